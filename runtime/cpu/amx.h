@@ -60,12 +60,6 @@ INLINE int64_t panel_height(int kind) {
     return on_tiles(kind) ? AMX_HEIGHT : MR;
 }
 
-/* n elements along the sum of a product, as panels count them. */
-INLINE int64_t panel_length(int kind, int64_t n) {
-    if (kind == TILE_WIDENED) return n;
-    return on_tiles(kind) ? block_tile_pairs(n) : ceil_div(n, 2);
-}
-
 /* m rows into panels so long, of `real` elements that exist from src on. */
 INLINE void panel_pack_a(int kind, float *dst, const PackSrc *src, int64_t m,
                          int64_t length, int64_t real) {

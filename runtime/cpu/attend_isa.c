@@ -75,12 +75,12 @@ static PackSrc attend_v(const AttendRun *r, int64_t batch, int64_t row) {
 
 static void attend_pack_a(const AttendRun *r, float *to, PackSrc s, int64_t m,
                           int64_t k) {
-    panel_pack_a(r->kind, to, &s, m, panel_length(r->kind, k), k);
+    panel_pack_a(r->kind, to, &s, m, block_length(r->kind, k), k);
 }
 
 static void attend_pack_b(const AttendRun *r, float *to, PackSrc s, int64_t k,
                           int64_t n) {
-    int64_t length = panel_length(r->kind, k);
+    int64_t length = block_length(r->kind, k);
     panel_pack_b(r->kind, to, &s, 0, length, length, n, k);
 }
 
@@ -90,9 +90,9 @@ static void attend_product(const AttendRun *r, int64_t m, int64_t n, int64_t k,
                            const float *a, int64_t a_k, const float *b,
                            int64_t b_k, float *c, int64_t ldc, int add) {
     int64_t left = ceil_div(n, VL), height = panel_height(r->kind);
-    int64_t length = panel_length(r->kind, k);
-    int64_t a_step = panel_length(r->kind, a_k);
-    int64_t panel = panel_length(r->kind, b_k);
+    int64_t length = block_length(r->kind, k);
+    int64_t a_step = block_length(r->kind, a_k);
+    int64_t panel = block_length(r->kind, b_k);
     for (int64_t j = 0; left > 0;) {
         int w = panel_width(r->kind, left);
         const float *bj = b_k ? b + j * panel : b + j;
@@ -114,7 +114,7 @@ static void attend_pairs(const AttendRun *r, float *s, int64_t keys,
         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const __m512i order = _mm512_loadu_si512(weave);
     if (r->kind == TILE_WIDENED) return;
-    for (int64_t i = 0; i < panel_length(r->kind, keys); i++)
+    for (int64_t i = 0; i < block_length(r->kind, keys); i++)
         for (int64_t j = 0; j < lanes; j += VL) {
             const float *even = s + 2 * i * lanes + j;
             __m512 low = {0}, high = {0};

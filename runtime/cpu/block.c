@@ -17,7 +17,8 @@ enum {
     GEMM_SPLIT_TILES = 16, /* enough tiles without slices                   */
     GEMM_ITEM_MIN = 1 << 13,  /* elements of C that one item should have,    */
     GEMM_ITEM_WORK = 1 << 21, /* or multiply-adds                           */
-    GEMM_GRAIN = 1 << 17      /* multiply-adds worth a hand-over             */
+    GEMM_GRAIN = 1 << 17,     /* multiply-adds worth a hand-over             */
+    GEMM_ROW_MAX = 1 << 28    /* elements                                    */
 };
 
 static int64_t block_min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -30,15 +31,21 @@ static size_t block_floats(int64_t n) {
 
 /* ---- matrix product ------------------------------------------------------ */
 
+int64_t block_length(int kind, int64_t k) {
+    int64_t pairs = block_div(k, 2);
+    if (kind == TILE_WIDENED) return k;
+    return kind == TILE_AMX ? block_up(pairs, BLOCK_UNIT) : pairs;
+}
+
 static void block_gemm_split(const LibGemm *g, int tiles, GemmBlocks *p) {
     int64_t cuts =
         p->batch * block_div(g->m, GEMM_MC) * block_div(g->n, GEMM_NC);
     int64_t unit = tiles ? BLOCK_UNIT : 1;
     p->nsplit = 1;
-    if (cuts > 0 && cuts < GEMM_SPLIT_TILES && g->k >= 2 * GEMM_SPLIT_MIN)
+    if (cuts > 0 && cuts < GEMM_SPLIT_TILES && p->k >= 2 * GEMM_SPLIT_MIN)
         p->nsplit =
-            block_min(g->k / GEMM_SPLIT_MIN, block_div(GEMM_SPLIT_TILES, cuts));
-    p->ksplit = block_up(block_div(g->k, p->nsplit), unit);
+            block_min(p->k / GEMM_SPLIT_MIN, block_div(GEMM_SPLIT_TILES, cuts));
+    p->ksplit = block_up(block_div(p->k, p->nsplit), unit);
     int64_t most = tiles        ? GEMM_TILE_KC
                    : p->prepack ? GEMM_PREPACK_KC
                                 : GEMM_KC;
@@ -90,36 +97,43 @@ static int64_t block_gemm_batch(const LibGemm *g) {
     return batch;
 }
 
-void block_gemm(const LibGemm *g, int tiles, int threads, int keeps,
+/* Tiles of whose rows along memory hold what panels would: fp32, or whole pairs
+   of bf16.                                                                  */
+static int block_gemm_as_is(const LibGemm *g, int kind) {
+    if (g->a_cs != 1 || g->a_rs > GEMM_ROW_MAX) return 0;
+    if (kind == TILE_WIDENED) return g->a_dtype == AMPC_F32;
+    return kind == TILE_PAIRS && g->k % 2 == 0 && g->a_rs % 2 == 0;
+}
+
+void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
                 GemmBlocks *p) {
+    int tiles = kind == TILE_AMX;
     int64_t rows = tiles ? BLOCK_TALL : BLOCK_ROWS;
-    *p = (GemmBlocks){.batch = block_gemm_batch(g)};
+    *p = (GemmBlocks){.batch = block_gemm_batch(g),
+                      .k = block_length(kind, g->k),
+                      .a_as_is = block_gemm_as_is(g, kind)};
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
     /* Per worker: what the largest blocks take, whatever the threads. */
     int64_t mc = block_up(block_min(g->m, GEMM_MC), rows);
     int64_t nc = block_up(block_min(g->n, GEMM_NC), 3 * BLOCK_COLS);
     int64_t ma = block_up(g->m, rows), nb = block_up(g->n, BLOCK_COLS);
     p->prepack = keeps || (p->batch == 1 && g->m > BLOCK_ROWS &&
-                           g->k <= GEMM_PREPACK_MAX / (ma + nb));
+                           p->k <= GEMM_PREPACK_MAX / (ma + nb));
     block_gemm_split(g, tiles, p);
     block_gemm_cuts(g, rows, threads, p);
     int64_t again = tiles ? GEMM_TILE_AGAIN : GEMM_AGAIN;
-    p->a_whole = p->prepack && p->nblocks > again;
-    p->a = block_floats(p->a_whole ? ma * g->k : mc * p->kc);
-    p->b = keeps ? 0 : block_floats(p->prepack ? nb * g->k : nc * p->kc);
+    p->a_whole = p->prepack && p->nblocks > again && !p->a_as_is;
+    if (!p->a_as_is) p->a = block_floats(p->a_whole ? ma * p->k : mc * p->kc);
+    if (!keeps) p->b = block_floats(p->prepack ? nb * p->k : nc * p->kc);
     p->acc = block_floats(mc * nc);
     if (p->nsplit > 1)
         p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);
 }
 
-int64_t block_tile_pairs(int64_t k) {
-    return block_up(block_div(k, 2), BLOCK_UNIT);
-}
-
-static size_t block_gemm_bytes(const LibGemm *g, int tiles, int threads,
+static size_t block_gemm_bytes(const LibGemm *g, int kind, int threads,
                                int keeps) {
     GemmBlocks p;
-    block_gemm(g, tiles, threads, keeps, &p);
+    block_gemm(g, kind, threads, keeps, &p);
     size_t workers = (size_t)threads;
     return p.partial + workers * p.acc + p.a * (p.a_whole ? 1 : workers) +
            p.b * (p.prepack ? 1 : workers);
@@ -128,7 +142,7 @@ static size_t block_gemm_bytes(const LibGemm *g, int tiles, int threads,
 /* Of elements, or of the pairs of tiles. */
 size_t cpu_gemm_kept(const LibGemm *g, int threads) {
     int64_t ma = block_up(g->m, BLOCK_TALL), nb = block_up(g->n, BLOCK_COLS);
-    int64_t pairs = block_tile_pairs(g->k);
+    int64_t pairs = block_length(TILE_AMX, g->k);
     (void)threads;
     if (g->a_dtype == AMPC_F64 || block_gemm_batch(g) != 1 || g->m <= 0 ||
         g->m > GEMM_KEPT_ROWS || g->k > GEMM_PREPACK_MAX / ma)
@@ -136,19 +150,18 @@ size_t cpu_gemm_kept(const LibGemm *g, int threads) {
     return block_floats(nb * (pairs > g->k ? pairs : g->k));
 }
 
-/* k may be counted in pairs: see gemm_isa.c. */
+/* Of the kinds that a machine may choose. */
 size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
-    LibGemm pairs = *g, units = *g;
+    int last = g->a_dtype == AMPC_BF16 && g->b_dtype == AMPC_BF16
+                   ? TILE_AMX
+                   : TILE_WIDENED;
     size_t most = 0;
-    pairs.k = block_div(g->k, 2);
-    units.k = block_tile_pairs(g->k);
     if (threads < 1) threads = 1;
-    for (int keeps = 0; keeps <= (cpu_gemm_kept(g, threads) > 0); keeps++) {
-        size_t need[] = {block_gemm_bytes(g, 0, threads, keeps),
-                         block_gemm_bytes(&pairs, 0, threads, keeps),
-                         block_gemm_bytes(&units, 1, threads, keeps)};
-        for (int i = 0; i < 3; i++) most = need[i] > most ? need[i] : most;
-    }
+    for (int keeps = 0; keeps <= (cpu_gemm_kept(g, threads) > 0); keeps++)
+        for (int kind = TILE_WIDENED; kind <= last; kind++) {
+            size_t need = block_gemm_bytes(g, kind, threads, keeps);
+            most = need > most ? need : most;
+        }
     return most;
 }
 

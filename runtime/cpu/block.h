@@ -41,24 +41,27 @@ void cpu_bf16_dot_force(int how);
 /* Either B is packed whole, before the products (`prepack`), and A with it
    where many items read the same of it (`a_whole`), or each item packs the
    blocks it needs.  Where panels of B are kept they are whole, and not in the
-   scratch.  */
+   scratch; A is not packed where tiles can read it as it lies (`a_as_is`).  */
 typedef struct GemmBlocks {
     int64_t batch;      /* product of batch_dim                          */
+    int64_t k;          /* of panels: elements or pairs                  */
     int64_t mc, nc, kc; /* block sizes                                   */
     int64_t mblocks, nblocks;
     int64_t nsplit, ksplit; /* slices of k, and the length of each           */
     int64_t items;          /* batch * nsplit * nblocks * mblocks            */
     int64_t grain;          /* items worth one hand-over                     */
-    int prepack, a_whole;
+    int prepack, a_whole, a_as_is;
     size_t a, b;    /* bytes: shared if whole, else per worker       */
     size_t acc;     /* bytes per worker                              */
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
 
-/* tiles: for AMX, k counts pairs and is a multiple of BLOCK_UNIT. */
-void block_gemm(const LibGemm *g, int tiles, int threads, int keeps,
+void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
                 GemmBlocks *p);
-int64_t block_tile_pairs(int64_t k); /* k elements of bf16 as such */
+
+/* k elements along a sum as panels count them: in pairs but for
+   TILE_WIDENED, and for AMX in whole tiles.                                 */
+int64_t block_length(int kind, int64_t k);
 
 /* ---- scatter-add --------------------------------------------------------- */
 

@@ -552,7 +552,7 @@ static void wgrad_stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             s.cs = 1;
             amx_pack_a(r->other, &s, k0, k, c->length, c->p.m, n);
         } else {
-            panel_pack_b(c->kind, r->other, &s, k0, panel_length(c->kind, n),
+            panel_pack_b(c->kind, r->other, &s, k0, block_length(c->kind, n),
                          c->count, c->p.m, n);
         }
     }

@@ -2,7 +2,8 @@
 
    An item is one block of C (mc x nc) of one matrix of the batch, over one
    slice of k.  Its worker multiplies packed panels tile by tile and hands each
-   finished panel of columns to the epilogue.  A single matrix has B packed
+   finished panel of columns to the epilogue.  Of A, rows that lie as tiles can
+   read them are not packed.  A single matrix has B packed
    whole by a round of its own, once where it is kept, and A if many items read
    the same of it; else, in a batch, or when they are huge, items pack the
    blocks they need.  With slices of k the panels go to `partial` first and a
@@ -16,8 +17,7 @@
 
 typedef struct GemmRun {
     const LibGemm *g;
-    int kind;  /* of tiles; but for 0 k below counts pairs of bf16          */
-    int64_t k; /* of the packed panels                                      */
+    int kind; /* of tiles; but for 0 k below counts pairs of bf16          */
     const void *a, *b;
     void *c;
     const CpuEpilogue *ep;
@@ -33,7 +33,9 @@ typedef struct GemmItem {
     int64_t m0, n0, m, n; /* rows and columns of C                        */
     int64_t k0, k1;       /* range of k                                   */
     PackSrc a, b;         /* at (0, 0) of this matrix of the batch        */
-    float *pa, *pb, *acc; /* packed panels, accumulators                  */
+    const float *rows;    /* of A, as they lie, lda apart                 */
+    int64_t lda;
+    float *pa, *pb, *acc; /* else packed panels; accumulators             */
 } GemmItem;
 
 /* Part of a packed product: k elements of panels that are so long, from there
@@ -90,21 +92,45 @@ static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
     return (float *)r->c + (it->batch * g->m + it->m0) * g->n + it->n0 + col;
 }
 
+/* All rows of an item by one panel of B. */
+static void gemm_panels(const GemmRun *r, const GemmItem *it,
+                        const GemmPart *part, int w, const float *b, float *c,
+                        int64_t ld) {
+    const float *a = it->pa + part->a_k0 * panel_rows(r->kind);
+    int64_t height = panel_height(r->kind);
+    for (int64_t i = 0; i < it->m; i += height)
+        panel_product(r->kind, part->k, min64(height, it->m - i), w,
+                      a + i * part->a_all, part->a_all, b, w * VL, c + i * ld,
+                      ld, !part->first);
+}
+
+/* The same of A as it lies. */
+static void gemm_rows(const GemmRun *r, const GemmItem *it,
+                      const GemmPart *part, int w, const float *b, float *c,
+                      int64_t ld) {
+    for (int64_t i = 0; i < it->m; i += MR) {
+        int64_t rows = min64(MR, it->m - i);
+        ISA(tile_rows)
+        [r->kind][rows - 1][w - 1](part->k, it->rows + i * it->lda + part->a_k0,
+                                   it->lda, b, w * VL, c + i * ld, ld,
+                                   !part->first);
+    }
+}
+
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
                           const GemmPart *part) {
     int once = part->first && part->last; /* then acc holds but one panel */
-    int64_t left = ceil_div(it->n, VL), height = panel_height(r->kind);
+    int64_t left = ceil_div(it->n, VL);
     for (int64_t j = 0; j < it->n;) {
         int w = panel_width(r->kind, left);
         float *direct = gemm_direct(r, it, j, w * VL);
         float *c = direct ? direct : once ? it->acc : it->acc + j;
         int64_t ld = direct ? r->g->n : once ? NR : round_up(it->n, VL);
         const float *b = it->pb + j * part->b_all + part->b_k0 * w * VL;
-        for (int64_t i = 0; i < it->m; i += height)
-            panel_product(r->kind, part->k, min64(height, it->m - i), w,
-                          it->pa + i * part->a_all +
-                              part->a_k0 * panel_rows(r->kind),
-                          part->a_all, b, w * VL, c + i * ld, ld, !part->first);
+        if (r->p.a_as_is)
+            gemm_rows(r, it, part, w, b, c, ld);
+        else
+            gemm_panels(r, it, part, w, b, c, ld);
         if (part->last && !direct)
             gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
         j += w * VL;
@@ -138,12 +164,14 @@ static void gemm_item(const GemmRun *r, GemmItem *it) {
                          .b_all = kc,
                          .first = k == it->k0,
                          .last = k + kc == it->k1};
-        if (r->p.a_whole)
-            part.a_k0 = k, part.a_all = r->k;
+        if (r->p.a_as_is)
+            part.a_k0 = k;
+        else if (r->p.a_whole)
+            part.a_k0 = k, part.a_all = r->p.k;
         else
             gemm_pack_a(r, it->pa, it->a, it->m0, it->m, k, kc);
         if (r->p.prepack)
-            part.b_k0 = k, part.b_all = r->k;
+            part.b_k0 = k, part.b_all = r->p.k;
         else
             gemm_pack_b(r, it->pb, it->b, it->n0, it->n, k, k, kc, kc);
         gemm_multiply(r, it, &part);
@@ -151,15 +179,17 @@ static void gemm_item(const GemmRun *r, GemmItem *it) {
     } while (k < it->k1);
 }
 
-/* The worker's or the shared packed panels. */
+/* Rows of A, and the worker's or the shared packed panels. */
 static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker) {
     const GemmBlocks *p = &r->p;
     size_t a = p->a_whole ? 0 : p->a, b = p->prepack ? 0 : p->b;
     char *own = r->workers + (size_t)worker * (a + b + p->acc);
     it->acc = (float *)(void *)(own + a + b);
-    it->pa = p->a_whole ? r->packed_a + it->m0 * r->k : (float *)(void *)own;
+    it->lda = r->kind == TILE_WIDENED ? r->g->a_rs : r->g->a_rs / 2;
+    it->rows = (const float *)it->a.p + it->m0 * it->lda;
+    it->pa = p->a_whole ? r->packed_a + it->m0 * r->p.k : (float *)(void *)own;
     it->pb =
-        p->prepack ? r->packed_b + it->n0 * r->k : (float *)(void *)(own + a);
+        p->prepack ? r->packed_b + it->n0 * r->p.k : (float *)(void *)(own + a);
 }
 
 static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
@@ -185,8 +215,8 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         it.batch = rest / r->p.nsplit;
         it.m = min64(r->p.mc, g->m - it.m0);
         it.n = min64(r->p.nc, g->n - it.n0);
-        it.k0 = min64(it.slice * r->p.ksplit, r->k);
-        it.k1 = min64(it.k0 + r->p.ksplit, r->k);
+        it.k0 = min64(it.slice * r->p.ksplit, r->p.k);
+        it.k1 = min64(it.k0 + r->p.ksplit, r->p.k);
         it.a = gemm_source(r, 0, it.batch);
         it.b = gemm_source(r, 1, it.batch);
         gemm_buffers(r, &it, worker);
@@ -208,27 +238,27 @@ static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const LibGemm *g = r->g;
     int64_t a_units = gemm_pack_a_units(r);
-    int64_t pieces = ceil_div(r->k, GEMM_PACK_K);
+    int64_t pieces = ceil_div(r->p.k, GEMM_PACK_K);
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
         PackSrc s = gemm_source(r, i >= a_units, 0);
         if (i < a_units) {
             int64_t m0 = i * GEMM_PACK_ROWS;
-            gemm_pack_a(r, r->packed_a + m0 * r->k, s, m0,
-                        min64(GEMM_PACK_ROWS, g->m - m0), 0, r->k);
+            gemm_pack_a(r, r->packed_a + m0 * r->p.k, s, m0,
+                        min64(GEMM_PACK_ROWS, g->m - m0), 0, r->p.k);
         } else {
             int64_t k0 = (i - a_units) % pieces * GEMM_PACK_K;
             int64_t n0 = (i - a_units) / pieces * r->p.nc;
-            gemm_pack_b(r, r->packed_b + n0 * r->k, s, n0,
+            gemm_pack_b(r, r->packed_b + n0 * r->p.k, s, n0,
                         min64(r->p.nc, g->n - n0), 0, k0,
-                        min64(GEMM_PACK_K, r->k - k0), r->k);
+                        min64(GEMM_PACK_K, r->p.k - k0), r->p.k);
         }
     }
 }
 
 static void gemm_prepack(AmpcPool *pool, GemmRun *r, int made) {
-    int64_t b_units = made ? 0 : r->p.nblocks * ceil_div(r->k, GEMM_PACK_K);
-    int64_t unit = GEMM_PACK_ROWS * r->k + 1;
+    int64_t b_units = made ? 0 : r->p.nblocks * ceil_div(r->p.k, GEMM_PACK_K);
+    int64_t unit = GEMM_PACK_ROWS * r->p.k + 1;
     pool_run(pool, gemm_pack_a_units(r) + b_units,
              ceil_div(GEMM_PACK_GRAIN, unit), gemm_pack_work, r);
 }
@@ -302,11 +332,8 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 static void gemm_run(AmpcPool *pool, const LibGemm *g, int tiles, GemmRun *r,
                      void *scratch, CpuKept *kept) {
-    LibGemm packed = *g; /* as the tiles see it */
     r->kind = product_kind(tiles, g->a_dtype, g->b_dtype);
-    r->k = packed.k = panel_length(r->kind, g->k);
-    block_gemm(&packed, r->kind == TILE_AMX, pool_threads(pool), kept != NULL,
-               &r->p);
+    block_gemm(g, r->kind, pool_threads(pool), kept != NULL, &r->p);
     if (g->a_dtype == AMPC_F64) {
         pool_run(pool, r->p.batch * ceil_div(g->m, GEMM_F64_ROWS), 1,
                  gemm_f64_work, r);

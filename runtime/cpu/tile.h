@@ -14,7 +14,12 @@
 typedef void TilePanelFn(int64_t k, const float *a, const float *b,
                          int64_t b_step, float *c, int64_t ldc, int add);
 
-/* The same with row k of b at b + off[k]: a convolution's shifted images. */
+/* The same with element (r, k) of a at a[r * lda + k]. */
+typedef void TileRowsFn(int64_t k, const float *a, int64_t lda, const float *b,
+                        int64_t b_step, float *c, int64_t ldc, int add);
+
+/* Panels again, with row k of b at b + off[k]: a convolution's shifted images.
+ */
 typedef void TileSliceFn(int64_t k, const float *a, const float *b,
                          const int32_t *off, float *c, int64_t ldc, int add);
 
@@ -48,6 +53,7 @@ typedef void TileOuterFn(int64_t n, const int32_t *at, const float *a,
 enum { TILE_KINDS = AMPC_ISA_LEVEL == 4 ? 2 : 1 };
 
 extern TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV];
+extern TileRowsFn *const ISA(tile_rows)[TILE_KINDS][MR][NV];
 extern TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV];
 extern TilePointsFn *const ISA(tile_points)[TILE_KINDS][MR][NV];
 extern TileOuterFn *const ISA(tile_outer)[TILE_KINDS][MR][NV];

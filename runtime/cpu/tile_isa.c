@@ -24,7 +24,7 @@ INLINE void tile_begin(int R, int W, vf acc[MR][NV], const float *c,
     }
 }
 
-typedef int32_t pair_any __attribute__((may_alias));
+typedef int32_t pair_any __attribute__((may_alias, aligned(2)));
 
 /* c + a * b, or c + a0 * b0 + a1 * b1 for pairs of bf16. */
 INLINE vf tile_fma(int kind, vf a, vf b, vf c) {
@@ -68,6 +68,26 @@ INLINE void tile_panel_rw(int kind, int R, int W, int64_t k, const float *a,
     for (int64_t i = 0; i < k; i++) {
         tile_step(kind, R, W, acc, a, b);
         a += MR;
+        b += b_step;
+    }
+    tile_end(R, W, acc, c, ldc);
+}
+
+INLINE void tile_rows_rw(int kind, int R, int W, int64_t k, const float *a,
+                         int64_t lda, const float *b, int64_t b_step, float *c,
+                         int64_t ldc, int add) {
+    vf acc[MR][NV];
+    const float *p[MR];
+    UNROLL for (int r = 0; r < R; r++) p[r] = a + r * lda;
+    tile_begin(R, W, acc, c, ldc, add);
+    for (int64_t i = 0; i < k; i++) {
+        vf row[NV];
+        UNROLL for (int w = 0; w < W; w++) row[w] = vload(b + w * VL);
+        UNROLL for (int r = 0; r < R; r++) {
+            vf x = tile_set(kind, p[r] + i);
+            UNROLL for (int w = 0; w < W; w++) acc[r][w] =
+                tile_fma(kind, x, row[w], acc[r][w]);
+        }
         b += b_step;
     }
     tile_end(R, W, acc, c, ldc);
@@ -203,6 +223,11 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
                                              float *c, int64_t ldc, int add) { \
         tile_panel_rw(kind, R, W, k, a, b, b_step, c, ldc, add);               \
     }                                                                          \
+    static void tile_rows##kind##_##R##_##W(                                   \
+        int64_t k, const float *a, int64_t lda, const float *b,                \
+        int64_t b_step, float *c, int64_t ldc, int add) {                      \
+        tile_rows_rw(kind, R, W, k, a, lda, b, b_step, c, ldc, add);           \
+    }                                                                          \
     static void tile_slice##kind##_##R##_##W(                                  \
         int64_t k, const float *a, const float *b, const int32_t *off,         \
         float *c, int64_t ldc, int add) {                                      \
@@ -263,6 +288,8 @@ PANELS(PANEL, 8)
 
 TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
                                                                tile_panel);
+TileRowsFn *const ISA(tile_rows)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
+                                                             tile_rows);
 TileSliceFn *const ISA(tile_slice)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
                                                                tile_slice);
 

@@ -326,7 +326,7 @@ TEST_CASE(gemm, work_is_handed_over_in_sizes_that_pay) {
             g.nbatch_dim = 1;
             g.batch_dim[0] = sizes[i][3];
             GemmBlocks p;
-            block_gemm(&g, 0, threads, 0, &p);
+            block_gemm(&g, TILE_WIDENED, threads, 0, &p);
             int64_t parts = (p.items + p.grain - 1) / p.grain;
             int64_t work = g.m * g.n * g.k * sizes[i][3];
             CHECK_MSG(parts == 1 || work / parts >= 1 << 16,
