@@ -2,7 +2,7 @@
 
    An item is one block of C (mc x nc) of one matrix of the batch, over one
    slice of k.  Its worker multiplies packed panels tile by tile and hands each
-   finished panel of columns to the epilogue.  Of A, rows that lie as tiles can
+   finished strip of columns to the epilogue.  Of A, rows that lie as tiles can
    read them are not packed.  A single matrix has B packed
    whole by a round of its own, once where it is kept, and A if many items read
    the same of it; else, in a batch, or when they are huge, items pack the
@@ -117,24 +117,32 @@ static void gemm_rows(const GemmRun *r, const GemmItem *it,
     }
 }
 
+/* Two panels of columns are handed over at a time: at 16 bits compilers take
+   twice as many elements for a vector, and one panel has no even number.    */
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
                           const GemmPart *part) {
-    int once = part->first && part->last; /* then acc holds but one panel */
-    int64_t left = ceil_div(it->n, VL);
+    int once = part->first && part->last; /* then acc holds but two panels */
+    int64_t left = ceil_div(it->n, VL), done = 0;
+    int64_t wide = once ? min64(left * VL, 2 * NR) : left * VL;
     for (int64_t j = 0; j < it->n;) {
         int w = panel_width(r->kind, left);
         float *direct = gemm_direct(r, it, j, w * VL);
-        float *c = direct ? direct : once ? it->acc : it->acc + j;
-        int64_t ld = direct ? r->g->n : once ? NR : round_up(it->n, VL);
+        float *c = direct ? direct : it->acc + (once ? j - done : j);
+        int64_t ld = direct ? r->g->n : wide;
         const float *b = it->pb + j * part->b_all + part->b_k0 * w * VL;
         if (r->p.a_as_is)
             gemm_rows(r, it, part, w, b, c, ld);
         else
             gemm_panels(r, it, part, w, b, c, ld);
-        if (part->last && !direct)
-            gemm_finish(r, it, c, ld, j, min64(w * VL, it->n - j));
         j += w * VL;
         left -= w;
+        if (direct) {
+            done = j;
+        } else if (part->last && (j - done > NR || j >= it->n)) {
+            gemm_finish(r, it, once ? it->acc : it->acc + done, ld, done,
+                        min64(j, it->n) - done);
+            done = j;
+        }
     }
 }
 
