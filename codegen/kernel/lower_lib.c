@@ -188,8 +188,8 @@ enum { PLAN_LIB_kernel = -1 };
 #define ROUTINE_LIB(lower)       PLAN_LIB_##lower + 1
 #define ROUTINE_COMPOSITE(lower) 0
 static const int routine[NUM_OPS] = {
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     [OP_##E] = ROUTINE_##kind(lower),
 #include "ir/op/ops.def"
 };

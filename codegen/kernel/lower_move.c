@@ -324,8 +324,8 @@ typedef int MoveFn(Lower *l, const Node *n, const KIndex *at, int guard);
 #define MOVE_LIB(lower)       NULL
 #define MOVE_COMPOSITE(lower) NULL
 static MoveFn *const move[NUM_OPS] = {
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     [OP_##E] = MOVE_##kind(lower),
 #include "ir/op/ops.def"
 };

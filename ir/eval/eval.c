@@ -109,8 +109,8 @@ void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt,
 /* ---- one node ------------------------------------------------------------ */
 
 static EvalFn *const eval_fn[NUM_OPS] = {
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     [OP_##E] = eval_##eval,
 #include "ir/op/ops.def"
 };

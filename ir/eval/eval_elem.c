@@ -22,8 +22,8 @@
 
 typedef double ElemF(double a, double b, double c, double P0, double P1);
 
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     EXPR_##kind(static double f_##E(double a, double b, double c, double P0,   \
                                     double P1) {                               \
         (void)a, (void)b, (void)c, (void)P0, (void)P1;                         \
@@ -32,8 +32,8 @@ typedef double ElemF(double a, double b, double c, double P0, double P1);
 #include "ir/op/ops.def"
 
 static ElemF *const elem_f[NUM_OPS] = {
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     EXPR_##kind([OP_##E] = f_##E, )
 #include "ir/op/ops.def"
 };

@@ -73,8 +73,8 @@ typedef struct EvalInts {
 } EvalInts;
 int64_t eval_expr_i(OpCode op, const EvalInts *in, const char **err);
 
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     EvalFn eval_##eval;
 #include "ir/op/ops.def"
 

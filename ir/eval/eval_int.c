@@ -57,8 +57,8 @@ static Wide float_only(void) {
 
 typedef Wide ElemI(Wide a, Wide b, Wide c, Wide P0, Wide P1, const char **err);
 
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     EXPR_##kind(static Wide i_##E(Wide a, Wide b, Wide c, Wide P0, Wide P1,    \
                                   const char **err) {                          \
         (void)a, (void)b, (void)c, (void)P0, (void)P1, (void)err;              \
@@ -67,8 +67,8 @@ typedef Wide ElemI(Wide a, Wide b, Wide c, Wide P0, Wide P1, const char **err);
 #include "ir/op/ops.def"
 
 static ElemI *const elem_i[NUM_OPS] = {
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     EXPR_##kind([OP_##E] = i_##E, )
 #include "ir/op/ops.def"
 };

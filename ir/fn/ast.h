@@ -2,9 +2,10 @@
 
      def    = "def" name "=" "onnx" "(" "FILE" ")"      a layer
             | "def" name "(" [operand, ..] [";" attribute, ..] ")" "->"
-              result, .. ["class" word ["whole"]] block part*
-              (without a class: expanded where it is called; whole: in std.amp
-              only)
+              result, .. ["class" word ["torch" word] ["whole"]]
+              block part*
+              (without a class: expanded where it is called; torch and whole:
+              in std.amp only; a function of class low is low to torch, too)
      operand   = name ["?"] [":" float | int | any]
      attribute = name ["?"] [":" int | bool | float | str | ints | axis | axes]
                  ["=" expression]

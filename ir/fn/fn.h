@@ -75,7 +75,7 @@ enum { MAX_FN_OPERANDS = 16 };
 /* A definition, or the rule by which an op of the table passes gradients: the
    latter has the op's own info, and of the parts `grad` alone. */
 struct Fn {
-    OpInfo info; /* text, counts, class, attributes: as a row of ops.def    */
+    OpInfo info; /* text, counts, classes, attributes: as a row of ops.def  */
     bool layer;  /* without a class: expanded where it is called             */
     Str onnx;    /* a layer from this file, which has no body; else NULL     */
     bool whole;  /* inlined by each target only                             */

@@ -616,7 +616,7 @@ static Status parse_header(DefParser *p) {
     OpCode op;
     DType d;
     bool more;
-    int class;
+    int class, torch;
     TRY(lex_next(lx)); /* def */
     at = lx->tok;
     TRY(expect_name(p, "the function's name", &name));
@@ -652,6 +652,13 @@ static Status parse_header(DefParser *p) {
                      "low, full, fullout, widest, follow, any or none",
                      &class));
     p->fn->info.amp = (AmpClass) class;
+    p->fn->info.torch = class == AMP_LOW ? TORCH_LOW : TORCH_PROMOTE;
+    if (!p->m && lex_is_word(lx, "torch")) {
+        TRY(lex_next(lx));
+        TRY(parse_choice(p, torch_rule_text, 5,
+                         "low, wide, result, promote or first", &torch));
+        p->fn->info.torch = (TorchRule)torch;
+    }
     p->fn->whole = !p->m && lex_is_word(lx, "whole");
     return p->fn->whole ? lex_next(lx) : OK;
 }

@@ -67,8 +67,8 @@ const char *type_text(const Type *t, char *buf);
 
 /* ---- op_type.c, op_type_nn.c: type rules --------------------------------- */
 
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     TypeRule ty_##type;
 #include "ir/op/ops.def"
 

@@ -28,9 +28,12 @@
 const char *const amp_class_text[AMP_NONE + 1] = {
     "low", "full", "fullout", "widest", "follow", "any", "none"};
 
+const char *const torch_rule_text[TORCH_FIRST + 1] = {"low", "wide", "result",
+                                                      "promote", "first"};
+
 const OpInfo op_info[NUM_OPS] = {
-#define OP(E, t, imin, imax, omin, omax, alist, trule, cls, grad, knd, cst,    \
-           eval, lower, ex)                                                    \
+#define OP(E, t, imin, imax, omin, omax, alist, trule, cls, torch_, grad, knd, \
+           cst, eval, lower, ex)                                               \
     [OP_##E] = {.text = t,                                                     \
                 .in_min = imin,                                                \
                 .in_max = imax,                                                \
@@ -38,6 +41,7 @@ const OpInfo op_info[NUM_OPS] = {
                 .out_max = omax,                                               \
                 alist,                                                         \
                 .amp = AMP_##cls,                                              \
+                .torch = TORCH_##torch_,                                       \
                 .kind = KIND_##knd,                                            \
                 .cost = COST_##cst,                                            \
                 .fold = FOLD_##knd(lower),                                     \

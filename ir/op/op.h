@@ -5,8 +5,8 @@
 #include "ir/graph/type.h"
 
 typedef enum OpCode {
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, grad, kind,      \
-           cost, eval, lower, expr)                                            \
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
     OP_##E,
 #include "ir/op/ops.def"
     NUM_OPS
@@ -22,6 +22,16 @@ typedef enum AmpClass {
     AMP_NONE
 } AmpClass;
 extern const char *const amp_class_text[AMP_NONE + 1]; /* "low", "full", ... */
+
+/* What torch.autocast does with an op: column torch of ops.def. */
+typedef enum TorchRule {
+    TORCH_LOW,
+    TORCH_WIDE,
+    TORCH_RESULT,
+    TORCH_PROMOTE,
+    TORCH_FIRST
+} TorchRule;
+extern const char *const torch_rule_text[TORCH_FIRST + 1]; /* "low", ... */
 
 typedef enum OpKind {
     KIND_ELEM,
@@ -123,6 +133,7 @@ typedef struct OpInfo {
     AttrKey attrs[MAX_OP_ATTRS]; /* in table order */
     int nattr;
     AmpClass amp;
+    TorchRule torch;
     OpKind kind;
     OpCost cost;
     OpFold fold; /* REDUCE                                                  */

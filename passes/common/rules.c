@@ -3,9 +3,10 @@
    After:   %x.f16 = cast %x {user=1}   %w.f16 = cast %w {user=1}
             %h = matmul %x.f16, %w.f16 : f16[..]   %p = softmax %h : f32[..]
    --placement pytorch: an op reads and returns what torch.autocast has it read
-   and return on a GPU, by the lists below; one on no list goes by ordinary
-   promotion, in which single numbers widen no tensor.  What a product's result
-   has added to it and is a parameter is its bias, as in nn.Linear.
+   and return on a GPU, by its lists (column torch of ops.def); one on no list
+   goes by ordinary promotion, in which single numbers widen no tensor.  What a
+   product's result has added to it and is a parameter is its bias, as in
+   nn.Linear.
    --precision O2, O3: Apex's.  The model is one of 16 bits: inputs, parameters,
    buffers and constants are, and the rest follows by promotion; outputs and
    losses are f32.  O2 keeps f32 masters and f32 batch normalisation, O3
@@ -20,53 +21,6 @@
 #include "passes/common/origin.h"
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
-
-#include <string.h>
-
-/* What an op does: of PyTorch's lists, or where it is on none. */
-typedef enum Rule {
-    LOW,    /* reads and returns 16 bits                                    */
-    WIDE,   /* reads and returns f32                                        */
-    RESULT, /* returns f32, reads what there is                             */
-    WIDEST, /* returns the widest floating operand's                        */
-    FIRST   /* returns the first operand's                                  */
-} Rule;
-
-/* aten/src/ATen/autocast_mode.h; products are low besides, losses wide. */
-static const struct {
-    const char *op;
-    Rule rule;
-} autocast_lists[] = {
-    {"prelu", LOW},
-    {"acos", WIDE},
-    {"asin", WIDE},
-    {"cosh", WIDE},
-    {"exp", WIDE},
-    {"log", WIDE},
-    {"pow", WIDE},
-    {"reciprocal", WIDE},
-    {"rsqrt", WIDE},
-    {"sinh", WIDE},
-    {"softplus", WIDE},
-    {"tan", WIDE},
-    {"layer_norm", WIDE},
-    {"group_norm", WIDE},
-    {"reduce_log_sum_exp", WIDE},
-    {"reduce_sumsq", WIDE},
-    {"cumprod", RESULT},
-    {"cumsum", RESULT},
-    {"log_softmax", RESULT},
-    {"reduce_l1", RESULT},
-    {"reduce_l2", RESULT},
-    {"reduce_prod", RESULT},
-    {"reduce_sum", RESULT},
-    {"softmax", RESULT},
-    {"unit_rms", RESULT}, /* ends in a product with an rsqrt */
-};
-
-/* On no list, and no promotion either. */
-static const char *const firsts[] = {"batch_norm", "instance_norm", "rms_norm",
-                                     "dropout"};
 
 typedef struct Rules {
     Graph *g;
@@ -95,24 +49,17 @@ static ValueId cast_to(Rules *r, ValueId v, DType d) {
 
 /* ---- which rule ---------------------------------------------------------- */
 
-static Rule rule_of(const Rules *r, const Node *n) {
-    const char *op = node_info(n)->text;
+static TorchRule rule_of(const Rules *r, const Node *n) {
+    TorchRule rule = node_info(n)->torch;
     AmpClass class = node_class(n);
-    size_t i = 0, end = sizeof autocast_lists / sizeof *autocast_lists;
     /* and what evaluation computes for it */
     bool loss = (n->fn && node_info(n)->amp == AMP_FULLOUT) ||
                 (r->g->program == PROGRAM_EVAL && !r->model[n->out[0].i]);
-    if (loss || (n->loc.amp && class == AMP_FULL)) return WIDE;
-    if (n->loc.amp && class == AMP_FULLOUT) return RESULT;
-    if (n->loc.amp && class == AMP_LOW) return LOW;
-    if (r->opt->placement == PLACE_PYTORCH && !n->loc.amp) {
-        if (class == AMP_LOW) return LOW;
-        while (i < end && strcmp(op, autocast_lists[i].op)) i++;
-        if (i < end) return autocast_lists[i].rule;
-    }
-    for (i = 0; i < sizeof firsts / sizeof *firsts; i++)
-        if (!strcmp(op, firsts[i])) return FIRST;
-    return WIDEST;
+    bool lists = r->opt->placement == PLACE_PYTORCH && !n->loc.amp;
+    if (loss || (n->loc.amp && class == AMP_FULL)) return TORCH_WIDE;
+    if (n->loc.amp && class == AMP_FULLOUT) return TORCH_RESULT;
+    if (n->loc.amp && class == AMP_LOW) return TORCH_LOW;
+    return lists || rule == TORCH_FIRST ? rule : TORCH_PROMOTE;
 }
 
 static bool is_leaf(const Graph *g, ValueId v) {
@@ -150,21 +97,21 @@ static bool halves(const Rules *r, ValueId v) {
     return false;
 }
 
-static ValueId operand(Rules *r, Rule rule, ValueId v) {
+static ValueId operand(Rules *r, TorchRule rule, ValueId v) {
     if (!is_float(r, v)) return v;
-    if (rule == WIDE) return cast_to(r, v, DT_F32);
-    if (rule == LOW && !r->biased[v.i]) return cast_to(r, v, r->low);
+    if (rule == TORCH_WIDE) return cast_to(r, v, DT_F32);
+    if (rule == TORCH_LOW && !r->biased[v.i]) return cast_to(r, v, r->low);
     return r->opt->half_model && halves(r, v) ? cast_to(r, v, r->low) : v;
 }
 
-static DType result(const Rules *r, const Node *n, Rule rule) {
+static DType result(const Rules *r, const Node *n, TorchRule rule) {
     DType tensor = NUM_DTYPES, number = NUM_DTYPES;
     switch (rule) {
-    case LOW: return r->low;
-    case WIDE:
-    case RESULT: return DT_F32;
-    case FIRST: return value_dtype(r->g, n->in[0]);
-    case WIDEST: break;
+    case TORCH_LOW: return r->low;
+    case TORCH_WIDE:
+    case TORCH_RESULT: return DT_F32;
+    case TORCH_FIRST: return value_dtype(r->g, n->in[0]);
+    case TORCH_PROMOTE: break;
     }
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k];
@@ -181,11 +128,11 @@ static DType result(const Rules *r, const Node *n, Rule rule) {
 static void do_node(Rules *r, NodeId id) {
     Graph *g = r->g;
     Node *n = node_get(g, id);
-    Rule rule = rule_of(r, n);
+    TorchRule rule = rule_of(r, n);
     bool add = false; /* of a bias */
     r->b.loc = n->loc;
     for (int k = 0; k < n->nin; k++) add |= r->biased[n->in[k].i];
-    if (add && rule == WIDEST) rule = LOW;
+    if (add && rule == TORCH_PROMOTE) rule = TORCH_LOW;
     for (int k = 0; k < n->nin; k++) {
         if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;
         ValueId v = operand(r, rule, n->in[k]);
@@ -217,7 +164,8 @@ static void note(Rules *r, Arena *a) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_get(g, g->order.data[i]);
         int k = find_biased(g, x, uses);
-        if (k >= 0 && rule_of(r, x) == WIDEST) r->biased[x->in[k].i] = true;
+        if (k >= 0 && rule_of(r, x) == TORCH_PROMOTE)
+            r->biased[x->in[k].i] = true;
     }
 }
 
