@@ -246,6 +246,17 @@ Status ox_axes(Ox *ox, bool from_input, int rank, int64_t *axes, int *n);
 /* ---- rows that name an op or a function (onnx_call.c) -------------------- */
 
 Callee ox_callee(const OxOp *op);
+/* An entry of a row's map, see onnx_call.c. */
+typedef struct OxMapEntry {
+    Str from, to; /* to NULL: dropped; from NULL: `value` */
+    Str value;
+    int before;  /* opset; 0: any */
+    int operand; /* 0: none */
+} OxMapEntry;
+/* Reads one entry and returns what follows. */
+const char *ox_map_entry(const char *s, OxMapEntry *e);
+/* What attribute `ours` of the op or function comes from. */
+OxMapEntry ox_map_to(const OxOp *op, Str ours);
 /* The node's attributes as its row's map has them; room for MAX_OP_ATTRS. */
 Status ox_mapped(Ox *ox, Attr *out, int *n);
 /* What is wrong with a row: no such op or function, or an attribute that it

@@ -15,19 +15,11 @@
 #include "frontend/onnx/onnx.h"
 #include "ir/fn/fn.h"
 
-typedef struct MapEntry {
-    Str from, to; /* to NULL: dropped; from NULL: `value` */
-    Str value;
-    int before;  /* opset; 0: any */
-    int operand; /* 0: none */
-} MapEntry;
-
-/* Reads one entry and returns what follows. */
-static const char *read_entry(const char *s, MapEntry *e) {
+const char *ox_map_entry(const char *s, OxMapEntry *e) {
     size_t n = strcspn(s, " ");
     const char *arrow = memchr(s, '>', n), *is = memchr(s, '=', n);
     const char *less = is ? memchr(is, '<', n - (size_t)(is - s)) : NULL;
-    *e = (MapEntry){0};
+    *e = (OxMapEntry){0};
     if (*s == '-') {
         e->from = intern_n(s + 1, n - 1);
     } else if (*s == '@' && arrow) {
@@ -47,13 +39,22 @@ static const char *read_entry(const char *s, MapEntry *e) {
 
 /* Our name of an attribute; NULL: it is dropped. */
 static Str our_name(const OxOp *op, Str name) {
-    MapEntry e;
+    OxMapEntry e;
     if (!strcmp(name, "consumed_inputs")) return NULL;
     for (const char *s = op->map; *s;) {
-        s = read_entry(s, &e);
+        s = ox_map_entry(s, &e);
         if (e.from == name) return e.to;
     }
     return name;
+}
+
+OxMapEntry ox_map_to(const OxOp *op, Str ours) {
+    OxMapEntry e;
+    for (const char *s = op->map; s && *s;) {
+        s = ox_map_entry(s, &e);
+        if (e.to && !strcmp(e.to, ours)) return e;
+    }
+    return (OxMapEntry){.from = ours, .to = ours};
 }
 
 Callee ox_callee(const OxOp *op) {
@@ -95,8 +96,8 @@ static Attr attr_of_text(Str text, AttrKey key) {
 }
 
 /* k < 0: the operand is absent, and the default stands. */
-static Status attr_of_operand(Ox *ox, const MapEntry *e, AttrKey key, Attr *out,
-                              int *n) {
+static Status attr_of_operand(Ox *ox, const OxMapEntry *e, AttrKey key,
+                              Attr *out, int *n) {
     const int64_t *v;
     int k;
     TRY(ox_const_ints(ox, e->operand, e->to, &v, &k));
@@ -113,7 +114,7 @@ static Status attr_of_operand(Ox *ox, const MapEntry *e, AttrKey key, Attr *out,
 Status ox_mapped(Ox *ox, Attr *out, int *n) {
     const OxNode *node = ox->node;
     const OpInfo *info = callee_info(ox_callee(node->op));
-    MapEntry e;
+    OxMapEntry e;
     AttrKey key;
     *n = 0;
     for (int i = 0; i < node->nattr; i++) {
@@ -122,7 +123,7 @@ Status ox_mapped(Ox *ox, Attr *out, int *n) {
             out[(*n)++] = attr_from(ox, node->attr[i].name, key);
     }
     for (const char *s = node->op->map; *s;) {
-        s = read_entry(s, &e);
+        s = ox_map_entry(s, &e);
         if (!e.to || !find_key(info, e.to, &key)) continue;
         if (e.operand) TRY(attr_of_operand(ox, &e, key, out, n));
         if (!e.value || (e.before && node->version >= e.before)) continue;
@@ -161,7 +162,7 @@ static bool lacks(const OxOp *op, Str name, StrBuf *why) {
 }
 
 bool ox_row_defect(const OxOp *op, StrBuf *why) {
-    MapEntry e;
+    OxMapEntry e;
     if (!op->fn) return false;
     Callee c = ox_callee(op);
     if (!c.fn && c.op == OP_CALL) {
@@ -175,7 +176,7 @@ bool ox_row_defect(const OxOp *op, StrBuf *why) {
         s += strspn(s, " ");
     }
     for (const char *s = op->map; *s;) {
-        s = read_entry(s, &e);
+        s = ox_map_entry(s, &e);
         if (!e.from && !e.to) {
             sb_printf(why, "%s: its map cannot be read", op->name);
             return true;

@@ -142,30 +142,31 @@ static void put_list(Emit *e, Onnx__NodeProto *p, const char *name,
     a->ints = arena_dup(e->a, v, sizeof *v * (size_t)n);
 }
 
+static void put_float(Emit *e, Onnx__NodeProto *p, const char *name, double v) {
+    Onnx__AttributeProto *a =
+        put_attr(e, p, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT);
+    a->has_f = true;
+    a->f = (float)v;
+}
+
+static void copy_attr(Emit *e, Onnx__NodeProto *p, const char *name,
+                      const Attr *a) {
+    switch (attr_get(a->key)->kind) {
+    case ATTR_INT: put_int(e, p, name, a->u.i); break;
+    case ATTR_FLOAT: put_float(e, p, name, a->u.f); break;
+    case ATTR_STR: put_word(e, p, name, a->u.s); break;
+    case ATTR_INTS: put_list(e, p, name, a->u.ints.v, a->u.ints.n); break;
+    }
+}
+
 /* Those of the attributes of the node that are named, "axis keepdims". */
 static void copy_attrs(Emit *e, Onnx__NodeProto *p, const char *names) {
     for (const char *s = names; *s;) {
         size_t len = strcspn(s, " ");
         for (int i = 0; i < e->n->nattr; i++) {
-            const Attr *a = &e->n->attrs[i];
-            const AttrInfo *info = attr_get(a->key);
-            if (strlen(info->text) != len || strncmp(info->text, s, len))
-                continue;
-            switch (info->kind) {
-            case ATTR_INT: put_int(e, p, info->text, a->u.i); break;
-            case ATTR_STR: put_word(e, p, info->text, a->u.s); break;
-            case ATTR_INTS:
-                put_list(e, p, info->text, a->u.ints.v, a->u.ints.n);
-                break;
-            case ATTR_FLOAT: {
-                Onnx__AttributeProto *f =
-                    put_attr(e, p, info->text,
-                             ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT);
-                f->has_f = true;
-                f->f = (float)a->u.f;
-                break;
-            }
-            }
+            const char *name = attr_get(e->n->attrs[i].key)->text;
+            if (strlen(name) == len && !strncmp(name, s, len))
+                copy_attr(e, p, name, &e->n->attrs[i]);
         }
         s += len + strspn(s + len, " ");
     }
@@ -389,13 +390,33 @@ static Status put_gather(Emit *e, const Form *f) {
     return chain(e, f->names, f->attrs, in, 2, value_dtype(e->g, e->n->in[0]));
 }
 
-/* One that has a number as its second operand: a diagonal or an axis. */
-static Status put_numbered(Emit *e, const Form *f) {
-    AttrKey key = e->n->op == OP_TRILU ? AK_k : AK_axis;
-    DType d = meet(e, 0);
-    Str in[] = {as_dtype(e, e->n->in[0], d),
-                put_number(e, DT_I64, (double)attr_int(e->n, key, 0))};
-    return chain(e, f->names, f->attrs, in, 2, d);
+/* As the row of onnx_ops.def has it, read backwards: what is an operand in ONNX
+   and an attribute here is an operand again. */
+static Status put_row(Emit *e, const Form *f) {
+    enum { MOST = 8 };
+    Str in[MOST];
+    const OpInfo *info = node_info(e->n);
+    const OxOp *row = ox_op_find(f->names);
+    DType d = meet(e, 0), y = value_dtype(e->g, e->n->out[0]);
+    int nin = e->n->nin;
+    ASSERT(nin + info->nattr <= MOST);
+    for (int i = 0; i < nin; i++) in[i] = as_dtype(e, e->n->in[i], d);
+    for (int i = 0; i < info->nattr; i++) {
+        AttrKey key = info->attrs[i];
+        OxMapEntry from = ox_map_to(row, attr_get(key)->text);
+        if (!from.operand) continue;
+        ASSERT(from.operand == nin);
+        in[nin++] = put_number(e, DT_I64, (double)attr_int(e->n, key, 0));
+    }
+    if (!dtype_is_float(y)) d = y;
+    Str to = made(e, d);
+    Onnx__NodeProto *p = put_node(e, row->name, in, nin, to);
+    for (int i = 0; i < e->n->nattr; i++) {
+        const Attr *a = &e->n->attrs[i];
+        OxMapEntry from = ox_map_to(row, attr_get(a->key)->text);
+        if (!from.operand) copy_attr(e, p, from.from, a);
+    }
+    return stored(e, to, d);
 }
 
 /* TopK's second result. */
@@ -600,15 +621,14 @@ static Status put_pool(Emit *e, const Form *f) {
     return stored(e, y, d);
 }
 
-/* Element-wise ops that ONNX has under one name are those whose rows of
-   onnx_ops.def say so.  What is in neither is gradients, random numbers and
-   parts of convolution that ONNX has no op for. */
+/* Ops whose rows of onnx_ops.def do not say how they are written.  What is in
+   neither is gradients, random numbers and parts of convolution that ONNX has
+   no op for. */
 #define WINDOW    "kernel_shape strides pads dilations"
 #define CONVOLVED "strides pads dilations group"
 static const Form forms[] = {
     {OP_RSQRT, "Sqrt Reciprocal", "", put_elem},
     {OP_LOG_SIGMOID, "Neg Softplus Neg", "", put_elem},
-    {OP_LEAKY_RELU, "LeakyRelu", "alpha", put_elem},
     {OP_GELU, "Gelu", "", put_elem},
     {OP_GELU_TANH, "Gelu", "", put_gelu_tanh},
     {OP_GELU_SLOPE, "Erf", "", put_gelu_slope},
@@ -631,14 +651,12 @@ static const Form forms[] = {
     {OP_PAD, "Pad", "mode", put_pad},
     {OP_CONCAT, "Concat", "axis", put_concat},
     {OP_GATHER, "Gather", "axis", put_gather},
-    {OP_TRILU, "Trilu", "upper", put_numbered},
     {OP_REDUCE_SUM, "ReduceSum", "keepdims", put_reduced},
     {OP_REDUCE_MEAN, "ReduceMean", "keepdims", put_reduced},
     {OP_REDUCE_SUMSQ, "ReduceSumSquare", "keepdims", put_reduced},
     {OP_REDUCE_PROD, "ReduceProd", "keepdims", put_reduced},
     {OP_REDUCE_MAX, "ReduceMax", "keepdims", put_reduced},
     {OP_REDUCE_MIN, "ReduceMin", "keepdims", put_reduced},
-    {OP_CUMSUM, "CumSum", "exclusive reverse", put_numbered},
     {OP_ARGMAX, "ArgMax", "axis keepdims", put_elem},
     {OP_ARGSORT, "TopK", "", put_argsort},
     {OP_RANK_SUM, "Identity", "", put_elem},
@@ -656,8 +674,10 @@ static bool find_form(OpCode op, Form *f) {
         if (f->op == op) return true;
     }
     for (int i = 0; (row = ox_row(i)); i++) {
-        *f = (Form){op, row->name, "", put_elem};
-        if (row->handler == onnx_elem && row->core == op) return true;
+        *f = (Form){op, row->name, "", put_row};
+        if ((row->handler == onnx_elem || row->handler == onnx_call) &&
+            ox_callee(row).op == op)
+            return true;
     }
     return false;
 }
