@@ -91,7 +91,7 @@ typedef struct GlobRule {
 
 typedef struct Target {
     bool cuda;
-    int isa;  /* cpu: 2, 3, 4 (x86-64-vN), 5 (v4+amx) */
+    int isa;  /* cpu: a level of runtime/isa.def */
     Str arch; /* cuda: "sm_90", ..., "ptx" */
 } Target;
 

@@ -18,7 +18,7 @@ def isa_library(name, level, vector, srcs, hdrs):
     native.cc_library(
         name = name,
         srcs = srcs + hdrs,
-        textual_hdrs = ["lib.def"],
+        textual_hdrs = ["isa.def", "lib.def"],
         copts = COPTS + [
             "-march=x86-64-v%d" % level,
             "-DAMPC_ISA_LEVEL=%d" % level,

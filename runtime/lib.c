@@ -16,7 +16,7 @@ const LibInfo *lib_info(uint32_t lib) {
     switch (lib) {
 #define OPERAND(role, x, f, set)                                               \
     {#x, LIB_ROLE_##role, LIB_##set, offsetof(P, f) / sizeof(int64_t)},
-#define LIB(E, text, S, list, shape, scratch, cuda, threads)                   \
+#define LIB(E, text, S, list, shape, scratch, tiles, cuda, threads)            \
     case PLAN_LIB_##E: {                                                       \
         typedef S P;                                                           \
         static const LibOperand operands[] = {list};                           \

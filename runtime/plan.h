@@ -136,7 +136,8 @@ typedef enum PlanStepKind {
 
 /* Library routines: rows of lib.def, which tells refs and par of each. */
 typedef enum PlanLib {
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads) PLAN_LIB_##E,
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
+    PLAN_LIB_##E,
 #include "runtime/lib.def"
     PLAN_NLIB
 } PlanLib;

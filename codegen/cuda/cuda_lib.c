@@ -616,7 +616,7 @@ void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb,
     memset(out, 0, sizeof *out);
     out->weight = 4;
     switch (s->lib) {
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     case PLAN_LIB_##E: {                                                       \
         const S *p = (const void *)s->pars;                                    \
         PRINT_##cuda(name, threads);                                           \
@@ -629,7 +629,7 @@ void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb,
 
 CudaRoute cuda_lib_route(PlanLib lib) {
     static const CudaRoute route[] = {
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     CUDA_ROUTE_##cuda,
 #include "runtime/lib.def"
     };

@@ -139,7 +139,7 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 static void shape(const Node *n, PlanLib lib, const Type *const *t,
                   LibParams *par) {
     switch (lib) {
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     case PLAN_LIB_##E: {                                                       \
         S *p = &par->as_##S;                                                   \
         SHAPE_##shape(E);                                                      \

@@ -15,7 +15,7 @@
 #include "codegen/module/compile_cache.h"
 #include "codegen/module/section.h"
 
-/* One x86-64 level that a module runs at. */
+/* One x86-64 level that a module runs at: a row of isa.def. */
 typedef struct IsaLevel {
     int isa;            /* Target.isa and AmpcIsa                            */
     const char *name;   /* behind `cpu:`                                     */

@@ -176,11 +176,9 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
 /* ---- kernels of each level ----------------------------------------------- */
 
 const IsaLevel isa_levels[] = {
-    {5, "x86-64-v4+amx", "v4_", NULL, "ampc_cpu_amx"},
-    {4, "x86-64-v4", "v4_", "-march=x86-64-v4 -mprefer-vector-width=512",
-     "ampc_cpu_v4"},
-    {3, "x86-64-v3", "v3_", "-march=x86-64-v3", "ampc_cpu_v3"},
-    {2, "x86-64-v2", "v2_", "-march=x86-64-v2", "ampc_cpu_v2"},
+#define ISA(E, number, name, table, prefix, flags)                             \
+    {number, name, prefix, flags, "ampc_cpu_" #table},
+#include "runtime/isa.def"
     {0, NULL, NULL, NULL, NULL}};
 
 bool isa_wanted(const Options *opt, const IsaLevel *l) {

@@ -603,18 +603,31 @@ static void add_cuda_target(Options *o, const char *arch) {
     vec_push(o->arena, &o->targets, t);
 }
 
+/* Of one level, or `cpu`: of all, least first. */
+static bool add_cpu_targets(Options *o, const char *word) {
+    static const struct {
+        const char *word;
+        int isa;
+    } levels[] = {
+#define ISA(E, number, name, table, prefix, flags) {"cpu:" name, number},
+#include "runtime/isa.def"
+    };
+    int before = o->targets.len;
+    for (size_t i = sizeof levels / sizeof *levels; i-- > 0;)
+        if (!strcmp(word, "cpu") || !strcmp(word, levels[i].word))
+            vec_push(o->arena, &o->targets, (Target){.isa = levels[i].isa});
+    return o->targets.len > before;
+}
+
 static Status set_target(Options *o, Spec *s) {
-    static const char *const words[] = {"cpu:x86-64-v2", "cpu:x86-64-v3",
-                                        "cpu:x86-64-v4", "cpu:x86-64-v4+amx",
-                                        NULL};
+    static const char levels[] =
+#define ISA(E, number, name, table, prefix, flags) "cpu:" name ", "
+#include "runtime/isa.def"
+        ;
     over_model(&o->targets.len, &o->model_targets);
     for (char *piece; (piece = spec_next(s));) {
-        int i = find_word(words, piece);
-        if (!strcmp(piece, "cpu")) {
-            for (int isa = 2; words[isa - 2]; isa++)
-                vec_push(o->arena, &o->targets, (Target){.isa = isa});
-        } else if (i >= 0) {
-            vec_push(o->arena, &o->targets, (Target){.isa = i + 2});
+        if (add_cpu_targets(o, piece)) {
+            continue;
         } else if (!strcmp(piece, "cuda")) {
             add_cuda_target(o, "sm_90");
             add_cuda_target(o, "sm_80");
@@ -623,10 +636,9 @@ static Status set_target(Options *o, Spec *s) {
             add_cuda_target(o, piece + 5);
         } else {
             return usage(s,
-                         "this build makes code for cpu, cpu:x86-64-v2, "
-                         "cpu:x86-64-v3, cpu:x86-64-v4, cpu:x86-64-v4+amx, "
-                         "cuda, cuda:sm_NN and cuda:ptx, not for '%s'",
-                         piece);
+                         "this build makes code for cpu, %scuda, cuda:sm_NN "
+                         "and cuda:ptx, not for '%s'",
+                         levels, piece);
         }
     }
     return OK;

@@ -28,11 +28,14 @@ INLINE int on_tiles(int kind) {
     return AMPC_ISA_LEVEL == 4 && kind == TILE_AMX;
 }
 
-/* How two operands are multiplied: in pairs if both are bf16 and that pays. */
-INLINE int product_kind(int tiles, int64_t a_dtype, int64_t b_dtype) {
+/* How two operands are multiplied at a level: on tiles or in pairs if both are
+   bf16 and that pays. */
+INLINE int product_kind(int isa, int64_t a_dtype, int64_t b_dtype) {
     if (AMPC_ISA_LEVEL != 4 || a_dtype != AMPC_BF16 || b_dtype != AMPC_BF16)
         return TILE_WIDENED;
-    return tiles ? TILE_AMX : cpu_bf16_dot() ? TILE_PAIRS : TILE_WIDENED;
+    return isa == AMPC_ISA_AMX ? TILE_AMX
+           : cpu_bf16_dot()    ? TILE_PAIRS
+                               : TILE_WIDENED;
 }
 
 void amx_begin(void);

@@ -32,10 +32,10 @@ typedef struct AttendRun {
 } AttendRun;
 
 /* The gradient's products have dY, whose dtype is y's. */
-static int attend_kind(int tiles, const LibAttend *p) {
-    int kind = product_kind(tiles, p->q_dtype, p->k_dtype);
-    return kind && product_kind(tiles, p->v_dtype, p->y_dtype) ? kind
-                                                               : TILE_WIDENED;
+static int attend_kind(int isa, const LibAttend *p) {
+    int kind = product_kind(isa, p->q_dtype, p->k_dtype);
+    return kind && product_kind(isa, p->v_dtype, p->y_dtype) ? kind
+                                                             : TILE_WIDENED;
 }
 
 /* Rows from `row` on of matrix `batch` of [batch][rows][cols], or of
@@ -375,10 +375,9 @@ static void attend_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     if (on_tiles(r->kind)) amx_end();
 }
 
-static void attend_on(int tiles, AmpcPool *pool, const LibAttend *p,
-                      const void *q, const void *k, const void *v,
-                      const void *mask, const void *rng, void *y, void *lse,
-                      void *scratch) {
+void ISA(attend)(int isa, AmpcPool *pool, const LibAttend *p, const void *q,
+                 const void *k, const void *v, const void *mask,
+                 const void *rng, void *y, void *lse, void *scratch) {
     AttendRun r = {.p = p,
                    .q = q,
                    .k = k,
@@ -389,14 +388,8 @@ static void attend_on(int tiles, AmpcPool *pool, const LibAttend *p,
                    .lse_out = lse,
                    .scratch = scratch,
                    .b = attend_blocks(p),
-                   .kind = attend_kind(tiles, p)};
+                   .kind = attend_kind(isa, p)};
     pool_run(pool, p->batch * r.b.chunks, 1, attend_work, &r);
-}
-
-void ISA(attend)(AmpcPool *pool, const LibAttend *p, const void *q,
-                 const void *k, const void *v, const void *mask,
-                 const void *rng, void *y, void *lse, void *scratch) {
-    attend_on(0, pool, p, q, k, v, mask, rng, y, lse, scratch);
 }
 
 /* ---- gradient ------------------------------------------------------------ */
@@ -542,11 +535,11 @@ static void attend_grad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     if (on_tiles(r->kind)) amx_end();
 }
 
-static void attend_grad_on(int tiles, AmpcPool *pool, const LibAttend *p,
-                           const void *q, const void *k, const void *v,
-                           const void *dy, const void *lse, const void *delta,
-                           const void *mask, const void *rng, void *dq,
-                           void *dk, void *dv, void *scratch) {
+void ISA(attend_grad)(int isa, AmpcPool *pool, const LibAttend *p,
+                      const void *q, const void *k, const void *v,
+                      const void *dy, const void *lse, const void *delta,
+                      const void *mask, const void *rng, void *dq, void *dk,
+                      void *dv, void *scratch) {
     AttendRun r = {.p = p,
                    .q = q,
                    .k = k,
@@ -561,32 +554,6 @@ static void attend_grad_on(int tiles, AmpcPool *pool, const LibAttend *p,
                    .dv = dv,
                    .scratch = scratch,
                    .b = attend_blocks(p),
-                   .kind = attend_kind(tiles, p)};
+                   .kind = attend_kind(isa, p)};
     pool_run(pool, p->batch / p->group, 1, attend_grad_work, &r);
 }
-
-void ISA(attend_grad)(AmpcPool *pool, const LibAttend *p, const void *q,
-                      const void *k, const void *v, const void *dy,
-                      const void *lse, const void *delta, const void *mask,
-                      const void *rng, void *dq, void *dk, void *dv,
-                      void *scratch) {
-    attend_grad_on(0, pool, p, q, k, v, dy, lse, delta, mask, rng, dq, dk, dv,
-                   scratch);
-}
-
-#if AMPC_ISA_LEVEL == 4
-void ISA(attend_amx)(AmpcPool *pool, const LibAttend *p, const void *q,
-                     const void *k, const void *v, const void *mask,
-                     const void *rng, void *y, void *lse, void *scratch) {
-    attend_on(1, pool, p, q, k, v, mask, rng, y, lse, scratch);
-}
-
-void ISA(attend_grad_amx)(AmpcPool *pool, const LibAttend *p, const void *q,
-                          const void *k, const void *v, const void *dy,
-                          const void *lse, const void *delta, const void *mask,
-                          const void *rng, void *dq, void *dk, void *dv,
-                          void *scratch) {
-    attend_grad_on(1, pool, p, q, k, v, dy, lse, delta, mask, rng, dq, dk, dv,
-                   scratch);
-}
-#endif

@@ -281,14 +281,15 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, int tiles,
+static void conv_run(int isa, AmpcPool *pool, const LibConv *c, int dgrad,
                      ConvRun *r, void *scratch) {
     int64_t channels = (dgrad ? c->k : c->c) / c->group;
     ChlastCall call = {r->src,     r->w,         r->out, r->src_dtype,
                        r->w_dtype, r->out_dtype, r->ep,  r->kept};
-    int kind = product_kind(tiles, r->src_dtype, r->w_dtype);
+    int kind = product_kind(isa, r->src_dtype, r->w_dtype);
     if (ISA(chlast_conv)(pool, c, dgrad, kind, &call, scratch)) return;
-    int pairs = channels > 1 && product_kind(0, r->src_dtype, r->w_dtype);
+    int pairs =
+        channels > 1 && product_kind(AMPC_ISA_LEVEL, r->src_dtype, r->w_dtype);
     conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
     r->packed = r->kept ? r->kept->memory : scratch;
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);
@@ -299,46 +300,21 @@ static void conv_run(AmpcPool *pool, const LibConv *c, int dgrad, int tiles,
     pool_run(pool, r->p.items, r->p.grain, conv_work, r);
 }
 
-static void conv_fwd_on(int tiles, AmpcPool *pool, const LibConv *c,
-                        const void *x, const void *w, void *y,
-                        const CpuEpilogue *ep, void *scratch, CpuKept *kept) {
+void ISA(conv_fwd)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
+                   const void *w, void *y, const CpuEpilogue *ep, void *scratch,
+                   CpuKept *kept) {
     ConvRun r = {.src = x, .w = w, .out = y, .ep = ep, .kept = kept};
     r.src_dtype = (int)c->x_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->y_dtype;
-    conv_run(pool, c, 0, tiles, &r, scratch);
+    conv_run(isa, pool, c, 0, &r, scratch);
 }
 
-static void conv_dgrad_on(int tiles, AmpcPool *pool, const LibConv *c,
-                          const void *dy, const void *w, void *dx,
-                          void *scratch) {
+void ISA(conv_dgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *dy,
+                     const void *w, void *dx, void *scratch) {
     ConvRun r = {.src = dy, .w = w, .out = dx};
     r.src_dtype = (int)c->y_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->x_dtype;
-    conv_run(pool, c, 1, tiles, &r, scratch);
+    conv_run(isa, pool, c, 1, &r, scratch);
 }
-
-void ISA(conv_fwd)(AmpcPool *pool, const LibConv *c, const void *x,
-                   const void *w, void *y, const CpuEpilogue *ep, void *scratch,
-                   CpuKept *kept) {
-    conv_fwd_on(0, pool, c, x, w, y, ep, scratch, kept);
-}
-
-void ISA(conv_dgrad)(AmpcPool *pool, const LibConv *c, const void *dy,
-                     const void *w, void *dx, void *scratch) {
-    conv_dgrad_on(0, pool, c, dy, w, dx, scratch);
-}
-
-#if AMPC_ISA_LEVEL == 4
-void ISA(conv_fwd_amx)(AmpcPool *pool, const LibConv *c, const void *x,
-                       const void *w, void *y, const CpuEpilogue *ep,
-                       void *scratch, CpuKept *kept) {
-    conv_fwd_on(1, pool, c, x, w, y, ep, scratch, kept);
-}
-
-void ISA(conv_dgrad_amx)(AmpcPool *pool, const LibConv *c, const void *dy,
-                         const void *w, void *dx, void *scratch) {
-    conv_dgrad_on(1, pool, c, dy, w, dx, scratch);
-}
-#endif

@@ -8,7 +8,7 @@
 #define REF_OPT_OUT(x)              void *x;
 #define REF_RESULT(x)               void *x;
 #define OPERAND(role, x, f, dtypes) REF_##role(x)
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     typedef struct name##_refs {                                               \
         operands                                                               \
     } name##_refs;
@@ -23,14 +23,16 @@
 #define ARG_scratch    , c->scratch
 #define ARG_kept       , c->scratch, c->kept
 #define ARG_none
+#define LEVEL_amx l->isa,
+#define LEVEL_none
 
 void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
     switch (lib) {
 #define OPERAND(role, x, f, dtypes) ARG_##role(x)
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     case PLAN_LIB_##E: {                                                       \
         const name##_refs *r = (const void *)c->buf;                           \
-        l->name(c->pool, c->par operands ARG_##scratch);                       \
+        l->name(LEVEL_##tiles c->pool, c->par operands ARG_##scratch);         \
         break;                                                                 \
     }
 #include "runtime/lib.def"
@@ -46,7 +48,7 @@ void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
 size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads) {
     size_t need = 0;
     switch (lib) {
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     case PLAN_LIB_##E: {                                                       \
         NEED_##scratch(name);                                                  \
         break;                                                                 \
@@ -64,7 +66,7 @@ size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads) {
 size_t cpu_lib_kept(PlanLib lib, const void *par, int threads) {
     size_t need = 0;
     switch (lib) {
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     case PLAN_LIB_##E: {                                                       \
         KEEPS_##scratch(name);                                                 \
         break;                                                                 \

@@ -338,41 +338,28 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-static void gemm_run(AmpcPool *pool, const LibGemm *g, int tiles, GemmRun *r,
-                     void *scratch, CpuKept *kept) {
-    r->kind = product_kind(tiles, g->a_dtype, g->b_dtype);
-    block_gemm(g, r->kind, pool_threads(pool), kept != NULL, &r->p);
+void ISA(gemm)(int isa, AmpcPool *pool, const LibGemm *g, const void *a,
+               const void *b, void *c, const CpuEpilogue *ep, void *scratch,
+               CpuKept *kept) {
+    GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep};
+    r.kind = product_kind(isa, g->a_dtype, g->b_dtype);
+    block_gemm(g, r.kind, pool_threads(pool), kept != NULL, &r.p);
     if (g->a_dtype == AMPC_F64) {
-        pool_run(pool, r->p.batch * ceil_div(g->m, GEMM_F64_ROWS), 1,
-                 gemm_f64_work, r);
+        pool_run(pool, r.p.batch * ceil_div(g->m, GEMM_F64_ROWS), 1,
+                 gemm_f64_work, &r);
         return;
     }
-    r->partial = scratch;
-    r->workers = (char *)scratch + r->p.partial;
-    if (r->p.prepack) {
-        size_t a = r->p.a_whole ? r->p.a : 0;
-        r->packed_a = (float *)(void *)r->workers;
-        r->packed_b = kept ? kept->memory : (float *)(void *)(r->workers + a);
-        r->workers += a + r->p.b;
-        gemm_prepack(pool, r, kept && kept->made);
+    r.partial = scratch;
+    r.workers = (char *)scratch + r.p.partial;
+    if (r.p.prepack) {
+        size_t whole = r.p.a_whole ? r.p.a : 0;
+        r.packed_a = (float *)(void *)r.workers;
+        r.packed_b = kept ? kept->memory : (float *)(void *)(r.workers + whole);
+        r.workers += whole + r.p.b;
+        gemm_prepack(pool, &r, kept && kept->made);
         if (kept) kept->made = 1;
     }
-    pool_run(pool, r->p.items, r->p.grain, gemm_work, r);
-    if (r->p.nsplit > 1)
-        pool_run(pool, r->p.batch * ceil_div(g->m, MR), 1, gemm_sum, r);
+    pool_run(pool, r.p.items, r.p.grain, gemm_work, &r);
+    if (r.p.nsplit > 1)
+        pool_run(pool, r.p.batch * ceil_div(g->m, MR), 1, gemm_sum, &r);
 }
-
-void ISA(gemm)(AmpcPool *pool, const LibGemm *g, const void *a, const void *b,
-               void *c, const CpuEpilogue *ep, void *scratch, CpuKept *kept) {
-    GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep};
-    gemm_run(pool, g, 0, &r, scratch, kept);
-}
-
-#if AMPC_ISA_LEVEL == 4
-void ISA(gemm_amx)(AmpcPool *pool, const LibGemm *g, const void *a,
-                   const void *b, void *c, const CpuEpilogue *ep, void *scratch,
-                   CpuKept *kept) {
-    GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep};
-    gemm_run(pool, g, 1, &r, scratch, kept);
-}
-#endif

@@ -195,11 +195,10 @@ int cpu_isa_level(void) {
 }
 
 const char *cpu_isa_name(int level) {
-    switch ((AmpcIsa)level) {
-    case AMPC_ISA_V2: return "x86-64-v2";
-    case AMPC_ISA_V3: return "x86-64-v3";
-    case AMPC_ISA_V4: return "x86-64-v4";
-    case AMPC_ISA_AMX: return "x86-64-v4+amx";
-    }
-    return "an unknown level";
+    static const char *const names[] = {
+#define ISA(E, number, name, table, prefix, flags) [number] = name,
+#include "runtime/isa.def"
+    };
+    int known = level >= AMPC_ISA_V2 && level <= AMPC_ISA_AMX;
+    return known ? names[level] : "an unknown level";
 }

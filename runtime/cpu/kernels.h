@@ -23,10 +23,8 @@
 #include "runtime/lib.h"
 
 typedef enum AmpcIsa {
-    AMPC_ISA_V2 = 2, /* SSE4.2                                              */
-    AMPC_ISA_V3 = 3, /* AVX2, FMA, F16C                                     */
-    AMPC_ISA_V4 = 4, /* AVX-512 F, BW, CD, DQ, VL                           */
-    AMPC_ISA_AMX = 5 /* v4, and tiles of bf16: x86-64-v4+amx                */
+#define ISA(E, number, name, table, prefix, flags) AMPC_ISA_##E = number,
+#include "runtime/isa.def"
 } AmpcIsa;
 
 /* ---- thread pool (pool.c) ------------------------------------------------ */
@@ -62,9 +60,11 @@ typedef struct CpuKept {
     int made;
 } CpuKept;
 
-/* C parameters behind the pool and the parameter struct: operands, for a
-   RESULT its epilogue (NULL or without fn: store it), the scratch, and what is
-   kept (NULL: nothing).                                                     */
+/* C parameters: the level where tiles are used (an AmpcIsa), the pool, the
+   parameter struct, operands, for a RESULT its epilogue (NULL or without fn:
+   store it), the scratch, and what is kept (NULL: nothing).                 */
+#define LIB_TILES_amx int isa,
+#define LIB_TILES_none
 #define LIB_C_IN(x)      , const void *x
 #define LIB_C_OPT_IN(x)  , const void *x
 #define LIB_C_OUT(x)     , void *x
@@ -77,8 +77,9 @@ typedef struct CpuKept {
 typedef struct AmpcCpuLib {
     int isa;
 #define OPERAND(role, x, f, dtypes) LIB_C_##role(x)
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
-    void (*name)(AmpcPool *, const S *operands LIB_C_##scratch);
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
+    void (*name)(LIB_TILES_##tiles AmpcPool *,                                 \
+                 const S *operands LIB_C_##scratch);
 #include "runtime/lib.def"
 #undef OPERAND
 } AmpcCpuLib;
@@ -91,7 +92,7 @@ extern const AmpcCpuLib ampc_cpu_v2, ampc_cpu_v3, ampc_cpu_v4, ampc_cpu_amx;
 #define LIB_NEED_kept(name, S)                                                 \
     LIB_NEED_scratch(name, S) size_t cpu_##name##_kept(const S *, int);
 #define LIB_NEED_none(name, S)
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     LIB_NEED_##scratch(name, S)
 #include "runtime/lib.def"
 #undef LIB_NEED_kept

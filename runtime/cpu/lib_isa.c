@@ -16,26 +16,18 @@
 #define ISA_TABLE2(level) ISA_TABLE3(level)
 #define ISA_TABLE         ISA_TABLE2(AMPC_ISA_LEVEL)
 
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
+    .name = ISA(name),
 const AmpcCpuLib ISA_TABLE = {
     .isa = AMPC_ISA_LEVEL,
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
-    .name = ISA(name),
 #include "runtime/lib.def"
 };
 
 #if AMPC_ISA_LEVEL == 4
-/* Where products of bf16 run on AMX tiles; all else is as at level v4. */
-#define ampc_v4_gemm        ampc_v4_gemm_amx
-#define ampc_v4_conv_fwd    ampc_v4_conv_fwd_amx
-#define ampc_v4_conv_dgrad  ampc_v4_conv_dgrad_amx
-#define ampc_v4_conv_wgrad  ampc_v4_conv_wgrad_amx
-#define ampc_v4_attend      ampc_v4_attend_amx
-#define ampc_v4_attend_grad ampc_v4_attend_grad_amx
-
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
+    .name = ISA(name),
 const AmpcCpuLib ampc_cpu_amx = {
     .isa = AMPC_ISA_AMX,
-#define LIB(E, name, S, operands, shape, scratch, cuda, threads)               \
-    .name = ISA(name),
 #include "runtime/lib.def"
 };
 #endif

@@ -162,7 +162,7 @@ static void wgrad_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-static void wgrad_on(int tiles, AmpcPool *pool, const LibConv *c, const void *x,
+void ISA(conv_wgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
                      const void *dy, void *dw, void *scratch) {
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
     ChlastCall call = {
@@ -171,11 +171,11 @@ static void wgrad_on(int tiles, AmpcPool *pool, const LibConv *c, const void *x,
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;
-    int kind = product_kind(tiles, r.x_dtype, r.dy_dtype);
+    int kind = product_kind(isa, r.x_dtype, r.dy_dtype);
     if (ISA(chlast_wgrad)(pool, c, kind, &call, scratch) ||
         ISA(chlast_wgrad)(pool, c, TILE_WIDENED, &call, scratch))
         return;
-    r.raw = product_kind(0, r.x_dtype, r.dy_dtype);
+    r.raw = product_kind(AMPC_ISA_LEVEL, r.x_dtype, r.dy_dtype);
     conv_wgrad_plan(c, &r.w);
     r.off = scratch;
     r.partial = (float *)(void *)((char *)scratch + r.w.off);
@@ -186,15 +186,3 @@ static void wgrad_on(int tiles, AmpcPool *pool, const LibConv *c, const void *x,
         pool_run(pool, ceil_div(c->k * r.w.p.cs * r.w.p.taps, WGRAD_SUM), 8,
                  wgrad_sum, &r);
 }
-
-void ISA(conv_wgrad)(AmpcPool *pool, const LibConv *c, const void *x,
-                     const void *dy, void *dw, void *scratch) {
-    wgrad_on(0, pool, c, x, dy, dw, scratch);
-}
-
-#if AMPC_ISA_LEVEL == 4
-void ISA(conv_wgrad_amx)(AmpcPool *pool, const LibConv *c, const void *x,
-                         const void *dy, void *dw, void *scratch) {
-    wgrad_on(1, pool, c, x, dy, dw, scratch);
-}
-#endif

@@ -184,7 +184,7 @@ typedef struct GemmBench {
 
 static void run_gemm(void *ctx) {
     GemmBench *x = ctx;
-    lib->gemm(pool, &x->g, x->a, x->b, x->c, NULL, x->scratch, NULL);
+    lib->gemm(lib->isa, pool, &x->g, x->a, x->b, x->c, NULL, x->scratch, NULL);
 }
 
 /* ta, tb: the operand is stored transposed. */
@@ -226,11 +226,12 @@ typedef struct ConvBench {
 static void run_conv(void *ctx) {
     ConvBench *b = ctx;
     if (b->which == 0)
-        lib->conv_fwd(pool, &b->c, b->x, b->w, b->y, NULL, b->scratch, NULL);
+        lib->conv_fwd(lib->isa, pool, &b->c, b->x, b->w, b->y, NULL, b->scratch,
+                      NULL);
     else if (b->which == 1)
-        lib->conv_dgrad(pool, &b->c, b->y, b->w, b->x, b->scratch);
+        lib->conv_dgrad(lib->isa, pool, &b->c, b->y, b->w, b->x, b->scratch);
     else
-        lib->conv_wgrad(pool, &b->c, b->x, b->y, b->w, b->scratch);
+        lib->conv_wgrad(lib->isa, pool, &b->c, b->x, b->y, b->w, b->scratch);
 }
 
 static void bench_conv(int64_t n, int64_t c, int64_t k, int64_t hw,

@@ -123,11 +123,12 @@ static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
     size_t need = conv_need(c, which, thread_counts[pool]);
     void *scratch = scratch_of(need);
     if (which == 0)
-        lib->conv_fwd(pools[pool], c, k->x, k->w, out, NULL, scratch, NULL);
+        lib->conv_fwd(lib->isa, pools[pool], c, k->x, k->w, out, NULL, scratch,
+                      NULL);
     else if (which == 1)
-        lib->conv_dgrad(pools[pool], c, k->dy, k->w, out, scratch);
+        lib->conv_dgrad(lib->isa, pools[pool], c, k->dy, k->w, out, scratch);
     else
-        lib->conv_wgrad(pools[pool], c, k->x, k->dy, out, scratch);
+        lib->conv_wgrad(lib->isa, pools[pool], c, k->x, k->dy, out, scratch);
     scratch_check(scratch, need);
 }
 
@@ -142,8 +143,8 @@ static void conv_check_kept(const ConvCase *k, const AmpcCpuLib *lib,
         CpuKept kept = {scratch_of(keeps), 0};
         for (int made = 0; made < 2; made++) {
             memset(out, 0x55, bytes);
-            lib->conv_fwd(pools[t], &k->c, k->x, made ? NULL : k->w, out, NULL,
-                          scratch, &kept);
+            lib->conv_fwd(lib->isa, pools[t], &k->c, k->x, made ? NULL : k->w,
+                          out, NULL, scratch, &kept);
             CHECK_MSG(kept.made && memcmp(want, out, bytes) == 0,
                       "kept weights change bits");
         }
@@ -185,7 +186,8 @@ static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib) {
     void *const buf[1] = {&r};
     CpuEpilogue ep = {record, buf};
     void *scratch = scratch_of(cpu_conv_fwd_scratch(&k->c, 2));
-    lib->conv_fwd(pools[1], &k->c, k->x, k->w, NULL, &ep, scratch, NULL);
+    lib->conv_fwd(lib->isa, pools[1], &k->c, k->x, k->w, NULL, &ep, scratch,
+                  NULL);
     record_check(&r, k->ny);
     conv_close(k, "conv epilogue", r.out, AMPC_F32, k->y, k->y_mag, k->ny);
     free(scratch);

@@ -187,8 +187,8 @@ static void gemm_check_kept(const GemmCase *c, const AmpcCpuLib *lib,
         CpuKept kept = {scratch_of(keeps), 0};
         for (int made = 0; made < 2; made++) {
             memset(out, 0x55, bytes);
-            lib->gemm(pools[t], g, c->a, made ? NULL : c->b, out, NULL, scratch,
-                      &kept);
+            lib->gemm(lib->isa, pools[t], g, c->a, made ? NULL : c->b, out,
+                      NULL, scratch, &kept);
             CHECK_MSG(kept.made && memcmp(want, out, bytes) == 0,
                       "kept panels change bits: m=%d n=%d k=%d", (int)g->m,
                       (int)g->n, (int)g->k);
@@ -207,7 +207,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     for (int t = 0; t < 3; t++) {
         size_t need = cpu_gemm_scratch(g, thread_counts[t]);
         void *out = malloc(bytes + 1), *scratch = scratch_of(need);
-        lib->gemm(pools[t], g, c->a, c->b, out, NULL, scratch, NULL);
+        lib->gemm(lib->isa, pools[t], g, c->a, c->b, out, NULL, scratch, NULL);
         if (t == 0) {
             gemm_close(c, out, g->c_dtype, "gemm");
             first = out;
@@ -228,7 +228,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     void *const buf[1] = {&r};
     CpuEpilogue ep = {record, buf};
     void *scratch = scratch_of(cpu_gemm_scratch(g, 5));
-    lib->gemm(pools[2], g, c->a, c->b, NULL, &ep, scratch, NULL);
+    lib->gemm(lib->isa, pools[2], g, c->a, c->b, NULL, &ep, scratch, NULL);
     record_check(&r, all);
     gemm_close(c, r.out, AMPC_F32, "gemm epilogue");
     free(scratch);
@@ -459,9 +459,9 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
                              p->dv_dtype};
     void *out[5], *scratch[] = {scratch_of(need[0]), scratch_of(need[1])};
     for (int i = 0; i < 5; i++) out[i] = array(dtype[i], c->count[i]);
-    lib->attend(pool, p, c->in[0], c->in[1], c->in[2], c->in[4], c->rng, out[0],
-                out[1], scratch[0]);
-    lib->attend_grad(pool, p, c->in[0], c->in[1], c->in[2], c->in[3],
+    lib->attend(lib->isa, pool, p, c->in[0], c->in[1], c->in[2], c->in[4],
+                c->rng, out[0], out[1], scratch[0]);
+    lib->attend_grad(lib->isa, pool, p, c->in[0], c->in[1], c->in[2], c->in[3],
                      c->sums[0], c->sums[1], c->in[4], c->rng, out[2], out[3],
                      out[4], scratch[1]);
     for (int i = 0; i < 5; i++) {

@@ -152,7 +152,7 @@ TEST_CASE(tiles, products_have_the_bits_of_their_definition) {
             float *got = malloc(bytes), *want = malloc(bytes);
             void *scratch = scratch_of(cpu_gemm_scratch(&g, 2));
             int64_t before = tiles_count();
-            lib->gemm(pools[1], &g, a, b, got, NULL, scratch, NULL);
+            lib->gemm(lib->isa, pools[1], &g, a, b, got, NULL, scratch, NULL);
             product(&g, a, b, want);
             CHECK_MSG(!memcmp(got, want, bytes), "%d x %d x %d, layout %d",
                       (int)g.m, (int)g.n, (int)g.k, lay);
