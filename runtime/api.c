@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/json.h"
 #include "runtime/sections.h"
 

@@ -7,7 +7,26 @@
 #ifndef AMPC_BACKEND_H
 #define AMPC_BACKEND_H
 
-#include "runtime/session.h"
+#define AMPC_NO_LOADER
+#include "runtime/ampc.h"
+#include "runtime/plan.h"
+
+/* Scalars that the API reports after a program: outputs by name, then
+   variables.                                                                */
+typedef enum Watch {
+    WATCH_LOSS,
+    WATCH_GRAD_NORM,
+    WATCH_SCALE,
+    WATCH_LR,
+    WATCH_APPLIED,
+    WATCH_STEP,
+    WATCH_TRIED,
+    WATCH_SKIPPED,
+    WATCH_BAD_FORWARD,
+    WATCH_BAD_DATA,
+    WATCH_SKIP_STREAK,
+    WATCH_COUNT
+} Watch;
 
 typedef struct AmpcBackend {
     /* Memory of all but the gradients, and whatever a run needs.  A failure

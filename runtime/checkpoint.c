@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/checkpoint.h"
 
 /* ---- what goes where ----------------------------------------------------- */

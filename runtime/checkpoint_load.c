@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/checkpoint.h"
 #include "runtime/infile.h"
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/crc.h"
 #include "runtime/half.h"
 

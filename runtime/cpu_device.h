@@ -2,7 +2,7 @@
 #ifndef AMPC_CPU_DEVICE_H
 #define AMPC_CPU_DEVICE_H
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 /* What routine `lib` with parameters `par` made of a variable or a value of the
    arena; `seen` is the device's `written` of that, or its `runs`, then.     */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 /* A check, from the name of its output. */
 static bool check_read(const char *name, ampc_bad_data *b) {

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 enum { DEFAULT_MAX_SKIPPED = 100 };
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 /* ---- outputs ------------------------------------------------------------- */
 

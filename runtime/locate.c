@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin) {
     int program = s->program[PROG_LOCATE];

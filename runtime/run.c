@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 /* ---- messages and memory ------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/checkpoint.h"
 #include "runtime/crc.h"
 #include "runtime/outfile.h"

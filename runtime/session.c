@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/json.h"
 
 enum { HUGE_PAGE = 2 << 20 };

@@ -1,6 +1,6 @@
 /* session.h: what the runtime's own files share; hosts see ampc.h only.
 
-   plan.c        facts about a plan;  known.c  names that it has in common
+   plan_facts.c  facts about a plan;  known.c  names that it has in common
                  with the compiler;  dtype.c  element types
    run.c         inputs, the loop over steps, scalars
    backend.h     what a device offers: cpu_backend.c, cpu_run.c; cuda/gpu.h
@@ -23,11 +23,10 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define AMPC_NO_LOADER
-#include "runtime/ampc.h"
+#include "runtime/backend.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/dtype.h"
-#include "runtime/plan.h"
+#include "runtime/plan_facts.h"
 
 /* Programs that the API runs by name (names.def). */
 typedef enum ProgramId {
@@ -60,33 +59,14 @@ typedef enum Section {
     IN_COUNT
 } Section;
 
-/* Scalars that the API reports after a program: outputs by name, then
-   variables.                                                                */
-typedef enum Watch {
-    WATCH_LOSS,
-    WATCH_GRAD_NORM,
-    WATCH_SCALE,
-    WATCH_LR,
-    WATCH_APPLIED,
-    WATCH_STEP,
-    WATCH_TRIED,
-    WATCH_SKIPPED,
-    WATCH_BAD_FORWARD,
-    WATCH_BAD_DATA,
-    WATCH_SKIP_STREAK,
-    WATCH_COUNT
-} Watch;
-
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
-
-struct AmpcBackend;
 
 struct ampc_session {
     const AmpcModule *m;
     ampc_options opt;
     DeviceKind want;
     int ordinal; /* of DEVICE_CUDA */
-    const struct AmpcBackend *backend;
+    const AmpcBackend *backend;
     const PlanTarget *plan; /* what the backend runs */
     void *device;           /* the backend's */
     pid_t pid;              /* threads and GPUs do not survive fork */
@@ -138,19 +118,6 @@ struct ampc_session {
 
 /* GPUs that the driver counts, in any module; 0: there is none. */
 int gpu_count(void);
-
-/* ---- plan facts (plan.c) ------------------------------------------------- */
-
-int find_program(const AmpcModule *m, const char *name);
-int find_var(const AmpcModule *m, const char *name);
-/* A member of m->info, or of its "options"; dflt when absent. */
-int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt);
-int64_t module_batch(const AmpcModule *m);
-/* The plan that describes the module without a session: the CPU's if it has
-   one.                                                                      */
-const PlanTarget *module_plan(const AmpcModule *m);
-/* NULL, or what is wrong with the tables. */
-const char *plan_defect(const AmpcModule *m);
 
 /* ---- names (known.c) ----------------------------------------------------- */
 

@@ -12,7 +12,7 @@
    spread, in the host's memory. */
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 /* Of a variable that is spread: the tensor that updates it. */
 typedef struct Spread {

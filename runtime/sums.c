@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 enum { LEAST_BLOCK = 1 << 16 };
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 /* ---- metrics ------------------------------------------------------------- */
 

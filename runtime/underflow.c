@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 
 /* A count that the program that ran last returned; 0 if there is none. */
 static ampc_status count(ampc_session *s, int output, double *n) {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/half.h"
 #include "runtime/sections.h"

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/fn/model.h"
 #include "ir/fn/run.h"
 
 /* ---- nodes --------------------------------------------------------------- */

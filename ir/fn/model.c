@@ -4,8 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/fn/model.h"
 #include "ir/fn/run.h"
-#include "ir/text/parse_impl.h"
+#include "ir/text/init.h"
 
 /* ---- the model ----------------------------------------------------------- */
 

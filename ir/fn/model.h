@@ -67,7 +67,4 @@ static inline int model_region(Model *e) {
     return e->region ? e->region : ++e->regions;
 }
 
-/* The place in r that the message belongs to; one that is known stays. */
-void model_failed_at(const struct Run *r, int line, int col);
-
 #endif

@@ -4,7 +4,7 @@
 #ifndef AMPC_IR_FN_RUN_H
 #define AMPC_IR_FN_RUN_H
 
-#include "ir/fn/model.h"
+#include "ir/fn/fn.h"
 #include "ir/graph/ir_impl.h"
 
 typedef enum ValKind {
@@ -58,8 +58,8 @@ typedef struct Run {
     int start;      /* of its nodes in the order */
     int depth;      /* of calls */
     int64_t *work, own_work;
-    Model *model; /* NULL: an op's body */
-    Scope *scope; /* of a model */
+    struct Model *model; /* NULL: an op's body */
+    Scope *scope;        /* of a model */
     char *msg;
 } Run;
 
@@ -148,5 +148,7 @@ Status model_layer(Run *r, const Expr *at, const Fn *fn, const Scope *s,
                    const ValueId *in, int nin, ValueId *out, int nout);
 /* A tensor that this statement made takes the name that it is bound to. */
 void model_name(Run *r, uint32_t first, Str name, const Val *v);
+/* The place in r that the message belongs to; one that is known stays. */
+void model_failed_at(const Run *r, int line, int col);
 
 #endif

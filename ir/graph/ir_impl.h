@@ -67,11 +67,6 @@ const char *type_text(const Type *t, char *buf);
 
 /* ---- op_type.c, op_type_nn.c: type rules --------------------------------- */
 
-#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
-           kind, cost, eval, lower, expr)                                      \
-    TypeRule ty_##type;
-#include "ir/op/ops.def"
-
 /* Fills cx->msg. */
 Status type_error(TypeCtx *cx, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Result i; floats may be declared in another float dtype. */

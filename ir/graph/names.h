@@ -35,6 +35,10 @@ typedef enum Family {
 /* Whether only the compiler may give it. */
 bool name_is_own(const char *name);
 
+/* "TEXT", or "TEXT:OBJECTIVE" for one that has a name; whether `name` is so. */
+Str name_for_objective(const char *text, Str objective);
+bool name_has_objective(const char *name, const char *text, Str *objective);
+
 /* "train", or "train:NAME" for an objective that has a name. */
 Str program_name(ProgramKind p, Str objective);
 /* PROGRAM_NONE: no program's name.  *objective: "" or its name; *batch: 0, or

@@ -1,5 +1,5 @@
 /* op.c: the op table, expanded.                                            */
-#include "ir/graph/ir_impl.h"
+#include "ir/op/op.h"
 
 #include <string.h>
 

@@ -126,6 +126,10 @@ typedef struct Callee {
     const struct Fn *fn;
 } Callee;
 typedef Status TypeRule(struct TypeCtx *cx);
+#define OP(E, text, imin, imax, omin, omax, attrs, type, cls, torch, grad,     \
+           kind, cost, eval, lower, expr)                                      \
+    TypeRule ty_##type; /* op_type.c, op_type_nn.c */
+#include "ir/op/ops.def"
 
 typedef struct OpInfo {
     const char *text;

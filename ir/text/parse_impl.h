@@ -4,6 +4,7 @@
 
 #include "ir/fn/model.h"
 #include "ir/graph/ir_impl.h"
+#include "ir/text/init.h"
 
 typedef struct Parser {
     Lexer lx;
@@ -16,16 +17,6 @@ typedef struct Parser {
     VEC(Token) blocks; /* the names of whose blocks were read */
 } Parser;
 
-typedef struct Init {
-    Tensor *tensor; /* NULL: draw, or fill */
-    double fill;
-    Draw draw;
-    Str text; /* for init_text; may be NULL */
-} Init;
-
-typedef enum Generator { GEN_NORMAL, GEN_UNIFORM, GEN_DATA } Generator;
-/* `normal(seed, range[0])` and so on. */
-void init_draw(Generator gen, uint64_t seed, const double *range, Init *init);
 /* What stands behind `=`.  A single number fills; is_const makes it data. */
 Status parse_init(Parser *p, TypeId t, bool is_const, Init *init);
 /* An anonymous scalar operand: 0.5, nan, 2:i64. */

@@ -12,7 +12,7 @@
 #ifndef AMPC_CUDA_GPU_H
 #define AMPC_CUDA_GPU_H
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/cuda/driver.h"
 
 /* ---- the libraries (library.c) ------------------------------------------- */

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/checkpoint.h"
 #include "tests/support/tiny_module.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/backend.h"
+#include "runtime/session.h"
 #include "runtime/half.h"
 #include "tests/support/tiny_module.h"
 #include "tests/tolerance.h"

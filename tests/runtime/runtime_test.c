@@ -13,7 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/backend.h"
 #include "runtime/json.h"
 #include "runtime/session.h"
 #include "tests/support/ranks.h"

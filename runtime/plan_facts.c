@@ -1,10 +1,12 @@
-/* plan.c: facts about a plan, and whether its tables are sound.  Nothing of a
-   session is needed.                                                         */
+/* plan_facts.c: facts about a plan, and whether its tables are sound.  Nothing
+   of a session is needed. */
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/dtype.h"
 #include "runtime/json.h"
-#include "runtime/session.h"
+#include "runtime/lib.h"
+#include "runtime/plan_facts.h"
 
 /* ---- plan facts ---------------------------------------------------------- */
 

@@ -1,0 +1,97 @@
+/* own_vars.c: the compiler's own variables in a module: what names.def says of
+   them, and those that belong to a parameter.                               */
+#include "ir/graph/ir_impl.h"
+
+#include <string.h>
+
+static const struct OwnVarRow {
+    const char *text;
+    VarKind kind;
+    DType dtype;
+    int64_t elements;
+    bool each; /* objective has one */
+} own_rows[] = {
+#define OBJECTIVE true
+#define MODULE    false
+#define VARIABLE(id, text, kind, dtype, n, each, section, least, most)         \
+    {text, VAR_##kind, DT_##dtype, n, each},
+#include "runtime/names.def"
+#undef OBJECTIVE
+#undef MODULE
+};
+
+static TypeId own_type(const struct OwnVarRow *r) {
+    return type_make(r->dtype, r->elements > 0, &r->elements);
+}
+
+static Str own_name(OwnVar v, Str objective) {
+    const struct OwnVarRow *r = &own_rows[v];
+    ASSERT(v < NUM_OWN_VARS);
+    return r->each ? name_for_objective(r->text, objective) : intern(r->text);
+}
+
+const char *own_var_text(OwnVar v) {
+    ASSERT(v < NUM_OWN_VARS);
+    return own_rows[v].text;
+}
+
+int module_own_var(Module *m, OwnVar v, Str objective, double fill) {
+    const struct OwnVarRow *r = &own_rows[v];
+    return module_var(m, r->kind, own_name(v, objective), own_type(r), NULL,
+                      fill);
+}
+
+int module_find_own_var(const Module *m, OwnVar v, Str objective) {
+    return module_find_name(m, own_name(v, objective));
+}
+
+/* For state, the last part says which. */
+Family family_of(const Module *m, Str name, int *parameter) {
+    for (int f = 0; f < NUM_FAMILIES; f++) {
+        Str of = family_member((Family)f, name);
+        if (!of) continue;
+        if (f == FAMILY_OPT) {
+            const char *slash = strrchr(of, '/');
+            if (slash) of = intern_n(of, (size_t)(slash - of));
+        }
+        *parameter = module_find_name(m, of);
+        return (Family)f;
+    }
+    *parameter = -1;
+    return NUM_FAMILIES;
+}
+
+int shadow_source(const Module *m, const Var *shadow) {
+    int parameter;
+    Family f = family_of(m, shadow->name, &parameter);
+    return f == FAMILY_BF16 || f == FAMILY_F16 ? parameter : -1;
+}
+
+const char *own_var_defect(const Module *m, const Var *v) {
+    static const VarKind kinds[] = {[FAMILY_OPT] = VAR_STATE,
+                                    [FAMILY_GRAD] = VAR_GRAD,
+                                    [FAMILY_BF16] = VAR_SHADOW,
+                                    [FAMILY_F16] = VAR_SHADOW};
+    Str objective;
+    int parameter;
+    if (!name_is_own(v->name)) return NULL;
+    Family f = family_of(m, v->name, &parameter);
+    for (int i = 0; i < NUM_OWN_VARS && f == NUM_FAMILIES; i++) {
+        const struct OwnVarRow *r = &own_rows[i];
+        if (!name_has_objective(v->name, r->text, &objective)) continue;
+        bool same = v->kind == r->kind && v->type.i == own_type(r).i;
+        return same ? NULL : "has another kind or type";
+    }
+    if (f == NUM_FAMILIES || f >= sizeof kinds / sizeof *kinds)
+        return "is none of the compiler's";
+    if (parameter < 0) return "belongs to no variable";
+    TypeId of = m->vars.data[parameter].type;
+    DType low = f == FAMILY_BF16 ? DT_BF16 : DT_F16;
+    if (kinds[f] == VAR_SHADOW)
+        of = type_with_dtype(of, low);
+    else if (dtype_is_16(type_get(of)->dtype))
+        of = type_with_dtype(of, DT_F32);
+    return v->kind == kinds[f] && v->type.i == of.i
+               ? NULL
+               : "has another kind or type";
+}

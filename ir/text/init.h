@@ -1,0 +1,18 @@
+/* init.h: how a variable or a constant begins. */
+#ifndef AMPC_IR_TEXT_INIT_H
+#define AMPC_IR_TEXT_INIT_H
+
+#include "ir/ir.h"
+
+typedef struct Init {
+    Tensor *tensor; /* NULL: draw, or fill */
+    double fill;
+    Draw draw;
+    Str text; /* for init_text; may be NULL */
+} Init;
+
+typedef enum Generator { GEN_NORMAL, GEN_UNIFORM, GEN_DATA } Generator;
+/* `normal(seed, range[0])` and so on (parse_data.c). */
+void init_draw(Generator gen, uint64_t seed, const double *range, Init *init);
+
+#endif

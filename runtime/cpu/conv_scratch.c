@@ -1,0 +1,64 @@
+/* conv_scratch.c: memory of the convolutions, whichever way they go: by conv.h
+   or by chlast.h.                                                           */
+#include "runtime/cpu/chlast.h"
+
+enum {
+    CONV_KEPT = 1024 /* results of a channel: of more, packing the weights is a
+                        few percent                                       */
+};
+
+size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
+    ChlastPlan last;
+    size_t most = 0;
+    if (threads < 1) threads = 1;
+    for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++)
+        if (chlast_wgrad_plan(c, kind, &last)) {
+            size_t need = chlast_bytes(&last, threads);
+            if (need > most) most = need;
+        }
+    if (most) return most;
+    WgradPlan w;
+    conv_wgrad_plan(c, &w);
+    return w.off + w.partial + (size_t)threads * (w.x + w.dy + w.acc);
+}
+
+/* ---- scratch of the other two -------------------------------------------- */
+
+static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
+    size_t most = 0;
+    /* A smaller pool, and every kind of tiles, must fit too. */
+    for (int n = 1; n == 1 || n <= threads; n++)
+        for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
+            ConvPlan p;
+            conv_plan(c, dgrad, kind != TILE_WIDENED, n, &p);
+            size_t need = p.packed + p.off + (size_t)n * (p.src + p.acc);
+            ChlastPlan last;
+            if (chlast_plan(c, dgrad, kind, n, &last))
+                need = chlast_bytes(&last, n);
+            if (need > most) most = need;
+        }
+    return most;
+}
+
+size_t cpu_conv_fwd_scratch(const LibConv *c, int threads) {
+    return conv_scratch(c, 0, threads);
+}
+
+/* Of any kind. */
+size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
+    size_t most = 0;
+    if (c->n * c->out[0] * c->out[1] * c->out[2] > CONV_KEPT) return 0;
+    for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
+        ConvPlan p;
+        ChlastPlan last;
+        conv_plan(c, 0, kind != TILE_WIDENED, threads, &p);
+        size_t need = p.packed;
+        if (chlast_plan(c, 0, kind, threads, &last)) need = last.other;
+        if (need > most) most = need;
+    }
+    return most;
+}
+
+size_t cpu_conv_dgrad_scratch(const LibConv *c, int threads) {
+    return conv_scratch(c, 1, threads);
+}
