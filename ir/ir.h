@@ -259,6 +259,10 @@ static inline ValueId *graph_root(const Graph *g, int i) {
 static inline DType value_dtype(const Graph *g, ValueId v) {
     return value_type(g, v)->dtype;
 }
+/* Its elements. */
+static inline int64_t value_count(const Graph *g, ValueId v) {
+    return type_count(value_type(g, v));
+}
 static inline Var *value_var(const Graph *g, ValueId v) {
     return &g->module->vars.data[value_get(g, v)->var];
 }
@@ -267,6 +271,7 @@ static inline Var *value_var(const Graph *g, ValueId v) {
 /* The row of n's op, or what stands for it of the function that n calls:
    name, counts, class, attributes. */
 const OpInfo *node_info(const Node *n);
+static inline OpKind node_kind(const Node *n) { return op_info[n->op].kind; }
 /* Its autocast class: what its user asked for, else its op's or function's. */
 AmpClass node_class(const Node *n);
 static inline Callee node_callee(const Node *n) {
@@ -332,6 +337,8 @@ int module_var(Module *m, VarKind k, const char *name, TypeId t,
 int module_find_var(const Module *m, const char *name); /* -1 */
 /* The compiler's own variables (names.h); one that exists keeps its fill. */
 int module_own_var(Module *m, OwnVar v, Str objective, double fill);
+/* Of the graph's objective, as its value. */
+ValueId graph_own_var(Graph *g, OwnVar v, double fill);
 const char *own_var_text(OwnVar v);
 int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
 /* The parameter (-1: none) whose copy, gradient or state a variable of that
@@ -346,6 +353,8 @@ ValueId graph_output(const Graph *g, const char *name);
 void graph_add_output(Graph *g, Str name, ValueId v);
 /* The value that reads the variable in this graph (one per graph). */
 ValueId graph_var(Graph *g, int var);
+/* The variable has that value when the program ends. */
+void graph_write(Graph *g, ValueId var, ValueId value);
 ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */
 ValueId graph_find_value(const Graph *g, const char *name); /* 0 if absent */
 Str graph_unique_name(Graph *g, Str base); /* reserved at once */
@@ -394,7 +403,7 @@ NodeId build_call(Builder *b, const struct Fn *fn, const ValueId *in, int nin,
 /* Shorthands (dtype DT_DEFAULT = rule's). */
 ValueId b1(Builder *b, OpCode op, ValueId x, DType dtype);
 ValueId b2(Builder *b, OpCode op, ValueId x, ValueId y, DType dtype);
-ValueId b3(Builder *b, OpCode op, ValueId x, ValueId y, ValueId z, DType dtype);
+ValueId b_where(Builder *b, ValueId c, ValueId yes, ValueId no);
 ValueId b_scalar(Builder *b, DType d, double v);
 ValueId b_cast(Builder *b, ValueId x, DType d); /* x itself if already d */
 ValueId b_reshape(Builder *b, ValueId x, int rank, const int64_t *dim);

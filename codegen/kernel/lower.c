@@ -76,7 +76,7 @@ static const char *group_comment(const Graph *g, const GroupFacts *f,
 static const Node *find_kind(const Graph *g, const GroupFacts *f, OpKind k) {
     for (int j = 0; j < f->nodes.len; j++) {
         const Node *n = node_get(g, f->nodes.data[j]);
-        if (op_info[n->op].kind == k) return n;
+        if (node_kind(n) == k) return n;
     }
     return NULL;
 }
@@ -86,7 +86,7 @@ static const Node *find_reduction(const Graph *g, const GroupFacts *f) {
     const Node *first = NULL;
     for (int j = 0; j < f->nodes.len; j++) {
         const Node *n = node_get(g, f->nodes.data[j]);
-        if (op_info[n->op].kind == KIND_REDUCE &&
+        if (node_kind(n) == KIND_REDUCE &&
             (!first || node_sums_columns(g, n, first)))
             first = n;
     }

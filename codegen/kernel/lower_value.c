@@ -139,8 +139,7 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
 static const Node *own_node(const Lower *l, ValueId v) {
     const Value *val = value_get(l->g, v);
     const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
-    return n && n->group == l->group && op_info[n->op].kind != KIND_VIEW ? n
-                                                                         : NULL;
+    return n && n->group == l->group && node_kind(n) != KIND_VIEW ? n : NULL;
 }
 
 /* Whether v is read from memory and is no immediate. */
@@ -271,7 +270,7 @@ static int inner(Lower *l, ValueId v, const Node *n, const KIndex *at,
         KInst acc = kinst(K_ACC, KT_F32);
         return lower_as(l, add(l, &acc), t->dtype);
     }
-    switch (op_info[n->op].kind) {
+    switch (node_kind(n)) {
     case KIND_ELEM: return elem(l, n, t, at, guard);
     case KIND_GEN: return generate(l, n, t, at);
     case KIND_MOVE: return lower_as(l, lower_move(l, n, at, guard), t->dtype);

@@ -79,7 +79,7 @@ static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
         return (PlanRef){PLAN_VAR, (uint32_t)e->var_number[var], 0};
     if (x->offset >= 0)
         return (PlanRef){PLAN_ARENA, root.i, (uint64_t)x->offset};
-    ASSERT(op_info[node_get(g, x->def)->op].kind == KIND_LIB);
+    ASSERT(node_kind(node_get(g, x->def)) == KIND_LIB);
     return (PlanRef){.space = PLAN_NONE};
 }
 

@@ -197,7 +197,7 @@ Status ox_make(Ox *ox, Callee callee, const ValueId *in, int nin,
                       names, &id));
     const Node *n = node_get(ox->g, id);
     for (int i = 0; i < nout; i++) {
-        int64_t count = type_count(value_type(ox->g, n->out[i]));
+        int64_t count = value_count(ox->g, n->out[i]);
         if (count > OX_MAX_ELEMENTS)
             return ox_fail(ox,
                            "a result of %" PRId64 " elements; at most %" PRId64,

@@ -36,13 +36,13 @@ ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t) {
 static int64_t elements_of(const Ox *ox, const ValueId *v, int n) {
     int64_t sum = 0;
     for (int i = 0; i < n; i++)
-        if (is_value(v[i])) sum += type_count(value_type(ox->g, v[i]));
+        if (is_value(v[i])) sum += value_count(ox->g, v[i]);
     return sum;
 }
 
 bool ox_foldable(const Ox *ox, NodeId id) {
     const Node *n = node_get(ox->g, id);
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     bool whole = !dtype_is_float(value_dtype(ox->g, n->out[0]));
     bool costly = kind == KIND_ANCHOR || kind == KIND_COMPOSITE ||
                   (kind == KIND_LIB && !whole); /* cumsum is no convolution */

@@ -257,9 +257,9 @@ ValueId b2(Builder *b, OpCode op, ValueId x, ValueId y, DType dtype) {
     return build(b, op, (ValueId[]){x, y}, 2, NULL, 0, dtype, NULL);
 }
 
-ValueId b3(Builder *b, OpCode op, ValueId x, ValueId y, ValueId z,
-           DType dtype) {
-    return build(b, op, (ValueId[]){x, y, z}, 3, NULL, 0, dtype, NULL);
+ValueId b_where(Builder *b, ValueId c, ValueId yes, ValueId no) {
+    return build(b, OP_WHERE, (ValueId[]){c, yes, no}, 3, NULL, 0, DT_DEFAULT,
+                 NULL);
 }
 
 ValueId b_scalar(Builder *b, DType d, double v) {
@@ -345,7 +345,7 @@ static bool store(Graph *g, uint32_t first, int start, ValueId v, DType d,
     if (!is_new_alone(g, first, start, v, reader)) return false;
     NodeId id = value_get(g, v)->def;
     const Node *n = node_get(g, id);
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     int at = value_get(g, v)->result;
     TypeId few[FEW];
     Type few_given[FEW];

@@ -311,7 +311,7 @@ ValueId view_root(const Graph *g, ValueId v) {
         const Value *x = value_get(g, v);
         if (x->kind != VK_RESULT) return v;
         const Node *n = node_get(g, x->def);
-        if (op_info[n->op].kind != KIND_VIEW) return v;
+        if (node_kind(n) != KIND_VIEW) return v;
         v = n->in[0];
     }
 }
@@ -322,8 +322,8 @@ int var_scaled(const Graph *g, ValueId v) {
         if (x->kind != VK_RESULT) return x->kind == VK_VAR ? x->var : -1;
         const Node *n = node_get(g, x->def);
         if (n->op != OP_MUL) return -1;
-        bool number = type_count(value_type(g, n->in[0])) == 1;
-        if (!number && type_count(value_type(g, n->in[1])) != 1) return -1;
+        bool number = value_count(g, n->in[0]) == 1;
+        if (!number && value_count(g, n->in[1]) != 1) return -1;
         v = n->in[number];
     }
 }
@@ -333,8 +333,7 @@ int node_sums_squares(const Graph *g, const Node *n, int64_t *row) {
     const Value *x = value_get(g, view_root(g, n->in[0]));
     const Node *sum = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
     if (!sum || sum->op != OP_REDUCE_SUMSQ) return -1;
-    *row = type_count(value_type(g, sum->in[0])) /
-           type_count(value_type(g, sum->out[0]));
+    *row = value_count(g, sum->in[0]) / value_count(g, sum->out[0]);
     return var_scaled(g, sum->in[0]);
 }
 
@@ -374,7 +373,7 @@ static unsigned folded_axes(const Node *n) {
 
 bool node_sums_columns(const Graph *g, const Node *reduce, const Node *n) {
     bool row = false, column = false;
-    if (n->op != OP_REDUCE_SUM || op_info[reduce->op].kind != KIND_REDUCE)
+    if (n->op != OP_REDUCE_SUM || node_kind(reduce) != KIND_REDUCE)
         return false;
     const Type *t = value_type(g, n->in[0]);
     DType sum = value_dtype(g, n->out[0]);
@@ -464,6 +463,11 @@ ValueId graph_var(Graph *g, int var) {
         (Value){.name = x->name, .type = x->type, .kind = VK_VAR, .var = var});
     set_reader(g, var, v);
     return v;
+}
+
+void graph_write(Graph *g, ValueId var, ValueId value) {
+    Write w = {.var = var, .value = value};
+    vec_push(g->arena, &g->writes, w);
 }
 
 const Var *graph_move(Graph *g, Module *m, const char *name) {

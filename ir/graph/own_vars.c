@@ -41,6 +41,10 @@ int module_own_var(Module *m, OwnVar v, Str objective, double fill) {
                       fill);
 }
 
+ValueId graph_own_var(Graph *g, OwnVar v, double fill) {
+    return graph_var(g, module_own_var(g->module, v, g->objective, fill));
+}
+
 int module_find_own_var(const Module *m, OwnVar v, Str objective) {
     return module_find_name(m, own_name(v, objective));
 }

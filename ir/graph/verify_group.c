@@ -18,8 +18,6 @@ typedef struct GroupCheck {
     ValueId *root; /* by ValueId.i */
 } GroupCheck;
 
-static OpKind kind_of(const Node *n) { return op_info[n->op].kind; }
-
 static const Node *node_at(const GroupCheck *c, int position) {
     return node_get(c->g, c->g->order.data[position]);
 }
@@ -40,7 +38,7 @@ static Status find_spans(GroupCheck *c) {
         int at = n->group;
         if (at < -1 || at >= g->groups.len)
             return verify_fail(c->v, n, "in group %d of %d", at, g->groups.len);
-        if ((at < 0) != (kind_of(n) == KIND_VIEW))
+        if ((at < 0) != (node_kind(n) == KIND_VIEW))
             return verify_fail(
                 c->v, n, at < 0 ? "is in no group" : "a view is in no group");
         if (at >= 0 && at != open && c->span[at].first >= 0)
@@ -61,7 +59,7 @@ static Status check_point(GroupCheck *c, Span s) {
     const Type *domain = NULL;
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
-        OpKind k = kind_of(n);
+        OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE)
             return verify_fail(c->v, n, "does not belong in a point group");
         for (int j = 0; j < n->nout; j++) {
@@ -94,7 +92,7 @@ static const Node *row_reduction(const GroupCheck *c, Span s) {
     const Node *first = NULL;
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
-        if (kind_of(n) != KIND_REDUCE) continue;
+        if (node_kind(n) != KIND_REDUCE) continue;
         if (!first || node_sums_columns(c->g, n, first)) first = n;
     }
     return first;
@@ -119,7 +117,7 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
     const Type *row = value_type(c->g, first->out[0]);
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
-        OpKind k = kind_of(n);
+        OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE &&
             k != KIND_REDUCE)
             return verify_fail(c->v, n, "does not belong in a row group");
@@ -143,7 +141,7 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
         bool sums =
-            kind_of(n) == KIND_REDUCE && node_sums_columns(c->g, first, n);
+            node_kind(n) == KIND_REDUCE && node_sums_columns(c->g, first, n);
         for (int j = 0; j < n->nout; j++) {
             const Type *t = value_type(c->g, n->out[j]);
             if (c->leaves[n->out[j].i] && !sums && !shape_equal(t, full) &&
@@ -159,7 +157,7 @@ static Status check_anchor(GroupCheck *c, Span s) {
     const Node *anchor = NULL;
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
-        if (kind_of(n) != KIND_ANCHOR) continue;
+        if (node_kind(n) != KIND_ANCHOR) continue;
         if (anchor) return verify_fail(c->v, n, "a second anchor in a group");
         anchor = n;
     }
@@ -174,7 +172,7 @@ static Status check_anchor(GroupCheck *c, Span s) {
                                    "reads what its own group makes");
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c, i);
-        OpKind k = kind_of(n);
+        OpKind k = node_kind(n);
         if (k != KIND_ANCHOR && k != KIND_ELEM && k != KIND_GEN)
             return verify_fail(c->v, n, "does not belong in an anchor group");
         if (!shape_equal(value_type(c->g, n->out[0]), shape))
@@ -195,7 +193,8 @@ static GroupCheck *group_check(Verifier *v) {
         c->root[i] = (ValueId){i};
     for (int i = 0; i < v->g->order.len; i++) {
         const Node *n = node_at(c, i);
-        if (kind_of(n) == KIND_VIEW) c->root[n->out[0].i] = c->root[n->in[0].i];
+        if (node_kind(n) == KIND_VIEW)
+            c->root[n->out[0].i] = c->root[n->in[0].i];
         for (int k = 0; k < n->nin; k++)
             if (is_value(n->in[k]) && group_of(c, n->in[k]) != n->group)
                 c->leaves[n->in[k].i] = true;
@@ -239,7 +238,7 @@ Status verify_groups(Verifier *v) {
         case GROUP_ROW: TRY(check_row(c, s, tainted)); break;
         case GROUP_ANCHOR: TRY(check_anchor(c, s)); break;
         case GROUP_LIB:
-            if (s.end - s.first != 1 || kind_of(n) != KIND_LIB)
+            if (s.end - s.first != 1 || node_kind(n) != KIND_LIB)
                 return verify_fail(v, n, "a lib group is one library op");
             break;
         }
@@ -299,14 +298,14 @@ static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
         return false;
     for (int i = c->span[group].first; i < c->span[group].end; i++) {
         const Node *n = node_at(c, i);
-        if (kind_of(n) == KIND_MOVE && !rows) return false;
-        bool here = kind_of(n) == KIND_MOVE ? node_cuts_rows(c->g, n)
-                                            : kind_of(n) == KIND_REDUCE;
+        if (node_kind(n) == KIND_MOVE && !rows) return false;
+        bool here = node_kind(n) == KIND_MOVE ? node_cuts_rows(c->g, n)
+                                              : node_kind(n) == KIND_REDUCE;
         for (int k = 0; k < n->nin; k++) {
             if (!same_value(c->root[n->in[k].i], r)) continue;
-            if (tile && kind_of(n) != KIND_ELEM) return false;
+            if (tile && node_kind(n) != KIND_ELEM) return false;
             if (!shape_equal(value_type(c->g, n->in[k]), domain) ||
-                (!here && (kind_of(n) == KIND_MOVE ||
+                (!here && (node_kind(n) == KIND_MOVE ||
                            !shape_equal(value_type(c->g, n->out[0]), domain))))
                 return false;
         }

@@ -208,7 +208,7 @@ Status verify_inlined(Verifier *v) {
 Status verify_primitive(Verifier *v) {
     for (int i = 0; i < v->g->order.len; i++) {
         const Node *n = node_get(v->g, v->g->order.data[i]);
-        OpKind kind = op_info[n->op].kind;
+        OpKind kind = node_kind(n);
         if (n->op == OP_SPLIT) return verify_fail(v, n, "is in slices by now");
         if (kind == KIND_REDUCE && !attr_int(n, AK_keepdims, 1))
             return verify_fail(v, n, "reductions keep their dimensions by now");

@@ -314,8 +314,7 @@ static ValueId start(Diff *s, ValueId loss, ValueId seed) {
 Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
                 ValueId seed, const ValueId *want, int n, ValueId *grads) {
     Diff s = diff_new(g, d, scratch, flags, 1, NULL, 0);
-    if (!is_float(g, loss) ||
-        (!is_value(seed) && type_count(value_type(g, loss)) != 1))
+    if (!is_float(g, loss) || (!is_value(seed) && value_count(g, loss) != 1))
         return fail(d, (Loc){0},
                     "the loss '%s' is not one floating-point "
                     "number",

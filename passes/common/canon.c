@@ -254,8 +254,8 @@ static bool canon_node(Rewriter *rw, const Node *n, ValueId *out) {
     if (n->op == OP_RESHAPE) return canon_reshape(rw, n, out);
     if (n->op == OP_CONCAT)
         return concat_of_reshapes(rw, n, out) || concat_of_steps(rw, n, out);
-    if (op_info[n->op].kind == KIND_ELEM) return canon_elem(rw, n, out);
-    if (op_info[n->op].kind != KIND_REDUCE) return false;
+    if (node_kind(n) == KIND_ELEM) return canon_elem(rw, n, out);
+    if (node_kind(n) != KIND_REDUCE) return false;
     const int64_t *axes;
     int na = attr_ints(n, AK_axes, &axes);
     Type t = type_copy(rw, n->out[0]);

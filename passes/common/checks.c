@@ -72,7 +72,7 @@ static ValueId only_operand(const Graph *g, const Node *n) {
 
 /* Whether node n passes positions on: element-wise, or a move. */
 static bool keeps_elements(const Graph *g, const Node *n, ValueId from) {
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     if (n->nout != 1) return false;
     if (kind == KIND_ELEM)
         return shape_equal(value_type(g, from), value_type(g, n->out[0]));
@@ -141,7 +141,7 @@ static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
     if (value_get(cx->g, c.checked)->kind == VK_CONST)
         return check_constant(cx, &c);
     if (!is_fed(cx, c.checked) || known(cx, &c) ||
-        !type_count(value_type(cx->g, c.checked)))
+        !value_count(cx->g, c.checked))
         return OK;
     c.root = find_root(cx->g, c.checked);
     vec_push(cx->pass->scratch, &cx->checks, c);
@@ -182,16 +182,12 @@ static ValueId bin(Cx *cx, OpCode op, ValueId x, ValueId y) {
     return b2(&cx->b, op, x, y, DT_DEFAULT);
 }
 
-static ValueId pick(Cx *cx, ValueId c, ValueId yes, ValueId no) {
-    return b3(&cx->b, OP_WHERE, c, yes, no, DT_DEFAULT);
-}
-
 static ValueId i64c(Cx *cx, int64_t v) {
     return graph_scalar_int(cx->g, DT_I64, v);
 }
 
 static ValueId flat(Cx *cx, ValueId v) {
-    int64_t n = type_count(value_type(cx->g, v));
+    int64_t n = value_count(cx->g, v);
     return b_reshape(&cx->b, b_cast(&cx->b, v, DT_I64), 1, &n);
 }
 
@@ -207,7 +203,7 @@ static ValueId positions(Cx *cx, ValueId v, ValueId root) {
     while (!same_value(v, root)) {
         NodeId id = value_get(cx->g, v)->def;
         const Node *move = node_get(cx->g, id);
-        if (op_info[move->op].kind != KIND_ELEM)
+        if (node_kind(move) != KIND_ELEM)
             vec_push(cx->pass->scratch, &moves, id);
         v = only_operand(cx->g, move);
     }
@@ -230,9 +226,10 @@ static ValueId first_bad(Cx *cx, const Check *c) {
     }
     ValueId none = i64c(cx, INT64_MAX);
     int64_t axis = 0;
-    ValueId first = b_reduce(&cx->b, OP_REDUCE_MIN, pick(cx, bad, at, none),
-                             &axis, 1, false, DT_DEFAULT);
-    return pick(cx, bin(cx, OP_EQUAL, first, none), i64c(cx, -1), first);
+    ValueId first =
+        b_reduce(&cx->b, OP_REDUCE_MIN, b_where(&cx->b, bad, at, none), &axis,
+                 1, false, DT_DEFAULT);
+    return b_where(&cx->b, bin(cx, OP_EQUAL, first, none), i64c(cx, -1), first);
 }
 
 static void output(Cx *cx, Family f, const Check *c, ValueId v) {
@@ -244,15 +241,9 @@ static void output(Cx *cx, Family f, const Check *c, ValueId v) {
 
 /* ---- what training keeps ------------------------------------------------- */
 
-static ValueId own(Cx *cx, OwnVar v) {
-    return graph_var(cx->g,
-                     module_own_var(cx->g->module, v, cx->g->objective, 0));
-}
-
 static void keep(Cx *cx, OwnVar v, ValueId any, ValueId value) {
-    ValueId var = own(cx, v);
-    Write w = {.var = var, .value = pick(cx, any, value, var)};
-    vec_push(cx->g->arena, &cx->g->writes, w);
+    ValueId var = graph_own_var(cx->g, v, 0);
+    graph_write(cx->g, var, b_where(&cx->b, any, value, var));
 }
 
 static void emit(Cx *cx, bool trains) {
@@ -274,12 +265,12 @@ static void emit(Cx *cx, bool trains) {
     if (!trains) return;
     for (int i = n; i-- > 0;) { /* the first check that fails; -1: none */
         ValueId bad = bin(cx, OP_GREATER_EQUAL, at[i], i64c(cx, 0));
-        which = pick(cx, bad, i64c(cx, i), which);
-        bad_at = pick(cx, bad, at[i], bad_at);
-        bad_value = pick(cx, bad, value[i], bad_value);
+        which = b_where(&cx->b, bad, i64c(cx, i), which);
+        bad_at = b_where(&cx->b, bad, at[i], bad_at);
+        bad_value = b_where(&cx->b, bad, value[i], bad_value);
     }
     ValueId any = bin(cx, OP_GREATER_EQUAL, which, i64c(cx, 0));
-    ValueId count = own(cx, OWN_BAD_DATA);
+    ValueId count = graph_own_var(cx->g, OWN_BAD_DATA, 0);
     keep(cx, OWN_BAD_DATA, any, bin(cx, OP_ADD, count, i64c(cx, 1)));
     keep(cx, OWN_BAD_CHECK, any, which);
     keep(cx, OWN_BAD_AT, any, bad_at);

@@ -105,8 +105,8 @@ static int *sort_terms(const Rewriter *rw, const ValueList *terms, TypeId t,
             k++;
         if (k == kinds->len) vec_push(rw->scratch, kinds, (Kind){0});
         vec_push(rw->scratch, &kinds->data[k].of, terms->data[i]);
-        kinds->data[k].copied += type_count(value_type(g, p->in[0])) +
-                                 type_count(value_type(g, p->in[1]));
+        kinds->data[k].copied +=
+            value_count(g, p->in[0]) + value_count(g, p->in[1]);
         kind[i] = k;
     }
     return kind;

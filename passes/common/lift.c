@@ -56,7 +56,7 @@ static void find_made(Lift *l) {
     const Graph *g = l->g;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        OpKind kind = op_info[n->op].kind;
+        OpKind kind = node_kind(n);
         bool moves = kind == KIND_MOVE || kind == KIND_VIEW;
         ValueId v = n->out[0], from = n->nin ? n->in[0] : NO_VALUE;
         bool of_leaf = moves && dtype_is_16(value_dtype(g, from)) &&
@@ -77,7 +77,7 @@ static ValueId low(Lift *l, ValueId v) {
     const Value *val = value_get(l->g, v);
     const Node *def = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
     bool stands = c.i >= l->limit || l->stands[c.i];
-    if (!stands && def && op_info[def->op].kind == KIND_VIEW) {
+    if (!stands && def && node_kind(def) == KIND_VIEW) {
         ValueId from = low(l, def->in[0]);
         def = node_get(l->g, val->def);
         c = build(&l->b, def->op, &from, 1, def->attrs, def->nattr, l->low,

@@ -35,10 +35,6 @@ static ValueId bin(Locator *l, OpCode op, ValueId x, ValueId y) {
     return b2(&l->b, op, x, y, DT_DEFAULT);
 }
 
-static ValueId pick(Locator *l, ValueId c, ValueId yes, ValueId no) {
-    return b3(&l->b, OP_WHERE, c, yes, no, DT_DEFAULT);
-}
-
 /* ---- the code of a value ------------------------------------------------- */
 
 /* The sum of squares in f64, which finite f32 cannot overflow, reads a value
@@ -57,9 +53,9 @@ static ValueId code_of(Locator *l, ValueId v) {
     sum = b_reshape(&l->b, sum, 0, NULL);
     ValueId is_nan = b1(&l->b, OP_ISNAN, sum, DT_DEFAULT);
     ValueId is_inf = b1(&l->b, OP_ISINF, sum, DT_DEFAULT);
-    ValueId code = pick(l, is_nan, i64c(l, 2 * (int64_t)l->n), none);
+    ValueId code = b_where(&l->b, is_nan, i64c(l, 2 * (int64_t)l->n), none);
     if (meant) return code;
-    return pick(l, is_inf, i64c(l, 2 * (int64_t)l->n + 1), code);
+    return b_where(&l->b, is_inf, i64c(l, 2 * (int64_t)l->n + 1), code);
 }
 
 static void locate(Locator *l, ValueId v, char way, const char *op, Loc loc) {
@@ -87,7 +83,7 @@ static bool holds_infinity(const Tensor *t) {
 }
 
 static bool is_meant(const Locator *l, const Node *n) {
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     if (n->op == OP_FULL) return isinf(attr_float(n, AK_value, 0));
     if (n->loc.inside ||
         (kind != KIND_ELEM && kind != KIND_VIEW && kind != KIND_MOVE))

@@ -59,10 +59,6 @@ static ValueId bin(Step *s, OpCode op, ValueId x, ValueId y) {
     return b2(&s->b, op, x, y, DT_DEFAULT);
 }
 
-static ValueId pick(Step *s, ValueId c, ValueId yes, ValueId no) {
-    return b3(&s->b, OP_WHERE, c, yes, no, DT_DEFAULT);
-}
-
 /* A function of std.amp; its first nout results. */
 static void call(Builder *b, const char *fn, const ValueId *in, int nin,
                  const Attr *attrs, int nattr, ValueId *out, int nout) {
@@ -70,15 +66,8 @@ static void call(Builder *b, const char *fn, const ValueId *in, int nin,
     for (int i = 0; i < nout; i++) out[i] = node_get(b->g, id)->out[i];
 }
 
-/* A variable of the compiler's own. */
-static ValueId own(Graph *g, OwnVar v, double fill) {
-    return graph_var(g, module_own_var(g->module, v, g->objective, fill));
-}
-
 static void write_var(Step *s, ValueId var, ValueId value) {
-    Write w = {.var = var,
-               .value = b_cast(&s->b, value, value_dtype(s->g, var))};
-    vec_push(s->g->arena, &s->g->writes, w);
+    graph_write(s->g, var, b_cast(&s->b, value, value_dtype(s->g, var)));
 }
 
 static void output(Step *s, OwnOutput o, ValueId v) {
@@ -114,13 +103,14 @@ static void next_iteration(Builder *b, const Options *o, ValueId when,
    objective has stepped in it.  Whether it has. */
 static ValueId open_iteration(Builder *b, const Options *o, ValueId it[5]) {
     Graph *g = b->g;
-    it[0] = own(g, OWN_SCALE, o->scale.init);
-    it[1] = own(g, OWN_GOOD, 0);
-    it[2] = own(g, OWN_HYST, (double)o->scale.hysteresis);
-    it[3] = own(g, OWN_BAD_STEP, 0);
-    it[4] = own(g, OWN_BLAMED, 0);
+    it[0] = graph_own_var(g, OWN_SCALE, o->scale.init);
+    it[1] = graph_own_var(g, OWN_GOOD, 0);
+    it[2] = graph_own_var(g, OWN_HYST, (double)o->scale.hysteresis);
+    it[3] = graph_own_var(g, OWN_BAD_STEP, 0);
+    it[4] = graph_own_var(g, OWN_BLAMED, 0);
     ValueId zero = graph_scalar_int(g, DT_I32, 0);
-    ValueId again = b2(b, OP_GREATER, own(g, OWN_STEPPED, 0), zero, DT_DEFAULT);
+    ValueId again =
+        b2(b, OP_GREATER, graph_own_var(g, OWN_STEPPED, 0), zero, DT_DEFAULT);
     next_iteration(b, o, again, it);
     return again;
 }
@@ -128,7 +118,7 @@ static ValueId open_iteration(Builder *b, const Options *o, ValueId it[5]) {
 ValueId optimizer_scale(Builder *b, const Options *o) {
     ValueId it[5];
     if (o->objectives.len == 1 || !scale_moves(o))
-        return own(b->g, OWN_SCALE, o->scale.init);
+        return graph_own_var(b->g, OWN_SCALE, o->scale.init);
     open_iteration(b, o, it);
     return it[0];
 }
@@ -142,18 +132,18 @@ static void emit_lr(Step *s) {
                                       [SCHED_STEP] = "lr_step"};
     const ScheduleSpec *c = &s->objective->schedule;
     const OptimizerSpec *o = &s->objective->optimizer;
-    ValueId in[5] = {own(s->g, OWN_LR, o->lr)};
-    ValueId i = b_cast(&s->b, own(s->g, OWN_STEP, 0), DT_F64), t;
+    ValueId in[5] = {graph_own_var(s->g, OWN_LR, o->lr)};
+    ValueId i = b_cast(&s->b, graph_own_var(s->g, OWN_STEP, 0), DT_F64), t;
     int n = 1;
     in[n++] = i;
     if (c->kind != SCHED_CONSTANT || c->warmup)
-        in[n++] = own(s->g, OWN_WARMUP, (double)c->warmup);
+        in[n++] = graph_own_var(s->g, OWN_WARMUP, (double)c->warmup);
     if (c->kind == SCHED_STEP) {
-        in[n++] = own(s->g, OWN_EVERY, (double)c->every);
-        in[n++] = own(s->g, OWN_GAMMA, c->gamma);
+        in[n++] = graph_own_var(s->g, OWN_EVERY, (double)c->every);
+        in[n++] = graph_own_var(s->g, OWN_GAMMA, c->gamma);
     } else if (c->kind != SCHED_CONSTANT) {
-        in[n++] = own(s->g, OWN_TOTAL, (double)c->total);
-        in[n++] = own(s->g, OWN_MIN, c->min);
+        in[n++] = graph_own_var(s->g, OWN_TOTAL, (double)c->total);
+        in[n++] = graph_own_var(s->g, OWN_MIN, c->min);
     }
     s->lr = in[0];
     if (n > 2) call(&s->b, fns[c->kind], in, n, NULL, 0, &s->lr, 1);
@@ -192,7 +182,7 @@ static void emit_check(Step *s) {
         }
         total = i ? bin(s, OP_ADD, total, sq) : sq;
     }
-    if (s->bad.i) total = pick(s, s->bad, f64c(s, NAN), total);
+    if (s->bad.i) total = b_where(&s->b, s->bad, f64c(s, NAN), total);
     s->ok = b1(&s->b, OP_ISFINITE, total, DT_DEFAULT);
     s->loss_ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
     s->norm = b_cast(&s->b, b1(&s->b, OP_SQRT, total, DT_F64), DT_F32);
@@ -292,8 +282,8 @@ static void emit_iteration(Step *s) {
     ValueId blamed = bin(s, OP_AND, bad, s->loss_ok);
     ValueId ends = b1(&s->b, OP_NOT, again, DT_DEFAULT);
     ValueId cleared;
-    it[3] = pick(s, bad, one, it[3]);
-    it[4] = pick(s, blamed, one, it[4]);
+    it[3] = b_where(&s->b, bad, one, it[3]);
+    it[4] = b_where(&s->b, blamed, one, it[4]);
     for (int i = 0; i < s->opt->objectives.len; i++) {
         Str name = s->opt->objectives.data[i].name;
         if (name == s->g->objective) continue;
@@ -308,11 +298,12 @@ static void emit_iteration(Step *s) {
         ValueId var = graph_var(s->g, v);
         bool mine = name == s->g->objective;
         write_var(s, var,
-                  mine ? pick(s, ends, zero, one)
-                       : pick(s, cleared, zero, var));
+                  mine ? b_where(&s->b, ends, zero, one)
+                       : b_where(&s->b, cleared, zero, var));
     }
     next_iteration(&s->b, s->opt, ends, it);
-    for (int i = 0; i < 5; i++) write_var(s, own(s->g, vars[i], 0), it[i]);
+    for (int i = 0; i < 5; i++)
+        write_var(s, graph_own_var(s->g, vars[i], 0), it[i]);
 }
 
 static void emit_scaler(Step *s) {
@@ -321,8 +312,10 @@ static void emit_scaler(Step *s) {
         emit_iteration(s);
         return;
     }
-    ValueId scale = scale_of(s), good = own(s->g, OWN_GOOD, 0), out[3];
-    ValueId left = own(s->g, OWN_HYST, (double)s->opt->scale.hysteresis);
+    ValueId scale = scale_of(s), good = graph_own_var(s->g, OWN_GOOD, 0),
+            out[3];
+    ValueId left =
+        graph_own_var(s->g, OWN_HYST, (double)s->opt->scale.hysteresis);
     ValueId in[] = {scale, good, left, s->ok, s->loss_ok};
     Attr attrs[SCALER_ATTRS];
     scaler_attrs(&s->opt->scale, attrs);
@@ -331,7 +324,7 @@ static void emit_scaler(Step *s) {
 }
 
 static void count(Step *s, OwnVar counter, ValueId more) {
-    ValueId c = own(s->g, counter, 0);
+    ValueId c = graph_own_var(s->g, counter, 0);
     write_var(s, c, bin(s, OP_ADD, c, b_cast(&s->b, more, DT_I64)));
 }
 
@@ -348,7 +341,7 @@ static void emit_update(Step *s) {
         Rates r = rates_of(s, value_var(s->g, p));
         (sgd ? update_sgd : update_adam)(s, p, g, &r);
     }
-    ValueId scale = scale_of(s), step = own(s->g, OWN_STEP, 0);
+    ValueId scale = scale_of(s), step = graph_own_var(s->g, OWN_STEP, 0);
     output(s, OUT_GRAD_NORM, s->norm);
     output(s, OUT_SCALE, scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));
     output(s, OUT_LR, b_cast(&s->b, s->lr, DT_F32));
@@ -361,10 +354,10 @@ static void emit_update(Step *s) {
     count(s, OWN_TRIED, one);
     count(s, OWN_SKIPPED, bad);
     count(s, OWN_BAD_FORWARD, b1(&s->b, OP_NOT, s->loss_ok, DT_DEFAULT));
-    ValueId streak = own(s->g, OWN_SKIP_STREAK, 0);
+    ValueId streak = graph_own_var(s->g, OWN_SKIP_STREAK, 0);
     ValueId longer = bin(s, OP_ADD, streak, one);
     write_var(s, streak,
-              pick(s, s->ok, graph_scalar_int(s->g, DT_I64, 0), longer));
+              b_where(&s->b, s->ok, graph_scalar_int(s->g, DT_I64, 0), longer));
 }
 
 /* ---- programs ------------------------------------------------------------ */
@@ -405,7 +398,7 @@ static void take_outputs(Step *s) {
     }
     g->outputs.len = kept;
     if (!s->bad.i) return;
-    s->loss = pick(s, s->bad, f32c(s, NAN), s->loss);
+    s->loss = b_where(&s->b, s->bad, f32c(s, NAN), s->loss);
     for (int i = 0; i < kept; i++)
         if (g->outputs.data[i].name == loss) g->outputs.data[i].value = s->loss;
 }
@@ -418,7 +411,7 @@ static void write_forward(Step *s) {
     for (int i = 0; i < g->writes.len; i++) {
         Write *w = &g->writes.data[i];
         if (value_var(g, w->var)->kind == VAR_BUFFER)
-            w->value = pick(s, ok, w->value, w->var);
+            w->value = b_where(&s->b, ok, w->value, w->var);
     }
     int v = module_find_own_var(s->m, OWN_RNG, g->objective);
     if (v < 0 || !graph_find_var(g, v).i) return;
@@ -441,16 +434,16 @@ static void make_micro(const Graph *train, PassCtx *cx) {
     take_outputs(&s);
     ValueId *least = s.grads.data; /* tells the update of a bad micro-batch */
     for (int i = 1; i < s.grads.len; i++)
-        if (type_count(value_type(g, s.grads.data[i])) <
-            type_count(value_type(g, *least)))
+        if (value_count(g, s.grads.data[i]) < value_count(g, *least))
             least = &s.grads.data[i];
-    if (s.bad.i && least) *least = pick(&s, s.bad, f32c(&s, NAN), *least);
+    if (s.bad.i && least) *least = b_where(&s.b, s.bad, f32c(&s, NAN), *least);
     write_forward(&s);
     for (int i = 0; i < s.params.len; i++) {
         ValueId sum = grad_var(&s, value_var(g, s.params.data[i]));
         write_var(&s, sum, bin(&s, OP_ADD, sum, s.grads.data[i]));
     }
-    ValueId n = own(g, OWN_MICRO, 0), total = own(g, OWN_LOSS_SUM, 0);
+    ValueId n = graph_own_var(g, OWN_MICRO, 0),
+            total = graph_own_var(g, OWN_LOSS_SUM, 0);
     write_var(&s, n, bin(&s, OP_ADD, n, i32c(&s, 1)));
     write_var(&s, total, bin(&s, OP_ADD, total, s.loss));
 }
@@ -459,7 +452,8 @@ static void make_update(const Graph *train, PassCtx *cx) {
     Module *m = train->module;
     Graph *g = graph_new(m, program_name(PROGRAM_UPDATE, train->objective));
     Step s = step_new(g, cx, NODE_UPDATE);
-    ValueId n = own(g, OWN_MICRO, 0), total = own(g, OWN_LOSS_SUM, 0);
+    ValueId n = graph_own_var(g, OWN_MICRO, 0),
+            total = graph_own_var(g, OWN_LOSS_SUM, 0);
     s.micro = b_cast(&s.b, n, DT_F32);
     s.loss = bin(&s, OP_DIV, total, s.micro);
     output(&s, OUT_LOSS, s.loss);

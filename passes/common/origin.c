@@ -58,7 +58,7 @@ static double bound(const Graph *g, const Origins *o, const Node *n) {
         least = fmin(least, b);
         sum += b;
     }
-    switch (op_info[n->op].kind) {
+    switch (node_kind(n)) {
     case KIND_VIEW:
     case KIND_MOVE: return most;
     case KIND_ELEM:

@@ -76,10 +76,6 @@ typedef struct Place {
     Cut *cut;
 } Place;
 
-static int64_t count_of(const Graph *g, ValueId v) {
-    return type_count(value_type(g, v));
-}
-
 static bool is_leaf(const Graph *g, ValueId v) {
     ValueKind kind = value_get(g, v)->kind;
     return kind == VK_VAR || kind == VK_CONST;
@@ -99,9 +95,9 @@ static bool is_copy(const Place *p, const Node *n) {
 /* ---- what must be high --------------------------------------------------- */
 
 static bool broadcasts(const Graph *g, const Node *n, ValueId v) {
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     return (kind == KIND_ELEM || n->op == OP_EXPAND) &&
-           count_of(g, v) < count_of(g, n->out[0]);
+           value_count(g, v) < value_count(g, n->out[0]);
 }
 
 static bool is_activation(const Graph *g, const Node *n, ValueId v) {
@@ -112,7 +108,7 @@ static bool is_activation(const Graph *g, const Node *n, ValueId v) {
 static void note_half(Place *p, const Node *n) {
     const Graph *g = p->g;
     bool all = true, any = false;
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k];
         if (!v.i || !dtype_is_float(value_dtype(g, v)) ||
@@ -135,13 +131,13 @@ static bool is_own(const Place *p, ValueId v) {
 
 static void note_few(Place *p, const Node *n) {
     ValueId v = n->out[0];
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     bool few = kind == KIND_REDUCE, own = n->nin > 0;
     for (int k = 0; k < n->nin; k++) {
         ValueId x = n->in[k];
         own &= is_own(p, x);
         if (kind != KIND_ANCHOR && kind != KIND_LIB)
-            few |= p->few[x.i] && count_of(p->g, x) == count_of(p->g, v);
+            few |= p->few[x.i] && value_count(p->g, x) == value_count(p->g, v);
     }
     for (int k = 0; k < n->nin && kind != KIND_REDUCE; k++)
         few &= !dtype_is_float(dtype_of(p->g, n->in[k])) ||
@@ -163,7 +159,7 @@ static void note_streams(Place *p) {
     const Graph *g = p->g;
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_get(g, g->order.data[i]);
-        OpKind kind = op_info[n->op].kind;
+        OpKind kind = node_kind(n);
         bool sum = n->op == OP_ADD, two = sum;
         bool *high = &p->stream[n->out[0].i];
         if (n->flags || n->loc.amp || p->few[n->out[0].i] ||
@@ -181,14 +177,14 @@ static void note_streams(Place *p) {
 }
 
 static const char *must_be_high(const Place *p, const Node *n) {
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     ValueId v = n->out[0];
     if (n->flags & NODE_UPDATE) return "the update is fp32";
     if (n->loc.amp && node_class(n) <= AMP_FULLOUT && node_class(n) != AMP_LOW)
         return "the policy";
-    if (n->loc.amp && count_of(p->g, v) > 1) return NULL;
+    if (n->loc.amp && value_count(p->g, v) > 1) return NULL;
     if (p->origins.of[v.i] != FROM_DATA) return "made of integers";
-    if (p->few[v.i] || count_of(p->g, v) == 1) return "a sum";
+    if (p->few[v.i] || value_count(p->g, v) == 1) return "a sum";
     if (kind == KIND_GEN) return "made by a generator";
     if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
     if (n->op == OP_RANK_SUM) return "a sum";
@@ -264,7 +260,7 @@ static Place place_new(Graph *g, Arena *a) {
 }
 
 static bool shares_type(const Node *n) {
-    return op_info[n->op].kind == KIND_VIEW || n->op == OP_MAX_POOL ||
+    return node_kind(n) == KIND_VIEW || n->op == OP_MAX_POOL ||
            n->op == OP_MAX_POOL_GRAD || n->op == OP_AVG_POOL ||
            n->op == OP_AVG_POOL_GRAD;
 }
@@ -276,7 +272,7 @@ static void spare_the_loss(Place *p, Arena *a) {
     bool *behind = NEW_ARRAY(a, bool, g->values.len); /* comes a product */
     int64_t left = 0, large = 0;
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
-        int64_t count = count_of(g, (ValueId){v});
+        int64_t count = value_count(g, (ValueId){v});
         if (!p->free[v] || !p->traffic[v].stored) continue;
         left += 4 * count * (1 + p->traffic[v].reads);
         if (count > large) large = count;
@@ -287,12 +283,12 @@ static void spare_the_loss(Place *p, Arena *a) {
         ValueId v = n->out[0];
         bool ahead = op_info[n->op].amp == AMP_LOW || n->op == OP_MAX_POOL ||
                      n->op == OP_AVG_POOL;
-        int64_t more = 2 * count_of(g, v) * (1 + p->traffic[v.i].reads);
+        int64_t more = 2 * value_count(g, v) * (1 + p->traffic[v.i].reads);
         if (n->flags) continue;
         for (int k = 0; k < n->nout; k++) ahead |= behind[n->out[k].i];
         for (int k = 0; k < n->nin; k++) behind[n->in[k].i] |= ahead;
         if (behind[v.i] || n->loc.amp || shares_type(n) || !p->free[v.i] ||
-            !p->traffic[v.i].stored || count_of(g, v) * 8 > large ||
+            !p->traffic[v.i].stored || value_count(g, v) * 8 > large ||
             more > left)
             continue;
         left -= more;
@@ -329,7 +325,7 @@ static void find_prices(Place *p) {
 static CutCost traffic_cost(const Place *p, ValueId v, bool low) {
     static const Traffic none;
     const Traffic *t = &p->traffic[v.i], *copy = &none;
-    int64_t n = count_of(p->g, v), half = 2 * n, full = 4 * n;
+    int64_t n = value_count(p->g, v), half = 2 * n, full = 4 * n;
     CutCost c = {{0}};
     if (p->cast[v.i].i) copy = &p->traffic[p->cast[v.i].i];
     if (low && (t->stored || copy->stored)) {
@@ -363,7 +359,7 @@ static bool is_tied(const Place *p, const Node *n) {
 /* Element by element what some operand holds: rounded only where that is not.
  */
 static bool is_selection(const Node *n) {
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     return kind == KIND_MOVE || kind == KIND_VIEW || n->op == OP_RELU ||
            n->op == OP_MAX_POOL;
 }
@@ -564,12 +560,13 @@ static void narrow_biases(Graph *g, Arena *a) {
 static ValueId normalised(const Place *p, const Node *n) {
     const Graph *g = p->g;
     for (int k = 0; k < 2 && n->op == OP_MUL && !n->flags; k++) {
-        int64_t few = count_of(g, n->out[0]) / 8;
+        int64_t few = value_count(g, n->out[0]) / 8;
         ValueId x = n->in[1 - k];
-        if (!def_of(g, n->in[k], OP_RSQRT) || count_of(g, n->in[k]) > few)
+        if (!def_of(g, n->in[k], OP_RSQRT) || value_count(g, n->in[k]) > few)
             continue;
         const Node *centred = def_of(g, x, OP_SUB);
-        if (centred && count_of(g, centred->in[1]) <= few) x = centred->in[0];
+        if (centred && value_count(g, centred->in[1]) <= few)
+            x = centred->in[0];
         if (is_forward(g, x) && dtype_of(g, x) == DT_F32 &&
             dtype_of(g, n->out[0]) == DT_F32 && n->loc.amp != 1 + AMP_FULL &&
             (p->traffic[x.i].stored || p->high[x.i] == stream))
@@ -597,7 +594,7 @@ static ValueId from_copy(Keep *k, ValueId v) {
     if (n.op != OP_ADD && n.op != OP_SUB && n.op != OP_MUL) return NO_VALUE;
     for (int i = 0; i < 2; i++) {
         in[i] = n.in[i];
-        if (count_of(g, in[i]) * 8 <= count_of(g, v)) continue;
+        if (value_count(g, in[i]) * 8 <= value_count(g, v)) continue;
         large++;
         in[i] = from_copy(k, in[i]);
     }

@@ -58,7 +58,7 @@ typedef struct Again {
     ValueId *twin;  /* by ValueId.i of the old graph                        */
 } Again;
 
-static bool is_view(const Node *n) { return op_info[n->op].kind == KIND_VIEW; }
+static bool is_view(const Node *n) { return node_kind(n) == KIND_VIEW; }
 
 /* ---- what may be computed again ------------------------------------------ */
 
@@ -78,7 +78,7 @@ static void note_readers(Again *r) {
     const Graph *g = r->g;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        OpKind kind = op_info[n->op].kind;
+        OpKind kind = node_kind(n);
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k].i ? view_root(g, n->in[k]) : NO_VALUE;
             if (!is_forward(g, v)) continue;
@@ -93,22 +93,18 @@ static void note_readers(Again *r) {
         r->leaves[view_root(g, *graph_root(g, i)).i] = true;
 }
 
-static int64_t count_of(const Graph *g, ValueId v) {
-    return type_count(value_type(g, v));
-}
-
 /* Whether n is element-wise work that needs no operand as large as its result
    but one; that, where what is free itself is seen through. */
 static bool is_free(const Again *r, const Node *n, ValueId *from) {
     const Graph *g = r->g;
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     *from = NO_VALUE;
     if ((kind != KIND_ELEM && kind != KIND_GEN) ||
         op_info[n->op].cost > COST_LONG)
         return false;
     for (int k = 0; k < n->nin; k++) {
         ValueId v = r->from[view_root(g, n->in[k]).i];
-        if (count_of(g, n->in[k]) * 8 <= count_of(g, n->out[0])) continue;
+        if (value_count(g, n->in[k]) * 8 <= value_count(g, n->out[0])) continue;
         if (from->i && !same_value(v, *from)) return false;
         *from = v;
     }
@@ -153,7 +149,7 @@ static void add_node(Again *r, NodeId id) {
     if (!may) {
         cut_force(r->cut, again, false);
     } else if (!must) {
-        int64_t count = count_of(g, n->out[0]);
+        int64_t count = value_count(g, n->out[0]);
         work.of[KEPT_BYTES] = op_info[n->op].cost >= COST_LONG ? count : 0;
         work.of[WORK] = count;
         cut_if_low(r->cut, again, work);

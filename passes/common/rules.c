@@ -73,8 +73,8 @@ static int find_biased(const Graph *g, const Node *n, const int *uses) {
         ValueId y = n->in[k], b = n->in[!k];
         const Value *val = value_get(g, y);
         if (val->kind == VK_RESULT && uses[y.i] == 1 && is_leaf(g, b) &&
-            op_info[node_get(g, val->def)->op].kind == KIND_ANCHOR &&
-            type_count(value_type(g, b)) < type_count(value_type(g, y)))
+            node_kind(node_get(g, val->def)) == KIND_ANCHOR &&
+            value_count(g, b) < value_count(g, y))
             return k;
     }
     return -1;

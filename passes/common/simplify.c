@@ -26,7 +26,7 @@ static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
 
 /* A gather whose rows are not there is for pass checks to refuse. */
 static bool foldable(const Graph *g, const Node *n) {
-    OpKind kind = op_info[n->op].kind;
+    OpKind kind = node_kind(n);
     if (kind == KIND_GEN || kind == KIND_LIB || kind == KIND_ANCHOR ||
         kind == KIND_COMPOSITE || n->nin == 0)
         return false;
@@ -34,7 +34,7 @@ static bool foldable(const Graph *g, const Node *n) {
         if (n->in[i].i && value_get(g, n->in[i])->kind != VK_CONST)
             return false;
     for (int i = 0; i < n->nout; i++)
-        if (type_count(value_type(g, n->out[i])) > FOLD_LIMIT) return false;
+        if (value_count(g, n->out[i]) > FOLD_LIMIT) return false;
     if (n->op != OP_GATHER) return true;
     const Type *t = value_type(g, n->in[0]);
     int64_t size = t->dim[axis_norm(attr_int(n, AK_axis, 0), t->rank)];
@@ -71,7 +71,7 @@ static bool rule_fold(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
    an immediate, the tensor would be a buffer. */
 static bool rule_scalar_operand(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
-    if (op_info[n->op].kind != KIND_ELEM || n->nin < 2) return false;
+    if (node_kind(n) != KIND_ELEM || n->nin < 2) return false;
     const Type *res = value_type(g, n->out[0]);
     bool whole = false; /* an operand that keeps the result's shape */
     int splat = -1;

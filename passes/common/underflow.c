@@ -61,7 +61,7 @@ static ValueId is_zero(Underflow *u, ValueId v) {
 }
 
 static ValueId count(Underflow *u, ValueId flags) {
-    int64_t n = type_count(value_type(u->g, flags)), axis = 0;
+    int64_t n = value_count(u->g, flags), axis = 0;
     ValueId x = b_reshape(&u->b, b_cast(&u->b, flags, DT_F64), 1, &n);
     x = b_reduce(&u->b, OP_REDUCE_SUM, x, &axis, 1, true, DT_F64);
     return b_reshape(&u->b, x, 0, NULL);

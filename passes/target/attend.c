@@ -231,10 +231,9 @@ static NodeId summed(Attend *a, NodeId product, ValueId of) {
         n = node_get(g, s);
         at = h + 1;
     }
-    bool whole =
-        n->op == OP_REDUCE_SUM && attr_ints(n, AK_axes, &axes) == 1 &&
-        axes[0] == at &&
-        type_count(value_type(g, n->out[0])) == type_count(value_type(g, of));
+    bool whole = n->op == OP_REDUCE_SUM && attr_ints(n, AK_axes, &axes) == 1 &&
+                 axes[0] == at &&
+                 value_count(g, n->out[0]) == value_count(g, of);
     return whole ? r : (NodeId){0};
 }
 

@@ -9,7 +9,7 @@ static void find_groups(Flow *f) {
     for (int v = 0; v < g->values.len; v++) f->root[v].i = (uint32_t)v;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        OpKind kind = op_info[n->op].kind;
+        OpKind kind = node_kind(n);
         if (kind == KIND_VIEW) f->root[n->out[0].i] = f->root[n->in[0].i];
         if (kind == KIND_LIB) f->stored[n->out[0].i] = true;
         if (n->group < 0) continue;
@@ -94,7 +94,7 @@ static void put_views(Graph *g, bool *done, ValueId v) {
     if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) return;
     NodeId id = value_get(g, v)->def;
     const Node *n = node_get(g, id);
-    if (op_info[n->op].kind != KIND_VIEW || done[id.i]) return;
+    if (node_kind(n) != KIND_VIEW || done[id.i]) return;
     put_views(g, done, n->in[0]);
     done[id.i] = true;
     vec_push(g->arena, &g->order, id);

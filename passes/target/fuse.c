@@ -44,7 +44,7 @@ static void index_users(Fuse *f) {
         f->escapes[graph_root(g, i)->i] = true;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        bool view = op_info[n->op].kind == KIND_VIEW;
+        bool view = node_kind(n) == KIND_VIEW;
         for (int k = 0; k < n->nin; k++) {
             f->user_at[n->in[k].i + 1]++;
             f->escapes[n->in[k].i] |= view;
@@ -363,7 +363,7 @@ static int keeps_instead(Fuse *f, int c) {
     const Cluster *x = cluster(f, c);
     const Node *n = node_get(f->g, x->nodes.data[0]);
     int from = -1;
-    if (x->nodes.len != 1 || op_info[n->op].kind != KIND_ELEM) return -1;
+    if (x->nodes.len != 1 || node_kind(n) != KIND_ELEM) return -1;
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k];
         int m = maker(f, v);
@@ -444,7 +444,7 @@ static bool share_large(Fuse *f, int a, int b, int64_t count) {
         for (int k = 0; k < n->nin + n->nout; k++) {
             ValueId v = k < n->nin ? n->in[k] : n->out[k - n->nin];
             if (is_value(v) && f->value_mark[v.i] == s &&
-                type_count(value_type(g, v)) >= count)
+                value_count(g, v) >= count)
                 return true;
         }
     }
@@ -453,7 +453,7 @@ static bool share_large(Fuse *f, int a, int b, int64_t count) {
 
 static int64_t full_count(const Fuse *f, int row) {
     NodeId r = fuse_reduce_node(f->g, &f->clusters.data[row].nodes);
-    return type_count(value_type(f->g, node_get(f->g, r)->in[0]));
+    return value_count(f->g, node_get(f->g, r)->in[0]);
 }
 
 /* Work on rows is free in a ROW cluster, and on small tensors a step costs more
@@ -499,7 +499,7 @@ static bool chain_pays(Fuse *f, int p, int c) {
                      op_info[node_get(g, x->data[0])->op].cost < COST_LONG;
     for (int i = 0; i < y->len; i++) {
         const Node *n = node_get(g, y->data[i]);
-        bool move = op_info[n->op].kind == KIND_MOVE;
+        bool move = node_kind(n) == KIND_MOVE;
         bool pads = n->op == OP_PAD &&
                     strcmp(attr_str(n, AK_mode, "constant"), "constant") == 0;
         bool moves_once = n->op == OP_TRANSPOSE || n->op == OP_SLICE ||
@@ -716,7 +716,7 @@ static int64_t bytes_freed(Fuse *f, const NodeList *all, const Type *full) {
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];
             if (!is_value(v) || f->value_mark[v.i] == s || f->escapes[v.i] ||
-                type_count(value_type(f->g, v)) < type_count(full) ||
+                value_count(f->g, v) < type_count(full) ||
                 listed(all, maker_node(f->g, v)))
                 continue;
             f->value_mark[v.i] = s;

@@ -61,7 +61,7 @@ typedef struct Fuse {
 } Fuse;
 
 static inline OpKind kind_of(const Graph *g, NodeId n) {
-    return op_info[node_get(g, n)->op].kind;
+    return node_kind(node_get(g, n));
 }
 
 /* The nodes that read v, as [at, end). */

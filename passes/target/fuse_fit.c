@@ -98,7 +98,7 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
     for (int i = 0; i < nodes->len; i++) {
         if (f->closed[nodes->data[i].i]) continue; /* in a cluster that fits */
         const Node *n = node_get(g, nodes->data[i]);
-        OpKind k = op_info[n->op].kind;
+        OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
         for (int j = 0; j < n->nout; j++) {
             if (!leaves(f, n->out[j])) continue;
@@ -116,7 +116,7 @@ static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
                             int64_t *bytes) {
     if (!node_sums_columns(f->g, first, n) || read_inside(f, n->out[0]))
         return false;
-    *bytes += 4 * type_count(value_type(f->g, n->out[0]));
+    *bytes += 4 * value_count(f->g, n->out[0]);
     return *bytes <= f->target->column_sums;
 }
 
@@ -133,7 +133,7 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
     for (int i = 0; i < nodes->len; i++) {
         NodeId id = nodes->data[i];
         const Node *n = node_get(g, id);
-        OpKind k = op_info[n->op].kind;
+        OpKind k = node_kind(n);
         if (k == KIND_REDUCE) {
             if (!fuse_same_reduction(g, first, id) &&
                 !fits_column_sum(f, node_get(g, first), n, &sums))
@@ -176,7 +176,7 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     for (int i = 0; i < nodes->len; i++) { /* in graph order */
         const Node *n = node_get(g, nodes->data[i]);
         bool sums = node_sums_columns(g, node_get(g, first), n);
-        bool reduce = op_info[n->op].kind == KIND_REDUCE && !sums;
+        bool reduce = node_kind(n) == KIND_REDUCE && !sums;
         bool is_full =
             sums || (!reduce && shape_equal(value_type(g, n->out[0]), full));
         int depth = 0; /* reductions on the longest path to n, with itself */

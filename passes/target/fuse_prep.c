@@ -66,7 +66,7 @@ static void count_use(Prep *p, ValueId v, bool stored) {
 }
 
 static void count_operands(Prep *p, const Node *n) {
-    OpKind k = op_info[n->op].kind;
+    OpKind k = node_kind(n);
     bool stored = k == KIND_VIEW || k == KIND_ANCHOR || k == KIND_LIB;
     for (int j = 0; j < n->nin; j++)
         if (!reads_before(n, j)) count_use(p, n->in[j], stored);
@@ -84,8 +84,8 @@ static bool rereads_cheaply(const Graph *g, const Node *n) {
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);
         const Value *v = value_get(g, n->in[i]);
-        bool made = v->kind == VK_RESULT &&
-                    op_info[node_get(g, v->def)->op].kind == KIND_GEN;
+        bool made =
+            v->kind == VK_RESULT && node_kind(node_get(g, v->def)) == KIND_GEN;
         if (type_count(t) * 8 <= count || made) continue;
         large++;
         if (!shape_equal(t, r) ||
@@ -98,16 +98,16 @@ static bool rereads_cheaply(const Graph *g, const Node *n) {
 /* An operand that would be in registers only (a product's, or after much
    arithmetic): keeping n's result costs no more than keeping that. */
 static bool follows_work(Prep *p, const Node *n) {
-    int64_t count = type_count(value_type(p->g, n->out[0]));
+    int64_t count = value_count(p->g, n->out[0]);
     for (int i = 0; i < n->nin; i++) {
         const Value *v = value_get(p->g, n->in[i]);
         const Use *u = use_of(p, n->in[i]);
         if (v->kind != VK_RESULT || u->stored ||
-            type_count(value_type(p->g, n->in[i])) < count)
+            value_count(p->g, n->in[i]) < count)
             continue;
         const Node *def = node_get(p->g, v->def);
         if (op_info[def->op].cost >= COST_LONG) return true;
-        if (op_info[def->op].kind == KIND_ANCHOR && u->count == 1) return true;
+        if (node_kind(def) == KIND_ANCHOR && u->count == 1) return true;
     }
     return false;
 }
@@ -116,17 +116,15 @@ static bool follows_work(Prep *p, const Node *n) {
 static bool is_mask_for(const Graph *g, const Node *n, const Node *reader) {
     for (int i = 0; i < n->nin; i++) {
         const Value *v = value_get(g, n->in[i]);
-        if (v->kind == VK_RESULT &&
-            op_info[node_get(g, v->def)->op].kind != KIND_GEN)
+        if (v->kind == VK_RESULT && node_kind(node_get(g, v->def)) != KIND_GEN)
             return false;
     }
-    return op_info[n->op].kind == KIND_ELEM && reader->nout > 0 &&
-           type_count(value_type(g, n->out[0])) <
-               type_count(value_type(g, reader->out[0]));
+    return node_kind(n) == KIND_ELEM && reader->nout > 0 &&
+           value_count(g, n->out[0]) < value_count(g, reader->out[0]);
 }
 
 static bool copied_to_users(Prep *p, const Node *n) {
-    OpKind k = op_info[n->op].kind;
+    OpKind k = node_kind(n);
     if (k == KIND_GEN) return true;
     if (n->nout != 1) return false;
     const Use *u = use_of(p, n->out[0]);

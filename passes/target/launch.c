@@ -59,12 +59,12 @@ static int64_t flat_count(const Flow *f, int group) {
     int64_t count = 0;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_at(f, i);
-        int64_t own = type_count(value_type(f->g, n->out[0]));
-        if (op_info[n->op].kind != KIND_ELEM || n->nout != 1) return 0;
+        int64_t own = value_count(f->g, n->out[0]);
+        if (node_kind(n) != KIND_ELEM || n->nout != 1) return 0;
         if (i > f->first[group] && own != count) return 0;
         count = own;
         for (int k = 0; k < n->nin; k++) {
-            int64_t u = type_count(value_type(f->g, n->in[k]));
+            int64_t u = value_count(f->g, n->in[k]);
             if (u != 1 && u != count) return 0;
         }
     }
@@ -108,9 +108,9 @@ static bool folds_rows(const Flow *f, int group, Span *s) {
     *s = (Span){.sizes = SIZES_FOLD};
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_at(f, i);
-        if (op_info[n->op].kind != KIND_REDUCE) continue;
+        if (node_kind(n) != KIND_REDUCE) continue;
         int64_t rows = rows_folded(g, n);
-        int64_t count = type_count(value_type(g, n->in[0]));
+        int64_t count = value_count(g, n->in[0]);
         if (rows == 0 || (s->rows && (rows != s->rows || count != s->count)))
             return false;
         s->rows = rows;
@@ -119,13 +119,13 @@ static bool folds_rows(const Flow *f, int group, Span *s) {
     if (!s->rows || !folds_alike(s->rows, s->count / s->rows)) return false;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_at(f, i);
-        int64_t own = type_count(value_type(g, n->out[0]));
-        bool fold = op_info[n->op].kind == KIND_REDUCE;
-        if ((!fold && op_info[n->op].kind != KIND_ELEM) || n->nout != 1 ||
+        int64_t own = value_count(g, n->out[0]);
+        bool fold = node_kind(n) == KIND_REDUCE;
+        if ((!fold && node_kind(n) != KIND_ELEM) || n->nout != 1 ||
             (own != s->rows && (own != s->count || f->stored[n->out[0].i])))
             return false;
         for (int k = 0; k < n->nin && !fold; k++) {
-            int64_t u = type_count(value_type(g, n->in[k]));
+            int64_t u = value_count(g, n->in[k]);
             if (u != 1 && u != own) return false;
         }
     }
@@ -156,7 +156,7 @@ static int kind_of_type(const Flow *f, ValueId v, const Span *s, bool made) {
 static bool sums_columns(const Flow *f, int group) {
     for (int i = f->first[group]; i < f->end[group]; i++)
         for (int j = f->first[group]; j < f->end[group]; j++)
-            if (op_info[node_at(f, j)->op].kind == KIND_REDUCE &&
+            if (node_kind(node_at(f, j)) == KIND_REDUCE &&
                 node_sums_columns(f->g, node_at(f, i), node_at(f, j)))
                 return true;
     return false;
@@ -208,7 +208,7 @@ static bool same_work(const Launcher *l, int a, int b) {
                 !memcmp(x->data, y->data, (size_t)x->len * sizeof *x->data);
     for (int i = 0; same && f->first[a] + i < f->end[a]; i++) {
         const Node *m = node_at(f, f->first[a] + i);
-        bool fold = op_info[m->op].kind == KIND_REDUCE;
+        bool fold = node_kind(m) == KIND_REDUCE;
         same =
             (fold && (x->data[0] & 3) == SIZES_FOLD) || /* whatever its axes */
             node_same_work(m, node_at(f, f->first[b] + i));

@@ -55,7 +55,7 @@ static bool reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
     if (kind != GROUP_POINT && !rows && !tile) return false;
     for (int i = f->first[group]; i < f->end[group]; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        OpKind op = op_info[n->op].kind;
+        OpKind op = node_kind(n);
         if (op == KIND_MOVE && !rows) return false;
         for (int k = 0; k < n->nin; k++) {
             if (!is_value(n->in[k]) || !same_value(f->root[n->in[k].i], r))

@@ -105,7 +105,7 @@ static void classify(const Graph *g, Arena *a, Classes *c) {
     for (int v = 0; v < g->values.len; v++) c->of[v] = (uint32_t)v;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        if (op_info[n->op].kind != KIND_ELEM) continue;
+        if (node_kind(n) != KIND_ELEM) continue;
         const Type *t = value_type(g, n->out[0]);
         for (int k = 0; k < n->nin; k++)
             if (is_value(n->in[k]) && shape_equal(value_type(g, n->in[k]), t))
@@ -114,7 +114,7 @@ static void classify(const Graph *g, Arena *a, Classes *c) {
     for (int i = 0; i < g->order.len; i++) {
         NodeId id = g->order.data[i];
         const Node *n = node_get(g, id);
-        if (op_info[n->op].kind != KIND_REDUCE) continue;
+        if (node_kind(n) != KIND_REDUCE) continue;
         NodeId *first = &c->first[class_of(c, n->in[0])];
         c->next[id.i] = *first;
         *first = id;
@@ -126,7 +126,7 @@ static void classify(const Graph *g, Arena *a, Classes *c) {
 static bool beside_rows(const Stages *e, const Classes *c, const Node *n) {
     enum { PART = NODE_BACKWARD | NODE_UPDATE };
     const Graph *g = e->b->g;
-    if (4 * type_count(value_type(g, n->out[0])) > e->target->column_sums ||
+    if (4 * value_count(g, n->out[0]) > e->target->column_sums ||
         (int)n->in[0].i >= c->nvalue)
         return false;
     for (NodeId r = c->first[class_of(c, n->in[0])]; r.i; r = c->next[r.i]) {
@@ -144,8 +144,8 @@ static bool beside_rows(const Stages *e, const Classes *c, const Node *n) {
 static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
     const Graph *g = e->b->g;
     if (!e->in_parts) return part;
-    int64_t n = type_count(value_type(g, x));
-    int64_t row = n / type_count(value_type(g, part));
+    int64_t n = value_count(g, x);
+    int64_t row = n / value_count(g, part);
     return rank_parts(n, row) ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT) : part;
 }
 
@@ -230,9 +230,9 @@ static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     Type to = *value_type(g, n->out[0]);
     ValueId x = n->in[0], by = NO_VALUE;
     const Node *scaled = def_of(g, view_root(g, x), OP_MUL);
-    int64_t count = type_count(value_type(g, x)), rows = 1;
+    int64_t count = value_count(g, x), rows = 1;
     if (scaled && value_type(g, scaled->in[1])->rank == 0 &&
-        type_count(value_type(g, scaled->in[0])) == count &&
+        value_count(g, scaled->in[0]) == count &&
         scaled->flags & n->flags & NODE_UPDATE) {
         x = scaled->in[0];
         by = scaled->in[1];
@@ -246,7 +246,7 @@ static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
         n->op == OP_REDUCE_MEAN || rows == 1 ||
         (2 * rows <= e->target->rows_enough &&
          count / rows > e->target->columns_serial) ||
-        (def && op_info[def->op].kind == KIND_ELEM &&
+        (def && node_kind(def) == KIND_ELEM &&
          (def->flags & NODE_UPDATE) == (n->flags & NODE_UPDATE)))
         return false;
     const int64_t dim[] = {rows, count / rows}, axes[] = {0, 1};
@@ -288,7 +288,7 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const Classes *c = rw->user;
     int64_t kept[MAX_RANK];
     const int64_t *axes;
-    if (op_info[n.op].kind != KIND_REDUCE) return false;
+    if (node_kind(&n) != KIND_REDUCE) return false;
     int na = attr_ints(&n, AK_axes, &axes), made = g->order.len;
     ASSERT(attr_int(&n, AK_keepdims, 1));
     bool wide = value_dtype(g, n.in[0]) == DT_F64;

@@ -118,7 +118,7 @@ static void make_where(Pool *p) {
     if (!broadcasts(type_of(p, c), type_of(p, x))) x = a;
     y = partner(p, x, p->n);
     if (broadcasts(type_of(p, c), type_of(p, y)))
-        keep(p, b3(&p->b, OP_WHERE, c, x, y, DT_DEFAULT));
+        keep(p, b_where(&p->b, c, x, y));
 }
 
 static void make_reduce(Pool *p) {
