@@ -246,6 +246,10 @@ static inline Node *node_get(const Graph *g, NodeId n) {
     ASSERT(n.i && n.i < (uint32_t)g->nodes.len);
     return &g->nodes.data[n.i];
 }
+/* The i-th in the order. */
+static inline Node *node_at(const Graph *g, int i) {
+    return node_get(g, g->order.data[i]);
+}
 static inline const Type *value_type(const Graph *g, ValueId v) {
     return type_get(value_get(g, v)->type);
 }

@@ -247,14 +247,14 @@ static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
             (g->module->graphs.data[0]->target == TARGET_ANY))
         return "only some graphs are a target's";
     for (int i = 0; i < g->order.len && p->stage >= STAGE_CAST; i++)
-        if (node_get(g, g->order.data[i])->op == OP_GRAD)
+        if (node_at(g, i)->op == OP_GRAD)
             return "it asks for gradients, which pass 'grad' puts in";
     if (p->stage < STAGE_FUSED || has >= STAGE_FUSED) return NULL;
     Arena *scratch = arena_new();
     const int *uses = graph_use_counts(g, scratch);
     const char *why = NULL;
     for (int i = 0; i < g->order.len && !why; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         int used = 0;
         for (int k = 0; k < n->nout; k++) used += uses[n->out[k].i];
         if (!used) why = "it has dead nodes, which pass 'dce' drops";

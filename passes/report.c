@@ -77,12 +77,12 @@ static Lie lie_new(Graph *g, Arena *a) {
              NEW_ARRAY(a, int, g->module->vars.len + 1),
              NEW_ARRAY(a, const Node *, n)};
     for (int i = 0; i < g->order.len; i++) {
-        const Node *x = node_get(g, g->order.data[i]);
+        const Node *x = node_at(g, i);
         for (int k = 0; k < x->nin; k++)
             if (!l.reader[x->in[k].i]) l.reader[x->in[k].i] = x;
     }
     for (int i = 0; i < f->ngroup; i++) {
-        const Node *first = node_get(g, g->order.data[f->first[i]]);
+        const Node *first = node_at(g, f->first[i]);
         for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
             ValueId v = f->read[k];
             const Value *val = value_get(g, v);
@@ -139,7 +139,7 @@ static const char *kernel_of(const Lie *l, const Node *n) {
     const Node *last = NULL;
     bool alone = true;
     for (int i = f->first[n->group]; i < f->end[n->group]; i++) {
-        last = node_get(l->g, l->g->order.data[i]);
+        last = node_at(l->g, i);
         alone &= last->op == OP_CAST;
     }
     return alone ? NULL : value_get(l->g, last->out[0])->name;
@@ -225,7 +225,7 @@ static void casts_of_graph(Graph *g, bool json, StrBuf *sb) {
                    : "program %s on %s\n",
               g->name, target_text[g->target]);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (!is_float_cast(g, n)) continue;
         if (json && casts) sb_puts(sb, ",\n");
         casts++;
@@ -238,7 +238,7 @@ static void casts_of_graph(Graph *g, bool json, StrBuf *sb) {
         sb_printf(sb, "  %d casts, %lld bytes; values in memory:\n", casts,
                   (long long)bytes);
     for (int i = 0; i < g->order.len; i++) {
-        ValueId v = node_get(g, g->order.data[i])->out[0];
+        ValueId v = node_at(g, i)->out[0];
         if (!is_stored(&l, v) || !dtype_is_float(value_dtype(g, v))) continue;
         if (json && values++) sb_puts(sb, ",\n");
         value_line(&l, v, json, sb);
@@ -323,8 +323,7 @@ void report_summary(const Module *m, StrBuf *sb) {
     if (m->low == NUM_DTYPES || !g) return;
     Arena *a = arena_new();
     Lie l = lie_new(g, a);
-    for (int i = 0; i < g->order.len; i++)
-        sum_node(&s, &l, node_get(g, g->order.data[i]), a);
+    for (int i = 0; i < g->order.len; i++) sum_node(&s, &l, node_at(g, i), a);
     sb_printf(sb,
               "%s: %d of %d products, %d of %d values in memory, %.2f of %.2f "
               "MB a step",
@@ -355,7 +354,7 @@ static void put_buffers(const Flow *f, int group, StrBuf *sb) {
               f->read_at[group + 1] - f->read_at[group], sb);
     sb_puts(sb, "],\"writes\":[");
     for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_get(f->g, f->g->order.data[i]);
+        const Node *n = node_at(f->g, i);
         for (int k = 0; k < n->nout; k++) {
             if (!f->stored[n->out[k].i]) continue;
             sb_puts(sb, first ? "" : ",");
@@ -371,7 +370,7 @@ static void kernel_line(const Flow *f, int group, bool json, const char *note,
                         StrBuf *sb) {
     const Graph *g = f->g;
     int first = f->first[group], last = f->end[group] - 1;
-    const Node *end = node_get(g, g->order.data[last]);
+    const Node *end = node_at(g, last);
     const char *kind = group_kind_text[g->groups.data[end->group].kind];
     const Value *v = value_get(g, end->out[0]);
     if (json)
@@ -380,7 +379,7 @@ static void kernel_line(const Flow *f, int group, bool json, const char *note,
     else
         sb_printf(sb, "  %-7s", kind);
     for (int i = first; i <= last; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         sb_printf(sb, json ? "%s\"%s\"" : "%s%s",
                   i == first ? ""
                   : json     ? ","
@@ -497,7 +496,7 @@ static int fullest_group(const Lie *l, Arena *a) {
 /* A result of `group` lies where value v does. */
 static bool is_replaced(const Lie *l, int group, ValueId v) {
     for (int i = l->f->first[group]; i < l->f->end[group]; i++) {
-        ValueId w = node_get(l->g, l->g->order.data[i])->out[0];
+        ValueId w = node_at(l->g, i)->out[0];
         if (!same_value(v, w) &&
             value_get(l->g, w)->offset == value_get(l->g, v)->offset)
             return true;

@@ -21,9 +21,9 @@ typedef struct GroupFacts {
    group, a view or the host, by ValueId.i. */
 static GroupFacts group_facts(const Graph *g, int first, const bool *left,
                               Arena *a) {
-    GroupFacts f = {.group = node_get(g, g->order.data[first])->group};
+    GroupFacts f = {.group = node_at(g, first)->group};
     for (int j = first; j < g->order.len; j++) {
-        const Node *n = node_get(g, g->order.data[j]);
+        const Node *n = node_at(g, j);
         if (n->group != f.group) break;
         vec_push(a, &f.nodes, g->order.data[j]);
         for (int i = 0; i < n->nout; i++)
@@ -260,7 +260,7 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
     bool *left = NEW_ARRAY(a, bool, g->values.len);
     *out = NEW_ARRAY(a, LoweredStep, g->groups.len + 1);
     for (int j = 0; j < g->order.len; j++) {
-        const Node *n = node_get(g, g->order.data[j]);
+        const Node *n = node_at(g, j);
         for (int i = 0; i < n->nin; i++) {
             if (!is_value(n->in[i])) continue;
             const Value *v = value_get(g, n->in[i]);
@@ -273,7 +273,7 @@ Status lower_graph(const Graph *g, KernelSet *ks, Diag *d, LoweredStep **out) {
     for (int j = 0; j < g->writes.len; j++)
         left[g->writes.data[j].value.i] = true;
     for (int j = 0, n = 1; j < g->order.len; j += n, n = 1) {
-        if (node_get(g, g->order.data[j])->group < 0) continue;
+        if (node_at(g, j)->group < 0) continue;
         Arena *scratch = arena_new();
         GroupFacts f = group_facts(g, j, left, scratch);
         n = f.nodes.len;

@@ -260,7 +260,7 @@ static const int64_t *units_of(const Emit *e, TargetKind target) {
         const Graph *g = e->m->graphs.data[i];
         if (g->target != target || g->program != PROGRAM_UPDATE) continue;
         for (int k = 0; k < g->order.len; k++) {
-            int var = node_sums_squares(g, node_get(g, g->order.data[k]), &row);
+            int var = node_sums_squares(g, node_at(g, k), &row);
             if (var >= 0) units[var] = rank_unit(row);
         }
     }

@@ -135,7 +135,7 @@ static Status freeze_norms(const Amp *x, Arena *scratch) {
     bool *used = NEW_ARRAY(scratch, bool, o->batchnorm_frozen.len + 1);
     VEC(NodeId) frozen = {0};
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (!is_call(n, "batch_norm") || !is_frozen(x, n, used)) continue;
         stop_writes(g, n);
         vec_push(scratch, &frozen, g->order.data[i]);

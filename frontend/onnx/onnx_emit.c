@@ -692,7 +692,7 @@ static Status check_forms(Emit *e) {
         if (!name_is_own(g->outputs.data[i].name))
             e->needed[g->outputs.data[i].value.i] = true;
     for (int i = g->order.len; i-- > 0;) {
-        const Node *n = e->n = node_get(g, g->order.data[i]);
+        const Node *n = e->n = node_at(g, i);
         bool read = false, only_first = true;
         for (int k = 0; k < n->nout; k++) {
             read |= e->needed[n->out[k].i];
@@ -732,7 +732,7 @@ static void name_values(Emit *e) {
             *name = fresh(e, &e->values, o->name);
     }
     for (int i = 0; i < g->order.len; i++) {
-        ValueId v = node_get(g, g->order.data[i])->out[0];
+        ValueId v = node_at(g, i)->out[0];
         Str *name = called(e, v, value_dtype(g, v));
         if (!*name) *name = fresh(e, &e->values, value_get(g, v)->name);
     }
@@ -766,7 +766,7 @@ static Status emit_graph(Emit *e, Onnx__GraphProto *p) {
         p->input[i] = value_info(e, *called(e, v, t->dtype), t);
     }
     for (int i = 0; i < g->order.len; i++) {
-        e->n = node_get(g, g->order.data[i]);
+        e->n = node_at(g, i);
         if (e->needed[e->n->out[0].i] && find_form(e->n->op, &f))
             TRY(f.put(e, &f));
     }

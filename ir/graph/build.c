@@ -332,7 +332,7 @@ static bool is_new_alone(const Graph *g, uint32_t first, int start, ValueId v,
     const Value *x = value_get(g, v);
     if (x->kind != VK_RESULT || x->def.i < first) return false;
     for (int i = start; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin; k++)
             if (same_value(n->in[k], v) && g->order.data[i].i != reader.i)
                 return false;

@@ -508,7 +508,7 @@ void graph_add_output(Graph *g, Str name, ValueId v) {
 int *graph_use_counts(const Graph *g, Arena *scratch) {
     int *uses = NEW_ARRAY(scratch, int, g->values.len);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         for (int j = 0; j < n->nin; j++) uses[n->in[j].i]++;
     }
     for (int i = 0; graph_root(g, i); i++) uses[graph_root(g, i)->i]++;
@@ -537,7 +537,7 @@ void graph_drop_unneeded(Graph *g, uint32_t first, int start,
     int kept = start;
     for (int i = 0; i < n; i++) need(g, first, needed, root[i]);
     for (int i = g->order.len - 1; i >= start; i--) {
-        const Node *x = node_get(g, g->order.data[i]);
+        const Node *x = node_at(g, i);
         if (!needed[g->order.data[i].i - first]) continue;
         for (int k = 0; k < x->nin; k++) need(g, first, needed, x->in[k]);
     }

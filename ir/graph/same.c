@@ -139,7 +139,7 @@ uint64_t graph_hash(const Graph *g) {
     for (int i = 0; i < g->inputs.len; i++)
         h = hash_bytes(h, &of[g->inputs.data[i].i], sizeof *of);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         h = hash_node(h, n);
         for (int k = 0; k < n->nin; k++)
             h = hash_bytes(h, &of[n->in[k].i], sizeof *of);

@@ -18,10 +18,6 @@ typedef struct GroupCheck {
     ValueId *root; /* by ValueId.i */
 } GroupCheck;
 
-static const Node *node_at(const GroupCheck *c, int position) {
-    return node_get(c->g, c->g->order.data[position]);
-}
-
 static int group_of(const GroupCheck *c, ValueId v) {
     const Value *x = value_get(c->g, v);
     return x->kind == VK_RESULT ? node_get(c->g, x->def)->group : -1;
@@ -34,7 +30,7 @@ static Status find_spans(GroupCheck *c) {
     int open = -1;
     for (int i = 0; i < g->groups.len; i++) c->span[i] = (Span){-1, -1};
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         int at = n->group;
         if (at < -1 || at >= g->groups.len)
             return verify_fail(c->v, n, "in group %d of %d", at, g->groups.len);
@@ -58,7 +54,7 @@ static Status find_spans(GroupCheck *c) {
 static Status check_point(GroupCheck *c, Span s) {
     const Type *domain = NULL;
     for (int i = s.first; i < s.end; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE)
             return verify_fail(c->v, n, "does not belong in a point group");
@@ -91,7 +87,7 @@ static bool reads_tainted(const GroupCheck *c, const Node *n,
 static const Node *row_reduction(const GroupCheck *c, Span s) {
     const Node *first = NULL;
     for (int i = s.first; i < s.end; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         if (node_kind(n) != KIND_REDUCE) continue;
         if (!first || node_sums_columns(c->g, n, first)) first = n;
     }
@@ -101,9 +97,9 @@ static const Node *row_reduction(const GroupCheck *c, Span s) {
 /* Column sums are for others to read. */
 static Status check_column_sum(GroupCheck *c, Span s, const Node *n) {
     for (int i = s.first; i < s.end; i++)
-        for (int k = 0; k < node_at(c, i)->nin; k++)
-            if (same_value(c->root[node_at(c, i)->in[k].i], n->out[0]))
-                return verify_fail(c->v, node_at(c, i),
+        for (int k = 0; k < node_at(c->g, i)->nin; k++)
+            if (same_value(c->root[node_at(c->g, i)->in[k].i], n->out[0]))
+                return verify_fail(c->v, node_at(c->g, i),
                                    "reads a sum over the rows of its group");
     return OK;
 }
@@ -111,12 +107,12 @@ static Status check_column_sum(GroupCheck *c, Span s, const Node *n) {
 static Status check_row(GroupCheck *c, Span s, bool *tainted) {
     const Node *first = row_reduction(c, s);
     if (!first)
-        return verify_fail(c->v, node_at(c, s.first),
+        return verify_fail(c->v, node_at(c->g, s.first),
                            "a row group without a reduction");
     const Type *full = value_type(c->g, first->in[0]);
     const Type *row = value_type(c->g, first->out[0]);
     for (int i = s.first; i < s.end; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE &&
             k != KIND_REDUCE)
@@ -139,7 +135,7 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
                 TXT(full));
     }
     for (int i = s.first; i < s.end; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         bool sums =
             node_kind(n) == KIND_REDUCE && node_sums_columns(c->g, first, n);
         for (int j = 0; j < n->nout; j++) {
@@ -156,22 +152,22 @@ static Status check_row(GroupCheck *c, Span s, bool *tainted) {
 static Status check_anchor(GroupCheck *c, Span s) {
     const Node *anchor = NULL;
     for (int i = s.first; i < s.end; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         if (node_kind(n) != KIND_ANCHOR) continue;
         if (anchor) return verify_fail(c->v, n, "a second anchor in a group");
         anchor = n;
     }
     if (!anchor)
-        return verify_fail(c->v, node_at(c, s.first),
+        return verify_fail(c->v, node_at(c->g, s.first),
                            "an anchor group without an anchor");
     const Type *shape = value_type(c->g, anchor->out[0]);
     for (int k = 0; k < anchor->nin; k++)
         for (int i = s.first; i < s.end; i++)
-            if (same_value(c->root[anchor->in[k].i], node_at(c, i)->out[0]))
+            if (same_value(c->root[anchor->in[k].i], node_at(c->g, i)->out[0]))
                 return verify_fail(c->v, anchor,
                                    "reads what its own group makes");
     for (int i = s.first; i < s.end; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         OpKind k = node_kind(n);
         if (k != KIND_ANCHOR && k != KIND_ELEM && k != KIND_GEN)
             return verify_fail(c->v, n, "does not belong in an anchor group");
@@ -192,7 +188,7 @@ static GroupCheck *group_check(Verifier *v) {
     for (uint32_t i = 1; i < (uint32_t)v->g->values.len; i++)
         c->root[i] = (ValueId){i};
     for (int i = 0; i < v->g->order.len; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         if (node_kind(n) == KIND_VIEW)
             c->root[n->out[0].i] = c->root[n->in[0].i];
         for (int k = 0; k < n->nin; k++)
@@ -210,14 +206,14 @@ static Status check_beside(GroupCheck *c, int group, int first) {
     GroupKind kind = c->g->groups.data[group].kind;
     if (group == 0 || (kind != GROUP_POINT && kind != GROUP_ROW) ||
         c->g->groups.data[first].kind != kind)
-        return verify_fail(c->v, node_at(c, c->span[group].first),
+        return verify_fail(c->v, node_at(c->g, c->span[group].first),
                            "only point or row groups share a launch");
     for (int i = c->span[group].first; i < c->span[group].end; i++)
-        for (int k = 0; k < node_at(c, i)->nin; k++) {
-            ValueId v = node_at(c, i)->in[k];
+        for (int k = 0; k < node_at(c->g, i)->nin; k++) {
+            ValueId v = node_at(c->g, i)->in[k];
             int maker = is_value(v) ? group_of(c, c->root[v.i]) : -1;
             if (maker >= first && maker < group)
-                return verify_fail(c->v, node_at(c, i),
+                return verify_fail(c->v, node_at(c->g, i),
                                    "reads what its own launch makes");
         }
     return OK;
@@ -232,7 +228,7 @@ Status verify_groups(Verifier *v) {
         if (!v->g->groups.data[i].beside) launch = i;
         if (v->g->groups.data[i].beside) TRY(check_beside(c, i, launch));
         Span s = c->span[i];
-        const Node *n = node_at(c, s.first);
+        const Node *n = node_at(c->g, s.first);
         switch (v->g->groups.data[i].kind) {
         case GROUP_POINT: TRY(check_point(c, s)); break;
         case GROUP_ROW: TRY(check_row(c, s, tainted)); break;
@@ -270,7 +266,7 @@ static void find_lives(PlanCheck *p) {
     int at = -1;
     for (int i = 0; i < g->values.len; i++) p->last[i] = p->reader[i] = -1;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         if (n->group < 0) continue;
         at += c->span[n->group].first == i && !g->groups.data[n->group].beside;
         p->step[n->group] = at;
@@ -297,7 +293,7 @@ static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
     if ((kind != GROUP_POINT && !rows && !tile) || p->reader[r.i] != group)
         return false;
     for (int i = c->span[group].first; i < c->span[group].end; i++) {
-        const Node *n = node_at(c, i);
+        const Node *n = node_at(c->g, i);
         if (node_kind(n) == KIND_MOVE && !rows) return false;
         bool here = node_kind(n) == KIND_MOVE ? node_cuts_rows(c->g, n)
                                               : node_kind(n) == KIND_REDUCE;
@@ -395,7 +391,7 @@ Status verify_plan(Verifier *v) {
     }
     find_lives(&p);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(p.c, i);
+        const Node *n = node_at(p.c->g, i);
         for (int k = 0; n->group >= 0 && k < n->nout; k++) {
             Buffer b;
             if (!p.c->leaves[n->out[k].i]) continue;

@@ -14,7 +14,7 @@ static bool reads_16(const Graph *g, const Node *n) {
 Status verify_cast(Verifier *v) {
     DType low = v->g->module->low;
     for (int i = 0; i < v->g->order.len; i++) {
-        const Node *n = node_get(v->g, v->g->order.data[i]);
+        const Node *n = node_at(v->g, i);
         if (n->op == OP_GRAD) return verify_fail(v, n, "it is not expanded");
         if (low == NUM_DTYPES || node_class(n) != AMP_LOW || n->flags ||
             !reads_16(v->g, n))
@@ -67,7 +67,7 @@ Status verify_diff(Verifier *v) {
     }
     if (!gradients) return verify_fail(v, NULL, "it returns no gradient");
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin && !n->flags; k++)
             if (is_value(n->in[k]) && flags_of(g, n->in[k]) & NODE_BACKWARD)
                 return verify_fail(v, n, "forward reads backward, operand %d",
@@ -119,7 +119,7 @@ static bool *mark_dependents(Verifier *v, ValueId flag) {
     bool *marked = NEW_ARRAY(v->a, bool, g->values.len);
     marked[flag.i] = true;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         bool any = false;
         for (int k = 0; k < n->nin; k++) any |= marked[n->in[k].i];
         for (int k = 0; any && k < n->nout; k++) marked[n->out[k].i] = true;
@@ -196,7 +196,7 @@ Status verify_step(Verifier *v) {
 
 Status verify_inlined(Verifier *v) {
     for (int i = 0; i < v->g->order.len; i++) {
-        const Node *n = node_get(v->g, v->g->order.data[i]);
+        const Node *n = node_at(v->g, i);
         if (n->fn && (!n->fn->whole || v->stage >= STAGE_FUSED))
             return verify_fail(v, n, "is inlined by now");
     }
@@ -207,7 +207,7 @@ Status verify_inlined(Verifier *v) {
 
 Status verify_primitive(Verifier *v) {
     for (int i = 0; i < v->g->order.len; i++) {
-        const Node *n = node_get(v->g, v->g->order.data[i]);
+        const Node *n = node_at(v->g, i);
         OpKind kind = node_kind(n);
         if (n->op == OP_SPLIT) return verify_fail(v, n, "is in slices by now");
         if (kind == KIND_REDUCE && !attr_int(n, AK_keepdims, 1))

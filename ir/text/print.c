@@ -313,7 +313,7 @@ static void print_node(StrBuf *sb, const Graph *g, const Node *n) {
 static void print_nodes(StrBuf *sb, const Graph *g) {
     int open = -1;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (open >= 0 && n->group != open) sb_puts(sb, "  }\n");
         if (n->group >= 0 && n->group != open)
             sb_printf(sb, "  group %s%s {\n",

@@ -90,7 +90,7 @@ static void mark_wanted(Diff *s, ValueId v) {
 
 static void mark_active(Diff *s, int start) {
     for (int k = start; k < s->g->order.len; k++) {
-        const Node *node = node_get(s->g, s->g->order.data[k]);
+        const Node *node = node_at(s->g, k);
         bool any = false;
         for (int j = 0; j < node->nin; j++)
             any |= s->active[slot(s, node->in[j])];
@@ -357,7 +357,7 @@ static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
     const Node *block = NULL;
     after[v.i] = true;
     for (int k = 0; k < nnode && !block; k++) {
-        const Node *n = node_get(g, g->order.data[k]);
+        const Node *n = node_at(g, k);
         bool reads = false, used = false, passes = differentiable(n);
         for (int j = 0; j < n->nin; j++) reads |= after[n->in[j].i];
         for (int j = 0; j < n->nout; j++) {
@@ -383,8 +383,7 @@ static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     if (value_get(g, loss)->type.i != type_scalar(DT_F32).i)
         return fail(cx->diag, loc, "graph %s: the loss is not f32[]", g->name);
     bool done = false;
-    for (int i = 0; i < g->order.len; i++)
-        done |= node_get(g, g->order.data[i])->flags != 0;
+    for (int i = 0; i < g->order.len; i++) done |= node_at(g, i)->flags != 0;
     for (int i = 0; i < g->outputs.len; i++)
         done |= family_has(FAMILY_GRAD, g->outputs.data[i].name);
     if (!done) return OK;

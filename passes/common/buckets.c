@@ -30,7 +30,7 @@ static int *ready_at(const Graph *g, Arena *scratch) {
     int *at = NEW_ARRAY(scratch, int, g->values.len + 1);
     for (int i = 0; i < g->values.len; i++) at[i] = -1;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         int last = n->flags & NODE_UPDATE ? -1 : i;
         for (int k = 0; k < n->nin; k++)
             if (is_value(n->in[k]) && at[n->in[k].i] > last)

@@ -163,7 +163,7 @@ static void open_call(Cx *cx, const Node *n) {
    fed. */
 static Status find_checks(Cx *cx) {
     for (int i = 0; i < cx->g->order.len; i++) {
-        Node n = *node_get(cx->g, cx->g->order.data[i]);
+        Node n = *node_at(cx->g, i);
         const struct Reader *r = reader_of(&n);
         bool fed = false;
         for (int k = 0; k < n.nin; k++) fed |= is_fed(cx, n.in[k]);

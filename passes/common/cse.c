@@ -47,7 +47,7 @@ static void share_consts(Graph *g, Arena *scratch) {
     t.slot = NEW_ARRAY(scratch, ValueId, t.mask + 1);
     t.shared = NEW_ARRAY(scratch, ValueId, values);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin; k++) share_const(&t, &n->in[k]);
     }
     for (int i = 0; graph_root(g, i); i++) share_const(&t, graph_root(g, i));

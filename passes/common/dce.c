@@ -14,7 +14,7 @@ static void dce_graph(Graph *g, Arena *scratch) {
     bool *live = NEW_ARRAY(scratch, bool, g->nodes.len);
     for (int i = 0; graph_root(g, i); i++) dce_mark(g, live, *graph_root(g, i));
     for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (!live[g->order.data[i].i]) continue;
         for (int k = 0; k < n->nin; k++) dce_mark(g, live, n->in[k]);
     }

@@ -16,7 +16,7 @@ static Status check_call(const Graph *g, PassCtx *cx, const Node *n) {
         in[k] = n->in[k].i ? value_type(g, n->in[k]) : NULL;
     const Graph *body = fn_instance(n, in)->g;
     for (int i = 0; i < body->order.len; i++) {
-        const Node *x = node_get(body, body->order.data[i]);
+        const Node *x = node_at(body, i);
         if (x->op == OP_GRAD)
             return fail(cx->diag, n->loc,
                         "grad stands inside function %s; a graph may ask for "

@@ -36,7 +36,7 @@ static bool *find_inner(const Graph *g, Arena *scratch) {
     bool *inner = NEW_ARRAY(scratch, bool, g->values.len);
     const int *uses = graph_use_counts(g, scratch);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (n->op != OP_ADD || n->flags & NODE_UPDATE) continue;
         TypeId t = value_get(g, n->out[0])->type;
         for (int k = 0; k < 2; k++)

@@ -43,7 +43,7 @@ static void find_own(Lift *l) {
     for (uint32_t v = 1; v < l->limit; v++)
         l->own[v] = declares_16(g, (ValueId){v});
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         bool own = n->op == OP_CAST && !is_compiler_cast(n);
         for (int k = 0; k < n->nin; k++) own |= l->own[n->in[k].i];
         for (int k = 0; k < n->nout; k++)
@@ -55,7 +55,7 @@ static void find_own(Lift *l) {
 static void find_made(Lift *l) {
     const Graph *g = l->g;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         OpKind kind = node_kind(n);
         bool moves = kind == KIND_MOVE || kind == KIND_VIEW;
         ValueId v = n->out[0], from = n->nin ? n->in[0] : NO_VALUE;

@@ -538,7 +538,7 @@ static void narrow_frozen(Module *m, Arena *scratch) {
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++) {
-            const Node *n = node_get(g, g->order.data[k]);
+            const Node *n = node_at(g, k);
             DType d = n->op == OP_CAST ? value_dtype(g, n->out[0]) : DT_F32;
             for (int j = 0; j < n->nin; j++) note_read(g, as, n->in[j], d);
         }

@@ -89,7 +89,7 @@ Origins origins_of(const Graph *g, Arena *a) {
         if (value_get(g, (ValueId){v})->kind != VK_RESULT)
             leaf(g, (ValueId){v}, &o);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         Origin from = origin(g, &o, n);
         for (int k = 0; k < n->nout; k++) o.of[n->out[k].i] = from;
         double most = bound(g, &o, n);

@@ -158,7 +158,7 @@ static bool leaves_short_range(const Node *n) {
 static void note_streams(Place *p) {
     const Graph *g = p->g;
     for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         OpKind kind = node_kind(n);
         bool sum = n->op == OP_ADD, two = sum;
         bool *high = &p->stream[n->out[0].i];
@@ -215,13 +215,13 @@ static void find_free(Place *p) {
         p->half[g->inputs.data[i].i] =
             dtype_is_16(value_dtype(g, g->inputs.data[i]));
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         note_half(p, n);
         note_few(p, n);
     }
     note_streams(p);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin; k++)
             if (n->in[k].i && !p->high[n->in[k].i])
                 p->high[n->in[k].i] = demand(p, n, n->in[k]);
@@ -279,7 +279,7 @@ static void spare_the_loss(Place *p, Arena *a) {
     }
     left /= PART;
     for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         ValueId v = n->out[0];
         bool ahead = op_info[n->op].amp == AMP_LOW || n->op == OP_MAX_POOL ||
                      n->op == OP_AVG_POOL;
@@ -307,7 +307,7 @@ static bool amplifies(const Node *n) {
 static void find_prices(Place *p) {
     Graph *g = p->g;
     for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         bool sum = n->op == OP_ADD, moves = op_info[n->op].amp == AMP_ANY;
         for (int k = 0; k < n->nin; k++) {
             int behind = sum || moves ? p->price[n->out[0].i] + sum : 0;
@@ -391,7 +391,7 @@ static void build_cut(Place *p, Arena *a) {
         if (p->cast[v].i) cut_if_high(p->cut, v, rounding(p, id));
     }
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (!(n->flags & NODE_UPDATE)) add_node(p, n);
     }
 }
@@ -428,7 +428,7 @@ static uint32_t *find_types(const Place *p, Arena *a) {
     uint32_t *first = NEW_ARRAY(a, uint32_t, g->values.len);
     for (uint32_t v = 0; v < (uint32_t)g->values.len; v++) first[v] = v;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (is_tied(p, n)) first[n->out[0].i] = first[n->in[0].i];
     }
     return first;
@@ -442,7 +442,7 @@ static Stream *find_streams(const Place *p, const uint32_t *first, Arena *a) {
     for (uint32_t v = 0; v < (uint32_t)g->values.len; v++)
         s[v] = (Stream){.first = v, .bound = !p->stream[v] && !p->free[v]};
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         ValueId v = n->out[0];
         for (int k = 0; k < n->nin; k++)
             if (sums[n->in[k].i] > sums[v.i]) sums[v.i] = sums[n->in[k].i];
@@ -523,7 +523,7 @@ static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
         if (p->cast[v].i) stands[p->cast[v].i] = (ValueId){v};
     }
     for (int i = 0; i < g->order.len; i++) {
-        Node *n = node_get(g, g->order.data[i]);
+        Node *n = node_at(g, i);
         if (n->nout && stands[n->out[0].i].i) continue;
         for (int k = 0; k < n->nin; k++)
             if (stands[n->in[k].i].i) n->in[k] = stands[n->in[k].i];
@@ -538,7 +538,7 @@ static void narrow_biases(Graph *g, Arena *a) {
     DType low = g->module->low;
     const int *uses = graph_use_counts(g, a);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         for (int k = 0; k < 2 && n->op == OP_ADD; k++) {
             ValueId product = n->in[k], bias = n->in[1 - k];
             const Type *t = value_type(g, bias);
@@ -549,8 +549,7 @@ static void narrow_biases(Graph *g, Arena *a) {
                 type_count(t) == 1)
                 continue;
             ValueId narrow = shadow_of(g, bias, low);
-            if (is_value(narrow))
-                node_get(g, g->order.data[i])->in[1 - k] = narrow;
+            if (is_value(narrow)) node_at(g, i)->in[1 - k] = narrow;
         }
     }
 }

@@ -152,7 +152,7 @@ static int last_region(const Module *m) {
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++) {
-            int region = node_get(g, g->order.data[k])->loc.region;
+            int region = node_at(g, k)->loc.region;
             if (region > last) last = region;
         }
     }
@@ -173,7 +173,7 @@ Status pass_policy(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++)
-            apply(g, node_get(g, g->order.data[k]), &rules, cx->scratch);
+            apply(g, node_at(g, k), &rules, cx->scratch);
     }
     for (int i = 0; i < rules.list.len; i++) {
         const Rule *r = &rules.list.data[i];

@@ -148,7 +148,7 @@ static void drop_writes(Graph *g, Arena *scratch, ValueId loss) {
     bool *off = NEW_ARRAY(scratch, bool, g->values.len);
     int kept = 0;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         bool any = is_call(n, "batch_norm");
         for (int k = 0; k < n->nout; k++) any &= !needed[n->out[k].i];
         for (int k = 0; k < n->nin; k++) any |= off[n->in[k].i];

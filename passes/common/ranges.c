@@ -236,7 +236,6 @@ Status pass_ranges(Module *m, PassCtx *cx) {
         check_scale(&r);
         check_eps(&r);
     }
-    for (int i = 0; i < r.g->order.len; i++)
-        check_node(&r, node_get(r.g, r.g->order.data[i]));
+    for (int i = 0; i < r.g->order.len; i++) check_node(&r, node_at(r.g, i));
     return OK;
 }

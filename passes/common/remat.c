@@ -77,7 +77,7 @@ static int region_of(const Again *r, NodeId id) {
 static void note_readers(Again *r) {
     const Graph *g = r->g;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         OpKind kind = node_kind(n);
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k].i ? view_root(g, n->in[k]) : NO_VALUE;
@@ -117,7 +117,7 @@ static void note_free(Again *r) {
     memset(r->free, 0, (size_t)(r->last - r->nodes) * sizeof *r->free);
     for (int v = 0; v < r->nodes; v++) r->from[v].i = (uint32_t)v;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         ValueId from;
         if (n->flags || is_view(n) || r->barred[g->order.data[i].i] ||
             !is_free(r, n, &from))
@@ -187,7 +187,7 @@ static void solve(Again *r) {
     r->cut = cut_new(r->a, r->last);
     r->low = NEW_ARRAY(r->a, bool, r->last);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *x = node_get(g, g->order.data[i]);
+        const Node *x = node_at(g, i);
         if (!x->flags) add_node(r, g->order.data[i]);
         for (int k = 0; k < x->nin && x->flags & NODE_BACKWARD; k++)
             if (is_forward(g, x->in[k]))
@@ -220,7 +220,7 @@ static Line line_new(const Again *r) {
               .cross = NEW_ARRAY(r->a, int64_t, g->order.len + 2)};
     int *last = NEW_ARRAY(r->a, int, r->nodes); /* by root: + 1, its reader */
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (n->flags) continue;
         for (int k = 0; k < n->nin; k++)
             if (n->in[k].i) last[view_root(g, n->in[k]).i] = l.n + 1;
@@ -422,7 +422,7 @@ static Status remat_graph(Graph *g, PassCtx *cx) {
     r.last = r.nodes + g->nodes.len;
     bool any = false;
     for (int i = 0; i < g->order.len; i++)
-        any |= node_get(g, g->order.data[i])->flags & NODE_BACKWARD;
+        any |= node_at(g, i)->flags & NODE_BACKWARD;
     if (!any) return OK;
     r.part = NEW_ARRAY(a, int, g->nodes.len);
     r.material = NEW_ARRAY(a, bool, r.nodes);

@@ -76,7 +76,7 @@ bool *needed_by(const Graph *g, Arena *scratch, const ValueId *root, int n) {
     bool *needed = NEW_ARRAY(scratch, bool, g->values.len);
     for (int i = 0; i < n; i++) needed[root[i].i] = true;
     for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *x = node_get(g, g->order.data[i]);
+        const Node *x = node_at(g, i);
         bool any = false;
         for (int k = 0; k < x->nout; k++) any |= needed[x->out[k].i];
         for (int k = 0; any && k < x->nin; k++) needed[x->in[k].i] = true;

@@ -162,7 +162,7 @@ static void note(Rules *r, Arena *a) {
             model[n++] = g->outputs.data[i].value;
     r->model = needed_by(g, a, model, n);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *x = node_get(g, g->order.data[i]);
+        const Node *x = node_at(g, i);
         int k = find_biased(g, x, uses);
         if (k >= 0 && rule_of(r, x) == TORCH_PROMOTE)
             r->biased[x->in[k].i] = true;
@@ -196,7 +196,7 @@ static void find_norms(const Module *m, bool *norm) {
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++) {
-            const Node *n = node_get(g, g->order.data[k]);
+            const Node *n = node_at(g, k);
             for (int j = 1; is_call(n, "batch_norm") && j < n->nin; j++)
                 if (value_get(g, n->in[j])->kind == VK_VAR)
                     norm[value_get(g, n->in[j])->var] = true;

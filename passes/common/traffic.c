@@ -24,7 +24,7 @@ static Graph *graph_aside(const Graph *g, Module *aside, Arena *a) {
     bool *read = NEW_ARRAY(a, bool, g->values.len);
     copy->order.len = copy->writes.len = 0;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (!(n->flags & NODE_UPDATE))
             vec_push(a, &copy->order, g->order.data[i]);
         for (int k = 0; k < n->nin && n->flags & NODE_UPDATE; k++)
@@ -42,7 +42,7 @@ static Graph *graph_aside(const Graph *g, Module *aside, Arena *a) {
 static void note_group(const Flow *f, int group, Traffic *t, uint32_t limit) {
     bool backward = false;
     for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_get(f->g, f->g->order.data[i]);
+        const Node *n = node_at(f->g, i);
         backward |= (n->flags & NODE_BACKWARD) != 0;
     }
     for (int i = f->read_at[group]; i < f->read_at[group + 1]; i++) {

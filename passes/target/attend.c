@@ -177,7 +177,7 @@ static bool is_product(const Node *n, bool ta, bool tb) {
 static int readers(const Attend *a, ValueId v, NodeId *to, int most) {
     int n = 0, left = a->uses[v.i];
     for (int i = 0; left > 0 && i < a->g->order.len; i++) {
-        const Node *x = node_get(a->g, a->g->order.data[i]);
+        const Node *x = node_at(a->g, i);
         bool reads = false;
         for (int k = 0; k < x->nin; k++)
             if (same_value(x->in[k], v)) reads = true, left--;

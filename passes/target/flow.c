@@ -8,7 +8,7 @@ static void find_groups(Flow *f) {
     Graph *g = f->g;
     for (int v = 0; v < g->values.len; v++) f->root[v].i = (uint32_t)v;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         OpKind kind = node_kind(n);
         if (kind == KIND_VIEW) f->root[n->out[0].i] = f->root[n->in[0].i];
         if (kind == KIND_LIB) f->stored[n->out[0].i] = true;
@@ -29,14 +29,13 @@ static void find_groups(Flow *f) {
 static void find_reads(Flow *f) {
     Graph *g = f->g;
     int total = 0;
-    for (int i = 0; i < g->order.len; i++)
-        total += node_get(g, g->order.data[i])->nin;
+    for (int i = 0; i < g->order.len; i++) total += node_at(g, i)->nin;
     f->read = NEW_ARRAY(f->a, ValueId, total + 1);
     int *mark = NEW_ARRAY(f->a, int, g->values.len); /* + 1, by root */
     for (int i = 0; i < f->ngroup; i++) {
         int at = f->read_at[i];
         for (int j = f->first[i]; j < f->end[i]; j++) {
-            const Node *n = node_get(g, g->order.data[j]);
+            const Node *n = node_at(g, j);
             for (int k = 0; k < n->nin; k++) {
                 if (!is_value(n->in[k]) || value_is_immediate(g, n->in[k]))
                     continue;
@@ -54,7 +53,7 @@ static void find_reads(Flow *f) {
 }
 
 bool flow_sums_ranks(const Flow *f, int group) {
-    const Node *n = node_get(f->g, f->g->order.data[f->first[group]]);
+    const Node *n = node_at(f->g, f->first[group]);
     return f->g->program == PROGRAM_UPDATE && n->op == OP_RANK_SUM;
 }
 

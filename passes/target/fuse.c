@@ -43,7 +43,7 @@ static void index_users(Fuse *f) {
     for (int i = 0; graph_root(g, i); i++)
         f->escapes[graph_root(g, i)->i] = true;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         bool view = node_kind(n) == KIND_VIEW;
         for (int k = 0; k < n->nin; k++) {
             f->user_at[n->in[k].i + 1]++;
@@ -55,7 +55,7 @@ static void index_users(Fuse *f) {
     f->user = NEW_ARRAY(f->a, NodeId, total + 1);
     int *next = arena_dup(f->a, f->user_at, (size_t)nv * sizeof *next);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin; k++)
             f->user[next[n->in[k].i]++] = g->order.data[i];
     }
@@ -826,8 +826,7 @@ static void place_cluster(Fuse *f, int c) {
 /* Each cluster stands where its last node stood, or where it is first read. */
 static void place_all(Fuse *f) {
     Graph *g = f->g;
-    for (int i = 0; i < g->order.len; i++)
-        node_get(g, g->order.data[i])->group = -1;
+    for (int i = 0; i < g->order.len; i++) node_at(g, i)->group = -1;
     g->groups.len = 0;
     for (int c = 0; c < f->clusters.len; c++) {
         const NodeList *x = &cluster(f, c)->nodes;

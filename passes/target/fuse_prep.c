@@ -190,8 +190,7 @@ static void place_backwards(Prep *p, NodeId id, int first_copy, int copied) {
 static void copy_cheap_nodes(Graph *g, Arena *scratch) {
     int first_copy = g->nodes.len;
     Prep p = {.g = g, .a = scratch};
-    for (int i = 0; i < g->order.len; i++)
-        count_operands(&p, node_get(g, g->order.data[i]));
+    for (int i = 0; i < g->order.len; i++) count_operands(&p, node_at(g, i));
     for (int i = 0; graph_root(g, i); i++)
         count_use(&p, *graph_root(g, i), true);
     for (int i = g->order.len - 1; i >= 0; i--)

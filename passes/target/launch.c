@@ -40,10 +40,6 @@ typedef struct Launcher {
     uint64_t *sort;  /* by group: equal where work is; 0: shares no launch   */
 } Launcher;
 
-static const Node *node_at(const Flow *f, int i) {
-    return node_get(f->g, f->g->order.data[i]);
-}
-
 /* ---- equal work ---------------------------------------------------------- */
 
 /* The number of a root among those that a group has met. */
@@ -58,7 +54,7 @@ static int number_of(Arena *a, NumberVec *met, ValueId root) {
 static int64_t flat_count(const Flow *f, int group) {
     int64_t count = 0;
     for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_at(f, i);
+        const Node *n = node_at(f->g, i);
         int64_t own = value_count(f->g, n->out[0]);
         if (node_kind(n) != KIND_ELEM || n->nout != 1) return 0;
         if (i > f->first[group] && own != count) return 0;
@@ -107,7 +103,7 @@ static bool folds_rows(const Flow *f, int group, Span *s) {
     const Graph *g = f->g;
     *s = (Span){.sizes = SIZES_FOLD};
     for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_at(f, i);
+        const Node *n = node_at(f->g, i);
         if (node_kind(n) != KIND_REDUCE) continue;
         int64_t rows = rows_folded(g, n);
         int64_t count = value_count(g, n->in[0]);
@@ -118,7 +114,7 @@ static bool folds_rows(const Flow *f, int group, Span *s) {
     }
     if (!s->rows || !folds_alike(s->rows, s->count / s->rows)) return false;
     for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_at(f, i);
+        const Node *n = node_at(f->g, i);
         int64_t own = value_count(g, n->out[0]);
         bool fold = node_kind(n) == KIND_REDUCE;
         if ((!fold && node_kind(n) != KIND_ELEM) || n->nout != 1 ||
@@ -156,8 +152,8 @@ static int kind_of_type(const Flow *f, ValueId v, const Span *s, bool made) {
 static bool sums_columns(const Flow *f, int group) {
     for (int i = f->first[group]; i < f->end[group]; i++)
         for (int j = f->first[group]; j < f->end[group]; j++)
-            if (node_kind(node_at(f, j)) == KIND_REDUCE &&
-                node_sums_columns(f->g, node_at(f, i), node_at(f, j)))
+            if (node_kind(node_at(f->g, j)) == KIND_REDUCE &&
+                node_sums_columns(f->g, node_at(f->g, i), node_at(f->g, j)))
                 return true;
     return false;
 }
@@ -173,7 +169,7 @@ static NumberVec describe(const Flow *f, int group) {
         return w;
     vec_push(f->a, &w, (int)kind << 2 | (int)span.sizes);
     for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_at(f, i);
+        const Node *n = node_at(f->g, i);
         vec_push(f->a, &w, (int)n->op);
         for (int k = 0; k < n->nin; k++) {
             ValueId root = f->root[n->in[k].i];
@@ -207,11 +203,11 @@ static bool same_work(const Launcher *l, int a, int b) {
     bool same = x->len == y->len &&
                 !memcmp(x->data, y->data, (size_t)x->len * sizeof *x->data);
     for (int i = 0; same && f->first[a] + i < f->end[a]; i++) {
-        const Node *m = node_at(f, f->first[a] + i);
+        const Node *m = node_at(f->g, f->first[a] + i);
         bool fold = node_kind(m) == KIND_REDUCE;
         same =
             (fold && (x->data[0] & 3) == SIZES_FOLD) || /* whatever its axes */
-            node_same_work(m, node_at(f, f->first[b] + i));
+            node_same_work(m, node_at(f->g, f->first[b] + i));
     }
     return same;
 }
@@ -224,7 +220,7 @@ static bool keeps_no_more(const Launcher *l, int group) {
     const Flow *f = l->f;
     int64_t more = 0;
     for (int i = f->first[group]; i < f->end[group]; i++) {
-        ValueId v = node_at(f, i)->out[0];
+        ValueId v = node_at(f->g, i)->out[0];
         if (f->stored[v.i] && !l->content[v.i]) more += flow_bytes(f, v);
     }
     for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {

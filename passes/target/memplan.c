@@ -54,7 +54,7 @@ static bool reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
     bool tile = kind == GROUP_ANCHOR;
     if (kind != GROUP_POINT && !rows && !tile) return false;
     for (int i = f->first[group]; i < f->end[group]; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         OpKind op = node_kind(n);
         if (op == KIND_MOVE && !rows) return false;
         for (int k = 0; k < n->nin; k++) {
@@ -292,7 +292,7 @@ static void plan_graph(Graph *g, PassCtx *cx) {
     }
     choose_homes(&p);
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         for (int k = 0; k < n->nout && n->group >= 0; k++)
             place_value(&p, n->group, n->out[k]);
     }

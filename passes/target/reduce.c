@@ -104,7 +104,7 @@ static void classify(const Graph *g, Arena *a, Classes *c) {
     c->next = NEW_ARRAY(a, NodeId, g->nodes.len);
     for (int v = 0; v < g->values.len; v++) c->of[v] = (uint32_t)v;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
+        const Node *n = node_at(g, i);
         if (node_kind(n) != KIND_ELEM) continue;
         const Type *t = value_type(g, n->out[0]);
         for (int k = 0; k < n->nin; k++)

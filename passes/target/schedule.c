@@ -231,7 +231,7 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
     s.seen = NEW_ARRAY(s.a, unsigned, n + 1);
     s.rng = cx->opt->shuffle;
     for (int i = 0; i < g->order.len; i++) {
-        const Node *x = node_get(g, g->order.data[i]);
+        const Node *x = node_at(g, i);
         for (int k = 0; k < x->nout && x->group >= 0; k++)
             if (s.f->stored[x->out[k].i])
                 s.made[x->group] += flow_bytes(s.f, x->out[k]);
