@@ -280,35 +280,44 @@ KM_MOVE void km_narrow16(uint16_t *to, const float *from) {
 }
 #endif
 
-/* The last vector may overlap the one before. */
-KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
+/* What is no multiple of 16: the last vector may overlap the one before. */
+KM_CALLED void km_widen_rest(float *to, const uint16_t *from, int64_t n) {
     float wide[8];
     uint16_t half[8] = {0};
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) km_widen16(to + i, from + i);
+    int64_t i = n & -16;
     if (i + 8 < n) km_widen8(to + i, from + i);
-    if (i < n && n >= 8) {
+    if (n >= 8) {
         km_widen8(to + n - 8, from + n - 8);
-    } else if (i < n) {
+    } else {
         __builtin_memcpy(half, from, 2 * (uint64_t)n);
         km_widen8(wide, half);
         __builtin_memcpy(to, wide, 4 * (uint64_t)n);
     }
 }
 
-KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
+KM_CALLED void km_narrow_rest(uint16_t *to, const float *from, int64_t n) {
     float wide[8] = {0};
     uint16_t half[8];
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) km_narrow16(to + i, from + i);
+    int64_t i = n & -16;
     if (i + 8 < n) km_narrow8(to + i, from + i);
-    if (i < n && n >= 8) {
+    if (n >= 8) {
         km_narrow8(to + n - 8, from + n - 8);
-    } else if (i < n) {
+    } else {
         __builtin_memcpy(wide, from, 4 * (uint64_t)n);
         km_narrow8(half, wide);
         __builtin_memcpy(to, half, 2 * (uint64_t)n);
     }
+}
+
+/* Pieces are often short: a call would cost as much as what it does. */
+KM_MOVE void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
+    for (int64_t i = 0; i + 16 <= n; i += 16) km_widen16(to + i, from + i);
+    if (n & 15) km_widen_rest(to, from, n);
+}
+
+KM_MOVE void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i + 16 <= n; i += 16) km_narrow16(to + i, from + i);
+    if (n & 15) km_narrow_rest(to, from, n);
 }
 #else
 KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
