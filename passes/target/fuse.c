@@ -3,11 +3,12 @@
    After:   group anchor { %a, %b, %r }, of which only %r gets a buffer
 
    Every node starts as a cluster of its own; clusters merge greedily, best
-   kind of merge first: masks with what they are kept instead of, epilogues of
-   products, losses with their gradients, then reductions with what they read
-   and feed, chains of element-wise work, siblings that read the same tensors,
-   small reductions, scalars.  A merge must fit one kernel (fuse_fit.c) and must
-   not close a cycle; a topological order of clusters is kept for that.
+   kind of merge first: masks with what they are kept instead of, what widens a
+   value with its reader, epilogues of products, losses with their gradients,
+   then reductions with what they read and feed, chains of element-wise work,
+   siblings that read the same tensors, small reductions, scalars.  A merge must
+   fit one kernel (fuse_fit.c) and must not close a cycle; a topological order
+   of clusters is kept for that.
 
    requires     stage STEP after expand, no dead nodes
    establishes  stage FUSED
@@ -626,6 +627,23 @@ static void join_masks(Fuse *f) {
     }
 }
 
+/* What widens goes to its reader: else the kernel of the narrower value might
+   take it over, and the wider one would be stored. */
+static void join_widened(Fuse *f) {
+    for (int c = 0; c < f->clusters.len; c++) {
+        const Cluster *x = cluster(f, c);
+        if (x->dead || x->kind != GROUP_POINT || x->nodes.len != 1) continue;
+        ValueId from = fuse_widened(f->g, x->nodes.data[0]);
+        if (!from.i || cluster(f, maker(f, from))->part != x->part) continue;
+        ValueId v = node_get(f->g, x->nodes.data[0])->out[0];
+        Users u = users_of(f, v);
+        if (f->escapes[v.i] || u.end - u.at != 1 ||
+            kind_of(f->g, *u.at) != KIND_ELEM)
+            continue;
+        merge(f, f->cluster_of[u.at->i], c);
+    }
+}
+
 /* Scalars, or reductions of one small shape, that need not share anything: all
    that they cost is the launch, so as few kernels as order allows.  Where
    launches are shared reductions get one as they are, side by side. */
@@ -855,6 +873,7 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
     start_clusters(&f);
     if (fusing) {
         join_masks(&f);
+        join_widened(&f);
         grow(&f, GROUP_ANCHOR);
         join_losses(&f);
         grow(&f, GROUP_ROW);

@@ -80,6 +80,9 @@ static inline Users users_of(const Fuse *f, ValueId v) {
    (unless every node is to be a group) copies generators, expands and cheap
    element-wise nodes to each of their users.                                */
 void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
+/* The result of element-wise work that n, cheap work on it and numbers, makes
+   wider, or none. */
+ValueId fuse_widened(const Graph *g, NodeId n);
 
 /* ---- fuse_fit.c ---------------------------------------------------------- */
 

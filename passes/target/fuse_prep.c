@@ -95,6 +95,22 @@ static bool rereads_cheaply(const Graph *g, const Node *n) {
     return large <= 1;
 }
 
+ValueId fuse_widened(const Graph *g, NodeId id) {
+    const Node *n = node_get(g, id);
+    ValueId from = NO_VALUE;
+    if (kind_of(g, id) != KIND_ELEM || !rereads_cheaply(g, n)) return NO_VALUE;
+    for (int i = 0; i < n->nin; i++) {
+        if (value_is_immediate(g, n->in[i])) continue;
+        if (from.i) return NO_VALUE;
+        from = n->in[i];
+    }
+    const Value *v = value_get(g, from);
+    bool wider = dtype_info[value_dtype(g, n->out[0])].bytes >
+                 dtype_info[value_dtype(g, from)].bytes;
+    bool made = v->kind == VK_RESULT && kind_of(g, v->def) == KIND_ELEM;
+    return wider && made ? from : NO_VALUE;
+}
+
 /* An operand that would be in registers only (a product's, or after much
    arithmetic): keeping n's result costs no more than keeping that. */
 static bool follows_work(Prep *p, const Node *n) {
