@@ -146,9 +146,11 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, c, heads, kind):
+    """gain: of what it adds to the residual stream."""
+
+    def __init__(self, c, heads, kind, gain=1):
         super().__init__()
-        self.kind = kind
+        self.kind, self.gain = kind, gain
         norm = RMSNorm if kind == "llama" else nn.LayerNorm
         self.n1, self.n2 = norm(c), norm(c)
         self.attention = Attention(c, heads, kind)
@@ -166,23 +168,23 @@ class Block(nn.Module):
         if self.kind == "bert":
             x = self.n1(x + self.attention(x, mask))
             return self.n2(x + self.feed(x))
-        x = x + self.attention(self.n1(x))
-        return x + self.feed(self.n2(x))
+        x = x + self.gain * self.attention(self.n1(x))
+        return x + self.gain * self.feed(self.n2(x))
 
 
 class Language(nn.Module):
-    def __init__(self, kind, c=128, heads=4, layers=4):
+    def __init__(self, kind, c=128, heads=4, layers=4, init=.02, gain=1):
         super().__init__()
         self.kind = kind
         self.words = nn.Embedding(VOCABULARY, c)
         self.places = nn.Embedding(TOKENS, c) if kind != "llama" else None
-        self.blocks = nn.ModuleList(Block(c, heads, kind)
+        self.blocks = nn.ModuleList(Block(c, heads, kind, gain)
                                     for _ in range(layers))
         self.norm = RMSNorm(c) if kind == "llama" else nn.LayerNorm(c)
         self.head = nn.Linear(c, VOCABULARY, bias=False)
-        nn.init.normal_(self.words.weight, 0, .02)
+        nn.init.normal_(self.words.weight, 0, init)
         if self.places:
-            nn.init.normal_(self.places.weight, 0, .02)
+            nn.init.normal_(self.places.weight, 0, init)
 
     def forward(self, ids):
         x, mask = self.words(ids), None
@@ -253,6 +255,9 @@ MODELS = {  # name: model, data, learning rate
     "gpt": (lambda: Language("gpt"), text, 1e-3),
     "llama": (lambda: Language("llama"), text, 1e-3),
     "bert": (lambda: Language("bert"), text, 1e-3),
+    # residual streams of 1e5 to 1e6, and of 1e-3
+    "loud": (lambda: Language("gpt", init=1e5, gain=1e5), text, 1e-3),
+    "quiet": (lambda: Language("gpt", init=1e-3, gain=1e-3), text, 1e-3),
     "unet": (UNet, pixels, 1e-3),
 }
 FORCED = ("cnn", "resnet18")
@@ -334,10 +339,12 @@ def step_bytes(program, so):
         if v["why"] == "a residual stream":
             streams += v["bytes"] / 2
     for c in train["casts"]:  # a second form of a value is written for nothing
-        if c["bytes"] and c["part"] != "update" and c["value"] in values:
+        kept = values.get(c["value"].removesuffix(".f32") + ".f16",
+                          values.get(c["value"]))
+        if c["bytes"] and c["part"] != "update" and kept:
             copy = 2 * elements(c["from"])
             least -= copy
-            if values[c["value"]]["why"] == "a residual stream":
+            if kept["why"] == "a residual stream":
                 streams += copy
     return moved, least, least + streams
 

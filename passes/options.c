@@ -39,6 +39,7 @@ void options_init(Options *o, Arena *a) {
     *o = (Options){.arena = a};
     vec_push(a, &o->objectives, only);
     o->precision = PREC_BF16;
+    o->fp16_residuals = true;
     o->residuals = INFINITY;
     o->accumulate = 1;
     o->comm_bucket = 25 << 20;

@@ -101,9 +101,9 @@ typedef struct Options {
     bool half_model; /* O2, O3: the model itself is of 16 bits, .. */
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;
-    double residuals;    /* PLACE_EXACT: percent of a step's bytes for residual
-                            streams in fp32; infinite: all are               */
-    bool fp16_residuals; /* PLACE_EXACT: all are fp16 instead */
+    bool fp16_residuals; /* PLACE_EXACT: residual streams are of fp16, ..    */
+    double residuals;    /* .. else in fp32 for so many percent of a step's
+                            bytes, infinite: all                             */
     Remat remat;
     int64_t remat_bytes;       /* REMAT_BYTES */
     VEC(Objective) objectives; /* at least one */

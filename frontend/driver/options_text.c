@@ -221,7 +221,7 @@ static Status set_placement(Options *o, Spec *s) {
     TRY(pick(s, words, spec_next(s), &i));
     o->placement = (Placement)i;
     o->residuals = INFINITY;
-    o->fp16_residuals = false;
+    o->fp16_residuals = i == PLACE_EXACT;
     return spec_keys(s, i == PLACE_EXACT ? exact : none);
 }
 

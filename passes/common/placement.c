@@ -22,14 +22,15 @@
      - values of constants and integers alone, and sums with such numbers
        beside which 16 bits lose the data
      - residual streams that PyTorch has in fp32: whatever is rounded there
-       is in all that follows.  It is the one price on accuracy that weighs
-       against bytes: in bf16 they would save 5 to 7 % of the bytes of
-       transformers (models/README.md).  --placement exact,residuals=N gives
-       them N % of the least bytes of a step, those first that have most sums
-       up to them for their bytes: a rounding is a part of the size of a
-       stream, which grows with each sum, so that the last weighs most.
-       residuals=fp16 stores them as fp16, whose steps are an eighth of
-       bf16's, up to 65504; products read a copy in bf16
+       is in all that follows.  Stored of them is fp16 of a 64th of each
+       element: 11 bits from 1/256 to 4.19e6, where bf16 has 8, and steps of
+       3.8e-6 below; products read a copy beside it.  f32 would cost 4 to 5 %
+       of the bytes of transformers (models/README.md) and is for streams that
+       a routine, a gather or the host reads.
+       --placement exact,residuals=inf: all in f32.  =N: f32 has N % of the
+       least bytes of a step, bf16 the rest, f32 first where most sums lead up
+       to a stream for its bytes: a rounding is a part of the size of a stream,
+       which grows with each sum, so that the last weighs most
      - in fp16, whose range is short: powers, roots, reciprocals, squares
      - what no product of forward computes from any more, as scores of classes,
        if it is small beside others, nearest the loss first, as long as that
@@ -64,9 +65,10 @@ typedef struct Place {
     DType low;
     Origins origins;
     const char **high; /* by ValueId.i: why it must be, NULL: it need not    */
-    bool *free;    /* by ValueId.i: the pass chooses                         */
-    bool *half;    /* by ValueId.i: PyTorch has it in 16 bits                */
-    bool *stream;  /* by ValueId.i: high only as a residual stream           */
+    bool *free;   /* by ValueId.i: the pass chooses                         */
+    bool *half;   /* by ValueId.i: PyTorch has it in 16 bits                */
+    bool *stream; /* by ValueId.i: high only as a residual stream           */
+    const bool *whole; /* by ValueId.i: a stream of which fp16 is stored     */
     int *uses;     /* by ValueId.i                                           */
     bool *few;     /* by ValueId.i: a sum, or computed from one element-wise */
     bool *own;     /* by ValueId.i: computed of variables and constants alone */
@@ -184,6 +186,7 @@ static const char *must_be_high(const Place *p, const Node *n) {
         return "the policy";
     if (n->loc.amp && value_count(p->g, v) > 1) return NULL;
     if (p->origins.of[v.i] != FROM_DATA) return "made of integers";
+    if (p->whole && p->whole[v.i]) return stream;
     if (p->few[v.i] || value_count(p->g, v) == 1) return "a sum";
     if (kind == KIND_GEN) return "made by a generator";
     if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
@@ -243,9 +246,10 @@ static void find_free(Place *p) {
     }
 }
 
-static Place place_new(Graph *g, Arena *a) {
+static Place place_new(Graph *g, const bool *whole, Arena *a) {
     int n = g->values.len;
-    Place p = {.g = g, .low = g->module->low, .origins = origins_of(g, a)};
+    Place p = {.g = g, .low = g->module->low, .whole = whole};
+    p.origins = origins_of(g, a);
     p.high = NEW_ARRAY(a, const char *, n);
     p.free = NEW_ARRAY(a, bool, n);
     p.half = NEW_ARRAY(a, bool, n);
@@ -482,27 +486,81 @@ static void keep_streams(Place *p, double percent, Arena *a) {
             hold_stream(p, (ValueId){(uint32_t)v}, true);
 }
 
-/* Streams, and what has their type, in fp16 where that can hold them. */
-static void streams_as_fp16(Place *p, Arena *a) {
-    Graph *g = p->g;
+/* ---- residual streams in fp16 -------------------------------------------- */
+
+/* By ValueId.i of the first of each type: there is a stream in it that fp16 can
+   hold, and no reader but what widens while it reads. */
+static bool *find_fp16(const Place *p, const uint32_t *first, Arena *a) {
+    const Graph *g = p->g;
     int values = g->values.len;
-    const uint32_t *first = find_types(p, a);
     bool *some = NEW_ARRAY(a, bool, values),
          *bound = NEW_ARRAY(a, bool, values);
     for (uint32_t v = 1; v < (uint32_t)values; v++) {
         const Value *val = value_get(g, (ValueId){v});
-        some[first[v]] |= p->stream[v];
+        some[first[v]] |= p->stream[v] && p->uses[v] > 1;
         bound[first[v]] |= p->stream[v]
                                ? !origin_fits(node_get(g, val->def),
                                               p->origins.bound[v], DT_F16)
                                : !p->free[v];
     }
-    for (uint32_t v = 1; v < (uint32_t)values; v++) {
-        Value *val = value_get(g, (ValueId){v});
-        if (!some[first[v]] || bound[first[v]]) continue;
-        hold_stream(p, (ValueId){v}, true);
-        val->type = type_with_dtype(val->type, DT_F16);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_get(g, g->order.data[i]);
+        OpKind kind = op_info[n->op].kind;
+        if (shares_type(n) ||
+            (kind != KIND_LIB && kind != KIND_ANCHOR && n->op != OP_GATHER))
+            continue;
+        for (int k = 0; k < n->nin; k++) bound[first[n->in[k].i]] = true;
+        for (int k = 0; k < n->nout; k++) bound[first[n->out[k].i]] = true;
     }
+    for (int v = 0; v < values; v++) some[v] &= !bound[v];
+    return some;
+}
+
+static ValueId named(Graph *g, ValueId v, Str of, const char *form) {
+    graph_rename(g, v, graph_unique_name(g, internf("%s.%s", of, form)));
+    return v;
+}
+
+/* Before:  %s = add %r, %a : f32             %t = tanh %s
+   After:   %s = add %r, %a : f32             %s.f16 = mul %s, 1/64 : f16
+            %s.f32 = mul %s.f16, 64 : f32     %t = tanh %s.f32
+   By ValueId.i: values like %s and %s.f32, which stay in registers. */
+static bool *streams_as_fp16(Graph *g, Arena *a) {
+    const double part = 0x1p-6;
+    Place p = place_new(g, NULL, a);
+    int values = g->values.len, n;
+    const uint32_t *first = find_types(&p, a);
+    const bool *held = find_fp16(&p, first, a);
+    bool *whole = NEW_ARRAY(a, bool, 3 * values);
+    ValueId *stored = NEW_ARRAY(a, ValueId, values),
+            *stands = NEW_ARRAY(a, ValueId, values);
+    NodeId *old = order_take(g, a, &n);
+    for (int i = 0; i < n; i++) {
+        Node x = *node_get(g, old[i]); /* building moves the pool */
+        ValueId v = x.nout ? x.out[0] : NO_VALUE;
+        Str name = value_get(g, v)->name;
+        Builder b = {.g = g, .flags = x.flags, .loc = x.loc};
+        bool view = held[first[v.i]] && shares_type(&x);
+        for (int k = 0; k < x.nin; k++) {
+            ValueId in = x.in[k];
+            if (stands[in.i].i) x.in[k] = view ? stored[in.i] : stands[in.i];
+        }
+        vec_push(g->arena, &g->order, old[i]);
+        if (!held[first[v.i]]) continue;
+        if (view) {
+            Value *val = value_get(g, v);
+            val->type = type_with_dtype(val->type, DT_F16);
+            stored[v.i] = v;
+        } else {
+            ValueId by = b_scalar(&b, DT_F32, part);
+            stored[v.i] = named(g, b2(&b, OP_MUL, v, by, DT_F16), name, "f16");
+        }
+        ValueId by = b_scalar(&b, DT_F32, 1 / part);
+        stands[v.i] =
+            named(g, b2(&b, OP_MUL, stored[v.i], by, DT_F32), name, "f32");
+        whole[v.i] = whole[stands[v.i].i] = true;
+    }
+    return whole;
 }
 
 /* ---- the result ---------------------------------------------------------- */
@@ -567,7 +625,8 @@ static ValueId normalised(const Place *p, const Node *n) {
         if (centred && value_count(g, centred->in[1]) <= few)
             x = centred->in[0];
         if (is_forward(g, x) && dtype_of(g, x) == DT_F32 &&
-            dtype_of(g, n->out[0]) == DT_F32 && n->loc.amp != 1 + AMP_FULL &&
+            !(p->whole && p->whole[x.i]) && dtype_of(g, n->out[0]) == DT_F32 &&
+            n->loc.amp != 1 + AMP_FULL &&
             (p->traffic[x.i].stored || p->high[x.i] == stream))
             return x;
     }
@@ -636,15 +695,16 @@ static void keep_normalised(const Place *p, Graph *g, Arena *a) {
 /* Weighed is what is in registers of f32 kernels. */
 static void place_graph(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
+    const bool *whole = cx->opt->fp16_residuals ? streams_as_fp16(g, a) : NULL;
     int values = g->values.len;
-    Place p = place_new(g, a);
+    Place p = place_new(g, whole, a);
     bool *low = NEW_ARRAY(a, bool, values);
     find_prices(&p);
-    if (cx->opt->fp16_residuals) streams_as_fp16(&p, a); /* fusion asks */
     p.traffic = NEW_ARRAY(a, Traffic, values);
     traffic_join(g, p.traffic, values, cx);
     spare_the_loss(&p, a);
-    if (cx->opt->residuals < INFINITY) keep_streams(&p, cx->opt->residuals, a);
+    if (!whole && cx->opt->residuals < INFINITY)
+        keep_streams(&p, cx->opt->residuals, a);
     solve(&p, low, a);
     apply(&p, g, low, a);
     keep_normalised(&p, g, a);

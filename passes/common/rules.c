@@ -213,10 +213,10 @@ Status pass_rules(Module *m, PassCtx *cx) {
              "no casts to place");
         return ERR_USAGE;
     }
-    if ((o->residuals < INFINITY || o->fp16_residuals) &&
+    if (!o->fp16_residuals && o->residuals < INFINITY &&
         (o->half_model || o->precision == PREC_FP16)) {
         fail(cx->diag, (Loc){0},
-             "--placement exact,residuals=.. is for bf16: fp16 would overflow "
+             "--placement exact,residuals=N is for bf16: fp16 would overflow "
              "in residual streams, and a model of 16 bits (--precision O2, O3) "
              "has its own types");
         return ERR_USAGE;

@@ -198,7 +198,7 @@ static void dump(const Options *o, StrBuf *sb) {
 #define J_INT(f)      OF_J("%lld", f, long long)
 #define J_REAL(f)     OF_J("%.17g", f, double)
     INT(precision), INT(half_model), INT(keep_batchnorm), INT(master_weights);
-    INT(placement), REAL(residuals), INT(fp16_residuals), INT(remat),
+    INT(placement), INT(fp16_residuals), REAL(residuals), INT(remat),
         INT(remat_bytes), INT(objectives.len);
     INT(accumulate), INT(scale.kind), REAL(scale.init), REAL(scale.growth);
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
@@ -272,10 +272,11 @@ static const struct {
      "half_model=1; master_weights=1"},
     {"--precision", "O3,master_weights",
      "precision=2; half_model=1; master_weights=1"},
-    {"--placement", "pytorch", "placement=1"},
-    {"--placement", "exact,residuals=2", "residuals=2"},
-    {"--placement", "exact,residuals=fp16", "fp16_residuals=1"},
-    {"--placement", "exact,residuals=fp16,residuals=2", "residuals=2"},
+    {"--placement", "pytorch", "placement=1; fp16_residuals=0"},
+    {"--placement", "exact,residuals=2", "fp16_residuals=0; residuals=2"},
+    {"--placement", "exact,residuals=inf", "fp16_residuals=0"},
+    {"--placement", "exact,residuals=fp16", ""},
+    {"--placement", "exact,residuals=2,residuals=fp16", "residuals=2"},
     {"--remat", "none", "remat=1"},
     {"--remat", "12345", "remat=2; remat_bytes=12345"},
     {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},
