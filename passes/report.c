@@ -57,7 +57,8 @@ typedef struct Lie {
     Graph *g;
     const Flow *f;
     int *reads;          /* by root: groups that read it                    */
-    bool *saved;         /* by root: forward makes it, backward reads it    */
+    bool *saved;         /* by root: a kernel of forward makes it, of forward
+                            values, and one of backward reads it            */
     int *var_reads;      /* by variable: groups that read it                */
     const Node **reader; /* by ValueId.i: the first; NULL: none             */
 } Lie;
@@ -65,6 +66,26 @@ typedef struct Lie {
 static const char *part_of(const Node *n) {
     if (n->flags & NODE_UPDATE) return "update";
     return n->flags & NODE_BACKWARD ? "backward" : "forward";
+}
+
+/* Something of it is forward's. */
+static bool is_forwards(const Graph *g, const Flow *f, int group) {
+    for (int i = f->first[group]; i < f->end[group]; i++)
+        if (!node_get(g, g->order.data[i])->flags) return true;
+    return false;
+}
+
+/* A kernel of forward makes v, a value of forward or for backward alone (a
+   mask, a slope), which is no gradient. */
+static bool is_of_forward(const Graph *g, const Flow *f, ValueId v) {
+    const Value *val = value_get(g, v);
+    if (val->kind != VK_RESULT || !is_forwards(g, f, f->def[v.i])) return false;
+    const Node *n = node_get(g, val->def);
+    for (int k = 0; k < n->nin && n->flags; k++) {
+        const Value *x = value_get(g, n->in[k]);
+        if (x->kind == VK_RESULT && node_get(g, x->def)->flags) return false;
+    }
+    return true;
 }
 
 static Lie lie_new(Graph *g, Arena *a) {
@@ -83,14 +104,13 @@ static Lie lie_new(Graph *g, Arena *a) {
     }
     for (int i = 0; i < f->ngroup; i++) {
         const Node *first = node_at(g, f->first[i]);
+        bool backward = first->flags & NODE_BACKWARD && !is_forwards(g, f, i);
         for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
             ValueId v = f->read[k];
             const Value *val = value_get(g, v);
-            bool forward =
-                val->kind == VK_RESULT && !node_get(g, val->def)->flags;
             l.reads[v.i]++;
             if (val->kind == VK_VAR) l.var_reads[val->var]++;
-            l.saved[v.i] |= forward && first->flags & NODE_BACKWARD;
+            l.saved[v.i] |= backward && is_of_forward(g, f, v);
         }
     }
     return l;

@@ -84,6 +84,25 @@ TEST_CASE(report, json_adds_up) {
     free(text);
 }
 
+/* The kernel of the first product makes gelu's slope, not gelu's operand, which
+   nothing else reads; the gradient that the loss's kernel makes is none. */
+TEST_CASE(report, what_forward_makes_for_backward_is_kept) {
+    static const char text[] = "graph forward(%x: f32[4,8]) {\n"
+                               "  param %w: f32[8,64], %v: f32[64,3]\n"
+                               "  %h = matmul %x, %w\n  %g = gelu %h\n"
+                               "  %y = matmul %g, %v\n  return %y\n}\n";
+    char *out;
+    REQUIRE(test_write_file(test_tmp("g.amp"), text, strlen(text)));
+    test_command(&out,
+                 "cd '%s' && AMPC_LIBNVRTC=none '%s' inspect g.amp --loss mse "
+                 "--precision fp32 --target cpu:x86-64-v2 --casts",
+                 test_tmpdir(), test_ampc());
+    CHECK_HAS(out, "f32[4,64] gelu_slope h.gelu_slope: backward, 2048 bytes, "
+                   "kept for backward");
+    CHECK_HAS(out, "f32[4,3] add y.grad: backward, 144 bytes\n");
+    free(out);
+}
+
 static int count(const char *text, const char *what) {
     int n = 0;
     for (; (text = strstr(text, what)); text += strlen(what)) n++;
