@@ -86,15 +86,17 @@ static bool take_below(const char *root, const char *pattern,
    which it is below `in`. */
 static bool take_usual(const char *in, const char *name,
                        bool (*take)(void *ctx, const char *name), void *ctx) {
-    char toolkit[80], package[120], debian[120];
+    char toolkit[80], package[120], user[130], debian[120];
     snprintf(toolkit, sizeof toolkit, "/usr/local/cuda*/lib64/%s", name);
     snprintf(package, sizeof package,
              "/lib/python3*/site-packages/nvidia/%s/lib/%s", in, name);
+    snprintf(user, sizeof user, "/.local%s", package);
     snprintf(debian, sizeof debian,
              "/lib/python3*/dist-packages/nvidia/%s/lib/%s", in, name);
     return take(ctx, name) || take_below("", toolkit, take, ctx) ||
            take_below(secure_getenv("VIRTUAL_ENV"), package, take, ctx) ||
            take_below(secure_getenv("CONDA_PREFIX"), package, take, ctx) ||
+           take_below(secure_getenv("HOME"), user, take, ctx) ||
            take_below("/usr/local", debian, take, ctx) ||
            take_below("/usr/local", package, take, ctx);
 }

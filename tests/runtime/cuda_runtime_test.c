@@ -735,6 +735,7 @@ typedef struct Found {
     int driver;
     const char *libraries, *device, *says;
     int status;
+    const char *home; /* NULL: there is none */
 } Found;
 
 static void check_found(const Found *rows, size_t n) {
@@ -747,12 +748,14 @@ static void check_found(const Found *rows, size_t n) {
         char *out = NULL;
         int rc = test_command(
             &out,
-            "LD_LIBRARY_PATH='%s' VIRTUAL_ENV='%s' AMPC_SIM_DRIVER=%d "
+            "LD_LIBRARY_PATH='%s' VIRTUAL_ENV='%s' HOME='%s' "
+            "AMPC_SIM_DRIVER=%d "
             "AMPC_SIM_BLAS_VERSION=%d AMPC_SIM_TWINS='%s' '%s' run '%s' "
             "--device %s %s %s --steps 1",
             r->libraries,
             strcmp(r->libraries, "nowhere") == 0 ? test_tmp("env") : "none",
-            r->driver, strstr(r->says, ".12") ? 120805 : 130100, m->c.cuda_dir,
+            r->home ? r->home : "none", r->driver,
+            strstr(r->says, ".12") ? 120805 : 130100, m->c.cuda_dir,
             test_ampc(), m->c.path, r->device, feed[0], feed[1]);
         CHECK_MSG(rc == r->status, "status %d\n%s", rc, out);
         CHECK_HAS(out, r->says);
@@ -763,23 +766,27 @@ static void check_found(const Found *rows, size_t n) {
 
 TEST_CASE(cuda_runtime, cublaslt_is_of_a_version) {
     const Found rows[] = {{13000, put_libraries("both", "yes", "yes"), "cuda",
-                           "both/libcublasLt.so.13", 0},
+                           "both/libcublasLt.so.13", 0, NULL},
                           {12080, put_libraries("old", NULL, "yes"), "cuda",
-                           "old/libcublasLt.so.12", 0}};
+                           "old/libcublasLt.so.12", 0, NULL}};
     check_found(rows, sizeof rows / sizeof *rows);
 }
 
 TEST_CASE(cuda_runtime, cublaslt_is_searched_for) {
     static const char in_package[] =
         "env/lib/python3.11/site-packages/nvidia/cu13/lib";
+    static const char in_users[] =
+        "home/.local/lib/python3.12/site-packages/nvidia/cublas/lib";
     const Found rows[] = {
         {13000, put_libraries("wrong", "no", "yes"), "cuda",
-         "wrong/libcublasLt.so.12", 0},
+         "wrong/libcublasLt.so.12", 0, NULL},
         {12080, put_libraries("new", "yes", NULL), "cuda",
-         "the driver is too old for libcublasLt.so.13", 1},
-        {12080, test_tmp("new"), "auto", "the GPU is not used", 0},
+         "the driver is too old for libcublasLt.so.13", 1, NULL},
+        {12080, test_tmp("new"), "auto", "the GPU is not used", 0, NULL},
         {13000, put_libraries(in_package, "yes", NULL) ? "nowhere" : "", "cuda",
-         "cu13/lib/libcublasLt.so.13", 0}};
+         "cu13/lib/libcublasLt.so.13", 0, NULL},
+        {12080, put_libraries(in_users, NULL, "yes") ? "none" : "", "cuda",
+         "cublas/lib/libcublasLt.so.12", 0, test_tmp("home")}};
     if (test_command(NULL, "ls /usr/local/cuda*/lib64/libcublasLt.so.1?") == 0)
         SKIP("this machine has a CUDA toolkit, which would be found");
     check_found(rows, sizeof rows / sizeof *rows);
