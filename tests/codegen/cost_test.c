@@ -123,6 +123,32 @@ TEST_CASE(cost, planes_at_odd_addresses_are_slow) {
     }
 }
 
+/* Between a tile's sums and memory something is computed: that takes longer,
+   the more so the fewer products a sum has. */
+TEST_CASE(cost, epilogues_take_time) {
+    static const char *const after[] = {"", "  %y = gelu %z\n"};
+    static const int channels[] = {16, 256};
+    double rate[2][2];
+    for (int few = 0; few < 2; few++)
+        for (int i = 0; i < 2; i++) {
+            Costs c;
+            char text[400];
+            snprintf(text, sizeof text,
+                     "graph forward(%%x: bf16[8,%d,32,32]) {\n"
+                     "  param %%w: bf16[64,%d,3,3]\n  %%z = conv %%x, %%w "
+                     "{pads=[1,1,1,1]}\n%s  return %%%c\n}\n",
+                     channels[few], channels[few], after[i], i ? 'y' : 'z');
+            cost(&c, text, "cuda:sm_90");
+            StepCost s = step_named(&c, "conv_fwd", 0);
+            rate[few][i] = s.rate;
+            CHECK(s.bits == 16 && s.launches == 1);
+            end(&c);
+        }
+    CHECK(rate[0][1] < rate[0][0] && rate[1][1] < rate[1][0]);
+    CHECK(rate[0][0] < rate[1][0]);
+    CHECK(rate[0][1] / rate[0][0] < rate[1][1] / rate[1][0]);
+}
+
 /* Rows of 4096 numbers stay in registers, so that both sweeps read them once.
  */
 TEST_CASE(cost, kernels_count_each_buffer_once) {
