@@ -862,18 +862,21 @@ TEST_CASE(stages, sums_of_columns_are_for_others) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* The values of `text` before and after pass attend; how many it has found. */
+/* The values of `text` before and after pass attend; how many it has found, of
+   gradients as well. */
 static int attended(const char *text) {
     Arena *a = arena_new();
     int found = 0;
     Module *m = parsed(a, text);
+    if (strstr(text, " grad ")) run(a, m, "grad", none);
     const Graph *g = m->graphs.data[0];
     Results before = results(a, g, EVAL_EXACT);
     run(a, m, "inline,canon,simplify,cse,dce,attend,dce", none);
     Results after = results(a, g, EVAL_EXACT);
     expect_equal(&before, &after, 1e-6, text);
     for (int i = 0; i < g->order.len; i++)
-        found += node_get(g, g->order.data[i])->op == OP_ATTEND;
+        found += node_get(g, g->order.data[i])->op == OP_ATTEND ||
+                 node_get(g, g->order.data[i])->op == OP_ATTEND_GRAD;
     arena_free(a);
     return found;
 }
@@ -931,6 +934,69 @@ TEST_CASE(attend, orders_hide_what_they_hid) {
         CHECK_MSG(attended(sb.data) == 1, "%s", orders[i]);
         sb_free(&sb);
     }
+}
+
+/* What may be done to scores %s between their product and the softmax of %a,
+   and what the routine has no place for; neither changes a value or a gradient.
+ */
+TEST_CASE(attend, scores_are_what_they_were) {
+    static const struct {
+        bool taken;
+        const char *lines;
+    } rows[] = {
+        {1, "%a = mul %s, 0.3"},
+        {1, "%a = div %s, 3"},
+        {1, "%t = div %s, 3\n  %a = mul 2, %t"},
+        {0, "%a = div 3, %s"},
+        {1, "%a = add %s, 0.5"}, /* a mask for all */
+        {1, "%a = add %s, %m"},
+        {1, "%t = mul %s, 0.3\n  %a = add %m, %t"},
+        {0, "%t = add %s, %m\n  %a = mul %t, 0.3"},
+        {0, "%t = add %s, %m\n  %a = add %t, %n"},
+        {1, "%a = add %s, %n"},
+        {1, "%a = add %s, %keys"},
+        {0, "%a = add %s, %twice"},
+        {1, "%a = where %seen, %s, %low"},
+        {1, "%a = where %seen, %low, %s"},
+        {0, "%a = where %seen, %s, -1e31"},
+        {0, "%a = where %seen, %s, -5"},
+        {0, "%a = where %seen, %s, %s2"},
+        {0, "%t = where %seen, %s, %low\n  %a = add %t, %m"},
+        {0, "%t = add %s, %m\n  %a = where %seen, %t, %low"},
+        {0, "%t = where %seen, %s, %low\n  %a = where %few, %t, %low"},
+        {1, "%t = mul %s, 0.3\n  %a = where %seen, %t, %low"},
+        {0, "%t = where %seen, %s, %low\n  %a = mul %t, 0.3"},
+        {1, "%t = where %order, %s, %low\n  %a = mul %t, 0.3"},
+        {1, "%t = where %order, %s, %low\n  %a = add %t, %m"},
+        {1, "%t = where %order, %s, -1e31\n  %a = mul %t, 3"},
+        {0, "%t = where %order, %s, -1e31\n  %a = add %t, %m"},
+        {0, "%t = where %order, %low, %s\n  %a = add %t, %m"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int grads = 0; grads < 2; grads++) {
+            StrBuf sb = {0};
+            sb_printf(
+                &sb,
+                "graph eval(%%q: f32[2,2,3,4], %%k: f32[2,2,4,96], %%v: "
+                "f32[2,2,96,5], %%m: f32[3,96], %%n: f32[2,1,1,96], %%keys: "
+                "f32[96], %%twice: f32[1,1,2,3,96], %%s2: f32[2,2,3,96]) {\n"
+                "  const %%low: f32[] = -inf\n"
+                "  %%i = iota {axis=0} : i32[3,1]\n"
+                "  %%j = iota {axis=1} : i32[1,96]\n"
+                "  %%order = less_equal %%j, %%i\n"
+                "  %%seen = greater %%m, 0.3\n  %%few = greater %%n, 0.3\n"
+                "  %%s = matmul %%q, %%k\n  %s\n"
+                "  %%p = softmax %%a\n  %%y = matmul %%p, %%v\n",
+                rows[i].lines);
+            if (grads)
+                sb_puts(&sb, "  %c = sin %y\n  %gq, %gk, %gv = grad %c, %q, "
+                             "%k, %v\n  return %gq, %gk, %gv\n}\n");
+            else
+                sb_puts(&sb, "  return %y\n}\n");
+            CHECK_MSG(attended(sb.data) == rows[i].taken * (1 + grads), "%s",
+                      sb.data);
+            sb_free(&sb);
+        }
 }
 
 /* Then the routine would only do again what is done anyway. */
