@@ -458,6 +458,42 @@ TEST_CASE(cost, shards_are_handed_out) {
     CHECK(fabs(scaled_ms(cost, "8", "100,1", &e) - 25.225) < 0.02);
 }
 
+/* Of weights that products read rounded the others get those roundings, of what
+   is read as it is the parameter: 64 x 32 numbers and 32. */
+TEST_CASE(cost, what_is_handed_out_is_counted_by_hand) {
+    static const char *const precisions[] = {"fp32", "bf16"};
+    static const double want[2][2] = {{4 * 64 * 32, 4 * 32},
+                                      {2 * 64 * 32, 4 * 32}};
+    for (int i = 0; i < 2; i++) {
+        Costs c = {.a = arena_new()};
+        EmitInput in = {.path = "m.so", .model_path = "m.amp"};
+        Module *m;
+        static const char text[] =
+            "graph forward(%x: f32[16,64]) {\n  param %w: f32[64,32]\n"
+            "  param %b: f32[32]\n  %h = matmul %x, %w\n  %y = add %h, %b\n"
+            "  return %y\n}\n";
+        options_init(&c.opt, c.a);
+        set(&c, "--loss", "mse");
+        set(&c, "--precision", precisions[i]);
+        set(&c, "--target", "cuda:sm_90");
+        set(&c, "--optimizer", "adamw");
+        set(&c, "--shard-optimizer", "");
+        if (parse_module(c.a, &c.d, "m.amp", text, strlen(text), &m) != OK ||
+            run_pipeline(m, &c.d, &c.opt, STAGE_PLANNED, false) != OK ||
+            emit_plan(m, &c.opt, &c.d, &in, c.a, &c.src) != OK)
+            FAIL("%s", c.d.text.data);
+        cost_put(&c.src, &c.text);
+        double all = 0;
+        StepCost s;
+        for (const char *at = c.text.data; cost_next(&at, &s);)
+            if (!strcmp(s.how, "hand_out") && !strcmp(s.program, "update"))
+                all += s.bytes;
+        CHECK_MSG(all == want[i][0] + want[i][1], "%g in\n%s", all,
+                  c.text.data);
+        end(&c);
+    }
+}
+
 /* ---- totals -------------------------------------------------------------- */
 
 TEST_CASE(cost, every_launch_is_in_the_total) {

@@ -842,6 +842,52 @@ TEST_CASE(onnx_graph, functions_are_inlined) {
     made_end(&m);
 }
 
+/* Of one name, one of which doubles and one of which squares. */
+TEST_CASE(onnx_graph, functions_are_told_apart_by_overload) {
+    static const char *const overload[] = {"", "square"};
+    static const double want[] = {4 * 3, 9};
+    for (int first = 0; first < 2; first++)
+        for (int called = 0; called < 3; called++) {
+            Made m;
+            Onnx__FunctionProto other, *both[2];
+            function_model(&m);
+            Onnx__FunctionProto *scale = m.model.functions[0];
+            Onnx__NodeProto mul = *scale->node[1], *mul_only = &mul;
+            char *twice[] = {"u", "u"};
+            mul.input = twice;
+            other = *scale;
+            other.overload = (char *)overload[1];
+            other.node = &mul_only;
+            other.n_node = 1;
+            other.n_attribute_proto = 0;
+            both[first] = scale;
+            both[1 - first] = &other;
+            m.model.functions = both;
+            m.model.n_functions = 2;
+            for (int i = 0; i < 2; i++) {
+                Onnx__NodeProto *call = m.graph.node[i];
+                call->overload =
+                    called == 2 ? "cube" : (char *)overload[called];
+                call->n_attribute = 0;
+            }
+            m.graph.n_node = 2;
+            Module *mod = made_import(&m);
+            CHECK_MSG((mod != NULL) == (called < 2), "%s", made_message(&m));
+            if (mod) {
+                Graph *g = module_graph(mod, "forward");
+                Evaluator *e = eval_new(g, m.a, EVAL_STORAGE);
+                EvalTensor *x =
+                    eval_tensor_new(m.a, value_get(g, g->inputs.data[0])->type);
+                x->f[0] = x->f[1] = called ? sqrt(3) : 3;
+                eval_bind(e, g->inputs.data[0], x);
+                REQUIRE(eval_run(e, &m.d) == OK);
+                CHECK_NEAR(eval_get(e, g->outputs.data[0].value)->f[1],
+                           want[called], 1e-5);
+            }
+            made_end(&m);
+        }
+}
+
 TEST_CASE(onnx_graph, a_function_that_calls_itself_is_an_error) {
     Made m;
     function_model(&m);

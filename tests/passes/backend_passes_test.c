@@ -1046,6 +1046,36 @@ TEST_CASE(attend, only_what_hides_rows_is_recognised) {
 
 /* ---- gradients as values ------------------------------------------------- */
 
+/* Wherever the gradient stands in the function, and however deep that is. */
+TEST_CASE(grad, functions_ask_for_none) {
+    static const char *const functions[] = {
+        "def f(x) -> y class full {\n  y = grad(x, x)\n}\n",
+        "def f(x) -> y class full {\n  z = x * x\n  g = grad(z, x)\n"
+        "  y = g + x\n}\n",
+        "def h(x) -> y class full {\n  y = grad(x, x)\n}\n"
+        "def f(x) -> y class full {\n  y = h(x) + 1\n}\n",
+        "def h(x) -> y class full {\n  y = x * x\n}\n"
+        "def f(x) -> y class full {\n  y = h(x) + 1\n}\n"};
+    enum { N = sizeof functions / sizeof *functions };
+    for (int i = 0; i < N; i++) {
+        char text[400];
+        Arena *a = arena_new();
+        Options o;
+        Diag d = {0};
+        snprintf(text, sizeof text,
+                 "%sgraph forward(%%x: f32[2]) {\n  %%y = f %%x\n"
+                 "  %%z = grad %%y, %%x\n  return %%z\n}\n",
+                 functions[i]);
+        options_init(&o, a);
+        Status s = run_passes(parsed(a, text), &d, &o, "grad", false);
+        CHECK_MSG((s == OK) == (i == N - 1), "%s: %s", text,
+                  d.text.data ? d.text.data : "");
+        if (s != OK) CHECK_HAS(d.text.data, "grad stands inside function");
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
+
 /* y = x x z has the gradients 2 x z and x x, in whatever place of the results
    and in whichever graph they stand. */
 TEST_CASE(grad, results_may_be_gradients) {
