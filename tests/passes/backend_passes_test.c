@@ -757,6 +757,39 @@ TEST_CASE(launch, folds_of_any_length_wait_for_each_other) {
     }
 }
 
+/* Two kernels of rows alike share a launch, but not where they add up those
+   rows as well: that takes two launches, one after the other. */
+TEST_CASE(launch, sums_of_columns_stand_alone) {
+    static const char *const columns[] = {
+        "  return %r0, %r1\n}\n",
+        "  %b0 = reduce_sum %g0 {axes=[0], keepdims=1}\n"
+        "  %b1 = reduce_sum %g1 {axes=[0], keepdims=1}\n"
+        "  return %r0, %r1, %b0, %b1\n}\n"};
+    for (int both = 0; both < 2; both++) {
+        Arena *a = arena_new();
+        int rows = 0, beside = 0;
+        char text[800];
+        snprintf(text, sizeof text,
+                 "graph predict(%%x0: f32[4096,64], %%x1: f32[4096,64]) {\n"
+                 "  %%g0 = mul %%x0, %%x0\n"
+                 "  %%r0 = reduce_max %%g0 {axes=[1], keepdims=1}\n"
+                 "  %%g1 = mul %%x1, %%x1\n"
+                 "  %%r1 = reduce_max %%g1 {axes=[1], keepdims=1}\n%s",
+                 columns[both]);
+        Module *m = parsed(a, text);
+        const Graph *g = m->graphs.data[0];
+        lower(a, m, for_gpus);
+        for (int i = 0; i < g->groups.len; i++) {
+            rows += g->groups.data[i].kind == GROUP_ROW;
+            beside += g->groups.data[i].beside;
+        }
+        CHECK_MSG(rows == 2 && beside == !both, "%d kernels, %d beside", rows,
+                  beside);
+        run_in_memory(a, g, text);
+        arena_free(a);
+    }
+}
+
 /* ---- reductions in stages ------------------------------------------------ */
 
 /* Where forward folds the rows of %x, a kernel of those rows may add them up as
