@@ -309,6 +309,35 @@ static void compare(const Trial *t, const Graph *fwd, ValueId loss, double tol,
     }
 }
 
+/* Whoever asks for one gradient alone gets what those get who ask for all.
+   given: an evaluator of t->g, which has its inputs. */
+static void compare_alone(const Trial *t, const Graph *fwd, ValueId loss,
+                          Evaluator *given) {
+    value_of(given, loss);
+    for (int k = 0; k < t->n && t->n > 1; k++) {
+        Trial one = {.a = t->a, .g = graph_clone(fwd, "alone"), .n = 1};
+        one.want[0] = t->want[k];
+        differentiate(&one, loss);
+        const char *name = value_get(fwd, t->want[k])->name;
+        CHECK_MSG(is_value(one.grads[0]) == is_value(t->grads[k]),
+                  "%s: a gradient of %s", fwd->name, name);
+        if (!is_value(one.grads[0]) || !is_value(t->grads[k])) continue;
+        Evaluator *e = eval_new(one.g, t->a, EVAL_EXACT);
+        for (int i = 0; i < fwd->inputs.len; i++)
+            eval_bind(e, fwd->inputs.data[i],
+                      eval_get(given, fwd->inputs.data[i]));
+        value_of(e, loss);
+        const EvalTensor *got = eval_get(e, one.grads[0]);
+        const EvalTensor *want = eval_get(given, t->grads[k]);
+        for (int64_t i = 0; i < type_count(type_get(got->type)); i++)
+            CHECK_MSG(fabs(got->f[i] - want->f[i]) <=
+                          1e-12 * fmax(1, fabs(want->f[i])),
+                      "%s: gradient of %s[%d] alone is %.17g, with others "
+                      "%.17g",
+                      fwd->name, name, (int)i, got->f[i], want->f[i]);
+    }
+}
+
 static bool any_grad(const Trial *t) {
     for (int k = 0; k < t->n; k++)
         if (is_value(t->grads[k])) return true;
@@ -333,6 +362,7 @@ static void check_numbers(const GradCase *c, const char *dtype, double tol) {
     CHECK_MSG(any_grad(&t), "no gradient");
     check_types(&t);
     compare(&t, first, loss, tol, dtype);
+    compare_alone(&t, first, loss, evaluator(&t, t.g));
 
     ValueId slope = weighed_sum(t.g, t.grads, t.n);
     const Graph *second = graph_clone(t.g, "second");
@@ -475,6 +505,7 @@ static void check_ops_graph(Arena *a, const OpsFile *f, Graph *g) {
     const Graph *first = graph_clone(g, g->name);
     differentiate(&t, loss);
     compare_along(&t, f, first, loss, "first order");
+    compare_alone(&t, first, loss, ops_evaluator(a, f, t.g));
     ValueId slope = weighed_sum(g, t.grads, t.n);
     if (!is_value(slope)) return;
     const Graph *second = graph_clone(g, g->name);

@@ -1048,6 +1048,24 @@ TEST_CASE(attend, probabilities_that_others_read_stay) {
     }
 }
 
+/* A softmax written out, and the same times a number. */
+TEST_CASE(attend, rows_that_add_up_to_1_are_recognised) {
+    for (int number = 1; number < 3; number++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
+                  "f32[2,96,5]) {\n  %%s = matmul %%q, %%k\n"
+                  "  %%t = reduce_max %%s {axes=[2], keepdims=1}\n"
+                  "  %%d = sub %%s, %%t\n  %%e = exp %%d\n"
+                  "  %%sum = reduce_sum %%e {axes=[2], keepdims=1}\n"
+                  "  %%by = div %d, %%sum\n  %%p = mul %%e, %%by\n"
+                  "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
+                  number);
+        CHECK_MSG(attended(sb.data) == (number == 1), "%s", sb.data);
+        sb_free(&sb);
+    }
+}
+
 /* A softmax that gives zeros where all is hidden, and its like with another
    number in one place, which is another function. */
 TEST_CASE(attend, only_what_hides_rows_is_recognised) {

@@ -60,6 +60,16 @@ static const struct Case {
            "  %y = add %x, %c : f16[4]\n"),
      {0},
      "'f': 3 of 4 elements, one of them -1e-09, become 0 in f16"},
+    {MODEL("  const %f: f32[4] = [1e-8, 2, -1e-9, 3]\n" /* half of them */
+           "  %c = cast %f : f16[4]\n"
+           "  %y = add %x, %c : f16[4]\n"),
+     {0},
+     "'f': 2 of 4 elements, one of them -1e-09, become 0 in f16"},
+    {MODEL("  const %f: f32[4] = [1e-8, 2, -1, 3]\n"
+           "  %c = cast %f : f16[4]\n"
+           "  %y = add %x, %c : f16[4]\n"),
+     {0},
+     NULL},
     {MODEL("  const %f: f32[4] = [0.999, 0.5, 0.25, 3]\n"
            "  %c = cast %f : bf16[4]\n"
            "  %y = add %x, %c : f16[4]\n"),
