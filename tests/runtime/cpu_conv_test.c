@@ -86,7 +86,7 @@ static void conv_prepare(ConvCase *k) {
 static void conv_free(ConvCase *k) {
     void *all[] = {k->x,  k->w,      k->dy, k->y,     k->y_mag,
                    k->dx, k->dx_mag, k->dw, k->dw_mag};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) block_free(all[i]);
 }
 
 static void conv_close(const ConvCase *k, const char *what, const void *got,
@@ -139,7 +139,7 @@ static void conv_check_kept(const ConvCase *k, const AmpcCpuLib *lib,
         size_t keeps = cpu_conv_fwd_kept(&k->c, thread_counts[t]);
         size_t need = cpu_conv_fwd_scratch(&k->c, thread_counts[t]);
         if (!keeps) return;
-        void *out = malloc(bytes + 1), *scratch = scratch_of(need);
+        void *out = block(bytes), *scratch = scratch_of(need);
         CpuKept kept = {scratch_of(keeps), 0};
         for (int made = 0; made < 2; made++) {
             memset(out, 0x55, bytes);
@@ -150,7 +150,7 @@ static void conv_check_kept(const ConvCase *k, const AmpcCpuLib *lib,
         }
         scratch_check(kept.memory, keeps);
         scratch_check(scratch, need);
-        free(out);
+        block_free(out);
     }
 }
 
@@ -163,26 +163,27 @@ static void conv_check_routine(const ConvCase *k, const AmpcCpuLib *lib,
     const double *want[] = {k->y, k->dx, k->dw};
     const double *mag[] = {k->y_mag, k->dx_mag, k->dw_mag};
     size_t bytes = (size_t)n[which] * size_of(dtype[which]);
-    void *first = malloc(bytes + 1);
+    void *first = block(bytes);
     memset(first, 0xff, bytes);
     conv_call(k, lib, which, 0, first);
     conv_close(k, names[which], first, dtype[which], want[which], mag[which],
                n[which]);
     for (int t = 1; t < 3; t++) {
-        void *out = malloc(bytes + 1);
+        void *out = block(bytes);
         conv_call(k, lib, which, t, out);
         CHECK_MSG(memcmp(first, out, bytes) == 0, "%s: threads change bits",
                   names[which]);
-        free(out);
+        block_free(out);
     }
     if (which == 0) conv_check_kept(k, lib, first, bytes);
-    free(first);
+    block_free(first);
 }
 
 static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib) {
     Record r = {.rows = k->c.k, .cols = k->ys, .inside = 1};
-    r.out = malloc((size_t)(k->ny + 1) * sizeof(float));
-    r.count = calloc((size_t)k->ny + 1, 1);
+    r.out = block((size_t)k->ny * sizeof(float));
+    r.count = block((size_t)k->ny);
+    memset(r.count, 0, (size_t)k->ny);
     void *const buf[1] = {&r};
     CpuEpilogue ep = {record, buf};
     void *scratch = scratch_of(cpu_conv_fwd_scratch(&k->c, 2));
@@ -190,9 +191,9 @@ static void conv_check_epilogue(const ConvCase *k, const AmpcCpuLib *lib) {
                   NULL);
     record_check(&r, k->ny);
     conv_close(k, "conv epilogue", r.out, AMPC_F32, k->y, k->y_mag, k->ny);
-    free(scratch);
-    free(r.out);
-    free(r.count);
+    block_free(scratch);
+    block_free(r.out);
+    block_free(r.count);
 }
 
 static void conv_check(const LibConv *shape) {
@@ -488,9 +489,9 @@ static void pool_check(const LibPool *p, const void *x, const void *dy,
     array_close("avgpool_grad", dx, p->dtype, ref->davg, 1e-5, nx);
     CHECK(array_get(y, p->dtype, ny) == 7 && array_get(dx, p->dtype, nx) == 7 &&
           array_get(idx, p->idx_dtype, ny) == 7);
-    free(y);
-    free(dx);
-    free(idx);
+    block_free(y);
+    block_free(dx);
+    block_free(idx);
 }
 
 static void pool_compare(LibPool p) {
@@ -500,9 +501,8 @@ static void pool_compare(LibPool p) {
     int64_t nx = p.planes * in, ny = p.planes * out;
     void *x = array(p.dtype, nx), *dy = array(p.dtype, ny);
     if (rnd() % 4 == 0) array_set(x, p.dtype, rnd_in(0, nx - 1), NAN);
-    PoolRef ref = {zeros(ny), zeros(ny),
-                   zeros(nx), zeros(nx),
-                   zeros(nx), malloc((size_t)(ny + 1) * sizeof(int32_t))};
+    PoolRef ref = {zeros(ny), zeros(ny), zeros(nx),
+                   zeros(nx), zeros(nx), block((size_t)ny * sizeof(int32_t))};
     int nan = 0;
     for (int64_t o = 0; o < ny; o++) {
         double sum, count, g = array_get(dy, p.dtype, o);
@@ -521,7 +521,7 @@ static void pool_compare(LibPool p) {
             pool_check(&p, x, dy, &ref, lib_of(level), t);
     void *all[] = {x,        dy,       ref.max, ref.avg,
                    ref.dmax, ref.davg, ref.mag, ref.tap};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) block_free(all[i]);
 }
 
 /* Of equals the first is the greatest, be they as small as can be. */
@@ -556,10 +556,10 @@ TEST_CASE(pooling, windows_of_minus_infinity) {
             CHECK_MSG(wrong == 0, "type %d, level %d: %d wrong", k, level,
                       wrong);
         }
-        free(x);
-        free(y);
-        free(dx);
-        free(idx);
+        block_free(x);
+        block_free(y);
+        block_free(dx);
+        block_free(idx);
     }
     pools_close();
 }

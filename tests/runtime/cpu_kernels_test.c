@@ -147,16 +147,16 @@ static void gemm_case(GemmCase *c, int64_t m, int64_t n, int64_t k, int f64) {
     c->nb = gemm_batches(g, g->b_bs, gemm_layout(k, n, &g->b_rs, &g->b_cs));
     c->a = array(g->a_dtype, c->na);
     c->b = array(g->b_dtype, c->nb);
-    c->want = malloc((size_t)(c->batch * m * n + 1) * sizeof(double));
-    c->slack = malloc((size_t)(c->batch * m * n + 1) * sizeof(double));
+    c->want = block((size_t)(c->batch * m * n) * sizeof(double));
+    c->slack = block((size_t)(c->batch * m * n) * sizeof(double));
     gemm_reference(c);
 }
 
 static void gemm_free(GemmCase *c) {
-    free(c->a);
-    free(c->b);
-    free(c->want);
-    free(c->slack);
+    block_free(c->a);
+    block_free(c->b);
+    block_free(c->want);
+    block_free(c->slack);
 }
 
 static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
@@ -183,7 +183,7 @@ static void gemm_check_kept(const GemmCase *c, const AmpcCpuLib *lib,
         size_t keeps = cpu_gemm_kept(g, thread_counts[t]);
         size_t need = cpu_gemm_scratch(g, thread_counts[t]);
         if (!keeps) return;
-        void *out = malloc(bytes + 1), *scratch = scratch_of(need);
+        void *out = block(bytes), *scratch = scratch_of(need);
         CpuKept kept = {scratch_of(keeps), 0};
         for (int made = 0; made < 2; made++) {
             memset(out, 0x55, bytes);
@@ -195,7 +195,7 @@ static void gemm_check_kept(const GemmCase *c, const AmpcCpuLib *lib,
         }
         scratch_check(kept.memory, keeps);
         scratch_check(scratch, need);
-        free(out);
+        block_free(out);
     }
 }
 
@@ -206,7 +206,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     void *first = NULL;
     for (int t = 0; t < 3; t++) {
         size_t need = cpu_gemm_scratch(g, thread_counts[t]);
-        void *out = malloc(bytes + 1), *scratch = scratch_of(need);
+        void *out = block(bytes), *scratch = scratch_of(need);
         lib->gemm(lib->isa, pools[t], g, c->a, c->b, out, NULL, scratch, NULL);
         if (t == 0) {
             gemm_close(c, out, g->c_dtype, "gemm");
@@ -215,25 +215,26 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
             CHECK_MSG(memcmp(first, out, bytes) == 0,
                       "threads change bits: m=%d n=%d k=%d", (int)g->m,
                       (int)g->n, (int)g->k);
-            free(out);
+            block_free(out);
         }
         scratch_check(scratch, need);
     }
     gemm_check_kept(c, lib, first, bytes);
-    free(first);
+    block_free(first);
     if (g->a_dtype == AMPC_F64) return;
     Record r = {.rows = g->m, .cols = g->n, .inside = 1};
-    r.out = malloc((size_t)(all + 1) * sizeof(float));
-    r.count = calloc((size_t)all + 1, 1);
+    r.out = block((size_t)all * sizeof(float));
+    r.count = block((size_t)all);
+    memset(r.count, 0, (size_t)all);
     void *const buf[1] = {&r};
     CpuEpilogue ep = {record, buf};
     void *scratch = scratch_of(cpu_gemm_scratch(g, 5));
     lib->gemm(lib->isa, pools[2], g, c->a, c->b, NULL, &ep, scratch, NULL);
     record_check(&r, all);
     gemm_close(c, r.out, AMPC_F32, "gemm epilogue");
-    free(scratch);
-    free(r.out);
-    free(r.count);
+    block_free(scratch);
+    block_free(r.out);
+    block_free(r.count);
 }
 
 static void gemm_check(int64_t m, int64_t n, int64_t k, int f64) {
@@ -428,7 +429,7 @@ static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
                        dp * array_get(c->in[0], p->q_dtype, row * p->d + f));
         }
     }
-    free(kept);
+    block_free(kept);
 }
 
 /* Of pairs of bf16 one factor of each term is rounded, the other is exact. */
@@ -470,7 +471,7 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
         if (threads > 1)
             CHECK_MSG(!memcmp(out[i], c->first[i], bytes),
                       "result %d: %d threads", i, threads);
-        free(threads > 1 ? out[i] : c->first[i]);
+        block_free(threads > 1 ? out[i] : c->first[i]);
         if (threads == 1) c->first[i] = out[i];
     }
     for (int i = 0; i < 2; i++) scratch_check(scratch[i], need[i]);
@@ -533,14 +534,14 @@ static void attend_case(int64_t size) {
     for (int level = 2; level <= top; level++)
         for (int t = 0; t < 3; t++)
             attend_compare(&c, level, pools[t], thread_counts[t]);
-    for (int i = 0; i < 5; i++) free(c.in[i]);
-    for (int i = 0; i < 2; i++) free(c.sums[i]);
+    for (int i = 0; i < 5; i++) block_free(c.in[i]);
+    for (int i = 0; i < 2; i++) block_free(c.sums[i]);
     for (int i = 0; i < 5; i++) {
-        free(c.want[i]);
-        free(c.terms[i]);
-        free(c.first[i]);
+        block_free(c.want[i]);
+        block_free(c.terms[i]);
+        block_free(c.first[i]);
     }
-    free(scores);
+    block_free(scores);
 }
 
 TEST_CASE(attend, random_shapes) {
@@ -583,7 +584,7 @@ static void scatter_case(int which) {
     int64_t nsrc = s.outer * s.nidx * s.inner;
     int64_t nout = s.outer * s.rows * s.inner;
     void *src = array(s.src_dtype, nsrc);
-    void *idx = malloc((size_t)(s.nidx + 1) * 8);
+    void *idx = block((size_t)s.nidx * 8);
     double *want = zeros(nout);
     for (int64_t i = 0; i < s.nidx; i++) {
         int64_t t = rnd_in(-s.rows - 1, s.rows); /* both ends out of range */
@@ -605,11 +606,11 @@ static void scatter_case(int which) {
             lib_of(level)->scatter_add(pools[t], &s, src, idx, out, scratch);
             array_close("scatter_add", out, s.out_dtype, want, 1e-4, nout);
             scratch_check(scratch, need);
-            free(out);
+            block_free(out);
         }
-    free(src);
-    free(idx);
-    free(want);
+    block_free(src);
+    block_free(idx);
+    block_free(want);
 }
 
 TEST_CASE(scatter_add, random_shapes) {
@@ -627,7 +628,7 @@ static void argmax_case(void) {
     void *x = array(a.dtype, n * a.axis);
     for (int64_t i = 0; i < n * a.axis; i++)
         array_set(x, a.dtype, i, (double)rnd_in(-4, 4)); /* many ties */
-    int64_t *want = malloc((size_t)n * 8), *got = malloc((size_t)n * 8);
+    int64_t *want = block((size_t)n * 8), *got = block((size_t)n * 8);
     for (int64_t i = 0; i < n; i++) {
         int64_t from = i / a.inner * a.axis * a.inner + i % a.inner;
         want[i] = 0;
@@ -642,9 +643,9 @@ static void argmax_case(void) {
             lib_of(level)->argmax(pools[t], &a, x, got);
             CHECK(memcmp(want, got, (size_t)n * 8) == 0);
         }
-    free(x);
-    free(want);
-    free(got);
+    block_free(x);
+    block_free(want);
+    block_free(got);
 }
 
 TEST_CASE(argmax, first_of_the_largest) {
@@ -684,9 +685,9 @@ static void cumsum_case(void) {
             lib_of(level)->cumsum(pools[t], &c, x, y);
             array_close("cumsum", y, c.out_dtype, want, 1e-3, n);
         }
-    free(x);
-    free(y);
-    free(want);
+    block_free(x);
+    block_free(y);
+    block_free(want);
 }
 
 TEST_CASE(cumsum, random_shapes) {
@@ -712,7 +713,7 @@ static int comes_before(const LibArgsort *a, const void *x, int64_t row,
    the last that is there. */
 static void argsort_check(const LibArgsort *a, const void *x,
                           const int32_t *got) {
-    char *seen = malloc((size_t)a->n);
+    char *seen = block((size_t)a->n);
     for (int64_t r = 0; r < a->rows; r++, got += a->k) {
         int64_t row = r * a->n, wrong = 0;
         memset(seen, 0, (size_t)a->n);
@@ -728,7 +729,7 @@ static void argsort_check(const LibArgsort *a, const void *x,
                        (long long)a->dtype))
             break;
     }
-    free(seen);
+    block_free(seen);
 }
 
 /* Ties, zeros of both signs, what is no number; sorted, or in any order. */
@@ -750,7 +751,7 @@ static void argsort_case(int64_t rows, int64_t n, int64_t k) {
     LibArgsort a = {rows, n, k, rnd() % 2, types[rnd() % 8], AMPC_I32};
     size_t bytes = (size_t)(rows * k) * 4;
     void *x = array(a.dtype, rows * n);
-    int32_t *got = malloc(bytes), *first = malloc(bytes);
+    int32_t *got = block(bytes), *first = block(bytes);
     int top = top_level();
     argsort_fill(&a, x);
     for (int level = 2; level <= top; level++)
@@ -767,9 +768,9 @@ static void argsort_case(int64_t rows, int64_t n, int64_t k) {
                       "%lld of %lld, level %d, pool %d", (long long)k,
                       (long long)n, level, t);
         }
-    free(x);
-    free(got);
-    free(first);
+    block_free(x);
+    block_free(got);
+    block_free(first);
 }
 
 TEST_CASE(argsort, random_shapes) {

@@ -149,7 +149,7 @@ TEST_CASE(tiles, products_have_the_bits_of_their_definition) {
             size_t bytes = (size_t)(g.m * g.n) * sizeof(float);
             void *a = array(AMPC_BF16, g.m * g.k);
             void *b = array(AMPC_BF16, g.k * g.n);
-            float *got = malloc(bytes), *want = malloc(bytes);
+            float *got = block(bytes), *want = block(bytes);
             void *scratch = scratch_of(cpu_gemm_scratch(&g, 2));
             int64_t before = tiles_count();
             lib->gemm(lib->isa, pools[1], &g, a, b, got, NULL, scratch, NULL);
@@ -159,10 +159,10 @@ TEST_CASE(tiles, products_have_the_bits_of_their_definition) {
             if (!tiles_are_the_machines())
                 CHECK_MSG(tiles_count() > before, "not on tiles");
             scratch_check(scratch, cpu_gemm_scratch(&g, 2));
-            free(a);
-            free(b);
-            free(got);
-            free(want);
+            block_free(a);
+            block_free(b);
+            block_free(got);
+            block_free(want);
         }
     pools_close();
 }

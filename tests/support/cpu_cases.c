@@ -1,8 +1,9 @@
+#define _DEFAULT_SOURCE
 #include "tests/support/cpu_cases.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "runtime/cpu/block.h"
 #include "runtime/half.h"
@@ -52,14 +53,54 @@ void array_set(void *p, int64_t dtype, int64_t i, double x) {
     }
 }
 
+/* Blocks in use, and memory of former ones for others of as many pages. */
+static struct {
+    char *at, *map; /* at: NULL: not in use */
+    size_t mapped;
+} blocks[4096];
+static int nblock;
+
+void *block(size_t bytes) {
+    enum { PAGE = 4096, MOST = sizeof blocks / sizeof *blocks };
+    size_t own = (bytes + PAGE - 1) / PAGE * PAGE, all = own + PAGE;
+    int i = 0;
+    while (i < nblock && (blocks[i].at || blocks[i].mapped != all)) i++;
+    if (i == nblock) {
+        char *map = mmap(NULL, all, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        REQUIRE(map != MAP_FAILED && nblock < MOST);
+        REQUIRE(mprotect(map + own, PAGE, PROT_NONE) == 0);
+        blocks[nblock].map = map;
+        blocks[nblock++].mapped = all;
+    }
+    blocks[i].at = blocks[i].map + own - bytes;
+    memset(blocks[i].at, 0xff, bytes);
+    return blocks[i].at;
+}
+
+void block_free(void *p) {
+    enum { LARGE = 1 << 20 };
+    int i = nblock - 1;
+    if (!p) return;
+    while (i >= 0 && blocks[i].at != p) i--;
+    REQUIRE(i >= 0);
+    blocks[i].at = NULL;
+    if (blocks[i].mapped < LARGE) return;
+    munmap(blocks[i].map, blocks[i].mapped);
+    blocks[i] = blocks[--nblock];
+}
+
 void *array(int64_t dtype, int64_t n) {
-    void *p = malloc((size_t)n * size_of(dtype) + (n == 0));
-    REQUIRE(p != NULL);
+    void *p = block((size_t)n * size_of(dtype));
     for (int64_t i = 0; i < n; i++) array_set(p, dtype, i, rnd_value());
     return p;
 }
 
-double *zeros(int64_t n) { return calloc((size_t)n + 1, sizeof(double)); }
+double *zeros(int64_t n) {
+    double *p = block((size_t)n * sizeof *p);
+    for (int64_t i = 0; i < n; i++) p[i] = 0;
+    return p;
+}
 
 double unit(int64_t dtype) {
     return dtype == AMPC_F64    ? 0x1p-53
@@ -103,17 +144,15 @@ const AmpcCpuLib *lib_of(int level) {
 }
 
 void *scratch_of(size_t bytes) {
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    REQUIRE(p != NULL);
-    memset(p, 0xff, (bytes + 127) / 64 * 64);
-    memset((char *)p + bytes, 0x5a, 16);
+    char *p = block((bytes + 127) / 64 * 64);
+    memset(p + bytes, 0x5a, 16);
     return p;
 }
 
 void scratch_check(void *p, size_t bytes) {
     for (int i = 0; i < 16; i++)
         if (!CHECK(((unsigned char *)p)[bytes + (size_t)i] == 0x5a)) break;
-    free(p);
+    block_free(p);
 }
 
 const int thread_counts[3] = {1, 2, 5};

@@ -1,5 +1,5 @@
-/* cpu_cases.h: random operands, guarded scratch, pools and a recording epilogue
-   for the tests of the CPU routines.                                         */
+/* cpu_cases.h: random operands in guarded memory, pools and a recording
+   epilogue for the tests of the CPU routines. */
 #ifndef AMPC_TESTS_SUPPORT_CPU_CASES_H
 #define AMPC_TESTS_SUPPORT_CPU_CASES_H
 
@@ -18,7 +18,11 @@ size_t size_of(int64_t dtype);
 double unit(int64_t dtype);
 double array_get(const void *p, int64_t dtype, int64_t i);
 void array_set(void *p, int64_t dtype, int64_t i, double x);
-/* Exactly n elements, so that the sanitizers see a step outside. */
+/* Bytes of ones (of floats: NaN) that nobody has written, right before memory
+   that nobody may touch; of block_free alone. */
+void *block(size_t bytes);
+void block_free(void *p);
+/* A block of exactly n elements. */
 void *array(int64_t dtype, int64_t n);
 double *zeros(int64_t n);
 /* That each is what is wanted, to floor_ and the rounding of dtype. */
