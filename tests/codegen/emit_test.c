@@ -270,7 +270,8 @@ TEST_CASE(emit, memory_exhausted_while_packing) {
 
 /* Texts of many lengths, like the one before and not, read in any order. */
 TEST_CASE(section, texts) {
-    static const size_t size[] = {0, 1, 70000, 70000, 0, 65536, 200001, 200001};
+    static const size_t size[] = {0,     1,      70000,  70000,  0,
+                                  65536, 200001, 200001, 1000003};
     enum { N = sizeof size / sizeof *size };
     Arena *a = arena_new();
     Diag d = {0};
@@ -283,7 +284,8 @@ TEST_CASE(section, texts) {
         data[i] = arena_alloc(a, size[i] + 1);
         for (size_t k = 0; k < size[i]; k++)
             data[i][k] = (char)(i % 2 ? data[i - 1][k % (size[i - 1] + 1)] + 1
-                                      : (int)(k * k >> (k % 7)));
+                                : i == N - 1 ? 'x' /* a few bytes, packed */
+                                             : (int)(k * k >> (k % 7)));
         section_add_text(&w, arena_printf(a, "t%d", i), data[i], size[i]);
     }
     section_begin(&w, "plain");

@@ -259,6 +259,19 @@ TEST_CASE(kernel, reductions) {
                      "%y = reduce_mean %x {axes=[0,2]} : f32[1,6,1]", "%y"),
          .ulps = 8,
          .scale = 32},
+        /* what a kernel reads of its own sum is rounded as well */
+        {.text = ROW("%x: bf16[5,300]",
+                     "%r = reduce_sum %x {axes=[1]} : bf16[5,1] "
+                     "%y = sub %x, %r : f32[5,300]",
+                     "%y"),
+         .ulps = 8,
+         .scale = 32},
+        {.text = ROW("%x: bf16[300,6]",
+                     "%r = reduce_mean %x {axes=[0]} : bf16[1,6] "
+                     "%y = mul %r, 3 : f32[1,6]",
+                     "%y"),
+         .ulps = 8,
+         .scale = 4},
         {.text =
              ROW("%x: f32[3,4,5]", "%y = reduce_max %x {axes=[0,1,2]}", "%y")},
         {.text = ROW("%x: f32[40,35]", "%y = reduce_min %x {axes=[0]}", "%y")},

@@ -147,6 +147,8 @@ static const Row rows[] = {
     {"%u: f32[5,3], %i: i32[4]",
      "%y = scatter_add %u, %i {axis=1, shape=[5,9]}", "! want f32[5,4]"},
     {"%q: bf16[2,5,3], %k: bf16[2,3,7], %v: f32[2,7,4]",
+     "%y, %l = attend %q, %k, %v : bf16[2,5,4], bf16[2,5,2]", "! not bf16"},
+    {"%q: bf16[2,5,3], %k: bf16[2,3,7], %v: f32[2,7,4]",
      "%y, %l = attend %q, %k, %v", "bf16[2,5,4] f32[2,5,2]"},
     {"%q: f32[2,5,3], %k: f32[2,3,7], %v: f32[2,7,4]",
      "%y, %l = attend %q, %k, %v {trans_b=1}", "! no attention of f32[2,5,3]"},

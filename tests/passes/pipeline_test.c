@@ -280,3 +280,43 @@ TEST_CASE(pipeline, any_part_of_it_runs_or_is_refused) {
             arena_free(a);
         }
 }
+
+/* A frozen table that products read rounded is kept rounded, but not where a
+   program gives it back as it is. */
+TEST_CASE(pipeline, frozen_outputs_stay_wide) {
+    static const char *const results[] = {"%y", "%y, %t"};
+    for (int i = 0; i < 2; i++) {
+        char text[400];
+        Arena *a = arena_new();
+        Diag d = {0};
+        Options o;
+        bool used;
+        Module *m;
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[8,64]) {\n"
+                 "  frozen %%t: f32[64,32] = normal(1, 0.5)\n"
+                 "  param %%w: f32[32,4] = normal(2, 0.5)\n"
+                 "  %%h = matmul %%x, %%t\n  %%y = matmul %%h, %%w\n"
+                 "  return %s\n}\n",
+                 results[i]);
+        options_init(&o, a);
+        REQUIRE(options_set(&o, &d, "--precision", "bf16", &used) == OK);
+        REQUIRE(options_set(&o, &d, "--loss", "mse:y", &used) == OK ||
+                options_set(&o, &d, "--loss", "mse", &used) == OK);
+        REQUIRE(options_set(&o, &d, "--target", "cpu:x86-64-v4", &used) == OK);
+        if (parse_module(a, &d, "m.amp", text, strlen(text), &m) != OK ||
+            run_pipeline(m, &d, &o, STAGE_PLANNED, false) != OK)
+            FAIL("%s", d.text.data);
+        int narrow = 0, frozen = 0;
+        for (int k = 0; k < m->vars.len; k++) {
+            const Var *v = &m->vars.data[k];
+            if (v->kind != VAR_FROZEN) continue;
+            frozen++;
+            narrow += type_get(v->type)->dtype == DT_BF16;
+        }
+        CHECK_EQ_INT(frozen, 1);
+        CHECK_EQ_INT(narrow, i == 0);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
