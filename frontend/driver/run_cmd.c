@@ -318,8 +318,7 @@ static Status do_work(Run *r, const Work *w, FeedSet *predict) {
     if (w->train) TRY(run_training(r));
     if (w->eval) {
         ampc_eval e = {.size = sizeof e};
-        TRY(run_evaluate(r, &r->eval, r->opt->fetch != NULL, &e));
-        log_eval(r, -1, &e);
+        TRY(run_evaluate(r, -1, &e));
     }
     if (w->predict) TRY(run_predict(r, predict));
     if (!w->train && r->opt->save) TRY(run_save(r, r->opt->save));

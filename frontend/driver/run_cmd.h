@@ -145,8 +145,10 @@ Status run_choose(Run *r, uint32_t objective);
 Status run_training(Run *r);
 /* With the place in the data, if there are data to train on; by rank 0. */
 Status run_save(Run *r, const char *path);
-/* Sums over all samples; writes the outputs to opt->fetch when `fetch`. */
-Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums);
+/* Sums over all samples of r->eval, logged, of each objective in turn, and
+   those of the first.  epoch < 0: what --eval asks for, with the outputs to
+   opt->fetch. */
+Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first);
 Status run_predict(Run *r, FeedSet *fs);
 /* Takes up the position that a resumed checkpoint holds. */
 void run_cursor_read(Run *r);
@@ -165,7 +167,7 @@ Status log_close(Run *r); /* the profile gets its name                      */
 void log_abort(Run *r);
 void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms);
 /* epoch < 0: the line that --eval ends with */
-void log_eval(Run *r, int64_t epoch, const ampc_eval *e);
+void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e);
 /* {"underflow":{"w":0.25}}: shares, of every parameter */
 void log_underflow(Run *r);
 /* done of all steps; epoch is shown when epochs > 0 */

@@ -167,14 +167,16 @@ void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms) {
     r->log.skipped = m->skipped;
 }
 
-void log_eval(Run *r, int64_t epoch, const ampc_eval *e) {
+void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
     StrBuf sb = {0};
+    const char *name = run_objective(r, objective);
     double loss = e->loss_num / e->loss_den;
     double accuracy = e->count > 0 ? e->correct / e->count : NAN;
     double top = e->top_k ? e->correct_top / e->count : NAN;
     char *key = r->log.top_key, words[60] = "";
     sb_puts(&sb, "{");
     if (epoch >= 0) sb_printf(&sb, "\"epoch\":%lld,", (long long)epoch);
+    if (*name) sb_printf(&sb, "\"objective\":\"%s\",", name);
     sb_puts(&sb, "\"eval_loss\":");
     put_double(&sb, loss);
     sb_puts(&sb, ",\"accuracy\":");
@@ -187,6 +189,7 @@ void log_eval(Run *r, int64_t epoch, const ampc_eval *e) {
     }
     sb_printf(&sb, ",\"samples\":%lld}", (long long)e->samples);
     put_line(&r->log, &sb);
+    if (objective) return;
     const RunScalar scalars[] = {
         {"eval/loss", loss}, {"eval/accuracy", accuracy}, {key, top}};
     put_scalars(r, r->log.step, scalars,

@@ -185,8 +185,7 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
 static Status end_epoch(Run *r, int64_t epoch) {
     ampc_eval e = {.size = sizeof e};
     if (!r->eval.n || !r->opt->eval_feed.n) return OK;
-    TRY(run_evaluate(r, &r->eval, false, &e));
-    log_eval(r, epoch, &e);
+    TRY(run_evaluate(r, epoch, &e));
     double loss = e.loss_num / e.loss_den;
     r->at.stale++;
     if (!(loss < r->at.best)) return OK;
@@ -293,8 +292,7 @@ static Status train_loop(Run *r, int64_t steps) {
     int64_t evaluated = -1;
     begin_epoch(r);
     for (int64_t done = 1; done <= steps; done++) {
-        /* every objective in turn on the same samples; evaluation is the first
-           one's */
+        /* every objective in turn on the same samples */
         for (uint32_t i = 0; run_objective(r, i); i++)
             TRY(step_objective(r, i, &m));
         r->at.done += step_samples(r);
@@ -403,14 +401,27 @@ static Status evaluate_all(Run *r, FeedSet *fs, bool all, Fetch *f,
     return st;
 }
 
-Status run_evaluate(Run *r, FeedSet *fs, bool fetch, ampc_eval *sums) {
+static Status evaluate_objective(Run *r, bool fetch, ampc_eval *sums) {
     Fetch *f = NULL;
-    if (fs->batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
+    FeedSet *fs = &r->eval;
     if (fetch && !r->rank) TRY(fetch_open(r, "eval", fs->samples, &f));
     Status st = evaluate_all(r, fs, fetch, f, sums);
     if (f && st == OK) return fetch_close(r, f);
     fetch_abort(f);
     return st;
+}
+
+Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first) {
+    if (r->eval.batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
+    for (uint32_t i = 0; run_objective(r, i); i++) {
+        ampc_eval e = {.size = sizeof e};
+        bool fetch = i == 0 && epoch < 0 && r->opt->fetch;
+        TRY(run_choose(r, i));
+        TRY(evaluate_objective(r, fetch, &e));
+        log_eval(r, i, epoch, &e);
+        if (i == 0) *first = e;
+    }
+    return run_choose(r, 0);
 }
 
 static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {

@@ -209,6 +209,32 @@ TEST_CASE(cli, objectives_of_one_output) {
                "b,loss=auto,params=w");
 }
 
+/* Of y = x and no target but 0 the mean square is 2.5 and the mean distance
+   1.5, whether they are asked for at the end or after an epoch. */
+TEST_CASE(cli, each_objective_is_evaluated) {
+    static const char text[] =
+        "graph forward(%x: f32[2,1]) {\n  param %v: f32[1] = 1, %w: f32[1] = "
+        "1\n"
+        "  %a = mul %x, %v : f32[2,1]\n  %y = mul %a, %w : f32[2,1]\n"
+        "  return %y\n}\n";
+    REQUIRE(test_write_file(test_tmp("two.amp"), text, strlen(text)) &&
+            test_write_file(test_tmp("x.csv"), "1\n2\n1\n2\n", 8) &&
+            test_write_file(test_tmp("t.csv"), "0\n0\n0\n0\n", 8));
+    check_run(0, "",
+              "two.amp -o two.so --target cpu:x86-64-v2 --precision fp32 "
+              "--objective a,loss=mse,params=v,optimizer=sgd,lr=0 "
+              "--objective b,loss=l1,params=w,optimizer=sgd,lr=0");
+    check_run(0,
+              "{\"objective\":\"a\",\"eval_loss\":2.5,\"accuracy\":null,"
+              "\"samples\":4}\n"
+              "{\"objective\":\"b\",\"eval_loss\":1.5,\"accuracy\":null,"
+              "\"samples\":4}\n",
+              "run two.so --eval --feed x=x.csv --feed target:y=t.csv");
+    check_run(0, "{\"epoch\":1,\"objective\":\"b\",\"eval_loss\":1.5,",
+              "run two.so --feed x=x.csv --feed target:y=t.csv --eval-feed "
+              "x=x.csv --eval-feed target:y=t.csv");
+}
+
 /* An .amp file is told what an ONNX model would be. */
 TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     static const char mlp[] = "graph mlp(%x: f32[4,3]) {\n"
