@@ -102,8 +102,10 @@ typedef struct Load {
     JsonSpan meta;
     bool resume, torn;
     int64_t micro;
-    const char *summed;  /* ":OBJECTIVE" that they are for, or NULL */
-    uint64_t used;       /* bit per renaming: it renamed something */
+    const char *summed; /* ":OBJECTIVE" that they are for, or NULL */
+    uint64_t used;      /* bit per renaming: it renamed something */
+    size_t want;        /* tensors that the module has */
+    LoadNames left, missing;
     LoadSource *sources; /* per variable */
     uint64_t *at;        /* per variable: place in `stage` */
     char *stage;
@@ -327,8 +329,7 @@ static bool load_wants(const Load *l, const PlanVar *v) {
     return l->resume ? is_saved(v, l->micro) : is_weight(v);
 }
 
-static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t,
-                               LoadNames *left) {
+static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t) {
     char name[1024];
     bool fits = meant_name(l, t->name, name, sizeof name);
     int v = fits ? find_var(l->s->m, st_meant(name)) : -1;
@@ -339,7 +340,7 @@ static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t,
                                 "%s: its tensor '%.100s' is unknown to this "
                                 "module",
                                 f->path, name);
-        if (!own_name(name) && !is_batch_count(name)) names_add(left, name);
+        if (!own_name(name) && !is_batch_count(name)) names_add(&l->left, name);
         return AMPC_OK;
     }
     if (!load_wants(l, &l->s->m->vars[v])) return AMPC_OK;
@@ -440,27 +441,32 @@ static const char *load_hint(const Load *l, char *buf, size_t cap) {
 }
 
 /* Nothing fits: most likely another model's, or other prefixes. */
-static ampc_status load_strange(Load *l, const LoadNames *left,
-                                const LoadNames *missing) {
+static ampc_status load_strange(Load *l) {
     char hint[500];
     return session_fail(l->s, AMPC_ERR_FORMAT,
                         "%s: none of its names is one of this module.  There: "
                         "%s; here: %s%s",
-                        load_path(l), left->count ? left->text : "none",
-                        missing->text, load_hint(l, hint, sizeof hint));
+                        load_path(l), l->left.count ? l->left.text : "none",
+                        l->missing.text, load_hint(l, hint, sizeof hint));
 }
 
-static ampc_status load_report(Load *l, size_t want, const LoadNames *left,
-                               const LoadNames *missing) {
-    char lost[400] = "", extra[400] = "", hint[500] = "";
-    if (missing->count && missing->count == want)
-        return load_strange(l, left, missing);
+static ampc_status check_missing(Load *l) {
+    const LoadNames *missing = &l->missing;
+    if (missing->count && missing->count == l->want) return load_strange(l);
     if (missing->count && !l->from->partial)
         return session_fail(l->s, AMPC_ERR_FORMAT,
                             "%s: %zu of %zu tensors are not in it: it has no "
                             "tensor %s: saved by another model or with other "
                             "options",
-                            load_path(l), missing->count, want, missing->text);
+                            load_path(l), missing->count, l->want,
+                            missing->text);
+    return AMPC_OK;
+}
+
+/* What a load that succeeded wants known. */
+static void load_report(Load *l) {
+    const LoadNames *left = &l->left, *missing = &l->missing;
+    char lost[400] = "", extra[400] = "", hint[500] = "";
     if (missing->count)
         snprintf(lost, sizeof lost, "; %zu missing, left as they were: %s",
                  missing->count, missing->text);
@@ -472,14 +478,12 @@ static ampc_status load_report(Load *l, size_t want, const LoadNames *left,
     if (missing->count && left->count) load_hint(l, hint, sizeof hint);
     if (missing->count || left->count)
         session_notice(l->s, "%.300s: %zu of %zu weights loaded%s%s%s",
-                       load_path(l), want - missing->count, want, lost, extra,
-                       hint);
-    return AMPC_OK;
+                       load_path(l), l->want - missing->count, l->want, lost,
+                       extra, hint);
 }
 
 static ampc_status load_resolve(Load *l) {
-    LoadNames left = {.count = 0}, missing = {.count = 0};
-    size_t want = 0, bytes = l->s->m->nvar * sizeof *l->sources;
+    size_t bytes = l->s->m->nvar * sizeof *l->sources;
     l->sources = mem_alloc(l->s, bytes);
     if (!l->sources) return load_memory(l);
     memset(l->sources, 0, bytes);
@@ -487,8 +491,7 @@ static ampc_status load_resolve(Load *l) {
         const StFile *f = &l->files[i]->st;
         for (size_t k = 0; k < f->ntensor; k++) {
             if (!f->tensors[k].name.n) continue;
-            ampc_status status =
-                resolve_one(l, l->files[i], &f->tensors[k], &left);
+            ampc_status status = resolve_one(l, l->files[i], &f->tensors[k]);
             if (status != AMPC_OK) return status;
         }
     }
@@ -496,10 +499,10 @@ static ampc_status load_resolve(Load *l) {
     if (status != AMPC_OK) return status;
     for (uint32_t i = 0; i < l->s->m->nvar; i++) {
         const PlanVar *v = &l->s->m->vars[i];
-        want += load_wants(l, v) && !section_of(v);
-        if (load_lacks(l, i)) names_add(&missing, v->name);
+        l->want += load_wants(l, v) && !section_of(v);
+        if (load_lacks(l, i)) names_add(&l->missing, v->name);
     }
-    return load_report(l, want, &left, &missing);
+    return check_missing(l);
 }
 
 /* ---- where they are staged */
@@ -688,6 +691,7 @@ static ampc_status load_files(ampc_session *s, const ampc_weights *from,
     if (status == AMPC_OK) status = load_stage(&l);
     locale_leave(locale);
     if (status == AMPC_OK) status = load_apply(&l);
+    if (status == AMPC_OK) load_report(&l);
     *torn = status != AMPC_OK && l.torn;
     load_free(&l);
     return status;

@@ -319,6 +319,35 @@ TEST_CASE(weights, four_of_those_left_over_are_named) {
     a->close(s);
 }
 
+static void count_line(void *ctx, const char *line) {
+    *(int *)ctx += strstr(line, "weights loaded") != NULL;
+}
+
+/* What was loaded is told when it was. */
+TEST_CASE(weights, a_refused_load_tells_of_none_loaded) {
+    const ampc_api *a = tiny_api();
+    float data[] = {1, 2, 3, 4, 5, 6};
+    int told = 0;
+    char err[200];
+    ampc_session *s = NULL;
+    ampc_options o = {.size = sizeof o, .log = count_line, .log_ctx = &told};
+    REQUIRE(a->open(tiny_handle(&tiny_module), &o, &s, err, sizeof err) ==
+            AMPC_OK);
+    const char *path = foreign_file(
+        "long", "{" TENSOR_B("w", "0,8") "," TENSOR_B("head", "8,16") "}", data,
+        16);
+    CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
+    CHECK_HAS(a->error(s), "'w' is f32[2] there");
+    CHECK_STR(a->notice(s), "");
+    CHECK_EQ_INT(told, 0);
+    path = foreign_file(
+        "good", "{" TENSOR_B("b", "0,8") "," TENSOR_B("head", "8,16") "}", data,
+        16);
+    check_ok(s, load_from(s, &path, 1, NULL, 1));
+    CHECK_EQ_INT(told, 1);
+    a->close(s);
+}
+
 TEST_CASE(weights, what_is_missing_and_what_is_left_over_is_said) {
     const ampc_api *a = tiny_api();
     float data[] = {1, 2, 3, 4, 5, 6, 7, 8};
