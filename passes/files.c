@@ -28,13 +28,19 @@ Str file_beside(const char *other, const char *name) {
     return internf("%.*s%s", (int)(slash + 1 - other), other, name);
 }
 
-Status file_folder(Diag *d, const char *path) {
+Status file_folder(Diag *d, const char *path, FileGuard *guard,
+                   const char *role) {
     struct stat st;
-    if (mkdir(path, 0777) == 0) return OK;
-    if (errno != EEXIST)
-        return fail(d, (Loc){.file = intern(path)}, "%s", strerror(errno));
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return OK;
-    return fail(d, (Loc){.file = intern(path)}, "exists and is no folder");
+    if (mkdir(path, 0777) == 0) {
+        file_guard_made(guard, path, role);
+        return OK;
+    }
+    const char *why =
+        errno == EEXIST ? "exists and is no folder" : strerror(errno);
+    if (errno == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return OK;
+    file_guard_undo(guard, role);
+    return fail(d, (Loc){.file = intern(path)}, "%s", why);
 }
 
 Status file_text(Diag *d, const char *path, const void *text, size_t n,
@@ -44,5 +50,10 @@ Status file_text(Diag *d, const char *path, const void *text, size_t n,
     o.loose = true;
     ok = ok && outfile_write(&o, text, n) && outfile_commit(&o);
     outfile_abort(&o);
-    return ok ? OK : file_failed(d, path, &o);
+    if (ok) {
+        file_guard_made(guard, path, role);
+        return OK;
+    }
+    file_guard_undo(guard, role);
+    return file_failed(d, path, &o);
 }

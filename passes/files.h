@@ -18,8 +18,10 @@ Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role);
  */
 Str file_beside(const char *other, const char *name);
 
-/* A folder for files, made unless it is there. */
-Status file_folder(Diag *d, const char *path);
+/* A folder for files, made unless it is there.  When this or file_text fails,
+   nothing stays of what was made for that role.                             */
+Status file_folder(Diag *d, const char *path, FileGuard *guard,
+                   const char *role);
 
 /* A file for people to read: not synced, since it is easily made again.    */
 Status file_text(Diag *d, const char *path, const void *text, size_t n,

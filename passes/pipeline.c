@@ -186,7 +186,7 @@ static Status write_dump(const Runner *r, const char *name, const StrBuf *text,
                          bool unchanged) {
     const char *dir = r->opt->dump_ir;
     StrBuf path = {0}, all = {0};
-    TRY(file_folder(r->d, dir));
+    TRY(file_folder(r->d, dir, r->opt->guard, "--dump-ir"));
     sb_printf(&path, "%s/%02d-%s.amp", dir, r->m->passes, name);
     sb_puts(&all, unchanged ? "# (unchanged)\n" : "");
     sb_putn(&all, text->data, text->len);

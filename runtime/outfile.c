@@ -83,16 +83,54 @@ typedef struct Known {
     char name[256];
 } Known;
 
+/* What file_guard_undo removes. */
+typedef struct Made {
+    struct Made *before;
+    const char *role;
+    char path[];
+} Made;
+
 struct FileGuard {
     Known *known;
     size_t n, cap;
+    Made *made; /* the last */
 };
 
 FileGuard *file_guard_new(void) { return calloc(1, sizeof(FileGuard)); }
 
 void file_guard_free(FileGuard *g) {
-    if (g) free(g->known);
+    if (!g) return;
+    for (Made *m = g->made, *before; m; m = before) {
+        before = m->before;
+        free(m);
+    }
+    free(g->known);
     free(g);
+}
+
+/* Without memory it stays: a folder more is no reason to fail. */
+void file_guard_made(FileGuard *g, const char *path, const char *role) {
+    size_t n = strlen(path) + 1;
+    Made *m = g ? malloc(sizeof *m + n) : NULL;
+    if (!m) return;
+    m->before = g->made;
+    m->role = role;
+    memcpy(m->path, path, n);
+    g->made = m;
+}
+
+void file_guard_undo(FileGuard *g, const char *role) {
+    Made **at = g ? &g->made : NULL;
+    while (at && *at) {
+        Made *m = *at;
+        if (strcmp(m->role, role) != 0) {
+            at = &m->before;
+            continue;
+        }
+        remove(m->path);
+        *at = m->before;
+        free(m);
+    }
 }
 
 static bool same(const Known *a, const Known *b) {

@@ -75,6 +75,11 @@ bool file_guard_input(FileGuard *g, const char *path, const char *role,
 bool file_guard_claim(FileGuard *g, const char *path, const char *role,
                       char why[160]);
 
+/* A file or a folder that now is there, until file_guard_undo removes what was
+   made for `role`, the last first; of folders those that are empty.         */
+void file_guard_made(FileGuard *g, const char *path, const char *role);
+void file_guard_undo(FileGuard *g, const char *role);
+
 /* ---- for a program that is interrupted ----------------------------------- */
 
 /* fn hears of every temporary name that appears in a folder, or goes. */

@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define CC_COMMON                                                              \
@@ -55,12 +54,12 @@ static char *in_dir(EmitSo *e, const char *dir, const char *name) {
 static Status put_text(EmitSo *e, const char *dir, const char *name,
                        const char *text, size_t n) {
     char *path = in_dir(e, dir, name);
+    FileGuard *guard = e->role ? e->opt->guard : NULL;
     for (const char *p = path + strlen(dir) + 1; (p = strchr(p, '/')); p++) {
         char *parent = arena_printf(e->a, "%.*s", (int)(p - path), path);
-        if (mkdir(parent, 0777) && errno != EEXIST) return io_error(e, parent);
+        TRY(file_folder(e->d, parent, guard, e->role));
     }
-    return file_text(e->d, path, text, n, e->role ? e->opt->guard : NULL,
-                     e->role);
+    return file_text(e->d, path, text, n, guard, e->role);
 }
 
 /* ---- sources ------------------------------------------------------------- */
@@ -90,7 +89,7 @@ static Status put_readable(EmitSo *e) {
     const char *dir = e->opt->emit_c;
     e->role = "--emit-c";
     if (dir) {
-        TRY(file_folder(e->d, dir));
+        TRY(file_folder(e->d, dir, e->opt->guard, e->role));
         TRY(put_headers(e, dir));
         const IsaLevel *l = isa_levels;
         while (l->isa && !isa_compiled(e->opt, l)) l++;
@@ -99,7 +98,7 @@ static Status put_readable(EmitSo *e) {
     }
     if (!(dir = e->opt->emit_cuda)) return OK;
     e->role = "--emit-cuda";
-    TRY(file_folder(e->d, dir));
+    TRY(file_folder(e->d, dir, e->opt->guard, e->role));
     CudaHeaders h = cuda_headers(e->a);
     for (int i = 0; i < h.len; i++)
         TRY(put_text(e, dir, h.data[i].name, h.data[i].text, h.data[i].size));

@@ -212,6 +212,6 @@ Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out);
 /* The outputs of the program that ran last: its first n samples. */
 Status fetch_batch(Run *r, Fetch *f, int64_t n);
 Status fetch_close(Run *r, Fetch *f); /* renames the files into place       */
-void fetch_abort(Fetch *f);
+void fetch_abort(Run *r, Fetch *f);
 
 #endif

@@ -100,7 +100,7 @@ void events_scalars(Run *r, int64_t step, const RunScalar *scalars, int n) {
 Status events_open(Run *r) {
     RunLog *log = &r->log;
     StrBuf path = {0}, event = {0};
-    TRY(file_folder(&r->diag, r->opt->tensorboard));
+    TRY(file_folder(&r->diag, r->opt->tensorboard, r->guard, "--tensorboard"));
     sb_printf(&path, "%s/events.out.tfevents.%lld.ampc.%ld",
               r->opt->tensorboard, (long long)time(NULL), (long)getpid());
     log->events_path = path.data;

@@ -1,5 +1,6 @@
 /* run_fetch.c: model outputs, batch after batch, to DIR/NAME.npy.  The files
-   get their names when all are complete.                                    */
+   get their names when all are complete; else none is left, nor a folder that
+   was made for them.                                                        */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/run_cmd.h"
 
@@ -74,7 +75,7 @@ Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out) {
     ampc_program_info p = {.size = sizeof p};
     r->api->program(r->api->module, program, &p);
     *out = NULL;
-    TRY(file_folder(&r->diag, r->opt->fetch));
+    TRY(file_folder(&r->diag, r->opt->fetch, r->guard, "--fetch"));
     Fetch *f = calloc(1, sizeof *f);
     if (f) f->one = calloc(p.noutput + 1, sizeof *f->one);
     if (!f || !f->one) {
@@ -91,7 +92,7 @@ Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out) {
         f->n++;
         Status st = open_one(r, o, samples, f->batch);
         if (st == OK) continue;
-        fetch_abort(f);
+        fetch_abort(r, f);
         *out = NULL;
         return st;
     }
@@ -124,20 +125,7 @@ Status fetch_batch(Run *r, Fetch *f, int64_t n) {
     return OK;
 }
 
-Status fetch_close(Run *r, Fetch *f) {
-    Status st = OK;
-    for (int i = 0; i < f->n && st == OK; i++)
-        if (!outfile_ready(&f->one[i].file))
-            st = file_failed(&r->diag, f->one[i].path, &f->one[i].file);
-    for (int i = 0; i < f->n && st == OK; i++)
-        if (!outfile_commit(&f->one[i].file))
-            st = file_failed(&r->diag, f->one[i].path, &f->one[i].file);
-    fetch_abort(f);
-    return st;
-}
-
-void fetch_abort(Fetch *f) {
-    if (!f) return;
+static void fetch_free(Fetch *f) {
     for (int i = 0; i < f->n; i++) {
         outfile_abort(&f->one[i].file);
         free(f->one[i].path);
@@ -145,4 +133,29 @@ void fetch_abort(Fetch *f) {
     }
     free(f->one);
     free(f);
+}
+
+void fetch_abort(Run *r, Fetch *f) {
+    if (!f) return;
+    fetch_free(f);
+    file_guard_undo(r->guard, "--fetch");
+}
+
+Status fetch_close(Run *r, Fetch *f) {
+    Status st = OK;
+    for (int i = 0; i < f->n && st == OK; i++)
+        if (!outfile_ready(&f->one[i].file))
+            st = file_failed(&r->diag, f->one[i].path, &f->one[i].file);
+    for (int i = 0; i < f->n && st == OK; i++) {
+        FetchOne *o = &f->one[i];
+        if (outfile_commit(&o->file))
+            file_guard_made(r->guard, o->path, "--fetch");
+        else
+            st = file_failed(&r->diag, o->path, &o->file);
+    }
+    if (st == OK)
+        fetch_free(f);
+    else
+        fetch_abort(r, f);
+    return st;
 }

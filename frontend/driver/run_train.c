@@ -407,7 +407,7 @@ static Status evaluate_objective(Run *r, bool fetch, ampc_eval *sums) {
     if (fetch && !r->rank) TRY(fetch_open(r, "eval", fs->samples, &f));
     Status st = evaluate_all(r, fs, fetch, f, sums);
     if (f && st == OK) return fetch_close(r, f);
-    fetch_abort(f);
+    fetch_abort(r, f);
     return st;
 }
 
@@ -444,6 +444,6 @@ Status run_predict(Run *r, FeedSet *fs) {
     if (!r->rank) TRY(fetch_open(r, "predict", fs->samples, &f));
     Status st = predict_all(r, fs, f);
     if (f && st == OK) return fetch_close(r, f);
-    fetch_abort(f);
+    fetch_abort(r, f);
     return st;
 }

@@ -148,6 +148,30 @@ TEST_CASE(output, a_failed_compile_leaves_the_former_module) {
     CHECK_EQ_INT(test_temporaries(), 0);
 }
 
+/* Folders of several files, of which a later one cannot be written. */
+TEST_CASE(output, a_failed_folder_is_taken_back) {
+    put_model("m.amp");
+    put("d.csv", "1,2,3\n4,5,6\n7,8,9\n1,2,300000000000000000000\n");
+    check(1, "File too large",
+          "ulimit -f 4 && $AMPC m.amp -o x.so --dump-ir made/ " COMPILE);
+    CHECK(access(test_tmp("made"), F_OK) != 0);
+    check(1, "File too large",
+          "ulimit -f 30 && $AMPC m.amp -o x.so --emit-c made " COMPILE);
+    CHECK(access(test_tmp("made"), F_OK) != 0);
+    check(1, "is a folder",
+          "mkdir -p ir/03-programs.amp && echo mine > ir/mine && "
+          "$AMPC m.amp -o x.so --dump-ir ir " COMPILE);
+    CHECK_EQ_INT(test_entries(test_tmp("ir")), 2);
+    check(0, "", "$AMPC m.amp -o f.so " COMPILE);
+    check(1, "error", "$AMPC run f.so --feed x=d.csv:0-1 --fetch got");
+    check(1, "error",
+          "ulimit -f 0 && $AMPC run f.so --feed x=d.csv --fetch got");
+    CHECK(access(test_tmp("got"), F_OK) != 0);
+    check(1, "is a folder",
+          "mkdir -p got/y.npy && $AMPC run f.so --feed x=d.csv --fetch got");
+    CHECK_EQ_INT(test_entries(test_tmp("got")), 1);
+}
+
 TEST_CASE(output, a_full_standard_output_is_an_error) {
     put_model("m.amp");
     check(0, "", "$AMPC m.amp -o full.so " COMPILE);
