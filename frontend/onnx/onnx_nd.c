@@ -196,21 +196,64 @@ static Status sum_updates(Ox *ox, ValueId row, const Rows *r, DType d,
     return ox_cast(ox, *up, d, false, up);
 }
 
-/* x where no update goes, else the update.  Updates to one place are undefined
-   unless their rows are known. */
+/* Sorts updates by their rows and makes all but the last for each row 0. */
+static Status keep_last(Ox *ox, ValueId *row, ValueId *up, const Rows *r) {
+    int64_t n = ox_type(ox, *row).dim[0], one = 1, none = -1;
+    int64_t dim[MAX_RANK + 1] = {n};
+    Attr axis = attr_i(AK_axis, 0), all = attr_i(AK_k, n);
+    ValueId order, next[2], last;
+    for (int k = 0; k < r->inner; k++) dim[k + 1] = 1;
+    TRY(ox_op(ox, OP_ARGSORT, row, 1, &all, 1, &order));
+    TRY(ox_op(ox, OP_GATHER, (ValueId[]){*row, order}, 2, &axis, 1, row));
+    TRY(ox_op(ox, OP_GATHER, (ValueId[]){*up, order}, 2, &axis, 1, up));
+    n--;
+    TRY(ox_slice(ox, *row, &one, &n, &one, &next[0]));
+    TRY(ox_const_i64(ox, &none, 1, 1, &next[1]));
+    TRY(ox_concat(ox, next, 2, 0, false, &last));
+    TRY(ox2(ox, OP_EQUAL, *row, last, &last));
+    TRY(ox_reshape(ox, last, 1 + r->inner, dim, &last));
+    ValueId zero = ox_scalar(ox, ox_type(ox, *up).dtype, 0);
+    return ox3(ox, OP_WHERE, last, zero, *up, up);
+}
+
+/* One number, where all elements are known to be it: a scalar. */
+static bool is_uniform(Ox *ox, ValueId v, ValueId *scalar) {
+    const Tensor *t = ox_data(ox, v);
+    int64_t n = t ? type_count(type_get(t->type)) : 0;
+    if (n == 0 || n > OX_MAX_FOLD) return false;
+    const EvalTensor *e = eval_from_tensor(ox->a, t);
+    TypeId type = type_make(type_get(t->type)->dtype, 0, NULL);
+    EvalTensor *one = eval_tensor_new(ox->a, type);
+    for (int64_t i = 1; i < n; i++)
+        if (e->f ? e->f[i] != e->f[0] : e->i[i] != e->i[0]) return false;
+    if (e->f)
+        one->f[0] = e->f[0];
+    else
+        one->i[0] = e->i[0];
+    return ox_const(ox, eval_to_tensor(ox->a, one, type), scalar) == OK;
+}
+
+/* x where no update goes, else the last update to go there. */
 static Status replace(Ox *ox, ValueId x, ValueId row, ValueId up, const Rows *r,
                       ValueId *y) {
     const Tensor *known = ox_data(ox, row);
     Attr axis = attr_i(AK_axis, 0);
     ValueId hit, from;
-    if (known && r->dim[0] <= OX_MAX_FOLD && ox_type(ox, row).dim[0] > 0) {
+    if (ox_type(ox, row).dim[0] == 0) {
+        *y = x;
+        return OK;
+    }
+    if (known && r->dim[0] <= OX_MAX_FOLD) {
         TRY(pick_last(ox, eval_from_tensor(ox->a, known)->i,
                       ox_type(ox, row).dim[0], r, &hit, &from));
         TRY(ox_op(ox, OP_GATHER, (ValueId[]){up, from}, 2, &axis, 1, &up));
         return ox3(ox, OP_WHERE, hit, up, x, y);
     }
     TRY(touched(ox, row, r, &hit));
-    TRY(sum_updates(ox, row, r, ox_type(ox, x).dtype, &up));
+    if (!is_uniform(ox, up, &up)) {
+        TRY(keep_last(ox, &row, &up, r));
+        TRY(sum_updates(ox, row, r, ox_type(ox, x).dtype, &up));
+    }
     return ox3(ox, OP_WHERE, hit, up, x, y);
 }
 
@@ -256,7 +299,10 @@ static Status scatter(Ox *ox, ValueId row, const Rows *r) {
     memcpy(dim, r->dim, sizeof dim);
     dim[0] = n;
     for (int k = 0; k < r->inner; k++) want *= dim[k + 1];
-    if (tu.dtype != t.dtype || want != type_count(&tu))
+    if (tu.dtype != t.dtype)
+        return ox_fail(ox, "the updates are %s, the operand %s",
+                       dtype_info[tu.dtype].text, dtype_info[t.dtype].text);
+    if (want != type_count(&tu))
         return ox_fail(ox, "the updates do not fit the indices");
     if (how->op == OP_MAX && !dtype_is_float(t.dtype))
         return ox_fail(ox, "reduction max of integers is not supported");
