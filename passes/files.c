@@ -35,8 +35,9 @@ Status file_folder(Diag *d, const char *path, FileGuard *guard,
         file_guard_made(guard, path, role);
         return OK;
     }
-    const char *why =
-        errno == EEXIST ? "exists and is no folder" : strerror(errno);
+    const char *why = !*path            ? "a folder's name is missing"
+                      : errno == EEXIST ? "exists and is no folder"
+                                        : strerror(errno);
     if (errno == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return OK;
     file_guard_undo(guard, role);

@@ -102,6 +102,37 @@ static Status take_option(const struct RunOption *o, RunOptions *to, Diag *d,
     return OK;
 }
 
+/* --eval or --fetch alone do not train. */
+static bool asks_to_train(const RunOptions *o) {
+    return o->steps >= 0 || o->epochs >= 0 || (!o->eval && !o->fetch);
+}
+
+/* What would have no effect. */
+static Status check_untrained(const RunOptions *o, Diag *d) {
+    const struct {
+        bool given;
+        const char *name;
+    } rows[] = {{o->shuffle, "--shuffle"},
+                {o->save_every, "--save-every"},
+                {o->patience, "--patience"},
+                {o->save_best, "--save-best"},
+                {o->eval_feed.n && !o->eval, "--eval-feed"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].given && !asks_to_train(o))
+            return usage(d,
+                         "--eval and --fetch alone do not train (--epochs N "
+                         "does), so that nothing comes of",
+                         rows[i].name);
+    return OK;
+}
+
+static Status check_comm(const RunOptions *o, Diag *d) {
+    static const char *const engines[] = {"mpi", "nccl", "tcp"};
+    for (size_t i = 0; o->comm && i < sizeof engines / sizeof *engines; i++)
+        if (!strcmp(o->comm, engines[i])) return OK;
+    return o->comm ? usage(d, "--comm is mpi, nccl or tcp, not", o->comm) : OK;
+}
+
 static Status check_options(const RunOptions *o, Diag *d) {
     if (!o->module) return usage(d, "a module is missing after", "ampc run");
     if (o->steps >= 0 && o->epochs >= 0)
@@ -124,7 +155,8 @@ static Status check_options(const RunOptions *o, Diag *d) {
     if (o->deadline > 1000000000) return usage(d, "too long:", "--deadline");
     if (o->max_skipped > INT32_MAX)
         return usage(d, "too many:", "--max-skipped");
-    return OK;
+    TRY(check_comm(o, d));
+    return check_untrained(o, d);
 }
 
 static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
@@ -234,11 +266,9 @@ typedef struct Work {
     bool train, eval, predict;
 } Work;
 
-/* --eval or --fetch alone do not train. */
 static Status plan_work(Run *r, Work *w) {
     const RunOptions *o = r->opt;
-    bool asked = o->steps >= 0 || o->epochs >= 0;
-    w->train = asked || (!o->eval && !o->fetch);
+    w->train = asks_to_train(o);
     w->eval = o->eval;
     w->predict = o->fetch && !o->eval;
     if (w->train && !r->info.trains)

@@ -987,6 +987,15 @@ TEST_CASE(run, usage_errors) {
          EVAL_FEEDS "--save-best @b"},
         {"--feed x", "--feed: NAME=FILE is needed, not 'x'", ""},
         {"--eval-feed x", "--eval-feed: NAME=FILE is needed, not 'x'", ""},
+        {"--comm foo", "mpi, nccl or tcp, not 'foo'", "--comm mpi"},
+        {"--eval --shuffle", "nothing comes of '--shuffle'",
+         "--eval --epochs 1 --shuffle"},
+        {"--fetch @f --save @s --save-every 1", "comes of '--save-every'",
+         "--fetch @f --steps 1 --save @s --save-every 1"},
+        {"--eval " EVAL_FEEDS "--patience 1", "comes of '--patience'", ""},
+        {"--eval " EVAL_FEEDS "--save-best @b", "comes of '--save-best'", ""},
+        {"--fetch @f " EVAL_FEEDS, "comes of '--eval-feed'",
+         "--fetch @f --eval " EVAL_FEEDS},
         {"a b", "unexpected argument", ""},
     };
     write_data(8);
