@@ -3,9 +3,12 @@
    Every graph is a program of its target, its groups the steps.  A write whose
    value was not computed in the variable itself becomes a copy at the program's
    end.                                                                      */
+#define _GNU_SOURCE
 #include "codegen/module/emit_plan.h"
+#include "codegen/module/embed.h"
 #include "runtime/lib.h"
 
+#include <ctype.h>
 #include <string.h>
 
 static int64_t align64(int64_t n) { return (n + 63) & ~INT64_C(63); }
@@ -441,6 +444,34 @@ static Status add_programs(Emit *e) {
 
 /* ---- all ----------------------------------------------------------------- */
 
+static bool is_inner(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* Outside of strings that begin with it. */
+static bool has_word(const char *text, const char *name) {
+    size_t n = strlen(name);
+    for (const char *p = text; (p = strstr(p, name)); p += n)
+        if (p > text && !is_inner(p[-1]) && p[-1] != '"' && !is_inner(p[n]))
+            return true;
+    return false;
+}
+
+/* The exported symbol is none of the tables' and none that the runtime or a
+   library of C has. */
+static Status check_symbol(const Emit *e) {
+    static const char *const starting[] = {"_init", "_fini"};
+    const char *name = e->opt->symbol;
+    StrBuf whole = {0};
+    sb_printf(&whole, "%c%s%c", 0, name, 0);
+    bool taken =
+        memmem(embed_runtime_a, embed_runtime_a_size, whole.data, whole.len) ||
+        has_word(e->out->text.data, name);
+    sb_free(&whole);
+    for (int i = 0; i < 2; i++) taken |= !strcmp(name, starting[i]);
+    if (!taken) return OK;
+    return fail(e->d, (Loc){0},
+                "--symbol %s: the module's own code has that name", name);
+}
+
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
                  Arena *a, PlanSource *out) {
     Emit e = {.m = m, .opt = opt, .d = d, .a = a, .out = out};
@@ -453,5 +484,5 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
         cuda_units(a, out->cuda);
     }
     put_plan(&out->text, &e, in);
-    return OK;
+    return check_symbol(&e);
 }

@@ -309,7 +309,8 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
               "const struct ampc_api *ampc_module_api(const AmpcModule *, "
               "uint32_t);\n"
               "__attribute__((visibility(\"default\"))) const struct ampc_api "
-              "*\n%s(uint32_t abi_version) {\n"
+              "*\nampc_entry(uint32_t abi_version) __asm__(\"%s\");\n"
+              "const struct ampc_api *ampc_entry(uint32_t abi_version) {\n"
               "    return ampc_module_api(&ampc_plan, abi_version);\n}\n",
               e->opt->symbol);
 }

@@ -235,6 +235,34 @@ TEST_CASE(cli, each_objective_is_evaluated) {
               "x=x.csv --eval-feed target:y=t.csv");
 }
 
+/* Any identifier but those of the module's own code, as `check` knows, too. */
+TEST_CASE(cli, exported_symbols) {
+    static const char text[] =
+        "graph forward(%x: f32[2,1]) {\n  %y = relu %x : f32[2,1]\n"
+        "  return %y\n}\n";
+    static const char *const taken[] = {"tensors", "api_step", "memcpy",
+                                        "_init"};
+    static const char *const free_names[] = {"int", "linux", "my_model"};
+    char words[200];
+    REQUIRE(test_write_file(test_tmp("s.amp"), text, strlen(text)));
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        snprintf(words, sizeof words,
+                 "s.amp -o s.so --loss none --target cpu:x86-64-v2 --symbol %s",
+                 taken[i]);
+        check_run(1, "the module's own code has that name", words);
+        snprintf(words, sizeof words, "check s.amp --loss none --symbol %s",
+                 taken[i]);
+        check_run(1, "the module's own code has that name", words);
+    }
+    for (size_t i = 0; i < sizeof free_names / sizeof *free_names; i++) {
+        snprintf(words, sizeof words,
+                 "s.amp -o s.so --loss none --target cpu:x86-64-v2 --symbol %s",
+                 free_names[i]);
+        check_run(0, "", words);
+        check_run(0, "inputs", "inspect s.so");
+    }
+}
+
 /* An .amp file is told what an ONNX model would be. */
 TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     static const char mlp[] = "graph mlp(%x: f32[4,3]) {\n"
