@@ -30,7 +30,8 @@ typedef struct Session {
     int argc;     /* of session_args */
     char **argv;
     const struct OwnOption *own;
-    bool passes;   /* a text is for passes that the user names */
+    const char *compile_option; /* the last of them; NULL: none was given */
+    bool passes;                /* a text is for passes that the user names */
     bool own_only; /* compile options are unknown to this command */
 } Session;
 void session_init(Session *s);

@@ -53,11 +53,15 @@ static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
     }
     if (o) {
         if (!next) return usage(s, "a value is missing after", arg);
+        /* a text's own options bring the same words a second time */
+        if (*o->value && *o->value != next)
+            return usage(s, "given twice:", arg);
         *o->value = next;
         *used = 2;
         return OK;
     }
     bool took = false;
+    s->compile_option = arg;
     if (s->own_only) return usage(s, "unknown option", arg);
     TRY(options_set(&s->opt, &s->diag, arg, next, &took));
     if (took) *used = 2;

@@ -144,6 +144,13 @@ static Status answer_module(Session *s, const SectionFile *f,
 
 static Status inspect_module(Session *s, const char *path, const Question *q) {
     SectionFile f;
+    if (s->compile_option) {
+        fail(&s->diag, (Loc){.file = path},
+             "%s is for models; this is no .onnx or .amp file, and a module is "
+             "what it was compiled as",
+             s->compile_option);
+        return ERR_USAGE;
+    }
     TRY(sections_open(s->arena, &s->diag, path, &f));
     Status st = answer_module(s, &f, q);
     sections_close(&f);
@@ -242,6 +249,11 @@ int cmd_inspect(int argc, char **argv) {
         fail(&s.diag, (Loc){0},
              "one of --ir, --casts, --kernels, --memory, "
              "--params, --cuda, --roofline, --scaling at a time");
+        st = ERR_USAGE;
+    }
+    if (st == OK && !q.scaling.world && (q.scaling.link || q.scaling.step_ms)) {
+        fail(&s.diag, (Loc){0}, "%s goes with --scaling N",
+             q.scaling.link ? "--link" : "--step-ms");
         st = ERR_USAGE;
     }
     q.scaling.json = q.json;

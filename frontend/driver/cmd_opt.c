@@ -53,6 +53,10 @@ int cmd_fmt(int argc, char **argv) {
         if (st == OK) print_to_stdout(m);
         return session_end(&s, st);
     }
+    if (st == OK && s.compile_option) {
+        fail(&s.diag, (Loc){0}, "%s goes with --expand", s.compile_option);
+        st = ERR_USAGE;
+    }
     if (st == OK && !has_suffix(file, ".amp")) {
         fail(&s.diag, (Loc){.file = intern(file)},
              "only a text, .amp, has a layout; --expand prints a model as IR");

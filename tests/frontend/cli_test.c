@@ -433,6 +433,10 @@ TEST_CASE(cli, usage_errors_give_status_2) {
 }
 
 TEST_CASE(cli, a_second_loss_is_no_silent_choice) {
+    check_refused(2, "given twice: '-o'", "-o other.so");
+    check_run(2, "given twice: '--pass'",
+              "opt m.amp --pass simplify --pass cse");
+    check_run(2, "--dim goes with --expand", "fmt m.amp --dim B=2");
     check_refused(2,
                   "--loss: was given already; several losses in one module "
                   "are --objective",
@@ -549,6 +553,11 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
               "inspect cnn.so --scaling 8");
     check_run(0, "{\"world\":8,\"20 us, 1\":{\"ms\":",
               "inspect cnn.so --scaling 8 --link 20,1 --step-ms 5 --json");
+    check_run(2, "cnn.so: error: --precision is for models",
+              "inspect cnn.so --precision fp32");
+    check_run(2, "--link goes with --scaling N", "inspect cnn.so --link 20,1");
+    check_run(2, "--step-ms goes with --scaling N",
+              "inspect cnn.so --memory --step-ms 5");
     check_run(2, "--scaling: 'one' is not 2 or more ranks",
               "inspect cnn.so --scaling one");
     check_run(2, "--link: 'string' is not nvlink, infiniband, ethernet or",
