@@ -51,6 +51,9 @@ static ampc_status go_get(const ampc_api *a, ampc_session *s, const char *name, 
 static ampc_status go_set(const ampc_api *a, ampc_session *s, const char *name, double v) {
 	return a->set_hyper(s, name, v);
 }
+static ampc_status go_objective(const ampc_api *a, ampc_session *s, const char *name) {
+	return a->objective(s, name);
+}
 static ampc_status go_save(const ampc_api *a, ampc_session *s, const char *p) { return a->save(s, p); }
 static ampc_status go_resume(const ampc_api *a, ampc_session *s, const char *p) { return a->resume(s, p); }
 static ampc_status go_load_file(const ampc_api *a, ampc_session *s, const char *p) { return a->load(s, p); }
@@ -286,6 +289,14 @@ func (s *Session) SetHyper(name string, value float64) error {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
 	return s.check(C.go_set(s.api, s.s, c, C.double(value)))
+}
+
+// Objective says what the next steps are for, of a module with several, and whose
+// loss Evaluate tells.
+func (s *Session) Objective(name string) error {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	return s.check(C.go_objective(s.api, s.s, c))
 }
 
 func (s *Session) file(path string, f func(*C.char) C.ampc_status) error {

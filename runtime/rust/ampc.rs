@@ -173,6 +173,8 @@ struct Api {
     notice: extern "C" fn(Sess) -> *const c_char,
     bad_data_nonfinite_load_weights: [Unused; 3],
     save_weights: extern "C" fn(Sess, *const c_char) -> c_int,
+    underflow_comm_objective_name: [Unused; 4],
+    objective: extern "C" fn(Sess, *const c_char) -> c_int,
 }
 
 // ---- modules ----------------------------------------------------------------
@@ -309,6 +311,13 @@ impl<'m> Session<'m> {
         let mut out = Metrics { size: size_of::<Metrics>(), ..Default::default() };
         self.check((self.m.api().step)(self.s, raw.as_ptr(), raw.len(), &mut out))?;
         Ok(out)
+    }
+
+    /// What the next steps are for, of a module with several objectives, and
+    /// whose loss `evaluate` tells.
+    pub fn objective(&mut self, name: &str) -> Result<()> {
+        let name = c_text(name)?;
+        self.check((self.m.api().objective)(self.s, name.as_ptr()))
     }
 
     /// Adds the first `valid` samples of the batch to `sums`.
