@@ -518,6 +518,8 @@ static Status parse_output(Parser *p) {
     }
     if (!o.name) o.name = value_get(p->g, o.value)->name;
     if (!o.name) return lex_fail(lx, &at, "the output needs a name: name=..");
+    if (is_value(graph_output(p->g, o.name)))
+        return lex_fail(lx, &at, "an output '%.60s' is there already", o.name);
     vec_push(p->m->arena, &p->g->outputs, o);
     return OK;
 }

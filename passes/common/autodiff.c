@@ -331,6 +331,7 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
 
 static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     StrBuf names = {0};
+    const char *name = value_get(g, loss)->name; /* a constant has none */
     int n = 0;
     for (int k = 0; k < g->module->vars.len; k++) {
         const Var *v = &g->module->vars.data[k];
@@ -343,9 +344,9 @@ static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     }
     sb_put_more(&names, n);
     Status s = fail(d, (Loc){.file = g->module->file},
-                    "the loss '%s' depends on no trained parameter%s%s",
-                    value_get(g, loss)->name, n ? "; there are " : "",
-                    n ? names.data : "");
+                    "the loss%s%s%s depends on no trained parameter%s%s",
+                    name ? " '" : "", name ? name : "", name ? "'" : "",
+                    n ? "; there are " : "", n ? names.data : "");
     sb_free(&names);
     return s;
 }

@@ -397,6 +397,10 @@ TEST_CASE(cli, odd_models) {
                                    "  return %y\n}\n";
     check_text(1, "the file has no graph", "", "");
     check_text(1, "the file has no graph", "module \"m\"\n", "");
+    check_text(1, "the loss depends on no trained parameter",
+               "model m() { return y = 1 }\n", "");
+    check_text(1, "odd.amp:1:40: error: an output 'y' is there already",
+               "model m(x: f32[4]) { return y = x, y = x }\n", "--loss none");
     check_text(1, "class axis is empty", no_class, "--loss cross_entropy");
     check_text(1, "class axis is empty", no_class, "--loss nll");
     check_text(1, "has no classes",
