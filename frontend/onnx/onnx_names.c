@@ -424,8 +424,8 @@ static const char *hint(Str domain, Str type) {
         return "; the file lacks this function's body";
     if (!*type) return "; the node has no op_type";
     if (*domain) return "";
-    return "; outside the tiers: strings, signals, quantised inference and "
-           "shapes that depend on data do not train";
+    return "; outside the tiers: strings, quantised inference and shapes "
+           "that depend on data do not train";
 }
 
 /* Every unsupported op once, with its count and first node. */

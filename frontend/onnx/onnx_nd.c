@@ -354,3 +354,43 @@ Status onnx_dft(Ox *ox) {
     TRY(ox_call(ox, "dft", &x, 1, attr, n, 1, &y));
     return ox_out(ox, 0, y);
 }
+
+Status onnx_stft(Ox *ox) {
+    ValueId in[] = {ox_in(ox, 0), ox_in(ox, 2)}, y;
+    Attr attr[MAX_OP_ATTRS];
+    int n;
+    TRY(ox_mapped(ox, attr, &n));
+    TRY(ox_call(ox, "stft", in, is_value(in[1]) ? 2 : 1, attr, n, 1, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* a - b cos(2 pi i / n) + c cos(4 pi i / n) for each i; n is one less where the
+   last is to be as the first.                                               */
+Status onnx_window(Ox *ox) {
+    static const struct {
+        const char *op;
+        double a, b, c;
+    } rows[] = {{"HannWindow", 0.5, 0.5, 0},
+                {"HammingWindow", 25.0 / 46, 21.0 / 46, 0},
+                {"BlackmanWindow", 0.42, 0.5, 0.08}};
+    const int64_t *size;
+    int k, row = 0;
+    DType d;
+    ValueId y;
+    TRY(ox_const_ints(ox, 0, "size", &size, &k));
+    if (k != 1 || *size < 1 || *size > OX_MAX_FOLD)
+        return ox_fail(ox, "the size of the window is no number from 1");
+    TRY(ox_dtype(ox, (int)ox_int(ox, "output_datatype", 1), "the window", &d));
+    while (strcmp(rows[row].op, ox->node->op->name) != 0) row++;
+    TypeId type = type_make(DT_F64, 1, size);
+    EvalTensor *e = eval_tensor_new(ox->a, type);
+    int64_t n = ox_int(ox, "periodic", 1) ? *size : *size - 1;
+    for (int64_t i = 0; i < *size; i++) {
+        double turn = n ? 2 * acos(-1) * (double)i / (double)n : 0;
+        e->f[i] =
+            rows[row].a - rows[row].b * cos(turn) + rows[row].c * cos(2 * turn);
+    }
+    TRY(ox_const(ox, eval_to_tensor(ox->a, e, type), &y));
+    TRY(ox_cast(ox, y, d, false, &y));
+    return ox_out(ox, 0, y);
+}

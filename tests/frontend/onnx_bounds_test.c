@@ -320,6 +320,25 @@ TEST_CASE(onnx_bounds, positions) {
     CHECK_ROWS(rows);
 }
 
+TEST_CASE(onnx_bounds, signals) {
+    static const Row rows[] = {
+        {17, "f32[2,9] i64{2} f32[4]", "STFT(a,b,c)>y", "=f32[2,3,3,2]"},
+        {17, "f32[2,9,1] i64{3} f32[4]", "STFT(a,b,c)>y onesided=0",
+         "=f32[2,2,4,2]"},
+        {17, "f32[1,4] i64{2} i64{2}", "STFT(a,b,,c)>y",
+         "=f32[1,2,2,2] 1 0 -1 0 5 0 -1 0"},
+        {17, "f32[2,9] i64{2} f32[4] i64{5}", "STFT(a,b,c,d)>y",
+         "the window is f32[4] for 5 samples"},
+        {17, "f32[2,9] i64{0} f32[4]", "STFT(a,b,c)>y", "4 samples every 0 of"},
+        {17, "f32[2,3] i64{1} f32[4]", "STFT(a,b,c)>y", "4 samples every 1 of"},
+        {17, "i64{4}", "HannWindow(a)>y", "=f32[4] 0 0.5 1 0.5"},
+        {17, "i64{3}", "HannWindow(a)>y periodic=0 output_datatype=11",
+         "=f64[3] 0 1 0"},
+        {17, "i64{1}", "HannWindow(a)>y periodic=0", "=f32[1] 0"},
+        {17, "i64{0}", "BlackmanWindow(a)>y", "no number from 1"}};
+    CHECK_ROWS(rows);
+}
+
 TEST_CASE(onnx_bounds, shapes) {
     static const Row rows[] = {
         {13, "f32[2,3]", "Flatten(a)>y axis=2", "=f32[6,1]"},
