@@ -499,7 +499,8 @@ TEST_CASE(nccl, ranks_that_differ) {
     differs(&weight, "rank 1 has another module than rank 0");
     ends(c, NULL, "--steps $RANK",
          "rank 1 was started with another --steps than rank 0");
-    ends(c, NULL, "--comm pigeons", "no such engine");
+    ends(c, NULL, "--comm pigeons",
+         "--comm is mpi, nccl or tcp, not 'pigeons'");
     compiled_close(&seed);
     compiled_close(&weight);
 }
