@@ -3,11 +3,11 @@
    An item is one block of C (mc x nc) of one matrix of the batch, over one
    slice of k.  Its worker multiplies packed panels tile by tile and hands each
    finished strip of columns to the epilogue.  Of A, rows that lie as tiles can
-   read them are not packed.  A single matrix has B packed
-   whole by a round of its own, once where it is kept, and A if many items read
-   the same of it; else, in a batch, or when they are huge, items pack the
-   blocks they need.  With slices of k the panels go to `partial` first and a
-   last round adds them in order.
+   read them are not packed.  A single matrix has B packed whole by a round of
+   its own, once where it is kept, and A if many items read the same of it;
+   else, in a batch, or when they are huge, items pack the blocks they need.
+   With slices of k the panels go to `partial` first and a last round adds them
+   in order.
 
    Products of bf16 by bf16 may count k in pairs (tile kinds 1 and 2); what AMX
    tiles need is in amx.h.                                                   */
@@ -110,10 +110,9 @@ static void gemm_rows(const GemmRun *r, const GemmItem *it,
                       int64_t ld) {
     for (int64_t i = 0; i < it->m; i += MR) {
         int64_t rows = min64(MR, it->m - i);
-        ISA(tile_rows)
-        [r->kind][rows - 1][w - 1](part->k, it->rows + i * it->lda + part->a_k0,
-                                   it->lda, b, w * VL, c + i * ld, ld,
-                                   !part->first);
+        TileRowsFn *tile = ISA(tile_rows)[r->kind][rows - 1][w - 1];
+        tile(part->k, it->rows + i * it->lda + part->a_k0, it->lda, b, w * VL,
+             c + i * ld, ld, !part->first);
     }
 }
 

@@ -52,6 +52,19 @@ INLINE void tile_step(int kind, int R, int W, vf acc[MR][NV], const float *a,
     }
 }
 
+/* The same of rows that lie apart: element i of each. */
+INLINE void tile_step_rows(int kind, int R, int W, vf acc[MR][NV],
+                           const float *const p[MR], int64_t i,
+                           const float *b) {
+    vf row[NV];
+    UNROLL for (int w = 0; w < W; w++) row[w] = vload(b + w * VL);
+    UNROLL for (int r = 0; r < R; r++) {
+        vf x = tile_set(kind, p[r] + i);
+        UNROLL for (int w = 0; w < W; w++) acc[r][w] =
+            tile_fma(kind, x, row[w], acc[r][w]);
+    }
+}
+
 INLINE void tile_end(int R, int W, vf acc[MR][NV], float *c, int64_t ldc) {
     UNROLL for (int r = 0; r < R; r++) {
         UNROLL for (int w = 0; w < W; w++) vstore(c + w * VL, acc[r][w]);
@@ -80,16 +93,8 @@ INLINE void tile_rows_rw(int kind, int R, int W, int64_t k, const float *a,
     const float *p[MR];
     UNROLL for (int r = 0; r < R; r++) p[r] = a + r * lda;
     tile_begin(R, W, acc, c, ldc, add);
-    for (int64_t i = 0; i < k; i++) {
-        vf row[NV];
-        UNROLL for (int w = 0; w < W; w++) row[w] = vload(b + w * VL);
-        UNROLL for (int r = 0; r < R; r++) {
-            vf x = tile_set(kind, p[r] + i);
-            UNROLL for (int w = 0; w < W; w++) acc[r][w] =
-                tile_fma(kind, x, row[w], acc[r][w]);
-        }
-        b += b_step;
-    }
+    for (int64_t i = 0; i < k; i++, b += b_step)
+        tile_step_rows(kind, R, W, acc, p, i, b);
     tile_end(R, W, acc, c, ldc);
 }
 
@@ -108,7 +113,7 @@ INLINE void tile_slice_rw(int kind, int R, int W, int64_t k, const float *a,
 /* ---- channels-last tiles ------------------------------------------------- */
 
 INLINE void tile_points_rw(int kind, int R, int W, const TilePoints *t) {
-    vf acc[MR][NV], row[NV];
+    vf acc[MR][NV];
     const float *block = t->w, *src = t->src;
     float *c[MR];
     int32_t at[MR];
@@ -124,14 +129,8 @@ INLINE void tile_points_rw(int kind, int R, int W, const TilePoints *t) {
             const float *p[MR], *w = block + t->tap[k] * n * t->w_step;
             UNROLL for (int r = 0; r < R; r++) p[r] =
                 src + t->shift[t->tap[k]] + at[r];
-            for (int64_t j = 0; j < n; j++, w += t->w_step) {
-                UNROLL for (int i = 0; i < W; i++) row[i] = vload(w + i * VL);
-                UNROLL for (int r = 0; r < R; r++) {
-                    vf x = tile_set(kind, p[r] + j);
-                    UNROLL for (int i = 0; i < W; i++) acc[r][i] =
-                        tile_fma(kind, x, row[i], acc[r][i]);
-                }
-            }
+            for (int64_t j = 0; j < n; j++, w += t->w_step)
+                tile_step_rows(kind, R, W, acc, p, j, w);
         }
         src += t->block_step;
         block += t->taps * n * t->w_step;
