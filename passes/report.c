@@ -71,7 +71,7 @@ static const char *part_of(const Node *n) {
 /* Something of it is forward's. */
 static bool is_forwards(const Graph *g, const Flow *f, int group) {
     for (int i = f->first[group]; i < f->end[group]; i++)
-        if (!node_get(g, g->order.data[i])->flags) return true;
+        if (!node_at(g, i)->flags) return true;
     return false;
 }
 

@@ -504,8 +504,8 @@ static bool *find_fp16(const Place *p, const uint32_t *first, Arena *a) {
                                : !p->free[v];
     }
     for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
-        OpKind kind = op_info[n->op].kind;
+        const Node *n = node_at(g, i);
+        OpKind kind = node_kind(n);
         if (shares_type(n) ||
             (kind != KIND_LIB && kind != KIND_ANCHOR && n->op != OP_GATHER))
             continue;
