@@ -22,7 +22,6 @@ typedef struct IsaLevel {
     const char *prefix; /* of its kernels' names                             */
     const char *flags;  /* for the compiler, beside the common ones; NULL: its
                            kernels are those of the row with that prefix     */
-    const char *lib;    /* AmpcCpuLib                                        */
 } IsaLevel;
 extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
 /* Whether the options ask for that level; whether its kernels are compiled,

@@ -176,10 +176,9 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
 /* ---- kernels of each level ----------------------------------------------- */
 
 const IsaLevel isa_levels[] = {
-#define ISA(E, number, name, table, prefix, flags)                             \
-    {number, name, prefix, flags, "ampc_cpu_" #table},
+#define ISA(E, number, name, prefix, flags) {number, name, prefix, flags},
 #include "runtime/isa.def"
-    {0, NULL, NULL, NULL, NULL}};
+    {0, NULL, NULL, NULL}};
 
 bool isa_wanted(const Options *opt, const IsaLevel *l) {
     for (int i = 0; i < opt->targets.len; i++)
@@ -223,6 +222,26 @@ static void put_functions(StrBuf *sb, const Emit *e, const IsaLevel *l) {
     }
 }
 
+/* The routines that steps name, as that level has them: the linker leaves the
+   others out.                                                               */
+static void put_routines(StrBuf *sb, StrBuf *table, const Emit *e,
+                         const IsaLevel *l) {
+    bool named[PLAN_NLIB] = {false};
+    const EmitTarget *t = &e->target[TARGET_CPU];
+    for (int i = 0; i < t->steps.len; i++)
+        if (t->steps.data[i].kind == PLAN_LIB)
+            named[t->steps.data[i].fn] = true;
+    sb_printf(table, "&(const AmpcCpuLib){.isa = %d", l->isa);
+    for (uint32_t i = 0; i < PLAN_NLIB; i++) {
+        if (!named[i]) continue;
+        const char *name = lib_info(i)->name;
+        sb_printf(sb, "extern LIB_ROUTINE(%s) ampc_%s%s;\n", name, l->prefix,
+                  name);
+        sb_printf(table, ",\n     .%s = ampc_%s%s", name, l->prefix, name);
+    }
+    sb_puts(table, "}");
+}
+
 /* Their number. */
 static int put_levels(StrBuf *sb, const Emit *e) {
     StrBuf rows = {0};
@@ -231,9 +250,10 @@ static int put_levels(StrBuf *sb, const Emit *e) {
         if (isa_compiled(e->opt, l)) put_functions(sb, e, l);
         if (!isa_wanted(e->opt, l)) continue;
         nisa++;
-        sb_printf(sb, "extern const struct AmpcCpuLib %s;\n", l->lib);
-        sb_printf(&rows, "    {%d, %skernels, %sepilogues, &%s},\n", l->isa,
-                  l->prefix, l->prefix, l->lib);
+        sb_printf(&rows, "    {%d, %skernels, %sepilogues, ", l->isa, l->prefix,
+                  l->prefix);
+        put_routines(sb, &rows, e, l);
+        sb_puts(&rows, "},\n");
     }
     sb_printf(sb, "\nstatic const PlanIsa isas[] = {\n%s    {0}};\n",
               nisa ? rows.data : "");
@@ -317,7 +337,7 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
 
 void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
     sb_puts(sb, "/* The compiled programs as tables; see runtime/plan.h. */\n"
-                "#include \"runtime/plan.h\"\n\n"
+                "#include \"runtime/cpu/kernels.h\"\n\n"
                 "#define NONE         {PLAN_NONE, 0, 0}\n"
                 "#define ARENA(i, at) {PLAN_ARENA, i, at}\n"
                 "#define VAR(i)       {PLAN_VAR, i, 0}\n"

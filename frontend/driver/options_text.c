@@ -609,7 +609,7 @@ static bool add_cpu_targets(Options *o, const char *word) {
         const char *word;
         int isa;
     } levels[] = {
-#define ISA(E, number, name, table, prefix, flags) {"cpu:" name, number},
+#define ISA(E, number, name, prefix, flags) {"cpu:" name, number},
 #include "runtime/isa.def"
     };
     int before = o->targets.len;
@@ -621,7 +621,7 @@ static bool add_cpu_targets(Options *o, const char *word) {
 
 static Status set_target(Options *o, Spec *s) {
     static const char levels[] =
-#define ISA(E, number, name, table, prefix, flags) "cpu:" name ", "
+#define ISA(E, number, name, prefix, flags) "cpu:" name ", "
 #include "runtime/isa.def"
         ;
     over_model(&o->targets.len, &o->model_targets);

@@ -1,8 +1,10 @@
-/* kernels.h: the hand-written CPU routines, one table per ISA level.
+/* kernels.h: the hand-written CPU routines.
 
    Every routine is a row of lib.def, compiled once per level (gcc
    -march=x86-64-v2, -v3, -v4) from the same C sources with a level prefix, and
-   reached through AmpcCpuLib.  Level v4+amx has v4's but for those of products.
+   reached through AmpcCpuLib.  A module has a table per level of the routines
+   that its steps name; the linker leaves the others out.  Level v4+amx has v4's
+   routines, which are told to use tiles.
    Rules for all:
    - the arithmetic of an element depends on shapes only, never on the number
      of threads: work is split over outputs, and where a reduction dimension
@@ -23,7 +25,7 @@
 #include "runtime/lib.h"
 
 typedef enum AmpcIsa {
-#define ISA(E, number, name, table, prefix, flags) AMPC_ISA_##E = number,
+#define ISA(E, number, name, prefix, flags) AMPC_ISA_##E = number,
 #include "runtime/isa.def"
 } AmpcIsa;
 
@@ -84,7 +86,8 @@ typedef struct AmpcCpuLib {
 #undef OPERAND
 } AmpcCpuLib;
 
-extern const AmpcCpuLib ampc_cpu_v2, ampc_cpu_v3, ampc_cpu_v4, ampc_cpu_amx;
+/* The type of a row's function: extern LIB_ROUTINE(gemm) ampc_v4_gemm; */
+#define LIB_ROUTINE(name) __typeof__(*((AmpcCpuLib *)0)->name)
 
 /* Scratch bytes for that many workers, and bytes kept, enough for every ISA
    level. */

@@ -1,4 +1,15 @@
-/* routines.h: the routines of one ISA level, gathered in lib_isa.c. */
+/* routines.h: the routines of one ISA level.
+
+   Built once per level (see simd.h for the flags):
+     tile_isa.c     register tiles             image_isa.c  padded images
+     pack_isa.c     packing of operands        conv_isa.c   conv, its dX
+     gemm_isa.c     matrix product             wgrad_isa.c  its dW
+     amx_isa.c      tiles, at level v4         chlast_isa.c both, staged
+     pooling_isa.c  pooling                    index_isa.c  scatter, argmax,
+                                              copy
+     attend_isa.c  attention                  sort_isa.c   argsort
+   Built once: pool.c threads, isa.c detection, dispatch.c calls by row, block.c
+   and conv.c geometry and scratch, pooling_f64.c                            */
 #ifndef AMPC_CPU_ROUTINES_H
 #define AMPC_CPU_ROUTINES_H
 

@@ -20,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/cpu/kernels.h"
+#include "tests/support/cpu_levels.h"
 
 enum { REPS = 400 };
 

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "codegen/cuda/cuda.h"
-#include "runtime/cpu/kernels.h"
 #include "runtime/lib.h"
+#include "tests/support/cpu_levels.h"
 #include "tests/support/simulate.h"
 
 /* ---- graphs -------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/half.h"
+#include "tests/support/cpu_levels.h"
 #include "tests/support/cuda_cases.h"
 #include "tests/support/simulate.h"
 

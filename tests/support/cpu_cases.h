@@ -3,7 +3,7 @@
 #ifndef AMPC_TESTS_SUPPORT_CPU_CASES_H
 #define AMPC_TESTS_SUPPORT_CPU_CASES_H
 
-#include "runtime/cpu/kernels.h"
+#include "tests/support/cpu_levels.h"
 
 extern uint64_t rng; /* what rnd goes on from */
 uint32_t rnd(void);

@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/subject.h"
 
-#include "runtime/cpu/kernels.h"
+#include "tests/support/cpu_levels.h"
 #include "tests/harness.h"
 
 #include <dlfcn.h>

@@ -6,6 +6,7 @@
 
 #include "runtime/half.h"
 #include "runtime/session.h"
+#include "tests/support/cpu_levels.h"
 
 /* ---- kernels ------------------------------------------------------------- */
 
