@@ -286,9 +286,10 @@ static inline Callee node_callee(const Node *n) {
 /* ---- attributes of a node ------------------------------------------------ */
 
 const Attr *attr_find(const Node *n, AttrKey k); /* NULL if absent */
-int64_t attr_int(const Node *n, AttrKey k, int64_t dflt);
-double attr_float(const Node *n, AttrKey k, double dflt);
-Str attr_str(const Node *n, AttrKey k, const char *dflt);
+/* Its value, or else the one that the table has for it. */
+int64_t attr_int(const Node *n, AttrKey k);
+double attr_float(const Node *n, AttrKey k);
+Str attr_str(const Node *n, AttrKey k);
 /* Returns the count, 0 if absent; *v points into the node. */
 int attr_ints(const Node *n, AttrKey k, const int64_t **v);
 

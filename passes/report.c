@@ -145,7 +145,7 @@ static int64_t without(const Lie *l, const Node *n) {
 }
 
 static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
-    if (attr_int(n, AK_user, 0)) return "written in the model";
+    if (attr_int(n, AK_user)) return "written in the model";
     if (n->flags & NODE_UPDATE && dtype_is_16(value_dtype(g, n->out[0])))
         return "the copy that products read";
     if (!r) return "the declared type of an output or variable";

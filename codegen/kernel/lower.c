@@ -198,7 +198,7 @@ static void drop_refs(LoweredStep *s, LibRole role, const GroupFacts *f) {
    that a source position can feed. */
 static Status check_pad_grad(const Graph *g, const Node *n, Diag *d) {
     const Type *in = value_type(g, n->in[0]), *out = value_type(g, n->out[0]);
-    Str mode = attr_str(n, AK_mode, "constant");
+    Str mode = attr_str(n, AK_mode);
     bool edge = strcmp(mode, "edge") == 0;
     double loads = 1;
     if (strcmp(mode, "constant") == 0) return OK;

@@ -32,7 +32,7 @@ static void conv(const Node *n, LibConv *p, const Type *x, const Type *w,
     p->n = x->dim[0];
     p->c = x->dim[1];
     p->k = w->dim[0];
-    p->group = attr_int(n, AK_group, 1);
+    p->group = attr_int(n, AK_group);
     spatial_dims(x, p->in);
     spatial_dims(y, p->out);
     spatial_dims(w, p->kernel);
@@ -68,7 +68,7 @@ static int64_t dims_product(const Type *t, int from, int to) {
 
 static void scatter_add(const Node *n, LibScatterAdd *p, const Type *idx,
                         const Type *out) {
-    int axis = axis_norm(attr_int(n, AK_axis, 0), out->rank);
+    int axis = axis_norm(attr_int(n, AK_axis), out->rank);
     p->outer = dims_product(out, 0, axis);
     p->rows = out->dim[axis];
     p->nidx = type_count(idx);
@@ -85,11 +85,11 @@ static void argsort(LibArgsort *p, const Type *x) {
 /* mask: NULL where there is none. */
 static void attend(const Node *n, LibAttend *p, const Type *q, const Type *v,
                    const Type *mask) {
-    double ratio = attr_float(n, AK_ratio, 0);
+    double ratio = attr_float(n, AK_ratio);
     p->batch = dims_product(q, 0, q->rank - 2);
     p->group =
         v->dim[v->rank - 3] ? q->dim[q->rank - 3] / v->dim[v->rank - 3] : 1;
-    p->scale = lib_bits((float)attr_float(n, AK_scale, 1));
+    p->scale = lib_bits((float)attr_float(n, AK_scale));
     p->drop = (int64_t)ceil((double)(float)ratio * 0x1p24);
     p->keep = lib_bits((float)(1 / (1 - ratio)));
     if (mask) {
@@ -131,7 +131,7 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_COPY(n, p, t)         ((p)->bytes = type_bytes(t[0]))
 #define SHAPE_own(E)                shape_##E(n, p, t)
 #define SHAPE_axis(E)                                                          \
-    int axis = axis_norm(attr_int(n, AK_axis, 0), t[0]->rank);                 \
+    int axis = axis_norm(attr_int(n, AK_axis), t[0]->rank);                    \
     p->outer = dims_product(t[0], 0, axis);                                    \
     p->axis = t[0]->dim[axis];                                                 \
     p->inner = dims_product(t[0], axis + 1, t[0]->rank)
@@ -224,7 +224,7 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
             AttrKey key = op_info[n->op].attrs[k];
             if (!strcmp(attr_get(key)->text, lib->fields[i].name) &&
                 attr_get(key)->kind == ATTR_INT)
-                *par = attr_int(n, key, 0);
+                *par = attr_int(n, key);
         }
     shape(n, out->lib, t, &p);
     out->npar = (int)lib->npar;

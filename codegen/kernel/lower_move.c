@@ -208,7 +208,7 @@ static int concat_by_number(Lower *l, const Node *n, int axis, const KIndex *at,
 
 static int move_concat(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = value_type(l->g, n->out[0]);
-    int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank), r = 0;
+    int axis = axis_norm(attr_int(n, AK_axis), t->rank), r = 0;
     int64_t end = t->dim[axis];
     KIndex src[MAX_RANK];
     int part = concat_by_number(l, n, axis, at, guard);
@@ -243,7 +243,7 @@ static bool is_const_below(const Lower *l, ValueId v, int64_t size) {
 
 static int move_gather(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = type_in(l, n, 0), *ti = type_in(l, n, 1);
-    int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
+    int axis = axis_norm(attr_int(n, AK_axis), t->rank);
     int64_t size = t->dim[axis];
     KIndex src[MAX_RANK];
     int id = lower_as(l, lower_value(l, n->in[1], at + axis, guard), DT_I64);
@@ -261,10 +261,10 @@ static int move_gather(Lower *l, const Node *n, const KIndex *at, int guard) {
 
 static int move_trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = type_in(l, n, 0);
-    int64_t k = attr_int(n, AK_k, 0);
+    int64_t k = attr_int(n, AK_k);
     /* column - row >= k, or <= k */
     KIndex off = at_add(l, at[t->rank - 1], at_scale(l, at[t->rank - 2], -1));
-    bool upper = attr_int(n, AK_upper, 1) != 0;
+    bool upper = attr_int(n, AK_upper) != 0;
     int keep = upper
                    ? at_within(l, off, k, INT64_MAX, 0)
                    : at_within(l, off, INT64_MIN, k < INT64_MAX ? k + 1 : k, 0);
@@ -294,7 +294,7 @@ static KIndex pad_source(Lower *l, Str mode, KIndex x, int64_t size) {
 static int move_pad(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = type_in(l, n, 0);
     DType to = value_dtype(l->g, n->out[0]);
-    Str mode = attr_str(n, AK_mode, "constant");
+    Str mode = attr_str(n, AK_mode);
     bool constant = strcmp(mode, "constant") == 0;
     const int64_t *pads;
     KIndex src[MAX_RANK];
@@ -308,7 +308,7 @@ static int move_pad(Lower *l, const Node *n, const KIndex *at, int guard) {
     int v = lower_as(
         l, lower_value(l, n->in[0], src, guard_and(l, guard, inside)), to);
     if (!constant) return v;
-    int fill = lower_const(l, KT_F64, attr_float(n, AK_value, 0), 0);
+    int fill = lower_const(l, KT_F64, attr_float(n, AK_value), 0);
     return where(l, inside, v, lower_as(l, fill, to));
 }
 
@@ -396,7 +396,7 @@ static int pad_sum(Lower *l, const Node *n, const PadTerms *ts, int d,
 
 int lower_pad_grad(Lower *l, const Node *n, const KIndex *at) {
     const Type *in = type_in(l, n, 0), *t = value_type(l->g, n->out[0]);
-    Str mode = attr_str(n, AK_mode, "constant");
+    Str mode = attr_str(n, AK_mode);
     PadTerms ts[MAX_RANK];
     KIndex src[MAX_RANK];
     const int64_t *pads;

@@ -173,11 +173,11 @@ int lower_operand(Lower *l, const Node *n, int which, const KIndex *src) {
 
 static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
     if (n->op == OP_FULL) {
-        double v = attr_float(n, AK_value, 0);
+        double v = attr_float(n, AK_value);
         return lower_as(l, lower_const(l, KT_F64, v, 0), t->dtype);
     }
     if (n->op == OP_IOTA) {
-        int axis = axis_norm(attr_int(n, AK_axis, 0), t->rank);
+        int axis = axis_norm(attr_int(n, AK_axis), t->rank);
         KIndex zero = at_const(0);
         return lower_as(l, at_value(l, t->rank ? at[axis] : zero), t->dtype);
     }
@@ -188,7 +188,7 @@ static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
         in.in[j] = lower_value(l, n->in[0], &word, 0);
     }
     in.in[2] = at_value(l, lower_flatten(l, t, at));
-    in.i = attr_int(n, AK_salt, 0);
+    in.i = attr_int(n, AK_salt);
     return lower_as(l, add(l, &in), t->dtype);
 }
 

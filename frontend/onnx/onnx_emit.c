@@ -370,7 +370,7 @@ static Status put_pad(Emit *e, const Form *f) {
     int n = attr_ints(e->n, AK_pads, &pads);
     DType d = meet(e, 0);
     Str in[] = {as_dtype(e, e->n->in[0], d), put_ints(e, pads, n),
-                put_number(e, d, attr_float(e->n, AK_value, 0))};
+                put_number(e, d, attr_float(e->n, AK_value))};
     return chain(e, f->names, f->attrs, in, 3, d);
 }
 
@@ -406,7 +406,7 @@ static Status put_row(Emit *e, const Form *f) {
         OxMapEntry from = ox_map_to(row, attr_get(key)->text);
         if (!from.operand) continue;
         ASSERT(from.operand == nin);
-        in[nin++] = put_number(e, DT_I64, (double)attr_int(e->n, key, 0));
+        in[nin++] = put_number(e, DT_I64, (double)attr_int(e->n, key));
     }
     if (!dtype_is_float(y)) d = y;
     Str to = made(e, d);
@@ -422,7 +422,7 @@ static Status put_row(Emit *e, const Form *f) {
 /* TopK's second result. */
 static Status put_argsort(Emit *e, const Form *f) {
     DType d = meet(e, 0);
-    int64_t k = attr_int(e->n, AK_k, 0);
+    int64_t k = attr_int(e->n, AK_k);
     Str in[] = {as_dtype(e, e->n->in[0], d), put_ints(e, &k, 1)};
     Str y = made(e, DT_I64);
     Onnx__NodeProto *p = put_node(e, f->names, in, 2, y);
@@ -430,15 +430,15 @@ static Status put_argsort(Emit *e, const Form *f) {
     p->output = NEW_ARRAY(e->a, char *, 2);
     p->output[0] = (char *)fresh(e, &e->values, internf("%s/values", y));
     p->output[1] = (char *)y;
-    put_int(e, p, "largest", attr_int(e->n, AK_descending, 0));
+    put_int(e, p, "largest", attr_int(e->n, AK_descending));
     return stored(e, y, DT_I64);
 }
 
 static Status put_clip(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str in[] = {as_dtype(e, e->n->in[0], d),
-                put_number(e, d, attr_float(e->n, AK_min, -INFINITY)),
-                put_number(e, d, attr_float(e->n, AK_max, INFINITY))};
+                put_number(e, d, attr_float(e->n, AK_min)),
+                put_number(e, d, attr_float(e->n, AK_max))};
     return chain(e, f->names, "", in, 3, d);
 }
 
@@ -514,14 +514,14 @@ static Status put_generated(Emit *e, const Form *f) {
     const Type *t = value_type(e->g, e->n->out[0]);
     Type small = {.dtype = t->dtype, .rank = t->rank};
     bool counts = e->n->op == OP_IOTA;
-    int axis = (int)attr_int(e->n, AK_axis, 0);
+    int axis = (int)attr_int(e->n, AK_axis);
     for (int i = 0; i < t->rank; i++)
         small.dim[i] = counts && i == axis ? t->dim[i] : 1;
     if (dtype_is_16(small.dtype)) small.dtype = DT_F32;
     const Tensor *x =
         tensor_new(e->a, type_make(small.dtype, small.rank, small.dim));
     for (int64_t i = 0, n = type_count(&small); i < n; i++)
-        tensor_set(x, i, counts ? (double)i : attr_float(e->n, AK_value, 0));
+        tensor_set(x, i, counts ? (double)i : attr_float(e->n, AK_value));
     Str in[] = {
         put_tensor(e, fresh(e, &e->values, intern("values")), &small, x->data),
         put_ints(e, t->dim, t->rank)};
@@ -545,19 +545,19 @@ static Status put_matmul(Emit *e, const Form *f) {
     for (int i = 0; i < 2; i++) {
         in[i] = as_dtype(e, e->n->in[i], d);
         flat &= value_type(e->g, e->n->in[i])->rank == 2;
-        any |= attr_int(e->n, trans[i], 0) != 0;
+        any |= attr_int(e->n, trans[i]) != 0;
     }
     if (flat && any) {
         Str y = made(e, d);
         Onnx__NodeProto *p = put_node(e, "Gemm", in, 2, y);
-        put_int(e, p, "transA", attr_int(e->n, AK_trans_a, 0));
-        put_int(e, p, "transB", attr_int(e->n, AK_trans_b, 0));
+        put_int(e, p, "transA", attr_int(e->n, AK_trans_a));
+        put_int(e, p, "transB", attr_int(e->n, AK_trans_b));
         return stored(e, y, d);
     }
     for (int i = 0; i < 2; i++) {
         int rank = value_type(e->g, e->n->in[i])->rank;
         int64_t perm[MAX_RANK];
-        if (!attr_int(e->n, trans[i], 0)) continue;
+        if (!attr_int(e->n, trans[i])) continue;
         for (int k = 0; k < rank; k++) perm[k] = k;
         perm[rank - 1] = rank - 2;
         perm[rank - 2] = rank - 1;

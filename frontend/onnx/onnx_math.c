@@ -211,7 +211,7 @@ static const Node *softmax_of(const Ox *ox, ValueId v) {
    Where(IsNaN(p), 0, p), or with a condition per row.  The NaN of such a row
    would spoil its gradient, so its scores are replaced before the softmax. */
 static Status guarded_softmax(Ox *ox, const Node *p, ValueId *in) {
-    int axis = (int)attr_int(p, attr_key("axis", ATTR_INT), -1);
+    int axis = (int)attr_int(p, AK_axis);
     const Node *nan = ox_def(ox, in[0], OP_ISNAN);
     Type t = ox_type(ox, in[2]), c = ox_type(ox, in[0]);
     ValueId s = p->in[0];

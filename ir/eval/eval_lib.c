@@ -61,7 +61,7 @@ static int64_t argmax_row(const EvalTensor *in, int64_t at, int64_t n,
 
 Status eval_argmax(EvalCx *cx) {
     const Type *t = type_get(cx->in[0]->type);
-    EvalAxis ax = eval_axis(t, axis_norm(attr_int(cx->n, AK_axis, 0), t->rank));
+    EvalAxis ax = eval_axis(t, axis_norm(attr_int(cx->n, AK_axis), t->rank));
     for (int64_t o = 0; o < ax.outer; o++)
         for (int64_t k = 0; k < ax.inner; k++)
             cx->out[0]->i[o * ax.inner + k] =
@@ -86,8 +86,8 @@ static bool stands_before(const EvalTensor *x, int64_t row, int64_t a,
 
 Status eval_argsort(EvalCx *cx) {
     const Type *t = type_get(cx->in[0]->type);
-    int64_t n = t->dim[t->rank - 1], k = attr_int(cx->n, AK_k, 0);
-    bool descending = attr_int(cx->n, AK_descending, 0) != 0;
+    int64_t n = t->dim[t->rank - 1], k = attr_int(cx->n, AK_k);
+    bool descending = attr_int(cx->n, AK_descending) != 0;
     int64_t rows = n ? type_count(t) / n : 0;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t a = 0; a < n; a++) {
@@ -104,9 +104,9 @@ Status eval_cumsum(EvalCx *cx) {
     const EvalTensor *x = cx->in[0];
     EvalTensor *y = cx->out[0];
     const Type *t = type_get(x->type);
-    EvalAxis ax = eval_axis(t, axis_norm(attr_int(cx->n, AK_axis, 0), t->rank));
-    bool reverse = attr_int(cx->n, AK_reverse, 0) != 0;
-    bool exclusive = attr_int(cx->n, AK_exclusive, 0) != 0;
+    EvalAxis ax = eval_axis(t, axis_norm(attr_int(cx->n, AK_axis), t->rank));
+    bool reverse = attr_int(cx->n, AK_reverse) != 0;
+    bool exclusive = attr_int(cx->n, AK_exclusive) != 0;
     for (int64_t o = 0; o < ax.outer * ax.inner; o++) {
         int64_t first = o / ax.inner * ax.n * ax.inner + o % ax.inner;
         double f = 0, with_f = 0;
@@ -153,8 +153,8 @@ static int64_t mat_batch(const Mat *m, const Type *out, const int64_t *idx) {
 }
 
 Status eval_matmul(EvalCx *cx) {
-    Mat a = mat(cx->in[0], attr_int(cx->n, AK_trans_a, 0));
-    Mat b = mat(cx->in[1], attr_int(cx->n, AK_trans_b, 0));
+    Mat a = mat(cx->in[0], attr_int(cx->n, AK_trans_a));
+    Mat b = mat(cx->in[1], attr_int(cx->n, AK_trans_b));
     Type batch = *type_get(cx->out[0]->type);
     const Type *out = type_get(cx->out[0]->type);
     int64_t idx[MAX_RANK] = {0}, one = a.rows * b.cols;
@@ -188,7 +188,7 @@ typedef struct Attend {
 static Attend attend(const EvalCx *cx, int at) {
     const Type *q = type_get(cx->in[0]->type), *v = type_get(cx->in[2]->type);
     const Node *n = cx->n;
-    bool tb = attr_int(n, AK_trans_b, 0);
+    bool tb = attr_int(n, AK_trans_b);
     int r = q->rank;
     Attend a = {.batch = 1,
                 .t = q->dim[r - 2],
@@ -197,15 +197,14 @@ static Attend attend(const EvalCx *cx, int at) {
                 .e = v->dim[r - 1],
                 .mask = n->nin > at ? cx->in[at] : NULL,
                 .rng = n->nin > at + 1 ? cx->in[at + 1] : NULL,
-                .scale = attr_float(n, AK_scale, 1),
-                .ratio = attr_float(n, AK_ratio, 0),
-                .salt = attr_int(n, AK_salt, 0)};
+                .scale = attr_float(n, AK_scale),
+                .ratio = attr_float(n, AK_ratio),
+                .salt = attr_int(n, AK_salt)};
     for (int i = 0; i < r - 2; i++) a.batch *= q->dim[i];
     a.group = v->dim[r - 3] ? q->dim[r - 3] / v->dim[r - 3] : 1;
     a.krow = tb ? a.d : 1;
     a.kcol = tb ? 1 : a.u;
-    a.seen =
-        attr_int(n, AK_causal, 0) ? attr_int(n, AK_offset, 0) + 1 : a.u + a.t;
+    a.seen = attr_int(n, AK_causal) ? attr_int(n, AK_offset) + 1 : a.u + a.t;
     if (a.mask) {
         const Type *m = type_get(a.mask->type);
         attend_mask(q, v, m, &a.mask_div, &a.mask_mod);
@@ -243,7 +242,7 @@ static double attend_kept(const Attend *a, int64_t i, int64_t j) {
 
 Status eval_attend(EvalCx *cx) {
     Attend a = attend(cx, 3);
-    bool zeros = attr_int(cx->n, AK_zeros, 0) != 0;
+    bool zeros = attr_int(cx->n, AK_zeros) != 0;
     for (int64_t i = 0; i < a.batch * a.t; i++) {
         const double *v = cx->in[2]->f + i / a.t / a.group * a.u * a.e;
         double top = -INFINITY, sum = 0;
@@ -356,7 +355,7 @@ static Status conv_run(EvalCx *cx, EvalTensor *x, EvalTensor *w,
     const Type *yt = type_get(y->type);
     Window win = window(cx, xt, wt->dim + 2);
     int64_t cg = wt->dim[1];
-    int64_t per = yt->dim[1] / attr_int(cx->n, AK_group, 1);
+    int64_t per = yt->dim[1] / attr_int(cx->n, AK_group);
     int64_t n = type_count(yt), idx[MAX_RANK] = {0};
     for (int64_t at = 0; at < n; at++, eval_step(yt, idx)) {
         window_move(&win, idx + 2);
@@ -438,7 +437,7 @@ Status eval_max_pool_grad(EvalCx *cx) {
 static Status avg_pool(EvalCx *cx, EvalTensor *x, EvalTensor *y) {
     const Type *xt = type_get(x->type), *yt = type_get(y->type);
     Window w = pool_window(cx, xt);
-    bool pads = attr_int(cx->n, AK_count_include_pad, 0) != 0;
+    bool pads = attr_int(cx->n, AK_count_include_pad) != 0;
     int64_t n = type_count(yt), idx[MAX_RANK] = {0};
     for (int64_t k = 0; k < n; k++, eval_step(yt, idx)) {
         int64_t plane = idx[0] * xt->dim[1] + idx[1];

@@ -14,7 +14,7 @@
 Status eval_full(EvalCx *cx) {
     EvalTensor *out = cx->out[0];
     int64_t n = type_count(type_get(out->type));
-    double v = attr_float(cx->n, AK_value, 0);
+    double v = attr_float(cx->n, AK_value);
     for (int64_t k = 0; k < n; k++) eval_put(out, k, v);
     return OK;
 }
@@ -23,7 +23,7 @@ Status eval_iota(EvalCx *cx) {
     EvalTensor *out = cx->out[0];
     const Type *t = type_get(out->type);
     int64_t n = type_count(t);
-    EvalAxis ax = eval_axis(t, (int)attr_int(cx->n, AK_axis, 0));
+    EvalAxis ax = eval_axis(t, (int)attr_int(cx->n, AK_axis));
     for (int64_t k = 0; k < n; k++) {
         int64_t v = k / ax.inner % ax.n;
         if (out->f)
@@ -60,7 +60,7 @@ double eval_uniform(const int64_t rng[2], int64_t salt, int64_t i) {
 Status eval_rand_uniform(EvalCx *cx) {
     EvalTensor *out = cx->out[0];
     int64_t n = type_count(type_get(out->type));
-    int64_t salt = attr_int(cx->n, AK_salt, 0);
+    int64_t salt = attr_int(cx->n, AK_salt);
     for (int64_t k = 0; k < n; k++)
         out->f[k] = eval_uniform(cx->in[0]->i, salt, k);
     return OK;
@@ -191,7 +191,7 @@ Status eval_slice_grad(EvalCx *cx) {
 static Move part_move(EvalCx *cx, const EvalTensor *part,
                       const EvalTensor *whole, int64_t *at) {
     Move m = move_init(part, whole);
-    int axis = axis_norm(attr_int(cx->n, AK_axis, 0), m.dom->rank);
+    int axis = axis_norm(attr_int(cx->n, AK_axis), m.dom->rank);
     memcpy(m.step, m.stride, sizeof m.step);
     m.first = *at * m.stride[axis];
     *at += m.dom->dim[axis];
@@ -243,13 +243,13 @@ static int64_t map_pad(const Move *m, const int64_t *idx) {
 static Move pad_move(EvalCx *cx, const EvalTensor *dom, const EvalTensor *src) {
     Move m = move_init(dom, src);
     eval_ints(cx->n, AK_pads, m.dom->rank, 0, m.p);
-    m.mode = attr_str(cx->n, AK_mode, "constant");
+    m.mode = attr_str(cx->n, AK_mode);
     return m;
 }
 
 Status eval_pad(EvalCx *cx) {
     Move m = pad_move(cx, cx->out[0], cx->in[0]);
-    forward(cx->out[0], cx->in[0], &m, map_pad, attr_float(cx->n, AK_value, 0));
+    forward(cx->out[0], cx->in[0], &m, map_pad, attr_float(cx->n, AK_value));
     return OK;
 }
 
@@ -269,8 +269,8 @@ static int64_t map_trilu(const Move *m, const int64_t *idx) {
 Status eval_trilu(EvalCx *cx) {
     Move m = move_init(cx->out[0], cx->in[0]);
     memcpy(m.step, m.stride, sizeof m.step);
-    m.upper = attr_int(cx->n, AK_upper, 1) != 0;
-    m.k = attr_int(cx->n, AK_k, 0);
+    m.upper = attr_int(cx->n, AK_upper) != 0;
+    m.k = attr_int(cx->n, AK_k);
     forward(cx->out[0], cx->in[0], &m, map_trilu, 0);
     return OK;
 }
@@ -293,7 +293,7 @@ static int64_t map_gather(const Move *m, const int64_t *idx) {
 static Move gather_move(EvalCx *cx, const EvalTensor *dom,
                         const EvalTensor *src) {
     Move m = move_init(dom, src);
-    m.axis = (int)attr_int(cx->n, AK_axis, 0);
+    m.axis = (int)attr_int(cx->n, AK_axis);
     m.index = cx->in[1];
     return m;
 }

@@ -317,7 +317,7 @@ DType grad_dtype(const Graph *g, ValueId v) {
     const Value *x = value_get(g, v);
     if (x->kind == VK_RESULT) {
         const Node *def = node_get(g, x->def);
-        if (def->op == OP_CAST && !attr_int(def, AK_user, 0) &&
+        if (def->op == OP_CAST && !attr_int(def, AK_user) &&
             value_dtype(g, def->in[0]) == DT_F32)
             return DT_F32;
     }

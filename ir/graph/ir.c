@@ -192,19 +192,19 @@ const Attr *attr_find(const Node *n, AttrKey k) {
     return NULL;
 }
 
-int64_t attr_int(const Node *n, AttrKey k, int64_t dflt) {
+int64_t attr_int(const Node *n, AttrKey k) {
     const Attr *a = attr_find(n, k);
-    return a ? a->u.i : dflt;
+    return a ? a->u.i : (int64_t)attr_get(k)->number;
 }
 
-double attr_float(const Node *n, AttrKey k, double dflt) {
+double attr_float(const Node *n, AttrKey k) {
     const Attr *a = attr_find(n, k);
-    return a ? a->u.f : dflt;
+    return a ? a->u.f : attr_get(k)->number;
 }
 
-Str attr_str(const Node *n, AttrKey k, const char *dflt) {
+Str attr_str(const Node *n, AttrKey k) {
     const Attr *a = attr_find(n, k);
-    return a ? a->u.s : dflt ? intern(dflt) : NULL;
+    return a ? a->u.s : intern(attr_get(k)->string);
 }
 
 int attr_ints(const Node *n, AttrKey k, const int64_t **v) {
@@ -398,8 +398,8 @@ bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n) {
     const Type *full = value_type(g, reduce->in[0]);
     const Type *t = value_type(g, n->out[0]);
     int last = full->rank - 1;
-    if (strcmp(attr_str(n, AK_mode, "constant"), "constant") != 0 ||
-        attr_float(n, AK_value, 0) != 0 ||
+    if (strcmp(attr_str(n, AK_mode), "constant") != 0 ||
+        attr_float(n, AK_value) != 0 ||
         !shape_equal(value_type(g, n->in[0]), full) ||
         attr_ints(reduce, AK_axes, &axes) != 1 || axes[0] != last)
         return false;

@@ -54,19 +54,12 @@ bool node_same(const Graph *g, const Node *a, const Node *b) {
     return true;
 }
 
-/* Absent bounds bound nothing; 0.01 is ONNX's default slope. */
-static double expr_default(AttrKey k) {
-    if (k == AK_min) return -INFINITY;
-    return k == AK_max ? INFINITY : k == AK_alpha ? 0.01 : 0;
-}
-
 void node_expr_params(const Node *n, double p[2]) {
     const OpInfo *info = &op_info[n->op];
     int np = 0;
     for (int k = 0; k < info->nattr && np < 2; k++)
         if (attr_get(info->attrs[k])->kind == ATTR_FLOAT)
-            p[np++] =
-                attr_float(n, info->attrs[k], expr_default(info->attrs[k]));
+            p[np++] = attr_float(n, info->attrs[k]);
 }
 
 /* ---- equal programs ------------------------------------------------------ */

@@ -210,7 +210,7 @@ Status verify_primitive(Verifier *v) {
         const Node *n = node_at(v->g, i);
         OpKind kind = node_kind(n);
         if (n->op == OP_SPLIT) return verify_fail(v, n, "is in slices by now");
-        if (kind == KIND_REDUCE && !attr_int(n, AK_keepdims, 1))
+        if (kind == KIND_REDUCE && !attr_int(n, AK_keepdims))
             return verify_fail(v, n, "reductions keep their dimensions by now");
     }
     return OK;

@@ -1,6 +1,7 @@
 /* op.c: the op table, expanded.                                            */
 #include "ir/op/op.h"
 
+#include <math.h>
 #include <string.h>
 
 #define A0             .attrs = {0}, .nattr = 0
@@ -57,8 +58,14 @@ const OpSelects op_selects[NUM_OPS] = {
 #include "ir/op/ops.def"
 };
 
+#define DEFAULT_INT(v)   .number = (v)
+#define DEFAULT_FLOAT(v) .number = (v)
+#define DEFAULT_STR(v)   .string = (v)
+#define DEFAULT_INTS(v)  .number = 0
+
 static const AttrInfo attr_rows[NUM_ATTRS] = {
-#define ATTR(name, kind) [AK_##name] = {#name, ATTR_##kind},
+#define ATTR(name, kind, dflt)                                                 \
+    [AK_##name] = {#name, ATTR_##kind, DEFAULT_##kind(dflt)},
 #include "ir/op/ops.def"
 };
 
@@ -76,7 +83,8 @@ AttrKey attr_key(const char *name, AttrKind kind) {
             strcmp(attr_get((AttrKey)k)->text, name) == 0)
             return (AttrKey)k;
     if (!arena) arena = arena_new();
-    vec_push(arena, &attr_made, (AttrInfo){intern(name), kind});
+    vec_push(arena, &attr_made,
+             (AttrInfo){.text = intern(name), .kind = kind, .string = ""});
     return (AttrKey)n;
 }
 

@@ -60,7 +60,7 @@ typedef enum OpFold {
 
 /* Keys of functions' attributes follow those of the table (attr_key). */
 typedef enum AttrKey {
-#define ATTR(name, kind) AK_##name,
+#define ATTR(name, kind, dflt) AK_##name,
 #include "ir/op/ops.def"
     NUM_ATTRS
 } AttrKey;
@@ -70,6 +70,8 @@ typedef enum AttrKind { ATTR_INT, ATTR_FLOAT, ATTR_INTS, ATTR_STR } AttrKind;
 typedef struct AttrInfo {
     const char *text;
     AttrKind kind;
+    double number;      /* default of an INT or FLOAT                       */
+    const char *string; /* of a STR                                         */
 } AttrInfo;
 const AttrInfo *attr_get(AttrKey k);
 /* The key of a name and kind, made when there is none. */

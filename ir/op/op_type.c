@@ -60,7 +60,8 @@ Status type_want_shape(TypeCtx *cx, DType d, Type *out) {
 }
 
 Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
-    int64_t a = attr_int(cx->n, AK_axis, -1);
+    int64_t a = attr_int(cx->n, AK_axis);
+    if (!attr_find(cx->n, AK_axis)) return type_error(cx, "axis is missing");
     if (a < 0 || a >= rank)
         return type_error(cx, "axis %lld is outside rank %d", (long long)a,
                           rank);
@@ -264,7 +265,7 @@ Status ty_slice_grad(TypeCtx *cx) {
 
 /* The shape of x after padding; checks `pads` and `mode`. */
 static Status padded(TypeCtx *cx, const Type *x, Type *out) {
-    Str mode = attr_str(cx->n, AK_mode, "constant");
+    Str mode = attr_str(cx->n, AK_mode);
     bool constant = strcmp(mode, "constant") == 0;
     bool reflect = strcmp(mode, "reflect") == 0;
     const int64_t *pads;
@@ -416,7 +417,7 @@ Status ty_reduce(TypeCtx *cx) {
             return type_error(cx, "attribute 'axes' wants rising numbers");
         mask |= 1u << axes[i];
     }
-    Type t = reduced(x, mask, attr_int(cx->n, AK_keepdims, 1));
+    Type t = reduced(x, mask, attr_int(cx->n, AK_keepdims));
     return type_result(cx, 0, &t);
 }
 
@@ -427,7 +428,7 @@ Status ty_argmax(TypeCtx *cx) {
     TRY(type_want_axis(cx, x->rank, &axis));
     if (x->dim[axis] == 0)
         return type_error(cx, "axis %d of %s is empty", axis, TXT(x));
-    Type t = reduced(x, 1u << axis, attr_int(cx->n, AK_keepdims, 1));
+    Type t = reduced(x, 1u << axis, attr_int(cx->n, AK_keepdims));
     t.dtype = DT_I64;
     return type_result(cx, 0, &t);
 }
@@ -436,7 +437,7 @@ Status ty_argsort(TypeCtx *cx) {
     Type t = *cx->ins[0];
     TRY(type_want(cx, WANT_NUMBER, 0));
     if (!attr_find(cx->n, AK_k)) return type_error(cx, "needs attribute 'k'");
-    int64_t k = attr_int(cx->n, AK_k, 0);
+    int64_t k = attr_int(cx->n, AK_k);
     int64_t n = t.rank ? t.dim[t.rank - 1] : -1;
     if (k < 0 || k > n || n > INT32_MAX)
         return type_error(cx, "k is %lld of the last axis of %s", (long long)k,

@@ -7,8 +7,8 @@
 
 Status ty_matmul(TypeCtx *cx) {
     const Type *a = cx->ins[0], *b = cx->ins[1];
-    bool ta = attr_int(cx->n, AK_trans_a, 0);
-    bool tb = attr_int(cx->n, AK_trans_b, 0);
+    bool ta = attr_int(cx->n, AK_trans_a);
+    bool tb = attr_int(cx->n, AK_trans_b);
     TRY(type_want(cx, WANT_FLOAT, 0));
     TRY(type_want(cx, WANT_FLOAT, 1));
     if (a->rank < 2 || b->rank < 2)
@@ -57,7 +57,7 @@ bool attend_mask(const Type *q, const Type *v, const Type *mask, int64_t *div,
 static Status attend_shape(TypeCtx *cx, int at, Type *y) {
     const Type *q = cx->ins[0], *k = cx->ins[1], *v = cx->ins[2];
     int r = q->rank;
-    bool tb = attr_int(cx->n, AK_trans_b, 0), ok = r >= 3;
+    bool tb = attr_int(cx->n, AK_trans_b), ok = r >= 3;
     for (int i = 0; i < 3; i++) TRY(type_want(cx, WANT_FLOAT, i));
     ok = ok && k->rank == r && v->rank == r &&
          k->dim[r - 1 - !tb] == q->dim[r - 1] &&
@@ -83,7 +83,7 @@ static Status attend_shape(TypeCtx *cx, int at, Type *y) {
                           "the operand of random numbers is %s, wants "
                           "i64[2]",
                           TXT(rng));
-    double ratio = attr_float(cx->n, AK_ratio, 0);
+    double ratio = attr_float(cx->n, AK_ratio);
     if (!(ratio >= 0 && ratio < 1) || (ratio > 0 && !rng))
         return type_error(cx,
                           "attribute 'ratio' has %g, wants 0 to 1 and "
@@ -190,7 +190,7 @@ static Status window_room(TypeCtx *cx, const Window *w, const Type *x, int i,
 
 /* The result of conv(x, w). */
 static Status conv_shape(TypeCtx *cx, const Type *x, const Type *w, Type *out) {
-    int64_t group = attr_int(cx->n, AK_group, 1);
+    int64_t group = attr_int(cx->n, AK_group);
     Window win;
     TRY(window_read(cx, x, &win));
     if (w->rank != x->rank)

@@ -20,7 +20,7 @@ static Type type_copy(const Rewriter *rw, ValueId v) {
 static bool canon_split(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     Type t = type_copy(rw, n->in[0]);
-    int axis = (int)attr_int(n, AK_axis, 0);
+    int axis = (int)attr_int(n, AK_axis);
     int64_t starts[MAX_RANK] = {0}, steps[MAX_RANK];
     for (int i = 0; i < t.rank; i++) steps[i] = 1;
     for (int i = 0; i < n->nout; i++) {
@@ -125,7 +125,7 @@ static ValueId reshape_of_concat(Rewriter *rw, const ValueId *in, int nin,
 static bool concat_of_reshapes(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     Type to = type_copy(rw, n->out[0]);
-    int axis = axis_norm(attr_int(n, AK_axis, 0), to.rank);
+    int axis = axis_norm(attr_int(n, AK_axis), to.rank);
     ValueId *in = NEW_ARRAY(rw->scratch, ValueId, n->nin);
     int64_t extent = 0;
     for (int i = 0; i < n->nin; i++) {
@@ -147,7 +147,7 @@ static bool concat_of_reshapes(Rewriter *rw, const Node *n, ValueId *out) {
 static bool concat_of_steps(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     Type to = type_copy(rw, n->out[0]);
-    if (axis_norm(attr_int(n, AK_axis, 0), to.rank) != 0) return false;
+    if (axis_norm(attr_int(n, AK_axis), to.rank) != 0) return false;
     ValueId *in = NEW_ARRAY(rw->scratch, ValueId, n->nin);
     for (int i = 0; i < n->nin; i++) {
         const Node *r = def_of(g, n->in[i], OP_RESHAPE);

@@ -129,7 +129,7 @@ static bool known(const Cx *cx, const Check *c) {
 
 static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
     const Type *table = value_type(cx->g, n->in[0]);
-    Attr ignore, axis = attr_i(AK_axis, attr_int(n, AK_axis, 0));
+    Attr ignore, axis = attr_i(AK_axis, attr_int(n, AK_axis));
     if (n->fn) call_attr(cx->g, n, "axis", &axis);
     int64_t size = table->dim[axis_norm(axis.u.i, table->rank)];
     Check c = {.checked = n->in[1],

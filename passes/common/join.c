@@ -80,8 +80,8 @@ static const Node *term_product(const Rewriter *rw, ValueId v, TypeId t) {
 }
 
 static bool alike(const Graph *g, const Node *a, const Node *b) {
-    return attr_int(a, AK_trans_a, 0) == attr_int(b, AK_trans_a, 0) &&
-           attr_int(a, AK_trans_b, 0) == attr_int(b, AK_trans_b, 0) &&
+    return attr_int(a, AK_trans_a) == attr_int(b, AK_trans_a) &&
+           attr_int(a, AK_trans_b) == attr_int(b, AK_trans_b) &&
            value_dtype(g, a->in[0]) == value_dtype(g, b->in[0]) &&
            value_dtype(g, a->in[1]) == value_dtype(g, b->in[1]);
 }
@@ -133,8 +133,8 @@ static ValueId join_products(Rewriter *rw, const ValueList *v) {
     Node first = *product_of(rw->g, v->data[0]); /* building moves the pool */
     DType d = value_dtype(rw->g, v->data[0]);
     ValueId in[2];
-    in[0] = join_operands(rw, v, 0, attr_int(&first, AK_trans_a, 0) ? 0 : 1);
-    in[1] = join_operands(rw, v, 1, attr_int(&first, AK_trans_b, 0) ? 1 : 0);
+    in[0] = join_operands(rw, v, 0, attr_int(&first, AK_trans_a) ? 0 : 1);
+    in[1] = join_operands(rw, v, 1, attr_int(&first, AK_trans_b) ? 1 : 0);
     return build(&rw->b, OP_MATMUL, in, 2, first.attrs, first.nattr, d, NULL);
 }
 

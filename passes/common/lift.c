@@ -34,7 +34,7 @@ static bool declares_16(const Graph *g, ValueId v) {
 }
 
 static bool is_compiler_cast(const Node *n) {
-    return n->op == OP_CAST && !attr_int(n, AK_user, 0) &&
+    return n->op == OP_CAST && !attr_int(n, AK_user) &&
            !(n->flags & NODE_UPDATE);
 }
 

@@ -84,7 +84,7 @@ static bool holds_infinity(const Tensor *t) {
 
 static bool is_meant(const Locator *l, const Node *n) {
     OpKind kind = node_kind(n);
-    if (n->op == OP_FULL) return isinf(attr_float(n, AK_value, 0));
+    if (n->op == OP_FULL) return isinf(attr_float(n, AK_value));
     if (n->loc.inside ||
         (kind != KIND_ELEM && kind != KIND_VIEW && kind != KIND_MOVE))
         return false;

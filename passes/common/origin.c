@@ -72,7 +72,7 @@ static double bound(const Graph *g, const Origins *o, const Node *n) {
             return most;
         break;
     case KIND_GEN:
-        if (n->op == OP_FULL) return fabs(attr_float(n, AK_value, 0));
+        if (n->op == OP_FULL) return fabs(attr_float(n, AK_value));
         break;
     case KIND_REDUCE:
     case KIND_ANCHOR:

@@ -89,7 +89,7 @@ static DType dtype_of(const Graph *g, ValueId v) {
 
 /* The 16-bit copy for products. */
 static bool is_copy(const Place *p, const Node *n) {
-    return n->op == OP_CAST && !attr_int(n, AK_user, 0) &&
+    return n->op == OP_CAST && !attr_int(n, AK_user) &&
            !(n->flags & NODE_UPDATE) && dtype_of(p->g, n->in[0]) == DT_F32 &&
            dtype_of(p->g, n->out[0]) == p->low;
 }
@@ -122,7 +122,7 @@ static void note_half(Place *p, const Node *n) {
     bool follows = kind == KIND_ELEM || kind == KIND_MOVE ||
                    kind == KIND_VIEW || kind == KIND_LIB;
     bool half = op_info[n->op].amp == AMP_LOW || (follows && any && all);
-    if (n->op == OP_CAST && attr_int(n, AK_user, 0))
+    if (n->op == OP_CAST && attr_int(n, AK_user))
         half = dtype_is_16(value_dtype(g, n->out[0]));
     for (int k = 0; k < n->nout; k++) p->half[n->out[k].i] = half;
 }

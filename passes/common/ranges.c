@@ -170,7 +170,7 @@ static void check_operand(const Ranges *r, const Node *n, int k) {
 static void check_integers(const Ranges *r, const Node *n) {
     const DTypeInfo *from = &dtype_info[value_dtype(r->g, n->in[0])];
     DType d = value_dtype(r->g, n->out[0]);
-    if (!attr_int(n, AK_user, 0) || from->mantissa <= 8) return;
+    if (!attr_int(n, AK_user) || from->mantissa <= 8) return;
     warn(r->diag, n->loc,
          "the model casts %s to %s, in which integers beyond %d are not exact; "
          "cast to f32",

@@ -106,7 +106,7 @@ const Node *def_of(const Graph *g, ValueId v, OpCode op) {
 bool is_number(const Graph *g, ValueId v, double c) {
     double x;
     const Node *full = def_of(g, v, OP_FULL);
-    if (full) return attr_float(full, AK_value, 0) == c;
+    if (full) return attr_float(full, AK_value) == c;
     return value_is_splat(g, v, &x) && x == c;
 }
 

@@ -37,7 +37,7 @@ static bool foldable(const Graph *g, const Node *n) {
         if (value_count(g, n->out[i]) > FOLD_LIMIT) return false;
     if (n->op != OP_GATHER) return true;
     const Type *t = value_type(g, n->in[0]);
-    int64_t size = t->dim[axis_norm(attr_int(n, AK_axis, 0), t->rank)];
+    int64_t size = t->dim[axis_norm(attr_int(n, AK_axis), t->rank)];
     const Tensor *rows = value_get(g, n->in[1])->data;
     for (int64_t i = 0; i < type_count(type_get(rows->type)); i++) {
         int64_t row = tensor_get_int(rows, i);
@@ -79,7 +79,7 @@ static bool rule_scalar_operand(Rewriter *rw, const Node *n, ValueId *with) {
     for (int i = 0; i < n->nin; i++) {
         const Type *t = value_type(g, n->in[i]);
         const Node *full = def_of(g, n->in[i], OP_FULL);
-        double v = full ? attr_float(full, AK_value, 0) : 0;
+        double v = full ? attr_float(full, AK_value) : 0;
         bool is_splat = full || value_is_splat(g, n->in[i], &v);
         if (!is_splat && shape_equal(t, res)) whole = true;
         if (!is_splat || !t->rank || splat >= 0) continue;
@@ -228,7 +228,7 @@ static bool rule_unit_rms(Rewriter *rw, const Node *n, ValueId *with) {
         const Node *mean = def_of(g, sum->in[1 - e], OP_REDUCE_MEAN);
         const Node *square = mean ? def_of(g, mean->in[0], OP_MUL) : NULL;
         if (!square || !same_value(square->in[0], x) ||
-            !same_value(square->in[1], x) || !attr_int(mean, AK_keepdims, 1) ||
+            !same_value(square->in[1], x) || !attr_int(mean, AK_keepdims) ||
             !value_is_splat(g, sum->in[e], &epsilon))
             continue;
         const int64_t *axes;
@@ -290,8 +290,8 @@ static bool rule_reshape(Rewriter *rw, const Node *n, ValueId *with) {
     if (inner)
         with[0] = b_reshape(&rw->b, inner->in[0], t.rank, t.dim);
     else if (full)
-        with[0] = b_full(&rw->b, type_of(rw, n->out[0]),
-                         attr_float(full, AK_value, 0));
+        with[0] =
+            b_full(&rw->b, type_of(rw, n->out[0]), attr_float(full, AK_value));
     return with[0].i != 0;
 }
 
@@ -299,7 +299,7 @@ static bool rule_reshape(Rewriter *rw, const Node *n, ValueId *with) {
 static bool rule_gather(Rewriter *rw, const Node *n, ValueId *with) {
     const Value *rows = value_get(rw->g, n->in[1]);
     Type t = *value_type(rw->g, n->in[0]), to = *value_type(rw->g, n->out[0]);
-    int axis = axis_norm(attr_int(n, AK_axis, 0), t.rank);
+    int axis = axis_norm(attr_int(n, AK_axis), t.rank);
     int64_t size = t.dim[axis], starts[MAX_RANK] = {0}, steps[MAX_RANK];
     if (rows->kind != VK_CONST || !keeps_dtype(rw, n)) return false;
     int64_t count = type_count(type_get(rows->type));
@@ -345,7 +345,7 @@ static bool rule_transpose(Rewriter *rw, const Node *n, ValueId *with) {
    transpose that moves whole lines, if any */
 static bool rule_matmul(Rewriter *rw, const Node *n, ValueId *with) {
     ValueId in[2] = {n->in[0], n->in[1]};
-    bool flag[2] = {attr_int(n, AK_trans_a, 0), attr_int(n, AK_trans_b, 0)};
+    bool flag[2] = {attr_int(n, AK_trans_a), attr_int(n, AK_trans_b)};
     bool changed = false;
     for (int i = 0; i < 2; i++) {
         const Node *t = def_of(rw->g, in[i], OP_TRANSPOSE);

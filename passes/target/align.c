@@ -59,7 +59,7 @@ static int64_t aligned(const TargetInfo *target, int64_t n, DType d) {
 static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
     Builder *b = &rw->b;
     const TargetInfo *target = target_of(rw->g);
-    bool ta = attr_int(n, AK_trans_a, 0), tb = attr_int(n, AK_trans_b, 0);
+    bool ta = attr_int(n, AK_trans_a), tb = attr_int(n, AK_trans_b);
     ValueId x = n->in[0], w = n->in[1];
     Type a = *value_type(rw->g, x), y = *value_type(rw->g, w);
     Type out = *value_type(rw->g, n->out[0]);

@@ -137,7 +137,7 @@ static bool is_place(const Graph *g, ValueId v, int rank, int from_end,
         }
     n = def_of(g, v, OP_IOTA);
     int own = value_type(g, v)->rank;
-    return n && own == rank && attr_int(n, AK_axis, 0) == own - from_end;
+    return n && own == rank && attr_int(n, AK_axis) == own - from_end;
 }
 
 /* c is whether a column stands at or before its row and *offset more; *seen:
@@ -169,8 +169,8 @@ static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
 /* ---- finding ------------------------------------------------------------- */
 
 static bool is_product(const Node *n, bool ta, bool tb) {
-    return n && n->op == OP_MATMUL && attr_int(n, AK_trans_a, 0) == ta &&
-           attr_int(n, AK_trans_b, 0) == tb;
+    return n && n->op == OP_MATMUL && attr_int(n, AK_trans_a) == ta &&
+           attr_int(n, AK_trans_b) == tb;
 }
 
 /* Nodes that read v, up to `most`; more: none. */
@@ -268,7 +268,7 @@ static bool is_kept(const Graph *g, ValueId u, Operand *o, double *ratio,
         *ratio >= 1 || fabs(keep * (1 - *ratio) - 1) > 1e-6)
         return false;
     *o = (Operand){value_get(g, c->in[0])->def, 0};
-    *salt = attr_int(r, AK_salt, 0);
+    *salt = attr_int(r, AK_salt);
     return true;
 }
 
@@ -548,8 +548,8 @@ static bool find(Attend *a, NodeId id, Attention *t, const char **why) {
         !find_scores(a, t, s, why))
         return false;
     const Node *m = node_get(g, t->scores);
-    if (attr_int(m, AK_trans_a, 0)) return false;
-    t->trans_b = attr_int(m, AK_trans_b, 0) != 0;
+    if (attr_int(m, AK_trans_a)) return false;
+    t->trans_b = attr_int(m, AK_trans_b) != 0;
     t->q = (Operand){t->scores, 0};
     t->k = repeated(g, t->scores, 1);
     t->v = repeated(g, id, 1);

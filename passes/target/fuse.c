@@ -485,7 +485,7 @@ static bool is_costly(const Graph *g, const NodeList *x) {
 /* Parts of the concatenation into which costly work may move. */
 static int costly_parts(const Fuse *f, const Node *concat) {
     const Type *t = value_type(f->g, concat->out[0]);
-    int axis = axis_norm(attr_int(concat, AK_axis, 0), t->rank);
+    int axis = axis_norm(attr_int(concat, AK_axis), t->rank);
     bool last = true;
     for (int d = axis + 1; d < t->rank; d++) last &= t->dim[d] == 1;
     return f->target->costly_parts[last];
@@ -501,8 +501,8 @@ static bool chain_pays(Fuse *f, int p, int c) {
     for (int i = 0; i < y->len; i++) {
         const Node *n = node_get(g, y->data[i]);
         bool move = node_kind(n) == KIND_MOVE;
-        bool pads = n->op == OP_PAD &&
-                    strcmp(attr_str(n, AK_mode, "constant"), "constant") == 0;
+        bool pads =
+            n->op == OP_PAD && strcmp(attr_str(n, AK_mode), "constant") == 0;
         bool moves_once = n->op == OP_TRANSPOSE || n->op == OP_SLICE ||
                           n->op == OP_TRILU || n->op == OP_CONCAT || pads;
         int most = pads ? f->target->max_padded : f->target->max_moved;

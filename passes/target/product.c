@@ -18,8 +18,8 @@ static int64_t batch_stride(const Type *t, int rank, int d, int64_t each) {
 
 void product_shape(const Node *n, LibGemm *p, const Type *const *t) {
     const Type *x = t[0], *w = t[1], *y = t[2];
-    bool ta = attr_int(n, AK_trans_a, 0) != 0;
-    bool tb = attr_int(n, AK_trans_b, 0) != 0;
+    bool ta = attr_int(n, AK_trans_a) != 0;
+    bool tb = attr_int(n, AK_trans_b) != 0;
     p->m = y->dim[y->rank - 2];
     p->n = y->dim[y->rank - 1];
     p->k = x->dim[x->rank - (ta ? 2 : 1)];

@@ -290,7 +290,7 @@ static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const int64_t *axes;
     if (node_kind(&n) != KIND_REDUCE) return false;
     int na = attr_ints(&n, AK_axes, &axes), made = g->order.len;
-    ASSERT(attr_int(&n, AK_keepdims, 1));
+    ASSERT(attr_int(&n, AK_keepdims));
     bool wide = value_dtype(g, n.in[0]) == DT_F64;
     Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32,
                 c->has && n.op == OP_REDUCE_SUMSQ &&

@@ -334,7 +334,7 @@ static double flops_of(const Graph *g, const Node *n) {
     switch (n->op) {
     case OP_MATMUL:
         return 2.0 * (double)type_count(y) *
-               (double)x->dim[x->rank - (attr_int(n, AK_trans_a, 0) ? 2 : 1)];
+               (double)x->dim[x->rank - (attr_int(n, AK_trans_a) ? 2 : 1)];
     case OP_CONV:
         return 2.0 * (double)type_count(y) * (double)type_count(w) /
                (double)w->dim[0];

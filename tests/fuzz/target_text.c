@@ -84,7 +84,7 @@ const char *const *amp_words(void) {
     static const char *const words[] = {
 #define OP(e, text, ...) text,
 #include "ir/op/ops.def"
-#define ATTR(name, kind) #name "=",
+#define ATTR(name, kind, dflt) #name "=",
 #include "ir/op/ops.def"
 #define DTYPE(e, text, ...) text "[2,3]",
 #include "ir/graph/dtypes.def"
