@@ -113,9 +113,13 @@ static Status put_readable(EmitSo *e) {
 /* All that the compiler reads, in a folder of its own. */
 static Status put_sources(EmitSo *e) {
     const char *tmp = getenv("TMPDIR");
+    bool given = tmp && *tmp;
     e->role = NULL;
-    e->dir = arena_printf(e->a, "%s/ampc-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!leave_make_folder(e->dir)) return io_error(e, e->dir);
+    e->dir = arena_printf(e->a, "%s/ampc-XXXXXX", given ? tmp : "/tmp");
+    if (!leave_make_folder(e->dir))
+        return fail(e->d, (Loc){0}, "a temporary folder in %s: %s%s",
+                    given ? tmp : "/tmp", strerror(errno),
+                    given ? "; $TMPDIR names the place" : "");
     char *map =
         arena_printf(e->a, "{ global: %s; local: *; };\n", e->opt->symbol);
     TRY(put_headers(e, e->dir));

@@ -23,7 +23,7 @@ typedef struct Csv {
     VEC(char *) first; /* fields of the first line */
     int *columns;      /* of each place in a sample */
     int ncolumn;
-    bool *wanted; /* by column, or all if NULL */
+    bool *wanted; /* by column */
     int64_t line, rows;
     double *row; /* of one line, all columns; or int64_t */
     int nfield;  /* of the line so far */
@@ -217,16 +217,26 @@ static char separator_in(const unsigned char *p, size_t n) {
     return found;
 }
 
-/* The first line: names if one of the chosen fields is no number. */
+/* No number, but begun as one: 2.5.1, 1x1. */
+static bool is_mistyped(const char *text) {
+    return !is_number(text, &(double){0}) && text[strspn(text, "+-.")] >= '0' &&
+           text[strspn(text, "+-.")] <= '9';
+}
+
+/* The first line: names if one of the chosen fields is no number, which may be
+   mistyped where others are numbers and none is a word.                     */
 static Status first_line(Csv *c) {
     double x;
-    bool names = false;
+    bool names = false, numbers = false, words = false;
     TRY(choose_columns(c));
-    for (int i = 0; i < c->ncolumn; i++) {
-        const char *text = c->first.data[c->columns[i]];
-        names |= *text && !is_number(text, &x);
+    for (int i = 0; i < c->first.len; i++) {
+        const char *text = c->first.data[i];
+        bool number = is_number(text, &x);
+        numbers |= number;
+        words |= *text && !number && !is_mistyped(text);
+        names |= *text && !number && c->wanted[i];
     }
-    if (names) return OK;
+    if (names && (words || !numbers)) return OK;
     for (int i = 0; i < c->first.len; i++) {
         c->nfield = i + 1;
         if (c->wanted[i]) TRY(take_number(c, c->first.data[i], i));

@@ -368,6 +368,18 @@ TEST_CASE(emit, no_place_to_write) {
     arena_free(a);
 }
 
+TEST_CASE(emit, no_place_for_temporary_files) {
+    Arena *a = arena_new();
+    Run r;
+    setenv("TMPDIR", "/nonexistent", 1);
+    CHECK_EQ_INT(emit(&r, "", in_tmp(a, "notmp.so")), ERR_USER);
+    unsetenv("TMPDIR");
+    CHECK_HAS(r.d.text.data, "a temporary folder in /nonexistent: No such file "
+                             "or directory; $TMPDIR names the place");
+    run_end(&r);
+    arena_free(a);
+}
+
 TEST_CASE(emit, old_output_stays_when_compiling_fails) {
     Arena *a = arena_new();
     Run r;

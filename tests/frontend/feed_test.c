@@ -630,6 +630,10 @@ TEST_CASE(csv, columns_and_separators) {
     put_text("b.csv", "\xef\xbb\xbf"
                       "3,4\n1,2\n");
     check_text("b.csv", NULL, false, 2, 2, "3 4 1 2 ");
+    put_text("b.csv", "1x1,1x2\n5,6\n");
+    check_text("b.csv", NULL, false, 1, 2, "5 6 ");
+    put_text("b.csv", "label,0,1x2\n5,6,7\n");
+    check_text("b.csv", "1-2", false, 1, 2, "6 7 ");
     put_text("b.csv", "a,b\n");
     check_text("b.csv", NULL, true, 0, 2, "");
     gzFile f = gzopen(test_tmp("c.csv.gz"), "wb");
@@ -684,6 +688,10 @@ TEST_CASE(csv, mistakes) {
     sb_free(&d.text);
     put_text("a.csv", "1,\n");
     pick_fails("a.csv", NULL, "x", "line 1, column 2: '' is no number");
+    /* mistyped, and no line of names */
+    put_text("a.csv", "1,2.5.1\n3,4\n");
+    pick_fails("a.csv", NULL, "x", "line 1, column 2: '2.5.1' is no number");
+    pick_fails("a.csv", "1", "x", "line 1, column 2: '2.5.1' is no number");
     char long_field[600];
     memset(long_field, '1', sizeof long_field - 1);
     long_field[599] = 0;
