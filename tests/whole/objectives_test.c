@@ -281,3 +281,47 @@ TEST_CASE(objectives, train_as_they_do_alone) {
     c.api->close(s);
     compiled_close(&c);
 }
+
+/* Scale, checks of data and predictions are of the module, whichever objective
+   steps are for. */
+TEST_CASE(objectives, share_scale_checks_and_predictions) {
+    static const char table[] =
+        "graph forward(%i: i32[2], %j: i32[2]) {\n"
+        "  param %a: f32[4] = [1, 2, 4, 8], %b: f32[4] = [16, 32, 64, 128]\n"
+        "  %ga = gather %a, %i {axis=0}\n"
+        "  %gb = gather %b, %j {axis=0}\n"
+        "  %la = reduce_sum %ga {axes=[0], keepdims=0}\n"
+        "  %lb = reduce_sum %gb {axes=[0], keepdims=0}\n"
+        "  return %la, %lb\n"
+        "}\n";
+    Compiled c = compile_text(table, options);
+    static const char *const names[] = {"one", "two"};
+    for (int which = 0; which < 2; which++) {
+        ampc_session *s = open_threads(&c, 1);
+        int32_t i[] = {1, 3}, j[] = {0, 2};
+        float sum[2] = {0};
+        ampc_input in[] = {ampc_in("i", i, sizeof i, AMPC_DTYPE_I32),
+                           ampc_in("j", j, sizeof j, AMPC_DTYPE_I32)};
+        ampc_output out[] = {
+            ampc_out("la", &sum[0], sizeof *sum, AMPC_DTYPE_F32),
+            ampc_out("lb", &sum[1], sizeof *sum, AMPC_DTYPE_F32)};
+        ampc_scaler scaler = {.size = sizeof scaler};
+        ampc_bad_data bad = {.size = sizeof bad};
+        REQUIRE(c.api->objective(s, names[which]) == AMPC_OK);
+        if (c.api->predict(s, in, 2, 1, out, 2)) FAIL("%s", c.api->error(s));
+        CHECK(sum[0] == 2 + 8 && sum[1] == 16 + 64);
+        (which ? j : i)[1] = 4;
+        CHECK_EQ_INT(c.api->step(s, &in[which], 1, NULL), AMPC_ERR_DATA);
+        CHECK_EQ_INT(c.api->bad_data(s, &bad), AMPC_OK);
+        CHECK_STR(bad.input, which ? "j" : "i");
+        CHECK(bad.count == 1 && bad.index == 1 && bad.value == 4);
+        CHECK_EQ_INT(c.api->scaler(s, &scaler), AMPC_OK);
+        CHECK(scaler.scale == 1024 && scaler.tried == 1 && scaler.skipped == 1);
+        CHECK_EQ_INT(c.api->objective(s, names[!which]), AMPC_OK);
+        CHECK_EQ_INT(c.api->step(s, &in[!which], 1, NULL), AMPC_OK);
+        CHECK_EQ_INT(c.api->scaler(s, &scaler), AMPC_OK);
+        CHECK(scaler.tried == 1 && scaler.skipped == 0 && scaler.step == 1);
+        c.api->close(s);
+    }
+    compiled_close(&c);
+}
