@@ -399,6 +399,53 @@ TEST_CASE(emit, old_output_stays_when_compiling_fails) {
 
 /* Every truncation and every damaged byte of the tail is an error or harmless;
    none may crash. */
+/* The last byte in front of the directory may be a section's, not the one
+   behind it, whatever the numbers wrap to. */
+TEST_CASE(section, lie_before_the_directory) {
+    static const struct {
+        int64_t from; /* of the directory's place */
+        uint64_t bytes;
+        bool opens;
+    } cases[] = {
+        {0, 0, true},   {-1, 1, true},           {-8, 8, true},
+        {1, 0, false},  {0, 1, false},           {-1, 2, false},
+        {-8, 9, false}, {-8, UINT64_MAX, false}, {-8, INT64_MAX, false}};
+    Arena *a = arena_new();
+    Diag d = {0};
+    char *path = in_tmp(a, "bounds");
+    FILE *f = fopen(path, "wb");
+    REQUIRE(f != NULL);
+    SectionWriter w = {.file = f, .arena = a};
+    section_begin(&w, "weights");
+    section_put(&w, "0123456789", 10);
+    section_pad(&w, 64);
+    section_end(&w);
+    REQUIRE(section_finish(&w, 0));
+    fclose(f);
+    size_t size;
+    char *bytes = test_read_file(path, &size);
+    REQUIRE(bytes != NULL && size > sizeof(PlanTail));
+    PlanTail tail;
+    PlanSection first;
+    memcpy(&tail, bytes + size - sizeof tail, sizeof tail);
+    memcpy(&first, bytes + tail.directory, sizeof first);
+    CHECK_STR(first.name, "weights");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        SectionFile sf;
+        first.offset = tail.directory + (uint64_t)cases[i].from;
+        first.bytes = cases[i].bytes;
+        memcpy(bytes + tail.directory, &first, sizeof first);
+        REQUIRE(test_write_file(path, bytes, size));
+        bool opens = sections_open(a, &d, path, &sf) == OK;
+        CHECK_MSG(opens == cases[i].opens, "%lld bytes from %lld",
+                  (long long)cases[i].bytes, (long long)cases[i].from);
+        if (opens) sections_close(&sf);
+    }
+    free(bytes);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
 TEST_CASE(section, damaged_files) {
     Arena *a = arena_new();
     Diag d = {0};

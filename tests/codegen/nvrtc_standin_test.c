@@ -223,3 +223,31 @@ TEST_CASE(nvrtc_standin, what_it_refuses_is_told) {
     CHECK_EQ_INT(rc, 1);
     free(out);
 }
+
+static void copy(const char *from, const char *to) {
+    size_t n;
+    char *data = test_read_file(from, &n);
+    REQUIRE(data && test_write_file(to, data, n));
+    free(data);
+}
+
+/* NVRTC opens its builtins by name alone: they are loaded from beside it. */
+TEST_CASE(nvrtc_standin, builtins_stand_beside_it) {
+    const char *of = test_data_path("tests/support/libstandin_nvrtc.so");
+    char library[600], builtins[600], words[1400], *out;
+    snprintf(library, sizeof library, "%s", test_tmp("libnvrtc.so.12"));
+    snprintf(builtins, sizeof builtins, "%s",
+             test_tmp("libnvrtc-builtins.so.12.8"));
+    copy(of, library);
+    snprintf(words, sizeof words, "AMPC_LIBNVRTC='%s' STANDIN_BUILTINS='%s'",
+             library, builtins);
+    static const char options[] =
+        "--cache none --target cpu:x86-64-v2,cuda:ptx";
+    CHECK_EQ_INT(compiled(&out, words, options), 3);
+    CHECK_HAS(out, "no builtins");
+    free(out);
+    copy(of, builtins);
+    int rc = compiled(&out, words, options);
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+}

@@ -241,7 +241,7 @@ TEST_CASE(cli, exported_symbols) {
         "graph forward(%x: f32[2,1]) {\n  %y = relu %x : f32[2,1]\n"
         "  return %y\n}\n";
     static const char *const taken[] = {"tensors", "api_step", "memcpy",
-                                        "_init"};
+                                        "_init", "_fini"};
     static const char *const free_names[] = {"int", "linux", "my_model"};
     char words[200];
     REQUIRE(test_write_file(test_tmp("s.amp"), text, strlen(text)));
@@ -285,6 +285,14 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     check_text(1, "--top-k 2: the loss is none of classes", mlp,
                "--loss mse --top-k 2");
     check_text(0, "can be compiled", mlp, "--loss mse");
+    check_text(2, "residuals=N is for bf16", mlp,
+               "--loss mse --precision fp16 --placement exact,residuals=2");
+    check_text(2, "residuals=N is for bf16", mlp,
+               "--loss mse --precision O2 --placement exact,residuals=2");
+    check_text(2, "a model of 16 bits (--precision O2, O3) has no casts", mlp,
+               "--loss mse --precision O3 --placement pytorch");
+    check_text(0, "can be compiled", mlp,
+               "--loss mse --precision fp16 --placement exact,residuals=inf");
     check_text(2, "--freeze 'u' matches no parameter", mlp,
                "--loss mse --freeze u");
     check_text(1, "graphs 'a' and 'b': a file has one model", two, "");

@@ -952,6 +952,72 @@ TEST_CASE(onnx_versions, reduce_takes_axes_both_ways) {
     made_end(&m);
 }
 
+/* What an operand says of shapes may be computed from numbers of f32, which do
+   not train for that: x is f32[4], w counts up from `first` by a quarter. */
+TEST_CASE(onnx_train, numbers_behind_shapes_do_not) {
+    static const struct {
+        const char *op, *in, *dims;
+        int n;
+        float first;
+        int version;
+    } cases[] = {
+        {"ReduceSum", "x,i", "4", 1, 0, 18},
+        {"ReduceMean", "x,i", "4", 1, 0, 18},
+        {"ReduceMax", "x,i", "4", 1, 0, 18},
+        {"ReduceMin", "x,i", "4", 1, 0, 18},
+        {"ReduceProd", "x,i", "4", 1, 0, 18},
+        {"ReduceSumSquare", "x,i", "4", 1, 0, 18},
+        {"ReduceL1", "x,i", "4", 1, 0, 18},
+        {"ReduceL2", "x,i", "4", 1, 0, 18},
+        {"ReduceLogSum", "x,i", "4", 1, 0, 18},
+        {"ReduceLogSumExp", "x,i", "4", 1, 0, 18},
+        {"Reshape", "x,i", "4", 1, 4, 18},
+        {"Squeeze", "x,i", "4,1", 1, 1, 18},
+        {"Unsqueeze", "x,i", "4", 1, 1, 18},
+        {"Expand", "x,i", "4", 1, 4, 18},
+        {"Tile", "x,i", "4", 1, 2, 18},
+        {"Slice", "x,i,k", "4", 1, 1, 18},
+        {"Slice", "x,k,i", "4", 1, 4, 18},
+        {"Slice", "x,k,k2,i", "4", 1, 0, 18},
+        {"Slice", "x,k,k2,,i", "4", 1, 2, 18},
+        {"Split", "x,i", "4", 1, 4, 18},
+        {"Gather", "x,i", "4", 2, 1, 18},
+        {"GatherElements", "x,i", "4", 3, 1, 18},
+        {"CumSum", "x,i", "4", 1, 0, 18},
+        {"Trilu", "x,i1", "3,4", 1, 1, 18},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Made m;
+        char dims[8];
+        int64_t one = 1, four = 4, zero = 0;
+        made_start(&m, cases[i].version);
+        made_input(&m, "x", DT_F32, cases[i].dims);
+        snprintf(dims, sizeof dims, "%d", cases[i].n);
+        made_f32(&m, "w", dims, cases[i].first);
+        made_f32(&m, "v", cases[i].dims, 1);
+        made_i64(&m, "k", 1, &one);
+        made_i64(&m, "k2", 1, &four);
+        made_i64(&m, "k3", 1, &zero);
+        made_int(&m, made_node(&m, "Cast", "w", "i"), "to", 7);
+        made_node(&m, "Squeeze", "i,k3", "i1");
+        made_node(&m, "Mul", "x,v", "p");
+        char in[32];
+        snprintf(in, sizeof in, "p%s", cases[i].in + 1);
+        Onnx__NodeProto *n = made_node(&m, cases[i].op, in, "y");
+        if (!strcmp(cases[i].op, "Split")) made_int(&m, n, "num_outputs", 1);
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        CHECK_MSG(mod != NULL, "%s: %s", cases[i].op, made_message(&m));
+        for (int k = 0; mod && k < mod->vars.len; k++) {
+            const Var *v = &mod->vars.data[k];
+            bool trains = v->kind == VAR_PARAM;
+            CHECK_MSG(trains == !strcmp(v->name, "v"), "%s: %s", cases[i].op,
+                      v->name);
+        }
+        made_end(&m);
+    }
+}
+
 /* Of five elements or none, as many as Python's range(5)[start:end:step] has;
    but what begins before the first and goes backwards has that one (ONNX clamps
    such a start to 0, as ONNX Runtime does). */

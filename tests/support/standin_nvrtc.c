@@ -1,7 +1,9 @@
 /* standin_nvrtc.c: libnvrtc's functions as `ampc` calls them.  What they make
    of a text tells the text and the options; each compilation is a line in the
-   file $STANDIN_RUNS.  $STANDIN_REFUSES is an architecture that fails. */
-#define _POSIX_C_SOURCE 200809L
+   file $STANDIN_RUNS.  $STANDIN_REFUSES is an architecture that fails, and
+   $STANDIN_BUILTINS a library that must be there first.                    */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +94,11 @@ int nvrtcCompileProgram(Program *p, int n, const char *const *options) {
     if (f) fprintf(f, "%s\n", p->arch), fclose(f);
     for (const char *c = p->text; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+    const char *first = getenv("STANDIN_BUILTINS");
+    if (first && !dlopen(first, RTLD_LAZY | RTLD_NOLOAD)) {
+        p->log = strdup("unit.cu(1): error: no builtins");
+        return 7;
+    }
     if ((p->fails = no && !strcmp(no, p->arch))) {
         p->log = strdup("unit.cu(3): error: it does not please");
         return 6;

@@ -456,3 +456,38 @@ TEST_CASE(training, large_parameters_begin_as_given) {
     c.api->close(s);
     compiled_close(&c);
 }
+
+/* Every bit of a seed counts. */
+TEST_CASE(training, seeds_of_parameters_have_64_bits) {
+    enum { ELEMENTS = 64 };
+    static const char *const seeds[] = {"1", "4294967297", "65537",
+                                        "4611686018427387905", "-1"};
+    enum { SEEDS = sizeof seeds / sizeof *seeds };
+    char text[1200] = "graph forward(%x0: f32[1,8]) {\n";
+    for (int i = 0; i < SEEDS; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text),
+                 "  param %%n%d: f32[8,8] = normal(%s, 0.5)\n"
+                 "  param %%u%d: f32[8,8] = uniform(%s, 0, 1)\n"
+                 "  %%a%d = matmul %%x%d, %%n%d\n"
+                 "  %%x%d = matmul %%a%d, %%u%d\n",
+                 i, seeds[i], i, seeds[i], i, i, i, i + 1, i, i);
+    snprintf(text + strlen(text), sizeof text - strlen(text),
+             "  return %%x%d\n}\n", SEEDS);
+    Compiled c = compile_text(text, "--loss mse --precision fp32 --target "
+                                    "cpu:x86-64-v2");
+    ampc_session *s = open_threads(&c, 1);
+    static float v[2][SEEDS][ELEMENTS];
+    for (int i = 0; i < 2 * SEEDS; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "%c%d", "nu"[i / SEEDS], i % SEEDS);
+        read_var(&c, s, name, v[i / SEEDS][i % SEEDS], sizeof v[0][0],
+                 AMPC_DTYPE_F32);
+        for (int k = 0; k < i % SEEDS; k++)
+            for (int e = 0; e < ELEMENTS; e++)
+                CHECK_MSG(v[i / SEEDS][k][e] != v[i / SEEDS][i % SEEDS][e],
+                          "seeds %s and %s, element %d", seeds[k],
+                          seeds[i % SEEDS], e);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
