@@ -511,6 +511,7 @@ static void attend_case(int64_t size) {
                           .dv_dtype = rnd_float()},
                     .rng = {rnd(), rnd()}};
     LibAttend *p = &c.p;
+    if (rnd() % 3 == 0) p->offset = rnd_in(-p->t, p->u); /* past blocks, too */
     if (p->drop) p->keep = lib_bits(1.0f / (1.0f - (float)p->drop * 0x1p-24f));
     if (rnd() % 2) p->mask_div = heads * group; /* one for each sample */
     if (rnd() % 2) p->mask_mod = p->batch / p->mask_div;
