@@ -35,7 +35,7 @@ static Status unbiased(Ox *ox, ValueId x, ValueId *var) {
     bool wanted = ox->opt->batchnorm_unbiased >= 0
                       ? ox->opt->batchnorm_unbiased != 0
                       : ox->is_torch;
-    if (wanted && n > 1 && ox->opt->sync_batchnorm) {
+    if (wanted && n > 0 && ox->opt->sync_batchnorm) {
         Attr attr = attr_named_f("n", n);
         return ox_call(ox, "unbiased_over_ranks", var, 1, &attr, 1, 1, var);
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "frontend/driver/array.h"
+#include "tests/support/onnx_util.h"
 
 double samples_random(uint32_t *state) {
     *state = *state * 1664525u + 1013904223u;
@@ -94,4 +95,23 @@ const char *samples_wide(void) {
     REQUIRE(test_write_file(test_tmp("wide.amp"), samples_wide_text,
                             sizeof samples_wide_text - 1));
     return test_tmp("wide.amp");
+}
+
+const char *samples_norm(void) {
+    static const char *const names[] = {"scale", "bias", "mean", "var"};
+    Made m;
+    size_t n;
+    made_start(&m, 15);
+    made_input(&m, "x", DT_F32, "batch,3");
+    for (int i = 0; i < 4; i++) made_f32(&m, names[i], "3", (float)(i % 3));
+    made_int(&m,
+             made_node(&m, "BatchNormalization", "x,scale,bias,mean,var",
+                       "y,mean2,var2"),
+             "training_mode", 1);
+    made_output(&m, "y");
+    uint8_t *bytes = model_pack(&m.model, &n);
+    REQUIRE(test_write_file(test_tmp("norm.onnx"), bytes, n));
+    free(bytes);
+    made_end(&m);
+    return test_tmp("norm.onnx");
 }

@@ -30,6 +30,9 @@ void samples_write_inf(const Compiled *c, int n, int where);
 /* The small MLP with another number in a weight, in a file of the same name. */
 const char *samples_other_mlp(void);
 
+/* A model of batch normalisation alone: of rows of three numbers, [batch,3]. */
+const char *samples_norm(void);
+
 /* In 0..1. */
 double samples_random(uint32_t *state);
 

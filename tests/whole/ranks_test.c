@@ -21,7 +21,7 @@
 enum {
     STEPS = 20,
     INPUTS = 4,
-    PARTS = 2,
+    PARTS = 4,
     ALL_KINDS = 1 << AMPC_KIND_PARAMETER | 1 << AMPC_KIND_STATE
 };
 
@@ -487,15 +487,16 @@ TEST_CASE(ranks, on_a_gpu_as_one_rank) {
 /* ---- statistics of all ranks --------------------------------------------- */
 
 static Run *batch_run(const char *path, const char *options, int world,
-                      int parts) {
+                      int parts, int each) {
     char all[300];
     snprintf(all, sizeof all,
              "--dim batch=%d --target cpu:x86-64-v2 --precision fp32 "
              "--optimizer sgd,lr=0.05,momentum=0.9 %s",
-             2 * parts, options);
+             each * parts, options);
     Compiled c = compile_file(path, all);
     Run *r = run_new(&c);
     r->steps = 5;
+    r->kinds = ALL_KINDS | 1 << AMPC_KIND_BUFFER;
     r->parts = parts;
     run_ok(r, world);
     compiled_close(&c);
@@ -504,7 +505,7 @@ static Run *batch_run(const char *path, const char *options, int world,
 
 static Run *norm_run(const char *options, int world, int parts) {
     return batch_run(test_data_path("tests/onnx/cnn.dyn.onnx"), options, world,
-                     parts);
+                     parts, 2);
 }
 
 static double apart(const Run *a, const Run *b) {
@@ -528,6 +529,27 @@ TEST_CASE(ranks, batch_norm_over_ranks_as_one_batch) {
     CHECK(memcmp(synced->state[0], synced->state[1], one->bytes[0]) == 0);
     run_free(one);
     run_free(synced);
+    run_free(alone);
+}
+
+/* Four ranks with one sample each are one with four; the variance of all is
+   unbiased, whatever that of one would be.                                  */
+TEST_CASE(ranks, batch_norm_of_one_sample_each) {
+    static const char sync[] = "--loss mse --batchnorm train:unbiased "
+                               "--sync-batchnorm";
+    char path[600];
+    snprintf(path, sizeof path, "%s", samples_norm());
+    for (int world = 2; world <= 4; world += 2) {
+        Run *one = batch_run(path, "--loss mse --batchnorm train:unbiased", 1,
+                             world, 1);
+        Run *synced = batch_run(path, sync, world, 1, 1);
+        CHECK_MSG(apart(synced, one) < TOL_RANKS, "%g", apart(synced, one));
+        run_free(one);
+        run_free(synced);
+    }
+    Run *alone = batch_run(path, sync, 1, 1, 1);
+    for (size_t i = 0; i < alone->bytes[0] / 4; i++)
+        CHECK(isfinite(((float *)alone->state[0])[i]));
     run_free(alone);
 }
 
@@ -557,7 +579,7 @@ static Run *two_sums_run(int world, int parts) {
                  "  return loss=%%loss\n}\n",
                  0.5 / parts);
     REQUIRE(test_write_file(path, text, (size_t)n));
-    return batch_run(path, "--loss auto", world, parts);
+    return batch_run(path, "--loss auto", world, parts, 2);
 }
 
 TEST_CASE(ranks, sums_end_before_any_is_read) {
