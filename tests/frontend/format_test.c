@@ -1,6 +1,7 @@
 /* format_test.c: the layout that `ampc fmt` gives a text: what is written in
    the repository has it, formatting again changes nothing, and the text says
    what it said. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,4 +174,91 @@ TEST_CASE(format, of_texts_that_have_none) {
         {"%\"x", "m.amp:1:1: error: '%' has no end\n  %\"x\n  ^\n"}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         check_refused(texts[i][0], strlen(texts[i][0]), texts[i][1]);
+}
+
+/* Columns are of characters, however many bytes they have. */
+TEST_CASE(format, counts_characters) {
+    static const char text[] = "a = \"\xc3\xa9\xe2\x82\xac\xf0\x9f\x8d\x8e\" ]";
+    check_refused(text, sizeof text - 1,
+                  "m.amp:1:11: error: ']' closes no bracket\n"
+                  "  a = \"\xc3\xa9\xe2\x82\xac\xf0\x9f\x8d\x8e\" ]\n"
+                  "            ^\n");
+}
+
+/* What ends in one of these has a second line, which begins further in; what
+   follows it does not. */
+TEST_CASE(format, lines_that_go_on) {
+    static const char *const ends[] = {
+        "x =",      "x = a +",  "x = a -",           "x = a *",
+        "x = a /",  "x = a //", "x = a %",           "x = a @",
+        "x = a ==", "x = a !=", "x = a <",           "x = a >",
+        "x = a <=", "x = a >=", "x = a and",         "x = a or",
+        "x = f(a,", "x = f(",   "x = [a,",           "x = g(f(a),",
+        "x, y =",   "x,",       "x = a and not b or"};
+    static const char *const starts[] = {"", "  ", "    ", "       ", "\t"};
+    for (size_t i = 0; i < 5 * sizeof ends / sizeof *ends; i++) {
+        const char *end = ends[i / 5], *close = "";
+        int column = (int)strlen(starts[i % 5]);
+        if (strchr(end, '[')) close = "]";
+        if (strchr(end, '(')) close = ")";
+        char text[200], want[200];
+        snprintf(text, sizeof text, "def f(a) -> x {\n%s\n%sb%s\nz = 1\n}\n",
+                 end, starts[i % 5], close);
+        snprintf(want, sizeof want,
+                 "def f(a) -> x {\n  %s\n%*sb%s\n  z = 1\n}\n", end,
+                 2 + (column < 2 ? 2 : column), "", close);
+        char *got = formatted(text, strlen(text));
+        CHECK_STR(got, want);
+        free(got);
+    }
+}
+
+/* A whole line has none: what follows begins where it does. */
+TEST_CASE(format, lines_that_are_whole) {
+    static const char *const lines[] = {"x = a",  "x = f(a)",  "x = [a, b]",
+                                        "x = -a", "x = not a", "x = a[1]"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char text[200], want[200];
+        snprintf(text, sizeof text, "def f(a) -> x {\n%s\n      b = 2\n}\n",
+                 lines[i]);
+        snprintf(want, sizeof want, "def f(a) -> x {\n  %s\n  b = 2\n}\n",
+                 lines[i]);
+        char *got = formatted(text, strlen(text));
+        CHECK_STR(got, want);
+        free(got);
+    }
+}
+
+/* Blanks where one stands may be more, and stand behind a line. */
+TEST_CASE(format, any_number_of_blanks_is_one) {
+    static const char *const files[] = {"models/gpt.amp", "models/unet.amp",
+                                        "ir/fn/std.amp", "ir/fn/layers.amp"};
+    unsigned state = 1;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        size_t n;
+        StrBuf sb = {0};
+        char *text = test_read_file(test_data_path(files[i]), &n);
+        REQUIRE(text);
+        for (char *line = text, *end; *line; line = end + 1) {
+            end = strchr(line, '\n');
+            REQUIRE(end);
+            *end = 0;
+            size_t indent = strspn(line, " ");
+            bool bare = !strpbrk(line, "\"#");
+            for (size_t k = 0; line[k]; k++) {
+                sb_putn(&sb, line + k, 1);
+                state = state * 1664525 + 1013904223;
+                if (bare && k >= indent && line[k] == ' ')
+                    for (unsigned m = state >> 30; m; m--) sb_puts(&sb, " ");
+            }
+            if (line[0]) sb_puts(&sb, state >> 31 ? "  " : "");
+            sb_puts(&sb, "\n");
+            *end = '\n';
+        }
+        char *got = formatted(sb.data, sb.len);
+        CHECK_STR(got, text);
+        free(got);
+        free(text);
+        sb_free(&sb);
+    }
 }
