@@ -365,13 +365,15 @@ TEST_CASE(cost, each_bound_has_its_formula) {
         {"product", 48.24e9, 32, 100, 0, 0, 0, 0, 133, 256, 0, 0, 0, 1,
          1.001 + 131.0 / 133},
         /* waiting: 8 blocks of 256 on an SM, fewer by registers, by shared
-           memory, by threads, by what there is; two reads in flight */
+           memory, by threads, by their number, by what there is; two reads in
+           flight */
         {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 1, 1, 0.681},
         {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 64, 0, 1, 1,
          1.361},
         {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 116736, 1, 1,
          2.721},
         {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 64, 0, 0, 1, 1, 0.681},
+        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 32, 0, 0, 1, 1, 1.361},
         {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 528, 256, 0, 0, 1, 1, 1.361},
         {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 2, 1, 0.341},
         /* instructions: on busy SMs, and with a sixteenth of the warps that

@@ -198,6 +198,46 @@ TEST_CASE(npy, truncated_gzip) {
     free(file);
 }
 
+/* One number of the array's, gzipped: `more` bytes behind it, and one of the
+   checksum's turned or not. */
+static Status read_gzipped(const char *file, size_t n, size_t more, bool turn,
+                           Diag *d) {
+    char zeros[8] = {0}, *packed;
+    size_t size;
+    Array a;
+    gzFile f = gzopen(test_tmp("e.gz"), "wb1");
+    REQUIRE(f && gzwrite(f, file, (unsigned)n) == (int)n &&
+            gzwrite(f, zeros, (unsigned)more) == (int)more);
+    gzclose(f);
+    REQUIRE((packed = test_read_file(test_tmp("e.gz"), &size)));
+    if (turn) packed[size - 8] ^= 1;
+    REQUIRE(test_write_file(test_tmp("e.gz"), packed, size));
+    free(packed);
+    Status s = array_open(d, test_tmp("e.gz"), NULL, &a);
+    if (s == OK) array_close(&a);
+    return s;
+}
+
+/* However large the array is. */
+TEST_CASE(npy, gzip_ends_where_the_array_does) {
+    for (int64_t count = 1; count < 1 << 23; count *= 16) {
+        size_t n;
+        Diag d = {0};
+        float *zeros = calloc((size_t)count, sizeof *zeros);
+        write_npy("e.npy", AMPC_DTYPE_F32, 1, &count, zeros);
+        char *file = test_read_file(test_tmp("e.npy"), &n);
+        REQUIRE(file != NULL);
+        CHECK_EQ_INT(read_gzipped(file, n, 0, false, &d), OK);
+        CHECK_EQ_INT(read_gzipped(file, n, 1, false, &d), ERR_USER);
+        CHECK_HAS(d.text.data, "more data than its shape");
+        CHECK_EQ_INT(read_gzipped(file, n, 0, true, &d), ERR_USER);
+        CHECK_HAS(d.text.data, "gzip");
+        sb_free(&d.text);
+        free(file);
+        free(zeros);
+    }
+}
+
 /* Each type of IDX, numbers and sizes of more than one byte, and where it is
    refused. */
 TEST_CASE(idx, types_and_ranks) {

@@ -411,6 +411,28 @@ TEST_CASE(onnx_tensor, content) {
     t->int32_data = big;
     t->data_type = 10;
     refuse(&m, "entry 1, 70000, is out of range for f16");
+    static const struct {
+        int type; /* of onnx.proto */
+        int32_t least, most;
+    } small[] = {{2, 0, 255}, {3, -128, 127}, {4, 0, 65535}, {5, -32768, 32767},
+                 {9, 0, 1},   {10, 0, 65535}, {16, 0, 65535}};
+    for (size_t i = 0; i < 2 * sizeof small / sizeof *small; i++) {
+        int beyond = i % 2;
+        int32_t ends[] = {small[i / 2].least, small[i / 2].most + beyond};
+        for (int side = 0; side < 1 + beyond; side++) {
+            if (side) ends[0] = small[i / 2].least - 1, ends[1]--;
+            t = with_weight(&m, "2");
+            t->n_float_data = 0;
+            t->n_int32_data = 2;
+            t->int32_data = ends;
+            t->data_type = small[i / 2].type;
+            (void)made_import(&m);
+            bool out = strstr(made_message(&m), "is out of range") != NULL;
+            CHECK_MSG(out == beyond, "type %d: %d, %d: %s", small[i / 2].type,
+                      ends[0], ends[1], made_message(&m));
+            made_end(&m);
+        }
+    }
     t = with_weight(&m, "2");
     t->n_float_data = 0;
     t->has_raw_data = 1;

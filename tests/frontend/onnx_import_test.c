@@ -624,6 +624,37 @@ TEST_CASE(onnx_batch_norm, follows_the_options) {
     made_end(&m);
 }
 
+/* As exported: by is_test, then by the results, then by training_mode. */
+TEST_CASE(onnx_batch_norm, versions_say_otherwise_whether_it_trains) {
+    static const struct {
+        int version;
+        const char *results, *attr;
+        int value, trains;
+    } rows[] = {{6, "y", "is_test", 0, 1},
+                {6, "y", "is_test", 1, 0},
+                {6, "y", "spatial", 1, 1}, /* is_test left out */
+                {7, "y", NULL, 0, 0},
+                {9, "y,m2,v2,sm,sv", NULL, 0, 1},
+                {13, "y", NULL, 0, 0},
+                {14, "y", "training_mode", 0, 0},
+                {14, "y,m2,v2", "training_mode", 1, 1},
+                {17, "y", NULL, 0, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        int writes;
+        bn_model(&m, OPERANDS);
+        m.graph.n_node = 0;
+        Onnx__NodeProto *n =
+            made_node(&m, "BatchNormalization", OPERANDS, rows[i].results);
+        if (rows[i].attr) made_int(&m, n, rows[i].attr, rows[i].value);
+        m.opset.version = rows[i].version;
+        m.opt.batchnorm_train = false;
+        CHECK_MSG(training_of(&m, &writes) == rows[i].trains,
+                  "row %zu: opset %d", i, rows[i].version);
+        made_end(&m);
+    }
+}
+
 /* The running variance after one step on x = 0, 1, 2, ...: channel 0 sees
    0 1 2, 6 7 8, 12 13 14, 18 19 20. */
 static double new_variance(Made *m) {

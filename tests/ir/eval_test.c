@@ -403,6 +403,10 @@ TEST_CASE(eval, reductions) {
            "%a = reduce_max %x {axes=[0]}\n%b = reduce_min %x {axes=[0]}\n"
            "%c = argmax %x {axis=0}\nreturn %a, %b, %c",
            NAN, NAN, 1);
+    EXPECT("g() {\nconst %x: f32[2,3] = [1, nan, nan, nan, 2, nan]\n"
+           "%a = argmax %x {axis=1, keepdims=0}\n"
+           "%b = argmax %x {axis=0, keepdims=0}\nreturn %a, %b",
+           1, 0, 1, 0, 0);
     EXPECT("g() {\nconst %x: i32[4] = [5, 2, 5, 1]\n"
            "%a = reduce_prod %x {axes=[0]}\n%b = argmax %x {axis=0}\n"
            "%c = reduce_max %x {axes=[0]}\nreturn %a, %b, %c",
