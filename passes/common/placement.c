@@ -70,6 +70,7 @@ typedef struct Place {
     bool *stream; /* by ValueId.i: high only as a residual stream           */
     const bool *whole; /* by ValueId.i: a stream of which fp16 is stored     */
     int *uses;     /* by ValueId.i                                           */
+    bool *copied;  /* by ValueId.i: products alone read it, rounded          */
     bool *few;     /* by ValueId.i: a sum, or computed from one element-wise */
     bool *own;     /* by ValueId.i: computed of variables and constants alone */
     ValueId *cast; /* by ValueId.i: its 16-bit copy                          */
@@ -197,10 +198,28 @@ static const char *must_be_high(const Place *p, const Node *n) {
     return NULL;
 }
 
+/* Values of which, moved or not, only rounded copies are read. */
+static void note_copied(Place *p) {
+    const Graph *g = p->g;
+    for (int v = 0; v < g->values.len; v++) p->copied[v] = true;
+    for (int i = 0; graph_root(g, i); i++)
+        p->copied[graph_root(g, i)->i] = false;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        OpKind kind = node_kind(n);
+        bool moves = kind == KIND_VIEW || kind == KIND_MOVE;
+        for (int k = 0; k < n->nin; k++)
+            if (!is_copy(p, n) && !(moves && p->copied[n->out[0].i]))
+                p->copied[n->in[k].i] = false;
+    }
+}
+
 static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (reader->flags & NODE_UPDATE) return "a gradient";
     if (reader->loc.amp && node_class(reader) == AMP_FULL) return "the policy";
-    if (broadcasts(p->g, reader, v)) return "broadcast";
+    if (broadcasts(p->g, reader, v) &&
+        !(reader->op == OP_EXPAND && p->copied[reader->out[0].i]))
+        return "broadcast";
     if (reader->op == OP_SIN || reader->op == OP_COS) return "an angle";
     if (reader->op == OP_LOG) return "exp or log";
     if (reader->op == OP_RANK_SUM) return "a sum";
@@ -223,6 +242,7 @@ static void find_free(Place *p) {
         note_few(p, n);
     }
     note_streams(p);
+    note_copied(p);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin; k++)
@@ -257,6 +277,7 @@ static Place place_new(Graph *g, const bool *whole, Arena *a) {
     p.few = NEW_ARRAY(a, bool, n);
     p.own = NEW_ARRAY(a, bool, n);
     p.uses = graph_use_counts(g, a);
+    p.copied = NEW_ARRAY(a, bool, n);
     p.cast = NEW_ARRAY(a, ValueId, n);
     p.price = NEW_ARRAY(a, int, n);
     find_free(&p);

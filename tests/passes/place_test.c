@@ -195,6 +195,52 @@ TEST_CASE(place, what_backward_computes_again_moves_hardly_more) {
     }
 }
 
+/* A copy for each head that shares keys is the rounded key, so that is what is
+   rounded, and no copy is made. */
+TEST_CASE(place, rounds_what_products_repeat) {
+    static const char shared[] =
+        "graph forward(%x: f32[4,128,64]) {\n"
+        "  param %wq: f32[64,64] = normal(1, 0.1)\n"
+        "  param %wk: f32[64,32] = normal(2, 0.1)\n"
+        "  param %wv: f32[64,32] = normal(3, 0.1)\n"
+        "  param %wo: f32[64,64] = normal(4, 0.1)\n"
+        "  %q = matmul %x, %wq\n  %q4 = reshape %q {shape=[4,128,4,16]}\n"
+        "  %qh = transpose %q4 {perm=[0,2,1,3]}\n"
+        "  %k = matmul %x, %wk\n  %k4 = reshape %k {shape=[4,128,2,16]}\n"
+        "  %k3 = transpose %k4 {perm=[0,2,1,3]}\n"
+        "  %k5 = reshape %k3 {shape=[4,2,1,128,16]}\n"
+        "  %ke = expand %k5 {shape=[4,2,2,128,16]}\n"
+        "  %kh = reshape %ke {shape=[4,4,128,16]}\n"
+        "  %kt = transpose %kh {perm=[0,1,3,2]}\n"
+        "  %v = matmul %x, %wv\n  %v4 = reshape %v {shape=[4,128,2,16]}\n"
+        "  %v3 = transpose %v4 {perm=[0,2,1,3]}\n"
+        "  %v5 = reshape %v3 {shape=[4,2,1,128,16]}\n"
+        "  %ve = expand %v5 {shape=[4,2,2,128,16]}\n"
+        "  %vh = reshape %ve {shape=[4,4,128,16]}\n"
+        "  %s = matmul %qh, %kt\n  %p = softmax %s {axis=3}\n"
+        "  %a = matmul %p, %vh\n  %a3 = transpose %a {perm=[0,2,1,3]}\n"
+        "  %a2 = reshape %a3 {shape=[4,128,64]}\n"
+        "  %o = matmul %a2, %wo\n  return o=%o\n}\n";
+    static const char *const precisions[] = {"bf16", "fp16"};
+    for (int p = 0; p < 2; p++) {
+        Arena *a = arena_new();
+        const Module *m = planned(a, shared, precisions[p], "auto");
+        for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
+            const Graph *g = module_graph_on(m, "train", t);
+            int routines = 0;
+            for (int i = 0; i < g->order.len; i++) {
+                const Node *n = node_get(g, g->order.data[i]);
+                routines += n->op == OP_ATTEND;
+                CHECK_MSG(n->op != OP_EXPAND, "%s on %s: a copy %s",
+                          precisions[p], target_text[t],
+                          value_get(g, n->out[0])->name);
+            }
+            CHECK(routines == 1);
+        }
+        arena_free(a);
+    }
+}
+
 /* What the final kernels move, though the part is one of an estimate. */
 TEST_CASE(place, residual_streams_cost_what_they_may) {
     static const char *const parts[] = {"exact,residuals=0",
