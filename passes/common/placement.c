@@ -402,6 +402,28 @@ static void add_node(Place *p, const Node *n) {
             cut_if_low_high(p->cut, (int)v.i, (int)n->in[k].i, rounding(p, v));
 }
 
+/* A mask that forward leaves for backward, of the value whose copy is stored:
+   that is low where backward reads it instead. */
+static void add_mask(Place *p, const Node *n) {
+    const Traffic *mask = &p->traffic[n->out[0].i];
+    int64_t count = value_count(p->g, n->out[0]);
+    CutCost high = {{0}}, low = {{0}};
+    if (!(n->flags & NODE_BACKWARD) || dtype_of(p->g, n->out[0]) != DT_BOOL ||
+        !mask->stored)
+        return;
+    high.of[STEP_BYTES] = count * (1 + mask->reads);
+    high.of[SAVED_BYTES] = count;
+    low.of[STEP_BYTES] = 2 * count * mask->reads;
+    for (int k = 0; k < n->nin; k++) {
+        ValueId v = n->in[k], copy = p->cast[v.i];
+        if (!copy.i || !p->traffic[copy.i].stored || !is_forward(p->g, v) ||
+            value_count(p->g, v) != count)
+            continue;
+        cut_if_high(p->cut, (int)v.i, high);
+        cut_if_low(p->cut, (int)v.i, low);
+    }
+}
+
 static void build_cut(Place *p, Arena *a) {
     Graph *g = p->g;
     p->cut = cut_new(a, g->values.len);
@@ -417,7 +439,9 @@ static void build_cut(Place *p, Arena *a) {
     }
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        if (!(n->flags & NODE_UPDATE)) add_node(p, n);
+        if (n->flags & NODE_UPDATE) continue;
+        add_node(p, n);
+        add_mask(p, n);
     }
 }
 
