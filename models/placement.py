@@ -503,7 +503,7 @@ def table(name, program, runs, placement):
                 kept = kept_bytes(program, so)
                 print(f"| {title} | {p} | {ours:.1e} | {theirs:.1e} "
                       f"| {ours / max(theirs, FLOOR):.2f} "
-                      f"| {kept:.2f} | {whole:.2f} | {kept / whole:.2f} |",
+                      f"| {kept:.2f} | {whole:.2f} | {kept / whole:.3f} |",
                       flush=True)
 
 

@@ -57,8 +57,7 @@ typedef struct Lie {
     Graph *g;
     const Flow *f;
     int *reads;          /* by root: groups that read it                    */
-    bool *saved;         /* by root: a kernel of forward makes it, of forward
-                            values, and one of backward reads it            */
+    const bool *saved;   /* flow_kept                                       */
     int *var_reads;      /* by variable: groups that read it                */
     const Node **reader; /* by ValueId.i: the first; NULL: none             */
 } Lie;
@@ -68,33 +67,13 @@ static const char *part_of(const Node *n) {
     return n->flags & NODE_BACKWARD ? "backward" : "forward";
 }
 
-/* Something of it is forward's. */
-static bool is_forwards(const Graph *g, const Flow *f, int group) {
-    for (int i = f->first[group]; i < f->end[group]; i++)
-        if (!node_at(g, i)->flags) return true;
-    return false;
-}
-
-/* A kernel of forward makes v, a value of forward or for backward alone (a
-   mask, a slope), which is no gradient. */
-static bool is_of_forward(const Graph *g, const Flow *f, ValueId v) {
-    const Value *val = value_get(g, v);
-    if (val->kind != VK_RESULT || !is_forwards(g, f, f->def[v.i])) return false;
-    const Node *n = node_get(g, val->def);
-    for (int k = 0; k < n->nin && n->flags; k++) {
-        const Value *x = value_get(g, n->in[k]);
-        if (x->kind == VK_RESULT && node_get(g, x->def)->flags) return false;
-    }
-    return true;
-}
-
 static Lie lie_new(Graph *g, Arena *a) {
     const Flow *f = flow_new(g, a);
     int n = g->values.len;
     Lie l = {g,
              f,
              NEW_ARRAY(a, int, n),
-             NEW_ARRAY(a, bool, n),
+             flow_kept(f, a),
              NEW_ARRAY(a, int, g->module->vars.len + 1),
              NEW_ARRAY(a, const Node *, n)};
     for (int i = 0; i < g->order.len; i++) {
@@ -102,16 +81,10 @@ static Lie lie_new(Graph *g, Arena *a) {
         for (int k = 0; k < x->nin; k++)
             if (!l.reader[x->in[k].i]) l.reader[x->in[k].i] = x;
     }
-    for (int i = 0; i < f->ngroup; i++) {
-        const Node *first = node_at(g, f->first[i]);
-        bool backward = first->flags & NODE_BACKWARD && !is_forwards(g, f, i);
-        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
-            ValueId v = f->read[k];
-            const Value *val = value_get(g, v);
-            l.reads[v.i]++;
-            if (val->kind == VK_VAR) l.var_reads[val->var]++;
-            l.saved[v.i] |= backward && is_of_forward(g, f, v);
-        }
+    for (int i = 0; i < f->read_at[f->ngroup]; i++) {
+        const Value *val = value_get(g, f->read[i]);
+        l.reads[f->read[i].i]++;
+        if (val->kind == VK_VAR) l.var_reads[val->var]++;
     }
     return l;
 }

@@ -18,6 +18,10 @@ typedef struct Traffic {
    of what any target would do, joined to t[0..values).                      */
 void traffic_join(const Graph *g, Traffic *t, int values, PassCtx *cx);
 
+/* How many bytes more than 2 for each number, or than half of what is none, are
+   kept for backward; as above. */
+int64_t traffic_beyond_half(const Graph *g, PassCtx *cx);
+
 /* Whether the forward pass makes v; it may be none. */
 bool is_forward(const Graph *g, ValueId v);
 

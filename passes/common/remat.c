@@ -18,6 +18,10 @@
        Its readers then read that value instead; where kernels would move a
        part in 25 more for it than without, what is again in memory is kept,
        and if that does not help, all.
+     - In 16 bits kernels may move a part in 128 more so that half is kept of
+       what f32 keeps: statistics of norms and softmax are f32 in both, masks
+       and positions have a byte.  Again is as much, of what is free but that a
+       product of backward reads.
    --remat none: nothing, in regions neither.
    --remat BYTES: what is kept, with the greatest part that is computed again at
    once, is to be at most so much.  One after the other are tried
@@ -41,7 +45,6 @@ enum { KEPT_BYTES, WORK };
    NodeId.i, low: it is computed again. */
 typedef struct Again {
     Graph *g;
-    bool stores;  /* what is free may be wanted in memory                 */
     int *part;    /* by NodeId.i: the compiler's region, 0: none          */
     int64_t kept; /* bytes of the solution                                */
     Arena *a;
@@ -54,6 +57,7 @@ typedef struct Again {
     ValueId *from;  /* by root: the one large value that it is free work on */
     bool *free;     /* by NodeId.i                                          */
     bool *barred;   /* by NodeId.i: it is not, however free                 */
+    bool *stores;   /* by NodeId.i: if it is free, it may be wanted in memory */
     int *position;  /* by NodeId.i                                          */
     ValueId *twin;  /* by ValueId.i of the old graph                        */
 } Again;
@@ -95,8 +99,9 @@ static void note_readers(Again *r) {
 
 /* Whether n is element-wise work that needs no operand as large as its result
    but one; that, where what is free itself is seen through. */
-static bool is_free(const Again *r, const Node *n, ValueId *from) {
+static bool is_free(const Again *r, NodeId id, ValueId *from) {
     const Graph *g = r->g;
+    const Node *n = node_get(g, id);
     OpKind kind = node_kind(n);
     *from = NO_VALUE;
     if ((kind != KIND_ELEM && kind != KIND_GEN) ||
@@ -108,7 +113,7 @@ static bool is_free(const Again *r, const Node *n, ValueId *from) {
         if (from->i && !same_value(v, *from)) return false;
         *from = v;
     }
-    return !r->material[n->out[0].i] || r->stores ||
+    return !r->material[n->out[0].i] || r->stores[id.i] ||
            (from->i && !is_forward(g, *from));
 }
 
@@ -120,7 +125,7 @@ static void note_free(Again *r) {
         const Node *n = node_at(g, i);
         ValueId from;
         if (n->flags || is_view(n) || r->barred[g->order.data[i].i] ||
-            !is_free(r, n, &from))
+            !is_free(r, g->order.data[i], &from))
             continue;
         r->free[g->order.data[i].i] = true;
         if (from.i) r->from[n->out[0].i] = from;
@@ -286,7 +291,7 @@ static Status fit(Again *r, PassCtx *cx) {
     int64_t budget = cx->opt->remat_bytes, least = r->kept;
     if (least <= budget) return OK;
     Line l = line_new(r);
-    r->stores = true;
+    memset(r->stores, 1, (size_t)(r->last - r->nodes) * sizeof *r->stores);
     solve(r);
     least = r->kept;
     for (int m = 1; m < PARTS; m++)
@@ -416,6 +421,79 @@ static void solve_moving_little(Again *r, PassCtx *cx) {
     *r = without;
 }
 
+/* ---- half of what f32 keeps ---------------------------------------------- */
+
+static int64_t beyond_half(const Again *r, PassCtx *cx) {
+    Again trial = *r;
+    Module aside;
+    trial.g = graph_clone_aside(r->g, &aside, r->a);
+    make_all(&trial);
+    return traffic_beyond_half(trial.g, cx);
+}
+
+/* Backward has all that n reads: it is kept, made of that, or no work. */
+static bool is_at_hand(const Again *r, const Node *n, const bool *made) {
+    for (int k = 0; k < n->nin; k++) {
+        ValueId v = n->in[k].i ? view_root(r->g, n->in[k]) : NO_VALUE;
+        if (is_forward(r->g, v) && !is_kept(r, v) && !made[v.i]) return false;
+    }
+    return true;
+}
+
+/* What a product of backward reads, kept, and free work on what is kept: the
+   largest of no more bytes than are missing, else the smallest; of equals the
+   first, for the longest time.  0: there is none. */
+static NodeId choose(Again *r, int64_t missing) {
+    const Graph *g = r->g;
+    size_t n = (size_t)(r->last - r->nodes);
+    bool *stores = arena_dup(r->a, r->stores, n * sizeof *stores);
+    bool *made = NEW_ARRAY(r->a, bool, r->nodes); /* by root */
+    NodeId best = {0};
+    int64_t found = 0;
+    memset(r->stores, 1, n * sizeof *r->stores);
+    note_free(r);
+    for (int i = 0; i < g->order.len; i++) {
+        NodeId id = g->order.data[i];
+        const Node *x = node_get(g, id);
+        if (!r->free[id.i] || !is_at_hand(r, x, made)) continue;
+        made[x->out[0].i] = true;
+        if (stores[id.i] || r->barred[id.i] || !r->material[x->out[0].i] ||
+            !is_kept(r, x->out[0]))
+            continue;
+        int64_t bytes = bytes_of(g, x->out[0]);
+        bool fits = bytes <= missing, fitted = found && found <= missing;
+        if (fits ? fitted && bytes <= found
+                 : fitted || (found && bytes >= found))
+            continue;
+        found = bytes;
+        best = id;
+    }
+    memcpy(r->stores, stores, n * sizeof *stores);
+    return best;
+}
+
+static void halve(Again *r, PassCtx *cx) {
+    enum { TRIES = 16, PART = 128 };
+    Traffic *traffic;
+    int64_t all = r->kept, missing = beyond_half(r, cx);
+    int64_t most = missing > 0 ? bytes_moved(r, &traffic, cx) : 0;
+    most += most / PART;
+    for (int i = 0; i < TRIES && missing > 0; i++) {
+        const Again before = *r;
+        NodeId id = choose(r, missing);
+        if (!id.i) return;
+        r->stores[id.i] = true;
+        solve(r);
+        if (r->kept < before.kept && bytes_moved(r, &traffic, cx) <= most) {
+            missing = beyond_half(r, cx) - (all - r->kept);
+            continue;
+        }
+        *r = before;
+        r->stores[id.i] = false;
+        r->barred[id.i] = true;
+    }
+}
+
 static Status remat_graph(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
     Again r = {.g = g, .a = a, .nodes = g->values.len};
@@ -430,10 +508,12 @@ static Status remat_graph(Graph *g, PassCtx *cx) {
     r.from = NEW_ARRAY(a, ValueId, r.nodes);
     r.free = NEW_ARRAY(a, bool, g->nodes.len);
     r.barred = NEW_ARRAY(a, bool, g->nodes.len);
+    r.stores = NEW_ARRAY(a, bool, g->nodes.len);
     r.twin = NEW_ARRAY(a, ValueId, r.nodes);
     r.position = graph_positions(g, a);
     if (cx->opt->remat == REMAT_AUTO) {
         solve_moving_little(&r, cx);
+        if (g->module->low != NUM_DTYPES && !g->module->rule) halve(&r, cx);
     } else {
         solve(&r);
         TRY(fit(&r, cx));

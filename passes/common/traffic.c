@@ -88,3 +88,31 @@ void traffic_join(const Graph *g, Traffic *all, int values, PassCtx *cx) {
         arena_free(inner.scratch);
     }
 }
+
+int64_t traffic_beyond_half(const Graph *g, PassCtx *cx) {
+    int64_t most = 0;
+    for (TargetKind k = TARGET_CPU; k < NUM_TARGETS; k++) {
+        Module aside;
+        PassCtx inner = {arena_new(), cx->diag, cx->opt};
+        Graph *copy = graph_aside(g, &aside, inner.scratch);
+        copy->target = k;
+        Status s = pass_attend(&aside, &inner);
+        if (s == OK) s = pass_dce(&aside, &inner);
+        if (s == OK) s = pass_fuse(&aside, &inner);
+        ASSERT(s == OK && "these do not fail");
+        const Flow *f = flow_new(copy, inner.scratch);
+        const bool *kept = flow_kept(f, inner.scratch);
+        int64_t beyond = 0;
+        for (uint32_t v = 1; v < (uint32_t)copy->values.len; v++) {
+            ValueId id = {v};
+            int64_t bytes = flow_bytes(f, id);
+            if (kept[v])
+                beyond += dtype_is_float(value_dtype(copy, id))
+                              ? bytes - 2 * value_count(copy, id)
+                              : bytes / 2;
+        }
+        if (beyond > most) most = beyond;
+        arena_free(inner.scratch);
+    }
+    return most;
+}

@@ -87,6 +87,38 @@ int64_t flow_bytes(const Flow *f, ValueId root) {
     return type_bytes(value_type(f->g, root));
 }
 
+/* Something of it is forward's. */
+static bool is_forwards(const Flow *f, int group) {
+    for (int i = f->first[group]; i < f->end[group]; i++)
+        if (!node_at(f->g, i)->flags) return true;
+    return false;
+}
+
+/* A kernel of forward makes v, a value of forward or for backward alone (a
+   mask, a slope), which is no gradient. */
+static bool is_of_forward(const Flow *f, ValueId v) {
+    const Graph *g = f->g;
+    const Value *val = value_get(g, v);
+    if (val->kind != VK_RESULT || !is_forwards(f, f->def[v.i])) return false;
+    const Node *n = node_get(g, val->def);
+    for (int k = 0; k < n->nin && n->flags; k++) {
+        const Value *x = value_get(g, n->in[k]);
+        if (x->kind == VK_RESULT && node_get(g, x->def)->flags) return false;
+    }
+    return true;
+}
+
+const bool *flow_kept(const Flow *f, Arena *a) {
+    bool *kept = NEW_ARRAY(a, bool, f->g->values.len);
+    for (int i = 0; i < f->ngroup; i++) {
+        const Node *first = node_at(f->g, f->first[i]);
+        if (!(first->flags & NODE_BACKWARD) || is_forwards(f, i)) continue;
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
+            kept[f->read[k].i] |= is_of_forward(f, f->read[k]);
+    }
+    return kept;
+}
+
 /* ---- order --------------------------------------------------------------- */
 
 static void put_views(Graph *g, bool *done, ValueId v) {

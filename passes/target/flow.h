@@ -29,6 +29,9 @@ Flow *flow_new(Graph *g, Arena *scratch);
 /* Of program update: rows of squares that ranks add (reduce.c). */
 bool flow_sums_ranks(const Flow *f, int group);
 int64_t flow_bytes(const Flow *f, ValueId root);
+/* By root: a kernel of forward makes it, of forward values, and one of backward
+   reads it. */
+const bool *flow_kept(const Flow *f, Arena *a);
 
 /* Group order[i] becomes number i of n; those that are not named have no nodes.
    VIEWs stand directly before the first group that reads them, or at the end;

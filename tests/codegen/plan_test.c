@@ -103,6 +103,7 @@ typedef struct Buffer {
     int reads, reader; /* groups that do, the last of them */
     uint32_t by;       /* flags of the nodes that do */
     bool made, arena, outlives;
+    bool kept; /* groups of forward make it, others read it for backward */
 } Buffer;
 
 typedef struct Buffers {
@@ -125,6 +126,25 @@ static const Node *maker(const Graph *g, ValueId v) {
     return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
 }
 
+/* By group: something of it is forward's. */
+static bool *forward_groups(const Whole *w) {
+    bool *forward = NEW_ARRAY(w->a, bool, w->g->groups.len + 1);
+    for (int i = 0; i < w->g->order.len; i++) {
+        const Node *n = node_get(w->g, w->g->order.data[i]);
+        if (n->group >= 0) forward[n->group] |= !n->flags;
+    }
+    return forward;
+}
+
+/* No gradient: made of values of forward. */
+static bool is_forwards(const Graph *g, const Node *n) {
+    for (int k = 0; k < n->nin && n->flags; k++) {
+        const Node *from = n->in[k].i ? maker(g, n->in[k]) : NULL;
+        if (from && from->flags) return false;
+    }
+    return true;
+}
+
 static void note_read(Buffers *b, const Node *n, ValueId r, int now) {
     const Node *def = maker(b->g, r);
     const Type *t = value_type(b->g, r);
@@ -133,8 +153,8 @@ static void note_read(Buffers *b, const Node *n, ValueId r, int now) {
     if (number || (def && def->group == n->group)) return;
     x->reads += !x->reads || x->reader != n->group;
     x->reader = n->group;
-    x->bytes = type_bytes(t);
     x->by |= n->flags;
+    x->bytes = type_bytes(t);
     if (now > x->dies) x->dies = now;
 }
 
@@ -142,6 +162,7 @@ static Buffers buffers_of(const Whole *w) {
     const Graph *g = w->g;
     Buffers b = {g, NEW_ARRAY(w->a, Buffer, g->values.len), g->values.len, 0};
     int *time = NEW_ARRAY(w->a, int, g->groups.len + 1);
+    const bool *forward = forward_groups(w);
     for (int i = 0; i < g->groups.len; i++) {
         b.end += i == 0 || !g->groups.data[i].beside;
         time[i] = b.end - 1;
@@ -156,9 +177,14 @@ static Buffers buffers_of(const Whole *w) {
             x->made = v->offset >= 0 || v->home >= 0;
             if (x->made) x->bytes = type_bytes(type_get(v->type));
         }
-        for (int k = 0; k < n->nin && n->group >= 0; k++)
-            if (n->in[k].i)
-                note_read(&b, n, below_views(g, n->in[k]), time[n->group]);
+        for (int k = 0; k < n->nin && n->group >= 0; k++) {
+            ValueId r = n->in[k].i ? below_views(g, n->in[k]) : NO_VALUE;
+            const Node *def = r.i ? maker(g, r) : NULL;
+            if (r.i) note_read(&b, n, r, time[n->group]);
+            if (def && def->group >= 0 && forward[def->group] &&
+                is_forwards(g, def) && n->flags & NODE_BACKWARD)
+                b.of[r.i].kept |= !forward[n->group];
+        }
     }
     for (int i = 0; graph_root(g, i); i++) {
         Buffer *x = &b.of[below_views(g, *graph_root(g, i)).i];
@@ -480,6 +506,39 @@ static void whole_model(void *arg) {
         end(&other);
     }
     end(&w);
+}
+
+/* With masks and slopes that forward makes, without what its own groups read.
+ */
+static int64_t kept_by_groups(const Buffers *b) {
+    int64_t sum = 0;
+    for (int v = 1; v < b->n; v++)
+        if (b->of[v].made && b->of[v].kept) sum += b->of[v].bytes;
+    return sum;
+}
+
+/* Statistics of norms and attention are f32 in both, masks have a byte. */
+TEST_CASE(plan, sixteen_bits_keep_half) {
+    static const char *const names[] = {"resnet18", "vit", "gpt", "bert",
+                                        "llama"};
+    for (int i = 0; i < (int)(sizeof models / sizeof *models); i++)
+        for (int n = 0; n < 5; n++)
+            for (int cuda = 0; cuda < 2; cuda++) {
+                Whole w;
+                int64_t bytes[2];
+                if (strcmp(models[i].name, names[n]) != 0) continue;
+                for (int low = 0; low < 2; low++) {
+                    plan(&w, &(Case){i, cuda, low}, NULL, NULL);
+                    Buffers b = buffers_of(&w);
+                    bytes[low] = kept_by_groups(&b);
+                    end(&w);
+                }
+                CHECK_MSG(bytes[1] && 2 * bytes[1] <= bytes[0],
+                          "%s on %s: %lld bytes of %lld, %.4f", names[n],
+                          cuda ? "cuda" : "cpu", (long long)bytes[1],
+                          (long long)bytes[0],
+                          (double)bytes[1] / (double)bytes[0]);
+            }
 }
 
 /* ---- a budget ------------------------------------------------------------ */
