@@ -47,9 +47,8 @@ static void autocast_node(Autocast *ac, NodeId id) {
     bool product = node_info(&n)->amp == AMP_LOW;
     bool wide = product && node_class(&n) == AMP_FULL;
     /* the user's word holds for positions, too */
-    bool low =
-        node_class(&n) == AMP_LOW &&
-        (n.loc.amp || origin_joined(g, &ac->origins, &n) != FROM_POSITIONS);
+    bool low = node_class(&n) == AMP_LOW &&
+               (n.loc.amp || origin_joined(g, &ac->origins, &n) == FROM_DATA);
     for (int k = 0; k < n.nin; k++) {
         ValueId v = n.in[k];
         if (!v.i || (n.fn && n.fn->operands.data[k].kind == FO_ANY)) continue;
