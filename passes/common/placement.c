@@ -32,6 +32,8 @@
        to a stream for its bytes: a rounding is a part of the size of a stream,
        which grows with each sum, so that the last weighs most
      - in fp16, whose range is short: powers, roots, reciprocals, squares
+     - the log of a softmax of which no product of forward computes, and of what
+       it does, in as many numbers, a part in 8: PyTorch has it in fp32
      - what no product of forward computes from any more, as scores of classes,
        if it is small beside others, nearest the loss first, as long as that
        costs no more than a part in 256 of the bytes: errors of many values
@@ -290,12 +292,55 @@ static bool shares_type(const Node *n) {
            n->op == OP_AVG_POOL_GRAD;
 }
 
-/* Pools are left out: what they read would be high, too. */
+/* By ValueId.i: a product of forward computes from it.  Pools count as that:
+   what they read would be high, too. */
+static bool *find_ahead(const Place *p, Arena *a) {
+    const Graph *g = p->g;
+    bool *ahead = NEW_ARRAY(a, bool, g->values.len);
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        bool any = op_info[n->op].amp == AMP_LOW || n->op == OP_MAX_POOL ||
+                   n->op == OP_AVG_POOL;
+        if (n->flags) continue;
+        for (int k = 0; k < n->nout; k++) any |= ahead[n->out[k].i];
+        for (int k = 0; k < n->nin; k++) ahead[n->in[k].i] |= any;
+    }
+    return ahead;
+}
+
+static void spare(Place *p, ValueId v, const char *why) {
+    p->free[v.i] = false;
+    p->high[v.i] = why;
+}
+
+/* The log of a softmax, and what is few numbers beside it. */
+static void spare_logs(Place *p, const bool *ahead, Arena *a) {
+    const Graph *g = p->g;
+    int64_t *of = NEW_ARRAY(a, int64_t, g->values.len); /* numbers; 0: none */
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        OpKind kind = node_kind(n);
+        ValueId v = n->out[0];
+        if (n->flags || ahead[v.i] ||
+            (kind != KIND_ELEM && kind != KIND_MOVE && kind != KIND_VIEW))
+            continue;
+        for (int k = 0; k < n->nin; k++)
+            if (of[n->in[k].i] > of[v.i]) of[v.i] = of[n->in[k].i];
+        bool log = n->op == OP_SUB && def_of(g, n->in[1], OP_LOG) &&
+                   p->few[n->in[1].i] && broadcasts(g, n, n->in[1]);
+        if (log) of[v.i] = value_count(g, v);
+        if ((log || value_count(g, v) * 8 <= of[v.i]) && p->free[v.i] &&
+            !n->loc.amp && !shares_type(n))
+            spare(p, v, "the log of a softmax");
+    }
+}
+
 static void spare_the_loss(Place *p, Arena *a) {
     enum { PART = 256 };
     const Graph *g = p->g;
-    bool *behind = NEW_ARRAY(a, bool, g->values.len); /* comes a product */
+    const bool *ahead = find_ahead(p, a);
     int64_t left = 0, large = 0;
+    spare_logs(p, ahead, a);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
         int64_t count = value_count(g, (ValueId){v});
         if (!p->free[v] || !p->traffic[v].stored) continue;
@@ -306,19 +351,13 @@ static void spare_the_loss(Place *p, Arena *a) {
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         ValueId v = n->out[0];
-        bool ahead = op_info[n->op].amp == AMP_LOW || n->op == OP_MAX_POOL ||
-                     n->op == OP_AVG_POOL;
         int64_t more = 2 * value_count(g, v) * (1 + p->traffic[v.i].reads);
-        if (n->flags) continue;
-        for (int k = 0; k < n->nout; k++) ahead |= behind[n->out[k].i];
-        for (int k = 0; k < n->nin; k++) behind[n->in[k].i] |= ahead;
-        if (behind[v.i] || n->loc.amp || shares_type(n) || !p->free[v.i] ||
-            !p->traffic[v.i].stored || value_count(g, v) * 8 > large ||
-            more > left)
+        if (n->flags || ahead[v.i] || n->loc.amp || shares_type(n) ||
+            !p->free[v.i] || !p->traffic[v.i].stored ||
+            value_count(g, v) * 8 > large || more > left)
             continue;
         left -= more;
-        p->free[v.i] = false;
-        p->high[v.i] = "near the loss";
+        spare(p, v, "near the loss");
     }
 }
 

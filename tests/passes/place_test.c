@@ -457,6 +457,48 @@ TEST_CASE(place, what_is_spared_is_small) {
 
 /* What is few nearest the loss stays f32, unless the user has said that it need
    not. */
+/* However many it is, but not where a product computes from it. */
+TEST_CASE(place, logs_of_a_softmax_are_f32_in_front_of_a_loss) {
+    static const char *const ends[] = {
+        "  %e = exp %p\n  %f = sub 1, %e\n  %q = mul %f, %f\n"
+        "  %m = mul %q, %p\n"
+        "  %l = reduce_mean %m {axes=[0,1], keepdims=0}\n  return l=%l\n}\n",
+        "  %y = matmul %p, %v {trans_b=1}\n  return y=%y\n}\n"};
+    for (int i = 0; i < 2; i++) {
+        Arena *a = arena_new();
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph forward(%%x: f32[64,64]) {\n"
+                  "  param %%w: f32[64,64] = normal(1, 0.1)\n"
+                  "  param %%v: f32[64,64] = normal(2, 0.1)\n"
+                  "  %%h = matmul %%x, %%w\n  %%r = relu %%h\n"
+                  "  %%z = matmul %%r, %%v\n"
+                  "  %%lp = log_softmax %%z {axis=1}\n"
+                  "  %%p = %s\n%s",
+                  i ? "tanh %lp"
+                    : "slice %lp {sizes=[64,1], starts=[0,3], "
+                      "steps=[1,1]}",
+                  ends[i]);
+        Module *m = planned(a, sb.data, "bf16", "none");
+        for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
+            const Graph *g = module_graph_on(m, "train", t);
+            int logs = 0;
+            for (int k = 0; k < g->order.len; k++) {
+                const Node *n = node_get(g, g->order.data[k]);
+                const Value *v = value_get(g, n->out[0]);
+                bool after = strchr("pfqm", *v->name) && !v->name[1];
+                logs += v->why && strstr(v->why, "log of a softmax");
+                if (!i && !n->flags && (after || !strcmp(v->name, "lp")))
+                    CHECK_MSG(type_get(v->type)->dtype == DT_F32, "%s",
+                              v->name);
+            }
+            CHECK_MSG(i ? !logs : logs >= 2, "%d: %d", i, logs);
+        }
+        sb_free(&sb);
+        arena_free(a);
+    }
+}
+
 TEST_CASE(place, the_user_says_what_is_spared) {
     static const char *const says[] = {"", " !any"};
     for (int i = 0; i < 2; i++) {
