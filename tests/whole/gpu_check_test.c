@@ -290,6 +290,16 @@ static const char python[] =
 
 /* A folder as --bundle leaves it, of one small model by all names. */
 static void pack_bundle(const char *dir) {
+    static const char names[] =
+        "eval \"$(sed -n '/^\\(models\\|precisions\\)=(/p\n"
+        "/^\\(traces\\|shapes\\)=(/,/)$/p' gpu-check)\"\n"
+        "for m in ${models[@]}; do echo model_$m.bf16; done\n"
+        "for s in \"${shapes[@]}\"; do set -- $s; echo shape_$1.$2; done\n"
+        "for p in ${precisions[@]}; do\n"
+        "  for t in ${traces[@]} speed_cnn speed_mlp; do echo $t.$p; done\n"
+        "done\n"
+        "echo shape_many_elements.fp32 shape_many_products.fp32\n"
+        "echo cnn_ptx.bf16 ops\n";
     Compiled c = compile_text_cuda(
         "graph forward(%x: f32[8,4]) {\n"
         "  param %w: f32[4,8] = 0.5\n"
@@ -297,23 +307,30 @@ static void pack_bundle(const char *dir) {
         "  %q = mul %y, %y : f32[8,8]\n"
         "  %l = reduce_mean %q {axes=[0,1], keepdims=0} : f32[]\n"
         "  return %l\n}\n",
-        "--precision bf16 --optimizer sgd,lr=0.01", "cuda:sm_90");
-    char path[600], *log = NULL;
+        "--precision fp32 --optimizer sgd,lr=0.01", "cuda:sm_90");
+    char path[600], feed[600], list[600], *log = NULL;
     sim_build_twins(c.cuda_dir);
     write_facts(c.path);
     snprintf(path, sizeof path, "%s/python", test_tmpdir());
     REQUIRE(test_write_file(path, python, sizeof python - 1));
+    snprintf(list, sizeof list, "%s/names", test_tmpdir());
+    REQUIRE(test_write_file(list, names, sizeof names - 1));
+    snprintf(feed, sizeof feed, "%s/x.feed", test_tmpdir());
+    DcRandom *random = dc_random_new(c.api, "train", 3, 1);
+    REQUIRE(dc_file_write(feed, 2, dc_random_feed, random));
+    dc_random_free(random);
     if (test_command(&log,
                      "set -e; chmod +x '%s'; rm -rf '%s'; mkdir -p '%s'; "
                      "cp '%s' '%s' '%s' '%s'; cd '%s'; "
                      "mv gpu_checker checker; "
                      "echo 1.0 >VERSION; mkdir modules; so='%s'; "
-                     "for m in gpt2 gpt2_4_layers resnet50 vit bert unet; do "
-                     "cp $so modules/model_$m.bf16.so; "
-                     "cp ${so%%.so}.json modules/model_$m.bf16.json; done; "
+                     "for m in $(bash '%s'); do "
+                     "ln $so modules/$m.so; "
+                     "ln ${so%%.so}.json modules/$m.json; "
+                     "ln -f '%s' modules/${m%%.*}.feed; done; "
                      "cp -r '%s' twins",
                      path, dir, dir, test_data_path("script/gpu-check"),
-                     checker(), path, dir, dir, c.path, c.cuda_dir))
+                     checker(), path, dir, dir, c.path, list, feed, c.cuda_dir))
         FAIL("%s", log);
     free(log);
     compiled_close(&c);
@@ -364,5 +381,52 @@ TEST_CASE(gpu_check, the_script_prints_tables_beside_pytorch) {
     CHECK_HAS(out, "| step of | before ms | now ms |");
     CHECK_HAS(out, "| model_gpt2.bf16.so | ");
     CHECK_EQ_INT(lines_with(out, "FAILED"), 1);
+    free(out);
+}
+
+/* compute-sanitizer, which finds something where it is asked to. */
+static const char sanitizer[] =
+    "#!/bin/sh\n"
+    "tool=$2; shift 4\n"
+    "\"$@\" || exit\n"
+    "[ $tool != racecheck ] || { echo a race; exit 9; }\n";
+
+/* Those that no other test runs; "leaks" looks at memory that the address
+   sanitizer keeps.                                                          */
+TEST_CASE(gpu_check, every_piece_of_the_script_runs) {
+    char dir[512], path[600], *out = NULL;
+    const char *leaks = "--piece leaks";
+#ifdef __SANITIZE_ADDRESS__
+    leaks = "";
+#endif
+    snprintf(dir, sizeof dir, "%s/pieces", test_tmpdir());
+    pack_bundle(dir);
+    snprintf(path, sizeof path, "%s/compute-sanitizer", dir);
+    REQUIRE(test_write_file(path, sanitizer, sizeof sanitizer - 1));
+    int rc = test_command(
+        &out,
+        "cd '%s'; chmod +x compute-sanitizer; AMPC_LIBCUDA='%s' "
+        "AMPC_LIBCUBLASLT='%s' AMPC_SIM_TWINS=$PWD/twins PATH=$PWD:$PATH "
+        "AMPC_CHECK_STEPS=1 AMPC_CHECK_GEMM=16 AMPC_CHECK_LEAKS=30 "
+        "PYTHON=none ./gpu-check --piece ops --piece shapes --piece train "
+        "--piece bits --piece sanitizer --piece gemm --piece speed %s",
+        dir, sim()->path, sim()->cublaslt, leaks);
+    CHECK_MSG(rc == 1, "status %d\n%s", rc, out);
+    static const char *const rows[] = {
+        "ops | 3 | 0",        "train forced | 20 | 0", "train metrics | 6 | 0",
+        "train free | 1 | 0", "threads | 1 | 0",       "graph | 12 | 0",
+        "twice | 12 | 0",     "memcheck | 2 | 0",      "racecheck | 2 | 2",
+        "synccheck | 2 | 0",  "initcheck | 2 | 0",     "gemm | 80 | 0",
+        "gemm nan | 10 | 0",  "time | 6 | 0",          "leaks | 3 | 0"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows - (*leaks == 0); i++) {
+        char row[80];
+        snprintf(row, sizeof row, "\n| %s |\n", rows[i]);
+        CHECK_MSG(strstr(out, row), "no '%s' in\n%s", rows[i], out);
+    }
+    CHECK_HAS(out, "FAILED racecheck cnn_dynamo_sgd_forced.bf16: status 9: a "
+                   "race");
+    CHECK_HAS(out, "no PyTorch with CUDA: no peer");
+    CHECK_HAS(out, "| cnn bf16 | ");
+    CHECK_EQ_INT(lines_with(out, "FAILED"), 2);
     free(out);
 }
