@@ -25,9 +25,13 @@ static ampc_status find_device(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     int n = 0;
     CUresult e = d->cu.Init(0);
+    /* a driver that does not start has a reason: another version than the
+       kernel's module, a fabric that is not up */
+    s->gpu_is_there = e != CUDA_NO_DEVICE && e != CUDA_STUB_LIBRARY;
     if (e != CUDA_OK) return absent(s, e, "cuInit");
     e = d->cu.DeviceGetCount(&n);
     if (e != CUDA_OK) return absent(s, e, "cuDeviceGetCount");
+    s->gpu_is_there = n > 0;
     if (s->ordinal >= n)
         return session_fail(s, AMPC_ERR_UNSUPPORTED,
                             "no GPU %d: the driver shows %d", s->ordinal, n);
@@ -35,7 +39,6 @@ static ampc_status find_device(ampc_session *s) {
     if (e != CUDA_OK) return absent(s, e, "cuDeviceGet");
     GPU(d->cu.DeviceGetName(d->name, sizeof d->name, d->device),
         "cuDeviceGetName");
-    s->gpu_is_there = true;
     const struct {
         int attribute, *value;
     } facts[] = {{CUDA_ATTR_COMPUTE_MAJOR, &d->major},
@@ -51,8 +54,10 @@ static ampc_status find_device(ampc_session *s) {
 static ampc_status load_libraries(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     char why[400];
-    if (!cuda_find(&d->cu, why, sizeof why))
+    if (!cuda_find(&d->cu, why, sizeof why)) {
+        s->gpu_is_there = d->cu.lib != NULL; /* the driver is too old */
         return session_fail(s, AMPC_ERR_UNSUPPORTED, "%s", why);
+    }
     ampc_status status = find_device(s);
     if (status == AMPC_OK && gpu_has_products(s->m))
         status = lt_load(s, &d->cu, &d->lt);

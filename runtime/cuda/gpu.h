@@ -104,8 +104,9 @@ typedef struct GpuProgram {
 
 enum {
     GPU_ALIGN = 256,
-    GPU_SLOTS = 2, /* batches on their way to the device */
-    GPU_SMALL = 8, /* small host writes on their way */
+    GPU_LEAST_MAJOR = 8, /* bf16 on tensor cores */
+    GPU_SLOTS = 2,       /* batches on their way to the device */
+    GPU_SMALL = 8,       /* small host writes on their way */
     GPU_SMALL_BYTES = 256,
     GPU_BOUNCE = 1 << 20,   /* of large copies */
     GPU_SCALARS = 16 << 10, /* per program */

@@ -118,20 +118,26 @@ static const char *refusal_text(CUresult e) {
 static ampc_status no_image(ampc_session *s, const char *answers) {
     const GpuDevice *d = gpu_of(s);
     const PlanCuda *c = s->m->cuda;
-    char held[200] = "";
+    char held[200] = "", target[60];
     size_t n = 0;
     int driver = 0;
     d->cu.DriverGetVersion(&driver);
     for (uint32_t i = 0; i < c->narch && n < sizeof held - 1; i++)
         n += (size_t)snprintf(held + n, sizeof held - n, "%s%.20s",
                               i ? ", " : "", c->archs[i]);
+    if (d->major < GPU_LEAST_MAJOR)
+        snprintf(target, sizeof target,
+                 "GPUs of compute capability %d.0 and later can",
+                 GPU_LEAST_MAJOR);
+    else
+        snprintf(target, sizeof target, "compile with --target cuda:sm_%d%d",
+                 d->major, d->minor);
     return session_fail(
         s, AMPC_ERR_UNSUPPORTED,
         "GPU '%s' (compute capability %d.%d, driver for CUDA %d.%d) cannot run "
-        "this module, which holds %s (made with CUDA %d.%d)%s; compile with "
-        "--target cuda:sm_%d%d",
+        "this module, which holds %s (made with CUDA %d.%d)%s; %s",
         d->name, d->major, d->minor, driver / 1000, driver % 1000 / 10, held,
-        c->toolkit / 1000, c->toolkit % 1000 / 10, answers, d->major, d->minor);
+        c->toolkit / 1000, c->toolkit % 1000 / 10, answers, target);
 }
 
 static ampc_status try_all(ampc_session *s, SectionFile *f) {

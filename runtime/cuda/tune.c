@@ -46,6 +46,13 @@ static int set_prefs(Tuner *t, const ProductKey *k) {
     return e;
 }
 
+/* It has no algorithm: for the problem, for what it takes to be no problem, or
+   for this GPU, which is newer than the library. */
+static bool is_refusal(int e) {
+    return e == LT_NOT_SUPPORTED || e == LT_INVALID_VALUE ||
+           e == LT_ARCH_MISMATCH;
+}
+
 /* Asks for algorithms, best guess first; *n = 0: there is none. */
 static ampc_status candidates(Tuner *t, const GpuProduct *p,
                               const ProductKey *k, const char *name, int wanted,
@@ -57,7 +64,7 @@ static ampc_status candidates(Tuner *t, const GpuProduct *p,
     memset(found, 0, (size_t)wanted * sizeof *found);
     e = t->d->lt.Heuristic(t->d->handle, p->desc, p->la, p->lb, p->lout,
                            p->lout, t->pref, wanted, found, &got);
-    if (e && e != LT_NOT_SUPPORTED)
+    if (e && !is_refusal(e))
         return lt_fail(t->s, e, "cublasLtMatmulAlgoGetHeuristic", name);
     for (int i = 0; !e && i < got && i < wanted; i++)
         if (found[i].state == LT_SUCCESS &&

@@ -486,11 +486,34 @@ TEST_CASE(cuda_runtime, auto_takes_the_cpu_without_a_gpu) {
     setenv("AMPC_LIBCUDA", "none", 1);
     refused(a, "cuda", false, "no NVIDIA driver");
     setenv("AMPC_LIBCUDA", "libm.so.6", 1);
-    refused(a, "cuda:0", false, "libcuda has no cuInit");
+    refused(a, "cuda:0", true, "libcuda has no cuInit");
     machine(m, NULL);
     setenv("AMPC_LIBCUBLASLT", "none", 1);
     refused(a, "cuda", true, "no cuBLASLt");
     CHECK_STR(sim()->leaks(), "");
+}
+
+/* "auto" tells of a driver that does not start, unless there is no GPU. */
+TEST_CASE(cuda_runtime, auto_tells_of_a_driver_that_does_not_start) {
+    static const struct {
+        int code;
+        bool told;
+    } rows[] = {{CUDA_NO_DEVICE, false},
+                {CUDA_STUB_LIBRARY, false},
+                {802, true}, /* the fabric is not up */
+                {803, true}, /* another version than the kernel's module */
+                {999, true}};
+    const Model *m = model(&plain);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const ampc_api *a = machine(m, NULL);
+        ampc_session *s;
+        sim()->fail("cuInit", 1, rows[i].code, false);
+        REQUIRE(try_open(a, "auto", NULL, &s) == AMPC_OK);
+        CHECK_HAS(log_text, "no usable GPU: cuInit");
+        CHECK_MSG((*a->notice(s) != 0) == rows[i].told, "%d: %s", rows[i].code,
+                  a->notice(s));
+        a->close(s);
+    }
 }
 
 /* Nobody asked for a module that has no GPU code because NVRTC was missing. */
@@ -568,6 +591,7 @@ TEST_CASE(cuda_runtime, images_by_compute_capability) {
     unsetenv("AMPC_SIM_BLAS_VERSION");
     machine(m, &(SimConfig){.cc = 75});
     refused(m->c.api, "cuda", true, "compute capability 7.5");
+    CHECK_HAS(log_text, "GPUs of compute capability 8.0 and later can");
 }
 
 TEST_CASE(cuda_runtime, refused_images_say_why) {
