@@ -452,6 +452,43 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     sb_printf(p->sb, "    conv_wgrad_sum<L%d>(dw, partial);\n}\n", p->number);
 }
 
+/* ---- pooling ------------------------------------------------------------- */
+
+/* A thread for each `near` results of a line of so many: as many as 16 bytes
+   hold, fewer where windows are so wide that the text would be long; of the
+   gradient whole strides, in which all threads meet the same windows.       */
+static void put_pool(LibPrint *p, const LibPool *c, const int64_t *plane,
+                     int64_t stride) {
+    enum { MOST_TAPS = 32 };
+    int64_t results = c->planes * lib_volume(plane);
+    int near = 16 / dtype_info[c->dtype].bytes;
+    if (results == 0) return;
+    while (near > 1 && (plane[2] % near || near * c->kernel[2] > MOST_TAPS))
+        near /= 2;
+    if (near % stride) near = 1;
+    begin(p, NULL, 0);
+    put_number(p, "near", near);
+    kernel_each(p, false, results / near);
+    put_body(p, "", "", "");
+    p->out->weight = 3;
+}
+
+static void print_maxpool(LibPrint *p, const LibPool *c) {
+    put_pool(p, c, c->out, 1);
+}
+
+static void print_maxpool_grad(LibPrint *p, const LibPool *c) {
+    put_pool(p, c, c->in, c->stride[2]);
+}
+
+static void print_avgpool(LibPrint *p, const LibPool *c) {
+    put_pool(p, c, c->out, 1);
+}
+
+static void print_avgpool_grad(LibPrint *p, const LibPool *c) {
+    put_pool(p, c, c->in, c->stride[2]);
+}
+
 /* ---- attention ----------------------------------------------------------- */
 
 /* Scores are products in their order (flash.cuh). */

@@ -260,14 +260,17 @@ static void add_visits(StepCost *c, double insts) {
     c->in_flight = 16;
 }
 
-/* A thread for each result, and what it visits: elements of a window, or
-   windows. */
+/* A thread for each result, or for some neighbours, and what these visit:
+   elements of a window, or windows.  Neighbours read them together (counted in
+   SASS of 3 x 3 at stride 2). */
 static void add_pool(const LibPool *p, bool grad, StepCost *c) {
-    double visits = 1;
+    double visits = (double)(p->planes * lib_volume(grad ? p->in : p->out));
+    visits = c->threads ? ceil(visits / (c->blocks * c->threads)) : 1;
+    double each = visits < 2 ? 16 : grad ? 6 : 10;
     for (int i = 0; i < 3; i++)
         visits *= grad ? ceil((double)p->kernel[i] / (double)p->stride[i])
                        : (double)p->kernel[i];
-    add_visits(c, 40 + 16 * visits);
+    add_visits(c, 40 + each * visits);
 }
 
 static void add_routine(const Graph *g, const LoweredStep *s, bool library,

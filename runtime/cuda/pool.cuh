@@ -1,8 +1,9 @@
-/* pool.cuh: MaxPool, AveragePool and their gradients, one thread per result.
+/* pool.cuh: MaxPool, AveragePool and their gradients, one thread per result or
+   for `near` of them, neighbours on a line, which are stored at once.
 
    Gradients gather: a thread visits the windows that hold its input, in
    ascending order, so that sums have one order and need no atomics.
-   P: the parameters of LibPool; T: type of X and Y.                         */
+   P: the parameters of LibPool; near; T: type of X and Y.                   */
 #ifndef AMPC_POOL_CUH
 #define AMPC_POOL_CUH
 
@@ -47,6 +48,22 @@ struct PoolDim {
     static __device__ I tap(I o, I i) {
         return (i + pad - o * stride) / dilation;
     }
+    /* Outputs of which one of n inputs, the first a multiple of n and n one of
+       STRIDE, is in the window: so many, from `i / stride + nearest` on. */
+    static constexpr int reach = (int)((KERNEL - 1) * DILATION);
+    static constexpr int nearest =
+        (int)(PAD >= reach ? up_div(PAD - reach, STRIDE)
+                           : -((reach - PAD) / STRIDE));
+    static constexpr int meet(int n) {
+        return (int)((n - 1 + PAD) / STRIDE) - nearest + 1;
+    }
+    /* Which element of the j-th of these the u-th input is; -1: it is none. */
+    static constexpr int tap_of(int j, int u) {
+        int from = u + (int)PAD - (nearest + j) * (int)STRIDE;
+        return from < 0 || from > reach || from % (int)DILATION
+                   ? -1
+                   : from / (int)DILATION;
+    }
 };
 
 template <class P> struct Pool {
@@ -65,6 +82,11 @@ template <class P> struct Pool {
     typedef PoolDim<I, P::in2, P::out2, P::kernel2, P::stride2, P::dilation2,
                     P::pad2, P::pad_end2, pads>
         D2;
+
+    /* Elements of a line that the windows of n neighbouring outputs cover. */
+    static constexpr int span(int n) {
+        return (n - 1) * (int)P::stride2 + D2::reach + 1;
+    }
 
     /* visit(position in the input plane, number of the window element) over the
        window of output o. */
@@ -112,9 +134,93 @@ template <class P> struct Pool {
         }
     }
 
+    /* The elements of a line that the windows of N outputs from ox on read;
+       outside: what stands for those beside it. */
+    template <int N, class T, class C>
+    static __device__ void read_line(const T *line, I ox, C outside,
+                                     C (&to)[span(N)]) {
+        constexpr int packs = D2::in % N == 0 ? (int)D2::stride : 0;
+        I from = ox * D2::stride;
+        UNROLL
+        for (int i = 0; i < packs; i++) {
+            bool there = from + i * N < D2::in;
+            Pack<N, T> p = {};
+            if (there) p = pack_load<N>(line + from + i * N);
+            UNROLL
+            for (int e = 0; e < N; e++)
+                if ((int)D2::pad + i * N + e < span(N))
+                    to[(int)D2::pad + i * N + e] =
+                        there ? widen(p.v[e]) : outside;
+        }
+        UNROLL
+        for (int s = 0; s < span(N); s++) {
+            if (s >= (int)D2::pad && s < (int)D2::pad + packs * N) continue;
+            I at = from + s - D2::pad;
+            to[s] = below(at, D2::in) ? widen(line[at]) : outside;
+        }
+    }
+
+    /* visit(values of a line, number of its first window element) over the
+       lines that the windows of N outputs from o on share. */
+    template <int N, class T, class C, class Visit>
+    static __device__ void lines(const T *plane, I o, C outside, Visit visit) {
+        I ox = o % D2::out, oy = o / D2::out % D1::out,
+          oz = o / D2::out / D1::out;
+        UNROLL_4
+        for (I tz = 0; tz < D0::kernel; tz++) {
+            if (!below(D0::at(oz, tz), D0::in)) continue;
+            UNROLL_4
+            for (I ty = 0; ty < D1::kernel; ty++) {
+                if (!below(D1::at(oy, ty), D1::in)) continue;
+                I row = (D0::at(oz, tz) * D1::in + D1::at(oy, ty)) * D2::in;
+                C value[span(N)];
+                read_line<N>(plane + row, ox, outside, value);
+                visit(value, (tz * D1::kernel + ty) * D2::kernel);
+            }
+        }
+    }
+    /* Where in such a line element t of the u-th output's window is. */
+    static constexpr int place(int u, int t) {
+        return u * (int)D2::stride + t * (int)D2::dilation;
+    }
+
+    /* visit(output, number of the first element of its window's line, j) over
+       the windows that hold one of N positions from i on (PoolDim::meet). */
+    template <int N, class Visit>
+    static __device__ void around(I i, Visit visit) {
+        I x = i % D2::in, y = i / D2::in % D1::in, z = i / D2::in / D1::in;
+        UNROLL_4
+        for (I jz = 0; jz < D0::most; jz++) {
+            I oz = D0::low(z) + jz;
+            if (oz >= D0::high(z) || !D0::holds(oz, z)) continue;
+            UNROLL_4
+            for (I jy = 0; jy < D1::most; jy++) {
+                I oy = D1::low(y) + jy;
+                if (oy >= D1::high(y) || !D1::holds(oy, y)) continue;
+                I row = (oz * D1::out + oy) * D2::out;
+                I tap =
+                    (D0::tap(oz, z) * D1::kernel + D1::tap(oy, y)) * D2::kernel;
+                UNROLL
+                for (int j = 0; j < D2::meet(N); j++) {
+                    I ox = x / D2::stride + D2::nearest + j;
+                    if (below(ox, D2::out)) visit(row + ox, tap, j);
+                }
+            }
+        }
+    }
+
     static __device__ I count(I o) {
         return D0::count(o / D2::out / D1::out) *
                D1::count(o / D2::out % D1::out) * D2::count(o % D2::out);
+    }
+    /* The first element of a window; -1: it has none. */
+    static __device__ I first(I o) {
+        I x = o % D2::out, y = o / D2::out % D1::out, z = o / D2::out / D1::out;
+        I tx = D2::first(x, 0), ty = D1::first(y, 0), tz = D0::first(z, 0);
+        bool has = tx < D2::kernel && D2::at(x, tx) < D2::in &&
+                   ty < D1::kernel && D1::at(y, ty) < D1::in &&
+                   tz < D0::kernel && D0::at(z, tz) < D0::in;
+        return has ? (tz * D1::kernel + ty) * D2::kernel + tx : -1;
     }
 };
 
@@ -130,20 +236,36 @@ __device__ void maxpool(const typename P::T *x, typename P::T *y,
     typedef Pool<P> G;
     typedef typename G::I I;
     typedef Compute<typename P::T> C;
-    I i = flat_index<I>();
+    constexpr int N = P::near;
+    I i = flat_index<I>() * N;
     if (i >= G::y_all) return;
     const typename P::T *plane = x + i / G::y_size * G::x_size;
-    C best = pool_lowest<C>();
-    I which = -1;
-    G::window(i % G::y_size, [&](I at, I tap) {
-        C v = widen(plane[at]);
-        if (which < 0 || v > best || (v != v && best == best)) {
-            best = v;
-            which = tap;
-        }
-    });
-    y[i] = narrow<typename P::T>(best);
-    if (idx) idx[i] = (typename P::Idx)which;
+    Pack<N, C> best;
+    Pack<N, I> which;
+    UNROLL
+    for (int u = 0; u < N; u++) best.v[u] = pool_lowest<C>(), which.v[u] = -1;
+    const auto take = [&](int u, C v, I tap) {
+        if (v <= best.v[u] || best.v[u] != best.v[u]) return;
+        best.v[u] = v;
+        which.v[u] = tap;
+    };
+    if constexpr (N == 1)
+        G::window(i % G::y_size,
+                  [&](I at, I tap) { take(0, widen(plane[at]), tap); });
+    else
+        G::template lines<N>(plane, i % G::y_size, pool_lowest<C>(),
+                             [&](const auto &value, I tap) {
+                                 UNROLL
+                                 for (int t = 0; t < G::D2::kernel; t++) UNROLL
+                                 for (int u = 0; u < N; u++)
+                                     take(u, value[G::place(u, t)], tap + t);
+                             });
+    pack_store(y + i, narrow<typename P::T>(best));
+    if (!idx) return;
+    UNROLL
+    for (int u = 0; u < N; u++) /* nothing in the window is above -inf */
+        if (which.v[u] < 0) which.v[u] = G::first(i % G::y_size + u);
+    pack_store(idx + i, narrow<typename P::Idx>(which));
 }
 
 template <class P>
@@ -151,14 +273,27 @@ __device__ void maxpool_grad(const typename P::T *dy,
                              const typename P::Idx *idx, typename P::T *dx) {
     typedef Pool<P> G;
     typedef typename G::I I;
-    I i = flat_index<I>();
+    typedef Compute<typename P::T> C;
+    constexpr int N = P::near;
+    I i = flat_index<I>() * N;
     if (i >= G::x_all) return;
     I own = i % G::x_size, from = i / G::x_size * G::y_size;
-    Compute<typename P::T> sum = 0;
-    G::windows(own, [&](I o, I tap) {
-        if ((I)idx[from + o] == tap) sum += widen(dy[from + o]);
-    });
-    dx[i] = narrow<typename P::T>(sum);
+    Pack<N, C> sum = {};
+    if constexpr (N == 1)
+        G::windows(own, [&](I o, I tap) {
+            if ((I)idx[from + o] == tap) sum.v[0] += widen(dy[from + o]);
+        });
+    else
+        G::template around<N>(own, [&](I o, I tap, int j) {
+            I at = (I)idx[from + o] - tap;
+            C v = widen(dy[from + o]);
+            UNROLL
+            for (int u = 0; u < N; u++) {
+                int t = G::D2::tap_of(j, u);
+                if (t >= 0 && at == t) sum.v[u] += v;
+            }
+        });
+    pack_store(dx + i, narrow<typename P::T>(sum));
 }
 
 template <class P>
@@ -166,12 +301,28 @@ __device__ void avgpool(const typename P::T *x, typename P::T *y) {
     typedef Pool<P> G;
     typedef typename G::I I;
     typedef Compute<typename P::T> C;
-    I i = flat_index<I>();
+    constexpr int N = P::near;
+    I i = flat_index<I>() * N;
     if (i >= G::y_all) return;
     const typename P::T *plane = x + i / G::y_size * G::x_size;
-    C sum = 0, n = (C)G::count(i % G::y_size);
-    G::window(i % G::y_size, [&](I at, I) { sum += widen(plane[at]); });
-    y[i] = narrow<typename P::T>(n > 0 ? sum / n : (C)0);
+    Pack<N, C> sum = {};
+    if constexpr (N == 1)
+        G::window(i % G::y_size,
+                  [&](I at, I) { sum.v[0] += widen(plane[at]); });
+    else
+        G::template lines<N>(plane, i % G::y_size, (C)0,
+                             [&](const auto &value, I) {
+                                 UNROLL
+                                 for (int t = 0; t < G::D2::kernel; t++) UNROLL
+                                 for (int u = 0; u < N; u++)
+                                     sum.v[u] += value[G::place(u, t)];
+                             });
+    UNROLL
+    for (int u = 0; u < N; u++) {
+        C n = (C)G::count(i % G::y_size + u);
+        sum.v[u] = n > 0 ? sum.v[u] / n : (C)0;
+    }
+    pack_store(y + i, narrow<typename P::T>(sum));
 }
 
 template <class P>
@@ -179,15 +330,25 @@ __device__ void avgpool_grad(const typename P::T *dy, typename P::T *dx) {
     typedef Pool<P> G;
     typedef typename G::I I;
     typedef Compute<typename P::T> C;
-    I i = flat_index<I>();
+    constexpr int N = P::near;
+    I i = flat_index<I>() * N;
     if (i >= G::x_all) return;
-    I from = i / G::x_size * G::y_size;
-    C sum = 0;
-    G::windows(i % G::x_size, [&](I o, I) {
+    I own = i % G::x_size, from = i / G::x_size * G::y_size;
+    Pack<N, C> sum = {};
+    const auto share = [&](I o) {
         C n = (C)G::count(o);
-        if (n > 0) sum += widen(dy[from + o]) / n;
-    });
-    dx[i] = narrow<typename P::T>(sum);
+        return n > 0 ? widen(dy[from + o]) / n : (C)0;
+    };
+    if constexpr (N == 1)
+        G::windows(own, [&](I o, I) { sum.v[0] += share(o); });
+    else
+        G::template around<N>(own, [&](I o, I, int j) {
+            C v = share(o);
+            UNROLL
+            for (int u = 0; u < N; u++)
+                if (G::D2::tap_of(j, u) >= 0) sum.v[u] += v;
+        });
+    pack_store(dx + i, narrow<typename P::T>(sum));
 }
 
 #endif

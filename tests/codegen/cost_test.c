@@ -123,6 +123,33 @@ TEST_CASE(cost, planes_at_odd_addresses_are_slow) {
     }
 }
 
+/* A pool's neighbours on a line of whole vectors read their windows together.
+ */
+TEST_CASE(cost, neighbours_of_a_pool_share_what_they_read) {
+    static const struct {
+        int width;
+        double threads, insts; /* of a thread */
+    } rows[] = {{64, 2 * 32 * 32 / 8, 40 + 8 * 10 * 9},
+                {62, 2 * 32 * 31, 40 + 16 * 9}};
+    for (int i = 0; i < 2; i++) {
+        Costs c;
+        char text[300];
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: bf16[1,2,64,%d]) {\n"
+                 "  %%y, %%i = max_pool %%x {kernel_shape=[3,3], "
+                 "strides=[2,2], pads=[1,1,1,1], dilations=[1,1], "
+                 "sizes=[32,%d]}\n  return %%y\n}\n",
+                 rows[i].width, rows[i].width / 2);
+        cost(&c, text, "cuda:sm_90");
+        StepCost s = step_named(&c, "maxpool", 0);
+        CHECK_MSG(s.blocks == ceil(rows[i].threads / s.threads) &&
+                      s.insts == s.blocks * s.threads * rows[i].insts,
+                  "%d: %g blocks, %g instructions", rows[i].width,
+                  (double)s.blocks, (double)s.insts);
+        end(&c);
+    }
+}
+
 /* Between a tile's sums and memory something is computed: that takes longer,
    the more so the fewer products a sum has. */
 TEST_CASE(cost, epilogues_take_time) {

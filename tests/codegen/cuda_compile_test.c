@@ -70,7 +70,7 @@ static void add_convs(Units *u, PlanLib lib) {
 }
 
 static void add_pools(Units *u) {
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < cuda_npool; i++)
         for (int j = 0; j < 4; j++) {
             CudaCase c = {.name = "pool", .lib = cuda_pool_libs[j]};
             c.p.pool = cuda_pools[i];

@@ -57,10 +57,10 @@ static void put(void *p, int64_t dtype, int64_t i, double x) {
     }
 }
 
-/* Exactly so many bytes, of which none is a number. */
+/* Exactly so many bytes, of which none is a number, aligned as on a GPU. */
 static void *bytes_of(size_t n) {
-    void *p = malloc(n + (n == 0));
-    REQUIRE(p != NULL);
+    void *p = NULL;
+    REQUIRE(!posix_memalign(&p, 256, n + (n == 0)));
     memset(p, 0xff, n);
     return p;
 }
