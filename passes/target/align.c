@@ -9,6 +9,12 @@
    sum; what reads the result fuses with the slice, what makes an operand with
    the pad.  Only dimensions so long that copying the other operand costs less
    than it gains are padded.
+   What a pad is made of and other nodes read, too (the logit gradient, by
+   products and for the gradient of a bias), is stored padded itself, and read
+   so by all:
+   Before:  %m = mul %v, %s           %p = pad %m {pads=[0,0,0,7]}
+   After:   %v.pad = pad %v {..}      %p = mul %v.pad, %s
+            %v' = slice %v.pad        %m = mul %v', %s
 
    requires     stage PRIMITIVE
    establishes  nothing
@@ -19,8 +25,67 @@
 
 #include <string.h>
 
-static ValueId pad_to(Builder *b, ValueId v, int axis, int64_t to) {
-    int64_t pads[2 * MAX_RANK] = {0}, dim[MAX_RANK];
+static ValueId pad_here(Builder *b, ValueId v, int axis, int64_t to) {
+    int64_t pads[2 * MAX_RANK] = {0};
+    const Type *t = value_type(b->g, v);
+    pads[t->rank + axis] = to - t->dim[axis];
+    Attr a = attr_v(AK_pads, pads, 2 * t->rank);
+    return build(b, OP_PAD, &v, 1, &a, 1, t->dtype, NULL);
+}
+
+/* The operand of element-wise node n whose shape and zeros its result has; the
+   others are the same along the last axis.  -1: there is none. */
+static int zero_with(const Graph *g, const Node *n) {
+    int at = -1;
+    bool where = n->op == OP_WHERE;
+    const Type *t = value_type(g, n->out[0]);
+    if (n->op != OP_CAST && n->op != OP_MUL && !where) return -1;
+    for (int i = 0; i < n->nin; i++) {
+        const Type *x = value_type(g, n->in[i]);
+        if (at < 0 && shape_equal(x, t) && !(where && i == 0))
+            at = i;
+        else if ((x->rank > 0 && x->dim[x->rank - 1] > 1) ||
+                 (where && i > 0 && !is_number(g, n->in[i], 0)))
+            return -1;
+    }
+    return at;
+}
+
+static const Node *maker_of(const Graph *g, ValueId v) {
+    const Value *x = value_get(g, v);
+    return x->kind == VK_RESULT && !x->held ? node_get(g, x->def) : NULL;
+}
+
+static ValueId with_operand(Builder *b, const Node *n, int i, ValueId v) {
+    ValueId *in = arena_dup(b->g->arena, n->in, (size_t)n->nin * sizeof *in);
+    in[i] = v;
+    return build(b, n->op, in, n->nin, n->attrs, n->nattr,
+                 value_dtype(b->g, n->out[0]), NULL);
+}
+
+/* v with rows of `to`, if it is made element by element of something of 16 bits
+   and others read that, too, or what is made of it on the way (shared). */
+static ValueId pad_source(Rewriter *rw, ValueId v, int64_t to, bool shared) {
+    const Node *def = maker_of(rw->g, v);
+    int i = def ? zero_with(rw->g, def) : -1;
+    if (i < 0) return NO_VALUE;
+    const Node n = *def; /* building moves the pool */
+    ValueId from = n.in[i];
+    bool stored =
+        dtype_is_16(value_dtype(rw->g, from)) && maker_of(rw->g, from);
+    shared |= uses_of(rw, from) > 1;
+    if (!stored)
+        from = pad_source(rw, from, to, shared);
+    else if (shared)
+        from = pad_here(&rw->b, from, value_type(rw->g, from)->rank - 1, to);
+    else
+        return NO_VALUE;
+    return from.i ? with_operand(&rw->b, &n, i, from) : NO_VALUE;
+}
+
+static ValueId pad_to(Rewriter *rw, ValueId v, int axis, int64_t to) {
+    Builder *b = &rw->b;
+    int64_t dim[MAX_RANK];
     const Type t = *value_type(b->g, v);
     const Node *view = def_of(b->g, v, OP_RESHAPE);
     if (t.dim[axis] == to) return v;
@@ -31,12 +96,11 @@ static ValueId pad_to(Builder *b, ValueId v, int axis, int64_t to) {
         if (u->rank > 0 && u->dim[u->rank - 1] == t.dim[axis]) {
             memcpy(dim, t.dim, sizeof dim);
             dim[axis] = to;
-            return b_reshape(b, pad_to(b, from, u->rank - 1, to), t.rank, dim);
+            return b_reshape(b, pad_to(rw, from, u->rank - 1, to), t.rank, dim);
         }
     }
-    pads[t.rank + axis] = to - t.dim[axis];
-    Attr a = attr_v(AK_pads, pads, 2 * t.rank);
-    return build(b, OP_PAD, &v, 1, &a, 1, t.dtype, NULL);
+    ValueId made = axis == t.rank - 1 ? pad_source(rw, v, to, false) : NO_VALUE;
+    return made.i ? made : pad_here(b, v, axis, to);
 }
 
 /* The first of each dim, as many as `of` has. */
@@ -73,8 +137,8 @@ static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
     if (ta) rows = aligned(target, rows, a.dtype);
     if (columns == y.dim[bn] && k == a.dim[ak] && rows == a.dim[am])
         return false;
-    x = pad_to(b, pad_to(b, x, am, rows), ak, k);
-    w = pad_to(b, pad_to(b, w, bn, columns), bk, k);
+    x = pad_to(rw, pad_to(rw, x, am, rows), ak, k);
+    w = pad_to(rw, pad_to(rw, w, bn, columns), bk, k);
     with[0] = first_of(b, b_matmul(b, x, w, ta, tb, out.dtype), &out);
     rewrite_take_name(rw->g, n->out[0], with[0]);
     return true;
@@ -107,7 +171,7 @@ static bool slice_behind_bias(Rewriter *rw, const Node *n, ValueId *with) {
             continue;
         const Type *whole = value_type(rw->g, in[i]);
         in[1 - i] =
-            pad_to(b, in[1 - i], line.rank - 1, whole->dim[whole->rank - 1]);
+            pad_to(rw, in[1 - i], line.rank - 1, whole->dim[whole->rank - 1]);
         with[0] =
             first_of(b, build(b, OP_ADD, in, 2, NULL, 0, to.dtype, NULL), &to);
         rewrite_take_name(rw->g, n->out[0], with[0]);
@@ -137,9 +201,45 @@ static bool align_rule(Rewriter *rw, NodeId id, ValueId *with) {
     return n.op == OP_RESHAPE && slice_behind_view(rw, &n, with);
 }
 
+/* By value: the length that rows of it are stored with; 0: as they are. */
+static int64_t *padded_rows(const Graph *g, Arena *scratch) {
+    int64_t *to = NEW_ARRAY(scratch, int64_t, g->values.len);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if (n->op != OP_PAD || !maker_of(g, n->in[0])) continue;
+        const Type *t = value_type(g, n->in[0]), *p = value_type(g, n->out[0]);
+        bool rows = t->rank > 0 && dtype_is_16(t->dtype);
+        for (int d = 0; d < t->rank - 1; d++) rows &= t->dim[d] == p->dim[d];
+        const int64_t *pads;
+        attr_ints(n, AK_pads, &pads);
+        if (rows && pads[t->rank - 1] == 0)
+            to[n->in[0].i] = p->dim[p->rank - 1];
+    }
+    return to;
+}
+
+/* Element-wise nodes read what is stored padded, too. */
+static bool share_rule(Rewriter *rw, NodeId id, ValueId *with) {
+    const int64_t *to = rw->user;
+    const Node n = *node_get(rw->g, id);
+    if (n.nout != 1 || zero_with(rw->g, &n) < 0) return false;
+    int i = zero_with(rw->g, &n);
+    ValueId from = n.in[i];
+    if (from.i >= rw->limit || !to[from.i]) return false;
+    const Type t = *value_type(rw->g, from);
+    with[0] = with_operand(
+        &rw->b, &n, i,
+        first_of(&rw->b, pad_here(&rw->b, from, t.rank - 1, to[from.i]), &t));
+    rewrite_take_name(rw->g, n.out[0], with[0]);
+    return true;
+}
+
 Status pass_align(Module *m, PassCtx *cx) {
-    for (int i = 0; i < m->graphs.len; i++)
-        if (target_of(m->graphs.data[i])->row_bytes)
-            rewrite_graph(m->graphs.data[i], cx->scratch, align_rule, NULL);
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        if (!target_of(g)->row_bytes) continue;
+        rewrite_graph(g, cx->scratch, align_rule, NULL);
+        rewrite_graph(g, cx->scratch, share_rule, padded_rows(g, cx->scratch));
+    }
     return OK;
 }

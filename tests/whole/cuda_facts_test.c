@@ -133,3 +133,36 @@ TEST_CASE(cuda_facts, one_value_goes_to_several_variables) {
     dc_random_free(feed);
     compiled_close(&c);
 }
+
+/* The logit gradient, of products and of a bias, whose rows align.c makes
+   longer where it is stored; some labels are left out. */
+TEST_CASE(cuda_facts, a_bias_shares_the_rows_of_a_padded_gradient) {
+    Compiled c = compile_text_cuda(
+        "graph forward(%x: f32[6,16]) {\n"
+        "  param %w: f32[1027,16] = 0.5\n"
+        "  param %b: f32[1027] = 0.25\n"
+        "  %a = matmul %x, %w {trans_b=1} : f32[6,1027]\n"
+        "  %y = add %a, %b : f32[6,1027]\n"
+        "  return %y\n}\n",
+        "--precision bf16 --loss cross_entropy,ignore_index=3 "
+        "--optimizer sgd,lr=0.5",
+        "cuda:sm_80");
+    char *text = NULL;
+    if (test_command(&text, "'%s' inspect '%s' --ir align", test_ampc(),
+                     c.path))
+        FAIL("%s", text);
+    CHECK_HAS(text, "= mul %y.slice, %target.div : f32[6,1027]");
+    free(text);
+    DcRandom *feed = dc_random_bounded(c.api, "train", 4, "target=5", 7);
+    DcTraining t = {.steps = 6,
+                    .forced = true,
+                    .feed = dc_random_feed,
+                    .feed_ctx = feed,
+                    .tolerance = dc_training_tolerance("bf16")};
+    DcReport r;
+    gpu_for(&c, 1);
+    CHECK_MSG(dc_train(c.api, "cpu", "cuda", &t, &r), "%s", r.text);
+    gpu_clean("train");
+    dc_random_free(feed);
+    compiled_close(&c);
+}
