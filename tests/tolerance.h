@@ -87,6 +87,11 @@
 #define TOL_PRODUCT_F16  0x1p-11
 #define TOL_PRODUCT_BF16 0x1p-8
 
+/* A 3x3 convolution by 2x2 tiles beside double, as a part of the sum of the
+   magnitudes of its products: of 64 channels or 512 positions, with the sums
+   of four before and of nine behind them.                                   */
+#define TOL_FILTERED 0x1p-21
+
 /* A gradient along a direction beside the central difference with step 1e-6, in
    double, as a part of the sum of its terms: the difference cancels ten of
    sixteen digits, and constants of f32 graphs are rounded to fp32. */

@@ -37,8 +37,8 @@ static void chlast_reach(const ChlastPlan *c, int i, int64_t *low,
     }
 }
 
-static int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
-                           int64_t along, ChlastPlan *p) {
+int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
+                    int64_t along, ChlastPlan *p) {
     memset(p, 0, sizeof *p);
     conv_geometry(c, dgrad, &p->p);
     p->kind = kind;

@@ -64,6 +64,10 @@ typedef struct ChlastPlan {
     size_t worker;
 } ChlastPlan;
 
+/* The fields up to `count`, and rows; 0: it cannot be staged. */
+int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
+                    int64_t along, ChlastPlan *p);
+
 /* Nonzero: this convolution goes here, and *p says how.  dW of pairs is refused
    where rows are too short to have any.                                     */
 int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,

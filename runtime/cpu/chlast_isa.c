@@ -151,6 +151,17 @@ static void stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     for (int64_t i = lo; i < hi; i++) stage_image(ctx, i);
 }
 
+void ISA(chlast_stage)(AmpcPool *pool, const ChlastPlan *plan,
+                       const ChlastCall *call, int64_t image0, int64_t images,
+                       float *stage) {
+    ChlastRun r = {.c = *plan,
+                   .call = call,
+                   .image0 = image0,
+                   .images = images,
+                   .stage = stage};
+    pool_run(pool, images * plan->cblocks, 1, stage_work, &r);
+}
+
 /* ---- weights ------------------------------------------------------------- */
 
 /* Where the weight of (column, channel, tap 0) lies: columns are result

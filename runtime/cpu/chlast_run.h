@@ -14,6 +14,11 @@ typedef struct ChlastCall {
     CpuKept *kept; /* packed weights; NULL: none                            */
 } ChlastCall;
 
+/* X of images image0 .. image0 + images - 1 as the plan stages it. */
+void ISA(chlast_stage)(AmpcPool *pool, const ChlastPlan *plan,
+                       const ChlastCall *call, int64_t image0, int64_t images,
+                       float *stage);
+
 /* 0: not such a convolution, nothing done. */
 int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
                      const ChlastCall *call, void *scratch);

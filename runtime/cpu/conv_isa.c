@@ -6,9 +6,9 @@
    rows once, then multiplies `inner` result rows and `mb` channels at a time.
    Weights are packed once per call, or once if they are kept.               */
 #include "runtime/cpu/amx.h"
-#include "runtime/cpu/chlast_run.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
+#include "runtime/cpu/wino_run.h"
 
 typedef struct ConvRun {
     ConvPlan p;
@@ -287,7 +287,9 @@ static void conv_run(int isa, AmpcPool *pool, const LibConv *c, int dgrad,
     ChlastCall call = {r->src,     r->w,         r->out, r->src_dtype,
                        r->w_dtype, r->out_dtype, r->ep,  r->kept};
     int kind = product_kind(isa, r->src_dtype, r->w_dtype);
-    if (ISA(chlast_conv)(pool, c, dgrad, kind, &call, scratch)) return;
+    if (ISA(wino_conv)(pool, c, dgrad, kind, &call, scratch) ||
+        ISA(chlast_conv)(pool, c, dgrad, kind, &call, scratch))
+        return;
     int pairs =
         channels > 1 && product_kind(AMPC_ISA_LEVEL, r->src_dtype, r->w_dtype);
     conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);

@@ -1,6 +1,6 @@
-/* conv_scratch.c: memory of the convolutions, whichever way they go: by conv.h
-   or by chlast.h.                                                           */
-#include "runtime/cpu/chlast.h"
+/* conv_scratch.c: memory of the convolutions, whichever way they go: by conv.h,
+   by chlast.h or by wino.h.                                                 */
+#include "runtime/cpu/wino.h"
 
 enum {
     CONV_KEPT = 1024 /* results of a channel: of more, packing the weights is a
@@ -16,6 +16,11 @@ size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
             size_t need = chlast_bytes(&last, threads);
             if (need > most) most = need;
         }
+    WinoPlan wino;
+    if (wino_wgrad_plan(c, TILE_WIDENED, &wino)) {
+        size_t need = wino_bytes(&wino, threads);
+        if (need > most) most = need;
+    }
     if (most) return most;
     WgradPlan w;
     conv_wgrad_plan(c, &w);
@@ -33,7 +38,10 @@ static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
             conv_plan(c, dgrad, kind != TILE_WIDENED, n, &p);
             size_t need = p.packed + p.off + (size_t)n * (p.src + p.acc);
             ChlastPlan last;
-            if (chlast_plan(c, dgrad, kind, n, &last))
+            WinoPlan wino;
+            if (wino_plan(c, dgrad, kind, n, &wino))
+                need = wino_bytes(&wino, n);
+            else if (chlast_plan(c, dgrad, kind, n, &last))
                 need = chlast_bytes(&last, n);
             if (need > most) most = need;
         }
@@ -53,7 +61,11 @@ size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
         ChlastPlan last;
         conv_plan(c, 0, kind != TILE_WIDENED, threads, &p);
         size_t need = p.packed;
-        if (chlast_plan(c, 0, kind, threads, &last)) need = last.other;
+        WinoPlan wino;
+        if (wino_plan(c, 0, kind, threads, &wino))
+            need = wino.other;
+        else if (chlast_plan(c, 0, kind, threads, &last))
+            need = last.other;
         if (need > most) most = need;
     }
     return most;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "runtime/cpu/amx.h"
-#include "runtime/cpu/chlast_run.h"
+#include "runtime/cpu/wino_run.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/tile.h"
@@ -172,7 +172,8 @@ void ISA(conv_wgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;
     int kind = product_kind(isa, r.x_dtype, r.dy_dtype);
-    if (ISA(chlast_wgrad)(pool, c, kind, &call, scratch) ||
+    if (ISA(wino_wgrad)(pool, c, kind, &call, scratch) ||
+        ISA(chlast_wgrad)(pool, c, kind, &call, scratch) ||
         ISA(chlast_wgrad)(pool, c, TILE_WIDENED, &call, scratch))
         return;
     r.raw = product_kind(AMPC_ISA_LEVEL, r.x_dtype, r.dy_dtype);

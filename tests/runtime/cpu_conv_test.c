@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/cpu/chlast.h"
+#include "runtime/cpu/wino.h"
 #include "tests/harness.h"
 #include "tests/support/cpu_cases.h"
+#include "tests/tolerance.h"
 
 /* ---- convolution --------------------------------------------------------- */
 
@@ -60,11 +61,9 @@ static void conv_reference(ConvCase *k) {
     }
 }
 
-static void conv_prepare(ConvCase *k) {
-    LibConv *c = &k->c;
-    c->x_dtype = rnd_float();
-    c->w_dtype = rnd_float();
-    c->y_dtype = rnd_float();
+/* Operands of the dtypes that k->c has, and the references. */
+static void conv_fill(ConvCase *k) {
+    const LibConv *c = &k->c;
     k->taps = prod3(c->kernel);
     k->xs = prod3(c->in);
     k->ys = prod3(c->out);
@@ -81,6 +80,13 @@ static void conv_prepare(ConvCase *k) {
     k->dw = zeros(k->nw);
     k->dw_mag = zeros(k->nw);
     conv_reference(k);
+}
+
+static void conv_prepare(ConvCase *k) {
+    k->c.x_dtype = rnd_float();
+    k->c.w_dtype = rnd_float();
+    k->c.y_dtype = rnd_float();
+    conv_fill(k);
 }
 
 static void conv_free(ConvCase *k) {
@@ -281,7 +287,7 @@ typedef struct ConvRow {
     int64_t n, c, k, group, in[2], kernel[2], stride, pad;
 } ConvRow;
 
-static void conv_check_row(const ConvRow *r) {
+static LibConv conv_of_row(const ConvRow *r) {
     LibConv c = {.n = r->n, .c = r->c, .k = r->k, .group = r->group};
     c.in[0] = c.out[0] = c.kernel[0] = c.stride[0] = c.dilation[0] = 1;
     for (int d = 0; d < 2; d++) {
@@ -293,6 +299,11 @@ static void conv_check_row(const ConvRow *r) {
         c.out[d + 1] =
             (r->in[d] + 2 * c.pad[d + 1] - r->kernel[d]) / r->stride + 1;
     }
+    return c;
+}
+
+static void conv_check_row(const ConvRow *r) {
+    LibConv c = conv_of_row(r);
     pools_open();
     conv_check(&c);
     pools_close();
@@ -367,6 +378,105 @@ TEST_CASE(conv, common_shapes) {
     rng = 22;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         conv_check_row(&rows[i]);
+}
+
+/* By tiles of 2x2 results: odd heights and widths, pads beyond the kernel,
+   channels that fill no vector, images staged in turns, wide rows.          */
+static const ConvRow filtered[] = {
+    {7, 17, 19, 1, {9, 8}, {3, 3}, 1, 1},
+    {3, 33, 16, 1, {13, 15}, {3, 3}, 1, 0},
+    {3, 16, 50, 1, {12, 11}, {3, 3}, 1, 2},
+    {70, 40, 21, 1, {8, 8}, {3, 3}, 1, 1},
+    {1, 20, 30, 1, {3, 300}, {3, 3}, 1, 1},
+};
+
+TEST_CASE(conv, minimal_filtering) {
+    rng = 27;
+    for (size_t i = 0; i < sizeof filtered / sizeof *filtered; i++) {
+        LibConv c = conv_of_row(&filtered[i]);
+        WinoPlan p;
+        CHECK(wino_plan(&c, 0, TILE_WIDENED, 1, &p));
+        CHECK(wino_plan(&c, 1, TILE_WIDENED, 1, &p));
+        CHECK(wino_wgrad_plan(&c, TILE_WIDENED, &p));
+        CHECK(!wino_plan(&c, 0, TILE_PAIRS, 1, &p));
+        conv_check_row(&filtered[i]);
+    }
+}
+
+static double conv_worst(const float *got, const double *want,
+                         const double *mag, int64_t n) {
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++)
+        worst = fmax(worst, fabs(got[i] - want[i]) / mag[i]);
+    return worst;
+}
+
+TEST_CASE(conv, minimal_filtering_is_as_exact_as_taps) {
+    static const ConvRow few = {1, 64, 32, 1, {16, 16}, {3, 3}, 1, 1};
+    static const ConvRow many = {2, 64, 32, 1, {16, 16}, {3, 3}, 1, 1};
+    double worst[2];
+    rng = 28;
+    pools_open();
+    for (int filters = 0; filters < 2; filters++) {
+        ConvCase k = {.c = conv_of_row(filters ? &many : &few)};
+        WinoPlan p;
+        k.c.x_dtype = k.c.w_dtype = k.c.y_dtype = AMPC_F32;
+        CHECK_EQ_INT(wino_plan(&k.c, 0, TILE_WIDENED, 1, &p), filters);
+        conv_fill(&k);
+        const double *want[] = {k.y, k.dx, k.dw};
+        const double *mag[] = {k.y_mag, k.dx_mag, k.dw_mag};
+        const int64_t n[] = {k.ny, k.nx, k.nw};
+        worst[filters] = 0;
+        for (int which = 0; which < 3; which++) {
+            float *out = array(AMPC_F32, n[which]);
+            conv_call(&k, lib_of(top_level() < 4 ? top_level() : 4), which, 0,
+                      out);
+            worst[filters] =
+                fmax(worst[filters],
+                     conv_worst(out, want[which], mag[which], n[which]));
+            block_free(out);
+        }
+        conv_free(&k);
+    }
+    pools_close();
+    CHECK(worst[1] <= TOL_FILTERED);
+    CHECK(worst[1] <= worst[0]);
+}
+
+/* What a result does not read does not show in it, be it in the same tile. */
+TEST_CASE(conv, minimal_filtering_keeps_infinities_apart) {
+    static const ConvRow row = {4, 16, 16, 1, {11, 11}, {3, 3}, 1, 1};
+    ConvCase k = {.c = conv_of_row(&row)};
+    WinoPlan p;
+    rng = 29;
+    pools_open();
+    k.c.x_dtype = k.c.w_dtype = k.c.y_dtype = AMPC_F32;
+    CHECK(wino_plan(&k.c, 0, TILE_WIDENED, 1, &p));
+    conv_fill(&k);
+    float *clean = array(AMPC_F32, k.ny), *y = array(AMPC_F32, k.ny);
+    for (int level = 2; level <= top_level(); level++) {
+        conv_call(&k, lib_of(level), 0, 0, clean);
+        for (int64_t at = 0; at < k.xs; at += 7) {
+            float was = ((float *)k.x)[at];
+            array_set(k.x, AMPC_F32, at, at % 2 ? INFINITY : NAN);
+            conv_call(&k, lib_of(level), 0, 0, y);
+            array_set(k.x, AMPC_F32, at, was);
+            for (int64_t i = 0; i < k.ny; i++) {
+                int64_t o = i % k.ys, dy = o / 11 - at / 11,
+                        dx = o % 11 - at % 11;
+                int reads =
+                    i < 16 * k.ys && dy >= -1 && dy <= 1 && dx >= -1 && dx <= 1;
+                if (!CHECK_MSG(reads ? !isfinite(y[i]) : y[i] == clean[i],
+                               "level %d: x[%d] in y[%d]", level, (int)at,
+                               (int)i))
+                    break;
+            }
+        }
+    }
+    block_free(clean);
+    block_free(y);
+    conv_free(&k);
+    pools_close();
 }
 
 /* ---- pooling ------------------------------------------------------------- */

@@ -1,0 +1,124 @@
+/* wino.c: which convolutions go by wino.h, block sizes and scratch. */
+#include "runtime/cpu/wino.h"
+
+enum {
+    WINO_TILES = 96,       /* fewer do not pay for turning the weights      */
+    WINO_PART = 3,         /* nor does a tile of which less is results, / 4 */
+    WINO_SOURCE = 1 << 17, /* floats of an item's tiles                     */
+    WINO_SOURCE_MAX = 1 << 18, /* and of a single row of tiles */
+    WINO_ITEM = 64,      /* tiles of an item                             */
+    WINO_TURN = 64,      /* of a turn of dW, or twice as many where its   */
+    WINO_SUMS = 1 << 17, /* sums of a place have more floats              */
+};
+
+static int64_t wino_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t wino_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t wino_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t wino_up(int64_t a, int64_t b) { return wino_div(a, b) * b; }
+
+static size_t wino_floats(int64_t n) {
+    return (size_t)wino_up(n, BLOCK_LANES) * sizeof(float);
+}
+
+/* Floats of a place: an odd number of lines, so that the same of all places do
+   not fall together in a cache.                                             */
+static int64_t wino_place(int64_t n) {
+    return (wino_div(n, BLOCK_LANES) | 1) * BLOCK_LANES;
+}
+
+/* Of up to so many rows of tiles, at least half, those that leave the fewest
+   tiles behind the last BLOCK_ROWS.                                         */
+static int64_t wino_rows(int64_t most, int64_t wide) {
+    int64_t best = most;
+    for (int64_t n = most; 2 * n > most; n--)
+        if (wino_up(n * wide, BLOCK_ROWS) * best <
+            wino_up(best * wide, BLOCK_ROWS) * n)
+            best = n;
+    return best;
+}
+
+/* The stage, with what tiles reach over its end. */
+static void wino_stage(ChlastPlan *p) {
+    p->points += p->pitch[2] + 2;
+    p->stage = wino_floats(p->points * p->cb * p->cblocks + BLOCK_LANES);
+}
+
+static int wino_geometry(const LibConv *c, int dgrad, int kind, WinoPlan *p) {
+    *p = (WinoPlan){0};
+    int flat =
+        c->in[0] == 1 && c->out[0] == 1 && c->kernel[0] == 1 && c->pad[0] == 0;
+    for (int i = 1; i < 3; i++)
+        flat &= c->kernel[i] == 3 && c->stride[i] == 1 && c->dilation[i] == 1;
+    if (!flat || kind != TILE_WIDENED ||
+        !chlast_geometry(c, dgrad, kind, 1, 1, &p->x))
+        return 0;
+    const ConvPlan *x = &p->x.p;
+    p->high = wino_div(x->dim[1].result, 2);
+    p->wide = wino_div(x->dim[2].result, 2);
+    for (int i = 0; i < 2; i++)
+        p->begin[i] =
+            wino_min(conv_shift(x, i + 1, 0), conv_shift(x, i + 1, 2));
+    int64_t tiles = p->high * p->wide;
+    if (tiles * c->n < WINO_TILES ||
+        x->dim[1].result * x->dim[2].result < tiles * WINO_PART)
+        return 0;
+    wino_stage(&p->x);
+    p->channels = p->x.cb * p->x.cblocks;
+    p->cols = wino_up(x->m, BLOCK_COLS);
+    return WINO_PLACES * p->wide * (p->channels + 3 * BLOCK_COLS) <=
+           WINO_SOURCE_MAX;
+}
+
+int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
+    if (!wino_geometry(c, dgrad, kind, p)) return 0;
+    int64_t tile = WINO_PLACES * (p->channels + 3 * BLOCK_COLS);
+    int64_t tiles = wino_min(WINO_SOURCE / tile, WINO_ITEM);
+    int64_t all = p->x.images * p->high;
+    p->rows = wino_max(1, tiles / p->wide);
+    if (threads > 1)
+        p->rows = wino_min(p->rows, wino_max(1, all / (4 * threads)));
+    p->rows = wino_rows(p->rows, p->wide);
+    tiles = p->rows * p->wide;
+    p->source = wino_place(tiles * p->channels);
+    p->sums = wino_place(tiles * 3 * BLOCK_COLS);
+    p->other = wino_floats(WINO_PLACES * p->x.p.channels * p->cols);
+    /* results of 3 vectors by point, with a block to turn behind them, and
+       across */
+    int64_t points = 4 * tiles + BLOCK_LANES;
+    p->worker = wino_floats(WINO_PLACES * (p->source + p->sums) +
+                            2 * points * 3 * BLOCK_COLS);
+    return 1;
+}
+
+int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
+    if (!wino_geometry(c, 0, kind, p)) return 0;
+    /* dY as the source of a convolution that reaches over odd edges */
+    LibConv even = *c;
+    even.c = c->k;
+    for (int i = 1; i < 3; i++) {
+        even.in[i] = even.out[i] = c->out[i];
+        even.kernel[i] = 1 + c->out[i] % 2;
+        even.pad[i] = 0;
+    }
+    if (!chlast_geometry(&even, 0, kind, 1, 1, &p->dy)) return 0;
+    wino_stage(&p->dy);
+    int64_t images = wino_min(p->x.images, p->dy.images);
+    p->x.images = p->dy.images = images;
+    p->cols = p->dy.cb * p->dy.cblocks;
+    int64_t turn =
+        p->channels * p->cols > WINO_SUMS ? 2 * WINO_TURN : WINO_TURN;
+    p->rows = wino_min(wino_max(1, turn / p->wide), images * p->high);
+    int64_t tiles = p->rows * p->wide;
+    p->source = wino_place(tiles * p->channels);
+    p->sums = wino_place(tiles * p->cols);
+    p->other = wino_floats(WINO_PLACES * (p->source + p->sums)) +
+               wino_floats(WINO_PLACES * p->channels * p->cols) +
+               wino_floats(2 * tiles);
+    /* a block of dW: nine taps of its channels, and across */
+    p->worker = 2 * wino_floats(9 * CHLAST * BLOCK_LANES);
+    return 1;
+}
+
+size_t wino_bytes(const WinoPlan *p, int threads) {
+    return p->x.stage + p->dy.stage + p->other + (size_t)threads * p->worker;
+}

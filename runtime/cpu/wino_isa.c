@@ -1,0 +1,443 @@
+/* wino_isa.c: 3x3 convolutions at stride 1 by minimal filtering (wino.h).
+
+   An item is some rows of tiles: its worker turns what they read of the source
+   to the 16 places, multiplies there, up to three vectors of result channels at
+   a time, and turns the sums to results while they lie in cache.  For dW a turn
+   is some rows of tiles of both X and dY, which all threads turn first; then
+   they add to the sums, a place and some channels at a time.                */
+#include "runtime/cpu/wino_run.h"
+#include "runtime/cpu/routines.h"
+#include "runtime/cpu/tile.h"
+#include "runtime/cpu/transpose.h"
+
+enum { WINO_CHANNELS = 64 /* of an item of dW */ };
+
+typedef struct WinoRun {
+    WinoPlan p;
+    const ChlastCall *call;
+    int dgrad;
+    int64_t image0, images; /* staged now                                   */
+    float *stage, *stage_dy;
+    float *w; /* by place: panels of columns, [channel][columns]             */
+    /* dW: a turn's tiles of both, the sums by place, which tile is which, and
+       the turn's rows of tiles                                              */
+    float *tiles, *tiles_dy, *sums;
+    int32_t *each, *row;
+    int64_t row0, rows;
+    char *workers;
+} WinoRun;
+
+/* ---- turning ------------------------------------------------------------- */
+
+/* B' of a column. */
+INLINE void wino_source(const vf d[4], vf t[4]) {
+    t[0] = d[0] - d[2];
+    t[1] = d[1] + d[2];
+    t[2] = d[2] - d[1];
+    t[3] = d[1] - d[3];
+}
+
+/* A' of a column of sums. */
+INLINE void wino_result(const vf m[4], vf y[2]) {
+    y[0] = m[0] + m[1] + m[2];
+    y[1] = m[1] - m[2] - m[3];
+}
+
+/* G of a column of weights, and its transpose for sums of dW. */
+INLINE void wino_weight(const vf w[3], vf t[4]) {
+    vf half = vset(0.5f), even = half * (w[0] + w[2]), odd = half * w[1];
+    t[0] = w[0];
+    t[1] = even + odd;
+    t[2] = even - odd;
+    t[3] = w[2];
+}
+
+INLINE void wino_weight_back(const vf m[4], vf w[3]) {
+    vf half = vset(0.5f), sum = half * (m[1] + m[2]);
+    w[0] = m[0] + sum;
+    w[1] = half * (m[1] - m[2]);
+    w[2] = sum + m[3];
+}
+
+/* A of a column of dY. */
+INLINE void wino_gradient(const vf d[2], vf t[4]) {
+    t[0] = d[0];
+    t[1] = d[0] + d[1];
+    t[2] = d[0] - d[1];
+    t[3] = -d[1];
+}
+
+/* A row of `wide` tiles, VL channels, from the first point that tile 0 reads,
+   to places `step` apart; tiles are `next` apart there.                     */
+static void wino_turn_source(const float *from, int64_t cb, int64_t pitch,
+                             int64_t wide, float *to, int64_t next,
+                             int64_t step) {
+    vf col[4][4], t[4];
+    for (int x = 0; x < 2; x++) {
+        for (int y = 0; y < 4; y++) t[y] = vload(from + (y * pitch + x) * cb);
+        wino_source(t, col[x]);
+    }
+    for (int64_t i = 0; i < wide; i++, to += next) {
+        from += 2 * cb;
+        for (int x = 2; x < 4; x++) {
+            for (int y = 0; y < 4; y++)
+                t[y] = vload(from + (y * pitch + x - 2) * cb);
+            wino_source(t, col[x]);
+        }
+        for (int y = 0; y < 4; y++) {
+            vf d[4] = {col[0][y], col[1][y], col[2][y], col[3][y]};
+            wino_source(d, t);
+            for (int x = 0; x < 4; x++) vstore(to + (y * 4 + x) * step, t[x]);
+        }
+        for (int y = 0; y < 4; y++) {
+            col[0][y] = col[2][y];
+            col[1][y] = col[3][y];
+        }
+    }
+}
+
+static void wino_turn_gradient(const float *from, int64_t cb, int64_t pitch,
+                               int64_t wide, float *to, int64_t next,
+                               int64_t step) {
+    for (int64_t i = 0; i < wide; i++, to += next, from += 2 * cb) {
+        vf col[2][4], t[4];
+        for (int x = 0; x < 2; x++) {
+            vf d[2] = {vload(from + x * cb), vload(from + (pitch + x) * cb)};
+            wino_gradient(d, col[x]);
+        }
+        for (int y = 0; y < 4; y++) {
+            vf d[2] = {col[0][y], col[1][y]};
+            wino_gradient(d, t);
+            for (int x = 0; x < 4; x++) vstore(to + (y * 4 + x) * step, t[x]);
+        }
+    }
+}
+
+/* All channels of row `row` of the staged tiles. */
+static void wino_row(const WinoRun *r, int64_t row, float *to) {
+    const WinoPlan *p = &r->p;
+    const ChlastPlan *c = &p->x;
+    int64_t image = row / p->high, y = row % p->high * 2 + p->begin[0];
+    int64_t at = c->lead + image * c->image + y * c->pitch[2] + p->begin[1];
+    for (int64_t b = 0; b < c->cblocks; b++)
+        for (int64_t j = 0; j < c->cb; j += VL)
+            wino_turn_source(r->stage + (b * c->points + at) * c->cb + j, c->cb,
+                             c->pitch[2], p->wide, to + b * c->cb + j,
+                             p->channels, p->source);
+}
+
+static void wino_row_dy(const WinoRun *r, int64_t row, float *to) {
+    const WinoPlan *p = &r->p;
+    const ChlastPlan *c = &p->dy;
+    int64_t at = row / p->high * c->image + row % p->high * 2 * c->pitch[2];
+    for (int64_t b = 0; b < c->cblocks; b++)
+        for (int64_t j = 0; j < c->cb; j += VL)
+            wino_turn_gradient(r->stage_dy + (b * c->points + at) * c->cb + j,
+                               c->cb, c->pitch[2], p->wide, to + b * c->cb + j,
+                               p->cols, p->sums);
+}
+
+/* What tiles reach over the last image that fits is zero. */
+static void wino_stage(AmpcPool *pool, const WinoRun *r, const ChlastPlan *c,
+                       const ChlastCall *call, float *stage) {
+    int64_t end = c->lead + c->images * c->image;
+    ISA(chlast_stage)(pool, c, call, r->image0, r->images, stage);
+    for (int64_t b = 0; b < c->cblocks; b++)
+        memset(stage + (b * c->points + end) * c->cb, 0,
+               (size_t)((c->points - end) * c->cb) * sizeof *stage);
+}
+
+/* ---- weights ------------------------------------------------------------- */
+
+/* The nine weights of a channel and VL columns, those beyond `cols` zero. */
+static void wino_load_weights(const WinoRun *r, int64_t col, int64_t cols,
+                              int64_t channel, vf w[9]) {
+    const ConvPlan *p = &r->p.x.p;
+    int dtype = r->call->other_dtype;
+    int64_t step = r->dgrad ? 9 : p->channels * 9;
+    int64_t from = col * step + channel * (r->dgrad ? p->m * 9 : 9);
+    float tap[9][VL];
+    if (cols < VL) memset(tap, 0, sizeof tap);
+    for (int64_t j = 0; j < min64(cols, VL); j += TB) {
+        if (j + TB > cols) { /* the last few, one by one */
+            for (int64_t i = j; i < cols; i++)
+                for (int t = 0; t < 9; t++)
+                    tap[t][i] =
+                        load1(r->call->other, dtype, from + i * step + t);
+            break;
+        }
+        for (int t = 0; t + TB <= 9; t += TB)
+            transpose(&tap[t][j], VL,
+                      at(r->call->other, dtype, from + j * step + t), dtype,
+                      step * dtype_size(dtype));
+        for (int64_t i = j; i < j + TB; i++)
+            tap[8][i] = load1(r->call->other, dtype, from + i * step + 8);
+    }
+    for (int t = 0; t < 9; t++) w[t] = vload(tap[r->dgrad ? 8 - t : t]);
+}
+
+/* Units [lo, hi): vectors of result channels. */
+static void wino_weights_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const WinoRun *r = ctx;
+    int64_t k = r->p.x.p.channels, m = r->p.x.p.m;
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t left = ceil_div(m, VL), panel = 0, v;
+        int w = tile_width(left); /* the panel that has vector i */
+        for (v = i; v >= w; w = tile_width(left)) {
+            v -= w;
+            left -= w;
+            panel += w * VL;
+        }
+        float *to = r->w + panel * k + v * VL;
+        for (int64_t c = 0; c < k; c++, to += w * VL) {
+            vf tap[9], col[3][4], t[4];
+            wino_load_weights(r, i * VL, m - i * VL, c, tap);
+            for (int x = 0; x < 3; x++) {
+                vf d[3] = {tap[x], tap[3 + x], tap[6 + x]};
+                wino_weight(d, col[x]);
+            }
+            for (int y = 0; y < 4; y++) {
+                vf d[3] = {col[0][y], col[1][y], col[2][y]};
+                wino_weight(d, t);
+                for (int x = 0; x < 4; x++)
+                    vstore(to + (y * 4 + x) * k * r->p.cols, t[x]);
+            }
+        }
+    }
+}
+
+/* ---- forward, and the gradient by the input ------------------------------ */
+
+/* Sums of a row of tiles, VL columns, to the two rows of results that begin at
+   `to`, `width` points of `ld` floats; `two`: there is a second row.        */
+static void wino_turn_sums(const float *from, int64_t step, int64_t next,
+                           int64_t wide, float *to, int64_t ld, int64_t width,
+                           int two) {
+    for (int64_t i = 0; i < wide; i++, from += next, to += 2 * ld) {
+        vf row[4][2], y[2];
+        for (int a = 0; a < 4; a++) {
+            vf m[4];
+            for (int b = 0; b < 4; b++) m[b] = vload(from + (a * 4 + b) * step);
+            wino_result(m, row[a]);
+        }
+        for (int b = 0; b < 2 && 2 * i + b < width; b++) {
+            vf m[4] = {row[0][b], row[1][b], row[2][b], row[3][b]};
+            wino_result(m, y);
+            vstore(to + b * ld, y[0]);
+            if (two) vstore(to + (width + b) * ld, y[1]);
+        }
+    }
+}
+
+/* Results of whole rows, n from `first` of all staged images on, by channel. */
+static void wino_store(const WinoRun *r, const float *from, int64_t ld,
+                       int64_t first, int64_t n, int64_t channel,
+                       int64_t channels) {
+    const ConvPlan *p = &r->p.x.p;
+    const ChlastCall *c = r->call;
+    int64_t size = p->dim[1].result * p->dim[2].result;
+    for (int64_t len; n > 0; first += len, n -= len, from += len) {
+        int64_t image = r->image0 + first / size, col = first % size;
+        len = min64(n, size - col);
+        if (c->ep && c->ep->fn)
+            c->ep->fn(c->ep->buf, from, ld, image, channel, col, channels, len);
+        else
+            narrow_rows(c->out, c->out_dtype,
+                        (image * p->m + channel) * size + col, size, from, ld,
+                        channels, len);
+    }
+}
+
+/* The first result of row `row` of the staged tiles. */
+static int64_t wino_first(const WinoRun *r, int64_t row) {
+    const ConvDim *d = r->p.x.p.dim;
+    return (row / r->p.high * d[1].result + row % r->p.high * 2) * d[2].result;
+}
+
+/* Columns n0 .. of so many vectors of all tiles of an item. */
+static void wino_columns(const WinoRun *r, const float *source, float *sums,
+                         float *acc, int64_t row0, int64_t rows, int64_t n0,
+                         int w) {
+    const WinoPlan *p = &r->p;
+    const ConvDim *d = p->x.p.dim;
+    int64_t k = p->x.p.channels, tiles = rows * p->wide, ld = w * VL;
+    for (int64_t i = 0; i < WINO_PLACES; i++)
+        for (int64_t y = 0; y < tiles; y += MR) ISA(tile_rows)
+    [0][min64(MR, tiles - y) - 1][w - 1](
+        k, source + i * p->source + y * p->channels, p->channels,
+        r->w + i * k * p->cols + n0 * k, ld, sums + i * p->sums + y * ld, ld,
+        0);
+    int64_t first = wino_first(r, row0), n = wino_first(r, row0 + rows) - first;
+    for (int64_t y = 0; y < rows; y++)
+        for (int j = 0; j < w; j++)
+            wino_turn_sums(
+                sums + y * p->wide * ld + j * VL, p->sums, ld, p->wide,
+                acc + (wino_first(r, row0 + y) - first) * ld + j * VL, ld,
+                d[2].result, (row0 + y) % p->high * 2 + 1 < d[1].result);
+    int64_t tld = 4 * p->rows * p->wide + BLOCK_LANES;
+    float *turned = acc + tld * NR;
+    for (int64_t x = 0; x < ld; x += TB)
+        for (int64_t y = 0; y < n; y += TB)
+            transpose(turned + x * tld + y, tld, acc + y * ld + x, AMPC_F32,
+                      ld * 4);
+    wino_store(r, turned, tld, first, n, n0, min64(ld, p->x.p.m - n0));
+}
+
+/* Items [lo, hi): rows of tiles. */
+static void wino_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const WinoRun *r = ctx;
+    const WinoPlan *p = &r->p;
+    float *source = (float *)(void *)(r->workers + (size_t)worker * p->worker);
+    float *sums = source + WINO_PLACES * p->source;
+    float *acc = sums + WINO_PLACES * p->sums;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t row0 = i * p->rows;
+        int64_t rows = min64(p->rows, r->images * p->high - row0);
+        for (int64_t y = 0; y < rows; y++)
+            wino_row(r, row0 + y, source + y * p->wide * p->channels);
+        int64_t left = ceil_div(p->x.p.m, VL);
+        for (int64_t n0 = 0; n0 < p->x.p.m;) {
+            int w = tile_width(left);
+            wino_columns(r, source, sums, acc, row0, rows, n0, w);
+            n0 += w * VL;
+            left -= w;
+        }
+    }
+}
+
+int ISA(wino_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
+                   const ChlastCall *call, void *scratch) {
+    WinoRun r = {.call = call, .dgrad = dgrad, .stage = scratch};
+    WinoPlan *p = &r.p;
+    if (!wino_plan(conv, dgrad, kind, pool_threads(pool), p)) return 0;
+    char *other = (char *)scratch + p->x.stage;
+    r.w = call->kept ? call->kept->memory : (void *)other;
+    r.workers = other + p->other;
+    if (!call->kept || !call->kept->made)
+        pool_run(pool, ceil_div(p->x.p.m, VL), 1, wino_weights_work, &r);
+    if (call->kept) call->kept->made = 1;
+    for (; r.image0 < conv->n; r.image0 += r.images) {
+        r.images = min64(p->x.images, conv->n - r.image0);
+        wino_stage(pool, &r, &p->x, call, r.stage);
+        pool_run(pool, ceil_div(r.images * p->high, p->rows), 1, wino_work, &r);
+    }
+    return 1;
+}
+
+/* ---- gradient by the weights --------------------------------------------- */
+
+/* Units [lo, hi): the turn's rows of tiles of X, then of dY. */
+static void wino_turn_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const WinoRun *r = ctx;
+    const WinoPlan *p = &r->p;
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t y = i % r->rows;
+        if (i < r->rows)
+            wino_row(r, r->row0 + y, r->tiles + y * p->wide * p->channels);
+        else
+            wino_row_dy(r, r->row0 + y, r->tiles_dy + y * p->wide * p->cols);
+    }
+}
+
+/* Units [lo, hi): a place, some channels. */
+static void wino_sum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const WinoRun *r = ctx;
+    const WinoPlan *p = &r->p;
+    int64_t channels = p->x.p.channels, m = p->x.p.m;
+    int64_t tiles = r->rows * p->wide;
+    (void)worker;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t place = i % WINO_PLACES, c0 = i / WINO_PLACES * WINO_CHANNELS;
+        int64_t end = min64(c0 + WINO_CHANNELS, channels);
+        const float *x = r->tiles + place * p->source;
+        const float *dy = r->tiles_dy + place * p->sums;
+        float *to = r->sums + place * p->channels * p->cols;
+        int64_t left = ceil_div(m, VL);
+        for (int64_t n0 = 0, w; n0 < m; n0 += w * VL, left -= w) {
+            w = tile_width(left);
+            for (int64_t c = c0; c < end; c += MR) ISA(tile_outer)
+            [0][min64(MR, end - c) - 1][w - 1](
+                tiles, r->each, x + c, r->row, dy + n0, p->cols,
+                to + c * p->cols + n0, p->cols, r->image0 + r->row0 > 0);
+        }
+    }
+}
+
+/* Units [lo, hi): a block of channels, a vector of results. */
+static void wino_dw_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const WinoRun *r = ctx;
+    const WinoPlan *p = &r->p;
+    int64_t channels = p->x.p.channels, m = p->x.p.m;
+    int64_t step = p->channels * p->cols, blocks = ceil_div(channels, CHLAST);
+    float *tap = (float *)(void *)(r->workers + (size_t)worker * p->worker);
+    float *line = tap + 9 * CHLAST * VL;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t c0 = i % blocks * CHLAST, n0 = i / blocks * VL;
+        int64_t nc = min64(CHLAST, channels - c0), run = 9 * nc;
+        for (int64_t c = 0; c < nc; c++) {
+            const float *from = r->sums + (c0 + c) * p->cols + n0;
+            vf row[4][3], w[3];
+            for (int y = 0; y < 4; y++) {
+                vf s[4];
+                for (int x = 0; x < 4; x++)
+                    s[x] = vload(from + (y * 4 + x) * step);
+                wino_weight_back(s, row[y]);
+            }
+            for (int x = 0; x < 3; x++) {
+                vf s[4] = {row[0][x], row[1][x], row[2][x], row[3][x]};
+                wino_weight_back(s, w);
+                for (int y = 0; y < 3; y++)
+                    vstore(tap + (c * 9 + y * 3 + x) * VL, w[y]);
+            }
+        }
+        for (int64_t q = 0; q < run; q += TB)
+            for (int j = 0; j < VL; j += TB)
+                transpose(line + j * 9 * CHLAST + q, 9 * CHLAST,
+                          tap + q * VL + j, AMPC_F32, VL * 4);
+        narrow_rows(r->call->out, r->call->out_dtype, (n0 * channels + c0) * 9,
+                    channels * 9, line, 9 * CHLAST, min64(VL, m - n0), run);
+    }
+}
+
+static void wino_wgrad_begin(WinoRun *r, void *scratch) {
+    const WinoPlan *p = &r->p;
+    int64_t tiles = p->rows * p->wide;
+    r->stage = scratch;
+    r->stage_dy = (void *)((char *)scratch + p->x.stage);
+    r->tiles = (void *)((char *)r->stage_dy + p->dy.stage);
+    r->tiles_dy = r->tiles + WINO_PLACES * p->source;
+    r->sums = r->tiles_dy + WINO_PLACES * p->sums;
+    r->row = (void *)(r->sums + WINO_PLACES * p->channels * p->cols);
+    r->each = r->row + tiles;
+    for (int32_t i = 0; i < tiles; i++) {
+        r->each[i] = i;
+        r->row[i] = i * (int32_t)p->channels;
+    }
+    r->workers = (char *)r->tiles + p->other;
+}
+
+int ISA(wino_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
+                    const ChlastCall *call, void *scratch) {
+    WinoRun r = {.call = call};
+    WinoPlan *p = &r.p;
+    if (!wino_wgrad_plan(conv, kind, p)) return 0;
+    ChlastCall dy = {.src = call->other, .src_dtype = call->other_dtype};
+    int64_t parts = ceil_div(p->x.p.channels, WINO_CHANNELS);
+    wino_wgrad_begin(&r, scratch);
+    for (; r.image0 < conv->n; r.image0 += r.images) {
+        r.images = min64(p->x.images, conv->n - r.image0);
+        wino_stage(pool, &r, &p->x, call, r.stage);
+        wino_stage(pool, &r, &p->dy, &dy, r.stage_dy);
+        int64_t rows = r.images * p->high;
+        for (r.row0 = 0; r.row0 < rows; r.row0 += p->rows) {
+            r.rows = min64(p->rows, rows - r.row0);
+            pool_run(pool, 2 * r.rows, 1, wino_turn_work, &r);
+            pool_run(pool, WINO_PLACES * parts, 1, wino_sum_work, &r);
+        }
+    }
+    pool_run(pool, ceil_div(p->x.p.m, VL) * ceil_div(p->x.p.channels, CHLAST),
+             1, wino_dw_work, &r);
+    return 1;
+}
