@@ -18,7 +18,8 @@
      of the same group.
    - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape
      (external operands broadcast to it), no MOVE.  The anchor's own operands
-     come from other groups.
+     come from other groups.  Behind a convolution's may stand a pool of what
+     the group makes (node_pools), the last node.
    - GROUP_LIB: one LIB node, alone.
    - A group that stands `beside` the one before (POINT or ROW, on a GPU)
      computes the same of other operands: both have one kernel, which may be
@@ -40,7 +41,7 @@ typedef struct LoweredStep {
     const Kernel *kernel;    /* PLAN_KERNEL                                  */
     const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
     ProductEnd end;          /* of that, where cuBLASLt does it all          */
-    uint32_t fn, second;     /* on a GPU, as is scratch: of PlanStep         */
+    uint32_t fn, second;     /* of PlanStep, as is scratch, which GPUs have  */
     uint32_t after;          /* PLAN_PRODUCT: PlanStep.epilogue              */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                                */
     int nref, nep_ref;

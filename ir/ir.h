@@ -117,7 +117,7 @@ typedef struct Node {
 typedef enum GroupKind {
     GROUP_POINT,  /* element-wise + moves + generators over one domain      */
     GROUP_ROW,    /* with reductions: rows x reduced columns                */
-    GROUP_ANCHOR, /* one ANCHOR node + element-wise epilogue                */
+    GROUP_ANCHOR, /* one ANCHOR node + element-wise epilogue, + a pool      */
     GROUP_LIB     /* one LIB node                                           */
 } GroupKind;
 extern const char *const group_kind_text[];
@@ -336,6 +336,8 @@ bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n);
 /* n sums over all that stands before the axes along which `reduce` folds the
    same rows: a kernel that has the rows may add them up as well.            */
 bool node_sums_columns(const Graph *g, const Node *reduce, const Node *n);
+/* n is a pool that an anchor group may end with. */
+bool node_pools(const Node *n);
 /* New variable in the module (name must be new) or the existing one. */
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
                const Tensor *init, double fill);

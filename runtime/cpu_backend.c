@@ -14,8 +14,12 @@ static size_t scratch_bytes(const PlanTarget *plan, int threads) {
     for (uint32_t i = 0; i < plan->nstep; i++) {
         const PlanStep *t = &plan->steps[i];
         if (t->kind != PLAN_LIB) continue;
-        size_t n =
-            cpu_lib_scratch((PlanLib)t->fn, plan->pars + t->par0, threads);
+        const int64_t *par = plan->pars + t->par0;
+        size_t n = cpu_lib_scratch((PlanLib)t->fn, par, threads);
+        if (t->second)
+            n += cpu_pool_scratch((const void *)par,
+                                  (const void *)(par + lib_info(t->fn)->npar),
+                                  threads);
         if (n > most) most = n;
     }
     return most;

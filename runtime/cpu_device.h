@@ -24,8 +24,9 @@ typedef struct BoundStep {
     const int64_t *par;
     int64_t units, grain;
     CpuEpilogue epilogue;
-    Kept *kept;  /* NULL: nothing                                           */
-    bool writes; /* variables                                               */
+    CpuPool pool; /* of that, if it has one                                 */
+    Kept *kept;   /* NULL: nothing                                           */
+    bool writes;  /* variables                                               */
 } BoundStep;
 
 /* A table entry that follows an input's address. */

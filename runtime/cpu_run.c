@@ -71,8 +71,23 @@ static void bind_part(BindCtx *cx, const PlanStep *t, BoundStep *b, void **buf,
    is.                                                                       */
 static bool writes_var(const PlanTarget *plan, const PlanStep *t, uint32_t i) {
     if (plan->refs[t->ref0 + i].space != PLAN_VAR) return false;
-    return t->kind != PLAN_LIB || i >= t->nref ||
-           lib_writes(lib_info(t->fn), (int)i);
+    if (t->kind != PLAN_LIB || i >= t->nref) return true;
+    const LibInfo *l = lib_info(t->fn);
+    return i < l->noperand
+               ? lib_writes(l, (int)i)
+               : lib_writes(lib_info(t->second - 1), (int)(i - l->noperand));
+}
+
+/* What has no place is one of the epilogue's refs, or the result. */
+static void bind_pool(const BindCtx *cx, const PlanStep *t, BoundStep *b) {
+    const PlanRef *refs = cx->plan->refs + t->ref0;
+    const LibInfo *l = lib_info(t->fn);
+    b->pool = (CpuPool){.lib = (PlanLib)(t->second - 1),
+                        .par = (const void *)(b->par + l->npar),
+                        .buf = b->buf + l->noperand};
+    b->epilogue.pool = &b->pool;
+    for (uint32_t i = t->nref; i < t->nref + t->ep_nref; i++)
+        if (refs[i].space == PLAN_NONE) b->pool.at = &b->buf[i];
 }
 
 static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
@@ -89,7 +104,8 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
         buf[i] = bind_ref(cx, &cx->plan->refs[t->ref0 + i], &buf[i]);
     if (t->epilogue)
         b->epilogue =
-            (CpuEpilogue){isa->epilogues[t->epilogue - 1], buf + t->nref};
+            (CpuEpilogue){isa->epilogues[t->epilogue - 1], buf + t->nref, NULL};
+    if (t->kind == PLAN_LIB && t->second) bind_pool(cx, t, b);
     for (uint32_t i = 0; i < t->nref + t->ep_nref; i++)
         b->writes |= writes_var(cx->plan, t, i);
 }
@@ -267,7 +283,7 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
         CpuLibCall c = {.pool = d->pool,
                         .par = t->par,
                         .buf = t->buf,
-                        .epilogue = t->epilogue.fn ? &t->epilogue : NULL,
+                        .epilogue = &t->epilogue,
                         .scratch = d->scratch,
                         .kept = kept_now(d, t->kept)};
         cpu_lib_run(d->isa->lib, (PlanLib)t->lib, &c);

@@ -12,7 +12,7 @@
 
 #include "runtime/draw.h"
 
-#define AMPC_PLAN_VERSION 11
+#define AMPC_PLAN_VERSION 12
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -103,7 +103,11 @@ typedef void PlanEpilogueFn(void *const *buf, const float *acc, int64_t ld,
 typedef enum PlanStepKind {
     /* on a CPU */
     PLAN_KERNEL, /* fn = index of a generated kernel                        */
-    PLAN_LIB,    /* fn = PlanLib                                            */
+    PLAN_LIB,    /* fn = PlanLib; `second`: PlanLib + 1 of a pool of what
+                    CONV_FWD makes, whose refs and pars lie behind its own.
+                    Where the pool's input is PLAN_NONE nothing else reads it
+                    and it has no place: one of the epilogue's refs, or of the
+                    result without one, is PLAN_NONE for it                  */
     /* on a GPU */
     PLAN_LAUNCH,  /* fn = PlanCuda.kernels: kernel(refs.., [n], [scratch]),
                      then, if `second`, that one with the same parameters: n,
@@ -157,7 +161,7 @@ typedef struct PlanStep {
     uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1;
                             PLAN_PRODUCT: of a kernel + 1; 0 = none         */
     uint32_t second;     /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
-                            0 = none                                        */
+                            PLAN_LIB: see there; 0 = none                   */
     uint32_t ref0, nref; /* slice of PlanTarget.refs                        */
     uint32_t ep_nref;    /* behind them: the epilogue's own                 */
     uint32_t par0, npar; /* slice of PlanTarget.pars                        */

@@ -81,24 +81,59 @@ static bool plan_refs_ok(const RunCheck *c, uint32_t first, uint32_t n) {
     return true;
 }
 
+/* Operands of the routine's row; `stored`: each has a place that must. */
+static bool plan_operands_ok(const LibInfo *l, const PlanRef *refs,
+                             const int64_t *pars, bool stored) {
+    for (uint32_t i = 0; i < l->noperand; i++) {
+        const LibOperand *o = &l->operands[i];
+        int64_t dtype = pars[o->dtype_at];
+        bool may_lack = o->role == LIB_ROLE_OPT_IN ||
+                        o->role == LIB_ROLE_OPT_OUT ||
+                        (o->role == LIB_ROLE_RESULT && !stored);
+        if (dtype < 0 || dtype >= AMPC_NDTYPE || !(o->dtypes >> dtype & 1))
+            return false;
+        if (!may_lack && refs[i].space == PLAN_NONE) return false;
+    }
+    return true;
+}
+
 /* Parameters and operands are those of the routine's row; `more` refs follow.
  */
 static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t, uint32_t lib,
                         uint32_t more) {
     const LibInfo *l = lib_info(lib);
     if (!l || t->nref != l->noperand + more || t->npar != l->npar) return false;
-    for (uint32_t i = 0; i < l->noperand; i++) {
-        const LibOperand *o = &l->operands[i];
-        int64_t dtype = p->pars[t->par0 + o->dtype_at];
-        bool none = p->refs[t->ref0 + i].space == PLAN_NONE;
-        bool stored = o->role != LIB_ROLE_RESULT || !t->epilogue;
-        bool optional =
-            o->role == LIB_ROLE_OPT_IN || o->role == LIB_ROLE_OPT_OUT;
-        if (dtype < 0 || dtype >= AMPC_NDTYPE || !(o->dtypes >> dtype & 1))
-            return false;
-        if (!optional && stored && none) return false;
-    }
-    return !more || p->refs[t->ref0 + l->noperand].space != PLAN_NONE;
+    const PlanRef *refs = p->refs + t->ref0;
+    return plan_operands_ok(l, refs, p->pars + t->par0, !t->epilogue) &&
+           (!more || refs[l->noperand].space != PLAN_NONE);
+}
+
+/* A convolution and the pool of what it makes, planes of these images; one
+   thing alone has no place if that has none.                                */
+static bool plan_pooled_ok(const PlanTarget *p, const PlanStep *t) {
+    const LibInfo *l = lib_info(t->fn), *q = lib_info(t->second - 1);
+    if (t->fn != PLAN_LIB_CONV_FWD || (t->second - 1 != PLAN_LIB_MAXPOOL &&
+                                       t->second - 1 != PLAN_LIB_AVGPOOL))
+        return false;
+    if (t->nref != l->noperand + q->noperand || t->npar != l->npar + q->npar)
+        return false;
+    const PlanRef *refs = p->refs + t->ref0;
+    const int64_t *pars = p->pars + t->par0;
+    const LibConv *conv = (const void *)pars;
+    const LibPool *pool = (const void *)(pars + l->npar);
+    bool none = refs[l->noperand].space == PLAN_NONE;
+    uint32_t lacking = 0;
+    for (uint32_t i = t->nref; i < t->nref + t->ep_nref; i++)
+        lacking += refs[i].space == PLAN_NONE;
+    if (!t->epilogue) lacking = refs[l->noperand - 1].space == PLAN_NONE;
+    PlanRef input = refs[l->noperand];
+    if (none) input.space = PLAN_ARENA;
+    const PlanRef pooled[] = {input, refs[l->noperand + 1], refs[t->nref - 1]};
+    for (int i = 0; i < 3; i++)
+        if (pool->in[i] != conv->out[i]) return false;
+    return lacking == none && pool->planes == conv->n * conv->k &&
+           plan_operands_ok(l, refs, pars, !none && !t->epilogue) &&
+           plan_operands_ok(q, pooled, pars + l->npar, true);
 }
 
 static bool plan_sum_ok(const RunCheck *c, const PlanStep *t) {
@@ -131,7 +166,9 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     bool cpu = c->t == c->m->cpu;
     switch (t->kind) {
     case PLAN_KERNEL: return cpu && plan_split_ok(c->t, t, t->npar > 0);
-    case PLAN_LIB: return cpu && plan_lib_ok(c->t, t, t->fn, 0);
+    case PLAN_LIB:
+        return cpu && (t->second ? plan_pooled_ok(c->t, t)
+                                 : plan_lib_ok(c->t, t, t->fn, 0));
     case PLAN_LAUNCH:
         return !cpu && plan_split_ok(c->t, t, t->npar > 0 && t->nref > 0);
     case PLAN_MANY:

@@ -194,6 +194,51 @@ static void drop_refs(LoweredStep *s, LibRole role, const GroupFacts *f) {
     }
 }
 
+/* The pool of what the group makes: its refs and parameters come behind those
+   of the convolution.  What only it reads has no place. */
+static Status lower_pool(const Graph *g, const GroupFacts *f, const Node *pool,
+                         Arena *a, Diag *d, LoweredStep *out) {
+    LoweredStep tail = {0};
+    bool stored = false;
+    TRY(lower_lib_call(g, pool, a, d, &tail));
+    drop_refs(&tail, LIB_ROLE_OPT_OUT, f);
+    for (int j = 0; j < f->leave.len; j++)
+        stored |= same_value(f->leave.data[j], pool->in[0]);
+    for (int i = 0; i < out->nep_ref && !stored; i++)
+        if (same_value(out->ep_refs[i], pool->in[0]))
+            out->ep_refs[i] = NO_VALUE;
+    if (!stored) tail.refs[0] = NO_VALUE;
+    if (!stored && !out->epilogue) drop_refs(out, LIB_ROLE_RESULT, NULL);
+    ValueId *refs = NEW_ARRAY(a, ValueId, out->nref + tail.nref);
+    int64_t *pars = NEW_ARRAY(a, int64_t, out->npar + tail.npar);
+    memcpy(refs, out->refs, (size_t)out->nref * sizeof *refs);
+    memcpy(refs + out->nref, tail.refs, (size_t)tail.nref * sizeof *refs);
+    memcpy(pars, out->pars, (size_t)out->npar * sizeof *pars);
+    memcpy(pars + out->npar, tail.pars, (size_t)tail.npar * sizeof *pars);
+    out->refs = refs;
+    out->pars = pars;
+    out->nref += tail.nref;
+    out->npar += tail.npar;
+    out->second = tail.lib + 1;
+    return OK;
+}
+
+/* What the epilogue stores where a pool stands behind it. */
+static GroupFacts pooled_facts(const GroupFacts *f, const Node *pool,
+                               Arena *a) {
+    GroupFacts x = {.group = f->group, .nodes = f->nodes};
+    bool found = false;
+    for (int j = 0; j < f->leave.len; j++) {
+        ValueId v = f->leave.data[j];
+        bool own = false;
+        for (int i = 0; i < pool->nout; i++) own |= same_value(v, pool->out[i]);
+        found |= same_value(v, pool->in[0]);
+        if (!own) vec_push(a, &x.leave, v);
+    }
+    if (!found) vec_push(a, &x.leave, pool->in[0]);
+    return x;
+}
+
 /* The gradient of padding is a sum of loads, one for every padded position
    that a source position can feed. */
 static Status check_pad_grad(const Graph *g, const Node *n, Diag *d) {
@@ -220,6 +265,7 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
                           Arena *scratch, Diag *d, LoweredStep *out) {
     const Node *anchor = find_kind(g, f, KIND_ANCHOR);
     const Node *lib = find_kind(g, f, KIND_LIB);
+    const Node *pool = anchor ? lib : NULL;
     const Node *first = node_get(g, f->nodes.data[0]);
     Lower l = {
         .g = g, .group = f->group, .target = ks->target, .arena = scratch};
@@ -230,6 +276,8 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
         TRY(lower_lib_call(g, anchor ? anchor : lib, ks->arena, d, out));
         drop_refs(out, LIB_ROLE_OPT_OUT, f);
         if (f->nodes.len == 1) return OK;
+        if (pool && f->nodes.len == 2)
+            return lower_pool(g, f, pool, ks->arena, d, out);
     } else if (lib) {
         TRY(check_pad_grad(g, lib, d));
     }
@@ -238,7 +286,10 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
     if (anchor) { /* its element-wise followers */
         l.k->tile_rows = lower_tile_rows(out);
         drop_refs(out, LIB_ROLE_RESULT, NULL);
-        out->epilogue = lower_kernel(&l, f, ks, &out->ep_refs, &out->nep_ref);
+        GroupFacts made = pool ? pooled_facts(f, pool, scratch) : *f;
+        out->epilogue =
+            lower_kernel(&l, &made, ks, &out->ep_refs, &out->nep_ref);
+        if (pool) return lower_pool(g, f, pool, ks->arena, d, out);
         if (f->nodes.len == 2 && product_is_library(g, anchor))
             out->end = product_end(g, anchor, node_get(g, f->nodes.data[1]));
         return OK;

@@ -409,6 +409,10 @@ bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n) {
     return t->dim[last] - full->dim[last] <= FEW;
 }
 
+bool node_pools(const Node *n) {
+    return n->op == OP_MAX_POOL || n->op == OP_AVG_POOL;
+}
+
 /* ---- variables ----------------------------------------------------------- */
 
 int module_find_name(const Module *m, Str name) {

@@ -169,6 +169,9 @@ static Status check_anchor(GroupCheck *c, Span s) {
     for (int i = s.first; i < s.end; i++) {
         const Node *n = node_at(c->g, i);
         OpKind k = node_kind(n);
+        if (k == KIND_LIB && anchor->op == OP_CONV && node_pools(n) &&
+            i == s.end - 1 && group_of(c, n->in[0]) == n->group)
+            continue;
         if (k != KIND_ANCHOR && k != KIND_ELEM && k != KIND_GEN)
             return verify_fail(c->v, n, "does not belong in an anchor group");
         if (!shape_equal(value_type(c->g, n->out[0]), shape))

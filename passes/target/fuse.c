@@ -4,11 +4,11 @@
 
    Every node starts as a cluster of its own; clusters merge greedily, best
    kind of merge first: masks with what they are kept instead of, what widens a
-   value with its reader, epilogues of products, losses with their gradients,
-   then reductions with what they read and feed, chains of element-wise work,
-   siblings that read the same tensors, small reductions, scalars.  A merge must
-   fit one kernel (fuse_fit.c) and must not close a cycle; a topological order
-   of clusters is kept for that.
+   value with its reader, epilogues of products, pools behind them, losses with
+   their gradients, then reductions with what they read and feed, chains of
+   element-wise work, siblings that read the same tensors, small reductions,
+   scalars.  A merge must fit one kernel (fuse_fit.c) and must not close a
+   cycle; a topological order of clusters is kept for that.
 
    requires     stage STEP after expand, no dead nodes
    establishes  stage FUSED
@@ -285,12 +285,14 @@ static int part_of(Fuse *f, const NodeList *nodes, int a, int b, int part) {
 }
 
 /* The merged cluster keeps the number of a.  Of POINT < ROW < ANCHOR it has the
-   greater kind; what fits refuses the rest. */
+   greater kind, with a pool behind an ANCHOR that; what fits refuses the rest.
+ */
 static bool merge(Fuse *f, int a, int b) {
     Cluster *ca = cluster(f, a), *cb = cluster(f, b);
     const NodeList *x = &ca->nodes, *y = &cb->nodes;
     NodeList *all = &f->joined; /* in graph order */
     GroupKind kind = ca->kind > cb->kind ? ca->kind : cb->kind;
+    if (ca->kind == GROUP_ANCHOR && cb->kind == GROUP_LIB) kind = GROUP_ANCHOR;
     if (a == b || kind == GROUP_LIB || x->len + y->len > f->target->max_nodes)
         return false;
     all->len = 0;
@@ -644,6 +646,20 @@ static void join_widened(Fuse *f) {
     }
 }
 
+/* Pools of what convolutions make: some images are pooled while they are in a
+   cache, and what only the pool reads needs no buffer. */
+static void join_pools(Fuse *f) {
+    for (int c = 0; c < f->clusters.len; c++) {
+        const Cluster *x = cluster(f, c);
+        if (x->dead || x->kind != GROUP_LIB) continue;
+        const Node *n = node_get(f->g, x->nodes.data[0]);
+        int m = node_pools(n) ? maker(f, n->in[0]) : -1;
+        if (m >= 0 && cluster(f, m)->kind == GROUP_ANCHOR &&
+            cluster(f, m)->part == x->part)
+            merge(f, m, c);
+    }
+}
+
 /* Scalars, or reductions of one small shape, that need not share anything: all
    that they cost is the launch, so as few kernels as order allows.  Where
    launches are shared reductions get one as they are, side by side. */
@@ -875,6 +891,7 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
         join_masks(&f);
         join_widened(&f);
         grow(&f, GROUP_ANCHOR);
+        if (f.target->pools) join_pools(&f);
         join_losses(&f);
         grow(&f, GROUP_ROW);
         grow(&f, GROUP_POINT);

@@ -195,25 +195,39 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     return phases == 1 || !expensive;
 }
 
+/* A pool of what the marked nodes make, that none of them reads. */
+static bool fits_pool(const Fuse *f, NodeId pool) {
+    const Node *n = node_get(f->g, pool);
+    if (!node_pools(n) || !made_inside(f, n->in[0])) return false;
+    for (int k = 0; k < n->nout; k++)
+        if (read_inside(f, n->out[k])) return false;
+    return true;
+}
+
 /* One product, which reads its operands from memory and so from other groups,
-   and work of its shape, as far as the target does it before it stores.  fp64
-   products have no epilogue. */
+   work of its shape, as far as the target does it before it stores, and a pool
+   of that.  fp64 products have no epilogue. */
 static bool fits_anchor(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
-    NodeId anchor = NO_NODE;
+    NodeId anchor = NO_NODE, pool = NO_NODE;
     for (int i = 0; i < nodes->len; i++) {
         OpKind k = kind_of(g, nodes->data[i]);
         if (k == KIND_ANCHOR && anchor.i) return false;
+        if (k == KIND_LIB && pool.i) return false;
         if (k == KIND_ANCHOR)
             anchor = nodes->data[i];
+        else if (k == KIND_LIB)
+            pool = nodes->data[i];
         else if (k != KIND_ELEM && k != KIND_GEN)
             return false;
     }
     if (!anchor.i || nodes->len == 1) return anchor.i != 0;
     const Node *product = node_get(g, anchor);
     const Type *shape = value_type(g, product->out[0]);
+    if (pool.i && (product->op != OP_CONV || !fits_pool(f, pool))) return false;
     for (int i = 0; i < nodes->len; i++) {
         const Node *n = node_get(g, nodes->data[i]);
+        if (nodes->data[i].i == pool.i) continue;
         if (!shape_equal(value_type(g, n->out[0]), shape)) return false;
         for (int k = 0; k < n->nin; k++) {
             ValueId v = n->in[k];

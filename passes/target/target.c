@@ -15,7 +15,8 @@
    needs for 50 KB and all of them for 6 MB.  The launch is an estimate: it was
    not measured.                                                             */
 const TargetInfo target_info[NUM_TARGETS] = {
-    [TARGET_CPU] = {.attend_keys = 96, /* 64, of 64 features: 13 % slower   */
+    [TARGET_CPU] = {.pools = true,
+                    .attend_keys = 96, /* 64, of 64 features: 13 % slower   */
                     .max_buffers = 24,
                     .max_numbers = 24,
                     .max_nodes = 96,

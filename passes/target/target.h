@@ -18,6 +18,7 @@ EpilogueFn target_epilogue_cuda; /* epilogue.c */
 
 typedef struct TargetInfo {
     EpilogueFn *epilogue; /* NULL: any                                       */
+    bool pools; /* a convolution may have its pool behind it                */
     /* attention is one routine where it is causal or has so many keys; 0: it
        never is */
     int64_t attend_keys;

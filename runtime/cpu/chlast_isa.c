@@ -467,7 +467,7 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
     ChlastPlan *c = &r.c;
     if (!chlast_plan(conv, dgrad, kind, pool_threads(pool), c)) return 0;
     chlast_begin(&r, call, scratch);
-    if (call->kept) r.other = call->kept->memory;
+    r.other = kept_memory(call->kept, r.other);
     int made = call->kept && call->kept->made;
     const float *w = r.other;
     for (int64_t i = 0; i < c->p.subs; i++) {
@@ -480,8 +480,9 @@ int ISA(chlast_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
             pool_run(pool, r.groups * c->cblocks, 1, pack_work, &r);
     }
     if (call->kept) call->kept->made = 1;
-    for (int64_t ordered = 0; r.image0 < conv->n; r.image0 += r.images) {
-        r.images = min64(c->images, conv->n - r.image0);
+    int64_t end = call->first + call->images, ordered = 0;
+    for (r.image0 = call->first; r.image0 < end; r.image0 += r.images) {
+        r.images = min64(c->images, end - r.image0);
         pool_run(pool, r.images * c->cblocks, 1, stage_work, &r);
         w = r.other;
         for (int64_t i = 0; i < c->p.subs; i++) {

@@ -11,8 +11,13 @@ typedef struct ChlastCall {
     void *out;
     int src_dtype, other_dtype, out_dtype;
     const CpuEpilogue *ep;
-    CpuKept *kept; /* packed weights; NULL: none                            */
+    CpuKept *kept; /* packed weights; NULL: none; without memory: in scratch */
+    int64_t first, images; /* these; gradients by the weights: all           */
 } ChlastCall;
+
+INLINE void *kept_memory(const CpuKept *k, void *scratch) {
+    return k && k->memory ? k->memory : scratch;
+}
 
 /* X of images image0 .. image0 + images - 1 as the plan stages it. */
 void ISA(chlast_stage)(AmpcPool *pool, const ChlastPlan *plan,

@@ -63,6 +63,9 @@ typedef struct ConvSub {
 void conv_geometry(const LibConv *c, int dgrad, ConvPlan *p);
 void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
                ConvPlan *p);
+/* Images made before they are pooled. */
+int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads);
+
 void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s);
 
 /* The i-th tap of a sub-problem along each dimension, and its index in the

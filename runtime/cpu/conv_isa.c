@@ -16,7 +16,8 @@ typedef struct ConvRun {
     void *out;
     int src_dtype, w_dtype, out_dtype;
     const CpuEpilogue *ep;
-    CpuKept *kept; /* packed weights; NULL: none                            */
+    CpuKept *kept;    /* as of ChlastCall                                   */
+    int64_t first, n; /* images                                             */
     float *packed;
     int32_t *off;
     char *workers;
@@ -268,7 +269,8 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ConvRun *r = ctx;
     const ConvPlan *p = &r->p;
     char *own = r->workers + (size_t)worker * (p->src + p->acc);
-    for (int64_t i = lo; i < hi; i++) {
+    int64_t item0 = r->first * (p->items / p->n);
+    for (int64_t i = item0 + lo; i < item0 + hi; i++) {
         ConvJob j = {.acc = (float *)(void *)(own + p->src) + BLOCK_LANES};
         int64_t rest = i / p->hblocks;
         j.row0 = i % p->hblocks * p->rows;
@@ -281,40 +283,88 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
+/* Images r->first on, r->n of them. */
 static void conv_run(int isa, AmpcPool *pool, const LibConv *c, int dgrad,
                      ConvRun *r, void *scratch) {
     int64_t channels = (dgrad ? c->k : c->c) / c->group;
-    ChlastCall call = {r->src,     r->w,         r->out, r->src_dtype,
-                       r->w_dtype, r->out_dtype, r->ep,  r->kept};
+    ChlastCall call = {r->src,       r->w,  r->out,  r->src_dtype, r->w_dtype,
+                       r->out_dtype, r->ep, r->kept, r->first,     r->n};
     int kind = product_kind(isa, r->src_dtype, r->w_dtype);
-    if (ISA(wino_conv)(pool, c, dgrad, kind, &call, scratch) ||
+    if (r->n <= 0 || ISA(wino_conv)(pool, c, dgrad, kind, &call, scratch) ||
         ISA(chlast_conv)(pool, c, dgrad, kind, &call, scratch))
         return;
     int pairs =
         channels > 1 && product_kind(AMPC_ISA_LEVEL, r->src_dtype, r->w_dtype);
     conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
-    r->packed = r->kept ? r->kept->memory : scratch;
+    r->packed = kept_memory(r->kept, scratch);
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);
     r->workers = (char *)scratch + r->p.packed + r->p.off;
     conv_offsets(&r->p, r->off);
     if (!r->kept || !r->kept->made) conv_pack(pool, r);
     if (r->kept) r->kept->made = 1;
-    pool_run(pool, r->p.items, r->p.grain, conv_work, r);
+    pool_run(pool, r->p.items / c->n * r->n, r->p.grain, conv_work, r);
+}
+
+/* The planes of images r->first on. */
+static void conv_pool(AmpcPool *pool, const LibConv *c, const ConvRun *r,
+                      const CpuPool *q, const void *x) {
+    LibPool p = *q->par;
+    int64_t from = r->first * c->k, tap = p.idx_dtype == AMPC_I8 ? 1 : 4;
+    p.planes = r->n * c->k;
+    x = at(x, (int)p.dtype, from * lib_volume(p.in));
+    char *y = at_mut(q->buf[1], (int)p.dtype, from * lib_volume(p.out));
+    if (q->lib == PLAN_LIB_AVGPOOL)
+        ISA(avgpool)(pool, &p, x, y);
+    else
+        ISA(maxpool)
+    (pool, &p, x, y,
+     q->buf[2] ? (char *)q->buf[2] + tap * from * lib_volume(p.out) : NULL);
+}
+
+/* Some images at a time.  What has no other place lies in front of the scratch,
+   at an address by which the first image of all would be there. */
+static void conv_pooled(int isa, AmpcPool *pool, const LibConv *c, ConvRun *r,
+                        char *scratch) {
+    const CpuPool *q = r->ep->pool;
+    int threads = pool_threads(pool);
+    int64_t images = conv_pool_images(c, q->par, threads);
+    int64_t image = c->k * lib_volume(q->par->in);
+    size_t own = cpu_pool_scratch(c, q->par, threads);
+    void *stored = q->buf[0];
+    for (; r->first < c->n; r->first += images) {
+        void *x = stored
+                      ? stored
+                      : (void *)((uintptr_t)scratch -
+                                 (uintptr_t)(r->first * image *
+                                             dtype_size((int)q->par->dtype)));
+        if (q->at)
+            *q->at = x;
+        else
+            r->out = x;
+        r->n = min64(images, c->n - r->first);
+        conv_run(isa, pool, c, 0, r, scratch + own);
+        conv_pool(pool, c, r, q, x);
+    }
 }
 
 void ISA(conv_fwd)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
                    const void *w, void *y, const CpuEpilogue *ep, void *scratch,
                    CpuKept *kept) {
-    ConvRun r = {.src = x, .w = w, .out = y, .ep = ep, .kept = kept};
+    ConvRun r = {.src = x, .w = w, .out = y, .ep = ep, .kept = kept, .n = c->n};
+    CpuKept here = {0}; /* weights are packed once for all images */
     r.src_dtype = (int)c->x_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->y_dtype;
-    conv_run(isa, pool, c, 0, &r, scratch);
+    if (ep && ep->pool) {
+        if (!kept) r.kept = &here;
+        conv_pooled(isa, pool, c, &r, scratch);
+    } else
+        conv_run(isa, pool, c, 0, &r, scratch);
 }
 
 void ISA(conv_dgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *dy,
                      const void *w, void *dx, void *scratch) {
-    ConvRun r = {.src = dy, .w = w, .out = dx};
+    ConvRun r = {.src = dy, .w = w, .out = dx, .n = c->n};
     r.src_dtype = (int)c->y_dtype;
     r.w_dtype = (int)c->w_dtype;
     r.out_dtype = (int)c->x_dtype;

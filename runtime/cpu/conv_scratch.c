@@ -3,6 +3,8 @@
 #include "runtime/cpu/wino.h"
 
 enum {
+    CONV_POOLED =
+        1 << 16,     /* floats that a thread makes before they are pooled */
     CONV_KEPT = 1024 /* results of a channel: of more, packing the weights is a
                         few percent                                       */
 };
@@ -73,4 +75,20 @@ size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
 
 size_t cpu_conv_dgrad_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 1, threads);
+}
+
+/* ---- what is pooled ------------------------------------------------------ */
+
+int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads) {
+    int64_t least = threads > 1 ? 2 * threads : 1;
+    int64_t image = c->k * lib_volume(p->in);
+    int64_t images = image > 0 ? CONV_POOLED * threads / image : c->n;
+    if (images < least) images = least;
+    return images < c->n ? images : c->n;
+}
+
+size_t cpu_pool_scratch(const LibConv *c, const LibPool *p, int threads) {
+    int64_t n = conv_pool_images(c, p, threads) * c->k * lib_volume(p->in);
+    return (size_t)(n + BLOCK_LANES - 1) / BLOCK_LANES * BLOCK_LANES *
+           sizeof(float);
 }

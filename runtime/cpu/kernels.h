@@ -47,12 +47,27 @@ void pool_destroy(AmpcPool *p);
 
 /* ---- epilogue ------------------------------------------------------------ */
 
+/* A pool of what a convolution makes, of some images when these are made, so
+   that it reads them from a cache.                                          */
+typedef struct CpuPool {
+    PlanLib lib; /* MAXPOOL or AVGPOOL                                      */
+    const LibPool *par;
+    void *const *buf; /* its operands                                       */
+    void **at; /* where the address of what it reads is told to fn; NULL: it
+                  is the result                                             */
+} CpuPool;
+
 /* What happens to a finished fp32 tile.  fn == NULL: store as `dtype` into
    `out`, laid out as the routine's result says.                            */
 typedef struct CpuEpilogue {
     PlanEpilogueFn *fn;
     void *const *buf;
+    const CpuPool *pool; /* CONV_FWD; NULL: none                            */
 } CpuEpilogue;
+
+/* Bytes behind which the convolution's own scratch begins then: what is pooled
+   and has no other place. */
+size_t cpu_pool_scratch(const LibConv *c, const LibPool *p, int threads);
 
 /* ---- the routines (lib.def) ---------------------------------------------- */
 

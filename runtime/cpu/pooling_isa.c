@@ -460,6 +460,36 @@ INLINE void pool_take(vf v, int32_t tap, vf *m, vi *w) {
     *w = (vi)vselect(take, (vf)pool_iset(tap), (vf)*w);
 }
 
+/* The greater, or one that is NaN. */
+INLINE vf pool_greater(vf a, vf b) {
+#if AMPC_ISA_LEVEL == 4
+    __mmask16 number = _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_ORD_Q);
+    return (vf)_mm512_mask_max_ps((__m512)a, number, (__m512)a, (__m512)b);
+#elif AMPC_ISA_LEVEL == 3 /* b where one is NaN */
+    return vselect(a != a, a, (vf)_mm256_max_ps((__m256)a, (__m256)b));
+#else
+    return vselect(a != a, a, (vf)_mm_max_ps((__m128)a, (__m128)b));
+#endif
+}
+
+/* n maxima alone of the inputs from `from` on and of those a row behind, which
+   are compared first: that halves what is taken apart.                      */
+INLINE vf pool_max_n(const void *x, int dtype, int64_t from, int64_t width,
+                     int64_t n) {
+    int64_t next = from + width;
+    vf a, b, c, d;
+    if (dtype == AMPC_BF16 && n >= VL) {
+        pool_pairs(x, dtype, from, n, &a, &b);
+        pool_pairs(x, dtype, next, n, &c, &d);
+        return pool_greater(pool_greater(a, c), pool_greater(b, d));
+    }
+    a = pool_greater(pool_load_n(x, dtype, from, 2 * n),
+                     pool_load_n(x, dtype, next, 2 * n));
+    b = pool_greater(pool_load_n(x, dtype, from + VL, 2 * n - VL),
+                     pool_load_n(x, dtype, next + VL, 2 * n - VL));
+    return pool_greater(SHUFFLE(a, b, EVEN), SHUFFLE(a, b, ODD));
+}
+
 /* n outputs from `to` on, of the inputs from `from` on and the row behind. */
 INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
                            int64_t to, int64_t n) {
@@ -475,7 +505,7 @@ INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
     pool_take(c, 2, &a, &w);
     pool_take(d, 3, &a, &w);
     pool_store_n(r->dst, dtype, to, a, n);
-    if (r->idx_out) pool_put_taps(r, to, w, n);
+    pool_put_taps(r, to, w, n);
 }
 
 /* The inputs from `to` on and of the row behind, of n outputs from `from` on.
@@ -521,6 +551,26 @@ INLINE void pool_plane_2x2(const PoolRun *r, int dtype, int max,
     }
 }
 
+/* The same of maxima alone. */
+INLINE void pool_max_2x2(const PoolRun *r, int dtype, int64_t plane) {
+    const void *x = r->src;
+    void *y = r->dst;
+    int64_t width = r->p->in[2], out = r->p->out[2], rows = r->p->out[1];
+    int64_t from = plane * r->p->in[1] * width, to = plane * rows * out;
+    for (; rows > 0; rows--, from += 2 * width, to += out) {
+        if (rows * out < VL) {
+            pool_store_n(y, dtype, to, pool_max_n(x, dtype, from, width, out),
+                         out);
+            continue;
+        }
+        for (int64_t i = 0; i < out; i += VL) {
+            int64_t j = max64(min64(i, out - VL), 0);
+            pool_store_n(y, dtype, to + j,
+                         pool_max_n(x, dtype, from + 2 * j, width, VL), VL);
+        }
+    }
+}
+
 INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
     const LibPool *p = r->p;
     int64_t width = p->in[2], done = 2 * p->out[2];
@@ -540,6 +590,8 @@ INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
     for (int64_t i = lo; i < hi; i++) {
         if (global)
             pool_global_avg(&c->r, dtype, i, in);
+        else if (is_2x2 && max && !c->r.idx_out)
+            pool_max_2x2(&c->r, dtype, i);
         else if (is_2x2)
             pool_plane_2x2(&c->r, dtype, max, i);
         else if (step == 1)

@@ -166,8 +166,8 @@ void ISA(conv_wgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
                      const void *dy, void *dw, void *scratch) {
     WgradRun r = {.x = x, .dy = dy, .dw = dw};
     ChlastCall call = {
-        x,    dy,  dw, (int)c->x_dtype, (int)c->y_dtype, (int)c->w_dtype,
-        NULL, NULL};
+        x,    dy, dw,  (int)c->x_dtype, (int)c->y_dtype, (int)c->w_dtype, NULL,
+        NULL, 0,  c->n};
     r.x_dtype = (int)c->x_dtype;
     r.dy_dtype = (int)c->y_dtype;
     r.dw_dtype = (int)c->w_dtype;

@@ -312,13 +312,14 @@ int ISA(wino_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
     WinoPlan *p = &r.p;
     if (!wino_plan(conv, dgrad, kind, pool_threads(pool), p)) return 0;
     char *other = (char *)scratch + p->x.stage;
-    r.w = call->kept ? call->kept->memory : (void *)other;
+    r.w = kept_memory(call->kept, other);
     r.workers = other + p->other;
     if (!call->kept || !call->kept->made)
         pool_run(pool, ceil_div(p->x.p.m, VL), 1, wino_weights_work, &r);
     if (call->kept) call->kept->made = 1;
-    for (; r.image0 < conv->n; r.image0 += r.images) {
-        r.images = min64(p->x.images, conv->n - r.image0);
+    int64_t end = call->first + call->images;
+    for (r.image0 = call->first; r.image0 < end; r.image0 += r.images) {
+        r.images = min64(p->x.images, end - r.image0);
         wino_stage(pool, &r, &p->x, call, r.stage);
         pool_run(pool, ceil_div(r.images * p->high, p->rows), 1, wino_work, &r);
     }

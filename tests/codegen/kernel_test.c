@@ -631,6 +631,51 @@ TEST_CASE(kernel, convolutions) {
     CHECK_GRAPHS(s, "");
 }
 
+/* Pools of a convolution's result: it alone, behind an epilogue, stored too;
+   overlapping windows and pads, more images than are made at a time.        */
+TEST_CASE(kernel, pools_behind_convolutions) {
+    Subject s[] = {
+        {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3]",
+                        "%z = conv %x, %w {pads=[1,1,1,1]} "
+                        "%y, %i = max_pool %z {kernel_shape=[2,2], "
+                        "strides=[2,2], sizes=[4,4]}",
+                        "%y"),
+         .ulps = 8,
+         .scale = 64},
+        {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3], %b: f32[4,1,1]",
+                        "%z = conv %x, %w {pads=[1,1,1,1]} "
+                        "%a = add %z, %b %r = relu %a "
+                        "%y, %i = max_pool %r {kernel_shape=[3,3], "
+                        "strides=[2,2], pads=[1,1,0,0], sizes=[4,4]}",
+                        "%y, %i, %a"),
+         .ulps = 8,
+         .scale = 64},
+        {.text = ANCHOR("%x: f32[37,3,40,40], %w: f32[4,3,1,1], "
+                        "%q: f32[37,4,40,40]",
+                        "%z = conv %x, %w %a = mul %z, %q "
+                        "%y = avg_pool %a {kernel_shape=[40,40], "
+                        "strides=[1,1], sizes=[1,1]}",
+                        "%a, %y"),
+         .ulps = 8,
+         .scale = 64},
+        {.text = ANCHOR("%x: f32[5,4,90], %w: f32[300,4,3]",
+                        "%z = conv %x, %w %a = neg %z : bf16[5,300,88] "
+                        "%y = avg_pool %a {kernel_shape=[4], strides=[3], "
+                        "pads=[2,2], sizes=[30]}",
+                        "%y"),
+         .ulps = 8,
+         .scale = 64},
+        {.text = ANCHOR("%x: f32[2,2,3,5,5], %w: f32[3,2,2,2,2]",
+                        "%z = conv %x, %w "
+                        "%y = avg_pool %z {kernel_shape=[2,2,2], "
+                        "strides=[1,1,1], sizes=[1,3,3]}",
+                        "%z, %y"),
+         .ulps = 8,
+         .scale = 64},
+    };
+    CHECK_GRAPHS(s, "");
+}
+
 TEST_CASE(kernel, routines) {
     Subject s[] = {
         {.text = LIB("%x: f32[2,3,9,8]",

@@ -483,6 +483,23 @@ static const Row rows[] = {
      "group anchor { %m = matmul %x, %x {trans_b=1} %a = add %m, %b } "
      "return %a",
      "f32[3,8,8] in an anchor group of f32[8,8]"},
+    {STAGE_FUSED, "%x: f32[1,2,4,4], %w: f32[2,2,1,1]",
+     "group anchor { %c = conv %x, %w %p, %i = max_pool %c "
+     "{kernel_shape=[2,2], strides=[2,2], sizes=[2,2]} } return %c, %p",
+     NULL},
+    {STAGE_FUSED, "%x: f32[1,2,4,4], %w: f32[2,2,1,1]",
+     "group anchor { %c = conv %x, %w %p, %i = max_pool %x "
+     "{kernel_shape=[2,2], strides=[2,2], sizes=[2,2]} } return %c, %p",
+     "does not belong in an anchor group"},
+    {STAGE_FUSED, "%x: f32[1,2,4,4], %w: f32[2,2,1,1]",
+     "group anchor { %c = conv %x, %w %p, %i = max_pool %c "
+     "{kernel_shape=[2,2], strides=[2,2], sizes=[2,2]} %r = relu %c } "
+     "return %r, %p",
+     "does not belong in an anchor group"},
+    {STAGE_FUSED, "%x: f32[1,2,4,4], %w: f32[1,2,4,4]",
+     "group anchor { %c = matmul %x, %w %p, %i = max_pool %c "
+     "{kernel_shape=[2,2], strides=[2,2], sizes=[2,2]} } return %c, %p",
+     "does not belong in an anchor group"},
     /* lib */
     {STAGE_FUSED, X, "group lib { %a = argmax %x {axis=1} } return %a", NULL},
     {STAGE_FUSED, X,

@@ -227,7 +227,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     r.count = block((size_t)all);
     memset(r.count, 0, (size_t)all);
     void *const buf[1] = {&r};
-    CpuEpilogue ep = {record, buf};
+    CpuEpilogue ep = {.fn = record, .buf = buf};
     void *scratch = scratch_of(cpu_gemm_scratch(g, 5));
     lib->gemm(lib->isa, pools[2], g, c->a, c->b, NULL, &ep, scratch, NULL);
     record_check(&r, all);

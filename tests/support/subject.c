@@ -120,8 +120,20 @@ static void run_lib(Subject *s, const LoweredStep *st, void *fn) {
     CpuLibCall c = {.par = st->pars,
                     .buf = resolve(s, st->refs, st->nref),
                     .epilogue = &ep};
-    REQUIRE(st->npar == (int)lib_info(st->lib)->npar);
-    REQUIRE(cpu_lib_scratch(st->lib, st->pars, 1) <= SCRATCH);
+    int64_t npar = lib_info(st->lib)->npar, own = lib_info(st->lib)->noperand;
+    CpuPool pool = {.buf = c.buf + own};
+    REQUIRE(st->npar ==
+            npar + (st->second ? (int)lib_info(st->second - 1)->npar : 0));
+    REQUIRE(cpu_lib_scratch(st->lib, st->pars, 1) <= SCRATCH / 2);
+    if (st->second) {
+        pool.lib = (PlanLib)(st->second - 1);
+        pool.par = (const void *)(st->pars + npar);
+        for (int i = 0; i < st->nep_ref; i++)
+            if (!st->ep_refs[i].i) pool.at = (void **)&ep.buf[i];
+        ep.pool = &pool;
+        REQUIRE(cpu_pool_scratch((const void *)st->pars, pool.par, 1) <=
+                SCRATCH / 2);
+    }
     if (fn) memcpy(&ep.fn, &fn, sizeof ep.fn);
     REQUIRE(posix_memalign(&c.scratch, 64, SCRATCH) == 0);
     cpu_lib_run(&ampc_cpu_v2, st->lib, &c);
