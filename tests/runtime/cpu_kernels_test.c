@@ -477,6 +477,8 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
     for (int i = 0; i < 2; i++) scratch_check(scratch[i], need[i]);
 }
 
+static int past_blocks;
+
 /* size: of the largest shapes */
 static void attend_case(int64_t size) {
     int64_t group = rnd_in(1, 3), heads = rnd_in(1, 2), samples = rnd_in(1, 2);
@@ -511,7 +513,11 @@ static void attend_case(int64_t size) {
                           .dv_dtype = rnd_float()},
                     .rng = {rnd(), rnd()}};
     LibAttend *p = &c.p;
-    if (rnd() % 3 == 0) p->offset = rnd_in(-p->t, p->u); /* past blocks, too */
+    if (past_blocks) { /* of keys and of queries */
+        p->causal = 1;
+        p->t = rnd_in(size / 2, size), p->u = rnd_in(size / 2, size);
+        p->offset = rnd_in(-p->t, p->u);
+    }
     if (p->drop) p->keep = lib_bits(1.0f / (1.0f - (float)p->drop * 0x1p-24f));
     if (rnd() % 2) p->mask_div = heads * group; /* one for each sample */
     if (rnd() % 2) p->mask_mod = p->batch / p->mask_div;
@@ -549,6 +555,15 @@ TEST_CASE(attend, random_shapes) {
     rng = 47;
     pools_open();
     for (int i = 0; i < 48; i++) attend_case(i % 6 ? 60 : 300);
+    pools_close();
+}
+
+TEST_CASE(attend, windows_past_blocks) {
+    rng = 49;
+    pools_open();
+    past_blocks = 1;
+    for (int i = 0; i < 8; i++) attend_case(280);
+    past_blocks = 0;
     pools_close();
 }
 
