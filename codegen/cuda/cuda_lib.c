@@ -255,32 +255,57 @@ static double tile_rate(const LibPrint *p, const TilePick *t) {
     return part * (t->mma ? mma[large][p->s->lib] : 70);
 }
 
-/* Results that are stored at once: as the epilogue's functor has it, or as
-   device.cuh does for lines of `line`. */
-static int near_of(const LibPrint *p, int64_t dtype, int64_t line) {
+/* Results that a thread stores at once, and its instructions for each of them
+   (counted in SASS). */
+typedef struct StoreRun {
+    int near;
+    bool apart; /* one by one: only their place is computed once */
+    double insts;
+} StoreRun;
+
+static int near_of(int64_t dtype, int64_t line) {
     int n = 16 / dtype_info[dtype].bytes;
-    if (p->s->epilogue) return cuda_pack(p->s->epilogue);
     while (line % n) n /= 2;
     return n;
 }
 
-/* The same with what follows a sum of `depth` products: instructions of each
-   thread (counted in SASS) for its results, `near` at once, in each of which
-   cuBLASLt does 21 products. */
-static double store_rate(double rate, bool epilogue, int near, int64_t depth) {
-    double insts = epilogue ? 45. / near + 7 : 27. / near + 1;
-    return rate / (1 + rate / 100 * 21 * insts / fmax((double)depth, 1));
+/* As the epilogue's functor has it, or as device.cuh does for lines of `line`.
+ */
+static StoreRun run_of(const LibPrint *p, int64_t dtype, int64_t line) {
+    const Kernel *e = p->s->epilogue;
+    int near = e ? cuda_pack(e) : near_of(dtype, line);
+    return (StoreRun){near, false, e ? 45. / near + 7 : 27. / near + 1};
 }
 
-/* Of factors of that dtype; every `near` results of `depth` products each are
-   stored at once. */
-static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype, int near,
+/* Of planes, as struct Planes of conv.cuh has it. */
+static StoreRun run_of_planes(const LibPrint *p, int64_t dtype, int64_t plane,
+                              int64_t images) {
+    StoreRun r = run_of(p, dtype, plane);
+    int bytes = dtype_info[dtype].bytes;
+    if (p->s->epilogue || 16 / bytes <= 2 * r.near || plane * bytes < 16)
+        return r;
+    int near = near_of(dtype, plane * images);
+    return (StoreRun){near, true, 27. / near + 7};
+}
+
+/* Every stride-th of lines of `line`, of one phase. */
+static StoreRun run_of_phase(int64_t dtype, int64_t line, int64_t stride) {
+    int near = near_of(dtype, up_div(line, stride));
+    return (StoreRun){near, true, 46. / near + 3};
+}
+
+/* The same with what follows a sum of `depth` products, in each of which
+   cuBLASLt does 21 products. */
+static double store_rate(double rate, StoreRun r, int64_t depth) {
+    return rate / (1 + rate / 100 * 21 * r.insts / fmax((double)depth, 1));
+}
+
+/* Of factors of that dtype; results are of `depth` products each. */
+static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype, StoreRun r,
                      int64_t depth) {
     const TileShape *s = t->shape;
     p->out->rate = tile_rate(p, t);
-    if (t->mma)
-        p->out->rate =
-            store_rate(p->out->rate, p->s->epilogue != NULL, near, depth);
+    if (t->mma) p->out->rate = store_rate(p->out->rate, r, depth);
     const char *of = t->mma            ? type_name(dtype)
                      : dtype == DT_F64 ? "double"
                                        : "float";
@@ -318,7 +343,7 @@ static void print_gemm(LibPrint *p, const LibGemm *g) {
           (Shape[]){{g->a_dtype, {batch, g->m, g->k}, 3, NULL},
                     {g->b_dtype, {batch, g->k, g->n}, 3, NULL}},
           2);
-    put_tile(p, &t, g->a_dtype, near_of(p, g->c_dtype, g->n), g->k);
+    put_tile(p, &t, g->a_dtype, run_of(p, g->c_dtype, g->n), g->k);
     put_batch(p, g, "a_at", g->a_bs);
     put_batch(p, g, "b_at", g->b_bs);
     kernel(p, false, t.shape->threads, t.tiles * batch);
@@ -370,17 +395,17 @@ static void begin_conv(LibPrint *p, const LibConv *c) {
 }
 
 /* Products of m x n each of operands x and w; where a group has few channels, a
-   thread for each `near` of the results. */
+   thread for each vector of the results. */
 static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
-                     int64_t n, int64_t products, int64_t results, int near,
+                     int64_t n, int64_t products, int64_t results, StoreRun r,
                      int64_t depth) {
     TilePick t = tile_pick(x, c->w_dtype, m, n, products);
     bool direct = m <= DIRECT_CHANNELS;
     if (results == 0) return;
     begin_conv(p, c);
-    if (!direct) put_tile(p, &t, x, near, depth);
+    if (!direct) put_tile(p, &t, x, r, depth);
     if (direct)
-        kernel_each(p, false, results / near);
+        kernel_each(p, false, r.apart ? results : results / r.near);
     else
         kernel(p, false, t.shape->threads, t.tiles * products);
     put_body(p, direct ? "_direct" : "", "", "");
@@ -389,16 +414,18 @@ static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
 static void print_conv_fwd(LibPrint *p, const LibConv *c) {
     int64_t line = lib_volume(c->out), cols = c->n * line;
     put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols,
-             near_of(p, c->y_dtype, line),
+             run_of_planes(p, c->y_dtype, line, c->n),
              c->c / c->group * lib_volume(c->kernel));
 }
 
 static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
     int64_t cols = c->n, line = lib_volume(c->in);
     int64_t phases = lib_volume(c->stride); /* 1: results lie side by side */
+    StoreRun r = phases == 1 ? run_of_planes(p, c->x_dtype, line, c->n)
+                             : run_of_phase(c->x_dtype, c->in[2], c->stride[2]);
     for (int i = 0; i < 3; i++) cols *= up_div(c->in[i], c->stride[i]);
     put_conv(p, c, c->y_dtype, c->c / c->group, cols, c->group * phases,
-             c->c * c->n * line, phases == 1 ? near_of(p, c->x_dtype, line) : 1,
+             c->c * c->n * line, r,
              c->k / c->group * lib_volume(c->kernel) / phases);
 }
 
@@ -437,7 +464,7 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t blocks = t.tiles * c->group, splits = fill_gpu(blocks, times);
     const char *more = splits > 1 ? ", float *partial" : "";
     put_tile(p, &t, c->x_dtype,
-             near_of(p, splits > 1 ? DT_F32 : c->w_dtype, cols),
+             run_of(p, splits > 1 ? DT_F32 : c->w_dtype, cols),
              c->n * lib_volume(c->out) / splits);
     put_number(p, "splits", splits);
     put_number(p, "points", points);

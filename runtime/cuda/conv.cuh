@@ -126,15 +126,41 @@ template <class P> struct ConvX {
 
 /* ---- forward ------------------------------------------------------------- */
 
+/* Results of one channel, planes of PLANE in each of `images`.  Where planes do
+   not consist of half of 16 bytes, `near` of them are stored one by one, but
+   their place is computed once; the last may be in the next image, `next`
+   behind the end of the plane. */
+template <class T, long long PLANE, long long IMAGES> struct Planes {
+    static constexpr int packs = near_of<T>(PLANE);
+    static constexpr bool apart = 16 / sizeof(T) >
+                                  2 * packs &&PLANE * sizeof(T) >= 16;
+    static constexpr int near = apart ? near_of<T>(PLANE * IMAGES) : packs;
+    template <int N>
+    static __device__ void store(T *to, Index<PLANE> at, long long next,
+                                 const Pack<N, float> &acc) {
+        if constexpr (PLANE % N == 0) {
+            pack_store(to, narrow<T>(acc));
+        } else {
+            T *const behind = to + next;
+            UNROLL
+            for (int i = 0; i < N; i++)
+                (at + i < PLANE ? to : behind)[i] = narrow<T>(acc.v[i]);
+        }
+    }
+};
+
 template <class P> struct StoreConv {
     typedef typename P::Y Y;
-    static constexpr int near = near_of<Y>(Conv<P>::y_size);
+    typedef Planes<Y, Conv<P>::y_size, Conv<P>::n> Run;
+    static constexpr int near = Run::near;
     Y *y;
     template <int N>
     __device__ void operator()(const Pack<N, float> &acc, long long image,
                                long long channel, long long at) const {
         long long line = image * Conv<P>::k + channel;
-        pack_store(y + (line * Conv<P>::y_size + at), narrow<Y>(acc));
+        Run::store(y + (line * Conv<P>::y_size + at),
+                   (Index<Conv<P>::y_size>)at,
+                   (long long)(Conv<P>::k - 1) * Conv<P>::y_size, acc);
     }
 };
 
@@ -182,7 +208,7 @@ __device__ void conv_fwd_direct(const typename P::X *x, const typename P::W *w,
     typedef Conv<P> G;
     typedef typename G::I I;
     constexpr I depth = G::cg * G::taps;
-    constexpr int near = Out::near;
+    constexpr int near = G::y_size % Out::near ? 1 : Out::near;
     I i = flat_index<I>() * near;
     if (i >= G::n * G::k * G::y_size) return;
     I at = i % G::y_size, channel = i / G::y_size % G::k;
@@ -345,23 +371,37 @@ template <class P> struct ConvBackY {
     }
 };
 
+/* Of several phases neighbours on a line are `stride` apart. */
 template <class P> struct ConvBackOut {
     typedef Conv<P> G;
     typedef typename G::I I;
+    typedef typename G::D2 D2;
     typedef typename P::X X;
-    static constexpr int near =
-        ConvPhases<P>::count == 1 ? near_of<X>(G::x_size) : 1;
+    typedef Planes<X, G::x_size, G::n> Run;
+    static constexpr bool one = ConvPhases<P>::count == 1;
+    static constexpr int near = one ? Run::near : near_of<X>(D2::count);
     X *x; /* at the group's first channel */
     const ConvPhases<P> &ph;
     __device__ void operator()(I m, I n, const Pack<near, float> &acc) const {
-        Spot<I> s = spot_of<I>(n, G::D0::count, G::D1::count, G::D2::count);
+        if constexpr (one) {
+            I at = n % G::x_size, line = n / G::x_size * G::c + m;
+            Run::store(x + (line * G::x_size + at), at,
+                       (long long)(G::c - 1) * G::x_size, acc);
+        } else {
+            phase(m, spot_of<I>(n, G::D0::count, G::D1::count, D2::count), acc);
+        }
+    }
+    __device__ void phase(I m, Spot<I> s, const Pack<near, float> &acc) const {
         I z = s.z * G::D0::stride + ph.p0.phase;
         I y = s.y * G::D1::stride + ph.p1.phase;
-        I at = s.x * G::D2::stride + ph.p2.phase;
-        if (z >= G::D0::in || y >= G::D1::in || at >= G::D2::in) return;
-        pack_store(x + ((s.base * G::c + m) * G::x_size +
-                        (z * G::D1::in + y) * G::D2::in + at),
-                   narrow<X>(acc));
+        I at = s.x * D2::stride + ph.p2.phase;
+        if (z >= G::D0::in || y >= G::D1::in) return;
+        X *to = x + ((s.base * G::c + m) * G::x_size +
+                     (z * G::D1::in + y) * D2::in + at);
+        UNROLL
+        for (int i = 0; i < near; i++)
+            if (at + i * D2::stride < D2::in)
+                to[i * D2::stride] = narrow<X>(acc.v[i]);
     }
 };
 
@@ -398,7 +438,8 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
-    constexpr int near = ConvBackOut<P>::near;
+    constexpr bool packs = Ph::count == 1 && !ConvBackOut<P>::Run::apart;
+    constexpr int near = packs ? ConvBackOut<P>::near : 1;
     I i = flat_index<I>() * near;
     if (i >= G::n * G::c * G::x_size) return;
     Spot<I> s =

@@ -13,10 +13,8 @@
                                their size: Element *L::place(row, col).  It
                                divides the last k, too
    A functor Out:
-     Out::near                 for n a multiple of it, a divisor of the last n,
-                               as many results from n on are neighbours,
-                               aligned to their size (16 bytes at most)
-     out(m, n, Pack<near, C>)  takes these
+     Out::near                 n is a multiple of it, a divisor of the last n
+     out(m, n, Pack<near, C>)  takes as many results from n on
    A block stages some steps of both operands in shared memory while the next
    ones are on their way to registers.  Elements past the edges are zeros.
    Results pass through shared memory, so that neighbouring threads store
