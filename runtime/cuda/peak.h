@@ -8,8 +8,12 @@
 #define PEAK_H200 989e12
 #define PEAK_A100 312e12
 
-/* Of the GPU whose name is in the text; 0: it is none of these. */
+/* Of the GPU whose name is in the text; 0: it is none of these, or a part of
+   one. */
 static inline double peak_of(const char *text) {
+    if (strstr(text, " MIG ")) return 0;
+    if (strstr(text, "H100 PCIe")) return 756e12;
+    if (strstr(text, "H100 NVL")) return 835e12;
     if (strstr(text, "H100")) return PEAK_H100;
     if (strstr(text, "H200")) return PEAK_H200;
     return strstr(text, "A100") ? PEAK_A100 : 0;

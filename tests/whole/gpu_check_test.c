@@ -8,6 +8,7 @@
 
 #include "codegen/module/section.h"
 #include "frontend/driver/roofline.h"
+#include "runtime/cuda/peak.h"
 #include "tests/support/cuda_gpu.h"
 
 /* The program as Bazel built it, else built here. */
@@ -55,6 +56,17 @@ TEST_CASE(gpu_check, tells_what_the_machine_has) {
     check_run(3, "AMPC_LIBCUDA=none", "device", "no NVIDIA driver");
     check_run(3, "AMPC_CHECK_DEVICE=cuda:7", "device", "no GPU 7 among 1");
     check_run(2, "", "devices", "usage");
+}
+
+/* As drivers name them; MFU is told of whole GPUs. */
+TEST_CASE(gpu_check, peaks_go_by_the_name) {
+    CHECK(peak_of("NVIDIA H100 80GB HBM3") == 989e12);
+    CHECK(peak_of("NVIDIA H100 PCIe") == 756e12);
+    CHECK(peak_of("NVIDIA H200") == 989e12);
+    CHECK(peak_of("NVIDIA GH200 480GB") == 989e12);
+    CHECK(peak_of("NVIDIA A100-SXM4-80GB") == 312e12);
+    CHECK(peak_of("NVIDIA GeForce RTX 4090") == 0);
+    CHECK(peak_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb") == 0);
 }
 
 static int lines_with(const char *text, const char *what) {
