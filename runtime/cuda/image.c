@@ -47,6 +47,18 @@ static ampc_status take(void *ctx, const uint8_t *p, uint64_t at, uint64_t n) {
     return AMPC_OK;
 }
 
+/* What the compiler of PTX says of an error goes to the log. */
+static CUresult load_image(ampc_session *s, const char *name, const char *image,
+                           CUmodule *m) {
+    char text[600] = "";
+    int options[] = {CUDA_JIT_ERROR_LOG, CUDA_JIT_ERROR_LOG_BYTES};
+    void *values[] = {text, (void *)(uintptr_t)sizeof text};
+    CUresult e = gpu_of(s)->cu.ModuleLoadDataEx(m, image, 2, options, values);
+    text[sizeof text - 1] = 0;
+    if (e && *text) session_log(s, "%s: %s", name, text);
+    return e;
+}
+
 /* Reads and loads one image; *refused is the driver's answer. */
 static ampc_status load_section(ampc_session *s, SectionFile *f,
                                 const PlanSection *sec, CUmodule *m,
@@ -58,8 +70,7 @@ static ampc_status load_section(ampc_session *s, SectionFile *f,
     ampc_status status = section_read(f, sec, take, image);
     if (status == AMPC_OK && ptx && image[sec->bytes - 1] != 0)
         status = section_damaged(f, "PTX without its end");
-    if (status == AMPC_OK)
-        *refused = gpu_of(s)->cu.ModuleLoadDataEx(m, image, 0, NULL, NULL);
+    if (status == AMPC_OK) *refused = load_image(s, sec->name, image, m);
     mem_free(s, image, sec->bytes);
     return status;
 }

@@ -614,6 +614,19 @@ TEST_CASE(cuda_runtime, refused_images_say_why) {
     }
 }
 
+/* Its PTX is newer than the driver. */
+TEST_CASE(cuda_runtime, the_compiler_of_ptx_is_heard) {
+    const Model *m = model(&plain);
+    const ampc_api *a =
+        machine(m, &(SimConfig){.cc = 90, .driver = 11080, .ptx_only = true});
+    setenv("AMPC_SIM_BLAS_VERSION", "111103", 1);
+    ampc_session *s;
+    CHECK_EQ_INT(try_open(a, "cuda", NULL, &s), AMPC_ERR_UNSUPPORTED);
+    CHECK_HAS(log_text, "cuda:compute_80:0: simulated compiler: error 222");
+    check_clean();
+    unsetenv("AMPC_SIM_BLAS_VERSION");
+}
+
 /* Of the units of an image one after the other is refused: the next image is
    taken, and nothing stays of the units before. */
 TEST_CASE(cuda_runtime, an_image_is_taken_whole) {

@@ -295,9 +295,13 @@ ENTRY(ModuleLoadDataEx, "cuModuleLoadDataEx", CONTEXT | SAFE,
       (CUmodule * m, const void *image, unsigned nopt, int *options,
        void **values),
       (m, image, nopt, options, values)) {
-    (void)options, (void)values;
-    (void)nopt;
-    return module_load(m, image);
+    CUresult rc = module_load(m, image);
+    for (unsigned i = 0; rc && i + 1 < nopt; i++)
+        if (options[i] == CUDA_JIT_ERROR_LOG &&
+            options[i + 1] == CUDA_JIT_ERROR_LOG_BYTES)
+            snprintf(values[i], (size_t)(uintptr_t)values[i + 1],
+                     "simulated compiler: error %d", rc);
+    return rc;
 }
 
 ENTRY_END(ModuleUnload, "cuModuleUnload", CONTEXT | SAFE, (CUmodule m), (m)) {
