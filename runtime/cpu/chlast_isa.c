@@ -416,11 +416,10 @@ static void chlast_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             chlast_multiply(r, acc, ld, first, n, n0, m);
         for (int64_t j = 0; j < m; j += NR) {
             int64_t cols = min64(NR, m - j);
-            for (int64_t y = 0; y < n; y += TB)
-                for (int64_t x = 0; x < round_up(cols, TB) && j + x < ld;
-                     x += TB)
-                    transpose(turned + x * tld + y, tld, acc + y * ld + j + x,
-                              AMPC_F32, ld * 4);
+            for (int64_t y = 0; y < n; y += TW)
+                for (int64_t x = 0; x < cols; x += TW)
+                    transpose_wide(turned + x * tld + y, tld,
+                                   acc + y * ld + j + x, ld);
             chlast_store(r, turned, tld, first, n, n0 + j, cols);
         }
     }

@@ -6,7 +6,7 @@
 enum {
     CONV_SRC_MAX = 1 << 17,  /* floats of source one item should hold        */
     CONV_ACC_MAX = 48 << 10, /* floats of accumulators                       */
-    CONV_ROW_MAX = 768,      /* columns of accumulators                      */
+    CONV_ROW_MAX = 384,      /* columns of accumulators                      */
     CONV_MB = 256,
     CONV_KC = 288,
     CONV_GRAIN = 1 << 17, /* multiply-adds worth a hand-over              */

@@ -110,4 +110,49 @@ INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
     for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * dld) = r[i];
 }
 
+/* The same of fp32 in the largest blocks that there are, TW x TW; ld counts
+   elements. */
+#if AMPC_ISA_LEVEL == 4
+enum { TW = VL };
+
+INLINE void transpose_wide(float *dst, int64_t dld, const float *src,
+                           int64_t ld) {
+    __m512 r[TW], t[TW];
+    for (int i = 0; i < TW; i += 2) {
+        __m512 a = (__m512)vload(src + i * ld);
+        __m512 b = (__m512)vload(src + (i + 1) * ld);
+        t[i] = _mm512_unpacklo_ps(a, b);
+        t[i + 1] = _mm512_unpackhi_ps(a, b);
+    }
+#define PD(how, a, b)                                                          \
+    _mm512_castpd_ps(                                                          \
+        _mm512_unpack##how##_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)))
+    for (int i = 0; i < TW; i += 4) {
+        r[i] = PD(lo, t[i], t[i + 2]);
+        r[i + 1] = PD(hi, t[i], t[i + 2]);
+        r[i + 2] = PD(lo, t[i + 1], t[i + 3]);
+        r[i + 3] = PD(hi, t[i + 1], t[i + 3]);
+    }
+#undef PD
+    /* r[4 i + j]: in quarter q elements 4 q + j of rows 4 i on */
+    for (int j = 0; j < 4; j++, dst += dld) {
+        __m512 a = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x44);
+        __m512 b = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x44);
+        __m512 c = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xee);
+        __m512 d = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xee);
+        vstore(dst, (vf)_mm512_shuffle_f32x4(a, b, 0x88));
+        vstore(dst + 4 * dld, (vf)_mm512_shuffle_f32x4(a, b, 0xdd));
+        vstore(dst + 8 * dld, (vf)_mm512_shuffle_f32x4(c, d, 0x88));
+        vstore(dst + 12 * dld, (vf)_mm512_shuffle_f32x4(c, d, 0xdd));
+    }
+}
+#else
+enum { TW = TB };
+
+INLINE void transpose_wide(float *dst, int64_t dld, const float *src,
+                           int64_t ld) {
+    transpose(dst, dld, src, AMPC_F32, ld * 4);
+}
+#endif
+
 #endif

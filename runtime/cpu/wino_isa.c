@@ -27,6 +27,13 @@ typedef struct WinoRun {
     char *workers;
 } WinoRun;
 
+/* Makes the compiler step through places instead of keeping an address each. */
+#define NEXT(p, step)                                                          \
+    do {                                                                       \
+        (p) += (step);                                                         \
+        __asm__("" : "+r"(p));                                                 \
+    } while (0)
+
 /* ---- turning ------------------------------------------------------------- */
 
 /* B' of a column. */
@@ -78,6 +85,7 @@ static void wino_turn_source(const float *from, int64_t cb, int64_t pitch,
         wino_source(t, col[x]);
     }
     for (int64_t i = 0; i < wide; i++, to += next) {
+        float *place = to;
         from += 2 * cb;
         for (int x = 2; x < 4; x++) {
             for (int y = 0; y < 4; y++)
@@ -87,7 +95,10 @@ static void wino_turn_source(const float *from, int64_t cb, int64_t pitch,
         for (int y = 0; y < 4; y++) {
             vf d[4] = {col[0][y], col[1][y], col[2][y], col[3][y]};
             wino_source(d, t);
-            for (int x = 0; x < 4; x++) vstore(to + (y * 4 + x) * step, t[x]);
+            for (int x = 0; x < 4; x++) {
+                vstore(place, t[x]);
+                NEXT(place, step);
+            }
         }
         for (int y = 0; y < 4; y++) {
             col[0][y] = col[2][y];
@@ -101,6 +112,7 @@ static void wino_turn_gradient(const float *from, int64_t cb, int64_t pitch,
                                int64_t step) {
     for (int64_t i = 0; i < wide; i++, to += next, from += 2 * cb) {
         vf col[2][4], t[4];
+        float *place = to;
         for (int x = 0; x < 2; x++) {
             vf d[2] = {vload(from + x * cb), vload(from + (pitch + x) * cb)};
             wino_gradient(d, col[x]);
@@ -108,7 +120,10 @@ static void wino_turn_gradient(const float *from, int64_t cb, int64_t pitch,
         for (int y = 0; y < 4; y++) {
             vf d[2] = {col[0][y], col[1][y]};
             wino_gradient(d, t);
-            for (int x = 0; x < 4; x++) vstore(to + (y * 4 + x) * step, t[x]);
+            for (int x = 0; x < 4; x++) {
+                vstore(place, t[x]);
+                NEXT(place, step);
+            }
         }
     }
 }
@@ -216,9 +231,13 @@ static void wino_turn_sums(const float *from, int64_t step, int64_t next,
                            int two) {
     for (int64_t i = 0; i < wide; i++, from += next, to += 2 * ld) {
         vf row[4][2], y[2];
+        const float *place = from;
         for (int a = 0; a < 4; a++) {
             vf m[4];
-            for (int b = 0; b < 4; b++) m[b] = vload(from + (a * 4 + b) * step);
+            for (int b = 0; b < 4; b++) {
+                m[b] = vload(place);
+                NEXT(place, step);
+            }
             wino_result(m, row[a]);
         }
         for (int b = 0; b < 2 && 2 * i + b < width; b++) {
@@ -277,10 +296,9 @@ static void wino_columns(const WinoRun *r, const float *source, float *sums,
                 d[2].result, (row0 + y) % p->high * 2 + 1 < d[1].result);
     int64_t tld = 4 * p->rows * p->wide + BLOCK_LANES;
     float *turned = acc + tld * NR;
-    for (int64_t x = 0; x < ld; x += TB)
-        for (int64_t y = 0; y < n; y += TB)
-            transpose(turned + x * tld + y, tld, acc + y * ld + x, AMPC_F32,
-                      ld * 4);
+    for (int64_t x = 0; x < ld; x += TW)
+        for (int64_t y = 0; y < n; y += TW)
+            transpose_wide(turned + x * tld + y, tld, acc + y * ld + x, ld);
     wino_store(r, turned, tld, first, n, n0, min64(ld, p->x.p.m - n0));
 }
 
