@@ -9,6 +9,7 @@ enum {
     CONV_ROW_MAX = 384,      /* columns of accumulators                      */
     CONV_MB = 256,
     CONV_KC = 288,
+    CONV_PRODUCT = 128, /* positions of an image that make a product worth it */
     CONV_GRAIN = 1 << 17, /* multiply-adds worth a hand-over              */
     WGRAD_LEN = 1024,     /* positions summed in registers                */
     WGRAD_KB = 128,
@@ -132,6 +133,29 @@ void conv_geometry(const LibConv *c, int dgrad, ConvPlan *p) {
     p->channels = (dgrad ? c->k : c->c) / c->group;
     p->m = (dgrad ? c->c : c->k) / c->group;
     conv_dims(c, p);
+}
+
+int conv_product(const LibConv *c, int dgrad, LibGemm *g) {
+    int64_t positions = lib_volume(c->out), from = dgrad ? c->k : c->c;
+    if (c->group != 1 || positions < CONV_PRODUCT) return 0;
+    for (int i = 0; i < 3; i++)
+        if (c->kernel[i] != 1 || c->stride[i] != 1 || c->pad[i] != 0 ||
+            c->in[i] != c->out[i])
+            return 0;
+    *g = (LibGemm){.m = dgrad ? c->c : c->k,
+                   .n = positions,
+                   .k = from,
+                   .nbatch_dim = 1,
+                   .batch_dim = {c->n},
+                   .b_bs = {from * positions},
+                   .a_rs = dgrad ? 1 : c->c,
+                   .a_cs = dgrad ? c->c : 1,
+                   .b_rs = positions,
+                   .b_cs = 1,
+                   .a_dtype = c->w_dtype,
+                   .b_dtype = dgrad ? c->y_dtype : c->x_dtype,
+                   .c_dtype = dgrad ? c->x_dtype : c->y_dtype};
+    return 1;
 }
 
 void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,

@@ -63,6 +63,10 @@ typedef struct ConvSub {
 void conv_geometry(const LibConv *c, int dgrad, ConvPlan *p);
 void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
                ConvPlan *p);
+/* Nonzero: of every image a matrix product, *g, with the weights on the left.
+ */
+int conv_product(const LibConv *c, int dgrad, LibGemm *g);
+
 /* Images made before they are pooled. */
 int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads);
 

@@ -4,7 +4,11 @@
 
    An item is some rows of one image and group: its worker loads the source
    rows once, then multiplies `inner` result rows and `mb` channels at a time.
-   Weights are packed once per call, or once if they are kept.               */
+   Weights are packed once per call, or once if they are kept.
+
+   Kernels of one element at stride 1 are a matrix product of each image, but of
+   small ones, whose columns fill no tiles.  Others go by wino.h or chlast.h
+   where these take them.                                                    */
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
@@ -290,6 +294,11 @@ static void conv_run(int isa, AmpcPool *pool, const LibConv *c, int dgrad,
     ChlastCall call = {r->src,       r->w,  r->out,  r->src_dtype, r->w_dtype,
                        r->out_dtype, r->ep, r->kept, r->first,     r->n};
     int kind = product_kind(isa, r->src_dtype, r->w_dtype);
+    LibGemm g;
+    if (!(r->ep && r->ep->pool) && conv_product(c, dgrad, &g)) {
+        ISA(gemm)(isa, pool, &g, r->w, r->src, r->out, r->ep, scratch, NULL);
+        return;
+    }
     if (r->n <= 0 || ISA(wino_conv)(pool, c, dgrad, kind, &call, scratch) ||
         ISA(chlast_conv)(pool, c, dgrad, kind, &call, scratch))
         return;

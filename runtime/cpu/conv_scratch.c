@@ -32,7 +32,9 @@ size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
 /* ---- scratch of the other two -------------------------------------------- */
 
 static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
-    size_t most = 0;
+    LibGemm g;
+    int product = conv_product(c, dgrad, &g);
+    size_t most = product ? cpu_gemm_scratch(&g, threads) : 0;
     /* A smaller pool, and every kind of tiles, must fit too. */
     for (int n = 1; n == 1 || n <= threads; n++)
         for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
@@ -56,7 +58,9 @@ size_t cpu_conv_fwd_scratch(const LibConv *c, int threads) {
 
 /* Of any kind. */
 size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
+    LibGemm g;
     size_t most = 0;
+    if (conv_product(c, 0, &g)) return 0;
     if (c->n * c->out[0] * c->out[1] * c->out[2] > CONV_KEPT) return 0;
     for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
         ConvPlan p;

@@ -362,6 +362,25 @@ TEST_CASE(conv, taps_that_read_pads_are_skipped) {
     CHECK(chlast_plan(&c, 0, 0, 1, &p) && !p.skips);
 }
 
+/* Kernels of one element: images that make products, and some too small. */
+TEST_CASE(conv, products) {
+    static const ConvRow rows[] = {
+        {2, 40, 24, 1, {13, 11}, {1, 1}, 1, 0},
+        {3, 17, 70, 1, {12, 15}, {1, 1}, 1, 0},
+        {2, 3, 9, 1, {40, 31}, {1, 1}, 1, 0},
+        {5, 65, 33, 1, {5, 7}, {1, 1}, 1, 0},
+    };
+    rng = 31;
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        LibConv c = conv_of_row(&rows[i / 2]);
+        LibGemm g;
+        CHECK_EQ_INT(conv_product(&c, 0, &g), rows[i / 2].in[0] > 5);
+        only_bf16 = i % 2;
+        conv_check_row(&rows[i / 2]);
+    }
+    only_bf16 = 0;
+}
+
 /* The common kinds: 3x3 pad 1, strided, 1x1, depthwise, patches, long 1-D. */
 TEST_CASE(conv, common_shapes) {
     static const ConvRow rows[] = {
