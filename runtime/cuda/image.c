@@ -108,7 +108,7 @@ static ampc_status load_arch(ampc_session *s, SectionFile *f, const char *arch,
 static bool is_refusal(CUresult e) {
     return e == CUDA_NO_BINARY_FOR_GPU || e == CUDA_INVALID_IMAGE ||
            e == CUDA_INVALID_PTX || e == CUDA_JIT_COMPILER_NOT_FOUND ||
-           e == CUDA_UNSUPPORTED_PTX_VERSION;
+           e == CUDA_UNSUPPORTED_PTX_VERSION || e == CUDA_JIT_DISABLED;
 }
 
 /* The driver's answer in the words of somebody who has to act on it. */
@@ -119,6 +119,8 @@ static const char *refusal_text(CUresult e) {
     case CUDA_JIT_COMPILER_NOT_FOUND:
         return "the driver's PTX compiler (libnvidia-ptxjitcompiler) is "
                "missing";
+    case CUDA_JIT_DISABLED:
+        return "compiling PTX is disabled ($CUDA_DISABLE_PTX_JIT)";
     case CUDA_UNSUPPORTED_PTX_VERSION:
         return "the PTX is newer than the driver: update the driver, or "
                "compile with an older NVRTC";

@@ -601,6 +601,7 @@ TEST_CASE(cuda_runtime, refused_images_say_why) {
     } rows[] = {{CUDA_INVALID_PTX, "cannot compile this PTX"},
                 {CUDA_JIT_COMPILER_NOT_FOUND, "PTX compiler"},
                 {CUDA_UNSUPPORTED_PTX_VERSION, "newer than the driver"},
+                {CUDA_JIT_DISABLED, "compiling PTX is disabled"},
                 {CUDA_NO_BINARY_FOR_GPU, "no code for this GPU"}};
     const Model *m = model(&plain);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
