@@ -72,6 +72,27 @@ TEST_CASE(cuda_failure, nothing_is_measured_unasked_or_that_cannot_be_kept) {
     CHECK(access(dir, F_OK) != 0);
 }
 
+/* Between two trials lies a copy of as much as the cache holds; memory was
+   filled by a few. */
+TEST_CASE(cuda_failure, trials_find_the_cache_cold) {
+    const Model *m = model(&plain);
+    char dir[600];
+    cache_in(dir, "cold");
+    setenv("AMPC_TUNE", "1", 1);
+    const ampc_api *a = machine(m, NULL);
+    setenv("AMPC_CACHE_DIR", dir, 1);
+    ampc_session *s = open_gpu(a);
+    uint64_t tried = sim()->calls("cublasLtMatmul");
+    uint64_t copies = sim()->calls("cuMemcpyDtoDAsync_v2");
+    uint64_t timed = sim()->calls("cuEventElapsedTime");
+    CHECK_MSG(tried > 0 && timed == tried / 6 * 5 && copies >= timed,
+              "%d trials, %d timed, %d copies", (int)tried, (int)timed,
+              (int)copies);
+    a->close(s);
+    check_clean();
+    unsetenv("AMPC_TUNE");
+}
+
 /* Every way of cutting and some of changing a kept file. */
 TEST_CASE(cuda_failure, damaged_choices_are_not_used) {
     const Model *m = model(&plain);

@@ -427,28 +427,44 @@ TEST_CASE(cuda_kernels, pooling) {
     free(c);
 }
 
-TEST_CASE(cuda_kernels, maxpool_without_indices) {
+/* lowest: every number is -infinity. */
+static void maxpool_once(const LibPool *p, bool indices, bool lowest) {
     CudaCase c = {.name = "maxpool", .lib = PLAN_LIB_MAXPOOL};
-    c.p.pool = cuda_pools[0];
+    c.p.pool = *p;
     CudaBuf b[CUDA_MAX_BUFS];
     CudaLib lib;
     StrBuf sb = {0};
     LoweredStep s = cuda_case_step(&c);
     int n = cuda_case_bufs(&c, b);
     fill(&c, b, n, 1);
+    for (int64_t i = 0; i < b[0].count && lowest; i++)
+        put(b[0].data, b[0].dtype, i, -(double)INFINITY);
     print_cuda_head(&sb);
     print_cuda_lib(&s, 0, &sb, &lib);
     SimTwin *t = twin_of(sb.data);
-    void *want = blank(&b[1]);
-    void *data[] = {b[0].data, want, NULL};
+    void *want = blank(&b[1]), *first = blank(&b[2]);
+    void *data[] = {b[0].data, want, indices ? first : NULL};
     cpu_run(&c, data);
     data[1] = b[1].data;
+    data[2] = indices ? b[2].data : NULL;
     gpu_run(t, 0, &lib, data, n);
     same(&c, &b[1], want, b[1].data);
+    if (indices) same(&c, &b[2], first, b[2].data);
     sim()->twin_close(t);
     free(want);
+    free(first);
     for (int i = 0; i < n; i++) free(b[i].data);
     sb_free(&sb);
+}
+
+TEST_CASE(cuda_kernels, maxpool_without_indices) {
+    maxpool_once(&cuda_pools[0], false, false);
+}
+
+/* The first of equals is named, and there is one of -infinity. */
+TEST_CASE(cuda_kernels, maxpool_of_the_lowest) {
+    for (int i = 0; i < cuda_npool; i++)
+        maxpool_once(&cuda_pools[i], true, true);
 }
 
 /* ---- scatter-add, argmax, argsort ---------------------------------------- */
