@@ -1121,6 +1121,46 @@ TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
     }
 }
 
+/* Where(c, 0, softmax(x)) is that, whether c is of rows, of columns, of
+   elements or of several x. */
+TEST_CASE(onnx_math, where_of_a_softmax) {
+    enum { ROWS = 2, COLS = 3 };
+    static const char *const dims[] = {"2,3", "2,1", "1,3", "3", "1", "2,2,3"};
+    static const double x[ROWS * COLS] = {1, -2, 0.5, 3, 2.5, -1};
+    static const float bits[] = {1, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0, 1};
+    for (int k = 0; k < 12; k++) {
+        int axis = k % 2, size[3], rank = 0;
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2,3");
+        Onnx__TensorProto *t = made_f32(&m, "w", dims[k / 2], 0);
+        for (size_t i = 0; i < t->n_float_data; i++) t->float_data[i] = bits[i];
+        for (rank = 0; rank < (int)t->n_dims; rank++)
+            size[rank] = (int)t->dims[rank];
+        made_f32(&m, "zero", "1", 0);
+        made_int(&m, made_node(&m, "Cast", "w", "c"), "to", 9);
+        made_int(&m, made_node(&m, "Softmax", "x", "p"), "axis", axis);
+        made_node(&m, "Where", "c,zero,p", "y");
+        made_output(&m, "y");
+        const EvalTensor *y = result_of(&m, x, NULL);
+        int n = (int)type_count(type_get(y->type));
+        CHECK_EQ_INT(n, rank == 3 ? 12 : 6);
+        for (int e = 0; e < n; e++) {
+            int at[] = {e / 6, e / 3 % 2, e % 3}, c = 0;
+            double sum = 0;
+            for (int j = 0; j < (axis ? COLS : ROWS); j++)
+                sum += exp(axis ? x[at[1] * COLS + j] : x[j * COLS + at[2]]);
+            for (int d = 0; d < rank; d++)
+                c = c * size[d] + (size[d] == 1 ? 0 : at[3 - rank + d]);
+            double want = bits[c] != 0 ? 0 : exp(x[e % 6]) / sum;
+            CHECK_MSG(fabs(y->f[e] - want) < 1e-12,
+                      "axis %d, condition [%s], element %d: %g, not %g", axis,
+                      dims[k / 2], e, y->f[e], want);
+        }
+        made_end(&m);
+    }
+}
+
 /* The smallest and the largest number of a type have no negative one. */
 TEST_CASE(onnx_versions, the_least_of_integers) {
     static const struct {

@@ -542,10 +542,20 @@ static const CudaCase argsort_cases[] = {
 };
 const CudaCases cuda_argsort_cases = {argsort_cases, COUNT(argsort_cases)};
 
-#define ATTEND_TYPES(T)                                                        \
-    .mask_dtype = F32, .rng_dtype = AMPC_I64, .q_dtype = T, .k_dtype = T,      \
-    .v_dtype = T, .y_dtype = T, .lse_dtype = F32, .delta_dtype = F32,          \
-    .dq_dtype = T, .dk_dtype = T, .dv_dtype = T
+#define ATTEND_OF(Q, K, V, Y)                                                  \
+    .mask_dtype = F32, .rng_dtype = AMPC_I64, .q_dtype = Q, .k_dtype = K,      \
+    .v_dtype = V, .y_dtype = Y, .lse_dtype = F32, .delta_dtype = F32,          \
+    .dq_dtype = Q, .dk_dtype = K, .dv_dtype = V
+#define ATTEND_TYPES(T) ATTEND_OF(T, T, T, T)
+#define ATTEND_MIXED(name, Q, K, V, Y, ...)                                    \
+    {name,                                                                     \
+     PLAN_LIB_ATTEND,                                                          \
+     {.attend = {.batch = 4, ATTEND_OF(Q, K, V, Y), __VA_ARGS__}}},            \
+    {                                                                          \
+        name, PLAN_LIB_ATTEND_GRAD, {                                          \
+            .attend = {.batch = 4, ATTEND_OF(Q, K, V, Y), __VA_ARGS__ }        \
+        }                                                                      \
+    }
 #define ATTEND(name, T, ...)                                                   \
     {name,                                                                     \
      PLAN_LIB_ATTEND,                                                          \
@@ -583,6 +593,12 @@ static const CudaCase attend_cases[] = {
            .zeros = 1, .scale = QUARTER, .mask_div = 4, .mask_mod = 1,
            .mask_cols = 1),
     ATTEND("wide", BF16, SIZES(1, 20, 30, 130, 16), .scale = TENTH),
+    ATTEND_MIXED("results of f32", BF16, BF16, BF16, F32,
+                 SIZES(1, 40, 70, 32, 24), .trans_b = 1, .scale = TENTH),
+    ATTEND_MIXED("keys of f16", BF16, F16, BF16, BF16, SIZES(1, 33, 50, 16, 16),
+                 .causal = 1, .trans_b = 1, .scale = TENTH),
+    ATTEND_MIXED("values of f32", F16, F16, F32, F16, SIZES(2, 20, 35, 16, 8),
+                 .zeros = 1, .trans_b = 1, .scale = TENTH),
 };
 const CudaCases cuda_attend_cases = {attend_cases, COUNT(attend_cases)};
 
