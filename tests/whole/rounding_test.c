@@ -225,6 +225,14 @@ static void biased_inside(const Rounder *r, double *y) {
     times_v(r, n, y);
 }
 
+static void biased_by_one(const Rounder *r, double *y) {
+    double n[M * N];
+    x_times(r, data.w, 'w', M, n);
+    for (int i = 0; i < M * N; i++)
+        n[i] = at(r, 'y', at(r, 'p', n[i]) + at(r, 'b', (double)data.b[0]));
+    times_v(r, n, y);
+}
+
 static void softmaxed_inside(const Rounder *r, double *y) {
     double n[M * N];
     softmaxed(r, n);
@@ -424,6 +432,11 @@ static const Case cases[] = {
              "  %o = add %y, %b : f32[11,12]\n"
              "  %q = matmul %o, %v : f32[11,7]\n  return %q\n}\n",
      biased_inside, "xwybv", "pqts", "x", M, NULL, M *P},
+    {"a_bias_of_one_number_stays_f32",
+     FORWARD "  param %one: f32[1] = 0, %v: f32[12,7] = 0\n" PRODUCT
+             "  %o = add %y, %one : f32[11,12]\n"
+             "  %q = matmul %o, %v : f32[11,7]\n  return %q\n}\n",
+     biased_by_one, "xwpyv", "bqts", "x", M, NULL, M *P},
     {"a_bias_stays_where_others_read_the_product",
      FORWARD "  param %b: f32[12] = 0, %v: f32[12,7] = 0\n" PRODUCT
              "  %o = add %y, %b : f32[11,12]\n"
@@ -569,6 +582,7 @@ static void set_parameters(const Compiled *c, ampc_session *s) {
                {"t", data.t, sizeof data.t},
                {"q", data.q, sizeof data.q},
                {"b", data.b, sizeof data.b},
+               {"one", data.b, sizeof *data.b},
                {"g", data.g, sizeof data.g},
                {"h", data.h, sizeof data.h},
                {"table", data.table, sizeof data.table}};
