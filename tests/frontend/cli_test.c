@@ -796,3 +796,33 @@ TEST_CASE(cli, numbers_of_many_rows_have_64_bits) {
         free(c);
     }
 }
+
+/* The sum of a padding's gradient has as many terms as positions may come from
+   one: 1,000 are compiled, those of two axes multiplied.                    */
+TEST_CASE(cli, terms_of_the_gradient_of_a_padding) {
+    static const struct {
+        const char *mode;
+        int size, pads[4]; /* before, behind of both axes */
+        bool compiles;
+    } rows[] = {{"edge", 1, {0, 24, 0, 39}, true},
+                {"edge", 1, {24, 0, 40, 0}, false},
+                {"edge", 1, {0, 25, 39, 0}, false},
+                {"wrap", 2, {2, 2, 2, 2}, true},
+                {"constant", 1, {99, 99, 99, 99}, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int *p = rows[i].pads;
+        int n = rows[i].size;
+        char text[600];
+        snprintf(text, sizeof text,
+                 "graph forward(%%x: f32[1]) {\n  param %%w: f32[%d,%d] = 1\n"
+                 "  %%p = pad %%w {mode=\"%s\", pads=[%d,%d,%d,%d], value=0}\n"
+                 "  %%y = mul %%p, %%x\n"
+                 "  %%l = reduce_sum %%y {axes=[0,1], keepdims=0}\n"
+                 "  return %%l\n}\n",
+                 n, n, rows[i].mode, p[0], p[2], p[1], p[3]);
+        REQUIRE(test_write_file(test_tmp("pad.amp"), text, strlen(text)));
+        check_run(!rows[i].compiles,
+                  rows[i].compiles ? "" : "the gradient of padding to",
+                  "pad.amp -o pad.so --loss auto --target cpu:x86-64-v2");
+    }
+}

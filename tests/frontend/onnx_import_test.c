@@ -365,6 +365,44 @@ TEST_CASE(onnx_train, unmarked_files_go_by_role_and_name) {
     made_end(&m);
 }
 
+/* Names that exporters count are not those of modules. */
+TEST_CASE(onnx_train, names_of_weights) {
+    static const struct {
+        const char *name;
+        VarKind kind;
+    } rows[] = {{"fc.weight", VAR_PARAM},
+                {"w", VAR_PARAM},
+                {"onnx::MatMul_12", VAR_FROZEN},
+                {"onnx::w", VAR_FROZEN},
+                {"val_7", VAR_FROZEN},
+                {"val_", VAR_PARAM},
+                {"val_7b", VAR_PARAM},
+                {"value", VAR_PARAM},
+                {"12", VAR_FROZEN},
+                {"12a", VAR_PARAM},
+                {"/fc/w", VAR_FROZEN},
+                {"fc/w", VAR_PARAM},
+                {"onnx.w", VAR_PARAM},
+                {"conv1_onnx::w", VAR_PARAM}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        char in[40];
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2,3");
+        made_f32(&m, rows[i].name, "3,4", 0);
+        made_f32(&m, "b", "4", 0); /* something trains */
+        snprintf(in, sizeof in, "x,%s", rows[i].name);
+        made_node(&m, "MatMul", in, "a");
+        made_node(&m, "Add", "a,b", "y");
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        CHECK_MSG(var_of(mod, rows[i].name)->kind == rows[i].kind, "%s",
+                  rows[i].name);
+        made_end(&m);
+    }
+}
+
 /* CLIP's scale of its logits, a gate, weights that Softmax mixes, a token; by
    way of everything that passes a gradient on, and of nothing else. */
 TEST_CASE(onnx_train, a_number_that_is_used_by_way_of_a_function) {

@@ -268,6 +268,7 @@ TEST_CASE(module_file, weights_beside_it_belong_to_it) {
     size_t n;
     char *own = test_read_file(beside, &n);
     REQUIRE(own && n > sizeof first);
+    CHECK_EQ_INT(own[0] % 8, 0); /* of the header: data begin aligned */
     CHECK_MEM(own + n - sizeof first, first, sizeof first);
     own[n - 2] ^= 1;
     REQUIRE(test_write_file(beside, own, n));
