@@ -920,6 +920,74 @@ static void replaced(Victim *v, const char *from, const char *to,
     free(copy);
 }
 
+/* The good file with another text in its header, and zeros behind its data. */
+static ampc_status exchanged(Victim *v, const char *from, const char *to,
+                             size_t more) {
+    uint64_t header;
+    char file[8192] = {0};
+    memcpy(&header, v->good, 8);
+    const char *at = memmem(v->good, v->n, from, strlen(from));
+    REQUIRE(at && v->n + strlen(to) + more + 8 < sizeof file);
+    size_t before = (size_t)(at - v->good), n = before + strlen(to);
+    size_t rest = (size_t)header + 8 - before - strlen(from);
+    memcpy(file, v->good, before);
+    memcpy(file + before, to, strlen(to));
+    memcpy(file + n, at + strlen(from), rest);
+    for (n += rest; n % 8; n++) file[n] = ' ';
+    header = n - 8;
+    memcpy(file, &header, 8);
+    uint64_t former;
+    memcpy(&former, v->good, 8);
+    memcpy(file + n, v->good + 8 + former, v->n - 8 - former);
+    n += v->n - 8 - former + more;
+    sum(file, n);
+    REQUIRE(test_write_file(v->path, file, n));
+    return tiny_api()->resume(v->s, v->path);
+}
+
+/* Numbers up to the ends of their types, and nothing of another width. */
+TEST_CASE(checkpoint, numbers_of_files_fit_their_types) {
+    static const struct {
+        const char *from, *to;
+        size_t more;
+        const char *why; /* NULL: it is taken */
+    } rows[] = {
+        {"\\\"good\\\":13", "\\\"good\\\":2147483647", 0, NULL},
+        {"\\\"good\\\":13", "\\\"good\\\":2147483648", 0, "scaler.good"},
+        {"\\\"good\\\":13", "\\\"good\\\":4294967296", 0, "scaler.good"},
+        {"\\\"good\\\":13", "\\\"good\\\":-2147483649", 0, "scaler.good"},
+        {"[-9007199254740992,-", "[9223372036854775807,-", 0, NULL},
+        {"[-9007199254740992,-", "[-9223372036854775808,-", 0, NULL},
+        {"[-9007199254740992,-", "[9223372036854775808,-", 0, "rng.rng"},
+        {"[-9007199254740992,-", "[-9223372036854775809,-", 0, "rng.rng"},
+        {"[-9007199254740992,-", "[1.5,-", 0, "rng.rng"},
+        {"\\\"step\\\":13", "\\\"step\\\":9007199254740992", 0, NULL},
+        {"\\\"step\\\":13", "\\\"step\\\":9007199254740994", 0, "step"},
+        {"\\\"scale\\\":1024", "\\\"scale\\\":3.4e38", 0, NULL},
+        {"\\\"scale\\\":1024", "\\\"scale\\\":3.5e38", 0, "scaler.scale"},
+        {"F32\",\"shape\":[],\"data_offsets\":[64,68]",
+         "F32\",\"shape\":[],\"data_offsets\":[64,68] ", 0, NULL},
+        {"F32\",\"shape\":[],\"data_offsets\":[64,68]",
+         "F64\",\"shape\":[],\"data_offsets\":[64,72]", 4,
+         "is f64[] there and f32[]"},
+        {"F32\",\"shape\":[],\"data_offsets\":[64,68]",
+         "I32\",\"shape\":[],\"data_offsets\":[64,68]", 0,
+         "is i32[] there and f32[]"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Victim v = victim_new();
+        ampc_status st = exchanged(&v, rows[i].from, rows[i].to, rows[i].more);
+        CHECK_MSG(st == (rows[i].why ? AMPC_ERR_FORMAT : AMPC_OK), "%s: %s",
+                  rows[i].to, tiny_api()->error(v.s));
+        if (rows[i].why) {
+            CHECK_HAS(tiny_api()->error(v.s), rows[i].why);
+            Snapshot after = snapshot(v.s);
+            check_same(&v.before, &after);
+        }
+        victim_free(&v);
+    }
+}
+
 TEST_CASE(checkpoint, mismatched_files) {
     Victim v = victim_new();
     replaced(&v, "\"shape\":[3,2]", "\"shape\":[2,3]",
