@@ -399,6 +399,41 @@ TEST_CASE(emit, old_output_stays_when_compiling_fails) {
 
 /* Every truncation and every damaged byte of the tail is an error or harmless;
    none may crash. */
+/* Packed texts that hardly shrink, longer than any buffer. */
+TEST_CASE(section, long_texts_come_back_whole) {
+    enum { N = 3, SIZE = 1 << 20 };
+    static char text[N][SIZE];
+    Arena *a = arena_new();
+    Diag d = {0};
+    char *path = in_tmp(a, "long"), *got;
+    FILE *f = fopen(path, "wb");
+    REQUIRE(f != NULL);
+    SectionWriter w = {.file = f, .arena = a};
+    uint64_t state = 1;
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < SIZE; k++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            text[i][k] = (char)(state >> 56);
+        }
+        section_add_text(&w, arena_printf(a, "t%d", i), text[i], SIZE - i);
+    }
+    REQUIRE(section_finish(&w, 0));
+    fclose(f);
+    SectionFile sf;
+    if (sections_open(a, &d, path, &sf) != OK) FAIL("%s", d.text.data);
+    for (int i = 0; i < N; i++) {
+        size_t n;
+        const PlanSection *s = sections_find(&sf, arena_printf(a, "t%d", i));
+        REQUIRE(s != NULL);
+        if (sections_read(a, &d, &sf, s, &got, &n) != OK)
+            FAIL("%s", d.text.data);
+        CHECK(n == (size_t)(SIZE - i) && !memcmp(got, text[i], n));
+    }
+    sections_close(&sf);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
 /* The last byte in front of the directory may be a section's, not the one
    behind it, whatever the numbers wrap to. */
 TEST_CASE(section, lie_before_the_directory) {

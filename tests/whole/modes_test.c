@@ -338,3 +338,95 @@ TEST_CASE(modes, dropout_off_keeps_everything) {
     c.api->close(s);
     compiled_close(&c);
 }
+
+/* ---- programs beside each other ------------------------------------------ */
+
+enum { SAMPLES = 8, FEATURES = 16, CLASSES = 10 };
+
+static const char classifier[] =
+    "graph forward(%x: f32[8,16]) {\n"
+    "  param %w: f32[16,24] = normal(1, 0.4), %v: f32[24,10] = normal(2, 0.4)\n"
+    "  param %b: f32[24] = normal(3, 0.4), %g: f32[24] = 1.25, %h: f32[24] = "
+    "0\n"
+    "  %m = matmul %x, %w : f32[8,24]\n"
+    "  %a = add %m, %b : f32[8,24]\n"
+    "  %n, %mean, %rstd = layer_norm %a, %g, %h {axis=1, epsilon=0.01}\n"
+    "  %e = gelu %n : f32[8,24]\n"
+    "  %s = add %e, %a : f32[8,24]\n"
+    "  %y = matmul %s, %v : f32[8,10]\n"
+    "  return y=%y\n}\n";
+
+static double entropy_of(const float *y, const int64_t *target) {
+    double all = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        double sum = 0;
+        for (int k = 0; k < CLASSES; k++)
+            sum += exp((double)y[i * CLASSES + k]);
+        all += log(sum) - (double)y[i * CLASSES + target[i]];
+    }
+    return all / SAMPLES;
+}
+
+/* The model rounds the same in each program, wherever its casts are placed:
+   what is predicted has the loss that evaluation and training tell, and samples
+   in another order, or alone among others, are predicted as before. */
+TEST_CASE(modes, programs_agree) {
+    static const char *const options[] = {"fp32",
+                                          "bf16",
+                                          "fp16",
+                                          "bf16 --placement pytorch",
+                                          "fp16 --placement pytorch",
+                                          "O2",
+                                          "O3"};
+    for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
+        char all[200];
+        snprintf(all, sizeof all,
+                 "--loss cross_entropy --optimizer sgd,lr=0 "
+                 "--target cpu:x86-64-v2 --precision %s",
+                 options[k]);
+        Compiled c = compile_text(classifier, all);
+        ampc_session *s = open_threads(&c, 1);
+        float x[SAMPLES * FEATURES], back[SAMPLES * FEATURES];
+        float y[3][SAMPLES * CLASSES];
+        int64_t target[SAMPLES];
+        uint64_t seed = 7 + k;
+        for (int i = 0; i < SAMPLES * FEATURES; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            x[i] = (float)((double)(seed >> 40) / (1 << 23) - 1);
+            back[(SAMPLES - 1 - i / FEATURES) * FEATURES + i % FEATURES] = x[i];
+        }
+        for (int i = 0; i < SAMPLES; i++) target[i] = i * 3 % CLASSES;
+        ampc_input in[] = {
+            ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+            ampc_in("target", target, sizeof target, AMPC_DTYPE_I64)};
+        ampc_input turned = ampc_in("x", back, sizeof back, AMPC_DTYPE_F32);
+        ampc_eval e = {.size = sizeof e};
+        for (int i = 0; i < 3; i++) {
+            ampc_output out = ampc_out("y", y[i], sizeof y[i], AMPC_DTYPE_F32);
+            if (i == 1
+                    ? c.api->evaluate(s, in, 2, SAMPLES, &e) ||
+                          c.api->read_output(s, "y", &out)
+                    : c.api->predict(s, i ? &turned : in, 1, SAMPLES, &out, 1))
+                FAIL("%s", c.api->error(s));
+        }
+        double want = entropy_of(y[0], target), most = 0, turn = 0;
+        for (int i = 0; i < SAMPLES * CLASSES; i++) {
+            int at = (SAMPLES - 1 - i / CLASSES) * CLASSES + i % CLASSES;
+            most = fmax(most, fabs((double)(y[1][i] - y[0][i])));
+            turn = fmax(turn, fabs((double)(y[2][at] - y[0][i])));
+        }
+        CHECK_MSG(most < 1e-5, "%s: evaluated %g beside", options[k], most);
+        CHECK_MSG(turn < 1e-5, "%s: turned %g beside", options[k], turn);
+        CHECK_MSG(fabs(e.loss_num / e.loss_den - want) < 1e-5 * want,
+                  "%s: evaluation's loss is %g, not %g", options[k],
+                  e.loss_num / e.loss_den, want);
+        ampc_metrics m = step_ok(&c, s, in, 2);
+        /* where casts are free, training has what backward keeps in 16 bits */
+        double near = k == 1 || k == 2 ? 0x1p-8 : 1e-5;
+        CHECK_MSG(fabs(m.loss - want) < near * want,
+                  "%s: training's loss is %g, not %g", options[k], m.loss,
+                  want);
+        c.api->close(s);
+        compiled_close(&c);
+    }
+}
