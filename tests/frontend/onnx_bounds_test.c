@@ -596,6 +596,10 @@ TEST_CASE(onnx_bounds, sequences) {
 
 TEST_CASE(onnx_bounds, sizes) {
     static const Row rows[] = {
+        {18, "f32[4] f32{0.5,1} i64{4}",
+         "Resize(a,b,,c)>y mode='linear' "
+         "coordinate_transformation_mode='tf_crop_and_resize'",
+         "=f32[4] 1.5 2 2.5 3"},
         {13, "f32[1,1,2,2] f32{1,1,2,3}", "Resize(a,,b)>y", "=f32[1,1,4,6]"},
         {13, "f32[1,1,2,2] f32{1,1,0.5,1.9}", "Resize(a,,b)>y",
          "=f32[1,1,1,3]"},

@@ -751,13 +751,17 @@ TEST_CASE(ranks, short_and_long_vectors_in_parts) {
         "  param %w: f32[80,5] = normal(0, 0.1), %b: f32[5] = 0\n"
         "  param %k: f32[1] = 1\n"
         "  param %v: f32[40000] = normal(1, 0.1)\n"
+        "  param %u: f32[16385] = normal(2, 0.1)\n" /* one behind any unit */
         "  %m = matmul %x, %w : f32[2,5]\n"
         "  %n = mul %m, %k : f32[2,5]\n"
         "  %z = add %n, %b : f32[2,5]\n"
         "  %l = softmax_cross_entropy %z, %y : f32[]\n"
         "  %e = exp %v : f32[40000]\n"
         "  %p = reduce_mean %e {axes=[0], keepdims=0} : f32[]\n"
-        "  %loss = add %l, %p : f32[]\n"
+        "  %f = exp %u : f32[16385]\n"
+        "  %q = reduce_sum %f {axes=[0], keepdims=0} : f32[]\n"
+        "  %lp = add %l, %p : f32[]\n"
+        "  %loss = add %lp, %q : f32[]\n"
         "  return loss=%loss\n"
         "}\n",
         "--precision fp32 --clip-norm 0.3 --optimizer adamw,lr=0.01",
