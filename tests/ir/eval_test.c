@@ -158,6 +158,10 @@ TEST_CASE(eval, binary) {
     BINARY("pow", 49, 49, 1.0 / 49, NAN);
     BINARY("min", 2, -7, -2, NAN);
     BINARY("max", 7, 2, 7, NAN);
+    EXPECT("g() {\nconst %a: f64[1] = [4]\n%b = mul %a, 5E-1:f64\n"
+           "%c = mul %a, 5e-1:f64\n%d = mul %a, 5E+1:f64\n"
+           "%e = mul %a, -2.5e+0:f64\nreturn %b, %c, %d, %e",
+           2, 2, 200, -10);
     BINARY("equal", 0, 0, 0, 0);
     BINARY("greater", 1, 0, 1, 0);
     BINARY("less", 0, 1, 0, 0);

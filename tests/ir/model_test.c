@@ -251,6 +251,10 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("k = cast(x, i64)\n  y = k + 0.5"), "0.5 meets integers"},
         {LINE("buffer b: u8[2] = 256"), "2:21: error: 256 is outside u8"},
         {LINE("buffer b: i64[2] = 9007199254740993"), "is beyond 2^53"},
+        {LINE("buffer b: i64[2] = -9007199254740993"), "is beyond 2^53"},
+        {LINE("buffer b: i64[2] = 9007199254740992\n  buffer c: i64[1] = "
+              "-9007199254740992\n  y ="),
+         "'return' has no value here"},
         {LINE("for i in 0..1 // 0 { }"), "2:17: error: division by 0"},
         {LINE("for i in 0..(-9223372036854775807 - 1) // -1 { }"),
          "error: the integer is too large"},
