@@ -206,8 +206,9 @@ static char *on_terminal(const AmpcModule *m, const char *words) {
 
 TEST_CASE(run, shows_progress_on_a_terminal) {
     write_data(8);
-    enum { STEPS = 20000, WIDTH = 24 };
-    const char *shown = on_terminal(&tiny_module, FEEDS "--steps 20000");
+    /* of two microseconds, so that two bars fit on a fast machine */
+    enum { STEPS = 100000, WIDTH = 24 };
+    const char *shown = on_terminal(&tiny_module, FEEDS "--steps 100000");
     int bars = 0;
     long long last = 0, done, all;
     for (const char *p = shown; (p = strstr(p, "\r\033[K")); bars++) {
