@@ -206,7 +206,7 @@ static char *on_terminal(const AmpcModule *m, const char *words) {
 
 TEST_CASE(run, shows_progress_on_a_terminal) {
     write_data(8);
-    /* of two microseconds, so that two bars fit on a fast machine */
+    /* of a few microseconds each: two bars fit on a fast machine, too */
     enum { STEPS = 100000, WIDTH = 24 };
     const char *shown = on_terminal(&tiny_module, FEEDS "--steps 100000");
     int bars = 0;
