@@ -294,6 +294,19 @@ static StoreRun run_of_phase(int64_t dtype, int64_t line, int64_t stride) {
     return (StoreRun){near, true, 46. / near + 3};
 }
 
+/* A cell of stride[0] x stride[1] x stride[2] whose first is not zero, of some
+   on a line at once. */
+static StoreRun run_of_cells(int64_t dtype, int64_t line,
+                             const int64_t *stride) {
+    int near = near_of(dtype, line);
+    double stores = (double)(stride[0] * stride[1]), places = (double)stride[2];
+    if (near % stride[2] == 0)
+        near /= (int)stride[2], places = 1;
+    else
+        near = 1;
+    return (StoreRun){near, true, (30 + 12 * stores * places) / near};
+}
+
 /* The same with what follows a sum of `depth` products, in each of which
    cuBLASLt does 21 products. */
 static double store_rate(double rate, StoreRun r, int64_t depth) {
@@ -421,12 +434,19 @@ static void print_conv_fwd(LibPrint *p, const LibConv *c) {
 static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
     int64_t cols = c->n, line = lib_volume(c->in);
     int64_t phases = lib_volume(c->stride); /* 1: results lie side by side */
-    StoreRun r = phases == 1 ? run_of_planes(p, c->x_dtype, line, c->n)
-                             : run_of_phase(c->x_dtype, c->in[2], c->stride[2]);
+    int64_t depth = c->k / c->group * lib_volume(c->kernel) / phases;
+    StoreRun r = run_of_phase(c->x_dtype, c->in[2], c->stride[2]);
     for (int i = 0; i < 3; i++) cols *= up_div(c->in[i], c->stride[i]);
+    if (phases == 1) {
+        r = run_of_planes(p, c->x_dtype, line, c->n);
+    } else if (lib_volume(c->kernel) == 1 && !c->pad[0] && !c->pad[1] &&
+               !c->pad[2]) { /* one phase, which stores the others' zeros */
+        r = run_of_cells(c->x_dtype, c->in[2], c->stride);
+        depth *= phases;
+        phases = 1;
+    }
     put_conv(p, c, c->y_dtype, c->c / c->group, cols, c->group * phases,
-             c->c * c->n * line, r,
-             c->k / c->group * lib_volume(c->kernel) / phases);
+             c->c * c->n * line, r, depth);
 }
 
 /* Times that `blocks` are to run so that all multiprocessors have about equal

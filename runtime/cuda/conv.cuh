@@ -278,7 +278,12 @@ template <class P> struct ConvPhases {
     typedef typename G::D0 D0;
     typedef typename G::D1 D1;
     typedef typename G::D2 D2;
-    static constexpr I count = D0::stride * D1::stride * D2::stride;
+    /* Of windows that are single places all but one are zeros: the block that
+       has that one stores them. */
+    static constexpr bool points = P::kernel0 * P::kernel1 * P::kernel2 == 1 &&
+                                   P::pad0 + P::pad1 + P::pad2 == 0;
+    static constexpr I count =
+        points ? 1 : D0::stride * D1::stride * D2::stride;
     static constexpr I cols = G::n * D0::count * D1::count * D2::count;
     static constexpr I most = G::kg * D0::ntap * D1::ntap * D2::ntap;
     ConvPhase<D0, I> p0;
@@ -371,37 +376,73 @@ template <class P> struct ConvBackY {
     }
 };
 
-/* Of several phases neighbours on a line are `stride` apart. */
+/* Of several phases neighbours on a line are `stride` apart; of windows that
+   are single places with what lies between them, zeros. */
 template <class P> struct ConvBackOut {
     typedef Conv<P> G;
+    typedef ConvPhases<P> Ph;
     typedef typename G::I I;
+    typedef typename G::D0 D0;
+    typedef typename G::D1 D1;
     typedef typename G::D2 D2;
     typedef typename P::X X;
     typedef Planes<X, G::x_size, G::n> Run;
-    static constexpr bool one = ConvPhases<P>::count == 1;
-    static constexpr int near = one ? Run::near : near_of<X>(D2::count);
+    static constexpr bool one = D0::stride * D1::stride * D2::stride == 1;
+    static constexpr int wide = near_of<X>(D2::in); /* at once, with zeros */
+    static constexpr bool spreads = Ph::points && wide % D2::stride == 0;
+    static constexpr int near = one          ? Run::near
+                                : spreads    ? wide / (int)D2::stride
+                                : Ph::points ? 1
+                                             : near_of<X>(D2::count);
     X *x; /* at the group's first channel */
-    const ConvPhases<P> &ph;
+    const Ph &ph;
     __device__ void operator()(I m, I n, const Pack<near, float> &acc) const {
         if constexpr (one) {
             I at = n % G::x_size, line = n / G::x_size * G::c + m;
             Run::store(x + (line * G::x_size + at), at,
                        (long long)(G::c - 1) * G::x_size, acc);
         } else {
-            phase(m, spot_of<I>(n, G::D0::count, G::D1::count, D2::count), acc);
+            Spot<I> s = spot_of<I>(n, D0::count, D1::count, D2::count);
+            I z = s.z * D0::stride + ph.p0.phase;
+            I y = s.y * D1::stride + ph.p1.phase;
+            I at = s.x * D2::stride + ph.p2.phase;
+            X *plane = x + (s.base * G::c + m) * G::x_size;
+            if constexpr (Ph::points)
+                cell(plane, z, y, at, acc);
+            else
+                phase(plane, z, y, at, acc);
         }
     }
-    __device__ void phase(I m, Spot<I> s, const Pack<near, float> &acc) const {
-        I z = s.z * G::D0::stride + ph.p0.phase;
-        I y = s.y * G::D1::stride + ph.p1.phase;
-        I at = s.x * D2::stride + ph.p2.phase;
-        if (z >= G::D0::in || y >= G::D1::in) return;
-        X *to = x + ((s.base * G::c + m) * G::x_size +
-                     (z * G::D1::in + y) * D2::in + at);
+    __device__ void phase(X *plane, I z, I y, I at,
+                          const Pack<near, float> &acc) const {
+        if (z >= D0::in || y >= D1::in) return;
+        X *to = plane + ((z * D1::in + y) * D2::in + at);
         UNROLL
         for (int i = 0; i < near; i++)
             if (at + i * D2::stride < D2::in)
                 to[i * D2::stride] = narrow<X>(acc.v[i]);
+    }
+    __device__ void cell(X *plane, I z0, I y0, I at,
+                         const Pack<near, float> &acc) const {
+        UNROLL
+        for (I z = z0; z < z0 + D0::stride; z++) UNROLL
+        for (I y = y0; y < y0 + D1::stride; y++) {
+            if (z >= D0::in || y >= D1::in) continue;
+            X *to = plane + ((z * D1::in + y) * D2::in + at);
+            bool here = z == z0 && y == y0;
+            if constexpr (spreads) {
+                Pack<wide, X> v = {};
+                UNROLL
+                for (int i = 0; i < near && here; i++)
+                    v.v[i * D2::stride] = narrow<X>(acc.v[i]);
+                pack_store(to, v);
+            } else {
+                UNROLL
+                for (int i = 0; i < D2::stride; i++)
+                    if (at + i < D2::in)
+                        to[i] = i == 0 && here ? narrow<X>(acc.v[0]) : X();
+            }
+        }
     }
 };
 
@@ -438,8 +479,9 @@ __device__ void conv_dgrad_direct(const typename P::Y *dy,
     typedef Conv<P> G;
     typedef typename G::I I;
     typedef ConvPhases<P> Ph;
-    constexpr bool packs = Ph::count == 1 && !ConvBackOut<P>::Run::apart;
-    constexpr int near = packs ? ConvBackOut<P>::near : 1;
+    typedef ConvBackOut<P> Out;
+    constexpr bool packs = Out::one && !Out::Run::apart;
+    constexpr int near = packs ? Out::near : 1;
     I i = flat_index<I>() * near;
     if (i >= G::n * G::c * G::x_size) return;
     Spot<I> s =
