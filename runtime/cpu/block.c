@@ -105,6 +105,13 @@ static int block_gemm_as_is(const LibGemm *g, int kind) {
     return kind == TILE_PAIRS && g->k % 2 == 0 && g->a_rs % 2 == 0;
 }
 
+int block_gemm_is_few(const LibGemm *g) {
+    int64_t most =
+        g->a_dtype == AMPC_F32 && g->b_rs == 1 ? BLOCK_FEW : BLOCK_FEW / 2;
+    return g->a_dtype != AMPC_F64 && g->a_dtype == g->b_dtype && g->m > 0 &&
+           g->m <= most && g->a_cs == 1 && (g->b_rs == 1 || g->b_cs == 1);
+}
+
 void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
                 GemmBlocks *p) {
     int tiles = kind == TILE_AMX;
@@ -144,6 +151,8 @@ size_t cpu_gemm_kept(const LibGemm *g, int threads) {
     int64_t ma = block_up(g->m, BLOCK_TALL), nb = block_up(g->n, BLOCK_COLS);
     int64_t pairs = block_length(TILE_AMX, g->k);
     (void)threads;
+    if (block_gemm_is_few(g) && (g->a_dtype != AMPC_F32 || g->b_rs == 1))
+        return 0;
     if (g->a_dtype == AMPC_F64 || block_gemm_batch(g) != 1 || g->m <= 0 ||
         g->m > GEMM_KEPT_ROWS || g->k > GEMM_PREPACK_MAX / ma)
         return 0;

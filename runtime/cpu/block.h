@@ -59,6 +59,12 @@ typedef struct GemmBlocks {
 void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
                 GemmBlocks *p);
 
+/* Nonzero: C has so few rows that packing B would take longer than the product,
+   which reads it where it lies.  Nothing is kept of such a B but of fp32 whose
+   rows lie along memory: there the sums have the order of panels.           */
+enum { BLOCK_FEW = BLOCK_ROWS };
+int block_gemm_is_few(const LibGemm *g);
+
 /* k elements along a sum as panels count them: in pairs but for
    TILE_WIDENED, and for AMX in whole tiles.                                 */
 int64_t block_length(int kind, int64_t k);

@@ -9,11 +9,18 @@
    With slices of k the panels go to `partial` first and a last round adds them
    in order.
 
+   Of a few rows nothing is packed: B is read once, where it lies.
+
    Products of bf16 by bf16 may count k in pairs (tile kinds 1 and 2); what AMX
    tiles need is in amx.h.                                                   */
+#if AMPC_ISA_LEVEL == 4
+#pragma GCC target("avx512bf16") /* for pairs only; plain C never uses it */
+#endif
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/routines.h"
+
+#define UNROLL _Pragma("GCC unroll 8")
 
 typedef struct GemmRun {
     const LibGemm *g;
@@ -299,6 +306,186 @@ static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
+/* ---- few rows ------------------------------------------------------------ */
+
+/* B is read once, where it lies, and widened to fp32.  An item is some columns
+   of one matrix.                                                            */
+enum {
+    FEW_FLOATS = 384 * BLOCK_FEW, /* of an item, which `acc` has room for     */
+    FEW_UNIT = 64,      /* columns of an item are multiples of these         */
+    FEW_SUMS = 8,       /* vectors of sums, or rows of B, at a time          */
+    FEW_GRAIN = 1 << 16 /* multiply-adds worth a hand-over                   */
+};
+
+typedef struct FewRun {
+    GemmRun r;
+    int64_t cols, nblocks;
+} FewRun;
+
+INLINE float few_sum(vf v) {
+#if AMPC_ISA_LEVEL == 4
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+#if AMPC_ISA_LEVEL == 3
+    __m128 t = _mm_add_ps(_mm256_castps256_ps128((__m256)v),
+                          _mm256_extractf128_ps((__m256)v, 1));
+#else
+    __m128 t = (__m128)v;
+#endif
+    t = _mm_add_ps(t, _mm_movehl_ps(t, t));
+    return _mm_cvtss_f32(_mm_add_ss(t, _mm_shuffle_ps(t, t, 1)));
+#endif
+}
+
+/* Elements i .. of a row or column, n of which are left; in pairs 2 VL. */
+INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
+#if AMPC_ISA_LEVEL == 4
+    if (pairs) {
+        const void *q = at(p, dtype, i);
+        return n < 2 * VL ? (vf)_mm512_maskz_loadu_epi16((1u << n) - 1, q)
+                          : vload(q);
+    }
+#endif
+    (void)pairs;
+    return n < VL ? vload_n(p, dtype, i, n) : vload_as(p, dtype, i);
+}
+
+INLINE vf few_fma(vf x, vf y, vf sum, int pairs) {
+#if AMPC_ISA_LEVEL == 4
+    if (pairs)
+        return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+#endif
+    (void)pairs;
+    return vfma(x, y, sum);
+}
+
+/* Rows of A by columns of B, both along memory, summed by lanes. */
+INLINE void few_dots(const LibGemm *g, const void *a, const void *b, int dtype,
+                     int pairs, float *acc, int64_t ld, int rows, int cols) {
+    vf sum[FEW_SUMS] = {{0}}, x[4];
+    for (int64_t k = 0; k < g->k; k += pairs ? 2 * VL : VL) {
+        int64_t n = g->k - k;
+        UNROLL for (int i = 0; i < rows; i++) x[i] =
+            few_load(a, dtype, pairs, i * g->a_rs + k, n);
+        UNROLL for (int j = 0; j < cols; j++) {
+            vf y = few_load(b, dtype, pairs, j * g->b_cs + k, n);
+            UNROLL for (int i = 0; i < rows; i++) sum[i * cols + j] =
+                few_fma(x[i], y, sum[i * cols + j], pairs);
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < cols; j++)
+        acc[i * ld + j] = few_sum(sum[i * cols + j]);
+}
+
+INLINE void few_along_k(const LibGemm *g, PackSrc a, PackSrc b, int dtype,
+                        int pairs, float *acc, int64_t ld, int64_t n) {
+    for (int64_t j = 0; j < n;) {
+        int wide = n - j >= FEW_SUMS ? FEW_SUMS : 1;
+        for (int64_t i = 0; i < g->m;) {
+            const void *x = at(a.p, dtype, i * g->a_rs);
+            float *to = acc + i * ld + j;
+            int rows = g->m - i >= 4 ? 4 : g->m - i >= 2 ? 2 : 1;
+            for (int c = 0; c<wide; c += wide> 1 ? FEW_SUMS / rows : 1) {
+                const void *y = at(b.p, dtype, (j + c) * g->b_cs);
+                if (rows == 4 && wide > 1)
+                    few_dots(g, x, y, dtype, pairs, to + c, ld, 4, 2);
+                else if (rows == 4)
+                    few_dots(g, x, y, dtype, pairs, to + c, ld, 4, 1);
+                else if (rows == 2 && wide > 1)
+                    few_dots(g, x, y, dtype, pairs, to + c, ld, 2, 4);
+                else if (rows == 2)
+                    few_dots(g, x, y, dtype, pairs, to + c, ld, 2, 1);
+                else if (wide > 1)
+                    few_dots(g, x, y, dtype, pairs, to + c, ld, 1, 8);
+                else
+                    few_dots(g, x, y, dtype, pairs, to + c, ld, 1, 1);
+            }
+            i += rows;
+        }
+        j += wide;
+    }
+}
+
+/* Some rows of B, which lie along memory, by those elements of A. */
+INLINE void few_rows_of_b(const LibGemm *g, PackSrc a, PackSrc b, int dtype,
+                          float *acc, int64_t ld, int64_t n, int64_t k,
+                          int depth) {
+    float x[BLOCK_FEW][FEW_SUMS];
+    for (int64_t i = 0; i < g->m; i++)
+        for (int t = 0; t < depth; t++)
+            x[i][t] = load1(a.p, dtype, i * g->a_rs + k + t);
+    for (int64_t j = 0; j < n; j += VL) {
+        vf y[FEW_SUMS];
+        UNROLL for (int t = 0; t < depth; t++) y[t] =
+            n - j < VL ? vload_n(b.p, dtype, (k + t) * g->b_rs + j, n - j)
+                       : vload_as(b.p, dtype, (k + t) * g->b_rs + j);
+        for (int64_t i = 0; i < g->m; i++) {
+            vf sum = vload(acc + i * ld + j);
+            UNROLL for (int t = 0; t < depth; t++) sum =
+                vfma(vset(x[i][t]), y[t], sum);
+            vstore(acc + i * ld + j, sum);
+        }
+    }
+}
+
+/* In slices of k as panels would be; `slice` is room for another. */
+INLINE void few_along_n(const GemmRun *r, PackSrc a, PackSrc b, int dtype,
+                        float *acc, int64_t ld, int64_t n) {
+    const LibGemm *g = r->g;
+    int64_t size = g->m * ld, each = r->p.nsplit > 1 ? r->p.ksplit : g->k;
+    float *slice = acc;
+    memset(acc, 0, (size_t)size * sizeof *acc);
+    for (int64_t k = 0; k < g->k; slice = acc + size) {
+        int64_t end = min64(k + each, g->k);
+        if (slice != acc) memset(slice, 0, (size_t)size * sizeof *slice);
+        for (; k + FEW_SUMS <= end; k += FEW_SUMS)
+            few_rows_of_b(g, a, b, dtype, slice, ld, n, k, FEW_SUMS);
+        for (; k < end; k++) few_rows_of_b(g, a, b, dtype, slice, ld, n, k, 1);
+        for (int64_t i = 0; slice != acc && i < size; i++) acc[i] += slice[i];
+    }
+}
+
+INLINE void few_product(const GemmRun *r, PackSrc a, PackSrc b, int dtype,
+                        float *acc, int64_t ld, int64_t n) {
+    if (r->g->b_rs != 1)
+        few_along_n(r, a, b, dtype, acc, ld, n);
+    else if (AMPC_ISA_LEVEL == 4 && dtype == AMPC_BF16 && r->kind == TILE_PAIRS)
+        few_along_k(r->g, a, b, dtype, 1, acc, ld, n);
+    else
+        few_along_k(r->g, a, b, dtype, 0, acc, ld, n);
+}
+
+static void few_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const FewRun *f = ctx;
+    const GemmRun *r = &f->r;
+    const LibGemm *g = r->g;
+    float *acc = (float *)(void *)(r->workers + (size_t)worker * r->p.acc);
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t batch = i / f->nblocks, n0 = i % f->nblocks * f->cols;
+        int64_t n = min64(f->cols, g->n - n0), ld = round_up(n, VL);
+        PackSrc a = gemm_source(r, 0, batch), b = gemm_source(r, 1, batch);
+        b.p = at(b.p, b.dtype, n0 * g->b_cs);
+        switch (b.dtype) {
+        case AMPC_F32: few_product(r, a, b, AMPC_F32, acc, ld, n); break;
+        case AMPC_BF16: few_product(r, a, b, AMPC_BF16, acc, ld, n); break;
+        default: few_product(r, a, b, AMPC_F16, acc, ld, n); break;
+        }
+        gemm_store(r, acc, ld, batch, 0, n0, g->m, n);
+    }
+}
+
+static void few_run(AmpcPool *pool, const GemmRun *r) {
+    const LibGemm *g = r->g;
+    int64_t rows = r->p.nsplit > 1 ? 2 * g->m : g->m;
+    int64_t room = FEW_FLOATS / rows / FEW_UNIT * FEW_UNIT;
+    int64_t share = ceil_div(g->n, 2 * pool_threads(pool));
+    FewRun f = {.r = *r, .cols = min64(room, round_up(share, FEW_UNIT))};
+    f.nblocks = ceil_div(g->n, f.cols);
+    int64_t work = g->m * min64(g->n, f.cols) * (g->k + 16);
+    pool_run(pool, r->p.batch * f.nblocks, ceil_div(FEW_GRAIN, work + 1),
+             few_work, &f);
+}
+
 /* ---- f64 ----------------------------------------------------------------- */
 
 enum { GEMM_F64_ROWS = 4, GEMM_F64_COLS = 32 };
@@ -350,6 +537,10 @@ void ISA(gemm)(int isa, AmpcPool *pool, const LibGemm *g, const void *a,
     }
     r.partial = scratch;
     r.workers = (char *)scratch + r.p.partial;
+    if (!kept && r.p.batch > 0 && g->n > 0 && block_gemm_is_few(g)) {
+        few_run(pool, &r);
+        return;
+    }
     if (r.p.prepack) {
         size_t whole = r.p.a_whole ? r.p.a : 0;
         r.packed_a = (float *)(void *)r.workers;

@@ -266,6 +266,37 @@ TEST_CASE(gemm, vectors_and_thin_matrices) {
     pools_close();
 }
 
+TEST_CASE(gemm, few_rows) {
+    static const int64_t cols[] = {1, 9, 100, 385, 1100};
+    static const int64_t depth[] = {1, 15, 33, 300, 2070};
+    rng = 27;
+    pools_open();
+    for (int64_t m = 1; m <= 9; m++)
+        for (int i = 0; i < 5; i++)
+            for (int how = 0; how < 4; how++) {
+                GemmCase c;
+                gemm_case(&c, m, cols[i], depth[(i + m) % 5], 0);
+                LibGemm *g = &c.g;
+                g->a_dtype = g->b_dtype = how & 1 ? AMPC_BF16 : AMPC_F32;
+                g->nbatch_dim = 0;
+                g->a_rs = g->k;
+                g->a_cs = 1;
+                g->b_rs = how & 2 ? 1 : g->n;
+                g->b_cs = how & 2 ? g->k : 1;
+                block_free(c.a);
+                block_free(c.b);
+                c.a = array(g->a_dtype, g->m * g->k);
+                c.b = array(g->b_dtype, g->k * g->n);
+                c.batch = 1;
+                gemm_reference(&c);
+                int top = top_level();
+                for (int level = 2; level <= top; level++)
+                    gemm_check_level(&c, lib_of(level));
+                gemm_free(&c);
+            }
+    pools_close();
+}
+
 TEST_CASE(gemm, blocked_and_sliced) {
     rng = 13;
     pools_open();
