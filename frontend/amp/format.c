@@ -238,7 +238,7 @@ static void put_words(Layout *l, int from, bool as_is) {
         sb_putn(l->out, q->at, q->n);
         if (q->kind == P_OPEN) open_bracket(l, q, p, variable && !as_is);
         if (q->kind == P_CLOSE) close_bracket(l, q);
-        if (is(q, "{")) l->header = false;
+        if (is(q, "{") || (is(q, "=") && !l->open.len)) l->header = false;
         before = p;
         p = q;
     }
