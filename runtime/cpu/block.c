@@ -21,36 +21,31 @@ enum {
     GEMM_ROW_MAX = 1 << 28    /* elements                                    */
 };
 
-static int64_t block_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t block_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t block_up(int64_t a, int64_t b) { return block_div(a, b) * b; }
-
 static size_t block_floats(int64_t n) {
-    return (size_t)block_up(n, BLOCK_LANES) * sizeof(float);
+    return (size_t)round_up(n, BLOCK_LANES) * sizeof(float);
 }
 
 /* ---- matrix product ------------------------------------------------------ */
 
 int64_t block_length(int kind, int64_t k) {
-    int64_t pairs = block_div(k, 2);
+    int64_t pairs = ceil_div(k, 2);
     if (kind == TILE_WIDENED) return k;
-    return kind == TILE_AMX ? block_up(pairs, BLOCK_UNIT) : pairs;
+    return kind == TILE_AMX ? round_up(pairs, BLOCK_UNIT) : pairs;
 }
 
 static void block_gemm_split(const LibGemm *g, int tiles, GemmBlocks *p) {
-    int64_t cuts =
-        p->batch * block_div(g->m, GEMM_MC) * block_div(g->n, GEMM_NC);
+    int64_t cuts = p->batch * ceil_div(g->m, GEMM_MC) * ceil_div(g->n, GEMM_NC);
     int64_t unit = tiles ? BLOCK_UNIT : 1;
     p->nsplit = 1;
     if (cuts > 0 && cuts < GEMM_SPLIT_TILES && p->k >= 2 * GEMM_SPLIT_MIN)
         p->nsplit =
-            block_min(p->k / GEMM_SPLIT_MIN, block_div(GEMM_SPLIT_TILES, cuts));
-    p->ksplit = block_up(block_div(p->k, p->nsplit), unit);
+            min64(p->k / GEMM_SPLIT_MIN, ceil_div(GEMM_SPLIT_TILES, cuts));
+    p->ksplit = round_up(ceil_div(p->k, p->nsplit), unit);
     int64_t most = tiles        ? GEMM_TILE_KC
                    : p->prepack ? GEMM_PREPACK_KC
                                 : GEMM_KC;
-    int64_t blocks = block_div(p->ksplit, most);
-    p->kc = blocks ? block_up(block_div(p->ksplit, blocks), unit) : 0;
+    int64_t blocks = ceil_div(p->ksplit, most);
+    p->kc = blocks ? round_up(ceil_div(p->ksplit, blocks), unit) : 0;
 }
 
 /* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements, and
@@ -60,14 +55,14 @@ static void block_gemm_cuts(const LibGemm *g, int64_t rows, int threads,
                             GemmBlocks *p) {
     int64_t want = threads == 1 ? 1 : threads * (p->prepack ? 4 : 2);
     int64_t least = p->prepack ? GEMM_ITEM_MIN : 4 * GEMM_ITEM_MIN;
-    int64_t mblocks = block_div(g->m, p->prepack ? GEMM_PREPACK_MC : GEMM_MC);
-    int64_t nblocks = block_div(g->n, GEMM_NC), busiest = INT64_MAX;
+    int64_t mblocks = ceil_div(g->m, p->prepack ? GEMM_PREPACK_MC : GEMM_MC);
+    int64_t nblocks = ceil_div(g->n, GEMM_NC), busiest = INT64_MAX;
     for (;;) {
-        int64_t mc = block_up(block_div(g->m, mblocks), rows);
-        int64_t nc = block_up(block_div(g->n, nblocks), BLOCK_COLS);
+        int64_t mc = round_up(ceil_div(g->m, mblocks), rows);
+        int64_t nc = round_up(ceil_div(g->n, nblocks), BLOCK_COLS);
         int64_t items =
-            p->batch * p->nsplit * block_div(g->m, mc) * block_div(g->n, nc);
-        int64_t work = block_div(items, threads) * mc * nc;
+            p->batch * p->nsplit * ceil_div(g->m, mc) * ceil_div(g->n, nc);
+        int64_t work = ceil_div(items, threads) * mc * nc;
         /* finer ones are evened out better, and of packed panels as fast */
         if (p->prepack ? work <= busiest : work < busiest) {
             busiest = work;
@@ -84,11 +79,11 @@ static void block_gemm_cuts(const LibGemm *g, int64_t rows, int threads,
         else
             break;
     }
-    p->mblocks = block_div(g->m, p->mc);
-    p->nblocks = block_div(g->n, p->nc);
+    p->mblocks = ceil_div(g->m, p->mc);
+    p->nblocks = ceil_div(g->n, p->nc);
     p->items = p->batch * p->nsplit * p->mblocks * p->nblocks;
     int64_t work = p->mc * p->nc * (p->ksplit + 16);
-    p->grain = work < GEMM_GRAIN ? block_div(GEMM_GRAIN, work) : 1;
+    p->grain = work < GEMM_GRAIN ? ceil_div(GEMM_GRAIN, work) : 1;
 }
 
 static int64_t block_gemm_batch(const LibGemm *g) {
@@ -121,9 +116,9 @@ void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
                       .a_as_is = block_gemm_as_is(g, kind)};
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
     /* Per worker: what the largest blocks take, whatever the threads. */
-    int64_t mc = block_up(block_min(g->m, GEMM_MC), rows);
-    int64_t nc = block_up(block_min(g->n, GEMM_NC), 3 * BLOCK_COLS);
-    int64_t ma = block_up(g->m, rows), nb = block_up(g->n, BLOCK_COLS);
+    int64_t mc = round_up(min64(g->m, GEMM_MC), rows);
+    int64_t nc = round_up(min64(g->n, GEMM_NC), 3 * BLOCK_COLS);
+    int64_t ma = round_up(g->m, rows), nb = round_up(g->n, BLOCK_COLS);
     p->prepack = keeps || (p->batch == 1 && g->m > BLOCK_ROWS &&
                            p->k <= GEMM_PREPACK_MAX / (ma + nb));
     block_gemm_split(g, tiles, p);
@@ -148,7 +143,7 @@ static size_t block_gemm_bytes(const LibGemm *g, int kind, int threads,
 
 /* Of elements, or of the pairs of tiles. */
 size_t cpu_gemm_kept(const LibGemm *g, int threads) {
-    int64_t ma = block_up(g->m, BLOCK_TALL), nb = block_up(g->n, BLOCK_COLS);
+    int64_t ma = round_up(g->m, BLOCK_TALL), nb = round_up(g->n, BLOCK_COLS);
     int64_t pairs = block_length(TILE_AMX, g->k);
     (void)threads;
     if (block_gemm_is_few(g) && (g->a_dtype != AMPC_F32 || g->b_rs == 1))
@@ -187,7 +182,7 @@ size_t cpu_scatter_add_scratch(const LibScatterAdd *s, int threads) {
         return s->out_dtype == AMPC_F32
                    ? 0
                    : block_floats(s->outer * s->rows * s->inner);
-    return (size_t)block_up((s->rows + 1 + s->nidx) * 8, 64);
+    return (size_t)round_up((s->rows + 1 + s->nidx) * 8, 64);
 }
 
 /* ---- sort ---------------------------------------------------------------- */
@@ -208,7 +203,7 @@ SortBlocks sort_blocks(const LibArgsort *a, int threads) {
 
 size_t cpu_argsort_scratch(const LibArgsort *a, int threads) {
     SortBlocks b = sort_blocks(a, threads);
-    return (size_t)block_up(
+    return (size_t)round_up(
         (b.memory + b.found) * 8 + b.parts * SORT_DIGITS * 4, 64);
 }
 
@@ -216,11 +211,11 @@ size_t cpu_argsort_scratch(const LibArgsort *a, int threads) {
 
 AttendBlocks attend_blocks(const LibAttend *p) {
     enum { Q = ATTEND_QUERIES, K = ATTEND_KEYS };
-    AttendBlocks b = {.queries = block_div(p->t, Q),
-                      .d = block_up(p->d, BLOCK_LANES),
-                      .e = block_up(p->e, BLOCK_LANES)};
+    AttendBlocks b = {.queries = ceil_div(p->t, Q),
+                      .d = round_up(p->d, BLOCK_LANES),
+                      .e = round_up(p->e, BLOCK_LANES)};
     int64_t both = b.d + b.e;
-    b.chunks = block_div(b.queries, ATTEND_CHUNK);
+    b.chunks = ceil_div(b.queries, ATTEND_CHUNK);
     b.worker = (ATTEND_CHUNK * Q + K) * both + 2 * K * Q;
     b.worker_grad = p->group * b.queries * Q * b.d + (2 * K + 2 * Q) * both +
                     K * b.d + 4 * K * Q;

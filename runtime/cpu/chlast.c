@@ -16,12 +16,8 @@ enum {
     CHLAST_PAD = 3 * BLOCK_COLS /* a panel may be this wide                  */
 };
 
-static int64_t chlast_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t chlast_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t chlast_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static size_t chlast_floats(int64_t n) {
-    return (size_t)chlast_div(n, BLOCK_LANES) * BLOCK_LANES * sizeof(float);
+    return (size_t)ceil_div(n, BLOCK_LANES) * BLOCK_LANES * sizeof(float);
 }
 
 /* How far the results of one dimension reach over the source's edges. */
@@ -32,8 +28,8 @@ static void chlast_reach(const ChlastPlan *c, int i, int64_t *low,
     *low = *high = 0;
     for (int64_t t = 0; t < d->kernel; t++) {
         int64_t s = conv_shift(&c->p, i, t);
-        *low = chlast_max(*low, -s);
-        *high = chlast_max(*high, (d->count - 1) * step + s - (d->in - 1));
+        *low = max64(*low, -s);
+        *high = max64(*high, (d->count - 1) * step + s - (d->in - 1));
     }
 }
 
@@ -44,8 +40,8 @@ int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
     p->kind = kind;
     p->per = per;
     p->along = along;
-    p->p.cs = chlast_div(p->p.channels, per);
-    if (kind == TILE_AMX) p->p.cs = chlast_div(p->p.cs, CHLAST) * CHLAST;
+    p->p.cs = ceil_div(p->p.channels, per);
+    if (kind == TILE_AMX) p->p.cs = ceil_div(p->p.cs, CHLAST) * CHLAST;
     p->p.pairs = kind != 0;
     if (c->group != 1 || c->n < 1 || p->p.channels < CHLAST_CHANNELS ||
         p->p.m < CHLAST_CHANNELS)
@@ -57,26 +53,26 @@ int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
         int64_t high;
         if (d->in < 1 || d->result < 1 || d->kernel < 1) return 0;
         chlast_reach(p, i, &low[i], &high);
-        p->pitch[i] = d->in + chlast_max(low[i], high);
+        p->pitch[i] = d->in + max64(low[i], high);
         if (p->pitch[i] > CHLAST_STAGE_MAX / p->image) return 0;
         p->image *= p->pitch[i];
         if (d->result > CHLAST_STAGE_MAX / results) return 0;
         results *= d->result;
     }
     p->lead = (low[0] * p->pitch[1] + low[1]) * p->pitch[2] + low[2];
-    p->cb = chlast_min(p->p.cs, CHLAST);
-    p->cblocks = chlast_div(p->p.cs, p->cb);
+    p->cb = min64(p->p.cs, CHLAST);
+    p->cblocks = ceil_div(p->p.cs, p->cb);
     int64_t size = p->image * p->cb * p->cblocks;
     if (p->image + p->lead > CHLAST_STAGE_MAX / (p->cb * p->cblocks) ||
         c->n > CHLAST_STAGE_MAX)
         return 0;
-    int64_t turns = chlast_div(size * c->n, CHLAST_STAGE);
-    p->images = chlast_div(c->n, chlast_min(c->n, turns));
+    int64_t turns = ceil_div(size * c->n, CHLAST_STAGE);
+    p->images = ceil_div(c->n, min64(c->n, turns));
     p->points = p->lead + p->images * p->image;
     p->stage = chlast_floats(p->points * p->cb * p->cblocks + BLOCK_LANES);
     p->count = p->images;
     for (int i = 0; i < 2; i++) p->count *= p->p.dim[i].count;
-    p->count *= chlast_div(p->p.dim[2].count, along);
+    p->count *= ceil_div(p->p.dim[2].count, along);
     if (p->p.taps > CHLAST_TAPS || p->p.subs > CHLAST_TAPS) return 0;
     /* row and place of each sub-problem; shift and order of taps */
     p->rows = chlast_floats(2 * p->p.subs * p->count + 2 * p->p.taps);
@@ -124,16 +120,16 @@ int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
                 ChlastPlan *p) {
     if (!chlast_geometry(c, dgrad, kind, 1 + !!kind, 1, p)) return 0;
     int64_t m = p->p.m, want = threads == 1 ? 1 : 4 * threads;
-    int64_t blocks = chlast_div(p->count, CHLAST_POINTS), parts = 1;
+    int64_t blocks = ceil_div(p->count, CHLAST_POINTS), parts = 1;
     while (m / parts > CHLAST_COLS ||
            (p->p.subs * blocks * parts < want && m / parts > CHLAST_PAD))
         parts++;
     int64_t rows = kind == TILE_AMX ? BLOCK_TALL : BLOCK_ROWS;
-    p->block = chlast_div(chlast_div(p->count, blocks), rows) * rows;
-    p->cols = chlast_div(chlast_div(m, parts), CHLAST_PAD) * CHLAST_PAD;
-    p->kc = chlast_max(1, CHLAST_KC / (p->cb * p->p.taps));
+    p->block = ceil_div(ceil_div(p->count, blocks), rows) * rows;
+    p->cols = ceil_div(ceil_div(m, parts), CHLAST_PAD) * CHLAST_PAD;
+    p->kc = max64(1, CHLAST_KC / (p->cb * p->p.taps));
     /* Rows of panels are whole vectors; each sub-problem has its own. */
-    p->other = chlast_floats(p->p.cs * p->p.taps * chlast_div(m, BLOCK_COLS) *
+    p->other = chlast_floats(p->p.cs * p->p.taps * ceil_div(m, BLOCK_COLS) *
                              BLOCK_COLS);
     p->worker = chlast_floats((p->block + BLOCK_ROWS) * p->cols +
                               CHLAST_PAD * (p->block + BLOCK_LANES));
@@ -143,7 +139,7 @@ int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
         p->skips = chlast_skips(p, CHLAST_TILES);
     /* taps and order of all results, or the numbers from 0 on */
     p->order = p->skips ? chlast_floats(3 * p->p.subs * p->count)
-                        : chlast_floats(chlast_max(p->block, p->p.taps));
+                        : chlast_floats(max64(p->block, p->p.taps));
     return 1;
 }
 
@@ -151,11 +147,11 @@ int chlast_wgrad_plan(const LibConv *c, int kind, ChlastPlan *p) {
     if (!chlast_geometry(c, 0, kind, 1, 1 + !!kind, p)) return 0;
     const ConvDim *row = &p->p.dim[2];
     if (kind && (row->count < 2 || row->in < row->stride)) return 0;
-    p->width = chlast_div(p->p.m, BLOCK_COLS) * BLOCK_COLS;
+    p->width = ceil_div(p->p.m, BLOCK_COLS) * BLOCK_COLS;
     p->length = p->count;
     p->worker = chlast_floats(BLOCK_ROWS * (p->cb * p->p.taps + BLOCK_LANES));
     if (kind == TILE_AMX) {
-        p->length = chlast_div(p->count, BLOCK_UNIT) * BLOCK_UNIT;
+        p->length = ceil_div(p->count, BLOCK_UNIT) * BLOCK_UNIT;
         p->worker = chlast_floats(2 * BLOCK_COLS * CHLAST_GATHER) +
                     chlast_floats(2 * BLOCK_COLS * p->p.taps);
     } else {
@@ -220,7 +216,7 @@ typedef struct Side {
 static void chlast_side(const ChlastPlan *p, const ConvSub *s, int i, int64_t x,
                         int64_t every, Side *side) {
     uint64_t was = side->bits;
-    int64_t end = chlast_min(x + every, s->count[i]);
+    int64_t end = min64(x + every, s->count[i]);
     side->bits = 0;
     for (int64_t k = x; k < end; k++) side->bits |= chlast_inside(p, s, i, k);
     side->sort = x == 0 ? 0 : side->sort + (side->bits != was);
@@ -265,10 +261,10 @@ int64_t chlast_reads(const ChlastPlan *p, const ConvSub *s, int64_t images,
 void chlast_order(const ChlastPlan *p, int64_t n, int32_t *order) {
     enum { SORTS = 256, MOST = CHLAST_POINTS + BLOCK_ROWS };
     for (int64_t first = 0; first < n; first += p->block) {
-        int64_t len = chlast_min(p->block, n - first);
+        int64_t len = min64(p->block, n - first);
         int32_t begin[SORTS + 1] = {0}, of[MOST];
         for (int64_t i = 0; i < len; i++) {
-            of[i] = (int32_t)chlast_min(order[first + i], SORTS - 1);
+            of[i] = (int32_t)min64(order[first + i], SORTS - 1);
             begin[of[i] + 1]++;
         }
         for (int i = 0; i < SORTS; i++) begin[i + 1] += begin[i];

@@ -18,13 +18,8 @@ enum {
     WGRAD_ITEMS = 16         /* enough items without slices                  */
 };
 
-static int64_t conv_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t conv_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t conv_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t conv_up(int64_t a, int64_t b) { return conv_div(a, b) * b; }
-
 static size_t conv_bytes(int64_t floats) {
-    return (size_t)conv_up(floats, BLOCK_LANES) * sizeof(float);
+    return (size_t)round_up(floats, BLOCK_LANES) * sizeof(float);
 }
 
 static int64_t conv_gcd(int64_t a, int64_t b) {
@@ -51,7 +46,7 @@ static int64_t conv_reach_back(const ConvDim *d, int64_t t) {
 static void conv_dim_fwd(ConvDim *d) {
     d->step = d->stride;
     d->pad = d->begin;
-    d->slots = conv_min(d->kernel, d->period);
+    d->slots = min64(d->kernel, d->period);
     d->reach = (d->kernel - 1) * d->dilation / d->stride;
     d->result_step = 1;
     d->count = d->result;
@@ -61,15 +56,15 @@ static void conv_dim_dgrad(ConvDim *d) {
     int64_t low = 0, high = 0;
     for (int64_t t = 0; t < d->kernel; t++) {
         int64_t e = conv_reach_back(d, t);
-        low = conv_min(low, e);
-        high = conv_max(high, e);
+        low = min64(low, e);
+        high = max64(high, e);
     }
     d->step = 1;
     d->pad = d->lead = -low;
     d->slots = 1;
     d->reach = high - low;
     d->result_step = d->stride;
-    d->count = conv_div(d->result, d->stride);
+    d->count = ceil_div(d->result, d->stride);
 }
 
 static void conv_dims(const LibConv *c, ConvPlan *p) {
@@ -101,15 +96,15 @@ static void conv_rows(ConvPlan *p, int threads) {
     int64_t outer = p->n * p->group * p->dim[0].count;
     int64_t blocks = 1;
     for (; blocks < h->count; blocks++) {
-        p->rows = conv_div(h->count, blocks);
+        p->rows = ceil_div(h->count, blocks);
         int fits = row * (p->rows + h->reach) <= CONV_SRC_MAX;
         int busy = threads == 1 || outer * blocks >= 2 * threads;
         int halo = p->rows <= 2 * h->reach; /* cutting further doubles loads */
         if (fits && (busy || halo)) break;
         if (!fits && p->rows <= h->reach) break;
     }
-    p->rows = conv_max(1, conv_div(h->count, blocks));
-    p->hblocks = conv_div(h->count, p->rows);
+    p->rows = max64(1, ceil_div(h->count, blocks));
+    p->hblocks = ceil_div(h->count, p->rows);
     p->vh = p->rows + h->reach;
     p->plane = p->vh * p->vw;
     p->chan = slots * p->vd * p->plane;
@@ -117,12 +112,12 @@ static void conv_rows(ConvPlan *p, int threads) {
 }
 
 static void conv_inner(ConvPlan *p) {
-    p->mb = conv_min(conv_up(p->m, BLOCK_ROWS), CONV_MB);
-    int64_t cols = conv_min(CONV_ACC_MAX / p->mb, CONV_ROW_MAX);
-    p->inner = conv_min(conv_max(1, cols / conv_max(1, p->vw)), p->rows);
-    p->ld = conv_up(p->inner * p->vw, BLOCK_LANES) + BLOCK_LANES;
+    p->mb = min64(round_up(p->m, BLOCK_ROWS), CONV_MB);
+    int64_t cols = min64(CONV_ACC_MAX / p->mb, CONV_ROW_MAX);
+    p->inner = min64(max64(1, cols / max64(1, p->vw)), p->rows);
+    p->ld = round_up(p->inner * p->vw, BLOCK_LANES) + BLOCK_LANES;
     int64_t k = p->cs * p->taps;
-    p->kc = conv_div(k, conv_max(1, conv_div(k, CONV_KC)));
+    p->kc = ceil_div(k, max64(1, ceil_div(k, CONV_KC)));
 }
 
 void conv_geometry(const LibConv *c, int dgrad, ConvPlan *p) {
@@ -162,15 +157,15 @@ void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
                ConvPlan *p) {
     conv_geometry(c, dgrad, p);
     p->pairs = pairs;
-    p->cs = pairs ? conv_div(p->channels, 2) : p->channels;
+    p->cs = pairs ? ceil_div(p->channels, 2) : p->channels;
     p->vd = p->dim[0].reach + 1;
     p->vw = p->dim[2].width;
     conv_rows(p, threads);
     conv_inner(p);
     int64_t k = p->cs * p->taps;
     int64_t work = p->m * k * p->rows * p->vw + p->cs * p->chan;
-    p->grain = work < CONV_GRAIN ? conv_div(CONV_GRAIN, work + 1) : 1;
-    p->packed = conv_bytes(p->group * conv_up(p->m, BLOCK_ROWS) * k);
+    p->grain = work < CONV_GRAIN ? ceil_div(CONV_GRAIN, work + 1) : 1;
+    p->packed = conv_bytes(p->group * round_up(p->m, BLOCK_ROWS) * k);
     p->off = conv_bytes(k);
     p->src = conv_bytes(p->cs * p->chan + 4 * BLOCK_LANES);
     p->acc = conv_bytes(p->mb * p->ld + BLOCK_LANES);
@@ -185,15 +180,15 @@ void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s) {
         s->t0[i] = 0;
         s->tstep[i] = p->dgrad ? d->period : 1;
         if (p->dgrad) {
-            int64_t last = conv_min(d->kernel, d->period);
+            int64_t last = min64(d->kernel, d->period);
             while (s->t0[i] < last && s->t0[i] * d->dilation % d->stride != r)
                 s->t0[i]++;
             if (s->t0[i] == last) s->t0[i] = d->kernel; /* no tap */
         }
         s->first[i] = p->dgrad ? conv_first(d, r) : 0;
-        s->count[i] = conv_div(d->result - s->first[i], d->result_step);
+        s->count[i] = ceil_div(d->result - s->first[i], d->result_step);
         if (d->result <= s->first[i]) s->count[i] = 0;
-        s->ntap[i] = conv_div(d->kernel - s->t0[i], s->tstep[i]);
+        s->ntap[i] = ceil_div(d->kernel - s->t0[i], s->tstep[i]);
         s->taps *= s->ntap[i];
     }
 }
@@ -253,26 +248,26 @@ void conv_offsets(const ConvPlan *p, int32_t *off) {
 static void conv_wgrad_rows(WgradPlan *w) {
     ConvPlan *p = &w->p;
     const ConvDim *h = &p->dim[1];
-    int64_t rows = conv_min(conv_max(1, WGRAD_LEN / conv_max(1, p->vw)),
-                            conv_max(1, h->count));
-    p->hblocks = conv_div(h->count, rows);
-    p->rows = conv_max(1, conv_div(h->count, conv_max(1, p->hblocks)));
+    int64_t rows =
+        min64(max64(1, WGRAD_LEN / max64(1, p->vw)), max64(1, h->count));
+    p->hblocks = ceil_div(h->count, rows);
+    p->rows = max64(1, ceil_div(h->count, max64(1, p->hblocks)));
     p->vh = p->rows + h->reach;
     p->plane = p->vh * p->vw;
     p->chan = p->dim[0].slots * h->slots * p->dim[2].slots * p->vd * p->plane;
-    w->len = conv_up(p->rows * p->vw, 2 * BLOCK_LANES);
-    w->images = conv_max(1, conv_min(p->n, WGRAD_LEN / w->len));
+    w->len = round_up(p->rows * p->vw, 2 * BLOCK_LANES);
+    w->images = max64(1, min64(p->n, WGRAD_LEN / w->len));
 }
 
 static void conv_wgrad_channels(WgradPlan *w) {
     const ConvPlan *p = &w->p;
-    w->kblocks = conv_div(p->m, WGRAD_KB);
-    w->kb = conv_div(p->m, conv_max(1, w->kblocks));
-    w->cb = WGRAD_ACC_MAX / conv_max(1, w->kb * p->taps);
-    w->cb = conv_min(w->cb, WGRAD_SRC_MAX / conv_max(1, w->images * p->chan));
-    w->cb = conv_max(1, conv_min(w->cb, p->cs));
-    w->cblocks = conv_div(p->cs, w->cb);
-    w->cb = conv_max(1, conv_div(p->cs, conv_max(1, w->cblocks)));
+    w->kblocks = ceil_div(p->m, WGRAD_KB);
+    w->kb = ceil_div(p->m, max64(1, w->kblocks));
+    w->cb = WGRAD_ACC_MAX / max64(1, w->kb * p->taps);
+    w->cb = min64(w->cb, WGRAD_SRC_MAX / max64(1, w->images * p->chan));
+    w->cb = max64(1, min64(w->cb, p->cs));
+    w->cblocks = ceil_div(p->cs, w->cb);
+    w->cb = max64(1, ceil_div(p->cs, max64(1, w->cblocks)));
 }
 
 void conv_wgrad_plan(const LibConv *c, WgradPlan *w) {
@@ -282,11 +277,11 @@ void conv_wgrad_plan(const LibConv *c, WgradPlan *w) {
     conv_wgrad_rows(w);
     conv_wgrad_channels(w);
     int64_t base = p->group * w->kblocks * w->cblocks;
-    w->units = conv_div(p->n, w->images) * p->dim[0].count * p->hblocks;
-    w->nsplit = conv_div(WGRAD_ITEMS, conv_max(1, base));
-    w->nsplit = conv_max(1, conv_min(w->nsplit, w->units));
-    w->per_split = conv_div(w->units, w->nsplit);
-    if (w->units > 0) w->nsplit = conv_div(w->units, w->per_split);
+    w->units = ceil_div(p->n, w->images) * p->dim[0].count * p->hblocks;
+    w->nsplit = ceil_div(WGRAD_ITEMS, max64(1, base));
+    w->nsplit = max64(1, min64(w->nsplit, w->units));
+    w->per_split = ceil_div(w->units, w->nsplit);
+    if (w->units > 0) w->nsplit = ceil_div(w->units, w->per_split);
     w->items = base * w->nsplit;
     w->x_image = w->cb * p->chan;
     w->off = conv_bytes(p->cs * p->taps);

@@ -29,6 +29,13 @@ typedef enum AmpcIsa {
 #include "runtime/isa.def"
 } AmpcIsa;
 
+static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t round_up(int64_t a, int64_t b) {
+    return ceil_div(a, b) * b;
+}
+
 /* ---- thread pool (pool.c) ------------------------------------------------ */
 
 typedef struct AmpcPool AmpcPool;

@@ -306,9 +306,4 @@ INLINE int64_t integer_at(const void *x, int dtype, int64_t i) {
     }
 }
 
-INLINE int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-
 #endif

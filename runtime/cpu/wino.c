@@ -11,19 +11,14 @@ enum {
     WINO_SUMS = 1 << 17, /* sums of a place have more floats              */
 };
 
-static int64_t wino_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t wino_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t wino_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t wino_up(int64_t a, int64_t b) { return wino_div(a, b) * b; }
-
 static size_t wino_floats(int64_t n) {
-    return (size_t)wino_up(n, BLOCK_LANES) * sizeof(float);
+    return (size_t)round_up(n, BLOCK_LANES) * sizeof(float);
 }
 
 /* Floats of a place: an odd number of lines, so that the same of all places do
    not fall together in a cache.                                             */
 static int64_t wino_place(int64_t n) {
-    return (wino_div(n, BLOCK_LANES) | 1) * BLOCK_LANES;
+    return (ceil_div(n, BLOCK_LANES) | 1) * BLOCK_LANES;
 }
 
 /* Of up to so many rows of tiles, at least half, those that leave the fewest
@@ -31,8 +26,8 @@ static int64_t wino_place(int64_t n) {
 static int64_t wino_rows(int64_t most, int64_t wide) {
     int64_t best = most;
     for (int64_t n = most; 2 * n > most; n--)
-        if (wino_up(n * wide, BLOCK_ROWS) * best <
-            wino_up(best * wide, BLOCK_ROWS) * n)
+        if (round_up(n * wide, BLOCK_ROWS) * best <
+            round_up(best * wide, BLOCK_ROWS) * n)
             best = n;
     return best;
 }
@@ -53,18 +48,17 @@ static int wino_geometry(const LibConv *c, int dgrad, int kind, WinoPlan *p) {
         !chlast_geometry(c, dgrad, kind, 1, 1, &p->x))
         return 0;
     const ConvPlan *x = &p->x.p;
-    p->high = wino_div(x->dim[1].result, 2);
-    p->wide = wino_div(x->dim[2].result, 2);
+    p->high = ceil_div(x->dim[1].result, 2);
+    p->wide = ceil_div(x->dim[2].result, 2);
     for (int i = 0; i < 2; i++)
-        p->begin[i] =
-            wino_min(conv_shift(x, i + 1, 0), conv_shift(x, i + 1, 2));
+        p->begin[i] = min64(conv_shift(x, i + 1, 0), conv_shift(x, i + 1, 2));
     int64_t tiles = p->high * p->wide;
     if (tiles * c->n < WINO_TILES ||
         x->dim[1].result * x->dim[2].result < tiles * WINO_PART)
         return 0;
     wino_stage(&p->x);
     p->channels = p->x.cb * p->x.cblocks;
-    p->cols = wino_up(x->m, BLOCK_COLS);
+    p->cols = round_up(x->m, BLOCK_COLS);
     return WINO_PLACES * p->wide * (p->channels + 3 * BLOCK_COLS) <=
            WINO_SOURCE_MAX;
 }
@@ -72,11 +66,10 @@ static int wino_geometry(const LibConv *c, int dgrad, int kind, WinoPlan *p) {
 int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
     if (!wino_geometry(c, dgrad, kind, p)) return 0;
     int64_t tile = WINO_PLACES * (p->channels + 3 * BLOCK_COLS);
-    int64_t tiles = wino_min(WINO_SOURCE / tile, WINO_ITEM);
+    int64_t tiles = min64(WINO_SOURCE / tile, WINO_ITEM);
     int64_t all = p->x.images * p->high;
-    p->rows = wino_max(1, tiles / p->wide);
-    if (threads > 1)
-        p->rows = wino_min(p->rows, wino_max(1, all / (4 * threads)));
+    p->rows = max64(1, tiles / p->wide);
+    if (threads > 1) p->rows = min64(p->rows, max64(1, all / (4 * threads)));
     p->rows = wino_rows(p->rows, p->wide);
     tiles = p->rows * p->wide;
     p->source = wino_place(tiles * p->channels);
@@ -102,12 +95,12 @@ int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
     }
     if (!chlast_geometry(&even, 0, kind, 1, 1, &p->dy)) return 0;
     wino_stage(&p->dy);
-    int64_t images = wino_min(p->x.images, p->dy.images);
+    int64_t images = min64(p->x.images, p->dy.images);
     p->x.images = p->dy.images = images;
     p->cols = p->dy.cb * p->dy.cblocks;
     int64_t turn =
         p->channels * p->cols > WINO_SUMS ? 2 * WINO_TURN : WINO_TURN;
-    p->rows = wino_min(wino_max(1, turn / p->wide), images * p->high);
+    p->rows = min64(max64(1, turn / p->wide), images * p->high);
     int64_t tiles = p->rows * p->wide;
     p->source = wino_place(tiles * p->channels);
     p->sums = wino_place(tiles * p->cols);

@@ -434,6 +434,17 @@ TEST_CASE(section, long_texts_come_back_whole) {
     arena_free(a);
 }
 
+/* A new file of sections, the first of which is there. */
+static SectionWriter weights_in(Arena *a, const char *path) {
+    SectionWriter w = {.file = fopen(path, "wb"), .arena = a};
+    REQUIRE(w.file != NULL);
+    section_begin(&w, "weights");
+    section_put(&w, "0123456789", 10);
+    section_pad(&w, 64);
+    section_end(&w);
+    return w;
+}
+
 /* The last byte in front of the directory may be a section's, not the one
    behind it, whatever the numbers wrap to. */
 TEST_CASE(section, lie_before_the_directory) {
@@ -448,15 +459,9 @@ TEST_CASE(section, lie_before_the_directory) {
     Arena *a = arena_new();
     Diag d = {0};
     char *path = in_tmp(a, "bounds");
-    FILE *f = fopen(path, "wb");
-    REQUIRE(f != NULL);
-    SectionWriter w = {.file = f, .arena = a};
-    section_begin(&w, "weights");
-    section_put(&w, "0123456789", 10);
-    section_pad(&w, 64);
-    section_end(&w);
+    SectionWriter w = weights_in(a, path);
     REQUIRE(section_finish(&w, 0));
-    fclose(f);
+    fclose(w.file);
     size_t size;
     char *bytes = test_read_file(path, &size);
     REQUIRE(bytes != NULL && size > sizeof(PlanTail));
@@ -485,16 +490,10 @@ TEST_CASE(section, damaged_files) {
     Arena *a = arena_new();
     Diag d = {0};
     char *path = in_tmp(a, "damaged");
-    FILE *f = fopen(path, "wb");
-    REQUIRE(f != NULL);
-    SectionWriter w = {.file = f, .arena = a};
-    section_begin(&w, "weights");
-    section_put(&w, "0123456789", 10);
-    section_pad(&w, 64);
-    section_end(&w);
+    SectionWriter w = weights_in(a, path);
     section_add_text(&w, "text", "hello hello hello", 17);
     REQUIRE(section_finish(&w, 0));
-    fclose(f);
+    fclose(w.file);
     size_t size, n;
     char *good = test_read_file(path, &size), *text;
     REQUIRE(good != NULL);
