@@ -44,9 +44,11 @@ typedef unsigned long long uint64_t;
 /* What gcc -O2 lacks; clang has it.  Generated kernels are as fast without the
    rest of -O2, and compiled in three quarters of the time; a choice that
    decides another is to stay a choice, not to become a branch that keeps the
-   loop out of vectors. */
+   loop out of vectors.  Without expensive-optimizations there is no vzeroupper,
+   and whoever runs SSE code next, libm or the host, takes four times as long.
+ */
 #ifdef KM_KERNELS
-#pragma GCC optimize("O1", "no-thread-jumps")
+#pragma GCC optimize("O1", "no-thread-jumps", "expensive-optimizations")
 #endif
 #pragma GCC optimize("tree-loop-vectorize", "vect-cost-model=dynamic",         \
                      "unswitch-loops")
