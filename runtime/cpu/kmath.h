@@ -592,8 +592,9 @@ KM_INLINE float POW_F32(float x, float y) {
     int odd = whole & (rintf(half) != half);
     int negative = km_bits(x) >> 31;
     int defined = whole | (x == 0) | (a == INFINITY);
-    float of_negative = odd ? -q : defined ? q : NAN;
-    q = negative ? of_negative : q;
+    /* choices in a row: of those within another gcc makes branches */
+    q = negative & odd ? -q : q;
+    q = negative & !defined ? NAN : q;
     q = (x != x) | (y != y) ? x + y : q;
     q = (a == 1.0f) & (ABS_F32(y) == INFINITY) ? 1.0f : q;
     return (y == 0) | (x == 1.0f) ? 1.0f : q;
