@@ -712,46 +712,77 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
 
 #ifndef __cplusplus /* GPU kernels fold by threads: cuda/fold.cuh */
 
-/* acc folded with p[0..n): 16 lanes, then halves of the lanes.  The order
-   depends on n alone. */
-#define KM_FOLD(NAME, T, START, LOOP, EXPR)                                    \
-    KM_CALLED T NAME(T acc, const T *p, int64_t n) {                           \
-        T lane[16], x, y;                                                      \
-        int64_t i = 0;                                                         \
-        for (int k = 0; k < 16; k++) lane[k] = START;                          \
-        for (; i + 16 <= n; i += 16) {                                         \
-            LOOP for (int k = 0; k < 16; k++) {                                \
-                x = lane[k], y = p[i + k];                                     \
-                lane[k] = EXPR;                                                \
-            }                                                                  \
-        }                                                                      \
-        for (int k = 0; i < n; i++, k++) {                                     \
-            x = lane[k], y = p[i];                                             \
+/* x folded with the w = 2^k of lane */
+#define KM_HALVES(w, lane, EXPR)                                               \
+    for (int h = (w) / 2; h > 0; h /= 2)                                       \
+        for (int k = 0; k < h; k++) {                                          \
+            x = lane[k], y = lane[k + h];                                      \
             lane[k] = EXPR;                                                    \
-        }                                                                      \
-        for (int w = 8; w > 0; w /= 2)                                         \
-            for (int k = 0; k < w; k++) {                                      \
-                x = lane[k], y = lane[k + w];                                  \
-                lane[k] = EXPR;                                                \
+        }
+
+/* acc folded with p[0..n): 16 lanes, then halves of the lanes; the last 16 are
+   read once more for what is left over, REST what a lane takes of them.  Fewer
+   than 16: 8 lanes and the others one by one.  (A store of some lanes that is
+   loaded as a vector would be waited for.)  The order depends on n alone. */
+#define KM_FOLD(NAME, T, START, LOOP, REST, EXPR)                              \
+    KM_CALLED T NAME(T acc, const T *p, int64_t n) {                           \
+        T lane[16], x, y, one = START;                                         \
+        int64_t i = 0;                                                         \
+        if (n < 16) {                                                          \
+            for (int k = 0; k < 8; k++) lane[k] = START;                       \
+            if (n >= 8)                                                        \
+                for (; i < 8; i++) lane[i] = p[i];                             \
+            for (; i < n; i++) {                                               \
+                x = one, y = p[i];                                             \
+                one = EXPR;                                                    \
             }                                                                  \
-        x = acc, y = lane[0];                                                  \
+            KM_HALVES(8, lane, EXPR)                                           \
+            x = lane[0], y = one;                                              \
+        } else {                                                               \
+            for (int k = 0; k < 16; k++) lane[k] = START;                      \
+            for (; i + 16 <= n; i += 16) {                                     \
+                LOOP for (int k = 0; k < 16; k++) {                            \
+                    x = lane[k], y = p[i + k];                                 \
+                    lane[k] = EXPR;                                            \
+                }                                                              \
+            }                                                                  \
+            if (i < n) {                                                       \
+                const T *last = p + n - 16;                                    \
+                int seen = (int)(i + 16 - n);                                  \
+                LOOP for (int k = KM_FIRST(seen); k < 16; k++) {               \
+                    x = lane[k], y = REST;                                     \
+                    lane[k] = EXPR;                                            \
+                }                                                              \
+            }                                                                  \
+            KM_HALVES(16, lane, EXPR)                                          \
+            x = lane[0], y = one;                                              \
+        }                                                                      \
+        x = EXPR, y = acc;                                                     \
         return EXPR;                                                           \
     }
+#define KM_UNSEEN(START) k < seen ? (START) : last[k]
+#ifdef __AVX2__
+#define KM_FIRST(seen) ((void)(seen), 0)
+#else /* vectors with a condition are slower than elements one by one */
+#define KM_FIRST(seen) (seen)
+#endif
 
 /* `|` where || would branch; keeps NaN */
 #define KM_LARGER  ((y > x) | (y != y) ? y : x)
 #define KM_SMALLER ((y < x) | (y != y) ? y : x)
 #define KM_FOLDS(S, T, LEAST, MOST)                                            \
-    KM_FOLD(FOLD_SUM_##S, T, 0, , x + y)                                       \
-    KM_FOLD(FOLD_PROD_##S, T, 1, , x *y)                                       \
-    KM_FOLD(FOLD_MAX_##S, T, LEAST, KM_NO_UNROLL, KM_LARGER)                   \
-    KM_FOLD(FOLD_MIN_##S, T, MOST, KM_NO_UNROLL, KM_SMALLER)
+    KM_FOLD(FOLD_SUM_##S, T, 0, , KM_UNSEEN(0), x + y)                         \
+    KM_FOLD(FOLD_PROD_##S, T, 1, , KM_UNSEEN(1), x *y)                         \
+    KM_FOLD(FOLD_MAX_##S, T, LEAST, KM_NO_UNROLL, last[k], KM_LARGER)          \
+    KM_FOLD(FOLD_MIN_##S, T, MOST, KM_NO_UNROLL, last[k], KM_SMALLER)
 KM_FOLDS(F32, float, -INFINITY, INFINITY)
 KM_FOLDS(F64, double, -(double)INFINITY, (double)INFINITY)
-KM_FOLD(FOLD_SUM_I64, int64_t, 0, , (int64_t)((uint64_t)x + (uint64_t)y))
-KM_FOLD(FOLD_PROD_I64, int64_t, 1, , (int64_t)((uint64_t)x *(uint64_t)y))
-KM_FOLD(FOLD_MAX_I64, int64_t, INT64_MIN, , y > x ? y : x)
-KM_FOLD(FOLD_MIN_I64, int64_t, INT64_MAX, , y < x ? y : x)
+KM_FOLD(FOLD_SUM_I64, int64_t, 0, , KM_UNSEEN(0),
+        (int64_t)((uint64_t)x + (uint64_t)y))
+KM_FOLD(FOLD_PROD_I64, int64_t, 1, , KM_UNSEEN(1),
+        (int64_t)((uint64_t)x *(uint64_t)y))
+KM_FOLD(FOLD_MAX_I64, int64_t, INT64_MIN, , last[k], y > x ? y : x)
+KM_FOLD(FOLD_MIN_I64, int64_t, INT64_MAX, , last[k], y < x ? y : x)
 
 #endif /* __cplusplus */
 #endif
