@@ -1,13 +1,9 @@
 /* simd.h: vectors of one ISA level, for the *_isa.c files only.
 
-   Each *_isa.c is compiled once per level with
-     gcc -O3 -std=gnu17 -fPIC -ffp-contract=off -fno-math-errno
-         -fno-trapping-math
-         -march=x86-64-v2                               -DAMPC_ISA_LEVEL=2
-         -march=x86-64-v3                               -DAMPC_ISA_LEVEL=3
-         -march=x86-64-v4 -mprefer-vector-width=512     -DAMPC_ISA_LEVEL=4
-   and names its external symbols through ISA(name).  The other .c files of
-   this folder are compiled once, for the baseline.
+   Each *_isa.c is compiled once per level, with the flags of its row of isa.def
+   (runtime/isa.bzl) and AMPC_ISA_LEVEL as its number, and names its external
+   symbols through ISA(name).  The other .c files of this folder are compiled
+   once, for the baseline.
 
    A fused multiply-add is written (vfma), never left to the compiler, so an
    element's bits do not depend on the code path that computed it; on v2 vfma

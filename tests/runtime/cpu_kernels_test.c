@@ -893,6 +893,27 @@ static int dot_under(const char *isa) {
     return cpu_bf16_dot();
 }
 
+/* What runtime/BUILD compiles routines with; NULL where it names none. */
+#define ISA(E, number, name, prefix, flags)                                    \
+    extern const char ampc_v##number##_flags[] __attribute__((weak));
+#include "runtime/isa.def"
+
+TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
+    static const struct {
+        const char *name, *flags, *built;
+    } rows[] = {
+#define ISA(E, number, name, prefix, flags)                                    \
+    {name, flags, ampc_v##number##_flags},
+#include "runtime/isa.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *built = rows[i].built ? rows[i].built : "nothing";
+        const char *flags = rows[i].flags ? rows[i].flags : "nothing";
+        CHECK_MSG(!strcmp(built, flags), "%s: isa.def has %s, runtime/BUILD %s",
+                  rows[i].name, flags, built);
+    }
+}
+
 TEST_CASE(isa, bf16_dot_products_are_chosen_and_forced) {
     char *old = getenv("AMPC_ISA"), *kept = old ? strdup(old) : NULL;
     cpu_bf16_dot_force(1);
