@@ -13,16 +13,17 @@ COPTS = [
     "-U_FORTIFY_SOURCE", # it aborts; a module never does
 ]
 
-def isa_library(name, level, vector, srcs, hdrs):
-    """The per-ISA files, compiled for x86-64-v<level>."""
+def isa_library(name, level, flags, srcs, hdrs):
+    """The per-ISA files, with the number and the flags of a row of isa.def."""
     native.cc_library(
         name = name,
         srcs = srcs + hdrs,
         textual_hdrs = ["isa.def", "lib.def"],
         copts = COPTS + [
-            "-march=x86-64-v%d" % level,
+            flags,
             "-DAMPC_ISA_LEVEL=%d" % level,
-        ] + (["-mprefer-vector-width=%d" % vector] if vector else []) + select({
+            "'-DAMPC_ISA_FLAGS=\"%s\"'" % flags,
+        ] + select({
             "//:asan": ["-O1"], # at -O3 a sanitized kernel compiles for minutes
             "//:tsan": ["-O1"],
             "//conditions:default": ["-O3"],

@@ -119,8 +119,10 @@ char *arena_printf(Arena *a, const char *fmt, ...) {
     return s;
 }
 
-/* What is too large for a chunk in use has its own. */
-void arena_drop(Arena *a, void *p, size_t bytes) {
+/* Gives back what a table outgrew, if it is large enough for a chunk of its
+   own; else it stays until the end of the arena.  bytes: as they were asked
+   for. */
+static void arena_drop(Arena *a, void *p, size_t bytes) {
     if (bytes <= LAST_CHUNK) return;
     Chunk *c = (Chunk *)p - 1;
     *(c->prev ? &c->prev->next : &a->chunks) = c->next;

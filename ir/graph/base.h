@@ -56,10 +56,6 @@ char *arena_printf(Arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define NEW_ARRAY(a, T, n) ((T *)arena_alloc_array((a), (size_t)(n), sizeof(T)))
 void *arena_alloc_array(Arena *a, size_t n, size_t size); /* checks n*size  */
 
-/* Gives back what a table outgrew, if it is large; else it stays until the end
-   of the arena.  bytes: as they were asked for. */
-void arena_drop(Arena *a, void *p, size_t bytes);
-
 /* Growable array in an arena: VEC(int) v = {0}; vec_push(a, &v, 3);        */
 #define VEC(T)                                                                 \
     struct {                                                                   \

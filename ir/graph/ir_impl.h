@@ -77,7 +77,5 @@ Status type_want(TypeCtx *cx, TypeWant what, int operand);
 Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v);
 /* Attribute `shape` as a shape with x's dtype. */
 Status type_want_shape(TypeCtx *cx, DType d, Type *out);
-/* Attribute `axis`, which counts in `rank` and is never negative. */
-Status type_want_axis(TypeCtx *cx, int rank, int *axis);
 
 #endif

@@ -59,7 +59,8 @@ Status type_want_shape(TypeCtx *cx, DType d, Type *out) {
     return OK;
 }
 
-Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
+/* Attribute `axis`, which counts in `rank` and is never negative. */
+static Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
     int64_t a = attr_int(cx->n, AK_axis);
     if (!attr_find(cx->n, AK_axis)) return type_error(cx, "axis is missing");
     if (a < 0 || a >= rank)

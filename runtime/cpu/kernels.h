@@ -1,11 +1,10 @@
 /* kernels.h: the hand-written CPU routines.
 
-   Every routine is a row of lib.def, compiled once per level (gcc
-   -march=x86-64-v2, -v3, -v4) from the same C sources with a level prefix, and
-   reached through AmpcCpuLib.  A module has a table per level of the routines
-   that its steps name; the linker leaves the others out.  Level v4+amx has v4's
-   routines, which are told to use tiles.
-   Rules for all:
+   Every routine is a row of lib.def, compiled once per level of isa.def from
+   the same C sources with a level prefix, and reached through AmpcCpuLib.  A
+   module has a table per level of the routines that its steps name; the linker
+   leaves the others out.  Level v4+amx has v4's routines, which are told to use
+   tiles. Rules for all:
    - the arithmetic of an element depends on shapes only, never on the number
      of threads: work is split over outputs, and where a reduction dimension
      is split, the split is a function of the shape, partial sums are added in

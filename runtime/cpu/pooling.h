@@ -33,7 +33,8 @@ static inline int64_t pool_at(const LibPool *p, int d, int64_t o, int64_t t) {
 static inline int64_t pool_first(const LibPool *p, int d, int64_t o,
                                  int64_t from) {
     int64_t low = pool_at(p, d, o, 0), step = p->dilation[d];
-    return low >= from ? 0 : (from - low + step - 1) / step;
+    if (low >= from) return 0;
+    return step == 1 ? from - low : (from - low + step - 1) / step;
 }
 
 /* Elements that output o averages along dimension d. */

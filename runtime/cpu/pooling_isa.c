@@ -5,7 +5,10 @@
    vector read of that line.  Gradient: each input row is a padded fp32 line
    to which the window elements that meet it are added, then stored.  So
    16-bit sums are never rounded half-way, and the order is fixed.  A window
-   that is the whole input (global pooling) is a sum over contiguous memory.  */
+   that is the whole input (global pooling) is a sum over contiguous memory.
+
+   What is instantiated for each dtype is what meets memory in its inner loop:
+   global windows, and those of 2 x 2.                                       */
 #include <math.h>
 #include <string.h>
 
@@ -108,49 +111,82 @@ INLINE void pool_store_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
 
 INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
 
-/* Numbers of window elements: n lanes from element i on.  Compilers take bytes
-   one by one, but not by way of 16 bits or these instructions.              */
+/* Numbers of window elements: n lanes from element i on.  Bytes go through a
+   general register, not through memory: what is stored in parts and loaded as
+   a whole waits.                                                            */
 #if AMPC_ISA_LEVEL == 4
-#define WIDEN_I8 _mm512_cvtepi8_epi32
-#elif AMPC_ISA_LEVEL == 3
-#define WIDEN_I8 _mm256_cvtepi8_epi32
+INLINE vi pool_bytes(const int8_t *p, int64_t n) {
+    __m128i b = n >= VL ? _mm_loadu_si128((const __m128i *)p)
+                        : _mm_maskz_loadu_epi8((__mmask16)((1u << n) - 1), p);
+    return (vi)_mm512_cvtepi8_epi32(b);
+}
 #else
-#define WIDEN_I8 _mm_cvtepi8_epi32
+INLINE vi pool_bytes(const int8_t *p, int64_t n) {
+    uint64_t all = 0;
+    if (n >= VL)
+        memcpy(&all, p, VL);
+    else
+        for (int64_t k = n; k-- > 0;) all = all << 8 | (uint8_t)p[k];
+    __m128i b = _mm_cvtsi64_si128((long long)all);
+#if AMPC_ISA_LEVEL == 3
+    return (vi)_mm256_cvtepi8_epi32(b);
+#else
+    return (vi)_mm_cvtepi8_epi32(b);
 #endif
+}
+
+#endif
+
 typedef int8_t PoolBytes __attribute__((vector_size(VL)));
 typedef int16_t PoolShorts __attribute__((vector_size(VL * 2)));
+
+INLINE void pool_put_bytes(int8_t *p, vi v, int64_t n) {
+    PoolBytes b = __builtin_convertvector(
+        __builtin_convertvector(v, PoolShorts), PoolBytes);
+    if (n >= VL) {
+        memcpy(p, &b, VL);
+        return;
+    }
+    uint64_t part[2] = {0}; /* masked stores of bytes take longer */
+    memcpy(part, &b, VL);
+    if (n & 8) {
+        memcpy(p, part, 8);
+        part[0] = part[1];
+        p += 8;
+    }
+    for (int64_t k = 0; k < (n & 7); k++, part[0] >>= 8) p[k] = (int8_t)part[0];
+}
 
 INLINE vi pool_taps(const PoolRun *r, int64_t i, int64_t n) {
     if (r->p->idx_dtype != AMPC_I8)
         return (vi)pool_load_n(r->idx, AMPC_F32, i, n);
-    __m128i b = {0};
-    const int8_t *from = (const int8_t *)r->idx + i;
-    if (n >= VL)
-        memcpy(&b, from, VL);
-    else
-        for (int64_t k = 0; k < n; k++) ((int8_t *)&b)[k] = from[k];
-    return (vi)WIDEN_I8(b);
+    return pool_bytes((const int8_t *)r->idx + i, n);
 }
 
 INLINE void pool_put_taps(const PoolRun *r, int64_t i, vi tap, int64_t n) {
-    PoolBytes b = __builtin_convertvector(
-        __builtin_convertvector(tap, PoolShorts), PoolBytes);
-    int8_t *to = (int8_t *)r->idx_out + i;
     if (r->p->idx_dtype != AMPC_I8)
         pool_store_n(r->idx_out, AMPC_F32, i, (vf)tap, n);
-    else if (n >= VL)
-        memcpy(to, &b, VL);
     else
-        for (int64_t k = 0; k < n; k++) to[k] = b[k];
+        pool_put_bytes((int8_t *)r->idx_out + i, tap, n);
+}
+
+INLINE void pool_widen(float *to, const PoolRun *r, int64_t i, int64_t n) {
+    widen(to, r->src, r->p->dtype, i, n);
+}
+
+OUTLINE void pool_narrow(const PoolRun *r, int64_t i, const float *from,
+                         int64_t n) {
+    narrow(r->dst, r->p->dtype, i, from, n);
 }
 
 /* line[0, width) = input row `from` at positions left .., `pad` outside. */
-INLINE void pool_line(const LibPool *p, float *line, const PoolPart *q,
-                      const void *src, int dtype, int64_t from, float pad) {
+static void pool_line(const PoolRun *r, float *line, const PoolPart *q,
+                      int64_t from, float pad) {
+    const LibPool *p = r->p;
     int64_t lo = min64(max64(-q->left, 0), q->width);
     int64_t hi = max64(min64(p->in[2] - q->left, q->width), lo);
     for (int64_t i = 0; i < lo; i++) line[i] = pad;
-    widen_as(line + lo, src, dtype, from + q->left + lo, hi - lo);
+    pool_widen(line + lo, r, from + q->left + lo, hi - lo);
     for (int64_t i = hi; i < q->width; i++) line[i] = pad;
 }
 
@@ -161,33 +197,54 @@ typedef struct PoolAcc {
     int32_t tap[POOL_ROW + VL];
 } PoolAcc;
 
+/* Takes v, of number `tap`, where it is greater, or the first NaN. */
+INLINE void pool_take(vf v, vi tap, vf *m, vi *w) {
+#if AMPC_ISA_LEVEL == 4
+    __mmask16 take = _mm512_cmp_ps_mask((__m512)*m, (__m512)*m, _CMP_ORD_Q);
+    take = _mm512_mask_cmp_ps_mask(take, (__m512)v, (__m512)*m, _CMP_NLE_UQ);
+    *m = (vf)_mm512_mask_mov_ps((__m512)*m, take, (__m512)v);
+    *w = (vi)_mm512_mask_mov_epi32((__m512i)*w, take, (__m512i)tap);
+#else
+    vi take = (*m == *m) & ~(v <= *m);
+    *m = vselect(take, v, *m);
+    *w = (vi)vselect(take, (vf)tap, (vf)*w);
+#endif
+}
+
 /* tap: the number of the window row's first element */
 INLINE void pool_take_max(const LibPool *p, const PoolPart *q,
                           const float *line, int64_t tap, int64_t step,
                           PoolAcc *acc) {
-    for (int64_t k = 0; k < q->k; k++) {
-        const float *at_k = line + k * p->dilation[2];
-        vi here = pool_iset(tap + q->k0 + k);
-        for (int64_t i = 0; i < q->n; i += VL) {
-            vf v = pool_read(at_k + i * step, step, q->n - i);
-            vf m = vload(acc->value + i);
-            vi w = *(const vi *)(acc->tap + i);
-            vi take = (v > m) | ((v != v) & (m == m));
-            vstore(acc->value + i, vselect(take, v, m));
-            *(vi *)(acc->tap + i) = (take & here) | (~take & w);
-        }
+    for (int64_t i = 0; i < q->n; i += VL) {
+        const float *x = line + i * step;
+        vf m = vload(acc->value + i);
+        vi w = *(const vi *)(acc->tap + i);
+        for (int64_t k = 0; k < q->k; k++, x += p->dilation[2])
+            pool_take(pool_read(x, step, q->n - i), pool_iset(tap + q->k0 + k),
+                      &m, &w);
+        vstore(acc->value + i, m);
+        *(vi *)(acc->tap + i) = w;
     }
 }
 
 INLINE void pool_take_sum(const LibPool *p, const PoolPart *q,
                           const float *line, int64_t step, PoolAcc *acc) {
-    for (int64_t k = 0; k < q->k; k++) {
-        const float *at_k = line + k * p->dilation[2];
-        for (int64_t i = 0; i < q->n; i += VL)
-            vstore(acc->value + i,
-                   vload(acc->value + i) +
-                       pool_read(at_k + i * step, step, q->n - i));
+    for (int64_t i = 0; i < q->n; i += VL) {
+        const float *x = line + i * step;
+        vf sum = vload(acc->value + i);
+        for (int64_t k = 0; k < q->k; k++, x += p->dilation[2])
+            sum += pool_read(x, step, q->n - i);
+        vstore(acc->value + i, sum);
     }
+}
+
+INLINE void pool_take_row(const LibPool *p, const PoolPart *q, int max,
+                          const float *line, int64_t tap, int64_t step,
+                          PoolAcc *acc) {
+    if (max)
+        pool_take_max(p, q, line, tap, step, acc);
+    else
+        pool_take_sum(p, q, line, step, acc);
 }
 
 /* MaxPool starts at -infinity and the window's first input, so that ties and
@@ -215,48 +272,49 @@ static void pool_begin(const LibPool *p, const PoolPart *q, int max, int64_t od,
 }
 
 /* All input rows of the window of output row (od, oh). */
-INLINE void pool_window_rows(const PoolCall *c, int dtype, int max,
-                             int64_t plane, int64_t od, int64_t oh,
-                             int64_t step, PoolPart q, PoolAcc *acc) {
-    const PoolRun *r = &c->r;
-    const LibPool *p = r->p;
-    float line[POOL_LINE + 3 * VL];
-    int64_t in = p->in[0] * p->in[1] * p->in[2];
+static void pool_window_rows(const PoolCall *c, int max, int64_t plane,
+                             int64_t od, int64_t oh, PoolPart q, PoolAcc *acc) {
+    const LibPool *p = c->r.p;
+    float line[POOL_LINE + 3 * VL], pad = max ? -INFINITY : 0.0f;
+    int64_t in = p->in[0] * p->in[1] * p->in[2], step = p->stride[2];
     for (int64_t td = 0; td < p->kernel[0]; td++) {
         int64_t z = pool_at(p, 0, od, td);
         if (z < 0 || z >= p->in[0]) continue;
         for (int64_t th = 0; th < p->kernel[1]; th++) {
             int64_t y = pool_at(p, 1, oh, th);
             if (y < 0 || y >= p->in[1]) continue;
-            int64_t row = (z * p->in[1] + y) * p->in[2];
+            int64_t row = plane * in + (z * p->in[1] + y) * p->in[2];
+            int64_t tap = (td * p->kernel[1] + th) * p->kernel[2];
             for (int64_t k = 0; k < p->kernel[2]; k += q.k) {
                 q = pool_part(c, q.w0, k);
-                pool_line(p, line, &q, r->src, dtype, plane * in + row,
-                          max ? -INFINITY : 0.0f);
-                if (max)
-                    pool_take_max(p, &q, line,
-                                  (td * p->kernel[1] + th) * p->kernel[2], step,
-                                  acc);
+                pool_line(&c->r, line, &q, row, pad);
+                if (step == 1)
+                    pool_take_row(p, &q, max, line, tap, 1, acc);
+                else if (step == 2)
+                    pool_take_row(p, &q, max, line, tap, 2, acc);
                 else
-                    pool_take_sum(p, &q, line, step, acc);
+                    pool_take_row(p, &q, max, line, tap, step, acc);
             }
         }
     }
 }
 
-INLINE void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
+/* value[i] by the number of elements that output w0 + i averages. */
+static void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
                         int64_t oh, float *value) {
     const LibPool *p = c->r.p;
     float outer = (float)(pool_count(p, 0, od) * pool_count(p, 1, oh));
-    for (int64_t i = 0; i < q->n; i++) {
-        float n = outer * (c->counted ? c->count[i]
-                                      : (float)pool_count(p, 2, q->w0 + i));
-        value[i] = n > 0.0f ? value[i] / n : 0.0f;
+    float part[POOL_ROW];
+    const float *count = c->counted ? c->count : part;
+    for (int64_t i = 0; !c->counted && i < q->n; i++)
+        part[i] = (float)pool_count(p, 2, q->w0 + i);
+    for (int64_t i = 0; i < q->n; i += VL) {
+        vf n = outer * vload(count + i);
+        vstore(value + i, vselect(n > 0, vload(value + i) / n, vset(0.0f)));
     }
 }
 
-INLINE void pool_forward(const PoolCall *c, int dtype, int max, int64_t plane,
-                         int64_t step) {
+static void pool_forward(const PoolCall *c, int max, int64_t plane) {
     const PoolRun *r = &c->r;
     const LibPool *p = r->p;
     PoolAcc acc __attribute__((aligned(64)));
@@ -266,10 +324,10 @@ INLINE void pool_forward(const PoolCall *c, int dtype, int max, int64_t plane,
             PoolPart q = pool_part(c, w0, 0);
             n = q.n;
             pool_begin(p, &q, max, od, oh, &acc);
-            pool_window_rows(c, dtype, max, plane, od, oh, step, q, &acc);
+            pool_window_rows(c, max, plane, od, oh, q, &acc);
             if (!max) pool_divide(c, &q, od, oh, acc.value);
             int64_t to = (plane * p->out[0] * p->out[1] + row) * p->out[2] + w0;
-            narrow_as(r->dst, dtype, to, acc.value, n);
+            pool_narrow(r, to, acc.value, n);
             for (int64_t i = 0; max && r->idx_out && i < n; i += VL)
                 pool_put_taps(r, to + i, *(const vi *)(acc.tap + i), n - i);
         }
@@ -279,9 +337,9 @@ INLINE void pool_forward(const PoolCall *c, int dtype, int max, int64_t plane,
 /* ---- gradient ------------------------------------------------------------ */
 
 /* g[i] = what each output of the row passes to one of its inputs. */
-INLINE void pool_row_grad(const PoolCall *c, int dtype, const PoolPart *q,
-                          int64_t from, int64_t od, int64_t oh, float *g) {
-    widen_as(g, c->r.src, dtype, from, q->n);
+static void pool_row_grad(const PoolCall *c, const PoolPart *q, int64_t from,
+                          int64_t od, int64_t oh, float *g) {
+    pool_widen(g, &c->r, from, q->n);
     if (!c->r.idx) pool_divide(c, q, od, oh, g);
     for (int64_t i = q->n; i < q->n + VL; i++) g[i] = 0.0f;
 }
@@ -305,32 +363,36 @@ INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
 }
 
 /* Adds to the line of input row (z, y), which starts at position `left`. */
-INLINE void pool_gather_row(const PoolCall *c, int dtype, int64_t plane,
-                            int64_t z, int64_t y, int64_t w0, int64_t step,
-                            int64_t left, float *line) {
+static void pool_gather_row(const PoolCall *c, int64_t plane, int64_t z,
+                            int64_t y, int64_t w0, int64_t left, float *line) {
     const LibPool *p = c->r.p;
     float g[POOL_ROW + 2 * VL];
-    int64_t od, oh;
+    int64_t od, oh, step = p->stride[2];
     for (int64_t td = 0; td < p->kernel[0]; td++) {
         if (!pool_window(p, 0, z, td, &od)) continue;
         for (int64_t th = 0; th < p->kernel[1]; th++) {
             if (!pool_window(p, 1, y, th, &oh)) continue;
-            int64_t line0 = (plane * p->out[0] + od) * p->out[1] + oh;
+            int64_t row = (plane * p->out[0] + od) * p->out[1] + oh;
+            int64_t from = row * p->out[2] + w0;
+            int64_t tap = (td * p->kernel[1] + th) * p->kernel[2];
             PoolPart q = pool_part(c, w0, 0);
-            pool_row_grad(c, dtype, &q, line0 * p->out[2] + w0, od, oh, g);
+            pool_row_grad(c, &q, from, od, oh, g);
             for (int64_t k = 0; k < p->kernel[2]; k += q.k) {
                 q = pool_part(c, w0, k);
-                pool_spread(&c->r, &q, g, line0 * p->out[2] + w0,
-                            (td * p->kernel[1] + th) * p->kernel[2], step,
-                            line + q.left - left);
+                float *to = line + q.left - left;
+                if (step == 1)
+                    pool_spread(&c->r, &q, g, from, tap, 1, to);
+                else if (step == 2)
+                    pool_spread(&c->r, &q, g, from, tap, 2, to);
+                else
+                    pool_spread(&c->r, &q, g, from, tap, step, to);
             }
         }
     }
 }
 
 /* The line spans the row with both pads; it must fit, see pool_fits. */
-INLINE void pool_backward(const PoolCall *c, int dtype, int64_t plane,
-                          int64_t step) {
+static void pool_backward(const PoolCall *c, int64_t plane) {
     const LibPool *p = c->r.p;
     float line[POOL_LINE + 4 * VL];
     int64_t left = -p->pad[2], in = p->in[0] * p->in[1] * p->in[2];
@@ -343,17 +405,17 @@ INLINE void pool_backward(const PoolCall *c, int dtype, int64_t plane,
         for (int64_t i = 0; i < width; i += VL) vstore(line + i, vset(0.0f));
         for (int64_t w0 = 0; w0 < p->out[2]; w0 += n) {
             n = pool_part(c, w0, 0).n;
-            pool_gather_row(c, dtype, plane, row / p->in[1], row % p->in[1], w0,
-                            step, left, line);
+            pool_gather_row(c, plane, row / p->in[1], row % p->in[1], w0, left,
+                            line);
         }
-        narrow_as(c->r.dst, dtype, plane * in + row * p->in[2], line - left,
-                  p->in[2]);
+        pool_narrow(&c->r, plane * in + row * p->in[2], line - left, p->in[2]);
     }
 }
 
 /* Rows too wide for a line: one input at a time. */
-INLINE void pool_backward_wide(const PoolRun *r, int dtype, int64_t plane) {
+static void pool_backward_wide(const PoolRun *r, int64_t plane) {
     const LibPool *p = r->p;
+    int dtype = p->dtype;
     int64_t in = p->in[0] * p->in[1] * p->in[2], o[3];
     for (int64_t pos = 0; pos < in; pos++) {
         float sum = 0;
@@ -454,12 +516,6 @@ INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n, vf even,
     pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
 }
 
-INLINE void pool_take(vf v, int32_t tap, vf *m, vi *w) {
-    vi take = (v > *m) | ((v != v) & (*m == *m));
-    *m = vselect(take, v, *m);
-    *w = (vi)vselect(take, (vf)pool_iset(tap), (vf)*w);
-}
-
 /* The greater, or one that is NaN. */
 INLINE vf pool_greater(vf a, vf b) {
 #if AMPC_ISA_LEVEL == 4
@@ -501,9 +557,9 @@ INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
         return;
     }
     vi w = {0};
-    pool_take(b, 1, &a, &w);
-    pool_take(c, 2, &a, &w);
-    pool_take(d, 3, &a, &w);
+    pool_take(b, pool_iset(1), &a, &w);
+    pool_take(c, pool_iset(2), &a, &w);
+    pool_take(d, pool_iset(3), &a, &w);
     pool_store_n(r->dst, dtype, to, a, n);
     pool_put_taps(r, to, w, n);
 }
@@ -585,7 +641,7 @@ INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
 INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
                                 int64_t lo, int64_t hi) {
     const LibPool *p = c->r.p;
-    int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
+    int64_t in = p->in[0] * p->in[1] * p->in[2];
     int global = !max && pool_global(p), is_2x2 = pool_is_2x2(p);
     for (int64_t i = lo; i < hi; i++) {
         if (global)
@@ -594,19 +650,15 @@ INLINE void pool_planes_forward(const PoolCall *c, int dtype, int max,
             pool_max_2x2(&c->r, dtype, i);
         else if (is_2x2)
             pool_plane_2x2(&c->r, dtype, max, i);
-        else if (step == 1)
-            pool_forward(c, dtype, max, i, 1);
-        else if (step == 2)
-            pool_forward(c, dtype, max, i, 2);
         else
-            pool_forward(c, dtype, max, i, step);
+            pool_forward(c, max, i);
     }
 }
 
 INLINE void pool_planes_backward(const PoolCall *c, int dtype, int64_t lo,
                                  int64_t hi) {
     const LibPool *p = c->r.p;
-    int64_t step = p->stride[2], in = p->in[0] * p->in[1] * p->in[2];
+    int64_t in = p->in[0] * p->in[1] * p->in[2];
     int global = !c->r.idx && pool_global(p), is_2x2 = pool_is_2x2(p);
     int fits = pool_fits(p);
     for (int64_t i = lo; i < hi; i++) {
@@ -615,13 +667,9 @@ INLINE void pool_planes_backward(const PoolCall *c, int dtype, int64_t lo,
         else if (is_2x2)
             pool_backward_2x2(&c->r, dtype, i);
         else if (!fits)
-            pool_backward_wide(&c->r, dtype, i);
-        else if (step == 1)
-            pool_backward(c, dtype, i, 1);
-        else if (step == 2)
-            pool_backward(c, dtype, i, 2);
+            pool_backward_wide(&c->r, i);
         else
-            pool_backward(c, dtype, i, step);
+            pool_backward(c, i);
     }
 }
 

@@ -1,13 +1,9 @@
 /* simd.h: vectors of one ISA level, for the *_isa.c files only.
 
-   Each *_isa.c is compiled once per level with
-     gcc -O3 -std=gnu17 -fPIC -ffp-contract=off -fno-math-errno
-         -fno-trapping-math
-         -march=x86-64-v2                               -DAMPC_ISA_LEVEL=2
-         -march=x86-64-v3                               -DAMPC_ISA_LEVEL=3
-         -march=x86-64-v4 -mprefer-vector-width=512     -DAMPC_ISA_LEVEL=4
-   and names its external symbols through ISA(name).  The other .c files of
-   this folder are compiled once, for the baseline.
+   Each *_isa.c is compiled once per level, with the flags of its row of isa.def
+   (runtime/isa.bzl) and AMPC_ISA_LEVEL as its number, and names its external
+   symbols through ISA(name).  The other .c files of this folder are compiled
+   once, for the baseline.
 
    A fused multiply-add is written (vfma), never left to the compiler, so an
    element's bits do not depend on the code path that computed it; on v2 vfma
@@ -21,6 +17,8 @@
 #include "runtime/half.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
+/* What is long, seldom run or slow by itself: once in a file. */
+#define OUTLINE static __attribute__((noinline, unused))
 
 /* VL lanes of fp32 per vector; a register tile of MR rows and NV vectors. */
 #if AMPC_ISA_LEVEL == 4
@@ -82,17 +80,45 @@ INLINE vf vload_bf16(const uint16_t *p) {
     return (vf)(__builtin_convertvector(*(const vh_any *)p, vu) << 16);
 }
 
-INLINE vf vload_f16(const uint16_t *p) {
-#if AMPC_ISA_LEVEL == 4
-    return (vf)_mm512_cvtph_ps((__m256i) * (const vh_any *)p);
-#elif AMPC_ISA_LEVEL == 3
-    return (vf)_mm256_cvtph_ps((__m128i) * (const vh_any *)p);
-#else
-    vf r;
-    for (int i = 0; i < VL; i++) r[i] = f16_to_f32(p[i]);
-    return r;
-#endif
+#if AMPC_ISA_LEVEL == 2
+/* half.h, lane by lane. */
+OUTLINE vf vload_f16(const uint16_t *p) {
+    vu h = __builtin_convertvector(*(const vh_any *)p, vu), mag = h & 0x7fffu;
+    vi least = (vi)mag<0x400, most = (vi)mag> 0x7bff, nan = (vi)mag > 0x7c00;
+    vf small = __builtin_convertvector((vi)mag, vf) * 0x1p-24f;
+    vu u = (mag << 13) + (112u << 23) + ((vu)most & 112u << 23);
+    u |= (vu)nan & 0x400000u;
+    return (vf)((vu)vselect(least, small, (vf)u) | (h & 0x8000u) << 16);
 }
+
+OUTLINE void vstore_f16(uint16_t *p, vf v) {
+    vu u = (vu)v, mag = u & 0x7fffffffu;
+    vi least = (vi)mag < 0x38800000, most = (vi)mag >= 0x477ff000;
+    vi nan = (vi)mag > 0x7f800000;
+    vu small = (vu)((vf)mag + 0.5f) - 0x3f000000u;
+    vu r = (mag + 0xfffu + (mag >> 13 & 1u) - (112u << 23)) >> 13;
+    r = (vu)vselect(least, (vf)small, (vf)r);
+    r = (vu)vselect(most, (vf)((vu){0} + 0x7c00u), (vf)r);
+    r |= (vu)nan & (0x200u | (mag >> 13 & 0x3ffu));
+    *(vh_any *)p = __builtin_convertvector(r | (u >> 16 & 0x8000u), vh);
+}
+#elif AMPC_ISA_LEVEL == 3
+INLINE vf vload_f16(const uint16_t *p) {
+    return (vf)_mm256_cvtph_ps((__m128i) * (const vh_any *)p);
+}
+
+INLINE void vstore_f16(uint16_t *p, vf v) {
+    *(vh_any *)p = (vh)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
+}
+#else
+INLINE vf vload_f16(const uint16_t *p) {
+    return (vf)_mm512_cvtph_ps((__m256i) * (const vh_any *)p);
+}
+
+INLINE void vstore_f16(uint16_t *p, vf v) {
+    *(vh_any *)p = (vh)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
+}
+#endif
 
 /* Rounded, in the upper halves; the lower ones are anything. */
 INLINE vu vround_bf16(vf v) {
@@ -108,16 +134,6 @@ INLINE vu vround_bf16(vf v) {
 
 INLINE void vstore_bf16(uint16_t *p, vf v) {
     *(vh_any *)p = __builtin_convertvector(vround_bf16(v) >> 16, vh);
-}
-
-INLINE void vstore_f16(uint16_t *p, vf v) {
-#if AMPC_ISA_LEVEL == 4
-    *(vh_any *)p = (vh)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT);
-#elif AMPC_ISA_LEVEL == 3
-    *(vh_any *)p = (vh)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT);
-#else
-    for (int i = 0; i < VL; i++) p[i] = f32_to_f16(v[i]);
-#endif
 }
 
 INLINE int dtype_is16(int dtype) {
@@ -136,16 +152,22 @@ INLINE void *at_mut(void *p, int dtype, int64_t i) {
     return (char *)p + i * dtype_size(dtype);
 }
 
+#if AMPC_ISA_LEVEL == 2
+OUTLINE float load1_f16(uint16_t h) { return f16_to_f32(h); }
+OUTLINE uint16_t store1_f16(float x) { return f32_to_f16(x); }
+#else
+INLINE float load1_f16(uint16_t h) { return _cvtsh_ss(h); }
+INLINE uint16_t store1_f16(float x) {
+    return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+}
+#endif
+
 /* Element i of an f32, bf16 or f16 array as fp32, and back. */
 INLINE float load1(const void *p, int dtype, int64_t i) {
     if (dtype == AMPC_F32) return ((const float *)p)[i];
     uint16_t h = ((const uint16_t *)p)[i];
     if (dtype == AMPC_BF16) return bf16_to_f32(h);
-#if AMPC_ISA_LEVEL >= 3
-    return _cvtsh_ss(h);
-#else
-    return f16_to_f32(h);
-#endif
+    return load1_f16(h);
 }
 
 INLINE void store1(void *p, int dtype, int64_t i, float x) {
@@ -154,11 +176,7 @@ INLINE void store1(void *p, int dtype, int64_t i, float x) {
     else if (dtype == AMPC_BF16)
         ((uint16_t *)p)[i] = f32_to_bf16(x);
     else
-#if AMPC_ISA_LEVEL >= 3
-        ((uint16_t *)p)[i] = _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
-#else
-        ((uint16_t *)p)[i] = f32_to_f16(x);
-#endif
+        ((uint16_t *)p)[i] = store1_f16(x);
 }
 
 INLINE vf vload_as(const void *p, int dtype, int64_t i) {

@@ -406,12 +406,7 @@ int main(int argc, char **argv) {
     pool = pool_create(threads);
     if (!pool) return 1;
     threads = pool_threads(pool);
-    switch ((AmpcIsa)cpu_isa_level()) {
-    case AMPC_ISA_V2: lib = &ampc_cpu_v2; break;
-    case AMPC_ISA_V3: lib = &ampc_cpu_v3; break;
-    case AMPC_ISA_V4: lib = &ampc_cpu_v4; break;
-    case AMPC_ISA_AMX: lib = &ampc_cpu_amx; break;
-    }
+    lib = cpu_level(cpu_isa_level());
     if (!strcmp(filter, "serve")) return serve();
     measure_peak();
     report("pool: 1000 hand-overs", 0, bench_handover, NULL);

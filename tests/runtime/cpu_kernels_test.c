@@ -254,6 +254,58 @@ TEST_CASE(gemm, small_shapes) {
     pools_close();
 }
 
+/* 1 * x + 0 for n numbers, in so many rows. */
+static void convert(int level, int64_t rows, int64_t n, const void *x,
+                    int64_t from, void *y, int64_t to) {
+    const AmpcCpuLib *lib = lib_of(level);
+    LibGemm g = {.m = rows, .n = n, .k = 1, .a_rs = 1, .a_cs = 1, .b_rs = n};
+    g.b_cs = 1, g.a_dtype = AMPC_F32, g.b_dtype = from, g.c_dtype = to;
+    float ones[] = {1, 1, 1, 1, 1};
+    size_t need = cpu_gemm_scratch(&g, 1);
+    void *scratch = scratch_of(need);
+    lib->gemm(lib->isa, NULL, &g, ones, x, y, NULL, scratch, NULL);
+    scratch_check(scratch, need);
+}
+
+enum { HALVES = 1 << 16, BETWEEN = 1 << 19, ROWS = 5 };
+
+/* All of them, and below, at and above the middle of each two. */
+TEST_CASE(half, routines_convert_as_half_h_does) {
+    static const uint32_t low[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x1fff};
+    uint16_t *h = malloc(HALVES * sizeof *h), *got = malloc(BETWEEN * ROWS * 2);
+    float *x = malloc(BETWEEN * sizeof *x), *wide = malloc(HALVES * ROWS * 4);
+    REQUIRE(h && got && x && wide);
+    for (int i = 0; i < HALVES; i++) h[i] = (uint16_t)i;
+    for (int level = 2; level <= top_level(); level++)
+        for (int64_t rows = 1; rows <= ROWS; rows += ROWS - 1) {
+            int wrong = 0;
+            convert(level, rows, HALVES, h, AMPC_F16, wide, AMPC_F32);
+            for (int64_t i = 0; i < HALVES * rows; i++) {
+                float want = 0.0f + f16_to_f32(h[i % HALVES]);
+                wrong += memcmp(&want, &wide[i], sizeof want) != 0;
+            }
+            CHECK_MSG(wrong == 0, "level %d, %d rows: %d", level, (int)rows,
+                      wrong);
+        }
+    for (size_t l = 0; l < sizeof low / sizeof *low; l++) {
+        for (uint32_t i = 0; i < BETWEEN; i++) {
+            uint32_t u = i << 13 | low[l];
+            memcpy(&x[i], &u, sizeof u);
+        }
+        for (int level = 2; level <= top_level(); level++) {
+            int wrong = 0;
+            convert(level, ROWS, BETWEEN, x, AMPC_F32, got, AMPC_F16);
+            for (int64_t i = 0; i < (int64_t)BETWEEN * ROWS; i++)
+                wrong += got[i] != f32_to_f16(0.0f + x[i % BETWEEN]);
+            CHECK_MSG(wrong == 0, "level %d, %x: %d", level, low[l], wrong);
+        }
+    }
+    free(h);
+    free(got);
+    free(x);
+    free(wide);
+}
+
 TEST_CASE(gemm, vectors_and_thin_matrices) {
     rng = 12;
     pools_open();
@@ -839,6 +891,27 @@ static int dot_under(const char *isa) {
     setenv("AMPC_ISA", isa, 1);
     cpu_bf16_dot_force(-1);
     return cpu_bf16_dot();
+}
+
+/* What runtime/BUILD compiles routines with; NULL where it names none. */
+#define ISA(E, number, name, prefix, flags)                                    \
+    extern const char ampc_v##number##_flags[] __attribute__((weak));
+#include "runtime/isa.def"
+
+TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
+    static const struct {
+        const char *name, *flags, *built;
+    } rows[] = {
+#define ISA(E, number, name, prefix, flags)                                    \
+    {name, flags, ampc_v##number##_flags},
+#include "runtime/isa.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *built = rows[i].built ? rows[i].built : "nothing";
+        const char *flags = rows[i].flags ? rows[i].flags : "nothing";
+        CHECK_MSG(!strcmp(built, flags), "%s: isa.def has %s, runtime/BUILD %s",
+                  rows[i].name, flags, built);
+    }
 }
 
 TEST_CASE(isa, bf16_dot_products_are_chosen_and_forced) {

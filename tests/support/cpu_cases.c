@@ -139,8 +139,8 @@ int top_level(void) {
 const AmpcCpuLib *lib_of(int level) {
     int tiles = level > 4 && level == top_level();
     cpu_bf16_dot_force(level != 5 || tiles);
-    if (tiles) return &ampc_cpu_amx;
-    return level > 3 ? &ampc_cpu_v4 : level == 3 ? &ampc_cpu_v3 : &ampc_cpu_v2;
+    if (tiles) return &ampc_cpu_AMX;
+    return cpu_level(level > AMPC_ISA_V4 ? AMPC_ISA_V4 : level);
 }
 
 void *scratch_of(size_t bytes) {

@@ -1,4 +1,5 @@
-/* cpu_levels.c: tables of all routines (cpu_levels.h). */
+/* cpu_levels.c: tables of all routines (cpu_levels.h).  A row of isa.def that
+   has none here is an error of the compiler's, or of the linker's.          */
 #include "tests/support/cpu_levels.h"
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
@@ -7,28 +8,35 @@
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     .name = ampc_v2_##name,
-const AmpcCpuLib ampc_cpu_v2 = {
+const AmpcCpuLib ampc_cpu_V2 = {
     .isa = AMPC_ISA_V2,
 #include "runtime/lib.def"
 };
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     .name = ampc_v3_##name,
-const AmpcCpuLib ampc_cpu_v3 = {
+const AmpcCpuLib ampc_cpu_V3 = {
     .isa = AMPC_ISA_V3,
 #include "runtime/lib.def"
 };
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     .name = ampc_v4_##name,
-const AmpcCpuLib ampc_cpu_v4 = {
+const AmpcCpuLib ampc_cpu_V4 = {
     .isa = AMPC_ISA_V4,
 #include "runtime/lib.def"
 };
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     .name = ampc_v4_##name,
-const AmpcCpuLib ampc_cpu_amx = {
+const AmpcCpuLib ampc_cpu_AMX = {
     .isa = AMPC_ISA_AMX,
 #include "runtime/lib.def"
 };
+
+const AmpcCpuLib *cpu_level(int isa) {
+#define ISA(E, number, name, prefix, flags)                                    \
+    if (isa == number) return &ampc_cpu_##E;
+#include "runtime/isa.def"
+    return NULL;
+}

@@ -4,6 +4,11 @@
 
 #include "runtime/cpu/kernels.h"
 
-extern const AmpcCpuLib ampc_cpu_v2, ampc_cpu_v3, ampc_cpu_v4, ampc_cpu_amx;
+/* ampc_cpu_V2 and so on: one per row of isa.def. */
+#define ISA(E, number, name, prefix, flags)                                    \
+    extern const AmpcCpuLib ampc_cpu_##E;
+#include "runtime/isa.def"
+
+const AmpcCpuLib *cpu_level(int isa);
 
 #endif

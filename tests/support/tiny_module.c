@@ -175,7 +175,7 @@ enum {
     K_ACCURACY
 };
 
-static const PlanIsa isas[] = {{AMPC_ISA_V2, kernels, NULL, &ampc_cpu_v2}};
+static const PlanIsa isas[] = {{AMPC_ISA_V2, kernels, NULL, &ampc_cpu_V2}};
 
 /* ---- variables ----------------------------------------------------------- */
 

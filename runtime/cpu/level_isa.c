@@ -1,0 +1,5 @@
+/* level_isa.c: the flags of this level, which tests compare with isa.def; no
+   module has them.                                                          */
+#include "runtime/cpu/simd.h"
+
+const char ISA(flags)[] = AMPC_ISA_FLAGS;
