@@ -137,12 +137,11 @@ KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
 KM_INLINE float ROUND_F16(float f) { return F16_TO_F32(F32_TO_F16(f)); }
 KM_INLINE uint16_t EXACT_F16(float f) { return F32_TO_F16(f); }
 #else
-/* NaN is told by a mask: a choice would be joined with those around it, and
-   then be made of whole copies of what follows. */
+/* NaN is told by a mask, and becomes one of all bits: a choice would be joined
+   with those around it, and then be made of whole copies of what follows. */
 KM_INLINE float ROUND_BF16(float f) {
     uint32_t u = km_bits(f), nan = 0u - (uint32_t)(f != f);
-    uint32_t r = u + 0x7fffu + (u >> 16 & 1u);
-    return km_float(((r & ~nan) | ((u | 0x400000u) & nan)) & 0xffff0000u);
+    return km_float(((u + 0x7fffu + (u >> 16 & 1u)) | nan) & 0xffff0000u);
 }
 
 /* of a value of the format */

@@ -117,8 +117,7 @@ INLINE vf vload_f16(const uint16_t *p) {
 #endif
 }
 
-/* Rounded, in the upper halves; the lower ones are anything.  NaN loses its
-   bits: all are ones. */
+/* Rounded, in the upper halves; the lower ones are anything. */
 INLINE vu vround_bf16(vf v) {
     vu u = (vu)v, r = u + 0x7fffu + (u >> 16 & 1u);
 #if AMPC_ISA_LEVEL == 4
