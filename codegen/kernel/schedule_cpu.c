@@ -123,32 +123,33 @@ static bool is_widened(const Kernel *k, const KInst *in) {
     return (d == DT_F16 || d == DT_BF16) && in->full && in->at.k[k->vec] == 1;
 }
 
-/* Of those, what several sweeps over the columns of a row need; `kept` are
-   already.  How many are kept now. */
-static int keep_row(Arena *a, Kernel *k, bool *kept, int n,
-                    bool (*wanted)(const Kernel *, const KInst *)) {
+/* Of those, what several sweeps over the columns of a row need, up to KEEP_MAX
+   with what is kept already. */
+static void keep_row(Arena *a, Kernel *k, int *n,
+                     bool (*wanted)(const Kernel *, const KInst *)) {
     KSweeps sweeps = kernel_sweeps(k, a);
     bool *seen = NEW_ARRAY(a, bool, k->insts.len);
     for (int s = 0; s < sweeps.len; s++) {
-        bool *need = kernel_need(k, &sweeps.data[s], kept, a);
+        const KSweep *sweep = &sweeps.data[s];
+        const bool *held = kernel_held(k, &sweeps, sweep, a);
+        bool *need = kernel_need(k, sweep, held, a);
         for (int id = 1; id < k->insts.len; id++) {
             KInst *in = kinst_at(k, id);
             if (!need[id]) continue;
-            if (seen[id] && !kept[id] && n < KEEP_MAX && wanted(k, in)) {
+            if (seen[id] && in->keep == KEEP_NOT && *n < KEEP_MAX &&
+                wanted(k, in)) {
                 in->keep = KEEP_ROW;
-                kept[id] = true;
-                n++;
+                ++*n;
             }
             seen[id] = true;
         }
     }
-    return n;
 }
 
 static void keep_values(Arena *a, Kernel *k) {
-    bool *kept = NEW_ARRAY(a, bool, k->insts.len);
-    int n = keep_row(a, k, kept, 0, is_costly);
-    keep_row(a, k, kept, n, is_widened);
+    int n = 0;
+    keep_row(a, k, &n, is_costly);
+    keep_row(a, k, &n, is_widened);
 }
 
 static void choose_kept(Arena *a, Kernel *k) {
