@@ -1,7 +1,8 @@
 /* half.h: bf16 and f16 to fp32 and back, scalar.
 
-   Narrowing rounds to nearest even and overflows to infinity; NaN stays NaN
-   (quiet, sign and upper payload bits kept).  Widening is exact.            */
+   Narrowing rounds to nearest even and overflows to infinity; NaN stays NaN: in
+   f16 it is quiet and keeps its sign and upper payload bits, in bf16 it has all
+   bits, which vectors make in the fewest steps.  Widening is exact.          */
 #ifndef AMPC_HALF_H
 #define AMPC_HALF_H
 
@@ -28,7 +29,7 @@ static inline float bf16_to_f32(uint16_t h) {
 
 static inline uint16_t f32_to_bf16(float f) {
     uint32_t u = half_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return 0xffff;
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 

@@ -290,6 +290,7 @@ static bool any_order(const KPrint *p, const KInst *in) {
         if (kinst_at(p->k, in->in[0])->op == K_LOAD) return false;
         /* fall through */
     case K_LOAD:
+        if (in->keep == KEEP_ROW) return false;
         return is_walked(p, in, DT_BF16) ||
                (!in->at.k[p->k->vec] && !jumps(p, in));
     case K_INDEX: return !in->at.k[p->k->vec];
@@ -333,6 +334,7 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
         const KInst *in = kinst_at(p->k, id);
         if (in->op == K_STORE) here[id] = in->full && s->roots.len > s->nfold;
         ordered |= here[id] && !any_order(p, in);
+        here[id] &= !(held && held[id]);
     }
     for (int id = 1; id < len; id++) {
         const KInst *in = kinst_at(p->k, id);

@@ -217,6 +217,47 @@ int lower_broadcast(Lower *l, ValueId v, const KIndex *at, int rank,
     return lower_value(l, v, src, guard);
 }
 
+/* Floats in the order of integers. */
+static double float_at(int64_t order) {
+    int32_t bits = (int32_t)(order >= 0 ? order : INT32_MIN - order);
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
+/* The largest x that, rounded to d, is below c, or c itself where `equal`; NaN:
+   none is.  Rounding keeps order.                                           */
+static double last_below(DType d, double c, bool equal) {
+    const int64_t infinity = INT64_C(0xff) << 23;
+    int64_t low = -infinity - 1, high = infinity + 1;
+    while (high - low > 1) {
+        int64_t mid = low + (high - low) / 2;
+        double x = round_to_dtype(float_at(mid), d);
+        if (equal ? x <= c : x < c)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low < -infinity ? NAN : float_at(low);
+}
+
+/* What is rounded to 16 bits and then compared with a constant is not rounded
+   but compared with another. */
+static void compare_unrounded(Lower *l, KInst *in) {
+    bool less = in->code == OP_LESS || in->code == OP_LESS_EQUAL;
+    bool equal = in->code == OP_LESS_EQUAL || in->code == OP_GREATER;
+    bool more = in->code == OP_GREATER || in->code == OP_GREATER_EQUAL;
+    if ((!less && !more) || in->compute != KT_F32) return;
+    const KInst *x = kinst_at(l->k, in->in[0]), *c = kinst_at(l->k, in->in[1]);
+    if (x->op != K_ROUND || c->op != K_CONST || c->f != c->f) return;
+    if (x->dtype != DT_BF16 && x->dtype != DT_F16) return;
+    double last = last_below(x->dtype, c->f, equal);
+    if (last != last) return;
+    in->code = less ? OP_LESS_EQUAL : OP_GREATER;
+    in->in[0] = x->in[0];
+    in->in[1] = lower_const(l, KT_F32, last, 0);
+}
+
 static int elem(Lower *l, const Node *n, const Type *t, const KIndex *at,
                 int guard) {
     KType c = elem_compute(l, n, t->dtype);
@@ -231,6 +272,7 @@ static int elem(Lower *l, const Node *n, const Type *t, const KIndex *at,
         bool cond = n->op == OP_WHERE && j == 0;
         in.in[j] = to_ktype(l, in.in[j], cond ? KT_B8 : c);
     }
+    compare_unrounded(l, &in);
     return lower_as(l, add(l, &in), t->dtype);
 }
 

@@ -109,28 +109,47 @@ static void loops_of_rows(Kernel *k, const int *col, int n) {
 
 /* ---- what is kept -------------------------------------------------------- */
 
-/* Expensive functions that several sweeps over the columns of a row need. */
-static void keep_costly(Arena *a, Kernel *k) {
+/* An expensive function. */
+static bool is_costly(const Kernel *k, const KInst *in) {
+    (void)k;
+    return in->op == K_PHILOX ||
+           (in->op == K_OP && op_info[in->code].cost >= COST_LONG);
+}
+
+/* 16 bits that are walked: wide ones, once made, are read in one step. */
+static bool is_widened(const Kernel *k, const KInst *in) {
+    if (in->op != K_LOAD || in->guard || in->place || in->at.inst) return false;
+    DType d = k->bufs.data[in->buf].dtype;
+    return (d == DT_F16 || d == DT_BF16) && in->full && in->at.k[k->vec] == 1;
+}
+
+/* Of those, what several sweeps over the columns of a row need, up to KEEP_MAX
+   with what is kept already. */
+static void keep_row(Arena *a, Kernel *k, int *n,
+                     bool (*wanted)(const Kernel *, const KInst *)) {
     KSweeps sweeps = kernel_sweeps(k, a);
     bool *seen = NEW_ARRAY(a, bool, k->insts.len);
-    bool *kept = NEW_ARRAY(a, bool, k->insts.len);
-    int n = 0;
     for (int s = 0; s < sweeps.len; s++) {
-        bool *need = kernel_need(k, &sweeps.data[s], kept, a);
+        const KSweep *sweep = &sweeps.data[s];
+        const bool *held = kernel_held(k, &sweeps, sweep, a);
+        bool *need = kernel_need(k, sweep, held, a);
         for (int id = 1; id < k->insts.len; id++) {
             KInst *in = kinst_at(k, id);
-            bool costly =
-                in->op == K_PHILOX ||
-                (in->op == K_OP && op_info[in->code].cost >= COST_LONG);
             if (!need[id]) continue;
-            if (seen[id] && !kept[id] && n < KEEP_MAX && costly) {
+            if (seen[id] && in->keep == KEEP_NOT && *n < KEEP_MAX &&
+                wanted(k, in)) {
                 in->keep = KEEP_ROW;
-                kept[id] = true;
-                n++;
+                ++*n;
             }
             seen[id] = true;
         }
     }
+}
+
+static void keep_values(Arena *a, Kernel *k) {
+    int n = 0;
+    keep_row(a, k, &n, is_costly);
+    keep_row(a, k, &n, is_widened);
 }
 
 static void choose_kept(Arena *a, Kernel *k) {
@@ -152,7 +171,7 @@ static void choose_kept(Arena *a, Kernel *k) {
             in->keep = KEEP_BLOCK;
     }
     if (k->form == KF_COLS && kernel_cols(k) > 0 && kernel_cols(k) <= KEEP_COLS)
-        keep_costly(a, k);
+        keep_values(a, k);
 }
 
 void schedule_cpu(Arena *a, Kernel *k) {

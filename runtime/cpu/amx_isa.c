@@ -107,12 +107,8 @@ INLINE void pack_tiles_row(float *panel, int64_t r, const uint16_t *p,
 /* 16 rows that lie side by side, a whole tile of pairs `cs` elements apart. */
 INLINE void pack_tiles_turn(float *to, const uint16_t *p, int64_t cs) {
     uint32_t woven[AMX_UNIT][AMX_ROWS];
-    for (int64_t q = 0; q < AMX_UNIT; q++) {
-        vu low = __builtin_convertvector(*(const vh_any *)(p + 2 * q * cs), vu);
-        vu high = __builtin_convertvector(
-            *(const vh_any *)(p + (2 * q + 1) * cs), vu);
-        *(vu_any *)woven[q] = low | high << 16;
-    }
+    for (int64_t q = 0; q < AMX_UNIT; q++)
+        *(vu_any *)woven[q] = pairs_of(p + 2 * q * cs, p + (2 * q + 1) * cs);
     for (int y = 0; y < AMX_UNIT; y += TB)
         for (int x = 0; x < AMX_ROWS; x += TB)
             transpose(to + x * AMX_UNIT + y, AMX_UNIT, &woven[y][x], AMPC_F32,

@@ -139,12 +139,11 @@ KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
 KM_INLINE float ROUND_F16(float f) { return F16_TO_F32(F32_TO_F16(f)); }
 KM_INLINE uint16_t EXACT_F16(float f) { return F32_TO_F16(f); }
 #else
-/* NaN is told by a mask: a choice would be joined with those around it, and
-   then be made of whole copies of what follows. */
+/* NaN is told by a mask, and becomes one of all bits: a choice would be joined
+   with those around it, and then be made of whole copies of what follows. */
 KM_INLINE float ROUND_BF16(float f) {
     uint32_t u = km_bits(f), nan = 0u - (uint32_t)(f != f);
-    uint32_t r = u + 0x7fffu + (u >> 16 & 1u);
-    return km_float(((r & ~nan) | ((u | 0x400000u) & nan)) & 0xffff0000u);
+    return km_float(((u + 0x7fffu + (u >> 16 & 1u)) | nan) & 0xffff0000u);
 }
 
 /* of a value of the format */
@@ -163,14 +162,15 @@ KM_INLINE float F16_TO_F32(uint16_t h) {
     return km_float(km_bits(r) | sign);
 }
 
+/* A sum with 2^13 times the power of two below rounds to its unit, which is
+   that of the format; below 2^-14 that of subnormal numbers. */
 KM_INLINE float ROUND_F16(float f) {
     uint32_t u = km_bits(f), mag = u & 0x7fffffffu;
-    float a = km_float(mag), r;
-    float tiny = (a + 0.5f) - 0.5f; /* the sum's unit is 2^-24 */
-    r = km_float((mag + 0xfffu + (mag >> 13 & 1u)) & ~0x1fffu);
-    r = a < 0x1p-14f ? tiny : r;
+    int32_t e = (int32_t)(u & 0x7f800000u), least = 113 << 23;
+    float a = km_float(mag);
+    float by = km_float((uint32_t)(e > least ? e : least) + (13u << 23));
+    float r = (a + by) - by;
     r = a >= 65520.0f ? INFINITY : r;
-    r = f != f ? km_float(mag | 0x400000u) : r;
     return km_float(km_bits(r) | (u & 0x80000000u));
 }
 

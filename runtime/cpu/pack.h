@@ -23,6 +23,11 @@ INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j,
     return 2 * j + 1 < real ? lo | (uint32_t)p[(2 * j + 1) * step] << 16 : lo;
 }
 
+/* VL pairs of neighbours. */
+INLINE vu pairs_of(const uint16_t *lo, const uint16_t *hi) {
+    return vload_u16(lo) | vload_u16(hi) << 16;
+}
+
 /* m rows of all k columns: panel i at dst + i * MR * k. */
 void ISA(pack_a)(float *dst, const PackSrc *src, int64_t m, int64_t k);
 

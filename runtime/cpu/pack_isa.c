@@ -33,10 +33,31 @@ INLINE int64_t pack_a_cols(float *dst, const PackSrc *s, int dtype, int64_t m,
     return m;
 }
 
+/* Eight columns of four rows of 16 bits, widened when they lie side by side. */
+INLINE void pack_a_halves(float *dst, const char *src, int dtype, int64_t ld) {
+    __m128i r[4];
+    uint16_t turned[32];
+    for (int i = 0; i < 4; i++)
+        r[i] = _mm_loadu_si128((const void *)(src + i * ld));
+    for (int high = 0; high < 2; high++) {
+        __m128i a = high ? _mm_unpackhi_epi16(r[0], r[1])
+                         : _mm_unpacklo_epi16(r[0], r[1]);
+        __m128i b = high ? _mm_unpackhi_epi16(r[2], r[3])
+                         : _mm_unpacklo_epi16(r[2], r[3]);
+        __m128i *to = (void *)(turned + 16 * high);
+        _mm_storeu_si128(to, _mm_unpacklo_epi32(a, b));
+        _mm_storeu_si128(to + 1, _mm_unpackhi_epi32(a, b));
+    }
+    for (int i = 0; i < 32; i += VL)
+        vstore(dst + i, vload_as(turned, dtype, i));
+}
+
 /* MR rows, `ld` bytes apart, become columns; returns how many it did. */
 INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
                                 int64_t ld, int64_t k) {
     int64_t j = 0, size = dtype_size(dtype);
+    for (; AMPC_ISA_LEVEL == 3 && size == 2 && j + 8 <= k; j += 8)
+        pack_a_halves(dst + j * MR, src + j * size, dtype, ld);
     for (; MR == 8 && j + TB <= k; j += TB)
         transpose(dst + j * MR, MR, src + j * size, dtype, ld);
     for (; MR == 4 && j + 4 <= k; j += 4)
@@ -168,11 +189,6 @@ INLINE void pack_pairs_a_any(uint32_t *dst, const uint16_t *p, int rows,
             dst[j * MR + r] = pair1(p + r * rs, cs, j, real);
 }
 
-INLINE vu pairs_of(const uint16_t *lo, const uint16_t *hi) {
-    vu v = __builtin_convertvector(*(const vh_any *)lo, vu);
-    return v | __builtin_convertvector(*(const vh_any *)hi, vu) << 16;
-}
-
 /* As pack_a_cols, of k pairs that have both elements; a panel has k_all. */
 INLINE int64_t pack_pairs_a_cols(float *dst, const uint16_t *p, int64_t cs,
                                  int64_t m, int64_t k, int64_t k_all) {
@@ -215,9 +231,7 @@ INLINE void pack_pairs_b_rows(uint32_t *dst, const uint16_t *p, int64_t rs,
         int both = 2 * i + 1 < real;
         int64_t j = 0;
         for (; j + VL <= n; j += VL) {
-            vu v = both
-                       ? pairs_of(lo + j, hi + j)
-                       : __builtin_convertvector(*(const vh_any *)(lo + j), vu);
+            vu v = both ? pairs_of(lo + j, hi + j) : vload_u16(lo + j);
             *(vu_any *)(dst + j) = v;
         }
         for (; j < w * VL; j++) {

@@ -76,14 +76,37 @@ INLINE float sfma(float a, float b, float c) {
 
 /* ---- 16-bit and 32-bit memory -------------------------------------------- */
 
-INLINE vf vload_bf16(const uint16_t *p) {
-    return (vf)(__builtin_convertvector(*(const vh_any *)p, vu) << 16);
+/* VL of 16 bits as 32, and back what fits: conversions of vectors are compiled
+   to halves and masks. */
+INLINE vu vload_u16(const uint16_t *p) {
+    const void *q = p;
+#if AMPC_ISA_LEVEL == 4
+    return (vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256(q));
+#elif AMPC_ISA_LEVEL == 3
+    return (vu)_mm256_cvtepu16_epi32(_mm_loadu_si128(q));
+#else
+    return (vu)_mm_cvtepu16_epi32(_mm_loadl_epi64(q));
+#endif
 }
+
+INLINE void vstore_u16(uint16_t *p, vu v) {
+#if AMPC_ISA_LEVEL == 4
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16((__m512i)v));
+#elif AMPC_ISA_LEVEL == 3
+    __m128i low = _mm256_castsi256_si128((__m256i)v);
+    __m128i high = _mm256_extracti128_si256((__m256i)v, 1);
+    _mm_storeu_si128((void *)p, _mm_packus_epi32(low, high));
+#else
+    _mm_storel_epi64((void *)p, _mm_packus_epi32((__m128i)v, (__m128i)v));
+#endif
+}
+
+INLINE vf vload_bf16(const uint16_t *p) { return (vf)(vload_u16(p) << 16); }
 
 #if AMPC_ISA_LEVEL == 2
 /* half.h, lane by lane. */
 OUTLINE vf vload_f16(const uint16_t *p) {
-    vu h = __builtin_convertvector(*(const vh_any *)p, vu), mag = h & 0x7fffu;
+    vu h = vload_u16(p), mag = h & 0x7fffu;
     vi least = (vi)mag<0x400, most = (vi)mag> 0x7bff, nan = (vi)mag > 0x7c00;
     vf small = __builtin_convertvector((vi)mag, vf) * 0x1p-24f;
     vu u = (mag << 13) + (112u << 23) + ((vu)most & 112u << 23);
@@ -100,7 +123,7 @@ OUTLINE void vstore_f16(uint16_t *p, vf v) {
     r = (vu)vselect(least, (vf)small, (vf)r);
     r = (vu)vselect(most, (vf)((vu){0} + 0x7c00u), (vf)r);
     r |= (vu)nan & (0x200u | (mag >> 13 & 0x3ffu));
-    *(vh_any *)p = __builtin_convertvector(r | (u >> 16 & 0x8000u), vh);
+    vstore_u16(p, r | (u >> 16 & 0x8000u));
 }
 #elif AMPC_ISA_LEVEL == 3
 INLINE vf vload_f16(const uint16_t *p) {
@@ -125,15 +148,26 @@ INLINE vu vround_bf16(vf v) {
     vu u = (vu)v, r = u + 0x7fffu + (u >> 16 & 1u);
 #if AMPC_ISA_LEVEL == 4
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
-    return (vu)_mm512_mask_or_epi32((__m512i)r, nan, (__m512i)u,
-                                    _mm512_set1_epi32(0x400000));
+    return (vu)_mm512_mask_set1_epi32((__m512i)r, nan, -1);
 #else
-    return (vu)vselect(v != v, (vf)(u | 0x400000u), (vf)r);
+    return r | (vu)(v != v);
 #endif
 }
 
 INLINE void vstore_bf16(uint16_t *p, vf v) {
-    *(vh_any *)p = __builtin_convertvector(vround_bf16(v) >> 16, vh);
+    vstore_u16(p, vround_bf16(v) >> 16);
+}
+
+/* Two vectors side by side: packed in half the steps. */
+INLINE void vstore2_bf16(uint16_t *p, vf v, vf w) {
+    vu a = vround_bf16(v), b = vround_bf16(w);
+#if AMPC_ISA_LEVEL == 3
+    __m256i h = _mm256_packus_epi32((__m256i)(a >> 16), (__m256i)(b >> 16));
+    _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(h, 0xd8));
+#else
+    vstore_u16(p, a >> 16);
+    vstore_u16(p + VL, b >> 16);
+#endif
 }
 
 INLINE int dtype_is16(int dtype) {
@@ -279,6 +313,9 @@ INLINE void widen(float *dst, const void *src, int dtype, int64_t i,
 INLINE void narrow_as(void *dst, int dtype, int64_t i, const float *src,
                       int64_t n) {
     int64_t j = 0;
+    for (; dtype == AMPC_BF16 && j + 2 * VL <= n; j += 2 * VL)
+        vstore2_bf16((uint16_t *)dst + i + j, vload(src + j),
+                     vload(src + j + VL));
     for (; j + VL <= n; j += VL) vstore_as(dst, dtype, i + j, vload(src + j));
     if (j == n) return;
     if (n >= VL)

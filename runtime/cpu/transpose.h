@@ -6,8 +6,6 @@
 
 typedef float v4 __attribute__((vector_size(16)));
 typedef v4 v4_any __attribute__((aligned(1), may_alias));
-typedef uint16_t h4 __attribute__((vector_size(8)));
-typedef h4 h4_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u4 __attribute__((vector_size(16)));
 typedef u4 u4_any __attribute__((aligned(4), may_alias));
 
@@ -15,7 +13,7 @@ INLINE v4 load_v4(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v4_any *)p;
     const uint16_t *h = p;
     if (dtype == AMPC_BF16)
-        return (v4)(__builtin_convertvector(*(const h4_any *)h, u4) << 16);
+        return (v4)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64(p)), 16);
 #if AMPC_ISA_LEVEL >= 3
     return (v4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)h));
 #else
@@ -49,8 +47,6 @@ INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
 enum { TB = 8 };
 typedef float v8 __attribute__((vector_size(32)));
 typedef v8 v8_any __attribute__((aligned(1), may_alias));
-typedef uint16_t h8 __attribute__((vector_size(16)));
-typedef h8 h8_any __attribute__((aligned(2), may_alias));
 typedef uint32_t u8 __attribute__((vector_size(32)));
 
 typedef v8 vt;
@@ -60,10 +56,10 @@ typedef u8 ut_any __attribute__((aligned(4), may_alias));
 
 INLINE vt load_vt(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v8_any *)p;
-    const uint16_t *h = p;
+    __m128i h = _mm_loadu_si128(p);
     if (dtype == AMPC_BF16)
-        return (v8)(__builtin_convertvector(*(const h8_any *)h, u8) << 16);
-    return (v8)_mm256_cvtph_ps((__m128i) * (const h8_any *)h);
+        return (v8)_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
+    return (v8)_mm256_cvtph_ps(h);
 }
 
 #define LO8(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)

@@ -120,6 +120,48 @@ TEST_CASE(print_c, scalar_constants_are_immediates) {
     subject_end(&s);
 }
 
+/* How often a word stands in the text of the graph's kernels. */
+static int count_of(const char *graph, const char *word) {
+    Subject s = lowered(graph);
+    StrBuf sb = {0};
+    int n = 0;
+    print_c_kernels(s.ks, &sb, "", true);
+    for (const char *p = sb.data; (p = strstr(p, word)); p++) n++;
+    sb_free(&sb);
+    subject_end(&s);
+    return n;
+}
+
+/* To compare with a constant takes no rounding; to store does. */
+TEST_CASE(print_c, compared_values_are_not_rounded) {
+    const char *sign = "graph g(%a: f32[40], %g: bf16[40]) { group point {"
+                       " %x = cast %a : bf16[40] %m = less_equal %x, 0"
+                       " %y = where %m, 0, %g } return %y }";
+    const char *both = "graph g(%a: f32[40], %b: f32[40]) { group point {"
+                       " %x = cast %a : bf16[40] %y = cast %b : bf16[40]"
+                       " %m = less_equal %x, %y } return %m }";
+    CHECK_EQ_INT(count_of(sign, "ROUND_BF16"), 0);
+    CHECK_EQ_INT(count_of(both, "ROUND_BF16"), 2);
+}
+
+/* A row that is read again was kept as fp32. */
+TEST_CASE(print_c, rows_of_16_bits_are_widened_once) {
+    const char *rows = "graph g(%a: bf16[30,200]) { group row {"
+                       " %m = reduce_max %a {axes=[1], keepdims=1}"
+                       " %d = sub %a, %m %s = reduce_sum %d {axes=[1],"
+                       " keepdims=1} %y = mul %d, %s } return %y }";
+    const char *half = "graph g(%a: f16[30,200]) { group row {"
+                       " %m = reduce_max %a {axes=[1], keepdims=1}"
+                       " %y = sub %a, %m } return %y }";
+    const char *longer = "graph g(%a: bf16[30,5000]) { group row {"
+                         " %m = reduce_max %a {axes=[1], keepdims=1}"
+                         " %y = sub %a, %m } return %y }";
+    CHECK_EQ_INT(count_of(rows, "BF16_TO_F32("), 1);
+    CHECK_EQ_INT(count_of(half, "WIDEN_F16("), 1);
+    CHECK(count_of(longer, "WIDEN_BF16(") + count_of(longer, "BF16_TO_F32(") >
+          1);
+}
+
 /* No name of the model can end a comment or spoil the source. */
 TEST_CASE(print_c, hostile_names) {
     Subject s[] = {

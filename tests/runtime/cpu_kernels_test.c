@@ -360,6 +360,52 @@ TEST_CASE(gemm, blocked_and_sliced) {
     pools_close();
 }
 
+/* What is stored as bf16 is rounded to nearest even wherever it stands in a
+   row, and NaN stays NaN, whatever its bits.  One row, few, and panels. */
+TEST_CASE(gemm, results_are_rounded_at_every_place) {
+    static const uint32_t bits[] = {
+        0x3f808000, 0x3f818000, 0x3f807fff, 0x3f808001, 0xbf808000, 0xbf818000,
+        0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000, 0x7f800001, 0xff800001,
+        0x7fffffff, 0xffffffff, 0x7fc00000, 0x00008000, 0x00018000, 0x80008001};
+    enum { N = 117, CASES = sizeof bits / sizeof *bits };
+    pools_open();
+    for (int64_t m = 1; m <= 33; m += 8) {
+        LibGemm g = {.m = m,
+                     .n = N,
+                     .k = 1,
+                     .a_rs = 1,
+                     .a_cs = 1,
+                     .b_rs = N,
+                     .b_cs = 1,
+                     .a_dtype = AMPC_F32,
+                     .b_dtype = AMPC_F32,
+                     .c_dtype = AMPC_BF16};
+        float *a = block((size_t)m * sizeof *a);
+        float *b = block(N * sizeof *b);
+        for (int64_t i = 0; i < m; i++) a[i] = 1;
+        for (int i = 0; i < N; i++) b[i] = bits_float(bits[i % CASES]);
+        int top = top_level();
+        for (int level = 2; level <= top; level++) {
+            const AmpcCpuLib *lib = lib_of(level);
+            uint16_t *out = block((size_t)(m * N) * sizeof *out);
+            void *scratch = scratch_of(cpu_gemm_scratch(&g, 1));
+            lib->gemm(lib->isa, pools[0], &g, a, b, out, NULL, scratch, NULL);
+            for (int64_t i = 0; i < m * N; i++) {
+                float got = bf16_to_f32(out[i]), x = b[i % N];
+                float want = bf16_to_f32(f32_to_bf16(x));
+                CHECK_MSG(isnan(want) ? isnan(got) : got == want,
+                          "level %d, %d rows, %d: %a, want %a", level, (int)m,
+                          (int)i, (double)got, (double)want);
+            }
+            block_free(scratch);
+            block_free(out);
+        }
+        block_free(b);
+        block_free(a);
+    }
+    pools_close();
+}
+
 /* Sums longer than a block of k, of 16 bits, however the operands lie; alone
    and in a batch, whose items pack for themselves. */
 TEST_CASE(gemm, long_sums_of_16_bits) {
