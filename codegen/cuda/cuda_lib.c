@@ -347,6 +347,17 @@ static void put_batch(LibPrint *p, const LibGemm *g, const char *name,
     sb_puts(p->sb, "b * 0;\n    }\n");
 }
 
+/* Elements along k that 16 bytes hold wherever k is a multiple of them; 1: they
+   do not lie side by side. */
+static int64_t near_in(const LibGemm *g, int64_t dtype, int64_t along_k,
+                       int64_t other, const int64_t *batch) {
+    int64_t n = along_k == 1 ? near_of(dtype, g->k ? g->k : 1) : 1;
+    for (int64_t i = 0; i < g->nbatch_dim; i++)
+        while (batch[i] % n) n /= 2;
+    while (other % n) n /= 2;
+    return n;
+}
+
 static void print_gemm(LibPrint *p, const LibGemm *g) {
     int64_t batch = 1;
     for (int64_t i = 0; i < g->nbatch_dim; i++) batch *= g->batch_dim[i];
@@ -357,6 +368,8 @@ static void print_gemm(LibPrint *p, const LibGemm *g) {
                     {g->b_dtype, {batch, g->k, g->n}, 3, NULL}},
           2);
     put_tile(p, &t, g->a_dtype, run_of(p, g->c_dtype, g->n), g->k);
+    put_number(p, "a_near", near_in(g, g->a_dtype, g->a_cs, g->a_rs, g->a_bs));
+    put_number(p, "b_near", near_in(g, g->b_dtype, g->b_rs, g->b_cs, g->b_bs));
     put_batch(p, g, "a_at", g->a_bs);
     put_batch(p, g, "b_at", g->b_bs);
     kernel(p, false, t.shape->threads, t.tiles * batch);
@@ -488,13 +501,16 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
              c->n * lib_volume(c->out) / splits);
     put_number(p, "splits", splits);
     put_number(p, "points", points);
+    int near = near_of(DT_F32, size); /* of the slices' sums, in a thread */
+    while (near > 1 && size / near < GPU_BLOCKS * EACH_THREADS) near /= 2;
+    put_number(p, "sum_near", near);
     if (points && t.mma) p->out->rate *= (double)MOST_RATE / 25;
     if (t.mma) p->out->rate = fmin(p->out->rate, MOST_RATE);
     kernel(p, false, t.shape->threads, blocks * splits);
     put_body(p, "", more, splits > 1 ? ", partial" : ", nullptr");
     if (splits == 1) return;
     p->out->scratch = (uint64_t)(splits * size) * sizeof(float);
-    kernel_each(p, true, size);
+    kernel_each(p, true, size / near);
     put_operands(p, more);
     sb_printf(p->sb, "    conv_wgrad_sum<L%d>(dw, partial);\n}\n", p->number);
 }
@@ -588,7 +604,11 @@ static void print_scatter_add(LibPrint *p, const LibScatterAdd *c) {
     int64_t range = up_div(c->rows, SCATTER_BLOCKS), line = 1;
     int threads = c->nidx > 4 * SCATTER_THREADS_LONG ? SCATTER_THREADS_LONG
                                                      : SCATTER_THREADS;
-    while (line < c->inner && line < SCATTER_LINE) line *= 2;
+    int bytes[] = {dtype_info[c->src_dtype].bytes,
+                   dtype_info[c->out_dtype].bytes};
+    int64_t near = 16 / (bytes[0] < bytes[1] ? bytes[0] : bytes[1]);
+    while (c->inner % near) near /= 2;
+    while (line * near < c->inner && line < SCATTER_LINE) line *= 2;
     begin(p,
           (Shape[]){{c->src_dtype, {c->outer, c->nidx, c->inner}, 3, NULL},
                     {c->idx_dtype, {c->nidx}, 1, NULL},
@@ -596,6 +616,7 @@ static void print_scatter_add(LibPrint *p, const LibScatterAdd *c) {
           3);
     put_number(p, "range", range);
     put_number(p, "line", line);
+    put_number(p, "near", near);
     sb_printf(p->sb,
               "    static constexpr int threads = %d;\n"
               "    static constexpr bool idx_signed = %s;\n",
@@ -671,10 +692,8 @@ static void print_each(LibPrint *p, int64_t results) {
 }
 
 void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out) {
-    static const char body[] =
-        "    long long i = blockIdx.x * %dll + threadIdx.x;\n"
-        "    if (i < n) to[i] = narrow<%s>(widen(from[i]));\n}\n";
-    const CudaShape each = {.threads = EACH_THREADS, .per_block = EACH_THREADS};
+    const CudaShape each = {.threads = EACH_THREADS,
+                            .per_block = EACH_THREADS * CONVERT_NEAR};
     *out = (CudaLib){.first = each, .second = each, .weight = 1};
     for (int back = 0; back < 2; back++) {
         const char *from = type_name(back ? sent : DT_F32);
@@ -682,10 +701,9 @@ void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out) {
         sb_printf(sb,
                   "/* gradients, %s %s */\nextern \"C\" __global__ void "
                   "__launch_bounds__(%d)\nl%d%s(const %s *from, %s *to, long "
-                  "long n)\n{\n",
+                  "long n)\n{\n    convert(from, to, n);\n}\n",
                   back ? "from" : "to", dtype_info[sent].text, EACH_THREADS,
                   number, back ? "_2" : "", from, to);
-        sb_printf(sb, body, EACH_THREADS, to);
     }
 }
 

@@ -7,7 +7,7 @@
    Blocks and threads find their rows or elements at the top; what runs in a
    thread is the nest of print.h, each loop spelled as its kind says.
      flat      a thread computes N neighbours (LOOP_UNROLLED), 16 bytes of the
-               widest operand:
+               narrowest operand, 32 at most of the widest:
                  k<i>_at<N>  the computation; loads and stores are vectors
                  k<i>_block  one block's share: the last n % N elements,
                              k<i>_at<1>, go to as many threads of the last block

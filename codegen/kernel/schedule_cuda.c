@@ -1,6 +1,7 @@
 /* schedule_cuda.c: loops for a grid of blocks of threads (schedule.h).
 
-     flat      a thread has neighbours of 16 bytes of the widest operand
+     flat      a thread has neighbours of 16 bytes of the narrowest operand, 32
+               at most of the widest
      fold      a block has a row, a thread neighbours as above
      cols      a thread has an element of the whole domain, or neighbours as
                above along the innermost dim; where it reduces, lanes share a
@@ -24,7 +25,8 @@ enum {
     WIDE_COLS = 4096,       /* from here on, a block has twice the threads */
     SLICE_BYTES = 32768,    /* shared memory of all folds, form rows */
     ROWS_COLS = 512,        /* form rows: from here on, 16 threads per row */
-    FLAT_BYTES = 16,        /* of the widest operand, one thread */
+    FLAT_BYTES = 16,        /* of the narrowest operand, one thread, ... */
+    WIDEST_BYTES = 32,      /* ... and at most of the widest */
     FLAT_REGISTERS = 64,    /* that one thread's elements may take */
     FLAT_WEIGHT = 24,       /* see flat_weight */
     ROW_WEIGHT = 32,        /* the same, where lanes share a row */
@@ -160,16 +162,19 @@ static int memory_bytes(const Kernel *k, const KInst *in) {
    for each vector of memory no more than one that is none.  tail: the last
    vector of a row may be cut. */
 static int choose_pack(const Kernel *k, int most, bool tail) {
-    int widest = 1, weight = 0;
+    int narrowest = FLAT_BYTES, widest = 1, weight = 0;
     int64_t extent = kernel_any_length(k) ? 0 : k->dim[k->vec].extent;
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         if (in->full) weight += flat_weight(in);
         if (!in->full || !cuda_packed(k, in, 1)) continue;
         int bytes = memory_bytes(k, in);
+        if (bytes < narrowest) narrowest = bytes;
         if (bytes > widest) widest = bytes;
     }
-    for (int n = FLAT_BYTES / widest; n > 1; n /= 2) {
+    int n = FLAT_BYTES / narrowest;
+    while (n * widest > WIDEST_BYTES) n /= 2;
+    for (; n > 1; n /= 2) {
         int bytes = 0, packs = 0, others = 0; /* bytes: in vector registers */
         for (int id = 1; id < k->insts.len; id++) {
             const KInst *in = kinst_at(k, id);
@@ -220,7 +225,7 @@ static void hold_values(Arena *a, Kernel *k, int64_t each) {
 }
 
 int64_t cuda_shared(const Kernel *k, int id) {
-    enum { ALIGN = 16 };
+    enum { ALIGN = WIDEST_BYTES };
     int64_t bytes = 0, cols = kernel_cols(k);
     for (int i = 1; i < k->insts.len && i != id; i++) {
         const KInst *in = kinst_at(k, i);
@@ -293,7 +298,7 @@ static void share_row(Arena *a, Kernel *k, int64_t cols, int lanes) {
 /* ---- sums of columns ----------------------------------------------------- */
 
 int64_t cuda_sum_columns(const Kernel *k) {
-    enum { PACK = FLAT_BYTES / 4 };
+    enum { PACK = WIDEST_BYTES / 4 };
     return (kernel_cols(k) + PACK - 1) / PACK * PACK;
 }
 

@@ -9,12 +9,10 @@
    sum; what reads the result fuses with the slice, what makes an operand with
    the pad.  Only dimensions so long that copying the other operand costs less
    than it gains are padded.
-   What a pad is made of and other nodes read, too (the logit gradient, by
-   products and for the gradient of a bias), is stored padded itself, and read
-   so by all:
-   Before:  %m = mul %v, %s           %p = pad %m {pads=[0,0,0,7]}
-   After:   %v.pad = pad %v {..}      %p = mul %v.pad, %s
-            %v' = slice %v.pad        %m = mul %v', %s
+   What others read that is padded (the logit gradient, of which a bias has the
+   sums) is stored padded alone, and read so by all:
+   Before:  %p = pad %v {pads=[0,0,0,7]}    %s = reduce_sum %v {axes=[0]}
+   After:   %p = pad %v {..}    %v' = slice %p    %s = reduce_sum %v'
 
    requires     stage PRIMITIVE
    establishes  nothing
@@ -56,33 +54,6 @@ static const Node *maker_of(const Graph *g, ValueId v) {
     return x->kind == VK_RESULT && !x->held ? node_get(g, x->def) : NULL;
 }
 
-static ValueId with_operand(Builder *b, const Node *n, int i, ValueId v) {
-    ValueId *in = arena_dup(b->g->arena, n->in, (size_t)n->nin * sizeof *in);
-    in[i] = v;
-    return build(b, n->op, in, n->nin, n->attrs, n->nattr,
-                 value_dtype(b->g, n->out[0]), NULL);
-}
-
-/* v with rows of `to`, if it is made element by element of something of 16 bits
-   and others read that, too, or what is made of it on the way (shared). */
-static ValueId pad_source(Rewriter *rw, ValueId v, int64_t to, bool shared) {
-    const Node *def = maker_of(rw->g, v);
-    int i = def ? zero_with(rw->g, def) : -1;
-    if (i < 0) return NO_VALUE;
-    const Node n = *def; /* building moves the pool */
-    ValueId from = n.in[i];
-    bool stored =
-        dtype_is_16(value_dtype(rw->g, from)) && maker_of(rw->g, from);
-    shared |= uses_of(rw, from) > 1;
-    if (!stored)
-        from = pad_source(rw, from, to, shared);
-    else if (shared)
-        from = pad_here(&rw->b, from, value_type(rw->g, from)->rank - 1, to);
-    else
-        return NO_VALUE;
-    return from.i ? with_operand(&rw->b, &n, i, from) : NO_VALUE;
-}
-
 static ValueId pad_to(Rewriter *rw, ValueId v, int axis, int64_t to) {
     Builder *b = &rw->b;
     int64_t dim[MAX_RANK];
@@ -99,8 +70,7 @@ static ValueId pad_to(Rewriter *rw, ValueId v, int axis, int64_t to) {
             return b_reshape(b, pad_to(rw, from, u->rank - 1, to), t.rank, dim);
         }
     }
-    ValueId made = axis == t.rank - 1 ? pad_source(rw, v, to, false) : NO_VALUE;
-    return made.i ? made : pad_here(b, v, axis, to);
+    return pad_here(b, v, axis, to);
 }
 
 /* The first of each dim, as many as `of` has. */
@@ -218,18 +188,21 @@ static int64_t *padded_rows(const Graph *g, Arena *scratch) {
     return to;
 }
 
-/* Element-wise nodes read what is stored padded, too. */
+/* Element-wise nodes and sums read what is stored padded, too. */
 static bool share_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const int64_t *to = rw->user;
     const Node n = *node_get(rw->g, id);
-    if (n.nout != 1 || zero_with(rw->g, &n) < 0) return false;
-    int i = zero_with(rw->g, &n);
+    if (n.nout != 1) return false;
+    int i = node_kind(&n) == KIND_REDUCE ? 0 : zero_with(rw->g, &n);
+    if (i < 0) return false;
     ValueId from = n.in[i];
     if (from.i >= rw->limit || !to[from.i]) return false;
     const Type t = *value_type(rw->g, from);
-    with[0] = with_operand(
-        &rw->b, &n, i,
-        first_of(&rw->b, pad_here(&rw->b, from, t.rank - 1, to[from.i]), &t));
+    ValueId *in = arena_dup(rw->g->arena, n.in, (size_t)n.nin * sizeof *in);
+    in[i] =
+        first_of(&rw->b, pad_here(&rw->b, from, t.rank - 1, to[from.i]), &t);
+    with[0] = build(&rw->b, n.op, in, n.nin, n.attrs, n.nattr,
+                    value_dtype(rw->g, n.out[0]), NULL);
     rewrite_take_name(rw->g, n.out[0], with[0]);
     return true;
 }

@@ -741,6 +741,18 @@ static bool gather_rows(const Fuse *f, NodeId last, const Type *full,
     return true;
 }
 
+/* A row's value that follows from none of `all`: those that it is read by may
+   come behind others that need it. */
+static bool is_apart(const Fuse *f, const NodeList *all, NodeId id,
+                     const Type *row) {
+    const Node *n = node_get(f->g, id);
+    bool apart = shape_equal(value_type(f->g, n->out[0]), row);
+    for (int k = 0; k < n->nin && apart; k++)
+        apart = !is_value(n->in[k]) ||
+                !listed(all, maker_node(f->g, view_root(f->g, n->in[k])));
+    return apart;
+}
+
 /* Bytes of full values from elsewhere that nothing else reads in backward. */
 static int64_t bytes_freed(Fuse *f, const NodeList *all, const Type *full) {
     int64_t bytes = 0;
@@ -790,11 +802,15 @@ static void join_losses(Fuse *f) {
             !listed(&all, reduce) ||
             bytes_of(f, made) > bytes_freed(f, &all, full))
             continue;
-        for (int i = 1; i < all.len; i++) {
-            int to = f->cluster_of[all.data[0].i];
-            int from = f->cluster_of[all.data[i].i];
-            if (to != from && !merge(f, to, from)) break;
-        }
+        bool fits = true;
+        for (int apart = 0; apart < 2 && fits; apart++)
+            for (int i = 0; i < all.len && fits; i++) {
+                int to = f->cluster_of[reduce.i];
+                int from = f->cluster_of[all.data[i].i];
+                if (to == from || is_apart(f, &all, all.data[i], row) != apart)
+                    continue;
+                fits = merge(f, to, from) || apart;
+            }
     }
 }
 

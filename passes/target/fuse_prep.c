@@ -112,9 +112,11 @@ ValueId fuse_widened(const Graph *g, NodeId id) {
 }
 
 /* An operand that would be in registers only (a product's, or after much
-   arithmetic): keeping n's result costs no more than keeping that. */
-static bool follows_work(Prep *p, const Node *n) {
+   arithmetic, where it is large that of what makes it for n alone included):
+   keeping n's result costs no more than keeping that. */
+static bool follows_work(Prep *p, const Node *n, int depth) {
     int64_t count = value_count(p->g, n->out[0]);
+    if (count <= target_of(p->g)->small_tensor) depth = 1;
     for (int i = 0; i < n->nin; i++) {
         const Value *v = value_get(p->g, n->in[i]);
         const Use *u = use_of(p, n->in[i]);
@@ -124,6 +126,9 @@ static bool follows_work(Prep *p, const Node *n) {
         const Node *def = node_get(p->g, v->def);
         if (op_info[def->op].cost >= COST_LONG) return true;
         if (node_kind(def) == KIND_ANCHOR && u->count == 1) return true;
+        if (node_kind(def) == KIND_ELEM && u->count == 1 && depth > 1 &&
+            follows_work(p, def, depth - 1))
+            return true;
     }
     return false;
 }
@@ -139,6 +144,8 @@ static bool is_mask_for(const Graph *g, const Node *n, const Node *reader) {
            value_count(g, n->out[0]) < value_count(g, reader->out[0]);
 }
 
+enum { LONGEST_WORK = 4 };
+
 static bool copied_to_users(Prep *p, const Node *n) {
     OpKind k = node_kind(n);
     if (k == KIND_GEN) return true;
@@ -147,7 +154,8 @@ static bool copied_to_users(Prep *p, const Node *n) {
     if (u->count < 2 || u->count > target_of(p->g)->max_copies || u->stored)
         return false;
     if (n->op == OP_EXPAND) return true;
-    return k == KIND_ELEM && rereads_cheaply(p->g, n) && !follows_work(p, n);
+    return k == KIND_ELEM && rereads_cheaply(p->g, n) &&
+           !follows_work(p, n, LONGEST_WORK);
 }
 
 /* A second node like `id`, in the reader's part of the step. */

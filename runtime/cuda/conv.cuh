@@ -593,11 +593,16 @@ template <class P>
 __device__ void conv_wgrad_sum(typename P::W *dw, const float *partial) {
     typedef Conv<P> G;
     constexpr long long size = (long long)G::k * G::cg * G::taps;
-    long long i = flat_index<long long>();
+    constexpr int N = P::sum_near;
+    long long i = flat_index<long long>() * N;
     if (i >= size) return;
-    float sum = 0;
-    for (int s = 0; s < P::splits; s++) sum += partial[s * size + i];
-    dw[i] = narrow<typename P::W>(sum);
+    Pack<N, float> sum = {};
+    for (int s = 0; s < P::splits; s++) {
+        Pack<N, float> part = pack_load<N>(partial + s * size + i);
+        UNROLL
+        for (int u = 0; u < N; u++) sum.v[u] += part.v[u];
+    }
+    pack_store(dw + i, narrow<typename P::W>(sum));
 }
 
 /* Few channels per group: one block for each element of dw. */

@@ -105,4 +105,20 @@ template <class I> __device__ inline I flat_index() {
     return (I)blockIdx.x * (I)blockDim.x + (I)threadIdx.x;
 }
 
+/* CONVERT_NEAR of n neighbours as another type, or what is left of them. */
+template <class To, class From>
+__device__ void convert(const From *from, To *to, long long n) {
+    constexpr int N = CONVERT_NEAR;
+    long long i = flat_index<long long>() * N;
+    if (i + N <= n) {
+        Pack<N, From> x = pack_load<N>(from + i);
+        Pack<N, To> y;
+        UNROLL
+        for (int u = 0; u < N; u++) y.v[u] = narrow<To>(widen(x.v[u]));
+        pack_store(to + i, y);
+        return;
+    }
+    for (; i < n; i++) to[i] = narrow<To>(widen(from[i]));
+}
+
 #endif

@@ -133,15 +133,47 @@ __device__ inline int flash_col(int n, int i) {
     return n * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
 }
 
+/* Four lanes that share a row have two columns of each of four results; then
+   each of them has all eight of one. */
+__device__ inline void flash_gather(unsigned (&two)[4]) {
+    const int lane = (int)threadIdx.x % 4;
+    UNROLL
+    for (int by = 1; by < 4; by *= 2) UNROLL
+    for (int n = 0; n < 4; n++) {
+        if (n & by) continue;
+        const bool high = lane & by;
+        const unsigned x =
+            __shfl_xor_sync(0xffffffffu, high ? two[n] : two[n | by], by);
+        two[n] = high ? x : two[n];
+        two[n | by] = high ? two[n | by] : x;
+    }
+}
+
 /* Rows from row0 on of a matrix of `rows` by COLS; TURNED: of `rows` columns.
  */
 template <int COLS, bool TURNED, class T, int NT>
 __device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
                             int rows) {
+    constexpr bool wide =
+        !TURNED && COLS % 8 == 0 && NT % 4 == 0 && sizeof(T) == 2;
+    constexpr int step = wide ? 4 : 1;
     UNROLL
-    for (int n = 0; n < NT; n++) UNROLL
+    for (int n = 0; n < NT; n += step) UNROLL
     for (int i = 0; i < 4; i += 2) {
         long long r = row0 + flash_row(i);
+        if constexpr (wide) {
+            unsigned two[4];
+            UNROLL
+            for (int k = 0; k < 4; k++)
+                two[k] = narrow<T>(x[n + k][i]).bits |
+                         (unsigned)narrow<T>(x[n + k][i + 1]).bits << 16;
+            flash_gather(two);
+            int c = (n + (int)threadIdx.x % 4) * 8;
+            if (r < rows && c < COLS)
+                pack_store(reinterpret_cast<unsigned *>(to + r * COLS + c),
+                           Pack<4, unsigned>{{two[0], two[1], two[2], two[3]}});
+            continue;
+        }
         int c = flash_col(n, 0);
         if (r >= rows || c >= COLS) continue;
         if constexpr (TURNED || COLS % 2) {

@@ -10,7 +10,7 @@
 #ifdef __CUDACC_RTC__
 #define UNROLL _Pragma("unroll")
 #define CHECK_ALIGNED(p, n)
-extern __shared__ __align__(16) unsigned char block_shared[];
+extern __shared__ __align__(32) unsigned char block_shared[];
 #define BLOCK_SHARED(name) unsigned char *const name = block_shared
 #else /* on the host: what the device would do */
 #define UNROLL

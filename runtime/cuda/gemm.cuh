@@ -1,7 +1,8 @@
 /* gemm.cuh: matrix products of any strides, batches and dtypes.
 
-   P: the parameters of LibGemm; Tile; long long
-   a_at(batch), b_at(batch): element offsets of the batch's matrices.        */
+   P: the parameters of LibGemm; Tile; a_near, b_near: `near` of the loaders
+   (tile.cuh); long long a_at(batch), b_at(batch): element offsets of the
+   batch's matrices.                                                         */
 #ifndef AMPC_GEMM_CUH
 #define AMPC_GEMM_CUH
 
@@ -51,8 +52,10 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
     constexpr unsigned nt = some(up_div(P::n, T::n));
     unsigned tile = blockIdx.x % (mt * nt);
     long long batch = blockIdx.x / (mt * nt);
-    Matrix<typename P::A, I, P::a_rs, P::a_cs> la = {a + P::a_at(batch)};
-    Matrix<typename P::B, I, P::b_cs, P::b_rs> lb = {b + P::b_at(batch)};
+    Matrix<typename P::A, I, P::a_rs, P::a_cs, P::a_near> la = {a +
+                                                                P::a_at(batch)};
+    Matrix<typename P::B, I, P::b_cs, P::b_rs, P::b_near> lb = {b +
+                                                                P::b_at(batch)};
     Part<I, P::m % T::m == 0, P::n % T::n == 0, P::k % T::k == 0> part = {
         (I)(tile % mt) * T::m,
         (I)P::m,

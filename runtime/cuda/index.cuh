@@ -13,8 +13,8 @@
    in order, and sorts these by row.  The second one sums each row.
    P: the parameters of LibScatterAdd; Src, Idx, Out: types; idx_signed; range
    and threads: rows and threads of a block of the first kernel; line: threads
-   per row of the second (a power of two).  Scratch, all int: found[nidx],
-   order[nidx], start[rows + 1].                                             */
+   per row of the second (a power of two), each of which has `near` columns.
+   Scratch, all int: found[nidx], order[nidx], start[rows + 1]. */
 template <class P> struct Scatter {
     typedef Index<largest(P::outer *largest(P::nidx, 1) * largest(P::inner, 1),
                           P::outer *P::rows *largest(P::inner, 1))>
@@ -25,13 +25,17 @@ template <class P> struct Scatter {
         : found(scratch), order(scratch + nidx), start(scratch + 2ll * nidx) {}
 };
 
-/* Row that position s names, or -1. */
-template <class P>
-__device__ inline int scatter_row(const typename P::Idx *idx, int s) {
-    if (s >= P::nidx) return -1;
-    long long t = (long long)idx[s];
+/* Row that an index names, or -1. */
+template <class P> __device__ inline int scatter_row(typename P::Idx i) {
+    long long t = (long long)i;
     if (t < 0 && P::idx_signed) t += P::rows;
     return t < 0 || t >= P::rows ? -1 : (int)t;
+}
+
+/* That of position s, or -1. */
+template <class P>
+__device__ inline int scatter_row(const typename P::Idx *idx, int s) {
+    return s < P::nidx ? scatter_row<P>(idx[s]) : -1;
 }
 
 /* Threads before this one whose flag is set; *all: how many in the block.
@@ -68,12 +72,18 @@ template <int THREADS> __device__ int block_sum(int n) {
 /* How many positions name a row before `low`. */
 template <class P>
 __device__ int scatter_before(const typename P::Idx *idx, int low) {
+    constexpr int N = 16 / sizeof(typename P::Idx);
+    constexpr int whole = P::nidx / N * N;
     int n = 0;
-    UNROLL_4
-    for (int s = (int)threadIdx.x; s < P::nidx; s += P::threads) {
-        int t = scatter_row<P>(idx, s);
-        n += t >= 0 && t < low;
+    const auto count = [&](int t) { n += t >= 0 && t < low; };
+    UNROLL_2
+    for (int s = (int)threadIdx.x * N; s < whole; s += P::threads * N) {
+        Pack<N, typename P::Idx> some = pack_load<N>(idx + s);
+        UNROLL
+        for (int u = 0; u < N; u++) count(scatter_row<P>(some.v[u]));
     }
+    if ((int)threadIdx.x < N)
+        count(scatter_row<P>(idx, whole + (int)threadIdx.x));
     return block_sum<P::threads>(n);
 }
 
@@ -145,7 +155,7 @@ __device__ void scatter_invert(const typename P::Idx *idx, int *scratch) {
     scatter_sort<P>(idx, found, n, low, high, base, s);
 }
 
-/* `line` threads sum a row; they run over its columns. */
+/* `line` threads sum a row; they run over its columns, `near` at a time. */
 template <class P>
 __device__ void scatter_sum(const typename P::Src *src, typename P::Out *out,
                             int *scratch) {
@@ -155,12 +165,17 @@ __device__ void scatter_sum(const typename P::Src *src, typename P::Out *out,
     if (row >= (I)(P::outer * P::rows)) return;
     int t = (int)(row % s.rows), first = s.start[t], last = s.start[t + 1];
     const typename P::Src *from = src + row / s.rows * (I)(P::nidx * P::inner);
-    for (I i = all % P::line; i < (I)P::inner; i += P::line) {
-        Compute<typename P::Src> sum = 0;
+    constexpr int N = P::near;
+    for (I i = all % P::line * N; i < (I)P::inner; i += P::line * N) {
+        Pack<N, Compute<typename P::Src>> sum = {};
         UNROLL_4
-        for (int q = first; q < last; q++)
-            sum += widen(from[s.order[q] * (I)P::inner + i]);
-        out[row * (I)P::inner + i] = narrow<typename P::Out>(sum);
+        for (int q = first; q < last; q++) {
+            Pack<N, typename P::Src> x =
+                pack_load<N>(from + (s.order[q] * (I)P::inner + i));
+            UNROLL
+            for (int u = 0; u < N; u++) sum.v[u] += widen(x.v[u]);
+        }
+        pack_store(out + (row * (I)P::inner + i), narrow<typename P::Out>(sum));
     }
 }
 

@@ -88,31 +88,39 @@ template <class P> struct Pool {
         return (n - 1) * (int)P::stride2 + D2::reach + 1;
     }
 
-    /* visit(position in the input plane, number of the window element) over the
-       window of output o. */
-    template <class Visit> static __device__ void window(I o, Visit visit) {
-        I ox = o % D2::out, oy = o / D2::out % D1::out,
-          oz = o / D2::out / D1::out;
+    /* visit(where a line of the input plane begins, number of the window's
+       first element on it) over the lines that the window of output o reads. */
+    template <class Visit> static __device__ void rows(I o, Visit visit) {
+        I oy = o / D2::out % D1::out, oz = o / D2::out / D1::out;
         UNROLL_4
         for (I tz = 0; tz < D0::kernel; tz++) {
             if (!below(D0::at(oz, tz), D0::in)) continue;
             UNROLL_4
-            for (I ty = 0; ty < D1::kernel; ty++) {
-                if (!below(D1::at(oy, ty), D1::in)) continue;
-                I row = (D0::at(oz, tz) * D1::in + D1::at(oy, ty)) * D2::in;
-                UNROLL_4
-                for (I tx = 0; tx < D2::kernel; tx++)
-                    if (below(D2::at(ox, tx), D2::in))
-                        visit(row + D2::at(ox, tx),
-                              (tz * D1::kernel + ty) * D2::kernel + tx);
-            }
+            for (I ty = 0; ty < D1::kernel; ty++)
+                if (below(D1::at(oy, ty), D1::in))
+                    visit((D0::at(oz, tz) * D1::in + D1::at(oy, ty)) * D2::in,
+                          (tz * D1::kernel + ty) * D2::kernel);
         }
     }
 
-    /* visit(output, number of the window element) over the windows that hold
-       position i of the plane. */
-    template <class Visit> static __device__ void windows(I i, Visit visit) {
-        I x = i % D2::in, y = i / D2::in % D1::in, z = i / D2::in / D1::in;
+    /* visit(position in the input plane, number of the window element) over the
+       window of output o. */
+    template <class Visit> static __device__ void window(I o, Visit visit) {
+        I ox = o % D2::out;
+        rows(o, [&](I row, I tap) {
+            UNROLL_4
+            for (I tx = 0; tx < D2::kernel; tx++)
+                if (below(D2::at(ox, tx), D2::in))
+                    visit(row + D2::at(ox, tx), tap + tx);
+        });
+    }
+
+    /* visit(where a line of the output plane begins, number of the first window
+       element on a line) over the lines whose windows hold line i of the input.
+     */
+    template <class Visit>
+    static __device__ void rows_around(I i, Visit visit) {
+        I y = i / D2::in % D1::in, z = i / D2::in / D1::in;
         UNROLL_4
         for (I jz = 0; jz < D0::most; jz++) {
             I oz = D0::low(z) + jz;
@@ -120,18 +128,26 @@ template <class P> struct Pool {
             UNROLL_4
             for (I jy = 0; jy < D1::most; jy++) {
                 I oy = D1::low(y) + jy;
-                if (oy >= D1::high(y) || !D1::holds(oy, y)) continue;
-                UNROLL_4
-                for (I jx = 0; jx < D2::most; jx++) {
-                    I ox = D2::low(x) + jx;
-                    if (ox < D2::high(x) && D2::holds(ox, x))
-                        visit((oz * D1::out + oy) * D2::out + ox,
-                              (D0::tap(oz, z) * D1::kernel + D1::tap(oy, y)) *
-                                      D2::kernel +
-                                  D2::tap(ox, x));
-                }
+                if (oy < D1::high(y) && D1::holds(oy, y))
+                    visit((oz * D1::out + oy) * D2::out,
+                          (D0::tap(oz, z) * D1::kernel + D1::tap(oy, y)) *
+                              D2::kernel);
             }
         }
+    }
+
+    /* visit(output, number of the window element) over the windows that hold
+       position i of the plane. */
+    template <class Visit> static __device__ void windows(I i, Visit visit) {
+        I x = i % D2::in;
+        rows_around(i, [&](I row, I tap) {
+            UNROLL_4
+            for (I jx = 0; jx < D2::most; jx++) {
+                I ox = D2::low(x) + jx;
+                if (ox < D2::high(x) && D2::holds(ox, x))
+                    visit(row + ox, tap + D2::tap(ox, x));
+            }
+        });
     }
 
     /* The elements of a line that the windows of N outputs from ox on read;
@@ -164,20 +180,11 @@ template <class P> struct Pool {
        lines that the windows of N outputs from o on share. */
     template <int N, class T, class C, class Visit>
     static __device__ void lines(const T *plane, I o, C outside, Visit visit) {
-        I ox = o % D2::out, oy = o / D2::out % D1::out,
-          oz = o / D2::out / D1::out;
-        UNROLL_4
-        for (I tz = 0; tz < D0::kernel; tz++) {
-            if (!below(D0::at(oz, tz), D0::in)) continue;
-            UNROLL_4
-            for (I ty = 0; ty < D1::kernel; ty++) {
-                if (!below(D1::at(oy, ty), D1::in)) continue;
-                I row = (D0::at(oz, tz) * D1::in + D1::at(oy, ty)) * D2::in;
-                C value[span(N)];
-                read_line<N>(plane + row, ox, outside, value);
-                visit(value, (tz * D1::kernel + ty) * D2::kernel);
-            }
-        }
+        rows(o, [&](I row, I tap) {
+            C value[span(N)];
+            read_line<N>(plane + row, o % D2::out, outside, value);
+            visit(value, tap);
+        });
     }
     /* Where in such a line element t of the u-th output's window is. */
     static constexpr int place(int u, int t) {
@@ -188,25 +195,14 @@ template <class P> struct Pool {
        the windows that hold one of N positions from i on (PoolDim::meet). */
     template <int N, class Visit>
     static __device__ void around(I i, Visit visit) {
-        I x = i % D2::in, y = i / D2::in % D1::in, z = i / D2::in / D1::in;
-        UNROLL_4
-        for (I jz = 0; jz < D0::most; jz++) {
-            I oz = D0::low(z) + jz;
-            if (oz >= D0::high(z) || !D0::holds(oz, z)) continue;
-            UNROLL_4
-            for (I jy = 0; jy < D1::most; jy++) {
-                I oy = D1::low(y) + jy;
-                if (oy >= D1::high(y) || !D1::holds(oy, y)) continue;
-                I row = (oz * D1::out + oy) * D2::out;
-                I tap =
-                    (D0::tap(oz, z) * D1::kernel + D1::tap(oy, y)) * D2::kernel;
-                UNROLL
-                for (int j = 0; j < D2::meet(N); j++) {
-                    I ox = x / D2::stride + D2::nearest + j;
-                    if (below(ox, D2::out)) visit(row + ox, tap, j);
-                }
+        I x = i % D2::in;
+        rows_around(i, [&](I row, I tap) {
+            UNROLL
+            for (int j = 0; j < D2::meet(N); j++) {
+                I ox = x / D2::stride + D2::nearest + j;
+                if (below(ox, D2::out)) visit(row + ox, tap, j);
             }
-        }
+        });
     }
 
     static __device__ I count(I o) {

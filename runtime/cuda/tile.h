@@ -10,6 +10,9 @@
 /* Threads of a block of the kernels that give one thread to each result. */
 #define EACH_THREADS 256
 
+/* Gradients that a thread turns into another type. */
+#define CONVERT_NEAR 8
+
 /* A block of DIRECT_THREADS sums one element of a small weight gradient. */
 #define DIRECT_THREADS 256
 

@@ -189,6 +189,23 @@ TEST_CASE(emit_cuda, norms_share_two_launches) {
     }
 }
 
+/* A micro-step adds to the gradients of weights as it multiplies: beta = 1. */
+TEST_CASE(emit_cuda, products_add_to_gradients) {
+    Emitted e;
+    int sums = 0;
+    emit(&e, two_layers, "cross_entropy", "bf16");
+    for (int i = 0; i < e.src.steps.len; i++) {
+        const EmitStep *s = &e.src.steps.data[i];
+        if (s->g->program != PROGRAM_MICRO || s->step.kind != PLAN_PRODUCT ||
+            s->step.fn != PLAN_PRODUCT_ADD)
+            continue;
+        CHECK_HAS(s->step.name, "ampc.grad/");
+        sums++;
+    }
+    CHECK_EQ_INT(sums, 2); /* of %w and %v */
+    end(&e);
+}
+
 /* A chain cannot share: each step reads what the one before has written. */
 TEST_CASE(emit_cuda, dependent_steps_do_not) {
     static const char chain[] =

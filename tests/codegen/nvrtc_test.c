@@ -369,6 +369,39 @@ TEST_CASE(nvrtc, neighbours_are_stored_together) {
     compiled_close(&c);
 }
 
+/* Where a tensor has more than 2^31 elements, places in it are found without a
+   division of 64 bits, which is a loop; products of any shape are none. */
+TEST_CASE(nvrtc, places_in_large_tensors_are_found_in_32_bits) {
+    Module m;
+    int kernels = 0;
+    Compiled c = compile_file_cuda(
+        test_data_path("models/gpt.amp"),
+        "--dim B=64 --dim T=1024 --dim L=1 --dim D=64 --dim HEADS=1",
+        "cuda:ptx");
+    open_module(&m, c.path);
+    for (int k = 0; k < m.f.n; k++) {
+        const char *entry = "";
+        size_t n;
+        if (strncmp(m.f.dir[k].name, "cuda:", 5) != 0) continue;
+        for (const char *p = read_section(&m, &m.f.dir[k], &n); *p;
+             p += strcspn(p, "\n") + 1) {
+            p += strspn(p, "\t ");
+            if (!strncmp(p, ".visible .entry ", 16)) {
+                entry = p + 16;
+                kernels += *entry == 'k';
+            }
+            bool divides =
+                (!strncmp(p, "div.", 4) || !strncmp(p, "rem.", 4)) &&
+                (!strncmp(p + 4, "s64", 3) || !strncmp(p + 4, "u64", 3));
+            CHECK_MSG(!divides || *entry != 'k', "%.8s divides: %.40s", entry,
+                      p);
+        }
+    }
+    CHECK(kernels > 20);
+    close_module(&m);
+    compiled_close(&c);
+}
+
 /* The text that --emit-cuda writes is the text in the module. */
 TEST_CASE(nvrtc, emitted_text_is_what_was_compiled) {
     Module m;

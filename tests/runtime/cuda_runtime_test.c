@@ -280,6 +280,12 @@ TEST_CASE(cuda_runtime, steps_go_to_the_hosts_stream) {
     check_clean();
 }
 
+static uint64_t waited(void) {
+    return sim()->calls("cuStreamSynchronize") +
+           sim()->calls("cuEventSynchronize") +
+           sim()->calls("cuCtxSynchronize");
+}
+
 static int profiled;
 static uint64_t profiled_to;
 
@@ -292,6 +298,7 @@ static void on_step(void *ctx, const char *program, const char *name,
     profiled++;
 }
 
+/* Times are those between events on the device, and the host waits once. */
 TEST_CASE(cuda_runtime, profiles_every_step) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, NULL);
@@ -303,8 +310,11 @@ TEST_CASE(cuda_runtime, profiles_every_step) {
     for (int i = 0; i < 3; i++) CHECK_EQ_INT(step(m, s, i, NULL), AMPC_OK);
     profiled = 0;
     a->profile(s, on_step, NULL);
+    uint64_t timed = sim()->calls("cuEventElapsedTime"), waits = waited();
     CHECK_EQ_INT(step(m, s, 3, NULL), AMPC_OK);
     CHECK_EQ_INT(profiled, nstep);
+    CHECK(sim()->calls("cuEventElapsedTime") - timed >= (uint64_t)nstep);
+    CHECK_MSG(waited() - waits <= 2, "%d waits", (int)(waited() - waits));
     a->profile(s, NULL, NULL);
     CHECK_EQ_INT(step(m, s, 4, NULL), AMPC_OK);
     CHECK_EQ_INT(profiled, nstep);

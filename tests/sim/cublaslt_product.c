@@ -164,6 +164,8 @@ int lt_product(void *call) {
         c.beta = load(c.p.desc.scale, (const char *)(uintptr_t)c.beta_at, 0);
     }
     spoil_workspace(&c);
+    sim_reads((const void *)(uintptr_t)c.at[0], lt_extent(&c.p.m[0]),
+              (const void *)(uintptr_t)c.at[1], lt_extent(&c.p.m[1]));
     for (int64_t i = 0; i < c.p.m[3].batch; i++)
         if (!product(&c, i)) return CUDA_OUT_OF_MEMORY;
     return CUDA_OK;

@@ -132,7 +132,7 @@ ENTRY(DeviceGetAttribute, "cuDeviceGetAttribute", INIT,
     switch (attribute) {
     case CUDA_ATTR_MAX_THREADS_PER_BLOCK: *value = SIM_MAX_THREADS; break;
     case CUDA_ATTR_MULTIPROCESSOR_COUNT: *value = sim_config.sms; break;
-    case CUDA_ATTR_L2_CACHE_SIZE: *value = 1 << 16; break;
+    case CUDA_ATTR_L2_CACHE_SIZE: *value = SIM_L2_BYTES; break;
     case CUDA_ATTR_COMPUTE_MAJOR: *value = sim_config.cc / 10; break;
     case CUDA_ATTR_COMPUTE_MINOR: *value = sim_config.cc % 10; break;
     case CUDA_ATTR_MAX_SHARED_OPTIN: *value = (int)shared_optin(); break;

@@ -11,6 +11,7 @@
 enum {
     SIM_MAX_THREADS = 1024,
     SIM_WARP = 32,
+    SIM_L2_BYTES = 1 << 16,
     SIM_STATIC_SHARED = 48 << 10, /* without cuFuncSetAttribute */
     SIM_MAX_SHARED = 227 << 10
 };

@@ -64,6 +64,10 @@ typedef struct SimStats {
     uint64_t launches; /* kernels run, those of graphs included       */
     uint64_t graph_launches;
     uint64_t copies, sets;
+    /* Products; those before which copies wrote as much as the L2 cache has,
+       and those of operands that have few different numbers. */
+    uint64_t products, cold, dull;
+    uint64_t written; /* bytes, by copies on the device since a product */
     uint64_t switches, barriers, collectives;
     size_t allocated, peak; /* bytes of device memory                      */
 } SimStats;
@@ -107,6 +111,9 @@ SIM_API void sim_violation(const char *fmt, ...)
 enum { SIM_AGAIN = -2 };
 SIM_API CUresult sim_enqueue(CUstream s, const char *name, int (*fn)(void *ctx),
                              void *ctx, void (*release)(void *ctx));
+/* A product reads those operands now: SimStats.cold and .dull. */
+SIM_API void sim_reads(const void *a, size_t a_bytes, const void *b,
+                       size_t b_bytes);
 /* The capture that a stream is part of, a number; 0: none.  unsafe: as a call
    that no capture of this thread allows; 0 or 900.                          */
 SIM_API uintptr_t sim_capture(CUstream s);

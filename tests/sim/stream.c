@@ -214,6 +214,28 @@ static int side(CUdeviceptr p, const CopyJob *c, void **out) {
     return CUDA_ILLEGAL_ADDRESS;
 }
 
+/* Of its first words fewer than half are different. */
+static bool is_dull(const void *p, size_t bytes) {
+    enum { WORDS = 64 };
+    uint16_t word[WORDS];
+    size_t n = bytes / sizeof *word, differ = 0;
+    if (n > WORDS) n = WORDS;
+    memcpy(word, p, n * sizeof *word);
+    for (size_t i = 0; i < n; i++) {
+        size_t j = 0;
+        while (j < i && word[j] != word[i]) j++;
+        differ += j == i;
+    }
+    return differ < n / 2;
+}
+
+void sim_reads(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+    sim_counts.products++;
+    sim_counts.cold += sim_counts.written >= SIM_L2_BYTES;
+    sim_counts.dull += is_dull(a, a_bytes) || is_dull(b, b_bytes);
+    sim_counts.written = 0;
+}
+
 static int run_copy(void *data) {
     CopyJob *c = data;
     void *to, *from;
@@ -221,6 +243,7 @@ static int run_copy(void *data) {
     if (side(c->to, c, &to) || side(c->from, c, &from))
         return CUDA_ILLEGAL_ADDRESS;
     memmove(to, from, c->bytes);
+    if (c->to) sim_counts.written += c->bytes;
     return 0;
 }
 

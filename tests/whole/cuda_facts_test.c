@@ -134,27 +134,51 @@ TEST_CASE(cuda_facts, one_value_goes_to_several_variables) {
     compiled_close(&c);
 }
 
-/* The logit gradient, of products and of a bias, whose rows align.c makes
-   longer where it is stored; some labels are left out. */
-TEST_CASE(cuda_facts, a_bias_shares_the_rows_of_a_padded_gradient) {
+/* How many values of that type are stored, and where in the arena the first
+   `most` of them are. */
+static int stored_at(const char *plan, const char *type, char at[][32],
+                     int most) {
+    int n = 0;
+    for (const char *p = plan; (p = strstr(p, type)); p++) {
+        const char *place = p + strlen(type);
+        if (strncmp(place, " @", 2) != 0) continue;
+        if (n < most) sscanf(place + 2, "%31[0-9]", at[n]);
+        n++;
+    }
+    return n;
+}
+
+/* The loss and the logit gradient, of products and of a bias, are one kernel
+   that reads logits and writes the gradient over them, each padded by align.c;
+   some labels are left out. */
+TEST_CASE(cuda_facts, a_loss_and_its_gradient_are_one_kernel_in_place) {
     Compiled c = compile_text_cuda(
-        "graph forward(%x: f32[6,16]) {\n"
+        "graph forward(%x: f32[256,16]) {\n"
         "  param %w: f32[1027,16] = 0.5\n"
         "  param %b: f32[1027] = 0.25\n"
-        "  %a = matmul %x, %w {trans_b=1} : f32[6,1027]\n"
-        "  %y = add %a, %b : f32[6,1027]\n"
+        "  %a = matmul %x, %w {trans_b=1} : f32[256,1027]\n"
+        "  %y = add %a, %b : f32[256,1027]\n"
         "  return %y\n}\n",
         "--precision bf16 --loss cross_entropy,ignore_index=3 "
         "--optimizer sgd,lr=0.5",
         "cuda:sm_80");
-    char *text = NULL;
-    if (test_command(&text, "'%s' inspect '%s' --ir align", test_ampc(),
+    char *text = NULL, at[2][32] = {"", ""};
+    if (test_command(&text, "'%s' inspect '%s' --ir memplan", test_ampc(),
                      c.path))
         FAIL("%s", text);
-    CHECK_HAS(text, "= mul %y.slice, %target.div : f32[6,1027]");
+    char *train = NULL;
+    for (char *p = text; (p = strstr(p, "graph train(")); p++) {
+        const char *cuda = strstr(p, " on cuda");
+        if (cuda && cuda < strchr(p, '\n')) train = p;
+    }
+    REQUIRE(train != NULL);
+    *strstr(train, "\n}\n") = 0;
+    CHECK_EQ_INT(stored_at(train, "bf16[256,1032]", at, 2), 2);
+    CHECK_STR(at[0], at[1]);
+    CHECK_EQ_INT(stored_at(train, "[256,1027]", at, 0), 0);
     free(text);
     DcRandom *feed = dc_random_bounded(c.api, "train", 4, "target=5", 7);
-    DcTraining t = {.steps = 6,
+    DcTraining t = {.steps = 3,
                     .forced = true,
                     .feed = dc_random_feed,
                     .feed_ctx = feed,
