@@ -333,7 +333,7 @@ static bool rule_transpose(Rewriter *rw, const Node *n, ValueId *with) {
         return true;
     }
     const Node *inner = def_of(rw->g, n->in[0], OP_TRANSPOSE);
-    if (!inner) return false;
+    if (!inner || (n->flags & ~inner->flags) & NODE_AGAIN) return false;
     attr_ints(inner, AK_perm, &q);
     int64_t both[MAX_RANK];
     for (int i = 0; i < rank; i++) both[i] = q[p[i]];

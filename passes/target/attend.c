@@ -8,7 +8,7 @@
             %ds = %p * (%dp - reduce_sum(%dp * %p))
             %dq = matmul %ds, %k {trans_b=1}  %dk = matmul %q, %ds {trans_a=1}
    After:   %y, %lse = attend %q, %k, %v, %mask
-            %delta = reduce_sum(%dy * %y)
+            %delta = reduce_sum(%dy * %y), %y read where it is kept
             %dq, %dk, %dv = attend_grad %q, %k, %v, %dy, %lse, %delta, %mask
    Scores and probabilities then are fp32 in the cache, whatever they were
    stored as.  A factor of the scores, one mask that is added or that selects,
@@ -38,6 +38,7 @@ typedef struct Operand {
 typedef struct Attention {
     NodeId scores, y, dp, dv, dq, dk;
     NodeId dk_sum, dv_sum; /* over the heads that share keys; else dk and dv  */
+    NodeId moved;          /* transposes y as dy is transposed back           */
     Operand q, k, v, mask, rng, hide; /* hide: the condition of a where       */
     bool causal, trans_b, zeros;
     bool hide_seen; /* hide says who is seen, not who is hidden               */
@@ -455,6 +456,26 @@ static bool find_scores_grad(Attend *a, Attention *t, ValueId p, NodeId id) {
     return true;
 }
 
+/* The node that moves y to where dy is moved from, rows staying rows. */
+static NodeId find_moved(Attend *a, ValueId y, ValueId dy) {
+    NodeId r[MOST_READERS];
+    const int64_t *back, *perm;
+    const Graph *g = a->g;
+    const Node *n = def_of(g, dy, OP_TRANSPOSE);
+    int rank = n ? attr_ints(n, AK_perm, &back) : 0;
+    int most = rank && back[rank - 1] == rank - 1 ? MOST_READERS : 0;
+    int count = most ? readers(a, y, r, most) : 0;
+    for (int i = 0; i < count; i++) {
+        ValueId z = node_get(g, r[i])->out[0];
+        const Node *x = def_of(g, z, OP_TRANSPOSE);
+        bool same = x && attr_ints(x, AK_perm, &perm) == rank &&
+                    value_dtype(g, z) == value_dtype(g, y);
+        for (int d = 0; same && d < rank; d++) same = perm[back[d]] == d;
+        if (same) return r[i];
+    }
+    return (NodeId){0};
+}
+
 /* The gradient, if there is one.  p: the softmax; d: what y's product reads. */
 static void find_grad(Attend *a, Attention *t, ValueId p, ValueId d) {
     NodeId r[MOST_READERS];
@@ -468,6 +489,9 @@ static void find_grad(Attend *a, Attention *t, ValueId p, ValueId d) {
             same_value(x->in[1], node_get(g, t->dp)->in[0]))
             t->dv = r[i];
     }
+    if (t->dp.i)
+        t->moved =
+            find_moved(a, node_get(g, t->y)->out[0], node_get(g, t->dp)->in[0]);
     t->dk_sum = summed(a, t->dk, operand(g, t->k));
     t->dv_sum = summed(a, t->dv, operand(g, t->v));
     const NodeId last[] = {t->y, t->dv, t->dq, t->dk, t->dk_sum, t->dv_sum};
@@ -615,6 +639,18 @@ static void make_forward(Rewriter *rw, Attention *t) {
     t->lse = node_get(g, id)->out[1];
 }
 
+/* y as backward reads it: from what is kept for the next product, if that is
+   y moved, so that y itself is not. */
+static ValueId again_y(Rewriter *rw, const Attention *t, ValueId dy) {
+    Builder b = rw->b;
+    const int64_t *back;
+    const Node *n = def_of(rw->g, dy, OP_TRANSPOSE);
+    if (!t->moved.i || !n) return t->to_y;
+    attr_ints(n, AK_perm, &back);
+    b.flags |= NODE_AGAIN;
+    return b_transpose(&b, node_get(rw->g, t->moved)->out[0], back);
+}
+
 /* At the first of the nodes that read dy. */
 static void make_grad(Rewriter *rw, Attention *t, ValueId dy) {
     Graph *g = rw->g;
@@ -625,8 +661,9 @@ static void make_grad(Rewriter *rw, Attention *t, ValueId dy) {
     int64_t last = value_type(g, t->to_y)->rank - 1;
     in[3] = dy;
     in[4] = t->lse;
-    in[5] = b_reduce(b, OP_REDUCE_SUM, b2(b, OP_MUL, dy, t->to_y, DT_F32),
-                     &last, 1, true, DT_F32);
+    in[5] = b_reduce(b, OP_REDUCE_SUM,
+                     b2(b, OP_MUL, dy, again_y(rw, t, dy), DT_F32), &last, 1,
+                     true, DT_F32);
     const NodeId old[] = {t->dq, t->dk_sum, t->dv_sum};
     DType d[3];
     for (int i = 0; i < 3; i++)

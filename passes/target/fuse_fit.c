@@ -120,6 +120,13 @@ static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
     return *bytes <= f->target->column_sums;
 }
 
+/* A transposition in which the last axis stays. */
+static bool moves_lines(const Node *n) {
+    const int64_t *perm;
+    int rank = n->op == OP_TRANSPOSE ? attr_ints(n, AK_perm, &perm) : 0;
+    return rank && perm[rank - 1] == rank - 1;
+}
+
 /* A kernel of several phases computes full values anew in each: moves stay
    outside but those that read a stored value with no stride, and what is stored
    with a few zeros behind each row. */
@@ -150,8 +157,8 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
         const Type *t = value_type(g, n->out[0]);
         bool is_full = shape_equal(t, full);
         if (!is_full && !shape_equal(t, row)) return false;
-        bool reads_on =
-            n->op == OP_EXPAND || n->op == OP_SLICE || n->op == OP_TRILU;
+        bool reads_on = n->op == OP_EXPAND || n->op == OP_SLICE ||
+                        n->op == OP_TRILU || moves_lines(n);
         if (k == KIND_MOVE &&
             (!is_full || !reads_on || made_inside(f, n->in[0])))
             return false;
