@@ -16,282 +16,12 @@
 #include <string.h>
 
 #include "tests/support/cuda_gpu.h"
-#include "tests/support/parts.h"
+#include "tests/support/interpreted.h"
 #include "tests/support/random_graph.h"
-#include "tests/support/update_rule.h"
+#include "tests/support/random_model.h"
 #include "tests/tolerance.h"
 
-enum { PARTS = 5, NODES = 16, STEPS = 5, STOP = 2, MOST_INPUTS = 4 * PARTS };
-
-/* ---- making models ------------------------------------------------------- */
-
-typedef struct Model Model;
-
-/* One of the graphs: as part of the module, and alone for the oracle. */
-typedef struct Part {
-    Model *model;
-    int number, first; /* of its parameters in the model's */
-    int nparam;
-    Module *alone; /* whose parameters are inputs behind the data */
-    Graph *grads;  /* its gradients */
-} Part;
-
-struct Model {
-    Arena *a;
-    Module *m;
-    const char *text;
-    Part part[PARTS];
-    Str name[UPDATE_PARAMS];
-    TypeId type[UPDATE_PARAMS];
-    bool trains[UPDATE_PARAMS]; /* the loss depends on it */
-    int nparam;
-    UpdateTensors initial;
-    Str input[MOST_INPUTS];
-    TypeId input_type[MOST_INPUTS];
-    int ninput;
-};
-
-static ValueId fresh_param(RandomGraph *p, int rank, const int64_t *dim) {
-    Part *part = p->ctx;
-    Model *m = part->model;
-    int k = part->first + part->nparam++;
-    TypeId t = type_make(DT_F32, rank, dim);
-    int n = (int)type_count(type_get(t));
-    Str name = internf("p%d.%d", part->number, k);
-    if (k >= UPDATE_PARAMS || n > UPDATE_ELEMENTS)
-        FAIL("a parameter %d of %d elements", k, n);
-    m->name[k] = name;
-    m->type[k] = t;
-    if (part->alone) return graph_input(p->b.g, name, t);
-    int var = module_var(m->m, VAR_PARAM, name, t, NULL, 0);
-    m->m->vars.data[var].init_text = internf("normal(%d, 0.5)", k);
-    return graph_var(p->b.g, var);
-}
-
-static void add_input(RandomGraph *p, int rank, const int64_t *dim) {
-    Part *part = p->ctx;
-    Model *m = part->model;
-    Str name = internf("x%d.%d", part->number, p->n);
-    TypeId t = type_make(DT_F32, rank, dim);
-    random_keep(p, graph_input(p->b.g, name, t));
-    if (part->alone) return;
-    m->input[m->ninput] = name;
-    m->input_type[m->ninput++] = t;
-}
-
-static ValueId mean_of(Builder *b, ValueId v) {
-    int64_t axes[MAX_RANK];
-    int rank = value_type(b->g, v)->rank;
-    for (int i = 0; i < rank; i++) axes[i] = i;
-    return b_reduce(b, OP_REDUCE_MEAN, v, axes, rank, false, DT_DEFAULT);
-}
-
-/* Means of what nobody reads, and of some squares. */
-static ValueId loss_of(RandomGraph *p, Arena *a) {
-    ValueId loss = NO_VALUE;
-    int *uses = graph_use_counts(p->b.g, a);
-    for (int i = p->nleaf; i < p->n; i++) {
-        ValueId v = p->v[i];
-        if (uses[v.i] && random_below(6)) continue;
-        if (random_below(2)) v = b2(&p->b, OP_MUL, v, v, DT_DEFAULT);
-        v = mean_of(&p->b, v);
-        loss = loss.i ? b2(&p->b, OP_ADD, loss, v, DT_DEFAULT) : v;
-    }
-    return loss;
-}
-
-static int elements(const Model *m, int param) {
-    return (int)type_count(type_get(m->type[param]));
-}
-
-static void read_initial(Model *m) {
-    StrBuf text = {0};
-    Diag d = {0};
-    Module *read;
-    print_module(m->m, &text);
-    m->text = arena_printf(m->a, "%s", text.data);
-    if (parse_module(m->a, &d, "random", text.data, text.len, &read) != OK)
-        FAIL("%s", d.text.data);
-    for (int k = 0; k < m->nparam; k++) {
-        const Var *v = &read->vars.data[module_find_var(read, m->name[k])];
-        const Tensor *t = var_initial(m->a, v);
-        for (int i = 0; i < elements(m, k); i++)
-            m->initial[k][i] = tensor_get(t, i);
-    }
-    sb_free(&text);
-}
-
-/* The same numbers are drawn whichever graph it is built in. */
-static ValueId build_part(Part *part, Graph *g, uint64_t seed) {
-    Model *m = part->model;
-    RandomGraph p = {.b = {.g = g}, .param = fresh_param, .ctx = part};
-    random_seed(seed * 1000 + (uint64_t)part->number);
-    part->nparam = 0;
-    int64_t r = 1 + random_below(7), c = 1 + random_below(19);
-    int64_t b = 1 + random_below(3);
-    add_input(&p, 2, (int64_t[]){r, c});
-    add_input(&p, 1, (int64_t[]){c});
-    add_input(&p, 2, (int64_t[]){r, 1});
-    add_input(&p, 3, (int64_t[]){b, r, c});
-    p.nleaf = p.n;
-    random_keep(&p, fresh_param(&p, 1, (int64_t[]){c}));
-    random_keep(&p, fresh_param(&p, 2, (int64_t[]){r, c}));
-    random_nodes(&p, p.n + NODES);
-    return loss_of(&p, m->a);
-}
-
-/* The parameter whose gradient that is; -1: an input's. */
-static int gradient_of(const Part *p, Str output) {
-    const char *name = output + strlen("grad.");
-    int k = p->first;
-    if (*name != 'p') return -1;
-    while (strcmp(p->model->name[k], name) != 0) k++;
-    return k;
-}
-
-static void find_gradients(Part *p) {
-    Diag d = {0};
-    p->grads = graph_clone(p->alone->graphs.data[0], "gradients");
-    if (parts_to_gradients(p->grads, &d) != OK) FAIL("%s", d.text.data);
-    for (int i = 0; i < p->grads->outputs.len; i++) {
-        int k = gradient_of(p, p->grads->outputs.data[i].name);
-        if (k >= 0) p->model->trains[k] = true;
-    }
-}
-
-static void model_make(Model *m, uint64_t seed) {
-    memset(m, 0, sizeof *m);
-    m->a = arena_new();
-    m->m = module_new(m->a, "random");
-    Graph *g = graph_new(m->m, "forward");
-    Builder b = {.g = g};
-    ValueId loss = NO_VALUE;
-    for (int i = 0; i < PARTS; i++) {
-        Part *p = &m->part[i];
-        *p = (Part){.model = m, .number = i, .first = m->nparam};
-        ValueId v = build_part(p, g, seed);
-        loss = loss.i ? b2(&b, OP_ADD, loss, v, DT_DEFAULT) : v;
-        p->alone = module_new(m->a, "part");
-        Graph *alone = graph_new(p->alone, "part");
-        graph_add_output(alone, intern("loss"), build_part(p, alone, seed));
-        find_gradients(p);
-        m->nparam += p->nparam;
-    }
-    graph_add_output(g, intern("loss"), loss);
-    read_initial(m);
-}
-
-/* ---- data ---------------------------------------------------------------- */
-
-static float *fill_input(const Model *m, int input, int batch, size_t *bytes) {
-    const Type *t = type_get(m->input_type[input]);
-    int64_t n = type_count(t);
-    float *x = arena_alloc(m->a, (size_t)n * 4 + 4);
-    uint64_t s = 77 + (uint64_t)(batch * 101 + input);
-    for (int64_t i = 0; i < n; i++) {
-        s = s * 6364136223846793005u + 1442695040888963407u;
-        x[i] = (float)((double)(s >> 40) / (1 << 22) - 2);
-    }
-    *bytes = (size_t)n * 4;
-    return x;
-}
-
-typedef struct Batch {
-    ampc_input in[MOST_INPUTS];
-} Batch;
-
-static Batch batch_make(const Model *m, int number) {
-    Batch b;
-    for (int i = 0; i < m->ninput; i++) {
-        size_t bytes;
-        float *x = fill_input(m, i, number, &bytes);
-        b.in[i] = ampc_in(m->input[i], x, bytes, AMPC_DTYPE_F32);
-    }
-    return b;
-}
-
-static void bind_numbers(Arena *a, Evaluator *e, ValueId v, TypeId type,
-                         const double *p, const float *x) {
-    EvalTensor *t = eval_tensor_new(a, type);
-    int64_t n = type_count(type_get(type));
-    for (int64_t i = 0; i < n; i++) t->f[i] = p ? p[i] : (double)x[i];
-    eval_bind(e, v, t);
-}
-
-/* ---- the oracle in double ------------------------------------------------ */
-
-static Evaluator *run_part(const Part *p, Arena *a, const Graph *g,
-                           const UpdateOracle *o, const Batch *b) {
-    const Model *m = p->model;
-    Evaluator *e = eval_new(g, a, EVAL_EXACT);
-    Diag d = {0};
-    for (int i = 0, k = p->first, x = 0; i < g->inputs.len; i++) {
-        const Value *v = value_get(g, g->inputs.data[i]);
-        bool param = v->name[0] == 'p';
-        while (!param && strcmp(m->input[x], v->name) != 0) x++;
-        bind_numbers(a, e, g->inputs.data[i], v->type, param ? o->p[k++] : NULL,
-                     param ? NULL : b->in[x].data);
-    }
-    if (eval_run(e, &d) != OK) FAIL("%s", d.text.data);
-    return e;
-}
-
-static double part_loss(const Part *p, const UpdateOracle *o, const Batch *b) {
-    Arena *a = arena_new();
-    const Graph *g = p->alone->graphs.data[0];
-    Evaluator *e = run_part(p, a, g, o, b);
-    double loss = eval_get(e, g->outputs.data[0].value)->f[0];
-    arena_free(a);
-    return loss;
-}
-
-/* The loss where every parameter is moved by h times random numbers. */
-static double loss_beside(const Part *p, const UpdateOracle *o, const Batch *b,
-                          double h) {
-    static UpdateOracle moved;
-    moved = *o;
-    random_seed((uint64_t)o->tried + 5);
-    for (int k = p->first; k < p->first + p->nparam; k++)
-        for (int i = 0; i < elements(p->model, k); i++)
-            moved.p[k][i] += h * random_number();
-    return part_loss(p, &moved, b);
-}
-
-/* Adds the part's gradient, which is checked in one direction. */
-static void add_gradient(const Part *p, UpdateOracle *o, const Batch *b) {
-    const double h = 1e-6;
-    const EvalTensor *grad[UPDATE_PARAMS] = {0};
-    double slope = 0, size = 1;
-    Arena *a = arena_new();
-    Evaluator *e = run_part(p, a, p->grads, o, b);
-    for (int i = 0; i < p->grads->outputs.len; i++) {
-        const Output *out = &p->grads->outputs.data[i];
-        int k = gradient_of(p, out->name);
-        if (k >= 0) grad[k] = eval_get(e, out->value);
-    }
-    random_seed((uint64_t)o->tried + 5);
-    for (int k = p->first; k < p->first + p->nparam; k++)
-        for (int i = 0; i < elements(p->model, k); i++) {
-            double v = random_number();
-            if (!grad[k]) continue;
-            double x = grad[k]->f[i] / parts_weight(0);
-            o->g[k][i] += x;
-            slope += x * v;
-            size += fabs(x * v);
-        }
-    double differ = loss_beside(p, o, b, h) - loss_beside(p, o, b, -h);
-    CHECK_MSG(fabs(differ / (2 * h) - slope) <= TOL_SLOPE * size,
-              "part %d: slope %.9g, differences say %.9g", p->number, slope,
-              differ / (2 * h));
-    arena_free(a);
-}
-
-static void oracle_feed(const Model *m, UpdateOracle *o, const Batch *b) {
-    for (int i = 0; i < PARTS; i++) {
-        o->loss += part_loss(&m->part[i], o, b);
-        add_gradient(&m->part[i], o, b);
-    }
-}
+enum { STEPS = 5, STOP = 2 };
 
 /* ---- random options ------------------------------------------------------ */
 
@@ -440,7 +170,7 @@ static ampc_metrics run_step(const Run *r, ampc_session *s, int step) {
     ampc_metrics m;
     int windows = update_windows(&r->o->u);
     for (int i = 0; i < windows; i++) {
-        Batch b = batch_make(r->m, step * windows + i);
+        Batch b = random_batch(r->m, step * windows + i);
         m = step_ok(r->c, s, b.in, (size_t)r->m->ninput);
         CHECK_EQ_INT(m.updated, i == windows - 1);
     }
@@ -472,7 +202,7 @@ static void check_tensors(const Run *r, const UpdateOracle *o, double tolerance,
     const Model *m = r->m;
     for (int k = 0; k < m->nparam; k++) {
         float got[UPDATE_ELEMENTS];
-        int n = elements(m, k);
+        int n = random_model_elements(m, k);
         double moved = 0, largest = 0, worst = 0;
         read_var(r->c, r->s, m->name[k], got, (size_t)n * 4, AMPC_DTYPE_F32);
         for (int i = 0; i < n; i++) {
@@ -497,28 +227,38 @@ static void check_metrics(const Run *r, const ampc_metrics *m,
     CHECK_REL(m->grad_norm, update_norm(o), tolerance);
 }
 
-static void begin(const Run *r, UpdateOracle *o) {
-    update_begin(o, &r->o->u);
-    o->nparam = r->m->nparam;
-    memcpy(o->p, r->m->initial, sizeof o->p);
-    for (int k = 0; k < o->nparam; k++)
-        o->count[k] = r->m->trains[k] ? elements(r->m, k) : 0;
+/* As many micro-batches as a step takes: of the oracle, and of the programs. */
+static void feed_oracle(const Run *r, UpdateOracle *o, int step) {
+    int windows = update_windows(&r->o->u);
+    for (int i = 0; i < windows; i++) {
+        Batch b = random_batch(r->m, step * windows + i);
+        random_model_feed(r->m, o, &b);
+    }
+}
+
+static void interpret(const Run *r, Interpreted *x, int step) {
+    int windows = update_windows(&r->o->u);
+    for (int i = 0; i < windows; i++) {
+        Batch b = random_batch(r->m, step * windows + i);
+        interpreted_run(x, windows > 1 ? "micro" : "train", b.in, r->m->ninput);
+    }
+    if (windows > 1) interpreted_run(x, "update", NULL, 0);
+}
+
+static void save_at(const Run *r, int step, const char *path) {
+    if (step == STOP && r->c->api->save(r->s, path))
+        FAIL("save: %s", r->c->api->error(r->s));
 }
 
 static void train(Run *r) {
     static UpdateOracle o;
     const char *path = test_tmp("stopped");
-    int windows = update_windows(&r->o->u);
-    begin(r, &o);
+    random_model_begin(r->m, &o, &r->o->u);
     r->s = open_some(r, 3);
     check_tensors(r, &o, 0, 0);
     for (int step = 0; step < STEPS; step++) {
-        if (step == STOP && r->c->api->save(r->s, path))
-            FAIL("save: %s", r->c->api->error(r->s));
-        for (int i = 0; i < windows; i++) {
-            Batch b = batch_make(r->m, step * windows + i);
-            oracle_feed(r->m, &o, &b);
-        }
+        save_at(r, step, path);
+        feed_oracle(r, &o, step);
         ampc_metrics m = run_step(r, r->s, step);
         check_metrics(r, &m, &o, TOL_RANDOM_F32);
         update_step(&o);
@@ -528,24 +268,88 @@ static void train(Run *r) {
     r->c->api->close(r->s);
 }
 
-static void check_f32(uint64_t seed, bool gpu) {
+static void check_interpreted(const Run *r, const Interpreted *x,
+                              const UpdateOracle *o, int step) {
+    for (int k = 0; k < r->m->nparam; k++) {
+        const EvalTensor *t = interpreted_var(x, r->m->name[k]);
+        double moved = 0, worst = 0;
+        for (int i = 0; i < random_model_elements(r->m, k); i++) {
+            moved = fmax(moved, fabs(o->p[k][i] - r->m->initial[k][i]));
+            double off = fabs(t->f[i] - o->p[k][i]);
+            if (!(off <= worst)) worst = off;
+        }
+        CHECK_MSG(worst <= TOL_RANDOM_F32 * moved + 1e-9,
+                  "%s: step %d: %s is off by %g, moved by %g", r->o->text, step,
+                  r->m->name[k], worst, moved);
+    }
+}
+
+static void take_params(const Run *r, const Interpreted *x, UpdateOracle *o) {
+    for (int k = 0; k < r->m->nparam; k++)
+        memcpy(o->p[k], interpreted_var(x, r->m->name[k])->f,
+               (size_t)random_model_elements(r->m, k) * sizeof *o->p[k]);
+}
+
+/* Without roundings the programs make the oracle's steps; with them the
+   module's. */
+static void train_low(Run *r) {
+    static UpdateOracle o, stored_at;
+    const char *path = test_tmp("stopped");
+    Interpreted exact = interpreted_new(r->c->path, EVAL_EXACT);
+    Interpreted stored = interpreted_new(r->c->path, EVAL_STORAGE);
+    random_model_begin(r->m, &o, &r->o->u);
+    r->s = open_some(r, 3);
+    for (int step = 0; step < STEPS; step++) {
+        save_at(r, step, path);
+        feed_oracle(r, &o, step);
+        update_step(&o);
+        interpret(r, &exact, step);
+        check_interpreted(r, &exact, &o, step + 1);
+        interpret(r, &stored, step);
+        ampc_metrics m = run_step(r, r->s, step);
+        CHECK_EQ_INT(m.applied, 1);
+        CHECK_REL(m.grad_norm, interpreted_output(&stored, "ampc.grad_norm"),
+                  TOL_RANDOM_LOW);
+        take_params(r, &stored, &stored_at);
+        check_tensors(r, &stored_at, TOL_RANDOM_LOW, step + 1);
+    }
+    check_resumed(r, path);
+    r->c->api->close(r->s);
+    interpreted_free(&exact);
+    interpreted_free(&stored);
+}
+
+static void check_random(uint64_t seed, const char *precision, bool gpu,
+                         void (*train_it)(Run *r)) {
     static Model m;
     static Options o;
-    model_make(&m, seed);
-    options_make(&o, &m, "fp32", seed);
     char all[900];
+    random_model_make(&m, seed);
+    options_make(&o, &m, precision, seed);
     snprintf(all, sizeof all, "%s%s", o.text,
              gpu ? "" : " --target cpu:x86-64-v2");
     Compiled c = gpu ? compile_text_cuda(m.text, all, "cuda:sm_80")
                      : compile_text(m.text, all);
     if (gpu) gpu_for(&c, seed);
     Run r = {&c, &m, &o, NULL, gpu};
-    train(&r);
+    train_it(&r);
     if (gpu) gpu_clean("random training");
     compiled_close(&c);
     arena_free(m.a);
 }
 
+static void check_f32(uint64_t seed, bool gpu) {
+    check_random(seed, "fp32", gpu, train);
+}
+
+static void check_low(uint64_t seed, bool gpu) {
+    static const char *const precision[] = {
+        "bf16", "fp16", "bf16 --placement pytorch", "O2",
+        "fp16 --placement exact,residuals=inf"};
+    check_random(seed + 100, precision[seed % 5], gpu, train_low);
+}
+
+/* More of them with script/test --slow. */
 static void for_seeds(void (*check)(uint64_t seed, bool gpu), bool gpu, int n) {
     uint64_t many = test_slow() ? 40 : (uint64_t)n;
     for (uint64_t seed = 1; seed <= many; seed++) check(seed, gpu);
@@ -553,4 +357,8 @@ static void for_seeds(void (*check)(uint64_t seed, bool gpu), bool gpu, int n) {
 
 TEST_CASE(random_training, fp32_on_the_cpu) { for_seeds(check_f32, false, 4); }
 
-TEST_CASE(random_training, fp32_on_the_gpu) { for_seeds(check_f32, true, 2); }
+TEST_CASE(random_training, mixed_on_the_cpu) { for_seeds(check_low, false, 5); }
+
+TEST_CASE(random_training, fp32_on_the_gpu) { for_seeds(check_f32, true, 1); }
+
+TEST_CASE(random_training, mixed_on_the_gpu) { for_seeds(check_low, true, 2); }
