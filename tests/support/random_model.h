@@ -8,7 +8,7 @@
 #include "tests/support/compiled.h"
 #include "tests/support/update_rule.h"
 
-enum { PARTS = 5, MOST_INPUTS = 4 * PARTS };
+enum { PARTS = 4, MOST_INPUTS = 4 * PARTS };
 
 typedef struct Model Model;
 
