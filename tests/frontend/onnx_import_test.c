@@ -912,6 +912,74 @@ TEST_CASE(onnx_graph, functions_are_inlined) {
 }
 
 /* Of one name, one of which doubles and one of which squares. */
+/* Identity nodes that TorchScript leaves for equal tensors are parameters of
+   their own, but for outputs of the model, whichever. */
+TEST_CASE(onnx_train, an_output_is_no_copy_of_a_parameter) {
+    static const char *const outputs[][3] = {
+        {"y", "z", "w.copy"}, {"y", "w.copy", "z"}, {"w.copy", "y", "z"}};
+    for (int i = 0; i < 3; i++) {
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2");
+        made_f32(&m, "w", "2", 1);
+        made_node(&m, "Identity", "w", "w.copy");
+        made_node(&m, "Identity", "w", "w.other");
+        made_node(&m, "Mul", "x,w", "y");
+        made_node(&m, "Mul", "x,w.other", "z");
+        for (int k = 0; k < 3; k++) made_output(&m, outputs[i][k]);
+        Module *mod = made_import(&m);
+        if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+        CHECK(module_find_var(mod, "w") >= 0);
+        CHECK(module_find_var(mod, "w.other") >= 0);
+        CHECK(module_find_var(mod, "w.copy") < 0);
+        made_end(&m);
+    }
+}
+
+/* my::A calls my::B, which calls my::C, which calls the op: --amp-policy may
+   name any of them. */
+TEST_CASE(onnx_graph, functions_within_functions_are_told) {
+    static const char *const name[] = {"A", "B", "C", "Relu"};
+    enum { DEEP = 3 };
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2");
+    Onnx__FunctionProto **all = NEW_ARRAY(m.a, Onnx__FunctionProto *, DEEP);
+    Onnx__OperatorSetIdProto *opset[] = {&m.opset};
+    char *in[] = {made_text(&m, "u")}, *out[] = {made_text(&m, "v")};
+    for (int i = 0; i < DEEP; i++) {
+        Onnx__FunctionProto *f = all[i] = NEW(m.a, Onnx__FunctionProto);
+        onnx__function_proto__init(f);
+        Onnx__NodeProto *n = made_node(&m, name[i + 1], "u", "v");
+        if (i + 1 < DEEP) n->domain = made_text(&m, "my");
+        f->name = made_text(&m, name[i]);
+        f->domain = made_text(&m, "my");
+        f->node = m.graph.node;
+        f->n_node = m.graph.n_node;
+        m.graph.node = NULL;
+        m.graph.n_node = 0;
+        f->n_opset_import = f->n_input = f->n_output = 1;
+        f->opset_import = opset;
+        f->input = in;
+        f->output = out;
+    }
+    m.model.functions = all;
+    m.model.n_functions = DEEP;
+    made_node(&m, "A", "x", "y")->domain = made_text(&m, "my");
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+    const Graph *g = module_graph(mod, "forward");
+    REQUIRE(g->order.len == 1);
+    const Str *types = node_at(g, 0)->loc.types;
+    CHECK_STR(types[0], "Relu");
+    CHECK_STR(types[1], "my::C");
+    CHECK_STR(types[2], "my::B");
+    CHECK_STR(types[3], "my::A");
+    CHECK(!types[4]);
+    made_end(&m);
+}
+
 TEST_CASE(onnx_graph, functions_are_told_apart_by_overload) {
     static const char *const overload[] = {"", "square"};
     static const double want[] = {4 * 3, 9};

@@ -452,6 +452,9 @@ TEST_CASE(parse, mistakes) {
          "buckets are counted from 1"},
         {"graph g(%x: f32[]) { param %w: f32[] write %w = %x bucket 1 }",
          "%w is summed over ranks, but no f32 gradient"},
+        {"graph g(%x: bf16[]) { param %w: f32[] grad %ampc.grad/w: bf16[] "
+         "write %ampc.grad/w = %x bucket 1 }",
+         "%ampc.grad/w is summed over ranks, but no f32 gradient"},
         {"graph g() { state %s: i32[] write %s = 1 }", "the variable is i32[]"},
         {"graph g() { state %s: f32[] write %s = 1 write %s = 2 }",
          "%s is written twice"},
