@@ -71,6 +71,12 @@ static OpCode some_unary(void) {
     return tame[random_below(n)];
 }
 
+/* Times about `by`: a power of two, which no type rounds. */
+static ValueId scaled(RandomGraph *p, ValueId v, double by) {
+    ValueId c = b_scalar(&p->b, DT_F32, exp2(nearbyint(log2(by))));
+    return b2(&p->b, OP_MUL, v, c, DT_DEFAULT);
+}
+
 static void make_unary(RandomGraph *p) {
     random_keep(p, b1(&p->b, some_unary(), any(p), random_dtype(p)));
 }
@@ -108,9 +114,7 @@ static void make_reduce(RandomGraph *p) {
     for (int i = 0; i < n; i++) count *= (double)t.dim[axes[i]];
     OpCode c = op[random_below(4)];
     ValueId r = b_reduce(&p->b, c, x, axes, n, true, DT_DEFAULT);
-    if (c == OP_REDUCE_SUM)
-        r = b2(&p->b, OP_MUL, r, b_scalar(&p->b, DT_F32, 1 / count),
-               DT_DEFAULT);
+    if (c == OP_REDUCE_SUM) r = scaled(p, r, 1 / count);
     random_keep(p, r);
 }
 
@@ -166,9 +170,7 @@ static void make_matmul(RandomGraph *p) {
     if (t.rank < 2 || t.dim[t.rank - 2] > 64) return;
     DType d = t.dtype == DT_F32 || random_below(2) ? DT_F32 : t.dtype;
     ValueId z = b_matmul(&p->b, x, x, false, true, d);
-    z = b2(&p->b, OP_MUL, z,
-           b_scalar(&p->b, DT_F32, 1.0 / (double)t.dim[t.rank - 1]),
-           DT_DEFAULT);
+    z = scaled(p, z, 1.0 / (double)t.dim[t.rank - 1]);
     random_keep(p, b1(&p->b, OP_TANH, z, random_dtype(p)));
 }
 
@@ -193,8 +195,7 @@ static void make_dense(RandomGraph *p) {
     bool turned = random_below(2);
     ValueId w = turned ? param(p, 2, n, k) : param(p, 2, k, n);
     ValueId z = b_matmul(&p->b, x, w, false, turned, DT_DEFAULT);
-    z = b2(&p->b, OP_MUL, z, b_scalar(&p->b, DT_F32, 1 / sqrt((double)k)),
-           DT_DEFAULT);
+    z = scaled(p, z, 1 / sqrt((double)k));
     if (random_below(2))
         z = b2(&p->b, OP_ADD, z, param(p, 1, n, 0), DT_DEFAULT);
     random_keep(p,
