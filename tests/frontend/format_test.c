@@ -121,6 +121,14 @@ TEST_CASE(format, of_every_kind_of_line) {
     free(again);
 }
 
+/* An entry that shares its line with the brace behind the block stays. */
+TEST_CASE(format, entries_and_the_end_of_their_block) {
+    static const char text[] = "train m {\nloss=mse\n  lr=1 }\n";
+    char *got = formatted(text, sizeof text - 1);
+    CHECK_STR(got, "train m {\n  loss = mse\n  lr=1 }\n");
+    free(got);
+}
+
 static const char plain[] =
     "dim B=2\n"
     "def two(x;units:int)->y{y=relu( Linear(x,units =units)*-0.5)}\n"

@@ -304,6 +304,16 @@ static void check_metrics(const ampc_metrics *m, const UpdateOracle *o) {
         CHECK(!isfinite(m->grad_norm));
 }
 
+/* As an output of the program, too. */
+static void check_step_output(const Compiled *c, ampc_session *s,
+                              const ampc_metrics *m) {
+    int64_t step = -1;
+    ampc_output out = ampc_out("ampc.step", &step, sizeof step, AMPC_DTYPE_I64);
+    CHECK_MSG(c->api->read_output(s, "ampc.step", &out) == AMPC_OK, "%s",
+              c->api->error(s));
+    CHECK_EQ_INT(step, m->step);
+}
+
 static void run(void *arg) {
     const Rule *r = arg;
     char options[512];
@@ -331,6 +341,7 @@ static void run(void *arg) {
             CHECK_EQ_INT(m.tried, o.tried);
         } else {
             check_metrics(&m, &o);
+            check_step_output(&c, s, &m);
             update_step(&o);
         }
         check_state(&c, s, &o);
