@@ -1394,6 +1394,47 @@ TEST_CASE(onnx_functions, rows_name_what_there_is) {
     sb_free(&why);
 }
 
+/* A mask with one column is the same for all keys, and adds nothing to what
+   softmax makes of a row; one with fewer columns than there are keys hides the
+   others. */
+TEST_CASE(onnx_functions, masks_of_attention_with_few_columns) {
+    enum { KEYS = 3, WIDE = 2 };
+    static const char *const columns[] = {NULL, "2,1", "2,3", "2,2"};
+    double y[4][2 * WIDE];
+    for (int i = 0; i < 4; i++) {
+        Made m;
+        made_start(&m, 23);
+        made_input(&m, "q", DT_F32, "1,1,2,2");
+        made_f32(&m, "k", "1,1,3,2", 0.25f);
+        made_f32(&m, "v", "1,1,3,2", 1);
+        if (columns[i]) {
+            int n = columns[i][2] - '0';
+            Onnx__TensorProto *t = made_f32(&m, "mask", columns[i], 0);
+            for (int k = 0; k < 2 * n; k++) /* a number for each row */
+                t->float_data[k] = k < n ? 0.5f : -2.0f;
+        }
+        made_node(&m, "Attention", columns[i] ? "q,k,v,mask" : "q,k,v", "y");
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+        Graph *g = module_graph(mod, "forward");
+        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+        ValueId q = g->inputs.data[0];
+        EvalTensor *x = eval_tensor_new(m.a, value_get(g, q)->type);
+        for (int k = 0; k < 4; k++) x->f[k] = 0.3 * k - 0.4;
+        eval_bind(e, q, x);
+        REQUIRE(eval_run(e, &m.d) == OK);
+        memcpy(y[i], eval_get(e, g->outputs.data[0].value)->f, sizeof y[i]);
+        made_end(&m);
+    }
+    for (int k = 0; k < 2 * WIDE; k++) {
+        CHECK_NEAR(y[1][k], y[0][k], 1e-12);
+        CHECK_NEAR(y[2][k], y[0][k], 1e-12);
+        CHECK(y[3][k] <= 1.5 + 0.25 * (k % WIDE)); /* between two rows of v */
+        CHECK(fabs(y[3][k] - y[0][k]) > 0.01);
+    }
+}
+
 /* The mask is a comparison of positions, not a constant of T x T elements. */
 TEST_CASE(onnx_functions, causal_attention_of_8192_positions) {
     Made m;
