@@ -47,14 +47,17 @@ static ValueId mean_of(Builder *b, ValueId v) {
     return b_reduce(b, OP_REDUCE_MEAN, v, axes, rank, false, DT_DEFAULT);
 }
 
-/* Means of what nobody reads, and of some squares. */
+/* Means of v (v + 1) or v v, of what nobody reads and of some others: their
+   gradients are no constants, which 16 bits would round once and for all. */
 static ValueId loss_of(RandomGraph *p, Arena *a) {
     ValueId loss = NO_VALUE;
     int *uses = graph_use_counts(p->b.g, a);
     for (int i = p->nleaf; i < p->n; i++) {
         ValueId v = p->v[i];
         if (uses[v.i] && random_below(6)) continue;
-        if (random_below(2)) v = b2(&p->b, OP_MUL, v, v, DT_DEFAULT);
+        ValueId one = b_scalar(&p->b, DT_F32, 1), w = v;
+        if (random_below(2)) w = b2(&p->b, OP_ADD, v, one, DT_DEFAULT);
+        v = b2(&p->b, OP_MUL, v, w, DT_DEFAULT);
         v = mean_of(&p->b, v);
         loss = loss.i ? b2(&p->b, OP_ADD, loss, v, DT_DEFAULT) : v;
     }
