@@ -1394,6 +1394,38 @@ TEST_CASE(onnx_functions, rows_name_what_there_is) {
     sb_free(&why);
 }
 
+/* Rows that are named when it runs: any of the updates may differ. */
+TEST_CASE(onnx_functions, scatters_of_updates_that_are_nearly_equal) {
+    enum { ROWS = 4, UPDATES = 3 };
+    for (int other = 0; other < UPDATES; other++) {
+        Made m;
+        made_start(&m, 18);
+        made_input(&m, "x", DT_F32, "4");
+        made_input(&m, "at", DT_I64, "3,1");
+        Onnx__TensorProto *u = made_f32(&m, "updates", "3", 0);
+        for (int i = 0; i < UPDATES; i++) u->float_data[i] = i == other ? 5 : 7;
+        made_node(&m, "ScatterND", "x,at,updates", "y");
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+        Graph *g = module_graph(mod, "forward");
+        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+        for (int i = 0; i < 2; i++) {
+            ValueId v = g->inputs.data[i];
+            EvalTensor *t = eval_tensor_new(m.a, value_get(g, v)->type);
+            for (int k = 0; k < ROWS && i == 0; k++) t->f[k] = k;
+            for (int k = 0; k < UPDATES && i == 1; k++) t->i[k] = ROWS - 1 - k;
+            eval_bind(e, v, t);
+        }
+        REQUIRE(eval_run(e, &m.d) == OK);
+        const double *y = eval_get(e, g->outputs.data[0].value)->f;
+        CHECK_NEAR(y[0], 0, 0);
+        for (int k = 0; k < UPDATES; k++)
+            CHECK_NEAR(y[ROWS - 1 - k], k == other ? 5 : 7, 0);
+        made_end(&m);
+    }
+}
+
 /* A mask with one column is the same for all keys, and adds nothing to what
    softmax makes of a row; one with fewer columns than there are keys hides the
    others. */

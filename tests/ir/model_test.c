@@ -234,6 +234,7 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("y"), "'=' expected, found 'return'"},
         {LINE("y, z = relu(x)"), "2:10: error: relu: "},
         {LINE("y = relu(x, q=1)"), "2:17: error: relu has no attribute 'q'"},
+        {LINE("y = x * rank(x, axis=1)"), "2:11: error: rank takes 1"},
         {LINE("y = Linear(x)"), "2:7: error: Linear: needs attribute 'units'"},
         {LINE("y = Linear(x, units=0)"), "2:7: error: Linear: x is f32[2,3], "
                                          "units are 0"},
@@ -409,4 +410,31 @@ TEST_CASE(model, depth_is_bounded) {
         sb_free(&text);
         sb_free(&got);
     }
+}
+
+/* A function of n operands, which adds the first and the last of them. */
+static Status define_many(int n, Diag *d) {
+    Arena *a = arena_new();
+    Module *m;
+    StrBuf text = {0};
+    sb_puts(&text, "def many(");
+    for (int i = 0; i < n; i++) sb_printf(&text, "%sx%d", i ? ", " : "", i);
+    sb_printf(&text,
+              ") -> y class follow { y = x0 + x%d }\n"
+              "graph forward(%%x: f32[2]) {\n  %%y = many ",
+              n - 1);
+    for (int i = 0; i < n; i++) sb_puts(&text, i ? ", %x" : "%x");
+    sb_puts(&text, "\n  return %y\n}\n");
+    Status s = parse_module(a, d, "m.amp", text.data, text.len, &m);
+    sb_free(&text);
+    arena_free(a);
+    return s;
+}
+
+TEST_CASE(model, sixteen_operands_are_most) {
+    Diag d = {0};
+    CHECK(define_many(16, &d) == OK);
+    CHECK(define_many(17, &d) == ERR_USER);
+    CHECK_HAS(d.text.data, "more than 16 operands");
+    sb_free(&d.text);
 }

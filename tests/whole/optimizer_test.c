@@ -140,6 +140,9 @@ static const Rule rules[] = {
            .scale_max = 16777216,
            .interval = 2000,
            .hysteresis = 1}},
+    {"constant_after_its_warmup",
+     "--precision fp32 --optimizer sgd,lr=0.2 --lr-schedule constant,warmup=4",
+     "..n.......", .u = {.lr = 0.2, .warmup = 4}},
     {"linear_from_a_new_rate",
      "--precision fp32 --optimizer sgd,lr=0.2 "
      "--lr-schedule linear,warmup=2,total=12,min=0.01",

@@ -79,12 +79,12 @@ static void some_group(Options *o, const Model *m) {
 }
 
 static void some_schedule(Options *o) {
-    static const char *const name[] = {"", "cosine", "linear", "step"};
+    static const char *const name[] = {"constant", "cosine", "linear", "step"};
     UpdateRule *u = &o->u;
     u->schedule = (UpdateDecay)random_below(4);
-    if (u->schedule == CONSTANT) return;
     u->warmup = random_below(3);
     say(o, " --lr-schedule %s,warmup=%g", name[u->schedule], u->warmup);
+    if (u->schedule == CONSTANT) return;
     if (u->schedule == STEP) {
         u->every = 1 + random_below(2);
         u->gamma = 0.5;
