@@ -278,7 +278,7 @@ static void check_interpreted(const Run *r, const Interpreted *x,
             double off = fabs(t->f[i] - o->p[k][i]);
             if (!(off <= worst)) worst = off;
         }
-        CHECK_MSG(worst <= TOL_RANDOM_F32 * moved + 1e-9,
+        CHECK_MSG(worst <= TOL_RANDOM_CONSTANTS * moved + 1e-9,
                   "%s: step %d: %s is off by %g, moved by %g", r->o->text, step,
                   r->m->name[k], worst, moved);
     }
