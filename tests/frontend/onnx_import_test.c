@@ -1426,6 +1426,33 @@ TEST_CASE(onnx_functions, scatters_of_updates_that_are_nearly_equal) {
     }
 }
 
+/* What a file says of its outputs is held against what they are. */
+TEST_CASE(onnx_graph, declared_shapes_of_outputs) {
+    static const struct {
+        const char *dims, *says; /* NULL: right */
+    } rows[] = {{"2,3,4", NULL},
+                {"2,3,n", NULL},
+                {"5,3,4", "dimension 0 of output 'y' is declared"},
+                {"2,5,4", "dimension 1 of output 'y' is declared"},
+                {"2,3,5", "dimension 2 of output 'y' is declared"},
+                {"2,3", "output 'y' is declared with rank 2"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2,3,4");
+        made_node(&m, "Relu", "x", "y");
+        made_input(&m, "y", DT_F32, rows[i].dims);
+        Onnx__ValueInfoProto *y = m.graph.input[--m.graph.n_input];
+        m.graph.output = NEW(m.a, Onnx__ValueInfoProto *);
+        m.graph.output[m.graph.n_output++] = y;
+        Module *mod = made_import(&m);
+        CHECK_MSG(!mod == !!rows[i].says, "%s: %s", rows[i].dims,
+                  made_message(&m));
+        if (rows[i].says) CHECK_HAS(made_message(&m), rows[i].says);
+        made_end(&m);
+    }
+}
+
 /* A mask with one column is the same for all keys, and adds nothing to what
    softmax makes of a row; one with fewer columns than there are keys hides the
    others. */
