@@ -628,10 +628,10 @@ static const struct {
     bool cuda, bf16;
     int64_t moved, arena;
     int launches;
-} random_models[] = {{"random_cpu_fp32", false, false, 2519482, 830208, 5819},
-                     {"random_cpu_bf16", false, true, 2043898, 788992, 5982},
-                     {"random_cuda_fp32", true, false, 2500008, 1012480, 3997},
-                     {"random_cuda_bf16", true, true, 2026174, 1001216, 4195}};
+} random_models[] = {{"random_cpu_fp32", false, false, 6497885, 1441280, 5974},
+                     {"random_cpu_bf16", false, true, 4764568, 1151744, 6141},
+                     {"random_cuda_fp32", true, false, 6394517, 1725440, 4183},
+                     {"random_cuda_bf16", true, true, 4610119, 1407232, 4387}};
 
 static void some_models(void *arg) {
     enum { MODELS = 40 };

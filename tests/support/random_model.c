@@ -92,7 +92,8 @@ static ValueId build_part(Part *part, Graph *g, uint64_t seed) {
     random_seed(seed * 1000 + (uint64_t)part->number);
     part->nparam = 0;
     int64_t r = 1 + random_below(7), c = 1 + random_below(19);
-    int64_t b = 1 + random_below(3);
+    int64_t few = 1 + random_below(3), many = 30 + random_below(70);
+    int64_t b = part->number ? few : many; /* rows for more than one block */
     add_input(&p, 2, (int64_t[]){r, c});
     add_input(&p, 1, (int64_t[]){c});
     add_input(&p, 2, (int64_t[]){r, 1});
