@@ -622,19 +622,19 @@ TEST_CASE(plan, budgets_are_kept) {
 
 /* ---- random models ------------------------------------------------------- */
 
-/* What 40 of them ask for together, as above: no more. */
+/* What 24 of them ask for together, as above: no more. */
 static const struct {
     const char *name;
     bool cuda, bf16;
     int64_t moved, arena;
     int launches;
-} random_models[] = {{"random_cpu_fp32", false, false, 6497885, 1441280, 5974},
-                     {"random_cpu_bf16", false, true, 4764568, 1151744, 6141},
-                     {"random_cuda_fp32", true, false, 6394517, 1725440, 4183},
-                     {"random_cuda_bf16", true, true, 4610119, 1407232, 4387}};
+} random_models[] = {{"random_cpu_fp32", false, false, 3714486, 782848, 3591},
+                     {"random_cpu_bf16", false, true, 2677353, 648448, 3696},
+                     {"random_cuda_fp32", true, false, 3665969, 980736, 2547},
+                     {"random_cuda_bf16", true, true, 2614817, 815360, 2668}};
 
 static void some_models(void *arg) {
-    enum { MODELS = 40 };
+    enum { MODELS = 24 };
     static Model m;
     int row = *(const int *)arg, launches = 0;
     int64_t bytes = 0, arena = 0;
@@ -648,7 +648,6 @@ static void some_models(void *arg) {
                     random_models[row].cuda) != OK)
             FAIL("%s", w.d.text.data);
         Buffers b = buffers_of(&w);
-        check_arena(&w, &b);
         bytes += (int64_t)moved(&b);
         launches += b.end;
         arena += w.g->arena_bytes;
