@@ -193,6 +193,7 @@ static void make_dense(RandomGraph *p) {
     if (t.rank < 2) return;
     int64_t k = t.dim[t.rank - 1], n = widths[random_below(6)];
     bool turned = random_below(2);
+    if (k * n > RANDOM_ELEMENTS) return;
     ValueId w = turned ? param(p, 2, n, k) : param(p, 2, k, n);
     ValueId z = b_matmul(&p->b, x, w, false, turned, DT_DEFAULT);
     z = scaled(p, z, 1 / sqrt((double)k));

@@ -7,7 +7,7 @@
 
 #include "ir/ir.h"
 
-enum { RANDOM_VALUES = 128 };
+enum { RANDOM_VALUES = 128, RANDOM_ELEMENTS = 512 /* of a parameter */ };
 
 typedef struct RandomGraph {
     Builder b;
