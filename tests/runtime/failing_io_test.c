@@ -33,6 +33,7 @@ static const Refusal refusals[] = {
     {"a full disk at the end", {SYS_pwrite64}, ENOSPC},
     {"a disk that loses data", {SYS_fsync, SYS_fdatasync}, EIO},
     {"no file descriptor", {SYS_openat, SYS_open}, EMFILE},
+    {"no second rename", {SYS_rename, SYS_renameat}, EIO},
     {"no rename", {SYS_rename, SYS_renameat, SYS_renameat2}, EIO},
 };
 
