@@ -560,6 +560,13 @@ TEST_CASE(onnx_bounds, sequences) {
         {13, "f32[2] f32[3] i64:1",
          "SequenceConstruct(a)>s; SequenceInsert(s,b,c)>t; SequenceAt(t,c)>y",
          "=f32[3]"},
+        {13, "f32[2] f32[3] f32[4] i64:2",
+         "SequenceConstruct(a,b)>s; SequenceInsert(s,c)>t; SequenceAt(t,d)>y",
+         "=f32[4]"},
+        {13, "f32[2] f32[3] f32[4] f32[5] f32[6] i64:4",
+         "SequenceConstruct(a,b,c,d)>s; SequenceInsert(s,e)>t; "
+         "SequenceAt(t,f)>y",
+         "=f32[6]"},
         {13, "f32[2] f32[3] i64:-1 i64:0",
          "SequenceConstruct(a)>s; SequenceInsert(s,b,c)>t; SequenceAt(t,d)>y",
          "=f32[3]"},
