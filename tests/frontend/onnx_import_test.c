@@ -1453,6 +1453,30 @@ TEST_CASE(onnx_graph, declared_shapes_of_outputs) {
     }
 }
 
+/* Of equal elements the last, however many there are. */
+TEST_CASE(onnx_functions, the_last_of_equal_elements) {
+    for (int n = 1; n < 5; n++) {
+        Made m;
+        char dims[8];
+        snprintf(dims, sizeof dims, "%d", n);
+        made_start(&m, 18);
+        made_input(&m, "x", DT_F32, dims);
+        Onnx__NodeProto *node = made_node(&m, "ArgMax", "x", "y");
+        made_int(&m, node, "axis", 0);
+        made_int(&m, node, "select_last_index", 1);
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+        Graph *g = module_graph(mod, "forward");
+        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+        ValueId x = g->inputs.data[0];
+        eval_bind(e, x, eval_tensor_new(m.a, value_get(g, x)->type));
+        REQUIRE(eval_run(e, &m.d) == OK);
+        CHECK_EQ_INT(eval_get(e, g->outputs.data[0].value)->i[0], n - 1);
+        made_end(&m);
+    }
+}
+
 /* A mask with one column is the same for all keys, and adds nothing to what
    softmax makes of a row; one with fewer columns than there are keys hides the
    others. */

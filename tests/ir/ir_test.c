@@ -707,3 +707,16 @@ TEST_CASE(ir, a_slice_cuts_rows_where_it_begins_them) {
     }
     arena_free(a);
 }
+
+TEST_CASE(strings, formatted_texts_of_every_length) {
+    char text[600];
+    for (size_t n = 250; n < 262; n++) {
+        memset(text, 'a', n);
+        text[n - 1] = 'z';
+        text[n] = 0;
+        CHECK(internf("%s", text) == intern(text));
+    }
+    memset(text, 'b', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    CHECK(internf("%s", text) == intern(text));
+}

@@ -1,5 +1,6 @@
 /* model_test.c: lines of a model that are no IR: what they become, and what is
    said of those that are wrong.                                             */
+#include <math.h>
 #include <string.h>
 
 #include "ir/fn/fn.h"
@@ -236,6 +237,8 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("y = relu(x, q=1)"), "2:17: error: relu has no attribute 'q'"},
         {LINE("for i in 0..2 { autocast low { y = x } }"),
          "autocast off or on"},
+        {LINE("k = [i for i in 0..3]\n  y = x * i"),
+         "3:11: error: 'i' has no value here"},
         {LINE("y = x * rank(x, axis=1)"), "2:11: error: rank takes 1"},
         {LINE("y = Linear(x)"), "2:7: error: Linear: needs attribute 'units'"},
         {LINE("y = Linear(x, units=0)"), "2:7: error: Linear: x is f32[2,3], "
@@ -439,4 +442,28 @@ TEST_CASE(model, sixteen_operands_are_most) {
     CHECK(define_many(17, &d) == ERR_USER);
     CHECK_HAS(d.text.data, "more than 16 operands");
     sb_free(&d.text);
+}
+
+/* PyTorch's: uniform in 1 / sqrt(numbers that make one result). */
+TEST_CASE(model, weights_of_a_convolution_begin_as_pytorchs) {
+    static const char text[] =
+        "model m(x: f32[2,6,8,8]) {\n"
+        "  return y = Conv2d(x, channels=40, size=3, groups=2)\n}\n";
+    const double bound = 1 / sqrt(3 * 3 * 3);
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "m.amp", text, sizeof text - 1, &m) != OK)
+        FAIL("%s", d.text.data);
+    CHECK_EQ_INT(m->vars.len, 2);
+    for (int i = 0; i < m->vars.len; i++) {
+        const Var *v = &m->vars.data[i];
+        const Tensor *t = var_initial(a, v);
+        double most = 0;
+        for (int64_t k = 0; k < type_count(type_get(v->type)); k++)
+            most = fmax(most, fabs(tensor_get(t, k)));
+        CHECK_MSG(most <= bound * (1 + 1e-6) && most > 0.8 * bound,
+                  "%s: %g of %g", v->name, most, bound);
+    }
+    arena_free(a);
 }
