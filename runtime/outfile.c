@@ -416,6 +416,12 @@ bool outfile_ready(OutFile *o) {
            (o->named || o->in_place || give_name(o));
 }
 
+/* The new file has the name, the former one the temporary one; or back. */
+static bool exchange(const OutFile *o) {
+    return renameat2(o->folder, o->tmp, o->folder, o->name, RENAME_EXCHANGE) ==
+           0;
+}
+
 /* The new file takes the path, the old one the path with `keep`.  Where two
    names cannot be exchanged, there is a moment without a file at the path.
    The old one is locked while it has a temporary's name, or another writer
@@ -432,11 +438,11 @@ static bool rename_keeping(OutFile *o) {
     int held = openat(o->folder, o->name,
                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (held >= 0) flock(held, LOCK_SH | LOCK_NB);
-    bool exchanged =
-        renameat2(o->folder, o->tmp, o->folder, o->name, RENAME_EXCHANGE) == 0;
+    bool exchanged = exchange(o);
     const char *first = exchanged ? o->tmp : o->name;
     bool ok = renameat(o->folder, first, o->folder, old) == 0 ||
               (exchanged && errno == ENOENT) || failed(o);
+    if (!ok && exchanged) exchange(o); /* all is as it was */
     if (held >= 0) close(held);
     if (!ok || exchanged) return ok;
     return renameat(o->folder, o->tmp, o->folder, o->name) == 0 || failed(o);

@@ -81,6 +81,11 @@
 #define TOL_RANDOM_LOW   0.05
 #define TOL_RANDOM_FLOOR 1e-5
 
+/* Steps of a model of 16 bits without its roundings beside steps in double, as
+   a part of what a parameter has moved: numbers of the model and of gradient
+   rules are constants of 16 bits, rounded once. */
+#define TOL_RANDOM_CONSTANTS 0x1p-8
+
 /* A product on the GPU beside a sum in double, relative: fp32 sums of at most
    some dozens of terms; 16-bit results are rounded once. */
 #define TOL_PRODUCT_F32  1e-6

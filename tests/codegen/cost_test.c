@@ -370,6 +370,30 @@ TEST_CASE(cost, prices_are_near_what_was_measured) {
     arena_free(a);
 }
 
+static double insts_of(const char *op, const char *type) {
+    Costs c;
+    char text[200];
+    snprintf(text, sizeof text,
+             "graph forward(%%x: %s[1024,64]) {\n  %%y = %s %%x\n"
+             "  return %%y\n}\n",
+             type, op);
+    cost(&c, text, "cuda:sm_90");
+    double n = step_named(&c, "kernel", 0).insts / (1024 * 64);
+    end(&c);
+    return n;
+}
+
+/* A double takes two registers, and functions of it longer polynomials. */
+TEST_CASE(cost, functions_of_doubles_take_at_least_twice_as_long) {
+    static const char *const ops[] = {"exp", "sigmoid", "tanh"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        double narrow = insts_of(ops[i], "f32") - insts_of("neg", "f32");
+        double wide = insts_of(ops[i], "f64") - insts_of("neg", "f64");
+        CHECK_MSG(narrow > 3 && wide >= 2 * narrow, "%s: %g, %g in f64", ops[i],
+                  narrow, wide);
+    }
+}
+
 /* Each bound by the formula of roofline.h, on an H100: 132 SMs of 1.755 GHz,
    3.35 TB/s, 67 TFLOP/s in fp32, 680 ns; and 1 us for a launch.             */
 TEST_CASE(cost, each_bound_has_its_formula) {

@@ -498,6 +498,7 @@ TEST_CASE(section, damaged_files) {
     char *good = test_read_file(path, &size), *text;
     REQUIRE(good != NULL);
     char *bytes = arena_dup(a, good, size);
+    int before = test_entries("/proc/self/fd");
     for (size_t i = 0; i < 2 * size; i++) {
         memcpy(bytes, good, size);
         if (i < size) bytes[i] ^= 0x55;
@@ -515,6 +516,7 @@ TEST_CASE(section, damaged_files) {
         sections_close(&sf);
         CHECK(i < size); /* a truncated file is never opened */
     }
+    CHECK_EQ_INT(test_entries("/proc/self/fd"), before); /* all are closed */
     CHECK_HAS(d.text.data, "not a module made by ampc");
     CHECK_HAS(d.text.data, "checksum");
     free(good);

@@ -9,6 +9,7 @@
 #include "frontend/frontend.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/support/random_model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -82,10 +83,21 @@ static void set(Whole *w, const char *name, const char *value) {
         FAIL("%s", w->d.text.data);
 }
 
+static Status plan_of(Whole *w, const char *path, const char *text, size_t n,
+                      bool cuda) {
+    EmitInput in = {.path = "m.so", .model_path = "m.amp"};
+    TRY(import_amp(w->a, &w->d, path, text, n, &w->opt, false, &w->m));
+    TRY(run_pipeline(w->m, &w->d, &w->opt, STAGE_PLANNED, false));
+    TRY(emit_plan(w->m, &w->opt, &w->d, &in, w->a, &w->src));
+    cost_put(&w->src, &w->cost);
+    w->g = module_graph_on(w->m, "train", cuda ? TARGET_CUDA : TARGET_CPU);
+    REQUIRE(w->g != NULL);
+    return OK;
+}
+
 /* flag: one more option, NULL: none. */
 static Status try_plan(Whole *w, const Case *c, const char *flag,
                        const char *value) {
-    EmitInput in = {.path = "m.so", .model_path = "m.amp"};
     char path[100], dims[100];
     size_t n;
     Module *blocks;
@@ -104,14 +116,9 @@ static Status try_plan(Whole *w, const Case *c, const char *flag,
     set(w, "--target", c->cuda ? "cuda:sm_90" : "cpu");
     set(w, "--precision", c->bf16 ? "bf16" : "fp32");
     if (flag) set(w, flag, value);
-    TRY(import_amp(w->a, &w->d, path, text, n, &w->opt, false, &w->m));
+    Status s = plan_of(w, path, text, n, c->cuda);
     free(text);
-    TRY(run_pipeline(w->m, &w->d, &w->opt, STAGE_PLANNED, false));
-    TRY(emit_plan(w->m, &w->opt, &w->d, &in, w->a, &w->src));
-    cost_put(&w->src, &w->cost);
-    w->g = module_graph_on(w->m, "train", c->cuda ? TARGET_CUDA : TARGET_CPU);
-    REQUIRE(w->g != NULL);
-    return OK;
+    return s;
 }
 
 static void plan(Whole *w, const Case *c, const char *flag, const char *value) {
@@ -624,6 +631,47 @@ TEST_CASE(plan, budgets_are_kept) {
     }
 }
 
+/* ---- random models ------------------------------------------------------- */
+
+/* What 24 of them ask for together, as above: no more. */
+static const struct {
+    const char *name;
+    bool cuda, bf16;
+    int64_t moved, arena;
+    int launches;
+} random_models[] = {{"random_cpu_fp32", false, false, 3714486, 782848, 3591},
+                     {"random_cpu_bf16", false, true, 2677353, 648448, 3696},
+                     {"random_cuda_fp32", true, false, 3665969, 980736, 2547},
+                     {"random_cuda_bf16", true, true, 2614817, 815360, 2668}};
+
+static void some_models(void *arg) {
+    enum { MODELS = 24 };
+    static Model m;
+    int row = *(const int *)arg, launches = 0;
+    int64_t bytes = 0, arena = 0;
+    for (uint64_t seed = 1; seed <= MODELS; seed++) {
+        Whole w = {.a = arena_new()};
+        random_model_make(&m, seed);
+        options_init(&w.opt, w.a);
+        set(&w, "--target", random_models[row].cuda ? "cuda:sm_90" : "cpu");
+        set(&w, "--precision", random_models[row].bf16 ? "bf16" : "fp32");
+        if (plan_of(&w, "m.amp", m.text, strlen(m.text),
+                    random_models[row].cuda) != OK)
+            FAIL("%s", w.d.text.data);
+        Buffers b = buffers_of(&w);
+        bytes += (int64_t)moved(&b);
+        launches += b.end;
+        arena += w.g->arena_bytes;
+        end(&w);
+        arena_free(m.a);
+    }
+    CHECK_MSG(bytes <= random_models[row].moved, "%lld bytes moved",
+              (long long)bytes);
+    CHECK_MSG(arena <= random_models[row].arena, "%lld bytes of arenas",
+              (long long)arena);
+    CHECK_MSG(launches <= random_models[row].launches, "%d launches", launches);
+}
+
 static void register_models(void) {
     enum { MODELS = sizeof models / sizeof *models };
     static Case cases[4 * MODELS];
@@ -633,6 +681,11 @@ static void register_models(void) {
         snprintf(name, sizeof name, "%s_%s_%s", models[i / 4].name,
                  i & 2 ? "cuda" : "cpu", i & 1 ? "bf16" : "fp32");
         harness_register("plan", name, whole_model, &cases[i]);
+    }
+    for (size_t i = 0; i < sizeof random_models / sizeof *random_models; i++) {
+        static int row[sizeof random_models / sizeof *random_models];
+        row[i] = (int)i;
+        harness_register("plan", random_models[i].name, some_models, &row[i]);
     }
 }
 TEST_REGISTRAR(register_models);

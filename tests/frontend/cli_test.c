@@ -73,6 +73,19 @@ static void check_text(int status, const char *says, const char *text,
     check_run(status, says, words);
 }
 
+TEST_CASE(cli, classes_may_be_along_axis_0) {
+    static const char one[] = "graph forward(%x: f32[5,5]) {\n"
+                              "  param %w: f32[5] = 1\n"
+                              "  %y = mul %x, %w : f32[5,5]\n"
+                              "  return y=%y\n}\n";
+    REQUIRE(test_write_file(test_tmp("one.amp"), one, strlen(one)));
+    check_run(0, "",
+              "one.amp -o one.so --loss cross_entropy,axis=0 --target "
+              "cpu:x86-64-v2");
+    check_run(0, "class axis  0", "inspect one.so");
+    check_run(0, "\"class_axis\":0", "inspect one.so --json");
+}
+
 /* Classes of tokens are said to lie last, of all else along axis 1. */
 TEST_CASE(cli, class_axis_is_said) {
     static const char tokens[] = "graph forward(%x: f32[2,3,5]) {\n"
@@ -302,6 +315,7 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
                "--loss mse --batchnorm train:unbiased");
     check_text(2, "--batchnorm frozen:bn* matches no batch_norm", mlp,
                "--loss mse --batchnorm 'frozen:bn*'");
+    check_text(0, "", mlp, "--loss mse --batchnorm 'frozen:*'");
     REQUIRE(test_write_file(test_tmp("mlp.amp"), mlp, strlen(mlp)));
     check_run(0, "--train b", "inspect mlp.amp --params --train b");
     check_run(0, "--freeze v", "inspect mlp.amp --params --freeze v");

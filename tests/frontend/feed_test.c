@@ -171,6 +171,14 @@ TEST_CASE(npy, truncated) {
         sb_free(&d.text);
     }
     Diag d = {0};
+    char *more = calloc(1, n + 9);
+    memcpy(more, file, n);
+    for (size_t i = 1; i <= 9; i++) {
+        CHECK_EQ_INT(read_bytes(more, n + i, &a, &d), ERR_USER);
+        CHECK_HAS(d.text.data, "more data than its shape");
+    }
+    CHECK_EQ_INT(read_bytes(idx, 17, &a, &d), ERR_USER);
+    free(more);
     REQUIRE(read_bytes(idx, 16, &a, &d) == OK);
     CHECK(a.rank == 2 && a.dim[0] == 2 && a.memory[3] == 4);
     array_close(&a);
@@ -726,6 +734,20 @@ TEST_CASE(csv, mistakes) {
     CHECK_EQ_INT(pick("a.csv", "1", "x", true, &a, &d), ERR_USER);
     CHECK_HAS(d.text.data, "'4.5' is no whole number, which this input takes");
     sb_free(&d.text);
+    static const char *const beyond[] = {"9223372036854775808",
+                                         "-9223372036854775809", "1e400"};
+    for (int i = 0; i < 3; i++) {
+        char text[60];
+        snprintf(text, sizeof text, "1,2\n3,%s\n", beyond[i]);
+        put_text("a.csv", text);
+        CHECK_EQ_INT(pick("a.csv", "1", "x", true, &a, &d), ERR_USER);
+        CHECK_HAS(d.text.data, "no whole number");
+        sb_free(&d.text);
+        d = (Diag){0};
+    }
+    put_text("a.csv", "1,2\n3,-9223372036854775808\n");
+    REQUIRE(pick("a.csv", "1", "x", true, &a, &d) == OK);
+    array_close(&a);
     put_text("a.csv", "1,\n");
     pick_fails("a.csv", NULL, "x", "line 1, column 2: '' is no number");
     /* mistyped, and no line of names */

@@ -121,6 +121,30 @@ TEST_CASE(format, of_every_kind_of_line) {
     free(again);
 }
 
+/* Shapes have no blanks, whatever they are of; lists have. */
+TEST_CASE(format, shapes_of_every_type) {
+    static const char *const types[] = {"f32",  "f64", "f16", "bf16",
+                                        "bool", "i64", "i32", "u8"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char text[120], want[120];
+        snprintf(text, sizeof text,
+                 "model m(x: %s[2, 3]) {\n  y = f(x, [2,3])\n}\n", types[i]);
+        snprintf(want, sizeof want,
+                 "model m(x: %s[2,3]) {\n  y = f(x, [2, 3])\n}\n", types[i]);
+        char *got = formatted(text, strlen(text));
+        CHECK_STR(got, want);
+        free(got);
+    }
+}
+
+/* An entry that shares its line with the brace behind the block stays. */
+TEST_CASE(format, entries_and_the_end_of_their_block) {
+    static const char text[] = "train m {\nloss=mse\n  lr=1 }\n";
+    char *got = formatted(text, sizeof text - 1);
+    CHECK_STR(got, "train m {\n  loss = mse\n  lr=1 }\n");
+    free(got);
+}
+
 static const char plain[] =
     "dim B=2\n"
     "def two(x;units:int)->y{y=relu( Linear(x,units =units)*-0.5)}\n"

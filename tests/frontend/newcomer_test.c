@@ -267,4 +267,10 @@ TEST_CASE(newcomer, heads_that_cannot_be_replaced) {
     no_head(&m, "weights another one reads too (tied weights)");
     linear(&m, "fc.weight");
     no_head(&m, "is no output of the model; it has y");
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,0");
+    made_f32(&m, "w", "0,4", 0);
+    made_node(&m, "MatMul", "x,w", "z");
+    made_output(&m, "z");
+    no_head(&m, "would have too many elements");
 }

@@ -826,3 +826,40 @@ TEST_CASE(onnx_functions, exponential_chains_are_stopped) {
     m.model.n_functions = N;
     refuse(&m, "function calls");
 }
+
+/* ---- how many nodes ------------------------------------------------------ */
+
+/* A node of no op, functions of `each` nodes that are called so many times, and
+   more nodes.  The first is looked at when all are counted. */
+static void check_nodes(int times, int each, int more, const char *says) {
+    Made m;
+    Onnx__FunctionProto f, *fs[] = {&f};
+    Onnx__OperatorSetIdProto *opset[] = {&m.opset};
+    char name[] = "Many", domain[] = "my", u[] = "u", *in[] = {u};
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2");
+    for (int i = 0; i < each; i++) made_node(&m, "Relu", "u", "");
+    onnx__function_proto__init(&f);
+    f.name = name;
+    f.domain = domain;
+    f.node = m.graph.node;
+    f.n_node = m.graph.n_node;
+    f.n_opset_import = f.n_input = 1;
+    f.opset_import = opset;
+    f.input = in;
+    m.graph.node = NULL;
+    m.graph.n_node = 0;
+    made_node(&m, "NoSuchOp", "x", "y");
+    for (int i = 0; i < times; i++)
+        made_node(&m, "Many", "x", "")->domain = domain;
+    for (int i = 0; i < more; i++) made_node(&m, "Relu", "x", "");
+    m.model.functions = fs;
+    m.model.n_functions = 1;
+    made_output(&m, "y");
+    refuse(&m, says);
+}
+
+TEST_CASE(onnx_hostile, nodes_are_counted_behind_functions) {
+    check_nodes(1023, 1024, 1023, "NoSuchOp");
+    check_nodes(1023, 1024, 1024, "more than 1048576 nodes");
+}

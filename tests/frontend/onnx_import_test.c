@@ -912,6 +912,74 @@ TEST_CASE(onnx_graph, functions_are_inlined) {
 }
 
 /* Of one name, one of which doubles and one of which squares. */
+/* Identity nodes that TorchScript leaves for equal tensors are parameters of
+   their own, but for outputs of the model, whichever. */
+TEST_CASE(onnx_train, an_output_is_no_copy_of_a_parameter) {
+    static const char *const outputs[][3] = {
+        {"y", "z", "w.copy"}, {"y", "w.copy", "z"}, {"w.copy", "y", "z"}};
+    for (int i = 0; i < 3; i++) {
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2");
+        made_f32(&m, "w", "2", 1);
+        made_node(&m, "Identity", "w", "w.copy");
+        made_node(&m, "Identity", "w", "w.other");
+        made_node(&m, "Mul", "x,w", "y");
+        made_node(&m, "Mul", "x,w.other", "z");
+        for (int k = 0; k < 3; k++) made_output(&m, outputs[i][k]);
+        Module *mod = made_import(&m);
+        if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+        CHECK(module_find_var(mod, "w") >= 0);
+        CHECK(module_find_var(mod, "w.other") >= 0);
+        CHECK(module_find_var(mod, "w.copy") < 0);
+        made_end(&m);
+    }
+}
+
+/* my::A calls my::B, which calls my::C, which calls the op: --amp-policy may
+   name any of them. */
+TEST_CASE(onnx_graph, functions_within_functions_are_told) {
+    static const char *const name[] = {"A", "B", "C", "Relu"};
+    enum { DEEP = 3 };
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2");
+    Onnx__FunctionProto **all = NEW_ARRAY(m.a, Onnx__FunctionProto *, DEEP);
+    Onnx__OperatorSetIdProto *opset[] = {&m.opset};
+    char *in[] = {made_text(&m, "u")}, *out[] = {made_text(&m, "v")};
+    for (int i = 0; i < DEEP; i++) {
+        Onnx__FunctionProto *f = all[i] = NEW(m.a, Onnx__FunctionProto);
+        onnx__function_proto__init(f);
+        Onnx__NodeProto *n = made_node(&m, name[i + 1], "u", "v");
+        if (i + 1 < DEEP) n->domain = made_text(&m, "my");
+        f->name = made_text(&m, name[i]);
+        f->domain = made_text(&m, "my");
+        f->node = m.graph.node;
+        f->n_node = m.graph.n_node;
+        m.graph.node = NULL;
+        m.graph.n_node = 0;
+        f->n_opset_import = f->n_input = f->n_output = 1;
+        f->opset_import = opset;
+        f->input = in;
+        f->output = out;
+    }
+    m.model.functions = all;
+    m.model.n_functions = DEEP;
+    made_node(&m, "A", "x", "y")->domain = made_text(&m, "my");
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+    const Graph *g = module_graph(mod, "forward");
+    REQUIRE(g->order.len == 1);
+    const Str *types = node_at(g, 0)->loc.types;
+    CHECK_STR(types[0], "Relu");
+    CHECK_STR(types[1], "my::C");
+    CHECK_STR(types[2], "my::B");
+    CHECK_STR(types[3], "my::A");
+    CHECK(!types[4]);
+    made_end(&m);
+}
+
 TEST_CASE(onnx_graph, functions_are_told_apart_by_overload) {
     static const char *const overload[] = {"", "square"};
     static const double want[] = {4 * 3, 9};
@@ -1324,6 +1392,135 @@ TEST_CASE(onnx_functions, rows_name_what_there_is) {
     CHECK(ox_row_defect(&op, &why));
     CHECK_HAS(why.data, "X: there is no op or function 'sofmax'");
     sb_free(&why);
+}
+
+/* Rows that are named when it runs: any of the updates may differ. */
+TEST_CASE(onnx_functions, scatters_of_updates_that_are_nearly_equal) {
+    enum { ROWS = 4, UPDATES = 3 };
+    for (int other = 0; other < UPDATES; other++) {
+        Made m;
+        made_start(&m, 18);
+        made_input(&m, "x", DT_F32, "4");
+        made_input(&m, "at", DT_I64, "3,1");
+        Onnx__TensorProto *u = made_f32(&m, "updates", "3", 0);
+        for (int i = 0; i < UPDATES; i++) u->float_data[i] = i == other ? 5 : 7;
+        made_node(&m, "ScatterND", "x,at,updates", "y");
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+        Graph *g = module_graph(mod, "forward");
+        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+        for (int i = 0; i < 2; i++) {
+            ValueId v = g->inputs.data[i];
+            EvalTensor *t = eval_tensor_new(m.a, value_get(g, v)->type);
+            for (int k = 0; k < ROWS && i == 0; k++) t->f[k] = k;
+            for (int k = 0; k < UPDATES && i == 1; k++) t->i[k] = ROWS - 1 - k;
+            eval_bind(e, v, t);
+        }
+        REQUIRE(eval_run(e, &m.d) == OK);
+        const double *y = eval_get(e, g->outputs.data[0].value)->f;
+        CHECK_NEAR(y[0], 0, 0);
+        for (int k = 0; k < UPDATES; k++)
+            CHECK_NEAR(y[ROWS - 1 - k], k == other ? 5 : 7, 0);
+        made_end(&m);
+    }
+}
+
+/* What a file says of its outputs is held against what they are. */
+TEST_CASE(onnx_graph, declared_shapes_of_outputs) {
+    static const struct {
+        const char *dims, *says; /* NULL: right */
+    } rows[] = {{"2,3,4", NULL},
+                {"2,3,n", NULL},
+                {"5,3,4", "dimension 0 of output 'y' is declared"},
+                {"2,5,4", "dimension 1 of output 'y' is declared"},
+                {"2,3,5", "dimension 2 of output 'y' is declared"},
+                {"2,3", "output 'y' is declared with rank 2"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 17);
+        made_input(&m, "x", DT_F32, "2,3,4");
+        made_node(&m, "Relu", "x", "y");
+        made_input(&m, "y", DT_F32, rows[i].dims);
+        Onnx__ValueInfoProto *y = m.graph.input[--m.graph.n_input];
+        m.graph.output = NEW(m.a, Onnx__ValueInfoProto *);
+        m.graph.output[m.graph.n_output++] = y;
+        Module *mod = made_import(&m);
+        CHECK_MSG(!mod == !!rows[i].says, "%s: %s", rows[i].dims,
+                  made_message(&m));
+        if (rows[i].says) CHECK_HAS(made_message(&m), rows[i].says);
+        made_end(&m);
+    }
+}
+
+/* Of equal elements the last, however many there are; or the greatest, which is
+   the first. */
+TEST_CASE(onnx_functions, the_last_of_equal_elements) {
+    for (int i = 0; i < 8; i++) {
+        int n = 1 + i / 2;
+        Made m;
+        char dims[8];
+        snprintf(dims, sizeof dims, "%d", n);
+        made_start(&m, 18);
+        made_input(&m, "x", DT_F32, dims);
+        Onnx__NodeProto *node = made_node(&m, "ArgMax", "x", "y");
+        made_int(&m, node, "axis", 0);
+        made_int(&m, node, "select_last_index", 1);
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+        Graph *g = module_graph(mod, "forward");
+        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+        ValueId x = g->inputs.data[0];
+        EvalTensor *t = eval_tensor_new(m.a, value_get(g, x)->type);
+        t->f[0] = i % 2;
+        eval_bind(e, x, t);
+        REQUIRE(eval_run(e, &m.d) == OK);
+        CHECK_EQ_INT(eval_get(e, g->outputs.data[0].value)->i[0],
+                     i % 2 ? 0 : n - 1);
+        made_end(&m);
+    }
+}
+
+/* A mask with one column is the same for all keys, and adds nothing to what
+   softmax makes of a row; one with fewer columns than there are keys hides the
+   others. */
+TEST_CASE(onnx_functions, masks_of_attention_with_few_columns) {
+    enum { KEYS = 3, WIDE = 2 };
+    static const char *const columns[] = {NULL, "2,1", "2,3", "2,2"};
+    double y[4][2 * WIDE];
+    for (int i = 0; i < 4; i++) {
+        Made m;
+        made_start(&m, 23);
+        made_input(&m, "q", DT_F32, "1,1,2,2");
+        made_f32(&m, "k", "1,1,3,2", 0.25f);
+        made_f32(&m, "v", "1,1,3,2", 1);
+        if (columns[i]) {
+            int n = columns[i][2] - '0';
+            Onnx__TensorProto *t = made_f32(&m, "mask", columns[i], 0);
+            for (int k = 0; k < 2 * n; k++) /* a number for each row */
+                t->float_data[k] = k < n ? 0.5f : -2.0f;
+        }
+        made_node(&m, "Attention", columns[i] ? "q,k,v,mask" : "q,k,v", "y");
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        if (!CHECK_MSG(mod != NULL, "%s", made_message(&m))) return;
+        Graph *g = module_graph(mod, "forward");
+        Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+        ValueId q = g->inputs.data[0];
+        EvalTensor *x = eval_tensor_new(m.a, value_get(g, q)->type);
+        for (int k = 0; k < 4; k++) x->f[k] = 0.3 * k - 0.4;
+        eval_bind(e, q, x);
+        REQUIRE(eval_run(e, &m.d) == OK);
+        memcpy(y[i], eval_get(e, g->outputs.data[0].value)->f, sizeof y[i]);
+        made_end(&m);
+    }
+    for (int k = 0; k < 2 * WIDE; k++) {
+        CHECK_NEAR(y[1][k], y[0][k], 1e-12);
+        CHECK_NEAR(y[2][k], y[0][k], 1e-12);
+        CHECK(y[3][k] <= 1.5 + 0.25 * (k % WIDE)); /* between two rows of v */
+        CHECK(fabs(y[3][k] - y[0][k]) > 0.01);
+    }
 }
 
 /* The mask is a comparison of positions, not a constant of T x T elements. */

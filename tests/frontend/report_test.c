@@ -46,6 +46,29 @@ TEST_CASE(report, text) {
     free(text);
 }
 
+/* "N casts, M bytes" behind the casts of each program. */
+TEST_CASE(report, totals_of_the_text) {
+    char *text = report("r.txt");
+    long long sum = 0, bytes, n = 0, total;
+    int programs = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        const char *at = strstr(line, " bytes (without it ");
+        if (!strncmp(line, "program ", 8)) sum = n = 0;
+        if (!strncmp(line, "  cast ", 7) && CHECK(at != NULL)) {
+            while (at[-1] >= '0' && at[-1] <= '9') at--;
+            sum += atoll(at);
+            n++;
+        }
+        if (sscanf(line, "  %lld casts, %lld bytes;", &total, &bytes) != 2)
+            continue;
+        CHECK_EQ_INT(total, n);
+        CHECK_EQ_INT(bytes, sum);
+        programs += n > 2;
+    }
+    CHECK(programs > 0);
+    free(text);
+}
+
 /* Python, which knows no more than the numbers, adds them up. */
 static const char adds_up[] =
     "import json, re\n"

@@ -682,3 +682,41 @@ TEST_CASE(builder, mistakes_are_messages) {
     sb_free(&d.text);
     arena_free(f.a);
 }
+
+/* What lies where it lay: the first of each row, all rows, none left out. */
+TEST_CASE(ir, a_slice_cuts_rows_where_it_begins_them) {
+    static const struct {
+        int64_t starts[2], sizes[2], steps[2];
+        bool cuts;
+    } rows[] = {
+        {{0, 0}, {4, 3}, {1, 1}, true},  {{0, 0}, {4, 6}, {1, 1}, true},
+        {{0, 0}, {4, 3}, {1, 2}, false}, {{0, 1}, {4, 3}, {1, 1}, false},
+        {{0, 0}, {3, 3}, {1, 1}, false}, {{0, 0}, {2, 3}, {2, 1}, false},
+        {{1, 0}, {3, 6}, {1, 1}, false}, {{0, 5}, {4, 6}, {1, -1}, false}};
+    Arena *a = arena_new();
+    Module *m = module_new(a, "m");
+    Builder b = {.g = graph_new(m, "g")};
+    ValueId x = graph_input(b.g, "x", type_make(DT_F32, 2, (int64_t[]){4, 6}));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Attr attrs[] = {attr_v(AK_starts, rows[i].starts, 2),
+                        attr_v(AK_sizes, rows[i].sizes, 2),
+                        attr_v(AK_steps, rows[i].steps, 2)};
+        ValueId y = build(&b, OP_SLICE, &x, 1, attrs, 3, DT_DEFAULT, NULL);
+        const Node *n = node_get(b.g, value_get(b.g, y)->def);
+        CHECK_MSG(node_cuts_rows(b.g, n) == rows[i].cuts, "row %d", (int)i);
+    }
+    arena_free(a);
+}
+
+TEST_CASE(strings, formatted_texts_of_every_length) {
+    char text[600];
+    for (size_t n = 250; n < 262; n++) {
+        memset(text, 'a', n);
+        text[n - 1] = 'z';
+        text[n] = 0;
+        CHECK(internf("%s", text) == intern(text));
+    }
+    memset(text, 'b', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    CHECK(internf("%s", text) == intern(text));
+}

@@ -1,5 +1,6 @@
 /* model_test.c: lines of a model that are no IR: what they become, and what is
    said of those that are wrong.                                             */
+#include <math.h>
 #include <string.h>
 
 #include "ir/fn/fn.h"
@@ -234,6 +235,11 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("y"), "'=' expected, found 'return'"},
         {LINE("y, z = relu(x)"), "2:10: error: relu: "},
         {LINE("y = relu(x, q=1)"), "2:17: error: relu has no attribute 'q'"},
+        {LINE("for i in 0..2 { autocast low { y = x } }"),
+         "autocast off or on"},
+        {LINE("k = [i for i in 0..3]\n  y = x * i"),
+         "3:11: error: 'i' has no value here"},
+        {LINE("y = x * rank(x, axis=1)"), "2:11: error: rank takes 1"},
         {LINE("y = Linear(x)"), "2:7: error: Linear: needs attribute 'units'"},
         {LINE("y = Linear(x, units=0)"), "2:7: error: Linear: x is f32[2,3], "
                                          "units are 0"},
@@ -409,4 +415,55 @@ TEST_CASE(model, depth_is_bounded) {
         sb_free(&text);
         sb_free(&got);
     }
+}
+
+/* A function of n operands, which adds the first and the last of them. */
+static Status define_many(int n, Diag *d) {
+    Arena *a = arena_new();
+    Module *m;
+    StrBuf text = {0};
+    sb_puts(&text, "def many(");
+    for (int i = 0; i < n; i++) sb_printf(&text, "%sx%d", i ? ", " : "", i);
+    sb_printf(&text,
+              ") -> y class follow { y = x0 + x%d }\n"
+              "graph forward(%%x: f32[2]) {\n  %%y = many ",
+              n - 1);
+    for (int i = 0; i < n; i++) sb_puts(&text, i ? ", %x" : "%x");
+    sb_puts(&text, "\n  return %y\n}\n");
+    Status s = parse_module(a, d, "m.amp", text.data, text.len, &m);
+    sb_free(&text);
+    arena_free(a);
+    return s;
+}
+
+TEST_CASE(model, sixteen_operands_are_most) {
+    Diag d = {0};
+    CHECK(define_many(16, &d) == OK);
+    CHECK(define_many(17, &d) == ERR_USER);
+    CHECK_HAS(d.text.data, "more than 16 operands");
+    sb_free(&d.text);
+}
+
+/* PyTorch's: uniform in 1 / sqrt(numbers that make one result). */
+TEST_CASE(model, weights_of_a_convolution_begin_as_pytorchs) {
+    static const char text[] =
+        "model m(x: f32[2,6,8,8]) {\n"
+        "  return y = Conv2d(x, channels=40, size=3, groups=2)\n}\n";
+    const double bound = 1 / sqrt(3 * 3 * 3);
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "m.amp", text, sizeof text - 1, &m) != OK)
+        FAIL("%s", d.text.data);
+    CHECK_EQ_INT(m->vars.len, 2);
+    for (int i = 0; i < m->vars.len; i++) {
+        const Var *v = &m->vars.data[i];
+        const Tensor *t = var_initial(a, v);
+        double most = 0;
+        for (int64_t k = 0; k < type_count(type_get(v->type)); k++)
+            most = fmax(most, fabs(tensor_get(t, k)));
+        CHECK_MSG(most <= bound * (1 + 1e-6) && most > 0.8 * bound,
+                  "%s: %g of %g", v->name, most, bound);
+    }
+    arena_free(a);
 }

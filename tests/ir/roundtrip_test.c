@@ -452,6 +452,9 @@ TEST_CASE(parse, mistakes) {
          "buckets are counted from 1"},
         {"graph g(%x: f32[]) { param %w: f32[] write %w = %x bucket 1 }",
          "%w is summed over ranks, but no f32 gradient"},
+        {"graph g(%x: bf16[]) { param %w: f32[] grad %ampc.grad/w: bf16[] "
+         "write %ampc.grad/w = %x bucket 1 }",
+         "%ampc.grad/w is summed over ranks, but no f32 gradient"},
         {"graph g() { state %s: i32[] write %s = 1 }", "the variable is i32[]"},
         {"graph g() { state %s: f32[] write %s = 1 write %s = 2 }",
          "%s is written twice"},
@@ -616,4 +619,23 @@ TEST_CASE(hostile, random_bytes) {
         for (size_t k = 0; k < n; k++) text[k] = (char)draw(&r);
         check_hostile(text, n);
     }
+}
+
+TEST_CASE(parse, exponents_of_numbers_that_are_returned) {
+    static const char text[] = "graph g() { return a=1E-3:f64, b=25e+1:f64, "
+                               "c=-2E+2:f32, d=5e-1:f32 }";
+    static const double want[] = {1e-3, 250, -200, 0.5};
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "m.amp", text, sizeof text - 1, &m) != OK)
+        FAIL("%s", d.text.data);
+    const Graph *g = m->graphs.data[0];
+    for (int i = 0; i < 4; i++) {
+        const Value *v = value_get(g, g->outputs.data[i].value);
+        REQUIRE(v->kind == VK_CONST);
+        CHECK_NEAR(tensor_get(v->data, 0), want[i], 0);
+        CHECK_EQ_INT(type_get(v->type)->dtype, i < 2 ? DT_F64 : DT_F32);
+    }
+    arena_free(a);
 }

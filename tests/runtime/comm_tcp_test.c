@@ -322,3 +322,31 @@ TEST_CASE(comm, options_of_a_communicator) {
     CHECK_EQ_INT(comm_open(&o, NULL, err, sizeof err), AMPC_ERR_ARGUMENT);
     CHECK_STR(err, "out is NULL");
 }
+
+/* A launcher has said enough. */
+TEST_CASE(comm, what_a_launcher_must_say) {
+    static const struct {
+        const char *address, *rank, *world;
+        bool enough;
+    } says[] = {
+        {"127.0.0.1", "0", "1", true}, {"host", "3", "4", true},
+        {"", "0", "1", false},         {NULL, "0", "1", false},
+        {"host", NULL, "4", false},    {"host", "-1", "4", false},
+        {"host", "0", NULL, false},    {"host", "0", "0", false},
+        {"host", "x", "4", false},     {"host", "0", "", false},
+    };
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
+        const char *const name[] = {"MASTER_ADDR", "RANK", "WORLD_SIZE"};
+        const char *const value[] = {says[i].address, says[i].rank,
+                                     says[i].world};
+        for (int k = 0; k < 3; k++)
+            if (value[k])
+                setenv(name[k], value[k], 1);
+            else
+                unsetenv(name[k]);
+        CHECK_MSG(comm_tcp_possible() == says[i].enough, "row %d", (int)i);
+    }
+    unsetenv("MASTER_ADDR");
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+}

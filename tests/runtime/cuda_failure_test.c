@@ -205,7 +205,12 @@ static bool fail_at(const Model *m, const char *entry, int nth, int code,
     const ampc_api *a = machine(m, NULL);
     sim()->fail(entry, nth, code, sticky);
     ampc_status st = use_all(m, a);
-    if (st == AMPC_OK) return sim()->calls(entry) >= (uint64_t)nth;
+    if (st == AMPC_OK) {
+        bool failed = sim()->calls(entry) >= (uint64_t)nth;
+        CHECK_MSG(!failed, "%s: call %d failed, and nobody was told", entry,
+                  nth);
+        return failed;
+    }
     CHECK_MSG(st == AMPC_ERR_DEVICE || st == AMPC_ERR_MEMORY ||
                   st == AMPC_ERR_UNSUPPORTED,
               "%s %d: status %d: %s", entry, nth, st, open_text);
@@ -252,6 +257,19 @@ TEST_CASE(cuda_failure, every_cublaslt_call_may_fail) {
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
         if (!strstr(entries[i], "Destroy"))
             fail_each(m, entries[i], LT_INTERNAL_ERROR, LT_ALLOC_FAILED);
+}
+
+TEST_CASE(cuda_failure, algorithms_that_cannot_be_asked_for_end_open) {
+    const Model *m = model(&plain);
+    for (int nth = 1; nth < 4; nth++) {
+        ampc_session *s;
+        const ampc_api *a = machine(m, NULL);
+        sim()->fail("cublasLtMatmulAlgoGetHeuristic", nth, LT_INTERNAL_ERROR,
+                    false);
+        CHECK_EQ_INT(try_open(a, "cuda", NULL, &s), AMPC_ERR_DEVICE);
+        CHECK_HAS(open_text, "cublasLtMatmulAlgoGetHeuristic");
+        check_clean();
+    }
 }
 
 TEST_CASE(cuda_failure, an_error_names_step_and_cause) {

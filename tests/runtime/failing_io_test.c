@@ -7,6 +7,7 @@
 #include "tests/harness.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -18,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/safetensors.h"
 #include "tests/support/tiny_module.h"
 
 typedef struct Refusal {
@@ -31,6 +33,7 @@ static const Refusal refusals[] = {
     {"a full disk at the end", {SYS_pwrite64}, ENOSPC},
     {"a disk that loses data", {SYS_fsync, SYS_fdatasync}, EIO},
     {"no file descriptor", {SYS_openat, SYS_open}, EMFILE},
+    {"no second rename", {SYS_rename, SYS_renameat}, EIO},
     {"no rename", {SYS_rename, SYS_renameat, SYS_renameat2}, EIO},
 };
 
@@ -119,4 +122,34 @@ static void check_refusal(const Refusal *r, int number) {
 TEST_CASE(failing_io, saving_is_told_and_the_former_checkpoint_stays) {
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
         check_refusal(&refusals[i], (int)i);
+}
+
+static void *give(void *ctx, size_t bytes, size_t align) {
+    (void)ctx;
+    (void)align;
+    return calloc(1, bytes);
+}
+
+static void take(void *ctx, void *p, size_t bytes) {
+    (void)ctx;
+    (void)bytes;
+    free(p);
+}
+
+/* "On failure nothing is left to close": what has the number of a file that was
+   refused is not closed with it. */
+TEST_CASE(failing_io, a_refused_file_is_closed_once) {
+    static const char damaged[] = "\x08\0\0\0\0\0\0\0no json!";
+    ampc_options mem = {.size = sizeof mem, .alloc = give, .free = take};
+    StFile f = {.fd = -1};
+    const char *path = test_tmp("damaged");
+    REQUIRE(test_write_file(path, damaged, sizeof damaged - 1));
+    int before = open("/dev/null", O_RDONLY);
+    close(before);
+    CHECK(st_open(&mem, path, &f) != AMPC_OK);
+    int other = open("/dev/null", O_RDONLY);
+    CHECK_EQ_INT(other, before); /* nothing is left open */
+    st_close(&f);
+    CHECK(fcntl(other, F_GETFD) >= 0);
+    close(other);
 }

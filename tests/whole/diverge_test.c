@@ -582,6 +582,20 @@ TEST_CASE(diverge, counting_and_debugging_want_something_to_look_at) {
                   "--debug-nonfinite: nothing trains");
 }
 
+TEST_CASE(diverge, a_module_counts_and_locates) {
+    char path[600], *out = NULL;
+    snprintf(path, sizeof path, "%s/both.amp", test_tmpdir());
+    REQUIRE(test_write_file(path, flat, sizeof flat - 1));
+    int rc = test_command(&out,
+                          "'%s' inspect '%s' --loss mse --target cpu --ir "
+                          "underflow --debug-nonfinite " COUNT "static=1",
+                          test_ampc(), path);
+    CHECK_MSG(rc == 0, "%s", out);
+    CHECK_HAS(out, "graph locate(");
+    CHECK_HAS(out, "graph underflow(");
+    free(out);
+}
+
 /* ---- the driver ---------------------------------------------------------- */
 
 static void write_floats(const char *name, int columns, const float *v,

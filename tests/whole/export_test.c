@@ -8,6 +8,7 @@
 
 #include "runtime/plan.h"
 #include "tests/support/compiled.h"
+#include "tests/support/onnx_util.h"
 
 /* ---- helpers ------------------------------------------------------------- */
 
@@ -80,12 +81,11 @@ static void same_predictions(const char *model, const float *want, size_t n) {
 
 /* ---- round trips --------------------------------------------------------- */
 
-static void round_trip(const char *file, const char *options) {
-    char model[200], words[1400], all[400];
+static void round_trip_of(const char *path, const char *options) {
+    char words[1400], all[400];
     size_t n;
-    snprintf(model, sizeof model, "tests/onnx/%s", file);
     snprintf(all, sizeof all, OPTIONS "%s", options);
-    Compiled c = compile_file(test_data_path(model), all);
+    Compiled c = compile_file(path, all);
     ampc_session *s = open_threads(&c, 1);
     float *first = predict(&c, s, &n);
     Data d = data_for(c.api, "train");
@@ -104,6 +104,32 @@ static void round_trip(const char *file, const char *options) {
     data_free(&d);
     c.api->close(s);
     compiled_close(&c);
+}
+
+static void round_trip(const char *file, const char *options) {
+    char model[200];
+    snprintf(model, sizeof model, "tests/onnx/%s", file);
+    round_trip_of(test_data_path(model), options);
+}
+
+/* A weight without elements among the others. */
+TEST_CASE(export, an_empty_tensor) {
+    Made m;
+    size_t n;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "batch,3");
+    made_f32(&m, "w", "3", 0.5f);
+    made_f32(&m, "none", "4,0", 0);
+    made_node(&m, "Mul", "x,w", "h");
+    made_int(&m, made_node(&m, "Concat", "h,none", "y"), "axis", 1);
+    made_node(&m, "ReduceMean", "y", "loss");
+    made_output(&m, "y");
+    made_output(&m, "loss");
+    uint8_t *bytes = model_pack(&m.model, &n);
+    REQUIRE(test_write_file(test_tmp("empty.onnx"), bytes, n));
+    free(bytes);
+    made_end(&m);
+    round_trip_of(test_tmp("empty.onnx"), "");
 }
 
 TEST_CASE(export, gpt) { round_trip("gpt.dyn.onnx", ""); }

@@ -1,6 +1,5 @@
 /* optimizer_test.c: one update after the other beside PyTorch's formulas
-   (torch/optim/{sgd,adam,adamw}.py, clip_grad.py, grad_scaler.py), written here
-   in double.
+   (tests/support/update_rule.h).
 
    The loss is sum(x*a) + sum(z*b): its gradients are the inputs, so that each
    case feeds the gradients that its rule needs, of any size.  SGD wherever the
@@ -10,6 +9,7 @@
 #include <string.h>
 
 #include "tests/support/compiled.h"
+#include "tests/support/update_rule.h"
 #include "tests/tolerance.h"
 
 enum { NA = 3, NB = 2, NPARAM = 2, MAX_ELEMENTS = 3 };
@@ -30,242 +30,198 @@ static const double initial[NPARAM][MAX_ELEMENTS] = {{0.5, -0.25, 0.125},
 static const int count[NPARAM] = {NA, NB};
 static const char *const name_of[NPARAM] = {"a", "b"};
 
-typedef enum Kind { SGD, ADAM, ADAMW } Kind;
-typedef enum Decay { CONSTANT, COSINE, LINEAR, STEP } Decay;
-
 typedef struct Rule {
     const char *name, *options;
     const char *micro; /* a letter per micro-batch: '.' an ordinary one, 'o'
                           one that overflows when scaled, 'n' one with a NaN */
-    double size;       /* of the gradients; 0: 1 */
-    Kind kind;
-    double lr, momentum, beta1, beta2, eps;
-    bool nesterov;
-    double decay[NPARAM], lr_scale[NPARAM]; /* 0: 1 */
-    double clip_norm, clip_value;
-    int accumulate; /* 0: 1 */
-    Decay schedule;
-    double warmup, total, every, min, gamma;
-    double init, growth, backoff, scale_min, scale_max; /* init 0: no scaler */
-    int interval, hysteresis;                           /* interval 0: static */
-    bool blames_loss; /* as GradScaler: whatever is not finite backs off */
-    double new_lr;    /* set_hyper half-way */
+    UpdateRule u;
+    double size;   /* of the gradients; 0: 1 */
+    double new_lr; /* set_hyper half-way */
 } Rule;
 
 static const Rule rules[] = {
-    {"sgd", "--precision fp32 --optimizer sgd,lr=0.1", "........", .lr = 0.1},
+    {"sgd", "--precision fp32 --optimizer sgd,lr=0.1", "........",
+     .u = {.lr = 0.1}},
     {"sgd_momentum_and_decay",
      "--precision fp32 --optimizer sgd,lr=0.1,momentum=0.9,weight_decay=0.2",
-     "n.........", .lr = 0.1, .momentum = 0.9, .decay = {0.2, 0.2}},
+     "n.........", .u = {.lr = 0.1, .momentum = 0.9, .decay = {0.2, 0.2}}},
     {"sgd_nesterov",
      "--precision fp32 --optimizer "
      "sgd,lr=0.1,momentum=0.8,nesterov,weight_decay=0.05",
-     "...n.......", .lr = 0.1, .momentum = 0.8, .nesterov = true,
-     .decay = {0.05, 0.05}},
+     "...n.......",
+     .u =
+         {.lr = 0.1, .momentum = 0.8, .nesterov = true, .decay = {0.05, 0.05}}},
     {"clip_norm_is_capped_at_one",
      "--precision fp32 --optimizer sgd,lr=0.1 --clip-norm 1", "..........",
-     .lr = 0.1, .clip_norm = 1},
+     .u = {.lr = 0.1, .clip_norm = 1}},
     {"clip_norm_adds_its_epsilon",
      "--precision fp32 --optimizer sgd,lr=10000 --clip-norm 0.000004",
-     "..........", .size = 1e-5, .lr = 1e4, .clip_norm = 4e-6},
+     "..........", .u = {.lr = 1e4, .clip_norm = 4e-6}, .size = 1e-5},
     {"clip_norm_is_in_unscaled_units",
      "--precision fp16 --loss-scale static=512 --optimizer sgd,lr=0.1 "
      "--clip-norm 1",
-     "....o.....", .lr = 0.1, .clip_norm = 1, .init = 512},
+     "....o.....", .u = {.lr = 0.1, .clip_norm = 1, .init = 512}},
     {"clip_value",
      "--precision fp16 --loss-scale static=64 --optimizer "
      "sgd,lr=0.1,momentum=0.5 --clip-value 0.3",
-     "..........", .lr = 0.1, .momentum = 0.5, .clip_value = 0.3, .init = 64},
+     "..........",
+     .u = {.lr = 0.1, .momentum = 0.5, .clip_value = 0.3, .init = 64}},
     {"adam_adds_its_decay_to_the_gradient",
      "--precision fp32 --optimizer "
      "adam,lr=0.05,beta1=0.8,beta2=0.95,eps=0.01,weight_decay=0.3",
-     "..n........", .kind = ADAM, .lr = 0.05, .beta1 = 0.8, .beta2 = 0.95,
-     .eps = 0.01, .decay = {0.3, 0.3}},
+     "..n........",
+     .u = {.kind = ADAM,
+           .lr = 0.05,
+           .beta1 = 0.8,
+           .beta2 = 0.95,
+           .eps = 0.01,
+           .decay = {0.3, 0.3}}},
     {"adamw_shrinks_the_parameter",
      "--precision fp32 --optimizer "
      "adamw,lr=0.05,beta1=0.8,beta2=0.95,eps=0.01,weight_decay=0.3",
-     "..n........", .kind = ADAMW, .lr = 0.05, .beta1 = 0.8, .beta2 = 0.95,
-     .eps = 0.01, .decay = {0.3, 0.3}},
-    {"adamw_by_default", "--precision bf16", "..........", .kind = ADAMW,
-     .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-     .decay = {0.01, 0.01}},
+     "..n........",
+     .u = {.kind = ADAMW,
+           .lr = 0.05,
+           .beta1 = 0.8,
+           .beta2 = 0.95,
+           .eps = 0.01,
+           .decay = {0.3, 0.3}}},
+    {"adamw_by_default", "--precision bf16", "..........",
+     .u = {.kind = ADAMW,
+           .lr = 1e-3,
+           .beta1 = 0.9,
+           .beta2 = 0.999,
+           .eps = 1e-8,
+           .decay = {0.01, 0.01}}},
     {"groups_of_sgd",
      "--precision fp32 --optimizer sgd,lr=0.1,momentum=0.9,weight_decay=0.1 "
      "--param-group '*,weight_decay=0.5,lr_scale=3' "
      "--param-group b,lr_scale=0.25",
-     "..........", .lr = 0.1, .momentum = 0.9, .decay = {0.5, 0.5},
-     .lr_scale = {3, 0.25}},
+     "..........",
+     .u = {.lr = 0.1,
+           .momentum = 0.9,
+           .decay = {0.5, 0.5},
+           .lr_scale = {3, 0.25}}},
     {"groups_of_adamw",
      "--precision fp32 --optimizer adamw,lr=0.05,weight_decay=0.1 "
      "--param-group b,lr_scale=0.25,weight_decay=0.8",
-     "..........", .kind = ADAMW, .lr = 0.05, .beta1 = 0.9, .beta2 = 0.999,
-     .eps = 1e-8, .decay = {0.1, 0.8}, .lr_scale = {1, 0.25}},
+     "..........",
+     .u = {.kind = ADAMW,
+           .lr = 0.05,
+           .beta1 = 0.9,
+           .beta2 = 0.999,
+           .eps = 1e-8,
+           .decay = {0.1, 0.8},
+           .lr_scale = {1, 0.25}}},
     {"groups_of_adam",
      "--precision fp32 --optimizer adam,lr=0.05 "
      "--param-group a,lr_scale=2,weight_decay=0.4",
-     "..........", .kind = ADAM, .lr = 0.05, .beta1 = 0.9, .beta2 = 0.999,
-     .eps = 1e-8, .decay = {0.4, 0}, .lr_scale = {2, 1}},
+     "..........",
+     .u = {.kind = ADAM,
+           .lr = 0.05,
+           .beta1 = 0.9,
+           .beta2 = 0.999,
+           .eps = 1e-8,
+           .decay = {0.4, 0},
+           .lr_scale = {2, 1}}},
     {"warmup_and_cosine_count_successful_steps",
      "--precision fp16 --optimizer sgd,lr=0.2 "
      "--lr-schedule cosine,warmup=3,total=9,min=0.02",
-     ".o..no.........", .lr = 0.2, .schedule = COSINE, .warmup = 3, .total = 9,
-     .min = 0.02, .init = 65536, .growth = 2, .backoff = 0.5, .scale_min = 1,
-     .scale_max = 16777216, .interval = 2000, .hysteresis = 1},
+     ".o..no.........",
+     .u = {.lr = 0.2,
+           .schedule = COSINE,
+           .warmup = 3,
+           .total = 9,
+           .min = 0.02,
+           .init = 65536,
+           .growth = 2,
+           .backoff = 0.5,
+           .scale_min = 1,
+           .scale_max = 16777216,
+           .interval = 2000,
+           .hysteresis = 1}},
+    {"constant_after_its_warmup",
+     "--precision fp32 --optimizer sgd,lr=0.2 --lr-schedule constant,warmup=4",
+     "..n.......", .u = {.lr = 0.2, .warmup = 4}},
     {"linear_from_a_new_rate",
      "--precision fp32 --optimizer sgd,lr=0.2 "
      "--lr-schedule linear,warmup=2,total=12,min=0.01",
-     "..n............", .lr = 0.2, .schedule = LINEAR, .warmup = 2, .total = 12,
-     .min = 0.01, .new_lr = 0.05},
+     "..n............",
+     .u =
+         {.lr = 0.2, .schedule = LINEAR, .warmup = 2, .total = 12, .min = 0.01},
+     .new_lr = 0.05},
     {"steps_begin_after_the_warmup",
      "--precision fp32 --optimizer sgd,lr=0.2 "
      "--lr-schedule step,warmup=2,every=3,gamma=0.3",
-     "............", .lr = 0.2, .schedule = STEP, .warmup = 2, .every = 3,
-     .gamma = 0.3},
+     "............",
+     .u = {.lr = 0.2, .schedule = STEP, .warmup = 2, .every = 3, .gamma = 0.3}},
     {"the_scale_has_hysteresis_floor_and_cap",
      "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
      "dynamic,init=1024,growth=4,backoff=0.125,interval=3,min=100,max=20000,"
      "hysteresis=2",
-     "..o.o.o.........oo.oooo...ooo.................", .lr = 0.1, .init = 1024,
-     .growth = 4, .backoff = 0.125, .scale_min = 100, .scale_max = 20000,
-     .interval = 3, .hysteresis = 2},
+     "..o.o.o.........oo.oooo...ooo.................",
+     .u = {.lr = 0.1,
+           .init = 1024,
+           .growth = 4,
+           .backoff = 0.125,
+           .scale_min = 100,
+           .scale_max = 20000,
+           .interval = 3,
+           .hysteresis = 2}},
     {"the_scale_as_in_pytorch",
      "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
      "dynamic,init=16,interval=2,min=0,max=inf",
-     "o..o..nn.oo...on......n..", .lr = 0.1, .init = 16, .growth = 2,
-     .backoff = 0.5, .scale_max = INFINITY, .interval = 2, .hysteresis = 1,
-     .blames_loss = true},
+     "o..o..nn.oo...on......n..",
+     .u = {.lr = 0.1,
+           .init = 16,
+           .growth = 2,
+           .backoff = 0.5,
+           .scale_max = INFINITY,
+           .interval = 2,
+           .hysteresis = 1,
+           .blames_loss = true}},
     {"the_scale_by_factors_that_f32_rounds",
      "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
      "dynamic,init=16,growth=1.1,backoff=0.9,interval=2,min=0,max=inf",
-     "o..o..o..oo...o.....o..o....", .lr = 0.1, .init = 16, .growth = 1.1,
-     .backoff = 0.9, .scale_max = INFINITY, .interval = 2, .hysteresis = 1,
-     .blames_loss = true},
+     "o..o..o..oo...o.....o..o....",
+     .u = {.lr = 0.1,
+           .init = 16,
+           .growth = 1.1,
+           .backoff = 0.9,
+           .scale_max = INFINITY,
+           .interval = 2,
+           .hysteresis = 1,
+           .blames_loss = true}},
     {"the_scale_with_a_cap_alone_keeps_after_a_bad_loss",
      "--precision fp16 --optimizer sgd,lr=0.1 --loss-scale "
      "dynamic,init=16,interval=2,min=0,max=1e9",
-     "o..n.no.....n...", .lr = 0.1, .init = 16, .growth = 2, .backoff = 0.5,
-     .scale_max = 1e9, .interval = 2, .hysteresis = 1},
+     "o..n.no.....n...",
+     .u = {.lr = 0.1,
+           .init = 16,
+           .growth = 2,
+           .backoff = 0.5,
+           .scale_max = 1e9,
+           .interval = 2,
+           .hysteresis = 1}},
     {"accumulation_averages_and_clips_once",
      "--precision fp32 --accumulate 3 --clip-norm 0.8 "
      "--optimizer sgd,lr=0.1,momentum=0.9",
-     "......n..............", .lr = 0.1, .momentum = 0.9, .clip_norm = 0.8,
-     .accumulate = 3},
+     "......n..............",
+     .u = {.lr = 0.1, .momentum = 0.9, .clip_norm = 0.8, .accumulate = 3}},
     {"an_overflow_spoils_its_window_only",
      "--precision fp16 --accumulate 3 --optimizer sgd,lr=0.1 --loss-scale "
      "dynamic,init=256,interval=2",
-     "...o.....o.......oo..........", .lr = 0.1, .accumulate = 3, .init = 256,
-     .growth = 2, .backoff = 0.5, .scale_min = 1, .scale_max = 16777216,
-     .interval = 2, .hysteresis = 1},
+     "...o.....o.......oo..........",
+     .u = {.lr = 0.1,
+           .accumulate = 3,
+           .init = 256,
+           .growth = 2,
+           .backoff = 0.5,
+           .scale_min = 1,
+           .scale_max = 16777216,
+           .interval = 2,
+           .hysteresis = 1}},
 };
-
-/* ---- the oracle ---------------------------------------------------------- */
-
-typedef struct Oracle {
-    const Rule *r;
-    double p[NPARAM][MAX_ELEMENTS], m[NPARAM][MAX_ELEMENTS];
-    double v[NPARAM][MAX_ELEMENTS], g[NPARAM][MAX_ELEMENTS]; /* g: a sum */
-    double lr, scale, loss;                                  /* loss: a sum */
-    int step, tried, skipped, bad_forward, good, tolerated;
-    bool overflow;
-} Oracle;
-
-static Oracle oracle_new(const Rule *r) {
-    Oracle o = {.r = r,
-                .lr = r->lr,
-                .scale = r->init ? r->init : 1,
-                .tolerated = r->hysteresis};
-    memcpy(o.p, initial, sizeof initial);
-    return o;
-}
-
-static int windows_of(const Rule *r) {
-    return r->accumulate ? r->accumulate : 1;
-}
-
-static double rate(const Oracle *o) {
-    const Rule *r = o->r;
-    double i = o->step, p = fmin(1, (i - r->warmup) / (r->total - r->warmup));
-    if (i < r->warmup) return o->lr * (i + 1) / r->warmup;
-    switch (r->schedule) {
-    case CONSTANT: break;
-    case COSINE:
-        return r->min + (o->lr - r->min) * 0.5 * (1 + cos(acos(-1) * p));
-    case LINEAR: return r->min + (o->lr - r->min) * (1 - p);
-    case STEP: return o->lr * pow(r->gamma, floor((i - r->warmup) / r->every));
-    }
-    return o->lr;
-}
-
-static double norm(const Oracle *o) {
-    double sum = 0;
-    for (int k = 0; k < NPARAM; k++)
-        for (int i = 0; i < count[k]; i++) {
-            double g = o->g[k][i] / windows_of(o->r);
-            sum += g * g;
-        }
-    return sqrt(sum);
-}
-
-static void apply(Oracle *o, int k, int i, double g, double lr) {
-    const Rule *r = o->r;
-    double *p = &o->p[k][i], *m = &o->m[k][i], *v = &o->v[k][i];
-    if (r->lr_scale[k] != 0) lr *= r->lr_scale[k];
-    if (r->kind == ADAMW)
-        *p -= lr * r->decay[k] * *p;
-    else
-        g += r->decay[k] * *p;
-    if (r->kind == SGD) {
-        *m = o->step == 0 ? g : r->momentum * *m + g;
-        *p -= lr * (r->nesterov ? g + r->momentum * *m : *m);
-        return;
-    }
-    double t = o->step + 1;
-    *m = r->beta1 * *m + (1 - r->beta1) * g;
-    *v = r->beta2 * *v + (1 - r->beta2) * g * g;
-    double root = sqrt(*v / (1 - pow(r->beta2, t)));
-    *p -= lr * (*m / (1 - pow(r->beta1, t))) / (root + r->eps);
-}
-
-static void next_scale(Oracle *o, bool ok) {
-    const Rule *r = o->r;
-    if (!r->init || !r->interval) return;
-    o->good = ok ? o->good + 1 : 0;
-    bool blamed = r->blames_loss ? !ok : o->overflow;
-    if (blamed && --o->tolerated <= 0) {
-        o->scale = fmax((float)(o->scale * r->backoff), r->scale_min);
-        o->tolerated = 0;
-    }
-    if (o->good == r->interval) {
-        o->scale = fmin((float)(o->scale * r->growth), r->scale_max);
-        o->good = 0;
-        o->tolerated = r->hysteresis;
-    }
-}
-
-static void clear(Oracle *o) {
-    memset(o->g, 0, sizeof o->g);
-    o->loss = 0;
-    o->overflow = false;
-}
-
-static void update(Oracle *o) {
-    const Rule *r = o->r;
-    double total = norm(o), lr = rate(o), clip = 1;
-    bool forward = isfinite(o->loss), ok = forward && !o->overflow;
-    if (r->clip_norm) clip = fmin(1, r->clip_norm / (total + 1e-6));
-    for (int k = 0; k < NPARAM && ok; k++)
-        for (int i = 0; i < count[k]; i++) {
-            double g = o->g[k][i] / windows_of(r) * clip;
-            if (r->clip_value) g = fmax(-r->clip_value, fmin(r->clip_value, g));
-            apply(o, k, i, g, lr);
-        }
-    o->tried++;
-    o->step += ok;
-    o->skipped += !ok;
-    o->bad_forward += !forward;
-    next_scale(o, ok);
-    clear(o);
-}
 
 /* ---- the two side by side ------------------------------------------------ */
 
@@ -292,7 +248,7 @@ static void feed_fill(Feed *f, const Rule *r, int i) {
     f->in[1] = ampc_in("z", f->z, sizeof f->z, AMPC_DTYPE_F32);
 }
 
-static void oracle_feed(Oracle *o, const Feed *f, char letter) {
+static void oracle_feed(UpdateOracle *o, const Feed *f, char letter) {
     const float *all[] = {f->x, f->z};
     o->overflow |= letter == 'o';
     for (int k = 0; k < NPARAM; k++)
@@ -314,7 +270,8 @@ static void check_tensor(const Compiled *c, ampc_session *s, const char *name,
                   (double)got[i], want[i]);
 }
 
-static void check_state(const Compiled *c, ampc_session *s, const Oracle *o) {
+static void check_state(const Compiled *c, ampc_session *s,
+                        const UpdateOracle *o) {
     char name[80];
     for (int k = 0; k < NPARAM; k++) {
         check_tensor(c, s, name_of[k], o->p[k], count[k], o->tried);
@@ -329,8 +286,8 @@ static void check_state(const Compiled *c, ampc_session *s, const Oracle *o) {
 }
 
 /* What a step reports; `o` has not updated yet. */
-static void check_metrics(const ampc_metrics *m, const Oracle *o) {
-    double loss = o->loss / windows_of(o->r);
+static void check_metrics(const ampc_metrics *m, const UpdateOracle *o) {
+    double loss = o->loss / update_windows(o->r);
     bool ok = isfinite(loss) && !o->overflow;
     CHECK_EQ_INT(m->updated, 1);
     CHECK_EQ_INT(m->applied, ok);
@@ -339,15 +296,25 @@ static void check_metrics(const ampc_metrics *m, const Oracle *o) {
     CHECK_EQ_INT(m->skipped, o->skipped + !ok);
     CHECK_EQ_INT(m->bad_forward, o->bad_forward + !isfinite(loss));
     CHECK_NEAR(m->scale, o->scale, 0);
-    CHECK_REL(m->lr, rate(o), 1e-7);
+    CHECK_REL(m->lr, update_rate(o), 1e-7);
     if (isfinite(loss))
         CHECK_REL(m->loss, loss, 1e-5);
     else
         CHECK(isnan(m->loss));
     if (ok)
-        CHECK_REL(m->grad_norm, norm(o), TOL_UPDATE);
+        CHECK_REL(m->grad_norm, update_norm(o), TOL_UPDATE);
     else
         CHECK(!isfinite(m->grad_norm));
+}
+
+/* As an output of the program, too. */
+static void check_step_output(const Compiled *c, ampc_session *s,
+                              const ampc_metrics *m) {
+    int64_t step = -1;
+    ampc_output out = ampc_out("ampc.step", &step, sizeof step, AMPC_DTYPE_I64);
+    CHECK_MSG(c->api->read_output(s, "ampc.step", &out) == AMPC_OK, "%s",
+              c->api->error(s));
+    CHECK_EQ_INT(step, m->step);
 }
 
 static void run(void *arg) {
@@ -356,8 +323,13 @@ static void run(void *arg) {
     snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", r->options);
     Compiled c = compile_text(model, options);
     ampc_session *s = open_threads(&c, 1);
-    Oracle o = oracle_new(r);
-    int n = (int)strlen(r->micro), window = windows_of(r);
+    UpdateOracle o;
+    update_begin(&o, &r->u);
+    o.nparam = NPARAM;
+    memcpy(o.count, count, sizeof count);
+    for (int k = 0; k < NPARAM; k++)
+        memcpy(o.p[k], initial[k], sizeof *initial);
+    int n = (int)strlen(r->micro), window = update_windows(&r->u);
     for (int i = 0; i < n / window * window; i++) {
         Feed f;
         if (r->new_lr && i == n / 2) {
@@ -372,7 +344,8 @@ static void run(void *arg) {
             CHECK_EQ_INT(m.tried, o.tried);
         } else {
             check_metrics(&m, &o);
-            update(&o);
+            check_step_output(&c, s, &m);
+            update_step(&o);
         }
         check_state(&c, s, &o);
     }

@@ -13,6 +13,11 @@
 #include "tests/support/on_device.h"
 
 enum { SHAPES = 72, LENGTH = 2100, ROWS = 300, MOST = 24576 };
+enum {
+    TALL = 5000,
+    TALL_COLS = 17,
+    ELEMENTS = TALL * TALL_COLS
+}; /* more than two rows for every team */
 
 static uint64_t state;
 
@@ -24,8 +29,8 @@ static int below(int n) {
 typedef struct Shape {
     int rows, cols;
     ampc_dtype dtype; /* of x and y */
-    float x[MOST], y[MOST], g[LENGTH], b[LENGTH];
-    uint16_t x16[MOST], y16[MOST];
+    float x[ELEMENTS], y[ELEMENTS], g[LENGTH], b[LENGTH];
+    uint16_t x16[ELEMENTS], y16[ELEMENTS];
 } Shape;
 
 /* Around multiples of what warps, vectors and blocks take. */
@@ -57,6 +62,7 @@ static Shape *shapes_new(uint64_t seed) {
         s->cols = length(LENGTH);
         s->rows = length(ROWS);
         while (s->rows * s->cols > MOST) s->rows = (s->rows + 1) / 2;
+        if (s == all) s->rows = TALL, s->cols = TALL_COLS;
         s->dtype = dtypes[below(3)];
         for (int i = 0; i < s->cols; i++)
             s->g[i] = (float)(below(5) - 2), s->b[i] = (float)(below(5) - 2);
@@ -114,7 +120,7 @@ static char *program(const Shape *all) {
 
 static void check_values(const Compiled *c, ampc_session *t, const Shape *s,
                          int k) {
-    static float got[MOST];
+    static float got[ELEMENTS];
     char name[16];
     int wrong = 0;
     ampc_output out = ampc_out(

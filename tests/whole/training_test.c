@@ -536,3 +536,97 @@ TEST_CASE(training, seeds_of_parameters_have_64_bits) {
     c.api->close(s);
     compiled_close(&c);
 }
+
+/* A product reads it in 16 bits; who asks for it gets what the file has. */
+TEST_CASE(training, a_frozen_weight_that_is_returned_is_not_rounded) {
+    static const char *const text[] = {
+        "graph forward(%x: f32[4,3]) {\n"
+        "  param %w: f32[2] = [1, 2]\n"
+        "  frozen %f: f32[3,2] = [0.1, 0.2, 0.3, 0.4, 0.7, 0.9]\n"
+        "  %y = matmul %x, %f : f32[4,2]\n  %z = mul %y, %w : f32[4,2]\n"
+        "  %loss = reduce_mean %z {axes=[0,1], keepdims=0} : f32[]\n"
+        "  return %loss, f=%f\n}\n",
+        "graph forward(%x: f32[4,3]) {\n"
+        "  frozen %f: f32[3,2] = [0.1, 0.2, 0.3, 0.4, 0.7, 0.9]\n"
+        "  %y = matmul %x, %f : f32[4,2]\n"
+        "  return y=%y, f=%f\n}\n"};
+    static const char *const options[] = {
+        "--precision bf16 --target cpu:x86-64-v2",
+        "--precision bf16 --target cpu:x86-64-v2 --loss none"};
+    static const float want[6] = {0.1f, 0.2f, 0.3f, 0.4f, 0.7f, 0.9f};
+    for (int i = 0; i < 2; i++) {
+        float x[12] = {1}, got[6] = {0};
+        Compiled c = compile_text(text[i], options[i]);
+        ampc_session *s = open_threads(&c, 1);
+        ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+        ampc_output out = ampc_out("f", got, sizeof got, AMPC_DTYPE_F32);
+        CHECK_MSG(c.api->predict(s, &in, 1, 4, &out, 1) == AMPC_OK, "%s",
+                  c.api->error(s));
+        CHECK_MEM(got, want, sizeof want);
+        c.api->close(s);
+        compiled_close(&c);
+    }
+}
+
+/* ---- checkpoints of other models ----------------------------------------- */
+
+#define SMALL(ACT)                                                             \
+    "graph forward(%x: f32[4,3]) {\n"                                          \
+    "  param %w: f32[3] = [1, -2, 0.5]\n"                                      \
+    "  %h = mul %x, %w : f32[4,3]\n"                                           \
+    "  %a = " ACT " %h : f32[4,3]\n"                                           \
+    "  %loss = reduce_mean %a {axes=[0,1], keepdims=0} : f32[]\n"              \
+    "  return %loss\n}\n"
+
+/* A run goes on in what computes the same; weights may go anywhere. */
+TEST_CASE(training, a_run_goes_on_in_its_own_model_only) {
+    static const char plain[] = "--precision fp32 --target cpu:x86-64-v2 "
+                                "--optimizer sgd,lr=0.1,momentum=0.5";
+    static const struct {
+        const char *text, *options;
+        bool same;
+    } other[] = {
+        {SMALL("relu"), plain, true},
+        {SMALL("tanh"), plain, false},
+        {SMALL("relu"),
+         "--precision fp32 --target cpu:x86-64-v2 "
+         "--optimizer sgd,lr=0.1,momentum=0.9",
+         false},
+        {SMALL("relu"),
+         "--precision fp32 --target cpu:x86-64-v2 "
+         "--optimizer sgd,lr=0.1,momentum=0.5 --clip-norm 1",
+         false},
+        {SMALL("relu"),
+         "--precision fp32 --target cpu:x86-64-v3 "
+         "--optimizer sgd,lr=0.1,momentum=0.5 --no-fuse",
+         true},
+    };
+    const char *path = test_tmp("other.checkpoint");
+    float x[12], w[3], got[3];
+    for (int i = 0; i < 12; i++) x[i] = (float)(i % 5) - 2;
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    Compiled c = compile_text(SMALL("relu"), plain);
+    ampc_session *s = open_threads(&c, 1);
+    step_ok(&c, s, &in, 1);
+    read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    REQUIRE(c.api->save(s, path) == AMPC_OK);
+    c.api->close(s);
+    compiled_close(&c);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        c = compile_text(other[i].text, other[i].options);
+        s = open_threads(&c, 1);
+        ampc_status status = c.api->resume(s, path);
+        CHECK_MSG((status == AMPC_OK) == other[i].same, "row %d: status %d: %s",
+                  (int)i, (int)status, c.api->error(s));
+        if (!other[i].same) {
+            CHECK_EQ_INT(status, AMPC_ERR_FORMAT);
+            read_var(&c, s, "w", got, sizeof got, AMPC_DTYPE_F32);
+            CHECK(got[0] == 1 && got[1] == -2);
+        }
+        CHECK_EQ_INT(c.api->load(s, path), AMPC_OK);
+        read_var(&c, s, "w", got, sizeof got, AMPC_DTYPE_F32);
+        CHECK_MEM(got, w, sizeof w);
+        c.api->close(s);
+        compiled_close(&c);
+    }
+}
