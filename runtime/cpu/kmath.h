@@ -712,33 +712,32 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
 
 #ifndef __cplusplus /* GPU kernels fold by threads: cuda/fold.cuh */
 
-/* x folded with the w = 2^k of lane */
-#define KM_HALVES(w, lane, EXPR)                                               \
+/* n numbers at p in w = 2^k lanes, i of them already; the last w are read once
+   more for what is left over, REST what a lane takes of them (a store of some
+   lanes that is loaded as a vector would be waited for); then halves. */
+#define KM_LANES(w, T, LOOP, REST, EXPR)                                       \
+    if (i < n) {                                                               \
+        const T *last = p + n - (w);                                           \
+        int seen = (int)(i + (w)-n);                                           \
+        LOOP for (int k = KM_FIRST(seen); k < (w); k++) {                      \
+            x = lane[k], y = REST;                                             \
+            lane[k] = EXPR;                                                    \
+        }                                                                      \
+    }                                                                          \
     for (int h = (w) / 2; h > 0; h /= 2)                                       \
         for (int k = 0; k < h; k++) {                                          \
             x = lane[k], y = lane[k + h];                                      \
             lane[k] = EXPR;                                                    \
-        }
+        }                                                                      \
+    x = lane[0], y = one;
 
-/* acc folded with p[0..n): 16 lanes, then halves of the lanes; the last 16 are
-   read once more for what is left over, REST what a lane takes of them.  Fewer
-   than 16: 8 lanes and the others one by one.  (A store of some lanes that is
-   loaded as a vector would be waited for.)  The order depends on n alone. */
+/* acc folded with p[0..n): in 16 lanes, or as many as there are numbers for.
+   The order depends on n alone. */
 #define KM_FOLD(NAME, T, START, LOOP, REST, EXPR)                              \
     KM_CALLED T NAME(T acc, const T *p, int64_t n) {                           \
         T lane[16], x, y, one = START;                                         \
         int64_t i = 0;                                                         \
-        if (n < 16) {                                                          \
-            for (int k = 0; k < 8; k++) lane[k] = START;                       \
-            if (n >= 8)                                                        \
-                for (; i < 8; i++) lane[i] = p[i];                             \
-            for (; i < n; i++) {                                               \
-                x = one, y = p[i];                                             \
-                one = EXPR;                                                    \
-            }                                                                  \
-            KM_HALVES(8, lane, EXPR)                                           \
-            x = lane[0], y = one;                                              \
-        } else {                                                               \
+        if (n >= 16) {                                                         \
             for (int k = 0; k < 16; k++) lane[k] = START;                      \
             for (; i + 16 <= n; i += 16) {                                     \
                 LOOP for (int k = 0; k < 16; k++) {                            \
@@ -746,16 +745,19 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
                     lane[k] = EXPR;                                            \
                 }                                                              \
             }                                                                  \
-            if (i < n) {                                                       \
-                const T *last = p + n - 16;                                    \
-                int seen = (int)(i + 16 - n);                                  \
-                LOOP for (int k = KM_FIRST(seen); k < 16; k++) {               \
-                    x = lane[k], y = REST;                                     \
-                    lane[k] = EXPR;                                            \
-                }                                                              \
+            KM_LANES(16, T, LOOP, REST, EXPR)                                  \
+        } else if (n >= 8) {                                                   \
+            for (; i < 8; i++) lane[i] = p[i];                                 \
+            KM_LANES(8, T, LOOP, REST, EXPR)                                   \
+        } else if (n >= 4) {                                                   \
+            for (; i < 4; i++) lane[i] = p[i];                                 \
+            KM_LANES(4, T, LOOP, REST, EXPR)                                   \
+        } else {                                                               \
+            for (; i < n; i++) {                                               \
+                x = one, y = p[i];                                             \
+                one = EXPR;                                                    \
             }                                                                  \
-            KM_HALVES(16, lane, EXPR)                                          \
-            x = lane[0], y = one;                                              \
+            x = START, y = one;                                                \
         }                                                                      \
         x = EXPR, y = acc;                                                     \
         return EXPR;                                                           \
