@@ -19,44 +19,27 @@ static int strided(const Kernel *k, int d, int *unit) {
 
 enum { FEW_ROWS = 8 }; /* too few for vectors */
 
-/* Folds rows of at most `few` columns, or of less than twice as many that are
-   only read. */
-static bool folds_few(const Kernel *k, int64_t few) {
-    for (int id = 1; id < k->insts.len; id++)
-        if (kinst_stores(kinst_at(k, id)) && kinst_at(k, id)->full)
-            return kernel_cols(k) <= few;
-    return kernel_cols(k) < 2 * few;
-}
-
-/* The row dim whose neighbours are better computed side by side than the
-   columns one after the other; -1: none. */
-static int choose_side(const Kernel *k, int64_t few) {
-    int side = -1, unit, least = strided(k, k->vec, &unit);
-    bool short_rows = folds_few(k, few);
-    for (int d = 0; d < k->ndim; d++) {
-        if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
-        int jumps = strided(k, d, &unit);
-        if (jumps < least && unit > 0) side = d, least = jumps;
-    }
-    for (int d = k->ndim - 1; d >= 0 && side < 0 && short_rows; d--)
-        if (!k->dim[d].col && k->dim[d].extent >= 2 * FEW_ROWS) side = d;
-    return side;
-}
-
 /* Returns the numbers that its step has. */
-static int choose_form(Kernel *k, int64_t few, int64_t *par) {
+static int choose_form(Kernel *k, int64_t *par) {
     int cols[MAX_RANK], n = kernel_col_dims(k, cols);
     bool reduces = kernel_reduces(k);
     k->vec = n ? cols[n - 1] : -1;
     if (k->form == KF_EPILOGUE) return 0;
-    int side = reduces && !kernel_column_sums(k) ? choose_side(k, few) : -1;
+    /* the row dim whose neighbours are better computed side by side than the
+       columns one after the other; -1: none */
+    int rows = -1, unit, least = reduces ? strided(k, k->vec, &unit) : 0;
+    for (int d = 0; d < k->ndim && reduces && !kernel_column_sums(k); d++) {
+        if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;
+        int jumps = strided(k, d, &unit);
+        if (jumps < least && unit > 0) rows = d, least = jumps;
+    }
     bool flat = k->ndim == 1 && k->dim[0].col && !reduces;
     for (int id = 1; id < k->insts.len && flat; id++) {
         int64_t step = k->insts.data[id].at.k[0];
         flat = step == 0 || step == 1;
     }
-    k->form = flat ? KF_FLAT : side >= 0 ? KF_ROWS : KF_COLS;
-    if (side >= 0) k->vec = side;
+    k->form = flat ? KF_FLAT : rows >= 0 ? KF_ROWS : KF_COLS;
+    if (rows >= 0) k->vec = rows;
     if (!flat) return 0;
     par[0] = k->dim[0].extent;
     k->dim[0].extent = 0;
@@ -104,16 +87,12 @@ int64_t kernel_units(const Kernel *k, int64_t par0) {
 
 int kernel_schedule(Arena *a, Kernel *k, TargetKind target,
                     int64_t par[MAX_KERNEL_PARS]) {
-    /* few: columns of a row that cost less in a vector of rows, one after the
-       other, than what a vector of columns costs before and after it (CPUs) */
-    static const struct {
-        void (*loops)(Arena *, Kernel *);
-        int64_t few;
-    } how[NUM_TARGETS] = {[TARGET_ANY] = {schedule_cpu, 4},
-                          [TARGET_CPU] = {schedule_cpu, 4},
-                          [TARGET_CUDA] = {schedule_cuda, 0}};
+    static void (*const schedule[NUM_TARGETS])(Arena *, Kernel *) = {
+        [TARGET_ANY] = schedule_cpu,
+        [TARGET_CPU] = schedule_cpu,
+        [TARGET_CUDA] = schedule_cuda};
     int npar = target == TARGET_CUDA ? make_fold(a, k, par) : 0;
-    if (!npar) npar = choose_form(k, how[target].few, par);
-    how[target].loops(a, k);
+    if (!npar) npar = choose_form(k, par);
+    schedule[target](a, k);
     return npar;
 }

@@ -712,82 +712,46 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
 
 #ifndef __cplusplus /* GPU kernels fold by threads: cuda/fold.cuh */
 
-/* n numbers at p in w = 2^k lanes, i of them already; the last w are read once
-   more for what is left over, REST what a lane takes of them from the FIRST on
-   (a store of some lanes that is loaded as a vector would be waited for); then
-   halves.  The greatest may be met twice, but at all levels or at none, for the
-   sign of a zero. */
-#define KM_LANES(w, T, LOOP, FIRST, REST, EXPR)                                \
-    if (i < n) {                                                               \
-        const T *last = p + n - (w);                                           \
-        int seen = (int)(i + (w)-n);                                           \
-        LOOP for (int k = FIRST; k < (w); k++) {                               \
-            x = lane[k], y = REST;                                             \
-            lane[k] = EXPR;                                                    \
-        }                                                                      \
-    }                                                                          \
-    for (int h = (w) / 2; h > 0; h /= 2)                                       \
-        for (int k = 0; k < h; k++) {                                          \
-            x = lane[k], y = lane[k + h];                                      \
-            lane[k] = EXPR;                                                    \
-        }                                                                      \
-    x = lane[0], y = one;
-
-/* acc folded with p[0..n): in 16 lanes, or as many as there are numbers for.
-   The order depends on n alone. */
-#define KM_FOLD(NAME, T, START, LOOP, FIRST, REST, EXPR)                       \
+/* acc folded with p[0..n): 16 lanes, then halves of the lanes.  The order
+   depends on n alone. */
+#define KM_FOLD(NAME, T, START, LOOP, EXPR)                                    \
     KM_CALLED T NAME(T acc, const T *p, int64_t n) {                           \
-        T lane[16], x, y, one = START;                                         \
+        T lane[16], x, y;                                                      \
         int64_t i = 0;                                                         \
-        if (n >= 16) {                                                         \
-            for (int k = 0; k < 16; k++) lane[k] = START;                      \
-            for (; i + 16 <= n; i += 16) {                                     \
-                LOOP for (int k = 0; k < 16; k++) {                            \
-                    x = lane[k], y = p[i + k];                                 \
-                    lane[k] = EXPR;                                            \
-                }                                                              \
+        for (int k = 0; k < 16; k++) lane[k] = START;                          \
+        for (; i + 16 <= n; i += 16) {                                         \
+            LOOP for (int k = 0; k < 16; k++) {                                \
+                x = lane[k], y = p[i + k];                                     \
+                lane[k] = EXPR;                                                \
             }                                                                  \
-            KM_LANES(16, T, LOOP, FIRST, REST, EXPR)                           \
-        } else if (n >= 8) {                                                   \
-            for (; i < 8; i++) lane[i] = p[i];                                 \
-            KM_LANES(8, T, LOOP, FIRST, REST, EXPR)                            \
-        } else if (n >= 4) {                                                   \
-            for (; i < 4; i++) lane[i] = p[i];                                 \
-            KM_LANES(4, T, LOOP, FIRST, REST, EXPR)                            \
-        } else {                                                               \
-            for (; i < n; i++) {                                               \
-                x = one, y = p[i];                                             \
-                one = EXPR;                                                    \
-            }                                                                  \
-            x = START, y = one;                                                \
         }                                                                      \
-        x = EXPR, y = acc;                                                     \
+        for (int k = 0; i < n; i++, k++) {                                     \
+            x = lane[k], y = p[i];                                             \
+            lane[k] = EXPR;                                                    \
+        }                                                                      \
+        for (int w = 8; w > 0; w /= 2)                                         \
+            for (int k = 0; k < w; k++) {                                      \
+                x = lane[k], y = lane[k + w];                                  \
+                lane[k] = EXPR;                                                \
+            }                                                                  \
+        x = acc, y = lane[0];                                                  \
         return EXPR;                                                           \
     }
-#define KM_ALL           ((void)seen, 0)
-#define KM_UNSEEN(START) k < seen ? (START) : last[k]
-#ifdef __AVX2__
-#define KM_FIRST KM_ALL
-#else /* vectors with a condition are slower than elements one by one */
-#define KM_FIRST seen
-#endif
 
 /* `|` where || would branch; keeps NaN */
 #define KM_LARGER  ((y > x) | (y != y) ? y : x)
 #define KM_SMALLER ((y < x) | (y != y) ? y : x)
 #define KM_FOLDS(S, T, LEAST, MOST)                                            \
-    KM_FOLD(FOLD_SUM_##S, T, 0, , KM_FIRST, KM_UNSEEN(0), x + y)               \
-    KM_FOLD(FOLD_PROD_##S, T, 1, , KM_FIRST, KM_UNSEEN(1), x *y)               \
-    KM_FOLD(FOLD_MAX_##S, T, LEAST, KM_NO_UNROLL, KM_ALL, last[k], KM_LARGER)  \
-    KM_FOLD(FOLD_MIN_##S, T, MOST, KM_NO_UNROLL, KM_ALL, last[k], KM_SMALLER)
+    KM_FOLD(FOLD_SUM_##S, T, 0, , x + y)                                       \
+    KM_FOLD(FOLD_PROD_##S, T, 1, , x *y)                                       \
+    KM_FOLD(FOLD_MAX_##S, T, LEAST, KM_NO_UNROLL, KM_LARGER)                   \
+    KM_FOLD(FOLD_MIN_##S, T, MOST, KM_NO_UNROLL, KM_SMALLER)
 KM_FOLDS(F32, float, -INFINITY, INFINITY)
 KM_FOLDS(F64, double, -(double)INFINITY, (double)INFINITY)
-KM_FOLD(FOLD_SUM_I64, int64_t, 0, , KM_FIRST, KM_UNSEEN(0),
-        (int64_t)((uint64_t)x + (uint64_t)y))
-KM_FOLD(FOLD_PROD_I64, int64_t, 1, , KM_FIRST, KM_UNSEEN(1),
-        (int64_t)((uint64_t)x *(uint64_t)y))
-KM_FOLD(FOLD_MAX_I64, int64_t, INT64_MIN, , KM_ALL, last[k], y > x ? y : x)
-KM_FOLD(FOLD_MIN_I64, int64_t, INT64_MAX, , KM_ALL, last[k], y < x ? y : x)
+KM_FOLD(FOLD_SUM_I64, int64_t, 0, , (int64_t)((uint64_t)x + (uint64_t)y))
+KM_FOLD(FOLD_PROD_I64, int64_t, 1, , (int64_t)((uint64_t)x *(uint64_t)y))
+KM_FOLD(FOLD_MAX_I64, int64_t, INT64_MIN, , y > x ? y : x)
+KM_FOLD(FOLD_MIN_I64, int64_t, INT64_MAX, , y < x ? y : x)
 
 #endif /* __cplusplus */
 #endif
