@@ -237,13 +237,18 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     block_free(r.count);
 }
 
+/* At every level, beside its reference; frees it. */
+static void gemm_check_levels(GemmCase *c) {
+    int top = top_level();
+    for (int level = 2; level <= top; level++)
+        gemm_check_level(c, lib_of(level));
+    gemm_free(c);
+}
+
 static void gemm_check(int64_t m, int64_t n, int64_t k, int f64) {
     GemmCase c;
     gemm_case(&c, m, n, k, f64);
-    int top = top_level();
-    for (int level = 2; level <= top; level++)
-        gemm_check_level(&c, lib_of(level));
-    gemm_free(&c);
+    gemm_check_levels(&c);
 }
 
 TEST_CASE(gemm, small_shapes) {
@@ -341,10 +346,7 @@ TEST_CASE(gemm, few_rows) {
                 c.b = array(g->b_dtype, g->k * g->n);
                 c.batch = 1;
                 gemm_reference(&c);
-                int top = top_level();
-                for (int level = 2; level <= top; level++)
-                    gemm_check_level(&c, lib_of(level));
-                gemm_free(&c);
+                gemm_check_levels(&c);
             }
     pools_close();
 }
@@ -434,10 +436,7 @@ TEST_CASE(gemm, long_sums_of_16_bits) {
         c.want = zeros(c.batch * m * n);
         c.slack = zeros(c.batch * m * n);
         gemm_reference(&c);
-        int top = top_level();
-        for (int level = 2; level <= top; level++)
-            gemm_check_level(&c, lib_of(level));
-        gemm_free(&c);
+        gemm_check_levels(&c);
     }
     pools_close();
 }
