@@ -712,10 +712,37 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
 
 #ifndef __cplusplus /* GPU kernels fold by threads: cuda/fold.cuh */
 
+/* Of 16 lanes those for which there are numbers in p[i..n); FROM are the lanes
+   before. */
+#ifdef __AVX2__ /* loads some lanes of a vector */
+#define KM_REST(T, START, FROM, EXPR)                                          \
+    const T *restrict rest = p + i;                                            \
+    T some[16];                                                                \
+    int left = (int)(n - i);                                                   \
+    for (int k = 0; k < 16; k++) some[k] = k < left ? rest[k] : START;         \
+    for (int k = 0; k < 16; k++) {                                             \
+        x = FROM, y = some[k];                                                 \
+        lane[k] = EXPR;                                                        \
+    }
+#else
+#define KM_REST(T, START, FROM, EXPR)                                          \
+    for (int k = 0; k < (int)(n - i); k++) {                                   \
+        x = lane[k], y = p[i + k];                                             \
+        lane[k] = EXPR;                                                        \
+    }
+#endif
+
+#define KM_HALF(w, T, from, to, EXPR)                                          \
+    T to[w];                                                                   \
+    for (int k = 0; k < (w); k++) {                                            \
+        x = from[k], y = from[k + (w)];                                        \
+        to[k] = EXPR;                                                          \
+    }
+
 /* acc folded with p[0..n): 16 lanes, then halves of the lanes.  The order
    depends on n alone. */
 #define KM_FOLD(NAME, T, START, LOOP, EXPR)                                    \
-    KM_CALLED T NAME(T acc, const T *p, int64_t n) {                           \
+    KM_CALLED T NAME(T acc, const T *restrict p, int64_t n) {                  \
         T lane[16], x, y;                                                      \
         int64_t i = 0;                                                         \
         for (int k = 0; k < 16; k++) lane[k] = START;                          \
@@ -725,16 +752,16 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
                 lane[k] = EXPR;                                                \
             }                                                                  \
         }                                                                      \
-        for (int k = 0; i < n; i++, k++) {                                     \
-            x = lane[k], y = p[i];                                             \
-            lane[k] = EXPR;                                                    \
+        if (i == 0) {                                                          \
+            KM_REST(T, START, START, EXPR)                                     \
+        } else if (i < n) {                                                    \
+            KM_REST(T, START, lane[k], EXPR)                                   \
         }                                                                      \
-        for (int w = 8; w > 0; w /= 2)                                         \
-            for (int k = 0; k < w; k++) {                                      \
-                x = lane[k], y = lane[k + w];                                  \
-                lane[k] = EXPR;                                                \
-            }                                                                  \
-        x = acc, y = lane[0];                                                  \
+        KM_HALF(8, T, lane, eight, EXPR)                                       \
+        KM_HALF(4, T, eight, four, EXPR)                                       \
+        KM_HALF(2, T, four, two, EXPR)                                         \
+        x = two[0], y = two[1];                                                \
+        y = EXPR, x = acc;                                                     \
         return EXPR;                                                           \
     }
 

@@ -248,3 +248,25 @@ TEST_CASE(kmath, folds) {
     }
     CHECK(isnan(FOLD_MAX_F32(NAN, x, 100)));
 }
+
+/* The order in which fractions are added is that of every level and depends on
+   the count alone: element i in lane i mod 16, then halves of the lanes; and
+   what lies behind them is not read. */
+#define IN_LANES(T, op, START, FOLD)                                           \
+    for (int n = 0; n <= 70; n++) {                                            \
+        T x[86], lane[16], acc = (T)0.3;                                       \
+        for (int i = 0; i < 86; i++)                                           \
+            x[i] = i < n ? 1 + (T)((i * 37) % 101) / 7 : (T)NAN;               \
+        for (int k = 0; k < 16; k++) lane[k] = START;                          \
+        for (int i = 0; i < n; i++) lane[i % 16] = lane[i % 16] op x[i];       \
+        for (int w = 8; w > 0; w /= 2)                                         \
+            for (int k = 0; k < w; k++) lane[k] = lane[k] op lane[k + w];      \
+        CHECK(FOLD(acc, x, n) == (T)(acc op lane[0]));                         \
+    }
+
+TEST_CASE(kmath, folds_are_in_lanes) {
+    IN_LANES(float, +, 0, FOLD_SUM_F32)
+    IN_LANES(float, *, 1, FOLD_PROD_F32)
+    IN_LANES(double, +, 0, FOLD_SUM_F64)
+    IN_LANES(double, *, 1, FOLD_PROD_F64)
+}
