@@ -7,9 +7,10 @@
    vectorise the loops they stand in; fp64 ones call libm.  All keep NaN and
    are correct at infinities.  Compiled without contraction, so that ISA levels
    and GPUs differ in the last bits of exponentials, logarithms and what is made
-   of them (km_fma), but in no other; fp64 functions, sine and cosine are those
-   of each system.  Nothing else may be included: parsing this file is part of
-   the time that each model's compilation takes. */
+   of them (km_fma), but in no other; fp64 functions, sine, cosine and tangent,
+   on a GPU also what is computed here by way of doubles, are those of each
+   system.  Nothing else may be included: parsing this file is part of the time
+   that each model's compilation takes. */
 #ifndef AMPC_KMATH_H
 #define AMPC_KMATH_H
 
@@ -362,18 +363,9 @@ KM_INLINE float DIV_F32(float x, float y) { return x / y; }
 KM_INLINE int ISNAN_F32(float x) { return x != x; }
 KM_INLINE int ISINF_F32(float x) { return ABS_F32(x) == INFINITY; }
 KM_INLINE int ISFINITE_F32(float x) { return ABS_F32(x) < INFINITY; }
-static inline float MOD_F32(float x, float y) { return fmodf(x, y); }
 static inline float SIN_F32(float x) { return sinf(x); }
 static inline float COS_F32(float x) { return cosf(x); }
 static inline float TAN_F32(float x) { return tanf(x); }
-static inline float ASIN_F32(float x) { return asinf(x); }
-static inline float ACOS_F32(float x) { return acosf(x); }
-static inline float ATAN_F32(float x) { return atanf(x); }
-static inline float SINH_F32(float x) { return sinhf(x); }
-static inline float COSH_F32(float x) { return coshf(x); }
-static inline float ASINH_F32(float x) { return asinhf(x); }
-static inline float ACOSH_F32(float x) { return acoshf(x); }
-static inline float ATANH_F32(float x) { return atanhf(x); }
 
 /* 2^k for whole k in [-126, 127] */
 KM_INLINE float km_pow2(int32_t k) {
@@ -551,14 +543,15 @@ KM_INLINE float GELU_TANH_F32(float x) {
     return x * SIGMOID_F32(u);
 }
 
-/* Power by logarithm in double: the result is rounded once. */
-KM_INLINE float POW_F32(float x, float y) {
-    float a = ABS_F32(x);
-    uint64_t u = km_bits64((double)a) - UINT64_C(0x3fe6a09e667f3bcd);
+/* ---- fp32 by way of doubles: a short series, rounded once ---------------- */
+
+/* log2 a, a > 0, and infinity */
+KM_INLINE double km_log2(double a) {
+    uint64_t u = km_bits64(a) - UINT64_C(0x3fe6a09e667f3bcd);
     double k = (double)((int32_t)(u >> 32) >> 20);
     double m = km_double((u & UINT64_C(0xfffffffffffff)) +
                          UINT64_C(0x3fe6a09e667f3bcd));
-    double s = (m - 1) / (m + 1), z = s * s, p, t, f, n, r;
+    double s = (m - 1) / (m + 1), z = s * s, p;
     p = 1.0 / 15;
     p = p * z + 1.0 / 13;
     p = p * z + 1.0 / 11;
@@ -567,14 +560,14 @@ KM_INLINE float POW_F32(float x, float y) {
     p = p * z + 1.0 / 5;
     p = p * z + 1.0 / 3;
     p = p * z + 1.0;
-    p = k + s * p * 0x1.71547652b82fep+1; /* log2 a */
-    p = a == 0 ? -(double)INFINITY : p;
-    p = a < INFINITY ? p : (double)a;
-    t = p * (double)y;
-    t = t > 200 ? 200 : t;
-    t = t < -200 ? -200 : t;
-    n = t + 0x1.8p+52; /* nearest whole number, in its bits */
-    f = (t - (n - 0x1.8p+52)) * 0x1.62e42fefa39efp-1;
+    p = k + s * p * 0x1.71547652b82fep+1;
+    return a < (double)INFINITY ? p : a;
+}
+
+/* 2^t, |t| <= 200 */
+KM_INLINE double km_exp2(double t) {
+    double n = t + 0x1.8p+52; /* nearest whole number, in its bits */
+    double f = (t - (n - 0x1.8p+52)) * 0x1.62e42fefa39efp-1, r;
     r = 1.0 / 3628800;
     r = r * f + 1.0 / 362880;
     r = r * f + 1.0 / 40320;
@@ -586,8 +579,16 @@ KM_INLINE float POW_F32(float x, float y) {
     r = r * f + 0.5;
     r = r * f + 1.0;
     r = r * f + 1.0;
-    r = r * km_double((km_bits64(n) + 1023) << 52);
-    float q = (float)r, half = y * 0.5f;
+    return r * km_double((km_bits64(n) + 1023) << 52);
+}
+
+KM_INLINE float POW_F32(float x, float y) {
+    float a = ABS_F32(x);
+    double p = a == 0 ? -(double)INFINITY : km_log2((double)a);
+    double t = (a != a ? (double)a : p) * (double)y;
+    t = t > 200 ? 200 : t;
+    t = t < -200 ? -200 : t;
+    float q = (float)km_exp2(t), half = y * 0.5f;
     int whole = rintf(y) == y;
     int odd = whole & (rintf(half) != half);
     int negative = km_bits(x) >> 31;
@@ -599,6 +600,113 @@ KM_INLINE float POW_F32(float x, float y) {
     q = (a == 1.0f) & (ABS_F32(y) == INFINITY) ? 1.0f : q;
     return (y == 0) | (x == 1.0f) ? 1.0f : q;
 }
+
+#ifdef __CUDACC_RTC__ /* where doubles are few */
+static inline float MOD_F32(float x, float y) { return fmodf(x, y); }
+static inline float ASIN_F32(float x) { return asinf(x); }
+static inline float ACOS_F32(float x) { return acosf(x); }
+static inline float ATAN_F32(float x) { return atanf(x); }
+static inline float SINH_F32(float x) { return sinhf(x); }
+static inline float COSH_F32(float x) { return coshf(x); }
+static inline float ASINH_F32(float x) { return asinhf(x); }
+static inline float ACOSH_F32(float x) { return acoshf(x); }
+static inline float ATANH_F32(float x) { return atanhf(x); }
+#else
+/* A quotient below 2^29 times y is exact, and one too large where it was
+   rounded up. */
+static inline float MOD_F32(float x, float y) {
+    double a = (double)ABS_F32(x), b = (double)ABS_F32(y), q = a / b, r;
+    if (!(q < 0x1p+29) | !(b < (double)INFINITY)) return fmodf(x, y);
+    r = a - (double)(int32_t)q * b;
+    return km_sign_of((float)(r < 0 ? r + b : r), x);
+}
+
+/* asin r, |r| <= 1/2, z = r^2 */
+KM_INLINE double km_asin(double r, double z) {
+    double p = 0x1.365ead2021a8cp-5;
+    p = p * z + 0x1.cf4ac34d4d4eap-7;
+    p = p * z + 0x1.055557e80d1d3p-5;
+    p = p * z + 0x1.6c91ad5f69d39p-5;
+    p = p * z + 0x1.333989380000ep-4;
+    p = p * z + 0x1.55554847f7113p-3;
+    p = p * z + 0x1.0000000118088p+0;
+    return p * r;
+}
+
+/* Beyond 1/2: asin a = pi/2 - 2 asin(sqrt((1 - a)/2)). */
+KM_INLINE float ASIN_F32(float x) {
+    double a = (double)ABS_F32(x), half = (1 - a) * 0.5, p;
+    int far = a > 0.5;
+    p = km_asin(far ? sqrt(half) : a, far ? half : a * a);
+    p = far ? 0x1.921fb54442d18p+0 - 2 * p : p;
+    return a <= 1 ? km_sign_of((float)p, x) : NAN;
+}
+
+KM_INLINE float ACOS_F32(float x) {
+    double a = (double)ABS_F32(x), half = (1 - a) * 0.5, p;
+    int far = a > 0.5;
+    p = km_asin(far ? sqrt(half) : a, far ? half : a * a);
+    p = far ? 2 * p : 0x1.921fb54442d18p+0 - p; /* of a */
+    p = x < 0 ? 0x1.921fb54442d18p+1 - p : p;
+    return a <= 1 ? (float)p : NAN;
+}
+
+/* Beyond tan(pi/8) = 1 / tan(3 pi/8): of (a - 1)/(a + 1) and pi/4, of -1/a and
+   pi/2. */
+KM_INLINE float ATAN_F32(float x) {
+    double a = (double)ABS_F32(x), n, d, r, z, p;
+    int near = a<0x1.a827999fcef32p-2, far = a> 0x1.3504f333f9de6p+1;
+    n = near ? a : a - 1;
+    n = far ? -1 : n;
+    d = near ? 1 : a + 1;
+    d = far ? a : d;
+    r = n / d;
+    z = r * r;
+    p = -0x1.ee5e3b6c29de6p-5;
+    p = p * z + 0x1.b116e049215dfp-4;
+    p = p * z - 0x1.23a30a3f45b24p-3;
+    p = p * z + 0x1.999040570ca14p-3;
+    p = p * z - 0x1.555544149d197p-2;
+    p = p * z + 0x1.fffffffad1301p-1;
+    p = p * r + (near ? 0 : far ? 0x1.921fb54442d18p+0 : 0x1.921fb54442d18p-1);
+    return x != x ? x : km_sign_of((float)p, x);
+}
+
+KM_INLINE float SINH_F32(float x) {
+    double a = (double)ABS_F32(x), e, s;
+    a = a > 90 ? 90 : a;
+    e = km_exp2(a * 0x1.71547652b82fep+0);
+    s = a < 0x1p-10 ? a + a * a * a * (1.0 / 6) : (e - 1 / e) * 0.5;
+    return x != x ? x : km_sign_of((float)s, x);
+}
+
+KM_INLINE float COSH_F32(float x) {
+    double a = (double)ABS_F32(x), e;
+    a = a > 90 ? 90 : a;
+    e = km_exp2(a * 0x1.71547652b82fep+0);
+    return x != x ? x : (float)((e + 1 / e) * 0.5);
+}
+
+KM_INLINE float ASINH_F32(float x) {
+    double a = (double)ABS_F32(x), s;
+    s = km_log2(a + sqrt(a * a + 1)) * 0x1.62e42fefa39efp-1;
+    s = a < 0x1p-10 ? a - a * a * a * (1.0 / 6) : s;
+    return x != x ? x : km_sign_of((float)s, x);
+}
+
+KM_INLINE float ACOSH_F32(float x) {
+    double a = (double)x;
+    double s = km_log2(a + sqrt(a * a - 1)) * 0x1.62e42fefa39efp-1;
+    return x >= 1 ? (float)s : x != x ? x : NAN;
+}
+
+KM_INLINE float ATANH_F32(float x) {
+    double a = (double)ABS_F32(x), s;
+    s = km_log2((1 + a) / (1 - a)) * 0x1.62e42fefa39efp-2;
+    s = a < 0x1p-10 ? a + a * a * a * (1.0 / 3) : s;
+    return a <= 1 ? km_sign_of((float)s, x) : NAN;
+}
+#endif
 
 /* ---- fp64 ---------------------------------------------------------------- */
 

@@ -92,6 +92,27 @@ TEST_CASE(kmath, pow) {
     CHECK_MSG(max <= 0.51, "pow: %.3f ulps", max);
 }
 
+/* fmod is exact. */
+TEST_CASE(kmath, mod) {
+    for (int i = 0; i < NSPECIAL; i++)
+        for (int j = 0; j < NSPECIAL; j++) {
+            float x = special[i], y = special[j], got = MOD_F32(x, y);
+            double want = fmod((double)x, (double)y);
+            CHECK_MSG(ulps(want, got) == 0, "fmod(%g, %g) = %.9g, wants %.9g",
+                      (double)x, (double)y, (double)got, want);
+            CHECK(got != got || signbit(got) == signbit((float)want));
+        }
+    for (uint32_t u = 0; u < 0x7f800000u; u += 9973) {
+        float x = km_float(u ^ u << 31);
+        /* quotients up to 2^32, and next to whole ones */
+        float y =
+            u % 3 ? km_float(u - (u * 2654435761u >> 4)) : x / (float)(u % 97);
+        double want = fmod((double)x, (double)y);
+        CHECK_MSG(ulps(want, MOD_F32(x, y)) == 0, "fmod(%a, %a) = %a, wants %a",
+                  (double)x, (double)y, (double)MOD_F32(x, y), want);
+    }
+}
+
 static void check_double(const char *name, F64Fn *f, F64Fn *ref) {
     for (int i = 0; i < NSPECIAL; i++) {
         double x = (double)special[i], got = f(x), want = ref(x);
