@@ -69,6 +69,10 @@
    places: what is left is f32 arithmetic. */
 #define TOL_ROUNDING 4e-6
 
+/* Spectra of at most 600 numbers of at most 1, so of at most some hundreds, in
+   f32 beside double: turns and two sums, rounded.  */
+#define TOL_DFT 1e-4
+
 /* Six steps of a small masked attention in 16 bits beside fp32: the roundings
    of its scores and probabilities. */
 #define TOL_MASKED 0.02

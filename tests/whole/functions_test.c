@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/support/compiled.h"
+#include "tests/tolerance.h"
 
 enum { ROWS = 4, CHANNELS = 8, PIXELS = 64, N = ROWS * CHANNELS * PIXELS };
 
@@ -140,4 +141,55 @@ static void check_topk(bool largest) {
 TEST_CASE(functions, few_of_many_are_the_first_in_order) {
     check_topk(true);
     check_topk(false);
+}
+
+/* The first numbers of each sample's spectrum beside sums in double: `read` of
+   its numbers, `parts` each, as a signal of n. */
+static void check_dft(int parts, int n, bool inverse, bool one_sided) {
+    enum { HAS = N / ROWS };
+    static float x[N], y[N];
+    int bins = one_sided ? n / 2 + 1 : n, made = 2 * bins;
+    int shown = made < HAS ? made : HAS, read = HAS / parts;
+    char text[700];
+    snprintf(text, sizeof text,
+             "graph forward(%%x: f32[4,8,64]) {\n"
+             "  %%s = reshape %%x {shape=[4,%d,%d]}\n"
+             "  %%d = dft %%s {axis=1, size=%d, inverse=%d, one_sided=%d}\n"
+             "  %%r = reshape %%d {shape=[4,%d]}\n"
+             "  %%c = slice %%r {starts=[0,0], sizes=[4,%d], steps=[1,1]}\n"
+             "  %%y = pad %%c {pads=[0,0,0,%d], mode=\"constant\", value=7}\n"
+             "  return y=%%y\n}\n",
+             read, parts, n, inverse, one_sided, made, shown, HAS - shown);
+    for (int i = 0; i < N; i++) x[i] = (float)(i * 7919 % 101) / 50 - 1;
+    predict(text, "--loss none --precision fp32", x, y);
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < shown; i++) {
+            const float *row = x + r * HAS;
+            double want = 0;
+            for (int e = 0; e < read && e < n; e++) {
+                double angle = 2 * acos(-1) * ((int64_t)e * (i / 2) % n) / n;
+                double re = cos(angle), im = inverse ? sin(angle) : -sin(angle);
+                double a = (double)row[e * parts];
+                double b = parts == 2 ? (double)row[e * parts + 1] : 0;
+                want += i % 2 ? a * im + b * re : a * re - b * im;
+            }
+            want /= inverse ? n : 1;
+            if (!CHECK_MSG(fabs((double)y[r * HAS + i] - want) < TOL_DFT,
+                           "%d of %d, number %d: %g, wants %g", r, n, i,
+                           (double)y[r * HAS + i], want))
+                return;
+        }
+}
+
+/* Primes, products of two and what is too short for that; cut and lengthened.
+ */
+TEST_CASE(functions, spectra_are_sums) {
+    check_dft(1, 512, false, true);
+    check_dft(1, 600, false, true);
+    check_dft(1, 300, false, false);
+    check_dft(1, 127, false, true);
+    check_dft(2, 256, false, false);
+    check_dft(2, 250, true, false);
+    check_dft(2, 264, true, false);
+    check_dft(2, 131, true, false);
 }
