@@ -370,6 +370,25 @@ TEST_CASE(parse, generated_data) {
     CHECK_NEAR(sqrt(sq / 1e5), 2, 0.02);
     CHECK_NEAR(lo, -3, 0.001);
     CHECK_NEAR(hi, 1, 0.001);
+    static const char hashed[] = "graph g() { "
+                                 "const %f: f32[4000] = data(0x1)\n"
+                                 "const %b: i32[4000] = data(0x2)\nreturn }";
+    Module *h;
+    REQUIRE(parse_module(a, &d, "t", hashed, strlen(hashed), &h) == OK);
+    int ones = 0;
+    lo = 9, hi = -9;
+    for (int i = 0; i < 4000; i++) {
+        const Graph *g = h->graphs.data[0];
+        double f = tensor_get(value_get(g, graph_find_value(g, "f"))->data, i);
+        double b = tensor_get(value_get(g, graph_find_value(g, "b"))->data, i);
+        lo = fmin(lo, f);
+        hi = fmax(hi, f);
+        CHECK(b == 0 || b == 1);
+        ones += b == 1;
+    }
+    CHECK_NEAR(lo, -1, 0.01);
+    CHECK_NEAR(hi, 1, 0.01);
+    CHECK_NEAR(ones, 2000, 200);
     int seen[10] = {0};
     for (int i = 0; i < 1000; i++) {
         int64_t v = tensor_get_int(t[2], i);

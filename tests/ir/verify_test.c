@@ -898,6 +898,28 @@ TEST_CASE(verify, groups_and_memory) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_row(&rows[i]);
 }
 
+/* A number behind the last of its kind is none. */
+TEST_CASE(verify, numbers_end) {
+    Fixture f = load(base);
+    node(&f, "b")->op = NUM_OPS;
+    refused(&f, "op ");
+    f = load(base);
+    node(&f, "b")->in[0] = (ValueId){(uint32_t)f.g->values.len};
+    refused(&f, "operand 0");
+    f = load(base);
+    node(&f, "b")->out[0] = (ValueId){(uint32_t)f.g->values.len};
+    refused(&f, "result 0");
+    f = load(base);
+    f.g->order.data[1] = (NodeId){(uint32_t)f.g->nodes.len};
+    refused(&f, "in order does not exist");
+    f = load(base);
+    f.g->order.data[1] = (NodeId){0};
+    refused(&f, "in order does not exist");
+    f = load(base);
+    f.g->outputs.data[0].value = (ValueId){(uint32_t)f.g->values.len};
+    refused(&f, "");
+}
+
 TEST_CASE(verify, torn_group) {
     Fixture f = load("graph g(%x: f32[4]) {\n"
                      "group point { %a = relu %x }\n"
