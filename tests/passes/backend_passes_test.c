@@ -1071,6 +1071,31 @@ TEST_CASE(attend, scores_are_what_they_were) {
         }
 }
 
+/* A mask that is a product has the scores' gradient, too: what that is
+   multiplied by there is no part of the routine. */
+TEST_CASE(attend, products_of_a_mask_are_its_own) {
+    static const char *const asked[] = {
+        "%q", "%q2", "%q2, %v", "%q2, %k, %v", "%k2, %k, %v", "%k2, %q, %v"};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        StrBuf sb = {0};
+        sb_puts(&sb,
+                "graph eval(%q: f32[2,2,96,4], %k: f32[2,2,4,96], %v: "
+                "f32[2,2,96,5], %q2: f32[2,2,96,4], %k2: f32[2,2,4,96]) {\n"
+                "  %s = matmul %q, %k\n  %t = matmul %q2, %k2\n"
+                "  %a = add %s, %t\n  %p = softmax %a\n"
+                "  %y = matmul %p, %v\n  %c = sin %y\n  ");
+        int n = 1;
+        for (const char *s = asked[i]; *s; s++) n += *s == ',';
+        for (int k = 0; k < n; k++) sb_printf(&sb, "%s%%g%d", k ? ", " : "", k);
+        sb_printf(&sb, " = grad %%c, %s\n  return ", asked[i]);
+        for (int k = 0; k < n; k++) sb_printf(&sb, "%s%%g%d", k ? ", " : "", k);
+        sb_puts(&sb, "\n}\n");
+        CHECK_MSG(attended(sb.data) == 2 * !strchr(asked[i], '2'), "%s",
+                  asked[i]);
+        sb_free(&sb);
+    }
+}
+
 /* Then the routine would only do again what is done anyway. */
 TEST_CASE(attend, probabilities_that_others_read_stay) {
     static const char *const results_of[] = {"%y", "%y, %p", "%y, %s"};
