@@ -59,6 +59,43 @@ TEST_CASE(onnx_bytes, not_a_model) {
                  "a\0",
                  4, "zero byte");
     refuse_bytes("\x3a\x00\x3a\x00", 4, "given twice");
+    /* unknown fields of 8 and of 4 bytes are passed over, if they are whole */
+    refuse_bytes("\x08\x07"
+                 "\xc1\x3e"
+                 "12345678",
+                 12, "no graph");
+    refuse_bytes("\xc1\x3e"
+                 "1234567",
+                 9, "truncated");
+    refuse_bytes("\x08\x07"
+                 "\xc5\x3e"
+                 "1234",
+                 8, "no graph");
+    refuse_bytes("\xc5\x3e"
+                 "123",
+                 5, "truncated");
+    refuse_bytes("\x08\x07"
+                 "\xc2\x3e\x02"
+                 "12",
+                 7, "no graph");
+    refuse_bytes("\xc2\x3e\x02"
+                 "1",
+                 4, "truncated");
+    refuse_bytes("\x08\x07"
+                 "\xc0\x3e\x02",
+                 5, "no graph");
+    refuse_bytes("\xc3\x3e", 2, "not a protobuf field");
+    refuse_bytes("\xc6\x3e", 2, "not a protobuf field");
+    refuse_bytes("\x02", 1, "not a protobuf field"); /* number 0 */
+    refuse_bytes("\x08\x07"
+                 "\xfa\xff\xff\xff\x0f\x00",
+                 8, "no graph"); /* the last */
+    refuse_bytes("\x82\x80\x80\x80\x10\x00", 6, "not a protobuf field");
+    refuse_bytes("\x08\x07"
+                 "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+                 13, "ir_version -1");
+    refuse_bytes("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12,
+                 "truncated");
 }
 
 /* A field of length n; returns the new start, writing backwards. */
