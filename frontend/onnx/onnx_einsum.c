@@ -264,6 +264,9 @@ Status onnx_einsum(Ox *ox) {
     Term in[MAX_OPERANDS] = {0}, out = {0};
     int n = ox->node->nin;
     TRY(read_equation(ox, in, &out));
+    for (int k = 0; k < out.rank; k++)
+        if (find(&out, out.label[k]) < k)
+            return ox_fail(ox, "a label stands twice in the result");
     for (int i = 0; i < n; i++) TRY(take_diagonals(ox, &in[i]));
     for (int i = 0; i < n; i++) {
         bool needed[256] = {0};

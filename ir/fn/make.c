@@ -259,7 +259,8 @@ static void inherit_attrs(const Run *r, const Expr *e, Made *m) {
    wanted shape is not reshaped. */
 static Status shortcut(Run *r, const Expr *e, const Made *m, bool *done,
                        Val *out) {
-    const Type *x = m->n.nin ? value_type(r->b->g, m->n.in[0]) : NULL;
+    bool given = m->n.nin && is_value(m->n.in[0]);
+    const Type *x = given ? value_type(r->b->g, m->n.in[0]) : NULL;
     const Attr *a = NULL;
     *done = false;
     for (int i = 0; i < m->n.nattr; i++)

@@ -59,6 +59,43 @@ TEST_CASE(onnx_bytes, not_a_model) {
                  "a\0",
                  4, "zero byte");
     refuse_bytes("\x3a\x00\x3a\x00", 4, "given twice");
+    /* unknown fields of 8 and of 4 bytes are passed over, if they are whole */
+    refuse_bytes("\x08\x07"
+                 "\xc1\x3e"
+                 "12345678",
+                 12, "no graph");
+    refuse_bytes("\xc1\x3e"
+                 "1234567",
+                 9, "truncated");
+    refuse_bytes("\x08\x07"
+                 "\xc5\x3e"
+                 "1234",
+                 8, "no graph");
+    refuse_bytes("\xc5\x3e"
+                 "123",
+                 5, "truncated");
+    refuse_bytes("\x08\x07"
+                 "\xc2\x3e\x02"
+                 "12",
+                 7, "no graph");
+    refuse_bytes("\xc2\x3e\x02"
+                 "1",
+                 4, "truncated");
+    refuse_bytes("\x08\x07"
+                 "\xc0\x3e\x02",
+                 5, "no graph");
+    refuse_bytes("\xc3\x3e", 2, "not a protobuf field");
+    refuse_bytes("\xc6\x3e", 2, "not a protobuf field");
+    refuse_bytes("\x02", 1, "not a protobuf field"); /* number 0 */
+    refuse_bytes("\x08\x07"
+                 "\xfa\xff\xff\xff\x0f\x00",
+                 8, "no graph"); /* the last */
+    refuse_bytes("\x82\x80\x80\x80\x10\x00", 6, "not a protobuf field");
+    refuse_bytes("\x08\x07"
+                 "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+                 13, "ir_version -1");
+    refuse_bytes("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12,
+                 "truncated");
 }
 
 /* A field of length n; returns the new start, writing backwards. */
@@ -446,6 +483,71 @@ TEST_CASE(onnx_tensor, content) {
     refuse(&m, "segments");
 }
 
+/* Numbers of each width, in the field that is theirs. */
+TEST_CASE(onnx_tensor, fields_by_type) {
+    static const struct {
+        int type; /* of onnx.proto */
+        DType dtype;
+    } rows[] = {{1, DT_F32},  {11, DT_F64}, {7, DT_I64}, {6, DT_I32},
+                {13, DT_U64}, {12, DT_U32}, {2, DT_U8},  {5, DT_I16}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        float f[2] = {3, 5};
+        double g[2] = {3, 5};
+        int32_t s[2] = {3, 5};
+        int64_t l[2] = {3, 5};
+        uint64_t u[2] = {3, 5};
+        made_start(&m, 18);
+        Onnx__TensorProto *t = made_f32(&m, "w", "2", 0);
+        DType d = rows[i].dtype;
+        t->n_float_data = 0;
+        t->data_type = rows[i].type;
+        if (d == DT_F32) t->n_float_data = 2, t->float_data = f;
+        if (d == DT_F64) t->n_double_data = 2, t->double_data = g;
+        if (d == DT_I64) t->n_int64_data = 2, t->int64_data = l;
+        if (d == DT_I32 || d == DT_U8 || d == DT_I16)
+            t->n_int32_data = 2, t->int32_data = s;
+        if (d == DT_U64 || d == DT_U32)
+            t->n_uint64_data = 2, t->uint64_data = u;
+        made_int(&m, made_node(&m, "Cast", "w", "y"), "to", 11);
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        if (!mod) FAIL("type %d: %s", rows[i].type, made_message(&m));
+        const Graph *graph = module_graph(mod, "forward");
+        Evaluator *e = eval_new(graph, m.a, EVAL_EXACT);
+        REQUIRE(eval_run(e, &m.d) == OK);
+        const EvalTensor *y = eval_get(e, graph->outputs.data[0].value);
+        CHECK_MSG(y->f[0] == 3 && y->f[1] == 5, "type %d: %g, %g", rows[i].type,
+                  y->f[0], y->f[1]);
+        made_end(&m);
+    }
+    for (int over = 0; over < 2; over++) {
+        Made m;
+        uint64_t u[2] = {1, UINT32_MAX + (uint64_t)over};
+        Onnx__TensorProto *t = with_weight(&m, "2");
+        t->n_float_data = 0;
+        t->data_type = 12;
+        t->n_uint64_data = 2;
+        t->uint64_data = u;
+        (void)made_import(&m);
+        bool out = strstr(made_message(&m), "is out of range") != NULL;
+        CHECK_MSG(out == over, "%s", made_message(&m));
+        made_end(&m);
+    }
+}
+
+/* A list of dimensions has at most 4096 entries. */
+TEST_CASE(onnx_operands, lists_end) {
+    for (int over = 0; over < 2; over++) {
+        Made m;
+        static int64_t ones[4097];
+        for (int i = 0; i < 4097; i++) ones[i] = 1;
+        start(&m, "1", "Reshape", "x,s");
+        made_i64(&m, "s", 4096 + over, ones);
+        refuse(&m, over ? "its shape has 4097 entries" : "rank 4096");
+    }
+}
+
 /* ---- external data ------------------------------------------------------- */
 
 /* w: f32[2] at `location` beside the model. */
@@ -600,6 +702,21 @@ TEST_CASE(onnx_external, numbers) {
     refuse(&m, "needs 8 bytes, but 'w.data' gives length 12");
     Onnx__TensorProto *t = with_external(&m, "w.data", "0", "8");
     t->n_float_data = 2;
+    refuse(&m, "both external and inline");
+    t = with_external(&m, "w.data", "0", "8");
+    t->n_double_data = 1, t->double_data = &(double){1};
+    refuse(&m, "both external and inline");
+    t = with_external(&m, "w.data", "0", "8");
+    t->n_int32_data = 1, t->int32_data = &(int32_t){1};
+    refuse(&m, "both external and inline");
+    t = with_external(&m, "w.data", "0", "8");
+    t->n_int64_data = 1, t->int64_data = &(int64_t){1};
+    refuse(&m, "both external and inline");
+    t = with_external(&m, "w.data", "0", "8");
+    t->n_uint64_data = 1, t->uint64_data = &(uint64_t){1};
+    refuse(&m, "both external and inline");
+    t = with_external(&m, "w.data", "0", "8");
+    t->has_raw_data = 1, t->raw_data = (ProtobufCBinaryData){1, (uint8_t *)"a"};
     refuse(&m, "both external and inline");
 }
 

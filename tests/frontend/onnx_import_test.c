@@ -272,6 +272,50 @@ TEST_CASE(onnx_dims, wrong_bindings) {
     made_end(&m);
 }
 
+/* Each name once. */
+TEST_CASE(onnx_dims, names_are_listed_once) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "n,t,n");
+    made_input(&m, "u", DT_F32, "n,?,k");
+    made_f32(&m, "w", "2", 0); /* an initializer is no data */
+    made_node(&m, "Relu", "x", "y");
+    made_output(&m, "y");
+    bind_batch(&m.opt, "time", 5);
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "symbolic dimensions are: 'n', 't', 'k'");
+    made_end(&m);
+}
+
+/* --batch-sizes is for the first axis alone. */
+TEST_CASE(onnx_dims, an_axis_without_a_name_is_no_batch) {
+    Made m;
+    relu_model(&m, "batch,?");
+    m.opt.batch = 5;
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "x:1");
+    made_end(&m);
+}
+
+/* A model has its file's name without folders and the last suffix. */
+TEST_CASE(onnx_graph, modules_are_named_by_their_file) {
+    static const char *const rows[][2] = {
+        {"net.onnx", "net"}, {"a/b.c/net.v2.onnx", "net.v2"}, {"/net", "net"},
+        {"a.b/net", "net"},  {"dir/.onnx", ".onnx"},          {"n.", "n"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        Module *mod;
+        size_t n;
+        relu_model(&m, "2");
+        uint8_t *bytes = model_pack(&m.model, &n);
+        Status s = import_onnx(m.a, &m.d, rows[i][0], bytes, n, &m.opt, &mod);
+        if (CHECK_MSG(s == OK, "%s", made_message(&m)))
+            CHECK_STR(mod->name, rows[i][1]);
+        free(bytes);
+        made_end(&m);
+    }
+}
+
 /* Of x [b,t,b] and of u [?,b]: --batch-sizes. */
 static void batches(Made *m, const char *x, const char *u) {
     made_start(m, 17);

@@ -201,6 +201,62 @@ TEST_CASE(eval, integers) {
            3, 0, -4, 3, 0, 4, -1, 0, 1, -1, 0, 2, 0, 0, 4);
 }
 
+/* As C converts: the low bits, with or without a sign. */
+TEST_CASE(eval, integers_of_every_width) {
+#define WIDTH(dtype, ...)                                                      \
+    EXPECT("g() {\nconst %x: i64[5] = [127, 128, 32768, 65535, 4294967297]\n"  \
+           "%y = cast %x : " dtype "[5]\nreturn %y",                           \
+           __VA_ARGS__)
+    WIDTH("bool", 1, 1, 1, 1, 1);
+    WIDTH("u8", 127, 128, 0, 255, 1);
+    WIDTH("i8", 127, -128, 0, -1, 1);
+    WIDTH("u16", 127, 128, 32768, 65535, 1);
+    WIDTH("i16", 127, 128, -32768, -1, 1);
+    WIDTH("u32", 127, 128, 32768, 65535, 1);
+    WIDTH("i32", 127, 128, 32768, 65535, 1);
+    WIDTH("i64", 127, 128, 32768, 65535, 4294967297);
+    WIDTH("u64", 127, 128, 32768, 65535, 4294967297);
+    EXPECT("g() {\nconst %x: i64[2] = [2147483648, -1]\n"
+           "%y = cast %x : i32[2]\n%z = cast %x : u32[2]\nreturn %y, %z",
+           -2147483648., -1, 2147483648, 4294967295);
+    EXPECT("g() {\nconst %a: i64[6] = [2, 0, 1, -1, -1, 5]\n"
+           "const %b: i64[6] = [-1, 0, -7, -3, -4, 1]\n"
+           "%y = pow %a, %b\nreturn %y",
+           0, 1, 1, -1, 1, 5);
+    EXPECT("g() {\nconst %x: u64[4] = [18446744073709551615, 1, 0, 2]\n"
+           "%i = argsort %x {k=4}\n%j = argsort %x {k=4, descending=1}\n"
+           "return %i, %j",
+           2, 1, 3, 0, 0, 3, 1, 2);
+    EXPECT("g() {\nconst %x: i64[4] = [-1, 1, 0, 1]\n"
+           "%i = argsort %x {k=4}\n%j = argsort %x {k=3, descending=1}\n"
+           "return %i, %j",
+           0, 2, 1, 3, 1, 3, 2);
+    EXPECT("g() {\nconst %x: f32[5] = [1, nan, -1, nan, 1]\n"
+           "%i = argsort %x {k=5}\n%j = argsort %x {k=5, descending=1}\n"
+           "return %i, %j",
+           2, 0, 4, 1, 3, 1, 3, 0, 4, 2);
+    EXPECT("g() {\nconst %x: i32[2,3] = [1, 2, 3, -4, 5, 7]\n"
+           "%m = reduce_mean %x {axes=[1], keepdims=0}\n"
+           "%n = reduce_mean %x {axes=[0], keepdims=0}\n"
+           "%c = cumsum %x {axis=1}\n%d = cumsum %x {axis=0, exclusive=1}\n"
+           "%e = cumsum %x {axis=1, reverse=1}\n"
+           "%f = cumsum %x {axis=1, reverse=1, exclusive=1}\n"
+           "return %m, %n, %c, %d, %e, %f",
+           2, 2, -1, 3, 5, 1, 3, 6, -4, 1, 8, 0, 0, 0, 1, 2, 3, 6, 5, 3, 8, 12,
+           7, 5, 3, 0, 12, 7, 0);
+    EXPECT("g() {\nconst %x: i64[3] = [1, 9223372036854775807, 1]\n"
+           "%c = cumsum %x {axis=0}\nreturn %c",
+           1, -0x1p63, -0x1p63 + 1);
+    EXPECT("g() {\nconst %x: i32[3,2] = [1, 2, 3, 4, 5, 6]\n"
+           "const %i: i64[3] = [1, 1, 0]\n"
+           "%y = scatter_add %x, %i {axis=0, shape=[2,2]}\nreturn %y",
+           5, 6, 4, 6);
+    EXPECT("g() {\nconst %x: f32[6] = [1, nan, 7, nan, 7, 2]\n"
+           "%y = argmax %x {axis=0}\nconst %z: i32[4] = [3, 9, 9, -1]\n"
+           "%w = argmax %z {axis=0}\nreturn %y, %w",
+           1, 1);
+}
+
 TEST_CASE(eval, integer_division_by_zero_is_an_error) {
     const char *const ops[] = {"div", "mod"};
     for (int k = 0; k < 2; k++) {

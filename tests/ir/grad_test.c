@@ -811,6 +811,18 @@ TEST_CASE(autodiff, parameters_without_a_gradient_are_errors) {
                "%l = reduce_sum %y {axes=[0], keepdims=0}\n"
                "return ampc.loss=%l\n}\n",
                "parameter 'w'", "non-differentiable input of greater");
+    for (int k = 0; k < 2; k++) { /* behind either result of split */
+        char text[500];
+        snprintf(text, sizeof text,
+                 "graph train(%%x: f32[4]) {\nparam %%w: f32[8], %%v: f32[4]\n"
+                 "%%p, %%q = split %%w {axis=0, sizes=[4,4]}\n"
+                 "%%c = greater %%%c, %%x\n%%y = where %%c, %%x, %%v\n"
+                 "%%l = reduce_sum %%y {axes=[0], keepdims=0}\n"
+                 "return ampc.loss=%%l\n}\n",
+                 "pq"[k]);
+        ERROR_SAYS(text, "parameter 'w'",
+                   "non-differentiable input of greater");
+    }
     ERROR_SAYS("graph train(%x: f32[4]) {\n"
                "param %w: f32[4]\nfrozen %v: f32[4]\n"
                "%y = mul %x, %v\n%z = mul %w, %x\n"

@@ -92,6 +92,30 @@ TEST_CASE(strings, globs) {
         {"", "a", false},
         {"a[b", "a[b", true},
         {"*[0-9]", "conv12", true},
+        {"[a-c]x", "ax", true},
+        {"[a-c]x", "cx", true},
+        {"[a-c]x", "dx", false},
+        {"[b-d]", "a", false},
+        {"[b-d]", "-", false},
+        {"[a-]", "-", true},
+        {"[a-]", "a", true},
+        {"[a-]", "b", false},
+        {"[a-", "[a-", true},
+        {"[a-", "a", false},
+        {"[]-a]", "^", true}, /* a range from ] */
+        {"[]-a]", "b", false},
+        {"[!]]", "]", false},
+        {"[!]]", "a", true},
+        {"[^a]", "a", false},
+        {"[^a]", "b", true},
+        {"[\xc3-\xff]", "\xe9", true},
+        {"[\xc3-\xff]", "a", false},
+        {"[a-\xff]", "\xe9", true},
+        {"a?", "a", false},
+        {"*?", "", false},
+        {"*?", "a", true},
+        {"a*b*c", "abcbc", true},
+        {"a*b*c", "acb", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         CHECK_MSG(glob_match(cases[i].pattern, cases[i].name) == cases[i].match,
@@ -151,6 +175,13 @@ TEST_CASE(strings, escapes_hide_every_control_character_and_read_back) {
             CHECK_MSG(unescape(sb.data, back) && !strcmp(back, bytes),
                       "bytes %02x %02x", (unsigned)i, (unsigned)j);
         }
+    sb_free(&sb);
+}
+
+TEST_CASE(strings, json) {
+    StrBuf sb = {0};
+    sb_put_json(&sb, "a\"b\\c\x01\x1f \x7e\x7f\xc3\xa9\n");
+    CHECK_STR(sb.data, "a\\\"b\\\\c\\u0001\\u001f ~\\u007f\xc3\xa9\\u000a");
     sb_free(&sb);
 }
 
@@ -587,6 +618,146 @@ TEST_CASE(graph, hash_tells_programs_apart) {
     }
 }
 
+/* A program's name: which it is, of which objective, for how large a batch. */
+TEST_CASE(graph, programs_are_known_by_name) {
+    static const struct {
+        const char *name;
+        ProgramKind kind;
+        const char *objective;
+        int64_t batch;
+    } rows[] = {
+        {"train", PROGRAM_TRAIN, "", 0},
+        {"train:a", PROGRAM_TRAIN, "a", 0},
+        {"train:a:b", PROGRAM_TRAIN, "a:b", 0},
+        {"train:", PROGRAM_TRAIN, "", 0},
+        {"trains", PROGRAM_NONE, "", 0},
+        {"trai", PROGRAM_NONE, "", 0},
+        {"", PROGRAM_NONE, "", 0},
+        {"@7", PROGRAM_NONE, "", 7},
+        {"eval@64", PROGRAM_EVAL, "", 64},
+        {"eval:a@64", PROGRAM_EVAL, "a", 64},
+        {"eval@1", PROGRAM_EVAL, "", 1},
+        {"eval@9@8", PROGRAM_NONE, "", 8},
+        {"eval@", PROGRAM_NONE, "", 0},
+        {"eval@0", PROGRAM_NONE, "", 0},
+        {"eval@01", PROGRAM_NONE, "", 0},
+        {"eval@10", PROGRAM_EVAL, "", 10},
+        {"eval@6a", PROGRAM_NONE, "", 0},
+        {"eval@a6", PROGRAM_NONE, "", 0},
+        {"eval@999999999999999999", PROGRAM_EVAL, "", 999999999999999999},
+        {"eval@1000000000000000000", PROGRAM_NONE, "", 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Str objective;
+        int64_t batch;
+        CHECK_EQ_INT(program_of_name(rows[i].name, &objective, &batch),
+                     rows[i].kind);
+        CHECK_EQ_INT(batch, rows[i].batch);
+        if (rows[i].kind != PROGRAM_NONE)
+            CHECK_STR(objective, rows[i].objective);
+    }
+    CHECK_STR(name_at_batch("eval", 0), "eval");
+    CHECK_STR(name_at_batch("eval", 12), "eval@12");
+    CHECK_STR(program_name(PROGRAM_TRAIN, intern("")), "train");
+    CHECK_STR(program_name(PROGRAM_TRAIN, intern("d")), "train:d");
+}
+
+/* Which of two lines are one computation. */
+TEST_CASE(graph, nodes_that_are_the_same) {
+    static const struct {
+        const char *one, *other;
+        bool work, all;
+    } rows[] = {
+        {"add %x, %z", "add %x, %z", true, true},
+        {"add %x, %z", "add %z, %x", true, false},
+        {"add %x, %z", "add %x, %x", true, false},
+        {"add %x, %z", "sub %x, %z", false, false},
+        {"add %x, %z", "add %x, %z : bf16[4,4]", true, false},
+        {"relu %x", "add %x, %x", false, false},
+        {"leaky_relu %x {alpha=0.1}", "leaky_relu %x {alpha=0.1}", true, true},
+        {"leaky_relu %x {alpha=0.1}", "leaky_relu %x {alpha=0.2}", false,
+         false},
+        {"leaky_relu %x {alpha=0.1}", "leaky_relu %x", false, false},
+        {"clip %x {min=0, max=1}", "clip %x {min=0, max=2}", false, false},
+        {"clip %x {min=0, max=1}", "clip %x {min=-1, max=1}", false, false},
+        {"clip %x {min=0}", "clip %x {max=0}", false, false},
+        {"transpose %x {perm=[1,0]}", "transpose %x {perm=[1,0]}", true, true},
+        {"transpose %x {perm=[1,0]}", "transpose %x {perm=[0,1]}", false,
+         false},
+        {"reduce_sum %x {axes=[0]}", "reduce_sum %x {axes=[0,1]}", false,
+         false},
+        {"reduce_sum %x {axes=[0]}", "reduce_sum %x {axes=[1]}", false, false},
+        {"reduce_sum %x {axes=[0]}", "reduce_max %x {axes=[0]}", false, false},
+        {"softmax %x {axis=1}", "softmax %x {axis=1}", true, true},
+        {"softmax %x {axis=1}", "log_softmax %x {axis=1}", false, false},
+        {"exp %x", "exp %x !full", true, false},
+        {"exp %x !full", "exp %x !full", true, true},
+        {"exp %x !low", "exp %x !full", true, false},
+        {"exp %x", "exp %x !again", true, false},
+        {"exp %x", "exp %x !update", true, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        char *text = arena_printf(a,
+                                  "graph g(%%x: f32[4,4], %%z: f32[4,4]) {\n"
+                                  "%%a = %s\n%%b = %s\nreturn %%a, %%b }",
+                                  rows[i].one, rows[i].other);
+        if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
+            FAIL("%s", d.text.data);
+        const Graph *g = m->graphs.data[0];
+        const Node *one = node_at(g, 0), *other = node_at(g, 1);
+        CHECK_MSG(node_same_work(one, other) == rows[i].work, "%s", text);
+        CHECK_MSG(node_same(g, one, other) == rows[i].all, "%s", text);
+        CHECK_MSG(node_same(g, other, one) == rows[i].all, "%s", text);
+        if (rows[i].all) CHECK(node_hash(g, one) == node_hash(g, other));
+        arena_free(a);
+    }
+}
+
+/* What stands beside graphs is found without reading those. */
+TEST_CASE(text, blocks_are_cut_out) {
+    static const struct {
+        const char *text, *train, *policy, *onnx;
+    } rows[] = {
+        {"train m { loss = mse; lr=1 # why\n  epochs = 2\t \r\n}\n"
+         "policy m { op Add low\n}",
+         "loss = mse|lr=1|epochs = 2|", "op Add low|", NULL},
+        {"train m { a = \"x;y#}\" ; }", "a = \"x;y#}\"|", "", NULL},
+        {"train m { a = \"x\" }", "a = \"x\"|", "", NULL},
+        {"train m{a}train m{b}", "a|b|", "", NULL},
+        {"graph g() { train m { a } }", "", "", NULL},
+        {"graph g() { { } } train m { a }", "a|", "", NULL},
+        {"graph g() { train m { a }", "", "", NULL},
+        {"model m = onnx(\"f.onnx\") train m { a }", "a|", "", "f.onnx"},
+        {"model m(x: f32[2]) { y = onnx(\"f\") } train m { a }", "a|", "",
+         NULL},
+        {"train m { a }\ntrain m { \n", "", "", NULL},
+        {"train m { a }\nmodel m = onnx(3)", "", "", NULL},
+        {"model m(x: f32[4]) { for i in 0..4 { } }\ntrain m { a }", "a|", "",
+         NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        Module *m;
+        StrBuf got = {0};
+        text_blocks(a, "f", rows[i].text, strlen(rows[i].text), &m);
+        sb_puts(&got, "");
+        for (int k = 0; k < m->settings.len; k++)
+            sb_printf(&got, "%s|", m->settings.data[k].text);
+        CHECK_STR(got.data, rows[i].train);
+        got.len = 0;
+        sb_puts(&got, "");
+        for (int k = 0; k < m->policy.len; k++)
+            sb_printf(&got, "%s|", m->policy.data[k].text);
+        CHECK_STR(got.len ? got.data : "", rows[i].policy);
+        CHECK_STR(m->onnx, rows[i].onnx);
+        sb_free(&got);
+        arena_free(a);
+    }
+}
+
 TEST_CASE(builder, names_stay_short) {
     Fixture f = start();
     ValueId y = f.x;
@@ -606,6 +777,12 @@ TEST_CASE(builder, names_stay_short) {
     y = b1(&f.b, OP_NEG, f.x, DT_DEFAULT);
     CHECK_STR(name_of(&f, y), "x.grad");
     CHECK_STR(name_of(&f, b1(&f.b, OP_NEG, y, DT_DEFAULT)), "x.grad.2");
+    CHECK_STR(name_of(&f, b_full(&f.b, value_get(f.g, f.x)->type, 0)),
+              "full.grad");
+    y = graph_input(f.g, "grad", value_get(f.g, f.x)->type);
+    CHECK_STR(name_of(&f, b1(&f.b, OP_NEG, y, DT_DEFAULT)), "grad.grad");
+    y = graph_input(f.g, ".grad", value_get(f.g, f.x)->type);
+    CHECK_STR(name_of(&f, b1(&f.b, OP_NEG, y, DT_DEFAULT)), ".grad.grad");
     arena_free(f.a);
 }
 

@@ -353,6 +353,295 @@ TEST_CASE(model, mistakes_have_a_place) {
 }
 
 /* From the model's line down to where it is. */
+/* What the compiler computes, by its message: Python's results. */
+TEST_CASE(model, values_known_to_the_compiler) {
+    static const char *const rows[][2] = {
+        {"1 + 2 * 3 - 4", "3"},
+        {"2 - 3 - 4", "-5"},
+        {"7 / 2", "3.5"},
+        {"6 / 3", "2"},
+        {"7.5 // 2", "3"},
+        {"-7.5 // 2", "-4"},
+        {"7.5 % 2", "1.5"},
+        {"-7.5 % 2", "0.5"},
+        {"7.5 % -2", "-0.5"},
+        {"1.5 * 2 + 0.25", "3.25"},
+        {"1.5 - 2", "-0.5"},
+        {"2 * -3", "-6"},
+        {"--3", "3"},
+        {"-7 // 2", "-4"},
+        {"-8 // 2", "-4"},
+        {"7 // -2", "-4"},
+        {"9 // 3 % 2", "1"},
+        {"(9223372036854775806 + 1)", "9223372036854775807"},
+        {"-9223372036854775807 - 1", "-9223372036854775808"},
+        {"3 * 3074457345618258602", "9223372036854775806"},
+        {"1 < 2", "true"},
+        {"2 < 2", "false"},
+        {"2 <= 2", "true"},
+        {"3 <= 2", "false"},
+        {"2 > 1", "true"},
+        {"2 > 2", "false"},
+        {"2 >= 2", "true"},
+        {"1.5 >= 2", "false"},
+        {"1 == 1.0", "true"},
+        {"1 != 1", "false"},
+        {"1 != 2", "true"},
+        {"\"a\" == \"a\"", "true"},
+        {"\"a\" == \"b\"", "false"},
+        {"\"a\" == 1", "false"},
+        {"none == none", "true"},
+        {"f16 == f16", "true"},
+        {"f16 == f32", "false"},
+        {"[1, 2] == [1, 2]", "true"},
+        {"[1, 2] == [1, 3]", "false"},
+        {"[2, 2] == [1, 2]", "false"},
+        {"[1, 2] == [1, 2, 3]", "false"},
+        {"[1, 2] != [1, 2, 3]", "true"},
+        {"2 in [1, 2]", "true"},
+        {"1 in [1, 2]", "true"},
+        {"3 in [1, 2]", "false"},
+        {"1 in 0..1", "false"},
+        {"not true", "false"},
+        {"not 1 == 2", "true"},
+        {"true and false", "false"},
+        {"true and true", "true"},
+        {"false or true", "true"},
+        {"false or false", "false"},
+        {"false and 1 // 0 == 1", "false"},
+        {"true or 1 // 0 == 1", "true"},
+        {"true or true and false", "true"},
+        {"1 if true else 2", "1"},
+        {"1 if false else 2", "2"},
+        {"1 if false else 2 if false else 3", "3"},
+        {"0..3", "[0, 1, 2]"},
+        {"2..5", "[2, 3, 4]"},
+        {"-1..1", "[-1, 0]"},
+        {"3..3", "[]"},
+        {"3..2", "[]"},
+        {"[1] + [2, 3]", "[1, 2, 3]"},
+        {"[] + [4]", "[4]"},
+        {"[i * i for i in 0..4]", "[0, 1, 4, 9]"},
+        {"[i for i in 0..6 if i % 2 == 1]", "[1, 3, 5]"},
+        {"[5, 6, 7][0]", "5"},
+        {"[5, 6, 7][2]", "7"},
+        {"[5, 6, 7][-1]", "7"},
+        {"[5, 6, 7][-3]", "5"},
+        {"[[1, 2], [3, 4]][1][0]", "3"},
+        {"\"a\" + 3 + \"b\"", "a3b"},
+        {"len([4, 5])", "2"},
+        {"len([])", "0"},
+        {"count([2, 3, 4])", "24"},
+        {"count([])", "1"},
+        {"count(x)", "6"},
+        {"rank(x)", "2"},
+        {"shape(x)", "[2, 3]"},
+        {"dim(x, 0)", "2"},
+        {"dim(x, -1)", "3"},
+        {"dim(x, -2)", "2"},
+        {"dtype(x)", "f32"},
+        {"dtype(x) == f32", "true"},
+        {"present(x)", "true"},
+        {"present(none)", "false"},
+        {"none", "absent"},
+        {"normal(1)", "an initialiser"},
+        {"holds(i8, 127)", "true"},
+        {"holds(i8, 128)", "false"},
+        {"holds(i8, -128)", "true"},
+        {"holds(i8, -129)", "false"},
+        {"holds(u8, 255)", "true"},
+        {"holds(u8, 256)", "false"},
+        {"holds(u8, -1)", "false"},
+        {"broadcasts(x, [2, 3])", "true"},
+        {"broadcasts(x, [4, 2, 3])", "true"},
+        {"broadcasts(x, [2, 1])", "false"},
+        {"broadcasts(x, [3])", "false"},
+        {"broadcasts(x, [4, 3])", "false"},
+        {"min(2, 3)", "2"},
+        {"min(3, 2)", "2"},
+        {"max(2, 3.5)", "3.5"},
+        {"max(4, 3.5)", "4"},
+        {"sqrt(6.25)", "2.5"},
+        {"rsqrt(0.25)", "2"},
+        {"exp(0)", "1"},
+        {"log(1)", "0"},
+        {"tanh(0)", "0"},
+        {"abs(-2.5)", "2.5"},
+        {"floor(-2.5)", "-3"},
+        {"ceil(-2.5)", "-2"},
+        {"inf", "inf"},
+        {"-inf", "-inf"},
+        {"nan == nan", "false"},
+        {"1e3", "1000"},
+        {"25e-2", "0.25"},
+        {"x", "f32[2,3]"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[400], want[100];
+        snprintf(text, sizeof text, LINE("require false, \"<\", %s, \">\""),
+                 rows[i][0]);
+        snprintf(want, sizeof want, "2:3: error: <%s>", rows[i][1]);
+        BECOMES(text, want);
+    }
+}
+
+/* Operands and attributes of other kinds than are wanted. */
+TEST_CASE(model, kinds_that_are_not_wanted) {
+    static const char *const rows[][2] = {
+        {"k = 1 + \"a\"", "a number expected, found text"},
+        {"k = \"a\" - 1", "a number expected, found text"},
+        {"k = \"a\" + 1.5", "text or an integer expected, found a number"},
+        {"k = [1] + 2", "a number expected, found a list"},
+        {"k = 1 in 2", "a list expected, found an integer"},
+        {"k = 1.5..3", "an integer expected, found a number"},
+        {"k = 1..\"a\"", "an integer expected, found text"},
+        {"k = 1 and true", "true or false expected, found an integer"},
+        {"k = true and 1", "true or false expected, found an integer"},
+        {"k = not 1", "true or false expected, found an integer"},
+        {"k = 2 if 1 else 3", "true or false expected, found an integer"},
+        {"k = [1][1.5]", "an integer expected, found a number"},
+        {"k = [1][\"a\"]", "an integer expected, found text"},
+        {"k = x and true", "and: operand 0 is f32[2,3], wants bool"},
+        {"k = x in [1]",
+         "m.amp:2:9: error: a known value expected, found a tensor"},
+        {"y = cast(x, 3)", "a dtype expected, found an integer"},
+        {"k = holds(f32, 1.5)", "an integer expected, found a number"},
+        {"k = holds(3, 1)", "a dtype expected, found an integer"},
+        {"k = rank(3)",
+         "m.amp:2:7: error: a tensor expected, found an integer"},
+        {"y = transpose(x, perm=\"a\")", "a list expected, found text"},
+        {"y = transpose(x, perm=[1.5])", "an integer expected, found a number"},
+        {"y = relu([1, 2])",
+         "m.amp:2:7: error: a tensor or a number expected, found a list"},
+        {"y = relu(none)", "relu: operand 0 is absent"},
+        {"y = reshape(none, shape=[6])", "reshape: operand 0 is absent"},
+        {"y = none + x", "add: operand 0 is absent"},
+        {"y = x + none", "add: operand 1 is absent"},
+        {"y = x @ none", "matmul: operand 1 is absent"},
+        {"y = -none", "m.amp:2:7: error: a number expected, found nothing"},
+        {"y = cast(none, f16)",
+         "m.amp:2:7: error: a tensor expected, found nothing"},
+        {"k = rank(none)",
+         "m.amp:2:7: error: a tensor expected, found nothing"},
+        {"k = dim(none, 0)",
+         "m.amp:2:7: error: a tensor expected, found nothing"},
+        {"k = count(none)", "m.amp:2:7: error: a list expected, found nothing"},
+        {"k = dtype(none)",
+         "m.amp:2:7: error: a tensor expected, found nothing"},
+        {"y = sum_to(none, x)",
+         "m.amp:2:7: error: a tensor expected, found nothing"},
+        {"y = sum_to(x, none)",
+         "m.amp:2:7: error: a tensor expected, found nothing"},
+        {"k = constant(none)",
+         "m.amp:2:7: error: a tensor expected, found nothing"},
+        {"k = broadcasts(none, [1])",
+         "m.amp:2:7: error: a tensor expected, found nothing"},
+        {"y = softmax(none, axis=0)", "softmax: operand 0 is absent"},
+        {"k = 0..4097", "the list is too long: at most 4096 elements"},
+        {"k = -9223372036854775807 - 2", "the integer is too large"},
+        {"k = 9223372036854775807 + 1", "the integer is too large"},
+        {"k = 4611686018427387904 * 2", "the integer is too large"},
+        {"k = 0 - (-9223372036854775807 - 1)", "the integer is too large"},
+        {"k = 1 % 0", "division by 0"},
+        {"buffer b: i64[2] = 1e19", "1e+19 is outside i64"},
+        {"buffer b: i8[2] = 127\n  buffer c: i8[2] = 128", "128 is outside i8"},
+        {"buffer b: u8[2] = 2.5", "2.5 meets integers"},
+        {"k = [i for i in 3]", "a list expected, found an integer"},
+        {"k = [i for i of 0..3]", "'in' expected, found 'of'"},
+        {"k = 1 if true", "'else' expected"},
+        {"k = [i for if in 0..3]", "the name of an element expected"},
+        {"k = for", "a value expected, found 'for'"},
+        {"k = rng(1)", "rng takes 0"},
+        {"k = salt(1)", "salt takes 0"},
+        {"y = x + rng()", "m.amp:2:9: error: add: operands f32[2,3] and i64[2] "
+                          "mix kinds of numbers"},
+        {"y = Linear(none, units=3)",
+         "m.amp:2:7: error: Linear: a tensor expected, found nothing"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[400];
+        snprintf(text, sizeof text, LINE("%s"), rows[i][0]);
+        BECOMES(text, rows[i][1]);
+        BECOMES(text, "m.amp:");
+    }
+    BECOMES(LINE("k = 0..4096\n  k = i"), "3:7: error: 'i' has no value here");
+    BECOMES("def f = onnx(\"f.onnx\")\n" LINE("y = f(x)"),
+            "m.amp:3:7: error: f: this text has no files beside it");
+}
+
+/* Names of what is returned: the one given, the variable's, the value's. */
+TEST_CASE(model, outputs_are_named) {
+    BECOMES("model m(x: f32[2]) {\n  b = x\n  c = relu(x)\n  d = c\n"
+            "  return q = b, b, c, r = d, d, w = c + 1\n}\n",
+            "  return q=%x, b=%x, %c, r=%c, d=%c, w=%c.add\n");
+    BECOMES(LINE("y = x != 2"), "return y=%x\n");
+    BECOMES("model m(x: f32[2]) {\n  return y = x != 2, z = x == 2\n}\n",
+            "  %x.equal = equal %x, 2 : bool[2]\n"
+            "  %x.not = not %x.equal : bool[2]\n"
+            "  %x.equal.2 = equal %x, 2 : bool[2]\n"
+            "  return y=%x.not, z=%x.equal.2\n");
+    BECOMES("model m(x: f32[2]) {\n  return x = x, x = x\n}\n",
+            "m.amp:2:21: error: an output 'x' is there already");
+}
+
+/* --batch-sizes: the first dimension of the first input. */
+TEST_CASE(model, the_batch_is_bound) {
+    static const struct {
+        const char *text;
+        int64_t batch, otherwise;
+        const char *want;
+    } rows[] = {
+        {"model m(x: f32[B,2], y: f32[B]) { return x, y }", 5, 0,
+         "forward(%x: f32[5,2], %y: f32[5])"},
+        {"dim B = 3\nmodel m(x: f32[B,2]) { return x }", 5, 0,
+         "forward(%x: f32[5,2])"},
+        {"dim B = 3\nmodel m(x: f32[B,2]) { return x }", 0, 7,
+         "forward(%x: f32[3,2])"},
+        {"dim B\nmodel m(x: f32[B,2]) { return x }", 0, 7,
+         "forward(%x: f32[7,2])"},
+        {"model m(x: f32[B,2], y: f32[T]) { return x }", 0, 7,
+         "dimension 'T' has no value"},
+        {"model m(x: f32[4,2]) { return x }", 5, 0,
+         "m.amp:1:9: error: --batch-sizes 5: the first dimension of 'x' is no "
+         "symbol"},
+        {"model m(x: f32[2*B,2]) { return x }", 5, 0, "of 'x' is no symbol"},
+        {"model m(x: f32[4,2]) { return x }", 0, 5, "forward(%x: f32[4,2])"},
+        {"model m(x: f32[], y: f32[B]) { return x, y }", 5, 0,
+         "forward(%x: f32[], %y: f32[5])"},
+        {"model m(x: f32[B], y: f32[T]) { return x, y }", 5, 0,
+         "dimension 'T' has no value"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        TextOptions opt = {.batch = rows[i].batch,
+                           .batch_else = rows[i].otherwise};
+        StrBuf got = {0};
+        expand(rows[i].text, &opt, &got);
+        CHECK_HAS(got.data, rows[i].want);
+        sb_free(&got);
+    }
+    DimBind dims[] = {{intern("x"), 0, 8}, {intern("y"), 0, 9}};
+    TextOptions opt = {.dims = dims, .ndims = 2};
+    StrBuf got = {0};
+    static const char two[] = "model m(x: f32[B], y: f32[B]) { return x, y }";
+    expand(two, &opt, &got);
+    CHECK_HAS(got.data, "m.amp:1:20: error: dimension 'B' is bound to 8 and to "
+                        "9");
+    sb_free(&got);
+    opt.batch = 4; /* which wins over what is bound */
+    expand(two, &opt, &got);
+    CHECK_HAS(got.data, "forward(%x: f32[4], %y: f32[4])");
+    sb_free(&got);
+    opt.batch = 0;
+    dims[1].value = 8;
+    expand(two, &opt, &got);
+    CHECK_HAS(got.data, "forward(%x: f32[8], %y: f32[8])");
+    sb_free(&got);
+    dims[1].axis = 1;
+    expand(two, &opt, &got);
+    CHECK_HAS(got.data, "--dim y:1=8: that dimension is no symbol");
+    sb_free(&got);
+}
+
 TEST_CASE(model, mistakes_in_layers_have_a_trace) {
     BECOMES("def head(x; units: int) -> y {\n"
             "  y = Linear(x, units=units, scope=\"out\")\n}\n"

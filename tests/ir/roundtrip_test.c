@@ -370,6 +370,25 @@ TEST_CASE(parse, generated_data) {
     CHECK_NEAR(sqrt(sq / 1e5), 2, 0.02);
     CHECK_NEAR(lo, -3, 0.001);
     CHECK_NEAR(hi, 1, 0.001);
+    static const char hashed[] = "graph g() { "
+                                 "const %f: f32[4000] = data(0x1)\n"
+                                 "const %b: i32[4000] = data(0x2)\nreturn }";
+    Module *h;
+    REQUIRE(parse_module(a, &d, "t", hashed, strlen(hashed), &h) == OK);
+    int ones = 0;
+    lo = 9, hi = -9;
+    for (int i = 0; i < 4000; i++) {
+        const Graph *g = h->graphs.data[0];
+        double f = tensor_get(value_get(g, graph_find_value(g, "f"))->data, i);
+        double b = tensor_get(value_get(g, graph_find_value(g, "b"))->data, i);
+        lo = fmin(lo, f);
+        hi = fmax(hi, f);
+        CHECK(b == 0 || b == 1);
+        ones += b == 1;
+    }
+    CHECK_NEAR(lo, -1, 0.01);
+    CHECK_NEAR(hi, 1, 0.01);
+    CHECK_NEAR(ones, 2000, 200);
     int seen[10] = {0};
     for (int i = 0; i < 1000; i++) {
         int64_t v = tensor_get_int(t[2], i);
@@ -400,6 +419,156 @@ TEST_CASE(parse, carets_point_at_the_mistake) {
                   "               ^\n");
     check_message("graph g(%x: f32[2,3]) { %y = matmul %x, %x }",
                   "f:1:30: error: matmul: f32[2,3] and f32[2,3]: inner");
+    check_message("graph g(",
+                  "f:1:9: error: a name such as %x expected, found end "
+                  "of file\n"
+                  "  graph g(\n"
+                  "          ^\n");
+}
+
+static void put_times(StrBuf *sb, const char *s, int n) {
+    while (n-- > 0) sb_puts(sb, s);
+}
+
+/* Of a long line 60 bytes in front of the mistake and 40 behind it are shown; a
+   character that begins before those is whole, one that ends behind is not
+   there. */
+TEST_CASE(parse, long_lines_are_cut_around_the_mistake) {
+    static const char *const letters[] = {"a", "\xc3\xa9"};
+    for (int w = 1; w <= 2; w++)
+        for (int before = 20; before < 80; before++)
+            for (int after = 10; after < 50; after++) {
+                StrBuf text = {0}, want = {0};
+                const char *c = letters[w - 1];
+                sb_puts(&text, "graph g() {\n%\"");
+                put_times(&text, c, before);
+                sb_puts(&text, "\" = ^");
+                put_times(&text, c, after);
+                sb_puts(&text, "\n}\n");
+                /* 4 bytes in front of ^ are none of the letters */
+                int most = (56 + w - 1) / w, shown = before;
+                bool whole = w * before + 6 <= 60;
+                if (before > most) shown = most;
+                sb_puts(&want, whole                  ? "\n  %\""
+                               : w * before + 5 == 60 ? "\n  \""
+                                                      : "\n  ");
+                put_times(&want, c, shown);
+                sb_puts(&want, "\" = ^");
+                put_times(&want, c, after < 39 / w ? after : 39 / w);
+                sb_puts(&want, "\n  ");
+                put_times(&want, " ",
+                          shown + 4 + (whole ? 2 : w * before + 5 == 60));
+                sb_puts(&want, "^\n");
+                check_message(text.data, want.data);
+                sb_free(&text);
+                sb_free(&want);
+            }
+}
+
+/* A byte-order mark is no column. */
+TEST_CASE(parse, a_mark_may_stand_in_front) {
+#define MARK "\xef\xbb\xbf"
+    check_message(MARK "graph g() { ^ }", "f:1:13: error: unexpected");
+    check_message(MARK, "f:1:1: error: the file has no graph");
+    check_message("\xef\xbb", "unexpected character");
+    check_message("\xef\xbb\xbe", "unexpected character");
+    check_message(MARK "model m(x: f32[2]) {\n  return y = z\n}\n",
+                  "f:2:14: error: 'z' has no value here");
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    static const char text[] = MARK "graph g(%x: f32[2]) { return %x }";
+    CHECK(parse_module(a, &d, "f", text, sizeof text - 1, &m) == OK);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+/* What two graphs of a file may say of one variable. */
+TEST_CASE(parse, variables_of_two_graphs_begin_alike) {
+    static const struct {
+        const char *first, *second;
+        bool alike;
+    } rows[] = {
+        {"", "", true},
+        {" = 1", " = 1", true},
+        {" = 1", "", true},
+        {"", " = 1", false},
+        {" = [1, 2]", " = [1, 2]", true},
+        {" = [1, 2]", "", true},
+        {" = [1, 2]", " = [1, 3]", false},
+        {" = [1, 2]", " = [3, 2]", false},
+        {" = [1, 2]", " = 1", false},
+        {" = 1", " = [1, 2]", false},
+        {" = normal(1, 1)", " = normal(1, 1)", true},
+        {" = normal(1, 1)", " = normal(2, 1)", false},
+        {" = normal(1, 1)", " = normal(1, 2)", false},
+        {" = normal(1, 1)", " = uniform(1, 0, 1)", false},
+        {" = normal(1, 1)", " = 0", false},
+        {" = uniform(1, 0, 1)", " = uniform(1, 0, 2)", false},
+        {" = uniform(1, 0, 1)", " = uniform(1, 0.5, 1)", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        char *text = arena_printf(a,
+                                  "graph g() { state %%s: f32[2]%s }\n"
+                                  "graph h() { state %%s: f32[2]%s }\n",
+                                  rows[i].first, rows[i].second);
+        Status s = parse_module(a, &d, "f", text, strlen(text), &m);
+        CHECK_MSG((s == OK) == rows[i].alike, "%s%s", text,
+                  s == OK ? "accepted" : d.text.data);
+        if (s != OK) CHECK_HAS(d.text.data, "'%s' begins otherwise in another");
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
+
+/* A module has a line of its own for each of what it says. */
+TEST_CASE(roundtrip, headers) {
+    static const char *const heads[] = {
+        "", "module m\n\n", "module \"\" {class_axis=0}\n\n",
+        "module \"\" {producer=\"p\"}\n\n",
+        "module m {class_axis=7, producer=\"p 1\"}\n\n"};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        char *text = arena_printf(a,
+                                  "%sgraph g(%%x: f32[2]) {\n"
+                                  "  return %%x\n}\n",
+                                  heads[i]);
+        if (CHECK_MSG(parse_module(a, &d, "s", text, strlen(text), &m) == OK,
+                      "%s", d.text.data)) {
+            char *back = printed(m);
+            CHECK_STR(back, text);
+            free(back);
+        }
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
+
+/* Blocks belong to the module or to its one graph. */
+TEST_CASE(parse, blocks_are_of_a_model) {
+#define G "graph g(%x: f32[2]) { return %x }\n"
+    static const char *const good[] = {"module m\n" G "train m { lr=1 }\n",
+                                       "module m\n" G "train g { lr=1 }\n",
+                                       G "policy g { op Add low }\n",
+                                       "train g { lr=1 }\n" G};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        CHECK_MSG(parse_module(a, &d, "f", good[i], strlen(good[i]), &m) == OK,
+                  "%s", good[i]);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+    check_message("module m\n" G "train h { lr=1 }\n",
+                  "f:3:7: error: there is no model 'h' in the file");
+    check_message("module m\n" G "graph h() { }\ntrain h { lr=1 }\n",
+                  "f:4:7: error: there is no model 'h' in the file");
 }
 
 TEST_CASE(parse, mistakes) {

@@ -650,6 +650,231 @@ static const Row rows[] = {
      "group point { %a = relu %x } %v = reshape %a {shape=[32]} "
      "group point beside { %b = relu %v } return %b",
      "reads what its own launch makes"},
+    /* launches */
+    {STAGE_FUSED, X,
+     "group row { %a = reduce_sum %x {axes=[1]} } group row beside { %b = "
+     "reduce_max %x {axes=[1]} } return %a, %b",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %a = reduce_sum %x {axes=[1]} } group point beside { %b "
+     "= exp %x } return %a, %b",
+     "only point or row groups share a launch"},
+    {STAGE_FUSED, X,
+     "group point { %b = exp %x } group row beside { %a = reduce_sum %x "
+     "{axes=[1]} } return %a, %b",
+     "only point or row groups share a launch"},
+    {STAGE_FUSED, X,
+     "group lib { %a = argmax %x {axis=1} } group lib beside { %b = "
+     "argmax %x {axis=0} } return %a, %b",
+     "only point or row groups share a launch"},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } group point { %b = exp %x } group "
+     "point beside { %c = exp %a } return %b, %c",
+     NULL},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } group point beside { %b = exp %x } "
+     "group point { %c = exp %a } return %b, %c",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %x "
+     "{pads=[0,0,0,8], value=0} } return %s, %p",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %x "
+     "{pads=[0,0,0,1]} } return %s, %p",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %x "
+     "{pads=[0,0,0,9], value=0} } return %s, %p",
+     "f32[8,13] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %x "
+     "{pads=[0,0,0,4], value=1} } return %s, %p",
+     "f32[8,8] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %x "
+     "{pads=[0,0,0,3], mode=\"edge\"} } return %s, %p",
+     "f32[8,7] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %x "
+     "{pads=[0,1,0,3]} } return %s, %p",
+     "f32[8,8] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %x "
+     "{pads=[1,0,0,4]} } return %s, %p",
+     "f32[9,8] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %x "
+     "{pads=[0,0,1,4]} } return %s, %p",
+     "f32[9,8] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[0]} %p = pad %x "
+     "{pads=[0,0,0,4]} } return %s, %p",
+     "f32[8,8] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[0,1]} %p = pad %x "
+     "{pads=[0,0,0,4]} } return %s, %p",
+     "f32[8,8] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %p = pad %s "
+     "{pads=[0,0,0,4]} } return %s, %p",
+     "moves what a reduction of its group makes"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %d = div %x, %s %p = pad "
+     "%d {pads=[0,0,0,4]} } return %p",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %d = div %x, %s %p = pad "
+     "%d {pads=[0,0,0,4]} %q = neg %p } return %q",
+     "moves what a reduction of its group makes"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %c = reduce_sum %x "
+     "{axes=[0]} %t = reduce_max %x {axes=[1]} %y = add %s, %t } return "
+     "%y, %c",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %c = reduce_sum %x {axes=[0]} %s = reduce_sum %x "
+     "{axes=[1]} } return %s, %c",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %c = reduce_max %x {axes=[0]} %s = reduce_max %x "
+     "{axes=[1]} } return %s, %c",
+     "along one set of axes"},
+    {STAGE_FUSED, "%x: f64[8,4]",
+     "group row { %c = reduce_sum %x {axes=[0]} %s = reduce_sum %x "
+     "{axes=[1]} } return %s, %c",
+     "along one set of axes"},
+    {STAGE_FUSED, "%x: f32[2,8,4]",
+     "group row { %s = reduce_sum %x {axes=[2]} %c = reduce_sum %x "
+     "{axes=[1]} } return %s, %c",
+     "along one set of axes"},
+    {STAGE_FUSED, "%x: f32[2,8,4]",
+     "group row { %s = reduce_sum %x {axes=[2]} %c = reduce_sum %x "
+     "{axes=[0,1]} } return %s, %c",
+     NULL},
+    {STAGE_FUSED, "%x: f32[1,8,4]",
+     "group row { %s = reduce_sum %x {axes=[2]} %c = reduce_sum %x "
+     "{axes=[1]} } return %s, %c",
+     NULL},
+    {STAGE_FUSED, "%x: f32[2,8,4]",
+     "group row { %s = reduce_sum %x {axes=[1,2]} %c = reduce_sum %x "
+     "{axes=[0]} } return %s, %c",
+     NULL},
+    {STAGE_FUSED, "%x: f32[2,8,4]",
+     "group row { %s = reduce_sum %x {axes=[1]} %c = reduce_sum %x "
+     "{axes=[0,2]} } return %s, %c",
+     "along one set of axes"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %e = exp %s %i = iota "
+     "{axis=0} : f32[4,4] } return %e, %i",
+     "f32[4,4] leaves a row group of f32[8,4]"},
+    {STAGE_FUSED, X,
+     "group row { %s = reduce_sum %x {axes=[1]} %e = exp %s %i = iota "
+     "{axis=0} : f32[4,4] } return %e",
+     NULL},
+    {STAGE_PLANNED, X, "group point { %a = relu %x : f32[8,4] @128 } return %a",
+     NULL},
+    {STAGE_PLANNED, X, "group point { %a = relu %x : f32[8,4] @129 } return %a",
+     "ends at byte 257 of an arena of 256"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group point { %b = exp "
+     "%a : f32[8,4] @127 } return %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @128 } group point { %b = exp "
+     "%a : f32[8,4] @0 } return %b",
+     NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group point { %b = exp "
+     "%a : f32[8,4] @128 } group point { %c = exp %a : f32[8,4] @0 } "
+     "return %b, %c",
+     NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group point { %c = exp "
+     "%a : f32[8,4] @0 } group point { %b = exp %x : f32[8,4] @0 } return "
+     "%b, %c",
+     "live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group point { %b = exp "
+     "%x : f32[8,4] @0 } return %a, %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group lib { %b = cumsum "
+     "%a {axis=1} : f32[8,4] @0 } return %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, "%x: f32[4,4]",
+     "group point { %a = relu %x : f32[4,4] @0 } group anchor { %b = "
+     "matmul %a, %x : f32[4,4] @0 } return %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, "%x: f32[4,4]",
+     "group point { %a = relu %x : f32[4,4] @0 } group anchor { %m = "
+     "matmul %x, %x %b = add %m, %a : f32[4,4] @0 } return %b",
+     NULL},
+    {STAGE_PLANNED, "%x: f32[4,4]",
+     "group point { %a = relu %x : f32[4,4] @0 } group anchor { %m = "
+     "matmul %a, %x %b = add %m, %a : f32[4,4] @0 } return %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group row { %s = "
+     "reduce_sum %a {axes=[1]} %b = div %a, %s : f32[8,4] @0 } return %b",
+     NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group row { %s = "
+     "reduce_sum %x {axes=[1]} %t = slice %a {starts=[0,0], sizes=[8,4], "
+     "steps=[1,1]} %b = div %t, %s : f32[8,4] @0 } return %b",
+     NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group row { %s = "
+     "reduce_sum %x {axes=[1]} %t = slice %a {starts=[7,0], sizes=[8,4], "
+     "steps=[-1,1]} %b = div %t, %s : f32[8,4] @0 } return %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } group point { %t = slice "
+     "%a {starts=[0,0], sizes=[8,4], steps=[1,1]} %b = exp %t : f32[8,4] "
+     "@0 } return %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 } %v = reshape %a "
+     "{shape=[4,8]} group point { %b = exp %v : f32[4,8] @0 } return %b",
+     NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : f32[8,4] @0 %b = exp %x : f32[8,4] "
+     "@128 } group point { %c = add %a, %b : f32[8,4] @0 } group point { "
+     "%d = add %c, %b : f32[8,4] @128 } return %d",
+     NULL},
+    {STAGE_PLANNED, X,
+     "group point { %a = relu %x : bf16[8,4] @0 %b = exp %x : bf16[8,4] "
+     "@64 } group point { %c = add %a, %b : f32[8,4] @0 } return %c",
+     "live at the same time"},
+    {STAGE_PLANNED, "%x: f32[8,4], %y: f32[2,8,4]",
+     "group point { %a = relu %x : f32[8,4] @0 } group point { %b = add "
+     "%a, %y : bf16[2,8,4] @0 } return %b",
+     "%a and %b live at the same time"},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] state %t: f32[8,4] group point { %n = relu %x : "
+     "f32[8,4] @%s } write %t = %n return",
+     "its home is not written with it"},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] group point { %n = relu %x : f32[8,4] @%s } "
+     "group point { %o = exp %x : f32[8,4] @0 } write %s = %o return %n",
+     "its home is not written with it"},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] group point { %o = relu %s : f32[8,4] @0 } group "
+     "point { %n = relu %x : f32[8,4] @%s } write %s = %n return %o",
+     NULL},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] group lib { %n = cumsum %s {axis=1} : f32[8,4] "
+     "@%s } write %s = %n return",
+     "read at other places than written"},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] group row { %r = reduce_sum %s {axes=[1]} %n = "
+     "div %s, %r : f32[8,4] @%s } write %s = %n return",
+     NULL},
+    {STAGE_PLANNED, X,
+     "state %s: f32[8,4] group row { %r = reduce_sum %x {axes=[1]} : "
+     "f32[8,1] @0 } group row beside { %q = reduce_sum %s {axes=[1]} %n = "
+     "div %s, %q : f32[8,4] @%s } write %s = %n return %r",
+     NULL},
 };
 
 static void check_row(const Row *r) {
@@ -671,6 +896,28 @@ static void check_row(const Row *r) {
 
 TEST_CASE(verify, groups_and_memory) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_row(&rows[i]);
+}
+
+/* A number behind the last of its kind is none. */
+TEST_CASE(verify, numbers_end) {
+    Fixture f = load(base);
+    node(&f, "b")->op = NUM_OPS;
+    refused(&f, "op ");
+    f = load(base);
+    node(&f, "b")->in[0] = (ValueId){(uint32_t)f.g->values.len};
+    refused(&f, "operand 0");
+    f = load(base);
+    node(&f, "b")->out[0] = (ValueId){(uint32_t)f.g->values.len};
+    refused(&f, "result 0");
+    f = load(base);
+    f.g->order.data[1] = (NodeId){(uint32_t)f.g->nodes.len};
+    refused(&f, "in order does not exist");
+    f = load(base);
+    f.g->order.data[1] = (NodeId){0};
+    refused(&f, "in order does not exist");
+    f = load(base);
+    f.g->outputs.data[0].value = (ValueId){(uint32_t)f.g->values.len};
+    refused(&f, "");
 }
 
 TEST_CASE(verify, torn_group) {

@@ -790,6 +790,45 @@ TEST_CASE(launch, sums_of_columns_stand_alone) {
     }
 }
 
+/* Kernels of a graph on either side of what makes one of two. */
+TEST_CASE(fuse, kernels_join_up_to_a_bound) {
+    static const struct {
+        const char *inputs, *body;
+        int cpu, gpu; /* kernels */
+    } rows[] = {
+        /* readers of one value; moved ones share a launch where that is dear */
+        {"%x: f32[64,64]", "%a = exp %x\n%b = tanh %x\nreturn %a, %b", 1, 1},
+        {"%x: f32[64,64]",
+         "%a = exp %x\n%b = transpose %x {perm=[1,0]}\nreturn %a, %b", 2, 1},
+        {"%x: f32[64,64]",
+         "%b = transpose %x {perm=[1,0]}\n%a = exp %x\nreturn %a, %b", 2, 1},
+        /* reductions that share nothing */
+        {"%x: f32[2,1024], %z: f32[2,1024]",
+         "%a = reduce_sum %x {axes=[1], keepdims=1}\n"
+         "%b = reduce_sum %z {axes=[1], keepdims=1}\nreturn %a, %b",
+         1, 2},
+        {"%x: f32[3,683], %z: f32[3,683]",
+         "%a = reduce_sum %x {axes=[1], keepdims=1}\n"
+         "%b = reduce_sum %z {axes=[1], keepdims=1}\nreturn %a, %b",
+         2, 2},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int gpu = 0; gpu < 2; gpu++) {
+            Arena *a = arena_new();
+            char text[600];
+            snprintf(text, sizeof text, "graph predict(%s) {\n%s\n}\n",
+                     rows[i].inputs, rows[i].body);
+            Module *m = parsed(a, text);
+            lower(a, m, gpu ? for_gpus : none);
+            int want = gpu ? rows[i].gpu : rows[i].cpu;
+            CHECK_MSG(m->graphs.data[0]->groups.len == want,
+                      "%d kernels, not %d, for a %s of\n%s",
+                      m->graphs.data[0]->groups.len, want, gpu ? "GPU" : "CPU",
+                      text);
+            arena_free(a);
+        }
+}
+
 /* ---- reductions in stages ------------------------------------------------ */
 
 /* Where forward folds the rows of %x, a kernel of those rows may add them up as
@@ -1030,6 +1069,31 @@ TEST_CASE(attend, scores_are_what_they_were) {
                       sb.data);
             sb_free(&sb);
         }
+}
+
+/* A mask that is a product has the scores' gradient, too: what that is
+   multiplied by there is no part of the routine. */
+TEST_CASE(attend, products_of_a_mask_are_its_own) {
+    static const char *const asked[] = {
+        "%q", "%q2", "%q2, %v", "%q2, %k, %v", "%k2, %k, %v", "%k2, %q, %v"};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        StrBuf sb = {0};
+        sb_puts(&sb,
+                "graph eval(%q: f32[2,2,96,4], %k: f32[2,2,4,96], %v: "
+                "f32[2,2,96,5], %q2: f32[2,2,96,4], %k2: f32[2,2,4,96]) {\n"
+                "  %s = matmul %q, %k\n  %t = matmul %q2, %k2\n"
+                "  %a = add %s, %t\n  %p = softmax %a\n"
+                "  %y = matmul %p, %v\n  %c = sin %y\n  ");
+        int n = 1;
+        for (const char *s = asked[i]; *s; s++) n += *s == ',';
+        for (int k = 0; k < n; k++) sb_printf(&sb, "%s%%g%d", k ? ", " : "", k);
+        sb_printf(&sb, " = grad %%c, %s\n  return ", asked[i]);
+        for (int k = 0; k < n; k++) sb_printf(&sb, "%s%%g%d", k ? ", " : "", k);
+        sb_puts(&sb, "\n}\n");
+        CHECK_MSG(attended(sb.data) == 2 * !strchr(asked[i], '2'), "%s",
+                  asked[i]);
+        sb_free(&sb);
+    }
 }
 
 /* Then the routine would only do again what is done anyway. */

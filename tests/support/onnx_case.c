@@ -2,6 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/onnx_case.h"
 
+#include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -235,4 +237,76 @@ const char *onnx_case_run(OnnxCase *c) {
                  import_and_run(c, KNOWN_BUT_FIRST);
     if (wrong && counts(c)) wrong = import_and_run(c, KNOWN_ALL);
     return wrong ? first : NULL;
+}
+
+/* ---- the suites ---------------------------------------------------------- */
+
+static int by_text(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+const char *const *onnx_case_names(Arena *a, const char *root, const char *kind,
+                                   int *n) {
+    VEC(const char *) names = {0};
+    DIR *d = opendir(arena_printf(a, "%s/%s", root, kind));
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.')
+            vec_push(a, &names, arena_printf(a, "%s/%s", kind, e->d_name));
+    if (d) closedir(d);
+    *n = names.len;
+    if (*n) qsort(names.data, (size_t)*n, sizeof *names.data, by_text);
+    return names.data;
+}
+
+typedef struct SkipRule {
+    char glob[96], reason[128];
+} SkipRule;
+
+static const SkipRule *skip_rules(int *n) {
+    static SkipRule *rules;
+    static int count;
+    if (!rules) {
+        char *text =
+            test_read_file(test_data_path("tests/onnx/conformance.skip"), NULL);
+        rules = calloc(512, sizeof *rules);
+        for (char *s = text; s && *s && count < 512;) {
+            size_t len = strcspn(s, "\n");
+            SkipRule *r = &rules[count];
+            if (*s != '#' &&
+                sscanf(s, "%95s %127[^\n]", r->glob, r->reason) == 2)
+                count++;
+            s += len + (s[len] == '\n');
+        }
+        free(text);
+    }
+    *n = count;
+    return rules;
+}
+
+const char *onnx_case_out_of_scope(const char *set, const char *name) {
+    int n;
+    const SkipRule *r = skip_rules(&n);
+    const char *whole = internf("%s/%s", set, name);
+    for (int i = 0; i < n; i++)
+        if (glob_match(r[i].glob, name) || glob_match(r[i].glob, whole))
+            return r[i].reason;
+    return NULL;
+}
+
+const char *onnx_case_unknown_op(const OnnxCase *c) {
+    static const char *const rows[] = {
+#define ONNX(name, ...)    #name,
+#define ONNX_FN(name, ...) #name,
+#include "frontend/onnx/onnx_ops.def"
+#undef ONNX
+#undef ONNX_FN
+    };
+    const int nrow = sizeof rows / sizeof *rows;
+    for (size_t i = 0; c->model && i < c->model->graph->n_node; i++) {
+        const char *op = c->model->graph->node[i]->op_type;
+        int row = 0;
+        while (row < nrow && strcmp(rows[row], op)) row++;
+        if (row == nrow) return op;
+    }
+    return NULL;
 }

@@ -31,4 +31,14 @@ const EvalTensor *onnx_case_input(OnnxCase *c, Str name);
    equal to NaN only; NULL when it does not. */
 const char *onnx_case_differs(OnnxCase *c, int i, const EvalTensor *got);
 
+/* ---- the suites ---------------------------------------------------------- */
+
+/* Names KIND/CASE of the folders in ROOT/KIND, sorted. */
+const char *const *onnx_case_names(Arena *a, const char *root, const char *kind,
+                                   int *n);
+/* Why tests/onnx/conformance.skip leaves the case out; NULL: it does not. */
+const char *onnx_case_out_of_scope(const char *set, const char *name);
+/* The first op of the model that is not imported at all, or NULL. */
+const char *onnx_case_unknown_op(const OnnxCase *c);
+
 #endif

@@ -21,7 +21,6 @@
 
    AMPC_NODES=GLOB takes some tests only, for the loop of one who mends.      */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -63,62 +62,6 @@ static struct {
     bool ran;
     int slopes, rough; /* compared with differences; not finite */
 } all;
-
-/* ---- skip list ----------------------------------------------------------- */
-
-typedef struct SkipRule {
-    char glob[96], reason[128];
-} SkipRule;
-
-static const SkipRule *skip_rules(int *n) {
-    static SkipRule *rules;
-    static int count;
-    if (!rules) {
-        char *text =
-            test_read_file(test_data_path("tests/onnx/conformance.skip"), NULL);
-        rules = calloc(512, sizeof *rules);
-        for (char *s = text; s && *s && count < 512;) {
-            size_t len = strcspn(s, "\n");
-            SkipRule *r = &rules[count];
-            if (*s != '#' &&
-                sscanf(s, "%95s %127[^\n]", r->glob, r->reason) == 2)
-                count++;
-            s += len + (s[len] == '\n');
-        }
-        free(text);
-    }
-    *n = count;
-    return rules;
-}
-
-static const SkipRule *skip_of(const Item *t) {
-    int n;
-    const SkipRule *r = skip_rules(&n);
-    const char *whole = internf("%s/%s", t->set, t->name);
-    for (int i = 0; i < n; i++)
-        if (glob_match(r[i].glob, t->name) || glob_match(r[i].glob, whole))
-            return &r[i];
-    return NULL;
-}
-
-/* The first op of the model that is not imported at all, or NULL. */
-static const char *op_without_row(const OnnxCase *c) {
-    static const char *const rows[] = {
-#define ONNX(name, ...)    #name,
-#define ONNX_FN(name, ...) #name,
-#include "frontend/onnx/onnx_ops.def"
-#undef ONNX
-#undef ONNX_FN
-    };
-    const int nrow = sizeof rows / sizeof *rows;
-    for (size_t i = 0; c->model && i < c->model->graph->n_node; i++) {
-        const char *op = c->model->graph->node[i]->op_type;
-        int row = 0;
-        while (row < nrow && strcmp(rows[row], op)) row++;
-        if (row == nrow) return op;
-    }
-    return NULL;
-}
 
 /* ---- numbers ------------------------------------------------------------- */
 
@@ -301,15 +244,15 @@ static Str op_of(const Item *t) {
 }
 
 static void import_item(Item *t) {
-    const SkipRule *skip = skip_of(t);
+    const char *skip = onnx_case_out_of_scope(t->set, t->name);
     const char *bad = onnx_case_run(&t->c);
-    const char *op = op_without_row(&t->c);
+    const char *op = onnx_case_unknown_op(&t->c);
     t->op = op_of(t);
     t->out = t->back_out = -1;
     if (skip && !bad)
         wrong(t, "passes: take it out of tests/onnx/conformance.skip");
     else if (bad)
-        wrong(t, "%s", skip ? skip->reason : op ? op : bad);
+        wrong(t, "%s", skip ? skip : op ? op : bad);
     if (skip && bad) t->verdict = EXCLUDED;
     if (!skip && bad && op) {
         t->verdict = REFUSED;
@@ -451,26 +394,15 @@ static void report(void *arg) {
     if (t->chosen && t->out < 0) FAIL("its module was not compiled");
 }
 
-static int by_text(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* One of `every` is compiled. */
 static void register_kind(const char *set, int every, const char *root,
                           const char *kind) {
-    VEC(char *) names = {0};
-    DIR *d = opendir(arena_printf(all.a, "%s/%s", root, kind));
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (e->d_name[0] != '.')
-            vec_push(all.a, &names,
-                     (char *)arena_printf(all.a, "%s/%s", kind, e->d_name));
-    if (d) closedir(d);
-    if (!names.len) return;
-    qsort(names.data, (size_t)names.len, sizeof *names.data, by_text);
+    int n;
+    const char *const *names = onnx_case_names(all.a, root, kind, &n);
     const char *only = getenv("AMPC_NODES");
-    for (int i = 0; i < names.len; i++) {
-        if (only && fnmatch(only, names.data[i], 0)) continue;
-        Item t = {.set = set, .name = names.data[i]};
+    for (int i = 0; i < n; i++) {
+        if (only && fnmatch(only, names[i], 0)) continue;
+        Item t = {.set = set, .name = names[i]};
         t.chosen = test_slow() || i % every == 0;
         t.c.a = arena_new();
         t.c.dir = arena_printf(all.a, "%s/%s", root, t.name);

@@ -1,0 +1,43 @@
+/* onnx_values_test.c: the ONNX backend tests through the importer and the
+   interpreter alone (tests/whole/onnx_nodes_test.c compiles them): in seconds
+   for who changes the importer.                                             */
+#include <stdlib.h>
+
+#include "tests/harness.h"
+#include "tests/support/onnx_case.h"
+
+typedef struct Folder {
+    const char *set, *name, *dir;
+} Folder;
+
+static void check_case(void *arg) {
+    const Folder *f = arg;
+    OnnxCase c = {.a = arena_new(), .dir = f->dir};
+    const char *bad = onnx_case_run(&c);
+    const char *reason = onnx_case_out_of_scope(f->set, f->name);
+    const char *op = onnx_case_unknown_op(&c);
+    if (bad && (reason || op)) SKIP("%s", reason ? reason : op);
+    if (bad) FAIL("%s", bad);
+    onnx_case_free(&c);
+}
+
+static void register_folder(const char *set, const char *root) {
+    int n;
+    Arena *a = arena_new(); /* as long as the process */
+    const char *const *names = onnx_case_names(a, root, "node", &n);
+    for (int i = 0; i < n; i++) {
+        Folder f = {set, names[i], arena_printf(a, "%s/%s", root, names[i])};
+        harness_register(set, names[i], check_case, arena_dup(a, &f, sizeof f));
+    }
+}
+
+static void register_all(void) {
+    const char *made = getenv("AMPC_ONNX_NODES");
+    if (made) register_folder("onnx_1_23", made);
+    register_folder("onnx_1_12", "/usr/share/libonnx-testdata/data");
+}
+TEST_REGISTRAR(register_all);
+
+TEST_CASE(onnx_values, the_generated_tests_are_there) {
+    if (!getenv("AMPC_ONNX_NODES")) SKIP("AMPC_ONNX_NODES is not set");
+}
