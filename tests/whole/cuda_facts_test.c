@@ -2,6 +2,7 @@
    simulated GPU beside the CPU: values of a row stored over what other threads
    still read, more reductions than shared memory has room for, one value
    written to several variables.                                             */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,5 +189,57 @@ TEST_CASE(cuda_facts, a_loss_and_its_gradient_are_one_kernel_in_place) {
     CHECK_MSG(dc_train(c.api, "cpu", "cuda", &t, &r), "%s", r.text);
     gpu_clean("train");
     dc_random_free(feed);
+    compiled_close(&c);
+}
+
+/* Rows of gradients are folded, and what they make by the last of their blocks,
+   in whatever order these run; measuring, which writes to all memory, comes
+   before.                                                                   */
+TEST_CASE(cuda_facts, the_norm_of_all_gradients) {
+    enum { STEPS = 4 };
+    Compiled c = compile_text_cuda(
+        "graph forward(%x: f32[16,300]) {\n"
+        "  param %w: f32[300,128] = 0.01, %b: f32[128] = 0\n"
+        "  param %v: f32[128,96] = 0.02, %u: f32[96,3] = 0.5\n"
+        "  %h = matmul %x, %w\n  %i = add %h, %b\n  %r = relu %i\n"
+        "  %j = matmul %r, %v\n  %k = tanh %j\n  %z = matmul %k, %u\n"
+        "  return %z\n}\n",
+        "--precision fp32 --loss cross_entropy --clip-norm 0.5 "
+        "--optimizer sgd,lr=0.1",
+        "cuda:sm_80");
+    float norm[STEPS] = {0};
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        char dir[600];
+        if (seed == 1)
+            gpu_for(&c, seed);
+        else
+            gpu_reset(&c, seed);
+        snprintf(dir, sizeof dir, "%s/tuned%d", test_tmpdir(), (int)seed);
+        setenv("AMPC_CACHE_DIR", dir, 1);
+        if (seed == 6) setenv("AMPC_TUNE", "1", 1);
+        DcTraining t = {.steps = STEPS,
+                        .tolerance = dc_training_tolerance("fp32"),
+                        .feed = dc_random_feed,
+                        .feed_ctx = dc_random_new(c.api, "train", 3, 5)};
+        DcReport r;
+        CHECK_MSG(dc_train(c.api, "cpu", "cuda", &t, &r), "seed %d: %s",
+                  (int)seed, r.text);
+        gpu_clean("train");
+        ampc_session *s = gpu_open(&c);
+        for (int i = 0; i < STEPS; i++) {
+            size_t nin;
+            const ampc_input *in = dc_random_feed(t.feed_ctx, i, &nin);
+            ampc_metrics m = {.size = sizeof m};
+            CHECK_EQ_INT(c.api->step(s, in, nin, &m), AMPC_OK);
+            if (seed == 1) norm[i] = (float)m.grad_norm;
+            CHECK(m.grad_norm > 0);
+            CHECK_MSG(seed == 6 || norm[i] == (float)m.grad_norm,
+                      "seed %d: %a, not %a", (int)seed, m.grad_norm, norm[i]);
+        }
+        c.api->close(s);
+        dc_random_free(t.feed_ctx);
+    }
+    unsetenv("AMPC_TUNE");
+    setenv("AMPC_CACHE_DIR", test_tmpdir(), 1);
     compiled_close(&c);
 }
