@@ -207,6 +207,44 @@ static const char *const graphs[] = {
         "%u = transpose %t {perm=[0,2,1]} %c = add %a, %b %d = mul %c, %u "
         "%y = reduce_sum %d {axes=[1]}",
         "%y"),
+    /* neighbouring rows with values of their own, read before and behind */
+    ROW("%a: bf16[264,3,256], %g: f32[256], %h: bf16[264,1,256]",
+        "%n = neg %g %d = mul %a, %n : f32[264,3,256] "
+        "%e = add %d, %h : f32[264,3,256] %b = cast %e : bf16[264,3,256] "
+        "%s = reduce_sum %e {axes=[1]} : f32[264,1,256] "
+        "%t = mul %s, %n : f32[264,1,256] %y = add %t, %h : f32[264,1,256]",
+        "%y, %b"),
+    ROW("%a: f32[264,2,128], %g: f32[264,1,128]",
+        "%i = iota {axis=2} : i64[264,1,128] %j = cast %i : f32[264,1,128] "
+        "%e = max %a, %j : f32[264,2,128] "
+        "%s = reduce_max %e {axes=[1]} : f32[264,1,128] "
+        "%y = add %s, %g : f32[264,1,128]",
+        "%y"),
+    /* what lies across, or under a guard, is read number by number */
+    ROW("%a: f32[264,2,128], %g: f32[264,128,1]",
+        "%t = transpose %g {perm=[0,2,1]} %e = add %a, %t "
+        "%y = reduce_max %e {axes=[1]}",
+        "%y"),
+    ROW("%a: f32[264,2,128], %g: f32[264,1,124]",
+        "%t = pad %g {pads=[0,0,4,0,0,0]} %e = add %a, %t "
+        "%y = reduce_max %e {axes=[1]}",
+        "%y"),
+    /* short rows: a vector for each of few lanes, of a last one a part */
+    ROW("%a: bf16[70,64], %b: bf16[70,64]",
+        "%p = mul %a, %b : f32[70,64] "
+        "%y = reduce_sum %p {axes=[1]} : f32[70,1]",
+        "%y"),
+    ROW("%a: bf16[37,5,40]",
+        "%m = reduce_max %a {axes=[2]} : f32[37,5,1] "
+        "%y = sub %a, %m : bf16[37,5,40]",
+        "%y"),
+    ROW("%a: bf16[300,8]", "%y = reduce_sum %a {axes=[1]} : f32[300,1]", "%y"),
+    ROW("%a: f32[33,100]", "%m = reduce_mean %a {axes=[1]} %y = sub %a, %m",
+        "%y"),
+    ROW("%a: f32[700,24]",
+        "%m = reduce_sum %a {axes=[1]} %y = mul %a, %m : f32[700,24] "
+        "%s = reduce_sum %a {axes=[0]}",
+        "%y, %s"),
     /* columns are compared in 32 bits with numbers of 64 */
     ROW("%a: f32[40,70], %k: i64[40,1], %t: bool[40,1]",
         "%i = iota {axis=1} : i64[40,70] %c = cast %t : f32[40,1] "
@@ -883,7 +921,7 @@ TEST_CASE(print_cuda, shapes) {
                 "(void)b0;");
     /* teams of lanes, of a block, of warps */
     check_shape(ROW("%a: f32[100,10]", "%y = reduce_sum %a {axes=[1]}", "%y"),
-                256, 7, 0, "fold_lanes<16>");
+                256, 4, 0, "fold_lanes<8>");
     check_shape(ROW("%a: f32[300,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 38, 0, "fold_lanes<32>");
     check_shape(ROW("%a: f32[300,2000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
