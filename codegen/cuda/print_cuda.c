@@ -191,8 +191,10 @@ void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb) {
     ASSERT(cuda_folds(k) && cuda_folds(after) &&
            cuda_shape(k).threads == cuda_shape(after).threads);
     sb_printf(sb, "namespace k%d_%d {\n", k->index, after->index);
-    sb_put_kernel_comment(sb, k);
-    cp_fold(&p);
+    if (k != after) {
+        sb_put_kernel_comment(sb, k);
+        cp_fold(&p);
+    }
     sb_put_kernel_comment(sb, after);
     cp_fold(&q);
     sb_puts(sb, "}\n\n");

@@ -400,6 +400,7 @@ static Status add_run(Emit *e, const Graph *g) {
     LoweredStep sum = {0};
     for (int i = 0, n, all; i < g->groups.len; i += all) {
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside &&
+                    !g->groups.data[i + n].after &&
                     steps[i + n].kernel == steps[i].kernel;)
             n++;
         all = n + set_behind(g, &steps[i], n, i + n);

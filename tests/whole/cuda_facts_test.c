@@ -243,3 +243,105 @@ TEST_CASE(cuda_facts, the_norm_of_all_gradients) {
     setenv("AMPC_CACHE_DIR", test_tmpdir(), 1);
     compiled_close(&c);
 }
+
+/* ---- every image --------------------------------------------------------- */
+
+/* Calls check on GPUs that take the module's cubins and, the last two, only its
+   PTX, of which one has a driver of CUDA 12.0. */
+static void on_every_image(const Compiled *c, void check(const Compiled *c)) {
+    static const struct {
+        int cc, driver;
+        bool ptx_only;
+        const char *blas;
+    } rows[] = {{80, 0, false, "130100"},
+                {90, 0, false, "130100"},
+                {90, 12000, true, "120805"},
+                {120, 0, false, "130100"}};
+    gpu_for(c, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        SimConfig config = {.seed = i + 1,
+                            .cc = rows[i].cc,
+                            .driver = rows[i].driver,
+                            .ptx_only = rows[i].ptx_only,
+                            .twins = c->cuda_dir};
+        sim()->reset(&config);
+        setenv("AMPC_SIM_BLAS_VERSION", rows[i].blas, 1);
+        check(c);
+        gpu_clean("image");
+    }
+    unsetenv("AMPC_SIM_BLAS_VERSION");
+}
+
+static const char every_image[] = "cuda:sm_80,cuda:sm_90,cuda:ptx";
+
+static void predicts_as_the_cpu(const Compiled *c) {
+    DcRandom *feed = dc_random_new(c->api, "predict", 3, 7);
+    DcReport r;
+    size_t nin;
+    const ampc_input *in = dc_random_feed(feed, 0, &nin);
+    CHECK_MSG(dc_predict(c->api, "cpu", "cuda", in, nin, &r), "%s", r.text);
+    dc_random_free(feed);
+}
+
+/* Few rows, or few columns, of odd numbers of elements: cut into pieces, folded
+   by one launch or several. */
+TEST_CASE(cuda_facts, few_rows_are_split_on_every_image) {
+    Compiled c = compile_text_cuda(
+        "graph forward(%x: f32[3,70001], %y: f32[20011,5], %z: "
+        "f32[5,3,10007], %u: f32[1,46621]) {\n"
+        "  %a = reduce_sum %x {axes=[1], keepdims=1} : f32[3,1]\n"
+        "  %b = reduce_max %y {axes=[0], keepdims=1} : f32[1,5]\n"
+        "  %c = reduce_mean %y {axes=[0], keepdims=1} : f32[1,5]\n"
+        "  %d = reduce_sumsq %z {axes=[0,2], keepdims=1} : f32[1,3,1]\n"
+        "  %e = reduce_mean %z {axes=[0,1,2], keepdims=1} : f32[1,1,1]\n"
+        "  %f = reduce_min %u {axes=[0,1], keepdims=1} : f32[1,1]\n"
+        "  %g = sub %x, %a : f32[3,70001]\n"
+        "  %h = reduce_sumsq %g {axes=[0,1], keepdims=1} : f32[1,1]\n"
+        "  return a=%a, b=%b, c=%c, d=%d, e=%e, f=%f, h=%h\n}\n",
+        "--precision fp32 --loss none", every_image);
+    on_every_image(&c, predicts_as_the_cpu);
+    compiled_close(&c);
+}
+
+static void trains_as_the_cpu(const Compiled *c) {
+    DcTraining t = {.steps = 2,
+                    .forced = true,
+                    .tolerance = dc_training_tolerance("bf16"),
+                    .feed = dc_random_feed,
+                    .feed_ctx = dc_random_new(c->api, "train", 1027, 7)};
+    DcReport r;
+    CHECK_MSG(dc_train(c->api, "cpu", "cuda", &t, &r), "%s", r.text);
+    CHECK(r.compared > 15);
+    dc_random_free(t.feed_ctx);
+}
+
+/* 197 tokens, as a ViT has, and 1027 classes: rows of scores and logits that
+   begin at 2 bytes, padded or not. */
+TEST_CASE(cuda_facts, odd_tokens_and_classes_on_every_image) {
+    static const char head[] = "{shape=[2,197,2,16]} : f32[2,197,2,16]\n";
+    char text[2000];
+    snprintf(text, sizeof text,
+             "graph forward(%%x: f32[2,197,32]) {\n"
+             "  param %%wq: f32[32,32] = normal(0, 0.3)\n"
+             "  param %%wk: f32[32,32] = normal(0, 0.3)\n"
+             "  param %%wv: f32[32,32] = normal(0, 0.3)\n"
+             "  param %%wo: f32[32,1027] = normal(0, 0.3), %%b: f32[1027] = 0\n"
+             "  %%q0 = matmul %%x, %%wq\n  %%k0 = matmul %%x, %%wk\n"
+             "  %%v0 = matmul %%x, %%wv\n"
+             "  %%q1 = reshape %%q0 %s  %%k1 = reshape %%k0 %s"
+             "  %%v1 = reshape %%v0 %s"
+             "  %%q = transpose %%q1 {perm=[0,2,1,3]}\n"
+             "  %%k = transpose %%k1 {perm=[0,2,1,3]}\n"
+             "  %%v = transpose %%v1 {perm=[0,2,1,3]}\n"
+             "  %%y = attention %%q, %%k, %%v : f32[2,2,197,16]\n"
+             "  %%t = transpose %%y {perm=[0,2,1,3]}\n"
+             "  %%h = reshape %%t {shape=[394,32]}\n"
+             "  %%z0 = matmul %%h, %%wo\n  %%z = add %%z0, %%b\n"
+             "  return %%z\n}\n",
+             head, head, head);
+    Compiled c = compile_text_cuda(
+        text, "--precision bf16 --loss cross_entropy --optimizer sgd,lr=0.1",
+        every_image);
+    on_every_image(&c, trains_as_the_cpu);
+    compiled_close(&c);
+}
