@@ -23,7 +23,8 @@
    - GROUP_LIB: one LIB node, alone.
    - A group that stands `beside` the one before (POINT or ROW, on a GPU)
      computes the same of other operands: both have one kernel, which may be
-     flat and the lengths differ.                                            */
+     flat and the lengths differ.  One that stands `after` them folds what one
+     of them has made.                                                       */
 #ifndef AMPC_CODEGEN_CODEGEN_H
 #define AMPC_CODEGEN_CODEGEN_H
 
@@ -50,8 +51,9 @@ typedef struct LoweredStep {
     int64_t units, grain;
     uint64_t scratch;
     const char *name;
-    bool empty;   /* PLAN_LIB: every result is */
-    bool summed;  /* its result is then summed over ranks */
+    bool empty;                       /* PLAN_LIB: every result is */
+    bool summed;                      /* its result is then summed over ranks */
+    const struct LoweredStep *behind; /* Group.after; NULL: none              */
     int64_t unit; /* of a kernel of form flat: elements of a unit */
 } LoweredStep;
 

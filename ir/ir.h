@@ -124,8 +124,9 @@ extern const char *const group_kind_text[];
 
 typedef struct Group {
     GroupKind kind;
-    bool beside; /* POINT: runs in the launch of the group before, of the same
-                    work on other operands                                  */
+    bool beside; /* POINT, ROW: runs in the launch of the group before, of the
+                    same work on other operands                             */
+    bool after;  /* ROW, beside: behind that, of what one of its groups makes */
 } Group;
 
 typedef struct Output {

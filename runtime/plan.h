@@ -12,7 +12,7 @@
 
 #include "runtime/draw.h"
 
-#define AMPC_PLAN_VERSION 12
+#define AMPC_PLAN_VERSION 13
 #define AMPC_MAX_RANK     8
 
 /* Element types: the numbers are stored in files, never renumber. */
@@ -119,7 +119,10 @@ typedef enum PlanStepKind {
     PLAN_ROWS,    /* npar / 2 tensors, of par 2i rows of par 2i + 1 columns, in
                      one launch of kernel fn(table, npar / 2), a block a row;
                      row i of the table: {first block of tensor i, columns, its
-                     refs..}                                                */
+                     refs..}, and, if `second`, {rows, address of a u32 that is
+                     0 when the launch begins and when it is over}: the last
+                     block of a tensor whose last refs are not PLAN_NONE does
+                     something more                                         */
     PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
                      operand that fn names; par: LibGemm.  Where it refuses,
                      by `second`: kernel(a, b, result, operand or NULL, m, n, k,
@@ -161,7 +164,7 @@ typedef struct PlanStep {
     uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1;
                             PLAN_PRODUCT: of a kernel + 1; 0 = none         */
     uint32_t second;     /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
-                            PLAN_LIB: see there; 0 = none                   */
+                            PLAN_LIB, PLAN_ROWS: see there; 0 = none        */
     uint32_t ref0, nref; /* slice of PlanTarget.refs                        */
     uint32_t ep_nref;    /* behind them: the epilogue's own                 */
     uint32_t par0, npar; /* slice of PlanTarget.pars                        */

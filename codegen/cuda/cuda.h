@@ -41,6 +41,11 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb);
    unsigned count): PLAN_MANY, of form fold PLAN_ROWS.  Of form flat: after
    print_cuda_kernel. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);
+/* Of form fold: it takes its rows from the step. */
+bool cuda_folds(const Kernel *k);
+/* k<i>_<j>_many(table, count): PLAN_ROWS of k and, behind each tensor that has
+   one, a row of `after`, both of form fold. */
+void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb);
 /* An epilogue as a functor for hand-written kernels:
      struct E<index> { buffers..;
        __device__ void operator()(float acc, long long batch, long long row,
@@ -161,9 +166,9 @@ typedef struct CudaSource {
     CudaBuild build; /* emit_so.c, while the C compiler runs */
 } CudaSource;
 
-/* The step that does what `s` and the n - 1 behind it do: *s with kind, fn,
-   second, scratch, refs and pars as a GPU wants them.  false: nothing is to be
-   done.                                                                     */
+/* The step that does what `s` and the n - 1 next to it do, and what stands
+   behind these: *s with kind, fn, second, scratch, refs and pars as a GPU wants
+   them.  false: nothing is to be done.                                      */
 bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                LoweredStep *out);
 /* fn and second of a PLAN_SUM that sends that dtype, of 16 bits. */

@@ -107,7 +107,7 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
     }
     if (runs && (s->kind == PLAN_LAUNCH || tensors)) {
         put_kernel(sb, json, c, s->fn, g);
-        if (s->second) {
+        if (s->second && s->kind == PLAN_LAUNCH) {
             sb_puts(sb, json ? "," : " | ");
             put_kernel(sb, json, c, s->second - 1, g);
         }

@@ -13,6 +13,7 @@
 
 struct CudaItem {
     const Kernel *kernel; /* k; NULL: l                                      */
+    const Kernel *after;  /* k: print_cuda_many_after                        */
     const char *key;      /* l: its text as number 0                         */
     const LoweredStep *step; /* l: first of its steps                        */
     const LibGemm *product;  /* l: of print_cuda_product                     */
@@ -53,12 +54,17 @@ static double kernel_weight(const Kernel *k) {
     return 1 + k->insts.len * times / 32;
 }
 
-static Item *item_of_kernel(Arena *a, CudaSource *c, const Kernel *k) {
+static Item *item_of_kernel(Arena *a, CudaSource *c, const Kernel *k,
+                            const Kernel *after) {
     int at = 0;
-    while (at < c->items.len && c->items.data[at].kernel != k) at++;
+    while (at < c->items.len &&
+           (c->items.data[at].kernel != k || c->items.data[at].after != after))
+        at++;
     if (at == c->items.len) {
         Item x = {.kernel = k,
-                  .weight = kernel_weight(k),
+                  .after = after,
+                  .weight =
+                      kernel_weight(k) + (after ? kernel_weight(after) : 0),
                   .over = NEW_ARRAY(a, bool, k->bufs.len)};
         vec_push(a, &c->items, x);
     }
@@ -104,12 +110,17 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
 /* Groups that share a launch are of one kernel. */
 static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                           LoweredStep *out) {
-    Item *x = item_of_kernel(a, c, s->kernel);
+    const Kernel *after = NULL;
+    for (int i = 0; i < n; i++)
+        if (s[i].behind) after = s[i].behind->kernel;
+    Item *x = item_of_kernel(a, c, s->kernel, after);
     bool fold = s->kernel->form == KF_FOLD, many = n > 1 || fold;
     uint32_t *launch = many ? &x->many : &x->first;
     if (!*launch) {
-        const char *name =
-            arena_printf(a, "k%d%s", s->kernel->index, many ? "_many" : "");
+        const char *name = after ? arena_printf(a, "k%d_%d_many",
+                                                s->kernel->index, after->index)
+                                 : arena_printf(a, "k%d%s", s->kernel->index,
+                                                many ? "_many" : "");
         *launch = add_kernel(a, c, name, cuda_shape(s->kernel));
         if (many) x->weight *= 2;
         if (cuda_scratch(s->kernel))
@@ -118,9 +129,9 @@ static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     }
     out->kind = fold ? PLAN_ROWS : many ? PLAN_MANY : PLAN_LAUNCH;
     out->fn = *launch - 1;
-    out->second = x->second;
+    out->second = fold ? after != NULL : x->second;
     out->scratch = cuda_scratch(s->kernel);
-    ASSERT(n == 1 || !out->second);
+    ASSERT(n == 1 || fold || !out->second);
     if (n == 1) return;
     int each = fold ? s->npar : 1;
     out->npar = n * each;
@@ -156,10 +167,15 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
         out->after = own->second;
         return true;
     }
+    int behind = 0; /* operands of that */
+    for (int i = 0; i < n; i++)
+        if (s[i].behind) behind = s[i].behind->nref;
     for (int i = 0; i < n; i++) {
         for (int k = 0; k < s[i].nref; k++) vec_push(a, &refs, s[i].refs[k]);
         for (int k = 0; k < s[i].nep_ref; k++)
             vec_push(a, &refs, s[i].ep_refs[k]);
+        for (int k = 0; k < behind; k++)
+            vec_push(a, &refs, s[i].behind ? s[i].behind->refs[k] : NO_VALUE);
     }
     out->refs = refs.data;
     out->nref = refs.len;
@@ -248,7 +264,10 @@ static void add_unit(Arena *a, CudaSource *c, uint32_t unit) {
         if (!x->kernel) sb_puts(&sb, lib_text(a, x, x->number, &lib));
         if (x->kernel && (x->first || x->kernel->form == KF_FLAT))
             print_cuda_kernel(x->kernel, &sb);
-        if (x->many) print_cuda_many(x->kernel, &sb);
+        if (x->many && x->after)
+            print_cuda_many_after(x->kernel, x->after, &sb);
+        else if (x->many)
+            print_cuda_many(x->kernel, &sb);
     }
     CudaUnit u = {arena_dup(a, sb.data, sb.len + 1), sb.len};
     vec_push(a, &c->units, u);

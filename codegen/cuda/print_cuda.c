@@ -159,14 +159,59 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     kp_end(&p);
 }
 
-/* "k<i>_many(table, count)": up to what it does of row `row` of the table. */
-static void begin_many(KPrint *p) {
-    cp_head(p, "_many", cuda_shape(p->k).threads);
+/* "(table, count)" of a kernel for many tensors: up to what it does of row
+   `row` of the table, of so many words. */
+static void begin_many(KPrint *p, const char *suffix, int words) {
+    cp_head(p, suffix, cuda_shape(p->k).threads);
     sb_printf(p->sb,
               "const unsigned long long *table, unsigned count)\n{\n"
               "    const unsigned long long *row = many_row(table, count, "
               "%d);\n",
-              2 + p->k->bufs.len);
+              words);
+}
+
+bool cuda_folds(const Kernel *k) { return k->form == KF_FOLD; }
+
+/* What `after` reads was written by other blocks of the same launch: none of it
+   is __restrict__. */
+static KPrint begin_after(const Kernel *after, StrBuf *sb) {
+    KPrint p = begin(after, sb);
+    Kernel *k = arena_dup(p.arena, p.k, sizeof *k);
+    k->bufs.data = arena_dup(p.arena, k->bufs.data,
+                             (size_t)k->bufs.len * sizeof *k->bufs.data);
+    for (int b = 0; b < k->bufs.len; b++) k->bufs.data[b].apart = false;
+    p.k = k;
+    return p;
+}
+
+void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb) {
+    KPrint p = begin(k, sb), q = begin_after(after, sb);
+    int refs = k->bufs.len, all = refs + after->bufs.len;
+    char suffix[32], space[48];
+    ASSERT(cuda_folds(k) && cuda_folds(after) &&
+           cuda_shape(k).threads == cuda_shape(after).threads);
+    sb_printf(sb, "namespace k%d_%d {\n", k->index, after->index);
+    if (k != after) {
+        sb_put_kernel_comment(sb, k);
+        cp_fold(&p);
+    }
+    sb_put_kernel_comment(sb, after);
+    cp_fold(&q);
+    sb_puts(sb, "}\n\n");
+    snprintf(suffix, sizeof suffix, "_%d_many", after->index);
+    snprintf(space, sizeof space, "k%d_%d::", k->index, after->index);
+    begin_many(&p, suffix, 4 + all);
+    kp_line(&p, "const unsigned rows = (unsigned)row[%d];", 2 + all);
+    kp_line(&p, "unsigned *const done = global_at<unsigned>(row[%d]);",
+            3 + all);
+    kp_line(&p, "%sk%d_rows(row + 2, (unsigned)row[1], blockIdx.x - row[0]);",
+            space, k->index);
+    kp_line(&p, "if (row[%d] && last_block(done, rows))", 2 + refs);
+    kp_line(&p, "    %sk%d_rows(row + %d, rows, 0);", space, after->index,
+            2 + refs);
+    sb_puts(sb, "}\n\n");
+    kp_end(&q);
+    kp_end(&p);
 }
 
 void print_cuda_many(const Kernel *k, StrBuf *sb) {
@@ -176,8 +221,11 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
     if (!flat) sb_put_kernel_comment(sb, k);
     if (fold) {
         cp_fold(&p);
-        begin_many(&p);
-        cp_fold_rows(&p);
+        begin_many(&p, "_many", 2 + k->bufs.len);
+        sb_printf(sb,
+                  "    k%d_rows(row + 2, (unsigned)row[1], blockIdx.x - "
+                  "row[0]);\n}\n\n",
+                  k->index);
         kp_end(&p);
         return;
     }
@@ -188,7 +236,7 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
         p.block = "block";
         put_body(&p);
     }
-    begin_many(&p);
+    begin_many(&p, "_many", 2 + k->bufs.len);
     sb_printf(sb, "    k%d_block(", k->index);
     for (int b = 0; b < k->bufs.len; b++)
         cp_item(&l, "global_at<%s%s>(row[%d])",

@@ -16,6 +16,9 @@
                other:
                  k<i>_row<N>  the row, by vectors of N; 1: where they would not
                               be aligned in every row
+                 k<i>_rows    row r of one tensor of a table
+                 k<i>_<j>_many  and then k<j> of what all blocks of a tensor
+                              have made, by the last of them
      cols      one thread per element of the whole domain, or per N neighbours
      reducing  a row belongs to a team of threads; its thread t takes columns t,
                t + T, .. of the flattened columns in every sweep (LOOP_LANES),
@@ -72,10 +75,8 @@ void cp_fold_function(KPrint *p, int id);
 
 /* k<i>_at, k<i>_block and k<i> of form flat. */
 void cp_flat(KPrint *p);
-/* k<i>_row of form fold. */
+/* k<i>_row and k<i>_rows of form fold. */
 void cp_fold(KPrint *p);
-/* Its k<i>_many, behind `row` of the table. */
-void cp_fold_rows(KPrint *p);
 
 /* ---- print_cuda_rows.c --------------------------------------------------- */
 

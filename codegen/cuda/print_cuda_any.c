@@ -125,7 +125,7 @@ static void put_row_vectors(KPrint *p, const KSweep *s, int n, int threads) {
     kp_leave(p);
 }
 
-void cp_fold(KPrint *p) {
+static void put_row(KPrint *p) {
     const KSweep *s = p->sweeps.data;
     int n = cuda_pack(p->k), threads = cuda_shape(p->k).threads;
     sb_puts(p->sb, "template <int N>\n");
@@ -153,20 +153,28 @@ void cp_fold(KPrint *p) {
     sb_puts(p->sb, "}\n\n");
 }
 
-void cp_fold_rows(KPrint *p) {
+/* Row r of n columns of the tensor whose operands' addresses stand at `ref`. */
+static void put_rows(KPrint *p) {
     static const char *const walk[] = {
         [WALK_NOT] = "", [WALK_ONE] = " + r", [WALK_ROW] = " + r * n"};
     const Kernel *k = p->k;
     int n = cuda_pack(k);
+    sb_printf(p->sb,
+              "static __device__ __forceinline__ void\n"
+              "k%d_rows(const unsigned long long *ref, unsigned n, unsigned "
+              "long long r)\n{\n",
+              k->index);
     p->depth = 1;
-    kp_line(p, "const unsigned n = (unsigned)row[1];");
-    kp_line(p, "const unsigned long long r = blockIdx.x - row[0];");
     for (int b = 0; b < k->bufs.len; b++) {
         const KBuf *x = &k->bufs.data[b];
         const char *read = x->written ? "" : "const ";
-        kp_line(p, "%s%s *const b%d = global_at<%s%s>(row[%d])%s;", read,
-                cp_type(k, b), b, read, cp_type(k, b), 2 + b, walk[x->walk]);
+        kp_line(p, "%s%s *const b%d = global_at<%s%s>(ref[%d])%s;", read,
+                cp_type(k, b), b, read, cp_type(k, b), b, walk[x->walk]);
     }
+    bool moves = false;
+    for (int b = 0; b < k->bufs.len; b++)
+        moves |= k->bufs.data[b].walk != WALK_NOT;
+    if (!moves) kp_line(p, "(void)r;");
     if (n > 1) {
         kp_enter(p, "if (n %% %d == 0)", n);
         put_call(p, "_row", n, "n");
@@ -175,4 +183,9 @@ void cp_fold_rows(KPrint *p) {
     }
     put_call(p, "_row", 1, "n");
     sb_puts(p->sb, "}\n\n");
+}
+
+void cp_fold(KPrint *p) {
+    put_row(p);
+    put_rows(p);
 }

@@ -243,6 +243,70 @@ static bool *before_packs(const KPrint *p, const bool *need, int n) {
     return early;
 }
 
+/* ---- values of rows side by side ----------------------------------------- */
+
+/* By instruction: values of single rows that the sweep reads, or what follows
+   it; each row's is r<id>[u]. */
+static bool *own_values(const KPrint *p, bool sweep) {
+    const Kernel *k = p->k;
+    bool *reads = NEW_ARRAY(p->arena, bool, k->insts.len);
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        bool inside = in->full || in->op == K_REDUCE;
+        if (inside == sweep && (inside || in->depth || kinst_stores(in)))
+            for (int j = 0; j < KINST_READS; j++)
+                reads[kinst_read(in, j)] = true;
+    }
+    for (int id = 0; id < k->insts.len; id++)
+        reads[id] = id && reads[id] && cuda_own_value(k, kinst_at(k, id));
+    return reads;
+}
+
+static void take_own_values(KPrint *p, bool sweep) {
+    const bool *reads = own_values(p, sweep);
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (reads[id])
+            kp_line(p, "const %s v%d = r%d[u];",
+                    ktype_c[kinst_at(p->k, id)->type], id, id);
+}
+
+/* Those of n rows, of which i<vec> is the first, before the sweep. */
+static void put_own_values(KPrint *p, int n) {
+    const Kernel *k = p->k;
+    const bool *inside = own_values(p, true), *behind = own_values(p, false);
+    bool any = false, index = false;
+    char place[32];
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        if (kinst_is_row_value(in) && in->depth == 0 && cuda_uniform(k, in))
+            kp_inst(p, id, NULL);
+        if (!cuda_own_value(k, in)) continue;
+        any = true;
+        index |= in->op != K_LOAD && in->at.k[k->vec];
+        if (inside[id] || behind[id])
+            kp_line(p, "%s r%d[%d];", ktype_c[in->type], id, n);
+        if (in->op != K_LOAD) continue;
+        kp_text(p, "const Pack<%d, %s> p%d = ", n, cp_type(k, in->buf), id);
+        sb_printf(p->sb, "pack_load<%d>(b%d + (", n, in->buf);
+        sb_put_index(p->sb, k, &in->at, NULL);
+        sb_puts(p->sb, "));\n");
+    }
+    if (!any) return;
+    kp_line(p, "UNROLL");
+    kp_enter(p, "for (int u = 0; u < %d; u++)", n);
+    if (index) kp_line(p, "const %s i%d = r + u;", kp_signed(p), k->vec);
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        if (!cuda_own_value(k, in)) continue;
+        snprintf(place, sizeof place, "p%d.v[u]", id);
+        kp_inst(p, id, in->op == K_LOAD ? place : NULL);
+        if (inside[id] || behind[id]) kp_line(p, "r%d[u] = v%d;", id, id);
+    }
+    kp_leave(p);
+}
+
+/* ---- elements ------------------------------------------------------------ */
+
 /* What a sweep computes at one place of the columns, which is `place` among
    those of the thread; early (may be NULL): what is known already. */
 static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
@@ -343,6 +407,7 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
     if (index)
         kp_line(p, "const %s i%d = first + u;", neighbours_signed(p),
                 p->k->vec);
+    if (lane_rows(p) > 1) take_own_values(p, true);
     snprintf(place, sizeof place, "%s + u", first);
     put_values(p, s, n, place, early);
     kp_leave(p);
@@ -584,7 +649,7 @@ void cp_finish(KPrint *p) {
    sweep, then what follows of each (row_neighbours). */
 static void put_side_by_side(KPrint *p, int n) {
     const KSweep *s = p->sweeps.data;
-    kp_row_insts(p, 0);
+    put_own_values(p, n);
     cp_sweep(p, s);
     kp_line(p, "__syncthreads();");
     kp_line(p, "if (t != 0) return;");
@@ -596,6 +661,7 @@ static void put_side_by_side(KPrint *p, int n) {
         kp_line(p, "const %s v%d = w%d[u];",
                 ktype_c[kinst_at(p->k, id)->compute], id, id);
     }
+    take_own_values(p, false);
     for (int depth = 1; depth <= kp_last_depth(p); depth++)
         kp_row_insts(p, depth);
     kp_stores(p, false);

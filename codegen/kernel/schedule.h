@@ -47,6 +47,8 @@ int make_fold(Arena *a, Kernel *k, int64_t par[MAX_KERNEL_PARS]);
 static inline bool cuda_uniform(const Kernel *k, const KInst *in) {
     return k->vec >= 0 && !(in->dims >> k->vec & 1);
 }
+/* A row's own value that is known before its columns are. */
+bool cuda_own_value(const Kernel *k, const KInst *in);
 /* Read or written by vectors of n: neighbours along dim vec, aligned. */
 bool cuda_packed(const Kernel *k, const KInst *in, int n);
 /* Elements of a thread side by side, along dim vec. */

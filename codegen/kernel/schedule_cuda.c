@@ -28,7 +28,7 @@ enum {
     FLAT_BYTES = 16,        /* of the narrowest operand, one thread, ... */
     WIDEST_BYTES = 32,      /* ... and at most of the widest */
     FLAT_REGISTERS = 64,    /* that one thread's elements may take */
-    FLAT_WEIGHT = 24,       /* see flat_weight */
+    FLAT_WEIGHT = 48,       /* see flat_weight */
     ROW_WEIGHT = 32,        /* the same, where lanes share a row */
     HELD_EACH = 32,         /* columns of a thread whose values are held, ... */
     HELD_REGISTERS = 96,    /* ... in so many registers */
@@ -284,11 +284,31 @@ static bool share_values(Arena *a, Kernel *k, int folds) {
     return false;
 }
 
+/* The least power of two that is not below n; at most `max`. */
+static int power_of_two(int64_t n, int max) {
+    int p = 1;
+    while (p < n && p < max) p *= 2;
+    return p;
+}
+
+/* Neighbours of a lane along a row. */
+static int row_pack(const Kernel *k) {
+    int dims[MAX_RANK];
+    return choose_pack(k, ROW_WEIGHT, kernel_col_dims(k, dims) == 1);
+}
+
+/* Of a warp, for a row of so many columns: all, or as many as have a whole
+   vector each of a shorter one. */
+static int row_lanes(const Kernel *k, int64_t cols) {
+    int n = row_pack(k);
+    while (n > 1 && cols % n) n /= 2;
+    return power_of_two(cols / n, WARP);
+}
+
 /* Lanes that share a row of `cols` columns. */
 static void share_row(Arena *a, Kernel *k, int64_t cols, int lanes) {
-    int dims[MAX_RANK];
-    int n = choose_pack(k, ROW_WEIGHT, kernel_col_dims(k, dims) == 1);
-    while (n > 1 && cols < (int64_t)lanes * n) n /= 2;
+    int n = row_pack(k);
+    while (n > 1 && cols <= (int64_t)lanes * n / 2) n /= 2;
     add_loop(k, LOOP_LANES, LOOP_COLS, cols, lanes);
     if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     int64_t step = (int64_t)lanes * n, each = (cols + step - 1) / step * n;
@@ -318,31 +338,30 @@ static int share_sums(Kernel *k, int64_t rows, int side) {
 
 /* ---- rows side by side --------------------------------------------------- */
 
+bool cuda_own_value(const Kernel *k, const KInst *in) {
+    return kinst_is_row_value(in) && in->depth == 0 && !cuda_uniform(k, in);
+}
+
 /* Neighbours of a lane: as many as fill warps and leave enough blocks, where
-   one sweep reads them and nothing of a single row is known before it. */
+   one sweep reads them, and what is known of a single row before it is read in
+   vectors, too. */
 static int row_neighbours(Arena *a, const Kernel *k) {
     KSweeps sweeps = kernel_sweeps(k, a);
     int64_t rows = kernel_rows(k), extent = k->dim[k->vec].extent;
     if (sweeps.len != 1) return 1;
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = kinst_at(k, id);
-        if (kinst_is_row_value(in) && in->depth == 0 && !cuda_uniform(k, in))
-            return 1;
-    }
     int n = choose_pack(k, ROW_WEIGHT, false);
     while (n > 1 && (extent % (WARP * n) || rows / (WARP * n) < GPU_BLOCKS))
         n /= 2;
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        while (n > 1 && in->op == K_LOAD && cuda_own_value(k, in) &&
+               (in->guard || !cuda_packed(k, in, n)))
+            n /= 2;
+    }
     return n;
 }
 
-/* ---- rows per block ------------------------------------------------------ */
-
-/* The least power of two that is not below n; at most `max`. */
-static int power_of_two(int64_t n, int max) {
-    int p = 1;
-    while (p < n && p < max) p *= 2;
-    return p;
-}
+/* ---- all ----------------------------------------------------------------- */
 
 void schedule_cuda(Arena *a, Kernel *k) {
     int64_t rows = kernel_rows(k), cols = kernel_cols(k);
@@ -380,7 +399,7 @@ void schedule_cuda(Arena *a, Kernel *k) {
         add_loop(k, LOOP_LANES, LOOP_COLS, cols, slices);
         if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     } else if (cols <= WARP_COLS) {
-        int lanes = power_of_two(cols, WARP);
+        int lanes = row_lanes(k, cols);
         int side = power_of_two(rows, THREADS / lanes);
         if (side * lanes < WARP) side = WARP / lanes;
         if (kernel_column_sums(k))

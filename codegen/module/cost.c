@@ -314,7 +314,7 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
         c->blocks +=
             (double)(k->blocks ? k->blocks : (n - 1) / k->per_block + 1);
     }
-    c->launches = e->step.second ? 2 : 1;
+    c->launches = e->step.second && e->step.kind == PLAN_LAUNCH ? 2 : 1;
     c->threads = k->threads;
     c->shared = k->shared;
     if (cuda_rate(cuda, e->step.fn) > 0) c->rate = cuda_rate(cuda, e->step.fn);
@@ -410,9 +410,10 @@ static void put_step(const PlanSource *src, const EmitStep *e,
     if (sum) add_sum(e, false, &c);
     if (now) c.bytes = (double)((const LibCopy *)e->s->pars)->bytes;
     for (int i = 0; i < e->n && !sum && !now; i++)
-        if (e->s[i].kernel)
+        if (e->s[i].kernel) {
             add_kernel(e->g, &e->s[i], &c);
-        else
+            if (e->s[i].behind) add_kernel(e->g, e->s[i].behind, &c);
+        } else
             add_routine(e->g, &e->s[i], product, &c);
     const char *how = sum                ? "sum"
                       : now              ? "sum_now"

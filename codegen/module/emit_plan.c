@@ -353,6 +353,39 @@ static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
 
 /* ---- a program ----------------------------------------------------------- */
 
+/* The step among n that makes what `after` folds; NULL: none does, or its rows
+   are not what that folds. */
+static LoweredStep *maker_of(const Graph *g, LoweredStep *s, int n,
+                             const LoweredStep *after) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < s[i].nref; j++)
+            for (int k = 0; k < after->nref; k++)
+                if (s[i].kernel->bufs.data[j].written &&
+                    same_value(view_root(g, s[i].refs[j]),
+                               view_root(g, after->refs[k])))
+                    return s[i].npar == 2 && s[i].pars[0] == after->pars[1]
+                               ? &s[i]
+                               : NULL;
+    return NULL;
+}
+
+/* Groups from `next` on that the launch of n steps does behind them, all of one
+   kernel; returns their number. */
+static int set_behind(const Graph *g, LoweredStep *s, int n, int next) {
+    int count = 0;
+    for (; next < g->groups.len && g->groups.data[next].after; next++) {
+        LoweredStep *after = &s[n + count];
+        bool folds = s->kernel && cuda_folds(s->kernel) && after->kernel &&
+                     cuda_folds(after->kernel) && after->pars[0] == 1 &&
+                     after->kernel == s[n].kernel;
+        LoweredStep *maker = folds ? maker_of(g, s, n, after) : NULL;
+        if (!maker || maker->behind) break;
+        maker->behind = after;
+        count++;
+    }
+    return count;
+}
+
 static Status add_run(Emit *e, const Graph *g) {
     EmitTarget *t = &e->target[g->target];
     EmitRun r = {
@@ -365,26 +398,28 @@ static Status add_run(Emit *e, const Graph *g) {
     Buckets buckets = buckets_of(e, g);
     int bucket = 0;
     LoweredStep sum = {0};
-    for (int i = 0, n; i < g->groups.len; i += n) {
+    for (int i = 0, n, all; i < g->groups.len; i += all) {
         for (n = 1; i + n < g->groups.len && g->groups.data[i + n].beside &&
+                    !g->groups.data[i + n].after &&
                     steps[i + n].kernel == steps[i].kernel;)
             n++;
+        all = n + set_behind(g, &steps[i], n, i + n);
         int64_t split;
         TRY(splits_of(e, g, &steps[i], n, &split));
-        for (int k = 0; k < n; k++)
+        for (int k = 0; k < all; k++)
             if (needs_sum(e, g, &sum, &steps[i + k])) end_sum(e, g, &sum);
         const PlanStep *s = add_step(e, g, &steps[i], n);
         if (s && split) {
             t->steps.data[t->steps.len - 1].split = split;
             e->out->steps.data[e->out->steps.len - 1].step.split = split;
         }
-        for (int k = 0; k < n; k++) {
+        for (int k = 0; k < all; k++) {
             EmitGroup x = {g->target, &steps[i + k], {0}, !s, k > 0};
             if (s) x.step = *s;
             vec_push(e->a, &e->out->groups, x);
         }
         if (s && steps[i].summed) add_to_sum(e, g, &steps[i], &sum);
-        add_sums(e, g, &buckets, i + n, &bucket);
+        add_sums(e, g, &buckets, i + all, &bucket);
     }
     end_sum(e, g, &sum);
     /* what was not computed in place; fuse.c saw to it that no source is a

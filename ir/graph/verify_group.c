@@ -204,32 +204,46 @@ static GroupCheck *group_check(Verifier *v) {
 }
 
 /* Groups of one launch, the first of which stands at `first`, run at the same
-   time. */
-static Status check_beside(GroupCheck *c, int group, int first) {
-    GroupKind kind = c->g->groups.data[group].kind;
+   time, but those that stand after one each of the others.  done: by group,
+   that one stands after it. */
+static Status check_beside(GroupCheck *c, int group, int first, bool *done) {
+    const Group *g = c->g->groups.data;
+    GroupKind kind = g[group].kind;
+    bool after = g[group].after;
+    int before = -1; /* what it stands after */
     if (group == 0 || (kind != GROUP_POINT && kind != GROUP_ROW) ||
-        c->g->groups.data[first].kind != kind)
+        g[first].kind != kind || (after && kind != GROUP_ROW))
         return verify_fail(c->v, node_at(c->g, c->span[group].first),
                            "only point or row groups share a launch");
+    if (!after && g[group - 1].after)
+        return verify_fail(c->v, node_at(c->g, c->span[group].first),
+                           "what stands after others comes last in a launch");
     for (int i = c->span[group].first; i < c->span[group].end; i++)
         for (int k = 0; k < node_at(c->g, i)->nin; k++) {
             ValueId v = node_at(c->g, i)->in[k];
             int maker = is_value(v) ? group_of(c, c->root[v.i]) : -1;
-            if (maker >= first && maker < group)
+            if (maker < first || maker >= group) continue;
+            if (!after || g[maker].after || (before >= 0 && maker != before))
                 return verify_fail(c->v, node_at(c->g, i),
                                    "reads what its own launch makes");
+            before = maker;
         }
+    if (after && (before < 0 || done[before]))
+        return verify_fail(c->v, node_at(c->g, c->span[group].first),
+                           "a group of a launch has one after it at most");
+    if (after) done[before] = true;
     return OK;
 }
 
 Status verify_groups(Verifier *v) {
     GroupCheck *c = group_check(v);
     bool *tainted = NEW_ARRAY(v->a, bool, v->g->order.len + 1);
+    bool *done = NEW_ARRAY(v->a, bool, v->g->groups.len + 1);
     int launch = 0;
     TRY(find_spans(c));
     for (int i = 0; i < v->g->groups.len; i++) {
         if (!v->g->groups.data[i].beside) launch = i;
-        if (v->g->groups.data[i].beside) TRY(check_beside(c, i, launch));
+        if (v->g->groups.data[i].beside) TRY(check_beside(c, i, launch, done));
         Span s = c->span[i];
         const Node *n = node_at(c->g, s.first);
         switch (v->g->groups.data[i].kind) {

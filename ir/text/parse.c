@@ -11,7 +11,7 @@
      line   = kind %x: type [= init] [options], ..    kind: param, buffer, ..
             | "const" %x: type = init
             | %a, .. = op operand, .. {attr=value, ..} : type, .. !flag
-            | "group" kind ["beside"] "{" nodes "}"
+            | "group" kind ["beside" | "after"] "{" nodes "}"
             | "write" %var = operand
             | "return" [word=]operand, ..
             | a statement of fn/ast.h, also behind "return" [word=]
@@ -335,7 +335,8 @@ static Status parse_group(Parser *p) {
         return lex_fail(&p->lx, &p->lx.tok, "point, row, anchor or lib");
     group.kind = (GroupKind)kind;
     TRY(lex_next(&p->lx));
-    group.beside = lex_is_word(&p->lx, "beside");
+    group.after = lex_is_word(&p->lx, "after");
+    group.beside = group.after || lex_is_word(&p->lx, "beside");
     if (group.beside) TRY(lex_next(&p->lx));
     TRY(lex_expect(&p->lx, '{'));
     vec_push(p->m->arena, &p->g->groups, group);

@@ -315,10 +315,13 @@ static void print_nodes(StrBuf *sb, const Graph *g) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         if (open >= 0 && n->group != open) sb_puts(sb, "  }\n");
-        if (n->group >= 0 && n->group != open)
-            sb_printf(sb, "  group %s%s {\n",
-                      group_kind_text[g->groups.data[n->group].kind],
-                      g->groups.data[n->group].beside ? " beside" : "");
+        if (n->group >= 0 && n->group != open) {
+            Group group = g->groups.data[n->group];
+            sb_printf(sb, "  group %s%s {\n", group_kind_text[group.kind],
+                      group.after    ? " after"
+                      : group.beside ? " beside"
+                                     : "");
+        }
         open = n->group;
         sb_puts(sb, open >= 0 ? "    " : "  ");
         print_node(sb, g, n);

@@ -13,7 +13,15 @@
    of all parameters do.  One that has others of its sort first moves down to
    where its results are needed, unless what it alone reads would stay for it:
    the last stages of bias gradients become one launch, and the norms of all
-   gradients, which the updates read, too.                                   */
+   gradients, which the updates read, too.
+
+   Before:  group row { %p = reduce_sumsq %x {axes=[1]} : f64[256,1] }
+            group row { %n = reduce_sum %p {axes=[0]} : f64[1,1] }
+   After:   group row { %p = .. }   group row after { %n = .. }
+   What folds all that a fold of such a launch has made is done by the last of
+   its blocks, in the same launch: some hundred numbers, so the norms of all
+   gradients are one.  Sums of columns are not: their parts are megabytes, which
+   one block would read for longer than a launch takes.                      */
 #include "passes/target/fold.h"
 #include "passes/target/launch.h"
 
@@ -36,6 +44,7 @@ typedef struct Launcher {
     int *later;      /* by group: the next of its sort, -1: none             */
     bool *paired;    /* by group: there are others of its sort               */
     bool *placed;    /* by group */
+    int *at;         /* by group: its place, once it has one                 */
     NumberVec *work; /* by group                                             */
     uint64_t *sort;  /* by group: equal where work is; 0: shares no launch   */
 } Launcher;
@@ -313,6 +322,7 @@ static void sink(Launcher *l, int *order) {
 static void place(Launcher *l, int group, int at) {
     const Flow *f = l->f;
     l->placed[group] = true;
+    l->at[group] = at;
     for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
         l->left[f->read[k].i]--;
     for (int k = 0; k < l->next[group].len; k++) {
@@ -321,7 +331,62 @@ static void place(Launcher *l, int group, int at) {
     }
 }
 
-bool *launch_together(Flow *f, const Edges *next, int *order) {
+/* ---- behind a launch ----------------------------------------------------- */
+
+/* Whether c folds all that `group` of the launch that begins at place `from`
+   has made, and needs nothing else of that launch. */
+static bool finishes(const Launcher *l, int group, int c, int from) {
+    const Flow *f = l->f;
+    Span made, s;
+    bool reads = false;
+    if (f->g->groups.data[c].kind != GROUP_ROW ||
+        !folds_rows(f, group, &made) || !folds_rows(f, c, &s) || s.rows != 1 ||
+        s.count != made.rows)
+        return false;
+    for (int k = f->read_at[c]; k < f->read_at[c + 1]; k++) {
+        int maker = f->def[f->read[k].i];
+        reads |= maker == group;
+        if (maker >= 0 && maker != group && l->at[maker] >= from) return false;
+    }
+    return reads;
+}
+
+/* Whether another group of the launch in places [from, to) must come before c.
+ */
+static bool follows_another(const Launcher *l, const int *order, int from,
+                            int to, int group, int c) {
+    for (int i = from; i < to; i++)
+        for (int k = 0; order[i] != group && k < l->next[order[i]].len; k++)
+            if (l->next[order[i]].to[k] == c) return true;
+    return false;
+}
+
+/* Gives a place behind the launch in places [from, to) to one group for each of
+   its own that finishes what that has made, all of equal work; returns where
+   they end. */
+static int place_after(Launcher *l, int *order, int from, int to) {
+    const NumberVec *work = &l->work[order[from]];
+    int at = to, first = -1;
+    if (!work->len || (work->data[0] & 3) != SIZES_FOLD) return to;
+    for (int i = from; i < to; i++) {
+        const Edges *e = &l->next[order[i]];
+        for (int k = 0; k < e->len; k++) {
+            int c = e->to[k];
+            if (l->placed[c] || l->waiting[c] || !l->work[c].len ||
+                (first >= 0 && !same_work(l, first, c)) ||
+                !finishes(l, order[i], c, from) ||
+                follows_another(l, order, from, to, order[i], c))
+                continue;
+            if (first < 0) first = c;
+            place(l, c, at);
+            order[at++] = c;
+            break;
+        }
+    }
+    return at;
+}
+
+Joins *launch_together(Flow *f, const Edges *next, int *order) {
     int n = f->ngroup, nv = f->g->values.len, at = 0;
     Launcher l = {.f = f,
                   .next = next,
@@ -332,10 +397,11 @@ bool *launch_together(Flow *f, const Edges *next, int *order) {
                   .later = NEW_ARRAY(f->a, int, n + 1),
                   .paired = NEW_ARRAY(f->a, bool, n + 1),
                   .placed = NEW_ARRAY(f->a, bool, n + 1),
+                  .at = NEW_ARRAY(f->a, int, n + 1),
                   .work = NEW_ARRAY(f->a, NumberVec, n + 1),
                   .sort = NEW_ARRAY(f->a, uint64_t, n + 1)};
     int *old = arena_dup(f->a, order, (size_t)n * sizeof *old);
-    bool *beside = NEW_ARRAY(f->a, bool, n + 1);
+    Joins *joins = NEW_ARRAY(f->a, Joins, n + 1);
     start(&l);
     chain(&l, old);
     sink(&l, old);
@@ -351,9 +417,12 @@ bool *launch_together(Flow *f, const Edges *next, int *order) {
                 !same_work(&l, old[i], c) || !keeps_no_more(&l, c))
                 continue;
             place(&l, c, at);
-            beside[at] = true;
+            joins[at] = JOINS_BESIDE;
             order[at++] = c;
         }
+        int to = at;
+        at = place_after(&l, order, from, to);
+        while (to < at) joins[to++] = JOINS_AFTER;
     }
-    return beside;
+    return joins;
 }

@@ -12,7 +12,12 @@ typedef struct Edges {
 } Edges;
 
 /* Changes the order of groups so that those which can share a launch are
-   neighbours; the result tells by place whether it joins the one before.    */
-bool *launch_together(Flow *f, const Edges *next, int *order);
+   neighbours; the result tells by place how it joins the one before.        */
+typedef enum Joins {
+    JOINS_NOT,
+    JOINS_BESIDE,
+    JOINS_AFTER /* Group.after */
+} Joins;
+Joins *launch_together(Flow *f, const Edges *next, int *order);
 
 #endif

@@ -243,11 +243,14 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
         int *greedy = list_order(&s, FREEING);
         if (peak_bytes(&s, greedy) < peak_bytes(&s, order)) order = greedy;
     }
-    bool *beside = NULL;
+    Joins *joins = NEW_ARRAY(s.a, Joins, n + 1);
     if (target_of(g)->shares_launches)
-        beside = launch_together(s.f, s.next, order);
+        joins = launch_together(s.f, s.next, order);
     groups_reorder(g, s.a, order, n);
-    for (int i = 0; i < n; i++) g->groups.data[i].beside = beside && beside[i];
+    for (int i = 0; i < n; i++) {
+        g->groups.data[i].beside = joins[i] != JOINS_NOT;
+        g->groups.data[i].after = joins[i] == JOINS_AFTER;
+    }
 }
 
 Status pass_schedule(Module *m, PassCtx *cx) {

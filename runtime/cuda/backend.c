@@ -122,7 +122,10 @@ static ampc_status first_values(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     GPU(d->cu.MemsetD8Async(d->zero, 0, sizeof(double), d->stream),
         "cuMemsetD8Async");
-    ampc_status status = bind_all(s);
+    ampc_status status = bind_all(s); /* may fill memory */
+    if (status == AMPC_OK && d->counter_bytes)
+        GPU(d->cu.MemsetD8Async(d->counters, 0, d->counter_bytes, d->stream),
+            "cuMemsetD8Async");
     if (status == AMPC_OK) status = gpu_zero_grads(s);
     if (status == AMPC_OK && s->on_device) { /* fits: comm_join */
         int32_t made = (int32_t)(s->accumulate * s->opt.comm->world);

@@ -69,6 +69,7 @@ bool gpu_has_products(const AmpcModule *m) {
 typedef struct Counts {
     size_t params, products;
     uint64_t rows; /* words */
+    uint64_t counters;
     uint64_t scratch;
 } Counts;
 
@@ -105,10 +106,15 @@ static bool is_late(const ampc_session *s, const PlanRun *r) {
     return false;
 }
 
+/* Blocks of its tensors are counted. */
+static bool counts_blocks(const PlanStep *t) {
+    return t->kind == PLAN_ROWS && t->second;
+}
+
 /* The words of a step's table. */
 static uint64_t table_words(const PlanStep *t) {
-    uint32_t n = plan_tensors(t);
-    return n ? t->nref + 2 * (uint64_t)n : 0;
+    uint64_t n = plan_tensors(t);
+    return n ? t->nref + (counts_blocks(t) ? 4 : 2) * n : 0;
 }
 
 /* Pieces are in order of alignment, largest first; params stay behind. */
@@ -122,6 +128,8 @@ ampc_status bind_tables(ampc_session *s) {
         if (t->kind == PLAN_PRODUCT) n.params += PRODUCT_NUMBERS;
         n.products += t->kind == PLAN_PRODUCT;
         n.rows += table_words(t);
+        if (counts_blocks(t) && n.counters < plan_tensors(t))
+            n.counters = plan_tensors(t);
         if (t->scratch > n.scratch) n.scratch = t->scratch;
     }
     for (uint32_t i = 0; i < m->nprogram; i++)
@@ -155,6 +163,7 @@ ampc_status bind_tables(ampc_session *s) {
     d->nproduct = (uint32_t)n.products;
     d->row_bytes = n.rows * sizeof(uint64_t);
     d->scratch_bytes = n.scratch;
+    d->counter_bytes = n.counters * sizeof(uint32_t);
     return AMPC_OK;
 }
 
@@ -254,6 +263,10 @@ static ampc_status bind_table(Binder *b, GpuStep *out) {
         *b->row++ = (uint64_t)n;
         for (uint32_t j = 0; j < each; j++)
             *b->row++ = own_at(b, i * each + j, from);
+        if (counts_blocks(t)) {
+            *b->row++ = (uint64_t)own;
+            *b->row++ = b->d->counters + i * sizeof(uint32_t);
+        }
         blocks += gpu_blocks(k, own);
         if (n < 0 || own < 0 || blocks > INT32_MAX)
             blocks = (int64_t)INT32_MAX + 1;

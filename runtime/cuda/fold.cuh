@@ -128,6 +128,20 @@ static __device__ __forceinline__ T fold_slices(T v, F f) {
     return v;
 }
 
+/* Whether this is the last of so many blocks that come here: to it alone all
+   that they have written is there.  The counter is 0, and so again behind it.
+ */
+static __device__ __forceinline__ bool last_block(unsigned *counter,
+                                                  unsigned blocks) {
+    __shared__ unsigned before;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) before = atomicInc(counter, blocks - 1);
+    __syncthreads();
+    __threadfence();
+    return before == blocks - 1;
+}
+
 /* ---- many tensors -------------------------------------------------------- */
 
 /* The row of this block in a table whose rows start with their first block. */

@@ -138,9 +138,10 @@ typedef struct GpuDevice {
     CUdeviceptr late; /* gradients first; 0: not yet there */
     CUdeviceptr arena, late_arena, input, slot[GPU_SLOTS], scratch, workspace;
     CUdeviceptr zero, rows; /* a constant; the tables of launches */
+    CUdeviceptr counters; /* u32, of blocks that are done: 0 between launches */
     uint64_t grads_bytes, late_bytes, slot_bytes, scratch_bytes,
         workspace_bytes;
-    uint64_t row_bytes;
+    uint64_t row_bytes, counter_bytes;
 
     char *pinned;
     char *host_slot[GPU_SLOTS], *small, *bounce, *scalars;

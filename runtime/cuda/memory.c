@@ -3,9 +3,10 @@
 
    On the device, each piece on a 256-byte boundary: scalars, other variables,
    activations, inputs of the running program, slots for the inputs of the next
-   ones, scratch, cuBLASLt's workspace, tables; apart, gradients and, where the
-   programs that read or write them need more, their activations.  Scalars lie
-   side by side, so that one copy brings all those that the API reports.     */
+   ones, scratch, cuBLASLt's workspace, tables, counters; apart, gradients and,
+   where the programs that read or write them need more, their activations.
+   Scalars lie side by side, so that one copy brings all those that the API
+   reports.     */
 #include <stdio.h>
 #include <string.h>
 
@@ -73,6 +74,7 @@ static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
     d->workspace = lay(&total, d->workspace_bytes);
     d->zero = lay(&total, sizeof(double));
     d->rows = lay(&total, d->row_bytes);
+    d->counters = lay(&total, d->counter_bytes);
     d->bad = lay(&total, gpu_ranks_bytes(s));
     d->made = lay(&total, sizeof(int32_t));
     d->sent = lay(&total, gpu_sent_bytes(s));
@@ -83,7 +85,7 @@ static void move_all(const AmpcModule *m, GpuDevice *d) {
     CUdeviceptr *const pieces[] = {&d->arena,     &d->input,   &d->slot[0],
                                    &d->slot[1],   &d->scratch, &d->zero,
                                    &d->workspace, &d->rows,    &d->bad,
-                                   &d->made,      &d->sent};
+                                   &d->made,      &d->sent,    &d->counters};
     for (uint32_t i = 0; i < m->nvar; i++)
         if (var_group(&m->vars[i]) != GROUP_GRAD) d->var[i] += d->memory;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)

@@ -95,8 +95,9 @@ static void check_widths(const char *ptx, const char *kernel, const char *what,
 
 /* ---- forms --------------------------------------------------------------- */
 
-#define POINT(in, nodes)                                                       \
-    "graph g(" in ") { group point { " nodes " } return %y }"
+#define POINT(in, nodes) POINTS(in, nodes, "%y")
+#define POINTS(in, nodes, out)                                                 \
+    "graph g(" in ") { group point { " nodes " } return " out " }"
 #define ROW(in, nodes, out)                                                    \
     "graph g(" in ") { group row { " nodes " } return " out " }"
 
@@ -112,6 +113,16 @@ static const struct {
     {"flat, of two widths", /* 8 of bf16: 32 bytes of f32 are two of 16 */
      POINT("%a: f32[4096], %b: bf16[4096]", "%y = add %a, %b : bf16[4096]"),
      "16 4 2", "16 2"},
+    {"AdamW with a copy of 16 bits, 8 of a thread",
+     POINTS("%w: f32[4096], %g: f32[4096], %m: f32[4096], %v: f32[4096], "
+            "%t: f32[]",
+            "%ma = mul %m, 0.9 %mb = mul %g, 0.1 %mn = add %ma, %mb "
+            "%va = mul %v, 0.99 %gg = mul %g, %g %vb = mul %gg, 0.01 "
+            "%vn = add %va, %vb %q = sqrt %vn %r = div %q, %t "
+            "%e = add %r, 0.00001 %s = div %mn, %e %l = mul %s, 0.001 "
+            "%y = sub %w, %l %c = cast %y : bf16[4096]",
+            "%y, %mn, %vn, %c"),
+     "16 4", "16 4 2"},
     {"a broadcast",
      POINT("%a: bf16[3,4,8,16], %b: bf16[4,1,16]", "%y = mul %a, %b"), "16",
      "16"},
@@ -124,6 +135,16 @@ static const struct {
          "%d = sub %a, %m : f32[64,768] %y = mul %d, %g : bf16[64,768]",
          "%y"),
      "16", "16"},
+    {"a short row", /* 8 lanes */
+     ROW("%a: bf16[8192,64], %b: bf16[8192,64]",
+         "%p = mul %a, %b : f32[8192,64] "
+         "%y = reduce_sum %p {axes=[1]} : f32[8192,1]",
+         "%y"),
+     "16", "4"}, /* one number of a row */
+    {"a row of a block, a vector for each thread but some",
+     ROW("%a: bf16[300,2000]", "%m = reduce_max %a {axes=[1]} : f32[300,1]",
+         "%m"),
+     "16", "4"},
     {"a row of a block",
      ROW("%a: bf16[64,50256]",
          "%m = reduce_max %a {axes=[1]} : f32[64,1] "
@@ -146,6 +167,12 @@ static const struct {
      ROW("%a: bf16[264,3,1024]",
          "%y = reduce_sum %a {axes=[1]} : bf16[264,1,1024]", "%y"),
      "16", "2"}, /* what a warp has summed is stored row by row */
+    {"neighbouring rows with values of their own",
+     ROW("%a: bf16[264,3,1024], %g: f32[1024]",
+         "%d = mul %a, %g : bf16[264,3,1024] "
+         "%y = reduce_sum %d {axes=[1]} : f32[264,1,1024]",
+         "%y, %d"),
+     "16", "16 4"},
 };
 
 static void form_check(int i) {

@@ -207,6 +207,44 @@ static const char *const graphs[] = {
         "%u = transpose %t {perm=[0,2,1]} %c = add %a, %b %d = mul %c, %u "
         "%y = reduce_sum %d {axes=[1]}",
         "%y"),
+    /* neighbouring rows with values of their own, read before and behind */
+    ROW("%a: bf16[264,3,256], %g: f32[256], %h: bf16[264,1,256]",
+        "%n = neg %g %d = mul %a, %n : f32[264,3,256] "
+        "%e = add %d, %h : f32[264,3,256] %b = cast %e : bf16[264,3,256] "
+        "%s = reduce_sum %e {axes=[1]} : f32[264,1,256] "
+        "%t = mul %s, %n : f32[264,1,256] %y = add %t, %h : f32[264,1,256]",
+        "%y, %b"),
+    ROW("%a: f32[264,2,128], %g: f32[264,1,128]",
+        "%i = iota {axis=2} : i64[264,1,128] %j = cast %i : f32[264,1,128] "
+        "%e = max %a, %j : f32[264,2,128] "
+        "%s = reduce_max %e {axes=[1]} : f32[264,1,128] "
+        "%y = add %s, %g : f32[264,1,128]",
+        "%y"),
+    /* what lies across, or under a guard, is read number by number */
+    ROW("%a: f32[264,2,128], %g: f32[264,128,1]",
+        "%t = transpose %g {perm=[0,2,1]} %e = add %a, %t "
+        "%y = reduce_max %e {axes=[1]}",
+        "%y"),
+    ROW("%a: f32[264,2,128], %g: f32[264,1,124]",
+        "%t = pad %g {pads=[0,0,4,0,0,0]} %e = add %a, %t "
+        "%y = reduce_max %e {axes=[1]}",
+        "%y"),
+    /* short rows: a vector for each of few lanes, of a last one a part */
+    ROW("%a: bf16[70,64], %b: bf16[70,64]",
+        "%p = mul %a, %b : f32[70,64] "
+        "%y = reduce_sum %p {axes=[1]} : f32[70,1]",
+        "%y"),
+    ROW("%a: bf16[37,5,40]",
+        "%m = reduce_max %a {axes=[2]} : f32[37,5,1] "
+        "%y = sub %a, %m : bf16[37,5,40]",
+        "%y"),
+    ROW("%a: bf16[300,8]", "%y = reduce_sum %a {axes=[1]} : f32[300,1]", "%y"),
+    ROW("%a: f32[33,100]", "%m = reduce_mean %a {axes=[1]} %y = sub %a, %m",
+        "%y"),
+    ROW("%a: f32[700,24]",
+        "%m = reduce_sum %a {axes=[1]} %y = mul %a, %m : f32[700,24] "
+        "%s = reduce_sum %a {axes=[0]}",
+        "%y, %s"),
     /* columns are compared in 32 bits with numbers of 64 */
     ROW("%a: f32[40,70], %k: i64[40,1], %t: bool[40,1]",
         "%i = iota {axis=1} : i64[40,70] %c = cast %t : f32[40,1] "
@@ -370,9 +408,8 @@ static StrBuf suite_text(const Suite *x) {
     return sb;
 }
 
-static SimTwin *twin_of(const Suite *x) {
+static SimTwin *twin_of_text(StrBuf sb) {
     char path[600], err[300];
-    StrBuf sb = suite_text(x);
     char *dir = sim_build_text(sb.data);
     snprintf(path, sizeof path, "%s/unit0.so", dir);
     SimTwin *t = sim()->twin_open(path, err, sizeof err);
@@ -381,6 +418,8 @@ static SimTwin *twin_of(const Suite *x) {
     sb_free(&sb);
     return t;
 }
+
+static SimTwin *twin_of(const Suite *x) { return twin_of_text(suite_text(x)); }
 
 /* ---- running ------------------------------------------------------------- */
 
@@ -664,6 +703,114 @@ TEST_CASE(print_cuda, one_launch_folds_rows_of_any_length) {
     arena_free(a);
 }
 
+/* ---- behind the last block ----------------------------------------------- */
+
+enum { TENSORS = 5 };
+
+/* Sums of squares of rows, and then of those: all in one launch, but of tensor
+   3 the former alone. */
+typedef struct Behind {
+    Suite x; /* subjects 2i and 2i + 1 */
+    SimTwin *t;
+    uint64_t *table;
+    uint32_t *counters;
+} Behind;
+
+static Behind behind_new(Arena *a) {
+    static const int sizes[TENSORS][2] = {
+        {264, 256}, {2, 1000}, {7, 301}, {5, 400}, {128, 260}};
+    const char *text[2 * TENSORS];
+    Behind b = {.counters = block_new(TENSORS * sizeof *b.counters)};
+    for (int i = 0; i < TENSORS; i++) {
+        text[2 * i] = arena_printf(
+            a,
+            ROW("%%a: f32[%d,%d]",
+                "%%y = reduce_sumsq %%a {axes=[1]} : f64[%d,1]", "%%y"),
+            sizes[i][0], sizes[i][1], sizes[i][0]);
+        text[2 * i + 1] = arena_printf(
+            a, ROW("%%a: f64[%d,1]", "%%y = reduce_sum %%a {axes=[0]}", "%%y"),
+            sizes[i][0]);
+    }
+    b.x = suite_new(text, 2 * TENSORS);
+    StrBuf sb = suite_text(&b.x);
+    print_cuda_many_after(b.x.s[0].step.kernel, b.x.s[1].step.kernel, &sb);
+    b.t = twin_of_text(sb);
+    return b;
+}
+
+static void *ref_of(const Subject *s, int i) {
+    return s->data[s->step.refs[i].i];
+}
+
+static void run_behind(Behind *b) {
+    int n = b->x.s[0].step.nref, m = b->x.s[1].step.nref, width = 4 + n + m;
+    uint64_t blocks = 0, *table = block_new((size_t)(TENSORS * width) * 8);
+    unsigned count = TENSORS;
+    Args p = {0};
+    for (int i = 0; i < TENSORS; i++) {
+        uint64_t *row = table + width * i;
+        uint64_t next = put_row(&b->x.s[2 * i], row, blocks);
+        for (int j = 0; j < m; j++) {
+            bool read = b->x.s[1].step.kernel->bufs.data[j].written == false;
+            void *at = read ? ref_of(&b->x.s[2 * i], n - 1)
+                            : ref_of(&b->x.s[2 * i + 1], j);
+            row[2 + n + j] = i == 3 ? 0 : (uint64_t)(uintptr_t)at;
+        }
+        row[2 + n + m] = next - blocks;
+        row[3 + n + m] = (uint64_t)(uintptr_t)&b->counters[i];
+        blocks = next;
+    }
+    add_arg(&p, table);
+    p.slot[p.n++] = &count;
+    CudaShape shape = cuda_shape(b->x.s[0].step.kernel);
+    shape.blocks = (int64_t)blocks;
+    char suffix[20];
+    snprintf(suffix, sizeof suffix, "_%d_many", b->x.s[1].step.kernel->index);
+    launch(&b->x.s[0], b->t, 'k', b->x.s[0].step.kernel, suffix, shape, &p);
+    free(table);
+}
+
+/* In whatever order blocks run, time after time: the bits of two launches. */
+TEST_CASE(print_cuda, the_last_block_folds_what_all_have_made) {
+    Arena *a = arena_new();
+    Behind b = behind_new(a);
+    double want[TENSORS];
+    for (int i = 0; i < TENSORS; i++) {
+        Subject *s = &b.x.s[2 * i], *after = s + 1;
+        REQUIRE(s->step.kernel == b.x.s[0].step.kernel &&
+                after->step.kernel == b.x.s[1].step.kernel);
+        const Type *t = value_type(s->g, s->step.refs[0]);
+        for (int64_t k = 0; k < type_count(t); k++)
+            ((float *)ref_of(s, 0))[k] = (float)random_bits() / 3e8f;
+        run_kernel(s, b.t);
+        memcpy(ref_of(after, 0), ref_of(s, 1),
+               (size_t)s->step.pars[0] * sizeof(double));
+        run_kernel(after, b.t);
+        want[i] = *(double *)ref_of(after, 1);
+        CHECK(want[i] > 0);
+    }
+    memset(b.counters, 0, TENSORS * sizeof *b.counters);
+    for (int time = 0; time < 8; time++) {
+        sim()->seed((uint64_t)time + 1);
+        for (int i = 0; i < 2 * TENSORS; i++) {
+            const Subject *s = &b.x.s[i];
+            memset(ref_of(s, 1), 0x7f,
+                   (size_t)type_bytes(value_type(s->g, s->step.refs[1])));
+        }
+        run_behind(&b);
+        for (int i = 0; i < TENSORS; i++) {
+            double got = *(double *)ref_of(&b.x.s[2 * i + 1], 1);
+            CHECK_MSG((got == want[i]) == (i != 3), "%d: %a, not %a", i, got,
+                      want[i]);
+            CHECK_EQ_INT(b.counters[i], 0);
+        }
+    }
+    sim()->twin_close(b.t);
+    free(b.counters);
+    suite_free(&b.x);
+    arena_free(a);
+}
+
 /* What its place in memory, its rows or its columns stand for in the text is a
    kernel of its own. */
 TEST_CASE(print_cuda, folds_that_are_no_rows_in_memory_keep_their_form) {
@@ -774,7 +921,7 @@ TEST_CASE(print_cuda, shapes) {
                 "(void)b0;");
     /* teams of lanes, of a block, of warps */
     check_shape(ROW("%a: f32[100,10]", "%y = reduce_sum %a {axes=[1]}", "%y"),
-                256, 7, 0, "fold_lanes<16>");
+                256, 4, 0, "fold_lanes<8>");
     check_shape(ROW("%a: f32[300,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 38, 0, "fold_lanes<32>");
     check_shape(ROW("%a: f32[300,2000]", "%y = reduce_sum %a {axes=[1]}", "%y"),

@@ -527,6 +527,44 @@ static const Row rows[] = {
      "only point or row groups share a launch"},
     {STAGE_FUSED, X, "group point beside { %b = exp %x } return %b",
      "only point or row groups share a launch"},
+    {STAGE_FUSED, X,
+     "group row { %a = reduce_sum %x {axes=[1], keepdims=1} } "
+     "group row beside { %b = reduce_max %x {axes=[1], keepdims=1} } "
+     "group row after { %c = reduce_sum %a {axes=[0], keepdims=1} } "
+     "return %b, %c",
+     NULL},
+    {STAGE_FUSED, X,
+     "group row { %a = reduce_sum %x {axes=[1], keepdims=1} } "
+     "group row after { %c = reduce_sum %x {axes=[0], keepdims=1} } "
+     "return %a, %c",
+     "a group of a launch has one after it at most"},
+    {STAGE_FUSED, X,
+     "group row { %a = reduce_sum %x {axes=[1], keepdims=1} } "
+     "group row after { %b = reduce_sum %a {axes=[0], keepdims=1} } "
+     "group row after { %c = reduce_max %a {axes=[0], keepdims=1} } "
+     "return %b, %c",
+     "a group of a launch has one after it at most"},
+    {STAGE_FUSED, X,
+     "group row { %a = reduce_sum %x {axes=[1], keepdims=1} } "
+     "group row beside { %b = reduce_max %x {axes=[1], keepdims=1} } "
+     "group row after { %d = add %a, %b "
+     "%c = reduce_sum %d {axes=[0], keepdims=1} } return %c",
+     "reads what its own launch makes"},
+    {STAGE_FUSED, X,
+     "group row { %a = reduce_sum %x {axes=[1], keepdims=1} } "
+     "group row after { %b = reduce_sum %a {axes=[0], keepdims=1} } "
+     "group row after { %c = reduce_sum %b {axes=[1], keepdims=1} } "
+     "return %c",
+     "reads what its own launch makes"},
+    {STAGE_FUSED, X,
+     "group row { %a = reduce_sum %x {axes=[1], keepdims=1} } "
+     "group row after { %b = reduce_sum %a {axes=[0], keepdims=1} } "
+     "group row beside { %c = reduce_max %x {axes=[1], keepdims=1} } "
+     "return %b, %c",
+     "what stands after others comes last in a launch"},
+    {STAGE_FUSED, X,
+     "group point { %a = relu %x } group point after { %b = exp %a } return %b",
+     "only point or row groups share a launch"},
     /* memory: f32[8,4] is 128 bytes */
     {STAGE_PLANNED, X, "group point { %a = relu %x } return %a",
      "leaves its group and has no place"},
@@ -587,6 +625,13 @@ static const Row rows[] = {
      "group point { %b = exp %a : f32[8,4] @128 } "
      "group point beside { %c = exp %a : f32[8,4] @0 } return %b, %c",
      "%a and %c live at the same time"},
+    {STAGE_PLANNED, X, /* other blocks still read %a */
+     "group row { %a = reduce_sum %x {axes=[1], keepdims=1} : f32[8,1] @0 } "
+     "group row beside { %b = reduce_max %x {axes=[1], keepdims=1} : f32[8,1] "
+     "@64 } "
+     "group row after { %c = reduce_sum %a {axes=[0], keepdims=1} : f32[1,1] "
+     "@64 } return %b, %c",
+     "%b and %c live at the same time"},
     /* homes */
     {STAGE_PLANNED, X,
      "state %s: f32[8,4] "

@@ -357,7 +357,8 @@ static bool run_group(Memory *m, int group) {
     return true;
 }
 
-/* Groups of one launch run in any order: in theirs, or backwards. */
+/* Groups of one launch run in any order: in theirs, or backwards; then those
+   that stand after others. */
 static void run_in_order(Arena *a, const Graph *g, const char *what,
                          bool backwards) {
     Memory m = {.g = g, .what = what};
@@ -365,8 +366,11 @@ static void run_in_order(Arena *a, const Graph *g, const char *what,
     m.owner = NEW_ARRAY(a, uint32_t, g->arena_bytes / 64 + 1);
     m.var = NEW_ARRAY(a, uint32_t, g->module->vars.len + 1);
     for (int from = 0, to; from < g->groups.len; from = to) {
+        bool after = g->groups.data[from].after;
         to = from + 1;
-        while (to < g->groups.len && g->groups.data[to].beside) to++;
+        while (to < g->groups.len && g->groups.data[to].beside &&
+               g->groups.data[to].after == after)
+            to++;
         for (int i = from; i < to; i++)
             if (!run_group(&m, backwards ? from + to - 1 - i : i)) return;
     }
@@ -747,8 +751,9 @@ TEST_CASE(launch, folds_of_any_length_wait_for_each_other) {
         const Graph *g = m->graphs.data[0];
         lower(a, m, for_gpus);
         for (int i = 0; i < g->groups.len; i++)
-            shared_folds +=
-                g->groups.data[i].beside && g->groups.data[i].kind == GROUP_ROW;
+            shared_folds += g->groups.data[i].beside &&
+                            !g->groups.data[i].after &&
+                            g->groups.data[i].kind == GROUP_ROW;
         CHECK_EQ_INT(shared_folds, !alone);
         CHECK(g->arena_bytes <= LARGE + LARGE / 2 + SMALL);
         run_in_memory(a, g, sb.data);

@@ -216,6 +216,7 @@ SIM_ATOMIC(atomicOr, old | v)
 SIM_ATOMIC(atomicAnd, old &v)
 SIM_ATOMIC(atomicXor, old ^ v)
 SIM_ATOMIC(atomicExch, v)
+SIM_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
 template <typename T>
 SIM_INLINE T atomicCAS(T *p, typename std::common_type<T>::type want,
                        typename std::common_type<T>::type v) {

@@ -2,6 +2,7 @@
    simulated GPU beside the CPU: values of a row stored over what other threads
    still read, more reductions than shared memory has room for, one value
    written to several variables.                                             */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,5 +189,159 @@ TEST_CASE(cuda_facts, a_loss_and_its_gradient_are_one_kernel_in_place) {
     CHECK_MSG(dc_train(c.api, "cpu", "cuda", &t, &r), "%s", r.text);
     gpu_clean("train");
     dc_random_free(feed);
+    compiled_close(&c);
+}
+
+/* Rows of gradients are folded, and what they make by the last of their blocks,
+   in whatever order these run; measuring, which writes to all memory, comes
+   before.                                                                   */
+TEST_CASE(cuda_facts, the_norm_of_all_gradients) {
+    enum { STEPS = 4 };
+    Compiled c = compile_text_cuda(
+        "graph forward(%x: f32[16,300]) {\n"
+        "  param %w: f32[300,128] = 0.01, %b: f32[128] = 0\n"
+        "  param %v: f32[128,96] = 0.02, %u: f32[96,3] = 0.5\n"
+        "  %h = matmul %x, %w\n  %i = add %h, %b\n  %r = relu %i\n"
+        "  %j = matmul %r, %v\n  %k = tanh %j\n  %z = matmul %k, %u\n"
+        "  return %z\n}\n",
+        "--precision fp32 --loss cross_entropy --clip-norm 0.5 "
+        "--optimizer sgd,lr=0.1",
+        "cuda:sm_80");
+    float norm[STEPS] = {0};
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        char dir[600];
+        if (seed == 1)
+            gpu_for(&c, seed);
+        else
+            gpu_reset(&c, seed);
+        snprintf(dir, sizeof dir, "%s/tuned%d", test_tmpdir(), (int)seed);
+        setenv("AMPC_CACHE_DIR", dir, 1);
+        if (seed == 6) setenv("AMPC_TUNE", "1", 1);
+        DcTraining t = {.steps = STEPS,
+                        .tolerance = dc_training_tolerance("fp32"),
+                        .feed = dc_random_feed,
+                        .feed_ctx = dc_random_new(c.api, "train", 3, 5)};
+        DcReport r;
+        CHECK_MSG(dc_train(c.api, "cpu", "cuda", &t, &r), "seed %d: %s",
+                  (int)seed, r.text);
+        gpu_clean("train");
+        ampc_session *s = gpu_open(&c);
+        for (int i = 0; i < STEPS; i++) {
+            size_t nin;
+            const ampc_input *in = dc_random_feed(t.feed_ctx, i, &nin);
+            ampc_metrics m = {.size = sizeof m};
+            CHECK_EQ_INT(c.api->step(s, in, nin, &m), AMPC_OK);
+            if (seed == 1) norm[i] = (float)m.grad_norm;
+            CHECK(m.grad_norm > 0);
+            CHECK_MSG(seed == 6 || norm[i] == (float)m.grad_norm,
+                      "seed %d: %a, not %a", (int)seed, m.grad_norm, norm[i]);
+        }
+        c.api->close(s);
+        dc_random_free(t.feed_ctx);
+    }
+    unsetenv("AMPC_TUNE");
+    setenv("AMPC_CACHE_DIR", test_tmpdir(), 1);
+    compiled_close(&c);
+}
+
+/* ---- every image --------------------------------------------------------- */
+
+/* Calls check on GPUs that take the module's cubins and, the last two, only its
+   PTX, of which one has a driver of CUDA 12.0. */
+static void on_every_image(const Compiled *c, void check(const Compiled *c)) {
+    static const struct {
+        int cc, driver;
+        bool ptx_only;
+        const char *blas;
+    } rows[] = {{80, 0, false, "130100"},
+                {90, 0, false, "130100"},
+                {90, 12000, true, "120805"},
+                {120, 0, false, "130100"}};
+    gpu_for(c, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        SimConfig config = {.seed = i + 1,
+                            .cc = rows[i].cc,
+                            .driver = rows[i].driver,
+                            .ptx_only = rows[i].ptx_only,
+                            .twins = c->cuda_dir};
+        sim()->reset(&config);
+        setenv("AMPC_SIM_BLAS_VERSION", rows[i].blas, 1);
+        check(c);
+        gpu_clean("image");
+    }
+    unsetenv("AMPC_SIM_BLAS_VERSION");
+}
+
+static const char every_image[] = "cuda:sm_80,cuda:sm_90,cuda:ptx";
+
+static void predicts_as_the_cpu(const Compiled *c) {
+    DcRandom *feed = dc_random_new(c->api, "predict", 3, 7);
+    DcReport r;
+    size_t nin;
+    const ampc_input *in = dc_random_feed(feed, 0, &nin);
+    CHECK_MSG(dc_predict(c->api, "cpu", "cuda", in, nin, &r), "%s", r.text);
+    dc_random_free(feed);
+}
+
+/* Few rows, or few columns, of odd numbers of elements: cut into pieces, folded
+   by one launch or several. */
+TEST_CASE(cuda_facts, few_rows_are_split_on_every_image) {
+    Compiled c = compile_text_cuda(
+        "graph forward(%x: f32[3,70001], %y: f32[20011,5], %z: "
+        "f32[5,3,10007], %u: f32[1,46621]) {\n"
+        "  %a = reduce_sum %x {axes=[1], keepdims=1} : f32[3,1]\n"
+        "  %b = reduce_max %y {axes=[0], keepdims=1} : f32[1,5]\n"
+        "  %c = reduce_mean %y {axes=[0], keepdims=1} : f32[1,5]\n"
+        "  %d = reduce_sumsq %z {axes=[0,2], keepdims=1} : f32[1,3,1]\n"
+        "  %e = reduce_mean %z {axes=[0,1,2], keepdims=1} : f32[1,1,1]\n"
+        "  %f = reduce_min %u {axes=[0,1], keepdims=1} : f32[1,1]\n"
+        "  %g = sub %x, %a : f32[3,70001]\n"
+        "  %h = reduce_sumsq %g {axes=[0,1], keepdims=1} : f32[1,1]\n"
+        "  return a=%a, b=%b, c=%c, d=%d, e=%e, f=%f, h=%h\n}\n",
+        "--precision fp32 --loss none", every_image);
+    on_every_image(&c, predicts_as_the_cpu);
+    compiled_close(&c);
+}
+
+static void trains_as_the_cpu(const Compiled *c) {
+    DcTraining t = {.steps = 2,
+                    .forced = true,
+                    .tolerance = dc_training_tolerance("bf16"),
+                    .feed = dc_random_feed,
+                    .feed_ctx = dc_random_new(c->api, "train", 1027, 7)};
+    DcReport r;
+    CHECK_MSG(dc_train(c->api, "cpu", "cuda", &t, &r), "%s", r.text);
+    CHECK(r.compared > 15);
+    dc_random_free(t.feed_ctx);
+}
+
+/* 197 tokens, as a ViT has, and 1027 classes: rows of scores and logits that
+   begin at 2 bytes, padded or not. */
+TEST_CASE(cuda_facts, odd_tokens_and_classes_on_every_image) {
+    static const char head[] = "{shape=[2,197,2,16]} : f32[2,197,2,16]\n";
+    char text[2000];
+    snprintf(text, sizeof text,
+             "graph forward(%%x: f32[2,197,32]) {\n"
+             "  param %%wq: f32[32,32] = normal(0, 0.3)\n"
+             "  param %%wk: f32[32,32] = normal(0, 0.3)\n"
+             "  param %%wv: f32[32,32] = normal(0, 0.3)\n"
+             "  param %%wo: f32[32,1027] = normal(0, 0.3), %%b: f32[1027] = 0\n"
+             "  %%q0 = matmul %%x, %%wq\n  %%k0 = matmul %%x, %%wk\n"
+             "  %%v0 = matmul %%x, %%wv\n"
+             "  %%q1 = reshape %%q0 %s  %%k1 = reshape %%k0 %s"
+             "  %%v1 = reshape %%v0 %s"
+             "  %%q = transpose %%q1 {perm=[0,2,1,3]}\n"
+             "  %%k = transpose %%k1 {perm=[0,2,1,3]}\n"
+             "  %%v = transpose %%v1 {perm=[0,2,1,3]}\n"
+             "  %%y = attention %%q, %%k, %%v : f32[2,2,197,16]\n"
+             "  %%t = transpose %%y {perm=[0,2,1,3]}\n"
+             "  %%h = reshape %%t {shape=[394,32]}\n"
+             "  %%z0 = matmul %%h, %%wo\n  %%z = add %%z0, %%b\n"
+             "  return %%z\n}\n",
+             head, head, head);
+    Compiled c = compile_text_cuda(
+        text, "--precision bf16 --loss cross_entropy --optimizer sgd,lr=0.1",
+        every_image);
+    on_every_image(&c, trains_as_the_cpu);
     compiled_close(&c);
 }
