@@ -19,6 +19,7 @@
      - sums, what is computed of them alone, and values that their reader
        broadcasts: they are few, and many would share an error
      - results of exp and log, operands of log, sin and cos, random numbers
+     - what products read that pass autocast has left in f32
      - values of constants and integers alone, and sums with such numbers
        beside which 16 bits lose the data
      - residual streams that PyTorch has in fp32: whatever is rounded there
@@ -225,6 +226,8 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (reader->op == OP_SIN || reader->op == OP_COS) return "an angle";
     if (reader->op == OP_LOG) return "exp or log";
     if (reader->op == OP_RANK_SUM) return "a sum";
+    if (op_info[reader->op].amp == AMP_LOW && dtype_of(p->g, v) == DT_F32)
+        return "a product near the loss";
     return NULL;
 }
 
