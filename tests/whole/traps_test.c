@@ -291,6 +291,29 @@ TEST_CASE(traps, gradients_of_weights_are_summed_in_f32) {
     }
 }
 
+/* A bf16 parameter of 1 stays where it is when less than 1/512 is taken away.
+ */
+TEST_CASE(traps, updates_too_small_for_16_bits_add_up) {
+    enum { UPDATES = 64 };
+    const float x[4] = {1, 1, 1, 1};
+    float w[1];
+    Compiled c = compile_text(
+        "graph forward(%x: f32[4,1]) {\n  param %w: f32[1,1] = 1\n"
+        "  %y = matmul %x, %w : f32[4,1]\n"
+        "  %l = reduce_mean %y {axes=[0,1], keepdims=0} : f32[]\n"
+        "  return %l\n}\n",
+        "--precision bf16 --optimizer sgd,lr=0.0009765625 --target "
+        "cpu:x86-64-v2");
+    ampc_session *s = open_threads(&c, 1);
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    for (int i = 0; i < UPDATES; i++) step_ok(&c, s, &in, 1);
+    read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    CHECK_MSG(w[0] == 1 - UPDATES / 1024.f, "%g", (double)w[0]);
+    CHECK_NEAR((double)step_ok(&c, s, &in, 1).loss, (double)w[0], 1e-7);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 /* Of 29999 and 30001 the mean square less the square of the mean is 0 or 64 in
    f32; after a norm the mean square is 1. */
 TEST_CASE(traps, variances_do_not_cancel) {
