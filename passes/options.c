@@ -41,6 +41,7 @@ void options_init(Options *o, Arena *a) {
     o->precision = PREC_BF16;
     o->fp16_residuals = true;
     o->residuals = INFINITY;
+    o->wide_head = true;
     o->accumulate = 1;
     o->comm_bucket = 25 << 20;
     o->comm_dtype = DT_F32;

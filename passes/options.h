@@ -104,6 +104,8 @@ typedef struct Options {
     bool fp16_residuals; /* PLACE_EXACT: residual streams are of fp16, ..    */
     double residuals;    /* .. else in fp32 for so many percent of a step's
                             bytes, infinite: all                             */
+    bool wide_head;      /* PLACE_EXACT: a small product nearest the loss reads
+                            fp32                                             */
     Remat remat;
     int64_t remat_bytes;       /* REMAT_BYTES */
     VEC(Objective) objectives; /* at least one */

@@ -216,12 +216,13 @@ static Status set_placement(Options *o, Spec *s) {
                   exact[] = {{"residuals", .real = &o->residuals,
                               .hi = INFINITY, .word = "fp16",
                               .said = &o->fp16_residuals},
+                             {"head", .flag = &o->wide_head, .hi = 1},
                              {0}};
     int i;
     TRY(pick(s, words, spec_next(s), &i));
     o->placement = (Placement)i;
     o->residuals = INFINITY;
-    o->fp16_residuals = i == PLACE_EXACT;
+    o->fp16_residuals = o->wide_head = i == PLACE_EXACT;
     return spec_keys(s, i == PLACE_EXACT ? exact : none);
 }
 

@@ -19,6 +19,7 @@
      - sums, what is computed of them alone, and values that their reader
        broadcasts: they are few, and many would share an error
      - results of exp and log, operands of log, sin and cos, random numbers
+     - what products read that pass autocast has left in f32
      - values of constants and integers alone, and sums with such numbers
        beside which 16 bits lose the data
      - residual streams that PyTorch has in fp32: whatever is rounded there
@@ -31,7 +32,8 @@
        least bytes of a step, bf16 the rest, f32 first where most sums lead up
        to a stream for its bytes: a rounding is a part of the size of a stream,
        which grows with each sum, so that the last weighs most
-     - in fp16, whose range is short: powers, roots, reciprocals, squares
+     - in fp16, whose range is short: powers, roots, reciprocals, squares, and
+       products of which a small part is taken, as scores of attention are
      - the log of a softmax of which no product of forward computes, and of what
        it does, in as many numbers, a part in 8: PyTorch has it in fp32
      - what no product of forward computes from any more, as scores of classes,
@@ -216,6 +218,17 @@ static void note_copied(Place *p) {
     }
 }
 
+/* A number less than 1 times v. */
+static bool takes_a_part(const Graph *g, const Node *n, ValueId v) {
+    double c;
+    if (n->op == OP_DIV)
+        return same_value(n->in[0], v) && value_is_splat(g, n->in[1], &c) &&
+               fabs(c) > 1;
+    for (int k = 0; k < 2 && n->op == OP_MUL; k++)
+        if (value_is_splat(g, n->in[k], &c) && fabs(c) < 1) return true;
+    return false;
+}
+
 static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (reader->flags & NODE_UPDATE) return "a gradient";
     if (reader->loc.amp && node_class(reader) == AMP_FULL) return "the policy";
@@ -225,6 +238,11 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (reader->op == OP_SIN || reader->op == OP_COS) return "an angle";
     if (reader->op == OP_LOG) return "exp or log";
     if (reader->op == OP_RANK_SUM) return "a sum";
+    if (op_info[reader->op].amp == AMP_LOW && dtype_of(p->g, v) == DT_F32)
+        return "a product near the loss";
+    if (p->low == DT_F16 && def_of(p->g, v, OP_MATMUL) &&
+        takes_a_part(p->g, reader, v))
+        return "range of fp16";
     return NULL;
 }
 

@@ -144,9 +144,12 @@ void groups_reorder(Graph *g, Arena *scratch, const int *order, int n) {
         if (node_get(g, old[i])->group >= 0)
             at[node_get(g, old[i])->group + 2]++;
     for (int i = 0; i < ng; i++) at[i + 2] += at[i + 1];
-    for (int i = 0; i < total; i++)
-        if (node_get(g, old[i])->group >= 0)
-            node[at[node_get(g, old[i])->group + 1]++] = old[i];
+    for (int pools = 0; pools < 2; pools++) /* a pool ends its group */
+        for (int i = 0; i < total; i++) {
+            const Node *x = node_get(g, old[i]);
+            if (x->group >= 0 && node_pools(x) == pools)
+                node[at[x->group + 1]++] = old[i];
+        }
     g->order.len = 0;
     g->groups.len = n;
     for (int i = 0; i < n; i++) {

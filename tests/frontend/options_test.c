@@ -90,6 +90,8 @@ static const Bound bounds[] = {
     {"--placement", "exact,residuals=0", "exact,residuals=-1"},
     {"--placement", "exact,residuals=inf", "pytorch,residuals=2"},
     {"--placement", "exact,residuals=fp16", "exact,residuals=fp32"},
+    {"--placement", "exact,head=0", "exact,head=2"},
+    {"--placement", "exact,head=1", "pytorch,head=0"},
     {"--remat", "none", "most"},
     {"--accumulate", "16777216", "16777217"},
     {"--accumulate", "2", "2.5"},
@@ -198,8 +200,8 @@ static void dump(const Options *o, StrBuf *sb) {
 #define J_INT(f)      OF_J("%lld", f, long long)
 #define J_REAL(f)     OF_J("%.17g", f, double)
     INT(precision), INT(half_model), INT(keep_batchnorm), INT(master_weights);
-    INT(placement), INT(fp16_residuals), REAL(residuals), INT(remat),
-        INT(remat_bytes), INT(objectives.len);
+    INT(placement), INT(fp16_residuals), REAL(residuals), INT(wide_head),
+        INT(remat), INT(remat_bytes), INT(objectives.len);
     INT(accumulate), INT(scale.kind), REAL(scale.init), REAL(scale.growth);
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
@@ -272,7 +274,9 @@ static const struct {
      "half_model=1; master_weights=1"},
     {"--precision", "O3,master_weights",
      "precision=2; half_model=1; master_weights=1"},
-    {"--placement", "pytorch", "placement=1; fp16_residuals=0"},
+    {"--placement", "pytorch", "placement=1; fp16_residuals=0; wide_head=0"},
+    {"--placement", "exact,head=0", "wide_head=0"},
+    {"--placement", "exact,head=0,residuals=inf,head", "fp16_residuals=0"},
     {"--placement", "exact,residuals=2", "fp16_residuals=0; residuals=2"},
     {"--placement", "exact,residuals=inf", "fp16_residuals=0"},
     {"--placement", "exact,residuals=fp16", ""},

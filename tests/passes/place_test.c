@@ -40,10 +40,11 @@ static const char block[] =
     "  %d = matmul %g, %down\n  %y = add %r, %d\n"
     "  return y=%y\n}\n";
 
-static Module *planned_with(Arena *a, const char *model, const char *precision,
-                            const char *remat, const char *placement) {
-    static const char *const set[][2] = {{"--loss", "mse"},
-                                         {"--target", "cpu,cuda:sm_90"}};
+static Module *planned_with(Arena *a, const char *model, const char *loss,
+                            const char *precision, const char *remat,
+                            const char *placement) {
+    const char *const set[][2] = {{"--target", "cpu,cuda:sm_90"},
+                                  {"--loss", loss}};
     Options o;
     Diag d = {0};
     Module *m;
@@ -64,7 +65,7 @@ static Module *planned_with(Arena *a, const char *model, const char *precision,
 
 static Module *planned(Arena *a, const char *model, const char *precision,
                        const char *remat) {
-    return planned_with(a, model, precision, remat, "exact");
+    return planned_with(a, model, "mse", precision, remat, "exact");
 }
 
 /* ---- casts --------------------------------------------------------------- */
@@ -263,7 +264,7 @@ TEST_CASE(place, residual_streams_cost_what_they_may) {
                   k, k, k, k, k, k, k, k, k, k, k + 1, k, k);
     sb_printf(&sb, "  %%y = matmul %%r%d, %%up\n  return y=%%y\n}\n", LAYERS);
     for (int i = 0; i < PARTS; i++) {
-        Module *m = planned_with(a, sb.data, "bf16", "auto", parts[i]);
+        Module *m = planned_with(a, sb.data, "mse", "bf16", "auto", parts[i]);
         for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++)
             moved[i][t] = bytes_moved(m, t, a);
     }
@@ -453,6 +454,35 @@ TEST_CASE(place, what_is_spared_is_small) {
         sb_free(&sb);
         arena_free(a);
     }
+}
+
+/* Logits are as many as all else together: their loss reads 16 bits, and so do
+   the products that their gradient is for. */
+TEST_CASE(place, logits_of_many_classes_are_16_bits) {
+    enum { LOGITS = 256 * 1024 };
+    static const char model[] =
+        "graph forward(%x: f32[256,64], %t: i64[256]) {\n"
+        "  param %w: f32[64,64] = normal(1, 0.1)\n"
+        "  param %v: f32[64,1024] = normal(2, 0.1)\n"
+        "  %h = matmul %x, %w\n  %g = tanh %h\n  %z = matmul %g, %v\n"
+        "  %l, %e = softmax_cross_entropy %z, %t {axis=1}\n"
+        "  return l=%l\n}\n";
+    Arena *a = arena_new();
+    Module *m = planned_with(a, model, "auto", "bf16", "auto", "exact");
+    for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
+        Graph *g = module_graph_on(m, "train", t);
+        const Flow *f = flow_new(g, a);
+        int64_t bytes = 0;
+        for (int i = 0; i < g->order.len; i++) {
+            const Node *n = node_get(g, g->order.data[i]);
+            for (int k = 0; k < n->nout; k++)
+                if (f->def[n->out[k].i] >= 0 && f->stored[n->out[k].i] &&
+                    value_count(g, n->out[k]) == LOGITS)
+                    bytes += type_bytes(value_type(g, n->out[k]));
+        }
+        CHECK_EQ_INT(bytes, 2 * 2 * LOGITS); /* they and their gradient */
+    }
+    arena_free(a);
 }
 
 /* What is few nearest the loss stays f32, unless the user has said that it need
