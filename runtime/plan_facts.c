@@ -176,7 +176,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
                plan_split_ok(c->t, t, t->nref > 0);
     case PLAN_ROWS:
         return !cpu && t->npar > 0 && t->npar % 2 == 0 && !t->split &&
-               t->second <= 1 && t->nref % (t->npar / 2) == 0;
+               t->nref % (t->npar / 2) == 0;
     case PLAN_PRODUCT:
         return !cpu && t->fn <= PLAN_PRODUCT_ADD &&
                plan_lib_ok(c->t, t, PLAN_LIB_GEMM, t->fn > PLAN_PRODUCT_PLAIN);

@@ -316,7 +316,7 @@ CudaShape cuda_shape(const Kernel *k) {
 }
 
 CudaShape cuda_finish_shape(const Kernel *k) {
-    enum { WARP = 32, SLICES = 8 };
+    enum { WARP = 32, SLICES = 32 }; /* of few blocks */
     int64_t blocks = kernel_column_sums(k) * ((kernel_cols(k) - 1) / WARP + 1);
     return (CudaShape){SLICES * WARP, blocks, 0, 0};
 }

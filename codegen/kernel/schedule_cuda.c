@@ -361,6 +361,16 @@ static int row_neighbours(Arena *a, const Kernel *k) {
     return n;
 }
 
+/* Threads that share a row of form rows: as many as leave a few numbers to each
+   where there are blocks for a part of the machine alone. */
+static int row_slices(int64_t blocks, int64_t cols) {
+    enum { MOST = 32, EACH = 8 };
+    int n = power_of_two(cols, cols < ROWS_COLS ? 8 : 16);
+    if (blocks < GPU_BLOCKS / 2 && cols >= EACH * n)
+        n = power_of_two(cols / EACH, MOST);
+    return n;
+}
+
 /* ---- all ----------------------------------------------------------------- */
 
 void schedule_cuda(Arena *a, Kernel *k) {
@@ -389,8 +399,8 @@ void schedule_cuda(Arena *a, Kernel *k) {
         if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     } else if (k->form == KF_ROWS) {
         int64_t extent = k->dim[k->vec].extent;
-        int slices = power_of_two(cols, cols < ROWS_COLS ? 8 : 16);
         int n = row_neighbours(a, k);
+        int slices = row_slices(rows / (WARP * n), cols);
         while (slices > 1 && folds * slices * WARP * 8 > SLICE_BYTES)
             slices /= 2;
         add_loop(k, LOOP_BLOCK, LOOP_ROWS, rows / extent, 1);

@@ -36,7 +36,9 @@ static bool step_ok(const PlanCuda *c, const PlanStep *t) {
                (!t->second || kernel_ok(c, t->second - 1, t));
     case PLAN_MANY:
         return kernel_ok(c, t->fn, t) && t->npar > 0 && t->nref % t->npar == 0;
-    case PLAN_ROWS: return kernel_ok(c, t->fn, t) && takes_count(c, t->fn);
+    case PLAN_ROWS:
+        return kernel_ok(c, t->fn, t) && takes_count(c, t->fn) &&
+               t->second <= 1;
     case PLAN_COPY: return copy_of(c->plan, t)->bytes >= 0;
     case PLAN_SUM:
         return c->plan->pars[t->par0] == AMPC_F32 ||

@@ -229,6 +229,11 @@ static const char *const graphs[] = {
         "%t = pad %g {pads=[0,0,4,0,0,0]} %e = add %a, %t "
         "%y = reduce_max %e {axes=[1]}",
         "%y"),
+    ROW("%a: bf16[301,70], %b: f32[1,70]",
+        "%s = reduce_sum %a {axes=[0]} : f32[1,70] "
+        "%m = reduce_max %a {axes=[0]} : f32[1,70] %t = mul %s, %b : f32[1,70] "
+        "%y = add %t, %m : f32[1,70]",
+        "%y"),
     /* short rows: a vector for each of few lanes, of a last one a part */
     ROW("%a: bf16[70,64], %b: bf16[70,64]",
         "%p = mul %a, %b : f32[70,64] "
@@ -935,6 +940,9 @@ TEST_CASE(print_cuda, shapes) {
                 1024, 2, 0, "pack_load<8>(s1 + c)");
     check_shape(ROW("%a: f32[50,40]", "%y = reduce_sum %a {axes=[0]}", "%y"),
                 256, 2, 0, "v2 = fold_slices<8>");
+    /* few blocks have more threads, of 8 numbers each */
+    check_shape(ROW("%a: f32[256,64]", "%y = reduce_sum %a {axes=[0]}", "%y"),
+                1024, 2, 0, "v2 = fold_slices<32>");
     /* vectors where they leave as many blocks as a large GPU wants */
     check_shape(
         ROW("%a: bf16[66,3,1024]", "%y = reduce_sum %a {axes=[1]}", "%y"), 128,

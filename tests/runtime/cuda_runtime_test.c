@@ -419,6 +419,7 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
         {PLAN_MANY, KERNEL_FIELD(per_block), -1, 1},
         {PLAN_ROWS, STEP_FIELD(fn), KERNELS, KERNELS - 1},
         {PLAN_ROWS, KERNEL_FIELD(per_block), 0, 1},
+        {PLAN_ROWS, STEP_FIELD(second), 2, 1},
     };
     const Model *model_ = model(&plain);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

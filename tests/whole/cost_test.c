@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -39,21 +40,27 @@ static void write_chain(const char *path, ChainFn *chain, int layers,
     sb_free(&sb);
 }
 
-static Cost run_check(const char *path) {
+/* Of ampc with those arguments. */
+static Cost run_ampc(const char *const *arguments) {
     int status = 0;
     struct rusage r;
     pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (!pid) {
-        execl(test_ampc(), "ampc", "check", path, "--loss", "mse", "--target",
-              "cpu", (char *)NULL);
+        execv(test_ampc(), (char *const *)arguments);
         _exit(127);
     }
     REQUIRE(wait4(pid, &status, 0, &r) == pid);
-    CHECK_MSG(status == 0, "ampc check %s: %d", path, status);
+    CHECK_MSG(status == 0, "ampc %s: %d", arguments[1], status);
     return (Cost){(double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
                       1e-6 * (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec),
                   r.ru_maxrss};
+}
+
+static Cost run_check(const char *path) {
+    const char *const arguments[] = {"ampc", "check",    path,  "--loss",
+                                     "mse",  "--target", "cpu", NULL};
+    return run_ampc(arguments);
 }
 
 /* The least of some runs: whoever else is there only adds. */
@@ -139,6 +146,77 @@ TEST_CASE(cost, code_of_networks_is_small) {
     check_code("models/mlp.amp", 730000);
     check_code("models/cnn.amp", 1500000);
     check_code("models/resnet18.amp", 1900000);
+}
+
+/* ---- plans of real size for a GPU ---------------------------------------- */
+
+/* What README says of them, and a little; seconds of a processor: twice those
+   of two cores that a compilation may take. */
+static const struct {
+    const char *model, *dims[2];
+    long launches, bytes; /* most: of a step, of a module for sm_90 */
+    double ms, gigabytes, seconds;
+} plans[] = {{"models/gpt.amp", {"B=64", "T=1024"}, 362, 2100000, 135, 183, 40},
+             {"models/resnet50.amp", {"B=256"}, 527, 3800000, 57, 99, 24}};
+
+static double number_in(const char *json, const char *name) {
+    char key[40];
+    snprintf(key, sizeof key, "\"%s\":", name);
+    const char *at = strstr(json, key);
+    if (!at) FAIL("no %s in %.300s", name, json);
+    return strtod(at + strlen(key), NULL);
+}
+
+static void check_plan(int i) {
+    char module[700], *log, *out;
+    const char *model = test_data_path(plans[i].model);
+    snprintf(module, sizeof module, "%s/plan.so", test_tmpdir());
+    const char *arguments[] = {"ampc",
+                               model,
+                               "-o",
+                               module,
+                               "--cache",
+                               "none",
+                               "--target",
+                               "cuda:sm_90",
+                               "--dim",
+                               plans[i].dims[0],
+                               plans[i].dims[1] ? "--dim" : NULL,
+                               plans[i].dims[1],
+                               NULL};
+    Cost c = run_ampc(arguments);
+    REQUIRE(!test_command(&log, "'%s' inspect '%s' --roofline --json",
+                          test_ampc(), module));
+    double launches = number_in(log, "launches"),
+           ms = number_in(log, "H100_ms");
+    double bytes = number_in(log, "bytes");
+    long size = file_size(module);
+    printf("%s: %.1f s, %ld bytes, %g launches, %.1f GB, %.1f ms\n",
+           plans[i].model, c.seconds, size, launches, 1e-9 * bytes, ms);
+    CHECK(launches > 300 && launches <= (double)plans[i].launches);
+    CHECK(ms > 30 && ms <= plans[i].ms);
+    CHECK(bytes > 50e9 && bytes <= 1e9 * plans[i].gigabytes);
+    CHECK(size <= plans[i].bytes);
+    CHECK_MSG(SANITIZED || c.seconds <= plans[i].seconds, "%.1f s", c.seconds);
+    REQUIRE(!test_command(&out, "'%s' inspect '%s' --kernels --json",
+                          test_ampc(), module));
+    const char *spills = "\"spill_stores\":";
+    int kernels = 0;
+    for (const char *p = out; (p = strstr(p, spills)); kernels++)
+        CHECK_EQ_INT(atoi(p += strlen(spills)), 0);
+    CHECK(kernels > 100);
+    free(log);
+    free(out);
+    unlink(module);
+}
+
+TEST_CASE(cost, plans_of_real_networks_for_a_gpu) {
+    char *out;
+    if (test_command(&out, "'%s' check '%s' --target cuda:sm_90", test_ampc(),
+                     test_data_path("models/mlp.amp")))
+        SKIP("%s", out);
+    free(out);
+    for (int i = 0; i < 2; i++) check_plan(i);
 }
 
 TEST_CASE(cost, onnx_grows_linearly) {
