@@ -111,12 +111,28 @@ ValueId fuse_widened(const Graph *g, NodeId id) {
     return wider && made ? from : NO_VALUE;
 }
 
+/* A sum with what each of many rows reads, but for a bias: with a mask, whose
+   huge numbers keep the sum, not the scores, in f32. */
+static bool adds_mask(const Graph *g, const Node *n) {
+    for (int i = 0; i < n->nin && n->op == OP_ADD; i++) {
+        ValueId v = n->in[i];
+        int64_t count = value_count(g, v);
+        const Value *root = value_get(g, view_root(g, v));
+        bool bias = root->kind == VK_VAR &&
+                    g->module->vars.data[root->var].kind == VAR_PARAM;
+        if (count > 1 && count < value_count(g, n->out[0]) && !bias)
+            return true;
+    }
+    return false;
+}
+
 /* An operand that would be in registers only (a product's, or after much
    arithmetic, where it is large that of what makes it for n alone included):
    keeping n's result costs no more than keeping that. */
 static bool follows_work(Prep *p, const Node *n, int depth) {
     int64_t count = value_count(p->g, n->out[0]);
-    if (count <= target_of(p->g)->small_tensor) depth = 1;
+    if (count <= target_of(p->g)->small_tensor || adds_mask(p->g, n)) depth = 1;
+    if (fuse_widened(p->g, value_get(p->g, n->out[0])->def).i) return false;
     for (int i = 0; i < n->nin; i++) {
         const Value *v = value_get(p->g, n->in[i]);
         const Use *u = use_of(p, n->in[i]);

@@ -164,6 +164,21 @@ TEST_CASE(format, keeps_what_a_text_says) {
     free(read);
 }
 
+/* As exporters name them; neither / nor : begins an operand of %. */
+TEST_CASE(format, names_that_begin_with_a_mark) {
+    static const char text[] = "graph forward(%/in: f32[2]) {\n"
+                               "  %/relu/out_0 = relu %/in : f32[2]\n"
+                               "  %:0 = relu %/relu/out_0 : f32[2]\n"
+                               "  return y=%:0\n}\n";
+    char *got = formatted(text, sizeof text - 1);
+    char *want = meaning(text), *read = meaning(got);
+    CHECK_STR(got, text);
+    CHECK_STR(read, want);
+    free(got);
+    free(want);
+    free(read);
+}
+
 /* Any bytes, at any depth. */
 TEST_CASE(format, of_hostile_texts) {
     static const char *const texts[] = {"",       "%",       "train", "# ",
