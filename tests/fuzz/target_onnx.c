@@ -3,6 +3,7 @@
    and nodes of other models are taken over.                                 */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +15,22 @@
 
 static void bind_dims(Compile *c, const uint8_t *p, size_t n);
 
+/* Where the model is said to lie: beside a file for its external data. */
+static const char *model_path(void) {
+    static const uint8_t numbers[1024];
+    static char path[300];
+    if (!*path) {
+        snprintf(path, sizeof path, "%s", fuzz_file("data", numbers, 1024));
+        snprintf(strrchr(path, '/'), 20, "/input.onnx");
+    }
+    return path;
+}
+
 void onnx_run(const uint8_t *p, size_t n) {
     Compile c;
     compile_begin(&c, p, n);
     bind_dims(&c, p, n);
-    Status s =
-        import_onnx(c.a, &c.d, "/nowhere/input.onnx", p, n, &c.opt, &c.m);
+    Status s = import_onnx(c.a, &c.d, model_path(), p, n, &c.opt, &c.m);
     compile_check(&c, s);
     if (s == OK) {
         fuzz_check(verify_module(c.m, STAGE_TYPED, &c.d) == OK,
@@ -164,6 +175,31 @@ static void edit_tensor(Onnx__TensorProto *t) {
             t->raw_data.data[fuzz_below(t->raw_data.len)] =
                 (uint8_t)fuzz_random();
         }
+    }
+}
+
+/* Numbers that lie in another file. */
+static void make_external(Edit *e, Onnx__TensorProto *t) {
+    static const char *const keys[] = {"location", "offset", "length",
+                                       "checksum"};
+    static const char *const places[] = {"data", "./data", "../data", "none",
+                                         ""};
+    enum { KEYS = sizeof keys / sizeof *keys };
+    size_t n = 1 + fuzz_below(KEYS);
+    t->has_data_location = 1;
+    t->data_location = ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
+    t->has_raw_data = 0;
+    t->n_float_data = t->n_int64_data = t->n_external_data = 0;
+    for (size_t i = 0; i < n; i++) {
+        Onnx__StringStringEntryProto *entry =
+            NEW(e->a, Onnx__StringStringEntryProto);
+        onnx__string_string_entry_proto__init(entry);
+        entry->key = text(e, keys[i]);
+        int64_t v =
+            fuzz_below(3) ? 4 * (int64_t)fuzz_below(20) : fuzz_odd_number();
+        entry->value = i ? arena_printf(e->a, "%" PRId64, v)
+                         : text(e, places[fuzz_below(fuzz_below(2) ? 5 : 1)]);
+        insert(e, (void ***)&t->external_data, &t->n_external_data, i, entry);
     }
 }
 
@@ -404,8 +440,10 @@ static void edit(Edit *e) {
     case 1:
     case 2: take_node(e); break;
     case 3:
-        if (g->n_initializer)
-            edit_tensor(g->initializer[fuzz_below(g->n_initializer)]);
+        if (g->n_initializer) {
+            Onnx__TensorProto *t = g->initializer[fuzz_below(g->n_initializer)];
+            fuzz_below(8) ? edit_tensor(t) : make_external(e, t);
+        }
         break;
     case 4:
         if (g->n_input) edit_value(g->input[fuzz_below(g->n_input)]);
