@@ -564,6 +564,7 @@ void onnx_seeds(void) {
     fuzz_seed_files("tests/onnx", "p.dyn.onnx");
     fuzz_seed_files("tests/onnx", "p.ts.onnx");
     fuzz_seed_files("tests/onnx", "n.ts.onnx");
+    fuzz_seed_files("tests/onnx", "n.opt.onnx"); /* BatchNorm folded */
     seed_node_tests(); /* where Debian's package is installed */
 }
 
