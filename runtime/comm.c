@@ -208,12 +208,10 @@ typedef enum Fact {
 static void facts_fill(const ampc_session *s, ampc_status status, double *f) {
     const AmpcModule *m = s->m;
     const char *info = m->info ? m->info : "";
-    Crc crc;
-    crc_init(&crc);
     f[FACT_STATUS] = status;
     f[FACT_GRAPH_HIGH] = (double)(m->graph_hash >> 32);
     f[FACT_GRAPH_LOW] = (double)(uint32_t)m->graph_hash;
-    f[FACT_OPTIONS] = crc_add(&crc, 0, (const uint8_t *)info, strlen(info));
+    f[FACT_OPTIONS] = crc_add(0, (const uint8_t *)info, strlen(info));
     f[FACT_ID_HIGH] = (double)(m->id >> 32);
     f[FACT_ID_LOW] = (double)(uint32_t)m->id;
 }

@@ -5,12 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct Crc {
-    uint32_t t[8][256];
-} Crc;
-
-void crc_init(Crc *c);
 /* Of what `crc` (0 at first) is the sum of, and the bytes behind it. */
-uint32_t crc_add(const Crc *c, uint32_t crc, const uint8_t *p, size_t n);
+uint32_t crc_add(uint32_t crc, const uint8_t *p, size_t n);
 
 #endif

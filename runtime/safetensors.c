@@ -199,9 +199,8 @@ void st_close(StFile *f) {
 
 /* ---- checksum ------------------------------------------------------------ */
 
-/* A CRC and room for what it is taken of. */
+/* Room for what a CRC is taken of. */
 typedef struct Summed {
-    Crc crc;
     char part[PART];
 } Summed;
 
@@ -215,7 +214,7 @@ static ampc_status st_sum(StFile *f, Summed *sum, uint64_t digits,
         if (status != AMPC_OK) return status;
         for (uint64_t i = digits; digits && i < digits + ST_CRC_DIGITS; i++)
             if (i >= at && i < at + n) sum->part[i - at] = '0';
-        *crc = crc_add(&sum->crc, *crc, (uint8_t *)sum->part, n);
+        *crc = crc_add(*crc, (uint8_t *)sum->part, n);
     }
     return AMPC_OK;
 }
@@ -231,7 +230,6 @@ ampc_status st_verify(StFile *f, bool *there) {
         return st_bad(f, "damaged: its checksum is malformed");
     Summed *sum = st_alloc(f, sizeof *sum);
     if (!sum) return st_memory(f);
-    crc_init(&sum->crc);
     uint64_t digits = 8 + (uint64_t)(v.p + 1 - f->header);
     ampc_status status = st_sum(f, sum, digits, &crc);
     st_free(f, sum, sizeof *sum);
@@ -245,7 +243,6 @@ ampc_status st_match(StFile *f, uint64_t bytes, uint32_t crc) {
     uint32_t got = 0;
     Summed *sum = st_alloc(f, sizeof *sum);
     if (!sum) return st_memory(f);
-    crc_init(&sum->crc);
     ampc_status status = st_sum(f, sum, 0, &got);
     st_free(f, sum, sizeof *sum);
     if (status != AMPC_OK) return status;

@@ -90,9 +90,8 @@ static void st_put_header(Text *t, const StItem *items, size_t n,
     while (t->n % 8 && !t->failed) text_put(t, " ", 1);
 }
 
-/* A CRC and room for what it is taken of. */
+/* Room for what a CRC is taken of. */
 typedef struct Summed {
-    Crc crc;
     char part[PART];
 } Summed;
 
@@ -111,7 +110,7 @@ static ampc_status out_failed(StOut *o) {
 
 static ampc_status out_put(StOut *o, const void *data, uint64_t n) {
     if (!outfile_write(&o->file, data, n)) return out_failed(o);
-    o->crc = crc_add(&o->sum->crc, o->crc, data, n);
+    o->crc = crc_add(o->crc, data, n);
     return AMPC_OK;
 }
 
@@ -139,7 +138,6 @@ static ampc_status out_digits(StOut *o, const Text *header) {
 static ampc_status out_file(StOut *o, const Text *header, const StItem *items,
                             size_t n, const char *keep) {
     uint64_t bytes = header->n;
-    crc_init(&o->sum->crc);
     if (!outfile_open(&o->file, o->path, 0666, NULL, NULL))
         return out_failed(o);
     o->file.keep = keep;

@@ -230,7 +230,6 @@ ampc_status section_find(SectionFile *f, const char *name, PlanSection *found,
 }
 
 typedef struct Chunk {
-    Crc crc;
     uint8_t data[256 << 10];
 } Chunk;
 
@@ -243,7 +242,7 @@ static ampc_status read_chunks(SectionFile *f, const PlanSection *sec, Chunk *c,
         ampc_status status = read_at(f, c->data, n, sec->offset + at);
         if (status == AMPC_OK) status = fn(ctx, c->data, at, n);
         if (status != AMPC_OK) return status;
-        crc = crc_add(&c->crc, crc, c->data, n);
+        crc = crc_add(crc, c->data, n);
         at += n;
     }
     if (crc == sec->crc) return AMPC_OK;
@@ -256,7 +255,6 @@ ampc_status section_read(SectionFile *f, const PlanSection *sec, SectionFn *fn,
                          void *ctx) {
     Chunk *c = mem_alloc(f->s, sizeof *c);
     if (!c) return session_fail(f->s, AMPC_ERR_MEMORY, "out of memory");
-    crc_init(&c->crc);
     ampc_status status = read_chunks(f, sec, c, fn, ctx);
     mem_free(f->s, c, sizeof *c);
     return status;

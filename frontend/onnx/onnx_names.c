@@ -324,13 +324,19 @@ static const OxOp table[] = {
 #undef ONNX_FN
 
 const OxOp *ox_row(int i) {
-    return i < (int)(sizeof table / sizeof *table) ? &table[i] : NULL;
+    int n = (int)(sizeof table / sizeof *table);
+    return i >= 0 && i < n ? &table[i] : NULL;
 }
 
 const OxOp *ox_op_find(const char *name) {
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (!strcmp(table[i].name, name)) return &table[i];
-    return NULL;
+    static StrMap rows; /* they live as long as the process */
+    static Arena *a;
+    if (!rows.cap) {
+        a = arena_new();
+        for (int i = 0; ox_row(i); i++)
+            str_map_put(a, &rows, intern(table[i].name), i);
+    }
+    return ox_row(str_map_get(&rows, intern(name)));
 }
 
 /* The kind letter of an attribute in a row, 0: unknown. */

@@ -94,7 +94,8 @@ const Fn *fn_std_at(int i) {
 }
 
 static bool has_name(const Fn *f, const char *s, size_t n) {
-    return strlen(f->info.text) == n && memcmp(f->info.text, s, n) == 0;
+    const char *t = f->info.text; /* nearly always another first letter */
+    return n && *t == *s && strncmp(t, s, n) == 0 && !t[n];
 }
 
 const Fn *fn_find(const Module *m, const char *name, size_t n) {

@@ -46,12 +46,9 @@ static CacheHeader header_of(const Cache *c) {
 }
 
 static uint32_t crc_of(CacheHeader h, const CacheEntry *entries) {
-    Crc c;
     h.crc = 0;
-    crc_init(&c);
-    uint32_t crc = crc_add(&c, 0, (const uint8_t *)&h, sizeof h);
-    return crc_add(&c, crc, (const uint8_t *)entries,
-                   h.count * sizeof *entries);
+    uint32_t crc = crc_add(0, (const uint8_t *)&h, sizeof h);
+    return crc_add(crc, (const uint8_t *)entries, h.count * sizeof *entries);
 }
 
 /* ---- the name ------------------------------------------------------------ */

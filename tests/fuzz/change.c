@@ -134,7 +134,7 @@ static size_t repeat(uint8_t *p, size_t n) { return copy(p, n, p, n); }
 
 static size_t splice(uint8_t *p, size_t n) {
     size_t m;
-    const uint8_t *other = fuzz_other(&m);
+    const uint8_t *other = fuzz_input(fuzz_below(fuzz_inputs()), &m);
     return copy(p, n, other, m);
 }
 

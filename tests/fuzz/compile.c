@@ -1,6 +1,8 @@
 /* compile.c: see compile.h. */
 #include "tests/fuzz/compile.h"
 
+#include <stdio.h>
+
 #include "codegen/codegen.h"
 #include "frontend/driver/options_text.h"
 
@@ -10,6 +12,9 @@ static const OptionText sets[][6] = {
     {{"--loss", "mse"}},
     {{"--loss", "cross_entropy"}},
     {{"--loss", "none"}},
+    {{"--loss", "none"}, {"--target", "cpu,cuda:sm_80"}},
+    {{"--loss", "none"}, {"--precision", "fp16"}, {"--batchnorm", "frozen"}},
+    {{"--loss", "mse"}, {"--precision", "fp32"}, {"--no-fuse", NULL}},
     {{"--precision", "fp16"}, {"--loss", "mse"}, {"--optimizer", "adam"}},
     {{"--precision", "fp32"}, {"--loss", "bce_with_logits"}},
     {{"--precision", "fp32"}},
@@ -40,10 +45,10 @@ void compile_begin(Compile *c, const uint8_t *p, size_t n) {
         Status s = options_set(&c->opt, &c->d, (*o)[0], (*o)[1], &used);
         fuzz_check(s == OK, "%s", c->d.text.data);
     }
-    vec_push(c->a, &c->opt.dims, (DimBind){intern("batch"), -1, 4});
 }
 
 void compile_check(const Compile *c, Status s) {
+    if (fuzz_replaying && c->d.text.data) fputs(c->d.text.data, stderr);
     fuzz_check(s == OK || s == ERR_USER, "status %d: %s", s, c->d.text.data);
     fuzz_check((s == OK) == (c->d.errors == 0), "status %d with %d errors", s,
                c->d.errors);
@@ -53,6 +58,7 @@ void compile_all(Compile *c) {
     Status s = run_pipeline(c->m, &c->d, &c->opt, STAGE_PLANNED, false);
     if (s == OK) s = emit_check(c->m, &c->opt, &c->d, &(EmitInput){0});
     compile_check(c, s);
+    if (s == OK) fuzz_taken();
 }
 
 void compile_end(Compile *c) {

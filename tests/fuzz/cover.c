@@ -20,7 +20,7 @@ void __sanitizer_cov_trace_switch(uint64_t v, uint64_t *cases);
 
 /* An edge is the hash of two blocks' addresses, as in AFL. */
 static uint8_t count[COVER_PLACES];
-static uint16_t touched[COVER_PLACES];
+static uint16_t touched[COVER_PLACES + 1];
 static uint32_t ntouched;
 static uintptr_t before;
 static uint64_t blocks;
@@ -32,8 +32,10 @@ void __sanitizer_cov_trace_pc(void) {
     uint32_t place = (uint32_t)((pc ^ before) * 0x9e3779b1u) >> 16;
     before = pc >> 1;
     blocks++;
-    if (count[place] == 0) touched[ntouched++] = (uint16_t)place;
-    if (count[place] < 255) count[place]++;
+    uint8_t c = count[place]; /* from here on without branches */
+    touched[ntouched] = (uint16_t)place;
+    ntouched += c == 0;
+    count[place] = (uint8_t)(c + (c != 255));
 }
 
 /* ---- numbers ------------------------------------------------------------- */
@@ -90,19 +92,23 @@ void cover_start(void) {
     on = true;
 }
 
-/* Counts differ when their powers of two do. */
+/* Whether `seen` did not have that count; counts differ when their powers of
+   two do. */
+static bool is_new(uint8_t c, uint8_t *seen, uint64_t *reached) {
+    uint8_t bit = (uint8_t)(1 << (31 - __builtin_clz(c)));
+    if (*seen & bit) return false;
+    *reached += !*seen;
+    *seen |= bit;
+    return true;
+}
+
 bool cover_end(uint8_t *seen, uint64_t *reached, uint64_t *work) {
     bool news = false;
     on = noting = false;
     *work = blocks;
     for (uint32_t i = 0; i < ntouched; i++) {
         uint16_t place = touched[i];
-        uint8_t power = 0;
-        while (count[place] >> 1 >> power) power++;
-        uint8_t bit = (uint8_t)(1 << power);
-        *reached += !seen[place];
-        news |= !(seen[place] & bit);
-        seen[place] |= bit;
+        news |= is_new(count[place], &seen[place], reached);
         count[place] = 0;
     }
     return news;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,12 +32,13 @@ enum {
     MOST_INPUTS = 1 << 16,
     POOL = 256 << 20,
     MOST_RESIDENT = 1200 << 10, /* KiB; then another child goes on */
-    MOST_SECONDS = 10           /* of processor time for one input */
+    MOST_SECONDS = 10           /* of processor time for one input, or twice */
 };
 
 typedef struct Input {
     size_t at, n;  /* in pool */
     uint64_t work; /* that it takes, if that is known */
+    bool taken;    /* it was valid */
 } Input;
 
 typedef struct Shared {
@@ -52,6 +54,7 @@ typedef struct Shared {
 } Shared;
 
 static Shared *sh;
+bool fuzz_replaying;
 
 /* Read by the sanitizers before main.  Memory that runs out is no finding. */
 const char *__asan_default_options(void);
@@ -80,7 +83,7 @@ size_t fuzz_below(size_t n) { return n ? (size_t)(fuzz_random() % n) : 0; }
 void fuzz_seed(const void *p, size_t n) {
     if (n > FUZZ_MOST || sh->ninput == MOST_INPUTS || n > POOL - sh->pooled)
         return;
-    sh->input[sh->ninput++] = (Input){sh->pooled, n, 0};
+    sh->input[sh->ninput++] = (Input){.at = sh->pooled, .n = n};
     if (n) memcpy(sh->pool + sh->pooled, p, n);
     sh->pooled += n;
 }
@@ -120,6 +123,8 @@ static void seed_files(const char *folder, const char *suffix) {
 
 static const char *root_folder;
 
+const char *fuzz_root(void) { return root_folder; }
+
 void fuzz_seed_files(const char *folder, const char *suffix) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", *folder == '/' ? "" : root_folder,
@@ -127,9 +132,11 @@ void fuzz_seed_files(const char *folder, const char *suffix) {
     seed_files(path, suffix);
 }
 
-const uint8_t *fuzz_other(size_t *n) {
-    const Input *in = &sh->input[fuzz_below(sh->ninput)];
-    *n = sh->ninput ? in->n : 0;
+size_t fuzz_inputs(void) { return sh->ninput; }
+
+const uint8_t *fuzz_input(size_t i, size_t *n) {
+    const Input *in = &sh->input[i];
+    *n = in->n;
     return sh->pool + in->at;
 }
 
@@ -145,6 +152,8 @@ void fuzz_check(bool ok, const char *fmt, ...) {
     fputc('\n', stderr);
     _exit(BROKEN);
 }
+
+void fuzz_taken(void) { sh->r.taken++; }
 
 /* The folder is made by the parent, and goes with it. */
 static char work[64];
@@ -175,7 +184,7 @@ static void remove_work(void) {
    as long as nobody puts others in their place. */
 const char *fuzz_file(const char *name, const void *p, size_t n) {
     char path[200];
-    struct stat st;
+    struct stat st = {0};
     int i = 0;
     snprintf(path, sizeof path, "%s/%s", work, name);
     while (files[i].fd && strcmp(files[i].path, path) != 0)
@@ -186,10 +195,11 @@ const char *fuzz_file(const char *name, const void *p, size_t n) {
     }
     if (!files[i].fd) {
         snprintf(files[i].path, sizeof files[i].path, "%s", path);
-        files[i].fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        files[i].fd =
+            open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     }
-    if (files[i].fd <= 0 || ftruncate(files[i].fd, 0) ||
-        pwrite(files[i].fd, p, n, 0) != (ssize_t)n) {
+    if (files[i].fd <= 0 || pwrite(files[i].fd, p, n, 0) != (ssize_t)n ||
+        (st.st_size > (off_t)n && ftruncate(files[i].fd, (off_t)n))) {
         perror(path);
         abort();
     }
@@ -205,34 +215,55 @@ static void check_leaks(void) {
 #endif
 }
 
+/* Every MOST_SECONDS: the same input still? */
+static void too_long(int sig) {
+    static uint64_t before = UINT64_MAX;
+    if (before == sh->r.runs) {
+        signal(sig, SIG_DFL);
+        raise(sig);
+    }
+    before = sh->r.runs;
+}
+
+static void limit_time(void) {
+    struct timeval each = {.tv_sec = MOST_SECONDS};
+    struct itimerval timer = {.it_interval = each, .it_value = each};
+    struct sigaction sa = {.sa_handler = too_long, .sa_flags = SA_RESTART};
+    sigaction(SIGPROF, &sa, NULL);
+    setitimer(ITIMER_PROF, &timer, NULL);
+}
+
 static void execute(const FuzzTarget *t) {
-    struct itimerval limit = {.it_value.tv_sec = MOST_SECONDS};
     uint8_t *exact = malloc(sh->n ? sh->n : 1); /* reads past it are seen */
     if (!exact) abort();
     memcpy(exact, sh->now, sh->n);
-    setitimer(ITIMER_PROF, &limit, NULL);
+    uint64_t blocks, taken = sh->r.taken;
     cover_start();
     t->run(exact, sh->n);
-    uint64_t blocks;
     bool news = cover_end(sh->seen, &sh->r.reached, &blocks);
     free(exact);
     sh->r.runs++;
-    if (sh->next_seed <= sh->r.seeds) {
-        sh->input[sh->next_seed - 1].work = blocks;
-    } else if (news) {
+    size_t place = sh->next_seed - 1; /* of a seed */
+    if (place >= sh->r.seeds) {
+        if (!news) return;
+        place = sh->ninput;
         fuzz_seed(sh->now, sh->n);
-        sh->input[sh->ninput - 1].work = blocks;
+        if (sh->ninput == place) return; /* no room */
         sh->r.kept++;
     }
+    sh->input[place].work = blocks;
+    sh->input[place].taken = sh->r.taken > taken;
 }
 
-/* Half of them of those found last; the longer one takes, the less often. */
+/* Half of them of those found last; the longer one takes, the less often; and
+   what was refused less often than what was taken. */
 static const Input *choose_input(void) {
-    enum { LITTLE = 1 << 18 };
+    enum { LITTLE = 1 << 16 };
     for (;;) {
         bool late = fuzz_below(2) && sh->ninput > 64;
         size_t back = fuzz_below(late ? 64 : sh->ninput);
         const Input *in = &sh->input[sh->ninput - 1 - back];
+        if (!in->taken && fuzz_below(3)) continue;
         if (fuzz_below(1 + in->work / LITTLE) == 0) return in;
     }
 }
@@ -259,6 +290,18 @@ static double seconds_now(void) {
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
+/* Of this process and the children that ended. */
+static double cpu_now(void) {
+    struct rusage u[2];
+    double sum = 0;
+    getrusage(RUSAGE_SELF, &u[0]);
+    getrusage(RUSAGE_CHILDREN, &u[1]);
+    for (int i = 0; i < 2; i++)
+        sum += (double)(u[i].ru_utime.tv_sec + u[i].ru_stime.tv_sec) +
+               1e-6 * (double)(u[i].ru_utime.tv_usec + u[i].ru_stime.tv_usec);
+    return sum;
+}
+
 static bool too_large(void) {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
@@ -268,6 +311,7 @@ static bool too_large(void) {
 static _Noreturn void child(const FuzzTarget *t, double end, uint64_t runs) {
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
+    limit_time();
     for (;;) {
         choose(t);
         execute(t);
@@ -334,7 +378,7 @@ FuzzResult fuzz_run(const FuzzTarget *t, double seconds, uint64_t runs,
     begin();
     root_folder = root;
     sh->random = seed;
-    double start = seconds_now();
+    double start = seconds_now(), cpu = cpu_now();
     t->seeds();
     snprintf(cases, sizeof cases, "tests/fuzz/cases/%s", t->name);
     fuzz_seed_files(cases, "");
@@ -353,14 +397,16 @@ FuzzResult fuzz_run(const FuzzTarget *t, double seconds, uint64_t runs,
         if (judge(status, sh->r.finding, sizeof sh->r.finding)) keep(t, folder);
     }
     sh->r.seconds = seconds_now() - start;
+    sh->r.cpu = cpu_now() - cpu;
     FuzzResult r = sh->r;
     end();
     return r;
 }
 
-void fuzz_replay(const FuzzTarget *t, const uint8_t *p, size_t n) {
+void fuzz_replay(const FuzzTarget *t, const uint8_t *p, size_t n, int times) {
     begin();
-    t->run(p, n);
+    fuzz_replaying = true;
+    while (times-- > 0) t->run(p, n);
     check_leaks();
     end();
 }

@@ -35,10 +35,10 @@ extern const FuzzTarget fuzz_targets[];
 extern const int fuzz_target_count;
 
 typedef struct FuzzResult {
-    uint64_t runs, seeds, kept, reached, exhausted;
-    double seconds;
-    char finding[512]; /* what happened; empty: nothing */
-    char file[512];    /* the input that did it */
+    uint64_t runs, taken, seeds, kept, reached, exhausted;
+    double seconds, cpu; /* of the clock, of the processor */
+    char finding[512];   /* what happened; empty: nothing */
+    char file[512];      /* the input that did it */
 } FuzzResult;
 
 /* Ends after `seconds` or `runs` executions (0: no such limit), or with the
@@ -46,8 +46,10 @@ typedef struct FuzzResult {
    below `root`, the repository's.                                           */
 FuzzResult fuzz_run(const FuzzTarget *t, double seconds, uint64_t runs,
                     uint64_t seed, const char *root, const char *folder);
-/* One input, in this process. */
-void fuzz_replay(const FuzzTarget *t, const uint8_t *p, size_t n);
+/* One input, which may tell more, in this process, `times` times. */
+void fuzz_replay(const FuzzTarget *t, const uint8_t *p, size_t n, int times);
+
+extern bool fuzz_replaying;
 
 /* ---- the rows' functions ------------------------------------------------- */
 
@@ -65,15 +67,19 @@ void cublaslt_fix(uint8_t *p, size_t n);
 /* ---- for targets --------------------------------------------------------- */
 
 void fuzz_seed(const void *p, size_t n);
+const char *fuzz_root(void); /* the repository's */
 /* Files below a folder of the repository, by the end of their names. */
 void fuzz_seed_files(const char *folder, const char *suffix);
 /* A rule that was broken is a finding. */
 void fuzz_check(bool ok, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* This execution's input was valid to the end: it is counted. */
+void fuzz_taken(void);
 /* The bytes as a file, in a folder of the process's own. */
 const char *fuzz_file(const char *name, const void *p, size_t n);
-/* Another of the inputs. */
-const uint8_t *fuzz_other(size_t *n);
+/* The inputs that there are so far. */
+size_t fuzz_inputs(void);
+const uint8_t *fuzz_input(size_t i, size_t *n);
 
 uint64_t fuzz_random(void);
 size_t fuzz_below(size_t n); /* 0 for n = 0 */

@@ -25,7 +25,10 @@ void module_run(const uint8_t *p, size_t n) {
         fuzz_check((read == OK) == (d.errors == errors), "status %d", read);
         fuzz_check(read != OK || text[size] == 0, "not terminated");
     }
-    if (s == OK) sections_close(&f);
+    if (s == OK) {
+        sections_close(&f);
+        fuzz_taken();
+    }
     sb_free(&d.text);
     arena_free(a);
 }

@@ -1,18 +1,36 @@
 /* target_onnx.c: ONNX models, imported, through all passes, lowered.  The
    mutator works on messages: nodes, names, attributes and tensors are changed,
    and nodes of other models are taken over.                                 */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend/frontend.h"
 #include "onnx.pb-c.h"
 #include "tests/fuzz/compile.h"
 
+static void bind_dims(Compile *c, const uint8_t *p, size_t n);
+
+/* Where the model is said to lie: beside a file for its external data. */
+static const char *model_path(void) {
+    static const uint8_t numbers[1024];
+    static char path[300];
+    if (!*path) {
+        snprintf(path, sizeof path, "%s", fuzz_file("data", numbers, 1024));
+        snprintf(strrchr(path, '/'), 20, "/input.onnx");
+    }
+    return path;
+}
+
 void onnx_run(const uint8_t *p, size_t n) {
     Compile c;
     compile_begin(&c, p, n);
-    Status s =
-        import_onnx(c.a, &c.d, "/nowhere/input.onnx", p, n, &c.opt, &c.m);
+    bind_dims(&c, p, n);
+    Status s = import_onnx(c.a, &c.d, model_path(), p, n, &c.opt, &c.m);
     compile_check(&c, s);
     if (s == OK) {
         fuzz_check(verify_module(c.m, STAGE_TYPED, &c.d) == OK,
@@ -52,9 +70,43 @@ typedef struct Edit {
     Onnx__GraphProto *g;
 } Edit;
 
+/* NULL: of another kind, or none */
+static Onnx__TypeProto__Tensor *tensor_type(const Onnx__ValueInfoProto *v) {
+    return v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE
+               ? v->type->tensor_type
+               : NULL;
+}
+
+#define DIM(kind) ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_##kind
+
+static bool known_dim(const Onnx__TensorShapeProto__Dimension *d) {
+    return d->value_case == DIM(VALUE);
+}
+
+static bool named_dim(const Onnx__TensorShapeProto__Dimension *d) {
+    return d->value_case == DIM(PARAM) && *d->dim_param;
+}
+
 static Onnx__ModelProto *unpack(Edit *e, const uint8_t *p, size_t n) {
     Onnx__ModelProto *m = onnx__model_proto__unpack(&e->memory, n, p);
-    return m && m->graph ? m : NULL;
+    e->g = m ? m->graph : NULL;
+    return e->g ? m : NULL;
+}
+
+/* Each symbolic dimension of an input is a small number. */
+static void bind_dims(Compile *c, const uint8_t *p, size_t n) {
+    Edit e = {.memory = {take, forget, c->a}};
+    Onnx__ModelProto *m = unpack(&e, p, n);
+    for (size_t i = 0; m && i < m->graph->n_input; i++) {
+        const Onnx__TypeProto__Tensor *t = tensor_type(m->graph->input[i]);
+        for (size_t k = 0; t && t->shape && k < t->shape->n_dim; k++) {
+            const Onnx__TensorShapeProto__Dimension *d = t->shape->dim[k];
+            if (!named_dim(d)) continue;
+            DimBind b = {intern(d->dim_param), -1,
+                         1 + (int64_t)(hash_bytes(0, d->dim_param, 1) & 3)};
+            vec_push(c->a, &c->opt.dims, b);
+        }
+    }
 }
 
 static char *text(Edit *e, const char *s) {
@@ -123,6 +175,31 @@ static void edit_tensor(Onnx__TensorProto *t) {
             t->raw_data.data[fuzz_below(t->raw_data.len)] =
                 (uint8_t)fuzz_random();
         }
+    }
+}
+
+/* Numbers that lie in another file. */
+static void make_external(Edit *e, Onnx__TensorProto *t) {
+    static const char *const keys[] = {"location", "offset", "length",
+                                       "checksum"};
+    static const char *const places[] = {"data", "./data", "../data", "none",
+                                         ""};
+    enum { KEYS = sizeof keys / sizeof *keys };
+    size_t n = 1 + fuzz_below(KEYS);
+    t->has_data_location = 1;
+    t->data_location = ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
+    t->has_raw_data = 0;
+    t->n_float_data = t->n_int64_data = t->n_external_data = 0;
+    for (size_t i = 0; i < n; i++) {
+        Onnx__StringStringEntryProto *entry =
+            NEW(e->a, Onnx__StringStringEntryProto);
+        onnx__string_string_entry_proto__init(entry);
+        entry->key = text(e, keys[i]);
+        int64_t v =
+            fuzz_below(3) ? 4 * (int64_t)fuzz_below(20) : fuzz_odd_number();
+        entry->value = i ? arena_printf(e->a, "%" PRId64, v)
+                         : text(e, places[fuzz_below(fuzz_below(2) ? 5 : 1)]);
+        insert(e, (void ***)&t->external_data, &t->n_external_data, i, entry);
     }
 }
 
@@ -238,8 +315,9 @@ static Onnx__TensorProto *initializer(const Onnx__GraphProto *g,
 /* A node of another input, with the initializers that it reads. */
 static void take_node(Edit *e) {
     size_t size;
-    const uint8_t *p = fuzz_other(&size);
-    Onnx__ModelProto *from = unpack(e, p, size);
+    const uint8_t *p = fuzz_input(fuzz_below(fuzz_inputs()), &size);
+    Edit other = {.a = e->a, .memory = e->memory};
+    Onnx__ModelProto *from = unpack(&other, p, size);
     if (!from || !from->graph->n_node) return;
     Onnx__NodeProto *n = from->graph->node[fuzz_below(from->graph->n_node)];
     for (size_t i = 0; i < n->n_input; i++) {
@@ -254,6 +332,66 @@ static void take_node(Edit *e) {
         if (n->output[i][0]) n->output[i] = new_name(e);
     insert(e, (void ***)&e->g->node, &e->g->n_node, e->g->n_node, n);
     use_result(e, n);
+}
+
+/* 1.5 everywhere, of the shape of an input of f32; NULL: of another, or large.
+ */
+static Onnx__TensorProto *weight_like(Edit *e, const Onnx__ValueInfoProto *v) {
+    enum { MOST = 256 };
+    const Onnx__TypeProto__Tensor *t = tensor_type(v);
+    int64_t n = 1;
+    if (!t || t->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT || !t->shape)
+        return NULL;
+    Onnx__TensorProto *w = NEW(e->a, Onnx__TensorProto);
+    onnx__tensor_proto__init(w);
+    w->name = new_name(e);
+    w->has_data_type = 1;
+    w->data_type = t->elem_type;
+    w->n_dims = t->shape->n_dim;
+    w->dims = NEW_ARRAY(e->a, int64_t, w->n_dims + 1);
+    for (size_t i = 0; i < w->n_dims; i++) {
+        int64_t d = t->shape->dim[i]->dim_value;
+        if (!known_dim(t->shape->dim[i]) || d < 1 || d > MOST || n * d > MOST)
+            return NULL;
+        n *= w->dims[i] = d;
+    }
+    w->n_float_data = (size_t)n;
+    w->float_data = NEW_ARRAY(e->a, float, n);
+    for (int64_t i = 0; i < n; i++) w->float_data[i] = 1.5f;
+    return w;
+}
+
+/* What reads an input reads it with a weight added: there is something to
+   train. */
+static void add_weight(Edit *e) {
+    Onnx__GraphProto *g = e->g;
+    if (!g->n_input) return;
+    const Onnx__ValueInfoProto *v = g->input[fuzz_below(g->n_input)];
+    Onnx__TensorProto *w = weight_like(e, v);
+    if (!w || !v->name) return;
+    Onnx__NodeProto *add = NEW(e->a, Onnx__NodeProto);
+    onnx__node_proto__init(add);
+    add->op_type = text(e, "Add");
+    add->n_input = 2;
+    add->input = NEW_ARRAY(e->a, char *, 2);
+    add->input[0] = v->name;
+    add->input[1] = w->name;
+    add->n_output = 1;
+    add->output = NEW(e->a, char *);
+    add->output[0] = new_name(e);
+    for (size_t i = 0; i < g->n_node; i++)
+        for (size_t k = 0; k < g->node[i]->n_input; k++)
+            if (!strcmp(g->node[i]->input[k], v->name))
+                g->node[i]->input[k] = add->output[0];
+    insert(e, (void ***)&g->initializer, &g->n_initializer, 0, w);
+    insert(e, (void ***)&g->node, &g->n_node, 0, add);
+}
+
+/* A loss looks at one. */
+static void keep_output(Edit *e) {
+    if (!e->g->n_output) return;
+    e->g->output[0] = e->g->output[fuzz_below(e->g->n_output)];
+    e->g->n_output = 1;
 }
 
 static void edit_node(Edit *e, Onnx__NodeProto *n) {
@@ -281,16 +419,13 @@ static void edit_node(Edit *e, Onnx__NodeProto *n) {
 }
 
 static void edit_value(Onnx__ValueInfoProto *v) {
-    Onnx__TypeProto__Tensor *t =
-        v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE
-            ? v->type->tensor_type
-            : NULL;
+    Onnx__TypeProto__Tensor *t = tensor_type(v);
     if (!t) return;
     if (fuzz_below(6) == 0) t->elem_type = (int32_t)fuzz_below(17);
     Onnx__TensorShapeProto *s = t->shape;
     if (!s || !s->n_dim) return;
     Onnx__TensorShapeProto__Dimension *d = s->dim[fuzz_below(s->n_dim)];
-    d->value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+    d->value_case = DIM(VALUE);
     d->dim_value = small_or_odd();
     if (fuzz_below(4) == 0) s->n_dim--;
 }
@@ -298,13 +433,17 @@ static void edit_value(Onnx__ValueInfoProto *v) {
 static void edit(Edit *e) {
     Onnx__GraphProto *g = e->g;
     Onnx__NodeProto *n = some_node(e);
-    switch (fuzz_below(12)) {
+    switch (fuzz_below(14)) {
+    case 12: add_weight(e); break;
+    case 13: keep_output(e); break;
     case 0: add_node(e); break;
     case 1:
     case 2: take_node(e); break;
     case 3:
-        if (g->n_initializer)
-            edit_tensor(g->initializer[fuzz_below(g->n_initializer)]);
+        if (g->n_initializer) {
+            Onnx__TensorProto *t = g->initializer[fuzz_below(g->n_initializer)];
+            fuzz_below(8) ? edit_tensor(t) : make_external(e, t);
+        }
         break;
     case 4:
         if (g->n_input) edit_value(g->input[fuzz_below(g->n_input)]);
@@ -325,19 +464,21 @@ static void edit(Edit *e) {
     }
 }
 
+/* 0: too large */
+static size_t pack(Edit *e, uint8_t *p) {
+    size_t size = onnx__model_proto__get_packed_size(e->model);
+    if (size > FUZZ_MOST) return 0;
+    return onnx__model_proto__pack(e->model, p);
+}
+
 size_t onnx_mutate(uint8_t *p, size_t n) {
     Edit e = {.a = arena_new()};
     e.memory = (ProtobufCAllocator){take, forget, e.a};
     e.model = unpack(&e, p, n);
     size_t size = 0;
     if (e.model) {
-        e.g = e.model->graph;
-        for (size_t k = 1 + fuzz_below(4); k; k--) edit(&e);
-        size = onnx__model_proto__get_packed_size(e.model);
-        if (size <= FUZZ_MOST)
-            onnx__model_proto__pack(e.model, p);
-        else
-            size = 0;
+        for (size_t k = 1 + fuzz_below(1 + fuzz_below(4)); k; k--) edit(&e);
+        size = pack(&e, p);
     }
     arena_free(e.a);
     return size;
@@ -345,12 +486,86 @@ size_t onnx_mutate(uint8_t *p, size_t n) {
 
 /* ---- seeds --------------------------------------------------------------- */
 
+#define NODES "/usr/share/libonnx-testdata/data/node"
+
+static void begin_edit(Edit *e) {
+    *e = (Edit){.a = arena_new()};
+    e->memory = (ProtobufCAllocator){take, forget, e->a};
+}
+
+static void seed_model(Edit *e) {
+    static uint8_t bytes[FUZZ_MOST];
+    size_t n = pack(e, bytes);
+    if (n) fuzz_seed(bytes, n);
+}
+
+/* Inputs behind the first that are few numbers, as sizes and axes are, become
+   the constants that come with the test. */
+static void make_known(Edit *e, const char *test) {
+    enum { FEW = 16 };
+    Onnx__GraphProto *g = e->g;
+    size_t kept = 0;
+    for (size_t i = 0; i < g->n_input; i++) {
+        char path[400];
+        Diag d = {0};
+        size_t n;
+        snprintf(path, sizeof path, "%s/test_data_set_0/input_%zu.pb", test, i);
+        char *bytes = i ? read_file(&d, path, &n) : NULL;
+        Onnx__TensorProto *t =
+            bytes ? onnx__tensor_proto__unpack(&e->memory, n, (uint8_t *)bytes)
+                  : NULL;
+        if (t && t->n_dims <= 1 && (!t->n_dims || t->dims[0] <= FEW)) {
+            t->name = g->input[i]->name;
+            insert(e, (void ***)&g->initializer, &g->n_initializer, 0, t);
+        } else {
+            g->input[kept++] = g->input[i];
+        }
+        free(bytes);
+        sb_free(&d.text);
+    }
+    g->n_input = kept;
+}
+
+/* A test of one node as it is, with its sizes known, and so that it trains. */
+static void seed_node_test(const char *name) {
+    char test[300], path[320];
+    Diag d = {0};
+    Edit e;
+    size_t n;
+    snprintf(test, sizeof test, NODES "/%s", name);
+    snprintf(path, sizeof path, "%s/model.onnx", test);
+    char *bytes = read_file(&d, path, &n);
+    begin_edit(&e);
+    if (bytes) fuzz_seed(bytes, n);
+    if (bytes && (e.model = unpack(&e, (uint8_t *)bytes, n))) {
+        size_t inputs = e.g->n_input;
+        make_known(&e, test);
+        if (e.g->n_input < inputs) seed_model(&e);
+        keep_output(&e);
+        for (int i = 0; i < 3; i++) add_weight(&e);
+        seed_model(&e);
+    }
+    free(bytes);
+    sb_free(&d.text);
+    arena_free(e.a);
+}
+
+static void seed_node_tests(void) {
+    struct dirent **entry;
+    int n = scandir(NODES, &entry, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        if (entry[i]->d_name[0] != '.') seed_node_test(entry[i]->d_name);
+        free(entry[i]);
+    }
+    if (n >= 0) free(entry);
+}
+
 void onnx_seeds(void) {
     fuzz_seed_files("tests/onnx", "p.dyn.onnx");
     fuzz_seed_files("tests/onnx", "p.ts.onnx");
     fuzz_seed_files("tests/onnx", "n.ts.onnx");
-    /* one node each; where Debian's package is installed */
-    fuzz_seed_files("/usr/share/libonnx-testdata/data/node", "model.onnx");
+    fuzz_seed_files("tests/onnx", "n.opt.onnx"); /* BatchNorm folded */
+    seed_node_tests(); /* where Debian's package is installed */
 }
 
 const char *const *onnx_words(void) {
