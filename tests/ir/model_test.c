@@ -569,6 +569,38 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
             "m.amp:3:7: error: f: this text has no files beside it");
 }
 
+/* What variables begin with is in the IR, which reads back the same numbers. */
+TEST_CASE(model, initialisers_are_printed) {
+    static const char text[] = "model m(x: f32[4,4]) {\n"
+                               "  param n: f32[4,4] = normal(0.5)\n"
+                               "  param u: f32[4,4] = uniform(-2, 3)\n"
+                               "  param k: f32[4,4] = kaiming\n"
+                               "  param c: f32[4,4] = 0.25\n"
+                               "  buffer o: f32[4,4] = ones\n"
+                               "  return y = x @ n @ u @ k @ c @ o\n}\n";
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m, *back;
+    StrBuf sb = {0};
+    TextOptions opt = {.seed = 3};
+    REQUIRE(parse_model(a, &d, "t", text, sizeof text - 1, &opt, &m) == OK);
+    print_module(m, &sb);
+    if (parse_module(a, &d, "t", sb.data, sb.len, &back) != OK)
+        FAIL("%s", d.text.data);
+    CHECK_EQ_INT(m->vars.len, 5);
+    for (int i = 0; i < m->vars.len; i++) {
+        const Var *v = &m->vars.data[i], *w = &back->vars.data[i];
+        const Tensor *s = var_initial(a, v), *t = var_initial(a, w);
+        CHECK_STR(v->name, w->name);
+        CHECK((s == NULL) == (t == NULL));
+        for (int k = 0; k < 16; k++)
+            CHECK_NEAR(s ? tensor_get(s, k) : v->fill,
+                       t ? tensor_get(t, k) : w->fill, 0);
+    }
+    sb_free(&sb);
+    arena_free(a);
+}
+
 /* Names of what is returned: the one given, the variable's, the value's. */
 TEST_CASE(model, outputs_are_named) {
     BECOMES("model m(x: f32[2]) {\n  b = x\n  c = relu(x)\n  d = c\n"
