@@ -551,6 +551,10 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
         {"k = 1 if true", "'else' expected"},
         {"k = [i for if in 0..3]", "the name of an element expected"},
         {"k = for", "a value expected, found 'for'"},
+        {"y = Linear(x, units=1, foo=\"a\")", "has no attribute 'foo'"},
+        {"y = layer_norm(x, x, x, scope=\"a\")", "has no attribute 'scope'"},
+        {"y = relu(x, scope=\"a\")", "has no attribute 'scope'"},
+        {"y = Linear(x, units=1, scope=3)", "text expected, found an integer"},
         {"k = rng(1)", "rng takes 0"},
         {"k = salt(1)", "salt takes 0"},
         {"y = x + rng()", "m.amp:2:9: error: add: operands f32[2,3] and i64[2] "
@@ -606,6 +610,10 @@ TEST_CASE(model, outputs_are_named) {
     BECOMES("model m(x: f32[2]) {\n  b = x\n  c = relu(x)\n  d = c\n"
             "  return q = b, b, c, r = d, d, w = c + 1\n}\n",
             "  return q=%x, b=%x, %c, r=%c, d=%c, w=%c.add\n");
+    BECOMES(
+        "model m(x: f32[2]) {\n  return y = (x), z = (x + 1), w = [x][0]\n}\n",
+        "  %x.add = add %x, 1 : f32[2]\n"
+        "  return y=%x, z=%x.add, w=%x\n");
     BECOMES(LINE("y = x != 2"), "return y=%x\n");
     BECOMES("model m(x: f32[2]) {\n  return y = x != 2, z = x == 2\n}\n",
             "  %x.equal = equal %x, 2 : bool[2]\n"

@@ -740,6 +740,10 @@ static const Row rows[] = {
      "group row { %c = reduce_max %x {axes=[0]} %s = reduce_max %x "
      "{axes=[1]} } return %s, %c",
      "along one set of axes"},
+    {STAGE_FUSED, "%x: i32[8,4]",
+     "group row { %c = reduce_sum %x {axes=[0]} %s = reduce_sum %x {axes=[1]} "
+     "} return %s, %c",
+     "along one set of axes"},
     {STAGE_FUSED, "%x: f64[8,4]",
      "group row { %c = reduce_sum %x {axes=[0]} %s = reduce_sum %x "
      "{axes=[1]} } return %s, %c",
