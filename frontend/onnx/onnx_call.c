@@ -142,7 +142,6 @@ Status onnx_call(Ox *ox) {
     const char *at = strchr(ox->node->op->map, '@');
     int nout = callee_info(callee)->out_min, n, nin = ox->node->nin;
     if (at && atoi(at + 1) < nin) nin = atoi(at + 1); /* operands of ours */
-    ;
     for (int i = 0; i < nin; i++) in[i] = ox_in(ox, i);
     for (int i = 0; i < ox->node->nout; i++)
         if (ox_has_out(ox, i) && nout <= i) nout = i + 1;

@@ -338,7 +338,6 @@ static Status run_var(Run *r, const Stmt *s) {
     if (module_find_name(r->model->m, v.name) < 0) {
         TRY(run_init(r, s, v.name, t, &init));
         TRY(var_options(r, s, &v));
-        v.init = init.tensor;
         v.fill = init.fill;
         v.draw = init.draw;
         v.init_text = init.text;

@@ -6,6 +6,7 @@
 #include "tests/support/subject.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +143,17 @@ TEST_CASE(print_c, compared_values_are_not_rounded) {
                        " %m = less_equal %x, %y } return %m }";
     CHECK_EQ_INT(count_of(sign, "ROUND_BF16"), 0);
     CHECK_EQ_INT(count_of(both, "ROUND_BF16"), 2);
+    static const char *const numbers[] = {"-100", "-1", "-0.3", "0.3", "100"};
+    for (int i = 0; i < 5; i++)
+        for (int half = 0; half < 2; half++) {
+            char text[400];
+            snprintf(text, sizeof text,
+                     "graph g(%%a: f32[40]) { group point {"
+                     " %%x = cast %%a : %s[40] %%m = less %%x, %s"
+                     " %%n = greater_equal %%x, %s } return %%m, %%n }",
+                     half ? "f16" : "bf16", numbers[i], numbers[i]);
+            CHECK_EQ_INT(count_of(text, half ? "ROUND_F16" : "ROUND_BF16"), 0);
+        }
 }
 
 /* A row that is read again was kept as fp32. */

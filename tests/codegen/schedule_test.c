@@ -46,6 +46,19 @@ TEST_CASE(schedule, flat) {
                "thread columns by 1024, vector i0",
                "block columns by 2048, thread columns < 2048 by 8, "
                "unrolled columns < 8");
+    /* 16 bytes of the narrowest, 32 at most of the widest */
+    check_loops("graph g(%x: bf16[64,100]) {\n"
+                "  group point { %y = cast %x : f32[64,100] }\n"
+                "  return %y\n}\n",
+                TARGET_CUDA,
+                "block columns by 2048, thread columns < 2048 by 8, "
+                "unrolled columns < 8");
+    check_loops("graph g(%x: bf16[64,100]) {\n"
+                "  group point { %y = cast %x : f64[64,100] }\n"
+                "  return %y\n}\n",
+                TARGET_CUDA,
+                "block columns by 1024, thread columns < 1024 by 4, "
+                "unrolled columns < 4");
     check_both("graph g(%x: f32[64,100]) {\n"
                "  group point { %y = sin %x }\n"
                "  return %y\n}\n",

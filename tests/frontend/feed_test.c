@@ -754,6 +754,19 @@ TEST_CASE(csv, mistakes) {
     put_text("a.csv", "1,2.5.1\n3,4\n");
     pick_fails("a.csv", NULL, "x", "line 1, column 2: '2.5.1' is no number");
     pick_fails("a.csv", "1", "x", "line 1, column 2: '2.5.1' is no number");
+    enum { MOST = 1 << 20 }; /* columns */
+    char *row = malloc(2 * (MOST + 1) + 1);
+    for (int i = 0; i <= MOST; i++) memcpy(row + 2 * i, "1,", 3);
+    row[2 * MOST - 1] = 0;
+    put_text("a.csv", row);
+    REQUIRE(pick("a.csv", NULL, "x", false, &a, &d) == OK);
+    CHECK_EQ_INT(a.dim[1], MOST);
+    array_close(&a);
+    row[2 * MOST - 1] = ',';
+    row[2 * MOST + 1] = 0;
+    put_text("a.csv", row);
+    pick_fails("a.csv", NULL, "x", "a line has more than 1048576 columns");
+    free(row);
     char long_field[600];
     memset(long_field, '1', sizeof long_field - 1);
     long_field[599] = 0;

@@ -112,6 +112,132 @@ static const char pretty[] =
     "}\n"
     "policy m { op relu full }\n";
 
+/* Blanks of one line of a model, as they were and as they are. */
+TEST_CASE(format, blanks_of_a_line) {
+    static const char *const rows[][2] = {
+        {"y=a+b", "y = a + b"},
+        {"y=a- -b", "y = a - -b"},
+        {"y=-a", "y = -a"},
+        {"y=(-a)", "y = (-a)"},
+        {"y=[-1,-a]", "y = [-1, -a]"},
+        {"y=a*-b", "y = a * -b"},
+        {"return-a", "return -a"},
+        {"y=a and-b", "y = a and -b"},
+        {"y=f( -a )", "y = f(-a)"},
+        {"y=a//b % c@d", "y = a // b % c @ d"},
+        {"y=a<b", "y = a < b"},
+        {"y=a<=b", "y = a <= b"},
+        {"y=a>=b", "y = a >= b"},
+        {"y=a>b", "y = a > b"},
+        {"y=a==b", "y = a == b"},
+        {"y=a!=b", "y = a != b"},
+        {"y=not a", "y = not a"},
+        {"y=a or b", "y = a or b"},
+        {"y=f(a,b=1)", "y = f(a, b=1)"},
+        {"y=f(a , b = 1)", "y = f(a, b=1)"},
+        {"y=f (a)", "y = f(a)"},
+        {"y = x [1]", "y = x[1]"},
+        {"y=f(a)[0]", "y = f(a)[0]"},
+        {"y=[1][0]", "y = [1][0]"},
+        {"y=(a)[0]", "y = (a)[0]"},
+        {"y=a,b", "y = a, b"},
+        {"a,b=f(x)", "a, b = f(x)"},
+        {"for i in 0 .. 3 { y=a }", "for i in 0..3 { y = a }"},
+        {"for i in[1]{ y=a }", "for i in [1] { y = a }"},
+        {"if(a){ y=1 }else{ y=2 }", "if (a) { y = 1 } else { y = 2 }"},
+        {"y=1e-3+2.5E+4", "y = 1e-3 + 2.5E+4"},
+        {"y=1.5", "y = 1.5"},
+        {"y=a.b", "y = a.b"},
+        {"y=1:f32", "y = 1:f32"},
+        {"param w:f32[a,b+1]=ones", "param w: f32[a,b + 1] = ones"},
+        {"param w:bool[2]=0", "param w: bool[2] = 0"},
+        {"buffer b:i64[2]", "buffer b: i64[2]"},
+        {"state s:f16[2]{lr_scale = 2,weight_decay=0 }",
+         "state s: f16[2] {lr_scale=2, weight_decay=0}"},
+        {"frozen w:bf16[2 , 3]", "frozen w: bf16[2,3]"},
+        {"y=f32 [2]", "y = f32[2]"},
+        {"require a==b,\"x  y\",a", "require a == b, \"x  y\", a"},
+        {"scope\"a\"{ y=b }", "scope \"a\" { y = b }"},
+        {"autocast off{ y=a }", "autocast off { y = a }"},
+        {"y=a#b", "y = a  #b"},
+        {"#x", "#x"},
+        {"y=\"#\"", "y = \"#\""},
+        {"y=\"a\\\"b\"+c", "y = \"a\\\"b\" + c"},
+        {"%y=relu   %x:f32[2]", "%y=relu %x:f32[2]"},
+        {"y=%a.b-c", "y=%a.b-c"},
+        {"y =  a%b", "y = a%b"},
+        {"y=a % 2", "y = a % 2"},
+        {"write b=x", "write b = x"},
+        {"y=x if a else z", "y = x if a else z"},
+        {"y=[i*2 for i in 0..3 if i!=1]",
+         "y = [i * 2 for i in 0..3 if i != 1]"},
+        {"y=f()", "y = f()"},
+        {"y=[]", "y = []"},
+        {"y=f(g(a),h(b))", "y = f(g(a), h(b))"},
+        {"y=a[1][2]", "y = a[1][2]"},
+        {"y=a(b)-c", "y = a(b) - c"},
+        {"y=a[1]-c", "y = a[1] - c"},
+        {"y=3-c", "y = 3 - c"},
+        {"y=\"a\"-c", "y = \"a\" - c"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[200], want[200];
+        snprintf(text, sizeof text, "model m(x: f32[2]) {\n%s\n}\n",
+                 rows[i][0]);
+        snprintf(want, sizeof want, "model m(x: f32[2]) {\n  %s\n}\n",
+                 rows[i][1]);
+        char *got = formatted(text, strlen(text));
+        char *again = formatted(got, strlen(got));
+        CHECK_STR(got, want);
+        CHECK_STR(again, want);
+        free(got);
+        free(again);
+    }
+}
+
+/* Lines as they were and as they are: blocks, what goes on, empty lines. */
+TEST_CASE(format, lines) {
+    static const char *const rows[][2] = {
+        {"\n\na = 1\n\n\n\nb = 2\n\n", "a = 1\n\nb = 2\n"},
+        {"a = 1  \t\r\n", "a = 1\n"},
+        {"a = 1", "a = 1\n"},
+        {"y = f(a,\n      b)\n", "y = f(a,\n      b)\n"},
+        {"y = f(a,\nb)\n", "y = f(a,\n  b)\n"},
+        {"y = f(a,\n b\n)\n", "y = f(a,\n  b\n)\n"},
+        {"  y = f(a,\n     b)\nz = 1\n", "y = f(a,\n   b)\nz = 1\n"},
+        {"y = a +\nb\nz = 1\n", "y = a +\n  b\nz = 1\n"},
+        {"y = a and\nb\n", "y = a and\n  b\n"},
+        {"y = a or # c\nb\n", "y = a or  # c\n  b\n"},
+        {"y =\nb\n", "y =\n  b\n"},
+        {"y = a,\n# c\nb\nz = 1\n", "y = a,\n  # c\n  b\nz = 1\n"},
+        {"if a {\nif b {\ny = 1\n}\n}\n",
+         "if a {\n  if b {\n    y = 1\n  }\n}\n"},
+        {"if a {\ny = 1\n} else {\ny = 2\n}\n",
+         "if a {\n  y = 1\n} else {\n  y = 2\n}\n"},
+        {"train m {\na=1\nlonger  = 2\n  # c\nb   = 3,  x=1\n}\nz=1\n",
+         "train m {\n  a      = 1\n  longer = 2\n  # c\n  b      = 3, x=1\n}\n"
+         "z = 1\n"},
+        {"train m { a=1 }\ny=1\n", "train m { a = 1 }\ny = 1\n"},
+        {"policy m {\nop  Add   low\n}\n", "policy m {\n  op Add low\n}\n"},
+        {"dim A=1,B = 2\n", "dim A = 1, B = 2\n"},
+        {"model m = onnx( \"f\" )\n", "model m = onnx(\"f\")\n"},
+        {"def f(x?,y:float;n:int=3)->z class low{z=x}\n",
+         "def f(x?, y: float; n: int = 3) -> z class low { z = x }\n"},
+        {"def f(x)->y {\ny=x\n}grad(dy)->dx{\ndx=dy\n}\n",
+         "def f(x) -> y {\n  y = x\n} grad (dy) -> dx {\n  dx = dy\n}\n"},
+        {"graph g(%x: f32[2]) {\n  %y=relu   %x\n}\n",
+         "graph g(%x: f32[2]) {\n  %y=relu %x\n}\n"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *got = formatted(rows[i][0], strlen(rows[i][0]));
+        char *again = formatted(got, strlen(got));
+        CHECK_STR(got, rows[i][1]);
+        CHECK_STR(again, rows[i][1]);
+        free(got);
+        free(again);
+    }
+}
+
 TEST_CASE(format, of_every_kind_of_line) {
     char *got = formatted(ugly, sizeof ugly - 1);
     char *again = formatted(got, strlen(got));

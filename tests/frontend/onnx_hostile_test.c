@@ -536,6 +536,36 @@ TEST_CASE(onnx_tensor, fields_by_type) {
     }
 }
 
+/* The text of an attribute ends at a zero byte. */
+TEST_CASE(onnx_operands, texts_end_at_a_zero_byte) {
+    Made m;
+    made_start(&m, 14);
+    made_input(&m, "x", DT_F32, "2,1,1");
+    made_f32(&m, "w", "1,1,1", 1);
+    Onnx__NodeProto *n = made_node(&m, "RNN", "x,w,w", "y");
+    made_str(&m, n, "direction", "reverse");
+    ProtobufCBinaryData *s = &n->attribute[0]->s;
+    *s = (ProtobufCBinaryData){9, (uint8_t *)"reverse\0x"};
+    Onnx__AttributeProto *p = made_attr(
+        &m, n, "activations", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRINGS);
+    p->n_strings = 1;
+    p->strings = &(ProtobufCBinaryData){4, (uint8_t *)"Relu"};
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    if (!mod) FAIL("%s", made_message(&m));
+    const Graph *g = module_graph(mod, "forward");
+    Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+    for (int i = 0; i < mod->vars.len; i++) REQUIRE(mod->vars.data[i].init);
+    EvalTensor *x = eval_tensor_new(m.a, value_get(g, g->inputs.data[0])->type);
+    x->f[0] = 1, x->f[1] = 2;
+    eval_bind(e, g->inputs.data[0], x);
+    REQUIRE(eval_run(e, &m.d) == OK);
+    const EvalTensor *y = eval_get(e, g->outputs.data[0].value);
+    CHECK_NEAR(y->f[0], 3, 0); /* from the end */
+    CHECK_NEAR(y->f[1], 2, 0);
+    made_end(&m);
+}
+
 /* A list of dimensions has at most 4096 entries. */
 TEST_CASE(onnx_operands, lists_end) {
     for (int over = 0; over < 2; over++) {

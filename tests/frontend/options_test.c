@@ -434,6 +434,95 @@ TEST_CASE(options, the_command_line_wins) {
     }
 }
 
+/* What `ampc inspect` shows of them, and --dim said twice. */
+TEST_CASE(options, are_told) {
+    static const struct {
+        const char *set[6][2];
+        const char *lines, *json;
+    } rows[] = {
+        {{{NULL}},
+         "loss        auto\n"
+         "optimizer   adamw, lr 0.001 constant\n"
+         "precision   bf16, loss scale none\n",
+         NULL},
+        {{{"--batch-sizes", "1,64"}, {"--precision", "fp16"}},
+         "loss        auto\n"
+         "optimizer   adamw, lr 0.001 constant\n"
+         "batch sizes 1, 64 (eval, predict)\n"
+         "precision   fp16, loss scale dynamic\n",
+         "\"batch_sizes\":[1,64],"},
+        {{{"--batch-sizes", "7"}, {"--loss", "none"}},
+         "loss        none\n"
+         "batch sizes 7 (eval, predict)\n"
+         "precision   bf16, loss scale none\n",
+         "\"batch_sizes\":[7],"},
+        {{{"--loss", "mse:y\x1b"},
+          {"--clip-norm", "2"},
+          {"--clip-value", "0.5"},
+          {"--accumulate", "4"},
+          {"--loss-scale", "static=8"}},
+         "loss        mse of y\\x1b\n"
+         "optimizer   adamw, lr 0.001 constant, clip-norm 2, clip-value 0.5, "
+         "4 micro-batches a step\n"
+         "precision   bf16, loss scale static\n",
+         "\"accumulate\":4,\"loss_scale\":\"static\""},
+        {{{"--accumulate", "1"}, {"--top-k", "5"}, {"--seed", "3"}},
+         "loss        auto\n"
+         "optimizer   adamw, lr 0.001 constant\n"
+         "precision   bf16, loss scale none\n",
+         "\"seed\":3,\"shard_optimizer\":0,\"top_k\":5}"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Options o;
+        StrBuf lines = {0}, json = {0};
+        bool used;
+        options_init(&o, a);
+        for (int k = 0; k < 6 && rows[i].set[k][0]; k++)
+            if (options_set(&o, &d, rows[i].set[k][0], rows[i].set[k][1],
+                            &used) != OK)
+                FAIL("%s", d.text.data);
+        options_lines(&o, &lines);
+        CHECK_STR(lines.data, rows[i].lines);
+        options_json(&o, &json);
+        if (rows[i].json) CHECK_HAS(json.data, rows[i].json);
+        CHECK(rows[i].json || !strstr(json.data, "batch_sizes"));
+        sb_free(&lines);
+        sb_free(&json);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
+
+/* A text's --dim and the command line's: of one symbol the last counts. */
+TEST_CASE(options, dims_of_a_text_are_replaced_one_by_one) {
+    static const struct {
+        const char *text, *line;
+        int n;
+        int64_t value[2]; /* of the list */
+    } rows[] = {
+        {"B=2", "B=3", 1, {3}},        {"B=2", "T=3", 2, {2, 3}},
+        {"x:0=2", "x:1=3", 2, {2, 3}}, {"x:1=2", "x:1=3", 1, {3}},
+        {"x:0=2", "x=3", 2, {2, 3}},   {"x:7=2", "y:7=3", 2, {2, 3}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Options o;
+        bool used;
+        options_init(&o, a);
+        REQUIRE(options_set(&o, &d, "--dim", rows[i].text, &used) == OK);
+        options_second_source(&o);
+        REQUIRE(options_set(&o, &d, "--dim", rows[i].line, &used) == OK);
+        CHECK_EQ_INT(o.dims.len, rows[i].n);
+        for (int k = 0; k < rows[i].n && k < o.dims.len; k++)
+            CHECK_EQ_INT(o.dims.data[k].value, rows[i].value[k]);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
+
 TEST_CASE(options, each_key_sets_its_field_and_no_other) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         Arena *a = arena_new();

@@ -438,6 +438,14 @@ TEST_CASE(eval, gather_and_scatter) {
     EXPECT("g() {\nconst %x: f32[2,3] = [1, 2, 3, 4, 5, 6]\n"
            "const %i: i64[] = 1\n%y = gather %x, %i {axis=0}\nreturn %y",
            4, 5, 6);
+    EXPECT("g() {\nconst %x: f32[3] = [1, 2, 3]\n" /* both ends */
+           "const %i: i64[7] = [0, 2, 3, -1, -3, -4, 4]\n"
+           "%y = gather %x, %i {axis=0}\nreturn %y",
+           1, 3, 0, 3, 1, 0, 0);
+    EXPECT("g() {\nconst %u: f32[7] = [1, 2, 4, 8, 16, 32, 64]\n"
+           "const %i: i64[7] = [0, 2, 3, -1, -3, -4, 4]\n"
+           "%y = scatter_add %u, %i {axis=0, shape=[3]}\nreturn %y",
+           17, 0, 10);
     EXPECT("g() {\nconst %u: f32[4,2] = [1, 2, 3, 4, 5, 6, 7, 8]\n"
            "const %i: i32[4] = [2, 0, -1, 7]\n"
            "%y = scatter_add %u, %i {axis=0, shape=[3,2]}\nreturn %y",

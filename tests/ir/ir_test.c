@@ -178,6 +178,35 @@ TEST_CASE(strings, escapes_hide_every_control_character_and_read_back) {
     sb_free(&sb);
 }
 
+/* The first and the last character of each length, and what is none. */
+TEST_CASE(strings, characters_of_every_length) {
+    static const char *const rows[][2] = {
+        {"\xc2\xa0", NULL},
+        {"\xdf\xbf", NULL},
+        {"\xe0\xa0\x80", NULL},
+        {"\xef\xbf\xbd", NULL},
+        {"\xf0\x90\x80\x80", NULL},
+        {"\xf4\x8f\xbf\xbf", NULL},
+        {"\xc1\xbf", "\\xc1\\xbf"},
+        {"\xc2\x9f", "\\xc2\\x9f"},
+        {"\xc2\x80", "\\xc2\\x80"},
+        {"\xf5\x80\x80\x80", "\\xf5\\x80\\x80\\x80"},
+        {"\xe0\xa0z", "\\xe0\\xa0z"},
+        {"\xf0\x90\x80z", "\\xf0\\x90\\x80z"},
+        {"\xdfz", "\\xdfz"},
+        {"\xbf", "\\xbf"},
+        {"\x7f", "\\x7f"},
+        {"\x1f", "\\x1f"},
+        {" ", NULL},
+        {"~", NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        StrBuf sb = {0};
+        sb_put_escaped(&sb, rows[i][0]);
+        CHECK_STR(sb.data, rows[i][1] ? rows[i][1] : rows[i][0]);
+        sb_free(&sb);
+    }
+}
+
 TEST_CASE(strings, json) {
     StrBuf sb = {0};
     sb_put_json(&sb, "a\"b\\c\x01\x1f \x7e\x7f\xc3\xa9\n");
@@ -773,6 +802,28 @@ TEST_CASE(builder, names_stay_short) {
                              DT_DEFAULT)),
               "x.mul");
     CHECK_STR(name_of(&f, b_full(&f.b, value_get(f.g, f.x)->type, 0)), "full");
+    static const char *const derived[][2] = {{"q.exp", "q.neg"},
+                                             {"q.exp.7", "q.neg"},
+                                             {"q.7", "q.7.neg"},
+                                             {"q.exp.", "q.exp..neg"},
+                                             {"q.", "q..neg"},
+                                             {".exp", ".exp.neg"},
+                                             {"q.bf16", "q.neg"},
+                                             {"q.grad", "q.grad.neg"},
+                                             {"q.softmax", "q.neg"},
+                                             {"q.layer_norm", "q.neg"},
+                                             {"q.layer_norm.2", "q.neg"},
+                                             {"q.exps", "q.exps.neg"},
+                                             {"q.exp.7a", "q.exp.7a.neg"},
+                                             {"q.r.mul.2", "q.r.neg"}};
+    for (size_t i = 0; i < sizeof derived / sizeof *derived; i++) {
+        y = graph_input(f.g, derived[i][0], value_get(f.g, f.x)->type);
+        y = b1(&f.b, OP_NEG, y, DT_DEFAULT);
+        const char *want = derived[i][1], *got = name_of(&f, y);
+        size_t n = strlen(want); /* perhaps with a number */
+        CHECK_MSG(!strncmp(got, want, n) && (!got[n] || got[n] == '.'),
+                  "%s: %s, not %s", derived[i][0], got, want);
+    }
     f.b.suffix = ".grad";
     y = b1(&f.b, OP_NEG, f.x, DT_DEFAULT);
     CHECK_STR(name_of(&f, y), "x.grad");

@@ -551,6 +551,10 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
         {"k = 1 if true", "'else' expected"},
         {"k = [i for if in 0..3]", "the name of an element expected"},
         {"k = for", "a value expected, found 'for'"},
+        {"y = Linear(x, units=1, foo=\"a\")", "has no attribute 'foo'"},
+        {"y = layer_norm(x, x, x, scope=\"a\")", "has no attribute 'scope'"},
+        {"y = relu(x, scope=\"a\")", "has no attribute 'scope'"},
+        {"y = Linear(x, units=1, scope=3)", "text expected, found an integer"},
         {"k = rng(1)", "rng takes 0"},
         {"k = salt(1)", "salt takes 0"},
         {"y = x + rng()", "m.amp:2:9: error: add: operands f32[2,3] and i64[2] "
@@ -569,11 +573,47 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
             "m.amp:3:7: error: f: this text has no files beside it");
 }
 
+/* What variables begin with is in the IR, which reads back the same numbers. */
+TEST_CASE(model, initialisers_are_printed) {
+    static const char text[] = "model m(x: f32[4,4]) {\n"
+                               "  param n: f32[4,4] = normal(0.5)\n"
+                               "  param u: f32[4,4] = uniform(-2, 3)\n"
+                               "  param k: f32[4,4] = kaiming\n"
+                               "  param c: f32[4,4] = 0.25\n"
+                               "  buffer o: f32[4,4] = ones\n"
+                               "  return y = x @ n @ u @ k @ c @ o\n}\n";
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m, *back;
+    StrBuf sb = {0};
+    TextOptions opt = {.seed = 3};
+    REQUIRE(parse_model(a, &d, "t", text, sizeof text - 1, &opt, &m) == OK);
+    print_module(m, &sb);
+    if (parse_module(a, &d, "t", sb.data, sb.len, &back) != OK)
+        FAIL("%s", d.text.data);
+    CHECK_EQ_INT(m->vars.len, 5);
+    for (int i = 0; i < m->vars.len; i++) {
+        const Var *v = &m->vars.data[i], *w = &back->vars.data[i];
+        const Tensor *s = var_initial(a, v), *t = var_initial(a, w);
+        CHECK_STR(v->name, w->name);
+        CHECK((s == NULL) == (t == NULL));
+        for (int k = 0; k < 16; k++)
+            CHECK_NEAR(s ? tensor_get(s, k) : v->fill,
+                       t ? tensor_get(t, k) : w->fill, 0);
+    }
+    sb_free(&sb);
+    arena_free(a);
+}
+
 /* Names of what is returned: the one given, the variable's, the value's. */
 TEST_CASE(model, outputs_are_named) {
     BECOMES("model m(x: f32[2]) {\n  b = x\n  c = relu(x)\n  d = c\n"
             "  return q = b, b, c, r = d, d, w = c + 1\n}\n",
             "  return q=%x, b=%x, %c, r=%c, d=%c, w=%c.add\n");
+    BECOMES(
+        "model m(x: f32[2]) {\n  return y = (x), z = (x + 1), w = [x][0]\n}\n",
+        "  %x.add = add %x, 1 : f32[2]\n"
+        "  return y=%x, z=%x.add, w=%x\n");
     BECOMES(LINE("y = x != 2"), "return y=%x\n");
     BECOMES("model m(x: f32[2]) {\n  return y = x != 2, z = x == 2\n}\n",
             "  %x.equal = equal %x, 2 : bool[2]\n"

@@ -549,6 +549,46 @@ TEST_CASE(roundtrip, headers) {
     }
 }
 
+/* Texts that print as others, which read back as themselves. */
+TEST_CASE(roundtrip, other_ways_to_write_it) {
+    static const char *const rows[][2] = {
+        {"graph g(%\"\\x4a\\x4F\\x6B\": f32[2]) {\n  return %JOk\n}\n",
+         "graph g(%JOk: f32[2]) {\n  return %JOk\n}\n"},
+        {"graph g(%\"\\xaF\\xfA\": f32[2]) {\n  return y=%\"\\xaf\\xfa\"\n}\n",
+         "graph g(%\"\\xaf\\xfa\": f32[2]) {\n  return y=%\"\\xaf\\xfa\"\n}\n"},
+        {"graph g(%x: f32[2]) { %y = exp %x !checkpoint=1\n return %y }",
+         "graph g(%x: f32[2]) {\n  %y = exp %x : f32[2] !checkpoint=1\n"
+         "  return %y\n}\n"},
+        {"graph g(%x: f32[2]) { %y = exp %x !checkpoint=2147483646\n"
+         " return %y }",
+         "graph g(%x: f32[2]) {\n"
+         "  %y = exp %x : f32[2] !checkpoint=2147483646\n  return %y\n}\n"},
+        {"def f(x) -> y { y = exp(x) }\n"
+         "graph g(%x: f32[2]) { %y = relu %x  return %y }",
+         "def f(x) -> y { y = exp(x) }\n\n"
+         "graph g(%x: f32[2]) {\n  %y = relu %x : f32[2]\n  return %y\n}\n"},
+        {"graph g(%x: f32[2]) { %a = add %x, .5 %b = add %a, -.5\n"
+         "%c = add %b, +2 %d = add %c, -inf %e = add %d, nan return %e }",
+         "graph g(%x: f32[2]) {\n  %a = add %x, 0.5 : f32[2]\n"
+         "  %b = add %a, -0.5 : f32[2]\n  %c = add %b, 2 : f32[2]\n"
+         "  %d = add %c, -inf : f32[2]\n  %e = add %d, nan : f32[2]\n"
+         "  return %e\n}\n"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int k = 0; k < 2; k++) { /* what is printed, too */
+            Arena *a = arena_new();
+            Diag d = {0};
+            Module *m;
+            const char *text = rows[i][k];
+            if (parse_module(a, &d, "s", text, strlen(text), &m) != OK)
+                FAIL("%s\n%s", text, d.text.data);
+            char *back = printed(m);
+            CHECK_STR(back, rows[i][1]);
+            free(back);
+            arena_free(a);
+        }
+}
+
 /* Blocks belong to the module or to its one graph. */
 TEST_CASE(parse, blocks_are_of_a_model) {
 #define G "graph g(%x: f32[2]) { return %x }\n"
@@ -643,6 +683,14 @@ TEST_CASE(parse, mistakes) {
         {"module m {class_axis=9}", "an axis is 0 to 7"},
         {"graph g() { %\"abc }", "does not end on its line"},
         {"graph g() { %\"\\x00\" = exp 1 }", "escapes are"},
+        {"graph g() { %\"\\x4G\" = exp 1 }", "escapes are"},
+        {"graph g() { %\"\\x4g\" = exp 1 }", "escapes are"},
+        {"graph g() { %\"\\x@1\" = exp 1 }", "escapes are"},
+        {"graph g() { %\"\\x`1\" = exp 1 }", "escapes are"},
+        {"graph g() { %\"\\x/1\" = exp 1 }", "escapes are"},
+        {"graph g() { %\"\\x:1\" = exp 1 }", "escapes are"},
+        {"graph g() { %\"\\y41\" = exp 1 }", "escapes are"},
+        {"graph g() { ^\x7f\t- }", "graph g() { ^  - }\n"},
         {"graph g() { %\"\" = exp 1 }", "a name is missing"},
         {"graph g() { ^ }", "unexpected character"},
     };

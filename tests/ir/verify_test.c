@@ -354,6 +354,9 @@ static const Fault update_faults[] = {
     {"return ampc.applied=%ok", "return", "does not return the finite flag"},
     {"ampc.applied=%ok", "ampc.applied=%r", "not return the finite flag"},
     {"write %w = %new", "write %w = %g", "w is written whether gradients"},
+    {"  write %w = %new",
+     "  %half = mul %w, 0.5 : f32[4] !update\n  write %w = %half",
+     "w is written whether gradients"},
     {"exp_avg = %e", "exp_avg = %g", "ampc.opt/w/exp_avg is written whether"},
     {"%d, %w : f32[4] !update", "%d, %w : f32[4]", "w is written by no update"},
     {"  write %ampc.bf16/w = %b\n", "", "it writes w and not ampc.bf16/w"},
@@ -784,6 +787,10 @@ static const Row rows[] = {
     {STAGE_FUSED, X,
      "group row { %c = reduce_max %x {axes=[0]} %s = reduce_max %x "
      "{axes=[1]} } return %s, %c",
+     "along one set of axes"},
+    {STAGE_FUSED, "%x: i32[8,4]",
+     "group row { %c = reduce_sum %x {axes=[0]} %s = reduce_sum %x {axes=[1]} "
+     "} return %s, %c",
      "along one set of axes"},
     {STAGE_FUSED, "%x: f64[8,4]",
      "group row { %c = reduce_sum %x {axes=[0]} %s = reduce_sum %x "

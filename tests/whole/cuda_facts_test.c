@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/plan.h"
 #include "tests/support/cuda_gpu.h"
 
 /* The last operand of both readers of %a dies in the kernel that makes %r,
@@ -68,6 +69,26 @@ TEST_CASE(cuda_facts, many_sums_share_the_memory_of_a_block) {
 
 /* Squares: only the axis tells along what the bias lies.  The first is
    cuBLASLt's with its bias, the second without. */
+/* Rows whose columns are added up as well hold those sums in shared memory: of
+   13,000, 52 KB, a bit more than a block has unasked. */
+TEST_CASE(cuda_facts, sums_of_columns_ask_for_their_memory) {
+    static const char text[] =
+        "graph forward(%x: f32[256,13000]) {\n"
+        "  %m = reduce_max %x {axes=[1], keepdims=1} : f32[256,1]\n"
+        "  %c = reduce_sum %x {axes=[0], keepdims=1} : f32[1,13000]\n"
+        "  return m=%m, c=%c\n}\n";
+    static const char options[] = "--precision fp32 --loss none";
+    Compiled c = compile_text_cuda(text, options, "cuda:sm_80");
+    const PlanCuda *p = ((const AmpcModule *)c.api->module)->cuda;
+    bool some = false;
+    for (uint32_t i = 0; i < p->nkernel; i++)
+        some |=
+            p->kernels[i].shared > 48 << 10 && p->kernels[i].shared <= 64 << 10;
+    CHECK(some);
+    compiled_close(&c);
+    check_predict(text, options);
+}
+
 TEST_CASE(cuda_facts, a_bias_of_columns_and_one_of_rows) {
     check_predict("graph forward(%x: f32[24,24], %w: f32[24,24], %c: f32[24], "
                   "%r: f32[24,1]) {\n"

@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""Draws faults at random and sees whether the tests notice them.
+
+    draw.py --random N [--only GLOB] [--seed S] [--tests TARGET...] [--slowest SECONDS]
+
+Run by script/mutate --random in a scratch checkout.  N places of the .c files
+that GLOB matches get a fault that sleeps:
+
+    a < b          a bound one off                  f(a, b)   two operands exchanged
+    a == b, !a     turned round                     12, 0.5   another constant
+    a && b, a || b without one of the two           x = y;    left out, as are calls,
+    a + b, a - b   the other sign                             break and continue
+    if, while (a)  turned round                     true      false
+
+AMPC_FAULT=NUMBER wakes one, so that all share one build.  Each test first runs
+without: it tells which faults it reaches, and only those are tried with it,
+quickest first.  Prints a line per fault (@: awake), `noticed` by a test,
+`survived` or `unreached`, and the figures; some that survive change nothing.  The tests run where the machine is read-only but
+for /tmp, for a fault may delete or overwrite what it likes."""
+
+import argparse
+import fnmatch
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mutate import read_table, targets_of
+
+FLAGS = ["-c", "opt", "--copt=-w", "--copt=-Wno-error", "--copt=-O1"]
+CAGE = """mount --bind "$0" "$0" && mount -o bind,remount,ro / && mount -t tmpfs none /tmp &&
+          mkdir /tmp/t && cd "$1" && shift && exec "$@" --gtest_fail_fast"""
+
+# Stands behind the #include lines of a file with faults: ampc_fault(k) is true if
+# k is awake, and notes that it was asked for.
+HEAD = r"""
+#include <stdio.h>
+#include <stdlib.h>
+static char ampc_reached_[%(n)d];
+static int ampc_awake_ = -1;
+__attribute__((constructor)) static void ampc_wake_(void) {
+    if (getenv("AMPC_FAULT")) ampc_awake_ = atoi(getenv("AMPC_FAULT"));
+}
+__attribute__((destructor)) static void ampc_tell_(void) {
+    FILE *f = getenv("AMPC_REACHED") ? fopen(getenv("AMPC_REACHED"), "a") : NULL;
+    for (int i = 0; f && i < %(n)d; i++)
+        if (ampc_reached_[i]) fprintf(f, "%%d\n", i);
+    if (f) fclose(f);
+}
+static inline int ampc_fault(int k) {
+    ampc_reached_[k] = 1;
+    return ampc_awake_ == k;
+}
+#line %(line)d
+"""
+
+# ---- places ------------------------------------------------------------------
+
+OPEN, CLOSE = "([{", ")]}"
+
+
+def blank(text):
+    """The text with comments and the preprocessor's lines blank, and ` for each
+    letter of a string."""
+    pattern = (r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+               r"|/\*.*?\*/|//[^\n]*|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*")
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", "`" if m[1] else " ", m[0]), text,
+                  flags=re.S | re.M)
+
+
+def end_of(t, i, stops):
+    """Where the operand that begins at i ends: at one of `stops` or outside."""
+    depth = 0
+    while i < len(t):
+        if t[i] in OPEN:
+            depth += 1
+        elif t[i] in CLOSE:
+            if depth == 0:
+                return i
+            depth -= 1
+        elif depth == 0 and (t[i] in ",;?:" or any(t.startswith(s, i) for s in stops)):
+            return len(t[:i].rstrip())
+        i += 1
+    return i
+
+
+def start_of(t, i):
+    """Where the operand that ends before i begins."""
+    depth = 0
+    while i > 0:
+        i -= 1
+        if t[i] in CLOSE:
+            depth += 1
+        elif t[i] in OPEN:
+            if depth == 0:
+                break
+            depth -= 1
+        elif depth == 0 and re.search(r"([,;?:]|&&|\|\||[^=!<>]= |\breturn )$", t[max(0, i - 8):i + 1]):
+            break
+    i += 1
+    return i + len(t[i:]) - len(t[i:].lstrip())
+
+
+def places(t):
+    """Yields faults: lists of (where, rank, text to insert there), @ for the
+    question whether this fault is awake; of two inserted at one place, the one
+    of lower rank is nearer to the operand."""
+    for m in re.finditer(r" (<=|>=|<|>) ", t):
+        sign = "" if m[1] in ("<", ">=") else "-"
+        yield [(m.end(), 1, f"{sign}@ + ")]
+    for m in re.finditer(r" [!=]= ", t):
+        yield [(end_of(t, m.end(), ["&", "|", "^"]), 2, " ^ @")]
+    for m in re.finditer(r" (&&|\|\|) ", t):
+        right = end_of(t, m.end(), ["||", "&&"] if m[1] == "&&" else ["||"])
+        asked = ("(@ || ", ")") if m[1] == "&&" else ("(!@ && (", "))")
+        yield [(m.end(), 3, asked[0]), (right, 3, asked[1])]
+        yield [(start_of(t, m.start()), 3, asked[0]),
+               (m.start(), 3, asked[1])]
+    for m in re.finditer(r" [+-] (?=[\w(])", t):
+        yield [(m.end(), 0, "(@ ? -1 : 1) * ")]
+    for m in re.finditer(r"(?<=[(\s])!(?=[\w(])", t):
+        yield [(m.start(), 0, "@ ^ ")]
+    for m in re.finditer(r"\b(if|while) \(", t):
+        yield [(m.end(), 5, "@ ^ !!("), (end_of(t, m.end(), []), 5, ")")]
+    for m in re.finditer(r"(?<![\w.])(\d+\.\d+(?:e-?\d+)?|\d+)(?![\w.])", t):
+        line = t[t.rfind("\n", 0, m.start()) + 1:m.start()]
+        if re.search(r"NEW_ARRAY|\{$|^ *(static |const )*\w+ \w+\[[^\]]*$", line):
+            continue  # room, or zeros
+        yield [(m.start(), 0, "("), (m.end(), 0, " * (@ ? 1.25 : 1))" if "." in m[1] else " + @)")]
+    for m in re.finditer(r"\b(true|false)\b", t):
+        yield [(m.start(), 0, "(@ ^ "), (m.end(), 0, ")")]
+    for m in re.finditer(r"\b\w+\((\w+), (\w+)(?=[,)])", t):
+        if not re.match(r"\d", m[1] + m[2]) and m[1] != m[2]:
+            yield [(m.start(1), 9, f"@ ? {m[2]} : "), (m.start(2), 9, f"@ ? {m[1]} : ")]
+    called = r"(?:->|\.)\w+|\[[^\]\n]*\]"
+    for m in re.finditer(r"(?<=[;{})\n])[ \t]*\n?[ \t]*(?=(?:\+\+|--|\*)?(?!return|if|for|while|do|switch|else|case|goto|sizeof)"
+                         rf"[a-z_]\w*(?:{called})*(?:\s?[-+*/|&^]?=|\(|\+\+|--)|break;|continue;)", t):
+        i = m.end()
+        end = end_of(t, i, [])
+        while end < len(t) and t[end] in ",?:":
+            end = end_of(t, end + 1, [])
+        before = t[:i].rstrip()[-1:]
+        if t[end:end + 1] == ";" and before in ";{})" and not re.search(r"free|close", t[i:i + 20]):
+            yield [(i, 9, "{ if (!@) "), (end + 1, 9, " }")]
+
+
+def bodies(t):
+    """The text with everything outside of functions blank."""
+    out, depth = [], 0
+    for line in t.split("\n"):
+        inside = depth > 0
+        depth += line.count("{") - line.count("}")
+        out.append(line if inside and "ASSERT" not in line else " " * len(line))
+        if not inside and depth > 0 and re.search(r"[=\w] *\{$", line) and ")" not in line:
+            out[-1] = " " * len(line)
+    return "\n".join(out)
+
+
+class Fault:
+    def __init__(self, file, text, edits):
+        self.file, self.edits = file, edits
+        at = min(e[0] for e in edits)
+        self.line = text.count("\n", 0, at) + 1
+        end = max(e[0] for e in edits)
+        first = text.rfind("\n", 0, at) + 1
+        last = text.find("\n", max(at, end - 1))
+        shown = text[first:last]
+        for where, _, what in sorted(edits, reverse=True):
+            shown = shown[:where - first] + what + shown[where - first:]
+        self.shown = " ".join(shown.split())
+
+
+def sown(text, faults, n):
+    """The text with these faults of n; each has its number in .id."""
+    inserts = []
+    behind = max(m.end() for m in re.finditer(r"^#include.*\.h[\">].*\n", text, re.M))
+    head = HEAD % {"n": n, "line": text.count("\n", 0, behind) + 1}
+    for f in faults:
+        for n, (where, rank, what) in enumerate(f.edits):
+            closing = n == 1 and rank != 9 or rank == 2
+            what = what.replace("@", f"ampc_fault({f.id})")
+            inserts.append((where, 0 if closing else 1, rank if closing else -rank, f.id, what))
+    for where, *_, what in sorted(inserts, reverse=True):
+        text = text[:where] + what + text[where:]
+    return text[:behind] + head + text[behind:]
+
+
+# ---- building ----------------------------------------------------------------
+
+def refused(path, include):
+    """The lines at which the compiler refuses the file."""
+    run = subprocess.run(["gcc", "-std=c17", "-fsyntax-only", *include, path],
+                         stderr=subprocess.PIPE, text=True)
+    return {int(m[1]) for m in re.finditer(
+        rf"^{re.escape(str(path))}:(\d+):\d+: (?:error|warning: .*(?:mismatch|makes|incompatible))",
+        run.stderr, re.M)}
+
+
+def draw(root, only, n, include):
+    """Faults by file, as many as n in all that the compiler takes."""
+    found = []
+    for path in sorted(root.glob("*/**/*.c")):
+        file = str(path.relative_to(root))
+        if fnmatch.fnmatch(file, only) or file.startswith(only):
+            text = path.read_text()
+            found += [Fault(file, text, e) for e in places(bodies(blank(text)))]
+    random.shuffle(found)
+    print(f"{len(found)} places", flush=True)
+    chosen, rest = found[:n], found[n:]
+    while True:
+        by_file = {}
+        for i, f in enumerate(chosen):
+            f.id = i
+            by_file.setdefault(f.file, []).append(f)
+        bad = set()
+        for file, faults in by_file.items():
+            text = (root / file).read_text()
+            (root / file).write_text(sown(text, faults, n))
+            lines = refused(root / file, include)
+            (root / file).write_text(text)
+            bad |= {f for f in faults if f.line in lines or
+                    text.count("\n", 0, max(e[0] for e in f.edits)) + 1 in lines}
+            if lines and not bad & set(faults):
+                bad |= set(faults)
+        if not bad:
+            return by_file
+        chosen = [f for f in chosen if f not in bad]
+        while len(chosen) < n and rest:
+            chosen.append(rest.pop())
+
+
+def bazel(*args):
+    run = subprocess.run(["bazel", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         text=True, errors="replace")
+    if run.returncode:
+        sys.exit(f"bazel {args[0]}: {run.stderr[-3000:]}")
+    return run.stdout
+
+
+# ---- running -----------------------------------------------------------------
+
+def run_test(bin_, target, limit, scratch, **env):
+    """Whether it passes, seconds, and its first failed case; it may write to the
+    folder `scratch`."""
+    path = f"{bin_}/{target[2:].replace(':', '/')}"
+    env = {**os.environ, "AMPC_CACHE_DIR": "none", "TEST_SRCDIR": f"{path}.runfiles",
+           "TEST_WORKSPACE": "ampc", "TEST_TMPDIR": "/tmp/t", **env}
+    start = time.time()
+    try:
+        run = subprocess.run(["unshare", "-rmpf", "--kill-child", "sh", "-c", CAGE, scratch,
+                              f"{path}.runfiles/ampc", path],
+                             env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return False, limit, "(ran out of time)"
+    case = re.search(rb"^\[  FAILED  \] (\S+) \(", run.stdout, re.M)
+    return (run.returncode == 0, time.time() - start,
+            case[1].decode() if case else f"(status {run.returncode})")
+
+
+def reaching(bin_, names, slowest, scratch):
+    """[(seconds, test, numbers of the faults it reaches)], quickest first."""
+    tests = []
+    for i, name in enumerate(names):
+        told = Path(scratch) / str(i)
+        ok, seconds, case = run_test(bin_, name, slowest, scratch, AMPC_REACHED=str(told))
+        if ok:
+            numbers = set(map(int, told.read_text().split())) if told.exists() else set()
+            tests.append((seconds, name, numbers))
+        else:
+            print(f"left out: {name}: {case}", flush=True)
+    return sorted(tests)
+
+
+def try_all(faults, bin_, names, slowest, scratch):
+    tests = reaching(bin_, names, slowest, scratch)
+    score = {}
+    for f in faults:
+        by, verdict = "", "unreached"
+        for seconds, name, reached in tests:
+            if f.id in reached:
+                verdict = "survived"
+                ok, _, case = run_test(bin_, name, 3 * seconds + 10, scratch,
+                                       AMPC_FAULT=str(f.id))
+                if not ok:
+                    verdict, by = "noticed", f"{name} {case}"
+                    break
+        print(f"{verdict:<9} {f.file}:{f.line}: {f.shown} {by}", flush=True)
+        s = score.setdefault(f.file.split("/")[0], {})
+        s[verdict] = s.get(verdict, 0) + 1
+    for folder, s in sorted(score.items()):
+        n = sum(s.values())
+        print(f"{folder:<10} {n:4} faults: {s.get('noticed', 0)} noticed "
+              f"({100 * s.get('noticed', 0) // n} %), {s.get('survived', 0)} survived, "
+              f"{s.get('unreached', 0)} unreached")
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--random", type=int, required=True)
+    ap.add_argument("--only", default="*")
+    ap.add_argument("--seed", default=str(int(time.time())))
+    ap.add_argument("--tests", nargs="*")
+    ap.add_argument("--slowest", type=float, default=60)
+    args = ap.parse_args()
+    random.seed(args.seed)
+    root = Path.cwd()
+    _, table, _ = read_table(root / "tests/mutate/faults.txt")
+    bin_ = bazel("info", *FLAGS, "bazel-bin").strip()
+    bazel("build", *FLAGS, "//frontend:onnx_pb")
+    by_file = draw(root, args.only, args.random,
+                   ["-iquote", str(root), "-I", f"{bin_}/frontend"])
+    faults = [f for list_ in by_file.values() for f in list_]
+    names = args.tests or [t for file in by_file for t in targets_of({"file": file}, table)]
+    names = bazel("query", f"tests({' + '.join(sorted(set(names)))})").split()
+    texts = {file: (root / file).read_text() for file in by_file}
+    try:
+        for file, list_ in by_file.items():
+            (root / file).write_text(sown(texts[file], list_, args.random))
+        bazel("build", *FLAGS, *names)
+    finally:
+        for file, text in texts.items():
+            (root / file).write_text(text)
+
+    with tempfile.TemporaryDirectory(dir=root) as scratch:
+        try_all(faults, bin_, names, args.slowest, scratch)
+
+
+if __name__ == "__main__":
+    main()
