@@ -93,6 +93,7 @@ typedef enum CalleeKind { CALLEE_OP, CALLEE_FN, CALLEE_BUILTIN } CalleeKind;
 
 typedef struct KeyArg {
     Str name;
+    const Expr *at; /* of a call: the name, for messages */
     const Expr *value;
 } KeyArg;
 

@@ -211,6 +211,17 @@ Status make_attr(Run *r, const Expr *at, AttrKey key, const Val *v, Attr *out) {
     return OK;
 }
 
+static Status no_attribute(Run *r, const KeyArg *k, const OpInfo *info) {
+    char there[120] = "";
+    size_t n = 0;
+    for (int i = 0; i < info->nattr && n < sizeof there; i++)
+        n += (size_t)snprintf(there + n, sizeof there - n, "%s%s",
+                              i ? ", " : "; there are ",
+                              attr_get(info->attrs[i])->text);
+    return run_fail(r, k->at, "%s has no attribute '%.40s'%s", info->text,
+                    k->name, there);
+}
+
 /* dtype= of any op; shape= of a generator, which has no such attribute. */
 static Status take_keys(Run *r, const Expr *e, Made *m) {
     for (int i = 0; i < e->keys.len; i++) {
@@ -233,8 +244,7 @@ static Status take_keys(Run *r, const Expr *e, Made *m) {
             if (v.kind != V_STR) return run_wants(r, k->value, "text", &v);
             m->scope = v.s;
         } else {
-            return run_fail(r, k->value, "%s has no attribute '%.40s'",
-                            m->info->text, k->name);
+            return no_attribute(r, k, m->info);
         }
     }
     if (m->info->kind == KIND_GEN &&

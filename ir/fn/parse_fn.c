@@ -150,7 +150,7 @@ static Status parse_args(DefParser *p, const Token *at, Expr *e) {
         if (lex_is(lx, '=')) {
             if (value->kind != E_NAME)
                 return lex_fail(lx, &name, "an attribute's name expected");
-            KeyArg key = {.name = value->name};
+            KeyArg key = {.name = value->name, .at = value};
             TRY(lex_next(lx));
             TRY(parse_expr(p, &key.value));
             vec_push(p->a, &e->keys, key);
@@ -382,7 +382,7 @@ static Status parse_variable(DefParser *p, Stmt *s) {
     if (!lex_is(lx, '{')) return OK;
     TRY(lex_open(lx, '{', '}', &more));
     while (more) {
-        KeyArg k;
+        KeyArg k = {0};
         TRY(expect_name(p, "an option", &k.name));
         TRY(lex_expect(lx, '='));
         TRY(parse_expr(p, &k.value));

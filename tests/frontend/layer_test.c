@@ -74,7 +74,7 @@ TEST_CASE(layer, dimensions_are_those_of_operands) {
     becomes("x: f32[5,3]", "a, b = layer(x)\n  return a",
             "3:10: error: layer gives 1 results");
     becomes("x: f32[5,3]", "return a = layer(x, units=2)",
-            "3:29: error: layer has no attribute 'units'");
+            "3:23: error: layer has no attribute 'units'");
 }
 
 static void drop(Made *m) {
