@@ -569,6 +569,13 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
         BECOMES(text, "m.amp:");
     }
     BECOMES(LINE("k = 0..4096\n  k = i"), "3:7: error: 'i' has no value here");
+    BECOMES(
+        "def f(x; p = [0, 1], q = -2, r = true, s = \"a\", t = 0.5) -> y {\n"
+        "  require s == \"a\" and r and q == -2 and t == 0.5, s\n"
+        "  y = transpose(x, perm=p)\n}\n" LINE("x = f(x, p=[1, 0])"),
+        "%x.2 = transpose %x {perm=[1,0]} : f32[3,2]");
+    BECOMES("def f(x; p = x) -> y { y = x }", "the attribute needs a kind");
+    BECOMES("def f(x; p = none) -> y { y = x }", "the attribute needs a kind");
     BECOMES("def f = onnx(\"f.onnx\")\n" LINE("y = f(x)"),
             "m.amp:3:7: error: f: this text has no files beside it");
 }

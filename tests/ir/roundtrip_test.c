@@ -563,6 +563,8 @@ TEST_CASE(roundtrip, other_ways_to_write_it) {
          " return %y }",
          "graph g(%x: f32[2]) {\n"
          "  %y = exp %x : f32[2] !checkpoint=2147483646\n  return %y\n}\n"},
+        {"dim B = 4\ngraph g(%x: f32[B,2]) { return %x }",
+         "graph g(%x: f32[4,2]) {\n  return %x\n}\n"},
         {"def f(x) -> y { y = exp(x) }\n"
          "graph g(%x: f32[2]) { %y = relu %x  return %y }",
          "def f(x) -> y { y = exp(x) }\n\n"
