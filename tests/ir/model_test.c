@@ -772,6 +772,41 @@ static Status define_many(int n, Diag *d) {
     return s;
 }
 
+/* 256 operators deep, wherever the deep operand stands. */
+TEST_CASE(model, deep_operands_count_with_what_reads_them) {
+    static const char *const wheres[][2] = {{"(", ")"},
+                                            {"0 + (", ")"},
+                                            {"exp(x + (", "))"},
+                                            {"[1, ", "][1]"},
+                                            {"1 if true else ", ""},
+                                            {"x if 0 == (", ") else x"},
+                                            {"softmax(x, axis=", ")"},
+                                            {"[0][", "]"},
+                                            {"not 0 == (", ")"},
+                                            {"-(", ")"},
+                                            {"[i for i in [", "]]"}};
+    for (size_t i = 0; i < sizeof wheres / sizeof *wheres; i++)
+        for (int many = 0; many < 2; many++) {
+            StrBuf text = {0}, got = {0};
+            sb_puts(&text, "model m(x: f32[2]) {\n  y = ");
+            sb_puts(&text, wheres[i][0]);
+            sb_puts(&text, "0");
+            repeated(&text, " + 0", many ? 256 : 250);
+            sb_puts(&text, wheres[i][1]);
+            sb_puts(&text, "\n  return x = x\n}\n");
+            expand(text.data, NULL, &got);
+            bool refused = strstr(got.data, "more than 256 operators") != NULL;
+            bool alone = i == 0; /* what it stands in adds nothing */
+            CHECK_MSG(refused == (many && !alone), "%s: %.300s", wheres[i][0],
+                      got.data);
+            sb_free(&text);
+            sb_free(&got);
+        }
+    BECOMES("def f(; n: int = 2) -> y { y = full(value=1, shape=[n], "
+            "dtype=f32) }\n" LINE("x = x + f(n=3)"),
+            "full");
+}
+
 TEST_CASE(model, sixteen_operands_are_most) {
     Diag d = {0};
     CHECK(define_many(16, &d) == OK);
