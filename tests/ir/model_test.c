@@ -621,6 +621,8 @@ TEST_CASE(model, outputs_are_named) {
         "model m(x: f32[2]) {\n  return y = (x), z = (x + 1), w = [x][0]\n}\n",
         "  %x.add = add %x, 1 : f32[2]\n"
         "  return y=%x, z=%x.add, w=%x\n");
+    BECOMES("model m(x: f32[2]) {\n  return relu(x), exp(x)\n}\n",
+            "  return %x.relu, %x.exp\n");
     BECOMES(LINE("y = x != 2"), "return y=%x\n");
     BECOMES("model m(x: f32[2]) {\n  return y = x != 2, z = x == 2\n}\n",
             "  %x.equal = equal %x, 2 : bool[2]\n"
