@@ -198,6 +198,7 @@ TEST_CASE(strings, characters_of_every_length) {
         {"\xbf", "\\xbf"},
         {"\x7f", "\\x7f"},
         {"\x1f", "\\x1f"},
+        {"\xc3\x80", NULL},
         {" ", NULL},
         {"~", NULL}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -683,6 +683,8 @@ TEST_CASE(parse, mistakes) {
         {"graph g() { param %w: f32[] = 1 } graph h() { param %w: f32[] = 2 }",
          "begins otherwise"},
         {"module m {class_axis=9}", "an axis is 0 to 7"},
+        {"module m {class_axis=8}", "an axis is 0 to 7"},
+        {"module m {class_axis=-1}", "an axis is 0 to 7"},
         {"graph g() { %\"abc }", "does not end on its line"},
         {"graph g() { %\"\\x00\" = exp 1 }", "escapes are"},
         {"graph g() { %\"\\x4G\" = exp 1 }", "escapes are"},
