@@ -3,6 +3,7 @@
 #include "ir/ir.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,12 +198,27 @@ TEST_CASE(strings, characters_of_every_length) {
         {"\xbf", "\\xbf"},
         {"\x7f", "\\x7f"},
         {"\x1f", "\\x1f"},
+        {"\xc3\x80", NULL},
         {" ", NULL},
         {"~", NULL}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         StrBuf sb = {0};
         sb_put_escaped(&sb, rows[i][0]);
         CHECK_STR(sb.data, rows[i][1] ? rows[i][1] : rows[i][0]);
+        sb_free(&sb);
+    }
+}
+
+/* 120 bytes at most, then dots. */
+TEST_CASE(strings, long_names_end_in_dots) {
+    for (int n = 118; n < 124; n++) {
+        char text[130], want[140];
+        StrBuf sb = {0};
+        memset(text, 'x', sizeof text);
+        text[n] = 0;
+        snprintf(want, sizeof want, "%.120s%s", text, n > 120 ? "..." : "");
+        sb_put_escaped(&sb, text);
+        CHECK_STR(sb.data, want);
         sb_free(&sb);
     }
 }

@@ -571,6 +571,13 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
         BECOMES(text, "m.amp:");
     }
     BECOMES(LINE("k = 0..4096\n  k = i"), "3:7: error: 'i' has no value here");
+    BECOMES(
+        "def f(x; p = [0, 1], q = -2, r = true, s = \"a\", t = 0.5) -> y {\n"
+        "  require s == \"a\" and r and q == -2 and t == 0.5, s\n"
+        "  y = transpose(x, perm=p)\n}\n" LINE("x = f(x, p=[1, 0])"),
+        "%x.2 = transpose %x {perm=[1,0]} : f32[3,2]");
+    BECOMES("def f(x; p = x) -> y { y = x }", "the attribute needs a kind");
+    BECOMES("def f(x; p = none) -> y { y = x }", "the attribute needs a kind");
     BECOMES("def f = onnx(\"f.onnx\")\n" LINE("y = f(x)"),
             "m.amp:3:7: error: f: this text has no files beside it");
 }
@@ -616,6 +623,8 @@ TEST_CASE(model, outputs_are_named) {
         "model m(x: f32[2]) {\n  return y = (x), z = (x + 1), w = [x][0]\n}\n",
         "  %x.add = add %x, 1 : f32[2]\n"
         "  return y=%x, z=%x.add, w=%x\n");
+    BECOMES("model m(x: f32[2]) {\n  return relu(x), exp(x)\n}\n",
+            "  return %x.relu, %x.exp\n");
     BECOMES(LINE("y = x != 2"), "return y=%x\n");
     BECOMES("model m(x: f32[2]) {\n  return y = x != 2, z = x == 2\n}\n",
             "  %x.equal = equal %x, 2 : bool[2]\n"
@@ -765,6 +774,41 @@ static Status define_many(int n, Diag *d) {
     sb_free(&text);
     arena_free(a);
     return s;
+}
+
+/* 256 operators deep, wherever the deep operand stands. */
+TEST_CASE(model, deep_operands_count_with_what_reads_them) {
+    static const char *const wheres[][2] = {{"(", ")"},
+                                            {"0 + (", ")"},
+                                            {"exp(x + (", "))"},
+                                            {"[1, ", "][1]"},
+                                            {"1 if true else ", ""},
+                                            {"x if 0 == (", ") else x"},
+                                            {"softmax(x, axis=", ")"},
+                                            {"[0][", "]"},
+                                            {"not 0 == (", ")"},
+                                            {"-(", ")"},
+                                            {"[i for i in [", "]]"}};
+    for (size_t i = 0; i < sizeof wheres / sizeof *wheres; i++)
+        for (int many = 0; many < 2; many++) {
+            StrBuf text = {0}, got = {0};
+            sb_puts(&text, "model m(x: f32[2]) {\n  y = ");
+            sb_puts(&text, wheres[i][0]);
+            sb_puts(&text, "0");
+            repeated(&text, " + 0", many ? 256 : 250);
+            sb_puts(&text, wheres[i][1]);
+            sb_puts(&text, "\n  return x = x\n}\n");
+            expand(text.data, NULL, &got);
+            bool refused = strstr(got.data, "more than 256 operators") != NULL;
+            bool alone = i == 0; /* what it stands in adds nothing */
+            CHECK_MSG(refused == (many && !alone), "%s: %.300s", wheres[i][0],
+                      got.data);
+            sb_free(&text);
+            sb_free(&got);
+        }
+    BECOMES("def f(; n: int = 2) -> y { y = full(value=1, shape=[n], "
+            "dtype=f32) }\n" LINE("x = x + f(n=3)"),
+            "full");
 }
 
 TEST_CASE(model, sixteen_operands_are_most) {

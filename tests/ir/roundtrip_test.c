@@ -563,6 +563,8 @@ TEST_CASE(roundtrip, other_ways_to_write_it) {
          " return %y }",
          "graph g(%x: f32[2]) {\n"
          "  %y = exp %x : f32[2] !checkpoint=2147483646\n  return %y\n}\n"},
+        {"dim B = 4\ngraph g(%x: f32[B,2]) { return %x }",
+         "graph g(%x: f32[4,2]) {\n  return %x\n}\n"},
         {"def f(x) -> y { y = exp(x) }\n"
          "graph g(%x: f32[2]) { %y = relu %x  return %y }",
          "def f(x) -> y { y = exp(x) }\n\n"
@@ -681,6 +683,8 @@ TEST_CASE(parse, mistakes) {
         {"graph g() { param %w: f32[] = 1 } graph h() { param %w: f32[] = 2 }",
          "begins otherwise"},
         {"module m {class_axis=9}", "an axis is 0 to 7"},
+        {"module m {class_axis=8}", "an axis is 0 to 7"},
+        {"module m {class_axis=-1}", "an axis is 0 to 7"},
         {"graph g() { %\"abc }", "does not end on its line"},
         {"graph g() { %\"\\x00\" = exp 1 }", "escapes are"},
         {"graph g() { %\"\\x4G\" = exp 1 }", "escapes are"},
