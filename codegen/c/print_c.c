@@ -316,9 +316,19 @@ static bool is_short(const KPrint *p, int64_t least) {
     return p->k->form != KF_FLAT && extent(p, p->k->vec) < least;
 }
 
-/* bf16 may be rounded behind a piece of the loop: STORE_BF16. */
+static bool is_costly(const KPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->op == K_OP && op_info[in->code].cost >= COST_LONG) return true;
+    }
+    return false;
+}
+
+/* bf16 may be rounded behind a piece of the loop (STORE_BF16): in an epilogue,
+   whose pieces are short, if long functions are computed there. */
 static bool may_wait(const KPrint *p) {
-    return !is_rows(p) && p->k->form != KF_EPILOGUE && !is_short(p, LEAST_WAIT);
+    return !is_rows(p) && !is_short(p, LEAST_WAIT) &&
+           (p->k->form != KF_EPILOGUE || is_costly(p));
 }
 
 /* Fills p->piece; false: the sweep walks nothing of the kind. */
