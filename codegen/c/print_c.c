@@ -267,7 +267,7 @@ static void put_element(Nest *n) {
 /* Compilers vectorise no conversion of fp16 and shuffle for those of bf16: what
    the innermost loop walks one by one is widened and narrowed by calls, in
    arrays h<id> of a piece.  bf16 that is only read is as fast in place. */
-enum { PIECE = 512, LEAST_PIECE = 16, LEAST_BF16 = 128 };
+enum { PIECE = 512, LEAST_PIECE = 16, LEAST_BF16 = 128, LEAST_WAIT = 64 };
 
 /* Where a load is from is computed for every element. */
 static bool jumps(const KPrint *p, const KInst *in) {
@@ -299,21 +299,36 @@ static bool any_order(const KPrint *p, const KInst *in) {
     }
 }
 
-/* The rounding of a value that is only stored is left to the store. */
-static void leave_rounding(KPrint *p, int store) {
+/* What is stored is a rounding that only stores read, of the buffer's type. */
+static bool only_stored(const KPrint *p, int store) {
     const KInst *to = kinst_at(p->k, store), *r = kinst_at(p->k, to->in[0]);
-    bool left = true;
-    if (r->op != K_ROUND || r->dtype != p->k->bufs.data[to->buf].dtype) return;
+    if (r->op != K_ROUND || r->dtype != p->k->bufs.data[to->buf].dtype)
+        return false;
     for (int id = 1; id < p->k->insts.len; id++)
         for (int j = 0; j < KINST_READS; j++)
-            left &=
-                kinst_read(kinst_at(p->k, id), j) != to->in[0] || p->piece[id];
-    p->piece[to->in[0]] = left;
+            if (kinst_read(kinst_at(p->k, id), j) == to->in[0] && !p->piece[id])
+                return false;
+    return true;
 }
 
 /* Of a flat kernel's only dim no extent is known. */
 static bool is_short(const KPrint *p, int64_t least) {
     return p->k->form != KF_FLAT && extent(p, p->k->vec) < least;
+}
+
+static bool is_costly(const KPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        if (in->op == K_OP && op_info[in->code].cost >= COST_LONG) return true;
+    }
+    return false;
+}
+
+/* bf16 may be rounded behind a piece of the loop (STORE_BF16): in an epilogue,
+   whose pieces are short, if long functions are computed there. */
+static bool may_wait(const KPrint *p) {
+    return !is_rows(p) && !is_short(p, LEAST_WAIT) &&
+           (p->k->form != KF_EPILOGUE || is_costly(p));
 }
 
 /* Fills p->piece; false: the sweep walks nothing of the kind. */
@@ -336,15 +351,23 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
         ordered |= here[id] && !any_order(p, in);
         here[id] &= !(held && held[id]);
     }
+    p->in_order = ordered;
     for (int id = 1; id < len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        p->piece[id] = here[id] && (is_walked(p, in, DT_F16) ||
-                                    (!ordered && is_walked(p, in, DT_BF16)));
+        p->piece[id] =
+            here[id] && (is_walked(p, in, DT_F16) ||
+                         (is_walked(p, in, DT_BF16) &&
+                          (!ordered || (in->op == K_STORE && may_wait(p)))));
+    }
+    for (int id = 1; id < len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        bool store = p->piece[id] && in->op == K_STORE;
+        if (store && only_stored(p, id))
+            p->piece[in->in[0]] = true;
+        else if (store && ordered && is_walked(p, in, DT_BF16))
+            p->piece[id] = false;
         any |= p->piece[id];
     }
-    for (int id = 1; id < len; id++)
-        if (p->piece[id] && kinst_at(p->k, id)->op == K_STORE)
-            leave_rounding(p, id);
     p->piece_at =
         beside ? "j - w0" : arena_printf(p->arena, "i%d - w0", l->over);
     return any;
@@ -366,6 +389,8 @@ static void move_pieces(const Nest *n, KOp op) {
         int x = in->in[0];
         if (op == K_LOAD)
             kp_line(p, "WIDEN_%s(h%d, %s), w1 - w0);", d, id, place.data);
+        else if (!f16 && p->in_order)
+            kp_line(p, "PUT_BF16(%s), h%d, w1 - w0);", place.data, id);
         else if (!f16 && kinst_at(p->k, x)->fits >> DT_BF16 & 1 &&
                  !(kinst_at(p->k, x)->op == K_ROUND && p->piece[x]))
             kp_line(p, "PACK_BF16(%s), h%d, w1 - w0);", place.data, id);

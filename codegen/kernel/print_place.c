@@ -229,6 +229,14 @@ void kp_store(KPrint *p, int id, const char *place) {
     DType d = p->k->bufs.data[in->buf].dtype;
     bool piece = p->piece && p->piece[id];
     kp_text(p, "%s", "");
+    if (piece && p->in_order && d == DT_BF16) {
+        sb_puts(p->sb, "STORE_BF16(");
+        put_place(p->sb, p->k, in, place);
+        sb_printf(p->sb, ", h%d[%s], ", id, p->piece_at);
+        sb_put_operand(p->sb, p->k, in->in[0]);
+        sb_puts(p->sb, ");\n");
+        return;
+    }
     if (piece)
         sb_printf(p->sb, "h%d[%s]", id, p->piece_at);
     else

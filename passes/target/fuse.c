@@ -412,6 +412,20 @@ static bool sum_pays(const Fuse *f, const Node *product, const Node *n) {
             stored_anyway(f, v));
 }
 
+/* A long function's result is only cast to what is stored, and what it is of is
+   read by long functions alone, none of which backward should repeat. */
+static bool stored_as_cast(const Fuse *f, const Node *n) {
+    const Graph *g = f->g;
+    Users cast = users_of(f, n->out[0]), u = users_of(f, n->in[0]);
+    for (; u.at < u.end; u.at++)
+        if (op_info[node_get(g, *u.at)->op].cost < COST_LONG) return false;
+    if (op_info[n->op].cost < COST_LONG || cast.end != cast.at + 1 ||
+        value_count(g, n->out[0]) <= f->target->small_tensor)
+        return false;
+    const Node *reader = node_get(g, *cast.at);
+    return reader->op == OP_CAST && stored_anyway(f, reader->out[0]);
+}
+
 /* Where the product is stored for others too, an epilogue that makes a second
    result must not rather move into that result's one reader. */
 static bool epilogue_pays(Fuse *f, int anchor, int c) {
@@ -426,7 +440,7 @@ static bool epilogue_pays(Fuse *f, int anchor, int c) {
         for (int k = 0; k < n->nin; k++)
             if (maker(f, n->in[k]) == anchor &&
                 other_users(f, n->in[k], anchor, c))
-                second = true;
+                second = true, needed |= stored_as_cast(f, n);
         needed |= stored_anyway(f, n->out[0]);
     }
     return !second || needed;

@@ -226,14 +226,100 @@ KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
     for (int64_t i = 0; i < n; i++) to[i] = EXACT_BF16(from[i]);
 }
 
-KM_CALLED void NARROW_BF16(uint16_t *restrict to, const float *restrict from,
-                           int64_t n) {
+/* NARROW_BF16 of few values, and of such as are no numbers. */
+KM_CALLED void km_narrow_each(uint16_t *restrict to, const float *restrict from,
+                              int64_t n) {
     for (; n >= 16; n -= 16, to += 16, from += 16)
         for (int i = 0; i < 8; i++)
             ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
                                  km_bits(ROUND_BF16(from[i + 8]));
     for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
 }
+
+/* The same in order. */
+KM_CALLED void km_put_each(uint16_t *restrict to, const float *restrict from,
+                           int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
+}
+
+/* STORE_BF16 rounds in the loop at hand or leaves a piece of values to PUT_BF16
+   behind it: short vectors have no room between what else they compute. */
+#ifdef __AVX512F__
+#define STORE_BF16(to, at, x) (to) = F32_TO_BF16(x)
+#define PUT_BF16(to, from, n) (void)(from)
+#else
+#define STORE_BF16(to, at, x) (at) = (x)
+#endif
+
+#if defined __AVX2__ && !defined __AVX512F__ && !defined __clang__
+/* Sixteen at once as pairs of halves. What the lower ones are, less one where
+   the upper one is even, begins with the bit that is carried. NaN is rare, and
+   looked for in all of a piece before it is made one of all bits. */
+typedef uint32_t km_word4 __attribute__((vector_size(16)));
+typedef uint32_t km_word8 __attribute__((vector_size(32)));
+typedef short km_short16 __attribute__((vector_size(32)));
+typedef char km_char32 __attribute__((vector_size(32)));
+typedef float km_real8 __attribute__((vector_size(32)));
+#define KM_VECTOR static inline __attribute__((always_inline, unused))
+
+KM_VECTOR km_short16 km_weave(km_word8 a, km_word8 b) {
+    return __builtin_shufflevector((km_short16)a, (km_short16)b, 0, 17, 2, 19,
+                                   4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31);
+}
+
+KM_VECTOR km_short16 km_round_pairs(km_word8 a, km_word8 b) {
+    km_short16 upper = km_weave(a >> 16, b), lower = km_weave(a, b << 16);
+    return upper - (__builtin_ia32_psubusw256(lower, ~upper & 1) >> 15);
+}
+
+KM_VECTOR km_word8 km_words(const float *low, const float *high) {
+    km_word4 a, b;
+    __builtin_memcpy(&a, low, sizeof a);
+    __builtin_memcpy(&b, high, sizeof b);
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+
+/* How many are done: 0 where NaN is among them. */
+KM_VECTOR int64_t km_round_all(uint16_t *to, const float *from, int64_t n,
+                               int in_order) {
+    km_word8 nan = {0}, a, b;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        if (in_order) {
+            a = km_words(from + i, from + i + 8);
+            b = km_words(from + i + 4, from + i + 12);
+        } else {
+            __builtin_memcpy(&a, from + i, sizeof a);
+            __builtin_memcpy(&b, from + i + 8, sizeof b);
+        }
+        km_char32 h = (km_char32)km_round_pairs(a, b);
+        nan |= (km_word8)__builtin_ia32_cmpps256((km_real8)a, (km_real8)b, 3);
+        if (in_order)
+            h = __builtin_shufflevector(
+                h, h, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 16,
+                17, 20, 21, 24, 25, 28, 29, 18, 19, 22, 23, 26, 27, 30, 31);
+        __builtin_memcpy(to + i, &h, sizeof h);
+    }
+    return __builtin_ia32_movmskps256((km_real8)nan) ? 0 : i;
+}
+
+KM_CALLED void NARROW_BF16(uint16_t *restrict to, const float *restrict from,
+                           int64_t n) {
+    int64_t i = km_round_all(to, from, n, 0);
+    km_narrow_each(to + i, from + i, n - i);
+}
+
+KM_CALLED void PUT_BF16(uint16_t *restrict to, const float *restrict from,
+                        int64_t n) {
+    int64_t i = km_round_all(to, from, n, 1);
+    km_put_each(to + i, from + i, n - i);
+}
+#else
+#define NARROW_BF16 km_narrow_each
+#ifndef __AVX512F__
+#define PUT_BF16 km_put_each
+#endif
+#endif
 
 #ifdef __F16C__
 typedef short km_half8 __attribute__((vector_size(16)));

@@ -156,6 +156,22 @@ TEST_CASE(print_c, compared_values_are_not_rounded) {
         }
 }
 
+/* What is rounded for its store alone is rounded behind a piece of the loop. */
+TEST_CASE(print_c, stores_of_bf16_are_late) {
+    const char *cast = "graph g(%a: f32[4000]) { group point {"
+                       " %x = cast %a : bf16[4000] } return %x }";
+    const char *again = "graph g(%a: f32[4000]) { group point {"
+                        " %x = cast %a : bf16[4000] %y = neg %x : f32[4000] }"
+                        " return %x, %y }";
+    const char *tiny = "graph g(%a: f32[4000,20]) { group row {"
+                       " %m = reduce_max %a {axes=[1], keepdims=1}"
+                       " %x = sub %a, %m : bf16[4000,20] } return %x }";
+    CHECK_EQ_INT(count_of(cast, "PUT_BF16("), 1);
+    CHECK_EQ_INT(count_of(cast, "ROUND_BF16"), 0);
+    CHECK_EQ_INT(count_of(again, "PUT_BF16("), 0);
+    CHECK_EQ_INT(count_of(tiny, "PUT_BF16("), 0);
+}
+
 /* A row that is read again was kept as fp32. */
 TEST_CASE(print_c, rows_of_16_bits_are_widened_once) {
     const char *rows = "graph g(%a: bf16[30,200]) { group row {"

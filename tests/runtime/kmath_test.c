@@ -198,6 +198,32 @@ TEST_CASE(kmath, arrays_of_bf16) {
     }
 }
 
+/* Arrays of all kinds of numbers, as one by one: ties, what carries into the
+   exponent, infinities; every other array holds a NaN. */
+TEST_CASE(kmath, rounded_arrays_of_bf16) {
+    enum { N = 37 };
+    for (uint32_t first = 0; first < 4000; first++) {
+        uint16_t mixed[N], put[N + 1] = {0};
+        float x[N];
+        for (uint32_t i = 0; i < N; i++) {
+            uint32_t u = (first * N + i) * 0x9e3779b1u, low = u >> 28;
+            if (low < 8) u = (u & 0xffff0000u) | (0x7ffeu + low);
+            x[i] = km_float(u);
+            if (x[i] != x[i]) x[i] = km_float(u & 0xff800000u);
+        }
+        if (first % 2 == 0) x[first / 2 % N] = km_float(0x7f800001u + first);
+        NARROW_BF16(mixed, x, N);
+        float *late = x;
+        for (int i = 0; i < N; i++) STORE_BF16(put[i], late[i], x[i]);
+        PUT_BF16(put, late, N);
+        for (int i = 0; i < N; i++) {
+            CHECK_EQ_INT(mixed[widened(i, N)], f32_to_bf16(x[i]));
+            CHECK_EQ_INT(put[i], f32_to_bf16(x[i]));
+        }
+        CHECK_EQ_INT(put[N], 0);
+    }
+}
+
 TEST_CASE(kmath, narrowing) {
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 251) {
         float x = km_float((uint32_t)u);
