@@ -40,7 +40,8 @@
        if it is small beside others, nearest the loss first, as long as that
        costs no more than a part in 256 of the bytes: errors of many values
        average out, these are the loss's
-   A view shares its source's label, as do operand and result of a pool.
+   A view shares its source's label, as do operand and result of a pool.  Low
+   is the module's 16-bit dtype, but fp16 for slopes of GELU.
 
    What a norm divides by is of one size: where backward reads the quotient of a
    residual stream and nothing else of it, a rounded copy is made for that, and
@@ -667,10 +668,27 @@ static bool *streams_as_fp16(Graph *g, Arena *a) {
 
 /* ---- the result ---------------------------------------------------------- */
 
+/* By ValueId.i: a slope of GELU, between -1 and 2, of which fp16 has 11 bits
+   where bf16 has 8, and which element-wise arithmetic alone reads, no
+   product. */
+static bool *find_slopes(const Place *p, const Graph *g, Arena *a) {
+    bool *slope = NEW_ARRAY(a, bool, g->values.len);
+    for (int v = 1; v < g->values.len; v++)
+        slope[v] =
+            def_of(g, (ValueId){(uint32_t)v}, OP_GELU_SLOPE) && !p->cast[v].i;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        for (int k = 0; k < n->nin && node_kind(n) != KIND_ELEM; k++)
+            slope[n->in[k].i] = false;
+    }
+    return slope;
+}
+
 /* g with those values low; a value of which only the copy is read is low, too.
  */
 static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
     const int *uses = graph_use_counts(g, a);
+    const bool *slope = find_slopes(p, g, a);
     int kept = 0;
     ValueId *stands = NEW_ARRAY(a, ValueId, g->values.len);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
@@ -679,7 +697,7 @@ static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
                          !shares_type(node_get(g, val->def));
         val->why = p->high[v] ? p->high[v] : "16 bits save nothing";
         if (!p->free[v] || !(low[v] || only_copy)) continue;
-        val->type = type_with_dtype(val->type, p->low);
+        val->type = type_with_dtype(val->type, slope[v] ? DT_F16 : p->low);
         if (p->cast[v].i) stands[p->cast[v].i] = (ValueId){v};
     }
     for (int i = 0; i < g->order.len; i++) {

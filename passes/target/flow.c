@@ -131,19 +131,6 @@ static void put_views(Graph *g, bool *done, ValueId v) {
     vec_push(g->arena, &g->order, id);
 }
 
-/* A pool stands behind all else that is made of what it reads. */
-static void put_group(Graph *g, int group, const NodeId *node, int n) {
-    NodeId pool = NO_NODE;
-    for (int i = 0; i < n; i++) {
-        node_get(g, node[i])->group = group;
-        if (node_pools(node_get(g, node[i])))
-            pool = node[i];
-        else
-            vec_push(g->arena, &g->order, node[i]);
-    }
-    if (pool.i) vec_push(g->arena, &g->order, pool);
-}
-
 void groups_reorder(Graph *g, Arena *scratch, const int *order, int n) {
     int total = g->order.len, ng = g->groups.len;
     NodeId *old =
@@ -171,7 +158,10 @@ void groups_reorder(Graph *g, Arena *scratch, const int *order, int n) {
         for (int j = from; j < end; j++)
             for (int k = 0; k < node_get(g, node[j])->nin; k++)
                 put_views(g, done, node_get(g, node[j])->in[k]);
-        put_group(g, i, node + from, end - from);
+        for (int j = from; j < end; j++) {
+            node_get(g, node[j])->group = i;
+            vec_push(g->arena, &g->order, node[j]);
+        }
     }
     for (int i = 0; i < total; i++)
         if (node_get(g, old[i])->group < 0)

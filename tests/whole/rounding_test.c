@@ -820,6 +820,55 @@ TEST_CASE(rounding, a_small_last_product_may_be_of_16_bits) {
     run_in(&k, "fp16", 11, NULL, 0, "exact,head=0");
 }
 
+/* ---- slopes -------------------------------------------------------------- */
+
+/* With every v the same and one row that is not 0, gradients of biases are
+   slopes of rounded numbers times one: their quotients by those in double
+   differ by the rounding of the gradient, bf16, and of what was kept, fp16.
+   Were that bf16, by twice as much. */
+TEST_CASE(rounding, slopes_are_kept_as_fp16) {
+    enum { DEEP = 8, TALL = 64, WIDE = 1024 };
+    static float w[DEEP][WIDE], b[WIDE], x[TALL][DEEP], target[TALL][4];
+    double least = INFINITY, most = 0, closest = 1;
+    Rounder r = {"w", 8, &closest, NULL, 0};
+    Compiled c = compile_text(
+        "graph forward(%x: f32[64,8]) {\n"
+        "  param %w: f32[8,1024] = uniform(3, -1, 1), %b: f32[1024] = 0\n"
+        "  param %v: f32[1024,4] = 1\n"
+        "  %p = matmul %x, %w : f32[64,1024]\n"
+        "  %h = add %p, %b : f32[64,1024]\n"
+        "  %g = gelu %h : f32[64,1024]\n"
+        "  %y = matmul %g, %v : f32[64,4]\n  return %y\n}\n",
+        "--precision bf16 --target cpu --loss mse --optimizer sgd,lr=1 "
+        "--remat none");
+    ampc_session *s = open_threads(&c, 2);
+    for (int i = 0; i < DEEP; i++) x[0][i] = (float)(i - 3) / 4;
+    for (int i = 0; i < 4; i++) target[0][i] = (float)i;
+    ampc_input in[] = {
+        ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+        ampc_in("target", target, sizeof target, AMPC_DTYPE_F32)};
+    read_var(&c, s, "w", w, sizeof w, AMPC_DTYPE_F32);
+    CHECK(step_ok(&c, s, in, 2).applied);
+    read_var(&c, s, "b", b, sizeof b, AMPC_DTYPE_F32);
+    for (int j = 0; j < WIDE; j++) {
+        double h = 0;
+        for (int i = 0; i < DEEP; i++)
+            h += (double)x[0][i] * at(&r, 'w', (double)w[i][j]);
+        double low = at(&r, 'w', h * (1 - 1e-6));
+        h = at(&r, 'w', h * (1 + 1e-6));
+        double slope =
+            0.5 * erfc(-h / sqrt(2)) + h * exp(-h * h / 2) / sqrt(2 * acos(-1));
+        /* near its root; next to a tie */
+        if (fabs(slope) < 0.01 || low != h) continue;
+        double part = fabs((double)b[j] / slope);
+        least = fmin(least, part), most = fmax(most, part);
+    }
+    CHECK_MSG(most / least - 1 < 1.01 * (0x1p-7 + 0x1p-10), "%g",
+              most / least - 1);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 /* ---- 16-bit copies of parameters ----------------------------------------- */
 
 enum { IN = 6, OUT = 4 };
