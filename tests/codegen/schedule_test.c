@@ -124,7 +124,7 @@ TEST_CASE(schedule, reductions_along_columns) {
                "thread rows < 1, thread i1 < 64 by 16, lanes i0 < 300 by 128, "
                "serial i0 < 300, vector i1 < 16",
                "block rows < 1, block i1 < 64 by 32, thread i1 < 32, "
-               "lanes columns < 300 by 8");
+               "lanes columns < 300 by 32");
     check_loops("graph g(%x: f32[300,8]) {\n"
                 "  group row { %y = reduce_sum %x {axes=[0], keepdims=1} }\n"
                 "  return %y\n}\n",
