@@ -768,6 +768,8 @@ TEST_CASE(onnx_bounds, sizes) {
          "=f32[12] 0 1 1 2 2 3 3 3 4 4 4 4"},
         {18, "f32[2] i64{4}", "Resize(a,,,b)>y mode='linear' antialias=1",
          "=f32[4] 0 0.25 0.75 1"},
+        {18, "f32[2] i64{3}", "Resize(a,,,b)>y mode='linear' antialias=1",
+         "=f32[3] 0 0.5 1"},
         {18, "f32[2] i64{4}", "Resize(a,,,b)>y mode='linear'",
          "=f32[4] 0 0.25 0.75 1"},
         {18, "f32[3] i64{5}",
