@@ -939,6 +939,17 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
     KM_CALLED T NAME(T acc, const T *restrict p, int64_t n) {                  \
         T lane[16], x, y;                                                      \
         int64_t i = 0;                                                         \
+        if (n <=                                                               \
+            4) { /* one by one: what a vector waits for is just written */     \
+            T even = START, odd = START;                                       \
+            if (n > 0) x = even, y = p[0], even = EXPR;                        \
+            if (n > 2) x = even, y = p[2], even = EXPR;                        \
+            if (n > 1) x = odd, y = p[1], odd = EXPR;                          \
+            if (n > 3) x = odd, y = p[3], odd = EXPR;                          \
+            x = even, y = odd;                                                 \
+            y = EXPR, x = acc;                                                 \
+            return EXPR;                                                       \
+        }                                                                      \
         for (int k = 0; k < 16; k++) lane[k] = START;                          \
         for (; i + 16 <= n; i += 16) {                                         \
             LOOP for (int k = 0; k < 16; k++) {                                \
