@@ -316,11 +316,9 @@ static bool is_short(const KPrint *p, int64_t least) {
     return p->k->form != KF_FLAT && extent(p, p->k->vec) < least;
 }
 
-static bool is_costly(const KPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (in->op == K_OP && op_info[in->code].cost >= COST_LONG) return true;
-    }
+static bool takes_long(const KPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (kinst_is_long(kinst_at(p->k, id))) return true;
     return false;
 }
 
@@ -328,7 +326,7 @@ static bool is_costly(const KPrint *p) {
    whose pieces are short, if long functions are computed there. */
 static bool may_wait(const KPrint *p) {
     return !is_rows(p) && !is_short(p, LEAST_WAIT) &&
-           (p->k->form != KF_EPILOGUE || is_costly(p));
+           (p->k->form != KF_EPILOGUE || takes_long(p));
 }
 
 /* Fills p->piece; false: the sweep walks nothing of the kind. */

@@ -41,8 +41,6 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb);
    unsigned count): PLAN_MANY, of form fold PLAN_ROWS.  Of form flat: after
    print_cuda_kernel. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);
-/* Of form fold: it takes its rows from the step. */
-bool cuda_folds(const Kernel *k);
 /* k<i>_<j>_many(table, count): PLAN_ROWS of k and, behind each tensor that has
    one, a row of `after`, both of form fold. */
 void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb);

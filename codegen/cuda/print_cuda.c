@@ -170,8 +170,6 @@ static void begin_many(KPrint *p, const char *suffix, int words) {
               words);
 }
 
-bool cuda_folds(const Kernel *k) { return k->form == KF_FOLD; }
-
 /* What `after` reads was written by other blocks of the same launch: none of it
    is __restrict__. */
 static KPrint begin_after(const Kernel *after, StrBuf *sb) {
@@ -188,7 +186,7 @@ void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb) {
     KPrint p = begin(k, sb), q = begin_after(after, sb);
     int refs = k->bufs.len, all = refs + after->bufs.len;
     char suffix[32], space[48];
-    ASSERT(cuda_folds(k) && cuda_folds(after) &&
+    ASSERT(k->form == KF_FOLD && after->form == KF_FOLD &&
            cuda_shape(k).threads == cuda_shape(after).threads);
     sb_printf(sb, "namespace k%d_%d {\n", k->index, after->index);
     if (k != after) {

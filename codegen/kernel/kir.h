@@ -244,6 +244,10 @@ KParts kernel_row_parts(Arena *a, const Kernel *k);
 static inline bool kinst_stores(const KInst *in) {
     return in->op == K_STORE || in->op == K_ADD_UP;
 }
+/* An op whose function takes long. */
+static inline bool kinst_is_long(const KInst *in) {
+    return in->op == K_OP && op_info[in->code].cost >= COST_LONG;
+}
 /* How many sums over all rows it makes. */
 int kernel_column_sums(const Kernel *k);
 /* Computed once per row, by an instruction of its own. */

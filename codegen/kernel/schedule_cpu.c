@@ -112,8 +112,7 @@ static void loops_of_rows(Kernel *k, const int *col, int n) {
 /* An expensive function. */
 static bool is_costly(const Kernel *k, const KInst *in) {
     (void)k;
-    return in->op == K_PHILOX ||
-           (in->op == K_OP && op_info[in->code].cost >= COST_LONG);
+    return in->op == K_PHILOX || kinst_is_long(in);
 }
 
 /* 16 bits that are walked: wide ones, once made, are read in one step. */

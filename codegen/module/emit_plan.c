@@ -375,8 +375,8 @@ static int set_behind(const Graph *g, LoweredStep *s, int n, int next) {
     int count = 0;
     for (; next < g->groups.len && g->groups.data[next].after; next++) {
         LoweredStep *after = &s[n + count];
-        bool folds = s->kernel && cuda_folds(s->kernel) && after->kernel &&
-                     cuda_folds(after->kernel) && after->pars[0] == 1 &&
+        bool folds = s->kernel && s->kernel->form == KF_FOLD && after->kernel &&
+                     after->kernel->form == KF_FOLD && after->pars[0] == 1 &&
                      after->kernel == s[n].kernel;
         LoweredStep *maker = folds ? maker_of(g, s, n, after) : NULL;
         if (!maker || maker->behind) break;

@@ -55,6 +55,18 @@ Compiled compile_file(const char *model, const char *options) {
     return c;
 }
 
+void text_in_dtype(char *text, size_t size, const char *from,
+                   const char *dtype) {
+    size_t n = 0;
+    for (const char *p = from; *p && n < size;) {
+        bool mark = !strncmp(p, "$T", 2);
+        n += (size_t)snprintf(text + n, size - n, "%.*s",
+                              mark ? (int)strlen(dtype) : 1, mark ? dtype : p);
+        p += 1 + mark;
+    }
+    REQUIRE(n < size);
+}
+
 Compiled compile_text(const char *text, const char *options) {
     return compile_file(text_file(text), options);
 }

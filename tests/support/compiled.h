@@ -18,6 +18,9 @@ typedef struct Compiled {
 Compiled compile_file(const char *model, const char *options);
 /* The same for IR text. */
 Compiled compile_text(const char *text, const char *options);
+/* `from` with a dtype for each $T. */
+void text_in_dtype(char *text, size_t size, const char *from,
+                   const char *dtype);
 /* With GPU code for `archs`, "cuda:sm_80,cuda:ptx" (NULL: the default ones),
    beside code for one CPU level; without NVRTC the test case is skipped. */
 Compiled compile_file_cuda(const char *model, const char *options,

@@ -658,19 +658,6 @@ static size_t inputs(const Case *k, ampc_input *in) {
     return n;
 }
 
-/* `from` with a type for $T. */
-static void write_text(char *text, size_t size, const char *from,
-                       const char *type) {
-    size_t n = 0;
-    for (const char *p = from; *p && n < size;) {
-        bool mark = !strncmp(p, "$T", 2);
-        n += (size_t)snprintf(text + n, size - n, "%.*s",
-                              mark ? (int)strlen(type) : 1, mark ? type : p);
-        p += 1 + mark;
-    }
-    REQUIRE(n < size);
-}
-
 /* placement: NULL: as it is */
 static void compiled_result(const Case *k, const char *precision,
                             const char *placement, float *got) {
@@ -681,8 +668,8 @@ static void compiled_result(const Case *k, const char *precision,
              "--placement %s %s",
              precision, placement ? placement : "exact",
              k->grad ? "" : "--loss none");
-    write_text(text, sizeof text, k->text,
-               precision[0] == 'b' ? "bf16" : "f16");
+    text_in_dtype(text, sizeof text, k->text,
+                  precision[0] == 'b' ? "bf16" : "f16");
     Compiled c = compile_text(text, options);
     ampc_session *s = open_threads(&c, 1);
     set_parameters(&c, s);

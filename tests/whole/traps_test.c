@@ -202,19 +202,6 @@ static const Trap traps[] = {
      8, 8, 8, sure, log_of_the_other, 2e-3},
 };
 
-/* `from` with a type for $T. */
-static void write_text(char *text, size_t size, const char *from,
-                       const char *type) {
-    size_t n = 0;
-    for (const char *p = from; *p && n < size;) {
-        bool mark = !strncmp(p, "$T", 2);
-        n += (size_t)snprintf(text + n, size - n, "%.*s",
-                              mark ? (int)strlen(type) : 1, mark ? type : p);
-        p += 1 + mark;
-    }
-    REQUIRE(n < size);
-}
-
 static void run_in(const Trap *t, const char *precision, const char *type) {
     static float x[MOST], got[MOST];
     static double want[MOST];
@@ -225,7 +212,7 @@ static void run_in(const Trap *t, const char *precision, const char *type) {
     for (int i = 0; i < nx; i++) x[i] = t->x(i);
     t->oracle(x, want);
     for (int i = 0; i < ny; i++) most = fmax(most, fabs(want[i]));
-    write_text(text, sizeof text, t->text, type);
+    text_in_dtype(text, sizeof text, t->text, type);
     snprintf(options, sizeof options,
              "--loss none --precision %s --target cpu:x86-64-v2", precision);
     Compiled c = compile_text(text, options);
