@@ -177,6 +177,13 @@ Loc ox_loc(Ox *ox, const OxNode *n);
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
                        const Str *in, int nin, Str *out);
 Status ox_resolve_names(Ox *ox);
+/* An op of the standard domain. */
+bool onnx_is_op(const Onnx__NodeProto *n, const char *op);
+/* The file has no initializer that could train: its Constant nodes hold the
+   weights (paddle2onnx, Spox), and are read as initializers. */
+bool onnx_weights_in_nodes(const Onnx__GraphProto *g);
+/* The tensor of such a node, which its result names; NULL: none. */
+Onnx__TensorProto *onnx_node_weight(const Onnx__NodeProto *n);
 Status ox_define_results(Ox *ox, int first_node);
 /* A new name for a value. */
 Status ox_define_value(Ox *ox, ValueId v, Str *name);

@@ -33,8 +33,8 @@ static bool is_empty(const Onnx__TensorProto *t) {
            !t->n_string_data && !t->n_external_data;
 }
 
-static Status fill_tensor(Export *e, Onnx__TensorProto *t, OnnxWeightFn *weight,
-                          void *ctx) {
+static Status fill_tensor(Export *e, Onnx__TensorProto *t, const char *name,
+                          OnnxWeightFn *weight, void *ctx) {
     DType dtype;
     if (!is_empty(t)) {
         if (t->n_external_data)
@@ -43,22 +43,21 @@ static Status fill_tensor(Export *e, Onnx__TensorProto *t, OnnxWeightFn *weight,
                  "beside the exported one too");
         return OK;
     }
-    if (!t->name || t->n_dims > MAX_RANK ||
-        !dtype_from_onnx(t->data_type, &dtype))
-        return export_fail(e, "a tensor of the stored model is damaged",
-                           t->name);
+    if (!name || t->n_dims > MAX_RANK || !dtype_from_onnx(t->data_type, &dtype))
+        return export_fail(e, "a tensor of the stored model is damaged", name);
     Type type = {.dtype = dtype, .rank = (int)t->n_dims};
     for (size_t i = 0; i < t->n_dims; i++) {
         type.dim[i] = t->dims[i];
         if (t->dims[i] < 0)
             return export_fail(e, "a tensor of the stored model is damaged",
-                               t->name);
+                               name);
     }
     int64_t bytes = type_bytes(&type);
+    if (bytes == 0) return OK; /* whether it was stored or not */
     t->raw_data.data = arena_alloc(e->a, (size_t)bytes + 1);
     t->raw_data.len = (size_t)bytes;
     t->has_raw_data = true;
-    return weight(ctx, t->name, &type, t->raw_data.data);
+    return weight(ctx, name, &type, t->raw_data.data);
 }
 
 /* ---- nodes as they infer ------------------------------------------------- */
@@ -91,13 +90,11 @@ static void drop_attribute(Onnx__NodeProto *n, const char *name) {
 }
 
 static Status infer_node(Export *e, Onnx__NodeProto *n) {
-    bool standard = !n->domain || !*n->domain || !strcmp(n->domain, "ai.onnx");
-    if (!standard || !n->op_type) return OK;
-    if (!strcmp(n->op_type, "BatchNormalization")) {
+    if (onnx_is_op(n, "BatchNormalization")) {
         drop_attribute(n, "training_mode");
         return drop_outputs(e, n);
     }
-    if (strcmp(n->op_type, "Dropout") != 0) return OK;
+    if (!onnx_is_op(n, "Dropout")) return OK;
     if (n->n_input > 2) n->n_input = 2; /* the third: training_mode */
     return drop_outputs(e, n);
 }
@@ -148,8 +145,14 @@ static Status export_model(Export *e, OnnxWeightFn *weight, void *ctx,
     for (size_t i = 0; i < e->m->n_functions; i++)
         TRY(infer_nodes(e, e->m->functions[i]->node,
                         e->m->functions[i]->n_node));
-    for (size_t i = 0; i < g->n_initializer; i++)
-        TRY(fill_tensor(e, g->initializer[i], weight, ctx));
+    for (size_t i = 0; i < g->n_initializer; i++) {
+        Onnx__TensorProto *t = g->initializer[i];
+        TRY(fill_tensor(e, t, t->name, weight, ctx));
+    }
+    for (size_t i = 0; i < g->n_node && onnx_weights_in_nodes(g); i++) {
+        Onnx__TensorProto *t = onnx_node_weight(g->node[i]);
+        if (t) TRY(fill_tensor(e, t, g->node[i]->output[0], weight, ctx));
+    }
     return ox_write(e->d, e->path, e->m, out);
 }
 

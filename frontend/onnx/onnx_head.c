@@ -17,7 +17,8 @@ typedef struct Head {
     Onnx__GraphProto *g;
     uint64_t random;
     Onnx__TensorProto *weight, *bias; /* bias may be NULL */
-    int axis;                         /* of the weight's units */
+    const char *weight_name, *bias_name;
+    int axis; /* of the weight's units */
 } Head;
 
 static Status head_fail(const Head *h, const char *output, const char *fmt, ...)
@@ -51,7 +52,8 @@ static Onnx__TensorProto *initializer(const Head *h, const char *name) {
         if (h->g->initializer[i]->name &&
             !strcmp(h->g->initializer[i]->name, name))
             return h->g->initializer[i];
-    return NULL;
+    const Onnx__NodeProto *n = made_by(h, name);
+    return n && onnx_weights_in_nodes(h->g) ? onnx_node_weight(n) : NULL;
 }
 
 static int readers(const Head *h, const char *name) {
@@ -62,17 +64,12 @@ static int readers(const Head *h, const char *name) {
     return n;
 }
 
-static bool is_op(const Onnx__NodeProto *n, const char *op) {
-    bool standard = !n->domain || !*n->domain || !strcmp(n->domain, "ai.onnx");
-    return standard && n->op_type && !strcmp(n->op_type, op);
-}
-
 /* Ops that give their last axis as they got it. */
 static bool passes_on(const Onnx__NodeProto *n) {
     static const char *const ops[] = {"Identity", "Cast",       "Dropout",
                                       "Sigmoid",  "LogSoftmax", "Softmax"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (is_op(n, ops[i])) return n->n_input > 0;
+        if (onnx_is_op(n, ops[i])) return n->n_input > 0;
     return false;
 }
 
@@ -87,25 +84,29 @@ static int64_t integer_attribute(const Onnx__NodeProto *n, const char *name) {
 static void take_weight(Head *h, const char *name) {
     const Onnx__NodeProto *n = made_by(h, name);
     h->axis = 1;
-    if (n && is_op(n, "Transpose") && n->n_input == 1) {
+    if (n && onnx_is_op(n, "Transpose") && n->n_input == 1) {
         name = n->input[0];
         h->axis = 0;
     }
-    h->weight = initializer(h, name);
+    h->weight = initializer(h, h->weight_name = name);
+}
+
+static void take_bias(Head *h, const char *name) {
+    h->bias = initializer(h, h->bias_name = name);
 }
 
 static void take_layer(Head *h, const Onnx__NodeProto *n) {
-    if (is_op(n, "Gemm") && n->n_input >= 2) {
+    if (onnx_is_op(n, "Gemm") && n->n_input >= 2) {
         h->axis = integer_attribute(n, "transB") ? 0 : 1;
-        h->weight = initializer(h, n->input[1]);
-        if (n->n_input > 2) h->bias = initializer(h, n->input[2]);
-    } else if (is_op(n, "MatMul") && n->n_input == 2) {
+        h->weight = initializer(h, h->weight_name = n->input[1]);
+        if (n->n_input > 2) take_bias(h, n->input[2]);
+    } else if (onnx_is_op(n, "MatMul") && n->n_input == 2) {
         take_weight(h, n->input[1]);
-    } else if (is_op(n, "Add") && n->n_input == 2) {
+    } else if (onnx_is_op(n, "Add") && n->n_input == 2) {
         for (int k = 0; k < 2; k++) {
             const Onnx__NodeProto *product = made_by(h, n->input[k]);
-            if (!product || !is_op(product, "MatMul")) continue;
-            h->bias = initializer(h, n->input[1 - k]);
+            if (!product || !onnx_is_op(product, "MatMul")) continue;
+            take_bias(h, n->input[1 - k]);
             if (h->bias && product->n_input == 2)
                 take_weight(h, product->input[1]);
         }
@@ -135,8 +136,8 @@ static Status find_layer(Head *h, const char *output) {
                          "does not come from a linear layer (Gemm, or MatMul "
                          "with a weight and Add); it comes from %s",
                          n && n->op_type ? n->op_type : "no node");
-    if (readers(h, h->weight->name) != 1 ||
-        (h->bias && readers(h, h->bias->name) != 1))
+    if (readers(h, h->weight_name) != 1 ||
+        (h->bias && readers(h, h->bias_name) != 1))
         return head_fail(h, output,
                          "comes from a layer whose weights another one reads "
                          "too (tied weights)");

@@ -14,6 +14,10 @@ static Str domain_of(const char *s) {
     return d == intern("ai.onnx") ? intern("") : d;
 }
 
+bool onnx_is_op(const Onnx__NodeProto *n, const char *op) {
+    return ox_text(n->op_type) == intern(op) && !*domain_of(n->domain);
+}
+
 static Status check_opsets(Ox *ox, Onnx__OperatorSetIdProto *const *op,
                            size_t n, const char *whose) {
     if (n == 0)

@@ -180,6 +180,15 @@ static void find_statistics(Ox *ox) {
     }
 }
 
+/* The result of a node, which is then no longer read. */
+static void becomes_init(Ox *ox, Str name, OxInit init) {
+    OxName *to = ox_name_of(ox, name);
+    to->kind = OX_INIT;
+    to->index = ox->inits.len;
+    init.name = name;
+    vec_push(ox->scratch, &ox->inits, init);
+}
+
 /* TorchScript keeps one of several equal tensors and rebuilds the others as
    Identity nodes named after the lost parameter: each is a parameter of its
    own.  (Genuine ties share one name and have no Identity.)                */
@@ -198,11 +207,38 @@ static void split_identities(Ox *ox) {
         DType d;
         if (!dtype_from_onnx(proto->data_type, &d) || !dtype_is_float(d))
             continue;
-        OxName *to = ox_name_of(ox, n->out[0]);
-        to->kind = OX_INIT;
-        to->index = ox->inits.len;
-        vec_push(ox->scratch, &ox->inits,
-                 (OxInit){.name = n->out[0], .proto = proto, .alias = true});
+        becomes_init(ox, n->out[0], (OxInit){.proto = proto, .alias = true});
+    }
+}
+
+bool onnx_weights_in_nodes(const Onnx__GraphProto *g) {
+    for (size_t i = 0; i < g->n_initializer; i++) {
+        const Onnx__TensorProto *t = g->initializer[i];
+        DType d;
+        if (dtype_from_onnx(t->data_type, &d) && dtype_is_float(d) && t->n_dims)
+            return false;
+    }
+    return true;
+}
+
+Onnx__TensorProto *onnx_node_weight(const Onnx__NodeProto *n) {
+    DType d;
+    bool one =
+        onnx_is_op(n, "Constant") && n->n_output == 1 && n->n_attribute == 1;
+    Onnx__TensorProto *t = one ? n->attribute[0]->t : NULL;
+    return t && t->n_dims && dtype_from_onnx(t->data_type, &d) &&
+                   dtype_is_float(d)
+               ? t
+               : NULL;
+}
+
+static void find_weights_in_nodes(Ox *ox) {
+    if (ox->has_signature || !onnx_weights_in_nodes(ox->graph)) return;
+    for (size_t i = 0; i < ox->graph->n_node; i++) {
+        const Onnx__NodeProto *n = ox->graph->node[i];
+        const Onnx__TensorProto *t = onnx_node_weight(n);
+        if (t && !is_graph_output(ox, intern(n->output[0])))
+            becomes_init(ox, intern(n->output[0]), (OxInit){.proto = t});
     }
 }
 
@@ -214,6 +250,7 @@ Status ox_resolve_names(Ox *ox) {
     read_marks(ox);
     find_statistics(ox);
     split_identities(ox);
+    find_weights_in_nodes(ox);
     return OK;
 }
 

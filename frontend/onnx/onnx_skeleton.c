@@ -5,7 +5,16 @@
 
 #include "frontend/frontend.h"
 
-enum { MODEL_GRAPH = 7, GRAPH_INITIALIZER = 5, TENSOR_NAME = 8, BYTES = 2 };
+enum {
+    MODEL_GRAPH = 7,
+    GRAPH_NODE = 1,
+    GRAPH_INITIALIZER = 5,
+    NODE_OUTPUT = 2,
+    NODE_ATTRIBUTE = 5,
+    ATTRIBUTE_TENSOR = 5,
+    TENSOR_NAME = 8,
+    BYTES = 2
+};
 
 /* Payload of a TensorProto: the typed lists, raw_data, external_data and its
    data_location. */
@@ -57,13 +66,25 @@ static void put_varint(StrBuf *sb, uint64_t v) {
     sb_putn(sb, (char[]){(char)v}, 1);
 }
 
-typedef bool StripFn(const Module *m, const uint8_t *p, const uint8_t *end,
+/* Whose tensors are being stripped. */
+typedef struct Strip {
+    const Module *m;
+    Str name; /* of a node's result, for its tensor; NULL: the tensor's own */
+} Strip;
+
+typedef bool StripFn(const Strip *s, const uint8_t *p, const uint8_t *end,
                      StrBuf *out);
 
-static bool put_stripped(const Module *m, const Field *f, StripFn *strip,
+/* Fields of a message that are messages to strip, up to a NULL. */
+typedef struct Part {
+    uint64_t number;
+    StripFn *strip;
+} Part;
+
+static bool put_stripped(const Strip *s, const Field *f, StripFn *strip,
                          StrBuf *out) {
     StrBuf inner = {0};
-    bool ok = strip(m, f->body, f->end, &inner);
+    bool ok = strip(s, f->body, f->end, &inner);
     put_varint(out, f->number << 3 | BYTES);
     put_varint(out, inner.len);
     sb_putn(out, inner.data ? inner.data : "", inner.len);
@@ -71,16 +92,41 @@ static bool put_stripped(const Module *m, const Field *f, StripFn *strip,
     return ok;
 }
 
-static bool strip_tensor(const Module *m, const uint8_t *p, const uint8_t *end,
-                         StrBuf *out) {
-    bool stored = false;
+static bool strip_parts(const Strip *s, const uint8_t *p, const uint8_t *end,
+                        const Part *part, StrBuf *out) {
     Field f;
-    for (const uint8_t *q = p; q < end;) {
-        if (!read_field(&q, end, &f)) return false;
-        if (f.number != TENSOR_NAME || f.wire != BYTES) continue;
-        Str name = intern_n((const char *)f.body, (size_t)(f.end - f.body));
-        stored = module_find_var(m, name) >= 0;
+    while (p < end) {
+        const Part *q = part;
+        if (!read_field(&p, end, &f)) return false;
+        while (q->strip && (q->number != f.number || f.wire != BYTES)) q++;
+        if (!q->strip)
+            sb_putn(out, (const char *)f.start, (size_t)(f.end - f.start));
+        else if (!put_stripped(s, &f, q->strip, out))
+            return false;
     }
+    return true;
+}
+
+/* The last string of this number, NULL: none; false: no message. */
+static bool find_name(const uint8_t *p, const uint8_t *end, uint64_t number,
+                      Str *name) {
+    Field f;
+    *name = NULL;
+    while (p < end) {
+        if (!read_field(&p, end, &f)) return false;
+        if (f.number == number && f.wire == BYTES)
+            *name = intern_n((const char *)f.body, (size_t)(f.end - f.body));
+    }
+    return true;
+}
+
+static bool strip_tensor(const Strip *s, const uint8_t *p, const uint8_t *end,
+                         StrBuf *out) {
+    Field f;
+    Str name;
+    if (!find_name(p, end, TENSOR_NAME, &name)) return false;
+    if (s->name) name = s->name;
+    bool stored = name && module_find_var(s->m, name) >= 0;
     while (p < end) {
         read_field(&p, end, &f);
         bool data = f.number < 128 &&
@@ -91,25 +137,34 @@ static bool strip_tensor(const Module *m, const uint8_t *p, const uint8_t *end,
     return true;
 }
 
-static bool strip_fields(const Module *m, const uint8_t *p, const uint8_t *end,
-                         uint64_t number, StripFn *strip, StrBuf *out) {
-    Field f;
-    while (p < end) {
-        if (!read_field(&p, end, &f)) return false;
-        if (f.number != number || f.wire != BYTES)
-            sb_putn(out, (const char *)f.start, (size_t)(f.end - f.start));
-        else if (!put_stripped(m, &f, strip, out))
-            return false;
-    }
-    return true;
+static bool strip_attribute(const Strip *s, const uint8_t *p,
+                            const uint8_t *end, StrBuf *out) {
+    static const Part parts[] = {{ATTRIBUTE_TENSOR, strip_tensor}, {0}};
+    return strip_parts(s, p, end, parts, out);
 }
 
-static bool strip_graph(const Module *m, const uint8_t *p, const uint8_t *end,
+/* A Constant whose result is a variable (onnx_weights_in_nodes). */
+static bool strip_node(const Strip *s, const uint8_t *p, const uint8_t *end,
+                       StrBuf *out) {
+    static const Part parts[] = {{NODE_ATTRIBUTE, strip_attribute}, {0}};
+    Strip of = {s->m, NULL};
+    if (!find_name(p, end, NODE_OUTPUT, &of.name)) return false;
+    if (!of.name || module_find_var(s->m, of.name) < 0) {
+        sb_putn(out, (const char *)p, (size_t)(end - p));
+        return true;
+    }
+    return strip_parts(&of, p, end, parts, out);
+}
+
+static bool strip_graph(const Strip *s, const uint8_t *p, const uint8_t *end,
                         StrBuf *out) {
-    return strip_fields(m, p, end, GRAPH_INITIALIZER, strip_tensor, out);
+    static const Part parts[] = {
+        {GRAPH_NODE, strip_node}, {GRAPH_INITIALIZER, strip_tensor}, {0}};
+    return strip_parts(s, p, end, parts, out);
 }
 
 bool onnx_skeleton(const Module *m, const void *model, size_t n, StrBuf *out) {
+    static const Part parts[] = {{MODEL_GRAPH, strip_graph}, {0}};
     const uint8_t *p = model;
-    return strip_fields(m, p, p + n, MODEL_GRAPH, strip_graph, out);
+    return strip_parts(&(Strip){m, NULL}, p, p + n, parts, out);
 }

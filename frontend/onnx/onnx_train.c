@@ -49,10 +49,20 @@ static bool digits(const char *s) {
     return true;
 }
 
-/* A name that a module gave, not an exporter. */
+/* A name that a module gave, not an exporter (the last two: paddle2onnx). */
 static bool is_module_path(Str s) {
     return !digits(s) && s[0] != '/' && strncmp(s, "onnx::", 6) &&
-           !(strncmp(s, "val_", 4) == 0 && digits(s + 4));
+           !(strncmp(s, "val_", 4) == 0 && digits(s + 4)) &&
+           strncmp(s, "helper.", 7) && strncmp(s, "p2o.", 4);
+}
+
+/* tf2onnx writes the literals of a graph (an eps, the 0.5 of a GELU) as
+   initializers; variables are read by an op of that name. */
+static bool is_literal(const Ox *ox, const OxInit *x) {
+    const char *by = ox->model->producer_name;
+    return by && !strcmp(by, "tf2onnx") &&
+           type_count(type_get(x->data->type)) == 1 &&
+           !strstr(x->name, "ReadVariableOp");
 }
 
 /* ---- decisions ----------------------------------------------------------- */
@@ -80,14 +90,15 @@ static void become(OxInit *x, VarKind kind, Str why) {
     x->why = why;
 }
 
-/* --train and --freeze: the last match wins. */
-static bool by_user(Ox *ox, OxInit *x) {
+/* --train and --freeze: the last match wins.  A pattern trains what can train,
+   a name is an error where it cannot. */
+static bool by_user(Ox *ox, OxInit *x, bool trainable) {
     const GlobRule *hit = NULL;
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
         const GlobRule *r = &ox->opt->train_rules.data[i];
         if (!glob_match(r->glob, x->name)) continue;
         ox->rule_used[i] = true;
-        hit = r;
+        if (trainable || !r->train || !strpbrk(r->glob, "*?")) hit = r;
     }
     if (!hit) return false;
     become(x, hit->train ? VAR_PARAM : VAR_FROZEN,
@@ -106,6 +117,10 @@ static bool by_mark(OxInit *x) {
 /* An unmarked file: a weight's place and a module's name. */
 static void by_role(Ox *ox, OxInit *x, const OxName *name) {
     const OxNode *role = name->reaches ? name->role : NULL;
+    if (is_literal(ox, x)) {
+        x->why = intern("a literal of the graph: --train overrides");
+        return;
+    }
     if (role && is_module_path(x->name)) {
         become(x, VAR_PARAM, internf("operand of %s", role->type));
         return;
@@ -136,10 +151,10 @@ static Status check_reach(Ox *ox, const OxInit *x, const OxName *name) {
 static Status decide(Ox *ox, OxInit *x) {
     const OxName *name = ox_name_of(ox, x->name);
     TRY(ox_tensor(ox, x->proto, x->name, &x->data));
-    bool user = by_user(ox, x);
     bool is_float = dtype_is_float(type_get(x->data->type)->dtype);
     Content content = is_float ? content_of(x->data) : ALL_FINITE;
     bool finite = content == ALL_FINITE;
+    bool user = by_user(ox, x, is_float && finite && name->reaches);
     if (!is_float) {
         x->is_var = false;
     } else if (name->statistics_of) {

@@ -333,9 +333,11 @@ static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     StrBuf names = {0};
     const char *name = value_get(g, loss)->name; /* a constant has none */
     int n = 0;
+    bool frozen = false;
     for (int k = 0; k < g->module->vars.len; k++) {
         const Var *v = &g->module->vars.data[k];
         if (v->kind != VAR_PARAM && v->kind != VAR_FROZEN) continue;
+        frozen |= v->kind == VAR_FROZEN;
         if (sb_put_next(&names, n++)) {
             sb_puts(&names, "'");
             sb_put_escaped(&names, v->name);
@@ -344,9 +346,10 @@ static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     }
     sb_put_more(&names, n);
     Status s = fail(d, (Loc){.file = g->module->file},
-                    "the loss%s%s%s depends on no trained parameter%s%s",
+                    "the loss%s%s%s depends on no trained parameter%s%s%s",
                     name ? " '" : "", name ? name : "", name ? "'" : "",
-                    n ? "; there are " : "", n ? names.data : "");
+                    n ? "; there are " : "", n ? names.data : "",
+                    frozen ? "; --train '*' trains all that can" : "");
     sb_free(&names);
     return s;
 }

@@ -238,6 +238,160 @@ TEST_CASE(newcomer, padding_idx) {
     }
 }
 
+/* ---- files of other exporters ---------------------------------------------
+ */
+
+static const Var *variable(const Module *m, const char *name) {
+    int i = module_find_var(m, intern(name));
+    return i < 0 ? NULL : &m->vars.data[i];
+}
+
+/* Constant nodes hold an initializer's tensor, whose own name is gone. */
+static void move_to_nodes(Made *m) {
+    for (size_t i = 0; i < m->graph.n_initializer; i++) {
+        Onnx__TensorProto *t = m->graph.initializer[i];
+        made_attr(m, made_node(m, "Constant", "", t->name), "value",
+                  ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TENSOR)
+            ->t = t;
+        t->name = NULL;
+    }
+    m->graph.n_initializer = 0;
+}
+
+static Status sevens(void *ctx, const char *name, const Type *type,
+                     void *data) {
+    (void)ctx;
+    CHECK_STR(name, "fc.weight");
+    for (int64_t i = 0; i < type_count(type); i++) ((float *)data)[i] = 7;
+    return OK;
+}
+
+/* paddle2onnx and Spox write no initializers. */
+TEST_CASE(newcomer, weights_in_constant_nodes) {
+    Made m;
+    StrBuf kept = {0};
+    OutFile out;
+    size_t n;
+    linear(&m, "fc.weight");
+    Onnx__TensorProto *w = m.graph.initializer[0];
+    move_to_nodes(&m);
+    Module *mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    const Var *v = variable(mod, "fc.weight");
+    REQUIRE(v && v->kind == VAR_PARAM);
+    CHECK_NEAR(((const float *)v->init->data)[0], 1, 0);
+    uint8_t *bytes = model_pack(&m.model, &n);
+    REQUIRE(onnx_skeleton(mod, bytes, n, &kept));
+    CHECK(kept.len < n - w->n_float_data * 4 + 8);
+    REQUIRE(outfile_open(&out, "sevens.onnx", 0666, NULL, NULL));
+    REQUIRE(onnx_export(m.a, &m.d, "sevens.onnx", kept.data, kept.len, sevens,
+                        NULL, &out) == OK &&
+            outfile_ready(&out) && outfile_commit(&out));
+    free(bytes);
+    sb_free(&kept);
+    size_t size;
+    char *text = read_file(&m.d, "sevens.onnx", &size);
+    REQUIRE(text != NULL);
+    REQUIRE(import_onnx(m.a, &m.d, "sevens.onnx", (uint8_t *)text, size, &m.opt,
+                        &mod) == OK);
+    v = variable(mod, "fc.weight");
+    REQUIRE(v != NULL);
+    CHECK_NEAR(((const float *)v->init->data)[11], 7, 0);
+    free(text);
+    made_end(&m);
+
+    /* beside initializers they are constants, as the exporter says */
+    linear(&m, "fc.weight");
+    move_to_nodes(&m);
+    made_f32(&m, "scale", "4", 1);
+    made_node(&m, "Mul", "y,scale", "z");
+    made_output(&m, "z");
+    mod = made_import(&m);
+    REQUIRE(mod != NULL);
+    CHECK(variable(mod, "fc.weight") == NULL);
+    CHECK(variable(mod, "scale") != NULL);
+    made_end(&m);
+}
+
+/* The eps of a norm that TensorFlow wrote must not learn. */
+TEST_CASE(newcomer, literals_of_tf2onnx) {
+    static const struct {
+        const char *producer, *name, *dims;
+        bool trains;
+    } rows[] = {
+        {"tf2onnx", "Const_4:0", "", false},
+        {"tf2onnx", "const_fold_opt__211", "1,1", false},
+        {"tf2onnx", "dense/BiasAdd/ReadVariableOp:0", "1", true},
+        {"tf2onnx", "Const_4:0", "4", true},
+        {"pytorch", "logit_scale", "", true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        char operands[80];
+        linear(&m, "fc.weight");
+        m.model.producer_name = made_text(&m, rows[i].producer);
+        made_f32(&m, rows[i].name, rows[i].dims, 1);
+        snprintf(operands, sizeof operands, "y,%s", rows[i].name);
+        made_node(&m, "Add", operands, "z");
+        made_output(&m, "z");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        CHECK_MSG(!!variable(mod, rows[i].name) == rows[i].trains, "%s",
+                  rows[i].name);
+        made_end(&m);
+    }
+}
+
+/* "?" and -1 are unknown, and not equal to each other. */
+TEST_CASE(newcomer, dimensions_that_other_exporters_leave_open) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "-1,?,?");
+    made_node(&m, "Relu", "x", "y");
+    made_output(&m, "y");
+    for (int axis = 0; axis < 3; axis++)
+        vec_push(m.a, &m.opt.dims, (DimBind){intern("x"), axis, 2 + axis});
+    Module *mod = made_import(&m);
+    if (CHECK_MSG(mod != NULL, "%s", made_message(&m))) {
+        const Graph *g = module_graph(mod, "forward");
+        const Type *t = type_get(value_get(g, g->inputs.data[0])->type);
+        for (int axis = 0; axis < 3; axis++)
+            CHECK_EQ_INT(t->dim[axis], 2 + axis);
+    }
+    made_end(&m);
+}
+
+/* A pattern trains what can train; who names a constant is told. */
+TEST_CASE(newcomer, patterns_of_what_trains) {
+    static const struct {
+        const char *glob;
+        bool ok;
+    } rows[] = {{"*", true}, {"tabl?", true}, {"table", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        linear(&m, "onnx::MatMul_12");
+        made_f32(&m, "table", "2", 0);
+        made_node(&m, "Cast", "table", "rows");
+        made_int(&m, m.graph.node[m.graph.n_node - 1], "to", 7);
+        made_node(&m, "Gather", "y,rows", "z");
+        made_output(&m, "z");
+        vec_push(m.a, &m.opt.train_rules, (GlobRule){rows[i].glob, true});
+        Module *mod = made_import(&m);
+        CHECK_MSG(!!mod == rows[i].ok, "%s: %s", rows[i].glob,
+                  made_message(&m));
+        if (mod) {
+            CHECK(variable(mod, "onnx::MatMul_12")->kind ==
+                  (i ? VAR_FROZEN : VAR_PARAM));
+            CHECK_HAS(made_message(&m),
+                      "'table' does not train: no gradient reaches it");
+        } else {
+            CHECK_HAS(made_message(&m),
+                      "parameter 'table' reaches the outputs only through");
+        }
+        made_end(&m);
+    }
+}
+
 /* ---- a fresh last layer -------------------------------------------------- */
 
 static void no_head(Made *m, const char *why) {
@@ -267,6 +421,11 @@ TEST_CASE(newcomer, heads_that_cannot_be_replaced) {
     no_head(&m, "weights another one reads too (tied weights)");
     linear(&m, "fc.weight");
     no_head(&m, "is no output of the model; it has y");
+    linear(&m, "fc.weight");
+    move_to_nodes(&m);
+    made_node(&m, "MatMul", "x,fc.weight", "z");
+    made_output(&m, "z");
+    no_head(&m, "weights another one reads too (tied weights)");
     made_start(&m, 17);
     made_input(&m, "x", DT_F32, "2,0");
     made_f32(&m, "w", "0,4", 0);

@@ -1470,7 +1470,8 @@ TEST_CASE(onnx_functions, scatters_of_updates_that_are_nearly_equal) {
     }
 }
 
-/* What a file says of its outputs is held against what they are. */
+/* What a file says of its outputs is held against what they are, and no more
+   than a warning. */
 TEST_CASE(onnx_graph, declared_shapes_of_outputs) {
     static const struct {
         const char *dims, *says; /* NULL: right */
@@ -1490,9 +1491,11 @@ TEST_CASE(onnx_graph, declared_shapes_of_outputs) {
         m.graph.output = NEW(m.a, Onnx__ValueInfoProto *);
         m.graph.output[m.graph.n_output++] = y;
         Module *mod = made_import(&m);
-        CHECK_MSG(!mod == !!rows[i].says, "%s: %s", rows[i].dims,
-                  made_message(&m));
-        if (rows[i].says) CHECK_HAS(made_message(&m), rows[i].says);
+        CHECK_MSG(mod != NULL, "%s: %s", rows[i].dims, made_message(&m));
+        if (rows[i].says)
+            CHECK_HAS(made_message(&m), rows[i].says);
+        else
+            CHECK_STR(made_message(&m), "");
         made_end(&m);
     }
 }
