@@ -172,6 +172,8 @@ Status ox_check_model(Ox *ox);
 Status ox_flatten(Ox *ox);
 /* Of what is made of a node. */
 Loc ox_loc(Ox *ox, const OxNode *n);
+/* What a name that a subgraph of `owner` reads from outside is called there. */
+Str ox_scoped(const OxNode *owner, const char *name);
 /* The nodes of a subgraph of `owner`, behind ox->nodes.  in: the names that its
    inputs stand for; out gets those of its outputs.  */
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,

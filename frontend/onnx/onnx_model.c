@@ -113,6 +113,10 @@ static Str scoped(const Scope *sc, const char *name) {
     return sc->inner ? scoped(sc->up, name) : internf("%s%s", sc->prefix, s);
 }
 
+Str ox_scoped(const OxNode *owner, const char *name) {
+    return scoped(owner->scope, name);
+}
+
 static void stands_for(Ox *ox, Scope *sc, const char *name, Str actual) {
     str_map_put(ox->scratch, &sc->to, ox_text(name), sc->actual.len);
     vec_push(ox->scratch, &sc->actual, actual);

@@ -14,6 +14,44 @@ static bool bit(unsigned mask, int slot) {
     return mask >> (slot < 30 ? slot : 30) & 1;
 }
 
+/* The operand of `owner` that a name inside its body stands for: what it reads
+   from outside, or what comes in at the same place (a weight that a loop hands
+   on); NULL: made inside. */
+static OxName *outside(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
+                       const char *name) {
+    for (size_t i = 0; i < g->n_input; i++)
+        if (ox_text(g->input[i]->name) == ox_text(name))
+            return (int)i < owner->nin ? ox_name_of(ox, owner->in[i]) : NULL;
+    return ox_name_of(ox, ox_scoped(owner, name));
+}
+
+static bool has_one_element(const Ox *ox, const OxName *n) {
+    if (n->kind != OX_INIT) return false;
+    const Onnx__TensorProto *t = ox->inits.data[n->index].proto;
+    for (size_t i = 0; i < t->n_dims; i++)
+        if (t->dims[i] != 1) return false;
+    return true;
+}
+
+/* Weights that the body of an If, a Loop or a Scan reads; a number among what
+   it reads is a bound or a step. */
+static void find_body_roles(Ox *ox, const OxNode *owner,
+                            const Onnx__GraphProto *g) {
+    for (size_t i = g->n_node; i-- > 0;) {
+        const Onnx__NodeProto *p = g->node[i];
+        const OxOp *op = ox_op_find(ox_text(p->op_type));
+        for (size_t k = 0; op && k < p->n_input; k++) {
+            OxName *in = outside(ox, owner, g, p->input[k]);
+            if (in && !in->role && bit(op->weight, (int)k) &&
+                !has_one_element(ox, in))
+                in->role = owner;
+        }
+        for (size_t k = 0; k < p->n_attribute; k++)
+            if (p->attribute[k]->g)
+                find_body_roles(ox, owner, p->attribute[k]->g);
+    }
+}
+
 /* Backwards over the live nodes: what reaches an output through differentiable
    operands, and which of it stands in a weight's place. */
 static void find_roles(Ox *ox) {
@@ -39,6 +77,8 @@ static void find_roles(Ox *ox) {
             else if (n->op->weight >> 31 && !in->role)
                 in->role = role;
         }
+        for (int k = 0; k < n->nattr && reaches; k++)
+            if (n->attr[k].p->g) find_body_roles(ox, n, n->attr[k].p->g);
     }
 }
 

@@ -313,6 +313,45 @@ TEST_CASE(newcomer, weights_in_constant_nodes) {
     made_end(&m);
 }
 
+/* Keras' recurrent layers are Loops that hand their weights on. */
+TEST_CASE(newcomer, weights_inside_bodies) {
+    Made m, body;
+    made_start(&body, 17);
+    made_input(&body, "i", DT_I64, "");
+    made_input(&body, "go", DT_BOOL, "");
+    made_input(&body, "h", DT_F32, "2,3");
+    made_input(&body, "w", DT_F32, "3,3");
+    made_node(&body, "Identity", "go", "on");
+    made_node(&body, "MatMul", "h,w", "u");
+    made_node(&body, "MatMul", "u,outer", "v");
+    made_node(&body, "Clip", "v,low", "next");
+    made_node(&body, "Identity", "w", "same");
+    made_output(&body, "on");
+    made_output(&body, "next");
+    made_output(&body, "same");
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "kernel", "3,3", 1);
+    made_f32(&m, "outer", "3,3", 1);
+    made_f32(&m, "low", "", 0);
+    made_i64(&m, "two", 1, (int64_t[]){2});
+    made_node(&m, "Squeeze", "two", "turns");
+    made_attr(&m, made_node(&m, "Loop", "turns,,x,kernel", "y,last"), "body",
+              ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
+        ->g = &body.graph;
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    REQUIRE(CHECK_MSG(mod != NULL, "%s", made_message(&m)));
+    static const char *const trains[] = {"kernel", "outer"};
+    for (int i = 0; i < 2; i++) {
+        const Var *v = variable(mod, trains[i]);
+        CHECK_MSG(v && v->kind == VAR_PARAM, "%s", trains[i]);
+    }
+    CHECK(variable(mod, "low") == NULL);
+    made_end(&m);
+    made_end(&body);
+}
+
 /* The eps of a norm that TensorFlow wrote must not learn. */
 TEST_CASE(newcomer, literals_of_tf2onnx) {
     static const struct {

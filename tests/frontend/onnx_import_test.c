@@ -1500,6 +1500,45 @@ TEST_CASE(onnx_graph, declared_shapes_of_outputs) {
     }
 }
 
+/* Ops that move steps, of whatever they are made. */
+TEST_CASE(onnx_functions, steps_of_any_type) {
+    static const DType types[] = {DT_F32, DT_I64, DT_BOOL};
+    for (int i = 0; i < 3; i++) {
+        Made m;
+        made_start(&m, 24);
+        made_input(&m, "x", types[i], "3,2");
+        made_input(&m, "update", types[i], "3,1");
+        made_input(&m, "lens", DT_I64, "2");
+        made_int(&m, made_node(&m, "TensorScatter", "x,update", "w"), "axis",
+                 1);
+        made_node(&m, "ReverseSequence", "w,lens", "y");
+        made_output(&m, "y");
+        m.opt.objectives.data[0].loss.kind = LOSS_NONE;
+        Module *mod = made_import(&m);
+        if (CHECK_MSG(mod != NULL, "%s", made_message(&m))) {
+            Graph *g = module_graph(mod, "forward");
+            Evaluator *e = eval_new(g, m.a, EVAL_EXACT);
+            for (int k = 0; k < 3; k++) {
+                ValueId v = g->inputs.data[k];
+                EvalTensor *t = eval_tensor_new(m.a, value_get(g, v)->type);
+                for (int j = 0; j < (k == 2 ? 2 : k ? 3 : 6); j++) {
+                    double value = k == 2 ? 3 - j : k ? 1 : 0;
+                    if (t->f)
+                        t->f[j] = value;
+                    else
+                        t->i[j] = (int64_t)value;
+                }
+                eval_bind(e, v, t);
+            }
+            REQUIRE(eval_run(e, &m.d) == OK);
+            const EvalTensor *y = eval_get(e, g->outputs.data[0].value);
+            for (int j = 0; j < 6; j++)
+                CHECK_NEAR(y->f ? y->f[j] : (double)y->i[j], j % 2 == 0, 0);
+        }
+        made_end(&m);
+    }
+}
+
 /* Of equal elements the last, however many there are; or the greatest, which is
    the first. */
 TEST_CASE(onnx_functions, the_last_of_equal_elements) {
