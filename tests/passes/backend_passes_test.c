@@ -795,6 +795,14 @@ TEST_CASE(launch, sums_of_columns_stand_alone) {
     }
 }
 
+#define LOSS                                                                   \
+    "%l = matmul %x, %w\n%m = reduce_max %l {axes=[1], keepdims=1}\n"          \
+    "%d = sub %l, %m\n%e = exp %d\n"                                           \
+    "%s = reduce_sum %e {axes=[1], keepdims=1}\n%log = log %s\n"               \
+    "%lse = add %log, %m\n%ld = sub %l, %lse !backward\n"                      \
+    "%p = exp %ld !backward\n"                                                 \
+    "%dx = matmul %p, %w {trans_b=1} !backward\n"
+
 /* Kernels of a graph on either side of what makes one of two. */
 TEST_CASE(fuse, kernels_join_up_to_a_bound) {
     static const struct {
@@ -816,6 +824,11 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
          "%a = reduce_sum %x {axes=[1], keepdims=1}\n"
          "%b = reduce_sum %z {axes=[1], keepdims=1}\nreturn %a, %b",
          2, 2},
+        /* a loss and its gradient, which lies where the scores were; but not
+           where the host reads those */
+        {"%x: f32[300,64], %w: f32[64,1000]", LOSS "return %log, %dx", 3, 3},
+        {"%x: f32[300,64], %w: f32[64,1000]", LOSS "return %log, %dx, %l", 4,
+         4},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int gpu = 0; gpu < 2; gpu++) {
