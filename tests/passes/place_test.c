@@ -40,9 +40,9 @@ static const char block[] =
     "  %d = matmul %g, %down\n  %y = add %r, %d\n"
     "  return y=%y\n}\n";
 
-static Module *planned_with(Arena *a, const char *model, const char *loss,
-                            const char *precision, const char *remat,
-                            const char *placement) {
+static Module *until(Stage stage, Arena *a, const char *model, const char *loss,
+                     const char *precision, const char *remat,
+                     const char *placement) {
     const char *const set[][2] = {{"--target", "cpu,cuda:sm_90"},
                                   {"--loss", loss}};
     Options o;
@@ -58,9 +58,15 @@ static Module *planned_with(Arena *a, const char *model, const char *loss,
     o.debug_nonfinite = true;
     o.count_underflow = !strcmp(precision, "fp16");
     if (parse_module(a, &d, "block.amp", model, strlen(model), &m) != OK ||
-        run_pipeline(m, &d, &o, STAGE_PLANNED, false) != OK)
+        run_pipeline(m, &d, &o, stage, false) != OK)
         FAIL("%s", d.text.data);
     return m;
+}
+
+static Module *planned_with(Arena *a, const char *model, const char *loss,
+                            const char *precision, const char *remat,
+                            const char *placement) {
+    return until(STAGE_PLANNED, a, model, loss, precision, remat, placement);
 }
 
 static Module *planned(Arena *a, const char *model, const char *precision,
@@ -345,6 +351,36 @@ TEST_CASE(place, rounds_nothing_in_registers) {
             CHECK_MSG(reaches_memory(m, name, a), "%s: %s is rounded",
                       precisions[p], name);
         }
+        arena_free(a);
+    }
+}
+
+/* PyTorch's types are not weighed: what they are at first they stay. */
+TEST_CASE(place, pytorchs_types_stay) {
+    static const char *const precisions[] = {"bf16", "fp16"};
+    for (int p = 0; p < 2; p++) {
+        Arena *a = arena_new();
+        const Graph *first =
+            module_graph(until(STAGE_CAST, a, block, "mse", precisions[p],
+                               "none", "pytorch"),
+                         "train");
+        const Graph *last =
+            module_graph(until(STAGE_PRIMITIVE, a, block, "mse", precisions[p],
+                               "none", "pytorch"),
+                         "train");
+        int same[2] = {0};
+        for (int i = 0; i < first->order.len; i++) {
+            ValueId v = node_get(first, first->order.data[i])->out[0];
+            const char *name = value_get(first, v)->name;
+            ValueId w = graph_find_value(last, name);
+            if (!w.i) continue;
+            CHECK_MSG(value_dtype(first, v) == value_dtype(last, w),
+                      "%s: %%%s is %s", precisions[p], name,
+                      dtype_info[value_dtype(last, w)].text);
+            same[value_dtype(first, v) == DT_F32]++;
+        }
+        CHECK_MSG(same[0] > 10 && same[1] > 5, "%d and %d values", same[0],
+                  same[1]);
         arena_free(a);
     }
 }
