@@ -847,6 +847,27 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
         }
 }
 
+/* Two readers of a large gradient get it scaled, not each what scales it. */
+TEST_CASE(fuse, gradients_are_stored_as_they_are_read) {
+    static const char text[] =
+        "graph predict(%x: f32[4096,64], %w: f32[64,1000], %c: "
+        "f32[4096,1]) {\n" LOSS
+        "%pd = sub %p, %c !backward\n%g = mul %pd, 0.25 !backward\n"
+        "%gp = pad %g {pads=[0,0,0,8]} !backward\n"
+        "%dg = matmul %gp, %x {trans_a=1} !backward\n"
+        "%db = reduce_sum %g {axes=[0], keepdims=1} !backward\n"
+        "return %log, %dg, %db\n}\n";
+    for (int gpu = 0; gpu < 2; gpu++) {
+        Arena *a = arena_new();
+        Module *m = parsed(a, text);
+        const Graph *g = m->graphs.data[0];
+        lower(a, m, gpu ? for_gpus : none);
+        CHECK(value_get(g, graph_find_value(g, "g"))->offset >= 0);
+        CHECK(value_get(g, graph_find_value(g, "pd"))->offset < 0);
+        arena_free(a);
+    }
+}
+
 /* ---- reductions in stages ------------------------------------------------ */
 
 /* Where forward folds the rows of %x, a kernel of those rows may add them up as
