@@ -73,7 +73,7 @@ static Status rows_of_tuples(Ox *ox, const Type *x, ValueId i, int batch,
     int last = t.rank - 1;
     int64_t n = last < 0 ? 0 : t.dim[last], stride[MAX_RANK], one[MAX_RANK];
     ValueId dims, steps, base;
-    if (batch < 0 || batch > last || n < 1 || n > x->rank - batch)
+    if (batch > last || n < 1 || n > x->rank - batch)
         return ox_fail(ox, "the indices name no positions of the operand");
     for (int k = 0; k < batch; k++)
         if (t.dim[k] != x->dim[k])

@@ -26,7 +26,7 @@ static Status read_operands(Ox *ox, ValueId in[3], int *n) {
             TRY(ox_reshape(ox, in[i], x.rank, dim, &in[i]));
             continue;
         }
-        if (t.rank != x.rank || block < 1 || x.rank >= MAX_RANK ||
+        if (t.rank != x.rank || block < 1 ||
             t.dim[axis] != (x.dim[axis] + block - 1) / block)
             return ox_fail(ox,
                            "the scale or zero point of rank %d fits "

@@ -132,7 +132,7 @@ static void do_node(Rules *r, NodeId id) {
     bool add = false; /* of a bias */
     r->b.loc = n->loc;
     for (int k = 0; k < n->nin; k++) add |= r->biased[n->in[k].i];
-    if (add && rule == TORCH_PROMOTE) rule = TORCH_LOW;
+    if (add) rule = TORCH_LOW;
     for (int k = 0; k < n->nin; k++) {
         if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;
         ValueId v = operand(r, rule, n->in[k]);

@@ -443,7 +443,7 @@ static bool find_scores_grad(Attend *a, Attention *t, ValueId p, NodeId id) {
         if (next->op == OP_WHERE && (t->causal || t->hide.node.i) &&
             (is_number(g, next->in[1], 0) || is_number(g, next->in[2], 0))) {
             /* gives 0 where p is 0 */
-        } else if (scaled(g, next->out[0], &x, &c) && same_value(x, ds)) {
+        } else if (scaled(g, next->out[0], &x, &c)) {
             scale *= c;
         } else {
             break;

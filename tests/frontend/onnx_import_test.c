@@ -239,6 +239,20 @@ TEST_CASE(onnx_dims, unbound_ones_are_listed_with_an_example) {
     made_end(&m);
 }
 
+/* What is wrong with another input is what is told. */
+TEST_CASE(onnx_dims, unbound_ones_are_no_matter_beside_other_mistakes) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "batch,3");
+    made_input(&m, "u", DT_F32, "3");
+    m.graph.input[1]->type->tensor_type->elem_type = 8; /* a string */
+    made_node(&m, "Relu", "x", "y");
+    made_output(&m, "y");
+    CHECK(!made_import(&m));
+    CHECK(!strstr(made_message(&m), "have no value"));
+    made_end(&m);
+}
+
 TEST_CASE(onnx_dims, bound_by_name_and_by_place) {
     Made m;
     relu_model(&m, "batch,3,?");

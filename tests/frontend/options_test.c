@@ -281,6 +281,7 @@ static const struct {
     {"--placement", "exact,residuals=inf", "fp16_residuals=0"},
     {"--placement", "exact,residuals=fp16", ""},
     {"--placement", "exact,residuals=2,residuals=fp16", "residuals=2"},
+    {"--remat", "auto", ""},
     {"--remat", "none", "remat=1"},
     {"--remat", "12345", "remat=2; remat_bytes=12345"},
     {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},

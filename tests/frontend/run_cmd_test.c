@@ -568,21 +568,24 @@ TEST_CASE(run, ends_with_a_summary) {
     ran_free(&r);
 }
 
-/* The point that a curve has for these losses: the page's numbers read back. */
-static void check_point(const char *page, const char *point, double want) {
-    double x, y, top, height, hi, lo;
+/* The point that a curve has for these losses, so far from its first step to
+   its last: the page's numbers read back. */
+static void check_point(const char *page, const char *point, double part,
+                        double want) {
+    double x, y, left, width, top, height, hi, lo;
     int used = 0;
     const char *frame = strstr(page, "train/loss</h2>");
     REQUIRE(frame && (frame = strstr(frame, "<rect ")));
     REQUIRE(sscanf(frame,
-                   "<rect x=\"%*f\" y=\"%lf\" width=\"%*f\" height=\"%lf\"",
-                   &top, &height) == 2);
+                   "<rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"",
+                   &left, &top, &width, &height) == 4);
     REQUIRE((frame = strstr(frame, "<text ")) &&
             sscanf(frame, "<text x=\"%*f\" y=\"%*f\">%lf</text>%n", &hi,
                    &used) == 1);
     REQUIRE(sscanf(frame + used, " <text x=\"%*f\" y=\"%*f\">%lf<", &lo) == 1);
     REQUIRE(sscanf(point, "%lf,%lf", &x, &y) == 2);
     CHECK_NEAR(hi - (y - top) / height * (hi - lo), want, (hi - lo) / 500);
+    CHECK_NEAR(x, left + part * width, 0.06); /* as the page has it: 0.1 */
 }
 
 /* A run longer than a curve has points: means of several steps, all of them. */
@@ -597,6 +600,8 @@ TEST_CASE(run, a_page_of_curves) {
     CHECK_HAS(page, "<pre>trained 3001 steps in ");
     CHECK_HAS(page, "<h2>train/loss</h2>");
     CHECK_HAS(page, "<h2>eval/loss</h2>");
+    CHECK_HAS(page, ">step 4</text>"); /* the last of the first four */
+    CHECK_HAS(page, ">3000</text>");
     CHECK_HAS(page, "</html>");
     CHECK(!strstr(page, "http") && !strstr(page, "src=") &&
           !strstr(page, "nan"));
@@ -611,7 +616,7 @@ TEST_CASE(run, a_page_of_curves) {
                 sum += field(line, 0, "loss");
                 k++;
             }
-        check_point(page, curve, sum / 4);
+        check_point(page, curve, i / 749.0, sum / 4);
         curve += strcspn(curve, " \"");
         curve += *curve == ' ';
     }

@@ -795,6 +795,14 @@ TEST_CASE(launch, sums_of_columns_stand_alone) {
     }
 }
 
+#define LOSS                                                                   \
+    "%l = matmul %x, %w\n%m = reduce_max %l {axes=[1], keepdims=1}\n"          \
+    "%d = sub %l, %m\n%e = exp %d\n"                                           \
+    "%s = reduce_sum %e {axes=[1], keepdims=1}\n%log = log %s\n"               \
+    "%lse = add %log, %m\n%ld = sub %l, %lse !backward\n"                      \
+    "%p = exp %ld !backward\n"                                                 \
+    "%dx = matmul %p, %w {trans_b=1} !backward\n"
+
 /* Kernels of a graph on either side of what makes one of two. */
 TEST_CASE(fuse, kernels_join_up_to_a_bound) {
     static const struct {
@@ -816,6 +824,11 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
          "%a = reduce_sum %x {axes=[1], keepdims=1}\n"
          "%b = reduce_sum %z {axes=[1], keepdims=1}\nreturn %a, %b",
          2, 2},
+        /* a loss and its gradient, which lies where the scores were; but not
+           where the host reads those */
+        {"%x: f32[300,64], %w: f32[64,1000]", LOSS "return %log, %dx", 3, 3},
+        {"%x: f32[300,64], %w: f32[64,1000]", LOSS "return %log, %dx, %l", 4,
+         4},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int gpu = 0; gpu < 2; gpu++) {
@@ -832,6 +845,27 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
                       text);
             arena_free(a);
         }
+}
+
+/* Two readers of a large gradient get it scaled, not each what scales it. */
+TEST_CASE(fuse, gradients_are_stored_as_they_are_read) {
+    static const char text[] =
+        "graph predict(%x: f32[4096,64], %w: f32[64,1000], %c: "
+        "f32[4096,1]) {\n" LOSS
+        "%pd = sub %p, %c !backward\n%g = mul %pd, 0.25 !backward\n"
+        "%gp = pad %g {pads=[0,0,0,8]} !backward\n"
+        "%dg = matmul %gp, %x {trans_a=1} !backward\n"
+        "%db = reduce_sum %g {axes=[0], keepdims=1} !backward\n"
+        "return %log, %dg, %db\n}\n";
+    for (int gpu = 0; gpu < 2; gpu++) {
+        Arena *a = arena_new();
+        Module *m = parsed(a, text);
+        const Graph *g = m->graphs.data[0];
+        lower(a, m, gpu ? for_gpus : none);
+        CHECK(value_get(g, graph_find_value(g, "g"))->offset >= 0);
+        CHECK(value_get(g, graph_find_value(g, "pd"))->offset < 0);
+        arena_free(a);
+    }
 }
 
 /* ---- reductions in stages ------------------------------------------------ */
@@ -1101,18 +1135,43 @@ TEST_CASE(attend, products_of_a_mask_are_its_own) {
     }
 }
 
-/* Then the routine would only do again what is done anyway. */
+/* Backward reads what is kept of the result moved, if it is moved back with
+   rows as they are. */
+TEST_CASE(attend, results_may_be_moved) {
+    static const char *const perms[] = {"0,1,2,3", "0,2,1,3", "1,0,2,3",
+                                        "2,0,1,3", "3,1,0,2"};
+    for (size_t i = 0; i < sizeof perms / sizeof *perms; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4,6], %%k: f32[2,3,6,96], %%v: "
+                  "f32[2,3,96,5]) {\n"
+                  "  %%s = matmul %%q, %%k\n  %%p = softmax %%s\n"
+                  "  %%y = matmul %%p, %%v\n"
+                  "  %%z = transpose %%y {perm=[%s]}\n  %%c = sin %%z\n"
+                  "  %%gq, %%gk, %%gv = grad %%c, %%q, %%k, %%v\n"
+                  "  return %%c, %%gq, %%gk, %%gv\n}\n",
+                  perms[i]);
+        CHECK_MSG(attended(sb.data) == 2, "%s", perms[i]);
+        sb_free(&sb);
+    }
+}
+
+/* Then the routine would only do again what is done anyway.  %o: as PyTorch
+   exports it, 0 where all is hidden. */
 TEST_CASE(attend, probabilities_that_others_read_stay) {
-    static const char *const results_of[] = {"%y", "%y, %p", "%y, %s"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const results_of[] = {"%y",       "%o",     "%y, %p",
+                                             "%y, %s",   "%o, %p", "%o, %s",
+                                             "%o, %nan", "%o, %w"};
+    for (int i = 0; i < 8; i++) {
         StrBuf sb = {0};
         sb_printf(&sb,
                   "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
                   "f32[2,96,5]) {\n  %%s = matmul %%q, %%k\n"
                   "  %%p = softmax %%s\n  %%y = matmul %%p, %%v\n"
-                  "  return %s\n}\n",
+                  "  %%nan = isnan %%p\n  %%w = where %%nan, 0, %%p\n"
+                  "  %%o = matmul %%w, %%v\n  return %s\n}\n",
                   results_of[i]);
-        CHECK_EQ_INT(attended(sb.data), i == 0);
+        CHECK_MSG(attended(sb.data) == (i < 2), "%s", results_of[i]);
         sb_free(&sb);
     }
 }
@@ -1394,6 +1453,64 @@ TEST_CASE(align, what_rows_are_made_of) {
         CHECK_EQ_INT(to[1], 1032); /* the result's, whatever the operand's */
         CHECK_EQ_INT(to[2], !ta || tb ? 1032 : n[2]);
         sb_free(&sb);
+        arena_free(a);
+    }
+}
+
+/* What else reads the rows that a product reads longer: values stay, and where
+   zeros stay behind the columns it reads the longer ones, too. */
+TEST_CASE(align, other_readers) {
+    static const struct {
+        const char *x;
+        bool longer;
+    } rows[] = {
+        {"mul %a, %b", false},
+        {"mul %b, %a", false},
+        {"mul %a, %column", true},
+        {"mul %column, %a", true},
+        {"mul %a, %line", false},
+        {"mul %line, %a", false},
+        {"mul %a, 3", true},
+        {"cast %a : f32[6,1027]", true},
+        {"where %mask, %a, 0", false},
+        {"where %some, %a, 0", true},
+        {"where %some, 0, %a", true},
+        {"where %some, %a, 1", false},
+        {"where %some, %a, %b", false},
+        {"where %some, %column, %a", false},
+        {"add %a, 1", false},
+        {"exp %a", false},
+        {"reduce_sum %a {axes=[1], keepdims=1}", true},
+        {"reduce_sum %a {axes=[0], keepdims=1}", true},
+        {"reduce_max %a {axes=[1], keepdims=1}", true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Arena *a = arena_new();
+        char text[900];
+        bool longer = false;
+        snprintf(text, sizeof text,
+                 "graph predict(%%i: bf16[6,1027], %%b: bf16[6,1027], "
+                 "%%line: bf16[1,1027], %%column: bf16[6,1], "
+                 "%%w: bf16[1027,5]) {\n"
+                 "  %%a = neg %%i\n  %%y = matmul %%a, %%w\n"
+                 "  %%mask = greater %%a, 0\n  %%some = greater %%column, 0\n"
+                 "  %%x = %s\n  return %%y, %%x\n}\n",
+                 rows[i].x);
+        Module *m = parsed(a, text);
+        const Graph *g = m->graphs.data[0];
+        run(a, m, "inline,canon,dce", for_gpus);
+        Results before = results(a, g, EVAL_STORAGE);
+        run(a, m, "align,cse,dce", for_gpus);
+        Results after = results(a, g, EVAL_STORAGE);
+        expect_equal(&before, &after, 0, text);
+        const Node *x =
+            node_get(g, value_get(g, graph_find_value(g, "x"))->def);
+        for (int k = 0; k < x->nin; k++) {
+            const Value *v = value_get(g, x->in[k]);
+            longer |=
+                v->kind == VK_RESULT && node_get(g, v->def)->op == OP_SLICE;
+        }
+        CHECK_MSG(longer == rows[i].longer, "%s", rows[i].x);
         arena_free(a);
     }
 }

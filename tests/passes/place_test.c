@@ -40,9 +40,9 @@ static const char block[] =
     "  %d = matmul %g, %down\n  %y = add %r, %d\n"
     "  return y=%y\n}\n";
 
-static Module *planned_with(Arena *a, const char *model, const char *loss,
-                            const char *precision, const char *remat,
-                            const char *placement) {
+static Module *until(Stage stage, Arena *a, const char *model, const char *loss,
+                     const char *precision, const char *remat,
+                     const char *placement) {
     const char *const set[][2] = {{"--target", "cpu,cuda:sm_90"},
                                   {"--loss", loss}};
     Options o;
@@ -58,9 +58,15 @@ static Module *planned_with(Arena *a, const char *model, const char *loss,
     o.debug_nonfinite = true;
     o.count_underflow = !strcmp(precision, "fp16");
     if (parse_module(a, &d, "block.amp", model, strlen(model), &m) != OK ||
-        run_pipeline(m, &d, &o, STAGE_PLANNED, false) != OK)
+        run_pipeline(m, &d, &o, stage, false) != OK)
         FAIL("%s", d.text.data);
     return m;
+}
+
+static Module *planned_with(Arena *a, const char *model, const char *loss,
+                            const char *precision, const char *remat,
+                            const char *placement) {
+    return until(STAGE_PLANNED, a, model, loss, precision, remat, placement);
 }
 
 static Module *planned(Arena *a, const char *model, const char *precision,
@@ -349,6 +355,36 @@ TEST_CASE(place, rounds_nothing_in_registers) {
     }
 }
 
+/* PyTorch's types are not weighed: what they are at first they stay. */
+TEST_CASE(place, pytorchs_types_stay) {
+    static const char *const precisions[] = {"bf16", "fp16"};
+    for (int p = 0; p < 2; p++) {
+        Arena *a = arena_new();
+        const Graph *first =
+            module_graph(until(STAGE_CAST, a, block, "mse", precisions[p],
+                               "none", "pytorch"),
+                         "train");
+        const Graph *last =
+            module_graph(until(STAGE_PRIMITIVE, a, block, "mse", precisions[p],
+                               "none", "pytorch"),
+                         "train");
+        int same[2] = {0};
+        for (int i = 0; i < first->order.len; i++) {
+            ValueId v = node_get(first, first->order.data[i])->out[0];
+            const char *name = value_get(first, v)->name;
+            ValueId w = graph_find_value(last, name);
+            if (!w.i) continue;
+            CHECK_MSG(value_dtype(first, v) == value_dtype(last, w),
+                      "%s: %%%s is %s", precisions[p], name,
+                      dtype_info[value_dtype(last, w)].text);
+            same[value_dtype(first, v) == DT_F32]++;
+        }
+        CHECK_MSG(same[0] > 10 && same[1] > 5, "%d and %d values", same[0],
+                  same[1]);
+        arena_free(a);
+    }
+}
+
 /* ---- regions ------------------------------------------------------------- */
 
 static const char region[] =
@@ -595,11 +631,18 @@ TEST_CASE(place, traffic_of_products) {
 }
 
 /* Neither %v nor %r needs a buffer, so that it costs no bytes to round in front
-   of the relu or behind it: what reads %v keeps its digits.                 */
+   of the relu or behind it: what reads %v keeps its digits.  A sum behind the
+   relu is behind %v, too: nothing is gained by rounding %v instead of %r. */
 TEST_CASE(place, rounds_behind_what_others_read) {
-    static const char *const readers[] = {"%d = sub %v, %c", "%d = exp %v",
-                                          "%d = div %v, %c", "%d = mul %v, %c"};
-    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+    static const struct {
+        const char *reader;
+        DType r;
+    } cases[] = {{"sub %v, %c", DT_BF16},
+                 {"exp %v", DT_BF16},
+                 {"div %v, %c", DT_BF16},
+                 {"mul %v, %c", DT_BF16},
+                 {"add %r, %c", DT_F32}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
         Options o;
         Diag d = {0};
@@ -610,10 +653,10 @@ TEST_CASE(place, rounds_behind_what_others_read) {
                  "graph forward(%%x: f32[256,256], %%c: f32[256,256]) {\n"
                  "  param %%w: f32[256,64] = normal(1, 0.1)\n"
                  "  %%v = tanh %%x !any\n  %%r = relu %%v !any\n"
-                 "  %%y = matmul %%r, %%w\n  %s !any\n"
+                 "  %%y = matmul %%r, %%w\n  %%d = %s !any\n"
                  "  %%l = reduce_sum %%d {axes=[1], keepdims=1}\n"
                  "  return y=%%y, l=%%l\n}\n",
-                 readers[i]);
+                 cases[i].reader);
         options_init(&o, a);
         REQUIRE(options_set(&o, &d, "--precision", "bf16", &used) == OK);
         REQUIRE(options_set(&o, &d, "--loss", "none", &used) == OK);
@@ -622,9 +665,9 @@ TEST_CASE(place, rounds_behind_what_others_read) {
             FAIL("%s", d.text.data);
         const Graph *g = m->graphs.data[0];
         CHECK_MSG(value_dtype(g, graph_find_value(g, "v")) == DT_F32, "%s",
-                  readers[i]);
-        CHECK_MSG(value_dtype(g, graph_find_value(g, "r")) == DT_BF16, "%s",
-                  readers[i]);
+                  cases[i].reader);
+        CHECK_MSG(value_dtype(g, graph_find_value(g, "r")) == cases[i].r, "%s",
+                  cases[i].reader);
         arena_free(a);
     }
 }
