@@ -503,6 +503,21 @@ TEST_CASE(run, evaluates_every_sample) {
     array_close(&t);
 }
 
+/* At the end of each epoch, and of a run that ends within one. */
+TEST_CASE(run, evaluates_as_the_epoch_it_is_in) {
+    static const int lines[] = {10, 21, 25}; /* of 23 steps and themselves */
+    write_data(40);
+    char *out = good(&tiny_module, FEEDS EVAL_FEEDS "--steps 23");
+    CHECK_EQ_INT(count_lines(out), 26);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ_INT(field(out, lines[i], "epoch"), i + 1);
+    free(out);
+    out = good(&tiny_module, FEEDS EVAL_FEEDS "--steps 20");
+    CHECK_EQ_INT(count_lines(out), 22);
+    CHECK_EQ_INT(field(out, 21, "epoch"), 2);
+    free(out);
+}
+
 TEST_CASE(run, keeps_the_best) {
     write_data(40);
     char *out = good(&tiny_module,
