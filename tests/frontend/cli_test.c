@@ -75,15 +75,32 @@ static void check_text(int status, const char *says, const char *text,
 
 TEST_CASE(cli, classes_may_be_along_axis_0) {
     static const char one[] = "graph forward(%x: f32[5,5]) {\n"
-                              "  param %w: f32[5] = 1\n"
+                              "  param %w: f32[5] = 1, %v: f32[3] = 1\n"
+                              "  buffer %a: f32[2] = 1, %b: f32[] = 1\n"
+                              "  buffer %c: f32[5,2] = 1\n"
                               "  %y = mul %x, %w : f32[5,5]\n"
                               "  return y=%y\n}\n";
     REQUIRE(test_write_file(test_tmp("one.amp"), one, strlen(one)));
     check_run(0, "",
-              "one.amp -o one.so --loss cross_entropy,axis=0 --target "
-              "cpu:x86-64-v2");
-    check_run(0, "class axis  0", "inspect one.so");
-    check_run(0, "\"class_axis\":0", "inspect one.so --json");
+              "one.amp -o one.so --loss cross_entropy,axis=0 --freeze v "
+              "--target cpu:x86-64-v2");
+    check_run(0,
+              "inputs      x f32[5,5], target i64[5]\n"
+              "outputs     y f32[5,5]\n"
+              "loss        cross_entropy\n"
+              "optimizer   adamw, lr 0.001 constant\n"
+              "precision   bf16, loss scale none\n"
+              "class axis  0\n"
+              "trained     1 (5 elements)\n"
+              "frozen      1 (3 elements)\n"
+              "buffers     3 (13 elements)\n"
+              "targets     cpu:x86-64-v2\n"
+              "file ",
+              "inspect one.so");
+    check_run(0,
+              "\"class_axis\":0,\"trained\":[1,5],\"frozen\":[1,3],"
+              "\"buffers\":[3,13],\"options\":{",
+              "inspect one.so --json");
 }
 
 /* Classes of tokens are said to lie last, of all else along axis 1. */
@@ -705,6 +722,11 @@ TEST_CASE(cli, passes_are_timed) {
     check_run(0, " 1 simplify ", words);
     check_run(0, "(unchanged)", words);
     check_run(0, " memplan ", words);
+    check_text(0, " ms        2 nodes        5 values (unchanged)\n 2 loss ",
+               "graph forward(%x: f32[4,3]) {\n"
+               "  param %w: f32[3] = 1\n  buffer %b: f32[3] = 1\n"
+               "  %z = mul %x, %w\n  %y = add %z, %b\n  return y=%y\n}\n",
+               "--loss none --time-passes");
 }
 
 TEST_CASE(cli, opt_refuses_a_wrong_order) {

@@ -503,6 +503,21 @@ TEST_CASE(run, evaluates_every_sample) {
     array_close(&t);
 }
 
+/* At the end of each epoch, and of a run that ends within one. */
+TEST_CASE(run, evaluates_as_the_epoch_it_is_in) {
+    static const int lines[] = {10, 21, 25}; /* of 23 steps and themselves */
+    write_data(40);
+    char *out = good(&tiny_module, FEEDS EVAL_FEEDS "--steps 23");
+    CHECK_EQ_INT(count_lines(out), 26);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ_INT(field(out, lines[i], "epoch"), i + 1);
+    free(out);
+    out = good(&tiny_module, FEEDS EVAL_FEEDS "--steps 20");
+    CHECK_EQ_INT(count_lines(out), 22);
+    CHECK_EQ_INT(field(out, 21, "epoch"), 2);
+    free(out);
+}
+
 TEST_CASE(run, keeps_the_best) {
     write_data(40);
     char *out = good(&tiny_module,
@@ -674,6 +689,7 @@ static struct Played {
     double before[FACTS];
     size_t n, at;
     bool again;
+    char engine[8]; /* that was asked for */
 } played;
 
 static int played_sum(void *ctx, void *data, size_t count, int32_t dtype) {
@@ -714,7 +730,8 @@ static ampc_status played_open(const ampc_comm_options *o, ampc_comm **out,
                           .broadcast = played_share,
                           .barrier = played_barrier,
                           .error = played_error};
-    (void)o, (void)err, (void)size;
+    snprintf(played.engine, sizeof played.engine, "%s", o->engine);
+    (void)err, (void)size;
     *out = &c;
     return AMPC_OK;
 }
@@ -1168,4 +1185,32 @@ TEST_CASE(run, not_a_module) {
     CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);
     argv[1] = "/nonexistent.so";
     CHECK_EQ_INT(run_cmd(4, argv, NULL), 1);
+}
+
+/* A launcher that starts no MPI says both where rank 0 is and who this is. */
+TEST_CASE(run, who_adds_for_the_ranks) {
+    static const struct {
+        const char *address, *rank, *words, *engine;
+    } rows[] = {
+        {NULL, NULL, FEEDS, "mpi"},
+        {"127.0.0.1", NULL, FEEDS, "mpi"},
+        {NULL, "0", FEEDS, "mpi"},
+        {"127.0.0.1", "0", FEEDS, "nccl"},
+        {"127.0.0.1", "0", FEEDS "--device auto", "nccl"},
+        {"127.0.0.1", "0", FEEDS "--device cpu", "tcp"},
+        {NULL, NULL, FEEDS "--device cpu", "mpi"},
+        {"127.0.0.1", "0", FEEDS "--comm mpi", "mpi"},
+        {NULL, NULL, FEEDS "--comm tcp", "tcp"},
+    };
+    write_data(40);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].address) setenv("MASTER_ADDR", rows[i].address, 1);
+        if (rows[i].rank) setenv("RANK", rows[i].rank, 1);
+        *played.engine = 0;
+        Ran r = run_played(rows[i].words, false);
+        unsetenv("MASTER_ADDR");
+        unsetenv("RANK");
+        CHECK_STR(played.engine, rows[i].engine);
+        ran_free(&r);
+    }
 }

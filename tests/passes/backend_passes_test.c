@@ -575,6 +575,42 @@ TEST_CASE(expand_values, dropout_and_split) {
                      "  return %a, %b\n}\n");
 }
 
+/* ---- constants ----------------------------------------------------------- */
+
+/* Rows of a constant table that are none of it are found when they are read. */
+TEST_CASE(simplify, rows_of_constants) {
+    static const struct {
+        const char *rows;
+        bool folded;
+    } cases[] = {
+        {"0, 2", true}, {"-3, -1", true}, {"0, 3", false}, {"-4, 0", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        char text[300];
+        bool folded = true;
+        snprintf(text, sizeof text,
+                 "graph predict(%%x: f32[2,2]) {\n"
+                 "  const %%t: f32[3,2] = [1, 2, 3, 4, 5, 6]\n"
+                 "  const %%i: i64[2] = [%s]\n"
+                 "  %%r = gather %%t, %%i {axis=0}\n  %%y = mul %%r, %%x\n"
+                 "  return %%y\n}\n",
+                 cases[i].rows);
+        Module *m = parsed(a, text);
+        const Graph *g = m->graphs.data[0];
+        Results before = {0}, after;
+        if (cases[i].folded) before = results(a, g, EVAL_EXACT);
+        run(a, m, "simplify,dce", none);
+        for (int k = 0; k < g->order.len; k++)
+            folded &= node_get(g, g->order.data[k])->op != OP_GATHER;
+        CHECK_MSG(folded == cases[i].folded, "%s", text);
+        if (folded && cases[i].folded) {
+            after = results(a, g, EVAL_EXACT);
+            expect_equal(&before, &after, 0, text);
+        }
+        arena_free(a);
+    }
+}
+
 /* ---- moves --------------------------------------------------------------- */
 
 static void put_ints(StrBuf *sb, const char *name, const int64_t *v, int n) {

@@ -210,6 +210,8 @@ TEST_CASE(runtime, accumulates) {
                 AMPC_OK);
         CHECK_EQ_INT(a->micro_step(t, batch(&b, 0), 2, NULL),
                      AMPC_ERR_ARGUMENT);
+        CHECK_EQ_INT(a->step(t, batch(&b, 0), 2, &n), AMPC_ERR_ARGUMENT);
+        CHECK_HAS(a->error(t), "update is due"); /* and is not made */
         CHECK_EQ_INT(a->update(t, &n), AMPC_OK);
         CHECK_REL(n.loss, (loss[0] + loss[1]) / 2, 1e-6);
         CHECK(n.loss == m.loss && n.grad_norm == m.grad_norm);
