@@ -37,9 +37,11 @@ uint64_t cuda_scratch(const Kernel *k);
    form but epilogue and fold, and k<index>_2 of the same parameters where it
    sums columns.  The kernel's IR stands above as a comment. */
 void print_cuda_kernel(const Kernel *k, StrBuf *sb);
+/* k<index>_block of form flat, where there is no k<index>. */
+void print_cuda_block(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
    unsigned count): PLAN_MANY, of form fold PLAN_ROWS.  Of form flat: after
-   print_cuda_kernel. */
+   print_cuda_kernel or print_cuda_block. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);
 /* k<i>_<j>_many(table, count): PLAN_ROWS of k and, behind each tensor that has
    one, a row of `after`, both of form fold. */

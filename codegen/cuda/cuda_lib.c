@@ -20,6 +20,7 @@ enum {
     GPU_BLOCKS = 264,    /* blocks that keep a large GPU busy               */
     DIRECT_CHANNELS = 4, /* per group: fewer than a tile is worth           */
     MOST_RATE = 45,      /* of tensor cores fed from shared memory          */
+    WGRAD_RATE = 33,     /* the same of a weight gradient, X gathered       */
     SLICE_STEPS = 512,   /* least steps of a slice of a weight gradient     */
     SCRATCH_MAX = 64 << 20
 };
@@ -231,21 +232,22 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
     }
 }
 
-/* A step of 32 columns of k is 272 to 354 instructions of each thread for 32
+/* A step of 32 columns of k is 261 to 332 instructions of each thread for 32
    tensor instructions where a convolution's operands are gathered number by
-   number (128 x 128, counted in SASS), 314 to 431 for 64 (256 x 128): the rate
+   number (128 x 128, counted in SASS), 302 to 425 for 64 (256 x 128): the rate
    of issue allows that percentage of what cuBLASLt reaches.  A smaller tile
    loads as much for less.  The gradient of W where windows are single places,
    84 to 142, is bound by shared memory. */
 static double tile_rate(const LibPrint *p, const TilePick *t) {
-    static const double mma[2][PLAN_NLIB] = {{[PLAN_LIB_GEMM] = 20,
-                                              [PLAN_LIB_CONV_FWD] = 33,
-                                              [PLAN_LIB_CONV_DGRAD] = 27,
-                                              [PLAN_LIB_CONV_WGRAD] = 25},
-                                             {[PLAN_LIB_GEMM] = 25,
-                                              [PLAN_LIB_CONV_FWD] = MOST_RATE,
-                                              [PLAN_LIB_CONV_DGRAD] = 41,
-                                              [PLAN_LIB_CONV_WGRAD] = 43}};
+    static const double mma[2][PLAN_NLIB] = {
+        {[PLAN_LIB_GEMM] = 20,
+         [PLAN_LIB_CONV_FWD] = 34,
+         [PLAN_LIB_CONV_DGRAD] = 27,
+         [PLAN_LIB_CONV_WGRAD] = WGRAD_RATE},
+        {[PLAN_LIB_GEMM] = 25,
+         [PLAN_LIB_CONV_FWD] = MOST_RATE,
+         [PLAN_LIB_CONV_DGRAD] = 41,
+         [PLAN_LIB_CONV_WGRAD] = MOST_RATE}};
     bool large = t->shape->m > 128;
     double part = large ? 1 : sqrt(t->shape->m * t->shape->n / (128. * 128));
     return part * (t->mma ? mma[large][p->s->lib] : 70);
@@ -500,7 +502,7 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int near = near_of(DT_F32, size); /* of the slices' sums, in a thread */
     while (near > 1 && size / near < GPU_BLOCKS * EACH_THREADS) near /= 2;
     put_number(p, "sum_near", near);
-    if (points && t.mma) p->out->rate *= (double)MOST_RATE / 25;
+    if (points && t.mma) p->out->rate *= (double)MOST_RATE / WGRAD_RATE;
     if (t.mma) p->out->rate = fmin(p->out->rate, MOST_RATE);
     kernel(p, false, t.shape->threads, blocks * splits);
     put_body(p, "", more, splits > 1 ? ", partial" : ", nullptr");

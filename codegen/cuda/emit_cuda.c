@@ -262,8 +262,10 @@ static void add_unit(Arena *a, CudaSource *c, uint32_t unit) {
         for (int k = 0; k < 3; k++)
             if (kernels[k]) c->kernels.data[kernels[k] - 1].unit = unit;
         if (!x->kernel) sb_puts(&sb, lib_text(a, x, x->number, &lib));
-        if (x->kernel && (x->first || x->kernel->form == KF_FLAT))
+        if (x->kernel && x->first)
             print_cuda_kernel(x->kernel, &sb);
+        else if (x->kernel && x->kernel->form == KF_FLAT)
+            print_cuda_block(x->kernel, &sb);
         if (x->many && x->after)
             print_cuda_many_after(x->kernel, x->after, &sb);
         else if (x->many)

@@ -142,13 +142,21 @@ static void put_body(KPrint *p) {
     sb_puts(p->sb, "}\n\n");
 }
 
+void print_cuda_block(const Kernel *k, StrBuf *sb) {
+    KPrint p = begin(k, sb);
+    sb_put_kernel_comment(sb, k);
+    cp_flat_block(&p);
+    kp_end(&p);
+}
+
 void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     KPrint p = begin(k, sb);
     ASSERT(k->form != KF_EPILOGUE && k->form != KF_FOLD);
-    sb_put_kernel_comment(sb, k);
     if (k->form == KF_FLAT) {
+        print_cuda_block(k, sb);
         cp_flat(&p);
     } else {
+        sb_put_kernel_comment(sb, k);
         CudaList l = cp_head(&p, "", cuda_shape(k).threads);
         cp_buffers(k, &l);
         if (kernel_column_sums(k)) cp_item(&l, "float *__restrict__ sums");

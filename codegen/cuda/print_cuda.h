@@ -73,7 +73,8 @@ void cp_fold_function(KPrint *p, int id);
 
 /* ---- print_cuda_any.c ---------------------------------------------------- */
 
-/* k<i>_at, k<i>_block and k<i> of form flat. */
+/* k<i>_at and k<i>_block of form flat; k<i>, behind them. */
+void cp_flat_block(KPrint *p);
 void cp_flat(KPrint *p);
 /* k<i>_row and k<i>_rows of form fold. */
 void cp_fold(KPrint *p);

@@ -64,7 +64,7 @@ static void put_at(KPrint *p, int n) {
     sb_puts(p->sb, "}\n\n");
 }
 
-void cp_flat(KPrint *p) {
+void cp_flat_block(KPrint *p) {
     int n = (int)kernel_loop(p->k, LOOP_UNROLLED, LOOP_ANY)->extent;
     int threads = cuda_shape(p->k).threads;
     p->depth = 1;
@@ -85,7 +85,11 @@ void cp_flat(KPrint *p) {
         kp_leave(p);
     }
     sb_puts(p->sb, "}\n\n");
-    CudaList head = cp_head(p, "", threads);
+}
+
+void cp_flat(KPrint *p) {
+    p->depth = 1;
+    CudaList head = cp_head(p, "", cuda_shape(p->k).threads);
     cp_buffers(p->k, &head);
     cp_item(&head, "long long n");
     sb_puts(p->sb, ")\n{\n");

@@ -130,7 +130,11 @@ static int enter_columns(KPrint *p, bool index) {
         if (pack > 1) sb_printf(p->sb, " * %d", pack);
         sb_puts(p->sb, ";\n");
     }
-    if (tail) kp_enter(p, "if (c < " I64 ")", p->ncols);
+    if (tail && p->ncols < step)
+        kp_enter(p, "if (c < " I64 ")", p->ncols);
+    else if (tail) /* only the last one asks */
+        kp_enter(p, "if (j < " I64 " || c < " I64 ")", p->ncols / step,
+                 p->ncols);
     return 1 + tail;
 }
 

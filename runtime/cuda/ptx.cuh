@@ -73,6 +73,22 @@ static __device__ __forceinline__ void ampc_cp_async_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+/* The two bytes there, or 0 and no access unless `in`, of memory that nothing
+   writes meanwhile.  Of each lane by itself. */
+static __device__ __forceinline__ unsigned short ampc_load_16(const void *from,
+                                                              bool in) {
+    unsigned short v;
+    asm("{\n"
+        ".reg .pred in;\n"
+        "setp.ne.u32 in, %2, 0;\n"
+        "mov.u16 %0, 0;\n"
+        "@in ld.global.nc.u16 %0, [%1];\n"
+        "}"
+        : "=h"(v)
+        : "l"(from), "r"((unsigned)in));
+    return v;
+}
+
 /* 2^x to 2 units in the last place, subnormal results 0.  Of each lane by
  * itself. */
 static __device__ __forceinline__ float ampc_exp2(float x) {

@@ -269,12 +269,16 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
         int row = warp_row() / WM * 16 + lane / 4;
         int col = warp_col() + lane % 4 * 2;
         __syncthreads();
-        UNROLL
+        UNROLL_1
         for (int pass = 0; pass < mt; pass++) {
             UNROLL
-            for (int j = 0; j < nt; j++) UNROLL
-            for (int e = 0; e < 4; e++)
-                slice[row + e / 2 * 8][col + j * 8 + e % 2] = acc[pass][j][e];
+            for (int i = 0; i < mt; i++) {
+                if (i != pass) continue;
+                UNROLL
+                for (int j = 0; j < nt; j++) UNROLL
+                for (int e = 0; e < 4; e++)
+                    slice[row + e / 2 * 8][col + j * 8 + e % 2] = acc[i][j][e];
+            }
             __syncthreads();
             tile_flush<MmaTile>(slice, p, out, [&](int r) {
                 return r / 16 * WM + pass * 16 + r % 16;
@@ -336,12 +340,16 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
                                  const C acc[TM][TN]) {
         alignas(16) __shared__ C slice[BM / TM * 2][BN + 4];
         int first = (int)threadIdx.x / cols * 2;
-        UNROLL
+        UNROLL_1
         for (int pass = 0; pass < TM; pass += 2) {
             UNROLL
-            for (int j = 0; j < TN; j++) {
-                slice[first][col(j)] = acc[pass][j];
-                slice[first + 1][col(j)] = acc[pass + 1][j];
+            for (int i = 0; i < TM; i += 2) {
+                if (i != pass) continue;
+                UNROLL
+                for (int j = 0; j < TN; j++) {
+                    slice[first][col(j)] = acc[i][j];
+                    slice[first + 1][col(j)] = acc[i + 1][j];
+                }
             }
             __syncthreads();
             tile_flush<FmaTile>(slice, p, out, [&](int r) {

@@ -294,6 +294,13 @@ static bool defines(const char *text, const char *kernel) {
 
 /* Each kernel of the table is defined in its unit, and there only; no unit is
    without one. */
+static int count(const char *text, const char *what) {
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)); n++) at++;
+    return n;
+}
+
+/* Compiling is dear: nothing is there that no step launches. */
 TEST_CASE(emit_cuda, kernels_are_in_their_units) {
     Emitted e;
     const CudaSource *c = emit(&e, two_layers, "cross_entropy", "bf16");
@@ -302,6 +309,7 @@ TEST_CASE(emit_cuda, kernels_are_in_their_units) {
         for (int i = n = 0; i < c->kernels.len; i++)
             n += (int)c->kernels.data[i].unit == u;
         CHECK_MSG(n > 0, "unit %d is empty", u);
+        CHECK_EQ_INT(count(c->units.data[u].text, "__global__"), n);
     }
     for (int i = 0; i < c->kernels.len; i++)
         for (int u = 0; u < c->units.len; u++) {

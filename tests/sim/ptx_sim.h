@@ -171,6 +171,11 @@ SIM_OUT void ampc_cp_async_16(void *to, const void *from, bool in) {
     a->copy[a->n++].from = in ? from : nullptr;
 }
 
+SIM_INLINE unsigned short ampc_load_16(const void *from, bool in) {
+    if (in) sim_aligned(from, 2);
+    return in ? *(const unsigned short *)from : 0;
+}
+
 SIM_INLINE float ampc_exp2(float x) {
     float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;

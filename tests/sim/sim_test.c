@@ -321,6 +321,20 @@ TEST_CASE(sim, matrices_are_transposed_on_the_way_from_shared_memory) {
     sim()->twin_close(t);
 }
 
+TEST_CASE(sim, a_load_that_is_left_out_is_zero) {
+    SimTwin *t = twin_of(K "k0(uint16_t *x, const uint16_t *y) {\n"
+                           "    int t = threadIdx.x;\n"
+                           "    x[t] = ampc_load_16(t % 2 ? nullptr : y + t, "
+                           "t % 2 == 0);\n"
+                           "}\n");
+    uint16_t x[32], y[32], *px = x, *py = y;
+    void *params[] = {&px, &py};
+    for (int i = 0; i < 32; i++) y[i] = (uint16_t)(i + 1);
+    CHECK_EQ_INT(sim()->run(t, "k0", 1, 32, 0, params), 0);
+    for (int i = 0; i < 32; i++) CHECK_EQ_INT(x[i], i % 2 ? 0 : i + 1);
+    sim()->twin_close(t);
+}
+
 TEST_CASE(sim, asynchronous_copies_are_there_when_waited_for) {
     SimTwin *t =
         twin_of(K "k0(float *x, const float *y) {\n"
