@@ -339,8 +339,9 @@ def step_bytes(program, so):
         if v["why"] == "a residual stream":
             streams += v["bytes"] / 2
     for c in train["casts"]:  # a second form of a value is written for nothing
-        kept = values.get(c["value"].removesuffix(".f32") + ".f16",
-                          values.get(c["value"]))
+        of, name = c["value"], c["value"].removesuffix(".f32")
+        kept = values.get(of) if of == name else values.get(
+            name + ".f16", values.get(of))
         if c["bytes"] and c["part"] != "update" and kept:
             copy = 2 * elements(c["from"])
             least -= copy

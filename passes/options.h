@@ -101,9 +101,10 @@ typedef struct Options {
     bool half_model; /* O2, O3: the model itself is of 16 bits, .. */
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;
-    bool fp16_residuals; /* PLACE_EXACT: residual streams are of fp16, ..    */
-    double residuals;    /* .. else in fp32 for so many percent of a step's
-                            bytes, infinite: all                             */
+    bool fp16_residuals; /* PLACE_EXACT: residual streams are of fp16, and in
+                            bf16 what norms divide, ..                       */
+    double residuals;    /* .. else streams are fp32 for so many percent of a
+                            step's bytes, infinite: all                      */
     bool wide_head;      /* PLACE_EXACT: a small product nearest the loss reads
                             fp32                                             */
     Remat remat;

@@ -134,8 +134,8 @@ static const char *advice_of(const ampc_session *s, const ampc_nonfinite *x) {
         return "the loss scale is too large for this step; a dynamic one backs "
                "off by itself";
     if (f16 && !isnan(x->value))
-        return "fp16 ends at 65504, for residual streams at 4.19e6: "
-               "--precision bf16, for streams --placement "
+        return "fp16 ends at 65504, for residual streams and what norms "
+               "divide at 4.19e6: --precision bf16, for those --placement "
                "exact,residuals=inf, or smaller weights";
     for (size_t i = 0; located && i < sizeof op_advice / sizeof *op_advice; i++)
         if (strcmp(op_advice[i].op, x->op) == 0) return op_advice[i].text;

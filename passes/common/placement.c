@@ -33,7 +33,8 @@
        to a stream for its bytes: a rounding is a part of the size of a stream,
        which grows with each sum, so that the last weighs most
      - in fp16, whose range is short: powers, roots, reciprocals, squares, and
-       products of which a small part is taken, as scores of attention are
+       products of forward of which a small part is taken, as scores of
+       attention are; gradients have the range that the loss scale gives them
      - the log of a softmax of which no product of forward computes, and of what
        it does, in as many numbers, a part in 8: PyTorch has it in fp32
      - what no product of forward computes from any more, as scores of classes,
@@ -41,7 +42,9 @@
        costs no more than a part in 256 of the bytes: errors of many values
        average out, these are the loss's
    A view shares its source's label, as do operand and result of a pool.  Low
-   is the module's 16-bit dtype, but fp16 for slopes of GELU.
+   is the module's 16-bit dtype, but fp16 for slopes of GELU, and in bf16 for
+   what a convolution makes for a norm alone: as of streams, of a 64th, so that
+   the batch norm of a ResNet reads 11 bits, in as many bytes.
 
    What a norm divides by is of one size: where backward reads the quotient of a
    residual stream and nothing else of it, a rounded copy is made for that, and
@@ -61,6 +64,7 @@
 #include "passes/common/origin.h"
 #include "passes/common/placement.h"
 #include "passes/common/rewrite.h"
+#include "passes/target/target.h"
 
 static const char stream[] = "a residual stream";
 enum { STEP_BYTES, SAVED_BYTES, PRICE, ROUNDINGS };
@@ -73,7 +77,7 @@ typedef struct Place {
     bool *free;   /* by ValueId.i: the pass chooses                         */
     bool *half;   /* by ValueId.i: PyTorch has it in 16 bits                */
     bool *stream; /* by ValueId.i: high only as a residual stream           */
-    const bool *whole; /* by ValueId.i: a stream of which fp16 is stored     */
+    const bool *whole; /* by ValueId.i: of a 64th of it fp16 is stored       */
     int *uses;     /* by ValueId.i                                           */
     bool *copied;  /* by ValueId.i: products alone read it, rounded          */
     bool *few;     /* by ValueId.i: a sum, or computed from one element-wise */
@@ -241,7 +245,7 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (reader->op == OP_RANK_SUM) return "a sum";
     if (op_info[reader->op].amp == AMP_LOW && dtype_of(p->g, v) == DT_F32)
         return "a product near the loss";
-    if (p->low == DT_F16 && def_of(p->g, v, OP_MATMUL) &&
+    if (p->low == DT_F16 && !reader->flags && def_of(p->g, v, OP_MATMUL) &&
         takes_a_part(p->g, reader, v))
         return "range of fp16";
     return NULL;
@@ -589,18 +593,77 @@ static void keep_streams(Place *p, double percent, Arena *a) {
             hold_stream(p, (ValueId){(uint32_t)v}, true);
 }
 
-/* ---- residual streams in fp16 -------------------------------------------- */
+/* ---- what is stored as fp16 ---------------------------------------------- */
+
+/* What n divides by a root of the mean of its squares, centred or not; else
+   none.  *eps: the number beside that mean. */
+static ValueId divided_by(const Graph *g, const Node *n, double *eps) {
+    *eps = 0;
+    for (int k = 0; k < 2 && n->op == OP_MUL; k++) {
+        int64_t few = value_count(g, n->out[0]) / 8;
+        ValueId x = n->in[1 - k];
+        const Node *root = def_of(g, n->in[k], OP_RSQRT);
+        if (!root || value_count(g, n->in[k]) > few) continue;
+        const Node *sum = def_of(g, root->in[0], OP_ADD);
+        if (sum) value_is_splat(g, sum->in[1], eps);
+        const Node *centred = def_of(g, x, OP_SUB);
+        if (centred && value_count(g, centred->in[1]) <= few)
+            x = centred->in[0];
+        return x;
+    }
+    return NO_VALUE;
+}
+
+/* v is what a convolution computes, or that and its bias, and every target can
+   go on from there before it stores it. */
+static bool ends_a_conv(const Place *p, ValueId v) {
+    const Graph *g = p->g;
+    const Node *sum = def_of(g, v, OP_ADD);
+    for (int k = 0; k < 2 && sum; k++)
+        if (p->uses[sum->in[k].i] == 1 && broadcasts(g, sum, sum->in[1 - k]))
+            v = sum->in[k];
+    const Node *conv = def_of(g, v, OP_CONV);
+    return conv && target_any_epilogue(g, conv);
+}
+
+/* By ValueId.i: the result of a convolution of which all that is read is its
+   mean and what a norm divides.  Of a 64th of it fp16 has half a step of 2^-19,
+   which is at most 2^-9 of that root, what bf16 rounds 1 by, for an eps of
+   2^-20. */
+static bool *find_divided(const Place *p, Arena *a) {
+    const Graph *g = p->g;
+    int values = g->values.len;
+    int *reads = NEW_ARRAY(a, int, values);
+    bool *divided = NEW_ARRAY(a, bool, values);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        reads[n->in[0].i] += n->op == OP_REDUCE_MEAN ||
+                             (n->op == OP_SUB && broadcasts(g, n, n->in[1]));
+    }
+    for (int i = 0; i < g->order.len && p->low == DT_BF16; i++) {
+        double eps;
+        const Node *n = node_at(g, i);
+        ValueId v = n->flags ? NO_VALUE : divided_by(g, n, &eps);
+        if (is_forward(g, v) && eps >= 0x1p-20 && p->free[v.i] &&
+            p->uses[v.i] > 1 && p->uses[v.i] == reads[v.i] &&
+            !node_get(g, value_get(g, v)->def)->loc.amp && ends_a_conv(p, v))
+            divided[v.i] = true;
+    }
+    return divided;
+}
 
 /* By ValueId.i of the first of each type: there is a stream in it that fp16 can
-   hold, and no reader but what widens while it reads. */
+   hold, or what a norm divides, and no reader but what widens while it reads.
+ */
 static bool *find_fp16(const Place *p, const uint32_t *first, Arena *a) {
     const Graph *g = p->g;
     int values = g->values.len;
+    const bool *divided = find_divided(p, a);
     bool *some = NEW_ARRAY(a, bool, values),
          *bound = NEW_ARRAY(a, bool, values);
     for (uint32_t v = 1; v < (uint32_t)values; v++) {
         const Value *val = value_get(g, (ValueId){v});
-        some[first[v]] |= p->stream[v] && p->uses[v] > 1;
+        some[first[v]] |= divided[v] || (p->stream[v] && p->uses[v] > 1);
         bound[first[v]] |= p->stream[v]
                                ? !origin_fits(node_get(g, val->def),
                                               p->origins.bound[v], DT_F16)
@@ -613,7 +676,8 @@ static bool *find_fp16(const Place *p, const uint32_t *first, Arena *a) {
             (kind != KIND_LIB && kind != KIND_ANCHOR && n->op != OP_GATHER))
             continue;
         for (int k = 0; k < n->nin; k++) bound[first[n->in[k].i]] = true;
-        for (int k = 0; k < n->nout; k++) bound[first[n->out[k].i]] = true;
+        for (int k = 0; k < n->nout; k++)
+            bound[first[n->out[k].i]] |= !divided[n->out[k].i];
     }
     for (int v = 0; v < values; v++) some[v] &= !bound[v];
     return some;
@@ -732,25 +796,16 @@ static void narrow_biases(Graph *g, Arena *a) {
     }
 }
 
-/* The f32 stream of which n is the quotient by a root of its squares, centred
-   or not; else none. */
+/* The f32 stream that the norm n divides; else none. */
 static ValueId normalised(const Place *p, const Node *n) {
     const Graph *g = p->g;
-    for (int k = 0; k < 2 && n->op == OP_MUL && !n->flags; k++) {
-        int64_t few = value_count(g, n->out[0]) / 8;
-        ValueId x = n->in[1 - k];
-        if (!def_of(g, n->in[k], OP_RSQRT) || value_count(g, n->in[k]) > few)
-            continue;
-        const Node *centred = def_of(g, x, OP_SUB);
-        if (centred && value_count(g, centred->in[1]) <= few)
-            x = centred->in[0];
-        if (is_forward(g, x) && dtype_of(g, x) == DT_F32 &&
-            !(p->whole && p->whole[x.i]) && dtype_of(g, n->out[0]) == DT_F32 &&
-            n->loc.amp != 1 + AMP_FULL &&
-            (p->traffic[x.i].stored || p->high[x.i] == stream))
-            return x;
-    }
-    return NO_VALUE;
+    double eps;
+    ValueId x = n->flags ? NO_VALUE : divided_by(g, n, &eps);
+    bool is = is_forward(g, x) && dtype_of(g, x) == DT_F32 &&
+              !(p->whole && p->whole[x.i]) &&
+              dtype_of(g, n->out[0]) == DT_F32 && n->loc.amp != 1 + AMP_FULL &&
+              (p->traffic[x.i].stored || p->high[x.i] == stream);
+    return is ? x : NO_VALUE;
 }
 
 typedef struct Keep {

@@ -16,11 +16,15 @@ static bool is_point_conv(const Graph *g, const Node *n) {
     return points;
 }
 
+bool target_any_epilogue(const Graph *g, const Node *product) {
+    return !is_point_conv(g, product) && !product_is_library(g, product);
+}
+
 bool target_epilogue_cuda(const Graph *g, NodeId anchor, const NodeId *nodes,
                           int n, bool stored) {
     const Node *product = node_get(g, anchor);
+    if (target_any_epilogue(g, product)) return true;
     if (is_point_conv(g, product)) return false;
-    if (!product_is_library(g, product)) return true;
     const Node *other = node_get(g, nodes[nodes[0].i == anchor.i]);
     return n == 2 && !stored &&
            product_end(g, product, other).how != PLAN_PRODUCT_PLAIN;

@@ -15,6 +15,8 @@
 typedef bool EpilogueFn(const Graph *g, NodeId anchor, const NodeId *nodes,
                         int n, bool stored);
 EpilogueFn target_epilogue_cuda; /* epilogue.c */
+/* Whether each target can do any such work behind it. */
+bool target_any_epilogue(const Graph *g, const Node *product);
 
 typedef struct TargetInfo {
     EpilogueFn *epilogue; /* NULL: any                                       */

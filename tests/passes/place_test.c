@@ -248,6 +248,34 @@ TEST_CASE(place, rounds_what_products_repeat) {
     }
 }
 
+/* Scores are scaled before their product: what of their gradient leaves the
+   routine is scaled behind it, and is a gradient, of which the loss scale keeps
+   the range. */
+TEST_CASE(place, gradients_that_are_scaled_are_of_16_bits) {
+    static const char scaled[] =
+        "graph forward(%x: f32[4,4,128,16]) {\n"
+        "  param %wq: f32[16,16] = normal(1, 0.1)\n"
+        "  param %wk: f32[16,16] = normal(2, 0.1)\n"
+        "  param %wv: f32[16,16] = normal(3, 0.1)\n"
+        "  %q = matmul %x, %wq\n  %k = matmul %x, %wk\n"
+        "  %v = matmul %x, %wv\n  %part = mul %q, 0.25\n"
+        "  %s = matmul %part, %k {trans_b=1}\n  %p = softmax %s {axis=3}\n"
+        "  %a = matmul %p, %v\n  %o = matmul %a, %wq\n  return o=%o\n}\n";
+    Arena *a = arena_new();
+    const Module *m = planned(a, scaled, "fp16", "auto");
+    for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
+        const Graph *g = module_graph_on(m, "train", t);
+        int gradients = 0;
+        for (int i = 0; i < g->order.len; i++) {
+            const Node *n = node_get(g, g->order.data[i]);
+            for (int k = 0; k < n->nout && n->op == OP_ATTEND_GRAD; k++)
+                gradients += value_dtype(g, n->out[k]) == DT_F16;
+        }
+        CHECK_MSG(gradients == 3, "on %s: %d of 3", target_text[t], gradients);
+    }
+    arena_free(a);
+}
+
 /* What the final kernels move, though the part is one of an estimate. */
 TEST_CASE(place, residual_streams_cost_what_they_may) {
     static const char *const parts[] = {"exact,residuals=0",

@@ -414,27 +414,50 @@ TEST_CASE(diverge, debug_knows_what_fp16_cannot_hold) {
     c->api->close(s);
 }
 
-TEST_CASE(diverge, debug_knows_where_fp16_streams_end) {
-    const Compiled *c = compile_on(
-        "cpu",
-        "graph forward(%x: f32[4,3]) {\n  param %w: f32[3,3] = 0.5\n"
-        "  param %v: f32[3,2] = 0.5\n  %h = matmul %x, %w : f32[4,3]\n"
-        "  %r = add %x, %h : f32[4,3]\n  %t = mul %r, 0.001 : f32[4,3]\n"
-        "  %k = matmul %t, %w : f32[4,3]\n  %s = add %r, %k : f32[4,3]\n"
-        "  %u = mul %s, 0.001 : f32[4,3]\n  %y = matmul %u, %v : f32[4,2]\n"
-        "  return %y\n}\n",
-        OPTIONS, DEBUG "--precision bf16");
+static const char stream[] =
+    "graph forward(%x: f32[4,3]) {\n  param %w: f32[3,3] = 0.5\n"
+    "  param %v: f32[3,2] = 0.5\n  %h = matmul %x, %w : f32[4,3]\n"
+    "  %r = add %x, %h : f32[4,3]\n  %t = mul %r, 0.001 : f32[4,3]\n"
+    "  %k = matmul %t, %w : f32[4,3]\n  %s = add %r, %k : f32[4,3]\n"
+    "  %u = mul %s, 0.001 : f32[4,3]\n  %y = matmul %u, %v : f32[4,2]\n"
+    "  return %y\n}\n";
+
+static const char divided[] =
+    "graph forward(%x: f32[4,3]) {\n  param %w: f32[3,1,3] = 0.5\n"
+    "  param %v: f32[3,2] = 0.5\n"
+    "  %h = reshape %x {shape=[4,1,3]} : f32[4,1,3]\n"
+    "  %r = conv %h, %w {strides=[1], pads=[0,0], dilations=[1], group=1} : "
+    "f32[4,3,1]\n"
+    "  %m = reduce_mean %r {axes=[0,1,2], keepdims=1} : f32[1,1,1]\n"
+    "  %d = sub %r, %m : f32[4,3,1]\n  %s = mul %d, %d : f32[4,3,1]\n"
+    "  %a = reduce_mean %s {axes=[0,1,2], keepdims=1} : f32[1,1,1]\n"
+    "  %e = add %a, 1e-5 : f32[1,1,1]\n  %o = rsqrt %e : f32[1,1,1]\n"
+    "  %n = mul %d, %o : f32[4,3,1]\n"
+    "  %z = reshape %n {shape=[4,3]} : f32[4,3]\n"
+    "  %y = matmul %z, %v : f32[4,2]\n  return %y\n}\n";
+
+static void check_where_fp16_ends(const char *text) {
+    const Compiled *c =
+        compile_on("cpu", text, OPTIONS, DEBUG "--precision bf16");
     ampc_session *s = open_on(c, "cpu", 2);
     ampc_nonfinite x = {.size = sizeof x};
     Data d;
     CHECK_EQ_INT(step_ok(c, s, data(&d)->in, 2).applied, 1);
-    d.x[2 * WIDTH] = 4.1e6f;
+    d.x[2 * WIDTH] = 9e6f;
     CHECK_EQ_INT(step_ok(c, s, d.in, 2).applied, 0);
     CHECK_EQ_INT(c->api->nonfinite(s, &x), AMPC_OK);
     CHECK_STR(x.name, "r.f16");
     CHECK_EQ_INT(x.dtype, AMPC_DTYPE_F16);
     CHECK_HAS(x.advice, "--placement exact,residuals=inf");
     c->api->close(s);
+}
+
+TEST_CASE(diverge, debug_knows_where_fp16_streams_end) {
+    check_where_fp16_ends(stream);
+}
+
+TEST_CASE(diverge, debug_knows_where_what_norms_divide_ends) {
+    check_where_fp16_ends(divided);
 }
 
 /* Good steps, bad steps and a checkpoint of the module without it. */

@@ -294,6 +294,36 @@ static void sum_kept(const Rounder *r, double *y) {
     for (int i = 0; i < N; i++) y[i] = at(r, 'y', at(r, 'k', y[i]) * x[i]);
 }
 
+static double eps; /* of normed_columns */
+
+/* x w, perhaps plus b, each column of it less its mean, over its root of the
+   mean of squares; and another product of that */
+static void normed_columns(const Rounder *r, bool bias, double *y) {
+    double p[M * N];
+    x_times(r, data.w, 'w', M, p);
+    for (int i = 0; i < M * N; i++)
+        p[i] = at(r, 'r', p[i] + (bias ? (double)data.b[i % N] : 0));
+    for (int j = 0; j < N; j++) {
+        double mean = 0, var = 0;
+        for (int i = j; i < M * N; i += N) mean += p[i] / M;
+        for (int i = j; i < M * N; i += N) {
+            p[i] = at(r, 'd', p[i] - mean);
+            var += p[i] * p[i] / M;
+        }
+        for (int i = j; i < M * N; i += N)
+            p[i] = at(r, 'n', p[i] / sqrt(var + eps));
+    }
+    times_v(r, p, y);
+}
+
+static void conv_normed(const Rounder *r, double *y) {
+    normed_columns(r, false, y);
+}
+
+static void biased_conv_normed(const Rounder *r, double *y) {
+    normed_columns(r, true, y);
+}
+
 /* The user's own cast down and up: a rounding in every precision. */
 static void cast_by_user(const Rounder *r, double *y) {
     for (int i = 0; i < M * K; i++)
@@ -433,6 +463,26 @@ static void grad_of_16_bits(const Rounder *r, double *y) {
     "  %b = matmul %a, %a : f32[192,192]\n"                                    \
     "  %d = tanh %b : f32[192,192]\n  %e = tanh %d : f32[192,192]\n" PRODUCT   \
     "  %o = matmul %y, %v : f32[11,7]\n"
+
+/* x w as a convolution of %i by %k, and a norm of %r */
+#define CONVOLVED(i, k, r, eps)                                                \
+    "graph forward(%x: f32[11,6]) {\n"                                         \
+    "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0, %b: f32[12] = 0\n"          \
+    "  %t = transpose %w {perm=[1,0]} : f32[12,6]\n"                           \
+    "  %i = reshape %x {shape=" i "} : f32" i "\n"                             \
+    "  %k = reshape %t {shape=" k "} : f32" k "\n"                             \
+    "  %p = conv %i, %k {strides=[1], pads=[0,0], dilations=[1], group=1} : "  \
+    "f32[11,12,1]\n" r                                                         \
+    "  %m = reduce_mean %r {axes=[0,2], keepdims=1} : f32[1,12,1]\n"           \
+    "  %d = sub %r, %m : f32[11,12,1]\n"                                       \
+    "  %s = mul %d, %d : f32[11,12,1]\n"                                       \
+    "  %a = reduce_mean %s {axes=[0,2], keepdims=1} : f32[1,12,1]\n"           \
+    "  %e = add %a, " eps " : f32[1,12,1]\n"                                   \
+    "  %o = rsqrt %e : f32[1,12,1]\n  %n = mul %d, %o : f32[11,12,1]\n"        \
+    "  %z = reshape %n {shape=[11,12]} : f32[11,12]\n"                         \
+    "  %q = matmul %z, %v : f32[11,7]\n  return %q\n}\n"
+#define ROW(eps) CONVOLVED("[11,1,6]", "[12,1,6]", ALONE, eps)
+#define ALONE    "  %r = mul %p, 1 : f32[11,12,1]\n"
 
 typedef struct Case {
     const char *name, *text;
@@ -795,6 +845,42 @@ TEST_CASE(rounding, residual_streams_may_be_f32) {
         M * P};
     run_in(&k, "bf16", 8, NULL, 0, "exact,residuals=inf");
     run_in(&k, "fp16", 11, NULL, 0, "exact,residuals=inf");
+}
+
+/* Placed as it is bf16 has fp16 of a 64th of what a norm divides, which its eps
+   bounds the steps of; not behind a product that a library may compute. */
+TEST_CASE(rounding, what_norms_divide_is_fp16) {
+    static const struct {
+        const char *text, *placement;
+        double eps;
+        bool bias, fp16;
+    } all[] = {
+        {ROW("1e-5"), "exact", 1e-5, false, true},
+        {ROW("1e-6"), "exact", 1e-6, false, true},
+        {ROW("9e-7"), "exact", 9e-7, false, false},
+        {ROW("1e-5"), "exact,residuals=inf", 1e-5, false, false},
+        {CONVOLVED("[11,1,6]", "[12,1,6]",
+                   "  %f = reshape %b {shape=[1,12,1]} : f32[1,12,1]\n"
+                   "  %r = add %p, %f : f32[11,12,1]\n",
+                   "1e-5"),
+         "exact", 1e-5, true, true},
+        {CONVOLVED("[11,6,1]", "[12,6,1]", ALONE, "1e-5"), "exact", 1e-5, false,
+         false},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        Case k = {"",
+                  all[i].text,
+                  all[i].bias ? biased_conv_normed : conv_normed,
+                  "xwrnv",
+                  "dqts",
+                  "x",
+                  M,
+                  NULL,
+                  M * P};
+        eps = all[i].eps;
+        run_in(&k, "bf16", 8, all[i].fp16 ? "r" : NULL, 0, all[i].placement);
+        run_in(&k, "fp16", 11, NULL, 0, all[i].placement);
+    }
 }
 
 TEST_CASE(rounding, a_small_last_product_may_be_of_16_bits) {
