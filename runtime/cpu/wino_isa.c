@@ -298,7 +298,8 @@ static void wino_columns(const WinoRun *r, const float *source, float *sums,
     float *turned = acc + tld * NR;
     for (int64_t x = 0; x < ld; x += TW)
         for (int64_t y = 0; y < n; y += TW)
-            transpose_wide(turned + x * tld + y, tld, acc + y * ld + x, ld);
+            transpose_wide(turned + x * tld + y, tld, acc + y * ld + x,
+                           AMPC_F32, ld * 4);
     wino_store(r, turned, tld, first, n, n0, min64(ld, p->x.p.m - n0));
 }
 
