@@ -285,8 +285,8 @@ static void wino_columns(const WinoRun *r, const float *source, float *sums,
         for (int64_t y = 0; y < tiles; y += MR) ISA(tile_rows)
     [0][min64(MR, tiles - y) - 1][w - 1](
         k, source + i * p->source + y * p->channels, p->channels,
-        r->w + i * k * p->cols + n0 * k, ld, sums + i * p->sums + y * ld, ld,
-        0);
+        r->w + i * k * p->cols + n0 * k, ld, sums + i * p->sums + y * ld, ld, 0,
+        sums);
     int64_t first = wino_first(r, row0), n = wino_first(r, row0 + rows) - first;
     for (int64_t y = 0; y < rows; y++)
         for (int j = 0; j < w; j++)
