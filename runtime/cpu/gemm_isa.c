@@ -30,6 +30,8 @@ typedef struct GemmRun {
     void *c;
     const CpuEpilogue *ep;
     GemmBlocks p;
+    int direct; /* C is fp32, and nothing else is done to it,              */
+    int far;    /* and larger than a second cache                          */
     float *partial;
     float *packed_a, *packed_b; /* of the whole operands, if prepacked      */
     char *workers;
@@ -94,17 +96,18 @@ static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
         widen_as(to + i * r->g->n, acc + i * ld, AMPC_F32, 0, cols);
 }
 
-/* Where the tiles of a panel may leave C itself, fp32 to which nothing else is
-   done; NULL where they would write beyond it.                              */
+/* Where the tiles of a panel may leave C itself; NULL where they would write
+   beyond it.                                                                */
 static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
                           int64_t cols) {
     const LibGemm *g = r->g;
-    if (g->c_dtype != AMPC_F32 || (r->ep && r->ep->fn) || r->p.nsplit > 1)
-        return NULL;
-    if (cols > it->n - col || (on_tiles(r->kind) && it->m % AMX_ROWS))
+    if (!r->direct || cols > it->n - col ||
+        (on_tiles(r->kind) && it->m % AMX_ROWS))
         return NULL;
     return (float *)r->c + (it->batch * g->m + it->m0) * g->n + it->n0 + col;
 }
+
+enum { GEMM_FAR = 1 << 20 }; /* elements of C that no second cache holds */
 
 /* The panel of B that begins at column j of an item, its rows of a part. */
 static GemmPanel gemm_panel(const GemmRun *r, const GemmItem *it,
@@ -123,17 +126,25 @@ INLINE const float *gemm_ahead(const GemmPart *part, int64_t i,
     return next.b + (line < next.w * VL ? line : 0) * part->k;
 }
 
+/* The lines that a tile will write. */
+INLINE void gemm_fetch(const float *c, int64_t ld, int64_t rows, int w) {
+    for (int64_t y = 0; y < rows; y++)
+        for (int x = 0; x < w; x++) __builtin_prefetch(c + y * ld + x * VL, 1);
+}
+
 /* All rows of an item by one panel of B. */
 static void gemm_panels(const GemmRun *r, const GemmItem *it,
                         const GemmPart *part, GemmPanel b, GemmPanel next,
                         float *c, int64_t ld) {
     const float *a = it->pa + part->a_k0 * panel_rows(r->kind);
     int64_t height = panel_height(r->kind);
-    for (int64_t i = 0; i < it->m; i += height)
-        panel_product(r->kind, part->k, min64(height, it->m - i), b.w,
-                      a + i * part->a_all, part->a_all, b.b, b.w * VL,
-                      c + i * ld, ld, !part->first,
+    for (int64_t i = 0; i < it->m; i += height) {
+        int64_t rows = min64(height, it->m - i);
+        if (r->far) gemm_fetch(c + i * ld, ld, rows, b.w);
+        panel_product(r->kind, part->k, rows, b.w, a + i * part->a_all,
+                      part->a_all, b.b, b.w * VL, c + i * ld, ld, !part->first,
                       gemm_ahead(part, i / height, next));
+    }
 }
 
 /* The same of A as it lies. */
@@ -143,6 +154,7 @@ static void gemm_rows(const GemmRun *r, const GemmItem *it,
     for (int64_t i = 0; i < it->m; i += MR) {
         int64_t rows = min64(MR, it->m - i);
         TileRowsFn *tile = ISA(tile_rows)[r->kind][rows - 1][b.w - 1];
+        if (r->far) gemm_fetch(c + i * ld, ld, rows, b.w);
         tile(part->k, it->rows + i * it->lda + part->a_k0, it->lda, b.b,
              b.w * VL, c + i * ld, ld, !part->first,
              gemm_ahead(part, i / MR, next));
@@ -567,6 +579,8 @@ void ISA(gemm)(int isa, AmpcPool *pool, const LibGemm *g, const void *a,
                  gemm_f64_work, &r);
         return;
     }
+    r.direct = g->c_dtype == AMPC_F32 && !(ep && ep->fn) && r.p.nsplit == 1;
+    r.far = r.direct && g->m * g->n >= GEMM_FAR;
     r.partial = scratch;
     r.workers = (char *)scratch + r.p.partial;
     if (!kept && r.p.batch > 0 && g->n > 0 && block_gemm_is_few(g)) {
