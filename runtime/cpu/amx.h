@@ -87,14 +87,15 @@ INLINE void panel_pack_b(int kind, float *dst, const PackSrc *src, int64_t k0,
    those of A are a_step long, row k of B lies at b + k * b_step. */
 INLINE void panel_product(int kind, int64_t length, int64_t rows, int w,
                           const float *a, int64_t a_step, const float *b,
-                          int64_t b_step, float *c, int64_t ldc, int add) {
+                          int64_t b_step, float *c, int64_t ldc, int add,
+                          const float *ahead) {
     if (on_tiles(kind)) {
         amx_product(length / AMX_UNIT, rows, w, a, AMX_ROWS * a_step, b, b_step,
                     c, ldc, add);
         return;
     }
     TilePanelFn *tile = ISA(tile_panel)[kind][rows - 1][w - 1];
-    tile(length, a, b, b_step, c, ldc, add);
+    tile(length, a, b, b_step, c, ldc, add, ahead);
 }
 
 #endif

@@ -99,7 +99,7 @@ static void attend_product(const AttendRun *r, int64_t m, int64_t n, int64_t k,
         for (int64_t i = 0; i < m; i += height)
             panel_product(r->kind, length, min64(height, m - i), w,
                           a + i * a_step, a_step, bj, b_k ? w * VL : ldc,
-                          c + i * ldc + j, ldc, add);
+                          c + i * ldc + j, ldc, add, bj);
         j += w * VL;
         left -= w;
     }

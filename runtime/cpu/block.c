@@ -8,17 +8,19 @@ enum {
     GEMM_KC = 384,
     GEMM_PREPACK_MC = 128,
     GEMM_PREPACK_KC = 1024,
+    GEMM_COLUMNS_NC = 144, /* at most and at least, of an item of all rows, */
+    GEMM_COLUMNS_MIN = 48, /* and the most rows                            */
+    GEMM_COLUMNS_ROWS = 512,
     GEMM_TILE_KC = 256, /* pairs: panels of both operands fit a first cache  */
-    GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands                  */
-    GEMM_AGAIN = 8, /* packing A so often is cheaper than writing it out, */
-    GEMM_TILE_AGAIN = 1,   /* but for products that take next to no time      */
-    GEMM_KEPT_ROWS = 512,  /* of more, packing B is a few percent           */
-    GEMM_SPLIT_MIN = 1024, /* k per slice, at least                         */
-    GEMM_SPLIT_TILES = 16, /* enough tiles without slices                   */
-    GEMM_ITEM_MIN = 1 << 13,  /* elements of C that one item should have,    */
-    GEMM_ITEM_WORK = 1 << 21, /* or multiply-adds                           */
-    GEMM_GRAIN = 1 << 17,     /* multiply-adds worth a hand-over             */
-    GEMM_ROW_MAX = 1 << 28    /* elements                                    */
+    GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands                   */
+    GEMM_AGAIN = 8,          /* packing A so often is cheaper than a round    */
+    GEMM_KEPT_ROWS = 512,    /* of more, packing B is a few percent           */
+    GEMM_SPLIT_MIN = 1024,   /* k per slice, at least                         */
+    GEMM_SPLIT_TILES = 16,   /* enough tiles without slices                   */
+    GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have,      */
+    GEMM_ITEM_WORK = 1 << 21, /* or multiply-adds                            */
+    GEMM_GRAIN = 1 << 17,     /* multiply-adds worth a hand-over              */
+    GEMM_ROW_MAX = 1 << 28    /* elements                                     */
 };
 
 static size_t block_floats(int64_t n) {
@@ -41,11 +43,37 @@ static void block_gemm_split(const LibGemm *g, int tiles, GemmBlocks *p) {
         p->nsplit =
             min64(p->k / GEMM_SPLIT_MIN, ceil_div(GEMM_SPLIT_TILES, cuts));
     p->ksplit = round_up(ceil_div(p->k, p->nsplit), unit);
-    int64_t most = tiles        ? GEMM_TILE_KC
-                   : p->prepack ? GEMM_PREPACK_KC
-                                : GEMM_KC;
+    int64_t most = tiles                      ? GEMM_TILE_KC
+                   : p->prepack || p->columns ? GEMM_PREPACK_KC
+                                              : GEMM_KC;
     int64_t blocks = ceil_div(p->ksplit, most);
     p->kc = blocks ? round_up(ceil_div(p->ksplit, blocks), unit) : 0;
+}
+
+static void block_gemm_items(const LibGemm *g, GemmBlocks *p) {
+    p->mblocks = ceil_div(g->m, p->mc);
+    p->nblocks = ceil_div(g->n, p->nc);
+    int64_t high = p->columns ? p->mblocks : 1;
+    p->items = p->batch * p->nsplit * p->nblocks * p->mblocks / high;
+    int64_t work = high * p->mc * p->nc * (p->ksplit + 16);
+    p->grain = work < GEMM_GRAIN ? ceil_div(GEMM_GRAIN, work) : 1;
+}
+
+/* Cuts columns alone. */
+static void block_gemm_columns(const LibGemm *g, int64_t rows, int threads,
+                               GemmBlocks *p) {
+    int64_t nblocks = ceil_div(g->n, GEMM_COLUMNS_NC), busiest = INT64_MAX;
+    int64_t mblocks = ceil_div(g->m, GEMM_PREPACK_MC);
+    p->mc = round_up(ceil_div(g->m, mblocks), rows);
+    for (;; nblocks++) {
+        int64_t nc = round_up(ceil_div(g->n, nblocks), BLOCK_COLS);
+        int64_t work = ceil_div(ceil_div(g->n, nc), threads) * nc;
+        if (nc < GEMM_COLUMNS_MIN) break;
+        if (work < busiest) {
+            busiest = work;
+            p->nc = nc;
+        }
+    }
 }
 
 /* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements, and
@@ -79,11 +107,6 @@ static void block_gemm_cuts(const LibGemm *g, int64_t rows, int threads,
         else
             break;
     }
-    p->mblocks = ceil_div(g->m, p->mc);
-    p->nblocks = ceil_div(g->n, p->nc);
-    p->items = p->batch * p->nsplit * p->mblocks * p->nblocks;
-    int64_t work = p->mc * p->nc * (p->ksplit + 16);
-    p->grain = work < GEMM_GRAIN ? ceil_div(GEMM_GRAIN, work) : 1;
 }
 
 static int64_t block_gemm_batch(const LibGemm *g) {
@@ -119,14 +142,25 @@ void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
     int64_t mc = round_up(min64(g->m, GEMM_MC), rows);
     int64_t nc = round_up(min64(g->n, GEMM_NC), 3 * BLOCK_COLS);
     int64_t ma = round_up(g->m, rows), nb = round_up(g->n, BLOCK_COLS);
-    p->prepack = keeps || (p->batch == 1 && g->m > BLOCK_ROWS &&
-                           p->k <= GEMM_PREPACK_MAX / (ma + nb));
+    int single = p->batch == 1 && g->m > BLOCK_ROWS &&
+                 p->k <= GEMM_PREPACK_MAX / (ma + nb);
+    p->columns = !keeps && single && g->m <= GEMM_COLUMNS_ROWS &&
+                 g->n / threads >= GEMM_COLUMNS_MIN;
+    p->prepack = keeps || (single && !p->columns);
     block_gemm_split(g, tiles, p);
-    block_gemm_cuts(g, rows, threads, p);
-    int64_t again = tiles ? GEMM_TILE_AGAIN : GEMM_AGAIN;
-    p->a_whole = p->prepack && p->nblocks > again && !p->a_as_is;
+    if (p->columns)
+        block_gemm_columns(g, rows, threads, p);
+    else
+        block_gemm_cuts(g, rows, threads, p);
+    block_gemm_items(g, p);
+    int64_t again = tiles || p->columns ? 1 : GEMM_AGAIN;
+    p->a_whole =
+        (p->prepack || p->columns) && p->nblocks > again && !p->a_as_is;
     if (!p->a_as_is) p->a = block_floats(p->a_whole ? ma * p->k : mc * p->kc);
-    if (!keeps) p->b = block_floats(p->prepack ? nb * p->k : nc * p->kc);
+    if (!keeps)
+        p->b = block_floats(p->prepack   ? nb * p->k
+                            : p->columns ? p->nc * p->k
+                                         : nc * p->kc);
     p->acc = block_floats(mc * nc);
     if (p->nsplit > 1)
         p->partial = block_floats(p->nsplit * p->batch * g->m * g->n);

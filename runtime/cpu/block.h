@@ -38,9 +38,10 @@ void cpu_bf16_dot_force(int how);
 
 /* ---- matrix product ------------------------------------------------------ */
 
-/* Either B is packed whole, before the products (`prepack`), and A with it
-   where many items read the same of it (`a_whole`), or each item packs the
-   blocks it needs.  Where panels of B are kept they are whole, and not in the
+/* Either B is packed whole, before the products (`prepack`), or an item has all
+   rows and packs its columns of B (`columns`), and A is packed before where
+   many items read the same of it (`a_whole`); or each item packs the blocks it
+   needs.  Where panels of B are kept they are whole, and not in the
    scratch; A is not packed where tiles can read it as it lies (`a_as_is`).  */
 typedef struct GemmBlocks {
     int64_t batch;      /* product of batch_dim                          */
@@ -48,9 +49,9 @@ typedef struct GemmBlocks {
     int64_t mc, nc, kc; /* block sizes                                   */
     int64_t mblocks, nblocks;
     int64_t nsplit, ksplit; /* slices of k, and the length of each           */
-    int64_t items;          /* batch * nsplit * nblocks * mblocks            */
+    int64_t items;          /* batch * nsplit * nblocks, or * mblocks        */
     int64_t grain;          /* items worth one hand-over                     */
-    int prepack, a_whole, a_as_is;
+    int prepack, columns, a_whole, a_as_is;
     size_t a, b;    /* bytes: shared if whole, else per worker       */
     size_t acc;     /* bytes per worker                              */
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */

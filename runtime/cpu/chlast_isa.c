@@ -419,7 +419,7 @@ static void chlast_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             for (int64_t y = 0; y < n; y += TW)
                 for (int64_t x = 0; x < cols; x += TW)
                     transpose_wide(turned + x * tld + y, tld,
-                                   acc + y * ld + j + x, ld);
+                                   acc + y * ld + j + x, AMPC_F32, ld * 4);
             chlast_store(r, turned, tld, first, n, n0 + j, cols);
         }
     }

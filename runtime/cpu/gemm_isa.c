@@ -4,8 +4,9 @@
    slice of k.  Its worker multiplies packed panels tile by tile and hands each
    finished strip of columns to the epilogue.  Of A, rows that lie as tiles can
    read them are not packed.  A single matrix has B packed whole by a round of
-   its own, once where it is kept, and A if many items read the same of it;
-   else, in a batch, or when they are huge, items pack the blocks they need.
+   its own, once where it is kept, and A if many items read the same of it; of
+   few hundred rows an item has all, and packs its columns of B; else, in a
+   batch, or when they are huge, items pack the blocks they need.
    With slices of k the panels go to `partial` first and a last round adds them
    in order.
 
@@ -29,6 +30,8 @@ typedef struct GemmRun {
     void *c;
     const CpuEpilogue *ep;
     GemmBlocks p;
+    int direct; /* C is fp32, and nothing else is done to it,              */
+    int far;    /* and larger than a second cache                          */
     float *partial;
     float *packed_a, *packed_b; /* of the whole operands, if prepacked      */
     char *workers;
@@ -51,6 +54,12 @@ typedef struct GemmPart {
     int64_t k, a_k0, a_all, b_k0, b_all;
     int first, last;
 } GemmPart;
+
+/* A panel of B, `w` vectors wide. */
+typedef struct GemmPanel {
+    int w;
+    const float *b;
+} GemmPanel;
 
 static int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
     int64_t off = 0;
@@ -87,39 +96,68 @@ static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
         widen_as(to + i * r->g->n, acc + i * ld, AMPC_F32, 0, cols);
 }
 
-/* Where the tiles of a panel may leave C itself, fp32 to which nothing else is
-   done; NULL where they would write beyond it.                              */
+/* Where the tiles of a panel may leave C itself; NULL where they would write
+   beyond it.                                                                */
 static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
                           int64_t cols) {
     const LibGemm *g = r->g;
-    if (g->c_dtype != AMPC_F32 || (r->ep && r->ep->fn) || r->p.nsplit > 1)
-        return NULL;
-    if (cols > it->n - col || (on_tiles(r->kind) && it->m % AMX_ROWS))
+    if (!r->direct || cols > it->n - col ||
+        (on_tiles(r->kind) && it->m % AMX_ROWS))
         return NULL;
     return (float *)r->c + (it->batch * g->m + it->m0) * g->n + it->n0 + col;
 }
 
+enum { GEMM_FAR = 1 << 20 }; /* elements of C that no second cache holds */
+
+/* The panel of B that begins at column j of an item, its rows of a part. */
+static GemmPanel gemm_panel(const GemmRun *r, const GemmItem *it,
+                            const GemmPart *part, int64_t j) {
+    int w = panel_width(r->kind, ceil_div(it->n, VL) - j / VL);
+    GemmPanel p = {w, it->pb + j * part->b_all + part->b_k0 * w * VL};
+    return p;
+}
+
+/* What tile number `i` of a panel fetches of the next one: a line with each
+   step of k.  From a third cache panels come more slowly than they are
+   multiplied.                                                               */
+INLINE const float *gemm_ahead(const GemmPart *part, int64_t i,
+                               GemmPanel next) {
+    int64_t line = i * TILE_LINE;
+    return next.b + (line < next.w * VL ? line : 0) * part->k;
+}
+
+/* The lines that a tile will write. */
+INLINE void gemm_fetch(const float *c, int64_t ld, int64_t rows, int w) {
+    for (int64_t y = 0; y < rows; y++)
+        for (int x = 0; x < w; x++) __builtin_prefetch(c + y * ld + x * VL, 1);
+}
+
 /* All rows of an item by one panel of B. */
 static void gemm_panels(const GemmRun *r, const GemmItem *it,
-                        const GemmPart *part, int w, const float *b, float *c,
-                        int64_t ld) {
+                        const GemmPart *part, GemmPanel b, GemmPanel next,
+                        float *c, int64_t ld) {
     const float *a = it->pa + part->a_k0 * panel_rows(r->kind);
     int64_t height = panel_height(r->kind);
-    for (int64_t i = 0; i < it->m; i += height)
-        panel_product(r->kind, part->k, min64(height, it->m - i), w,
-                      a + i * part->a_all, part->a_all, b, w * VL, c + i * ld,
-                      ld, !part->first);
+    for (int64_t i = 0; i < it->m; i += height) {
+        int64_t rows = min64(height, it->m - i);
+        if (r->far) gemm_fetch(c + i * ld, ld, rows, b.w);
+        panel_product(r->kind, part->k, rows, b.w, a + i * part->a_all,
+                      part->a_all, b.b, b.w * VL, c + i * ld, ld, !part->first,
+                      gemm_ahead(part, i / height, next));
+    }
 }
 
 /* The same of A as it lies. */
 static void gemm_rows(const GemmRun *r, const GemmItem *it,
-                      const GemmPart *part, int w, const float *b, float *c,
-                      int64_t ld) {
+                      const GemmPart *part, GemmPanel b, GemmPanel next,
+                      float *c, int64_t ld) {
     for (int64_t i = 0; i < it->m; i += MR) {
         int64_t rows = min64(MR, it->m - i);
-        TileRowsFn *tile = ISA(tile_rows)[r->kind][rows - 1][w - 1];
-        tile(part->k, it->rows + i * it->lda + part->a_k0, it->lda, b, w * VL,
-             c + i * ld, ld, !part->first);
+        TileRowsFn *tile = ISA(tile_rows)[r->kind][rows - 1][b.w - 1];
+        if (r->far) gemm_fetch(c + i * ld, ld, rows, b.w);
+        tile(part->k, it->rows + i * it->lda + part->a_k0, it->lda, b.b,
+             b.w * VL, c + i * ld, ld, !part->first,
+             gemm_ahead(part, i / MR, next));
     }
 }
 
@@ -128,20 +166,20 @@ static void gemm_rows(const GemmRun *r, const GemmItem *it,
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
                           const GemmPart *part) {
     int once = part->first && part->last; /* then acc holds but two panels */
-    int64_t left = ceil_div(it->n, VL), done = 0;
-    int64_t wide = once ? min64(left * VL, 2 * NR) : left * VL;
+    int64_t all = round_up(it->n, VL), done = 0;
+    int64_t wide = once ? min64(all, 2 * NR) : all;
     for (int64_t j = 0; j < it->n;) {
-        int w = panel_width(r->kind, left);
-        float *direct = gemm_direct(r, it, j, w * VL);
+        GemmPanel b = gemm_panel(r, it, part, j);
+        int64_t end = j + b.w * VL;
+        GemmPanel next = gemm_panel(r, it, part, end < it->n ? end : 0);
+        float *direct = gemm_direct(r, it, j, b.w * VL);
         float *c = direct ? direct : it->acc + (once ? j - done : j);
         int64_t ld = direct ? r->g->n : wide;
-        const float *b = it->pb + j * part->b_all + part->b_k0 * w * VL;
         if (r->p.a_as_is)
-            gemm_rows(r, it, part, w, b, c, ld);
+            gemm_rows(r, it, part, b, next, c, ld);
         else
-            gemm_panels(r, it, part, w, b, c, ld);
-        j += w * VL;
-        left -= w;
+            gemm_panels(r, it, part, b, next, c, ld);
+        j = end;
         if (direct) {
             done = j;
         } else if (part->last && (j - done > NR || j >= it->n)) {
@@ -184,7 +222,7 @@ static void gemm_item(const GemmRun *r, GemmItem *it) {
             part.a_k0 = k, part.a_all = r->p.k;
         else
             gemm_pack_a(r, it->pa, it->a, it->m0, it->m, k, kc);
-        if (r->p.prepack)
+        if (r->p.prepack || r->p.columns)
             part.b_k0 = k, part.b_all = r->p.k;
         else
             gemm_pack_b(r, it->pb, it->b, it->n0, it->n, k, k, kc, kc);
@@ -219,7 +257,8 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const LibGemm *g = r->g;
     if (on_tiles(r->kind)) amx_begin();
-    for (int64_t i = lo; i < hi; i++) {
+    int64_t high = r->p.columns ? r->p.mblocks : 1;
+    for (int64_t i = lo * high; i < hi * high; i++) {
         GemmItem it;
         int64_t rest = i / r->p.mblocks;
         it.m0 = i % r->p.mblocks * r->p.mc;
@@ -234,6 +273,9 @@ static void gemm_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         it.a = gemm_source(r, 0, it.batch);
         it.b = gemm_source(r, 1, it.batch);
         gemm_buffers(r, &it, worker);
+        if (r->p.columns && it.m0 == 0)
+            gemm_pack_b(r, it.pb, it.b, it.n0, it.n, 0, it.k0, it.k1 - it.k0,
+                        r->p.k);
         gemm_item(r, &it);
     }
     if (on_tiles(r->kind)) amx_end();
@@ -271,7 +313,9 @@ static void gemm_pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 }
 
 static void gemm_prepack(AmpcPool *pool, GemmRun *r, int made) {
-    int64_t b_units = made ? 0 : r->p.nblocks * ceil_div(r->p.k, GEMM_PACK_K);
+    int64_t b_units = made || !r->p.prepack
+                          ? 0
+                          : r->p.nblocks * ceil_div(r->p.k, GEMM_PACK_K);
     int64_t unit = GEMM_PACK_ROWS * r->p.k + 1;
     pool_run(pool, gemm_pack_a_units(r) + b_units,
              ceil_div(GEMM_PACK_GRAIN, unit), gemm_pack_work, r);
@@ -535,17 +579,19 @@ void ISA(gemm)(int isa, AmpcPool *pool, const LibGemm *g, const void *a,
                  gemm_f64_work, &r);
         return;
     }
+    r.direct = g->c_dtype == AMPC_F32 && !(ep && ep->fn) && r.p.nsplit == 1;
+    r.far = r.direct && g->m * g->n >= GEMM_FAR;
     r.partial = scratch;
     r.workers = (char *)scratch + r.p.partial;
     if (!kept && r.p.batch > 0 && g->n > 0 && block_gemm_is_few(g)) {
         few_run(pool, &r);
         return;
     }
-    if (r.p.prepack) {
-        size_t whole = r.p.a_whole ? r.p.a : 0;
+    if (r.p.prepack || r.p.a_whole) {
         r.packed_a = (float *)(void *)r.workers;
-        r.packed_b = kept ? kept->memory : (float *)(void *)(r.workers + whole);
-        r.workers += whole + r.p.b;
+        r.workers += r.p.a_whole ? r.p.a : 0;
+        r.packed_b = kept ? kept->memory : (float *)(void *)r.workers;
+        r.workers += r.p.prepack ? r.p.b : 0;
         gemm_prepack(pool, &r, kept && kept->made);
         if (kept) kept->made = 1;
     }

@@ -21,15 +21,22 @@ INLINE void spread(float *dst, int64_t next, vf v) {
 
 enum { PACK_NEAR = 8 }; /* columns whose lines are in the cache together */
 
+/* Element i will be wanted soon. */
+INLINE void pack_ahead(const void *p, int dtype, int64_t i) {
+    __builtin_prefetch(at(p, dtype, i));
+}
+
 /* Columns run along memory (rs == 1): VL rows at a time; returns how many. */
 INLINE int64_t pack_a_cols(float *dst, const PackSrc *s, int dtype, int64_t m,
                            int64_t k) {
     m = m / VL * VL;
     for (int64_t j0 = 0; j0 < k; j0 += PACK_NEAR)
         for (int64_t i = 0; i < m; i += VL)
-            for (int64_t j = j0; j < min64(j0 + PACK_NEAR, k); j++)
+            for (int64_t j = j0; j < min64(j0 + PACK_NEAR, k); j++) {
+                pack_ahead(s->p, dtype, i + (j + PACK_NEAR) * s->cs);
                 spread(dst + i * k + j * MR, MR * k,
                        vload_as(s->p, dtype, i + j * s->cs));
+            }
     return m;
 }
 
@@ -113,32 +120,15 @@ INLINE void pack_b_rows(float *dst, const PackSrc *s, int dtype, int w,
     int64_t full = n / VL, rest = n % VL;
     for (int64_t i = 0; i < k; i++, dst += w * VL) {
         int64_t j = 0, from = i * s->rs;
-        for (; j < full; j++)
+        for (; j < full; j++) {
+            pack_ahead(s->p, dtype, from + PACK_NEAR * s->rs + j * VL);
             vstore(dst + j * VL, vload_as(s->p, dtype, from + j * VL));
+        }
         if (j == w) continue;
         vstore(dst + j * VL, vset(0.0f));
         for (int64_t c = j * VL; c < j * VL + rest; c++)
             dst[c] = load1(s->p, dtype, from + c);
     }
-}
-
-/* rs == 1: columns run along memory. */
-INLINE void pack_b_cols(float *dst, const PackSrc *s, int dtype, int64_t pw,
-                        int64_t k, int64_t n) {
-    int64_t i = 0;
-    for (; i + TB <= k; i += TB) {
-        int64_t j = 0;
-        for (; j + TB <= n; j += TB)
-            transpose(dst + i * pw + j, pw, at(s->p, dtype, i + j * s->cs),
-                      dtype, s->cs * dtype_size(dtype));
-        for (; j < pw; j++)
-            for (int t = 0; t < TB; t++)
-                dst[(i + t) * pw + j] =
-                    j < n ? load1(s->p, dtype, i + t + j * s->cs) : 0.0f;
-    }
-    for (; i < k; i++)
-        for (int64_t j = 0; j < pw; j++)
-            dst[i * pw + j] = j < n ? load1(s->p, dtype, i + j * s->cs) : 0.0f;
 }
 
 INLINE void pack_b_any(float *dst, const PackSrc *s, int dtype, int64_t pw,
@@ -147,6 +137,35 @@ INLINE void pack_b_any(float *dst, const PackSrc *s, int dtype, int64_t pw,
         for (int64_t j = 0; j < pw; j++)
             dst[i * pw + j] =
                 j < n ? load1(s->p, dtype, i * s->rs + j * s->cs) : 0.0f;
+}
+
+/* rs == 1: columns run along memory.  The last blocks lie over the ones before.
+ */
+INLINE void pack_b_blocks(int wide, float *dst, const PackSrc *s, int dtype,
+                          int64_t pw, int64_t k, int64_t n) {
+    int64_t size = wide ? TW : TB, ld = s->cs * dtype_size(dtype);
+    for (int64_t j = 0; j < n; j += size)
+        for (int64_t i = 0; i < k; i += size) {
+            int64_t col = min64(j, n - size), row = min64(i, k - size);
+            const void *from = at(s->p, dtype, row + col * s->cs);
+            float *to = dst + row * pw + col;
+            if (wide)
+                transpose_wide(to, pw, from, dtype, ld);
+            else
+                transpose(to, pw, from, dtype, ld);
+        }
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = n; j < pw; j++) dst[i * pw + j] = 0.0f;
+}
+
+INLINE void pack_b_cols(float *dst, const PackSrc *s, int dtype, int64_t pw,
+                        int64_t k, int64_t n) {
+    if (k >= TW && n >= TW)
+        pack_b_blocks(1, dst, s, dtype, pw, k, n);
+    else if (k >= TB && n >= TB)
+        pack_b_blocks(0, dst, s, dtype, pw, k, n);
+    else
+        pack_b_any(dst, s, dtype, pw, k, n);
 }
 
 INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k0,

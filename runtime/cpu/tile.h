@@ -10,13 +10,18 @@
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/simd.h"
 
-/* c[R][W*VL] (+)= a[k][MR] * b[k][..], row k of b at b + k * b_step. */
+/* c[R][W*VL] (+)= a[k][MR] * b[k][..], row k of b at b + k * b_step.  At level
+   v4 step k of these two tiles fetches ahead[k * TILE_LINE] into the second
+   cache.  */
+enum { TILE_LINE = 16 };
 typedef void TilePanelFn(int64_t k, const float *a, const float *b,
-                         int64_t b_step, float *c, int64_t ldc, int add);
+                         int64_t b_step, float *c, int64_t ldc, int add,
+                         const float *ahead);
 
 /* The same with element (r, k) of a at a[r * lda + k]. */
 typedef void TileRowsFn(int64_t k, const float *a, int64_t lda, const float *b,
-                        int64_t b_step, float *c, int64_t ldc, int add);
+                        int64_t b_step, float *c, int64_t ldc, int add,
+                        const float *ahead);
 
 /* Panels again, with row k of b at b + off[k]: a convolution's shifted images.
  */

@@ -7,6 +7,11 @@
 /* The loops below are unrolled completely: R, W and C are constants. */
 #define UNROLL _Pragma("GCC unroll 32")
 
+/* A step of the smaller tiles of other levels has no time to spare. */
+INLINE void tile_fetch(const float *ahead, int64_t k) {
+    if (AMPC_ISA_LEVEL == 4) __builtin_prefetch(ahead + k * TILE_LINE, 0, 2);
+}
+
 /* Makes the compiler step through rows instead of keeping an address each. */
 #define HIDE(p) __asm__("" : "+r"(p))
 
@@ -75,10 +80,11 @@ INLINE void tile_end(int R, int W, vf acc[MR][NV], float *c, int64_t ldc) {
 
 INLINE void tile_panel_rw(int kind, int R, int W, int64_t k, const float *a,
                           const float *b, int64_t b_step, float *c, int64_t ldc,
-                          int add) {
+                          int add, const float *ahead) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
     for (int64_t i = 0; i < k; i++) {
+        tile_fetch(ahead, i);
         tile_step(kind, R, W, acc, a, b);
         a += MR;
         b += b_step;
@@ -88,13 +94,15 @@ INLINE void tile_panel_rw(int kind, int R, int W, int64_t k, const float *a,
 
 INLINE void tile_rows_rw(int kind, int R, int W, int64_t k, const float *a,
                          int64_t lda, const float *b, int64_t b_step, float *c,
-                         int64_t ldc, int add) {
+                         int64_t ldc, int add, const float *ahead) {
     vf acc[MR][NV];
     const float *p[MR];
     UNROLL for (int r = 0; r < R; r++) p[r] = a + r * lda;
     tile_begin(R, W, acc, c, ldc, add);
-    for (int64_t i = 0; i < k; i++, b += b_step)
+    for (int64_t i = 0; i < k; i++, b += b_step) {
+        tile_fetch(ahead, i);
         tile_step_rows(kind, R, W, acc, p, i, b);
+    }
     tile_end(R, W, acc, c, ldc);
 }
 
@@ -217,15 +225,15 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
 /* ---- instances ----------------------------------------------------------- */
 
 #define PANEL_OF(kind, R, W)                                                   \
-    static void tile_panel##kind##_##R##_##W(int64_t k, const float *a,        \
-                                             const float *b, int64_t b_step,   \
-                                             float *c, int64_t ldc, int add) { \
-        tile_panel_rw(kind, R, W, k, a, b, b_step, c, ldc, add);               \
+    static void tile_panel##kind##_##R##_##W(                                  \
+        int64_t k, const float *a, const float *b, int64_t b_step, float *c,   \
+        int64_t ldc, int add, const float *ahead) {                            \
+        tile_panel_rw(kind, R, W, k, a, b, b_step, c, ldc, add, ahead);        \
     }                                                                          \
     static void tile_rows##kind##_##R##_##W(                                   \
         int64_t k, const float *a, int64_t lda, const float *b,                \
-        int64_t b_step, float *c, int64_t ldc, int add) {                      \
-        tile_rows_rw(kind, R, W, k, a, lda, b, b_step, c, ldc, add);           \
+        int64_t b_step, float *c, int64_t ldc, int add, const float *ahead) {  \
+        tile_rows_rw(kind, R, W, k, a, lda, b, b_step, c, ldc, add, ahead);    \
     }                                                                          \
     static void tile_slice##kind##_##R##_##W(                                  \
         int64_t k, const float *a, const float *b, const int32_t *off,         \

@@ -106,17 +106,17 @@ INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
     for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * dld) = r[i];
 }
 
-/* The same of fp32 in the largest blocks that there are, TW x TW; ld counts
-   elements. */
+/* The same in the largest blocks that there are, TW x TW. */
 #if AMPC_ISA_LEVEL == 4
 enum { TW = VL };
 
-INLINE void transpose_wide(float *dst, int64_t dld, const float *src,
+INLINE void transpose_wide(float *dst, int64_t dld, const void *src, int dtype,
                            int64_t ld) {
     __m512 r[TW], t[TW];
     for (int i = 0; i < TW; i += 2) {
-        __m512 a = (__m512)vload(src + i * ld);
-        __m512 b = (__m512)vload(src + (i + 1) * ld);
+        const char *p = (const char *)src + i * ld;
+        __m512 a = (__m512)vload_as(p, dtype, 0);
+        __m512 b = (__m512)vload_as(p + ld, dtype, 0);
         t[i] = _mm512_unpacklo_ps(a, b);
         t[i + 1] = _mm512_unpackhi_ps(a, b);
     }
@@ -145,9 +145,9 @@ INLINE void transpose_wide(float *dst, int64_t dld, const float *src,
 #else
 enum { TW = TB };
 
-INLINE void transpose_wide(float *dst, int64_t dld, const float *src,
+INLINE void transpose_wide(float *dst, int64_t dld, const void *src, int dtype,
                            int64_t ld) {
-    transpose(dst, dld, src, AMPC_F32, ld * 4);
+    transpose(dst, dld, src, dtype, ld);
 }
 #endif
 

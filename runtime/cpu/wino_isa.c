@@ -285,8 +285,8 @@ static void wino_columns(const WinoRun *r, const float *source, float *sums,
         for (int64_t y = 0; y < tiles; y += MR) ISA(tile_rows)
     [0][min64(MR, tiles - y) - 1][w - 1](
         k, source + i * p->source + y * p->channels, p->channels,
-        r->w + i * k * p->cols + n0 * k, ld, sums + i * p->sums + y * ld, ld,
-        0);
+        r->w + i * k * p->cols + n0 * k, ld, sums + i * p->sums + y * ld, ld, 0,
+        sums);
     int64_t first = wino_first(r, row0), n = wino_first(r, row0 + rows) - first;
     for (int64_t y = 0; y < rows; y++)
         for (int j = 0; j < w; j++)
@@ -298,7 +298,8 @@ static void wino_columns(const WinoRun *r, const float *source, float *sums,
     float *turned = acc + tld * NR;
     for (int64_t x = 0; x < ld; x += TW)
         for (int64_t y = 0; y < n; y += TW)
-            transpose_wide(turned + x * tld + y, tld, acc + y * ld + x, ld);
+            transpose_wide(turned + x * tld + y, tld, acc + y * ld + x,
+                           AMPC_F32, ld * 4);
     wino_store(r, turned, tld, first, n, n0, min64(ld, p->x.p.m - n0));
 }
 

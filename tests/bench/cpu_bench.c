@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "tests/support/cpu_levels.h"
@@ -161,9 +162,14 @@ static void bench_handover(void *ctx) {
 
 /* ---- buffers ------------------------------------------------------------- */
 
+enum { HUGE_PAGE = 1 << 21 };
+
 static void *buffer(int64_t bytes) {
-    void *p = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64);
+    int64_t page = bytes < HUGE_PAGE ? 64 : HUGE_PAGE; /* as session.c does */
+    void *p =
+        aligned_alloc((size_t)page, (size_t)((bytes + page - 1) / page * page));
     if (!p) exit(1);
+    if (page == HUGE_PAGE) madvise(p, (size_t)bytes, MADV_HUGEPAGE);
     uint16_t *h = p;
     uint32_t r = 1;
     for (int64_t i = 0; i < bytes / 2; i++) { /* near 1 in all types */

@@ -362,6 +362,15 @@ TEST_CASE(gemm, blocked_and_sliced) {
     pools_close();
 }
 
+/* Where each thread has columns enough to pack those it multiplies. */
+TEST_CASE(gemm, all_rows_by_some_columns) {
+    rng = 37;
+    pools_open();
+    for (int i = 0; i < 8; i++)
+        gemm_check(rnd_in(9, 300), rnd_in(336, 500), rnd_in(8, 60), 0);
+    pools_close();
+}
+
 /* What is stored as bf16 is rounded to nearest even wherever it stands in a
    row, and NaN stays NaN, whatever its bits.  One row, few, and panels. */
 TEST_CASE(gemm, results_are_rounded_at_every_place) {
