@@ -181,6 +181,8 @@ Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
 Status ox_resolve_names(Ox *ox);
 /* An op of the standard domain. */
 bool onnx_is_op(const Onnx__NodeProto *n, const char *op);
+/* Floating point, and not one element. */
+bool onnx_may_be_weight(const Onnx__TensorProto *t);
 /* The file has no initializer that could train: its Constant nodes hold the
    weights (paddle2onnx, Spox), and are read as initializers. */
 bool onnx_weights_in_nodes(const Onnx__GraphProto *g);

@@ -211,25 +211,24 @@ static void split_identities(Ox *ox) {
     }
 }
 
+bool onnx_may_be_weight(const Onnx__TensorProto *t) {
+    DType d;
+    bool several = false;
+    for (size_t i = 0; i < t->n_dims; i++) several |= t->dims[i] != 1;
+    return several && dtype_from_onnx(t->data_type, &d) && dtype_is_float(d);
+}
+
 bool onnx_weights_in_nodes(const Onnx__GraphProto *g) {
-    for (size_t i = 0; i < g->n_initializer; i++) {
-        const Onnx__TensorProto *t = g->initializer[i];
-        DType d;
-        if (dtype_from_onnx(t->data_type, &d) && dtype_is_float(d) && t->n_dims)
-            return false;
-    }
+    for (size_t i = 0; i < g->n_initializer; i++)
+        if (onnx_may_be_weight(g->initializer[i])) return false;
     return true;
 }
 
 Onnx__TensorProto *onnx_node_weight(const Onnx__NodeProto *n) {
-    DType d;
     bool one =
         onnx_is_op(n, "Constant") && n->n_output == 1 && n->n_attribute == 1;
     Onnx__TensorProto *t = one ? n->attribute[0]->t : NULL;
-    return t && t->n_dims && dtype_from_onnx(t->data_type, &d) &&
-                   dtype_is_float(d)
-               ? t
-               : NULL;
+    return t && onnx_may_be_weight(t) ? t : NULL;
 }
 
 static void find_weights_in_nodes(Ox *ox) {

@@ -25,14 +25,6 @@ static OxName *outside(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
     return ox_name_of(ox, ox_scoped(owner, name));
 }
 
-static bool has_one_element(const Ox *ox, const OxName *n) {
-    if (n->kind != OX_INIT) return false;
-    const Onnx__TensorProto *t = ox->inits.data[n->index].proto;
-    for (size_t i = 0; i < t->n_dims; i++)
-        if (t->dims[i] != 1) return false;
-    return true;
-}
-
 /* Weights that the body of an If, a Loop or a Scan reads; a number among what
    it reads is a bound or a step. */
 static void find_body_roles(Ox *ox, const OxNode *owner,
@@ -42,8 +34,9 @@ static void find_body_roles(Ox *ox, const OxNode *owner,
         const OxOp *op = ox_op_find(ox_text(p->op_type));
         for (size_t k = 0; op && k < p->n_input; k++) {
             OxName *in = outside(ox, owner, g, p->input[k]);
-            if (in && !in->role && bit(op->weight, (int)k) &&
-                !has_one_element(ox, in))
+            if (in && in->kind == OX_INIT && !in->role &&
+                bit(op->weight, (int)k) &&
+                onnx_may_be_weight(ox->inits.data[in->index].proto))
                 in->role = owner;
         }
         for (size_t k = 0; k < p->n_attribute; k++)
