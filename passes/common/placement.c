@@ -637,8 +637,9 @@ static bool *find_divided(const Place *p, Arena *a) {
     bool *divided = NEW_ARRAY(a, bool, values);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        reads[n->in[0].i] += n->op == OP_REDUCE_MEAN ||
-                             (n->op == OP_SUB && broadcasts(g, n, n->in[1]));
+        if (n->op == OP_REDUCE_MEAN ||
+            (n->op == OP_SUB && broadcasts(g, n, n->in[1])))
+            reads[n->in[0].i]++;
     }
     for (int i = 0; i < g->order.len && p->low == DT_BF16; i++) {
         double eps;
