@@ -13,7 +13,7 @@ that `ampc export` writes after a short step of SGD and of one as far on the
 other side (the best of three lengths: curvature spoils long ones, rounding short
 ones).  Needs
 
-    pip install torch onnx onnxruntime
+    pip install onnx onnxruntime
 """
 import json
 import os

@@ -137,6 +137,7 @@ struct Ox {
     VEC(OxInit) inits;
     VEC(OxName) names;
     StrMap by_name;
+    StrMap outputs; /* of the graph, to their index */
     VEC(int) order; /* live nodes */
 
     Module *m;

@@ -149,7 +149,8 @@ static Status export_model(Export *e, OnnxWeightFn *weight, void *ctx,
         Onnx__TensorProto *t = g->initializer[i];
         TRY(fill_tensor(e, t, t->name, weight, ctx));
     }
-    for (size_t i = 0; i < g->n_node && onnx_weights_in_nodes(g); i++) {
+    bool in_nodes = onnx_weights_in_nodes(g);
+    for (size_t i = 0; i < g->n_node && in_nodes; i++) {
         Onnx__TensorProto *t = onnx_node_weight(g->node[i]);
         if (t) TRY(fill_tensor(e, t, g->node[i]->output[0], weight, ctx));
     }

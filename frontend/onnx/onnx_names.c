@@ -91,6 +91,10 @@ Status ox_define_value(Ox *ox, ValueId v, Str *name) {
     return define(ox, (OxName){.name = *name, .kind = OX_RESULT, .value = v});
 }
 
+static bool is_graph_output(const Ox *ox, Str name) {
+    return str_map_get(&ox->outputs, name) >= 0;
+}
+
 static Status check_defined(Ox *ox) {
     int bad = 0;
     for (int i = 0; i < ox->nodes.len; i++) {
@@ -100,16 +104,15 @@ static Status check_defined(Ox *ox) {
                 (void)ox_fail_node(ox, n, "operand %d, '%s', is never defined",
                                    k, ox_quote(ox, n->in[k]));
     }
-    StrMap seen = {0};
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         Str name = ox_text(ox->graph->output[i]->name);
         if (!ox_name_of(ox, name) && ++bad <= 20)
             (void)ox_fail_model(ox, "graph output '%s' is never defined",
                                 ox_quote(ox, name));
-        if (str_map_get(&seen, name) >= 0 && ++bad <= 20)
+        if (is_graph_output(ox, name) && ++bad <= 20)
             (void)ox_fail_model(ox, "graph output '%s' is given twice",
                                 ox_quote(ox, name));
-        str_map_put(ox->scratch, &seen, name, (int)i);
+        str_map_put(ox->scratch, &ox->outputs, name, (int)i);
     }
     return bad ? ERR_USER : OK;
 }
@@ -150,14 +153,6 @@ static void read_marks(Ox *ox) {
         init->folded = ox_metadata(v->metadata_props, v->n_metadata_props,
                                    "pkg.onnxscript.optimizer.folded_from");
     }
-}
-
-static bool is_graph_output(const Ox *ox, Str name) {
-    for (size_t i = 0; i < ox->graph->n_output; i++) {
-        const char *s = ox->graph->output[i]->name;
-        if (s && intern(s) == name) return true;
-    }
-    return false;
 }
 
 /* A BatchNormalization that a model uses again reads, as dynamo exports it, its

@@ -14,34 +14,61 @@ static bool bit(unsigned mask, int slot) {
     return mask >> (slot < 30 ? slot : 30) & 1;
 }
 
-/* The operand of `owner` that a name inside its body stands for: what it reads
-   from outside, or what comes in at the same place (a weight that a loop hands
-   on); NULL: made inside. */
-static OxName *outside(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
+/* A subgraph, and what its inputs stand for in the model (a weight that a loop
+   hands on); NULL: made in the one around it. */
+typedef struct Body {
+    const struct Body *up;
+    StrMap formal; /* an input's name to its index in `actual` */
+    OxName *const *actual;
+} Body;
+
+/* What a name inside the innermost of some bodies of `owner` stands for; NULL:
+   made inside. */
+static OxName *outside(const Ox *ox, const OxNode *owner, const Body *body,
                        const char *name) {
-    for (size_t i = 0; i < g->n_input; i++)
-        if (ox_text(g->input[i]->name) == ox_text(name))
-            return (int)i < owner->nin ? ox_name_of(ox, owner->in[i]) : NULL;
+    for (; body; body = body->up) {
+        int i = str_map_get(&body->formal, ox_text(name));
+        if (i >= 0) return body->actual[i];
+    }
     return ox_name_of(ox, ox_scoped(owner, name));
 }
 
 /* Weights that the body of an If, a Loop or a Scan reads; a number among what
    it reads is a bound or a step. */
-static void find_body_roles(Ox *ox, const OxNode *owner,
+static void find_body_roles(Ox *ox, const OxNode *owner, const Body *up,
+                            OxName *const *actual, size_t n,
                             const Onnx__GraphProto *g) {
+    Body body = {.up = up, .actual = actual};
+    for (size_t i = 0; i < g->n_input && i < n; i++)
+        str_map_put(ox->scratch, &body.formal, ox_text(g->input[i]->name),
+                    (int)i);
     for (size_t i = g->n_node; i-- > 0;) {
         const Onnx__NodeProto *p = g->node[i];
         const OxOp *op = ox_op_find(ox_text(p->op_type));
-        for (size_t k = 0; op && k < p->n_input; k++) {
-            OxName *in = outside(ox, owner, g, p->input[k]);
-            if (in && in->kind == OX_INIT && !in->role &&
+        OxName **in = NEW_ARRAY(ox->scratch, OxName *, p->n_input);
+        for (size_t k = 0; k < p->n_input; k++) {
+            in[k] = outside(ox, owner, &body, p->input[k]);
+            if (op && in[k] && in[k]->kind == OX_INIT && !in[k]->role &&
                 bit(op->weight, (int)k) &&
-                onnx_may_be_weight(ox->inits.data[in->index].proto))
-                in->role = owner;
+                onnx_may_be_weight(ox->inits.data[in[k]->index].proto))
+                in[k]->role = owner;
         }
         for (size_t k = 0; k < p->n_attribute; k++)
             if (p->attribute[k]->g)
-                find_body_roles(ox, owner, p->attribute[k]->g);
+                find_body_roles(ox, owner, &body, in, p->n_input,
+                                p->attribute[k]->g);
+    }
+}
+
+static void find_roles_inside(Ox *ox, const OxNode *n) {
+    OxName **in = NULL;
+    for (int k = 0; k < n->nattr; k++) {
+        if (!n->attr[k].p->g) continue;
+        if (!in) {
+            in = NEW_ARRAY(ox->scratch, OxName *, n->nin);
+            for (int i = 0; i < n->nin; i++) in[i] = ox_name_of(ox, n->in[i]);
+        }
+        find_body_roles(ox, n, NULL, in, (size_t)n->nin, n->attr[k].p->g);
     }
 }
 
@@ -70,8 +97,7 @@ static void find_roles(Ox *ox) {
             else if (n->op->weight >> 31 && !in->role)
                 in->role = role;
         }
-        for (int k = 0; k < n->nattr && reaches; k++)
-            if (n->attr[k].p->g) find_body_roles(ox, n, n->attr[k].p->g);
+        if (reaches) find_roles_inside(ox, n);
     }
 }
 

@@ -98,6 +98,12 @@ TEST_CASE(newcomer, batch_norm_without_momentum) {
            "momentum=None");
 }
 
+static void start_body(Made *body) {
+    made_start(body, 17);
+    made_input(body, "i", DT_I64, "");
+    made_input(body, "go", DT_BOOL, "");
+}
+
 /* Its result is y, an output. */
 static void loop(Made *m, const char *in, Made *body) {
     made_attr(m, made_node(m, "Loop", in, "y"), "body",
@@ -117,9 +123,7 @@ TEST_CASE(newcomer, control_flow_over_data) {
     made_input(&m, "n", DT_I64, "");
     made_input(&m, "c", DT_BOOL, "");
     Made body; /* two turns or three: its result would have 2 or 3 elements */
-    made_start(&body, 17);
-    made_input(&body, "i", DT_I64, "");
-    made_input(&body, "go", DT_BOOL, "");
+    start_body(&body);
     made_node(&body, "Identity", "go", "on");
     made_node(&body, "Identity", "i", "turn");
     made_output(&body, "on");
@@ -132,9 +136,7 @@ TEST_CASE(newcomer, control_flow_over_data) {
 /* dynamo's EmbeddingBag: no trip count, a condition that can be computed. */
 TEST_CASE(newcomer, loops_without_a_trip_count) {
     Made m, body;
-    made_start(&body, 17);
-    made_input(&body, "i", DT_I64, "");
-    made_input(&body, "go", DT_BOOL, "");
+    start_body(&body);
     made_input(&body, "s", DT_F32, "2");
     made_i64(&body, "two", 1, (int64_t[]){2});
     made_node(&body, "Less", "i,two", "on1");
@@ -316,9 +318,7 @@ TEST_CASE(newcomer, weights_in_constant_nodes) {
 /* Keras' recurrent layers are Loops that hand their weights on. */
 TEST_CASE(newcomer, weights_inside_bodies) {
     Made m, body;
-    made_start(&body, 17);
-    made_input(&body, "i", DT_I64, "");
-    made_input(&body, "go", DT_BOOL, "");
+    start_body(&body);
     made_input(&body, "h", DT_F32, "2,3");
     made_input(&body, "w", DT_F32, "3,3");
     made_node(&body, "Identity", "go", "on");
@@ -350,6 +350,56 @@ TEST_CASE(newcomer, weights_inside_bodies) {
     CHECK(variable(mod, "low") == NULL);
     made_end(&m);
     made_end(&body);
+}
+
+/* Each loop names what it hands on anew, at places of its own. */
+TEST_CASE(newcomer, weights_inside_bodies_of_bodies) {
+    Made m, outer, inner;
+    start_body(&inner);
+    made_input(&inner, "h2", DT_F32, "2,3");
+    made_input(&inner, "w2", DT_F32, "3,3");
+    made_node(&inner, "Identity", "go", "on2");
+    made_node(&inner, "MatMul", "h2,w2", "next2");
+    made_node(&inner, "Identity", "w2", "same2");
+    made_output(&inner, "on2");
+    made_output(&inner, "next2");
+    made_output(&inner, "same2");
+    inner.graph.input[0]->name = made_text(&inner, "i2");
+    inner.graph.input[1]->name = made_text(&inner, "go2");
+    inner.graph.node[0]->input[0] = made_text(&inner, "go2");
+    start_body(&outer);
+    made_input(&outer, "h", DT_F32, "2,3");
+    made_input(&outer, "floor", DT_F32, "3,3");
+    made_input(&outer, "w", DT_F32, "3,3");
+    made_node(&outer, "Identity", "go", "on");
+    made_attr(&outer, made_node(&outer, "Loop", "turns,,h,w", "u,last2"),
+              "body", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
+        ->g = &inner.graph;
+    made_node(&outer, "Identity", "floor", "floor1");
+    made_node(&outer, "Identity", "w", "same");
+    made_output(&outer, "on");
+    made_output(&outer, "u");
+    made_output(&outer, "floor1");
+    made_output(&outer, "same");
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "floors", "3,3", 1);
+    made_f32(&m, "kernel", "3,3", 1);
+    made_i64(&m, "two", 1, (int64_t[]){2});
+    made_node(&m, "Squeeze", "two", "turns");
+    made_attr(&m, made_node(&m, "Loop", "turns,,x,floors,kernel", "y,f,last"),
+              "body", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
+        ->g = &outer.graph;
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    REQUIRE(CHECK_MSG(mod != NULL, "%s", made_message(&m)));
+    const Var *kernel = variable(mod, "kernel");
+    const Var *floors = variable(mod, "floors");
+    CHECK(kernel && kernel->kind == VAR_PARAM);
+    CHECK(!floors || floors->kind == VAR_FROZEN);
+    made_end(&m);
+    made_end(&outer);
+    made_end(&inner);
 }
 
 /* The eps of a norm that TensorFlow wrote must not learn. */
