@@ -422,9 +422,12 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
         TRY(n->op->handler(ox));
         for (int k = 0; k < n->nout; k++) {
             if (!ox_has_out(ox, k)) continue;
-            const OxName *out = ox_name_of(ox, n->out[k]);
+            OxName *out = ox_name_of(ox, n->out[k]);
             if (!is_value(out->value) && !out->seq)
                 return ox_fail(ox, "result %d is not supported", k);
+            if (out->stops)
+                TRY(ox_call(ox, "stop", &out->value, 1, NULL, 0, 1,
+                            &out->value));
         }
     }
     ox->node = NULL;
@@ -520,6 +523,7 @@ static Status import_model(Ox *ox) {
     TRY(ox_sort(ox));
     TRY(ox_check_nodes(ox, ox->order.data, ox->order.len));
     TRY(ox_check_spoiled(ox));
+    ox_find_spectral(ox);
     TRY(ox_decide(ox));
     start_module(ox);
     TRY(make_inputs(ox));
@@ -527,6 +531,7 @@ static Status import_model(Ox *ox) {
     ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
     TRY(ox_make_nodes(ox, ox->order.data, ox->order.len));
     TRY(check_frozen(ox));
+    ox_write_spectral(ox);
     TRY(make_outputs(ox));
     if (ox->dropouts_enabled)
         ox_warn_model(ox,

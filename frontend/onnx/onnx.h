@@ -7,6 +7,7 @@
                     operand counts and attributes against onnx_ops.def
      onnx_tensor.c, onnx_external.c   TensorProto to Tensor
      onnx_spoiled.c exports that lost parameters
+     onnx_spectral.c  what a spectral_norm writes
      onnx_train.c   which initializers train
      onnx_build.c   what handlers build nodes with
      onnx_call.c    rows that are one op or function, by their attribute maps
@@ -84,6 +85,7 @@ typedef struct OxInit {
     bool is_var;
     VarKind kind;
     Str why;
+    Str written; /* NULL, or what the forward writes to it in training */
 } OxInit;
 
 typedef enum OxNameKind { OX_INPUT, OX_INIT, OX_RESULT } OxNameKind;
@@ -98,7 +100,9 @@ typedef struct OxName {
     bool reaches;       /* an output, through differentiable operands */
     const OxNode *role; /* where it stands in a weight's place */
     const OxNode *statistics_of; /* BatchNormalization */
-    const ValueId *seq;          /* a sequence: its elements */
+    int power, power_steps; /* of an iteration from that initializer, + 1 */
+    bool stops;             /* no gradient flows through what it names */
+    const ValueId *seq;     /* a sequence: its elements */
     int nseq;
 } OxName;
 
@@ -199,6 +203,9 @@ Status ox_check_nodes(Ox *ox, const int *order, int n);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 bool ox_has_signature(const Ox *ox);
 Status ox_check_spoiled(Ox *ox);
+/* Which initializers are vectors of power iterations. */
+void ox_find_spectral(Ox *ox);
+void ox_write_spectral(Ox *ox);
 Status ox_decide(Ox *ox);
 /* What the node is in PyTorch's graph, if the exporter wrote it and it is a
    `target`, from there on; else NULL. */

@@ -1,7 +1,8 @@
 /* onnx_train.c: which initializers train.  The first rule that fires decides:
    the user's globs; what cannot train is constant; running statistics of
-   BatchNormalization are buffers; the exporter's marks; else the role of the
-   tensor and its name.  The reason is kept for `inspect --params`.          */
+   BatchNormalization and vectors of spectral_norm are buffers; the exporter's
+   marks; else the role of the tensor and its name.  The reason is kept for
+   `inspect --params`.          */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -220,6 +221,8 @@ static Status decide(Ox *ox, OxInit *x) {
         become(x, VAR_BUFFER,
                internf("running statistics of '%s'",
                        ox_quote(ox, name->statistics_of->name)));
+    } else if (x->written) {
+        become(x, VAR_BUFFER, intern("a vector of spectral_norm"));
     } else if (!user && !finite &&
                !(x->mark && !strcmp(x->mark, "PARAMETER"))) {
         x->is_var = false;
