@@ -564,6 +564,98 @@ TEST_CASE(onnx_train, the_exporters_marks_win_over_names) {
     made_end(&m);
 }
 
+/* Half a power iteration, n = W v / |W v|, the length kept from zero. */
+static void normalised(Made *m, const char *w, const char *v, const char *n,
+                       const char *length_of) {
+    char in[80], mv[20], len[20], most[20];
+    snprintf(mv, sizeof mv, "%s.mv", n);
+    snprintf(len, sizeof len, "%s.len", n);
+    snprintf(most, sizeof most, "%s.most", n);
+    snprintf(in, sizeof in, "%s,%s", w, v);
+    made_node(m, "MatMul", in, mv);
+    made_int(m, made_node(m, "ReduceL2", length_of ? length_of : mv, len),
+             "keepdims", 0);
+    snprintf(in, sizeof in, "%s,eps", len);
+    made_node(m, "Clip", in, most);
+    snprintf(in, sizeof in, "%s,%s", mv, most);
+    made_node(m, "Div", in, n);
+}
+
+/* y = x (W / u' W v)', as dynamo writes spectral_norm in training. */
+static void spectral_model(Made *m, const char *vector, const char *mark,
+                           const char *length_of) {
+    made_start(m, 18);
+    made_input(m, "x", DT_F32, "2,3");
+    made_f32(m, "fc.weight", "4,3", 1);
+    made_mark(m, "fc.weight", KIND, "PARAMETER");
+    made_f32(m, vector, "3", 1);
+    made_mark(m, vector, KIND, mark);
+    made_f32(m, "eps", "", 1e-12f);
+    normalised(m, "fc.weight", vector, "u", length_of);
+    made_node(m, "Transpose", "fc.weight", "t");
+    normalised(m, "t", "u", "v", NULL);
+    made_node(m, "Identity", "v", "v2");
+    made_node(m, "MatMul", "fc.weight,v2", "wv");
+    made_node(m, "MatMul", "u,wv", "sigma");
+    made_node(m, "Div", "fc.weight,sigma", "w");
+    made_node(m, "Transpose", "w", "wt");
+    made_node(m, "MatMul", "x,wt", "y");
+    made_output(m, "y");
+}
+
+/* trace_test.c has what it computes. */
+TEST_CASE(onnx_train, the_vector_of_a_spectral_norm_is_written) {
+    static const struct {
+        const char *vector, *mark, *length_of;
+        VarKind kind;
+    } all[] = {
+        {"fc.weight_v", "BUFFER", NULL, VAR_BUFFER},
+        {"fc.parametrizations.weight.0._u", "BUFFER", NULL, VAR_BUFFER},
+        {"fc.weight_v", "PARAMETER", NULL, VAR_PARAM}, /* its gradient flows */
+        {"fc.start", "BUFFER", NULL, VAR_FROZEN},
+        {"fc.weight_v", "BUFFER", "fc.weight", VAR_FROZEN}, /* another length */
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        Made m;
+        spectral_model(&m, all[i].vector, all[i].mark, all[i].length_of);
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const Var *v = var_of(mod, all[i].vector);
+        const Graph *g = mod->graphs.data[0];
+        bool written = v->kind == VAR_BUFFER;
+        CHECK_EQ_INT(v->kind, all[i].kind);
+        CHECK_EQ_INT(g->writes.len, written);
+        if (written) {
+            CHECK(value_var(g, g->writes.data[0].var) == v);
+            CHECK_STR(v->why, "a vector of spectral_norm");
+        }
+        CHECK_STR(made_message(&m), "");
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_train, a_spectral_norm_in_evaluation_mode_is_told_of) {
+    Made m;
+    made_start(&m, 18);
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "fc.weight", "4,3", 1);
+    made_f32(&m, "fc.weight_u", "4", 1);
+    made_f32(&m, "fc.weight_v", "3", 1);
+    made_mark(&m, "fc.weight", KIND, "PARAMETER");
+    made_mark(&m, "fc.weight_u", KIND, "BUFFER");
+    made_mark(&m, "fc.weight_v", KIND, "BUFFER");
+    made_node(&m, "MatMul", "fc.weight,fc.weight_v", "wv");
+    made_node(&m, "MatMul", "fc.weight_u,wv", "sigma");
+    made_node(&m, "Div", "fc.weight,sigma", "w");
+    made_node(&m, "Transpose", "w", "wt");
+    made_node(&m, "MatMul", "x,wt", "y");
+    made_output(&m, "y");
+    REQUIRE(made_import(&m) != NULL);
+    CHECK_HAS(made_message(&m),
+              "'fc.weight_u' and the vector beside it stay as they are");
+    made_end(&m);
+}
+
 TEST_CASE(onnx_train, a_mask_with_infinity_is_a_constant) {
     Made m;
     linear_model(&m);
