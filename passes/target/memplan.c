@@ -27,7 +27,7 @@
 /* A piece of the arena: one value, a chain of values computed in place, or
    values side by side. */
 typedef struct Block {
-    ValueId value; /* the first */
+    ValueId value, now; /* the first, and which of a chain it holds */
     int64_t bytes, offset;
     int from, to; /* groups, both inclusive; whole launches */
     bool side_by_side;
@@ -104,7 +104,8 @@ static int dying_block(const Plan *p, int group, ValueId v) {
     for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
         ValueId r = f->read[k];
         int b = p->block_of[r.i];
-        if (b < 0 || p->blocks.data[b].to != f->to[group] || f->crowded[r.i])
+        if (b < 0 || p->blocks.data[b].to != f->to[group] || f->crowded[r.i] ||
+            !same_value(p->blocks.data[b].now, r))
             continue;
         const Type *u = value_type(p->g, r);
         if (dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&
@@ -139,12 +140,13 @@ static void place_value(Plan *p, int group, ValueId v) {
         p->at[v.i] = p->blocks.data[b].bytes;
         p->blocks.data[b].bytes += bytes;
     } else if ((b = dying_block(p, group, v)) < 0) {
-        Block x = {v, bytes, -1, f->from[group], last, sums};
+        Block x = {v, v, bytes, -1, f->from[group], last, sums};
         b = p->blocks.len;
         vec_push(p->a, &p->blocks, x);
     }
     if (sums) p->sums = b;
     if (p->blocks.data[b].to < last) p->blocks.data[b].to = last;
+    p->blocks.data[b].now = v;
     p->block_of[v.i] = b;
 }
 
