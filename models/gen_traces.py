@@ -131,6 +131,22 @@ class GPT(nn.Module):
         return self.head(self.ln_f(x))
 
 
+class Spectral(nn.Module):
+    """spectral_norm of both kinds; a layer that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        norm = nn.utils.parametrizations.spectral_norm
+        self.fc1 = norm(nn.Linear(20, 24))
+        self.fc2 = norm(nn.Linear(24, 24))
+        self.fc3 = nn.utils.spectral_norm(nn.Linear(24, 10),
+                                          n_power_iterations=2)
+
+    def forward(self, x):
+        x = torch.tanh(self.fc2(F.relu(self.fc1(x))))
+        return self.fc3(torch.tanh(self.fc2(x)))
+
+
 class WithLoss(nn.Module):
     """The model and its loss in one graph."""
 
@@ -164,7 +180,7 @@ OPTIMIZERS = {
 
 def batches(kind, steps):
     g = torch.Generator().manual_seed(7)
-    if kind == "mlp":
+    if kind in ("mlp", "spectral"):
         x = torch.randn(steps, 16, 20, generator=g)
         return x, (x[..., :10] + x[..., 10:]).argmax(-1)
     if kind == "gpt":
@@ -308,6 +324,7 @@ def main():
         case(out, "cnn", CNN, exporter, "slow", with_loss, 6, False)
         case(out, "cnn", CNN, exporter, "sgd", with_loss, 12, True)
         case(out, "resnet", ResNet, exporter, "sgd", with_loss, 12, True)
+    case(out, "spectral", Spectral, "dynamo", "sgd", True, 20, False)
 
 
 if __name__ == "__main__":

@@ -422,9 +422,12 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
         TRY(n->op->handler(ox));
         for (int k = 0; k < n->nout; k++) {
             if (!ox_has_out(ox, k)) continue;
-            const OxName *out = ox_name_of(ox, n->out[k]);
+            OxName *out = ox_name_of(ox, n->out[k]);
             if (!is_value(out->value) && !out->seq)
                 return ox_fail(ox, "result %d is not supported", k);
+            if (out->stops && dtype_is_float(ox_type(ox, out->value).dtype))
+                TRY(ox_call(ox, "stop", &out->value, 1, NULL, 0, 1,
+                            &out->value));
         }
     }
     ox->node = NULL;
@@ -514,7 +517,7 @@ static Status import_model(Ox *ox) {
     TRY(ox_check_model(ox));
     ox->is_torch = ox->model->producer_name &&
                    !strcmp(ox->model->producer_name, "pytorch");
-    ox->has_signature = ox_has_signature(ox);
+    ox_read_signature(ox);
     TRY(ox_flatten(ox));
     TRY(ox_resolve_names(ox));
     TRY(ox_sort(ox));
@@ -527,6 +530,7 @@ static Status import_model(Ox *ox) {
     ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
     TRY(ox_make_nodes(ox, ox->order.data, ox->order.len));
     TRY(check_frozen(ox));
+    TRY(ox_write_mutations(ox));
     TRY(make_outputs(ox));
     if (ox->dropouts_enabled)
         ox_warn_model(ox,

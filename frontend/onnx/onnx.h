@@ -7,6 +7,8 @@
                     operand counts and attributes against onnx_ops.def
      onnx_tensor.c, onnx_external.c   TensorProto to Tensor
      onnx_spoiled.c exports that lost parameters
+     onnx_signature.c  what the exported program was
+     onnx_mutation.c  buffers that the forward writes
      onnx_train.c   which initializers train
      onnx_build.c   what handlers build nodes with
      onnx_call.c    rows that are one op or function, by their attribute maps
@@ -84,9 +86,18 @@ typedef struct OxInit {
     bool is_var;
     VarKind kind;
     Str why;
+    Str written; /* NULL, or what the forward writes to it in training */
 } OxInit;
 
+/* A line of the exported program's signature. */
+typedef struct OxSigned {
+    Str argument, kind, target; /* target: "" where it has none */
+} OxSigned;
+
 typedef enum OxNameKind { OX_INPUT, OX_INIT, OX_RESULT } OxNameKind;
+
+/* In power iterations from a vector that the forward writes. */
+typedef enum OxPower { OX_NO_POWER, OX_PRODUCT, OX_UNIT } OxPower;
 
 typedef struct OxName {
     Str name;
@@ -98,7 +109,9 @@ typedef struct OxName {
     bool reaches;       /* an output, through differentiable operands */
     const OxNode *role; /* where it stands in a weight's place */
     const OxNode *statistics_of; /* BatchNormalization */
-    const ValueId *seq;          /* a sequence: its elements */
+    OxPower power;
+    bool stops;         /* no gradient flows through what it names */
+    const ValueId *seq; /* a sequence: its elements */
     int nseq;
 } OxName;
 
@@ -133,6 +146,7 @@ struct Ox {
     StrMap functions;     /* domain, name and overload to index */
     int calls;
 
+    VEC(OxSigned) signature;
     VEC(OxNode) nodes;
     VEC(OxInit) inits;
     VEC(OxName) names;
@@ -197,8 +211,12 @@ Status ox_sort(Ox *ox);
 int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n);
 Status ox_check_nodes(Ox *ox, const int *order, int n);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
-bool ox_has_signature(const Ox *ox);
+void ox_read_signature(Ox *ox);
+/* Of that kind, and with a target. */
+bool ox_signed_as(const OxSigned *x, const char *kind);
 Status ox_check_spoiled(Ox *ox);
+void ox_find_mutations(Ox *ox);
+Status ox_write_mutations(Ox *ox);
 Status ox_decide(Ox *ox);
 /* What the node is in PyTorch's graph, if the exporter wrote it and it is a
    `target`, from there on; else NULL. */

@@ -5,58 +5,11 @@
 
 #include "frontend/onnx/onnx.h"
 
-#define SIGNATURE "pkg.torch.export.ExportedProgram.graph_signature"
-
-/* One line of the signature: "p_fc_weight: PARAMETER target='fc.weight'". */
-typedef struct Signed {
-    Str argument, kind, target;
-} Signed;
-
-typedef struct Signature {
-    VEC(Signed) list;
-} Signature;
-
-static Str word(const char *s, size_t n) { return intern_n(s, n); }
-
-static void read_line(Ox *ox, Signature *t, const char *s, size_t n) {
-    const char *end = s + n, *colon = memchr(s, ':', n);
-    if (!colon || colon + 2 > end) return;
-    const char *kind = colon + 2;
-    const char *stop = memchr(kind, ' ', (size_t)(end - kind));
-    Signed x = {.argument = word(s, (size_t)(colon - s)),
-                .kind = word(kind, (size_t)((stop ? stop : end) - kind)),
-                .target = intern("")};
-    const char *open = memchr(kind, '\'', (size_t)(end - kind));
-    const char *shut =
-        open ? memchr(open + 1, '\'', (size_t)(end - open - 1)) : NULL;
-    if (shut) x.target = word(open + 1, (size_t)(shut - open - 1));
-    vec_push(ox->a, &t->list, x);
-}
-
-static void read_signature(Ox *ox, Signature *t) {
-    const Onnx__GraphProto *g = ox->graph;
-    Str s = ox_metadata(g->metadata_props, g->n_metadata_props, SIGNATURE);
-    while (s && *s) {
-        size_t n = strcspn(s, "\n");
-        read_line(ox, t, s, n);
-        s += n + (s[n] == '\n');
-    }
-}
-
-bool ox_has_signature(const Ox *ox) {
-    return ox_metadata(ox->graph->metadata_props, ox->graph->n_metadata_props,
-                       SIGNATURE) != NULL;
-}
-
 /* Without the optimiser every initializer carries the exporter's mark. */
 static bool was_optimised(const Ox *ox) {
     for (int i = 0; i < ox->inits.len; i++)
         if (!ox->inits.data[i].mark) return true;
     return false;
-}
-
-static bool is_kind(const Signed *t, const char *kind) {
-    return !strcmp(t->kind, kind) && *t->target;
 }
 
 /* ---- signs --------------------------------------------------------------- */
@@ -73,34 +26,34 @@ static void lose(Ox *ox, Lost *l, Str name, Str into) {
     if (into) sb_printf(&l->names, " (folded into '%s')", ox_quote(ox, into));
 }
 
-static void folded_parameters(Ox *ox, const Signature *t, Lost *lost) {
+static void folded_parameters(Ox *ox, Lost *lost) {
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
         if (!x->live || !x->folded) continue;
-        for (int k = 0; k < t->list.len; k++) {
-            const Signed *p = &t->list.data[k];
-            if (is_kind(p, "PARAMETER") && strstr(x->folded, p->target))
+        for (int k = 0; k < ox->signature.len; k++) {
+            const OxSigned *p = &ox->signature.data[k];
+            if (ox_signed_as(p, "PARAMETER") && strstr(x->folded, p->target))
                 lose(ox, lost, p->target, x->name);
         }
     }
 }
 
-static void merged_parameters(Ox *ox, const Signature *t, Lost *lost) {
-    for (int k = 0; k < t->list.len; k++) {
-        const Signed *p = &t->list.data[k];
+static void merged_parameters(Ox *ox, Lost *lost) {
+    for (int k = 0; k < ox->signature.len; k++) {
+        const OxSigned *p = &ox->signature.data[k];
         const OxName *n = ox_name_of(ox, p->target);
-        if (is_kind(p, "PARAMETER") && !(n && n->kind == OX_INIT))
+        if (ox_signed_as(p, "PARAMETER") && !(n && n->kind == OX_INIT))
             lose(ox, lost, p->target, NULL);
     }
 }
 
-static bool lost_batch_norm(const Ox *ox, const Signature *t) {
+static bool lost_batch_norm(const Ox *ox) {
     for (int i = 0; i < ox->nodes.len; i++)
         if (!strcmp(ox->nodes.data[i].type, "BatchNormalization")) return false;
-    for (int k = 0; k < t->list.len; k++) {
-        const Signed *p = &t->list.data[k];
+    for (int k = 0; k < ox->signature.len; k++) {
+        const OxSigned *p = &ox->signature.data[k];
         size_t n = strlen(p->target), m = strlen(".running_mean");
-        if (is_kind(p, "BUFFER_MUTATION") && n > m &&
+        if (ox_signed_as(p, "BUFFER_MUTATION") && n > m &&
             !strcmp(p->target + n - m, ".running_mean"))
             return true;
     }
@@ -211,20 +164,18 @@ static void warn_anonymous(Ox *ox) {
 }
 
 Status ox_check_spoiled(Ox *ox) {
-    Signature t = {0};
     Lost folded = {0}, merged = {0}, half = {0};
     TRY(merged_statistics(ox));
     warn_anonymous(ox);
     half_copies(ox, &half);
     TRY(object(ox, "16-bit copies replaced the parameters: ", &half));
     if (!ox->has_signature || !was_optimised(ox)) return OK;
-    read_signature(ox, &t);
     TRY(object(ox,
                "the exporter fused BatchNormalization into the convolutions "
                "before it",
-               &(Lost){.count = lost_batch_norm(ox, &t)}));
-    folded_parameters(ox, &t, &folded);
+               &(Lost){.count = lost_batch_norm(ox)}));
+    folded_parameters(ox, &folded);
     TRY(object(ox, "the exporter folded parameters: ", &folded));
-    merged_parameters(ox, &t, &merged);
+    merged_parameters(ox, &merged);
     return object(ox, "the exporter merged or dropped parameters: ", &merged);
 }

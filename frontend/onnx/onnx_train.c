@@ -1,7 +1,8 @@
 /* onnx_train.c: which initializers train.  The first rule that fires decides:
    the user's globs; what cannot train is constant; running statistics of
-   BatchNormalization are buffers; the exporter's marks; else the role of the
-   tensor and its name.  The reason is kept for `inspect --params`.          */
+   BatchNormalization and what the forward writes are buffers; the exporter's
+   marks; else the role of the tensor and its name.  The reason is kept for
+   `inspect --params`.          */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -220,6 +221,8 @@ static Status decide(Ox *ox, OxInit *x) {
         become(x, VAR_BUFFER,
                internf("running statistics of '%s'",
                        ox_quote(ox, name->statistics_of->name)));
+    } else if (x->written) {
+        become(x, VAR_BUFFER, intern("written by the forward"));
     } else if (!user && !finite &&
                !(x->mark && !strcmp(x->mark, "PARAMETER"))) {
         x->is_var = false;
@@ -242,6 +245,7 @@ Status ox_decide(Ox *ox) {
         if (n->op->handler != onnx_batch_norm) continue;
         for (int k = 3; k < 5; k++) ox_name_of(ox, n->in[k])->statistics_of = n;
     }
+    ox_find_mutations(ox);
     for (int i = 0; i < ox->inits.len; i++)
         if (ox->inits.data[i].live) TRY(decide(ox, &ox->inits.data[i]));
     for (int i = 0; i < ox->opt->train_rules.len; i++) {

@@ -119,7 +119,7 @@ TypeId type_make(DType dtype, int rank, const int64_t *dim) {
         t.dim[i] = dim[i];
         fits = dim[i] >= 0 && (!dim[i] || mul_ok(n, dim[i], &n));
     }
-    return fits && n <= INT64_MAX / 16 ? type_intern(&t) : (TypeId){0};
+    return fits && n <= MAX_ELEMENTS ? type_intern(&t) : (TypeId){0};
 }
 
 TypeId type_scalar(DType dtype) { return type_make(dtype, 0, NULL); }

@@ -6,6 +6,8 @@
 #include "ir/graph/base.h"
 
 #define MAX_RANK 8
+/* So that bytes of some, and strides, are far from overflowing. */
+#define MAX_ELEMENTS ((int64_t)1 << 40)
 
 typedef enum DType {
 #define DTYPE(E, text, bytes, kind, c, onnx, mant) DT_##E,

@@ -20,23 +20,28 @@
 #include "passes/target/flow.h"
 #include "passes/passes.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* A piece of the arena: one value, a chain of values computed in place, or
    values side by side. */
 typedef struct Block {
-    ValueId value; /* the first */
+    ValueId value, now; /* the first, and which of a chain it holds */
     int64_t bytes, offset;
     int from, to; /* groups, both inclusive; whole launches */
     bool side_by_side;
 } Block;
+
+/* Of one program: more than any machine has. */
+#define MAX_STORED ((int64_t)1 << 50)
 
 typedef struct Plan {
     Flow *f;
     Graph *g;
     Arena *a;
     VEC(Block) blocks;
+    int64_t bytes; /* of all of them */
     int *block_of; /* by root; -1: none */
     int64_t *at;   /* by root: in its block */
     int sums;      /* the block that the next sum over ranks joins, or -1 */
@@ -99,7 +104,8 @@ static int dying_block(const Plan *p, int group, ValueId v) {
     for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
         ValueId r = f->read[k];
         int b = p->block_of[r.i];
-        if (b < 0 || p->blocks.data[b].to != f->to[group] || f->crowded[r.i])
+        if (b < 0 || p->blocks.data[b].to != f->to[group] || f->crowded[r.i] ||
+            !same_value(p->blocks.data[b].now, r))
             continue;
         const Type *u = value_type(p->g, r);
         if (dtype_info[u->dtype].bytes == dtype_info[t->dtype].bytes &&
@@ -121,22 +127,26 @@ static int block_of_sums(Plan *p, int group) {
 static void place_value(Plan *p, int group, ValueId v) {
     const Flow *f = p->f;
     int b = block_of_sums(p, group);
-    if (!f->stored[v.i] || value_get(p->g, v)->home >= 0) return;
+    if (!f->stored[v.i] || value_get(p->g, v)->home >= 0 ||
+        p->bytes > MAX_STORED)
+        return;
     int last = f->last[v.i] < group ? group : f->last[v.i];
     if (last < f->ngroup) last = f->to[last];
     int64_t bytes =
         (flow_bytes(f, v) + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     bool sums = flow_sums_ranks(f, group);
+    p->bytes += bytes;
     if (b >= 0) {
         p->at[v.i] = p->blocks.data[b].bytes;
         p->blocks.data[b].bytes += bytes;
     } else if ((b = dying_block(p, group, v)) < 0) {
-        Block x = {v, bytes, -1, f->from[group], last, sums};
+        Block x = {v, v, bytes, -1, f->from[group], last, sums};
         b = p->blocks.len;
         vec_push(p->a, &p->blocks, x);
     }
     if (sums) p->sums = b;
     if (p->blocks.data[b].to < last) p->blocks.data[b].to = last;
+    p->blocks.data[b].now = v;
     p->block_of[v.i] = b;
 }
 
@@ -147,7 +157,7 @@ typedef enum Order { BY_BYTES, BY_AREA, BY_LIFE, IN_TIME } Order;
 enum { FEW_BLOCKS = 4096 }; /* these orders are tried: their time is a square */
 
 typedef struct Sorted {
-    int64_t size;
+    double size;
     int block;
 } Sorted;
 
@@ -184,8 +194,8 @@ static int64_t place_blocks(const Plan *p, Order by, int64_t *offset) {
     int64_t total = 0;
     for (int i = 0; i < n; i++) {
         const Block *b = &p->blocks.data[i];
-        int64_t life = by == BY_BYTES ? 1 : b->to - b->from + 1;
-        order[i] = (Sorted){by == BY_LIFE ? life : b->bytes * life, i};
+        double life = by == BY_BYTES ? 1 : b->to - b->from + 1;
+        order[i] = (Sorted){by == BY_LIFE ? life : (double)b->bytes * life, i};
     }
     qsort(order, (size_t)n, sizeof *order, by_size);
     for (int i = 0; i < n; i++) {
@@ -280,7 +290,7 @@ static void choose_offsets(Plan *p) {
     p->g->arena_bytes = best;
 }
 
-static void plan_graph(Graph *g, PassCtx *cx) {
+static Status plan_graph(Graph *g, PassCtx *cx) {
     Plan p = {
         .f = flow_new(g, cx->scratch), .g = g, .a = cx->scratch, .sums = -1};
     p.at = NEW_ARRAY(p.a, int64_t, g->values.len);
@@ -296,14 +306,20 @@ static void plan_graph(Graph *g, PassCtx *cx) {
         for (int k = 0; k < n->nout && n->group >= 0; k++)
             place_value(&p, n->group, n->out[k]);
     }
+    if (p.bytes > MAX_STORED)
+        return fail(cx->diag, (Loc){.file = g->module->file},
+                    "program '%s' stores more than %" PRId64 " bytes", g->name,
+                    MAX_STORED);
     choose_offsets(&p);
     for (int v = 1; v < g->values.len; v++)
         if (p.block_of[v] >= 0)
             g->values.data[v].offset =
                 p.blocks.data[p.block_of[v]].offset + p.at[v];
+    return OK;
 }
 
 Status pass_memplan(Module *m, PassCtx *cx) {
-    for (int i = 0; i < m->graphs.len; i++) plan_graph(m->graphs.data[i], cx);
+    for (int i = 0; i < m->graphs.len; i++)
+        TRY(plan_graph(m->graphs.data[i], cx));
     return OK;
 }

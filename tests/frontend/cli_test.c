@@ -558,6 +558,25 @@ TEST_CASE(cli, without_nvrtc_there_is_a_warning) {
     CHECK(access(words, F_OK) == 0);
 }
 
+/* Each result is within what a type may be, all of them are not. */
+TEST_CASE(cli, sizes_are_those_of_machines) {
+    StrBuf text = {0}, out = {0};
+    check_text(1, "Linear: the type is too large",
+               "model m(x: f32[1,784]) {\n"
+               "  return y = Linear(x, units=4294967296, scope=\"fc\")\n}\n",
+               "--loss none");
+    sb_puts(&text, "model m(x: f32[1048576,1048576]) {\n");
+    for (int i = 0; i < 260; i++) {
+        sb_printf(&text, "  y%d = softmax(x * %d.5)\n", i, i);
+        sb_printf(&out, "%s o%d = y%d", i ? "," : "", i, i);
+    }
+    sb_printf(&text, "  return%s\n}\n", out.data);
+    check_text(1, "program 'predict' stores more than 1125899906842624 bytes",
+               text.data, "--loss none");
+    sb_free(&text);
+    sb_free(&out);
+}
+
 TEST_CASE(cli, convolution_in_f64_is_refused) {
     static const char text[] =
         "graph predict(%x: f64[1,2,5,5], %w: f64[3,2,3,3]) {\n"

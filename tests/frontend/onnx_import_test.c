@@ -564,6 +564,144 @@ TEST_CASE(onnx_train, the_exporters_marks_win_over_names) {
     made_end(&m);
 }
 
+/* Half a power iteration, n = W v / |W v|, the length kept from zero. */
+static void normalised(Made *m, const char *w, const char *v, const char *n) {
+    char in[80], mv[20], len[20], most[20];
+    snprintf(mv, sizeof mv, "%s.mv", n);
+    snprintf(len, sizeof len, "%s.len", n);
+    snprintf(most, sizeof most, "%s.most", n);
+    snprintf(in, sizeof in, "%s,%s", w, v);
+    made_node(m, "MatMul", in, mv);
+    made_int(m, made_node(m, "ReduceL2", mv, len), "keepdims", 0);
+    snprintf(in, sizeof in, "%s,eps", len);
+    made_node(m, "Clip", in, most);
+    snprintf(in, sizeof in, "%s,%s", mv, most);
+    made_node(m, "Div", in, n);
+}
+
+static void sign(Made *m, const char *lines) {
+    made_metadata(m, &m->graph.metadata_props, &m->graph.n_metadata_props,
+                  "pkg.torch.export.ExportedProgram.graph_signature", lines);
+}
+
+/* y = x (W / u' W v)', as dynamo writes spectral_norm in training. */
+static void spectral_model(Made *m, const char *signature) {
+    made_start(m, 18);
+    made_input(m, "x", DT_F32, "2,3");
+    made_f32(m, "fc.weight", "4,3", 1);
+    made_mark(m, "fc.weight", KIND, "PARAMETER");
+    made_f32(m, "fc.weight_v", "3", 1);
+    made_mark(m, "fc.weight_v", KIND, "BUFFER");
+    made_f32(m, "eps", "", 1e-12f);
+    sign(m, signature);
+    normalised(m, "fc.weight", "fc.weight_v", "u");
+    made_node(m, "Transpose", "fc.weight", "t");
+    normalised(m, "t", "u", "v");
+    made_node(m, "Identity", "v", "v2");
+    made_node(m, "MatMul", "fc.weight,v2", "wv");
+    made_node(m, "MatMul", "u,wv", "sigma");
+    made_node(m, "Div", "fc.weight,sigma", "w");
+    made_node(m, "Transpose", "w", "wt");
+    made_node(m, "MatMul", "x,wt", "y");
+    made_output(m, "y");
+}
+
+static int count_calls(const Graph *g, const char *fn) {
+    int n = 0;
+    for (int i = 0; i < g->order.len; i++)
+        n += !strcmp(callee_info(node_callee(node_at(g, i)))->text, fn);
+    return n;
+}
+
+/* What it computes then is in trace_test.c. */
+TEST_CASE(onnx_train, what_the_forward_writes_is_a_buffer) {
+    static const struct {
+        const char *signature, *says;
+        VarKind kind;
+        int stops;
+    } all[] = {
+        {"v: BUFFER_MUTATION target='fc.weight_v'", "", VAR_BUFFER, 2},
+        {"u: BUFFER_MUTATION target='fc.weight_u'\n"
+         "v: BUFFER_MUTATION target='fc.weight_v'",
+         "", VAR_BUFFER, 2},
+        {"y: USER_OUTPUT", "", VAR_FROZEN, 0},
+        {"gone: BUFFER_MUTATION target='fc.weight_v'",
+         "writes 'fc.weight_v', but the file has not what", VAR_FROZEN, 0},
+        {"x: BUFFER_MUTATION target='fc.weight_v'",
+         "writes 'fc.weight_v', but the file has not what", VAR_FROZEN, 0},
+        {"v: BUFFER_MUTATION target='gone'", "", VAR_FROZEN, 1},
+        {"v: BUFFER_MUTATION target='x'", "", VAR_FROZEN, 1},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        Made m;
+        spectral_model(&m, all[i].signature);
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const Var *v = var_of(mod, "fc.weight_v");
+        const Graph *g = mod->graphs.data[0];
+        CHECK_EQ_INT(v->kind, all[i].kind);
+        CHECK_EQ_INT(g->writes.len, v->kind == VAR_BUFFER);
+        for (int k = 0; k < g->writes.len; k++)
+            CHECK(value_var(g, g->writes.data[k].var) == v);
+        CHECK_EQ_INT(count_calls(g, "stop"), all[i].stops);
+        CHECK_HAS(made_message(&m), all[i].says);
+        CHECK(*all[i].says || !*made_message(&m));
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_train, what_it_writes_has_the_buffers_type) {
+    Made m;
+    spectral_model(&m, "u: BUFFER_MUTATION target='fc.weight_v'");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m),
+              "the forward writes to 'fc.weight_v' is of another type");
+    made_end(&m);
+}
+
+/* steps += 1; y = x * steps */
+TEST_CASE(onnx_train, integers_that_it_writes_are_told_of) {
+    Made m;
+    int64_t one = 1;
+    made_start(&m, 18);
+    made_input(&m, "x", DT_F32, "2");
+    made_f32(&m, "w", "2", 1);
+    made_mark(&m, "w", KIND, "PARAMETER");
+    made_i64(&m, "steps", 1, &one);
+    made_mark(&m, "steps", KIND, "BUFFER");
+    sign(&m, "add: BUFFER_MUTATION target='steps'");
+    made_node(&m, "Add", "steps,steps", "add");
+    made_node(&m, "CastLike", "add,x", "f");
+    made_node(&m, "Mul", "x,f", "z");
+    made_node(&m, "Mul", "z,w", "y");
+    made_output(&m, "y");
+    REQUIRE(made_import(&m) != NULL);
+    CHECK_HAS(made_message(&m), "writes 'steps', but it is of integers");
+    made_end(&m);
+}
+
+TEST_CASE(onnx_train, a_spectral_norm_in_evaluation_mode_is_told_of) {
+    Made m;
+    made_start(&m, 18);
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "fc.weight", "4,3", 1);
+    made_f32(&m, "fc.weight_u", "4", 1);
+    made_f32(&m, "fc.weight_v", "3", 1);
+    made_mark(&m, "fc.weight", KIND, "PARAMETER");
+    made_mark(&m, "fc.weight_u", KIND, "BUFFER");
+    made_mark(&m, "fc.weight_v", KIND, "BUFFER");
+    made_node(&m, "MatMul", "fc.weight,fc.weight_v", "wv");
+    made_node(&m, "MatMul", "fc.weight_u,wv", "sigma");
+    made_node(&m, "Div", "fc.weight,sigma", "w");
+    made_node(&m, "Transpose", "w", "wt");
+    made_node(&m, "MatMul", "x,wt", "y");
+    made_output(&m, "y");
+    REQUIRE(made_import(&m) != NULL);
+    CHECK_HAS(made_message(&m),
+              "'fc.weight_u' and the vector beside it stay as they are");
+    made_end(&m);
+}
+
 TEST_CASE(onnx_train, a_mask_with_infinity_is_a_constant) {
     Made m;
     linear_model(&m);

@@ -19,9 +19,7 @@ void __sanitizer_cov_trace_switch(uint64_t v, uint64_t *cases);
 /* ---- places -------------------------------------------------------------- */
 
 /* An edge is the hash of two blocks' addresses, as in AFL. */
-static uint8_t count[COVER_PLACES];
-static uint16_t touched[COVER_PLACES + 1];
-static uint32_t ntouched;
+static uint64_t counts[COVER_PLACES / 8]; /* a byte a place */
 static uintptr_t before;
 static uint64_t blocks;
 static bool on;
@@ -29,13 +27,11 @@ static bool on;
 void __sanitizer_cov_trace_pc(void) {
     if (!on) return;
     uintptr_t pc = (uintptr_t)__builtin_return_address(0);
-    uint32_t place = (uint32_t)((pc ^ before) * 0x9e3779b1u) >> 16;
+    uint8_t *place =
+        (uint8_t *)counts + ((uint32_t)((pc ^ before) * 0x9e3779b1u) >> 16);
     before = pc >> 1;
     blocks++;
-    uint8_t c = count[place]; /* from here on without branches */
-    touched[ntouched] = (uint16_t)place;
-    ntouched += c == 0;
-    count[place] = (uint8_t)(c + (c != 255));
+    *place = (uint8_t)(*place + (*place != 255)); /* without a branch */
 }
 
 /* ---- numbers ------------------------------------------------------------- */
@@ -87,7 +83,6 @@ bool cover_compared(uint64_t *a, uint64_t *b) {
 void cover_start(void) {
     noting = executions++ % NOTED == 0;
     if (noting) npair = 0;
-    ntouched = 0;
     before = blocks = 0;
     on = true;
 }
@@ -106,10 +101,12 @@ bool cover_end(uint8_t *seen, uint64_t *reached, uint64_t *work) {
     bool news = false;
     on = noting = false;
     *work = blocks;
-    for (uint32_t i = 0; i < ntouched; i++) {
-        uint16_t place = touched[i];
-        news |= is_new(count[place], &seen[place], reached);
-        count[place] = 0;
+    for (size_t i = 0; i < COVER_PLACES / 8; i++) {
+        if (!counts[i]) continue;
+        const uint8_t *count = (const uint8_t *)&counts[i];
+        for (size_t k = 0; k < 8; k++)
+            news |= count[k] && is_new(count[k], &seen[8 * i + k], reached);
+        counts[i] = 0;
     }
     return news;
 }

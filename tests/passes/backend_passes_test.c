@@ -1450,6 +1450,31 @@ TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
     arena_free(a);
 }
 
+/* %v takes the place of %s, which dies there; %w must not, though %v ends with
+   the same launch. */
+TEST_CASE(memplan, a_place_is_taken_once) {
+    static const char text[] =
+        "graph predict(%x: f32[64,50], %y: f32[64,100]) on cuda {\n"
+        "  group row {\n"
+        "    %s = reduce_sum %x {axes=[1], keepdims=1} : f32[64,1]\n  }\n"
+        "  group row {\n"
+        "    %t = reduce_sum %y {axes=[1], keepdims=1} : f32[64,1]\n"
+        "    %u = add %t, %s : f32[64,1]\n"
+        "    %v = exp %u : f32[64,1]\n    %w = tanh %u : f32[64,1]\n  }\n"
+        "  group row after {\n"
+        "    %p = reduce_sum %v {axes=[0], keepdims=1} : f32[1,1]\n"
+        "    %q = reduce_max %w {axes=[0], keepdims=1} : f32[1,1]\n"
+        "    %r = add %p, %q : f32[1,1]\n  }\n"
+        "  return %r\n}\n";
+    Arena *a = arena_new();
+    Module *m = parsed(a, text);
+    run(a, m, "memplan", for_gpus);
+    const Graph *g = m->graphs.data[0];
+    CHECK_EQ_INT(g->arena_bytes, 768); /* %v, %w and %r */
+    run_in_memory(a, g, text);
+    arena_free(a);
+}
+
 /* ---- rows that begin anywhere -------------------------------------------- */
 
 /* m, n and k of the product %y that has been padded. */

@@ -1,0 +1,126 @@
+/* onnx_mutation.c: buffers that PyTorch's forward writes in training.
+
+   Files of dynamo name them in their signature, and the values that they take;
+   running statistics of BatchNormalization are onnx_norm.c's.  No gradient
+   flows through such a value: it would reach the forward before, whose graph
+   is gone, so that a model that trains has no_grad or detach() around it, and
+   the former is not in the file.
+
+   spectral_norm makes power iterations under no_grad,
+       u = W v / |W v|,  v = W' u / |W' u|,
+   writes both, and divides W by u' W v (torch/nn/utils/parametrizations.py,
+   _SpectralNorm; spectral_norm.py begins with u).  Of several iterations, or
+   those of a layer that is used twice, only the last is in the signature.   */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+static OxInit *init_of(Ox *ox, const OxName *n) {
+    return n && n->kind == OX_INIT ? &ox->inits.data[n->index] : NULL;
+}
+
+/* ---- power iterations ---------------------------------------------------- */
+
+static OxPower power_of(Ox *ox, const OxName *n) {
+    const OxInit *x = init_of(ox, n);
+    if (x) return x->written && x->proto->n_dims == 1 ? OX_UNIT : OX_NO_POWER;
+    return n ? n->power : OX_NO_POWER;
+}
+
+/* Is `divisor` the length of `x`, kept from zero and spread? */
+static bool is_length(const Ox *ox, Str divisor, Str x) {
+    for (int steps = 0; steps < 4; steps++) {
+        const OxName *name = ox_name_of(ox, divisor);
+        if (!name || name->kind != OX_RESULT) return false;
+        const OxNode *n = &ox->nodes.data[name->index];
+        if (n->op->fn && !strcmp(n->op->fn, "reduce_l2")) return n->in[0] == x;
+        if (n->op->handler != onnx_clip && n->op->handler != onnx_expand)
+            return false;
+        divisor = n->in[0];
+    }
+    return false;
+}
+
+static void follow_power(Ox *ox, const OxNode *n) {
+    OxName *out = ox_name_of(ox, n->out[0]);
+    if (!out) return;
+    if (n->op->handler == onnx_matmul) {
+        if (power_of(ox, ox_name_of(ox, n->in[1])) == OX_UNIT)
+            out->power = OX_PRODUCT;
+    } else if (n->op->handler == onnx_identity) {
+        out->power = power_of(ox, ox_name_of(ox, n->in[0]));
+    } else if (n->op->core == OP_DIV &&
+               power_of(ox, ox_name_of(ox, n->in[0])) == OX_PRODUCT &&
+               is_length(ox, n->in[1], n->in[0])) {
+        out->power = OX_UNIT;
+        out->stops = true;
+    }
+}
+
+/* ---- what the signature says --------------------------------------------- */
+
+static bool is_float(const OxInit *x) {
+    DType d;
+    return dtype_from_onnx(x->proto->data_type, &d) && dtype_is_float(d);
+}
+
+static void find_mutation(Ox *ox, const OxSigned *s) {
+    const OxName *target = ox_name_of(ox, s->target);
+    OxName *value = ox_name_of(ox, s->argument);
+    OxInit *x = init_of(ox, target);
+    bool known = value && value->kind == OX_RESULT && value->uses;
+    if (target && target->statistics_of) return;
+    if (known) value->stops = true;
+    if (!x || !x->live || !options_train(ox->opt)) return;
+    if (known && is_float(x))
+        x->written = value->name;
+    else
+        ox_warn_model(ox,
+                      "the model's forward writes '%s', but %s: it stays as it "
+                      "is in the file",
+                      ox_quote(ox, x->name),
+                      known ? "it is of integers" : "the file has not what");
+}
+
+/* Of spectral_norm in evaluation mode. */
+static bool reads_both(Ox *ox, const OxInit *u) {
+    size_t n = strlen(u->name);
+    if (!u->live || u->proto->n_dims != 1 || n < 2 ||
+        strcmp(u->name + n - 2, "_u") || !u->mark || strcmp(u->mark, "BUFFER"))
+        return false;
+    Str v = internf("%.*sv", (int)(n - 1), u->name);
+    const OxInit *x = init_of(ox, ox_name_of(ox, v));
+    return x && x->live && x->proto->n_dims == 1 && !u->written && !x->written;
+}
+
+void ox_find_mutations(Ox *ox) {
+    for (int i = 0; i < ox->signature.len; i++)
+        if (ox_signed_as(&ox->signature.data[i], "BUFFER_MUTATION"))
+            find_mutation(ox, &ox->signature.data[i]);
+    for (int i = 0; i < ox->order.len; i++)
+        follow_power(ox, &ox->nodes.data[ox->order.data[i]]);
+    for (int i = 0; i < ox->inits.len && options_train(ox->opt); i++)
+        if (reads_both(ox, &ox->inits.data[i]))
+            ox_warn_model(ox,
+                          "'%s' and the vector beside it stay as they are: "
+                          "spectral_norm iterates in files that were exported "
+                          "in training mode",
+                          ox_quote(ox, ox->inits.data[i].name));
+}
+
+Status ox_write_mutations(Ox *ox) {
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        if (!x->written) continue;
+        Write w = {.var = ox_name_of(ox, x->name)->value,
+                   .value = ox_name_of(ox, x->written)->value};
+        if (value_get(ox->g, w.var)->type.i !=
+            value_get(ox->g, w.value)->type.i)
+            return ox_fail_model(ox,
+                                 "what the forward writes to '%s' is of "
+                                 "another type",
+                                 ox_quote(ox, x->name));
+        vec_push(ox->a, &ox->g->writes, w);
+    }
+    return OK;
+}

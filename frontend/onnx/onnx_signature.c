@@ -1,0 +1,38 @@
+/* onnx_signature.c: what the exported program of a file of dynamo was, in its
+   metadata: a line for each input and result, as
+       p_fc_weight: PARAMETER target='fc.weight'
+       add_1: BUFFER_MUTATION target='steps'                                 */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+static void read_line(Ox *ox, const char *s, size_t n) {
+    const char *end = s + n, *colon = memchr(s, ':', n);
+    if (!colon || colon + 2 > end) return;
+    const char *kind = colon + 2;
+    const char *stop = memchr(kind, ' ', (size_t)(end - kind));
+    OxSigned x = {.argument = intern_n(s, (size_t)(colon - s)),
+                  .kind = intern_n(kind, (size_t)((stop ? stop : end) - kind)),
+                  .target = intern("")};
+    const char *open = memchr(kind, '\'', (size_t)(end - kind));
+    const char *shut =
+        open ? memchr(open + 1, '\'', (size_t)(end - open - 1)) : NULL;
+    if (shut) x.target = intern_n(open + 1, (size_t)(shut - open - 1));
+    vec_push(ox->a, &ox->signature, x);
+}
+
+void ox_read_signature(Ox *ox) {
+    const Onnx__GraphProto *g = ox->graph;
+    Str s = ox_metadata(g->metadata_props, g->n_metadata_props,
+                        "pkg.torch.export.ExportedProgram.graph_signature");
+    ox->has_signature = s != NULL;
+    while (s && *s) {
+        size_t n = strcspn(s, "\n");
+        read_line(ox, s, n);
+        s += n + (s[n] == '\n');
+    }
+}
+
+bool ox_signed_as(const OxSigned *x, const char *kind) {
+    return !strcmp(x->kind, kind) && *x->target;
+}
