@@ -397,7 +397,7 @@ TEST_CASE(gpu_check, the_script_prints_tables_beside_pytorch) {
     CHECK_HAS(out, "| step of | before ms | now ms |");
     CHECK_HAS(out, "| model_gpt2.bf16.so | ");
     CHECK_HAS(out, "| launch of | place | before us | now us | first |");
-    CHECK_EQ_INT(lines_with(out, "FAILED"), 1);
+    CHECK_MSG(lines_with(out, "FAILED") == 1, "%s", out);
     free(out);
 }
 
@@ -444,6 +444,6 @@ TEST_CASE(gpu_check, every_piece_of_the_script_runs) {
                    "race");
     CHECK_HAS(out, "no PyTorch with CUDA: no peer");
     CHECK_HAS(out, "| cnn bf16 | ");
-    CHECK_EQ_INT(lines_with(out, "FAILED"), 2);
+    CHECK_MSG(lines_with(out, "FAILED") == 2, "%s", out);
     free(out);
 }
