@@ -120,7 +120,8 @@ def line(name, mode, measure):
         out["ms"] = round(ms, 4)
         out["mib"] = torch.cuda.max_memory_reserved() >> 20
     except Exception as e:  # no compiler for Triton, no room
-        out["ok"] = mode == "compile"
+        out["ok"] = (mode == "compile"
+                     or isinstance(e, torch.OutOfMemoryError))
         out["text"] = (str(e) or repr(e)).replace('"', "'").splitlines()[0][:200]
     print(json.dumps(out, separators=(",", ":")), flush=True)
 

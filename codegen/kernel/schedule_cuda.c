@@ -298,11 +298,15 @@ static int row_pack(const Kernel *k) {
 }
 
 /* Of a warp, for a row of so many columns: all, or as many as have a whole
-   vector each of a shorter one. */
-static int row_lanes(const Kernel *k, int64_t cols) {
+   vector each of a shorter one; where rows suffice for the machine, a few
+   numbers each. */
+static int row_lanes(const Kernel *k, int64_t rows, int64_t cols) {
+    enum { EACH = 8 };
     int n = row_pack(k);
     while (n > 1 && cols % n) n /= 2;
-    return power_of_two(cols / n, WARP);
+    int most = power_of_two(cols / n, WARP);
+    int lanes = power_of_two(cols / EACH, most);
+    return rows * lanes < GPU_BLOCKS * THREADS ? most : lanes;
 }
 
 /* Lanes that share a row of `cols` columns. */
@@ -409,7 +413,7 @@ void schedule_cuda(Arena *a, Kernel *k) {
         add_loop(k, LOOP_LANES, LOOP_COLS, cols, slices);
         if (n > 1) add_loop(k, LOOP_UNROLLED, k->vec, n, 1);
     } else if (cols <= WARP_COLS) {
-        int lanes = row_lanes(k, cols);
+        int lanes = row_lanes(k, rows, cols);
         int side = power_of_two(rows, THREADS / lanes);
         if (side * lanes < WARP) side = WARP / lanes;
         if (kernel_column_sums(k))

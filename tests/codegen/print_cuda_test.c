@@ -264,6 +264,12 @@ static const char *const graphs[] = {
         "%f = where %e, %d, 0 : bf16[2,33003] "
         "%y = pad %f {pads=[0,0,0,5]}",
         "%y"),
+    /* short rows, several of a warp */
+    ROW("%a: bf16[8451,49], %g: f32[49]",
+        "%m = reduce_max %a {axes=[1]} %d = sub %a, %m : f32[8451,49] "
+        "%e = mul %d, %g : f32[8451,49] %s = reduce_sum %e {axes=[1]} "
+        "%y = sub %e, %s",
+        "%y, %s"),
 };
 
 enum { NGRAPHS = sizeof graphs / sizeof *graphs };
@@ -929,6 +935,11 @@ TEST_CASE(print_cuda, shapes) {
                 256, 4, 0, "fold_lanes<8>");
     check_shape(ROW("%a: f32[300,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 38, 0, "fold_lanes<32>");
+    /* short rows share a warp, if enough of them are left for all */
+    check_shape(ROW("%a: bf16[8447,49]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                256, 1056, 0, "fold_lanes<32>");
+    check_shape(ROW("%a: bf16[8448,49]", "%y = reduce_sum %a {axes=[1]}", "%y"),
+                256, 264, 0, "fold_lanes<8>");
     check_shape(ROW("%a: f32[300,2000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 300, 0, "fold_block<256>");
     check_shape(ROW("%a: f32[300,9000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
