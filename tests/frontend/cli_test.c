@@ -543,7 +543,7 @@ TEST_CASE(cli, input_errors_give_status_1) {
     check_refused(1, "--dim batch=64", "");
     check_refused(1, "batch", "--dim bach=64");
     check_refused(1, "Choose with --loss", "--dim batch=8");
-    check_refused(1, "output that does not exist",
+    check_refused(1, "'nosuch' is no output of the model",
                   "--dim batch=8 --loss cross_entropy:nosuch");
     check_refused(1, "needs NVRTC",
                   "--dim batch=8 --loss cross_entropy --target cuda:sm_90");
