@@ -106,7 +106,7 @@ typedef struct Options {
     double residuals;    /* .. else streams are fp32 for so many percent of a
                             step's bytes, infinite: all                      */
     bool wide_head;      /* PLACE_EXACT: a small product nearest the loss reads
-                            fp32                                             */
+                            fp32, or a weight of two parts                   */
     Remat remat;
     int64_t remat_bytes;       /* REMAT_BYTES */
     VEC(Objective) objectives; /* at least one */

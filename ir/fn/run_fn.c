@@ -152,7 +152,8 @@ static Status eval_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
     Type both = {0};
     double number;
     if (e->args.len != n || e->keys.len)
-        return run_fail(r, e, "%s takes %d", e->name, n);
+        return run_fail(r, e, "%s takes %d operand%s", e->name, n,
+                        n == 1 ? "" : "s");
     for (int i = 0; i < n; i++) TRY(take_arg(r, e, takes[i], &v[i], &a[i]));
     *out = (Val){.kind = V_NONE};
     switch ((Builtin)e->builtin) {

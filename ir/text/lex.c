@@ -218,8 +218,8 @@ Status lex_next(Lexer *lx) {
         lex_word(lx, &t);
     } else if (starts_number(lx, c, next)) {
         lex_number(lx, &t);
-    } else if (c &&
-               strchr(lx->infix ? "(){}[],:=;?!.+-*/%<>@" : "(){}[],:=@!", c)) {
+    } else if (c && strchr(lx->infix ? "(){}[],:=;?!.+-*/%<>@" : "(){}[],:=@!-",
+                           c)) {
         lex_punct(lx, &t, c, next);
     } else {
         return lex_fail(lx, &t, "unexpected character");

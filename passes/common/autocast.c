@@ -13,7 +13,13 @@
    multiply-adds of all products and a part in 256 of the numbers of forward:
    errors of many products average out, these are the loss's.  fp32 products
    take up to 16 times as long, which is then a part in 256 of all products'
-   time.  --placement exact,head=0: it reads 16 bits as others do.
+   time.  One of at most a part in 64 that makes an eighth of the numbers that
+   it reads, or fewer, behind convolutions with most of the multiply-adds, has
+   its weight as two numbers of bf16, whose second is what rounding the first
+   left out: a weight of a convolution is read at many places, and so those of
+   the classifier make the largest error of a CNN's loss.  Gradients are of the
+   first.
+   --placement exact,head=0: it reads 16 bits as others do.
    Values of 64-bit floats and integers are left alone, as are the casts that
    the user wrote.
    requires     stage TYPED
@@ -31,6 +37,8 @@ typedef struct Autocast {
     Origins origins;
     ValueId *low_of; /* by ValueId.i: its 16-bit copy */
     bool *head;      /* by ValueId.i: what a product makes that reads f32 */
+    bool *rest;      /* by ValueId.i: and that reads a weight in two parts */
+    uint32_t limit;  /* ValueId.i before casts */
 } Autocast;
 
 /* ---- products nearest the loss ------------------------------------------- */
@@ -55,18 +63,30 @@ static double work_of(const Graph *g, const Node *n) {
     return 0;
 }
 
+/* A matrix of few results that reads a weight. */
+static bool is_classifier(const Graph *g, const Node *n) {
+    ValueId w = n->nin == 2 ? n->in[1] : NO_VALUE;
+    return n->op == OP_MATMUL && value_get(g, w)->kind == VK_VAR &&
+           value_dtype(g, w) == DT_F32 && value_dtype(g, n->in[0]) == DT_F32 &&
+           count_of(g, n->out[0]) * 8 <= count_of(g, n->in[0]);
+}
+
 static void find_head(Autocast *ac, Arena *scratch) {
-    enum { WORK_PART = 4096, NUMBERS_PART = 256 };
+    enum { WORK_PART = 4096, NUMBERS_PART = 256, REST_PART = 64 };
     const Graph *g = ac->g;
     bool *ahead = NEW_ARRAY(scratch, bool, g->values.len);
-    double work = 0, numbers = 0;
+    double all = 0, convs = 0, numbers = 0;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        work += work_of(g, n) / WORK_PART;
+        double its = work_of(g, n);
+        all += its;
+        if (n->op != OP_MATMUL) convs += its;
         for (int k = 0; k < n->nout && !n->flags; k++)
             if (n->out[k].i && dtype_is_float(value_dtype(g, n->out[k])))
                 numbers += count_of(g, n->out[k]) / NUMBERS_PART;
     }
+    double work = all / WORK_PART;
+    double rest = ac->low == DT_BF16 && 2 * convs > all ? all / REST_PART : 0;
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         double its = work_of(g, n), of = count_of(g, n->out[0]);
@@ -76,11 +96,15 @@ static void find_head(Autocast *ac, Arena *scratch) {
             ahead[n->in[k].i] |= any || node_info(n)->amp == AMP_LOW;
             of += count_of(g, n->in[k]);
         }
-        if (any || n->loc.amp || its <= 0 || its > work || of > numbers)
-            continue;
-        work -= its;
-        numbers -= of;
-        ac->head[n->out[0].i] = true;
+        if (any || n->loc.amp || its <= 0) continue;
+        if (its <= work && of <= numbers) {
+            work -= its;
+            numbers -= of;
+            ac->head[n->out[0].i] = true;
+        } else if (its <= rest && is_classifier(g, n)) {
+            rest -= its;
+            ac->rest[n->out[0].i] = true;
+        }
     }
 }
 
@@ -120,15 +144,44 @@ static void autocast_node(Autocast *ac, NodeId id) {
     vec_push(g->arena, &g->order, id);
 }
 
+/* Before:  %y = matmul %x.bf16, %w.bf16
+   After:   %rest = sub %w, %w.bf16    %rest.bf16 = cast %rest
+            %p = matmul %x.bf16, %w.bf16
+            %q = matmul %x.bf16, %rest.bf16     without a gradient
+            %y = add %p, %q */
+static bool add_rest(Rewriter *rw, NodeId id, ValueId *with) {
+    const Autocast *ac = rw->user;
+    Node n = *node_get(rw->g, id); /* building moves the pool */
+    Builder *b = &rw->b;
+    if (n.out[0].i >= ac->limit || !ac->rest[n.out[0].i]) return false;
+    const Node *cast = def_of(rw->g, n.in[1], OP_CAST);
+    if (!cast) return false; /* the product of positions */
+    ValueId w = cast->in[0], wide = b_cast(b, n.in[1], DT_F32), in[2];
+    ValueId left = b2(b, OP_SUB, w, wide, DT_F32);
+    ValueId of[] = {n.in[0], b_cast(b, left, ac->low)};
+    for (int k = 0; k < 2; k++)
+        in[k] = node_get(rw->g, build_call(b, fn_std("stop"), &of[k], 1, NULL,
+                                           0, 1, &ac->low))
+                    ->out[0];
+    ValueId p = build(b, OP_MATMUL, n.in, 2, n.attrs, n.nattr, DT_F32, NULL);
+    ValueId q = build(b, OP_MATMUL, in, 2, n.attrs, n.nattr, DT_F32, NULL);
+    with[0] = b2(b, OP_ADD, p, q, DT_F32);
+    rewrite_take_name(rw->g, n.out[0], with[0]);
+    return true;
+}
+
 static void autocast_graph(Graph *g, DType low, bool head, Arena *scratch) {
     Autocast ac = {.g = g, .low = low, .b = {.g = g}};
     ac.origins = origins_of(g, scratch);
     ac.low_of = NEW_ARRAY(scratch, ValueId, g->values.len);
     ac.head = NEW_ARRAY(scratch, bool, g->values.len);
+    ac.rest = NEW_ARRAY(scratch, bool, g->values.len);
+    ac.limit = (uint32_t)g->values.len;
     if (head) find_head(&ac, scratch);
     int n;
     NodeId *old = order_take(g, scratch, &n);
     for (int i = 0; i < n; i++) autocast_node(&ac, old[i]);
+    rewrite_graph(g, scratch, add_rest, &ac);
 }
 
 Status pass_autocast(Module *m, PassCtx *cx) {

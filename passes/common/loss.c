@@ -52,23 +52,22 @@ static Status loss_auto(Graph *g, PassCtx *cx, Str name, ValueId *loss) {
         found++;
     }
     if (found == 0 && name)
-        return no_loss(cx, g, "--loss auto names no output that is one number");
+        return no_loss(cx, g, internf("output '%s' is not one number", name));
     if (found == 0)
         return no_loss(cx, g, "the model has no output that is one number");
     if (found > 1) return no_loss(cx, g, "several outputs could be the loss");
     return OK;
 }
 
-static Status pick_output(const Graph *g, PassCtx *cx, const LossSpec *l,
-                          ValueId *v) {
-    Str want = l->output;
-    if (!want && model_outputs(g) != 1)
+/* The output that is called so; without a name the only one. */
+static Status pick_output(const Graph *g, PassCtx *cx, Str name, ValueId *v) {
+    if (!name && model_outputs(g) != 1)
         return no_loss(cx, g, "the loss needs an output to look at");
     for (int i = 0, n = model_outputs(g); i < n; i++) {
         *v = g->outputs.data[i].value;
-        if (!want || g->outputs.data[i].name == want) return OK;
+        if (!name || g->outputs.data[i].name == name) return OK;
     }
-    return no_loss(cx, g, "--loss names an output that does not exist");
+    return no_loss(cx, g, internf("'%s' is no output of the model", name));
 }
 
 /* The functions that --loss names. */
@@ -189,12 +188,13 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
     const LossSpec *l = &j->loss;
     Builder b = {.g = g};
     ValueId x = NO_VALUE, loss = NO_VALUE;
+    if (l->output) TRY(pick_output(g, cx, l->output, &x));
     if (l->kind == LOSS_AUTO) {
         TRY(loss_auto(g, cx, l->output, &loss));
     } else if (l->kind == LOSS_HOST) {
         TRY(host_loss(&b, cx, l->output, &loss));
     } else {
-        TRY(pick_output(g, cx, l, &x));
+        TRY(pick_output(g, cx, l->output, &x));
         TRY(call_loss(&b, cx, l, model, x, &loss));
     }
     if (value_type(g, loss)->rank) loss = b_reshape(&b, loss, 0, NULL);

@@ -97,6 +97,20 @@ static bool halves(const Rules *r, ValueId v) {
     return false;
 }
 
+/* Of a model of 16 bits what a class or a large constant leaves in f32 is f32
+   up to a product that reads 16 bits beside it, as its weight is. */
+static bool meets_halves(const Rules *r, const Node *n) {
+    bool wide = false, low = false;
+    for (int k = 0; k < n->nin; k++) {
+        ValueId v = n->in[k];
+        if (!is_float(r, v)) continue;
+        bool half = value_dtype(r->g, v) == r->low || halves(r, v);
+        low |= half;
+        wide |= !half;
+    }
+    return wide && low && node_info(n)->amp == AMP_LOW;
+}
+
 static ValueId operand(Rules *r, TorchRule rule, ValueId v) {
     if (!is_float(r, v)) return v;
     if (rule == TORCH_WIDE) return cast_to(r, v, DT_F32);
@@ -132,7 +146,9 @@ static void do_node(Rules *r, NodeId id) {
     bool add = false; /* of a bias */
     r->b.loc = n->loc;
     for (int k = 0; k < n->nin; k++) add |= r->biased[n->in[k].i];
-    if (add) rule = TORCH_LOW;
+    if (add ||
+        (r->opt->half_model && rule == TORCH_PROMOTE && meets_halves(r, n)))
+        rule = TORCH_LOW;
     for (int k = 0; k < n->nin; k++) {
         if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;
         ValueId v = operand(r, rule, n->in[k]);

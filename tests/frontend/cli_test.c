@@ -315,6 +315,12 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     check_text(1, "--top-k 2: the loss is none of classes", mlp,
                "--loss mse --top-k 2");
     check_text(0, "can be compiled", mlp, "--loss mse");
+    check_text(1, "'no' is no output of the model; outputs: ", mlp,
+               "--loss mse:no");
+    check_text(1, "'no' is no output of the model; outputs: ", mlp,
+               "--loss auto:no");
+    check_text(1, "'no' is no output of the model; outputs: ", mlp,
+               "--loss host:no");
     check_text(2, "residuals=N is for bf16", mlp,
                "--loss mse --precision fp16 --placement exact,residuals=2");
     check_text(2, "residuals=N is for bf16", mlp,
@@ -537,7 +543,7 @@ TEST_CASE(cli, input_errors_give_status_1) {
     check_refused(1, "--dim batch=64", "");
     check_refused(1, "batch", "--dim bach=64");
     check_refused(1, "Choose with --loss", "--dim batch=8");
-    check_refused(1, "output that does not exist",
+    check_refused(1, "'nosuch' is no output of the model",
                   "--dim batch=8 --loss cross_entropy:nosuch");
     check_refused(1, "needs NVRTC",
                   "--dim batch=8 --loss cross_entropy --target cuda:sm_90");

@@ -241,7 +241,7 @@ TEST_CASE(model, mistakes_have_a_place) {
          "autocast off or on"},
         {LINE("k = [i for i in 0..3]\n  y = x * i"),
          "3:11: error: 'i' has no value here"},
-        {LINE("y = x * rank(x, axis=1)"), "2:11: error: rank takes 1"},
+        {LINE("y = x * rank(x, axis=1)"), "2:11: error: rank takes 1 operand"},
         {LINE("y = Linear(x)"), "2:7: error: Linear: needs attribute 'units'"},
         {LINE("y = Linear(x, units=0)"), "2:7: error: Linear: x is f32[2,3], "
                                          "units are 0"},
@@ -557,8 +557,8 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
         {"y = layer_norm(x, x, x, scope=\"a\")", "has no attribute 'scope'"},
         {"y = relu(x, scope=\"a\")", "has no attribute 'scope'"},
         {"y = Linear(x, units=1, scope=3)", "text expected, found an integer"},
-        {"k = rng(1)", "rng takes 0"},
-        {"k = salt(1)", "salt takes 0"},
+        {"k = rng(1)", "rng takes 0 operands"},
+        {"k = salt(1)", "salt takes 0 operands"},
         {"y = x + rng()", "m.amp:2:9: error: add: operands f32[2,3] and i64[2] "
                           "mix kinds of numbers"},
         {"y = Linear(none, units=3)",
@@ -625,6 +625,9 @@ TEST_CASE(model, outputs_are_named) {
         "  return y=%x, z=%x.add, w=%x\n");
     BECOMES("model m(x: f32[2]) {\n  return relu(x), exp(x)\n}\n",
             "  return %x.relu, %x.exp\n");
+    BECOMES("model m(x: f32[2]) {\n  return relu(x), -x, -relu(-x)\n}\n",
+            "  return %x.relu, %x.neg, %x.neg.3\n");
+    BECOMES("model m(x: f32[2]) {\n  return -x\n}\n", "  return %x.neg\n");
     BECOMES(LINE("y = x != 2"), "return y=%x\n");
     BECOMES("model m(x: f32[2]) {\n  return y = x != 2, z = x == 2\n}\n",
             "  %x.equal = equal %x, 2 : bool[2]\n"

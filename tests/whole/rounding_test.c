@@ -893,6 +893,61 @@ TEST_CASE(rounding, a_small_last_product_may_be_of_16_bits) {
     run_in(&k, "fp16", 11, NULL, 0, "exact,head=0");
 }
 
+/* Of a last product behind convolutions, too large for f32, with few results:
+   the weight is two
+   numbers of bf16, what rounding the first leaves out and what that leaves out
+   is lost.  fp16 and what the user asks for have one. */
+TEST_CASE(rounding, a_weight_near_the_loss_is_two_numbers_of_bf16) {
+    enum { ROWS_HERE = 16, DEPTH = 12 };
+    static const struct {
+        const char *options;
+        int bits;
+        bool rest;
+    } all[] = {{"--precision bf16", 8, true},
+               {"--precision bf16 --placement exact,head=0", 8, false},
+               {"--precision fp16 --loss-scale none", 11, false}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char options[128];
+        float x[ROWS_HERE][DEPTH], v[DEPTH], got[ROWS_HERE];
+        double closest = 1, want[ROWS_HERE], other[ROWS_HERE], has[ROWS_HERE];
+        Rounder r = {"v", all[i].bits, &closest, NULL, 0};
+        snprintf(options, sizeof options,
+                 "%s --target cpu:x86-64-v2 --loss none", all[i].options);
+        /* 192 multiply-adds beside 13,824 */
+        Compiled c = compile_text(
+            "graph forward(%x: f32[16,12]) {\n"
+            "  param %v: f32[12,1] = normal(3, 1)\n"
+            "  param %a: f32[1,24,24] = normal(1, 0.1)\n"
+            "  param %f: f32[24,24,1] = normal(2, 0.1)\n"
+            "  %b = conv %a, %f {strides=[1], pads=[0,0], dilations=[1], "
+            "group=1} : f32[1,24,24]\n"
+            "  %o = matmul %x, %v : f32[16,1]\n  return %o, %b\n}\n",
+            options);
+        ampc_session *s = open_threads(&c, 1);
+        read_var(&c, s, "v", v, sizeof v, AMPC_DTYPE_F32);
+        for (int m = 0; m < ROWS_HERE; m++) {
+            want[m] = other[m] = 0;
+            for (int k = 0; k < DEPTH; k++) {
+                double w = (double)v[k], one = at(&r, 'v', w);
+                double two = one + at(&r, 'v', w - one);
+                x[m][k] = (float)((m * 5 + k * 3) % 7 - 3) / 4;
+                want[m] += (double)x[m][k] * (all[i].rest ? two : one);
+                other[m] += (double)x[m][k] * (all[i].rest ? one : two);
+            }
+        }
+        ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+        ampc_output out = ampc_out("o", got, sizeof got, AMPC_DTYPE_F32);
+        if (c.api->predict(s, &in, 1, ROWS_HERE, &out, 1))
+            FAIL("%s", c.api->error(s));
+        for (int m = 0; m < ROWS_HERE; m++) has[m] = (double)got[m];
+        REQUIRE(distance(other, want, ROWS_HERE) > 4 * TOL_ROUNDING);
+        CHECK_MSG(distance(has, want, ROWS_HERE) <= TOL_ROUNDING,
+                  "%s: off by %g", options, distance(has, want, ROWS_HERE));
+        c.api->close(s);
+        compiled_close(&c);
+    }
+}
+
 /* ---- slopes -------------------------------------------------------------- */
 
 /* With every v the same and one row that is not 0, gradients of biases are
