@@ -314,8 +314,11 @@ KM_VECTOR km_char32 km_round16(const float *from) {
     __builtin_memcpy(&a, from, sizeof a);
     __builtin_memcpy(&b, from + 8, sizeof b);
 #endif
-    return (km_char32)(km_round_pairs(a, b) |
-                       km_weave(km_unordered(a, a), km_unordered(b, b)));
+    km_short16 h = km_round_pairs(a, b);
+    if (__builtin_expect(
+            __builtin_ia32_movmskps256((km_real8)km_unordered(a, b)), 0))
+        h |= km_weave(km_unordered(a, a), km_unordered(b, b));
+    return (km_char32)h;
 }
 
 /* Pairs of four numbers and those eight further on, in their order. */
