@@ -515,7 +515,7 @@ static void put_block(Nest *n, const char *count) {
     put_piece_arrays(p, BLOCK);
     move_pieces(n, K_LOAD, what, end);
     ivdep(p);
-    if (!count) sb_puts(p->sb, "#pragma GCC unroll 4\n"); /* vectors */
+    if (!count) sb_puts(p->sb, "#pragma GCC unroll 2\n"); /* vectors of 8 */
     kp_enter(p, "for (int l = 0; l < %s; l++)", count ? count : "16");
     kp_line(p, "const int64_t i%d = c0 + w0 + l;", x);
     kp_line(p, "(void)i%d;", x);
