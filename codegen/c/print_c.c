@@ -6,7 +6,9 @@
    `restrict`, and nothing else is shared between iterations.
      flat, cols   the innermost loop runs over columns.  A reduction writes its
                   operand to a small array, piece by piece, and a helper of
-                  kmath.h folds the array in 16 fixed lanes.  Costly values
+                  kmath.h folds the array in 16 fixed lanes; sums of what is
+                  cheap are added up there at once, a block of 16 columns after
+                  the other, in registers.  Costly values
                   that a later sweep needs again are kept for the row.  Of
                   a tile, rows are a loop around that.
      rows         the innermost loop runs over neighbouring rows, with an
@@ -20,7 +22,8 @@
 
 #include <string.h>
 
-enum { LEAST_LENGTH = 32 };
+/* BLOCK: as many as FOLD_SUM has lanes. */
+enum { LEAST_LENGTH = 32, BLOCK = 16 };
 
 static int64_t extent(const KPrint *p, int d) { return p->k->dim[d].extent; }
 
@@ -29,6 +32,12 @@ static bool keeps(const KPrint *p, int id, KKeep keep) {
 }
 
 static bool is_rows(const KPrint *p) { return p->k->form == KF_ROWS; }
+
+static bool takes_long(const KPrint *p) {
+    for (int id = 1; id < p->k->insts.len; id++)
+        if (kinst_is_long(kinst_at(p->k, id))) return true;
+    return false;
+}
 
 static const char *size_text(KPrint *p, int64_t n) {
     StrBuf sb = {0};
@@ -148,6 +157,30 @@ static bool folds_array(const KPrint *p, int id) {
     return !keeps(p, id, KEEP_BUFFER) && !folds_kept(p, kinst_at(p->k, id));
 }
 
+/* Sums that a sweep adds up in lanes, t<id>: the bits are those of FOLD_SUM. */
+static bool adds_lanes(const KPrint *p, const KSweep *s) {
+    bool any = false;
+    if (is_rows(p) || p->k->vec < 0 || extent(p, p->k->vec) < LEAST_LENGTH ||
+        takes_long(p))
+        return false;
+    for (int j = 0; j < s->nfold; j++) {
+        int id = s->roots.data[j];
+        if (!folds_array(p, id)) continue;
+        const KInst *r = kinst_at(p->k, id);
+        if (op_info[r->code].fold != FOLD_SUM ||
+            (r->compute != KT_F32 && r->compute != KT_F64))
+            return false;
+        any = true;
+    }
+    return any;
+}
+
+/* Columns behind the blocks of a piece; -1: not the same for all pieces. */
+static int64_t left_over(const KPrint *p) {
+    int64_t e = p->lanes->extent, rest = e % BLOCK;
+    return rest && (e > p->lanes->step || p->lanes->step % BLOCK) ? -1 : rest;
+}
+
 /* v<id>, of n columns from c0 on. */
 static void put_fold_call(KPrint *p, int id) {
     static const char *const name[] = {[FOLD_SUM] = "SUM",
@@ -180,9 +213,10 @@ static void put_start(const Nest *n, char acc) {
     }
 }
 
-static void put_accumulate(KPrint *p, char acc, int id, const char *value) {
+static void put_accumulate(KPrint *p, char acc, const char *at, int id,
+                           const char *value) {
     const KInst *r = kinst_at(p->k, id);
-    const char *to = arena_printf(p->arena, "%c%d[j]", acc, id);
+    const char *to = arena_printf(p->arena, "%c%d[%s]", acc, id, at);
     kp_text(p, "%s = ", to);
     sb_put_fold(p->sb, r->code, r->compute, to, value);
     sb_puts(p->sb, ";\n");
@@ -254,7 +288,9 @@ static void put_element(Nest *n) {
         StrBuf operand = {0};
         sb_put_operand(&operand, p->k, kinst_at(p->k, id)->in[0]);
         if (is_rows(p))
-            put_accumulate(p, p->lanes ? 'q' : 'r', id, operand.data);
+            put_accumulate(p, p->lanes ? 'q' : 'r', "j", id, operand.data);
+        else if (folds_array(p, id) && p->lane)
+            put_accumulate(p, p->sums, p->lane, id, operand.data);
         else if (folds_array(p, id))
             kp_line(p, "t%d[j] = %s;", id, operand.data);
         sb_free(&operand);
@@ -316,12 +352,6 @@ static bool is_short(const KPrint *p, int64_t least) {
     return p->k->form != KF_FLAT && extent(p, p->k->vec) < least;
 }
 
-static bool takes_long(const KPrint *p) {
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (kinst_is_long(kinst_at(p->k, id))) return true;
-    return false;
-}
-
 /* bf16 may be rounded behind a piece of the loop (STORE_BF16): in an epilogue,
    whose pieces are short, if long functions are computed there. */
 static bool may_wait(const KPrint *p) {
@@ -334,7 +364,7 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
     int len = p->k->insts.len;
-    const bool *held;
+    const bool *held, blocks = adds_lanes(p, s);
     bool *here = computed(p, s, &held);
     bool any = false, beside = is_rows(p) || s->nfold;
     p->piece = NEW_ARRAY(p->arena, bool, len);
@@ -353,9 +383,10 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     for (int id = 1; id < len; id++) {
         const KInst *in = kinst_at(p->k, id);
         p->piece[id] =
-            here[id] && (is_walked(p, in, DT_F16) ||
-                         (is_walked(p, in, DT_BF16) &&
-                          (!ordered || (in->op == K_STORE && may_wait(p)))));
+            here[id] &&
+            (is_walked(p, in, DT_F16) ||
+             (is_walked(p, in, DT_BF16) &&
+              (!ordered || (in->op == K_LOAD ? blocks : may_wait(p)))));
     }
     for (int id = 1; id < len; id++) {
         const KInst *in = kinst_at(p->k, id);
@@ -371,8 +402,10 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     return any;
 }
 
-/* Calls that move the piece from w0 on between arrays and buffers. */
-static void move_pieces(const Nest *n, KOp op) {
+/* Calls that move a piece from w0 on between arrays and buffers; `what` stands
+   behind their names, `end` ends them. */
+static void move_pieces(const Nest *n, KOp op, const char *what,
+                        const char *end) {
     KPrint *p = n->p;
     const char *at = is_rows(p) || n->s->nfold ? "(c0 + w0)" : "w0";
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -385,15 +418,20 @@ static void move_pieces(const Nest *n, KOp op) {
         bool f16 = p->k->bufs.data[in->buf].dtype == DT_F16;
         const char *d = f16 ? "F16" : "BF16";
         int x = in->in[0];
-        if (op == K_LOAD)
-            kp_line(p, "WIDEN_%s(h%d, %s), w1 - w0);", d, id, place.data);
-        else if (!f16 && p->in_order)
-            kp_line(p, "PUT_BF16(%s), h%d, w1 - w0);", place.data, id);
-        else if (!f16 && kinst_at(p->k, x)->fits >> DT_BF16 & 1 &&
-                 !(kinst_at(p->k, x)->op == K_ROUND && p->piece[x]))
-            kp_line(p, "PACK_BF16(%s), h%d, w1 - w0);", place.data, id);
-        else
-            kp_line(p, "NARROW_%s(%s), h%d, w1 - w0);", d, place.data, id);
+        if (op == K_LOAD) {
+            kp_line(p, "%s%s_%s(h%d, %s)%s",
+                    !f16 && p->in_order ? "GET" : "WIDEN", what, d, id,
+                    place.data, end);
+        } else {
+            bool exact = kinst_at(p->k, x)->fits >> DT_BF16 & 1 &&
+                         !(kinst_at(p->k, x)->op == K_ROUND && p->piece[x]);
+            kp_line(p, "%s%s_%s(%s), h%d%s",
+                    f16           ? "NARROW"
+                    : p->in_order ? "PUT"
+                    : exact       ? "PACK"
+                                  : "NARROW",
+                    what, d, place.data, id, end);
+        }
         sb_free(&place);
     }
 }
@@ -435,35 +473,102 @@ static bool put_before(const Nest *n) {
     return true;
 }
 
+/* The innermost loop, over [from, to). */
+static void put_innermost(Nest *n, const KLoop *l, const char *from,
+                          const char *to) {
+    Nest in = *n;
+    if (is_rows(n->p) || n->s->nfold) {
+        enter_neighbours(n->p, from, to);
+    } else {
+        in.cut = l->over, in.from = from, in.to = to;
+        ivdep(n->p);
+        enter_loop(&in, l->over);
+    }
+    kp_nest(&in);
+    kp_leave(n->p);
+}
+
+static void put_piece_arrays(KPrint *p, int length) {
+    for (int id = 1; p->piece && id < p->k->insts.len; id++)
+        if (p->piece[id] && kinst_at(p->k, id)->op != K_ROUND)
+            kp_line(p, "float h%d[%d];", id, length);
+}
+
+static void put_long_pieces(Nest *n, const KLoop *l, const char *from,
+                            const char *to) {
+    KPrint *p = n->p;
+    kp_enter(p, "for (int64_t w0 = %s, w1; w0 < %s; w0 = w1)", from, to);
+    kp_line(p, "w1 = w0 + %d < %s ? w0 + %d : %s;", PIECE, to, PIECE, to);
+    put_piece_arrays(p, PIECE);
+    move_pieces(n, K_LOAD, "", ", w1 - w0);");
+    put_innermost(n, l, "w0", "w1");
+    move_pieces(n, K_STORE, "", ", w1 - w0);");
+    kp_leave(p);
+}
+
+/* `count` columns from w0 on; NULL: a block. */
+static void put_block(Nest *n, const char *count) {
+    KPrint *p = n->p;
+    int x = p->k->vec;
+    const char *what = count ? "_REST" : "16";
+    const char *end = count ? arena_printf(p->arena, ", %s);", count) : ");";
+    put_piece_arrays(p, BLOCK);
+    move_pieces(n, K_LOAD, what, end);
+    ivdep(p);
+    if (!count) sb_puts(p->sb, "#pragma GCC unroll 2\n"); /* vectors of 8 */
+    kp_enter(p, "for (int l = 0; l < %s; l++)", count ? count : "16");
+    kp_line(p, "const int64_t i%d = c0 + w0 + l;", x);
+    kp_line(p, "(void)i%d;", x);
+    kp_nest(n);
+    kp_leave(p);
+    move_pieces(n, K_STORE, what, end);
+}
+
+/* They are few: bf16 is converted in place. */
+static void put_left_over(Nest *n) {
+    KPrint *p = n->p;
+    int64_t rest = left_over(p);
+    bool *piece = p->piece, *f16 = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    for (int id = 1; id < p->k->insts.len; id++) {
+        const KInst *in = kinst_at(p->k, id);
+        f16[id] = piece[id] && DT_F16 == (in->op == K_ROUND
+                                              ? in->dtype
+                                              : p->k->bufs.data[in->buf].dtype);
+    }
+    p->piece = f16, p->sums = 'u';
+    kp_line(p, "{");
+    p->depth++;
+    kp_line(p, "const int64_t w0 = n & -%d;", BLOCK);
+    put_block(n, rest > 0 ? arena_printf(p->arena, I64, rest) : "n - w0");
+    kp_leave(p);
+    p->piece = piece, p->sums = 't';
+}
+
+/* The piece at hand block by block: compilers keep arrays of one in registers.
+   What is left over comes first: lanes that were just stored in parts are not
+   there yet when they are read as vectors. */
+static void put_blocks(Nest *n) {
+    KPrint *p = n->p;
+    p->lane = p->piece_at = "l";
+    if (left_over(p)) put_left_over(n);
+    kp_enter(p, "for (int64_t w0 = 0; w0 + %d <= n; w0 += %d)", BLOCK, BLOCK);
+    put_block(n, NULL);
+    kp_leave(p);
+    p->lane = NULL;
+}
+
 /* Over [from, to) of the innermost loop. */
 static void put_range(Nest *n, const KLoop *l, const char *from,
                       const char *to) {
     KPrint *p = n->p;
-    Nest in = *n;
     bool before = l->over == p->k->vec && put_before(n);
     bool pieces = find_pieces(n, l);
-    if (pieces) {
-        kp_enter(p, "for (int64_t w0 = %s, w1; w0 < %s; w0 = w1)", from, to);
-        kp_line(p, "w1 = w0 + %d < %s ? w0 + %d : %s;", PIECE, to, PIECE, to);
-        for (int id = 1; id < p->k->insts.len; id++)
-            if (p->piece[id] && kinst_at(p->k, id)->op != K_ROUND)
-                kp_line(p, "float h%d[%d];", id, PIECE);
-        move_pieces(n, K_LOAD);
-        from = "w0", to = "w1";
-    }
-    if (is_rows(p) || n->s->nfold) {
-        enter_neighbours(p, from, to);
-    } else {
-        in.cut = l->over, in.from = from, in.to = to;
-        ivdep(p);
-        enter_loop(&in, l->over);
-    }
-    kp_nest(&in);
-    kp_leave(p);
-    if (pieces) {
-        move_pieces(n, K_STORE);
-        kp_leave(p);
-    }
+    if (adds_lanes(p, n->s))
+        put_blocks(n);
+    else if (pieces)
+        put_long_pieces(n, l, from, to);
+    else
+        put_innermost(n, l, from, to);
     if (before) kp_leave(p);
     p->piece = p->before = NULL;
 }
@@ -493,6 +598,24 @@ static void put_vector(Nest *n, const KLoop *l) {
     p->k = whole;
 }
 
+/* t<id>: lanes, u<id>: those of what is left over. */
+static void put_lanes_at_0(KPrint *p, int id, bool over) {
+    kp_line(p, over ? "%s t%d[%d], u%d[%d];" : "%s t%d[%d];", compute_c(p, id),
+            id, BLOCK, id, BLOCK);
+    kp_line(p,
+            over ? "for (int l = 0; l < %d; l++) t%d[l] = u%d[l] = 0;"
+                 : "for (int l = 0; l < %d; l++) t%d[l] = 0;",
+            BLOCK, id, id);
+}
+
+static void put_lanes_sum(KPrint *p, int id, bool over) {
+    if (over)
+        kp_line(p, "for (int l = 0; l < %d; l++) t%d[l] += u%d[l];", BLOCK, id,
+                id);
+    kp_line(p, "v%d = SUM_LANES%s(v%d, t%d);", id,
+            ktype_suffix[kinst_at(p->k, id)->compute], id, id);
+}
+
 /* Columns piece by piece, each folded when it is computed, or, what lies in
    memory, before: a result may be stored in its place. */
 static void put_pieces(Nest *n, const KLoop *l) {
@@ -508,20 +631,27 @@ static void put_pieces(Nest *n, const KLoop *l) {
         p->depth++;
         kp_line(p, "const int64_t c0 = 0, n = %s;", length_text(p, e));
     }
+    bool lanes = adds_lanes(p, n->s);
     for (int j = 0; j < n->s->nfold; j++) {
         int id = n->s->roots.data[j];
         computes |= !keeps(p, id, KEEP_BUFFER);
         if (keeps(p, id, KEEP_BUFFER)) put_fold_call(p, id);
-        if (folds_array(p, id))
+        if (folds_array(p, id) && lanes)
+            put_lanes_at_0(p, id, left_over(p));
+        else if (folds_array(p, id))
             kp_line(p, "%s t%d[" I64 "];", compute_c(p, id), id,
                     e == 0             ? 1
                     : e < LEAST_LENGTH ? e
                                        : step);
     }
     if (computes) kp_nest(n);
-    for (int j = 0; j < n->s->nfold; j++)
-        if (!keeps(p, n->s->roots.data[j], KEEP_BUFFER))
-            put_fold_call(p, n->s->roots.data[j]);
+    for (int j = 0; j < n->s->nfold; j++) {
+        int id = n->s->roots.data[j];
+        if (lanes && folds_array(p, id))
+            put_lanes_sum(p, id, left_over(p));
+        else if (!keeps(p, id, KEEP_BUFFER))
+            put_fold_call(p, id);
+    }
     kp_leave(p);
 }
 
@@ -543,7 +673,7 @@ static void put_runs(Nest *n, const KLoop *l) {
     kp_enter(p, "for (int64_t j = 0; j < n; j++)");
     for (int j = 0; j < n->s->nfold; j++) {
         int id = n->s->roots.data[j];
-        put_accumulate(p, 'r', id, arena_printf(p->arena, "q%d[j]", id));
+        put_accumulate(p, 'r', "j", id, arena_printf(p->arena, "q%d[j]", id));
     }
     kp_leave(p);
     kp_leave(p);
@@ -741,6 +871,7 @@ static void print_body(const Kernel *k, StrBuf *sb) {
     p.acc = p.ncol == 1 ? arena_printf(p.arena, "acc[i%d - col]", k->vec)
                         : "acc[c - col]";
     p.depth = 1;
+    p.sums = 't';
     kp_line(&p,
             k->form == KF_EPILOGUE ? "(void)batch, (void)row;" : "(void)par;");
     for (int b = 0; b < k->bufs.len; b++)

@@ -52,6 +52,8 @@ typedef struct KPrint {
     bool *piece; /* loads and stores whose place is h<id>[piece_at], in
                     fp32, roundings left to those stores; or NULL */
     const char *piece_at;
+    const char *lane;    /* C: the place in the block at hand; or NULL */
+    char sums;           /* what sums of a block are added to: t or u  */
     bool in_order;       /* a piece of bf16 is rounded as it lies there */
     bool *before;        /* instructions that stand before this loop; or NULL */
     const char *block;   /* CUDA: the number of this block */

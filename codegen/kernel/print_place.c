@@ -229,7 +229,7 @@ void kp_store(KPrint *p, int id, const char *place) {
     DType d = p->k->bufs.data[in->buf].dtype;
     bool piece = p->piece && p->piece[id];
     kp_text(p, "%s", "");
-    if (piece && p->in_order && d == DT_BF16) {
+    if (piece && p->in_order && !p->lane && d == DT_BF16) {
         sb_puts(p->sb, "STORE_BF16(");
         put_place(p->sb, p->k, in, place);
         sb_printf(p->sb, ", h%d[%s], ", id, p->piece_at);

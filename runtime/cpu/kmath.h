@@ -201,29 +201,38 @@ typedef union km_size {
 
 /* ---- arrays of 16-bit floats (C only) ------------------------------------ */
 
+/* <NAME>16: of a block of 16, which stays in registers; inlined. */
+#define KM_VECTOR static inline __attribute__((always_inline, unused))
+
 /* Two neighbours. */
 typedef uint32_t km_pair __attribute__((aligned(2), may_alias));
 
 /* Of 16 neighbours first those at even places, then the others: conversion
    without shuffles.  What is left over stays in order. */
+KM_VECTOR void WIDEN16_BF16(float *to, const uint16_t *from) {
+    for (int i = 0; i < 8; i++) {
+        uint32_t x = ((const km_pair *)from)[i];
+        to[i] = km_float(x << 16);
+        to[i + 8] = km_float(x & 0xffff0000u);
+    }
+}
+
 KM_CALLED void WIDEN_BF16(float *restrict to, const uint16_t *restrict from,
                           int64_t n) {
-    for (; n >= 16; n -= 16, to += 16, from += 16)
-        for (int i = 0; i < 8; i++) {
-            uint32_t x = ((const km_pair *)from)[i];
-            to[i] = km_float(x << 16);
-            to[i + 8] = km_float(x & 0xffff0000u);
-        }
+    for (; n >= 16; n -= 16, to += 16, from += 16) WIDEN16_BF16(to, from);
     for (int64_t i = 0; i < n; i++) to[i] = BF16_TO_F32(from[i]);
 }
 
 /* Of values of the format. */
+KM_VECTOR void PACK16_BF16(uint16_t *to, const float *from) {
+    for (int i = 0; i < 8; i++)
+        ((km_pair *)to)[i] =
+            km_bits(from[i]) >> 16 | (km_bits(from[i + 8]) & 0xffff0000u);
+}
+
 KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
                          int64_t n) {
-    for (; n >= 16; n -= 16, to += 16, from += 16)
-        for (int i = 0; i < 8; i++)
-            ((km_pair *)to)[i] =
-                km_bits(from[i]) >> 16 | (km_bits(from[i + 8]) & 0xffff0000u);
+    for (; n >= 16; n -= 16, to += 16, from += 16) PACK16_BF16(to, from);
     for (int64_t i = 0; i < n; i++) to[i] = EXACT_BF16(from[i]);
 }
 
@@ -252,16 +261,33 @@ KM_CALLED void km_put_each(uint16_t *restrict to, const float *restrict from,
 #define STORE_BF16(to, at, x) (at) = (x)
 #endif
 
-#if defined __AVX2__ && !defined __AVX512F__ && !defined __clang__
+/* Of 16 in order. */
+#if defined __AVX512F__ && !defined __clang__
+typedef short km_short16 __attribute__((vector_size(32)));
+typedef uint32_t km_word16 __attribute__((vector_size(64)));
+typedef int km_int16 __attribute__((vector_size(64)));
+
+KM_VECTOR void GET16_BF16(float *to, const uint16_t *from) {
+    km_short16 h;
+    __builtin_memcpy(&h, from, sizeof h);
+    km_word16 u =
+        (km_word16)__builtin_ia32_pmovzxwd512_mask(h, (km_int16){0}, -1) << 16;
+    __builtin_memcpy(to, &u, sizeof u);
+}
+#else
+KM_VECTOR void GET16_BF16(float *to, const uint16_t *from) {
+    for (int i = 0; i < 16; i++) to[i] = BF16_TO_F32(from[i]);
+}
+#endif
+
+#if defined __AVX2__ && !defined __clang__
 /* Sixteen at once as pairs of halves. What the lower ones are, less one where
-   the upper one is even, begins with the bit that is carried. NaN is rare, and
-   looked for in all of a piece before it is made one of all bits. */
-typedef uint32_t km_word4 __attribute__((vector_size(16)));
+   the upper one is even, begins with the bit that is carried. */
 typedef uint32_t km_word8 __attribute__((vector_size(32)));
 typedef short km_short16 __attribute__((vector_size(32)));
 typedef char km_char32 __attribute__((vector_size(32)));
 typedef float km_real8 __attribute__((vector_size(32)));
-#define KM_VECTOR static inline __attribute__((always_inline, unused))
+typedef long long km_long4 __attribute__((vector_size(32)));
 
 KM_VECTOR km_short16 km_weave(km_word8 a, km_word8 b) {
     return __builtin_shufflevector((km_short16)a, (km_short16)b, 0, 17, 2, 19,
@@ -273,6 +299,61 @@ KM_VECTOR km_short16 km_round_pairs(km_word8 a, km_word8 b) {
     return upper - (__builtin_ia32_psubusw256(lower, ~upper & 1) >> 15);
 }
 
+/* Where a or b is NaN. */
+KM_VECTOR km_word8 km_unordered(km_word8 a, km_word8 b) {
+    return (km_word8)__builtin_ia32_cmpps256((km_real8)a, (km_real8)b, 3);
+}
+
+KM_VECTOR km_char32 km_round16(const float *from) {
+    km_word8 a, b;
+#ifdef __AVX512F__ /* loaded as it was stored: else not from a register */
+    km_word16 u;
+    __builtin_memcpy(&u, from, sizeof u);
+    a = __builtin_shufflevector(u, u, 0, 1, 2, 3, 4, 5, 6, 7);
+    b = __builtin_shufflevector(u, u, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    __builtin_memcpy(&a, from, sizeof a);
+    __builtin_memcpy(&b, from + 8, sizeof b);
+#endif
+    km_short16 h = km_round_pairs(a, b);
+    if (__builtin_expect(
+            __builtin_ia32_movmskps256((km_real8)km_unordered(a, b)), 0))
+        h |= km_weave(km_unordered(a, a), km_unordered(b, b));
+    return (km_char32)h;
+}
+
+/* Pairs of four numbers and those eight further on, in their order. */
+KM_VECTOR km_char32 km_unweave(km_char32 h) {
+    return __builtin_shufflevector(h, h, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7,
+                                   10, 11, 14, 15, 16, 17, 20, 21, 24, 25, 28,
+                                   29, 18, 19, 22, 23, 26, 27, 30, 31);
+}
+
+KM_VECTOR void NARROW16_BF16(uint16_t *to, const float *from) {
+    km_char32 h = km_round16(from);
+    __builtin_memcpy(to, &h, sizeof h);
+}
+
+KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
+    km_long4 h = (km_long4)km_unweave(km_round16(from));
+    h = __builtin_shufflevector(h, h, 0, 2, 1, 3);
+    __builtin_memcpy(to, &h, sizeof h);
+}
+#else
+KM_VECTOR void NARROW16_BF16(uint16_t *to, const float *from) {
+    for (int i = 0; i < 8; i++)
+        ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
+                             km_bits(ROUND_BF16(from[i + 8]));
+}
+
+KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
+    for (int i = 0; i < 16; i++) to[i] = F32_TO_BF16(from[i]);
+}
+#endif
+
+#if defined __AVX2__ && !defined __AVX512F__ && !defined __clang__
+typedef uint32_t km_word4 __attribute__((vector_size(16)));
+
 KM_VECTOR km_word8 km_words(const float *low, const float *high) {
     km_word4 a, b;
     __builtin_memcpy(&a, low, sizeof a);
@@ -280,7 +361,8 @@ KM_VECTOR km_word8 km_words(const float *low, const float *high) {
     return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-/* How many are done: 0 where NaN is among them. */
+/* How many are done: 0 where NaN is among them, which is rare: it is looked for
+   in all of a piece before it is made one of all bits. */
 KM_VECTOR int64_t km_round_all(uint16_t *to, const float *from, int64_t n,
                                int in_order) {
     km_word8 nan = {0}, a, b;
@@ -294,11 +376,8 @@ KM_VECTOR int64_t km_round_all(uint16_t *to, const float *from, int64_t n,
             __builtin_memcpy(&b, from + i + 8, sizeof b);
         }
         km_char32 h = (km_char32)km_round_pairs(a, b);
-        nan |= (km_word8)__builtin_ia32_cmpps256((km_real8)a, (km_real8)b, 3);
-        if (in_order)
-            h = __builtin_shufflevector(
-                h, h, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 16,
-                17, 20, 21, 24, 25, 28, 29, 18, 19, 22, 23, 26, 27, 30, 31);
+        nan |= km_unordered(a, b);
+        if (in_order) h = km_unweave(h);
         __builtin_memcpy(to + i, &h, sizeof h);
     }
     return __builtin_ia32_movmskps256((km_real8)nan) ? 0 : i;
@@ -325,16 +404,15 @@ KM_CALLED void PUT_BF16(uint16_t *restrict to, const float *restrict from,
 #ifdef __F16C__
 typedef short km_half8 __attribute__((vector_size(16)));
 typedef float km_float8 __attribute__((vector_size(32)));
-#define KM_MOVE static inline __attribute__((always_inline, unused))
-
-KM_MOVE void km_widen8(float *to, const uint16_t *from) {
+typedef long long km_long2 __attribute__((vector_size(16)));
+KM_VECTOR void km_widen8(float *to, const uint16_t *from) {
     km_half8 h;
     __builtin_memcpy(&h, from, sizeof h);
     km_float8 x = __builtin_ia32_vcvtph2ps256(h);
     __builtin_memcpy(to, &x, sizeof x);
 }
 
-KM_MOVE void km_narrow8(uint16_t *to, const float *from) {
+KM_VECTOR void km_narrow8(uint16_t *to, const float *from) {
     km_float8 x;
     __builtin_memcpy(&x, from, sizeof x);
     km_half8 h = __builtin_ia32_vcvtps2ph256(x, 0); /* nearest even */
@@ -345,26 +423,26 @@ KM_MOVE void km_narrow8(uint16_t *to, const float *from) {
 typedef short km_half16 __attribute__((vector_size(32)));
 typedef float km_float16 __attribute__((vector_size(64)));
 
-KM_MOVE void km_widen16(float *to, const uint16_t *from) {
+KM_VECTOR void WIDEN16_F16(float *to, const uint16_t *from) {
     km_half16 h;
     __builtin_memcpy(&h, from, sizeof h);
     km_float16 x = __builtin_ia32_vcvtph2ps512_mask(h, (km_float16){0}, -1, 4);
     __builtin_memcpy(to, &x, sizeof x);
 }
 
-KM_MOVE void km_narrow16(uint16_t *to, const float *from) {
+KM_VECTOR void NARROW16_F16(uint16_t *to, const float *from) {
     km_float16 x;
     __builtin_memcpy(&x, from, sizeof x);
     km_half16 h = __builtin_ia32_vcvtps2ph512_mask(x, 0, (km_half16){0}, -1);
     __builtin_memcpy(to, &h, sizeof h);
 }
 #else
-KM_MOVE void km_widen16(float *to, const uint16_t *from) {
+KM_VECTOR void WIDEN16_F16(float *to, const uint16_t *from) {
     km_widen8(to, from);
     km_widen8(to + 8, from + 8);
 }
 
-KM_MOVE void km_narrow16(uint16_t *to, const float *from) {
+KM_VECTOR void NARROW16_F16(uint16_t *to, const float *from) {
     km_narrow8(to, from);
     km_narrow8(to + 8, from + 8);
 }
@@ -399,17 +477,46 @@ KM_CALLED void km_narrow_rest(uint16_t *to, const float *from, int64_t n) {
     }
 }
 
+/* Of less than a block; n is mostly known. */
+KM_VECTOR void WIDEN_REST_F16(float *to, const uint16_t *from, int64_t n) {
+    km_float8 x;
+    if (n & 8) km_widen8(to, from);
+    if (n & 4) {
+        uint64_t four;
+        __builtin_memcpy(&four, from + (n & 8), sizeof four);
+        x = __builtin_ia32_vcvtph2ps256((km_half8)(km_long2){(long long)four});
+        __builtin_memcpy(to + (n & 8), &x, 16);
+    }
+    for (int64_t i = n & 12; i < n; i++) {
+        x = __builtin_ia32_vcvtph2ps256((km_half8){(short)from[i]});
+        to[i] = x[0];
+    }
+}
+
+KM_VECTOR void NARROW_REST_F16(uint16_t *to, const float *from, int64_t n) {
+    if (n & 8) km_narrow8(to, from);
+    for (int64_t i = n & 8; i < n; i++)
+        to[i] =
+            (uint16_t)__builtin_ia32_vcvtps2ph256((km_float8){from[i]}, 0)[0];
+}
+
 /* Pieces are often short: a call would cost as much as what it does. */
-KM_MOVE void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
-    for (int64_t i = 0; i + 16 <= n; i += 16) km_widen16(to + i, from + i);
+KM_VECTOR void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
+    for (int64_t i = 0; i + 16 <= n; i += 16) WIDEN16_F16(to + i, from + i);
     if (n & 15) km_widen_rest(to, from, n);
 }
 
-KM_MOVE void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
-    for (int64_t i = 0; i + 16 <= n; i += 16) km_narrow16(to + i, from + i);
+KM_VECTOR void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i + 16 <= n; i += 16) NARROW16_F16(to + i, from + i);
     if (n & 15) km_narrow_rest(to, from, n);
 }
 #else
+/* Long: called, a block like any piece. */
+#define WIDEN16_F16(to, from)  WIDEN_F16(to, from, 16)
+#define NARROW16_F16(to, from) NARROW_F16(to, from, 16)
+#define WIDEN_REST_F16         WIDEN_F16
+#define NARROW_REST_F16        NARROW_F16
+
 KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = F16_TO_F32(from[i]);
 }
@@ -981,6 +1088,17 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
         y = EXPR, x = acc;                                                     \
         return EXPR;                                                           \
     }
+
+/* acc and t[0..16), folded as KM_FOLD does; inlined. */
+#define KM_SUM_LANES(S, T)                                                     \
+    KM_VECTOR T SUM_LANES_##S(T acc, const T *t) {                             \
+        T eight[8], four[4];                                                   \
+        for (int k = 0; k < 8; k++) eight[k] = t[k] + t[k + 8];                \
+        for (int k = 0; k < 4; k++) four[k] = eight[k] + eight[k + 4];         \
+        return acc + ((four[0] + four[2]) + (four[1] + four[3]));              \
+    }
+KM_SUM_LANES(F32, float)
+KM_SUM_LANES(F64, double)
 
 /* `|` where || would branch; keeps NaN */
 #define KM_LARGER  ((y > x) | (y != y) ? y : x)

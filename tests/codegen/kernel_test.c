@@ -594,6 +594,37 @@ TEST_CASE(kernel, pieces_of_bf16) {
     CHECK_GRAPHS(s, "");
 }
 
+/* Sums are added up in blocks of 16 columns, with and without stores beside
+   them, in one piece of columns and in several, with something left over. */
+TEST_CASE(kernel, sums_in_blocks) {
+    static const int length[] = {32, 33, 47, 196, 784, 1039, 2048, 2060};
+    static const char *const dtype[] = {"f32", "f16", "bf16"};
+    Subject s[8 * 3 * 2];
+    char text[8 * 3 * 2][300];
+    for (int i = 0; i < 8 * 3; i++) {
+        int n = length[i / 3];
+        const char *d = dtype[i % 3];
+        char *sum = text[2 * i], *squares = text[2 * i + 1];
+        snprintf(sum, sizeof *text,
+                 ROW("%%a: %s[3,2,%d], %%b: %s[3,2,%d], %%k: f32[1,2,1]",
+                     "%%d = sub %%a, %%k : f32[3,2,%d] "
+                     "%%p = mul %%d, %%b : %s[3,2,%d] "
+                     "%%s = reduce_sum %%p {axes=[0,2]} : f32[1,2,1]",
+                     "%%p, %%s"),
+                 d, n, d, n, n, d, n);
+        s[2 * i] = (Subject){.text = sum, .ulps = 8, .scale = 4096};
+        snprintf(squares, sizeof *text,
+                 ROW("%%a: %s[3,2,%d], %%k: f32[1,2,1]",
+                     "%%d = sub %%a, %%k : f32[3,2,%d] "
+                     "%%q = reduce_sumsq %%d {axes=[0,2]} : f64[1,2,1]",
+                     "%%q"),
+                 d, n, n);
+        /* the interpreter adds them in a row, rounding 3 n times */
+        s[2 * i + 1] = (Subject){.text = squares, .ulps = 3 * n};
+    }
+    CHECK_GRAPHS(s, "");
+}
+
 TEST_CASE(kernel, convolutions) {
     Subject s[] = {
         {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3], %b: f32[4,1,1]",

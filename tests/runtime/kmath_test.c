@@ -233,6 +233,48 @@ TEST_CASE(kmath, rounded_arrays_of_bf16) {
     }
 }
 
+/* Blocks of 16 and what is less than one, the same numbers. */
+TEST_CASE(kmath, blocks_of_16_bits) {
+    for (uint32_t first = 0; first < 4000; first++) {
+        uint16_t h[17], put[17] = {0}, mixed[17] = {0}, half[17] = {0};
+        float x[16], in_order[17], widened_all[17], from_half[17];
+        for (uint32_t i = 0; i < 16; i++) {
+            uint32_t u = (first * 16 + i) * 0x9e3779b1u, low = u >> 28;
+            if (low < 8) u = (u & 0xffff0000u) | (0x7ffeu + low);
+            x[i] = km_float(u), h[i] = (uint16_t)(u >> 16);
+        }
+        PUT16_BF16(put, x);
+        NARROW16_BF16(mixed, x);
+        GET16_BF16(in_order, h);
+        WIDEN16_BF16(widened_all, h);
+        WIDEN16_F16(from_half, h);
+        NARROW16_F16(half, x);
+        for (int i = 0; i < 16; i++) {
+            CHECK_EQ_INT(put[i], f32_to_bf16(x[i]));
+            CHECK_EQ_INT(mixed[widened(i, 16)], f32_to_bf16(x[i]));
+            CHECK_EQ_INT(km_bits(in_order[i]), half_bits(bf16_to_f32(h[i])));
+            CHECK_EQ_INT(km_bits(widened_all[i]),
+                         half_bits(bf16_to_f32(h[widened(i, 16)])));
+            CHECK(from_half[i] == f16_to_f32(h[i]) ||
+                  (from_half[i] != from_half[i] && isnan(f16_to_f32(h[i]))));
+            CHECK_EQ_INT(half[i], f32_to_f16(x[i]));
+        }
+        PACK16_BF16(put, widened_all);
+        for (int i = 0; i < 16; i++) CHECK_EQ_INT(put[i], h[i]);
+        CHECK_EQ_INT(put[16] | mixed[16] | half[16], 0);
+
+        int n = (int)(first % 16);
+        for (int i = 0; i < 17; i++) from_half[i] = -1, half[i] = 0xdead;
+        WIDEN_REST_F16(from_half, h, n);
+        NARROW_REST_F16(half, x, n);
+        for (int i = 0; i < 17; i++) {
+            CHECK(from_half[i] == (i < n ? f16_to_f32(h[i]) : -1) ||
+                  (i < n && isnan(f16_to_f32(h[i]))));
+            CHECK_EQ_INT(half[i], i < n ? f32_to_f16(x[i]) : 0xdead);
+        }
+    }
+}
+
 TEST_CASE(kmath, narrowing) {
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 251) {
         float x = km_float((uint32_t)u);
@@ -325,4 +367,11 @@ TEST_CASE(kmath, folds_are_in_lanes) {
     IN_LANES(float, *, 1, FOLD_PROD_F32)
     IN_LANES(double, +, 0, FOLD_SUM_F64)
     IN_LANES(double, *, 1, FOLD_PROD_F64)
+    float x[16] = {0};
+    double y[16] = {0};
+    for (int k = 0; k < 16; k++) {
+        x[k] = 1 / (3.0f + (float)k), y[k] = 1 / (3.0 + k);
+        CHECK(SUM_LANES_F32(0.3f, x) == FOLD_SUM_F32(0.3f, x, 16));
+        CHECK(SUM_LANES_F64(0.3, y) == FOLD_SUM_F64(0.3, y, 16));
+    }
 }
