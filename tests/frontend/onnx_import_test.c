@@ -564,15 +564,17 @@ TEST_CASE(onnx_train, the_exporters_marks_win_over_names) {
     made_end(&m);
 }
 
-/* Half a power iteration, n = W v / |W v|, the length kept from zero. */
-static void normalised(Made *m, const char *w, const char *v, const char *n) {
+/* Half a power iteration, n = W v / |W v|, the length kept from zero; of: NULL
+   or what the length is of. */
+static void normalised(Made *m, const char *w, const char *v, const char *n,
+                       const char *of) {
     char in[80], mv[20], len[20], most[20];
     snprintf(mv, sizeof mv, "%s.mv", n);
     snprintf(len, sizeof len, "%s.len", n);
     snprintf(most, sizeof most, "%s.most", n);
     snprintf(in, sizeof in, "%s,%s", w, v);
     made_node(m, "MatMul", in, mv);
-    made_int(m, made_node(m, "ReduceL2", mv, len), "keepdims", 0);
+    made_int(m, made_node(m, "ReduceL2", of ? of : mv, len), "keepdims", 0);
     snprintf(in, sizeof in, "%s,eps", len);
     made_node(m, "Clip", in, most);
     snprintf(in, sizeof in, "%s,%s", mv, most);
@@ -585,7 +587,7 @@ static void sign(Made *m, const char *lines) {
 }
 
 /* y = x (W / u' W v)', as dynamo writes spectral_norm in training. */
-static void spectral_model(Made *m, const char *signature) {
+static void spectral_model(Made *m, const char *signature, const char *of) {
     made_start(m, 18);
     made_input(m, "x", DT_F32, "2,3");
     made_f32(m, "fc.weight", "4,3", 1);
@@ -594,9 +596,9 @@ static void spectral_model(Made *m, const char *signature) {
     made_mark(m, "fc.weight_v", KIND, "BUFFER");
     made_f32(m, "eps", "", 1e-12f);
     sign(m, signature);
-    normalised(m, "fc.weight", "fc.weight_v", "u");
+    normalised(m, "fc.weight", "fc.weight_v", "u", of);
     made_node(m, "Transpose", "fc.weight", "t");
-    normalised(m, "t", "u", "v");
+    normalised(m, "t", "u", "v", NULL);
     made_node(m, "Identity", "v", "v2");
     made_node(m, "MatMul", "fc.weight,v2", "wv");
     made_node(m, "MatMul", "u,wv", "sigma");
@@ -619,22 +621,27 @@ TEST_CASE(onnx_train, what_the_forward_writes_is_a_buffer) {
         const char *signature, *says;
         VarKind kind;
         int stops;
+        const char *of;
     } all[] = {
-        {"v: BUFFER_MUTATION target='fc.weight_v'", "", VAR_BUFFER, 2},
+        {"v: BUFFER_MUTATION target='fc.weight_v'", "", VAR_BUFFER, 2, NULL},
+        {"v: BUFFER_MUTATION target='fc.weight_v'", "", VAR_BUFFER, 1,
+         "fc.weight"},
         {"u: BUFFER_MUTATION target='fc.weight_u'\n"
          "v: BUFFER_MUTATION target='fc.weight_v'",
-         "", VAR_BUFFER, 2},
-        {"y: USER_OUTPUT", "", VAR_FROZEN, 0},
+         "", VAR_BUFFER, 2, NULL},
+        {"y: USER_OUTPUT", "", VAR_FROZEN, 0, NULL},
         {"gone: BUFFER_MUTATION target='fc.weight_v'",
-         "writes 'fc.weight_v', but the file has not what", VAR_FROZEN, 0},
+         "writes 'fc.weight_v', but the file has not what", VAR_FROZEN, 0,
+         NULL},
         {"x: BUFFER_MUTATION target='fc.weight_v'",
-         "writes 'fc.weight_v', but the file has not what", VAR_FROZEN, 0},
-        {"v: BUFFER_MUTATION target='gone'", "", VAR_FROZEN, 1},
-        {"v: BUFFER_MUTATION target='x'", "", VAR_FROZEN, 1},
+         "writes 'fc.weight_v', but the file has not what", VAR_FROZEN, 0,
+         NULL},
+        {"v: BUFFER_MUTATION target='gone'", "", VAR_FROZEN, 1, NULL},
+        {"v: BUFFER_MUTATION target='x'", "", VAR_FROZEN, 1, NULL},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         Made m;
-        spectral_model(&m, all[i].signature);
+        spectral_model(&m, all[i].signature, all[i].of);
         Module *mod = made_import(&m);
         REQUIRE(mod != NULL);
         const Var *v = var_of(mod, "fc.weight_v");
@@ -652,7 +659,7 @@ TEST_CASE(onnx_train, what_the_forward_writes_is_a_buffer) {
 
 TEST_CASE(onnx_train, what_it_writes_has_the_buffers_type) {
     Made m;
-    spectral_model(&m, "u: BUFFER_MUTATION target='fc.weight_v'");
+    spectral_model(&m, "u: BUFFER_MUTATION target='fc.weight_v'", NULL);
     CHECK(made_import(&m) == NULL);
     CHECK_HAS(made_message(&m),
               "the forward writes to 'fc.weight_v' is of another type");
