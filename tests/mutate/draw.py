@@ -4,7 +4,8 @@
     draw.py --random N [--only GLOB] [--seed S] [--tests TARGET...] [--slowest SECONDS]
 
 Run by script/mutate --random in a scratch checkout.  N places of the .c files
-that GLOB matches get a fault that sleeps:
+that GLOB matches, as git has it (`runtime/*.c` has none of a folder below, ** all),
+get a fault that sleeps:
 
     a < b          a bound one off                  f(a, b)   two operands exchanged
     a == b, !a     turned round                     12, 0.5   another constant
@@ -19,7 +20,6 @@ quickest first.  Prints a line per fault (@: awake), `noticed` by a test,
 for /tmp, for a fault may delete or overwrite what it likes."""
 
 import argparse
-import fnmatch
 import os
 import random
 import re
@@ -203,10 +203,11 @@ def refused(path, include):
 def draw(root, only, n, include):
     """Faults by file, as many as n in all that the compiler takes."""
     found = []
-    for path in sorted(root.glob("*/**/*.c")):
-        file = str(path.relative_to(root))
-        if fnmatch.fnmatch(file, only) or file.startswith(only):
-            text = path.read_text()
+    listed = subprocess.run(["git", "ls-files", f":(glob){only}"], cwd=root,
+                            stdout=subprocess.PIPE, text=True, check=True).stdout
+    for file in listed.split():
+        if file.endswith(".c"):
+            text = (root / file).read_text()
             found += [Fault(file, text, e) for e in places(bodies(blank(text)))]
     random.shuffle(found)
     print(f"{len(found)} places", flush=True)
@@ -302,7 +303,7 @@ def try_all(faults, bin_, names, slowest, scratch):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--random", type=int, required=True)
-    ap.add_argument("--only", default="*")
+    ap.add_argument("--only", default="**")
     ap.add_argument("--seed", default=str(int(time.time())))
     ap.add_argument("--tests", nargs="*")
     ap.add_argument("--slowest", type=float, default=60)
