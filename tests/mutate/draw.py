@@ -29,7 +29,6 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -301,7 +300,7 @@ def reaching(bin_, names, slowest, scratch):
     cases = []
     for name in names:
         for case in cases_of(bin_, name):
-            told = Path(scratch) / "told"
+            told = scratch / "told"
             told.unlink(missing_ok=True)
             ok, seconds = run_case(bin_, name, case, slowest, scratch, KEEP="1",
                                    AMPC_REACHED=str(told))
@@ -328,8 +327,7 @@ def noticed_by(f, cases, bin_, limit, scratch):
 
 
 def try_all(faults, bin_, names, slowest, limit, scratch):
-    wrapper = Path(scratch) / "bin/g++"
-    wrapper.parent.mkdir()
+    wrapper = scratch / "bin/g++"
     wrapper.write_text(GPP)
     wrapper.chmod(0o755)
     cases = reaching(bin_, names, slowest, scratch)
@@ -377,8 +375,9 @@ def main():
         for file, text in texts.items():
             (root / file).write_text(text)
 
-    with tempfile.TemporaryDirectory(dir=root) as scratch:
-        try_all(faults, bin_, names, args.slowest, args.limit, scratch)
+    scratch = root / "drawn"
+    (scratch / "bin").mkdir(parents=True, exist_ok=True)
+    try_all(faults, bin_, names, args.slowest, args.limit, scratch)
 
 
 if __name__ == "__main__":
