@@ -313,17 +313,19 @@ def reaching(bin_, names, slowest, scratch):
     return sorted(cases)
 
 
-def noticed_by(f, cases, bin_, limit, scratch):
-    """The quickest case that fails with the fault and passes again without."""
-    until = time.time() + limit
-    for seconds, name, case, reached in cases:
-        if f.id not in reached or time.time() > until:
-            continue
+def judge(f, cases, bin_, limit, scratch):
+    """`noticed` by the quickest case that fails with the fault and passes again
+    without, or how many cases it survived."""
+    reached_by, tried, until = [c for c in cases if f.id in c[3]], 0, time.time() + limit
+    for seconds, name, case, _ in reached_by:
+        if time.time() > until:
+            break
+        tried += 1
         awake = 5 * seconds + 20
         if (not run_case(bin_, name, case, awake, scratch, AMPC_FAULT=str(f.id))[0] and
                 run_case(bin_, name, case, awake, scratch)[0]):
-            return f"{name} {case}"
-    return None
+            return "noticed", f"{name} {case}"
+    return ("survived", f"({tried} of {len(reached_by)} cases)") if reached_by else ("unreached", "")
 
 
 def try_all(faults, bin_, names, slowest, limit, scratch):
@@ -333,11 +335,8 @@ def try_all(faults, bin_, names, slowest, limit, scratch):
     cases = reaching(bin_, names, slowest, scratch)
     score = {}
     for f in faults:
-        by, verdict = "", "unreached"
-        if any(f.id in c[3] for c in cases):
-            by = noticed_by(f, cases, bin_, limit, scratch)
-            verdict = "noticed" if by else "survived"
-        print(f"{verdict:<9} {f.file}:{f.line}: {f.shown} {by or ''}", flush=True)
+        verdict, by = judge(f, cases, bin_, limit, scratch)
+        print(f"{verdict:<9} {f.file}:{f.line}: {f.shown} {by}", flush=True)
         s = score.setdefault(f.file.split("/")[0], {})
         s[verdict] = s.get(verdict, 0) + 1
     for folder, s in sorted(score.items()):

@@ -403,7 +403,7 @@ TEST_CASE(emit_onnx, names) {
         "  %c = clip %number {min=-1, max=1}\n"
         "  %d = add %v, %c\n"
         "  %e = mul %v, %d\n"
-        "  return same=%x, held=%w, %y, again=%y, %d, %e, %ints_6, %number\n"
+        "  return same=%x, held=%w, %y, again=%y, %d, out=%e, %ints_6, %number\n"
         "}\n";
     static const struct {
         const char *output;
@@ -414,7 +414,7 @@ TEST_CASE(emit_onnx, names) {
                 {"y", 6, {0, 3, 6, 9, 12, 15}},
                 {"again", 6, {0, 3, 6, 9, 12, 15}},
                 {"d", 3, {1, 3, 5}},
-                {"e", 3, {1, 6, 20}},
+                {"out", 3, {1, 6, 20}},
                 {"ints_6", 6, {0, 3, 6, 9, 12, 15}},
                 {"number", 3, {0, 1, 2}}};
     Arena *a = arena_new();
@@ -447,7 +447,7 @@ TEST_CASE(emit_onnx, names) {
                              "c: Clip(number, number.2, number.3) -> c\n"
                              "v/f32: Cast(v) -> v/f32\n"
                              "d: Add(v/f32, c) -> d\n"
-                             "e: Mul(v/f32, d) -> e\n"
+                             "out: Mul(v/f32, d) -> out\n"
                              "same: Identity(x) -> same\n"
                              "held: Identity(w) -> held\n"
                              "again: Identity(y) -> again\n");
