@@ -239,12 +239,13 @@ static void compare(const char *name, const Type *t, const EvalTensor *want,
 }
 
 /* One line of IR and the numbers of %y by hand, before and after; %x are nan,
-   inf, -inf, 1.5, -0.25, 0, %i are 0, 1, 2 .. of i64, %k those of i32. */
+   inf, -inf, 1.5, -0.25, 0, %i are 0, 1, 2 .. of i64, %k those of i32, %h is %x
+   in bf16 and %p a little more in f32. */
 TEST_CASE(emit_onnx, lines_by_value) {
     static const struct {
         const char *line;
         int n;
-        double want[8];
+        double want[12];
     } rows[] = {
         {"slice %x {starts=[3], sizes=[3], steps=[1]}", 3, {1.5, -0.25, 0}},
         {"slice %x {starts=[5], sizes=[3], steps=[-1]}", 3, {0, -0.25, 1.5}},
@@ -278,17 +279,23 @@ TEST_CASE(emit_onnx, lines_by_value) {
         {"argmax %x {axis=0, keepdims=0}", 1, {0}},
         {"cast %x : bool[6]", 6, {1, 1, 1, 1, 1, 0}},
         {"where %b, %i, %j", 6, {0, -1, 2, -3, 4, -5}},
+        {"concat %h, %p {axis=0}",
+         12,
+         {NAN, INFINITY, -INFINITY, 1.5, -0.25, 0, NAN, INFINITY, -INFINITY,
+          1.5009765625, -0.2490234375, 0.0009765625}},
     };
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         Arena *a = arena_new();
         Diag d = {0};
         Module *m;
         char text[900];
-        snprintf(text, sizeof text,
-                 "graph predict(%%x: f32[6], %%i: i64[6], %%k: i32[6], "
-                 "%%b: bool[6]) {\n  %%j = neg %%i\n  %%y = %s\n"
-                 "  return %%y, j=%%j\n}\n",
-                 rows[r].line);
+        snprintf(
+            text, sizeof text,
+            "graph predict(%%x: f32[6], %%i: i64[6], %%k: i32[6], "
+            "%%b: bool[6]) {\n  %%j = neg %%i\n  %%h = cast %%x : bf16[6]\n"
+            "  %%p = add %%x, 0.0009765625\n  %%y = %s\n"
+            "  return %%y, j=%%j\n}\n",
+            rows[r].line);
         if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
             FAIL("%s", d.text.data);
         const Graph *g = m->graphs.data[0];
@@ -403,7 +410,8 @@ TEST_CASE(emit_onnx, names) {
         "  %c = clip %number {min=-1, max=1}\n"
         "  %d = add %v, %c\n"
         "  %e = mul %v, %d\n"
-        "  return same=%x, held=%w, %y, again=%y, %d, out=%e, %ints_6, %number\n"
+        "  return same=%x, held=%w, %y, again=%y, %d, out=%e, %ints_6, "
+        "%number\n"
         "}\n";
     static const struct {
         const char *output;
