@@ -410,14 +410,16 @@ TEST_CASE(emit_onnx, names) {
         "  %c = clip %number {min=-1, max=1}\n"
         "  %d = add %v, %c\n"
         "  %e = mul %v, %d\n"
-        "  return same=%x, held=%w, %y, again=%y, %d, out=%e, %ints_6, "
-        "%number\n"
+        "  return same=%x, held=%w, %w, c=%x, %y, again=%y, %d, out=%e, "
+        "%ints_6, %number\n"
         "}\n";
     static const struct {
         const char *output;
         int n;
         double want[6];
     } rows[] = {{"same", 6, {0, 1, 2, 3, 4, 5}},
+                {"c", 6, {0, 1, 2, 3, 4, 5}},
+                {"w", 3, {3, 3, 3}},
                 {"held", 3, {3, 3, 3}},
                 {"y", 6, {0, 3, 6, 9, 12, 15}},
                 {"again", 6, {0, 3, 6, 9, 12, 15}},
@@ -452,12 +454,13 @@ TEST_CASE(emit_onnx, names) {
     }
     CHECK_STR(nodes_text(a), "ints_6: Mul(x, w) -> ints_6\n"
                              "y: Reshape(ints_6, ints_6.2) -> y\n"
-                             "c: Clip(number, number.2, number.3) -> c\n"
+                             "c.2: Clip(number, number.2, number.3) -> c.2\n"
                              "v/f32: Cast(v) -> v/f32\n"
-                             "d: Add(v/f32, c) -> d\n"
+                             "d: Add(v/f32, c.2) -> d\n"
                              "out: Mul(v/f32, d) -> out\n"
                              "same: Identity(x) -> same\n"
                              "held: Identity(w) -> held\n"
+              "c: Identity(x) -> c\n"
                              "again: Identity(y) -> again\n");
     sb_free(&d.text);
     arena_free(a);
