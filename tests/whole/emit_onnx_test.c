@@ -58,6 +58,44 @@ static bool attribute_is_whole(const Onnx__AttributeProto *p) {
     }
 }
 
+/* The first of the operands that must be of one type with those behind, -1:
+   there are none. */
+static int first_of_one_type(const char *op) {
+    static const char *const ops[] = {
+        "Add",    "Sub",     "Mul",   "Div",
+        "Mod",    "Min",     "Max",   "MatMul",
+        "Gemm",   "Conv",    "Less",  "LessOrEqual",
+        "And",    "Greater", "Equal", "GreaterOrEqual",
+        "Concat", "Clip"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (!strcmp(op, ops[i])) return 0;
+    return strcmp(op, "Where") ? -1 : 1;
+}
+
+static void check_operands(Arena *a, const Onnx__GraphProto *g) {
+    StrMap types = {0};
+    for (size_t i = 0; i < g->n_input; i++)
+        str_map_put(a, &types, intern(g->input[i]->name),
+                    g->input[i]->type->tensor_type->elem_type);
+    for (size_t i = 0; i < g->n_initializer; i++)
+        str_map_put(a, &types, intern(g->initializer[i]->name),
+                    g->initializer[i]->data_type);
+    for (size_t i = 0; i < g->n_value_info; i++)
+        str_map_put(a, &types, intern(g->value_info[i]->name),
+                    g->value_info[i]->type->tensor_type->elem_type);
+    for (size_t i = 0; i < g->n_node; i++) {
+        const Onnx__NodeProto *n = g->node[i];
+        int first = first_of_one_type(n->op_type), is = -1;
+        for (size_t k = first < 0 ? n->n_input : (size_t)first; k < n->n_input;
+             k++) {
+            int type = str_map_get(&types, intern(n->input[k]));
+            CHECK_MSG(type < 0 || is < 0 || type == is,
+                      "%s: operands of types %d and %d", n->name, is, type);
+            if (type >= 0) is = type;
+        }
+    }
+}
+
 /* Arithmetic is fp32; what has 16 bits is only moved. */
 static bool may_be_short(const char *op) {
     static const char *const ops[] = {"Cast",   "Reshape", "Transpose", "Slice",
@@ -159,6 +197,7 @@ static void check_file(Arena *a, const Graph *imported) {
     for (size_t i = 0; i < g->n_initializer; i++)
         define(a, &values, g->initializer[i]->name, "initializer");
     check_nodes(a, g, &values);
+    check_operands(a, g);
     check_infos(a, g, imported);
     for (size_t i = 0; i < g->n_output; i++) {
         const char *name = g->output[i]->name;
@@ -418,15 +457,17 @@ static const char *nodes_text(Arena *a) {
    names, and outputs that are inputs or parameters. */
 TEST_CASE(emit_onnx, names) {
     static const char text[] =
-        "graph predict(%x: f32[2,3], %number: f32[3]) {\n"
+        "graph predict(%x: f32[2,3], %number: f32[3], %k: i32[2]) {\n"
         "  param %w: f32[3] = 3, %v: bf16[3] = [1, 2, 4]\n"
         "  %ints_6 = mul %x, %w\n"
         "  %y = reshape %ints_6 {shape=[6]}\n"
         "  %c = clip %number {min=-1, max=1}\n"
         "  %d = add %v, %c\n"
         "  %e = mul %v, %d\n"
+        "  %o = gather %number, %k {axis=0}\n"
+        "  %s = slice_grad %o {starts=[0], shape=[3], steps=[1]}\n"
         "  return same=%x, held=%w, %w, c=%x, %y, again=%y, %d, out=%e, "
-        "%ints_6, %number\n"
+        "%ints_6, %number, %o, ampc.s=%s\n"
         "}\n";
     static const struct {
         const char *output;
@@ -441,6 +482,7 @@ TEST_CASE(emit_onnx, names) {
                 {"d", 3, {1, 3, 5}},
                 {"out", 3, {1, 6, 20}},
                 {"ints_6", 6, {0, 3, 6, 9, 12, 15}},
+                {"o", 2, {0, 1}},
                 {"number", 3, {0, 1, 2}}};
     Arena *a = arena_new();
     Diag d = {0};
@@ -455,7 +497,7 @@ TEST_CASE(emit_onnx, names) {
         EvalTensor *x =
             eval_tensor_new(a, value_get(g, g->inputs.data[i])->type);
         for (int64_t k = 0; k < type_count(type_get(x->type)); k++)
-            x->f[k] = (double)k;
+            x->f ? (x->f[k] = (double)k) : (x->i[k] = k);
         eval_bind(e, g->inputs.data[i], x);
     }
     REQUIRE(eval_run(e, &d) == OK);
@@ -473,12 +515,45 @@ TEST_CASE(emit_onnx, names) {
                              "v/f32: Cast(v) -> v/f32\n"
                              "d: Add(v/f32, c.2) -> d\n"
                              "out: Mul(v/f32, d) -> out\n"
+                             "o: Gather(number, k) -> o\n"
                              "same: Identity(x) -> same\n"
                              "held: Identity(w) -> held\n"
                              "c: Identity(x) -> c\n"
                              "again: Identity(y) -> again\n");
     sb_free(&d.text);
     arena_free(a);
+}
+
+/* What ONNX cannot say, of what the user's outputs need. */
+TEST_CASE(emit_onnx, refusals) {
+    static const struct {
+        const char *sizes, *output, *why; /* NULL: it can */
+    } rows[] = {{"3", "%y", NULL},
+                {"4", "%y", NULL},
+                {"2", "%y", "max_pool: its windows have no form in ONNX"},
+                {"3", "%k", "max_pool: has no form in ONNX"},
+                {"3", "%y, %k", "max_pool: has no form in ONNX"},
+                {"3", "%y, ampc.k=%k", NULL}};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        char text[400];
+        snprintf(text, sizeof text,
+                 "graph predict(%%x: f32[1,2,7]) {\n"
+                 "  %%y, %%k = max_pool %%x {kernel_shape=[2], strides=[2], "
+                 "pads=[0,0], dilations=[1], sizes=[%s]}\n"
+                 "  return %s\n}\n",
+                 rows[r].sizes, rows[r].output);
+        if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
+            FAIL("%s", d.text.data);
+        Module *back = again(a, m->graphs.data[0], &d);
+        CHECK_MSG((back != NULL) == !rows[r].why, "sizes %s, %s", rows[r].sizes,
+                  rows[r].output);
+        if (rows[r].why) CHECK_HAS(d.text.data, rows[r].why);
+        sb_free(&d.text);
+        arena_free(a);
+    }
 }
 
 /* ---- whole models -------------------------------------------------------- */
