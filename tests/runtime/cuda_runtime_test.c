@@ -622,15 +622,25 @@ TEST_CASE(cuda_runtime, refused_images_say_why) {
                 {CUDA_JIT_DISABLED, "compiling PTX is disabled"},
                 {CUDA_NO_BINARY_FOR_GPU, "no code for this GPU"}};
     const Model *m = model(&plain);
+    const AmpcModule *made = (const void *)m->c.api->module;
+    char with[60];
+    snprintf(with, sizeof with, "(made with CUDA %d.%d)",
+             made->cuda->toolkit / 1000, made->cuda->toolkit / 10 % 10);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const ampc_api *a = machine(m, &(SimConfig){.cc = 100});
+        const ampc_api *a =
+            machine(m, &(SimConfig){.cc = 103, .driver = 12040});
         ampc_session *s;
+        setenv("AMPC_SIM_BLAS_VERSION", "120805", 1);
         sim()->fail("cuModuleLoadDataEx", 1, rows[i].code, false);
         CHECK_EQ_INT(try_open(a, "cuda", NULL, &s), AMPC_ERR_UNSUPPORTED);
         CHECK_HAS(open_text, rows[i].why);
+        CHECK_HAS(open_text, with);
+        CHECK_HAS(open_text, "(compute capability 10.3, driver for CUDA 12.4)");
+        CHECK_HAS(open_text, "compile with --target cuda:sm_103");
         CHECK_HAS(open_text, "holds sm_90, sm_80, compute_80");
         check_clean();
     }
+    unsetenv("AMPC_SIM_BLAS_VERSION");
 }
 
 /* Its PTX is newer than the driver. */
