@@ -1214,12 +1214,21 @@ TEST_CASE(ranks, variables_that_say_no_number) {
     unsetenv("MASTER_PORT");
 }
 
-/* Ranks that say what rank 0 says. */
+/* Ranks that say what rank 0 says, four in a sum. */
+typedef struct Alike {
+    double said[16];
+    size_t each; /* numbers of a rank; 0: rank 0 has not spoken */
+} Alike;
+
 static int as_rank_0(void *ctx, void *data, size_t count, int32_t dtype) {
-    const ampc_comm *c = ctx;
-    size_t bytes = count / (size_t)c->world * sizeof(double);
-    for (int i = 1; i < c->world && dtype == AMPC_DTYPE_F64; i++)
-        memcpy((char *)data + (size_t)i * bytes, data, bytes);
+    Alike *a = ctx;
+    if (dtype != AMPC_DTYPE_F64) return 0;
+    if (!a->each) {
+        a->each = count / 4;
+        memcpy(a->said, data, a->each * sizeof *a->said);
+    }
+    for (size_t i = 0; i < count; i++)
+        ((double *)data)[i] = a->said[i % a->each];
     return 0;
 }
 
@@ -1242,9 +1251,10 @@ TEST_CASE(ranks, micro_steps_of_all_have_a_bound) {
     for (int world = 127; world <= 128; world++) {
         char err[300] = "";
         ampc_session *s = NULL;
+        Alike alike = {.each = 0};
         ampc_comm comm = {.size = sizeof comm,
                           .world = world,
-                          .ctx = &comm,
+                          .ctx = &alike,
                           .allreduce = as_rank_0,
                           .broadcast = sent,
                           .barrier = met};
