@@ -229,18 +229,22 @@ static const char *facts_differ(const double *a, const double *b) {
     return NULL;
 }
 
-/* All ranks come to the same end; one that failed keeps its message. */
+/* What `n` ranks from `first` on tell, beside what rank 0 did: all ranks come
+   to the same end; one that failed keeps its message. */
 static ampc_status facts_judge(ampc_session *s, ampc_status status,
-                               const double *all) {
-    for (int r = 0; r < s->opt.comm->world && status == AMPC_OK; r++) {
-        const double *f = all + r * FACT_COUNT;
-        const char *differs = facts_differ(f, all);
+                               const double *facts, int first, int n,
+                               const double *of_0) {
+    for (int i = 0; i < n && status == AMPC_OK; i++) {
+        const double *f = facts + i * FACT_COUNT;
+        const char *differs = facts_differ(f, of_0);
         if (f[FACT_STATUS] != AMPC_OK)
-            status = session_fail(s, AMPC_ERR_COMM,
-                                  "rank %d could not open its session", r);
+            status =
+                session_fail(s, AMPC_ERR_COMM,
+                             "rank %d could not open its session", first + i);
         else if (differs)
-            status = session_fail(s, AMPC_ERR_COMM,
-                                  "rank %d has %s than rank 0", r, differs);
+            status =
+                session_fail(s, AMPC_ERR_COMM, "rank %d has %s than rank 0",
+                             first + i, differs);
     }
     return status;
 }
@@ -253,21 +257,28 @@ static ampc_status bad_open(ampc_session *s) {
     return AMPC_OK;
 }
 
+/* Without memory of its own: a rank that has none must say so, too. */
 ampc_status comm_join(ampc_session *s, ampc_status status) {
+    enum { AT_ONCE = 4 };
     const ampc_comm *c = s->opt.comm;
-    size_t n = (size_t)c->world * FACT_COUNT;
+    double facts[AT_ONCE * FACT_COUNT], of_0[FACT_COUNT];
     if (status == AMPC_OK && s->accumulate > INT32_MAX / c->world)
         status = session_fail(s, AMPC_ERR_UNSUPPORTED,
                               "comm: too many micro-steps of all ranks");
     if (status == AMPC_OK) status = sums_open(s);
     if (status == AMPC_OK && s->on_device) status = bad_open(s);
-    double *all = mem_alloc(s, n * sizeof *all);
-    if (!all) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
-    memset(all, 0, n * sizeof *all);
-    facts_fill(s, status, all + c->rank * FACT_COUNT);
-    ampc_status sum = add_up(s, all, n, AMPC_DTYPE_F64, "comm");
-    status = sum == AMPC_OK ? facts_judge(s, status, all) : sum;
-    mem_free(s, all, n * sizeof *all);
+    ampc_status own = status;
+    for (int r = 0; r < c->world; r += AT_ONCE) {
+        int n = c->world - r < AT_ONCE ? c->world - r : AT_ONCE;
+        memset(facts, 0, sizeof facts);
+        if (c->rank >= r && c->rank < r + n)
+            facts_fill(s, own, facts + (c->rank - r) * FACT_COUNT);
+        ampc_status sum =
+            add_up(s, facts, (size_t)n * FACT_COUNT, AMPC_DTYPE_F64, "comm");
+        if (sum != AMPC_OK) return sum;
+        if (r == 0) memcpy(of_0, facts, sizeof of_0);
+        status = facts_judge(s, status, facts, r, n, of_0);
+    }
     return status;
 }
 

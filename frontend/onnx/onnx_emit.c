@@ -21,9 +21,11 @@ typedef struct Emit {
     VEC(Onnx__TensorProto *) tensors;
     VEC(Onnx__ValueInfoProto *) infos;
     StrMap values, labels; /* names in use, of values and of nodes            */
+    StrMap lists;          /* of put_ints: the place among `tensors` */
     Str *as; /* what a value is called in each dtype, NULL: not there yet    */
     const Node *n; /* being written */
     Str result;    /* what makes its result calls it */
+    Str *outputs;  /* what each is called */
     bool *has_var; /* by variable: it is in the file */
     bool *needed;  /* by value: an output of the user's wants it      */
 } Emit;
@@ -94,10 +96,12 @@ static Str put_ints(Emit *e, const int64_t *v, int n) {
     for (int i = 0; i < n; i++) sb_printf(&name, "_%lld", (long long)v[i]);
     Str s = intern(name.data);
     sb_free(&name);
-    if (str_map_get(&e->values, s) >= 0) return s;
-    str_map_put(e->a, &e->values, s, 1);
+    int at = str_map_get(&e->lists, s);
+    if (at >= 0) return e->tensors.data[at]->name;
+    str_map_put(e->a, &e->lists, s, e->tensors.len);
     Type t = {.dtype = DT_I64, .rank = 1, .dim = {n}};
-    return put_tensor(e, s, &t, arena_dup(e->a, v, sizeof *v * (size_t)n));
+    return put_tensor(e, fresh(e, &e->values, s), &t,
+                      arena_dup(e->a, v, sizeof *v * (size_t)n));
 }
 
 static Str put_number(Emit *e, DType d, double v) {
@@ -716,6 +720,7 @@ static void name_values(Emit *e) {
     const Graph *g = e->g;
     const Module *m = g->module;
     e->as = NEW_ARRAY(e->a, Str, g->values.len * NUM_DTYPES);
+    e->outputs = NEW_ARRAY(e->a, Str, g->outputs.len);
     e->has_var = NEW_ARRAY(e->a, bool, m->vars.len);
     for (int i = 0; i < m->vars.len; i++)
         str_map_put(e->a, &e->values, m->vars.data[i].name, 1);
@@ -726,10 +731,13 @@ static void name_values(Emit *e) {
     }
     for (int i = 0; i < g->outputs.len; i++) {
         const Output *o = &g->outputs.data[i];
+        const Value *v = value_get(g, o->value);
         Str *name = called(e, o->value, value_dtype(g, o->value));
         if (name_is_own(o->name)) continue;
-        if (value_get(g, o->value)->kind == VK_RESULT && !*name)
-            *name = fresh(e, &e->values, o->name);
+        bool same = v->kind == VK_VAR ? m->vars.data[v->var].name == o->name
+                                      : *name == o->name;
+        e->outputs[i] = same ? o->name : fresh(e, &e->values, o->name);
+        if (v->kind == VK_RESULT && !*name) *name = e->outputs[i];
     }
     for (int i = 0; i < g->order.len; i++) {
         ValueId v = node_at(g, i)->out[0];
@@ -743,14 +751,12 @@ static void put_outputs(Emit *e, Onnx__GraphProto *p) {
     p->output = NEW_ARRAY(e->a, Onnx__ValueInfoProto *, g->outputs.len);
     e->n = NULL;
     for (int i = 0; i < g->outputs.len; i++) {
-        const Output *o = &g->outputs.data[i];
-        if (name_is_own(o->name)) continue;
-        Str name = as_stored(e, o->value), to = o->name;
-        if (name != to) {
-            to = fresh(e, &e->values, to);
-            put_node(e, "Identity", &name, 1, to);
-        }
-        p->output[p->n_output++] = value_info(e, to, value_type(g, o->value));
+        Str to = e->outputs[i];
+        if (!to) continue;
+        ValueId v = g->outputs.data[i].value;
+        Str name = as_stored(e, v);
+        if (name != to) put_node(e, "Identity", &name, 1, to);
+        p->output[p->n_output++] = value_info(e, to, value_type(g, v));
     }
 }
 

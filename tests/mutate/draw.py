@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Draws faults at random and sees whether the tests notice them.
 
-    draw.py --random N [--only GLOB] [--seed S] [--tests TARGET...] [--slowest SECONDS]
+    draw.py --random N [--only GLOB] [--seed S] [--tests TARGET...]
+            [--slowest SECONDS] [--limit SECONDS]
 
 Run by script/mutate --random in a scratch checkout.  N places of the .c files
-that GLOB matches get a fault that sleeps:
+that GLOB matches, as git has it (`runtime/*.c` has none of a folder below, ** all),
+get a fault that sleeps:
 
     a < b          a bound one off                  f(a, b)   two operands exchanged
     a == b, !a     turned round                     12, 0.5   another constant
@@ -12,28 +14,48 @@ that GLOB matches get a fault that sleeps:
     a + b, a - b   the other sign                             break and continue
     if, while (a)  turned round                     true      false
 
-AMPC_FAULT=NUMBER wakes one, so that all share one build.  Each test first runs
-without: it tells which faults it reaches, and only those are tried with it,
-quickest first.  Prints a line per fault (@: awake), `noticed` by a test,
-`survived` or `unreached`, and the figures; some that survive change nothing.  The tests run where the machine is read-only but
-for /tmp, for a fault may delete or overwrite what it likes."""
+AMPC_FAULT=NUMBER wakes one, so that all share one build.  Each case of the
+tests first runs without: it tells which faults it reaches, and only those are
+tried with it, quickest first, until one fails or --limit is over.  What fails
+passes without the fault when run again.  Prints a line per fault (@: awake),
+`noticed` by a case, `survived` or `unreached`, and the figures; some that
+survive change nothing.  Cases longer than --slowest are left out.  They run
+where the machine is read-only but for /tmp, for a fault may delete or overwrite
+what it likes; what was compiled without a fault is kept."""
 
 import argparse
-import fnmatch
 import os
 import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from mutate import read_table, targets_of
 
 FLAGS = ["-c", "opt", "--copt=-w", "--copt=-Wno-error", "--copt=-O1"]
+# /tmp/c: what compilers made in runs without a fault; KEEP: this is such a run.
 CAGE = """mount --bind "$0" "$0" && mount -o bind,remount,ro / && mount -t tmpfs none /tmp &&
-          mkdir /tmp/t && cd "$1" && shift && exec "$@" --gtest_fail_fast"""
+          mkdir -p /tmp/t /tmp/c "$0/c" && cp -a "$0/c" /tmp && ln -s /tmp/c/objects /tmp/t &&
+          cd "$1" && shift && { "$@"; rc=$?; } && { [ -z "$KEEP" ] || cp -an /tmp/c "$0"; } &&
+          exit $rc"""
+
+# The simulated GPU's kernels: those of a text that was compiled before are copied.
+GPP = r"""#!/bin/sh
+for a; do
+    case $a in *.twin.cc) twin=1 ;; esac
+    [ "$last" = -o ] && out=$a
+    last=$a
+done
+[ "$twin" ] || exec /usr/bin/g++ "$@"
+/usr/bin/g++ "$@" -E -P && mv "$out" "$out.i" || exit
+mkdir -p /tmp/c/twins
+made=/tmp/c/twins/$(sha256sum <"$out.i" | cut -c1-64)
+rm "$out.i"
+[ -f "$made" ] || { /usr/bin/g++ "$@" && cp "$out" "$made"; } || exit
+cp "$made" "$out"
+"""
 
 # Stands behind the #include lines of a file with faults: ampc_fault(k) is true if
 # k is awake, and notes that it was asked for.
@@ -203,10 +225,11 @@ def refused(path, include):
 def draw(root, only, n, include):
     """Faults by file, as many as n in all that the compiler takes."""
     found = []
-    for path in sorted(root.glob("*/**/*.c")):
-        file = str(path.relative_to(root))
-        if fnmatch.fnmatch(file, only) or file.startswith(only):
-            text = path.read_text()
+    listed = subprocess.run(["git", "ls-files", f":(glob){only}"], cwd=root,
+                            stdout=subprocess.PIPE, text=True, check=True).stdout
+    for file in listed.split():
+        if file.endswith(".c"):
+            text = (root / file).read_text()
             found += [Fault(file, text, e) for e in places(bodies(blank(text)))]
     random.shuffle(found)
     print(f"{len(found)} places", flush=True)
@@ -243,52 +266,76 @@ def bazel(*args):
 
 # ---- running -----------------------------------------------------------------
 
-def run_test(bin_, target, limit, scratch, **env):
-    """Whether it passes, seconds, and its first failed case; it may write to the
-    folder `scratch`."""
+def run_case(bin_, target, case, limit, scratch, **env):
+    """Whether the case passes and in how many seconds; it may write to the folder
+    `scratch`."""
     path = f"{bin_}/{target[2:].replace(':', '/')}"
-    env = {**os.environ, "AMPC_CACHE_DIR": "none", "TEST_SRCDIR": f"{path}.runfiles",
+    env = {**os.environ, "PATH": f"{scratch}/bin:{os.environ['PATH']}",
+           "AMPC_CACHE_DIR": "/tmp/c", "TEST_SRCDIR": f"{path}.runfiles",
            "TEST_WORKSPACE": "ampc", "TEST_TMPDIR": "/tmp/t", **env}
     start = time.time()
     try:
-        run = subprocess.run(["unshare", "-rmpf", "--kill-child", "sh", "-c", CAGE, scratch,
-                              f"{path}.runfiles/ampc", path],
-                             env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, timeout=limit)
+        ok = subprocess.run(["unshare", "-rmpf", "--kill-child", "sh", "-c", CAGE, scratch,
+                             f"{path}.runfiles/ampc", path, f"--gtest_filter={case}"],
+                            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, timeout=limit).returncode == 0
     except subprocess.TimeoutExpired:
-        return False, limit, "(ran out of time)"
-    case = re.search(rb"^\[  FAILED  \] (\S+) \(", run.stdout, re.M)
-    return (run.returncode == 0, time.time() - start,
-            case[1].decode() if case else f"(status {run.returncode})")
+        ok = False
+    return ok, time.time() - start
+
+
+def cases_of(bin_, target):
+    listed = subprocess.run([f"{bin_}/{target[2:].replace(':', '/')}", "--gtest_list_tests"],
+                            stdout=subprocess.PIPE, text=True, check=True).stdout
+    for line in listed.split("\n"):
+        if line.startswith("  "):
+            yield group + line.split()[0]
+        elif line:
+            group = line.split()[0]
 
 
 def reaching(bin_, names, slowest, scratch):
-    """[(seconds, test, numbers of the faults it reaches)], quickest first."""
-    tests = []
-    for i, name in enumerate(names):
-        told = Path(scratch) / str(i)
-        ok, seconds, case = run_test(bin_, name, slowest, scratch, AMPC_REACHED=str(told))
-        if ok:
+    """[(seconds, test, case, numbers of the faults it reaches)], quickest first.
+    Cases that fail in the cage as they are are left out."""
+    cases = []
+    for name in names:
+        for case in cases_of(bin_, name):
+            told = scratch / "told"
+            told.unlink(missing_ok=True)
+            ok, seconds = run_case(bin_, name, case, slowest, scratch, KEEP="1",
+                                   AMPC_REACHED=str(told))
             numbers = set(map(int, told.read_text().split())) if told.exists() else set()
-            tests.append((seconds, name, numbers))
-        else:
-            print(f"left out: {name}: {case}", flush=True)
-    return sorted(tests)
+            if not ok:
+                print(f"left out: {name} {case}", flush=True)
+            elif numbers:
+                cases.append((seconds, name, case, numbers))
+        print(f"{name}: {sum(c[0] for c in cases if c[1] == name):.0f} s", flush=True)
+    return sorted(cases)
 
 
-def try_all(faults, bin_, names, slowest, scratch):
-    tests = reaching(bin_, names, slowest, scratch)
+def judge(f, cases, bin_, limit, scratch):
+    """`noticed` by the quickest case that fails with the fault and passes again
+    without, or how many cases it survived."""
+    reached_by, tried, until = [c for c in cases if f.id in c[3]], 0, time.time() + limit
+    for seconds, name, case, _ in reached_by:
+        if time.time() > until:
+            break
+        tried += 1
+        awake = 5 * seconds + 20
+        if (not run_case(bin_, name, case, awake, scratch, AMPC_FAULT=str(f.id))[0] and
+                run_case(bin_, name, case, awake, scratch)[0]):
+            return "noticed", f"{name} {case}"
+    return ("survived", f"({tried} of {len(reached_by)} cases)") if reached_by else ("unreached", "")
+
+
+def try_all(faults, bin_, names, slowest, limit, scratch):
+    wrapper = scratch / "bin/g++"
+    wrapper.write_text(GPP)
+    wrapper.chmod(0o755)
+    cases = reaching(bin_, names, slowest, scratch)
     score = {}
     for f in faults:
-        by, verdict = "", "unreached"
-        for seconds, name, reached in tests:
-            if f.id in reached:
-                verdict = "survived"
-                ok, _, case = run_test(bin_, name, 3 * seconds + 10, scratch,
-                                       AMPC_FAULT=str(f.id))
-                if not ok:
-                    verdict, by = "noticed", f"{name} {case}"
-                    break
+        verdict, by = judge(f, cases, bin_, limit, scratch)
         print(f"{verdict:<9} {f.file}:{f.line}: {f.shown} {by}", flush=True)
         s = score.setdefault(f.file.split("/")[0], {})
         s[verdict] = s.get(verdict, 0) + 1
@@ -302,10 +349,11 @@ def try_all(faults, bin_, names, slowest, scratch):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--random", type=int, required=True)
-    ap.add_argument("--only", default="*")
+    ap.add_argument("--only", default="**")
     ap.add_argument("--seed", default=str(int(time.time())))
     ap.add_argument("--tests", nargs="*")
     ap.add_argument("--slowest", type=float, default=60)
+    ap.add_argument("--limit", type=float, default=120)
     args = ap.parse_args()
     random.seed(args.seed)
     root = Path.cwd()
@@ -326,8 +374,9 @@ def main():
         for file, text in texts.items():
             (root / file).write_text(text)
 
-    with tempfile.TemporaryDirectory(dir=root) as scratch:
-        try_all(faults, bin_, names, args.slowest, scratch)
+    scratch = root / "drawn"
+    (scratch / "bin").mkdir(parents=True, exist_ok=True)
+    try_all(faults, bin_, names, args.slowest, args.limit, scratch)
 
 
 if __name__ == "__main__":

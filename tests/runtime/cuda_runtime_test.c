@@ -404,7 +404,8 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
 #define STEP_FIELD(f) false, offsetof(PlanStep, f), sizeof(((PlanStep *)0)->f)
 #define KERNEL_FIELD(f)                                                        \
     true, offsetof(PlanCudaKernel, f), sizeof(((PlanCudaKernel *)0)->f)
-#define KERNELS (INT64_MIN / 2) /* kernels: as many as there are */
+#define KERNELS  (INT64_MIN / 2) /* kernels: as many as there are */
+#define AS_IT_IS INT64_MAX
         {PLAN_LAUNCH, STEP_FIELD(fn), KERNELS, KERNELS - 1},
         {PLAN_LAUNCH, STEP_FIELD(second), KERNELS + 1, KERNELS},
         {PLAN_MANY, STEP_FIELD(fn), KERNELS, KERNELS - 1},
@@ -420,11 +421,17 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
         {PLAN_ROWS, STEP_FIELD(fn), KERNELS, KERNELS - 1},
         {PLAN_ROWS, KERNEL_FIELD(per_block), 0, 1},
         {PLAN_ROWS, STEP_FIELD(second), 2, 1},
+        {PLAN_SUM, STEP_FIELD(fn), KERNELS, AS_IT_IS},
+        {PLAN_SUM, STEP_FIELD(second), 0, AS_IT_IS},
+        {PLAN_SUM, STEP_FIELD(second), KERNELS + 1, AS_IT_IS},
     };
-    const Model *model_ = model(&plain);
+    static Model sums = {.precision = "fp32",
+                         .options = "--precision fp32 --comm-dtype bf16"};
+    const Model *model_ = model(&plain), *of_sums = model(&sums);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int good = 0; good < 2; good++) {
-            const ampc_api *a = machine(model_, NULL);
+            const ampc_api *a =
+                machine(rows[i].kind == PLAN_SUM ? of_sums : model_, NULL);
             Copied c;
             ampc_session *s = NULL;
             ampc_options o = {.size = sizeof o, .device = "cuda"};
@@ -436,7 +443,7 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
             if (rows[i].field == offsetof(PlanCudaKernel, per_block) &&
                 rows[i].of_kernel)
                 k->blocks = 0;
-            if (!(rows[i].of_kernel && v == -1 && good))
+            if (v != AS_IT_IS && !(rows[i].of_kernel && v == -1 && good))
                 memcpy((char *)(rows[i].of_kernel ? (void *)k : (void *)t) +
                            rows[i].field,
                        &v, rows[i].bytes);
@@ -615,15 +622,25 @@ TEST_CASE(cuda_runtime, refused_images_say_why) {
                 {CUDA_JIT_DISABLED, "compiling PTX is disabled"},
                 {CUDA_NO_BINARY_FOR_GPU, "no code for this GPU"}};
     const Model *m = model(&plain);
+    const AmpcModule *made = (const void *)m->c.api->module;
+    char with[60];
+    snprintf(with, sizeof with, "(made with CUDA %d.%d)",
+             made->cuda->toolkit / 1000, made->cuda->toolkit / 10 % 10);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const ampc_api *a = machine(m, &(SimConfig){.cc = 100});
+        const ampc_api *a =
+            machine(m, &(SimConfig){.cc = 103, .driver = 12040});
         ampc_session *s;
+        setenv("AMPC_SIM_BLAS_VERSION", "120805", 1);
         sim()->fail("cuModuleLoadDataEx", 1, rows[i].code, false);
         CHECK_EQ_INT(try_open(a, "cuda", NULL, &s), AMPC_ERR_UNSUPPORTED);
         CHECK_HAS(open_text, rows[i].why);
+        CHECK_HAS(open_text, with);
+        CHECK_HAS(open_text, "(compute capability 10.3, driver for CUDA 12.4)");
+        CHECK_HAS(open_text, "compile with --target cuda:sm_103");
         CHECK_HAS(open_text, "holds sm_90, sm_80, compute_80");
         check_clean();
     }
+    unsetenv("AMPC_SIM_BLAS_VERSION");
 }
 
 /* Its PTX is newer than the driver. */

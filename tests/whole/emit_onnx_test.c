@@ -8,10 +8,206 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ir/graph/ir_impl.h"
 #include "passes/passes.h"
 #include "tests/support/device_check.h"
 #include "tests/support/onnx_util.h"
 #include "tests/support/ops_bench.h"
+
+/* ---- what ONNX asks of a file -------------------------------------------- */
+
+static Onnx__ModelProto *message(void) {
+    size_t n;
+    char *bytes = test_read_file(test_tmp("emitted.onnx"), &n);
+    Onnx__ModelProto *p =
+        onnx__model_proto__unpack(NULL, n, (const uint8_t *)bytes);
+    REQUIRE(p);
+    free(bytes);
+    return p;
+}
+
+static void define(Arena *a, StrMap *names, const char *name, const char *as) {
+    CHECK_MSG(name && *name && str_map_get(names, intern(name)) < 0,
+              "%s '%s' has no name or that of another", as, name ? name : "");
+    str_map_put(a, names, intern(name), 1);
+}
+
+/* The graph that was imported has inferred types of its own. */
+static bool has_type(const Onnx__ValueInfoProto *v, const Type *t) {
+    const Onnx__TypeProto__Tensor *x = v->type->tensor_type;
+    if (v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ||
+        !x->has_elem_type || x->elem_type != dtype_info[t->dtype].onnx ||
+        !x->shape || (int)x->shape->n_dim != t->rank)
+        return false;
+    for (int i = 0; i < t->rank; i++)
+        if (x->shape->dim[i]->value_case !=
+                ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE ||
+            x->shape->dim[i]->dim_value != t->dim[i])
+            return false;
+    return true;
+}
+
+static bool attribute_is_whole(const Onnx__AttributeProto *p) {
+    switch (p->has_type ? p->type
+                        : ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__UNDEFINED) {
+    case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT: return p->has_i;
+    case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT: return p->has_f;
+    case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING: return p->has_s;
+    case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS: return p->n_ints > 0;
+    default: return false;
+    }
+}
+
+/* The first of the operands that must be of one type with those behind, -1:
+   there are none. */
+static int first_of_one_type(const char *op) {
+    static const char *const ops[] = {
+        "Add",    "Sub",     "Mul",   "Div",
+        "Mod",    "Min",     "Max",   "MatMul",
+        "Gemm",   "Conv",    "Less",  "LessOrEqual",
+        "And",    "Greater", "Equal", "GreaterOrEqual",
+        "Concat", "Clip"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (!strcmp(op, ops[i])) return 0;
+    return strcmp(op, "Where") ? -1 : 1;
+}
+
+static void check_operands(Arena *a, const Onnx__GraphProto *g) {
+    StrMap types = {0};
+    for (size_t i = 0; i < g->n_input; i++)
+        str_map_put(a, &types, intern(g->input[i]->name),
+                    g->input[i]->type->tensor_type->elem_type);
+    for (size_t i = 0; i < g->n_initializer; i++)
+        str_map_put(a, &types, intern(g->initializer[i]->name),
+                    g->initializer[i]->data_type);
+    for (size_t i = 0; i < g->n_value_info; i++)
+        str_map_put(a, &types, intern(g->value_info[i]->name),
+                    g->value_info[i]->type->tensor_type->elem_type);
+    for (size_t i = 0; i < g->n_node; i++) {
+        const Onnx__NodeProto *n = g->node[i];
+        int first = first_of_one_type(n->op_type), is = -1;
+        for (size_t k = first < 0 ? n->n_input : (size_t)first; k < n->n_input;
+             k++) {
+            int type = str_map_get(&types, intern(n->input[k]));
+            CHECK_MSG(type < 0 || is < 0 || type == is,
+                      "%s: operands of types %d and %d", n->name, is, type);
+            if (type >= 0) is = type;
+        }
+    }
+}
+
+/* Arithmetic is fp32; what has 16 bits is only moved. */
+static bool may_be_short(const char *op) {
+    static const char *const ops[] = {"Cast",   "Reshape", "Transpose", "Slice",
+                                      "Concat", "Gather",  "Identity"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (!strcmp(op, ops[i])) return true;
+    return false;
+}
+
+static void check_nodes(Arena *a, const Onnx__GraphProto *g, StrMap *values) {
+    StrMap labels = {0}, read = {0};
+    for (size_t i = 0; i < g->n_node; i++) {
+        const Onnx__NodeProto *n = g->node[i];
+        define(a, &labels, n->name, "node");
+        for (size_t k = 0; k < n->n_input; k++) {
+            CHECK_MSG(str_map_get(values, intern(n->input[k])) > 0,
+                      "%s reads '%s' before it is made", n->name, n->input[k]);
+            str_map_put(a, &read, intern(n->input[k]), 1);
+        }
+        for (size_t k = 0; k < n->n_output; k++)
+            define(a, values, n->output[k], "result");
+        for (size_t k = 0; k < n->n_attribute; k++)
+            CHECK_MSG(attribute_is_whole(n->attribute[k]), "%s of %s",
+                      n->attribute[k]->name, n->name);
+    }
+    for (size_t i = 0; i < g->n_output; i++)
+        str_map_put(a, &read, intern(g->output[i]->name), 1);
+    for (size_t i = 0; i < g->n_initializer; i++)
+        CHECK_MSG(str_map_get(&read, intern(g->initializer[i]->name)) > 0,
+                  "nothing reads %s", g->initializer[i]->name);
+}
+
+static bool reads_short_weight(const Onnx__GraphProto *g,
+                               const Onnx__NodeProto *n) {
+    for (size_t i = 0; i < g->n_initializer; i++) {
+        const Onnx__TensorProto *t = g->initializer[i];
+        for (size_t k = 0; k < n->n_input; k++)
+            if (!strcmp(n->input[k], t->name) &&
+                (t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT16 ||
+                 t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__BFLOAT16))
+                return true;
+    }
+    return false;
+}
+
+/* Types of the file's results, where the imported graph has one of that name
+   from that node: its own are inferred anew.  (Initializers of 16 bits are
+   widened there.) */
+static void check_infos(Arena *a, const Onnx__GraphProto *g,
+                        const Graph *imported) {
+    StrMap infos = {0}, makers = {0};
+    size_t found = 0;
+    for (size_t i = 0; i < g->n_value_info; i++) {
+        define(a, &infos, g->value_info[i]->name, "type");
+        str_map_put(a, &infos, intern(g->value_info[i]->name), (int)i);
+    }
+    for (size_t i = 0; i < g->n_node; i++)
+        str_map_put(a, &makers, intern(g->node[i]->output[0]), (int)i);
+    for (int i = 0; i < imported->order.len; i++) {
+        const Node *n = node_at(imported, i);
+        const Type *t = value_type(imported, n->out[0]);
+        Str name = value_get(imported, n->out[0])->name;
+        int info = name ? str_map_get(&infos, name) : -1;
+        int maker = name ? str_map_get(&makers, name) : -1;
+        if (info < 0 || maker < 0 || n->loc.inside ||
+            n->loc.node != intern(g->node[maker]->name))
+            continue;
+        found++;
+        CHECK_MSG(!dtype_is_16(t->dtype) ||
+                      may_be_short(g->node[maker]->op_type),
+                  "'%s' is of 16 bits", name);
+        CHECK_MSG(has_type(g->value_info[info], t) ||
+                      reads_short_weight(g, g->node[maker]),
+                  "'%s' is no %s", name, TXT(t));
+    }
+    CHECK_MSG(found * 5 >= g->n_value_info * 4, "%zu of %zu", found,
+              g->n_value_info);
+}
+
+/* Names are single, and stand before they are read; all that has a type in the
+   file has that of the imported graph. */
+static void check_file(Arena *a, const Graph *imported) {
+    Onnx__ModelProto *p = message();
+    const Onnx__GraphProto *g = p->graph;
+    StrMap values = {0};
+    CHECK_EQ_INT(p->n_opset_import, 1);
+    CHECK_STR(p->opset_import[0]->domain, "");
+    CHECK_EQ_INT(p->opset_import[0]->version, 20); /* of ONNX 1.15, as .. */
+    CHECK_EQ_INT(p->ir_version, 9);                /* .. this is          */
+    CHECK_STR(p->producer_name, "ampc");
+    CHECK(g->name && *g->name);
+    for (size_t i = 0; i < g->n_input; i++) {
+        const char *name = g->input[i]->name;
+        define(a, &values, name, "input");
+        ValueId v = graph_input_named(imported, intern(name));
+        CHECK_MSG(has_type(g->input[i], value_type(imported, v)),
+                  "input %s has another type", name);
+    }
+    for (size_t i = 0; i < g->n_initializer; i++)
+        define(a, &values, g->initializer[i]->name, "initializer");
+    check_nodes(a, g, &values);
+    check_operands(a, g);
+    check_infos(a, g, imported);
+    for (size_t i = 0; i < g->n_output; i++) {
+        const char *name = g->output[i]->name;
+        CHECK(str_map_get(&values, intern(name)) > 0);
+        CHECK_MSG(has_type(g->output[i],
+                           value_type(imported, graph_output(imported, name))),
+                  "output %s has another type", name);
+    }
+    onnx__model_proto__free_unpacked(p, NULL);
+}
 
 /* What onnx_emit writes of g, imported; its message where it refuses. */
 static Module *again(Arena *a, const Graph *g, Diag *d) {
@@ -29,7 +225,9 @@ static Module *again(Arena *a, const Graph *g, Diag *d) {
     options_inference(&opt, a);
     Status s = import_onnx(a, d, path, (uint8_t *)bytes, n, &opt, &m);
     free(bytes);
-    return s == OK ? m : NULL;
+    if (s != OK) return NULL;
+    check_file(a, module_graph(m, "forward"));
+    return m;
 }
 
 /* ---- every op ------------------------------------------------------------ */
@@ -92,12 +290,13 @@ static void compare(const char *name, const Type *t, const EvalTensor *want,
 }
 
 /* One line of IR and the numbers of %y by hand, before and after; %x are nan,
-   inf, -inf, 1.5, -0.25, 0, %i are 0, 1, 2 .. of i64, %k those of i32. */
+   inf, -inf, 1.5, -0.25, 0, %i are 0, 1, 2 .. of i64, %k those of i32, %h is %x
+   in bf16 and %p a little more in f32. */
 TEST_CASE(emit_onnx, lines_by_value) {
     static const struct {
         const char *line;
         int n;
-        double want[8];
+        double want[12];
     } rows[] = {
         {"slice %x {starts=[3], sizes=[3], steps=[1]}", 3, {1.5, -0.25, 0}},
         {"slice %x {starts=[5], sizes=[3], steps=[-1]}", 3, {0, -0.25, 1.5}},
@@ -131,17 +330,26 @@ TEST_CASE(emit_onnx, lines_by_value) {
         {"argmax %x {axis=0, keepdims=0}", 1, {0}},
         {"cast %x : bool[6]", 6, {1, 1, 1, 1, 1, 0}},
         {"where %b, %i, %j", 6, {0, -1, 2, -3, 4, -5}},
+        {"less %r, %q", 6, {0, 1, 0, 0, 0, 1}},
+        {"concat %h, %p {axis=0}",
+         12,
+         {NAN, INFINITY, -INFINITY, 1.5, -0.25, 0, NAN, INFINITY, -INFINITY,
+          1.5009765625, -0.2490234375, 0.0009765625}},
     };
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         Arena *a = arena_new();
         Diag d = {0};
         Module *m;
         char text[900];
-        snprintf(text, sizeof text,
-                 "graph predict(%%x: f32[6], %%i: i64[6], %%k: i32[6], "
-                 "%%b: bool[6]) {\n  %%j = neg %%i\n  %%y = %s\n"
-                 "  return %%y, j=%%j\n}\n",
-                 rows[r].line);
+        snprintf(
+            text, sizeof text,
+            "graph predict(%%x: f32[6], %%i: i64[6], %%k: i32[6], "
+            "%%b: bool[6]) {\n  %%j = neg %%i\n  %%h = cast %%x : bf16[6]\n"
+            "  %%p = add %%x, 0.0009765625\n"
+            "  %%g = add %%i, 16777216:i64\n  %%q = cast %%g : f64[6]\n"
+            "  %%r = cast %%g : f32[6]\n  %%y = %s\n"
+            "  return %%y, j=%%j\n}\n",
+            rows[r].line);
         if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
             FAIL("%s", d.text.data);
         const Graph *g = m->graphs.data[0];
@@ -152,7 +360,7 @@ TEST_CASE(emit_onnx, lines_by_value) {
                 if (!back) FAIL("%s", d.text.data);
                 g = module_graph(back, "forward");
             }
-            Evaluator *e = eval_new(g, a, EVAL_EXACT);
+            Evaluator *e = eval_new(g, a, EVAL_STORAGE);
             for (int i = 0; i < g->inputs.len; i++) {
                 const Value *v = value_get(g, g->inputs.data[i]);
                 EvalTensor *t = eval_tensor_new(a, v->type);
@@ -226,17 +434,129 @@ TEST_CASE(emit_onnx, every_op_that_onnx_has) {
     arena_free(b.a);
 }
 
-/* ---- whole models -------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------- */
 
-static Onnx__ModelProto *message(void) {
-    size_t n;
-    char *bytes = test_read_file(test_tmp("emitted.onnx"), &n);
-    Onnx__ModelProto *p =
-        onnx__model_proto__unpack(NULL, n, (const uint8_t *)bytes);
-    REQUIRE(p);
-    free(bytes);
-    return p;
+/* "label: Op(in, in) -> out", one a line. */
+static const char *nodes_text(Arena *a) {
+    Onnx__ModelProto *p = message();
+    StrBuf sb = {0};
+    for (size_t i = 0; i < p->graph->n_node; i++) {
+        const Onnx__NodeProto *n = p->graph->node[i];
+        sb_printf(&sb, "%s: %s(", n->name, n->op_type);
+        for (size_t k = 0; k < n->n_input; k++)
+            sb_printf(&sb, k ? ", %s" : "%s", n->input[k]);
+        sb_printf(&sb, ") -> %s\n", n->output[n->n_output - 1]);
+    }
+    const char *text = arena_dup(a, sb.data ? sb.data : "", sb.len + 1);
+    sb_free(&sb);
+    onnx__model_proto__free_unpacked(p, NULL);
+    return text;
 }
+
+/* Users' names that this would give to values of its own, results with several
+   names, and outputs that are inputs or parameters. */
+TEST_CASE(emit_onnx, names) {
+    static const char text[] =
+        "graph predict(%x: f32[2,3], %number: f32[3], %k: i32[2]) {\n"
+        "  param %w: f32[3] = 3, %v: bf16[3] = [1, 2, 4]\n"
+        "  %ints_6 = mul %x, %w\n"
+        "  %y = reshape %ints_6 {shape=[6]}\n"
+        "  %c = clip %number {min=-1, max=1}\n"
+        "  %d = add %v, %c\n"
+        "  %e = mul %v, %d\n"
+        "  %o = gather %number, %k {axis=0}\n"
+        "  %s = slice_grad %o {starts=[0], shape=[3], steps=[1]}\n"
+        "  return same=%x, held=%w, %w, c=%x, %y, again=%y, %d, out=%e, "
+        "%ints_6, %number, %o, ampc.s=%s\n"
+        "}\n";
+    static const struct {
+        const char *output;
+        int n;
+        double want[6];
+    } rows[] = {{"same", 6, {0, 1, 2, 3, 4, 5}},
+                {"c", 6, {0, 1, 2, 3, 4, 5}},
+                {"w", 3, {3, 3, 3}},
+                {"held", 3, {3, 3, 3}},
+                {"y", 6, {0, 3, 6, 9, 12, 15}},
+                {"again", 6, {0, 3, 6, 9, 12, 15}},
+                {"d", 3, {1, 3, 5}},
+                {"out", 3, {1, 6, 20}},
+                {"ints_6", 6, {0, 3, 6, 9, 12, 15}},
+                {"o", 2, {0, 1}},
+                {"number", 3, {0, 1, 2}}};
+    Arena *a = arena_new();
+    Diag d = {0};
+    Module *m;
+    if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
+        FAIL("%s", d.text.data);
+    Module *back = again(a, m->graphs.data[0], &d);
+    if (!back) FAIL("%s", d.text.data);
+    const Graph *g = module_graph(back, "forward");
+    Evaluator *e = eval_new(g, a, EVAL_EXACT);
+    for (int i = 0; i < g->inputs.len; i++) {
+        EvalTensor *x =
+            eval_tensor_new(a, value_get(g, g->inputs.data[i])->type);
+        for (int64_t k = 0; k < type_count(type_get(x->type)); k++)
+            x->f ? (x->f[k] = (double)k) : (x->i[k] = k);
+        eval_bind(e, g->inputs.data[i], x);
+    }
+    REQUIRE(eval_run(e, &d) == OK);
+    CHECK_EQ_INT(g->outputs.len, sizeof rows / sizeof *rows);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        const EvalTensor *y = eval_get(e, graph_output(g, rows[r].output));
+        REQUIRE(CHECK_EQ_INT(type_count(type_get(y->type)), rows[r].n));
+        for (int k = 0; k < rows[r].n; k++)
+            CHECK_MSG(y->f[k] == rows[r].want[k], "%s[%d] is %g",
+                      rows[r].output, k, y->f[k]);
+    }
+    CHECK_STR(nodes_text(a), "ints_6: Mul(x, w) -> ints_6\n"
+                             "y: Reshape(ints_6, ints_6.2) -> y\n"
+                             "c.2: Clip(number, number.2, number.3) -> c.2\n"
+                             "v/f32: Cast(v) -> v/f32\n"
+                             "d: Add(v/f32, c.2) -> d\n"
+                             "out: Mul(v/f32, d) -> out\n"
+                             "o: Gather(number, k) -> o\n"
+                             "same: Identity(x) -> same\n"
+                             "held: Identity(w) -> held\n"
+                             "c: Identity(x) -> c\n"
+                             "again: Identity(y) -> again\n");
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+/* What ONNX cannot say, of what the user's outputs need. */
+TEST_CASE(emit_onnx, refusals) {
+    static const struct {
+        const char *sizes, *output, *why; /* NULL: it can */
+    } rows[] = {{"3", "%y", NULL},
+                {"4", "%y", NULL},
+                {"2", "%y", "max_pool: its windows have no form in ONNX"},
+                {"3", "%k", "max_pool: has no form in ONNX"},
+                {"3", "%y, %k", "max_pool: has no form in ONNX"},
+                {"3", "%y, ampc.k=%k", NULL}};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        Arena *a = arena_new();
+        Diag d = {0};
+        Module *m;
+        char text[400];
+        snprintf(text, sizeof text,
+                 "graph predict(%%x: f32[1,2,7]) {\n"
+                 "  %%y, %%k = max_pool %%x {kernel_shape=[2], strides=[2], "
+                 "pads=[0,0], dilations=[1], sizes=[%s]}\n"
+                 "  return %s\n}\n",
+                 rows[r].sizes, rows[r].output);
+        if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
+            FAIL("%s", d.text.data);
+        Module *back = again(a, m->graphs.data[0], &d);
+        CHECK_MSG((back != NULL) == !rows[r].why, "sizes %s, %s", rows[r].sizes,
+                  rows[r].output);
+        if (rows[r].why) CHECK_HAS(d.text.data, rows[r].why);
+        sb_free(&d.text);
+        arena_free(a);
+    }
+}
+
+/* ---- whole models -------------------------------------------------------- */
 
 static int count(const Onnx__GraphProto *g, const char *op) {
     int n = 0;

@@ -153,6 +153,63 @@ TEST_CASE(module_file, random_values_are_made_when_opened) {
               (long)st.st_size);
 }
 
+typedef struct Hook {
+    int calls, refuse;
+    int64_t held;
+} Hook;
+
+static void *hook_alloc(void *ctx, size_t bytes, size_t align) {
+    Hook *h = ctx;
+    if (++h->calls == h->refuse) return NULL;
+    h->held += (int64_t)bytes;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void hook_free(void *ctx, void *p, size_t bytes) {
+    Hook *h = ctx;
+    if (p) h->held -= (int64_t)bytes;
+    free(p);
+}
+
+/* Some numbers are made and others read: no session opens without either. */
+TEST_CASE(module_file, every_allocation_of_open_may_fail) {
+    static const char text[] = "graph forward(%x: f32[4,2]) {\n"
+                               "  param %w: f32[4,2] = normal(7, 2)\n"
+                               "  param %b: f32[2] = [1.5, -0.25]\n"
+                               "  %h = mul %x, %w : f32[4,2]\n"
+                               "  %y = add %h, %b : f32[4,2]\n"
+                               "  return %y\n}\n";
+    char err[300], *out;
+    void *lib;
+    int n = 1;
+    REQUIRE(test_write_file(test_tmp("both.amp"), text, sizeof text - 1));
+    int rc =
+        test_command(&out, "AMPC_LIBNVRTC=none %s '%s' -o '%s' %s", test_ampc(),
+                     test_tmp("both.amp"), test_tmp("both.so"), OPTIONS);
+    if (rc) FAIL("ampc: status %d\n%s", rc, out);
+    free(out);
+    const ampc_api *api = load("both.so", &lib);
+    for (ampc_status status = AMPC_ERR_MEMORY; status && n < 100; n++) {
+        Hook h = {.refuse = n};
+        ampc_options o = {.size = sizeof o,
+                          .alloc = hook_alloc,
+                          .free = hook_free,
+                          .alloc_ctx = &h};
+        ampc_session *s;
+        status = api->open(api->module, &o, &s, err, sizeof err);
+        if (status == AMPC_OK) {
+            CHECK_MSG(h.calls < n, "allocation %d failed unnoticed", n);
+            api->close(s);
+        } else {
+            CHECK_EQ_INT(status, AMPC_ERR_MEMORY);
+            CHECK_HAS(err, "out of memory");
+        }
+        CHECK_EQ_INT(h.held, 0);
+    }
+    CHECK(n > 5 && n < 100);
+    dlclose(lib);
+}
+
 /* ---- the file changes ---------------------------------------------------- */
 
 TEST_CASE(module_file, replaced_while_it_is_loaded) {

@@ -16,6 +16,7 @@
 #include "tests/support/on_device.h"
 #include "tests/support/ranks.h"
 #include "tests/support/samples.h"
+#include "tests/support/simulate.h"
 #include "tests/tolerance.h"
 
 enum {
@@ -76,17 +77,22 @@ typedef struct Run {
     void (*spoil)(int rank, int step, const Batch *b);
     const char *load[RANKS_MOST], *save; /* NULL: none */
     int nameless;    /* rank that saves without a path; 0: none */
-    int starved;     /* rank without memory; 0: none */
+    int starved;     /* rank that lacks memory; 0: none .. */
+    int refused;     /* .. for which of its allocations at open */
     int fail_in;     /* as in Ranks */
     bool once;       /* as in Ranks */
     bool no_scatter; /* the host's table has none */
     size_t table;    /* bytes of that table; 0: those of ampc_comm */
     int parts; /* that a batch is made of, as others' batches are; 0: one */
-    unsigned kinds;           /* of variables that are compared; 0: all */
-    size_t asked[RANKS_MOST]; /* bytes of all allocations at open */
-    const char *device;       /* NULL: "cpu" */
-    int sums[2];              /* told in profiles: beside backward, later; -1:
-                                 nobody asks */
+    unsigned kinds; /* of variables that are compared; 0: all */
+    struct Asked {
+        size_t bytes; /* of all allocations at open */
+        int calls, refuse;
+        int64_t held; /* bytes that nobody gave back */
+    } asked[RANKS_MOST];
+    const char *device; /* NULL: "cpu" */
+    int sums[2];        /* told in profiles: beside backward, later; -1:
+                           nobody asks */
     ampc_status status[RANKS_MOST];
     char error[RANKS_MOST][256];
     ampc_metrics metrics[RANKS_MOST][STEPS];
@@ -110,19 +116,17 @@ static void run_step(Run *r, ampc_session *s, int rank, int step,
     }
 }
 
-/* Enough for the session itself. */
-static void *little(void *ctx, size_t bytes, size_t align) {
-    (void)ctx;
-    return bytes > 6000 ? NULL : aligned_alloc(align, (bytes + 63) / 64 * 64);
-}
-
 static void *counting(void *ctx, size_t bytes, size_t align) {
-    *(size_t *)ctx += bytes;
+    struct Asked *a = ctx;
+    if (++a->calls == a->refuse) return NULL;
+    a->bytes += bytes;
+    a->held += (int64_t)bytes;
     return aligned_alloc(align, (bytes + 63) / 64 * 64);
 }
 
 static void give_back(void *ctx, void *p, size_t bytes) {
-    (void)ctx, (void)bytes;
+    struct Asked *a = ctx;
+    if (p) a->held -= (int64_t)bytes;
     free(p);
 }
 
@@ -177,14 +181,16 @@ static void run_rank(void *ctx, int rank) {
                       .device = r->device ? r->device : "cpu",
                       .threads = 1};
     if (r->ranks.world > 1) o.comm = &r->ranks.comm[rank];
-    o.alloc = rank && rank == r->starved ? little : counting;
-    o.alloc_ctx = &r->asked[rank];
+    struct Asked *asked = &r->asked[rank];
+    if (rank && rank == r->starved) asked->refuse = r->refused;
+    o.alloc = counting;
+    o.alloc_ctx = asked;
     o.free = give_back;
     api->describe(api->module, &info);
     r->status[rank] =
         api->open(api->module, &o, &s, r->error[rank], sizeof r->error[rank]);
     if (!s) return;
-    size_t at_open = r->asked[rank];
+    struct Asked at_open = *asked;
     if (!rank && r->sums[0] >= 0) api->profile(s, on_profile, &told);
     if (r->load[rank]) r->status[rank] = api->resume(s, r->load[rank]);
     for (int i = 0; i < r->steps && !r->status[rank]; i++)
@@ -192,7 +198,8 @@ static void run_rank(void *ctx, int rank) {
     if (r->save && !r->status[rank])
         r->status[rank] =
             save_all(api, s, rank && rank == r->nameless ? "" : r->save);
-    r->asked[rank] = at_open;
+    asked->bytes = at_open.bytes;
+    asked->calls = at_open.calls;
     if (r->kinds >> AMPC_KIND_SHADOW & 1 && !r->status[rank])
         r->status[rank] = make_copies(r, s, info.batch);
     snprintf(r->error[rank], sizeof r->error[rank], "%s", api->error(s));
@@ -239,8 +246,10 @@ static Run *run_new(const Compiled *c) {
 /* .. and all ranks end well. */
 static void run_ok(Run *r, int world) {
     run(r, world);
-    for (int i = 0; i < world; i++)
+    for (int i = 0; i < world; i++) {
         CHECK_MSG(r->status[i] == AMPC_OK, "rank %d: %s", i, r->error[i]);
+        CHECK_EQ_INT(r->asked[i].held, 0);
+    }
 }
 
 static Run *run_ranks(const Compiled *c, int world) {
@@ -628,12 +637,13 @@ static Run *shard_run(const Compiled *c, int world, const char *save,
 }
 
 /* The same bits, checkpoints included, with 1/N of the state and of the
-   parameters that are read in 16 bits. */
+   parameters that are read in 16 bits; exchange takes what gradients do. */
 static void sharded(const char *options, double states) {
     char all[300];
     snprintf(all, sizeof all, "%s --shard-optimizer", options);
     Compiled plain = wide(options);
     Compiled split = wide(all);
+    Run *alone = shard_run(&plain, 1, NULL, AMPC_KIND_SHADOW);
     for (int world = 2; world <= 4; world += 2) {
         Run *a = shard_run(&plain, world, test_tmp("a"), AMPC_KIND_SHADOW);
         Run *b = shard_run(&split, world, test_tmp("b"), AMPC_KIND_SHADOW);
@@ -644,14 +654,19 @@ static void sharded(const char *options, double states) {
         test_same_files("a.weights", "b.weights");
         double state = states * 4 * SAMPLES_WIDE;
         for (int i = 0; i < world; i++) {
-            double less = (double)a->asked[i] - (double)b->asked[i];
+            double less = (double)a->asked[i].bytes - (double)b->asked[i].bytes;
             CHECK_MSG(fabs(less / (state * (1 - 1.0 / world)) - 1) < 0.1,
                       "rank %d of %d: %g of %g bytes less", i, world, less,
                       state);
+            double more =
+                (double)a->asked[i].bytes - (double)alone->asked[0].bytes;
+            CHECK_MSG(fabs(more / (4 * SAMPLES_WIDE) - 1) < 0.1,
+                      "rank %d of %d: %g bytes more than one", i, world, more);
         }
         run_free(a);
         run_free(b);
     }
+    run_free(alone);
     compiled_close(&plain);
     compiled_close(&split);
 }
@@ -846,7 +861,9 @@ TEST_CASE(ranks, parts_on_a_gpu) {
     const char *saved[] = {test_tmp("whole.gpu"), test_tmp("parts.gpu")};
     for (int resumes = 0; resumes < 2; resumes++) {
         Run *r[2];
+        double peak[2];
         for (int i = 0; i < 2; i++) {
+            SimStats stats;
             r[i] = run_new(compile_on(
                 "cuda", samples_wide_text,
                 "--precision bf16 --optimizer adamw,lr=0.01", more[i]));
@@ -856,9 +873,14 @@ TEST_CASE(ranks, parts_on_a_gpu) {
             r[i]->save = saved[i];
             if (resumes) r[i]->load[0] = r[i]->load[1] = saved[i];
             run_ok(r[i], 2);
+            sim()->stats(&stats);
+            peak[i] = (double)stats.peak;
         }
         check_same(r[1], r[0]);
         CHECK_EQ_INT(r[0]->metrics[0][1].step, resumes ? 4 : 2);
+        /* Each of two has half of the moments and of the parameters; one kernel
+           updates all. */
+        CHECK_REL(peak[0] - peak[1], 2 * 0.5 * 3 * 4.0 * SAMPLES_WIDE, 0.01);
         run_free(r[0]);
         run_free(r[1]);
     }
@@ -977,8 +999,8 @@ TEST_CASE(ranks, another_module_is_named) {
     for (int k = 0; k < 2; k++) {
         Run *r = run_new(c);
         r->of[2] = others[k];
-        run(r, 3);
-        for (int i = 0; i < 3; i++) {
+        run(r, 6);
+        for (int i = 0; i < 6; i++) {
             CHECK_EQ_INT(r->status[i], AMPC_ERR_COMM);
             CHECK_HAS(r->error[i], why[k]);
         }
@@ -987,16 +1009,29 @@ TEST_CASE(ranks, another_module_is_named) {
     }
 }
 
+/* Whichever of its allocations fails, but for the session itself. */
 TEST_CASE(ranks, one_that_cannot_open_is_named) {
     const Compiled *c = small();
-    Run *r = run_new(c);
-    r->starved = 1;
-    run(r, 3);
-    for (int i = 0; i < 3; i++)
-        CHECK_EQ_INT(r->status[i], i == 1 ? AMPC_ERR_MEMORY : AMPC_ERR_COMM);
-    CHECK_HAS(r->error[1], "out of memory");
-    CHECK_HAS(r->error[2], "rank 1 could not open its session");
-    run_free(r);
+    Run *all = run_new(c);
+    all->steps = 1;
+    run_ok(all, 6);
+    CHECK(all->asked[4].calls > 3);
+    for (int k = 2; k <= all->asked[4].calls; k++) {
+        Run *r = run_new(c);
+        r->starved = 4;
+        r->refused = k;
+        run(r, 6);
+        for (int i = 0; i < 6; i++) {
+            bool is = i == r->starved;
+            CHECK_MSG(r->status[i] == (is ? AMPC_ERR_MEMORY : AMPC_ERR_COMM),
+                      "allocation %d: status %d", k, r->status[i]);
+            CHECK_HAS(r->error[i], is ? "out of memory"
+                                      : "rank 4 could not open its session");
+            CHECK_EQ_INT(r->asked[i].held, 0);
+        }
+        run_free(r);
+    }
+    run_free(all);
 }
 
 /* An engine that fails fails every rank, and no step is half made. */
@@ -1179,12 +1214,21 @@ TEST_CASE(ranks, variables_that_say_no_number) {
     unsetenv("MASTER_PORT");
 }
 
-/* Ranks that say what rank 0 says. */
+/* Ranks that say what rank 0 says, four in a sum. */
+typedef struct Alike {
+    double said[16];
+    size_t each; /* numbers of a rank; 0: rank 0 has not spoken */
+} Alike;
+
 static int as_rank_0(void *ctx, void *data, size_t count, int32_t dtype) {
-    const ampc_comm *c = ctx;
-    size_t bytes = count / (size_t)c->world * sizeof(double);
-    for (int i = 1; i < c->world && dtype == AMPC_DTYPE_F64; i++)
-        memcpy((char *)data + (size_t)i * bytes, data, bytes);
+    Alike *a = ctx;
+    if (dtype != AMPC_DTYPE_F64) return 0;
+    if (!a->each) {
+        a->each = count / 4;
+        memcpy(a->said, data, a->each * sizeof *a->said);
+    }
+    for (size_t i = 0; i < count; i++)
+        ((double *)data)[i] = a->said[i % a->each];
     return 0;
 }
 
@@ -1207,9 +1251,10 @@ TEST_CASE(ranks, micro_steps_of_all_have_a_bound) {
     for (int world = 127; world <= 128; world++) {
         char err[300] = "";
         ampc_session *s = NULL;
+        Alike alike = {.each = 0};
         ampc_comm comm = {.size = sizeof comm,
                           .world = world,
-                          .ctx = &comm,
+                          .ctx = &alike,
                           .allreduce = as_rank_0,
                           .broadcast = sent,
                           .barrier = met};
