@@ -325,7 +325,7 @@ static const Row rows[] = {
     {"%x: f16[4,3], %r: i64[2]", "%y = dropout %x, %r {ratio=1}",
      "! outside 0..1"},
     {"%x: f16[4,3], %r: i64[3]", "%y = dropout %x, %r", "! wants i64[2]"},
-    {"%x: f32[4194304,4194304]", "%y = matmul %x, %x", "f32[4194304,4194304]"},
+    {"%x: f32[1048576,1048576]", "%y = matmul %x, %x", "f32[1048576,1048576]"},
     {"%x: f32[1099511627776,1], %z: f32[1,1099511627776]", "%y = add %x, %z",
      "! too large"},
     /* ---- the largest legal and the smallest illegal value */
