@@ -226,13 +226,16 @@ static Status check_slice(TypeCtx *cx, const Type *whole, const Type *part) {
     const int64_t *starts, *steps;
     TRY(type_want_ints(cx, AK_starts, whole->rank, &starts));
     TRY(type_want_ints(cx, AK_steps, whole->rank, &steps));
+    int64_t reach = 1, far; /* of strides, which count empty axes as 1 */
+    for (int i = 0; i < whole->rank; i++)
+        reach *= whole->dim[i] ? whole->dim[i] : 1;
     for (int i = 0; i < whole->rank; i++) {
-        int64_t last = part->dim[i] - 1;
-        if (part->dim[i] == 0) continue;
+        int64_t n = part->dim[i], last = n ? n - 1 : 0;
         bool ok = mul_ok(last, steps[i], &last) &&
-                  add_ok(starts[i], last, &last) && steps[i] != 0;
-        if (!ok || starts[i] < 0 || starts[i] >= whole->dim[i] || last < 0 ||
-            last >= whole->dim[i])
+                  add_ok(starts[i], last, &last) &&
+                  mul_ok(steps[i], reach, &far) && (steps[i] != 0 || !n);
+        int64_t most = n ? whole->dim[i] - 1 : whole->dim[i];
+        if (!ok || starts[i] < 0 || starts[i] > most || last < 0 || last > most)
             return type_error(cx,
                               "axis %d: %lld positions from %lld by %lld leave "
                               "%lld elements",
