@@ -422,12 +422,15 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
         TRY(n->op->handler(ox));
         for (int k = 0; k < n->nout; k++) {
             if (!ox_has_out(ox, k)) continue;
-            OxName *out = ox_name_of(ox, n->out[k]);
-            if (!is_value(out->value) && !out->seq)
+            const OxName *out = ox_name_of(ox, n->out[k]);
+            ValueId v = out->value;
+            if (!is_value(v) && !out->seq)
                 return ox_fail(ox, "result %d is not supported", k);
-            if (out->stops && dtype_is_float(ox_type(ox, out->value).dtype))
-                TRY(ox_call(ox, "stop", &out->value, 1, NULL, 0, 1,
-                            &out->value));
+            if (!ox_stops(ox, n, k) || !is_value(v) ||
+                !dtype_is_float(ox_type(ox, v).dtype))
+                continue;
+            TRY(ox_call(ox, "stop", &v, 1, NULL, 0, 1, &v));
+            TRY(ox_out(ox, k, v));
         }
     }
     ox->node = NULL;

@@ -110,7 +110,7 @@ typedef struct OxName {
     const OxNode *role; /* where it stands in a weight's place */
     const OxNode *statistics_of; /* BatchNormalization */
     OxPower power;
-    bool stops;         /* no gradient flows through what it names */
+    bool stops;         /* a result that the forward writes to a buffer */
     const ValueId *seq; /* a sequence: its elements */
     int nseq;
 } OxName;
@@ -221,8 +221,9 @@ Status ox_decide(Ox *ox);
 /* What the node is in PyTorch's graph, if the exporter wrote it and it is a
    `target`, from there on; else NULL. */
 Str ox_torch_node(const OxNode *n, const char *target);
-/* x.detach(): an Identity in files of dynamo. */
-bool ox_is_detach(const OxNode *n);
+/* No gradient flows through that result: the Identity that x.detach() is in
+   files of dynamo, or OxName.stops. */
+bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);
 

@@ -114,8 +114,8 @@ Status ox_write_mutations(Ox *ox) {
         if (!x->written) continue;
         Write w = {.var = ox_name_of(ox, x->name)->value,
                    .value = ox_name_of(ox, x->written)->value};
-        if (value_get(ox->g, w.var)->type.i !=
-            value_get(ox->g, w.value)->type.i)
+        if (!is_value(w.value) || value_get(ox->g, w.var)->type.i !=
+                                      value_get(ox->g, w.value)->type.i)
             return ox_fail_model(ox,
                                  "what the forward writes to '%s' is of "
                                  "another type",

@@ -135,8 +135,11 @@ Str ox_torch_node(const OxNode *n, const char *target) {
     return at && !strncmp(at, target, strlen(target)) ? at : NULL;
 }
 
-bool ox_is_detach(const OxNode *n) {
-    return n->op->handler == onnx_identity && ox_torch_node(n, "aten.detach");
+bool ox_stops(const Ox *ox, const OxNode *n, int result) {
+    bool detach =
+        n->op->handler == onnx_identity && ox_torch_node(n, "aten.detach");
+    const OxName *out = ox_name_of(ox, n->out[result]);
+    return detach || (out && out->stops);
 }
 
 static void read_marks(Ox *ox) {

@@ -164,13 +164,7 @@ Status onnx_size(Ox *ox) {
 
 /* ---- other shape, same elements ------------------------------------------ */
 
-Status onnx_identity(Ox *ox) {
-    ValueId x;
-    if (!ox_is_detach(ox->node)) return ox_out_name(ox, 0, ox->node->in[0]);
-    x = ox_in(ox, 0);
-    TRY(ox_call(ox, "stop", &x, 1, NULL, 0, 1, &x));
-    return ox_out(ox, 0, x);
-}
+Status onnx_identity(Ox *ox) { return ox_out_name(ox, 0, ox->node->in[0]); }
 
 /* 0 copies a dimension, -1 takes what is left. */
 static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,

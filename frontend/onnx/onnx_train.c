@@ -2,7 +2,7 @@
    the user's globs; what cannot train is constant; running statistics of
    BatchNormalization and what the forward writes are buffers; the exporter's
    marks; else the role of the tensor and its name.  The reason is kept for
-   `inspect --params`.          */
+   `inspect --params`.                                                       */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -85,10 +85,9 @@ static void find_roles(Ox *ox) {
         for (int r = 0; r < n->nout; r++) {
             const OxName *out = ox_name_of(ox, n->out[r]);
             if (!out) continue;
-            reaches |= out->reaches;
+            reaches |= out->reaches && !ox_stops(ox, n, r);
             if (!role) role = out->role;
         }
-        if (ox_is_detach(n)) continue;
         for (int k = 0; k < n->nin && reaches; k++) {
             OxName *in = ox_name_of(ox, n->in[k]);
             if (!in || bit(n->op->nd, k)) continue;
@@ -239,13 +238,13 @@ static Status decide(Ox *ox, OxInit *x) {
 
 Status ox_decide(Ox *ox) {
     ox->rule_used = NEW_ARRAY(ox->a, bool, ox->opt->train_rules.len + 1);
-    find_roles(ox);
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
         if (n->op->handler != onnx_batch_norm) continue;
         for (int k = 3; k < 5; k++) ox_name_of(ox, n->in[k])->statistics_of = n;
     }
     ox_find_mutations(ox);
+    find_roles(ox);
     for (int i = 0; i < ox->inits.len; i++)
         if (ox->inits.data[i].live) TRY(decide(ox, &ox->inits.data[i]));
     for (int i = 0; i < ox->opt->train_rules.len; i++) {

@@ -666,6 +666,52 @@ TEST_CASE(onnx_train, what_it_writes_has_the_buffers_type) {
     made_end(&m);
 }
 
+/* y = x w + b, b first split into a sequence that the signature names. */
+TEST_CASE(onnx_train, a_sequence_is_written_to_no_buffer) {
+    Made m;
+    int64_t zero = 0;
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "w", "3,3", 1);
+    made_mark(&m, "w", KIND, "PARAMETER");
+    made_f32(&m, "b", "2,3", 1);
+    made_mark(&m, "b", KIND, "BUFFER");
+    made_i64(&m, "zero", 1, &zero);
+    sign(&m, "s: BUFFER_MUTATION target='b'");
+    made_node(&m, "SplitToSequence", "b", "s");
+    made_node(&m, "Squeeze", "zero", "first");
+    made_node(&m, "SequenceAt", "s,first", "e");
+    made_node(&m, "MatMul", "x,w", "p");
+    made_node(&m, "Add", "p,e", "y");
+    made_output(&m, "y");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m), "the forward writes to 'b' is of another type");
+    made_end(&m);
+}
+
+/* y = x w (scale + q), the sum written to scale: no gradient reaches q. */
+TEST_CASE(onnx_train, a_parameter_of_what_is_written_alone) {
+    Made m;
+    made_start(&m, 18);
+    made_input(&m, "x", DT_F32, "2,3");
+    made_f32(&m, "w", "3", 1);
+    made_mark(&m, "w", KIND, "PARAMETER");
+    made_f32(&m, "q", "3", 1);
+    made_mark(&m, "q", KIND, "PARAMETER");
+    made_f32(&m, "scale", "3", 1);
+    made_mark(&m, "scale", KIND, "BUFFER");
+    sign(&m, "sum: BUFFER_MUTATION target='scale'");
+    made_node(&m, "Add", "scale,q", "sum");
+    made_node(&m, "Mul", "x,w", "p");
+    made_node(&m, "Mul", "p,sum", "y");
+    made_output(&m, "y");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m),
+              "parameter 'q' reaches the outputs only through "
+              "non-differentiable operands");
+    made_end(&m);
+}
+
 /* steps += 1; y = x * steps */
 TEST_CASE(onnx_train, integers_that_it_writes_are_told_of) {
     Made m;
