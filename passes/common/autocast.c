@@ -38,6 +38,7 @@ typedef struct Autocast {
     ValueId *low_of; /* by ValueId.i: its 16-bit copy */
     bool *head;      /* by ValueId.i: what a product makes that reads f32 */
     bool *rest;      /* by ValueId.i: and that reads a weight in two parts */
+    bool rests;      /* there is such a product */
     uint32_t limit;  /* ValueId.i before casts */
 } Autocast;
 
@@ -103,7 +104,7 @@ static void find_head(Autocast *ac, Arena *scratch) {
             ac->head[n->out[0].i] = true;
         } else if (its <= rest && is_classifier(g, n)) {
             rest -= its;
-            ac->rest[n->out[0].i] = true;
+            ac->rest[n->out[0].i] = ac->rests = true;
         }
     }
 }
@@ -181,7 +182,7 @@ static void autocast_graph(Graph *g, DType low, bool head, Arena *scratch) {
     int n;
     NodeId *old = order_take(g, scratch, &n);
     for (int i = 0; i < n; i++) autocast_node(&ac, old[i]);
-    rewrite_graph(g, scratch, add_rest, &ac);
+    if (ac.rests) rewrite_graph(g, scratch, add_rest, &ac);
 }
 
 Status pass_autocast(Module *m, PassCtx *cx) {

@@ -188,13 +188,13 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
     const LossSpec *l = &j->loss;
     Builder b = {.g = g};
     ValueId x = NO_VALUE, loss = NO_VALUE;
-    if (l->output) TRY(pick_output(g, cx, l->output, &x));
+    bool of_output = l->kind != LOSS_AUTO && l->kind != LOSS_HOST;
+    if (l->output || of_output) TRY(pick_output(g, cx, l->output, &x));
     if (l->kind == LOSS_AUTO) {
         TRY(loss_auto(g, cx, l->output, &loss));
     } else if (l->kind == LOSS_HOST) {
         TRY(host_loss(&b, cx, l->output, &loss));
     } else {
-        TRY(pick_output(g, cx, l->output, &x));
         TRY(call_loss(&b, cx, l, model, x, &loss));
     }
     if (value_type(g, loss)->rank) loss = b_reshape(&b, loss, 0, NULL);

@@ -41,7 +41,7 @@ typedef struct Plan {
     Graph *g;
     Arena *a;
     VEC(Block) blocks;
-    int64_t bytes; /* of all of them */
+    int64_t bytes; /* of all that is stored */
     int *block_of; /* by root; -1: none */
     int64_t *at;   /* by root: in its block */
     int sums;      /* the block that the next sum over ranks joins, or -1 */

@@ -237,12 +237,15 @@ KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
 }
 
 /* NARROW_BF16 of few values, and of such as are no numbers. */
+KM_VECTOR void km_narrow16_each(uint16_t *to, const float *from) {
+    for (int i = 0; i < 8; i++)
+        ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
+                             km_bits(ROUND_BF16(from[i + 8]));
+}
+
 KM_CALLED void km_narrow_each(uint16_t *restrict to, const float *restrict from,
                               int64_t n) {
-    for (; n >= 16; n -= 16, to += 16, from += 16)
-        for (int i = 0; i < 8; i++)
-            ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
-                                 km_bits(ROUND_BF16(from[i + 8]));
+    for (; n >= 16; n -= 16, to += 16, from += 16) km_narrow16_each(to, from);
     for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
 }
 
@@ -261,9 +264,12 @@ KM_CALLED void km_put_each(uint16_t *restrict to, const float *restrict from,
 #define STORE_BF16(to, at, x) (at) = (x)
 #endif
 
+#if defined __AVX2__ && !defined __clang__
+typedef short km_short16 __attribute__((vector_size(32)));
+#endif
+
 /* Of 16 in order. */
 #if defined __AVX512F__ && !defined __clang__
-typedef short km_short16 __attribute__((vector_size(32)));
 typedef uint32_t km_word16 __attribute__((vector_size(64)));
 typedef int km_int16 __attribute__((vector_size(64)));
 
@@ -284,7 +290,6 @@ KM_VECTOR void GET16_BF16(float *to, const uint16_t *from) {
 /* Sixteen at once as pairs of halves. What the lower ones are, less one where
    the upper one is even, begins with the bit that is carried. */
 typedef uint32_t km_word8 __attribute__((vector_size(32)));
-typedef short km_short16 __attribute__((vector_size(32)));
 typedef char km_char32 __attribute__((vector_size(32)));
 typedef float km_real8 __attribute__((vector_size(32)));
 typedef long long km_long4 __attribute__((vector_size(32)));
@@ -340,11 +345,7 @@ KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
     __builtin_memcpy(to, &h, sizeof h);
 }
 #else
-KM_VECTOR void NARROW16_BF16(uint16_t *to, const float *from) {
-    for (int i = 0; i < 8; i++)
-        ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
-                             km_bits(ROUND_BF16(from[i + 8]));
-}
+#define NARROW16_BF16 km_narrow16_each
 
 KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
     for (int i = 0; i < 16; i++) to[i] = F32_TO_BF16(from[i]);
