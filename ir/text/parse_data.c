@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DATA_LIMIT = 1 << 30 }; /* bytes of one tensor */
+enum {
+    DATA_LIMIT = 1 << 30,  /* bytes of one tensor                          */
+    DRAWN_LIMIT = 1 << 26, /* numbers of all constants of a text: a second */
+};
 
 /* ---- generated data ------------------------------------------------------ */
 
@@ -168,6 +171,12 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, bool is_const,
     init_draw(gen, hash, range, init);
     if (!is_const) return OK;
     if (type_bytes(type_get(t)) > DATA_LIMIT) return too_large(p, &at, t);
+    p->drawn += type_count(type_get(t));
+    if (p->drawn > DRAWN_LIMIT)
+        return lex_fail(lx, &at,
+                        "the constants hold %lld random numbers, at most %d: "
+                        "a frozen variable is drawn when the module is opened",
+                        (long long)p->drawn, (int)DRAWN_LIMIT);
     init->tensor = tensor_drawn(p->m->arena, t, &init->draw);
     return OK;
 }
