@@ -7,6 +7,14 @@
 /* The loops below are unrolled completely: R, W and C are constants. */
 #define UNROLL _Pragma("GCC unroll 32")
 
+/* Steps of 12 multiply-adds leave a core that is shared by two threads no time
+   to count each.                                                            */
+#if AMPC_ISA_LEVEL == 3
+#define STEPS _Pragma("GCC unroll 4")
+#else
+#define STEPS
+#endif
+
 /* A step of the smaller tiles of other levels has no time to spare. */
 INLINE void tile_fetch(const float *ahead, int64_t k) {
     if (AMPC_ISA_LEVEL == 4) __builtin_prefetch(ahead + k * TILE_LINE, 0, 2);
@@ -83,7 +91,7 @@ INLINE void tile_panel_rw(int kind, int R, int W, int64_t k, const float *a,
                           int add, const float *ahead) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
-    for (int64_t i = 0; i < k; i++) {
+    STEPS for (int64_t i = 0; i < k; i++) {
         tile_fetch(ahead, i);
         tile_step(kind, R, W, acc, a, b);
         a += MR;
@@ -99,7 +107,7 @@ INLINE void tile_rows_rw(int kind, int R, int W, int64_t k, const float *a,
     const float *p[MR];
     UNROLL for (int r = 0; r < R; r++) p[r] = a + r * lda;
     tile_begin(R, W, acc, c, ldc, add);
-    for (int64_t i = 0; i < k; i++, b += b_step) {
+    STEPS for (int64_t i = 0; i < k; i++, b += b_step) {
         tile_fetch(ahead, i);
         tile_step_rows(kind, R, W, acc, p, i, b);
     }
@@ -111,7 +119,7 @@ INLINE void tile_slice_rw(int kind, int R, int W, int64_t k, const float *a,
                           int64_t ldc, int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
-    for (int64_t i = 0; i < k; i++) {
+    STEPS for (int64_t i = 0; i < k; i++) {
         tile_step(kind, R, W, acc, a, b + off[i]);
         a += MR;
     }
@@ -137,7 +145,7 @@ INLINE void tile_points_rw(int kind, int R, int W, const TilePoints *t) {
             const float *p[MR], *w = block + t->tap[k] * n * t->w_step;
             UNROLL for (int r = 0; r < R; r++) p[r] =
                 src + t->shift[t->tap[k]] + at[r];
-            for (int64_t j = 0; j < n; j++, w += t->w_step)
+            STEPS for (int64_t j = 0; j < n; j++, w += t->w_step)
                 tile_step_rows(kind, R, W, acc, p, j, w);
         }
         src += t->block_step;
@@ -152,7 +160,7 @@ INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const int32_t *at,
                           int64_t b_step, float *c, int64_t ldc, int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, 0);
-    for (int64_t i = 0; i < n; i++)
+    STEPS for (int64_t i = 0; i < n; i++)
         tile_step(kind, R, W, acc, a + row[at[i]], b + at[i] * b_step);
     UNROLL for (int r = 0; add && r < R; r++) UNROLL for (int w = 0; w < W; w++)
         acc[r][w] = vload(c + r * ldc + w * VL) + acc[r][w];
