@@ -168,8 +168,8 @@ INLINE void pack_b_cols(float *dst, const PackSrc *s, int dtype, int64_t pw,
         pack_b_any(dst, s, dtype, pw, k, n);
 }
 
-INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k0,
-                      int64_t k, int64_t k_all, int64_t n) {
+INLINE void pack_b_panels(float *dst, const PackSrc *s, int dtype, int64_t k0,
+                          int64_t k, int64_t k_all, int64_t n) {
     PackSrc at_col = *s;
     int64_t left = ceil_div(n, VL);
     for (int64_t j = 0; j < n;) {
@@ -185,6 +185,17 @@ INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k0,
             pack_b_any(to, &at_col, dtype, w * VL, k, cols);
         j += w * VL;
         left -= w;
+    }
+}
+
+/* Rows that run along memory are read whole, a few at a time. */
+INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k0,
+                      int64_t k, int64_t k_all, int64_t n) {
+    int64_t step = s->cs == 1 ? PACK_NEAR : k;
+    for (int64_t i = 0; i < k; i += step) {
+        PackSrc rows = *s;
+        rows.p = at(s->p, dtype, i * s->rs);
+        pack_b_panels(dst, &rows, dtype, k0 + i, min64(step, k - i), k_all, n);
     }
 }
 
