@@ -107,7 +107,7 @@ static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
     return (float *)r->c + (it->batch * g->m + it->m0) * g->n + it->n0 + col;
 }
 
-enum { GEMM_FAR = 1 << 20 }; /* elements of C that no second cache holds */
+enum { GEMM_FAR = 1 << 18 }; /* of C: a second cache holds fewer */
 
 /* The panel of B that begins at column j of an item, its rows of a part. */
 static GemmPanel gemm_panel(const GemmRun *r, const GemmItem *it,
