@@ -112,6 +112,7 @@ typedef struct Options {
     VEC(Objective) objectives; /* at least one */
     bool loss_given;           /* --loss was */
     bool only_given;           /* an option of the only objective was */
+    uint64_t lines;            /* rows of options_text.c that a block gave */
     int64_t accumulate;
     ScaleSpec scale;
     int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,

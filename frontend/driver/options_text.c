@@ -665,13 +665,13 @@ static Status set_symbol(Options *o, Spec *s) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-typedef enum RowKind { SETTER, FLAG, PATH } RowKind;
+typedef enum RowKind { SETTER, ADDER, FLAG, PATH } RowKind;
 
 #define FIELD(field) NULL, offsetof(Options, field)
 
 static const struct OptionRow {
     const char *name;
-    RowKind kind;
+    RowKind kind; /* an ADDER may stand in a block more than once */
     Setter *set;
     size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
 } option_rows[] = {
@@ -680,9 +680,9 @@ static const struct OptionRow {
     {"--amp-policy", PATH, FIELD(amp_policy)},
     {"--remat", SETTER, set_remat, 0},
     {"--loss", SETTER, set_loss, 0},
-    {"--objective", SETTER, set_objective, 0},
+    {"--objective", ADDER, set_objective, 0},
     {"--optimizer", SETTER, set_optimizer, 0},
-    {"--param-group", SETTER, set_param_group, 0},
+    {"--param-group", ADDER, set_param_group, 0},
     {"--lr-schedule", SETTER, set_schedule, 0},
     {"--clip-norm", SETTER, set_clip_norm, 0},
     {"--clip-value", SETTER, set_clip_value, 0},
@@ -692,15 +692,15 @@ static const struct OptionRow {
     {"--comm-dtype", SETTER, set_comm_dtype, 0},
     {"--shard-optimizer", FLAG, FIELD(shard_optimizer)},
     {"--sync-batchnorm", FLAG, FIELD(sync_batchnorm)},
-    {"--dim", SETTER, set_dim, 0},
-    {"--batch-sizes", SETTER, set_batch_sizes, 0},
-    {"--replace-head", SETTER, set_head, 0},
-    {"--train", SETTER, set_train, 0},
-    {"--freeze", SETTER, set_freeze, 0},
-    {"--batchnorm", SETTER, set_batchnorm, 0},
+    {"--dim", ADDER, set_dim, 0},
+    {"--batch-sizes", ADDER, set_batch_sizes, 0},
+    {"--replace-head", ADDER, set_head, 0},
+    {"--train", ADDER, set_train, 0},
+    {"--freeze", ADDER, set_freeze, 0},
+    {"--batchnorm", ADDER, set_batchnorm, 0},
     {"--dropout", SETTER, set_dropout, 0},
     {"--accept-folded", FLAG, FIELD(accept_folded)},
-    {"--target", SETTER, set_target, 0},
+    {"--target", ADDER, set_target, 0},
     {"--weights", SETTER, set_weights, 0},
     {"--dump-ir", PATH, FIELD(dump_ir)},
     {"--emit-c", PATH, FIELD(emit_c)},
@@ -717,6 +717,8 @@ static const struct OptionRow {
     {"--no-fuse", FLAG, FIELD(no_fuse)},
     {"--shuffle", SETTER, set_shuffle, 0},
 };
+
+_Static_assert(sizeof option_rows / sizeof *option_rows <= 64, "Options.lines");
 
 /* Words of other trainers, and what says it here. */
 static const struct {
@@ -753,6 +755,10 @@ static Status set_option(Options *o, Spec *s, const char *value,
     if (r == end) return unknown_option(s);
     *used_value = r->kind != FLAG;
     if (*used_value && !value) return usage(s, "wants a value");
+    uint64_t row = UINT64_C(1) << (r - option_rows);
+    if (s->loc.file && r->kind != ADDER && (o->lines & row))
+        return usage(s, "is given twice");
+    if (s->loc.file) o->lines |= row;
     switch (r->kind) {
     case FLAG: *(bool *)((char *)o + r->field) = true; return OK;
     case PATH:
@@ -760,7 +766,8 @@ static Status set_option(Options *o, Spec *s, const char *value,
         if (s->loc.file) return usage(s, "is for the command line");
         *(Str *)((char *)o + r->field) = intern(value);
         return OK;
-    case SETTER: break;
+    case SETTER:
+    case ADDER: break;
     }
     s->text = arena_dup(o->arena, value, strlen(value) + 1);
     return r->set(o, s);
