@@ -335,3 +335,186 @@ TEST_CASE(schedule, teams_have_room_for_their_sums) {
         arena_free(a);
     }
 }
+
+/* ---- blocks of a GPU ----------------------------------------------------- */
+
+enum { GPU_WARP = 32, GPU_MOST = 1024, GPU_VECTOR = 16, GPU_SMS = 132 };
+
+/* How a kernel lies on a grid. */
+typedef struct GpuShape {
+    int64_t blocks, threads; /* of a block                                   */
+    int64_t lanes, row;      /* that share a row; elements of it for each    */
+    int pack;                /* neighbours of a thread                       */
+} GpuShape;
+
+static GpuShape gpu_shape(const Kernel *k) {
+    GpuShape g = {1, 1, 1, 1, 1};
+    int64_t cols = 1;
+    for (const KLoop *l = k->loop; l < k->loop + k->nloop; l++) {
+        int64_t times = l->extent ? (l->extent + l->step - 1) / l->step
+                                  : INT32_MAX; /* as many as it takes */
+        if (l->kind == LOOP_BLOCK) g.blocks *= times;
+        if (l->kind == LOOP_THREAD) g.threads *= times;
+        if (l->kind == LOOP_UNROLLED) g.pack *= (int)l->extent;
+        if (l->kind == LOOP_LANES) g.lanes = l->step, cols = l->extent;
+    }
+    g.threads *= g.lanes;
+    g.row = (cols + g.lanes - 1) / g.lanes;
+    return g;
+}
+
+static GpuShape gpu_shape_of(const char *text) {
+    Arena *a = arena_new();
+    GpuShape g = gpu_shape(kernel_of(a, text, TARGET_CUDA));
+    arena_free(a);
+    return g;
+}
+
+/* Whole warps, as many threads as a block may have, every number covered, and
+   no more than two vectors of any operand in a thread. */
+static void check_gpu_shape(const GpuShape *g, int64_t elements, int widest,
+                            const char *what) {
+    CHECK_MSG(g->threads % GPU_WARP == 0 && g->threads <= GPU_MOST,
+              "%s: %lld threads", what, (long long)g->threads);
+    CHECK_MSG(g->blocks * g->threads * g->pack * g->row >= elements,
+              "%s: too few threads", what);
+    CHECK_MSG(g->pack * widest <= 2 * GPU_VECTOR, "%s: %d neighbours", what,
+              g->pack);
+}
+
+/* Softmax of rows x cols numbers. */
+static GpuShape softmax_shape(int rows, int cols, const char *dtype) {
+    char text[600];
+    snprintf(text, sizeof text,
+             "graph g(%%x: %s[%d,%d]) {\n  group row {\n"
+             "    %%m = reduce_max %%x {axes=[1], keepdims=1}\n"
+             "    %%d = sub %%x, %%m\n    %%e = exp %%d\n"
+             "    %%s = reduce_sum %%e {axes=[1], keepdims=1}\n"
+             "    %%y = div %%e, %%s\n  }\n  return %%y\n}\n",
+             dtype, rows, cols);
+    return gpu_shape_of(text);
+}
+
+/* Up to 1,024 columns a row is one warp's or less: its folds need no barrier.
+   No lane is idle while others have two vectors, a block is full where rows
+   suffice, and so is the machine as long as there is something to share. */
+TEST_CASE(schedule, rows_fill_warps_blocks_and_the_machine) {
+    static const int columns[] = {
+        1,    2,    7,    8,    12,   31,   32,   33,   48,   64,
+        100,  127,  128,  250,  256,  384,  511,  512,  768,  999,
+        1000, 1023, 1024, 1025, 2048, 4095, 4096, 6000, 16384};
+    static const int rows[] = {1, 3, 32, 200, 2000, 70000};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        for (size_t j = 0; j < sizeof rows / sizeof *rows; j++)
+            for (int half = 0; half < 2; half++) {
+                int cols = columns[i], size = half ? 2 : 4;
+                GpuShape g =
+                    softmax_shape(rows[j], cols, half ? "bf16" : "f32");
+                char what[80];
+                snprintf(what, sizeof what, "%d x %d, %d bytes", rows[j], cols,
+                         size);
+                check_gpu_shape(&g, (int64_t)rows[j] * cols, 4, what);
+                CHECK_MSG((g.lanes <= GPU_WARP) == (cols <= 1024),
+                          "%s: %lld lanes", what, (long long)g.lanes);
+                CHECK_MSG(g.lanes == 1 || g.lanes * g.pack < 2 * cols,
+                          "%s: idle lanes", what);
+                CHECK_MSG(g.pack == 1 || cols % g.pack == 0 ||
+                              g.lanes * g.pack >= GPU_WARP,
+                          "%s: cut vectors", what);
+                int64_t all = (int64_t)rows[j] * g.lanes;
+                if (cols <= 1024 && all >= 256)
+                    CHECK_MSG(g.threads == 256, "%s: %lld threads", what,
+                              (long long)g.threads);
+                /* shared among more where threads are fewer than the SMs take,
+                   with about eight numbers each where they are more        */
+                int64_t vectors = cols % g.pack ? cols : cols / g.pack;
+                int64_t could = vectors < GPU_WARP ? vectors : GPU_WARP;
+                if (cols <= 1024 && all < 2 * GPU_SMS * 256)
+                    CHECK_MSG(2 * g.lanes > could, "%s: %lld of %lld lanes",
+                              what, (long long)g.lanes, (long long)could);
+                else if (cols <= 1024)
+                    CHECK_MSG(g.lanes == 1 || g.lanes == GPU_WARP ||
+                                  (g.row >= 4 && g.row <= 9),
+                              "%s: %lld numbers", what, (long long)g.row);
+            }
+}
+
+/* The most neighbours, a power of two, that 16 bytes of the narrowest and 32 of
+   the widest operand hold, that leave a quarter of a thread's 255 registers to
+   vectors, and for which long functions are written out at most 24 times.   */
+static int most_neighbours(int narrowest, int widest, int bytes,
+                           int functions) {
+    int n = GPU_VECTOR / narrowest;
+    while (n > 1 && (n * widest > 2 * GPU_VECTOR || n * bytes > 4 * 64 ||
+                     n * functions > 24))
+        n /= 2;
+    return n;
+}
+
+/* A chain over `operands` tensors of dtype x and one of y, `functions` long. */
+static void chain_text(StrBuf *sb, const char *x, const char *y, int operands,
+                       int functions, const char *shape, const char *more) {
+    sb_printf(sb, "graph g(%%x0: %s[%s]", y, shape);
+    for (int i = 1; i <= operands; i++)
+        sb_printf(sb, ", %%x%d: %s[%s]", i, x, shape);
+    sb_printf(sb, "%s) {\n  group point {\n    %%v0 = cast %%x0 : f32[%s]\n",
+              more, shape);
+    int v = 0;
+    for (int i = 1; i <= operands; i++, v++)
+        sb_printf(sb,
+                  "    %%w%d = cast %%x%d : f32[%s]\n"
+                  "    %%v%d = add %%v%d, %%w%d\n",
+                  i, i, shape, v + 1, v, i);
+    for (int i = 0; i < functions; i++, v++)
+        sb_printf(sb, "    %%v%d = exp %%v%d\n", v + 1, v);
+    if (*more) {
+        sb_printf(sb, "    %%v%d = add %%v%d, %%b\n", v + 1, v);
+        v++;
+    }
+    sb_printf(sb, "  }\n  return %%v%d\n}\n", v);
+}
+
+TEST_CASE(schedule, neighbours_of_a_thread) {
+    static const struct {
+        const char *name;
+        int bytes;
+    } dtypes[] = {{"i8", 1}, {"bf16", 2}, {"f32", 4}, {"f64", 8}};
+    int seen = 0; /* bits: numbers of neighbours */
+    for (int x = 0; x < 4; x++)
+        for (int y = 0; y < 4; y++)
+            for (int operands = 1; operands <= 17; operands += 4)
+                for (int functions = 0; functions <= 24; functions += 3) {
+                    StrBuf sb = {0};
+                    int a = dtypes[x].bytes, b = dtypes[y].bytes;
+                    int narrowest = a < b ? a : b, widest = a > b ? a : b;
+                    chain_text(&sb, dtypes[x].name, dtypes[y].name, operands,
+                               functions, "8000", "");
+                    GpuShape g = gpu_shape_of(sb.data);
+                    int want = most_neighbours(narrowest < 4 ? narrowest : 4,
+                                               widest > 4 ? widest : 4,
+                                               operands * a + b + 4, functions);
+                    check_gpu_shape(&g, 8000, widest, sb.data);
+                    CHECK_MSG(g.pack == want, "%d, not %d:\n%s", g.pack, want,
+                              sb.data);
+                    CHECK_EQ_INT(g.threads, 256);
+                    seen |= g.pack;
+                    sb_free(&sb);
+                }
+    CHECK_EQ_INT(seen, 1 | 2 | 4 | 8);
+}
+
+/* Beside a row of numbers vectors end with it. */
+TEST_CASE(schedule, neighbours_end_with_their_row) {
+    for (int cols = 2; cols <= 40; cols++) {
+        StrBuf sb = {0};
+        char shape[40], more[40];
+        snprintf(shape, sizeof shape, "64,%d", cols);
+        snprintf(more, sizeof more, ", %%b: f32[%d]", cols);
+        chain_text(&sb, "f32", "f32", 1, 0, shape, more);
+        GpuShape g = gpu_shape_of(sb.data);
+        CHECK_MSG(g.pack == (cols % 4 ? cols % 2 ? 1 : 2 : 4), "%d columns: %d",
+                  cols, g.pack);
+        check_gpu_shape(&g, 64 * cols, 4, sb.data);
+        sb_free(&sb);
+    }
+}
