@@ -38,6 +38,7 @@ Tensor *tensor_new(Arena *a, TypeId t); /* zeros */
 double tensor_get(const Tensor *t, int64_t i);
 int64_t tensor_get_int(const Tensor *t, int64_t i); /* floats: truncated    */
 void tensor_set(const Tensor *t, int64_t i, double v);
+void tensor_repeat(const Tensor *t); /* element 0 becomes every element */
 void tensor_set_int(const Tensor *t, int64_t i, int64_t v);
 /* Random numbers, rounded to the type (runtime/draw.h). */
 Tensor *tensor_drawn(Arena *a, TypeId t, const Draw *d);

@@ -224,8 +224,8 @@ static Str put_var(Emit *e, int var) {
     const Tensor *t = var_initial(e->a, v);
     if (!t) {
         t = tensor_new(e->a, v->type);
-        for (int64_t i = 0, n = type_count(type_get(v->type)); i < n; i++)
-            tensor_set(t, i, v->fill);
+        if (type_count(type_get(v->type))) tensor_set(t, 0, v->fill);
+        tensor_repeat(t);
     }
     return put_tensor(e, v->name, type_get(v->type), t->data);
 }

@@ -57,6 +57,17 @@ Tensor *tensor_new(Arena *a, TypeId t) {
     return x;
 }
 
+void tensor_repeat(const Tensor *t) {
+    size_t n = (size_t)type_bytes(type_get(t->type)), done;
+    uint8_t *to = t->data;
+    if (!n) return;
+    done = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
+    for (size_t more; done < n; done += more) {
+        more = done < n - done ? done : n - done;
+        memcpy(to + done, to, more);
+    }
+}
+
 Tensor *tensor_drawn(Arena *a, TypeId type, const Draw *d) {
     Tensor *t = tensor_new(a, type);
     DType dtype = type_get(type)->dtype;

@@ -12,8 +12,8 @@
 #include <string.h>
 
 enum {
-    DATA_LIMIT = 1 << 30,  /* bytes of one tensor                          */
-    DRAWN_LIMIT = 1 << 26, /* numbers of all constants of a text: a second */
+    DATA_LIMIT = 1 << 30, /* bytes of one tensor                            */
+    MADE_LIMIT = 1 << 26  /* numbers of all constants: a second             */
 };
 
 /* ---- generated data ------------------------------------------------------ */
@@ -117,6 +117,18 @@ static Status new_tensor(Parser *p, const Token *at, TypeId t, Tensor **out) {
     return OK;
 }
 
+/* A few characters make all of a constant. */
+static Status count_made(Parser *p, const Token *at, TypeId t) {
+    if (type_bytes(type_get(t)) > DATA_LIMIT) return too_large(p, at, t);
+    p->made += type_count(type_get(t));
+    if (p->made <= MADE_LIMIT) return OK;
+    return lex_fail(&p->lx, at,
+                    "the constants hold %lld numbers that are not written out, "
+                    "at most %d: a frozen variable is filled when the module "
+                    "is opened",
+                    (long long)p->made, (int)MADE_LIMIT);
+}
+
 static Status parse_list(Parser *p, TypeId t, Init *init) {
     Token at = p->lx.tok;
     DType d = type_get(t)->dtype;
@@ -170,13 +182,7 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, bool is_const,
     TRY(lex_expect(lx, ')'));
     init_draw(gen, hash, range, init);
     if (!is_const) return OK;
-    if (type_bytes(type_get(t)) > DATA_LIMIT) return too_large(p, &at, t);
-    p->drawn += type_count(type_get(t));
-    if (p->drawn > DRAWN_LIMIT)
-        return lex_fail(lx, &at,
-                        "the constants hold %lld random numbers, at most %d: "
-                        "a frozen variable is drawn when the module is opened",
-                        (long long)p->drawn, (int)DRAWN_LIMIT);
+    TRY(count_made(p, &at, t));
     init->tensor = tensor_drawn(p->m->arena, t, &init->draw);
     return OK;
 }
@@ -203,8 +209,10 @@ static Status parse_splat(Parser *p, TypeId t, bool is_const, Init *init) {
     int64_t n = type_count(type_get(t));
     bool exact = as_double(d, e, &init->fill);
     if (!is_const && (exact || n == 0)) return OK;
+    if (is_const) TRY(count_made(p, &at, t));
     TRY(new_tensor(p, &at, t, &init->tensor));
-    for (int64_t i = 0; i < n; i++) store(init->tensor, i, e);
+    if (n) store(init->tensor, 0, e);
+    tensor_repeat(init->tensor);
     return OK;
 }
 

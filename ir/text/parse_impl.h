@@ -13,7 +13,7 @@ typedef struct Parser {
     Graph *g;
     int group;         /* of the nodes being read, -1: none */
     int regions;       /* how many are open                         */
-    int64_t drawn;     /* random numbers that constants hold        */
+    int64_t made;      /* numbers of constants, not written out     */
     Model model;       /* for lines that are no IR */
     VEC(Token) blocks; /* the names of whose blocks were read */
 } Parser;

@@ -352,6 +352,18 @@ static TypeId make(DType d, int rank, int64_t a, int64_t b, int64_t c) {
 }
 
 /* What a variable is drawn from holds all that is drawn, and is no wish. */
+TEST_CASE(tensors, one_element_becomes_all) {
+    Arena *a = arena_new();
+    for (int d = 0; d < NUM_DTYPES; d++)
+        for (int64_t n = 0; n < 20; n++) {
+            Tensor *t = tensor_new(a, type_make((DType)d, 1, &n));
+            if (n) tensor_set(t, 0, 1);
+            tensor_repeat(t);
+            for (int64_t i = 0; i < n; i++) CHECK(tensor_get(t, i) == 1);
+        }
+    arena_free(a);
+}
+
 TEST_CASE(tensors, bounds_of_what_is_drawn) {
     static const Draw draws[] = {{DRAW_NORMAL, 1, 0.5, 0},
                                  {DRAW_NORMAL, 2, -3, 0},

@@ -650,8 +650,10 @@ TEST_CASE(parse, mistakes) {
         {"graph g() { const %c: i32[2] = normal(1, 1) }", "floating point"},
         {"graph g() { const %c: i8[33554433] = uniform(1, 0, 2) "
          "const %d: i8[33554432] = uniform(2, 0, 2) }",
-         "1:80: error: the constants hold 67108865 random numbers, at most "
-         "67108864: a frozen variable is drawn when the module is opened"},
+         "1:80: error: the constants hold 67108865 numbers that are not "
+         "written out, at most 67108864: a frozen variable is filled when the "
+         "module is opened"},
+        {"graph g() { const %c: f16[67108865] = nan }", "67108865 numbers"},
         {"graph g() { const %c: f32[2] = data(12) }", "a hash 0x.. expected"},
         {"graph g() { %y = exp 1 !checkpoint=0 }",
          "1:36: error: checkpoints are counted from 1"},
