@@ -194,7 +194,7 @@ static int concat_by_number(Lower *l, const Node *n, int axis, const KIndex *at,
     KIndex src[MAX_RANK], x = at[axis];
     bool inmost = x.inst || x.k[l->k->ndim - 1];
     /* outside the guard there is no such part */
-    if (l->target == TARGET_CUDA || guard || size == 0 || n->nin < 2 ||
+    if (l->target == TARGET_CUDA || guard || size == 0 ||
         (inmost && n->nin < MANY_PARTS) ||
         (at_range(l, &x, &least, &most) && least / size == most / size))
         return 0;

@@ -34,13 +34,10 @@ void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
             put_term(sb, d == k->vec ? NULL : k, &first, at->k[d],
                      vec && d == k->vec ? vec : name);
     }
-    snprintf(name, sizeof name, "v%d", at->inst);
-    if (at->inst && kinst_at(k, at->inst)->op == K_CONST) {
+    if (at->inst) {
         if (!first) sb_puts(sb, " + ");
         sb_put_operand(sb, k, at->inst);
         first = false;
-    } else if (at->inst) {
-        put_term(sb, NULL, &first, 1, name);
     }
     if (first)
         sb_printf(sb, I64, at->c);

@@ -302,6 +302,13 @@ static const struct {
      "4",
      "16 4",
      "16"},
+    {"scatter-add of halves into wholes",
+     {.lib = PLAN_LIB_SCATTER_ADD,
+      .p.scatter = {1, 50257, 4096, 768, AMPC_BF16, AMPC_I64, AMPC_F32}},
+     "16 8 4",
+     "4",
+     "16 4",
+     "16"},
     /* 4: two numbers of each row, delta */
     {"attention", ATTENTION(ATTEND, BF16), "16", "16 4", NULL, NULL},
     {"attention's gradient", ATTENTION(ATTEND_GRAD, BF16), "16 4", "16", NULL,

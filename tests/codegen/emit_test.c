@@ -359,6 +359,36 @@ TEST_CASE(emit, no_compiler) {
     arena_free(a);
 }
 
+/* What a compiler says, on either channel, is told, and no signal that its
+   caller blocks or ignores stays so: it could not be stopped.               */
+TEST_CASE(emit, what_compilers_say_and_which_signals_they_get) {
+    static const char text[] =
+        "#!/bin/sh\n"
+        "echo to the output\n"
+        "set -- $(sed -n 's/Sig[BI][lg][kn]://p' /proc/self/status)\n"
+        "echo \"blocked $((0x$1)) ignored $((0x$2 >> 11 & 1))\" >&2\n"
+        "exit 1\n";
+    Arena *a = arena_new();
+    Run r;
+    sigset_t some, before;
+    sigemptyset(&some);
+    sigaddset(&some, SIGTERM);
+    sigaddset(&some, SIGUSR1);
+    char *cc = in_tmp(a, "says.sh");
+    REQUIRE(test_write_file(cc, text, strlen(text)) && chmod(cc, 0755) == 0);
+    setenv("CC", cc, 1);
+    sigprocmask(SIG_BLOCK, &some, &before);
+    signal(SIGUSR2, SIG_IGN); /* number 12 */
+    CHECK_EQ_INT(emit(&r, "", in_tmp(a, "says.so")), ERR_USER);
+    signal(SIGUSR2, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    unsetenv("CC");
+    CHECK_HAS(r.d.text.data, "to the output");
+    CHECK_HAS(r.d.text.data, "blocked 0 ignored 0");
+    run_end(&r);
+    arena_free(a);
+}
+
 TEST_CASE(emit, no_place_to_write) {
     Arena *a = arena_new();
     expect_failure("--target=cpu:x86-64-v2", in_tmp(a, "no/such/dir/x.so"),

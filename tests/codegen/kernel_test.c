@@ -673,6 +673,13 @@ TEST_CASE(kernel, pools_behind_convolutions) {
                         "%y"),
          .ulps = 8,
          .scale = 64},
+        {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3]",
+                        "%z = conv %x, %w {pads=[1,1,1,1]} "
+                        "%y, %i = max_pool %z {kernel_shape=[2,2], "
+                        "strides=[2,2], sizes=[4,4]}",
+                        "%y, %z"),
+         .ulps = 8,
+         .scale = 64},
         {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3], %b: f32[4,1,1]",
                         "%z = conv %x, %w {pads=[1,1,1,1]} "
                         "%a = add %z, %b %r = relu %a "

@@ -518,3 +518,32 @@ TEST_CASE(schedule, neighbours_end_with_their_row) {
         sb_free(&sb);
     }
 }
+
+/* A norm's gradients: a block adds up whole rounds of its teams, and there are
+   no more blocks than the machine takes at once, whose sums are then added. */
+TEST_CASE(schedule, sums_of_columns_fill_the_machine_once) {
+    for (int rows = 2; rows < 20000; rows += rows < 40 ? 1 : 1 + rows / 40) {
+        char text[400];
+        snprintf(text, sizeof text,
+                 "graph g(%%x: f32[%d,256]) {\n  group row {\n"
+                 "    %%s = reduce_sum %%x {axes=[1], keepdims=1}\n"
+                 "    %%m0 = mul %%x, %%s\n"
+                 "    %%c = reduce_sum %%m0 {axes=[0], keepdims=1}\n"
+                 "    %%m1 = mul %%m0, %%s\n"
+                 "  }\n  return %%m1, %%c\n}\n",
+                 rows);
+        Arena *a = arena_new();
+        const Kernel *k = kernel_of(a, text, TARGET_CUDA);
+        const KLoop *block = kernel_loop(k, LOOP_BLOCK, LOOP_ROWS);
+        const KLoop *team = kernel_loop(k, LOOP_SERIAL, LOOP_ROWS);
+        GpuShape g = gpu_shape(k);
+        CHECK_MSG(g.blocks <= 2 * GPU_SMS, "%d rows: %lld blocks", rows,
+                  (long long)g.blocks);
+        CHECK_MSG(block->step % team->step == 0 && block->step > team->step,
+                  "%d rows: %lld each of %lld", rows, (long long)block->step,
+                  (long long)team->step);
+        CHECK_MSG(rows < 4 * GPU_SMS * team->step || g.blocks > GPU_SMS,
+                  "%d rows: %lld blocks", rows, (long long)g.blocks);
+        arena_free(a);
+    }
+}
