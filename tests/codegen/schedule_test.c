@@ -547,3 +547,29 @@ TEST_CASE(schedule, sums_of_columns_fill_the_machine_once) {
         arena_free(a);
     }
 }
+
+/* A sum along the columns of a matrix that is read across is one along its
+   rows: as they lie in memory, neighbours are side by side.                 */
+TEST_CASE(schedule, sums_of_what_is_turned) {
+    static const char lying[] = "graph g(%x: f32[512,4096]) {\n  group row {\n"
+                                "    %y = reduce_sum %x {axes=[0]} }\n"
+                                "  return %y\n}\n";
+    static const char turned[] =
+        "graph g(%x: f32[512,4096]) {\n  group row {\n"
+        "    %t = transpose %x {perm=[1,0]} : f32[4096,512]\n"
+        "    %y = reduce_sum %t {axes=[1]} }\n"
+        "  return %y\n}\n";
+    for (int target = 0; target < 2; target++) {
+        Arena *a = arena_new();
+        const Kernel *k = kernel_of(a, lying, (TargetKind)target);
+        const Kernel *t = kernel_of(a, turned, (TargetKind)target);
+        CHECK_EQ_INT(k->form, KF_ROWS);
+        CHECK_EQ_INT(t->form, KF_ROWS);
+        CHECK_EQ_INT(t->nloop, k->nloop);
+        for (int i = 0; i < k->nloop; i++) {
+            CHECK_EQ_INT(t->loop[i].kind, k->loop[i].kind);
+            CHECK_EQ_INT(t->loop[i].step, k->loop[i].step);
+        }
+        arena_free(a);
+    }
+}
