@@ -31,7 +31,7 @@ static void random_node(RandomGraph *r) {
     int shape = pick(2), a = pick_shaped(r, shape), b = pick_shaped(r, shape);
     const char *dims = shape ? "23,6" : "6,23";
     int c = r->n;
-    switch (pick(9)) {
+    switch (pick(10)) {
     case 0:
         sb_printf(&r->sb, "%%v%d = transpose %%v%d {perm=[1,0]} ", c, a);
         shape = !shape;
@@ -57,6 +57,9 @@ static void random_node(RandomGraph *r) {
                   c, a, shape ? "23,2" : "6,9", c, a, shape ? "2" : "9",
                   shape ? "23,4" : "6,14", c, c, c);
         break;
+    case 5:
+        sb_printf(&r->sb, "%%v%d = gather %%v%d, %%i%d {axis=0} ", c, a, shape);
+        break;
     default:
         sb_printf(&r->sb, "%%v%d = %s %%v%d, %%v%d ", c, binary[pick(5)], a, b);
     }
@@ -70,7 +73,9 @@ static const char *random_graph(Arena *a) {
     for (int i = 0; i < nodes; i++) random_node(&r);
     sb_printf(&text, "graph g(%%v0: f32[6,23], %%v1: bf16[23,6], "
                      "%%v2: f16[6,23]"
-                     ", %%v3: f32[23,6]) { group point { ");
+                     ", %%v3: f32[23,6]) { const %%i0: i64[6] = [4,0,5,5,-6,2] "
+                     "const %%i1: i32[23] = [7,1,1,0,22,3,9,-1,20,5,6,8,13,14,"
+                     "10,17,12,-23,2,4,19,21,11] group point { ");
     sb_putn(&text, r.sb.data, r.sb.len);
     int y = r.n - 1;
     sb_printf(&text, "%%z = add %%v%d, %%v%d } return %%z }", y,
