@@ -1,7 +1,7 @@
 """A test: NAME.c, the harness, and what it tests."""
 
-def ampc_test(name, deps = [], data = [], timeout = "long"):
-    """NAME_slow_test.c runs with script/test --slow only."""
+def ampc_test(name, deps = [], data = [], timeout = "long", alone = False):
+    """NAME_slow_test.c runs with script/test --slow only; alone: beside no other."""
     slow = name.endswith("_slow_test")
     native.cc_test(
         name = name,
@@ -10,6 +10,6 @@ def ampc_test(name, deps = [], data = [], timeout = "long"):
         data = data,
         env = {"AMPC_CACHE_DIR": "none"},  # nothing from other runs
         linkstatic = True,
-        tags = ["slow"] if slow else [],
+        tags = (["slow"] if slow else []) + (["exclusive"] if alone else []),
         deps = deps + ["//tests:harness"],
     )
