@@ -351,7 +351,6 @@ static TypeId make(DType d, int rank, int64_t a, int64_t b, int64_t c) {
     return type_make(d, rank, dim);
 }
 
-/* What a variable is drawn from holds all that is drawn, and is no wish. */
 TEST_CASE(tensors, one_element_becomes_all) {
     Arena *a = arena_new();
     for (int d = 0; d < NUM_DTYPES; d++)
@@ -364,6 +363,7 @@ TEST_CASE(tensors, one_element_becomes_all) {
     arena_free(a);
 }
 
+/* What a variable is drawn from holds all that is drawn, and is no wish. */
 TEST_CASE(tensors, bounds_of_what_is_drawn) {
     static const Draw draws[] = {{DRAW_NORMAL, 1, 0.5, 0},
                                  {DRAW_NORMAL, 2, -3, 0},
