@@ -30,8 +30,8 @@ typedef struct GemmRun {
     void *c;
     const CpuEpilogue *ep;
     GemmBlocks p;
-    int direct; /* C is fp32, and nothing else is done to it,              */
-    int far;    /* and larger than a second cache                          */
+    int direct; /* C is fp32, and nothing else is done to it               */
+    int far;    /* the same of any C that is larger than a second cache    */
     float *partial;
     float *packed_a, *packed_b; /* of the whole operands, if prepacked      */
     char *workers;
@@ -55,8 +55,9 @@ typedef struct GemmPart {
     int first, last;
 } GemmPart;
 
-/* A panel of B, `w` vectors wide. */
+/* A panel of B that begins at column j of an item, `w` vectors wide. */
 typedef struct GemmPanel {
+    int64_t j;
     int w;
     const float *b;
 } GemmPanel;
@@ -113,7 +114,7 @@ enum { GEMM_FAR = 1 << 18 }; /* of C: a second cache holds fewer */
 static GemmPanel gemm_panel(const GemmRun *r, const GemmItem *it,
                             const GemmPart *part, int64_t j) {
     int w = panel_width(r->kind, ceil_div(it->n, VL) - j / VL);
-    GemmPanel p = {w, it->pb + j * part->b_all + part->b_k0 * w * VL};
+    GemmPanel p = {j, w, it->pb + j * part->b_all + part->b_k0 * w * VL};
     return p;
 }
 
@@ -126,10 +127,22 @@ INLINE const float *gemm_ahead(const GemmPart *part, int64_t i,
     return next.b + (line < next.w * VL ? line : 0) * part->k;
 }
 
-/* The lines that a tile will write. */
-INLINE void gemm_fetch(const float *c, int64_t ld, int64_t rows, int w) {
-    for (int64_t y = 0; y < rows; y++)
-        for (int x = 0; x < w; x++) __builtin_prefetch(c + y * ld + x * VL, 1);
+/* The lines of C that rows i .. of a panel end in. */
+INLINE void gemm_fetch_as(const GemmRun *r, const GemmItem *it, int64_t i,
+                          int64_t rows, GemmPanel b, int dtype) {
+    int64_t row = it->batch * r->g->m + it->m0 + i;
+    const char *c = at(r->c, dtype, row * r->g->n + it->n0 + b.j);
+    for (int64_t y = 0; y < rows; y++, c += r->g->n * dtype_size(dtype))
+        for (int x = 0; x < b.w * VL * dtype_size(dtype); x += 64)
+            __builtin_prefetch(c + x, 1);
+}
+
+INLINE void gemm_fetch(const GemmRun *r, const GemmItem *it, int64_t i,
+                       int64_t rows, GemmPanel b) {
+    if (r->direct)
+        gemm_fetch_as(r, it, i, rows, b, AMPC_F32);
+    else
+        gemm_fetch_as(r, it, i, rows, b, AMPC_BF16); /* or f16 */
 }
 
 /* All rows of an item by one panel of B. */
@@ -140,7 +153,7 @@ static void gemm_panels(const GemmRun *r, const GemmItem *it,
     int64_t height = panel_height(r->kind);
     for (int64_t i = 0; i < it->m; i += height) {
         int64_t rows = min64(height, it->m - i);
-        if (r->far) gemm_fetch(c + i * ld, ld, rows, b.w);
+        if (r->far) gemm_fetch(r, it, i, rows, b);
         panel_product(r->kind, part->k, rows, b.w, a + i * part->a_all,
                       part->a_all, b.b, b.w * VL, c + i * ld, ld, !part->first,
                       gemm_ahead(part, i / height, next));
@@ -154,7 +167,7 @@ static void gemm_rows(const GemmRun *r, const GemmItem *it,
     for (int64_t i = 0; i < it->m; i += MR) {
         int64_t rows = min64(MR, it->m - i);
         TileRowsFn *tile = ISA(tile_rows)[r->kind][rows - 1][b.w - 1];
-        if (r->far) gemm_fetch(c + i * ld, ld, rows, b.w);
+        if (r->far) gemm_fetch(r, it, i, rows, b);
         tile(part->k, it->rows + i * it->lda + part->a_k0, it->lda, b.b,
              b.w * VL, c + i * ld, ld, !part->first,
              gemm_ahead(part, i / MR, next));
@@ -579,8 +592,9 @@ void ISA(gemm)(int isa, AmpcPool *pool, const LibGemm *g, const void *a,
                  gemm_f64_work, &r);
         return;
     }
-    r.direct = g->c_dtype == AMPC_F32 && !(ep && ep->fn) && r.p.nsplit == 1;
-    r.far = r.direct && g->m * g->n >= GEMM_FAR;
+    int plain = !(ep && ep->fn) && r.p.nsplit == 1;
+    r.direct = plain && g->c_dtype == AMPC_F32;
+    r.far = plain && g->m * g->n >= GEMM_FAR;
     r.partial = scratch;
     r.workers = (char *)scratch + r.p.partial;
     if (!kept && r.p.batch > 0 && g->n > 0 && block_gemm_is_few(g)) {
