@@ -44,12 +44,17 @@ static Status check_counts(const OpInfo *info, const Node *n, char *msg) {
 
 static Status check_attrs(const OpInfo *info, const Node *n, char *msg) {
     for (int i = 0; i < n->nattr; i++) {
-        const char *text = attr_get(n->attrs[i].key)->text;
-        if (!info_takes(info, n->attrs[i].key))
+        const Attr *a = &n->attrs[i];
+        const AttrInfo *row = attr_get(a->key);
+        const char *text = row->text;
+        if (!info_takes(info, a->key))
             return bad(msg, "has no attribute '%s'", text);
         if (i && strcmp(attr_get(n->attrs[i - 1].key)->text, text) >= 0)
             return bad(msg, "attribute '%s' is given twice or out of order",
                        text);
+        if (row->flag && a->u.i != 0 && a->u.i != 1)
+            return bad(msg, "attribute '%s' is %lld, not 0 or 1", text,
+                       (long long)a->u.i);
     }
     return OK;
 }

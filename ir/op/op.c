@@ -59,6 +59,7 @@ const OpSelects op_selects[NUM_OPS] = {
 };
 
 #define DEFAULT_INT(v)   .number = (v)
+#define DEFAULT_FLAG(v)  .number = (v), .flag = true
 #define DEFAULT_FLOAT(v) .number = (v)
 #define DEFAULT_STR(v)   .string = (v)
 #define DEFAULT_INTS(v)  .number = 0

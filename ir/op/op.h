@@ -65,11 +65,18 @@ typedef enum AttrKey {
     NUM_ATTRS
 } AttrKey;
 
-typedef enum AttrKind { ATTR_INT, ATTR_FLOAT, ATTR_INTS, ATTR_STR } AttrKind;
+typedef enum AttrKind {
+    ATTR_INT,
+    ATTR_FLOAT,
+    ATTR_INTS,
+    ATTR_STR,
+    ATTR_FLAG = ATTR_INT
+} AttrKind;
 
 typedef struct AttrInfo {
     const char *text;
     AttrKind kind;
+    bool flag;          /* an INT that is 0 or 1                            */
     double number;      /* default of an INT or FLOAT                       */
     const char *string; /* of a STR                                         */
 } AttrInfo;
