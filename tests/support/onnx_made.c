@@ -224,3 +224,24 @@ Module *made_import(Made *m) {
 const char *made_message(const Made *m) {
     return m->d.text.data ? m->d.text.data : "";
 }
+
+void made_relu(Made *m, const char *dims) {
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, dims);
+    made_node(m, "Relu", "x", "y");
+    made_output(m, "y");
+}
+
+void made_linear(Made *m) {
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, "2,3");
+    made_f32(m, "fc.weight", "3,4", 0);
+    made_f32(m, "fc.bias", "4", 1);
+    made_f32(m, "val_7", "4", 1);
+    made_f32(m, "half", "", 0.5f);
+    made_node(m, "MatMul", "x,fc.weight", "a");
+    made_node(m, "Add", "a,fc.bias", "b");
+    made_node(m, "Add", "b,val_7", "c");
+    made_node(m, "Pow", "c,half", "y");
+    made_output(m, "y");
+}

@@ -118,3 +118,14 @@ uint8_t *model_pack(const Onnx__ModelProto *m, size_t *n) {
     onnx__model_proto__pack(m, p);
     return p;
 }
+
+const Var *var_named(const Module *mod, const char *name) {
+    int i = module_find_var(mod, name);
+    return i < 0 ? NULL : &mod->vars.data[i];
+}
+
+int count_kind(const Module *m, VarKind kind) {
+    int n = 0;
+    for (int i = 0; i < m->vars.len; i++) n += m->vars.data[i].kind == kind;
+    return n;
+}

@@ -34,6 +34,10 @@ void options_inference(Options *o, Arena *a);
 /* A graph input by name, NO_VALUE if absent. */
 ValueId graph_input_named(const Graph *g, const char *name);
 
+/* NULL if absent. */
+const Var *var_named(const Module *m, const char *name);
+int count_kind(const Module *m, VarKind kind);
+
 /* ---- models made in C ---------------------------------------------------- */
 
 typedef struct Made {
@@ -71,6 +75,10 @@ void made_mark(Made *m, const char *name, const char *key, const char *value);
 void made_metadata(Made *m, Onnx__StringStringEntryProto ***list, size_t *n,
                    const char *key, const char *value);
 char *made_text(Made *m, const char *s);
+/* Whole models: relu(x), x of such dims; and (x W + b + val_7) ^ half, its
+   parameters named as exporters do.                                         */
+void made_relu(Made *m, const char *dims);
+void made_linear(Made *m);
 /* NULL when refused; the message is m->d.text. */
 Module *made_import(Made *m);
 const char *made_message(const Made *m);
