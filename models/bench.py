@@ -187,7 +187,8 @@ class Ampc:
         for x in INPUTS[len(ALL[name][2]())]:
             path = os.path.join(folder, f"{name}.{x}.npy")
             self.command += ["--feed", f"{x}={path}"]
-        self.busy, self.steps, self.mb = busy, 5, 0
+        self.busy, self.mb = busy, 0
+        self.least = self.steps = 20 if busy else 5  # a difference of two
 
     def call(self, steps):
         """Milliseconds of each step, and processor time of all."""
@@ -212,7 +213,8 @@ class Ampc:
         ms = statistics.median(times[3:])
         if self.busy:  # what only starting takes is not of the step
             ms = (total - self.call(3)[1]) / self.steps
-        self.steps = max(5, min(2000, int(seconds * 1e3 / max(ms, 1e-3))))
+        self.steps = max(self.least,
+                         min(2000, int(seconds * 1e3 / max(ms, 1e-3))))
         return {"ms": ms, "mb": self.mb, "first": self.first}
 
     def close(self):
