@@ -890,4 +890,13 @@ TEST_CASE(cli, terms_of_the_gradient_of_a_padding) {
                   rows[i].compiles ? "" : "the gradient of padding to",
                   "pad.amp -o pad.so --loss auto --target cpu:x86-64-v2");
     }
+    static const char axes[] = /* of a constant a position comes from one */
+        "graph forward(%x: f32[1]) {\n  param %w: f32[1,1,1,1,1,1,1,1] = 1\n"
+        "  %p = pad %w {mode=\"constant\", value=0, "
+        "pads=[1,1,1,1,1,1,1,1,2,2,2,2,2,2,2,2]}\n"
+        "  %y = mul %p, %x\n"
+        "  %l = reduce_sum %y {axes=[0,1,2,3,4,5,6,7], keepdims=0}\n"
+        "  return %l\n}\n";
+    REQUIRE(test_write_file(test_tmp("pad.amp"), axes, sizeof axes - 1));
+    check_run(0, "", "pad.amp -o pad.so --loss auto --target cpu:x86-64-v2");
 }
