@@ -89,6 +89,11 @@ static Status attend_shape(TypeCtx *cx, int at, Type *y) {
                           "attribute 'ratio' has %g, wants 0 to 1 and "
                           "an operand of random numbers",
                           ratio);
+    int64_t offset = attr_int(cx->n, AK_offset), behind = v->dim[r - 2];
+    if (offset < -q->dim[r - 2] || offset > behind)
+        return type_error(cx, "attribute 'offset' is %lld, wants %lld to %lld",
+                          (long long)offset, -(long long)q->dim[r - 2],
+                          (long long)behind);
     *y = *q;
     y->dim[r - 1] = v->dim[r - 1];
     return OK;

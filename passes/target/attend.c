@@ -126,11 +126,14 @@ static bool is_triangle(const Graph *g, ValueId m, ValueId v, double seen,
     return first > 0;
 }
 
-/* v is the number of the row (from_end 2) or the column (1), plus *more. */
+/* v is the number of the row (from_end 2) or the column (1), plus *more, and no
+   addition of them wraps. */
 static bool is_place(const Graph *g, ValueId v, int rank, int from_end,
                      double *more) {
     const Node *n = def_of(g, v, OP_ADD);
+    DType d = value_dtype(g, v);
     *more = 0;
+    if (d != DT_I32 && d != DT_I64) return false;
     for (int i = 0; n && i < 2; i++)
         if (value_is_splat(g, n->in[i], more)) {
             v = n->in[1 - i];
@@ -138,7 +141,8 @@ static bool is_place(const Graph *g, ValueId v, int rank, int from_end,
         }
     n = def_of(g, v, OP_IOTA);
     int own = value_type(g, v)->rank;
-    return n && own == rank && attr_int(n, AK_axis) == own - from_end;
+    return n && own == rank && attr_int(n, AK_axis) == own - from_end &&
+           fabs(*more) <= 1 << 30;
 }
 
 /* c is whether a column stands at or before its row and *offset more; *seen:
@@ -147,6 +151,7 @@ static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
                      int64_t *offset) {
     static const OpCode ops[] = {OP_LESS_EQUAL, OP_LESS, OP_GREATER,
                                  OP_GREATER_EQUAL};
+    const Type *t = value_type(g, v);
     int r = value_type(g, c)->rank;
     *seen = true;
     for (int k = 0; r >= 2 && k < 4; k++) {
@@ -160,7 +165,9 @@ static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
             /* column + j .. row + i, or the other way round */
             bool less = (k < 2) != (x == 1), strict = k == 1 || k == 2;
             *seen = less;
-            *offset = (int64_t)(i - j) - (less == strict);
+            int64_t none = -t->dim[t->rank - 2], all = t->dim[t->rank - 1];
+            int64_t at = (int64_t)(i - j) - (less == strict);
+            *offset = at < none ? none : at > all ? all : at;
             return true;
         }
     }

@@ -1083,6 +1083,41 @@ TEST_CASE(attend, orders_hide_what_they_hid) {
     }
 }
 
+/* Places beside the integers from 0 on: between them, beyond all keys, too far
+   off to be exact; taken or not, they hide what they hid. */
+TEST_CASE(attend, orders_of_any_places_hide_what_they_hid) {
+    static const struct {
+        bool taken;
+        const char *dtype, *more, *order;
+    } rows[] = {{0, "f32", "0.5", "less %j, %i1"},
+                {0, "f32", "0.5", "less_equal %j, %i1"},
+                {0, "f32", "-0.5", "greater_equal %i, %j1"},
+                {0, "f32", "-0.5", "greater %i, %j1"},
+                {0, "f32", "1e30", "less_equal %j1, %i1"},
+                {0, "f32", "nan", "less_equal %j, %i1"},
+                {1, "i32", "100:i32", "less_equal %j, %i1"},
+                {1, "i64", "1000000000:i64", "less %j, %i1"},
+                {0, "i64", "4611686018427387904:i64", "less_equal %j, %i1"},
+                {0, "i8", "127:i8", "less_equal %j, %i1"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,4,3], %%k: f32[2,3,4], %%v: "
+                  "f32[2,4,5]) {\n  const %%low: f32[] = -inf\n"
+                  "  %%i = iota {axis=0} : %s[4,1]\n"
+                  "  %%j = iota {axis=1} : %s[1,4]\n"
+                  "  %%i1 = add %%i, %s\n  %%j1 = add %%j, %s\n"
+                  "  %%s = matmul %%q, %%k\n  %%c = %s\n"
+                  "  %%a = where %%c, %%s, %%low\n  %%p = softmax %%a\n"
+                  "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
+                  rows[i].dtype, rows[i].dtype, rows[i].more, rows[i].more,
+                  rows[i].order);
+        CHECK_MSG(attended(sb.data) == rows[i].taken, "%s + %s: %s",
+                  rows[i].dtype, rows[i].more, rows[i].order);
+        sb_free(&sb);
+    }
+}
+
 /* What may be done to scores %s between their product and the softmax of %a,
    and what the routine has no place for; neither changes a value or a gradient.
  */
