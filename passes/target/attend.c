@@ -93,12 +93,20 @@ static bool again(const Graph *g, ValueId x, ValueId y, int depth) {
 
 enum { AGAIN = 6 };
 
+/* Operand `at` of the node that makes v is no smaller: nothing repeats it. */
+static bool as_large(const Graph *g, ValueId v, int at) {
+    const Node *n = node_get(g, value_get(g, v)->def);
+    return shape_equal(value_type(g, v), value_type(g, n->in[at]));
+}
+
 /* v = x times the number *c. */
 static bool scaled(const Graph *g, ValueId v, ValueId *x, double *c) {
     const Node *n = def_of(g, v, OP_MUL), *d = def_of(g, v, OP_DIV);
     for (int i = 0; n && i < 2; i++)
-        if (value_is_splat(g, n->in[i], c)) return *x = n->in[1 - i], true;
-    if (!d || !value_is_splat(g, d->in[1], c)) return false;
+        if (value_is_splat(g, n->in[i], c) && as_large(g, v, 1 - i))
+            return *x = n->in[1 - i], true;
+    if (!d || !value_is_splat(g, d->in[1], c) || !as_large(g, v, 0))
+        return false;
     *c = 1 / *c;
     return *x = d->in[0], true;
 }
@@ -263,14 +271,16 @@ static void find_operand_grads(Attend *a, Attention *t, ValueId ds) {
     }
 }
 
-/* u's numbers for dropout: *o reads what they are drawn from. */
-static bool is_kept(const Graph *g, ValueId u, Operand *o, double *ratio,
-                    int64_t *salt) {
+/* u's numbers for dropout, one for each element of type t: *o reads what they
+   are drawn from. */
+static bool is_kept(const Graph *g, ValueId u, const Type *t, Operand *o,
+                    double *ratio, int64_t *salt) {
     double keep, zero;
     const Node *w = def_of(g, u, OP_WHERE);
     const Node *c = w ? def_of(g, w->in[0], OP_GREATER_EQUAL) : NULL;
     const Node *r = c ? def_of(g, c->in[0], OP_RAND_UNIFORM) : NULL;
-    if (!r || !value_is_splat(g, c->in[1], ratio) ||
+    if (!r || !shape_equal(value_type(g, r->out[0]), t) ||
+        !value_is_splat(g, c->in[1], ratio) ||
         !value_is_splat(g, w->in[1], &keep) ||
         !value_is_splat(g, w->in[2], &zero) || zero != 0 || *ratio < 0 ||
         *ratio >= 1 || fabs(keep * (1 - *ratio) - 1) > 1e-6)
@@ -289,7 +299,9 @@ static ValueId undropped(Attend *a, Attention *t, ValueId v) {
         Operand o;
         double ratio;
         int64_t salt;
-        if (!is_kept(g, n->in[i], &o, &ratio, &salt)) continue;
+        if (!as_large(g, v, 1 - i) ||
+            !is_kept(g, n->in[i], value_type(g, v), &o, &ratio, &salt))
+            continue;
         if (t->rng.node.i && (salt != t->salt || ratio != t->ratio ||
                               !same_value(operand(g, o), operand(g, t->rng))))
             continue;
@@ -368,7 +380,7 @@ static bool find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
         int len = a->nodes.len;
         for (int i = 0; i < 2; i++) {
             a->nodes.len = len;
-            if (value_is_splat(g, n->in[i], &c) ||
+            if (value_is_splat(g, n->in[i], &c) || !as_large(g, v, i) ||
                 !find_scores(a, t, n->in[i], why))
                 continue;
             ValueId m = n->in[1 - i];
@@ -390,7 +402,9 @@ static bool find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
     for (int i = 1; i < 3; i++) { /* 1: hides where the condition is false */
         bool seen;
         int64_t offset;
-        if (!value_is_splat(g, n->in[3 - i], &c) || !(c <= hidden)) continue;
+        if (!value_is_splat(g, n->in[3 - i], &c) || !(c <= hidden) ||
+            !as_large(g, v, i))
+            continue;
         if (!find_scores(a, t, n->in[i], why)) return false;
         bool order = is_order(g, n->in[0], v, &seen, &offset);
         Operand at = {value_get(g, v)->def, 0};

@@ -1181,6 +1181,48 @@ TEST_CASE(attend, scores_are_what_they_were) {
         }
 }
 
+/* What has fewer or more numbers than there are scores: dropout's that heads or
+   queries share, and what repeats all of it. */
+TEST_CASE(attend, scores_are_not_repeated) {
+    static const struct {
+        bool taken;
+        const char *lines;
+    } rows[] = {
+        {1, "%u = rand_uniform %r : f32[2,2,3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[2,1,3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[1,2,3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[2,2,1,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,1]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[3,2,2,3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,96]\n  %a = mul %s, %many"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,96]\n  %a = div %s, %many"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,96]\n  %a = add %s, %many"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,96]\n"
+            "  %i = iota {axis=3} : i32[3,1,1,3,1]\n"
+            "  %j = iota {axis=4} : i32[1,1,1,1,96]\n"
+            "  %order = less_equal %j, %i\n  %a = where %order, %s, %low"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int drops = 0; drops < 2; drops++) {
+            StrBuf sb = {0};
+            sb_printf(&sb,
+                      "graph eval(%%q: f32[2,2,3,4], %%k: f32[2,2,4,96], %%v: "
+                      "f32[2,2,96,5], %%r: i64[2]) {\n"
+                      "  const %%low: f32[] = -inf\n"
+                      "  const %%many: f32[3,1,1,1,1] = 0.5\n"
+                      "  %%s = matmul %%q, %%k\n  %s\n"
+                      "  %%p = softmax %%a\n"
+                      "  %%c = greater_equal %%u, 0.5\n"
+                      "  %%w = where %%c, 2, 0\n  %%d = mul %%p, %%w\n"
+                      "  %%y = matmul %s, %%v\n  return %%y\n}\n",
+                      rows[i].lines, drops ? "%d" : "%p");
+            bool ignored = i > 0 && i < 7 && !drops;
+            CHECK_MSG(attended(sb.data) == (rows[i].taken || ignored), "%s",
+                      sb.data);
+            sb_free(&sb);
+        }
+}
+
 /* A mask that is a product has the scores' gradient, too: what that is
    multiplied by there is no part of the routine. */
 TEST_CASE(attend, products_of_a_mask_are_its_own) {
