@@ -33,6 +33,8 @@ static bool try_rule(Rewriter *rw, RewriteRule *rule, NodeId id,
         if (!with[i].i)
             all = false;
         else if (with[i].i != n->out[i].i) {
+            ASSERT(value_get(rw->g, with[i])->type.i ==
+                   value_get(rw->g, n->out[i])->type.i);
             rw->map[n->out[i].i] = with[i];
             take_uses(rw, n->out[i], with[i]);
         }

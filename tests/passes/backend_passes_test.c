@@ -611,6 +611,62 @@ TEST_CASE(simplify, rows_of_constants) {
     }
 }
 
+/* What is recognised by its numbers (1, 2, epsilon) is so whatever shape these
+   have: %s of them repeats x, or does not. */
+TEST_CASE(simplify, numbers_of_any_shape) {
+    static const struct {
+        const char *number, *lines;
+    } rows[] = {
+        {"1", "%y = mul %x, %c"},
+        {"1", "%y = mul %c, %x"},
+        {"1", "%y = div %x, %c"},
+        {"0", "%y = add %x, %c"},
+        {"0", "%y = add %c, %x"},
+        {"0", "%y = sub %x, %c"},
+        {"1", "%y = pow %x, %c"},
+        {"2", "%y = pow %x, %c"},
+        {"3", "%y = pow %x, %c"},
+        {"0.5", "%a = abs %x\n  %y = pow %a, %c"},
+        {"-1", "%a = exp %x\n  %y = pow %a, %c"},
+        {"1", "%g = sigmoid %x\n  %a = sub %c, %g\n  %y = log %a"},
+        {"1", "%a = div %x, 1.4142135\n  %b = erf %a\n  %d = add %b, %c\n"
+              "  %e = mul %x, %d\n  %y = mul %e, 0.5"},
+        {"0.5", "%a = div %x, 1.4142135\n  %b = erf %a\n  %d = add %b, 1\n"
+                "  %e = mul %x, %d\n  %y = mul %e, %c"},
+        {"0.5", "%a = div %x, 1.4142135\n  %b = erf %a\n  %d = add %b, 1\n"
+                "  %e = mul %x, %c\n  %y = mul %e, %d"},
+        {"1.4142135", "%a = div %x, %c\n  %b = erf %a\n  %d = add %b, 1\n"
+                      "  %e = mul %x, %d\n  %y = mul %e, 0.5"},
+        {"0.01", "%a = mul %x, %x\n  %b = reduce_mean %a {axes=[0]}\n"
+                 "  %d = add %b, %c\n  %e = rsqrt %d\n  %y = mul %x, %e"},
+        {"1", "%a = mul %x, %x\n  %b = reduce_mean %a {axes=[0]}\n"
+              "  %d = add %b, 0.01\n  %e = sqrt %d\n  %f = div %c, %e\n"
+              "  %y = mul %x, %f"},
+        {"7", "%a = expand %x {shape=[3,5]}\n  %y = add %a, %c"},
+        {"7", "%a = full {value=2} : f32[3,5]\n  %y = add %a, %c"},
+        {"7", "%a = full {value=2} : f32[3,5]\n  %b = add %a, %c\n"
+              "  %y = mul %x, %b"},
+        {"7", "%a = greater %x, %c\n  %y = where %a, %x, %c"},
+    };
+    static const char *const shapes[] = {"", "1", "5", "1,1", "3,1", "2,1,5"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+            Arena *a = arena_new();
+            char text[500];
+            snprintf(text, sizeof text,
+                     "graph predict(%%x: f32[5]) {\n  const %%c: f32[%s] = "
+                     "%s\n  %s\n  return %%y\n}\n",
+                     shapes[k], rows[i].number, rows[i].lines);
+            Module *m = parsed(a, text);
+            const Graph *g = m->graphs.data[0];
+            Results before = results(a, g, EVAL_EXACT);
+            run(a, m, "simplify,cse,dce,inline,canon,simplify,cse,dce", none);
+            Results after = results(a, g, EVAL_EXACT);
+            expect_equal(&before, &after, 1e-5, text);
+            arena_free(a);
+        }
+}
+
 /* ---- moves --------------------------------------------------------------- */
 
 static void put_ints(StrBuf *sb, const char *name, const int64_t *v, int n) {
