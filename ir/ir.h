@@ -434,6 +434,22 @@ DType grad_dtype(const Graph *g, ValueId v);
 int *graph_use_counts(const Graph *g, Arena *scratch);
 /* position of each node in order (by NodeId.i), -1 if not in it */
 int *graph_positions(const Graph *g, Arena *scratch);
+
+/* The nodes that read a value, as [at, end): in order, each as often as it
+   reads it. */
+typedef struct Users {
+    const NodeId *at, *end;
+} Users;
+typedef struct UserIndex {
+    int *first; /* by ValueId.i, in `node` */
+    NodeId *node;
+} UserIndex;
+/* Of the values and the order that there are; arena-allocated in `scratch`. */
+UserIndex graph_users(const Graph *g, Arena *scratch);
+static inline Users users_of(const UserIndex *x, ValueId v) {
+    Users u = {x->node + x->first[v.i], x->node + x->first[v.i + 1]};
+    return u;
+}
 /* The node of v stores dtype d instead of its own: if it is one of those from
    `start` on in the order, all newer than node `first`, no other of them reads
    v, and its op may; one that only moves elements passes that on. */

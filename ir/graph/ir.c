@@ -520,6 +520,25 @@ int *graph_use_counts(const Graph *g, Arena *scratch) {
     return uses;
 }
 
+UserIndex graph_users(const Graph *g, Arena *scratch) {
+    int nv = g->values.len, total = 0;
+    UserIndex x = {.first = NEW_ARRAY(scratch, int, nv + 2)};
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        for (int k = 0; k < n->nin; k++) x.first[n->in[k].i + 1]++;
+        total += n->nin;
+    }
+    for (int v = 0; v < nv; v++) x.first[v + 1] += x.first[v];
+    x.node = NEW_ARRAY(scratch, NodeId, total + 1);
+    int *next = arena_dup(scratch, x.first, (size_t)nv * sizeof *next);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        for (int k = 0; k < n->nin; k++)
+            x.node[next[n->in[k].i]++] = g->order.data[i];
+    }
+    return x;
+}
+
 int *graph_positions(const Graph *g, Arena *scratch) {
     int *pos = NEW_ARRAY(scratch, int, g->nodes.len);
     for (int i = 0; i < g->nodes.len; i++) pos[i] = -1;

@@ -140,10 +140,10 @@ static bool rule_log(Rewriter *rw, const Node *n, ValueId *with) {
     const Node *sub = def_of(g, n->in[0], OP_SUB);
     bool rest = sub && is_number(g, sub->in[0], 1);
     const Node *s = def_of(g, rest ? sub->in[1] : n->in[0], OP_SIGMOID);
-    if (s && !shape_equal(value_type(g, s->in[0]), value_type(g, n->out[0])))
-        return false; /* there are as many ones */
     if (s) {
         ValueId x = s->in[0];
+        if (!shape_equal(value_type(g, x), value_type(g, n->out[0])))
+            return false; /* there are as many ones */
         if (rest) x = b1(&rw->b, OP_NEG, x, DT_DEFAULT);
         with[0] = b1(&rw->b, OP_LOG_SIGMOID, x, d);
         return true;

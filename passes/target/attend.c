@@ -50,10 +50,9 @@ typedef struct Attention {
 
 typedef struct Attend {
     const Graph *g;
-    int *uses;      /* by ValueId.i                                          */
-    int *first;     /* by ValueId.i: its first reader in `reader`             */
-    NodeId *reader; /* in order, one after the other by what they read       */
-    int *of;        /* by NodeId.i: 1 + the attention that it is part of     */
+    int *uses; /* by ValueId.i                                         */
+    int *of;   /* by NodeId.i: 1 + the attention that it is part of          */
+    UserIndex users;
     uint32_t limit; /* nodes before the pass                                 */
     VEC(NodeId) nodes; /* of the one at hand                                 */
     VEC(Attention) found;
@@ -191,31 +190,13 @@ static bool is_product(const Node *n, bool ta, bool tb) {
            attr_int(n, AK_trans_b) == tb;
 }
 
-static void index_readers(Attend *a) {
-    const Graph *g = a->g;
-    int *next = NEW_ARRAY(a->scratch, int, g->values.len + 1), all = 0;
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(g, i);
-        for (int k = 0; k < n->nin; k++, all++) next[n->in[k].i + 1]++;
-    }
-    a->reader = NEW_ARRAY(a->scratch, NodeId, all);
-    for (int v = 0; v < g->values.len; v++) next[v + 1] += next[v];
-    a->first =
-        arena_dup(a->scratch, next, (size_t)(g->values.len + 1) * sizeof *next);
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(g, i);
-        for (int k = 0; k < n->nin; k++)
-            a->reader[next[n->in[k].i]++] = g->order.data[i];
-    }
-}
-
 /* Nodes that read v, up to `most`; more: none. */
 static int readers(const Attend *a, ValueId v, NodeId *to, int most) {
     int n = 0;
-    for (int i = a->first[v.i]; i < a->first[v.i + 1]; i++) {
-        if (n && to[n - 1].i == a->reader[i].i) continue;
+    for (Users u = users_of(&a->users, v); u.at < u.end; u.at++) {
+        if (n && to[n - 1].i == u.at->i) continue;
         if (n == most) return 0;
-        to[n++] = a->reader[i];
+        to[n++] = *u.at;
     }
     return n;
 }
@@ -740,7 +721,7 @@ Status pass_attend(Module *m, PassCtx *cx) {
         Attend a = {.g = g, .scratch = cx->scratch};
         if (!target_of(g)->attend_keys) continue;
         a.uses = graph_use_counts(g, cx->scratch);
-        index_readers(&a);
+        a.users = graph_users(g, cx->scratch);
         a.limit = (uint32_t)g->nodes.len;
         a.of = NEW_ARRAY(cx->scratch, int, g->nodes.len);
         for (int k = 0; k < g->order.len; k++) {

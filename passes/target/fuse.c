@@ -38,27 +38,14 @@ static int maker(const Fuse *f, ValueId v) {
 /* Who reads each value. */
 static void index_users(Fuse *f) {
     Graph *g = f->g;
-    int nv = g->values.len, total = 0;
-    f->user_at = NEW_ARRAY(f->a, int, nv + 2);
-    f->escapes = NEW_ARRAY(f->a, bool, nv);
+    f->users = graph_users(g, f->a);
+    f->escapes = NEW_ARRAY(f->a, bool, g->values.len);
     for (int i = 0; graph_root(g, i); i++)
         f->escapes[graph_root(g, i)->i] = true;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         bool view = node_kind(n) == KIND_VIEW;
-        for (int k = 0; k < n->nin; k++) {
-            f->user_at[n->in[k].i + 1]++;
-            f->escapes[n->in[k].i] |= view;
-        }
-        total += n->nin;
-    }
-    for (int v = 0; v < nv; v++) f->user_at[v + 1] += f->user_at[v];
-    f->user = NEW_ARRAY(f->a, NodeId, total + 1);
-    int *next = arena_dup(f->a, f->user_at, (size_t)nv * sizeof *next);
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(g, i);
-        for (int k = 0; k < n->nin; k++)
-            f->user[next[n->in[k].i]++] = g->order.data[i];
+        for (int k = 0; k < n->nin; k++) f->escapes[n->in[k].i] |= view;
     }
 }
 
@@ -160,8 +147,8 @@ static Search reach_user(Fuse *f, NodeId user, int from, bool direct, int b) {
     if (c < 0) { /* through a VIEW */
         const Node *n = node_get(f->g, user);
         for (int i = 0; i < n->nout; i++)
-            for (Users u = users_of(f, n->out[i]); u.at < u.end && !found;
-                 u.at++)
+            for (Users u = users_of(&f->users, n->out[i]);
+                 u.at < u.end && !found; u.at++)
                 found = reach_user(f, *u.at, from, false, b);
         return found;
     }
@@ -181,8 +168,8 @@ static Search reach(Fuse *f, int c, int from, int b) {
     for (int i = 0; i < cluster(f, c)->nodes.len; i++) {
         const Node *n = node_get(f->g, cluster(f, c)->nodes.data[i]);
         for (int o = 0; o < n->nout; o++)
-            for (Users u = users_of(f, n->out[o]); u.at < u.end && !found;
-                 u.at++)
+            for (Users u = users_of(&f->users, n->out[o]);
+                 u.at < u.end && !found; u.at++)
                 found = reach_user(f, *u.at, from, from >= 0, b);
     }
     return found;
@@ -325,7 +312,7 @@ static bool merge(Fuse *f, int a, int b) {
 
 static bool other_users(const Fuse *f, ValueId v, int a, int b) {
     if (f->escapes[v.i]) return true;
-    for (Users u = users_of(f, v); u.at < u.end; u.at++) {
+    for (Users u = users_of(&f->users, v); u.at < u.end; u.at++) {
         int c = f->cluster_of[u.at->i];
         if (c != a && c != b) return true;
     }
@@ -374,7 +361,7 @@ static int keeps_instead(Fuse *f, int c) {
         if (m < 0 || (from >= 0 && m != from) || f->escapes[v.i] ||
             2 * bytes_of(f, n->out[0]) > bytes_of(f, v))
             return -1;
-        for (Users u = users_of(f, v); u.at < u.end; u.at++) {
+        for (Users u = users_of(&f->users, v); u.at < u.end; u.at++) {
             int reader = f->cluster_of[u.at->i];
             if (reader != c && cluster(f, reader)->part >= x->part) return -1;
         }
@@ -388,7 +375,7 @@ static int keeps_instead(Fuse *f, int c) {
 static bool stored_anyway(const Fuse *f, ValueId v) {
     int reader = -1;
     if (f->escapes[v.i]) return true;
-    for (Users u = users_of(f, v); u.at < u.end; u.at++) {
+    for (Users u = users_of(&f->users, v); u.at < u.end; u.at++) {
         OpKind kind = kind_of(f->g, *u.at);
         int c = f->cluster_of[u.at->i];
         if (kind == KIND_ANCHOR || kind == KIND_LIB) return true;
@@ -416,7 +403,8 @@ static bool sum_pays(const Fuse *f, const Node *product, const Node *n) {
    read by long functions alone, none of which backward should repeat. */
 static bool stored_as_cast(const Fuse *f, const Node *n) {
     const Graph *g = f->g;
-    Users cast = users_of(f, n->out[0]), u = users_of(f, n->in[0]);
+    Users cast = users_of(&f->users, n->out[0]),
+          u = users_of(&f->users, n->in[0]);
     for (; u.at < u.end; u.at++)
         if (op_info[node_get(g, *u.at)->op].cost < COST_LONG) return false;
     if (op_info[n->op].cost < COST_LONG || cast.end != cast.at + 1 ||
@@ -580,7 +568,7 @@ static bool grow_once(Fuse *f, int a) {
         }
         for (int o = 0; o < n->nout; o++) {
             closed &= !f->escapes[n->out[o].i];
-            Users u = users_of(f, n->out[o]);
+            Users u = users_of(&f->users, n->out[o]);
             for (int left = READERS; u.at < u.end && left-- > 0; u.at++) {
                 int c = f->cluster_of[u.at->i];
                 if (c >= 0 && c != a && take_over(f, a, c)) return true;
@@ -620,7 +608,7 @@ enum { SIBLING_USERS = 64 };
 static void all_siblings(Fuse *f) {
     bool moved = f->target->shares_launches;
     for (uint32_t i = 1, nv = (uint32_t)f->g->values.len; i < nv; i++) {
-        Users u = users_of(f, (ValueId){i});
+        Users u = users_of(&f->users, (ValueId){i});
         if (u.end - u.at < 2 || u.end - u.at > SIBLING_USERS ||
             value_type(f->g, (ValueId){i})->rank == 0)
             continue;
@@ -652,7 +640,7 @@ static void join_widened(Fuse *f) {
         ValueId from = fuse_widened(f->g, x->nodes.data[0]);
         if (!from.i || cluster(f, maker(f, from))->part != x->part) continue;
         ValueId v = node_get(f->g, x->nodes.data[0])->out[0];
-        Users u = users_of(f, v);
+        Users u = users_of(&f->users, v);
         if (f->escapes[v.i] || u.end - u.at != 1 ||
             kind_of(f->g, *u.at) != KIND_ELEM)
             continue;
@@ -708,7 +696,7 @@ static void join_small(Fuse *f, GroupKind kind) {
 static NodeId gradient_end(const Fuse *f, NodeId id, const Node *reduce) {
     for (;;) {
         ValueId v = node_get(f->g, id)->out[0];
-        Users u = users_of(f, v);
+        Users u = users_of(&f->users, v);
         if (f->escapes[v.i] || u.end - u.at != 1 ||
             (kind_of(f->g, *u.at) != KIND_ELEM &&
              !node_pads_rows(f->g, reduce, node_get(f->g, *u.at))))
@@ -780,7 +768,7 @@ static int64_t bytes_freed(Fuse *f, const NodeList *all, const Type *full) {
                 listed(all, maker_node(f->g, v)))
                 continue;
             f->value_mark[v.i] = s;
-            Users u = users_of(f, v);
+            Users u = users_of(&f->users, v);
             while (u.at < u.end &&
                    (listed(all, *u.at) || !(node_get(f->g, *u.at)->flags &
                                             (NODE_BACKWARD | NODE_UPDATE))))
@@ -805,7 +793,7 @@ static void join_losses(Fuse *f) {
         const Type *row = value_type(f->g, r->out[0]);
         NodeId later = NO_NODE;
         int count = 0;
-        for (Users u = users_of(f, r->in[0]); u.at < u.end; u.at++)
+        for (Users u = users_of(&f->users, r->in[0]); u.at < u.end; u.at++)
             if (node_get(f->g, *u.at)->flags & NODE_BACKWARD)
                 later = *u.at, count++;
         if (count != 1 || kind_of(f->g, later) != KIND_ELEM) continue;
@@ -832,7 +820,7 @@ static void join_losses(Fuse *f) {
 
 static void replace(Fuse *f, ValueId from, ValueId to) {
     Graph *g = f->g;
-    for (Users u = users_of(f, from); u.at < u.end; u.at++) {
+    for (Users u = users_of(&f->users, from); u.at < u.end; u.at++) {
         Node *n = node_get(g, *u.at);
         for (int i = 0; i < n->nin; i++)
             if (same_value(n->in[i], from)) n->in[i] = to;
@@ -844,7 +832,7 @@ static void replace(Fuse *f, ValueId from, ValueId to) {
 /* It reads a value that nothing else reads: no node is equal to it. */
 static bool reads_alone(const Fuse *f, const Node *n) {
     for (int k = 0; k < n->nin; k++) {
-        Users u = users_of(f, n->in[k]);
+        Users u = users_of(&f->users, n->in[k]);
         if (u.end - u.at == 1 && f->value_mark[n->in[k].i] != f->stamp)
             return true;
     }

@@ -39,9 +39,7 @@ typedef struct Fuse {
     Graph *g;
     const TargetInfo *target;
     Arena *a; /* pass scratch */
-    /* by ValueId.i: the nodes that read it, as [user_at[i], user_at[i+1])   */
-    NodeId *user;
-    int *user_at;
+    UserIndex users;
     bool *escapes;   /* by ValueId.i: output, write or read by a VIEW        */
     int *position;   /* by NodeId.i */
     int *cluster_of; /* by NodeId.i; -1: VIEW */
@@ -62,16 +60,6 @@ typedef struct Fuse {
 
 static inline OpKind kind_of(const Graph *g, NodeId n) {
     return node_kind(node_get(g, n));
-}
-
-/* The nodes that read v, as [at, end). */
-typedef struct Users {
-    const NodeId *at, *end;
-} Users;
-
-static inline Users users_of(const Fuse *f, ValueId v) {
-    Users u = {f->user + f->user_at[v.i], f->user + f->user_at[v.i + 1]};
-    return u;
 }
 
 /* ---- fuse_prep.c --------------------------------------------------------- */

@@ -21,7 +21,7 @@ static bool marked(const Fuse *f, NodeId n) {
 /* Whether value v leaves the set of marked nodes. */
 static bool leaves(const Fuse *f, ValueId v) {
     if (f->escapes[v.i]) return true;
-    for (Users u = users_of(f, v); u.at < u.end; u.at++)
+    for (Users u = users_of(&f->users, v); u.at < u.end; u.at++)
         if (!marked(f, *u.at)) return true;
     return false;
 }
@@ -32,7 +32,7 @@ static bool made_inside(const Fuse *f, ValueId v) {
 }
 
 static bool read_inside(const Fuse *f, ValueId v) {
-    for (Users u = users_of(f, v); u.at < u.end; u.at++)
+    for (Users u = users_of(&f->users, v); u.at < u.end; u.at++)
         if (marked(f, *u.at)) return true;
     return false;
 }

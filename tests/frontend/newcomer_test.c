@@ -243,11 +243,6 @@ TEST_CASE(newcomer, padding_idx) {
 /* ---- files of other exporters ---------------------------------------------
  */
 
-static const Var *variable(const Module *m, const char *name) {
-    int i = module_find_var(m, intern(name));
-    return i < 0 ? NULL : &m->vars.data[i];
-}
-
 /* Constant nodes hold an initializer's tensor, whose own name is gone. */
 static void move_to_nodes(Made *m) {
     for (size_t i = 0; i < m->graph.n_initializer; i++) {
@@ -279,7 +274,7 @@ TEST_CASE(newcomer, weights_in_constant_nodes) {
     move_to_nodes(&m);
     Module *mod = made_import(&m);
     REQUIRE(mod != NULL);
-    const Var *v = variable(mod, "fc.weight");
+    const Var *v = var_named(mod, "fc.weight");
     REQUIRE(v && v->kind == VAR_PARAM);
     CHECK_NEAR(((const float *)v->init->data)[0], 1, 0);
     uint8_t *bytes = model_pack(&m.model, &n);
@@ -296,7 +291,7 @@ TEST_CASE(newcomer, weights_in_constant_nodes) {
     REQUIRE(text != NULL);
     REQUIRE(import_onnx(m.a, &m.d, "sevens.onnx", (uint8_t *)text, size, &m.opt,
                         &mod) == OK);
-    v = variable(mod, "fc.weight");
+    v = var_named(mod, "fc.weight");
     REQUIRE(v != NULL);
     CHECK_NEAR(((const float *)v->init->data)[11], 7, 0);
     free(text);
@@ -310,8 +305,8 @@ TEST_CASE(newcomer, weights_in_constant_nodes) {
     made_output(&m, "z");
     mod = made_import(&m);
     REQUIRE(mod != NULL);
-    CHECK(variable(mod, "fc.weight") == NULL);
-    CHECK(variable(mod, "scale") != NULL);
+    CHECK(var_named(mod, "fc.weight") == NULL);
+    CHECK(var_named(mod, "scale") != NULL);
     made_end(&m);
 }
 
@@ -344,10 +339,10 @@ TEST_CASE(newcomer, weights_inside_bodies) {
     REQUIRE(CHECK_MSG(mod != NULL, "%s", made_message(&m)));
     static const char *const trains[] = {"kernel", "outer"};
     for (int i = 0; i < 2; i++) {
-        const Var *v = variable(mod, trains[i]);
+        const Var *v = var_named(mod, trains[i]);
         CHECK_MSG(v && v->kind == VAR_PARAM, "%s", trains[i]);
     }
-    CHECK(variable(mod, "low") == NULL);
+    CHECK(var_named(mod, "low") == NULL);
     made_end(&m);
     made_end(&body);
 }
@@ -393,8 +388,8 @@ TEST_CASE(newcomer, weights_inside_bodies_of_bodies) {
     made_output(&m, "y");
     Module *mod = made_import(&m);
     REQUIRE(CHECK_MSG(mod != NULL, "%s", made_message(&m)));
-    const Var *kernel = variable(mod, "kernel");
-    const Var *floors = variable(mod, "floors");
+    const Var *kernel = var_named(mod, "kernel");
+    const Var *floors = var_named(mod, "floors");
     CHECK(kernel && kernel->kind == VAR_PARAM);
     CHECK(!floors || floors->kind == VAR_FROZEN);
     made_end(&m);
@@ -425,7 +420,7 @@ TEST_CASE(newcomer, literals_of_tf2onnx) {
         made_output(&m, "z");
         Module *mod = made_import(&m);
         REQUIRE(mod != NULL);
-        CHECK_MSG(!!variable(mod, rows[i].name) == rows[i].trains, "%s",
+        CHECK_MSG(!!var_named(mod, rows[i].name) == rows[i].trains, "%s",
                   rows[i].name);
         made_end(&m);
     }
@@ -469,7 +464,7 @@ TEST_CASE(newcomer, patterns_of_what_trains) {
         CHECK_MSG(!!mod == rows[i].ok, "%s: %s", rows[i].glob,
                   made_message(&m));
         if (mod) {
-            CHECK(variable(mod, "onnx::MatMul_12")->kind ==
+            CHECK(var_named(mod, "onnx::MatMul_12")->kind ==
                   (i ? VAR_FROZEN : VAR_PARAM));
             CHECK_HAS(made_message(&m),
                       "'table' does not train: no gradient reaches it");

@@ -619,9 +619,9 @@ TEST_CASE(onnx_external, is_read_from_beside_the_model) {
     t->n_external_data--;
     Module *mod = made_import(&m);
     REQUIRE(mod != NULL);
-    int i = module_find_var(mod, "w");
-    REQUIRE(i >= 0);
-    CHECK_NEAR(((const float *)mod->vars.data[i].init->data)[1], 2, 0);
+    const Var *w = var_named(mod, "w");
+    REQUIRE(w != NULL);
+    CHECK_NEAR(((const float *)w->init->data)[1], 2, 0);
     made_end(&m);
 }
 

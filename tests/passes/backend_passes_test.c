@@ -612,7 +612,7 @@ TEST_CASE(simplify, rows_of_constants) {
 }
 
 /* What is recognised by its numbers (1, 2, epsilon) is so whatever shape these
-   have: %s of them repeats x, or does not. */
+   have: %c of them repeats x, or does not. */
 TEST_CASE(simplify, numbers_of_any_shape) {
     static const struct {
         const char *number, *lines;
@@ -1112,8 +1112,26 @@ TEST_CASE(attend, masks_hide_what_they_hid) {
     }
 }
 
-/* The same written with positions, of columns %j and rows %i: what is seen,
-   then what is hidden. */
+/* The same written with positions, of columns %j and rows %i; %i1 and %j1 are
+   `more` behind them.  where: what is taken where the order holds, or not. */
+static void check_order(const char *dtype, const char *more, const char *order,
+                        const char *where, bool taken) {
+    StrBuf sb = {0};
+    sb_printf(&sb,
+              "graph eval(%%q: f32[2,4,3], %%k: f32[2,3,4], %%v: f32[2,4,5]) "
+              "{\n  const %%low: f32[] = -inf\n"
+              "  %%i = iota {axis=0} : %s[4,1]\n"
+              "  %%j = iota {axis=1} : %s[1,4]\n"
+              "  %%i1 = add %%i, %s\n  %%j1 = add %%j, %s\n"
+              "  %%s = matmul %%q, %%k\n  %%c = %s\n"
+              "  %%a = where %%c, %s\n  %%p = softmax %%a\n"
+              "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
+              dtype, dtype, more, more, order, where);
+    CHECK_MSG(attended(sb.data) == taken, "%s + %s: %s", dtype, more, order);
+    sb_free(&sb);
+}
+
+/* What is seen, then what is hidden. */
 TEST_CASE(attend, orders_hide_what_they_hid) {
     enum { SEEN = 7 };
     static const char *const orders[] = {
@@ -1122,56 +1140,25 @@ TEST_CASE(attend, orders_hide_what_they_hid) {
         "greater_equal %i1, %j", "greater %j, %i",     "greater_equal %j, %i1",
         "less %i, %j",           "less_equal %i1, %j", "greater %j, %i1",
         "greater_equal %j1, %i1"};
-    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
-        StrBuf sb = {0};
-        sb_printf(&sb,
-                  "graph eval(%%q: f32[2,4,3], %%k: f32[2,3,4], %%v: "
-                  "f32[2,4,5]) {\n  const %%low: f32[] = -inf\n"
-                  "  %%i = iota {axis=0} : i32[4,1]\n"
-                  "  %%j = iota {axis=1} : i32[1,4]\n"
-                  "  %%i1 = add %%i, 1:i32\n  %%j1 = add %%j, 1:i32\n"
-                  "  %%s = matmul %%q, %%k\n  %%c = %s\n"
-                  "  %%a = where %%c, %s\n  %%p = softmax %%a\n"
-                  "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
-                  orders[i], i < SEEN ? "%s, %low" : "%low, %s");
-        CHECK_MSG(attended(sb.data) == 1, "%s", orders[i]);
-        sb_free(&sb);
-    }
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
+        check_order("i32", "1:i32", orders[i],
+                    i < SEEN ? "%s, %low" : "%low, %s", true);
 }
 
 /* Places beside the integers from 0 on: between them, beyond all keys, too far
    off to be exact; taken or not, they hide what they hid. */
 TEST_CASE(attend, orders_of_any_places_hide_what_they_hid) {
-    static const struct {
-        bool taken;
-        const char *dtype, *more, *order;
-    } rows[] = {{0, "f32", "0.5", "less %j, %i1"},
-                {0, "f32", "0.5", "less_equal %j, %i1"},
-                {0, "f32", "-0.5", "greater_equal %i, %j1"},
-                {0, "f32", "-0.5", "greater %i, %j1"},
-                {0, "f32", "1e30", "less_equal %j1, %i1"},
-                {0, "f32", "nan", "less_equal %j, %i1"},
-                {1, "i32", "100:i32", "less_equal %j, %i1"},
-                {1, "i64", "1000000000:i64", "less %j, %i1"},
-                {0, "i64", "4611686018427387904:i64", "less_equal %j, %i1"},
-                {0, "i8", "127:i8", "less_equal %j, %i1"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        StrBuf sb = {0};
-        sb_printf(&sb,
-                  "graph eval(%%q: f32[2,4,3], %%k: f32[2,3,4], %%v: "
-                  "f32[2,4,5]) {\n  const %%low: f32[] = -inf\n"
-                  "  %%i = iota {axis=0} : %s[4,1]\n"
-                  "  %%j = iota {axis=1} : %s[1,4]\n"
-                  "  %%i1 = add %%i, %s\n  %%j1 = add %%j, %s\n"
-                  "  %%s = matmul %%q, %%k\n  %%c = %s\n"
-                  "  %%a = where %%c, %%s, %%low\n  %%p = softmax %%a\n"
-                  "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
-                  rows[i].dtype, rows[i].dtype, rows[i].more, rows[i].more,
-                  rows[i].order);
-        CHECK_MSG(attended(sb.data) == rows[i].taken, "%s + %s: %s",
-                  rows[i].dtype, rows[i].more, rows[i].order);
-        sb_free(&sb);
-    }
+    check_order("f32", "0.5", "less %j, %i1", "%s, %low", false);
+    check_order("f32", "0.5", "less_equal %j, %i1", "%s, %low", false);
+    check_order("f32", "-0.5", "greater_equal %i, %j1", "%s, %low", false);
+    check_order("f32", "-0.5", "greater %i, %j1", "%s, %low", false);
+    check_order("f32", "1e30", "less_equal %j1, %i1", "%s, %low", false);
+    check_order("f32", "nan", "less_equal %j, %i1", "%s, %low", false);
+    check_order("i32", "100:i32", "less_equal %j, %i1", "%s, %low", true);
+    check_order("i64", "1000000000:i64", "less %j, %i1", "%s, %low", true);
+    check_order("i64", "4611686018427387904:i64", "less_equal %j, %i1",
+                "%s, %low", false);
+    check_order("i8", "127:i8", "less_equal %j, %i1", "%s, %low", false);
 }
 
 /* What may be done to scores %s between their product and the softmax of %a,
