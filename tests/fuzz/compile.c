@@ -54,6 +54,14 @@ void compile_check(const Compile *c, Status s) {
                c->d.errors);
 }
 
+bool compile_is_short(const Compile *c) {
+    enum { MOST_NODES = 1000 };
+    int nodes = 0;
+    for (int i = 0; i < c->m->graphs.len; i++)
+        nodes += c->m->graphs.data[i]->order.len;
+    return nodes <= MOST_NODES;
+}
+
 void compile_all(Compile *c) {
     Status s = run_pipeline(c->m, &c->d, &c->opt, STAGE_PLANNED, false);
     if (s == OK) s = emit_check(c->m, &c->opt, &c->d, &(EmitInput){0});

@@ -15,6 +15,9 @@ typedef struct Compile {
 } Compile;
 
 void compile_begin(Compile *c, const uint8_t *p, size_t n);
+/* A model of hundreds of layers is compiled too, but not in the time of one
+   execution: that is no finding. */
+bool compile_is_short(const Compile *c);
 /* Passes and lowering, up to the sources. */
 void compile_all(Compile *c);
 /* What is refused is refused with a message, as the user's. */
