@@ -394,16 +394,16 @@ static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     return fail(cx->diag, loc, "graph %s is differentiated already", g->name);
 }
 
-/* One step writes a variable once: the model, or the update. */
-static Status check_writes(const Graph *g, Diag *d, const ValueId *want,
-                           int n) {
-    for (int i = 0; i < g->writes.len; i++)
-        for (int k = 0; k < n; k++)
-            if (g->writes.data[i].var.i == want[k].i)
-                return fail(d, (Loc){.file = g->module->file},
-                            "parameter '%s' is written by the model, and "
-                            "would be trained: freeze it, or make it a buffer",
-                            value_get(g, want[k])->name);
+/* Parameters change when gradients are finite, and then by the update. */
+static Status check_writes(const Graph *g, Diag *d) {
+    for (int i = 0; i < g->writes.len; i++) {
+        const Var *v = value_var(g, g->writes.data[i].var);
+        if (v->kind == VAR_PARAM)
+            return fail(d, (Loc){.file = g->module->file},
+                        "parameter '%s' is written by the model: freeze it, "
+                        "or make it a buffer",
+                        v->name);
+    }
     return OK;
 }
 
@@ -429,7 +429,7 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
             want[n++] = v;
     }
     if (n == 0) return nothing_trains(g, cx->diag, loss);
-    TRY(check_writes(g, cx->diag, want, n));
+    TRY(check_writes(g, cx->diag));
     Builder b = {.g = g, .flags = NODE_BACKWARD};
     bool scaled = module_find_own_var(m, OWN_SCALE, g->objective) >= 0;
     ValueId seed = scaled ? optimizer_scale(&b, cx->opt) : NO_VALUE;

@@ -403,14 +403,15 @@ static void take_outputs(Step *s) {
         if (g->outputs.data[i].name == loss) g->outputs.data[i].value = s->loss;
 }
 
-/* Running statistics follow only a finite forward; the random stream moves on
+/* What the model writes follows only a finite forward; the random stream moves on
    with every forward that trains. */
 static void write_forward(Step *s) {
     Graph *g = s->g;
     ValueId ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
     for (int i = 0; i < g->writes.len; i++) {
         Write *w = &g->writes.data[i];
-        if (value_var(g, w->var)->kind == VAR_BUFFER)
+        VarKind kind = value_var(g, w->var)->kind;
+        if (kind == VAR_BUFFER || kind == VAR_FROZEN)
             w->value = b_where(&s->b, ok, w->value, w->var);
     }
     int v = module_find_own_var(s->m, OWN_RNG, g->objective);
