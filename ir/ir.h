@@ -450,6 +450,8 @@ static inline Users users_of(const UserIndex *x, ValueId v) {
     Users u = {x->node + x->first[v.i], x->node + x->first[v.i + 1]};
     return u;
 }
+/* Whether the op's type rule leaves the result that dtype. */
+bool node_may_store(const Graph *g, const Node *n, int result, DType d);
 /* The node of v stores dtype d instead of its own: if it is one of those from
    `start` on in the order, all newer than node `first`, no other of them reads
    v, and its op may; one that only moves elements passes that on. */

@@ -121,3 +121,11 @@ Status node_check_types(const Graph *g, const Node *n, char *msg) {
     }
     return infer_types(g, n, given, NULL, msg);
 }
+
+bool node_may_store(const Graph *g, const Node *n, int result, DType d) {
+    char msg[MSG_TEXT];
+    Type *given = NEW_ARRAY(g->arena, Type, n->nout);
+    for (int i = 0; i < n->nout; i++) given[i] = *value_type(g, n->out[i]);
+    given[result].dtype = d;
+    return infer_types(g, n, given, NULL, msg) == OK;
+}

@@ -277,6 +277,9 @@ static void find_free(Place *p) {
         for (int k = 0; k < n->nout; k++) {
             ValueId v = n->out[k];
             if (!p->high[v.i]) p->high[v.i] = must_be_high(p, n);
+            if (k && dtype_of(g, v) == DT_F32 &&
+                !node_may_store(g, n, k, p->low))
+                p->high[v.i] = "a sum";
             p->free[v.i] = dtype_of(g, v) == DT_F32;
         }
     }
