@@ -403,8 +403,8 @@ static void take_outputs(Step *s) {
         if (g->outputs.data[i].name == loss) g->outputs.data[i].value = s->loss;
 }
 
-/* What the model writes follows only a finite forward; the random stream moves on
-   with every forward that trains. */
+/* What the model writes follows only a finite forward; the random stream moves
+   on with every forward that trains. */
 static void write_forward(Step *s) {
     Graph *g = s->g;
     ValueId ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
@@ -602,6 +602,10 @@ static Status check_text(const Module *m, PassCtx *cx) {
                         "shadow '%s' is no copy of a variable; that of 'w' is "
                         "called '%s'",
                         v->name, family_name(FAMILY_BF16, "w"));
+        if (v->kind == VAR_GRAD)
+            return fail(cx->diag, loc,
+                        "grad '%s': the optimizer makes the sums of gradients",
+                        v->name);
     }
     for (int i = 0; i < m->graphs.len; i++) {
         ProgramKind p = m->graphs.data[i]->program;
