@@ -43,6 +43,8 @@ void compile_begin(Compile *c, const uint8_t *p, size_t n) {
     for (const OptionText *o = sets[(c->hash >> 32) % SETS]; (*o)[0]; o++) {
         bool used;
         Status s = options_set(&c->opt, &c->d, (*o)[0], (*o)[1], &used);
+        if (fuzz_replaying)
+            fprintf(stderr, "%s %s\n", (*o)[0], (*o)[1] ? (*o)[1] : "");
         fuzz_check(s == OK, "%s", c->d.text.data);
     }
 }
@@ -52,6 +54,15 @@ void compile_check(const Compile *c, Status s) {
     fuzz_check(s == OK || s == ERR_USER, "status %d: %s", s, c->d.text.data);
     fuzz_check((s == OK) == (c->d.errors == 0), "status %d with %d errors", s,
                c->d.errors);
+}
+
+bool compile_read(Compile *c, const uint8_t *p, size_t n) {
+    compile_begin(c, p, n);
+    Status s =
+        parse_module(c->a, &c->d, "input.amp", (const char *)p, n, &c->m);
+    if (s == OK) s = verify_module(c->m, STAGE_TYPED, &c->d);
+    compile_check(c, s);
+    return s == OK;
 }
 
 bool compile_is_short(const Compile *c) {

@@ -15,6 +15,8 @@ typedef struct Compile {
 } Compile;
 
 void compile_begin(Compile *c, const uint8_t *p, size_t n);
+/* Reads .amp text into c->m, checked as far as a text can be. */
+bool compile_read(Compile *c, const uint8_t *p, size_t n);
 /* A model of hundreds of layers is compiled too, but not in the time of one
    execution: that is no finding. */
 bool compile_is_short(const Compile *c);

@@ -93,16 +93,18 @@ static bool ends_in(const char *s, const char *suffix) {
     return n >= m && strcmp(s + n - m, suffix) == 0;
 }
 
-static void seed_file(const char *path) {
+typedef void TakeFile(const void *p, size_t n);
+
+static void one_file(const char *path, TakeFile *take) {
     Diag d = {0};
     size_t n;
     char *text = read_file(&d, path, &n);
-    if (text) fuzz_seed(text, n);
+    if (text) take(text, n);
     free(text);
     sb_free(&d.text);
 }
 
-static void seed_files(const char *folder, const char *suffix) {
+static void each_file(const char *folder, const char *suffix, TakeFile *take) {
     struct dirent **entry;
     int n = scandir(folder, &entry, NULL, alphasort);
     for (int i = 0; i < n; i++) {
@@ -112,9 +114,9 @@ static void seed_files(const char *folder, const char *suffix) {
         snprintf(path, sizeof path, "%s/%s", folder, name);
         if (name[0] != '.' && stat(path, &st) == 0) {
             if (S_ISDIR(st.st_mode))
-                seed_files(path, suffix);
+                each_file(path, suffix, take);
             else if (ends_in(name, suffix))
-                seed_file(path);
+                one_file(path, take);
         }
         free(entry[i]);
     }
@@ -125,11 +127,15 @@ static const char *root_folder;
 
 const char *fuzz_root(void) { return root_folder; }
 
-void fuzz_seed_files(const char *folder, const char *suffix) {
+void fuzz_each_file(const char *folder, const char *suffix, TakeFile *take) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", *folder == '/' ? "" : root_folder,
              folder);
-    seed_files(path, suffix);
+    each_file(path, suffix, take);
+}
+
+void fuzz_seed_files(const char *folder, const char *suffix) {
+    fuzz_each_file(folder, suffix, fuzz_seed);
 }
 
 size_t fuzz_inputs(void) { return sh->ninput; }

@@ -60,6 +60,7 @@ extern bool fuzz_replaying;
 #include "tests/fuzz/fuzz_targets.def"
 #undef FUZZ
 size_t onnx_mutate(uint8_t *p, size_t n);
+size_t graph_mutate(uint8_t *p, size_t n); /* change_graph.c */
 void checkpoint_fix(uint8_t *p, size_t n);
 void module_fix(uint8_t *p, size_t n);
 void cublaslt_fix(uint8_t *p, size_t n);
@@ -70,6 +71,10 @@ void fuzz_seed(const void *p, size_t n);
 const char *fuzz_root(void); /* the repository's */
 /* Files below a folder of the repository, by the end of their names. */
 void fuzz_seed_files(const char *folder, const char *suffix);
+/* The same, each given to `take`, which seeds what it makes of it; a zero byte
+   stands behind. */
+void fuzz_each_file(const char *folder, const char *suffix,
+                    void (*take)(const void *p, size_t n));
 /* A rule that was broken is a finding. */
 void fuzz_check(bool ok, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -2,18 +2,10 @@
    compiled up to the sources or refused with a message.                     */
 #include "tests/fuzz/compile.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool read_text(Compile *c, const uint8_t *p, size_t n) {
-    compile_begin(c, p, n);
-    Status s =
-        parse_module(c->a, &c->d, "input.amp", (const char *)p, n, &c->m);
-    if (s == OK) s = verify_module(c->m, STAGE_TYPED, &c->d);
-    compile_check(c, s);
-    return s == OK;
-}
 
 /* What is printed is read, and printed the same. */
 static void check_round_trip(const Compile *c) {
@@ -35,7 +27,7 @@ static void check_round_trip(const Compile *c) {
 /* A recipe over an ONNX file is no model until the driver has read that. */
 void amp_run(const uint8_t *p, size_t n) {
     Compile c;
-    if (read_text(&c, p, n) && !c.m->onnx) {
+    if (compile_read(&c, p, n) && !c.m->onnx) {
         check_round_trip(&c);
         if (compile_is_short(&c)) compile_all(&c);
     }
@@ -58,7 +50,7 @@ static void pass_names(const Compile *c, char names[200]) {
 void opt_run(const uint8_t *p, size_t n) {
     Compile c;
     char names[200] = "";
-    if (read_text(&c, p, n) && !c.m->onnx) {
+    if (compile_read(&c, p, n) && !c.m->onnx) {
         pass_names(&c, names);
         Status s = run_passes(c.m, &c.d, &c.opt, names, false);
         compile_check(&c, s == ERR_USAGE ? ERR_USER : s);
@@ -70,9 +62,24 @@ void opt_run(const uint8_t *p, size_t n) {
     compile_end(&c);
 }
 
-/* A model, of one layer instead of many: those take a second and more. */
-static void seed_model(const char *name) {
-    static const char many[] = ", L = ";
+/* [at, end) of the line `dim`: what is more than `most` becomes that, and
+   widths twice that, for heads to share. */
+static void put_small(StrBuf *sb, const char *at, const char *end, long most) {
+    while (at < end) {
+        char *behind = NULL;
+        long n = *at >= '0' && *at <= '9' ? strtol(at, &behind, 10) : 0;
+        if (behind)
+            sb_printf(sb, "%ld", n <= most ? n : n < 64 ? most : 2 * most);
+        else
+            sb_putn(sb, at, 1);
+        at = behind ? behind : at + 1;
+    }
+}
+
+/* A model, of one layer instead of many: those take a second and more.  Its
+   other sizes are `most` at most. */
+static void seed_model(const char *name, long most) {
+    static const char dims[] = "\ndim ", many[] = ", L = ";
     char path[4096];
     Diag d = {0};
     StrBuf sb = {0};
@@ -80,37 +87,93 @@ static void seed_model(const char *name) {
     snprintf(path, sizeof path, "%s/models/%s.amp", fuzz_root(), name);
     char *text = read_file(&d, path, &n);
     fuzz_check(text != NULL, "%s", path);
-    const char *layers = strstr(text, many), *rest = text;
-    if (layers) {
-        rest = layers + strlen(many);
-        sb_putn(&sb, text, (size_t)(rest - text));
+    const char *at = strstr(text, dims);
+    const char *end = at ? strchr(at + 1, '\n') : NULL;
+    fuzz_check(end != NULL, "no sizes: %s", path);
+    const char *layers = strstr(at, many);
+    if (layers && layers < end) layers += strlen(many);
+    sb_putn(&sb, text, (size_t)(at - text));
+    put_small(&sb, at, layers && layers < end ? layers : end, most);
+    if (layers && layers < end) {
         sb_puts(&sb, "1");
-        rest += strspn(rest, "0123456789");
+        layers += strspn(layers, "0123456789");
+        put_small(&sb, layers, end, most);
     }
-    sb_puts(&sb, rest);
+    sb_puts(&sb, end);
     fuzz_seed(sb.data, sb.len);
     sb_free(&sb);
     free(text);
 }
 
+static void seed_models(long most) {
+    static const char *const names[] = {"mlp", "cnn",  "gpt",    "llama",
+                                        "vit", "bert", "wgan_gp"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        seed_model(names[i], most);
+}
+
+/* What goes into passes, and what is expected of them, which is IR as well. */
+static void seed_golden(const void *p, size_t n) {
+    static const char half[] = "# ---- expect";
+    const char *text = p, *out = strstr(text, half);
+    size_t first = out ? (size_t)(out - text) : n;
+    fuzz_seed(text, first);
+    if (out) fuzz_seed(out, n - first);
+}
+
+/* [at, end) in fp32, whatever it is in. */
+static void put_f32(StrBuf *sb, const char *at, const char *end) {
+    static const char *const types[] = {"$T", "bf16", "f16"};
+    while (at < end) {
+        size_t n = 0;
+        for (int i = 0; i < 3 && !n; i++)
+            if (!strncmp(at, types[i], strlen(types[i]))) n = strlen(types[i]);
+        if (n)
+            sb_puts(sb, "f32");
+        else
+            sb_putn(sb, at, 1);
+        at += n ? n : 1;
+    }
+}
+
+/* Graphs of a test of ops or of a pass, each as a model of fp32. */
+static void seed_graphs(const void *p, size_t n) {
+    static const char begin[] = "graph ";
+    const char *at = strstr(p, begin), *end = (const char *)p + n;
+    while (at) {
+        StrBuf sb = {0};
+        const char *next = strstr(at + 1, "\ngraph ");
+        at = strchr(at, '(');
+        sb_puts(&sb, "graph forward");
+        if (at) put_f32(&sb, at, next ? next : end);
+        fuzz_seed(sb.data, sb.len);
+        sb_free(&sb);
+        at = next ? next + 1 : NULL;
+    }
+}
+
+static void seed_golden_files(const char *folder) {
+    fuzz_each_file(folder, ".amp", seed_golden);
+}
+
 void amp_seeds(void) {
     fuzz_seed_files("tests/ops", ".amp");
-    fuzz_seed_files("tests/golden/programs", ".amp");
-    fuzz_seed_files("tests/golden/loss", ".amp");
-    fuzz_seed_files("tests/golden/canon", ".amp");
-    fuzz_seed_files("tests/golden/text", ".amp");
-    seed_model("mlp");
-    seed_model("cnn");
-    seed_model("gpt");
-    seed_model("llama");
-    seed_model("vit");
-    seed_model("bert");
-    seed_model("wgan_gp");
+    seed_golden_files("tests/golden/programs");
+    seed_golden_files("tests/golden/loss");
+    seed_golden_files("tests/golden/canon");
+    seed_golden_files("tests/golden/text");
+    seed_models(INT_MAX);
 }
 
 void opt_seeds(void) {
-    fuzz_seed_files("tests/golden", ".amp");
+    seed_golden_files("tests/golden");
     fuzz_seed_files("tests/ops", ".amp");
+}
+
+void passes_seeds(void) {
+    fuzz_each_file("tests/ops", ".amp", seed_graphs);
+    fuzz_each_file("tests/golden", ".amp", seed_graphs);
+    seed_models(4);
 }
 
 const char *const *amp_words(void) {
@@ -184,3 +247,4 @@ const char *const *amp_words(void) {
 }
 
 const char *const *opt_words(void) { return amp_words(); }
+const char *const *passes_words(void) { return amp_words(); }

@@ -1,0 +1,317 @@
+/* target_passes.c: passes keep what a program computes.  The interpreter
+   evaluates every program when a stage is reached, unrounded: what has the name
+   of an output or of a written variable of an earlier stage has its numbers,
+   too.  That is IR against IR by the numbers alone; no pass judges itself.
+
+   Numbers that are no longer the same only because a sum is in another order
+   are told from those that are wrong by two more evaluations, of operands that
+   differ a little: what moves much then is not compared.                    */
+#include "tests/fuzz/compile.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/driver/options_text.h"
+
+enum {
+    SHAKEN = 3,             /* evaluations: as it is, and operands moved     */
+    MOST_NUMBERS = 1 << 12, /* of a model's values */
+    MOST_WORK = 1 << 18     /* ... of all programs of a stage */
+};
+
+typedef struct Known {
+    Str graph, name;
+    bool write;
+    const EvalTensor *t[SHAKEN];
+    const char *after; /* the stage */
+} Known;
+
+typedef struct Keeper {
+    Compile c;
+    VEC(Known) known;
+    const char *stage;
+    int compared;
+} Keeper;
+
+/* ---- operands ------------------------------------------------------------ */
+
+static double unit(uint64_t h) { return (double)(h >> 11) * 0x1p-53; }
+
+/* Element i of what has that name, in [least, least + 2). */
+static double number(Str name, int64_t i, double least, int shake) {
+    uint64_t key[2] = {hash_bytes(0, name, strlen(name)), (uint64_t)i};
+    double x = least + 2 * unit(hash_bytes(1, key, sizeof key));
+    double moved = unit(hash_bytes(1 + (uint64_t)shake, key, sizeof key)) - 0.5;
+    return shake ? x * (1 + 1e-6 * moved) : x;
+}
+
+/* Classes and rows that integers name: the only one that there is for sure, or
+   some that there may not be. */
+static int most_int(const Keeper *k) { return (int)(k->c.hash >> 10) % 3; }
+
+static void bind(const Keeper *k, Evaluator *e, Arena *a, ValueId v,
+                 TypeId type, Str name, double least, int shake) {
+    EvalTensor *t = eval_tensor_new(a, type);
+    int64_t n = type_count(type_get(type));
+    bool truth = type_get(type)->dtype == DT_BOOL;
+    int most = truth ? 1 : most_int(k);
+    for (int64_t i = 0; i < n; i++)
+        if (t->f)
+            t->f[i] = number(name, i, least, shake);
+        else
+            t->i[i] = (int64_t)(number(name, i, 0, 0) * (most + 1) / 2);
+    eval_bind(e, v, t);
+}
+
+/* The compiler's counters and scalars begin as they do; what statistics and
+   optimizers keep is not negative; a copy is what it is a copy of. */
+static void bind_var(const Keeper *k, Evaluator *e, Arena *a, const Graph *g,
+                     ValueId v, int shake) {
+    const Module *m = g->module;
+    const Var *var = value_var(g, v);
+    int parameter;
+    bool own = name_is_own(var->name);
+    if (own && family_of(m, var->name, &parameter) == NUM_FAMILIES) return;
+    int source = var->kind == VAR_SHADOW ? shadow_source(m, var) : -1;
+    if (source >= 0) var = &m->vars.data[source];
+    bool positive = own || var->kind == VAR_BUFFER || k->c.hash >> 8 & 1;
+    if (source >= 0) positive = k->c.hash >> 8 & 1;
+    bind(k, e, a, v, value_get(g, v)->type, var->name, positive ? 0.25 : -1,
+         shake);
+}
+
+static Evaluator *evaluate(const Keeper *k, const Graph *g, Arena *a,
+                           int shake) {
+    Diag d = {0};
+    Evaluator *e = eval_new(g, a, EVAL_EXACT);
+    double least = k->c.hash >> 9 & 1 ? 0.25 : -1;
+    for (int i = 0; i < g->inputs.len; i++) {
+        ValueId v = g->inputs.data[i];
+        const Value *x = value_get(g, v);
+        bind(k, e, a, v, x->type, x->name, least, shake);
+    }
+    for (uint32_t i = 1; i < (uint32_t)g->values.len; i++)
+        if (g->values.data[i].kind == VK_VAR)
+            bind_var(k, e, a, g, (ValueId){i}, shake);
+    Status s = eval_run(e, &d);
+    if (s != OK && fuzz_replaying) fputs(d.text.data, stderr);
+    sb_free(&d.text);
+    return s == OK ? e : NULL;
+}
+
+/* What 16 bits hold, where they are in use: constants are folded there. */
+static void shorten_constants(const Module *m) {
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int v = 1; v < g->values.len; v++) {
+            const Tensor *t = g->values.data[v].data;
+            if (!t || !dtype_is_float(type_get(t->type)->dtype)) continue;
+            int64_t n = type_count(type_get(t->type));
+            for (int64_t at = 0; at < n; at++) {
+                double x = tensor_get(t, at);
+                if (fabs(x) > 60000) x = copysign(60000, x);
+                if (fabs(x) < 0x1p-14) x = 0;
+                tensor_set(t, at, bf16_to_double(double_to_bf16(x)));
+            }
+        }
+    }
+}
+
+/* ---- comparison ---------------------------------------------------------- */
+
+static double greatest(const EvalTensor *t, int64_t n) {
+    double most = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(t->f[i])) most = fmax(most, fabs(t->f[i]));
+    return most;
+}
+
+static bool same_float(const Known *x, double q, int64_t i, double most) {
+    double p = x->t[0]->f[i], moves = 0;
+    for (int s = 0; s < SHAKEN; s++) {
+        double shaken = x->t[s]->f[i];
+        if (!isfinite(shaken)) return true;
+        moves = fmax(moves, fabs(shaken - p));
+    }
+    return fabs(p - q) <= 1e-4 * most + 1000 * moves;
+}
+
+static bool same_int(const Known *x, int64_t q, int64_t i) {
+    int64_t p = x->t[0]->i[i];
+    for (int s = 1; s < SHAKEN; s++)
+        if (x->t[s]->i[i] != p) return true;
+    return p == q;
+}
+
+static void compare(Keeper *k, const Known *x, const Graph *g,
+                    const EvalTensor *t) {
+    const Type *was = type_get(x->t[0]->type), *is = type_get(t->type);
+    const char *what = x->write ? "variable" : "output";
+    fuzz_check(shape_equal(was, is) && !x->t[0]->f == !t->f,
+               "%s of %s (%s): %s %s has another type", k->stage, g->name,
+               target_text[g->target], what, x->name);
+    int64_t n = type_count(was);
+    double most = t->f ? greatest(x->t[0], n) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        bool same =
+            t->f ? same_float(x, t->f[i], i, most) : same_int(x, t->i[i], i);
+        fuzz_check(same,
+                   "%s of %s (%s): element %lld of %s %s is %.9g, and was "
+                   "%.9g (%s)",
+                   k->stage, g->name, target_text[g->target], (long long)i,
+                   what, x->name, t->f ? t->f[i] : (double)t->i[i],
+                   t->f ? x->t[0]->f[i] : (double)x->t[0]->i[i], x->after);
+    }
+    k->compared++;
+}
+
+static const Known *find(const Keeper *k, const Graph *g, Str name,
+                         bool write) {
+    for (int i = 0; i < k->known.len; i++) {
+        const Known *x = &k->known.data[i];
+        if (x->graph == g->name && x->name == name && x->write == write)
+            return x;
+    }
+    return NULL;
+}
+
+static const EvalTensor *kept(Arena *a, const EvalTensor *t) {
+    EvalTensor *r = eval_tensor_new(a, t->type);
+    size_t n = (size_t)type_count(type_get(t->type));
+    if (t->f) memcpy(r->f, t->f, n * sizeof *t->f);
+    if (t->i) memcpy(r->i, t->i, n * sizeof *t->i);
+    return r;
+}
+
+static void look_at(Keeper *k, const Graph *g, Evaluator *const e[SHAKEN],
+                    Str name, bool write, ValueId v) {
+    const Known *x = find(k, g, name, write);
+    if (x) {
+        compare(k, x, g, eval_get(e[0], v));
+        return;
+    }
+    Known now = {g->name, name, write, {NULL}, k->stage};
+    for (int s = 0; s < SHAKEN; s++) now.t[s] = kept(k->c.a, eval_get(e[s], v));
+    vec_push(k->c.a, &k->known, now);
+}
+
+static bool all_known(const Keeper *k, const Graph *g) {
+    for (int i = 0; i < g->outputs.len; i++)
+        if (!find(k, g, g->outputs.data[i].name, false)) return false;
+    for (int i = 0; i < g->writes.len; i++)
+        if (!find(k, g, value_var(g, g->writes.data[i].var)->name, true))
+            return false;
+    return true;
+}
+
+static bool any_known(const Keeper *k, const Graph *g) {
+    for (int i = 0; i < k->known.len; i++)
+        if (k->known.data[i].graph == g->name) return true;
+    return false;
+}
+
+/* A step on classes or rows that there are not, or with a loss that is no
+   number, writes nothing. */
+static bool skips(const Keeper *k, const Graph *g) {
+    const Known *bad = find(k, g, own_output(OUT_BAD, g->objective), false);
+    const Known *loss = find(k, g, own_output(OUT_LOSS, g->objective), false);
+    if (bad && bad->t[0]->i && bad->t[0]->i[0]) return true;
+    for (int s = 0; s < SHAKEN && loss && loss->t[0]->f; s++)
+        if (!isfinite(loss->t[s]->f[0])) return true;
+    return false;
+}
+
+static void look_at_graph(Keeper *k, const Graph *g) {
+    if (skips(k, g)) return;
+    Arena *a = arena_new();
+    Evaluator *e[SHAKEN] = {NULL};
+    int n = all_known(k, g) ? 1 : SHAKEN, ran = 0;
+    while (ran < n && (e[ran] = evaluate(k, g, a, ran))) ran++;
+    fuzz_check(ran || !any_known(k, g), "%s of %s (%s): is not evaluated",
+               k->stage, g->name, target_text[g->target]);
+    for (int i = 0; i < g->outputs.len && ran == n; i++)
+        look_at(k, g, e, g->outputs.data[i].name, false,
+                g->outputs.data[i].value);
+    for (int i = 0; i < g->writes.len && ran == n; i++)
+        look_at(k, g, e, value_var(g, g->writes.data[i].var)->name, true,
+                g->writes.data[i].value);
+    arena_free(a);
+}
+
+static int64_t numbers(const Module *m) {
+    int64_t sum = 0;
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int v = 1; v < g->values.len; v++)
+            sum += type_count(type_get(g->values.data[v].type));
+    }
+    return sum;
+}
+
+static bool look(Keeper *k, const char *stage) {
+    const Module *m = k->c.m;
+    k->stage = stage;
+    if (numbers(m) > MOST_WORK) return false;
+    for (int i = 0; i < m->graphs.len; i++) look_at_graph(k, m->graphs.data[i]);
+    return true;
+}
+
+/* ---- the target ---------------------------------------------------------- */
+
+/* Steps that are as long as gradients, so that what is wrong there is seen. */
+static void long_steps(Compile *c) {
+    static const char *const optimizers[] = {
+        "sgd,lr=1", "sgd,lr=1,momentum=0.5,weight_decay=0.25",
+        "adamw,lr=0.5,eps=0.125"};
+    bool used;
+    Status s =
+        options_set(&c->opt, &c->d, "--optimizer",
+                    optimizers[c->hash >> 4 & 1 ? 0 : c->hash % 3], &used);
+    fuzz_check(s == OK, "%s", c->d.text.data);
+}
+
+static bool compile_and_look(Keeper *k) {
+    Compile *c = &k->c;
+    if (c->opt.precision != PREC_FP32) shorten_constants(c->m);
+    if (most_int(k) == 0) look(k, "import"); /* nothing checks them yet */
+    Status s = run_passes(c->m, &c->d, &c->opt, "simplify", false);
+    if (s == ERR_USAGE) s = ERR_USER; /* it is IR of a later stage */
+    if (s == OK) look(k, "simplify");
+    for (Stage stage = STAGE_TYPED; stage <= STAGE_PLANNED && s == OK;
+         stage++) {
+        if (stage == STAGE_PRIMITIVE) {
+            s = run_common(c->m, &c->d, &c->opt, false);
+            if (s != OK || !look(k, "the common passes")) break;
+        }
+        s = run_pipeline(c->m, &c->d, &c->opt, stage, false);
+        if (s == OK && !look(k, stage_text[stage])) return false;
+    }
+    compile_check(c, s);
+    return s == OK;
+}
+
+/* Not what a pass of a later stage made, nor what rounds to 16 bits itself:
+   folding rounds, too. */
+static bool is_model(const Module *m) {
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        if (g->target != TARGET_ANY) return false;
+        for (int v = 1; v < g->values.len; v++)
+            if (dtype_is_16(type_get(g->values.data[v].type)->dtype))
+                return false;
+    }
+    return !m->onnx && numbers(m) <= MOST_NUMBERS;
+}
+
+void passes_run(const uint8_t *p, size_t n) {
+    Keeper k = {0};
+    Compile *c = &k.c;
+    if (compile_read(c, p, n) && compile_is_short(c) && is_model(c->m)) {
+        long_steps(c);
+        if (compile_and_look(&k)) fuzz_taken();
+    }
+    if (fuzz_replaying) fprintf(stderr, "%d compared\n", k.compared);
+    compile_end(c);
+}
