@@ -288,9 +288,8 @@ static Status tap_dtype(TypeCtx *cx, DType *d) {
 
 Status ty_max_pool(TypeCtx *cx) {
     Type t;
+    TRY(type_want(cx, WANT_FLOAT, 0));
     TRY(pool_shape(cx, cx->ins[0], &t));
-    if (t.dtype == DT_BOOL)
-        return type_error(cx, "operand is %s, wants numbers", TXT(cx->ins[0]));
     type_result(cx, 0, &t);
     TRY(tap_dtype(cx, &t.dtype));
     return type_result(cx, 1, &t);
