@@ -85,6 +85,11 @@
 #define TOL_RANDOM_LOW   0.05
 #define TOL_RANDOM_FLOOR 1e-5
 
+/* Changed graphs, which nobody made well-conditioned: by how much more than
+   their numbers move with the operands by an ulp of 16 bits, or some of f32:
+   each of a graph's ops rounds. */
+#define TOL_CHANGED_MOVED 100
+
 /* Steps of a model of 16 bits without its roundings beside steps in double, as
    a part of what a parameter has moved: numbers of the model and of gradient
    rules are constants of 16 bits, rounded once. */

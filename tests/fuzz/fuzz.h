@@ -60,7 +60,7 @@ extern bool fuzz_replaying;
 #include "tests/fuzz/fuzz_targets.def"
 #undef FUZZ
 size_t onnx_mutate(uint8_t *p, size_t n);
-size_t graph_mutate(uint8_t *p, size_t n); /* change_graph.c */
+size_t graph_mutate(uint8_t *p, size_t n);
 void checkpoint_fix(uint8_t *p, size_t n);
 void module_fix(uint8_t *p, size_t n);
 void cublaslt_fix(uint8_t *p, size_t n);

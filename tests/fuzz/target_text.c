@@ -1,6 +1,7 @@
 /* target_text.c: .amp text: what is read can be written and read again, and is
    compiled up to the sources or refused with a message.                     */
 #include "tests/fuzz/compile.h"
+#include "tests/support/changed_graph.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -22,6 +23,25 @@ static void check_round_trip(const Compile *c) {
     sb_free(&once);
     sb_free(&twice);
     sb_free(&d.text);
+}
+
+/* The first graph, changed, unless it is long. */
+size_t graph_mutate(uint8_t *p, size_t n) {
+    enum { MOST = 400 };
+    Compile c = {.a = arena_new()};
+    StrBuf sb = {0};
+    Status s = parse_module(c.a, &c.d, "input.amp", (const char *)p, n, &c.m);
+    if (s == OK) s = verify_module(c.m, STAGE_TYPED, &c.d);
+    if (s == OK && !c.m->onnx && c.m->graphs.len &&
+        c.m->graphs.data[0]->order.len <= MOST) {
+        const Module *m = changed_graph(c.a, c.m->graphs.data[0], fuzz_below);
+        if (m) print_module(m, &sb);
+    }
+    size_t size = sb.len <= FUZZ_MOST ? sb.len : 0;
+    if (size) memcpy(p, sb.data, size);
+    sb_free(&sb);
+    compile_end(&c);
+    return size;
 }
 
 /* A recipe over an ONNX file is no model until the driver has read that. */

@@ -34,7 +34,7 @@ static OpsFile read_header(const char *text) {
     return f;
 }
 
-static char *with_dtype(const char *text, const char *dtype) {
+char *ops_with_dtype(const char *text, const char *dtype) {
     StrBuf sb = {0};
     for (; *text; text++) {
         bool mark = text[0] == '$' && text[1] == 'T';
@@ -133,7 +133,7 @@ static void add_file(const char *path, const char *name, void *arg) {
     char *text = test_read_file(path, &n);
     OpsFile f = read_header(text);
     for (char *d = strtok(f.dtypes, " "); d; d = strtok(NULL, " ")) {
-        char *instance = with_dtype(text, d);
+        char *instance = ops_with_dtype(text, d);
         add_instance(b, &f, name, instance, d);
         free(instance);
     }

@@ -29,6 +29,8 @@ typedef struct OpsData {
     int nin, nout;
 } OpsData;
 
+/* A file's text in a dtype, for free(). */
+char *ops_with_dtype(const char *text, const char *dtype);
 OpsBench ops_bench_new(void);
 /* The glob in AMPC_OPS that limits the files taken, for the loop of one who
    adds an op (--test_env=AMPC_OPS='soft*'); NULL: all. */

@@ -21,6 +21,15 @@ static ValueId copy_const(Graph *all, const Value *v, const Tensor *data,
                : graph_scalar_int(all, t->dtype, tensor_get_int(data, 0));
 }
 
+static const Tensor *start_of(Arena *a, const Var *v) {
+    const Tensor *t = var_initial(a, v);
+    if (t) return t;
+    Tensor *filled = tensor_new(a, v->type);
+    for (int64_t i = 0; i < type_count(type_get(v->type)); i++)
+        tensor_set(filled, i, v->fill);
+    return filled;
+}
+
 static ValueId *copy_leaves(Graph *all, const Graph *g, const char *prefix,
                             Held *held) {
     ValueId *map = NEW_ARRAY(all->arena, ValueId, g->values.len);
@@ -35,7 +44,7 @@ static ValueId *copy_leaves(Graph *all, const Graph *g, const char *prefix,
         const Tensor *data =
             v->kind == VK_CONST
                 ? v->data
-                : var_initial(all->arena, &g->module->vars.data[v->var]);
+                : start_of(all->arena, &g->module->vars.data[v->var]);
         map[i] = copy_const(all, v, data, prefix, held);
     }
     return map;

@@ -1,15 +1,14 @@
-/* change_graph.c: .amp text to .amp text of a graph that is typed as well: what
-   is read is built again node by node, some nodes with another operand, op or
-   attribute, some sizes others, and what no longer has a type is left out.   */
+/* changed_graph.c: see changed_graph.h. */
+#include "tests/support/changed_graph.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ir/fn/fn.h"
-#include "ir/ir.h"
-#include "tests/fuzz/fuzz.h"
 
 typedef struct Remake {
+    RandomBelow *below;
     const Graph *from;
     Graph *g;
     ValueId *now;          /* by ValueId.i of `from` */
@@ -36,14 +35,14 @@ static TypeId retyped(const Remake *r, TypeId t) {
 
 static void choose_size(Remake *r) {
     const Graph *g = r->from;
-    if (fuzz_below(4) || !g->inputs.len) return;
-    ValueId v = g->inputs.data[fuzz_below((size_t)g->inputs.len)];
+    if (r->below(4) || !g->inputs.len) return;
+    ValueId v = g->inputs.data[r->below((size_t)g->inputs.len)];
     const Type *t = value_type(g, v);
     if (!t->rank) return;
-    r->size = t->dim[fuzz_below((size_t)t->rank)];
+    r->size = t->dim[r->below((size_t)t->rank)];
     const int64_t others[] = {1,           2,           3,          5,
                               r->size - 1, r->size + 1, 2 * r->size};
-    r->instead = others[fuzz_below(sizeof others / sizeof *others)];
+    r->instead = others[r->below(sizeof others / sizeof *others)];
     if (r->instead <= 0) r->size = 0;
 }
 
@@ -58,7 +57,7 @@ static ValueId remake_var(Remake *r, VarKind kind, Str name, TypeId t,
 static void remake_input(Remake *r, ValueId v) {
     const Value *x = value_get(r->from, v);
     TypeId t = retyped(r, x->type);
-    bool trains = type_get(t)->dtype == DT_F32 && fuzz_below(12) == 0 &&
+    bool trains = type_get(t)->dtype == DT_F32 && r->below(12) == 0 &&
                   module_find_var(r->g->module, x->name) < 0;
     r->now[v.i] = trains ? remake_var(r, VAR_PARAM, x->name, t, 0.5)
                          : graph_input(r->g, x->name, t);
@@ -69,7 +68,7 @@ static void remake_const(Remake *r, ValueId v) {
     TypeId t = retyped(r, x->type);
     const Tensor *was = x->data;
     int64_t n = type_count(type_get(was->type));
-    double edit = fuzz_below(16) ? 0 : (double)fuzz_below(5) - 2;
+    double edit = r->below(16) ? 0 : (double)r->below(5) - 2;
     Tensor *is = tensor_new(r->g->arena, t);
     for (int64_t i = 0; i < type_count(type_get(t)) && n; i++)
         if (dtype_is_float(type_get(t)->dtype))
@@ -102,35 +101,35 @@ static ValueId some_value(const Remake *r, TypeId t) {
     size_t n = (size_t)r->g->values.len - 1;
     ValueId any = NO_VALUE;
     for (int tries = 0; tries < 12 && n; tries++) {
-        any.i = (uint32_t)(1 + fuzz_below(n));
+        any.i = (uint32_t)(1 + r->below(n));
         if (value_get(r->g, any)->type.i == t.i) return any;
     }
     return any;
 }
 
-static int64_t near(int64_t x) {
+static int64_t near(const Remake *r, int64_t x) {
     const int64_t others[] = {plus(x, 1), plus(x, -1), 0,           1,
                               2,          -1,          plus(~x, 1), plus(x, x)};
-    return others[fuzz_below(sizeof others / sizeof *others)];
+    return others[r->below(sizeof others / sizeof *others)];
 }
 
 static void edit_attribute(Remake *r, Attr *a) {
     static const double factors[] = {0.5, 0, 1, -1, 3, INFINITY};
     switch (attr_get(a->key)->kind) {
-    case ATTR_INT: a->u.i = near(a->u.i); break;
-    case ATTR_FLOAT: a->u.f = factors[fuzz_below(6)]; break;
+    case ATTR_INT: a->u.i = near(r, a->u.i); break;
+    case ATTR_FLOAT: a->u.f = factors[r->below(6)]; break;
     case ATTR_INTS: {
         size_t n = (size_t)a->u.ints.n;
         int64_t *v = NEW_ARRAY(r->g->arena, int64_t, n + 1);
         if (!n) break;
         memcpy(v, a->u.ints.v, n * sizeof *v);
-        size_t i = fuzz_below(n), k = fuzz_below(n);
+        size_t i = r->below(n), k = r->below(n);
         int64_t keep = v[i];
-        if (fuzz_below(2)) {
+        if (r->below(2)) {
             v[i] = v[k];
             v[k] = keep;
         } else {
-            v[i] = near(keep);
+            v[i] = near(r, keep);
         }
         a->u.ints.v = v;
         break;
@@ -144,9 +143,9 @@ static bool one_result(const OpInfo *info) {
 }
 
 /* An op that takes as many operands. */
-static OpCode other_op(int nin) {
+static OpCode other_op(const Remake *r, int nin) {
     for (;;) {
-        OpCode op = (OpCode)fuzz_below(NUM_OPS);
+        OpCode op = (OpCode)r->below(NUM_OPS);
         const OpInfo *info = &op_info[op];
         if (op != OP_CALL && one_result(info) && info->in_min <= nin &&
             (info->in_max < 0 || info->in_max >= nin))
@@ -169,7 +168,7 @@ static bool build_any(Remake *r, Callee callee, const Node *like,
 }
 
 static bool now_edit(Remake *r) {
-    bool yes = r->edits && fuzz_below(r->steps) < r->edits;
+    bool yes = r->edits && r->below(r->steps) < r->edits;
     r->steps -= r->steps > 1;
     r->edits -= yes;
     return yes;
@@ -179,21 +178,21 @@ static bool now_edit(Remake *r) {
 static void insert_node(Remake *r) {
     ValueId in[2];
     NodeId made;
-    int nin = 1 + (int)fuzz_below(2);
+    int nin = 1 + (int)r->below(2);
     in[0] = some_value(r, (TypeId){0});
     if (!in[0].i) return;
     TypeId t = value_get(r->g, in[0])->type;
     in[1] = some_value(r, t);
     Builder b = {.g = r->g};
     Diag d = {0};
-    Status s = build_checked(&b, &d, callee_op(other_op(nin)), in, nin, NULL, 0,
-                             1, NULL, NULL, &made);
+    Status s = build_checked(&b, &d, callee_op(other_op(r, nin)), in, nin, NULL,
+                             0, 1, NULL, NULL, &made);
     sb_free(&d.text);
     if (s != OK) return;
     ValueId v = node_get(r->g, made)->out[0];
     for (int i = 1; i < r->from->values.len; i++)
         if (r->now[i].i == in[0].i && value_get(r->g, v)->type.i == t.i &&
-            fuzz_below(3))
+            r->below(3))
             r->now[i] = v;
 }
 
@@ -213,23 +212,22 @@ static void remake_node(Remake *r, const Node *n) {
         attrs[i].u.ints.v = v;
     }
     bool drop = false;
-    if (now_edit(r)) switch (fuzz_below(7)) {
+    if (now_edit(r)) switch (r->below(7)) {
         case 0:
         case 1:
             if (n->nin) {
-                ValueId *x = &in[fuzz_below((size_t)n->nin)];
+                ValueId *x = &in[r->below((size_t)n->nin)];
                 if (x->i) *x = some_value(r, value_get(r->g, *x)->type);
             }
             break;
         case 2:
         case 3:
-            if (n->nattr)
-                edit_attribute(r, &attrs[fuzz_below((size_t)n->nattr)]);
+            if (n->nattr) edit_attribute(r, &attrs[r->below((size_t)n->nattr)]);
             break;
         case 4:
             if (n->nout == 1) {
-                callee = callee_op(other_op(n->nin));
-                if (fuzz_below(2)) like.nattr = 0;
+                callee = callee_op(other_op(r, n->nin));
+                if (r->below(2)) like.nattr = 0;
             }
             break;
         case 5: drop = true; break;
@@ -251,10 +249,10 @@ static void remake_ends(Remake *r) {
     const Graph *g = r->from;
     for (int i = 0; i < g->outputs.len; i++) {
         ValueId v = r->now[g->outputs.data[i].value.i];
-        if (!fuzz_below(24)) v = some_value(r, (TypeId){0});
+        if (!r->below(24)) v = some_value(r, (TypeId){0});
         graph_add_output(r->g, g->outputs.data[i].name, v);
     }
-    if (!fuzz_below(8))
+    if (!r->below(8))
         graph_add_output(r->g, intern("more"), some_value(r, (TypeId){0}));
     for (int i = 0; i < g->writes.len; i++) {
         ValueId var = r->now[g->writes.data[i].var.i];
@@ -267,45 +265,21 @@ static void remake_ends(Remake *r) {
 static void remake(Remake *r) {
     choose_size(r);
     r->steps = (size_t)r->from->order.len;
-    r->edits = fuzz_below(4);
+    r->edits = r->below(4);
     remake_leaves(r);
     if (r->g->values.len <= 1) return;
     for (int i = 0; i < r->from->order.len; i++)
         remake_node(r, node_at(r->from, i));
-    if (r->from->order.len == 0 || fuzz_below(6) == 0) insert_node(r);
+    if (r->from->order.len == 0 || r->below(6) == 0) insert_node(r);
     remake_ends(r);
 }
 
-static size_t put_module(const Module *m, uint8_t *p) {
-    StrBuf sb = {0};
-    print_module(m, &sb);
-    size_t n = sb.len <= FUZZ_MOST ? sb.len : 0;
-    if (n) memcpy(p, sb.data, n);
-    sb_free(&sb);
-    return n;
-}
-
-size_t graph_mutate(uint8_t *p, size_t n) {
-    enum { MOST = 400 };
-    Arena *a = arena_new();
-    Diag d = {0};
-    Module *m = NULL;
-    size_t size = 0;
-    Status s = parse_module(a, &d, "input.amp", (const char *)p, n, &m);
-    if (s == OK) s = verify_module(m, STAGE_TYPED, &d);
-    if (s == OK && !m->onnx && m->graphs.len &&
-        m->graphs.data[0]->order.len <= MOST) {
-        Module *into = module_new(a, "changed");
-        into->fns = m->fns;
-        into->settings = m->settings;
-        into->policy = m->policy;
-        Remake r = {.from = m->graphs.data[0]};
-        r.g = graph_new(into, FORWARD);
-        r.now = NEW_ARRAY(a, ValueId, r.from->values.len);
-        remake(&r);
-        if (r.g->values.len > 1) size = put_module(into, p);
-    }
-    sb_free(&d.text);
-    arena_free(a);
-    return size;
+Module *changed_graph(Arena *a, const Graph *from, RandomBelow *below) {
+    Module *into = module_new(a, "changed");
+    into->fns = from->module->fns;
+    Remake r = {.below = below, .from = from};
+    r.g = graph_new(into, FORWARD);
+    r.now = NEW_ARRAY(a, ValueId, from->values.len);
+    remake(&r);
+    return r.g->values.len > 1 ? into : NULL;
 }

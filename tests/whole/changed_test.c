@@ -1,0 +1,290 @@
+/* changed_test.c: the graphs of tests/ops, changed at random (changed_graph.h),
+   so that every op meets operands, attributes and neighbours that nobody
+   thought of.  As in random_test.c all are parts of one program; the CPU and
+   the simulated GPU are held against the interpreter.
+
+   Changed graphs overflow, divide by next to nothing and stand on the edges of
+   steps: an element is as good as its numbers in double precision, with
+   operands as they are and a little moved, say, and not compared where one of
+   these is not finite.                                                      */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codegen/codegen.h"
+#include "frontend/driver/options_text.h"
+#include "passes/passes.h"
+#include "tests/support/changed_graph.h"
+#include "tests/support/cuda_gpu.h"
+#include "tests/support/ops_bench.h"
+#include "tests/support/parts.h"
+#include "tests/support/random_graph.h"
+#include "tests/tolerance.h"
+
+enum { NUMBERS = 1 << 13 }; /* of a changed graph's values, at most */
+
+static size_t below(size_t n) { return n ? (size_t)random_below((int)n) : 0; }
+
+/* ---- which of them ------------------------------------------------------- */
+
+static int64_t numbers(const Graph *g) {
+    int64_t sum = 0;
+    for (int v = 1; v < g->values.len; v++)
+        sum += type_count(type_get(g->values.data[v].type));
+    return sum;
+}
+
+static void option(Options *o, const char *name, const char *value) {
+    Diag d = {0};
+    bool used;
+    REQUIRE(options_set(o, &d, name, value, &used) == OK);
+}
+
+/* Whether it is compiled for both targets; *checked: rows or classes that
+   inputs name are. */
+static bool compiles(Arena *a, const char *text, bool *checked) {
+    Module *m;
+    Diag d = {0};
+    Options o;
+    options_init(&o, a);
+    option(&o, "--loss", "none");
+    option(&o, "--precision", "fp32");
+    option(&o, "--target", "cpu,cuda:sm_80");
+    Status s = parse_module(a, &d, "changed", text, strlen(text), &m);
+    if (s == OK && numbers(m->graphs.data[0]) > NUMBERS) s = ERR_USER;
+    if (s == OK) s = run_pipeline(m, &d, &o, STAGE_PLANNED, false);
+    if (s == OK) s = emit_check(m, &o, &d, &(EmitInput){0});
+    sb_free(&d.text);
+    *checked = false;
+    for (int i = 0; s == OK && i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; k < g->outputs.len; k++)
+            *checked |= family_has(FAMILY_CHECK, g->outputs.data[k].name);
+    }
+    return s == OK;
+}
+
+/* Division of integers by what may be 0 is an error. */
+static bool divides_integers(const Graph *g) {
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if ((n->op == OP_DIV || n->op == OP_MOD || n->fn) && n->nout &&
+            dtype_is_int(value_dtype(g, n->out[0])))
+            return true;
+    }
+    return false;
+}
+
+typedef struct Changing {
+    OpsBench *b;
+    const char *dtype;
+} Changing;
+
+static void add_changed(OpsBench *b, const Graph *from, const char *name) {
+    Diag d = {0};
+    StrBuf text = {0};
+    bool checked, grad = random_below(3) == 0;
+    Module *m = changed_graph(b->a, from, below);
+    if (!m) return;
+    print_module(m, &text);
+    Graph *g = m->graphs.data[0];
+    if (compiles(b->a, text.data, &checked) && !divides_integers(g) &&
+        (!grad || parts_to_gradients(g, &d) == OK) && g->outputs.len) {
+        Held held = {0};
+        PassCtx cx = {b->a, NULL, NULL};
+        REQUIRE(pass_dce(m, &cx) == OK);
+        parts_add(b->all, g,
+                  internf("%s%d.%s", name, b->instances, grad ? "g." : ""),
+                  &held);
+        for (int i = 0; i < g->inputs.len + held.len; i++) {
+            OpsRange range = {"", -2, 2}, first = {"", 0, 1};
+            vec_push(b->a, &b->ranges, checked ? first : range);
+        }
+        b->instances++;
+    }
+    sb_free(&text);
+    sb_free(&d.text);
+}
+
+/* In that dtype, or in the first that the file has instead. */
+static char *in_dtype(const char *text, const char *dtype) {
+    char list[128] = "";
+    if (sscanf(text, "# dtypes %127[^\n]", list) == 1 && !strstr(list, dtype)) {
+        list[strcspn(list, " ")] = 0;
+        dtype = list;
+    }
+    return ops_with_dtype(text, dtype);
+}
+
+static void change_file(const char *path, const char *name, void *arg) {
+    const Changing *c = arg;
+    size_t n;
+    Diag d = {0};
+    Module *m;
+    char *text = test_read_file(path, &n);
+    char *of_type = in_dtype(text, c->dtype);
+    if (parse_module(c->b->a, &d, name, of_type, strlen(of_type), &m) != OK)
+        FAIL("%s", d.text.data);
+    for (int i = 0; i < m->graphs.len; i++)
+        add_changed(c->b, m->graphs.data[i], name);
+    free(of_type);
+    free(text);
+}
+
+static OpsBench changed_bench(uint64_t seed, const char *dtype) {
+    OpsBench b = {.a = arena_new()};
+    Changing c = {&b, dtype};
+    random_seed(seed);
+    b.m = module_new(b.a, "changed");
+    b.all = graph_new(b.m, "predict");
+    test_each_file("tests/ops", ".amp", change_file, &c);
+    return b;
+}
+
+/* ---- what they compute --------------------------------------------------- */
+
+enum { ROUNDED, EXACT, MOVED, WAYS };
+
+typedef struct Wanted {
+    const EvalTensor **by[WAYS];
+} Wanted;
+
+static void move_inputs(const OpsBench *b, Evaluator *e, const OpsData *d,
+                        double by) {
+    const Graph *g = b->all;
+    for (int i = 0; i < g->inputs.len; i++) {
+        ValueId v = g->inputs.data[i];
+        Tensor t = {value_get(g, v)->type, (void *)d->in[i].data};
+        EvalTensor *x = eval_from_tensor(b->a, &t);
+        int64_t n = type_count(type_get(t.type));
+        for (int64_t k = 0; k < n && x->f; k++)
+            x->f[k] *= 1 + by * random_number();
+        eval_bind(e, v, x);
+    }
+}
+
+static Wanted wanted(const OpsBench *b, const OpsData *d, bool low) {
+    Wanted w;
+    for (int way = 0; way < WAYS; way++) {
+        Diag diag = {0};
+        Evaluator *e =
+            eval_new(b->all, b->a, way == ROUNDED ? EVAL_STORAGE : EVAL_EXACT);
+        move_inputs(b, e, d, way < MOVED ? 0 : low ? 0x1p-8 : 0x1p-20);
+        if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
+        w.by[way] = ops_wanted(b, e);
+    }
+    return w;
+}
+
+/* How far element k may be off; INFINITY: it is not compared. */
+static double good_to(const Wanted *w, int i, int64_t k) {
+    double far = 0;
+    for (int way = 0; way < WAYS; way++) {
+        const EvalTensor *t = w->by[way][i], *first = w->by[0][i];
+        if (t->i) {
+            if (t->i[k] != first->i[k]) return INFINITY;
+        } else if (!isfinite(t->f[k])) {
+            return INFINITY;
+        } else {
+            far = fmax(far, fabs(t->f[k] - first->f[k]));
+        }
+    }
+    return TOL_CHANGED_MOVED * far;
+}
+
+/* The share of elements that were compared. */
+static double compare(const OpsBench *b, const Wanted *w, const OpsData *d,
+                      bool low, const char *where) {
+    double all = 0, compared = 0;
+    for (int i = 0; i < d->nout; i++) {
+        const Output *o = &b->all->outputs.data[i];
+        Tensor got = {value_get(b->all, o->value)->type, d->out[i].data};
+        const EvalTensor *t = w->by[ROUNDED][i];
+        int64_t n = type_count(type_get(got.type));
+        double scale = 0;
+        for (int64_t k = 0; k < n && t->f; k++)
+            if (isfinite(t->f[k])) scale = fmax(scale, fabs(t->f[k]));
+        double allowed = (low ? TOL_RANDOM_LOW : TOL_RANDOM_F32) * scale;
+        for (int64_t k = 0; k < n; k++) {
+            double far = good_to(w, i, k);
+            double want = t->f ? t->f[k] : (double)t->i[k];
+            double is =
+                t->f ? tensor_get(&got, k) : (double)tensor_get_int(&got, k);
+            all++;
+            compared += isfinite(far);
+            if (isfinite(far) && !(fabs(is - want) <= allowed + far) &&
+                !CHECK_MSG(false, "%s: %s[%lld] is %.9g, not %.9g", where,
+                           o->name, (long long)k, is, want))
+                break;
+        }
+    }
+    return compared / fmax(all, 1);
+}
+
+static const char *print_bench(const OpsBench *b) {
+    StrBuf text = {0};
+    print_module(b->m, &text);
+    const char *r = arena_printf(b->a, "%s", text.data);
+    sb_free(&text);
+    return r;
+}
+
+static void run_on_cpu(const OpsBench *b, OpsData *d, const char *options) {
+    Compiled c = compile_text(print_bench(b), options);
+    ampc_session *s = open_threads(&c, 2);
+    ops_run(&c, s, d);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+static void check_cpu(uint64_t seed, const char *dtype, bool low) {
+    OpsBench b = changed_bench(seed, dtype);
+    OpsData d = ops_data_new(&b, NULL);
+    Wanted w = wanted(&b, &d, low);
+    run_on_cpu(&b, &d, "--precision fp32 --target cpu:x86-64-v3");
+    double share = compare(&b, &w, &d, low, "fused");
+    printf("%d changed graphs, %.0f %% of their numbers compared\n",
+           b.instances, 100 * share);
+    CHECK(b.instances > 100);
+    CHECK(share > 0.5);
+    run_on_cpu(&b, &d, "--precision fp32 --target cpu:x86-64-v3 --no-fuse");
+    compare(&b, &w, &d, low, "unfused");
+    arena_free(b.a);
+}
+
+static void check_gpu(uint64_t seed, const char *dtype, bool low) {
+    OpsBench b = changed_bench(seed, dtype);
+    OpsData d = ops_data_new(&b, NULL);
+    Wanted w = wanted(&b, &d, low);
+    Compiled c =
+        compile_text_cuda(print_bench(&b), "--precision fp32", "cuda:sm_80");
+    gpu_for(&c, seed);
+    ampc_session *s = gpu_open(&c);
+    ops_run(&c, s, &d);
+    compare(&b, &w, &d, low, "GPU");
+    c.api->close(s);
+    gpu_clean("changed graphs");
+    compiled_close(&c);
+    arena_free(b.a);
+}
+
+/* More of them with script/test --slow. */
+static void for_seeds(void (*check)(uint64_t, const char *, bool),
+                      const char *dtype, bool low) {
+    for (uint64_t seed = 1; seed <= (test_slow() ? 10 : 1); seed++)
+        check(seed, dtype, low);
+}
+
+TEST_CASE(changed_graphs, fp32_on_the_cpu) {
+    for_seeds(check_cpu, "f32", false);
+}
+
+TEST_CASE(changed_graphs, bf16_on_the_cpu) {
+    for_seeds(check_cpu, "bf16", true);
+}
+
+TEST_CASE(changed_graphs, fp32_on_the_gpu) {
+    for_seeds(check_gpu, "f32", false);
+}
