@@ -222,14 +222,23 @@ static void freeze_rest(Module *m, PassCtx *cx) {
              frozen > 1 ? " and others" : "");
 }
 
+/* A text may hold any name. */
+static Status check_name(const Graph *g, PassCtx *cx, const char *what,
+                         Str name) {
+    if (!name_is_own(name)) return OK;
+    return fail(cx->diag, (Loc){.file = g->module->file},
+                "%s '%s' of graph %s: names that start with 'ampc.' are the "
+                "compiler's",
+                what, name, g->name);
+}
+
 static Status model_losses(Graph *g, PassCtx *cx) {
     int model = g->inputs.len;
-    for (int i = 0; i < g->outputs.len; i++) /* a text may hold any name */
-        if (name_is_own(g->outputs.data[i].name))
-            return fail(cx->diag, (Loc){.file = g->module->file},
-                        "output '%s' of graph %s: names that start with "
-                        "'ampc.' are the compiler's",
-                        g->outputs.data[i].name, g->name);
+    for (int i = 0; i < g->outputs.len; i++)
+        TRY(check_name(g, cx, "output", g->outputs.data[i].name));
+    for (int i = 0; i < g->writes.len; i++)
+        TRY(check_name(g, cx, "written variable",
+                       value_var(g, g->writes.data[i].var)->name));
     for (int i = 0; i < cx->opt->objectives.len; i++) {
         const Objective *j = &cx->opt->objectives.data[i];
         if (j->loss.kind != LOSS_NONE) TRY(add_loss(g, cx, j, model));
