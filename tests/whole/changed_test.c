@@ -206,7 +206,8 @@ static double compare(const OpsBench *b, const Wanted *w, const OpsData *d,
         double scale = 0;
         for (int64_t k = 0; k < n && t->f; k++)
             if (isfinite(t->f[k])) scale = fmax(scale, fabs(t->f[k]));
-        double allowed = (low ? TOL_RANDOM_LOW : TOL_RANDOM_F32) * scale;
+        double allowed =
+            (low ? TOL_RANDOM_LOW : TOL_RANDOM_F32) * scale + TOL_RANDOM_FLOOR;
         for (int64_t k = 0; k < n; k++) {
             double far = good_to(w, i, k);
             double want = t->f ? t->f[k] : (double)t->i[k];
