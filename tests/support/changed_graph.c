@@ -63,19 +63,23 @@ static void remake_input(Remake *r, ValueId v) {
                          : graph_input(r->g, x->name, t);
 }
 
+/* All elements or one of them may be others. */
 static void remake_const(Remake *r, ValueId v) {
     const Value *x = value_get(r->from, v);
     TypeId t = retyped(r, x->type);
     const Tensor *was = x->data;
-    int64_t n = type_count(type_get(was->type));
-    double edit = r->below(16) ? 0 : (double)r->below(5) - 2;
+    int64_t from = type_count(type_get(was->type));
+    int64_t n = from ? type_count(type_get(t)) : 0;
+    int64_t edit = r->below(12) ? 0 : (int64_t)r->below(5) - 2;
+    int64_t only = r->below(2) ? -1 : (int64_t)r->below((size_t)n);
     Tensor *is = tensor_new(r->g->arena, t);
-    for (int64_t i = 0; i < type_count(type_get(t)) && n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        int64_t add = only < 0 || only == i ? edit : 0;
         if (dtype_is_float(type_get(t)->dtype))
-            tensor_set(is, i, tensor_get(was, i % n) + edit);
+            tensor_set(is, i, tensor_get(was, i % from) + (double)add);
         else
-            tensor_set_int(is, i,
-                           plus(tensor_get_int(was, i % n), (int64_t)edit));
+            tensor_set_int(is, i, plus(tensor_get_int(was, i % from), add));
+    }
     r->now[v.i] = graph_const(r->g, x->name ? x->name : "c", is);
 }
 
