@@ -289,3 +289,7 @@ TEST_CASE(changed_graphs, bf16_on_the_cpu) {
 TEST_CASE(changed_graphs, fp32_on_the_gpu) {
     for_seeds(check_gpu, "f32", false);
 }
+
+TEST_CASE(changed_graphs, bf16_on_the_gpu) {
+    for_seeds(check_gpu, "bf16", true);
+}
