@@ -101,7 +101,7 @@ static void facts(const Kernel *k, KInst *in) {
         in->dims &= ~cols;
         in->depth++;
     }
-    in->full = in->op == K_ACC || (in->dims & cols) != 0;
+    in->full = (in->dims & cols) != 0;
 }
 
 int kernel_add(Arena *a, Kernel *k, const KInst *in) {

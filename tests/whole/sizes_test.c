@@ -281,3 +281,23 @@ static void steps_large(const char *device) {
 
 TEST_CASE(sizes, a_large_parameter_cpu) { steps_large("cpu"); }
 TEST_CASE(sizes, a_large_parameter_gpu) { steps_large("cuda"); }
+
+/* ---- what a program computes ----------------------------------------------
+ */
+
+/* Two for each multiply-add of a product and of a convolution; sums and
+   element-wise work are not counted. */
+TEST_CASE(sizes, flops_are_those_of_products_and_convolutions) {
+    static const char text[] =
+        "graph forward(%x: f32[8,16], %i: f32[2,3,6,6]) {\n"
+        "  param %w: f32[16,4], %c: f32[5,3,3,3]\n"
+        "  %y = matmul %x, %w\n  %r = relu %y\n"
+        "  %z = conv %i, %c\n"
+        "  %s = reduce_sum %z {axes=[0,1,2,3], keepdims=0}\n"
+        "  return y=%r, s=%s\n}\n";
+    Compiled c = compile_text(text, "--loss none --precision fp32");
+    ampc_program_info info = {.size = sizeof info};
+    REQUIRE(!c.api->program(c.api->module, "predict", &info));
+    CHECK(info.flops == 2 * 8 * 16 * 4 + 2 * (2 * 5 * 4 * 4) * 27);
+    compiled_close(&c);
+}
