@@ -49,7 +49,9 @@ static double number(Str name, int64_t i, double least, int shake) {
 
 /* Classes and rows that integers name: the only one that there is for sure, or
    some that there may not be. */
-static int most_int(const Keeper *k) { return (int)(k->c.hash >> 10) % 3; }
+static int most_int(const Keeper *k) {
+    return (int)(k->c.hash >> 10 & 0xff) % 3;
+}
 
 static void bind(const Keeper *k, Evaluator *e, Arena *a, ValueId v,
                  TypeId type, Str name, double least, int shake) {
@@ -75,9 +77,9 @@ static void bind_var(const Keeper *k, Evaluator *e, Arena *a, const Graph *g,
     bool own = name_is_own(var->name);
     if (own && family_of(m, var->name, &parameter) == NUM_FAMILIES) return;
     int source = var->kind == VAR_SHADOW ? shadow_source(m, var) : -1;
+    bool positive = k->c.hash >> 8 & 1;
+    if (source < 0) positive |= own || var->kind == VAR_BUFFER;
     if (source >= 0) var = &m->vars.data[source];
-    bool positive = own || var->kind == VAR_BUFFER || k->c.hash >> 8 & 1;
-    if (source >= 0) positive = k->c.hash >> 8 & 1;
     bind(k, e, a, v, value_get(g, v)->type, var->name, positive ? 0.25 : -1,
          shake);
 }
