@@ -4,8 +4,8 @@
    too.  That is IR against IR by the numbers alone; no pass judges itself.
 
    Numbers that are no longer the same only because a sum is in another order
-   are told from those that are wrong by two more evaluations, of operands that
-   differ a little: what moves much then is not compared.                    */
+   are told from those that are wrong by two more evaluations, of operands and
+   constants that differ a little: what moves much then is not compared.     */
 #include "tests/fuzz/compile.h"
 
 #include <math.h>
@@ -39,12 +39,15 @@ typedef struct Keeper {
 
 static double unit(uint64_t h) { return (double)(h >> 11) * 0x1p-53; }
 
+static double moved(double x, const uint64_t key[2], int shake) {
+    uint64_t h = hash_bytes(1 + (uint64_t)shake, key, 2 * sizeof *key);
+    return shake ? x * (1 + 1e-6 * (unit(h) - 0.5)) : x;
+}
+
 /* Element i of what has that name, in [least, least + 2). */
 static double number(Str name, int64_t i, double least, int shake) {
     uint64_t key[2] = {hash_bytes(0, name, strlen(name)), (uint64_t)i};
-    double x = least + 2 * unit(hash_bytes(1, key, sizeof key));
-    double moved = unit(hash_bytes(1 + (uint64_t)shake, key, sizeof key)) - 0.5;
-    return shake ? x * (1 + 1e-6 * moved) : x;
+    return moved(least + 2 * unit(hash_bytes(1, key, sizeof key)), key, shake);
 }
 
 /* Classes and rows that integers name: the only one that there is for sure, or
@@ -84,6 +87,16 @@ static void bind_var(const Keeper *k, Evaluator *e, Arena *a, const Graph *g,
          shake);
 }
 
+/* What is folded is rounded. */
+static void move_const(Evaluator *e, Arena *a, const Graph *g, ValueId v,
+                       int shake) {
+    EvalTensor *t = eval_from_tensor(a, value_get(g, v)->data);
+    int64_t n = type_count(type_get(t->type));
+    for (int64_t i = 0; i < n && t->f; i++)
+        t->f[i] = moved(t->f[i], (uint64_t[]){v.i, (uint64_t)i}, shake);
+    eval_bind(e, v, t);
+}
+
 static Evaluator *evaluate(const Keeper *k, const Graph *g, Arena *a,
                            int shake) {
     Diag d = {0};
@@ -94,9 +107,11 @@ static Evaluator *evaluate(const Keeper *k, const Graph *g, Arena *a,
         const Value *x = value_get(g, v);
         bind(k, e, a, v, x->type, x->name, least, shake);
     }
-    for (uint32_t i = 1; i < (uint32_t)g->values.len; i++)
-        if (g->values.data[i].kind == VK_VAR)
-            bind_var(k, e, a, g, (ValueId){i}, shake);
+    for (uint32_t i = 1; i < (uint32_t)g->values.len; i++) {
+        ValueKind kind = g->values.data[i].kind;
+        if (kind == VK_VAR) bind_var(k, e, a, g, (ValueId){i}, shake);
+        if (kind == VK_CONST && shake) move_const(e, a, g, (ValueId){i}, shake);
+    }
     Status s = eval_run(e, &d);
     if (s != OK && fuzz_replaying) fputs(d.text.data, stderr);
     sb_free(&d.text);
