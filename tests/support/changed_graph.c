@@ -30,7 +30,8 @@ static TypeId retyped(const Remake *r, TypeId t) {
     const Type *x = type_get(t);
     int64_t dim[MAX_RANK];
     for (int i = 0; i < x->rank; i++) dim[i] = resized(r, x->dim[i]);
-    return type_make(x->dtype, x->rank, dim);
+    TypeId made = type_make(x->dtype, x->rank, dim);
+    return made.i ? made : t; /* too large */
 }
 
 static void choose_size(Remake *r) {
