@@ -110,7 +110,10 @@ Status infer_types(const Graph *g, const Node *n, const Type *given,
     return OK;
 }
 
-Status node_check_types(const Graph *g, const Node *n, char *msg) {
+/* The types that n's results have, but for `result` (-1: none), which is of
+   dtype d. */
+static Status check_types_as(const Graph *g, const Node *n, int result, DType d,
+                             char *msg) {
     enum { FEW = 16 };
     Type few[FEW];
     Type *given = n->nout <= FEW ? few : NEW_ARRAY(g->arena, Type, n->nout);
@@ -118,14 +121,16 @@ Status node_check_types(const Graph *g, const Node *n, char *msg) {
         TypeId t = value_get(g, n->out[i])->type;
         if (!t.i) return bad(msg, "result %d has no type", i);
         given[i] = *type_get(t);
+        if (i == result) given[i].dtype = d;
     }
     return infer_types(g, n, given, NULL, msg);
 }
 
+Status node_check_types(const Graph *g, const Node *n, char *msg) {
+    return check_types_as(g, n, -1, NUM_DTYPES, msg);
+}
+
 bool node_may_store(const Graph *g, const Node *n, int result, DType d) {
     char msg[MSG_TEXT];
-    Type *given = NEW_ARRAY(g->arena, Type, n->nout);
-    for (int i = 0; i < n->nout; i++) given[i] = *value_type(g, n->out[i]);
-    given[result].dtype = d;
-    return infer_types(g, n, given, NULL, msg) == OK;
+    return check_types_as(g, n, result, d, msg) == OK;
 }

@@ -188,10 +188,14 @@ static void note_streams(Place *p) {
     }
 }
 
-static const char *must_be_high(const Place *p, const Node *n) {
+/* What keeps result k: what the type rule gives, else what keeps the first. */
+static const char *must_be_high(const Place *p, const Node *n, int k) {
     OpKind kind = node_kind(n);
     ValueId v = n->out[0];
     if (n->flags & NODE_UPDATE) return "the update is fp32";
+    if (k && dtype_of(p->g, n->out[k]) == DT_F32 &&
+        !node_may_store(p->g, n, k, p->low))
+        return "a sum";
     if (n->loc.amp && node_class(n) <= AMP_FULLOUT && node_class(n) != AMP_LOW)
         return "the policy";
     if (n->loc.amp && value_count(p->g, v) > 1) return NULL;
@@ -276,10 +280,7 @@ static void find_free(Place *p) {
         if (is_copy(p, n)) p->cast[n->in[0].i] = n->out[0];
         for (int k = 0; k < n->nout; k++) {
             ValueId v = n->out[k];
-            if (!p->high[v.i]) p->high[v.i] = must_be_high(p, n);
-            if (k && dtype_of(g, v) == DT_F32 &&
-                !node_may_store(g, n, k, p->low))
-                p->high[v.i] = "a sum";
+            if (!p->high[v.i]) p->high[v.i] = must_be_high(p, n, k);
             p->free[v.i] = dtype_of(g, v) == DT_F32;
         }
     }

@@ -56,11 +56,14 @@ void compile_check(const Compile *c, Status s) {
                c->d.errors);
 }
 
+Status compile_parse(Compile *c, const uint8_t *p, size_t n) {
+    TRY(parse_module(c->a, &c->d, "input.amp", (const char *)p, n, &c->m));
+    return verify_module(c->m, STAGE_TYPED, &c->d);
+}
+
 bool compile_read(Compile *c, const uint8_t *p, size_t n) {
     compile_begin(c, p, n);
-    Status s =
-        parse_module(c->a, &c->d, "input.amp", (const char *)p, n, &c->m);
-    if (s == OK) s = verify_module(c->m, STAGE_TYPED, &c->d);
+    Status s = compile_parse(c, p, n);
     compile_check(c, s);
     return s == OK;
 }

@@ -15,7 +15,9 @@ typedef struct Compile {
 } Compile;
 
 void compile_begin(Compile *c, const uint8_t *p, size_t n);
-/* Reads .amp text into c->m, checked as far as a text can be. */
+/* .amp text into c->m, checked as far as a text can be. */
+Status compile_parse(Compile *c, const uint8_t *p, size_t n);
+/* compile_begin, and that. */
 bool compile_read(Compile *c, const uint8_t *p, size_t n);
 /* A model of hundreds of layers is compiled too, but not in the time of one
    execution: that is no finding. */

@@ -30,9 +30,7 @@ size_t graph_mutate(uint8_t *p, size_t n) {
     enum { MOST = 400 };
     Compile c = {.a = arena_new()};
     StrBuf sb = {0};
-    Status s = parse_module(c.a, &c.d, "input.amp", (const char *)p, n, &c.m);
-    if (s == OK) s = verify_module(c.m, STAGE_TYPED, &c.d);
-    if (s == OK && !c.m->onnx && c.m->graphs.len &&
+    if (compile_parse(&c, p, n) == OK && !c.m->onnx && c.m->graphs.len &&
         c.m->graphs.data[0]->order.len <= MOST) {
         const Module *m = changed_graph(c.a, c.m->graphs.data[0], fuzz_below);
         if (m) print_module(m, &sb);

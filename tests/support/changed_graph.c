@@ -279,6 +279,13 @@ static void remake(Remake *r) {
     remake_ends(r);
 }
 
+int64_t graph_numbers(const Graph *g) {
+    int64_t sum = 0;
+    for (int v = 1; v < g->values.len; v++)
+        sum += type_count(type_get(g->values.data[v].type));
+    return sum;
+}
+
 Module *changed_graph(Arena *a, const Graph *from, RandomBelow *below) {
     Module *into = module_new(a, "changed");
     into->fns = from->module->fns;

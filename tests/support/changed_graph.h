@@ -9,6 +9,8 @@
 /* A random number below n; 0 for n = 0. */
 typedef size_t RandomBelow(size_t n);
 
+/* Elements of all its values. */
+int64_t graph_numbers(const Graph *g);
 /* In a module of its own, as graph forward; NULL: nothing is left. */
 Module *changed_graph(Arena *a, const Graph *from, RandomBelow *below);
 

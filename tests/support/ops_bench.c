@@ -35,7 +35,12 @@ static OpsFile read_header(const char *text) {
 }
 
 char *ops_with_dtype(const char *text, const char *dtype) {
+    OpsFile f = read_header(text);
     StrBuf sb = {0};
+    if (!strstr(f.dtypes, dtype)) {
+        f.dtypes[strcspn(f.dtypes, " ")] = 0;
+        dtype = f.dtypes;
+    }
     for (; *text; text++) {
         bool mark = text[0] == '$' && text[1] == 'T';
         if (mark)
@@ -148,6 +153,14 @@ OpsBench ops_bench_new(void) {
     return b;
 }
 
+const char *ops_text(const OpsBench *b) {
+    StrBuf text = {0};
+    print_module(b->m, &text);
+    const char *r = arena_printf(b->a, "%s", text.data);
+    sb_free(&text);
+    return r;
+}
+
 /* ---- running ------------------------------------------------------------- */
 
 typedef struct Data {
@@ -211,6 +224,12 @@ void ops_run(const Compiled *c, ampc_session *s, OpsData *d) {
     if (c->api->predict(s, d->in, (size_t)d->nin, info.batch, d->out,
                         (size_t)d->nout))
         FAIL("predict: %s", c->api->error(s));
+}
+
+void ops_run_with(const Compiled *c, OpsData *d, int threads) {
+    ampc_session *s = open_threads(c, threads);
+    ops_run(c, s, d);
+    c->api->close(s);
 }
 
 static void compare(const OpsBench *b, const EvalTensor *want, const OpsData *d,

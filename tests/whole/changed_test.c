@@ -29,13 +29,6 @@ static size_t below(size_t n) { return n ? (size_t)random_below((int)n) : 0; }
 
 /* ---- which of them ------------------------------------------------------- */
 
-static int64_t numbers(const Graph *g) {
-    int64_t sum = 0;
-    for (int v = 1; v < g->values.len; v++)
-        sum += type_count(type_get(g->values.data[v].type));
-    return sum;
-}
-
 static void option(Options *o, const char *name, const char *value) {
     Diag d = {0};
     bool used;
@@ -53,7 +46,7 @@ static bool compiles(Arena *a, const char *text, bool *checked) {
     option(&o, "--precision", "fp32");
     option(&o, "--target", "cpu,cuda:sm_80");
     Status s = parse_module(a, &d, "changed", text, strlen(text), &m);
-    if (s == OK && numbers(m->graphs.data[0]) > NUMBERS) s = ERR_USER;
+    if (s == OK && graph_numbers(m->graphs.data[0]) > NUMBERS) s = ERR_USER;
     if (s == OK) s = run_pipeline(m, &d, &o, STAGE_PLANNED, false);
     if (s == OK) s = emit_check(m, &o, &d, &(EmitInput){0});
     sb_free(&d.text);
@@ -108,23 +101,13 @@ static void add_changed(OpsBench *b, const Graph *from, const char *name) {
     sb_free(&d.text);
 }
 
-/* In that dtype, or in the first that the file has instead. */
-static char *in_dtype(const char *text, const char *dtype) {
-    char list[128] = "";
-    if (sscanf(text, "# dtypes %127[^\n]", list) == 1 && !strstr(list, dtype)) {
-        list[strcspn(list, " ")] = 0;
-        dtype = list;
-    }
-    return ops_with_dtype(text, dtype);
-}
-
 static void change_file(const char *path, const char *name, void *arg) {
     const Changing *c = arg;
     size_t n;
     Diag d = {0};
     Module *m;
     char *text = test_read_file(path, &n);
-    char *of_type = in_dtype(text, c->dtype);
+    char *of_type = ops_with_dtype(text, c->dtype);
     if (parse_module(c->b->a, &d, name, of_type, strlen(of_type), &m) != OK)
         FAIL("%s", d.text.data);
     for (int i = 0; i < m->graphs.len; i++)
@@ -224,19 +207,9 @@ static double compare(const OpsBench *b, const Wanted *w, const OpsData *d,
     return compared / fmax(all, 1);
 }
 
-static const char *print_bench(const OpsBench *b) {
-    StrBuf text = {0};
-    print_module(b->m, &text);
-    const char *r = arena_printf(b->a, "%s", text.data);
-    sb_free(&text);
-    return r;
-}
-
 static void run_on_cpu(const OpsBench *b, OpsData *d, const char *options) {
-    Compiled c = compile_text(print_bench(b), options);
-    ampc_session *s = open_threads(&c, 2);
-    ops_run(&c, s, d);
-    c.api->close(s);
+    Compiled c = compile_text(ops_text(b), options);
+    ops_run_with(&c, d, 2);
     compiled_close(&c);
 }
 
@@ -260,7 +233,7 @@ static void check_gpu(uint64_t seed, const char *dtype, bool low) {
     OpsData d = ops_data_new(&b, NULL);
     Wanted w = wanted(&b, &d, low);
     Compiled c =
-        compile_text_cuda(print_bench(&b), "--precision fp32", "cuda:sm_80");
+        compile_text_cuda(ops_text(&b), "--precision fp32", "cuda:sm_80");
     gpu_for(&c, seed);
     ampc_session *s = gpu_open(&c);
     ops_run(&c, s, &d);

@@ -7,14 +7,6 @@
 #include "tests/support/cuda_gpu.h"
 #include "tests/support/ops_bench.h"
 
-static Compiled compile_bench(OpsBench *b) {
-    StrBuf text = {0};
-    print_module(b->m, &text);
-    Compiled c = compile_text_cuda(text.data, "--precision fp32", "cuda:sm_80");
-    sb_free(&text);
-    return c;
-}
-
 /* Outputs that are the compiler's, such as what its checks of indices found. */
 static int metrics_of(const ampc_api *api) {
     ampc_program_info p = {.size = sizeof p};
@@ -31,7 +23,8 @@ static int metrics_of(const ampc_api *api) {
 TEST_CASE(cuda_ops, every_op_agrees_with_the_cpu_in_every_dtype) {
     OpsBench b = ops_bench_new();
     OpsData d = ops_data_new(&b, NULL);
-    Compiled c = compile_bench(&b);
+    Compiled c =
+        compile_text_cuda(ops_text(&b), "--precision fp32", "cuda:sm_80");
     gpu_for(&c, 1);
     DcReport r;
     CHECK_MSG(dc_predict(c.api, "cpu", "cuda", d.in, (size_t)d.nin, &r), "%s",

@@ -14,53 +14,47 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ir/fn/fn.h"
 #include "tests/support/ops_bench.h"
-
-static void run_module(const Compiled *c, OpsData *d, int threads) {
-    ampc_session *s = open_threads(c, threads);
-    ops_run(c, s, d);
-    c->api->close(s);
-}
 
 static void check_version(const char *amp, const char *options,
                           const char *more, OpsData *d, const char *want) {
     char all[200];
     snprintf(all, sizeof all, "%s %s", options, more);
     Compiled c = compile_file(amp, all);
-    run_module(&c, d, 2);
+    ops_run_with(&c, d, 2);
     ops_check_same_bits(d, want, more);
     compiled_close(&c);
 }
 
 TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     OpsBench b = ops_bench_new();
-    StrBuf text = {0};
     size_t n;
     Diag diag = {0};
     Evaluator *e = eval_new(b.all, b.a, EVAL_STORAGE);
     OpsData d = ops_data_new(&b, e);
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
     const EvalTensor **want = ops_wanted(&b, e);
-    print_module(b.m, &text);
+    const char *text = ops_text(&b);
     const char *amp = test_tmp("ops.amp");
-    REQUIRE(test_write_file(amp, text.data, text.len));
+    REQUIRE(test_write_file(amp, text, strlen(text)));
     printf("%d graphs in one module\n", b.instances);
 
     Compiled c = compile_file(amp, "--precision fp32");
     static const char *const levels[] = {"v2", "v3", "v4"};
     for (int i = 0; i < 3; i++) {
         setenv("AMPC_ISA", levels[i], 1);
-        run_module(&c, &d, 2);
+        ops_run_with(&c, &d, 2);
         ops_compare(&b, want, &d);
     }
     setenv("AMPC_ISA", "v3", 1);
-    run_module(&c, &d, 2);
+    ops_run_with(&c, &d, 2);
     char *bits = ops_all_bytes(&d, &n);
-    run_module(&c, &d, 1);
+    ops_run_with(&c, &d, 1);
     ops_check_same_bits(&d, bits, "one thread");
-    run_module(&c, &d, 5);
+    ops_run_with(&c, &d, 5);
     ops_check_same_bits(&d, bits, "five threads");
     compiled_close(&c);
     const char *level = "--precision fp32 --target cpu:x86-64-v3";
@@ -68,7 +62,6 @@ TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     check_version(amp, level, "--shuffle 7", &d, bits);
     unsetenv("AMPC_ISA");
     free(bits);
-    sb_free(&text);
     arena_free(b.a);
 }
 

@@ -64,20 +64,6 @@ static OpsBench random_bench(uint64_t seed, bool low) {
 
 /* ---- running ------------------------------------------------------------- */
 
-static const char *print_bench(OpsBench *b) {
-    StrBuf text = {0};
-    print_module(b->m, &text);
-    const char *r = arena_printf(b->a, "%s", text.data);
-    sb_free(&text);
-    return r;
-}
-
-static void run_cpu(const Compiled *c, OpsData *d) {
-    ampc_session *s = open_threads(c, 2);
-    ops_run(c, s, d);
-    c->api->close(s);
-}
-
 static double allowed(bool low) {
     return low ? TOL_RANDOM_LOW : TOL_RANDOM_F32;
 }
@@ -109,21 +95,21 @@ static void check_random(uint64_t seed, bool low) {
     size_t n;
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
     const EvalTensor **want = ops_wanted(&b, e);
-    const char *text = print_bench(&b);
+    const char *text = ops_text(&b);
     const char *level = "--precision fp32 --target cpu:x86-64-v2";
     Compiled c = compile_text(text, level);
-    run_cpu(&c, &d);
+    ops_run_with(&c, &d, 2);
     compare(&b, want, &d, low);
     char *bits = ops_all_bytes(&d, &n);
     compiled_close(&c);
     snprintf(options, sizeof options, "%s --shuffle 3", level);
     c = compile_text(text, options);
-    run_cpu(&c, &d);
+    ops_run_with(&c, &d, 2);
     ops_check_same_bits(&d, bits, "shuffling");
     compiled_close(&c);
     snprintf(options, sizeof options, "%s --no-fuse", level);
     c = compile_text(text, options);
-    run_cpu(&c, &d);
+    ops_run_with(&c, &d, 2);
     compare(&b, want, &d, low);
     compiled_close(&c);
     free(bits);
@@ -148,7 +134,7 @@ static void check_gpu(uint64_t seed, bool low) {
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
     const EvalTensor **want = ops_wanted(&b, e);
     Compiled c =
-        compile_text_cuda(print_bench(&b), "--precision fp32", "cuda:sm_80");
+        compile_text_cuda(ops_text(&b), "--precision fp32", "cuda:sm_80");
     gpu_for(&c, seed);
     ampc_session *s = gpu_open(&c);
     ops_run(&c, s, &d);
