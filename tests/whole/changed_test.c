@@ -17,8 +17,7 @@
 #include "frontend/driver/options_text.h"
 #include "passes/passes.h"
 #include "tests/support/changed_graph.h"
-#include "tests/support/cuda_gpu.h"
-#include "tests/support/ops_bench.h"
+#include "tests/support/ops_run.h"
 #include "tests/support/parts.h"
 #include "tests/support/random_graph.h"
 #include "tests/tolerance.h"
@@ -207,23 +206,17 @@ static double compare(const OpsBench *b, const Wanted *w, const OpsData *d,
     return compared / fmax(all, 1);
 }
 
-static void run_on_cpu(const OpsBench *b, OpsData *d, const char *options) {
-    Compiled c = compile_text(ops_text(b), options);
-    ops_run_with(&c, d, 2);
-    compiled_close(&c);
-}
-
 static void check_cpu(uint64_t seed, const char *dtype, bool low) {
     OpsBench b = changed_bench(seed, dtype);
     OpsData d = ops_data_new(&b, NULL);
     Wanted w = wanted(&b, &d, low);
-    run_on_cpu(&b, &d, "--precision fp32 --target cpu"); /* the best level */
+    ops_on_cpu(ops_text(&b), "--target cpu", &d); /* the best level */
     double share = compare(&b, &w, &d, low, "fused");
     printf("%d changed graphs, %.0f %% of their numbers compared\n",
            b.instances, 100 * share);
     CHECK(b.instances > 100);
     CHECK(share > 0.5);
-    run_on_cpu(&b, &d, "--precision fp32 --target cpu:x86-64-v3 --no-fuse");
+    ops_on_cpu(ops_text(&b), "--target cpu:x86-64-v3 --no-fuse", &d);
     compare(&b, &w, &d, low, "unfused");
     arena_free(b.a);
 }
@@ -232,15 +225,8 @@ static void check_gpu(uint64_t seed, const char *dtype, bool low) {
     OpsBench b = changed_bench(seed, dtype);
     OpsData d = ops_data_new(&b, NULL);
     Wanted w = wanted(&b, &d, low);
-    Compiled c =
-        compile_text_cuda(ops_text(&b), "--precision fp32", "cuda:sm_80");
-    gpu_for(&c, seed);
-    ampc_session *s = gpu_open(&c);
-    ops_run(&c, s, &d);
+    ops_on_gpu(ops_text(&b), seed, &d);
     compare(&b, &w, &d, low, "GPU");
-    c.api->close(s);
-    gpu_clean("changed graphs");
-    compiled_close(&c);
     arena_free(b.a);
 }
 

@@ -28,10 +28,9 @@
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
-#include "tests/support/cuda_gpu.h"
 #include "tests/support/onnx_case.h"
 #include "tests/support/onnx_util.h"
-#include "tests/support/ops_bench.h"
+#include "tests/support/ops_run.h"
 #include "tests/support/parts.h"
 #include "tests/tolerance.h"
 
@@ -325,22 +324,10 @@ static void check_compiled(const Batch *b, Item *t) {
 }
 
 static void run_on_cpu(const char *text, OpsData *d) {
-    Compiled c = compile_text(text, "--precision fp32 --target cpu:x86-64-v3");
-    ampc_session *s = open_threads(&c, 2);
-    ops_run(&c, s, d);
-    c.api->close(s);
-    compiled_close(&c);
+    ops_on_cpu(text, "--target cpu:x86-64-v3", d);
 }
 
-static void run_on_gpu(const char *text, OpsData *d) {
-    Compiled c = compile_text_cuda(text, "--precision fp32", "cuda:sm_80");
-    gpu_for(&c, 1);
-    ampc_session *s = gpu_open(&c);
-    ops_run(&c, s, d);
-    c.api->close(s);
-    gpu_clean("predict");
-    compiled_close(&c);
-}
+static void run_on_gpu(const char *text, OpsData *d) { ops_on_gpu(text, 1, d); }
 
 static void compile_batch(Item **items, int n,
                           void (*run)(const char *, OpsData *)) {

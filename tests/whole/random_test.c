@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/cuda_gpu.h"
-#include "tests/support/ops_bench.h"
+#include "tests/support/ops_run.h"
 #include "tests/support/random_graph.h"
 #include "tests/tolerance.h"
 
@@ -133,15 +132,8 @@ static void check_gpu(uint64_t seed, bool low) {
     OpsData d = ops_data_new(&b, e);
     if (eval_run(e, &diag) != OK) FAIL("%s", diag.text.data);
     const EvalTensor **want = ops_wanted(&b, e);
-    Compiled c =
-        compile_text_cuda(ops_text(&b), "--precision fp32", "cuda:sm_80");
-    gpu_for(&c, seed);
-    ampc_session *s = gpu_open(&c);
-    ops_run(&c, s, &d);
+    ops_on_gpu(ops_text(&b), seed, &d);
     compare(&b, want, &d, low);
-    c.api->close(s);
-    gpu_clean("random graphs");
-    compiled_close(&c);
     arena_free(b.a);
 }
 

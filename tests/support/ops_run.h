@@ -1,0 +1,12 @@
+/* ops_run.h: program "predict" of a text in fp32, compiled and run once. */
+#ifndef AMPC_TESTS_SUPPORT_OPS_RUN_H
+#define AMPC_TESTS_SUPPORT_OPS_RUN_H
+
+#include "tests/support/ops_bench.h"
+
+/* more: options beside the precision. */
+void ops_on_cpu(const char *text, const char *more, OpsData *d);
+/* On the simulated GPU, which is left clean. */
+void ops_on_gpu(const char *text, uint64_t seed, OpsData *d);
+
+#endif
