@@ -30,12 +30,13 @@ typedef enum FrameKind {
     FRAME_HELLO = 0x72706d61, /* "ampr" */
     FRAME_SUM,
     FRAME_SHARE,
-    FRAME_FAILED /* why follows */
+    FRAME_FAILED, /* why follows */
+    FRAME_WELCOME /* of rank 0: other bytes than HELLO's, so no echo of them */
 } FrameKind;
 
 typedef struct Frame {
-    uint32_t kind, number; /* which call; of HELLO: the rank */
-    uint64_t bytes;        /* of HELLO: the world */
+    uint32_t kind, number; /* which call; of HELLO, WELCOME: the rank */
+    uint64_t bytes;        /* of these: the world */
 } Frame;
 
 typedef struct Tcp {
@@ -276,7 +277,10 @@ static int open_socket(const char *host, int port, double until) {
     char service[16];
     int fd = -1, e = 0;
     snprintf(service, sizeof service, "%d", port);
-    if (getaddrinfo(host, service, &want, &found)) return -1;
+    if (getaddrinfo(host, service, &want, &found)) {
+        errno = EADDRNOTAVAIL;
+        return -1;
+    }
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
         e = fd < 0 ? errno : 0;
@@ -297,13 +301,15 @@ static void let_in(Tcp *t, int fd) {
     Frame f;
     double until = comm_seconds() + HELLO_SECONDS;
     prepare(fd);
-    if (move(fd, &f, sizeof f, false, until) || f.kind != FRAME_HELLO ||
-        f.number == 0 || f.number >= (uint32_t)t->comm.world ||
-        f.bytes != (uint64_t)t->comm.world || t->peer[f.number] >= 0 ||
-        move(fd, &f, sizeof f, true, until))
-        close(fd);
-    else
+    bool ours = move(fd, &f, sizeof f, false, until) == 0 &&
+                f.kind == FRAME_HELLO && f.number > 0 &&
+                f.number < (uint32_t)t->comm.world &&
+                f.bytes == (uint64_t)t->comm.world && t->peer[f.number] < 0;
+    f.kind = FRAME_WELCOME;
+    if (ours && move(fd, &f, sizeof f, true, until) == 0)
         t->peer[f.number] = fd;
+    else
+        close(fd);
 }
 
 static int missing(const Tcp *t) {
@@ -312,12 +318,24 @@ static int missing(const Tcp *t) {
     return 0;
 }
 
+/* The port may be that of somebody's connection, for a moment. */
+static int open_port(const char *host, int port, double until) {
+    double soon = comm_seconds() + HELLO_SECONDS;
+    for (;;) {
+        int fd = open_socket(host, port, 0);
+        double now = comm_seconds();
+        if (fd >= 0 || errno != EADDRINUSE || now > soon || now > until)
+            return fd;
+        usleep(50000);
+    }
+}
+
 /* Rank 0: false with why. */
 static bool gather(Tcp *t, const char *host, int port) {
     double until = limit(t);
     bool local =
         strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0;
-    int fd = open_socket(local ? host : NULL, port, 0), r;
+    int fd = open_port(local ? host : NULL, port, until), r;
     if (fd < 0) {
         snprintf(t->why, sizeof t->why, "port %d: %s", port, strerror(errno));
         return false;
@@ -335,9 +353,10 @@ static bool gather(Tcp *t, const char *host, int port) {
 
 /* The others, until rank 0 listens. */
 static bool join(Tcp *t, const char *host, int port) {
-    Frame hello = {FRAME_HELLO, (uint32_t)t->comm.rank,
-                   (uint64_t)t->comm.world},
-          f;
+    const Frame hello = {FRAME_HELLO, (uint32_t)t->comm.rank,
+                         (uint64_t)t->comm.world},
+                welcome = {FRAME_WELCOME, hello.number, hello.bytes};
+    Frame f;
     double until = limit(t);
     for (double now; (now = comm_seconds()) < until;) {
         double soon = now + HELLO_SECONDS;
@@ -345,7 +364,7 @@ static bool join(Tcp *t, const char *host, int port) {
         f = hello;
         if (fd >= 0 && !move(fd, &f, sizeof f, true, until) &&
             !move(fd, &f, sizeof f, false, until) &&
-            memcmp(&f, &hello, sizeof f) == 0) {
+            memcmp(&f, &welcome, sizeof f) == 0) {
             t->peer[0] = fd;
             return true;
         }

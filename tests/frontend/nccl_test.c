@@ -69,7 +69,8 @@ static int launch(const Launch *l, char **out) {
         "AMPC_SIM_TWINS='%s' AMPC_SIM_DEVICES=%d AMPC_SIM_NCCL_ORDER=%s; ",
         test_tmpdir(), sim()->path, sim()->cublaslt, sim()->nccl,
         l->c->cuda_dir, l->world, l->in_rank_order ? "ranks" : "any");
-    int port = 20000 + (int)(getpid() * 7 + time(NULL)) % 20000;
+    /* below those that connections get */
+    int port = 20000 + (int)(getpid() * 7 + time(NULL)) % 12000;
     for (int r = 0; r < l->world; r++) {
         if (l->world > 1)
             n += (size_t)snprintf(

@@ -63,9 +63,14 @@ static int run_rank(int rank, int world, double deadline, RankFn *fn) {
     return 1;
 }
 
+static int taken = -1; /* a socket that has the port, which no rank has */
+
 static pid_t start_rank(int rank, int world, double deadline, RankFn *fn) {
     pid_t child = fork();
-    if (child == 0) _exit(run_rank(rank, world, deadline, fn));
+    if (child == 0) {
+        if (taken >= 0) close(taken);
+        _exit(run_rank(rank, world, deadline, fn));
+    }
     return child;
 }
 
@@ -176,7 +181,7 @@ typedef struct Frame { /* as comm_tcp.c sends it */
     uint32_t kind, number;
     uint64_t bytes;
 } Frame;
-enum { HELLO = 0x72706d61, SUM };
+enum { HELLO = 0x72706d61, SUM, WELCOME = SUM + 3 };
 
 /* Connected, once rank 0 listens. */
 static int connect_to(void) {
@@ -199,6 +204,7 @@ static bool hears(int fd, void *to, size_t n) {
 static bool greet(int fd, int rank, int world) {
     Frame f = {HELLO, (uint32_t)rank, (uint64_t)world}, back = {0, 0, 0};
     CHECK(send(fd, &f, sizeof f, MSG_NOSIGNAL) == (ssize_t)sizeof f);
+    f.kind = WELCOME;
     return hears(fd, &back, sizeof back) && memcmp(&f, &back, sizeof f) == 0;
 }
 
@@ -263,6 +269,59 @@ TEST_CASE(comm_tcp, every_rank_is_there_once) {
     CHECK(greet(fd, 2, 3));
     check_rank(zero, 0, "rank 1 is gone");
     close(fd);
+}
+
+static void take_port(void) {
+    choose_port();
+    struct sockaddr_in a = address(port);
+    taken = socket(AF_INET, SOCK_STREAM, 0);
+    REQUIRE(bind(taken, (void *)&a, sizeof a) == 0);
+}
+
+static void free_port(void) {
+    close(taken);
+    taken = -1;
+}
+
+/* A connection to a port of one's own host that nobody listens on may get that
+   very port on its own side: it then hears what it said. */
+TEST_CASE(comm_tcp, an_echo_is_not_rank_0) {
+    int calls = 0;
+    take_port();
+    REQUIRE(listen(taken, 8) == 0);
+    pid_t one = start_rank(1, 2, 2, one_sum);
+    for (struct pollfd p = {.fd = taken, .events = POLLIN};
+         poll(&p, 1, 3000) == 1; calls++) {
+        char text[sizeof(Frame)];
+        int fd = accept(taken, NULL, NULL);
+        if (hears(fd, text, sizeof text))
+            send(fd, text, sizeof text, MSG_NOSIGNAL);
+        CHECK(!hears(fd, text, 1)); /* nothing more */
+        close(fd);
+    }
+    CHECK(calls > 1);
+    check_rank(one, 1, "rank 0 does not answer at 127.0.0.1:");
+    free_port();
+}
+
+/* Such a connection, or whoever else has the port for a moment, is waited for.
+ */
+TEST_CASE(comm_tcp, a_port_that_is_taken) {
+    take_port();
+    pid_t zero = start_rank(0, 2, 20, one_sum);
+    usleep(500000);
+    free_port();
+    int fd = connect_to();
+    CHECK(greet(fd, 1, 2));
+    close(fd);
+    check_rank(zero, 0, "rank 1 is gone");
+
+    take_port();
+    double begin = comm_seconds();
+    zero = start_rank(0, 2, 2, one_sum);
+    check_rank(zero, 0, "Address already in use");
+    CHECK(comm_seconds() - begin < 4);
+    free_port();
 }
 
 /* ---- what launchers say -------------------------------------------------- */
