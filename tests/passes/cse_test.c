@@ -1,8 +1,8 @@
 /* cse_test.c: pass cse leaves one node for each computation, in whatever order
    equal ones stand.  How many there are is counted by value numbers of the
    test's own.                                                               */
-#include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/support/passed.h"
 
 enum { STEPS = 60, COPIES = 3, SOURCES = 4 };
 
@@ -69,9 +69,6 @@ static void one_graph(uint64_t seed) {
     Arena *a = arena_new();
     Module *mod = module_new(a, "m");
     Maker m = {.g = graph_new(mod, "predict"), .rng = seed * 77 + 5};
-    Diag d = {0};
-    Options o;
-    options_init(&o, a);
     m.b.g = m.g;
     for (int i = 0; i < SOURCES; i++) {
         m.step[i].number = i;
@@ -90,7 +87,7 @@ static void one_graph(uint64_t seed) {
         Output out = {internf("y%d", c), m.value[c][SOURCES + STEPS - 1]};
         vec_push(a, &m.g->outputs, out);
     }
-    if (run_passes(mod, &d, &o, "cse", false) != OK) FAIL("%s", d.text.data);
+    passed(a, mod, "cse", no_flags);
     CHECK_MSG(m.g->order.len == count, "seed %d: %d nodes of %d computations",
               (int)seed, m.g->order.len, count);
     for (int c = 1; c < COPIES; c++)

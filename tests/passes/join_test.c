@@ -1,8 +1,6 @@
 /* join_test.c: sums of products become one where that moves less. */
-#include <string.h>
-
-#include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/support/passed.h"
 
 enum { SIDE = 64, MOST = 5 };
 
@@ -10,9 +8,6 @@ enum { SIDE = 64, MOST = 5 };
    largest first. */
 static int joined(const int *k, int n, int64_t *to) {
     Arena *a = arena_new();
-    Diag d = {0};
-    Options o;
-    Module *m;
     StrBuf sb = {0};
     int found = 0;
     sb_puts(&sb, "graph predict(");
@@ -26,10 +21,8 @@ static int joined(const int *k, int n, int64_t *to) {
     for (int i = 2; i < n; i++)
         sb_printf(&sb, "  %%s%d = add %%s%d, %%p%d\n", i, i - 1, i);
     sb_printf(&sb, "  return %%s%d\n}\n", n - 1);
-    options_init(&o, a);
-    if (parse_module(a, &d, "t.amp", sb.data, sb.len, &m) != OK ||
-        run_passes(m, &d, &o, "canon,join,dce", false) != OK)
-        FAIL("%s%s", sb.data, d.text.data);
+    Module *m = parsed(a, sb.data);
+    passed(a, m, "canon,join,dce", no_flags);
     const Graph *g = m->graphs.data[0];
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_get(g, g->order.data[i]);

@@ -2,9 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
-#include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/support/passed.h"
 
 /* ---- the order ----------------------------------------------------------- */
 
@@ -63,13 +62,8 @@ static void expect_refused(const char *passes, const char *text, Status status,
                            const char *want) {
     Arena *a = arena_new();
     Diag d = {0};
-    Options o;
-    Module *m;
-    bool used;
-    options_init(&o, a);
-    REQUIRE(options_set(&o, &d, "--loss", "mse", &used) == OK);
-    if (parse_module(a, &d, "t", text, strlen(text), &m) != OK)
-        FAIL("%s", d.text.data);
+    Options o = options_of(a, FLAGS("--loss", "mse"));
+    Module *m = parsed(a, text);
     CHECK_EQ_INT(run_passes(m, &d, &o, passes, false), status);
     if (CHECK_MSG(d.text.data, "%s: no message", passes))
         CHECK_HAS(d.text.data, want);
@@ -186,15 +180,11 @@ TEST_CASE(pipeline, objectives_train_what_is_theirs) {
                                "  return %made, %seen\n}";
     Arena *a = arena_new();
     Diag d = {0};
-    Options o;
-    Module *m;
-    bool used;
-    options_init(&o, a);
-    REQUIRE(options_set(&o, &d, "--precision", "bf16", &used) == OK);
+    Options o = options_of(a, FLAGS("--precision", "bf16"));
+    Module *m = parsed(a, text);
     add_objective(&o, "gen", "g.*", "made", OPT_ADAMW);
     add_objective(&o, "dis", "d.*", "seen", OPT_SGD);
     o.objectives.data++, o.objectives.len--; /* without the nameless one */
-    REQUIRE(parse_module(a, &d, "t", text, strlen(text), &m) == OK);
     if (run_pipeline(m, &d, &o, STAGE_PRIMITIVE, false) != OK)
         FAIL("%s", d.text.data);
     CHECK(writes(m, "train:gen", "g.w") && writes(m, "train:dis", "d.w"));
@@ -217,13 +207,9 @@ TEST_CASE(pipeline, objectives_train_what_is_theirs) {
 static char *text_after(const char *text, Stage first, bool common) {
     Arena *a = arena_new();
     Diag d = {0};
-    Options o;
-    Module *m;
+    Options o = options_of(a, FLAGS("--loss", "mse"));
+    Module *m = parsed(a, text);
     StrBuf sb = {0};
-    bool used;
-    options_init(&o, a);
-    REQUIRE(options_set(&o, &d, "--loss", "mse", &used) == OK);
-    REQUIRE(parse_module(a, &d, "t", text, strlen(text), &m) == OK);
     if (run_pipeline(m, &d, &o, first, false) != OK ||
         (common && run_common(m, &d, &o, false) != OK) ||
         run_pipeline(m, &d, &o, STAGE_PLANNED, false) != OK)
@@ -263,16 +249,12 @@ TEST_CASE(pipeline, any_part_of_it_runs_or_is_refused) {
         for (int last = first; last < pipeline_length; last++) {
             Arena *a = arena_new();
             Diag d = {0};
-            Options o;
-            Module *m;
+            Options o = options_of(a, FLAGS("--loss", "mse"));
+            Module *m = parsed(a, text);
             StrBuf names = {0};
-            bool used;
-            options_init(&o, a);
-            REQUIRE(options_set(&o, &d, "--loss", "mse", &used) == OK);
             for (int i = first; i <= last; i++)
                 sb_printf(&names, "%s%s", i > first ? "," : "",
                           pipeline[i].name);
-            REQUIRE(parse_module(a, &d, "t", text, strlen(text), &m) == OK);
             Status s = run_passes(m, &d, &o, names.data, false);
             CHECK_MSG(s == OK || d.errors > 0, "%s", names.data);
             sb_free(&names);
@@ -288,10 +270,6 @@ TEST_CASE(pipeline, frozen_outputs_stay_wide) {
     for (int i = 0; i < 2; i++) {
         char text[400];
         Arena *a = arena_new();
-        Diag d = {0};
-        Options o;
-        bool used;
-        Module *m;
         snprintf(text, sizeof text,
                  "graph forward(%%x: f32[8,64]) {\n"
                  "  frozen %%t: f32[64,32] = normal(1, 0.5)\n"
@@ -299,14 +277,10 @@ TEST_CASE(pipeline, frozen_outputs_stay_wide) {
                  "  %%h = matmul %%x, %%t\n  %%y = matmul %%h, %%w\n"
                  "  return %s\n}\n",
                  results[i]);
-        options_init(&o, a);
-        REQUIRE(options_set(&o, &d, "--precision", "bf16", &used) == OK);
-        REQUIRE(options_set(&o, &d, "--loss", "mse:y", &used) == OK ||
-                options_set(&o, &d, "--loss", "mse", &used) == OK);
-        REQUIRE(options_set(&o, &d, "--target", "cpu:x86-64-v4", &used) == OK);
-        if (parse_module(a, &d, "m.amp", text, strlen(text), &m) != OK ||
-            run_pipeline(m, &d, &o, STAGE_PLANNED, false) != OK)
-            FAIL("%s", d.text.data);
+        Module *m = parsed(a, text);
+        staged(a, m, STAGE_PLANNED,
+               FLAGS("--precision", "bf16", "--loss", "mse:y", "--target",
+                     "cpu:x86-64-v4"));
         int narrow = 0, frozen = 0;
         for (int k = 0; k < m->vars.len; k++) {
             const Var *v = &m->vars.data[k];
@@ -316,7 +290,6 @@ TEST_CASE(pipeline, frozen_outputs_stay_wide) {
         }
         CHECK_EQ_INT(frozen, 1);
         CHECK_EQ_INT(narrow, i == 0);
-        sb_free(&d.text);
         arena_free(a);
     }
 }

@@ -3,11 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
 #include "passes/common/placement.h"
-#include "passes/passes.h"
 #include "passes/target/flow.h"
 #include "tests/harness.h"
+#include "tests/support/passed.h"
 
 static const char block[] =
     "graph forward(%x: f32[8,32,64], %m: bool[8,1,1,32]) {\n"
@@ -43,23 +42,14 @@ static const char block[] =
 static Module *until(Stage stage, Arena *a, const char *model, const char *loss,
                      const char *precision, const char *remat,
                      const char *placement) {
-    const char *const set[][2] = {{"--target", "cpu,cuda:sm_90"},
-                                  {"--loss", loss}};
-    Options o;
     Diag d = {0};
-    Module *m;
-    bool used;
-    options_init(&o, a);
-    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
-        REQUIRE(options_set(&o, &d, set[i][0], set[i][1], &used) == OK);
-    REQUIRE(options_set(&o, &d, "--precision", precision, &used) == OK);
-    REQUIRE(options_set(&o, &d, "--remat", remat, &used) == OK);
-    REQUIRE(options_set(&o, &d, "--placement", placement, &used) == OK);
+    Module *m = parsed(a, model);
+    Options o = options_of(a, FLAGS("--target", "cpu,cuda:sm_90", "--loss",
+                                    loss, "--precision", precision, "--remat",
+                                    remat, "--placement", placement));
     o.debug_nonfinite = true;
     o.count_underflow = !strcmp(precision, "fp16");
-    if (parse_module(a, &d, "block.amp", model, strlen(model), &m) != OK ||
-        run_pipeline(m, &d, &o, stage, false) != OK)
-        FAIL("%s", d.text.data);
+    if (run_pipeline(m, &d, &o, stage, false) != OK) FAIL("%s", d.text.data);
     return m;
 }
 
@@ -636,14 +626,11 @@ TEST_CASE(place, traffic_of_products) {
                 {"c", {true, 2, true}},  {"d", {true, 1, false}},
                 {"e", {true, 1, false}}, {"f", {false, 0, false}}};
     Arena *a = arena_new();
-    Options o;
+    Options o = options_of(a, no_flags);
     Diag d = {0};
-    Module *m;
-    options_init(&o, a);
+    Module *m = parsed(a, text);
     PassCtx cx = {a, &d, &o};
-    if (parse_module(a, &d, "t.amp", text, strlen(text), &m) != OK ||
-        run_passes(m, &d, &o, "dce", false) != OK)
-        FAIL("%s", d.text.data);
+    passed(a, m, "dce", no_flags);
     const Graph *g = m->graphs.data[0];
     Traffic *t = NEW_ARRAY(a, Traffic, g->values.len);
     traffic_join(g, t, g->values.len, &cx);
@@ -672,10 +659,6 @@ TEST_CASE(place, rounds_behind_what_others_read) {
                  {"add %r, %c", DT_F32}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *a = arena_new();
-        Options o;
-        Diag d = {0};
-        Module *m;
-        bool used;
         char text[600];
         snprintf(text, sizeof text,
                  "graph forward(%%x: f32[256,256], %%c: f32[256,256]) {\n"
@@ -685,12 +668,9 @@ TEST_CASE(place, rounds_behind_what_others_read) {
                  "  %%l = reduce_sum %%d {axes=[1], keepdims=1}\n"
                  "  return y=%%y, l=%%l\n}\n",
                  cases[i].reader);
-        options_init(&o, a);
-        REQUIRE(options_set(&o, &d, "--precision", "bf16", &used) == OK);
-        REQUIRE(options_set(&o, &d, "--loss", "none", &used) == OK);
-        if (parse_module(a, &d, "t.amp", text, strlen(text), &m) != OK ||
-            run_pipeline(m, &d, &o, STAGE_PRIMITIVE, false) != OK)
-            FAIL("%s", d.text.data);
+        Module *m = parsed(a, text);
+        staged(a, m, STAGE_PRIMITIVE,
+               FLAGS("--precision", "bf16", "--loss", "none"));
         const Graph *g = m->graphs.data[0];
         CHECK_MSG(value_dtype(g, graph_find_value(g, "v")) == DT_F32, "%s",
                   cases[i].reader);
@@ -832,18 +812,20 @@ static char *random_graph(Arena *a, uint32_t seed) {
     return arena_printf(a, "%s  return a=%%v14, b=%%v8\n}\n", text);
 }
 
+/* As pass place finds it. */
+static Module *lifted(Arena *a, const char *text) {
+    Module *m = parsed(a, text);
+    passed(a, m, "cse,dce,autocast,inline,canon,dce,lift,cse,dce", no_flags);
+    return m;
+}
+
 static void check_random(uint32_t seed) {
     Arena *a = arena_new();
     char *text = random_graph(a, seed);
-    Options o;
+    Options o = options_of(a, no_flags);
     Diag d = {0};
-    Module *m;
-    options_init(&o, a);
+    Module *m = lifted(a, text);
     PassCtx cx = {a, &d, &o};
-    if (parse_module(a, &d, "random", text, strlen(text), &m) != OK ||
-        run_passes(m, &d, &o, "cse,dce,autocast,inline,canon,dce,lift,cse,dce",
-                   false) != OK)
-        FAIL("%s%s", text, d.text.data);
     Graph *g = m->graphs.data[0];
     int n = g->values.len;
     REQUIRE(n <= 64);
@@ -919,16 +901,6 @@ static char *random_towers(Arena *a, uint32_t seed) {
                               head.data, body.data, results.data);
     sb_free(&head), sb_free(&body), sb_free(&results);
     return text;
-}
-
-static Module *lifted(Arena *a, const char *text, PassCtx *cx) {
-    Module *m;
-    if (parse_module(a, cx->diag, "random", text, strlen(text), &m) != OK ||
-        run_passes(m, cx->diag, cx->opt,
-                   "cse,dce,autocast,inline,canon,dce,lift,cse,dce",
-                   false) != OK)
-        FAIL("%s%s", text, cx->diag->text.data);
-    return m;
 }
 
 static bool is_stream(const Graph *g, ValueId v) {
@@ -1020,14 +992,13 @@ static int check_towers(uint32_t seed) {
     static const double percents[] = {0, 3, 7, 12, 20, 40, 1000};
     Arena *a = arena_new();
     char *text = random_towers(a, seed);
-    Options o;
+    Options o = options_of(a, no_flags);
     Diag d = {0};
     int some = 0;
-    options_init(&o, a);
     o.fp16_residuals = false;
     PassCtx cx = {a, &d, &o};
-    Graph *before = lifted(a, text, &cx)->graphs.data[0];
-    Module *all = lifted(a, text, &cx), *none = lifted(a, text, &cx);
+    Graph *before = lifted(a, text)->graphs.data[0];
+    Module *all = lifted(a, text), *none = lifted(a, text);
     int n = before->values.len;
     Traffic *traffic = NEW_ARRAY(a, Traffic, n);
     Towers w = {.t = {.g = before, .traffic = traffic}};
@@ -1048,7 +1019,7 @@ static int check_towers(uint32_t seed) {
     w.bytes = bytes_with(&w, 0);
     find_chains(&w, all->graphs.data[0]);
     for (size_t p = 0; p < sizeof percents / sizeof *percents; p++) {
-        Module *m = lifted(a, text, &cx);
+        Module *m = lifted(a, text);
         const Graph *g = m->graphs.data[0];
         o.residuals = percents[p];
         REQUIRE(pass_place(m, &cx) == OK);

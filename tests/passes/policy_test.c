@@ -1,9 +1,8 @@
 /* policy_test.c: which line of --amp-policy a node follows. */
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
-#include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/support/passed.h"
 
 static const char text[] =
     "graph forward(%x: f32[4,4]) {\n"
@@ -15,15 +14,9 @@ enum { NODES = 5 };
 
 /* The graph under those lines; NULL: refused, and d tells. */
 static const Graph *under(Arena *a, Diag *d, const char *lines) {
-    Options o;
-    Module *m;
-    bool used;
-    options_init(&o, a);
+    Module *m = parsed(a, text);
     REQUIRE(test_write_file(test_tmp("policy.txt"), lines, strlen(lines)));
-    REQUIRE(options_set(&o, d, "--amp-policy", test_tmp("policy.txt"), &used) ==
-            OK);
-    if (parse_module(a, d, "t.amp", text, strlen(text), &m) != OK)
-        FAIL("%s", d->text.data);
+    Options o = options_of(a, FLAGS("--amp-policy", test_tmp("policy.txt")));
     return run_passes(m, d, &o, "policy", false) == OK ? m->graphs.data[0]
                                                        : NULL;
 }

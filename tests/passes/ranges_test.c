@@ -2,9 +2,8 @@
    fit.  Types are those of the texts: what autocast decides is not judged.   */
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
-#include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/support/passed.h"
 
 /* A model whose loss is a sum, around some lines that make %y: f16[4] of
    %x: f16[4], %i: i32[4]. */
@@ -136,16 +135,11 @@ static const struct Case {
 static void check(const struct Case *c) {
     Arena *a = arena_new();
     Diag d = {0};
-    Options o;
-    Module *m;
-    bool used;
-    options_init(&o, a);
-    o.precision = PREC_FP32;
-    for (int i = 0; c->options[i]; i += 2)
-        if (options_set(&o, &d, c->options[i], c->options[i + 1], &used))
-            FAIL("%s", d.text.data);
-    if (parse_module(a, &d, "t", c->text, strlen(c->text), &m) != OK)
-        FAIL("%s\n%s", c->text, d.text.data);
+    const char *flags[] = {"--precision", "fp32",        c->options[0],
+                           c->options[1], c->options[2], c->options[3],
+                           NULL};
+    Options o = options_of(a, flags);
+    Module *m = parsed(a, c->text);
     if (run_passes(m, &d, &o, "loss,programs,dce,ranges", false) != OK)
         FAIL("%s\n%s", c->text, d.text.data);
     CHECK_MSG(d.warnings == (c->want != NULL), "%s %s: %d warnings\n%s",

@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
 #include "ir/fn/fn.h"
-#include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/support/passed.h"
 
 /* Operands are floats of 16 bits and 32: what the model declares is what
    PyTorch's operand is. */
@@ -37,16 +36,9 @@ static void write_graph(char *line, char *text, char *dtype) {
 }
 
 static Module *by_rule(Arena *a, const char *text) {
-    Options o;
-    Diag d = {0};
-    Module *m;
-    bool used;
-    options_init(&o, a);
-    REQUIRE(options_set(&o, &d, "--precision", "fp16", &used) == OK);
-    REQUIRE(options_set(&o, &d, "--placement", "pytorch", &used) == OK);
-    if (parse_module(a, &d, "line.amp", text, strlen(text), &m) != OK ||
-        run_passes(m, &d, &o, "rules", false) != OK)
-        FAIL("%s%s", text, d.text.data);
+    Module *m = parsed(a, text);
+    passed(a, m, "rules",
+           FLAGS("--precision", "fp16", "--placement", "pytorch"));
     return m;
 }
 

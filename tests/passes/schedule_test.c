@@ -3,8 +3,8 @@
    Random graphs of few products, none of which fuses with another: the least
    peak over all orders is found by trying them, and what pass schedule takes is
    near it, and never above the order of the source.                         */
-#include "passes/passes.h"
 #include "tests/harness.h"
+#include "tests/support/passed.h"
 
 #include <string.h>
 
@@ -44,8 +44,6 @@ static ValueId operand(Small *s, const ValueId *v, int n, int64_t rows) {
 
 static void make_small(Small *s, uint64_t seed) {
     ValueId v[GROUPS];
-    Diag d = {0};
-    Options o;
     *s = (Small){.a = arena_new(), .rng = seed};
     s->m = module_new(s->a, "m");
     s->g = graph_new(s->m, "predict");
@@ -69,9 +67,7 @@ static void make_small(Small *s, uint64_t seed) {
         Output out = {internf("y%d", i), v[i]};
         if (x->kept) vec_push(s->a, &s->g->outputs, out);
     }
-    options_init(&o, s->a);
-    if (run_passes(s->m, &d, &o, "inline,canon,reduce,fuse,schedule", false))
-        FAIL("%s", d.text.data);
+    passed(s->a, s->m, "inline,canon,reduce,fuse,schedule", no_flags);
     REQUIRE(s->g->groups.len == GROUPS);
 }
 

@@ -1,0 +1,319 @@
+/* attend_test.c: attention as one node computes what its parts did. */
+#include <string.h>
+
+#include "tests/harness.h"
+#include "tests/support/passed.h"
+
+/* The values of `text` before and after pass attend; how many it has found, of
+   gradients as well. */
+static int attended(const char *text) {
+    Arena *a = arena_new();
+    int found = 0;
+    Module *m = parsed(a, text);
+    if (strstr(text, " grad ")) passed(a, m, "grad", no_flags);
+    const Graph *g = m->graphs.data[0];
+    Results before = results(a, g, EVAL_EXACT);
+    passed(a, m, "inline,canon,simplify,cse,dce,attend,dce", no_flags);
+    Results after = results(a, g, EVAL_EXACT);
+    expect_equal(&before, &after, 1e-6, text);
+    for (int i = 0; i < g->order.len; i++)
+        found += node_get(g, g->order.data[i])->op == OP_ATTEND ||
+                 node_get(g, g->order.data[i])->op == OP_ATTEND_GRAD;
+    arena_free(a);
+    return found;
+}
+
+/* Of four queries and keys, which are hidden from which: only triangles are
+   taken where keys are few. */
+TEST_CASE(attend, masks_hide_what_they_hid) {
+    static const struct {
+        bool triangle;
+        const char *values;
+    } masks[] = {
+        {1, "0, -inf, -inf, -inf, 0, 0, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, 0"},
+        {0, "0, -inf, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, -inf, 0, 0, 0, 0"},
+        {0, "0, -inf, -inf, -inf, 0, 0, -inf, 1, 0, 0, 0, -inf, 0, 0, 0, 0"},
+        {0, "0, -inf, -inf, -inf, 0, -inf, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, "
+            "0"},
+        {1, "0, 0, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, 0, 0, 0, 0, 0"},
+        {0, "0, 0, -inf, -inf, 0, 0, 0, -inf, 0, 0, 0, 0, 0, 0, 0, 0.5"}};
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,4,3], %%k: f32[2,3,4], %%v: "
+                  "f32[2,4,5]) {\n  const %%m: f32[4,4] = [%s]\n"
+                  "  %%s = matmul %%q, %%k\n  %%a = add %%s, %%m\n"
+                  "  %%p = softmax %%a\n  %%y = matmul %%p, %%v\n"
+                  "  return %%y\n}\n",
+                  masks[i].values);
+        CHECK_EQ_INT(attended(sb.data), masks[i].triangle);
+        sb_free(&sb);
+    }
+}
+
+/* The same written with positions, of columns %j and rows %i; %i1 and %j1 are
+   `more` behind them.  where: what is taken where the order holds, or not. */
+static void check_order(const char *dtype, const char *more, const char *order,
+                        const char *where, bool taken) {
+    StrBuf sb = {0};
+    sb_printf(&sb,
+              "graph eval(%%q: f32[2,4,3], %%k: f32[2,3,4], %%v: f32[2,4,5]) "
+              "{\n  const %%low: f32[] = -inf\n"
+              "  %%i = iota {axis=0} : %s[4,1]\n"
+              "  %%j = iota {axis=1} : %s[1,4]\n"
+              "  %%i1 = add %%i, %s\n  %%j1 = add %%j, %s\n"
+              "  %%s = matmul %%q, %%k\n  %%c = %s\n"
+              "  %%a = where %%c, %s\n  %%p = softmax %%a\n"
+              "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
+              dtype, dtype, more, more, order, where);
+    CHECK_MSG(attended(sb.data) == taken, "%s + %s: %s", dtype, more, order);
+    sb_free(&sb);
+}
+
+/* What is seen, then what is hidden. */
+TEST_CASE(attend, orders_hide_what_they_hid) {
+    enum { SEEN = 7 };
+    static const char *const orders[] = {
+        "less_equal %j, %i",     "less %j, %i1",       "greater_equal %i, %j",
+        "greater %i1, %j",       "less_equal %j, %i1", "less_equal %j1, %i1",
+        "greater_equal %i1, %j", "greater %j, %i",     "greater_equal %j, %i1",
+        "less %i, %j",           "less_equal %i1, %j", "greater %j, %i1",
+        "greater_equal %j1, %i1"};
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++)
+        check_order("i32", "1:i32", orders[i],
+                    i < SEEN ? "%s, %low" : "%low, %s", true);
+}
+
+/* Places beside the integers from 0 on: between them, beyond all keys, too far
+   off to be exact; taken or not, they hide what they hid. */
+TEST_CASE(attend, orders_of_any_places_hide_what_they_hid) {
+    check_order("f32", "0.5", "less %j, %i1", "%s, %low", false);
+    check_order("f32", "0.5", "less_equal %j, %i1", "%s, %low", false);
+    check_order("f32", "-0.5", "greater_equal %i, %j1", "%s, %low", false);
+    check_order("f32", "-0.5", "greater %i, %j1", "%s, %low", false);
+    check_order("f32", "1e30", "less_equal %j1, %i1", "%s, %low", false);
+    check_order("f32", "nan", "less_equal %j, %i1", "%s, %low", false);
+    check_order("i32", "100:i32", "less_equal %j, %i1", "%s, %low", true);
+    check_order("i64", "1000000000:i64", "less %j, %i1", "%s, %low", true);
+    check_order("i64", "4611686018427387904:i64", "less_equal %j, %i1",
+                "%s, %low", false);
+    check_order("i8", "127:i8", "less_equal %j, %i1", "%s, %low", false);
+}
+
+/* What may be done to scores %s between their product and the softmax of %a,
+   and what the routine has no place for; neither changes a value or a gradient.
+ */
+TEST_CASE(attend, scores_are_what_they_were) {
+    static const struct {
+        bool taken;
+        const char *lines;
+    } rows[] = {
+        {1, "%a = mul %s, 0.3"},
+        {1, "%a = div %s, 3"},
+        {1, "%t = div %s, 3\n  %a = mul 2, %t"},
+        {0, "%a = div 3, %s"},
+        {1, "%a = add %s, 0.5"}, /* a mask for all */
+        {1, "%a = add %s, %m"},
+        {1, "%t = mul %s, 0.3\n  %a = add %m, %t"},
+        {0, "%t = add %s, %m\n  %a = mul %t, 0.3"},
+        {0, "%t = add %s, %m\n  %a = add %t, %n"},
+        {1, "%a = add %s, %n"},
+        {1, "%a = add %s, %keys"},
+        {0, "%a = add %s, %twice"},
+        {1, "%a = where %seen, %s, %low"},
+        {1, "%a = where %seen, %low, %s"},
+        {0, "%a = where %seen, %s, -1e31"},
+        {0, "%a = where %seen, %s, -5"},
+        {0, "%a = where %seen, %s, %s2"},
+        {0, "%t = where %seen, %s, %low\n  %a = add %t, %m"},
+        {0, "%t = add %s, %m\n  %a = where %seen, %t, %low"},
+        {0, "%t = where %seen, %s, %low\n  %a = where %few, %t, %low"},
+        {1, "%t = mul %s, 0.3\n  %a = where %seen, %t, %low"},
+        {0, "%t = where %seen, %s, %low\n  %a = mul %t, 0.3"},
+        {1, "%t = where %order, %s, %low\n  %a = mul %t, 0.3"},
+        {1, "%t = where %order, %s, %low\n  %a = add %t, %m"},
+        {1, "%t = where %order, %s, -1e31\n  %a = mul %t, 3"},
+        {0, "%t = where %order, %s, -1e31\n  %a = add %t, %m"},
+        {0, "%t = where %order, %low, %s\n  %a = add %t, %m"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int grads = 0; grads < 2; grads++) {
+            StrBuf sb = {0};
+            sb_printf(
+                &sb,
+                "graph eval(%%q: f32[2,2,3,4], %%k: f32[2,2,4,96], %%v: "
+                "f32[2,2,96,5], %%m: f32[3,96], %%n: f32[2,1,1,96], %%keys: "
+                "f32[96], %%twice: f32[1,1,2,3,96], %%s2: f32[2,2,3,96]) {\n"
+                "  const %%low: f32[] = -inf\n"
+                "  %%i = iota {axis=0} : i32[3,1]\n"
+                "  %%j = iota {axis=1} : i32[1,96]\n"
+                "  %%order = less_equal %%j, %%i\n"
+                "  %%seen = greater %%m, 0.3\n  %%few = greater %%n, 0.3\n"
+                "  %%s = matmul %%q, %%k\n  %s\n"
+                "  %%p = softmax %%a\n  %%y = matmul %%p, %%v\n",
+                rows[i].lines);
+            if (grads)
+                sb_puts(&sb, "  %c = sin %y\n  %gq, %gk, %gv = grad %c, %q, "
+                             "%k, %v\n  return %gq, %gk, %gv\n}\n");
+            else
+                sb_puts(&sb, "  return %y\n}\n");
+            CHECK_MSG(attended(sb.data) == rows[i].taken * (1 + grads), "%s",
+                      sb.data);
+            sb_free(&sb);
+        }
+}
+
+/* What has fewer or more numbers than there are scores: dropout's that heads or
+   queries share, and what repeats all of it. */
+TEST_CASE(attend, scores_are_not_repeated) {
+    static const struct {
+        bool taken;
+        const char *lines;
+    } rows[] = {
+        {1, "%u = rand_uniform %r : f32[2,2,3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[2,1,3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[1,2,3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[2,2,1,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,1]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[3,2,2,3,96]\n  %a = mul %s, 1"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,96]\n  %a = mul %s, %many"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,96]\n  %a = div %s, %many"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,96]\n  %a = add %s, %many"},
+        {0, "%u = rand_uniform %r : f32[2,2,3,96]\n"
+            "  %i = iota {axis=3} : i32[3,1,1,3,1]\n"
+            "  %j = iota {axis=4} : i32[1,1,1,1,96]\n"
+            "  %order = less_equal %j, %i\n  %a = where %order, %s, %low"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int drops = 0; drops < 2; drops++) {
+            StrBuf sb = {0};
+            sb_printf(&sb,
+                      "graph eval(%%q: f32[2,2,3,4], %%k: f32[2,2,4,96], %%v: "
+                      "f32[2,2,96,5], %%r: i64[2]) {\n"
+                      "  const %%low: f32[] = -inf\n"
+                      "  const %%many: f32[3,1,1,1,1] = 0.5\n"
+                      "  %%s = matmul %%q, %%k\n  %s\n"
+                      "  %%p = softmax %%a\n"
+                      "  %%c = greater_equal %%u, 0.5\n"
+                      "  %%w = where %%c, 2, 0\n  %%d = mul %%p, %%w\n"
+                      "  %%y = matmul %s, %%v\n  return %%y\n}\n",
+                      rows[i].lines, drops ? "%d" : "%p");
+            bool ignored = i > 0 && i < 7 && !drops;
+            CHECK_MSG(attended(sb.data) == (rows[i].taken || ignored), "%s",
+                      sb.data);
+            sb_free(&sb);
+        }
+}
+
+/* A mask that is a product has the scores' gradient, too: what that is
+   multiplied by there is no part of the routine. */
+TEST_CASE(attend, products_of_a_mask_are_its_own) {
+    static const char *const asked[] = {
+        "%q", "%q2", "%q2, %v", "%q2, %k, %v", "%k2, %k, %v", "%k2, %q, %v"};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        StrBuf sb = {0};
+        sb_puts(&sb,
+                "graph eval(%q: f32[2,2,96,4], %k: f32[2,2,4,96], %v: "
+                "f32[2,2,96,5], %q2: f32[2,2,96,4], %k2: f32[2,2,4,96]) {\n"
+                "  %s = matmul %q, %k\n  %t = matmul %q2, %k2\n"
+                "  %a = add %s, %t\n  %p = softmax %a\n"
+                "  %y = matmul %p, %v\n  %c = sin %y\n  ");
+        int n = 1;
+        for (const char *s = asked[i]; *s; s++) n += *s == ',';
+        for (int k = 0; k < n; k++) sb_printf(&sb, "%s%%g%d", k ? ", " : "", k);
+        sb_printf(&sb, " = grad %%c, %s\n  return ", asked[i]);
+        for (int k = 0; k < n; k++) sb_printf(&sb, "%s%%g%d", k ? ", " : "", k);
+        sb_puts(&sb, "\n}\n");
+        CHECK_MSG(attended(sb.data) == 2 * !strchr(asked[i], '2'), "%s",
+                  asked[i]);
+        sb_free(&sb);
+    }
+}
+
+/* Backward reads what is kept of the result moved, if it is moved back with
+   rows as they are. */
+TEST_CASE(attend, results_may_be_moved) {
+    static const char *const perms[] = {"0,1,2,3", "0,2,1,3", "1,0,2,3",
+                                        "2,0,1,3", "3,1,0,2"};
+    for (size_t i = 0; i < sizeof perms / sizeof *perms; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4,6], %%k: f32[2,3,6,96], %%v: "
+                  "f32[2,3,96,5]) {\n"
+                  "  %%s = matmul %%q, %%k\n  %%p = softmax %%s\n"
+                  "  %%y = matmul %%p, %%v\n"
+                  "  %%z = transpose %%y {perm=[%s]}\n  %%c = sin %%z\n"
+                  "  %%gq, %%gk, %%gv = grad %%c, %%q, %%k, %%v\n"
+                  "  return %%c, %%gq, %%gk, %%gv\n}\n",
+                  perms[i]);
+        CHECK_MSG(attended(sb.data) == 2, "%s", perms[i]);
+        sb_free(&sb);
+    }
+}
+
+/* Then the routine would only do again what is done anyway.  %o: as PyTorch
+   exports it, 0 where all is hidden. */
+TEST_CASE(attend, probabilities_that_others_read_stay) {
+    static const char *const results_of[] = {"%y",       "%o",     "%y, %p",
+                                             "%y, %s",   "%o, %p", "%o, %s",
+                                             "%o, %nan", "%o, %w"};
+    for (int i = 0; i < 8; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
+                  "f32[2,96,5]) {\n  %%s = matmul %%q, %%k\n"
+                  "  %%p = softmax %%s\n  %%y = matmul %%p, %%v\n"
+                  "  %%nan = isnan %%p\n  %%w = where %%nan, 0, %%p\n"
+                  "  %%o = matmul %%w, %%v\n  return %s\n}\n",
+                  results_of[i]);
+        CHECK_MSG(attended(sb.data) == (i < 2), "%s", results_of[i]);
+        sb_free(&sb);
+    }
+}
+
+/* A softmax written out, and the same times a number. */
+TEST_CASE(attend, rows_that_add_up_to_1_are_recognised) {
+    for (int number = 1; number < 3; number++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
+                  "f32[2,96,5]) {\n  %%s = matmul %%q, %%k\n"
+                  "  %%t = reduce_max %%s {axes=[2], keepdims=1}\n"
+                  "  %%d = sub %%s, %%t\n  %%e = exp %%d\n"
+                  "  %%sum = reduce_sum %%e {axes=[2], keepdims=1}\n"
+                  "  %%by = div %d, %%sum\n  %%p = mul %%e, %%by\n"
+                  "  %%y = matmul %%p, %%v\n  return %%y\n}\n",
+                  number);
+        CHECK_MSG(attended(sb.data) == (number == 1), "%s", sb.data);
+        sb_free(&sb);
+    }
+}
+
+/* A softmax that gives zeros where all is hidden, and its like with another
+   number in one place, which is another function. */
+TEST_CASE(attend, only_what_hides_rows_is_recognised) {
+    static const char *const numbers[][4] = {{"-inf", "0", "0", "1"},
+                                             {"-5", "0", "0", "1"},
+                                             {"-inf", "1", "0", "1"},
+                                             {"-inf", "0", "0.5", "1"},
+                                             {"-inf", "0", "0", "2"}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        StrBuf sb = {0};
+        sb_printf(&sb,
+                  "graph eval(%%q: f32[2,3,4], %%k: f32[2,4,96], %%v: "
+                  "f32[2,96,5]) {\n  const %%low: f32[] = %s\n"
+                  "  %%s = matmul %%q, %%k\n"
+                  "  %%t = reduce_max %%s {axes=[2], keepdims=1}\n"
+                  "  %%seen = greater %%t, %%low\n"
+                  "  %%top = where %%seen, %%t, %s\n"
+                  "  %%d = sub %%s, %%top\n  %%e = exp %%d\n"
+                  "  %%sum = reduce_sum %%e {axes=[2], keepdims=1}\n"
+                  "  %%some = greater %%sum, %s\n"
+                  "  %%by = where %%some, %%sum, %s\n"
+                  "  %%p = div %%e, %%by\n  %%y = matmul %%p, %%v\n"
+                  "  return %%y\n}\n",
+                  numbers[i][0], numbers[i][1], numbers[i][2], numbers[i][3]);
+        CHECK_MSG(attended(sb.data) == (i == 0), "%s", sb.data);
+        sb_free(&sb);
+    }
+}

@@ -1,0 +1,53 @@
+/* memplan_test.c: places of values in the arena. */
+#include "tests/harness.h"
+#include "tests/support/passed.h"
+
+/* Of more values than are sorted: %p of 4 KB lies where %a and %b were, side by
+   side, of 1 and 3 KB. */
+TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
+    enum { TIMES = 850 };
+    Arena *a = arena_new();
+    StrBuf sb = {0};
+    sb_puts(&sb, "graph predict(%x: f32[16,48]) {\n"
+                 "  param %u: f32[48,16] = 0.5, %v: f32[48,48] = 0.5\n"
+                 "  param %w: f32[48,64] = 0.5, %t: f32[64,48] = 0.5\n"
+                 "  %c0 = matmul %x, %v\n");
+    for (int i = 0; i < TIMES; i++)
+        sb_printf(&sb,
+                  "  %%a%d = matmul %%c%d, %%u\n  %%b%d = matmul %%a%d, %%u "
+                  "{trans_b=1}\n"
+                  "  %%d%d = matmul %%a%d, %%b%d\n  %%p%d = matmul %%d%d, %%w\n"
+                  "  %%c%d = matmul %%p%d, %%t\n",
+                  i, i, i, i, i, i, i, i, i, i + 1, i);
+    sb_printf(&sb, "  return %%c%d\n}\n", TIMES);
+    Module *m = parsed(a, sb.data);
+    lowered(a, m, no_flags);
+    CHECK_EQ_INT(m->graphs.data[0]->arena_bytes, 7 << 10);
+    sb_free(&sb);
+    arena_free(a);
+}
+
+/* %v takes the place of %s, which dies there; %w must not, though %v ends with
+   the same launch. */
+TEST_CASE(memplan, a_place_is_taken_once) {
+    static const char text[] =
+        "graph predict(%x: f32[64,50], %y: f32[64,100]) on cuda {\n"
+        "  group row {\n"
+        "    %s = reduce_sum %x {axes=[1], keepdims=1} : f32[64,1]\n  }\n"
+        "  group row {\n"
+        "    %t = reduce_sum %y {axes=[1], keepdims=1} : f32[64,1]\n"
+        "    %u = add %t, %s : f32[64,1]\n"
+        "    %v = exp %u : f32[64,1]\n    %w = tanh %u : f32[64,1]\n  }\n"
+        "  group row after {\n"
+        "    %p = reduce_sum %v {axes=[0], keepdims=1} : f32[1,1]\n"
+        "    %q = reduce_max %w {axes=[0], keepdims=1} : f32[1,1]\n"
+        "    %r = add %p, %q : f32[1,1]\n  }\n"
+        "  return %r\n}\n";
+    Arena *a = arena_new();
+    Module *m = parsed(a, text);
+    passed(a, m, "memplan", for_gpus);
+    const Graph *g = m->graphs.data[0];
+    CHECK_EQ_INT(g->arena_bytes, 768); /* %v, %w and %r */
+    run_in_memory(a, g, text);
+    arena_free(a);
+}

@@ -1,0 +1,32 @@
+/* passed.h: a text behind passes, what it computes, and whether its plan keeps
+   what is still read.  What does not work out ends the test.               */
+#ifndef AMPC_TESTS_SUPPORT_PASSED_H
+#define AMPC_TESTS_SUPPORT_PASSED_H
+
+#include "passes/passes.h"
+
+Module *parsed(Arena *a, const char *text);
+
+/* Flags: an option and its value, another and its; NULL ends them. */
+#define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+extern const char *const no_flags[], *const for_gpus[];
+Options options_of(Arena *a, const char *const *flags);
+void passed(Arena *a, Module *m, const char *passes, const char *const *flags);
+void staged(Arena *a, Module *m, Stage stage, const char *const *flags);
+/* From inline to memplan. */
+void lowered(Arena *a, Module *m, const char *const *flags);
+
+/* Outputs and what is written, of inputs that are always the same. */
+typedef VEC(const EvalTensor *) Results;
+Results results(Arena *a, const Graph *g, EvalMode mode);
+/* Within tol, relative where they are above 1. */
+void expect_equal(const Results *x, const Results *y, double tol,
+                  const char *what);
+
+/* Executes the planned graph, groups of one launch in their order and
+   backwards, where every 64 bytes of the arena and every variable remember
+   whose content they hold: what overwrites something still needed is caught
+   whatever the numbers are. */
+void run_in_memory(Arena *a, const Graph *g, const char *what);
+
+#endif
