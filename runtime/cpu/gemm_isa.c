@@ -71,6 +71,27 @@ static int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
     return off;
 }
 
+#if AMPC_ISA_LEVEL == 4
+/* Rows of bf16 where pairs are multiplied by the machine's own instruction: so
+   are they rounded.  What is subnormal in fp32 becomes zero, as in the sums. */
+static void gemm_round_rows(uint16_t *to, int64_t next, const float *acc,
+                            int64_t ld, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows; i++, to += next, acc += ld) {
+        int64_t j = 0;
+        for (; j + 2 * VL <= cols; j += 2 * VL)
+            _mm512_storeu_si512(to + j, (__m512i)_mm512_cvtne2ps_pbh(
+                                            _mm512_loadu_ps(acc + j + VL),
+                                            _mm512_loadu_ps(acc + j)));
+        for (; j < cols; j += VL) {
+            __mmask16 m =
+                (__mmask16)(cols - j < VL ? (1u << (cols - j)) - 1 : 0xffffu);
+            __m512 v = _mm512_maskz_loadu_ps(m, acc + j);
+            _mm256_mask_storeu_epi16(to + j, m, (__m256i)_mm512_cvtneps_pbh(v));
+        }
+    }
+}
+#endif
+
 static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
                        int64_t batch, int64_t row, int64_t col, int64_t rows,
                        int64_t cols) {
@@ -78,9 +99,14 @@ static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
         r->ep->fn(r->ep->buf, acc, ld, batch, row, col, rows, cols);
         return;
     }
-    narrow_rows(r->c, (int)r->g->c_dtype,
-                (batch * r->g->m + row) * r->g->n + col, r->g->n, acc, ld, rows,
-                cols);
+    int64_t to = (batch * r->g->m + row) * r->g->n + col;
+#if AMPC_ISA_LEVEL == 4
+    if (r->kind && r->g->c_dtype == AMPC_BF16) {
+        gemm_round_rows((uint16_t *)r->c + to, r->g->n, acc, ld, rows, cols);
+        return;
+    }
+#endif
+    narrow_rows(r->c, (int)r->g->c_dtype, to, r->g->n, acc, ld, rows, cols);
 }
 
 static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
