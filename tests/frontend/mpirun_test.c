@@ -205,6 +205,14 @@ static void sizes(const Launcher *l, const char *lib, const char *engine) {
     }
 }
 
+/* The program has started MPI, and goes on with it. */
+TEST_CASE(mpirun, sizes_of_a_program_with_mpi_openmpi) {
+    sizes(&openmpi, "", "mpi libmpi.so.40");
+}
+TEST_CASE(mpirun, sizes_of_a_program_with_mpi_mpich) {
+    sizes(&mpich, "", "mpi libmpich.so.12");
+}
+
 TEST_CASE(mpirun, sizes_openmpi) { sizes(&openmpi, "", "mpi"); }
 TEST_CASE(mpirun, sizes_mpich) { sizes(&mpich, "", "mpi"); }
 TEST_CASE(mpirun, sizes_tcp) { sizes(variables(false), "none", "tcp"); }

@@ -88,6 +88,7 @@ static void resume_equals(const AmpcModule *m, int stop) {
     two = open_module(m);
     check_ok(two, a->resume(two, path));
     CHECK_STR(a->get_cursor(two), "{\"epoch\":3}");
+    CHECK(two->bad.count == 0);
     train(two, stop, 30 - stop);
     check_ok(one, a->set_cursor(one, "{\"epoch\":3}"));
     check_ok(one, a->set_hyper(one, "seed", 99));

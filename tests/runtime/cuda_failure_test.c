@@ -251,6 +251,80 @@ TEST_CASE(cuda_failure, every_driver_call_may_fail) {
     }
 }
 
+/* ---- failures of what reads back ----------------------------------------- */
+
+typedef ampc_status ReadFn(const Model *m, ampc_session *s);
+
+/* Sums stay as they were where it fails. */
+static ampc_status evaluates(const Model *m, ampc_session *s) {
+    ampc_eval sums = {.size = sizeof sums}, before = sums;
+    size_t n;
+    const ampc_input *in = dc_random_feed(m->feed, 0, &n);
+    ampc_status st = m->c.api->evaluate(s, in, n, 5, &sums);
+    CHECK((memcmp(&sums, &before, sizeof sums) != 0) == (st == AMPC_OK));
+    return st;
+}
+
+static ampc_status reads_a_loss(const Model *m, ampc_session *s) {
+    float loss = 0;
+    ampc_output out = {.size = sizeof out,
+                       .data = &loss,
+                       .bytes = sizeof loss,
+                       .dtype = AMPC_DTYPE_F32};
+    ampc_status st = step(m, s, 1, NULL);
+    if (st == AMPC_OK) st = m->c.api->read_output(s, "ampc.loss", &out);
+    CHECK((loss != 0) == (st == AMPC_OK));
+    return st;
+}
+
+static ampc_status reads_metrics(const Model *m, ampc_session *s) {
+    ampc_metrics metrics;
+    return step(m, s, 1, &metrics);
+}
+
+static ampc_status reads_the_scaler(const Model *m, ampc_session *s) {
+    ampc_scaler state = {.size = sizeof state};
+    return m->c.api->scaler(s, &state);
+}
+
+static ampc_status saves(const Model *m, ampc_session *s) {
+    const char *path = test_tmp("unsaved.safetensors");
+    unlink(path);
+    ampc_status st = m->c.api->save(s, path);
+    CHECK((access(path, F_OK) == 0) == (st == AMPC_OK));
+    return st;
+}
+
+/* How often `entry` failed and somebody was told, of each of its calls. */
+static int fails_in(const Model *m, ReadFn *read, const char *entry) {
+    for (int nth = 1;; nth++) {
+        const ampc_api *a = machine(m, NULL);
+        ampc_session *s = open_gpu(a);
+        CHECK_EQ_INT(step(m, s, 0, NULL), AMPC_OK);
+        uint64_t before = sim()->calls(entry);
+        sim()->fail(entry, nth, CUDA_LAUNCH_FAILED, false);
+        ampc_status st = read(m, s);
+        bool failed = sim()->calls(entry) - before >= (uint64_t)nth;
+        CHECK_MSG(st == (failed ? AMPC_ERR_DEVICE : AMPC_OK),
+                  "%s %d: status %d", entry, nth, st);
+        sim()->fail(NULL, 0, 0, false);
+        a->close(s);
+        if (!failed || nth > 60) return nth - 1;
+    }
+}
+
+TEST_CASE(cuda_failure, reading_back_may_fail) {
+    static ReadFn *const reads[] = {evaluates, reads_a_loss, reads_metrics,
+                                    reads_the_scaler, saves};
+    const Model *m = model(&plain);
+    for (size_t k = 0; k < sizeof reads / sizeof *reads; k++) {
+        CHECK(fails_in(m, reads[k], "cuMemcpyDtoHAsync_v2") > 0);
+        fails_in(m, reads[k], "cuStreamSynchronize");
+        fails_in(m, reads[k], "cuEventSynchronize");
+        fails_in(m, reads[k], "cuLaunchKernel");
+    }
+}
+
 TEST_CASE(cuda_failure, every_cublaslt_call_may_fail) {
     static const char *const entries[] = {
 #define LT(member, symbol, parameters) symbol,

@@ -541,6 +541,13 @@ TEST_CASE(runtime, wrong_arguments_have_messages) {
     WRONG(save(s, ""), "no path given");
     WRONG(load(s, NULL), "no path given");
     WRONG(resume(s, ""), "no path given");
+    for (int i = 0; i < 2; i++) {
+        const char *const path = i ? "" : NULL;
+        WRONG(load_weights(s, &((ampc_weights){.size = sizeof(ampc_weights),
+                                               .paths = &path,
+                                               .npath = 1})),
+              "no path given");
+    }
     WRONG(save_weights(s, NULL), "no path given");
     WRONG(stage(s, "train", 0, NULL), "data is NULL");
     WRONG(stage(s, "train", 2, &data), "program 'train' has no input 2");

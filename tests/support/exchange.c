@@ -1,6 +1,11 @@
 /* exchange.c: a program for ranks: sums, broadcasts and gathers of many sizes
    through the engine that is named, each compared with what one process
-   computes in the order of ranks. */
+   computes in the order of ranks.
+
+     exchange ENGINE [LIBRARY]
+
+   With a library of MPI the program itself starts that and ends it. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,11 +115,38 @@ static bool scatters(ampc_comm *c, size_t n, uint32_t dtype) {
     return ok;
 }
 
+/* ---- MPI of the program's own -------------------------------------------- */
+
+typedef int InitFn(int *argc, char ***argv);
+typedef int FinalizedFn(int *flag);
+typedef int FinalizeFn(void);
+
+static void *own;
+#define OWN(type, name) ((type *)(uintptr_t)dlsym(own, name))
+
+static bool start_own(const char *lib) {
+    own = dlopen(lib, RTLD_NOW | RTLD_GLOBAL);
+    return own && OWN(InitFn, "MPI_Init")(NULL, NULL) == 0;
+}
+
+/* Nobody else has ended it. */
+static bool end_own(void) {
+    int ended = 1;
+    return OWN(FinalizedFn, "MPI_Finalized")(&ended) == 0 && !ended &&
+           OWN(FinalizeFn, "MPI_Finalize")() == 0;
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
 int main(int argc, char **argv) {
     ampc_comm_options o = {
         .size = sizeof o, .engine = argc > 1 ? argv[1] : NULL, .deadline = 60};
     ampc_comm *c;
     char err[400];
+    if (argc > 2 && !start_own(argv[2])) {
+        puts("the program's own MPI does not start");
+        return 1;
+    }
     if (comm_open(&o, &c, err, sizeof err) != AMPC_OK) {
         puts(err);
         return 1;
@@ -138,7 +170,10 @@ int main(int argc, char **argv) {
             printf("rank %d of %d: %zu numbers: %s\n", c->rank, c->world, n,
                    c->error(c->ctx));
     }
-    if (c->rank == 0 && ok) printf("%d ranks, %d sizes\n", c->world, NSIZE);
+    bool tells = c->rank == 0;
+    int world = c->world;
     comm_close(c);
+    ok = ok && (argc < 3 || end_own());
+    if (tells && ok) printf("%d ranks, %d sizes\n", world, NSIZE);
     return !ok;
 }
