@@ -199,6 +199,15 @@ static bool is_spaced(const Layout *l, const Piece *before, const Piece *p,
     return true;
 }
 
+/* Without the blank between them they would be other pieces, as `= =` is. */
+static bool would_join(Layout *l, const Piece *p, const Piece *q) {
+    if (!q->spaced) return false;
+    char *both = arena_alloc(l->a, p->n + q->n);
+    memcpy(both, p->at, p->n);
+    memcpy(both + p->n, q->at, q->n);
+    return take_piece(both, both + p->n + q->n).n != p->n;
+}
+
 static void open_bracket(Layout *l, const Piece *p, const Piece *before,
                          bool variable) {
     char c = *p->at;
@@ -234,7 +243,8 @@ static void put_words(Layout *l, int from, bool as_is) {
                     q[1].kind == P_WORD;
         if (q->kind == P_COMMENT && p)
             sb_puts(l->out, "  ");
-        else if (p && (as_is ? q->spaced : is_spaced(l, before, p, q)))
+        else if (p && ((as_is ? q->spaced : is_spaced(l, before, p, q)) ||
+                       would_join(l, p, q)))
             sb_puts(l->out, " ");
         sb_putn(l->out, q->at, q->n);
         if (q->kind == P_OPEN) open_bracket(l, q, p, variable && !as_is);

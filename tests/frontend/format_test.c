@@ -171,6 +171,7 @@ TEST_CASE(format, blanks_of_a_line) {
         {"y=x if a else z", "y = x if a else z"},
         {"y=[i*2 for i in 0..3 if i!=1]",
          "y = [i * 2 for i in 0..3 if i != 1]"},
+        {"y=f(a= =1)", "y = f(a= =1)"},
         {"y=f()", "y = f()"},
         {"y=[]", "y = []"},
         {"y=f(g(a),h(b))", "y = f(g(a), h(b))"},

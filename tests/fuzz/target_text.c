@@ -1,5 +1,7 @@
-/* target_text.c: .amp text: what is read can be written and read again, and is
-   compiled up to the sources or refused with a message.                     */
+/* target_text.c: .amp text: what is read can be written and read again, laid
+   out anew it says the same, and it is compiled up to the sources or refused
+   with a message. */
+#include "frontend/frontend.h"
 #include "tests/fuzz/compile.h"
 #include "tests/support/changed_graph.h"
 
@@ -23,6 +25,61 @@ static void check_round_trip(const Compile *c) {
     sb_free(&once);
     sb_free(&twice);
     sb_free(&d.text);
+}
+
+static bool same_text(const StrBuf *x, const StrBuf *y) {
+    return x->len == y->len && (!x->len || !memcmp(x->data, y->data, x->len));
+}
+
+/* Text in its one layout, which that of itself is; false: it has none. */
+static bool lay_out(const char *text, size_t n, StrBuf *once) {
+    StrBuf twice = {0};
+    Diag d = {0};
+    Status s = amp_format(&d, "input.amp", text, n, once);
+    fuzz_check(s == OK || (s == ERR_USER && d.errors), "format: status %d", s);
+    if (s == OK && once->len) {
+        Status again =
+            amp_format(&d, "laid-out.amp", once->data, once->len, &twice);
+        fuzz_check(again == OK && same_text(once, &twice),
+                   "laid out twice: %s\n%s\n%s", d.text.data, once->data,
+                   twice.data);
+    }
+    sb_free(&twice);
+    sb_free(&d.text);
+    return s == OK;
+}
+
+/* The module that stands in those bytes, as text; its definitions stay as they
+   stood.  *raw: some lines mean nothing yet.  false: there is none. */
+static bool read_and_print(const char *text, size_t n, StrBuf *sb, bool *raw) {
+    Compile c = {.a = arena_new()};
+    Status s = compile_parse(&c, (const uint8_t *)text, n);
+    if (s == OK) {
+        print_module(c.m, sb);
+        *raw = c.m->settings.len || c.m->policy.len;
+        if (!c.m->onnx) check_round_trip(&c);
+    }
+    compile_check(&c, s);
+    compile_end(&c);
+    return s == OK;
+}
+
+/* Laid out anew a text says the same. */
+void text_run(const uint8_t *p, size_t n) {
+    StrBuf text = {0}, said = {0}, again = {0}, x = {0}, y = {0};
+    bool raw, module = read_and_print((const char *)p, n, &said, &raw);
+    bool has = lay_out((const char *)p, n, &text);
+    fuzz_check(has || !module || raw, "not laid out:\n%s", said.data);
+    if (module && has) {
+        fuzz_check(read_and_print(text.data, text.len, &again, &raw),
+                   "no module:\n%s", text.data);
+        fuzz_check(lay_out(said.data, said.len, &x) &&
+                       lay_out(again.data, again.len, &y) && same_text(&x, &y),
+                   "another module:\n%s\n%s", x.data, y.data);
+        fuzz_taken();
+    }
+    StrBuf *all[] = {&text, &said, &again, &x, &y};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) sb_free(all[i]);
 }
 
 /* The first graph, changed, unless it is long. */
@@ -183,6 +240,11 @@ void amp_seeds(void) {
     seed_models(INT_MAX);
 }
 
+void text_seeds(void) {
+    amp_seeds();
+    opt_seeds();
+}
+
 void opt_seeds(void) {
     seed_golden_files("tests/golden");
     fuzz_seed_files("tests/ops", ".amp");
@@ -264,5 +326,6 @@ const char *const *amp_words(void) {
     return words;
 }
 
+const char *const *text_words(void) { return amp_words(); }
 const char *const *opt_words(void) { return amp_words(); }
 const char *const *passes_words(void) { return amp_words(); }
