@@ -382,6 +382,55 @@ TEST_CASE(comm, options_of_a_communicator) {
     CHECK_STR(err, "out is NULL");
 }
 
+static int none(void *ctx, void *data, size_t n, int32_t x) {
+    (void)ctx, (void)data, (void)n, (void)x;
+    return 0;
+}
+static int barrier(void *ctx) { return ctx != NULL; }
+static int none_on(void *ctx, uint64_t data, size_t n, int32_t x, void *s) {
+    (void)ctx, (void)data, (void)n, (void)x, (void)s;
+    return 0;
+}
+static int group(void *ctx, int32_t begin) { return ctx && begin; }
+static int waiting(void *ctx, double seconds) { return ctx && seconds > 0; }
+
+/* What a host's table must have, and what sums on a GPU's memory needs. */
+TEST_CASE(comm, tables_of_a_host) {
+    const ampc_comm whole = {.size = sizeof whole,
+                             .world = 65536,
+                             .rank = 65535,
+                             .allreduce = none,
+                             .broadcast = none,
+                             .barrier = barrier,
+                             .allreduce_on = none_on,
+                             .broadcast_on = none_on,
+                             .group = group,
+                             .waiting = waiting};
+    ampc_comm c = whole;
+    CHECK(comm_is_whole(&c) && comm_sums_on_device(&c));
+    CHECK(!comm_sums_on_device(NULL));
+#define WITHOUT(test, change)                                                  \
+    do {                                                                       \
+        c = whole;                                                             \
+        change;                                                                \
+        CHECK(!test(&c));                                                      \
+    } while (0)
+    WITHOUT(comm_is_whole, c.allreduce = NULL);
+    WITHOUT(comm_is_whole, c.broadcast = NULL);
+    WITHOUT(comm_is_whole, c.barrier = NULL);
+    WITHOUT(comm_is_whole, c.size = offsetof(ampc_comm, barrier));
+    WITHOUT(comm_is_whole, c.world = 65537);
+    WITHOUT(comm_is_whole, c.world = c.rank = 0);
+    WITHOUT(comm_is_whole, c.rank = -1);
+    WITHOUT(comm_is_whole, c.rank = c.world);
+    WITHOUT(comm_is_whole, c.local = -1);
+    WITHOUT(comm_sums_on_device, c.allreduce_on = NULL);
+    WITHOUT(comm_sums_on_device, c.broadcast_on = NULL);
+    WITHOUT(comm_sums_on_device, c.group = NULL);
+    WITHOUT(comm_sums_on_device, c.waiting = NULL);
+    WITHOUT(comm_sums_on_device, c.size = offsetof(ampc_comm, waiting));
+}
+
 /* A launcher has said enough. */
 TEST_CASE(comm, what_a_launcher_must_say) {
     static const struct {

@@ -1295,6 +1295,7 @@ TEST_CASE(json, strings) {
                 {"\"\\ud800\"", "\xef\xbf\xbd"},
                 {"\"\\ud800x\"", "\xef\xbf\xbdx"},
                 {"\"\\udc00\\ud800\"", "\xef\xbf\xbd\xef\xbf\xbd"},
+                {"\"\\udc00\\udc01\"", "\xef\xbf\xbd\xef\xbf\xbd"},
                 {"\"\\ud800\\u0041\"", "\xef\xbf\xbd"
                                        "A"},
                 {"\"\\u0000\"", NULL},

@@ -119,6 +119,7 @@ static void faulty(const char *device, const struct Fault *f) {
         CHECK_EQ_INT(m.applied, 0);
         CHECK_EQ_INT(m.skip_streak, i);
         CHECK_EQ_INT(m.tried, 1 + i);
+        CHECK_STR(c->api->notice(s), ""); /* nobody asked where */
         if (i < 3) continue;
         CHECK_HAS(c->api->error(s),
                   i == 3 ? "3 steps in a row were skipped" : "steps in a row");
@@ -304,6 +305,11 @@ static void check_place(const Compiled *c, ampc_session *s,
     CHECK(!isfinite(x.value));
     CHECK_HAS(x.advice, p->advice);
     CHECK_HAS(notice, "step 2 was skipped: ");
+    if (p->origin == AMPC_ORIGIN_VARIABLE) {
+        bool shadow = strchr(x.name, '/') != NULL;
+        CHECK_HAS(notice,
+                  shadow ? "skipped: 16-bit copy '" : "skipped: parameter '");
+    }
     CHECK_HAS(notice, x.name);
     CHECK_HAS(notice, x.source);
     CHECK_HAS(notice, x.advice);
