@@ -208,11 +208,12 @@ static bool would_join(Layout *l, const Piece *p, const Piece *q) {
     return take_piece(both, both + p->n + q->n).n != p->n;
 }
 
+/* blank: one has been printed before it. */
 static void open_bracket(Layout *l, const Piece *p, const Piece *before,
-                         bool variable) {
+                         bool blank, bool variable) {
     char c = *p->at;
-    bool type = before && before->kind == P_WORD && before->n <= 4 &&
-                !p->spaced && strchr("fibu", *before->at) &&
+    bool type = before && before->kind == P_WORD && before->n <= 4 && !blank &&
+                strchr("fibu", *before->at) &&
                 (isdigit((unsigned char)before->at[before->n - 1]) ||
                  is(before, "bool"));
     if (c == '[' && type) c = 't';
@@ -241,13 +242,14 @@ static void put_words(Layout *l, int from, bool as_is) {
         variable |= is_any(q, kinds, sizeof kinds / sizeof *kinds) &&
                     (!p || is(p, "{")) && i + 1 < l->line.len &&
                     q[1].kind == P_WORD;
+        bool blank = p && ((as_is ? q->spaced : is_spaced(l, before, p, q)) ||
+                           would_join(l, p, q));
         if (q->kind == P_COMMENT && p)
             sb_puts(l->out, "  ");
-        else if (p && ((as_is ? q->spaced : is_spaced(l, before, p, q)) ||
-                       would_join(l, p, q)))
+        else if (blank)
             sb_puts(l->out, " ");
         sb_putn(l->out, q->at, q->n);
-        if (q->kind == P_OPEN) open_bracket(l, q, p, variable && !as_is);
+        if (q->kind == P_OPEN) open_bracket(l, q, p, blank, variable && !as_is);
         if (q->kind == P_CLOSE) close_bracket(l, q);
         if (is(q, "{") || (is(q, "=") && !l->open.len)) l->header = false;
         before = p;

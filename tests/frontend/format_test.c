@@ -156,6 +156,7 @@ TEST_CASE(format, blanks_of_a_line) {
          "state s: f16[2] {lr_scale=2, weight_decay=0}"},
         {"frozen w:bf16[2 , 3]", "frozen w: bf16[2,3]"},
         {"y=f32 [2]", "y = f32[2]"},
+        {"y=f32 [2, 3]", "y = f32[2,3]"},
         {"require a==b,\"x  y\",a", "require a == b, \"x  y\", a"},
         {"scope\"a\"{ y=b }", "scope \"a\" { y = b }"},
         {"autocast off{ y=a }", "autocast off { y = a }"},
