@@ -49,10 +49,10 @@ static Status read_entries(Lexer *lx, Arena *a, Settings *out) {
 
 Status parse_block(Lexer *lx, Module *m, Token *name) {
     Settings *to = lex_is_word(lx, "train") ? &m->settings : &m->policy;
-    Str of;
     TRY(lex_next(lx));
     *name = lx->tok;
-    TRY(lex_expect_word(lx, &of, "the model's name"));
+    if (!lex_is_plain(name)) return lex_expected(lx, "the model's name");
+    TRY(lex_next(lx));
     return read_entries(lx, m->arena, to);
 }
 

@@ -133,6 +133,12 @@ static Status lex_quoted(Lexer *lx, Token *t) {
     return s;
 }
 
+bool lex_is_plain(const Token *t) {
+    const char *c = t->kind == T_WORD ? t->text : "";
+    while (is_letter(*c) || is_digit(*c)) c++;
+    return t->kind == T_WORD && !*c;
+}
+
 static void lex_word(Lexer *lx, Token *t) {
     size_t start = lx->at;
     for (; lx->at < lx->n; lx->at++) {

@@ -79,6 +79,8 @@ Status lex_expected(Lexer *lx, const char *what);
 Status lex_open(Lexer *lx, char open, char close, bool *more);
 Status lex_more(Lexer *lx, char close, bool *more);
 Status lex_expect_word(Lexer *lx, Str *out, const char *what);
+/* A word that is one in infix mode, too. */
+bool lex_is_plain(const Token *t);
 Status lex_expect_string(Lexer *lx, Str *out);
 Status lex_expect_dtype(Lexer *lx, DType *out);
 /* An integer that fits int64. */

@@ -692,7 +692,7 @@ static Status parse_dim(Parser *p) {
         Token at = lx->tok;
         int64_t value = -1;
         bool given;
-        if (at.kind != T_WORD) return lex_expected(lx, "a symbol's name");
+        if (!lex_is_plain(&at)) return lex_expected(lx, "a symbol's name");
         TRY(lex_next(lx));
         TRY(lex_take(lx, '=', &given));
         Token number = lx->tok;
