@@ -356,6 +356,10 @@ def main():
     p.add_argument("--isa", choices=LEVELS)
     options = p.parse_intermixed_args()
     wanted = tuple(options.names or MODELS)
+    unknown = [w for w in wanted if not any(n.startswith(w) for n in ALL)]
+    if unknown:
+        p.error(f"no model begins with {', '.join(unknown)}; there are: "
+                + " ".join(ALL))
     names = [n for n in ALL if n.startswith(wanted) and there_is(n)]
     how = "processor time of one thread" if options.busy else "all threads"
     what = "predictions" if options.inference else "AdamW"
