@@ -53,6 +53,40 @@ TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain) {
     for (int i = 0; i < 3; i++) pool_destroy(pools[i]);
 }
 
+/* The longest chunk and how many there are. */
+typedef struct Cut {
+    _Atomic int64_t longest, chunks;
+} Cut;
+
+static void measure(void *ctx, int64_t lo, int64_t hi, int worker) {
+    Cut *c = ctx;
+    int64_t longest = c->longest;
+    (void)worker;
+    while (hi - lo > longest &&
+           !atomic_compare_exchange_weak(&c->longest, &longest, hi - lo)) {
+    }
+    c->chunks++;
+}
+
+/* Threads that are equally fast have nearly equal shares, in few chunks. */
+TEST_CASE(pool, shares_are_even) {
+    for (int threads = 2; threads <= 5; threads += 3) {
+        AmpcPool *p = pool_create(threads);
+        REQUIRE(p);
+        for (int64_t n = 2; n < 500; n++) {
+            Cut c = {0, 0};
+            pool_run(p, n, 1, measure, &c);
+            int64_t rounds = (c.chunks + threads - 1) / threads;
+            int64_t share = (n + threads - 1) / threads;
+            CHECK_MSG(rounds * c.longest <= share + share / 11,
+                      "%lld of %lld: %lld", (long long)(rounds * c.longest),
+                      (long long)n, (long long)share);
+            CHECK(c.chunks <= 11 * threads);
+        }
+        pool_destroy(p);
+    }
+}
+
 /* What a job reads was written by the caller before it and what it writes is
    read by the caller after it, with no other order; workers in every state:
    drawing, spinning, asleep.  For the thread sanitizer above all.           */
