@@ -6,9 +6,11 @@ enum {
     WINO_PART = 3,         /* nor does a tile of which less is results, / 4 */
     WINO_SOURCE = 1 << 17, /* floats of an item's tiles                     */
     WINO_SOURCE_MAX = 1 << 18, /* and of a single row of tiles */
-    WINO_ITEM = 64,      /* tiles of an item                             */
-    WINO_TURN = 64,      /* of a turn of dW, or twice as many where its   */
-    WINO_SUMS = 1 << 17, /* sums of a place have more floats              */
+    WINO_ITEM = 64,        /* tiles of an item                             */
+    WINO_TURN = 64,        /* of a turn of dW, or twice as many where its   */
+    WINO_SUMS = 1 << 17,   /* sums of a place have more floats              */
+    WINO_SLICES = 8,       /* of turns, each of which is soon over          */
+    WINO_SLICED = 1 << 12, /* where a place has at most as many sums      */
 };
 
 static size_t wino_floats(int64_t n) {
@@ -104,11 +106,16 @@ int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
     int64_t tiles = p->rows * p->wide;
     p->source = wino_place(tiles * p->channels);
     p->sums = wino_place(tiles * p->cols);
-    p->other = wino_floats(WINO_PLACES * (p->source + p->sums)) +
-               wino_floats(WINO_PLACES * p->channels * p->cols) +
+    size_t both = wino_floats(WINO_PLACES * (p->source + p->sums));
+    int64_t turns = ceil_div(min64(images, c->n) * p->high, p->rows);
+    p->slices =
+        p->channels * p->cols > WINO_SLICED ? 1 : min64(turns, WINO_SLICES);
+    p->other = (p->slices > 1 ? 0 : both) +
+               wino_floats(p->slices * WINO_PLACES * p->channels * p->cols) +
                wino_floats(2 * tiles);
     /* a block of dW: nine taps of its channels, and across */
     p->worker = 2 * wino_floats(9 * CHLAST * BLOCK_LANES);
+    if (p->slices > 1 && p->worker < both) p->worker = both;
     return 1;
 }
 

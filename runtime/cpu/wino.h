@@ -31,7 +31,9 @@ typedef struct WinoPlan {
     int64_t channels, cols; /* floats of a tile in a place: of the source,
                                of results (dW: of dY)                      */
     int64_t source, sums;   /* floats of a place of an item, or of a turn  */
-    size_t other; /* shared bytes: weights, or tiles of both and the sums */
+    int64_t slices; /* dW: of the turns, each with sums and tiles of its own
+                       (the worker's); 1: all turns share both             */
+    size_t other;   /* shared bytes: weights, or tiles of both and the sums */
     size_t worker;
 } WinoPlan;
 

@@ -24,6 +24,7 @@ typedef struct WinoRun {
     float *tiles, *tiles_dy, *sums;
     int32_t *each, *row;
     int64_t row0, rows;
+    int adds; /* to the sums of turns before                                 */
     char *workers;
 } WinoRun;
 
@@ -380,8 +381,45 @@ static void wino_sum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
             for (int64_t c = c0; c < end; c += MR) ISA(tile_outer)
             [0][min64(MR, end - c) - 1][w - 1](
                 tiles, r->each, x + c, r->row, dy + n0, p->cols,
-                to + c * p->cols + n0, p->cols, r->image0 + r->row0 > 0);
+                to + c * p->cols + n0, p->cols, r->adds);
         }
+    }
+}
+
+/* Slices [lo, hi) of the turns of what is staged, each by one thread, which
+   reads what it has just written: where channels are few, handing tiles over
+   takes longer than the products.                                           */
+static void wino_slice_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const WinoRun *r = ctx;
+    const WinoPlan *p = &r->p;
+    int64_t all = r->images * p->high, turns = ceil_div(all, p->rows);
+    int64_t parts = ceil_div(p->x.p.channels, WINO_CHANNELS);
+    WinoRun own = *r;
+    own.tiles = (float *)(void *)(r->workers + (size_t)worker * p->worker);
+    own.tiles_dy = own.tiles + WINO_PLACES * p->source;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t from = turns * i / p->slices, to = turns * (i + 1) / p->slices;
+        own.sums = r->sums + i * WINO_PLACES * p->channels * p->cols;
+        own.adds = r->image0 > 0;
+        for (int64_t t = from; t < to; t++, own.adds = 1) {
+            own.row0 = t * p->rows;
+            own.rows = min64(p->rows, all - own.row0);
+            wino_turn_work(&own, 0, 2 * own.rows, worker);
+            wino_sum_work(&own, 0, WINO_PLACES * parts, worker);
+        }
+    }
+}
+
+/* Vectors [lo, hi) of the sums of all slices, in their order. */
+static void wino_add_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+    const WinoRun *r = ctx;
+    int64_t each = WINO_PLACES * r->p.channels * r->p.cols;
+    (void)worker;
+    for (int64_t i = lo * VL; i < hi * VL; i += VL) {
+        vf sum = vload(r->sums + i);
+        for (int64_t s = 1; s < r->p.slices; s++)
+            sum += vload(r->sums + s * each + i);
+        vstore(r->sums + i, sum);
     }
 }
 
@@ -426,10 +464,11 @@ static void wino_wgrad_begin(WinoRun *r, void *scratch) {
     int64_t tiles = p->rows * p->wide;
     r->stage = scratch;
     r->stage_dy = (void *)((char *)scratch + p->x.stage);
-    r->tiles = (void *)((char *)r->stage_dy + p->dy.stage);
+    r->tiles = r->sums = (void *)((char *)r->stage_dy + p->dy.stage);
     r->tiles_dy = r->tiles + WINO_PLACES * p->source;
-    r->sums = r->tiles_dy + WINO_PLACES * p->sums;
-    r->row = (void *)(r->sums + WINO_PLACES * p->channels * p->cols);
+    if (p->slices == 1) r->sums = r->tiles_dy + WINO_PLACES * p->sums;
+    r->row =
+        (void *)(r->sums + p->slices * WINO_PLACES * p->channels * p->cols);
     r->each = r->row + tiles;
     for (int32_t i = 0; i < tiles; i++) {
         r->each[i] = i;
@@ -450,13 +489,21 @@ int ISA(wino_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,
         r.images = min64(p->x.images, conv->n - r.image0);
         wino_stage(pool, &r, &p->x, call, r.stage);
         wino_stage(pool, &r, &p->dy, &dy, r.stage_dy);
+        if (p->slices > 1) {
+            pool_run(pool, p->slices, 1, wino_slice_work, &r);
+            continue;
+        }
         int64_t rows = r.images * p->high;
         for (r.row0 = 0; r.row0 < rows; r.row0 += p->rows) {
             r.rows = min64(p->rows, rows - r.row0);
+            r.adds = r.image0 + r.row0 > 0;
             pool_run(pool, 2 * r.rows, 1, wino_turn_work, &r);
             pool_run(pool, WINO_PLACES * parts, 1, wino_sum_work, &r);
         }
     }
+    if (p->slices > 1)
+        pool_run(pool, WINO_PLACES * p->channels * p->cols / VL, 64,
+                 wino_add_work, &r);
     pool_run(pool, ceil_div(p->x.p.m, VL) * ceil_div(p->x.p.channels, CHLAST),
              1, wino_dw_work, &r);
     return 1;
