@@ -70,7 +70,7 @@ static Piece take_piece(const char *s, const char *end) {
         while (p.n && isspace((unsigned char)s[p.n - 1])) p.n--;
     } else if (*s == '"' ||
                (*s == '%' && end - s > 1 &&
-                (is_name(s[1]) || (s[1] && strchr("\"/:", s[1]))))) {
+                (is_name(s[1]) || (s[1] && strchr("\"/:-.", s[1]))))) {
         const char *q = s + (*s == '%');
         p.kind = P_TEXT;
         if (*q == '"') {

@@ -297,7 +297,9 @@ TEST_CASE(format, names_that_begin_with_a_mark) {
     static const char text[] = "graph forward(%/in: f32[2]) {\n"
                                "  %/relu/out_0 = relu %/in : f32[2]\n"
                                "  %:0 = relu %/relu/out_0 : f32[2]\n"
-                               "  return y=%:0\n}\n";
+                               "  %-1 = relu %:0 : f32[2]\n"
+                               "  %.1 = relu %-1 : f32[2]\n"
+                               "  return y=%.1\n}\n";
     char *got = formatted(text, sizeof text - 1);
     char *want = meaning(text), *read = meaning(got);
     CHECK_STR(got, text);
