@@ -10,7 +10,7 @@ enum {
     WINO_TURN = 64,        /* of a turn of dW, or twice as many where its   */
     WINO_SUMS = 1 << 17,   /* sums of a place have more floats              */
     WINO_SLICES = 8,       /* of turns, each of which is soon over          */
-    WINO_SLICED = 1 << 12, /* where a place has at most as many sums      */
+    WINO_SLICED = 1 << 13, /* where a place has at most as many sums      */
 };
 
 static size_t wino_floats(int64_t n) {
