@@ -145,11 +145,9 @@ int pool_threads(const AmpcPool *p) { return p ? p->threads : 1; }
 /* n in chunks of so many: about four per thread, even when one is held up;
    rather more of them than one thread with a chunk more than the others.    */
 static int64_t pool_chunk(int64_t n, int threads) {
-    int64_t most = (n + 4 * threads - 1) / (4 * threads), best = most,
-            busiest = INT64_MAX;
+    int64_t most = ceil_div(n, 4 * threads), best = most, busiest = INT64_MAX;
     for (int64_t per = most; per > 0 && per >= most / 2; per--) {
-        int64_t chunks = (n + per - 1) / per;
-        int64_t work = (chunks + threads - 1) / threads * per;
+        int64_t work = ceil_div(ceil_div(n, per), threads) * per;
         if (work >= busiest) continue;
         busiest = work;
         best = per;
@@ -167,7 +165,7 @@ void pool_run(AmpcPool *p, int64_t n, int64_t grain, PoolFn *fn, void *ctx) {
     p->fn = fn;
     p->ctx = ctx;
     p->n = n;
-    p->chunk = grain * pool_chunk((n + grain - 1) / grain, p->threads);
+    p->chunk = grain * pool_chunk(ceil_div(n, grain), p->threads);
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     uint64_t s = atomic_load_explicit(&p->state, memory_order_relaxed);
     atomic_store(&p->state, (s + POOL_JOB) | POOL_OPEN);

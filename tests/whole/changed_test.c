@@ -14,11 +14,10 @@
 #include <string.h>
 
 #include "codegen/codegen.h"
-#include "frontend/driver/options_text.h"
-#include "passes/passes.h"
 #include "tests/support/changed_graph.h"
 #include "tests/support/ops_run.h"
 #include "tests/support/parts.h"
+#include "tests/support/passed.h"
 #include "tests/support/random_graph.h"
 #include "tests/tolerance.h"
 
@@ -28,22 +27,13 @@ static size_t below(size_t n) { return n ? (size_t)random_below((int)n) : 0; }
 
 /* ---- which of them ------------------------------------------------------- */
 
-static void option(Options *o, const char *name, const char *value) {
-    Diag d = {0};
-    bool used;
-    REQUIRE(options_set(o, &d, name, value, &used) == OK);
-}
-
 /* Whether it is compiled for both targets; *checked: rows or classes that
    inputs name are. */
 static bool compiles(Arena *a, const char *text, bool *checked) {
     Module *m;
     Diag d = {0};
-    Options o;
-    options_init(&o, a);
-    option(&o, "--loss", "none");
-    option(&o, "--precision", "fp32");
-    option(&o, "--target", "cpu,cuda:sm_80");
+    Options o = options_of(a, FLAGS("--loss", "none", "--precision", "fp32",
+                                    "--target", "cpu,cuda:sm_80"));
     Status s = parse_module(a, &d, "changed", text, strlen(text), &m);
     if (s == OK && graph_numbers(m->graphs.data[0]) > NUMBERS) s = ERR_USER;
     if (s == OK) s = run_pipeline(m, &d, &o, STAGE_PLANNED, false);
