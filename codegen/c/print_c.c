@@ -232,6 +232,39 @@ static void enter_neighbours(KPrint *p, const char *from, const char *to) {
     kp_line(p, "(void)i%d;", p->k->vec);
 }
 
+/* Where a load is from is computed for every element. */
+static bool jumps(const KPrint *p, const KInst *in) {
+    return (in->at.inst && kinst_at(p->k, in->at.inst)->full) ||
+           (in->place && kinst_at(p->k, in->place)->full);
+}
+
+static bool is_walked(const KPrint *p, const KInst *in, DType d) {
+    return (in->op == K_LOAD || in->op == K_STORE) && in->full &&
+           p->k->bufs.data[in->buf].dtype == d && in->at.k[p->k->vec] == 1 &&
+           !(is_rows(p) && (in->at.inst || in->place)) && !jumps(p, in) &&
+           !in->guard;
+}
+
+/* A row of a tile takes so many instructions that few rows wait for memory at
+   once: what another will read and write is fetched so many rows before.     */
+enum { AHEAD = 16, LINE = 64 };
+
+static void put_ahead(KPrint *p) {
+    const Kernel *k = p->k;
+    if (p->ncol != 1 || p->nrow == 0) return;
+    int row = p->rows[p->nrow - 1];
+    for (int id = 1; id < k->insts.len; id++) {
+        const KInst *in = kinst_at(k, id);
+        DType d = k->bufs.data[in->buf].dtype;
+        if (!is_walked(p, in, d) || in->place || !in->at.k[row]) continue;
+        kp_text(p, "for (int64_t c = col; c < col + cols; c += %d)\n",
+                LINE / dtype_info[d].bytes);
+        kp_text(p, "    __builtin_prefetch(b%d + (", in->buf);
+        sb_put_index(p->sb, k, &in->at, "c");
+        sb_printf(p->sb, " + %s));\n", size_text(p, AHEAD * in->at.k[row]));
+    }
+}
+
 /* Over all of a dim or the piece at hand, or the rows or columns of a tile. */
 static void enter_loop(const Nest *n, int over) {
     KPrint *p = n->p;
@@ -244,6 +277,7 @@ static void enter_loop(const Nest *n, int over) {
         kp_line(p, "(void)u;");
         kp_dims(p, "u", p->rows, p->nrow, NULL);
         kp_row_insts(p, 0);
+        put_ahead(p);
     } else if (over == LOOP_COLS) {
         kp_enter(p, "for (int64_t c = col; c < col + cols; c++)");
         kp_dims(p, "c", p->cols, p->ncol, NULL);
@@ -304,19 +338,6 @@ static void put_element(Nest *n) {
    the innermost loop walks one by one is widened and narrowed by calls, in
    arrays h<id> of a piece.  bf16 that is only read is as fast in place. */
 enum { PIECE = 512, LEAST_PIECE = 16, LEAST_BF16 = 128, LEAST_WAIT = 64 };
-
-/* Where a load is from is computed for every element. */
-static bool jumps(const KPrint *p, const KInst *in) {
-    return (in->at.inst && kinst_at(p->k, in->at.inst)->full) ||
-           (in->place && kinst_at(p->k, in->place)->full);
-}
-
-static bool is_walked(const KPrint *p, const KInst *in, DType d) {
-    return (in->op == K_LOAD || in->op == K_STORE) && in->full &&
-           p->k->bufs.data[in->buf].dtype == d && in->at.k[p->k->vec] == 1 &&
-           !(is_rows(p) && (in->at.inst || in->place)) && !jumps(p, in) &&
-           !in->guard;
-}
 
 /* Places of a piece in any order will do: nothing but walked bf16 tells them
    apart.  What is only moved is not converted. */

@@ -133,6 +133,24 @@ static int count_of(const char *graph, const char *word) {
     return n;
 }
 
+/* Of tiles the rows that lie apart in memory are fetched before their turn: the
+   operand and both results, not what all rows share or what each row has one
+   of. On a machine of AVX2 a bf16 GPT takes 1.05 times as long without. */
+TEST_CASE(print_c, rows_of_tiles_are_fetched_ahead) {
+    const char *tile = "graph g(%x: f32[64,7], %w: f32[7,30], %b: f32[30],"
+                       " %r: f32[64,1], %s: bf16[64,30]) { group anchor {"
+                       " %z = matmul %x, %w %a = add %z, %b %c = add %a, %r"
+                       " %t = add %c, %s %y = cast %t : bf16[64,30] }"
+                       " return %t, %y }";
+    const char *point = "graph g(%a: f32[64,30], %b: f32[30]) { group point {"
+                        " %x = mul %a, %b } return %x }";
+    CHECK_EQ_INT(count_of(tile, "__builtin_prefetch"), 3);
+    CHECK_EQ_INT(count_of(tile, "30 * i0 + c + 480"), 3);
+    CHECK_EQ_INT(count_of(tile, "c += 32"), 2);
+    CHECK_EQ_INT(count_of(tile, "c += 16"), 1);
+    CHECK_EQ_INT(count_of(point, "__builtin_prefetch"), 0);
+}
+
 /* To compare with a constant takes no rounding; to store does. */
 TEST_CASE(print_c, compared_values_are_not_rounded) {
     const char *sign = "graph g(%a: f32[40], %g: bf16[40]) { group point {"
