@@ -200,6 +200,29 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
         }
 }
 
+static int group_of(const Graph *g, const char *name) {
+    return node_get(g, value_get(g, graph_find_value(g, name))->def)->group;
+}
+
+/* Sums of columns are whole when the last row is done: their readers, even such
+   as have the shape of the rows, are in another kernel. */
+TEST_CASE(fuse, sums_of_columns_are_read_in_another_kernel) {
+    static const char text[] = "graph predict(%x: f32[4096,64]) {\n"
+                               "  %g = mul %x, %x\n"
+                               "  %r = reduce_max %g {axes=[1], keepdims=1}\n"
+                               "  %b = reduce_sum %g {axes=[0], keepdims=1}\n"
+                               "  %z = add %g, %b\n"
+                               "  return %r, %b, %z\n}\n";
+    Arena *a = arena_new();
+    Module *m = parsed(a, text);
+    const Graph *g = m->graphs.data[0];
+    lowered(a, m, for_gpus);
+    CHECK_EQ_INT(group_of(g, "r"), group_of(g, "b"));
+    CHECK(group_of(g, "z") != group_of(g, "b"));
+    run_in_memory(a, g, text);
+    arena_free(a);
+}
+
 /* Two readers of a large gradient get it scaled, not each what scales it. */
 TEST_CASE(fuse, gradients_are_stored_as_they_are_read) {
     static const char text[] =
