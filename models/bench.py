@@ -2,11 +2,14 @@
 """The training step of thirteen models in ampc and in PyTorch, in turns.
 
 usage: bench.py AMPC FOLDER [--rounds N] [--seconds S] [--busy] [--no-compile]
-                [--peer fp32,bf16] [--inference] [--isa LEVEL] [NAME...]
+                [--peer fp32,bf16] [--inference | --scaling] [--isa LEVEL]
+                [NAME...]
 (script/bench calls it; FOLDER keeps the exported models; names by beginning,
 those of MORE in bench_models.py only so; --peer: in what PyTorch runs;
---inference: predictions instead, beside ONNX Runtime; --isa: a lower instruction
-set level on both sides, v2, v3, v4-fma (no dot products of bf16) or v4-dot, but
+--inference: predictions instead, beside ONNX Runtime; --scaling: steps of a
+quarter of the batch, of it and of four times as much, by one thread, two, four
+and so on up to all, beside the eager mode; --isa: a lower instruction set level
+on both sides, v2, v3, v4-fma (no dot products of bf16) or v4-dot, but
 for ONNX Runtime, which takes no such order.  Three models are torchvision's, of
 MORE some timm's and transformers')
 
@@ -31,7 +34,7 @@ import numpy as np
 import torch
 
 import bench_models
-from bench_models import ALL, INPUTS, MODELS, make, there_is
+from bench_models import ALL, INPUTS, MODELS, entry, make, there_is
 
 # What orders PyTorch (also compiled), oneDNN, MKL and OpenBLAS to a level.
 LEVELS = {"v2": ("default", "SSE41", "SSE4_2", "Nehalem"),
@@ -100,9 +103,9 @@ def predict_step(path, threads, inputs):
     return lambda: session.predict(**inputs)
 
 
-def worker(name, precision, mode, busy, folder):
+def worker(name, precision, mode, busy, threads, folder):
     clock = time.process_time if busy == "busy" else time.perf_counter
-    threads = 1 if busy == "busy" else 0
+    threads = int(threads)
     if threads:
         torch.set_num_threads(threads)
     if mode in ("eager", "compile"):
@@ -130,10 +133,11 @@ def worker(name, precision, mode, busy, folder):
 
 
 class Worker:
-    def __init__(self, name, precision, mode, options):
+    def __init__(self, name, precision, mode, options, threads=0):
         self.child = subprocess.Popen(
             [sys.executable, __file__, "--worker", name, precision, mode,
-             "busy" if options.busy else "quiet", options.folder],
+             "busy" if options.busy else "quiet",
+             "1" if options.busy else str(threads), options.folder],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True)
 
@@ -177,14 +181,16 @@ def compile_module(options, path, precision, *more):
 
 
 class Ampc:
-    def __init__(self, options, name, precision):
+    """`first`: the seconds that compiling its module took."""
+
+    def __init__(self, options, name, precision, first, threads=0):
         folder, busy = options.folder, options.busy
         path = os.path.join(folder, name + ".onnx")
-        self.first = compile_module(options, path, precision)
+        self.first = first
         self.command = [options.ampc, "run", module(folder, path, precision),
                         "--device", "cpu", "--quiet", "--threads",
-                        "1" if busy else "0"]
-        for x in INPUTS[len(ALL[name][2]())]:
+                        "1" if busy else str(threads)]
+        for x in INPUTS[len(entry(name)[2]())]:
             path = os.path.join(folder, f"{name}.{x}.npy")
             self.command += ["--feed", f"{x}={path}"]
         self.busy, self.mb = busy, 0
@@ -258,7 +264,9 @@ def ratio(ours, theirs):
 def training(options, name):
     team = {}
     for precision in ("fp32", "bf16", "fp16"):
-        team["ampc", precision] = Ampc(options, name, precision)
+        first = compile_module(
+            options, os.path.join(options.folder, name + ".onnx"), precision)
+        team["ampc", precision] = Ampc(options, name, precision, first)
         for mode in ("eager", "compile")[:2 - options.no_compile]:
             if precision in options.peer.split(","):
                 team[mode, precision] = Worker(name, precision, mode, options)
@@ -275,9 +283,28 @@ def inference(options, name):
     return team
 
 
-def measure(options, name):
+def scaling(options, name):
+    team = {}
+    for precision in ("fp32", "bf16"):
+        first = compile_module(
+            options, os.path.join(options.folder, name + ".onnx"), precision)
+        for threads in thread_counts():
+            team["ampc", precision, threads] = Ampc(options, name, precision,
+                                                    first, threads)
+            team["eager", precision, threads] = Worker(
+                name, precision, "eager", options, threads)
+    return team
+
+
+def thread_counts():
+    """One, two, four and so on, and all."""
+    every = len(os.sched_getaffinity(0))
+    return sorted({min(1 << i, every) for i in range(every.bit_length() + 1)})
+
+
+def measure(options, name, make_team):
     export(options.folder, name)
-    team = (inference if options.inference else training)(options, name)
+    team = make_team(options, name)
     results = {key: [] for key in team}
     for member in team.values():
         member.run(0)  # warm; PyTorch compiles here
@@ -340,6 +367,33 @@ def inference_row(name, results):
     return {"fp32": faster}
 
 
+SCALING_HEAD = ["model", "samples", "threads"] + [
+    f"{precision}{what}" for precision in ("fp32", "bf16")
+    for what in (" ms", ", samples/s", ", of one thread", ", torch / ampc")]
+
+
+def scaling_rows(name, options):
+    own, all_ratios = len(make(name)[1][0]), []
+    for samples in (max(1, own // 4), own, 4 * own):
+        results = measure(options, f"{name}@{samples}", scaling)
+        for threads in thread_counts():
+            line = [entry(name)[0].rpartition(" (")[0], str(samples),
+                    str(threads)]
+            ratios = {}
+            for precision in ("fp32", "bf16"):
+                ours, alone, peer = (results[key] for key in (
+                    ("ampc", precision, threads), ("ampc", precision, 1),
+                    ("eager", precision, threads)))
+                ms = median_of(ours, "ms")
+                ratios[precision] = ratio(ours, [peer])
+                line += ["%.4g" % ms, "%.0f" % (1e3 * samples / ms),
+                         "%.2f" % ratio(ours, [alone]),
+                         show(ratios[precision], "%.2f")]
+            print("| " + " | ".join(line) + " |", flush=True)
+            all_ratios.append(ratios)
+    return all_ratios
+
+
 def main():
     if sys.argv[1:2] == ["--worker"]:
         return worker(*sys.argv[2:])
@@ -352,24 +406,36 @@ def main():
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--busy", action="store_true")
     p.add_argument("--peer", default="fp32,bf16")
-    p.add_argument("--inference", action="store_true")
+    kind = p.add_mutually_exclusive_group()
+    kind.add_argument("--inference", action="store_true")
+    kind.add_argument("--scaling", action="store_true")
     p.add_argument("--isa", choices=LEVELS)
     options = p.parse_intermixed_args()
+    if options.busy and options.scaling:
+        p.error("--busy is of one thread: not with --scaling")
     wanted = tuple(options.names or MODELS)
     unknown = [w for w in wanted if not any(n.startswith(w) for n in ALL)]
     if unknown:
         p.error(f"no model begins with {', '.join(unknown)}; there are: "
                 + " ".join(ALL))
     names = [n for n in ALL if n.startswith(wanted) and there_is(n)]
-    how = "processor time of one thread" if options.busy else "all threads"
+    how = "processor time of one thread" if options.busy else \
+        "threads as the table says" if options.scaling else "all threads"
     what = "predictions" if options.inference else "AdamW"
     print(f"PyTorch {torch.__version__.split('+')[0]}, {what}, {how}, "
           f"{options.rounds} rounds of {options.seconds} s,",
           force_level(options.isa))
-    head = INFERENCE_HEAD if options.inference else HEAD
+    head = INFERENCE_HEAD if options.inference else \
+        SCALING_HEAD if options.scaling else HEAD
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
-    row = inference_row if options.inference else rows
-    ratios = [row(n, measure(options, n)) for n in names]
+    ratios = []
+    for n in names:
+        if options.scaling:
+            ratios += scaling_rows(n, options)
+        elif options.inference:
+            ratios.append(inference_row(n, measure(options, n, inference)))
+        else:
+            ratios.append(rows(n, measure(options, n, training)))
     peer = "ONNX Runtime" if options.inference else "torch"
     for precision in ["fp32"] if options.inference else options.peer.split(","):
         mean = statistics.geometric_mean(r[precision] for r in ratios)

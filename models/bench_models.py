@@ -398,11 +398,19 @@ ALL = MODELS | MORE
 INPUTS = {2: ("x", "target"), 3: ("x", "ids", "target")}
 
 
+def entry(name):
+    """Title, network, batch of NAME or NAME@SAMPLES."""
+    return ALL[name.partition("@")[0]]
+
+
 def make(name):
+    """Model and batch; of NAME@SAMPLES so many, the model's own repeated."""
     torch.manual_seed(0)
-    model = ALL[name][1]()
-    return (model if isinstance(model, Loss) else Loss(model)).train(), \
-        ALL[name][2]()
+    model, batch = entry(name)[1](), entry(name)[2]()
+    samples = int(name.partition("@")[2] or len(batch[0]))
+    batch = tuple(torch.cat([x] * -(-samples // len(x)))[:samples]
+                  for x in batch)
+    return (model if isinstance(model, Loss) else Loss(model)).train(), batch
 
 
 def there_is(name):
