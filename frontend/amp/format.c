@@ -113,6 +113,39 @@ static bool is_cut(const Piece *p) {
     return i >= p->n;
 }
 
+static bool is(const Piece *p, const char *text) {
+    return p && p->n == strlen(text) && !memcmp(p->at, text, p->n);
+}
+
+static bool is_any(const Piece *p, const char *const *words, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (is(p, words[i])) return true;
+    return false;
+}
+
+/* It may stand in a name where names are those of IR. */
+static bool is_of_name(const Piece *p) {
+    static const char *const marks[] = {".", "..", "-", "/", "//"};
+    bool count = is(p, ":") && p[1].kind == P_NUMBER && !p[1].spaced;
+    return p->kind == P_WORD || p->kind == P_NUMBER || count ||
+           is_any(p, marks, sizeof marks / sizeof *marks);
+}
+
+/* An output's name may hold what is an operator elsewhere: `a-b = x` is no
+   difference.  It becomes one piece. */
+static void join_name(Layout *l) {
+    Piece *line = l->line.data, *last = line + l->line.len - 1, *first = last;
+    if (!is(last, "=")) return;
+    while (first > line && (first == last || !first->spaced) &&
+           is_of_name(first - 1))
+        first--;
+    while (first < last && first->kind != P_WORD) first++;
+    if (last - first < 2) return;
+    first->n = (size_t)(last[-1].at - first->at) + last[-1].n;
+    first[1] = *last;
+    l->line.len = (int)(first + 2 - line);
+}
+
 static void split_line(Layout *l, const char *s, const char *end) {
     bool spaced = false;
     l->line.len = 0;
@@ -128,17 +161,8 @@ static void split_line(Layout *l, const char *s, const char *end) {
         s += p.n;
         if (is_cut(&p)) no_layout(l, p.at, "has no end");
         vec_push(l->a, &l->line, p);
+        join_name(l);
     }
-}
-
-static bool is(const Piece *p, const char *text) {
-    return p && p->n == strlen(text) && !memcmp(p->at, text, p->n);
-}
-
-static bool is_any(const Piece *p, const char *const *words, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (is(p, words[i])) return true;
-    return false;
 }
 
 /* A word of the language, no name. */
