@@ -131,17 +131,37 @@ static bool is_of_name(const Piece *p) {
            is_any(p, marks, sizeof marks / sizeof *marks);
 }
 
+/* Without the blank between them they would be other pieces, as `= =` is. */
+static bool would_join(Layout *l, const Piece *p, const Piece *q) {
+    if (!q->spaced) return false;
+    char *both = arena_alloc(l->a, p->n + q->n);
+    memcpy(both, p->at, p->n);
+    memcpy(both + p->n, q->at, q->n);
+    return take_piece(both, both + p->n + q->n).n != p->n;
+}
+
+/* No blank stands before it, or none will. */
+static bool is_tight(Layout *l, const Piece *p) {
+    static const char *const dots[] = {".", ".."};
+    return !p->spaced || ((is_any(p - 1, dots, 2) || is_any(p, dots, 2)) &&
+                          !would_join(l, p - 1, p));
+}
+
 /* An output's name may hold what is an operator elsewhere: `a-b = x` is no
    difference.  It becomes one piece. */
 static void join_name(Layout *l) {
     Piece *line = l->line.data, *last = line + l->line.len - 1, *first = last;
     if (!is(last, "=")) return;
-    while (first > line && (first == last || !first->spaced) &&
+    while (first > line && (first == last || is_tight(l, first)) &&
            is_of_name(first - 1))
         first--;
     while (first < last && first->kind != P_WORD) first++;
     if (last - first < 2) return;
-    first->n = (size_t)(last[-1].at - first->at) + last[-1].n;
+    StrBuf name = {0};
+    for (const Piece *p = first; p < last; p++) sb_putn(&name, p->at, p->n);
+    first->n = name.len;
+    first->at = arena_printf(l->a, "%s", name.data);
+    sb_free(&name);
     first[1] = *last;
     l->line.len = (int)(first + 2 - line);
 }
@@ -221,15 +241,6 @@ static bool is_spaced(const Layout *l, const Piece *before, const Piece *p,
     if (c == '(' && is(p, "grad") && (!before || is(before, "}"))) return true;
     if (c == '(' || c == '[') return !ends_value(p);
     return true;
-}
-
-/* Without the blank between them they would be other pieces, as `= =` is. */
-static bool would_join(Layout *l, const Piece *p, const Piece *q) {
-    if (!q->spaced) return false;
-    char *both = arena_alloc(l->a, p->n + q->n);
-    memcpy(both, p->at, p->n);
-    memcpy(both + p->n, q->at, q->n);
-    return take_piece(both, both + p->n + q->n).n != p->n;
 }
 
 /* blank: one has been printed before it. */

@@ -176,6 +176,8 @@ TEST_CASE(format, blanks_of_a_line) {
         {"return a-b=c-d", "return a-b = c - d"},
         {"return a--3/b.c =c,d-2- = x", "return a--3/b.c = c, d-2- = x"},
         {"return a - b-c=d", "return a - b-c = d"},
+        {"dim a ..=1", "dim a.. = 1"},
+        {"dim a. .b-c. = 1", "dim a. .b-c. = 1"},
         {"return a//b..2:1 = x[a-b]", "return a//b..2:1 = x[a - b]"},
         {"y=f()", "y = f()"},
         {"y=[]", "y = []"},

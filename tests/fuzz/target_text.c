@@ -31,6 +31,15 @@ static bool same_text(const StrBuf *x, const StrBuf *y) {
     return x->len == y->len && (!x->len || !memcmp(x->data, y->data, x->len));
 }
 
+/* Lines that go on keep their distance from the start of the first, which is no
+   definition's where that begins behind something else. */
+static bool same_but_columns(const StrBuf *x, const StrBuf *y) {
+    const char *p = x->data, *q = y->data;
+    for (; *p && *p == *q; p++, q++)
+        if (*p == '\n') p += strspn(p + 1, " "), q += strspn(q + 1, " ");
+    return *p == *q;
+}
+
 /* Text in its one layout, which that of itself is; false: it has none. */
 static bool lay_out(const char *text, size_t n, StrBuf *once) {
     StrBuf twice = {0};
@@ -73,9 +82,10 @@ void text_run(const uint8_t *p, size_t n) {
     if (module && has) {
         fuzz_check(read_and_print(text.data, text.len, &again, &raw),
                    "no module:\n%s", text.data);
-        fuzz_check(lay_out(said.data, said.len, &x) &&
-                       lay_out(again.data, again.len, &y) && same_text(&x, &y),
-                   "another module:\n%s\n%s", x.data, y.data);
+        bool laid = lay_out(said.data, said.len, &x) &&
+                    lay_out(again.data, again.len, &y);
+        fuzz_check(laid && same_but_columns(&x, &y), "another module:\n%s\n%s",
+                   x.data, y.data);
         fuzz_taken();
     }
     StrBuf *all[] = {&text, &said, &again, &x, &y};
