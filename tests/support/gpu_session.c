@@ -49,6 +49,15 @@ const ampc_api *machine(const Model *m, const SimConfig *config) {
 }
 
 void check_clean(void) {
+    static const char *const made[][2] = {
+        {"cublasLtCreate", "cublasLtDestroy"},
+        {"cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy"},
+        {"cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy"},
+        {"cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy"}};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        CHECK_MSG(sim()->calls(made[i][0]) == sim()->calls(made[i][1]),
+                  "%d calls of %s, %d of %s", (int)sim()->calls(made[i][0]),
+                  made[i][0], (int)sim()->calls(made[i][1]), made[i][1]);
     CHECK_STR(sim()->leaks(), "");
     CHECK_STR(sim()->errors(), "");
 }
