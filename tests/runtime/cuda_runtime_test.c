@@ -943,6 +943,47 @@ TEST_CASE(cuda_runtime, micro_steps_bring_their_memory) {
     check_clean();
 }
 
+/* A host that makes the micro-steps and the update by itself, of ranks that add
+   up on the device: micro-steps are replayed, updates must not be taken for
+   such. */
+TEST_CASE(cuda_runtime, micro_steps_and_updates_of_ranks_on_the_device) {
+    enum { WEIGHTS = 1 << AMPC_KIND_PARAMETER | 1 << AMPC_KIND_STATE };
+    static const char *const set[][2] = {{"MASTER_ADDR", "127.0.0.1"},
+                                         {"MASTER_PORT", "29123"},
+                                         {"RANK", "0"},
+                                         {"WORLD_SIZE", "1"}};
+    const Model *m = model(&accumulating);
+    const ampc_api *a = machine(m, NULL);
+    ampc_comm_options engine = {
+        .size = sizeof engine, .engine = "nccl", .deadline = 10};
+    ampc_options o = {.size = sizeof o, .device = "cuda", .threads = 1};
+    ampc_session *s[2];
+    ampc_comm *comm[2];
+    char err[300] = "";
+    setenv("AMPC_LIBNCCL", sim()->nccl, 1);
+    for (int i = 0; i < 4; i++) setenv(set[i][0], set[i][1], 1);
+    for (int k = 0; k < 2; k++) {
+        CHECK_MSG(a->comm_open(&engine, &comm[k], err, sizeof err) == AMPC_OK,
+                  "%s", err);
+        o.comm = comm[k];
+        CHECK_MSG(a->open(a->module, &o, &s[k], err, sizeof err) == AMPC_OK,
+                  "%s", err);
+    }
+    for (int i = 0; i < 12; i++) {
+        CHECK_EQ_INT(step(m, s[0], i, NULL), AMPC_OK);
+        CHECK_EQ_INT(micro(m, s[1], i), AMPC_OK);
+        if (i % 2) CHECK_EQ_INT(a->update(s[1], NULL), AMPC_OK);
+    }
+    same_variables(m, s[0], s[1], WEIGHTS);
+    for (int k = 0; k < 2; k++) {
+        a->close(s[k]);
+        a->comm_close(comm[k]);
+    }
+    for (int i = 0; i < 4; i++) unsetenv(set[i][0]);
+    unsetenv("AMPC_LIBNCCL");
+    check_clean();
+}
+
 /* Gradients of no elements need no memory; their programs run all the same. */
 TEST_CASE(cuda_runtime, micro_steps_of_empty_parameters) {
     Model m = {.c = compile_text_cuda(
