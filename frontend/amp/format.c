@@ -123,10 +123,11 @@ static bool is_any(const Piece *p, const char *const *words, size_t n) {
     return false;
 }
 
-/* It may stand in a name where names are those of IR. */
-static bool is_of_name(const Piece *p) {
+/* It may stand in a name where names are those of IR; next: what stands behind
+   it there, or NULL. */
+static bool is_of_name(const Piece *p, const Piece *next) {
     static const char *const marks[] = {".", "..", "-", "/", "//"};
-    bool count = is(p, ":") && p[1].kind == P_NUMBER && !p[1].spaced;
+    bool count = is(p, ":") && next && next->kind == P_NUMBER && !next->spaced;
     return p->kind == P_WORD || p->kind == P_NUMBER || count ||
            is_any(p, marks, sizeof marks / sizeof *marks);
 }
@@ -148,25 +149,36 @@ static bool is_tight(Layout *l, const Piece *p) {
 }
 
 /* An output's name may hold what is an operator elsewhere: `a-b = x` is no
-   difference.  It becomes one piece. */
-static void join_name(Layout *l) {
-    Piece *line = l->line.data, *last = line + l->line.len - 1, *first = last;
-    if (!is(last, "=")) return;
-    while (first > line && (first == last || is_tight(l, first)) &&
-           is_of_name(first - 1))
+   difference.  What stands in front of piece number `end` becomes one. */
+static void join_name(Layout *l, int end) {
+    Piece *line = l->line.data, *stop = line + end, *first = stop;
+    while (first > line && (first == stop || is_tight(l, first)) &&
+           is_of_name(first - 1, first == stop ? NULL : first))
         first--;
-    while (first < last && first->kind != P_WORD) first++;
-    if (last - first < 2) return;
+    while (first < stop && first->kind != P_WORD) first++;
+    if (stop - first < 2) return;
     StrBuf name = {0};
-    for (const Piece *p = first; p < last; p++) sb_putn(&name, p->at, p->n);
+    for (const Piece *p = first; p < stop; p++) sb_putn(&name, p->at, p->n);
     first->n = name.len;
     first->at = arena_printf(l->a, "%s", name.data);
     sb_free(&name);
-    first[1] = *last;
-    l->line.len = (int)(first + 2 - line);
+    memmove(first + 1, stop,
+            (size_t)(line + l->line.len - stop) * sizeof *stop);
+    l->line.len -= (int)(stop - first - 1);
 }
 
-static void split_line(Layout *l, const char *s, const char *end) {
+/* The next word of the lines behind is `=`. */
+static bool gives_next(const char *s, const char *end) {
+    while (s < end && (isspace((unsigned char)*s) || *s == '#')) {
+        const char *stop = memchr(s, '\n', (size_t)(end - s));
+        s = *s != '#' ? s + 1 : stop ? stop : end;
+    }
+    return s < end && *s == '=' && take_piece(s, end).n == 1;
+}
+
+/* text_end: of all lines. */
+static void split_line(Layout *l, const char *s, const char *end,
+                       const char *text_end) {
     bool spaced = false;
     l->line.len = 0;
     while (s < end) {
@@ -181,8 +193,11 @@ static void split_line(Layout *l, const char *s, const char *end) {
         s += p.n;
         if (is_cut(&p)) no_layout(l, p.at, "has no end");
         vec_push(l->a, &l->line, p);
-        join_name(l);
+        if (is(&p, "=")) join_name(l, l->line.len - 1);
     }
+    int n = l->line.len;
+    if (n && l->line.data[n - 1].kind == P_COMMENT) n--;
+    if (gives_next(end, text_end)) join_name(l, n);
 }
 
 /* A word of the language, no name. */
@@ -349,7 +364,7 @@ static bool goes_on(const Layout *l) {
 
 static void put_line(Layout *l, const char *s, const char *end,
                      const char *rest, const char *text_end) {
-    split_line(l, s, end);
+    split_line(l, s, end, text_end);
     if (!l->line.len) {
         l->blank = l->out->len > 0;
         return;
