@@ -110,6 +110,21 @@ TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
     expect_refused("fuse", split, ERR_USAGE, "only some graphs are a target's");
 }
 
+/* 2^50 bytes are a plan's most, and of these values 256 have so many. */
+TEST_CASE(pipeline, memory_that_no_machine_has_is_refused) {
+    StrBuf sb = {0};
+    sb_puts(&sb, "graph predict(%v0: f32[1048576,1048576]) on cpu {\n");
+    for (int i = 1; i <= 257; i++)
+        sb_printf(
+            &sb, "  group point { %%v%d = exp %%v%d : f32[1048576,1048576] }\n",
+            i, i - 1);
+    sb_puts(&sb, "  group row { %s = reduce_sum %v257 {axes=[1]} : "
+                 "f32[1048576,1] }\n  return %s\n}");
+    expect_refused("memplan", sb.data, ERR_USER,
+                   "program 'predict' stores more than 1125899906842624 bytes");
+    sb_free(&sb);
+}
+
 /* A text may hold any name; what the compiler makes must not meet it. */
 TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
     static const char *const texts[][2] = {
