@@ -245,23 +245,23 @@ static bool is_walked(const KPrint *p, const KInst *in, DType d) {
            !in->guard;
 }
 
-/* A row of a tile takes so many instructions that few rows wait for memory at
-   once: what another will read and write is fetched so many rows before.     */
+/* A row takes so many instructions that few rows wait for memory at once: what
+   another will read and write, so many rows on along dim `over`, is fetched.
+   j counts columns in [from, to). */
 enum { AHEAD = 16, LINE = 64 };
 
-static void put_ahead(KPrint *p) {
+static void put_ahead(KPrint *p, int over, const char *from, const char *to,
+                      const char *column) {
     const Kernel *k = p->k;
-    if (p->ncol != 1 || p->nrow == 0) return;
-    int row = p->rows[p->nrow - 1];
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         DType d = k->bufs.data[in->buf].dtype;
-        if (!is_walked(p, in, d) || in->place || !in->at.k[row]) continue;
-        kp_text(p, "for (int64_t c = col; c < col + cols; c += %d)\n",
+        if (!is_walked(p, in, d) || in->place || !in->at.k[over]) continue;
+        kp_text(p, "for (int64_t j = %s; j < %s; j += %d)\n", from, to,
                 LINE / dtype_info[d].bytes);
         kp_text(p, "    __builtin_prefetch(b%d + (", in->buf);
-        sb_put_index(p->sb, k, &in->at, "c");
-        sb_printf(p->sb, " + %s));\n", size_text(p, AHEAD * in->at.k[row]));
+        sb_put_index(p->sb, k, &in->at, column);
+        sb_printf(p->sb, " + %s));\n", size_text(p, AHEAD * in->at.k[over]));
     }
 }
 
@@ -277,7 +277,8 @@ static void enter_loop(const Nest *n, int over) {
         kp_line(p, "(void)u;");
         kp_dims(p, "u", p->rows, p->nrow, NULL);
         kp_row_insts(p, 0);
-        put_ahead(p);
+        if (p->ncol == 1 && p->nrow)
+            put_ahead(p, p->rows[p->nrow - 1], "col", "col + cols", "j");
     } else if (over == LOOP_COLS) {
         kp_enter(p, "for (int64_t c = col; c < col + cols; c++)");
         kp_dims(p, "c", p->cols, p->ncol, NULL);
@@ -287,6 +288,9 @@ static void enter_loop(const Nest *n, int over) {
         bool piece = over == n->cut;
         kp_enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", over,
                  piece ? n->from : "0", over, piece ? n->to : all, over);
+        if (is_rows(p) && n->s->nfold && over == p->cols[p->ncol - 1] &&
+            extent(p, over) >= 4 * AHEAD)
+            put_ahead(p, over, "0", "n", "(c0 + j)");
     }
 }
 

@@ -145,10 +145,27 @@ TEST_CASE(print_c, rows_of_tiles_are_fetched_ahead) {
     const char *point = "graph g(%a: f32[64,30], %b: f32[30]) { group point {"
                         " %x = mul %a, %b } return %x }";
     CHECK_EQ_INT(count_of(tile, "__builtin_prefetch"), 3);
-    CHECK_EQ_INT(count_of(tile, "30 * i0 + c + 480"), 3);
-    CHECK_EQ_INT(count_of(tile, "c += 32"), 2);
-    CHECK_EQ_INT(count_of(tile, "c += 16"), 1);
+    CHECK_EQ_INT(count_of(tile, "30 * i0 + j + 480"), 3);
+    CHECK_EQ_INT(count_of(tile, "j += 32"), 2);
+    CHECK_EQ_INT(count_of(tile, "j += 16"), 1);
     CHECK_EQ_INT(count_of(point, "__builtin_prefetch"), 0);
+}
+
+/* Of sums of columns, too, if there are many rows: they take twice as long
+   without. */
+TEST_CASE(print_c, rows_of_sums_are_fetched_ahead) {
+    const char *many = "graph g(%x: f32[512,40], %b: f32[1,40]) { group row {"
+                       " %y = mul %x, %b %s = reduce_sum %y {axes=[0]} }"
+                       " return %s }";
+    const char *several = "graph g(%x: f32[3,512,40]) { group row {"
+                          " %s = reduce_sum %x {axes=[0,1]} } return %s }";
+    const char *few = "graph g(%x: f32[63,40]) { group row {"
+                      " %s = reduce_sum %x {axes=[0]} } return %s }";
+    CHECK_EQ_INT(count_of(many, "__builtin_prefetch"), 1);
+    CHECK_EQ_INT(count_of(many, "40 * i0 + (c0 + j) + 640"), 1);
+    CHECK_EQ_INT(count_of(several, "__builtin_prefetch"), 1);
+    CHECK_EQ_INT(count_of(several, "+ 640"), 1);
+    CHECK_EQ_INT(count_of(few, "__builtin_prefetch"), 0);
 }
 
 /* To compare with a constant takes no rounding; to store does. */
