@@ -811,7 +811,8 @@ static int64_t place_of_row(const KPrint *p) {
 }
 
 /* Accumulators; arrays s<id> of what is kept for the row and r<id> for the
-   rows of a block. */
+   rows of a block.  Where gcc walks an array, the sums of another one stay in
+   memory, unless that is reached by a pointer that is alone. */
 static void put_declarations(KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
@@ -824,8 +825,9 @@ static void put_declarations(KPrint *p) {
     }
     for (int id = 1; id < p->k->insts.len; id++)
         if (keeps(p, id, KEEP_ROW))
-            kp_line(p, "%s s%d[" I64 "];", ktype_c[kinst_at(p->k, id)->type],
-                    id, place_of_row(p));
+            kp_line(p, "%s a%d[" I64 "], *restrict const s%d = a%d;",
+                    ktype_c[kinst_at(p->k, id)->type], id, place_of_row(p), id,
+                    id);
 }
 
 /* What is computed of the row or rows at hand. */

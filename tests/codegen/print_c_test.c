@@ -151,6 +151,18 @@ TEST_CASE(print_c, rows_of_tiles_are_fetched_ahead) {
     CHECK_EQ_INT(count_of(point, "__builtin_prefetch"), 0);
 }
 
+/* gcc keeps a sum in registers beside a row that it walks if that is reached by
+   a pointer that is alone: norms of rows in 16 bits take 1.3 to 1.5 times as
+   long where it does not. */
+TEST_CASE(print_c, kept_rows_are_reached_by_pointers_of_their_own) {
+    const char *norm = "graph g(%x: f16[64,128]) { group row {"
+                       " %m = reduce_mean %x {axes=[1]} : f32[64,1]"
+                       " %d = sub %x, %m : f32[64,128] %q = mul %d, %d"
+                       " %v = reduce_mean %q {axes=[1]}"
+                       " %y = mul %d, %v : f32[64,128] } return %y }";
+    CHECK_EQ_INT(count_of(norm, "[128], *restrict const s"), 1);
+}
+
 /* Of sums of columns, too, if there are many rows: they take twice as long
    without. */
 TEST_CASE(print_c, rows_of_sums_are_fetched_ahead) {
