@@ -153,6 +153,25 @@ TEST_CASE(compile_cache, what_was_not_used_for_long_goes_first) {
     arena_free(a);
 }
 
+/* What cannot be removed stays, and all else goes. */
+TEST_CASE(compile_cache, a_folder_in_the_place_of_an_entry) {
+    Arena *a = arena_new();
+    const char *folder = compile_cache_open(a, test_tmp("stays"));
+    REQUIRE(folder != NULL);
+    enum { HEX = 64 }; /* digits of SHA-256 */
+    char path[1000];
+    snprintf(
+        path, sizeof path, "%s/%.*s", folder, HEX,
+        "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff");
+    REQUIRE(mkdir(path, 0700) == 0);
+    compile_cache_put(folder, key_of("0", ""), "x", 1);
+    compile_cache_trim(folder, 0);
+    CHECK(access(path, F_OK) == 0);
+    size_t n;
+    CHECK(compile_cache_get(folder, key_of("0", ""), &n) == NULL);
+    arena_free(a);
+}
+
 /* ---- compiling ----------------------------------------------------------- */
 
 /* A compiler that counts its runs. */
