@@ -157,11 +157,13 @@ static void join_name(Layout *l, int end) {
         first--;
     while (first < stop && first->kind != P_WORD) first++;
     if (stop - first < 2) return;
-    StrBuf name = {0};
-    for (const Piece *p = first; p < stop; p++) sb_putn(&name, p->at, p->n);
-    first->n = name.len;
-    first->at = arena_printf(l->a, "%s", name.data);
-    sb_free(&name);
+    char *name =
+        arena_alloc(l->a, (size_t)(stop[-1].at - first->at) + stop[-1].n);
+    size_t n = 0;
+    for (const Piece *p = first; p < stop; n += p++->n)
+        memcpy(name + n, p->at, p->n);
+    first->at = name;
+    first->n = n;
     memmove(first + 1, stop,
             (size_t)(line + l->line.len - stop) * sizeof *stop);
     l->line.len -= (int)(stop - first - 1);
@@ -197,7 +199,7 @@ static void split_line(Layout *l, const char *s, const char *end,
     }
     int n = l->line.len;
     if (n && l->line.data[n - 1].kind == P_COMMENT) n--;
-    if (gives_next(end, text_end)) join_name(l, n);
+    if (n && gives_next(end, text_end)) join_name(l, n);
 }
 
 /* A word of the language, no name. */
