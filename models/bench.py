@@ -165,6 +165,10 @@ def plain(folder, name):
     return os.path.join(folder, name + ".plain.onnx")
 
 
+def trained(folder, name):
+    return os.path.join(folder, name + ".onnx")
+
+
 def module(folder, path, precision):
     return f"{path[:-len('.onnx')]}.{precision}.so"
 
@@ -185,7 +189,7 @@ class Ampc:
 
     def __init__(self, options, name, precision, first, threads=0):
         folder, busy = options.folder, options.busy
-        path = os.path.join(folder, name + ".onnx")
+        path = trained(folder, name)
         self.first = first
         self.command = [options.ampc, "run", module(folder, path, precision),
                         "--device", "cpu", "--quiet", "--threads",
@@ -228,7 +232,7 @@ class Ampc:
 
 
 def export(folder, name):
-    path = os.path.join(folder, name + ".onnx")
+    path = trained(folder, name)
     if os.path.exists(path) and \
             os.path.getmtime(path) > os.path.getmtime(bench_models.__file__):
         return
@@ -264,8 +268,8 @@ def ratio(ours, theirs):
 def training(options, name):
     team = {}
     for precision in ("fp32", "bf16", "fp16"):
-        first = compile_module(
-            options, os.path.join(options.folder, name + ".onnx"), precision)
+        first = compile_module(options, trained(options.folder, name),
+                               precision)
         team["ampc", precision] = Ampc(options, name, precision, first)
         for mode in ("eager", "compile")[:2 - options.no_compile]:
             if precision in options.peer.split(","):
@@ -286,8 +290,8 @@ def inference(options, name):
 def scaling(options, name):
     team = {}
     for precision in ("fp32", "bf16"):
-        first = compile_module(
-            options, os.path.join(options.folder, name + ".onnx"), precision)
+        first = compile_module(options, trained(options.folder, name),
+                               precision)
         for threads in thread_counts():
             team["ampc", precision, threads] = Ampc(options, name, precision,
                                                     first, threads)

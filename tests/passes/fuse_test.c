@@ -200,10 +200,6 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
         }
 }
 
-static int group_of(const Graph *g, const char *name) {
-    return node_get(g, value_get(g, graph_find_value(g, name))->def)->group;
-}
-
 /* Sums of columns are whole when the last row is done: their readers, even such
    as have the shape of the rows, are in another kernel. */
 TEST_CASE(fuse, sums_of_columns_are_read_in_another_kernel) {

@@ -1,6 +1,4 @@
 /* reduce_test.c: sums in stages, where they pay. */
-#include <string.h>
-
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
@@ -87,19 +85,13 @@ TEST_CASE(stages, sums_of_columns_are_for_others) {
         "  %d = sub %x, %c\n  %e = reduce_sum %d {axes=[1], keepdims=1}\n"
         "  %f = mul %e, %r\n  return %f\n}\n";
     Arena *a = arena_new();
-    int made = -1, reads = -1;
     Module *m = parsed(a, text);
     const Graph *g = m->graphs.data[0];
     Results before = results(a, g, EVAL_EXACT);
     lowered(a, m, for_gpus);
     Results after = results(a, g, EVAL_EXACT);
     expect_equal(&before, &after, 1e-6, text);
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_get(g, g->order.data[i]);
-        const char *name = n->nout ? value_get(g, n->out[0])->name : "";
-        if (!strcmp(name, "c")) made = n->group;
-        if (!strcmp(name, "d")) reads = n->group;
-    }
+    int made = group_of(g, "c"), reads = group_of(g, "d");
     CHECK_MSG(made >= 0 && reads > made, "groups %d and %d", made, reads);
     run_in_memory(a, g, text);
     arena_free(a);

@@ -47,6 +47,10 @@ void lowered(Arena *a, Module *m, const char *const *flags) {
     passed(a, m, "inline,canon,reduce,cse,dce,fuse,schedule,memplan", flags);
 }
 
+int group_of(const Graph *g, const char *name) {
+    return node_get(g, value_get(g, graph_find_value(g, name))->def)->group;
+}
+
 /* ---- what a graph computes ----------------------------------------------- */
 
 static void bind_inputs(const Graph *g, Evaluator *e, Arena *a) {

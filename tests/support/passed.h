@@ -15,6 +15,8 @@ void passed(Arena *a, Module *m, const char *passes, const char *const *flags);
 void staged(Arena *a, Module *m, Stage stage, const char *const *flags);
 /* From inline to memplan. */
 void lowered(Arena *a, Module *m, const char *const *flags);
+/* In which the result of that name is made. */
+int group_of(const Graph *g, const char *name);
 
 /* Outputs and what is written, of inputs that are always the same. */
 typedef VEC(const EvalTensor *) Results;
