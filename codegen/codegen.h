@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* codegen.h: a PLANNED module to train.so.
 
    fuse.c promises about groups (verify.c checks at stage FUSED):

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* frontend.h: models in.
 
    import_onnx takes an ONNX file's bytes and gives a module with one graph,

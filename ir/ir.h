@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ir.h: modules, graphs, values, nodes; the builder.
 
    A Module is one model: variables (parameters, buffers, state) and one Graph

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products or convolutions of ampc beside oneDNN and OpenBLAS, in turns.
 
 usage: bench_kernels.py CPU_BENCH --gemm|--conv [--rounds N] [--seconds S] [--busy]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models of bench.py and their batches: MODELS, and MORE by name only."""
 import sys
 

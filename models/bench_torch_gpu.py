@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch on a GPU beside ampc: milliseconds of one training step.
 
 usage: bench_torch_gpu.py small BATCH [STEPS]     (script/gpu-check calls it)

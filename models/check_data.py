@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same samples in every format that `ampc run` reads, beside PyTorch.
 
     python check_data.py path/to/ampc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `ampc --emit-onnx` writes, in the ONNX checker and in ONNX Runtime.
 
     python check_emit.py path/to/ampc

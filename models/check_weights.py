@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights in and out, beside PyTorch and ONNX Runtime.
 
     python check_weights.py path/to/ampc

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files that PyPI packages carry, trained: prints the table of
 models/README.md (maintainers).
 

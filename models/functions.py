@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Functions of torch and torch.nn.functional, one by one: does each exporter take
 it, does ampc take the file, and is the gradient PyTorch's (maintainers).
 

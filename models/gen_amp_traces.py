@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces of PyTorch for models written in the language.
 
 usage: gen_amp_traces.py OUTDIR

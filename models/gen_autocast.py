@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What PyTorch computes in which dtype (maintainers; needs torch 2.11, onnx).
 
 usage: gen_autocast.py TESTS          writes, in the tests' folder,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes tests/onnx: small PyTorch models exported by both exporters, with what
 PyTorch computes for them.  Maintainers run it once; tests read the files.
 

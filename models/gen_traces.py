@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reference traces: PyTorch's loss, gradient norm, parameters and gradients.
 
 usage: gen_traces.py OUTDIR        (maintainers; needs torch 2.11 and onnx)

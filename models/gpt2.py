@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """GPT-2 from a safetensors file to trained ONNX, beside PyTorch (maintainers).
 
 usage: gpt2.py AMPC [--small] [--text FILE] [--weights FILE] [--steps N] ...

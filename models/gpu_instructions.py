@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Instructions of a module's CUDA kernels: the model's beside the machine code's.
 
 usage: gpu_instructions.py AMPC NVDISASM MODULE.so [LINES]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host.c: trains a digit classifier that ampc compiled, on MNIST's IDX files.
      cc -O2 -Iout/include models/host.c -o host -ldl; ./host train.so DATA 8 */
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the models of this folder; for maintainers (needs the PyPI packages
 onnx and numpy).  Same bytes every time.
 

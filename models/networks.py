@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks written here, for zoo.py: with their losses, at tiny width."""
 import math
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What placement costs and saves: for each model the bytes that forward and
 backward move, how far that is above the least of any choice of dtypes, and
 above the least with residual streams in fp32, and how far its losses are from

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Models of real size, exported and their training steps predicted.
 
 usage: real.py AMPC FOLDER [NAME...]     names by their beginning

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where training ends in bf16 and fp16, beside fp32's spread over seeds.
 
     python seeds.py path/to/ampc MNIST-FOLDER TEXT-FILE [NAME...]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Exports many architectures from PyTorch, compiles each and trains it for three
 steps beside PyTorch; prints the table of models/README.md (maintainers).
 

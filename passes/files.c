@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* files.c: see files.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "passes/files.h"

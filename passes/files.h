@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* files.h: the files that `ampc` writes (runtime/outfile.h), with its messages.
  */
 #ifndef AMPC_PASSES_FILES_H

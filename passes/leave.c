@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* leave.c: see leave.h.
 
    Signals that end a program are blocked everywhere and awaited by one thread,

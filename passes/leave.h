@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* leave.h: what `ampc` takes back when it is interrupted, runs out of memory or
    meets a bug of its own: its temporary folder, half-written files, and the
    compilers that it started.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options.c: defaults of the compile options, and what follows from them.   */
 #include "passes/options.h"
 

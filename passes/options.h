@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options.h: the compile options as a record.  Their text form is the command
    line's and `train` blocks' (frontend/driver/options_text.c).              */
 #ifndef AMPC_PASSES_OPTIONS_H

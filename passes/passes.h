@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* passes.h: the passes, in pipeline order (pipeline.c has the table).
 
    A pass is one file with one exported function; it works on the whole module

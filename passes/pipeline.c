@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline.c: the pipeline, in order, and the runner that does every pass's
    chores: verify, time, dump, name the pass in a bug report.               */
 #include "passes/passes.h"

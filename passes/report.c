@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.c: what was decided, for people (text) and for tools (JSON).      */
 #include "passes/passes.h"
 #include "passes/target/flow.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ampc.h: train, evaluate and run a model that `ampc` compiled into a module
    (train.so).  C99, usable from C++; needs nothing but this file.
 

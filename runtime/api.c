@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api.c: the table of functions that ampc.h describes: description, variables,
    files.  Every entry that takes a session enters it (one thread at a time),
    checks its arguments, and leaves it.  train.c and infer.c hold those that run

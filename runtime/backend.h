@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend.h: the few functions that a device offers.
 
    Only a backend knows where the bytes of variables, activations and inputs

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cache_folder.h: where things lie that are kept between runs and can be made
    again, for the runtime inside a module and for `ampc` itself:
    $AMPC_CACHE_DIR ("none": nowhere), else $XDG_CACHE_HOME/ampc, else

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint.c: a session to a safetensors file and back (design.md 8).
 
    Tensors: parameters, frozen weights, buffers, optimizer state, and, between

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint.h: what saving and loading of checkpoints share. */
 #ifndef AMPC_CHECKPOINT_H
 #define AMPC_CHECKPOINT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_load.c: a safetensors file to a session.
 
    Reading goes to a staging block first; when all of it has been read and

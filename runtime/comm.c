@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c: a session as one of many ranks.
 
    A step of N ranks that make A micro-steps each is the step of one rank that

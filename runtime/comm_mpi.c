@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_mpi.c: MPI as what moves bytes between ranks.
 
    Open MPI, MPICH and the ABI of MPI 5 are found at run time.  Their handles

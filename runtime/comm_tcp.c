@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_tcp.c: numbers that ranks tell each other over TCP, rank 0 in the
    middle.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_backend.c: the CPU as a device: memory, copies, open and close.
    cpu_run.c runs programs on it.                                            */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_device.h: what the two files of the CPU's backend share. */
 #ifndef AMPC_CPU_DEVICE_H
 #define AMPC_CPU_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_run.c: programs on the CPU.
 
    Binding resolves every PlanRef to an address once; a run then only patches

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* crc.c: see crc.h. */
 #include "runtime/crc.h"
 

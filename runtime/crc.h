@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* crc.h: CRC-32 (that of zip), eight bytes at a time. */
 #ifndef AMPC_CRC_H
 #define AMPC_CRC_H

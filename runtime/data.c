@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data.c: numbers in the inputs that name no class or row.
 
    Every program returns, per check of the compiler (passes/common/checks.c),

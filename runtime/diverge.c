@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* diverge.c: a run none of whose steps is applied any more.
 
    The update counts the steps skipped in a row (ampc.skip_streak).  Once there

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* draw.h: random initial values, made where they are needed: a module keeps the
    recipe, not the numbers.
 

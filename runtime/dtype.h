@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dtype.h: element types of plan.h: their sizes and names, and floating numbers
    of any width.                                                             */
 #ifndef AMPC_DTYPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* half.h: bf16 and f16 to fp32 and back, scalar.
 
    Narrowing rounds to nearest even and overflows to infinity; NaN stays NaN: in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* infer.c: evaluation and prediction, and outputs for the host. */
 #include <math.h>
 #include <string.h>

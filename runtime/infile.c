@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* infile.c: see infile.h. */
 #include "runtime/infile.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* infile.h: reading at a place of an open file until all has come, for the
    runtime inside a module and for `ampc` itself.                           */
 #ifndef AMPC_INFILE_H

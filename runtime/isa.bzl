@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runtime's objects as they ship inside every train.so."""
 
 COPTS = [

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.c: see json.h.  A recursive checker over a cursor; walking reuses it
    to skip values.                                                           */
 #include "runtime/json.h"

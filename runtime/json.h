@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.h: a small strict JSON reader (RFC 8259) that allocates nothing.
 
    json_parse checks a whole text once; all other functions walk text that

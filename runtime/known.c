@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* known.c: the table of names that the compiler shares (names.def).         */
 #include <float.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lib.c: lib.def as data.  Part of the runtime and of the compiler. */
 #include "runtime/lib.h"
 

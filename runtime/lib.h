@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lib.h: parameters of the library routines, and lib.def as data. */
 #ifndef AMPC_LIB_H
 #define AMPC_LIB_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* locate.c: runs program locate (passes/common/locate.c) before each step and
    reads what it found.
 

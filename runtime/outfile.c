@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* outfile.c: see outfile.h. */
 #define _GNU_SOURCE
 #include "runtime/outfile.h"

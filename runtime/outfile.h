@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* outfile.h: how a file gets to disk, for the runtime inside a module and for
    `ampc` itself.
 

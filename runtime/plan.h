@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h: the compiled training step as plain data.
 
    `ampc` emits one AmpcModule (constant tables, no pointers into the host)

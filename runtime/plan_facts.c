@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_facts.c: facts about a plan, and whether its tables are sound.  Nothing
    of a session is needed. */
 #include <stdio.h>

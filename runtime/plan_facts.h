@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_facts.h: what can be said of a plan without a session. */
 #ifndef AMPC_PLAN_FACTS_H
 #define AMPC_PLAN_FACTS_H

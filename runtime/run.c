@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run.c: runs programs: checks the inputs of a call and walks the steps of
    the plan on the session's backend; scalars as numbers.                    */
 #define _POSIX_C_SOURCE 200809L

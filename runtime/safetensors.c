@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.c: see safetensors.h. */
 #define _GNU_SOURCE
 #include "runtime/safetensors.h"

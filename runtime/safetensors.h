@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.h: the file format, without meaning; needs no session.
 
    u64 length of the header, JSON header, data.  The header maps each tensor's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors_write.c: variables of a session to a file; see checkpoint.h. */
 #define _GNU_SOURCE
 #include <stdarg.h>

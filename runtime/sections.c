@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sections.c: the module's own file, behind its ELF image.
 
    The file is read, never mapped: a file that shrinks under a mapping kills

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sections.h: the sections behind the module's own ELF image (plan.h). */
 #ifndef AMPC_SECTIONS_H
 #define AMPC_SECTIONS_H

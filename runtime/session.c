@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session.c: opens and closes sessions, and chooses their device.  A failure
    at any point goes through session_close, which accepts a half-built session
    (and backends a half-built device).                                        */

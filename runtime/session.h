@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session.h: what the runtime's own files share; hosts see ampc.h only.
 
    plan_facts.c  facts about a plan;  known.c  names that it has in common

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shards.c: optimizer state that is spread over ranks (--shard-optimizer).
 
    The kernels that update parameters and their state work on units of elements,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sums.c: gradients summed over ranks, bucket by bucket (PLAN_SUM).
 
    Program micro says where in backward the gradients of a bucket are done.  In

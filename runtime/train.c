@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train.c: steps and micro-steps, and what they report.
 
    On a device that works while the host goes on, metrics are fetched when

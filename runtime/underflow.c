@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* underflow.c: runs program underflow (passes/common/underflow.c) and hands on
    what it counts for each parameter.                                        */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* weights.c: initial values of variables: a constant, random numbers, or bytes
    of section "weights" of the module's own file, or of the file beside it.  */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # setup.sh: what every script needs; sourced.  Installs the Debian packages
 # that are missing, fetches the pinned files into .cache/, defines helpers.
 # Quick when there is nothing to do.

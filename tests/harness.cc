@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // harness.cc: hands the C cases of harness.h to GoogleTest; owns main.
 
 #include "tests/harness.h"

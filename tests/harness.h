@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* harness.h: what a C test file needs.  GoogleTest runs the cases.
 
      TEST_CASE(intern, equal_types_share_an_id) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The harness itself: checks that hold, and, in a second process of this same
    binary, checks that must fail.                                           */
 #include <math.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A test: NAME.c, the harness, and what it tests."""
 
 def ampc_test(name, deps = [], data = [], timeout = "long", alone = False):

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tolerance.h: every tolerance of the tests that compare numbers, each with
    its reason.  Changed only in review.  K = length of the reduction.       */
 #ifndef AMPC_TESTS_TOLERANCE_H

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks tests/traps.txt: traps 1 to 26, each with tests that exist."""
 import pathlib
 import re

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_cc.c: runs the system's C compiler ($CC, default cc), several at once
    (emit.h).  The environment variable may hold options: CC="gcc -m64".      */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_c.c: kernels as C that gcc and clang vectorise.
 
    Every kernel is one function: the threads' loops are its loop over units

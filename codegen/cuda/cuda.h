@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda.h: what the files that emit CUDA share.
 
    print_cuda*.c   kernel IR as CUDA C++ (print_cuda.h)

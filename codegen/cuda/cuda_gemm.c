@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_gemm.c: products and convolutions that cuBLASLt does, with what it does
    to them before it stores them (passes/target/product.h), as steps (cuda.h).
  */

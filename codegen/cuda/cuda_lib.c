@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_lib.c: library steps as instances of the templates in runtime/cuda.
 
    Each step becomes a struct of literals and one or two kernels:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_tables.c: GPU steps as the tables of plan.c, and as the notes that
    `ampc inspect --kernels` shows (cuda.h).                                  */
 #include "codegen/cuda/cuda.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_target.c: which GPU architectures a module gets code for (cuda.h). */
 #include "codegen/cuda/cuda.h"
 #include "codegen/module/emit.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_cuda.c: groups as steps of a GPU, and their kernels as units (cuda.h).
 
    Item   one kernel of the generated text: k<i>, with k<i>_many beside it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nvrtc.c: CUDA C++ to cubins and PTX with NVRTC, which is found at run time
    (cuda.h).  A job is one unit for one architecture; jobs run on threads and
    share nothing, so that what comes out does not depend on their order.     */

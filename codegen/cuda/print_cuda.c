@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_cuda.c: kernels as CUDA C++ (print_cuda.h): heads, launches, epilogues.
  */
 #include "codegen/cuda/print_cuda.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_cuda.h: kernels as CUDA C++.
 
    print_cuda.c       heads, parameters, launches of many tensors, epilogues

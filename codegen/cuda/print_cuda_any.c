@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_cuda_any.c: kernels of any length, which is a parameter: forms flat and
    fold (print_cuda.h).                                                      */
 #include "codegen/cuda/print_cuda.h"

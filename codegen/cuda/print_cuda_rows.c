@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_cuda_rows.c: kernels whose domain stands in their text: a thread's
    elements, and the rows that threads fold (print_cuda.h).                  */
 #include "codegen/cuda/print_cuda.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kir.c: building and reading kernels; the set of kernels of a module. */
 #include "codegen/kernel/kir.h"
 

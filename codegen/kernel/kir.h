@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kir.h: the kernel IR, one level below groups.
 
    A kernel is one loop nest over a domain, a list of buffers and a list of

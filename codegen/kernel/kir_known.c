@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kir_known.c: conditions that are constant over a range of one dim.
    Padding and concatenation guard every load by where an index is; cut at
    those places, a loop falls into parts without guards, and of the parts of a

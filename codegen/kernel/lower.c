@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lower.c: one group to one plan step.
 
    A group becomes a kernel over its domain (point-wise: the shape of the

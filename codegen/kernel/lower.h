@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lower.h: what the lower*.c files share.
 
    Lowering asks for values at an index: a vector of KIndex, one per dim of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lower_lib.c: parameters and operands of the library routines (lib.def) from
    nodes.  Operands and dtypes follow from a routine's row, and so does the rest
    where its column `shape` is not `own`.                                    */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lower_move.c: indices as affine functions of the loops, and the index maps
    of the MOVE ops. */
 #include "codegen/kernel/lower.h"

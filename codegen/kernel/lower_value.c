@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lower_value.c: one element of one value as kernel instructions. */
 #include "codegen/kernel/lower.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print.h: what the printers of C and of CUDA share. */
 #ifndef AMPC_CODEGEN_KERNEL_PRINT_H
 #define AMPC_CODEGEN_KERNEL_PRINT_H

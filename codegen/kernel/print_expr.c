@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_expr.c: scalar instructions as C expressions, the same for the C and
    the CUDA printer.  An upper-case function F of the op table becomes F_F32,
    F_F64, F_I64 or F_B8 by the type it computes in: runtime/cpu/kmath.h defines

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_place.c: where values lie, the same for the C and the CUDA printer:
    indices, loads that widen to the register, stores that narrow from it.    */
 #include "codegen/kernel/print.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.c: the form of a kernel's nest (schedule.h). */
 #include "codegen/kernel/schedule.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.h: from what a kernel computes to how it runs (Kernel.loop).
 
    schedule.c        the form of the nest, the same everywhere; reading loops

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_cpu.c: loops for cores with vectors (schedule.h).
 
      flat, cols   threads take blocks of columns, or rows; the innermost loop is

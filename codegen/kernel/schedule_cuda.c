@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_cuda.c: loops for a grid of blocks of threads (schedule.h).
 
      flat      a thread has neighbours of 16 bytes of the narrowest operand, 32

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compile_cache.c: see compile_cache.h. */
 #define _GNU_SOURCE
 #include "codegen/module/compile_cache.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compile_cache.h: what the C compiler and NVRTC made, kept between runs of
    `ampc` under the SHA-256 of all that they were given.
 

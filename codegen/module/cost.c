@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.c: see cost.h.
 
    Instructions are counted in SASS of sm_90 (NVRTC 12.8): rounding to bf16 is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.h: what the steps of a plan ask of a machine, apart from any machine.
 
    One line of text a step, after a line that names the fields; a module carries

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embed.h: files that the build puts inside `ampc` (embed.sh, codegen/BUILD).
 
    embed_runtime_a   the static archive that every train.so is linked with: the

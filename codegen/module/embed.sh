@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # embed.sh ARCHIVE FILE...: prints the assembly that embed.h declares.
 # .incbin costs nothing at build time, where a C array of a megabyte does.
 set -eu

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit.h: what the files that write a module share.
 
    emit_plan.c      programs to tables and initial values

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_plan.c: the programs of a planned module as tables (emit.h).
 
    Every graph is a program of its target, its groups the steps.  A write whose

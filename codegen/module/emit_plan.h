@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_plan.h: a module's programs as tables, collected by emit_plan.c and
    printed as C by emit_tables.c.                                            */
 #ifndef AMPC_CODEGEN_MODULE_EMIT_PLAN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_so.c: a PLANNED module to one shared library.
 
    In a folder of its own below $TMPDIR: the embedded headers and archive, the

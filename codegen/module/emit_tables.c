@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_tables.c: the tables of a module as C text (emit_plan.h). */
 #include "codegen/module/cost.h"
 #include "codegen/module/emit_plan.h"

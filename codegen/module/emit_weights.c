@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_weights.c: initial values to section "weights" or to a safetensors file
    beside the module (emit.h).                                               */
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* section.c: see section.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "codegen/module/section.h"

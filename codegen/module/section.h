@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* section.h: the sections behind a module's ELF image (runtime/plan.h),
    written by emit_so.c, read by `ampc inspect` and `ampc export`.  For export:
    "model", the user's ONNX graph without the tensors that are variables (or

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* amp.c: models in text.  What is trained, normalised by running statistics or
    dropped is for the command line to say, as of an ONNX model (onnx_train.c,
    onnx_norm.c); all else is as the text has it.                            */

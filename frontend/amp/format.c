@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* format.c: the layout of a text, as `ampc fmt` prints it.
 
    Lines stay lines and comments stay comments.  A line is indented by two

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* array.c: see array.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/array.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* array.h: arrays in files, read in windows: .npy, .npz (NumPy), safetensors,
    IDX (as MNIST ships), tokens (.bin) and text (.csv); gzipped too where a file
    is one array.

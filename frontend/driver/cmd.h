@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd.h: the commands of `ampc`, one file each; main.c has their table.    */
 #ifndef AMPC_FRONTEND_DRIVER_CMD_H
 #define AMPC_FRONTEND_DRIVER_CMD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_check.c: ampc check MODEL: everything that compiling would refuse, and
    why.  Imports, runs all passes and lowers every group; compiles nothing.  */
 #include "codegen/codegen.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_common.c: options, messages and model files, for every command.      */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_compile.c: ampc MODEL -o OUT.so.                                     */
 #include <signal.h>
 #include <string.h>

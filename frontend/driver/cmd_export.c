@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_export.c: ampc export OUT.so [--load CKPT] -o trained.onnx.
 
    The module keeps the user's ONNX graph without its tensors; they come from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_inspect.c: ampc inspect OUT.so|MODEL.
 
    A module carries its reports and the IR after every pass as sections; a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_list_ops.c: `ampc --list-ops [NAME...]`: all ops, or how those are
    called.                                                                   */
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_opt.c: ampc opt (passes, text to text) and ampc fmt.                 */
 #include "frontend/driver/cmd.h"
 #include "ir/fn/fn.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_run.c: `ampc run`; the work is in run_cmd.c. */
 #include "frontend/driver/cmd.h"
 #include "frontend/driver/run_cmd.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_summary.c: what a module is, in a few lines: what `ampc inspect` says
    first.                                                                    */
 #include "codegen/cuda/cuda.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* csv.c: numbers in text, .csv or .tsv: a line per sample, columns separated by
    commas, semicolons, tabs or blanks as the first line has them; names of the
    columns may stand above.  FILE.csv:COLUMNS takes some of them: names, numbers

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* feed.c: see feed.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/feed.h"

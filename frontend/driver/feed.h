@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* feed.h: data files as the inputs of a program, batch by batch.
 
    FILE may be FILE:PART where a format has parts (array.h).  The first axis

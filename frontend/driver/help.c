@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* help.c: what `ampc --help` and `ampc COMMAND --help` print.               */
 #include "frontend/driver/cmd.h"
 

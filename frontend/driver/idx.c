@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* idx.c: the format of MNIST's files: two zeros, a type byte, the rank, each
    axis as a big-endian u32, the elements big-endian.                        */
 #include "frontend/driver/array.h"

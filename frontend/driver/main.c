@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: the command line.  Each command is a file cmd_*.c.               */
 #include <errno.h>
 #include <malloc.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* npy.c: NumPy's .npy: a magic word, a version, the header's length, the header
    as the text of a Python dictionary, the elements.                         */
 #include "frontend/driver/array.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* npz.c: an array of a .npz file, which is a zip archive of .npy files, stored
    as they are (numpy.savez) or deflated (savez_compressed).
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options_text.c: compile options from and to text.  One row an option; specs
    of the form name,key=value,... share one reader.                         */
 #include "frontend/driver/options_text.h"

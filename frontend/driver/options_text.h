@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options_text.h: compile options from and to text.                        */
 #ifndef AMPC_FRONTEND_DRIVER_OPTIONS_TEXT_H
 #define AMPC_FRONTEND_DRIVER_OPTIONS_TEXT_H

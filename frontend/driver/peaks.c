@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peaks.c: what this machine's CPUs can do, measured in a tenth of a second:
    multiply-adds of independent fp32 vectors, and a copy between two arrays that
    no cache holds, on as many threads as may run.  Best of a few tries, since

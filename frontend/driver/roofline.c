@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* roofline.c: see roofline.h. */
 #include "frontend/driver/roofline.h"
 #include "codegen/module/cost.h"

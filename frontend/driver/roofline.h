@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* roofline.h: what a training step should cost on a machine, predicted.
 
    The facts are those of cost.h; a machine is a row of data-sheet numbers, and

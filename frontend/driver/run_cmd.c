@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_cmd.c: `ampc run`: its command line and the order of work: open, load or
    resume, train, evaluate, fetch, save.                                     */
 #define _POSIX_C_SOURCE 200809L

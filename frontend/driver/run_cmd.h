@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_cmd.h: `ampc run`, a host that drives a module from data files through
    the API of ampc.h alone.
 

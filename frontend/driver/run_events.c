@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_events.c: the numbers of the log as TensorBoard reads them: a TFRecord
    file of Event messages, each
      u64 length, u32 masked CRC-32C of it, the message, u32 masked CRC-32C.  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_fetch.c: model outputs, batch after batch, to DIR/NAME.npy.  The files
    get their names when all are complete; else none is left, nor a folder that
    was made for them.                                                        */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_log.c: JSON lines, the progress bar. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/driver/run_cmd.h"

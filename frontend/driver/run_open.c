@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_open.c: loads a module's code.  `ampc --symbol` may have renamed its one
    exported function, so the name is read from the file's dynamic symbols.   */
 #define _POSIX_C_SOURCE 200809L

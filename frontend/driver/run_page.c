@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_page.c: the numbers of a run as curves: one HTML file that needs nothing
    else (--report), and a line of the summary.                               */
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_profile.c: --profile: a Chrome trace of all steps, and how much of a GPU
    training took. */
 #define _POSIX_C_SOURCE 200809L

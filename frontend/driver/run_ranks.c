@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_ranks.c: `ampc run` as one of many ranks: which one, the same command and
    data on all, sums over them.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_train.c: training, evaluation and prediction over fed files.
 
    The position in the data is (epoch, samples of it that have trained);

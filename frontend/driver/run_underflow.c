@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_underflow.c: what fp16 flushes to zero, for modules compiled with
    --count-underflow: measured now and then, told at the end.                */
 #include "frontend/driver/run_cmd.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scaling.c: see scaling.h. */
 #include "frontend/driver/scaling.h"
 

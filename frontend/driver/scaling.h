@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scaling.h: how a training step should scale over ranks, predicted.
 
    A rank's program micro is walked step by step, each at its price

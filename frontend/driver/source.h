@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* source.h: the bytes that an array is read from: a file, or a part of one, as
    they are or packed.                                                       */
 #ifndef AMPC_FRONTEND_DRIVER_SOURCE_H

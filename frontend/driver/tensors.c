@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensors.c: a tensor of a safetensors file: u64 length, JSON header, data. */
 #include <stdlib.h>
 #include <string.h>

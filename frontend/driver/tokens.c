@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokens.c: a text as token numbers, .bin: u16 or u32 (FILE.bin:u32) without a
    header, as nanoGPT writes them, or behind the header of llm.c.  Samples are
    windows of as many tokens as the input takes; FILE.bin:+1 (FILE.bin:u32+1)

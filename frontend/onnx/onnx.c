@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx.c: the ONNX frontend from file to module; stages in onnx.h. */
 #include "frontend/onnx/onnx.h"
 

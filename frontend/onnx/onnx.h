@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx.h: inside the ONNX frontend.
 
    Stages, in the order of import_onnx (onnx.c):

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_build.c: what handlers work with: operands and attributes of the node
    being imported, and the node makers.                                    */
 #define _POSIX_C_SOURCE 200809L

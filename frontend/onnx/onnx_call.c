@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_call.c: ONNX ops that are one op or function of ours.  An attribute goes
    to the one of the same name, but for what the row's map says, entries
    between spaces:

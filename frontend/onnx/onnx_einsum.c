@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_einsum.c: Einsum as transposes, sums and products.  Operands are taken
    from the left; each pair is multiplied and at once summed over the labels
    that nothing needs any more, as a matrix product where there are such.   */

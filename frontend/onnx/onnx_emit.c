@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_emit.c: a program as an ONNX file: --emit-onnx.
 
    What is stored in 16 bits is a 16-bit tensor, and each rounding and widening

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_export.c: the user's ONNX file again, with other weights.
 
    What a module keeps of the file is a skeleton (onnx_skeleton.c).  Its empty

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_external.c: tensors stored beside the model.  `location` is attacker
    input: the file is opened one component at a time below the model's folder,
    never through a symlink, and must be a regular file.                      */

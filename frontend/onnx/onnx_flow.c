@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_flow.c: If, Loop, Scan.  Which branch is taken and how often a body runs
    are known when the model is compiled, so bodies become nodes, each time under
    names of their own.                                                       */

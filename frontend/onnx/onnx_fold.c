@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_fold.c: nodes whose operands are all constant become constants at once,
    so that shape arithmetic is gone when the next node needs it.  Equal
    constants and equal folds are shared: exporters repeat the same mask in every

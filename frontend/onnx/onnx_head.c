@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_head.c: --replace-head OUTPUT=N: the linear layer before an output gets
    N units, with fresh weights as PyTorch's Linear begins: uniform in
    +-1/sqrt(inputs), by the seed.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_index.c: parts of tensors: concat, split, slice, gather, pad. */
 #include <ctype.h>
 #include <inttypes.h>

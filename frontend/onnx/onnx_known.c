@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_known.c: ops whose result's shape depends on the data, of data that is
    known when the model is compiled.                                         */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_loss.c: classification losses.  The class axis is 1, not the last. */
 #include "frontend/onnx/onnx.h"
 #include "ir/fn/fn.h"

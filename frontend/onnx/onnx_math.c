@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_math.c: arithmetic, comparison, casts and matrix products. */
 #include <math.h>
 #include <string.h>

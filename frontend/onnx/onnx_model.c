@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_model.c: header checks, and model-local functions inlined into the
    flat list ox->nodes.                                                      */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_mutation.c: buffers that PyTorch's forward writes in training.
 
    Files of dynamo name them in their signature, and the values that they take;

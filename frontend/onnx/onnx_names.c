@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_names.c: what every name stands for, the live nodes in order, and each
    node against its row of onnx_ops.def.                                     */
 #include <ctype.h>

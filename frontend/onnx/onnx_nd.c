@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_nd.c: gathers and scatters by positions along several axes, as those of
    rows: x becomes [rows, inner] and positions become row numbers.           */
 #include <inttypes.h>

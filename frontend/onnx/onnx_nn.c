@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_nn.c: convolution and pooling. */
 #include <inttypes.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_norm.c: batch normalisation and softmax.
 
    BatchNormalization in training normalises by the batch's statistics, and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_quant.c: quantisation.  A model that is trained with it has
    QuantizeLinear and DequantizeLinear in pairs: together they are one function,
    whose gradient passes straight through.                                   */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_random.c: ops that draw random numbers.  All read one state (seed,
    counter), each has a stream of its own; the counter advances by the step. */
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_recurrent.c: RNN, GRU, LSTM as calls of `recurrent`. */
 #include <string.h>
 #include <strings.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_reduce.c: reductions over axes, and arg-max. */
 #include <string.h>
 

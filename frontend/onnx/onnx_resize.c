@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_resize.c: Resize and Upsample.  Sizes are known, so each axis is a sum
    of a few gathers at known places, times known weights (Keys 1981 for the
    cubic ones); axes go one after the other. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_sequence.c: sequences of tensors.  Their lengths and positions are
    known, so a sequence is a list of values and has no nodes of its own. */
 #include <inttypes.h>

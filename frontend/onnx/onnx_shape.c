@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_shape.c: constants, shapes and what only reinterprets or repeats. */
 #include <inttypes.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_signature.c: what the exported program of a file of dynamo was, in its
    metadata: a line for each input and result, as
        p_fc_weight: PARAMETER target='fc.weight'

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_skeleton.c: an ONNX file without the tensors that a module stores as
    variables: what `ampc export` needs beside them.  Copied field by field as
    the wire has it, so that whatever else is in the file stays.              */

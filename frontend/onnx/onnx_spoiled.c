@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_spoiled.c: exports in which parameters were fused, folded or merged.
    Optimised exports are meant for inference; where state is lost they cannot
    train, and repair is impossible: refuse with the recipe.                  */

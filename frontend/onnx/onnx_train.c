@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_train.c: which initializers train.  The first rule that fires decides:
    the user's globs; what cannot train is constant; running statistics of
    BatchNormalization and what the forward writes are buffers; the exporter's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire.h: a look at protobuf bytes before protobuf-c sees them.
 
    protobuf-c recurses without limit, says neither why nor where it failed,

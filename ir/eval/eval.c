@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eval.c: the reference interpreter: what a graph means, in double precision.
 
    It is written for being right: plain loops, one function per op, nothing

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eval_impl.h: what the files of the interpreter share; nobody else includes
    it.  eval.c finds the function of an op, gives it results of the right type
    filled with zeros, and afterwards rounds them.                            */

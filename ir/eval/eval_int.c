@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eval_int.c: the table's expressions over integers.  They compute in 128 bits,
    so that nothing overflows before the result wraps to its dtype.           */
 #include "ir/eval/eval_impl.h"

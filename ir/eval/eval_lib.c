@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eval_lib.c: reductions, products, convolutions and pools of the
    interpreter, each as the loop nest of its definition.                     */
 #include "ir/eval/eval_impl.h"

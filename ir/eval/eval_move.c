@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eval_move.c: generators and the ops that move elements.
 
    rand_uniform is Philox4x32-10.  With i the row-major index of an element:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ast.h: definitions as trees, and their reader.
 
      def    = "def" name "=" "onnx" "(" "FILE" ")"      a layer

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fn.c: the functions there are, and what calls of them are: types, attributes
    in one form, and the graph that a call with given operands stands for.    */
 #include "ir/fn/fn.h"

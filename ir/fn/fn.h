@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fn.h: functions, the ops that are written in the language itself.
 
      def softmax(x; axis: axis = -1) -> y class full {

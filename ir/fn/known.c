@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* known.c: values that are known when the model is compiled: numbers, booleans,
    text, lists, dtypes; operators on them; what is said of a value that is not
    what a place wants.                                                       */

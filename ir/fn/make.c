@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* make.c: the nodes that calls and operators of a body make.
 
    Arithmetic is wide: a node that rounds stores fp32 (fp64 where a floating

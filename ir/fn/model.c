@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.c: what models have beside functions: symbols, variables and how they
    begin, scopes, regions, layers from files.                                */
 #include <inttypes.h>

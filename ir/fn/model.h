@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.h: the lines of a model that are no IR: statements of ast.h, each of
    which makes its nodes and variables when it has been read.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parse_fn.c: the text of a definition to its tree (ast.h). */
 #include "ir/fn/fn.h"
 #include "ir/text/parse_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run.h: what the files share that run bodies: run_fn.c walks them, known.c has
    values that are known, make.c makes nodes, model.c has what only models have.
  */

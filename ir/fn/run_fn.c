@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_fn.c: runs a function's body: expressions, statements, calls.
 
    Values are known when the model is compiled (known.c) or tensors; an operator

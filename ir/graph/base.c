@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* base.c: arena, interned strings, growable text, diagnostics.             */
 #define _POSIX_C_SOURCE 200809L
 #include "ir/graph/base.h"

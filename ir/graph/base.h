@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* base.h: what every part of the compiler shares.
 
    Memory: an Arena lives as long as one compilation; nothing in it is freed

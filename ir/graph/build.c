@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* build.c: the builder.  Attributes are kept in one form (sorted, axes
    non-negative, default axis written out), so that equal nodes are equal in
    memory and readers need no cases.                                        */

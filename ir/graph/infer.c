@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* infer.c: runs type rules: what holds for every op is checked here, once. */
 #include "ir/graph/ir_impl.h"
 

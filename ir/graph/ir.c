@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ir.c: modules, graphs, values, variables, attributes, rewriting.  The
    builder is in build.c.                                                   */
 #include "ir/graph/ir_impl.h"

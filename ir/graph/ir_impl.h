@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ir_impl.h: what the files of ir/ share among themselves.                 */
 #ifndef AMPC_IR_GRAPH_IR_IMPL_H
 #define AMPC_IR_GRAPH_IR_IMPL_H

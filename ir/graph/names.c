@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* names.c: names of programs and of what is the compiler's own; the table is
    runtime/names.def.                                                        */
 #include "ir/graph/names.h"

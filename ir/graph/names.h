@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* names.h: the names that the compiler gives, from the table that it shares
    with the runtime.                                                         */
 #ifndef AMPC_IR_GRAPH_NAMES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* own_vars.c: the compiler's own variables in a module: what names.def says of
    them, and those that belong to a parameter.                               */
 #include "ir/graph/ir_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* same.c: when two nodes compute the same, and what an expression's P0 and P1
    are: facts about attributes that passes, importers and printers share.    */
 #include <math.h>

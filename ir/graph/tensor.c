@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensor.c: elements of host tensors in their storage dtypes.
 
    The two 16-bit formats differ in two numbers only, so one encoder and one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* type.c: the table of interned types; shapes.                             */
 #include "ir/graph/type.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c: is the IR what the stage says?  Runs after every pass
    (passes/pipeline.c).
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify.h: what the files verify*.c share.                                */
 #ifndef AMPC_IR_GRAPH_VERIFY_H
 #define AMPC_IR_GRAPH_VERIFY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify_group.c: checks of the stages FUSED and PLANNED (list in verify.c).
 
    A buffer belongs to a root: a value that is not the result of a VIEW.     */

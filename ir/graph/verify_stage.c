@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify_stage.c: what the passes of each stage promise (list: verify.c).   */
 #include "ir/fn/fn.h"
 #include "ir/graph/verify.h"

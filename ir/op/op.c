@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* op.c: the op table, expanded.                                            */
 #include "ir/op/op.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* op.h: the op table as data, attributes, and the two rule interfaces.     */
 #ifndef AMPC_IR_OP_OP_H
 #define AMPC_IR_OP_OP_H

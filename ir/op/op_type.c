@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* op_type.c: type rules of element-wise ops, generators, moves and
    reductions; op_type_nn.c has those of library ops and composites.
 

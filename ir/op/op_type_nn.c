@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* op_type_nn.c: type rules of library ops.                                */
 #include "ir/graph/ir_impl.h"
 

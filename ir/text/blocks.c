@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blocks.c: what a text holds beside graphs.
 
      train NAME { key = value .. }   compile options, for the command line's

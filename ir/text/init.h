@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* init.h: how a variable or a constant begins. */
 #ifndef AMPC_IR_TEXT_INIT_H
 #define AMPC_IR_TEXT_INIT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lex.c: text to tokens.  The text is not trusted: any bytes may stand in it,
    NUL too.                                                                 */
 #include "ir/text/lex.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lex.h: words of the text form, and messages that point at them.          */
 #ifndef AMPC_IR_TEXT_LEX_H
 #define AMPC_IR_TEXT_LEX_H

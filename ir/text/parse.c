@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parse.c: reads what print.c prints, and hand-written files: types may be
    left out where a rule knows them, initialisers may be generated
    (parse_data.c).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parse_data.c: initialisers of constants and variables.
 
      = 0.5              every element

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parse_impl.h: shared by parse.c and parse_data.c.                        */
 #ifndef AMPC_IR_TEXT_PARSE_IMPL_H
 #define AMPC_IR_TEXT_PARSE_IMPL_H

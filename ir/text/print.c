@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print.c: the text form.  What is printed, parse.c reads, and prints again
    to the same bytes.  Dead constants and nodes are left out; a variable is
    declared where it is read or written.

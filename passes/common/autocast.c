@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* autocast.c: products read 16 bits.
    Before:  %h = matmul %x, %w : f32[..]      %r = relu %h : f32[..]
    After:   %x.bf16 = cast %x   %w.bf16 = cast %w

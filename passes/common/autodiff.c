@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* autodiff.c: appends the backward graph.
 
    Before:  graph train(..) { param %w  ..  return ampc.loss=%loss }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buckets.c: which gradients are summed over ranks together.
    Before:  graph micro:  write %ampc.grad/a = %a.sum    # last in backward
                           write %ampc.grad/b = %b.sum    # first

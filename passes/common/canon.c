@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* canon.c: primitives in the forms that fuse and lower best.
    Before:  %m = reduce_mean %x {axes=[0,1], keepdims=0} : f32[]
    After:   %x.reduce_mean = reduce_mean %x {axes=[0,1], keepdims=1} : f32[1,1]

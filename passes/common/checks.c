@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checks.c: integers of the inputs that name a class or a row are checked.
    Before:  %y = gather %table, %ids
    After:   %bad = %ids < -4 or %ids > 3            element by element

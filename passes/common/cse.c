@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cse.c: one node for equal computations, one constant for equal numbers.
    Equal: op, operands, attributes and result types.  Every op is a pure
    function of its operands (random numbers too: they are keyed), so sharing

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dce.c: drop nodes that nothing needs.
    Roots are the outputs and the writes.  A node with several results stays
    while one of them is needed.

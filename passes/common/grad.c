@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grad.c: gradients that the model itself asks for.
    Before:  %g = grad %y, %x : f32[4,8]
    After:   the nodes that compute d sum(y) / dx, the last of them called %g

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inline.c: the nodes of a function's body in place of its call.
    Before:  %y = softmax %x {axis=1} : bf16[64,10]
    After:   %x.reduce_max = reduce_max %x {axes=[1]} : bf16[64,1]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* join.c: products that are added up become one product of longer sums.
    Before:  %p = matmul %a, %b {trans_a=1} : f32[m,n]    %a: [k,m], %b: [k,n]
             %q = matmul %c, %d {trans_a=1} : f32[m,n]

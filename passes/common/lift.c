@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lift.c: what the compiler made 16 bits is f32 again, but for what products
    read.
    Before:  %h = matmul %x, %w : bf16[..]    %r = add %h, %y : bf16[..]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* locate.c: --debug-nonfinite: where a value first is not finite.
    Before:  graph locate, as probes makes it: %y = matmul %x, %w  ...
    After:   of each value that the model names, in its type,

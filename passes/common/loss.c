@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss.c: give the forward graph the scalar loss of each objective.
    Before:  return %logits
    After:   input %target; %loss = softmax_cross_entropy %logits, %target

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mincut.c: Dinic's algorithm, with capacities from an ordered group instead of
    numbers: it only adds, subtracts and compares them.  A constraint is an arc
    whose leading number is 1, which no sum of terms reaches.                 */

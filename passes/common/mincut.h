@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mincut.h: the cheapest assignment of two labels, exactly.
 
    Every variable is low or high.  What that costs is a sum of terms over one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optimizer.c: from gradients to programs that train.
    Before:  graph train: ampc.loss, ampc.grad/NAME for every parameter it trains
    After:   graph train    forward, backward and update in one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* origin.h: what values are made of, as far as rounding goes.               */
 #ifndef AMPC_PASSES_COMMON_ORIGIN_H
 #define AMPC_PASSES_COMMON_ORIGIN_H

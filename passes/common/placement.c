@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* placement.c: the storage dtype of every value, at least cost (amp.md 5).
    Before:  %h = matmul %x.bf16, %w.bf16 : f32    %r = relu %h : f32
             %r.bf16 = cast %r                      %z = matmul %r.bf16, ..

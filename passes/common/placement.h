@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* placement.h: what the files of pass place share.
 
    traffic.c     what of a graph reaches memory, by an estimate of its fusion

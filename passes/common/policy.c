@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* policy.c: --amp-policy FILE, and the model's own `policy` block before it:
    autocast classes that the user gives to nodes, and checkpoint regions.
    Before:  %y = softmax %x {axis=1} : f32[4,8]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probes.c: programs beside those that train, which look into a step.
    Before:  graph train: forward and backward
    After:   graph locate, with --debug-nonfinite: the same

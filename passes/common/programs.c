@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* programs.c: one graph per program.
    Before:  graph forward
    After:   graph train    the loss alone, batch statistics, dropout; one for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranges.c: what 16 bits do to numbers that are known when compiling.
    Changes nothing.  Each finding is a warning at the node of the model, with
    what to do:

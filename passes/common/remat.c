@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* remat.c: backward computes again what forward then need not keep.
    Before:  %s = sigmoid %x      %y = mul %x, %s
             %d = mul %dy, %s : f32[4,8] !backward

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rewrite.c: the walk of rewrite.h. */
 #include "passes/common/rewrite.h"
 

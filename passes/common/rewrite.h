@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rewrite.h: one walk over a graph that rebuilds its order.
 
    For every node, in order, a rule may return replacements.  New nodes that

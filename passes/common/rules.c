@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rules.c: dtypes op by op, by a rule of PyTorch's instead of the cut's.
    Before:  %h = matmul %x, %w : f32[..]      %p = softmax %h : f32[..]
    After:   %x.f16 = cast %x {user=1}   %w.f16 = cast %w {user=1}

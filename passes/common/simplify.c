@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simplify.c: fold constants and remove what computes nothing.
    Each rule is one equation, above the function that applies it; the table
    at the bottom says which op tries which rules.  See rewrite.h for what a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* traffic.c: see placement.h.
 
    Fusion decides what reaches memory, and it comes after types.  So a copy of

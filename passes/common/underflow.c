@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* underflow.c: --count-underflow: what of each gradient fp16 flushes to zero.
    Before:  graph underflow, as probes makes it:
             %dy = ... : f16[4,3]                 %g = matmul %x, %dy : f32[2,3]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* align.c: dimensions of products that memory is read along, as tensor cores
    want them.
    Before:  %y = matmul %x, %w {trans_b=1} : bf16[8192,50257]

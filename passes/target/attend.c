@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attend.c: products around a softmax, and their gradients, as one node each.
    Before:  %s = matmul %q, %k
             %a = add %s, %mask                %m = where %seen, %a, -inf

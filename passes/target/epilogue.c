@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epilogue.c: what a product's launch on a GPU may do besides (target.h).  What
    cuBLASLt does takes what it can (product.h), convolutions that it does
    nothing; all others are kernels of our own, which take any epilogue.      */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flow.c: see flow.h. */
 #include "passes/target/flow.h"
 

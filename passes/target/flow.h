@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flow.h: which groups make, read and keep which buffers (flow.c); what
    schedule and memplan share.
 

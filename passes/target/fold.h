@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fold.h: folds on a GPU, as passes and codegen see them alike. */
 #ifndef AMPC_PASSES_TARGET_FOLD_H
 #define AMPC_PASSES_TARGET_FOLD_H

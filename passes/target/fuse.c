@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuse.c: group nodes that one kernel computes.
    Before:  %a = matmul %x, %w    %b = add %a, %bias    %r = relu %b
    After:   group anchor { %a, %b, %r }, of which only %r gets a buffer

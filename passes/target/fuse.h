@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuse.h: what the files of pass fuse share.
 
    fuse_prep.c    nodes copied so that fusion can place them well

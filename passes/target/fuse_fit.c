@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuse_fit.c: may these nodes be one group?  The promises that codegen.h lists
    per group kind, plus limits on size.  Cycles are fuse.c's business.       */
 #include "passes/target/fuse.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuse_prep.c: nodes copied so that fusion can place them well (fuse.h).
 
    A copy costs arithmetic, a value kept for a second group costs memory

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launch.c: groups of equal work in one launch (launch.h).
    Before:  group point { %w.new = sub %w, %w.step : f32[784,10] }
             group anchor { .. }

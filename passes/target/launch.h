@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launch.h: which groups share a launch (launch.c); between groups, what must
    come later.                                                               */
 #ifndef AMPC_PASSES_TARGET_LAUNCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memplan.c: where every buffer lies.
    Before:  group point { %p.new = sub %p, %step : f32[10] }   write %p = %p.new
    After:   group point { %p.new = ... -> param %p }   nothing to copy

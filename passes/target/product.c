@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* product.c: see product.h.
 
    An operation is fused only where every rounding stays: nothing may be rounded

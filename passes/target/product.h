@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* product.h: matrix products that cuBLASLt does, and what it does to one before
    it stores it.  Fusion and what makes launches of groups ask here.         */
 #ifndef AMPC_PASSES_TARGET_PRODUCT_H

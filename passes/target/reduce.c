@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce.c: every reduction as the stages that keep the target busy.
    Before:  %b = reduce_sum %x {axes=[0,1]} : f32[1,1]        %x: f32[70,300]
    After:   %p = reduce_sum %x {axes=[1]} : f32[70,1]

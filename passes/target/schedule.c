@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.c: the order of groups.
    Two orders are tried and the one with the lower peak of live bytes is kept:
    the order of the source (layer by layer, which caches like), and a greedy

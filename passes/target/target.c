@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target.c: see target.h.
    Before:  graph train(..)   graph eval(..)
    After:   graph train(..) on cpu   graph eval(..) on cpu

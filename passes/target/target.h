@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target.h: what the passes after the split know of a device.
 
    Types, casts and the training step are the same everywhere.  From there each

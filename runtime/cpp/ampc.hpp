@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* ampc.hpp: ampc.h for C++11: modules and sessions that free themselves, typed
    arrays, exceptions.  Header only; older C libraries want -ldl.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* amx.h: products of bf16 on AMX tiles (level v4+amx).
 
    A tile has 16 rows of 64 bytes.  TDPBF16PS adds to 16 x 16 fp32 the products

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* amx_isa.c: the AMX microkernel and the packing of its left operand. */
 #include "runtime/cpu/amx.h"
 

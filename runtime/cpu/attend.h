@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attend.h: how attention cuts its work. */
 #ifndef AMPC_CPU_ATTEND_H
 #define AMPC_CPU_ATTEND_H

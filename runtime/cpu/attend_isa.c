@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attend_isa.c: attention and its gradient, block by block: scores stay in the
    cache.
 

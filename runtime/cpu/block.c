@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block.c: block sizes and scratch sizes. */
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/attend.h"

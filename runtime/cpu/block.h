@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block.h: how the routines cut their work, and the scratch this takes.
 
    Compiled once: all ISA levels cut alike.  Row blocks are multiples of

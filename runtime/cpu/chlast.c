@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chlast.c: geometry, block sizes and scratch of the staged convolutions. */
 #include "runtime/cpu/chlast.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chlast.h: convolutions of many channels, staged channels-last.
 
    The source image (X, or dY for dgrad) of some images at a time is copied to

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chlast_isa.c: convolutions of many channels (see chlast.h).
 
    The calls below return 0 where the plan says that such a convolution belongs

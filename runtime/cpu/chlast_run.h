@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chlast_run.h: the convolutions of chlast.h, for one ISA level. */
 #ifndef AMPC_CPU_CHLAST_RUN_H
 #define AMPC_CPU_CHLAST_RUN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conv.c: geometry, block sizes and scratch of the convolutions. */
 #include "runtime/cpu/conv.h"
 

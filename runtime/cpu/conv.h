@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conv.h: geometry of the convolutions, the same for all ISA levels.
 
    All three convolutions read a *source* image (X, or dY for dgrad) through a

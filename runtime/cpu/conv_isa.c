@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conv_isa.c: convolution forward and its gradient by the input, as one
    implicit matrix product (see conv.h): rows = result channels, columns =
    positions of an image, k = source channels times taps.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conv_scratch.c: memory of the convolutions, whichever way they go: by conv.h,
    by chlast.h or by wino.h.                                                 */
 #include "runtime/cpu/wino.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dispatch.c: calls of the CPU's routines by their rows of lib.def. */
 #include "runtime/cpu/kernels.h"
 

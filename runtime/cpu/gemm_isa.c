@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm_isa.c: C = A * B with packed blocks.
 
    An item is one block of C (mc x nc) of one matrix of the batch, over one

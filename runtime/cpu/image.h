@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image.h: fills the source buffers described in conv.h. */
 #ifndef AMPC_CPU_IMAGE_H
 #define AMPC_CPU_IMAGE_H

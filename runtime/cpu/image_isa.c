@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_isa.c: padded copies of images, split into stride phases. */
 #include "runtime/cpu/image.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index_isa.c: scatter-add (the gradient of Gather), argmax, cumulative sums
    and copies. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* isa.c: which instruction set level this machine can run.
 
    A level counts only if CPUID names every feature its translation units may

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernels.h: the hand-written CPU routines.
 
    Every routine is a row of lib.def, compiled once per level of isa.def from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kmath.h: what generated kernels are written in, as C, as CUDA C++ (NVRTC)
    and as that CUDA text compiled for the host.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* level_isa.c: the flags of this level, which tests compare with isa.def; no
    module has them.                                                          */
 #include "runtime/cpu/simd.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack.h: copies blocks of strided matrices into the panels tiles read.
 
    A: panels of MR rows, each [k][MR]; the last one has the same pitch, its

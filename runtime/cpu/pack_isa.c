@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack_isa.c: packing, with vector transposition where memory runs across. */
 #include "runtime/cpu/pack.h"
 #include "runtime/cpu/transpose.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pool.c: the thread pool behind pool_run.
 
    One job at a time, cut into chunks that caller and workers draw from an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pooling.h: window arithmetic, and the plain f64 loops. */
 #ifndef AMPC_CPU_POOLING_H
 #define AMPC_CPU_POOLING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pooling_f64.c: pooling of f64, one window at a time; compiled once. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pooling_isa.c: MaxPool, AveragePool and their gradients in fp32.
 
    Forward: for POOL_ROW outputs of one row, each input row of the window is

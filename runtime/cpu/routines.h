@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* routines.h: the routines of one ISA level.
 
    Built once per level (see simd.h for the flags):

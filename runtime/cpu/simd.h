@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simd.h: vectors of one ISA level, for the *_isa.c files only.
 
    Each *_isa.c is compiled once per level, with the flags of its row of isa.def

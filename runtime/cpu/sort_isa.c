@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sort_isa.c: where the first of each row stand, in order.
 
    An item is a key of 32 bits, whose order is the one asked for, above a

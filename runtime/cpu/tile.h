@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tile.h: the register tiles that all matrix work is made of.
 
    A tile has R rows (1..MR, index R - 1 below) and W vectors of columns (1..NV,

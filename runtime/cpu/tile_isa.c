@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tile_isa.c: the register tiles, one instance per height and width. */
 #if AMPC_ISA_LEVEL == 4
 #pragma GCC target("avx512bf16") /* for kind 1 only; plain C never uses it */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transpose.h: blocks of TB x TB elements across, 16-bit ones widened. */
 #ifndef AMPC_CPU_TRANSPOSE_H
 #define AMPC_CPU_TRANSPOSE_H

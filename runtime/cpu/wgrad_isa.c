@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wgrad_isa.c: gradient of a convolution by its weights.
 
    dW[k, (c, tap)] = sum over images and positions of dY[k, j] * X[off + j]

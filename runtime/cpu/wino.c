@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wino.c: which convolutions go by wino.h, block sizes and scratch. */
 #include "runtime/cpu/wino.h"
 

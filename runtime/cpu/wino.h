@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wino.h: 3x3 convolutions at stride 1 by Winograd's minimal filtering.
 
    Two by two results are made of 4x4 points of the source by 16 products a

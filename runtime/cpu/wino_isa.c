@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wino_isa.c: 3x3 convolutions at stride 1 by minimal filtering (wino.h).
 
    An item is some rows of tiles: its worker turns what they read of the source

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wino_run.h: the convolutions of wino.h, for one ISA level. */
 #ifndef AMPC_CPU_WINO_RUN_H
 #define AMPC_CPU_WINO_RUN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attend.cuh: attention and its gradient, one thread for each row of a result.
 
    For what tensor cores cannot do (flash.cuh), which the compiler leaves in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend.c: programs on an NVIDIA GPU.  Opens the device, loads the module's
    code, lays out memory, binds all programs; close gives back whatever a
    half-built device has.  See gpu.h for what the other files do.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bind.c: plan steps to launches.  Every address is known once memory is there
    (inputs have a place of their own), so all programs are bound at open, those
    of micro-steps when gradients have memory, and a run only walks.

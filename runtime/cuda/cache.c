@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cache.c: chosen algorithms in a file, one per kind of GPU and version of
    cuBLASLt (cache_folder.h).
 

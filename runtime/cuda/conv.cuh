@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conv.cuh: convolution and its gradients as implicit matrix products, in the
    plan's layout X[n, c, in...], W[k, c/group, kernel...], Y[n, k, out...].
 

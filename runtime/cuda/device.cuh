@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.cuh: storage types, conversions and indices of hand-written kernels.
 
    Kernels are templates over a struct P, printed by codegen/cuda_lib.c, whose

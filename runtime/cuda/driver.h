@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* driver.h: libcuda, cuBLASLt and NCCL as far as the runtime uses them, so that
    no CUDA header is needed to build.  Values are those of cuda.h, cublasLt.h
    and library_types.h (CUDA 12 and 13), where the same names without CUDA_ or

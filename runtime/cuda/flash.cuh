@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flash.cuh: attention and its gradient on tensor cores (FlashAttention-2, Dao
    2023): a block keeps some rows of one operand in registers and walks over the
    other; scores are never in memory.

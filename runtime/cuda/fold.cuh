@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fold.cuh: what generated kernels are made of beside kmath.h: vectors of
    neighbouring elements, folds over threads in an order that depends on the
    number of threads alone, and the table of a launch for many tensors.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm.cuh: matrix products of any strides, batches and dtypes.
 
    P: the parameters of LibGemm; Tile; a_near, b_near: `near` of the loaders

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu.h: what the files of the CUDA backend share.
 
    library.c  libcuda and cuBLASLt through dlopen; errors as statuses

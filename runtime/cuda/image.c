@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image.c: loads the module's CUDA code.
 
    The images of one architecture are taken together: first the exact one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index.cuh: scatter-add, argmax and cumulative sums. */
 #ifndef AMPC_INDEX_CUH
 #define AMPC_INDEX_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* library.c: libcuda, cuBLASLt and NCCL, found at run time; their errors as
    statuses.  The libraries stay loaded: drivers do not expect to be unloaded.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c: the device's memory: one allocation on it, one pinned on the host,
    made at open, and one for what micro-steps alone need, made before the first.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.c: NCCL as what sums gradients over GPUs.
 
    A communicator of NCCL and beside it one of processes, MPI's or over TCP: it

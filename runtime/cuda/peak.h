@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peak.h: dense FLOPs of 16 bits a second, by NVIDIA's data sheets. */
 #ifndef AMPC_CUDA_PEAK_H
 #define AMPC_CUDA_PEAK_H

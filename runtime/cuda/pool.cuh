@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pool.cuh: MaxPool, AveragePool and their gradients, one thread per result or
    for `near` of them, neighbours on a line, which are stored at once.
 

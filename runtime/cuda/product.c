@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* product.c: matrix products as cuBLASLt sees them.
 
    Row-major C[m,n] = A[m,k] B[k,n] is column-major C'[n,m] = B'[n,k] A'[k,m]:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptx.cuh: everything that is inline assembly, one function per instruction.
 
    Kernels never contain asm, so that a simulator can define AMPC_PTX_CUH and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks.c: sums over ranks inside programs.
 
    Where the communicator works on the GPU's memory, its calls are put on a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run.c: one run of a program.
 
    Inputs go from the caller's buffers to a pinned slot, unless they were made

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sort.cuh: where the first of each row stand, in order. */
 #ifndef AMPC_SORT_CUH
 #define AMPC_SORT_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tile.cuh: C[m, n] = sum over k of A(m, k) B(k, n), one tile of C per block.
 
    Operands come from loaders, results go to a functor, so that matrix products

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tile.h: sizes that the kernels and the compiler (codegen/cuda_lib.c) share.
    Plain numbers, read as C and as CUDA.                                      */
 #ifndef AMPC_CUDA_TILE_H

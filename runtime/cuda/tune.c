@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune.c: which of cuBLASLt's algorithms a product uses.
 
    The choice decides the bits of the result, so it must not change from run to

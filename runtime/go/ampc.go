@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ampc trains with modules that the compiler `ampc` made: one file over
 // the C API (ampc.h, two folders up or where CGO_CFLAGS says).
 //

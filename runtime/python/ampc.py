@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A module that `ampc` compiled, from Python: ctypes over runtime/ampc.h.
 
     import ampc

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Trains with modules that `ampc` compiled: one file over the C API (ampc.h),
 //! without dependencies.  `mod ampc;` beside it, or `#[path]`.
 //!

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chain.c: a long model, to see what compiling costs.
      chain LAYERS WIDTH FILE.onnx|FILE.amp;  ampc check FILE --loss mse      */
 #include <stdlib.h>

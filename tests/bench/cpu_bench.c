@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_bench.c: speed of the CPU routines.
 
      cpu_bench [threads] [filter]

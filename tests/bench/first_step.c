@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* first_step.c: milliseconds from dlopen to the end of the first training step,
    inputs zero.   first_step MODULE                                          */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_check.c: one check of a module on a GPU; script/gpu-check calls it.
 
      gpu_check device                        what the machine has

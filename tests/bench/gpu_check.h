@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_check.h: libcuda and cuBLASLt as gpu_check calls them itself. */
 #ifndef AMPC_GPU_CHECK_H
 #define AMPC_GPU_CHECK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_driver.c: the driver for gpu_check, found where the runtime finds it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

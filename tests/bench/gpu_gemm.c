@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_gemm.c: what this machine's cuBLASLt offers: for the products of a
    module's training step, and per types, epilogue and size (multiples of 8 and
    not) of square ones, the number of algorithms and the time of the first; and

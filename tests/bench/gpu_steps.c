@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_steps.c: every step of a training step, timed by events where it runs,
    beside a copy and the best product of the same run.
 

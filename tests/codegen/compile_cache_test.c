@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compile_cache_test.c: what compilers made is found again when all that they
    were given is the same, and never otherwise.                              */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost_test.c: what steps ask of a machine, counted by hand, and their price.
  */
 #include "codegen/module/cost.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_access_test.c: how many bytes kernels read and write at once, in every
    form and every routine, by the PTX that NVRTC makes of them: 16 wherever the
    shape allows it.  What is narrower says why.                              */

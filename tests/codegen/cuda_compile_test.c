@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_compile_test.c: the hand-written CUDA kernels compile for every
    architecture without warnings, spills or stack, in every dtype.            */
 #include "tests/support/cuda_cases.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_cuda_test.c: what plan steps become on a GPU; needs no NVRTC. */
 #include "codegen/cuda/cuda.h"
 #include "frontend/driver/options_text.h"

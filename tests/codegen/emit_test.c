@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_test.c: a module as a file: sections, reproducible bytes, what it needs,
    what happens when compiling or writing fails.                             */
 #define _GNU_SOURCE

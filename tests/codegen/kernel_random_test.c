@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernel_random_test.c: kernels of random graphs compute what the interpreter
    does (subject.h).                                                         */
 #include "tests/harness.h"

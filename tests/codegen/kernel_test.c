@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernel_test.c: kernels of every sort of group compute what the interpreter
    does (subject.h).                                                         */
 #include "runtime/cpu/kernels.h"

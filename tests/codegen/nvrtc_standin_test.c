@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nvrtc_standin_test.c: what NVRTC makes and says gets to its place in a
    module, and is kept for the next compilation.  In NVRTC's stead stands
    tests/support/standin_nvrtc.c, whose results tell what they were made of.  */

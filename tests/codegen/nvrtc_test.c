@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nvrtc_test.c: the CUDA code of the demo models goes through NVRTC: cubins of
    the right architecture with every kernel in them, nothing spilled, no
    warning, the same bytes twice.                                            */

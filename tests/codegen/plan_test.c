@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_test.c: what whole models ask of memory and machine, counted anew.
 
    Everything here is counted from the nodes, groups and places of a planned

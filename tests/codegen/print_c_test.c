@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_c_test.c: what the C text of kernels is like: shared, cut where it
    pays, safe whatever names a model has. */
 #define _POSIX_C_SOURCE 200809L

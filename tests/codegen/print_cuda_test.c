@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_cuda_test.c: kernels of every form as CUDA text.
 
    The graphs of one table are lowered into one set of kernels, so that one

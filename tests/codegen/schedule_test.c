@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_test.c: how kernels run, by target: one line of loops a kernel. */
 #include "codegen/kernel/schedule.h"
 #include "tests/harness.h"

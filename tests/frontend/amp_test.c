@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* amp_test.c: what the options of a compilation do to a text.               */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cli_test.c: the command line as a user meets it: what is said, the exit
    status, and that nothing is left behind when something is wrong.          */
 #define _POSIX_C_SOURCE 200809L

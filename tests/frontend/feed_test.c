@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* feed_test.c: data files as `ampc run` reads them: layouts, damage, and sizes
    that lie.  What is read is compared with what was written here by hand.   */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* format_test.c: the layout that `ampc fmt` gives a text: what is written in
    the repository has it, formatting again changes nothing, and the text says
    what it said. */

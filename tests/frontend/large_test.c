@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* large_test.c: models of very many nodes: `ampc check` in bounded time, memory
    and stack.  The bound on time is loose, as machines differ: what grows with
    the square of the nodes takes minutes. */

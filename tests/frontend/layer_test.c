@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layer_test.c: an ONNX file as a layer of a model in text. */
 #include <stdio.h>
 #include <stdlib.h>

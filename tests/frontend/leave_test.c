@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* leave_test.c: `ampc` interrupted at its work, out of memory, or asserting:
    no temporary folder, no half-written file and no compiler stays behind.   */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mpirun_test.c: `ampc run` under the launchers of Open MPI and MPICH, and
    where nothing but torchrun's variables is there, ranks on one machine: the
    bits of one process that accumulates, and what becomes of all when one dies,

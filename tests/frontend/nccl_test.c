@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_test.c: `ampc run` as several processes, each on a simulated GPU of its
    own, with the simulated NCCL, found over TCP as torchrun's variables say: the
    steps of one process that accumulates, and what becomes of all when one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* newcomer_test.c: what people run into first, and what they are told; more of
    it: onnx_import_test.c (dimensions, folded exports, soft labels) and
    cli_test.c.                                                               */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_bounds_test.c: where each operator begins to be refused.  A row is a
    small model; beside one that is refused stands one that is not, as close to
    it as there is.                                                            */

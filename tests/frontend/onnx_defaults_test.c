@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_defaults_test.c: a node without an attribute is what it is with the
    value that ONNX's schemas give that attribute (tests/onnx/defaults.txt), in
    every version of its op that there is.  The nodes are those of the node tests

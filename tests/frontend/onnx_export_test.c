@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_export_test.c: models of both PyTorch exporters against PyTorch's
    numbers; dimensions and how they are bound.                               */
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_hostile_test.c: broken and hostile ONNX files.  Every row of the
    importer's contract has a case with its message; tests/fuzz tries damaged
    copies of good models.                                                    */

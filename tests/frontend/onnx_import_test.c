@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_import_test.c: batch normalisation, dropout, the form of graphs,
    functions, version rules.                                                 */
 #define _POSIX_C_SOURCE 200809L

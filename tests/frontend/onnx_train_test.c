@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_train_test.c: which numbers of a model train, which are buffers, and
    what is said of the others.                                               */
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_values_test.c: the ONNX backend tests through the importer and the
    interpreter alone (tests/whole/onnx_nodes_test.c compiles them): in seconds
    for who changes the importer.                                             */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* options_test.c: for every number on the command line the last legal and the
    first illegal value, on either side.                                      */
 #include <stdlib.h>

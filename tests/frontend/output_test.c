@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* output_test.c: what `ampc` writes, and what it must not: inputs, other
    outputs, things that are no files; full disks; former outputs stay when a
    new one fails.                                                            */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* readme_test.c: the README's tables are what the tool prints, and its tour
    runs as it is written.                                                    */
 #define _XOPEN_SOURCE 700

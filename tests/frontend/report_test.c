@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report_test.c: --report as text, as JSON that adds up, and as a page that a
    browser draws from it.                                                    */
 #define _POSIX_C_SOURCE 200809L

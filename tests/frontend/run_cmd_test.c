@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run_cmd_test.c: `ampc run` on the hand-written plan of tiny_module.c, through
    its command line; files that it reads and writes.                         */
 #define _GNU_SOURCE

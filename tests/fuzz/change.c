@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* change.c: an input to another input, knowing nothing but a dictionary. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compile.c: see compile.h. */
 #include "tests/fuzz/compile.h"
 

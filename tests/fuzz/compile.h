@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compile.h: a module of a fuzz target through the compiler, with options that
    the input's bytes choose.                                                 */
 #ifndef AMPC_TESTS_FUZZ_COMPILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cover.c: what gcc's -fsanitize-coverage=trace-pc,trace-cmp calls, at every
    block and comparison: half of all time goes by here.  So it is built without
    sanitizers, and numbers are noted in one of NOTED executions.             */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz.c: see fuzz.h.  What must outlive a child that ends lies in memory that
    it shares with its parent: the inputs, the one being executed, what was
    reached, the random state.                                                */

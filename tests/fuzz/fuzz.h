@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz.h: changed inputs against everything that reads bytes.
 
    A target (a row of fuzz_targets.def) is a function of bytes that must neither

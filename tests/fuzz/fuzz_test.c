@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_test.c: every target over its seeds and kept cases, then some changes of
    them: always the same, so that what fails once fails again.               */
 #include "tests/fuzz/fuzz.h"

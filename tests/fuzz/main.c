@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: fuzz FOLDER SECONDS [TARGET]: each target in turn, or one, and
            figures: how many inputs were executed, and taken as valid, in
            seconds of processor time; a finding's input is left in FOLDER.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target_checkpoint.c: checkpoints of a tiny module: what is refused changes
    nothing; what is taken can be saved, and is the same then.                */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target_cublaslt.c: the file of chosen algorithms: taken whole or not used;
    what is taken is found, and written again as it was.                      */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target_data.c: data files as `ampc run` reads them: whole, in windows, as the
    inputs of a program; every third one packed.  Formats that are told by a name
    take turns.                                                               */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target_module.c: the sections behind a module, as `ampc inspect` reads them:
    all of them, whatever they are called.                                    */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target_onnx.c: ONNX models, imported, through all passes, lowered.  The
    mutator works on messages: nodes, names, attributes and tensors are changed,
    and nodes of other models are taken over.                                 */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target_passes.c: passes keep what a program computes.  The interpreter
    evaluates every program when a stage is reached, unrounded: what has the name
    of an output or of a written variable of an earlier stage has its numbers,

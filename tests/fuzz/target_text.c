@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target_text.c: .amp text: what is read can be written and read again, laid
    out anew it says the same, and it is compiled up to the sources or refused
    with a message. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* circles_test.c: no file includes, by others or at once, a file that includes
    it.  A header and the .c file beside it are one. */
 #define _POSIX_C_SOURCE 200809L

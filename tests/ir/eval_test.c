@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eval_test.c: the interpreter against numbers from elsewhere: by hand, from
    libm's documented values, and from PyTorch 2.11 in fp64 (convolutions, pools,
    norms, losses).  Floating inputs of a graph are filled with

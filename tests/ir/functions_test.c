@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* functions_test.c: functions of std.amp, whose bodies are all that the
    interpreter, the expansion and the gradient know of them, against loops
    written here from ONNX's and PyTorch's words, on random shapes, values and

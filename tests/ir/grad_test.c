@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grad_test.c: autodiff against finite differences.
 
    Every graph of grad_cases.def, every unary op, and every binary op in five

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The core of the IR: memory, strings, numbers, types, graphs, the builder.  */
 #include "ir/fn/fn.h"
 #include "ir/ir.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_test.c: lines of a model that are no IR: what they become, and what is
    said of those that are wrong.                                             */
 #include <math.h>

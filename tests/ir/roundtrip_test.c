@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The text form: what is printed reads back and prints the same bytes, for
    random graphs with everything in them; hostile text is refused or gives a
    graph that verifies; messages point at the mistake.                      */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Type rules: for every op what it accepts, with the types it gives, and what
    it refuses, with the message.                                            */
 #include "ir/ir.h"

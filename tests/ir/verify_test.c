@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The verifier: each check of the list in verify.c fails on a graph that
    breaks it, and good graphs pass at every stage.                          */
 #include "ir/ir.h"

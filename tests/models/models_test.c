@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* models_test.c: the models of models/, at small dimensions: all of them learn
    one batch; MLP, CNN and GPT train as PyTorch does (models/gen_amp_traces.py).
  */

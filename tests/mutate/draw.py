@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws faults at random and sees whether the tests notice them.
 
     draw.py --random N [--only GLOB] [--seed S] [--tests TARGET...]

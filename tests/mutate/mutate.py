@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Puts the faults of faults.txt in one at a time and sees which test notices.
 
     mutate.py [--only GLOB] [--list | --check | --figures] [--limit SECONDS]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints tests/onnx/defaults.txt: what ONNX's schemas say that an attribute is
 where a node has none.  With the packages of requirements.txt:
 

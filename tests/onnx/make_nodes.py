@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the node tests that the onnx package can generate: make_nodes.py DIR.
 
 A folder per test, as the package's own older releases shipped them:

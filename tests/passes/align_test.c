@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* align_test.c: products whose rows begin anywhere. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attend_test.c: attention as one node computes what its parts did. */
 #include <string.h>
 

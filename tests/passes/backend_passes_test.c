@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_passes_test.c: expand, fuse, schedule and memplan change no value.
 
    Random graphs go through the passes, fused and unfused, in source order and

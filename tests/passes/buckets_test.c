@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buckets_test.c: what ranks add, and when. */
 #include <string.h>
 

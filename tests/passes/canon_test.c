@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* canon_test.c: numbers and moves that simplify and canon recognise. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cse_test.c: pass cse leaves one node for each computation, in whatever order
    equal ones stand.  How many there are is counted by value numbers of the
    test's own.                                                               */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuse_test.c: which kernels and launches groups become, and in what order. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"

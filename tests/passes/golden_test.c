@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Golden files: tests/golden/PASS/NAME.amp holds
 
      # RUN: ampc opt --pass NAME[,NAME...] [compile options]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gradients_test.c: gradients as values of a graph. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* join_test.c: sums of products become one where that moves less. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memplan_test.c: places of values in the arena. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"

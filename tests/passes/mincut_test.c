@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mincut_test.c: the cut beside all assignments of small problems. */
 #include <stdint.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pipeline's order as data, and the runner: what it refuses to run.     */
 #include <stdlib.h>
 #include <string.h>

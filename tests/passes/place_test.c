@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* place_test.c: what pass place promises, looked at in planned graphs of a
    transformer block that trains.                                            */
 #include <stdio.h>

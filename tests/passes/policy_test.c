@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* policy_test.c: which line of --amp-policy a node follows. */
 #include <string.h>
 

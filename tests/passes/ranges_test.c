@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranges_test.c: what pass `ranges` says, and that it is silent where numbers
    fit.  Types are those of the texts: what autocast decides is not judged.   */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_test.c: sums in stages, where they pay. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"

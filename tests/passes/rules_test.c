@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rules_test.c: --placement pytorch op by op beside torch.autocast
    (tests/passes/autocast.txt, which models/gen_autocast.py writes).         */
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* schedule_test.c: the order of groups beside the best of all orders.
 
    Random graphs of few products, none of which fuses with another: the least

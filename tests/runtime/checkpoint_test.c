@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_test.c: save, load, resume: bit-exact, atomic, and hostile files
    are refused without a change.  Also a module's own file: tail, directory,
    weights.                                                                  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_tcp_test.c: ranks over sockets: sums beside plain C, and ranks that are
    silent, answer another call or are there twice.  Those are played here, frame
    by frame; the others are processes of their own.                           */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_conv_test.c: convolution and pooling on CPUs against a naive reference in
    double, over random shapes and dtypes, at every ISA level this machine has;
    the same bits for 1, 2 and 5 threads; scratch stays within its bounds.     */

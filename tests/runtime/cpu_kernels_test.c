@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_kernels_test.c: the CPU routines against naive references in double, over
    random shapes, strides and dtypes, at every ISA level this machine has; the
    same bits for 1, 2 and 5 threads; scratch stays within its bounds.  Those of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_bounds_test.c: every emitted kernel on buffers of exactly its size.
 
    The runtime puts all buffers into one allocation, where a kernel that reads

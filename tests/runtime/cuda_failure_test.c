@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_failure_test.c: sessions on the simulated GPU when files, memory, the
    driver or cuBLASLt fail; algorithms that are remembered.                  */
 #define _GNU_SOURCE

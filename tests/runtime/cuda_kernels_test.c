@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_kernels_test.c: the hand-written CUDA kernels on the simulated GPU
    against the CPU's routines, over the tables of cuda_cases.c.               */
 #define _POSIX_C_SOURCE 200809L

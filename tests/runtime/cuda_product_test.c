@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_product_test.c: matrix products of the GPU runtime on the simulated
    cuBLASLt: random sizes, strides, batches, dtypes and fused forms, against
    plain loops.  The plan is made by hand and holds products only.           */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_runtime_test.c: sessions on the simulated GPU: training beside the CPU,
    what waits and what does not, graphs, devices and images, state.          */
 #define _GNU_SOURCE

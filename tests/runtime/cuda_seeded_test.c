@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_seeded_test.c: mistakes put into the product on purpose, one of each
    kind, which the tests on the simulated GPU must see: a barrier removed, a
    missing event, a call that was not captured, a leaked allocation, a wrong

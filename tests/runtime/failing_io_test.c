@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failing_io_test.c: saving while a system call fails.
 
    A child process lets the kernel refuse the call (seccomp) and saves: it is

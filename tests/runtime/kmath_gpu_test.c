@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kmath_gpu_test.c: kmath_test.c with the formulas that GPUs have of their own.
    Their instructions are functions here, which err as far as the manual of PTX
    allows: ex2.approx by 2 units in the last place, rcp.approx by 1, one way or

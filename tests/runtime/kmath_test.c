@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kmath_test.c: the functions that generated kernels call, against libm in
    double: a sweep over all fp32 bit patterns, and the special values.       */
 #include "runtime/cpu/kmath.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kmath_v4_test.c: kmath_test.c where kernels have AVX-512.           */
 #include <stdio.h>
 #include <stdlib.h>

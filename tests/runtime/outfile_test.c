@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* outfile_test.c: how files get to disk (runtime/outfile.h), seen from outside:
    what lies in the folder afterwards, and what was left alone.              */
 #define _GNU_SOURCE

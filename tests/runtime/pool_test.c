@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pool_test.c: the thread pool: every index once, whole grains, memory handed
    over in both directions; pools side by side.                              */
 #define _POSIX_C_SOURCE 200809L

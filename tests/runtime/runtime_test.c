@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* runtime_test.c: sessions and the C API on the hand-written plan of
    tiny_module.c: results, messages, allocation failure, threads, fork.      */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tiles_test.c: products on AMX tiles, bit for bit, on machines with and
    without them; and the emulator that stands in for them.                    */
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* capture.c: stream capture and graphs.
 
    A stream that is capturing has a front: the nodes that its next node

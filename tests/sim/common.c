@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* common.c: the lock, random numbers and the list of violations. */
 #include <pthread.h>
 #include <stdio.h>

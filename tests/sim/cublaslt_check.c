@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cublaslt_check.c: what cuBLASLt demands of a product.
 
    What the real library refuses is refused here with the same status.  Where

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cublaslt_product.c: D = act(alpha op(A) op(B) + beta C + bias), one result
    after the other from its definition.
 

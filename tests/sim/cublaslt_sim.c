@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cublaslt_sim.c: what libcublasLt exports as far as runtime/cuda/cublaslt.def
    calls it.
 

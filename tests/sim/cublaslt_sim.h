@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cublaslt_sim.h: the look-alike of libcublasLt in three files.
 
    cublaslt_sim.c      the exported functions, attributes, algorithms

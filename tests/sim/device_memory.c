@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_memory.c: device memory and pinned host memory.
 
    Device addresses come from one reserved range and are never used twice.

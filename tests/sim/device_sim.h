@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_sim.h: emitted CUDA text as C++17 for the host.
 
    Read before the text, which a twin wraps in an unnamed namespace, so that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* driver.c: the entry points of libcuda, by the names of driver.def.
 
    Each one enters through a table of what it needs: a failure asked for, then

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine.c: blocks, threads, barriers.
 
    A thread starts on whatever fiber is free and keeps it only while it waits,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine.h: runs kernels of twin libraries, block by block, every thread a
    fiber.  One launch at a time: callers hold the simulator's lock.          */
 #ifndef AMPC_TESTS_SIM_ENGINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fault.c: see fault.h. */
 #define _GNU_SOURCE
 #include "tests/sim/fault.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fault.h: shared memory and signals while a kernel runs. */
 #ifndef AMPC_TESTS_SIM_FAULT_H
 #define AMPC_TESTS_SIM_FAULT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fiber.c: see fiber.h.  Under ASan each switch is announced, so that stack
    frames of fibers are checked like any other.                              */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fiber.h: stacks and the switch between them (x86-64). */
 #ifndef AMPC_TESTS_SIM_FIBER_H
 #define AMPC_TESTS_SIM_FIBER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_file.c: cubins and PTX as far as a driver looks at them before it runs
    anything: ELF magic, architecture, kernels, their limits.                 */
 #include <elf.h>

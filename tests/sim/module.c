@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* module.c: modules, their twins, launches. */
 #include <dirent.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* module.h: loaded modules and their kernels. */
 #ifndef AMPC_TESTS_SIM_MODULE_H
 #define AMPC_TESTS_SIM_MODULE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_sim.c: NCCL on the simulated GPU; ranks are processes that share a file.
 
    A collective is work on a stream.  When it comes up, after a random number of

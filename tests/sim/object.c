@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* object.c: handles, contexts, leaks, injected failures, sim_reset. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdarg.h>

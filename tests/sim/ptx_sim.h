@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptx_sim.h: the functions of runtime/cuda/ptx.cuh for the simulator.
 
    The tensor-core product is a warp collective: lanes deposit registers, the

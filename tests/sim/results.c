@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* results.c: names and texts of CUresult. */
 #include "tests/sim/state.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim.h: the simulated GPU (cuda.md, section 7), as tests and the cuBLASLt
    look-alike use it.
 

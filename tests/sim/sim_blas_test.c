@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_blas_test.c: the cuBLASLt look-alike, called as the runtime calls it.
 
    Results of every algorithm beside a plain loop, what its heuristic offers,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_driver_test.c: the simulated driver keeps the rules of a real one, and
    what breaks them is seen.                                                 */
 #define _POSIX_C_SOURCE 200809L

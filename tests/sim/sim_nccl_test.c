@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_nccl_test.c: what the simulated NCCL notices, with two ranks in one
    process. */
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_test.c: simulated kernels keep the rules of real ones, and what breaks
    them is seen.                                                             */
 #define _DEFAULT_SOURCE

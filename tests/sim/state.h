@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state.h: what the files of the simulated driver share.
 
    Work is a graph of its own: every queued operation knows what it waits for

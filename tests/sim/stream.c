@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stream.c: what streams do: kernels, copies, fills, callbacks, events. */
 #include <stdlib.h>
 #include <string.h>

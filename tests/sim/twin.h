@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* twin.h: what a twin library and the engine that runs it know of each other.
    C for the engine, C++ for the twin (device_sim.h).                        */
 #ifndef AMPC_TESTS_SIM_TWIN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* twins.c: twin libraries, and single kernels on host memory. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work.c: queued work, run late and in random order. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>

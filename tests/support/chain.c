@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chain.c: see chain.h */
 #include "tests/support/chain.h"
 

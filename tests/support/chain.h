@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chain.h: models as long as wanted, to see what compiling costs.
 
    A chain of `layers` times matmul, add, tanh on f32[4,width], whose weights

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* changed_graph.c: see changed_graph.h. */
 #include "tests/support/changed_graph.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* changed_graph.h: a graph to another that is typed as well: it is built again
    node by node, some nodes with another operand, op or attribute, some more or
    fewer of them, some sizes others; what no longer has a type is left out. */

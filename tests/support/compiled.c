@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compiled.c: see compiled.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/compiled.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compiled.h: models compiled by the `ampc` binary, driven through ampc.h, as
    a user does; and the tensors of a safetensors file, read independently.   */
 #ifndef AMPC_TESTS_SUPPORT_COMPILED_H

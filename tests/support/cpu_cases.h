@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_cases.h: random operands in guarded memory, pools and a recording
    epilogue for the tests of the CPU routines. */
 #ifndef AMPC_TESTS_SUPPORT_CPU_CASES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_levels.c: tables of all routines (cpu_levels.h).  A row of isa.def that
    has none here is an error of the compiler's, or of the linker's.          */
 #include "tests/support/cpu_levels.h"

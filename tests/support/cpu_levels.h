@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_levels.h: every routine of every level, which no module has. */
 #ifndef AMPC_TESTS_CPU_LEVELS_H
 #define AMPC_TESTS_CPU_LEVELS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_cases.c: see cuda_cases.h. */
 #include "tests/support/cuda_cases.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_cases.h: library steps in many shapes and dtypes, for the tests of the
    hand-written CUDA kernels.                                                 */
 #ifndef AMPC_TESTS_SUPPORT_CUDA_CASES_H

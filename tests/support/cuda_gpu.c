@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_gpu.c: see cuda_gpu.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/cuda_gpu.h"

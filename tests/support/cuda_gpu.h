@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_gpu.h: a compiled module on the simulated GPU. */
 #ifndef AMPC_TESTS_SUPPORT_CUDA_GPU_H
 #define AMPC_TESTS_SUPPORT_CUDA_GPU_H

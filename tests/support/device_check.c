@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_check.c: see device_check.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/device_check.h"

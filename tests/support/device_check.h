@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_check.h: one device beside another, through the public API only.
 
    Plain C without a test framework: gtest cases call it with the simulated GPU,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_feed.c: device_check.h's inputs: random ones, and files of them. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_repeat.c: device_check.h's checks of one device against itself: the
    same bits twice, no leaks.                                                */
 #define _POSIX_C_SOURCE 200809L

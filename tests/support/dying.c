@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dying.c: for LD_PRELOAD.  The process ends, with status 9, instead of its
    renaming number $DIE_AT, counted from 1, to a name that has $DIE_NAME in it.
    Its children are left alone.                                              */

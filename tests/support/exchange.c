@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchange.c: a program for ranks: sums, broadcasts and gathers of many sizes
    through the engine that is named, each compared with what one process
    computes in the order of ranks.

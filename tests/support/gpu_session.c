@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_session.c: see gpu_session.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/gpu_session.h"

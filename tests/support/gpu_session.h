@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_session.h: sessions of a small compiled model on the simulated GPU. */
 #ifndef AMPC_TESTS_SUPPORT_GPU_SESSION_H
 #define AMPC_TESTS_SUPPORT_GPU_SESSION_H

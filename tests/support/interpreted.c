@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* interpreted.c: see interpreted.h. */
 #include "tests/support/interpreted.h"
 

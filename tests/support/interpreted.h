@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* interpreted.h: the programs of a module as they are before each target has
    its own, executed by the interpreter, with the variables that they share. */
 #ifndef AMPC_TESTS_SUPPORT_INTERPRETED_H

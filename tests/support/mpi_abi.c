@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mpi_abi.c: a library with the ABI of MPI 5 over Open MPI, whose constants are
    other: what a program must say to one that has no other interface.        */
 #define _GNU_SOURCE

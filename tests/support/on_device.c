@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* on_device.c: see on_device.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/on_device.h"

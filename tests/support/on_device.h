@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* on_device.h: IR text on either device, "cpu" or "cuda", which is the
    simulated GPU. */
 #ifndef AMPC_TESTS_SUPPORT_ON_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_case.c: see onnx_case.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/onnx_case.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_case.h: one test of the ONNX backend suites: a folder with a model,
    inputs and outputs.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_made.c: ONNX models made in C, for tests (onnx_util.h). */
 #include <stdlib.h>
 #include <string.h>

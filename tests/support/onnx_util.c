@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_util.c: see onnx_util.h. */
 #include "tests/support/onnx_util.h"
 

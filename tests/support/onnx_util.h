@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_util.h: ONNX models in tests: evaluated by the interpreter, compared
    with expected tensors, edited as messages.                                */
 #ifndef AMPC_TESTS_SUPPORT_ONNX_UTIL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_bench.c: the graphs of tests/ops as one program (ops_bench.h). */
 #define _GNU_SOURCE
 #include <fnmatch.h>

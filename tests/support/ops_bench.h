@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_bench.h: every graph of tests/ops, in every dtype, with its gradients, as
    disjoint parts of one program "predict", and random data for it, so that one
    compilation tests hundreds of graphs.  The files: see ops_test.c.          */

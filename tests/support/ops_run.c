@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_run.c: see ops_run.h. */
 #include "tests/support/ops_run.h"
 

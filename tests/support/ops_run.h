@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_run.h: program "predict" of a text in fp32, compiled and run once. */
 #ifndef AMPC_TESTS_SUPPORT_OPS_RUN_H
 #define AMPC_TESTS_SUPPORT_OPS_RUN_H

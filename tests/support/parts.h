@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parts.h: graphs as disjoint parts of one program, so that one compilation
    tests hundreds of them; and their gradients.                              */
 #ifndef AMPC_TESTS_SUPPORT_PARTS_H

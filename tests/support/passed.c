@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* passed.c: see passed.h */
 #include "tests/support/passed.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* passed.h: a text behind passes, what it computes, and whether its plan keeps
    what is still read.  What does not work out ends the test.               */
 #ifndef AMPC_TESTS_SUPPORT_PASSED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* random_graph.c: see random_graph.h. */
 #include "tests/support/random_graph.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* random_graph.h: nodes drawn at random, so that ops meet in groups that nobody
    thought of.  Values stay within a few units: products pass through tanh, sums
    are scaled.  Operands of comparisons are leaves, so that no rounding decides

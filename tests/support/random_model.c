@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* random_model.c: see random_model.h. */
 #include "tests/support/random_model.h"
 

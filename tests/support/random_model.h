@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* random_model.h: a model of several random graphs with parameters, whose
    losses are added up, data for it, and its gradients in double by the
    interpreter, held against differences of the loss. */

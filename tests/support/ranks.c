@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks.c: see ranks.h. */
 #define _GNU_SOURCE
 #include "tests/support/ranks.h"

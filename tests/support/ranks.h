@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks.h: threads of the test as the ranks of one communicator, which adds in
    the order of ranks.                                                       */
 #ifndef AMPC_TESTS_SUPPORT_RANKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* samples.c: see samples.h. */
 #include "tests/support/samples.h"
 

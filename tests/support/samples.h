@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* samples.h: data for `ampc run`, in .npy files of the test's folder. */
 #ifndef AMPC_TESTS_SUPPORT_SAMPLES_H
 #define AMPC_TESTS_SUPPORT_SAMPLES_H

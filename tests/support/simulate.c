@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulate.c: see simulate.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/simulate.h"

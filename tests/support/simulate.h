@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulate.h: the simulated GPU of tests/sim for a test.  Its libraries are
    built by Bazel, or here when they are not found beside the test.          */
 #ifndef AMPC_TESTS_SUPPORT_SIMULATE_H

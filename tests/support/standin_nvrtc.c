@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* standin_nvrtc.c: libnvrtc's functions as `ampc` calls them.  What they make
    of a text tells the text and the options; each compilation is a line in the
    file $STANDIN_RUNS.  $STANDIN_REFUSES is an architecture that fails, and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* subject.c: graphs as C beside the interpreter (subject.h). */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/subject.h"

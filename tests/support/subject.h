@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* subject.h: a graph whose groups are lowered to kernels, printed as C,
    compiled, run, and compared with the interpreter.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tiles.c: AMX on machines without it, instruction by instruction. */
 #define _GNU_SOURCE
 #include "tests/support/tiles.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tiles.h: AMX on machines without it, instruction by instruction.
 
    tiles_emulate makes SIGILL of a tile instruction do what the Intel SDM says

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tiny_module.c: see tiny_module.h. */
 #include "tests/support/tiny_module.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tiny_module.h: a hand-written plan, so that the runtime is tested without
    the compiler.  y = x w + b, x f32[4,3], w f32[3,2], b f32[2]; mean squared
    error against target f32[4,2]; SGD with momentum, a loss scale of its own,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trace_feed.c: inputs of a trace's steps (trace_feed.h). */
 #include "tests/support/trace_feed.h"
 

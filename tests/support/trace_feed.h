@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trace_feed.h: the traces of tests/traces as inputs, step by step. */
 #ifndef AMPC_TESTS_SUPPORT_TRACE_FEED_H
 #define AMPC_TESTS_SUPPORT_TRACE_FEED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* update_rule.c: see update_rule.h. */
 #include "tests/support/update_rule.h"
 

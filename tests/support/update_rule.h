@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* update_rule.h: updates as PyTorch has them (torch/optim/{sgd,adam,adamw}.py,
    lr_scheduler.py, clip_grad.py, grad_scaler.py), in double: what tests hold a
    compiled step against.                                                     */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire.h: ONNX files as the protobuf wire has them, for models that no library
    need hold; numbers of fields are those of onnx.proto. */
 #ifndef AMPC_TESTS_SUPPORT_WIRE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batches_test.c: --batch-sizes: a module evaluates and predicts batches of
    other sizes than it trains, with the same weights.  The oracle is the program
    for its own batch, row by row.                                            */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* changed_test.c: the graphs of tests/ops, changed at random (changed_graph.h),
    so that every op meets operands, attributes and neighbours that nobody
    thought of.  As in random_test.c all are parts of one program; the CPU and

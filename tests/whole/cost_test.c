@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost_test.c: what compiling a long model costs, up to the C compiler, and how
    large a module is.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_facts_test.c: facts of GPUs that small models seldom meet, on the
    simulated GPU beside the CPU: values of a row stored over what other threads
    still read, more reductions than shared memory has room for, one value

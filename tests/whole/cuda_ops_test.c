@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_ops_test.c: every op of the table, in every dtype, with its gradients,
    on the simulated GPU: the whole path of the product, from NVRTC's cubins
    through the runtime's driver calls, beside the CPU back end.              */

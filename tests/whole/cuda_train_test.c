@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_train_test.c: whole training steps on the simulated GPU beside the CPU
    back end: perceptron, convolutional and residual network, transformer, in
    fp32, bf16 and fp16; graphs, asynchronous steps, failures.                */

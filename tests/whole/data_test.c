@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data_test.c: data that must not train: class numbers and rows that are not
    there, on the CPU and on the simulated GPU.
 

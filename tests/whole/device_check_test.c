@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_check_test.c: the comparison of devices, with the CPU on both sides,
    and with differences that it must see.                                    */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* diverge_test.c: runs none of whose steps is applied any more, on the CPU and
    on the simulated GPU.
 

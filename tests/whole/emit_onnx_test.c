@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emit_onnx_test.c: --emit-onnx.  What is written is imported again, and the
    interpreter finds the same values in it: every op of tests/ops that ONNX has,
    in every dtype, and whole models with their casts.  models/check_emit.py

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export_test.c: `ampc export`: the file that it writes is read back, and
    predicts what the trained session did, bit for bit.                       */
 #define _GNU_SOURCE

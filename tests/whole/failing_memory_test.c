@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failing_memory_test.c: `ampc` and a module in it, while allocations fail, one
    alone or with all that follow: a message and status 1, or it was not needed;
    what was there stays whole, and nothing is left behind.                   */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* functions_test.c: what an op gains by being one function: its arithmetic is
    wide in 16-bit modules; and functions that a model's file defines.        */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_check_test.c: the program that script/gpu-check takes to a machine with a
    GPU, here on the simulated one.                                           */
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_export_test.c: what script/gpu-check takes to a machine with a GPU: the
    ops as one module's text, and inputs as files that plain C reads.  They go
    to $AMPC_EXPORT, a folder, else to the test's own.                         */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_loss_test.c: --loss host beside the same loss inside the module: a mean
    of squares, which the host differentiates here, over a model with running
    statistics and dropout.                                                   */

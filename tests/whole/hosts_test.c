@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hosts_test.c: hosts in other languages against a compiled module: training
    through them gives what C gives.  runtime/python: its structs are those of
    ampc.h, too; runtime/cpp; runtime/rust and runtime/go where the compilers are

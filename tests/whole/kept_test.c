@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kept_test.c: products keep what they made of a parameter, and in a run of a
    value that several of them read.  A session that has run says what a session
    says that was opened just now and resumes from it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* linear_test.c: random chains of linear ops, values and gradients.
 
    What a chain computes is kept here as the matrix of its ops' definitions, of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss_test.c: every loss of --loss and its options, in training and in
    evaluation, beside PyTorch's definitions written here in double.
 

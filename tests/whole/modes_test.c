@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* modes_test.c: what training does and evaluation does not: batch statistics
    and their running averages, dropout.
 

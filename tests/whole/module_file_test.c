@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* module_file_test.c: a module as a file that hosts meet: replaced or removed
    while it is loaded, under odd names, beside its weights; and what its bytes
    do not depend on.                                                         */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* moves_test.c: where elements go, and no defaults.
 
    Permutations that are no involution, slices at odd offsets, backwards and to

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* objectives_test.c: modules that train several objectives beside PyTorch's
    GradScaler with as many optimizers (torch/amp/grad_scaler.py: step of each,
    then one update), written here in plain C.

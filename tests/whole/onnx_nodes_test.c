@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_nodes_test.c: the ONNX backend tests through compiled code.
 
    Two sets: those that Debian ships (libonnx-testdata, release 1.12) and the

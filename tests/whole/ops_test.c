@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test.c: every op of the table, compiled, in every dtype, values and
    gradients, beside the interpreter.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optimizer_test.c: one update after the other beside PyTorch's formulas
    (tests/support/update_rule.h).
 

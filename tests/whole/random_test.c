@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* random_test.c: random graphs, so that ops meet in groups that nobody thought
    of.  Every graph is a part of one program "predict":
      - shuffled versions have the same bits; unfused ones may sum in another

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* random_train_test.c: random graphs that train, under random options.
 
    A model is several random graphs with parameters

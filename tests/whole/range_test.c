@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* range_test.c: numbers that 16 bits cannot hold, in models that PyTorch's
    autocast trains: masks of huge constants, rows that are masked wholly, and
    values that are computed from positions.                                  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_test.c: data-parallel training, threads as ranks over a host's own
    communicator: the same bits as one rank that accumulates, and what happens
    when ranks differ or fail.                                                */

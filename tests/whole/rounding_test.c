@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rounding_test.c: where mixed precision rounds, value by value.
 
    Each case computes a model in double and marks every place where a value

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rows_test.c: rows and columns of every length, folded, on both devices.
 
    out = z + sum of z's row, z = x*g + b; the gradients of sum(y * out) for g

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sizes_test.c: batches, outputs and parameters of more than the runtime moves
    or adds at once, beside plain C, on both devices.                          */
 #include <math.h>

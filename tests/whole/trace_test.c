@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trace_test.c: training beside PyTorch 2.11 (models/gen_traces.py).
 
    Every folder of tests/traces is one case: free-running loss and gradient

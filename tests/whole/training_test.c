@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* training_test.c: what a whole training run promises, through the C API.
 
    Skipped steps change nothing; loss scale, counters and schedules follow their

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* traps_test.c: models at which mixed precision commonly goes wrong, compiled
    in 16 bits, beside what they mean in double.  Their numbers fit both 16-bit
    types where a careful compiler stores them, so that only a careless one is

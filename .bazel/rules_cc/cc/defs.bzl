@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 cc_binary = native.cc_binary
 cc_library = native.cc_library
 cc_test = native.cc_test
