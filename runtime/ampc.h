@@ -49,6 +49,8 @@
 extern "C" {
 #endif
 
+/* The release; what loads with what is decided by the ABI version alone. */
+#define AMPC_VERSION     "0.1.0"
 #define AMPC_ABI_VERSION 1
 #define AMPC_RANK_LIMIT  8
 

@@ -12,8 +12,6 @@
 #include "runtime/json.h"
 #include "runtime/sections.h"
 
-#define AMPC_VERSION "0.1"
-
 _Static_assert((int)AMPC_DTYPE_F64 == (int)AMPC_F64 &&
                    (int)AMPC_DTYPE_F16 == (int)AMPC_F16 &&
                    (int)AMPC_DTYPE_I32 == (int)AMPC_I32,

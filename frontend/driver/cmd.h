@@ -6,8 +6,6 @@
 #include "frontend/frontend.h"
 #include "passes/passes.h"
 
-#define AMPC_VERSION "0.1.0"
-
 /* argv[0] is the command's name; the result is the exit status. */
 typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,

@@ -6,6 +6,7 @@
 
 #include "frontend/driver/cmd.h"
 #include "passes/leave.h"
+#include "runtime/ampc.h"
 
 static int list_passes(void) {
     for (const PassRow *p = pipeline; p < pipeline + pipeline_length; p++)

@@ -18,6 +18,7 @@ import json
 import os
 
 __all__ = ["Error", "Module", "Session"]
+__version__ = "0.1.0"
 ABI_VERSION = 1
 OK, ERR_ARGUMENT, ERR_UNSUPPORTED = 0, 1, 5
 KINDS = ["parameter", "frozen", "buffer", "state", "hyper", "shadow",

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "ir/op/op.h"
+#include "runtime/ampc.h"
 #include "tests/harness.h"
 
 static const char *cnn(void) { return test_data_path("models/mnist_cnn.onnx"); }
@@ -33,7 +34,7 @@ static void check_refused(int status, const char *says, const char *options) {
 
 TEST_CASE(cli, help_version_and_tables) {
     check_run(0, "usage: ampc MODEL.onnx", "--help");
-    check_run(0, "ampc ", "--version");
+    check_run(0, "ampc " AMPC_VERSION "\n", "--version");
     check_run(0, "softmax_cross_entropy", "--list-ops");
     check_run(0, "huber_loss(x, target; delta = 1.0, reduction = \"mean\")",
               "--list-ops huber_loss");
@@ -63,6 +64,14 @@ TEST_CASE(cli, help_version_and_tables) {
     check_run(0, "usage: ampc opt MODEL.onnx", "opt --help");
     check_run(0, "usage: ampc export OUT.so", "export --help");
     check_run(0, "usage: ampc fmt MODEL.amp", "fmt --help");
+}
+
+/* ampc.h has the version; what cannot include it repeats it. */
+TEST_CASE(cli, python_has_the_same_version) {
+    char *text = test_read_file(test_data_path("runtime/python/ampc.py"), NULL);
+    REQUIRE(text);
+    CHECK_HAS(text, "\n__version__ = \"" AMPC_VERSION "\"\n");
+    free(text);
 }
 
 /* Odd models are the user's mistakes, never ours. */
