@@ -25,6 +25,10 @@
      AMPC_ERR_DIVERGED: the step was made, and counted as skipped.
    - One thread at a time per session (a second one gets AMPC_ERR_BUSY);
      different sessions, of one module or of several, run in parallel.
+   - A call computes with rounding to nearest, subnormals and no traps, whatever
+     the thread has set (fesetround, feenableexcept), and gives the thread its
+     own way back; functions of the host that it calls run in between.  It needs
+     64 KiB of stack (on GPUs the driver needs more).
    - Public structs start with their size: set it to sizeof the struct.  Later
      versions append fields and functions; a field beyond your size is neither
      read nor written.

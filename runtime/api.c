@@ -10,6 +10,7 @@
 
 #include "runtime/session.h"
 #include "runtime/json.h"
+#include "runtime/mode.h"
 #include "runtime/sections.h"
 
 _Static_assert((int)AMPC_DTYPE_F64 == (int)AMPC_F64 &&
@@ -21,21 +22,27 @@ _Static_assert((int)AMPC_KIND_CONSTANT == (int)PLAN_CONST &&
                "ampc.h and plan.h number kinds alike");
 _Static_assert(AMPC_RANK_LIMIT == AMPC_MAX_RANK, "one rank limit");
 
+static ampc_status set_free(ampc_session *s, ampc_status status) {
+    const fenv_t host = s->host_mode;
+    atomic_store(&s->busy, 0); /* another thread may enter from here on */
+    mode_leave(&host);
+    return status;
+}
+
 ampc_status api_enter(ampc_session *s) {
     if (!s) return AMPC_ERR_ARGUMENT;
     if (atomic_exchange(&s->busy, 1)) return AMPC_ERR_BUSY;
+    mode_enter(&s->host_mode);
     s->notice[0] = 0;
     ampc_status status = s->backend->enter(s);
-    if (status != AMPC_OK) atomic_store(&s->busy, 0);
-    return status;
+    return status == AMPC_OK ? AMPC_OK : set_free(s, status);
 }
 
 ampc_status api_leave(ampc_session *s, ampc_status status) {
     s->backend->leave(s);
     s->fed = -1;
     if (status == AMPC_OK) s->error[0] = 0;
-    atomic_store(&s->busy, 0);
-    return status;
+    return set_free(s, status);
 }
 
 /* ---- description --------------------------------------------------------- */
@@ -142,10 +149,35 @@ static ampc_status api_variable(const ampc_module_t *module, uint32_t index,
 
 static ampc_status api_open(const ampc_module_t *m, const ampc_options *o,
                             ampc_session **out, char *err, size_t err_size) {
-    return session_open(plan_of(m), o, out, err, err_size);
+    fenv_t host;
+    mode_enter(&host);
+    ampc_status status = session_open(plan_of(m), o, out, err, err_size);
+    mode_leave(&host);
+    return status;
 }
 
-static void api_close(ampc_session *s) { session_close(s); }
+static void api_close(ampc_session *s) {
+    fenv_t host;
+    mode_enter(&host);
+    session_close(s);
+    mode_leave(&host);
+}
+
+static ampc_status api_comm_open(const ampc_comm_options *o, ampc_comm **out,
+                                 char *err, size_t err_size) {
+    fenv_t host;
+    mode_enter(&host);
+    ampc_status status = comm_open(o, out, err, err_size);
+    mode_leave(&host);
+    return status;
+}
+
+static void api_comm_close(ampc_comm *comm) {
+    fenv_t host;
+    mode_enter(&host);
+    comm_close(comm);
+    mode_leave(&host);
+}
 
 static const char *api_error(const ampc_session *s) {
     return s ? s->error : "no session";
@@ -506,8 +538,8 @@ static const ampc_api api_template = {
     .load_weights = api_load_weights,
     .save_weights = api_save_weights,
     .underflow = api_underflow,
-    .comm_open = comm_open,
-    .comm_close = comm_close,
+    .comm_open = api_comm_open,
+    .comm_close = api_comm_close,
     .objective_name = api_objective_name,
     .objective = api_objective,
     .outputs = api_outputs,

@@ -72,7 +72,7 @@ static bool take_value(JsonSpan value, const PlanVar *v, char *p) {
 /* ---- loading ------------------------------------------------------------- */
 
 #define NOT_STAGED UINT64_MAX
-enum { RENAMES_MAX = 64, INDEX_MAX = 64 << 20, PART = 64 << 10 };
+enum { RENAMES_MAX = 64, INDEX_MAX = 64 << 20, PART = 8 << 10 };
 
 typedef struct LoadFile {
     StFile st;

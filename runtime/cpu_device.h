@@ -57,7 +57,6 @@ typedef struct CpuDevice {
     Kept *kept;
     void *vars, *grads, *arena, *scratch;
     size_t vars_bytes, grads_bytes, arena_bytes, scratch_bytes;
-    unsigned host_mode; /* the host's rounding while a program runs */
 } CpuDevice;
 
 ampc_status cpu_need_grads(ampc_session *s);

@@ -243,18 +243,12 @@ static void inputs_patch(uint32_t n, Bound *b, const void *const *addr) {
     }
 }
 
-/* Threads of the pool round to nearest with subnormals; so must the host's,
-   or results would depend on which thread computes them.                    */
 ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
                       bool *walk) {
     CpuDevice *d = s->device;
     (void)walk;
     d->runs++;
     inputs_patch(s->m->programs[program].nin, &d->bound[program], in);
-#ifdef __SSE__
-    d->host_mode = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(0x1f80);
-#endif
     return AMPC_OK;
 }
 
@@ -297,11 +291,7 @@ ampc_status cpu_step(ampc_session *s, int program, uint32_t step) {
 }
 
 ampc_status cpu_end(ampc_session *s, int program, ampc_status status) {
-    const CpuDevice *d = s->device;
+    (void)s;
     (void)program;
-    (void)d;
-#ifdef __SSE__
-    __builtin_ia32_ldmxcsr(d->host_mode);
-#endif
     return status;
 }

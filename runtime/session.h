@@ -20,6 +20,7 @@
 #ifndef AMPC_SESSION_H
 #define AMPC_SESSION_H
 
+#include <fenv.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
@@ -72,7 +73,8 @@ struct ampc_session {
     void *device;           /* the backend's */
     pid_t pid;              /* threads and GPUs do not survive fork */
     atomic_int busy;
-    bool stale; /* 16-bit copies lag behind their masters */
+    fenv_t host_mode; /* of the thread that is in a call */
+    bool stale;       /* 16-bit copies lag behind their masters */
     int64_t accumulate;
     int64_t batch, own_batch; /* of the program that evaluates or predicts, and
                                  of the module */

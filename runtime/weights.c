@@ -68,7 +68,7 @@ static void fill_value(uint32_t dtype, double x, void *out) {
 /* Repeats one value. */
 static ampc_status fill_repeat(ampc_session *s, uint32_t var, const char *one,
                                size_t size) {
-    char part[32 << 10];
+    char part[8 << 10];
     uint64_t bytes = s->m->vars[var].bytes;
     for (size_t i = 0; i < sizeof part; i += size) memcpy(part + i, one, size);
     for (uint64_t at = 0; at < bytes; at += sizeof part) {

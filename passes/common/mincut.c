@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mincut.c: Dinic's algorithm, with capacities from an ordered group instead of
-   numbers: it only adds, subtracts and compares them.  A constraint is an arc
-   whose leading number is 1, which no sum of terms reaches.                 */
+/* mincut.c: preflows (Goldberg and Tarjan), highest label first, with
+   capacities from an ordered group instead of numbers: it only adds, subtracts
+   and compares them.  A constraint is an arc whose leading number is 1, which
+   no sum of terms reaches. The preflow goes from the sink to the source,
+   against the arcs: what cannot go on is left where it is, and the nodes that
+   the source still reaches are the smallest low side of all minimum cuts.
+   Excess moves along a chain of nodes as one, so that time grows with the
+   chain; paths from end to end (Dinic) take its square. */
 #include "passes/common/mincut.h"
 
 enum { SOURCE, SINK, FIRST_VARIABLE };
@@ -21,9 +26,15 @@ struct Cut {
     Arena *a;
     int n;
     VEC(Arc) arcs;
-    Ints *out;  /* by node: arcs */
-    int *level; /* by node: distance from the source, -1: none */
-    int *next;  /* by node: the first arc that may still lead on */
+    Ints *out;      /* by node: arcs */
+    Amount *excess; /* by node: what came and did not go on */
+    int *level;     /* by node: at most its distance from the source; n: none */
+    int *next;      /* by node: the first arc that may still take excess */
+    int *count;     /* by level: nodes */
+    int *active;    /* by level: a node with excess, -1: none */
+    int *below;     /* by node: the next active one of its level */
+    int highest;    /* no active node is of a higher level */
+    int lifted;     /* nodes, since the levels were distances */
 };
 
 /* ---- amounts ------------------------------------------------------------- */
@@ -52,8 +63,12 @@ Cut *cut_new(Arena *a, int variables) {
     Cut *c = NEW(a, Cut);
     *c = (Cut){.a = a, .n = variables + FIRST_VARIABLE};
     c->out = NEW_ARRAY(a, Ints, c->n);
+    c->excess = NEW_ARRAY(a, Amount, c->n);
     c->level = NEW_ARRAY(a, int, c->n);
     c->next = NEW_ARRAY(a, int, c->n);
+    c->count = NEW_ARRAY(a, int, c->n + 1);
+    c->active = NEW_ARRAY(a, int, c->n + 1);
+    c->below = NEW_ARRAY(a, int, c->n);
     return c;
 }
 
@@ -100,70 +115,113 @@ void cut_low_implies_low(Cut *c, int x, int y) {
     add_arc(c, FIRST_VARIABLE + x, FIRST_VARIABLE + y, forbidden);
 }
 
-/* ---- the flow ------------------------------------------------------------ */
+/* ---- the preflow --------------------------------------------------------- */
 
-/* Distances from the source over arcs with room; whether the sink has one. */
-static bool find_levels(Cut *c, int *queue) {
+static void activate(Cut *c, int at) {
+    int level = c->level[at];
+    if (at == SOURCE || at == SINK || level >= c->n) return;
+    c->below[at] = c->active[level];
+    c->active[level] = at;
+    if (level > c->highest) c->highest = level;
+}
+
+/* Distances from the source over arcs with room, and what follows of them. */
+static void find_levels(Cut *c, int *queue) {
     int head = 0, tail = 0;
-    for (int i = 0; i < c->n; i++) c->level[i] = -1;
+    for (int i = 0; i < c->n; i++) c->level[i] = c->n;
     c->level[SOURCE] = 0;
     queue[tail++] = SOURCE;
     while (head < tail) {
         int at = queue[head++];
         for (int i = 0; i < c->out[at].len; i++) {
             const Arc *arc = &c->arcs.data[c->out[at].data[i]];
-            if (c->level[arc->to] >= 0 || is_zero(&arc->room)) continue;
+            if (arc->to == SINK || c->level[arc->to] < c->n ||
+                is_zero(&arc->room))
+                continue;
             c->level[arc->to] = c->level[at] + 1;
             queue[tail++] = arc->to;
         }
     }
-    return c->level[SINK] >= 0;
+    for (int i = 0; i <= c->n; i++) {
+        c->count[i] = 0;
+        c->active[i] = -1;
+    }
+    c->highest = c->lifted = 0;
+    for (int i = 0; i < c->n; i++) {
+        c->next[i] = 0;
+        c->count[c->level[i]]++;
+        if (!is_zero(&c->excess[i])) activate(c, i);
+    }
 }
 
-/* The arcs of one more path from the source to the sink down the levels; their
-   count, 0: there is none. */
-static int find_path(Cut *c, int *path) {
-    int n = 0, at = SOURCE;
-    while (at != SINK) {
-        if (c->next[at] == c->out[at].len) { /* a dead end */
-            if (!n) return 0;
-            at = c->arcs.data[path[--n] ^ 1].to;
-            c->next[at]++;
+/* Against arc i ^ 1, which has room. */
+static void push(Cut *c, int at, int i, const Amount *flow) {
+    int to = c->arcs.data[i].to;
+    Amount moved = *flow;
+    bool was_active = !is_zero(&c->excess[to]);
+    move(&c->arcs.data[i ^ 1].room, &c->arcs.data[i].room, &moved);
+    move(&c->excess[at], &c->excess[to], &moved);
+    if (!was_active) activate(c, to);
+}
+
+/* One more than the lowest that still takes from it; n where the level that it
+   leaves is empty now: nothing above has a way to the source.               */
+static void lift(Cut *c, int at) {
+    int level = c->n, old = c->level[at];
+    for (int k = 0; k < c->out[at].len; k++) {
+        int i = c->out[at].data[k], to = c->arcs.data[i].to;
+        if (c->level[to] + 1 < level && !is_zero(&c->arcs.data[i ^ 1].room))
+            level = c->level[to] + 1;
+    }
+    if (--c->count[old] == 0) level = c->n;
+    c->count[level]++;
+    c->level[at] = level;
+    c->next[at] = 0;
+    c->lifted++;
+}
+
+/* Until all excess of a node has gone on, or nowhere can. */
+static void discharge(Cut *c, int at) {
+    Amount *excess = &c->excess[at];
+    while (!is_zero(excess) && c->level[at] < c->n) {
+        if (c->next[at] == c->out[at].len) {
+            lift(c, at);
             continue;
         }
         int i = c->out[at].data[c->next[at]];
-        const Arc *arc = &c->arcs.data[i];
-        if (is_zero(&arc->room) || c->level[arc->to] != c->level[at] + 1) {
-            c->next[at]++;
-            continue;
+        const Amount *room = &c->arcs.data[i ^ 1].room;
+        if (c->level[c->arcs.data[i].to] + 1 == c->level[at] &&
+            !is_zero(room)) {
+            push(c, at, i, compare(room, excess) < 0 ? room : excess);
+            if (is_zero(excess)) return;
         }
-        path[n++] = i;
-        at = arc->to;
+        c->next[at]++;
     }
-    return n;
-}
-
-static void fill_path(Cut *c, const int *path, int n, Amount *total) {
-    Amount least = c->arcs.data[path[0]].room, none = {{0}};
-    for (int i = 1; i < n; i++)
-        if (compare(&c->arcs.data[path[i]].room, &least) < 0)
-            least = c->arcs.data[path[i]].room;
-    for (int i = 0; i < n; i++)
-        move(&c->arcs.data[path[i]].room, &c->arcs.data[path[i] ^ 1].room,
-             &least);
-    move(&none, total, &least);
 }
 
 bool cut_solve(Cut *c, bool *low, CutCost *total) {
     int *scratch = NEW_ARRAY(c->a, int, c->n);
-    Amount flow = {{0}};
-    while (find_levels(c, scratch)) {
-        for (int i = 0; i < c->n; i++) c->next[i] = 0;
-        for (int n; (n = find_path(c, scratch)) > 0;)
-            fill_path(c, scratch, n, &flow);
+    for (int k = 0; k < c->out[SINK].len; k++) {
+        int i = c->out[SINK].data[k];
+        Amount *room = &c->arcs.data[i ^ 1].room, flow = *room;
+        move(room, &c->arcs.data[i].room, &flow);
+        move(&c->excess[SINK], &c->excess[c->arcs.data[i].to], &flow);
     }
+    find_levels(c, scratch);
+    while (c->highest >= 0) {
+        int at = c->active[c->highest];
+        if (at < 0) {
+            c->highest--;
+            continue;
+        }
+        c->active[c->highest] = c->below[at];
+        discharge(c, at);
+        if (c->lifted >= c->n) find_levels(c, scratch);
+    }
+    find_levels(c, scratch);
     for (int i = FIRST_VARIABLE; i < c->n; i++)
-        low[i - FIRST_VARIABLE] = c->level[i] >= 0;
-    for (int i = 0; i < CUT_RANKS; i++) total->of[i] = flow.of[1 + i];
-    return flow.of[0] == 0;
+        low[i - FIRST_VARIABLE] = c->level[i] < c->n;
+    for (int i = 0; i < CUT_RANKS; i++)
+        total->of[i] = c->excess[SOURCE].of[1 + i];
+    return c->excess[SOURCE].of[0] == 0;
 }

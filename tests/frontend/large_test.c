@@ -197,3 +197,25 @@ TEST_CASE(large, chain_of_parameters) {
     check_large(&m, name_of(a, 'v', links - 1), "mse", test_slow() ? 30 : 20,
                 1000);
 }
+
+/* What backward may compute again of a chain in front of a parameter, and of
+   one behind: the cut between what is kept and what is not is found in time
+   that grows with the chain. */
+static void check_kept_chain(bool behind) {
+    int links = (behind ? 5000 : 20000) * (test_slow() ? 5 : 1);
+    Large m = {{0}, {0}};
+    char a[32], b[32];
+    put_parameter(&m, "w");
+    if (behind) put_node(&m, "Mul", "x", "w", "y");
+    for (int i = 0; i < links; i++)
+        put_node(&m, "Relu", i || !behind ? name_of(a, 'v', i - 1) : "y", "",
+                 name_of(b, 'v', i));
+    const char *last = name_of(a, 'v', links - 1);
+    if (!behind) put_node(&m, "Mul", last, "w", "y");
+    check_large(&m, behind ? last : "y", "mse", test_slow() ? 150 : 20,
+                test_slow() ? 5000 : 1000);
+}
+
+TEST_CASE(large, chain_in_front_of_a_parameter) { check_kept_chain(false); }
+
+TEST_CASE(large, chain_behind_a_parameter) { check_kept_chain(true); }

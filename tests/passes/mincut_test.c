@@ -2,6 +2,7 @@
 /* mincut_test.c: the cut beside all assignments of small problems. */
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include "passes/common/mincut.h"
 #include "tests/harness.h"
@@ -172,5 +173,28 @@ TEST_CASE(mincut, thousands_of_variables) {
     CHECK(cut_solve(c, low, &total));
     CHECK(low[0] && !low[1] && !low[N - 1]);
     CHECK_EQ_INT(compare(&total, &one), 0);
+    arena_free(a);
+}
+
+/* Costs of the second number that all of one costly arc flows to, each farther
+   away than the one before: time grows with the chain, not with its square. */
+TEST_CASE(mincut, a_chain_of_small_costs) {
+    enum { N = 200000 };
+    Arena *a = arena_new();
+    Cut *c = cut_new(a, N);
+    bool *low = NEW_ARRAY(a, bool, N);
+    CutCost total, costly = {{64, 0, 0, 0}}, small = {{0, 1, 0, 0}};
+    for (int i = 0; i + 2 < N; i += 2) {
+        cut_if_low_high(c, i, i + 1, costly);
+        cut_if_low(c, i + 1, small);
+        cut_low_implies_low(c, i + 1, i + 2);
+    }
+    cut_force(c, 0, true);
+    double begin = (double)clock() / CLOCKS_PER_SEC;
+    CHECK(cut_solve(c, low, &total));
+    double took = (double)clock() / CLOCKS_PER_SEC - begin;
+    CHECK_MSG(took < 5, "%g s", took);
+    CHECK(low[0] && low[1] && low[N - 3]);
+    CHECK(total.of[0] == 0 && total.of[1] == N / 2 - 1);
     arena_free(a);
 }
