@@ -75,6 +75,8 @@ typedef struct Var {
                       replaces `init` clears it                             */
     Str why; /* why it trains or not, for inspect --params                  */
 } Var;
+/* Begins Var.why where the file does not tell that it trains. */
+#define GUESS "by guess: "
 /* What it begins with, its `fill` apart: NULL; random numbers are made. */
 const Tensor *var_initial(Arena *a, const Var *v);
 
@@ -178,6 +180,7 @@ typedef struct Literal {
     Str name;
     TypeId type;
     Str why;
+    bool reaches; /* a gradient would reach it */
 } Literal;
 
 /* The text of a module after a pass, kept for `ampc inspect --ir`. */

@@ -97,7 +97,11 @@ Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
 /* ---- reports (report.c): text for people, JSON for tools ----------------- */
 
 typedef void ReportFn(const Module *m, bool json, StrBuf *sb);
-ReportFn report_params; /* any stage: what trains and why                   */
+/* report_params.c: what trains, what does not, and why; at any stage */
+ReportFn report_params;
+/* One line: how much trains, what trains by guess, and what looks as if it
+   would train but does not. */
+void report_trained(const Module *m, StrBuf *sb);
 ReportFn report_casts;  /* PLANNED: every cast and every value in memory:
                            where, why, bytes a step                          */
 ReportFn report_memory; /* PLANNED: arena and variables, bytes               */
@@ -105,8 +109,8 @@ ReportFn report_memory; /* PLANNED: arena and variables, bytes               */
    no GPU code.                                                              */
 void report_kernels(const Module *m, bool json, const char *const *notes,
                     const char *why, StrBuf *sb);
-/* PLANNED: one line of what is 16 bits and why the rest is not; nothing in
-   fp32.                                                                     */
+/* PLANNED: what trains; what attention is left in parts; and, but for fp32,
+   what is 16 bits and why the rest is not. */
 void report_summary(const Module *m, StrBuf *sb);
 
 #endif

@@ -17,40 +17,6 @@ static void put_type(StrBuf *sb, bool json, TypeId t) {
     if (json) sb_puts(sb, "\"");
 }
 
-/* ---- parameters ---------------------------------------------------------- */
-
-void report_params(const Module *m, bool json, StrBuf *sb) {
-    int64_t trained = 0, n = 0;
-    if (json) sb_puts(sb, "[");
-    for (int i = 0; i < m->vars.len; i++) {
-        const Var *v = &m->vars.data[i];
-        const char *kind = var_kind_text[v->kind], *why = v->why ? v->why : "";
-        if (v->kind != VAR_PARAM && v->kind != VAR_FROZEN &&
-            v->kind != VAR_BUFFER)
-            continue;
-        if (v->kind == VAR_PARAM) trained += type_count(type_get(v->type));
-        if (json) {
-            sb_puts(sb, n++ ? ",\n{\"name\":" : "{\"name\":");
-            put_json_string(sb, v->name);
-            sb_printf(sb, ",\"kind\":\"%s\",\"type\":", kind);
-            put_type(sb, true, v->type);
-            sb_puts(sb, ",\"why\":");
-            put_json_string(sb, why);
-            sb_puts(sb, "}");
-        } else {
-            sb_printf(sb, "%-7s", kind);
-            sb_put_escaped(sb, v->name);
-            sb_puts(sb, "  ");
-            sb_put_type(sb, v->type);
-            sb_printf(sb, "  %s\n", why);
-        }
-    }
-    if (json)
-        sb_puts(sb, "]\n");
-    else
-        sb_printf(sb, "%lld trained elements\n", (long long)trained);
-}
-
 /* ---- casts --------------------------------------------------------------- */
 
 /* Where the values of a planned program lie, and what moves. */
@@ -313,6 +279,7 @@ void report_summary(const Module *m, StrBuf *sb) {
     Graph *g = m->graphs.len ? m->graphs.data[0] : NULL;
     for (int i = m->graphs.len - 1; i >= 0; i--)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN) g = m->graphs.data[i];
+    report_trained(m, sb);
     if (g) sum_attention(g, sb);
     if (m->low == NUM_DTYPES || !g) return;
     Arena *a = arena_new();

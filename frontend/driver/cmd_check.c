@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_check.c: ampc check MODEL: everything that compiling would refuse, and
-   why.  Imports, runs all passes and lowers every group; compiles nothing.  */
+   why.  Imports, runs all passes and lowers every group; compiles nothing.
+   Lists what trains and what does not.                                      */
 #include "codegen/codegen.h"
 #include "frontend/driver/cmd.h"
 
@@ -10,7 +11,10 @@ static Status check(Session *s, const char *model) {
     if (s->opt.targets.len) TRY(cuda_targets(&s->opt, &s->diag));
     TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, false));
     TRY(emit_check(m, &s->opt, &s->diag, &(EmitInput){0}));
-    printf("%s: can be compiled\n", model);
+    StrBuf params = {0};
+    report_params(m, false, &params);
+    printf("%s%s: can be compiled\n", params.data ? params.data : "", model);
+    sb_free(&params);
     return OK;
 }
 

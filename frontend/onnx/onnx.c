@@ -369,7 +369,8 @@ static void note_literal(Ox *ox, const OxInit *x) {
     for (size_t i = 0; known && i < t->n_dims; i++) known = t->dims[i] >= 0;
     if (!known || !dtype_is_float(dtype) || x->is_var) return;
     Literal l = {x->name, type_make(dtype, (int)t->n_dims, t->dims),
-                 x->live ? x->why : intern("no node reads it")};
+                 x->live ? x->why : intern("no node reads it"),
+                 x->live && ox_name_of(ox, x->name)->reaches};
     vec_push(ox->a, &ox->m->literals, l);
 }
 

@@ -10,7 +10,8 @@
      onnx_spoiled.c exports that lost parameters
      onnx_signature.c  what the exported program was
      onnx_mutation.c  buffers that the forward writes
-     onnx_train.c   which initializers train
+     onnx_use.c     how initializers are used
+     onnx_train.c   which of them train: the table of rules
      onnx_build.c   what handlers build nodes with
      onnx_call.c    rows that are one op or function, by their attribute maps
      onnx_fold.c    constant folding
@@ -88,6 +89,8 @@ typedef struct OxInit {
     VarKind kind;
     Str why;
     Str written; /* NULL, or what the forward writes to it in training */
+    const OxNode *normalises; /* data as it came in: (x - mean) / std */
+    const OxNode *statistic;  /* of a normalisation written as arithmetic */
 } OxInit;
 
 /* A line of the exported program's signature. */
@@ -218,6 +221,10 @@ bool ox_signed_as(const OxSigned *x, const char *kind);
 Status ox_check_spoiled(Ox *ox);
 void ox_find_mutations(Ox *ox);
 Status ox_write_mutations(Ox *ox);
+/* Fills OxName.reaches and .role, OxInit.normalises and .statistic. */
+void ox_find_uses(Ox *ox);
+/* It takes operands apart, each in a weight's place: Add, Sub, Mul, Div. */
+bool ox_elementwise(const OxNode *n);
 Status ox_decide(Ox *ox);
 /* What the node is in PyTorch's graph, if the exporter wrote it and it is a
    `target`, from there on; else NULL. */

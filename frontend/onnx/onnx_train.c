@@ -10,96 +10,206 @@
 
 #include "frontend/onnx/onnx.h"
 
-/* ---- roles --------------------------------------------------------------- */
+/* ---- who wrote the file ---------------------------------------------------
+ */
 
-static bool bit(unsigned mask, int slot) {
-    return mask >> (slot < 30 ? slot : 30) & 1;
+typedef enum Exporter {
+    DYNAMO = 1, /* PyTorch with torch.export: a signature is in the file */
+    SCRIPT = 2, /* PyTorch with TorchScript                              */
+    JAX = 4,    /* jax2onnx: flax, equinox, Keras on JAX                 */
+    TF = 8,     /* tf2onnx: TensorFlow, Keras on it                      */
+    SKLEARN = 16,
+    OTHER = 32,
+    ANY = 63
+} Exporter;
+
+static Exporter exporter_of(const Ox *ox) {
+    static const struct {
+        const char *producer;
+        Exporter exporter;
+    } all[] = {{"jax2onnx", JAX}, {"tf2onnx", TF}, {"skl2onnx", SKLEARN}};
+    const char *by = ox->model->producer_name;
+    if (ox->has_signature) return DYNAMO;
+    if (ox->is_torch) return SCRIPT;
+    for (size_t i = 0; by && i < sizeof all / sizeof *all; i++)
+        if (!strncmp(by, all[i].producer, strlen(all[i].producer)))
+            return all[i].exporter;
+    return OTHER;
 }
 
-/* A subgraph, and what its inputs stand for in the model (a weight that a loop
-   hands on); NULL: made in the one around it. */
-typedef struct Body {
-    const struct Body *up;
-    StrMap formal; /* an input's name to its index in `actual` */
-    OxName *const *actual;
-} Body;
+/* ---- tests of the rules ---------------------------------------------------
+ */
 
-/* What a name inside the innermost of some bodies of `owner` stands for; NULL:
-   made inside. */
-static OxName *outside(const Ox *ox, const OxNode *owner, const Body *body,
-                       const char *name) {
-    for (; body; body = body->up) {
-        int i = str_map_get(&body->formal, ox_text(name));
-        if (i >= 0) return body->actual[i];
+/* An initializer that may train, and its use. */
+typedef struct Case {
+    Ox *ox;
+    const OxInit *x;
+    const OxName *name;
+    const OxNode *role; /* NULL: none, or no gradient reaches it */
+    Str from;           /* what a test found, for the reason     */
+} Case;
+
+typedef bool Test(Case *c);
+
+static bool always(Case *c) {
+    (void)c;
+    return true;
+}
+
+static bool marked(const Case *c, const char *kind) {
+    return c->x->mark && !strcmp(c->x->mark, kind);
+}
+
+static bool parameter(Case *c) { return marked(c, "PARAMETER"); }
+static bool any_mark(Case *c) {
+    c->from = c->x->mark;
+    return c->x->mark;
+}
+
+/* A signature names it, but the mark is gone: BatchNormalization was fused into
+   it, or another tool wrote the file again. */
+static bool signed_as(Case *c, const char *kind) {
+    for (int i = 0; i < c->ox->signature.len; i++) {
+        const OxSigned *p = &c->ox->signature.data[i];
+        if (p->target == c->x->name && ox_signed_as(p, kind)) return true;
     }
-    return ox_name_of(ox, ox_scoped(owner, name));
+    return false;
 }
 
-/* Weights that the body of an If, a Loop or a Scan reads; a number among what
-   it reads is a bound or a step. */
-static void find_body_roles(Ox *ox, const OxNode *owner, const Body *up,
-                            OxName *const *actual, size_t n,
-                            const Onnx__GraphProto *g) {
-    Body body = {.up = up, .actual = actual};
-    for (size_t i = 0; i < g->n_input && i < n; i++)
-        str_map_put(ox->scratch, &body.formal, ox_text(g->input[i]->name),
-                    (int)i);
-    for (size_t i = g->n_node; i-- > 0;) {
-        const Onnx__NodeProto *p = g->node[i];
-        const OxOp *op = ox_op_find(ox_text(p->op_type));
-        OxName **in = NEW_ARRAY(ox->scratch, OxName *, p->n_input);
-        for (size_t k = 0; k < p->n_input; k++) {
-            in[k] = outside(ox, owner, &body, p->input[k]);
-            if (op && in[k] && in[k]->kind == OX_INIT && !in[k]->role &&
-                bit(op->weight, (int)k) &&
-                onnx_may_be_weight(ox->inits.data[in[k]->index].proto))
-                in[k]->role = owner;
-        }
-        for (size_t k = 0; k < p->n_attribute; k++)
-            if (p->attribute[k]->g)
-                find_body_roles(ox, owner, &body, in, p->n_input,
-                                p->attribute[k]->g);
-    }
+static bool signed_parameter(Case *c) { return signed_as(c, "PARAMETER"); }
+static bool signed_other(Case *c) {
+    return signed_as(c, "BUFFER") || signed_as(c, "CONSTANT_TENSOR");
 }
 
-static void find_roles_inside(Ox *ox, const OxNode *n) {
-    OxName **in = NULL;
-    for (int k = 0; k < n->nattr; k++) {
-        if (!n->attr[k].p->g) continue;
-        if (!in) {
-            in = NEW_ARRAY(ox->scratch, OxName *, n->nin);
-            for (int i = 0; i < n->nin; i++) in[i] = ox_name_of(ox, n->in[i]);
-        }
-        find_body_roles(ox, n, NULL, in, (size_t)n->nin, n->attr[k].p->g);
-    }
-}
-
-/* Backwards over the live nodes: what reaches an output through differentiable
-   operands, and which of it stands in a weight's place. */
-static void find_roles(Ox *ox) {
-    for (size_t i = 0; i < ox->graph->n_output; i++)
-        ox_name_of(ox, intern(ox->graph->output[i]->name))->reaches = true;
-    for (int i = ox->order.len - 1; i >= 0; i--) {
+/* torch.tensor(..) inside a forward is copied first. */
+static bool made_by_forward(const Ox *ox, Str name) {
+    for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        bool reaches = false;
-        const OxNode *role = NULL;
-        for (int r = 0; r < n->nout; r++) {
-            const OxName *out = ox_name_of(ox, n->out[r]);
-            if (!out) continue;
-            reaches |= out->reaches && !ox_stops(ox, n, r);
-            if (!role) role = out->role;
-        }
-        for (int k = 0; k < n->nin && reaches; k++) {
-            OxName *in = ox_name_of(ox, n->in[k]);
-            if (!in || bit(n->op->nd, k)) continue;
-            in->reaches = true;
-            if (bit(n->op->weight, k))
-                in->role = n;
-            else if (n->op->weight >> 31 && !in->role)
-                in->role = role;
-        }
-        if (reaches) find_roles_inside(ox, n);
+        for (int k = 0; k < n->nin; k++)
+            if (n->in[k] == name) return ox_torch_node(n, "aten.clone");
     }
+    return false;
+}
+
+/* A parameter or a plain tensor: torch.export forgets which. */
+static bool lifted(Case *c) {
+    return marked(c, "CONSTANT_TENSOR") && c->role && !c->x->normalises &&
+           !strncmp(c->x->name, "lifted_tensor_", 14) &&
+           !made_by_forward(c->ox, c->x->name);
+}
+
+/* folded_from is a list as Python prints it. */
+static bool listed(Str list, const char *name) {
+    const char *quoted = internf("'%s'", name);
+    return list && strstr(list, quoted);
+}
+
+static bool folded_parameter(Case *c) {
+    for (int i = 0; i < c->ox->signature.len; i++) {
+        const OxSigned *p = &c->ox->signature.data[i];
+        if (!ox_signed_as(p, "PARAMETER") || !listed(c->x->folded, p->target))
+            continue;
+        c->from = p->target;
+        return true;
+    }
+    return false;
+}
+
+static bool in_weights_place(const Case *c) {
+    return c->role && !ox_elementwise(c->role) && c->x->proto->n_dims >= 2;
+}
+
+static bool folded_lifted(Case *c) {
+    if (!c->x->folded || !in_weights_place(c) ||
+        strstr(c->x->folded, "'clone") || !strncmp(c->x->name, "clone", 5))
+        return false;
+    for (int i = 0; i < c->ox->signature.len; i++) {
+        const OxSigned *p = &c->ox->signature.data[i];
+        if (strncmp(p->target, "lifted_tensor_", 14) ||
+            !listed(c->x->folded, p->target))
+            continue;
+        c->from = p->target;
+        return true;
+    }
+    return false;
+}
+
+static bool rewritten(Case *c) { return !c->x->folded && in_weights_place(c); }
+
+static bool one_element(Case *c) {
+    return type_count(type_get(c->x->data->type)) == 1;
+}
+
+static bool number(Case *c) { return c->x->proto->n_dims == 0; }
+
+static bool matches(Str name, const char *const *globs) {
+    for (; *globs; globs++)
+        if (glob_match(*globs, name)) return true;
+    return false;
+}
+
+/* What a graph of TensorFlow names after its variables. */
+static bool no_variable(Case *c) {
+    return one_element(c) && !strstr(c->x->name, "ReadVariableOp");
+}
+
+static bool constant_of_tensorflow(Case *c) {
+    static const char *const globs[] = {"Const:0",
+                                        "Const_[0-9]*:0",
+                                        "*/Const:0",
+                                        "*/Const_[0-9]*:0",
+                                        "*/[xy]:0",
+                                        "*/Cast/[xy]:0",
+                                        "ConstantFolding/*_recip:0",
+                                        NULL};
+    return matches(c->x->name, globs) && !in_weights_place(c);
+}
+
+static bool coefficient(Case *c) {
+    static const char *const globs[] = {"coef*", "intercept*", "*weight*",
+                                        "*bias*", NULL};
+    return c->role && matches(c->x->name, globs);
+}
+
+static bool statistic(Case *c) { return c->x->statistic; }
+static bool normalises(Case *c) { return c->x->normalises; }
+
+/* The last part of a module's path. */
+static bool named_like_buffer(Case *c) {
+    static const char *const globs[] = {
+        "mean",         "std",           "var",
+        "variance",     "pixel_mean",    "pixel_std",
+        "running_*",    "*mask",         "pe",
+        "inv_freq",     "freqs",         "freqs_*",
+        "cos",          "sin",           "cos_cached",
+        "sin_cached",   "*_cos",         "*_sin",
+        "anchor*",      "grid",          "*_grid",
+        "stride",       "strides",       "eps",
+        "epsilon",      "class_weight*", "pos_weight",
+        "window",       "*_ema",         "ema_*",
+        "cluster_size", "embed_avg",     "*position_ids",
+        "weight_u",     "weight_v",      NULL};
+    const char *dot = strrchr(c->x->name, '.');
+    return (!c->role || ox_elementwise(c->role)) &&
+           matches(intern(dot ? dot + 1 : c->x->name), globs);
+}
+
+/* sin and cos of 0 alternate in the first row of a table of positions, or each
+   fills a half. */
+static bool sines(Case *c) {
+    const Type *t = type_get(c->x->data->type);
+    int64_t n = t->rank ? t->dim[t->rank - 1] : 0, rows = 1;
+    bool turns = true, halves = true;
+    if (t->rank < 2 || t->dtype != DT_F32 || n < 4 || n % 2) return false;
+    const float *v = c->x->data->data;
+    for (int k = 0; k < t->rank - 1; k++) rows *= t->dim[k];
+    for (int64_t i = 0; i < n; i++) {
+        turns &= v[i] == (i % 2 ? 1.0f : 0.0f);
+        halves &= v[i] == (i < n / 2 ? 0.0f : 1.0f);
+    }
+    for (int64_t i = 0; i < rows * n && (turns || halves); i++)
+        if (!(fabsf(v[i]) <= 1)) return false;
+    return rows > 1 && (turns || halves);
 }
 
 static bool digits(const char *s) {
@@ -116,14 +226,66 @@ static bool is_module_path(Str s) {
            strncmp(s, "helper.", 7) && strncmp(s, "p2o.", 4);
 }
 
-/* tf2onnx writes the literals of a graph (an eps, the 0.5 of a GELU) as
-   initializers; variables are read by an op of that name. */
-static bool is_literal(const Ox *ox, const OxInit *x) {
-    const char *by = ox->model->producer_name;
-    return by && !strcmp(by, "tf2onnx") &&
-           type_count(type_get(x->data->type)) == 1 &&
-           !strstr(x->name, "ReadVariableOp");
+static bool weight(Case *c) { return c->role && is_module_path(c->x->name); }
+
+/* It is added or multiplied, and not called as layers call theirs. */
+static bool doubtful(Case *c) {
+    static const char *const globs[] = {"*weight*", "*bias*", NULL};
+    return weight(c) && ox_elementwise(c->role) && !one_element(c) &&
+           !matches(c->x->name, globs);
 }
+
+static bool unnamed(Case *c) { return c->role; }
+static bool unreached(Case *c) { return !c->name->reaches; }
+
+/* ---- the rules ------------------------------------------------------------
+ */
+
+typedef enum Verdict {
+    TRAINS,
+    GUESSED, /* it trains, and is named in the summary */
+    FROZEN,
+    TOLD, /* it does not train, and is warned about */
+    CODE  /* a constant */
+} Verdict;
+
+/* The first row that holds decides.  why: %s is the op that reads it in a
+   weight's place, or what the test found. */
+static const struct {
+    unsigned by; /* Exporter */
+    Test *holds;
+    Verdict verdict;
+    const char *why;
+} rules[] = {
+    {ANY, parameter, TRAINS, "PARAMETER in the file"},
+    {DYNAMO, lifted, GUESSED,
+     "operand of %s, kept outside of the module's parameters"},
+    {ANY, any_mark, FROZEN, "%s in the file"},
+    {DYNAMO, signed_parameter, TRAINS, "PARAMETER of the file's signature"},
+    {DYNAMO, signed_other, FROZEN, "no PARAMETER of the file's signature"},
+    {DYNAMO, folded_parameter, TRAINS, "folded from '%s'"},
+    {DYNAMO, folded_lifted, GUESSED, "folded from '%s'"},
+    {DYNAMO, rewritten, GUESSED, "operand of %s, without a mark"},
+    {DYNAMO, always, CODE, "a constant of the model's code"},
+
+    {JAX, number, CODE, "a number of the model's code"},
+    {TF, no_variable, CODE, "a number of the model's code"},
+    {TF, constant_of_tensorflow, CODE, "a constant of the model's code"},
+    {SKLEARN, coefficient, TRAINS, "operand of %s"},
+    {SKLEARN, always, CODE, "no coefficient or intercept"},
+
+    {ANY, statistic, FROZEN, "running statistics, as %s has them"},
+    {ANY, normalises, FROZEN, "normalises an input (%s)"},
+    {SCRIPT | OTHER, named_like_buffer, FROZEN, "named like a buffer"},
+    {SCRIPT | JAX | OTHER, sines, FROZEN, "a table of sines and cosines"},
+    {SCRIPT | JAX, doubtful, GUESSED, "operand of %s"},
+    {ANY, weight, TRAINS, "operand of %s"},
+    {ANY, one_element, CODE,
+     "one element, in no weight's place: --train overrides"},
+    {ANY, unreached, TOLD, "no gradient reaches it"},
+    {ANY, unnamed, TOLD, "its name is no module path"},
+    {ANY, always, TOLD, "in no weight's place"},
+};
 
 /* ---- decisions ----------------------------------------------------------- */
 
@@ -166,46 +328,65 @@ static bool by_user(Ox *ox, OxInit *x, bool trainable) {
     return true;
 }
 
-static bool by_mark(OxInit *x) {
-    if (!x->mark) return false;
-    bool param = !strcmp(x->mark, "PARAMETER");
-    become(x, param ? VAR_PARAM : VAR_FROZEN,
-           internf("%s in the file", x->mark));
-    return true;
+/* What %s of a rule's reason is. */
+static const char *found(const Case *c) {
+    const OxNode *n = c->x->statistic    ? c->x->statistic
+                      : c->x->normalises ? c->x->normalises
+                                         : c->role;
+    return c->from ? ox_quote(c->ox, c->from) : n ? n->type : "";
 }
 
-/* An unmarked file: a weight's place and a module's name. */
-static void by_role(Ox *ox, OxInit *x, const OxName *name) {
-    const OxNode *role = name->reaches ? name->role : NULL;
-    if (is_literal(ox, x)) {
-        x->why = intern("a literal of the graph: --train overrides");
-        return;
+static void by_rule(Ox *ox, OxInit *x, const OxName *name) {
+    Exporter by = exporter_of(ox);
+    Case c = {ox, x, name, name->reaches ? name->role : NULL, NULL};
+    size_t i = 0;
+    while (!(rules[i].by & by) || (c.from = NULL, !rules[i].holds(&c))) i++;
+    StrBuf why = {0};
+    sb_puts(&why, rules[i].verdict == GUESSED ? GUESS : "");
+    const char *hole = strstr(rules[i].why, "%s");
+    sb_putn(&why, rules[i].why,
+            hole ? (size_t)(hole - rules[i].why) : strlen(rules[i].why));
+    if (hole) sb_printf(&why, "%s%s", found(&c), hole + 2);
+    Str text = intern(why.data);
+    sb_free(&why);
+    switch (rules[i].verdict) {
+    case TRAINS:
+    case GUESSED: become(x, VAR_PARAM, text); break;
+    case FROZEN:
+    case TOLD: become(x, VAR_FROZEN, text); break;
+    case CODE: x->why = text; break;
     }
-    if (role && is_module_path(x->name)) {
-        become(x, VAR_PARAM, internf("operand of %s", role->type));
-        return;
-    }
-    if (type_count(type_get(x->data->type)) == 1) {
-        x->why = intern("one element, in no weight's place: --train overrides");
-        return;
-    }
-    become(x, VAR_FROZEN,
-           intern(!name->reaches ? "no gradient reaches it"
-                  : role         ? "its name is no module path"
-                                 : "in no weight's place"));
-    if (options_train(ox->opt))
+    if (rules[i].verdict == TOLD && options_train(ox->opt))
         ox_warn_model(ox, "'%s' does not train: %s (--train '%s' overrides)",
                       ox_quote(ox, x->name), x->why, ox_quote(ox, x->name));
 }
 
-static Status check_reach(Ox *ox, const OxInit *x, const OxName *name) {
-    if (x->kind != VAR_PARAM || name->reaches || !options_train(ox->opt))
-        return OK;
-    return ox_fail_model(ox,
-                         "parameter '%s' reaches the outputs only through "
-                         "non-differentiable operands; --freeze '%s' keeps it "
-                         "as it is",
-                         ox_quote(ox, x->name), ox_quote(ox, x->name));
+static bool is_cut_off(const Ox *ox, const OxInit *x) {
+    return x->live && x->is_var && x->kind == VAR_PARAM &&
+           !ox_name_of(ox, x->name)->reaches;
+}
+
+static Status check_reach(Ox *ox) {
+    StrBuf names = {0}, options = {0};
+    int n = 0;
+    for (int i = 0; i < ox->inits.len && options_train(ox->opt); i++) {
+        const OxInit *x = &ox->inits.data[i];
+        if (!is_cut_off(ox, x) || !sb_put_next(&names, n++)) continue;
+        sb_printf(&names, "'%s'", ox_quote(ox, x->name));
+        sb_printf(&options, "%s--freeze '%s'", options.len ? " " : "",
+                  ox_quote(ox, x->name));
+    }
+    sb_put_more(&names, n);
+    if (n)
+        ox_fail_model(ox,
+                      "parameter%s %s reach%s the outputs only through "
+                      "non-differentiable operands; %s keeps %s",
+                      n == 1 ? "" : "s", names.data, n == 1 ? "es" : "",
+                      options.data,
+                      n == 1 ? "it as it is" : "them as they are");
+    sb_free(&names);
+    sb_free(&options);
+    return n ? ERR_USER : OK;
 }
 
 static Status decide(Ox *ox, OxInit *x) {
@@ -227,14 +408,14 @@ static Status decide(Ox *ox, OxInit *x) {
                !(x->mark && !strcmp(x->mark, "PARAMETER"))) {
         x->is_var = false;
         x->why = intern("not finite: a mask");
-    } else if (!user && !by_mark(x)) {
-        by_role(ox, x, name);
+    } else if (!user) {
+        by_rule(ox, x, name);
     }
     if (content == HAS_NAN || (x->is_var && !finite)) /* -inf: a mask */
         ox_warn_model(ox, "'%s' holds %s%s", ox_quote(ox, x->name),
                       content == HAS_NAN ? "NaN" : "infinity",
                       x->is_var ? "" : " and does not train");
-    return x->is_var ? check_reach(ox, x, name) : OK;
+    return OK;
 }
 
 Status ox_decide(Ox *ox) {
@@ -245,9 +426,10 @@ Status ox_decide(Ox *ox) {
         for (int k = 3; k < 5; k++) ox_name_of(ox, n->in[k])->statistics_of = n;
     }
     ox_find_mutations(ox);
-    find_roles(ox);
+    ox_find_uses(ox);
     for (int i = 0; i < ox->inits.len; i++)
         if (ox->inits.data[i].live) TRY(decide(ox, &ox->inits.data[i]));
+    TRY(check_reach(ox));
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
         const GlobRule *r = &ox->opt->train_rules.data[i];
         if (ox->rule_used[i]) continue;

@@ -215,6 +215,7 @@ static void freeze_rest(Module *m, PassCtx *cx) {
             trains |= objective_trains(&cx->opt->objectives.data[k], v->name);
         if (trains) continue;
         v->kind = VAR_FROZEN;
+        v->why = intern("no --objective trains it");
         first = frozen++ ? first : v->name;
     }
     if (frozen)

@@ -407,7 +407,8 @@ TEST_CASE(newcomer, literals_of_tf2onnx) {
         {"tf2onnx", "Const_4:0", "", false},
         {"tf2onnx", "const_fold_opt__211", "1,1", false},
         {"tf2onnx", "dense/BiasAdd/ReadVariableOp:0", "1", true},
-        {"tf2onnx", "Const_4:0", "4", true},
+        {"tf2onnx", "Const_4:0", "4", false},
+        {"tf2onnx", "scale/kernel:0", "4", true},
         {"pytorch", "logit_scale", "", true},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -314,6 +314,26 @@ TEST_CASE(onnx_train, a_parameter_of_what_is_written_alone) {
     made_end(&m);
 }
 
+/* All of them are in one message, each with its option. */
+TEST_CASE(onnx_train, parameters_behind_operands_without_gradient) {
+    Made m;
+    made_linear(&m);
+    made_f32(&m, "a.weight", "2,4", 1);
+    made_f32(&m, "b.weight", "2,4", 1);
+    made_mark(&m, "a.weight", KIND, "PARAMETER");
+    made_mark(&m, "b.weight", KIND, "PARAMETER");
+    made_node(&m, "Add", "a.weight,b.weight", "sum");
+    made_node(&m, "Greater", "y,sum", "mask");
+    made_node(&m, "Where", "mask,y,c", "z");
+    made_output(&m, "z");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m),
+              "parameters 'a.weight', 'b.weight' reach the outputs only "
+              "through non-differentiable operands; --freeze 'a.weight' "
+              "--freeze 'b.weight' keeps them as they are");
+    made_end(&m);
+}
+
 /* steps += 1; y = x * steps */
 TEST_CASE(onnx_train, integers_that_it_writes_are_told_of) {
     Made m;

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_rules_test.c: what trains in files of each exporter, and the reason.
+   The names and marks are those that the exporters write (versions in
+   docs/exporters.md).                                                       */
+#include <string.h>
+
+#include "tests/harness.h"
+#include "tests/support/onnx_util.h"
+
+#define KIND   "pkg.torch.export.graph_signature.InputSpec.kind"
+#define FOLDED "pkg.onnxscript.optimizer.folded_from"
+#define SIGNED "pkg.torch.export.ExportedProgram.graph_signature"
+#define FX     "pkg.torch.onnx.fx_node"
+
+static void produced_by(Made *m, const char *by) {
+    m->model.producer_name = made_text(m, by);
+}
+
+static void sign(Made *m, const char *lines) {
+    made_metadata(m, &m->graph.metadata_props, &m->graph.n_metadata_props,
+                  SIGNED, lines);
+}
+
+/* One tensor behind y = op(x w, name), of w that trains for sure. */
+static void start(Made *m, const char *by, const char *name, const char *dims,
+                  const char *op) {
+    char in[80];
+    made_start(m, 18);
+    produced_by(m, by);
+    made_input(m, "x", DT_F32, "2,4");
+    made_f32(m, "fc.weight", "4,4", 0);
+    made_mark(m, "fc.weight", KIND, "PARAMETER");
+    made_node(m, "MatMul", "x,fc.weight", "a");
+    made_node(m, "Tanh", "a", "act");
+    made_f32(m, name, dims, 0.5f);
+    snprintf(in, sizeof in, "act,%s", name);
+    made_node(m, op, in, "y");
+    made_output(m, "y");
+}
+
+typedef enum Becomes { TRAINS, FROZEN, CONSTANT } Becomes;
+
+static void check_becomes(Made *m, const char *name, Becomes want,
+                          const char *why) {
+    Module *mod = made_import(m);
+    if (!CHECK_MSG(mod != NULL, "%s: %s", name, made_message(m))) return;
+    const Var *v = var_named(mod, name);
+    const char *said = v ? v->why : NULL;
+    Becomes got = !v ? CONSTANT : v->kind == VAR_PARAM ? TRAINS : FROZEN;
+    for (int i = 0; i < mod->literals.len; i++)
+        if (!strcmp(mod->literals.data[i].name, name))
+            said = mod->literals.data[i].why;
+    CHECK_MSG(got == want, "%s: %d, not %d (%s)", name, got, want, said);
+    if (CHECK_MSG(said != NULL, "%s: no reason", name))
+        CHECK_MSG(!strcmp(said, why), "%s: '%s', not '%s'", name, said, why);
+}
+
+/* PyTorch's exporter over torch.export: what is marked is what the mark says,
+   what its optimiser made of Python's numbers and tables is a constant. */
+TEST_CASE(onnx_rules, dynamo) {
+    static const struct {
+        const char *name, *dims, *mark, *folded, *op;
+        Becomes becomes;
+        const char *why;
+    } rows[] = {
+        {"scale", "", "PARAMETER", NULL, "Mul", TRAINS,
+         "PARAMETER in the file"},
+        {"mask", "4", "BUFFER", NULL, "Mul", FROZEN, "BUFFER in the file"},
+        {"plain", "4", "CONSTANT_TENSOR", NULL, "Mul", FROZEN,
+         "CONSTANT_TENSOR in the file"},
+        {"lifted_tensor_0", "4,4", "CONSTANT_TENSOR", NULL, "MatMul", TRAINS,
+         "by guess: operand of MatMul, kept outside of the module's "
+         "parameters"},
+        {"lifted_tensor_1", "4", "CONSTANT_TENSOR", NULL, "Add", TRAINS,
+         "by guess: operand of Add, kept outside of the module's parameters"},
+        {"scalar_tensor_default", "", NULL, "['val_0']", "Mul", CONSTANT,
+         "a constant of the model's code"},
+        {"val_1", "", NULL, NULL, "Add", CONSTANT,
+         "a constant of the model's code"},
+        {"view", "4", NULL, "['clone', 'lifted_tensor_0', 'val_1']", "Sub",
+         CONSTANT, "a constant of the model's code"},
+        {"arange", "4", NULL, "['val_0', 'val_1', 'val_2']", "Add", CONSTANT,
+         "a constant of the model's code"},
+        {"eye", "4,4", NULL, "['val_0']", "MatMul", CONSTANT,
+         "a constant of the model's code"},
+        {"clone", "4,4", NULL, "['lifted_tensor_0']", "MatMul", CONSTANT,
+         "a constant of the model's code"},
+        {"t", "4,4", NULL, "['lifted_tensor_0']", "MatMul", TRAINS,
+         "by guess: folded from 'lifted_tensor_0'"},
+        {"u", "4,4", NULL, NULL, "MatMul", TRAINS,
+         "by guess: operand of MatMul, without a mark"},
+        {"conv.weight", "4,4", NULL, NULL, "MatMul", TRAINS,
+         "PARAMETER of the file's signature"},
+        {"table", "4", NULL, NULL, "Mul", FROZEN,
+         "no PARAMETER of the file's signature"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, "pytorch", rows[i].name, rows[i].dims, rows[i].op);
+        sign(&m, "p_fc_weight: PARAMETER target='fc.weight'\n"
+                 "c_lifted_tensor_0: CONSTANT_TENSOR target='lifted_tensor_0'\n"
+                 "b_table: BUFFER target='table'\n"
+                 "p_conv_weight: PARAMETER target='conv.weight'\n"
+                 "x: USER_INPUT\n");
+        m.opt.accept_folded = true; /* 'conv.weight' may be lost */
+        if (rows[i].mark) made_mark(&m, rows[i].name, KIND, rows[i].mark);
+        if (rows[i].folded) made_mark(&m, rows[i].name, FOLDED, rows[i].folded);
+        check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
+        made_end(&m);
+    }
+}
+
+/* torch.tensor(..) inside a forward is read by a clone. */
+TEST_CASE(onnx_rules, tensors_that_a_forward_makes) {
+    Made m;
+    start(&m, "pytorch", "fc.bias", "4", "Add");
+    made_mark(&m, "fc.bias", KIND, "PARAMETER");
+    made_f32(&m, "lifted_tensor_0", "4", 1);
+    made_mark(&m, "lifted_tensor_0", KIND, "CONSTANT_TENSOR");
+    sign(&m, "c_lifted_tensor_0: CONSTANT_TENSOR target='lifted_tensor_0'\n");
+    Onnx__NodeProto *n = made_node(&m, "Identity", "lifted_tensor_0", "clone");
+    made_metadata(&m, &n->metadata_props, &n->n_metadata_props, FX,
+                  "%clone : [num_users=1] = call_function[target="
+                  "torch.ops.aten.clone.default](args = "
+                  "(%c_lifted_tensor_0,), kwargs = {})");
+    made_node(&m, "Mul", "y,clone", "z");
+    made_output(&m, "z");
+    check_becomes(&m, "lifted_tensor_0", FROZEN, "CONSTANT_TENSOR in the file");
+    made_end(&m);
+}
+
+/* What --accept-folded leaves still trains. */
+TEST_CASE(onnx_rules, what_was_folded_of_a_parameter) {
+    Made m;
+    start(&m, "pytorch", "val_3", "4,4", "MatMul");
+    sign(&m, "p_head_weight: PARAMETER target='head.weight'\n");
+    made_mark(&m, "val_3", FOLDED, "['head.weight', 'val_2']");
+    m.opt.accept_folded = true;
+    check_becomes(&m, "val_3", TRAINS, "folded from 'head.weight'");
+    made_end(&m);
+}
+
+TEST_CASE(onnx_rules, other_exporters) {
+    static const struct {
+        const char *by, *name, *dims, *op;
+        Becomes becomes;
+        const char *why;
+    } rows[] = {
+        /* TorchScript has no marks: names of modules */
+        {"pytorch", "logit_scale", "", "Mul", TRAINS, "operand of Mul"},
+        {"pytorch", "head.weight", "4,4", "MatMul", TRAINS,
+         "operand of MatMul"},
+        {"pytorch", "ls.gamma", "4", "Mul", TRAINS, "by guess: operand of Mul"},
+        {"pytorch", "norm.mean", "4", "Sub", FROZEN, "named like a buffer"},
+        {"pytorch", "std", "4", "Div", FROZEN, "named like a buffer"},
+        {"pytorch", "attn.causal_mask", "4", "Mul", FROZEN,
+         "named like a buffer"},
+        {"pytorch", "rope.cos_cached", "4", "Mul", FROZEN,
+         "named like a buffer"},
+        {"pytorch", "stem.mean", "4,4", "MatMul", TRAINS, "operand of MatMul"},
+        /* jax2onnx counts what it writes */
+        {"jax2onnx", "const_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
+        {"jax2onnx", "const_7", "", "Add", CONSTANT,
+         "a number of the model's code"},
+        {"jax2onnx", "eps_0", "", "Add", CONSTANT,
+         "a number of the model's code"},
+        {"jax2onnx", "const_2", "4", "Mul", TRAINS, "by guess: operand of Mul"},
+        /* tf2onnx names after TensorFlow's nodes */
+        {"tf2onnx 1.17.0", "m/dense/MatMul/ReadVariableOp:0", "4,4", "MatMul",
+         TRAINS, "operand of MatMul"},
+        {"tf2onnx 1.17.0", "m/dense/BiasAdd/ReadVariableOp:0", "4", "Add",
+         TRAINS, "operand of Add"},
+        {"tf2onnx 1.17.0", "m/layer_normalization_1/Reshape:0", "1,4", "Mul",
+         TRAINS, "operand of Mul"},
+        {"tf2onnx 1.17.0", "m/layer_normalization_1/add/y:0", "", "Add",
+         CONSTANT, "a number of the model's code"},
+        {"tf2onnx 1.17.0", "m/mul/y:0", "4", "Mul", CONSTANT,
+         "a constant of the model's code"},
+        {"tf2onnx 1.17.0", "m/Const_3:0", "4", "Add", CONSTANT,
+         "a constant of the model's code"},
+        {"tf2onnx 1.17.0", "ConstantFolding/m/truediv_recip:0", "1,4", "Mul",
+         CONSTANT, "a constant of the model's code"},
+        {"tf2onnx 1.17.0", "m/const_fold_opt__23", "4,4", "MatMul", TRAINS,
+         "operand of MatMul"},
+        /* skl2onnx */
+        {"skl2onnx", "coefficient1", "4,4", "MatMul", TRAINS,
+         "operand of MatMul"},
+        {"skl2onnx", "intercepts", "1,4", "Add", TRAINS, "operand of Add"},
+        {"skl2onnx", "unity", "", "Sub", CONSTANT,
+         "no coefficient or intercept"},
+        {"skl2onnx", "Di_Divcst", "4", "Div", CONSTANT,
+         "no coefficient or intercept"},
+        /* paddle2onnx */
+        {"", "linear_0.w_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
+        {"", "p2o.helper.constant.3", "4", "Mul", FROZEN,
+         "its name is no module path"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, rows[i].by, rows[i].name, rows[i].dims, rows[i].op);
+        check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
+        made_end(&m);
+    }
+}
+
+/* (x - mean) / std of an input, whatever the names; a matrix apart and a bias
+   that is taken off first, as sparse autoencoders do, train. */
+TEST_CASE(onnx_rules, normalised_inputs) {
+    static const char *const by[] = {"pytorch", "jax2onnx", "Spox", ""};
+    for (size_t i = 0; i < sizeof by / sizeof *by; i++) {
+        Made m;
+        made_start(&m, 18);
+        produced_by(&m, by[i]);
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "const_0", "1,4", 0.5f);
+        made_f32(&m, "const_1", "1,4", 0.5f);
+        made_f32(&m, "const_2", "4", 0.5f);
+        made_f32(&m, "const_3", "4,4", 0.5f);
+        made_f32(&m, "const_4", "4", 0.5f);
+        made_node(&m, "Transpose", "x", "xt");
+        made_node(&m, "Transpose", "xt", "xtt");
+        made_node(&m, "Sub", "xtt,const_0", "s");
+        made_node(&m, "Sqrt", "const_1", "root");
+        made_node(&m, "Div", "s,root", "d");
+        made_node(&m, "Sub", "d,const_2", "e");
+        made_node(&m, "MatMul", "e,const_3", "p");
+        made_node(&m, "Div", "p,const_4", "y");
+        made_output(&m, "y");
+        check_becomes(&m, "const_0", FROZEN, "normalises an input (Div)");
+        check_becomes(&m, "const_1", FROZEN, "normalises an input (Div)");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        CHECK_EQ_INT(var_named(mod, "const_2")->kind, VAR_PARAM);
+        CHECK_EQ_INT(var_named(mod, "const_3")->kind, VAR_PARAM);
+        CHECK_EQ_INT(var_named(mod, "const_4")->kind, VAR_PARAM);
+        made_end(&m);
+    }
+}
+
+/* BatchNormalization of evaluation, as Keras on JAX writes it: the scale and
+   the bias train, the statistics do not. */
+TEST_CASE(onnx_rules, statistics_in_arithmetic) {
+    for (int form = 0; form < 2; form++) {
+        Made m;
+        made_start(&m, 18);
+        produced_by(&m, "jax2onnx");
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "w", "4,4", 0.5f);
+        made_f32(&m, "mean", "4", 0.5f);
+        made_f32(&m, "variance", "4", 0.5f);
+        made_f32(&m, "scale", "4", 0.5f);
+        made_f32(&m, "offset", "4", 0.5f);
+        made_f32(&m, "eps", "", 1e-3f);
+        made_f32(&m, "one", "", 1);
+        made_node(&m, "MatMul", "x,w", "p");
+        made_node(&m, "Add", "variance,eps", "v");
+        made_node(&m, "Sqrt", "v", "root");
+        made_node(&m, "Div", "one,root", "inv");
+        made_node(&m, "Mul", "inv,scale", "by");
+        if (form) {
+            made_node(&m, "Neg", "mean", "less");
+            made_node(&m, "Mul", "less,by", "shift");
+            made_node(&m, "Add", "shift,offset", "add");
+            made_node(&m, "Mul", "p,by", "scaled");
+            made_node(&m, "Add", "scaled,add", "y");
+        } else {
+            made_node(&m, "Sub", "p,mean", "less");
+            made_node(&m, "Mul", "less,by", "scaled");
+            made_node(&m, "Add", "scaled,offset", "y");
+        }
+        made_output(&m, "y");
+        check_becomes(&m, "variance", FROZEN,
+                      "running statistics, as Sqrt has them");
+        check_becomes(&m, "mean", FROZEN,
+                      "running statistics, as Mul has them");
+        check_becomes(&m, "scale", TRAINS, "by guess: operand of Mul");
+        check_becomes(&m, "offset", TRAINS, "by guess: operand of Add");
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_rules, a_table_of_sines_and_cosines) {
+    for (int halves = 0; halves < 2; halves++) {
+        Made m;
+        start(&m, "pytorch", "pos_embed", "2,4", "Add");
+        Onnx__TensorProto *t = m.graph.initializer[m.graph.n_initializer - 1];
+        float turns[] = {0, 1, 0, 1, 0.84f, 0.54f, 0.01f, 0.99f},
+              half[] = {0, 0, 1, 1, 0.84f, 0.01f, 0.54f, 0.99f};
+        memcpy(t->float_data, halves ? half : turns, sizeof turns);
+        check_becomes(&m, "pos_embed", FROZEN, "a table of sines and cosines");
+        t->float_data[7] = 1.5f;
+        check_becomes(&m, "pos_embed", TRAINS, "by guess: operand of Add");
+        made_end(&m);
+    }
+}
