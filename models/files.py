@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX files that PyPI packages carry, trained: prints the table of
-models/README.md (maintainers).
+"""ONNX files that PyPI packages carry, trained: prints
+docs/coverage/files.csv (maintainers).
 
 usage: files.py AMPC FOLDER [NAME...]      names by their beginning
 
@@ -16,6 +16,7 @@ ones).  Needs
 
     pip install onnx onnxruntime
 """
+import csv
 import json
 import os
 import re
@@ -208,8 +209,9 @@ def row(ampc, path, dims, options, folder):
 def main():
     ampc, folder = os.path.abspath(sys.argv[1]), sys.argv[2]
     os.makedirs(folder, exist_ok=True)
-    print("| file | package | exporter | M trained | apart | fall |")
-    print("|---|---|---|---|---|---|")
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(["file", "package", "exporter", "million trained",
+                  "output distance", "loss decrease ratio"])
     for name, package, member, dims, options in ROWS:
         if sys.argv[3:] and not any(name.startswith(n) for n in sys.argv[3:]):
             continue
@@ -219,8 +221,9 @@ def main():
             try:
                 said = row(ampc, path, dims, options, work)
             except RuntimeError as e:
-                said = f"refused: {e} | |"
-        print(f"| {name} | {package} | {by} | {said} |", flush=True)
+                said = f"refused: {e}"
+        out.writerow([name, package, by, *(c.strip() for c in said.split("|"))])
+        sys.stdout.flush()
 
 
 main()

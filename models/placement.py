@@ -16,7 +16,7 @@ value in memory in 16 bits, once, but gradients of parameters, outputs, and
 results of exp and log.  Distance: |loss - loss in fp32| / loss, over N (6)
 batches of data and 12 steps of AdamW; mean and largest.
 
---table prints the table of models/README.md: the largest distance over N runs
+--table prints the table of docs/numerics.md: the largest distance over N runs
 that begin 1e-6 apart in every weight, of ampc's losses from those of its fp32
 and of autocast's from those of PyTorch's, in bf16 and fp16 (loss scale 1024),
 and what is kept for backward.  With BatchNorm both load the weights of PyTorch's

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Exports many architectures from PyTorch, compiles each and trains it for three
-steps beside PyTorch; prints the table of models/README.md (maintainers).
+steps beside PyTorch; prints docs/coverage/models.csv (maintainers).
 
 usage: zoo.py AMPC [options] [NAME...]               names by their beginning
 
 Both exporters, fp32 and bf16, SGD on one batch, dropout off, random weights;
-what the columns are stands above the table.  Models are narrow and shallow: of
+what the columns are stands in docs/coverage.md.  Models are narrow and shallow: of
 blocks with equal shapes that follow each other one stays.  Models with BatchNorm
 load PyTorch's weights before every step, since in two to four samples nothing
 else would be comparable; the others train freely.  --slow adds those that take
@@ -17,6 +17,7 @@ minutes.  Networks of its own: networks.py.  Needs (as of which the table was ma
 """
 import argparse
 import copy
+import csv
 import json
 import logging
 import math
@@ -791,30 +792,6 @@ def autocast(model, batch, states, want):
 
 # ---- the table
 
-HEAD = f"""# What trains
-
-`models/zoo.py` prints this: PyTorch models from both exporters, compiled for
-x86-64-v3 and trained on the CPU for {STEPS} steps of SGD on one batch, beside
-PyTorch.  All distances are relative.
-
-- *loss apart*: fp32 losses from PyTorch's fp32 ones, the largest of {STEPS};
-  *PyTorch's*: its fp32 from its fp64 (*(forced)*: of all steps, else of the first);
-  *(forced)*: BatchNorm over two to four samples, PyTorch's weights are loaded
-  (`--load`) before each step.  Of losses under 1e-3: of 1e-3.
-- *gradient apart*: the norm of the first gradient, from PyTorch's in fp64 (in
-  fp32 where the next column has none); *PyTorch's*: its own fp32 one from that.
-  Where both are large the gradient is not continuous, or ill-conditioned at so
-  small a batch.
-- *bf16 loss*: of a second module, from PyTorch's fp32; *autocast's*: that of
-  PyTorch's bf16 autocast.  "-": not run.
-- *compile s*: processor time of the fp32 module, C compiler included.
-
-What no file tells is given with `--freeze`: which of TorchScript's initializers are
-buffers, and which parameters PyTorch does not train.  After
-"not exported" stand PyTorch's own words; PatchTST's TorchScript file adds shapes
-that do not fit (ONNX Runtime refuses it, too).
-"""
-
 
 def show(x):
     return "-" if x is None else "%.0e" % x
@@ -830,9 +807,15 @@ def print_row(out, row):
                   "%.1f" % row["seconds"], "%.1f" % (row["size"] / 1e6)]
     if row["error"]:
         what = "refused: " if row["exported"] else "not exported: "
-        cells += [what + row["error"].replace("|", "/")] + \
+        cells += [what + row["error"]] + \
             [""] * (11 - len(cells))
-    print("| " + " | ".join(cells) + " |", flush=True)
+    csv.writer(sys.stdout, lineterminator="\n").writerow(cells)
+    sys.stdout.flush()
+
+
+def say(text):
+    """Beside the table, which is standard output."""
+    print(text, file=sys.stderr)
 
 
 def totals(outs):
@@ -843,24 +826,24 @@ def totals(outs):
     near = [r for r in good if r["fp32"] < LIMIT]
     hard = [r for o, r in rows if LIMIT <= r.get("fp32", 0) < 3 * (
         o.get("loss") or 0)]
-    print(f"\n{len(outs)} architectures; PyTorch exports {len(exported)}, "
-          f"{len(take)} of them train from at least one file.  Of {len(rows)} "
-          f"files {len(good)} compile and {len(near)} of these have PyTorch's "
-          f"fp32 losses within {LIMIT:g}; {len(hard)} more are no further from "
-          "them than three times PyTorch's fp32 from its fp64.")
+    say(f"{len(outs)} architectures; PyTorch exports {len(exported)}, "
+        f"{len(take)} of them train from at least one file.  Of {len(rows)} "
+        f"files {len(good)} compile and {len(near)} of these have PyTorch's "
+        f"fp32 losses within {LIMIT:g}; {len(hard)} more are no further from "
+        "them than three times PyTorch's fp32 from its fp64.")
     if good:
-        print(f"Medians: loss {statistics.median(r['fp32'] for r in good):.1e},"
-              f" gradient {statistics.median(r['gradient'] for r in good):.1e},"
-              " compile "
-              f"{statistics.median(r['seconds'] for r in good):.1f} s.")
+        say(f"Medians: loss {statistics.median(r['fp32'] for r in good):.1e},"
+            f" gradient {statistics.median(r['gradient'] for r in good):.1e},"
+            " compile "
+            f"{statistics.median(r['seconds'] for r in good):.1f} s.")
     pairs = [(r["bf16"], o["autocast"]) for o, r in rows
              if "bf16" in r and o["autocast"] is not None]
     if pairs:
-        print(f"bf16: {sum(a <= b for a, b in pairs)} of {len(pairs)} files "
-              f"nearer to fp32 than PyTorch's autocast, "
-              f"{sum(a <= 2 * b for a, b in pairs)} within twice its distance; "
-              f"medians {statistics.median(a for a, _ in pairs):.1e} and "
-              f"{statistics.median(b for _, b in pairs):.1e}.")
+        say(f"bf16: {sum(a <= b for a, b in pairs)} of {len(pairs)} files "
+            f"nearer to fp32 than PyTorch's autocast, "
+            f"{sum(a <= 2 * b for a, b in pairs)} within twice its distance; "
+            f"medians {statistics.median(a for a, _ in pairs):.1e} and "
+            f"{statistics.median(b for _, b in pairs):.1e}.")
     return len(near) + len(hard) == len(rows)
 
 
@@ -963,16 +946,16 @@ def main():
     outs = [done[n] for n in chosen if n in done]
     if o.check:
         return refusals(outs)
-    print(HEAD)
-    print("| model | M parameters | exporter | loss apart | PyTorch's | gradient "
-          "apart | PyTorch's | bf16 loss | autocast's | compile s | module MB |\n"
-          + "|---" * 11 + "|")
+    print("model,million parameters,exporter,fp32 loss distance,"
+          "PyTorch fp32 loss distance,gradient distance,"
+          "PyTorch gradient distance,bf16 loss distance,"
+          "autocast loss distance,compile seconds,module MB")
     for out in outs:
         for row in out["files"]:
             print_row(out, row)
     if len(outs) < len(every):
-        print(f"\n{len(every) - len(outs)} more models of the list were not "
-              "run for this table.")
+        print(f"{len(every) - len(outs)} more models of the list were not run",
+              file=sys.stderr)
     return 0 if totals(outs) else 1
 
 

@@ -27,7 +27,7 @@
        is in all that follows.  Stored of them is fp16 of a 64th of each
        element: 11 bits from 1/256 to 4.19e6, where bf16 has 8, and steps of
        3.8e-6 below; products read a copy beside it.  f32 would cost 4 to 7 %
-       of the bytes of transformers (models/README.md) and is for streams that
+       of the bytes of transformers (docs/numerics.md) and is for streams that
        a routine, a gather or the host reads.
        --placement exact,residuals=inf: all in f32.  =N: f32 has N % of the
        least bytes of a step, bf16 the rest, f32 first where most sums lead up

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation is whole and true: links resolve, nothing public is
+left out, and the listings run.
+
+usage: docs_test.py AMPC [PAGE...]     in the root of the sources; with pages
+                                       their listings alone
+environment: DOCS_PYTHON, a Python with torch, onnx and PIL, also runs the
+listings that need these
+
+Listings of a page run in one folder, in their order:
+  ```sh                    is run with `sh -e`; a first line `# not run: WHY` says
+                           that it is not, `# needs: MODULE` that it wants Python
+                           with that module, `# needs: nvrtc` GPU code
+  ```c title="NAME"        is a file, which a later sh listing has to use; so are
+  ```python, and ```text title="NAME.amp"
+"""
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.getcwd()
+FENCE = re.compile(r'^( *)```(\w*)(?: title="([^"]+)")?$')
+failures = []
+
+
+def failed(where, what):
+    failures.append(f"{where}: {what}")
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def pages():
+    found = [f for f in os.listdir(ROOT) if f.endswith(".md")]
+    found.append("models/README.md")
+    for folder, _, names in os.walk(os.path.join(ROOT, "docs")):
+        found += [os.path.relpath(os.path.join(folder, n), ROOT)
+                  for n in names if n.endswith(".md")]
+    return sorted(found)
+
+
+def listings(path):
+    """(line, language, title, text) of each fenced part."""
+    found, open_ = [], None
+    for number, line in enumerate(read(path).split("\n"), 1):
+        m = FENCE.match(line)
+        if open_ and line.strip() == "```":
+            found.append((*open_[:3], "\n".join(open_[3]) + "\n"))
+            open_ = None
+        elif open_:
+            open_[3].append(line[open_[4]:])
+        elif m:
+            open_ = (number, m[2], m[3], [], len(m[1]))
+    if open_:
+        failed(f"{path}:{open_[0]}", "a listing without an end")
+    return found
+
+
+def prose(path):
+    """The text without listings."""
+    out, inside = [], False
+    for line in read(path).split("\n"):
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        elif not inside:
+            out.append(line)
+    return "\n".join(out)
+
+
+# ---- links ------------------------------------------------------------------
+
+def anchors(path):
+    """The names that GitHub gives to the headings."""
+    found = set()
+    for line in prose(path).split("\n"):
+        if re.match(r"#+ ", line):
+            text = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower())
+            found.add(text.replace(" ", "-"))
+    return found
+
+
+def check_links(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        there = os.path.normpath(os.path.join(os.path.dirname(path), name)) \
+            if name else path
+        if not os.path.exists(os.path.join(ROOT, there)):
+            failed(path, f"link to {target}: no such file")
+        elif anchor and there.endswith(".md") and anchor not in anchors(there):
+            failed(path, f"link to {target}: no such heading")
+
+
+# ---- completeness -----------------------------------------------------------
+
+def check_size():
+    lines = read("README.md").count("\n")
+    if lines > 200:
+        failed("README.md", f"{lines} lines, at most 200")
+
+
+def check_named(what, names, path):
+    text = read(path)
+    for name in sorted(names):
+        if not re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text):
+            failed(path, f"does not mention the {what} {name}")
+
+
+def check_complete():
+    models = os.listdir(os.path.join(ROOT, "models"))
+    check_named("example", [m for m in models if m.endswith((".amp", ".onnx"))],
+                "models/README.md")
+    header = read("runtime/ampc.h")
+    table = header[header.index("typedef struct ampc_api {"):
+                   header.index("} ampc_api;")]
+    check_named("function", re.findall(r"\(\*(\w+)\)\(", table),
+                "docs/reference/c-api.md")
+    check_named("status", re.findall(r"(AMPC_ERR_\w+) =", header),
+                "docs/reference/c-api.md")
+    known = set(re.findall(r"AMPC_(?:LIB\w+|ISA|TUNE|CUDA_GRAPH|CACHE_DIR)\b",
+                           header))
+    check_named("variable", known, "docs/reference/env.md")
+    index = read("docs/index.md")
+    for path in pages():
+        name = os.path.relpath(path, "docs")
+        if path.startswith("docs/") and name not in index and \
+                not name.startswith("benchmarks/") and name != "index.md":
+            failed("docs/index.md", f"does not lead to {path}")
+
+
+# ---- listings ---------------------------------------------------------------
+
+def put_idx(path, rank, n, most):
+    """An IDX file of bytes; the first axis has n entries."""
+    count = n * (784 if rank == 3 else 1)
+    head = struct.pack(">BBBB", 0, 0, 8, rank) + struct.pack(">i", n)
+    if rank == 3:
+        head += struct.pack(">ii", 28, 28)
+    with open(path, "wb") as f:
+        f.write(head + bytes((i * 2654435761 >> 16) % most
+                             for i in range(count)))
+
+
+def put_digits(folder):
+    os.makedirs(folder)
+    put_idx(f"{folder}/train-images-idx3-ubyte", 3, 128, 256)
+    put_idx(f"{folder}/train-labels-idx1-ubyte", 1, 128, 10)
+    put_idx(f"{folder}/t10k-images-idx3-ubyte", 3, 70, 256)
+    put_idx(f"{folder}/t10k-labels-idx1-ubyte", 1, 70, 10)
+
+
+def program(path, text):
+    with open(path, "w") as f:
+        f.write("#!/bin/sh\n" + text + "\n")
+    os.chmod(path, 0o755)
+
+
+def put_folder(work, ampc):
+    """Like a clone after script/demo, with other digits."""
+    put_digits(f"{work}/out/demo/digits")
+    for name in "models", "runtime":
+        shutil.copytree(os.path.join(ROOT, name), f"{work}/{name}")
+    os.makedirs(f"{work}/bin")
+    program(f"{work}/bin/ampc", f'exec "{ampc}" "$@"')
+    # the flags of lib/pkgconfig/ampc.pc
+    program(f"{work}/bin/pkg-config",
+            f'echo "-I{work}/runtime -I{work}/runtime/cpp -ldl"')
+    if os.environ.get("DOCS_PYTHON"):
+        program(f"{work}/bin/python",
+                f'exec "{os.environ["DOCS_PYTHON"]}" "$@"')
+
+
+def runs(text):
+    """Whether a shell listing is for this machine; its first line says."""
+    first = text.split("\n", 1)[0]
+    if first.startswith("# not run: "):
+        return False
+    if first == "# needs: nvrtc":
+        return os.environ.get("AMPC_LIBNVRTC", "none") != "none"
+    return not first.startswith("# needs: ") or "DOCS_PYTHON" in os.environ
+
+
+def check_listings(path, ampc, folder):
+    parts = listings(path)
+    if not any(lang == "sh" for _, lang, _, _ in parts):
+        return
+    work = os.path.join(folder, path.replace("/", "_"))
+    os.makedirs(work)
+    put_folder(work, ampc)
+    env = dict(os.environ, PATH=f"{work}/bin:{os.environ['PATH']}",
+               AMPC_CACHE_DIR=os.path.join(folder, "cache"))
+    nvrtc = os.environ.get("AMPC_LIBNVRTC", "none")
+    for line, lang, title, text in parts:
+        where = f"{path}:{line}"
+        if lang in ("c", "python") and not title:
+            failed(where, f"a listing in {lang} without a title")
+        if title:
+            with open(os.path.join(work, title), "w") as f:
+                f.write(text)
+            if not any(l == "sh" and title in t and n > line
+                       for n, l, _, t in parts):
+                failed(where, f"no later listing uses {title}")
+        if lang == "python":
+            compile(text, where, "exec")
+        if lang == "sh" and runs(text):
+            env["AMPC_LIBNVRTC"] = nvrtc if "# needs: nvrtc" in text else "none"
+            done = subprocess.run(["sh", "-e", "-c", text], cwd=work, env=env,
+                                  text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
+            if done.returncode:
+                failed(where, f"status {done.returncode}\n{done.stdout[-1500:]}")
+                return
+
+
+def main():
+    ampc = os.path.abspath(sys.argv[1])
+    chosen = sys.argv[2:] or pages()
+    if not sys.argv[2:]:
+        check_size()
+        check_complete()
+    with tempfile.TemporaryDirectory() as folder:
+        for path in chosen:
+            check_links(path)
+            check_listings(path, ampc, folder)
+    for f in failures:
+        print(f)
+    return 1 if failures else 0
+
+
+sys.exit(main())
