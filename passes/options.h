@@ -145,6 +145,9 @@ typedef struct Options {
     Str dump_ir, emit_c, emit_cuda, emit_onnx, report;
     Str cache; /* of compilers' results: a folder, "none"; NULL: the usual one
                 */
+    VEC(Str)
+    said; /* each option that was taken and its value, "" of a flag;
+             two "" where another source begins                     */
     struct FileGuard *guard; /* keeps outputs apart from inputs; may be NULL */
     Str symbol;              /* "ampc_module" */
     int64_t seed;

@@ -89,6 +89,10 @@ Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
                     bool keep);
 /* The same as far as it is common to all targets. */
 Status run_common(Module *m, Diag *d, const Options *opt, bool keep);
+/* Of a module that was read from the text before pass `first`: the rows from
+   that to pass `last`, both of which stand in one row. */
+Status run_between(Module *m, Diag *d, const Options *opt, const char *first,
+                   const char *last);
 /* The same for some rows, named in the pipeline's order, comma-separated; the
    module may be at any stage that the first of them can read.              */
 Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
@@ -112,5 +116,7 @@ void report_kernels(const Module *m, bool json, const char *const *notes,
 /* PLANNED: what trains; what attention is left in parts; and, but for fp32,
    what is 16 bits and why the rest is not. */
 void report_summary(const Module *m, StrBuf *sb);
+/* PLANNED: the bytes that a step of it moves. */
+int64_t report_bytes(const Module *m);
 
 #endif

@@ -358,6 +358,18 @@ Status run_common(Module *m, Diag *d, const Options *opt, bool keep) {
     return run_rows(&r, rows, n);
 }
 
+Status run_between(Module *m, Diag *d, const Options *opt, const char *first,
+                   const char *last) {
+    Runner r = {.m = m, .d = d, .opt = opt};
+    int rows[sizeof pipeline / sizeof *pipeline], n = 0;
+    int from = row_named(pipeline, pipeline_length, first);
+    int to = row_named(pipeline, pipeline_length, last);
+    ASSERT(from <= to && to < pipeline_length);
+    m->passes = from;
+    for (int i = from; i <= to; i++) rows[n++] = i;
+    return run_rows(&r, rows, n);
+}
+
 /* The first row from `from` on with that name; -1 */
 static int find_row(const char *name, size_t n, int from) {
     for (int i = from; i < pipeline_length; i++)

@@ -273,12 +273,28 @@ static void sum_attention(const Graph *g, StrBuf *sb) {
     if (n) sb_puts(sb, "\n");
 }
 
-/* Of the program that trains, else of the first one. */
-void report_summary(const Module *m, StrBuf *sb) {
-    Sum s = {0};
+/* The program that trains, else the first one; NULL: there is none. */
+static Graph *main_program(const Module *m) {
     Graph *g = m->graphs.len ? m->graphs.data[0] : NULL;
     for (int i = m->graphs.len - 1; i >= 0; i--)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN) g = m->graphs.data[i];
+    return g;
+}
+
+int64_t report_bytes(const Module *m) {
+    Sum s = {0};
+    Graph *g = main_program(m);
+    if (!g) return 0;
+    Arena *a = arena_new();
+    Lie l = lie_new(g, a);
+    for (int i = 0; i < g->order.len; i++) sum_node(&s, &l, node_at(g, i), a);
+    arena_free(a);
+    return s.bytes;
+}
+
+void report_summary(const Module *m, StrBuf *sb) {
+    Sum s = {0};
+    Graph *g = main_program(m);
     report_trained(m, sb);
     if (g) sum_attention(g, sb);
     if (m->low == NUM_DTYPES || !g) return;

@@ -12,7 +12,7 @@ extern const char *const report_page_lines[]; /* report_page.html */
 
 /* What a module tells about itself, and --report: each as text and as JSON. */
 enum { SUMMARY, PARAMS, CASTS, KERNELS, MEMORY, NREPORT };
-enum { NSECTION = 2 * NREPORT + 1 }; /* and the cost */
+enum { NSECTION = 2 * NREPORT + 2 }; /* and the cost, and the options */
 
 static const char *const report_names[NREPORT][2] = {
     {"txt:summary", "json:summary"}, {"txt:params", "json:params"},
@@ -104,7 +104,7 @@ static Status report_compiled(void *ctx, const char *const *const notes[2],
 
 static Status emit(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
-    StrBuf options = {0}, kept = {0};
+    StrBuf options = {0}, kept = {0}, words = {0};
     bool onnx = !s->is_text;
     EmitInput in = {.path = out,
                     .model_path = model,
@@ -114,12 +114,16 @@ static Status emit(Compile *c, const char *model, const char *out) {
                     .compiled = report_compiled,
                     .ctx = c};
     options_json(&s->opt, &options);
+    options_words(&s->opt, &words);
+    c->sections[2 * NREPORT + 1] =
+        (EmitSection){"options", words.data ? words.data : "", words.len};
     in.options = options.data;
     if (onnx) ASSERT(onnx_skeleton(c->m, s->model, s->model_bytes, &kept));
     in.model_data = onnx ? kept.data : s->model;
     in.model_size = onnx ? kept.len : s->model_bytes;
     Status st = emit_so(c->m, &s->opt, &s->diag, &in);
     sb_free(&kept);
+    sb_free(&words);
     sb_free(&options);
     return st;
 }

@@ -12,12 +12,17 @@ const char help_ampc[] =
     "       ampc export OUT.so [--load CKPT] -o MODEL.onnx   trained weights "
     "in the\n"
     "                                       model's own ONNX graph\n"
+    "       ampc audit OUT.so --feed NAME=FILE ...   how far it is from fp32, "
+    "and why\n"
     "       ampc fmt [--expand] FILE.amp    a text in its one layout, or as "
     "IR\n"
     "       ampc --list-ops [NAME...]       all ops, or how those are called\n"
     "       ampc --list-passes | --help | --version\n"
     "\n"
-    "compile options\n"
+    "compile options\n";
+
+/* C99 promises no longer strings. */
+const char help_options[] =
     "  --precision P           fp32, bf16 (default), fp16, or Apex's O0, O1, "
     "O2, O3\n"
     "                          (fp16, or as O1:bf16); O2 and O3 take "
@@ -179,6 +184,26 @@ const char help_export[] =
     "                  the module starts with)\n"
     "  -o MODEL.onnx   the model's own graph with these weights, in inference\n"
     "                  form\n";
+
+const char help_audit[] =
+    "usage: ampc audit OUT.so --feed NAME=FILE ... [options]\n"
+    "\n"
+    "Runs batches in the module's precision and in fp32 from the same "
+    "weights;\n"
+    "says how far loss and gradients are, which values that are stored in 16\n"
+    "bits cause how much of it, and which policy lines would halve it, at "
+    "what\n"
+    "cost in bytes.  Compiles with the system's C compiler; changes nothing.\n"
+    "\n"
+    "  --feed NAME=FILE        as of ampc run\n"
+    "  --load FILE, --load-map OLD=NEW   weights, as of ampc run (default: "
+    "the\n"
+    "                          module's initial ones)\n"
+    "  --batches N             the first N batches (default 2)\n"
+    "  --policy FILE           write the lines, for --amp-policy\n"
+    "  --objective NAME        of several (default: the first)\n"
+    "  --json                  all of it as JSON\n"
+    "  --device auto|cpu|cuda[:N], --threads N\n";
 
 const char help_fmt[] =
     "usage: ampc fmt MODEL.amp\n"

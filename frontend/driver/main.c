@@ -17,6 +17,7 @@ static int list_passes(void) {
 
 static int print_help(void) {
     fputs(help_ampc, stdout);
+    fputs(help_options, stdout);
     return 0;
 }
 
@@ -41,6 +42,7 @@ static int run(int argc, char **argv) {
                     {"check", cmd_check, help_check},
                     {"opt", cmd_opt, help_opt},
                     {"export", cmd_export, help_export},
+                    {"audit", cmd_audit, help_audit},
                     {"fmt", cmd_fmt, help_fmt},
                     {"--list-ops", cmd_list_ops, help_ampc}};
     static const struct {
@@ -52,6 +54,7 @@ static int run(int argc, char **argv) {
                  {"--list-passes", list_passes}};
     if (argc < 2) {
         fputs(help_ampc, stderr);
+        fputs(help_options, stderr);
         return ERR_USAGE;
     }
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
@@ -60,6 +63,7 @@ static int run(int argc, char **argv) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         if (!asks_for_help(argc, argv))
             return commands[i].run(argc - 1, argv + 1);
+        if (commands[i].help == help_ampc) return print_help();
         fputs(commands[i].help, stdout);
         return 0;
     }

@@ -748,8 +748,8 @@ static Status unknown_option(const Spec *s) {
     return usage(s, "unknown option (see ampc --help)");
 }
 
-static Status set_option(Options *o, Spec *s, const char *value,
-                         bool *used_value) {
+static Status apply_option(Options *o, Spec *s, const char *value,
+                           bool *used_value) {
     const struct OptionRow *r = option_rows, *end = r;
     for (end += sizeof option_rows / sizeof *r; r < end; r++)
         if (!strcmp(r->name, s->option)) break;
@@ -772,6 +772,14 @@ static Status set_option(Options *o, Spec *s, const char *value,
     }
     s->text = arena_dup(o->arena, value, strlen(value) + 1);
     return r->set(o, s);
+}
+
+static Status set_option(Options *o, Spec *s, const char *value,
+                         bool *used_value) {
+    TRY(apply_option(o, s, value, used_value));
+    vec_push(o->arena, &o->said, intern(s->option));
+    vec_push(o->arena, &o->said, intern(*used_value ? value : ""));
+    return OK;
 }
 
 Status options_set(Options *o, Diag *d, const char *name, const char *value,
@@ -814,11 +822,39 @@ Status options_set_line(Options *o, Diag *d, const Setting *line) {
 }
 
 void options_second_source(Options *o) {
+    for (int i = 0; i < 2; i++) vec_push(o->arena, &o->said, intern(""));
     o->loss_given = o->only_given = false;
     o->model_dims = o->dims.len;
     o->model_frozen = o->batchnorm_frozen.len;
     o->model_targets = o->targets.len;
     o->model_batches = o->batch_sizes.len;
+}
+
+/* ---- said again ---------------------------------------------------------- */
+
+void options_words(const Options *o, StrBuf *sb) {
+    for (int i = 0; i < o->said.len; i++)
+        sb_putn(sb, o->said.data[i], strlen(o->said.data[i]) + 1);
+}
+
+static bool names_file(const char *option) {
+    for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++)
+        if (!strcmp(option_rows[i].name, option))
+            return option_rows[i].kind == PATH;
+    return false;
+}
+
+Status options_again(Options *o, Diag *d, const char *words, size_t n) {
+    for (const char *p = words, *end = words + n; p < end;) {
+        const char *name = p, *value = p + strlen(p) + 1;
+        bool used;
+        p = value + (value < end ? strlen(value) + 1 : 0);
+        if (!*name)
+            options_second_source(o);
+        else if (!names_file(name))
+            TRY(options_set(o, d, name, value < end ? value : NULL, &used));
+    }
+    return OK;
 }
 
 /* ---- for the module's info ----------------------------------------------- */

@@ -14,6 +14,11 @@ Status options_set(Options *o, Diag *d, const char *name, const char *value,
 Status options_set_line(Options *o, Diag *d, const Setting *line);
 /* What was given so far is from another source: it may be said again. */
 void options_second_source(Options *o);
+/* All that was taken, as section "options" of a module keeps it: each option
+   and its value end with a NUL; and what such a section says, but for files.
+   What is not of this build is refused. */
+void options_words(const Options *o, StrBuf *sb);
+Status options_again(Options *o, Diag *d, const char *words, size_t n);
 /* Every option as text, for the module's info (JSON object). */
 void options_json(const Options *o, StrBuf *sb);
 /* The main ones for people, a line each: "loss        mse". */

@@ -160,21 +160,32 @@ static Status check_options(const RunOptions *o, Diag *d) {
     return check_untrained(o, d);
 }
 
-static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
+void run_options_init(RunOptions *o) {
     *o = (RunOptions){.steps = -1, .epochs = -1, .lr = NAN};
-    for (int i = 1; i < argc; i++) {
-        const char *arg = argv[i];
-        const struct RunOption *row = run_options;
-        if (arg[0] != '-') {
-            if (o->module) return usage(d, "unexpected argument", arg);
-            o->module = arg;
-            continue;
+}
+
+Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used) {
+    const struct RunOption *row = run_options;
+    *used = 0;
+    while (row->name && strcmp(row->name, argv[0])) row++;
+    if (!row->name) return OK;
+    *used = row->kind == FLAG ? 1 : 2;
+    if (*used > left) return usage(d, "a value is missing after", argv[0]);
+    return take_option(row, o, d, argv[*used - 1]);
+}
+
+static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
+    run_options_init(o);
+    for (int i = 1, used; i < argc; i += used) {
+        used = 1;
+        if (argv[i][0] == '-') {
+            TRY(run_arg(o, d, argv + i, argc - i, &used));
+            if (!used) return usage(d, "unknown option", argv[i]);
+        } else if (o->module) {
+            return usage(d, "unexpected argument", argv[i]);
+        } else {
+            o->module = argv[i];
         }
-        while (row->name && strcmp(row->name, arg)) row++;
-        if (!row->name) return usage(d, "unknown option", arg);
-        if (row->kind != FLAG && ++i == argc)
-            return usage(d, "a value is missing after", arg);
-        TRY(take_option(row, o, d, argv[i]));
     }
     return check_options(o, d);
 }
@@ -205,7 +216,7 @@ void run_print_notice(Run *r) {
     if (*text && r->opt->quiet) fprintf(stderr, "%s\n", text);
 }
 
-static Status open_module(Run *r) {
+Status run_session(Run *r) {
     char err[1024];
     if (!r->api) TRY(run_open_code(r));
     r->info.size = sizeof r->info;
@@ -239,7 +250,7 @@ Status run_choose(Run *r, uint32_t objective) {
     return run_api_fail(r, "objective");
 }
 
-static Status load_weights(Run *r) {
+Status run_load(Run *r) {
     const RunOptions *o = r->opt;
     ampc_weights from = {.size = sizeof from,
                          .paths = o->load.at,
@@ -361,11 +372,11 @@ static Status run_all(Run *r, FeedSet *predict) {
     r->guard = file_guard_new();
     if (!r->guard) return fail(&r->diag, (Loc){0}, "out of memory");
     TRY(claim_files(r));
-    TRY(open_module(r));
+    TRY(run_session(r));
     TRY(plan_work(r, &w));
     TRY(open_feeds(r, &w, predict));
     TRY(ranks_agree(r));
-    TRY(load_weights(r));
+    TRY(run_load(r));
     TRY(log_open(r));
     TRY(do_work(r, &w, predict));
     return log_close(r);

@@ -114,6 +114,18 @@ typedef struct Run {
     int64_t *order; /* shuffled samples of this epoch, or NULL              */
 } Run;
 
+/* ---- run_cmd.c, for commands that run modules, too ------------------------
+ */
+
+void run_options_init(RunOptions *o);
+/* The option argv[0] of `left` words; *used: how many of them, 0: it is none.
+ */
+Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used);
+/* Loads the code of opt->module and opens a session. */
+Status run_session(Run *r);
+/* --load and --resume, --lr. */
+Status run_load(Run *r);
+
 /* The message of a call that failed. */
 Status run_api_fail(Run *r, const char *what);
 

@@ -114,6 +114,8 @@ typedef struct Loc {
     bool inside;       /* of a function that the node calls: no result of it */
     unsigned char amp; /* 1 + AmpClass that its user asked for, 0: the op's */
     int region; /* whose values backward computes again, 0: none            */
+    Str named;  /* what a policy line calls the node: `node`, else its first
+                   result; from pass policy on */
     const Str *types; /* of the model's node and of the functions around it, the
                          innermost first; NULL at the end; NULL: not known  */
 } Loc;

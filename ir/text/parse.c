@@ -179,8 +179,9 @@ typedef struct NodeText {
     VEC(Attr) attrs;
     VEC(Placed) types;
     uint32_t flags;
-    unsigned char amp; /* as Loc.amp, .region */
+    unsigned char amp; /* as Loc.amp, .region, .named */
     int region;
+    Str named;
 } NodeText;
 
 /* %a, .. = op operand, ..   Operands stand on the op's line or behind a comma,
@@ -240,14 +241,15 @@ static Status parse_mark(Parser *p, NodeText *t) {
         t->amp = (unsigned char)(1 + class);
     else if (i < MARKS)
         t->flags |= marks[i].flags;
-    else if (!lex_is_word(lx, "checkpoint"))
+    else if (!lex_is_word(lx, "checkpoint") && !lex_is_word(lx, "of"))
         return lex_fail(lx, &lx->tok,
-                        "!backward, !update, !again, !checkpoint=N, or a class "
-                        "as !full");
-    bool numbered = class == AMP_NONE && i == MARKS;
+                        "!backward, !update, !again, !checkpoint=N, "
+                        "!of=\"NODE\", or a class as !full");
+    bool valued = class == AMP_NONE && i == MARKS, of = lex_is_word(lx, "of");
     TRY(lex_next(lx));
-    if (!numbered) return OK;
+    if (!valued) return OK;
     TRY(lex_expect(lx, '='));
+    if (of) return lex_expect_string(lx, &t->named);
     Token at = lx->tok;
     TRY(lex_expect_int(lx, &region));
     if (region < 1 || region >= INT32_MAX)
@@ -317,6 +319,7 @@ static Status parse_node(Parser *p) {
     Builder b = {.g = p->g, .flags = t.flags, .loc = lex_loc(&p->lx, &t.op)};
     b.loc.amp = t.amp ? t.amp : p->model.amp;
     b.loc.region = t.region ? t.region : p->model.region;
+    b.loc.named = t.named;
     if (build_checked(&b, p->lx.diag, t.callee, t.in.data, t.in.len,
                       t.attrs.data, t.attrs.len, n, types, names, &id) != OK) {
         lex_show(&p->lx, &t.op);

@@ -308,6 +308,10 @@ static void print_node(StrBuf *sb, const Graph *g, const Node *n) {
     if (n->flags & NODE_BACKWARD) sb_puts(sb, " !backward");
     if (n->flags & NODE_UPDATE) sb_puts(sb, " !update");
     if (n->flags & NODE_AGAIN) sb_puts(sb, " !again");
+    if (n->loc.named) {
+        sb_puts(sb, " !of=");
+        sb_put_quoted(sb, n->loc.named);
+    }
     sb_puts(sb, "\n");
 }
 

@@ -123,10 +123,21 @@ static int region_of(Rules *rules, const char *glob, Str name, Arena *a) {
     return 0;
 }
 
-static void apply(const Graph *g, Node *n, Rules *rules, Arena *a) {
+/* What lines call a node, which later passes hand on to all that comes of it.
+ */
+static void name_nodes(const Graph *g) {
+    for (int k = 0; k < g->order.len; k++) {
+        Node *n = node_at(g, k);
+        if (!n->loc.named)
+            n->loc.named =
+                n->loc.node ? n->loc.node : value_get(g, n->out[0])->name;
+    }
+}
+
+static void apply(Node *n, Rules *rules, Arena *a) {
     unsigned char amp = 0;
     int region = 0, found;
-    Str name = n->loc.node ? n->loc.node : value_get(g, n->out[0])->name;
+    Str name = n->loc.named;
     for (int i = 0; i < rules->list.len; i++) {
         Rule *r = &rules->list.data[i];
         switch (r->kind) {
@@ -164,6 +175,7 @@ Status pass_policy(Module *m, PassCtx *cx) {
     static const char *const what[] = {"op", "node", "part"};
     Rules rules = {.regions = last_region(m)};
     Status s = OK;
+    for (int i = 0; i < m->graphs.len; i++) name_nodes(m->graphs.data[i]);
     for (int i = 0; i < m->policy.len; i++) {
         const Setting *line = &m->policy.data[i];
         char *copy = arena_dup(cx->scratch, line->text, strlen(line->text) + 1);
@@ -174,7 +186,7 @@ Status pass_policy(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++)
-            apply(g, node_at(g, k), &rules, cx->scratch);
+            apply(node_at(g, k), &rules, cx->scratch);
     }
     for (int i = 0; i < rules.list.len; i++) {
         const Rule *r = &rules.list.data[i];

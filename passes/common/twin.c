@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* twin.c: see twin.h.
+   Before:  graph micro: %h = relu %y : bf16[4,3]   %z = matmul %h, %w : f32[..]
+            write %ampc.grad/w = add %ampc.grad/w, %dw
+   After:   graph predict(.., %round.0: bool[]):
+            %h = relu %y : f32[4,3]   %r = cast (cast %h : bf16) : f32
+            %h.2 = where %round.0, %r, %h   %z = matmul %h.2, %w : f32[..]
+            return loss=.., grad/w=%dw
+   requires     stage PRIMITIVE, types chosen                                */
+#include "passes/common/twin.h"
+
+#include <string.h>
+
+typedef struct Twin {
+    Graph *g;
+    Builder b;
+    Arena *scratch;
+    ValueId *wide; /* by ValueId.i: what readers read instead, or 0 */
+    int *site;     /* by ValueId.i: 1 + the rounding that it is, or 0 */
+    int limit;     /* of `wide` and `site` */
+    TwinSites *sites;
+} Twin;
+
+/* ---- a rounding ---------------------------------------------------------- */
+
+/* v, which stands for `old`, or v rounded, as a new input says. */
+static ValueId rounded(Twin *t, ValueId v, ValueId old, TwinSite s) {
+    Str name = internf("round.%d", t->sites->len);
+    ValueId on = graph_input(t->g, name, type_scalar(DT_BOOL));
+    ValueId low = b_cast(&t->b, v, s.dtype);
+    s.input = value_get(t->g, on)->name;
+    vec_push(t->g->arena, t->sites, s);
+    t->site[old.i] = t->sites->len;
+    return b_where(&t->b, on, b_cast(&t->b, low, DT_F32), v);
+}
+
+/* The copy of a parameter is made here, from the parameter. */
+static ValueId copy_of(Twin *t, ValueId v) {
+    const Var *var = value_var(t->g, v);
+    int source =
+        var->kind == VAR_SHADOW ? shadow_source(t->g->module, var) : -1;
+    if (source < 0) return b_cast(&t->b, v, DT_F32);
+    TwinSite s = {.value = t->g->module->vars.data[source].name,
+                  .dtype = type_get(var->type)->dtype,
+                  .bytes = type_bytes(type_get(var->type)),
+                  .parameter = true};
+    ValueId from = graph_var(t->g, source);
+    from = b_cast(&t->b, from, DT_F32);
+    return rounded(t, from, v, s);
+}
+
+static ValueId operand(Twin *t, ValueId v) {
+    if (!v.i || (int)v.i >= t->limit) return v;
+    if (!t->wide[v.i].i) {
+        const Value *val = value_get(t->g, v);
+        if (!dtype_is_16(value_dtype(t->g, v)))
+            t->wide[v.i] = v;
+        else if (val->kind == VK_VAR)
+            t->wide[v.i] = copy_of(t, v);
+        else /* the host's, or a constant: as exact as they are */
+            t->wide[v.i] = b_cast(&t->b, v, DT_F32);
+    }
+    return t->wide[v.i];
+}
+
+/* ---- the program --------------------------------------------------------- */
+
+static NodeId made_again(Twin *t, const Node *n, const ValueId *in,
+                         const DType *out) {
+    if (n->fn)
+        return build_call(&t->b, n->fn, in, n->nin, n->attrs, n->nattr, n->nout,
+                          out);
+    return build_multi(&t->b, n->op, in, n->nin, n->attrs, n->nattr, n->nout,
+                       out, NULL);
+}
+
+/* Its result has been rounded where its operand was. */
+static bool only_moves(const Twin *t, const Node *n) {
+    OpKind kind = node_kind(n);
+    return (kind == KIND_VIEW || kind == KIND_MOVE) &&
+           dtype_is_16(value_dtype(t->g, n->in[0]));
+}
+
+static void widen_node(Twin *t, NodeId id) {
+    Node n = *node_get(t->g, id); /* building moves the pool */
+    ValueId *in = NEW_ARRAY(t->scratch, ValueId, n.nin + 1);
+    DType *out = NEW_ARRAY(t->scratch, DType, n.nout);
+    bool same = true;
+    t->b.loc = n.loc;
+    t->b.flags = n.flags;
+    for (int i = 0; i < n.nin; i++) {
+        in[i] = operand(t, n.in[i]);
+        same &= same_value(in[i], n.in[i]);
+    }
+    for (int i = 0; i < n.nout; i++) {
+        out[i] = value_dtype(t->g, n.out[i]);
+        if (dtype_is_16(out[i])) out[i] = DT_F32;
+        same &= out[i] == value_dtype(t->g, n.out[i]);
+    }
+    if (same) {
+        vec_push(t->g->arena, &t->g->order, id);
+        return;
+    }
+    if (n.op == OP_CAST && value_dtype(t->g, in[0]) == out[0]) {
+        t->wide[n.out[0].i] = in[0];
+    } else {
+        NodeId to = made_again(t, &n, in, out);
+        for (int i = 0; i < n.nout; i++)
+            t->wide[n.out[i].i] = node_get(t->g, to)->out[i];
+    }
+    for (int i = 0; i < n.nout; i++) {
+        const Type *was = value_type(t->g, n.out[i]);
+        if (!dtype_is_16(was->dtype) || only_moves(t, &n)) continue;
+        TwinSite s = {.value = value_get(t->g, n.out[i])->name,
+                      .node = n.loc.named,
+                      .dtype = was->dtype,
+                      .bytes = type_bytes(was),
+                      .backward = n.flags & NODE_BACKWARD};
+        t->wide[n.out[i].i] = rounded(t, t->wide[n.out[i].i], n.out[i], s);
+    }
+}
+
+static void add_reader(Arena *a, TwinSite *s, Str node) {
+    for (int i = 0; i < s->readers.len; i++)
+        if (s->readers.data[i] == node) return;
+    vec_push(a, &s->readers, node);
+}
+
+/* Of what is rounded, through what only moves it. */
+static void find_readers(Twin *t, const NodeId *order, int n) {
+    const Graph *g = t->g;
+    for (int i = 0; i < n; i++) {
+        const Node *x = node_get(g, order[i]);
+        bool product = op_info[x->op].amp == AMP_LOW, moves = only_moves(t, x);
+        if (moves) t->site[x->out[0].i] = t->site[x->in[0].i];
+        for (int k = 0; k < x->nin && x->loc.named && !moves; k++) {
+            int of = t->site[x->in[k].i];
+            TwinSite *s = of ? &t->sites->data[of - 1] : NULL;
+            if (s && (product || s->parameter))
+                add_reader(g->arena, s, x->loc.named);
+        }
+    }
+}
+
+/* ---- what it gives ------------------------------------------------------- */
+
+/* %dw of: write %ampc.grad/w = add %ampc.grad/w, %dw. */
+static ValueId summand(const Graph *g, Write w) {
+    const Value *v = value_get(g, w.value);
+    const Node *n = v->kind == VK_RESULT ? node_get(g, v->def) : NULL;
+    if (!n || n->op != OP_ADD) return w.value;
+    return same_value(n->in[0], w.var) ? n->in[1] : n->in[0];
+}
+
+static void set_outputs(Twin *t) {
+    Graph *g = t->g;
+    ValueId loss = graph_output(g, own_output(OUT_LOSS, g->objective));
+    int n = g->writes.len;
+    Write *writes = g->writes.data;
+    g->outputs.len = g->writes.len = 0;
+    if (loss.i) graph_add_output(g, intern("loss"), operand(t, loss));
+    for (int i = 0; i < n; i++) {
+        Str of = family_member(FAMILY_GRAD, value_var(g, writes[i].var)->name);
+        if (!of) continue;
+        ValueId v = summand(g, writes[i]);
+        graph_add_output(g, internf("grad/%s", of), operand(t, v));
+    }
+}
+
+Status twin_make(Module *m, Diag *d, Str objective, TwinSites *sites) {
+    Graph *g = module_program(m, PROGRAM_MICRO, objective);
+    if (!g)
+        return fail(d, (Loc){.file = m->file},
+                    "nothing trains, so that there is no step to look into");
+    m->graphs.data[0] = g;
+    m->graphs.len = 1;
+    Twin t = {.g = g,
+              .b = {.g = g},
+              .scratch = arena_new(),
+              .limit = g->values.len,
+              .sites = sites};
+    int n = g->order.len;
+    NodeId *order = NEW_ARRAY(t.scratch, NodeId, n + 1);
+    memcpy(order, g->order.data, (size_t)n * sizeof *order);
+    g->order.len = 0;
+    t.wide = NEW_ARRAY(t.scratch, ValueId, t.limit);
+    t.site = NEW_ARRAY(t.scratch, int, t.limit);
+    for (int i = 0; i < n; i++) widen_node(&t, order[i]);
+    find_readers(&t, order, n);
+    set_outputs(&t);
+    VEC(ValueId) roots = {0};
+    for (int i = 0; graph_root(g, i); i++)
+        vec_push(t.scratch, &roots, *graph_root(g, i));
+    graph_drop_unneeded(g, 0, 0, roots.data, roots.len);
+    g->name = intern("predict");
+    g->program = PROGRAM_PREDICT;
+    g->objective = intern("");
+    arena_free(t.scratch);
+    return OK;
+}
