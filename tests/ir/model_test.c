@@ -720,7 +720,7 @@ TEST_CASE(model, mistakes_in_layers_have_a_trace) {
             "m.amp:2:7: in head of h.1.head\n"
             "    y = Linear(x, units=units, scope=\"out\")\n"
             "        ^\n"
-            "layers.amp:15:3: in Linear of h.1.head.out\n"
+            "layers.amp:16:3: in Linear of h.1.head.out\n"
             "    require rank(x) >= 1 and units >= 1, \"x \n    ^\n");
     BECOMES("def f(x) -> y {\n"
             "  param w: f32[2,2] = ones\n"
