@@ -31,8 +31,8 @@
 
 #include "ir/ir.h"
 #include "passes/options.h"
-#include "passes/target/product.h"
-#include "runtime/plan.h"
+#include "passes/device/product.h"
+#include "runtime/program/plan.h"
 
 typedef struct Kernel Kernel; /* kir.h */
 

@@ -16,7 +16,7 @@
 
 #include "ir/ir.h"
 #include "passes/options.h"
-#include "runtime/outfile.h"
+#include "runtime/files/outfile.h"
 
 /* `path` serves messages and locates external data. */
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,

@@ -16,7 +16,7 @@
 
 #include "ir/graph/names.h"
 #include "ir/op/op.h"
-#include "runtime/draw.h"
+#include "runtime/program/draw.h"
 
 typedef struct ValueId {
     uint32_t i;
@@ -41,7 +41,7 @@ int64_t tensor_get_int(const Tensor *t, int64_t i); /* floats: truncated    */
 void tensor_set(const Tensor *t, int64_t i, double v);
 void tensor_repeat(const Tensor *t); /* element 0 becomes every element */
 void tensor_set_int(const Tensor *t, int64_t i, int64_t v);
-/* Random numbers, rounded to the type (runtime/draw.h). */
+/* Random numbers, rounded to the type (runtime/program/draw.h). */
 Tensor *tensor_drawn(Arena *a, TypeId t, const Draw *d);
 /* No element is larger. */
 double draw_bound(const Draw *d);

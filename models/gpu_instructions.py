@@ -7,7 +7,7 @@ usage: gpu_instructions.py AMPC NVDISASM MODULE.so [LINES]
 MODULE.so is compiled for one architecture, as by --target cuda:sm_90; NVDISASM
 is a file of the PyPI package nvidia-cuda-nvdisasm.  Prints the kernels of a
 training step, those first in which most time is predicted: the instructions of
-one thread by codegen/module/cost.c and as counted in SASS, and the time that an
+one thread by codegen/cost/cost.c and as counted in SASS, and the time that an
 H100 would take to issue these.  The integers of a thread are computed here, which
 say how often loops run: of the first thread of each warp in a block amid the
 others.  `?`: a loop whose end depends on loaded data ran once.  Behind them the

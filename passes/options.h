@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options.h: the compile options as a record.  Their text form is the command
-   line's and `train` blocks' (frontend/driver/options_text.c).              */
+   line's and `train` blocks' (frontend/cli/options_text.c).              */
 #ifndef AMPC_PASSES_OPTIONS_H
 #define AMPC_PASSES_OPTIONS_H
 
@@ -92,7 +92,7 @@ typedef struct GlobRule {
 
 typedef struct Target {
     bool cuda;
-    int isa;  /* cpu: a level of runtime/isa.def */
+    int isa;  /* cpu: a level of runtime/cpu/isa.def */
     Str arch; /* cuda: "sm_90", ..., "ptx" */
 } Target;
 

@@ -2,13 +2,13 @@
 /* pipeline.c: the pipeline, in order, and the runner that does every pass's
    chores: verify, time, dump, name the pass in a bug report.               */
 #include "passes/passes.h"
-#include "passes/target/target.h"
+#include "passes/device/target.h"
 
 #include <string.h>
 #include <time.h>
 
 #include "ir/fn/fn.h"
-#include "passes/files.h"
+#include "ir/base/files.h"
 
 const PassRow pipeline[] = {
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,

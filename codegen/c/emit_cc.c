@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "passes/files.h"
-#include "passes/leave.h"
+#include "ir/base/files.h"
+#include "ir/base/leave.h"
 
 extern char **environ;
 

@@ -18,7 +18,7 @@
 
 #include "codegen/kernel/kir.h"
 #include "codegen/module/emit.h"
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 
 /* ---- print_cuda*.c ------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_gemm.c: products and convolutions that cuBLASLt does, with what it does
-   to them before it stores them (passes/target/product.h), as steps (cuda.h).
+   to them before it stores them (passes/device/product.h), as steps (cuda.h).
  */
 #include "codegen/cuda/cuda.h"
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 
 bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
     LibGemm *p = arena_dup(a, s->pars, sizeof *p);

@@ -10,7 +10,7 @@
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"
 #include "codegen/module/embed.h"
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 #include "runtime/cuda/tile.h"
 
 #include <inttypes.h>
@@ -734,7 +734,7 @@ void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb,
         PRINT_##cuda(name, threads);                                           \
         break;                                                                 \
     }
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
     case PLAN_NLIB: ASSERT(!"a routine"); break;
     }
 }
@@ -743,7 +743,7 @@ CudaRoute cuda_lib_route(PlanLib lib) {
     static const CudaRoute route[] = {
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     CUDA_ROUTE_##cuda,
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
     };
     return route[lib];
 }

@@ -7,7 +7,7 @@
           they compile in parallel.                                          */
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 
 #include <math.h>
 #include <string.h>

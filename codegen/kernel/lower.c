@@ -5,7 +5,7 @@
    values that leave; row-wise: the reduced shape) or a library call, whose
    element-wise followers become an epilogue kernel.                         */
 #include "codegen/kernel/lower.h"
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 
 #include <ctype.h>
 #include <string.h>

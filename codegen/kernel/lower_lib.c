@@ -3,8 +3,8 @@
    nodes.  Operands and dtypes follow from a routine's row, and so does the rest
    where its column `shape` is not `own`.                                    */
 #include "codegen/kernel/lower.h"
-#include "passes/target/product.h"
-#include "runtime/lib.h"
+#include "passes/device/product.h"
+#include "runtime/program/lib.h"
 
 #include <math.h>
 #include <string.h>
@@ -146,7 +146,7 @@ static void shape(const Node *n, PlanLib lib, const Type *const *t,
         SHAPE_##shape(E);                                                      \
         break;                                                                 \
     }
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
     case PLAN_NLIB: ASSERT(!"a routine"); break;
     }
 }

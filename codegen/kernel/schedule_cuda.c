@@ -17,7 +17,7 @@
      rows      neighbouring rows, one for each lane of a warp, or neighbours as
                above; the warps of a block share the columns                 */
 #include "codegen/kernel/schedule.h"
-#include "passes/target/fold.h"
+#include "passes/device/fold.h"
 
 enum {
     THREADS = 256, /* of a block, unless the kernel reduces */

@@ -11,9 +11,9 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "runtime/cache_folder.h"
-#include "runtime/infile.h"
-#include "runtime/outfile.h"
+#include "runtime/files/cache_folder.h"
+#include "runtime/files/infile.h"
+#include "runtime/files/outfile.h"
 
 enum { PATH_SIZE = 4096, HEX = SHA256_DIGEST_STRING_LENGTH - 1 };
 

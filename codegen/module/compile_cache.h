@@ -2,10 +2,11 @@
 /* compile_cache.h: what the C compiler and NVRTC made, kept between runs of
    `ampc` under the SHA-256 of all that they were given.
 
-   Files lie in folder `objects` of the cache folder (runtime/cache_folder.h),
-   which is used only where it is the user's own and nobody else writes: what is
-   there becomes code of a module.  Of more than a GiB those go that were not
-   used for the longest time.  What fails here is no error: the compiler runs.
+   Files lie in folder `objects` of the cache folder
+   (runtime/files/cache_folder.h), which is used only where it is the user's own
+   and nobody else writes: what is there becomes code of a module.  Of more than
+   a GiB those go that were not used for the longest time.  What fails here is
+   no error: the compiler runs.
  */
 #ifndef AMPC_CODEGEN_MODULE_COMPILE_CACHE_H
 #define AMPC_CODEGEN_MODULE_COMPILE_CACHE_H
@@ -14,7 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 
 typedef SHA2_CTX CompileKey;
 

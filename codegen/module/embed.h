@@ -8,8 +8,8 @@
                      Plain linking takes from it what the module refers to.
    embed_files       the headers and hand-written sources under runtime/ that
                      generated code includes.  `name` is the path from the
-                     repository root ("runtime/plan.h"): written below a folder
-                     D and compiled with -ID, `#include "runtime/plan.h"` works.
+                     repository root ("runtime/program/plan.h"): written below a
+   folder D and compiled with -ID, `#include "runtime/program/plan.h"` works.
 
    Both outlive main; nothing here is allocated.                            */
 #ifndef AMPC_CODEGEN_MODULE_EMBED_H

@@ -7,7 +7,7 @@
 #define _GNU_SOURCE
 #include "codegen/module/emit_plan.h"
 #include "codegen/module/embed.h"
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 
 #include <ctype.h>
 #include <string.h>

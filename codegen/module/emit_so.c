@@ -9,10 +9,10 @@
 #define _POSIX_C_SOURCE 200809L
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/kir.h"
-#include "codegen/module/cost.h"
+#include "codegen/cost/cost.h"
 #include "codegen/module/embed.h"
-#include "passes/files.h"
-#include "passes/leave.h"
+#include "ir/base/files.h"
+#include "ir/base/leave.h"
 
 #include <errno.h>
 #include <stdlib.h>

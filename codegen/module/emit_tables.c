@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* emit_tables.c: the tables of a module as C text (emit_plan.h). */
-#include "codegen/module/cost.h"
+#include "codegen/cost/cost.h"
 #include "codegen/module/emit_plan.h"
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 
 #include <math.h>
 #include <string.h>
@@ -178,7 +178,7 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
 
 const IsaLevel isa_levels[] = {
 #define ISA(E, number, name, prefix, flags) {number, name, prefix, flags},
-#include "runtime/isa.def"
+#include "runtime/cpu/isa.def"
     {0, NULL, NULL, NULL}};
 
 bool isa_wanted(const Options *opt, const IsaLevel *l) {
@@ -337,12 +337,14 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
 }
 
 void put_plan(StrBuf *sb, Emit *e, const EmitInput *in) {
-    sb_puts(sb, "/* The compiled programs as tables; see runtime/plan.h. */\n"
-                "#include \"runtime/cpu/kernels.h\"\n\n"
-                "#define NONE         {PLAN_NONE, 0, 0}\n"
-                "#define ARENA(i, at) {PLAN_ARENA, i, at}\n"
-                "#define VAR(i)       {PLAN_VAR, i, 0}\n"
-                "#define INPUT(i)     {PLAN_INPUT, i, 0}\n");
+    sb_puts(
+        sb,
+        "/* The compiled programs as tables; see runtime/program/plan.h. */\n"
+        "#include \"runtime/cpu/kernels.h\"\n\n"
+        "#define NONE         {PLAN_NONE, 0, 0}\n"
+        "#define ARENA(i, at) {PLAN_ARENA, i, at}\n"
+        "#define VAR(i)       {PLAN_VAR, i, 0}\n"
+        "#define INPUT(i)     {PLAN_INPUT, i, 0}\n");
     put_vars(sb, e);
     put_programs(sb, e);
     for (int i = 0; i < NUM_TARGETS; i++)

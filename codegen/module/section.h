@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* section.h: the sections behind a module's ELF image (runtime/plan.h),
+/* section.h: the sections behind a module's ELF image (runtime/program/plan.h),
    written by emit_so.c, read by `ampc inspect` and `ampc export`.  For export:
    "model", the user's ONNX graph without the tensors that are variables (or
    "model.amp", the text), and "weights.json", where these are in "weights", as
@@ -7,8 +7,8 @@
 #ifndef AMPC_CODEGEN_MODULE_SECTION_H
 #define AMPC_CODEGEN_MODULE_SECTION_H
 
-#include "ir/graph/base.h"
-#include "runtime/plan.h"
+#include "ir/base/base.h"
+#include "runtime/program/plan.h"
 
 /* ---- writing ------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 
 #include "frontend/frontend.h"
 #include "ir/fn/fn.h"
-#include "passes/files.h"
+#include "ir/base/files.h"
 
 typedef struct Amp {
     Arena *a;

@@ -8,7 +8,7 @@
 
 #include "frontend/onnx/onnx.h"
 #include "frontend/onnx/wire.h"
-#include "passes/files.h"
+#include "ir/base/files.h"
 
 typedef struct Export {
     Arena *a;

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "frontend/onnx/onnx.h"
-#include "passes/files.h"
-#include "runtime/infile.h"
+#include "ir/base/files.h"
+#include "runtime/files/infile.h"
 
 typedef struct External {
     const char *location, *checksum;

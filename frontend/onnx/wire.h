@@ -10,7 +10,7 @@
 
 #include <protobuf-c/protobuf-c.h>
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 
 enum { WIRE_MAX_DEPTH = 64 };
 

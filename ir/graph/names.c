@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* names.c: names of programs and of what is the compiler's own; the table is
-   runtime/names.def.                                                        */
+   runtime/program/names.def. */
 #include "ir/graph/names.h"
 
 #include <inttypes.h>
@@ -9,17 +9,17 @@
 
 static const char *const program_text[] = {
 #define PROGRAM(id, text) text,
-#include "runtime/names.def"
+#include "runtime/program/names.def"
 };
 
 static const char *const output_text[] = {
 #define OUTPUT(id, text) text,
-#include "runtime/names.def"
+#include "runtime/program/names.def"
 };
 
 static const char *const family_text[] = {
 #define FAMILY(id, prefix) prefix,
-#include "runtime/names.def"
+#include "runtime/program/names.def"
 };
 
 bool name_is_own(const char *name) { return !strncmp(name, "ampc.", 5); }

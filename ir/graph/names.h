@@ -4,32 +4,32 @@
 #ifndef AMPC_IR_GRAPH_NAMES_H
 #define AMPC_IR_GRAPH_NAMES_H
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 
 /* The graph that a frontend makes; pass `programs` makes programs of it. */
 #define FORWARD "forward"
 
 typedef enum ProgramKind {
 #define PROGRAM(id, text) PROGRAM_##id,
-#include "runtime/names.def"
+#include "runtime/program/names.def"
     PROGRAM_NONE
 } ProgramKind;
 
 typedef enum OwnVar {
 #define VARIABLE(id, text, kind, dtype, n, each, section, least, most) OWN_##id,
-#include "runtime/names.def"
+#include "runtime/program/names.def"
     NUM_OWN_VARS
 } OwnVar;
 
 typedef enum OwnOutput {
 #define OUTPUT(id, text) OUT_##id,
-#include "runtime/names.def"
+#include "runtime/program/names.def"
     NUM_OWN_OUTPUTS
 } OwnOutput;
 
 typedef enum Family {
 #define FAMILY(id, prefix) FAMILY_##id,
-#include "runtime/names.def"
+#include "runtime/program/names.def"
     NUM_FAMILIES
 } Family;
 

@@ -16,7 +16,7 @@ static const struct OwnVarRow {
 #define MODULE    false
 #define VARIABLE(id, text, kind, dtype, n, each, section, least, most)         \
     {text, VAR_##kind, DT_##dtype, n, each},
-#include "runtime/names.def"
+#include "runtime/program/names.def"
 #undef OBJECTIVE
 #undef MODULE
 };

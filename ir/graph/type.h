@@ -4,7 +4,7 @@
 #ifndef AMPC_IR_GRAPH_TYPE_H
 #define AMPC_IR_GRAPH_TYPE_H
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 
 #define MAX_RANK 8
 /* So that bytes of some, and strides, are far from overflowing. */

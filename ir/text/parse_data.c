@@ -3,7 +3,7 @@
 
      = 0.5              every element
      = [1, 2, 3, 4]     row-major
-     = normal(SEED, STD), uniform(SEED, LO, HI)    runtime/draw.h
+     = normal(SEED, STD), uniform(SEED, LO, HI)    runtime/program/draw.h
      = data(0xHASH)     stands for data that the printer left out: made up */
 #include "ir/text/parse_impl.h"
 

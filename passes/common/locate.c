@@ -8,11 +8,11 @@
    k counts values in the program's order: inputs, variables, then nodes; kind
    is 0 for NaN, 1 for infinities alone.  WAY is i(nput), v(ariable), f(orward)
    or b(ackward), SOURCE the node of the model.
-   The runtime runs it before each step (runtime/locate.c): programs that train
-   are the same, bit for bit, and so are their checkpoints.
-   Infinities that come from a constant by arithmetic and moves are meant, as in
-   masks; NaN never is.  Values inside a function are its own affair.
-   requires     stage PRIMITIVE, types chosen                                */
+   The runtime runs it before each step (runtime/api/locate.c): programs that
+   train are the same, bit for bit, and so are their checkpoints. Infinities
+   that come from a constant by arithmetic and moves are meant, as in masks; NaN
+   never is.  Values inside a function are its own affair. requires     stage
+   PRIMITIVE, types chosen                                */
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
 

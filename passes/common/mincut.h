@@ -11,7 +11,7 @@
 #ifndef AMPC_PASSES_COMMON_MINCUT_H
 #define AMPC_PASSES_COMMON_MINCUT_H
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 
 enum { CUT_RANKS = 4 };
 

@@ -65,7 +65,7 @@
 #include "passes/common/origin.h"
 #include "passes/common/placement.h"
 #include "passes/common/rewrite.h"
-#include "passes/target/target.h"
+#include "passes/device/target.h"
 
 static const char stream[] = "a residual stream";
 enum { STEP_BYTES, SAVED_BYTES, PRICE, ROUNDINGS };

@@ -6,7 +6,7 @@
    ask for (a very large one once): types do not depend on where a module will
    run.                  */
 #include "passes/common/placement.h"
-#include "passes/target/flow.h"
+#include "passes/device/flow.h"
 
 bool is_forward(const Graph *g, ValueId v) {
     const Value *val = v.i ? value_get(g, v) : NULL;

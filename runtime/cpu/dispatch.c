@@ -13,7 +13,7 @@
     typedef struct name##_refs {                                               \
         operands                                                               \
     } name##_refs;
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 #undef OPERAND
 
 #define ARG_IN(x)      , r->x
@@ -36,7 +36,7 @@ void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c) {
         l->name(LEVEL_##tiles c->pool, c->par operands ARG_##scratch);         \
         break;                                                                 \
     }
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 #undef OPERAND
     case PLAN_NLIB: break;
     }
@@ -54,7 +54,7 @@ size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads) {
         NEED_##scratch(name);                                                  \
         break;                                                                 \
     }
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
     case PLAN_NLIB: break;
     }
     return need;
@@ -72,7 +72,7 @@ size_t cpu_lib_kept(PlanLib lib, const void *par, int threads) {
         KEEPS_##scratch(name);                                                 \
         break;                                                                 \
     }
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
     case PLAN_NLIB: break;
     }
     return need;

@@ -198,7 +198,7 @@ int cpu_isa_level(void) {
 const char *cpu_isa_name(int level) {
     static const char *const names[] = {
 #define ISA(E, number, name, prefix, flags) [number] = name,
-#include "runtime/isa.def"
+#include "runtime/cpu/isa.def"
     };
     int known = level >= AMPC_ISA_V2 && level <= AMPC_ISA_AMX;
     return known ? names[level] : "an unknown level";

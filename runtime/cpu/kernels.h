@@ -22,11 +22,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 
 typedef enum AmpcIsa {
 #define ISA(E, number, name, prefix, flags) AMPC_ISA_##E = number,
-#include "runtime/isa.def"
+#include "runtime/cpu/isa.def"
 } AmpcIsa;
 
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -104,7 +104,7 @@ typedef struct AmpcCpuLib {
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     void (*name)(LIB_TILES_##tiles AmpcPool *,                                 \
                  const S *operands LIB_C_##scratch);
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 #undef OPERAND
 } AmpcCpuLib;
 
@@ -119,7 +119,7 @@ typedef struct AmpcCpuLib {
 #define LIB_NEED_none(name, S)
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     LIB_NEED_##scratch(name, S)
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 #undef LIB_NEED_kept
 #undef LIB_NEED_scratch
 #undef LIB_NEED_none

@@ -21,7 +21,7 @@
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     void ISA(name)(LIB_TILES_##tiles AmpcPool *,                               \
                    const S *operands LIB_C_##scratch);
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 #undef OPERAND
 
 #endif

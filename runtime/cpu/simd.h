@@ -15,7 +15,7 @@
 #include <immintrin.h>
 
 #include "runtime/cpu/kernels.h"
-#include "runtime/half.h"
+#include "runtime/program/half.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
 /* What is long, seldom run or slow by itself: once in a file. */

@@ -16,11 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/cache_folder.h"
+#include "runtime/files/cache_folder.h"
 #include "runtime/cuda/gpu.h"
-#include "runtime/infile.h"
-#include "runtime/outfile.h"
-#include "runtime/sections.h"
+#include "runtime/files/infile.h"
+#include "runtime/files/outfile.h"
+#include "runtime/files/sections.h"
 
 enum { CACHE_MOST = 1 << 16 };
 

@@ -13,7 +13,7 @@
 #ifndef AMPC_CUDA_GPU_H
 #define AMPC_CUDA_GPU_H
 
-#include "runtime/session.h"
+#include "runtime/api/session.h"
 #include "runtime/cuda/driver.h"
 
 /* ---- the libraries (library.c) ------------------------------------------- */

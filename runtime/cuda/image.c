@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "runtime/cuda/gpu.h"
-#include "runtime/sections.h"
+#include "runtime/files/sections.h"
 
 /* How good "sm_90", "sm_90a" or "compute_80" is for this GPU; 0: useless.
    A letter ties code to exactly that GPU.                                    */

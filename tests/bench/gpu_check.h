@@ -7,7 +7,7 @@
 
 #include "runtime/ampc.h"
 #include "runtime/cuda/driver.h"
-#include "runtime/plan.h"
+#include "runtime/program/plan.h"
 
 typedef struct Gpu {
 #define CU(member, symbol, parameters) CUresult(*member) parameters;

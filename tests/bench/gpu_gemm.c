@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 #include "tests/bench/gpu_check.h"
 
 static struct {

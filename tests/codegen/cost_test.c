@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cost_test.c: what steps ask of a machine, counted by hand, and their price.
  */
-#include "codegen/module/cost.h"
-#include "frontend/driver/options_text.h"
-#include "frontend/driver/roofline.h"
-#include "frontend/driver/scaling.h"
+#include "codegen/cost/cost.h"
+#include "frontend/cli/options_text.h"
+#include "codegen/cost/roofline.h"
+#include "codegen/cost/scaling.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 

@@ -18,7 +18,7 @@ TEST_CASE(embed, files_are_the_sources) {
         if (i > 0) CHECK(strcmp(embed_files[i - 1].name, f->name) < 0);
         if (!CHECK_MSG(text != NULL, "%s", f->name)) continue;
         if (CHECK_EQ_INT(f->size, size)) CHECK_MEM(f->data, text, size + 1);
-        plan |= strcmp(f->name, "runtime/plan.h") == 0;
+        plan |= strcmp(f->name, "runtime/program/plan.h") == 0;
         free(text);
     }
     CHECK(plan);

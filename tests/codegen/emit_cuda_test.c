@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* emit_cuda_test.c: what plan steps become on a GPU; needs no NVRTC. */
 #include "codegen/cuda/cuda.h"
-#include "frontend/driver/options_text.h"
+#include "frontend/cli/options_text.h"
 #include "passes/passes.h"
 #include "tests/harness.h"
 

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "codegen/codegen.h"
 #include "codegen/module/section.h"
-#include "frontend/driver/options_text.h"
+#include "frontend/cli/options_text.h"
 #include "passes/passes.h"
 #include "runtime/ampc.h"
 #include "tests/harness.h"

@@ -5,8 +5,8 @@
    graph, with nothing that the passes count with, and held against what follows
    from the graph.  A bound says how far from that our plans are today.      */
 #include "codegen/cuda/cuda.h"
-#include "codegen/module/cost.h"
-#include "frontend/driver/options_text.h"
+#include "codegen/cost/cost.h"
+#include "frontend/cli/options_text.h"
 #include "frontend/frontend.h"
 #include "passes/passes.h"
 #include "tests/harness.h"

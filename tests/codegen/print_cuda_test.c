@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "codegen/cuda/cuda.h"
-#include "runtime/lib.h"
+#include "runtime/program/lib.h"
 #include "tests/support/cpu_levels.h"
 #include "tests/support/simulate.h"
 

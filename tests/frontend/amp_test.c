@@ -2,7 +2,7 @@
 /* amp_test.c: what the options of a compilation do to a text.               */
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
+#include "frontend/cli/options_text.h"
 #include "frontend/frontend.h"
 #include "tests/harness.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend/driver/array.h"
-#include "runtime/json.h"
+#include "frontend/data/array.h"
+#include "runtime/files/json.h"
 #include "tests/harness.h"
 
 /* The log-probability of a squashed normal: 1 - tanh^2 cancels, so that tanh

@@ -2,7 +2,7 @@
 /* feed_test.c: data files as `ampc run` reads them: layouts, damage, and sizes
    that lie.  What is read is compared with what was written here by hand.   */
 #define _GNU_SOURCE
-#include "frontend/driver/feed.h"
+#include "frontend/data/feed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "runtime/half.h"
+#include "runtime/program/half.h"
 #include "tests/harness.h"
 
 /* ---- helpers ------------------------------------------------------------- */

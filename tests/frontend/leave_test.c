@@ -2,7 +2,7 @@
 /* leave_test.c: `ampc` interrupted at its work, out of memory, or asserting:
    no temporary folder, no half-written file and no compiler stays behind.   */
 #define _GNU_SOURCE
-#include "passes/leave.h"
+#include "ir/base/leave.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ir/graph/base.h"
-#include "runtime/outfile.h"
+#include "ir/base/base.h"
+#include "runtime/files/outfile.h"
 #include "tests/harness.h"
 
 /* ---- helpers ------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/outfile.h"
+#include "runtime/files/outfile.h"
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
+#include "frontend/cli/options_text.h"
 #include "tests/harness.h"
 
 typedef struct Bound {

@@ -13,10 +13,10 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "frontend/driver/run_cmd.h"
-#include "runtime/half.h"
-#include "runtime/json.h"
-#include "runtime/session.h"
+#include "frontend/run/run_cmd.h"
+#include "runtime/program/half.h"
+#include "runtime/files/json.h"
+#include "runtime/api/session.h"
 #include "tests/support/tiny_module.h"
 
 /* ---- helpers ------------------------------------------------------------- */

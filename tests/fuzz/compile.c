@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "codegen/codegen.h"
-#include "frontend/driver/options_text.h"
+#include "frontend/cli/options_text.h"
 
 typedef const char *OptionText[2];
 

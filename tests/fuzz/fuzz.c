@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 #include "tests/fuzz/fuzz.h"
 
 #ifdef __SANITIZE_ADDRESS__

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 #include "tests/fuzz/fuzz.h"
 
 static int usage(void) {

@@ -156,7 +156,7 @@ const char *const *checkpoint_words(void) {
     static const char *const words[] = {
 #define VARIABLE(id, text, kind, dtype, n, each, section, least, most)         \
     "\"" text "\":", text,
-#include "runtime/names.def"
+#include "runtime/program/names.def"
         "\"weight_map\":",
         "\"part\"",
         "\"F16\"",

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "frontend/driver/feed.h"
+#include "frontend/data/feed.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/tiny_module.h"
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
+#include "frontend/cli/options_text.h"
 #include "tests/support/changed_graph.h"
 
 enum {

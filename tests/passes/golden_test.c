@@ -9,7 +9,7 @@
    (`# RUN: ampc fmt` only reads and prints.)  Every input and output is also
    printed, read and printed again.  To rewrite expectations:
      bazel run //tests/passes:golden_test -- --bless */
-#include "frontend/driver/options_text.h"
+#include "frontend/cli/options_text.h"
 #include "passes/passes.h"
 
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "passes/common/placement.h"
-#include "passes/target/flow.h"
+#include "passes/device/flow.h"
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 

@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/session.h"
-#include "runtime/checkpoint.h"
+#include "runtime/api/session.h"
+#include "runtime/files/checkpoint.h"
 #include "tests/support/tiny_module.h"
 
 static ampc_session *open_module(const AmpcModule *m) {
@@ -1142,7 +1142,7 @@ TEST_CASE(checkpoint, two_writers_of_one_path) {
 
 /* A shared object with a plan of two variables; weights lie in its tail. */
 static const char module_source[] =
-    "#include \"runtime/plan.h\"\n"
+    "#include \"runtime/program/plan.h\"\n"
     "static const PlanVar vars[] = {\n"
     "  {\"w\", PLAN_PARAM, AMPC_F32, 1, AMPC_F32, {4}, 16, 0, 0},\n"
     "  {\"c\", PLAN_CONST, AMPC_U8, 1, AMPC_U8, {3}, 3, 64, 0}};\n"

@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/half.h"
-#include "runtime/session.h"
+#include "runtime/program/half.h"
+#include "runtime/api/session.h"
 #include "tests/harness.h"
 
 /* ---- ranks --------------------------------------------------------------- */

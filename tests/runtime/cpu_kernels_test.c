@@ -11,7 +11,7 @@
 
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/kmath.h"
-#include "runtime/half.h"
+#include "runtime/program/half.h"
 #include "tests/harness.h"
 #include "tests/support/cpu_cases.h"
 
@@ -951,7 +951,7 @@ static int dot_under(const char *isa) {
 /* What runtime/BUILD compiles routines with; NULL where it names none. */
 #define ISA(E, number, name, prefix, flags)                                    \
     extern const char ampc_v##number##_flags[] __attribute__((weak));
-#include "runtime/isa.def"
+#include "runtime/cpu/isa.def"
 
 TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
     static const struct {
@@ -959,7 +959,7 @@ TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
     } rows[] = {
 #define ISA(E, number, name, prefix, flags)                                    \
     {name, flags, ampc_v##number##_flags},
-#include "runtime/isa.def"
+#include "runtime/cpu/isa.def"
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *built = rows[i].built ? rows[i].built : "nothing";

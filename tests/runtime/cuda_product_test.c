@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/session.h"
-#include "runtime/half.h"
+#include "runtime/api/session.h"
+#include "runtime/program/half.h"
 #include "tests/support/tiny_module.h"
 #include "tests/tolerance.h"
 

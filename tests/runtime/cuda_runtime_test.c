@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/cuda/driver.h"
-#include "runtime/plan.h"
+#include "runtime/program/plan.h"
 
 /* ---- training ------------------------------------------------------------ */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outfile_test.c: how files get to disk (runtime/outfile.h), seen from outside:
-   what lies in the folder afterwards, and what was left alone.              */
+/* outfile_test.c: how files get to disk (runtime/files/outfile.h), seen from
+   outside: what lies in the folder afterwards, and what was left alone. */
 #define _GNU_SOURCE
-#include "runtime/outfile.h"
+#include "runtime/files/outfile.h"
 
 #include <errno.h>
 #include <fcntl.h>

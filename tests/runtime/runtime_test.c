@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/json.h"
-#include "runtime/session.h"
+#include "runtime/files/json.h"
+#include "runtime/api/session.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny_module.h"
 

@@ -24,7 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/half.h"
+#include "runtime/program/half.h"
 #include "tests/sim/sim.h"
 
 #define NCCL(member, symbol, params)                                           \

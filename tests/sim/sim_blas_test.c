@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/half.h"
+#include "runtime/program/half.h"
 #include "tests/harness.h"
 #include "tests/support/simulate.h"
 

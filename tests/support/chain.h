@@ -6,7 +6,7 @@
 #ifndef AMPC_TESTS_SUPPORT_CHAIN_H
 #define AMPC_TESTS_SUPPORT_CHAIN_H
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 
 void chain_onnx(StrBuf *sb, int layers, int width);
 void chain_amp(StrBuf *sb, int layers, int width);

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "runtime/cpu/block.h"
-#include "runtime/half.h"
+#include "runtime/program/half.h"
 #include "tests/harness.h"
 #include "tests/support/tiles.h"
 

@@ -5,39 +5,39 @@
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     extern LIB_ROUTINE(name) ampc_v2_##name, ampc_v3_##name, ampc_v4_##name;
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     .name = ampc_v2_##name,
 const AmpcCpuLib ampc_cpu_V2 = {
     .isa = AMPC_ISA_V2,
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 };
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     .name = ampc_v3_##name,
 const AmpcCpuLib ampc_cpu_V3 = {
     .isa = AMPC_ISA_V3,
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 };
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     .name = ampc_v4_##name,
 const AmpcCpuLib ampc_cpu_V4 = {
     .isa = AMPC_ISA_V4,
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 };
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     .name = ampc_v4_##name,
 const AmpcCpuLib ampc_cpu_AMX = {
     .isa = AMPC_ISA_AMX,
-#include "runtime/lib.def"
+#include "runtime/program/lib.def"
 };
 
 const AmpcCpuLib *cpu_level(int isa) {
 #define ISA(E, number, name, prefix, flags)                                    \
     if (isa == number) return &ampc_cpu_##E;
-#include "runtime/isa.def"
+#include "runtime/cpu/isa.def"
     return NULL;
 }

@@ -8,7 +8,7 @@
 /* ampc_cpu_V2 and so on: one per row of isa.def. */
 #define ISA(E, number, name, prefix, flags)                                    \
     extern const AmpcCpuLib ampc_cpu_##E;
-#include "runtime/isa.def"
+#include "runtime/cpu/isa.def"
 
 const AmpcCpuLib *cpu_level(int isa);
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "runtime/half.h"
+#include "runtime/program/half.h"
 
 /* ---- the report ---------------------------------------------------------- */
 

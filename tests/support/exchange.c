@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/half.h"
-#include "runtime/session.h"
+#include "runtime/program/half.h"
+#include "runtime/api/session.h"
 
 /* A piece of the engine holds 2^20 numbers of fp32. */
 static const size_t sizes[] = {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "frontend/driver/options_text.h"
+#include "frontend/cli/options_text.h"
 #include "tests/harness.h"
 
 const char *const no_flags[] = {NULL};

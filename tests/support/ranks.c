@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/dtype.h"
-#include "runtime/plan.h"
+#include "runtime/program/dtype.h"
+#include "runtime/program/plan.h"
 #include "tests/harness.h"
 
 /* One of the threads that met counts the call. */

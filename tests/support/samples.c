@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend/driver/array.h"
+#include "frontend/data/array.h"
 #include "tests/support/onnx_util.h"
 
 double samples_random(uint32_t *state) {

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/half.h"
-#include "runtime/session.h"
+#include "runtime/program/half.h"
+#include "runtime/api/session.h"
 #include "tests/support/cpu_levels.h"
 
 /* ---- kernels ------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 
 #define AMPC_NO_LOADER
 #include "runtime/ampc.h"
-#include "runtime/plan.h"
+#include "runtime/program/plan.h"
 
 enum { TINY_BATCH = 4, TINY_IN = 3, TINY_OUT = 2 };
 

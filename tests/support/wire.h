@@ -4,7 +4,7 @@
 #ifndef AMPC_TESTS_SUPPORT_WIRE_H
 #define AMPC_TESTS_SUPPORT_WIRE_H
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 
 void wire_number(StrBuf *sb, int field, uint64_t n);
 void wire_bytes(StrBuf *sb, int field, const void *p, size_t n);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/plan.h"
+#include "runtime/program/plan.h"
 #include "tests/support/cuda_gpu.h"
 
 /* The last operand of both readers of %a dies in the kernel that makes %r,

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/plan.h"
+#include "runtime/program/plan.h"
 #include "tests/support/compiled.h"
 #include "tests/support/onnx_util.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "codegen/module/section.h"
-#include "frontend/driver/roofline.h"
+#include "codegen/cost/roofline.h"
 #include "runtime/cuda/peak.h"
 #include "tests/support/cuda_gpu.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hosts_test.c: hosts in other languages against a compiled module: training
-   through them gives what C gives.  runtime/python: its structs are those of
-   ampc.h, too; runtime/cpp; runtime/rust and runtime/go where the compilers are
-   installed.                                                                */
+   through them gives what C gives.  runtime/python: its structs are
+   those of ampc.h, too; runtime/cpp; runtime/rust and
+   runtime/go where the compilers are installed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,7 +238,7 @@ TEST_CASE(cpp, trains_as_c_does) {
     REQUIRE(test_write_file(test_tmp("host.cc"), cpp, sizeof cpp - 1));
     snprintf(build, sizeof build,
              "PATH=/usr/bin:/bin g++ -std=c++11 -Wall -Wextra -Werror "
-             "-Wpedantic -I'%.*s/..' -I'%.*s' -o '%s' '%s' -ldl",
+             "-Wpedantic -I'%.*s/../..' -I'%.*s' -o '%s' '%s' -ldl",
              dir, header, dir, header, test_tmp("cpp_host"),
              test_tmp("host.cc"));
     check_host(test_tmp("cpp_host"), build);

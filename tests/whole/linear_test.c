@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 #include "tests/support/on_device.h"
 
 enum { CHAINS = 48, STEPS = 4, X = 48, MOST = 640, RANK = 5, INPUTS = 160 };

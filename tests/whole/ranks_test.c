@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "runtime/session.h"
+#include "runtime/api/session.h"
 #include "tests/support/on_device.h"
 #include "tests/support/ranks.h"
 #include "tests/support/samples.h"

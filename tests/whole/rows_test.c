@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ir/graph/base.h"
+#include "ir/base/base.h"
 #include "tests/support/on_device.h"
 
 enum { SHAPES = 72, LENGTH = 2100, ROWS = 300, MOST = 24576 };

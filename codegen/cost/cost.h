@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cost.h: what the steps of a plan ask of a machine, apart from any machine.
+
+   One line of text a step, after a line that names the fields; a module carries
+   them as section "cost", and `ampc inspect --roofline` prices them
+   (codegen/cost/roofline.c).  Counts are exact where shapes say them, and
+   estimates where the compilers decide (insts, in_flight).                  */
+#ifndef AMPC_CODEGEN_MODULE_COST_H
+#define AMPC_CODEGEN_MODULE_COST_H
+
+#include "codegen/module/emit.h"
+
+/* FIELD(name): numbers of one step.
+     mma        FLOPs of a product or convolution, 2 for each multiply-add
+     bits       of the narrower operand of those: 16, 32, 64; 0: none
+     rate       percent of cuBLASLt's speed on aligned operands that the kernel
+                could reach, were there nothing else
+     bytes      of memory: every operand and result once, and once more for each
+                later sweep over rows that no cache keeps
+     reads      those of them that a thread waits for
+     l2         bytes through the second-level cache: 32 for each group of
+                neighbouring threads' elements that lie together, every sweep
+     insts      instructions of all threads (GPU), scalar operations (CPU)
+     blocks, threads, registers (0: not known), shared
+     in_flight  bytes that one thread asks for before it waits, of sweeps that
+                differ as many as give the same time
+     launches   one after the other                                          */
+#define COST_FIELDS(FIELD)                                                     \
+    FIELD(mma)                                                                 \
+    FIELD(bits)                                                                \
+    FIELD(rate)                                                                \
+    FIELD(bytes)                                                               \
+    FIELD(reads)                                                               \
+    FIELD(l2)                                                                  \
+    FIELD(insts)                                                               \
+    FIELD(blocks)                                                              \
+    FIELD(threads)                                                             \
+    FIELD(registers)                                                           \
+    FIELD(shared)                                                              \
+    FIELD(in_flight)                                                           \
+    FIELD(launches)
+
+typedef struct StepCost {
+    char target[8], program[16], how[16], name[64];
+#define FIELD(f) double f;
+    COST_FIELDS(FIELD)
+#undef FIELD
+} StepCost;
+
+/* All steps of all programs; "sum" and "sum_now" are those over ranks,
+   "scatter" precedes a sum of which each rank gets a part (its bytes are
+   those), "hand_out" follows a step that ranks share (--shard-optimizer): its
+   bytes are what all of them then hand out. */
+void cost_put(const PlanSource *src, StrBuf *sb);
+/* FLOPs of a step's product or convolution; 0: it has none. */
+double cost_flops(const EmitStep *e);
+/* The next line of such text; false: there is none.  *at moves on. */
+bool cost_next(const char **at, StepCost *out);
+
+#endif

@@ -1,0 +1,686 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_audit.c: ampc audit OUT.so --feed NAME=FILE ..: what 16 bits cost.
+
+   The step of the module runs in its precision and in fp32 from the same
+   weights on the same batches, then with one rounding at a time.  Of policy
+   lines the effect is estimated by turning off the roundings that they spare,
+   and then measured: the step is compiled with them.                        */
+#define _POSIX_C_SOURCE 200809L
+#include "frontend/cli/cmd_audit.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ir/base/files.h"
+
+/* How far a step is from fp32: relative, root mean square over batches. */
+typedef struct Apart {
+    double loss, grad;
+} Apart;
+
+typedef struct Audit {
+    Session *s;
+    RunOptions opt;
+    Run run; /* the module */
+    SectionFile file;
+    FeedSet feed;
+    Replica step;
+    Str objective;
+    const char *policy; /* --policy FILE */
+    int64_t batches;
+    bool json, opened;
+    float *ref, *grad;   /* of fp32, batch by batch; of the step at hand */
+    double *loss, *wide; /* of each batch: in 16 bits, in fp32           */
+    double *param;       /* of each gradient: apart                      */
+    double *part;        /* its part of all in fp32, squared, at most    */
+    double own;          /* the loss of the module itself, first batch   */
+    Apart all, first;    /* of all batches, of the first */
+    Apart *alone;        /* by rounding, of the first */
+    VEC(Str) nodes;      /* of the lines */
+    Settings lines;
+    Apart less, estimate; /* with them: measured, as roundings tell */
+    int64_t bytes, more;  /* of a step, without and with them */
+} Audit;
+
+/* ---- measuring ----------------------------------------------------------- */
+
+static double squares(const float *x, const float *y, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)x[i] - (y ? (double)y[i] : 0);
+        sum += d * d;
+    }
+    return sum;
+}
+
+static double ratio(double a, double b) {
+    return a == 0 ? 0 : b > 0 ? a / b : INFINITY;
+}
+
+static Status fill(Audit *a, int64_t batch) {
+    int64_t size = a->feed.batch > 0 ? a->feed.batch : 1;
+    int64_t first = batch * size, n = a->feed.samples - first;
+    return feeds_fill(&a->s->diag, &a->feed, NULL, first, n < size ? n : size);
+}
+
+/* Losses of batches to loss[], if that is given; of gradients one by one to
+   a->param, if `each`. */
+static Status measure(Audit *a, Replica *r, const bool *on, int64_t batches,
+                      double *loss, bool each, Apart *out) {
+    const double least = 1e-6; /* of a loss that is about 0 */
+    double lost = 0, grads = 0;
+    for (int i = 0; i < r->grads.len && each; i++) a->param[i] = 0;
+    for (int64_t b = 0; b < batches; b++) {
+        double own, wide = a->wide[b];
+        const float *ref = a->ref + b * r->count;
+        TRY(fill(a, b));
+        TRY(replica_step(a->s, r, &a->feed, on, &own, a->grad));
+        if (loss) loss[b] = own;
+        double l = (own - wide) / fmax(fabs(wide), least);
+        lost += l * l;
+        grads += ratio(squares(a->grad, ref, r->count),
+                       squares(ref, NULL, r->count));
+        for (int i = 0; i < r->grads.len && each; i++) {
+            const ReplicaGrad *g = &r->grads.data[i];
+            const float *its = ref + g->at;
+            double size = squares(its, NULL, g->count);
+            a->param[i] += ratio(squares(a->grad + g->at, its, g->count), size);
+            a->part[i] =
+                fmax(a->part[i], ratio(size, squares(ref, NULL, r->count)));
+        }
+    }
+    for (int i = 0; i < r->grads.len && each; i++)
+        a->param[i] = sqrt(a->param[i] / (double)batches);
+    out->loss = sqrt(lost / (double)batches);
+    out->grad = sqrt(grads / (double)batches);
+    if (isnan(out->loss)) out->loss = INFINITY;
+    if (isnan(out->grad)) out->grad = INFINITY;
+    return OK;
+}
+
+static Status measure_wide(Audit *a) {
+    const Replica *r = &a->step;
+    bool *none = NEW_ARRAY(a->s->arena, bool, r->sites.len + 1);
+    for (int64_t b = 0; b < a->batches; b++) {
+        TRY(fill(a, b));
+        TRY(replica_step(a->s, &a->step, &a->feed, none, &a->wide[b],
+                         a->ref + b * r->count));
+        if (!isfinite(a->wide[b]) ||
+            !isfinite(squares(a->ref + b * r->count, NULL, r->count)))
+            return fail(&a->s->diag, (Loc){0},
+                        "batch %lld: loss or gradient are not finite in fp32, "
+                        "either: weights, data or model have that from "
+                        "elsewhere (ampc --debug-nonfinite says where)",
+                        (long long)b);
+    }
+    return OK;
+}
+
+/* The module itself, which its step compiled anew must agree with. */
+static Status measure_own(Audit *a) {
+    Run *r = &a->run;
+    TRY(fill(a, 0));
+    if (r->api->micro_step(r->s, a->feed.in, (size_t)a->feed.n, &a->own) ==
+        AMPC_OK)
+        return OK;
+    return fail(&a->s->diag, (Loc){0}, "the module's step: %s",
+                r->api->error(r->s));
+}
+
+/* On a terminal, how far it is. */
+static void tell(const char *what, int done, int all) {
+    static double last;
+    if (!isatty(STDERR_FILENO) || (now_seconds() - last < 0.5 && done < all))
+        return;
+    last = now_seconds();
+    fprintf(stderr, done < all ? "\r\033[K%s: %d of %d" : "\r\033[K", what,
+            done, all);
+    fflush(stderr);
+}
+
+static Status measure_alone(Audit *a) {
+    int n = a->step.sites.len;
+    bool *on = NEW_ARRAY(a->s->arena, bool, n + 1);
+    a->alone = NEW_ARRAY(a->s->arena, Apart, n + 1);
+    for (int i = 0; i < n; i++) {
+        tell("roundings", i, n);
+        on[i] = true;
+        TRY(measure(a, &a->step, on, 1, NULL, false, &a->alone[i]));
+        on[i] = false;
+    }
+    tell("roundings", n, n);
+    return OK;
+}
+
+/* ---- lines --------------------------------------------------------------- */
+
+/* The part of what it was that a step is still apart: the larger of the loss's
+   and the gradient's.  Four roundings of fp32 are none. */
+static double left_of(const Audit *a, const Apart *x) {
+    const double none = 4 * 0x1p-24;
+    double loss = a->all.loss > none ? x->loss / a->all.loss : 0;
+    double grad = a->all.grad > none ? x->grad / a->all.grad : 0;
+    if (!isfinite(a->all.loss)) loss = isfinite(x->loss) ? 0 : 1;
+    if (!isfinite(a->all.grad)) grad = isfinite(x->grad) ? 0 : 1;
+    return fmax(loss, grad);
+}
+
+static double weight_of(const Audit *a, int site, bool by_bytes) {
+    const Apart *x = &a->alone[site];
+    double l = a->first.loss > 0 ? x->loss / a->first.loss : 0;
+    double g = a->first.grad > 0 ? x->grad / a->first.grad : 0;
+    if (!isfinite(x->loss) || !isfinite(x->grad)) return INFINITY;
+    double w = l * l + g * g;
+    return by_bytes ? w / (double)(1 + a->step.sites.data[site].bytes) : w;
+}
+
+static bool chosen(const Audit *a, Str node) {
+    for (int i = 0; i < a->nodes.len; i++)
+        if (a->nodes.data[i] == node) return true;
+    return false;
+}
+
+static void choose(Audit *a, Str node) {
+    if (node && !chosen(a, node)) vec_push(a->s->arena, &a->nodes, node);
+}
+
+/* Whether the lines spare a rounding: its node's, and those of all readers
+   that would round the value themselves. */
+static bool spared(const Audit *a, const TwinSite *s) {
+    bool all = s->node ? chosen(a, s->node) : s->readers.len > 0;
+    for (int i = 0; i < s->readers.len; i++)
+        all &= chosen(a, s->readers.data[i]);
+    return all;
+}
+
+static void add_lines_for(Audit *a, const TwinSite *s) {
+    choose(a, s->node);
+    for (int i = 0; i < s->readers.len; i++) choose(a, s->readers.data[i]);
+}
+
+static Status estimate(Audit *a) {
+    int n = a->step.sites.len;
+    bool *on = NEW_ARRAY(a->s->arena, bool, n + 1);
+    for (int i = 0; i < n; i++) on[i] = !spared(a, &a->step.sites.data[i]);
+    return measure(a, &a->step, on, a->batches, NULL, false, &a->estimate);
+}
+
+/* Bytes that what the lines spare takes. */
+static int64_t spared_bytes(const Audit *a) {
+    int64_t sum = 0;
+    for (int i = 0; i < a->step.sites.len; i++)
+        if (spared(a, &a->step.sites.data[i]))
+            sum += a->step.sites.data[i].bytes;
+    return sum;
+}
+
+/* Roundings, the heaviest first, by what they weigh or weigh a byte. */
+static int by_weight(const void *x, const void *y) {
+    const double *a = x, *b = y;
+    return a[0] < b[0] ? 1 : a[0] > b[0] ? -1 : a[1] < b[1] ? -1 : 1;
+}
+
+static int *in_order(const Audit *a, bool by_bytes) {
+    int n = a->step.sites.len;
+    double(*key)[2] = arena_alloc(a->s->arena, sizeof *key * (size_t)(n + 1));
+    int *order = NEW_ARRAY(a->s->arena, int, n + 1);
+    for (int i = 0; i < n; i++) {
+        key[i][0] = weight_of(a, i, by_bytes);
+        key[i][1] = i;
+    }
+    qsort(key, (size_t)n, sizeof *key, by_weight);
+    for (int i = 0; i < n; i++) order[i] = (int)key[i][1];
+    return order;
+}
+
+/* The lines that spare the first n of them. */
+static Status try_first(Audit *a, const int *order, int n) {
+    a->nodes.len = 0;
+    for (int i = 0; i < n; i++) add_lines_for(a, &a->step.sites.data[order[i]]);
+    return estimate(a);
+}
+
+/* Those go without which no more than that is left. */
+static Status drop_nodes(Audit *a, double left) {
+    enum { FEW = 12 };
+    for (int i = a->nodes.len - 1; i >= 0 && a->nodes.len <= FEW; i--) {
+        Str node = a->nodes.data[i];
+        a->nodes.data[i] = a->nodes.data[a->nodes.len - 1];
+        a->nodes.len--;
+        TRY(estimate(a));
+        if (left_of(a, &a->estimate) <= left) continue;
+        a->nodes.data[a->nodes.len++] = a->nodes.data[i];
+        a->nodes.data[i] = node;
+    }
+    return OK;
+}
+
+/* Nodes until no more than `left` is left of the error, as few of the order as
+   that takes; *done false: all of them do not do it. */
+static Status pick_nodes(Audit *a, bool by_bytes, double left, bool *done) {
+    const int *order = in_order(a, by_bytes);
+    int least = 0, most = a->step.sites.len;
+    TRY(try_first(a, order, most));
+    *done = left_of(a, &a->estimate) <= left;
+    while (*done && least < most) {
+        int n = least + (most - least) / 2;
+        TRY(try_first(a, order, n));
+        if (left_of(a, &a->estimate) <= left)
+            most = n;
+        else
+            least = n + 1;
+    }
+    TRY(try_first(a, order, most));
+    return *done ? drop_nodes(a, left) : OK;
+}
+
+static void make_lines(Audit *a) {
+    a->lines.len = 0;
+    for (int i = 0; i < a->nodes.len; i++) {
+        Setting line = {.text = internf("node %s full", a->nodes.data[i]),
+                        .loc = {.file = a->file.path}};
+        vec_push(a->s->arena, &a->lines, line);
+    }
+}
+
+/* The step compiled with the lines. */
+static Status measure_lines(Audit *a) {
+    Replica r = {0};
+    Module *m;
+    TRY(audit_module(a->s, &a->file, &a->lines, &m));
+    Status st = replica_open(a->s, m, a->objective, a->opt.threads, &r);
+    if (st == OK) st = replica_weights(a->s, &r, &a->run);
+    if (st == OK) st = measure(a, &r, NULL, a->batches, NULL, false, &a->less);
+    replica_close(&r);
+    TRY(st);
+    return audit_bytes(a->s, &a->file, &a->lines, &a->more);
+}
+
+/* The lines that measured lines do without, one after the other: a node takes
+   more with it than its own roundings. */
+static Status drop_lines(Audit *a) {
+    const double patience = 10; /* seconds */
+    double until = now_seconds() + patience;
+    for (int i = a->nodes.len - 1; i >= 0 && now_seconds() < until; i--) {
+        Apart less = a->less;
+        int64_t more = a->more;
+        Str node = a->nodes.data[i];
+        if (a->nodes.len == 1) return OK;
+        memmove(a->nodes.data + i, a->nodes.data + i + 1,
+                sizeof node * (size_t)(a->nodes.len - 1 - i));
+        a->nodes.len--;
+        make_lines(a);
+        TRY(measure_lines(a));
+        if (left_of(a, &a->less) <= 0.5 && a->more <= more) continue;
+        vec_push(a->s->arena, &a->nodes, node);
+        memmove(a->nodes.data + i + 1, a->nodes.data + i,
+                sizeof node * (size_t)(a->nodes.len - 1 - i));
+        a->nodes.data[i] = node;
+        a->less = less;
+        a->more = more;
+    }
+    make_lines(a);
+    return OK;
+}
+
+/* Of two orders the one that spares fewer bytes; what the cut then makes of the
+   lines may be another thing than what roundings told, so that it is measured.
+ */
+static Status find_lines(Audit *a) {
+    static const double aims[] = {0.8, 0.65, 0.5, 0.35, 0.2, 0.1};
+    const Settings none = {0};
+    TRY(audit_bytes(a->s, &a->file, &none, &a->bytes));
+    for (size_t i = 0; i < sizeof aims / sizeof *aims; i++) {
+        bool by_error, by_bytes;
+        a->nodes.len = 0;
+        TRY(pick_nodes(a, true, aims[i], &by_bytes));
+        int64_t bytes = spared_bytes(a);
+        Str *first = a->nodes.data;
+        int n = a->nodes.len, cap = a->nodes.cap;
+        a->nodes.data = NULL;
+        a->nodes.len = a->nodes.cap = 0;
+        TRY(pick_nodes(a, false, aims[i], &by_error));
+        if (by_bytes && (!by_error || bytes < spared_bytes(a))) {
+            a->nodes.data = first;
+            a->nodes.len = n;
+            a->nodes.cap = cap;
+        }
+        if (!a->nodes.len) return OK;
+        make_lines(a);
+        TRY(measure_lines(a));
+        if (left_of(a, &a->less) <= 0.5) return drop_lines(a);
+        if (!by_error && !by_bytes) return OK;
+    }
+    return OK;
+}
+
+/* ---- telling ------------------------------------------------------------- */
+
+static const char *part_of(const TwinSite *s) {
+    return s->parameter ? "weight" : s->backward ? "backward" : "forward";
+}
+
+/* Where it is: the node, or those whose products read it. */
+static void put_place(const TwinSite *s, StrBuf *sb) {
+    if (s->node) {
+        sb_put_escaped(sb, s->node);
+        return;
+    }
+    for (int i = 0; i < s->readers.len && i < 3; i++) {
+        sb_puts(sb, i ? ", " : "read by ");
+        sb_put_escaped(sb, s->readers.data[i]);
+    }
+}
+
+static void put_sites(const Audit *a, StrBuf *sb) {
+    enum { MOST = 20 };
+    const int *order = in_order(a, false);
+    int n = a->step.sites.len;
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += weight_of(a, i, false);
+    sb_puts(sb, "\nrounded to 16 bits, each alone on the first batch (share: "
+                "of the squares of both)\n"
+                "    share  gradient      loss       bytes  what\n");
+    for (int i = 0; i < n && i < MOST; i++) {
+        const TwinSite *s = &a->step.sites.data[order[i]];
+        const Apart *x = &a->alone[order[i]];
+        sb_printf(sb, "  %5.1f %%  %8.1e  %8.1e  %10lld  %s %s ",
+                  isfinite(sum) && sum > 0
+                      ? 100 * weight_of(a, order[i], false) / sum
+                      : 0,
+                  x->grad, x->loss, (long long)s->bytes,
+                  dtype_info[s->dtype].text, part_of(s));
+        sb_put_escaped(sb, s->value);
+        if (s->node || s->readers.len) sb_puts(sb, "  (");
+        put_place(s, sb);
+        sb_puts(sb, s->node || s->readers.len ? ")\n" : "\n");
+    }
+    if (n > MOST)
+        sb_printf(sb, "  and %d that change less (--json has all)\n", n - MOST);
+}
+
+static void put_parameters(const Audit *a, StrBuf *sb) {
+    const double zero =
+        1e-12; /* what fp32 leaves of a sum that is 0, squared */
+    sb_puts(sb, "\n   apart  gradient of\n");
+    for (int i = 0; i < a->step.grads.len; i++) {
+        bool none = a->part[i] < zero;
+        if (none)
+            sb_puts(sb, "       -  ");
+        else
+            sb_printf(sb, "%8.1e  ", a->param[i]);
+        sb_put_escaped(sb, a->step.grads.data[i].name);
+        sb_puts(sb, none ? "  (about 0, in fp32, too)\n" : "\n");
+    }
+}
+
+static void put_lines(const Audit *a, StrBuf *sb) {
+    if (!a->lines.len) {
+        sb_puts(sb, "\nno policy line makes it less\n");
+        return;
+    }
+    double left = left_of(a, &a->less);
+    sb_printf(sb,
+              "\npolicy lines that %s, measured with them: loss %.1e, "
+              "gradient %.1e, %.2f MB a step where it is %.2f (%+.1f %%)\n",
+              left <= 0.5 ? "halve it" : "make it less, all that there are",
+              a->less.loss, a->less.grad, (double)a->more / 1e6,
+              (double)a->bytes / 1e6,
+              100 * ((double)a->more / (double)a->bytes - 1));
+    for (int i = 0; i < a->lines.len; i++)
+        sb_printf(sb, "  %s\n", a->lines.data[i].text);
+    if (a->policy)
+        sb_printf(sb, "written to %s, for ampc MODEL --amp-policy %s\n",
+                  a->policy, a->policy);
+}
+
+static void put_text(const Audit *a, StrBuf *sb) {
+    double own = 0, wide = 0;
+    for (int64_t b = 0; b < a->batches; b++) {
+        own += a->loss[b] / (double)a->batches;
+        wide += a->wide[b] / (double)a->batches;
+    }
+    sb_printf(sb,
+              "%s: %lld batch%s of %lld, beside fp32 from the same weights "
+              "(relative, root mean square)\n"
+              "loss      %.1e  (%.9g, fp32 %.9g)\ngradient  %.1e\n"
+              "the module itself on the first batch: loss %.9g, its step "
+              "compiled anew %.9g\n",
+              a->file.path, (long long)a->batches, a->batches > 1 ? "es" : "",
+              (long long)a->feed.batch, a->all.loss, own, wide, a->all.grad,
+              a->own, a->loss[0]);
+    put_parameters(a, sb);
+    if (!a->step.sites.len) {
+        sb_puts(sb, "\nnothing is rounded to 16 bits\n");
+        return;
+    }
+    put_sites(a, sb);
+    put_lines(a, sb);
+}
+
+static void put_json_text(StrBuf *sb, const char *key, const char *text) {
+    sb_printf(sb, "\"%s\":\"", key);
+    sb_put_json(sb, text ? text : "");
+    sb_puts(sb, "\"");
+}
+
+static void put_number(StrBuf *sb, const char *key, double v) {
+    if (isfinite(v))
+        sb_printf(sb, ",\"%s\":%.9g", key, v);
+    else
+        sb_printf(sb, ",\"%s\":null", key);
+}
+
+static void put_apart(StrBuf *sb, const Apart *x) {
+    put_number(sb, "loss", x->loss);
+    put_number(sb, "gradient", x->grad);
+}
+
+static void put_json(const Audit *a, StrBuf *sb) {
+    const int *order = in_order(a, false);
+    sb_puts(sb, "{");
+    put_json_text(sb, "module", a->file.path);
+    sb_printf(sb, ",\"batches\":%lld", (long long)a->batches);
+    put_apart(sb, &a->all);
+    put_number(sb, "own_loss", a->own);
+    put_number(sb, "first_loss", a->loss[0]);
+    put_number(sb, "first_loss_fp32", a->wide[0]);
+    sb_puts(sb, ",\n\"parameters\":[");
+    for (int i = 0; i < a->step.grads.len; i++) {
+        sb_puts(sb, i ? ",\n{" : "{");
+        put_json_text(sb, "name", a->step.grads.data[i].name);
+        put_number(sb, "gradient", a->param[i]);
+        sb_puts(sb, "}");
+    }
+    sb_puts(sb, "],\n\"roundings\":[");
+    for (int i = 0; i < a->step.sites.len; i++) {
+        const TwinSite *s = &a->step.sites.data[order[i]];
+        sb_puts(sb, i ? ",\n{" : "{");
+        put_json_text(sb, "value", s->value);
+        sb_puts(sb, ",");
+        put_json_text(sb, "node", s->node);
+        sb_printf(sb, ",\"dtype\":\"%s\",\"part\":\"%s\",\"bytes\":%lld",
+                  dtype_info[s->dtype].text, part_of(s), (long long)s->bytes);
+        put_apart(sb, &a->alone[order[i]]);
+        sb_puts(sb, "}");
+    }
+    sb_puts(sb, "],\n\"policy\":[");
+    for (int i = 0; i < a->lines.len; i++) {
+        sb_puts(sb, i ? ",\"" : "\"");
+        sb_put_json(sb, a->lines.data[i].text);
+        sb_puts(sb, "\"");
+    }
+    sb_puts(sb, "]");
+    if (a->lines.len) {
+        sb_printf(sb, ",\"bytes\":%lld,\"with\":{\"bytes\":%lld",
+                  (long long)a->bytes, (long long)a->more);
+        put_apart(sb, &a->less);
+        sb_puts(sb, "}");
+    }
+    sb_puts(sb, "}\n");
+}
+
+static Status write_policy(const Audit *a) {
+    StrBuf sb = {0};
+    if (!a->policy) return OK;
+    sb_printf(&sb,
+              "# ampc audit: loss %.1e, gradient %.1e from fp32 without "
+              "these lines, %.1e and %.1e with them\n",
+              a->all.loss, a->all.grad, a->less.loss, a->less.grad);
+    for (int i = 0; i < a->lines.len; i++)
+        sb_printf(&sb, "%s\n", a->lines.data[i].text);
+    Status st =
+        file_text(&a->s->diag, a->policy, sb.data, sb.len, NULL, "--policy");
+    sb_free(&sb);
+    return st;
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+static Status usage(Audit *a, const char *what, const char *arg) {
+    fail(&a->s->diag, (Loc){0}, "%s '%s' (see ampc audit --help)", what, arg);
+    return ERR_USAGE;
+}
+
+static Status take_arg(Audit *a, char **argv, int left, int *used) {
+    static const char *const shared[] = {"--feed", "--load", "--load-map",
+                                         "--threads", "--device"};
+    *used = 2;
+    if (argv[0][0] != '-') {
+        if (a->opt.module) return usage(a, "unexpected argument", argv[0]);
+        a->opt.module = argv[0];
+        *used = 1;
+        return OK;
+    }
+    if (!strcmp(argv[0], "--json")) {
+        a->json = true;
+        *used = 1;
+        return OK;
+    }
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        if (!strcmp(argv[0], shared[i]))
+            return run_arg(&a->opt, &a->s->diag, argv, left, used);
+    bool batches = !strcmp(argv[0], "--batches");
+    bool policy = !strcmp(argv[0], "--policy");
+    if (!batches && !policy && strcmp(argv[0], "--objective"))
+        return usage(a, "unknown option", argv[0]);
+    if (left < 2) return usage(a, "a value is missing after", argv[0]);
+    if (policy) a->policy = argv[1];
+    if (!batches && !policy) a->objective = intern(argv[1]);
+    if (batches) {
+        char *end;
+        a->batches = strtoll(argv[1], &end, 10);
+        if (*end || a->batches < 1 || a->batches > 1000000)
+            return usage(a, "--batches: no number from 1:", argv[1]);
+    }
+    return OK;
+}
+
+static Status claim_files(Audit *a) {
+    Diag *d = &a->s->diag;
+    FileGuard *g = a->s->opt.guard;
+    TRY(file_reads(d, g, a->opt.module, "the module"));
+    for (int i = 0; i < a->opt.load.n; i++)
+        TRY(file_reads(d, g, a->opt.load.at[i], "--load"));
+    return file_writes(d, g, a->policy, "--policy");
+}
+
+static Status open_run(Audit *a) {
+    Run *r = &a->run;
+    r->opt = &a->opt;
+    r->world = 1;
+    TRY(run_open_code(r));
+    TRY(run_session(r));
+    if (r->comm)
+        return fail(&r->diag, (Loc){0}, "ampc audit is for one process");
+    if (!r->info.trains)
+        return fail(&r->diag, (Loc){.file = a->opt.module},
+                    "compiled without a loss: it has no gradients");
+    for (uint32_t i = 0; *a->objective; i++) {
+        const char *name = run_objective(r, i);
+        if (!name)
+            return fail(&r->diag, (Loc){.file = a->opt.module},
+                        "--objective: it has none called '%s'", a->objective);
+        if (!strcmp(name, a->objective)) break;
+    }
+    if (!*a->objective) a->objective = intern(run_objective(r, 0));
+    if (*a->objective && r->api->objective(r->s, a->objective) != AMPC_OK)
+        return run_api_fail(r, "--objective");
+    return run_load(r);
+}
+
+static Status prepare(Audit *a) {
+    Session *s = a->s;
+    Module *m;
+    Status st = open_run(a);
+    if (a->run.diag.text.data) sb_puts(&s->diag.text, a->run.diag.text.data);
+    TRY(st);
+    TRY(feeds_open(&s->diag, s->opt.guard, a->run.api,
+                   program_name(PROGRAM_MICRO, a->objective), &a->opt.feed,
+                   &a->feed));
+    int64_t size = a->feed.batch > 0 ? a->feed.batch : 1;
+    int64_t most = (a->feed.samples + size - 1) / size;
+    if (a->batches > most) a->batches = most;
+    TRY(audit_module(s, &a->file, NULL, &m));
+    TRY(replica_open(s, m, a->objective, a->opt.threads, &a->step));
+    TRY(replica_weights(s, &a->step, &a->run));
+    size_t n = (size_t)a->step.count + 1, batches = (size_t)a->batches;
+    a->grad = malloc(n * sizeof *a->grad);
+    a->ref = malloc(n * batches * sizeof *a->ref);
+    if (!a->grad || !a->ref)
+        return fail(&s->diag, (Loc){0},
+                    "out of memory: %zu gradients of each of %zu batches", n,
+                    batches);
+    a->loss = NEW_ARRAY(s->arena, double, a->batches);
+    a->wide = NEW_ARRAY(s->arena, double, a->batches);
+    a->param = NEW_ARRAY(s->arena, double, a->step.grads.len + 1);
+    a->part = NEW_ARRAY(s->arena, double, a->step.grads.len + 1);
+    return OK;
+}
+
+static Status audit(Audit *a) {
+    StrBuf sb = {0};
+    TRY(claim_files(a));
+    TRY(sections_open(a->s->arena, &a->s->diag, a->opt.module, &a->file));
+    a->opened = true;
+    TRY(prepare(a));
+    TRY(measure_wide(a));
+    TRY(measure(a, &a->step, NULL, 1, NULL, false, &a->first));
+    TRY(measure(a, &a->step, NULL, a->batches, a->loss, true, &a->all));
+    TRY(measure_alone(a));
+    if (a->step.sites.len) TRY(find_lines(a));
+    TRY(measure_own(a)); /* the last: it draws random numbers */
+    if (a->json)
+        put_json(a, &sb);
+    else
+        put_text(a, &sb);
+    fwrite(sb.data, 1, sb.len, stdout);
+    sb_free(&sb);
+    return write_policy(a);
+}
+
+int cmd_audit(int argc, char **argv) {
+    Session s;
+    session_init(&s);
+    Audit a = {.s = &s, .objective = intern(""), .batches = 2};
+    run_options_init(&a.opt);
+    a.opt.quiet = true;
+    Status st = OK;
+    for (int i = 1, used; i < argc && st == OK; i += used)
+        st = take_arg(&a, argv + i, argc - i, &used);
+    if (st == OK && !a.opt.module)
+        st = usage(&a, "a module is missing after", argv[0]);
+    if (st == OK) st = audit(&a);
+    replica_close(&a.step);
+    feeds_free(&a.feed);
+    free(a.ref);
+    free(a.grad);
+    if (a.run.s) a.run.api->close(a.run.s);
+    if (a.run.lib) dlclose(a.run.lib);
+    sb_free(&a.run.diag.text);
+    if (a.opened) sections_close(&a.file);
+    return session_end(&s, st);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_audit.h: what `ampc audit` runs beside a module: its own training step,
+   compiled anew from the IR that it keeps, with roundings that can be turned
+   off (passes/common/twin.h).                                               */
+#ifndef AMPC_FRONTEND_DRIVER_CMD_AUDIT_H
+#define AMPC_FRONTEND_DRIVER_CMD_AUDIT_H
+
+#include "codegen/module/section.h"
+#include "frontend/cli/cmd.h"
+#include "frontend/run/run_cmd.h"
+#include "passes/common/twin.h"
+
+/* A gradient, as elements of one array of all. */
+typedef struct ReplicaGrad {
+    Str name;
+    int64_t at, count;
+} ReplicaGrad;
+
+typedef struct Replica {
+    RunOptions opt;
+    Run run;
+    TwinSites sites;
+    VEC(ReplicaGrad) grads;
+    int64_t count;  /* elements of all gradients */
+    ampc_input *in; /* those of the batch, and one for each rounding */
+    char *on;       /* what these say */
+} Replica;
+
+/* Section "ir:place" of a module, or, with lines of a policy, the IR before
+   pass policy compiled with them up to pass place. */
+Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
+                    Module **m);
+/* The bytes that a training step moves with these lines. */
+Status audit_bytes(Session *s, const SectionFile *f, const Settings *lines,
+                   int64_t *bytes);
+
+/* Compiles and opens it; m as audit_module gives it. */
+Status replica_open(Session *s, Module *m, Str objective, int64_t threads,
+                    Replica *r);
+/* The variables of the module's session. */
+Status replica_weights(Session *s, Replica *r, Run *from);
+/* One batch; roundings are on where on[i], or everywhere if on is NULL. */
+Status replica_step(Session *s, Replica *r, const FeedSet *feed, const bool *on,
+                    double *loss, float *grad);
+void replica_close(Replica *r);
+
+#endif

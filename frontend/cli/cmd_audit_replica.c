@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_audit_replica.c: see cmd_audit.h.                                     */
+#define _GNU_SOURCE
+#include "frontend/cli/cmd_audit.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "codegen/codegen.h"
+#include "codegen/module/emit.h"
+#include "frontend/cli/options_text.h"
+#include "frontend/report/report.h"
+
+/* ---- the module's IR ----------------------------------------------------- */
+
+static Status read_ir(Session *s, const SectionFile *f, const char *pass,
+                      Module **m) {
+    char *text, *name = arena_printf(s->arena, "ir:%s", pass);
+    size_t n;
+    const PlanSection *section = sections_find(f, name);
+    if (!section)
+        return fail(&s->diag, (Loc){.file = f->path},
+                    "it keeps no IR of pass %s: another version of ampc has "
+                    "compiled it",
+                    pass);
+    TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
+    TRY(parse_module(s->arena, &s->diag, f->path, text, n, m));
+    (*m)->file = intern(f->path);
+    return OK;
+}
+
+/* The options that the module was compiled with, for this machine's CPU. */
+static Status read_options(Session *s, const SectionFile *f, Options *o) {
+    char *words;
+    size_t n;
+    const PlanSection *section = sections_find(f, "options");
+    options_init(o, s->arena);
+    o->guard = s->opt.guard;
+    if (!section)
+        return fail(&s->diag, (Loc){.file = f->path},
+                    "it does not keep its options: another version of ampc has "
+                    "compiled it");
+    TRY(sections_read(s->arena, &s->diag, f, section, &words, &n));
+    return options_again(o, &s->diag, words, n);
+}
+
+/* The best level that this machine runs and whose kernels are compiled. */
+static void only_this_cpu(Options *o) {
+    bool v4 = __builtin_cpu_supports("x86-64-v4");
+    bool v3 = __builtin_cpu_supports("x86-64-v3");
+    const IsaLevel *l = isa_levels;
+    while (l[1].isa && (!l->flags || (!v4 && strstr(l->name, "-v4")) ||
+                        (!v3 && strstr(l->name, "-v3"))))
+        l++;
+    o->targets.len = 0;
+    vec_push(o->arena, &o->targets, (Target){.isa = l->isa});
+}
+
+static Status with_lines(Session *s, const SectionFile *f,
+                         const Settings *lines, const char *last, Module **m) {
+    Options o;
+    TRY(read_options(s, f, &o));
+    only_this_cpu(&o);
+    TRY(read_ir(s, f, "policy", m));
+    (*m)->policy = *lines;
+    return run_between(*m, &s->diag, &o, "policy", last);
+}
+
+Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
+                    Module **m) {
+    return lines ? with_lines(s, f, lines, "place", m)
+                 : read_ir(s, f, "place", m);
+}
+
+Status audit_bytes(Session *s, const SectionFile *f, const Settings *lines,
+                   int64_t *bytes) {
+    Module *m;
+    TRY(with_lines(s, f, lines, "memplan", &m));
+    *bytes = report_bytes(m);
+    return OK;
+}
+
+/* ---- compiled ------------------------------------------------------------ */
+
+static Status compile_at(Session *s, Module *m, const char *path) {
+    StrBuf info = {0};
+    Options o;
+    options_init(&o, s->arena);
+    o.guard = s->opt.guard;
+    o.cache = s->opt.cache;
+    only_this_cpu(&o);
+    options_json(&o, &info);
+    EmitInput in = {.path = path, .model_path = m->file, .options = info.data};
+    Status st = run_between(m, &s->diag, &o, "attend", "memplan");
+    if (st == OK) st = emit_so(m, &o, &s->diag, &in);
+    sb_free(&info);
+    return st;
+}
+
+/* A name that nobody foresees, where temporary files are. */
+static const char *temporary_name(Session *s) {
+    const char *tmp = getenv("TMPDIR");
+    uint64_t any[2] = {(uint64_t)getpid(), 0};
+    if (getrandom(any, sizeof any, 0) != sizeof any)
+        any[1] = now_seconds() * 1e6;
+    return arena_printf(s->arena, "%s/ampc-audit-%016llx%016llx.so",
+                        tmp && *tmp ? tmp : "/tmp", (unsigned long long)any[0],
+                        (unsigned long long)any[1]);
+}
+
+/* Its file is gone as soon as it is loaded. */
+static Status load_code(Session *s, Module *m, Replica *r) {
+    const char *path = temporary_name(s);
+    TRY(compile_at(s, m, path));
+    r->opt.module = path;
+    Status st = run_open_code(&r->run);
+    unlink(path);
+    return st;
+}
+
+static Status find_outputs(Session *s, Replica *r) {
+    const ampc_api *api = r->run.api;
+    ampc_tensor_info t = {.size = sizeof t};
+    bool loss = false;
+    for (uint32_t i = 0; api->output(api->module, "predict", i, &t) == AMPC_OK;
+         i++) {
+        loss |= !strcmp(t.name, "loss");
+        if (strncmp(t.name, "grad/", 5)) continue;
+        ReplicaGrad g = {intern(t.name + 5), r->count,
+                         (int64_t)(t.bytes / sizeof(float))};
+        vec_push(s->arena, &r->grads, g);
+        r->count += g.count;
+    }
+    if (loss && r->grads.len) return OK;
+    return fail(&s->diag, (Loc){0},
+                "the module's step has no loss or no gradient to compare");
+}
+
+Status replica_open(Session *s, Module *m, Str objective, int64_t threads,
+                    Replica *r) {
+    *r = (Replica){.run = {.world = 1}};
+    run_options_init(&r->opt);
+    r->opt.device = "cpu";
+    r->opt.threads = threads;
+    r->opt.quiet = true;
+    r->run.opt = &r->opt;
+    TRY(twin_make(m, &s->diag, objective, &r->sites));
+    Status st = load_code(s, m, r);
+    if (st == OK) st = run_session(&r->run);
+    if (r->run.diag.text.data) sb_puts(&s->diag.text, r->run.diag.text.data);
+    TRY(st);
+    return find_outputs(s, r);
+}
+
+void replica_close(Replica *r) {
+    if (r->run.s) r->run.api->close(r->run.s);
+    if (r->run.lib) dlclose(r->run.lib);
+    sb_free(&r->run.diag.text);
+}
+
+/* ---- run ----------------------------------------------------------------- */
+
+static Status api_fail(Session *s, const Run *r, const char *what) {
+    return fail(&s->diag, (Loc){0}, "%s: %s", what, r->api->error(r->s));
+}
+
+Status replica_weights(Session *s, Replica *r, Run *from) {
+    const ampc_api *api = r->run.api;
+    ampc_variable_info v = {.size = sizeof v};
+    for (uint32_t i = 0; api->variable(api->module, i, &v) == AMPC_OK; i++) {
+        if (v.kind > AMPC_KIND_STATE) continue;
+        void *data = malloc(v.bytes + 1);
+        if (!data) return fail(&s->diag, (Loc){0}, "out of memory");
+        ampc_output out = ampc_out(v.name, data, v.bytes, (ampc_dtype)v.dtype);
+        ampc_input in = ampc_in(v.name, data, v.bytes, (ampc_dtype)v.dtype);
+        Status st = OK;
+        if (from->api->read_variable(from->s, v.name, &out) != AMPC_OK)
+            st = api_fail(s, from, v.name);
+        else if (api->write_variable(r->run.s, v.name, &in) != AMPC_OK)
+            st = api_fail(s, &r->run, v.name);
+        free(data);
+        TRY(st);
+    }
+    return OK;
+}
+
+static Status read_grad(Session *s, Replica *r, const ReplicaGrad *g,
+                        float *grad) {
+    const char *name = arena_printf(s->arena, "grad/%s", g->name);
+    ampc_output out = ampc_out(
+        name, grad + g->at, (size_t)g->count * sizeof(float), AMPC_DTYPE_F32);
+    return r->run.api->read_output(r->run.s, name, &out) == AMPC_OK
+               ? OK
+               : api_fail(s, &r->run, name);
+}
+
+Status replica_step(Session *s, Replica *r, const FeedSet *feed, const bool *on,
+                    double *loss, float *grad) {
+    const ampc_api *api = r->run.api;
+    float value;
+    int n = r->sites.len;
+    if (!r->in) {
+        r->in = NEW_ARRAY(s->arena, ampc_input, feed->n + n + 1);
+        r->on = NEW_ARRAY(s->arena, char, n + 1);
+    }
+    memcpy(r->in, feed->in, (size_t)feed->n * sizeof *r->in);
+    for (int i = 0; i < n; i++) {
+        r->on[i] = !on || on[i];
+        r->in[feed->n + i] =
+            ampc_in(r->sites.data[i].input, &r->on[i], 1, AMPC_DTYPE_BOOL);
+    }
+    int64_t valid = r->run.info.batch ? r->run.info.batch : 1;
+    if (api->predict(r->run.s, r->in, (size_t)(feed->n + n), valid, NULL, 0) !=
+        AMPC_OK)
+        return api_fail(s, &r->run, "the step");
+    ampc_output out = ampc_out("loss", &value, sizeof value, AMPC_DTYPE_F32);
+    if (api->read_output(r->run.s, "loss", &out) != AMPC_OK)
+        return api_fail(s, &r->run, "the loss");
+    *loss = (double)value;
+    for (int i = 0; i < r->grads.len; i++)
+        TRY(read_grad(s, r, &r->grads.data[i], grad));
+    return OK;
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_compile.c: ampc MODEL -o OUT.so.                                     */
+#include <signal.h>
+#include <string.h>
+
+#include "codegen/codegen.h"
+#include "frontend/cli/cmd.h"
+#include "frontend/cli/options_text.h"
+#include "frontend/report/report.h"
+#include "ir/base/files.h"
+
+/* What a module tells about itself, and --report: each as text and as JSON. */
+enum { SUMMARY, PARAMS, CASTS, KERNELS, MEMORY, NREPORT };
+enum { NSECTION = 2 * NREPORT + 2 }; /* and the cost, and the options */
+
+static const char *const report_names[NREPORT][2] = {
+    {"txt:summary", "json:summary"}, {"txt:params", "json:params"},
+    {"txt:casts", "json:casts"},     {"txt:kernels", "json:kernels"},
+    {"txt:memory", "json:memory"},
+};
+
+typedef struct Compile {
+    Session *s;
+    Module *m;
+    StrBuf reports[NREPORT][2]; /* [1]: JSON */
+    StrBuf cost;
+    EmitSection sections[NSECTION];
+    OutFile report, onnx; /* of --report, --emit-onnx */
+} Compile;
+
+static void put_json(const Compile *c, StrBuf *sb) {
+    StrBuf line = {0};
+    report_summary(c->m, &line);
+    sb_puts(sb, "{\"module\":\"");
+    sb_put_json(sb, *c->m->name ? c->m->name : c->m->file);
+    sb_puts(sb, "\",\"text\":\"");
+    sb_put_json(sb, line.data ? line.data : "");
+    sb_puts(sb, "\"");
+    for (int i = 0; i < NREPORT; i++)
+        sb_printf(sb, ",\n\"%s\":%s", report_names[i][1] + strlen("json:"),
+                  c->reports[i][1].data);
+    sb_puts(sb, "}\n");
+    sb_free(&line);
+}
+
+/* The page with the JSON in it.  "<" stands in strings only and must not end
+   the element that holds them. */
+static void put_page(const Compile *c, StrBuf *sb) {
+    StrBuf json = {0};
+    put_json(c, &json);
+    for (const char *const *line = report_page_lines; *line; line++) {
+        const char *hole = strstr(*line, "@DATA@");
+        sb_putn(sb, *line, hole ? (size_t)(hole - *line) : strlen(*line));
+        if (!hole) continue;
+        for (const char *p = json.data, *next; *p; p = next) {
+            size_t n = strcspn(p, "<");
+            sb_putn(sb, p, n);
+            if (p[n]) sb_puts(sb, "\\u003c");
+            next = p + n + (p[n] == '<');
+        }
+        sb_puts(sb, hole + strlen("@DATA@"));
+    }
+    sb_free(&json);
+}
+
+static void put_report(const Compile *c, const char *path, StrBuf *sb) {
+    if (has_suffix(path, ".html")) {
+        put_page(c, sb);
+    } else if (has_suffix(path, ".json")) {
+        put_json(c, sb);
+    } else {
+        report_summary(c->m, sb);
+        for (int i = 0; i < NREPORT; i++)
+            sb_printf(sb, "\n%s\n%s", report_names[i][0] + strlen("txt:"),
+                      c->reports[i][0].data);
+    }
+}
+
+/* Loops and registers of kernels are known when everything is compiled.  The
+   report is whole before the module is made, and named after it. */
+static Status report_compiled(void *ctx, const char *const *const notes[2],
+                              const char *cost) {
+    Compile *c = ctx;
+    const char *path = c->s->opt.report;
+    for (int json = 0; json < 2; json++)
+        report_kernels(c->m, json, notes[json], c->s->opt.no_cuda,
+                       &c->reports[KERNELS][json]);
+    for (int i = 0; i < 2 * NREPORT; i++) {
+        const StrBuf *r = &c->reports[i / 2][i % 2];
+        c->sections[i] =
+            (EmitSection){report_names[i / 2][i % 2], r->data, r->len};
+    }
+    sb_puts(&c->cost, cost);
+    c->sections[2 * NREPORT] = (EmitSection){"cost", c->cost.data, c->cost.len};
+    if (!path) return OK;
+    StrBuf text = {0};
+    put_report(c, path, &text);
+    bool ok = outfile_write(&c->report, text.data, text.len) &&
+              outfile_ready(&c->report);
+    sb_free(&text);
+    return ok ? OK : file_failed(&c->s->diag, path, &c->report);
+}
+
+static Status emit(Compile *c, const char *model, const char *out) {
+    Session *s = c->s;
+    StrBuf options = {0}, kept = {0}, words = {0};
+    bool onnx = !s->is_text;
+    EmitInput in = {.path = out,
+                    .model_path = model,
+                    .model_is_text = !onnx,
+                    .sections = c->sections,
+                    .nsection = NSECTION,
+                    .compiled = report_compiled,
+                    .ctx = c};
+    options_json(&s->opt, &options);
+    options_words(&s->opt, &words);
+    c->sections[2 * NREPORT + 1] =
+        (EmitSection){"options", words.data ? words.data : "", words.len};
+    in.options = options.data;
+    if (onnx) ASSERT(onnx_skeleton(c->m, s->model, s->model_bytes, &kept));
+    in.model_data = onnx ? kept.data : s->model;
+    in.model_size = onnx ? kept.len : s->model_bytes;
+    Status st = emit_so(c->m, &s->opt, &s->diag, &in);
+    sb_free(&kept);
+    sb_free(&words);
+    sb_free(&options);
+    return st;
+}
+
+static Status emit_with_report(Compile *c, const char *model, const char *out) {
+    const char *path = c->s->opt.report;
+    if (!path) return emit(c, model, out);
+    Status st = OK;
+    if (!outfile_open(&c->report, path, 0666, NULL, NULL))
+        st = file_failed(&c->s->diag, path, &c->report);
+    if (st == OK) st = emit(c, model, out);
+    if (st == OK && !outfile_commit(&c->report))
+        st = file_failed(&c->s->diag, path, &c->report);
+    outfile_abort(&c->report);
+    return st;
+}
+
+static Status claim_files(Session *s, const char *model, const char *out) {
+    Diag *d = &s->diag;
+    FileGuard *g = s->opt.guard;
+    const char *report = s->opt.report;
+    TRY(file_reads(d, g, model, "the model"));
+    TRY(file_writes(d, g, out, "-o"));
+    if (s->opt.sidecar_weights)
+        TRY(file_writes(d, g, weights_sidecar_path(s->arena, out),
+                        "--weights sidecar"));
+    TRY(file_writes(d, g, s->opt.emit_onnx, "--emit-onnx"));
+    TRY(file_writes(d, g, report, "--report"));
+    if (!report || has_suffix(report, ".html") || has_suffix(report, ".txt") ||
+        has_suffix(report, ".json"))
+        return OK;
+    fail(d, (Loc){0}, "--report: '%s' ends in none of .html, .txt, .json",
+         report);
+    return ERR_USAGE;
+}
+
+static void add_report(Compile *c, int which, ReportFn *fn) {
+    for (int json = 0; json < 2; json++)
+        fn(c->m, json, &c->reports[which][json]);
+}
+
+/* The program that predicts, as every target computes it. */
+static Status emit_onnx(Compile *c) {
+    Session *s = c->s;
+    const char *path = s->opt.emit_onnx;
+    if (!path) return OK;
+    TRY(run_common(c->m, &s->diag, &s->opt, true));
+    if (!outfile_open(&c->onnx, path, 0666, NULL, NULL))
+        return file_failed(&s->diag, path, &c->onnx);
+    return onnx_emit(c->m->arena, &s->diag, path, module_graph(c->m, "predict"),
+                     &c->onnx);
+}
+
+static Status compile_reported(Compile *c, const char *model, const char *out) {
+    Session *s = c->s;
+    TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_CAST, true));
+    add_report(c, PARAMS, report_params);
+    for (int json = 0; json < 2; json++)
+        summary_put(c->m, &s->opt, json, &c->reports[SUMMARY][json]);
+    TRY(emit_onnx(c));
+    TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_PLANNED, true));
+    add_report(c, CASTS, report_casts);
+    add_report(c, MEMORY, report_memory);
+    TRY(emit_with_report(c, model, out));
+    if (!s->opt.emit_onnx || outfile_commit(&c->onnx)) return OK;
+    return file_failed(&s->diag, s->opt.emit_onnx, &c->onnx);
+}
+
+static Status compile(Session *s, const char *model, const char *out) {
+    Compile c = {.s = s};
+    TRY(claim_files(s, model, out));
+    TRY(load_model(s, model, &c.m));
+    TRY(cuda_targets(&s->opt, &s->diag));
+    Status st = compile_reported(&c, model, out);
+    outfile_abort(&c.onnx);
+    StrBuf summary = {0};
+    if (st == OK) report_summary(c.m, &summary);
+    if (summary.len) fputs(summary.data, stderr);
+    sb_free(&summary);
+    for (int i = 0; i < 2 * NREPORT; i++) sb_free(&c.reports[i / 2][i % 2]);
+    sb_free(&c.cost);
+    return st;
+}
+
+int cmd_compile(int argc, char **argv) {
+    Session s;
+    const char *model = NULL, *out = NULL;
+    const OwnOption own[] = {{"-o", &out, NULL}, {0}};
+    signal(SIGPIPE, SIG_IGN); /* a reader of our messages may go away */
+    session_init(&s);
+    Status st = session_args(&s, argc, argv, own, &model);
+    if (st == OK && !out) {
+        fail(&s.diag, (Loc){0}, "-o OUT.so is missing (see ampc --help)");
+        st = ERR_USAGE;
+    }
+    if (st == OK) st = compile(&s, model, out);
+    return session_end(&s, st);
+}

@@ -1,0 +1,933 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options_text.c: compile options from and to text.  One row an option; specs
+   of the form name,key=value,... share one reader.                         */
+#include "frontend/cli/options_text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ------------------------------------------------------------- */
+
+/* The value of an option, read piece by piece. */
+typedef struct Spec {
+    const char *option; /* for messages */
+    bool nested;        /* it is a key of --objective */
+    Loc loc;            /* of a text that says it */
+    Diag *d;
+    Arena *arena;
+    char *text; /* all of it, or what is left; cut at commas; NULL: no more */
+} Spec;
+
+PRINTF_LIKE(2, 3)
+static Status usage(const Spec *s, const char *fmt, ...) {
+    StrBuf why = {0};
+    va_list ap;
+    va_start(ap, fmt);
+    sb_vprintf(&why, fmt, ap);
+    va_end(ap);
+    fail(s->d, s->loc, "%s: %s", s->option, why.data);
+    sb_free(&why);
+    return s->loc.file ? ERR_USER : ERR_USAGE;
+}
+
+/* Next comma-separated piece, or NULL. */
+static char *spec_next(Spec *s) {
+    if (!s->text) return NULL;
+    char *piece = s->text, *comma = strchr(piece, ',');
+    if (comma) *comma = 0;
+    s->text = comma ? comma + 1 : NULL;
+    return piece;
+}
+
+/* strtod and strtoll skip spaces and know words; a number starts as one. */
+static bool starts_number(const char *text) {
+    return *text && strchr("0123456789+-.", *text);
+}
+
+static Status read_number(const Spec *s, const char *text, double *out) {
+    char *end = NULL;
+    errno = 0;
+    *out = !strcmp(text, "inf") ? INFINITY : strtod(text, &end);
+    if (!end) return OK;
+    if (!starts_number(text) || *end || isnan(*out))
+        return usage(s, "'%s' is not a number", text);
+    if (errno == ERANGE || isinf(*out))
+        return usage(s, "'%s' is outside the range of numbers", text);
+    return OK;
+}
+
+static Status read_integer(const Spec *s, const char *text, int64_t lo,
+                           int64_t hi, int64_t *out) {
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (!starts_number(text) || end == text || *end)
+        return usage(s, "'%s' is not an integer", text);
+    if (errno == ERANGE || v < lo || v > hi)
+        return usage(s, "%s is not in %lld .. %lld", text, (long long)lo,
+                     (long long)hi);
+    *out = v;
+    return OK;
+}
+
+/* Numbers end up as f32, so none is larger or, if not 0, smaller. */
+#define MOST  1e38
+#define LEAST 1e-37
+#define COUNT 1e15 /* integers that are exact as double */
+
+typedef struct SpecKey {
+    const char *name;
+    double *real;
+    int64_t *integer;
+    bool *flag;
+    double lo, hi;    /* legal values */
+    bool open;        /* hi is not one of them */
+    Reals *list;      /* separated by slashes */
+    const char *word; /* may stand for a number, and is what was said */
+    bool *said;
+} SpecKey;
+
+static Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
+    double v;
+    char *more = k->list ? strchr(value, '/') : NULL;
+    if (more) *more = 0;
+    if (k->said && (*k->said = !strcmp(value, k->word))) return OK;
+    TRY(read_number(s, value, &v));
+    if (v < k->lo || v > k->hi || (k->open && v == k->hi))
+        return usage(s, "%s=%s is not in [%g, %g%c", k->name, value, k->lo,
+                     k->hi, k->open ? ')' : ']');
+    if (k->list) vec_push(s->arena, k->list, v);
+    if (more) return spec_assign(s, k, more + 1);
+    if (k->integer && v != floor(v))
+        return usage(s, "%s=%s is not an integer", k->name, value);
+    if (k->real) *k->real = v;
+    if (k->integer) *k->integer = (int64_t)v;
+    if (k->flag) *k->flag = v != 0;
+    return OK;
+}
+
+static Status unknown_key(const Spec *s, const SpecKey *keys,
+                          const char *piece) {
+    StrBuf all = {0};
+    sb_puts(&all, keys->name ? "; there are " : "; there are none");
+    for (const SpecKey *k = keys; k->name; k++)
+        sb_printf(&all, "%s%s", k > keys ? ", " : "", k->name);
+    Status st = usage(s, "unknown key '%s'%s", piece, all.data);
+    sb_free(&all);
+    return st;
+}
+
+/* The rest of a spec: key=value pieces; a bare flag key means 1. */
+static Status spec_keys(Spec *s, const SpecKey *keys) {
+    for (char *piece; (piece = spec_next(s));) {
+        char flag[] = "1", *eq = strchr(piece, '=');
+        if (eq) *eq = 0;
+        const SpecKey *k = keys;
+        while (k->name && strcmp(k->name, piece)) k++;
+        if (!k->name) return unknown_key(s, keys, piece);
+        if (!eq && !k->flag) return usage(s, "key '%s' wants a value", piece);
+        TRY(spec_assign(s, k, eq ? eq + 1 : flag));
+    }
+    return OK;
+}
+
+static int find_word(const char *const *words, const char *w) {
+    for (int i = 0; words[i]; i++)
+        if (!strcmp(words[i], w)) return i;
+    return -1;
+}
+
+/* The number of the word, which is one of these. */
+static Status pick(const Spec *s, const char *const *words, const char *word,
+                   int *out) {
+    StrBuf all = {0};
+    *out = find_word(words, word);
+    if (*out >= 0) return OK;
+    for (int i = 0; words[i]; i++)
+        sb_printf(&all, "%s%s", i ? ", " : "", words[i]);
+    if (strchr(word, '=')) sb_puts(&all, "; keys follow it: WORD,KEY=VALUE");
+    Status st = usage(s, "'%s' is none of %s", word, all.data);
+    sb_free(&all);
+    return st;
+}
+
+/* ---- one setter an option ------------------------------------------------ */
+
+typedef Status Setter(Options *o, Spec *s);
+
+/* The command line's entries of a list take the place of the model's. */
+static void over_model(int *len, int *of_model) {
+    if (*of_model) *len = 0;
+    *of_model = 0;
+}
+
+/* Whose option it is: of the only objective, or that --objective reads. */
+static Status objective(Options *o, const Spec *s, Objective **j) {
+    *j = &o->objectives.data[o->objectives.len - 1];
+    o->only_given |= !s->nested;
+    if (!s->nested && *(*j)->name)
+        return usage(s, "is a key of each --objective where there are some");
+    return OK;
+}
+
+static const char *const precision_words[] = {"fp32", "bf16", "fp16", NULL};
+
+static Status set_precision(Options *o, Spec *s) {
+    static const char *const levels[] = {"O0", "O1", "O2", "O3", NULL};
+    const SpecKey none[] = {{0}},
+                  half[] = {
+                      {"keep_batchnorm", .flag = &o->keep_batchnorm, .hi = 1},
+                      {"master_weights", .flag = &o->master_weights, .hi = 1},
+                      {0}};
+    char *word = spec_next(s), *colon = strchr(word, ':');
+    int plain = find_word(precision_words, word), level;
+    o->half_model = o->keep_batchnorm = o->master_weights = false;
+    if (plain >= 0) {
+        o->precision = (Precision)plain;
+        return spec_keys(s, none);
+    }
+    if (colon) *colon = 0;
+    level = find_word(levels, word);
+    if (level < 0 || (colon && (!level || strcmp(colon + 1, "bf16"))))
+        return usage(s,
+                     "'%s%s%s' is none of fp32, bf16, fp16, O0, O1, O2, O3, "
+                     "O1:bf16, O2:bf16, O3:bf16",
+                     word, colon ? ":" : "", colon ? colon + 1 : "");
+    o->precision = !level ? PREC_FP32 : colon ? PREC_BF16 : PREC_FP16;
+    o->half_model = level >= 2;
+    o->keep_batchnorm = o->master_weights = level == 2;
+    return spec_keys(s, o->half_model ? half : none);
+}
+
+static Status set_remat(Options *o, Spec *s) {
+    static const char *const words[] = {"auto", "none", NULL};
+    int i = find_word(words, s->text);
+    o->remat = i < 0 ? REMAT_BYTES : (Remat)i;
+    if (i >= 0) return OK;
+    if (!strchr("0123456789", s->text[0]) || !s->text[0])
+        return usage(s, "'%s' is none of auto, none, BYTES", s->text);
+    return read_integer(s, s->text, 1, INT64_MAX, &o->remat_bytes);
+}
+
+static Status set_placement(Options *o, Spec *s) {
+    static const char *const words[] = {"exact", "pytorch", NULL};
+    const SpecKey none[] = {{0}},
+                  exact[] = {{"residuals", .real = &o->residuals,
+                              .hi = INFINITY, .word = "fp16",
+                              .said = &o->fp16_residuals},
+                             {"head", .flag = &o->wide_head, .hi = 1},
+                             {0}};
+    int i;
+    TRY(pick(s, words, spec_next(s), &i));
+    o->placement = (Placement)i;
+    o->residuals = INFINITY;
+    o->fp16_residuals = o->wide_head = i == PLACE_EXACT;
+    return spec_keys(s, i == PLACE_EXACT ? exact : none);
+}
+
+static const char *const loss_words[] = {
+    "auto", "none",  "cross_entropy",   "nll",  "mse",
+    "l1",   "huber", "bce_with_logits", "host", NULL};
+
+static Status set_loss(Options *o, Spec *s) {
+    Objective *j;
+    TRY(objective(o, s, &j));
+    LossSpec *l = &j->loss;
+    if (!s->nested && o->loss_given)
+        return usage(s, "was given already; several losses in one module are "
+                        "--objective NAME,loss=L,params=GLOB,...");
+    o->loss_given = true;
+    char *colon = strchr(s->text, ':');
+    if (colon) *colon = 0;
+    int i;
+    TRY(pick(s, loss_words, spec_next(s), &i));
+    *l = loss_default((LossKind)i);
+    if (colon) l->output = intern(colon + 1);
+    int64_t axis = l->axis;
+    Reals weights = {0};
+    const SpecKey which = {"axis", .integer = &axis, .lo = -MAX_RANK,
+                           .hi = MAX_RANK - 1},
+                  ignored = {"ignore_index", .integer = &l->ignore_index,
+                             .lo = -COUNT, .hi = COUNT},
+                  weighted = {"class_weights", .list = &weights, .hi = MOST};
+    const SpecKey none[] = {{0}}, nll[] = {which, ignored, weighted, {0}},
+                  cross_entropy[] = {which,
+                                     ignored,
+                                     {"label_smoothing",
+                                      .real = &l->label_smoothing, .hi = 1},
+                                     weighted,
+                                     {0}},
+                  huber[] = {
+                      {"delta", .real = &l->delta, .lo = LEAST, .hi = MOST},
+                      {0}};
+    TRY(spec_keys(s, l->kind == LOSS_CROSS_ENTROPY ? cross_entropy
+                     : l->kind == LOSS_NLL         ? nll
+                     : l->kind == LOSS_HUBER       ? huber
+                                                   : none));
+    l->class_weights = weights;
+    l->axis = (int)axis;
+    return OK;
+}
+
+static const char *const optimizer_words[] = {"sgd", "adam", "adamw", NULL};
+
+static Status set_optimizer(Options *o, Spec *s) {
+    int i;
+    TRY(pick(s, optimizer_words, spec_next(s), &i));
+    Objective *j;
+    TRY(objective(o, s, &j));
+    OptimizerSpec *p = &j->optimizer;
+    *p = optimizer_default((OptimizerKind)i);
+    const SpecKey sgd[] = {
+        {"lr", .real = &p->lr, .hi = MOST},
+        {"momentum", .real = &p->momentum, .hi = 1},
+        {"weight_decay", .real = &p->weight_decay, .hi = MOST},
+        {"nesterov", .flag = &p->nesterov, .hi = 1},
+        {0}};
+    const SpecKey adam[] = {
+        {"lr", .real = &p->lr, .hi = MOST},
+        {"beta1", .real = &p->beta1, .hi = 1, .open = true},
+        {"beta2", .real = &p->beta2, .hi = 1, .open = true},
+        {"eps", .real = &p->eps, .hi = MOST},
+        {"weight_decay", .real = &p->weight_decay, .hi = MOST},
+        {0}};
+    TRY(spec_keys(s, p->kind == OPT_SGD ? sgd : adam));
+    if (p->nesterov && p->momentum == 0)
+        return usage(s, "nesterov wants a momentum");
+    return OK;
+}
+
+static Status set_param_group(Options *o, Spec *s) {
+    ParamGroup g = {intern(spec_next(s)), NAN, NAN};
+    Objective *j;
+    TRY(objective(o, s, &j));
+    const SpecKey keys[] = {
+        {"lr_scale", .real = &g.lr_scale, .hi = MOST},
+        {"weight_decay", .real = &g.weight_decay, .hi = MOST},
+        {0}};
+    TRY(spec_keys(s, keys));
+    if (isnan(g.lr_scale) && isnan(g.weight_decay))
+        return usage(s, "'%s' wants lr_scale= or weight_decay=", g.glob);
+    vec_push(o->arena, &j->param_groups, g);
+    return OK;
+}
+
+static const char *const schedule_words[] = {"constant", "cosine", "linear",
+                                             "step", NULL};
+
+static Status set_schedule(Options *o, Spec *s) {
+    int i;
+    TRY(pick(s, schedule_words, spec_next(s), &i));
+    Objective *j;
+    TRY(objective(o, s, &j));
+    ScheduleSpec *c = &j->schedule;
+    *c = (ScheduleSpec){.kind = (ScheduleKind)i, .gamma = 0.1};
+    const SpecKey first = {"warmup", .integer = &c->warmup, .hi = COUNT};
+    const SpecKey constant[] = {first, {0}},
+                  decay[] = {first,
+                             {"total", .integer = &c->total, .lo = 1,
+                              .hi = COUNT},
+                             {"min", .real = &c->min, .hi = MOST},
+                             {0}},
+                  step[] = {
+                      first,
+                      {"every", .integer = &c->every, .lo = 1, .hi = COUNT},
+                      {"gamma", .real = &c->gamma, .hi = MOST},
+                      {0}};
+    bool decays = c->kind == SCHED_COSINE || c->kind == SCHED_LINEAR;
+    TRY(spec_keys(s, decays ? decay : c->kind == SCHED_STEP ? step : constant));
+    if (decays && c->total <= c->warmup)
+        return usage(s, "total= must be given and exceed warmup=");
+    if (c->kind == SCHED_STEP && !c->every)
+        return usage(s, "step wants every=");
+    return OK;
+}
+
+static Status set_scale(Options *o, Spec *s) {
+    ScaleSpec *c = &o->scale;
+    *c = scale_default(SCALE_DYNAMIC);
+    SpecKey init = {"init", .real = &c->init, .lo = 1e-30, .hi = 1e30};
+    if (!strncmp(s->text, "static=", 7)) {
+        c->kind = SCALE_STATIC;
+        init.name = "static";
+        return spec_assign(s, &init, s->text + 7);
+    }
+    const char *word = spec_next(s);
+    bool none = !strcmp(word, "none");
+    if (!none && strcmp(word, "dynamic"))
+        return usage(s, "'%s' is none of dynamic, static=K, none", word);
+    if (none) c->kind = SCALE_NONE;
+    const SpecKey no_keys[] = {{0}};
+    const SpecKey keys[] = {
+        init,
+        {"growth", .real = &c->growth, .lo = 1.0000001, .hi = 1e9},
+        {"backoff", .real = &c->backoff, .lo = 1e-9, .hi = 0.9999999},
+        {"interval", .integer = &c->interval, .lo = 1, .hi = 1e9},
+        {"min", .real = &c->min, .hi = 1e30},
+        {"max", .real = &c->max, .lo = 1e-30, .hi = INFINITY},
+        {"hysteresis", .integer = &c->hysteresis, .lo = 1, .hi = 1e9},
+        {0}};
+    TRY(spec_keys(s, none ? no_keys : keys));
+    if (c->max < c->min) return usage(s, "max= is below min=");
+    if (c->init < c->min || c->init > c->max)
+        return usage(s, "init=%g is not in [%g, %g], which min= and max= set",
+                     c->init, c->min, c->max);
+    return OK;
+}
+
+static Status read_limit(const Spec *s, double *out) {
+    TRY(read_number(s, s->text, out));
+    if (*out >= LEAST && *out <= MOST) return OK;
+    return usage(s, "%s is not in [%g, %g]", s->text, LEAST, MOST);
+}
+
+static Status set_top_k(Options *o, Spec *s) {
+    return read_integer(s, s->text, 2, INT32_MAX, &o->top_k);
+}
+
+static Status set_clip_norm(Options *o, Spec *s) {
+    Objective *j;
+    TRY(objective(o, s, &j));
+    return read_limit(s, &j->clip_norm);
+}
+
+static Status set_clip_value(Options *o, Spec *s) {
+    Objective *j;
+    TRY(objective(o, s, &j));
+    return read_limit(s, &j->clip_value);
+}
+
+static Status set_params(Options *o, Spec *s) {
+    Objective *j;
+    TRY(objective(o, s, &j));
+    vec_push(o->arena, &j->params, intern(spec_next(s)));
+    return s->text ? usage(s, "params: unknown key '%s'", s->text) : OK;
+}
+
+/* The keys of --objective; each takes what follows up to the next one. */
+static const struct ObjectiveKey {
+    const char *name;
+    Setter *set;
+} objective_keys[] = {{"loss", set_loss},
+                      {"params", set_params},
+                      {"optimizer", set_optimizer},
+                      {"param_group", set_param_group},
+                      {"lr_schedule", set_schedule},
+                      {"clip_norm", set_clip_norm},
+                      {"clip_value", set_clip_value}};
+
+static const struct ObjectiveKey *objective_key(const char *text) {
+    for (size_t i = 0; i < sizeof objective_keys / sizeof *objective_keys;
+         i++) {
+        size_t n = strlen(objective_keys[i].name);
+        if (!strncmp(text, objective_keys[i].name, n) && text[n] == '=')
+            return &objective_keys[i];
+    }
+    return NULL;
+}
+
+/* The first takes the place of the only objective that there is without. */
+static Status start_objective(Options *o, const Spec *s, const char *name) {
+    Options fresh;
+    size_t ok = strspn(name, "abcdefghijklmnopqrstuvwxyz_-."
+                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+    if (!*name || name[ok])
+        return usage(s, "'%s': a name is letters, digits, '_', '-' and '.'",
+                     name);
+    if (o->only_given)
+        return usage(s, "stands beside options of the only objective; they are "
+                        "keys of each --objective");
+    if (options_objective(o, intern(name)))
+        return usage(s, "'%s' was given already", name);
+    options_init(&fresh, o->arena);
+    Objective j = fresh.objectives.data[0];
+    j.name = intern(name);
+    if (!*o->objectives.data[0].name) o->objectives.len = 0;
+    vec_push(o->arena, &o->objectives, j);
+    return OK;
+}
+
+/* NAME,loss=L,params=GLOB,optimizer=O,lr=..: pieces between keys are the
+   key's own. */
+static Status set_objective(Options *o, Spec *s) {
+    TRY(start_objective(o, s, spec_next(s)));
+    bool loss = false;
+    while (s->text) {
+        const struct ObjectiveKey *k = objective_key(s->text);
+        if (!k)
+            return usage(s,
+                         "'%.*s' belongs to no key (loss, params, optimizer, "
+                         "param_group, lr_schedule, clip_norm, clip_value)",
+                         (int)strcspn(s->text, ","), s->text);
+        Spec part = {s->option, true,     s->loc,
+                     s->d,      s->arena, s->text + strlen(k->name) + 1};
+        do s->text = strchr(s->text, ',');
+        while (s->text && !objective_key(++s->text));
+        if (s->text) s->text[-1] = 0;
+        loss |= k->set == set_loss;
+        TRY(k->set(o, &part));
+    }
+    return loss ? OK : usage(s, "wants loss=");
+}
+
+/* Micro-batches are counted in an f32. */
+static Status set_accumulate(Options *o, Spec *s) {
+    return read_integer(s, s->text, 1, 1 << 24, &o->accumulate);
+}
+
+static Status set_comm_bucket(Options *o, Spec *s) {
+    return read_integer(s, s->text, 1, INT64_MAX, &o->comm_bucket);
+}
+
+static Status set_comm_dtype(Options *o, Spec *s) {
+    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
+    int i;
+    TRY(pick(s, precision_words, s->text, &i));
+    o->comm_dtype = dtypes[i];
+    return OK;
+}
+
+static Status set_seed(Options *o, Spec *s) {
+    return read_integer(s, s->text, 0, INT64_MAX, &o->seed);
+}
+
+static Status set_shuffle(Options *o, Spec *s) {
+    int64_t seed;
+    TRY(read_integer(s, s->text, 0, INT64_MAX, &seed));
+    o->shuffle = (uint64_t)seed;
+    return OK;
+}
+
+/* NAME=N or INPUT:AXIS=N, split at the last '=' and the last ':'. */
+static Status set_dim(Options *o, Spec *s) {
+    char *name = s->text, *eq = strrchr(name, '=');
+    if (!eq) return usage(s, "'%s' is not NAME=N", name);
+    DimBind b = {NULL, -1, 0};
+    TRY(read_integer(s, eq + 1, 1, INT64_MAX, &b.value));
+    *eq = 0;
+    char *colon = strrchr(name, ':');
+    if (colon) {
+        int64_t axis;
+        *colon = 0;
+        TRY(read_integer(s, colon + 1, 0, MAX_RANK - 1, &axis));
+        b.axis = (int)axis;
+    }
+    if (!*name)
+        return usage(s, "a name is missing before '%s'", colon ? ":" : "=");
+    b.name = intern(name);
+    for (int i = 0; i < o->model_dims; i++) {
+        DimBind *old = &o->dims.data[i];
+        if (old->name != b.name || old->axis != b.axis) continue;
+        old->value = b.value;
+        return OK;
+    }
+    vec_push(o->arena, &o->dims, b);
+    return OK;
+}
+
+/* N,N..: how large batches are that the module evaluates and predicts, too. */
+static Status set_batch_sizes(Options *o, Spec *s) {
+    over_model(&o->batch_sizes.len, &o->model_batches);
+    for (char *piece; (piece = spec_next(s));) {
+        int64_t n;
+        bool known = false;
+        TRY(read_integer(s, piece, 1, INT32_MAX, &n));
+        for (int i = 0; i < o->batch_sizes.len; i++)
+            known |= o->batch_sizes.data[i] == n;
+        if (!known) vec_push(o->arena, &o->batch_sizes, n);
+    }
+    return OK;
+}
+
+static Status set_head(Options *o, Spec *s) {
+    char *name = s->text, *eq = strrchr(name, '=');
+    DimBind b = {NULL, -1, 0};
+    if (!eq || eq == name) return usage(s, "'%s' is not OUTPUT=N", name);
+    TRY(read_integer(s, eq + 1, 1, INT32_MAX, &b.value));
+    *eq = 0;
+    b.name = intern(name);
+    vec_push(o->arena, &o->heads, b);
+    return OK;
+}
+
+static Status set_train(Options *o, Spec *s) {
+    GlobRule r = {intern(s->text), true};
+    vec_push(o->arena, &o->train_rules, r);
+    return OK;
+}
+
+static Status set_freeze(Options *o, Spec *s) {
+    GlobRule r = {intern(s->text), false};
+    vec_push(o->arena, &o->train_rules, r);
+    return OK;
+}
+
+static Status set_batchnorm(Options *o, Spec *s) {
+    static const char *const words[] = {"train:population", "train:unbiased",
+                                        "train", NULL};
+    const char *v = s->text;
+    over_model(&o->batchnorm_frozen.len, &o->model_frozen);
+    if (!strncmp(v, "frozen", 6) && (!v[6] || v[6] == ':')) {
+        vec_push(o->arena, &o->batchnorm_frozen, intern(v[6] ? v + 7 : "*"));
+        return OK;
+    }
+    int i = find_word(words, v);
+    if (i < 0)
+        return usage(s,
+                     "'%s' is none of train, train:unbiased, "
+                     "train:population, frozen[:GLOB]",
+                     v);
+    o->batchnorm_train = true;
+    o->batchnorm_unbiased = i == 2 ? -1 : i;
+    return OK;
+}
+
+static Status set_dropout(Options *o, Spec *s) {
+    static const char *const words[] = {"off", "on", NULL};
+    int i;
+    TRY(pick(s, words, s->text, &i));
+    o->dropout = i == 1;
+    return OK;
+}
+
+/* "sm_90" or "ptx" after "cuda:"; which of them there are is NVRTC's to say
+   (codegen/cuda/cuda_target.c). */
+static bool is_cuda_arch(const char *s) {
+    if (!strcmp(s, "ptx")) return true;
+    size_t digits = strncmp(s, "sm_", 3) ? 0 : strspn(s + 3, "0123456789");
+    return (digits == 2 || digits == 3) && !s[3 + digits];
+}
+
+static void add_cuda_target(Options *o, const char *arch) {
+    Target t = {.cuda = true, .arch = intern(arch)};
+    vec_push(o->arena, &o->targets, t);
+}
+
+/* Of one level, or `cpu`: of all, least first. */
+static bool add_cpu_targets(Options *o, const char *word) {
+    static const struct {
+        const char *word;
+        int isa;
+    } levels[] = {
+#define ISA(E, number, name, prefix, flags) {"cpu:" name, number},
+#include "runtime/cpu/isa.def"
+    };
+    int before = o->targets.len;
+    for (size_t i = sizeof levels / sizeof *levels; i-- > 0;)
+        if (!strcmp(word, "cpu") || !strcmp(word, levels[i].word))
+            vec_push(o->arena, &o->targets, (Target){.isa = levels[i].isa});
+    return o->targets.len > before;
+}
+
+static Status set_target(Options *o, Spec *s) {
+    static const char levels[] =
+#define ISA(E, number, name, prefix, flags) "cpu:" name ", "
+#include "runtime/cpu/isa.def"
+        ;
+    over_model(&o->targets.len, &o->model_targets);
+    for (char *piece; (piece = spec_next(s));) {
+        if (add_cpu_targets(o, piece)) {
+            continue;
+        } else if (!strcmp(piece, "cuda")) {
+            add_cuda_target(o, "sm_90");
+            add_cuda_target(o, "sm_80");
+            add_cuda_target(o, "ptx");
+        } else if (!strncmp(piece, "cuda:", 5) && is_cuda_arch(piece + 5)) {
+            add_cuda_target(o, piece + 5);
+        } else {
+            return usage(s,
+                         "this build makes code for cpu, %scuda, cuda:sm_NN "
+                         "and cuda:ptx, not for '%s'",
+                         levels, piece);
+        }
+    }
+    return OK;
+}
+
+static Status set_weights(Options *o, Spec *s) {
+    static const char *const words[] = {"embed", "sidecar", NULL};
+    int i;
+    TRY(pick(s, words, s->text, &i));
+    o->sidecar_weights = i == 1;
+    return OK;
+}
+
+static Status set_symbol(Options *o, Spec *s) {
+    const char *v = s->text;
+    size_t ok = strspn(v, "abcdefghijklmnopqrstuvwxyz_"
+                          "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+    if (!*v || v[ok] || (*v >= '0' && *v <= '9'))
+        return usage(s, "'%s' is not a C identifier", v);
+    o->symbol = intern(v);
+    return OK;
+}
+
+/* ---- the table ----------------------------------------------------------- */
+
+typedef enum RowKind { SETTER, ADDER, FLAG, PATH } RowKind;
+
+#define FIELD(field) NULL, offsetof(Options, field)
+
+static const struct OptionRow {
+    const char *name;
+    RowKind kind; /* an ADDER may stand in a block more than once */
+    Setter *set;
+    size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
+} option_rows[] = {
+    {"--precision", SETTER, set_precision, 0},
+    {"--placement", SETTER, set_placement, 0},
+    {"--amp-policy", PATH, FIELD(amp_policy)},
+    {"--remat", SETTER, set_remat, 0},
+    {"--loss", SETTER, set_loss, 0},
+    {"--objective", ADDER, set_objective, 0},
+    {"--optimizer", SETTER, set_optimizer, 0},
+    {"--param-group", ADDER, set_param_group, 0},
+    {"--lr-schedule", SETTER, set_schedule, 0},
+    {"--clip-norm", SETTER, set_clip_norm, 0},
+    {"--clip-value", SETTER, set_clip_value, 0},
+    {"--accumulate", SETTER, set_accumulate, 0},
+    {"--loss-scale", SETTER, set_scale, 0},
+    {"--comm-bucket", SETTER, set_comm_bucket, 0},
+    {"--comm-dtype", SETTER, set_comm_dtype, 0},
+    {"--shard-optimizer", FLAG, FIELD(shard_optimizer)},
+    {"--sync-batchnorm", FLAG, FIELD(sync_batchnorm)},
+    {"--dim", ADDER, set_dim, 0},
+    {"--batch-sizes", ADDER, set_batch_sizes, 0},
+    {"--replace-head", ADDER, set_head, 0},
+    {"--train", ADDER, set_train, 0},
+    {"--freeze", ADDER, set_freeze, 0},
+    {"--batchnorm", ADDER, set_batchnorm, 0},
+    {"--dropout", SETTER, set_dropout, 0},
+    {"--accept-folded", FLAG, FIELD(accept_folded)},
+    {"--target", ADDER, set_target, 0},
+    {"--weights", SETTER, set_weights, 0},
+    {"--dump-ir", PATH, FIELD(dump_ir)},
+    {"--emit-c", PATH, FIELD(emit_c)},
+    {"--emit-cuda", PATH, FIELD(emit_cuda)},
+    {"--emit-onnx", PATH, FIELD(emit_onnx)},
+    {"--report", PATH, FIELD(report)},
+    {"--cache", PATH, FIELD(cache)},
+    {"--time-passes", FLAG, FIELD(time_passes)},
+    {"--count-underflow", FLAG, FIELD(count_underflow)},
+    {"--debug-nonfinite", FLAG, FIELD(debug_nonfinite)},
+    {"--symbol", SETTER, set_symbol, 0},
+    {"--seed", SETTER, set_seed, 0},
+    {"--top-k", SETTER, set_top_k, 0},
+    {"--no-fuse", FLAG, FIELD(no_fuse)},
+    {"--shuffle", SETTER, set_shuffle, 0},
+};
+
+_Static_assert(sizeof option_rows / sizeof *option_rows <= 64, "Options.lines");
+
+/* Words of other trainers, and what says it here. */
+static const struct {
+    const char *word, *here;
+} elsewhere[] = {
+    {"--amp", "--precision fp32|bf16|fp16"},
+    {"--batch-size", "--dim NAME=N"},
+    {"--bf16", "--precision bf16"},
+    {"--device", "--target; ampc run has --device"},
+    {"--epochs", "ampc run OUT.so --epochs N"},
+    {"--feed", "ampc run OUT.so --feed NAME=FILE"},
+    {"--fp16", "--precision fp16"},
+    {"--learning-rate", "--optimizer O,lr=X"},
+    {"--lr", "--optimizer O,lr=X; ampc run has --lr"},
+    {"--momentum", "--optimizer sgd,momentum=X"},
+    {"--output", "-o OUT.so"},
+    {"--steps", "ampc run OUT.so --steps N"},
+    {"--weight-decay", "--optimizer O,weight_decay=X"},
+};
+
+static Status unknown_option(const Spec *s) {
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (!strcmp(elsewhere[i].word, s->option))
+            return usage(s, "unknown option; what says it is %s",
+                         elsewhere[i].here);
+    return usage(s, "unknown option (see ampc --help)");
+}
+
+static Status apply_option(Options *o, Spec *s, const char *value,
+                           bool *used_value) {
+    const struct OptionRow *r = option_rows, *end = r;
+    for (end += sizeof option_rows / sizeof *r; r < end; r++)
+        if (!strcmp(r->name, s->option)) break;
+    if (r == end) return unknown_option(s);
+    *used_value = r->kind != FLAG;
+    if (*used_value && !value) return usage(s, "wants a value");
+    uint64_t row = UINT64_C(1) << (r - option_rows);
+    if (s->loc.file && r->kind != ADDER && (o->lines & row))
+        return usage(s, "is given twice");
+    if (s->loc.file) o->lines |= row;
+    switch (r->kind) {
+    case FLAG: *(bool *)((char *)o + r->field) = true; return OK;
+    case PATH:
+        if (!*value) return usage(s, "a path is missing");
+        if (s->loc.file) return usage(s, "is for the command line");
+        *(Str *)((char *)o + r->field) = intern(value);
+        return OK;
+    case SETTER:
+    case ADDER: break;
+    }
+    s->text = arena_dup(o->arena, value, strlen(value) + 1);
+    return r->set(o, s);
+}
+
+static Status set_option(Options *o, Spec *s, const char *value,
+                         bool *used_value) {
+    TRY(apply_option(o, s, value, used_value));
+    vec_push(o->arena, &o->said, intern(s->option));
+    vec_push(o->arena, &o->said, intern(*used_value ? value : ""));
+    return OK;
+}
+
+Status options_set(Options *o, Diag *d, const char *name, const char *value,
+                   bool *used_value) {
+    Spec s = {name, false, {0}, d, o->arena, NULL};
+    return set_option(o, &s, value, used_value);
+}
+
+/* Blanks at both ends and behind commas go, and quotes around all of it. */
+static char *trim_value(char *v) {
+    char *to, *from;
+    v += strspn(v, " \t");
+    size_t n = strlen(v);
+    if (n >= 2 && v[0] == '"' && v[n - 1] == '"') {
+        v[n - 1] = 0;
+        return v + 1;
+    }
+    for (to = from = v; *from;) {
+        *to++ = *from++;
+        if (to[-1] == ',') from += strspn(from, " \t");
+    }
+    *to = 0;
+    return v;
+}
+
+Status options_set_line(Options *o, Diag *d, const Setting *line) {
+    char *text = arena_dup(o->arena, line->text, strlen(line->text) + 1);
+    size_t n = strcspn(text, " \t=");
+    char *value = text + n + strspn(text + n, " \t"), *name;
+    bool given = *value == '=', used;
+    if (given) value++;
+    text[n] = 0;
+    for (char *p = text; *p; p++)
+        if (*p == '_') *p = '-';
+    name = arena_printf(o->arena, "--%s", text);
+    Spec s = {name, false, line->loc, d, o->arena, NULL};
+    if (!given && *value) return usage(&s, "'=' expected behind the name");
+    TRY(set_option(o, &s, given ? trim_value(value) : NULL, &used));
+    return used || !given ? OK : usage(&s, "takes no value");
+}
+
+void options_second_source(Options *o) {
+    for (int i = 0; i < 2; i++) vec_push(o->arena, &o->said, intern(""));
+    o->loss_given = o->only_given = false;
+    o->model_dims = o->dims.len;
+    o->model_frozen = o->batchnorm_frozen.len;
+    o->model_targets = o->targets.len;
+    o->model_batches = o->batch_sizes.len;
+}
+
+/* ---- said again ---------------------------------------------------------- */
+
+void options_words(const Options *o, StrBuf *sb) {
+    for (int i = 0; i < o->said.len; i++)
+        sb_putn(sb, o->said.data[i], strlen(o->said.data[i]) + 1);
+}
+
+static bool names_file(const char *option) {
+    for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++)
+        if (!strcmp(option_rows[i].name, option))
+            return option_rows[i].kind == PATH;
+    return false;
+}
+
+Status options_again(Options *o, Diag *d, const char *words, size_t n) {
+    for (const char *p = words, *end = words + n; p < end;) {
+        const char *name = p, *value = p + strlen(p) + 1;
+        bool used;
+        p = value + (value < end ? strlen(value) + 1 : 0);
+        if (!*name)
+            options_second_source(o);
+        else if (!names_file(name))
+            TRY(options_set(o, d, name, value < end ? value : NULL, &used));
+    }
+    return OK;
+}
+
+/* ---- for the module's info ----------------------------------------------- */
+
+static void json_objective(const Objective *j, StrBuf *sb) {
+    const OptimizerSpec *p = &j->optimizer;
+    sb_printf(sb, "\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
+    sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g,\"weight_decay\":%.9g",
+              optimizer_words[p->kind], p->lr, p->weight_decay);
+    if (p->kind == OPT_SGD)
+        sb_printf(sb, ",\"momentum\":%.9g,\"nesterov\":%s}", p->momentum,
+                  p->nesterov ? "true" : "false");
+    else
+        sb_printf(sb, ",\"beta1\":%.9g,\"beta2\":%.9g,\"eps\":%.9g}", p->beta1,
+                  p->beta2, p->eps);
+    sb_printf(sb, ",\"lr_schedule\":\"%s\",\"clip_norm\":%.9g",
+              schedule_words[j->schedule.kind], j->clip_norm);
+    sb_printf(sb, ",\"clip_value\":%.9g", j->clip_value);
+}
+
+static const char *scale_text(const Options *o) {
+    return !options_has_scaler(o)          ? "none"
+           : o->scale.kind == SCALE_STATIC ? "static"
+                                           : "dynamic";
+}
+
+void options_json(const Options *o, StrBuf *sb) {
+    const Objective *j = o->objectives.data;
+    sb_printf(sb, "{\"precision\":\"%s\",", precision_words[o->precision]);
+    if (!*j->name) json_objective(j, sb);
+    for (int i = 0; *j->name && i < o->objectives.len; i++) {
+        sb_printf(sb, "%s{\"name\":\"%s\",", i ? "," : "\"objectives\":[",
+                  j[i].name);
+        json_objective(&j[i], sb);
+        sb_puts(sb, i + 1 < o->objectives.len ? "}" : "}]");
+    }
+    sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld",
+              (long long)o->accumulate, scale_text(o), (long long)o->seed);
+    for (int i = 0; i < o->batch_sizes.len; i++)
+        sb_printf(sb, "%s%lld", i ? "," : ",\"batch_sizes\":[",
+                  (long long)o->batch_sizes.data[i]);
+    if (o->batch_sizes.len) sb_puts(sb, "]");
+    sb_printf(sb, ",\"shard_optimizer\":%d,\"top_k\":%lld}", o->shard_optimizer,
+              (long long)o->top_k);
+}
+
+static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
+    if (*j->name) sb_printf(sb, "objective   %s\n", j->name);
+    sb_printf(sb, "loss        %s", loss_words[j->loss.kind]);
+    if (j->loss.output) {
+        sb_puts(sb, " of ");
+        sb_put_escaped(sb, j->loss.output);
+    }
+    if (options_train(o)) {
+        sb_printf(sb, "\noptimizer   %s, lr %g %s",
+                  optimizer_words[j->optimizer.kind], j->optimizer.lr,
+                  schedule_words[j->schedule.kind]);
+        if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
+        if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
+        if (o->accumulate > 1)
+            sb_printf(sb, ", %lld micro-batches a step",
+                      (long long)o->accumulate);
+    }
+    sb_puts(sb, "\n");
+}
+
+void options_lines(const Options *o, StrBuf *sb) {
+    for (int i = 0; i < o->objectives.len; i++)
+        objective_lines(o, &o->objectives.data[i], sb);
+    for (int i = 0; i < o->batch_sizes.len; i++)
+        sb_printf(sb, "%s%lld%s", i ? ", " : "batch sizes ",
+                  (long long)o->batch_sizes.data[i],
+                  i + 1 < o->batch_sizes.len ? "" : " (eval, predict)\n");
+    sb_printf(sb, "precision   %s, loss scale %s\n",
+              precision_words[o->precision], scale_text(o));
+}

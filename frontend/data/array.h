@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* array.h: arrays in files, read in windows: .npy, .npz (NumPy), safetensors,
+   IDX (as MNIST ships), tokens (.bin) and text (.csv); gzipped too where a file
+   is one array.
+
+   Files are taken as hostile.  The header decides how much is read; what it
+   says is checked against the file's size before anything is allocated, and a
+   packed file is unpacked no further.  Small arrays are kept in memory; of
+   large ones a window is read where it is wanted, from the file itself or, if
+   it is packed or in another order, from a nameless temporary copy.
+
+   array.c  shapes and windows;  source.c  bytes of files
+   npy.c, npz.c, idx.c, tensors.c, tokens.c, csv.c  a format each            */
+#ifndef AMPC_FRONTEND_DRIVER_ARRAY_H
+#define AMPC_FRONTEND_DRIVER_ARRAY_H
+
+#include "frontend/data/source.h"
+
+#define AMPC_NO_LOADER
+#include "runtime/ampc.h"
+
+typedef struct Array {
+    ampc_dtype dtype;
+    int rank;
+    int64_t dim[AMPC_RANK_LIMIT];
+    int64_t count; /* elements */
+    size_t bytes;
+    char *memory; /* all of it, or NULL: */
+    int fd;       /* the file, or a copy; -1: none */
+    uint64_t at;  /* where the data begin */
+    bool swap;    /* they are in the other byte order */
+    bool windows; /* no samples of its own: cut as the reader needs them */
+} Array;
+
+/* Which array of a file with several, or how to take it. */
+typedef struct ArrayPick {
+    const char *part; /* FILE:PART, by the format; NULL: not given */
+    const char
+        *input;    /* what it is for: the part of that name, if part is NULL */
+    bool integers; /* text: whole numbers are wanted, not floating ones */
+} ArrayPick;
+
+/* Tells formats apart by content.  pick may be NULL.  On failure nothing is
+   left to close.                                                            */
+Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a);
+/* Elements [first, first + n), dense, row-major, in this machine's order. */
+Status array_get(Diag *d, const char *path, const Array *a, int64_t first,
+                 int64_t n, void *out);
+void array_close(Array *a);
+
+/* ---- element types ------------------------------------------------------- */
+
+typedef struct ArrayType {
+    const char *name, *npy; /* npy without byte order */
+    size_t bytes;
+    int idx; /* type byte of IDX; 0: none */
+} ArrayType;
+
+enum { ARRAY_TYPES = AMPC_DTYPE_F64 + 1 };
+extern const ArrayType array_types[ARRAY_TYPES]; /* by ampc_dtype */
+
+/* ---- formats ------------------------------------------------------------- */
+
+enum { ARRAY_HEAD = 1 << 16 }; /* no header is longer */
+
+/* What a header says. */
+typedef struct ArrayHead {
+    ampc_dtype dtype;
+    int rank;
+    int64_t dim[AMPC_RANK_LIMIT];
+    size_t data;   /* offset of the first element */
+    bool big;      /* endian */
+    bool columns;  /* Fortran: the first index is the fastest */
+    bool windows;  /* as in Array; the last element belongs to no window */
+    char why[100]; /* of a refusal */
+    /* for `find` */
+    const unsigned char *head; /* the first bytes of the file */
+    size_t head_bytes;
+    bool found; /* set: all of the above is known, nothing is left to parse */
+    int copy; /* set: the elements are in this file, from its start; else -1 */
+} ArrayHead;
+
+/* p: the first bytes of a file, ARRAY_HEAD of them if it has so many. */
+typedef struct ArrayFormat {
+    const char *name;
+    bool (*is)(const unsigned char *p, size_t n);
+    const char *end; /* of a name, where content does not tell (is == NULL) */
+    /* One of these: a header; or, in a file that is more than header and
+       elements, the place of the array.                                     */
+    bool (*parse)(const unsigned char *p, size_t n, ArrayHead *h);
+    Status (*find)(Source *s, const ArrayPick *pick, ArrayHead *h);
+} ArrayFormat;
+
+extern const ArrayFormat npy_format, npz_format, idx_format, tensors_format,
+    tokens_format, csv_format, tsv_format;
+
+/* tensors.c: memory for st_open of runtime/files/safetensors.h. */
+extern const ampc_options safetensors_memory;
+
+/* The header of a .npy file; bf16 has no type there: write it as f32.
+   buf is freed by the caller (sb_free).                                     */
+void npy_header(StrBuf *buf, int dtype, int rank, const int64_t *dim);
+
+#endif

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* csv.c: numbers in text, .csv or .tsv: a line per sample, columns separated by
+   commas, semicolons, tabs or blanks as the first line has them; names of the
+   columns may stand above.  FILE.csv:COLUMNS takes some of them: names, numbers
+   from 0 and ranges of these (FILE.csv:age,3,10-20).
+
+   The text is read once, in parts; its numbers go to a copy.                */
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "frontend/data/array.h"
+
+enum { PART = 1 << 16, FIELD_MAX = 256, COLUMNS_MAX = 1 << 20 };
+
+typedef struct Csv {
+    Source *s;
+    const ArrayPick *pick;
+    Arena *a;
+    char separator;
+    VEC(char *) first; /* fields of the first line */
+    int *columns;      /* of each place in a sample */
+    int ncolumn;
+    bool *wanted; /* by column */
+    int64_t line, rows;
+    double *row; /* of one line, all columns; or int64_t */
+    int nfield;  /* of the line so far */
+    int fd;
+    uint64_t written;
+    char out[PART];
+    size_t nout;
+    /* the reader */
+    unsigned char in[PART];
+    size_t at, got;
+    uint64_t offset;
+    bool ended;
+} Csv;
+
+/* ---- characters ---------------------------------------------------------- */
+
+/* The next byte; -1 at the end. */
+static Status next(Csv *c, int *byte) {
+    if (c->at == c->got && !c->ended) {
+        TRY(source_take(c->s, c->in, PART, c->offset, &c->got));
+        c->offset += c->got;
+        c->at = 0;
+        c->ended = c->got == 0;
+    }
+    *byte = c->at < c->got ? c->in[c->at++] : -1;
+    return OK;
+}
+
+static Status field_bad(const Csv *c, const char *text, const char *why) {
+    StrBuf quoted = {0};
+    sb_put_escaped(&quoted, text);
+    source_bad(c->s, "line %lld, column %d: '%s' %s", (long long)c->line,
+               c->nfield, quoted.data, why);
+    sb_free(&quoted);
+    return ERR_USER;
+}
+
+/* A field without quotes and blanks around it; *end: what ended it. */
+static Status take_field(Csv *c, int byte, char text[FIELD_MAX], int *end) {
+    size_t n = 0;
+    bool quoted = false;
+    while (byte == ' ' && c->separator != ' ') TRY(next(c, &byte));
+    for (;; n++) {
+        if (byte == '"') {
+            quoted = !quoted;
+            TRY(next(c, &byte));
+            n--;
+            continue;
+        }
+        if (byte < 0 || byte == '\n') break;
+        if (byte == c->separator && !quoted) break;
+        if (n + 1 == FIELD_MAX) {
+            text[n] = 0;
+            return field_bad(c, text, "is too long");
+        }
+        text[n] = (char)byte;
+        TRY(next(c, &byte));
+    }
+    while (n && (text[n - 1] == ' ' || text[n - 1] == '\r')) n--;
+    text[n] = 0;
+    *end = byte;
+    return OK;
+}
+
+/* ---- numbers ------------------------------------------------------------- */
+
+static bool is_number(const char *text, double *x) {
+    char *end;
+    *x = strtod(text, &end);
+    return end != text && !*end;
+}
+
+static Status take_number(Csv *c, const char *text, int column) {
+    char *end;
+    double x;
+    if (c->pick->integers) {
+        errno = 0;
+        long long n = strtoll(text, &end, 10);
+        if (end == text || *end || errno)
+            return field_bad(c, text,
+                             *text && is_number(text, &x)
+                                 ? "is no whole number, which this input takes"
+                                 : "is no number");
+        ((int64_t *)c->row)[column] = n;
+        return OK;
+    }
+    if (!is_number(text, &c->row[column]))
+        return field_bad(c, text, "is no number");
+    return OK;
+}
+
+static Status put_row(Csv *c) {
+    for (int i = 0; i < c->ncolumn; i++) {
+        if (c->nout == PART) {
+            if (!source_put(c->fd, c->out, c->nout, c->written))
+                return source_copy_failed(c->s);
+            c->written += c->nout;
+            c->nout = 0;
+        }
+        memcpy(c->out + c->nout, &c->row[c->columns[i]], 8);
+        c->nout += 8;
+    }
+    c->rows++;
+    return OK;
+}
+
+/* ---- columns ------------------------------------------------------------- */
+
+static bool take_range(const char *item, int n, int *lo, int *hi) {
+    char *end;
+    long a = strtol(item, &end, 10), b = a;
+    if (end == item || a < 0) return false;
+    if (*end == '-') {
+        char *from = end + 1;
+        b = strtol(from, &end, 10);
+        if (end == from) return false;
+    }
+    if (*end || b < a || b >= n) return false;
+    *lo = (int)a;
+    *hi = (int)b;
+    return true;
+}
+
+static Status no_column(const Csv *c, const char *item) {
+    StrBuf names = {0};
+    for (int i = 0; i < c->first.len && sb_put_next(&names, i); i++) {
+        sb_puts(&names, "'");
+        sb_put_escaped(&names, c->first.data[i]);
+        sb_puts(&names, "'");
+    }
+    sb_put_more(&names, c->first.len);
+    source_bad(c->s, "no column '%s'; the first line has %d: %s", item,
+               c->first.len, names.data);
+    sb_free(&names);
+    return ERR_USER;
+}
+
+static void add_column(Csv *c, int column) {
+    c->columns[c->ncolumn++] = column;
+    c->wanted[column] = true;
+}
+
+/* A number is a place, even if one stands in the first line. */
+static Status choose_item(Csv *c, const char *item) {
+    int lo = 0, hi = -1;
+    double x;
+    for (int i = 0; i < c->first.len && hi < 0; i++)
+        if (!strcmp(c->first.data[i], item) && !is_number(item, &x))
+            lo = hi = i;
+    if (hi < 0 && !take_range(item, c->first.len, &lo, &hi))
+        return no_column(c, item);
+    for (int i = lo; i <= hi; i++) {
+        if (c->wanted[i])
+            return source_bad(c->s, "column %d is chosen twice", i);
+        add_column(c, i);
+    }
+    return OK;
+}
+
+/* Every column at most once, so that the list has room for all. */
+static Status choose_columns(Csv *c) {
+    int n = c->first.len;
+    c->columns = NEW_ARRAY(c->a, int, n + 1);
+    c->wanted = NEW_ARRAY(c->a, bool, n + 1);
+    c->row = NEW_ARRAY(c->a, double, n + 1);
+    const char *p = c->pick->part;
+    for (int i = 0; !p && i < n; i++) add_column(c, i);
+    while (p) {
+        size_t k = strcspn(p, ",");
+        TRY(choose_item(c, arena_printf(c->a, "%.*s", (int)k, p)));
+        p = p[k] ? p + k + 1 : NULL;
+    }
+    return OK;
+}
+
+/* ---- lines --------------------------------------------------------------- */
+
+/* What separates is what the first line has most of. */
+static char separator_in(const unsigned char *p, size_t n) {
+    static const char all[] = ",;\t";
+    size_t best = 0;
+    char found = ' ';
+    for (const char *s = all; *s; s++) {
+        size_t count = 0;
+        for (size_t i = 0; i < n && p[i] != '\n'; i++) count += p[i] == *s;
+        if (count > best) {
+            best = count;
+            found = *s;
+        }
+    }
+    return found;
+}
+
+/* No number, but begun as one: 2.5.1, 1x1. */
+static bool is_mistyped(const char *text) {
+    return !is_number(text, &(double){0}) && text[strspn(text, "+-.")] >= '0' &&
+           text[strspn(text, "+-.")] <= '9';
+}
+
+/* The first line: names if one of the chosen fields is no number, which may be
+   mistyped where others are numbers and none is a word.                     */
+static Status first_line(Csv *c) {
+    double x;
+    bool names = false, numbers = false, words = false;
+    TRY(choose_columns(c));
+    for (int i = 0; i < c->first.len; i++) {
+        const char *text = c->first.data[i];
+        bool number = is_number(text, &x);
+        numbers |= number;
+        words |= *text && !number && !is_mistyped(text);
+        names |= *text && !number && c->wanted[i];
+    }
+    if (names && (words || !numbers)) return OK;
+    for (int i = 0; i < c->first.len; i++) {
+        c->nfield = i + 1;
+        if (c->wanted[i]) TRY(take_number(c, c->first.data[i], i));
+    }
+    return put_row(c);
+}
+
+static Status take_line(Csv *c, int byte) {
+    char text[FIELD_MAX];
+    int end = c->separator;
+    bool blanks = c->separator == ' ';
+    c->nfield = 0;
+    while (end == c->separator) {
+        while (blanks && byte == ' ') TRY(next(c, &byte));
+        if (blanks && (byte == '\n' || byte < 0) && c->nfield) break;
+        c->nfield++;
+        TRY(take_field(c, byte, text, &end));
+        if (!c->row) {
+            if (c->nfield > COLUMNS_MAX)
+                return source_bad(c->s, "a line has more than %d columns",
+                                  COLUMNS_MAX);
+            vec_push(c->a, &c->first, arena_printf(c->a, "%s", text));
+        } else if (c->nfield <= c->first.len && c->wanted[c->nfield - 1]) {
+            TRY(take_number(c, text, c->nfield - 1));
+        }
+        if (end == c->separator) TRY(next(c, &byte));
+    }
+    if (!c->row) return first_line(c);
+    if (c->nfield != c->first.len)
+        return source_bad(c->s, "line %lld has %d columns; the first has %d",
+                          (long long)c->line, c->nfield, c->first.len);
+    return put_row(c);
+}
+
+/* Empty lines and those of '#' say nothing. */
+static Status take_lines(Csv *c) {
+    for (;;) {
+        int byte;
+        TRY(next(c, &byte));
+        if (byte < 0) return OK;
+        c->line++;
+        while (byte == '\r') TRY(next(c, &byte));
+        if (byte == '#' || byte == '\n')
+            while (byte >= 0 && byte != '\n') TRY(next(c, &byte));
+        else if (byte >= 0)
+            TRY(take_line(c, byte));
+    }
+}
+
+static Status read_all(Csv *c, ArrayHead *h) {
+    memcpy(c->in, h->head,
+           c->got = h->head_bytes < PART ? h->head_bytes : PART);
+    c->offset = c->got;
+    c->ended = c->got == 0;
+    if (c->got >= 3 && !memcmp(c->in, "\xef\xbb\xbf", 3))
+        c->at = 3; /* what Excel begins UTF-8 with */
+    c->separator = separator_in(c->in, c->got);
+    c->fd = source_copy();
+    if (c->fd < 0) return source_copy_failed(c->s);
+    TRY(take_lines(c));
+    if (!source_put(c->fd, c->out, c->nout, c->written))
+        return source_copy_failed(c->s);
+    h->dtype = c->pick->integers ? AMPC_DTYPE_I64 : AMPC_DTYPE_F64;
+    h->rank = c->ncolumn == 1 ? 1 : 2;
+    h->dim[0] = c->rows;
+    h->dim[1] = c->ncolumn;
+    h->found = true;
+    h->copy = c->fd;
+    return OK;
+}
+
+static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+    Arena *a = arena_new();
+    Csv *c = NEW(a, Csv);
+    c->s = s;
+    c->pick = pick;
+    c->a = a;
+    c->fd = -1;
+    Status st = read_all(c, h);
+    if (st != OK && c->fd >= 0) close(c->fd);
+    arena_free(a);
+    return st;
+}
+
+const ArrayFormat csv_format = {.name = ".csv", .end = ".csv", .find = find};
+const ArrayFormat tsv_format = {.name = ".tsv", .end = ".tsv", .find = find};

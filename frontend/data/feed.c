@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* feed.c: see feed.h. */
+#define _POSIX_C_SOURCE 200809L
+#include "frontend/data/feed.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ir/base/files.h"
+#include "runtime/program/dtype.h"
+
+/* ---- names --------------------------------------------------------------- */
+
+/* The file of "INPUT=FILE" if the input is `name`; names may hold '='. */
+static const char *spec_file(const char *spec, const char *name) {
+    size_t n = strlen(name);
+    return strncmp(spec, name, n) == 0 && spec[n] == '=' ? spec + n + 1 : NULL;
+}
+
+static bool input_info(const ampc_api *api, const char *program, uint32_t i,
+                       ampc_tensor_info *t) {
+    *t = (ampc_tensor_info){.size = sizeof *t};
+    return api->input(api->module, program, i, t) == AMPC_OK;
+}
+
+/* Program eval has the inputs of every objective. */
+static const char *const programs[] = {"train", "micro", "eval", "predict",
+                                       "outputs"};
+enum { PROGRAM_COUNT = sizeof programs / sizeof *programs };
+
+static bool spec_known(const ampc_api *api, const char *spec) {
+    ampc_tensor_info t;
+    for (int p = 0; p < PROGRAM_COUNT; p++)
+        for (uint32_t i = 0; input_info(api, programs[p], i, &t); i++)
+            if (spec_file(spec, t.name)) return true;
+    return false;
+}
+
+static Status check_specs(Diag *d, const ampc_api *api, const char *program,
+                          const RunList *specs) {
+    ampc_tensor_info t;
+    StrBuf names = {0};
+    for (int k = 0; k < specs->n; k++) {
+        if (spec_known(api, specs->at[k])) continue;
+        int n = 0;
+        for (; input_info(api, program, (uint32_t)n, &t); n++)
+            if (sb_put_next(&names, n)) sb_put_escaped(&names, t.name);
+        sb_put_more(&names, n);
+        fail(d, (Loc){0}, "--feed '%s': no such input; the module's inputs: %s",
+             specs->at[k], names.data ? names.data : "none");
+        sb_free(&names);
+        return ERR_USER;
+    }
+    return OK;
+}
+
+/* The file for an input; NULL: none. *twice when there are two. */
+static const char *find_file(const RunList *specs, const char *name,
+                             bool *twice) {
+    const char *found = NULL;
+    *twice = false;
+    for (int k = 0; k < specs->n; k++) {
+        const char *file = spec_file(specs->at[k], name);
+        if (!file) continue;
+        *twice = found != NULL;
+        found = file;
+    }
+    return found;
+}
+
+/* ---- does a file fit? ---------------------------------------------------- */
+
+/* FILE, or FILE:PART: a file may have a colon in its name. */
+static bool split_file(Feed *f) {
+    f->path = strdup(f->file);
+    if (!f->path) return false;
+    char *colon = access(f->path, F_OK) == 0 ? NULL : strrchr(f->path, ':');
+    if (!colon) return true;
+    *colon = 0;
+    if (access(f->path, F_OK) == 0)
+        f->pick.part = colon + 1;
+    else
+        *colon = ':';
+    return true;
+}
+
+static size_t elem_bytes(int dtype) { return array_types[dtype].bytes; }
+
+static bool is_integer(int t) {
+    return t >= AMPC_DTYPE_U8 && t <= AMPC_DTYPE_I64;
+}
+
+static bool converts(int from, int to) {
+    return from == to || is_float_dtype((uint32_t)to) ||
+           (is_integer(from) && is_integer(to));
+}
+
+static int64_t integer_at(const char *p, int t) {
+    switch (t) {
+    case AMPC_DTYPE_U8: return *(const uint8_t *)p;
+    case AMPC_DTYPE_I8: return *(const int8_t *)p;
+    case AMPC_DTYPE_U16: return *(const uint16_t *)p;
+    case AMPC_DTYPE_I16: return *(const int16_t *)p;
+    case AMPC_DTYPE_U32: return *(const uint32_t *)p;
+    case AMPC_DTYPE_I32: return *(const int32_t *)p;
+    default: return *(const int64_t *)p; /* u64: its bits */
+    }
+}
+
+static void integer_put(char *p, int t, int64_t v) {
+    switch (t) {
+    case AMPC_DTYPE_U8: *(uint8_t *)p = (uint8_t)v; break;
+    case AMPC_DTYPE_I8: *(int8_t *)p = (int8_t)v; break;
+    case AMPC_DTYPE_U16: *(uint16_t *)p = (uint16_t)v; break;
+    case AMPC_DTYPE_I16: *(int16_t *)p = (int16_t)v; break;
+    case AMPC_DTYPE_U32: *(uint32_t *)p = (uint32_t)v; break;
+    case AMPC_DTYPE_I32: *(int32_t *)p = (int32_t)v; break;
+    default: *(int64_t *)p = v; break;
+    }
+}
+
+static void shape_put(StrBuf *sb, int dtype, int rank, const int64_t *dim) {
+    sb_printf(sb, "%s[", array_types[dtype].name);
+    for (int i = 0; i < rank; i++)
+        sb_printf(sb, "%s%lld", i ? "," : "", (long long)dim[i]);
+    sb_puts(sb, "]");
+}
+
+static Status misfit(Diag *d, const Feed *f, const char *hint) {
+    StrBuf sb = {0};
+    shape_put(&sb, f->a.dtype, f->a.rank, f->a.dim);
+    sb_printf(&sb, " does not fit input '%s' ", f->want.name);
+    shape_put(&sb, f->want.dtype, f->want.rank, f->want.shape);
+    fail(d, (Loc){.file = f->file}, "%s: %s", sb.data, hint);
+    sb_free(&sb);
+    return ERR_USER;
+}
+
+static Status integers_fit(Diag *d, const Feed *f, const char *p, int64_t first,
+                           int64_t n) {
+    int from = f->a.dtype, to = f->want.dtype;
+    size_t size = elem_bytes(from);
+    for (int64_t k = 0; k < n; k++) {
+        int64_t v = integer_at(p + (size_t)k * size, from);
+        _Alignas(8) char back[8] = {0};
+        bool sign = v < 0 && (from == AMPC_DTYPE_U64 || to == AMPC_DTYPE_U64);
+        integer_put(back, to, v);
+        if (integer_at(back, to) == v && !sign) continue;
+        int64_t at = f->per ? (first + k) / f->per : 0;
+        char text[24];
+        snprintf(text, sizeof text,
+                 from == AMPC_DTYPE_U64 ? "%" PRIu64 : "%" PRId64, v);
+        return fail(d, (Loc){.file = f->file},
+                    "sample %" PRId64 ": the value %s does not fit input '%s', "
+                    "%s",
+                    at, text, f->want.name, array_types[to].name);
+    }
+    return OK;
+}
+
+/* Whatever the values are. */
+static bool widens(int from, int to) {
+    bool sign_from = array_types[from].npy[0] == 'i';
+    bool sign_to = array_types[to].npy[0] == 'i';
+    if (sign_from == sign_to) return elem_bytes(from) <= elem_bytes(to);
+    return sign_to && elem_bytes(from) < elem_bytes(to);
+}
+
+/* Every value survives the change of width. */
+static Status check_integers(Diag *d, const Feed *f) {
+    enum { PART = 8192 };
+    _Alignas(8) char part[PART * 8];
+    int from = f->a.dtype, to = f->want.dtype;
+    if (from == to || !is_integer(from) || !is_integer(to)) return OK;
+    if (widens(from, to)) return OK;
+    for (int64_t at = 0; at < f->a.count; at += PART) {
+        int64_t n = f->a.count - at < PART ? f->a.count - at : PART;
+        TRY(array_get(d, f->file, &f->a, at, n, part));
+        TRY(integers_fit(d, f, part, at, n));
+    }
+    return OK;
+}
+
+/* Samples in the file for an input that takes `batch` of them at once; -1 when
+   the shapes do not agree.  An input whose first axis is k times the batch
+   takes k rows per sample, from files of either layout; one whose first axis is
+   no multiple of the batch is given whole, the same to each.                */
+static int64_t count_samples(Feed *f, int64_t batch) {
+    int64_t elems = (int64_t)(f->want.bytes / elem_bytes(f->want.dtype));
+    const Array *a = &f->a;
+    if (f->want.rank == 0 || batch <= 0 || f->want.shape[0] % batch) {
+        f->per = 0;
+        return a->count == elems ? 0 : -1;
+    }
+    int64_t rows = f->want.shape[0] / batch, all;
+    f->per = elems / batch;
+    if (a->rank == 0 || f->per == 0) return -1;
+    if (a->windows) return a->count / f->per;
+    int64_t samples = a->dim[0];
+    if (samples && a->count / samples != f->per && rows > 1 &&
+        samples % rows == 0)
+        samples /= rows;
+    return mul_ok(samples, f->per, &all) && all == a->count ? samples : -1;
+}
+
+static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
+    int from = f->a.dtype, to = f->want.dtype;
+    if (!converts(from, to)) return misfit(d, f, "another kind of values");
+    int64_t samples = count_samples(f, fs->batch);
+    if (samples < 0) return misfit(d, f, "element counts differ");
+    TRY(check_integers(d, f));
+    if (f->per == 0) return OK;
+    if (fs->samples >= 0 && samples != fs->samples)
+        return fail(d, (Loc){.file = f->file},
+                    "%lld samples; the other inputs have %lld",
+                    (long long)samples, (long long)fs->samples);
+    fs->samples = samples;
+    return OK;
+}
+
+/* ---- open ---------------------------------------------------------------- */
+
+static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
+    if (!split_file(f)) return fail(d, (Loc){0}, "out of memory");
+    TRY(file_reads(d, guard, f->path, "--feed"));
+    f->pick.input = f->want.name;
+    f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
+    TRY(array_open(d, f->path, &f->pick, &f->a));
+    TRY(check_fit(d, fs, f));
+    size_t elems = f->want.bytes / elem_bytes(f->want.dtype);
+    f->to = f->batch = calloc(f->want.bytes ? f->want.bytes : 1, 1);
+    if ((int)f->a.dtype != f->want.dtype)
+        f->raw = calloc(elems ? elems : 1, elem_bytes(f->a.dtype));
+    return f->batch && (f->raw || (int)f->a.dtype == f->want.dtype)
+               ? OK
+               : fail(d, (Loc){.file = f->file}, "out of memory");
+}
+
+Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
+                  const char *program, const RunList *specs, FeedSet *fs) {
+    ampc_program_info p = {.size = sizeof p};
+    ampc_module_info m = {.size = sizeof m};
+    *fs = (FeedSet){.program = program, .samples = -1};
+    TRY(check_specs(d, api, program, specs));
+    if (api->program(api->module, program, &p) != AMPC_OK ||
+        api->describe(api->module, &m) != AMPC_OK)
+        return fail(d, (Loc){0}, "this module has no program '%s'", program);
+    fs->batch = m.batch;
+    fs->feed = calloc(p.ninput + 1, sizeof *fs->feed);
+    fs->in = calloc(p.ninput + 1, sizeof *fs->in);
+    if (!fs->feed || !fs->in) return fail(d, (Loc){0}, "out of memory");
+    for (uint32_t i = 0; i < p.ninput; i++) {
+        Feed *f = &fs->feed[fs->n++];
+        bool twice;
+        f->a.fd = -1;
+        input_info(api, program, i, &f->want);
+        f->file = find_file(specs, f->want.name, &twice);
+        if (!f->file || twice)
+            return fail(d, (Loc){0}, "input '%s' %s (--feed %s=FILE)",
+                        f->want.name, twice ? "is fed twice" : "is not fed",
+                        f->want.name);
+        TRY(open_one(d, guard, fs, f));
+    }
+    if (fs->samples <= 0)
+        return fail(d, (Loc){0}, "the fed files hold no samples");
+    return OK;
+}
+
+void feeds_free(FeedSet *fs) {
+    for (int i = 0; i < fs->n; i++) {
+        array_close(&fs->feed[i].a);
+        free(fs->feed[i].path);
+        free(fs->feed[i].batch);
+        free(fs->feed[i].raw);
+    }
+    free(fs->feed);
+    free(fs->in);
+    *fs = (FeedSet){.n = 0};
+}
+
+/* ---- fill ---------------------------------------------------------------- */
+
+static double number_at(const char *p, int t) {
+    switch (t) {
+    case AMPC_DTYPE_U8: return *(const uint8_t *)p / 255.0;
+    case AMPC_DTYPE_BOOL: return *(const uint8_t *)p != 0;
+    case AMPC_DTYPE_U64: return (double)*(const uint64_t *)p;
+    default:
+        return is_integer(t) ? (double)integer_at(p, t)
+                             : float_at((uint32_t)t, p);
+    }
+}
+
+/* A finite number must not become infinite; -1, or where one does. */
+static int64_t convert_numbers(char *out, int to, const char *p, int from,
+                               int64_t n) {
+    size_t a = elem_bytes(from), b = elem_bytes(to);
+    int64_t bad = -1;
+    for (int64_t i = 0; i < n; i++) {
+        double v = number_at(p + (size_t)i * a, from);
+        if (!float_put((uint32_t)to, v, out + (size_t)i * b) && bad < 0)
+            bad = i;
+    }
+    return bad;
+}
+
+/* Elements [first, first + n) of the file, read to f->raw, to `out`. */
+static Status convert(Diag *d, const Feed *f, int64_t first, int64_t n,
+                      char *out) {
+    int from = f->a.dtype, to = f->want.dtype;
+    if (!is_float_dtype((uint32_t)to)) {
+        size_t a = elem_bytes(from), b = elem_bytes(to);
+        for (int64_t i = 0; i < n; i++)
+            integer_put(out + (size_t)i * b, to,
+                        integer_at(f->raw + (size_t)i * a, from));
+        return OK;
+    }
+    if (from == AMPC_DTYPE_U8 && to == AMPC_DTYPE_F32) { /* most images */
+        const uint8_t *p = (const uint8_t *)f->raw;
+        for (int64_t i = 0; i < n; i++) ((float *)out)[i] = p[i] / 255.0f;
+        return OK;
+    }
+    int64_t bad = convert_numbers(out, to, f->raw, from, n);
+    if (bad < 0) return OK;
+    return fail(d, (Loc){.file = f->file},
+                "sample %" PRId64 ": the value %g does not fit input '%s', %s",
+                f->per ? (first + bad) / f->per : 0,
+                number_at(f->raw + (size_t)bad * elem_bytes(from), from),
+                f->want.name, array_types[to].name);
+}
+
+/* Rows [row, row + n) of the batch: samples from `sample` on. */
+static Status fill_rows(Diag *d, Feed *f, int64_t row, int64_t sample,
+                        int64_t n) {
+    size_t to = (size_t)f->per * elem_bytes(f->want.dtype);
+    char *out = f->to + (size_t)row * to;
+    TRY(array_get(d, f->file, &f->a, sample * f->per, n * f->per,
+                  f->raw ? f->raw : out));
+    return f->raw ? convert(d, f, sample * f->per, n * f->per, out) : OK;
+}
+
+static Status fill_one(Diag *d, Feed *f, int64_t batch, const int64_t *order,
+                       int64_t first, int64_t n) {
+    size_t row = (size_t)f->per * elem_bytes(f->want.dtype);
+    if (!order) TRY(fill_rows(d, f, 0, first, n));
+    for (int64_t r = 0; r < n && order; r++)
+        TRY(fill_rows(d, f, r, order[first + r], 1));
+    for (int64_t r = n; r < batch; r++)
+        memcpy(f->to + (size_t)r * row, f->to + (size_t)(n - 1) * row, row);
+    return OK;
+}
+
+static Status fill_value(Diag *d, Feed *f) {
+    char *to = f->raw ? f->raw : f->to;
+    TRY(array_get(d, f->file, &f->a, 0, f->a.count, to));
+    return f->raw ? convert(d, f, 0, f->a.count, f->to) : OK;
+}
+
+void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s) {
+    if (api->size < offsetof(ampc_api, stage) + sizeof api->stage) return;
+    for (int i = 0; i < fs->n; i++) {
+        void *to = NULL;
+        Feed *f = &fs->feed[i];
+        bool staged =
+            api->stage(s, fs->program, (uint32_t)i, &to) == AMPC_OK && to;
+        f->to = staged ? to : f->batch;
+    }
+}
+
+Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
+                  int64_t n) {
+    for (int i = 0; i < fs->n; i++) {
+        Feed *f = &fs->feed[i];
+        TRY(f->per ? fill_one(d, f, fs->batch, order, first, n)
+                   : fill_value(d, f));
+        fs->in[i] = ampc_in(f->want.name, f->to, f->want.bytes,
+                            (ampc_dtype)f->want.dtype);
+    }
+    return OK;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* feed.h: data files as the inputs of a program, batch by batch.
+
+   FILE may be FILE:PART where a format has parts (array.h).  The first axis
+   of an array counts samples; tokens are cut in windows.  An input without the
+   batch in its first axis, as the edges of a graph, is one array for all
+   batches.  A sample is reshaped
+   when its element count is that of the input; u8 data for a floating input is
+   divided by 255, i8 data is taken as it is; integers and floating numbers may
+   change width if every value fits; all other differences are errors. */
+#ifndef AMPC_FRONTEND_DRIVER_FEED_H
+#define AMPC_FRONTEND_DRIVER_FEED_H
+
+#include "frontend/data/array.h"
+#include "runtime/files/outfile.h"
+
+typedef struct Feed {
+    ampc_tensor_info want; /* the input */
+    const char *file;
+    char *path; /* of FILE or FILE:PART; own copy */
+    ArrayPick pick;
+    Array a;
+    int64_t per; /* elements per sample; 0: one value for all batches       */
+    char *batch; /* converted rows */
+    char *to;    /* where they are made: batch, or staged memory */
+    char *raw;   /* a batch as the file has it; NULL: of the input's dtype  */
+} Feed;
+
+typedef struct FeedSet {
+    const char *program;
+    Feed *feed;
+    ampc_input *in; /* as the API takes them; valid after feeds_fill        */
+    int n;
+    int64_t samples, batch;
+} FeedSet;
+
+/* Values of an option that may be given several times. */
+enum { RUN_MAX_LIST = 64 };
+typedef struct RunList {
+    const char *at[RUN_MAX_LIST];
+    int n;
+} RunList;
+
+/* specs are "INPUT=FILE", for any input of the module; those of `program` are
+   opened, and all of its inputs must be among them.  What `guard` keeps for
+   output is not read.                                                       */
+Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
+                  const char *program, const RunList *specs, FeedSet *fs);
+void feeds_free(FeedSet *fs);
+
+/* The next batch is made where the device reads it, if it has such a place. */
+void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);
+
+/* Loads samples order[first .. first + n) (order NULL: in file order); rows
+   beyond n repeat the last one.                                             */
+Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
+                  int64_t n);
+
+#endif

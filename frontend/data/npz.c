@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* npz.c: an array of a .npz file, which is a zip archive of .npy files, stored
+   as they are (numpy.savez) or deflated (savez_compressed).
+
+   The directory at the end tells where members are; each has a header of its
+   own before its data.  All sizes may be in a 64-bit extension.             */
+#include <string.h>
+
+#include "frontend/data/array.h"
+
+enum {
+    END_SIZE = 22,
+    LOCATOR_SIZE = 20,
+    END64_SIZE = 56,
+    ENTRY_SIZE = 46,
+    LOCAL_SIZE = 30,
+    DIRECTORY_MAX = 16 << 20,
+    COMMENT_MAX = 65535
+};
+
+static uint64_t number(const unsigned char *p, int bytes) {
+    uint64_t v = 0;
+    for (int i = bytes; i--;) v = v << 8 | p[i];
+    return v;
+}
+
+static bool is_npz(const unsigned char *p, size_t n) {
+    return n >= 4 && number(p, 4) == 0x04034b50;
+}
+
+static Status damaged(const Source *s) {
+    return source_bad(s, "damaged or truncated zip file");
+}
+
+/* Where the directory lies. */
+static Status find_directory(const Source *s, Arena *a, uint64_t *at,
+                             uint64_t *bytes, uint64_t *entries) {
+    size_t n = s->size < END_SIZE + COMMENT_MAX ? (size_t)s->size
+                                                : END_SIZE + COMMENT_MAX;
+    unsigned char *p = arena_alloc(a, n + 1), e[END64_SIZE];
+    uint64_t from = s->size - n;
+    TRY(source_get(s, p, n, from));
+    int64_t i = (int64_t)n - END_SIZE;
+    while (i >= 0 && number(p + i, 4) != 0x06054b50) i--;
+    if (i < 0) return damaged(s);
+    *entries = number(p + i + 10, 2);
+    *bytes = number(p + i + 12, 4);
+    *at = number(p + i + 16, 4);
+    if (*at != UINT32_MAX && *entries != UINT16_MAX && *bytes != UINT32_MAX)
+        return OK;
+    if (i < LOCATOR_SIZE || number(p + i - LOCATOR_SIZE, 4) != 0x07064b50)
+        return damaged(s);
+    TRY(source_get(s, e, sizeof e, number(p + i - LOCATOR_SIZE + 8, 8)));
+    if (number(e, 4) != 0x06064b50) return damaged(s);
+    *entries = number(e + 32, 8);
+    *bytes = number(e + 40, 8);
+    *at = number(e + 48, 8);
+    return OK;
+}
+
+typedef struct Member {
+    const unsigned char *name;
+    size_t name_bytes;
+    unsigned flags, method;
+    uint32_t crc;
+    uint64_t packed, raw, at; /* at: of its own header */
+} Member;
+
+/* Sizes that do not fit 32 bits stand, in this order, in extension 1. */
+static bool take_extra(const unsigned char *p, size_t n, Member *m) {
+    uint64_t *const wide[] = {&m->raw, &m->packed, &m->at};
+    while (n >= 4) {
+        size_t id = number(p, 2), k = number(p + 2, 2);
+        if (k > n - 4) return false;
+        const unsigned char *v = p + 4;
+        for (int i = 0; id == 1 && i < 3; i++) {
+            if (*wide[i] != UINT32_MAX) continue;
+            if (v + 8 > p + 4 + k) return false;
+            *wide[i] = number(v, 8);
+            v += 8;
+        }
+        p += 4 + k;
+        n -= 4 + k;
+    }
+    return true;
+}
+
+/* The entry at p[*at], which moves behind it. */
+static bool take_entry(const unsigned char *p, size_t n, size_t *at,
+                       Member *m) {
+    if (n - *at < ENTRY_SIZE) return false;
+    p += *at;
+    size_t name = number(p + 28, 2), extra = number(p + 30, 2),
+           comment = number(p + 32, 2);
+    if (number(p, 4) != 0x02014b50 ||
+        n - *at - ENTRY_SIZE < name + extra + comment)
+        return false;
+    *m = (Member){.name = p + ENTRY_SIZE,
+                  .name_bytes = name,
+                  .flags = (unsigned)number(p + 8, 2),
+                  .method = (unsigned)number(p + 10, 2),
+                  .crc = (uint32_t)number(p + 16, 4),
+                  .packed = number(p + 20, 4),
+                  .raw = number(p + 24, 4),
+                  .at = number(p + 42, 4)};
+    *at += ENTRY_SIZE + name + extra + comment;
+    return take_extra(p + ENTRY_SIZE + name, extra, m);
+}
+
+/* The array's name, without ".npy"; other members are none. */
+static bool array_name(const Member *m, char *out, size_t cap) {
+    size_t n = m->name_bytes;
+    if (n < 4 || n - 4 >= cap || memcmp(m->name + n - 4, ".npy", 4) != 0)
+        return false;
+    memcpy(out, m->name, n - 4);
+    out[n - 4] = 0;
+    return strlen(out) == n - 4;
+}
+
+static Status choose(const Source *s, const unsigned char *p, size_t n,
+                     const ArrayPick *pick, Member *m) {
+    const char *want = pick->part ? pick->part : pick->input;
+    StrBuf names = {0};
+    char name[256];
+    int count = 0;
+    Member one = {0}, x;
+    for (size_t at = 0; at < n;) {
+        if (!take_entry(p, n, &at, &x)) {
+            sb_free(&names);
+            return damaged(s);
+        }
+        if (!array_name(&x, name, sizeof name)) continue;
+        if (!strcmp(name, want)) {
+            *m = x;
+            sb_free(&names);
+            return OK;
+        }
+        if (sb_put_next(&names, count++)) sb_printf(&names, "'%s'", name);
+        one = x;
+    }
+    sb_put_more(&names, count);
+    *m = one;
+    Status st = OK;
+    if (count == 0)
+        st = source_bad(s, "a zip file without .npy arrays");
+    else if (count > 1 || pick->part)
+        st = source_bad(s,
+                        "no array '%s' (FILE.npz:ARRAY chooses); there are "
+                        "%d: %s",
+                        want, count, names.data);
+    sb_free(&names);
+    return st;
+}
+
+static Status enter(Source *s, const Member *m) {
+    unsigned char local[LOCAL_SIZE];
+    TRY(source_get(s, local, sizeof local, m->at));
+    if (number(local, 4) != 0x04034b50) return damaged(s);
+    if (m->flags & 1) return source_bad(s, "the array is encrypted");
+    uint64_t at =
+        m->at + LOCAL_SIZE + number(local + 26, 2) + number(local + 28, 2);
+    if (m->method == 8)
+        return source_deflated(s, at, m->packed, m->raw, m->crc);
+    if (m->method != 0)
+        return source_bad(s,
+                          "the array is packed in a way (%u) that is not "
+                          "read; numpy.savez_compressed deflates",
+                          m->method);
+    return m->packed == m->raw ? source_part(s, at, m->raw) : damaged(s);
+}
+
+static Status find_in(Source *s, Arena *a, const ArrayPick *pick,
+                      ArrayHead *h) {
+    uint64_t at, bytes, entries;
+    Member m;
+    if (s->packed) return source_bad(s, "a gzipped .npz file is not read");
+    TRY(find_directory(s, a, &at, &bytes, &entries));
+    if (bytes > DIRECTORY_MAX || at > s->size || bytes > s->size - at)
+        return damaged(s);
+    unsigned char *p = arena_alloc(a, (size_t)bytes + 1);
+    TRY(source_get(s, p, (size_t)bytes, at));
+    TRY(choose(s, p, (size_t)bytes, pick, &m));
+    snprintf(h->why, sizeof h->why, "%.*s",
+             (int)(m.name_bytes < 90 ? m.name_bytes : 90),
+             (const char *)m.name);
+    return enter(s, &m);
+}
+
+static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+    Arena *a = arena_new();
+    Status st = find_in(s, a, pick, h);
+    arena_free(a);
+    return st;
+}
+
+const ArrayFormat npz_format = {.name = ".npz", .is = is_npz, .find = find};

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tokens.c: a text as token numbers, .bin: u16 or u32 (FILE.bin:u32) without a
+   header, as nanoGPT writes them, or behind the header of llm.c.  Samples are
+   windows of as many tokens as the input takes; FILE.bin:+1 (FILE.bin:u32+1)
+   begins each one token later, as the target of predicting the next one.    */
+#include <string.h>
+
+#include "frontend/data/array.h"
+
+enum { LLMC_HEADER = 1024, LLMC_U16 = 20240520, LLMC_U32 = 20240801 };
+
+static Status take_part(const Source *s, const char *part, ArrayHead *h,
+                        int *shift) {
+    *shift = 0;
+    if (!part) return OK;
+    bool known = false;
+    if (!strncmp(part, "u16", 3) || !strncmp(part, "u32", 3)) {
+        h->dtype = part[1] == '1' ? AMPC_DTYPE_U16 : AMPC_DTYPE_U32;
+        part += 3;
+        known = true;
+    }
+    if (!strcmp(part, "+1"))
+        *shift = 1;
+    else if (*part || !known)
+        return source_bad(s,
+                          "'%s': tokens are taken as u16 or u32, with +1 "
+                          "from the second on (FILE.bin:u16+1)",
+                          part);
+    return OK;
+}
+
+static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+    int32_t magic = 0;
+    int shift;
+    if (s->packed) return source_bad(s, "gzipped tokens are not read");
+    h->dtype = AMPC_DTYPE_U16;
+    if (h->head_bytes >= LLMC_HEADER) memcpy(&magic, h->head, 4);
+    if (magic == LLMC_U16 || magic == LLMC_U32) {
+        h->data = LLMC_HEADER;
+        if (magic == LLMC_U32) h->dtype = AMPC_DTYPE_U32;
+    }
+    TRY(take_part(s, pick->part, h, &shift));
+    uint64_t size = array_types[h->dtype].bytes, bytes = s->size - h->data;
+    if (bytes % size)
+        return source_bad(s, "%llu bytes are no number of %s tokens",
+                          (unsigned long long)bytes,
+                          array_types[h->dtype].name);
+    h->rank = 1;
+    h->dim[0] = bytes ? (int64_t)(bytes / size) - 1 : 0;
+    h->data += (size_t)shift * size;
+    h->windows = h->found = true;
+    return OK;
+}
+
+const ArrayFormat tokens_format = {
+    .name = "tokens (.bin)", .end = ".bin", .find = find};

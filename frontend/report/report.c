@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* report.c: what was decided, for people (text) and for tools (JSON).      */
+#include "frontend/report/report.h"
+#include "passes/passes.h"
+#include "passes/device/flow.h"
+
+#include <string.h>
+
+static void put_json_string(StrBuf *sb, const char *s) {
+    sb_puts(sb, "\"");
+    sb_put_json(sb, s);
+    sb_puts(sb, "\"");
+}
+
+static void put_type(StrBuf *sb, bool json, TypeId t) {
+    if (json) sb_puts(sb, "\"");
+    sb_put_type(sb, t);
+    if (json) sb_puts(sb, "\"");
+}
+
+/* ---- casts --------------------------------------------------------------- */
+
+/* Where the values of a planned program lie, and what moves. */
+typedef struct Lie {
+    Graph *g;
+    const Flow *f;
+    int *reads;          /* by root: groups that read it                    */
+    const bool *saved;   /* flow_kept                                       */
+    int *var_reads;      /* by variable: groups that read it                */
+    const Node **reader; /* by ValueId.i: the first; NULL: none             */
+} Lie;
+
+static const char *part_of(const Node *n) {
+    if (n->flags & NODE_UPDATE) return "update";
+    return n->flags & NODE_BACKWARD ? "backward" : "forward";
+}
+
+static Lie lie_new(Graph *g, Arena *a) {
+    const Flow *f = flow_new(g, a);
+    int n = g->values.len;
+    Lie l = {g,
+             f,
+             NEW_ARRAY(a, int, n),
+             flow_kept(f, a),
+             NEW_ARRAY(a, int, g->module->vars.len + 1),
+             NEW_ARRAY(a, const Node *, n)};
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_at(g, i);
+        for (int k = 0; k < x->nin; k++)
+            if (!l.reader[x->in[k].i]) l.reader[x->in[k].i] = x;
+    }
+    for (int i = 0; i < f->read_at[f->ngroup]; i++) {
+        const Value *val = value_get(g, f->read[i]);
+        l.reads[f->read[i].i]++;
+        if (val->kind == VK_VAR) l.var_reads[val->var]++;
+    }
+    return l;
+}
+
+/* Pass reduce makes stages of sums after it was decided what is 16 bits. */
+static const char *why_f32(const Lie *l, ValueId v) {
+    const char *why = value_get(l->g, v)->why;
+    return why ? why : l->g->module->rule ? l->g->module->rule : "a sum";
+}
+
+static bool is_stored(const Lie *l, ValueId v) {
+    return l->f->def[v.i] >= 0 && l->f->stored[v.i];
+}
+
+/* Written, and read by so many kernels. */
+static int64_t moved(const Lie *l, ValueId v) {
+    return is_stored(l, v) ? flow_bytes(l->f, v) * (1 + l->reads[v.i]) : 0;
+}
+
+/* What a step moves more if the readers of a cast read what it casts; of a
+   parameter's copy, if products read the parameter. */
+static int64_t without(const Lie *l, const Node *n) {
+    ValueId from = n->in[0], to = n->out[0], source = l->f->root[from.i];
+    if (!is_stored(l, to)) return 0;
+    int64_t wide = type_bytes(value_type(l->g, from));
+    int64_t narrow = type_bytes(value_type(l->g, to));
+    bool there = l->f->def[source.i] < 0 || l->f->stored[source.i];
+    int home = value_get(l->g, to)->home;
+    int reads = l->reads[to.i] + (home >= 0 ? l->var_reads[home] : 0);
+    return wide * (reads + !there) - narrow * (reads + 1);
+}
+
+static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
+    if (attr_int(n, AK_user)) return "written in the model";
+    if (n->flags & NODE_UPDATE && dtype_is_16(value_dtype(g, n->out[0])))
+        return "the copy that products read";
+    if (!r) return "the declared type of an output or variable";
+    if (op_info[r->op].amp == AMP_LOW) return "products read 16 bits";
+    return "computes in fp32";
+}
+
+/* The kernel of a node: its last result; NULL: the cast alone. */
+static const char *kernel_of(const Lie *l, const Node *n) {
+    const Flow *f = l->f;
+    const Node *last = NULL;
+    bool alone = true;
+    for (int i = f->first[n->group]; i < f->end[n->group]; i++) {
+        last = node_at(l->g, i);
+        alone &= last->op == OP_CAST;
+    }
+    return alone ? NULL : value_get(l->g, last->out[0])->name;
+}
+
+static void cast_line(const Lie *l, const Node *n, bool json, StrBuf *sb) {
+    const Graph *g = l->g;
+    const Node *r = l->reader[n->out[0].i];
+    const Value *from = value_get(g, n->in[0]);
+    const char *reader = r ? op_info[r->op].text : "output";
+    const char *to = dtype_info[value_dtype(g, n->out[0])].text;
+    const char *name = from->name ? from->name : "(constant)";
+    const char *why = cast_reason(g, n, r), *kernel = kernel_of(l, n);
+    long long bytes = moved(l, n->out[0]), more = without(l, n);
+    if (json) {
+        sb_puts(sb, "{\"value\":");
+        put_json_string(sb, name);
+        sb_puts(sb, ",\"from\":");
+        put_type(sb, true, from->type);
+        sb_printf(sb, ",\"to\":\"%s\",\"for\":\"%s\",\"why\":\"%s\"", to,
+                  reader, why);
+        sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", part_of(n));
+        put_json_string(sb, kernel ? kernel : "");
+        sb_printf(sb, ",\"bytes\":%lld,\"without\":%lld}", bytes, more);
+        return;
+    }
+    sb_puts(sb, "  cast ");
+    sb_put_escaped(sb, name);
+    sb_puts(sb, " ");
+    sb_put_type(sb, from->type);
+    sb_printf(sb, " -> %s for %s: %s; %s, ", to, reader, why, part_of(n));
+    if (kernel) {
+        sb_puts(sb, "in the kernel of ");
+        sb_put_escaped(sb, kernel);
+    } else {
+        sb_puts(sb, "a kernel of its own");
+    }
+    sb_printf(sb, ", %lld bytes (without it %+lld)\n", bytes, more);
+}
+
+static void value_line(const Lie *l, ValueId id, bool json, StrBuf *sb) {
+    const Graph *g = l->g;
+    const Value *v = value_get(g, id);
+    const Node *n = node_get(g, v->def);
+    bool low = g->module->low != NUM_DTYPES;
+    const char *why = "";
+    if (low && type_get(v->type)->dtype == DT_F32) why = why_f32(l, id);
+    if (json) {
+        sb_puts(sb, "{\"value\":");
+        put_json_string(sb, v->name);
+        sb_printf(sb, ",\"op\":\"%s\",\"type\":", op_info[n->op].text);
+        put_type(sb, true, v->type);
+        sb_printf(sb, ",\"part\":\"%s\",\"bytes\":%lld,\"saved\":%s",
+                  part_of(n), (long long)moved(l, id),
+                  l->saved[id.i] ? "true" : "false");
+        sb_printf(sb, ",\"why\":\"%s\"}", why);
+        return;
+    }
+    sb_puts(sb, "  ");
+    sb_put_type(sb, v->type);
+    sb_printf(sb, " %s ", op_info[n->op].text);
+    sb_put_escaped(sb, v->name);
+    sb_printf(sb, ": %s, %lld bytes%s%s%s\n", part_of(n),
+              (long long)moved(l, id),
+              l->saved[id.i] ? ", kept for backward" : "",
+              *why ? "; f32: " : "", why);
+}
+
+static bool is_float_cast(const Graph *g, const Node *n) {
+    return n->op == OP_CAST && n->group >= 0 &&
+           dtype_is_float(value_dtype(g, n->in[0])) &&
+           dtype_is_float(value_dtype(g, n->out[0])) &&
+           value_dtype(g, n->in[0]) != value_dtype(g, n->out[0]);
+}
+
+static void casts_of_graph(Graph *g, bool json, StrBuf *sb) {
+    Arena *a = arena_new();
+    Lie l = lie_new(g, a);
+    int casts = 0, values = 0;
+    int64_t bytes = 0;
+    sb_printf(sb,
+              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"casts\":[\n"
+                   : "program %s on %s\n",
+              g->name, target_text[g->target]);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if (!is_float_cast(g, n)) continue;
+        if (json && casts) sb_puts(sb, ",\n");
+        casts++;
+        bytes += moved(&l, n->out[0]);
+        cast_line(&l, n, json, sb);
+    }
+    if (json)
+        sb_puts(sb, "],\"values\":[\n");
+    else
+        sb_printf(sb, "  %d casts, %lld bytes; values in memory:\n", casts,
+                  (long long)bytes);
+    for (int i = 0; i < g->order.len; i++) {
+        ValueId v = node_at(g, i)->out[0];
+        if (!is_stored(&l, v) || !dtype_is_float(value_dtype(g, v))) continue;
+        if (json && values++) sb_puts(sb, ",\n");
+        value_line(&l, v, json, sb);
+    }
+    if (json) sb_puts(sb, "]}");
+    arena_free(a);
+}
+
+void report_casts(const Module *m, bool json, StrBuf *sb) {
+    if (json) sb_puts(sb, "[");
+    for (int i = 0; i < m->graphs.len; i++) {
+        if (json && i) sb_puts(sb, ",\n");
+        casts_of_graph(m->graphs.data[i], json, sb);
+    }
+    if (json) sb_puts(sb, "]\n");
+}
+
+/* ---- in one line --------------------------------------------------------- */
+
+typedef struct Share {
+    const char *why;
+    int values;
+} Share;
+
+typedef struct Sum {
+    int products, low_products, values, low_values;
+    int64_t bytes, low_bytes;
+    VEC(Share) wide; /* values in memory that are f32, by reason */
+} Sum;
+
+static void sum_node(Sum *s, const Lie *l, const Node *n, Arena *a) {
+    ValueId v = n->out[0];
+    DType d = value_dtype(l->g, v);
+    int i = 0;
+    if (op_info[n->op].amp == AMP_LOW) {
+        s->products++;
+        s->low_products += dtype_is_16(value_dtype(l->g, n->in[0]));
+    }
+    if (n->flags & NODE_UPDATE || !is_stored(l, v) || !dtype_is_float(d))
+        return;
+    s->values++;
+    s->bytes += moved(l, v);
+    if (dtype_is_16(d)) {
+        s->low_values++;
+        s->low_bytes += moved(l, v);
+        return;
+    }
+    const char *why = why_f32(l, v);
+    while (i < s->wide.len && strcmp(s->wide.data[i].why, why)) i++;
+    if (i == s->wide.len) vec_push(a, &s->wide, (Share){why, 0});
+    s->wide.data[i].values++;
+}
+
+/* attention: 4 of 6 as one routine; in parts: 2 (few keys) */
+static void sum_attention(const Graph *g, StrBuf *sb) {
+    int n = g->attention.len, whole = 0;
+    const char *colon = "; in parts: ";
+    const char *const *why = g->attention.data;
+    for (int i = 0; i < n; i++) whole += !why[i];
+    if (n) sb_printf(sb, "attention: %d of %d as one routine", whole, n);
+    for (int i = 0; i < n; i++) {
+        int equal = 0, before = 0;
+        for (int k = 0; why[i] && k < n; k++) {
+            bool same = why[k] && !strcmp(why[k], why[i]);
+            equal += same;
+            before += same && k < i;
+        }
+        if (!equal || before) continue;
+        sb_printf(sb, "%s%d (%s)", colon, equal, why[i]);
+        colon = ", ";
+    }
+    if (n) sb_puts(sb, "\n");
+}
+
+/* The program that trains, else the first one; NULL: there is none. */
+static Graph *main_program(const Module *m) {
+    Graph *g = m->graphs.len ? m->graphs.data[0] : NULL;
+    for (int i = m->graphs.len - 1; i >= 0; i--)
+        if (m->graphs.data[i]->program == PROGRAM_TRAIN) g = m->graphs.data[i];
+    return g;
+}
+
+int64_t report_bytes(const Module *m) {
+    Sum s = {0};
+    Graph *g = main_program(m);
+    if (!g) return 0;
+    Arena *a = arena_new();
+    Lie l = lie_new(g, a);
+    for (int i = 0; i < g->order.len; i++) sum_node(&s, &l, node_at(g, i), a);
+    arena_free(a);
+    return s.bytes;
+}
+
+void report_summary(const Module *m, StrBuf *sb) {
+    Sum s = {0};
+    Graph *g = main_program(m);
+    report_trained(m, sb);
+    if (g) sum_attention(g, sb);
+    if (m->low == NUM_DTYPES || !g) return;
+    Arena *a = arena_new();
+    Lie l = lie_new(g, a);
+    for (int i = 0; i < g->order.len; i++) sum_node(&s, &l, node_at(g, i), a);
+    sb_printf(sb,
+              "%s: %d of %d products, %d of %d values in memory, %.2f of %.2f "
+              "MB a step",
+              dtype_info[m->low].text, s.low_products, s.products, s.low_values,
+              s.values, (double)s.low_bytes / 1e6, (double)s.bytes / 1e6);
+    for (int i = 0; i < s.wide.len; i++)
+        sb_printf(sb, "%s%d (%s)",
+                  i ? ", " : "; in f32: ", s.wide.data[i].values,
+                  s.wide.data[i].why);
+    sb_puts(sb, "\n");
+    arena_free(a);
+}
+
+/* ---- kernels ------------------------------------------------------------- */
+
+static void put_names(const Graph *g, const ValueId *v, int n, StrBuf *sb) {
+    for (int i = 0; i < n; i++) {
+        sb_puts(sb, i ? "," : "");
+        put_json_string(sb, value_get(g, v[i])->name);
+    }
+}
+
+/* JSON members: the buffers that a kernel reads and writes. */
+static void put_buffers(const Flow *f, int group, StrBuf *sb) {
+    bool first = true;
+    sb_puts(sb, ",\"reads\":[");
+    put_names(f->g, f->read + f->read_at[group],
+              f->read_at[group + 1] - f->read_at[group], sb);
+    sb_puts(sb, "],\"writes\":[");
+    for (int i = f->first[group]; i < f->end[group]; i++) {
+        const Node *n = node_at(f->g, i);
+        for (int k = 0; k < n->nout; k++) {
+            if (!f->stored[n->out[k].i]) continue;
+            sb_puts(sb, first ? "" : ",");
+            put_names(f->g, &n->out[k], 1, sb);
+            first = false;
+        }
+    }
+    sb_puts(sb, "]");
+}
+
+/* note: how it runs, in lines or JSON members */
+static void kernel_line(const Flow *f, int group, bool json, const char *note,
+                        StrBuf *sb) {
+    const Graph *g = f->g;
+    int first = f->first[group], last = f->end[group] - 1;
+    const Node *end = node_at(g, last);
+    const char *kind = group_kind_text[g->groups.data[end->group].kind];
+    const Value *v = value_get(g, end->out[0]);
+    if (json)
+        sb_printf(sb, "{\"kind\":\"%s\",\"part\":\"%s\",\"ops\":[", kind,
+                  part_of(end));
+    else
+        sb_printf(sb, "  %-7s", kind);
+    for (int i = first; i <= last; i++) {
+        const Node *n = node_at(g, i);
+        sb_printf(sb, json ? "%s\"%s\"" : "%s%s",
+                  i == first ? ""
+                  : json     ? ","
+                             : " ",
+                  op_info[n->op].text);
+    }
+    sb_puts(sb, json ? "],\"result\":" : " -> ");
+    if (json)
+        put_json_string(sb, v->name);
+    else
+        sb_put_escaped(sb, v->name);
+    sb_puts(sb, json ? ",\"type\":" : " ");
+    put_type(sb, json, v->type);
+    if (json) put_buffers(f, group, sb);
+    while (*note) {
+        size_t n = json ? strlen(note) : strcspn(note, "\n");
+        sb_puts(sb, json ? "," : "\n          ");
+        sb_putn(sb, note, n);
+        note += n + (note[n] == '\n');
+    }
+    sb_puts(sb, json ? "}" : "\n");
+}
+
+static int launches(const Graph *g) {
+    int n = 0;
+    for (int i = 0; i < g->groups.len; i++) n += !g->groups.data[i].beside;
+    return n;
+}
+
+static void kernels_of_graph(Graph *g, bool json, const char *const *notes,
+                             StrBuf *sb) {
+    Arena *a = arena_new();
+    const Flow *f = flow_new(g, a);
+    long long bytes = 0; /* each buffer once a group */
+    for (int i = 0; i < f->read_at[f->ngroup]; i++)
+        bytes += flow_bytes(f, f->read[i]);
+    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
+        if (f->def[v] >= 0 && f->stored[v])
+            bytes += flow_bytes(f, (ValueId){v});
+    sb_printf(sb,
+              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"kernels\":[\n"
+                   : "program %s on %s\n",
+              g->name, target_text[g->target]);
+    for (int i = 0; i < f->ngroup; i++) {
+        if (json && i) sb_puts(sb, ",\n");
+        kernel_line(f, i, json, notes[i], sb);
+    }
+    if (json)
+        sb_printf(sb, "],\"launches\":%d,\"bytes\":%lld}", launches(g), bytes);
+    else if (launches(g) < f->ngroup)
+        sb_printf(sb, "  %d kernels in %d launches, %lld bytes\n", f->ngroup,
+                  launches(g), bytes);
+    else
+        sb_printf(sb, "  %d kernels, %lld bytes\n", f->ngroup, bytes);
+    arena_free(a);
+}
+
+void report_kernels(const Module *m, bool json, const char *const *notes,
+                    const char *why, StrBuf *sb) {
+    sb_puts(sb, json ? "[" : "");
+    if (why && !json) sb_printf(sb, "no GPU code: %s\n", why);
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        if (json && i) sb_puts(sb, ",\n");
+        kernels_of_graph(g, json, notes, sb);
+        notes += g->groups.len;
+    }
+    if (json) sb_puts(sb, "]\n");
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+enum { USE_KEPT, USE_FORWARD, USE_BACKWARD, USE_UPDATE, NUSE };
+
+/* What lies in the arena of a program when it is fullest, by what it is for,
+   and what backward keeps, by dtype. */
+typedef struct Fill {
+    int64_t at[NUSE], kept[NUM_DTYPES];
+    int nkept[NUM_DTYPES];
+} Fill;
+
+static int use_of(const Lie *l, uint32_t v) {
+    const Node *n = node_get(l->g, value_get(l->g, (ValueId){v})->def);
+    if (l->saved[v]) return USE_KEPT;
+    if (n->flags & NODE_UPDATE) return USE_UPDATE;
+    return n->flags & NODE_BACKWARD ? USE_BACKWARD : USE_FORWARD;
+}
+
+static bool in_arena(const Lie *l, uint32_t v) {
+    return l->f->def[v] >= 0 && value_get(l->g, (ValueId){v})->offset >= 0;
+}
+
+/* The group at which most bytes are in use, counted twice where a result is
+   computed in place of an operand. */
+static int fullest_group(const Lie *l, Arena *a) {
+    const Flow *f = l->f;
+    int64_t *more = NEW_ARRAY(a, int64_t, f->ngroup + 2), sum = 0, most = -1;
+    int best = 0;
+    for (uint32_t v = 1; v < (uint32_t)l->g->values.len; v++) {
+        if (!in_arena(l, v)) continue;
+        int last = f->last[v] < f->def[v] ? f->def[v] : f->last[v];
+        more[f->def[v]] += flow_bytes(f, (ValueId){v});
+        more[last + 1] -= flow_bytes(f, (ValueId){v});
+    }
+    for (int i = 0; i < f->ngroup; i++) {
+        sum += more[i];
+        if (sum <= most) continue;
+        most = sum;
+        best = i;
+    }
+    return best;
+}
+
+/* A result of `group` lies where value v does. */
+static bool is_replaced(const Lie *l, int group, ValueId v) {
+    for (int i = l->f->first[group]; i < l->f->end[group]; i++) {
+        ValueId w = node_at(l->g, i)->out[0];
+        if (!same_value(v, w) &&
+            value_get(l->g, w)->offset == value_get(l->g, v)->offset)
+            return true;
+    }
+    return false;
+}
+
+static Fill fill_of(Graph *g) {
+    Arena *a = arena_new();
+    Lie l = lie_new(g, a);
+    Fill fill = {0};
+    int at = fullest_group(&l, a);
+    for (uint32_t i = 1; i < (uint32_t)g->values.len; i++) {
+        ValueId v = {i};
+        int64_t bytes = flow_bytes(l.f, v);
+        if (l.saved[i]) {
+            fill.kept[value_dtype(g, v)] += bytes;
+            fill.nkept[value_dtype(g, v)]++;
+        }
+        if (in_arena(&l, i) && l.f->def[i] <= at &&
+            (l.f->def[i] == at || l.f->last[i] >= at) &&
+            !(l.f->last[i] == at && is_replaced(&l, at, v)))
+            fill.at[use_of(&l, i)] += bytes;
+    }
+    arena_free(a);
+    return fill;
+}
+
+static void memory_of_graph(Graph *g, bool json, StrBuf *sb) {
+    static const char *const uses[] = {"kept for backward", "forward",
+                                       "backward", "update"};
+    Fill fill = fill_of(g);
+    long long arena = (long long)g->arena_bytes;
+    const char *on = target_text[g->target], *sep = "";
+    sb_printf(sb,
+              json ? "{\"program\":\"%s\",\"target\":\"%s\",\"arena\":%lld,"
+                     "\"fullest\":{"
+                   : "arena of %-8s on %-5s %12lld bytes\n",
+              g->name, on, arena);
+    for (int k = 0; k < NUSE; k++) {
+        if (json)
+            sb_printf(sb, "%s\"%s\":%lld", k ? "," : "", uses[k],
+                      (long long)fill.at[k]);
+        else if (fill.at[k])
+            sb_printf(sb, "  %-24s %12lld\n", uses[k], (long long)fill.at[k]);
+    }
+    sb_puts(sb, json ? "},\"kept\":{" : "");
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        if (!fill.nkept[d]) continue;
+        sb_printf(sb,
+                  json ? "%s\"%s\":{\"values\":%d,\"bytes\":%lld}"
+                       : "%s  kept in %-5s %4d values %13lld\n",
+                  sep, dtype_info[d].text, fill.nkept[d],
+                  (long long)fill.kept[d]);
+        if (json) sep = ",";
+    }
+    sb_puts(sb, json ? "}}" : "");
+}
+
+void report_memory(const Module *m, bool json, StrBuf *sb) {
+    sb_puts(sb, json ? "{\"programs\":[\n" : "");
+    for (int i = 0; i < m->graphs.len; i++) {
+        if (json && i) sb_puts(sb, ",\n");
+        memory_of_graph(m->graphs.data[i], json, sb);
+    }
+    sb_puts(sb, json ? "],\n\"variables\":{" : "");
+    for (int k = VAR_PARAM; k <= VAR_GRAD; k++) {
+        long long n = 0;
+        for (int i = 0; i < m->vars.len; i++)
+            if (m->vars.data[i].kind == (VarKind)k)
+                n += type_bytes(type_get(m->vars.data[i].type));
+        if (json)
+            sb_printf(sb, "%s\"%s\":%lld", k ? "," : "", var_kind_text[k], n);
+        else
+            sb_printf(sb, "%-26s %12lld bytes\n", var_kind_text[k], n);
+    }
+    if (json) sb_puts(sb, "}}\n");
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run_cmd.c: `ampc run`: its command line and the order of work: open, load or
+   resume, train, evaluate, fetch, save.                                     */
+#define _POSIX_C_SOURCE 200809L
+#include "frontend/run/run_cmd.h"
+#include "ir/graph/names.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ir/base/leave.h"
+
+/* ---- command line -------------------------------------------------------- */
+
+static Status usage(Diag *d, const char *what, const char *arg) {
+    fail(d, (Loc){0}, "%s '%s' (see ampc run --help)", what, arg);
+    return ERR_USAGE;
+}
+
+static Status take_count(Diag *d, const char *name, const char *text,
+                         int64_t least, int64_t *out) {
+    char *end;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (end == text || *end || errno || n < least) {
+        fail(d, (Loc){0}, "%s: '%s' is no number from %lld", name, text,
+             (long long)least);
+        return ERR_USAGE;
+    }
+    *out = n;
+    return OK;
+}
+
+static Status take_lr(Diag *d, const char *text, double *out) {
+    char *end;
+    *out = strtod(text, &end);
+    if (end != text && !*end && isfinite(*out) && *out >= 0) return OK;
+    fail(d, (Loc){0}, "--lr: '%s' is no number from 0", text);
+    return ERR_USAGE;
+}
+
+#define FIELD(name) .field = offsetof(RunOptions, name)
+
+static const struct RunOption {
+    const char *name;
+    enum { FLAG, TEXT, COUNT, RATE, LIST } kind;
+    size_t field;
+    int64_t least;    /* COUNT */
+    const char *form; /* LIST: what each must look like; NULL: any */
+} run_options[] = {
+    {"--feed", LIST, FIELD(feed), .form = "NAME=FILE"},
+    {"--eval-feed", LIST, FIELD(eval_feed), .form = "NAME=FILE"},
+    {"--load", LIST, FIELD(load)},
+    {"--load-map", LIST, FIELD(load_map), .form = "OLD=NEW"},
+    {"--shuffle", FLAG, FIELD(shuffle)},
+    {"--eval", FLAG, FIELD(eval)},
+    {"--resume", FLAG, FIELD(resume)},
+    {"--quiet", FLAG, FIELD(quiet)},
+    {"--device", TEXT, FIELD(device)},
+    {"--comm", TEXT, FIELD(comm)},
+    {"--save", TEXT, FIELD(save)},
+    {"--save-best", TEXT, FIELD(save_best)},
+    {"--fetch", TEXT, FIELD(fetch)},
+    {"--log", TEXT, FIELD(log)},
+    {"--profile", TEXT, FIELD(profile)},
+    {"--save-weights", TEXT, FIELD(save_weights)},
+    {"--tensorboard", TEXT, FIELD(tensorboard)},
+    {"--report", TEXT, FIELD(report)},
+    {"--steps", COUNT, FIELD(steps)},
+    {"--epochs", COUNT, FIELD(epochs)},
+    {"--save-every", COUNT, FIELD(save_every), .least = 1},
+    {"--keep", COUNT, FIELD(keep), .least = 1},
+    {"--patience", COUNT, FIELD(patience), .least = 1},
+    {"--threads", COUNT, FIELD(threads)},
+    {"--max-skipped", COUNT, FIELD(max_skipped), .least = -1},
+    {"--deadline", COUNT, FIELD(deadline), .least = 1},
+    {"--lr", RATE, FIELD(lr)},
+    {0},
+};
+
+static Status take_option(const struct RunOption *o, RunOptions *to, Diag *d,
+                          const char *value) {
+    void *field = (char *)to + o->field;
+    RunList *list = field;
+    switch (o->kind) {
+    case FLAG: *(bool *)field = true; return OK;
+    case TEXT: *(const char **)field = value; return OK;
+    case COUNT: return take_count(d, o->name, value, o->least, field);
+    case RATE: return take_lr(d, value, field);
+    case LIST: break;
+    }
+    if (o->form && !strchr(value, '=')) {
+        fail(d, (Loc){0}, "%s: %s is needed, not '%s' (see ampc run --help)",
+             o->name, o->form, value);
+        return ERR_USAGE;
+    }
+    if (list->n == RUN_MAX_LIST) return usage(d, "too many times", o->name);
+    list->at[list->n++] = value;
+    return OK;
+}
+
+/* --eval or --fetch alone do not train. */
+static bool asks_to_train(const RunOptions *o) {
+    return o->steps >= 0 || o->epochs >= 0 || (!o->eval && !o->fetch);
+}
+
+/* What would have no effect. */
+static Status check_untrained(const RunOptions *o, Diag *d) {
+    const struct {
+        bool given;
+        const char *name;
+    } rows[] = {{o->shuffle, "--shuffle"},
+                {o->save_every, "--save-every"},
+                {o->patience, "--patience"},
+                {o->save_best, "--save-best"},
+                {o->eval_feed.n && !o->eval, "--eval-feed"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].given && !asks_to_train(o))
+            return usage(d,
+                         "--eval and --fetch alone do not train (--epochs N "
+                         "does), so that nothing comes of",
+                         rows[i].name);
+    return OK;
+}
+
+static Status check_comm(const RunOptions *o, Diag *d) {
+    static const char *const engines[] = {"mpi", "nccl", "tcp"};
+    for (size_t i = 0; o->comm && i < sizeof engines / sizeof *engines; i++)
+        if (!strcmp(o->comm, engines[i])) return OK;
+    return o->comm ? usage(d, "--comm is mpi, nccl or tcp, not", o->comm) : OK;
+}
+
+static Status check_options(const RunOptions *o, Diag *d) {
+    if (!o->module) return usage(d, "a module is missing after", "ampc run");
+    if (o->steps >= 0 && o->epochs >= 0)
+        return usage(d, "one of --steps and --epochs, not both", "--epochs");
+    if (o->resume && !o->save)
+        return usage(d, "the file to resume from is missing:", "--save");
+    if (o->resume && o->load.n)
+        return usage(d, "--resume takes all; it excludes", "--load");
+    if (o->load_map.n && !o->load.n)
+        return usage(d, "--load-map renames what is loaded by", "--load");
+    if (o->save_every && !o->save)
+        return usage(d, "--save-every needs a file:", "--save");
+    if (o->keep && !o->save_every)
+        return usage(d, "--keep needs checkpoints to keep:", "--save-every");
+    if (o->patience && !o->eval_feed.n)
+        return usage(d, "--patience needs data to evaluate:", "--eval-feed");
+    if (o->save_best && !o->eval_feed.n)
+        return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
+    if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
+    if (o->deadline > 1000000000) return usage(d, "too long:", "--deadline");
+    if (o->max_skipped > INT32_MAX)
+        return usage(d, "too many:", "--max-skipped");
+    TRY(check_comm(o, d));
+    return check_untrained(o, d);
+}
+
+void run_options_init(RunOptions *o) {
+    *o = (RunOptions){.steps = -1, .epochs = -1, .lr = NAN};
+}
+
+Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used) {
+    const struct RunOption *row = run_options;
+    *used = 0;
+    while (row->name && strcmp(row->name, argv[0])) row++;
+    if (!row->name) return OK;
+    *used = row->kind == FLAG ? 1 : 2;
+    if (*used > left) return usage(d, "a value is missing after", argv[0]);
+    return take_option(row, o, d, argv[*used - 1]);
+}
+
+static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
+    run_options_init(o);
+    for (int i = 1, used; i < argc; i += used) {
+        used = 1;
+        if (argv[i][0] == '-') {
+            TRY(run_arg(o, d, argv + i, argc - i, &used));
+            if (!used) return usage(d, "unknown option", argv[i]);
+        } else if (o->module) {
+            return usage(d, "unexpected argument", argv[i]);
+        } else {
+            o->module = argv[i];
+        }
+    }
+    return check_options(o, d);
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+Status run_api_fail(Run *r, const char *what) {
+    return fail(&r->diag, (Loc){0}, "%s: %s", what, r->api->error(r->s));
+}
+
+/* Which device it is, and why not another. */
+static void take_note(void *ctx, const char *line) {
+    Run *r = ctx;
+    if (!r->opt->quiet) log_note(r, "%s", line);
+}
+
+static void ask_device(Run *r) {
+    ampc_device_info d = {.size = sizeof d};
+    const ampc_api *api = r->api;
+    if (api->size < offsetof(ampc_api, device) + sizeof api->device) return;
+    if (api->device(r->s, &d) == AMPC_OK && strcmp(d.kind, "cuda") == 0)
+        r->gpu = d.name;
+}
+
+/* Without --quiet it was logged. */
+void run_print_notice(Run *r) {
+    const char *text = r->api->notice(r->s);
+    if (*text && r->opt->quiet) fprintf(stderr, "%s\n", text);
+}
+
+Status run_session(Run *r) {
+    char err[1024];
+    if (!r->api) TRY(run_open_code(r));
+    r->info.size = sizeof r->info;
+    r->api->describe(r->api->module, &r->info);
+    TRY(ranks_open(r));
+    ampc_options o = {.size = sizeof o,
+                      .device = r->opt->device,
+                      .threads = (int32_t)r->opt->threads,
+                      .log = r->rank ? NULL : take_note,
+                      .log_ctx = r,
+                      .comm = r->comm,
+                      .max_skipped = (int32_t)r->opt->max_skipped};
+    if (r->api->open(r->api->module, &o, &r->s, err, sizeof err) != AMPC_OK)
+        return fail(&r->diag, (Loc){.file = r->opt->module}, "%s", err);
+    run_print_notice(r);
+    ask_device(r);
+    return OK;
+}
+
+const char *run_objective(const Run *r, uint32_t i) {
+    const ampc_api *api = r->api;
+    if (api->size < offsetof(ampc_api, objective) + sizeof api->objective)
+        return i ? NULL : "";
+    return api->objective_name(api->module, i);
+}
+
+Status run_choose(Run *r, uint32_t objective) {
+    if (!run_objective(r, 1)) return OK;
+    if (r->api->objective(r->s, run_objective(r, objective)) == AMPC_OK)
+        return OK;
+    return run_api_fail(r, "objective");
+}
+
+Status run_load(Run *r) {
+    const RunOptions *o = r->opt;
+    ampc_weights from = {.size = sizeof from,
+                         .paths = o->load.at,
+                         .npath = (size_t)o->load.n,
+                         .renames = o->load_map.at,
+                         .nrename = (size_t)o->load_map.n,
+                         .partial = 1};
+    if (o->load.n && r->api->load_weights(r->s, &from) != AMPC_OK)
+        return run_api_fail(r, "--load");
+    if (o->resume && r->api->resume(r->s, o->save) != AMPC_OK)
+        return run_api_fail(r, "--resume");
+    run_print_notice(r);
+    for (uint32_t i = 0; !isnan(o->lr) && (i == 0 || run_objective(r, i));
+         i++) {
+        TRY(run_choose(r, i));
+        if (r->api->set_hyper(r->s, "lr", o->lr) != AMPC_OK)
+            return run_api_fail(r, "--lr");
+    }
+    return run_choose(r, 0);
+}
+
+/* ---- order of work ------------------------------------------------------- */
+
+typedef struct Work {
+    bool train, eval, predict;
+} Work;
+
+static Status plan_work(Run *r, Work *w) {
+    const RunOptions *o = r->opt;
+    w->train = asks_to_train(o);
+    w->eval = o->eval;
+    w->predict = o->fetch && !o->eval;
+    if (w->train && !r->info.trains)
+        return fail(&r->diag, (Loc){.file = o->module},
+                    "compiled without a loss: it cannot train (--fetch DIR "
+                    "predicts)");
+    if ((w->eval || o->eval_feed.n) && !r->info.evaluates)
+        return fail(&r->diag, (Loc){.file = o->module},
+                    "compiled without a loss: it cannot evaluate");
+    if (w->predict && !r->info.predicts)
+        return fail(&r->diag, (Loc){.file = o->module}, "it cannot predict");
+    return OK;
+}
+
+static Status claim_files(Run *r) {
+    const RunOptions *o = r->opt;
+    StrBuf prev = {0}, best = {0}; /* where saves put the checkpoint before */
+    if (o->save) sb_printf(&prev, "%s.prev", o->save);
+    if (o->save_best) sb_printf(&best, "%s.prev", o->save_best);
+    const struct {
+        const char *path, *role;
+    } outputs[] = {{o->save, "--save"},
+                   {prev.data, "--save"},
+                   {o->save_best, "--save-best"},
+                   {best.data, "--save-best"},
+                   {o->save_weights, "--save-weights"}};
+    Status st = OK;
+    for (int i = 0; i < o->load.n && st == OK; i++)
+        st = file_reads(&r->diag, r->guard, o->load.at[i], "--load");
+    if (st == OK) st = file_reads(&r->diag, r->guard, o->module, "the module");
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs && st == OK; i++)
+        st = file_writes(&r->diag, r->guard, outputs[i].path, outputs[i].role);
+    sb_free(&prev);
+    sb_free(&best);
+    return st;
+}
+
+/* All data are opened before any work begins, so that a mistake shows at once.
+ */
+static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
+    const RunOptions *o = r->opt;
+    ProgramKind train = r->info.accumulate == 1 ? PROGRAM_TRAIN : PROGRAM_MICRO;
+    while (run_objective(r, r->nother + 1)) r->nother++;
+    r->others = calloc(r->nother + 1, sizeof *r->others);
+    if (!r->others) return fail(&r->diag, (Loc){0}, "out of memory");
+    for (uint32_t i = 0; w->train && i <= r->nother; i++) {
+        const char *name = run_objective(r, i);
+        FeedSet *fs = i ? &r->others[i - 1] : &r->train;
+        TRY(feeds_open(&r->diag, r->guard, r->api,
+                       program_name(train, intern(name)), &o->feed, fs));
+        if (fs->samples != r->train.samples)
+            return fail(&r->diag, (Loc){0},
+                        "objective %s is fed %lld samples, %s %lld", name,
+                        (long long)fs->samples, run_objective(r, 0),
+                        (long long)r->train.samples);
+    }
+    if (o->eval_feed.n)
+        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", &o->eval_feed,
+                       &r->eval));
+    else if (w->eval)
+        TRY(feeds_open(&r->diag, r->guard, r->api, "eval", &o->feed, &r->eval));
+    if (w->predict)
+        TRY(feeds_open(&r->diag, r->guard, r->api, "predict", &o->feed,
+                       predict));
+    return OK;
+}
+
+static Status save_weights(Run *r) {
+    leave_hold(); /* as in run_save */
+    ampc_status status = r->api->save_weights(r->s, r->opt->save_weights);
+    leave_release();
+    return status == AMPC_OK ? OK : run_api_fail(r, "--save-weights");
+}
+
+static Status do_work(Run *r, const Work *w, FeedSet *predict) {
+    if (r->opt->resume) run_cursor_read(r);
+    if (w->train) TRY(run_training(r));
+    if (w->eval) {
+        ampc_eval e = {.size = sizeof e};
+        TRY(run_evaluate(r, -1, &e));
+    }
+    if (w->predict) TRY(run_predict(r, predict));
+    if (!w->train && r->opt->save) TRY(run_save(r, r->opt->save));
+    return r->opt->save_weights ? save_weights(r) : OK;
+}
+
+static Status run_all(Run *r, FeedSet *predict) {
+    Work w;
+    r->guard = file_guard_new();
+    if (!r->guard) return fail(&r->diag, (Loc){0}, "out of memory");
+    TRY(claim_files(r));
+    TRY(run_session(r));
+    TRY(plan_work(r, &w));
+    TRY(open_feeds(r, &w, predict));
+    TRY(ranks_agree(r));
+    TRY(run_load(r));
+    TRY(log_open(r));
+    TRY(do_work(r, &w, predict));
+    return log_close(r);
+}
+
+int run_cmd(int argc, char **argv, const ampc_api *api) {
+    RunOptions o;
+    FeedSet predict = {.n = 0};
+    Run r = {.opt = &o, .api = api, .world = 1, .at = {.best = INFINITY}};
+    Status st = parse_args(&o, &r.diag, argc, argv);
+    if (st == OK) st = run_all(&r, &predict);
+    log_abort(&r);
+    feeds_free(&r.train);
+    for (uint32_t i = 0; r.others && i < r.nother; i++)
+        feeds_free(&r.others[i]);
+    free(r.others);
+    feeds_free(&r.eval);
+    feeds_free(&predict);
+    free(r.order);
+    free(r.underflow.of);
+    file_guard_free(r.guard);
+    if (r.s) r.api->close(r.s);
+    st = ranks_close(&r, st);
+    if (r.lib) dlclose(r.lib);
+    if (r.diag.text.data && r.comm) fprintf(stderr, "rank %d: ", r.rank);
+    if (r.diag.text.data) fputs(r.diag.text.data, stderr);
+    sb_free(&r.diag.text);
+    return (int)st;
+}

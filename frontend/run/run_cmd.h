@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run_cmd.h: `ampc run`, a host that drives a module from data files through
+   the API of ampc.h alone.
+
+   run_cmd.c   command line and order of work
+   run_open.c  finds the module's entry
+   run_ranks.c as one of many ranks
+   run_train.c the training loop, evaluation, position in the data
+   run_log.c   log lines, progress, profile, summary
+   run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
+   run_fetch.c outputs to .npy files
+   run_underflow.c  what fp16 flushes to zero                                */
+#ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
+#define AMPC_FRONTEND_DRIVER_RUN_CMD_H
+
+#include "frontend/data/feed.h"
+#include "ir/base/files.h"
+
+/* argv[0] is "run".  api is NULL, but for tests: then argv names the module's
+   file.  Returns the exit status.                                           */
+int run_cmd(int argc, char **argv, const ampc_api *api);
+
+typedef struct RunOptions {
+    const char *module, *device;
+    const char *comm; /* engine; NULL: as the launcher */
+    RunList feed, eval_feed, load, load_map;
+    int64_t steps, epochs; /* -1: not given */
+    int64_t save_every;    /* 0: at the end only */
+    int64_t keep;          /* of these, beside the newest; 0: none */
+    int64_t patience;      /* epochs without a better evaluation; 0: no end */
+    int64_t threads;
+    int64_t max_skipped; /* as in ampc_options */
+    int64_t deadline;    /* seconds to wait for another rank; 0: the default */
+    const char *save, *save_best, *save_weights, *fetch, *log, *profile,
+        *tensorboard, *report;
+    bool shuffle, eval, resume, quiet;
+    double lr; /* NaN: the module's */
+} RunOptions;
+
+/* Where the log goes and what is on the terminal's last line. */
+typedef struct RunLog {
+    FILE *out; /* standard output, or over `file`               */
+    bool lost; /* a line could not be written                   */
+    OutFile file, trace;
+    bool terminal, quiet, bar;  /* stderr is a terminal; a bar is on it   */
+    bool mixed;                 /* log lines go to a terminal, too        */
+    double begin, last, bar_ms; /* seconds since start; smoothed step time  */
+    int64_t first;              /* step at which the clock started          */
+    FILE *profile;              /* over `trace` */
+    int64_t events;
+    uint64_t profile_zero;
+    double flops, device_s; /* of a GPU: of all training that was profiled  */
+    OutFile events_file;    /* --tensorboard */
+    FILE *events_out;       /* over it; NULL: not asked for */
+    char *events_path;
+    OutFile page;             /* --report */
+    struct RunCurves *curves; /* NULL: nobody will look */
+    /* for the summary */
+    int64_t steps;           /* of this run */
+    double first_loss, loss; /* of its first and its last step */
+    double trained;          /* seconds */
+    int64_t step, skipped;   /* as in ampc_metrics, the last */
+    bool evaluated;
+    double eval_loss, accuracy; /* the last; NaN: no classifier */
+    double accuracy_top;        /* of --top-k, or NaN */
+    int32_t top_k;
+    char top_key[40];   /* its name among the scalars */
+    int64_t best_epoch; /* 0: none */
+} RunLog;
+
+/* One number at one step. */
+typedef struct RunScalar {
+    const char *tag;
+    double value;
+} RunScalar;
+
+/* A place in the training data; what the checkpoint's cursor holds. */
+typedef struct RunCursor {
+    int64_t epoch, done; /* samples of this epoch that have trained         */
+    int64_t samples;     /* in the data                                     */
+    double best;   /* lowest evaluation loss so far; infinity: none           */
+    int64_t stale; /* evaluations since then */
+} RunCursor;
+
+/* What fp16 flushed to zero in the batches that were looked at. */
+typedef struct RunFlushed {
+    const char *parameter;
+    double flushed, nonzero;
+} RunFlushed;
+
+typedef struct RunUnderflow {
+    RunFlushed *of; /* n of at most `limit`; NULL: the module does not count */
+    int n, limit;
+    int64_t steps, looks;
+} RunUnderflow;
+
+typedef struct Run {
+    Diag diag;
+    FileGuard *guard;
+    const RunOptions *opt;
+    const ampc_api *api;
+    void *lib;
+    ampc_module_info info;
+    ampc_session *s;
+    const char *gpu; /* its name; NULL: the CPU is used */
+    ampc_comm *comm; /* NULL: one process alone */
+    int rank, world;
+    FeedSet train, eval;
+    FeedSet *others; /* train: of the second objective on                 */
+    uint32_t nother;
+    RunLog log;
+    RunCursor at;
+    RunUnderflow underflow;
+    int64_t *order; /* shuffled samples of this epoch, or NULL              */
+} Run;
+
+/* ---- run_cmd.c, for commands that run modules, too ------------------------
+ */
+
+void run_options_init(RunOptions *o);
+/* The option argv[0] of `left` words; *used: how many of them, 0: it is none.
+ */
+Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used);
+/* Loads the code of opt->module and opens a session. */
+Status run_session(Run *r);
+/* --load and --resume, --lr. */
+Status run_load(Run *r);
+
+/* The message of a call that failed. */
+Status run_api_fail(Run *r, const char *what);
+
+/* Whatever --quiet says, and at once: what a call, though it succeeded, wants
+   known. */
+void run_print_notice(Run *r);
+
+/* run_open.c: sets lib and api from opt->module. */
+Status run_open_code(Run *r);
+
+/* ---- run_ranks.c --------------------------------------------------------- */
+
+/* Where a launcher has started several: sets comm, rank and world. */
+Status ranks_open(Run *r);
+/* All have the same command and as many samples. */
+Status ranks_agree(Run *r);
+/* The sums over all ranks, in place. */
+Status ranks_sum(Run *r, double *x, size_t n, const char *what);
+/* All have come to the end, with that status. */
+Status ranks_close(Run *r, Status st);
+
+/* Objective i, NULL: there are no more.  Modules of before there were any have
+   one without a name. */
+const char *run_objective(const Run *r, uint32_t i);
+/* What the next calls are about. */
+Status run_choose(Run *r, uint32_t objective);
+
+/* ---- run_train.c --------------------------------------------------------- */
+
+Status run_training(Run *r);
+/* With the place in the data, if there are data to train on; by rank 0. */
+Status run_save(Run *r, const char *path);
+/* Sums over all samples of r->eval, logged, of each objective in turn, and
+   those of the first.  epoch < 0: what --eval asks for, with the outputs to
+   opt->fetch. */
+Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first);
+Status run_predict(Run *r, FeedSet *fs);
+/* Takes up the position that a resumed checkpoint holds. */
+void run_cursor_read(Run *r);
+
+/* ---- run_underflow.c ----------------------------------------------------- */
+
+Status run_underflow_open(Run *r);
+/* On the batch that is about to train. */
+Status run_underflow_look(Run *r);
+void run_underflow_close(Run *r);
+
+/* ---- run_log.c ----------------------------------------------------------- */
+
+Status log_open(Run *r);
+Status log_close(Run *r); /* the profile gets its name                      */
+void log_abort(Run *r);
+void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms);
+/* epoch < 0: the line that --eval ends with */
+void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e);
+/* {"underflow":{"w":0.25}}: shares, of every parameter */
+void log_underflow(Run *r);
+/* done of all steps; epoch is shown when epochs > 0 */
+void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all);
+void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
+double now_seconds(void);
+/* What was done, for the terminal, to stay.  logged: files of log.c are, too.
+ */
+void log_summary_text(Run *r, bool logged, StrBuf *sb);
+
+/* ---- run_profile.c ------------------------------------------------------- */
+
+Status profile_open(Run *r);
+Status profile_close(Run *r);
+/* What share of a GPU's peak training took, in a line; nothing on a CPU. */
+void profile_text(const Run *r, StrBuf *sb);
+
+/* ---- run_page.c ---------------------------------------------------------- */
+
+typedef struct RunCurves RunCurves;
+RunCurves *curves_new(void); /* NULL: out of memory; for free() */
+/* Numbers that are not finite are in no curve; all may be NULL.  Tags are kept,
+   not copied.                                                               */
+void curves_add(RunCurves *all, int64_t step, const RunScalar *s, int n);
+/* The training loss in one line of text; nothing if there is no curve. */
+void curves_line(const RunCurves *all, StrBuf *sb);
+Status page_open(Run *r);
+Status page_close(Run *r);
+
+/* ---- run_events.c -------------------------------------------------------- */
+
+Status events_open(Run *r);
+void events_scalars(Run *r, int64_t step, const RunScalar *scalars, int n);
+Status events_close(Run *r);
+
+/* ---- run_fetch.c --------------------------------------------------------- */
+
+typedef struct Fetch Fetch;
+
+/* One file per model output of `program` for that many samples. */
+Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out);
+/* The outputs of the program that ran last: its first n samples. */
+Status fetch_batch(Run *r, Fetch *f, int64_t n);
+Status fetch_close(Run *r, Fetch *f); /* renames the files into place       */
+void fetch_abort(Run *r, Fetch *f);
+
+#endif

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run_log.c: JSON lines, the progress bar. */
+#define _POSIX_C_SOURCE 200809L
+#include "frontend/run/run_cmd.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- JSON ---------------------------------------------------------------- */
+
+/* The shortest text that reads back as the same float; null when not finite. */
+static void put_f32(StrBuf *sb, double x) {
+    char text[40];
+    if (!isfinite(x)) {
+        sb_puts(sb, "null");
+        return;
+    }
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtof(text, NULL) == (float)x) break;
+    }
+    sb_puts(sb, text);
+}
+
+static void put_double(StrBuf *sb, double x) {
+    if (isfinite(x))
+        sb_printf(sb, "%.9g", x);
+    else
+        sb_puts(sb, "null");
+}
+
+/* ---- open and close ------------------------------------------------------ */
+
+Status log_open(Run *r) {
+    RunLog *log = &r->log;
+    const char *path = r->opt->log;
+    log->out = stdout;
+    log->quiet = r->opt->quiet;
+    log->terminal = isatty(STDERR_FILENO) && !log->quiet;
+    log->begin = log->last = now_seconds();
+    log->first = -1;
+    if (r->rank) {
+        *log = (RunLog){.quiet = true};
+        return OK;
+    }
+    if (path) {
+        log->out = NULL;
+        if (outfile_append(&log->file, path, r->opt->resume, r->guard, "--log"))
+            log->out = outfile_stream(&log->file);
+        if (!log->out) return file_failed(&r->diag, path, &log->file);
+    }
+    log->mixed = isatty(fileno(log->out));
+    if (log->terminal || r->opt->report) log->curves = curves_new();
+    if (r->opt->report && !log->curves)
+        return fail(&r->diag, (Loc){0}, "out of memory");
+    if (r->opt->tensorboard) TRY(events_open(r));
+    if (r->opt->report) TRY(page_open(r));
+    return r->opt->profile ? profile_open(r) : OK;
+}
+
+static void clear_bar(RunLog *log) {
+    if (log->bar) fputs("\r\033[K", stderr);
+    log->bar = false;
+}
+
+/* Lines that were lost are an error, but not before the work is done. */
+static Status close_out(Run *r) {
+    RunLog *log = &r->log;
+    FILE *out = log->out;
+    log->out = NULL;
+    if (out == stdout) {
+        if (fflush(out) == 0 && !log->lost) return OK;
+        return fail(&r->diag, (Loc){0},
+                    "standard output: lines of the log "
+                    "could not be written");
+    }
+    return !out || outfile_commit(&log->file)
+               ? OK
+               : file_failed(&r->diag, r->opt->log, &log->file);
+}
+
+static void log_summary(Run *r, bool logged) {
+    StrBuf sb = {0}, curve = {0};
+    if (r->log.terminal) curves_line(r->log.curves, &curve);
+    if (curve.len) log_note(r, "loss %s", curve.data);
+    log_summary_text(r, logged, &sb);
+    if (sb.len) log_note(r, "%.*s", (int)sb.len - 1, sb.data);
+    sb_free(&sb);
+    sb_free(&curve);
+}
+
+Status log_close(Run *r) {
+    clear_bar(&r->log);
+    Status st = close_out(r);
+    if (r->log.profile && st == OK) st = profile_close(r);
+    if (r->log.events_out && st == OK) st = events_close(r);
+    if (r->log.page.open && st == OK) st = page_close(r);
+    log_summary(r, st == OK);
+    log_abort(r);
+    return st;
+}
+
+void log_abort(Run *r) {
+    RunLog *log = &r->log;
+    clear_bar(log);
+    if (log->profile) r->api->profile(r->s, NULL, NULL);
+    outfile_abort(&log->file);
+    outfile_abort(&log->trace);
+    outfile_abort(&log->events_file);
+    outfile_abort(&log->page);
+    free(log->events_path);
+    free(log->curves);
+    *log = (RunLog){.out = NULL};
+}
+
+/* ---- lines --------------------------------------------------------------- */
+
+static void put_line(RunLog *log, StrBuf *sb) {
+    sb_puts(sb, "\n");
+    if (log->mixed) clear_bar(log);
+    if (log->out) { /* NULL: rank 0 alone logs */
+        log->lost |= fwrite(sb->data, 1, sb->len, log->out) != sb->len;
+        log->lost |= fflush(log->out) != 0; /* it is read while it grows */
+    }
+    sb_free(sb);
+}
+
+static void put_scalars(Run *r, int64_t step, const RunScalar *s, int n) {
+    events_scalars(r, step, s, n);
+    curves_add(r->log.curves, step, s, n);
+}
+
+/* Curves and the summary are the first objective's. */
+void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms) {
+    StrBuf sb = {0};
+    const char *name = run_objective(r, objective);
+    sb_printf(&sb, "{\"step\":%lld,", (long long)m->tried);
+    if (*name) sb_printf(&sb, "\"objective\":\"%s\",", name);
+    sb_puts(&sb, "\"loss\":");
+    put_f32(&sb, m->loss);
+    sb_puts(&sb, ",\"grad_norm\":");
+    put_f32(&sb, m->grad_norm);
+    sb_puts(&sb, ",\"scale\":");
+    put_f32(&sb, m->scale);
+    sb_printf(&sb, ",\"skipped\":%lld,\"skip_streak\":%lld,\"lr\":",
+              (long long)m->skipped, (long long)m->skip_streak);
+    put_f32(&sb, m->lr);
+    sb_printf(&sb, ",\"ms\":%.4g}", ms);
+    put_line(&r->log, &sb);
+    if (objective) return;
+    const RunScalar scalars[] = {{"train/loss", m->loss},
+                                 {"train/grad_norm", m->grad_norm},
+                                 {"train/lr", m->lr},
+                                 {"train/scale", m->scale},
+                                 {"train/skipped", (double)m->skipped}};
+    put_scalars(r, m->tried, scalars, 5);
+    if (r->log.steps++ == 0) r->log.first_loss = m->loss;
+    r->log.loss = m->loss;
+    r->log.step = m->tried;
+    r->log.skipped = m->skipped;
+}
+
+void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
+    StrBuf sb = {0};
+    const char *name = run_objective(r, objective);
+    double loss = e->loss_num / e->loss_den;
+    double accuracy = e->count > 0 ? e->correct / e->count : NAN;
+    double top = e->top_k ? e->correct_top / e->count : NAN;
+    char *key = r->log.top_key, words[60] = "";
+    sb_puts(&sb, "{");
+    if (epoch >= 0) sb_printf(&sb, "\"epoch\":%lld,", (long long)epoch);
+    if (*name) sb_printf(&sb, "\"objective\":\"%s\",", name);
+    sb_puts(&sb, "\"eval_loss\":");
+    put_double(&sb, loss);
+    sb_puts(&sb, ",\"accuracy\":");
+    put_double(&sb, accuracy);
+    if (e->top_k) {
+        snprintf(key, sizeof r->log.top_key, "eval/accuracy_top%d", e->top_k);
+        snprintf(words, sizeof words, ", of the best %d %.4f", e->top_k, top);
+        sb_printf(&sb, ",\"accuracy_top%d\":", e->top_k);
+        put_double(&sb, top);
+    }
+    sb_printf(&sb, ",\"samples\":%lld}", (long long)e->samples);
+    put_line(&r->log, &sb);
+    if (objective) return;
+    const RunScalar scalars[] = {
+        {"eval/loss", loss}, {"eval/accuracy", accuracy}, {key, top}};
+    put_scalars(r, r->log.step, scalars,
+                isfinite(top)        ? 3
+                : isfinite(accuracy) ? 2
+                                     : 1);
+    r->log.evaluated = true;
+    r->log.eval_loss = loss;
+    r->log.accuracy = accuracy;
+    r->log.accuracy_top = top;
+    r->log.top_k = e->top_k;
+    if (epoch < 0) return;
+    if (isfinite(accuracy))
+        log_note(r, "epoch %lld: eval loss %.4g, accuracy %.4f%s",
+                 (long long)epoch, loss, accuracy, words);
+    else
+        log_note(r, "epoch %lld: eval loss %.4g", (long long)epoch, loss);
+}
+
+void log_underflow(Run *r) {
+    const RunUnderflow *u = &r->underflow;
+    StrBuf sb = {0};
+    if (!u->looks) return;
+    sb_puts(&sb, "{\"underflow\":{");
+    for (int i = 0; i < u->n; i++) {
+        sb_puts(&sb, i ? ",\"" : "\"");
+        sb_put_json(&sb, u->of[i].parameter);
+        sb_puts(&sb, "\":");
+        put_double(&sb, u->of[i].nonzero > 0
+                            ? u->of[i].flushed / u->of[i].nonzero
+                            : 0);
+    }
+    sb_puts(&sb, "}}");
+    put_line(&r->log, &sb);
+}
+
+void log_note(Run *r, const char *fmt, ...) {
+    va_list ap;
+    if (r->log.quiet) return;
+    clear_bar(&r->log);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    putc('\n', stderr);
+}
+
+/* ---- progress bar -------------------------------------------------------- */
+
+static void put_time(char *buf, size_t size, double s) {
+    long t = s < 0 || s > 1e8 ? 0 : (long)(s + 0.5);
+    if (t >= 3600)
+        snprintf(buf, size, "%ld:%02ld:%02ld", t / 3600, t / 60 % 60, t % 60);
+    else
+        snprintf(buf, size, "%ld:%02ld", t / 60, t % 60);
+}
+
+/* At most ten times a second; time left from the pace since the start. */
+void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all) {
+    enum { WIDTH = 24 };
+    RunLog *log = &r->log;
+    double now = now_seconds();
+    if (log->first < 0) {
+        log->first = done - 1;
+        log->begin = now;
+    }
+    if (!log->terminal || (now - log->last < 0.1 && done < all)) return;
+    double pace = done - 1 > log->first
+                      ? (now - log->begin) / (double)(done - 1 - log->first)
+                      : 0;
+    char bar[WIDTH + 1], left[32];
+    int filled = all > 0 ? (int)(WIDTH * done / all) : 0;
+    for (int i = 0; i < WIDTH; i++)
+        bar[i] = i < filled ? '=' : i == filled ? '>' : ' ';
+    bar[WIDTH] = 0;
+    put_time(left, sizeof left, pace * (double)(all - done));
+    fprintf(stderr, "\r\033[K%lld/%lld [%s]  loss %.4g  %.3g ms/step  %s left",
+            (long long)done, (long long)all, bar, m->loss, pace * 1e3, left);
+    fflush(stderr);
+    log->bar = true;
+    log->last = now;
+}
+
+/* ---- the summary --------------------------------------------------------- */
+
+static void put_trained(const Run *r, StrBuf *sb) {
+    const RunLog *log = &r->log;
+    double seconds = log->trained > 0 ? log->trained : 1e-9;
+    double steps = (double)log->steps;
+    double samples =
+        steps * (double)(r->info.batch * r->info.accumulate * r->world);
+    sb_printf(sb,
+              "trained %lld steps in %.3g s (%.3g ms each, %.4g samples/s): "
+              "loss %.4g -> %.4g",
+              (long long)log->steps, log->trained, 1e3 * seconds / steps,
+              samples / seconds, log->first_loss, log->loss);
+    if (log->skipped) sb_printf(sb, ", %lld skipped", (long long)log->skipped);
+    sb_puts(sb, "\n");
+}
+
+static void put_evaluated(const Run *r, StrBuf *sb) {
+    const RunLog *log = &r->log;
+    sb_printf(sb, "evaluation: loss %.4g", log->eval_loss);
+    if (isfinite(log->accuracy))
+        sb_printf(sb, ", accuracy %.4f", log->accuracy);
+    if (log->top_k)
+        sb_printf(sb, ", of the best %d %.4f", log->top_k, log->accuracy_top);
+    if (log->best_epoch)
+        sb_printf(sb, "; lowest loss %.4g after epoch %lld", r->at.best,
+                  (long long)log->best_epoch);
+    sb_puts(sb, "\n");
+}
+
+static void put_file(StrBuf *sb, const char *path) {
+    if (path) sb_printf(sb, "%s%s", sb->len ? ", " : "", path);
+}
+
+void log_summary_text(Run *r, bool logged, StrBuf *sb) {
+    const RunOptions *o = r->opt;
+    StrBuf files = {0};
+    if (r->log.steps) put_trained(r, sb);
+    profile_text(r, sb);
+    if (r->log.evaluated) put_evaluated(r, sb);
+    put_file(&files, o->save);
+    put_file(&files, r->log.best_epoch ? o->save_best : NULL);
+    put_file(&files, o->save_weights);
+    put_file(&files, o->fetch);
+    put_file(&files, logged ? o->log : NULL);
+    put_file(&files, logged ? o->profile : NULL);
+    put_file(&files, logged ? r->log.events_path : NULL);
+    put_file(&files, logged ? o->report : NULL);
+    if (files.len) sb_printf(sb, "wrote %s\n", files.data);
+    sb_free(&files);
+}

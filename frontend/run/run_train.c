@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run_train.c: training, evaluation and prediction over fed files.
+
+   The position in the data is (epoch, samples of it that have trained);
+   together with the seed it says which come next, so that a resumed run
+   continues as if it had not stopped, also with another number of ranks.  Of
+   the micro-batches of a step each rank takes as many, one after the other: the
+   ranks together take those that one rank would. */
+#define _POSIX_C_SOURCE 200809L
+#include "frontend/run/run_cmd.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ir/base/leave.h"
+#include "runtime/program/draw.h"
+
+/* ---- order of samples ---------------------------------------------------- */
+
+/* A permutation that depends on the seed and the epoch alone. */
+static void shuffle(int64_t *order, int64_t n, int64_t seed, int64_t epoch) {
+    uint64_t state = (uint64_t)seed * 0xd1342543de82ef95u + (uint64_t)epoch;
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    for (int64_t i = n - 1; i > 0; i--) {
+        uint64_t bound = (uint64_t)i + 1;
+        uint64_t limit = UINT64_MAX - UINT64_MAX % bound, x;
+        do x = draw_next(&state);
+        while (x >= limit);
+        int64_t j = (int64_t)(x % bound), keep = order[i];
+        order[i] = order[j];
+        order[j] = keep;
+    }
+}
+
+static void begin_epoch(Run *r) {
+    if (r->order)
+        shuffle(r->order, r->train.samples, r->info.seed, r->at.epoch);
+}
+
+/* ---- the cursor ---------------------------------------------------------- */
+
+static Status cursor_write(Run *r) {
+    char text[200];
+    int n = snprintf(text, sizeof text,
+                     "{\"epoch\":%" PRId64 ",\"done\":%" PRId64
+                     ",\"samples\":%" PRId64 ",\"best\":",
+                     r->at.epoch, r->at.done, r->at.samples);
+    if (isfinite(r->at.best))
+        snprintf(text + n, sizeof text - (size_t)n,
+                 "%.17g,\"stale\":%" PRId64 "}", r->at.best, r->at.stale);
+    else
+        snprintf(text + n, sizeof text - (size_t)n, "null}");
+    if (r->api->set_cursor(r->s, text) != AMPC_OK)
+        return run_api_fail(r, "cursor");
+    return OK;
+}
+
+void run_cursor_read(Run *r) {
+    RunCursor c = {.best = INFINITY};
+    const char *text = r->api->get_cursor(r->s);
+    int n = sscanf(text,
+                   "{\"epoch\":%" SCNd64 ",\"done\":%" SCNd64
+                   ",\"samples\":%" SCNd64 ",\"best\":%lf,\"stale\":%" SCNd64,
+                   &c.epoch, &c.done, &c.samples, &c.best, &c.stale);
+    if (n < 3 || c.epoch < 0 || c.done < 0 || c.done > c.samples) {
+        log_note(r, "the checkpoint holds no place in the data: from the "
+                    "first sample");
+        return;
+    }
+    if (r->train.n && c.samples != r->train.samples) {
+        log_note(r,
+                 "the checkpoint was made with %lld samples, not %lld: from "
+                 "the start of epoch %lld",
+                 (long long)c.samples, (long long)r->train.samples,
+                 (long long)c.epoch + 1);
+        c.done = 0;
+        c.samples = r->train.samples;
+    }
+    r->at = c;
+}
+
+Status run_save(Run *r, const char *path) {
+    if (r->train.n) TRY(cursor_write(r));
+    leave_hold(); /* an interruption waits for the file to be whole */
+    ampc_status status = r->api->save(r->s, path);
+    leave_release();
+    return status == AMPC_OK ? OK : run_api_fail(r, "--save");
+}
+
+/* ---- data that must not train -------------------------------------------- */
+
+/* A batch of samples of `fs` from order[first] on. */
+typedef struct Batch {
+    const FeedSet *fs;
+    const int64_t *order; /* NULL: as in the file */
+    int64_t first;
+} Batch;
+
+/* The file that fed an input with samples, and the one with element `index`;
+   NULL if there is none. */
+static const Feed *find_sample(const Batch *b, const char *input, int64_t index,
+                               int64_t *sample) {
+    for (int i = 0; i < b->fs->n; i++) {
+        const Feed *f = &b->fs->feed[i];
+        if (strcmp(f->want.name, input) != 0 || f->per <= 0) continue;
+        int64_t at = b->first + index / f->per;
+        *sample = b->order ? b->order[at] : at;
+        return f;
+    }
+    return NULL;
+}
+
+static Status bad_data_fail(Run *r, const Batch *batch, const char *what) {
+    ampc_bad_data b = {.size = sizeof b};
+    int64_t sample;
+    StrBuf why = {0};
+    sb_puts(&why, r->api->error(r->s));
+    bool told = r->api->bad_data(r->s, &b) == AMPC_OK && *b.input;
+    if (!told) fail(&r->diag, (Loc){0}, "%s: %s", what, why.data);
+    sb_free(&why);
+    if (!told) return ERR_USER; /* another rank names the sample */
+    const Feed *f = find_sample(batch, b.input, b.index, &sample);
+    if (f)
+        return fail(&r->diag, (Loc){.file = intern(f->file)},
+                    "sample %lld (from 0) has %lld; input '%s' takes %lld to "
+                    "%lld",
+                    (long long)sample, (long long)b.value, b.input,
+                    (long long)b.least, (long long)b.most);
+    return fail(&r->diag, (Loc){0}, "%s: %lld in '%s' is outside %lld..%lld",
+                what, (long long)b.value, b.input, (long long)b.least,
+                (long long)b.most);
+}
+
+static Status diverged_fail(Run *r, const Batch *batch, const char *what) {
+    ampc_nonfinite x = {.size = sizeof x};
+    int64_t sample;
+    Status st = run_api_fail(r, what);
+    if (r->api->nonfinite(r->s, &x) != AMPC_OK || x.origin != AMPC_ORIGIN_INPUT)
+        return st;
+    const Feed *f = find_sample(batch, x.name, x.index, &sample);
+    if (!f) return st;
+    return fail(&r->diag, (Loc){.file = intern(f->file)},
+                "sample %lld (from 0) has %g", (long long)sample, x.value);
+}
+
+/* A batch failed: the message names file and sample where a number in them is
+   to blame. */
+static Status batch_fail(Run *r, Batch b, ampc_status status,
+                         const char *what) {
+    if (status == AMPC_ERR_DATA) return bad_data_fail(r, &b, what);
+    if (status == AMPC_ERR_DIVERGED) return diverged_fail(r, &b, what);
+    return run_api_fail(r, what);
+}
+
+/* ---- one step ------------------------------------------------------------ */
+
+/* Of all ranks. */
+static int64_t step_samples(const Run *r) {
+    return r->info.batch * r->info.accumulate * r->world;
+}
+
+static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
+    int64_t n = r->info.accumulate, batch = r->info.batch;
+    FeedSet *fs = i ? &r->others[i - 1] : &r->train;
+    double begin = now_seconds();
+    TRY(run_choose(r, i));
+    for (int64_t k = 0; k < n; k++) {
+        int64_t first = r->at.done + (r->rank * n + k) * batch;
+        feeds_stage(fs, r->api, r->s);
+        TRY(feeds_fill(&r->diag, fs, r->order, first, batch));
+        if (k == 0 && i == 0) TRY(run_underflow_look(r));
+        ampc_status status = r->api->step(r->s, fs->in, (size_t)fs->n, m);
+        if (status != AMPC_OK)
+            return batch_fail(r, (Batch){fs, r->order, first}, status, "step");
+    }
+    run_print_notice(r);
+    log_step(r, i, m, (now_seconds() - begin) * 1e3);
+    return OK;
+}
+
+static Status end_epoch(Run *r, int64_t epoch) {
+    ampc_eval e = {.size = sizeof e};
+    if (!r->eval.n || !r->opt->eval_feed.n) return OK;
+    TRY(run_evaluate(r, epoch, &e));
+    double loss = e.loss_num / e.loss_den;
+    r->at.stale++;
+    if (!(loss < r->at.best)) return OK;
+    r->at.best = loss;
+    r->at.stale = 0;
+    r->log.best_epoch = epoch;
+    return r->opt->save_best ? run_save(r, r->opt->save_best) : OK;
+}
+
+/* ---- checkpoints kept ---------------------------------------------------- */
+
+/* The step of "NAME.step-STEP", or -1. */
+static int64_t kept_step(const char *file, const char *name) {
+    char *end;
+    size_t n = strlen(name);
+    if (strncmp(file, name, n) != 0 || strncmp(file + n, ".step-", 6) != 0 ||
+        !file[n + 6] ||
+        strspn(file + n + 6, "0123456789") != strlen(file + n + 6))
+        return -1;
+    errno = 0;
+    long long step = strtoll(file + n + 6, &end, 10);
+    return errno ? -1 : step;
+}
+
+/* The oldest step up to `last` that is kept; *count: how many there are. */
+static int64_t oldest_kept(const char *dir, const char *name, int64_t last,
+                           int64_t *count) {
+    int64_t oldest = -1;
+    DIR *d = opendir(dir);
+    *count = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        int64_t step = kept_step(e->d_name, name);
+        if (step < 0 || step > last) continue;
+        ++*count;
+        if (oldest < 0 || step < oldest) oldest = step;
+    }
+    if (d) closedir(d);
+    return oldest;
+}
+
+/* The checkpoint just saved under a name of its own, too; older ones go. */
+static Status keep_checkpoint(Run *r, int64_t step) {
+    if (r->rank) return OK;
+    const char *save = r->opt->save, *slash = strrchr(save, '/');
+    StrBuf path = {0}, dir = {0};
+    int64_t count;
+    sb_printf(&path, "%s.step-%lld", save, (long long)step);
+    sb_printf(&dir, "%.*s", slash ? (int)(slash + 1 - save) : 2,
+              slash ? save : "./");
+    Status st = file_writes(&r->diag, r->guard, path.data, "--keep");
+    if (st == OK && ((unlink(path.data) != 0 && errno != ENOENT) ||
+                     link(save, path.data) != 0))
+        st = fail(&r->diag, (Loc){.file = intern(path.data)}, "--keep: %s",
+                  strerror(errno));
+    const char *name = slash ? slash + 1 : save;
+    while (st == OK) {
+        int64_t old = oldest_kept(dir.data, name, step, &count);
+        if (count <= r->opt->keep) break;
+        path.len = 0;
+        sb_printf(&path, "%s.step-%lld", save, (long long)old);
+        if (unlink(path.data) != 0) break;
+    }
+    sb_free(&path);
+    sb_free(&dir);
+    return st;
+}
+
+/* ---- the loop ------------------------------------------------------------ */
+
+/* How far to go: a total, counted from the start of training.  A resumed run
+   that has already come so far makes as many more.                          */
+static int64_t goal(int64_t asked, int64_t made) {
+    return made >= asked ? made + asked : asked;
+}
+
+/* Optimizer steps to do in this run. */
+static Status plan_steps(Run *r, int64_t *steps) {
+    ampc_scaler sc = {.size = sizeof sc};
+    int64_t need = step_samples(r);
+    int64_t per_epoch = need > 0 ? r->train.samples / need : 0;
+    if (per_epoch == 0)
+        return fail(&r->diag, (Loc){0},
+                    "%lld samples: one optimizer step needs %lld",
+                    (long long)r->train.samples, (long long)need);
+    if (r->at.samples - r->at.done < need && r->at.done > 0) {
+        r->at.epoch++; /* other ranks made the checkpoint: too few are left */
+        r->at.done = 0;
+    }
+    r->api->scaler(r->s, &sc);
+    int64_t made = r->opt->resume ? sc.tried : 0;
+    if (r->opt->steps >= 0) {
+        *steps = goal(r->opt->steps, made) - made;
+        return OK;
+    }
+    int64_t epochs = r->opt->epochs >= 0 ? r->opt->epochs : 1;
+    if (r->opt->resume) epochs = goal(epochs, r->at.epoch);
+    *steps = (epochs - r->at.epoch - 1) * per_epoch +
+             (r->at.samples - r->at.done) / need;
+    return OK;
+}
+
+static Status train_loop(Run *r, int64_t steps) {
+    ampc_metrics m = {.size = sizeof m};
+    int64_t evaluated = -1;
+    begin_epoch(r);
+    for (int64_t done = 1; done <= steps; done++) {
+        /* every objective in turn on the same samples */
+        for (uint32_t i = 0; run_objective(r, i); i++)
+            TRY(step_objective(r, i, &m));
+        r->at.done += step_samples(r);
+        TRY(run_choose(r, 0));
+        log_progress(r, &m, done, steps);
+        if (r->at.samples - r->at.done < step_samples(r)) {
+            r->at.epoch++;
+            r->at.done = 0;
+            begin_epoch(r);
+            TRY(end_epoch(r, r->at.epoch));
+            evaluated = done;
+            if (r->opt->patience && r->at.stale >= r->opt->patience) {
+                log_note(r,
+                         "the evaluation loss has not fallen for %lld epochs: "
+                         "stopped after epoch %lld",
+                         (long long)r->at.stale, (long long)r->at.epoch);
+                return OK;
+            }
+        }
+        if (r->opt->save_every && m.tried % r->opt->save_every == 0) {
+            if (done < steps || r->opt->keep) TRY(run_save(r, r->opt->save));
+            if (r->opt->keep) TRY(keep_checkpoint(r, m.tried));
+        }
+    }
+    return steps > 0 && evaluated != steps ? end_epoch(r, r->at.epoch + 1) : OK;
+}
+
+Status run_training(Run *r) {
+    int64_t steps;
+    r->at.samples = r->train.samples;
+    TRY(plan_steps(r, &steps));
+    if (r->opt->shuffle) {
+        r->order = malloc((size_t)r->train.samples * sizeof *r->order);
+        if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
+    }
+    TRY(run_underflow_open(r));
+    double begin = now_seconds();
+    TRY(train_loop(r, steps));
+    r->log.trained = now_seconds() - begin;
+    run_underflow_close(r);
+    return r->opt->save ? run_save(r, r->opt->save) : OK;
+}
+
+/* ---- evaluation and prediction ------------------------------------------- */
+
+static int64_t valid_rows(const FeedSet *fs, int64_t first) {
+    int64_t left = fs->samples - first;
+    return left < fs->batch ? left : fs->batch;
+}
+
+/* The sums of one batch. */
+typedef struct EvalPart {
+    double loss_num, loss_den, correct, count, inexact, top_k, correct_top;
+} EvalPart;
+
+static Status evaluate_batch(Run *r, FeedSet *fs, int64_t first, EvalPart *p) {
+    ampc_eval e = {.size = sizeof e};
+    int64_t n = valid_rows(fs, first);
+    feeds_stage(fs, r->api, r->s);
+    TRY(feeds_fill(&r->diag, fs, NULL, first, n));
+    ampc_status status = r->api->evaluate(r->s, fs->in, (size_t)fs->n, n, &e);
+    if (status != AMPC_OK)
+        return batch_fail(r, (Batch){fs, NULL, first}, status, "evaluate");
+    *p = (EvalPart){e.loss_num, e.loss_den, e.correct,    e.count,
+                    !e.exact,   e.top_k,    e.correct_top};
+    return OK;
+}
+
+/* Ranks take turns at the batches; with outputs to write rank 0 needs all, and
+   the others make as many.  Batches are added in their order, so that the sums
+   do not depend on the number of ranks. */
+static Status evaluate_parts(Run *r, FeedSet *fs, bool all, Fetch *f,
+                             EvalPart *part, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        int64_t first = (int64_t)i * fs->batch;
+        if (!all && (int64_t)i % r->world != r->rank) continue;
+        TRY(evaluate_batch(r, fs, first, &part[i]));
+        if (f) TRY(fetch_batch(r, f, valid_rows(fs, first)));
+    }
+    if (all) return OK;
+    return ranks_sum(r, &part->loss_num, n * (sizeof *part / sizeof(double)),
+                     "evaluate");
+}
+
+static Status evaluate_all(Run *r, FeedSet *fs, bool all, Fetch *f,
+                           ampc_eval *sums) {
+    size_t n = (size_t)((fs->samples + fs->batch - 1) / fs->batch);
+    EvalPart *part = calloc(n, sizeof *part);
+    if (!part) return fail(&r->diag, (Loc){0}, "out of memory");
+    Status st = evaluate_parts(r, fs, all, f, part, n);
+    sums->exact = 1;
+    sums->samples = fs->samples;
+    for (size_t i = 0; i < n; i++) {
+        sums->loss_num += part[i].loss_num;
+        sums->loss_den += part[i].loss_den;
+        sums->correct += part[i].correct;
+        sums->count += part[i].count;
+        sums->correct_top += part[i].correct_top;
+        sums->top_k = (int32_t)part[i].top_k;
+        if (part[i].inexact != 0) sums->exact = 0;
+    }
+    free(part);
+    if (st == OK && !sums->exact)
+        log_note(r, "the model's own loss is a mean: the last, partial batch "
+                    "is not in it");
+    return st;
+}
+
+static Status evaluate_objective(Run *r, bool fetch, ampc_eval *sums) {
+    Fetch *f = NULL;
+    FeedSet *fs = &r->eval;
+    if (fetch && !r->rank) TRY(fetch_open(r, "eval", fs->samples, &f));
+    Status st = evaluate_all(r, fs, fetch, f, sums);
+    if (f && st == OK) return fetch_close(r, f);
+    fetch_abort(r, f);
+    return st;
+}
+
+Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first) {
+    if (r->eval.batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
+    for (uint32_t i = 0; run_objective(r, i); i++) {
+        ampc_eval e = {.size = sizeof e};
+        bool fetch = i == 0 && epoch < 0 && r->opt->fetch;
+        TRY(run_choose(r, i));
+        TRY(evaluate_objective(r, fetch, &e));
+        log_eval(r, i, epoch, &e);
+        if (i == 0) *first = e;
+    }
+    return run_choose(r, 0);
+}
+
+static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
+    for (int64_t i = 0; i < fs->samples; i += fs->batch) {
+        int64_t n = valid_rows(fs, i);
+        feeds_stage(fs, r->api, r->s);
+        TRY(feeds_fill(&r->diag, fs, NULL, i, n));
+        ampc_status status =
+            r->api->predict(r->s, fs->in, (size_t)fs->n, n, NULL, 0);
+        if (status != AMPC_OK)
+            return batch_fail(r, (Batch){fs, NULL, i}, status, "predict");
+        if (f) TRY(fetch_batch(r, f, n));
+    }
+    return OK;
+}
+
+Status run_predict(Run *r, FeedSet *fs) {
+    Fetch *f = NULL;
+    if (fs->batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
+    if (!r->rank) TRY(fetch_open(r, "predict", fs->samples, &f));
+    Status st = predict_all(r, fs, f);
+    if (f && st == OK) return fetch_close(r, f);
+    fetch_abort(r, f);
+    return st;
+}

@@ -1,0 +1,602 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base.c: arena, interned strings, growable text, diagnostics.             */
+#define _POSIX_C_SOURCE 200809L
+#include "ir/base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- assertions ---------------------------------------------------------- */
+
+static AssertHook *assert_hook;
+static void *assert_ctx;
+
+void assert_set_hook(AssertHook *hook, void *ctx) {
+    assert_hook = hook;
+    assert_ctx = ctx;
+}
+
+void assert_failed(const char *cond, const char *file, int line) {
+    AssertHook *hook = assert_hook;
+    assert_hook = NULL; /* the hook may assert too */
+    fflush(stdout);
+    fprintf(stderr, "%s:%d: internal error: %s\n", file, line, cond);
+    if (hook) hook(assert_ctx, stderr);
+    fflush(stderr);
+    exit(ERR_BUG);
+}
+
+_Noreturn void out_of_memory(void) {
+    fputs("ampc: error: out of memory\n", stderr);
+    exit(ERR_USER);
+}
+
+/* ---- arena --------------------------------------------------------------- */
+
+enum { ALIGN = 16, FIRST_CHUNK = 1 << 13, LAST_CHUNK = 1 << 22 };
+
+typedef struct Chunk {
+    struct Chunk *next, *prev;
+    char *at, *end;
+} Chunk;
+
+struct Arena {
+    Chunk *chunks; /* the first is the one in use */
+    size_t next_size;
+};
+
+Arena *arena_new(void) {
+    Arena *a = calloc(1, sizeof *a);
+    if (!a) out_of_memory();
+    a->next_size = FIRST_CHUNK;
+    return a;
+}
+
+void arena_free(Arena *a) {
+    if (!a) return;
+    for (Chunk *c = a->chunks, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    free(a);
+}
+
+static void chunk_link(Arena *a, Chunk *c) {
+    *(c->prev ? &c->prev->next : &a->chunks) = c;
+    if (c->next) c->next->prev = c;
+}
+
+/* A large request gets a chunk of its own behind the one in use. */
+static Chunk *arena_grow(Arena *a, size_t bytes) {
+    bool large = a->chunks && bytes > a->next_size / 4;
+    if (!large && bytes < a->next_size) bytes = a->next_size;
+    Chunk *c = calloc(1, sizeof *c + bytes);
+    if (!c) out_of_memory();
+    c->at = (char *)(c + 1);
+    c->end = c->at + bytes;
+    c->prev = large ? a->chunks : NULL;
+    c->next = large ? a->chunks->next : a->chunks;
+    chunk_link(a, c);
+    if (!large && a->next_size < LAST_CHUNK) a->next_size *= 2;
+    return c;
+}
+
+void *arena_alloc(Arena *a, size_t bytes) {
+    Chunk *c = a->chunks;
+    if (bytes > SIZE_MAX / 4) out_of_memory();
+    bytes = (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    if (!c || (size_t)(c->end - c->at) < bytes) c = arena_grow(a, bytes);
+    void *p = c->at;
+    c->at += bytes;
+    return p;
+}
+
+void *arena_alloc_array(Arena *a, size_t n, size_t size) {
+    if (size && n > SIZE_MAX / size) out_of_memory();
+    return arena_alloc(a, n * size);
+}
+
+void *arena_dup(Arena *a, const void *p, size_t bytes) {
+    void *q = arena_alloc(a, bytes);
+    if (bytes) memcpy(q, p, bytes);
+    return q;
+}
+
+char *arena_printf(Arena *a, const char *fmt, ...) {
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = fmt ? vsnprintf(NULL, 0, fmt, ap) : -1;
+    va_end(ap);
+    ASSERT(n >= 0);
+    char *s = arena_alloc(a, (size_t)n + 1);
+    vsnprintf(s, (size_t)n + 1, fmt, again);
+    va_end(again);
+    return s;
+}
+
+/* Gives back what a table outgrew, if it is large enough for a chunk of its
+   own; else it stays until the end of the arena.  bytes: as they were asked
+   for. */
+static void arena_drop(Arena *a, void *p, size_t bytes) {
+    if (bytes <= LAST_CHUNK) return;
+    Chunk *c = (Chunk *)p - 1;
+    *(c->prev ? &c->prev->next : &a->chunks) = c->next;
+    if (c->next) c->next->prev = c->prev;
+    free(c);
+}
+
+/* A chunk of its own grows as a whole. */
+void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
+    size_t old = (size_t)*cap * size;
+    ASSERT(*cap <= INT32_MAX / 2);
+    *cap = *cap ? *cap * 2 : 8;
+    if (old > LAST_CHUNK) {
+        Chunk *c = realloc((Chunk *)data - 1, sizeof *c + 2 * old);
+        if (!c) out_of_memory();
+        c->at = c->end = (char *)(c + 1) + 2 * old;
+        chunk_link(a, c);
+        return c + 1;
+    }
+    void *p = arena_alloc_array(a, (size_t)*cap, size);
+    if (len) memcpy(p, data, (size_t)len * size);
+    return p;
+}
+
+/* ---- interned strings ---------------------------------------------------- */
+
+typedef struct StrSlot {
+    uint32_t hash, id; /* 1 + which string it is; 0: none */
+} StrSlot;
+
+/* Process-wide and never freed; open addressing, power of two.  The four bytes
+   before a string say which it is. */
+static struct {
+    Arena *arena;
+    StrSlot *slot;
+    Str *text;
+    size_t len, cap;
+} strings;
+
+static void strings_grow(void) {
+    size_t cap = strings.cap ? strings.cap * 2 : 1024;
+    StrSlot *slot = calloc(cap, sizeof *slot);
+    strings.text = realloc(strings.text, cap / 2 * sizeof *strings.text);
+    if (!slot || !strings.text) out_of_memory();
+    for (size_t i = 0; i < strings.cap; i++) {
+        if (!strings.slot[i].id) continue;
+        size_t j = strings.slot[i].hash & (cap - 1);
+        while (slot[j].id) j = (j + 1) & (cap - 1);
+        slot[j] = strings.slot[i];
+    }
+    free(strings.slot);
+    strings.slot = slot;
+    strings.cap = cap;
+}
+
+Str intern_n(const char *s, size_t n) {
+    if (!strings.arena) strings.arena = arena_new();
+    if (strings.len * 2 >= strings.cap) strings_grow();
+    uint32_t h = (uint32_t)hash_bytes(0, s, n);
+    size_t i = h & (strings.cap - 1);
+    for (; strings.slot[i].id; i = (i + 1) & (strings.cap - 1)) {
+        if (strings.slot[i].hash != h) continue;
+        Str at = strings.text[strings.slot[i].id - 1];
+        if (strncmp(at, s, n) == 0 && at[n] == 0) return at;
+    }
+    uint32_t id = (uint32_t)strings.len++;
+    char *copy = arena_alloc(strings.arena, sizeof id + n + 1);
+    memcpy(copy, &id, sizeof id);
+    copy += sizeof id;
+    memcpy(copy, s, n);
+    strings.slot[i] = (StrSlot){h, id + 1};
+    return strings.text[id] = copy;
+}
+
+Str intern(const char *s) { return intern_n(s, strlen(s)); }
+
+Str internf(const char *fmt, ...) {
+    char few[256]; /* nearly all */
+    StrBuf sb = {0};
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = fmt ? vsnprintf(few, sizeof few, fmt, ap) : -1;
+    ASSERT(n >= 0);
+    if ((size_t)n >= sizeof few) sb_vprintf(&sb, fmt, again);
+    Str s = intern_n(sb.data ? sb.data : few, (size_t)n);
+    va_end(again);
+    va_end(ap);
+    sb_free(&sb);
+    return s;
+}
+
+/* ---- maps of them -------------------------------------------------------- */
+
+enum { PAGE_BITS = 5, PAGE = 1 << PAGE_BITS };
+
+typedef struct StrPage {
+    int *val;    /* of PAGE strings: 1 + the number; 0: none. NULL: no page */
+    uint32_t no; /* of the first, / PAGE */
+} StrPage;
+
+static uint32_t str_id(Str s) {
+    uint32_t id;
+    memcpy(&id, s - sizeof id, sizeof id);
+    ASSERT(id < strings.len && strings.text[id] == s);
+    return id;
+}
+
+static StrPage *page_slot(const StrMap *m, uint32_t no) {
+    uint32_t i = no * UINT32_C(0x9e3779b1) >> 7;
+    while (m->page[i &= (uint32_t)m->cap - 1].val && m->page[i].no != no) i++;
+    return &m->page[i];
+}
+
+static void str_map_grow(Arena *a, StrMap *m) {
+    StrMap old = *m;
+    m->cap = old.cap ? old.cap * 2 : 8;
+    m->page = NEW_ARRAY(a, StrPage, m->cap);
+    for (int i = 0; i < old.cap; i++)
+        if (old.page[i].val) *page_slot(m, old.page[i].no) = old.page[i];
+    arena_drop(a, old.page, (size_t)old.cap * sizeof *old.page);
+}
+
+void str_map_put(Arena *a, StrMap *m, Str key, int val) {
+    uint32_t id = str_id(key);
+    if (m->len * 2 >= m->cap) str_map_grow(a, m);
+    StrPage *p = page_slot(m, id >> PAGE_BITS);
+    if (!p->val) {
+        *p = (StrPage){NEW_ARRAY(a, int, PAGE), id >> PAGE_BITS};
+        m->len++;
+    }
+    p->val[id % PAGE] = val + 1;
+}
+
+int str_map_get(const StrMap *m, Str key) {
+    uint32_t id = str_id(key);
+    const StrPage *p = m->cap ? page_slot(m, id >> PAGE_BITS) : NULL;
+    return p && p->val ? p->val[id % PAGE] - 1 : -1;
+}
+
+StrMap str_map_copy(Arena *a, const StrMap *m) {
+    StrMap c = *m;
+    c.page = arena_dup(a, m->page, (size_t)m->cap * sizeof *m->page);
+    for (int i = 0; i < m->cap; i++)
+        if (c.page[i].val)
+            c.page[i].val = arena_dup(a, c.page[i].val, PAGE * sizeof(int));
+    return c;
+}
+
+/* ---- growable text ------------------------------------------------------- */
+
+static void sb_reserve(StrBuf *sb, size_t extra) {
+    if (sb->data && sb->cap - sb->len > extra) return;
+    size_t cap = sb->cap ? sb->cap : 64;
+    while (cap - sb->len <= extra) {
+        if (cap > SIZE_MAX / 2) out_of_memory();
+        cap *= 2;
+    }
+    char *p = realloc(sb->data, cap);
+    if (!p) out_of_memory();
+    sb->data = p;
+    sb->cap = cap;
+    sb->data[sb->len] = 0;
+}
+
+void sb_putn(StrBuf *sb, const char *s, size_t n) {
+    sb_reserve(sb, n);
+    if (n) memcpy(sb->data + sb->len, s, n);
+    sb->len += n;
+    sb->data[sb->len] = 0;
+}
+
+void sb_puts(StrBuf *sb, const char *s) { sb_putn(sb, s, strlen(s)); }
+
+void sb_vprintf(StrBuf *sb, const char *fmt, va_list ap) {
+    va_list again;
+    va_copy(again, ap);
+    sb_reserve(sb, 1);
+    size_t room = sb->cap - sb->len;
+    int n = fmt ? vsnprintf(sb->data + sb->len, room, fmt, ap) : -1;
+    ASSERT(n >= 0);
+    if ((size_t)n >= room) {
+        sb_reserve(sb, (size_t)n);
+        vsnprintf(sb->data + sb->len, (size_t)n + 1, fmt, again);
+    }
+    va_end(again);
+    sb->len += (size_t)n;
+}
+
+void sb_printf(StrBuf *sb, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    sb_vprintf(sb, fmt, ap);
+    va_end(ap);
+}
+
+void sb_free(StrBuf *sb) {
+    free(sb->data);
+    *sb = (StrBuf){0};
+}
+
+/* ---- globs --------------------------------------------------------------- */
+
+/* Matches c against the set after '['; *end is behind ']', or NULL if the set
+   is not closed (then '[' is an ordinary character). */
+static bool set_match(const char *p, char c, const char **end) {
+    bool negate = *p == '!' || *p == '^', hit = false;
+    if (negate) p++;
+    const char *first = p;
+    for (; *p && (*p != ']' || p == first); p++) {
+        if (p[1] == '-' && p[2] && p[2] != ']') {
+            hit |= (unsigned char)c >= (unsigned char)p[0] &&
+                   (unsigned char)c <= (unsigned char)p[2];
+            p += 2;
+        } else {
+            hit |= c == *p;
+        }
+    }
+    *end = *p ? p + 1 : NULL;
+    return hit != negate;
+}
+
+/* One pattern element against one character; the rest of the pattern, or
+   NULL. */
+static const char *glob_step(const char *p, char c) {
+    const char *end;
+    if (*p == '?') return p + 1;
+    if (*p == '[') {
+        bool hit = set_match(p + 1, c, &end);
+        if (end) return hit ? end : NULL;
+    }
+    return *p == c ? p + 1 : NULL;
+}
+
+bool glob_match(const char *pattern, const char *name) {
+    const char *star = NULL, *retry = NULL, *next;
+    while (*name) {
+        if (*pattern == '*') {
+            star = ++pattern;
+            retry = name;
+        } else if (*pattern && (next = glob_step(pattern, *name))) {
+            pattern = next;
+            name++;
+        } else if (star) {
+            pattern = star;
+            name = ++retry;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*') pattern++;
+    return *pattern == 0;
+}
+
+/* ---- diagnostics --------------------------------------------------------- */
+
+/* Length of the well-formed UTF-8 sequence at s, 0 if there is none. */
+static int utf8_length(const unsigned char *s) {
+    int n = s[0] < 0x80   ? 1
+            : s[0] < 0xc2 ? 0
+            : s[0] < 0xe0 ? 2
+            : s[0] < 0xf0 ? 3
+            : s[0] < 0xf5 ? 4
+                          : 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    /* U+0080..U+009F are control characters */
+    if (n == 2 && s[0] == 0xc2 && s[1] < 0xa0) return 0;
+    return n;
+}
+
+/* One character as it is, with a backslash if `quoted` has it, or a control
+   byte or broken sequence as \\x1b; what is behind it. */
+static const char *put_char(StrBuf *sb, const char *s, const char *quoted) {
+    unsigned char c = (unsigned char)*s;
+    int n = utf8_length((const unsigned char *)s);
+    if (n == 0 || c < 0x20 || c == 0x7f) {
+        sb_printf(sb, "\\x%02x", c);
+        return s + 1;
+    }
+    if (strchr(quoted, c)) sb_puts(sb, "\\");
+    sb_putn(sb, s, (size_t)n);
+    return s + n;
+}
+
+void sb_put_escaped(StrBuf *sb, const char *s) {
+    enum { LONGEST = 120 };
+    size_t start = sb->len;
+    while (*s && sb->len - start < LONGEST) s = put_char(sb, s, "\"'\\");
+    sb_puts(sb, *s ? "..." : "");
+}
+
+enum { LONGEST_LIST = 8 };
+
+bool sb_put_next(StrBuf *sb, int i) {
+    if (i >= LONGEST_LIST) return false;
+    sb_puts(sb, i ? ", " : "");
+    return true;
+}
+
+void sb_put_more(StrBuf *sb, int n) {
+    if (n > LONGEST_LIST) sb_printf(sb, " and %d more", n - LONGEST_LIST);
+}
+
+void sb_put_json(StrBuf *sb, const char *s) {
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            sb_printf(sb, "\\%c", c);
+        else if (c < 32 || c == 127)
+            sb_printf(sb, "\\u%04x", c);
+        else
+            sb_putn(sb, s, 1);
+    }
+}
+
+void sb_put_quoted(StrBuf *sb, const char *s) {
+    sb_puts(sb, "\"");
+    while (*s) {
+        bool line = *s == '\n';
+        if (line) sb_puts(sb, "\\n");
+        s = line ? s + 1 : put_char(sb, s, "\"\\");
+    }
+    sb_puts(sb, "\"");
+}
+
+/* text = v in that many digits; whether reading it gives v */
+static bool read_back(char text[40], int digits, double v, bool as_f32) {
+    snprintf(text, 40, "%.*g", digits, v);
+    double back = strtod(text, NULL);
+    return back == v || (as_f32 && (float)back == (float)v);
+}
+
+void sb_put_double(StrBuf *sb, double v, bool as_f32) {
+    char text[40];
+    if (isnan(v)) {
+        sb_puts(sb, "nan");
+        return;
+    }
+    if (isinf(v)) {
+        sb_puts(sb, v < 0 ? "-inf" : "inf");
+        return;
+    }
+    /* few numbers need between 1 and `usual` digits */
+    bool whole = fabs(v) < 1e9 && v == floor(v); /* 10, not 1e+01 */
+    int usual = as_f32 ? 6 : 15;
+    bool short_text = read_back(text, whole ? 9 : usual, v, as_f32);
+    for (int digits = short_text ? 1 : usual + 1; !whole && digits <= 17;
+         digits++)
+        if (read_back(text, digits, v, as_f32)) break;
+    sb_puts(sb, text);
+}
+
+/* Text of a message that may quote the user's bytes: control bytes but line
+   breaks are shown, never sent. */
+static void put_message(StrBuf *sb, const char *fmt, va_list ap) {
+    StrBuf msg = {0};
+    sb_vprintf(&msg, fmt, ap);
+    for (const char *s = msg.data; *s;) {
+        bool line = *s == '\n';
+        if (line) sb_puts(sb, "\n");
+        s = line ? s + 1 : put_char(sb, s, "");
+    }
+    sb_puts(sb, "\n");
+    sb_free(&msg);
+}
+
+static void put_loc(StrBuf *sb, Loc loc) {
+    if (loc.file) {
+        sb_put_escaped(sb, loc.file);
+        sb_puts(sb, ":");
+        if (loc.line) sb_printf(sb, "%d:", loc.line);
+        if (loc.line && loc.col) sb_printf(sb, "%d:", loc.col);
+        sb_puts(sb, " ");
+    }
+    if (loc.node) {
+        sb_puts(sb, "node '");
+        sb_put_escaped(sb, loc.node);
+        sb_puts(sb, "': ");
+    }
+}
+
+Status fail(Diag *d, Loc loc, const char *fmt, ...) {
+    va_list ap;
+    put_loc(&d->text, loc);
+    sb_puts(&d->text, "error: ");
+    va_start(ap, fmt);
+    put_message(&d->text, fmt, ap);
+    va_end(ap);
+    d->errors++;
+    return ERR_USER;
+}
+
+void warn(Diag *d, Loc loc, const char *fmt, ...) {
+    va_list ap;
+    put_loc(&d->text, loc);
+    sb_puts(&d->text, "warning: ");
+    va_start(ap, fmt);
+    put_message(&d->text, fmt, ap);
+    va_end(ap);
+    d->warnings++;
+}
+
+void fail_note(Diag *d, Loc loc, const char *fmt, ...) {
+    va_list ap;
+    put_loc(&d->text, loc);
+    va_start(ap, fmt);
+    put_message(&d->text, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- arithmetic, hashing, files ------------------------------------------ */
+
+bool mul_ok(int64_t a, int64_t b, int64_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+bool add_ok(int64_t a, int64_t b, int64_t *out) {
+    return !__builtin_add_overflow(a, b, out);
+}
+
+uint64_t hash_bytes(uint64_t seed, const void *p, size_t n) {
+    const unsigned char *s = p;
+    uint64_t h = (seed ^ n) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    for (; n;) {
+        uint64_t w = 0;
+        size_t k = n < 8 ? n : 8;
+        memcpy(&w, s, k);
+        s += k;
+        n -= k;
+        h = (h ^ w) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    h *= 0xc4ceb9fe1a85ec53u;
+    return h ^ h >> 29;
+}
+
+/* The bytes that the file has now; NULL: errno, 0 where it became shorter. */
+static char *read_open(int fd, size_t bytes) {
+    char *text = malloc(bytes + 1);
+    size_t at = 0;
+    while (text && at < bytes) {
+        ssize_t got = read(fd, text + at, bytes - at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            int e = got ? errno : 0;
+            free(text);
+            errno = e;
+            return NULL;
+        }
+        at += (size_t)got;
+    }
+    if (text) text[bytes] = 0;
+    return text;
+}
+
+char *read_file(Diag *d, const char *path, size_t *n) {
+    struct stat st;
+    char *text = NULL;
+    Loc loc = {.file = intern(path)};
+    /* O_NONBLOCK: a named pipe must not hang us */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        fail(d, loc, "%s", strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        fail(d, loc,
+             S_ISDIR(st.st_mode) ? "is a folder" : "is no regular file");
+    } else {
+        text = read_open(fd, (size_t)st.st_size);
+        if (!text)
+            fail(d, loc, "%s", errno ? strerror(errno) : "became shorter");
+        *n = (size_t)st.st_size;
+    }
+    if (fd >= 0) close(fd);
+    return text;
+}

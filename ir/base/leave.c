@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* leave.c: see leave.h.
+
+   Signals that end a program are blocked everywhere and awaited by one thread,
+   which may do what a handler must not: wait for a lock, walk a folder.  It
+   keeps the lock, so that no other thread makes anything new meanwhile.     */
+#define _GNU_SOURCE
+#include "ir/base/leave.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/files/outfile.h"
+
+enum { MAX_GROUPS = 64, MAX_FILES = 1024, PATIENCE = 10 /* seconds */ };
+
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+enum { SIGNALS = sizeof signals / sizeof *signals };
+
+typedef struct Half {
+    int folder;
+    char tmp[32];
+} Half;
+
+static pthread_mutex_t lock;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char made[4096]; /* the folder, or empty */
+static long groups[MAX_GROUPS];
+static Half halves[MAX_FILES];
+static int ngroup, nhalf;
+
+/* Recursive: an assertion may fail between hold and release. */
+static void make_lock(void) {
+    pthread_mutexattr_t a;
+    pthread_mutexattr_init(&a);
+    pthread_mutexattr_settype(&a, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&lock, &a);
+    pthread_mutexattr_destroy(&a);
+}
+
+void leave_hold(void) {
+    pthread_once(&once, make_lock);
+    pthread_mutex_lock(&lock);
+}
+
+void leave_release(void) { pthread_mutex_unlock(&lock); }
+
+/* ---- what there is ------------------------------------------------------- */
+
+/* Allocates nothing: there may be no memory left. */
+static void remove_all(int at, const char *name) {
+    _Alignas(struct dirent64) char part[2048];
+    ssize_t n;
+    if (unlinkat(at, name, 0) == 0) return;
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return;
+    while ((n = getdents64(fd, part, sizeof part)) > 0)
+        for (ssize_t i = 0; i < n;) {
+            struct dirent64 *e = (void *)(part + i);
+            if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+                remove_all(fd, e->d_name);
+            i += e->d_reclen;
+        }
+    close(fd);
+    unlinkat(at, name, AT_REMOVEDIR);
+}
+
+bool leave_make_folder(char *pattern) {
+    size_t n = strlen(pattern);
+    if (n >= sizeof made) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    leave_hold();
+    bool ok = mkdtemp(pattern) != NULL;
+    if (ok) memcpy(made, pattern, n + 1);
+    leave_release();
+    return ok;
+}
+
+void leave_remove_folder(void) {
+    leave_hold();
+    if (*made) remove_all(AT_FDCWD, made);
+    *made = 0;
+    leave_release();
+}
+
+void leave_group(long pgid, bool there) {
+    leave_hold();
+    for (int i = 0; i < ngroup && !there; i++)
+        if (groups[i] == pgid) groups[i] = groups[--ngroup];
+    if (there && ngroup < MAX_GROUPS) groups[ngroup++] = pgid;
+    leave_release();
+}
+
+static void hear_of_file(int folder, const char *tmp, bool there) {
+    leave_hold();
+    for (int i = 0; i < nhalf && !there; i++)
+        if (halves[i].folder == folder && !strcmp(halves[i].tmp, tmp))
+            halves[i] = halves[--nhalf];
+    if (there && nhalf < MAX_FILES) {
+        halves[nhalf].folder = folder;
+        snprintf(halves[nhalf++].tmp, sizeof halves->tmp, "%s", tmp);
+    }
+    leave_release();
+}
+
+/* ---- taking it back ------------------------------------------------------ */
+
+/* A killed compiler may make one more file before it is gone. */
+static void take_back(void) {
+    struct timespec pause = {0, 10000000};
+    for (int i = 0; i < ngroup; i++) kill(-(pid_t)groups[i], SIGKILL);
+    for (int i = 0; i < nhalf; i++)
+        unlinkat(halves[i].folder, halves[i].tmp, 0);
+    for (int i = 0; *made && i < 200; i++) {
+        remove_all(AT_FDCWD, made);
+        if (access(made, F_OK) != 0) break;
+        nanosleep(&pause, NULL);
+    }
+    ngroup = nhalf = 0;
+}
+
+static void at_exit(void) {
+    leave_hold();
+    take_back();
+    leave_release();
+}
+
+static void *watch(void *arg) {
+    const sigset_t *set = arg;
+    struct timespec until;
+    int sig;
+    if (sigwait(set, &sig) != 0) return NULL;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PATIENCE;
+    pthread_mutex_timedlock(&lock, &until);
+    take_back();
+    signal(sig, SIG_DFL);
+    kill(getpid(), sig);
+    pthread_sigmask(SIG_UNBLOCK, set, NULL);
+    return NULL;
+}
+
+void leave_install(void) {
+    static sigset_t set;
+    struct sigaction old;
+    pthread_t thread;
+    pthread_once(&once, make_lock);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error */
+    outfile_set_hook(hear_of_file);
+    atexit(at_exit);
+    sigemptyset(&set); /* what was ignored when we were started stays so */
+    for (int i = 0; i < SIGNALS; i++)
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaddset(&set, signals[i]);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (pthread_create(&thread, NULL, watch, &set) == 0)
+        pthread_detach(thread);
+    else
+        pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}

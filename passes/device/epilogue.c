@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* epilogue.c: what a product's launch on a GPU may do besides (target.h).  What
+   cuBLASLt does takes what it can (product.h), convolutions that it does
+   nothing; all others are kernels of our own, which take any epilogue.      */
+#include "passes/device/product.h"
+#include "passes/device/target.h"
+
+/* Windows are single places, of which all are read: a product for each image.
+ */
+static bool is_point_conv(const Graph *g, const Node *n) {
+    const Type *x = value_type(g, n->in[0]), *w = value_type(g, n->in[1]);
+    const Type *y = value_type(g, n->out[0]);
+    bool points =
+        n->op == OP_CONV && w->dim[1] == x->dim[1] && w->dtype == x->dtype;
+    for (int d = 2; d < x->rank && points; d++)
+        points = w->dim[d] == 1 && x->dim[d] == y->dim[d];
+    return points;
+}
+
+bool target_any_epilogue(const Graph *g, const Node *product) {
+    return !is_point_conv(g, product) && !product_is_library(g, product);
+}
+
+bool target_epilogue_cuda(const Graph *g, NodeId anchor, const NodeId *nodes,
+                          int n, bool stored) {
+    const Node *product = node_get(g, anchor);
+    if (target_any_epilogue(g, product)) return true;
+    if (is_point_conv(g, product)) return false;
+    const Node *other = node_get(g, nodes[nodes[0].i == anchor.i]);
+    return n == 2 && !stored &&
+           product_end(g, product, other).how != PLAN_PRODUCT_PLAIN;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuse.h: what the files of pass fuse share.
+
+   fuse_prep.c    nodes copied so that fusion can place them well
+   fuse_fit.c     may these nodes be one group (the promises of codegen.h)?
+   fuse.c         which groups merge; node order                            */
+#ifndef AMPC_PASSES_TARGET_FUSE_H
+#define AMPC_PASSES_TARGET_FUSE_H
+
+#include "passes/passes.h"
+#include "passes/device/target.h"
+
+#define RANK_STEP (INT64_C(1) << 32) /* room for clusters that move */
+
+typedef struct NodeList {
+    NodeId *data;
+    int len, cap;
+} NodeList;
+
+/* A group in the making. */
+typedef struct Cluster {
+    GroupKind kind;
+    NodeList nodes; /* in graph order                                        */
+    int64_t rank;   /* grows along a topological order of clusters,          */
+    int prev, next; /*   which is this list; -1: the end                     */
+    uint64_t pivots, behind, before; /* bits of the pivots that are in it, or
+                       from which and to which a path leads                  */
+    int part;    /* of the step in which it runs, by its earliest node:
+                    forward 0, backward 1, update 2                       */
+    bool dead;   /* merged away                                           */
+    bool placed; /* in the result                                         */
+} Cluster;
+
+typedef struct Reached {
+    int cluster;
+    int64_t rank;
+} Reached;
+
+typedef struct Fuse {
+    Graph *g;
+    const TargetInfo *target;
+    Arena *a; /* pass scratch */
+    UserIndex users;
+    bool *escapes;   /* by ValueId.i: output, write or read by a VIEW        */
+    int *position;   /* by NodeId.i */
+    int *cluster_of; /* by NodeId.i; -1: VIEW */
+    VEC(Cluster) clusters;
+    int first;            /* of the clusters' order                          */
+    VEC(Reached) reached; /* what a cluster reaches below another one        */
+    int steps;            /* that a search may still take                    */
+    int64_t steps_left;   /* that those beyond the nearest may take, in all   */
+    NodeList joined;      /* scratch of a merge                              */
+    VEC(int) placed;      /* clusters in the order of the result             */
+    bool *closed;  /* by NodeId.i: all that it reads, but numbers, is made in
+                      its cluster, which alone reads what it makes            */
+    int marked[2]; /* clusters whose nodes fuse_fit.c looks at               */
+    unsigned *value_mark, stamp;
+    unsigned *cluster_mark, cluster_stamp;
+    int *depth; /* by NodeId.i: scratch of fuse_fit.c */
+} Fuse;
+
+static inline OpKind kind_of(const Graph *g, NodeId n) {
+    return node_kind(node_get(g, n));
+}
+
+/* ---- fuse_prep.c --------------------------------------------------------- */
+
+/* Gives every result that the host or a variable receives its own buffer, and
+   (unless every node is to be a group) copies generators, expands and cheap
+   element-wise nodes to each of their users.                                */
+void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
+/* The result of element-wise work that n, cheap work on it and numbers, makes
+   wider, or none. */
+ValueId fuse_widened(const Graph *g, NodeId n);
+
+/* ---- fuse_fit.c ---------------------------------------------------------- */
+
+/* Whether the nodes of clusters a and b (in graph order) make one legal group
+   of that kind. */
+bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b);
+/* Shape that the values leaving a POINT cluster have; NULL if there is none. */
+const Type *fuse_domain(Fuse *f, int cluster);
+/* First REDUCE node of the list, along its rows if any is, or none. */
+NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes);
+bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b);
+
+#endif

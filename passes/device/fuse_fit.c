@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuse_fit.c: may these nodes be one group?  The promises that codegen.h lists
+   per group kind, plus limits on size.  Cycles are fuse.c's business.       */
+#include "passes/device/fuse.h"
+
+#include <string.h>
+
+/* ---- sets of nodes ------------------------------------------------------- */
+
+/* The nodes of clusters a and b. */
+static void mark(Fuse *f, int a, int b) {
+    f->stamp++;
+    f->marked[0] = a;
+    f->marked[1] = b;
+}
+
+static bool marked(const Fuse *f, NodeId n) {
+    int c = f->cluster_of[n.i];
+    return c == f->marked[0] || c == f->marked[1];
+}
+
+/* Whether value v leaves the set of marked nodes. */
+static bool leaves(const Fuse *f, ValueId v) {
+    if (f->escapes[v.i]) return true;
+    for (Users u = users_of(&f->users, v); u.at < u.end; u.at++)
+        if (!marked(f, *u.at)) return true;
+    return false;
+}
+
+static bool made_inside(const Fuse *f, ValueId v) {
+    const Value *x = value_get(f->g, v);
+    return x->kind == VK_RESULT && marked(f, x->def);
+}
+
+static bool read_inside(const Fuse *f, ValueId v) {
+    for (Users u = users_of(&f->users, v); u.at < u.end; u.at++)
+        if (marked(f, *u.at)) return true;
+    return false;
+}
+
+/* Distinct operands from outside, and results that leave. */
+static int count_buffers(Fuse *f, const NodeList *nodes) {
+    Graph *g = f->g;
+    int count = 0;
+    for (int i = 0; i < nodes->len; i++) {
+        if (f->closed[nodes->data[i].i]) continue;
+        const Node *n = node_get(g, nodes->data[i]);
+        for (int k = 0; k < n->nin; k++) {
+            ValueId v = n->in[k];
+            if (!is_value(v) || value_is_immediate(g, v) || made_inside(f, v))
+                continue;
+            if (f->value_mark[v.i] == f->stamp) continue;
+            f->value_mark[v.i] = f->stamp;
+            count++;
+        }
+        for (int k = 0; k < n->nout; k++) count += leaves(f, n->out[k]);
+    }
+    return count;
+}
+
+/* ---- shapes -------------------------------------------------------------- */
+
+const Type *fuse_domain(Fuse *f, int cluster) {
+    const NodeList *nodes = &f->clusters.data[cluster].nodes;
+    mark(f, cluster, cluster);
+    for (int i = nodes->len - 1; i >= 0; i--) {
+        const Node *n = node_get(f->g, nodes->data[i]);
+        for (int k = 0; k < n->nout; k++)
+            if (leaves(f, n->out[k])) return value_type(f->g, n->out[k]);
+    }
+    return NULL;
+}
+
+NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes) {
+    NodeId first = NO_NODE;
+    for (int i = 0; i < nodes->len; i++) {
+        NodeId id = nodes->data[i];
+        if (kind_of(g, id) != KIND_REDUCE) continue;
+        if (!first.i ||
+            node_sums_columns(g, node_get(g, id), node_get(g, first)))
+            first = id;
+    }
+    return first;
+}
+
+bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b) {
+    const Node *x = node_get(g, a), *y = node_get(g, b);
+    const int64_t *ax, *ay;
+    int nx = attr_ints(x, AK_axes, &ax), ny = attr_ints(y, AK_axes, &ay);
+    return nx == ny && !memcmp(ax, ay, (size_t)nx * sizeof *ax) &&
+           shape_equal(value_type(g, x->in[0]), value_type(g, y->in[0]));
+}
+
+/* ---- one function per kind ----------------------------------------------- */
+
+static bool fits_point(Fuse *f, const NodeList *nodes) {
+    Graph *g = f->g;
+    const Type *domain = NULL;
+    for (int i = 0; i < nodes->len; i++) {
+        if (f->closed[nodes->data[i].i]) continue; /* in a cluster that fits */
+        const Node *n = node_get(g, nodes->data[i]);
+        OpKind k = node_kind(n);
+        if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
+        for (int j = 0; j < n->nout; j++) {
+            if (!leaves(f, n->out[j])) continue;
+            const Type *t = value_type(g, n->out[j]);
+            if (domain && !shape_equal(domain, t)) return false;
+            domain = t;
+        }
+    }
+    return true;
+}
+
+/* n adds up rows of the marked nodes, whose first reduction along them is
+   `first`; *bytes: of all such sums. */
+static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
+                            int64_t *bytes) {
+    if (!node_sums_columns(f->g, first, n) || read_inside(f, n->out[0]))
+        return false;
+    *bytes += 4 * value_count(f->g, n->out[0]);
+    return *bytes <= f->target->column_sums;
+}
+
+/* A transposition in which the last axis stays. */
+static bool moves_lines(const Node *n) {
+    const int64_t *perm;
+    int rank = n->op == OP_TRANSPOSE ? attr_ints(n, AK_perm, &perm) : 0;
+    return rank && perm[rank - 1] == rank - 1;
+}
+
+/* A kernel of several phases computes full values anew in each: moves stay
+   outside but those that read a stored value with no stride, and what is stored
+   with a few zeros behind each row. */
+static bool fits_row(Fuse *f, const NodeList *nodes) {
+    Graph *g = f->g;
+    NodeId first = fuse_reduce_node(g, nodes);
+    if (!first.i) return false;
+    const Type *row = value_type(g, node_get(g, first)->out[0]);
+    const Type *full = value_type(g, node_get(g, first)->in[0]);
+    int64_t sums = 0; /* bytes */
+    for (int i = 0; i < nodes->len; i++) {
+        NodeId id = nodes->data[i];
+        const Node *n = node_get(g, id);
+        OpKind k = node_kind(n);
+        if (k == KIND_REDUCE) {
+            if (!fuse_same_reduction(g, first, id) &&
+                !fits_column_sum(f, node_get(g, first), n, &sums))
+                return false;
+            continue;
+        }
+        if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
+        if (k == KIND_GEN && !leaves(f, n->out[0])) continue;
+        if (node_pads_rows(g, node_get(g, first), n)) {
+            if (!made_inside(f, n->in[0]) || read_inside(f, n->out[0]))
+                return false;
+            continue;
+        }
+        const Type *t = value_type(g, n->out[0]);
+        bool is_full = shape_equal(t, full);
+        if (!is_full && !shape_equal(t, row)) return false;
+        bool reads_on = n->op == OP_EXPAND || n->op == OP_SLICE ||
+                        n->op == OP_TRILU || moves_lines(n);
+        if (k == KIND_MOVE &&
+            (!is_full || !reads_on || made_inside(f, n->in[0])))
+            return false;
+    }
+    return true;
+}
+
+/* Expensive values that depend on no reduction are computed once per phase:
+   then a kernel of their own is cheaper.  And few, long rows: work after the
+   reduction wants more units than there are rows. */
+static bool row_pays(Fuse *f, const NodeList *nodes) {
+    Graph *g = f->g;
+    NodeId first = fuse_reduce_node(g, nodes);
+    const Type *full = value_type(g, node_get(g, first)->in[0]);
+    const Type *row = value_type(g, node_get(g, first)->out[0]);
+    int64_t rows = type_count(row), count = type_count(full);
+    bool few = rows < f->target->rows_enough &&
+               count > f->target->small_tensor &&
+               count > rows * f->target->short_row;
+    bool expensive = false;
+    int phases = 1;
+    for (int i = 0; i < nodes->len; i++) { /* in graph order */
+        const Node *n = node_get(g, nodes->data[i]);
+        bool sums = node_sums_columns(g, node_get(g, first), n);
+        bool reduce = node_kind(n) == KIND_REDUCE && !sums;
+        bool is_full =
+            sums || (!reduce && shape_equal(value_type(g, n->out[0]), full));
+        int depth = 0; /* reductions on the longest path to n, with itself */
+        for (int k = 0; k < n->nin; k++) {
+            if (!is_value(n->in[k]) || !made_inside(f, n->in[k])) continue;
+            int d = f->depth[value_get(g, n->in[k])->def.i];
+            if (d > depth) depth = d;
+        }
+        f->depth[nodes->data[i].i] = depth += reduce;
+        if (reduce && depth > phases) phases = depth;
+        if (is_full && depth >= phases) phases = depth + 1;
+        if (is_full && depth == 0 && op_info[n->op].cost >= COST_LONG)
+            expensive = true;
+        if (is_full && depth > 0 && few) return false;
+    }
+    return phases == 1 || !expensive;
+}
+
+/* A pool of what the marked nodes make, that none of them reads. */
+static bool fits_pool(const Fuse *f, NodeId pool) {
+    const Node *n = node_get(f->g, pool);
+    if (!node_pools(n) || !made_inside(f, n->in[0])) return false;
+    for (int k = 0; k < n->nout; k++)
+        if (read_inside(f, n->out[k])) return false;
+    return true;
+}
+
+/* One product, which reads its operands from memory and so from other groups,
+   work of its shape, as far as the target does it before it stores, and a pool
+   of that.  fp64 products have no epilogue. */
+static bool fits_anchor(Fuse *f, const NodeList *nodes) {
+    Graph *g = f->g;
+    NodeId anchor = NO_NODE, pool = NO_NODE;
+    for (int i = 0; i < nodes->len; i++) {
+        OpKind k = kind_of(g, nodes->data[i]);
+        if (k == KIND_ANCHOR && anchor.i) return false;
+        if (k == KIND_LIB && pool.i) return false;
+        if (k == KIND_ANCHOR)
+            anchor = nodes->data[i];
+        else if (k == KIND_LIB)
+            pool = nodes->data[i];
+        else if (k != KIND_ELEM && k != KIND_GEN)
+            return false;
+    }
+    if (!anchor.i || nodes->len == 1) return anchor.i != 0;
+    const Node *product = node_get(g, anchor);
+    const Type *shape = value_type(g, product->out[0]);
+    if (pool.i && (product->op != OP_CONV || !fits_pool(f, pool))) return false;
+    for (int i = 0; i < nodes->len; i++) {
+        const Node *n = node_get(g, nodes->data[i]);
+        if (nodes->data[i].i == pool.i) continue;
+        if (!shape_equal(value_type(g, n->out[0]), shape)) return false;
+        for (int k = 0; k < n->nin; k++) {
+            ValueId v = n->in[k];
+            if (!is_value(v)) continue;
+            if (n == product && made_inside(f, view_root(g, v))) return false;
+            if (value_dtype(g, v) == DT_F64) return false;
+        }
+    }
+    return !f->target->epilogue ||
+           f->target->epilogue(g, anchor, nodes->data, nodes->len,
+                               leaves(f, product->out[0]));
+}
+
+bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b) {
+    const Node *last = node_get(f->g, nodes->data[nodes->len - 1]);
+    bool number = kind == GROUP_POINT && last->nout > 0 &&
+                  value_type(f->g, last->out[0])->rank == 0;
+    int most = number ? f->target->max_numbers : f->target->max_buffers;
+    mark(f, a, b);
+    switch (kind) {
+    case GROUP_POINT:
+        if (!fits_point(f, nodes)) return false;
+        break;
+    case GROUP_ROW:
+        if (!fits_row(f, nodes) || !row_pays(f, nodes)) return false;
+        break;
+    case GROUP_ANCHOR:
+        if (!fits_anchor(f, nodes)) return false;
+        break;
+    case GROUP_LIB: return nodes->len == 1;
+    }
+    return nodes->len == 1 || count_buffers(f, nodes) <= most;
+}

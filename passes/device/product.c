@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* product.c: see product.h.
+
+   An operation is fused only where every rounding stays: nothing may be rounded
+   between the product and what follows, so the product itself is fp32.  The
+   library's relu is left alone: what it makes of NaN is not documented, and a
+   NaN may not go unseen.                                                    */
+#include "passes/device/product.h"
+
+/* ---- sizes --------------------------------------------------------------- */
+
+static int64_t batch_stride(const Type *t, int rank, int d, int64_t each) {
+    int64_t s = each;
+    int own = d - (rank - t->rank);
+    if (own < 0 || t->dim[own] == 1) return 0;
+    for (int e = own + 1; e < t->rank - 2; e++) s *= t->dim[e];
+    return s;
+}
+
+void product_shape(const Node *n, LibGemm *p, const Type *const *t) {
+    const Type *x = t[0], *w = t[1], *y = t[2];
+    bool ta = attr_int(n, AK_trans_a) != 0;
+    bool tb = attr_int(n, AK_trans_b) != 0;
+    p->m = y->dim[y->rank - 2];
+    p->n = y->dim[y->rank - 1];
+    p->k = x->dim[x->rank - (ta ? 2 : 1)];
+    p->a_rs = ta ? 1 : p->k;
+    p->a_cs = ta ? p->m : 1;
+    p->b_rs = tb ? 1 : p->n;
+    p->b_cs = tb ? p->k : 1;
+    for (int d = 0; d < y->rank - 2; d++) {
+        int64_t size = y->dim[d], j = p->nbatch_dim - 1;
+        int64_t as = batch_stride(x, y->rank, d, p->m * p->k);
+        int64_t bs = batch_stride(w, y->rank, d, p->k * p->n);
+        if (size == 1) continue;
+        if (j >= 0 && p->a_bs[j] == as * size && p->b_bs[j] == bs * size) {
+            p->batch_dim[j] *= size; /* one with the dim before */
+        } else {
+            j = p->nbatch_dim++;
+            p->batch_dim[j] = size;
+        }
+        p->a_bs[j] = as;
+        p->b_bs[j] = bs;
+    }
+    /* rows of A that follow each other over the batch, times one B, are one
+       product: [b,t,k] x [k,n] has b*t rows */
+    for (int64_t j; (j = p->nbatch_dim - 1) >= 0; p->nbatch_dim--) {
+        if (p->b_bs[j] != 0 || p->a_bs[j] != p->m * p->a_rs) break;
+        p->m *= p->batch_dim[j];
+        p->batch_dim[j] = p->a_bs[j] = 0;
+    }
+}
+
+/* Of a rows x cols matrix: rows or columns are contiguous and disjoint. */
+static bool plain_matrix(int64_t rows, int64_t cols, int64_t rs, int64_t cs) {
+    return (cs == 1 && rs >= cols) || (rs == 1 && cs >= rows);
+}
+
+static bool legal_types(int64_t in, int64_t out) {
+    if (in == DT_F64) return out == DT_F64;
+    if (in != DT_F32 && in != DT_F16 && in != DT_BF16) return false;
+    return out == in || out == DT_F32;
+}
+
+static bool fits_int(int64_t n) { return n > 0 && n <= INT32_MAX; }
+
+/* As many as a grid has in its third dim; more are refused (INVALID_VALUE). */
+static bool fits_batch(int64_t n) { return n > 0 && n <= 65535; }
+
+bool product_fits(const LibGemm *p) {
+    return fits_int(p->m) && fits_int(p->n) && fits_int(p->k) &&
+           p->nbatch_dim <= 1 &&
+           (!p->nbatch_dim || fits_batch(p->batch_dim[0])) &&
+           p->a_dtype == p->b_dtype && legal_types(p->a_dtype, p->c_dtype) &&
+           plain_matrix(p->m, p->k, p->a_rs, p->a_cs) &&
+           plain_matrix(p->k, p->n, p->b_rs, p->b_cs);
+}
+
+bool product_is_library(const Graph *g, const Node *n) {
+    if (n->op != OP_MATMUL) return false;
+    const Type *t[] = {value_type(g, n->in[0]), value_type(g, n->in[1]),
+                       value_type(g, n->out[0])};
+    LibGemm p = {
+        .a_dtype = t[0]->dtype, .b_dtype = t[1]->dtype, .c_dtype = t[2]->dtype};
+    product_shape(n, &p, t);
+    return product_fits(&p);
+}
+
+/* ---- what follows -------------------------------------------------------- */
+
+ProductEnd product_end(const Graph *g, const Node *product, const Node *n) {
+    ProductEnd none = {PLAN_PRODUCT_PLAIN, {0}}, end = none;
+    ValueId p = product->out[0];
+    DType out = value_dtype(g, n->out[0]);
+    if ((n->op != OP_ADD && n->op != OP_MUL) ||
+        same_value(n->in[0], n->in[1]) || value_dtype(g, p) != DT_F32 ||
+        !legal_types(value_dtype(g, product->in[0]), out))
+        return none;
+    ValueId with = same_value(n->in[0], p) ? n->in[1] : n->in[0];
+    const Type *t = value_type(g, with), *y = value_type(g, p);
+    int64_t columns = y->dim[y->rank - 1];
+    bool line = columns > 1 && t->rank > 0 && type_count(t) == columns &&
+                t->dim[t->rank - 1] == columns;
+    if (n->op == OP_ADD && t->dtype == out)
+        end.how = shape_equal(t, y) ? PLAN_PRODUCT_ADD
+                  : line            ? PLAN_PRODUCT_BIAS
+                                    : PLAN_PRODUCT_PLAIN;
+    else if (n->op == OP_MUL && t->dtype == DT_F32 && out == DT_F32 &&
+             type_count(t) == 1 && !value_is_immediate(g, with))
+        end.how = PLAN_PRODUCT_SCALE;
+    if (end.how != PLAN_PRODUCT_PLAIN) end.with = view_root(g, with);
+    return end;
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reduce.c: every reduction as the stages that keep the target busy.
+   Before:  %b = reduce_sum %x {axes=[0,1]} : f32[1,1]        %x: f32[70,300]
+   After:   %p = reduce_sum %x {axes=[1]} : f32[70,1]
+            %b = reduce_sum %p {axes=[0]} : f32[1,1]
+   A kernel works on rows in parallel, so a reduction to few rows of many
+   columns (a bias gradient, a batch norm, a loss) would occupy a fraction of
+   the machine.  It is split by a rule over shapes, the target's numbers and
+   whether its operand is made element by element, so that its bits depend on
+   nothing else: outer reduced axes become rows of a first stage; where one long
+   axis is left, it is cut into chunks.  The last stage folds what the first
+   made.  Whole tensors that lie in memory are cut into as many rows each, where
+   launches are shared.  A sum over rows that others fold is left whole where a
+   kernel of those rows may add them up as well (fuse_fit.c).
+
+   With --shard-optimizer ranks have a part of a large gradient each, of whole
+   rows, and zeros elsewhere; the sums of its rows are then those of all ranks,
+   so that what follows adds the same numbers as without.
+
+   requires     stage STEP after expand
+   establishes  every REDUCE folds only axes longer than 1
+   breaks       nothing; leaves dead nodes                                   */
+#include "passes/common/rewrite.h"
+#include "passes/passes.h"
+#include "passes/device/target.h"
+
+typedef struct Stages {
+    Builder *b;
+    const TargetInfo *target;
+    DType partial; /* what floating partial results are stored as */
+    bool in_parts; /* the operand is a gradient of which ranks have parts */
+} Stages;
+
+/* Axes longer than 1: the others fold nothing. */
+static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        if (t->dim[axes[i]] != 1) out[kept++] = axes[i];
+    return kept;
+}
+
+/* How the target takes a reduction over long axes. */
+typedef struct Work {
+    int64_t rows, columns; /* of t */
+    int64_t shares, each;  /* of workers: their number, elements             */
+} Work;
+
+static Work work_of(const Stages *e, const Type *t, const int64_t *axes,
+                    int n) {
+    Work w = {.columns = 1};
+    int last = t->rank - 1;
+    for (int i = 0; i < n; i++) w.columns *= t->dim[axes[i]];
+    w.rows = w.columns ? type_count(t) / w.columns : 0;
+    while (last > axes[n - 1] && t->dim[last] == 1) last--;
+    int64_t beside = last == axes[n - 1] ? 1 : e->target->rows_beside;
+    w.shares = (w.rows + beside - 1) / beside;
+    w.each = w.columns * (w.rows < beside ? w.rows : beside);
+    return w;
+}
+
+static bool in_one_stage(const Stages *e, Work w) {
+    return w.each <= e->target->columns_serial ||
+           w.shares >= e->target->rows_enough;
+}
+
+/* The op that combines partial results. */
+static OpCode combining(OpCode op) {
+    return op == OP_REDUCE_SUMSQ || op == OP_REDUCE_MEAN ? OP_REDUCE_SUM : op;
+}
+
+/* The least divisor of n that is at least `want`; 0: none nearby. */
+static int64_t divisor_from(int64_t n, int64_t want) {
+    for (int64_t d = want; d <= n / 2 && d < want + 65536; d++)
+        if (n % d == 0) return d;
+    return 0;
+}
+
+static DType partial_dtype(const Stages *e, DType result) {
+    if (result == DT_F64) return DT_F64; /* its range is what is asked for */
+    return dtype_is_float(result) ? e->partial : result;
+}
+
+/* ---- sums over rows that others fold ------------------------------------- */
+
+/* Values of one shape that element-wise nodes link are of one class; each class
+   has the reductions that read it. */
+typedef struct Classes {
+    int nvalue;
+    uint32_t *of;    /* by value: another of its class, nearer to its root    */
+    NodeId *first;   /* by root: a reduction */
+    NodeId *next;    /* by node: one more of the class                        */
+    const bool *has; /* see with_state */
+} Classes;
+
+static uint32_t class_of(const Classes *c, ValueId v) {
+    uint32_t i = v.i;
+    while (c->of[i] != i) i = c->of[i] = c->of[c->of[i]];
+    return i;
+}
+
+static void classify(const Graph *g, Arena *a, Classes *c) {
+    c->nvalue = g->values.len;
+    c->of = NEW_ARRAY(a, uint32_t, g->values.len);
+    c->first = NEW_ARRAY(a, NodeId, g->values.len);
+    c->next = NEW_ARRAY(a, NodeId, g->nodes.len);
+    for (int v = 0; v < g->values.len; v++) c->of[v] = (uint32_t)v;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if (node_kind(n) != KIND_ELEM) continue;
+        const Type *t = value_type(g, n->out[0]);
+        for (int k = 0; k < n->nin; k++)
+            if (is_value(n->in[k]) && shape_equal(value_type(g, n->in[k]), t))
+                c->of[class_of(c, n->in[k])] = class_of(c, n->out[0]);
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        NodeId id = g->order.data[i];
+        const Node *n = node_get(g, id);
+        if (node_kind(n) != KIND_REDUCE) continue;
+        NodeId *first = &c->first[class_of(c, n->in[0])];
+        c->next[id.i] = *first;
+        *first = id;
+    }
+}
+
+/* Whether the target adds the rows up where something else of that part of the
+   step folds them. */
+static bool beside_rows(const Stages *e, const Classes *c, const Node *n) {
+    enum { PART = NODE_BACKWARD | NODE_UPDATE };
+    const Graph *g = e->b->g;
+    if (4 * value_count(g, n->out[0]) > e->target->column_sums ||
+        (int)n->in[0].i >= c->nvalue)
+        return false;
+    for (NodeId r = c->first[class_of(c, n->in[0])]; r.i; r = c->next[r.i]) {
+        const Node *row = node_get(g, r);
+        if ((row->flags & PART) == (n->flags & PART) &&
+            node_sums_columns(g, row, n))
+            return true;
+    }
+    return false;
+}
+
+/* ---- stages -------------------------------------------------------------- */
+
+/* The first stage of a sum over x. */
+static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
+    const Graph *g = e->b->g;
+    if (!e->in_parts) return part;
+    int64_t n = value_count(g, x);
+    int64_t row = n / value_count(g, part);
+    return rank_parts(n, row) ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT) : part;
+}
+
+/* x in another shape.  A gradient is scaled behind that, where it is folded:
+   its update scales it anew, and reads no more for it. */
+static ValueId reshaped(const Stages *e, ValueId x, int rank,
+                        const int64_t *dim) {
+    const Graph *g = e->b->g;
+    const Node *scaled = def_of(g, x, OP_MUL);
+    if (!scaled || !(scaled->flags & NODE_UPDATE) ||
+        value_type(g, scaled->in[1])->rank != 0)
+        return b_reshape(e->b, x, rank, dim);
+    ValueId by = scaled->in[1];
+    DType d = value_dtype(g, x);
+    return b2(e->b, OP_MUL, b_reshape(e->b, scaled->in[0], rank, dim), by, d);
+}
+
+static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
+                              const int64_t *all, int nall, DType dtype);
+
+/* Outer axes become rows of a first stage until there are enough of those; the
+   last axis is left to fold.  Where it is the only one it is cut: x[.., c, n/c,
+   ..] is folded over n/c, then over c. */
+static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
+                         int n, Work w, DType dtype) {
+    Builder *b = e->b;
+    Type t = *value_type(e->b->g, x);
+    int k = 0;
+    for (int64_t r = w.shares; k < n && r < e->target->rows_enough; k++)
+        r *= t.dim[axes[k]];
+    if (k == n) k = n - 1;
+    if (k > 0) {
+        ValueId part =
+            b_reduce(b, op, x, axes + k, n - k, true, partial_dtype(e, dtype));
+        if (op == OP_REDUCE_SUMSQ) part = of_ranks(e, x, part);
+        return in_best_stages(e, combining(op), part, axes, k, dtype);
+    }
+    int64_t len = t.dim[axes[0]];
+    int64_t want = (e->target->rows_enough + w.shares - 1) / w.shares;
+    if (want > w.each / e->target->least_share)
+        want = w.each / e->target->least_share;
+    if (want < len / e->target->columns_serial)
+        want = len / e->target->columns_serial;
+    int64_t chunks = t.rank < MAX_RANK ? divisor_from(len, want) : 0;
+    if (!chunks) return b_reduce(b, op, x, axes, n, true, dtype);
+    int64_t dim[MAX_RANK + 1], axis = axes[0], inner = axis + 1;
+    for (int i = 0; i < t.rank; i++) dim[i + (i > axis)] = t.dim[i];
+    t.dim[axis] = dim[axis] = chunks;
+    dim[inner] = len / chunks;
+    ValueId cut = reshaped(e, x, t.rank + 1, dim);
+    cut = b_reduce(b, op, cut, &inner, 1, true, partial_dtype(e, dtype));
+    if (op == OP_REDUCE_SUMSQ) cut = of_ranks(e, x, cut);
+    cut = b_reshape(b, cut, t.rank, t.dim);
+    return in_best_stages(e, combining(op), cut, &axis, 1, dtype);
+}
+
+static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
+                              const int64_t *all, int nall, DType dtype) {
+    Builder *b = e->b;
+    Type t = *value_type(e->b->g, x);
+    int64_t axes[MAX_RANK];
+    int n = long_axes(&t, all, nall, axes);
+    if (n == 0)
+        return op == OP_REDUCE_SUMSQ ? b2(b, OP_MUL, x, x, dtype)
+                                     : b_cast(b, x, dtype);
+    Work w = work_of(e, &t, axes, n);
+    if (in_one_stage(e, w)) return b_reduce(b, op, x, axes, n, true, dtype);
+    if (op != OP_REDUCE_MEAN) return in_stages(e, op, x, axes, n, w, dtype);
+    ValueId sum =
+        in_stages(e, OP_REDUCE_SUM, x, axes, n, w, partial_dtype(e, dtype));
+    ValueId count =
+        graph_scalar(e->b->g, value_dtype(e->b->g, sum), (double)w.columns);
+    return b2(b, OP_DIV, sum, count, dtype);
+}
+
+/* All of x to one number, where launches are shared: rows by its size alone, so
+   that such sums are alike whatever their shapes.  A gradient is scaled where
+   it is folded; what else is made element by element in that part of the step
+   is folded where it is made. */
+static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
+    Graph *g = e->b->g;
+    Type to = *value_type(g, n->out[0]);
+    ValueId x = n->in[0], by = NO_VALUE;
+    const Node *scaled = def_of(g, view_root(g, x), OP_MUL);
+    int64_t count = value_count(g, x), rows = 1;
+    if (scaled && value_type(g, scaled->in[1])->rank == 0 &&
+        value_count(g, scaled->in[0]) == count &&
+        scaled->flags & n->flags & NODE_UPDATE) {
+        x = scaled->in[0];
+        by = scaled->in[1];
+    }
+    const Value *root = value_get(g, view_root(g, x));
+    const Node *def = root->kind == VK_RESULT ? node_get(g, root->def) : NULL;
+    while (2 * rows <= e->target->rows_enough && count % (2 * rows) == 0 &&
+           count / (2 * rows) >= e->target->least_share)
+        rows *= 2;
+    if (!e->target->shares_launches || e->in_parts || type_count(&to) != 1 ||
+        n->op == OP_REDUCE_MEAN || rows == 1 ||
+        (2 * rows <= e->target->rows_enough &&
+         count / rows > e->target->columns_serial) ||
+        (def && node_kind(def) == KIND_ELEM &&
+         (def->flags & NODE_UPDATE) == (n->flags & NODE_UPDATE)))
+        return false;
+    const int64_t dim[] = {rows, count / rows}, axes[] = {0, 1};
+    ValueId part = b_reshape(e->b, x, 2, dim);
+    if (by.i) part = b2(e->b, OP_MUL, part, by, value_dtype(g, n->in[0]));
+    part = b_reduce(e->b, n->op, part, axes + 1, 1, true,
+                    partial_dtype(e, to.dtype));
+    part = in_best_stages(e, combining(n->op), part, axes, 1, to.dtype);
+    with[0] = b_reshape(e->b, part, to.rank, to.dim);
+    return true;
+}
+
+/* By variable: parameters whose update writes state, which ranks then share
+   (split_of in codegen/module/emit_plan.c). */
+static bool *with_state(const Graph *g, Arena *a) {
+    bool *has = NEW_ARRAY(a, bool, g->module->vars.len);
+    int parameter;
+    for (int i = 0; i < g->writes.len; i++) {
+        Str name = value_var(g, g->writes.data[i].var)->name;
+        if (family_of(g->module, name, &parameter) == FAMILY_OPT &&
+            parameter >= 0)
+            has[parameter] = true;
+    }
+    return has;
+}
+
+/* Whether x is the gradient, scaled, of one of them. */
+static bool is_shared(const Graph *g, ValueId x, const bool *has) {
+    int parameter, v = var_scaled(g, x);
+    const Var *vars = g->module->vars.data;
+    if (v < 0 || vars[v].kind != VAR_GRAD) return false;
+    family_of(g->module, vars[v].name, &parameter);
+    return parameter >= 0 && has[parameter];
+}
+
+static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
+    Graph *g = rw->g;
+    Node n = *node_get(g, id); /* building moves the pool */
+    const Classes *c = rw->user;
+    int64_t kept[MAX_RANK];
+    const int64_t *axes;
+    if (node_kind(&n) != KIND_REDUCE) return false;
+    int na = attr_ints(&n, AK_axes, &axes), made = g->order.len;
+    ASSERT(attr_int(&n, AK_keepdims));
+    bool wide = value_dtype(g, n.in[0]) == DT_F64;
+    Stages e = {&rw->b, target_of(g), wide ? DT_F64 : DT_F32,
+                c->has && n.op == OP_REDUCE_SUMSQ &&
+                    is_shared(g, n.in[0], c->has)};
+    if (beside_rows(&e, c, &n)) {
+        if (long_axes(value_type(g, n.in[0]), axes, na, kept) == na)
+            return false;
+        with[0] = b_reduce(&rw->b, n.op, n.in[0], kept,
+                           long_axes(value_type(g, n.in[0]), axes, na, kept),
+                           true, value_dtype(g, n.out[0]));
+        rewrite_take_name(g, n.out[0], with[0]);
+        return true;
+    }
+    if (in_equal_stages(&e, &n, with)) {
+        rewrite_take_name(g, n.out[0], with[0]);
+        return true;
+    }
+    const Type *t = value_type(g, n.in[0]);
+    if (long_axes(t, axes, na, kept) == na &&
+        (na == 0 || in_one_stage(&e, work_of(&e, t, axes, na))))
+        return false;
+    with[0] =
+        in_best_stages(&e, n.op, n.in[0], axes, na, value_dtype(g, n.out[0]));
+    if (g->order.len > made) rewrite_take_name(g, n.out[0], with[0]);
+    return true;
+}
+
+Status pass_reduce(Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        bool shares = cx->opt->shard_optimizer && g->program == PROGRAM_UPDATE;
+        Classes c = {.has = shares ? with_state(g, cx->scratch) : NULL};
+        classify(g, cx->scratch, &c);
+        rewrite_graph(g, cx->scratch, reduce_rule, &c);
+    }
+    return OK;
+}

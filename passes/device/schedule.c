@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* schedule.c: the order of groups.
+   Two orders are tried and the one with the lower peak of live bytes is kept:
+   the order of the source (layer by layer, which caches like), and a greedy
+   one that runs next whatever frees most.  A group that makes the new content
+   of a variable comes after every other reader of that variable where it can,
+   so that memplan may let it write in place.
+
+   Where the target shares launches (launch.c), groups of equal work that may
+   run at the same time become neighbours.
+
+   requires     stage FUSED
+   establishes  stage FUSED, groups and nodes in the order they run in
+   breaks       nothing                                                      */
+#include "passes/passes.h"
+#include "passes/device/launch.h"
+
+#include <string.h>
+
+/* A group that may run; the greatest key goes first, then the source's order.
+ */
+typedef struct Ready {
+    int64_t key;
+    int group;
+} Ready;
+
+typedef struct Sched {
+    Flow *f;
+    Arena *a;
+    Edges *next;      /* by group: groups that must come later               */
+    int64_t *made;    /* by group: bytes of its results                      */
+    int *blocked;     /* by group: predecessors not yet run                  */
+    int *left;        /* by root: readers not yet run                        */
+    int *readers;     /* by root: their numbers, exclusive or                */
+    VEC(Ready) ready; /* a heap; a group that ran may still be in it         */
+    unsigned *seen;   /* by group: stamp of the last search                  */
+    unsigned searches;
+    enum { SOURCE, FREEING, ANY } how; /* what goes first */
+    uint64_t rng;
+} Sched;
+
+/* ---- dependences --------------------------------------------------------- */
+
+/* Doubles do no harm: most are neighbours, and left out. */
+static void add_edge(Sched *s, int from, int to) {
+    Edges *e = &s->next[from];
+    if (e->len && e->to[e->len - 1] == to) return;
+    if (e->len == e->cap)
+        e->to = vec_grow(s->a, e->to, e->len, &e->cap, sizeof *e->to);
+    e->to[e->len++] = to;
+}
+
+static bool leads_to(const Sched *s, int from, int to) {
+    if (from == to) return true;
+    if (s->seen[from] == s->searches) return false;
+    s->seen[from] = s->searches;
+    for (int i = 0; i < s->next[from].len; i++)
+        if (leads_to(s, s->next[from].to[i], to)) return true;
+    return false;
+}
+
+/* Results before their readers, and readers of a variable before the group that
+   makes its new content, where they can be. */
+static void find_edges(Sched *s) {
+    Flow *f = s->f;
+    int *maker = NEW_ARRAY(s->a, int, f->g->values.len); /* + 1, by variable */
+    for (int i = 0; i < f->g->writes.len; i++) {
+        const Write *w = &f->g->writes.data[i];
+        maker[w->var.i] = f->def[f->root[w->value.i].i] + 1;
+    }
+    for (int i = 0; i < f->ngroup; i++)
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++)
+            if (f->def[f->read[k].i] >= 0) add_edge(s, f->def[f->read[k].i], i);
+    for (int i = 0; i < f->ngroup; i++)
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
+            int m = maker[f->read[k].i] - 1;
+            if (m < 0 || m == i) continue;
+            s->searches++;
+            if (!leads_to(s, m, i)) add_edge(s, i, m);
+        }
+}
+
+/* .. that none leads to, after a search from what reads them. */
+static bool is_first_sum(const Sched *s, int group) {
+    return flow_sums_ranks(s->f, group) && s->seen[group] != s->searches;
+}
+
+/* What reads sums over ranks comes after all of those that wait for none, so
+   that they are one. */
+static void gather_sums(Sched *s) {
+    const Flow *f = s->f;
+    bool *reads = NEW_ARRAY(s->a, bool, f->ngroup + 1);
+    s->searches++;
+    for (int i = 0; i < f->ngroup; i++)
+        for (int k = 0; k < s->next[i].len && flow_sums_ranks(f, i); k++)
+            leads_to(s, s->next[i].to[k], f->ngroup);
+    for (int i = 0; i < f->ngroup; i++)
+        for (int k = 0; k < s->next[i].len && is_first_sum(s, i); k++)
+            reads[s->next[i].to[k]] = true;
+    for (int to = 0; to < f->ngroup; to++)
+        for (int i = 0; i < f->ngroup && reads[to]; i++)
+            if (is_first_sum(s, i)) add_edge(s, i, to);
+}
+
+static void start(Sched *s) {
+    Flow *f = s->f;
+    int nv = f->g->values.len;
+    memset(s->blocked, 0, (size_t)f->ngroup * sizeof *s->blocked);
+    memset(s->left, 0, (size_t)nv * sizeof *s->left);
+    memset(s->readers, 0, (size_t)nv * sizeof *s->readers);
+    for (int i = 0; i < f->ngroup; i++) {
+        for (int k = 0; k < s->next[i].len; k++) s->blocked[s->next[i].to[k]]++;
+        for (int k = f->read_at[i]; k < f->read_at[i + 1]; k++) {
+            s->left[f->read[k].i]++;
+            s->readers[f->read[k].i] ^= i;
+        }
+    }
+    for (int v = 1; v < nv; v++)
+        if (f->last[v] == f->ngroup) s->left[v]++; /* kept to the end */
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+/* A group is the only one left to read a buffer that groups make. */
+static bool last_reader(const Sched *s, ValueId root) {
+    return s->f->def[root.i] >= 0 && s->left[root.i] == 1;
+}
+
+static int64_t freed_bytes(const Sched *s, int group) {
+    const Flow *f = s->f;
+    int64_t sum = 0;
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
+        if (last_reader(s, f->read[k])) sum += flow_bytes(f, f->read[k]);
+    return sum;
+}
+
+static void run_group(Sched *s, int group) {
+    const Flow *f = s->f;
+    for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++) {
+        s->left[f->read[k].i]--;
+        s->readers[f->read[k].i] ^= group;
+    }
+    for (int k = 0; k < s->next[group].len; k++)
+        s->blocked[s->next[group].to[k]]--;
+}
+
+static int64_t peak_bytes(Sched *s, const int *order) {
+    int64_t live = 0, peak = 0;
+    start(s);
+    for (int i = 0; i < s->f->ngroup; i++) {
+        live += s->made[order[i]];
+        if (live > peak) peak = live;
+        live -= freed_bytes(s, order[i]);
+        run_group(s, order[i]);
+    }
+    return peak;
+}
+
+/* ---- orders -------------------------------------------------------------- */
+
+static bool before(Ready x, Ready y) {
+    return x.key != y.key ? x.key > y.key : x.group < y.group;
+}
+
+static void push(Sched *s, int group) {
+    Ready x = {0, group};
+    if (s->how == FREEING) x.key = freed_bytes(s, group) - s->made[group];
+    if (s->how == ANY) {
+        s->rng = s->rng * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        x.key = (int64_t)(s->rng >> 33);
+    }
+    vec_push(s->a, &s->ready, x);
+    int i = s->ready.len - 1;
+    for (; i > 0 && before(x, s->ready.data[(i - 1) / 2]); i = (i - 1) / 2)
+        s->ready.data[i] = s->ready.data[(i - 1) / 2];
+    s->ready.data[i] = x;
+}
+
+static int pop(Sched *s) {
+    Ready *heap = s->ready.data, last = heap[--s->ready.len];
+    int first = heap[0].group, n = s->ready.len, i = 0;
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(heap[child + 1], heap[child])) child++;
+        if (before(last, heap[child])) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return first;
+}
+
+/* A key grows while a group waits, where it becomes the last reader of a
+   buffer: then it is queued once more. */
+static int *list_order(Sched *s, int how) {
+    const Flow *f = s->f;
+    int n = f->ngroup, done = 0;
+    int *order = NEW_ARRAY(s->a, int, n + 1);
+    bool *ran = NEW_ARRAY(s->a, bool, n + 1);
+    start(s);
+    s->how = how;
+    s->ready.len = 0;
+    for (int i = 0; i < n; i++)
+        if (!s->blocked[i]) push(s, i);
+    while (s->ready.len) {
+        int c = pop(s);
+        if (ran[c]) continue;
+        ran[c] = true;
+        order[done++] = c;
+        run_group(s, c);
+        for (int k = f->read_at[c]; k < f->read_at[c + 1]; k++) {
+            ValueId r = f->read[k];
+            int reader = s->readers[r.i];
+            if (last_reader(s, r) && f->last[r.i] < n && !s->blocked[reader])
+                push(s, reader);
+        }
+        for (int k = 0; k < s->next[c].len; k++) {
+            int to = s->next[c].to[k];
+            if (!s->blocked[to]) push(s, to);
+        }
+    }
+    ASSERT(done == n);
+    return order;
+}
+
+static void schedule_graph(Graph *g, PassCtx *cx) {
+    Sched s = {.f = flow_new(g, cx->scratch), .a = cx->scratch};
+    int n = s.f->ngroup;
+    s.next = NEW_ARRAY(s.a, Edges, n + 1);
+    s.made = NEW_ARRAY(s.a, int64_t, n + 1);
+    s.blocked = NEW_ARRAY(s.a, int, n + 1);
+    s.left = NEW_ARRAY(s.a, int, g->values.len);
+    s.readers = NEW_ARRAY(s.a, int, g->values.len);
+    s.seen = NEW_ARRAY(s.a, unsigned, n + 1);
+    s.rng = cx->opt->shuffle;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_at(g, i);
+        for (int k = 0; k < x->nout && x->group >= 0; k++)
+            if (s.f->stored[x->out[k].i])
+                s.made[x->group] += flow_bytes(s.f, x->out[k]);
+    }
+    find_edges(&s);
+    gather_sums(&s);
+    int *order = list_order(&s, cx->opt->shuffle ? ANY : SOURCE);
+    if (!cx->opt->shuffle) {
+        int *greedy = list_order(&s, FREEING);
+        if (peak_bytes(&s, greedy) < peak_bytes(&s, order)) order = greedy;
+    }
+    Joins *joins = NEW_ARRAY(s.a, Joins, n + 1);
+    if (target_of(g)->shares_launches)
+        joins = launch_together(s.f, s.next, order);
+    groups_reorder(g, s.a, order, n);
+    for (int i = 0; i < n; i++) {
+        g->groups.data[i].beside = joins[i] != JOINS_NOT;
+        g->groups.data[i].after = joins[i] == JOINS_AFTER;
+    }
+}
+
+Status pass_schedule(Module *m, PassCtx *cx) {
+    for (int i = 0; i < m->graphs.len; i++)
+        schedule_graph(m->graphs.data[i], cx);
+    return OK;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* target.c: see target.h.
+   Before:  graph train(..)   graph eval(..)
+   After:   graph train(..) on cpu   graph eval(..) on cpu
+            graph train(..) on cuda  graph eval(..) on cuda                  */
+#include "passes/device/target.h"
+#include "passes/device/fold.h"
+#include "runtime/cuda/tile.h"
+
+/* CPU: cores of 90-180 GFLOP/s fp32 and 15-20 GB/s, tens of them, a step costs
+   a hand-over to threads (microseconds).
+
+   CUDA: one H100 or H200 SXM: 132 multiprocessors (SM) of 65,536 registers and
+   67 TFLOP/s fp32 on 3.35 TB/s, so 25 GB/s for each SM and 80 operations for
+   each float that moves.  A launch from a graph costs about 2 us, what an SM
+   needs for 50 KB and all of them for 6 MB.  The launch is an estimate: it was
+   not measured.                                                             */
+const TargetInfo target_info[NUM_TARGETS] = {
+    [TARGET_CPU] = {.pools = true,
+                    .attend_keys = 96, /* 64, of 64 features: 13 % slower   */
+                    .max_buffers = 24,
+                    .max_numbers = 24,
+                    .max_nodes = 96,
+                    .max_moved = 3,
+                    .costly_parts = {1, 9}, /* MAX_CUTS of kir.h        */
+                    .max_copies = 8,
+                    .min_copied = 8,
+                    .rows_enough = 64,
+                    .rows_beside = 1, /* counted with the others             */
+                    .columns_serial = 16384,
+                    .least_share = 1,
+                    .short_row = 0,
+                    .small_tensor = 32768,
+                    .tiny_tensor = 2048},
+    [TARGET_CUDA] =
+        {.epilogue = target_epilogue_cuda,
+         .attend_keys = 32, /* a step of the kernel                 */
+         .attend_columns = FLASH_MOST,
+         .shares_launches = true,
+         /* 16 bytes in flight of each: 96 of the 128 registers that threads
+            of two blocks of 256 on an SM have                               */
+         .max_buffers = 24,
+         /* of the 512 pointers that a launch may have                       */
+         .max_numbers = 256,
+         /* 8 elements of a thread, 16 bytes of code each: 12 KB of 32 KB     */
+         .max_nodes = 96,
+         /* of the 80 operations, at a few for each node                     */
+         .max_moved = 8,
+         .max_padded = 64,
+         .costly_parts = {16, 16}, /* of the 80 operations, too          */
+         .max_copies = 16,
+         .min_copied = 2, /* a number costs a launch, not its bytes          */
+         .row_bytes = 16,
+         .long_row = 1024,
+         .column_sums = 96 << 10, /* of 99 KB of shared memory of a block   */
+         .rows_enough = GPU_BLOCKS,
+         .rows_beside = 32,       /* lanes of a warp (schedule_cuda.c)       */
+         .columns_serial = 16384, /* 64 KB: a launch                         */
+         .least_share = 2048,     /* 256 threads, 8 elements each            */
+         .short_row = 4096,       /* three times 16 KB: a launch             */
+         .small_tensor = 262144,  /* 1 MB: a sixth of a launch               */
+         .tiny_tensor = 8192},    /* 32 KB: less than a launch               */
+};
+
+static bool wanted(const Options *opt, TargetKind t) {
+    bool cuda = t == TARGET_CUDA;
+    for (int i = 0; i < opt->targets.len; i++)
+        if (opt->targets.data[i].cuda == cuda) return true;
+    return cuda ? opt->emit_cuda != NULL : opt->targets.len == 0;
+}
+
+void target_split(Module *m, const Options *opt) {
+    int n = m->graphs.len;
+    bool first = true, split = true;
+    for (int i = 0; i < n; i++)
+        split &= m->graphs.data[i]->target != TARGET_ANY;
+    if (split) return;
+    for (TargetKind t = TARGET_CPU; t < NUM_TARGETS; t++) {
+        if (!wanted(opt, t)) continue;
+        for (int i = 0; i < n; i++) {
+            Graph *g = m->graphs.data[i];
+            if (!first) g = graph_clone(g, g->name);
+            g->target = t;
+        }
+        first = false;
+    }
+}

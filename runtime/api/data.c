@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data.c: numbers in the inputs that name no class or row.
+
+   Every program returns, per check of the compiler (passes/common/checks.c),
+   ampc.check/NUMBER/LEAST/MOST/INPUT, the position in the input of the first
+   such number or -1, and ampc.checked/NUMBER/LEAST/MOST/INPUT, that number.
+   Programs that train count in ampc.bad_data and keep what the last of them was
+   about, since a device may be several steps ahead when somebody asks.      */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/api/session.h"
+
+/* A check, from the name of its output. */
+static bool check_read(const char *name, ampc_bad_data *b) {
+    static const char prefix[] = "ampc.check/";
+    char *end;
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
+    strtoll(name + sizeof prefix - 1, &end, 10); /* its number */
+    if (*end != '/') return false;
+    b->least = strtoll(end + 1, &end, 10);
+    if (*end != '/') return false;
+    b->most = strtoll(end + 1, &end, 10);
+    b->input = end + 1;
+    return *end == '/';
+}
+
+static ampc_status data_fail(ampc_session *s, const ampc_bad_data *b) {
+    s->bad = *b;
+    return session_fail(
+        s, AMPC_ERR_DATA,
+        "input '%.200s': %lld at position %lld is outside %lld..%lld", b->input,
+        (long long)b->value, (long long)b->index, (long long)b->least,
+        (long long)b->most);
+}
+
+/* ---- training ------------------------------------------------------------ */
+
+static ampc_status kept(ampc_session *s, KnownVar which, int64_t *out) {
+    int v = s->known[which];
+    *out = -1;
+    if (v < 0 || s->m->vars[v].bytes != sizeof *out) return AMPC_OK;
+    return s->backend->get(s, var_ref((uint32_t)v, 0), out, sizeof *out);
+}
+
+/* Check k of the programs that train. */
+static bool check_at(const ampc_session *s, int64_t k, ampc_bad_data *b) {
+    int program = s->program[PROG_TRAIN] >= 0 ? s->program[PROG_TRAIN]
+                                              : s->program[PROG_MICRO];
+    if (program < 0) return false;
+    const PlanProgram *p = &s->m->programs[program];
+    for (uint32_t i = 0; i < p->nout; i++)
+        if (check_read(s->m->tensors[p->out0 + i].name, b) && k-- == 0)
+            return true;
+    return false;
+}
+
+ampc_status data_trained(ampc_session *s, int64_t count) {
+    ampc_bad_data b = {.size = sizeof b, .count = count};
+    int64_t k;
+    if (count <= s->bad.count) return AMPC_OK;
+    if (s->bad_rank >= 0) {
+        s->bad = b;
+        return session_fail(s, AMPC_ERR_DATA,
+                            "rank %d was given a number that is no class or "
+                            "row; it tells which",
+                            s->bad_rank);
+    }
+    ampc_status status = kept(s, VAR_BAD_CHECK, &k);
+    if (status == AMPC_OK) status = kept(s, VAR_BAD_AT, &b.index);
+    if (status == AMPC_OK) status = kept(s, VAR_BAD_VALUE, &b.value);
+    if (status != AMPC_OK) return status;
+    if (!check_at(s, k, &b)) b.input = "";
+    return data_fail(s, &b);
+}
+
+/* ---- evaluation and prediction ------------------------------------------- */
+
+/* Whether position `at` of an input belongs to the first `valid` samples. */
+static bool counts(const ampc_session *s, const PlanProgram *p,
+                   const ampc_bad_data *b, int64_t valid) {
+    for (uint32_t i = 0; i < p->nin; i++) {
+        const PlanTensor *t = &s->m->tensors[p->in0 + i];
+        if (strcmp(t->name, b->input) != 0) continue;
+        int64_t n = 1;
+        for (uint32_t k = 0; k < t->rank; k++) n *= t->dim[k];
+        return t->rank == 0 || s->batch <= 0 || n % s->batch ||
+               b->index / (n / s->batch) < valid;
+    }
+    return true;
+}
+
+ampc_status data_ran(ampc_session *s, int64_t valid) {
+    const PlanProgram *p = &s->m->programs[s->last];
+    for (uint32_t i = 0; i + 1 < p->nout; i++) {
+        const PlanTensor *t = &s->m->tensors[p->out0 + i];
+        ampc_bad_data b = {.size = sizeof b, .count = s->bad.count};
+        if (!check_read(t->name, &b)) continue;
+        ampc_status status =
+            s->backend->get(s, output_ref(s, s->last, (int)i), &b.index, 8);
+        if (status != AMPC_OK) return status;
+        if (b.index < 0 || !counts(s, p, &b, valid)) continue;
+        status =
+            s->backend->get(s, output_ref(s, s->last, (int)i + 1), &b.value, 8);
+        return status == AMPC_OK ? data_fail(s, &b) : status;
+    }
+    return AMPC_OK;
+}

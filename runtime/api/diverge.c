@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* diverge.c: a run none of whose steps is applied any more.
+
+   The update counts the steps skipped in a row (ampc.skip_streak).  Once there
+   are as many as the session allows, every step that is skipped returns
+   AMPC_ERR_DIVERGED and names the first thing that is not finite: an input of
+   the call, a parameter, a buffer, a 16-bit copy, the loss, or else the
+   gradients.  A module with program locate knows which value it was, and tells
+   of every step that is skipped.                                            */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/api/session.h"
+
+enum { DEFAULT_MAX_SKIPPED = 100 };
+
+/* Whether one of n elements, which begin at position `at`, is not finite: it
+   goes into *x. */
+static bool search(uint32_t dtype, const void *data, uint64_t n, uint64_t at,
+                   ampc_nonfinite *x) {
+    size_t size = dtype_bytes(dtype);
+    for (uint64_t i = 0; i < n; i++) {
+        double v = float_at(dtype, (const char *)data + i * size);
+        if (isfinite(v)) continue;
+        x->index = (int64_t)(at + i);
+        x->value = isnan(v) ? NAN : v; /* of no sign, for messages */
+        return true;
+    }
+    return false;
+}
+
+/* ---- where they are ------------------------------------------------------ */
+
+static bool search_inputs(const ampc_session *s, ampc_nonfinite *x) {
+    if (s->fed < 0) return false;
+    const PlanProgram *p = &s->m->programs[s->fed];
+    for (uint32_t i = 0; i < p->nin; i++) {
+        const PlanTensor *t = &s->m->tensors[p->in0 + i];
+        uint64_t bytes = 0;
+        dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+        if (!is_float_dtype(t->dtype) ||
+            !search(t->dtype, s->addr[i], bytes / dtype_bytes(t->dtype), 0, x))
+            continue;
+        x->origin = AMPC_ORIGIN_INPUT;
+        x->dtype = (int32_t)t->dtype;
+        x->name = t->name;
+        return true;
+    }
+    return false;
+}
+
+/* In pieces: they may lie on a device. */
+static ampc_status search_var(ampc_session *s, uint32_t var,
+                              ampc_nonfinite *x) {
+    const PlanVar *v = &s->m->vars[var];
+    uint64_t piece[1 << 11], lo, hi;
+    shard_range(s, var, &lo, &hi);
+    for (uint64_t at = lo, n; at < hi; at += n) {
+        n = hi - at < sizeof piece ? hi - at : sizeof piece;
+        ampc_status status = s->backend->get(s, var_ref(var, at), piece, n);
+        if (status != AMPC_OK) return status;
+        size_t each = dtype_bytes(v->dtype);
+        if (!search(v->dtype, piece, n / each, at / each, x)) continue;
+        x->origin = AMPC_ORIGIN_VARIABLE;
+        x->dtype = (int32_t)v->dtype;
+        x->name = v->name;
+        return AMPC_OK;
+    }
+    return AMPC_OK;
+}
+
+/* In the order in which they are looked at. */
+static const struct {
+    uint32_t kind;
+    const char *text;
+} kinds[] = {{PLAN_PARAM, "parameter"},
+             {PLAN_FROZEN, "frozen weight"},
+             {PLAN_BUFFER, "buffer"},
+             {PLAN_SHADOW, "16-bit copy"}};
+enum { NKIND = sizeof kinds / sizeof *kinds };
+
+static const char *kind_of(const PlanVar *v) {
+    for (size_t k = 0; k < NKIND; k++)
+        if (kinds[k].kind == v->kind) return kinds[k].text;
+    return "variable";
+}
+
+/* Sets x->origin if there is one; *kind: what it is. */
+static ampc_status search_vars(ampc_session *s, ampc_nonfinite *x,
+                               const char **kind) {
+    for (size_t k = 0; k < NKIND; k++)
+        for (uint32_t i = 0; i < s->m->nvar; i++) {
+            const PlanVar *v = &s->m->vars[i];
+            if (v->kind != kinds[k].kind || !is_float_dtype(v->dtype)) continue;
+            ampc_status status = search_var(s, i, x);
+            *kind = kinds[k].text;
+            if (status != AMPC_OK || x->origin) return status;
+        }
+    return AMPC_OK;
+}
+
+/* ---- what to do ---------------------------------------------------------- */
+
+#define DOMAIN                                                                 \
+    "keep its operand away from 0 or from what it is not defined for (an "     \
+    "eps, "                                                                    \
+    "a clip)"
+#define MASK                                                                   \
+    "a row that is masked everywhere has no softmax: mask with a finite "      \
+    "number"
+
+/* By the op that computed NaN, or infinity in a type with the range of fp32. */
+static const struct {
+    const char *op, *text;
+} op_advice[] = {
+    {"log", DOMAIN},
+    {"sqrt", DOMAIN},
+    {"rsqrt", DOMAIN},
+    {"div", DOMAIN},
+    {"reciprocal", DOMAIN},
+    {"pow", DOMAIN},
+    {"softmax", MASK},
+    {"log_softmax", MASK},
+    {"exp", "exp is inf from 88.7 on: subtract the largest operand"},
+};
+
+static const char *advice_of(const ampc_session *s, const ampc_nonfinite *x) {
+    bool located =
+        x->origin == AMPC_ORIGIN_FORWARD || x->origin == AMPC_ORIGIN_BACKWARD;
+    bool f16 = x->dtype == AMPC_DTYPE_F16 && x->origin != AMPC_ORIGIN_INPUT;
+    if (x->origin == AMPC_ORIGIN_INPUT) return "look at the data";
+    if (x->origin == AMPC_ORIGIN_BACKWARD && s->metrics.scale != 1 &&
+        !isnan(x->value))
+        return "the loss scale is too large for this step; a dynamic one backs "
+               "off by itself";
+    if (f16 && !isnan(x->value))
+        return "fp16 ends at 65504, for residual streams and what norms "
+               "divide at 4.19e6: --precision bf16, for those --placement "
+               "exact,residuals=inf, or smaller weights";
+    for (size_t i = 0; located && i < sizeof op_advice / sizeof *op_advice; i++)
+        if (strcmp(op_advice[i].op, x->op) == 0) return op_advice[i].text;
+    if ((x->origin == AMPC_ORIGIN_LOSS || x->origin == AMPC_ORIGIN_GRADIENT) &&
+        s->program[PROG_LOCATE] < 0)
+        return "compiled with --debug-nonfinite the module tells which value "
+               "it is";
+    return "a smaller learning rate or --clip-norm may help";
+}
+
+/* ---- what is told -------------------------------------------------------- */
+
+static void describe(const ampc_session *s, const ampc_nonfinite *x,
+                     const char *kind, char *text, size_t size) {
+    const char *way = x->origin == AMPC_ORIGIN_FORWARD ? "forward" : "backward";
+    bool node = x->source && *x->source;
+    char at[40] = "";
+    if (x->index >= 0)
+        snprintf(at, sizeof at, " at position %lld", (long long)x->index);
+    if (x->op && *x->op)
+        snprintf(text, size, "%s, '%.200s' (%s %s%s%.200s) holds %g", way,
+                 x->name, dtype_name((uint32_t)x->dtype), x->op,
+                 node ? ", " : "", node ? x->source : "", x->value);
+    else if (x->name)
+        snprintf(text, size, "%s '%.200s' holds %g%s", kind, x->name, x->value,
+                 at);
+    else if (x->origin == AMPC_ORIGIN_LOSS)
+        snprintf(text, size,
+                 "the loss is %g, though parameters and buffers are finite",
+                 x->value);
+    else
+        snprintf(text, size,
+                 "gradients are not finite, though the loss is %g (loss scale "
+                 "%g)",
+                 s->metrics.loss, s->metrics.scale);
+}
+
+/* Which element of an input or a variable that program locate named: that of
+   an earlier micro-batch is gone. */
+static ampc_status find_element(ampc_session *s, ampc_nonfinite *x,
+                                const char **kind) {
+    ampc_nonfinite found = {.index = -1};
+    ampc_status status = AMPC_OK;
+    int v = x->origin == AMPC_ORIGIN_VARIABLE ? find_var(s->m, x->name) : -1;
+    if (v >= 0) {
+        *kind = kind_of(&s->m->vars[v]);
+        status = search_var(s, (uint32_t)v, &found);
+    } else if (x->origin != AMPC_ORIGIN_INPUT || !search_inputs(s, &found) ||
+               strcmp(found.name, x->name) != 0) {
+        return AMPC_OK;
+    }
+    if (found.origin) {
+        x->index = found.index;
+        x->value = found.value;
+    }
+    return status;
+}
+
+/* The first thing that is not finite, and what to call it. */
+static ampc_status find_first(ampc_session *s, ampc_nonfinite *x,
+                              const char **kind) {
+    *kind = "input";
+    if (locate_read(s, x)) return find_element(s, x, kind);
+    if (search_inputs(s, x)) return AMPC_OK;
+    ampc_status status = search_vars(s, x, kind);
+    if (status != AMPC_OK || x->origin) return status;
+    bool loss = !isfinite(s->metrics.loss);
+    x->origin = loss ? AMPC_ORIGIN_LOSS : AMPC_ORIGIN_GRADIENT;
+    if (loss) x->value = isnan(s->metrics.loss) ? NAN : s->metrics.loss;
+    return AMPC_OK;
+}
+
+ampc_status diverge_trained(ampc_session *s) {
+    const ampc_metrics *m = &s->metrics;
+    int64_t limit =
+        s->opt.max_skipped ? s->opt.max_skipped : DEFAULT_MAX_SKIPPED;
+    bool over = limit > 0 && m->skip_streak >= limit;
+    const char *kind;
+    char text[700];
+    if (m->applied || (!over && s->program[PROG_LOCATE] < 0)) return AMPC_OK;
+    ampc_nonfinite x = {
+        .size = sizeof x, .index = -1, .value = NAN, .tried = m->tried};
+    ampc_status status = find_first(s, &x, &kind);
+    if (status != AMPC_OK) return status;
+    x.advice = advice_of(s, &x);
+    s->nonfinite = x;
+    describe(s, &x, kind, text, sizeof text);
+    if (over)
+        return session_fail(s, AMPC_ERR_DIVERGED,
+                            "%lld steps in a row were skipped: %s; %s",
+                            (long long)m->skip_streak, text, x.advice);
+    session_notice(s, "step %lld was skipped: %s; %s", (long long)m->tried,
+                   text, x.advice);
+    return AMPC_OK;
+}

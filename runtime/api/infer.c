@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* infer.c: evaluation and prediction, and outputs for the host. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/api/session.h"
+
+/* ---- outputs ------------------------------------------------------------- */
+
+int find_output(const AmpcModule *m, int program, const char *name) {
+    const PlanProgram *p = &m->programs[program];
+    for (uint32_t i = 0; i < p->nout; i++)
+        if (strcmp(m->tensors[p->out0 + i].name, name) == 0) return (int)i;
+    return -1;
+}
+
+ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
+                     uint64_t bytes, const ampc_output *out) {
+    if (!SIZED(out) || out->size < sizeof *out)
+        return session_unsized(s, "ampc_output");
+    if ((uint32_t)out->dtype != dtype)
+        return session_fail(
+            s, AMPC_ERR_ARGUMENT, "'%.200s' is %s; %s was asked for", name,
+            dtype_name(dtype), dtype_name((uint32_t)out->dtype));
+    if (out->bytes < bytes || (bytes && !out->data))
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "'%.200s' needs room for %llu bytes; %zu given",
+                            name, (unsigned long long)bytes,
+                            out->data ? out->bytes : 0);
+    return AMPC_OK;
+}
+
+PlanRef output_ref(const ampc_session *s, int program, int i) {
+    return s->plan->refs[s->plan->runs[program].out0 + (uint32_t)i];
+}
+
+static const PlanTensor *output_tensor(const ampc_session *s, int i) {
+    return &s->m->tensors[s->m->programs[s->last].out0 + (uint32_t)i];
+}
+
+/* The first bytes of output i of the program that ran last. */
+static ampc_status output_read(ampc_session *s, int i, void *to,
+                               uint64_t bytes) {
+    return s->backend->get(s, output_ref(s, s->last, i), to, bytes);
+}
+
+/* ---- evaluation ---------------------------------------------------------- */
+
+static ampc_status valid_ok(ampc_session *s, int64_t valid) {
+    if (valid >= 0 && valid <= s->batch) return AMPC_OK;
+    return session_fail(s, AMPC_ERR_ARGUMENT,
+                        "%lld valid samples in a batch of %lld",
+                        (long long)valid, (long long)s->batch);
+}
+
+/* Elements of an output that belong to the first `valid` samples. */
+static uint64_t valid_bytes(const ampc_session *s, const PlanTensor *t,
+                            int64_t valid) {
+    uint64_t bytes = 0;
+    dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+    if (t->rank == 0 || s->batch <= 0 || t->dim[0] % s->batch) return bytes;
+    return bytes / (uint64_t)s->batch * (uint64_t)valid;
+}
+
+/* Sum of the valid elements of a metric; *there = false when the program lacks
+   it.                                                                        */
+static ampc_status metric_sum(ampc_session *s, KnownOutput o, int64_t valid,
+                              double *sum, bool *there) {
+    float part[1024];
+    int i = find_known_output(s, s->last, o);
+    *sum = 0;
+    *there = i >= 0 && output_tensor(s, i)->dtype == AMPC_F32;
+    if (!*there) return AMPC_OK;
+    PlanRef at = output_ref(s, s->last, i);
+    uint64_t left = valid_bytes(s, output_tensor(s, i), valid);
+    while (left) {
+        uint64_t n = left < sizeof part ? left : sizeof part;
+        ampc_status status = s->backend->get(s, at, part, n);
+        if (status != AMPC_OK) return status;
+        for (uint64_t k = 0; k < n / sizeof *part; k++) *sum += part[k];
+        at.offset += n;
+        left -= n;
+    }
+    return AMPC_OK;
+}
+
+/* Adds two sums of a program where it has both. */
+static ampc_status add_pair(ampc_session *s, KnownOutput a, KnownOutput b,
+                            int64_t valid, double *num, double *den,
+                            bool *there) {
+    double x, y = 0;
+    bool has = false;
+    ampc_status status = metric_sum(s, a, valid, &x, there);
+    if (status == AMPC_OK && *there) status = metric_sum(s, b, valid, &y, &has);
+    *there = *there && has;
+    if (status != AMPC_OK || !*there) return status;
+    *num += x;
+    *den += y;
+    return AMPC_OK;
+}
+
+static ampc_status mean_loss(ampc_session *s, double *loss) {
+    uint64_t value = 0;
+    PlanRef ref;
+    uint32_t dtype;
+    *loss = NAN;
+    if (!session_watch(s, s->last, WATCH_LOSS, &ref, &dtype)) return AMPC_OK;
+    ampc_status status = s->backend->get(s, ref, &value, dtype_bytes(dtype));
+    *loss = scalar_number(dtype, &value);
+    return status;
+}
+
+static ampc_status add_loss(ampc_session *s, int64_t valid, ampc_eval *e,
+                            bool first) {
+    bool there;
+    double loss;
+    if (first) e->exact = 1;
+    ampc_status status = add_pair(s, OUT_LOSS_NUM, OUT_LOSS_DEN, valid,
+                                  &e->loss_num, &e->loss_den, &there);
+    if (status != AMPC_OK || there) return status;
+    if (valid < s->batch) {
+        e->exact = 0;
+        return AMPC_OK;
+    }
+    status = mean_loss(s, &loss);
+    e->loss_num += loss * (double)valid;
+    e->loss_den += (double)valid;
+    return status;
+}
+
+static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
+                               size_t nin, int64_t valid, ampc_eval *sums) {
+    ampc_eval e = {0};
+    bool classifies;
+    double count = 0;
+    session_choose(s, PROG_EVAL, in, nin);
+    if (s->program[PROG_EVAL] < 0) return api_unsupported(s, "evaluate");
+    if (!SIZED(sums)) return session_unsized(s, "ampc_eval");
+    memcpy(&e, sums, sums->size < sizeof e ? sums->size : sizeof e);
+    e.top_k = (int32_t)info_int(s->m, "top_k", 0);
+    ampc_status status = valid_ok(s, valid);
+    if (status == AMPC_OK) status = session_run(s, PROG_EVAL, in, nin);
+    if (status == AMPC_OK) status = data_ran(s, valid);
+    if (status != AMPC_OK) return status;
+    status = add_loss(s, valid, &e, e.samples == 0);
+    if (status == AMPC_OK)
+        status = add_pair(s, OUT_CORRECT, OUT_COUNT, valid, &e.correct,
+                          &e.count, &classifies);
+    if (status == AMPC_OK && e.top_k)
+        status = add_pair(s, OUT_CORRECT_TOP, OUT_COUNT, valid, &e.correct_top,
+                          &count, &classifies);
+    if (status != AMPC_OK) return status;
+    e.samples += valid;
+    PUT(sums, e);
+    return AMPC_OK;
+}
+
+ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,
+                         int64_t valid, ampc_eval *sums) {
+    ENTER(s);
+    return api_leave(s, do_evaluate(s, in, nin, valid, sums));
+}
+
+/* ---- prediction ---------------------------------------------------------- */
+
+static const ampc_output *output_arg(const ampc_output *out, size_t i) {
+    return (const ampc_output *)((const char *)out + i * out->size);
+}
+
+static int output_place(const ampc_session *s, int program,
+                        const ampc_output *out, size_t i) {
+    if (out->name) return find_output(s->m, program, out->name);
+    return i < s->m->programs[program].nout ? (int)i : -1;
+}
+
+/* All checks come before the program runs. */
+static ampc_status outputs_check(ampc_session *s, int program, int64_t valid,
+                                 const ampc_output *out, size_t nout) {
+    if (nout && (!out || out->size < sizeof *out))
+        return session_unsized(s, "ampc_output");
+    for (size_t i = 0; i < nout; i++) {
+        const ampc_output *o = output_arg(out, i);
+        int at = output_place(s, program, o, i);
+        if (at < 0)
+            return session_fail(s, AMPC_ERR_ARGUMENT, "no output '%.200s'",
+                                o->name ? o->name : "(by position)");
+        const PlanProgram *p = &s->m->programs[program];
+        const PlanTensor *t = &s->m->tensors[p->out0 + (uint32_t)at];
+        ampc_status status =
+            out_fits(s, t->name, t->dtype, valid_bytes(s, t, valid), o);
+        if (status != AMPC_OK) return status;
+    }
+    return AMPC_OK;
+}
+
+static ampc_status do_predict(ampc_session *s, ProgramId id,
+                              const ampc_input *in, size_t nin, int64_t valid,
+                              ampc_output *out, size_t nout) {
+    session_choose(s, id, in, nin);
+    int program = s->program[id];
+    if (program < 0)
+        return api_unsupported(s, id == PROG_PREDICT
+                                      ? "predict"
+                                      : "give outputs to a loss of the host's");
+    ampc_status status = valid_ok(s, valid);
+    if (status == AMPC_OK) status = outputs_check(s, program, valid, out, nout);
+    if (status == AMPC_OK) status = session_run(s, id, in, nin);
+    if (status == AMPC_OK) status = data_ran(s, valid);
+    if (status != AMPC_OK) return status;
+    for (size_t i = 0; i < nout && status == AMPC_OK; i++) {
+        const ampc_output *o = output_arg(out, i);
+        int at = output_place(s, program, o, i);
+        status = output_read(s, at, o->data,
+                             valid_bytes(s, output_tensor(s, at), valid));
+    }
+    return status;
+}
+
+ampc_status api_predict(ampc_session *s, const ampc_input *in, size_t nin,
+                        int64_t valid, ampc_output *out, size_t nout) {
+    ENTER(s);
+    return api_leave(s, do_predict(s, PROG_PREDICT, in, nin, valid, out, nout));
+}
+
+ampc_status api_outputs(ampc_session *s, const ampc_input *in, size_t nin,
+                        int64_t valid, ampc_output *out, size_t nout) {
+    ENTER(s);
+    return api_leave(s, do_predict(s, PROG_OUTPUTS, in, nin, valid, out, nout));
+}
+
+static ampc_status do_read_output(ampc_session *s, const char *name,
+                                  const ampc_output *out) {
+    int at = s->last < 0 || !name ? -1 : find_output(s->m, s->last, name);
+    if (at < 0)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "no output '%.200s' of the program that ran last",
+                            name ? name : "");
+    const PlanTensor *t = output_tensor(s, at);
+    uint64_t bytes = 0;
+    dense_bytes(t->dtype, t->rank, t->dim, &bytes);
+    ampc_status status = out_fits(s, t->name, t->dtype, bytes, out);
+    return status == AMPC_OK ? output_read(s, at, out->data, bytes) : status;
+}
+
+ampc_status api_read_output(ampc_session *s, const char *name,
+                            ampc_output *out) {
+    ENTER(s);
+    return api_leave(s, do_read_output(s, name, out));
+}

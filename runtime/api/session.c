@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* session.c: opens and closes sessions, and chooses their device.  A failure
+   at any point goes through session_close, which accepts a half-built session
+   (and backends a half-built device).                                        */
+#define _DEFAULT_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime/api/session.h"
+#include "runtime/files/json.h"
+
+enum { HUGE_PAGE = 2 << 20 };
+
+static void *default_alloc(void *ctx, size_t bytes, size_t align) {
+    void *p = NULL;
+    (void)ctx;
+    bool big = bytes >= 2 * (size_t)HUGE_PAGE;
+    if (posix_memalign(&p, big ? HUGE_PAGE : align, bytes) != 0) return NULL;
+    if (big) madvise(p, bytes, MADV_HUGEPAGE); /* a tenth of the page faults */
+    return p;
+}
+
+static void default_free(void *ctx, void *p, size_t bytes) {
+    (void)ctx;
+    (void)bytes;
+    free(p);
+}
+
+static ampc_status open_error(char *err, size_t err_size, ampc_status status,
+                              const char *text) {
+    if (err && err_size) snprintf(err, err_size, "%s", text);
+    return status;
+}
+
+/* ---- options ------------------------------------------------------------- */
+
+static const char *options_defect(const AmpcModule *m, const ampc_options *o) {
+    if (!o->alloc != !o->free) return "alloc and free: give both or none";
+    if (o->threads < 0 || o->threads > 1024)
+        return "threads: 0 (all) to 1024 are possible";
+    if (o->max_skipped < -1)
+        return "max_skipped: -1 (no limit), 0 (the default) or more";
+    if (o->stream && !m->cuda) return "stream: this module has no CUDA code";
+    if (o->comm && !comm_is_whole(o->comm))
+        return "comm: its size, a function, the rank or the world is not set";
+    return NULL;
+}
+
+/* "auto" or NULL, "cpu", "cuda", "cuda:N", which sets *ordinal */
+static bool device_parse(const char *text, DeviceKind *kind, int *ordinal) {
+    *kind = DEVICE_AUTO;
+    if (!text || strcmp(text, "auto") == 0) return true;
+    *kind = DEVICE_CPU;
+    if (strcmp(text, "cpu") == 0) return true;
+    *kind = DEVICE_CUDA;
+    if (strncmp(text, "cuda", 4) != 0) return false;
+    if (text[4] == 0) return true;
+    if (text[4] != ':' || text[5] < '0' || text[5] > '9') return false;
+    char *end;
+    long n = strtol(text + 5, &end, 10);
+    *ordinal = (int)n;
+    return *end == 0 && n <= 4096;
+}
+
+static ampc_status device_read(const AmpcModule *m, const ampc_options *o,
+                               DeviceKind *kind, int *ordinal, char *err,
+                               size_t err_size) {
+    char text[200];
+    *ordinal = o->comm ? o->comm->local : 0;
+    bool known = device_parse(o->device, kind, ordinal);
+    if (known && (*kind != DEVICE_CUDA || m->cuda)) {
+        if (*kind != DEVICE_CPU || !o->stream) return AMPC_OK;
+        return open_error(err, err_size, AMPC_ERR_ARGUMENT,
+                          "stream: device 'cpu' has none");
+    }
+    snprintf(text, sizeof text, "device '%.60s': %s", o->device,
+             known ? "this module was compiled for the CPU only"
+                   : "'auto', 'cpu', 'cuda' and 'cuda:N' are possible");
+    return open_error(err, err_size,
+                      known ? AMPC_ERR_UNSUPPORTED : AMPC_ERR_ARGUMENT, text);
+}
+
+static ampc_status options_read(const AmpcModule *m, const ampc_options *given,
+                                ampc_options *o, char *err, size_t err_size) {
+    memset(o, 0, sizeof *o);
+    if (given) {
+        if (given->size < sizeof given->size)
+            return open_error(err, err_size, AMPC_ERR_ARGUMENT,
+                              "ampc_options.size is not set");
+        memcpy(o, given, given->size < sizeof *o ? given->size : sizeof *o);
+    }
+    o->size = sizeof *o;
+    const char *defect = options_defect(m, o);
+    if (defect) return open_error(err, err_size, AMPC_ERR_ARGUMENT, defect);
+    if (!o->alloc) {
+        o->alloc = default_alloc;
+        o->free = default_free;
+    }
+    return AMPC_OK;
+}
+
+/* ---- open and close ------------------------------------------------------ */
+
+/* A device and its memory. */
+static ampc_status device_open(ampc_session *s, const AmpcBackend *b,
+                               const PlanTarget *plan) {
+    s->backend = b;
+    s->plan = plan;
+    s->on_device = b->async && comm_sums_on_device(s->opt.comm) &&
+                   s->program[PROG_UPDATE] >= 0;
+    ampc_status status = shards_open(s);
+    if (status == AMPC_OK) {
+        status = b->open(s);
+        if (status != AMPC_OK) b->close(s);
+    }
+    if (status != AMPC_OK) shards_close(s);
+    return status;
+}
+
+static void tell_unused(ampc_session *s, const char *why) {
+    session_notice(s, "the GPU is not used, running on the CPU: %s", why);
+}
+
+/* A GPU that is there is not used because the module was compiled where NVRTC
+   was not found: nobody asked for that (--target cpu does).                  */
+static void tell_missed(ampc_session *s) {
+    char why[200];
+    JsonSpan info, text;
+    const char *json = s->m->info;
+    if (!json || !json_parse(json, strlen(json), &info) ||
+        !json_get(info, "no_cuda", &text) ||
+        json_text(text, why, sizeof why) < 0 || gpu_count() == 0)
+        return;
+    tell_unused(s, why);
+}
+
+/* "auto" falls back to the CPU where the GPU cannot be used, not where it is
+   merely full: a run that is slow by surprise helps nobody.  A GPU that is
+   there and not used is worth a notice.                                      */
+static ampc_status choose_device(ampc_session *s) {
+    const PlanCuda *cuda = s->m->cuda;
+    if (!cuda && s->want == DEVICE_AUTO) tell_missed(s);
+    if (!cuda || s->want == DEVICE_CPU)
+        return device_open(s, &cpu_backend, s->m->cpu);
+    ampc_status status = device_open(s, cuda->backend, cuda->plan);
+    if (status == AMPC_OK || s->want == DEVICE_CUDA || s->opt.stream ||
+        s->m->nisa == 0 ||
+        (status != AMPC_ERR_UNSUPPORTED && status != AMPC_ERR_DEVICE))
+        return status;
+    if (s->gpu_is_there)
+        tell_unused(s, s->error);
+    else
+        session_log(s, "no GPU, running on the CPU: %s", s->error);
+    s->error[0] = 0;
+    return device_open(s, &cpu_backend, s->m->cpu);
+}
+
+/* What is done before the host's first call. */
+static ampc_status with_device(ampc_session *s,
+                               ampc_status (*work)(ampc_session *)) {
+    ampc_status status = s->backend->enter(s);
+    if (status != AMPC_OK) return status;
+    status = work(s);
+    s->backend->leave(s);
+    return status;
+}
+
+static ampc_status session_build(ampc_session *s) {
+    const char *defect = plan_defect(s->m);
+    if (defect)
+        return session_fail(s, AMPC_ERR_INTERNAL,
+                            "the module's plan is damaged at '%.200s'", defect);
+    const char *first = objective_at(s->m, 0);
+    s->objective = first ? first : "";
+    session_find_known(s);
+    s->last = s->due_update = s->due_loss = s->fed = -1;
+    s->located = INT64_MAX;
+    s->accumulate = info_int(s->m, "accumulate", 1);
+    s->batch = s->own_batch = module_batch(s->m);
+    size_t most = 0; /* inputs of a program */
+    for (uint32_t i = 0; i < s->m->nprogram; i++)
+        if (s->m->programs[i].nin > most) most = s->m->programs[i].nin;
+    s->addr_bytes = most * sizeof *s->addr;
+    s->addr = mem_alloc(s, s->addr_bytes);
+    if (!s->addr) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    ampc_status status = choose_device(s);
+    if (status == AMPC_OK) status = with_device(s, weights_init);
+    s->stale = true;
+    return status;
+}
+
+static void log_open(ampc_session *s) {
+    char text[300];
+    if (!s->opt.log) return;
+    s->backend->describe(s, text, sizeof text);
+    session_log(s, "%s: %s", s->m->model ? s->m->model : "model", text);
+}
+
+ampc_status session_open(const AmpcModule *m, const ampc_options *options,
+                         ampc_session **out, char *err, size_t err_size) {
+    ampc_options o;
+    DeviceKind want;
+    int ordinal;
+    if (err && err_size) err[0] = 0;
+    if (!out)
+        return open_error(err, err_size, AMPC_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    if (!m) return open_error(err, err_size, AMPC_ERR_ARGUMENT, "no module");
+    ampc_status status = options_read(m, options, &o, err, err_size);
+    if (status == AMPC_OK)
+        status = device_read(m, &o, &want, &ordinal, err, err_size);
+    if (status != AMPC_OK) return status;
+    ampc_session *s = o.alloc(o.alloc_ctx, sizeof *s, 64);
+    if (!s) return open_error(err, err_size, AMPC_ERR_MEMORY, "out of memory");
+    memset(s, 0, sizeof *s);
+    s->m = m;
+    s->opt = o;
+    s->opt.device = NULL; /* not kept: the host's string may go away */
+    s->want = want;
+    s->ordinal = ordinal;
+    s->pid = getpid();
+    s->metrics.size = sizeof s->metrics;
+    s->bad_rank = s->random = -1;
+    status = session_build(s);
+    if (o.comm) status = comm_join(s, status);
+    if (status == AMPC_OK) status = with_device(s, shards_refresh);
+    if (status != AMPC_OK) {
+        open_error(err, err_size, status, s->error);
+        session_close(s);
+        return status;
+    }
+    log_open(s);
+    *out = s;
+    return AMPC_OK;
+}
+
+void session_take_cursor(ampc_session *s, char *text) {
+    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
+    s->cursor = text;
+}
+
+void session_close(ampc_session *s) {
+    if (!s) return;
+    sums_close(s);
+    if (s->bad_of)
+        mem_free(s, s->bad_of, (size_t)s->opt.comm->world * sizeof *s->bad_of);
+    if (s->backend) s->backend->close(s);
+    shards_close(s);
+    mem_free(s, s->addr, s->addr_bytes);
+    mem_free(s, s->labels, s->labels_bytes);
+    session_take_cursor(s, NULL);
+    mem_free(s, s, sizeof *s);
+}

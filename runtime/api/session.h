@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* session.h: what the runtime's own files share; hosts see ampc.h only.
+
+   plan_facts.c  facts about a plan;  known.c  names that it has in common
+                 with the compiler;  dtype.c  element types
+   run.c         inputs, the loop over steps, scalars
+   backend.h     what a device offers: cpu/backend.c, cpu/run.c; cuda/gpu.h
+   session.c     open and close
+   api.c         the table of ampc.h;  train.c, infer.c  its main functions
+   data.c        inputs that name no class or row
+   diverge.c     steps that are skipped one after the other, and why
+   locate.c      program locate: which value is not finite
+   underflow.c   program underflow: what fp16 flushes to zero
+   comm.c        a session as one of many ranks;  sums.c  gradients over ranks
+   shards.c      optimizer state spread over ranks
+   comm_mpi.c    MPI;  comm_tcp.c  how ranks without MPI find each other
+   sections.c    the module's own file;  weights.c  initial values from it
+   safetensors.c the file format;  safetensors_write.c, checkpoint.c,
+                 checkpoint_load.c  a session to and from it                 */
+#ifndef AMPC_SESSION_H
+#define AMPC_SESSION_H
+
+#include <fenv.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "runtime/program/backend.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/program/dtype.h"
+#include "runtime/program/plan_facts.h"
+
+/* Programs that the API runs by name (names.def). */
+typedef enum ProgramId {
+#define PROGRAM(id, text) PROG_##id,
+#include "runtime/program/names.def"
+    PROG_COUNT
+} ProgramId;
+
+/* Variables that the API reads by name. */
+typedef enum KnownVar {
+#define VARIABLE(id, text, kind, dtype, n, each, section, least, most) VAR_##id,
+#include "runtime/program/names.def"
+    VAR_KNOWN
+} KnownVar;
+
+/* Outputs that it reads by name. */
+typedef enum KnownOutput {
+#define OUTPUT(id, text) OUT_##id,
+#include "runtime/program/names.def"
+    OUT_KNOWN
+} KnownOutput;
+
+/* Where the JSON of a checkpoint has a variable. */
+typedef enum Section {
+    IN_SCALER,
+    IN_COUNTS,
+    IN_RNG,
+    IN_SCHEDULE,
+    IN_STATE,
+    IN_COUNT
+} Section;
+
+typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+
+struct ampc_session {
+    const AmpcModule *m;
+    ampc_options opt;
+    DeviceKind want;
+    int ordinal; /* of DEVICE_CUDA */
+    const AmpcBackend *backend;
+    const PlanTarget *plan; /* what the backend runs */
+    void *device;           /* the backend's */
+    pid_t pid;              /* threads and GPUs do not survive fork */
+    atomic_int busy;
+    fenv_t host_mode; /* of the thread that is in a call */
+    bool stale;       /* 16-bit copies lag behind their masters */
+    int64_t accumulate;
+    int64_t batch, own_batch; /* of the program that evaluates or predicts, and
+                                 of the module */
+    const char *objective;    /* that steps are for; "": the only one */
+    int64_t micro;            /* micro-steps since the last update */
+    int program[PROG_COUNT];  /* index in m->programs or -1 */
+    int known[VAR_KNOWN];     /* index in m->vars or -1 */
+    int last;                 /* program that ran last or -1 */
+    const void **addr;        /* inputs of the call */
+    size_t addr_bytes;
+    int64_t *labels; /* ... of these what was given in fewer bits; NULL: none */
+    size_t labels_bytes;
+    ampc_metrics metrics;
+    int due_update, due_loss; /* programs whose metrics are not yet fetched,
+                                 or -1                                      */
+    bool gpu_is_there;        /* the one that is wanted, usable or not */
+    char *cursor;             /* JSON or NULL */
+    ampc_profile_fn profile;
+    void *profile_ctx;
+    ampc_bad_data bad; /* of the last AMPC_ERR_DATA; count: reported */
+    ampc_status found; /* AMPC_ERR_DATA or AMPC_ERR_DIVERGED when metrics were
+                          fetched that say so, until the call returns it    */
+    int fed;           /* program whose inputs `addr` holds during the call, or
+                          -1                                                */
+    ampc_nonfinite nonfinite; /* of the last step that was looked into */
+    int64_t located;          /* ampc.nonfinite of this optimizer step, or
+                                 INT64_MAX                              */
+    char located_name[256], located_op[64]; /* what nonfinite points to */
+    struct Shards *shards; /* shards.c; NULL: no state is spread */
+    struct Sums *sums;     /* sums.c; NULL: no ranks */
+    bool on_device; /* ranks sum in the GPU's memory (ampc_comm.allreduce_on) */
+    bool whole;     /* ... and the last micro-step and program update that
+                       follows are one run                                   */
+    int64_t random; /* ampc.rng's count between steps of ranks; -1: not known */
+    int64_t *bad_of; /* on_device, of each rank: bad batches when last looked */
+    int64_t bad_agreed; /* ampc.bad_data as all ranks know it */
+    int bad_rank; /* the first other whose data were bad in the last step, if
+                     those of this one were not; -1: none                   */
+    char error[1024];
+    char notice[1024]; /* of the call, or "" */
+};
+
+/* ---- cuda/library.c ------------------------------------------------------ */
+
+/* GPUs that the driver counts, in any module; 0: there is none. */
+int gpu_count(void);
+
+/* ---- names (known.c) ----------------------------------------------------- */
+
+extern const char *const program_names[PROG_COUNT];
+bool own_name(const char *name);
+/* Of a program of that kind, "train" or "train:NAME"; NULL: it is another. */
+const char *objective_of(const PlanProgram *p, ProgramId id);
+/* N of the name NAME@N; 0: it has none. */
+int64_t batch_of(const PlanProgram *p);
+/* The module's, "" where there is one without a name; NULL: no more. */
+const char *objective_at(const AmpcModule *m, uint32_t index);
+/* Programs and variables of the session's objective by number. */
+void session_find_known(ampc_session *s);
+/* Its output; -1. */
+int find_known_output(const ampc_session *s, int program, KnownOutput o);
+/* Whether a variable is that one, of any objective. */
+bool is_known(const char *name, KnownVar v);
+/* What a checkpoint may hold. */
+bool known_in_range(const char *name, double x);
+/* IN_COUNT: in none, it is a tensor. */
+Section section_of_name(const char *name);
+
+/* ---- session ------------------------------------------------------------- */
+
+#ifdef __GNUC__
+__attribute__((format(printf, 3, 4)))
+#endif
+ampc_status
+session_fail(ampc_session *s, ampc_status status, const char *fmt, ...);
+ampc_status session_unsized(ampc_session *s, const char *type);
+/* The session frees it; NULL: none. */
+void session_take_cursor(ampc_session *s, char *text);
+#ifdef __GNUC__
+__attribute__((format(printf, 2, 3)))
+#endif
+void session_log(ampc_session *s, const char *fmt, ...);
+/* What a call that succeeds wants known: kept for api->notice, and logged. */
+#ifdef __GNUC__
+__attribute__((format(printf, 2, 3)))
+#endif
+void session_notice(ampc_session *s, const char *fmt, ...);
+
+/* 64-byte aligned, not cleared; NULL without a message. */
+void *mem_alloc(const ampc_session *s, size_t bytes);
+void mem_free(const ampc_session *s, void *p, size_t bytes);
+
+ampc_status session_open(const AmpcModule *m, const ampc_options *options,
+                         ampc_session **out, char *err, size_t err_size);
+void session_close(ampc_session *s);
+
+/* Of the programs of that kind, the module's own and those of --batch-sizes,
+   the one whose inputs are as large as these is s->program[id] from now on. */
+void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
+                    size_t nin);
+/* Checks inputs, binds, refreshes 16-bit copies if they lag, runs.  Unless the
+   device fails, a failure happens before anything runs.                     */
+ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
+                        size_t nin);
+uint64_t now_ns(void); /* for profiles */
+/* Program refresh, if 16-bit copies lag behind. */
+ampc_status session_refresh(ampc_session *s);
+/* Makes the next session_run of a program unable to run out of memory. */
+ampc_status session_prepare(ampc_session *s, ProgramId id);
+
+/* Where a scalar lies after a program has run; false: nowhere. */
+bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
+                   uint32_t *dtype);
+
+PlanRef var_ref(uint32_t var, uint64_t offset);
+static inline int session_rank(const ampc_session *s) {
+    return s->opt.comm ? s->opt.comm->rank : 0;
+}
+double scalar_number(uint32_t dtype, const void *p);
+/* False when the type cannot hold x. */
+bool scalar_encode(uint32_t dtype, double x, void *out);
+/* False for a scalar with which no step could be right: a scale of NaN or 0, a
+   negative count, more micro-steps than are made.                           */
+bool var_in_range(const ampc_session *s, uint32_t var, const void *value);
+/* Scalar variables as numbers; dflt when var is -1 or no scalar. */
+ampc_status var_number(ampc_session *s, int var, double dflt, double *out);
+
+/* api.c: one thread at a time, on the session's device. */
+ampc_status api_enter(ampc_session *s);
+ampc_status api_leave(ampc_session *s, ampc_status status);
+
+#define ENTER(s)                                                               \
+    do {                                                                       \
+        ampc_status enter_ = api_enter(s);                                     \
+        if (enter_ != AMPC_OK) return enter_;                                  \
+    } while (0)
+
+/* Copies a struct out, no further than its reader knows it. */
+#define PUT(out, value)                                                        \
+    do {                                                                       \
+        size_t size_ = (out)->size;                                            \
+        (value).size = size_;                                                  \
+        memcpy((out), &(value),                                                \
+               size_ < sizeof(value) ? size_ : sizeof(value));                 \
+    } while (0)
+
+#define SIZED(p) ((p) && (p)->size >= sizeof(size_t))
+
+ampc_status api_unsupported(ampc_session *s, const char *what);
+int find_output(const AmpcModule *m, int program, const char *name);
+/* Where output i lies after the program has run. */
+PlanRef output_ref(const ampc_session *s, int program, int i);
+
+/* train.c */
+ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,
+                     ampc_metrics *metrics);
+ampc_status api_sync(ampc_session *s, ampc_metrics *metrics);
+ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
+                           double *loss);
+ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin);
+ampc_status api_update(ampc_session *s, ampc_metrics *metrics);
+ampc_status api_objective(ampc_session *s, const char *name);
+
+/* infer.c */
+ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,
+                         int64_t valid, ampc_eval *sums);
+ampc_status api_predict(ampc_session *s, const ampc_input *in, size_t nin,
+                        int64_t valid, ampc_output *out, size_t nout);
+ampc_status api_outputs(ampc_session *s, const ampc_input *in, size_t nin,
+                        int64_t valid, ampc_output *out, size_t nout);
+ampc_status api_read_output(ampc_session *s, const char *name,
+                            ampc_output *out);
+/* Checks a place for a value of that type. */
+ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
+                     uint64_t bytes, const ampc_output *out);
+
+/* data.c: AMPC_ERR_DATA, when training has counted more bad batches than were
+   reported; when the program that ran last found one in its first `valid`
+   samples.                                                                  */
+ampc_status data_trained(ampc_session *s, int64_t count);
+ampc_status data_ran(ampc_session *s, int64_t valid);
+
+/* diverge.c: AMPC_ERR_DIVERGED, when as many steps in a row were skipped as the
+   session allows; a notice of every skipped one in a module with program
+   locate.                                                                   */
+ampc_status diverge_trained(ampc_session *s);
+
+/* locate.c, for modules with program locate: runs it on the inputs of a step
+   (or of its first or next micro-batch), which it does not change.          */
+ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin);
+/* The first value of the step that is not finite; false: there was none.    */
+bool locate_read(ampc_session *s, ampc_nonfinite *x);
+
+/* underflow.c */
+ampc_status api_underflow(ampc_session *s, const ampc_input *in, size_t nin,
+                          ampc_underflow_fn fn, void *ctx);
+
+/* comm.c, for sessions with ampc_options.comm.  comm_join: all ranks, also one
+   whose session could not be opened, whose status it is; the same modules?  */
+ampc_status comm_join(ampc_session *s, ampc_status status);
+/* Rank 0 has read a file, with that status: all get what it holds. */
+ampc_status comm_share(ampc_session *s, ampc_status status);
+/* Random numbers of that micro-step of all ranks' step. */
+ampc_status comm_random(ampc_session *s, int64_t micro_steps);
+/* After program update. */
+ampc_status comm_updated(ampc_session *s);
+/* It has the three functions that all have, a world and a rank in it. */
+bool comm_is_whole(const ampc_comm *c);
+/* Whether a communicator sums in the memory of GPUs. */
+bool comm_sums_on_device(const ampc_comm *c);
+/* How many batches were bad on all ranks, from what each has counted; bad_rank
+   is the first other that has counted more than before.                     */
+int64_t comm_bad(ampc_session *s, const int64_t *each);
+/* Gradients, loss and what was bad of all ranks, before program update. */
+ampc_status comm_reduce(ampc_session *s);
+/* AMPC_ERR_COMM, with what the engine says of it. */
+ampc_status comm_failed(ampc_session *s, const char *what);
+ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
+                          const char *what);
+/* As ampc_comm.gather. */
+ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
+                        const char *what);
+/* As ampc_comm.scatter and reduce_on. */
+int comm_scatter(const ampc_comm *c, void *data, const uint64_t *at,
+                 int32_t dtype);
+int comm_reduce_on(const ampc_comm *c, uint64_t data, size_t count,
+                   int32_t dtype, int root, void *stream);
+/* OK where all ranks have that status; "another rank WHAT". */
+ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what);
+/* PLAN_SUM_NOW. */
+ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what);
+ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
+                      char *err, size_t err_size);
+void comm_close(ampc_comm *comm);
+
+/* sums.c; all but open accept a session without ranks.  Of an update: begin
+   before its micro-steps; ready at each PLAN_SUM; wait when the last has run,
+   which is the engine's failure if there was one; finish when program update is
+   due: then the gradients are the sums of all ranks, or this rank's part of
+   them and zeros, and so is the tail, 1 + world numbers.                    */
+ampc_status sums_open(ampc_session *s);
+void sums_close(ampc_session *s);
+void sums_begin(ampc_session *s);
+void sums_ready(ampc_session *s);
+ampc_status sums_wait(ampc_session *s);
+ampc_status sums_finish(ampc_session *s);
+float *sums_tail(const ampc_session *s);
+/* Memory to use between steps, enough for a network. */
+float *sums_scratch(const ampc_session *s, size_t *bytes);
+
+/* shards.c; all accept a session without shards.  elements: of a tensor of step
+   t, that rank updates; range: bytes of a variable that this rank has; whole:
+   where rank 0 has it meanwhile, else NULL; put: what of n bytes this rank has;
+   sum: bytes of a gradient of which rank needs the sum, false: all ranks need
+   all.
+   hand_out: parameters, or their copies, after program update; next: the next
+   of the parts that rank hands out of them after a program, from {0} on;
+   refresh: the copies of all, where parameters were read or made.
+   gather: rank 0 has all that is spread until shards_part, to save it or to
+   fill it; by all ranks, also one that has failed before, whose status it is.
+                                                                             */
+ampc_status shards_open(ampc_session *s);
+void shards_close(ampc_session *s);
+void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
+                    int rank, int64_t *lo, int64_t *hi);
+bool shard_is(const ampc_session *s, uint32_t var);
+void shard_range(const ampc_session *s, uint32_t var, uint64_t *lo,
+                 uint64_t *hi);
+char *shard_whole(const ampc_session *s, PlanRef r);
+bool shard_sum(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
+               uint64_t *hi);
+typedef struct ShardPart {
+    uint32_t step, ref; /* to look at next */
+    PlanRef at;
+    uint64_t bytes;
+} ShardPart;
+bool shard_next(const ampc_session *s, ProgramId id, int rank, ShardPart *p);
+ampc_status shard_put(ampc_session *s, PlanRef to, const void *from,
+                      uint64_t n);
+ampc_status shards_hand_out(ampc_session *s);
+ampc_status shards_refresh(ampc_session *s);
+ampc_status shards_gather(ampc_session *s, ampc_status status, bool saving);
+bool shards_gathered(const ampc_session *s);
+ampc_status shards_part(ampc_session *s, ampc_status status);
+
+/* What moves bytes between ranks; close also takes one that failed.  The ctx of
+   a communicator begins with a CommHead. */
+typedef struct CommEngine {
+    const char *name;
+    ampc_status (*open)(double deadline, ampc_comm **out, char *err,
+                        size_t err_size);
+    void (*close)(ampc_comm *comm);
+} CommEngine;
+typedef struct CommHead {
+    const CommEngine *engine;
+    double deadline; /* seconds */
+} CommHead;
+extern const CommEngine comm_mpi;  /* comm_mpi.c */
+extern const CommEngine comm_nccl; /* cuda/nccl.c */
+extern const CommEngine comm_tcp;  /* comm_tcp.c: for comm_nccl alone */
+bool comm_tcp_possible(void);      /* the launcher has said enough */
+/* The first variable that holds a number from 0 on; dflt: none does. */
+int comm_number(const char *const *names, size_t n, int dflt);
+int comm_local_rank(void); /* among this machine's; 0: nobody says */
+/* sum[i] += x[i]; x of 16 bits is added to fp32. */
+void comm_add(void *sum, const void *x, size_t n, int32_t dtype);
+/* fp32 to 16 bits in place, and back. */
+void comm_narrow(void *data, size_t n, int32_t dtype);
+void comm_widen(void *data, size_t n, int32_t dtype);
+double comm_seconds(void); /* of a monotonic clock */
+
+/* The table for ampc.h; the emitted module exports a function that returns it.
+   NULL for a version that we do not serve.  One copy of the runtime serves one
+   module.                                                                   */
+const ampc_api *ampc_module_api(const AmpcModule *m, uint32_t abi);
+
+/* weights.c: initial values of all variables but gradients. */
+ampc_status weights_init(ampc_session *s);
+
+/* checkpoint.c */
+ampc_status checkpoint_save(ampc_session *s, const char *path);
+ampc_status checkpoint_save_weights(ampc_session *s, const char *path);
+ampc_status checkpoint_load(ampc_session *s, const char *path, bool resume);
+ampc_status checkpoint_load_weights(ampc_session *s, const ampc_weights *from);
+/* A plain safetensors file beside the module (--weights sidecar). */
+ampc_status checkpoint_sidecar(ampc_session *s, const char *path,
+                               const PlanSidecar *want);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device.h: what the two files of the CPU's backend share. */
+#ifndef AMPC_CPU_DEVICE_H
+#define AMPC_CPU_DEVICE_H
+
+#include "runtime/api/session.h"
+
+/* What routine `lib` with parameters `par` made of a variable or a value of the
+   arena; `seen` is the device's `written` of that, or its `runs`, then.     */
+typedef struct Kept {
+    struct Kept *next;
+    size_t bytes;
+    uint32_t lib, uses; /* steps of the program that is being bound          */
+    const int64_t *par;
+    PlanRef of;
+    uint64_t seen;
+    CpuKept kept; /* memory NULL: not yet worth it                           */
+} Kept;
+
+/* One step with its operands resolved. */
+typedef struct BoundStep {
+    uint32_t kind, lib;
+    PlanKernelFn *kernel;
+    void **buf;
+    const int64_t *par;
+    int64_t units, grain;
+    CpuEpilogue epilogue;
+    CpuPool pool; /* of that, if it has one                                 */
+    Kept *kept;   /* NULL: nothing                                           */
+    bool writes;  /* variables                                               */
+} BoundStep;
+
+/* A table entry that follows an input's address. */
+typedef struct BoundPatch {
+    void **slot;
+    uint32_t input;
+    uint64_t offset;
+} BoundPatch;
+
+/* A program ready to run; `memory` holds all its tables.  NULL: not bound. */
+typedef struct Bound {
+    void *memory;
+    size_t bytes;
+    BoundStep *steps;
+    BoundPatch *patches;
+    const void **inputs; /* addresses that the tables hold now */
+    uint32_t npatch;
+} Bound;
+
+typedef struct CpuDevice {
+    const PlanIsa *isa;
+    AmpcPool *pool;
+    Bound *bound;      /* per program */
+    void **var;        /* address of each variable; gradients: late */
+    uint64_t *written; /* how often each was */
+    uint64_t runs;     /* of programs */
+    Kept *kept;
+    void *vars, *grads, *arena, *scratch;
+    size_t vars_bytes, grads_bytes, arena_bytes, scratch_bytes;
+} CpuDevice;
+
+ampc_status cpu_need_grads(ampc_session *s);
+
+/* run.c */
+ampc_status cpu_prepare(ampc_session *s, int program);
+ampc_status cpu_begin(ampc_session *s, int program, const void *const *in,
+                      bool *walk);
+ampc_status cpu_step(ampc_session *s, int program, uint32_t step);
+ampc_status cpu_end(ampc_session *s, int program, ampc_status status);
+
+#endif

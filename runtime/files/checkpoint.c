@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* checkpoint.c: a session to a safetensors file and back (design.md 8).
+
+   Tensors: parameters, frozen weights, buffers, optimizer state, and, between
+   micro-steps, the gradients.  Scalars of the scaler and the schedule are in
+   __metadata__.ampc, a JSON text:
+     {"version":1, "model":.., "graph_hash":"16 hex digits", "scaler":{..},
+      "counts":{..}, "rng":{..}, "schedule":{..}, "state":{..}, "cursor":..}
+   checkpoint_load.c reads it.                                               */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/api/session.h"
+#include "runtime/files/checkpoint.h"
+
+/* ---- what goes where ----------------------------------------------------- */
+
+static const char *const sections[IN_COUNT] = {[IN_SCALER] = "scaler",
+                                               [IN_COUNTS] = "counts",
+                                               [IN_RNG] = "rng",
+                                               [IN_SCHEDULE] = "schedule",
+                                               [IN_STATE] = "state"};
+
+const char *section_of(const PlanVar *v) {
+    bool state = v->kind == PLAN_STATE || v->kind == PLAN_HYPER;
+    Section in = state ? section_of_name(v->name) : IN_COUNT;
+    bool few =
+        v->rank == 0 || (in == IN_RNG && v->rank == 1 && v->dim[0] <= RNG_MAX);
+    return few && in != IN_COUNT ? sections[in] : NULL;
+}
+
+bool is_weight(const PlanVar *v) {
+    return v->kind == PLAN_PARAM || v->kind == PLAN_FROZEN ||
+           v->kind == PLAN_BUFFER;
+}
+
+/* Gradients count only between micro-steps. */
+bool is_saved(const PlanVar *v, int64_t micro) {
+    return is_weight(v) || v->kind == PLAN_STATE || v->kind == PLAN_HYPER ||
+           (v->kind == PLAN_GRAD && micro > 0);
+}
+
+Locale locale_enter(void) {
+    Locale l = {newlocale(LC_ALL_MASK, "C", (locale_t)0), (locale_t)0};
+    if (l.c) l.host = uselocale(l.c);
+    return l;
+}
+
+void locale_leave(Locale l) {
+    if (!l.c) return;
+    uselocale(l.host);
+    freelocale(l.c);
+}
+
+/* ---- scalars ------------------------------------------------------------- */
+
+static void put_float(Text *t, double x, int digits) {
+    if (isnan(x))
+        text_printf(t, "\"nan\"");
+    else if (isinf(x))
+        text_printf(t, x < 0 ? "\"-inf\"" : "\"inf\"");
+    else
+        text_printf(t, "%.*g", digits, x);
+}
+
+static void put_scalar(Text *t, uint32_t dtype, const void *p) {
+    switch (dtype) {
+    case AMPC_F32: put_float(t, *(const float *)p, 9); break;
+    case AMPC_F64: put_float(t, *(const double *)p, 17); break;
+    case AMPC_I32: text_printf(t, "%" PRId32, *(const int32_t *)p); break;
+    case AMPC_I64: text_printf(t, "%" PRId64, *(const int64_t *)p); break;
+    case AMPC_BOOL: text_printf(t, "%d", *(const uint8_t *)p); break;
+    default: text_printf(t, "null"); break;
+    }
+}
+
+/* A number, or an array of them when the variable has an axis. */
+static void put_value(Text *t, const PlanVar *v, const char *p) {
+    if (v->rank == 0) {
+        put_scalar(t, v->dtype, p);
+        return;
+    }
+    size_t size = dtype_bytes(v->dtype);
+    for (uint64_t at = 0; at < v->bytes; at += size) {
+        text_printf(t, at ? "," : "[");
+        put_scalar(t, v->dtype, p + at);
+    }
+    text_printf(t, v->bytes ? "]" : "[]");
+}
+
+/* ---- saving -------------------------------------------------------------- */
+
+static ampc_status put_section(ampc_session *s, Text *t, const char *section) {
+    _Alignas(8) char value[RNG_MAX * 8];
+    bool first = true;
+    text_printf(t, ",\"%s\":{", section);
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        const PlanVar *v = &s->m->vars[i];
+        const char *in = section_of(v);
+        if (!in || strcmp(in, section) != 0) continue;
+        ampc_status status = s->backend->get(s, var_ref(i, 0), value, v->bytes);
+        if (status != AMPC_OK) return status;
+        if (!first) text_printf(t, ",");
+        first = false;
+        text_quoted(t, v->name + 5);
+        text_printf(t, ":");
+        put_value(t, v, value);
+    }
+    text_printf(t, "}");
+    return AMPC_OK;
+}
+
+static ampc_status put_metadata(ampc_session *s, Text *t) {
+    ampc_status status = AMPC_OK;
+    text_printf(t, "{\"version\":%d,\"model\":", CHECKPOINT_VERSION);
+    text_quoted(t, s->m->model ? s->m->model : "");
+    text_printf(t, ",\"graph_hash\":\"%016" PRIx64 "\"", s->m->graph_hash);
+    for (int i = 0; i < IN_COUNT && status == AMPC_OK; i++)
+        status = put_section(s, t, sections[i]);
+    const char *cursor = s->cursor ? s->cursor : "null";
+    text_printf(t, ",\"cursor\":");
+    text_put(t, cursor, strlen(cursor));
+    text_printf(t, "}");
+    return status;
+}
+
+static size_t list_tensors(const ampc_session *s, bool all, StItem *items) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        const PlanVar *v = &s->m->vars[i];
+        if (!(all ? is_saved(v, s->micro) : is_weight(v)) || section_of(v))
+            continue;
+        items[n++] = (StItem){v->name, v->dtype, v->rank, v->dim, i, v->bytes};
+    }
+    return n;
+}
+
+ampc_status checkpoint_save(ampc_session *s, const char *path) {
+    Text metadata = {.s = s};
+    size_t bytes = s->m->nvar * sizeof(StItem);
+    StItem *items = mem_alloc(s, bytes);
+    Locale l = locale_enter();
+    ampc_status status = put_metadata(s, &metadata);
+    locale_leave(l);
+    if (status == AMPC_OK && (!items || metadata.failed))
+        status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
+    if (status == AMPC_OK)
+        status = st_write(s, path, items, list_tensors(s, true, items),
+                          &(StOutput){"ampc", metadata.p, ST_PREVIOUS});
+    text_free(&metadata);
+    mem_free(s, items, bytes);
+    return status;
+}
+
+/* "format" is what readers of PyTorch's files look for. */
+ampc_status checkpoint_save_weights(ampc_session *s, const char *path) {
+    size_t bytes = s->m->nvar * sizeof(StItem);
+    StItem *items = mem_alloc(s, bytes);
+    ampc_status status =
+        items ? st_write(s, path, items, list_tensors(s, false, items),
+                         &(StOutput){"format", "pt", NULL})
+              : session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
+    mem_free(s, items, bytes);
+    return status;
+}

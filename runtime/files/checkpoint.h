@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* checkpoint.h: what saving and loading of checkpoints share. */
+#ifndef AMPC_CHECKPOINT_H
+#define AMPC_CHECKPOINT_H
+
+#include <locale.h>
+
+#include "runtime/files/safetensors.h"
+#include "runtime/api/session.h"
+
+enum { CHECKPOINT_VERSION = 2, RNG_MAX = 16 };
+
+/* The section in the JSON for scalars and the random state (a few numbers);
+   NULL: the variable is a tensor.                                           */
+const char *section_of(const PlanVar *v);
+bool is_weight(const PlanVar *v);
+bool is_saved(const PlanVar *v, int64_t micro);
+
+/* Decimal points are points in files, whatever the host's locale. */
+typedef struct Locale {
+    locale_t c, host;
+} Locale;
+Locale locale_enter(void);
+void locale_leave(Locale l);
+
+/* ---- safetensors_write.c ------------------------------------------------- */
+
+/* Text that grows; NUL-terminated once something was put. */
+typedef struct Text {
+    const ampc_session *s;
+    char *p;
+    size_t n, cap;
+    bool failed; /* out of memory: later calls do nothing */
+} Text;
+
+void text_put(Text *t, const char *p, size_t n);
+void text_printf(Text *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void text_quoted(Text *t, const char *p); /* as a JSON string */
+void text_free(Text *t);
+
+typedef struct StItem {
+    const char *name;
+    uint32_t dtype, rank;
+    const int64_t *dim;
+    uint32_t var; /* whose bytes */
+    uint64_t bytes;
+} StItem;
+
+typedef struct StOutput {
+    const char *key, *metadata; /* __metadata__.KEY */
+    const char *keep; /* what was there is kept under PATH and this; NULL: no */
+} StOutput;
+
+#define ST_PREVIOUS ".prev"
+/* A whole new file at the path, or the old one (outfile.h). */
+ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
+                     size_t nitem, const StOutput *out);
+
+#endif

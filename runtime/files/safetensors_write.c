@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* safetensors_write.c: variables of a session to a file; see checkpoint.h. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/api/session.h"
+#include "runtime/files/checkpoint.h"
+#include "runtime/files/crc.h"
+#include "runtime/files/outfile.h"
+
+enum { PART = 256 << 10 };
+
+/* ---- text that grows ----------------------------------------------------- */
+
+static bool text_room(Text *t, size_t more) {
+    if (t->failed) return false;
+    if (t->cap - t->n > more) return true;
+    size_t cap = t->cap ? t->cap * 2 : 4096;
+    while (cap - t->n <= more) cap *= 2;
+    char *p = mem_alloc(t->s, cap);
+    if (!p) {
+        t->failed = true;
+        return false;
+    }
+    if (t->p) memcpy(p, t->p, t->n + 1);
+    mem_free(t->s, t->p, t->cap);
+    t->p = p;
+    t->cap = cap;
+    return true;
+}
+
+void text_put(Text *t, const char *p, size_t n) {
+    if (!text_room(t, n)) return;
+    memcpy(t->p + t->n, p, n);
+    t->n += n;
+    t->p[t->n] = 0;
+}
+
+void text_printf(Text *t, const char *fmt, ...) {
+    char buf[512];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(buf, sizeof buf, fmt, ap);
+    va_end(ap);
+    if (n > 0) text_put(t, buf, (size_t)n < sizeof buf ? (size_t)n : 511);
+}
+
+void text_quoted(Text *t, const char *p) {
+    text_put(t, "\"", 1);
+    for (; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (c == '"' || c == '\\')
+            text_printf(t, "\\%c", c);
+        else if (c < 0x20)
+            text_printf(t, "\\u%04x", c);
+        else
+            text_put(t, p, 1);
+    }
+    text_put(t, "\"", 1);
+}
+
+void text_free(Text *t) {
+    mem_free(t->s, t->p, t->cap);
+    t->p = NULL;
+    t->n = t->cap = 0;
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+static void st_put_header(Text *t, const StItem *items, size_t n,
+                          const StOutput *out) {
+    unsigned long long at = 0;
+    text_printf(t, "{\"__metadata__\":{\"" ST_CRC_KEY "\":\"%0*d\",\"%s\":",
+                ST_CRC_DIGITS, 0, out->key);
+    text_quoted(t, out->metadata);
+    text_printf(t, "}");
+    for (size_t i = 0; i < n; i++) {
+        text_printf(t, ",");
+        text_quoted(t, st_name(items[i].name));
+        text_printf(t, ":{\"dtype\":\"%s\",\"shape\":[",
+                    st_dtypes[items[i].dtype]);
+        for (uint32_t k = 0; k < items[i].rank; k++)
+            text_printf(t, "%s%lld", k ? "," : "", (long long)items[i].dim[k]);
+        text_printf(t, "],\"data_offsets\":[%llu,%llu]}", at,
+                    at + (unsigned long long)items[i].bytes);
+        at += items[i].bytes;
+    }
+    text_printf(t, "}");
+    while (t->n % 8 && !t->failed) text_put(t, " ", 1);
+}
+
+/* Room for what a CRC is taken of. */
+typedef struct Summed {
+    char part[PART];
+} Summed;
+
+/* A file being written, and its CRC so far. */
+typedef struct StOut {
+    ampc_session *s;
+    const char *path;
+    Summed *sum;
+    uint32_t crc;
+    OutFile file;
+} StOut;
+
+static ampc_status out_failed(StOut *o) {
+    return session_fail(o->s, AMPC_ERR_FILE, "%s: %s", o->path, o->file.why);
+}
+
+static ampc_status out_put(StOut *o, const void *data, uint64_t n) {
+    if (!outfile_write(&o->file, data, n)) return out_failed(o);
+    o->crc = crc_add(o->crc, data, n);
+    return AMPC_OK;
+}
+
+static ampc_status out_item(StOut *o, const StItem *item) {
+    for (uint64_t at = 0; at < item->bytes; at += PART) {
+        uint64_t n = item->bytes - at < PART ? item->bytes - at : PART;
+        ampc_status status =
+            o->s->backend->get(o->s, var_ref(item->var, at), o->sum->part, n);
+        if (status == AMPC_OK) status = out_put(o, o->sum->part, n);
+        if (status != AMPC_OK) return status;
+    }
+    return AMPC_OK;
+}
+
+/* The checksum is known last and stands first. */
+static ampc_status out_digits(StOut *o, const Text *header) {
+    char digits[ST_CRC_DIGITS + 1];
+    const char *key = strstr(header->p, ST_CRC_KEY);
+    size_t at = 8 + (size_t)(key - header->p) + sizeof ST_CRC_KEY + 2;
+    snprintf(digits, sizeof digits, "%08x", (unsigned)o->crc);
+    return outfile_patch(&o->file, digits, ST_CRC_DIGITS, at) ? AMPC_OK
+                                                              : out_failed(o);
+}
+
+static ampc_status out_file(StOut *o, const Text *header, const StItem *items,
+                            size_t n, const char *keep) {
+    uint64_t bytes = header->n;
+    if (!outfile_open(&o->file, o->path, 0666, NULL, NULL))
+        return out_failed(o);
+    o->file.keep = keep;
+    ampc_status status = out_put(o, &bytes, 8);
+    if (status == AMPC_OK) status = out_put(o, header->p, header->n);
+    for (size_t i = 0; i < n && status == AMPC_OK; i++)
+        status = out_item(o, &items[i]);
+    if (status == AMPC_OK) status = out_digits(o, header);
+    if (status == AMPC_OK && !outfile_commit(&o->file)) status = out_failed(o);
+    return status;
+}
+
+ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
+                     size_t nitem, const StOutput *out) {
+    Text header = {.s = s};
+    StOut o = {.s = s, .path = path, .sum = mem_alloc(s, sizeof *o.sum)};
+    ampc_status status;
+    st_put_header(&header, items, nitem, out);
+    if (!o.sum || header.failed)
+        status = session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
+    else
+        status = out_file(&o, &header, items, nitem, out->keep);
+    outfile_abort(&o.file);
+    text_free(&header);
+    mem_free(s, o.sum, sizeof *o.sum);
+    return status;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backend.h: the few functions that a device offers.
+
+   Only a backend knows where the bytes of variables, activations and inputs
+   lie; all other files name them by PlanRef.  A function that fails leaves a
+   message in the session.  The CPU's is cpu/backend.c, that of NVIDIA GPUs
+   cuda/backend.c.                                                           */
+#ifndef AMPC_BACKEND_H
+#define AMPC_BACKEND_H
+
+#define AMPC_NO_LOADER
+#include "runtime/ampc.h"
+#include "runtime/program/plan.h"
+
+/* Scalars that the API reports after a program: outputs by name, then
+   variables.                                                                */
+typedef enum Watch {
+    WATCH_LOSS,
+    WATCH_GRAD_NORM,
+    WATCH_SCALE,
+    WATCH_LR,
+    WATCH_APPLIED,
+    WATCH_STEP,
+    WATCH_TRIED,
+    WATCH_SKIPPED,
+    WATCH_BAD_FORWARD,
+    WATCH_BAD_DATA,
+    WATCH_SKIP_STREAK,
+    WATCH_COUNT
+} Watch;
+
+typedef struct AmpcBackend {
+    /* Memory of all but the gradients, and whatever a run needs.  A failure
+       leaves what close can clear.                                          */
+    ampc_status (*open)(ampc_session *s);
+    /* Accepts a half-built device, and a forked child's copy of one. */
+    void (*close)(ampc_session *s);
+    /* Around every call of the API; leave follows a successful enter. */
+    ampc_status (*enter)(ampc_session *s);
+    void (*leave)(ampc_session *s);
+
+    /* Copies from a variable or an output of the program that ran last, and
+       to a variable.  The host's buffer is free when they return.           */
+    ampc_status (*get)(ampc_session *s, PlanRef from, void *to, uint64_t bytes);
+    ampc_status (*put)(ampc_session *s, PlanRef to, const void *from,
+                       uint64_t bytes);
+    ampc_status (*zero)(ampc_session *s, PlanRef to, uint64_t bytes);
+
+    /* Gives gradients their memory, zeroed at first. */
+    ampc_status (*need_grads)(ampc_session *s);
+    ampc_status (*zero_grads)(ampc_session *s);
+
+    /* Makes the next run of a program unable to run out of memory. */
+    ampc_status (*prepare)(ampc_session *s, int program);
+    /* A run is begin, step for each of the program's steps unless begin clears
+     *walk, then end, which is told how it went and passes that on.        */
+    ampc_status (*begin)(ampc_session *s, int program, const void *const *in,
+                         bool *walk);
+    ampc_status (*step)(ampc_session *s, int program, uint32_t step);
+    ampc_status (*end)(ampc_session *s, int program, ampc_status status);
+    /* Where the next run of that program may find that input; NULL: anywhere.
+       NULL here: it may for all.                                            */
+    ampc_status (*stage)(ampc_session *s, int program, uint32_t input,
+                         void **data);
+    /* Waits until all that was begun is done. */
+    ampc_status (*sync)(ampc_session *s);
+    /* What session_watch names, as the last run of that program left it; zero
+       where there is nothing to watch.  Waits.                              */
+    ampc_status (*watched)(ampc_session *s, int program,
+                           uint64_t value[WATCH_COUNT]);
+    const char *kind;                           /* as in ampc_device_info */
+    const char *(*name)(const ampc_session *s); /* NULL: it has none */
+    /* One line for the log. */
+    void (*describe)(const ampc_session *s, char *text, size_t size);
+    bool async; /* a run may return before it is done; where the session has a
+                   profile, end tells it of the steps                        */
+} AmpcBackend;
+
+extern const AmpcBackend cpu_backend;
+extern const AmpcBackend ampc_cuda_backend; /* named by CUDA plans only */
+/* Address of a variable on the CPU; NULL: a gradient before its time. */
+void *cpu_var(const ampc_session *s, uint32_t var);
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* known.c: the table of names that the compiler shares (names.def).         */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/api/session.h"
+
+#define COUNT_MAX 9007199254740992.0 /* exact as a double */
+
+const char *const program_names[PROG_COUNT] = {
+#define PROGRAM(id, text) text,
+#include "runtime/program/names.def"
+};
+
+const char *const output_names[OUT_KNOWN] = {
+#define OUTPUT(id, text) text,
+#include "runtime/program/names.def"
+};
+
+static const struct KnownRow {
+    const char *name;
+    Section section;
+    double least, most;
+} known_rows[VAR_KNOWN] = {
+#define VARIABLE(id, text, kind, dtype, n, each, section, least, most)         \
+    {text, IN_##section, least, most},
+#include "runtime/program/names.def"
+};
+
+static const char *const family_prefixes[] = {
+#define FAMILY(id, prefix) prefix,
+#include "runtime/program/names.def"
+};
+
+/* ---- objectives ---------------------------------------------------------- */
+
+const char *objective_of(const PlanProgram *p, ProgramId id) {
+    size_t n = strlen(program_names[id]);
+    if (strncmp(p->name, program_names[id], n) != 0) return NULL;
+    return p->name[n] == ':' ? p->name + n + 1 : p->name[n] ? NULL : "";
+}
+
+int64_t batch_of(const PlanProgram *p) {
+    const char *at = strrchr(p->name, '@');
+    return at ? strtoll(at + 1, NULL, 10) : 0;
+}
+
+static const char *objective_with(const AmpcModule *m, ProgramId id,
+                                  uint32_t index) {
+    for (uint32_t i = 0; i < m->nprogram; i++) {
+        const char *name = objective_of(&m->programs[i], id);
+        if (name && index-- == 0) return name;
+    }
+    return NULL;
+}
+
+/* A module may have no program that does all of a step. */
+const char *objective_at(const AmpcModule *m, uint32_t index) {
+    ProgramId id = objective_with(m, PROG_TRAIN, 0) ? PROG_TRAIN : PROG_MICRO;
+    return objective_with(m, id, index);
+}
+
+typedef int Find(const AmpcModule *m, const char *name);
+
+/* What is there for each objective has ":OBJECTIVE" behind its name. */
+static int find_of(const ampc_session *s, Find *find, const char *name) {
+    char own[1100];
+    int n = snprintf(own, sizeof own, "%s:%s", name, s->objective);
+    int i = *s->objective && n < (int)sizeof own ? find(s->m, own) : -1;
+    return i < 0 ? find(s->m, name) : i;
+}
+
+void session_find_known(ampc_session *s) {
+    for (int i = 0; i < PROG_COUNT; i++)
+        s->program[i] = find_of(s, find_program, program_names[i]);
+    for (int i = 0; i < VAR_KNOWN; i++)
+        s->known[i] = find_of(s, find_var, known_rows[i].name);
+}
+
+int find_known_output(const ampc_session *s, int program, KnownOutput o) {
+    char own[1100];
+    snprintf(own, sizeof own, "%s:%s", output_names[o], s->objective);
+    int i = *s->objective ? find_output(s->m, program, own) : -1;
+    return i < 0 ? find_output(s->m, program, output_names[o]) : i;
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+bool own_name(const char *name) { return strncmp(name, "ampc.", 5) == 0; }
+
+/* The row of "ampc.step", or of "ampc.step:OBJECTIVE". */
+static const struct KnownRow *row_of(const char *name) {
+    for (int i = 0; i < VAR_KNOWN; i++) {
+        size_t n = strlen(known_rows[i].name);
+        if (strncmp(name, known_rows[i].name, n) == 0 &&
+            (name[n] == 0 || name[n] == ':'))
+            return &known_rows[i];
+    }
+    return NULL;
+}
+
+bool is_known(const char *name, KnownVar v) {
+    return row_of(name) == &known_rows[v];
+}
+
+bool known_in_range(const char *name, double x) {
+    const struct KnownRow *r = row_of(name);
+    return !r || isinf(r->least) || (x >= r->least && x <= r->most);
+}
+
+Section section_of_name(const char *name) {
+    const size_t n = sizeof family_prefixes / sizeof *family_prefixes;
+    const struct KnownRow *r = row_of(name);
+    if (r) return r->section;
+    if (!own_name(name)) return IN_COUNT;
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(name, family_prefixes[i], strlen(family_prefixes[i])) == 0)
+            return IN_COUNT;
+    return IN_STATE;
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plan.h: the compiled training step as plain data.
+
+   `ampc` emits one AmpcModule (constant tables, no pointers into the host)
+   per train.so: the same programs once for each kind of target, over the same
+   variables.  The runtime (run.c) is one loop over a target's steps.  A plan
+   never contains code: kernels are named by index, library routines by PlanLib.
+   Nothing here depends on the compiler's own headers.                      */
+#ifndef AMPC_PLAN_H
+#define AMPC_PLAN_H
+
+#include <stdint.h>
+
+#include "runtime/program/draw.h"
+
+#define AMPC_PLAN_VERSION 13
+#define AMPC_MAX_RANK     8
+
+/* Element types: the numbers are stored in files, never renumber. */
+typedef enum AmpcDtype {
+    AMPC_BOOL = 0,
+    AMPC_U8,
+    AMPC_I8,
+    AMPC_U16,
+    AMPC_I16,
+    AMPC_U32,
+    AMPC_I32,
+    AMPC_U64,
+    AMPC_I64,
+    AMPC_F16,
+    AMPC_BF16,
+    AMPC_F32,
+    AMPC_F64,
+    AMPC_NDTYPE
+} AmpcDtype;
+
+/* ---- where bytes live ---------------------------------------------------- */
+
+typedef enum PlanSpace {
+    PLAN_NONE = 0, /* an absent operand: resolves to NULL                   */
+    PLAN_ARENA,    /* offset into the session's one arena; index = number of
+                      the value that lies there then, 0 = not told: in a run
+                      equal numbers of a program are equal bytes            */
+    PLAN_VAR,      /* index = PlanVar; storage that outlives a step         */
+    PLAN_INPUT     /* index = input of the running program                  */
+} PlanSpace;
+
+typedef struct PlanRef {
+    uint32_t space;
+    uint32_t index;
+    uint64_t offset; /* bytes */
+} PlanRef;
+
+typedef struct PlanTensor {
+    const char *name; /* as in the model, not NUL-free of odd bytes         */
+    uint32_t dtype;   /* AmpcDtype                                          */
+    uint32_t rank;
+    int64_t dim[AMPC_MAX_RANK];
+} PlanTensor;
+
+typedef enum PlanVarKind {
+    PLAN_PARAM,  /* trained: fp32 master                                    */
+    PLAN_FROZEN, /* an initializer that does not train; in the checkpoint   */
+    PLAN_BUFFER, /* running statistics; in the checkpoint                   */
+    PLAN_STATE,  /* optimizer and scaler state; checkpointed for resume     */
+    PLAN_HYPER,  /* written by the host: learning rate, ...                 */
+    PLAN_SHADOW, /* 16-bit copy of a parameter: program "refresh" fills it  */
+    PLAN_GRAD,   /* gradient accumulator; zero before the first micro-step  */
+    PLAN_CONST   /* never written                                           */
+} PlanVarKind;
+
+typedef struct PlanVar {
+    const char *name;
+    uint32_t kind; /* PlanVarKind                                           */
+    uint32_t dtype;
+    uint32_t rank;
+    uint32_t stored_dtype; /* dtype of the initializer in the user's model  */
+    int64_t dim[AMPC_MAX_RANK];
+    uint64_t bytes;
+    int64_t init; /* offset in section "weights", or -1: drawn, or `fill`   */
+    double fill;
+    Draw draw;
+} PlanVar;
+
+/* ---- steps --------------------------------------------------------------- */
+
+/* A generated kernel computes work units [lo, hi) of [0, units).  Units are
+   independent and each is computed in one fixed order, so any split over
+   threads gives the same bits.  buf[i] are the step's resolved refs in order,
+   par its integer parameters.                                              */
+typedef void PlanKernelFn(void *const *buf, const int64_t *par, int64_t lo,
+                          int64_t hi);
+
+/* A generated epilogue receives a finished tile of fp32 accumulators of a
+   matrix product or convolution and stores it:
+     acc[r * ld + c] belongs to element (batch, row + r, col + c),
+     0 <= r < rows, 0 <= c < cols.
+   For a convolution: batch = image, row = output channel (over all groups),
+   col = flat spatial position.  buf is the epilogue's own.                 */
+typedef void PlanEpilogueFn(void *const *buf, const float *acc, int64_t ld,
+                            int64_t batch, int64_t row, int64_t col,
+                            int64_t rows, int64_t cols);
+
+typedef enum PlanStepKind {
+    /* on a CPU */
+    PLAN_KERNEL, /* fn = index of a generated kernel                        */
+    PLAN_LIB,    /* fn = PlanLib; `second`: PlanLib + 1 of a pool of what
+                    CONV_FWD makes, whose refs and pars lie behind its own.
+                    Where the pool's input is PLAN_NONE nothing else reads it
+                    and it has no place: one of the epilogue's refs, or of the
+                    result without one, is PLAN_NONE for it                  */
+    /* on a GPU */
+    PLAN_LAUNCH,  /* fn = PlanCuda.kernels: kernel(refs.., [n], [scratch]),
+                     then, if `second`, that one with the same parameters: n,
+                     which is par 0, only where `blocks` is 0, scratch where
+                     the step asks for it; PLAN_NONE refs are NULL          */
+    PLAN_MANY,    /* npar tensors in one launch of kernel fn:
+                     kernel(table, npar), where row i of the table, all u64, is
+                     {first block of tensor i, par i, its refs..}           */
+    PLAN_ROWS,    /* npar / 2 tensors, of par 2i rows of par 2i + 1 columns, in
+                     one launch of kernel fn(table, npar / 2), a block a row;
+                     row i of the table: {first block of tensor i, columns, its
+                     refs..}, and, if `second`, {rows, address of a u32 that is
+                     0 when the launch begins and when it is over}: the last
+                     block of a tensor whose last refs are not PLAN_NONE does
+                     something more                                         */
+    PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
+                     operand that fn names; par: LibGemm.  Where it refuses,
+                     by `second`: kernel(a, b, result, operand or NULL, m, n, k,
+                     batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs); or where it
+                     refuses fn alone, the product and then `epilogue`, a kernel
+                     with the same parameters, on its result                */
+    PLAN_COPY,    /* by the driver, of ref 0 to ref 1; par: LibCopy         */
+    /* on any */
+    PLAN_SUM,    /* the refs, f32 gradients that change no more, are summed over
+                    ranks; par 0: the AmpcDtype that is sent, to which kernel
+                    fn rounds on a GPU (from, to, n), and back from `second`;
+                    par 1 + i: not 0: where ranks share the update of ref i each
+                    needs its part alone, a multiple of so many elements, and
+                    zeros elsewhere                                          */
+    PLAN_SUM_NOW /* ref 0 is, with what lies behind it, before the next
+                    step; par: LibCopy                                       */
+} PlanStepKind;
+
+/* Library routines: rows of lib.def, which tells refs and par of each. */
+typedef enum PlanLib {
+#define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
+    PLAN_LIB_##E,
+#include "runtime/program/lib.def"
+    PLAN_NLIB
+} PlanLib;
+
+/* What cuBLASLt does to a product before it stores it. */
+typedef enum PlanProduct {
+    PLAN_PRODUCT_PLAIN,
+    PLAN_PRODUCT_BIAS,  /* + ref 3, one value per column, of the result's dtype
+                         */
+    PLAN_PRODUCT_SCALE, /* * ref 3, an f32 on the device                    */
+    PLAN_PRODUCT_ADD /* + ref 3, which is as the result is and may be it    */
+} PlanProduct;
+
+typedef struct PlanStep {
+    uint32_t kind;
+    uint32_t fn;
+    uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1;
+                            PLAN_PRODUCT: of a kernel + 1; 0 = none         */
+    uint32_t second;     /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
+                            PLAN_LIB, PLAN_ROWS: see there; 0 = none        */
+    uint32_t ref0, nref; /* slice of PlanTarget.refs                        */
+    uint32_t ep_nref;    /* behind them: the epilogue's own                 */
+    uint32_t par0, npar; /* slice of PlanTarget.pars                        */
+    int64_t units;    /* PLAN_KERNEL: independent work units                */
+    int64_t grain;    /* PLAN_KERNEL: units worth one thread hand-over      */
+    int64_t split;    /* PLAN_KERNEL, PLAN_LAUNCH, PLAN_MANY: not 0: it updates
+                         parameters and their optimizer state, par i elements
+                         each, that many a unit; ranks may share the units.
+                         Refs are variables of that many, or single numbers */
+    uint64_t scratch; /* PLAN_LAUNCH: bytes needed while the step runs      */
+    const char *name; /* IR value it computes; for profiles and messages    */
+} PlanStep;
+
+/* Tensors of a launch that has a table of them; 0: it has none. */
+static inline uint32_t plan_tensors(const PlanStep *t) {
+    return t->kind == PLAN_MANY   ? t->npar
+           : t->kind == PLAN_ROWS ? t->npar / 2
+                                  : 0;
+}
+
+/* What the host sees of a program, the same on every target. */
+typedef struct PlanProgram {
+    const char *name;  /* train, micro, update, eval, predict, refresh       */
+    uint32_t in0, nin; /* slice of AmpcModule.tensors: inputs             */
+    uint32_t out0, nout; /* slice of AmpcModule.tensors: outputs            */
+} PlanProgram;
+
+/* A program as one target runs it. */
+typedef struct PlanRun {
+    uint32_t step0, nstep; /* slice of PlanTarget.steps                     */
+    uint32_t out0;         /* PlanTarget.refs: where its outputs lie        */
+    uint64_t arena;        /* bytes                                         */
+    double flops;          /* of its products and convolutions              */
+} PlanRun;
+
+/* All programs as one target runs them. */
+typedef struct PlanTarget {
+    uint32_t nstep, nref, npar;
+    const PlanRun *runs; /* as many as AmpcModule.programs                  */
+    const PlanStep *steps;
+    const PlanRef *refs;
+    const int64_t *pars;
+} PlanTarget;
+
+/* One set of generated kernels, compiled for one ISA level. */
+typedef struct PlanIsa {
+    uint32_t level; /* AmpcIsa, see cpu/kernels.h                           */
+    PlanKernelFn *const *kernels;
+    PlanEpilogueFn *const *epilogues;
+    const struct AmpcCpuLib *lib;
+} PlanIsa;
+
+/* ---- code for GPUs ------------------------------------------------------ */
+
+/* A kernel of the module's CUDA code: `name` in section "cuda:ARCH:UNIT".
+   One-dimensional blocks and grids.                                         */
+typedef struct PlanCudaKernel {
+    const char *name;
+    uint32_t unit;
+    uint32_t threads; /* per block                                          */
+    uint32_t shared;  /* bytes of dynamic shared memory                     */
+    int64_t blocks;   /* 0: n / per_block rounded up                        */
+    int64_t per_block;
+} PlanCudaKernel;
+
+struct AmpcBackend; /* runtime/program/backend.h */
+
+typedef struct PlanCuda {
+    const PlanTarget *plan;
+    uint32_t nkernel, nunit, narch;
+    const PlanCudaKernel *kernels;
+    /* "sm_90", "sm_80", ..., last "compute_80" (PTX, NUL-terminated)       */
+    const char *const *archs;
+    int32_t toolkit; /* of the NVRTC used: 12080 = 12.8          */
+    const struct AmpcBackend *backend; /* keeps its code in the module      */
+} PlanCuda;
+
+typedef struct AmpcModule {
+    uint32_t version; /* AMPC_PLAN_VERSION                                  */
+    const char *model;
+    const char *info; /* JSON: options, precision, producer, class axis ... */
+    uint64_t graph_hash;
+    uint64_t id; /* of tables and weights; the file's tail has it too       */
+    uint32_t nprogram, nvar, ntensor, nisa;
+    const PlanProgram *programs;
+    const PlanVar *vars;
+    const PlanTensor *tensors;
+    const PlanTarget *cpu; /* NULL: no code for CPUs                        */
+    const PlanIsa *isas;   /* best first                                    */
+    const PlanCuda *cuda;  /* NULL: no CUDA code                            */
+} AmpcModule;
+
+/* ---- the file's tail ----------------------------------------------------- */
+
+/* Behind the ELF image lie sections that are read by offset and never loaded:
+   "weights" (initial values, each 64-byte aligned), "model" (the user's file
+   without the tensors that are in "weights"),
+   "ir:STAGE" (text), "cuda:ARCH:UNIT" (cubin, or PTX for compute_XX; plain),
+   "report".  Texts, of which one stage's differs little from the next's, are
+   packed in one zstd frame, the section "packed".  The last 32 bytes of the
+   file are a PlanTail, the directory lies directly before it.  All
+   little-endian.                                                           */
+#define AMPC_TAIL_MAGIC UINT64_C(0x324c494154504d41) /* "AMPTAIL2" */
+
+typedef struct PlanSection {
+    char name[32];
+    uint64_t offset; /* from the start of the file, or of what is packed    */
+    uint64_t bytes;
+    uint32_t packed; /* 1: in section "packed"                              */
+    uint32_t crc;    /* CRC-32 of the bytes, unpacked                       */
+} PlanSection;
+
+typedef struct PlanTail {
+    uint64_t directory; /* offset of the first PlanSection                  */
+    uint64_t nsection;
+    uint64_t id; /* AmpcModule.id: is this the file that was loaded?        */
+    uint64_t magic;
+} PlanTail;
+
+/* Section "sidecar": the file of weights that belongs to the module OUT.so:
+   OUT.weights.safetensors, or the same name with PLAN_WAITING (its crc) where a
+   compilation ended between the module and that name.                       */
+#define PLAN_WAITING ".%08x"
+typedef struct PlanSidecar {
+    uint64_t bytes;
+    uint32_t crc; /* of all of it */
+    uint32_t reserved;
+} PlanSidecar;
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plan_facts.h: what can be said of a plan without a session. */
+#ifndef AMPC_PLAN_FACTS_H
+#define AMPC_PLAN_FACTS_H
+
+#include <stdint.h>
+
+#include "runtime/program/plan.h"
+
+int find_program(const AmpcModule *m, const char *name);
+int find_var(const AmpcModule *m, const char *name);
+/* A member of m->info, or of its "options"; dflt when absent. */
+int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt);
+int64_t module_batch(const AmpcModule *m);
+/* The plan that describes the module without a session: the CPU's if it has
+   one.                                                                      */
+const PlanTarget *module_plan(const AmpcModule *m);
+/* NULL, or what is wrong with the tables. */
+const char *plan_defect(const AmpcModule *m);
+
+#endif

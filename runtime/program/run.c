@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run.c: runs programs: checks the inputs of a call and walks the steps of
+   the plan on the session's backend; scalars as numbers.                    */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/api/session.h"
+
+/* ---- messages and memory ------------------------------------------------- */
+
+ampc_status session_fail(ampc_session *s, ampc_status status, const char *fmt,
+                         ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(s->error, sizeof s->error, fmt, ap);
+    va_end(ap);
+    return status;
+}
+
+ampc_status session_unsized(ampc_session *s, const char *type) {
+    return session_fail(s, AMPC_ERR_ARGUMENT, "%s.size is not set", type);
+}
+
+void session_log(ampc_session *s, const char *fmt, ...) {
+    char line[512];
+    va_list ap;
+    if (!s->opt.log) return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    s->opt.log(s->opt.log_ctx, line);
+}
+
+void session_notice(ampc_session *s, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(s->notice, sizeof s->notice, fmt, ap);
+    va_end(ap);
+    session_log(s, "%s", s->notice);
+}
+
+void *mem_alloc(const ampc_session *s, size_t bytes) {
+    if (bytes == 0) bytes = 1;
+    return s->opt.alloc(s->opt.alloc_ctx, bytes, 64);
+}
+
+void mem_free(const ampc_session *s, void *p, size_t bytes) {
+    if (p) s->opt.free(s->opt.alloc_ctx, p, bytes ? bytes : 1);
+}
+
+/* ---- scalars ------------------------------------------------------------- */
+
+double scalar_number(uint32_t dtype, const void *p) {
+    switch (dtype) {
+    case AMPC_I32: return *(const int32_t *)p;
+    case AMPC_I64: return (double)*(const int64_t *)p;
+    case AMPC_U32: return *(const uint32_t *)p;
+    case AMPC_U64: return (double)*(const uint64_t *)p;
+    case AMPC_BOOL:
+    case AMPC_U8: return *(const uint8_t *)p;
+    default: return is_float_dtype(dtype) ? float_at(dtype, p) : 0;
+    }
+}
+
+bool var_in_range(const ampc_session *s, uint32_t var, const void *value) {
+    const PlanVar *v = &s->m->vars[var];
+    if (v->rank != 0) return true;
+    double x = scalar_number(v->dtype, value);
+    if (is_known(v->name, VAR_MICRO) && x > (double)s->accumulate) return false;
+    return known_in_range(v->name, x) && (v->kind != PLAN_HYPER || isfinite(x));
+}
+
+PlanRef var_ref(uint32_t var, uint64_t offset) {
+    return (PlanRef){PLAN_VAR, var, offset};
+}
+
+ampc_status var_number(ampc_session *s, int var, double dflt, double *out) {
+    uint64_t value = 0;
+    *out = dflt;
+    if (var < 0 || s->m->vars[var].rank != 0) return AMPC_OK;
+    const PlanVar *v = &s->m->vars[var];
+    ampc_status status =
+        s->backend->get(s, var_ref((uint32_t)var, 0), &value, v->bytes);
+    if (status == AMPC_OK) *out = scalar_number(v->dtype, &value);
+    return status;
+}
+
+static bool integral(double x, double lo, double hi) {
+    return x >= lo && x <= hi && x == (double)(int64_t)x;
+}
+
+bool scalar_encode(uint32_t dtype, double x, void *out) {
+    switch (dtype) {
+    case AMPC_F32: *(float *)out = (float)x; return true;
+    case AMPC_F64: *(double *)out = x; return true;
+    case AMPC_I32:
+        if (!integral(x, INT32_MIN, INT32_MAX)) return false;
+        *(int32_t *)out = (int32_t)x;
+        return true;
+    case AMPC_I64:
+        if (!integral(x, -9007199254740992.0, 9007199254740992.0)) return false;
+        *(int64_t *)out = (int64_t)x;
+        return true;
+    case AMPC_BOOL:
+        if (x != 0 && x != 1) return false;
+        *(uint8_t *)out = x != 0;
+        return true;
+    default: return false;
+    }
+}
+
+bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
+                   uint32_t *dtype) {
+    static const KnownOutput outputs[] = {OUT_LOSS, OUT_GRAD_NORM, OUT_SCALE,
+                                          OUT_LR, OUT_APPLIED};
+    static const KnownVar vars[] = {VAR_STEP,     VAR_TRIED,
+                                    VAR_SKIPPED,  VAR_BAD_FORWARD,
+                                    VAR_BAD_DATA, VAR_SKIP_STREAK};
+    const AmpcModule *m = s->m;
+    if (w >= WATCH_STEP) {
+        int v = s->known[vars[w - WATCH_STEP]];
+        if (v < 0 || m->vars[v].rank != 0) return false;
+        *ref = var_ref((uint32_t)v, 0);
+        *dtype = m->vars[v].dtype;
+        return true;
+    }
+    int i = find_known_output(s, program, outputs[w]);
+    if (i < 0) return false;
+    const PlanTensor *t = &m->tensors[m->programs[program].out0 + (uint32_t)i];
+    *ref = output_ref(s, program, i);
+    *dtype = t->dtype;
+    return true;
+}
+
+/* ---- inputs -------------------------------------------------------------- */
+
+/* Classes for a loss may have fewer bits than the program reads. */
+static uint32_t given_dtype(const PlanTensor *t, const ampc_input *in) {
+    bool label = t->dtype == AMPC_I64 && !strncmp(t->name, "target", 6) &&
+                 (!t->name[6] || t->name[6] == ':');
+    bool fewer = in->dtype == AMPC_DTYPE_I32 || in->dtype == AMPC_DTYPE_U8;
+    return label && fewer ? (uint32_t)in->dtype : t->dtype;
+}
+
+static ampc_status input_check(ampc_session *s, const PlanTensor *t,
+                               const ampc_input *in) {
+    char want[160];
+    uint64_t bytes = 0;
+    uint32_t dtype = given_dtype(t, in);
+    dense_bytes(dtype, t->rank, t->dim, &bytes);
+    shape_text(want, t->dtype, t->rank, t->dim);
+    bool same = in->rank == -1 || (uint32_t)in->rank == t->rank;
+    for (uint32_t i = 0; same && in->rank > 0 && i < t->rank; i++)
+        same = in->shape && in->shape[i] == t->dim[i];
+    if ((uint32_t)in->dtype != dtype)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "input '%.200s': dtype %s given, %s needed",
+                            t->name, dtype_name((uint32_t)in->dtype), want);
+    if (!same)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "input '%.200s': another shape given than %s",
+                            t->name, want);
+    if (in->bytes != bytes)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "input '%.200s': %zu bytes given, %llu needed (%s)",
+                            t->name, in->bytes, (unsigned long long)bytes,
+                            want);
+    if (bytes && (!in->data || (uintptr_t)in->data % dtype_bytes(dtype)))
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "input '%.200s': the data pointer is %s", t->name,
+                            in->data ? "not aligned to its elements" : "NULL");
+    return AMPC_OK;
+}
+
+/* Which program input an argument is for; -1 when there is none. */
+static int input_place(const AmpcModule *m, const PlanProgram *p,
+                       const ampc_input *in, size_t position) {
+    if (!in->name) return position < p->nin ? (int)position : -1;
+    for (uint32_t i = 0; i < p->nin; i++)
+        if (strcmp(m->tensors[p->in0 + i].name, in->name) == 0) return (int)i;
+    return -1;
+}
+
+/* An input that is of another program fits none. */
+static bool inputs_fit(const AmpcModule *m, const PlanProgram *p,
+                       const ampc_input *in, size_t nin) {
+    for (size_t i = 0; i < nin; i++) {
+        const ampc_input *a = (const void *)((const char *)in + i * in->size);
+        int at = input_place(m, p, a, i);
+        uint64_t bytes = 0;
+        if (at < 0) return false;
+        const PlanTensor *t = &m->tensors[p->in0 + (uint32_t)at];
+        dense_bytes(given_dtype(t, a), t->rank, t->dim, &bytes);
+        if (a->bytes != bytes) return false;
+    }
+    return true;
+}
+
+void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
+                    size_t nin) {
+    size_t n = strlen(program_names[id]);
+    int own = find_program(s->m, program_names[id]);
+    s->program[id] = own;
+    s->batch = s->own_batch;
+    if (!in || !nin || in->size < sizeof *in) return;
+    for (uint32_t i = 0; i < s->m->nprogram; i++) {
+        const PlanProgram *p = &s->m->programs[i];
+        if (strncmp(p->name, program_names[id], n) != 0 || p->name[n] != '@')
+            continue;
+        if (!inputs_fit(s->m, p, in, nin)) continue;
+        s->program[id] = (int)i;
+        s->batch = batch_of(p);
+    }
+}
+
+static ampc_status input_count(ampc_session *s, const PlanProgram *p,
+                               size_t nin) {
+    char names[400] = "";
+    size_t n = 0;
+    for (uint32_t i = 0; i < p->nin && n < sizeof names - 1; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%.100s",
+                              i ? ", " : "", s->m->tensors[p->in0 + i].name);
+    return session_fail(s, AMPC_ERR_ARGUMENT,
+                        "%zu inputs given, %u needed by program '%s': %s", nin,
+                        p->nin, p->name, names);
+}
+
+/* In memory that the session keeps. */
+static ampc_status widen_labels(ampc_session *s, const PlanProgram *p,
+                                const ampc_input *in, size_t nin) {
+    enum { NEED, WIDEN };
+    int64_t *to = NULL;
+    for (int pass = NEED; pass <= WIDEN; pass++) {
+        size_t need = 0;
+        for (size_t i = 0; i < nin; i++) {
+            const ampc_input *a =
+                (const void *)((const char *)in + i * in->size);
+            int at = input_place(s->m, p, a, i);
+            const PlanTensor *t = &s->m->tensors[p->in0 + (uint32_t)at];
+            bool bytes = a->dtype == AMPC_DTYPE_U8;
+            size_t n = a->bytes / dtype_bytes((uint32_t)a->dtype);
+            if ((uint32_t)a->dtype == t->dtype) continue;
+            for (size_t k = 0; pass == WIDEN && k < n; k++)
+                to[need + k] = bytes ? ((const uint8_t *)a->data)[k]
+                                     : ((const int32_t *)a->data)[k];
+            if (pass == WIDEN) s->addr[at] = to + need;
+            need += n;
+        }
+        if (pass == WIDEN || need == 0) break;
+        if (need * sizeof *to > s->labels_bytes) {
+            mem_free(s, s->labels, s->labels_bytes);
+            s->labels_bytes = need * sizeof *to;
+            s->labels = mem_alloc(s, s->labels_bytes);
+        }
+        to = s->labels;
+        if (to) continue;
+        s->labels_bytes = 0;
+        return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    }
+    return AMPC_OK;
+}
+
+/* Marks an input that the call has not given. */
+static const char not_given;
+
+static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
+                                const ampc_input *in, size_t nin,
+                                const void **addr) {
+    if (nin != p->nin || (nin && !in)) return input_count(s, p, nin);
+    for (size_t i = 0; i < nin; i++) addr[i] = &not_given;
+    if (nin && in->size < sizeof(ampc_input))
+        return session_unsized(s, "ampc_input");
+    for (size_t i = 0; i < nin; i++) {
+        /* the host's structs may be of a later version, and longer */
+        const ampc_input *a = (const void *)((const char *)in + i * in->size);
+        int at = input_place(s->m, p, a, i);
+        if (at < 0 || addr[at] != &not_given)
+            return session_fail(s, AMPC_ERR_ARGUMENT,
+                                "%s input '%.200s' of program '%s'",
+                                at < 0 ? "no" : "twice given:",
+                                a->name ? a->name : "(by position)", p->name);
+        ampc_status status = input_check(s, &s->m->tensors[p->in0 + at], a);
+        if (status != AMPC_OK) return status;
+        addr[at] = a->data;
+    }
+    return widen_labels(s, p, in, nin);
+}
+
+/* ---- the loop ------------------------------------------------------------ */
+
+uint64_t now_ns(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static ampc_status run_profiled(ampc_session *s, int program, uint32_t step) {
+    const PlanProgram *p = &s->m->programs[program];
+    const PlanRun *r = &s->plan->runs[program];
+    const char *name = s->plan->steps[r->step0 + step].name;
+    uint64_t begin = now_ns();
+    ampc_status status = s->backend->step(s, program, step);
+    if (status == AMPC_OK)
+        s->profile(s->profile_ctx, p->name, name ? name : "", begin, now_ns());
+    return status;
+}
+
+static ampc_status run_program(ampc_session *s, int program,
+                               const void *const *in) {
+    const AmpcBackend *b = s->backend;
+    uint32_t nstep = s->plan->runs[program].nstep;
+    bool walk = true;
+    ampc_status status = b->begin(s, program, in, &walk);
+    if (status != AMPC_OK) return status;
+    for (uint32_t i = 0; walk && i < nstep && status == AMPC_OK; i++)
+        status = s->profile && !b->async ? run_profiled(s, program, i)
+                                         : b->step(s, program, i);
+    s->last = program;
+    return b->end(s, program, status);
+}
+
+ampc_status session_prepare(ampc_session *s, ProgramId id) {
+    int refresh = s->program[PROG_REFRESH];
+    ampc_status status = s->backend->prepare(s, s->program[id]);
+    if (status == AMPC_OK && s->stale && refresh >= 0)
+        status = s->backend->prepare(s, refresh);
+    return status;
+}
+
+ampc_status session_refresh(ampc_session *s) {
+    int refresh = s->program[PROG_REFRESH];
+    ampc_status status = AMPC_OK;
+    if (s->stale && refresh >= 0) {
+        status = s->backend->prepare(s, refresh);
+        if (status == AMPC_OK) status = run_program(s, refresh, NULL);
+    }
+    if (status == AMPC_OK) s->stale = false;
+    return status;
+}
+
+ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
+                        size_t nin) {
+    int program = s->program[id];
+    ampc_status status =
+        inputs_check(s, &s->m->programs[program], in, nin, s->addr);
+    if (status == AMPC_OK) status = session_prepare(s, id);
+    if (status == AMPC_OK) status = session_refresh(s);
+    if (status != AMPC_OK) return status;
+    if (nin) s->fed = program;
+    return run_program(s, program, s->addr);
+}
