@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation is whole and true: links resolve, nothing public is
-left out, and the listings run.
+"""The documentation is whole and true: links resolve, generated pages are those
+that `ampc manual` prints, nothing public is left out, and the listings run.
 
 usage: docs_test.py AMPC [PAGE...]     in the root of the sources; with pages
                                        their listings alone
@@ -107,6 +107,16 @@ def check_size():
         failed("README.md", f"{lines} lines, at most 200")
 
 
+def check_generated(ampc):
+    for page in "cli", "functions", "ops":
+        path = f"docs/reference/{page}.md"
+        now = subprocess.run([ampc, "manual", page], text=True, check=True,
+                             stdout=subprocess.PIPE).stdout
+        if now != read(path):
+            failed(path, f"is stale: script/docs --reference writes what "
+                         f"`ampc manual {page}` prints")
+
+
 def check_named(what, names, path):
     text = read(path)
     for name in sorted(names):
@@ -198,6 +208,7 @@ def check_listings(path, ampc, folder):
     env = dict(os.environ, PATH=f"{work}/bin:{os.environ['PATH']}",
                AMPC_CACHE_DIR=os.path.join(folder, "cache"))
     nvrtc = os.environ.get("AMPC_LIBNVRTC", "none")
+    known = ""
     for line, lang, title, text in parts:
         where = f"{path}:{line}"
         if lang in ("c", "python") and not title:
@@ -212,9 +223,11 @@ def check_listings(path, ampc, folder):
             compile(text, where, "exec")
         if lang == "sh" and runs(text):
             env["AMPC_LIBNVRTC"] = nvrtc if "# needs: nvrtc" in text else "none"
-            done = subprocess.run(["sh", "-e", "-c", text], cwd=work, env=env,
-                                  text=True, stdout=subprocess.PIPE,
+            done = subprocess.run(["sh", "-e", "-c", known + text], cwd=work,
+                                  env=env, text=True, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT)
+            # as in one terminal
+            known += "".join(re.findall(r"^[a-z]+=\S+\n", text, re.M))
             if done.returncode:
                 failed(where, f"status {done.returncode}\n{done.stdout[-1500:]}")
                 return
@@ -225,6 +238,7 @@ def main():
     chosen = sys.argv[2:] or pages()
     if not sys.argv[2:]:
         check_size()
+        check_generated(ampc)
         check_complete()
     with tempfile.TemporaryDirectory() as folder:
         for path in chosen:
