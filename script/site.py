@@ -46,7 +46,8 @@ def title(path):
 
 
 def entry(path, indent=2):
-    return f'{" " * indent}- "{title(path)}": {path}\n'
+    name = "Overview" if path == "README.md" else title(path)
+    return f'{" " * indent}- "{name}": {path}\n'
 
 
 def pages(folder):
