@@ -16,15 +16,22 @@ static int list_passes(void) {
     return 0;
 }
 
+static int output_failed(int why) {
+    fprintf(stderr, "ampc: error: standard output: %s\n",
+            why ? strerror(why) : "not all of it could be written");
+    return ERR_USER;
+}
+
 /* Of that command; NULL: of the compiler. */
 static int print_help(const char *command) {
     const CommandText *c = command_texts;
     StrBuf sb = {0};
     while (c->name && command && strcmp(c->name, command) != 0) c++;
     manual_help(c->name ? c : command_texts, &sb);
-    fputs(sb.data, stdout);
+    errno = 0;
+    bool written = fputs(sb.data, stdout) >= 0 && fflush(stdout) == 0;
     sb_free(&sb);
-    return 0;
+    return written ? 0 : output_failed(errno);
 }
 
 static int print_own_help(void) { return print_help(NULL); }
@@ -84,8 +91,5 @@ int main(int argc, char **argv) {
     int status = run(argc, argv);
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-    if (status == OK)
-        fprintf(stderr, "ampc: error: standard output: %s\n",
-                errno ? strerror(errno) : "not all of it could be written");
-    return status ? status : ERR_USER;
+    return status ? status : output_failed(errno);
 }

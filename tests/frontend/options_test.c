@@ -642,19 +642,21 @@ TEST_CASE(options, help_tells_the_defaults_of_keys) {
     static const struct {
         const char *option, *word, *needed;
         int keys;
-    } rows[] = {
-        {"--loss", "cross_entropy", "", 2}, {"--loss", "nll", "", 1},
-        {"--loss", "huber", "", 1},         {"--optimizer", "sgd", "", 3},
-        {"--optimizer", "adam", "", 5},     {"--loss-scale", "dynamic", "", 7},
-        {"--lr-schedule", "cosine", ",total=9", 1},
-        {"--lr-schedule", "linear", ",total=9", 1},
-        {"--lr-schedule", "step", ",every=3", 1}};
+    } rows[] = {{"--loss", "cross_entropy", "", 2},
+                {"--loss", "nll", "", 1},
+                {"--loss", "huber", "", 1},
+                {"--optimizer", "sgd", "", 3},
+                {"--optimizer", "adam", "", 5},
+                {"--loss-scale", "dynamic", "", 7},
+                {"--lr-schedule", "cosine", ",total=9", 1},
+                {"--lr-schedule", "linear", ",total=9", 1},
+                {"--lr-schedule", "step", ",every=3", 1}};
     char *help;
     REQUIRE(test_command(&help, "'%s' --help", test_ampc()) == 0);
     unwrap(help);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        int n = check_defaults(help, rows[i].option, rows[i].word,
-                               rows[i].needed);
+        int n =
+            check_defaults(help, rows[i].option, rows[i].word, rows[i].needed);
         CHECK_MSG(n >= rows[i].keys, "%s %s: %d defaults in the help",
                   rows[i].option, rows[i].word, n);
     }
