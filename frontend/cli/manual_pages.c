@@ -72,6 +72,7 @@ static void put_troff(StrBuf *sb, const char *text) {
         if (*text == '\\') sb_puts(sb, "\\e");
         if (*text == '-') sb_puts(sb, "\\-");
         if (!strchr("\\-`", *text)) sb_printf(sb, "%c", *text);
+        if (*text == ',' && text[1] != ' ') sb_puts(sb, "\\:");
     }
     sb_puts(sb, "\n");
 }
@@ -116,8 +117,8 @@ void manual_man(const CommandText *c, StrBuf *sb) {
     bool compiler = c == command_texts;
     sb_printf(sb, ".TH AMPC%s%s 1 \"\" \"ampc %s\" \"ampc manual\"\n",
               compiler ? "" : "\\-", compiler ? "" : c->name, AMPC_VERSION);
-    sb_printf(sb, ".nh\n.SH NAME\nampc%s%s \\- %s\n", compiler ? "" : "\\-",
-              compiler ? "" : c->name, c->summary);
+    sb_printf(sb, ".nh\n.ad l\n.SH NAME\nampc%s%s \\- %s\n",
+              compiler ? "" : "\\-", compiler ? "" : c->name, c->summary);
     put_synopsis_man(sb, c->synopsis);
     sb_puts(sb, ".SH DESCRIPTION\n");
     put_troff(sb, c->text);

@@ -146,6 +146,21 @@ def check_complete():
             failed("docs/index.md", f"does not lead to {path}")
 
 
+def check_messages():
+    """What the page quotes stands in a source, where texts may be in parts."""
+    source = ""
+    for top in "codegen", "frontend", "ir", "passes", "runtime":
+        for folder, _, names in os.walk(os.path.join(ROOT, top)):
+            source += "".join(read(os.path.relpath(os.path.join(folder, n), ROOT))
+                              for n in names if n.endswith((".c", ".h", ".def")))
+    source = re.sub(r'"\s*\n\s*"', "", source)
+    page = "docs/reference/messages.md"
+    for row in re.findall(r"^\| (`.*?) \|", read(page), re.M):
+        for quoted in re.findall(r"`([^`]+)`", row):
+            if quoted not in source:
+                failed(page, f"no message holds '{quoted}'")
+
+
 # ---- listings ---------------------------------------------------------------
 
 def put_idx(path, rank, n, most):
@@ -240,6 +255,7 @@ def main():
         check_size()
         check_generated(ampc)
         check_complete()
+        check_messages()
     with tempfile.TemporaryDirectory() as folder:
         for path in chosen:
             check_links(path)
