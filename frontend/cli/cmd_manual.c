@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_manual.c: `ampc manual`: prints what is made from the tables of options,
-   commands, functions and ops.                                              */
+/* cmd_manual.c: `ampc manual`: prints pages, man pages and completions, made
+   from the tables of options, commands, functions and ops. */
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
@@ -20,7 +20,7 @@ static const struct Page {
              {"zsh", manual_zsh},       {"fish", manual_fish},
              {"commands", put_commands}};
 
-/* The page, or that of a command for `man`; false: there is none. */
+/* Writes the page, or the man page of a command; false: unknown page. */
 static bool put_page(int argc, char **argv, StrBuf *sb) {
     if (argc >= 2 && argc <= 3 && !strcmp(argv[1], "man")) {
         const char *command = argc == 3 ? argv[2] : "ampc";

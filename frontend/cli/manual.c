@@ -61,8 +61,8 @@ bool option_is_key(const OptionText *o) {
 
 enum { WIDTH = 80, COLUMN = 26 };
 
-/* Where the line ends: behind the last blank or comma that leaves it short
-   enough, else behind the word. */
+/* Length of the next line: up to the last blank or comma within `room`, else up
+   to the end of the first word. */
 static size_t line_end(const char *text, size_t room) {
     size_t n = strlen(text), end = 0;
     if (n <= room) return n;

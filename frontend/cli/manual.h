@@ -17,8 +17,8 @@ typedef struct OptionText {
     const char *command;
     const char *flag;   /* NULL: the row is a heading, `text` */
     const char *kind;   /* "SETTER", .. as options.def has it */
-    const char *value;  /* its form; NULL: the option takes none */
-    const char *preset; /* what holds without the option; NULL: nothing */
+    const char *value;  /* form of the value; NULL: no value */
+    const char *preset; /* default; NULL: none */
     const char *text;
 } OptionText;
 
@@ -27,23 +27,23 @@ typedef struct CommandText {
     const char *synopsis, *summary, *text;
 } CommandText;
 
-/* In the order of their definition; each ends with an entry of NULLs. */
+/* Rows in the order of their definition; an entry of NULLs ends each table. */
 extern const OptionText option_texts[];
 extern const CommandText command_texts[];
 
-/* The row is an option of that command. */
+/* Whether the row belongs to the command. */
 bool option_is_of(const OptionText *o, const char *command);
-/* The row that describes it: `ampc run`'s for an option that another command
-   takes as that does. */
+/* The row with the description: `ampc run`'s for an option that another command
+   shares with it. */
 const OptionText *option_described(const OptionText *o);
-/* It is a key of a `train` block, too. */
+/* Whether a `train` block may hold the option. */
 bool option_is_key(const OptionText *o);
-/* The option's value is a path. */
+/* Whether the value is a path. */
 bool option_names_file(const OptionText *o);
-/* The option's value is one of the words between bars of `value`. */
+/* Whether `value` lists words, with bars between them. */
 bool option_has_words(const OptionText *o);
 
-/* What `ampc COMMAND --help` prints. */
+/* Text of `ampc COMMAND --help`. */
 void manual_help(const CommandText *c, StrBuf *sb);
 /* docs/reference/cli.md */
 void manual_cli(StrBuf *sb);

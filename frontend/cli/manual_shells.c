@@ -12,8 +12,8 @@ static bool takes_compile_options(const char *command) {
     return true;
 }
 
-/* The compiler's own options are completed for it and for those that take them,
-   without -o. */
+/* The compiler's options complete the compiler and the commands that take them;
+   -o completes the compiler alone. */
 static bool completes(const OptionText *o, const char *command) {
     if (!o->flag) return false;
     if (option_is_of(o, command)) return true;
