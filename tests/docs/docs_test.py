@@ -146,6 +146,15 @@ def check_complete():
             failed("docs/index.md", f"does not lead to {path}")
 
 
+def check_sources(path):
+    """Sources that a page names are there."""
+    for name in re.findall(
+            r"`((?:codegen|frontend|ir|passes|runtime)/[\w/]+\.(?:c|h|def))`",
+            prose(path)):
+        if not os.path.exists(os.path.join(ROOT, name)):
+            failed(path, f"there is no {name}")
+
+
 def check_messages():
     """What the page quotes stands in a source, where texts may be in parts."""
     source = ""
@@ -259,6 +268,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for path in chosen:
             check_links(path)
+            check_sources(path)
             check_listings(path, ampc, folder)
     for f in failures:
         print(f)
