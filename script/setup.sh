@@ -148,6 +148,22 @@ need_onnx_nodes() {
     touch "$made"
 }
 
+# The generator of script/docs, in .cache/mkdocs.
+need_mkdocs() {
+    local dir=$cache/mkdocs
+    local made=$dir/$(sha256sum script/docs.txt | cut -c1-16)
+    [ -f "$made" ] && return
+    python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
+    say "fetching mkdocs"
+    rm -rf "$dir"
+    python3 -m pip --disable-pip-version-check install -q --target "$dir" \
+        -r script/docs.txt >"$cache/pip.log" 2>&1 || {
+        tail -3 "$cache/pip.log" >&2
+        die "cannot install mkdocs"
+    }
+    touch "$made"
+}
+
 # The clang-format of script/format, in .cache.
 need_format() {
     need_wheel_file "$format_release" clang_format/data/bin/clang-format \
@@ -162,6 +178,20 @@ bazel_do() {
     bazel "$command" -c opt --jobs="$(nproc)" "$@"
 }
 
+# Man pages and completions, which the program itself prints, into $1.
+install_manual() {
+    local ampc=$1/bin/ampc share=$1/share c
+    mkdir -p "$share/man/man1" "$share/bash-completion/completions" \
+        "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
+    "$ampc" manual man >"$share/man/man1/ampc.1"
+    for c in $("$ampc" manual commands); do
+        "$ampc" manual man "$c" >"$share/man/man1/ampc-$c.1"
+    done
+    "$ampc" manual bash >"$share/bash-completion/completions/ampc"
+    "$ampc" manual zsh >"$share/zsh/site-functions/_ampc"
+    "$ampc" manual fish >"$share/fish/vendor_completions.d/ampc.fish"
+}
+
 # Builds and installs into $1, quietly unless something is wrong.
 install_ampc() {
     local prefix=$1 log=$cache/build.log bin
@@ -174,6 +204,7 @@ install_ampc() {
     install -D -m 755 "$bin/ampc" "$prefix/bin/ampc"
     install -D -m 644 runtime/ampc.h "$prefix/include/ampc.h"
     install -D -m 644 runtime/cpp/ampc.hpp "$prefix/include/ampc.hpp"
+    install_manual "$prefix"
     mkdir -p "$prefix/lib/pkgconfig"
     cat >"$prefix/lib/pkgconfig/ampc.pc" <<PC
 prefix=$prefix

@@ -9,13 +9,16 @@
 /* argv[0] is the command's name; the result is the exit status. */
 typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
-    cmd_export, cmd_audit, cmd_list_ops;
-
-/* help.c */
-extern const char help_ampc[], help_options[], help_run[], help_inspect[],
-    help_check[], help_opt[], help_export[], help_audit[], help_fmt[];
+    cmd_export, cmd_audit, cmd_list_ops, cmd_manual;
 
 /* ---- shared by the commands (cmd_common.c) ------------------------------- */
+
+/* What the options say that are a command's own (rows OWN of options.def). */
+typedef struct OwnOptions {
+    const char *out, *load, *ir, *passes, *scaling, *link, *step_ms;
+    const char *batches, *policy, *objective;
+    bool casts, kernels, memory, params, json, cuda, roofline, expand;
+} OwnOptions;
 
 /* Everything a command needs until it ends. */
 typedef struct Session {
@@ -28,7 +31,8 @@ typedef struct Session {
     bool is_text; /* they are no ONNX model's */
     int argc;     /* of session_args */
     char **argv;
-    const struct OwnOption *own;
+    const char *command; /* as options.def has it */
+    OwnOptions own;
     const char *compile_option; /* the last of them; NULL: none was given */
     bool passes;                /* a text is for passes that the user names */
     bool own_only; /* compile options are unknown to this command */
@@ -37,14 +41,12 @@ void session_init(Session *s);
 /* Prints the collected messages, frees all; returns the exit status. */
 int session_end(Session *s, Status status);
 
-/* Splits argv[1..] into compile options (applied to s->opt) and the rest:
-   one positional argument, and options that the command knows itself.      */
-typedef struct OwnOption {
-    const char *name;
-    const char **value; /* takes a value: stored here */
-    bool *flag;         /* takes none: set true */
-} OwnOption;
-Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
+/* The command's own option argv[0] of `left` words, to s->own; *used: how many
+   of them it took, 0: it is none. */
+Status session_own(Session *s, char **argv, int left, int *used);
+/* Splits argv[1..] into compile options (applied to s->opt), options of that
+   command, and one positional argument. */
+Status session_args(Session *s, int argc, char **argv, const char *command,
                     const char **positional);
 
 /* An .onnx or .amp file to a module; the model's bytes, which an .amp file may

@@ -545,36 +545,45 @@ static Status usage(Audit *a, const char *what, const char *arg) {
     return ERR_USAGE;
 }
 
+/* The option of `ampc run` is one of this command, too. */
+static bool is_shared(const char *flag) {
+    static const char *const rows[][2] = {
+#define AS_RUN(command, flag) {command, flag},
+#include "frontend/cli/options.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(rows[i][0], "audit") && !strcmp(rows[i][1], flag))
+            return true;
+    return false;
+}
+
 static Status take_arg(Audit *a, char **argv, int left, int *used) {
-    static const char *const shared[] = {"--feed", "--load", "--load-map",
-                                         "--threads", "--device"};
-    *used = 2;
     if (argv[0][0] != '-') {
         if (a->opt.module) return usage(a, "unexpected argument", argv[0]);
         a->opt.module = argv[0];
         *used = 1;
         return OK;
     }
-    if (!strcmp(argv[0], "--json")) {
-        a->json = true;
-        *used = 1;
-        return OK;
-    }
-    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
-        if (!strcmp(argv[0], shared[i]))
-            return run_arg(&a->opt, &a->s->diag, argv, left, used);
-    bool batches = !strcmp(argv[0], "--batches");
-    bool policy = !strcmp(argv[0], "--policy");
-    if (!batches && !policy && strcmp(argv[0], "--objective"))
-        return usage(a, "unknown option", argv[0]);
-    if (left < 2) return usage(a, "a value is missing after", argv[0]);
-    if (policy) a->policy = argv[1];
-    if (!batches && !policy) a->objective = intern(argv[1]);
-    if (batches) {
+    if (is_shared(argv[0]))
+        return run_arg(&a->opt, &a->s->diag, argv, left, used);
+    TRY(session_own(a->s, argv, left, used));
+    return *used ? OK : usage(a, "unknown option", argv[0]);
+}
+
+static Status take_args(Audit *a, int argc, char **argv) {
+    const OwnOptions *o = &a->s->own;
+    a->s->command = "audit";
+    for (int i = 1, used; i < argc; i += used)
+        TRY(take_arg(a, argv + i, argc - i, &used));
+    if (!a->opt.module) return usage(a, "a module is missing after", argv[0]);
+    a->json = o->json;
+    a->policy = o->policy;
+    if (o->objective) a->objective = intern(o->objective);
+    if (o->batches) {
         char *end;
-        a->batches = strtoll(argv[1], &end, 10);
+        a->batches = strtoll(o->batches, &end, 10);
         if (*end || a->batches < 1 || a->batches > 1000000)
-            return usage(a, "--batches: no number from 1:", argv[1]);
+            return usage(a, "--batches: no number from 1:", o->batches);
     }
     return OK;
 }
@@ -668,11 +677,7 @@ int cmd_audit(int argc, char **argv) {
     Audit a = {.s = &s, .objective = intern(""), .batches = 2};
     run_options_init(&a.opt);
     a.opt.quiet = true;
-    Status st = OK;
-    for (int i = 1, used; i < argc && st == OK; i += used)
-        st = take_arg(&a, argv + i, argc - i, &used);
-    if (st == OK && !a.opt.module)
-        st = usage(&a, "a module is missing after", argv[0]);
+    Status st = take_args(&a, argc, argv);
     if (st == OK) st = audit(&a);
     replica_close(&a.step);
     feeds_free(&a.feed);

@@ -23,7 +23,7 @@ int cmd_check(int argc, char **argv) {
     Session s;
     const char *model = NULL;
     session_init(&s);
-    Status st = session_args(&s, argc, argv, NULL, &model);
+    Status st = session_args(&s, argc, argv, "check", &model);
     if (st == OK) st = check(&s, model);
     return session_end(&s, st);
 }

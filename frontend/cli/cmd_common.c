@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_common.c: options, messages and model files, for every command.      */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,19 +27,53 @@ int session_end(Session *s, Status status) {
     return (int)status;
 }
 
-static const OwnOption *find_own(const OwnOption *own, const char *name) {
-    for (; own && own->name; own++)
-        if (!strcmp(own->name, name)) return own;
-    return NULL;
-}
-
 static Status usage(Session *s, const char *what, const char *arg) {
     fail(&s->diag, (Loc){0}, "%s '%s' (see ampc --help)", what, arg);
     return ERR_USAGE;
 }
 
+/* ---- options of single commands ------------------------------------------ */
+
+typedef enum OwnKind { OWN_FLAG, OWN_TEXT, OWN_FILE } OwnKind;
+
+static const struct OwnRow {
+    const char *command, *flag;
+    OwnKind kind;
+    size_t field; /* OWN_FLAG: a bool of OwnOptions; else a text */
+} own_rows[] = {
+#define OWN(command, flag, kind, field, value, preset, text)                   \
+    {command, flag, OWN_##kind, offsetof(OwnOptions, field)},
+#include "frontend/cli/options.def"
+};
+
+static const struct OwnRow *find_own(const char *command, const char *flag) {
+    const struct OwnRow *r = own_rows;
+    for (size_t i = 0; i < sizeof own_rows / sizeof *r; i++)
+        if (!strcmp(r[i].command, command) && !strcmp(r[i].flag, flag))
+            return &r[i];
+    return NULL;
+}
+
+Status session_own(Session *s, char **argv, int left, int *used) {
+    const struct OwnRow *r = find_own(s->command, argv[0]);
+    *used = 0;
+    if (!r) return OK;
+    void *field = (char *)&s->own + r->field;
+    *used = r->kind == OWN_FLAG ? 1 : 2;
+    if (*used > left) return usage(s, "a value is missing after", argv[0]);
+    if (r->kind == OWN_FLAG) {
+        *(bool *)field = true;
+        return OK;
+    }
+    /* a text's own options bring the same words a second time */
+    const char **text = field;
+    if (*text && *text != argv[1]) return usage(s, "given twice:", argv[0]);
+    *text = argv[1];
+    return OK;
+}
+
 /* One argument; returns how many words it took through *used. */
-static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
+static Status take_arg(Session *s, char **argv, int left,
                        const char **positional, int *used) {
     const char *arg = argv[0], *next = left > 1 ? argv[1] : NULL;
     *used = 1;
@@ -47,21 +82,10 @@ static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
         *positional = arg;
         return OK;
     }
-    const OwnOption *o = find_own(own, arg);
-    if (o && o->flag) {
-        *o->flag = true;
-        return OK;
-    }
-    if (o) {
-        if (!next) return usage(s, "a value is missing after", arg);
-        /* a text's own options bring the same words a second time */
-        if (*o->value && *o->value != next)
-            return usage(s, "given twice:", arg);
-        *o->value = next;
-        *used = 2;
-        return OK;
-    }
+    TRY(session_own(s, argv, left, used));
+    if (*used) return OK;
     bool took = false;
+    *used = 1;
     s->compile_option = arg;
     if (s->own_only) return usage(s, "unknown option", arg);
     TRY(options_set(&s->opt, &s->diag, arg, next, &took));
@@ -69,13 +93,13 @@ static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
     return OK;
 }
 
-Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
+Status session_args(Session *s, int argc, char **argv, const char *command,
                     const char **positional) {
     s->argc = argc;
     s->argv = argv;
-    s->own = own;
+    s->command = command;
     for (int i = 1, used; i < argc; i += used)
-        TRY(take_arg(s, argv + i, argc - i, own, positional, &used));
+        TRY(take_arg(s, argv + i, argc - i, positional, &used));
     if (!*positional) return usage(s, "a file is missing after", argv[0]);
     return OK;
 }
@@ -162,7 +186,7 @@ static Status take_settings(Session *s, const Settings *given) {
         if (st != OK) return st;
     }
     options_second_source(&s->opt);
-    return session_args(s, s->argc, s->argv, s->own, &file);
+    return session_args(s, s->argc, s->argv, s->command, &file);
 }
 
 /* model NAME = onnx("FILE"), beside the text: its blocks are of that. */

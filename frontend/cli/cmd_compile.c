@@ -209,15 +209,14 @@ static Status compile(Session *s, const char *model, const char *out) {
 
 int cmd_compile(int argc, char **argv) {
     Session s;
-    const char *model = NULL, *out = NULL;
-    const OwnOption own[] = {{"-o", &out, NULL}, {0}};
+    const char *model = NULL;
     signal(SIGPIPE, SIG_IGN); /* a reader of our messages may go away */
     session_init(&s);
-    Status st = session_args(&s, argc, argv, own, &model);
-    if (st == OK && !out) {
+    Status st = session_args(&s, argc, argv, "ampc", &model);
+    if (st == OK && !s.own.out) {
         fail(&s.diag, (Loc){0}, "-o OUT.so is missing (see ampc --help)");
         st = ERR_USAGE;
     }
-    if (st == OK) st = compile(&s, model, out);
+    if (st == OK) st = compile(&s, model, s.own.out);
     return session_end(&s, st);
 }

@@ -205,11 +205,11 @@ static Status export_from(Session *s, const SectionFile *f, const char *load,
 int cmd_export(int argc, char **argv) {
     Session s;
     SectionFile f;
-    const char *module = NULL, *load = NULL, *out = NULL;
-    const OwnOption own[] = {{"-o", &out, NULL}, {"--load", &load, NULL}, {0}};
+    const char *module = NULL;
     session_init(&s);
     s.own_only = true;
-    Status st = session_args(&s, argc, argv, own, &module);
+    Status st = session_args(&s, argc, argv, "export", &module);
+    const char *load = s.own.load, *out = s.own.out;
     if (st == OK && !out) {
         fail(&s.diag, (Loc){0}, "-o MODEL.onnx is missing (see ampc --help)");
         st = ERR_USAGE;

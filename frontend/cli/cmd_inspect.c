@@ -226,44 +226,43 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
     return OK;
 }
 
+static Status check_question(Session *s) {
+    const OwnOptions *o = &s->own;
+    if (o->casts + o->kernels + o->memory + o->params + o->cuda + o->roofline +
+            (o->ir != NULL) + (o->scaling != NULL) >
+        1) {
+        fail(&s->diag, (Loc){0},
+             "one of --ir, --casts, --kernels, --memory, "
+             "--params, --cuda, --roofline, --scaling at a time");
+        return ERR_USAGE;
+    }
+    if (!o->scaling && (o->link || o->step_ms)) {
+        fail(&s->diag, (Loc){0}, "%s goes with --scaling N",
+             o->link ? "--link" : "--step-ms");
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
 int cmd_inspect(int argc, char **argv) {
     Session s;
     const char *path = NULL;
-    bool casts = false, kernels = false, memory = false, params = false;
-    Question q = {0};
-    const OwnOption own[] = {{"--ir", &q.ir, NULL},
-                             {"--casts", NULL, &casts},
-                             {"--kernels", NULL, &kernels},
-                             {"--memory", NULL, &memory},
-                             {"--params", NULL, &params},
-                             {"--json", NULL, &q.json},
-                             {"--cuda", NULL, &q.cuda},
-                             {"--roofline", NULL, &q.roofline},
-                             {"--scaling", &q.scaling.world, NULL},
-                             {"--link", &q.scaling.link, NULL},
-                             {"--step-ms", &q.scaling.step_ms, NULL},
-                             {0}};
     session_init(&s);
-    Status st = session_args(&s, argc, argv, own, &path);
-    if (casts + kernels + memory + params + q.cuda + q.roofline +
-            (q.ir != NULL) + (q.scaling.world != NULL) >
-        1) {
-        fail(&s.diag, (Loc){0},
-             "one of --ir, --casts, --kernels, --memory, "
-             "--params, --cuda, --roofline, --scaling at a time");
-        st = ERR_USAGE;
-    }
-    if (st == OK && !q.scaling.world && (q.scaling.link || q.scaling.step_ms)) {
-        fail(&s.diag, (Loc){0}, "%s goes with --scaling N",
-             q.scaling.link ? "--link" : "--step-ms");
-        st = ERR_USAGE;
-    }
-    q.scaling.json = q.json;
-    q.report = casts     ? "casts"
-               : kernels ? "kernels"
-               : memory  ? "memory"
-               : params  ? "params"
-                         : NULL;
+    Status st = session_args(&s, argc, argv, "inspect", &path);
+    const OwnOptions *o = &s.own;
+    const Question q = {
+        .report = o->casts     ? "casts"
+                  : o->kernels ? "kernels"
+                  : o->memory  ? "memory"
+                  : o->params  ? "params"
+                               : NULL,
+        .ir = o->ir,
+        .json = o->json,
+        .cuda = o->cuda,
+        .roofline = o->roofline,
+        .scaling = {o->scaling, o->link, o->step_ms, o->json},
+    };
+    if (st == OK) st = check_question(&s);
     if (st == OK)
         st = has_suffix(path, ".onnx") || has_suffix(path, ".amp")
                  ? inspect_model(&s, path, &q)

@@ -12,20 +12,19 @@ static void print_to_stdout(const Module *m) {
 
 int cmd_opt(int argc, char **argv) {
     Session s;
-    const char *file = NULL, *passes = NULL;
-    const OwnOption own[] = {{"--pass", &passes, NULL}, {0}};
+    const char *file = NULL;
     Module *m = NULL;
     session_init(&s);
     s.passes = true;
-    Status st = session_args(&s, argc, argv, own, &file);
-    if (st == OK && !passes) {
+    Status st = session_args(&s, argc, argv, "opt", &file);
+    if (st == OK && !s.own.passes) {
         fail(&s.diag, (Loc){0},
              "--pass NAME[,NAME...] is missing "
              "(see ampc --list-passes)");
         st = ERR_USAGE;
     }
     if (st == OK) st = load_model(&s, file, &m);
-    if (st == OK) st = run_passes(m, &s.diag, &s.opt, passes, false);
+    if (st == OK) st = run_passes(m, &s.diag, &s.opt, s.own.passes, false);
     if (st == OK) print_to_stdout(m);
     return session_end(&s, st);
 }
@@ -41,14 +40,12 @@ static void drop_layers(Module *m) {
 int cmd_fmt(int argc, char **argv) {
     Session s;
     const char *file = NULL;
-    bool expand = false;
-    const OwnOption own[] = {{"--expand", NULL, &expand}, {0}};
     Module *m = NULL;
     StrBuf sb = {0};
     session_init(&s);
     s.passes = true;
-    Status st = session_args(&s, argc, argv, own, &file);
-    if (st == OK && expand) {
+    Status st = session_args(&s, argc, argv, "fmt", &file);
+    if (st == OK && s.own.expand) {
         st = load_model(&s, file, &m);
         if (st == OK) drop_layers(m);
         if (st == OK) print_to_stdout(m);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
+#include "frontend/cli/manual.h"
 #include "ir/base/leave.h"
 #include "runtime/ampc.h"
 
@@ -15,11 +16,25 @@ static int list_passes(void) {
     return 0;
 }
 
-static int print_help(void) {
-    fputs(help_ampc, stdout);
-    fputs(help_options, stdout);
-    return 0;
+static int output_failed(int why) {
+    fprintf(stderr, "ampc: error: standard output: %s\n",
+            why ? strerror(why) : "not all of it could be written");
+    return ERR_USER;
 }
+
+/* Of that command; NULL: of the compiler. */
+static int print_help(const char *command) {
+    const CommandText *c = command_texts;
+    StrBuf sb = {0};
+    while (c->name && command && strcmp(c->name, command) != 0) c++;
+    manual_help(c->name ? c : command_texts, &sb);
+    errno = 0;
+    bool written = fputs(sb.data, stdout) >= 0 && fflush(stdout) == 0;
+    sb_free(&sb);
+    return written ? 0 : output_failed(errno);
+}
+
+static int print_own_help(void) { return print_help(NULL); }
 
 static int print_version(void) {
     puts("ampc " AMPC_VERSION);
@@ -36,25 +51,21 @@ static int run(int argc, char **argv) {
     static const struct {
         const char *name;
         Command *run;
-        const char *help;
-    } commands[] = {{"run", cmd_run, help_run},
-                    {"inspect", cmd_inspect, help_inspect},
-                    {"check", cmd_check, help_check},
-                    {"opt", cmd_opt, help_opt},
-                    {"export", cmd_export, help_export},
-                    {"audit", cmd_audit, help_audit},
-                    {"fmt", cmd_fmt, help_fmt},
-                    {"--list-ops", cmd_list_ops, help_ampc}};
+    } commands[] = {
+#define COMMAND(name, function, synopsis, summary, text) {name, function},
+#include "frontend/cli/commands.def"
+        {"--list-ops", cmd_list_ops}};
     static const struct {
         const char *name;
         int (*run)(void);
-    } flags[] = {{"--help", print_help},
-                 {"-h", print_help},
+    } flags[] = {{"--help", print_own_help},
+                 {"-h", print_own_help},
                  {"--version", print_version},
                  {"--list-passes", list_passes}};
     if (argc < 2) {
-        fputs(help_ampc, stderr);
-        fputs(help_options, stderr);
+        fputs("usage: ampc MODEL -o OUT.so [OPTION...], ampc COMMAND ... (see "
+              "ampc --help)\n",
+              stderr);
         return ERR_USAGE;
     }
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
@@ -63,11 +74,10 @@ static int run(int argc, char **argv) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         if (!asks_for_help(argc, argv))
             return commands[i].run(argc - 1, argv + 1);
-        if (commands[i].help == help_ampc) return print_help();
-        fputs(commands[i].help, stdout);
-        return 0;
+        return print_help(argv[1]);
     }
-    return asks_for_help(argc, argv) ? print_help() : cmd_compile(argc, argv);
+    return asks_for_help(argc, argv) ? print_help(NULL)
+                                     : cmd_compile(argc, argv);
 }
 
 /* What could not be written counts, whatever the command thought. */
@@ -81,8 +91,5 @@ int main(int argc, char **argv) {
     int status = run(argc, argv);
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-    if (status == OK)
-        fprintf(stderr, "ampc: error: standard output: %s\n",
-                errno ? strerror(errno) : "not all of it could be written");
-    return status ? status : ERR_USER;
+    return status ? status : output_failed(errno);
 }

@@ -668,7 +668,11 @@ static Status set_symbol(Options *o, Spec *s) {
 
 typedef enum RowKind { SETTER, ADDER, FLAG, PATH } RowKind;
 
-#define FIELD(field) NULL, offsetof(Options, field)
+/* What the third column of a row is, by its kind. */
+#define WHAT_SETTER(function) function, 0
+#define WHAT_ADDER(function)  function, 0
+#define WHAT_FLAG(field)      NULL, offsetof(Options, field)
+#define WHAT_PATH(field)      NULL, offsetof(Options, field)
 
 static const struct OptionRow {
     const char *name;
@@ -676,47 +680,9 @@ static const struct OptionRow {
     Setter *set;
     size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
 } option_rows[] = {
-    {"--precision", SETTER, set_precision, 0},
-    {"--placement", SETTER, set_placement, 0},
-    {"--amp-policy", PATH, FIELD(amp_policy)},
-    {"--remat", SETTER, set_remat, 0},
-    {"--loss", SETTER, set_loss, 0},
-    {"--objective", ADDER, set_objective, 0},
-    {"--optimizer", SETTER, set_optimizer, 0},
-    {"--param-group", ADDER, set_param_group, 0},
-    {"--lr-schedule", SETTER, set_schedule, 0},
-    {"--clip-norm", SETTER, set_clip_norm, 0},
-    {"--clip-value", SETTER, set_clip_value, 0},
-    {"--accumulate", SETTER, set_accumulate, 0},
-    {"--loss-scale", SETTER, set_scale, 0},
-    {"--comm-bucket", SETTER, set_comm_bucket, 0},
-    {"--comm-dtype", SETTER, set_comm_dtype, 0},
-    {"--shard-optimizer", FLAG, FIELD(shard_optimizer)},
-    {"--sync-batchnorm", FLAG, FIELD(sync_batchnorm)},
-    {"--dim", ADDER, set_dim, 0},
-    {"--batch-sizes", ADDER, set_batch_sizes, 0},
-    {"--replace-head", ADDER, set_head, 0},
-    {"--train", ADDER, set_train, 0},
-    {"--freeze", ADDER, set_freeze, 0},
-    {"--batchnorm", ADDER, set_batchnorm, 0},
-    {"--dropout", SETTER, set_dropout, 0},
-    {"--accept-folded", FLAG, FIELD(accept_folded)},
-    {"--target", ADDER, set_target, 0},
-    {"--weights", SETTER, set_weights, 0},
-    {"--dump-ir", PATH, FIELD(dump_ir)},
-    {"--emit-c", PATH, FIELD(emit_c)},
-    {"--emit-cuda", PATH, FIELD(emit_cuda)},
-    {"--emit-onnx", PATH, FIELD(emit_onnx)},
-    {"--report", PATH, FIELD(report)},
-    {"--cache", PATH, FIELD(cache)},
-    {"--time-passes", FLAG, FIELD(time_passes)},
-    {"--count-underflow", FLAG, FIELD(count_underflow)},
-    {"--debug-nonfinite", FLAG, FIELD(debug_nonfinite)},
-    {"--symbol", SETTER, set_symbol, 0},
-    {"--seed", SETTER, set_seed, 0},
-    {"--top-k", SETTER, set_top_k, 0},
-    {"--no-fuse", FLAG, FIELD(no_fuse)},
-    {"--shuffle", SETTER, set_shuffle, 0},
+#define COMPILE(flag, kind, what, value, preset, text)                         \
+    {flag, kind, WHAT_##kind(what)},
+#include "frontend/cli/options.def"
 };
 
 _Static_assert(sizeof option_rows / sizeof *option_rows <= 64, "Options.lines");

@@ -43,42 +43,26 @@ static Status take_lr(Diag *d, const char *text, double *out) {
     return ERR_USAGE;
 }
 
-#define FIELD(name) .field = offsetof(RunOptions, name)
+typedef enum RunKind {
+    RUN_FLAG,
+    RUN_TEXT,
+    RUN_FILE,
+    RUN_COUNT,
+    RUN_RATE,
+    RUN_LIST,
+    RUN_PAIRS
+} RunKind;
 
 static const struct RunOption {
     const char *name;
-    enum { FLAG, TEXT, COUNT, RATE, LIST } kind;
+    RunKind kind;
     size_t field;
-    int64_t least;    /* COUNT */
-    const char *form; /* LIST: what each must look like; NULL: any */
+    int64_t least;    /* RUN_COUNT */
+    const char *form; /* RUN_PAIRS: what each must look like */
 } run_options[] = {
-    {"--feed", LIST, FIELD(feed), .form = "NAME=FILE"},
-    {"--eval-feed", LIST, FIELD(eval_feed), .form = "NAME=FILE"},
-    {"--load", LIST, FIELD(load)},
-    {"--load-map", LIST, FIELD(load_map), .form = "OLD=NEW"},
-    {"--shuffle", FLAG, FIELD(shuffle)},
-    {"--eval", FLAG, FIELD(eval)},
-    {"--resume", FLAG, FIELD(resume)},
-    {"--quiet", FLAG, FIELD(quiet)},
-    {"--device", TEXT, FIELD(device)},
-    {"--comm", TEXT, FIELD(comm)},
-    {"--save", TEXT, FIELD(save)},
-    {"--save-best", TEXT, FIELD(save_best)},
-    {"--fetch", TEXT, FIELD(fetch)},
-    {"--log", TEXT, FIELD(log)},
-    {"--profile", TEXT, FIELD(profile)},
-    {"--save-weights", TEXT, FIELD(save_weights)},
-    {"--tensorboard", TEXT, FIELD(tensorboard)},
-    {"--report", TEXT, FIELD(report)},
-    {"--steps", COUNT, FIELD(steps)},
-    {"--epochs", COUNT, FIELD(epochs)},
-    {"--save-every", COUNT, FIELD(save_every), .least = 1},
-    {"--keep", COUNT, FIELD(keep), .least = 1},
-    {"--patience", COUNT, FIELD(patience), .least = 1},
-    {"--threads", COUNT, FIELD(threads)},
-    {"--max-skipped", COUNT, FIELD(max_skipped), .least = -1},
-    {"--deadline", COUNT, FIELD(deadline), .least = 1},
-    {"--lr", RATE, FIELD(lr)},
+#define RUN(flag, kind, field, least, value, preset, text)                     \
+    {flag, RUN_##kind, offsetof(RunOptions, field), least, value},
+#include "frontend/cli/options.def"
     {0},
 };
 
@@ -87,13 +71,15 @@ static Status take_option(const struct RunOption *o, RunOptions *to, Diag *d,
     void *field = (char *)to + o->field;
     RunList *list = field;
     switch (o->kind) {
-    case FLAG: *(bool *)field = true; return OK;
-    case TEXT: *(const char **)field = value; return OK;
-    case COUNT: return take_count(d, o->name, value, o->least, field);
-    case RATE: return take_lr(d, value, field);
-    case LIST: break;
+    case RUN_FLAG: *(bool *)field = true; return OK;
+    case RUN_TEXT:
+    case RUN_FILE: *(const char **)field = value; return OK;
+    case RUN_COUNT: return take_count(d, o->name, value, o->least, field);
+    case RUN_RATE: return take_lr(d, value, field);
+    case RUN_LIST:
+    case RUN_PAIRS: break;
     }
-    if (o->form && !strchr(value, '=')) {
+    if (o->kind == RUN_PAIRS && !strchr(value, '=')) {
         fail(d, (Loc){0}, "%s: %s is needed, not '%s' (see ampc run --help)",
              o->name, o->form, value);
         return ERR_USAGE;
@@ -169,7 +155,7 @@ Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used) {
     *used = 0;
     while (row->name && strcmp(row->name, argv[0])) row++;
     if (!row->name) return OK;
-    *used = row->kind == FLAG ? 1 : 2;
+    *used = row->kind == RUN_FLAG ? 1 : 2;
     if (*used > left) return usage(d, "a value is missing after", argv[0]);
     return take_option(row, o, d, argv[*used - 1]);
 }

@@ -9,9 +9,6 @@
 
 /* ---- the library --------------------------------------------------------- */
 
-/* std.amp and layers.amp, by ir/BUILD; each ends in 0 */
-extern const char *const std_amp_lines[], *const layers_amp_lines[];
-
 static VEC(Fn *) library, layers;
 static const Fn *rules[NUM_OPS];
 

@@ -98,6 +98,9 @@ struct Fn {
 
 /* An op of std.amp; NULL: there is none of this name. */
 const Fn *fn_std(const char *name);
+/* The texts of std.amp and layers.amp (made by ir/BUILD), a string a line;
+   each ends with NULL. */
+extern const char *const std_amp_lines[], *const layers_amp_lines[];
 /* All of them, in the order of the file, layers apart. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);

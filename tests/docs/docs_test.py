@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation is whole and true: links resolve, nothing public is
-left out, and the listings run.
+"""The documentation is whole and true: links resolve, generated pages are those
+that `ampc manual` prints, nothing public is left out, and the listings run.
 
 usage: docs_test.py AMPC [PAGE...]     in the root of the sources; with pages
                                        their listings alone
@@ -107,6 +107,16 @@ def check_size():
         failed("README.md", f"{lines} lines, at most 200")
 
 
+def check_generated(ampc):
+    for page in "cli", "functions", "ops":
+        path = f"docs/reference/{page}.md"
+        now = subprocess.run([ampc, "manual", page], text=True, check=True,
+                             stdout=subprocess.PIPE).stdout
+        if now != read(path):
+            failed(path, f"is stale: script/docs --reference writes what "
+                         f"`ampc manual {page}` prints")
+
+
 def check_named(what, names, path):
     text = read(path)
     for name in sorted(names):
@@ -134,6 +144,30 @@ def check_complete():
         if path.startswith("docs/") and name not in index and \
                 not name.startswith("benchmarks/") and name != "index.md":
             failed("docs/index.md", f"does not lead to {path}")
+
+
+def check_sources(path):
+    """Sources that a page names are there."""
+    for name in re.findall(
+            r"`((?:codegen|frontend|ir|passes|runtime)/[\w/]+\.(?:c|h|def))`",
+            prose(path)):
+        if not os.path.exists(os.path.join(ROOT, name)):
+            failed(path, f"there is no {name}")
+
+
+def check_messages():
+    """What the page quotes stands in a source, where texts may be in parts."""
+    source = ""
+    for top in "codegen", "frontend", "ir", "passes", "runtime":
+        for folder, _, names in os.walk(os.path.join(ROOT, top)):
+            source += "".join(read(os.path.relpath(os.path.join(folder, n), ROOT))
+                              for n in names if n.endswith((".c", ".h", ".def")))
+    source = re.sub(r'"\s*\n\s*"', "", source)
+    page = "docs/reference/messages.md"
+    for row in re.findall(r"^\| (`.*?) \|", read(page), re.M):
+        for quoted in re.findall(r"`([^`]+)`", row):
+            if quoted not in source:
+                failed(page, f"no message holds '{quoted}'")
 
 
 # ---- listings ---------------------------------------------------------------
@@ -198,6 +232,7 @@ def check_listings(path, ampc, folder):
     env = dict(os.environ, PATH=f"{work}/bin:{os.environ['PATH']}",
                AMPC_CACHE_DIR=os.path.join(folder, "cache"))
     nvrtc = os.environ.get("AMPC_LIBNVRTC", "none")
+    known = ""
     for line, lang, title, text in parts:
         where = f"{path}:{line}"
         if lang in ("c", "python") and not title:
@@ -212,9 +247,11 @@ def check_listings(path, ampc, folder):
             compile(text, where, "exec")
         if lang == "sh" and runs(text):
             env["AMPC_LIBNVRTC"] = nvrtc if "# needs: nvrtc" in text else "none"
-            done = subprocess.run(["sh", "-e", "-c", text], cwd=work, env=env,
-                                  text=True, stdout=subprocess.PIPE,
+            done = subprocess.run(["sh", "-e", "-c", known + text], cwd=work,
+                                  env=env, text=True, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT)
+            # as in one terminal
+            known += "".join(re.findall(r"^[a-z]+=\S+\n", text, re.M))
             if done.returncode:
                 failed(where, f"status {done.returncode}\n{done.stdout[-1500:]}")
                 return
@@ -225,10 +262,13 @@ def main():
     chosen = sys.argv[2:] or pages()
     if not sys.argv[2:]:
         check_size()
+        check_generated(ampc)
         check_complete()
+        check_messages()
     with tempfile.TemporaryDirectory() as folder:
         for path in chosen:
             check_links(path)
+            check_sources(path)
             check_listings(path, ampc, folder)
     for f in failures:
         print(f)

@@ -587,6 +587,82 @@ TEST_CASE(options, help_names_each_key) {
     free(help);
 }
 
+/* What is set by an option's value, as text. */
+static void dump_set(const char *option, const char *value, StrBuf *sb) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Options o;
+    bool used;
+    options_init(&o, a);
+    Status s = options_set(&o, &d, option, value, &used);
+    CHECK_MSG(s == OK, "%s %s: %s", option, value, s == OK ? "" : d.text.data);
+    dump(&o, sb);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+/* The help's text without what wrapping put in behind commas. */
+static void unwrap(char *text) {
+    char *to = text;
+    for (const char *from = text; *from;) {
+        *to++ = *from++;
+        if (to[-1] == ',' && *from == '\n') from += strspn(from, "\n ");
+    }
+    *to = 0;
+}
+
+/* Checks each "key=number" behind "word," in the help. */
+static int check_defaults(const char *help, const char *option,
+                          const char *word, const char *needed) {
+    char head[40];
+    int n = 0;
+    snprintf(head, sizeof head, " %s,", word);
+    const char *at = strstr(help, head);
+    for (at = at ? at + strlen(head) : ""; *at && !strchr(" ;.\n", *at);) {
+        size_t size = strcspn(at, ",; \n"), key = strcspn(at, "=");
+        if (key < size && strchr("-0123456789", at[key + 1])) {
+            StrBuf plain = {0}, given = {0}, want = {0}, got = {0};
+            sb_printf(&plain, "%s%s", word, needed);
+            sb_printf(&given, "%s,%.*s", plain.data, (int)size, at);
+            dump_set(option, plain.data, &want);
+            dump_set(option, given.data, &got);
+            CHECK_STR(got.data, want.data);
+            n++;
+            sb_free(&plain);
+            sb_free(&given);
+            sb_free(&want);
+            sb_free(&got);
+        }
+        at += size + (at[size] == ',');
+    }
+    return n;
+}
+
+TEST_CASE(options, help_tells_the_defaults_of_keys) {
+    static const struct {
+        const char *option, *word, *needed;
+        int keys;
+    } rows[] = {{"--loss", "cross_entropy", "", 2},
+                {"--loss", "nll", "", 1},
+                {"--loss", "huber", "", 1},
+                {"--optimizer", "sgd", "", 3},
+                {"--optimizer", "adam", "", 5},
+                {"--loss-scale", "dynamic", "", 7},
+                {"--lr-schedule", "cosine", ",total=9", 1},
+                {"--lr-schedule", "linear", ",total=9", 1},
+                {"--lr-schedule", "step", ",every=3", 1}};
+    char *help;
+    REQUIRE(test_command(&help, "'%s' --help", test_ampc()) == 0);
+    unwrap(help);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int n =
+            check_defaults(help, rows[i].option, rows[i].word, rows[i].needed);
+        CHECK_MSG(n >= rows[i].keys, "%s %s: %d defaults in the help",
+                  rows[i].option, rows[i].word, n);
+    }
+    free(help);
+}
+
 /* Words of other trainers are answered with what says it here. */
 TEST_CASE(options, words_from_elsewhere_are_known) {
     static const char *const rows[][2] = {{"--amp", "--precision"},
