@@ -23,10 +23,10 @@ typedef struct Session {
     Diag diag;
     Options opt;
     char *file;        /* the bytes of the model's file, read once */
-    const char *model; /* these, or with fresh heads (--replace-head) */
+    const char *model; /* file, or a copy with new heads (--replace-head) */
     size_t model_bytes;
-    bool is_text; /* they are no ONNX model's */
-    int argc;     /* of session_args */
+    bool is_text; /* the bytes are a text, not an ONNX model */
+    int argc;     /* number of session_args */
     char **argv;
     const struct OwnOption *own;
     const char *compile_option; /* the last of them; NULL: none was given */
@@ -38,7 +38,7 @@ void session_init(Session *s);
 int session_end(Session *s, Status status);
 
 /* Splits argv[1..] into compile options (applied to s->opt) and the rest:
-   one positional argument, and options that the command knows itself.      */
+   one positional argument, and options that the command knows itself. */
 typedef struct OwnOption {
     const char *name;
     const char **value; /* takes a value: stored here */
@@ -47,11 +47,11 @@ typedef struct OwnOption {
 Status session_args(Session *s, int argc, char **argv, const OwnOption *own,
                     const char **positional);
 
-/* An .onnx or .amp file to a module; the model's bytes, which an .amp file may
-   import, stay in s->model.  What the file says of options is done, but for
-   those of the command line. */
+/* Imports an .onnx or .amp file. The model's bytes stay in s->model, because
+   an .amp file may import it. Applies the options in the file, except those
+   that the command line overrides. */
 Status load_model(Session *s, const char *path, Module **m);
-/* What the module is (cmd_summary.c); m has its programs. */
+/* Prints a description of the module (cmd_summary.c); m has its programs. */
 void summary_put(const Module *m, const Options *o, bool json, StrBuf *sb);
 bool has_suffix(const char *s, const char *suffix);
 

@@ -2,7 +2,7 @@
 /* cmd_inspect.c: ampc inspect OUT.so|MODEL.
 
    A module carries its reports and the IR after every pass as sections; a
-   model is compiled up to where the question can be answered.              */
+   model is compiled up to where the question can be answered. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 
@@ -14,8 +14,8 @@
 #include "codegen/cost/scaling.h"
 
 typedef struct Question {
-    const char *report; /* casts, kernels, memory, params; NULL: IR, or none of
-                           these: what the module is, and its parameters     */
+    const char *report; /* casts, kernels, memory or params; NULL: IR, or none
+                           of these: a summary with the parameters */
     const char *ir;     /* pass name */
     bool json, cuda, roofline;
     Scaling scaling; /* world: asked for */
@@ -148,8 +148,7 @@ static Status inspect_module(Session *s, const char *path, const Question *q) {
     SectionFile f;
     if (s->compile_option) {
         fail(&s->diag, (Loc){.file = path},
-             "%s is for models; this is no .onnx or .amp file, and a module is "
-             "what it was compiled as",
+             "%s is for models (.onnx, .amp); a module is already compiled",
              s->compile_option);
         return ERR_USAGE;
     }
@@ -254,7 +253,7 @@ int cmd_inspect(int argc, char **argv) {
         st = ERR_USAGE;
     }
     if (st == OK && !q.scaling.world && (q.scaling.link || q.scaling.step_ms)) {
-        fail(&s.diag, (Loc){0}, "%s goes with --scaling N",
+        fail(&s.diag, (Loc){0}, "%s needs --scaling N",
              q.scaling.link ? "--link" : "--step-ms");
         st = ERR_USAGE;
     }
