@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codegen.h: a PLANNED module to train.so.
+/* codegen.h: turns a PLANNED module into train.so.
 
    fuse.c promises about groups (verify.c checks at stage FUSED):
    - Each group becomes exactly one plan step.  VIEW nodes are in no group: the
@@ -12,20 +12,20 @@
      broadcasts).
    - GROUP_ROW: additionally REDUCE nodes (keepdims=1), all with one operand
      shape S and one axis set A.  Inner values are "full" (shape S after
-     broadcasting) or "row" (S with the A dims 1).  Values that leave have
-     shape S or the row shape, are a pad of a few zeros behind rows of S
-     (node_pads_rows), or sums over all rows (node_sums_columns), which nothing
-     in the group reads.  The operand of another MOVE never depends on a REDUCE
-     of the same group.
+     broadcasting) or "row" (S with the A dims 1).  Values that leave have shape
+     S or the row shape, are a pad of a few zeros behind rows of S
+     (node_pads_rows), or sums over all rows (node_sums_columns) that no node of
+     the group reads. The operand of another MOVE never depends on a REDUCE of
+     the same group.
    - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape
      (external operands broadcast to it), no MOVE.  The anchor's own operands
-     come from other groups.  Behind a convolution's may stand a pool of what
-     the group makes (node_pools), the last node.
+     come from other groups.  After a convolution the last node may be a pool of
+     the group's result (node_pools).
    - GROUP_LIB: one LIB node, alone.
-   - A group that stands `beside` the one before (POINT or ROW, on a GPU)
-     computes the same of other operands: both have one kernel, which may be
-     flat and the lengths differ.  One that stands `after` them folds what one
-     of them has made.                                                       */
+   - A group marked `beside` (POINT or ROW, on a GPU) computes the same as the
+     group before it on other operands: both share a kernel; if that is flat,
+     their lengths may differ.  A group marked `after` folds the results of one
+     of them. */
 #ifndef AMPC_CODEGEN_CODEGEN_H
 #define AMPC_CODEGEN_CODEGEN_H
 
@@ -39,12 +39,12 @@ typedef struct Kernel Kernel; /* kir.h */
 /* A plan step to be. */
 typedef struct LoweredStep {
     PlanStepKind kind;
-    PlanLib lib;             /* PLAN_LIB                                     */
-    const Kernel *kernel;    /* PLAN_KERNEL                                  */
-    const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
-    ProductEnd end;          /* of that, where cuBLASLt does it all          */
-    uint32_t fn, second;     /* of PlanStep, as is scratch, which GPUs have  */
-    uint32_t after;          /* PLAN_PRODUCT: PlanStep.epilogue              */
+    PlanLib lib;            /* PLAN_LIB                                     */
+    const Kernel *kernel;   /* PLAN_KERNEL                                  */
+    const Kernel *epilogue; /* PLAN_LIB, NULL: none                         */
+    ProductEnd end;      /* of the epilogue, if cuBLASLt computes all of it */
+    uint32_t fn, second; /* fields of PlanStep, as is scratch; for GPUs */
+    uint32_t after;      /* PLAN_PRODUCT: PlanStep.epilogue              */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                                */
     int nref, nep_ref;
     int64_t *pars;
@@ -53,9 +53,9 @@ typedef struct LoweredStep {
     uint64_t scratch;
     const char *name;
     bool empty;                       /* PLAN_LIB: every result is */
-    bool summed;                      /* its result is then summed over ranks */
+    bool summed;                      /* the result is then summed over ranks */
     const struct LoweredStep *behind; /* Group.after; NULL: none              */
-    int64_t unit; /* of a kernel of form flat: elements of a unit */
+    int64_t unit; /* kernels of form flat: elements per unit */
 } LoweredStep;
 
 /* lower.c: the step of every group.  Kernels are shared structurally through
@@ -68,20 +68,20 @@ int kernel_set_count(const KernelSet *ks, bool epilogues);
 const Kernel *kernel_set_get(const KernelSet *ks, bool epilogues, int i);
 int kernel_index(const Kernel *k); /* position in its list */
 Status lower_graph(const Graph *g, KernelSet *ks, Diag *d,
-                   LoweredStep **out /* by group, in the set's arena */);
+                   LoweredStep **out /* per group, in the set's arena */);
 
-/* What the printed C needs: no contraction and no reassociation, nothing that
-   keeps comparisons, square roots and selects out of vectors.  kmath.h chooses
-   what gcc does beyond that.  Outputs may lie over inputs of another
-   type, hence no-strict-aliasing. */
+/* The printed C must be compiled without contraction and reassociation, and
+   without errno and traps, which keep comparisons, square roots and selects
+   from being vectorised. kmath.h selects further optimisations of gcc. Outputs
+   may share bytes with inputs of another type, hence no-strict-aliasing. */
 #define KERNEL_CFLAGS                                                          \
     "-std=gnu17 -O2 -ffp-contract=off -fno-math-errno -fno-trapping-math "     \
     "-fno-strict-aliasing"
 
 /* print_c.c: C source of the kernels of a set; `prefix` starts every function
    name (prefix + "k12", prefix + "e3").  Kernels of one element, which have no
-   vectors, are printed where `scalars`: one ISA level's serve all.  Includes
-   nothing but "kmath.h". */
+   vectors, are printed only if `scalars`: one ISA level's kernels serve all
+   levels.  Includes nothing but "kmath.h". */
 void print_c_kernels(const KernelSet *ks, StrBuf *sb, const char *prefix,
                      bool scalars);
 bool kernel_is_scalar(const Kernel *k);
@@ -97,19 +97,19 @@ typedef struct EmitSection {
 typedef struct EmitInput {
     const char *path;       /* out.so */
     const char *model_path; /* the user's file; data: what section "model",
-                               or "model.amp", keeps of it                  */
+                               or "model.amp", keeps of it */
     const char *model_data;
     bool model_is_text;
     const char
         *options; /* the compile options as JSON, for the module's info */
     size_t model_size;
     const EmitSection *sections; /* further tail sections: reports; the texts
-                                    of m->texts are added as "ir:PASS"      */
+                                    of m->texts are added as "ir:PASS" */
     int nsection;
     /* Called, if set, when everything is compiled and before the sections are
-       written: notes[json][i] tells how the i-th group of all graphs runs, its
-       loops and its launch on the GPU: lines of text, or members of a JSON
-       object; empty where a library does all of it.  cost: section "cost"
+       written: notes[json][i] describes how the i-th group of all graphs runs,
+       its loops and its launch on the GPU: lines of text, or members of a JSON
+       object; empty if a library does all of the work.  cost: section "cost"
        (module/cost.h).                                                      */
     Status (*compiled)(void *ctx, const char *const *const notes[2],
                        const char *cost);
@@ -119,19 +119,19 @@ typedef struct EmitInput {
 /* emit_weights.c: OUT.weights.safetensors for module OUT.so. */
 char *weights_sidecar_path(Arena *a, const char *module);
 
-/* cuda_target.c: sets the default targets where none is given, with a warning
-   if there is no NVRTC for GPU code; refuses GPU targets that it cannot
-   compile for.                                                             */
+/* cuda_target.c: sets the default targets if none is given, and warns if GPU
+   code is left out because NVRTC is missing; refuses GPU targets for which it
+   cannot compile. */
 Status cuda_targets(Options *opt, Diag *d);
 
 /* emit_so.c: everything: lower, print, compile with the system compiler (CC,
    default cc) for each target level in parallel, link with the embedded
    runtime, append sections, rename into place.  GPU code is compiled by NVRTC
-   meanwhile.  On failure nothing is left behind, and a module and
-   its weights that were there stay as they were. */
+   meanwhile.  On failure no files are left, and an existing module and its
+   weights stay unchanged. */
 Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
-/* The same up to the sources, which are dropped: what lowering refuses, all of
-   it at once.  Of `in` it reads `compiled` and ctx. */
+/* Runs emit_so up to the sources, which are dropped, and reports everything
+   that lowering refuses. Reads only `compiled` and ctx of `in`. */
 Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 
 #endif

@@ -10,7 +10,7 @@
    is one dropout node reading the state variable "ampc.rng".
 
    Everything that can be refused at once is: all unsupported ops are listed
-   before the import fails.  No input file can reach an assert.             */
+   before the import fails.  No input file can reach an assert. */
 #ifndef AMPC_FRONTEND_FRONTEND_H
 #define AMPC_FRONTEND_FRONTEND_H
 
@@ -27,32 +27,32 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
                          const uint8_t *bytes, size_t n, const Options *opt,
                          const TypeId *in, int nin, Module **out);
 
-/* A text of the language: a model, which is the graph "forward" or the only one
-   that there is, or programs as a pass prints them.  What opt says of dropout,
-   batch normalisation and of what trains is done.  passes: for passes that the
-   user names; graphs keep their names. */
+/* Imports a text of the language: a model (graph "forward", or the only
+   graph), or programs as a pass prints them. Applies the options for
+   dropout, batch normalisation and training. passes: the text is for passes
+   that the user names; graphs keep their names. */
 Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
                   size_t n, const Options *opt, bool passes, Module **out);
 /* The text in its one layout, comments kept; any bytes.  ERR_USER: a bracket or
-   a string has no end, or what closes none. */
+   a string is not closed, or a closing bracket has no partner. */
 Status amp_format(Diag *d, const char *file, const char *text, size_t n,
                   StrBuf *out);
 
-/* opt->heads: an ONNX file's bytes with fresh last layers, in the arena; those
-   of no ONNX file stay as they are. */
+/* opt->heads: replaces *bytes by an ONNX file with new last layers, in the
+   arena; bytes that are not an ONNX file stay unchanged. */
 Status onnx_replace_heads(Arena *a, Diag *d, const char *path,
                           const Options *opt, const uint8_t **bytes, size_t *n);
 
 /* The model of `n` bytes without the data of tensors that are variables of m,
-   appended to `out`; false: no ONNX model. */
+   appended to `out`; false: it is not an ONNX model. */
 bool onnx_skeleton(const Module *m, const void *model, size_t n, StrBuf *out);
 
-/* ... and back: fills `data` with the values of tensor `name`, of that type. */
+/* The inverse: fills `data` with the values of tensor `name`, of that type. */
 typedef Status OnnxWeightFn(void *ctx, const char *name, const Type *type,
                             void *data);
-/* Writes the skeleton with its tensors in the form for inference: no training
-   mode in BatchNormalization and Dropout.  `path`, that of `out`, serves
-   messages.                                                                 */
+/* Writes the skeleton with its tensors in the form for inference:
+   BatchNormalization and Dropout are not in training mode. `path`, the path
+   of `out`, is for messages. */
 Status onnx_export(Arena *a, Diag *d, const char *path, const void *skeleton,
                    size_t n, OnnxWeightFn *weight, void *ctx, OutFile *out);
 

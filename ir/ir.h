@@ -2,12 +2,11 @@
 /* ir.h: modules, graphs, values, nodes; the builder.
 
    A Module is one model: variables (parameters, buffers, state) and one Graph
-   per program (first only "forward"; later train, micro, update, eval,
-   predict, refresh), which from some pass on is one per program and target.
-   A Graph is SSA: every value has one definition; nodes stand in g->order,
-   definitions before uses.  Effects are the graph's
-   `writes`: when the program ends, var takes the value; every read in the
-   program sees the old value.
+   per program (first only "forward"; later train, micro, update, eval, predict,
+   refresh), and from a certain pass on one per program and target. A Graph is
+   SSA: every value has one definition; nodes stand in g->order, definitions
+   before uses.  Effects are the graph's `writes`: when the program ends, var
+   takes the value; every read in the program sees the old value.
 
    Pools only grow.  A pass builds new nodes with the builder, redirects uses,
    and leaves dead nodes to dce; nodes not in g->order do not exist.         */
@@ -43,7 +42,7 @@ void tensor_repeat(const Tensor *t); /* element 0 becomes every element */
 void tensor_set_int(const Tensor *t, int64_t i, int64_t v);
 /* Random numbers, rounded to the type (runtime/program/draw.h). */
 Tensor *tensor_drawn(Arena *a, TypeId t, const Draw *d);
-/* No element is larger. */
+/* A bound: no element of such random numbers is larger. */
 double draw_bound(const Draw *d);
 double f16_to_double(uint16_t h);
 double bf16_to_double(uint16_t h);
@@ -67,17 +66,18 @@ typedef struct Var {
     TypeId type;
     const Tensor *init; /* NULL: `fill`                                     */
     double fill;
-    Draw draw; /* of a kind: instead of `fill`                               */
-    DType stored_dtype; /* of the initializer in the user's file            */
+    Draw draw;          /* random numbers of a kind, instead of `fill` */
+    DType stored_dtype; /* dtype of the initializer in the user's file */
     double lr_scale, weight_decay; /* per-parameter; weight_decay NaN = the
                                       optimizer's                            */
-    Str init_text; /* "normal(1, 0.02)" of the .amp file, or NULL; whoever
-                      replaces `init` clears it                             */
+    Str init_text; /* "normal(1, 0.02)" of the .amp file, or NULL; code that
+                      replaces `init` must clear it */
     Str why; /* why it trains or not, for inspect --params                  */
 } Var;
 /* Begins Var.why where the file does not tell that it trains. */
 #define GUESS "by guess: "
-/* What it begins with, its `fill` apart: NULL; random numbers are made. */
+/* The initial value as a tensor (random numbers are drawn); NULL if it is
+   `fill`. */
 const Tensor *var_initial(Arena *a, const Var *v);
 
 typedef enum ValueKind { VK_INPUT, VK_VAR, VK_CONST, VK_RESULT } ValueKind;
@@ -88,23 +88,22 @@ typedef struct Value {
     ValueKind kind;
     int var;            /* VK_VAR: index into module vars                  */
     int home;           /* PLANNED: index of the var it is computed into
-                           (an in-place write), else -1                     */
+                           (an in-place write), else -1 */
     const Tensor *data; /* VK_CONST                                        */
     Str init_text;      /* VK_CONST: as Var.init_text                      */
     NodeId def;         /* VK_RESULT                                       */
     int result;         /* VK_RESULT: which                                */
     bool held;          /* an op grad differentiates by it                 */
-    const char *why;    /* PRIMITIVE: what keeps it f32, NULL: not known    */
+    const char *why;    /* PRIMITIVE: reason why it is f32; NULL: not known */
     int64_t offset;     /* PLANNED: arena byte offset, else -1             */
 } Value;
 
-enum { ARENA_ALIGN = 256 }; /* of offsets: what cuBLASLt assumes */
+enum { ARENA_ALIGN = 256 }; /* alignment of offsets, as cuBLASLt assumes */
 
 enum {
     NODE_BACKWARD = 1, /* made by autodiff                                  */
     NODE_UPDATE = 2,   /* made by the optimizer pass                        */
-    NODE_AGAIN = 4     /* of backward: what forward computes, too, kept apart
-                          from that                                         */
+    NODE_AGAIN = 4     /* recomputes a value of forward in backward */
 };
 
 typedef struct Node {
@@ -128,9 +127,10 @@ extern const char *const group_kind_text[];
 
 typedef struct Group {
     GroupKind kind;
-    bool beside; /* POINT, ROW: runs in the launch of the group before, of the
-                    same work on other operands                             */
-    bool after;  /* ROW, beside: behind that, of what one of its groups makes */
+    bool beside; /* POINT, ROW: runs in the launch of the previous group, with
+                    the same work on other operands */
+    bool after;  /* ROW, beside: runs after one of that launch's groups, on its
+                    results */
 } Group;
 
 typedef struct Output {
@@ -140,11 +140,12 @@ typedef struct Output {
 
 typedef struct Write {
     ValueId var, value;
-    int bucket; /* of a gradient: it is then summed over ranks, together with
-                   all of that number; 0: it is not                         */
+    int bucket; /* for a gradient: number of the bucket in which it is summed
+                   over ranks; 0: not summed */
 } Write;
 
-/* Whose passes a graph goes through, once types and casts are decided. */
+/* The target whose passes a graph runs through, once types and casts are
+   decided. */
 typedef enum TargetKind {
     TARGET_ANY, /* not split yet: the graph is common to all                */
     TARGET_CPU,
@@ -157,9 +158,9 @@ typedef struct Graph {
     struct Module *module;
     Arena *arena; /* == module->arena */
     Str name;
-    ProgramKind program; /* by its name, as the objective that it is of      */
+    ProgramKind program; /* follows from the name, as does the objective */
     Str objective;
-    int64_t batch; /* of --batch-sizes: NAME@batch; 0: the module's own      */
+    int64_t batch; /* in NAME@batch (--batch-sizes); 0: the module's own */
     TargetKind target;
     VEC(Value) values; /* [0] is the null value */
     VEC(Node) nodes;   /* [0] is the null node */
@@ -169,13 +170,13 @@ typedef struct Graph {
     VEC(Write) writes;
     VEC(Group) groups;
     VEC(const char *)
-    attention;             /* of each, after pass attend: why it is left
-                              in parts; NULL: it is one node           */
+    attention; /* for each attention, after pass attend: reason why it stays in
+                  parts; NULL: it is one node */
     int64_t arena_bytes;   /* PLANNED */
     struct NameMap *names; /* unique names of this graph */
 } Graph;
 
-/* A floating tensor of the model's file that is no variable: for people. */
+/* A floating tensor of the model's file that is not a variable; for reports. */
 typedef struct Literal {
     Str name;
     TypeId type;
@@ -200,47 +201,50 @@ typedef VEC(Setting) Settings;
 typedef struct Module {
     Arena *arena;
     Str name;
-    Str file; /* where it came from */
+    Str file; /* the file that the module was read from */
     VEC(Graph *) graphs;
     VEC(Var) vars;
-    struct NameMap *names;      /* of the variables */
-    VEC(const struct Fn *) fns; /* defined by the model's file              */
-    Settings settings, policy;  /* its blocks `train` and `policy`          */
-    Str onnx; /* the file that its model is imported from, NULL: none       */
+    struct NameMap *names;      /* names of the variables */
+    VEC(const struct Fn *) fns; /* functions that the model's file defines */
+    Settings settings, policy;  /* blocks `train` and `policy` of the file */
+    Str onnx; /* file that the model is imported from; NULL: none */
     /* facts from the frontend that passes and the runtime's info need */
     Str producer; /* "pytorch", ... or NULL */
     VEC(Literal) literals;
-    int class_axis; /* of the classification loss, -1: none */
-    uint64_t hash;  /* the optimizer pass's: of all programs and their options,
-                       the same for every target */
-    DType low;      /* what autocast lowers to; NUM_DTYPES: it has not run   */
-    Str rule;       /* by which types were chosen op by op; NULL: a cut's    */
+    int class_axis; /* class axis of the classification loss; -1: none */
+    uint64_t hash;  /* set by the optimizer pass: hash of all programs and their
+                       options, equal for all targets */
+    DType low; /* 16-bit dtype of autocast; NUM_DTYPES: autocast has not run */
+    Str rule;  /* name of the rule that chose dtypes op by op; NULL: the minimum
+                  cut did */
     /* the pass runner's */
-    int stage;  /* Stage reached so far */
-    int given;  /* Stage of the text: nothing promised up to it was made here */
-    int passes; /* rows of the pipeline behind it */
+    int stage; /* Stage reached so far */
+    int given; /* Stage of the text that was read; the compiler cannot vouch for
+                  promises up to it */
+    int passes; /* number of pipeline rows that have run */
     VEC(StageText) texts;
 } Module;
 
 Module *module_new(Arena *a, const char *name);
 Graph *graph_new(Module *m, const char *name); /* appended to the module */
-/* A graph that stands in no module, or was removed from this one. */
+/* Adds a graph that is in no module, or was removed from this one. */
 void graph_append(Module *m, Graph *g, const char *name);
 Graph *module_graph(const Module *m, const char *name); /* NULL if absent */
-/* The same where the module is split: the program of one target. */
+/* The program for one target, once the module is split. */
 Graph *module_graph_on(const Module *m, const char *name, TargetKind t);
-/* Deep copy (values, nodes, order), of no target; shares vars and tensor data.
- */
+/* Deep copy (values, nodes, order) without a target; shares variables and
+   tensor data. */
 Graph *graph_clone(const Graph *g, const char *name);
-/* The same of the same name, in a copy of the module that holds no other graph
-   and allocates from a. */
+/* The same with the same name, in a copy of the module that holds no other
+   graph and allocates from a. */
 Graph *graph_clone_aside(const Graph *g, Module *aside, Arena *a);
 void module_remove_graph(Module *m, const char *name);
-/* Moves graph g of another module, of the same arena, to m under that name: it
-   reads the variables that m has under the names of its own.  NULL, or a
-   variable that m has not, or of another type or kind; then nothing is done. */
+/* Moves graph g of another module with the same arena to m under that name.
+   g then reads m's variables of the same names. Returns NULL, or the first
+   variable that m lacks or has with another type or kind; then nothing was
+   changed. */
 const Var *graph_move(Graph *g, Module *m, const char *name);
-/* Whether it is the model, FORWARD, or that for other batches. */
+/* True for the model's graph, FORWARD, and its copies for other batches. */
 bool graph_is_model(const Graph *g);
 Graph *module_program(const Module *m, ProgramKind p, Str objective); /* NULL */
 
@@ -252,15 +256,15 @@ static inline Node *node_get(const Graph *g, NodeId n) {
     ASSERT(n.i && n.i < (uint32_t)g->nodes.len);
     return &g->nodes.data[n.i];
 }
-/* The i-th in the order. */
+/* The i-th node of the order. */
 static inline Node *node_at(const Graph *g, int i) {
     return node_get(g, g->order.data[i]);
 }
 static inline const Type *value_type(const Graph *g, ValueId v) {
     return type_get(value_get(g, v)->type);
 }
-/* Where the i-th value that leaves the program stands, in its outputs and then
-   its writes; NULL behind the last. */
+/* Address of the i-th value that leaves the program: outputs, then writes; NULL
+ * after the last. */
 static inline ValueId *graph_root(const Graph *g, int i) {
     if (i < g->outputs.len) return &g->outputs.data[i].value;
     i -= g->outputs.len;
@@ -269,20 +273,22 @@ static inline ValueId *graph_root(const Graph *g, int i) {
 static inline DType value_dtype(const Graph *g, ValueId v) {
     return value_type(g, v)->dtype;
 }
-/* Its elements. */
+/* Number of elements. */
 static inline int64_t value_count(const Graph *g, ValueId v) {
     return type_count(value_type(g, v));
 }
 static inline Var *value_var(const Graph *g, ValueId v) {
     return &g->module->vars.data[value_get(g, v)->var];
 }
-/* Pointers from value_get/node_get die at the next value or node made. */
+/* Pointers from value_get and node_get are invalid after the next value or
+   node is built. */
 
-/* The row of n's op, or what stands for it of the function that n calls:
-   name, counts, class, attributes. */
+/* The table row of n's op, or the equivalent facts (name, counts, class,
+   attributes) of the function that n calls. */
 const OpInfo *node_info(const Node *n);
 static inline OpKind node_kind(const Node *n) { return op_info[n->op].kind; }
-/* Its autocast class: what its user asked for, else its op's or function's. */
+/* Autocast class: the one that the user asked for, else the class of the op
+   or function. */
 AmpClass node_class(const Node *n);
 static inline Callee node_callee(const Node *n) {
     Callee c = {n->op, n->fn};
@@ -292,7 +298,7 @@ static inline Callee node_callee(const Node *n) {
 /* ---- attributes of a node ------------------------------------------------ */
 
 const Attr *attr_find(const Node *n, AttrKey k); /* NULL if absent */
-/* Its value, or else the one that the table has for it. */
+/* The attribute's value, or its default from the table. */
 int64_t attr_int(const Node *n, AttrKey k);
 double attr_float(const Node *n, AttrKey k);
 Str attr_str(const Node *n, AttrKey k);
@@ -302,7 +308,7 @@ int attr_ints(const Node *n, AttrKey k, const int64_t **v);
 /* Equal op, operands, attributes and result types; equal nodes hash equally. */
 bool node_same(const Graph *g, const Node *a, const Node *b);
 uint64_t node_hash(const Graph *g, const Node *n);
-/* Equal op and attributes, whatever the operands are. */
+/* Equal op and attributes; operands may differ. */
 bool node_same_work(const Node *a, const Node *b);
 /* P0 and P1 of an ELEM op's expression: its float attributes in table order,
    with their defaults. */
@@ -318,31 +324,33 @@ ValueId graph_scalar(Graph *g, DType d, double v);
 ValueId graph_scalar_int(Graph *g, DType d, int64_t v);
 /* True if v is a constant whose elements all equal one number. */
 bool value_is_splat(const Graph *g, ValueId v, double *out);
-/* A constant that stands in the code: it has no buffer. */
+/* True if v is a constant that is printed into code and has no buffer. */
 bool value_is_immediate(const Graph *g, ValueId v);
 /* The value whose buffer v shares through VIEW nodes (v itself otherwise). */
 ValueId view_root(const Graph *g, ValueId v);
-/* The variable that v is, in any shape and times numbers; -1: it is none. */
+/* Index of the variable that v equals up to reshapes and factors; -1 if
+   there is none. */
 int var_scaled(const Graph *g, ValueId v);
-/* That whose rows n, a rank_sum, adds the squares of, each of *row elements;
-   -1: it adds something else. */
+/* If n, a rank_sum, adds up sums of squares of a variable's rows over ranks:
+   the variable, and *row: elements of a row; else -1. */
 int node_sums_squares(const Graph *g, const Node *n, int64_t *row);
-/* Elements of the least part of a gradient that a rank may have: whole rows,
-   and as many as GPUs load at once. */
+/* Elements of the smallest part of a gradient that a rank may have: whole
+   rows, and a multiple of the elements that GPUs load at once. */
 int64_t rank_unit(int64_t row);
-/* Whether ranks have parts of a gradient of n elements that is added up by rows
-   of so many: there are enough of them. */
+/* True if a gradient of n elements, summed by rows of `row` elements, is
+   spread over ranks: it has enough rows. */
 bool rank_parts(int64_t n, int64_t row);
-/* n is the first of each row of what it reads: they lie where they lay.      */
+/* True if n slices only the ends of rows off: the elements that it returns
+   keep their offsets within each row. */
 bool node_cuts_rows(const Graph *g, const Node *n);
-/* n puts a few zeros behind the rows of what it reads, which `reduce` would
-   fold one by one: a kernel that makes those rows may store n's result instead.
- */
+/* True if n appends a few zeros to the rows of its operand, and `reduce`
+   folds these rows one by one: the kernel that computes the rows may store
+   n's result instead. */
 bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n);
-/* n sums over all that stands before the axes along which `reduce` folds the
-   same rows: a kernel that has the rows may add them up as well.            */
+/* True if n sums over all axes before those along which `reduce` folds the
+   same rows: the kernel that has the rows may add them up, too. */
 bool node_sums_columns(const Graph *g, const Node *reduce, const Node *n);
-/* n is a pool that an anchor group may end with. */
+/* True if n is a pool that an anchor group may end with. */
 bool node_pools(const Node *n);
 /* New variable in the module (name must be new) or the existing one. */
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
@@ -350,23 +358,24 @@ int module_var(Module *m, VarKind k, const char *name, TypeId t,
 int module_find_var(const Module *m, const char *name); /* -1 */
 /* The compiler's own variables (names.h); one that exists keeps its fill. */
 int module_own_var(Module *m, OwnVar v, Str objective, double fill);
-/* Of the graph's objective, as its value. */
+/* The compiler's variable of the graph's objective, as a value. */
 ValueId graph_own_var(Graph *g, OwnVar v, double fill);
 const char *own_var_text(OwnVar v);
 int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
-/* The parameter (-1: none) whose copy, gradient or state a variable of that
-   name is. */
+/* The family that the name belongs to; *parameter: the variable is a copy,
+   the gradient or the state of this parameter; -1: none. */
 Family family_of(const Module *m, Str name, int *parameter);
-/* The variable that a VAR_SHADOW is the copy of; -1. */
+/* The variable that a VAR_SHADOW copies; -1 if none. */
 int shadow_source(const Module *m, const Var *shadow);
-/* What is wrong with a variable that has a name of the compiler's; NULL. */
+/* The defect of a variable that has one of the compiler's names; NULL if
+   none. */
 const char *own_var_defect(const Module *m, const Var *v);
 /* The output's value; 0 if absent. */
 ValueId graph_output(const Graph *g, const char *name);
 void graph_add_output(Graph *g, Str name, ValueId v);
 /* The value that reads the variable in this graph (one per graph). */
 ValueId graph_var(Graph *g, int var);
-/* The variable has that value when the program ends. */
+/* The variable takes that value when the program ends. */
 void graph_write(Graph *g, ValueId var, ValueId value);
 ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */
 ValueId graph_find_value(const Graph *g, const char *name); /* 0 if absent */
@@ -379,12 +388,12 @@ void graph_rename(Graph *g, ValueId v, Str name);
 /* Appends nodes to g->order (or, with `before`, collects them in a list that
    the pass splices).  Results get the default type of the op's type rule
    unless `dtype` asks for another legal one.  On a type error: ASSERT (passes
-   and rules build only legal nodes; frontends use build_checked).          */
+   and rules build only legal nodes; frontends use build_checked). */
 typedef struct Builder {
     Graph *g;
     const char *suffix; /* names: first operand's name + suffix, or NULL    */
-    uint32_t flags;     /* of every node made                               */
-    Loc loc;            /* of every node made                               */
+    uint32_t flags;     /* of every node built */
+    Loc loc;            /* of every node built */
 } Builder;
 
 #define DT_DEFAULT NUM_DTYPES
@@ -405,8 +414,8 @@ Status build_checked(Builder *b, Diag *d, Callee callee, const ValueId *in,
                      const TypeId *types /* NULL or 0: by rule */,
                      const char *const *names, NodeId *out);
 
-/* A second node like `id`, with its types and the names that follow from its,
-   that reads in[0..nin). */
+/* Builds a copy of node `id` that reads in[0..nin); types are the same, and
+   names are derived from the original's. */
 NodeId build_again(Builder *b, NodeId id, const ValueId *in);
 
 /* A call of a function; dtypes may be NULL. */
@@ -427,8 +436,9 @@ ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
 /* x summed to the shape of `like`: undoes broadcasting. */
 ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype);
-/* Dtype of the gradient of v: fp32 where v is a cast that the compiler made of
-   an fp32 value, for the gradient of that cast then is unrounded; else v's. */
+/* Dtype of the gradient of v: fp32 if v is a cast that the compiler made
+   from an fp32 value (its gradient is then not rounded), else the dtype of
+   v. */
 DType grad_dtype(const Graph *g, ValueId v);
 
 /* ---- rewriting ----------------------------------------------------------- */
@@ -439,33 +449,34 @@ int *graph_use_counts(const Graph *g, Arena *scratch);
 /* position of each node in order (by NodeId.i), -1 if not in it */
 int *graph_positions(const Graph *g, Arena *scratch);
 
-/* The nodes that read a value, as [at, end): in order, each as often as it
-   reads it. */
+/* The nodes that read a value, as [at, end): in order; a node appears once
+   per operand that reads it. */
 typedef struct Users {
     const NodeId *at, *end;
 } Users;
 typedef struct UserIndex {
-    int *first; /* by ValueId.i, in `node` */
+    int *first; /* per value: index into `node` */
     NodeId *node;
 } UserIndex;
-/* Of the values and the order that there are; arena-allocated in `scratch`. */
+/* Index for the present values and order; arena-allocated in `scratch`. */
 UserIndex graph_users(const Graph *g, Arena *scratch);
 static inline Users users_of(const UserIndex *x, ValueId v) {
     Users u = {x->node + x->first[v.i], x->node + x->first[v.i + 1]};
     return u;
 }
-/* Whether the op's type rule leaves the result that dtype. */
+/* True if the op's type rule lets the result have that dtype. */
 bool node_may_store(const Graph *g, const Node *n, int result, DType d);
-/* The node of v stores dtype d instead of its own: if it is one of those from
-   `start` on in the order, all newer than node `first`, no other of them reads
-   v, and its op may; one that only moves elements passes that on. */
+/* Makes the node of v store dtype d instead of its own. Returns false unless
+   the node is at `start` or later in the order, no other of these nodes (all
+   newer than node `first`) reads v, and its op permits it. A node that only
+   moves elements passes the request on to its operand. */
 bool node_store(Graph *g, uint32_t first, int start, ValueId v, DType d);
-/* Of the nodes that stand in the order from `start` on, all of them newer than
-   node `first`, those go that no root needs. */
+/* Drops nodes that no root needs, among those from `start` on in the order,
+   which are all newer than node `first`. */
 void graph_drop_unneeded(Graph *g, uint32_t first, int start,
                          const ValueId *root, int n);
-/* Equal for equal text; follows all that decides what the program computes,
-   and nothing of this process. */
+/* Equal for equal text. Depends on everything that affects the program's
+   results, and on nothing of this process. */
 uint64_t graph_hash(const Graph *g);
 
 /* ---- type rules ---------------------------------------------------------- */
@@ -492,7 +503,7 @@ void print_graph(const Graph *g, StrBuf *sb);
 Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
                     size_t n, Module **out);
 
-/* What the command line says before a text is read. */
+/* A dimension that the command line binds before a text is read. */
 typedef struct DimBind {
     Str name; /* a symbol, or an input's name when axis >= 0 */
     int axis; /* -1: name is a symbol */
@@ -502,21 +513,21 @@ typedef struct DimBind {
 typedef struct TextOptions {
     const DimBind *dims;
     int ndims;
-    int64_t seed; /* of initial values and dropout */
-    /* Of the first dimension of the first input: what it is whatever dims say;
-       what it is if nobody says; 0: nothing. */
+    int64_t seed; /* for initial values and dropout */
+    /* First dimension of the first input: batch overrides dims, batch_else
+       is used if dims do not name it; 0: not given. */
     int64_t batch, batch_else;
-    /* The model of an ONNX file whose inputs are of types in[0..n), for
-       `def .. = onnx("FILE")`; NULL: there are no files. */
+    /* Imports an ONNX file for inputs of types in[0..n), for `def .. =
+       onnx("FILE")`; NULL: files cannot be imported. */
     Status (*layer)(void *ctx, Str file, const TypeId *in, int n, Module **out);
     void *ctx;
 } TextOptions;
 
-/* The same of a text whose symbols, as B in f32[B,4], are bound by opt. */
+/* Parses a text with symbols, such as B in f32[B,4], that opt binds. */
 Status parse_model(Arena *a, Diag *d, const char *file, const char *text,
                    size_t n, const TextOptions *opt, Module **out);
-/* Settings, policy and onnx of a text, in a module of no graphs; of one with
-   mistakes, which parse_model tells, nothing. */
+/* Reads only settings, policy and onnx of a text into a module without
+   graphs. A text with mistakes gives nothing; parse_model reports them. */
 void text_blocks(Arena *a, const char *file, const char *text, size_t n,
                  Module **out);
 
@@ -524,13 +535,13 @@ void text_blocks(Arena *a, const char *file, const char *text, size_t n,
 
 typedef enum Stage {
     STAGE_TYPED,   /* SSA, types legal                                       */
-    STAGE_CAST,    /* + LOW ops read what autocast decided                   */
+    STAGE_CAST,    /* + LOW ops read the dtypes that autocast chose */
     STAGE_DIFF,    /* + backward present                                     */
     STAGE_STEP,    /* + optimizer                                            */
     STAGE_INLINED, /* no calls but of whole functions                    */
     STAGE_PRIMITIVE, /* no SPLIT, reductions keep their dimensions         */
     STAGE_FUSED,     /* every node in exactly one group (VIEW and GEN: none or
-                        one), groups contiguous in order                        */
+                        one), groups contiguous in order */
     STAGE_PLANNED /* + offsets, no live overlap                             */
 } Stage;
 extern const char *const stage_text[];
@@ -564,8 +575,8 @@ EvalTensor *eval_tensor_new(Arena *a, TypeId t);
    message (integer division by zero, ...). */
 Status eval_node(const Graph *g, NodeId n, Arena *a, EvalMode mode,
                  const EvalTensor *const *in, EvalTensor **out, char *msg);
-/* The expression of an ELEM or REDUCE row without attributes; REDUCE: a is what
-   was folded so far, b one element more. */
+/* The expression of an ELEM or REDUCE row without attributes; REDUCE: a is the
+   result so far, b the next element. */
 double eval_expr_f(OpCode op, double a, double b);
 double round_to_dtype(double v, DType d);
 

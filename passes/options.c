@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.c: defaults of the compile options, and what follows from them.   */
+/* options.c: defaults of the compile options, and facts derived from them. */
 #include "passes/options.h"
 
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options.h: the compile options as a record.  Their text form is the command
-   line's and `train` blocks' (frontend/cli/options_text.c).              */
+   line's and `train` blocks' (frontend/cli/options_text.c). */
 #ifndef AMPC_PASSES_OPTIONS_H
 #define AMPC_PASSES_OPTIONS_H
 
@@ -61,7 +61,8 @@ typedef struct ScheduleSpec {
     double min, gamma;
 } ScheduleSpec;
 
-/* One loss and what is trained by it.  All objectives share one scaler. */
+/* One loss and the parameters that it trains. All objectives share one loss
+   scaler. */
 typedef struct Objective {
     Str name; /* "": the only one */
     LossSpec loss;
@@ -102,12 +103,12 @@ typedef struct Options {
     bool half_model; /* O2, O3: the model itself is of 16 bits, .. */
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;
-    bool fp16_residuals; /* PLACE_EXACT: residual streams are of fp16, and in
-                            bf16 what norms divide, ..                       */
-    double residuals;    /* .. else streams are fp32 for so many percent of a
-                            step's bytes, infinite: all                      */
-    bool wide_head;      /* PLACE_EXACT: a small product nearest the loss reads
-                            fp32, or a weight of two parts                   */
+    bool fp16_residuals; /* PLACE_EXACT: residual streams are fp16, and in bf16
+                            so are operands of norms, .. */
+    double residuals; /* else streams are fp32 for this percentage of a step's
+                         bytes; infinite: all */
+    bool wide_head;   /* PLACE_EXACT: a small product nearest the loss reads
+                         fp32, or a weight of two parts */
     Remat remat;
     int64_t remat_bytes;       /* REMAT_BYTES */
     VEC(Objective) objectives; /* at least one */
@@ -117,13 +118,13 @@ typedef struct Options {
     int64_t accumulate;
     ScaleSpec scale;
     int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,
-                            and the dtype that they send                    */
+                            and the dtype that they send */
     DType comm_dtype;
     bool shard_optimizer; /* state and updates are spread over ranks         */
     bool sync_batchnorm;  /* statistics of all ranks                         */
     VEC(DimBind) dims;
-    /* How many entries of a list the model's own text has made: a dimension may
-       be said again, and of the others the command line's take their place. */
+    /* Number of list entries that come from the .amp file. --dim adds to its
+       entries; for the other lists the command line replaces them. */
     int model_dims, model_frozen, model_targets, model_batches;
     VEC(int64_t) batch_sizes; /* --batch-sizes, each once */
     int64_t batch;      /* the model is for this one of them; 0: its own     */
@@ -136,18 +137,19 @@ typedef struct Options {
     bool accept_folded;
     VEC(Target) targets; /* empty: default */
     bool sidecar_weights;
-    Str no_cuda; /* why there is no GPU code although none was refused; NULL */
-    int64_t top_k; /* of --top-k; 0: accuracy is of the best class alone     */
+    Str no_cuda; /* reason why GPU code is missing although no option asked for
+                    that; NULL: not missing */
+    int64_t top_k; /* --top-k; 0: accuracy counts the best class only */
     bool time_passes;
     bool debug_nonfinite; /* program locate is made */
     bool count_underflow; /* program underflow is made */
     Str amp_policy;       /* a file, NULL: none */
     Str dump_ir, emit_c, emit_cuda, emit_onnx, report;
-    Str cache; /* of compilers' results: a folder, "none"; NULL: the usual one
-                */
+    Str cache; /* --cache: folder of compilers' results, or "none"; NULL: the
+                  default folder */
     VEC(Str)
     said; /* each option that was taken and its value, "" of a flag;
-             two "" where another source begins                     */
+             two "" where another source begins */
     struct FileGuard *guard; /* keeps outputs apart from inputs; may be NULL */
     Str symbol;              /* "ampc_module" */
     int64_t seed;

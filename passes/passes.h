@@ -3,7 +3,7 @@
 
    A pass is one file with one exported function; it works on the whole module
    (every graph it cares about), never prints, verifies or exits: the runner
-   does the chores (verify, time, dump, name the pass in a bug report).     */
+   does the chores (verify, time, dump, name the pass in a bug report). */
 #ifndef AMPC_PASSES_PASSES_H
 #define AMPC_PASSES_PASSES_H
 
@@ -25,30 +25,30 @@ PassFn pass_checks;    /* classes and rows named by inputs are in range      */
 PassFn pass_policy;    /* classes of --amp-policy                           */
 PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
 PassFn pass_autocast;  /* casts by class                                    */
-PassFn pass_ranges;    /* warns of what 16 bits do to known numbers         */
+PassFn pass_ranges;    /* warns of constants that 16 bits change */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */
 PassFn pass_probes;    /* train -> locate, underflow                        */
 PassFn pass_optimizer; /* train -> train, micro, update, refresh            */
 PassFn pass_inline;    /* calls to their bodies                             */
 PassFn pass_canon;     /* primitives in the forms that fuse and lower       */
-PassFn pass_lift;      /* f32 again, but for what products read             */
+PassFn pass_lift;      /* f32 again, except operands of products */
 PassFn pass_join;      /* products that are added up become one             */
 PassFn pass_place;     /* 16 bits where they save traffic                   */
-PassFn pass_remat;     /* what backward computes again                      */
-PassFn pass_locate;    /* where a value is not finite                       */
-PassFn pass_underflow; /* what of gradients fp16 flushes to zero            */
-PassFn pass_buckets;   /* which gradients are summed over ranks together    */
-PassFn pass_attend;    /* attention as one node                             */
-PassFn pass_reduce;    /* reductions in stages                              */
-PassFn pass_align;     /* long rows of products at multiples of 16 bytes    */
-PassFn pass_fuse;      /* groups                                            */
-PassFn pass_schedule;  /* order of groups                                   */
-PassFn pass_memplan;   /* offsets                                           */
+PassFn pass_remat;     /* recomputation in backward */
+PassFn pass_locate;    /* finds values that are not finite */
+PassFn pass_underflow; /* counts gradients that fp16 flushes to zero */
+PassFn pass_buckets;  /* groups gradients that are summed over ranks together */
+PassFn pass_attend;   /* attention as one node                             */
+PassFn pass_reduce;   /* reductions in stages                              */
+PassFn pass_align;    /* long rows of products at multiples of 16 bytes    */
+PassFn pass_fuse;     /* groups                                            */
+PassFn pass_schedule; /* order of groups                                   */
+PassFn pass_memplan;  /* offsets                                           */
 
 /* autodiff.c, for passes and tests: appends to g, as nodes with these flags,
-   the gradients of <seed, loss> with respect to want[0..n); a seed has as many
-   elements as the loss, and is 1 if absent, where that has one.  grads[i] = 0
-   when none reaches want[i].                                                */
+   the gradients of <seed, loss> with respect to want[0..n). A seed has as
+   many elements as the loss; NULL is allowed for a loss of one element and
+   means 1. grads[i] = 0 if no gradient reaches want[i]. */
 Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
                 ValueId seed, const ValueId *want, int n, ValueId *grads);
 
@@ -56,8 +56,8 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
 ValueId optimizer_scale(Builder *b, const Options *o);
 /* The variable that holds the 16-bit copy of variable v; none: it has none. */
 ValueId shadow_of(Graph *g, ValueId v, DType d);
-/* A program that writes a parameter also writes its copies, those that it does
-   not write yet; refresh makes them all of what is there.                   */
+/* Makes a program that writes a parameter also write its 16-bit copies,
+   unless it does already; refresh writes all copies. */
 void shadows_write(Graph *g, Arena *scratch);
 
 /* ---- the runner (pipeline.c) --------------------------------------------- */
@@ -68,7 +68,7 @@ typedef enum PassSide {
 } PassSide;
 extern const char *const pass_side_text[];
 
-/* The rows are the order that runs; a pass may stand in several. */
+/* The rows in execution order; a pass may have several rows. */
 typedef struct PassRow {
     const char *name;
     PassFn *fn;
@@ -87,14 +87,14 @@ bool pipeline_defect(const PassRow *rows, int n, StrBuf *why);
    the last of each name in m->texts when `keep`. */
 Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
                     bool keep);
-/* The same as far as it is common to all targets. */
+/* Runs only the passes that all targets share. */
 Status run_common(Module *m, Diag *d, const Options *opt, bool keep);
 /* Of a module that was read from the text before pass `first`: the rows from
    that to pass `last`, both of which stand in one row. */
 Status run_between(Module *m, Diag *d, const Options *opt, const char *first,
                    const char *last);
-/* The same for some rows, named in the pipeline's order, comma-separated; the
-   module may be at any stage that the first of them can read.              */
+/* Runs some rows, comma-separated in the pipeline's order; the module may be
+   at any stage that the first of them reads. */
 Status run_passes(Module *m, Diag *d, const Options *opt, const char *names,
                   bool keep);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline.c: the pipeline, in order, and the runner that does every pass's
-   chores: verify, time, dump, name the pass in a bug report.               */
+   chores: verify, time, dump, name the pass in a bug report. */
 #include "passes/passes.h"
 #include "passes/device/target.h"
 
@@ -19,12 +19,12 @@ const PassRow pipeline[] = {
     {"grad", pass_grad, PASS_COMMON, STAGE_TYPED,
      "gradients that the model asks for"},
     {"checks", pass_checks, PASS_COMMON, STAGE_TYPED,
-     "classes and rows that inputs name are checked"},
+     "check class and row indices in the inputs"},
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
-     "fold what inference forms leave"},
+     "simplify the inference forms"},
     {"cse", pass_cse, PASS_COMMON, STAGE_TYPED,
      "one node for equal computations"},
-    {"dce", pass_dce, PASS_COMMON, STAGE_TYPED, "drop what nothing needs"},
+    {"dce", pass_dce, PASS_COMMON, STAGE_TYPED, "drop dead nodes"},
     {"policy", pass_policy, PASS_COMMON, STAGE_TYPED,
      "classes of --amp-policy"},
     {"rules", pass_rules, PASS_COMMON, STAGE_CAST,
@@ -32,42 +32,42 @@ const PassRow pipeline[] = {
     {"autocast", pass_autocast, PASS_COMMON, STAGE_CAST,
      "products read 16 bits"},
     {"ranges", pass_ranges, PASS_COMMON, STAGE_CAST,
-     "warn of what 16 bits do to known numbers"},
+     "warn of constants that 16 bits change"},
     {"autodiff", pass_autodiff, PASS_COMMON, STAGE_DIFF,
      "append the backward graph"},
     {"probes", pass_probes, PASS_COMMON, STAGE_DIFF,
-     "programs that look into a step"},
+     "add programs that examine a step"},
     {"optimizer", pass_optimizer, PASS_COMMON, STAGE_STEP,
      "unscale, check, clip, update, scale; 16-bit copies"},
     {"simplify", pass_simplify, PASS_COMMON, STAGE_STEP,
      "cancel casts between forward, backward and update"},
     {"cse", pass_cse, PASS_COMMON, STAGE_STEP,
-     "share what gradients compute again"},
-    {"dce", pass_dce, PASS_COMMON, STAGE_STEP, "drop gradients nobody reads"},
+     "share nodes that gradients repeat"},
+    {"dce", pass_dce, PASS_COMMON, STAGE_STEP, "drop unused gradients"},
     {"inline", pass_inline, PASS_COMMON, STAGE_INLINED,
      "calls to their bodies"},
     {"canon", pass_canon, PASS_COMMON, STAGE_PRIMITIVE,
      "primitives in the forms that fuse"},
-    {"dce", pass_dce, PASS_COMMON, STAGE_PRIMITIVE, "drop what was replaced"},
+    {"dce", pass_dce, PASS_COMMON, STAGE_PRIMITIVE, "drop replaced nodes"},
     {"lift", pass_lift, PASS_COMMON, STAGE_PRIMITIVE,
-     "16 bits for products alone"},
+     "f32 again, but for operands of products"},
     {"simplify", pass_simplify, PASS_COMMON, STAGE_PRIMITIVE,
      "drop no-ops between primitives"},
     {"join", pass_join, PASS_COMMON, STAGE_PRIMITIVE,
-     "products that are added up as one"},
+     "join products that are added up"},
     {"cse", pass_cse, PASS_COMMON, STAGE_PRIMITIVE,
      "share parts of several composites"},
-    {"dce", pass_dce, PASS_COMMON, STAGE_PRIMITIVE, "drop what is shared"},
+    {"dce", pass_dce, PASS_COMMON, STAGE_PRIMITIVE, "drop shared duplicates"},
     {"place", pass_place, PASS_COMMON, STAGE_PRIMITIVE,
      "16 bits where they save traffic"},
     {"remat", pass_remat, PASS_COMMON, STAGE_PRIMITIVE,
-     "what backward computes again"},
+     "choose values that backward recomputes"},
     {"locate", pass_locate, PASS_COMMON, STAGE_PRIMITIVE,
-     "where a value is not finite, for --debug-nonfinite"},
+     "find values that are not finite, for --debug-nonfinite"},
     {"underflow", pass_underflow, PASS_COMMON, STAGE_PRIMITIVE,
-     "what fp16 flushes to zero, for --count-underflow"},
+     "count elements that fp16 flushes to zero, for --count-underflow"},
     {"buckets", pass_buckets, PASS_COMMON, STAGE_PRIMITIVE,
-     "gradients that ranks sum together"},
+     "group gradients that ranks sum together"},
     {"attend", pass_attend, PASS_TARGET, STAGE_PRIMITIVE,
      "attention as one node"},
     {"reduce", pass_reduce, PASS_TARGET, STAGE_PRIMITIVE,
@@ -78,10 +78,9 @@ const PassRow pipeline[] = {
      "drop no-ops between primitives"},
     {"cse", pass_cse, PASS_TARGET, STAGE_PRIMITIVE,
      "share parts of several composites"},
-    {"dce", pass_dce, PASS_TARGET, STAGE_PRIMITIVE,
-     "drop results nobody asked for"},
+    {"dce", pass_dce, PASS_TARGET, STAGE_PRIMITIVE, "drop unused results"},
     {"inline", pass_inline, PASS_TARGET, STAGE_PRIMITIVE,
-     "the calls that were whole so far"},
+     "inline the remaining calls"},
     {"fuse", pass_fuse, PASS_TARGET, STAGE_FUSED, "group nodes into kernels"},
     {"schedule", pass_schedule, PASS_TARGET, STAGE_FUSED, "order the groups"},
     {"memplan", pass_memplan, PASS_TARGET, STAGE_PLANNED,
@@ -99,26 +98,26 @@ static const struct {
     {"loss", "programs", "every program that trains or evaluates has the loss"},
     {"programs", "grad", "inference forms have gradients of their own"},
     {"grad", "rules", "gradients that the model asks for have types, too"},
-    {"programs", "checks", "every program checks what it reads"},
+    {"programs", "checks", "every program checks its own inputs"},
     {"checks", "inline", "it knows the ops that read classes and rows"},
     {"checks", "optimizer", "bad data skip the step"},
-    {"policy", "rules", "it goes by classes"},
-    {"rules", "autocast", "what has its types already gets no others"},
+    {"policy", "rules", "it follows the classes"},
+    {"rules", "autocast", "values that have their types keep them"},
     {"programs", "policy", "a rule holds in every program"},
     {"programs", "autocast", "inference forms have other operands"},
     {"simplify", "autocast", "no-ops would be given casts"},
     {"cse", "autocast", "values computed twice would be cast twice"},
     {"dce", "autocast", "dead readers would decide dtypes"},
     {"autocast", "autodiff", "the gradient of a cast is the cast back"},
-    {"autocast", "ranges", "it decides what is 16 bits"},
+    {"autocast", "ranges", "it decides which values are 16 bits"},
     {"autodiff", "optimizer", "it consumes the gradients"},
-    {"autodiff", "probes", "they look at the gradients"},
+    {"autodiff", "probes", "they examine the gradients"},
     {"probes", "optimizer", "gradients are outputs until then"},
     {"optimizer", "inline", "whole ops keep their class and short gradients"},
-    {"place", "remat", "what is computed again rounds as before"},
+    {"place", "remat", "recomputed values must round as before"},
     {"remat", "buckets", "it puts nodes into backward"},
-    {"place", "locate", "it looks at what is stored"},
-    {"place", "underflow", "it looks at what is stored"},
+    {"place", "locate", "it examines stored values"},
+    {"place", "underflow", "it examines stored values"},
     {"place", "buckets", "backward is in the order that it will have"},
     {"inline", "canon", "bodies are made of primitives in any form"},
     {"inline", "lift", "bodies round for their products, too"},
@@ -130,7 +129,7 @@ static const struct {
     {"canon", "reduce", "it splits reductions that keep their dimensions"},
     {"canon", "fuse", "groups are made of primitives in one form"},
     {"reduce", "fuse", "a stage is a kernel"},
-    {"align", "fuse", "what pads and cuts is part of a kernel"},
+    {"align", "fuse", "pads and slices become parts of kernels"},
     {"dce", "fuse", "a dead node would be computed"},
     {"fuse", "schedule", "order is between groups"},
     {"schedule", "memplan", "lifetimes need an order"},
@@ -146,7 +145,7 @@ bool pipeline_defect(const PassRow *rows, int n, StrBuf *why) {
     for (int i = 1; i < n; i++) /* stages and sides only move on */
         if (rows[i].stage < rows[i - 1].stage ||
             rows[i].side < rows[i - 1].side) {
-            sb_printf(why, "%s (%s) stands behind %s (%s)", rows[i].name,
+            sb_printf(why, "%s (%s) comes after %s (%s)", rows[i].name,
                       stage_text[rows[i].stage], rows[i - 1].name,
                       stage_text[rows[i - 1].stage]);
             return true;
@@ -171,7 +170,7 @@ typedef struct Runner {
     bool keep;
     bool named; /* the rows: by the user */
     const PassRow *pass;
-    uint64_t hash; /* of the text after the last pass */
+    uint64_t hash; /* hash of the text after the last pass */
 } Runner;
 
 static void dump_on_bug(void *ctx, FILE *out) {
@@ -249,7 +248,7 @@ static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
         return "only some graphs are a target's";
     for (int i = 0; i < g->order.len && p->stage >= STAGE_CAST; i++)
         if (node_at(g, i)->op == OP_GRAD)
-            return "it asks for gradients, which pass 'grad' puts in";
+            return "it asks for gradients, which pass 'grad' adds";
     if (p->stage < STAGE_FUSED || has >= STAGE_FUSED) return NULL;
     Arena *scratch = arena_new();
     const int *uses = graph_use_counts(g, scratch);
@@ -266,8 +265,8 @@ static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
     return why;
 }
 
-/* What was read from a text may be IR of any stage: is it what pass `row`
-   works on?  From row to row of the pipeline it is. */
+/* A module read from text may be at any stage: checks that pass `row` can
+   read it. Between rows of the pipeline this always holds. */
 static Status check_input(const Runner *r, int row) {
     Module *m = r->m;
     const PassRow *p = &pipeline[row];
@@ -294,8 +293,8 @@ static Status check_input(const Runner *r, int row) {
     return OK;
 }
 
-/* After every row, but of large modules only where a stage ends: there all is
-   verified in any case. */
+/* Verifies after every row; in large modules only at the end of a stage,
+   where everything is verified in any case. */
 static void verify(const Runner *r, bool stage_ends) {
     enum { LARGE = 1 << 16 };
     Diag bugs = {0};

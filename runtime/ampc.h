@@ -16,13 +16,13 @@
    Rules for all functions
    - Arrays are dense, row-major, little-endian, and aligned to their element.
      The batch size is fixed when the module is compiled: axis 0 of the inputs.
-     With --batch-sizes evaluate and predict take several: the size of what is
-     passed chooses.
+     With --batch-sizes evaluate and predict accept several batch sizes: the
+     size of the inputs selects one.
    - A call that fails returns a status other than AMPC_OK, leaves the session
-     as it was, and api->error(s) tells why.  Nothing prints, exits or aborts.
-     Only AMPC_ERR_DEVICE is different, and AMPC_ERR_COMM where ranks sum in the
-     GPUs' memory: what the session held is lost; and AMPC_ERR_DATA and
-     AMPC_ERR_DIVERGED: the step was made, and counted as skipped.
+     as it was, and api->error(s) tells why. Nothing prints, exits or aborts.
+     Exceptions: after AMPC_ERR_DEVICE, and after AMPC_ERR_COMM if ranks sum in
+     the GPUs' memory, the content of the session is lost; after AMPC_ERR_DATA
+     and AMPC_ERR_DIVERGED the step was made and counted as skipped.
    - One thread at a time per session (a second one gets AMPC_ERR_BUSY);
      different sessions, of one module or of several, run in parallel.
    - A call computes with rounding to nearest, subnormals and no traps, whatever
@@ -42,7 +42,7 @@
    v4-fma (no AMX; products of bf16 with or without vdpbf16ps).  For many
    processes:
    AMPC_LIBMPI, AMPC_LIBNCCL (a file to load instead; "none"). A program with
-   more rights than its user (setuid) reads none of them.     */
+   more rights than its user (setuid) reads none of them. */
 #ifndef AMPC_H
 #define AMPC_H
 
@@ -68,15 +68,14 @@ typedef enum ampc_status {
     AMPC_ERR_BUSY = 6,        /* the session is in use by another thread    */
     AMPC_ERR_INTERNAL = 7,    /* a defect of ampc: please report            */
     AMPC_ERR_DEVICE = 8,      /* the GPU or its driver failed; the session
-                                 can only be closed                         */
+                                 can only be closed */
     AMPC_ERR_DATA = 9,        /* an input names a class or a row that is not
-                                 there: see bad_data                        */
-    AMPC_ERR_DIVERGED = 10,   /* as many steps in a row were skipped as
-                                 ampc_options.max_skipped allows: see
-                                 nonfinite                                  */
+                                 there: see bad_data */
+    AMPC_ERR_DIVERGED = 10,   /* max_skipped steps in a row were skipped
+                                 (ampc_options): see nonfinite */
     AMPC_ERR_COMM = 11        /* another rank is gone, late or different, or
                                  the communicator failed: the message names it;
-                                 training cannot go on                      */
+                                 training cannot go on */
 } ampc_status;
 
 typedef enum ampc_dtype {
@@ -104,8 +103,8 @@ typedef struct ampc_module_info {
     size_t size;
     const char *model;   /* name of the graph                               */
     const char *info;    /* JSON: compile options, precision, producer ...  */
-    uint64_t graph_hash; /* of all that checkpoints depend on: ops, types,
-                            options, but neither weights nor target         */
+    uint64_t graph_hash; /* hash of everything that checkpoints depend on: ops,
+                            types and options, but not weights or target */
     int64_t batch;       /* samples per call; 0 when inputs have no batch   */
     int64_t accumulate;  /* micro-batches per optimizer step (--accumulate) */
     int64_t seed;        /* --seed                                          */
@@ -117,7 +116,8 @@ typedef struct ampc_module_info {
 typedef struct ampc_program_info {
     size_t size;
     uint32_t ninput, noutput, nstep;
-    double flops; /* of its products and convolutions, 2 a multiply-add     */
+    double flops; /* FLOPs of its matrix products and convolutions: 2 per
+                     multiply-add */
 } ampc_program_info;
 
 typedef struct ampc_tensor_info {
@@ -153,18 +153,19 @@ typedef struct ampc_variable_info {
 /* ---- many processes ------------------------------------------------------ */
 
 /* Ranks 0 .. world-1 that train one model, each with a session of its own and
-   its own part of the batch: one step of all is one step of one rank that
-   accumulates that many times as many micro-batches.  api->comm_open makes one;
-   so can a host.  All ranks call these functions in the same order; they return
-   0, or something else when they could not, and after that no more is called.
-   Where another rank does not answer they must return in time.              */
+   its own part of the batch: one step of all ranks equals one step of a single
+   rank that accumulates `world` times as many micro-batches. api->comm_open
+   creates a communicator; a host may implement its own. All ranks call these
+   functions in the same order. They return 0 on success; after any other value
+   none is called again. If another rank does not answer they must still return
+   in time. */
 typedef struct ampc_comm {
     size_t size;
     int32_t rank, world;
     int32_t local; /* among the ranks of this machine: which GPU "cuda" is  */
     int32_t any_thread; /* not 0: allreduce may be called by another thread of
                            the process, one call at a time; then gradients are
-                           summed while backward goes on                    */
+                           summed while backward goes on */
     void *ctx;
     /* Sums of AMPC_DTYPE_F32 or F64 (and the one of --comm-dtype), in place:
        the same bits on all ranks. */
@@ -174,10 +175,10 @@ typedef struct ampc_comm {
     int (*barrier)(void *ctx);
     const char *(*error)(void *ctx); /* why the last failed; may be NULL    */
 
-    /* All NULL, or what puts the same on a CUstream of GPU `local`, in the
-       memory of that GPU; also sums of 16 bits and of AMPC_DTYPE_I64.  Calls
-       between group(ctx, 1) and group(ctx, 0) are made as one.  Then a training
-       step with its sums is one CUDA graph. */
+    /* All NULL, or functions that enqueue the same operations on a CUstream
+       of GPU `local`, in that GPU's memory; they also sum 16-bit floats and
+       AMPC_DTYPE_I64. Calls between group(ctx, 1) and group(ctx, 0) are made
+       as one. A training step with its sums is then one CUDA graph. */
     int (*allreduce_on)(void *ctx, uint64_t data, size_t count, int32_t dtype,
                         void *stream);
     int (*broadcast_on)(void *ctx, uint64_t data, size_t bytes, int32_t root,
@@ -191,10 +192,11 @@ typedef struct ampc_comm {
        has, to all others; at[0] is 0. */
     int (*gather)(void *ctx, void *data, const uint64_t *at);
 
-    /* NULL: by allreduce, or allreduce_on.  Sums, with the same bits, that one
-       rank each needs: scatter: numbers at[r] to at[r + 1] of `data` are those
-       of rank r, at[0] is 0; reduce_on: all are those of rank `root`.  The
-       other ranks have anything there afterwards. */
+    /* NULL: allreduce or allreduce_on is used instead. Sums with the same bits,
+       each of which only one rank needs. scatter: elements at[r] to at[r + 1]
+       of `data` are needed by rank r, at[0] is 0; reduce_on: all are needed by
+       rank `root`. On the other ranks these elements are undefined
+       afterwards. */
     int (*scatter)(void *ctx, void *data, const uint64_t *at, int32_t dtype);
     int (*reduce_on)(void *ctx, uint64_t data, size_t count, int32_t dtype,
                      int32_t root, void *stream);
@@ -207,7 +209,7 @@ typedef struct ampc_comm_options {
                            the GPUs; its ranks find each other over TCP where
                            MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE are
                            set, else through MPI.  "tcp": those variables
-                           alone; rank 0 adds, in the order of ranks        */
+                           alone; rank 0 adds, in the order of ranks */
     double deadline;    /* seconds to wait for another rank; 0: 300         */
 } ampc_comm_options;
 
@@ -225,7 +227,7 @@ typedef void (*ampc_profile_fn)(void *ctx, const char *program,
 typedef struct ampc_options {
     size_t size;
     const char *device; /* "auto" (or NULL): GPU 0 when the module has code
-                           for it, else the CPU; "cpu"; "cuda", "cuda:N"    */
+                           for it, else the CPU; "cpu"; "cuda", "cuda:N" */
     int32_t threads;    /* 0: one per CPU that affinity and cgroup allow    */
     int32_t reserved0;
     ampc_alloc_fn alloc; /* both or none; called by the thread that calls   */
@@ -235,17 +237,16 @@ typedef struct ampc_options {
     void *log_ctx;
     void *stream; /* CUstream of the host (in the device's primary context)
                      that steps are put on, in order; NULL: one of our own;
-                     not with "cpu"                                         */
-    const ampc_comm *comm; /* NULL: one process alone.  Must outlive the
-                              session.  Then open, step, micro_step, update,
-                              load, load_weights, resume and save are made by
-                              all ranks alike (and save_weights, in a module
-                              of --shard-optimizer): rank 0 reads and writes
-                              the files, and buffers (running statistics) are
-                              those of rank 0.  Between micro-steps nothing is
-                              saved                                          */
-    int32_t max_skipped; /* that many skipped steps in a row, and every one that
-                            follows, are AMPC_ERR_DIVERGED; 0: 100; -1: never */
+                     not with "cpu" */
+    /* NULL: a single process. Must outlive the session. All ranks must then
+       call open, step, micro_step, update, load, load_weights, resume and
+       save alike (and save_weights, in a module compiled with
+       --shard-optimizer): rank 0 reads and writes the files, and buffers
+       (running statistics) are those of rank 0. Saving between micro-steps
+       fails. */
+    const ampc_comm *comm;
+    int32_t max_skipped; /* after this many skipped steps in a row, each skipped
+                            step returns AMPC_ERR_DIVERGED; 0: 100; -1: never */
     int32_t reserved1;
 } ampc_options;
 
@@ -255,9 +256,9 @@ typedef struct ampc_input {
     size_t size;
     const char *name; /* NULL: by position                                  */
     const void *data;
-    size_t bytes;         /* of `data`; always checked                      */
+    size_t bytes;         /* size of `data`; always checked */
     int32_t dtype;        /* ampc_dtype; always checked.  Classes that --loss
-                             added as an i64 input may be i32 or u8, too    */
+                             added as an i64 input may be i32 or u8, too */
     int32_t rank;         /* -1: shape is not given                         */
     const int64_t *shape; /* rank values, checked                           */
 } ampc_input;
@@ -283,61 +284,61 @@ typedef struct ampc_metrics {
     int64_t step;     /* optimizer steps applied so far                     */
     int64_t tried;    /* optimizer steps tried so far                       */
     int64_t skipped;
-    int64_t bad_forward; /* of these: the loss itself was not finite        */
-    int64_t bad_data;    /* batches so far that named a class or a row that is
-                            not there: their steps were skipped             */
+    int64_t bad_forward; /* skipped because the loss itself was not finite */
+    int64_t bad_data; /* batches so far with a class or row index that is out of
+                         range: their steps were skipped */
     int64_t skip_streak; /* steps skipped since the last one applied        */
 } ampc_metrics;
 
-/* What a session runs on; strings last as long as the session. */
+/* The device of a session; strings live as long as the session. */
 typedef struct ampc_device_info {
     size_t size;
     const char *kind; /* "cpu" or "cuda"                                      */
-    const char *name; /* of the GPU, as its driver has it; "" of a CPU        */
+    const char *name; /* of the GPU, from its driver; "" for a CPU */
 } ampc_device_info;
 
-/* What AMPC_ERR_DATA was about. */
+/* Details of AMPC_ERR_DATA. */
 typedef struct ampc_bad_data {
     size_t size;
     const char *input;   /* its name                                          */
     int64_t index;       /* position in the input, which counts all elements  */
-    int64_t value;       /* what is there                                     */
-    int64_t least, most; /* what could be; --loss may know one number more,
-                            ignore_index                                    */
+    int64_t value;       /* the value found there */
+    int64_t least, most; /* legal; --loss may allow one more, ignore_index */
     int64_t count;       /* ampc_metrics.bad_data                           */
 } ampc_bad_data;
 
 typedef enum ampc_origin {
     AMPC_ORIGIN_NONE = 0,
-    AMPC_ORIGIN_INPUT = 1,    /* of this call                               */
+    AMPC_ORIGIN_INPUT = 1,    /* an input of this call */
     AMPC_ORIGIN_VARIABLE = 2, /* a parameter or a buffer                    */
-    AMPC_ORIGIN_LOSS = 3,     /* though inputs and variables are finite     */
-    AMPC_ORIGIN_GRADIENT = 4, /* though the loss is finite, too             */
-    AMPC_ORIGIN_FORWARD = 5,  /* --debug-nonfinite: a value that forward    */
+    AMPC_ORIGIN_LOSS = 3,     /* inputs and variables are finite */
+    AMPC_ORIGIN_GRADIENT = 4, /* the loss is finite, too */
+    AMPC_ORIGIN_FORWARD = 5,  /* --debug-nonfinite: a value that forward */
     AMPC_ORIGIN_BACKWARD = 6  /* or backward computes                       */
 } ampc_origin;
 
-/* What AMPC_ERR_DIVERGED was about: the first of the above that is not finite
-   in the last step that was skipped.  A module compiled with --debug-nonfinite
-   looks into every step that is skipped, in the order in which it computes,
-   and tells by api->notice, too; it takes about twice the time, and does not
-   let a device run ahead.                                                   */
+/* Details of AMPC_ERR_DIVERGED: the first value that is not finite in the
+   last skipped step, in the order above. A module compiled with
+   --debug-nonfinite examines every skipped step, in the order in which it
+   computes, and also reports it by api->notice; steps then take about twice
+   the time, and a device does not run ahead of the host. */
 typedef struct ampc_nonfinite {
     size_t size;
     int32_t origin;   /* ampc_origin                                          */
-    int32_t dtype;    /* ampc_dtype of what has the name                      */
+    int32_t dtype;    /* ampc_dtype of the named value */
     const char *name; /* of the input, variable or value, or ""             */
     int64_t index;    /* position in it, which counts all elements, or -1   */
-    double value;     /* what is there: NaN or an infinity                  */
-    int64_t tried;    /* ampc_metrics.tried of that step                    */
-    const char *op;   /* that computes the value, or ""                     */
+    double value;     /* the element: NaN or an infinity */
+    int64_t tried;    /* ampc_metrics.tried of that step */
+    const char *op;   /* op that computes the value, or "" */
     const char *source; /* the node of the model that it comes from, "line 7"
-                           of an .amp file, or ""                           */
-    const char *advice; /* what to do; only a guess                         */
+                           of an .amp file, or "" */
+    const char *advice; /* a suggestion; only a guess */
 } ampc_nonfinite;
 
-/* Of the gradient of a parameter: how many elements are not zero when backward
-   computes in fp32, and how many of these are zero as it is.                */
+/* For the gradient of one parameter: the number of elements that are not
+   zero when backward computes in fp32, and how many of these are zero in the
+   module's own arithmetic. */
 typedef void (*ampc_underflow_fn)(void *ctx, const char *parameter,
                                   double flushed, double nonzero);
 
@@ -346,19 +347,19 @@ typedef void (*ampc_underflow_fn)(void *ctx, const char *parameter,
 typedef struct ampc_eval {
     size_t size;
     double loss_num, loss_den;
-    double correct, count; /* count = 0: the model is no classifier         */
+    double correct, count; /* count = 0: the model is not a classifier */
     int64_t samples;
     int32_t exact; /* 0 = the model's own loss is a mean that a partial batch
-                      cannot be masked out of: loss is over whole batches   */
-    int32_t top_k; /* of --top-k; 0: not asked for                          */
-    double correct_top; /* those whose class is among the top_k best        */
+                      cannot be masked out of: loss is over whole batches */
+    int32_t top_k; /* --top-k; 0: not requested */
+    double correct_top; /* samples whose class is among the top_k best */
 } ampc_eval;
 
 typedef struct ampc_scaler {
     size_t size;
     double scale;
     int64_t good, hysteresis; /* clean steps since the last change; overflows
-                                 still tolerated                            */
+                                 still tolerated */
     int64_t step, tried, skipped, bad_forward;
     int64_t micro; /* micro-steps since the last update                     */
 } ampc_scaler;
@@ -415,7 +416,7 @@ typedef struct ampc_api {
     /* Why the last call failed; "" when it did not. */
     const char *(*error)(const ampc_session *s);
 
-    /* One optimizer step on one batch: forward, backward, unscale, check,
+    /* Makes one optimizer step on one batch: forward, backward, unscale, check,
        clip, update.  A module that accumulates N micro-batches updates with
        every N-th call (metrics->updated).  Inputs are those of program "train"
        (or "micro"), named or by position, in any order.  metrics may be NULL:
@@ -430,8 +431,8 @@ typedef struct ampc_api {
     /* Forward and backward of one micro-batch; adds to the gradients.  *loss
        (may be NULL) is unscaled.  `update` then makes the optimizer step; it
        needs exactly the number of micro-steps that the module accumulates.
-       AMPC_ERR_MEMORY: where that is one, the first micro-step brings the
-       gradients' memory.                                                    */
+       AMPC_ERR_MEMORY: if that number is 1, memory for gradients is allocated
+       by the first micro-step. */
     ampc_status (*micro_step)(ampc_session *s, const ampc_input *in, size_t nin,
                               double *loss);
     ampc_status (*update)(ampc_session *s, ampc_metrics *metrics);
@@ -443,8 +444,8 @@ typedef struct ampc_api {
        `step` and micro_step take the same.                                  */
     ampc_status (*vjp)(ampc_session *s, const ampc_input *in, size_t nin);
 
-    /* Evaluates one batch and adds its first `valid` samples to *sums; what
-       the other rows hold does not matter.  Changes no variable; *sums stays
+    /* Evaluates one batch and adds its first `valid` samples to *sums; the
+       other rows are ignored.  Changes no variable; *sums stays
        as it was when it fails, as with AMPC_ERR_DATA.                       */
     ampc_status (*evaluate)(ampc_session *s, const ampc_input *in, size_t nin,
                             int64_t valid, ampc_eval *sums);
@@ -459,11 +460,11 @@ typedef struct ampc_api {
     ampc_status (*read_output)(ampc_session *s, const char *name,
                                ampc_output *out);
 
-    /* Hyper-parameters, finite: "lr", the base of the schedule, and what the
-       schedule was compiled with: "warmup", "total", "min", "every", "gamma".
-       Of several objectives they are those of `objective`, "lr:NAME" another's.
-       Checkpoints keep them.  What the module lacks is an error that names
-       those it has.                                                         */
+    /* Hyper-parameters, finite: "lr", the base of the schedule, and the keys
+       that the schedule was compiled with: "warmup", "total", "min", "every",
+       "gamma". With several objectives they belong to the current `objective`;
+       "lr:NAME" selects another one. Checkpoints keep them. For a name that the
+       module lacks, the error lists those it has. */
     ampc_status (*get_hyper)(ampc_session *s, const char *name, double *value);
     ampc_status (*set_hyper)(ampc_session *s, const char *name, double value);
 
@@ -495,46 +496,48 @@ typedef struct ampc_api {
     ampc_status (*set_cursor)(ampc_session *s, const char *json);
     const char *(*get_cursor)(const ampc_session *s);
 
-    /* Calls fn after every step of a program; NULL ends it.  A GPU, which then
-       replays no graph, times its steps where they run, and fn is called for
-       all of them when the program ends.                                    */
+    /* Calls fn after every step of a program; NULL ends profiling. A GPU then
+       replays no graph; it times its steps itself, and fn is called for all of
+       them when the program ends. */
     ampc_status (*profile)(ampc_session *s, ampc_profile_fn fn, void *ctx);
 
-    /* What the last call, though it succeeded, wants known; "" for nothing.
+    /* A note from the last call, though it succeeded; "" if there is none.
        After `open`: why a GPU that is there is not used (device "auto").     */
     const char *(*notice)(const ampc_session *s);
 
-    /* After AMPC_ERR_DATA of a call that trains (on a device that works while
-       the host goes on: of the next one that asks for metrics, which tells of
-       the last bad batch before it), evaluates or predicts.                 */
+    /* Details after a call that trains, evaluates or predicts returned
+       AMPC_ERR_DATA. On an asynchronous device a training step's error is
+       returned by the next call that asks for metrics, and describes the last
+       bad batch before it. */
     ampc_status (*bad_data)(ampc_session *s, ampc_bad_data *out);
 
-    /* After AMPC_ERR_DIVERGED of step or update; on a device that works while
-       the host goes on, of the next call that asks for metrics.  Inputs are
-       looked at when it is the call that was given them.  A batch that is
-       AMPC_ERR_DATA is told as that.  Strings last until the next call.     */
+    /* Details after step or update returned AMPC_ERR_DIVERGED; on an
+       asynchronous device the next call that asks for metrics returns it.
+       Inputs are examined only if they belong to that call. A batch with
+       AMPC_ERR_DATA is reported as such. Strings live until the next call. */
     ampc_status (*nonfinite)(ampc_session *s, ampc_nonfinite *out);
 
     /* `load` from several files at once; floating numbers of any width are
-       converted.  `notice` tells what was missing and what was left over; files
-       of which nothing fits, and shapes that differ, are refused.           */
+       converted.  `notice` lists missing variables and unused tensors. Files
+       without any matching tensor, and shapes that differ, are refused. */
     ampc_status (*load_weights)(ampc_session *s, const ampc_weights *from);
 
     /* Parameters, frozen weights and buffers alone, in one safetensors file
        that load_state_dict of PyTorch takes.                                */
     ampc_status (*save_weights)(ampc_session *s, const char *path);
 
-    /* Of a module compiled with --count-underflow: calls fn for every parameter
-       that trains with what fp16 flushes to zero on this (micro-)batch, at the
-       loss scale of the next step.  Changes no variable; takes about twice the
-       time of a step.  fn must not use the session.                         */
+    /* For modules compiled with --count-underflow: calls fn for every trained
+       parameter with the number of gradient elements that fp16 flushes to zero
+       on this (micro-)batch, at the loss scale of the next step.  Changes no
+       variable; takes about twice the time of a step.  fn must not use the
+       session. */
     ampc_status (*underflow)(ampc_session *s, const ampc_input *in, size_t nin,
                              ampc_underflow_fn fn, void *ctx);
 
-    /* A communicator for ampc_options.comm, by all ranks at once; on failure as
-       `open`.  "mpi" initialises MPI if the host has not, and then ends it in
-       comm_close (comm may be NULL), which waits for the other ranks unless one
-       of them failed.                                                       */
+    /* Creates a communicator for ampc_options.comm; all ranks call it together.
+       On failure it behaves like `open`. "mpi" initialises MPI unless the host
+       did, and then ends it in comm_close, which waits for the other ranks
+       unless one of them failed. comm may be NULL in comm_close. */
     ampc_status (*comm_open)(const ampc_comm_options *options, ampc_comm **out,
                              char *err, size_t err_size);
     void (*comm_close)(ampc_comm *comm);
@@ -543,10 +546,11 @@ typedef struct ampc_api {
        order; "" of one without; NULL behind the last.                       */
     const char *(*objective_name)(const ampc_module_t *m, uint32_t index);
 
-    /* Whose programs ("train:NAME", ...) step, micro_step, update, vjp and
-       underflow run from now on, and whose loss, counters and learning rate
-       the others tell; at first the first one's.  All objectives share the
-       loss scale: it is updated once when each has stepped, or one steps again.
+    /* Selects the objective: from now on step, micro_step, update, vjp and
+       underflow run its programs ("train:NAME", ...), and the other functions
+       report its loss, counters and learning rate. Initially it is the first
+       one.  All objectives share the loss scale: it is updated once when each
+       has stepped, or one steps again.
        Not between the micro-steps of an update.                             */
     ampc_status (*objective)(ampc_session *s, const char *name);
 
@@ -556,14 +560,14 @@ typedef struct ampc_api {
     ampc_status (*outputs)(ampc_session *s, const ampc_input *in, size_t nin,
                            int64_t valid, ampc_output *out, size_t nout);
 
-    /* Memory that a GPU reads: a batch that is made there, and passed from
-       there to the next call that runs `program`, is not copied by the host.
-       It is as large as input `index`, and the session's again after that call.
+    /* Memory that a GPU reads: a batch that is written there and passed to the
+       next call that runs `program` is not copied by the host. It has the size
+       of input `index`, and belongs to the session again after that call.
        *data is NULL on the CPU, which reads the host's arrays.              */
     ampc_status (*stage)(ampc_session *s, const char *program, uint32_t index,
                          void **data);
 
-    /* What `auto` has chosen, or options.device has named. */
+    /* The device that `auto` chose or options.device named. */
     ampc_status (*device)(ampc_session *s, ampc_device_info *out);
 } ampc_api;
 

@@ -35,8 +35,8 @@ static const char *compiler(void) {
     return cc && cc[strspn(cc, " ")] ? cc : "cc";
 }
 
-/* The environment without what would change the module's bytes; temporary
-   files go to the folder the compiler runs in.                              */
+/* The environment without variables that would change the module's bytes;
+   temporary files go to the folder in which the compiler runs. */
 static char **environment(Arena *a) {
     static const char *const without[] = {
         "LD_RUN_PATH=",         "LDEMULATION=",       "TMPDIR=",
@@ -55,8 +55,8 @@ static char **environment(Arena *a) {
     return env;
 }
 
-/* A group of its own, so that all of it can be stopped; no signal blocked or
-   ignored.  0 or an errno.                                                  */
+/* Starts a process group, so that all of its processes can be stopped; no
+   signal is blocked or ignored. Returns 0 or an errno. */
 static int set_signals(posix_spawnattr_t *at) {
     sigset_t none, all;
     sigemptyset(&none);
@@ -111,14 +111,14 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
 static Status no_compiler(Diag *d, int rc) {
     if (rc == ENOENT)
         return fail(d, (Loc){0},
-                    "no C compiler: '%s' is not there; install gcc or clang "
+                    "no C compiler: '%s' was not found; install gcc or clang "
                     "(Debian: apt-get install gcc libc6-dev) or set CC",
                     compiler());
     return fail(d, (Loc){0}, "the C compiler '%s' does not start: %s",
                 compiler(), strerror(rc));
 }
 
-/* malloc'ed; NULL: it cannot be read, and nobody needs to know why. */
+/* malloc'ed content of a file; NULL if it cannot be read, for any reason. */
 static char *read_quietly(Arena *a, const char *dir, const char *name,
                           size_t *n) {
     Diag d = {0};
@@ -154,8 +154,9 @@ static void key_program(Arena *a, CompileKey *k, const char *word) {
     }
 }
 
-/* What all jobs share of what the compiler reads; of what it brings along,
-   headers and programs, the driver's date stands for all. */
+/* The part of the key that all jobs share: everything that the compiler
+   reads. The driver's date stands for the headers and programs that come
+   with it. */
 static CompileKey key_of_compiler(Arena *a) {
     static const char *const read[] = {
         "CPATH",         "C_INCLUDE_PATH", "GCC_EXEC_PREFIX",

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* print_c.c: kernels as C that gcc and clang vectorise.
 
-   Every kernel is one function: the threads' loops are its loop over units
-   [lo, hi), and in it every sweep is a nest of the others, whose innermost loop
-   is marked ivdep: outputs may lie over inputs of the same index, so nothing is
-   `restrict`, and nothing else is shared between iterations.
+   Every kernel is one function: the threads' loops are its loop over units [lo,
+   hi), and in it every sweep is a nest of the others, whose innermost loop is
+   marked ivdep: outputs may share the bytes of inputs at the same index, so
+   nothing is `restrict`; iterations share nothing else.
      flat, cols   the innermost loop runs over columns.  A reduction writes its
                   operand to a small array, piece by piece, and a helper of
-                  kmath.h folds the array in 16 fixed lanes; sums of what is
-                  cheap are added up there at once, a block of 16 columns after
-                  the other, in registers.  Costly values
-                  that a later sweep needs again are kept for the row.  Of
-                  a tile, rows are a loop around that.
+                  kmath.h folds the array in 16 fixed lanes; sums of cheap
+                  values are added up directly in registers, one block of 16
+                  columns after the other. Costly values that a later sweep
+                  needs again are kept for the row. A tile has a loop over rows
+                  around this.
      rows         the innermost loop runs over neighbouring rows, with an
                   accumulator for each; long sums are cut in runs, each summed
                   on its own, for accuracy.
      epilogue     the rows and columns of a tile.
-   Kernels whose texts differ in sizes only (sb_put_size: nothing that decides
-   how a loop is vectorised or unrolled) are compiled once, as a function of
-   those. Flags this text is meant for: KERNEL_CFLAGS in codegen.h. */
+   Kernels whose texts differ only in sizes (sb_put_size: sizes that do not
+   decide how a loop is vectorised or unrolled) are compiled once, as a function
+   with these sizes as parameters. Compiler flags: KERNEL_CFLAGS in
+   codegen.h. */
 #include "codegen/kernel/print.h"
 
 #include <string.h>
 
-/* BLOCK: as many as FOLD_SUM has lanes. */
+/* BLOCK: the number of lanes of FOLD_SUM. */
 enum { LEAST_LENGTH = 32, BLOCK = 16 };
 
 static int64_t extent(const KPrint *p, int d) { return p->k->dim[d].extent; }
@@ -48,7 +49,7 @@ static const char *size_text(KPrint *p, int64_t n) {
     return text;
 }
 
-/* A number of neighbours: short loops stay as they are. */
+/* A number of neighbours: short loops are printed without a block. */
 static const char *length_text(KPrint *p, int64_t n) {
     return n < LEAST_LENGTH ? arena_printf(p->arena, I64, n) : size_text(p, n);
 }
@@ -105,8 +106,8 @@ static void put_in_tile(KPrint *p, int id, bool load) {
         kp_line(p, "%s = v%d;", at, id);
 }
 
-/* t<id>: what KEEP_TILE loads of the tile read, a row of dim side after the
-   other; read in the order of memory. */
+/* t<id>: the elements of the tile that a KEEP_TILE load reads, one row of
+   dim side after the other; they are read in memory order. */
 static void put_tile_loads(KPrint *p) {
     int x = p->k->vec, y = p->side;
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -124,8 +125,8 @@ static void put_tile_loads(KPrint *p) {
     }
 }
 
-/* Form rows: the row values that instructions `of` read and that are not among
-   them, from the arrays of the block or anew. */
+/* Form rows: loads or recomputes the row values that instructions `of` read
+   and that are not among them. */
 static void put_row_operands(KPrint *p, const bool *of) {
     bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -158,7 +159,8 @@ static bool folds_array(const KPrint *p, int id) {
     return !keeps(p, id, KEEP_BUFFER) && !folds_kept(p, kinst_at(p->k, id));
 }
 
-/* Sums that a sweep adds up in lanes, t<id>: the bits are those of FOLD_SUM. */
+/* True if a sweep adds up its sums in lanes t<id>, with the same bits as
+   FOLD_SUM. */
 static bool adds_lanes(const KPrint *p, const KSweep *s) {
     bool any = false;
     if (is_rows(p) || p->k->vec < 0 || extent(p, p->k->vec) < LEAST_LENGTH ||
@@ -176,7 +178,8 @@ static bool adds_lanes(const KPrint *p, const KSweep *s) {
     return any;
 }
 
-/* Columns behind the blocks of a piece; -1: not the same for all pieces. */
+/* Columns after the blocks of a piece; -1 if their number differs between
+   pieces. */
 static int64_t left_over(const KPrint *p) {
     int64_t e = p->lanes->extent, rest = e % BLOCK;
     return rest && (e > p->lanes->step || p->lanes->step % BLOCK) ? -1 : rest;
@@ -233,7 +236,7 @@ static void enter_neighbours(KPrint *p, const char *from, const char *to) {
     kp_line(p, "(void)i%d;", p->k->vec);
 }
 
-/* Where a load is from is computed for every element. */
+/* True if the address of a load is computed for every element. */
 static bool jumps(const KPrint *p, const KInst *in) {
     return (in->at.inst && kinst_at(p->k, in->at.inst)->full) ||
            (in->place && kinst_at(p->k, in->place)->full);
@@ -246,9 +249,9 @@ static bool is_walked(const KPrint *p, const KInst *in, DType d) {
            !in->guard;
 }
 
-/* A row takes so many instructions that few rows wait for memory at once: what
-   another will read and write, so many rows on along dim `over`, is fetched.
-   j counts columns in [from, to). */
+/* A row takes many instructions, so only few rows wait for memory at the same
+   time. So the kernel prefetches what a row further on (along dim `over`) will
+   read and write. j counts columns in [from, to). */
 enum { AHEAD = 16, LINE = 64 };
 
 static void put_ahead(KPrint *p, int over, const char *from, const char *to,
@@ -266,7 +269,8 @@ static void put_ahead(KPrint *p, int over, const char *from, const char *to,
     }
 }
 
-/* Over all of a dim or the piece at hand, or the rows or columns of a tile. */
+/* Opens a loop over all of a dim, over the current piece, or over the rows
+   or columns of a tile. */
 static void enter_loop(const Nest *n, int over) {
     KPrint *p = n->p;
     if (over == LOOP_ROWS) {
@@ -295,8 +299,8 @@ static void enter_loop(const Nest *n, int over) {
     }
 }
 
-/* What the sweep computes of one element, by instruction; *held: of the row,
-   values that sweeps before have kept, or NULL. */
+/* Per instruction: full values that the sweep computes. *held: row values
+   that earlier sweeps kept, or NULL. */
 static bool *computed(const KPrint *p, const KSweep *s, const bool **held) {
     *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     return kernel_need(p->k, s, *held, p->arena);
@@ -339,13 +343,15 @@ static void put_element(Nest *n) {
 
 /* ---- 16-bit floats ------------------------------------------------------- */
 
-/* Compilers vectorise no conversion of fp16 and shuffle for those of bf16: what
-   the innermost loop walks one by one is widened and narrowed by calls, in
-   arrays h<id> of a piece.  bf16 that is only read is as fast in place. */
+/* Compilers do not vectorise conversions of fp16 and need shuffles for
+   conversions of bf16. So elements that the innermost loop reads or writes one
+   by one are converted by calls, a piece at a time, in arrays h<id>. bf16
+   operands that are only read are as fast in place. */
 enum { PIECE = 512, LEAST_PIECE = 16, LEAST_BF16 = 128, LEAST_WAIT = 64 };
 
-/* Places of a piece in any order will do: nothing but walked bf16 tells them
-   apart.  What is only moved is not converted. */
+/* True if the elements of a piece may be in any order: only converted bf16
+   values depend on their position. Elements that are only moved are not
+   converted. */
 static bool any_order(const KPrint *p, const KInst *in) {
     switch (in->op) {
     case K_STORE:
@@ -361,7 +367,8 @@ static bool any_order(const KPrint *p, const KInst *in) {
     }
 }
 
-/* What is stored is a rounding that only stores read, of the buffer's type. */
+/* True if the stored value is a rounding to the buffer's type that only
+   stores read. */
 static bool only_stored(const KPrint *p, int store) {
     const KInst *to = kinst_at(p->k, store), *r = kinst_at(p->k, to->in[0]);
     if (r->op != K_ROUND || r->dtype != p->k->bufs.data[to->buf].dtype)
@@ -373,19 +380,19 @@ static bool only_stored(const KPrint *p, int store) {
     return true;
 }
 
-/* Of a flat kernel's only dim no extent is known. */
+/* A flat kernel's only dim has no known extent. */
 static bool is_short(const KPrint *p, int64_t least) {
     return p->k->form != KF_FLAT && extent(p, p->k->vec) < least;
 }
 
-/* bf16 may be rounded behind a piece of the loop (STORE_BF16): in an epilogue,
-   whose pieces are short, if long functions are computed there. */
+/* bf16 may be rounded after each piece of the loop (STORE_BF16): in an
+   epilogue, whose pieces are short, if it computes long functions. */
 static bool may_wait(const KPrint *p) {
     return !is_rows(p) && !is_short(p, LEAST_WAIT) &&
            (p->k->form != KF_EPILOGUE || takes_long(p));
 }
 
-/* Fills p->piece; false: the sweep walks nothing of the kind. */
+/* Fills p->piece; returns false if the sweep converts nothing. */
 static bool find_pieces(const Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
@@ -428,8 +435,8 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     return any;
 }
 
-/* Calls that move a piece from w0 on between arrays and buffers; `what` stands
-   behind their names, `end` ends them. */
+/* Calls that convert a piece from w0 on between arrays and buffers; `what`
+   follows their names, `end` ends them. */
 static void move_pieces(const Nest *n, KOp op, const char *what,
                         const char *end) {
     KPrint *p = n->p;
@@ -462,7 +469,8 @@ static void move_pieces(const Nest *n, KOp op, const char *what,
     }
 }
 
-/* Instruction `id` and what it reads are the same for all neighbours. */
+/* True if instruction `id` and its operands are the same for all iterations
+   of the innermost loop. */
 static bool is_uniform(const KPrint *p, const bool *before, int id) {
     const KInst *in = kinst_at(p->k, id);
     if (in->op == K_CONST) return true;
@@ -470,9 +478,9 @@ static bool is_uniform(const KPrint *p, const bool *before, int id) {
     return !(in->dims >> p->k->vec & 1) && in->keep != KEEP_BLOCK;
 }
 
-/* What is the same for all neighbours, before their loop.  Compilers must leave
-   it inside, since a store might change what it was loaded from, and a byte
-   there made them choose vectors of 8 bytes for the floats. */
+/* Prints loop-invariant values before the innermost loop. Compilers must leave
+   them inside, since a store could change the loaded memory, and a byte loaded
+   inside made them use vectors of 8 bytes for floats. */
 static bool put_before(const Nest *n) {
     KPrint *p = n->p;
     int len = p->k->insts.len;
@@ -550,7 +558,7 @@ static void put_block(Nest *n, const char *count) {
     move_pieces(n, K_STORE, what, end);
 }
 
-/* They are few: bf16 is converted in place. */
+/* The remainder has few elements, so bf16 is converted in place. */
 static void put_left_over(Nest *n) {
     KPrint *p = n->p;
     int64_t rest = left_over(p);
@@ -570,9 +578,9 @@ static void put_left_over(Nest *n) {
     p->piece = piece, p->sums = 't';
 }
 
-/* The piece at hand block by block: compilers keep arrays of one in registers.
-   What is left over comes first: lanes that were just stored in parts are not
-   there yet when they are read as vectors. */
+/* Prints the current piece block by block: compilers keep the array of one
+   block in registers. The remainder comes first: reading lanes as vectors
+   right after storing them in parts would stall (store forwarding). */
 static void put_blocks(Nest *n) {
     KPrint *p = n->p;
     p->lane = p->piece_at = "l";
@@ -624,7 +632,7 @@ static void put_vector(Nest *n, const KLoop *l) {
     p->k = whole;
 }
 
-/* t<id>: lanes, u<id>: those of what is left over. */
+/* t<id>: lanes; u<id>: lanes of the remainder. */
 static void put_lanes_at_0(KPrint *p, int id, bool over) {
     kp_line(p, over ? "%s t%d[%d], u%d[%d];" : "%s t%d[%d];", compute_c(p, id),
             id, BLOCK, id, BLOCK);
@@ -642,8 +650,8 @@ static void put_lanes_sum(KPrint *p, int id, bool over) {
             ktype_suffix[kinst_at(p->k, id)->compute], id, id);
 }
 
-/* Columns piece by piece, each folded when it is computed, or, what lies in
-   memory, before: a result may be stored in its place. */
+/* Folds columns piece by piece, each when it is computed. An operand in
+   memory is folded before, because a result may be stored in its place. */
 static void put_pieces(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     int64_t e = l->extent, step = l->step;
@@ -734,7 +742,8 @@ static const Spelling c_loops = {.element = put_element,
 
 /* ---- units --------------------------------------------------------------- */
 
-/* What threads share out of a row, or neighbouring rows; NULL: whole rows. */
+/* The loop that threads share within a row or within neighbouring rows;
+   NULL: threads share whole rows. */
 static const KLoop *shares(const KPrint *p) {
     return p->threads->over == LOOP_ROWS ? NULL : p->threads;
 }
@@ -746,7 +755,7 @@ static void put_sweep(KPrint *p, const KSweep *s) {
     kp_nest(&n);
 }
 
-/* Row values of one depth; -1: the row stores. */
+/* Prints the row values of one depth; -1: the row stores. */
 static void put_values_of_rows(KPrint *p, int depth) {
     bool *of = NEW_ARRAY(p->arena, bool, p->k->insts.len), any = false;
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -768,8 +777,8 @@ static void put_values_of_rows(KPrint *p, int depth) {
     kp_leave(p);
 }
 
-/* The unit's row and, where threads share dim vec, its part of it: [c0, c1) or
-   n neighbouring rows from c0 on; of a tile the rows are [y0, y1). */
+/* Prints the unit's row and, if threads share dim vec, its part of it: [c0,
+   c1), or n neighbouring rows from c0 on; the rows of a tile are [y0, y1). */
 static void put_unit(KPrint *p) {
     const KLoop *l = shares(p);
     if (p->side >= 0) {
@@ -811,9 +820,10 @@ static int64_t place_of_row(const KPrint *p) {
     return n;
 }
 
-/* Accumulators; arrays s<id> of what is kept for the row and r<id> for the
-   rows of a block.  Where gcc walks an array, the sums of another one stay in
-   memory, unless that is reached by a pointer that is alone. */
+/* Declares accumulators, arrays s<id> (values kept for the row) and arrays
+   r<id> (values of the rows of a block). If gcc indexes one array, it keeps
+   the accumulators of another in memory, unless they are reached by a
+   pointer of their own. */
 static void put_declarations(KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
@@ -831,7 +841,7 @@ static void put_declarations(KPrint *p) {
                     id);
 }
 
-/* What is computed of the row or rows at hand. */
+/* Prints everything that is computed for the current row or rows. */
 static void put_rows(KPrint *p) {
     put_declarations(p);
     if (p->side >= 0)
@@ -844,7 +854,7 @@ static void put_rows(KPrint *p) {
         kp_stores(p, false);
 }
 
-/* The same, of n parts of the rows, in one of which the row at hand lies. */
+/* The same for n parts of the rows: prints a branch for each part. */
 static void put_parts(KPrint *p, int dim, const KPart *part, int n) {
     const Kernel *whole = p->k;
     KSweeps all = p->sweeps;
@@ -890,7 +900,7 @@ static void put_body(KPrint *p) {
 
 /* ---- functions ----------------------------------------------------------- */
 
-/* The text behind the function's head. */
+/* Prints the text after the function's head. */
 static void print_body(const Kernel *k, StrBuf *sb) {
     Kernel marked = *k;
     marked.marks = true;
@@ -914,21 +924,21 @@ static void print_body(const Kernel *k, StrBuf *sb) {
 
 /* ---- kernels of one text ------------------------------------------------- */
 
-/* A text in which sizes stand between marks: \1, a kind, the number, \2. */
+/* A text with sizes between marks: \1, a kind, the number, \2. */
 typedef struct Body {
     const Kernel *k;
     const char *text;
     VEC(const char *) sizes;  /* each with its kind */
-    uint64_t hash;            /* of all but the numbers */
-    const struct Body *first; /* of that text */
-    bool shared;              /* others have that text, too */
-    const int *par; /* first: by size its parameter, n<number>; -1: the number
-                       is written                                            */
+    uint64_t hash;            /* hash of the text without the sizes */
+    const struct Body *first; /* first kernel with that text */
+    bool shared;              /* other kernels have that text, too */
+    const int *par; /* in the first: for each size its parameter, n<number>; -1:
+                       printed as a constant */
 } Body;
 
 typedef VEC(Body) Bodies;
 
-/* Where the text goes on behind the size that begins at s. */
+/* The text after the size that begins at s. */
 static const char *after_size(const char *s) { return strchr(s, 2) + 1; }
 
 static Body read_body(Arena *a, const Kernel *k) {
@@ -961,7 +971,7 @@ static bool same_text(const Body *x, const Body *y) {
     }
 }
 
-/* Sizes i and j are equal in every body of that text. */
+/* True if sizes i and j are equal in every body with that text. */
 static bool same_size(const Bodies *all, const Body *first, int i, int j) {
     for (const Body *b = first; b < all->data + all->len; b++)
         if (b->first == first && strcmp(b->sizes.data[i], b->sizes.data[j]))
@@ -969,7 +979,7 @@ static bool same_size(const Bodies *all, const Body *first, int i, int j) {
     return true;
 }
 
-/* Size i differs among the bodies of that text. */
+/* True if size i differs among the bodies with that text. */
 static bool varies(const Bodies *all, const Body *first, int i) {
     for (const Body *b = first; b < all->data + all->len; b++)
         if (b->first == first && strcmp(b->sizes.data[i], first->sizes.data[i]))

@@ -59,10 +59,10 @@ typedef struct Shape {
     const Graph *g;
     const LoweredStep *step;
     const Kernel *k;
-    double extent[MAX_RANK]; /* where the step has it: by its pars           */
+    double extent[MAX_RANK]; /* the step's, if it has them */
     double rows, elements;
-    int dims; /* that an element's index is split into                       */
-    int fast; /* the dim along which neighbouring threads lie                */
+    int dims; /* dims into which an element's index is split */
+    int fast; /* dim along which neighbouring threads are neighbours */
     int pack; /* neighbours of one thread                                    */
     double lanes;  /* threads of a row                                        */
     double walked; /* rows at one time                                       */
@@ -127,8 +127,8 @@ static double sectors(const Shape *s, const KInst *in, double times) {
     return times * (each < size && step ? size : each);
 }
 
-/* One sweep over the columns: what it needs of memory, caches and issue.  met:
-   by instruction, that a sweep before has computed it. */
+/* Adds one sweep over the columns: its memory, cache and issue costs. met:
+   by instruction, computed by an earlier sweep. */
 static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
                       bool *met, Arena *a, StepCost *c) {
     const Kernel *k = s->k;
@@ -162,8 +162,8 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         each += packed_in(s, in) ? 2.0 / s->pack + 1 : 4 + 2 * s->wide;
         c->l2 += sectors(s, in, s->elements);
         if (load && s->fetched == 0) loads += size * s->pack;
-        /* what the sweep before has read of the rows that are walked at the
-           same time is still in the cache, or it is not */
+        /* if the rows walked at the same time fit the cache, data read by
+           the sweep before are still there */
         if (!store && again && bytes * part <= CACHED) continue;
         c->bytes += bytes;
         if (load) c->reads += bytes;
@@ -224,8 +224,8 @@ static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
 
 /* ---- library routines ---------------------------------------------------- */
 
-/* 16 bytes at a time are what tensor cores are fed with: rows that do not begin
-   at such an address take a kernel of a third of the speed. */
+/* Tensor cores read 16 bytes at a time: rows that do not begin at multiples
+   of 16 take a kernel with a third of the speed. */
 static void add_gemm(const LibGemm *p, StepCost *c) {
     int64_t ld[] = {p->a_cs == 1 ? p->a_rs : p->a_cs,
                     p->b_cs == 1 ? p->b_rs : p->b_cs, p->n};
@@ -254,7 +254,7 @@ static void add_conv(const LibConv *p, bool library, StepCost *c) {
     if (library && positions * dtype_info[p->x_dtype].bytes % 16) c->rate = 35;
 }
 
-/* Threads of so many instructions, which read and write all that there is. */
+/* Adds threads with that many instructions, which read and write all data. */
 static void add_visits(StepCost *c, double insts) {
     c->insts = c->blocks * c->threads * insts;
     c->reads = c->bytes / 2;
@@ -328,8 +328,8 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     }
 }
 
-/* Bytes of gradients that are sent; in_parts: of which each rank needs a part
-   of the sum. */
+/* Adds bytes of gradients that are sent. in_parts: counts the gradients
+   whose sum each rank needs only in part. */
 static void add_sum(const EmitStep *e, bool in_parts, StepCost *c) {
     for (int i = 0; i < e->s->nref; i++)
         if ((e->s->pars[1 + i] != 0) == in_parts)
@@ -366,8 +366,8 @@ static const bool *whole_vars(const PlanSource *src, TargetKind target,
     return whole;
 }
 
-/* What ranks hand out that share the update of a tensor: the 16-bit copies of
-   its parameter, or that itself.                                            */
+/* Bytes that ranks exchange after a shared update of a tensor: the 16-bit
+   copies of its parameter, or the parameter itself. */
 static double handed_out(const Graph *g, const LoweredStep *s,
                          const bool *whole) {
     VarKind kind = VAR_SHADOW;

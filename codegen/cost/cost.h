@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cost.h: what the steps of a plan ask of a machine, apart from any machine.
+/* cost.h: the work of a plan's steps in numbers that do not depend on a
+   machine.
 
    One line of text a step, after a line that names the fields; a module carries
    them as section "cost", and `ampc inspect --roofline` prices them
@@ -12,12 +13,12 @@
 
 /* FIELD(name): numbers of one step.
      mma        FLOPs of a product or convolution, 2 for each multiply-add
-     bits       of the narrower operand of those: 16, 32, 64; 0: none
+     bits       bits of the narrower operand of those: 16, 32, 64; 0: none
      rate       percent of cuBLASLt's speed on aligned operands that the kernel
-                could reach, were there nothing else
+                could reach if nothing else limited it
      bytes      of memory: every operand and result once, and once more for each
                 later sweep over rows that no cache keeps
-     reads      those of them that a thread waits for
+     reads      bytes of memory that a thread waits for
      l2         bytes through the second-level cache: 32 for each group of
                 neighbouring threads' elements that lie together, every sweep
      insts      instructions of all threads (GPU), scalar operations (CPU)
@@ -47,14 +48,14 @@ typedef struct StepCost {
 #undef FIELD
 } StepCost;
 
-/* All steps of all programs; "sum" and "sum_now" are those over ranks,
-   "scatter" precedes a sum of which each rank gets a part (its bytes are
-   those), "hand_out" follows a step that ranks share (--shard-optimizer): its
-   bytes are what all of them then hand out. */
+/* All steps of all programs. "sum" and "sum_now" are sums over ranks. "scatter"
+   precedes a sum that is split among the ranks; its bytes count only such
+   gradients. "hand_out" follows a step that ranks share (--shard-optimizer);
+   its bytes are exchanged by all ranks afterwards. */
 void cost_put(const PlanSource *src, StrBuf *sb);
 /* FLOPs of a step's product or convolution; 0: it has none. */
 double cost_flops(const EmitStep *e);
-/* The next line of such text; false: there is none.  *at moves on. */
+/* The next line of such text; false at the end. Advances *at. */
 bool cost_next(const char **at, StepCost *out);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peaks.c: what this machine's CPUs can do, measured in a tenth of a second:
-   multiply-adds of independent fp32 vectors, and a copy between two arrays that
-   no cache holds, on as many threads as may run.  Best of a few tries, since
+/* peaks.c: the peak performance of this machine's CPUs, measured in a tenth of
+   a second: multiply-adds of independent fp32 vectors, and a copy between two
+   arrays larger than any cache, on as many threads as may run.  Best of a few
+   tries, since
    others may use the machine.                                               */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -16,7 +17,7 @@ enum {
     MOST_THREADS = 256,
     CHAINS = 12, /* latency of 4 to 5 clocks, two a clock */
     ROUNDS = 1 << 20,
-    COPY_BYTES = 256 << 20, /* of all threads */
+    COPY_BYTES = 256 << 20, /* for all threads together */
     TRIES = 3
 };
 
@@ -34,8 +35,8 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Not clones of one function that the loader chooses among: it would call that
-   choice before a sanitizer is ready. */
+/* Separate functions, not clones that the loader chooses among: it would
+   call the chooser before a sanitizer is ready. */
 #define MULTIPLY_ADD(name, features, lanes)                                    \
     __attribute__((target(features),                                           \
                    optimize("O3,fp-contract=fast"))) static float              \

@@ -116,7 +116,7 @@ double roofline_seconds(const StepCost *c, const CpuPeaks *cpu) {
 
 typedef struct Line {
     StepCost c;
-    Price p[NGPU]; /* of a CPU: the first                                    */
+    Price p[NGPU]; /* on each GPU; for a CPU only the first is used */
     int n;         /* equal launches                                         */
     int at;
 } Line;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* roofline.h: what a training step should cost on a machine, predicted.
+/* roofline.h: predicts the time of a training step on a machine.
 
-   The facts are those of cost.h; a machine is a row of data-sheet numbers, and
-   of what code of this kind reaches of them.  A GPU's launch takes
+   The input is the numbers of cost.h. A machine is a row of data-sheet numbers
+   and of the shares of them that such code reaches.  A GPU's launch takes
 
      launches + the largest of
        memory   bytes / (0.80 bandwidth)
@@ -13,10 +13,11 @@
        tensor   mma / (0.72 peak * rate * share of the last wave of tiles)
        issue    insts / (0.65 * 4 * 32 a clock and SM), the share of busy SMs
 
-   and a CPU's step the largest of bytes / bandwidth, mma / (0.8 peak) and
-   insts / (a quarter of the peak), all of them measured on this machine when
-   asked for.  `% roof` is the time that the data sheet alone would allow, for
-   bytes and FLOPs, over the predicted one; MFU the same of a step's FLOPs.
+   and a CPU's step the largest of bytes / bandwidth, mma / (0.8 peak) and insts
+   / (a quarter of the peak), all measured on this machine when the report is
+   requested. `% roof` is the ratio of the time that the data sheet alone would
+   allow for bytes and FLOPs to the predicted time; MFU is the same ratio for
+   the FLOPs of a step.
 
    Data sheets: NVIDIA H100 (SXM5: 132 SMs, 1.98 GHz boost, 3.35 TB/s, 989
    TFLOP/s dense bf16, 67 fp32, 50 MB of L2), H200 (SXM: 4.8 TB/s, else as the

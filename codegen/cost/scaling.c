@@ -10,9 +10,9 @@
 
 typedef struct Link {
     char name[40];
-    int ranks;             /* of a machine                                   */
+    int ranks;             /* per machine */
     double inside, within; /* latency, bandwidth of a rank: seconds, bytes/s */
-    double outside, between; /* those of a machine                           */
+    double outside, between; /* the same between machines */
 } Link;
 
 static const Link links[] = {
@@ -28,8 +28,8 @@ static double ring(double n, double latency, double bandwidth, double bytes) {
     return (n - 1) * (latency + bytes / n / bandwidth);
 }
 
-/* A sum, for which they go around twice, or what each needs or hands out a part
-   of. */
+/* Seconds of a sum, for which data circle twice, or of an exchange of parts,
+   for which they circle once. */
 static double move_seconds(const Link *l, int world, double bytes, bool sum) {
     int inside = world < l->ranks ? world : l->ranks;
     int machines = (world + inside - 1) / inside, levels = 0;
@@ -46,12 +46,12 @@ static double move_seconds(const Link *l, int world, double bytes, bool sum) {
 
 typedef struct Step {
     double micro, update; /* seconds of computing                            */
-    double bytes, parts, handed; /* of gradients, as they are sent, and of these
-                                    in parts; handed out                     */
-    int buckets, now; /* sums beside backward, and waited for            */
+    double bytes, parts, handed; /* gradients as sent; of these in parts;
+                                    exchanged after update */
+    int buckets, now; /* sums concurrent with backward; sums that block */
 } Step;
 
-/* Of `world` ranks; scale: of all prices.  Its seconds. */
+/* Seconds of a step of `world` ranks; scale: factor for all predicted times. */
 static double walk(const char *cost, const char *target, const CpuPeaks *peaks,
                    double scale, const Link *l, int world, Step *s) {
     StepCost c;
@@ -101,7 +101,7 @@ static bool positive(const char *text, char stop, double *x, const char **end) {
     return p != text && *p == stop && *x > 0 && *x < 1e9;
 }
 
-/* Those to predict for: n of them. */
+/* Sets the links to predict for; *n: their number. */
 static Status read_links(Diag *d, const char *text, Link *out, int *n) {
     const char *next;
     double us, gb;
@@ -144,7 +144,7 @@ Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
     const CpuPeaks *peaks = gpu ? NULL : &cpu;
     double one = walk(cost, target, peaks, 1, NULL, 1, &s);
     if (!s.buckets)
-        return fail(d, (Loc){0}, "there is no program that sums gradients");
+        return fail(d, (Loc){0}, "no program of the module sums gradients");
     if (ms > 0) scale = ms * 1e-3 / one;
     one *= scale;
     sb_printf(sb,

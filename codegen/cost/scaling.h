@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scaling.h: how a training step should scale over ranks, predicted.
+/* scaling.h: predicts how a training step scales over ranks.
 
-   A rank's program micro is walked step by step, each at its price
-   (roofline.h, H100) or, where a step's milliseconds were measured, at its
-   share of these.  A bucket of gradients can be summed from the end of the step
-   that makes its last; buckets follow each other, beside backward on a GPU, in
-   a thread on a CPU; statistics over ranks are waited for.  Program update
-   begins when all are summed.  So a step of N ranks takes
+   A rank's program micro is walked step by step. Each step takes its predicted
+   time (roofline.h, H100) or, if the milliseconds of a whole step were
+   measured, its share of those. The sum of a bucket can begin when the step
+   that computes its last gradient ends; buckets are summed one after the other,
+   concurrently with backward on a GPU, in a thread on a CPU; sums of statistics
+   over ranks block.  Program update begins when all are summed.  So a step of N
+   ranks takes
 
      max(end of micro, end of the last sum) + update
 
-   and the efficiency is the step of one rank over it, each rank having as many
-   samples as the one.  A sum of B bytes over M machines of G ranks takes
+   and the efficiency is the time of a step on one rank divided by that, with
+   equally many samples per rank.  A sum of B bytes over M machines of G ranks
+   takes
 
      2 (G-1) a + 2 (G-1)/G B/b        inside a machine: a ring
    + the less of, between machines,
@@ -20,12 +22,12 @@
 
    with latencies a, A and bandwidths b, C of a machine (Hockney's model).  With
    --shard-optimizer each rank has 1/N of the steps of update that ranks share,
-   and what they hand out follows: half of what rings take for a sum, as do
-   gradients of which each rank needs a part of the sum (their norms are sums
-   over ranks in update).
-   Rings: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-   clusters of workstations", 2009.  Trees: Sanders, Speck and Traff, "Two-tree
-   algorithms for full bandwidth broadcast, reduction and scan", 2009.
+   and afterwards the ranks exchange the updated parts: this takes half of the
+   time of a ring sum, as do gradients of which each rank needs only a part of
+   the sum (their norms are sums over ranks in update). Rings: Patarasuk and
+   Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+   2009.  Trees: Sanders, Speck and Traff, "Two-tree algorithms for full
+   bandwidth broadcast, reduction and scan", 2009.
 
    Links (`--link`): nvlink, one machine whatever its size, 450 GB/s each way of
    a fourth-generation NVLink; infiniband, machines of 8 with 400 Gbit/s each;

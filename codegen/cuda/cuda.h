@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda.h: what the files that emit CUDA share.
+/* cuda.h: declarations shared by the files that emit CUDA.
 
    print_cuda*.c   kernel IR as CUDA C++ (print_cuda.h)
    cuda_lib.c      library steps as instances of the kernels in runtime/cuda;
-                   what units include
-   cuda_gemm.c     what cuBLASLt can do of a product and its epilogue
+                   the headers that units include
+   cuda_gemm.c     which products and epilogues cuBLASLt can compute
    emit_cuda.c     groups to steps of the GPU's list; kernels to units
                    (translation units of equal weight)
    cuda_tables.c   launches as tables for the runtime and notes for people
@@ -29,23 +29,23 @@ typedef struct CudaShape {
     uint32_t shared; /* bytes of dynamic shared memory */
 } CudaShape;
 CudaShape cuda_shape(const Kernel *k);
-/* The same of k<i>_2, which follows where a kernel sums columns; bytes of what
-   lies between the two, 0: there is no second. */
+/* Launch shape of k<i>_2, which follows a kernel that sums columns; bytes of
+   scratch between the two, 0 without k<i>_2. */
 CudaShape cuda_finish_shape(const Kernel *k);
 uint64_t cuda_scratch(const Kernel *k);
 
 /* extern "C" __global__ k<index>(buffers.., [long long n], [float *sums]), any
-   form but epilogue and fold, and k<index>_2 of the same parameters where it
-   sums columns.  The kernel's IR stands above as a comment. */
+   form but epilogue and fold, and, if it sums columns, k<index>_2 with the same
+   parameters. A comment above has the kernel's IR. */
 void print_cuda_kernel(const Kernel *k, StrBuf *sb);
-/* k<index>_block of form flat, where there is no k<index>. */
+/* k<index>_block of a kernel of form flat, if k<index> is not printed. */
 void print_cuda_block(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
    unsigned count): PLAN_MANY, of form fold PLAN_ROWS.  Of form flat: after
    print_cuda_kernel or print_cuda_block. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);
-/* k<i>_<j>_many(table, count): PLAN_ROWS of k and, behind each tensor that has
-   one, a row of `after`, both of form fold. */
+/* k<i>_<j>_many(table, count): PLAN_ROWS of k, and after each tensor that
+   has one a row of `after`; both have form fold. */
 void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb);
 /* An epilogue as a functor for hand-written kernels:
      struct E<index> { buffers..;
@@ -55,7 +55,7 @@ void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb);
 void print_cuda_functor(const Kernel *k, StrBuf *sb);
 /* Comma-separated parameter list of the buffers: "const float *b0, ..". */
 void print_cuda_params(const Kernel *k, StrBuf *sb);
-/* The functor's initializer in terms of those parameters: "{b0, ..}". */
+/* Initializer of the functor from those parameters: "{b0, ..}". */
 void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 
 /* ---- cuda_lib.c ---------------------------------------------------------- */
@@ -63,7 +63,7 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 typedef struct CudaLib {
     CudaShape first, second; /* l<number> and l<number>_2; no threads: none  */
     uint64_t scratch;        /* bytes */
-    double weight;           /* of its compilation: 1 = a point-wise kernel  */
+    double weight;           /* cost of compiling it: 1 = a point-wise kernel */
     double rate;             /* StepCost.rate (cost.h)                       */
 } CudaLib;
 
@@ -73,13 +73,14 @@ typedef struct CudaLib {
    parameters as literals.  Any route but copy; a product only where
    cuBLASLt cannot do it (emit_cuda.c decides).                              */
 void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb, CudaLib *out);
-/* l<number>, which does any product of those dtypes that cuBLASLt was to do,
-   with what follows it, and, where nothing is rounded between the two,
-   l<number>_2, which does what follows it to its result (product.c).         */
+/* l<number> computes any product with those dtypes that was planned for
+   cuBLASLt, with its epilogue. If nothing is rounded between product and
+   epilogue, l<number>_2 applies the epilogue alone to a product of cuBLASLt
+   (product.c). */
 void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
                         StrBuf *sb, CudaLib *out);
-/* l<number>(const float *from, T *to, long long n): fp32 gradients as they are
-   sent; l<number>_2 takes them back.                                        */
+/* l<number>(const float *from, T *to, long long n): converts fp32 gradients to
+   the dtype that is sent; l<number>_2 converts them back. */
 void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out);
 /* How a routine is done: column `cuda` of lib.def. */
 typedef enum CudaRoute {
@@ -118,7 +119,7 @@ typedef struct CudaBuild {
 } CudaBuild;
 
 typedef struct NvrtcFacts {
-    const char *why; /* not loaded: what was tried                          */
+    const char *why; /* libraries that were tried, if none was loaded */
     int toolkit;     /* 12080 = 12.8                                        */
     VEC(int) archs;  /* NN of every sm_NN it compiles for, from 80 on       */
 } NvrtcFacts;
@@ -128,8 +129,8 @@ bool nvrtc_facts(Arena *a, NvrtcFacts *out);
 /* "compute_80": PTX instead of a cubin. */
 bool cuda_arch_is_ptx(const char *arch);
 /* Compiles every unit for every arch, on as many threads as there are CPUs.
-   Results are taken from and kept in `cache` (module/compile_cache.h), which
-   may be NULL.  A compile error is a bug of ours: status 3 with the log. */
+   Results are read from and stored in `cache` (module/compile_cache.h; may be
+   NULL). A compile error is a bug of ours: status 3 with the log. */
 Status nvrtc_build(Diag *d, Arena *a, const char *cache, const CudaUnit *unit,
                    int nunit, const char *const *arch, int narch,
                    CudaBuild *out);
@@ -144,13 +145,13 @@ typedef struct CudaHeaders {
     CudaHeader *data;
     int len, cap;
 } CudaHeaders;
-/* All that print_cuda_head includes, and what these include. */
+/* All files that print_cuda_head includes, directly or indirectly. */
 CudaHeaders cuda_headers(Arena *a);
 
 /* ---- cuda_target.c ------------------------------------------------------- */
 
-/* "sm_90", "sm_80", ..., "compute_80": what the targets ask for, newest first,
-   PTX last. */
+/* Architectures of the targets, newest first, PTX last: "sm_90", "sm_80",
+   ..., "compute_80". */
 typedef struct CudaArchs {
     const char **data;
     int len, cap;
@@ -167,15 +168,15 @@ typedef struct CudaSource {
     CudaBuild build; /* emit_so.c, while the C compiler runs */
 } CudaSource;
 
-/* The step that does what `s` and the n - 1 next to it do, and what stands
-   behind these: *s with kind, fn, second, scratch, refs and pars as a GPU wants
-   them.  false: nothing is to be done.                                      */
+/* Sets *out to the step that does the work of `s`, of the n - 1 steps after
+   it, and of their `behind` steps: kind, fn, second, scratch, refs and pars
+   for a GPU. false: there is nothing to do. */
 bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                LoweredStep *out);
 /* fn and second of a PLAN_SUM that sends that dtype, of 16 bits. */
 void cuda_sum(Arena *a, CudaSource *c, DType sent, LoweredStep *out);
-/* Buffer b of the kernel lies over another one in one of its launches, and one
-   of the two is written. */
+/* Buffer b of the kernel shares bytes with another buffer in one of its
+   launches, and one of the two is written. */
 void cuda_overlap(CudaSource *c, const Kernel *k, int b);
 /* When all steps are known. */
 void cuda_units(Arena *a, CudaSource *c);
@@ -184,10 +185,11 @@ double cuda_rate(const CudaSource *c, uint32_t fn);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 
-/* The same for a product that cuBLASLt does, exactly; false: it does not. */
+/* Sets *out if cuBLASLt computes exactly this product with its epilogue;
+   else returns false. */
 bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out);
 
-/* Windows are single places, of which all are read: 1 x 1 at stride 1. */
+/* True if windows have one element and cover all inputs: 1 x 1 at stride 1. */
 bool cuda_conv_points(const LibConv *c);
 /* s, such a convolution or its gradient by X, as a product for each image that
    cuBLASLt does; false: it is something else.                               */

@@ -5,7 +5,7 @@
      struct L3 { ... };
      extern "C" __global__ void l3(...) { conv_fwd<L3>(...); }
    Struct, parameters and the template's name follow from the routine's row in
-   lib.def; what is added here (tiles, slices, grids) depends on shapes and
+   lib.def; the members added here (tiles, slices, grids) depend on shapes and
    dtypes only.                                                              */
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/schedule.h"
@@ -20,9 +20,10 @@
 enum {
     GPU_BLOCKS = 264,    /* blocks that keep a large GPU busy               */
     DIRECT_CHANNELS = 4, /* per group: fewer than a tile is worth           */
-    MOST_RATE = 45,      /* of tensor cores fed from shared memory          */
-    WGRAD_RATE = 33,     /* the same of a weight gradient, X gathered       */
-    SLICE_STEPS = 512,   /* least steps of a slice of a weight gradient     */
+    MOST_RATE = 45,  /* percent of cuBLASLt's speed that tensor cores reach when
+                        fed from shared memory */
+    WGRAD_RATE = 33, /* for weight gradients, which gather X */
+    SLICE_STEPS = 512, /* least steps of a slice of a weight gradient     */
     SCRATCH_MAX = 64 << 20
 };
 
@@ -54,7 +55,8 @@ void print_cuda_head(StrBuf *sb) {
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
 
-/* What `text` includes of runtime/cuda and kmath.h, and what that includes. */
+/* Adds the files of runtime/cuda and kmath.h that `text` includes, and their
+   own includes. */
 static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
     static const char include[] = "#include \"";
     for (const char *p = text; (p = strstr(p, include));) {
@@ -116,8 +118,8 @@ typedef struct Shape {
     const int64_t *plane;
 } Shape;
 
-/* The struct, but for what the caller adds, under a comment in terms of shapes
-   only: steps of equal text share kernels. */
+/* Begins the struct, under a comment that mentions shapes only: steps of
+   equal text share kernels. The caller adds further members. */
 static void begin(LibPrint *p, const Shape *shape, int n) {
     sb_printf(p->sb, "/* %s", p->lib->name);
     for (const Shape *s = shape; s < shape + n; s++) {
@@ -152,9 +154,9 @@ static void kernel_each(LibPrint *p, bool second, int64_t n) {
     kernel(p, second, EACH_THREADS, up_div(n, EACH_THREADS));
 }
 
-/* The step's refs and, for a RESULT with an epilogue, the epilogue's buffers;
-   then `more`, up to the body.  No result of a routine lies over what it reads
-   (memplan); what its epilogue reads may. */
+/* Parameters: the step's refs and, for a RESULT with an epilogue, the
+   epilogue's buffers; then `more`. A routine's result never shares bytes with
+   its operands (memplan); operands of its epilogue may. */
 static void put_operands(LibPrint *p, const char *more) {
     const char *comma = "";
     for (uint32_t i = 0; i < p->lib->noperand; i++, comma = ", ") {
@@ -175,8 +177,8 @@ static void put_operands(LibPrint *p, const char *more) {
 }
 
 /* The kernel's parameters and its body: a call of the template name<suffix>
-   with the operands and `last`.  For a RESULT it gets what stores an element: a
-   functor of runtime/cuda, or the epilogue's. */
+   with the operands and `last`.  For a RESULT the call passes the functor that
+   stores an element: one of runtime/cuda, or the epilogue's. */
 static void put_body(LibPrint *p, const char *suffix, const char *more,
                      const char *last) {
     const Kernel *e = p->s->epilogue;
@@ -203,14 +205,14 @@ static void put_body(LibPrint *p, const char *suffix, const char *more,
 
 typedef struct TileShape {
     int m, n;         /* of a block                                         */
-    int sub_m, sub_n; /* of a warp (mma) or thread (fma)                    */
+    int sub_m, sub_n; /* of a warp (mma) or a thread (fma) */
     int threads;
 } TileShape;
 
 typedef struct TilePick {
     bool mma;
     const TileShape *shape;
-    int64_t tiles; /* of one product                                        */
+    int64_t tiles; /* tiles of one product */
 } TilePick;
 
 static const TileShape mma_shapes[] = {{32, 128, 16, 32, 256},
@@ -233,12 +235,13 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
     }
 }
 
-/* A step of 32 columns of k is 261 to 332 instructions of each thread for 32
-   tensor instructions where a convolution's operands are gathered number by
-   number (128 x 128, counted in SASS), 302 to 425 for 64 (256 x 128): the rate
-   of issue allows that percentage of what cuBLASLt reaches.  A smaller tile
-   loads as much for less.  The gradient of W where windows are single places,
-   84 to 142, is bound by shared memory. */
+/* Percentage of cuBLASLt's speed. A step of 32 columns of k takes 261 to 332
+   instructions per thread for 32 tensor instructions if a convolution's
+   operands are gathered one by one (128 x 128, counted in SASS), and 302 to
+   425 for 64 (256 x 128); the rate of issue then allows that percentage. A
+   smaller tile loads as much for fewer products. The weight gradient with
+   windows of one element takes 84 to 142 instructions and is bound by shared
+   memory. */
 static double tile_rate(const LibPrint *p, const TilePick *t) {
     static const double mma[2][PLAN_NLIB] = {
         {[PLAN_LIB_GEMM] = 20,
@@ -276,7 +279,8 @@ static StoreRun run_of(const LibPrint *p, int64_t dtype, int64_t line) {
     return (StoreRun){near, false, e ? 45. / near + 7 : 27. / near + 1};
 }
 
-/* Of planes, as struct Planes of conv.cuh has it. */
+/* The run in which elements of planes are stored, as in struct Planes of
+   conv.cuh. */
 static StoreRun run_of_planes(const LibPrint *p, int64_t dtype, int64_t plane,
                               int64_t images) {
     StoreRun r = run_of(p, dtype, plane);
@@ -287,7 +291,8 @@ static StoreRun run_of_planes(const LibPrint *p, int64_t dtype, int64_t plane,
     return (StoreRun){near, true, 27. / near + 7};
 }
 
-/* Every stride-th of lines of `line`, of one phase. */
+/* Results that are every stride-th element of lines with `line` elements, in
+   one phase. */
 static StoreRun run_of_phase(int64_t dtype, int64_t line, int64_t stride) {
     int near = near_of(dtype, up_div(line, stride));
     return (StoreRun){near, true, 46. / near + 3};
@@ -306,13 +311,14 @@ static StoreRun run_of_cells(int64_t dtype, int64_t line,
     return (StoreRun){near, true, (30 + 12 * stores * places) / near};
 }
 
-/* The same with what follows a sum of `depth` products, in each of which
-   cuBLASLt does 21 products. */
+/* `rate` reduced by the instructions that store a sum of `depth` products;
+   cuBLASLt does 21 products per instruction. */
 static double store_rate(double rate, StoreRun r, int64_t depth) {
     return rate / (1 + rate / 100 * 21 * r.insts / fmax((double)depth, 1));
 }
 
-/* Of factors of that dtype; results are of `depth` products each. */
+/* Prints the tile type for factors with that dtype; each result is a sum of
+   `depth` products. */
 static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype, StoreRun r,
                      int64_t depth) {
     const TileShape *s = t->shape;
@@ -346,8 +352,8 @@ static void put_batch(LibPrint *p, const LibGemm *g, const char *name,
     sb_puts(p->sb, "b * 0;\n    }\n");
 }
 
-/* Elements along k that 16 bytes hold wherever k is a multiple of them; 1: they
-   do not lie side by side. */
+/* Elements along k that fill 16 bytes wherever k is a multiple of their
+   number; 1 if they are not adjacent. */
 static int64_t near_in(const LibGemm *g, int64_t dtype, int64_t along_k,
                        int64_t other, const int64_t *batch) {
     int64_t n = along_k == 1 ? near_of(dtype, g->k ? g->k : 1) : 1;
@@ -445,14 +451,15 @@ static void print_conv_fwd(LibPrint *p, const LibConv *c) {
 
 static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
     int64_t cols = c->n, line = lib_volume(c->in);
-    int64_t phases = lib_volume(c->stride); /* 1: results lie side by side */
+    int64_t phases = lib_volume(c->stride); /* 1: results are adjacent */
     int64_t depth = c->k / c->group * lib_volume(c->kernel) / phases;
     StoreRun r = run_of_phase(c->x_dtype, c->in[2], c->stride[2]);
     for (int i = 0; i < 3; i++) cols *= up_div(c->in[i], c->stride[i]);
     if (phases == 1) {
         r = run_of_planes(p, c->x_dtype, line, c->n);
     } else if (lib_volume(c->kernel) == 1 && !c->pad[0] && !c->pad[1] &&
-               !c->pad[2]) { /* one phase, which stores the others' zeros */
+               !c->pad[2]) { /* one phase, which also stores the zeros of the
+                                others */
         r = run_of_cells(c->x_dtype, c->in[2], c->stride);
         depth *= phases;
         phases = 1;
@@ -500,7 +507,7 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
              c->n * lib_volume(c->out) / splits);
     put_number(p, "splits", splits);
     put_number(p, "points", points);
-    int near = near_of(DT_F32, size); /* of the slices' sums, in a thread */
+    int near = near_of(DT_F32, size); /* sums of slices per thread */
     while (near > 1 && size / near < GPU_BLOCKS * EACH_THREADS) near /= 2;
     put_number(p, "sum_near", near);
     if (points && t.mma) p->out->rate *= (double)MOST_RATE / WGRAD_RATE;
@@ -516,9 +523,10 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
 
 /* ---- pooling ------------------------------------------------------------- */
 
-/* A thread for each `near` results of a line of so many: as many as 16 bytes
-   hold, fewer where windows are so wide that the text would be long; of the
-   gradient whole strides, in which all threads meet the same windows.       */
+/* A thread computes `near` neighbouring results of a line: as many as 16
+   bytes hold, but fewer if windows are so wide that the text would become
+   long. The gradient takes whole strides, so that all threads meet the same
+   windows. */
 static void put_pool(LibPrint *p, const LibPool *c, const int64_t *plane,
                      int64_t stride) {
     enum { MOST_TAPS = 32 };
@@ -569,7 +577,7 @@ static double flash_rate(bool grad, bool causal) {
     return grad ? causal ? 25 : 33 : causal ? 32 : 43;
 }
 
-/* A thread for each row, or on tensor cores what flash.cuh can. */
+/* A thread for each row, or tensor cores if flash.cuh supports the case. */
 static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
                        int64_t tall, int64_t flash_blocks) {
     const int64_t most = 1 << 30;

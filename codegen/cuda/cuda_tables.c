@@ -29,7 +29,7 @@ void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit) {
 
 /* ---- notes --------------------------------------------------------------- */
 
-/* What the compiler tells of a kernel, by architecture. */
+/* Prints the compiler's resource usage of a kernel, by architecture. */
 static void put_usage(StrBuf *sb, bool json, const CudaSource *c,
                       const char *kernel) {
     int shown = 0;

@@ -43,8 +43,8 @@ static uint32_t add_kernel(Arena *a, CudaSource *c, const char *name,
     return (uint32_t)c->kernels.len;
 }
 
-/* By the elements that its text computes: loops that hold values are unrolled.
- */
+/* Compile cost by the number of elements that the text computes: loops that
+   hold values are unrolled. */
 static double kernel_weight(const Kernel *k) {
     const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
     double times = cuda_pack(k), step = lanes ? (double)lanes->step * times : 1;
@@ -85,7 +85,7 @@ static char *lib_text(Arena *a, const Item *x, int number, CudaLib *out) {
     return text;
 }
 
-/* The item of that text, whose step, product or dtype is given. */
+/* The item with the text of x, whose step, product or dtype is set. */
 static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
     CudaLib lib;
     int nlib = 0;
@@ -108,7 +108,7 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* Groups that share a launch are of one kernel. */
+/* Groups that share a launch have one kernel. */
 static void launch_kernel(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                           LoweredStep *out) {
     const Kernel *after = NULL;
@@ -168,7 +168,7 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
         out->after = own->second;
         return true;
     }
-    int behind = 0; /* operands of that */
+    int behind = 0; /* operands of the `after` step */
     for (int i = 0; i < n; i++)
         if (s[i].behind) behind = s[i].behind->nref;
     for (int i = 0; i < n; i++) {
@@ -189,7 +189,7 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     out->fn = x->first - 1;
     out->second = x->second;
     out->scratch = x->scratch;
-    out->npar = 0; /* they stand in the kernel's text */
+    out->npar = 0; /* constants in the kernel's text */
     return x->first;
 }
 
@@ -213,12 +213,12 @@ double cuda_rate(const CudaSource *c, uint32_t fn) {
 
 /* ---- units --------------------------------------------------------------- */
 
-/* A unit of that weight takes a second or so; NVRTC wants a thirtieth to begin.
- */
+/* A unit with that weight compiles for about a second; starting NVRTC takes
+   a thirtieth of a second. */
 enum { FEW_ITEMS = 8, UNIT_WEIGHT = 150 };
 
-/* Every unit has an item: a unit ends where its share of the weight does, or
-   where the items behind it are needed for the units behind it. */
+/* Every unit has an item. A unit ends at its share of the weight, or earlier
+   if the remaining items are needed for the remaining units. */
 static int choose_units(CudaSource *c) {
     double weight = 0, done = 0;
     int unit = 0, in_unit = 0;

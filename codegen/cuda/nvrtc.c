@@ -17,7 +17,7 @@
 /* ---- the library --------------------------------------------------------- */
 
 #ifdef __SANITIZE_THREAD__
-/* Its locks are its own, made in ways that the sanitizer cannot follow. */
+/* NVRTC's own locks are built in ways that the sanitizer cannot follow. */
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void) { return "race:libnvrtc.so\n"; }
 #endif
@@ -56,8 +56,8 @@ static const struct {
                ENTRY(GetCUBINSize),      ENTRY(GetCUBIN),
                ENTRY(GetProgramLogSize), ENTRY(GetProgramLog)};
 
-/* NVRTC opens its second library by name and finds it beside itself, but not
-   where something stands in for dlopen, as sanitizers do. */
+/* NVRTC opens its second library by name. It finds the library beside
+   itself, unless something replaces dlopen, as sanitizers do. */
 static void load_builtins(Nvrtc *n) {
     char path[4200];
     Dl_info info;
@@ -71,7 +71,7 @@ static void load_builtins(Nvrtc *n) {
     (void)dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* The library stays loaded: it keeps threads and memory of its own. */
+/* The library stays loaded: it owns threads and memory. */
 static bool load(const char *path, Nvrtc *n) {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     int major = 0, minor = 0;
@@ -100,8 +100,8 @@ static bool nvrtc_load(Arena *a, Nvrtc *n, const char **why) {
         return false;
     }
     if (given && *given) {
-        *why =
-            arena_printf(a, "AMPC_LIBNVRTC=%s is no NVRTC from 12.0 on", given);
+        *why = arena_printf(a, "AMPC_LIBNVRTC=%s is not NVRTC 12.0 or later",
+                            given);
         return load(given, n);
     }
     char own[4096]; /* the running program's folder, with a slash */
@@ -150,7 +150,7 @@ typedef struct Job {
 typedef struct Build {
     const Nvrtc *lib;
     const char *cache;
-    CompileKey key; /* of what all jobs share */
+    CompileKey key; /* the part of the key that all jobs share */
     const char **headers, **header_names;
     int nheader;
     Job *jobs;
@@ -171,8 +171,8 @@ static char *get(Program p, SizeFn *size, GetFn *fn, size_t *n) {
     return NULL;
 }
 
-/* NVRTC marks PTX with its own version, which drivers older than itself refuse.
-   Our kernels, for compute_80, need nothing that came after CUDA 12.0.      */
+/* NVRTC marks PTX with its own version, which older drivers refuse. Our
+   kernels, for compute_80, use nothing newer than CUDA 12.0. */
 static void accept_older_drivers(char *ptx) {
     char *v = ptx ? strstr(ptx, "\n.version ") : NULL;
     if (!v || strtod(v += strlen("\n.version "), NULL) <= 8.0) return;
@@ -193,7 +193,7 @@ static void keep_job(const char *cache, const Job *j) {
     sb_free(&sb);
 }
 
-/* One of the three parts of what was kept. */
+/* Copies the next n bytes of a cached result: one of its three parts. */
 static char *part(const char **at, size_t n) {
     char *p = n ? malloc(n) : NULL;
     if (p) memcpy(p, *at, n);

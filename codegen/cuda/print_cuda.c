@@ -19,8 +19,8 @@ bool cp_any_used(const KPrint *p, const int *dim, int n) {
     return false;
 }
 
-/* The part that columns have in any index, a vector behind the last one
-   included, is a number of 32 bits that is not negative. */
+/* The contribution of columns to any index, up to one vector beyond the last
+   column, is a non-negative 32-bit number. */
 static bool narrow_columns(const Kernel *k) {
     enum { BEHIND = 65536 };
     if (kernel_cols(k) > INT32_MAX - BEHIND) return false;
@@ -168,8 +168,8 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
     kp_end(&p);
 }
 
-/* "(table, count)" of a kernel for many tensors: up to what it does of row
-   `row` of the table, of so many words. */
+/* Begins a kernel "(table, count)" for many tensors, up to the work on row
+   `row` of the table; a row has `words` words. */
 static void begin_many(KPrint *p, const char *suffix, int words) {
     cp_head(p, suffix, cuda_shape(p->k).threads);
     sb_printf(p->sb,
@@ -179,8 +179,8 @@ static void begin_many(KPrint *p, const char *suffix, int words) {
               words);
 }
 
-/* What `after` reads was written by other blocks of the same launch: none of it
-   is __restrict__. */
+/* Operands of `after` were written by other blocks of the same launch, so
+   none of its buffers is __restrict__. */
 static KPrint begin_after(const Kernel *after, StrBuf *sb) {
     KPrint p = begin(after, sb);
     Kernel *k = arena_dup(p.arena, p.k, sizeof *k);
@@ -323,7 +323,7 @@ CudaShape cuda_shape(const Kernel *k) {
 }
 
 CudaShape cuda_finish_shape(const Kernel *k) {
-    enum { WARP = 32, SLICES = 32 }; /* of few blocks */
+    enum { WARP = 32, SLICES = 32 }; /* there are few blocks */
     int64_t blocks = kernel_column_sums(k) * ((kernel_cols(k) - 1) / WARP + 1);
     return (CudaShape){SLICES * WARP, blocks, 0, 0};
 }

@@ -5,8 +5,8 @@
    print_cuda_any.c   forms flat and fold
    print_cuda_rows.c  the other forms
 
-   Blocks and threads find their rows or elements at the top; what runs in a
-   thread is the nest of print.h, each loop spelled as its kind says.
+   Blocks and threads compute their rows or elements at the top; a thread then
+   runs the loop nest of print.h, each loop printed according to its kind.
      flat      a thread computes N neighbours (LOOP_UNROLLED), 16 bytes of the
                narrowest operand, 32 at most of the widest:
                  k<i>_at<N>  the computation; loads and stores are vectors
@@ -15,17 +15,17 @@
                  k<i>        one tensor
      fold      a block has a row, its threads the row's vectors one after the
                other:
-                 k<i>_row<N>  the row, by vectors of N; 1: where they would not
-                              be aligned in every row
+                 k<i>_row<N>  the row, by vectors of N; 1 if they would not be
+                              aligned in every row
                  k<i>_rows    row r of one tensor of a table
-                 k<i>_<j>_many  and then k<j> of what all blocks of a tensor
-                              have made, by the last of them
+                 k<i>_<j>_many  and then k<j> on the results of all blocks of a
+                                tensor, in the last block
      cols      one thread per element of the whole domain, or per N neighbours
      reducing  a row belongs to a team of threads; its thread t takes columns t,
                t + T, .. of the flattened columns in every sweep (LOOP_LANES),
-   or N neighbours there, so that what it stores is what it alone has read; what
-   it has kept of an earlier sweep is in h<i>.  Partial results are folded
-   in a fixed order (fold.cuh).  A team is neighbouring lanes of one warp or the
+   or N neighbours, so it overwrites only elements that it alone has read;
+   values kept from an earlier sweep are in h<i>.  Partial results are folded in
+   a fixed order (fold.cuh).  A team is neighbouring lanes of one warp or the
    block; form rows: neighbouring rows, one or N for each lane, T warps.  All
    threads of a team compute the row values; thread 0 stores them when all have
    read the row's inputs. Teams past the last row repeat it and store nothing.
@@ -38,9 +38,9 @@
    nothing else (PLAN_ROWS).
 
    All loads of an element come before its stores and are made by the thread
-   that stores it, so outputs may lie over inputs; what never does is
-   __restrict__.
-   Indices are 32-bit where the domain and all offsets are.                  */
+   that stores it, so outputs may share bytes with inputs; buffers that never do
+   are __restrict__.
+   Indices are 32-bit if the domain and all offsets fit. */
 #ifndef AMPC_CODEGEN_CUDA_PRINT_CUDA_H
 #define AMPC_CODEGEN_CUDA_PRINT_CUDA_H
 
@@ -54,7 +54,7 @@ void cp_mark_used(const KInst *in, bool *used);
 /* One of the n dims is mentioned (KPrint.used). */
 bool cp_any_used(const KPrint *p, const int *dim, int n);
 const char *cp_unsigned(const KPrint *p);    /* type of numbers of elements */
-const char *cp_type(const Kernel *k, int b); /* of a buffer's elements */
+const char *cp_type(const Kernel *k, int b); /* type of a buffer's elements */
 
 /* A list of parameters or arguments, at least `indent` from the left. */
 typedef struct CudaList {
@@ -69,12 +69,13 @@ void cp_buffers(const Kernel *k, CudaList *l);
    further parameters. */
 CudaList cp_head(KPrint *p, const char *suffix, int threads);
 CudaList cp_device(KPrint *p, const char *name);
-/* const auto f<id>: what folds two of a reduction's values. */
+/* Prints const auto f<id>: the function that folds two values of a
+   reduction. */
 void cp_fold_function(KPrint *p, int id);
 
 /* ---- print_cuda_any.c ---------------------------------------------------- */
 
-/* k<i>_at and k<i>_block of form flat; k<i>, behind them. */
+/* Print k<i>_at and k<i>_block of form flat; then k<i>. */
 void cp_flat_block(KPrint *p);
 void cp_flat(KPrint *p);
 /* k<i>_row and k<i>_rows of form fold. */
@@ -84,7 +85,7 @@ void cp_fold(KPrint *p);
 
 /* A thread's element of the whole domain. */
 void cp_elements(KPrint *p);
-/* What a block does of its rows. */
+/* Prints a block's work on its rows. */
 void cp_rows(KPrint *p);
 /* k<i>_2: a warp has 32 neighbouring columns of one of the sums. */
 void cp_finish(KPrint *p);

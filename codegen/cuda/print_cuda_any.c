@@ -26,7 +26,7 @@ static void put_call(KPrint *p, const char *name, int n, const char *last) {
 
 static void put_at(KPrint *p, int n) {
     const Kernel *k = p->k;
-    bool index = false; /* it is mentioned */
+    bool index = false; /* the index is mentioned */
     char place[32];
     sb_puts(p->sb, "template <int N>\n");
     CudaList l = cp_device(p, "_at");
@@ -158,7 +158,7 @@ static void put_row(KPrint *p) {
     sb_puts(p->sb, "}\n\n");
 }
 
-/* Row r of n columns of the tensor whose operands' addresses stand at `ref`. */
+/* Row r, of n columns, of the tensor whose operands' addresses are at `ref`. */
 static void put_rows(KPrint *p) {
     static const char *const walk[] = {
         [WALK_NOT] = "", [WALK_ONE] = " + r", [WALK_ROW] = " + r * n"};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* print_cuda_rows.c: kernels whose domain stands in their text: a thread's
+/* print_cuda_rows.c: kernels with constant extents: a thread's
    elements, and the rows that threads fold (print_cuda.h).                  */
 #include "codegen/cuda/print_cuda.h"
 
@@ -30,7 +30,7 @@ static bool has_idle(const KPrint *p) {
     return p->threads && n % p->threads->extent != 0;
 }
 
-/* Row dim `vec` by the lane, the others by the block. */
+/* The lane selects the row along dim `vec`, the block selects the others. */
 static void put_rows_of_lanes(KPrint *p) {
     int vec = p->k->vec;
     const KLoop *block = kernel_loop(p->k, LOOP_BLOCK, vec);
@@ -91,9 +91,8 @@ static const char *neighbours_signed(const KPrint *p) {
     return p->narrow_cols && p->k->dim[p->k->vec].col ? "int" : kp_signed(p);
 }
 
-/* It compares an index that columns alone make with a number that they do not:
-   returns the instruction of that number, and sets the other; 0: it does not.
- */
+/* If `in` compares a column index with a number that is constant in a row,
+   returns the number's instruction and sets *index; else returns 0. */
 static int compared_column(const KPrint *p, const KInst *in, int *index) {
     const Kernel *k = p->k;
     if (in->op != K_OP || in->code != OP_EQUAL || in->compute != KT_I64 ||
@@ -139,7 +138,8 @@ static int enter_columns(KPrint *p, bool index) {
     return 1 + tail;
 }
 
-/* q<i>[j]: what the thread reads of the row, before anything is stored. */
+/* q<i>[j]: elements of the row that the thread loads before anything is
+   stored. */
 static void put_fetched(KPrint *p) {
     int n = cuda_pack(p->k), found = 0;
     int64_t step = p->lanes->step * n, loops = (p->ncols + step - 1) / step;
@@ -173,8 +173,8 @@ static void put_fetched(KPrint *p) {
     while (open--) kp_leave(p);
 }
 
-/* Vectors along dim vec at index i<vec: those that are read before the elements
-   and, of what is written, their places. */
+/* Vectors along dim vec at index i<vec: loads those that are read before the
+   elements are computed, and declares those that are written. */
 static void put_pack_loads(KPrint *p, const KSweep *s, const bool *need,
                            int n) {
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -216,7 +216,7 @@ static void put_pack_loads(KPrint *p, const KSweep *s, const bool *need,
     }
 }
 
-/* Those that are written after the elements. */
+/* Stores the vectors that are written, after the elements. */
 static void put_pack_stores(KPrint *p, const bool *need, int n) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
@@ -232,7 +232,8 @@ static void put_pack_stores(KPrint *p, const bool *need, int n) {
     }
 }
 
-/* By instruction: what vectors of a sweep are read by, computed before them. */
+/* Per instruction: true if a vector load of a sweep needs it (address,
+   guard), so that it is computed before the loads. */
 static bool *before_packs(const KPrint *p, const bool *need, int n) {
     bool *early = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int id = p->k->insts.len - 1; id > 0; id--) {
@@ -250,8 +251,8 @@ static bool *before_packs(const KPrint *p, const bool *need, int n) {
 
 /* ---- values of rows side by side ----------------------------------------- */
 
-/* By instruction: values of single rows that the sweep reads, or what follows
-   it; each row's is r<id>[u]. */
+/* Per instruction: values of single rows that are read by the sweep, or by
+   the instructions after it; r<id>[u] holds the value of row u. */
 static bool *own_values(const KPrint *p, bool sweep) {
     const Kernel *k = p->k;
     bool *reads = NEW_ARRAY(p->arena, bool, k->insts.len);
@@ -275,7 +276,7 @@ static void take_own_values(KPrint *p, bool sweep) {
                     ktype_c[kinst_at(p->k, id)->type], id, id);
 }
 
-/* Those of n rows, of which i<vec> is the first, before the sweep. */
+/* Computes those values for n rows from i<vec> on, before the sweep. */
 static void put_own_values(KPrint *p, int n) {
     const Kernel *k = p->k;
     const bool *inside = own_values(p, true), *behind = own_values(p, false);
@@ -312,8 +313,9 @@ static void put_own_values(KPrint *p, int n) {
 
 /* ---- elements ------------------------------------------------------------ */
 
-/* What a sweep computes at one place of the columns, which is `place` among
-   those of the thread; early (may be NULL): what is known already. */
+/* Computes a sweep's values at one position of the columns; `place` is its
+   number among the thread's own. early (may be NULL): values that are
+   computed already. */
 static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
                        const bool *early) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
@@ -362,7 +364,7 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
         sb_put_operand(p->sb, p->k, kinst_at(p->k, id)->in[0]);
         sb_puts(p->sb, ");\n");
     }
-    for (int store = 0; store < 2; store++) { /* of vectors first */
+    for (int store = 0; store < 2; store++) { /* vectors are stored first */
         bool begun = false;
         for (int j = s->nfold; j < s->roots.len; j++) {
             int id = s->roots.data[j];
@@ -380,7 +382,7 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
     }
 }
 
-/* The same for n neighbours along dim vec, of which i<vec is the first. */
+/* The same for n neighbours along dim vec from i<vec> on. */
 static void put_neighbours(KPrint *p, const KSweep *s, int n,
                            const char *first) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
@@ -441,7 +443,7 @@ static void put_parts(KPrint *p, const KSweep *s, const char *type, int pack,
 }
 
 /* Columns t, t + T, .., or n neighbours there; each fold is f<id>(a, b), its
-   accumulator v<id>.  Values that are held make the loop one of known length.
+   accumulator v<id>.  Held values require a loop of known length.
  */
 static void put_lanes(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
@@ -553,7 +555,8 @@ void cp_elements(KPrint *p) {
     kp_stores(p, false);
 }
 
-/* Where copies of a row's loads lie, each read by the threads that wrote it. */
+/* Declares shared memory for copies of a row's loads; each is read by the
+   threads that wrote it. */
 static void put_shared(KPrint *p) {
     if (cuda_shared(p->k, 0) > 0) kp_line(p, "BLOCK_SHARED(shared);");
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -595,7 +598,7 @@ static void put_sums(KPrint *p) {
     kp_line(p, "__syncthreads();");
 }
 
-/* The sums of all teams of the block. */
+/* Adds up the sums of all teams of the block. */
 static void put_block_sums(KPrint *p) {
     int64_t teams = p->threads ? p->threads->extent : 1;
     int64_t cols = cuda_sum_columns(p->k), blocks = cuda_shape(p->k).blocks;
@@ -650,8 +653,8 @@ void cp_finish(KPrint *p) {
 
 /* ---- rows of a block ----------------------------------------------------- */
 
-/* What a team does of n rows side by side, of which i<vec> is the first: one
-   sweep, then what follows of each (row_neighbours). */
+/* A team's work on n adjacent rows from i<vec> on: one sweep, then the row
+   instructions of each (row_neighbours). */
 static void put_side_by_side(KPrint *p, int n) {
     const KSweep *s = p->sweeps.data;
     put_own_values(p, n);
@@ -673,7 +676,7 @@ static void put_side_by_side(KPrint *p, int n) {
     kp_leave(p);
 }
 
-/* What a team does of one row. */
+/* A team's work on one row. */
 static void put_row(KPrint *p) {
     bool idle = has_idle(p), shared = p->lanes->step > 1;
     if (is_sliced(p))

@@ -371,7 +371,7 @@ static bool kernel_same(const Kernel *a, const Kernel *b) {
     return !memcmp(a->insts.data, b->insts.data, inst_bytes(a));
 }
 
-/* Where it is, or the free slot where it belongs. */
+/* The slot of kernel k, or the free slot where it belongs. */
 static Kernel **kernel_slot(const KernelSet *ks, const Kernel *k) {
     for (uint64_t i = k->hash;; i++) {
         Kernel **at = &ks->slot[i & (uint64_t)(ks->cap - 1)];

@@ -2,9 +2,9 @@
 /* kir.h: the kernel IR, one level below groups.
 
    A kernel is one loop nest over a domain, a list of buffers and a list of
-   scalar instructions in SSA form.  It says what is computed, per element and
-   per row; how it runs is said by its loops, which the target's schedule
-   chooses (schedule.h) and the printers spell.
+   scalar instructions in SSA form.  They define what is computed, per element
+   and per row. Its loops define how it runs: the target's schedule chooses them
+   (schedule.h) and the printers print them.
 
    Domain       dims in row-major order, extents literal; each is a row dim or
                 a column dim.  Reductions fold all column dims.
@@ -21,7 +21,7 @@
                 share the bytes of an input that is only read at the element's
                 own index.
    Order        Rows are independent; columns are folded in an order that
-                depends on the extents only.                                */
+                depends on the extents only. */
 #ifndef AMPC_CODEGEN_KERNEL_KIR_H
 #define AMPC_CODEGEN_KERNEL_KIR_H
 
@@ -36,12 +36,12 @@ typedef enum KOp {
     K_PLACE,  /* i64: the address of buffer buf + in[0]                     */
     K_ACC,    /* epilogue: the fp32 accumulator of this element             */
     K_OP,     /* op_info[code].expr over in[], computed in type `compute`;
-                 comparisons and tests give KT_B8                           */
+                 comparisons and tests give KT_B8 */
     K_CVT,    /* in[0] in another register type                             */
     K_ROUND,  /* in[0] rounded (floats) or wrapped (integers) to dtype      */
     K_PHILOX, /* uniform f32 in [0, 1): in = seed, counter, element; i = salt */
     K_REDUCE, /* in[0] folded over the columns by expr of `code`
-                 (REDUCE_SUM, PROD, MAX, MIN)                               */
+                 (REDUCE_SUM, PROD, MAX, MIN) */
     K_STORE,  /* buf[at] = in[0], narrowed to the buffer's dtype            */
     K_ADD_UP  /* buf[at] = the sum of in[0] over all rows, in fp32 until it is
                  narrowed; `at` is the number of the column                  */
@@ -53,14 +53,14 @@ typedef struct KIndex {
     int inst;
 } KIndex;
 
-/* What outlives the innermost loop, by the schedule. */
+/* Values that outlive the innermost loop, as the schedule decides. */
 typedef enum KKeep {
     KEEP_NOT,
     KEEP_ROW,    /* for later sweeps over the columns of the row             */
     KEEP_SHARED, /* K_LOAD: the same, in the block's shared memory          */
     KEEP_BLOCK,  /* one for each of the neighbouring rows of a block         */
     KEEP_TILE,   /* K_LOAD: all of a tile, before its first row              */
-    KEEP_BUFFER  /* K_REDUCE: the operand is folded where it lies            */
+    KEEP_BUFFER  /* K_REDUCE: the operand is folded in its buffer */
 } KKeep;
 
 typedef struct KInst {
@@ -97,24 +97,25 @@ typedef struct KBuf {
     DType dtype;
     bool written;
     KWalk walk;
-    bool apart; /* no launch has it lie over another one, of which either is
-                   written: known when all are (emit_cuda.c)                 */
+    bool apart; /* in no launch does it share bytes with another buffer that is
+                   written, or is itself written over another; known once all
+                   launches are (emit_cuda.c) */
 } KBuf;
 
 typedef enum KForm {
     KF_FLAT, /* one column dim whose extent is par[0]                       */
-    KF_FOLD, /* CUDA: par[0] rows of par[1] columns, the only dim; buffers are
-                those of the row at hand, by KBuf.walk                      */
-    KF_COLS, /* rows apart; inside, columns side by side                    */
+    KF_FOLD, /* CUDA: par[0] rows of par[1] columns, the only dim; buffers hold
+                the current row, by KBuf.walk */
+    KF_COLS, /* rows are independent; inside, columns run as vectors */
     KF_ROWS, /* neighbours of row dim `vec` side by side (a column dim is not
-                unit-stride anywhere); around them, columns                 */
+                unit-stride anywhere); around them, columns */
     KF_EPILOGUE /* rows and columns of a tile; the row of an accumulator is
-                   batch * tile_rows + row                                  */
+                   batch * tile_rows + row */
 } KForm;
 
 typedef enum KLoopKind {
     LOOP_SERIAL,
-    LOOP_VECTOR, /* iterations are apart: vector instructions              */
+    LOOP_VECTOR, /* iterations are independent: vector instructions */
     LOOP_THREAD, /* shared out among the threads (of a block)              */
     LOOP_BLOCK,  /* shared out among the blocks of a grid                  */
     LOOP_LANES,  /* a reduction in parts that are folded together          */
@@ -140,7 +141,7 @@ struct Kernel {
     VEC(KBuf) bufs;
     VEC(KInst) insts; /* [0] is the null instruction */
     int vec;          /* KF_ROWS: the row dim; otherwise the last column dim,
-                         -1 = no loop                                       */
+                         -1 = no loop */
     KLoop loop[MAX_LOOPS]; /* outermost first */
     int nloop;
     int64_t tile_rows; /* KF_EPILOGUE; 0 = there is one batch               */
@@ -153,7 +154,7 @@ struct Kernel {
 /* ---- building (kir.c) ---------------------------------------------------- */
 
 KType ktype_of(DType d);
-DType dtype_of_ktype(KType t);   /* whose values it holds, all of them */
+DType dtype_of_ktype(KType t);   /* dtype whose values the type holds exactly */
 KInst kinst(KOp op, KType type); /* zeroed */
 /* Truncated; saturates; 0 for NaN: as TO_I64 of kmath.h. */
 int64_t int_of_float(double f);
@@ -183,7 +184,7 @@ void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb);
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* By instruction: a store needs it, or it is one. */
+/* Per instruction: true if it is a store or a store needs it. */
 bool *kernel_live(Arena *a, const Kernel *k);
 bool kernel_reduces(const Kernel *k);
 /* The step has the extents. */
@@ -194,11 +195,11 @@ int kernel_col_dims(const Kernel *k, int *dim); /* in order; returns count */
 int64_t kernel_rows(const Kernel *k);           /* product of the row dims */
 int64_t kernel_cols(const Kernel *k);
 
-/* Sweeps over the columns, in order of depth, each with the K_REDUCE (folds)
-   and then the K_STORE instructions that end in it.  Row instructions of depth
-   d may run before the sweep of that depth; stores that are not full come last.
-   Full stores join the last reducing sweep when their values are known by then,
-   else they get a sweep of their own. */
+/* Sweeps over the columns, in order of depth. Each has the K_REDUCE
+   instructions (folds) and then the K_STORE instructions that it completes. Row
+   instructions of depth d may run before the sweep with that depth; stores that
+   are not full come last. Full stores join the last reducing sweep when their
+   values are known by then, else they get a sweep of their own. */
 typedef struct KSweep {
     int depth, nfold;
     VEC(int) roots; /* nfold folds, then stores */
@@ -208,27 +209,27 @@ typedef struct KSweeps {
     int len;
 } KSweeps;
 KSweeps kernel_sweeps(const Kernel *k, Arena *a);
-/* By instruction: full ones that the sweep computes.  cut (may be NULL): their
-   operands are not needed, the value was kept. */
+/* Per instruction: full values that the sweep computes. cut (may be NULL):
+   values that were kept, so their operands are not needed. */
 bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a);
-/* By instruction: values of the row that sweeps before s keep for it; NULL:
-   none does. */
+/* Per instruction: row values that sweeps before s keep for it; NULL if there
+   are none. */
 const bool *kernel_held(const Kernel *k, const KSweeps *all, const KSweep *s,
                         Arena *a);
 
-/* Form cols: places, ascending, at which the inner loop may be cut so that
+/* Form cols: positions, ascending, at which the inner loop may be cut so that
    comparisons of its index with constants are constant in each part; 0: not
    worth it. */
 enum { MAX_CUTS = 8 };
 int kernel_cuts(const Kernel *k, int64_t *cut);
-/* What the kernel computes where the index of dim (-1: any) is in [from, to):
-   without conditions that are constant there and with constants for what
-   nothing needs.  Instructions keep their numbers. */
+/* The kernel restricted to indices of dim (-1: any) in [from, to):
+   conditions that are constant there are removed, and values that nothing
+   needs become constants. Instructions keep their numbers. */
 const Kernel *kernel_within(Arena *a, const Kernel *k, int dim, int64_t from,
                             int64_t to);
-/* CPU: the kernel in parts [from, to) of row dim `dim`, where several loads are
-   made of some rows only (parts of a concatenation); else it is its only part.
-   share: of all rows. */
+/* CPU: the kernel in parts [from, to) of row dim `dim`, if several loads are
+   executed for some rows only (parts of a concatenation); else one part, the
+   kernel itself. share: the fraction of all rows that a part has. */
 enum { MAX_ROW_CUTS = 64 };
 typedef struct KPart {
     const Kernel *k;
@@ -251,7 +252,7 @@ static inline bool kinst_is_long(const KInst *in) {
 }
 /* How many sums over all rows it makes. */
 int kernel_column_sums(const Kernel *k);
-/* Computed once per row, by an instruction of its own. */
+/* Computed once per row, by its own instruction. */
 bool kinst_is_row_value(const KInst *in);
 
 /* ---- kernel set ---------------------------------------------------------- */
@@ -262,7 +263,7 @@ struct KernelSet {
     Arena *arena;
     TargetKind target;
     KernelVec list[2]; /* kernels, epilogues */
-    Kernel **slot;     /* by hash: open addressing, power of two */
+    Kernel **slot;     /* hash table: open addressing, size a power of two */
     int cap;
 };
 

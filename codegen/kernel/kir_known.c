@@ -29,8 +29,8 @@ static bool bound_holds(const Bound *b, int64_t i) {
     return b->less ? x < b->limit : x >= b->limit;
 }
 
-/* Where a condition on dim changes, ascending; -1: at more than `most` places.
- */
+/* Finds the indices of dim at which a condition changes, ascending; returns
+   their number, or -1 if there are more than `most`. */
 static int find_cuts(const Kernel *k, int dim, int most, int64_t *cut) {
     int n = 0;
     for (int id = 1; id < k->insts.len; id++) {
@@ -62,7 +62,8 @@ int kernel_cuts(const Kernel *k, int64_t *cut) {
     return n < 0 ? 0 : n;
 }
 
-/* Loads of which conditions on row dim d decide whether they are made. */
+/* Number of loads that are executed or not depending on a condition on row
+   dim d. */
 static int guarded_loads(const Kernel *k, int d, Arena *a) {
     bool *on = NEW_ARRAY(a, bool, k->insts.len);
     int n = 0;

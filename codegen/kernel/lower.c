@@ -10,7 +10,7 @@
 #include <ctype.h>
 #include <string.h>
 
-/* ---- what is in the group ------------------------------------------------ */
+/* ---- nodes and results of the group -------------------------------------- */
 
 typedef struct GroupFacts {
     int group;
@@ -18,8 +18,8 @@ typedef struct GroupFacts {
     VEC(ValueId) leave; /* values used outside, in order of definition */
 } GroupFacts;
 
-/* The nodes of a group stand together in the order; `left` = read by another
-   group, a view or the host, by ValueId.i. */
+/* The nodes of a group are adjacent in the order; `left`, per value: read by
+   another group, a view or the host. */
 static GroupFacts group_facts(const Graph *g, int first, const bool *left,
                               Arena *a) {
     GroupFacts f = {.group = node_at(g, first)->group};
@@ -94,9 +94,9 @@ static const Node *find_reduction(const Graph *g, const GroupFacts *f) {
     return first;
 }
 
-/* The domain and its columns: what is folded, or what the routine of an
-   epilogue calls columns (the last dim of a product, the spatial dims of a
-   convolution), or everything. */
+/* Chooses the domain and its columns. Columns are the folded dims, or the
+   routine's columns for an epilogue (last dim of a matrix product, spatial
+   dims of a convolution), or all dims. */
 static void choose_domain(Lower *l, const GroupFacts *f, const Node *anchor) {
     const Node *r = l->rows = find_reduction(l->g, f);
     const int64_t *axes;
@@ -118,7 +118,8 @@ static void choose_domain(Lower *l, const GroupFacts *f, const Node *anchor) {
     for (int j = 0; j < na; j++) l->k->dim[axes[j]].col = true;
 }
 
-/* Stores v, what a pad of rows makes: the elements of the domain, and zeros. */
+/* Stores v, the result of a pad of rows: the elements of the domain, and
+   zeros. */
 static void store_padded(Lower *l, ValueId v, const Node *pad) {
     const Type *t = value_type(l->g, v);
     KIndex at[MAX_RANK];
@@ -133,7 +134,7 @@ static void store_padded(Lower *l, ValueId v, const Node *pad) {
     }
 }
 
-/* Adds up what n sums over the rows: v, one number for each column. */
+/* Adds up v, which n sums over the rows: one number per column. */
 static void add_columns(Lower *l, ValueId v, const Node *n) {
     const Type *t = value_type(l->g, v);
     KIndex at[MAX_RANK];
@@ -168,8 +169,8 @@ static void store_value(Lower *l, ValueId v) {
     lower_store(l, v, inst, lower_flatten(l, t, at));
 }
 
-/* All that leaves the group.  The kernel is made in scratch memory; the set
-   keeps what is new to it. */
+/* Lowers all values that leave the group. The kernel is built in scratch
+   memory; the set copies it if it is new. */
 static const Kernel *lower_kernel(Lower *l, const GroupFacts *f, KernelSet *ks,
                                   ValueId **refs, int *nref) {
     for (int j = 0; j < f->leave.len; j++) store_value(l, f->leave.data[j]);
@@ -195,8 +196,9 @@ static void drop_refs(LoweredStep *s, LibRole role, const GroupFacts *f) {
     }
 }
 
-/* The pool of what the group makes: its refs and parameters come behind those
-   of the convolution.  What only it reads has no place. */
+/* The pool of the group's result: its refs and parameters follow the
+   convolution's own. A value that only the pool reads has no place in
+   memory. */
 static Status lower_pool(const Graph *g, const GroupFacts *f, const Node *pool,
                          Arena *a, Diag *d, LoweredStep *out) {
     LoweredStep tail = {0};
@@ -224,7 +226,7 @@ static Status lower_pool(const Graph *g, const GroupFacts *f, const Node *pool,
     return OK;
 }
 
-/* What the epilogue stores where a pool stands behind it. */
+/* The values that the epilogue stores if a pool follows. */
 static GroupFacts pooled_facts(const GroupFacts *f, const Node *pool,
                                Arena *a) {
     GroupFacts x = {.group = f->group, .nodes = f->nodes};
@@ -284,7 +286,7 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
     }
     l.k = NEW(scratch, Kernel);
     choose_domain(&l, f, anchor);
-    if (anchor) { /* its element-wise followers */
+    if (anchor) { /* the element-wise nodes after it */
         l.k->tile_rows = lower_tile_rows(out);
         drop_refs(out, LIB_ROLE_RESULT, NULL);
         GroupFacts made = pool ? pooled_facts(f, pool, scratch) : *f;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lower.h: what the lower*.c files share.
+/* lower.h: declarations shared by the lower*.c files.
 
    Lowering asks for values at an index: a vector of KIndex, one per dim of the
    value, in terms of the loops of the kernel's domain.  Element-wise nodes ask
-   for their operands at the broadcast index, data movement at a mapped one,
-   and whatever lies outside the group becomes a load.  A guard (an instruction
-   of type KT_B8, 0 = none) says when the index is inside the value; loads
-   under a false guard touch no memory and give 0.                          */
+   for their operands at the broadcast index, data movement at a mapped one, and
+   values from outside the group become loads.  A guard (an instruction of type
+   KT_B8, 0 = none) tells whether the index is inside the value; loads
+   under a false guard touch no memory and give 0. */
 #ifndef AMPC_CODEGEN_KERNEL_LOWER_H
 #define AMPC_CODEGEN_KERNEL_LOWER_H
 
@@ -26,9 +26,9 @@ typedef struct Lower {
     Kernel *k;
     VEC(ValueId) refs; /* value of each buffer */
     VEC(LowerMemo) memo;
-    ValueId anchor;   /* its elements are the accumulators */
-    Type domain;      /* shape */
-    const Node *rows; /* a reduction along the rows, NULL: there is none      */
+    ValueId anchor;               /* its elements are the accumulators */
+    Type domain;                  /* shape */
+    const Node *rows;             /* a reduction along the rows; NULL: none */
     int64_t par[MAX_KERNEL_PARS]; /* of the step */
     int npar;
 } Lower;
@@ -37,16 +37,17 @@ typedef struct Lower {
 
 /* The instruction that holds v[at], rounded to v's dtype. */
 int lower_value(Lower *l, ValueId v, const KIndex *at, int guard);
-/* The same of v broadcast to `rank` dims. */
+/* Element `at` of v broadcast to `rank` dims. */
 int lower_broadcast(Lower *l, ValueId v, const KIndex *at, int rank, int guard);
 int lower_as(Lower *l, int inst, DType d); /* converts, rounds */
 int lower_const(Lower *l, KType t, double f, int64_t i);
 int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c);
 void lower_store(Lower *l, ValueId v, int inst, KIndex at);
-/* Element src of operand `which` (an instruction) of a node, all of which are
-   of one type and none of the group; 0: they are not. */
+/* Element src of the operand whose number is the instruction `which`; 0
+   unless all operands of the node have one type and none is computed in the
+   group. */
 int lower_operand(Lower *l, const Node *n, int which, const KIndex *src);
-/* As lower_store, of the sum of what all rows have at that column. */
+/* Like lower_store, but adds up the values of all rows in each column. */
 void lower_add_up(Lower *l, ValueId v, int inst, KIndex at);
 /* Row-major element offset of an index into a value of type t. */
 KIndex lower_flatten(Lower *l, const Type *t, const KIndex *at);
@@ -73,7 +74,7 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
                       LoweredStep *out);
 /* Whether a node of kind ANCHOR or LIB becomes such a step. */
 bool lower_has_routine(OpCode op);
-/* Rows of one batch as the routine numbers them: PlanEpilogueFn's `row`. */
+/* Rows of one batch in the routine's numbering: `row` of PlanEpilogueFn. */
 int64_t lower_tile_rows(const LoweredStep *s);
 
 #endif

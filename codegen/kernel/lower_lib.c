@@ -151,13 +151,13 @@ static void shape(const Node *n, PlanLib lib, const Type *const *t,
     }
 }
 
-/* Their dtypes, and where they are. */
+/* Sets the dtypes and refs of the routine's operands. */
 static Status operands(const Graph *g, const Node *n, Diag *d,
                        const LibInfo *lib, const ValueId *v, LoweredStep *s) {
     int wide = -1;
     for (uint32_t i = 0; i < lib->noperand; i++) {
         const LibOperand *o = &lib->operands[i];
-        if (!is_value(v[i])) { /* its dtype is any that it could have */
+        if (!is_value(v[i])) { /* absent: any dtype that the routine allows */
             s->refs[i] = NO_VALUE;
             while (!(o->dtypes >> s->pars[o->dtype_at] & 1))
                 s->pars[o->dtype_at]++;
@@ -165,7 +165,7 @@ static Status operands(const Graph *g, const Node *n, Diag *d,
         }
         DType t = value_dtype(g, v[i]);
         if (!(o->dtypes >> t & 1))
-            return fail(d, n->loc, "there is no %s of %s: cast to f32",
+            return fail(d, n->loc, "%s of %s is not supported: cast to f32",
                         op_info[n->op].text, dtype_info[t].text);
         if (o->dtypes == LIB_FLOAT && wide >= 0 && wide != (t == DT_F64))
             return fail(d, n->loc, "%s mixes f64 and %s: cast one operand",
@@ -219,7 +219,7 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     }
     ASSERT(nin == n->nin && nout == n->nout);
     memset(&p, 0, sizeof p);
-    int64_t *par = (int64_t *)(void *)&p; /* those called as an attribute */
+    int64_t *par = (int64_t *)(void *)&p; /* named like attributes */
     for (uint32_t i = 0; i < lib->nfield; par += lib->fields[i++].n)
         for (int k = 0; k < op_info[n->op].nattr; k++) {
             AttrKey key = op_info[n->op].attrs[k];

@@ -100,7 +100,7 @@ static int guard_and(Lower *l, int a, int b) {
     return lower_op(l, OP_AND, KT_B8, a, b, 0);
 }
 
-/* `guard` and lo <= x < hi, leaving out what always holds. */
+/* `guard` and lo <= x < hi, without conditions that always hold. */
 static int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
     int64_t least, most;
     bool known = at_range(l, &x, &least, &most);
@@ -185,16 +185,17 @@ static int move_slice_grad(Lower *l, const Node *n, const KIndex *at,
     return guarded(l, n, src, guard, inside);
 }
 
-/* Along the innermost loop few parts are loops of their own (kernel_cuts), and
-   a GPU's threads choose among registers; else the part that an element is from
-   is found by its number, once a row where it can be.  0: not so. */
+/* Along the innermost loop a few parts become loops of their own
+   (kernel_cuts), and a GPU's threads select among registers; otherwise an
+   element's part is found by its number, once per row if possible. Returns 0
+   in the former cases. */
 static int concat_by_number(Lower *l, const Node *n, int axis, const KIndex *at,
                             int guard) {
     const Type *t = type_in(l, n, 0);
     int64_t size = t->dim[axis], least, most;
     KIndex src[MAX_RANK], x = at[axis];
     bool inmost = x.inst || x.k[l->k->ndim - 1];
-    /* outside the guard there is no such part */
+    /* an index outside the guard names no part */
     if (l->target == TARGET_CUDA || guard || size == 0 ||
         (inmost && n->nin < MANY_PARTS) ||
         (at_range(l, &x, &least, &most) && least / size == most / size))

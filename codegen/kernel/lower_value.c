@@ -135,15 +135,15 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
     return add(l, &in);
 }
 
-/* The node of this kernel that computes v; NULL: another step has left v, or
-   what it is a view of, in memory.                                          */
+/* The node of this group that computes v; NULL if another step has stored v,
+   or the value that v is a view of, in memory. */
 static const Node *own_node(const Lower *l, ValueId v) {
     const Value *val = value_get(l->g, v);
     const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
     return n && n->group == l->group && node_kind(n) != KIND_VIEW ? n : NULL;
 }
 
-/* Whether v is read from memory and is no immediate. */
+/* True if v is read from memory and is not an immediate. */
 static bool in_memory(const Lower *l, ValueId v) {
     const Value *r = value_get(l->g, view_root(l->g, v));
     return !own_node(l, v) &&
@@ -242,8 +242,8 @@ static double last_below(DType d, double c, bool equal) {
     return low < -infinity ? NAN : float_at(low);
 }
 
-/* What is rounded to 16 bits and then compared with a constant is not rounded
-   but compared with another. */
+/* A comparison of a value rounded to 16 bits with a constant becomes a
+   comparison of the unrounded value with another constant. */
 static void compare_unrounded(Lower *l, KInst *in) {
     bool less = in->code == OP_LESS || in->code == OP_LESS_EQUAL;
     bool equal = in->code == OP_LESS_EQUAL || in->code == OP_GREATER;

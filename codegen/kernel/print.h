@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* print.h: what the printers of C and of CUDA share. */
+/* print.h: declarations shared by the printers of C and of CUDA. */
 #ifndef AMPC_CODEGEN_KERNEL_PRINT_H
 #define AMPC_CODEGEN_KERNEL_PRINT_H
 
@@ -18,10 +18,11 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id);
 /* expr of an op of the table over operands spelled a and b. */
 void sb_put_fold(StrBuf *sb, OpCode code, KType t, const char *a,
                  const char *b);
-/* A number that kernels of one text may differ in (print_c.c): where k->marks
-   and it is no small one, between marks.  Kind: 'i' int64_t, 'u' uint32_t.  */
+/* Prints a number in which kernels of equal text may differ (print_c.c):
+   between marks if k->marks is set and the number is not small. Kind: 'i'
+   int64_t, 'u' uint32_t. */
 void sb_put_size(StrBuf *sb, const Kernel *k, char kind, int64_t n);
-/* What a reduction starts from. */
+/* Start value of a reduction. */
 const char *fold_start(OpCode code, KType t);
 extern const char *const ktype_c[];      /* "uint8_t", "int64_t", ...       */
 extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
@@ -32,7 +33,7 @@ extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
    k->vec, NULL: i<dim>. */
 void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
                   const char *vec);
-/* What a load or store is from: b<buf>, or where its K_PLACE says. */
+/* Prints the address that a load or store uses: b<buf>, or its K_PLACE. */
 void sb_put_buffer(StrBuf *sb, const Kernel *k, const KInst *in);
 /* k->comment and the loops as a comment. */
 void sb_put_kernel_comment(StrBuf *sb, const Kernel *k);
@@ -53,15 +54,15 @@ typedef struct KPrint {
     bool *piece; /* loads and stores whose place is h<id>[piece_at], in
                     fp32, roundings left to those stores; or NULL */
     const char *piece_at;
-    const char *lane;    /* C: the place in the block at hand; or NULL */
-    char sums;           /* what sums of a block are added to: t or u  */
-    bool in_order;       /* a piece of bf16 is rounded as it lies there */
-    bool *before;        /* instructions that stand before this loop; or NULL */
+    const char *lane;    /* C: position in the current block; or NULL */
+    char sums;           /* array to which sums of a block are added: t or u */
+    bool in_order;       /* a piece of bf16 is rounded in memory order */
+    bool *before;        /* instructions computed before this loop; or NULL */
     const char *block;   /* CUDA: the number of this block */
     bool wide;           /* indices need 64 bits */
-    bool narrow_cols;    /* CUDA: those of columns do not */
+    bool narrow_cols;    /* CUDA: indices of columns do not */
     bool used[MAX_RANK]; /* dims that an index mentions */
-    int depth;           /* of indentation */
+    int depth;           /* levels of indentation */
 } KPrint;
 
 /* Ends with kp_end. */
@@ -74,8 +75,8 @@ void kp_leave(KPrint *p);
 void kp_text(KPrint *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* const v<id> = ..; place: of a load, NULL: b<buf>[index]. */
 void kp_inst(KPrint *p, int id, const char *place);
-/* Row values of one depth: those that the sweep of that depth may use and that
-   were not there before. */
+/* Prints the row values of one depth: values that the sweep with this depth
+   may use and earlier sweeps could not. */
 void kp_row_insts(KPrint *p, int depth);
 /* The depth of the row values that come last. */
 int kp_last_depth(const KPrint *p);
@@ -85,13 +86,13 @@ void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
 /* ---- the nest of a sweep ------------------------------------------------- */
 
 /* The loops of a kernel around one element, as a printer spells them:
-   loop[kind] opens a loop, calls kp_nest for what is inside, and closes it. */
+   loop[kind] opens a loop, calls kp_nest for its body, and closes it. */
 typedef struct Nest {
     KPrint *p;
     const KSweep *s;
     const struct Spelling *spell;
     int depth; /* loops that are open */
-    int cut;   /* the dim of which a piece is at hand, [from, to); -1: none */
+    int cut;   /* the current piece [from, to) is part of this dim; -1: none */
     const char *from, *to;
 } Nest;
 typedef struct Spelling {
@@ -106,13 +107,13 @@ void kp_loop_outside(Nest *n, const KLoop *l);
 
 /* The statement of a K_STORE; place as above. */
 void kp_store(KPrint *p, int id, const char *place);
-/* That of a K_ADD_UP, to its sum at that place. */
+/* Prints a K_ADD_UP: adds its operand to its sum at that place. */
 void kp_add_up(KPrint *p, int id, const char *place);
 /* The stores, full ones or the others. */
 void kp_stores(KPrint *p, bool full);
 bool kp_has_stores(const KPrint *p, bool full);
-/* Declares those of the n dims that are `used` (NULL: all), from their flat
-   number `of`. */
+/* Declares the indices of the n dims that are `used` (NULL: all), computed
+   from their flat index `of`. */
 void kp_dims(KPrint *p, const char *of, const int *dim, int n,
              const bool *used);
 const char *kp_signed(const KPrint *p); /* type of indices */

@@ -61,7 +61,7 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
 
 /* ---- expressions of the op table ----------------------------------------- */
 
-/* What stands for a name of an expression. */
+/* The meaning of names in an expression. */
 typedef struct Names {
     const Kernel *k;
     const KInst *in;        /* operands and parameters, or */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* print_place.c: where values lie, the same for the C and the CUDA printer:
+/* print_place.c: addresses of values, for both the C and the CUDA printer:
    indices, loads that widen to the register, stores that narrow from it.    */
 #include "codegen/kernel/print.h"
 

@@ -26,7 +26,7 @@ static int choose_form(Kernel *k, int64_t *par) {
     bool reduces = kernel_reduces(k);
     k->vec = n ? cols[n - 1] : -1;
     if (k->form == KF_EPILOGUE) return 0;
-    /* the row dim whose neighbours are better computed side by side than the
+    /* row dim whose neighbours should be computed side by side, instead of
        columns one after the other; -1: none */
     int rows = -1, unit, least = reduces ? strided(k, k->vec, &unit) : 0;
     for (int d = 0; d < k->ndim && reduces && !kernel_column_sums(k); d++) {

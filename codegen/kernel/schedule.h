@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.h: from what a kernel computes to how it runs (Kernel.loop).
+/* schedule.h: decides how a kernel runs (Kernel.loop).
 
    schedule.c        the form of the nest, the same everywhere; reading loops
-   schedule_cpu.c    threads, vectors, what is kept for a later sweep; cost
+   schedule_cpu.c    threads, vectors, values kept for later sweeps; cost
    schedule_cuda.c   blocks, threads, elements per thread
 
    Printers spell the loops and decide nothing.                              */
@@ -11,24 +11,24 @@
 
 #include "codegen/kernel/kir.h"
 
-/* Sets form, vec, loops and what instructions keep, by the target; returns how
-   many numbers the kernel takes from its step, and sets them.               */
+/* Sets form, vec, loops and kept values for the target; sets the numbers
+   that the kernel takes from its step, and returns how many there are. */
 enum { MAX_KERNEL_PARS = 2 };
 int kernel_schedule(Arena *a, Kernel *k, TargetKind target,
                     int64_t par[MAX_KERNEL_PARS]);
 
-/* The first loop of that kind over a dim or LOOP_ROWS, ..; NULL: none. */
+/* The first loop with that kind over a dim or LOOP_ROWS, ..; NULL: none. */
 const KLoop *kernel_loop(const Kernel *k, KLoopKind kind, int over);
 enum { LOOP_ANY = -5 };
-/* Form cols: the row dim of which threads share out pieces, in tiles with those
-   of dim vec, as a loop inside runs over them; -1: none. */
+/* Form cols: the row dim that threads divide into tiles together with dim
+   vec; a loop inside runs over a tile's rows; -1: none. */
 int kernel_side(const Kernel *k);
 /* Steps of a loop. */
 int64_t loop_steps(const KLoop *l);
-/* Times that the outermost loops of one kind run: threads' or blocks' shares
-   of the work; par0: where the kernel takes it from its step. */
+/* Number of iterations of the outermost loops with that kind: the threads'
+   or blocks' shares of the work; par0: their number if the step has it. */
 int64_t kernel_units(const Kernel *k, int64_t par0);
-/* One more loop inside the others. */
+/* Adds a loop inside the others. */
 void add_loop(Kernel *k, KLoopKind kind, int over, int64_t extent,
               int64_t step);
 
@@ -41,10 +41,11 @@ int64_t cpu_grain(Arena *a, const Kernel *k, int64_t flat_len);
 /* ---- schedule_cuda.c ----------------------------------------------------- */
 
 void schedule_cuda(Arena *a, Kernel *k);
-/* Makes it one of form fold, of which every block has a row, and returns how
-   many numbers its step has; 0: it has another form. */
+/* Gives the kernel form fold, with one row per block, and returns the number
+   of its step's parameters; 0 if it must have another form. */
 int make_fold(Arena *a, Kernel *k, int64_t par[MAX_KERNEL_PARS]);
-/* It has one value for all neighbours along dim vec. */
+/* True if the instruction has the same value for all neighbours along dim
+   vec. */
 static inline bool cuda_uniform(const Kernel *k, const KInst *in) {
     return k->vec >= 0 && !(in->dims >> k->vec & 1);
 }
@@ -54,12 +55,11 @@ bool cuda_own_value(const Kernel *k, const KInst *in);
 bool cuda_packed(const Kernel *k, const KInst *in, int n);
 /* Elements of a thread side by side, along dim vec. */
 int cuda_pack(const Kernel *k);
-/* Bytes of a row that lie in shared memory before the copy of load `id`; 0: all
-   of them. */
+/* Bytes of shared memory before the copy of load `id` of a row; 0: total. */
 int64_t cuda_shared(const Kernel *k, int id);
 /* Load `id` is made for all of a thread's columns before the first sweep. */
 bool cuda_fetched(const Kernel *k, int id);
-/* Columns of a team's part of a column sum, as they lie in shared memory. */
+/* Columns of a team's part of a column sum in shared memory. */
 int64_t cuda_sum_columns(const Kernel *k);
 
 #endif

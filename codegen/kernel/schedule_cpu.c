@@ -2,11 +2,12 @@
 /* schedule_cpu.c: loops for cores with vectors (schedule.h).
 
      flat, cols   threads take blocks of columns, or rows; the innermost loop is
-                  a vector loop over columns.  What is folded is written to a
-                  small array, chunk by chunk, which is folded in lanes.  Costly
-                  values that a later sweep needs again are kept for the row.
-                  What reads columns far apart, but rows side by side, goes
-                  over tiles: a line of the cache is met once.
+                  a vector loop over columns.  Operands of a reduction are
+                  written to a small array, chunk by chunk, which is folded in
+                  lanes.  Costly values that a later sweep needs again are kept
+                  for the row. A kernel that reads neighbouring rows from
+                  adjacent memory, but columns far apart, runs over tiles, so
+                  that each cache line is read once.
      rows         threads take blocks of neighbouring rows, which the innermost
                   loop runs over; row values and accumulators are arrays.  Long
                   sums are cut in runs, each summed on its own, for accuracy.
@@ -23,7 +24,7 @@ enum {
     LINE = 64,    /* bytes that memory moves at once */
     TILE_ROWS = 16,
     TILE_COLS = 128,
-    KEEP_COLS = 4096, /* longest row of which values are kept */
+    KEEP_COLS = 4096, /* longest row whose values are kept */
     KEEP_MAX = 4      /* how many such values */
 };
 
@@ -39,8 +40,9 @@ static bool turned(const Kernel *k, const KInst *in, int d) {
            llabs(in->at.k[k->vec]) * bytes >= LINE / 2;
 }
 
-/* The row dim that most turned loads of a kernel without folds walk; -1: there
-   is none, or so few columns that their lines stay near. */
+/* The row dim along which most transposed loads of a kernel without folds
+   are contiguous; -1 if there is none, or if so few columns that their cache
+   lines stay near. */
 static int side_of_tiles(const Kernel *k) {
     int side = -1, most = 0;
     if (kernel_reduces(k) || k->vec < 0 || k->dim[k->vec].extent < TILE_COLS)
@@ -56,8 +58,8 @@ static int side_of_tiles(const Kernel *k) {
     return side;
 }
 
-/* Tiles of rows of dim `side` and columns, row by row; what only the indices
-   decide is read before, line by line. */
+/* Loops over tiles of columns and rows of dim `side`, row by row; loads whose
+ * address depends only on indices are made before, line by line (KEEP_TILE). */
 static void loops_of_tiles(Kernel *k, int side) {
     int64_t rows = k->dim[side].extent, cols = k->dim[k->vec].extent;
     add_loop(k, LOOP_THREAD, LOOP_ROWS, kernel_rows(k) / rows, 1);
@@ -72,7 +74,7 @@ static void loops_of_tiles(Kernel *k, int side) {
     }
 }
 
-/* Columns innermost, those of dim vec side by side. */
+/* Columns innermost, with dim vec as vectors. */
 static void loops_of_columns(Kernel *k, const int *col, int n) {
     bool folds = kernel_reduces(k);
     int side = side_of_tiles(k);
@@ -108,7 +110,7 @@ static void loops_of_rows(Kernel *k, const int *col, int n) {
     add_loop(k, LOOP_VECTOR, k->vec, block, 1);
 }
 
-/* ---- what is kept -------------------------------------------------------- */
+/* ---- kept values --------------------------------------------------------- */
 
 /* An expensive function. */
 static bool is_costly(const Kernel *k, const KInst *in) {
@@ -116,15 +118,16 @@ static bool is_costly(const Kernel *k, const KInst *in) {
     return in->op == K_PHILOX || kinst_is_long(in);
 }
 
-/* 16 bits that are walked: wide ones, once made, are read in one step. */
+/* True for loads of 16-bit elements along dim vec: if they are kept in wide
+ * form, later sweeps read them without a conversion. */
 static bool is_widened(const Kernel *k, const KInst *in) {
     if (in->op != K_LOAD || in->guard || in->place || in->at.inst) return false;
     DType d = k->bufs.data[in->buf].dtype;
     return (d == DT_F16 || d == DT_BF16) && in->full && in->at.k[k->vec] == 1;
 }
 
-/* Of those, what several sweeps over the columns of a row need, up to KEEP_MAX
-   with what is kept already. */
+/* Keeps wanted values that several sweeps over the columns of a row need, up
+   to KEEP_MAX in all. */
 static void keep_row(Arena *a, Kernel *k, int *n,
                      bool (*wanted)(const Kernel *, const KInst *)) {
     KSweeps sweeps = kernel_sweeps(k, a);
@@ -159,7 +162,7 @@ static void choose_kept(Arena *a, Kernel *k) {
         bool cheap = in->op == K_INDEX || (in->op == K_LOAD && !in->guard &&
                                            !in->at.inst && !in->place);
         const KInst *x = in->op == K_REDUCE ? kinst_at(k, in->in[0]) : NULL;
-        /* the operand lies in memory as the fold wants it */
+        /* the operand is contiguous in memory */
         if (x && k->form == KF_COLS && x->op == K_LOAD && !x->guard &&
             !x->place &&
             k->bufs.data[x->buf].dtype == dtype_of_ktype(in->compute) &&
@@ -212,7 +215,7 @@ static double inst_ns(const KInst *in) {
     }
 }
 
-/* By the estimated nanoseconds of a unit on one core. */
+/* Derived from the estimated nanoseconds of a unit on one core. */
 int64_t cpu_grain(Arena *a, const Kernel *k, int64_t flat_len) {
     double full = 0.1, row = 20, cols = (double)kernel_cols(k), repeat = 1;
     const KLoop *block = kernel_loop(k, LOOP_THREAD, k->vec);

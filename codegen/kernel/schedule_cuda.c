@@ -7,43 +7,41 @@
      cols      a thread has an element of the whole domain, or neighbours as
                above along the innermost dim; where it reduces, lanes share a
                row: neighbours in a warp, several rows in a block, or from
-               WARP_COLS columns on the whole block.  What later sweeps over a
-               row need again stays in registers (KEEP_ROW), and all of it is
-               asked for before anything is stored; of a long one
-               what is read from memory in shared memory (KEEP_SHARED).
-               Where columns are added up over rows, too, a block has several
-               rows one after the other, and its part of the sums in shared
-               memory
+               WARP_COLS columns on the whole block.  Values that later sweeps
+               over a row need stay in registers (KEEP_ROW), and all of them are
+               loaded before anything is stored; for long rows, operands read
+               from memory stay in shared memory (KEEP_SHARED). If columns are
+               also added up over rows, a block has several rows one after the
+               other, and its part of the sums in shared memory
      rows      neighbouring rows, one for each lane of a warp, or neighbours as
                above; the warps of a block share the columns                 */
 #include "codegen/kernel/schedule.h"
 #include "passes/device/fold.h"
 
 enum {
-    THREADS = 256, /* of a block, unless the kernel reduces */
+    THREADS = 256, /* per block, unless the kernel reduces */
     WARP = 32,
     WARP_COLS = 1024,       /* longest row of one warp */
     WIDE_COLS = 4096,       /* from here on, a block has twice the threads */
     SLICE_BYTES = 32768,    /* shared memory of all folds, form rows */
     ROWS_COLS = 512,        /* form rows: from here on, 16 threads per row */
-    FLAT_BYTES = 16,        /* of the narrowest operand, one thread, ... */
+    FLAT_BYTES = 16,        /* of the narrowest operand, per thread, ... */
     WIDEST_BYTES = 32,      /* ... and at most of the widest */
-    FLAT_REGISTERS = 64,    /* that one thread's elements may take */
+    FLAT_REGISTERS = 64,    /* registers for one thread's elements */
     FLAT_WEIGHT = 48,       /* see flat_weight */
-    ROW_WEIGHT = 32,        /* the same, where lanes share a row */
+    ROW_WEIGHT = 32,        /* limit if lanes share a row */
     HELD_EACH = 32,         /* columns of a thread whose values are held, ... */
-    HELD_REGISTERS = 96,    /* ... in so many registers */
-    FETCHED_REGISTERS = 64, /* of a row, that a thread reads ahead */
-    SUM_ROWS = 2,           /* of a team, at least */
-    BLOCK_SHARED =
-        99 << 10,        /* what every GPU from sm_80 on lets a block have */
-    SUM_BYTES = 96 << 10 /* of it, for sums of columns */
+    HELD_REGISTERS = 96,    /* ... in this many registers */
+    FETCHED_REGISTERS = 64, /* of a row, loaded ahead */
+    SUM_ROWS = 2,           /* rows per team, at least */
+    BLOCK_SHARED = 99 << 10, /* of a block, from sm_80 on */
+    SUM_BYTES = 96 << 10     /* of these, for sums of columns */
 };
 
 /* ---- folds of any length ------------------------------------------------- */
 
-/* What the buffer of an access moves by from row to row, of `cols` elements;
-   -1: by something else. */
+/* How the address of an access moves from row to row of `cols` elements; -1:
+   in another way. */
 static int walk_of(const Kernel *k, const KInst *in, int row, int64_t cols) {
     int64_t step = row < 0 ? 0 : in->at.k[row];
     int col = k->vec;
@@ -100,8 +98,8 @@ int make_fold(Arena *a, Kernel *k, int64_t par[MAX_KERNEL_PARS]) {
 
 /* ---- elements per thread ------------------------------------------------- */
 
-/* What an index adds (0: nothing) is the same for all neighbours, and a
-   multiple of n. */
+/* True if the value that an index adds (0: nothing) is the same for all
+   neighbours and a multiple of n. */
 static bool steps_by(const Kernel *k, int id, int n) {
     const KInst *in = id ? kinst_at(k, id) : NULL;
     if (!in || n == 1) return !in || cuda_uniform(k, in);
@@ -130,7 +128,7 @@ bool cuda_packed(const Kernel *k, const KInst *in, int n) {
     }
     if (!packed || kernel_any_length(k) || k->dim[k->vec].extent % n == 0)
         return packed;
-    /* the last vector of a row ends behind it, but in front of the next */
+    /* the last vector of a row extends beyond it, but not into the next row */
     int64_t end = (k->dim[k->vec].extent + n - 1) / n * n;
     return row > 0 && in->at.c % row + end <= row;
 }
@@ -153,15 +151,15 @@ static int flat_weight(const KInst *in) {
     return in->compute == KT_F64 ? FLAT_WEIGHT : 2;
 }
 
-/* Of one element where a load or store finds it. */
+/* Bytes of one element in memory. */
 static int memory_bytes(const Kernel *k, const KInst *in) {
     DType d = in->op == K_ADD_UP ? DT_F32 : k->bufs.data[in->buf].dtype;
     return dtype_info[d].bytes;
 }
 
-/* Elements of a thread: as many as keep its text and its registers small, and
-   for each vector of memory no more than one that is none.  tail: the last
-   vector of a row may be cut. */
+/* Elements per thread: few enough to keep text and registers small, with at
+   most one unaligned access per vector access. tail: the last vector of a
+   row may be incomplete. */
 static int choose_pack(const Kernel *k, int most, bool tail) {
     int narrowest = FLAT_BYTES, widest = 1, weight = 0;
     int64_t extent = kernel_any_length(k) ? 0 : k->dim[k->vec].extent;
@@ -196,8 +194,8 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
 /* ---- values of a row ------------------------------------------------------
  */
 
-/* Values that were computed in one sweep and are read anew in a later one, if
-   all of them find room in the registers of `each` columns. */
+/* Keeps values that one sweep computes and a later one reads, if all of them
+   fit the registers for `each` columns. */
 static void hold_values(Arena *a, Kernel *k, int64_t each) {
     KSweeps sweeps = kernel_sweeps(k, a);
     bool *seen = NEW_ARRAY(a, bool, k->insts.len);
@@ -251,7 +249,7 @@ static bool may_fetch(const Kernel *k, const KInst *in) {
 }
 
 bool cuda_fetched(const Kernel *k, int id) {
-    int64_t registers = 0; /* of all, in one thread */
+    int64_t registers = 0; /* of all fetched values, per thread */
     const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
     if (!lanes || !may_fetch(k, kinst_at(k, id))) return false;
     int64_t each = (kernel_cols(k) - 1) / lanes->step + 1;
@@ -264,7 +262,8 @@ bool cuda_fetched(const Kernel *k, int id) {
     return registers <= FETCHED_REGISTERS;
 }
 
-/* What several sweeps read, if all of it finds room beside the folds. */
+/* Keeps operands that several sweeps read in shared memory, if all of them
+   fit beside the folds. */
 static bool share_values(Arena *a, Kernel *k, int folds) {
     enum { FOLD = 4 * THREADS / WARP * 8 };
     KSweeps sweeps = kernel_sweeps(k, a);
@@ -298,9 +297,9 @@ static int row_pack(const Kernel *k) {
     return choose_pack(k, ROW_WEIGHT, kernel_col_dims(k, dims) == 1);
 }
 
-/* Of a warp, for a row of so many columns: all, or as many as have a whole
-   vector each of a shorter one; where rows suffice for the machine, a few
-   numbers each. */
+/* Lanes of a warp for a row with that many columns: all, or for a shorter row
+   as many as get a whole vector each; if there are enough rows to fill the
+   machine, a few elements per lane. */
 static int row_lanes(const Kernel *k, int64_t rows, int64_t cols) {
     enum { EACH = 8 };
     int n = row_pack(k);
@@ -327,9 +326,9 @@ int64_t cuda_sum_columns(const Kernel *k) {
     return (kernel_cols(k) + PACK - 1) / PACK * PACK;
 }
 
-/* Blocks of so many rows that there are enough blocks and little is left to add
-   up; `side` teams at most, as many as have room for their sums; returns their
-   number. */
+/* Rows per block: few enough that there are enough blocks, many enough that
+   few partial sums are left to add. At most `side` teams per block, limited
+   by the room for their sums; returns their number. */
 static int share_sums(Kernel *k, int64_t rows, int side) {
     int64_t each = 4 * cuda_sum_columns(k) * kernel_column_sums(k);
     while (side > 1 && side * each > SUM_BYTES) side /= 2;
@@ -347,9 +346,9 @@ bool cuda_own_value(const Kernel *k, const KInst *in) {
     return kinst_is_row_value(in) && in->depth == 0 && !cuda_uniform(k, in);
 }
 
-/* Neighbours of a lane: as many as fill warps and leave enough blocks, where
-   one sweep reads them, and what is known of a single row before it is read in
-   vectors, too. */
+/* Rows per lane: as many as fill warps and leave enough blocks; more than
+   one only if a single sweep reads them and the row values needed before it
+   can be read as vectors, too. */
 static int row_neighbours(Arena *a, const Kernel *k) {
     KSweeps sweeps = kernel_sweeps(k, a);
     int64_t rows = kernel_rows(k), extent = k->dim[k->vec].extent;
@@ -366,8 +365,8 @@ static int row_neighbours(Arena *a, const Kernel *k) {
     return n;
 }
 
-/* Threads that share a row of form rows: as many as leave a few numbers to each
-   where there are blocks for a part of the machine alone. */
+/* Threads that share a row in form rows: if blocks fill only a part of the
+   machine, as many as leave a few elements to each. */
 static int row_slices(int64_t blocks, int64_t cols) {
     enum { MOST = 32, EACH = 8 };
     int n = power_of_two(cols, cols < ROWS_COLS ? 8 : 16);

@@ -19,7 +19,7 @@ enum { PATH_SIZE = 4096, HEX = SHA256_DIGEST_STRING_LENGTH - 1 };
 
 typedef struct Header {
     char magic[8];
-    uint64_t size; /* of what follows */
+    uint64_t size; /* bytes after the header */
     uint64_t crc;  /* CRC-32 of it */
 } Header;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compile_cache.h: what the C compiler and NVRTC made, kept between runs of
-   `ampc` under the SHA-256 of all that they were given.
+/* compile_cache.h: keeps results of the C compiler and NVRTC between runs of
+   `ampc`, under the SHA-256 of all their inputs.
 
    Files lie in folder `objects` of the cache folder
    (runtime/files/cache_folder.h), which is used only where it is the user's own
@@ -19,21 +19,23 @@
 
 typedef SHA2_CTX CompileKey;
 
-/* `what` tells kinds of results apart, and versions of how they are stored. */
+/* `what` distinguishes kinds of results and versions of their format. */
 CompileKey compile_key(const char *what);
 void compile_key_add(CompileKey *k, const void *p, size_t n);
 void compile_key_text(CompileKey *k, const char *s);
 /* The size of a program or library and when it was written. */
 void compile_key_file(CompileKey *k, const char *path);
 
-/* want: a folder, "none", or NULL: the usual one.  NULL: nothing is kept. */
+/* want: a folder, "none", or NULL: the default. Returns NULL if nothing is
+   kept. */
 const char *compile_cache_open(Arena *a, const char *want);
-/* malloc'ed; NULL: it is not there, or the folder is NULL. */
+/* malloc'ed; NULL if it is not in the cache, or the folder is NULL. */
 char *compile_cache_get(const char *folder, CompileKey key, size_t *n);
-/* Of one thread. */
+/* May be called from one thread only. */
 void compile_cache_put(const char *folder, CompileKey key, const void *p,
                        size_t n);
-/* Removes what has not been used for long until `most` bytes are left. */
+/* Removes the files that were unused for the longest time until `most` bytes
+   are left. */
 void compile_cache_trim(const char *folder, int64_t most);
 enum { COMPILE_CACHE_MOST = 1 << 30 };
 

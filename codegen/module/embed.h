@@ -5,13 +5,14 @@
                      runtime (run loop, API, common part of runtime/cpu) and the
                      per-ISA routines three times (x86-64-v2, -v3, -v4).  All
                      objects are position-independent and hide their symbols.
-                     Plain linking takes from it what the module refers to.
+                     The linker takes from it the objects that the module refers
+                     to.
    embed_files       the headers and hand-written sources under runtime/ that
                      generated code includes.  `name` is the path from the
                      repository root ("runtime/program/plan.h"): written below a
    folder D and compiled with -ID, `#include "runtime/program/plan.h"` works.
 
-   Both outlive main; nothing here is allocated.                            */
+   Both outlive main; nothing here is allocated. */
 #ifndef AMPC_CODEGEN_MODULE_EMBED_H
 #define AMPC_CODEGEN_MODULE_EMBED_H
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* emit.h: what the files that write a module share.
+/* emit.h: declarations shared by the files that write a module.
 
    emit_plan.c      programs to tables and initial values
    emit_tables.c    tables to C text
    emit_weights.c   initial values to a section or to safetensors
    emit_cc.c        runs the system's C compiler
-   compile_cache.c  keeps what compilers made (compile_cache.h)
+   compile_cache.c  keeps compilers' results (compile_cache.h)
    emit_cuda.c      GPU steps and kernels (cuda.h)
-   cost.c           what the steps ask of a machine (cost.h)
+   cost.c           the work of the steps in numbers (cost.h)
    emit_so.c        puts it all into one file                                */
 #ifndef AMPC_CODEGEN_MODULE_EMIT_H
 #define AMPC_CODEGEN_MODULE_EMIT_H
@@ -20,9 +20,9 @@
 typedef struct IsaLevel {
     int isa;            /* Target.isa and AmpcIsa                            */
     const char *name;   /* behind `cpu:`                                     */
-    const char *prefix; /* of its kernels' names                             */
-    const char *flags;  /* for the compiler, beside the common ones; NULL: its
-                           kernels are those of the row with that prefix     */
+    const char *prefix; /* of its kernels' names */
+    const char *flags;  /* for the compiler, beside the common ones; NULL: the
+                           row with that prefix has the kernels */
 } IsaLevel;
 extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
 /* Whether the options ask for that level; whether its kernels are compiled,
@@ -43,7 +43,7 @@ typedef struct EmitGroup {
     const LoweredStep *s;
     PlanStep step; /* of a GPU                                              */
     bool idle;     /* nothing is to be done                                 */
-    bool part;     /* it is in the step of the group before                 */
+    bool part;     /* the group is part of the previous group's step */
 } EmitGroup;
 
 /* One step of a plan: n groups. */
@@ -59,10 +59,10 @@ typedef struct PlanSource {
     KernelSet *kernels; /* for the CPU; NULL: no code for it */
     VEC(WeightPiece) weights;
     int64_t weight_bytes;
-    StrBuf index; /* where each model variable lies in them, as the header of a
-                     safetensors file says it; freed by the caller         */
+    StrBuf index; /* position of each model variable in the weights, as header
+                     of a safetensors file; freed by the caller */
     uint64_t id;  /* AmpcModule.id                              */
-    PlanSidecar sidecar;     /* of the file that weights_sidecar has made  */
+    PlanSidecar sidecar;     /* the file that weights_sidecar has written */
     struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
     VEC(EmitGroup) groups;   /* of all graphs */
     VEC(EmitStep) steps;     /* of all targets */
@@ -91,17 +91,17 @@ typedef struct CcJob {
     const char *words;
     const char *log;
     const char *source, *object; /* NULL: the result is not kept */
-    CompileKey key;              /* of the object */
+    CompileKey key;              /* of the object file */
     long pid;                    /* 0: it does not run */
     int error;                   /* errno of starting it */
     int status;                  /* exit status */
 } CcJob;
 
-/* Starts all of them at once, but those whose object was kept in `cache`, which
-   may be NULL. */
+/* Starts all jobs at once, except those whose object is in `cache` (may be
+   NULL). */
 void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs, int n);
-/* Waits for all of them, and keeps what they made.  A job that fails, or a
-   compiler that is not there, is a message.                                 */
+/* Waits for all jobs and stores their results in the cache. Reports a job
+   that fails or a missing compiler. */
 Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
                CcJob *jobs, int n);
 

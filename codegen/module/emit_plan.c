@@ -63,7 +63,7 @@ static int add_constant(Emit *e, const Tensor *t) {
 
 /* ---- where values are ---------------------------------------------------- */
 
-/* What a routine need not write and nobody reads has no place: PLAN_NONE.   */
+/* The place of v. PLAN_NONE for an optional result that nothing reads. */
 static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     if (!is_value(v)) return (PlanRef){.space = PLAN_NONE};
     ValueId root = view_root(g, v);
@@ -94,7 +94,7 @@ static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     return at;
 }
 
-/* Offsets tell them apart: the index of the arena is that of a value. */
+/* Places in the arena differ by offset: their index is a value's number. */
 static bool same_storage(PlanRef a, PlanRef b) {
     return a.space == b.space && a.space != PLAN_NONE &&
            (a.space == PLAN_ARENA || a.index == b.index);
@@ -108,7 +108,8 @@ static bool lie_over(const Graph *g, ValueId v, PlanRef a, ValueId w,
            b.offset < a.offset + n;
 }
 
-/* Tells which operands of a GPU's kernel lie over others in that launch. */
+/* Sets which operands of a GPU's kernel share bytes with others in that
+   launch. */
 static void find_overlaps(Emit *e, const Graph *g, const LoweredStep *s) {
     for (int i = 0; i < s->nref; i++)
         for (int j = 0; j < i; j++) {
@@ -150,7 +151,7 @@ static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
                  : OK;
 }
 
-/* The same of n groups that share a launch. */
+/* The same check for n groups that share a launch. */
 static Status splits_of(Emit *e, const Graph *g, const LoweredStep *s, int n,
                         int64_t *split) {
     TRY(split_of(e, g, s, split));
@@ -224,8 +225,8 @@ static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
     return par.bytes > 0 && add_step(e, g, &s, 1);
 }
 
-/* An output that is an input has bytes of its own behind the planned arena: the
-   host's array may be gone when it is read.                                 */
+/* An output that is also an input gets bytes after the planned arena: the
+   host's array may be gone when the output is read. */
 static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
                        PlanRef *ref) {
     EmitTarget *t = &e->target[g->target];
@@ -237,7 +238,8 @@ static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
     t->refs.data[t->steps.data[t->steps.len - 1].ref0 + 1] = *ref;
 }
 
-/* The group that makes what is written in place; ngroup: the program's end. */
+/* The group that writes the variable in place; ngroup if none does, that is
+   at the end of the program. */
 static int written_by(const Graph *g, const Write *w) {
     const Value *root = value_get(g, view_root(g, w->value));
     bool there =
@@ -251,13 +253,14 @@ typedef struct Bucket {
 } Bucket;
 
 typedef struct Buckets {
-    Bucket *data; /* by number from 1 on */
+    Bucket *data; /* by number, from 1 on */
     int len, cap;
     const int64_t *units; /* units_of */
 } Buckets;
 
-/* By variable: what parts are multiples of where each rank needs one of a
-   gradient, and zeros elsewhere; 0: all of it. */
+/* Per variable: the parts of a gradient are multiples of this number of
+   elements, if each rank needs a part only and has zeros elsewhere; 0: ranks
+   need all of it. */
 static const int64_t *units_of(const Emit *e, TargetKind target) {
     int64_t *units = NEW_ARRAY(e->a, int64_t, e->m->vars.len), row;
     for (int i = 0; i < e->m->graphs.len; i++) {
@@ -271,7 +274,7 @@ static const int64_t *units_of(const Emit *e, TargetKind target) {
     return units;
 }
 
-/* What ranks add. */
+/* The variables that ranks add, by bucket. */
 static Buckets buckets_of(Emit *e, const Graph *g) {
     Buckets all = {0};
     for (int i = 0; i < g->writes.len; i++) {
@@ -287,8 +290,8 @@ static Buckets buckets_of(Emit *e, const Graph *g) {
     return all;
 }
 
-/* Sums over ranks of buckets from *next on, one after the other, as far as all
-   of a bucket is written by groups before `end`.                            */
+/* Adds sums over ranks of buckets from *next on, one after the other, while
+   groups before `end` write all of a bucket. */
 static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
                      int *next) {
     for (; *next < all->len && all->data[*next].ready < end; ++*next) {
@@ -309,7 +312,7 @@ static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
 
 /* ---- sums that are waited for -------------------------------------------- */
 
-/* Whether a step reads or writes of what is to be summed. */
+/* True if a step reads or writes values that are still to be summed. */
 static bool needs_sum(Emit *e, const Graph *g, const LoweredStep *sum,
                       const LoweredStep *s) {
     if (!sum->nref) return false;
@@ -329,7 +332,7 @@ static void end_sum(Emit *e, const Graph *g, LoweredStep *sum) {
     *sum = (LoweredStep){0};
 }
 
-/* The result of a copy, with those that lie before it. */
+/* The result of a copy, with the copies before it. */
 static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
                        LoweredStep *sum) {
     LibCopy *all = (void *)sum->pars;
@@ -354,8 +357,7 @@ static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
 
 /* ---- a program ----------------------------------------------------------- */
 
-/* The step among n that makes what `after` folds; NULL: none does, or its rows
-   are not what that folds. */
+/* The step among n whose results `after` folds; NULL if none matches. */
 static LoweredStep *maker_of(const Graph *g, LoweredStep *s, int n,
                              const LoweredStep *after) {
     for (int i = 0; i < n; i++)
@@ -370,7 +372,7 @@ static LoweredStep *maker_of(const Graph *g, LoweredStep *s, int n,
     return NULL;
 }
 
-/* Groups from `next` on that the launch of n steps does behind them, all of one
+/* Groups from `next` on that the launch of n steps runs after them, with one
    kernel; returns their number. */
 static int set_behind(const Graph *g, LoweredStep *s, int n, int next) {
     int count = 0;
@@ -423,7 +425,7 @@ static Status add_run(Emit *e, const Graph *g) {
         add_sums(e, g, &buckets, i + all, &bucket);
     }
     end_sum(e, g, &sum);
-    /* what was not computed in place; fuse.c saw to it that no source is a
+    /* values not computed in place; fuse.c made sure that no source is a
        variable that this program writes */
     for (int i = 0; i < g->writes.len; i++) {
         const Write *w = &g->writes.data[i];
@@ -446,8 +448,9 @@ static Status add_run(Emit *e, const Graph *g) {
     return OK;
 }
 
-/* The programs of every target come in the same order.  What one target refuses
-   is told at once, and the next would only repeat it. */
+/* The programs of every target come in the same order. If a target refuses
+   something, the error is reported at once, since the next target would only
+   repeat it. */
 static Status add_programs(Emit *e) {
     TargetKind first = e->m->graphs.data[0]->target;
     Status status = OK;

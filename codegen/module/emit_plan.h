@@ -13,7 +13,7 @@ typedef struct EmitRun {
     int64_t arena;
 } EmitRun;
 
-/* Everything that a target has of its own. */
+/* The parts of a plan that each target has. */
 typedef struct EmitTarget {
     TargetKind kind;
     KernelSet *kernels;
@@ -23,7 +23,7 @@ typedef struct EmitTarget {
     VEC(int64_t) pars;
 } EmitTarget;
 
-/* What the host sees of a program. */
+/* A program as the host sees it. */
 typedef struct EmitProgram {
     Str name;
     int in0, nin, out0, nout;
@@ -33,7 +33,7 @@ typedef struct EmitProgram {
 typedef struct EmitVar {
     const Var *var;     /* NULL: constant                                  */
     const Tensor *data; /* initial value, or NULL                          */
-    uint64_t hash;      /* of a constant's data                            */
+    uint64_t hash;      /* hash of a constant's data */
     int64_t init;
 } EmitVar;
 
@@ -43,12 +43,12 @@ typedef struct Emit {
     Diag *d;
     Arena *a;
     PlanSource *out;
-    int *var_number; /* of module variables: PlanVar or -1                   */
+    int *var_number; /* of module variables: PlanVar or -1 */
     VEC(EmitVar) vars;
     VEC(EmitProgram) programs;
     VEC(PlanTensor) tensors;
     EmitTarget target[NUM_TARGETS]; /* without runs: not compiled for        */
-    int *const_number; /* of the graph at hand, by ValueId.i: PlanVar or -1  */
+    int *const_number; /* of the current graph, by ValueId.i: PlanVar or -1 */
 } Emit;
 
 /* emit_tables.c */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* emit_so.c: a PLANNED module to one shared library.
 
-   In a folder of its own below $TMPDIR: the embedded headers and archive, the
-   kernels as one C file per ISA level, the plan as another; all compiled at
-   once, linked, copied to a new file beside the output with the sections
-   behind it, and renamed.  Nothing the compiler sees holds a path, a date or a
+   It works in a folder of its own below $TMPDIR: the embedded headers and
+   archive, the kernels as one C file per ISA level, the plan as another; all
+   compiled at once, linked, copied to a new file beside the output, extended by
+   the sections, and renamed. The compiler's input contains no path, date or
    random number, so equal input gives equal bytes.                          */
 #define _POSIX_C_SOURCE 200809L
 #include "codegen/cuda/cuda.h"
@@ -35,8 +35,8 @@ typedef struct EmitSo {
     const EmitInput *in;
     Module *m;
     char *dir;
-    const char *cache; /* of compilers' results; NULL: none */
-    const char *role;  /* of the texts being written; NULL: our own use */
+    const char *cache; /* folder of compilers' results; NULL: none */
+    const char *role;  /* of the texts being written; NULL: for our own use */
     PlanSource src;
     OutFile module, weights;
 } EmitSo;
@@ -84,8 +84,9 @@ static Status put_headers(EmitSo *e, const char *dir) {
     return OK;
 }
 
-/* Readable copies: for --emit-c one set of kernels, since the levels differ in
-   compiler flags only, for --emit-cuda the units; and what they include. */
+/* Readable copies: for --emit-c one set of kernels, since levels differ in
+   compiler flags only; for --emit-cuda the units; and the headers that these
+   include. */
 static Status put_readable(EmitSo *e) {
     const char *dir = e->opt->emit_c;
     e->role = "--emit-c";
@@ -111,7 +112,7 @@ static Status put_readable(EmitSo *e) {
     return OK;
 }
 
-/* All that the compiler reads, in a folder of its own. */
+/* Writes all input of the compiler to its own folder. */
 static Status put_sources(EmitSo *e) {
     const char *tmp = getenv("TMPDIR");
     bool given = tmp && *tmp;
@@ -135,7 +136,7 @@ static Status put_sources(EmitSo *e) {
 
 /* ---- compile and link ---------------------------------------------------- */
 
-/* NVRTC runs on threads of this process beside the C compilers. */
+/* NVRTC runs on threads of this process, concurrently with the C compilers. */
 static Status compile_all(EmitSo *e) {
     CudaSource *c = e->src.cuda;
     CcJob jobs[8] = {0};
@@ -223,8 +224,9 @@ static FILE *open_file(EmitSo *e, OutFile *o, const char *path, unsigned mode) {
     return f;
 }
 
-/* Both files are whole before the first is renamed.  Until the module is there
-   the former one has its weights: the new ones wait beside them.            */
+/* Both files are complete before the first is renamed. Until the new module
+   is in place the old one keeps its weights: the new weights wait beside
+   them. */
 static Status put_files(EmitSo *e) {
     OutFile *module = &e->module, *weights = &e->weights;
     const char *path = e->in->path, *side = weights_sidecar_path(e->a, path);
@@ -252,7 +254,7 @@ static Status put_files(EmitSo *e) {
 
 /* ---- notes about groups -------------------------------------------------- */
 
-/* On the GPU an epilogue has no loops of its own. */
+/* On the GPU an epilogue has no loops. */
 static void put_note(StrBuf *sb, bool json, const PlanSource *src,
                      const EmitGroup *g) {
     bool cuda = g->target == TARGET_CUDA && src->cuda->archs.len;

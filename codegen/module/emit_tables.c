@@ -223,8 +223,8 @@ static void put_functions(StrBuf *sb, const Emit *e, const IsaLevel *l) {
     }
 }
 
-/* The routines that steps name, as that level has them: the linker leaves the
-   others out.                                                               */
+/* Lists the routines that steps name, for that level; the linker leaves the
+   others out. */
 static void put_routines(StrBuf *sb, StrBuf *table, const Emit *e,
                          const IsaLevel *l) {
     bool named[PLAN_NLIB] = {false};
@@ -243,7 +243,7 @@ static void put_routines(StrBuf *sb, StrBuf *table, const Emit *e,
     sb_puts(table, "}");
 }
 
-/* Their number. */
+/* Prints the tables of all levels; returns the number of rows. */
 static int put_levels(StrBuf *sb, const Emit *e) {
     StrBuf rows = {0};
     int nisa = 0;

@@ -23,7 +23,7 @@ const Tensor *weights_initial(Arena *a, const Var *v) {
     return t;
 }
 
-/* What the model brings, and not the training. */
+/* True for variables of the model, false for variables of training. */
 static bool is_weight(const Var *v) {
     return v->init && (v->kind == VAR_PARAM || v->kind == VAR_FROZEN ||
                        v->kind == VAR_BUFFER);

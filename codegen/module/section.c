@@ -74,8 +74,8 @@ void section_add_text(SectionWriter *w, const char *name, const void *data,
     vec_push(w->arena, &w->texts, text);
 }
 
-/* A window over all of them, up to WINDOW: most of a stage's text was in that
-   of the stage before. */
+/* Compresses all texts with one window of up to WINDOW: most of a stage's
+   text also stands in the text of the stage before. */
 static void put_texts(SectionWriter *w) {
     enum { WINDOW = 27 };
     char buf[1 << 16];
@@ -176,8 +176,8 @@ const PlanSection *sections_find(const SectionFile *f, const char *name) {
     return NULL;
 }
 
-/* Bytes of the file, at most `most` of them, unpacked into `text`, of which
-   those in front of s are forgotten; false: they are damaged. */
+/* Unpacks at most `most` bytes of the file into `text` and drops the bytes
+   before section s; false if they are damaged. */
 static bool unpack(FILE *file, uint64_t most, const PlanSection *s,
                    ZSTD_DCtx *z, StrBuf *text) {
     char stored[1 << 14], buf[1 << 16];

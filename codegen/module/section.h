@@ -17,13 +17,13 @@ typedef struct SectionText {
     size_t n;
 } SectionText;
 
-/* Appends to `file`, which stands at its end.  The first failed write is
-   remembered; section_finish tells.                                         */
+/* Appends to `file`, which is positioned at its end. The first failed write
+   is remembered and reported by section_finish. */
 typedef struct SectionWriter {
     FILE *file;
     Arena *arena;
     uint64_t at;     /* bytes in the file so far    */
-    uint64_t packed; /* of the texts, not packed yet */
+    uint64_t packed; /* bytes of texts, to be packed at the end */
     VEC(PlanSection) dir;
     VEC(SectionText) texts;
     bool failed;
@@ -33,8 +33,8 @@ void section_begin(SectionWriter *w, const char *name); /* 64-byte aligned   */
 void section_put(SectionWriter *w, const void *data, size_t n);
 void section_pad(SectionWriter *w, uint64_t to); /* zeros up to that size    */
 void section_end(SectionWriter *w);
-/* A text, packed with the others at the end: `data` is kept until then. What is
-   added first is unpacked fastest. */
+/* Adds a text; all texts are packed together at the end, and `data` must
+   live until then. The first texts are the fastest to unpack. */
 void section_add_text(SectionWriter *w, const char *name, const void *data,
                       size_t n);
 /* Texts, directory and tail; false: errno. */
@@ -49,7 +49,7 @@ typedef struct SectionFile {
     int n;
 } SectionFile;
 
-/* ERR_USER for a file that is no module, is truncated or damaged. */
+/* ERR_USER for a file that is not a module, is truncated or damaged. */
 Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f);
 void sections_close(SectionFile *f);
 const PlanSection *sections_find(const SectionFile *f, const char *name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp.c: models in text.  What is trained, normalised by running statistics or
-   dropped is for the command line to say, as of an ONNX model (onnx_train.c,
-   onnx_norm.c); all else is as the text has it.                            */
+/* amp.c: models in text.  For an ONNX model the command line decides what is
+   trained, normalised by running statistics or dropped (onnx_train.c,
+   onnx_norm.c), and so it does here; the text decides everything else. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ typedef struct Amp {
     Loc loc;
 } Amp;
 
-/* The only graph that is no program is the model, whatever it is called. */
+/* The model is graph "forward", or else the only graph that is not a
+   program. */
 static Status find_model(Amp *x) {
     Graph *only = NULL;
     int programs = 0;
@@ -37,15 +38,15 @@ static Status find_model(Amp *x) {
     if (x->g || (!only && programs)) return OK;
     if (programs)
         return fail(x->d, x->loc,
-                    "graph '%s' stands beside programs, which are made of a "
-                    "model",
+                    "graph '%s' is neither a program nor named 'forward', "
+                    "beside programs that were made from a model",
                     only->name);
     x->g = only;
     x->g->name = intern(FORWARD);
     return OK;
 }
 
-/* Programs have their loss, and what trains, in them already. */
+/* Programs already contain their loss and the choice of parameters. */
 static Status check_programs(const Amp *x) {
     const Options *o = x->opt;
     const char *given = o->loss_given || *o->objectives.data[0].name ? "a loss"
@@ -89,7 +90,8 @@ static bool is_named(const Graph *g, ValueId v, Str glob) {
     return name && glob_match(glob, name);
 }
 
-/* By its first result or by its scale; *used is told of each glob. */
+/* True if a glob matches the batch norm's first result or its scale; sets
+   used[] for each glob that matches. */
 static bool is_frozen(const Amp *x, const Node *n, bool *used) {
     bool frozen = false;
     for (int i = 0; i < x->opt->batchnorm_frozen.len; i++) {
@@ -101,7 +103,8 @@ static bool is_frozen(const Amp *x, const Node *n, bool *used) {
     return frozen;
 }
 
-/* Its statistics are not written, and with them goes what computes them. */
+/* Drops the writes of its statistics; the nodes that compute them become
+   dead. */
 static void stop_writes(Graph *g, const Node *n) {
     int kept = 0;
     for (int i = 0; i < g->writes.len; i++) {
@@ -185,14 +188,15 @@ static Status apply_options(Amp *x) {
     const Options *o = x->opt;
     if (o->batchnorm_unbiased >= 0) {
         fail(x->d, x->loc,
-             "--batchnorm train:%s: a text says itself how it writes running "
-             "statistics",
+             "--batchnorm train:%s: this is for ONNX models; a .amp model "
+             "writes its running statistics itself",
              o->batchnorm_unbiased ? "unbiased" : "population");
         return ERR_USAGE;
     }
     if (o->sync_batchnorm) {
         fail(x->d, x->loc,
-             "--sync-batchnorm: a text says so itself: batch_norm .. "
+             "--sync-batchnorm: this is for ONNX models; in a .amp model write "
+             "batch_norm .. "
              "{training=1, ranks=1}");
         return ERR_USAGE;
     }
@@ -209,7 +213,7 @@ static Status apply_options(Amp *x) {
     return s;
 }
 
-/* def .. = onnx("FILE"), a path beside the text. */
+/* def .. = onnx("FILE"), with a path relative to the text. */
 static Status import_layer(void *ctx, Str name, const TypeId *in, int n,
                            Module **out) {
     const Amp *x = ctx;

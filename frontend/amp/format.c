@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* format.c: the layout of a text, as `ampc fmt` prints it.
 
-   Lines stay lines and comments stay comments.  A line is indented by two
-   columns a block; one that goes on with a statement keeps its distance from
-   the first.  Between words of the language there is one blank, around binary
-   operators and `=` too, but not where `=` gives an attribute, nor inside of
-   brackets, types and ranges.  In a line of IR, and in the values of a block
-   `train` or `policy`, blanks are only made one; the keys of a block `train`
-   have their `=` in one column.  A comment behind a line has two blanks before
-   it, and more than one empty line is one.
-   Formatting what is formatted changes nothing.  A text whose brackets do not
-   match or in which a string has no end has no layout.                      */
+   Line breaks and comments are kept.  A line is indented by two columns per
+   block; a line that continues a statement keeps its distance from the first.
+   Words of the language are separated by one blank, and so are binary operators
+   and `=`, except `=` before the value of an attribute, and inside of brackets,
+   types and ranges.  In a line of IR, and in the values of a block `train` or
+   `policy`, runs of blanks only become one blank; the keys of a block `train`
+   have their `=` in one column.  A comment after code has two blanks before it.
+   Several empty lines become one.
+   Formatting a formatted text changes nothing.  A text with unbalanced brackets
+   or an unterminated string has no layout.                                  */
 #include "frontend/frontend.h"
 #include "ir/text/lex.h"
 
@@ -48,10 +48,10 @@ typedef struct Layout {
     const char *why;
     bool raw;        /* inside of a block `train` or `policy` */
     bool train;      /* .. of a train block */
-    bool goes_on;    /* the last line is no whole statement */
-    bool header;     /* of a definition, as far as its block */
-    int first, last; /* column of its first line: as it was, as it is */
-    size_t key;      /* of a train block: its widest key */
+    bool goes_on;    /* the statement goes on in the next line */
+    bool header;     /* in the header of a definition, up to its block */
+    int first, last; /* column of its first line: old and new */
+    size_t key;      /* of a train block: length of its longest key */
     bool blank;      /* an empty line is due */
 } Layout;
 
@@ -124,8 +124,8 @@ static bool is_any(const Piece *p, const char *const *words, size_t n) {
     return false;
 }
 
-/* It may stand in a name where names are those of IR; next: what stands behind
-   it there, or NULL. */
+/* True if the piece may be part of a name of IR; next: the piece after it in
+   the name, or NULL. */
 static bool is_of_name(const Piece *p, const Piece *next) {
     static const char *const marks[] = {".", "..", "-", "/", "//"};
     bool count = is(p, ":") && next && next->kind == P_NUMBER && !next->spaced;
@@ -142,15 +142,16 @@ static bool would_join(Layout *l, const Piece *p, const Piece *q) {
     return take_piece(both, both + p->n + q->n).n != p->n;
 }
 
-/* No blank stands before it, or none will. */
+/* No blank precedes the piece, now or after formatting. */
 static bool is_tight(Layout *l, const Piece *p) {
     static const char *const dots[] = {".", ".."};
     return !p->spaced || ((is_any(p - 1, dots, 2) || is_any(p, dots, 2)) &&
                           !would_join(l, p - 1, p));
 }
 
-/* An output's name may hold what is an operator elsewhere: `a-b = x` is no
-   difference.  What stands in front of piece number `end` becomes one. */
+/* An output's name may contain characters that are operators elsewhere: `a-b
+   = x` is not a difference. Joins the pieces before number `end` that form a
+   name. */
 static void join_name(Layout *l, int end) {
     Piece *line = l->line.data, *stop = line + end, *first = stop;
     while (first > line && (first == stop || is_tight(l, first)) &&
@@ -170,7 +171,7 @@ static void join_name(Layout *l, int end) {
     l->line.len -= (int)(stop - first - 1);
 }
 
-/* The next word of the lines behind is `=`. */
+/* True if the next word in the following lines is `=`. */
 static bool gives_next(const char *s, const char *end) {
     while (s < end && (isspace((unsigned char)*s) || *s == '#')) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
@@ -213,7 +214,7 @@ static bool is_keyword(const Piece *p) {
            is_any(p, words, sizeof words / sizeof *words);
 }
 
-/* It ends a value, so that an operator behind it has two operands. */
+/* True if the piece ends a value: an operator after it is binary. */
 static bool ends_value(const Piece *p) {
     return p && (p->kind == P_NUMBER || p->kind == P_TEXT ||
                  (p->kind == P_WORD && !is_keyword(p)) ||
@@ -229,7 +230,8 @@ static bool is_operator(const Piece *p) {
 
 /* ---- one line ------------------------------------------------------------ */
 
-/* IR, of which names hold what are operators elsewhere. */
+/* True for a line of IR, whose names contain characters that are operators
+   elsewhere. */
 static bool is_ir(const Layout *l) {
     static const char *const words[] = {"graph", "module", "const", "group"};
     if (is_any(l->line.data, words, sizeof words / sizeof *words)) return true;
@@ -242,7 +244,7 @@ static char around(const Layout *l) {
     return l->open.len ? l->open.data[l->open.len - 1].kind : '{';
 }
 
-/* Whether a blank stands between p, which `before` stands before, and q. */
+/* True if a blank separates p, whose predecessor is `before`, from q. */
 static bool is_spaced(const Layout *l, const Piece *before, const Piece *p,
                       const Piece *q) {
     char in = around(l), c = *q->at;

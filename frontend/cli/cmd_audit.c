@@ -32,17 +32,18 @@ typedef struct Audit {
     const char *policy; /* --policy FILE */
     int64_t batches;
     bool json, opened;
-    float *ref, *grad;   /* of fp32, batch by batch; of the step at hand */
-    double *loss, *wide; /* of each batch: in 16 bits, in fp32           */
-    double *param;       /* of each gradient: apart                      */
-    double *part;        /* its part of all in fp32, squared, at most    */
-    double own;          /* the loss of the module itself, first batch   */
-    Apart all, first;    /* of all batches, of the first */
-    Apart *alone;        /* by rounding, of the first */
-    VEC(Str) nodes;      /* of the lines */
+    float *ref, *grad;   /* in fp32, batch by batch; of the current step */
+    double *loss, *wide; /* loss of each batch: in 16 bits, in fp32 */
+    double *param;       /* per gradient: difference */
+    double *part; /* per gradient: its share of all in fp32, squared, at most */
+    double own;   /* the loss of the module itself, first batch   */
+    Apart all, first; /* over all batches, in the first */
+    Apart *alone;     /* per rounding, in the first batch */
+    VEC(Str) nodes;   /* nodes of the lines */
     Settings lines;
-    Apart less, estimate; /* with them: measured, as roundings tell */
-    int64_t bytes, more;  /* of a step, without and with them */
+    Apart less, estimate; /* with the lines: measured, and estimated from the
+                             roundings */
+    int64_t bytes, more;  /* bytes of a step, without and with the lines */
 } Audit;
 
 /* ---- measuring ----------------------------------------------------------- */
@@ -70,7 +71,7 @@ static Status fill(Audit *a, int64_t batch) {
    a->param, if `each`. */
 static Status measure(Audit *a, Replica *r, const bool *on, int64_t batches,
                       double *loss, bool each, Apart *out) {
-    const double least = 1e-6; /* of a loss that is about 0 */
+    const double least = 1e-6; /* a loss of about 0 is compared with this */
     double lost = 0, grads = 0;
     for (int i = 0; i < r->grads.len && each; i++) a->param[i] = 0;
     for (int64_t b = 0; b < batches; b++) {
@@ -157,8 +158,9 @@ static Status measure_alone(Audit *a) {
 
 /* ---- lines --------------------------------------------------------------- */
 
-/* The part of what it was that a step is still apart: the larger of the loss's
-   and the gradient's.  Four roundings of fp32 are none. */
+/* The part of the original difference that is left in a step: the larger of
+   those in loss and gradient. A difference of four roundings of fp32 counts
+   as none. */
 static double left_of(const Audit *a, const Apart *x) {
     const double none = 4 * 0x1p-24;
     double loss = a->all.loss > none ? x->loss / a->all.loss : 0;
@@ -187,7 +189,7 @@ static void choose(Audit *a, Str node) {
     if (node && !chosen(a, node)) vec_push(a->s->arena, &a->nodes, node);
 }
 
-/* Whether the lines spare a rounding: its node's, and those of all readers
+/* True if the lines remove a rounding: they name its node, or all readers
    that would round the value themselves. */
 static bool spared(const Audit *a, const TwinSite *s) {
     bool all = s->node ? chosen(a, s->node) : s->readers.len > 0;
@@ -208,7 +210,7 @@ static Status estimate(Audit *a) {
     return measure(a, &a->step, on, a->batches, NULL, false, &a->estimate);
 }
 
-/* Bytes that what the lines spare takes. */
+/* Bytes of the values whose rounding the lines remove. */
 static int64_t spared_bytes(const Audit *a) {
     int64_t sum = 0;
     for (int i = 0; i < a->step.sites.len; i++)
@@ -217,7 +219,7 @@ static int64_t spared_bytes(const Audit *a) {
     return sum;
 }
 
-/* Roundings, the heaviest first, by what they weigh or weigh a byte. */
+/* Sorts roundings by weight, or by weight per byte, largest first. */
 static int by_weight(const void *x, const void *y) {
     const double *a = x, *b = y;
     return a[0] < b[0] ? 1 : a[0] > b[0] ? -1 : a[1] < b[1] ? -1 : 1;
@@ -243,7 +245,7 @@ static Status try_first(Audit *a, const int *order, int n) {
     return estimate(a);
 }
 
-/* Those go without which no more than that is left. */
+/* Drops nodes without which the difference stays within `left`. */
 static Status drop_nodes(Audit *a, double left) {
     enum { FEW = 12 };
     for (int i = a->nodes.len - 1; i >= 0 && a->nodes.len <= FEW; i--) {
@@ -299,8 +301,8 @@ static Status measure_lines(Audit *a) {
     return audit_bytes(a->s, &a->file, &a->lines, &a->more);
 }
 
-/* The lines that measured lines do without, one after the other: a node takes
-   more with it than its own roundings. */
+/* Drops lines that the measured result does not need, one after the other: a
+   line for a node affects more than that node's own roundings. */
 static Status drop_lines(Audit *a) {
     const double patience = 10; /* seconds */
     double until = now_seconds() + patience;
@@ -326,9 +328,9 @@ static Status drop_lines(Audit *a) {
     return OK;
 }
 
-/* Of two orders the one that spares fewer bytes; what the cut then makes of the
-   lines may be another thing than what roundings told, so that it is measured.
- */
+/* Tries two orders and takes the one that widens fewer bytes. The cut may
+   turn the lines into something else than the roundings suggest, so the
+   result is measured. */
 static Status find_lines(Audit *a) {
     static const double aims[] = {0.8, 0.65, 0.5, 0.35, 0.2, 0.1};
     const Settings none = {0};
@@ -363,7 +365,8 @@ static const char *part_of(const TwinSite *s) {
     return s->parameter ? "weight" : s->backward ? "backward" : "forward";
 }
 
-/* Where it is: the node, or those whose products read it. */
+/* Prints the place of a rounding: the node, or the nodes whose products read
+   the value. */
 static void put_place(const TwinSite *s, StrBuf *sb) {
     if (s->node) {
         sb_put_escaped(sb, s->node);
@@ -404,7 +407,7 @@ static void put_sites(const Audit *a, StrBuf *sb) {
 
 static void put_parameters(const Audit *a, StrBuf *sb) {
     const double zero =
-        1e-12; /* what fp32 leaves of a sum that is 0, squared */
+        1e-12; /* square of the error that fp32 leaves in a sum that is 0 */
     sb_puts(sb, "\n   apart  gradient of\n");
     for (int i = 0; i < a->step.grads.len; i++) {
         bool none = a->part[i] < zero;

@@ -126,8 +126,8 @@ static int64_t batch_of(const Graph *g) {
     return 0;
 }
 
-/* The model for batches of n, beside that for its own.  What is said of it has
-   been said of that one, if it is no error. */
+/* Adds the model for batches of n to the model for its own batch. Drops its
+   warnings, which the model's own import gave already. */
 static Status add_batch(Session *s, const char *path, int64_t n, Module *m) {
     Module *other;
     Diag d = {0};
@@ -170,7 +170,7 @@ static Status load_onnx(Session *s, const char *path, Module **m) {
     return import_sizes(s, path, m);
 }
 
-/* A model's own options, and over them those of the command line. */
+/* Applies the model's own options; the command line overrides them. */
 static Status take_settings(Session *s, const Settings *given) {
     struct FileGuard *guard = s->opt.guard;
     const char *file = NULL;
@@ -189,7 +189,8 @@ static Status take_settings(Session *s, const Settings *given) {
     return session_args(s, s->argc, s->argv, s->command, &file);
 }
 
-/* model NAME = onnx("FILE"), beside the text: its blocks are of that. */
+/* model NAME = onnx("FILE"), relative to the text, whose blocks apply to
+   that model. */
 static Status load_import(Session *s, const char *path, Module **m) {
     static const TextOptions none = {0};
     Module *text;

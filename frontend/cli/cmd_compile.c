@@ -9,7 +9,7 @@
 #include "frontend/report/report.h"
 #include "ir/base/files.h"
 
-/* What a module tells about itself, and --report: each as text and as JSON. */
+/* Reports inside a module, and for --report: each as text and as JSON. */
 enum { SUMMARY, PARAMS, CASTS, KERNELS, MEMORY, NREPORT };
 enum { NSECTION = 2 * NREPORT + 2 }; /* and the cost, and the options */
 
@@ -25,7 +25,7 @@ typedef struct Compile {
     StrBuf reports[NREPORT][2]; /* [1]: JSON */
     StrBuf cost;
     EmitSection sections[NSECTION];
-    OutFile report, onnx; /* of --report, --emit-onnx */
+    OutFile report, onnx; /* for --report and --emit-onnx */
 } Compile;
 
 static void put_json(const Compile *c, StrBuf *sb) {
@@ -43,8 +43,8 @@ static void put_json(const Compile *c, StrBuf *sb) {
     sb_free(&line);
 }
 
-/* The page with the JSON in it.  "<" stands in strings only and must not end
-   the element that holds them. */
+/* Writes the page with the JSON in it. "<" occurs only in strings and must
+   not end the element that contains them. */
 static void put_page(const Compile *c, StrBuf *sb) {
     StrBuf json = {0};
     put_json(c, &json);
@@ -154,7 +154,7 @@ static Status claim_files(Session *s, const char *model, const char *out) {
     if (!report || has_suffix(report, ".html") || has_suffix(report, ".txt") ||
         has_suffix(report, ".json"))
         return OK;
-    fail(d, (Loc){0}, "--report: '%s' ends in none of .html, .txt, .json",
+    fail(d, (Loc){0}, "--report: '%s' does not end in .html, .txt, .json",
          report);
     return ERR_USAGE;
 }

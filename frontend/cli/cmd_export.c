@@ -15,14 +15,14 @@
 #include "runtime/program/dtype.h"
 #include "runtime/files/safetensors.h"
 
-/* Where values come from. */
+/* Source of the weights. */
 typedef struct Weights {
     Session *s;
     const SectionFile *module;
     StFile *file;  /* --load, or the file beside a module without weights */
     char *initial; /* else section "weights" */
     size_t ninitial;
-    JsonSpan index; /* where they are in it */
+    JsonSpan index; /* header: their positions in it */
 } Weights;
 
 /* ---- opening ------------------------------------------------------------- */
@@ -92,7 +92,7 @@ static Status misfit(const Weights *w, const char *path, const char *name,
     return ERR_USER;
 }
 
-/* `n` elements of one dtype as those of another. */
+/* Converts `n` elements from one dtype to another. */
 static bool convert(uint32_t from, const char *p, uint32_t to, char *out,
                     int64_t n) {
     size_t a = dtype_bytes(from), b = dtype_bytes(to);
@@ -167,7 +167,7 @@ static Status weight_of(void *ctx, const char *name, const Type *type,
                       "names");
     if (json_get(w->index, name, &entry))
         return from_module(w, entry, name, type, data);
-    return damaged(w, "its weights lack one of its model");
+    return damaged(w, "its weights do not include all tensors of its model");
 }
 
 /* ---- the command --------------------------------------------------------- */

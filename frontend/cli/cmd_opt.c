@@ -29,7 +29,7 @@ int cmd_opt(int argc, char **argv) {
     return session_end(&s, st);
 }
 
-/* What is expanded where it is called is not called any more. */
+/* Drops layers: they were expanded where they are called. */
 static void drop_layers(Module *m) {
     int kept = 0;
     for (int i = 0; i < m->fns.len; i++)
@@ -52,7 +52,7 @@ int cmd_fmt(int argc, char **argv) {
         return session_end(&s, st);
     }
     if (st == OK && s.compile_option) {
-        fail(&s.diag, (Loc){0}, "%s goes with --expand", s.compile_option);
+        fail(&s.diag, (Loc){0}, "%s needs --expand", s.compile_option);
         st = ERR_USAGE;
     }
     if (st == OK && !has_suffix(file, ".amp")) {

@@ -24,7 +24,7 @@ static void put_tensor(StrBuf *sb, bool json, int i, const char *name,
     sb_put_type(sb, type);
 }
 
-/* Of the first program that trains, or of predict. */
+/* Inputs of the first training program, or of predict. */
 static void put_inputs(const Module *m, bool json, StrBuf *sb) {
     const Graph *g = NULL;
     for (int i = m->graphs.len - 1; i >= 0; i--)

@@ -80,7 +80,8 @@ static int run(int argc, char **argv) {
                                      : cmd_compile(argc, argv);
 }
 
-/* What could not be written counts, whatever the command thought. */
+/* If output could not be written, the status is an error even if the command
+   succeeded. */
 int main(int argc, char **argv) {
     enum { KEPT = 1 << 30 };
     leave_install();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options_text.c: compile options from and to text.  One row an option; specs
-   of the form name,key=value,... share one reader.                         */
+   of the form name,key=value,... share one reader. */
 #include "frontend/cli/options_text.h"
 
 #include <errno.h>
@@ -13,11 +13,11 @@
 /* The value of an option, read piece by piece. */
 typedef struct Spec {
     const char *option; /* for messages */
-    bool nested;        /* it is a key of --objective */
-    Loc loc;            /* of a text that says it */
+    bool nested;        /* the option is a key of --objective */
+    Loc loc;            /* location in the text that sets it */
     Diag *d;
     Arena *arena;
-    char *text; /* all of it, or what is left; cut at commas; NULL: no more */
+    char *text; /* rest of the value, cut at commas; NULL: at the end */
 } Spec;
 
 PRINTF_LIKE(2, 3)
@@ -111,7 +111,7 @@ static Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
 static Status unknown_key(const Spec *s, const SpecKey *keys,
                           const char *piece) {
     StrBuf all = {0};
-    sb_puts(&all, keys->name ? "; there are " : "; there are none");
+    sb_puts(&all, keys->name ? "; its keys are " : "; it has no keys");
     for (const SpecKey *k = keys; k->name; k++)
         sb_printf(&all, "%s%s", k > keys ? ", " : "", k->name);
     Status st = usage(s, "unknown key '%s'%s", piece, all.data);
@@ -127,7 +127,7 @@ static Status spec_keys(Spec *s, const SpecKey *keys) {
         const SpecKey *k = keys;
         while (k->name && strcmp(k->name, piece)) k++;
         if (!k->name) return unknown_key(s, keys, piece);
-        if (!eq && !k->flag) return usage(s, "key '%s' wants a value", piece);
+        if (!eq && !k->flag) return usage(s, "key '%s' needs a value", piece);
         TRY(spec_assign(s, k, eq ? eq + 1 : flag));
     }
     return OK;
@@ -148,7 +148,7 @@ static Status pick(const Spec *s, const char *const *words, const char *word,
     for (int i = 0; words[i]; i++)
         sb_printf(&all, "%s%s", i ? ", " : "", words[i]);
     if (strchr(word, '=')) sb_puts(&all, "; keys follow it: WORD,KEY=VALUE");
-    Status st = usage(s, "'%s' is none of %s", word, all.data);
+    Status st = usage(s, "'%s' is not one of %s", word, all.data);
     sb_free(&all);
     return st;
 }
@@ -163,12 +163,13 @@ static void over_model(int *len, int *of_model) {
     *of_model = 0;
 }
 
-/* Whose option it is: of the only objective, or that --objective reads. */
+/* The objective that the option belongs to: the only one, or the one that
+   --objective is reading. */
 static Status objective(Options *o, const Spec *s, Objective **j) {
     *j = &o->objectives.data[o->objectives.len - 1];
     o->only_given |= !s->nested;
     if (!s->nested && *(*j)->name)
-        return usage(s, "is a key of each --objective where there are some");
+        return usage(s, "must be a key of each --objective if any is given");
     return OK;
 }
 
@@ -192,7 +193,7 @@ static Status set_precision(Options *o, Spec *s) {
     level = find_word(levels, word);
     if (level < 0 || (colon && (!level || strcmp(colon + 1, "bf16"))))
         return usage(s,
-                     "'%s%s%s' is none of fp32, bf16, fp16, O0, O1, O2, O3, "
+                     "'%s%s%s' is not one of fp32, bf16, fp16, O0, O1, O2, O3, "
                      "O1:bf16, O2:bf16, O3:bf16",
                      word, colon ? ":" : "", colon ? colon + 1 : "");
     o->precision = !level ? PREC_FP32 : colon ? PREC_BF16 : PREC_FP16;
@@ -207,7 +208,7 @@ static Status set_remat(Options *o, Spec *s) {
     o->remat = i < 0 ? REMAT_BYTES : (Remat)i;
     if (i >= 0) return OK;
     if (!strchr("0123456789", s->text[0]) || !s->text[0])
-        return usage(s, "'%s' is none of auto, none, BYTES", s->text);
+        return usage(s, "'%s' is not one of auto, none, BYTES", s->text);
     return read_integer(s, s->text, 1, INT64_MAX, &o->remat_bytes);
 }
 
@@ -295,7 +296,7 @@ static Status set_optimizer(Options *o, Spec *s) {
         {0}};
     TRY(spec_keys(s, p->kind == OPT_SGD ? sgd : adam));
     if (p->nesterov && p->momentum == 0)
-        return usage(s, "nesterov wants a momentum");
+        return usage(s, "nesterov needs a momentum");
     return OK;
 }
 
@@ -309,7 +310,7 @@ static Status set_param_group(Options *o, Spec *s) {
         {0}};
     TRY(spec_keys(s, keys));
     if (isnan(g.lr_scale) && isnan(g.weight_decay))
-        return usage(s, "'%s' wants lr_scale= or weight_decay=", g.glob);
+        return usage(s, "'%s' needs lr_scale= or weight_decay=", g.glob);
     vec_push(o->arena, &j->param_groups, g);
     return OK;
 }
@@ -341,7 +342,7 @@ static Status set_schedule(Options *o, Spec *s) {
     if (decays && c->total <= c->warmup)
         return usage(s, "total= must be given and exceed warmup=");
     if (c->kind == SCHED_STEP && !c->every)
-        return usage(s, "step wants every=");
+        return usage(s, "step needs every=");
     return OK;
 }
 
@@ -357,7 +358,7 @@ static Status set_scale(Options *o, Spec *s) {
     const char *word = spec_next(s);
     bool none = !strcmp(word, "none");
     if (!none && strcmp(word, "dynamic"))
-        return usage(s, "'%s' is none of dynamic, static=K, none", word);
+        return usage(s, "'%s' is not one of dynamic, static=K, none", word);
     if (none) c->kind = SCALE_NONE;
     const SpecKey no_keys[] = {{0}};
     const SpecKey keys[] = {
@@ -406,7 +407,7 @@ static Status set_params(Options *o, Spec *s) {
     return s->text ? usage(s, "params: unknown key '%s'", s->text) : OK;
 }
 
-/* The keys of --objective; each takes what follows up to the next one. */
+/* The keys of --objective; a key's value extends to the next key. */
 static const struct ObjectiveKey {
     const char *name;
     Setter *set;
@@ -437,8 +438,8 @@ static Status start_objective(Options *o, const Spec *s, const char *name) {
         return usage(s, "'%s': a name is letters, digits, '_', '-' and '.'",
                      name);
     if (o->only_given)
-        return usage(s, "stands beside options of the only objective; they are "
-                        "keys of each --objective");
+        return usage(s, "cannot be combined with options for a single "
+                        "objective; make them keys of each --objective");
     if (options_objective(o, intern(name)))
         return usage(s, "'%s' was given already", name);
     options_init(&fresh, o->arena);
@@ -457,10 +458,11 @@ static Status set_objective(Options *o, Spec *s) {
     while (s->text) {
         const struct ObjectiveKey *k = objective_key(s->text);
         if (!k)
-            return usage(s,
-                         "'%.*s' belongs to no key (loss, params, optimizer, "
-                         "param_group, lr_schedule, clip_norm, clip_value)",
-                         (int)strcspn(s->text, ","), s->text);
+            return usage(
+                s,
+                "unexpected '%.*s': no key (loss, params, optimizer, "
+                "param_group, lr_schedule, clip_norm, clip_value) before it",
+                (int)strcspn(s->text, ","), s->text);
         Spec part = {s->option, true,     s->loc,
                      s->d,      s->arena, s->text + strlen(k->name) + 1};
         do s->text = strchr(s->text, ',');
@@ -576,7 +578,7 @@ static Status set_batchnorm(Options *o, Spec *s) {
     int i = find_word(words, v);
     if (i < 0)
         return usage(s,
-                     "'%s' is none of train, train:unbiased, "
+                     "'%s' is not one of train, train:unbiased, "
                      "train:population, frozen[:GLOB]",
                      v);
     o->batchnorm_train = true;
@@ -605,7 +607,8 @@ static void add_cuda_target(Options *o, const char *arch) {
     vec_push(o->arena, &o->targets, t);
 }
 
-/* Of one level, or `cpu`: of all, least first. */
+/* Adds the targets that `word` names: one level, or for `cpu` all, lowest
+   first. */
 static bool add_cpu_targets(Options *o, const char *word) {
     static const struct {
         const char *word;
@@ -687,7 +690,7 @@ static const struct OptionRow {
 
 _Static_assert(sizeof option_rows / sizeof *option_rows <= 64, "Options.lines");
 
-/* Words of other trainers, and what says it here. */
+/* Names of options in other trainers, and the option to use here. */
 static const struct {
     const char *word, *here;
 } elsewhere[] = {
@@ -709,8 +712,7 @@ static const struct {
 static Status unknown_option(const Spec *s) {
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (!strcmp(elsewhere[i].word, s->option))
-            return usage(s, "unknown option; what says it is %s",
-                         elsewhere[i].here);
+            return usage(s, "unknown option; use %s", elsewhere[i].here);
     return usage(s, "unknown option (see ampc --help)");
 }
 
@@ -721,7 +723,7 @@ static Status apply_option(Options *o, Spec *s, const char *value,
         if (!strcmp(r->name, s->option)) break;
     if (r == end) return unknown_option(s);
     *used_value = r->kind != FLAG;
-    if (*used_value && !value) return usage(s, "wants a value");
+    if (*used_value && !value) return usage(s, "needs a value");
     uint64_t row = UINT64_C(1) << (r - option_rows);
     if (s->loc.file && r->kind != ADDER && (o->lines & row))
         return usage(s, "is given twice");
@@ -730,7 +732,7 @@ static Status apply_option(Options *o, Spec *s, const char *value,
     case FLAG: *(bool *)((char *)o + r->field) = true; return OK;
     case PATH:
         if (!*value) return usage(s, "a path is missing");
-        if (s->loc.file) return usage(s, "is for the command line");
+        if (s->loc.file) return usage(s, "is an option of the command line");
         *(Str *)((char *)o + r->field) = intern(value);
         return OK;
     case SETTER:
@@ -754,7 +756,8 @@ Status options_set(Options *o, Diag *d, const char *name, const char *value,
     return set_option(o, &s, value, used_value);
 }
 
-/* Blanks at both ends and behind commas go, and quotes around all of it. */
+/* Removes blanks at both ends and after commas, and quotes around the whole
+   text. */
 static char *trim_value(char *v) {
     char *to, *from;
     v += strspn(v, " \t");
@@ -782,7 +785,7 @@ Status options_set_line(Options *o, Diag *d, const Setting *line) {
         if (*p == '_') *p = '-';
     name = arena_printf(o->arena, "--%s", text);
     Spec s = {name, false, line->loc, d, o->arena, NULL};
-    if (!given && *value) return usage(&s, "'=' expected behind the name");
+    if (!given && *value) return usage(&s, "'=' expected after the name");
     TRY(set_option(o, &s, given ? trim_value(value) : NULL, &used));
     return used || !given ? OK : usage(&s, "takes no value");
 }

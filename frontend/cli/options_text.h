@@ -12,7 +12,7 @@ Status options_set(Options *o, Diag *d, const char *name, const char *value,
 /* "name = value" or "flag" of a `train` block; - and _ are one.  Files are not
    for a model to name. */
 Status options_set_line(Options *o, Diag *d, const Setting *line);
-/* What was given so far is from another source: it may be said again. */
+/* Options given so far come from another source: they may be given again. */
 void options_second_source(Options *o);
 /* All that was taken, as section "options" of a module keeps it: each option
    and its value end with a NUL; and what such a section says, but for files.

@@ -26,7 +26,7 @@ const ArrayType array_types[ARRAY_TYPES] = {
     [AMPC_DTYPE_F64] = {"f64", "f8", 8, 0x0e},
 };
 
-/* By content first: a name may say anything. */
+/* Formats recognised by content come first: a file name may be misleading. */
 static const ArrayFormat *const formats[] = {
     &npy_format,    &npz_format, &idx_format, &tensors_format,
     &tokens_format, &csv_format, &tsv_format};
@@ -34,7 +34,7 @@ enum { FORMATS = sizeof formats / sizeof *formats };
 
 /* ---- shape and order ----------------------------------------------------- */
 
-/* Count and bytes; false when they cannot be. */
+/* Computes count and bytes; false if they overflow. */
 static bool array_size(Array *a) {
     int64_t n = 1, bytes;
     for (int i = 0; i < a->rank; i++)
@@ -56,7 +56,7 @@ static void swap_bytes(char *data, size_t bytes, size_t size) {
 
 /* ---- a copy on disk ------------------------------------------------------ */
 
-/* Replaces what the array lies in. */
+/* Replaces the file that holds the array's data. */
 static void adopt(Array *a, int fd) {
     if (a->fd >= 0) close(a->fd);
     a->fd = fd;
@@ -121,7 +121,8 @@ static Status get_columns(Diag *d, const char *path, const Array *a, int64_t lo,
     return OK;
 }
 
-/* To row order: in memory, or as many rows at a time as KEPT bytes hold. */
+/* Converts to row order: in memory, or as many rows at a time as KEPT bytes
+   hold. */
 static Status from_columns(const Source *s, Array *a) {
     size_t size = array_types[a->dtype].bytes;
     if (a->count == 0) return OK;
@@ -156,7 +157,7 @@ static Status from_columns(const Source *s, Array *a) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-/* Of its name, without a .gz behind it. */
+/* True if the file name, without a final .gz, ends so. */
 static bool has_end(const char *path, const char *end) {
     size_t n = strlen(path), k = end ? strlen(end) : 0;
     if (n > 3 && !strcmp(path + n - 3, ".gz")) n -= 3;
@@ -167,7 +168,7 @@ static Status unknown_format(const Source *s) {
     StrBuf names = {0};
     for (int i = 0; i < FORMATS; i++)
         sb_printf(&names, "%s%s", i ? ", " : "", formats[i]->name);
-    source_bad(s, "of no format that can be read: %s", names.data);
+    source_bad(s, "has no format that can be read: %s", names.data);
     sb_free(&names);
     return ERR_USER;
 }
@@ -181,7 +182,7 @@ static const ArrayFormat *format_of(const char *path, const unsigned char *p,
     return NULL;
 }
 
-/* A gzip file is read in order: what was looked at is not read again. */
+/* A gzip file is read in order: bytes already examined are not read again. */
 static Status parse_head(Source *s, const ArrayPick *pick, unsigned char *head,
                          size_t *n, ArrayHead *h) {
     TRY(source_take(s, head, ARRAY_HEAD, 0, n));
@@ -195,7 +196,7 @@ static Status parse_head(Source *s, const ArrayPick *pick, unsigned char *head,
         TRY(source_take(s, head, ARRAY_HEAD, 0, n)); /* of the part */
         format = format_of("", head, *n);
         if (!format || !format->parse)
-            return source_bad(s, "its part '%s' is no .npy array", h->why);
+            return source_bad(s, "its part '%s' is not a .npy array", h->why);
     } else if (pick->part) {
         return source_bad(s, "a %s file has no parts (FILE:PART)",
                           format->name);

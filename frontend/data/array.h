@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* array.h: arrays in files, read in windows: .npy, .npz (NumPy), safetensors,
-   IDX (as MNIST ships), tokens (.bin) and text (.csv); gzipped too where a file
+   IDX (as MNIST ships), tokens (.bin) and text (.csv); also gzipped, if a file
    is one array.
 
-   Files are taken as hostile.  The header decides how much is read; what it
-   says is checked against the file's size before anything is allocated, and a
-   packed file is unpacked no further.  Small arrays are kept in memory; of
-   large ones a window is read where it is wanted, from the file itself or, if
-   it is packed or in another order, from a nameless temporary copy.
+   Files are treated as hostile. The header decides how much is read; its sizes
+   are checked against the file's size before anything is allocated, and no more
+   than that is unpacked. Small arrays are kept in memory; large ones are read
+   in windows from the file itself or, if it is packed or in another order, from
+   a nameless temporary copy.
 
    array.c  shapes and windows;  source.c  bytes of files
    npy.c, npz.c, idx.c, tensors.c, tokens.c, csv.c  a format each            */
@@ -25,19 +25,19 @@ typedef struct Array {
     int64_t dim[AMPC_RANK_LIMIT];
     int64_t count; /* elements */
     size_t bytes;
-    char *memory; /* all of it, or NULL: */
+    char *memory; /* the whole file, or NULL: */
     int fd;       /* the file, or a copy; -1: none */
-    uint64_t at;  /* where the data begin */
-    bool swap;    /* they are in the other byte order */
-    bool windows; /* no samples of its own: cut as the reader needs them */
+    uint64_t at;  /* offset of the data */
+    bool swap;    /* the data are in the other byte order */
+    bool windows; /* has no samples: the reader cuts windows as it needs them */
 } Array;
 
-/* Which array of a file with several, or how to take it. */
+/* Selects an array of a file with several, or how to read it. */
 typedef struct ArrayPick {
     const char *part; /* FILE:PART, by the format; NULL: not given */
     const char
-        *input;    /* what it is for: the part of that name, if part is NULL */
-    bool integers; /* text: whole numbers are wanted, not floating ones */
+        *input; /* the input that it is for; names the part if part is NULL */
+    bool integers; /* text: read integers, not floats */
 } ArrayPick;
 
 /* Tells formats apart by content.  pick may be NULL.  On failure nothing is
@@ -57,13 +57,13 @@ typedef struct ArrayType {
 } ArrayType;
 
 enum { ARRAY_TYPES = AMPC_DTYPE_F64 + 1 };
-extern const ArrayType array_types[ARRAY_TYPES]; /* by ampc_dtype */
+extern const ArrayType array_types[ARRAY_TYPES]; /* indexed by ampc_dtype */
 
 /* ---- formats ------------------------------------------------------------- */
 
 enum { ARRAY_HEAD = 1 << 16 }; /* no header is longer */
 
-/* What a header says. */
+/* The facts of a header. */
 typedef struct ArrayHead {
     ampc_dtype dtype;
     int rank;
@@ -72,7 +72,7 @@ typedef struct ArrayHead {
     bool big;      /* endian */
     bool columns;  /* Fortran: the first index is the fastest */
     bool windows;  /* as in Array; the last element belongs to no window */
-    char why[100]; /* of a refusal */
+    char why[100]; /* reason of a refusal */
     /* for `find` */
     const unsigned char *head; /* the first bytes of the file */
     size_t head_bytes;
@@ -80,11 +80,11 @@ typedef struct ArrayHead {
     int copy; /* set: the elements are in this file, from its start; else -1 */
 } ArrayHead;
 
-/* p: the first bytes of a file, ARRAY_HEAD of them if it has so many. */
+/* p: the first bytes of a file, ARRAY_HEAD of them or all. */
 typedef struct ArrayFormat {
     const char *name;
     bool (*is)(const unsigned char *p, size_t n);
-    const char *end; /* of a name, where content does not tell (is == NULL) */
+    const char *end; /* of a name, if content has no mark (is == NULL) */
     /* One of these: a header; or, in a file that is more than header and
        elements, the place of the array.                                     */
     bool (*parse)(const unsigned char *p, size_t n, ArrayHead *h);

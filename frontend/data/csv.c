@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* csv.c: numbers in text, .csv or .tsv: a line per sample, columns separated by
-   commas, semicolons, tabs or blanks as the first line has them; names of the
-   columns may stand above.  FILE.csv:COLUMNS takes some of them: names, numbers
-   from 0 and ranges of these (FILE.csv:age,3,10-20).
+   commas, semicolons, tabs or blanks, as in the first line; a first line may
+   name the columns.  FILE.csv:COLUMNS takes some of them: names, numbers from 0
+   and ranges of these (FILE.csv:age,3,10-20).
 
-   The text is read once, in parts; its numbers go to a copy.                */
+   The text is read once, in parts; its numbers are written to a copy. */
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -22,12 +22,12 @@ typedef struct Csv {
     Arena *a;
     char separator;
     VEC(char *) first; /* fields of the first line */
-    int *columns;      /* of each place in a sample */
+    int *columns;      /* column of each place in a sample */
     int ncolumn;
     bool *wanted; /* by column */
     int64_t line, rows;
-    double *row; /* of one line, all columns; or int64_t */
-    int nfield;  /* of the line so far */
+    double *row; /* values of one line, all columns; or int64_t */
+    int nfield;  /* fields of the current line so far */
     int fd;
     uint64_t written;
     char out[PART];
@@ -62,7 +62,8 @@ static Status field_bad(const Csv *c, const char *text, const char *why) {
     return ERR_USER;
 }
 
-/* A field without quotes and blanks around it; *end: what ended it. */
+/* Reads a field, without quotes and surrounding blanks; *end: the character
+   that ended it. */
 static Status take_field(Csv *c, int byte, char text[FIELD_MAX], int *end) {
     size_t n = 0;
     bool quoted = false;
@@ -104,15 +105,16 @@ static Status take_number(Csv *c, const char *text, int column) {
         errno = 0;
         long long n = strtoll(text, &end, 10);
         if (end == text || *end || errno)
-            return field_bad(c, text,
-                             *text && is_number(text, &x)
-                                 ? "is no whole number, which this input takes"
-                                 : "is no number");
+            return field_bad(
+                c, text,
+                *text && is_number(text, &x)
+                    ? "is not a whole number, which this input needs"
+                    : "is not a number");
         ((int64_t *)c->row)[column] = n;
         return OK;
     }
     if (!is_number(text, &c->row[column]))
-        return field_bad(c, text, "is no number");
+        return field_bad(c, text, "is not a number");
     return OK;
 }
 
@@ -167,7 +169,8 @@ static void add_column(Csv *c, int column) {
     c->wanted[column] = true;
 }
 
-/* A number is a place, even if one stands in the first line. */
+/* A number selects a column by position, even if the first line has such a
+   name. */
 static Status choose_item(Csv *c, const char *item) {
     int lo = 0, hi = -1;
     double x;
@@ -202,7 +205,7 @@ static Status choose_columns(Csv *c) {
 
 /* ---- lines --------------------------------------------------------------- */
 
-/* What separates is what the first line has most of. */
+/* The separator is the candidate that occurs most often in the first line. */
 static char separator_in(const unsigned char *p, size_t n) {
     static const char all[] = ",;\t";
     size_t best = 0;
@@ -224,8 +227,9 @@ static bool is_mistyped(const char *text) {
            text[strspn(text, "+-.")] <= '9';
 }
 
-/* The first line: names if one of the chosen fields is no number, which may be
-   mistyped where others are numbers and none is a word.                     */
+/* Handles the first line. It holds names if a chosen field is not a number;
+   if other fields are numbers and none is a word, that field is an error
+   instead. */
 static Status first_line(Csv *c) {
     double x;
     bool names = false, numbers = false, words = false;
@@ -272,7 +276,7 @@ static Status take_line(Csv *c, int byte) {
     return put_row(c);
 }
 
-/* Empty lines and those of '#' say nothing. */
+/* Reads all lines; skips empty lines and those that begin with '#'. */
 static Status take_lines(Csv *c) {
     for (;;) {
         int byte;
@@ -293,7 +297,7 @@ static Status read_all(Csv *c, ArrayHead *h) {
     c->offset = c->got;
     c->ended = c->got == 0;
     if (c->got >= 3 && !memcmp(c->in, "\xef\xbb\xbf", 3))
-        c->at = 3; /* what Excel begins UTF-8 with */
+        c->at = 3; /* the UTF-8 mark that Excel writes */
     c->separator = separator_in(c->in, c->got);
     c->fd = source_copy();
     if (c->fd < 0) return source_copy_failed(c->s);

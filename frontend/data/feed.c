@@ -265,7 +265,7 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
         TRY(open_one(d, guard, fs, f));
     }
     if (fs->samples <= 0)
-        return fail(d, (Loc){0}, "the fed files hold no samples");
+        return fail(d, (Loc){0}, "the fed files contain no samples");
     return OK;
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* feed.h: data files as the inputs of a program, batch by batch.
 
-   FILE may be FILE:PART where a format has parts (array.h).  The first axis
-   of an array counts samples; tokens are cut in windows.  An input without the
-   batch in its first axis, as the edges of a graph, is one array for all
-   batches.  A sample is reshaped
-   when its element count is that of the input; u8 data for a floating input is
-   divided by 255, i8 data is taken as it is; integers and floating numbers may
-   change width if every value fits; all other differences are errors. */
+   FILE may be FILE:PART where a format has parts (array.h).  The first axis of
+   an array counts samples; tokens are cut in windows.  An input without the
+   batch in its first axis, such as the edges of a graph, is one array for all
+   batches.  A sample is reshaped when its element count matches the input; u8
+   data for a floating input is divided by 255, i8 data is taken as it is;
+   integers and floating numbers may change width if every value fits; all other
+   differences are errors. */
 #ifndef AMPC_FRONTEND_DRIVER_FEED_H
 #define AMPC_FRONTEND_DRIVER_FEED_H
 
@@ -17,12 +17,12 @@
 typedef struct Feed {
     ampc_tensor_info want; /* the input */
     const char *file;
-    char *path; /* of FILE or FILE:PART; own copy */
+    char *path; /* path of FILE or FILE:PART; own copy */
     ArrayPick pick;
     Array a;
     int64_t per; /* elements per sample; 0: one value for all batches       */
     char *batch; /* converted rows */
-    char *to;    /* where they are made: batch, or staged memory */
+    char *to;    /* destination of converted rows: batch, or staged memory */
     char *raw;   /* a batch as the file has it; NULL: of the input's dtype  */
 } Feed;
 
@@ -41,14 +41,15 @@ typedef struct RunList {
     int n;
 } RunList;
 
-/* specs are "INPUT=FILE", for any input of the module; those of `program` are
-   opened, and all of its inputs must be among them.  What `guard` keeps for
-   output is not read.                                                       */
+/* Opens the specs "INPUT=FILE" of the inputs of `program`; all of its inputs
+   must be among them, and specs of the module's other inputs are ignored.
+   Files that `guard` reserves for output are not read. */
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs);
 void feeds_free(FeedSet *fs);
 
-/* The next batch is made where the device reads it, if it has such a place. */
+/* Converts the next batch directly into memory that the device reads, if the
+   device has such memory. */
 void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);
 
 /* Loads samples order[first .. first + n) (order NULL: in file order); rows

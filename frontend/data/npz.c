@@ -32,7 +32,7 @@ static Status damaged(const Source *s) {
     return source_bad(s, "damaged or truncated zip file");
 }
 
-/* Where the directory lies. */
+/* Finds the directory in the file. */
 static Status find_directory(const Source *s, Arena *a, uint64_t *at,
                              uint64_t *bytes, uint64_t *entries) {
     size_t n = s->size < END_SIZE + COMMENT_MAX ? (size_t)s->size
@@ -85,7 +85,7 @@ static bool take_extra(const unsigned char *p, size_t n, Member *m) {
     return true;
 }
 
-/* The entry at p[*at], which moves behind it. */
+/* Reads the entry at p[*at] and advances *at. */
 static bool take_entry(const unsigned char *p, size_t n, size_t *at,
                        Member *m) {
     if (n - *at < ENTRY_SIZE) return false;
@@ -145,7 +145,7 @@ static Status choose(const Source *s, const unsigned char *p, size_t n,
         st = source_bad(s, "a zip file without .npy arrays");
     else if (count > 1 || pick->part)
         st = source_bad(s,
-                        "no array '%s' (FILE.npz:ARRAY chooses); there are "
+                        "no array '%s' (FILE.npz:ARRAY chooses); the file has "
                         "%d: %s",
                         want, count, names.data);
     sb_free(&names);
@@ -163,8 +163,8 @@ static Status enter(Source *s, const Member *m) {
         return source_deflated(s, at, m->packed, m->raw, m->crc);
     if (m->method != 0)
         return source_bad(s,
-                          "the array is packed in a way (%u) that is not "
-                          "read; numpy.savez_compressed deflates",
+                          "the array is compressed by an unsupported method "
+                          "(%u); use numpy.savez_compressed",
                           m->method);
     return m->packed == m->raw ? source_part(s, at, m->raw) : damaged(s);
 }

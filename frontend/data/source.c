@@ -19,7 +19,7 @@ enum { PART = 1 << 20, IN = 64 << 10 };
 struct SourcePacked {
     gzFile gz;
     z_stream z;
-    uint64_t at, raw; /* stored bytes taken; what it unpacks to */
+    uint64_t at, raw; /* stored bytes consumed; size when unpacked */
     uint32_t crc, sum;
     bool ended;
     unsigned char in[IN];
@@ -123,7 +123,7 @@ Status source_get(const Source *s, void *out, size_t n, uint64_t at) {
     return got == n ? OK : source_bad(s, "truncated");
 }
 
-/* zlib packs at most 1032 to 1: a larger claim is a lie. */
+/* zlib compresses at most 1032 to 1: a larger size is false. */
 uint64_t source_most(const Source *s) {
     return s->packed ? s->size * 1040 + 1024 : s->size;
 }
@@ -148,7 +148,7 @@ Status source_open(Source *s) {
     s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (s->fd < 0 || fstat(s->fd, &st) != 0) return source_errno(s);
     if (S_ISDIR(st.st_mode)) return source_bad(s, "is a folder");
-    if (!S_ISREG(st.st_mode)) return source_bad(s, "is no regular file");
+    if (!S_ISREG(st.st_mode)) return source_bad(s, "is not a regular file");
     s->size = (uint64_t)st.st_size;
     TRY(source_take(s, magic, sizeof magic, 0, &got));
     if (got < 2 || magic[0] != 0x1f || magic[1] != 0x8b) return OK;

@@ -38,7 +38,7 @@ static Status not_one(const Source *s, const StFile *f, const char *name) {
             sb_put_next(&names, told++))
             sb_printf(&names, "'%s'", text);
     sb_put_more(&names, told);
-    source_bad(s, "no tensor '%s' (FILE:TENSOR chooses); there are %zu: %s",
+    source_bad(s, "no tensor '%s' (FILE:TENSOR chooses); the file has %zu: %s",
                name, f->ntensor, names.data ? names.data : "none");
     sb_free(&names);
     return ERR_USER;

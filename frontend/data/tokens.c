@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokens.c: a text as token numbers, .bin: u16 or u32 (FILE.bin:u32) without a
-   header, as nanoGPT writes them, or behind the header of llm.c.  Samples are
+/* tokens.c: texts as token numbers, .bin: u16 or u32 (FILE.bin:u32) without a
+   header, as nanoGPT writes them, or after the header of llm.c.  Samples are
    windows of as many tokens as the input takes; FILE.bin:+1 (FILE.bin:u32+1)
    begins each one token later, as the target of predicting the next one.    */
 #include <string.h>
@@ -42,7 +42,7 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     TRY(take_part(s, pick->part, h, &shift));
     uint64_t size = array_types[h->dtype].bytes, bytes = s->size - h->data;
     if (bytes % size)
-        return source_bad(s, "%llu bytes are no number of %s tokens",
+        return source_bad(s, "%llu bytes are not a whole number of %s tokens",
                           (unsigned long long)bytes,
                           array_types[h->dtype].name);
     h->rank = 1;

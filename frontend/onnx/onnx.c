@@ -154,8 +154,9 @@ static const char *known_dims(Ox *ox) {
     return r;
 }
 
-/* --dim NAME=N for names, and --dim INPUT:AXIS=N; the latter names every equal
-   dimension too.  The batch of --batch-sizes stays what it is. */
+/* Binds --dim NAME=N, or the name of the dimension of --dim INPUT:AXIS=N,
+   and thereby every equal dimension. A batch of --batch-sizes is not
+   changed. */
 static Status bind(Ox *ox, Str name, int64_t value) {
     int old = str_map_get(&ox->dims, name);
     if (old >= 0 && name == ox->batch_dim) return OK;
@@ -240,10 +241,9 @@ static Status bind_dims(Ox *ox) {
             found = true;
         }
         if (!found && b->axis >= 0)
-            return ox_fail_model(ox,
-                                 "--dim %s:%d: there is no such input "
-                                 "dimension",
-                                 ox_quote(ox, b->name), b->axis);
+            return ox_fail_model(
+                ox, "--dim %s:%d: the model has no such input dimension",
+                ox_quote(ox, b->name), b->axis);
         if (!found)
             return ox_fail_model(ox,
                                  "--dim %s: the model's symbolic "
@@ -360,7 +360,8 @@ const Tensor *ox_as(Arena *a, const Tensor *t, DType d) {
     return r;
 }
 
-/* What is in the file and no variable, said once: nothing is left out. */
+/* Notes tensors of the file that are not variables, each once, so that the
+   report omits nothing. */
 static void note_literal(Ox *ox, const OxInit *x) {
     DType dtype;
     const Onnx__TensorProto *t = x->proto;
@@ -384,7 +385,7 @@ static void make_inits(Ox *ox) {
             *v = graph_const(ox->g, x->name, x->data);
             continue;
         }
-        /* variables hold fp32 whatever the file stores */
+        /* variables are fp32 whatever dtype the file has */
         const Tensor *t = ox_as(ox->a, x->data, DT_F32);
         int var = module_var(ox->m, x->kind, x->name, t->type, t, 0);
         ox->m->vars.data[var].stored_dtype = type_get(x->data->type)->dtype;
@@ -441,8 +442,8 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
 
 /* ---- outputs ------------------------------------------------------------- */
 
-/* What a file says of an output's shape decides nothing; files edited by hand
-   say much that is not so, and other runtimes run them. */
+/* A file's declared output shapes are not relied on: in files edited by hand
+   they are often wrong, and other runtimes run such files. */
 static void check_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId y) {
     const Onnx__TensorShapeProto *s = shape_of(v);
     Type t = ox_type(ox, y);
@@ -459,8 +460,9 @@ static void check_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId y) {
                           t.dim[k]);
 }
 
-/* Weights stored in 16 bits are 32 here, and so is what they give: it leaves as
-   the file says.  A loss stays exact. */
+/* Weights stored in 16 bits are f32 here, and so are the values computed
+   from them; outputs are cast to the dtype that the file declares. A loss is
+   not cast. */
 static Status as_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId *y) {
     Type t = ox_type(ox, *y);
     DType d;

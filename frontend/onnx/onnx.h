@@ -4,24 +4,23 @@
    Stages, in the order of import_onnx (onnx.c):
      onnx_model.c   bytes to messages; header checks; functions inlined into a
                     flat list of OxNode
-     onnx_names.c   what every name means; live nodes in topological order;
+     onnx_names.c   the meaning of every name; live nodes in topological order;
                     operand counts and attributes against onnx_ops.def
      onnx_tensor.c, onnx_external.c   TensorProto to Tensor
      onnx_spoiled.c exports that lost parameters
-     onnx_signature.c  what the exported program was
+     onnx_signature.c  the exporter's description of the program
      onnx_mutation.c  buffers that the forward writes
      onnx_use.c     how initializers are used
      onnx_train.c   which of them train: the table of rules
-     onnx_build.c   what handlers build nodes with
+     onnx_build.c   functions with which handlers build nodes
      onnx_call.c    rows that are one op or function, by their attribute maps
      onnx_fold.c    constant folding
      onnx_math.c, onnx_shape.c, onnx_index.c, onnx_nd.c, onnx_known.c,
      onnx_nn.c, onnx_random.c, onnx_quant.c, onnx_recurrent.c, onnx_resize.c,
      onnx_norm.c, onnx_reduce.c, onnx_loss.c, onnx_einsum.c, onnx_sequence.c
-                    handlers of the ops whose form in ONNX is another than
-                    ours
-     onnx_flow.c    If, Loop, Scan: what they do is known, so their bodies
-                    become nodes                                            */
+                    handlers of the ops whose form in ONNX differs from ours
+     onnx_flow.c    If, Loop, Scan with known conditions and trip counts: their
+                    bodies become nodes */
 #ifndef AMPC_FRONTEND_ONNX_ONNX_H
 #define AMPC_FRONTEND_ONNX_ONNX_H
 
@@ -36,10 +35,10 @@ enum {
     OX_MAX_NODES = 1 << 20, /* after inlining                        */
     OX_MAX_CALLS = 64,      /* depth of functions calling functions  */
 };
-#define OX_MAX_ELEMENTS    ((int64_t)1 << 33) /* of any value                  */
-#define OX_MAX_FOLD        ((int64_t)1 << 22) /* of one fold, with operands    */
+#define OX_MAX_ELEMENTS    ((int64_t)1 << 33) /* limit for any value */
+#define OX_MAX_FOLD        ((int64_t)1 << 22) /* limit for one fold, with operands */
 #define OX_MAX_COSTLY_FOLD ((int64_t)4096)
-#define OX_FOLD_BUDGET     ((int64_t)1 << 26) /* of all of them                */
+#define OX_FOLD_BUDGET     ((int64_t)1 << 26) /* limit for all folds together */
 
 typedef struct Ox Ox;
 typedef struct OxNode OxNode;
@@ -73,11 +72,12 @@ struct OxNode {
     int nin, nout;
     OxAttr *attr;
     int nattr;
-    int captured; /* of `in`, at its end: what subgraphs read from outside */
-    const struct OxScope *scope; /* whose names those of subgraphs are */
+    int captured; /* number of operands at the end of `in` that are captured by
+                     subgraphs */
+    const struct OxScope *scope; /* scope of names in subgraphs */
 };
 
-/* Where an initializer's data comes from, and what became of it. */
+/* An initializer: source of its data, and its role. */
 typedef struct OxInit {
     Str name;
     const Onnx__TensorProto *proto;
@@ -88,9 +88,9 @@ typedef struct OxInit {
     bool is_var;
     VarKind kind;
     Str why;
-    Str written; /* NULL, or what the forward writes to it in training */
+    Str written; /* value that the forward writes to it in training, or NULL */
     const OxNode *normalises; /* data as it came in: (x - mean) / std */
-    const OxNode *statistic;  /* of a normalisation written as arithmetic */
+    const OxNode *statistic;  /* part of a written-out normalisation */
 } OxInit;
 
 /* A line of the exported program's signature. */
@@ -106,12 +106,12 @@ typedef enum OxPower { OX_NO_POWER, OX_PRODUCT, OX_UNIT } OxPower;
 typedef struct OxName {
     Str name;
     OxNameKind kind;
-    int index;  /* of the input, initializer or node */
+    int index;  /* index of the input, initializer or node */
     int result; /* OX_RESULT: which */
-    int uses;   /* by live nodes and graph outputs */
+    int uses;   /* number of uses by live nodes and graph outputs */
     ValueId value;
     bool reaches;       /* an output, through differentiable operands */
-    const OxNode *role; /* where it stands in a weight's place */
+    const OxNode *role; /* the node that uses it as a weight */
     const OxNode *statistics_of; /* BatchNormalization */
     OxPower power;
     bool stops;         /* a result that the forward writes to a buffer */
@@ -132,22 +132,22 @@ struct Ox {
     const Onnx__ModelProto *model;
     const Onnx__GraphProto *graph;
     Str file;
-    Str dir;      /* of external data */
+    Str dir;      /* folder of external data */
     Str verified; /* location and checksum that matched last */
     bool has_signature, is_torch, optimized;
-    const TypeId *given; /* of a layer's inputs; NULL: as the file says */
+    const TypeId *given; /* types of a layer's inputs; NULL: as the file says */
     int ngiven;
     bool *rule_used;   /* per opt->train_rules */
     bool *frozen_used; /* per opt->batchnorm_frozen */
     StrMap dims;       /* dim_param to index in dim_values */
     VEC(int64_t) dim_values;
-    Str batch_dim; /* whose value is Options.batch; NULL: none is */
+    Str batch_dim; /* dimension whose value is Options.batch; NULL: none */
     struct {
         Str type, domain;
         const struct OxScope *scope;
         const Str *types; /* NULL: of no node yet */
-    } typed;              /* Loc.types of the node before, and whose they are */
-    StrMap functions;     /* domain, name and overload to index */
+    } typed;          /* Loc.types of the node before, and its type and scope */
+    StrMap functions; /* domain, name and overload to index */
     int calls;
 
     VEC(OxSigned) signature;
@@ -155,14 +155,14 @@ struct Ox {
     VEC(OxInit) inits;
     VEC(OxName) names;
     StrMap by_name;
-    StrMap outputs; /* of the graph, to their index */
+    StrMap outputs; /* of the graph, by index */
     VEC(int) order; /* live nodes */
 
     Module *m;
     Graph *g;
     Builder b;
     const OxNode *node;               /* being imported */
-    uint32_t first_node, first_value; /* what its handler makes starts here */
+    uint32_t first_node, first_value; /* of its handler */
     StrMap consts, folds;             /* by content: onnx_fold.c */
     VEC(OxFold) fold_list;
     int64_t folded; /* elements so far */
@@ -189,12 +189,13 @@ Str ox_text(const char *s);
 const OxOp *ox_op_find(const char *name);
 Status ox_check_model(Ox *ox);
 Status ox_flatten(Ox *ox);
-/* Of what is made of a node. */
+/* Location of everything that is built for a node. */
 Loc ox_loc(Ox *ox, const OxNode *n);
-/* What a name that a subgraph of `owner` reads from outside is called there. */
+/* The name inside the importer of a name that a subgraph of `owner` reads
+   from outside. */
 Str ox_scoped(const OxNode *owner, const char *name);
-/* The nodes of a subgraph of `owner`, behind ox->nodes.  in: the names that its
-   inputs stand for; out gets those of its outputs.  */
+/* Appends the nodes of a subgraph of `owner` to ox->nodes. in: names that
+   its inputs stand for; out: receives the names of its outputs. */
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
                        const Str *in, int nin, Str *out);
 Status ox_resolve_names(Ox *ox);
@@ -211,23 +212,23 @@ Status ox_define_results(Ox *ox, int first_node);
 /* A new name for a value. */
 Status ox_define_value(Ox *ox, ValueId v, Str *name);
 Status ox_sort(Ox *ox);
-/* Those of the nodes from `first` on that these outputs need, in order. */
+/* The nodes from `first` on that these outputs depend on, in order. */
 int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n);
 Status ox_check_nodes(Ox *ox, const int *order, int n);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 void ox_read_signature(Ox *ox);
-/* Of that kind, and with a target. */
+/* True if the entry has that kind and a target. */
 bool ox_signed_as(const OxSigned *x, const char *kind);
 Status ox_check_spoiled(Ox *ox);
 void ox_find_mutations(Ox *ox);
 Status ox_write_mutations(Ox *ox);
 /* Fills OxName.reaches and .role, OxInit.normalises and .statistic. */
 void ox_find_uses(Ox *ox);
-/* It takes operands apart, each in a weight's place: Add, Sub, Mul, Div. */
+/* True for Add, Sub, Mul and Div: each operand may be a weight. */
 bool ox_elementwise(const OxNode *n);
 Status ox_decide(Ox *ox);
-/* What the node is in PyTorch's graph, if the exporter wrote it and it is a
-   `target`, from there on; else NULL. */
+/* The part of the exporter's PyTorch description of the node from `target`
+   on; NULL if there is none or it is another op. */
 Str ox_torch_node(const OxNode *n, const char *target);
 /* No gradient flows through that result: the Identity that x.detach() is in
    files of dynamo, or OxName.stops. */
@@ -235,7 +236,7 @@ bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);
 
-/* The same numbers in dtype d, each rounded to it. */
+/* The same elements in dtype d, each rounded. */
 const Tensor *ox_as(Arena *a, const Tensor *t, DType d);
 /* Host data of a tensor; `name` for messages. */
 Status ox_tensor(Ox *ox, const Onnx__TensorProto *t, const char *name,
@@ -258,8 +259,7 @@ ValueId ox_in(const Ox *ox, int i);   /* NO_VALUE when absent */
 bool ox_has_out(const Ox *ox, int i); /* named, and used by something live */
 Type ox_type(const Ox *ox, ValueId v);
 OxName *ox_name_of(const Ox *ox, Str name);
-int ox_uses(const Ox *ox, Str name); /* by live nodes and graph outputs */
-
+int ox_uses(const Ox *ox, Str name); /* in live nodes and graph outputs */
 const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name);
 int64_t ox_int(const Ox *ox, const char *name, int64_t dflt);
 double ox_float(const Ox *ox, const char *name, double dflt);
@@ -292,23 +292,23 @@ typedef struct OxMapEntry {
     int before;  /* opset; 0: any */
     int operand; /* 0: none */
 } OxMapEntry;
-/* Reads one entry and returns what follows. */
+/* Reads one entry and returns the text after it. */
 const char *ox_map_entry(const char *s, OxMapEntry *e);
-/* What attribute `ours` of the op or function comes from. */
+/* The source of attribute `ours` of the op or function. */
 OxMapEntry ox_map_to(const OxOp *op, Str ours);
 /* The node's attributes as its row's map has them; room for MAX_OP_ATTRS. */
 Status ox_mapped(Ox *ox, Attr *out, int *n);
-/* What is wrong with a row: no such op or function, or an attribute that it
+/* The defect of a row: an unknown op or function, or an attribute that it
    lacks. */
 bool ox_row_defect(const OxOp *op, StrBuf *why);
-const OxOp *ox_row(int i); /* NULL behind the last */
+const OxOp *ox_row(int i); /* NULL after the last */
 
 /* ---- for handlers: building ---------------------------------------------- */
 
 /* Binds result i of the node; names the value after it. */
 Status ox_out(Ox *ox, int i, ValueId v);
 Status ox_out_sequence(Ox *ox, int i, const ValueId *v, int n);
-/* Result i is what `name` is, a sequence too. */
+/* Result i is the value of `name`, also if that is a sequence. */
 Status ox_out_name(Ox *ox, int i, Str name);
 /* One node; folded at once when every operand is constant. */
 Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,

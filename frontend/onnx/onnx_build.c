@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_build.c: what handlers work with: operands and attributes of the node
-   being imported, and the node makers.                                    */
+   being imported, and the node makers. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -56,8 +56,8 @@ Status ox_const_ints(Ox *ox, int operand, const char *what, const int64_t **v,
     return OK;
 }
 
-/* What the user wrote: the shortest decimal that the float stands for, so that
-   1 - 0.9 is 0.1. */
+/* The number that the user wrote: the shortest decimal that rounds to the
+   float, so that 1 - 0.9 is 0.1. */
 static double as_written(float f) {
     char text[32];
     if (!isfinite(f)) return (double)f;
@@ -153,7 +153,7 @@ Status ox_out(Ox *ox, int i, ValueId v) {
     bool ours = val->kind == VK_CONST ||
                 (val->kind == VK_RESULT && val->def.i >= ox->first_node);
     ox_name_of(ox, name)->value = v;
-    /* what this node made takes the name of the ONNX result */
+    /* a value that this node built takes the name of the ONNX result */
     if (ours && v.i >= ox->first_value && val->name && val->name != name)
         graph_rename(ox->g, v, graph_unique_name(ox->g, name));
     return OK;

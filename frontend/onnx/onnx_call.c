@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_call.c: ONNX ops that are one op or function of ours.  An attribute goes
-   to the one of the same name, but for what the row's map says, entries
-   between spaces:
+   to the one of the same name, unless the row's map has an entry for it.
+   Entries are separated by blanks:
      a>b     attribute a is called b
-     @1>b    operand 1, integers known at compile time, is attribute b, and with
-             what follows it no operand
-     -a      attribute a says nothing that matters here
+     @1>b    operand 1 (integers known at compile time) becomes attribute b; it
+             and the operands after it are not passed
+     -a      attribute a is ignored, because it has no effect here
      b=3     b is 3, a number or a word
      b=3<21  .. before opset 21
-   A default that is not given is the function's; `consumed_inputs` of the
-   first opsets never matters.                                               */
+   The default of an attribute that is not given is the function's;
+   `consumed_inputs` of the first opsets is always ignored.                  */
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,7 +96,7 @@ static Attr attr_of_text(Str text, AttrKey key) {
     }
 }
 
-/* k < 0: the operand is absent, and the default stands. */
+/* k < 0: the operand is absent, and the default applies. */
 static Status attr_of_operand(Ox *ox, const OxMapEntry *e, AttrKey key,
                               Attr *out, int *n) {
     const int64_t *v;
@@ -105,7 +105,7 @@ static Status attr_of_operand(Ox *ox, const OxMapEntry *e, AttrKey key,
     if (k < 0) return OK;
     bool list = attr_get(key)->kind == ATTR_INTS;
     if (!list && k != 1)
-        return ox_fail(ox, "%s has %d elements, wants one", e->to, k);
+        return ox_fail(ox, "%s has %d elements, needs one", e->to, k);
     int64_t one = list ? 0 : v[0] < -INT32_MAX ? -INT32_MAX : v[0];
     if (one > INT32_MAX) one = INT32_MAX;
     out[(*n)++] = list ? attr_v(key, v, k) : attr_i(key, one);
@@ -166,7 +166,7 @@ bool ox_row_defect(const OxOp *op, StrBuf *why) {
     if (!op->fn) return false;
     Callee c = ox_callee(op);
     if (!c.fn && c.op == OP_CALL) {
-        sb_printf(why, "%s: there is no op or function '%s'", op->name, op->fn);
+        sb_printf(why, "%s: unknown op or function '%s'", op->name, op->fn);
         return true;
     }
     for (const char *s = op->attrs; *s;) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_einsum.c: Einsum as transposes, sums and products.  Operands are taken
    from the left; each pair is multiplied and at once summed over the labels
-   that nothing needs any more, as a matrix product where there are such.   */
+   that nothing needs any more, as a matrix product where there are such. */
 #include <ctype.h>
 #include <string.h>
 
@@ -149,7 +149,7 @@ static Status sum_unneeded(Ox *ox, Term *t, const Term *other,
     return OK;
 }
 
-/* Axes in the order of `want`, missing ones of size 1 where `pad`. */
+/* Axes in the order of `want`; with `pad`, missing ones get size 1. */
 static Status arrange(Ox *ox, Term *t, const Term *want, bool pad) {
     int64_t perm[MAX_RANK], dim[MAX_RANK];
     int n = 0;
@@ -168,7 +168,7 @@ static Status arrange(Ox *ox, Term *t, const Term *want, bool pad) {
     return OK;
 }
 
-/* Labels of a pair by what becomes of them. */
+/* Labels of a pair, sorted by their role. */
 typedef struct Roles {
     Term batch, left, right, gone;
 } Roles;
@@ -234,7 +234,7 @@ static Status matrix_product(Ox *ox, Term *a, Term *b, const Roles *r,
     return ox_reshape(ox, a->v, to->rank, dim, &a->v);
 }
 
-/* a = a times b, summed over what is not needed. */
+/* a = a times b, summed over the labels that are no longer needed. */
 static Status contract(Ox *ox, Term *a, Term *b, const bool *needed) {
     Roles r = {0};
     Term to = {0};
@@ -267,7 +267,7 @@ Status onnx_einsum(Ox *ox) {
     TRY(read_equation(ox, in, &out));
     for (int k = 0; k < out.rank; k++)
         if (find(&out, out.label[k]) < k)
-            return ox_fail(ox, "a label stands twice in the result");
+            return ox_fail(ox, "a label occurs twice in the result");
     for (int i = 0; i < n; i++) TRY(take_diagonals(ox, &in[i]));
     for (int i = 0; i < n; i++) {
         bool needed[256] = {0};

@@ -22,13 +22,13 @@ typedef struct Emit {
     VEC(Onnx__TensorProto *) tensors;
     VEC(Onnx__ValueInfoProto *) infos;
     StrMap values, labels; /* names in use, of values and of nodes            */
-    StrMap lists;          /* of put_ints: the place among `tensors` */
-    Str *as; /* what a value is called in each dtype, NULL: not there yet    */
-    const Node *n; /* being written */
-    Str result;    /* what makes its result calls it */
-    Str *outputs;  /* what each is called */
-    bool *has_var; /* by variable: it is in the file */
-    bool *needed;  /* by value: an output of the user's wants it      */
+    StrMap lists;          /* of put_ints: index in `tensors` */
+    Str *as;       /* name of a value in each dtype; NULL: not written yet */
+    const Node *n; /* node being written */
+    Str result;    /* name of its result */
+    Str *outputs;  /* name of each output */
+    bool *has_var; /* per variable: already in the file */
+    bool *needed;  /* per value: an output of the user depends on it */
 } Emit;
 
 static Status emit_fail(const Emit *e, const char *what) {
@@ -37,7 +37,7 @@ static Status emit_fail(const Emit *e, const char *what) {
 
 /* ---- parts of the file --------------------------------------------------- */
 
-/* The name, or with a number behind it. */
+/* The name, made unique with a number. */
 static Str fresh(Emit *e, StrMap *used, Str name) {
     Str s = name;
     int i = str_map_get(used, name);
@@ -164,7 +164,7 @@ static void copy_attr(Emit *e, Onnx__NodeProto *p, const char *name,
     }
 }
 
-/* Those of the attributes of the node that are named, "axis keepdims". */
+/* Copies the named attributes of the node, "axis keepdims". */
 static void copy_attrs(Emit *e, Onnx__NodeProto *p, const char *names) {
     for (const char *s = names; *s;) {
         size_t len = strcspn(s, " ");
@@ -177,7 +177,8 @@ static void copy_attrs(Emit *e, Onnx__NodeProto *p, const char *names) {
     }
 }
 
-/* A node that is called after the user's, where it does the work of that. */
+/* Writes a node; it takes the name of the user's node if it computes that
+   node's result. */
 static Onnx__NodeProto *put_node(Emit *e, const char *op, const Str *in,
                                  int nin, Str out) {
     Onnx__NodeProto *p = NEW(e->a, Onnx__NodeProto);
@@ -207,7 +208,7 @@ static Str *called(const Emit *e, ValueId v, DType d) {
     return &e->as[v.i * NUM_DTYPES + d];
 }
 
-/* `to` is a value of type t, but for the dtype d. */
+/* Declares `to` as a value with type t, except for the dtype d. */
 static Str cast_to(Emit *e, Str from, const Type *t, DType d, Str to) {
     put_int(e, put_node(e, "Cast", &from, 1, to), "to", dtype_info[d].onnx);
     put_info(e, to, t, d);
@@ -258,7 +259,7 @@ static Str as_stored(Emit *e, ValueId id) {
                             internf("%s/%s", from, dtype_info[t->dtype].text));
 }
 
-/* Casts of one value to one dtype are one. */
+/* Casts of one value to one dtype share a node. */
 static Str as_dtype(Emit *e, ValueId id, DType d) {
     const Value *v = value_get(e->g, id);
     const Type *t = type_get(v->type);
@@ -282,7 +283,7 @@ static DType meet(const Emit *e, int first) {
     return dtype_compute(d, value_dtype(e->g, e->n->out[0]));
 }
 
-/* The result as a node makes it, in dtype d, and then as it is stored. */
+/* The result as the node computes it, in dtype d, and then as it is stored. */
 static Str made(Emit *e, DType d) {
     ValueId v = e->n->out[0];
     DType stored = value_dtype(e->g, v);
@@ -302,8 +303,8 @@ static Status stored(Emit *e, Str name, DType d) {
     return OK;
 }
 
-/* Nodes in a row, "Sqrt Reciprocal", of which the last makes the result, of
-   dtype d.  The first reads `in` and has those of the attributes. */
+/* Writes a chain of nodes, "Sqrt Reciprocal": the last computes the result,
+   of dtype d; the first reads `in` and has the named attributes. */
 static Status chain(Emit *e, const char *ops, const char *attrs, const Str *in,
                     int nin, DType d) {
     Str y = made(e, d), part = NULL;
@@ -324,7 +325,7 @@ struct Form {
     Status (*put)(Emit *e, const Form *f);
 };
 
-/* All operands in one dtype, but for a condition. */
+/* Brings all operands except a condition to one dtype. */
 static Status put_elem(Emit *e, const Form *f) {
     Str in[3];
     int first = e->n->op == OP_WHERE;
@@ -395,8 +396,8 @@ static Status put_gather(Emit *e, const Form *f) {
     return chain(e, f->names, f->attrs, in, 2, value_dtype(e->g, e->n->in[0]));
 }
 
-/* As the row of onnx_ops.def has it, read backwards: what is an operand in ONNX
-   and an attribute here is an operand again. */
+/* Inverts the row of onnx_ops.def: an operand in ONNX that is an attribute
+   here becomes an operand again. */
 static Status put_row(Emit *e, const Form *f) {
     enum { MOST = 8 };
     Str in[MOST];
@@ -506,7 +507,7 @@ static Status put_isfinite(Emit *e, const Form *f) {
     return chain(e, f->names, "", both, 2, DT_BOOL);
 }
 
-/* The rounding is the store's, or what a user wrote. */
+/* A cast that a store needs, or that the user wrote. */
 static Status put_user_cast(Emit *e, const Form *f) {
     (void)f;
     const Type *t = value_type(e->g, e->n->out[0]);
@@ -626,9 +627,8 @@ static Status put_pool(Emit *e, const Form *f) {
     return stored(e, y, d);
 }
 
-/* Ops whose rows of onnx_ops.def do not say how they are written.  What is in
-   neither is gradients, random numbers and parts of convolution that ONNX has
-   no op for. */
+/* Ops without a usable row in onnx_ops.def. Ops in neither table (gradients,
+   random numbers, parts of convolutions) have no ONNX op. */
 #define WINDOW    "kernel_shape strides pads dilations"
 #define CONVOLVED "strides pads dilations group"
 static const Form forms[] = {
@@ -687,7 +687,8 @@ static bool find_form(OpCode op, Form *f) {
     return false;
 }
 
-/* What the user's outputs need.  Tells all of it that has no form, once. */
+/* Finds the nodes that the user's outputs need. Reports every op without a
+   form in ONNX, once. */
 static Status check_forms(Emit *e) {
     const Graph *g = e->g;
     Form f;

@@ -9,7 +9,7 @@
 
 enum { MAX_TURNS = 4096 };
 
-/* Makes the nodes of a body; in: the names of its operands, out: those of its
+/* Builds the nodes of a body; in: names of its operands, out: names of its
    results. */
 static Status run_body(Ox *ox, const Onnx__GraphProto *g, const Str *in,
                        int nin, Str *out) {
@@ -36,7 +36,7 @@ static Status run_body(Ox *ox, const Onnx__GraphProto *g, const Str *in,
     for (size_t i = 0; i < g->n_output; i++) {
         const OxName *name = ox_name_of(ox, out[i]);
         if (!is_value(name->value) && !name->seq)
-            return ox_fail(ox, "its body needs '%s' before it is made",
+            return ox_fail(ox, "its body needs '%s' before it is computed",
                            ox_quote(ox, out[i]));
     }
     return OK;
@@ -70,7 +70,7 @@ Status onnx_if(Ox *ox) {
 
 /* ---- loops --------------------------------------------------------------- */
 
-/* What every turn gives one element of. */
+/* An element per turn of a scan output. */
 typedef struct Stack {
     VEC(ValueId) turn;
 } Stack;
@@ -78,8 +78,7 @@ typedef struct Stack {
 static Status push_results(Ox *ox, Stack *stack, int n, const Str *name) {
     for (int i = 0; i < n; i++) {
         ValueId v = value_of(ox, name[i]);
-        if (!is_value(v))
-            return ox_fail(ox, "a sequence is collected from every turn");
+        if (!is_value(v)) return ox_fail(ox, "a scan output is a sequence");
         vec_push(ox->a, &stack[i].turn, v);
     }
     return OK;
@@ -98,11 +97,11 @@ static Status stacked(Ox *ox, Stack *s, int64_t axis, bool backward,
     return ox_concat(ox, s->turn.data, n, at, true, y);
 }
 
-/* Whether it goes on: a value that must be known. */
+/* The condition of the loop, which must be known. */
 static Status goes_on(Ox *ox, ValueId cond, bool *yes) {
     double v;
     if (!ox_const_scalar(ox, cond, &v))
-        return ox_fail(ox, "how often it turns depends on data");
+        return ox_fail(ox, "its trip count is not known at compile time");
     *yes = v != 0;
     return OK;
 }
@@ -122,12 +121,12 @@ Status onnx_loop(Ox *ox) {
     Stack *stack = NEW_ARRAY(ox->a, Stack, nstack + 1);
     memcpy(in + 2, n->in + 2, (size_t)nstate * sizeof *in);
     if (is_value(ox_in(ox, 0)) && !ox_const_scalar(ox, ox_in(ox, 0), &most))
-        return ox_fail(ox, "how often it turns depends on data");
+        return ox_fail(ox, "its trip count is not known at compile time");
     if (is_value(ox_in(ox, 1))) TRY(goes_on(ox, ox_in(ox, 1), &go));
     for (int64_t turn = 0; go && (double)turn < most; turn++) {
         ValueId number;
         if (turn == MAX_TURNS)
-            return ox_fail(ox, "more than %d turns", MAX_TURNS);
+            return ox_fail(ox, "more than %d iterations", MAX_TURNS);
         TRY(ox_const_i64(ox, &turn, 0, 1, &number));
         TRY(ox_define_value(ox, number, &in[0]));
         TRY(ox_define_value(ox, ox_scalar(ox, DT_BOOL, 1), &in[1]));
@@ -172,7 +171,7 @@ static Status element(Ox *ox, ValueId x, int axis, int64_t turn, Str *name) {
     return ox_define_value(ox, x, name);
 }
 
-/* The operands of one turn behind the states. */
+/* Appends the operands of one iteration to the states. */
 static Status scan_operands(Ox *ox, int nstate, int nscan, int64_t turn,
                             int64_t *turns, Str *in) {
     for (int i = 0; i < nscan; i++) {

@@ -46,7 +46,7 @@ bool ox_foldable(const Ox *ox, NodeId id) {
     OpKind kind = node_kind(n);
     bool whole = !dtype_is_float(value_dtype(ox->g, n->out[0]));
     bool costly = kind == KIND_ANCHOR || kind == KIND_COMPOSITE ||
-                  (kind == KIND_LIB && !whole); /* cumsum is no convolution */
+                  (kind == KIND_LIB && !whole); /* cumsum is cheap */
     if (n->op == OP_RAND_UNIFORM || is_call(n, "dropout")) return false;
     for (int i = 0; i < n->nin; i++)
         if (is_value(n->in[i]) && value_get(ox->g, n->in[i])->kind != VK_CONST)

@@ -3,8 +3,8 @@
    N units, with fresh weights as PyTorch's Linear begins: uniform in
    +-1/sqrt(inputs), by the seed.
 
-   The file's bytes are changed before anything else reads them, so that what
-   the module keeps of the model, and exports, has the new layer.            */
+   The file's bytes are changed before anything else reads them, so that the
+   copy of the model in the module, and its exports, have the new layer. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ typedef struct Head {
     uint64_t random;
     Onnx__TensorProto *weight, *bias; /* bias may be NULL */
     const char *weight_name, *bias_name;
-    int axis; /* of the weight's units */
+    int axis; /* axis of the weight's units */
 } Head;
 
 static Status head_fail(const Head *h, const char *output, const char *fmt, ...)
@@ -81,7 +81,7 @@ static int64_t integer_attribute(const Onnx__NodeProto *n, const char *name) {
     return 0;
 }
 
-/* The weight of a product, behind a Transpose or not. */
+/* The weight of a product, with or without a Transpose. */
 static void take_weight(Head *h, const char *name) {
     const Onnx__NodeProto *n = made_by(h, name);
     h->axis = 1;
@@ -140,8 +140,8 @@ static Status find_layer(Head *h, const char *output) {
     if (readers(h, h->weight_name) != 1 ||
         (h->bias && readers(h, h->bias_name) != 1))
         return head_fail(h, output,
-                         "comes from a layer whose weights another one reads "
-                         "too (tied weights)");
+                         "comes from a layer that shares its weights with "
+                         "another layer (tied weights)");
     if (h->weight->data_type != 1 || (h->bias && h->bias->data_type != 1))
         return head_fail(h, output, "comes from a layer that is not fp32");
     return OK;
@@ -183,7 +183,7 @@ static Status set_shape(Head *h, const char *output, int64_t units) {
     for (int i = 0; i < n && sb_put_next(&names, i); i++)
         sb_put_escaped(&names, h->g->output[i]->name);
     sb_put_more(&names, n);
-    head_fail(h, output, "is no output of the model; it has %s",
+    head_fail(h, output, "is not an output of the model; its outputs: %s",
               names.data ? names.data : "none");
     sb_free(&names);
     return ERR_USER;
@@ -213,7 +213,7 @@ Status onnx_replace_heads(Arena *a, Diag *d, const char *path,
     WireError e;
     Onnx__ModelProto *m = (Onnx__ModelProto *)wire_unpack(
         a, &onnx__model_proto__descriptor, *bytes, *n, &e);
-    if (!m || !m->graph) return OK; /* the importer says what is wrong */
+    if (!m || !m->graph) return OK; /* the importer reports the defect */
     Head h = {.a = a,
               .d = d,
               .path = path,

@@ -181,8 +181,8 @@ Status onnx_slice(Ox *ox) {
 
 /* ---- gather, pad, trilu -------------------------------------------------- */
 
-/* padding_idx of PyTorch's embedding, of which the op knows nothing; -1: none.
-   aten.embedding.default](args = (%weight, %ids, 0), ..                     */
+/* padding_idx of PyTorch's embedding, which the ONNX op lacks; -1: none.
+   Example: aten.embedding.default](args = (%weight, %ids, 0), .. */
 static int padding_of(const OxNode *n) {
     const char *s = ox_torch_node(n, "aten.embedding");
     for (int i = 0; i < 2 && s; i++)

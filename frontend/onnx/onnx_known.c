@@ -22,7 +22,7 @@ static double at(const EvalTensor *t, int64_t i) {
     return t->f ? t->f[i] : (double)t->i[i];
 }
 
-/* Positions of what is not 0: [rank, how many]. */
+/* Positions of elements other than 0: [rank, their number]. */
 Status onnx_non_zero(Ox *ox) {
     const EvalTensor *x;
     ValueId y;
@@ -91,8 +91,8 @@ static int compare(const Slices *s, int64_t a, int64_t b) {
     return 0;
 }
 
-/* What came first of each kind, in order of value or of appearance; kind: of
-   each slice, its place there. */
+/* Finds the distinct slices, in order of value or of appearance: first[k] is
+   the first of its kind; kind: for each slice, its k. Returns their number. */
 static int64_t distinct(const Slices *s, bool sorted, int64_t *first,
                         int64_t *kind) {
     int64_t n = 0;
@@ -114,7 +114,7 @@ static int64_t distinct(const Slices *s, bool sorted, int64_t *first,
 }
 
 Status onnx_unique(Ox *ox) {
-    enum { MOST = 4096 }; /* it compares all with all */
+    enum { MOST = 4096 }; /* all slices are compared with all */
     ValueId x = ox_in(ox, 0), rows, y;
     Slices s;
     int axis = 0;

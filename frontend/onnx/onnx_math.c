@@ -35,7 +35,7 @@ Status onnx_elem(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* The result has the base's type, whatever the exponent's. */
+/* The result has the base's type; the exponent may have another. */
 Status onnx_pow(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), y;
     TRY(align(ox, a, &b));
@@ -116,7 +116,7 @@ Status onnx_mean(Ox *ox) {
 
 /* ---- bits ---------------------------------------------------------------- */
 
-/* Sums and products wrap, so that one op of bits gives the others. */
+/* Sums and products wrap, so one bitwise op suffices to express the others. */
 Status onnx_bitwise(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), both, y;
     OpCode core = ox->node->op->core;
@@ -279,8 +279,9 @@ static ValueId unscaled(const Ox *ox, ValueId v, double *k) {
     return NO_VALUE;
 }
 
-/* Exporters spread attention's scale over both operands; on the first alone it
-   leaves the other a plain transpose, which costs the product nothing. */
+/* Exporters spread the scale of attention over both operands. Moved to the
+   first, it leaves the second a plain transpose, which costs the matrix
+   product nothing. */
 static Status merge_scales(Ox *ox, ValueId *a, ValueId *b) {
     double ka, kb;
     ValueId xa = unscaled(ox, *a, &ka), xb = unscaled(ox, *b, &kb);

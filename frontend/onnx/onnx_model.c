@@ -65,8 +65,8 @@ Status ox_check_model(Ox *ox) {
 
 /* ---- functions ----------------------------------------------------------- */
 
-/* One body being copied: the model's graph, a function called from `up`, or a
-   subgraph of a node of `up`, which sees the names there. */
+/* A body being copied: the model's graph, a function called from `up`, or a
+   subgraph of a node of `up`, which sees the names of `up`. */
 typedef struct OxScope {
     const struct OxScope *up;
     const Onnx__FunctionProto *fn; /* NULL: a graph */
@@ -183,7 +183,7 @@ static void capture(Ox *ox, const Scope *sc, const Locals *inside,
     n->captured++;
 }
 
-/* What the subgraph reads from outside becomes operands of its node. */
+/* Values that the subgraph reads from outside become operands of its node. */
 static void capture_graph(Ox *ox, const Scope *sc, const Locals *up,
                           const Onnx__GraphProto *g, OxNode *n) {
     Locals in = {.up = up};
@@ -296,7 +296,8 @@ static Str full_type(const OxNode *n) {
     return *n->domain ? internf("%s::%s", n->domain, n->type) : n->type;
 }
 
-/* Neighbours of one type, of which there may be very many, share theirs. */
+/* Neighbouring nodes often have one type, and there may be very many: they
+   share one list. */
 static const Str *types_of(Ox *ox, const OxNode *n) {
     if (ox->typed.types && ox->typed.type == n->type &&
         ox->typed.domain == n->domain && ox->typed.scope == n->scope)

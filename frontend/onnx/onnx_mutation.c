@@ -3,15 +3,15 @@
 
    Files of dynamo name them in their signature, and the values that they take;
    running statistics of BatchNormalization are onnx_norm.c's.  No gradient
-   flows through such a value: it would reach the forward before, whose graph
-   is gone, so that a model that trains has no_grad or detach() around it, and
-   the former is not in the file.
+   flows through such a value: it would reach the previous forward, whose graph
+   is gone. So a model that trains has no_grad or detach() around it, and
+   no_grad leaves no trace in the file.
 
    spectral_norm makes power iterations under no_grad,
        u = W v / |W v|,  v = W' u / |W' u|,
    writes both, and divides W by u' W v (torch/nn/utils/parametrizations.py,
-   _SpectralNorm; spectral_norm.py begins with u).  Of several iterations, or
-   those of a layer that is used twice, only the last is in the signature.   */
+   _SpectralNorm; spectral_norm.py begins with u).  With several iterations, or
+   in a layer that is used twice, only the last one is in the signature. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -58,7 +58,7 @@ static void follow_power(Ox *ox, const OxNode *n) {
     }
 }
 
-/* ---- what the signature says --------------------------------------------- */
+/* ---- the signature ------------------------------------------------------- */
 
 static bool is_float(const OxInit *x) {
     DType d;
@@ -77,13 +77,13 @@ static void find_mutation(Ox *ox, const OxSigned *s) {
         x->written = value->name;
     else
         ox_warn_model(ox,
-                      "the model's forward writes '%s', but %s: it stays as it "
-                      "is in the file",
+                      "the model's forward writes '%s', but %s: it keeps the "
+                      "value of the file",
                       ox_quote(ox, x->name),
-                      known ? "it is of integers" : "the file has not what");
+                      known ? "it holds integers" : "the file lacks the value");
 }
 
-/* Of spectral_norm in evaluation mode. */
+/* True for the buffer u of spectral_norm in evaluation mode, with its v. */
 static bool reads_both(Ox *ox, const OxInit *u) {
     size_t n = strlen(u->name);
     if (!u->live || u->proto->n_dims != 1 || n < 2 ||
@@ -117,10 +117,10 @@ Status ox_write_mutations(Ox *ox) {
                    .value = ox_name_of(ox, x->written)->value};
         if (!is_value(w.value) || value_get(ox->g, w.var)->type.i !=
                                       value_get(ox->g, w.value)->type.i)
-            return ox_fail_model(ox,
-                                 "what the forward writes to '%s' is of "
-                                 "another type",
-                                 ox_quote(ox, x->name));
+            return ox_fail_model(
+                ox,
+                "the value that the forward writes to '%s' has another type",
+                ox_quote(ox, x->name));
         vec_push(ox->a, &ox->g->writes, w);
     }
     return OK;

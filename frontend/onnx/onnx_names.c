@@ -57,7 +57,7 @@ static Status define_inits(Ox *ox) {
     return OK;
 }
 
-/* An initializer that is also an input has a default; it is no data input. */
+/* An initializer that is also an input is a default; it is not a data input. */
 static Status define_inputs(Ox *ox) {
     StrMap seen = {0};
     for (size_t i = 0; i < ox->graph->n_input; i++) {
@@ -189,8 +189,8 @@ static void becomes_init(Ox *ox, Str name, OxInit init) {
 }
 
 /* TorchScript keeps one of several equal tensors and rebuilds the others as
-   Identity nodes named after the lost parameter: each is a parameter of its
-   own.  (Genuine ties share one name and have no Identity.)                */
+   Identity nodes named after the lost parameter: each is a separate parameter.
+   (Genuine ties share one name and have no Identity.) */
 static void split_identities(Ox *ox) {
     if (ox->has_signature) return;
     for (int i = 0; i < ox->nodes.len; i++) {
@@ -364,7 +364,7 @@ const OxOp *ox_row(int i) {
 }
 
 const OxOp *ox_op_find(const char *name) {
-    static StrMap rows; /* they live as long as the process */
+    static StrMap rows; /* lives as long as the process */
     static Arena *a;
     if (!rows.cap) {
         a = arena_new();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_nd.c: gathers and scatters by positions along several axes, as those of
-   rows: x becomes [rows, inner] and positions become row numbers.           */
+/* onnx_nd.c: gathers and scatters by positions along several axes, expressed
+   as gathers and scatters of rows: x becomes [rows, inner], and positions
+   become row numbers. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -33,8 +34,8 @@ static Status bases(Ox *ox, const int64_t *stride, const Type *index, int axis,
     return ox_const(ox, eval_to_tensor(ox->a, e, type), out);
 }
 
-/* Of positions along one axis of x, one for each element: where the elements
-   lie. */
+/* Given positions along one axis of x for each element: the offsets of these
+   elements. */
 static Status rows_of_elements(Ox *ox, const Type *x, ValueId i, int axis,
                                ValueId *row) {
     Type t = ox_type(ox, i);
@@ -51,10 +52,10 @@ static Status rows_of_elements(Ox *ox, const Type *x, ValueId i, int axis,
     return ox2(ox, OP_ADD, i, base, row);
 }
 
-/* How x is seen: `lead` axes make the rows, the others lie in each. */
+/* View of x: the first `lead` axes are rows, the others are inside a row. */
 typedef struct Rows {
     int lead, inner;
-    int64_t dim[MAX_RANK + 1]; /* rows, then the others */
+    int64_t dim[MAX_RANK + 1]; /* number of rows, then the other dims */
 } Rows;
 
 static Rows rows_of(const Type *x, int lead) {
@@ -66,8 +67,8 @@ static Rows rows_of(const Type *x, int lead) {
     return r;
 }
 
-/* Of tuples of positions along the last axis of i: the rows that they name.
-   The first `batch` axes of x and i go together. */
+/* Given tuples of positions along the last axis of i: the row numbers. The
+   first `batch` axes of x and i correspond. */
 static Status rows_of_tuples(Ox *ox, const Type *x, ValueId i, int batch,
                              Rows *r, ValueId *row) {
     Type t = ox_type(ox, i);
@@ -138,8 +139,8 @@ Status onnx_gather_nd(Ox *ox) {
 
 typedef struct Reduction {
     const char *text;
-    OpCode op, fold; /* of two, along an axis */
-    double none;     /* what changes nothing  */
+    OpCode op, fold; /* op of two operands; fold along an axis */
+    double none;     /* neutral element */
 } Reduction;
 
 static const Reduction reductions[] = {
@@ -156,7 +157,7 @@ static Status scatter_add(Ox *ox, ValueId from, ValueId row, const int64_t *dim,
     return ox_op(ox, OP_SCATTER_ADD, (ValueId[]){from, row}, 2, attr, 2, y);
 }
 
-/* Whether anything goes to each row: [rows, 1, ..]. */
+/* For each row, true if an update applies: [rows, 1, ..]. */
 static Status touched(Ox *ox, ValueId row, const Rows *r, ValueId *hit) {
     TypeId type = type_make(DT_F32, 1, ox_type(ox, row).dim);
     int64_t dim[MAX_RANK + 1] = {r->dim[0]};
@@ -168,8 +169,8 @@ static Status touched(Ox *ox, ValueId row, const Rows *r, ValueId *hit) {
     return ox_reshape(ox, *hit, 1 + r->inner, dim, hit);
 }
 
-/* Row numbers that are known: for each row of x the last of those that name it,
-   which is what ONNX's own evaluator leaves. */
+/* For known row numbers: for each row of x the last index that names it;
+   ONNX's reference evaluator keeps that one, too. */
 static Status pick_last(Ox *ox, const int64_t *row, int64_t n, const Rows *r,
                         ValueId *hit, ValueId *from) {
     int64_t rows = r->dim[0], dim[MAX_RANK + 1] = {rows};
@@ -197,7 +198,8 @@ static Status sum_updates(Ox *ox, ValueId row, const Rows *r, DType d,
     return ox_cast(ox, *up, d, false, up);
 }
 
-/* Sorts updates by their rows and makes all but the last for each row 0. */
+/* Sorts updates by their rows and sets all but the last update of each row
+   to 0. */
 static Status keep_last(Ox *ox, ValueId *row, ValueId *up, const Rows *r) {
     int64_t n = ox_type(ox, *row).dim[0], one = 1, none = -1;
     int64_t dim[MAX_RANK + 1] = {n};
@@ -234,7 +236,7 @@ static bool is_uniform(Ox *ox, ValueId v, ValueId *scalar) {
     return ox_const(ox, eval_to_tensor(ox->a, one, type), scalar) == OK;
 }
 
-/* x where no update goes, else the last update to go there. */
+/* x where no update applies, else the last update that applies. */
 static Status replace(Ox *ox, ValueId x, ValueId row, ValueId up, const Rows *r,
                       ValueId *y) {
     const Tensor *known = ox_data(ox, row);
@@ -258,7 +260,7 @@ static Status replace(Ox *ox, ValueId x, ValueId row, ValueId up, const Rows *r,
     return ox3(ox, OP_WHERE, hit, up, x, y);
 }
 
-/* Every update beside every row: [updates, rows, ..]. */
+/* Pairs every update with every row: [updates, rows, ..]. */
 static Status combine(Ox *ox, const Reduction *how, ValueId x, ValueId row,
                       ValueId up, const Rows *r, ValueId *y) {
     int64_t n = ox_type(ox, row).dim[0], rows = r->dim[0], all, first = 0;
@@ -380,7 +382,7 @@ Status onnx_window(Ox *ox) {
     ValueId y;
     TRY(ox_const_ints(ox, 0, "size", &size, &k));
     if (k != 1 || *size < 1 || *size > OX_MAX_FOLD)
-        return ox_fail(ox, "the size of the window is no number from 1");
+        return ox_fail(ox, "the size of the window is not a whole number >= 1");
     TRY(ox_dtype(ox, (int)ox_int(ox, "output_datatype", 1), "the window", &d));
     while (strcmp(rows[row].op, ox->node->op->name) != 0) row++;
     TypeId type = type_make(DT_F64, 1, size);

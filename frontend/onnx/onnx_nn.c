@@ -163,7 +163,8 @@ Status onnx_conv_transpose(Ox *ox) {
 
 /* ---- pools --------------------------------------------------------------- */
 
-/* With ceil_mode a window may hang over the end, but not start there. */
+/* With ceil_mode a window may extend beyond the end, but must not start
+   there. */
 static Status pool_sizes(Ox *ox, const Window *w, int64_t *sizes) {
     bool ceil_mode = ox_int(ox, "ceil_mode", 0) != 0;
     for (int i = 0; i < w->n; i++) {

@@ -84,7 +84,7 @@ static Status drawn_dtype(Ox *ox, DType dflt, DType *d) {
               : OK;
 }
 
-/* Of the shape that is an attribute, or the operand's. */
+/* The shape is an attribute, or the operand's. */
 Status onnx_random(Ox *ox) {
     Attr attr[MAX_OP_ATTRS];
     int n, rank = 0;

@@ -7,8 +7,7 @@
 
 enum { GATES = 3 }; /* f, g and h of ONNX: `recurrent`'s f, g and out */
 
-/* Ours for the name of an activation, which are told apart without case; NULL:
-   there is none. */
+/* Our name of an activation; case is ignored. NULL: unknown. */
 static const char *activation(const char *s, size_t n) {
     static const char *const ours[][2] = {{"Sigmoid", "sigmoid"},
                                           {"Tanh", "tanh"},
@@ -23,7 +22,8 @@ static const char *activation(const char *s, size_t n) {
     return NULL;
 }
 
-/* Those of one direction stand together: two of a GRU, one of an RNN. */
+/* ONNX groups the activations by direction: three for an LSTM, two for a
+   GRU, one for an RNN. */
 static Status activations(Ox *ox, Str cell, int ways, Attr *out) {
     static const char *const key[2][GATES] = {{"f", "g", "out"},
                                               {"f_back", "g_back", "out_back"}};
@@ -35,7 +35,7 @@ static Status activations(Ox *ox, Str cell, int ways, Attr *out) {
         return ox_fail(ox, "activation_alpha and activation_beta are not "
                            "supported");
     if (p && p->n_strings && p->n_strings != (size_t)(each * ways))
-        return ox_fail(ox, "%zu activations, wants %d", p->n_strings,
+        return ox_fail(ox, "%zu activations, needs %d", p->n_strings,
                        each * ways);
     for (int k = 0; k < 2 * GATES; k++) {
         int way = k / GATES, i = k % GATES;

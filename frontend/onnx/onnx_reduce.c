@@ -28,7 +28,7 @@ Status onnx_reduce(Ox *ox) {
         TRY(ox_op(ox, op->core, &x, 1, attr, 2, &y));
     else if (op->core == OP_REDUCE_SUMSQ)
         TRY(ox2(ox, OP_MUL, x, x, &y));
-    /* of no elements the greatest is below 0, the least above */
+    /* the maximum of no elements is below 0, the minimum above */
     if (logic) TRY(ox2k(ox, OP_GREATER, y, 0, &y));
     return ox_out(ox, 0, y);
 }

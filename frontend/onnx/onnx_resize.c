@@ -27,8 +27,8 @@ typedef struct Axis {
 
 /* ---- one axis ------------------------------------------------------------ */
 
-/* Where result i lies between the operand's elements, as ONNX's Resize has it.
-   false: the mode is unknown. */
+/* The position of result i between the operand's elements, by the rules of
+   ONNX's Resize; false if the mode is unknown. */
 static bool position(const Resize *z, const Axis *a, int64_t i, double *x) {
     double n = (double)a->out, in = (double)a->in, at = (double)i;
     Str m = z->coordinate;
@@ -240,7 +240,7 @@ static Status set_scale(Ox *ox, Axis *a, double scale, bool is_size) {
     return OK;
 }
 
-/* Which axes, and how large they become. */
+/* Reads the resized axes and their new sizes. */
 static Status read_axes(Ox *ox, int rank, Axis *axis) {
     bool old = ox->node->version < 11 || !strcmp(ox->node->type, "Upsample");
     double scales[2 * MAX_RANK], sizes[2 * MAX_RANK], roi[2 * MAX_RANK];

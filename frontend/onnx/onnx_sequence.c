@@ -64,7 +64,7 @@ Status onnx_split_to_sequence(Ox *ox) {
 static Status elements(Ox *ox, int i, ValueId **v, int *n) {
     const OxName *seq = ox_name_of(ox, ox->node->in[i]);
     if (!seq->seq)
-        return ox_fail(ox, "'%s' is no sequence",
+        return ox_fail(ox, "'%s' is not a sequence",
                        ox_quote(ox, ox->node->in[i]));
     *n = seq->nseq;
     *v = NEW_ARRAY(ox->a, ValueId, *n + 1);

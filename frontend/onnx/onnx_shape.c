@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_shape.c: constants, shapes and what only reinterprets or repeats. */
+/* onnx_shape.c: constants, shapes, and ops that only reinterpret or repeat
+   elements. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -77,7 +78,7 @@ Status onnx_eye_like(Ox *ox) {
             OX_MAX_FOLD);
     TypeId type = type_make(d, 2, t.dim);
     EvalTensor *e = eval_tensor_new(ox->a, type);
-    int64_t rows = t.dim[1] ? t.dim[0] : 0; /* of nothing there may be many */
+    int64_t rows = t.dim[1] ? t.dim[0] : 0; /* none if empty */
     for (int64_t i = 0; i < rows; i++) {
         int64_t j;
         if (!add_ok(i, k, &j) || j < 0 || j >= t.dim[1]) continue;
@@ -167,7 +168,7 @@ Status onnx_size(Ox *ox) {
 
 Status onnx_identity(Ox *ox) { return ox_out_name(ox, 0, ox->node->in[0]); }
 
-/* 0 copies a dimension, -1 takes what is left. */
+/* 0 copies a dimension; -1 is computed from the others. */
 static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,
                            bool allowzero, int64_t *dim) {
     int64_t known = 1, total = type_count(t);
@@ -209,8 +210,8 @@ static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,
     return OK;
 }
 
-/* Exporters swap the last two axes of [.., a, b] by way of three axes:
-   [n, a, b], [n, b, a], [.., b, a].  x of that, or NO_VALUE. */
+/* Exporters swap the last two axes of [.., a, b] by way of three axes: [n,
+   a, b], [n, b, a], [.., b, a]. Returns x of such a chain, or NO_VALUE. */
 static ValueId swapped(const Ox *ox, ValueId v, const int64_t *dim, int rank) {
     const Node *t = ox_def(ox, v, OP_TRANSPOSE);
     const Node *r = t ? ox_def(ox, t->in[0], OP_RESHAPE) : NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_signature.c: what the exported program of a file of dynamo was, in its
-   metadata: a line for each input and result, as
-       p_fc_weight: PARAMETER target='fc.weight'
+/* onnx_signature.c: reads the metadata in which dynamo describes the exported
+   program, a line for each input and result, such as p_fc_weight: PARAMETER
+   target='fc.weight'
        add_1: BUFFER_MUTATION target='steps'                                 */
 #include <string.h>
 

@@ -36,7 +36,7 @@ static bool read_varint(const uint8_t **p, const uint8_t *end, uint64_t *v) {
     return false;
 }
 
-/* The field at *p, which moves behind it. */
+/* Reads the field at *p and advances *p. */
 static bool read_field(const uint8_t **p, const uint8_t *end, Field *f) {
     uint64_t tag, n;
     f->start = *p;
@@ -67,10 +67,11 @@ static void put_varint(StrBuf *sb, uint64_t v) {
     sb_putn(sb, (char[]){(char)v}, 1);
 }
 
-/* Whose tensors are being stripped. */
+/* State while tensors are removed; m: the module whose variables they are. */
 typedef struct Strip {
     const Module *m;
-    Str name; /* of a node's result, for its tensor; NULL: the tensor's own */
+    Str name; /* name of a node's result, for a tensor in its attribute; NULL:
+                 the tensor's own */
 } Strip;
 
 typedef bool StripFn(const Strip *s, const uint8_t *p, const uint8_t *end,

@@ -15,7 +15,7 @@ static bool was_optimised(const Ox *ox) {
 
 /* ---- signs --------------------------------------------------------------- */
 
-/* What an export lost, for a message. */
+/* Parameters that an export lost, for a message. */
 typedef struct Lost {
     StrBuf names;
     int count;
@@ -84,7 +84,7 @@ static Status object(Ox *ox, const char *what, Lost *lost) {
                           "%s%s; re-export for training: "
                           "torch.onnx.export(model.train(), args, dynamo=True,"
                           " optimize=False), or pass --accept-folded to train "
-                          "what is left",
+                          "the remaining parameters",
                           what, list);
     sb_free(&lost->names);
     return s;

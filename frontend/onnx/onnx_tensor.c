@@ -47,8 +47,8 @@ Status ox_type_make(Ox *ox, const char *what, DType dtype, int rank,
 
 /* ---- typed fields -------------------------------------------------------- */
 
-/* Entries of the typed field that belongs to a dtype; the others must be
-   empty. */
+/* The number of entries in the typed field of a dtype; the other fields must
+   be empty. */
 static size_t typed_count(const Onnx__TensorProto *t, DType d, size_t *others) {
     size_t f = t->n_float_data, g = t->n_double_data, i = t->n_int32_data,
            l = t->n_int64_data, u = t->n_uint64_data;
@@ -161,8 +161,8 @@ static Status inline_data(Ox *ox, const Onnx__TensorProto *t, const char *name,
     size_t own = typed_count(t, type->dtype, &others);
     if (others || (own && t->has_raw_data && t->raw_data.len))
         return ox_fail(ox,
-                       "tensor '%s' has data in more than one field, or in "
-                       "that of another element type",
+                       "tensor '%s' has data in more than one field, or in the "
+                       "field of another element type",
                        ox_quote(ox, name));
     if (own) {
         if (own != count)

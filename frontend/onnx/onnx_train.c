@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_train.c: which initializers train.  The first rule that fires decides:
-   the user's globs; what cannot train is constant; running statistics of
-   BatchNormalization and what the forward writes are buffers; the exporter's
-   marks; else the role of the tensor and its name.  The reason is kept for
+   the user's globs; tensors that cannot train are constant; running statistics
+   of BatchNormalization and tensors that the forward writes are buffers; the
+   exporter's marks; else the role of the tensor and its name.  The reason is
+   kept for
    `inspect --params`.                                                       */
 #include <ctype.h>
 #include <math.h>
@@ -46,7 +47,7 @@ typedef struct Case {
     const OxInit *x;
     const OxName *name;
     const OxNode *role; /* NULL: none, or no gradient reaches it */
-    Str from;           /* what a test found, for the reason     */
+    Str from;           /* name that a test found, for the reason */
 } Case;
 
 typedef bool Test(Case *c);
@@ -148,7 +149,7 @@ static bool matches(Str name, const char *const *globs) {
     return false;
 }
 
-/* What a graph of TensorFlow names after its variables. */
+/* True if the name is not derived from a variable of TensorFlow. */
 static bool no_variable(Case *c) {
     return one_element(c) && !strstr(c->x->name, "ReadVariableOp");
 }
@@ -228,7 +229,8 @@ static bool is_module_path(Str s) {
 
 static bool weight(Case *c) { return c->role && is_module_path(c->x->name); }
 
-/* It is added or multiplied, and not called as layers call theirs. */
+/* True if the initializer is added or multiplied and has no name that layers
+   use. */
 static bool doubtful(Case *c) {
     static const char *const globs[] = {"*weight*", "*bias*", NULL};
     return weight(c) && ox_elementwise(c->role) && !one_element(c) &&
@@ -243,14 +245,14 @@ static bool unreached(Case *c) { return !c->name->reaches; }
 
 typedef enum Verdict {
     TRAINS,
-    GUESSED, /* it trains, and is named in the summary */
+    GUESSED, /* trains, and is named in the summary */
     FROZEN,
-    TOLD, /* it does not train, and is warned about */
+    TOLD, /* does not train; a warning says so */
     CODE  /* a constant */
 } Verdict;
 
-/* The first row that holds decides.  why: %s is the op that reads it in a
-   weight's place, or what the test found. */
+/* The first row that holds decides. why: %s stands for the op that uses it
+   as a weight, or for the name that the test found. */
 static const struct {
     unsigned by; /* Exporter */
     Test *holds;
@@ -283,7 +285,7 @@ static const struct {
     {ANY, one_element, CODE,
      "one element, in no weight's place: --train overrides"},
     {ANY, unreached, TOLD, "no gradient reaches it"},
-    {ANY, unnamed, TOLD, "its name is no module path"},
+    {ANY, unnamed, TOLD, "its name is not a module path"},
     {ANY, always, TOLD, "in no weight's place"},
 };
 
@@ -312,8 +314,8 @@ static void become(OxInit *x, VarKind kind, Str why) {
     x->why = why;
 }
 
-/* --train and --freeze: the last match wins.  A pattern trains what can train,
-   a name is an error where it cannot. */
+/* --train and --freeze: the last match wins.  A pattern selects those that can
+   train; a name that cannot train is an error. */
 static bool by_user(Ox *ox, OxInit *x, bool trainable) {
     const GlobRule *hit = NULL;
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
@@ -328,7 +330,7 @@ static bool by_user(Ox *ox, OxInit *x, bool trainable) {
     return true;
 }
 
-/* What %s of a rule's reason is. */
+/* The text for %s in a rule's reason. */
 static const char *found(const Case *c) {
     const OxNode *n = c->x->statistic    ? c->x->statistic
                       : c->x->normalises ? c->x->normalises

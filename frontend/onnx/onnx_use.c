@@ -24,8 +24,8 @@ typedef struct Body {
     OxName *const *actual;
 } Body;
 
-/* What a name inside the innermost of some bodies of `owner` stands for; NULL:
-   made inside. */
+/* The meaning of a name inside the innermost of some bodies of `owner`;
+   NULL: defined inside. */
 static OxName *outside(const Ox *ox, const OxNode *owner, const Body *body,
                        const char *name) {
     for (; body; body = body->up) {
@@ -35,8 +35,8 @@ static OxName *outside(const Ox *ox, const OxNode *owner, const Body *body,
     return ox_name_of(ox, ox_scoped(owner, name));
 }
 
-/* Weights that the body of an If, a Loop or a Scan reads; a number among what
-   it reads is a bound or a step. */
+/* Finds weights that the body of an If, a Loop or a Scan reads; single
+   numbers that it reads are bounds or steps, not weights. */
 static void find_body_roles(Ox *ox, const OxNode *owner, const Body *up,
                             OxName *const *actual, size_t n,
                             const Onnx__GraphProto *g) {
@@ -136,12 +136,12 @@ static bool number_of(Ox *ox, Str name, double *out) {
     return p->attribute[0]->has_f || float_of(p->attribute[0]->t, out);
 }
 
-/* What a name is made of. */
+/* The ingredients of a value. */
 typedef struct Made {
     int source;   /* 1 + the initializer that it is a function of, with numbers
                      alone */
     int minus;    /* 1 + an initializer that is subtracted last */
-    bool raw;     /* of data and numbers alone */
+    bool raw;     /* computed from data and constants only */
     bool epsilon; /* a small number is added to an initializer */
     bool negated; /* minus an initializer */
     bool deviation; /* the root of such a sum, its inverse, or scaled */
@@ -166,7 +166,8 @@ static OxInit *init_at(const Uses *u, int source) {
     return &u->ox->inits.data[source - 1];
 }
 
-/* What the operands of a node are, those apart that pass no gradient. */
+/* The ingredients of a node's operands, except operands that pass no
+   gradient. */
 typedef struct Operands {
     bool raw, deviation, other;
     int source;

@@ -6,7 +6,7 @@
 
 typedef struct Walk {
     const uint8_t *base;
-    size_t memory, limit; /* what unpacking would allocate, and may          */
+    size_t memory, limit; /* bytes that unpacking would allocate; their limit */
     WireError *err;
 } Walk;
 
@@ -30,7 +30,7 @@ static const uint8_t *varint(const uint8_t *p, const uint8_t *end,
 static bool walk(Walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p,
                  const uint8_t *end, int depth);
 
-/* The content of one length-delimited field. */
+/* Checks the content of one length-delimited field. */
 static bool content(Walk *w, const ProtobufCFieldDescriptor *f,
                     const uint8_t *p, const uint8_t *end, int depth) {
     switch (f ? f->type : PROTOBUF_C_TYPE_BYTES) {

@@ -15,12 +15,12 @@
 enum { WIRE_MAX_DEPTH = 64 };
 
 typedef struct WireError {
-    size_t offset; /* where the walk stopped */
+    size_t offset; /* offset at which the walk stopped */
     const char *what;
 } WireError;
 
-/* The message, for as long as the arena is there; NULL: e->what, and if that is
-   NULL, too, protobuf-c did not say. */
+/* The message, valid as long as the arena; NULL on failure: e->what has the
+   reason, or is NULL if protobuf-c gave none. */
 ProtobufCMessage *wire_unpack(Arena *a, const ProtobufCMessageDescriptor *d,
                               const uint8_t *p, size_t n, WireError *e);
 

@@ -20,30 +20,30 @@ static void put_type(StrBuf *sb, bool json, TypeId t) {
 
 /* ---- casts --------------------------------------------------------------- */
 
-/* Where the values of a planned program lie, and what moves. */
-typedef struct Lie {
+/* Storage of a planned program's values, and their traffic. */
+typedef struct Storage {
     Graph *g;
     const Flow *f;
-    int *reads;          /* by root: groups that read it                    */
+    int *reads;          /* per root: number of groups that read it */
     const bool *saved;   /* flow_kept                                       */
-    int *var_reads;      /* by variable: groups that read it                */
-    const Node **reader; /* by ValueId.i: the first; NULL: none             */
-} Lie;
+    int *var_reads;      /* per variable: number of groups that read it */
+    const Node **reader; /* per value: the first reader; NULL: none */
+} Storage;
 
 static const char *part_of(const Node *n) {
     if (n->flags & NODE_UPDATE) return "update";
     return n->flags & NODE_BACKWARD ? "backward" : "forward";
 }
 
-static Lie lie_new(Graph *g, Arena *a) {
+static Storage storage_new(Graph *g, Arena *a) {
     const Flow *f = flow_new(g, a);
     int n = g->values.len;
-    Lie l = {g,
-             f,
-             NEW_ARRAY(a, int, n),
-             flow_kept(f, a),
-             NEW_ARRAY(a, int, g->module->vars.len + 1),
-             NEW_ARRAY(a, const Node *, n)};
+    Storage l = {g,
+                 f,
+                 NEW_ARRAY(a, int, n),
+                 flow_kept(f, a),
+                 NEW_ARRAY(a, int, g->module->vars.len + 1),
+                 NEW_ARRAY(a, const Node *, n)};
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_at(g, i);
         for (int k = 0; k < x->nin; k++)
@@ -57,24 +57,25 @@ static Lie lie_new(Graph *g, Arena *a) {
     return l;
 }
 
-/* Pass reduce makes stages of sums after it was decided what is 16 bits. */
-static const char *why_f32(const Lie *l, ValueId v) {
+/* Values without a reason are partial sums, which pass reduce adds after
+   dtypes are chosen. */
+static const char *why_f32(const Storage *l, ValueId v) {
     const char *why = value_get(l->g, v)->why;
     return why ? why : l->g->module->rule ? l->g->module->rule : "a sum";
 }
 
-static bool is_stored(const Lie *l, ValueId v) {
+static bool is_stored(const Storage *l, ValueId v) {
     return l->f->def[v.i] >= 0 && l->f->stored[v.i];
 }
 
-/* Written, and read by so many kernels. */
-static int64_t moved(const Lie *l, ValueId v) {
+/* Bytes of one write and of a read per reading kernel; 0 if v is not stored. */
+static int64_t moved(const Storage *l, ValueId v) {
     return is_stored(l, v) ? flow_bytes(l->f, v) * (1 + l->reads[v.i]) : 0;
 }
 
-/* What a step moves more if the readers of a cast read what it casts; of a
-   parameter's copy, if products read the parameter. */
-static int64_t without(const Lie *l, const Node *n) {
+/* Extra bytes per step if the readers of a cast read its operand instead;
+   for the 16-bit copy of a parameter: if products read the parameter. */
+static int64_t without(const Storage *l, const Node *n) {
     ValueId from = n->in[0], to = n->out[0], source = l->f->root[from.i];
     if (!is_stored(l, to)) return 0;
     int64_t wide = type_bytes(value_type(l->g, from));
@@ -95,7 +96,7 @@ static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
 }
 
 /* The kernel of a node: its last result; NULL: the cast alone. */
-static const char *kernel_of(const Lie *l, const Node *n) {
+static const char *kernel_of(const Storage *l, const Node *n) {
     const Flow *f = l->f;
     const Node *last = NULL;
     bool alone = true;
@@ -106,7 +107,7 @@ static const char *kernel_of(const Lie *l, const Node *n) {
     return alone ? NULL : value_get(l->g, last->out[0])->name;
 }
 
-static void cast_line(const Lie *l, const Node *n, bool json, StrBuf *sb) {
+static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
     const Graph *g = l->g;
     const Node *r = l->reader[n->out[0].i];
     const Value *from = value_get(g, n->in[0]);
@@ -141,7 +142,7 @@ static void cast_line(const Lie *l, const Node *n, bool json, StrBuf *sb) {
     sb_printf(sb, ", %lld bytes (without it %+lld)\n", bytes, more);
 }
 
-static void value_line(const Lie *l, ValueId id, bool json, StrBuf *sb) {
+static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
     const Graph *g = l->g;
     const Value *v = value_get(g, id);
     const Node *n = node_get(g, v->def);
@@ -178,7 +179,7 @@ static bool is_float_cast(const Graph *g, const Node *n) {
 
 static void casts_of_graph(Graph *g, bool json, StrBuf *sb) {
     Arena *a = arena_new();
-    Lie l = lie_new(g, a);
+    Storage l = storage_new(g, a);
     int casts = 0, values = 0;
     int64_t bytes = 0;
     sb_printf(sb,
@@ -230,7 +231,7 @@ typedef struct Sum {
     VEC(Share) wide; /* values in memory that are f32, by reason */
 } Sum;
 
-static void sum_node(Sum *s, const Lie *l, const Node *n, Arena *a) {
+static void sum_node(Sum *s, const Storage *l, const Node *n, Arena *a) {
     ValueId v = n->out[0];
     DType d = value_dtype(l->g, v);
     int i = 0;
@@ -287,7 +288,7 @@ int64_t report_bytes(const Module *m) {
     Graph *g = main_program(m);
     if (!g) return 0;
     Arena *a = arena_new();
-    Lie l = lie_new(g, a);
+    Storage l = storage_new(g, a);
     for (int i = 0; i < g->order.len; i++) sum_node(&s, &l, node_at(g, i), a);
     arena_free(a);
     return s.bytes;
@@ -300,7 +301,7 @@ void report_summary(const Module *m, StrBuf *sb) {
     if (g) sum_attention(g, sb);
     if (m->low == NUM_DTYPES || !g) return;
     Arena *a = arena_new();
-    Lie l = lie_new(g, a);
+    Storage l = storage_new(g, a);
     for (int i = 0; i < g->order.len; i++) sum_node(&s, &l, node_at(g, i), a);
     sb_printf(sb,
               "%s: %d of %d products, %d of %d values in memory, %.2f of %.2f "
@@ -432,27 +433,27 @@ void report_kernels(const Module *m, bool json, const char *const *notes,
 
 enum { USE_KEPT, USE_FORWARD, USE_BACKWARD, USE_UPDATE, NUSE };
 
-/* What lies in the arena of a program when it is fullest, by what it is for,
-   and what backward keeps, by dtype. */
+/* Contents of a program's arena when it is fullest, by use, and bytes stored
+   for backward, by dtype. */
 typedef struct Fill {
     int64_t at[NUSE], kept[NUM_DTYPES];
     int nkept[NUM_DTYPES];
 } Fill;
 
-static int use_of(const Lie *l, uint32_t v) {
+static int use_of(const Storage *l, uint32_t v) {
     const Node *n = node_get(l->g, value_get(l->g, (ValueId){v})->def);
     if (l->saved[v]) return USE_KEPT;
     if (n->flags & NODE_UPDATE) return USE_UPDATE;
     return n->flags & NODE_BACKWARD ? USE_BACKWARD : USE_FORWARD;
 }
 
-static bool in_arena(const Lie *l, uint32_t v) {
+static bool in_arena(const Storage *l, uint32_t v) {
     return l->f->def[v] >= 0 && value_get(l->g, (ValueId){v})->offset >= 0;
 }
 
-/* The group at which most bytes are in use, counted twice where a result is
-   computed in place of an operand. */
-static int fullest_group(const Lie *l, Arena *a) {
+/* The group at which most bytes are in use; a result computed in place of an
+   operand counts twice. */
+static int fullest_group(const Storage *l, Arena *a) {
     const Flow *f = l->f;
     int64_t *more = NEW_ARRAY(a, int64_t, f->ngroup + 2), sum = 0, most = -1;
     int best = 0;
@@ -471,8 +472,8 @@ static int fullest_group(const Lie *l, Arena *a) {
     return best;
 }
 
-/* A result of `group` lies where value v does. */
-static bool is_replaced(const Lie *l, int group, ValueId v) {
+/* True if a result of `group` has the place of value v. */
+static bool is_replaced(const Storage *l, int group, ValueId v) {
     for (int i = l->f->first[group]; i < l->f->end[group]; i++) {
         ValueId w = node_at(l->g, i)->out[0];
         if (!same_value(v, w) &&
@@ -484,7 +485,7 @@ static bool is_replaced(const Lie *l, int group, ValueId v) {
 
 static Fill fill_of(Graph *g) {
     Arena *a = arena_new();
-    Lie l = lie_new(g, a);
+    Storage l = storage_new(g, a);
     Fill fill = {0};
     int at = fullest_group(&l, a);
     for (uint32_t i = 1; i < (uint32_t)g->values.len; i++) {

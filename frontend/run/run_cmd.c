@@ -27,7 +27,7 @@ static Status take_count(Diag *d, const char *name, const char *text,
     errno = 0;
     long long n = strtoll(text, &end, 10);
     if (end == text || *end || errno || n < least) {
-        fail(d, (Loc){0}, "%s: '%s' is no number from %lld", name, text,
+        fail(d, (Loc){0}, "%s: '%s' is not a whole number >= %lld", name, text,
              (long long)least);
         return ERR_USAGE;
     }
@@ -39,7 +39,7 @@ static Status take_lr(Diag *d, const char *text, double *out) {
     char *end;
     *out = strtod(text, &end);
     if (end != text && !*end && isfinite(*out) && *out >= 0) return OK;
-    fail(d, (Loc){0}, "--lr: '%s' is no number from 0", text);
+    fail(d, (Loc){0}, "--lr: '%s' is not a number >= 0", text);
     return ERR_USAGE;
 }
 
@@ -94,7 +94,7 @@ static bool asks_to_train(const RunOptions *o) {
     return o->steps >= 0 || o->epochs >= 0 || (!o->eval && !o->fetch);
 }
 
-/* What would have no effect. */
+/* Refuses options that have no effect without training. */
 static Status check_untrained(const RunOptions *o, Diag *d) {
     const struct {
         bool given;
@@ -108,7 +108,7 @@ static Status check_untrained(const RunOptions *o, Diag *d) {
         if (rows[i].given && !asks_to_train(o))
             return usage(d,
                          "--eval and --fetch alone do not train (--epochs N "
-                         "does), so that nothing comes of",
+                         "does), so this has no effect:",
                          rows[i].name);
     return OK;
 }
@@ -123,13 +123,15 @@ static Status check_comm(const RunOptions *o, Diag *d) {
 static Status check_options(const RunOptions *o, Diag *d) {
     if (!o->module) return usage(d, "a module is missing after", "ampc run");
     if (o->steps >= 0 && o->epochs >= 0)
-        return usage(d, "one of --steps and --epochs, not both", "--epochs");
+        return usage(d, "give --steps or --epochs, not both", "--epochs");
     if (o->resume && !o->save)
         return usage(d, "the file to resume from is missing:", "--save");
     if (o->resume && o->load.n)
-        return usage(d, "--resume takes all; it excludes", "--load");
+        return usage(d,
+                     "--resume restores everything and cannot be combined with",
+                     "--load");
     if (o->load_map.n && !o->load.n)
-        return usage(d, "--load-map renames what is loaded by", "--load");
+        return usage(d, "--load-map renames the tensors of", "--load");
     if (o->save_every && !o->save)
         return usage(d, "--save-every needs a file:", "--save");
     if (o->keep && !o->save_every)
@@ -182,7 +184,7 @@ Status run_api_fail(Run *r, const char *what) {
     return fail(&r->diag, (Loc){0}, "%s: %s", what, r->api->error(r->s));
 }
 
-/* Which device it is, and why not another. */
+/* Logs the device in use, and why another is not used. */
 static void take_note(void *ctx, const char *line) {
     Run *r = ctx;
     if (!r->opt->quiet) log_note(r, "%s", line);
@@ -283,7 +285,7 @@ static Status plan_work(Run *r, Work *w) {
 
 static Status claim_files(Run *r) {
     const RunOptions *o = r->opt;
-    StrBuf prev = {0}, best = {0}; /* where saves put the checkpoint before */
+    StrBuf prev = {0}, best = {0}; /* paths of previous checkpoints */
     if (o->save) sb_printf(&prev, "%s.prev", o->save);
     if (o->save_best) sb_printf(&best, "%s.prev", o->save_best);
     const struct {

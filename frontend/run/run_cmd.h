@@ -26,8 +26,8 @@ typedef struct RunOptions {
     RunList feed, eval_feed, load, load_map;
     int64_t steps, epochs; /* -1: not given */
     int64_t save_every;    /* 0: at the end only */
-    int64_t keep;          /* of these, beside the newest; 0: none */
-    int64_t patience;      /* epochs without a better evaluation; 0: no end */
+    int64_t keep;     /* number of these to keep, beside the newest; 0: none */
+    int64_t patience; /* epochs without a better evaluation; 0: no end */
     int64_t threads;
     int64_t max_skipped; /* as in ampc_options */
     int64_t deadline;    /* seconds to wait for another rank; 0: the default */
@@ -37,7 +37,7 @@ typedef struct RunOptions {
     double lr; /* NaN: the module's */
 } RunOptions;
 
-/* Where the log goes and what is on the terminal's last line. */
+/* State of the log, and of the terminal's last line. */
 typedef struct RunLog {
     FILE *out; /* standard output, or over `file`               */
     bool lost; /* a line could not be written                   */
@@ -49,22 +49,22 @@ typedef struct RunLog {
     FILE *profile;              /* over `trace` */
     int64_t events;
     uint64_t profile_zero;
-    double flops, device_s; /* of a GPU: of all training that was profiled  */
+    double flops, device_s; /* profiled training steps on a GPU */
     OutFile events_file;    /* --tensorboard */
     FILE *events_out;       /* over it; NULL: not asked for */
     char *events_path;
     OutFile page;             /* --report */
-    struct RunCurves *curves; /* NULL: nobody will look */
+    struct RunCurves *curves; /* NULL: not needed */
     /* for the summary */
     int64_t steps;           /* of this run */
-    double first_loss, loss; /* of its first and its last step */
+    double first_loss, loss; /* of the first and the last step of this run */
     double trained;          /* seconds */
     int64_t step, skipped;   /* as in ampc_metrics, the last */
     bool evaluated;
     double eval_loss, accuracy; /* the last; NaN: no classifier */
-    double accuracy_top;        /* of --top-k, or NaN */
+    double accuracy_top;        /* --top-k, or NaN */
     int32_t top_k;
-    char top_key[40];   /* its name among the scalars */
+    char top_key[40];   /* name of accuracy_top among the scalars */
     int64_t best_epoch; /* 0: none */
 } RunLog;
 
@@ -74,7 +74,7 @@ typedef struct RunScalar {
     double value;
 } RunScalar;
 
-/* A place in the training data; what the checkpoint's cursor holds. */
+/* A position in the training data; stored as the checkpoint's cursor. */
 typedef struct RunCursor {
     int64_t epoch, done; /* samples of this epoch that have trained         */
     int64_t samples;     /* in the data                                     */
@@ -82,7 +82,7 @@ typedef struct RunCursor {
     int64_t stale; /* evaluations since then */
 } RunCursor;
 
-/* What fp16 flushed to zero in the batches that were looked at. */
+/* Gradient elements that fp16 flushed to zero in the examined batches. */
 typedef struct RunFlushed {
     const char *parameter;
     double flushed, nonzero;
@@ -102,7 +102,7 @@ typedef struct Run {
     void *lib;
     ampc_module_info info;
     ampc_session *s;
-    const char *gpu; /* its name; NULL: the CPU is used */
+    const char *gpu; /* name of the GPU; NULL: the CPU is used */
     ampc_comm *comm; /* NULL: one process alone */
     int rank, world;
     FeedSet train, eval;
@@ -129,8 +129,7 @@ Status run_load(Run *r);
 /* The message of a call that failed. */
 Status run_api_fail(Run *r, const char *what);
 
-/* Whatever --quiet says, and at once: what a call, though it succeeded, wants
-   known. */
+/* Logs at once, even with --quiet: the note of a call that succeeded. */
 void run_print_notice(Run *r);
 
 /* run_open.c: sets lib and api from opt->module. */
@@ -138,19 +137,20 @@ Status run_open_code(Run *r);
 
 /* ---- run_ranks.c --------------------------------------------------------- */
 
-/* Where a launcher has started several: sets comm, rank and world. */
+/* If a launcher has started several processes: sets comm, rank and world. */
 Status ranks_open(Run *r);
-/* All have the same command and as many samples. */
+/* Checks that all ranks have the same command and the same number of
+   samples. */
 Status ranks_agree(Run *r);
 /* The sums over all ranks, in place. */
 Status ranks_sum(Run *r, double *x, size_t n, const char *what);
 /* All have come to the end, with that status. */
 Status ranks_close(Run *r, Status st);
 
-/* Objective i, NULL: there are no more.  Modules of before there were any have
-   one without a name. */
+/* Name of objective i; NULL after the last. Modules compiled before
+   objectives existed have one without a name. */
 const char *run_objective(const Run *r, uint32_t i);
-/* What the next calls are about. */
+/* Selects the objective of the next calls. */
 Status run_choose(Run *r, uint32_t objective);
 
 /* ---- run_train.c --------------------------------------------------------- */
@@ -158,9 +158,9 @@ Status run_choose(Run *r, uint32_t objective);
 Status run_training(Run *r);
 /* With the place in the data, if there are data to train on; by rank 0. */
 Status run_save(Run *r, const char *path);
-/* Sums over all samples of r->eval, logged, of each objective in turn, and
-   those of the first.  epoch < 0: what --eval asks for, with the outputs to
-   opt->fetch. */
+/* Evaluates all samples of r->eval for each objective in turn, logs the sums
+   and returns those of the first. epoch < 0: the evaluation of --eval, which
+   writes outputs to opt->fetch. */
 Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first);
 Status run_predict(Run *r, FeedSet *fs);
 /* Takes up the position that a resumed checkpoint holds. */
@@ -187,15 +187,15 @@ void log_underflow(Run *r);
 void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all);
 void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 double now_seconds(void);
-/* What was done, for the terminal, to stay.  logged: files of log.c are, too.
- */
+/* A summary of the run for the terminal. logged: the log files are
+   mentioned, too. */
 void log_summary_text(Run *r, bool logged, StrBuf *sb);
 
 /* ---- run_profile.c ------------------------------------------------------- */
 
 Status profile_open(Run *r);
 Status profile_close(Run *r);
-/* What share of a GPU's peak training took, in a line; nothing on a CPU. */
+/* One line: the share of a GPU's peak that training reached; empty on a CPU. */
 void profile_text(const Run *r, StrBuf *sb);
 
 /* ---- run_page.c ---------------------------------------------------------- */
@@ -205,7 +205,7 @@ RunCurves *curves_new(void); /* NULL: out of memory; for free() */
 /* Numbers that are not finite are in no curve; all may be NULL.  Tags are kept,
    not copied.                                                               */
 void curves_add(RunCurves *all, int64_t step, const RunScalar *s, int n);
-/* The training loss in one line of text; nothing if there is no curve. */
+/* The training loss as one line of text; empty without a curve. */
 void curves_line(const RunCurves *all, StrBuf *sb);
 Status page_open(Run *r);
 Status page_close(Run *r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_events.c: the numbers of the log as TensorBoard reads them: a TFRecord
-   file of Event messages, each
+/* run_events.c: writes the numbers of the log for TensorBoard: a TFRecord file
+   of Event messages, each
      u64 length, u32 masked CRC-32C of it, the message, u32 masked CRC-32C.  */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
@@ -25,7 +25,7 @@ static void put_bytes(StrBuf *sb, const void *p, size_t n) {
     sb_putn(sb, p, n);
 }
 
-/* As the format wants it: a CRC of text that holds CRCs is no good. */
+/* The format masks a CRC, because CRCs of text that contains CRCs are weak. */
 static void put_crc(StrBuf *sb, const void *data, size_t n) {
     uint32_t crc = crc32c(data, n);
     crc = (crc >> 15 | crc << 17) + 0xa282ead8u;
@@ -40,7 +40,7 @@ static void put_record(RunLog *log, const StrBuf *message) {
     put_bytes(&sb, message->data, message->len);
     put_crc(&sb, message->data, message->len);
     fwrite(sb.data, 1, sb.len, log->events_out);
-    fflush(log->events_out); /* it is read while it grows */
+    fflush(log->events_out); /* readers follow the file while it grows */
     sb_free(&sb);
 }
 
@@ -97,7 +97,7 @@ void events_scalars(Run *r, int64_t step, const RunScalar *scalars, int n) {
 
 /* ---- the file ------------------------------------------------------------ */
 
-/* The name begins as TensorBoard wants it, and is nobody else's. */
+/* A unique name that begins as TensorBoard requires. */
 Status events_open(Run *r) {
     RunLog *log = &r->log;
     StrBuf path = {0}, event = {0};

@@ -128,7 +128,7 @@ static void put_line(RunLog *log, StrBuf *sb) {
     if (log->mixed) clear_bar(log);
     if (log->out) { /* NULL: rank 0 alone logs */
         log->lost |= fwrite(sb->data, 1, sb->len, log->out) != sb->len;
-        log->lost |= fflush(log->out) != 0; /* it is read while it grows */
+        log->lost |= fflush(log->out) != 0; /* for readers */
     }
     sb_free(sb);
 }

@@ -12,7 +12,7 @@
 
 enum { POINTS = 1024, CURVES = 8 };
 
-/* Means of `stride` numbers each, as many as there is room for. */
+/* Means of `stride` numbers each, at most POINTS of them. */
 typedef struct Curve {
     const char *tag;
     int n;
@@ -40,7 +40,7 @@ static void curve_add(Curve *c, int64_t step, double value) {
     c->sum += value;
     if (++c->pending < c->stride) return;
     if (c->n == POINTS) {
-        halve(c); /* what is pending is half of the next mean now */
+        halve(c); /* the pending numbers are now half of the next mean */
         return;
     }
     c->step[c->n] = step;
@@ -76,7 +76,7 @@ static void bounds(const Curve *c, double *lo, double *hi) {
 
 /* ---- on the terminal ----------------------------------------------------- */
 
-/* The training loss from left to right, eight levels of it. */
+/* Prints the training loss from left to right, in eight levels. */
 void curves_line(const RunCurves *all, StrBuf *sb) {
     static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     enum { WIDTH = 60 };

@@ -2,9 +2,9 @@
 /* run_ranks.c: `ampc run` as one of many ranks: which one, the same command and
    data on all, sums over them.
 
-   A rank that cannot go on says why and ends with a status other than 0 without
-   taking leave of the others: launchers then end these, and where one does not,
-   they find out within --deadline.                                          */
+   A rank that cannot go on reports why and ends with a nonzero status without
+   notifying the others. Launchers then end the other ranks; if a launcher does
+   not, they notice within --deadline. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
 
@@ -50,9 +50,8 @@ Status ranks_open(Run *r) {
     r->world = r->comm->world;
     if (r->world == world) return OK;
     return fail(&r->diag, (Loc){0},
-                "$%s is %d, but there are %d: the launcher must be that of "
-                "the library (mpirun, srun; $AMPC_LIBMPI names another "
-                "library)",
+                "$%s is %d, but there are %d: use the launcher of the same MPI "
+                "library (mpirun, srun; $AMPC_LIBMPI selects another library)",
                 variable, world, r->world);
 }
 

@@ -2,10 +2,10 @@
 /* run_train.c: training, evaluation and prediction over fed files.
 
    The position in the data is (epoch, samples of it that have trained);
-   together with the seed it says which come next, so that a resumed run
-   continues as if it had not stopped, also with another number of ranks.  Of
-   the micro-batches of a step each rank takes as many, one after the other: the
-   ranks together take those that one rank would. */
+   together with the seed it determines the next samples, so that a resumed run
+   continues as if it had not stopped, also with another number of ranks. Ranks
+   take equally many micro-batches of a step, in turn: together the same ones
+   that a single rank would take. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
 
@@ -68,14 +68,14 @@ void run_cursor_read(Run *r) {
                    ",\"samples\":%" SCNd64 ",\"best\":%lf,\"stale\":%" SCNd64,
                    &c.epoch, &c.done, &c.samples, &c.best, &c.stale);
     if (n < 3 || c.epoch < 0 || c.done < 0 || c.done > c.samples) {
-        log_note(r, "the checkpoint holds no place in the data: from the "
-                    "first sample");
+        log_note(r, "the checkpoint has no position in the data: starting at "
+                    "the first sample");
         return;
     }
     if (r->train.n && c.samples != r->train.samples) {
         log_note(r,
-                 "the checkpoint was made with %lld samples, not %lld: from "
-                 "the start of epoch %lld",
+                 "the checkpoint was made with %lld samples, not %lld: "
+                 "starting at the beginning of epoch %lld",
                  (long long)c.samples, (long long)r->train.samples,
                  (long long)c.epoch + 1);
         c.done = 0;
@@ -159,7 +159,7 @@ static Status batch_fail(Run *r, Batch b, ampc_status status,
 
 /* ---- one step ------------------------------------------------------------ */
 
-/* Of all ranks. */
+/* Samples of a step on all ranks together. */
 static int64_t step_samples(const Run *r) {
     return r->info.batch * r->info.accumulate * r->world;
 }
@@ -211,7 +211,7 @@ static int64_t kept_step(const char *file, const char *name) {
     return errno ? -1 : step;
 }
 
-/* The oldest step up to `last` that is kept; *count: how many there are. */
+/* The oldest kept checkpoint up to step `last`; count: their number. */
 static int64_t oldest_kept(const char *dir, const char *name, int64_t last,
                            int64_t *count) {
     int64_t oldest = -1;
@@ -227,7 +227,8 @@ static int64_t oldest_kept(const char *dir, const char *name, int64_t last,
     return oldest;
 }
 
-/* The checkpoint just saved under a name of its own, too; older ones go. */
+/* Keeps a copy of the checkpoint just saved under its own name, and removes
+   old ones. */
 static Status keep_checkpoint(Run *r, int64_t step) {
     if (r->rank) return OK;
     const char *save = r->opt->save, *slash = strrchr(save, '/');
@@ -256,8 +257,8 @@ static Status keep_checkpoint(Run *r, int64_t step) {
 
 /* ---- the loop ------------------------------------------------------------ */
 
-/* How far to go: a total, counted from the start of training.  A resumed run
-   that has already come so far makes as many more.                          */
+/* The step or epoch to stop at, counted from the start of training. If a
+   resumed run is already past it, that many additional ones are made. */
 static int64_t goal(int64_t asked, int64_t made) {
     return made >= asked ? made + asked : asked;
 }
@@ -362,9 +363,9 @@ static Status evaluate_batch(Run *r, FeedSet *fs, int64_t first, EvalPart *p) {
     return OK;
 }
 
-/* Ranks take turns at the batches; with outputs to write rank 0 needs all, and
-   the others make as many.  Batches are added in their order, so that the sums
-   do not depend on the number of ranks. */
+/* Ranks take turns at the batches. If outputs are written, rank 0 runs all
+   batches and the others run equally many. Sums are added in the order of
+   batches, so that they do not depend on the number of ranks. */
 static Status evaluate_parts(Run *r, FeedSet *fs, bool all, Fetch *f,
                              EvalPart *part, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -397,8 +398,8 @@ static Status evaluate_all(Run *r, FeedSet *fs, bool all, Fetch *f,
     }
     free(part);
     if (st == OK && !sums->exact)
-        log_note(r, "the model's own loss is a mean: the last, partial batch "
-                    "is not in it");
+        log_note(r, "the model computes its own mean loss: the last, partial "
+                    "batch is left out");
     return st;
 }
 

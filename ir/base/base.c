@@ -71,7 +71,7 @@ static void chunk_link(Arena *a, Chunk *c) {
     if (c->next) c->next->prev = c;
 }
 
-/* A large request gets a chunk of its own behind the one in use. */
+/* A large request gets its own chunk after the current one. */
 static Chunk *arena_grow(Arena *a, size_t bytes) {
     bool large = a->chunks && bytes > a->next_size / 4;
     if (!large && bytes < a->next_size) bytes = a->next_size;
@@ -120,9 +120,9 @@ char *arena_printf(Arena *a, const char *fmt, ...) {
     return s;
 }
 
-/* Gives back what a table outgrew, if it is large enough for a chunk of its
-   own; else it stays until the end of the arena.  bytes: as they were asked
-   for. */
+/* Returns the old memory of a grown table, if it has its own chunk;
+   otherwise it stays until the arena ends. bytes: the size that was
+   requested. */
 static void arena_drop(Arena *a, void *p, size_t bytes) {
     if (bytes <= LAST_CHUNK) return;
     Chunk *c = (Chunk *)p - 1;
@@ -131,7 +131,7 @@ static void arena_drop(Arena *a, void *p, size_t bytes) {
     free(c);
 }
 
-/* A chunk of its own grows as a whole. */
+/* A chunk with a single allocation grows as a whole. */
 void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
     size_t old = (size_t)*cap * size;
     ASSERT(*cap <= INT32_MAX / 2);
@@ -221,7 +221,7 @@ Str internf(const char *fmt, ...) {
 enum { PAGE_BITS = 5, PAGE = 1 << PAGE_BITS };
 
 typedef struct StrPage {
-    int *val;    /* of PAGE strings: 1 + the number; 0: none. NULL: no page */
+    int *val;    /* for PAGE strings: 1 + the number; 0: none. NULL: no page */
     uint32_t no; /* of the first, / PAGE */
 } StrPage;
 
@@ -395,8 +395,9 @@ static int utf8_length(const unsigned char *s) {
     return n;
 }
 
-/* One character as it is, with a backslash if `quoted` has it, or a control
-   byte or broken sequence as \\x1b; what is behind it. */
+/* Appends one character and returns the position after it: unchanged, with a
+   backslash if it is in `quoted`, or as \\x1b if it is a control byte or
+   part of a broken sequence. */
 static const char *put_char(StrBuf *sb, const char *s, const char *quoted) {
     unsigned char c = (unsigned char)*s;
     int n = utf8_length((const unsigned char *)s);
@@ -590,7 +591,7 @@ char *read_file(Diag *d, const char *path, size_t *n) {
         fail(d, loc, "%s", strerror(errno));
     } else if (!S_ISREG(st.st_mode)) {
         fail(d, loc,
-             S_ISDIR(st.st_mode) ? "is a folder" : "is no regular file");
+             S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
     } else {
         text = read_open(fd, (size_t)st.st_size);
         if (!text)

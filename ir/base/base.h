@@ -79,14 +79,14 @@ Str intern(const char *s);
 Str intern_n(const char *s, size_t n);
 Str internf(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
-/* Interned strings to numbers not below 0.  Strings that were made one after
-   the other share a page: going through a model reads memory in order. */
+/* Maps interned strings to numbers >= 0. Strings made one after the other
+   share a page, so walking a model reads memory in order. */
 typedef struct StrMap {
     struct StrPage *page; /* open addressing, power of two */
     int len, cap;
 } StrMap;
 void str_map_put(Arena *a, StrMap *m, Str key, int val);
-int str_map_get(const StrMap *m, Str key); /* -1: it is not there */
+int str_map_get(const StrMap *m, Str key); /* -1 if it is not in the map */
 StrMap str_map_copy(Arena *a, const StrMap *m);
 
 /* Growable text. */
@@ -105,19 +105,21 @@ bool glob_match(const char *pattern, const char *name);
 
 /* ---- diagnostics --------------------------------------------------------- */
 
-/* Where a mistake is: a file and either a line or a node of the model.     */
+/* Location of a mistake: a file and either a line or a node of the model. */
 typedef struct Loc {
     Str file; /* may be NULL */
     int line; /* 1-based; 0 = none */
     int col;
-    Str node;          /* model node name; may be NULL */
-    bool inside;       /* of a function that the node calls: no result of it */
-    unsigned char amp; /* 1 + AmpClass that its user asked for, 0: the op's */
-    int region; /* whose values backward computes again, 0: none            */
+    Str node;    /* model node name; may be NULL */
+    bool inside; /* inside a function that the node calls, not a result of it */
+    unsigned char amp; /* 1 + AmpClass that the user asked for; 0: the op's */
+    int region; /* checkpoint region, whose values backward recomputes; 0: none
+                 */
     Str named;  /* what a policy line calls the node: `node`, else its first
                    result; from pass policy on */
-    const Str *types; /* of the model's node and of the functions around it, the
-                         innermost first; NULL at the end; NULL: not known  */
+    const Str
+        *types; /* op types of the model's node and of the functions around it,
+                   the innermost first; NULL at the end; NULL: not known */
 } Loc;
 
 typedef struct Diag {
@@ -126,7 +128,7 @@ typedef struct Diag {
 } Diag;
 
 /* "file:line:col: error: ..." or "file: node 'n': error: ..."; names are
-   escaped and shortened.  Always returns ERR_USER.                         */
+   escaped and shortened.  Always returns ERR_USER. */
 Status fail(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void warn(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* More about the message before: "file:line:col: ...".                      */
@@ -135,8 +137,8 @@ void fail_note(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 enum { MSG_TEXT = 256 };
 /* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */
 void sb_put_escaped(StrBuf *sb, const char *s);
-/* A list in a message: what stands before item i; false: enough are told, and
-   behind the last of n comes how many are not.                             */
+/* Separator before item i of a list in a message; false: enough items were
+   listed, and the text after the last of n gives the number of the others. */
 bool sb_put_next(StrBuf *sb, int i);
 void sb_put_more(StrBuf *sb, int n);
 /* In double quotes, escaped so that the text form reads it back; whole.    */

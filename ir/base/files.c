@@ -36,8 +36,8 @@ Status file_folder(Diag *d, const char *path, FileGuard *guard,
         file_guard_made(guard, path, role);
         return OK;
     }
-    const char *why = !*path            ? "a folder's name is missing"
-                      : errno == EEXIST ? "exists and is no folder"
+    const char *why = !*path            ? "the name of a folder is missing"
+                      : errno == EEXIST ? "exists and is not a folder"
                                         : strerror(errno);
     if (errno == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return OK;

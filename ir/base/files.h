@@ -10,17 +10,17 @@
 /* The message of a failed call of outfile.h. */
 Status file_failed(Diag *d, const char *path, const OutFile *o);
 
-/* What is written must not be what is read, nor two files in one: a file that
-   the command reads, or writes; NULL: none. */
+/* Registers a file that the command reads or writes (NULL: none). Fails if
+   an output is also an input, or if two outputs are one file. */
 Status file_reads(Diag *d, FileGuard *g, const char *path, const char *role);
 Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role);
 
-/* A file as another one names it: in the folder of that, unless it says where.
- */
+/* The path of a file that is named in the file `other`: relative to the
+   folder of `other`, unless absolute. */
 Str file_beside(const char *other, const char *name);
 
-/* A folder for files, made unless it is there.  When this or file_text fails,
-   nothing stays of what was made for that role.                             */
+/* Makes the folder unless it exists. If this or file_text fails, everything
+   made for that role is removed. */
 Status file_folder(Diag *d, const char *path, FileGuard *guard,
                    const char *role);
 

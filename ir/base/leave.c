@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* leave.c: see leave.h.
 
-   Signals that end a program are blocked everywhere and awaited by one thread,
-   which may do what a handler must not: wait for a lock, walk a folder.  It
-   keeps the lock, so that no other thread makes anything new meanwhile.     */
+   Signals that end a program are blocked in all threads and awaited by one
+   thread, which may do things that a handler must not: wait for a lock, walk a
+   folder. It keeps the lock, so that no other thread creates files meanwhile.
+ */
 #define _GNU_SOURCE
 #include "ir/base/leave.h"
 
@@ -158,7 +159,7 @@ void leave_install(void) {
     signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error */
     outfile_set_hook(hear_of_file);
     atexit(at_exit);
-    sigemptyset(&set); /* what was ignored when we were started stays so */
+    sigemptyset(&set); /* signals that were ignored at start stay ignored */
     for (int i = 0; i < SIGNALS; i++)
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaddset(&set, signals[i]);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* leave.h: what `ampc` takes back when it is interrupted, runs out of memory or
-   meets a bug of its own: its temporary folder, half-written files, and the
-   compilers that it started.
-
-   Without leave_install, as in tests, the rest works and nothing is taken back.
-   */
+/* leave.h: cleanup when `ampc` is interrupted, runs out of memory or has an
+   internal error: removes its temporary folder and half-written files, and
+   stops the compilers that it started. Without leave_install, as in tests, the
+   functions work but nothing is cleaned up. */
 #ifndef AMPC_PASSES_LEAVE_H
 #define AMPC_PASSES_LEAVE_H
 
@@ -13,8 +11,8 @@
 /* Before any other thread is started. */
 void leave_install(void);
 
-/* Between the two an interruption waits, but not for ever: around what makes
-   something and tells of it, and around a save.                             */
+/* Between the two calls an interruption waits, but not for ever: used around
+   code that creates a file and registers it, and around a save. */
 void leave_hold(void);
 void leave_release(void);
 

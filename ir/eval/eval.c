@@ -140,7 +140,7 @@ struct Evaluator {
     const Graph *g;
     Arena *a;
     EvalMode mode;
-    EvalTensor **value; /* by ValueId.i; results keep their buffers */
+    EvalTensor **value; /* by ValueId.i; buffers of results stay allocated */
 };
 
 Evaluator *eval_new(const Graph *g, Arena *a, EvalMode mode) {

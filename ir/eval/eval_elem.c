@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eval_elem.c: element-wise ops of the interpreter.  Every row with an
    expression becomes a function over doubles here and one over integers in
-   eval_int.c.  */
+   eval_int.c. */
 #include "ir/eval/eval_impl.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eval_impl.h: what the files of the interpreter share; nobody else includes
-   it.  eval.c finds the function of an op, gives it results of the right type
-   filled with zeros, and afterwards rounds them.                            */
+/* eval_impl.h: declarations shared by the files of the interpreter; no other
+   file includes it. eval.c finds the function of an op, passes it results of
+   the right type filled with zeros, and rounds them afterwards. */
 #ifndef AMPC_IR_EVAL_EVAL_IMPL_H
 #define AMPC_IR_EVAL_EVAL_IMPL_H
 
@@ -68,7 +68,8 @@ double eval_uniform(const int64_t rng[2], int64_t salt, int64_t i);
 #define EXPR_LIB(...)
 #define EXPR_COMPOSITE(...)
 
-/* eval_expr_f over integers; *err: why there is no result.  Wraps. */
+/* eval_expr_f over integers, which wrap; *err: reason why there is no
+   result. */
 typedef struct EvalInts {
     int64_t a, b, c, P0, P1;
 } EvalInts;

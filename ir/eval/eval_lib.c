@@ -70,7 +70,7 @@ Status eval_argmax(EvalCx *cx) {
     return OK;
 }
 
-/* Whether element a of a row stands before element b. */
+/* True if element a of a row is sorted before element b. */
 static bool stands_before(const EvalTensor *x, int64_t row, int64_t a,
                           int64_t b, bool descending) {
     if (x->i) {
@@ -216,7 +216,7 @@ static Attend attend(const EvalCx *cx, int at) {
     return a;
 }
 
-/* The score of key j for row i of all. */
+/* The score of key j for row i, counted over all matrices. */
 static double attend_score(const EvalCx *cx, const Attend *a, int64_t i,
                            int64_t j) {
     int64_t b = i / a->t, row = i % a->t;
@@ -233,7 +233,7 @@ static double attend_score(const EvalCx *cx, const Attend *a, int64_t i,
     return j >= row + a->seen ? -INFINITY : s;
 }
 
-/* What dropout multiplies the probability with. */
+/* The factor by which dropout multiplies the probability. */
 static double attend_kept(const Attend *a, int64_t i, int64_t j) {
     if (a->ratio == 0) return 1;
     bool kept = eval_uniform(a->rng->i, a->salt, i * a->u + j) >=
@@ -296,7 +296,7 @@ typedef struct Window {
     int64_t in[MAX_RANK], stride[MAX_RANK], dilation[MAX_RANK];
     int64_t pad[2 * MAX_RANK];
     Type taps;   /* the kernel's shape */
-    int64_t *at; /* by tap: its position in the input plane, -1: outside */
+    int64_t *at; /* per tap: its position in the input plane; -1: outside */
     int64_t ntap, inside, padded; /* taps; within the input, and its pads */
 } Window;
 
@@ -320,7 +320,7 @@ static Window pool_window(EvalCx *cx, const Type *x) {
     return window(cx, x, kernel);
 }
 
-/* What the window of output o covers. */
+/* Moves the window to output o: sets the positions that its taps read. */
 static void window_move(Window *w, const int64_t *o) {
     int64_t k[MAX_RANK] = {0};
     w->inside = w->padded = 0;
@@ -347,8 +347,8 @@ static int64_t plane_size(const Type *t) {
 
 /* ---- convolution --------------------------------------------------------- */
 
-/* The three convolutions are the sums y += x*w, dx += dy*w and dw += x*dy over
-   the same triples of positions; one of x, w, y is what is summed. */
+/* The three convolutions compute y += x*w, dx += dy*w and dw += x*dy over
+   the same triples of positions; the op decides which of x, w, y is the sum. */
 static Status conv_run(EvalCx *cx, EvalTensor *x, EvalTensor *w,
                        EvalTensor *y) {
     const EvalTensor *sum = cx->out[0];

@@ -188,7 +188,8 @@ Status eval_slice_grad(EvalCx *cx) {
     return OK;
 }
 
-/* `part` lies in `whole` from *at on along the axis, and the next behind it. */
+/* `part` occupies `whole` from *at on along the axis; advances *at to the
+   next part. */
 static Move part_move(EvalCx *cx, const EvalTensor *part,
                       const EvalTensor *whole, int64_t *at) {
     Move m = move_init(part, whole);
@@ -219,7 +220,8 @@ Status eval_split(EvalCx *cx) {
 
 static int64_t floor_mod(int64_t a, int64_t n) { return (a % n + n) % n; }
 
-/* Where position i, counted from the first unpadded one, gets its value. */
+/* The source position of position i, counted from the first unpadded
+   element; -1 if the pad is a constant. */
 static int64_t pad_source(int64_t i, int64_t n, Str mode) {
     if (i >= 0 && i < n) return i;
     if (n == 0 || strcmp(mode, "constant") == 0) return -1;
@@ -305,7 +307,7 @@ Status eval_gather(EvalCx *cx) {
     return OK;
 }
 
-/* operands: what to add, where */
+/* operands: the terms to add, and their positions */
 Status eval_scatter_add(EvalCx *cx) {
     Move m = gather_move(cx, cx->in[0], cx->out[0]);
     adjoint(cx->out[0], cx->in[0], &m, map_gather, add_elem);

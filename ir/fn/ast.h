@@ -94,14 +94,14 @@ typedef enum CalleeKind { CALLEE_OP, CALLEE_FN, CALLEE_BUILTIN } CalleeKind;
 
 typedef struct KeyArg {
     Str name;
-    const Expr *at; /* of a call: the name, for messages */
+    const Expr *at; /* the name in the call, for messages */
     const Expr *value;
 } KeyArg;
 
 struct Expr {
     ExprKind kind;
     int line, col;
-    int depth; /* of expressions in one another */
+    int depth; /* nesting depth of expressions */
     Str name;
     BinaryOp op;
     int64_t i;
@@ -132,7 +132,7 @@ struct Stmt {
     int line, col;
     Names names;             /* assigned; the loop's variable              */
     const Expr *value;       /* or condition, or list                      */
-    VEC(const Expr *) parts; /* of the message; a variable's dimensions    */
+    VEC(const Expr *) parts; /* of message, dims */
     Block body, other;
     VarKind var;
     DType dtype;
@@ -141,16 +141,16 @@ struct Stmt {
 };
 
 struct Module;
-/* lx stands at `def`; the function is made in arena a.  m: whose functions
-   may be called beside the library's so far; NULL: the library's alone. */
+/* lx is at `def`; the function is allocated in arena a. It may call the
+   library's functions above it, and those of m (NULL: none). */
 Status parse_def(Lexer *lx, Arena *a, const struct Module *m, Fn **out);
-/* lx stands at the `gradient` of a rule; ops[0..*n) are those that it is for.
- */
+/* lx is at the `gradient` of a rule; ops[0..*n) receives the ops that the
+   rule is for. */
 enum { MAX_RULE_OPS = 8 };
 Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n);
 
-/* One line of a model, up to the token behind it; an expression of one; the
-   type of an input.  lx stands at it, in infix mode. */
+/* Parse one line of a model, up to the token after it; an expression of such
+   a line; the type of an input. lx is at the first token, in infix mode. */
 Status parse_model_line(Lexer *lx, Arena *a, const struct Module *m, Stmt *out);
 Status parse_model_expr(Lexer *lx, Arena *a, const struct Module *m,
                         const Expr **out);

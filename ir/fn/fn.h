@@ -7,29 +7,31 @@
      }
      grad (dy) -> dx { dx = y * (dy - reduce_sum(dy * y, axes=[axis])) }
 
-   A body is the formula of one op.  From it come the types of a call's
-   results (fn.c), its value in the interpreter (eval_call), its expansion
-   (pass inline) and, by differentiating the nodes it makes, its gradient; a
-   `grad` part beside it replaces the last where it is measured better.  An
-   `inference` part is the form that evaluation and prediction run; `samples`
-   of a loss is what evaluation sums over samples: num, den (their quotient is
-   the loss), and where there are classes correct, count.  Until it is inlined
-   a call is one node, of the class in the header; one of a `whole` function is
-   until a target inlines it.
+   A body is the formula of one op. It defines the types of a call's results
+   (fn.c), its value in the interpreter (eval_call), its expansion (pass inline)
+   and, by differentiation of its nodes, its gradient. A `grad` part replaces
+   that gradient if it was measured to be better. An `inference` part is the
+   form for evaluation and prediction. The `samples` part of a loss defines the
+   values that evaluation sums over samples: num, den (their quotient is the
+   loss), and for classes correct, count.  Until it is inlined, a call is one
+   node with the class of the header; calls of a `whole` function stay until a
+   target inlines them.
 
    parse_fn.c reads a definition into the tree of ast.h; run_fn.c runs a part
    for given operands, and make.c makes its nodes; std.amp has the compiler's
    own.
 
-   A function without a class is a layer: its body's lines are those of the
-   model that calls it, variables too (model.h); layers.amp has some.        */
+   A function without a class is a layer: its body is executed as part of the
+   model that calls it and may declare variables (model.h); layers.amp has some.
+ */
 #ifndef AMPC_IR_FN_FN_H
 #define AMPC_IR_FN_FN_H
 
 #include "ir/fn/ast.h"
 #include "ir/ir.h"
 
-/* What an operand may be; ANY takes bools too, and no class casts it. */
+/* The kinds of operands. ANY accepts bools, too, and autocast never casts
+   it. */
 typedef enum FnOperandKind { FO_FLOAT, FO_INT, FO_ANY } FnOperandKind;
 
 typedef struct FnOperand {
@@ -60,7 +62,7 @@ typedef struct FnAttr {
 typedef struct FnResult {
     Str name;
     bool optional;
-    DType dtype; /* NUM_DTYPES: that of the first floating operand          */
+    DType dtype; /* NUM_DTYPES: the dtype of the first floating operand */
 } FnResult;
 
 /* Beside the body: `grad (in) -> out { .. }`, `inference { .. }`,
@@ -81,14 +83,14 @@ struct Fn {
     Str onnx;    /* a layer from this file, which has no body; else NULL     */
     bool whole;  /* inlined by each target only                             */
     bool rule;
-    bool all_in, all_out; /* of a rule: the one name is a list of all       */
+    bool all_in, all_out; /* rule: its one name stands for the list of all */
     Arena *arena;
     VEC(FnOperand) operands;
     VEC(FnAttr) attrs;
     VEC(FnResult) results;
     FnPart body, grad, inference, samples;
     Str file;
-    int line;         /* of the definition's beginning                      */
+    int line;         /* first line of the definition */
     const char *text; /* the definition as it was written                   */
     size_t size;
     struct FnTable *instances;
@@ -101,7 +103,7 @@ const Fn *fn_std(const char *name);
 /* The texts of std.amp and layers.amp (made by ir/BUILD), a string a line;
    each ends with NULL. */
 extern const char *const std_amp_lines[], *const layers_amp_lines[];
-/* All of them, in the order of the file, layers apart. */
+/* All functions except layers, in the order of the file. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);
 /* The module's own or the library's; m may be NULL. */
@@ -135,8 +137,8 @@ typedef struct FnCall {
     const DType *want; /* NULL: the arithmetic's */
     bool flat;
 } FnCall;
-/* What call node n asks for; it reads n's lists.  Results are of the
-   arithmetic's dtype, calls inside stay calls. */
+/* The call that node n makes; points to n's lists. Results have the dtype of
+   the arithmetic, and calls inside stay calls. */
 FnCall fn_call(const Node *n);
 Status fn_run(Builder *b, const FnCall *call, const FnPart *part, ValueId *out,
               char *msg);
@@ -146,17 +148,17 @@ typedef struct FnSamples {
 } FnSamples;
 Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
                       char *msg);
-/* The grad part: results are those of the node (result[0..nout)), gout their
-   gradients (0: none); gin[0..nin) those of the operands, of dtypes `want`.  A
-   rule skips the operands whose dtype is NUM_DTYPES, and rounds to the others
-   only where that takes no cast. */
+/* Runs the grad part. result[0..nout): the node's results; gout: their
+   gradients (0: none); gin[0..nin): gradients of the operands, of dtypes
+   `want`. A rule skips operands whose dtype is NUM_DTYPES, and rounds to the
+   other dtypes only where that takes no cast. */
 Status fn_run_grad(Builder *b, const FnCall *call, const ValueId *result,
                    const ValueId *gout, ValueId *gin, char *msg);
 
 /* ---- for the files of ir/ ------------------------------------------------ */
 
-/* What a call computes for operands of given types: a graph whose inputs are
-   the present operands.  Made once for equal types and attributes. */
+/* The expansion of a call for operands of given types: a graph whose inputs
+   are the present operands. Built once for equal types and attributes. */
 typedef struct FnInstance {
     Status status;
     const char *msg;
@@ -172,7 +174,7 @@ const FnInstance *fn_instance(const Node *call, const Type *const *in);
 /* n->attrs in the one form, in g's arena: defaults left out, axes normalised
    and written out. */
 Status fn_canonical_attrs(Graph *g, Node *n, char *msg);
-/* The default of one attribute; operands in[] are read for their shapes. */
+/* The default of one attribute; only the shapes of operands in[] are used. */
 Status fn_default(const Fn *fn, Graph *g, const ValueId *in, int nin,
                   const FnAttr *attr, Attr *out, char *msg);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* known.c: values that are known when the model is compiled: numbers, booleans,
-   text, lists, dtypes; operators on them; what is said of a value that is not
-   what a place wants.                                                       */
+/* known.c: values known at compile time (numbers, booleans, text, lists,
+   dtypes), operators on them, and messages about values of the wrong kind. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -135,7 +134,7 @@ static bool val_same(const Val *a, const Val *b) {
            (a->kind == V_STR ? a->s == b->s : a->i == b->i);
 }
 
-/* What a text makes us do is bounded, whatever it says. */
+/* Limits the work that a text can cause at compile time. */
 Status run_count(Run *r, const Expr *at, int64_t n) {
     *r->work += n;
     if (*r->work <= MAX_WORK) return OK;

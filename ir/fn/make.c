@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make.c: the nodes that calls and operators of a body make.
 
-   Arithmetic is wide: a node that rounds stores fp32 (fp64 where a floating
-   operand of the call is), whatever the operands are stored as; ops of class
+   Arithmetic is wide: a node that rounds stores fp32 (fp64 if a floating
+   operand of the call is fp64), whatever the operands' storage; ops of class
    ANY keep their operand's dtype.  cast(x, D) and a result's declared dtype
-   round once: where x is a node that nothing else reads, that node stores D
-   itself.                                                                   */
+   round once: if x is a node without other readers, that node stores D
+   itself. */
 #include <math.h>
 #include <string.h>
 
@@ -14,15 +14,15 @@
 
 /* ---- nodes --------------------------------------------------------------- */
 
-/* What a call in a body asks for. */
+/* The node that a call in a body requests. */
 typedef struct Made {
     Node n;
     const OpInfo *info;
     Attr attrs[MAX_OP_ATTRS]; /* n.attrs while they are read */
     DType dtype;              /* asked for; NUM_DTYPES: by rule */
-    Type gen;                 /* of a generator; rank -1: none  */
-    Str scope;                /* of a layer */
-    bool list;                /* results are one, whatever their number */
+    Type gen;  /* type of a generator; rank -1: not a generator */
+    Str scope; /* of a layer */
+    bool list; /* results form one list, whatever their number */
 } Made;
 
 static Made made_new(OpCode op, const Fn *fn) {
@@ -64,7 +64,7 @@ static Status expand_call(Run *r, const Expr *at, const Made *m,
     return run_fail(r, at, "%s", msg); /* the trace has the names */
 }
 
-/* A layer is what its body, or its file, makes in the model. */
+/* Calls a layer: its body, or its file, builds nodes in the model. */
 static Status expand_layer(Run *r, const Expr *at, const Made *m, Val *out) {
     const OpInfo *info = m->info;
     int n = m->n.nout;
@@ -85,7 +85,7 @@ static Status expand_layer(Run *r, const Expr *at, const Made *m, Val *out) {
     return OK;
 }
 
-/* Where a node of a model comes from. */
+/* Sets the source location of nodes that are built next. */
 static void set_place(Run *r, const Expr *at) {
     Loc *loc = &r->b->loc;
     if (r->fn->file == r->model->file)
@@ -254,7 +254,7 @@ static Status take_keys(Run *r, const Expr *e, Made *m) {
     return OK;
 }
 
-/* In a rule: those of the node's attributes that the op takes too. */
+/* In a rule: passes on the node's attributes that the op also has. */
 static void inherit_attrs(const Run *r, const Expr *e, Made *m) {
     for (int i = 0; i < m->info->nattr; i++) {
         Node holder = {.attrs = r->call->attrs, .nattr = r->call->nattr};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.c: what models have beside functions: symbols, variables and how they
-   begin, scopes, regions, layers from files.                                */
+/* model.c: the parts of models that are not functions: symbols, variables and
+   their initial values, scopes, regions, layers from files. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -60,7 +60,8 @@ static void show_frame(Model *e, const Frame *f) {
     lex_show(lx, &at);
 }
 
-/* The message stands at the model's own line; below it what it called. */
+/* Reports a mistake at the model's own line, and below it the calls that led
+   there. */
 static Status told(Model *e, Status s, int line, int col) {
     if (s == OK) return OK;
     model_failed_at(e->top, line, col);
@@ -126,7 +127,7 @@ static Status bind_batch(Model *e, Str input, const Stmt *type) {
     if (x->kind != E_NAME)
         return o->batch ? lex_fail(e->lx, &at,
                                    "--batch-sizes %" PRId64 ": the first "
-                                   "dimension of '%.60s' is no symbol",
+                                   "dimension of '%.60s' is not a symbol",
                                    o->batch, input)
                         : OK;
     Symbol *s = symbol_of(e, x->name);
@@ -148,8 +149,8 @@ Status model_bind_axes(Model *e, Str input, const Stmt *type) {
         Token at = lex_token_at(e->lx, type->line, type->col);
         if (!x || x->kind != E_NAME)
             return lex_fail(e->lx, &at,
-                            "--dim %s:%d=%" PRId64 ": that dimension is no "
-                            "symbol",
+                            "--dim %s:%d=%" PRId64
+                            ": that dimension is not a symbol",
                             input, b->axis, b->value);
         Symbol *s = symbol_of(e, x->name);
         if (!s) s = model_declare(e, x->name, -1);
@@ -179,7 +180,7 @@ Status model_check_dims(Model *e) {
             input |= is_value(graph_find_name(e->m->graphs.data[k], b->name));
         if (b->axis >= 0 ? input : find_symbol(e, b->name) != NULL) continue;
         if (b->axis >= 0)
-            fail(e->lx->diag, loc, "--dim %s:%d: there is no such input",
+            fail(e->lx->diag, loc, "--dim %s:%d: the model has no such input",
                  b->name, b->axis);
         else
             fail(e->lx->diag, loc, "--dim %s: the text's symbols are: %s",
@@ -233,8 +234,8 @@ Status model_type(Model *e, const Stmt *s, TypeId *out) {
 
 enum { NUMBERS = 2 };
 
-/* Elements that a weight [out, in, ..] makes of one input, and reads for one
-   output. */
+/* Fan-out and fan-in of a weight [out, in, ..]: elements computed from one
+   input, and read for one output. */
 static Status fans(Run *r, const Stmt *s, const Type *t, double *in,
                    double *out) {
     double window = 1;
@@ -302,7 +303,7 @@ static Status var_options(Run *r, const Stmt *s, Var *v) {
     return OK;
 }
 
-/* A new variable, or the one that is there. */
+/* A new variable, or the existing one. */
 static Status add_var(Run *r, const Var *v, ValueId *out) {
     Module *m = r->model->m;
     int i = module_find_name(m, v->name);
@@ -314,7 +315,7 @@ static Status add_var(Run *r, const Var *v, ValueId *out) {
     if (i >= 0) {
         const Var *old = &m->vars.data[i];
         if (old->kind != v->kind || old->type.i != v->type.i)
-            return run_fail(r, NULL, "'%s' is a %s %s already", v->name,
+            return run_fail(r, NULL, "'%s' is already a %s %s", v->name,
                             var_kind_text[old->kind], TXT(type_get(old->type)));
     } else {
         i = module_var(m, v->kind, v->name, v->type, v->init, v->fill);
@@ -352,7 +353,7 @@ static Status add_write(Run *r, Write w) {
     Graph *g = r->b->g;
     for (int i = 0; i < g->writes.len; i++)
         if (same_value(g->writes.data[i].var, w.var))
-            return run_fail(r, NULL, "'%.60s' is written already",
+            return run_fail(r, NULL, "'%.60s' is already written",
                             value_get(g, w.var)->name);
     vec_push(g->arena, &g->writes, w);
     return OK;
@@ -365,7 +366,7 @@ static Status run_write(Run *r, const Stmt *s) {
     Write w = {.bucket = 0};
     if (!v && model_lookup(r, s->names.data[0], &named)) v = &named;
     if (!v || v->kind != V_TENSOR || value_get(g, v->t)->kind != VK_VAR)
-        return run_fail(r, NULL, "'%.60s' is no variable", s->names.data[0]);
+        return run_fail(r, NULL, "'%.60s' is not a variable", s->names.data[0]);
     w.var = v->t;
     TRY(run_value(r, s->value, &w.value));
     if (value_get(g, w.var)->type.i != value_get(g, w.value)->type.i)
@@ -424,8 +425,7 @@ Status run_model_stmt(Run *r, const Stmt *s) {
     Status st;
     if (!r->model)
         return run_fail(r, NULL,
-                        "variables and regions stand in models, not "
-                        "in an op");
+                        "variables and regions belong in models, not in an op");
     switch (s->kind) {
     case S_VAR: st = run_var(r, s); break;
     case S_WRITE: st = run_write(r, s); break;
@@ -482,7 +482,8 @@ static Status import_value(Import *x, uint32_t i) {
         x->to[i] = graph_const(g, name, v->data);
     } else if (v->kind == VK_VAR) {
         Var var = x->from->module->vars.data[v->var];
-        if (name_is_own(var.name)) { /* of random numbers: no other is there */
+        if (name_is_own(var.name)) { /* a random state: the only variable of the
+                                        compiler's */
             x->to[i] = random_state(x->r);
             return OK;
         }
@@ -562,7 +563,7 @@ Status model_layer(Run *r, const Expr *at, const Fn *fn, const Scope *s,
         types[i] = value_get(r->b->g, in[i])->type;
     }
     if (!opt->layer)
-        return run_fail(r, at, "%s: this text has no files beside it",
+        return run_fail(r, at, "%s: this text cannot refer to files",
                         fn->info.text);
     if (opt->layer(opt->ctx, fn->onnx, types, nin, &m))
         return run_fail(r, at, "%s: the file cannot be this layer",

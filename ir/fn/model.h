@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.h: the lines of a model that are no IR: statements of ast.h, each of
-   which makes its nodes and variables when it has been read.
+/* model.h: the lines of a model that are not IR: statements of ast.h. Each
+   builds its nodes and variables as soon as it is read.
 
    A call of a layer, a function without a class, opens a scope, named by
-   `scope=` or else after the function; names of variables are those of the
-   scopes around and their own, with dots between: "block.fc1.weight".  A name
-   that is there already is the same variable.                              */
+   `scope=` or else after the function; the full name of a variable joins the
+   names of the enclosing scopes and its own with dots: "block.fc1.weight".
+   Declaring a name again refers to the same variable. */
 #ifndef AMPC_IR_FN_MODEL_H
 #define AMPC_IR_FN_MODEL_H
 
@@ -21,7 +21,7 @@ typedef struct Symbol {
 /* A line that runs when a mistake is met, of the model or of a layer. */
 typedef struct Frame {
     const Fn *fn;
-    Str prefix; /* of the scope that it stands in */
+    Str prefix; /* prefix of the enclosing scope */
     int depth;  /* of calls */
     int line, col;
 } Frame;
@@ -34,7 +34,7 @@ typedef struct Model {
     VEC(Symbol) symbols;
     Str batch; /* the symbol that opt->batch is for; NULL: not yet known */
     struct Run *top;
-    Fn *fn; /* that the lines belong to */
+    Fn *fn; /* function that contains the current lines */
     Builder b;
     int64_t work; /* so far */
     int64_t salt;
@@ -49,8 +49,8 @@ void model_open(Model *e, Lexer *lx, Module *m, const TextOptions *opt);
 void model_begin(Model *e, Graph *g);
 void model_close(Model *e);
 
-/* `dim NAME = value`, -1: without one; what --dim says wins.  NULL: it is there
-   already. */
+/* `dim NAME = value`, -1: without a value; --dim overrides it. NULL: the
+   name exists already. */
 Symbol *model_declare(Model *e, Str name, int64_t value);
 /* The value of a symbol; one that is nowhere declared is by --dim. */
 bool model_symbol(Model *e, Str name, int64_t *value);
@@ -63,7 +63,7 @@ Status model_run(Model *e, const Stmt *s);
 Status model_value(Model *e, const Expr *x, ValueId *out);
 Status model_type(Model *e, const Stmt *s, TypeId *out);
 
-/* Of what is inside one more `checkpoint`. */
+/* The region of nodes inside one more `checkpoint`. */
 static inline int model_region(Model *e) {
     return e->region ? e->region : ++e->regions;
 }

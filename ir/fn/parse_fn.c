@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of expressions and blocks in one another as they are written, and of a tree:
-   a chain of operators is one, too. */
+/* Limits on the nesting of expressions and blocks in the text, and on the
+   depth of the tree, in which a chain of operators counts as nesting, too. */
 enum { MAX_DEPTH = 64, MAX_TREE = 256 };
 
 typedef struct DefParser {
@@ -62,7 +62,8 @@ static Status expect_names(DefParser *p, const char *what, Names *out) {
     return OK;
 }
 
-/* Into one more expression or block; whoever comes out takes it back. */
+/* Enters one more expression or block; the caller decrements the depth
+   afterwards. */
 static Status deeper(DefParser *p) {
     if (++p->depth <= MAX_DEPTH) return OK;
     return lex_fail(p->lx, &p->lx->tok, "more than %d in one another",
@@ -135,8 +136,8 @@ static Status find_callee(DefParser *p, const Token *at, Expr *e) {
     }
     e->callee = CALLEE_OP;
     if (op_from_text(e->name, n, &e->code) && e->code != OP_CALL) return OK;
-    return lex_fail(p->lx, at, "'%.60s' is no op and no function defined above",
-                    e->name);
+    return lex_fail(
+        p->lx, at, "'%.60s' is not an op or a function defined above", e->name);
 }
 
 static Status parse_args(DefParser *p, const Token *at, Expr *e) {
@@ -157,7 +158,7 @@ static Status parse_args(DefParser *p, const Token *at, Expr *e) {
             vec_push(p->a, &e->keys, key);
         } else {
             if (e->keys.len)
-                return lex_fail(lx, &name, "operands stand before attributes");
+                return lex_fail(lx, &name, "operands come before attributes");
             vec_push(p->a, &e->args, value);
         }
         TRY(lex_more(lx, ')', &more));
@@ -368,7 +369,7 @@ static Status parse_dims(DefParser *p, Stmt *s) {
     return OK;
 }
 
-/* Behind `param` and the like. */
+/* Parses the rest of a line that begins with `param` or the like. */
 static Status parse_variable(DefParser *p, Stmt *s) {
     Lexer *lx = p->lx;
     bool more = false;
@@ -450,8 +451,9 @@ static Status parse_stmt(DefParser *p, Stmt *s) {
     if (is && p->fn->layer) return OK;
     if (is) {
         Token at = lex_token_at(lx, s->line, s->col);
-        return lex_fail(lx, &at,
-                        "a function with a class has no variables and regions");
+        return lex_fail(
+            lx, &at,
+            "a function with a class cannot have variables and regions");
     }
     TRY(take_word(p, "if", &is));
     if (is) return parse_if(p, s);
@@ -517,12 +519,12 @@ static Status parse_member(DefParser *p, const char *what, Str *name,
         used |= f->attrs.data[i].name == *name;
     for (int i = 0; i < f->results.len; i++)
         used |= f->results.data[i].name == *name;
-    if (used) return lex_fail(p->lx, &at, "'%.60s' is there already", *name);
+    if (used) return lex_fail(p->lx, &at, "'%.60s' exists already", *name);
     TRY(lex_take(p->lx, '?', optional));
     return lex_take(p->lx, ':', typed);
 }
 
-/* One of several words behind a colon. */
+/* Parses one of several words after a colon. */
 static Status parse_choice(DefParser *p, const char *const *words, int n,
                            const char *what, int *out) {
     for (*out = 0; *out < n; ++*out)
@@ -544,7 +546,7 @@ static Status parse_operand(DefParser *p) {
     }
     if (f->operands.len && !o.optional &&
         f->operands.data[f->operands.len - 1].optional)
-        return lex_fail(p->lx, &at, "operands that may be absent stand last");
+        return lex_fail(p->lx, &at, "optional operands come last");
     if (f->operands.len == MAX_FN_OPERANDS)
         return lex_fail(p->lx, &at, "more than %d operands", MAX_FN_OPERANDS);
     vec_push(p->a, &f->operands, o);
@@ -553,7 +555,7 @@ static Status parse_operand(DefParser *p) {
     return OK;
 }
 
-/* The kind that a default without one tells. */
+/* The kind of an attribute that follows from its default. */
 static Status kind_of_default(DefParser *p, const Token *at, const Expr *e,
                               FnAttrKind *out) {
     const Expr *x = e && e->kind == E_NEG ? e->a : e;
@@ -626,7 +628,7 @@ static Status parse_header(DefParser *p) {
         fn_builtin(name) >= 0)
         return lex_fail(lx, &at, "'%.60s' is a word of the language", name);
     if (fn_find(p->m, name, n))
-        return lex_fail(lx, &at, "a function '%.60s' is there already", name);
+        return lex_fail(lx, &at, "a function '%.60s' exists already", name);
     p->fn->info.text = name;
     p->fn->layer = p->m && lex_is(lx, '=');
     if (p->fn->layer) return parse_import(lx, &p->fn->onnx, &p->fn->size);
@@ -666,7 +668,8 @@ static Status parse_header(DefParser *p) {
 
 /* ---- parts --------------------------------------------------------------- */
 
-/* The closing brace of the definition is read in the mode of what follows. */
+/* Reads the parts after the body. The definition's closing brace is read in
+   the lexer mode of the text after it. */
 static Status parse_parts(DefParser *p) {
     Fn *f = p->fn;
     Lexer *lx = p->lx;

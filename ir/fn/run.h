@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run.h: what the files share that run bodies: run_fn.c walks them, known.c has
-   values that are known, make.c makes nodes, model.c has what only models have.
- */
+/* run.h: declarations shared by the files that run bodies: run_fn.c executes
+   them, known.c has compile-time values, make.c builds nodes, model.c has
+   the statements that only models have. */
 #ifndef AMPC_IR_FN_RUN_H
 #define AMPC_IR_FN_RUN_H
 
@@ -29,7 +29,7 @@ struct Val {
     ValueId t;
     const Val *list; /* INIT: numbers */
     int n;
-    bool typed; /* TENSOR: the text says of which dtype */
+    bool typed; /* TENSOR: the text declares its dtype */
 };
 
 typedef struct Binding {
@@ -56,7 +56,7 @@ typedef struct Run {
     VEC(Binding) env;
     DType wide;
     uint32_t first; /* node of this run */
-    int start;      /* of its nodes in the order */
+    int start;      /* position of its first node in the order */
     int depth;      /* of calls */
     int64_t *work, own_work;
     struct Model *model; /* NULL: an op's body */
@@ -130,7 +130,7 @@ Status run_value(Run *r, const Expr *e, ValueId *out);
 Status run_block(Run *r, const Block *b);
 /* r->depth, work, model and scope are set. */
 void run_open(Run *r, const FnCall *call, Builder *b, char *msg);
-/* The same, with attributes bound and operands checked. */
+/* Starts a run: binds attributes and checks operands. */
 Status run_start(Run *r, const FnCall *call, Builder *b, char *msg);
 Status run_results(Run *r, ValueId *out);
 
@@ -138,7 +138,7 @@ Status run_results(Run *r, ValueId *out);
 
 /* A statement that only models have. */
 Status run_model_stmt(Run *r, const Stmt *s);
-/* What a name that is bound nowhere stands for; false: nothing. */
+/* The meaning of a name that is not bound; false: none. */
 bool model_lookup(Run *r, Str name, Val *out);
 /* rng, salt, initialisers */
 Status model_builtin(Run *r, const Expr *e, const Val *v, Val *out);

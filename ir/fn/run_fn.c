@@ -553,8 +553,8 @@ static Status take_gradient(Run *r, int i, ValueId *out) {
     return OK;
 }
 
-/* Names of the body stay bound: what the forward pass computes too is one
-   value once equal nodes are joined. */
+/* Names of the body stay bound in the grad part: values that forward also
+   computes become one value when equal nodes are joined. */
 static Status grad_of(Run *r, const ValueId *result, const ValueId *gout,
                       ValueId *gin) {
     const FnCall *c = r->call;

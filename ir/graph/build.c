@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* build.c: the builder.  Attributes are kept in one form (sorted, axes
    non-negative, default axis written out), so that equal nodes are equal in
-   memory and readers need no cases.                                        */
+   memory and readers need no cases. */
 #include "ir/fn/fn.h"
 #include "ir/graph/ir_impl.h"
 
@@ -149,7 +149,7 @@ Status node_make(Builder *b, const Node *want, const Type *given,
     return OK;
 }
 
-/* What a pass asks for is legal. */
+/* Builds a node that must be legal, because a pass asks for it. */
 static NodeId make_legal(Builder *b, const Node *n, const Type *given,
                          const char *const *names) {
     NodeId id;
@@ -306,7 +306,7 @@ ValueId b_full(Builder *b, TypeId t, double v) {
 
 ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype) {
     Type t = *value_type(b->g, x), to = *value_type(b->g, like);
-    int64_t axes[MAX_RANK]; /* that broadcasting repeated */
+    int64_t axes[MAX_RANK]; /* axes along which `like` was broadcast */
     int lead = t.rank - to.rank, n = 0;
     for (int d = 0; d < t.rank; d++)
         if (t.dim[d] != 1 && (d < lead || to.dim[d - lead] == 1)) axes[n++] = d;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* infer.c: runs type rules: what holds for every op is checked here, once. */
+/* infer.c: runs type rules, and checks the rules that hold for every op. */
 #include "ir/graph/ir_impl.h"
 
 #include <string.h>
@@ -81,7 +81,7 @@ Status infer_types(const Graph *g, const Node *n, const Type *given,
     const Type *few_in[FEW];
     Type few_out[FEW];
     bool few_free[FEW] = {0};
-    TypeCtx cx; /* most of it is a message, which is seldom needed */
+    TypeCtx cx; /* most of it is for a message, which is seldom needed */
     cx.n = n;
     cx.given = given;
     cx.msg[0] = msg[0] = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ir.c: modules, graphs, values, variables, attributes, rewriting.  The
-   builder is in build.c.                                                   */
+   builder is in build.c. */
 #include "ir/graph/ir_impl.h"
 
 #include <math.h>
@@ -20,12 +20,12 @@ typedef struct Name {
     uint32_t value;
 } Name;
 
-/* Of a graph: names in use, the value that reads each variable, shared
-   scalars.  Of a module: its variables' names. */
+/* For a graph: names in use, the value that reads each variable, and shared
+   scalars. For a module: names of its variables. */
 struct NameMap {
     StrMap at; /* in names; of a module: in its variables */
     VEC(Name) names;
-    VEC(ValueId) vars; /* by variable; 0 = not read */
+    VEC(ValueId) vars; /* by variable; 0: not read */
     struct {
         ValueId *slot; /* open addressing, power of two; 0 = free */
         int len, cap;
@@ -239,8 +239,8 @@ ValueId graph_const(Graph *g, const char *name, const Tensor *t) {
         (Value){.name = unique, .type = t->type, .kind = VK_CONST, .data = t});
 }
 
-/* Where the scalar stands, or the free slot where it would.  Equal by bits: -0
-   is not 0, and a NaN is equal to itself. */
+/* The slot of a scalar, or the free slot where it belongs. Scalars are equal
+   if their bits are: -0 differs from 0, and a NaN equals itself. */
 static ValueId *scalar_slot(const Graph *g, const Tensor *t) {
     const struct NameMap *m = g->names;
     size_t bytes = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
@@ -460,7 +460,7 @@ ValueId graph_var(Graph *g, int var) {
     ValueId v = graph_find_var(g, var);
     if (is_value(v)) return v;
     const Var *x = &g->module->vars.data[var];
-    /* whoever took its name before the variable existed is renamed */
+    /* a value that took the name before the variable existed is renamed */
     ValueId taken = graph_find_name(g, x->name);
     if (is_value(taken)) graph_rename(g, taken, graph_unique_name(g, x->name));
     v = value_new(

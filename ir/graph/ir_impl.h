@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ir_impl.h: what the files of ir/ share among themselves.                 */
+/* ir_impl.h: declarations shared by the files of ir/. */
 #ifndef AMPC_IR_GRAPH_IR_IMPL_H
 #define AMPC_IR_GRAPH_IR_IMPL_H
 
@@ -15,25 +15,26 @@ int module_find_name(const Module *m, Str name);
 
 /* ---- print.c ------------------------------------------------------------- */
 
-/* A character of a plain name, given the one behind it. */
+/* True if c may be in a plain name, given the character after it. */
 bool name_char(char c, char next);
 /* One number, or "[1, 2]"; with more than DATA_SHOWN elements that differ,
    "data(0x..)". */
 enum { DATA_SHOWN = 4096, INIT_SHOWN = 64 };
 void put_data(StrBuf *sb, const Tensor *t);
 
-/* n's operands and results in memory of its own; results: 0 where n->out is
+/* Copies n's operands and results to new memory; results are 0 if n->out is
    NULL. */
 void node_own_ids(Arena *a, Node *n);
 
 /* ---- build.c ------------------------------------------------------------- */
 
-/* A node that is not in the graph yet is what is asked for: op or function,
-   operands, attributes, counts.  given: types of results, or NULL. */
+/* Checks a node that is not in the graph yet: op or function, operands,
+   attributes, counts. given: types of results, or NULL. */
 
 /* n->attrs in the one form, in g's arena. */
 Status canonical_attrs(Graph *g, Node *n, const Type *given, char *msg);
-/* What every maker of nodes ends in.  given, names: nout entries or NULL. */
+/* The common end of all functions that build nodes. given, names: nout
+   entries or NULL. */
 Status node_make(Builder *b, const Node *want, const Type *given,
                  const char *const *names, NodeId *out, char *msg);
 /* With integers in memory of the arena. */
@@ -48,8 +49,8 @@ bool attr_same(const Attr *a, const Attr *b);
 
 /* ---- infer.c ------------------------------------------------------------- */
 
-/* What is known of a result before inference: rank < 0 = shape by rule,
-   dtype NUM_DTYPES = dtype by rule. */
+/* Type of a result about which nothing is known before inference. rank < 0:
+   shape by rule; dtype NUM_DTYPES: dtype by rule. */
 static inline Type type_by_rule(void) {
     Type t = {.dtype = NUM_DTYPES, .rank = -1};
     return t;

@@ -6,7 +6,7 @@
 
 #include "ir/base/base.h"
 
-/* The graph that a frontend makes; pass `programs` makes programs of it. */
+/* The graph that a frontend builds; pass `programs` turns it into programs. */
 #define FORWARD "forward"
 
 typedef enum ProgramKind {
@@ -45,11 +45,11 @@ Str program_name(ProgramKind p, Str objective);
 /* PROGRAM_NONE: no program's name.  *objective: "" or its name; *batch: 0, or
    the number of NAME@N. */
 ProgramKind program_of_name(const char *name, Str *objective, int64_t *batch);
-/* "predict@8": what `name` is for batches of 8; of 0: name. */
+/* "predict@8": `name` for batches of 8; for a batch of 0 the name itself. */
 Str name_at_batch(Str name, int64_t batch);
 Str own_output(OwnOutput o, Str objective);
 
-/* "ampc.grad/NAME", whether a name is one, and NAME of it or NULL. */
+/* "ampc.grad/NAME"; whether a name has that form; and its NAME, or NULL. */
 Str family_name(Family f, Str of);
 bool family_has(Family f, Str name);
 Str family_member(Family f, Str name);

@@ -88,8 +88,8 @@ const char *own_var_defect(const Module *m, const Var *v) {
         return same ? NULL : "has another kind or type";
     }
     if (f == NUM_FAMILIES || f >= sizeof kinds / sizeof *kinds)
-        return "is none of the compiler's";
-    if (parameter < 0) return "belongs to no variable";
+        return "is not one of the compiler's names";
+    if (parameter < 0) return "does not belong to a variable";
     TypeId of = m->vars.data[parameter].type;
     DType low = f == FAMILY_BF16 ? DT_BF16 : DT_F16;
     if (kinds[f] == VAR_SHADOW)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* same.c: when two nodes compute the same, and what an expression's P0 and P1
-   are: facts about attributes that passes, importers and printers share.    */
+/* same.c: tells if two nodes compute the same, and computes P0 and P1 of an
+   expression: facts about attributes that passes, importers and printers
+   share. */
 #include <math.h>
 #include <string.h>
 
@@ -82,7 +83,7 @@ static uint64_t hash_number(uint64_t h, double x) {
     return hash_bytes(h, &x, sizeof x);
 }
 
-/* As the text has it: what is large by its hash. */
+/* Hashes data as the text shows it: large data by their hash. */
 static uint64_t hash_data(uint64_t h, const Value *x) {
     StrBuf text = {0};
     if (x->init_text) return hash_text(h, x->init_text);
@@ -92,8 +93,8 @@ static uint64_t hash_data(uint64_t h, const Value *x) {
     return h;
 }
 
-/* made: the place of its node.  What a variable begins with is not of the
-   program: a checkpoint holds what it is. */
+/* made: position of the value's node. The initial value of a variable does
+   not belong to the program: a checkpoint holds its content. */
 static uint64_t hash_value(const Graph *g, ValueId v, uint64_t made) {
     const Value *x = value_get(g, v);
     uint64_t h = hash_type(hash_text((uint64_t)x->kind, x->name), x->type);

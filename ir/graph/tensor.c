@@ -2,7 +2,7 @@
 /* tensor.c: elements of host tensors in their storage dtypes.
 
    The two 16-bit formats differ in two numbers only, so one encoder and one
-   decoder serve both; a double goes to 16 bits in one rounding.            */
+   decoder serve both; a double goes to 16 bits in one rounding. */
 #include "ir/ir.h"
 
 #include <math.h>

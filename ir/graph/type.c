@@ -54,7 +54,7 @@ DType dtype_promote(DType a, DType b) {
 
 /* ---- interning ----------------------------------------------------------- */
 
-/* Pages keep their place, so pointers to types stay good. */
+/* Pages are never moved, so pointers to types stay valid. */
 enum { PAGE = 256 };
 static struct {
     Type **page;

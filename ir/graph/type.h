@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* type.h: interned tensor types.  Equal type, equal TypeId.  Shapes are
-   static; a dimension may be 0; rank 0 is a scalar.                        */
+   static; a dimension may be 0; rank 0 is a scalar. */
 #ifndef AMPC_IR_GRAPH_TYPE_H
 #define AMPC_IR_GRAPH_TYPE_H
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.c: is the IR what the stage says?  Runs after every pass
-   (passes/pipeline.c).
+/* verify.c: checks that the IR is what its stage promises. Runs after every
+   pass (passes/pipeline.c).
 
    From TYPED on
     1  every node in order exists and stands there once
     2  operands exist, are defined before the node, and are only absent where
        the op allows it
     3  results and their nodes point at each other; every result has one node
-    4  attributes are the op's own, sorted; types are what the type rule says
-    5  names: one value each, none but rank-0 constants without
+    4  attributes are the op's own, sorted; types are as the type rule says
+    5  every name has one value; only rank-0 constants may be unnamed
     6  variables: type and name of the module's variable, one value per graph;
-       one with a name of the compiler's is what the compiler makes of it
+       one with a name of the compiler has its kind and type
     7  constants have data of their type
     8  inputs, outputs and writes name values that are defined; a variable is
        written once, with its own type, and summed over ranks if it is an f32
@@ -19,24 +19,24 @@
     9  where autocast is on, no LOW op of the forward pass reads f32; no op
        grad is left
    In DIFF
-   10  a program that trains returns its loss, f32[], and gradients, f32 and
-       shaped like the parameters that they are of
+   10  a program that trains returns its loss, f32[], and gradients, f32 with
+       the shapes of their parameters
    11  forward nodes read no backward ones
    In STEP to PRIMITIVE, where the passes made the programs
-   12  parameters and optimizer state are written by update nodes, and as the
-       finite flag says, which is an output
+   12  parameters and optimizer state are written by update nodes, depending on
+       the finite flag, which is an output
    13  every attempt is counted; micro-batches and their losses are summed
-   14  what is written has its 16-bit copies written too
+   14  a program that writes a variable also writes its 16-bit copies
    15  refresh writes copies only
    From INLINED on (verify_stage.c)
-   16  no call is left but of whole functions; from FUSED on none
+   16  only calls of whole functions are left; from FUSED on none
    From PRIMITIVE on (verify_stage.c)
    17  no SPLIT is left; reductions keep their dimensions
    From FUSED on (verify_group.c)
    18  every node but VIEW is in one group; groups stand together in order and
        are not empty
-   19  a group keeps the promises of its kind (codegen/codegen.h); groups of
-       one launch are POINT and read nothing that another of them makes
+   19  a group keeps the promises of its kind (codegen/codegen.h); groups of one
+       launch are POINT and read no results of each other
    From PLANNED on (verify_group.c)
    20  every value that leaves a group has an offset inside the arena or a home
    21  buffers that live at the same time do not overlap; a result may take the
@@ -127,7 +127,7 @@ static Status check_leaves(Verifier *v) {
     for (int i = 0; i < v->g->inputs.len; i++) {
         ValueId x = v->g->inputs.data[i];
         if (!exists(v, x) || value_get(v->g, x)->kind != VK_INPUT)
-            return verify_fail(v, NULL, "input %d is no input value", i);
+            return verify_fail(v, NULL, "input %d is not an input value", i);
         if (v->defined[x.i])
             return verify_fail(v, NULL, "input %d is listed twice", i);
         if (name_is_own(value_get(v->g, x)->name))
@@ -188,7 +188,7 @@ static Status check_nodes(Verifier *v) {
         const Node *n = node_get(g, id);
         if (n->op >= NUM_OPS) return verify_fail(v, n, "op %d", (int)n->op);
         if (v->pos[id.i] >= 0)
-            return verify_fail(v, n, "stands twice in the order");
+            return verify_fail(v, n, "occurs twice in the order");
         v->pos[id.i] = i;
         TRY(check_operands(v, n));
         TRY(check_results(v, id));
@@ -206,7 +206,7 @@ static int by_address(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of the values that the text shows: dead constants may share a name. */
+/* Checks only values that the text shows: dead constants may share a name. */
 static Status check_names(Verifier *v) {
     const Graph *g = v->g;
     int *uses = graph_use_counts(g, v->a), n = g->outputs.len;
@@ -230,7 +230,8 @@ static Status check_names(Verifier *v) {
 static Status check_write(Verifier *v, const Write *w, bool *written) {
     const Graph *g = v->g;
     if (!exists(v, w->var) || value_get(g, w->var)->kind != VK_VAR)
-        return verify_fail(v, NULL, "a write to what is no variable");
+        return verify_fail(v, NULL,
+                           "a write to a value that is not a variable");
     const Value *var = value_get(g, w->var);
     if (!exists(v, w->value) || !v->defined[w->value.i])
         return verify_fail(v, NULL, "%%%s is written from an undefined value",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.h: what the files verify*.c share.                                */
+/* verify.h: declarations shared by the files verify*.c. */
 #ifndef AMPC_IR_GRAPH_VERIFY_H
 #define AMPC_IR_GRAPH_VERIFY_H
 
@@ -10,8 +10,8 @@ typedef struct Verifier {
     Stage stage;
     Diag *diag;
     Arena *a;
-    bool *defined; /* by ValueId.i: defined so far in order */
-    int *pos;      /* by NodeId.i: position in order, -1 */
+    bool *defined; /* per value: defined so far in the order */
+    int *pos;      /* per node: position in the order, -1: none */
 } Verifier;
 
 /* "graph train, after fused: %y = add: message" */

@@ -14,9 +14,9 @@ typedef struct Span {
 typedef struct GroupCheck {
     Verifier *v;
     const Graph *g;
-    Span *span;    /* by group */
-    bool *leaves;  /* by ValueId.i: read outside the group that makes it */
-    ValueId *root; /* by ValueId.i */
+    Span *span;    /* per group */
+    bool *leaves;  /* per value: read outside of its group */
+    ValueId *root; /* per value: view_root */
 } GroupCheck;
 
 static int group_of(const GroupCheck *c, ValueId v) {
@@ -24,7 +24,7 @@ static int group_of(const GroupCheck *c, ValueId v) {
     return x->kind == VK_RESULT ? node_get(c->g, x->def)->group : -1;
 }
 
-/* ---- what the checks need to know ---------------------------------------- */
+/* ---- facts for the checks ------------------------------------------------ */
 
 static Status find_spans(GroupCheck *c) {
     const Graph *g = c->g;
@@ -204,21 +204,22 @@ static GroupCheck *group_check(Verifier *v) {
     return c;
 }
 
-/* Groups of one launch, the first of which stands at `first`, run at the same
-   time, but those that stand after one each of the others.  done: by group,
-   that one stands after it. */
+/* Groups of one launch (the first is `first`) run at the same time, except
+   groups marked `after`: each runs after one of the others. done: by group,
+   another group runs after it. */
 static Status check_beside(GroupCheck *c, int group, int first, bool *done) {
     const Group *g = c->g->groups.data;
     GroupKind kind = g[group].kind;
     bool after = g[group].after;
-    int before = -1; /* what it stands after */
+    int before = -1; /* the group after which it runs */
     if (group == 0 || (kind != GROUP_POINT && kind != GROUP_ROW) ||
         g[first].kind != kind || (after && kind != GROUP_ROW))
         return verify_fail(c->v, node_at(c->g, c->span[group].first),
                            "only point or row groups share a launch");
     if (!after && g[group - 1].after)
-        return verify_fail(c->v, node_at(c->g, c->span[group].first),
-                           "what stands after others comes last in a launch");
+        return verify_fail(
+            c->v, node_at(c->g, c->span[group].first),
+            "a group after others must be the last of its launch");
     for (int i = c->span[group].first; i < c->span[group].end; i++)
         for (int k = 0; k < node_at(c->g, i)->nin; k++) {
             ValueId v = node_at(c->g, i)->in[k];
@@ -271,10 +272,11 @@ typedef struct Buffer {
 
 typedef struct PlanCheck {
     GroupCheck *c;
-    int *step;           /* by group: its launch */
-    int *last;           /* by root: last launch that reads it */
-    int *reader;         /* by root: the group that does, -1: several */
-    const Write **write; /* by variable */
+    int *step;   /* per group: its launch */
+    int *last;   /* per root: last launch that reads it */
+    int *reader; /* per root: the only group of that launch that reads it; -1:
+                    several */
+    const Write **write; /* per variable */
     int steps;
 } PlanCheck;
 
@@ -300,8 +302,8 @@ static void find_lives(PlanCheck *p) {
         p->last[c->root[graph_root(g, i)->i].i] = p->steps;
 }
 
-/* Of the last launch that reads buffer r, does this group alone, and only at
-   the index that it writes? */
+/* True if in the last launch that reads buffer r only this group reads it,
+   and only at the index that it writes. */
 static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
                           const Type *domain) {
     const GroupCheck *c = p->c;
@@ -327,7 +329,8 @@ static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
     return true;
 }
 
-/* b may take a's place: a dies where b is born, and lies exactly there. */
+/* b may take a's place: a dies where b is computed, and has the same offset
+   and size. */
 static bool in_place(const PlanCheck *p, const Buffer *a, const Buffer *b) {
     const Type *ta = value_type(p->c->g, a->value);
     const Type *tb = value_type(p->c->g, b->value);

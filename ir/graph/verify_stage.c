@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify_stage.c: what the passes of each stage promise (list: verify.c).   */
+/* verify_stage.c: the promises of the passes of each stage (list: verify.c). */
 #include "ir/fn/fn.h"
 #include "ir/graph/verify.h"
 
@@ -37,7 +37,7 @@ static Status check_gradient(Verifier *v, const Output *o) {
     Str of = family_member(FAMILY_GRAD, o->name);
     int p = module_find_var(m, of);
     if (p < 0 || m->vars.data[p].kind != VAR_PARAM)
-        return verify_fail(v, NULL, "%s: '%s' is no parameter", o->name, of);
+        return verify_fail(v, NULL, "%s: '%s' is not a parameter", o->name, of);
     const Type *want = type_get(m->vars.data[p].type);
     const Type *got = value_type(v->g, o->value);
     if (!shape_equal(want, got) || got->dtype != DT_F32)
@@ -114,7 +114,7 @@ static Status check_copies(Verifier *v) {
     return OK;
 }
 
-/* By value: computed from `flag`. */
+/* Per value: depends on `flag`. */
 static bool *mark_dependents(Verifier *v, ValueId flag) {
     const Graph *g = v->g;
     bool *marked = NEW_ARRAY(v->a, bool, g->values.len);
@@ -160,7 +160,7 @@ static Status check_refresh(Verifier *v) {
     for (int i = 0; i < v->g->writes.len; i++) {
         const Var *x = value_var(v->g, v->g->writes.data[i].var);
         if (x->kind != VAR_SHADOW)
-            return verify_fail(v, NULL, "it writes %s, which is no copy",
+            return verify_fail(v, NULL, "it writes %s, which is not a copy",
                                x->name);
     }
     return OK;

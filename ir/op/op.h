@@ -24,7 +24,7 @@ typedef enum AmpClass {
 } AmpClass;
 extern const char *const amp_class_text[AMP_NONE + 1]; /* "low", "full", ... */
 
-/* What torch.autocast does with an op: column torch of ops.def. */
+/* The rule of torch.autocast for an op: column torch of ops.def. */
 typedef enum TorchRule {
     TORCH_LOW,
     TORCH_WIDE,
@@ -45,7 +45,7 @@ typedef enum OpKind {
     KIND_COMPOSITE
 } OpKind;
 
-/* What an element costs, each several times the one before. */
+/* Cost of an element; each is several times the previous one. */
 typedef enum OpCost { COST_CHEAP, COST_DIVIDE, COST_LONG, COST_SLOW } OpCost;
 
 /* How a reduction folds what its expression adds. */
@@ -59,7 +59,8 @@ typedef enum OpFold {
 
 /* ---- attributes ---------------------------------------------------------- */
 
-/* Keys of functions' attributes follow those of the table (attr_key). */
+/* Attribute keys; keys for attributes of functions follow those of the table
+   (attr_key). */
 typedef enum AttrKey {
 #define ATTR(name, kind, dflt) AK_##name,
 #include "ir/op/ops.def"
@@ -82,7 +83,7 @@ typedef struct AttrInfo {
     const char *string; /* of a STR                                         */
 } AttrInfo;
 const AttrInfo *attr_get(AttrKey k);
-/* The key of a name and kind, made when there is none. */
+/* The key for a name and kind; created if it does not exist. */
 AttrKey attr_key(const char *name, AttrKind kind);
 
 typedef struct Attr {
@@ -111,7 +112,7 @@ static inline Attr attr_s(AttrKey k, const char *v) {
     Attr a = {.key = k, .u = {.s = intern(v)}};
     return a;
 }
-/* By name, for the attributes of functions. */
+/* An attribute of a function, by name. */
 static inline Attr attr_named_i(const char *name, int64_t v) {
     return attr_i(attr_key(name, ATTR_INT), v);
 }

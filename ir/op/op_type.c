@@ -2,8 +2,8 @@
 /* op_type.c: type rules of element-wise ops, generators, moves and
    reductions; op_type_nn.c has those of library ops and composites.
 
-   Storage dtypes of floats are free: operands may differ, a result may be
-   declared in any float dtype.  Floats never meet integers.               */
+   Float operands may differ in storage dtype, and a result may be declared in
+   any float dtype. No op combines floats with integers. */
 #include "ir/graph/ir_impl.h"
 
 #include <string.h>
@@ -52,7 +52,7 @@ Status type_want_shape(TypeCtx *cx, DType d, Type *out) {
         return type_error(cx, "needs attribute 'shape'");
     if (!type_make(d, n, v).i)
         return type_error(cx,
-                          "attribute 'shape' is no shape: rank %d, "
+                          "attribute 'shape' is not a shape: rank %d, "
                           "a dimension is negative or too large",
                           n);
     *out = (Type){.dtype = d, .rank = n};
@@ -204,7 +204,7 @@ Status ty_transpose(TypeCtx *cx) {
     for (int i = 0; i < x->rank; i++) {
         if (perm[i] < 0 || perm[i] >= x->rank || seen >> perm[i] & 1)
             return type_error(cx,
-                              "attribute 'perm' is no permutation of %d "
+                              "attribute 'perm' is not a permutation of %d "
                               "axes",
                               x->rank);
         seen |= 1u << perm[i];
@@ -227,7 +227,7 @@ static Status check_slice(TypeCtx *cx, const Type *whole, const Type *part) {
     const int64_t *starts, *steps;
     TRY(type_want_ints(cx, AK_starts, whole->rank, &starts));
     TRY(type_want_ints(cx, AK_steps, whole->rank, &steps));
-    int64_t reach = 1, far; /* of strides, which count empty axes as 1 */
+    int64_t reach = 1, far; /* extent of strides; empty axes count as 1 */
     for (int i = 0; i < whole->rank; i++)
         reach *= whole->dim[i] ? whole->dim[i] : 1;
     for (int i = 0; i < whole->rank; i++) {
@@ -253,7 +253,7 @@ Status ty_slice(TypeCtx *cx) {
     TRY(type_want_ints(cx, AK_sizes, x->rank, &sizes));
     for (int i = 0; i < x->rank; i++) t.dim[i] = sizes[i];
     if (!type_make(t.dtype, t.rank, t.dim).i)
-        return type_error(cx, "attribute 'sizes' is no shape");
+        return type_error(cx, "attribute 'sizes' is not a shape");
     TRY(check_slice(cx, x, &t));
     return type_result(cx, 0, &t);
 }

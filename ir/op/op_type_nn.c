@@ -77,8 +77,8 @@ static Status attend_shape(TypeCtx *cx, int at, Type *y) {
     int64_t div, mod;
     if (mask &&
         (!dtype_is_float(mask->dtype) || !attend_mask(q, v, mask, &div, &mod)))
-        return type_error(cx, "%s is no mask of %s on %s", TXT(mask), TXT(q),
-                          TXT(v));
+        return type_error(cx, "%s is not a mask for %s on %s", TXT(mask),
+                          TXT(q), TXT(v));
     if (rng && (rng->dtype != DT_I64 || type_count(rng) != 2))
         return type_error(cx,
                           "the operand of random numbers is %s, wants "

@@ -69,7 +69,8 @@ Status parse_import(Lexer *lx, Str *file, size_t *end) {
     return lex_expect(lx, ')');
 }
 
-/* One item at the top of a file; what is none of ours is passed over. */
+/* Reads one item at the top level of a file; skips all but blocks and
+   imports. */
 static Status scan_item(Lexer *lx, Module *m, int *depth) {
     Token name;
     size_t end;
@@ -86,7 +87,7 @@ static Status scan_item(Lexer *lx, Module *m, int *depth) {
 
 void text_blocks(Arena *a, const char *file, const char *text, size_t n,
                  Module **out) {
-    Diag unsaid = {0}; /* mistakes are told when all is read */
+    Diag unsaid = {0}; /* reported later */
     Lexer lx;
     int depth = 0;
     Module *m = *out = module_new(a, "");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lex.c: text to tokens.  The text is not trusted: any bytes may stand in it,
-   NUL too.                                                                 */
+   NUL too. */
 #include "ir/text/lex.h"
 
 #include <errno.h>
@@ -97,7 +97,7 @@ static int hex_digit(char c) {
     return -1;
 }
 
-/* What stands behind a backslash. */
+/* Reads the character after a backslash. */
 static Status lex_escape(Lexer *lx, const Token *t, char *out) {
     char c = peek(lx, 0);
     int hi = hex_digit(peek(lx, 1)), lo = hex_digit(peek(lx, 2));
@@ -151,7 +151,8 @@ static void lex_word(Lexer *lx, Token *t) {
     t->text = intern_n(lx->text + start, lx->at - start);
 }
 
-/* Everything that can stand in a number; its form is checked when used. */
+/* Reads all characters that a number can have; its form is checked when
+   used. */
 static void lex_number(Lexer *lx, Token *t) {
     size_t start = lx->at;
     bool hex = peek(lx, 0) == '0' && peek(lx, 1) == 'x';
@@ -166,7 +167,7 @@ static void lex_number(Lexer *lx, Token *t) {
     t->text = intern_n(lx->text + start, lx->at - start);
 }
 
-/* A sign that belongs to the number behind it. */
+/* Reads the sign of the number after it. */
 static bool starts_number(const Lexer *lx, char c, char next) {
     if (is_digit(c)) return true;
     if (lx->infix || (c != '-' && c != '+' && c != '.')) return false;
@@ -216,7 +217,7 @@ Status lex_next(Lexer *lx) {
             TRY(lex_quoted(lx, &t));
         else
             lex_word(lx, &t);
-        if (!*t.text) return lex_fail(lx, &t, "a name is missing behind %%");
+        if (!*t.text) return lex_fail(lx, &t, "a name is missing after %%");
     } else if (c == '"') {
         t.kind = T_STRING;
         TRY(lex_quoted(lx, &t));

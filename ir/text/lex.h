@@ -14,7 +14,7 @@ typedef enum TokenKind {
     T_PUNCT   /* one character: ch; two in definitions: a LexPair */
 } TokenKind;
 
-/* ch of what is written with two characters. */
+/* Token.ch of tokens that are written with two characters. */
 typedef enum LexPair {
     LEX_RANGE = 1, /* .. */
     LEX_ARROW,     /* -> */
@@ -42,7 +42,7 @@ typedef struct Lexer {
     size_t counted; /* col is the column of byte `counted` */
     int line, col;
     Token tok;     /* the one to be read next */
-    int prev_line; /* of the token read last */
+    int prev_line; /* line of the last token read */
     bool infix;    /* inside a definition: names are letters, digits and _,
                       operators stand between them */
 } Lexer;
@@ -55,7 +55,7 @@ Status lex_next(Lexer *lx);
 Status lex_again(Lexer *lx, const Token *from, bool infix);
 /* Moves lx->at over characters that are among these, and comments. */
 void lex_skip(Lexer *lx, const char *blank);
-/* What stands at lx->at, as a token that says only where. */
+/* The text at lx->at as a token that only has a position. */
 Token lex_here(Lexer *lx);
 /* The token at a line and column of the text. */
 Token lex_token_at(const Lexer *lx, int line, int col);
@@ -69,7 +69,7 @@ Loc lex_loc(const Lexer *lx, const Token *t);
 bool lex_is(const Lexer *lx, char ch);
 bool lex_is_word(const Lexer *lx, const char *word);
 bool lex_is_dtype(const Lexer *lx, DType *out);
-/* The first byte behind the token that is no blank; 0: none. */
+/* The first byte after the token that is not blank; 0: none. */
 char lex_behind(const Lexer *lx);
 /* Reads ch if it is next. */
 Status lex_take(Lexer *lx, char ch, bool *taken);

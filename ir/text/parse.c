@@ -17,7 +17,7 @@
             | "return" [word=]operand, ..
             | a statement of fn/ast.h, also behind "return" [word=]
      type   = f32[2,3] [@offset] [@%variable]; in a model its dimensions are
-              expressions, elsewhere numbers and symbols                    */
+              expressions, elsewhere numbers and symbols */
 #include "ir/fn/fn.h"
 #include "ir/text/parse_impl.h"
 
@@ -96,7 +96,7 @@ static void put_place(Graph *g, ValueId v, const Placed *place) {
 
 static Status twice(Parser *p, const Token *at) {
     char buf[80];
-    return lex_fail(&p->lx, at, "%s is defined already", lex_describe(at, buf));
+    return lex_fail(&p->lx, at, "%s is already defined", lex_describe(at, buf));
 }
 
 /* A new name: the value is made by the caller right after. */
@@ -134,7 +134,7 @@ static Status parse_present(Parser *p, ValueId *out) {
     Token at = p->lx.tok;
     TRY(parse_operand(p, out));
     if (is_value(*out)) return OK;
-    return lex_fail(&p->lx, &at, "a value must stand here");
+    return lex_fail(&p->lx, &at, "a value expected");
 }
 
 /* ---- nodes --------------------------------------------------------------- */
@@ -184,8 +184,8 @@ typedef struct NodeText {
     Str named;
 } NodeText;
 
-/* %a, .. = op operand, ..   Operands stand on the op's line or behind a comma,
-   so that an op without any does not swallow the next line. */
+/* %a, .. = op operand, .. Operands are on the op's line or after a comma, so
+   that an op without operands does not swallow the next line. */
 static Status parse_call(Parser *p, NodeText *t) {
     Lexer *lx = &p->lx;
     Callee *c = &t->callee;
@@ -368,8 +368,8 @@ static Status parse_var_option(Parser *p, Var *v) {
     return lex_fail(lx, &at, "lr_scale, stored, weight_decay or why");
 }
 
-/* Graphs of one file declare a variable alike; init and options of the
-   second one, when given, agree with the first. */
+/* Graphs of one file declare a variable in the same way; init and options of
+   a second declaration, if given, must agree with the first. */
 static Status redeclare(Parser *p, const Token *at, const Var *old,
                         const Var *v, bool has_init) {
     char buf[80];
@@ -479,8 +479,8 @@ static Status parse_infix(Parser *p, const Token *from) {
     return lex_again(lx, &next, false);
 }
 
-/* lx is in infix mode: whether a number stands there as IR has them, 2:i64, and
-   nothing behind it. */
+/* True if a number in the form of IR (2:i64) follows, and nothing after it;
+   lx is in infix mode. */
 static bool is_scalar(const Lexer *lx) {
     const char *text = lx->text + lx->tok.at, *end = lx->text + lx->n;
     if (text < end && *text == '-') text++;
@@ -524,7 +524,7 @@ static Status parse_output(Parser *p) {
     if (!o.name) o.name = value_get(p->g, o.value)->name;
     if (!o.name) return lex_fail(lx, &at, "the output needs a name: name=..");
     if (is_value(graph_output(p->g, o.name)))
-        return lex_fail(lx, &at, "an output '%.60s' is there already", o.name);
+        return lex_fail(lx, &at, "an output '%.60s' exists already", o.name);
     vec_push(p->m->arena, &p->g->outputs, o);
     return OK;
 }
@@ -594,7 +594,7 @@ static Status parse_line(Parser *p) {
         TRY(parse_output(p));
         TRY(lex_take(lx, ',', &more));
     }
-    /* nothing but the closing brace may follow, so the end needs no marker */
+    /* only the closing brace may follow, so the end needs no marker */
     return lex_is(lx, '}') ? OK : lex_expect(lx, '}');
 }
 
@@ -637,7 +637,7 @@ static Status parse_inputs(Parser *p) {
         TypeId t;
         if (is_value(graph_find_value(p->g, name))) {
             Token at = lex_token_at(lx, s->line, s->col);
-            return lex_fail(lx, &at, "'%.60s' is defined already", name);
+            return lex_fail(lx, &at, "'%.60s' is already defined", name);
         }
         TRY(model_type(&p->model, s, &t));
         graph_input(p->g, name, t);
@@ -676,12 +676,11 @@ static Status check_model(Parser *p) {
     for (int i = 0; i < p->blocks.len; i++) {
         const Token *t = &p->blocks.data[i];
         if (t->text == m->name || (g && t->text == g->name)) continue;
-        return lex_fail(&p->lx, t, "there is no model '%.60s' in the file",
-                        t->text);
+        return lex_fail(&p->lx, t, "the file has no model '%.60s'", t->text);
     }
     if (m->onnx && m->graphs.len)
         return fail(p->lx.diag, (Loc){.file = m->file},
-                    "a file with a model from another one has no graph");
+                    "a file that imports its model cannot have a graph");
     if (m->onnx) return OK;
     if (m->graphs.len) return model_check_dims(&p->model);
     return lex_fail(&p->lx, &p->lx.tok, "the file has no graph");
@@ -702,9 +701,9 @@ static Status parse_dim(Parser *p) {
         Token number = lx->tok;
         if (given) TRY(lex_expect_int(lx, &value));
         if (given && value < 0)
-            return lex_fail(lx, &number, "a symbol stands for 0 or more");
+            return lex_fail(lx, &number, "a symbol must be 0 or more");
         if (!model_declare(&p->model, at.text, value))
-            return lex_fail(lx, &at, "'%.60s' is declared already", at.text);
+            return lex_fail(lx, &at, "'%.60s' is already declared", at.text);
         TRY(lex_take(lx, ',', &more));
     }
     return OK;
@@ -743,7 +742,7 @@ static Status parse_graph(Parser *p) {
         TRY(lex_next(lx));
     }
     if (module_graph_on(p->m, name, g->target) != g)
-        return lex_fail(lx, &at, "there is a graph of this name already");
+        return lex_fail(lx, &at, "a graph of this name exists already");
     if (lex_is_word(lx, "arena")) {
         TRY(lex_next(lx));
         TRY(lex_expect_int(lx, &g->arena_bytes));

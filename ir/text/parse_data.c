@@ -90,7 +90,7 @@ Status parse_scalar(Parser *p, ValueId *out) {
     bool typed = dtype_follows(lx, &number);
     DType d = DT_F32;
     Element e;
-    /* the dtype decides how the number is read and stands behind it */
+    /* the dtype, which follows the number, decides how it is read */
     TRY(lex_next(lx));
     if (typed) {
         TRY(lex_expect(lx, ':'));
@@ -98,7 +98,7 @@ Status parse_scalar(Parser *p, ValueId *out) {
     }
     Lexer again = *lx;
     again.tok = number;
-    again.at = again.counted = lx->n; /* nothing behind it is read */
+    again.at = again.counted = lx->n; /* the text after it is not read */
     TRY(parse_element(&again, d, &e));
     *out = dtype_is_float(d) ? graph_scalar(p->g, d, e.f)
                              : graph_scalar_int(p->g, d, e.i);

@@ -12,23 +12,24 @@ typedef struct Parser {
     Arena *scratch;
     Module *m;
     Graph *g;
-    int group;         /* of the nodes being read, -1: none */
+    int group;         /* of the nodes being read; -1: none */
     int regions;       /* how many are open                         */
     int64_t made;      /* numbers of constants, not written out     */
-    Model model;       /* for lines that are no IR */
+    Model model;       /* for lines that are not IR */
     VEC(Token) blocks; /* the names of whose blocks were read */
 } Parser;
 
-/* What stands behind `=`.  A single number fills; is_const makes it data. */
+/* Parses the part after `=`. A single number is a fill value; is_const makes
+   it data. */
 Status parse_init(Parser *p, TypeId t, bool is_const, Init *init);
 /* An anonymous scalar operand: 0.5, nan, 2:i64. */
 Status parse_scalar(Parser *p, ValueId *out);
 
 /* ---- blocks.c ------------------------------------------------------------ */
 
-/* lx stands at `train` or `policy`; *name: whose it is. */
+/* lx is at `train` or `policy`; *name: the model that the block belongs to. */
 Status parse_block(Lexer *lx, Module *m, Token *name);
-/* lx stands at the `=` of a model or a definition; *end: behind the text. */
+/* lx is at the `=` of a model or a definition; *end: end of the text. */
 Status parse_import(Lexer *lx, Str *file, size_t *end);
 
 #endif

@@ -13,7 +13,7 @@
        }
        write %w = %w.new
        return %loss, logits=%z
-     }                                                                      */
+     } */
 #include "ir/fn/fn.h"
 #include "ir/graph/ir_impl.h"
 
@@ -190,7 +190,7 @@ static void put_option(StrBuf *sb, bool *any, const char *name) {
     *any = true;
 }
 
-/* " {lr_scale=0.1}": what differs from the usual. */
+/* " {lr_scale=0.1}": the options that differ from the defaults. */
 static void put_var_options(StrBuf *sb, const Var *v) {
     bool any = false;
     if (v->lr_scale != 1) {
@@ -222,8 +222,8 @@ static bool used_elsewhere(const Graph *g, int var, Arena *scratch) {
     return false;
 }
 
-/* Which values the text declares.  A variable that no graph uses is declared
-   by the first one, so that it is not lost. */
+/* Marks the values that the text declares. The first graph also declares
+   variables that no graph uses, so that they are not lost. */
 static int *shown_values(const Graph *g, Arena *scratch) {
     int *shown = graph_use_counts(g, scratch);
     bool first = g->module->graphs.len && g->module->graphs.data[0] == g;

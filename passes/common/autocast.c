@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autocast.c: products read 16 bits.
+/* autocast.c: matrix products and convolutions read 16 bits.
    Before:  %h = matmul %x, %w : f32[..]      %r = relu %h : f32[..]
    After:   %x.bf16 = cast %x   %w.bf16 = cast %w
             %h = matmul %x.bf16, %w.bf16 : f32[..]   %r = relu %h : f32[..]
-   An op of class LOW computes from operands of 16 bits, and a cast serves every
-   reader of its value; all other arithmetic is f32.  What is stored in 16 bits
-   besides is for pass place to choose.
-   A product of nothing but constants and positions (integers made floating,
-   and what is computed from them until a sine or cosine bounds it) reads f32:
-   an angle of some thousand radians has no phase in 16 bits.
-   So does a product of which no other computes, as a classifier's, nearest the
-   loss first, as long as that takes no more than a part in 4096 of the
-   multiply-adds of all products and a part in 256 of the numbers of forward:
-   errors of many products average out, these are the loss's.  fp32 products
-   take up to 16 times as long, which is then a part in 256 of all products'
-   time.  One of at most a part in 64 that makes an eighth of the numbers that
-   it reads, or fewer, behind convolutions with most of the multiply-adds, has
-   its weight as two numbers of bf16, whose second is what rounding the first
-   left out: a weight of a convolution is read at many places, and so those of
-   the classifier make the largest error of a CNN's loss.  Gradients are of the
-   first.
-   --placement exact,head=0: it reads 16 bits as others do.
-   Values of 64-bit floats and integers are left alone, as are the casts that
-   the user wrote.
+   An op of class LOW ("product" below) reads 16-bit operands; one cast serves
+   all readers of a value.  All other arithmetic is f32.  Pass place decides
+   later which other values are stored in 16 bits.
+   Exceptions, which read f32:
+   - a product whose operands are only constants and positions (integers
+     converted to floats, and values computed from them until a sine or cosine
+     bounds them): an angle of some thousand radians has no phase in 16 bits
+   - the last products before the loss, nearest first, such as a classifier: no
+     other product reads their results.  They may have at most 1/4096 of the
+     multiply-adds of all products and 1/256 of the elements of forward.
+     Rounding errors of earlier products average out; those of the last reach
+     the loss.  An fp32 product takes up to 16 times as long, so the cost is at
+     most 1/256 of the time of all products.
+   A last product with at most 1/64 of the multiply-adds, behind convolutions
+   that have most of them, and with at most 1/8 as many results as operand
+   elements, reads its weight as two bf16 numbers: the second is the rounding
+   error of the first.  A convolution's weight is read at many places, so the
+   classifier's weights make the largest error of a CNN's loss.  The gradient
+   goes to the first number.
+   --placement exact,head=0: the last products read 16 bits like the others.
+   64-bit floats, integers and the user's own casts are left alone.
    requires     stage TYPED
    establishes  stage CAST: a LOW op reads 16 bits where autocast is on, or
                 f32 through all operands                                     */
@@ -36,10 +37,11 @@ typedef struct Autocast {
     DType low;
     Builder b;
     Origins origins;
-    ValueId *low_of; /* by ValueId.i: its 16-bit copy */
-    bool *head;      /* by ValueId.i: what a product makes that reads f32 */
-    bool *rest;      /* by ValueId.i: and that reads a weight in two parts */
-    bool rests;      /* there is such a product */
+    ValueId *low_of; /* per value: its 16-bit copy; 0: none yet */
+    bool *head;      /* per value: result of a last product that reads f32 */
+    bool *rest;      /* per value: result of a last product whose weight has two
+                        parts */
+    bool rests;      /* at least one product has a weight in two parts */
     uint32_t limit;  /* ValueId.i before casts */
 } Autocast;
 
@@ -117,8 +119,8 @@ static ValueId low_copy(Autocast *ac, ValueId v) {
     return ac->low_of[v.i];
 }
 
-/* What the user has rounded: a cast that stays in front of what is no product.
- */
+/* Rounds v with a cast marked as the user's: it stays even if no product
+   reads it. */
 static ValueId rounded(Autocast *ac, Loc loc, ValueId v) {
     Attr user = attr_i(AK_user, 1);
     ac->b.loc = loc;

@@ -4,15 +4,14 @@
    Before:  graph train(..) { param %w  ..  return ampc.loss=%loss }
    After:   .. %w.grad = ..   return ampc.loss=%loss, ampc.grad/w=%w.grad
 
-   A reverse walk over the nodes; what an op's gradient is stands in ops.def
-   and std.amp.
-   Contributions to one value are added in fp32 in a fixed order and rounded
-   once.  A gradient has its value's dtype, except that of a cast which the
-   compiler made of an fp32 value: it stays fp32, so that weight gradients
-   leave 16-bit products unrounded.  A call without a gradient of its own is
-   differentiated through its body, which is made again behind the forward
-   nodes; what both compute is one value after cse.  The walk reads and writes
-   the same IR, so it may be applied to its own result.
+   A reverse walk over the nodes; gradients of ops are defined in ops.def and
+   std.amp. Contributions to one value are added in fp32 in a fixed order and
+   rounded once.  A gradient has the dtype of its value, with one exception: the
+   gradient of a cast that the compiler made from an fp32 value stays fp32, so
+   that weight gradients leave 16-bit products unrounded.  A call without a
+   gradient of its own is differentiated through its body, which is built again
+   after the forward nodes; cse then merges the values that both compute.  The
+   walk reads and writes the same IR, so it may be applied to its own result.
    requires     stage CAST; output "ampc.loss"; "ampc.scale" if losses are
                 scaled
    establishes  stage DIFF; an output "ampc.grad/NAME", f32, for every
@@ -36,15 +35,15 @@ typedef struct Diff {
     const ValueId *outer; /* .. the operands of a call whose body this is */
     int nouter;
     uint32_t first_node; /* of the body */
-    int start;           /* of it in the order */
-    bool *wanted;        /* by slot */
-    bool *active;        /* by slot: floating, and depends on a wanted value */
-    Parts *parts;        /* by slot: contributions to its gradient */
-    ValueId *grad;       /* by slot: their sum, once asked for */
-    VEC(int) rank;       /* by value: how good its name is, see name_grad */
+    int start;           /* position of the body's first node in the order */
+    bool *wanted;        /* per slot */
+    bool *active;        /* per slot: floating, and depends on a wanted value */
+    Parts *parts;        /* per slot: contributions to the gradient */
+    ValueId *grad;       /* per slot: their sum, once it was requested */
+    VEC(int) rank; /* per value: rank of its name's source, see name_grad */
 } Diff;
 
-/* Where the facts about v are; 0: nothing flows through it. */
+/* Index of the facts about v; 0 if no gradient flows through v. */
 static uint32_t slot(const Diff *s, ValueId v) {
     if (v.i >= s->end) return 0;
     if (v.i >= s->first) return v.i - s->first + 1 + (uint32_t)s->nouter;
@@ -117,8 +116,8 @@ static void name_grad(Diff *s, ValueId grad, ValueId of) {
     s->rank.data[grad.i] = rank;
 }
 
-/* Part of a gradient that a slice of v passes on: `of`, which stands at
-   [from, to) of `axis` and is zero elsewhere. */
+/* A contribution to a gradient from a slice of v: `of`, at [from, to) of
+   `axis`, and zero elsewhere. */
 typedef struct Sliced {
     ValueId of;
     int axis;
@@ -159,9 +158,9 @@ static void push_zeros(Diff *s, Parts *all, const Type *whole, int axis,
              b_full(&s->b, type_make(t.dtype, t.rank, t.dim), 0));
 }
 
-/* The parts of a gradient, of which those that come from slices that meet
-   nowhere (the steps of a recurrence) are one concatenation: their sum would
-   read the whole gradient for each. */
+/* The contributions to a gradient, with those from slices that do not
+   overlap (the steps of a recurrence) joined into one concatenation: adding
+   them up would read the whole gradient once per slice. */
 static Parts join_slices(Diff *s, const Parts *p) {
     Type whole = {0};
     VEC(Sliced) cut = {0};
@@ -204,8 +203,8 @@ static ValueId gradient(Diff *s, ValueId v) {
     ValueId sum = p->data[0];
     for (int k = 1; k < p->len; k++)
         sum = b2(&s->b, OP_ADD, sum, p->data[k], k == p->len - 1 ? d : wide);
-    /* inside a body a gradient is as wide as it comes, and what is narrower is
-       stored so by the node that makes it */
+    /* Inside a body a gradient keeps the dtype in which it was computed; a
+       narrower one is stored so by the node that computes it. */
     bool fits = s->outer && (dtype_promote(value_dtype(s->g, sum), d) == d ||
                              node_store(s->g, s->first_node, s->start, sum, d));
     if (!fits) sum = b_cast(&s->b, sum, d);
@@ -382,7 +381,7 @@ static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
                 block ? node_info(block)->text : "");
 }
 
-/* A text may hold any graph of that name. */
+/* An .amp text may hold any graph named train. */
 static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     Loc loc = {.file = g->module->file};
     if (value_get(g, loss)->type.i != type_scalar(DT_F32).i)
@@ -392,7 +391,7 @@ static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     for (int i = 0; i < g->outputs.len; i++)
         done |= family_has(FAMILY_GRAD, g->outputs.data[i].name);
     if (!done) return OK;
-    return fail(cx->diag, loc, "graph %s is differentiated already", g->name);
+    return fail(cx->diag, loc, "graph %s is already differentiated", g->name);
 }
 
 /* Parameters change when gradients are finite, and then by the update. */
@@ -441,10 +440,11 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
         Str name = value_get(g, want[k])->name;
         DType d = value_dtype(g, want[k]);
         if (d != DT_F32 && !(m->rule && d == m->low))
-            return fail(cx->diag, (Loc){.file = m->file},
-                        "parameter '%s' is %s: what trains is f32, and read "
-                        "through a cast where it should not be",
-                        name, dtype_info[d].text);
+            return fail(
+                cx->diag, (Loc){.file = m->file},
+                "parameter '%s' is %s: parameters that train are f32, and read "
+                "through a cast where it should not be",
+                name, dtype_info[d].text);
         if (is_value(grads[k]))
             graph_add_output(g, family_name(FAMILY_GRAD, name),
                              b_cast(&b, grads[k], DT_F32));
@@ -461,7 +461,7 @@ Status pass_autodiff(Module *m, PassCtx *cx) {
         const Objective *j = options_objective(cx->opt, g->objective);
         if (!j)
             return fail(cx->diag, (Loc){.file = m->file},
-                        "graph %s: there is no objective '%s'", g->name,
+                        "graph %s: unknown objective '%s'", g->name,
                         g->objective);
         TRY(diff_train(g, cx, j));
     }

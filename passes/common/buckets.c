@@ -24,9 +24,8 @@ static int by_position(const void *a, const void *b) {
     return x->write - y->write;
 }
 
-/* By value, the position of the last node of backward that it is computed from.
-   What is added to what earlier micro-steps left stands at the end, whatever it
-   adds.                                                                     */
+/* For each value, the position of the last backward node that it depends on.
+   Sums onto gradients of earlier micro-steps count as the end of backward. */
 static int *ready_at(const Graph *g, Arena *scratch) {
     int *at = NEW_ARRAY(scratch, int, g->values.len + 1);
     for (int i = 0; i < g->values.len; i++) at[i] = -1;

@@ -47,8 +47,8 @@ static int split_axis(const Type *from, const Type *to) {
     return a;
 }
 
-/* What slice `sl` reads, reshaped to dim, cut at `at` to what `to` is, and cast
-   to its dtype or not. */
+/* The slice `sl` rebuilt on its reshaped operand: reshape to dim, slice at
+   `at` to the shape of `to`, and cast if `cast`. */
 static ValueId slice_of_reshape(Rewriter *rw, const Node *sl, const Type *to,
                                 const int64_t *dim, const int64_t *at,
                                 const int64_t *step, bool cast) {
@@ -61,9 +61,9 @@ static ValueId slice_of_reshape(Rewriter *rw, const Node *sl, const Type *to,
     return cast ? b1(&rw->b, OP_CAST, x, to->dtype) : x;
 }
 
-/* reshape(slice(x)) = slice(reshape(x)) where the reshape drops an axis of
-   which the slice leaves one: a step of a recurrence is then read where it
-   lies. */
+/* reshape(slice(x)) = slice(reshape(x)) if the reshape drops an axis that
+   the slice reduces to one element: a step of a recurrence is then read in
+   place. */
 static bool squeeze_of_slice(Rewriter *rw, const Node *n, const Node *cast,
                              const Node *sl, ValueId *out) {
     const int64_t *starts, *steps;
@@ -84,9 +84,10 @@ static bool squeeze_of_slice(Rewriter *rw, const Node *n, const Node *cast,
     return true;
 }
 
-/* reshape(slice(x)) = slice(reshape(x)), with a cast behind the slice or not,
-   where the reshape only splits an axis at whole multiples: heads cut out of
-   one projection then move together with the transpose that follows. */
+/* reshape(slice(x)) = slice(reshape(x)), with or without a cast after the
+   slice, if the reshape only splits an axis at whole multiples: heads that
+   are slices of one projection then move together with the transpose that
+   follows. */
 static bool reshape_of_slice(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     const Node *cast = def_of(g, n->in[0], OP_CAST);
@@ -120,9 +121,9 @@ static ValueId reshape_of_concat(Rewriter *rw, const ValueId *in, int nin,
     return b_reshape(&rw->b, v, to->rank, to->dim);
 }
 
-/* concat(reshape(x)..) = reshape(concat(x..)) where each reshape joins the axis
-   with a next one of the same extent: gradients of heads that were cut out of
-   one projection then move together with the transposes before. */
+/* concat(reshape(x)..) = reshape(concat(x..)) if each reshape joins the axis
+   with a following one of the same extent: gradients of heads that are
+   slices of one projection then move together with the transposes before. */
 static bool concat_of_reshapes(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     Type to = type_copy(rw, n->out[0]);
@@ -142,9 +143,9 @@ static bool concat_of_reshapes(Rewriter *rw, const Node *n, ValueId *out) {
     return true;
 }
 
-/* concat(reshape(x)..) = reshape(concat(x..)) where each reshape only puts an
-   axis of one in front, which the concat makes the number of operands: steps of
-   a sequence then lie as the rows that a product of all of them reads. */
+/* concat(reshape(x)..) = reshape(concat(x..)) if each reshape only inserts a
+   leading axis of one, along which the concat joins: steps of a sequence are
+   then stored as the rows that a matrix product of all of them reads. */
 static bool concat_of_steps(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     Type to = type_copy(rw, n->out[0]);
@@ -184,8 +185,8 @@ static bool canon_reshape(Rewriter *rw, const Node *n, ValueId *out) {
     return true;
 }
 
-/* A smaller value that broadcasts to the same elements as operand v: what an
-   expand reads, or a reduction's result with its leading ones still there. */
+/* A smaller value that broadcasts to the elements of operand v: the operand
+   of an expand, or a reduction's result with its leading ones. */
 static ValueId broadcast_source(const Graph *g, ValueId v, int rank) {
     const Node *x = def_of(g, v, OP_EXPAND);
     if (x) return x->in[0];
@@ -199,8 +200,8 @@ static ValueId broadcast_source(const Graph *g, ValueId v, int rank) {
     return r->in[0];
 }
 
-/* f(reshape(x), scalars) = reshape(f(x, scalars)): views sink below the work,
-   so that it can join the group that makes x. */
+/* f(reshape(x), scalars) = reshape(f(x, scalars)): views move behind
+   element-wise work, so that it can join the group that computes x. */
 static bool sink_reshape(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     ValueId in[3];
@@ -235,7 +236,8 @@ static bool canon_elem(Rewriter *rw, const Node *n, ValueId *out) {
         ValueId old = in[i];
         in[i] = broadcast_source(g, old, want->rank);
         if (same_value(in[i], old)) continue;
-        Type t = *value_type(g, in[0]); /* what all broadcast to now */
+        Type t = *value_type(g, in[0]); /* the shape that all operands broadcast
+                                           to after the change */
         bool fits = true;
         for (int k = 1; k < n->nin; k++)
             fits = fits && shape_broadcast(&t, value_type(g, in[k]), &t);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checks.c: integers of the inputs that name a class or a row are checked.
+/* checks.c: checks integer inputs that are class or row indices.
    Before:  %y = gather %table, %ids
    After:   %bad = %ids < -4 or %ids > 3            element by element
-            %at = the first such position, or -1;  %value = what is there
+            %at = the first such position, or -1;  %value = its element
             return ..., ampc.check/0/-4/3/ids=%at,
                    ampc.checked/0/-4/3/ids=%value
-   Positions are those of the input, also where the model reads a slice or a
+   Positions are those of the input, also if the model reads a slice or a
    transpose of it; an input that is read several times with the same bounds is
    checked once.  Training also keeps ampc.bad_data, the number of bad batches,
-   and of the last one which check (ampc.bad_check, from 0), ampc.bad_at and
-   ampc.bad_value, and returns ampc.bad for the optimizer, which skips the step.
-   The kernels of the model neither know nor pay: what is out of range reads as
-   zero, and is not used.  Constants are refused here.
-   A graph that has such outputs was checked, and stays as it is.
-   requires     stage TYPED, one graph per program                          */
+   and for the last bad batch the failed check (ampc.bad_check, from 0),
+   ampc.bad_at and ampc.bad_value.  It returns ampc.bad, by which the optimizer
+   skips the step.  The model's kernels contain no checks: an index out of range
+   reads zeros, which are not used.  Constants are refused here.
+   A graph that has such outputs was checked, and stays unchanged.
+   requires     stage TYPED, one graph per program */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 
@@ -41,7 +41,7 @@ static const struct Reader *reader_of(const Node *n) {
 
 /* One check of a graph. */
 typedef struct Check {
-    ValueId checked;     /* what the op reads                               */
+    ValueId checked;     /* the index operand of the op */
     ValueId root;        /* the input it comes from                         */
     int64_t least, most; /* legal numbers                                   */
     bool ignores;        /* `ignore` is legal, too                          */
@@ -55,12 +55,12 @@ typedef struct Cx {
     Builder b;
     PassCtx *pass;
     Checks checks;
-    VEC(bool) fed; /* by value: made of inputs; those seen so far */
+    VEC(bool) fed; /* per value: computed from inputs; so far */
 } Cx;
 
-/* ---- what is read -------------------------------------------------------- */
+/* ---- the indices --------------------------------------------------------- */
 
-/* The one operand that is no constant; 0 when there are more. */
+/* The only operand that is not a constant; 0 if there are several. */
 static ValueId only_operand(const Graph *g, const Node *n) {
     ValueId found = NO_VALUE;
     for (int i = 0; i < n->nin; i++) {
@@ -87,8 +87,8 @@ static bool is_fed(const Cx *cx, ValueId v) {
     return cx->fed.data[v.i];
 }
 
-/* From v back to the input that it is made of, element by element; v itself
-   when there is none. */
+/* Follows v back to the input from which it is computed element by element;
+   v itself if there is none. */
 static ValueId find_root(const Graph *g, ValueId v) {
     for (ValueId at = v;;) {
         const Value *val = value_get(g, at);
@@ -149,8 +149,8 @@ static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
     return OK;
 }
 
-/* Appends the body of a function that the model defines, whose nodes may read,
-   too; what no check needs of it is dead. */
+/* Appends the body of a function that the model defines, because its nodes
+   may read inputs, too; nodes that no check needs are dead. */
 static void open_call(Cx *cx, const Node *n) {
     char msg[MSG_TEXT];
     ValueId *out = NEW_ARRAY(cx->pass->scratch, ValueId, n->nout);
@@ -160,8 +160,7 @@ static void open_call(Cx *cx, const Node *n) {
     ASSERT(s == OK && "the call was checked when it was made");
 }
 
-/* Nodes come in order, so that it is known of their operands whether they are
-   fed. */
+/* Nodes come in order, so their operands' `fed` is known. */
 static Status find_checks(Cx *cx) {
     for (int i = 0; i < cx->g->order.len; i++) {
         Node n = *node_at(cx->g, i);

@@ -3,7 +3,7 @@
    Equal: op, operands, attributes and result types.  Every op is a pure
    function of its operands (random numbers too: they are keyed), so sharing
    is always legal.
-   requires     any stage before FUSED                                      */
+   requires     any stage before FUSED */
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
 
@@ -14,7 +14,7 @@
 typedef struct ConstTable {
     const Graph *g;
     ValueId *slot;
-    ValueId *shared; /* by ValueId.i: what stands for it; 0: not yet seen */
+    ValueId *shared; /* per value: its replacement; 0: not yet seen */
     uint32_t mask;
 } ConstTable;
 
@@ -62,7 +62,7 @@ typedef struct CseSlot {
 typedef struct CseTable {
     CseSlot *slot;
     uint32_t mask;
-    NodeId *waits; /* by ValueId.i: a reader that is not in the table */
+    NodeId *waits; /* per value: a reader that is not yet in the table */
 } CseTable;
 
 /* The slot of a node equal to this one, or where it would be. */
@@ -84,8 +84,9 @@ static ValueId read_alone(const Rewriter *rw, const Node *n) {
     return NO_VALUE;
 }
 
-/* Nodes that are equal read the same values: what reads one alone is in no
-   table, where each look is a miss, until that value stands for another. */
+/* Equal nodes read the same values. A node that is the only reader of a
+   value is therefore kept out of the table, where each look-up is a cache
+   miss, until another value is merged into that value. */
 static bool cse_rule(Rewriter *rw, NodeId id, ValueId *with) {
     CseTable *t = rw->user;
     const Node *n = node_get(rw->g, id);

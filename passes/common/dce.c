@@ -3,7 +3,7 @@
    Roots are the outputs and the writes.  A node with several results stays
    while one of them is needed.
    requires     any stage before FUSED
-   establishes  every node in order reaches a root                          */
+   establishes  every node in order reaches a root */
 #include "passes/passes.h"
 
 static void dce_mark(const Graph *g, bool *live, ValueId v) {

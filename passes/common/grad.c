@@ -10,7 +10,8 @@
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
 
-/* A call is differentiated as a whole, and what its body asks for is not. */
+/* A call is differentiated as a whole, so gradients requested inside its
+   body are not. */
 static Status check_call(const Graph *g, PassCtx *cx, const Node *n) {
     const Type **in = NEW_ARRAY(cx->scratch, const Type *, n->nin + 1);
     for (int k = 0; k < n->nin; k++)
@@ -19,10 +20,10 @@ static Status check_call(const Graph *g, PassCtx *cx, const Node *n) {
     for (int i = 0; i < body->order.len; i++) {
         const Node *x = node_at(body, i);
         if (x->op == OP_GRAD)
-            return fail(cx->diag, n->loc,
-                        "grad stands inside function %s; a graph may ask for "
-                        "gradients, a function not",
-                        node_info(n)->text);
+            return fail(
+                cx->diag, n->loc,
+                "grad is used inside function %s; only graphs may use it",
+                node_info(n)->text);
         if (x->fn) TRY(check_call(body, cx, x));
     }
     return OK;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* join.c: products that are added up become one product of longer sums.
+/* join.c: products that are added up become one product with a longer
+   reduction.
    Before:  %p = matmul %a, %b {trans_a=1} : f32[m,n]    %a: [k,m], %b: [k,n]
             %q = matmul %c, %d {trans_a=1} : f32[m,n]
             %w = add %p, %q
    After:   %x = concat %c, %a    %y = concat %d, %b     (2k rows)
             %w = matmul %x, %y {trans_a=1} : f32[m,n]
-   So the gradient of a weight that every step of a recurrence reads is written
-   once, not once a step.  Another order of the sum; sums of 16 bits stay, whose
-   every step is rounded, as do those of the update, where micro-batches add up
-   as ranks do.
+   The gradient of a weight that every step of a recurrence reads is then
+   written once, not once per step. The order of summation changes. Two kinds of
+   sums stay: 16-bit sums, which round at every step, and sums of the update,
+   where micro-batches must add up as ranks do.
    requires     stage PRIMITIVE
    establishes  nothing; breaks nothing; leaves dead nodes                    */
 #include "passes/common/rewrite.h"
@@ -16,7 +17,7 @@
 
 typedef VEC(ValueId) ValueList;
 
-/* Terms of one sum that are products of operands that lie alike. */
+/* Terms of one sum that are products of operands with equal layout. */
 typedef struct Kind {
     ValueList of;
     int64_t copied; /* elements of their operands */
@@ -32,7 +33,8 @@ static const Node *sum_of(const Graph *g, ValueId v, TypeId t) {
                : NULL;
 }
 
-/* By ValueId.i: a sum that only another sum of its type reads. */
+/* Per value: true for a sum whose only reader is another sum of the same
+   type. */
 static bool *find_inner(const Graph *g, Arena *scratch) {
     bool *inner = NEW_ARRAY(scratch, bool, g->values.len);
     const int *uses = graph_use_counts(g, scratch);
@@ -47,7 +49,7 @@ static bool *find_inner(const Graph *g, Arena *scratch) {
     return inner;
 }
 
-/* What the sum adds, from left to right. */
+/* The terms of the sum, from left to right. */
 static ValueList terms_of(const Rewriter *rw, ValueId sum) {
     const bool *inner = rw->user;
     TypeId t = value_get(rw->g, sum)->type;
@@ -66,8 +68,8 @@ static ValueList terms_of(const Rewriter *rw, ValueId sum) {
     return terms;
 }
 
-/* The product of two matrices that makes v, which only the sum reads and which
-   is larger than they are. */
+/* The product of two matrices that computes v, if the sum is its only reader
+   and it is larger than its operands. */
 static const Node *term_product(const Rewriter *rw, ValueId v, TypeId t) {
     const Node *n = def_of(rw->g, v, OP_MATMUL);
     if (!n || uses_of(rw, v) != 1 || value_get(rw->g, v)->type.i != t.i)
@@ -91,7 +93,7 @@ static const Node *product_of(const Graph *g, ValueId v) {
     return node_get(g, value_get(g, v)->def);
 }
 
-/* Which kind each term is of, an index of *kinds; -1: of none. */
+/* For each term the index of its kind in *kinds; -1 if it has none. */
 static int *sort_terms(const Rewriter *rw, const ValueList *terms, TypeId t,
                        KindList *kinds) {
     const Graph *g = rw->g;
@@ -118,8 +120,9 @@ static bool pays(const Kind *k, TypeId t) {
     return k->copied < (k->of.len - 1) * type_count(type_get(t));
 }
 
-/* Gradients are added in the order of backward; that of forward is the order
-   in which its own concats have the same values. */
+/* Concatenates the operands in reverse: gradients are added in the order of
+   backward, and forward's own concats, which then hold the same values, are
+   in the opposite order. */
 static ValueId join_operands(Rewriter *rw, const ValueList *v, int which,
                              int axis) {
     ValueId *in = NEW_ARRAY(rw->scratch, ValueId, v->len);

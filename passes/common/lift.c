@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lift.c: what the compiler made 16 bits is f32 again, but for what products
-   read.
-   Before:  %h = matmul %x, %w : bf16[..]    %r = add %h, %y : bf16[..]
-   After:   %h = matmul %x, %w : f32[..]     %r = add %h, %y : f32[..]
-            %r.bf16 = cast %r                in front of the product that reads
-   %r What the model itself declares to be of 16 bits, and what is computed from
-   that, stays, as do the copies that the update writes.
+/* lift.c: values that the compiler made 16 bits are f32 again, except operands
+   of products.
+   Before:  %h = matmul %x, %w : bf16[..]     %r = add %h, %y : bf16[..]
+   After:   %h = matmul %x, %w : f32[..]      %r = add %h, %y : f32[..]
+            %r.bf16 = cast %r         before the product that reads %r
+   Values that the model itself declares as 16 bits stay, as do values computed
+   from them and the copies that the update writes.
    requires     stage PRIMITIVE
-   establishes  16 bits are there for products alone, each behind its cast    */
+   establishes  only products read values that the compiler made 16 bits, each
+                through its own cast                                         */
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
@@ -15,16 +16,17 @@ typedef struct Lift {
     Graph *g;
     DType low;
     Builder b;
-    bool *own;       /* by ValueId.i: 16 bits as the model declares          */
-    bool *made;      /* by ValueId.i: 16 bits as the compiler chose, and no
-                        number or copy of a variable, nor moved from one     */
-    ValueId *wide;   /* by ValueId.i: what stands for it; 0: itself          */
-    ValueId *low_of; /* by ValueId.i: its cast                               */
-    bool *stands;    /* by ValueId.i: this cast is in the order again        */
+    bool *own;       /* per value: 16 bits as the model declares */
+    bool *made;      /* per value: 16 bits by the compiler's choice; not a
+                        constant or a copy of a variable, nor moved from one */
+    ValueId *wide;   /* per value: its f32 replacement; 0: itself */
+    ValueId *low_of; /* per value: its 16-bit cast */
+    bool *stands;    /* per value: this cast is in the order again */
     uint32_t limit;
 } Lift;
 
-/* Of the model, not a copy of the compiler's nor a number that it folded. */
+/* True if the model declares v as 16 bits; false for the compiler's copies
+   and folded constants. */
 static bool declares_16(const Graph *g, ValueId v) {
     const Value *val = value_get(g, v);
     if (!dtype_is_16(type_get(val->type)->dtype)) return false;
@@ -70,8 +72,8 @@ static ValueId wide(const Lift *l, ValueId v) {
     return v.i < l->limit && l->wide[v.i].i ? l->wide[v.i] : v;
 }
 
-/* The cast of v, one that was there before if possible; of a view the view of
-   its source's, which serves all views of that. */
+/* The 16-bit cast of v, an existing one if possible. For a view: the view of
+   its source's cast, which all views of the source share. */
 static ValueId low(Lift *l, ValueId v) {
     if (value_dtype(l->g, v) != DT_F32) return v;
     ValueId c = l->low_of[v.i];
@@ -98,7 +100,7 @@ static void lift_node(Lift *l, NodeId id) {
     Graph *g = l->g;
     Node n = *node_get(g, id);
     bool product = op_info[n.op].amp == AMP_LOW;
-    /* a cast between f32 and what the compiler made 16 bits goes */
+    /* Removes a cast between f32 and a value that the compiler made 16 bits. */
     if (is_compiler_cast(&n) &&
         ((l->made[n.out[0].i] && value_dtype(g, n.in[0]) == DT_F32) ||
          (l->made[n.in[0].i] && value_dtype(g, n.out[0]) == DT_F32))) {
@@ -106,7 +108,8 @@ static void lift_node(Lift *l, NodeId id) {
         const Value *v = value_get(g, from);
         Node *def = v->kind == VK_RESULT ? node_get(g, v->def) : NULL;
         if (def && def->loc.inside && !n.loc.inside) {
-            /* a function ended with the cast; now with what it read */
+            /* The function ended with the cast; now it ends with the cast's
+               operand. */
             def->loc.inside = false;
             rewrite_take_name(g, n.out[0], from);
         }

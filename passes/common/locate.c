@@ -12,7 +12,7 @@
    train are the same, bit for bit, and so are their checkpoints. Infinities
    that come from a constant by arithmetic and moves are meant, as in masks; NaN
    never is.  Values inside a function are its own affair. requires     stage
-   PRIMITIVE, types chosen                                */
+   PRIMITIVE, types chosen */
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
@@ -23,7 +23,8 @@
 typedef struct Locator {
     Graph *g;
     Builder b;
-    bool *meant;   /* by ValueId.i: infinities come from constants */
+    bool *meant;   /* per value: infinities are intended, they come from
+                      constants */
     ValueId first; /* i64[]: the least code so far                 */
     int n;         /* values so far                                */
 } Locator;

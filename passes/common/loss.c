@@ -3,20 +3,21 @@
    Before:  return %logits
    After:   input %target; %loss = softmax_cross_entropy %logits, %target
             return %logits, ampc.loss=%loss
-   --loss host: sum <output, input "gradient:OUTPUT">, whose gradient with
-   respect to an output is what the host gives.
-   --loss auto takes the model's own single floating one-element output, or the
-   one that it names.
+   --loss host: sum <output, input "gradient:OUTPUT">; the gradient of this loss
+   with respect to an output is the host's input. --loss auto takes the model's
+   only floating-point output with one element, or the one whose name says that
+   it is the loss.
    requires     stage TYPED, graph "forward"
-   establishes  an output "ampc.loss" (f32[]), unless --loss none; parameters
-                are those that an objective trains                          */
+   establishes  an output "ampc.loss" (f32[]), unless --loss none; only
+                variables that an objective trains are parameters */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 
 #include <limits.h>
 #include <string.h>
 
-/* The model's; behind them are the losses of objectives that came before. */
+/* Number of the model's own outputs; the losses of earlier objectives follow
+   them. */
 static int model_outputs(const Graph *g) {
     int n = 0;
     while (n < g->outputs.len && !name_is_own(g->outputs.data[n].name)) n++;
@@ -55,7 +56,7 @@ static Status loss_auto(Graph *g, PassCtx *cx, Str name, ValueId *loss) {
     if (found == 0 && name)
         return no_loss(cx, g, internf("output '%s' is not one number", name));
     if (found == 0)
-        return no_loss(cx, g, "the model has no output that is one number");
+        return no_loss(cx, g, "the model has no output with a single element");
     if (found > 1) return no_loss(cx, g, "several outputs could be the loss");
     return OK;
 }
@@ -68,7 +69,7 @@ static Status pick_output(const Graph *g, PassCtx *cx, Str name, ValueId *v) {
         *v = g->outputs.data[i].value;
         if (!name || g->outputs.data[i].name == name) return OK;
     }
-    return no_loss(cx, g, internf("'%s' is no output of the model", name));
+    return no_loss(cx, g, internf("'%s' is not an output of the model", name));
 }
 
 /* The functions that --loss names. */
@@ -84,8 +85,8 @@ static const struct {
     [LOSS_BCE_LOGITS] = {"bce_with_logits_loss", false},
 };
 
-/* "target", or with several objectives "target:OUTPUT", which those of one
-   output and type share.  model: how many inputs the model has. */
+/* "target", or with several objectives "target:OUTPUT". Losses on one output
+   share a target of equal type. model: number of the model's inputs. */
 static ValueId target_input(const Options *o, Graph *g, int model, ValueId x,
                             TypeId t) {
     Str name = intern("target");
@@ -126,8 +127,9 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
         if (l->axis != INT_MIN) axis = axis_norm(l->axis, t.rank);
         if (axis < 0)
             return no_loss(cx, g,
-                           l->axis == INT_MIN ? "the output has no class axis"
-                                              : "axis= is none of the output");
+                           l->axis == INT_MIN
+                               ? "the output has no class axis"
+                               : "axis= is not an axis of the output");
         if (t.rank == 3 && l->axis == INT_MIN && !g->batch) note_axis(cx, g, x);
         if (t.dim[axis] == 0) return no_loss(cx, g, "the class axis is empty");
         for (int i = axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
@@ -204,7 +206,7 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
     return OK;
 }
 
-/* Parameters that no objective trains stay as they are, which is said. */
+/* Warns of parameters that no objective trains: they keep their values. */
 static void freeze_rest(Module *m, PassCtx *cx) {
     Str first = NULL;
     int frozen = 0;

@@ -18,7 +18,7 @@ typedef struct Amount {
 typedef struct Arc {
     int to;
     Amount room;
-} Arc; /* its reverse stands at index ^ 1 */
+} Arc; /* the reverse arc has index ^ 1 */
 
 typedef VEC(int) Ints;
 
@@ -26,15 +26,15 @@ struct Cut {
     Arena *a;
     int n;
     VEC(Arc) arcs;
-    Ints *out;      /* by node: arcs */
-    Amount *excess; /* by node: what came and did not go on */
-    int *level;     /* by node: at most its distance from the source; n: none */
-    int *next;      /* by node: the first arc that may still take excess */
-    int *count;     /* by level: nodes */
-    int *active;    /* by level: a node with excess, -1: none */
-    int *below;     /* by node: the next active one of its level */
-    int highest;    /* no active node is of a higher level */
-    int lifted;     /* nodes, since the levels were distances */
+    Ints *out;      /* per node: its arcs */
+    Amount *excess; /* per node: flow that arrived and did not leave */
+    int *level;  /* per node: at most its distance from the source; n: none */
+    int *next;   /* per node: the first arc that may still take excess */
+    int *count;  /* per level: number of nodes */
+    int *active; /* per level: a node with excess; -1: none */
+    int *below;  /* per node: the next active one of its level */
+    int highest; /* no active node is of a higher level */
+    int lifted;  /* nodes, since the levels were distances */
 };
 
 /* ---- amounts ------------------------------------------------------------- */

@@ -15,14 +15,15 @@
 
 enum { CUT_RANKS = 4 };
 
-/* Of a term each number is >= 0; sums of all terms fit int64_t. */
+/* The cost of a term: every component is >= 0, and the sum of all terms fits
+   int64_t. */
 typedef struct CutCost {
     int64_t of[CUT_RANKS];
 } CutCost;
 
 typedef struct Cut Cut;
 Cut *cut_new(Arena *a, int variables);
-/* Terms; those of one variable or pair add up. */
+/* Terms of the cost; terms on the same variable or pair add up. */
 void cut_if_low(Cut *c, int x, CutCost cost);
 void cut_if_high(Cut *c, int x, CutCost cost);
 void cut_if_low_high(Cut *c, int x, int y, CutCost cost);

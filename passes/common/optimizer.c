@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizer.c: from gradients to programs that train.
+/* optimizer.c: builds the programs that train from gradients.
    Before:  graph train: ampc.loss, ampc.grad/NAME for every parameter it trains
    After:   graph train    forward, backward and update in one
             graph micro    forward, backward, ampc.grad/NAME += gradient
@@ -7,13 +7,13 @@
             graph refresh  16-bit copies of variables
    All of section 6 of the design is IR here: unscale, non-finite check, global
    norm, clipping, skip, optimizer, loss-scale growth and backoff, learning-rate
-   schedule, counters.  Nothing is decided on the host.
-   The formulas are functions of std.amp, a parameter's update is one call.  The
-   sum of squares is f64, in which finite f32 gradients cannot overflow, so one
+   schedule, counters.  Nothing is decided on the host. The formulas are
+   functions of std.amp; the update of a parameter is one call.  The sum of
+   squares is f64, in which finite f32 gradients cannot overflow, so one
    isfinite of it is the whole check.
    requires     stage DIFF
    establishes  stage STEP; casts of variables became VAR_SHADOW reads;
-                the module's hash                                           */
+                the module's hash */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
@@ -23,7 +23,7 @@
 
 typedef VEC(ValueId) Values;
 
-/* What parameters with the same options share, as values of this step. */
+/* Values of this step that parameters with equal options share. */
 typedef struct Rates {
     double weight_decay, lr_scale;
     ValueId rate, keep; /* std.amp: step_rates; keep 0: one */
@@ -46,7 +46,7 @@ typedef struct Step {
     ValueId norm;     /* f32[]                                                */
     ValueId lr;       /* f64[]                                                */
     ValueId bias[2];  /* std.amp: bias_corrections; 0: none                   */
-    VEC(Rates) rates; /* those met so far                                    */
+    VEC(Rates) rates; /* computed so far */
 } Step;
 
 static ValueId f64c(Step *s, double v) { return b_scalar(&s->b, DT_F64, v); }
@@ -100,8 +100,9 @@ static void next_iteration(Builder *b, const Options *o, ValueId when,
     call(b, "next_iteration", in, 6, attrs, SCALER_ATTRS, it, 5);
 }
 
-/* Of several objectives: what the last iteration left, which has ended if this
-   objective has stepped in it.  Whether it has. */
+/* With several objectives: loads the state that the last iteration left. If
+   this objective has already stepped in that iteration, the iteration has
+   ended; returns whether it has. */
 static ValueId open_iteration(Builder *b, const Options *o, ValueId it[5]) {
     Graph *g = b->g;
     it[0] = graph_own_var(g, OWN_SCALE, o->scale.init);
@@ -204,7 +205,8 @@ static void emit_clip(Step *s) {
 
 /* ---- parameters ---------------------------------------------------------- */
 
-/* Those of variable v: its own, the last --param-group's or the optimizer's. */
+/* The rates of variable v: its own options, else the last matching
+   --param-group, else the optimizer's. */
 static Rates rates_of(Step *s, const Var *v) {
     const OptimizerSpec *o = &s->objective->optimizer;
     Rates r = {.weight_decay = o->weight_decay, .lr_scale = v->lr_scale};
@@ -379,8 +381,8 @@ static Step step_new(Graph *g, PassCtx *cx, uint32_t flags) {
     return s;
 }
 
-/* Takes the gradients and ampc.bad off the graph's outputs.  Bad data make the
-   loss NaN, and so what follows a loss that is not finite follows them. */
+/* Takes the gradients and ampc.bad off the graph's outputs. Bad data make
+   the loss NaN, so they are handled like any loss that is not finite. */
 static void take_outputs(Step *s) {
     Graph *g = s->g;
     Str bad = own_output(OUT_BAD, g->objective);
@@ -404,8 +406,8 @@ static void take_outputs(Step *s) {
         if (g->outputs.data[i].name == loss) g->outputs.data[i].value = s->loss;
 }
 
-/* What the model writes follows only a finite forward; the random stream moves
-   on with every forward that trains. */
+/* Buffers are written only if forward was finite; the random state advances
+   with every training forward. */
 static void write_forward(Step *s) {
     Graph *g = s->g;
     ValueId ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
@@ -483,7 +485,7 @@ static Status check_glob(const Module *m, PassCtx *cx, const Objective *j,
             return OK;
     }
     fail(cx->diag, (Loc){.file = m->file},
-         "%s '%s' matches no parameter that trains", option, glob);
+         "%s '%s' matches no trained parameter", option, glob);
     return ERR_USAGE;
 }
 
@@ -501,8 +503,7 @@ static Status check_objective(const Module *m, PassCtx *cx, const Graph *train,
             continue;
         fail(cx->diag, (Loc){.file = m->file},
              "--objective %s: '%s' is trained by another objective, too; "
-             "params= "
-             "tells which trains what",
+             "assign each parameter to one objective with params=",
              j->name, m->vars.data[v].name);
         return ERR_USAGE;
     }
@@ -513,7 +514,7 @@ static Status make_steps(Graph *train, PassCtx *cx) {
     Step s = step_new(train, cx, 0);
     if (!s.objective)
         return fail(cx->diag, (Loc){.file = s.m->file},
-                    "graph %s: there is no objective '%s'", train->name,
+                    "graph %s: unknown objective '%s'", train->name,
                     train->objective);
     TRY(check_objective(s.m, cx, train, s.objective));
     make_micro(train, cx);
@@ -600,8 +601,8 @@ static Status check_text(const Module *m, PassCtx *cx) {
         const Var *v = &m->vars.data[i];
         if (v->kind == VAR_SHADOW && shadow_source(m, v) < 0)
             return fail(cx->diag, loc,
-                        "shadow '%s' is no copy of a variable; that of 'w' is "
-                        "called '%s'",
+                        "shadow '%s' is not a copy of a variable; the copy of "
+                        "'w' is called '%s'",
                         v->name, family_name(FAMILY_BF16, "w"));
         if (v->kind == VAR_GRAD)
             return fail(cx->diag, loc,
@@ -630,8 +631,9 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     graph_new(m, program_name(PROGRAM_REFRESH, intern("")));
     for (int i = 0; i < m->graphs.len; i++)
         shadows_write(m->graphs.data[i], cx->scratch);
-    /* Whatever decides how a run goes on from a checkpoint: nothing was inlined
-       or fused yet, so that targets and later passes do not count. */
+    /* A hash of everything that decides how a run continues from a
+       checkpoint. Nothing was inlined or fused yet, so targets and later
+       passes do not affect it. */
     m->hash = (uint64_t)cx->opt->accumulate;
     for (int i = 0; i < m->graphs.len; i++) {
         ProgramKind p = m->graphs.data[i]->program;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* origin.h: what values are made of, as far as rounding goes.               */
+/* origin.h: the origin of values, as far as rounding depends on it. */
 #ifndef AMPC_PASSES_COMMON_ORIGIN_H
 #define AMPC_PASSES_COMMON_ORIGIN_H
 
@@ -12,17 +12,17 @@ typedef enum Origin {
 } Origin;
 
 typedef struct Origins {
-    Origin *of;    /* by ValueId.i                                          */
-    double *bound; /* by ValueId.i: no finite number in it is larger, where
-                      data count as 0; INFINITY: unknown                    */
+    Origin *of;    /* per value */
+    double *bound; /* per value: bound on the magnitude of finite elements,
+                      counting data as 0; INFINITY: unknown */
 } Origins;
 
 Origins origins_of(const Graph *g, Arena *a);
 /* The origin that the result of n has if it does not bound it. */
 Origin origin_joined(const Graph *g, const Origins *o, const Node *n);
-/* Whether 16 bits of dtype d can keep the result of n, in which numbers as
-   large as `bound` meet data: beside larger ones a sum loses what is about 1,
-   and of what others compute half of the range is room enough. */
+/* True if 16-bit dtype d can store the result of n, which combines data with
+   numbers up to `bound`: next to a larger number a sum loses data of
+   magnitude 1, and values that other ops compute may use half of the range. */
 bool origin_fits(const Node *n, double bound, DType d);
 
 #endif

@@ -1,60 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* placement.c: the storage dtype of every value, at least cost (amp.md 5).
+/* placement.c: the storage dtype of every value, at least cost.
    Before:  %h = matmul %x.bf16, %w.bf16 : f32    %r = relu %h : f32
             %r.bf16 = cast %r                      %z = matmul %r.bf16, ..
    After:   %h = matmul %x.bf16, %w.bf16 : f32    %r = relu %h : bf16
             %z = matmul %r, ..
 
-   All arithmetic but that of products is f32 whatever is stored, so only values
-   that reach memory gain by 16 bits.  A value is low (16 bits) or high; one
-   that is high and read by a product has a cast beside it.  Of all assignments
-   the cheapest in this order:
+   All arithmetic except matrix products and convolutions ("products") is f32,
+   whatever the storage, so 16 bits only help values that reach memory.  A value
+   is low (16 bits) or high (f32); a high value that a product reads has a cast
+   beside it.  The pass chooses the cheapest assignment, in this order:
      1. bytes read and written in a step
-     2. bytes kept for the backward pass
-     3. the accuracy price of what is rounded: 1, 1 more for each reader that
-        amplifies a relative error (exp, log, pow, differences), and 1 for each
-        sum that it passes through behind, as residuals do
-     4. roundings; where all that is equal, f32
-   High whatever it costs are
-     - what leaves the program, gradients of parameters, all of the update
-     - sums, what is computed of them alone, and values that their reader
-       broadcasts: they are few, and many would share an error
+     2. bytes stored for the backward pass
+     3. the accuracy price of rounding: 1, plus 1 for each reader that amplifies
+        relative errors (exp, log, pow, differences), plus 1 for each later sum
+        that the value passes through, as residuals do
+     4. the number of roundings; f32 if all else is equal
+   Always high are
+     - values that leave the program, gradients of parameters, the whole update
+     - sums, values computed from sums alone, and values that their reader
+       broadcasts: they are few elements, and many results share their error
      - results of exp and log, operands of log, sin and cos, random numbers
-     - what products read that pass autocast has left in f32
-     - values of constants and integers alone, and sums with such numbers
-       beside which 16 bits lose the data
-     - residual streams that PyTorch has in fp32: whatever is rounded there
-       is in all that follows.  Stored of them is fp16 of a 64th of each
-       element: 11 bits from 1/256 to 4.19e6, where bf16 has 8, and steps of
-       3.8e-6 below; products read a copy beside it.  f32 would cost 4 to 7 %
-       of the bytes of transformers (docs/numerics.md) and is for streams that
-       a routine, a gather or the host reads.
-       --placement exact,residuals=inf: all in f32.  =N: f32 has N % of the
-       least bytes of a step, bf16 the rest, f32 first where most sums lead up
-       to a stream for its bytes: a rounding is a part of the size of a stream,
-       which grows with each sum, so that the last weighs most
-     - in fp16, whose range is short: powers, roots, reciprocals, squares, and
-       products of forward of which a small part is taken, as scores of
-       attention are; gradients have the range that the loss scale gives them
-     - the log of a softmax of which no product of forward computes, and of what
-       it does, in as many numbers, a part in 8: PyTorch has it in fp32
-     - what no product of forward computes from any more, as scores of classes,
-       if it is small beside others, nearest the loss first, as long as that
-       costs no more than a part in 256 of the bytes: errors of many values
-       average out, these are the loss's
-   A view shares its source's label, as do operand and result of a pool.  Low
-   is the module's 16-bit dtype, but fp16 for slopes of GELU, and in bf16 for
-   what a convolution makes for a norm alone: as of streams, of a 64th, so that
-   the batch norm of a ResNet reads 11 bits, in as many bytes.
+     - operands of products that pass autocast left in f32
+     - values computed from constants and integers alone, and sums with such
+       numbers next to which 16 bits lose the data
+     - residual streams that PyTorch keeps in fp32, because all later layers see
+       their rounding errors.  They are stored as fp16 after division by 64,
+       which gives 11 significant bits (bf16: 8) for magnitudes from 1/256 to
+       4.19e6 and an absolute step of 3.8e-6 below; products read a 16-bit copy.
+       Streams that a routine, a gather or the host reads are f32; f32 for all
+       streams would add 4 to 7 % to the bytes of transformers
+       (docs/numerics.md).
+       --placement exact,residuals=inf: all streams in f32.  =N: f32 for streams
+       as long as the bytes of a step grow by at most N %, bf16 for the others.
+       Streams behind most sums per byte come first: a rounding error is
+       relative to the stream, which grows with each sum, so the last streams
+       weigh most.
+     - in fp16, because of its short range: powers, roots, reciprocals, squares,
+       and forward products that are then scaled down, such as attention scores;
+       the loss scale keeps gradients in range
+     - log-softmax values that no forward product reads, and values computed
+       from them with at most 1/8 as many elements: PyTorch has them in fp32
+     - values after the last forward product, such as class scores, if they are
+       small: nearest the loss first, while this adds at most 1/256 to the bytes
+       of a step.  Errors of earlier values average out; these reach the loss.
+   A view has the dtype of its source, as do operand and result of a pool.  Low
+   is the module's 16-bit dtype, with two exceptions: slopes of GELU are fp16,
+   and so, in bf16 and divided by 64 like streams, are results of convolutions
+   that only a norm reads: the batch norms of a ResNet then read 11 bits in as
+   many bytes.
 
-   What a norm divides by is of one size: where backward reads the quotient of a
-   residual stream and nothing else of it, a rounded copy is made for that, and
-   the stream itself is not kept.  What is linear in the quotient and in no
-   memory, as what a second norm behind the first divides, backward computes
-   again from the copy.
+   A normalised value has magnitude 1.  If backward needs only the normalised
+   form of a residual stream, a rounded copy of that is stored instead of the
+   stream.  Values that are linear in it and not in memory (such as the operand
+   of a second norm) are recomputed in backward from the copy.
 
-   Where a product and its bias are rounded once, the bias is read as 16 bits,
-   as PyTorch has it: libraries add no other to a result of 16 bits.
+   If a product and its bias are rounded together, the bias is read as 16 bits,
+   as in PyTorch: libraries add no other bias to a 16-bit result.
 
    requires     stage PRIMITIVE, as pass lift leaves it, no equal or dead nodes
    establishes  16 bits wherever they save traffic                           */
@@ -74,18 +75,18 @@ typedef struct Place {
     Graph *g;
     DType low;
     Origins origins;
-    const char **high; /* by ValueId.i: why it must be, NULL: it need not    */
-    bool *free;   /* by ValueId.i: the pass chooses                         */
-    bool *half;   /* by ValueId.i: PyTorch has it in 16 bits                */
-    bool *stream; /* by ValueId.i: high only as a residual stream           */
-    const bool *whole; /* by ValueId.i: of a 64th of it fp16 is stored       */
-    int *uses;     /* by ValueId.i                                           */
-    bool *copied;  /* by ValueId.i: products alone read it, rounded          */
-    bool *few;     /* by ValueId.i: a sum, or computed from one element-wise */
-    bool *own;     /* by ValueId.i: computed of variables and constants alone */
-    ValueId *cast; /* by ValueId.i: its 16-bit copy                          */
-    int *price;    /* by ValueId.i                                           */
-    Traffic *traffic; /* by ValueId.i */
+    const char **high; /* per value: why it is high; NULL: need not be */
+    bool *free;        /* per value: the pass chooses */
+    bool *half;        /* per value: PyTorch has it in 16 bits */
+    bool *stream;      /* per value: high only as a residual stream */
+    const bool *whole; /* per value: stored as fp16 after division by 64 */
+    int *uses;         /* per value */
+    bool *copied;      /* per value: only products read it, rounded */
+    bool *few;         /* per value: a sum, or element-wise from one */
+    bool *own;         /* per value: from variables and constants only */
+    ValueId *cast;     /* per value: its 16-bit copy */
+    int *price;        /* per value */
+    Traffic *traffic;  /* per value */
     Cut *cut;
 } Place;
 
@@ -165,9 +166,9 @@ static bool leaves_short_range(const Node *n) {
            (n->op == OP_MUL && same_value(n->in[0], n->in[1]));
 }
 
-/* Forward sums of two activations of which PyTorch has one in fp32, such values
-   that they read and others too, and what only adds and moves bring into them.
- */
+/* Marks residual streams: forward sums of two activations of which PyTorch
+   has one in fp32; the fp32 operands of such sums that have other readers;
+   and the values from which these are computed by additions and moves only. */
 static void note_streams(Place *p) {
     const Graph *g = p->g;
     for (int i = g->order.len - 1; i >= 0; i--) {
@@ -189,7 +190,8 @@ static void note_streams(Place *p) {
     }
 }
 
-/* What keeps result k: what the type rule gives, else what keeps the first. */
+/* The reason why result k of n is high (the type rule, or the reason for the
+   first result); NULL: none. */
 static const char *must_be_high(const Place *p, const Node *n, int k) {
     OpKind kind = node_kind(n);
     ValueId v = n->out[0];
@@ -212,7 +214,7 @@ static const char *must_be_high(const Place *p, const Node *n, int k) {
     return NULL;
 }
 
-/* Values of which, moved or not, only rounded copies are read. */
+/* Marks values that only rounded copies read, directly or after moves. */
 static void note_copied(Place *p) {
     const Graph *g = p->g;
     for (int v = 0; v < g->values.len; v++) p->copied[v] = true;
@@ -228,7 +230,7 @@ static void note_copied(Place *p) {
     }
 }
 
-/* A number less than 1 times v. */
+/* True if n multiplies v by a constant of magnitude below 1. */
 static bool takes_a_part(const Graph *g, const Node *n, ValueId v) {
     double c;
     if (n->op == OP_DIV)
@@ -320,8 +322,8 @@ static bool shares_type(const Node *n) {
            n->op == OP_AVG_POOL_GRAD;
 }
 
-/* By ValueId.i: a product of forward computes from it.  Pools count as that:
-   what they read would be high, too. */
+/* Per value: true if a forward product depends on the value. Pools count
+   as products, since their operand would become high, too. */
 static bool *find_ahead(const Place *p, Arena *a) {
     const Graph *g = p->g;
     bool *ahead = NEW_ARRAY(a, bool, g->values.len);
@@ -341,10 +343,11 @@ static void spare(Place *p, ValueId v, const char *why) {
     p->high[v.i] = why;
 }
 
-/* The log of a softmax, and what is few numbers beside it. */
+/* Makes log-softmax values high, and values computed from them with at most
+   1/8 as many elements. */
 static void spare_logs(Place *p, const bool *ahead, Arena *a) {
     const Graph *g = p->g;
-    int64_t *of = NEW_ARRAY(a, int64_t, g->values.len); /* numbers; 0: none */
+    int64_t *of = NEW_ARRAY(a, int64_t, g->values.len); /* elements; 0: none */
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         OpKind kind = node_kind(n);
@@ -413,7 +416,8 @@ static void find_prices(Place *p) {
 
 /* ---- the cut ------------------------------------------------------------- */
 
-/* Low: one form serves all.  High: what is read in f32, beside a copy. */
+/* Cost of v. Low: one 16-bit form serves all readers. High: an f32 form for
+   its readers, and a 16-bit copy for products. */
 static CutCost traffic_cost(const Place *p, ValueId v, bool low) {
     static const Traffic none;
     const Traffic *t = &p->traffic[v.i], *copy = &none;
@@ -448,8 +452,8 @@ static bool is_tied(const Place *p, const Node *n) {
            dtype_of(p->g, n->out[0]) == DT_F32;
 }
 
-/* Element by element what some operand holds: rounded only where that is not.
- */
+/* True if each result element equals some operand element: it is rounded
+   only if that was not. */
 static bool is_selection(const Node *n) {
     OpKind kind = node_kind(n);
     return kind == KIND_MOVE || kind == KIND_VIEW || n->op == OP_RELU ||
@@ -469,8 +473,9 @@ static void add_node(Place *p, const Node *n) {
             cut_if_low_high(p->cut, (int)v.i, (int)n->in[k].i, rounding(p, v));
 }
 
-/* A mask that forward leaves for backward, of the value whose copy is stored:
-   that is low where backward reads it instead. */
+/* A mask that forward stores for backward, of a value whose 16-bit copy is
+   stored, too: with a low value, backward could read the value instead of
+   the mask. */
 static void add_mask(Place *p, const Node *n) {
     const Traffic *mask = &p->traffic[n->out[0].i];
     int64_t count = value_count(p->g, n->out[0]);
@@ -522,11 +527,11 @@ static CutCost solve(Place *p, bool *low, Arena *a) {
 
 /* ---- residual streams for a part of the bytes ---------------------------- */
 
-/* What has one type, with a residual stream in it. */
+/* Values that must share a dtype, and include a residual stream. */
 typedef struct Stream {
     uint32_t first; /* ValueId.i */
-    bool any;       /* there is a stream in it */
-    bool bound;     /* it is high for another reason */
+    bool any;       /* includes a stream */
+    bool bound;     /* high for another reason */
     int64_t bytes, sums;
 } Stream;
 
@@ -538,7 +543,7 @@ static int by_worth(const void *a, const void *b) {
     return x->first > y->first ? -1 : 1;
 }
 
-/* By ValueId.i: the first of those that have its type with it. */
+/* Per value: the first of the values that share its dtype. */
 static uint32_t *find_types(const Place *p, Arena *a) {
     const Graph *g = p->g;
     uint32_t *first = NEW_ARRAY(a, uint32_t, g->values.len);
@@ -550,7 +555,7 @@ static uint32_t *find_types(const Place *p, Arena *a) {
     return first;
 }
 
-/* By ValueId.i of the first of each type. */
+/* Per value of the first value of each dtype class. */
 static Stream *find_streams(const Place *p, const uint32_t *first, Arena *a) {
     const Graph *g = p->g;
     Stream *s = NEW_ARRAY(a, Stream, g->values.len);
@@ -598,10 +603,11 @@ static void keep_streams(Place *p, double percent, Arena *a) {
             hold_stream(p, (ValueId){(uint32_t)v}, true);
 }
 
-/* ---- what is stored as fp16 ---------------------------------------------- */
+/* ---- storage as fp16 ----------------------------------------------------- */
 
-/* What n divides by a root of the mean of its squares, centred or not; else
-   none.  *eps: the number beside that mean. */
+/* The value that n, a norm, divides by the root of its mean square (about
+   the mean or about 0); NO_VALUE if n is not a norm. *eps: the constant
+   added to the mean square. */
 static ValueId divided_by(const Graph *g, const Node *n, double *eps) {
     *eps = 0;
     for (int k = 0; k < 2 && n->op == OP_MUL; k++) {
@@ -619,8 +625,8 @@ static ValueId divided_by(const Graph *g, const Node *n, double *eps) {
     return NO_VALUE;
 }
 
-/* v is what a convolution computes, or that and its bias, and every target can
-   go on from there before it stores it. */
+/* True if v is the result of a convolution, with or without its bias, and
+   every target can continue from there before it stores v. */
 static bool ends_a_conv(const Place *p, ValueId v) {
     const Graph *g = p->g;
     const Node *sum = def_of(g, v, OP_ADD);
@@ -631,10 +637,10 @@ static bool ends_a_conv(const Place *p, ValueId v) {
     return conv && target_any_epilogue(g, conv);
 }
 
-/* By ValueId.i: the result of a convolution of which all that is read is its
-   mean and what a norm divides.  Of a 64th of it fp16 has half a step of 2^-19,
-   which is at most 2^-9 of that root, what bf16 rounds 1 by, for an eps of
-   2^-20. */
+/* Per value: results of convolutions whose only readers are their mean
+   and a norm. fp16 after division by 64 has an error of at most 2^-19, which
+   for an eps of 2^-20 is at most 2^-9 of the norm's root; bf16 rounds 1 by
+   as much. */
 static bool *find_divided(const Place *p, Arena *a) {
     const Graph *g = p->g;
     int values = g->values.len;
@@ -658,9 +664,9 @@ static bool *find_divided(const Place *p, Arena *a) {
     return divided;
 }
 
-/* By ValueId.i of the first of each type: there is a stream in it that fp16 can
-   hold, or what a norm divides, and no reader but what widens while it reads.
- */
+/* Per value of the first value of each dtype class: true if the class
+   includes a stream that fits fp16, or the operand of a norm, and all
+   readers widen it as they read. */
 static bool *find_fp16(const Place *p, const uint32_t *first, Arena *a) {
     const Graph *g = p->g;
     int values = g->values.len;
@@ -738,9 +744,9 @@ static bool *streams_as_fp16(Graph *g, Arena *a) {
 
 /* ---- the result ---------------------------------------------------------- */
 
-/* By ValueId.i: a slope of GELU, between -1 and 2, of which fp16 has 11 bits
-   where bf16 has 8, and which element-wise arithmetic alone reads, no
-   product. */
+/* Per value: slopes of GELU that only element-wise arithmetic reads, not
+   products. They are between -1 and 2, where fp16 has 11 significant bits
+   and bf16 has 8. */
 static bool *find_slopes(const Place *p, const Graph *g, Arena *a) {
     bool *slope = NEW_ARRAY(a, bool, g->values.len);
     for (int v = 1; v < g->values.len; v++)
@@ -754,8 +760,7 @@ static bool *find_slopes(const Place *p, const Graph *g, Arena *a) {
     return slope;
 }
 
-/* g with those values low; a value of which only the copy is read is low, too.
- */
+/* Makes the chosen values of g low, and values whose copy alone is read. */
 static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
     const int *uses = graph_use_counts(g, a);
     const bool *slope = find_slopes(p, g, a);
@@ -780,8 +785,8 @@ static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
     g->order.len = kept;
 }
 
-/* Parameters of one number for each column that are added to a product alone,
-   before it is rounded. */
+/* Narrows biases: parameters with one element per column that are added to a
+   matrix product, before it is rounded, and to nothing else. */
 static void narrow_biases(Graph *g, Arena *a) {
     DType low = g->module->low;
     const int *uses = graph_use_counts(g, a);
@@ -802,7 +807,7 @@ static void narrow_biases(Graph *g, Arena *a) {
     }
 }
 
-/* The f32 stream that the norm n divides; else none. */
+/* The f32 stream that the norm n divides; NO_VALUE if there is none. */
 static ValueId normalised(const Place *p, const Node *n) {
     const Graph *g = p->g;
     double eps;
@@ -817,10 +822,12 @@ static ValueId normalised(const Place *p, const Node *n) {
 typedef struct Keep {
     const Place *p;
     Graph *g;
-    ValueId *stands; /* by ValueId.i: what backward reads instead            */
+    ValueId *stands; /* per value: its replacement in backward */
 } Keep;
 
-/* For v, a rounded quotient or linear in one by numbers that are few. */
+/* The replacement of v in backward, computed from a rounded copy; NO_VALUE
+   unless v is a quotient with such a copy, or linear in one with small
+   factors and terms. */
 static ValueId from_copy(Keep *k, ValueId v) {
     Graph *g = k->g;
     if (k->stands[v.i].i || !is_forward(g, v) || k->p->high[v.i] ||
@@ -873,7 +880,7 @@ static void keep_normalised(const Place *p, Graph *g, Arena *a) {
     }
 }
 
-/* Weighed is what is in registers of f32 kernels. */
+/* The traffic is taken from f32 kernels: values in registers have none. */
 static void place_graph(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
     const bool *whole = cx->opt->fp16_residuals ? streams_as_fp16(g, a) : NULL;

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* placement.h: what the files of pass place share.
+/* placement.h: declarations shared by the files of pass place.
 
-   traffic.c     what of a graph reaches memory, by an estimate of its fusion
+   traffic.c     which values reach memory, by an estimate of the fusion
    placement.c   the storage dtype of every value                            */
 #ifndef AMPC_PASSES_COMMON_PLACEMENT_H
 #define AMPC_PASSES_COMMON_PLACEMENT_H
 
 #include "passes/passes.h"
 
-/* Of a value and all views of it, where they have a buffer. */
+/* Memory traffic of a value and all its views that have a buffer. */
 typedef struct Traffic {
-    bool stored; /* it leaves the kernel that makes it                       */
+    bool stored; /* the value is stored by the kernel that computes it */
     int reads;   /* kernels that read it; the host is one                    */
     bool saved;  /* the forward pass makes it, the backward pass reads it    */
 } Traffic;
 
-/* By ValueId.i, of g with the types that it has, whatever the device: the most
-   of what any target would do, joined to t[0..values).                      */
+/* Joins to t[0..values), by ValueId.i, the traffic of g with its present
+   types: the maximum over all targets. */
 void traffic_join(const Graph *g, Traffic *t, int values, PassCtx *cx);
 
-/* How many bytes more than 2 for each number, or than half of what is none, are
-   kept for backward; as above. */
+/* Bytes kept for backward beyond 2 per element of floats, or beyond half of
+   the bytes of other values; estimated as above. */
 int64_t traffic_beyond_half(const Graph *g, PassCtx *cx);
 
 /* Whether the forward pass makes v; it may be none. */

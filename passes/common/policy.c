@@ -32,7 +32,7 @@ typedef struct Rule {
 
 typedef struct Rules {
     VEC(Rule) list;
-    VEC(Str) parts; /* that are regions */
+    VEC(Str) parts; /* parts that are regions */
     int regions;    /* of the text */
 } Rules;
 
@@ -46,7 +46,7 @@ static bool same_letters(const char *a, const char *b) {
     }
 }
 
-/* Whether it is the node's op, or what the model calls that. */
+/* True if `name` is the node's op or the model's name for it. */
 static bool is_op(const Node *n, Str name) {
     if (same_letters(name, node_info(n)->text)) return true;
     for (const Str *t = n->loc.types; t && *t; t++)
@@ -80,9 +80,10 @@ static Status read_line(char *line, Loc loc, Rules *rules, PassCtx *cx) {
     while (n == 3 && class < AMP_NONE && strcmp(word[2], amp_class_text[class]))
         class ++;
     if (class == AMP_NONE)
-        return fail(cx->diag, loc,
-                    "'%s' is no class: low, full, fullout, widest, follow, any",
-                    word[2]);
+        return fail(
+            cx->diag, loc,
+            "'%s' is not a class: low, full, fullout, widest, follow, any",
+            word[2]);
     r.class = (AmpClass) class;
     vec_push(cx->scratch, &rules->list, r);
     return OK;

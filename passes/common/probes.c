@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* probes.c: programs beside those that train, which look into a step.
+/* probes.c: adds programs that examine a training step.
    Before:  graph train: forward and backward
    After:   graph locate, with --debug-nonfinite: the same
             graph underflow, with --count-underflow: the same
-   Until types are chosen they go the way of what trains, and so get the same;
-   then passes locate and underflow put into them what looks.
+   These copies take the same passes as graph train until dtypes are chosen, so
+   they get the same dtypes; then passes locate and underflow add their probes.
    requires     stage DIFF                                                   */
 #include "passes/passes.h"
 
@@ -18,7 +18,7 @@ static Status probe(Module *m, PassCtx *cx, ProgramKind kind,
     }
     if (m->graphs.len > n) return OK;
     fail(cx->diag, (Loc){.file = m->file},
-         "%s: nothing trains, so that no step is looked into", option);
+         "%s: nothing trains, so no step can be examined", option);
     return ERR_USAGE;
 }
 
@@ -26,8 +26,8 @@ Status pass_probes(Module *m, PassCtx *cx) {
     const Options *o = cx->opt;
     if (o->count_underflow && o->precision != PREC_FP16) {
         fail(cx->diag, (Loc){0},
-             "--count-underflow: what is flushed to zero is fp16's gradients; "
-             "it wants --precision fp16");
+             "--count-underflow: only fp16 flushes gradients to zero; it needs "
+             "--precision fp16");
         return ERR_USAGE;
     }
     if (o->count_underflow)

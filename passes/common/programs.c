@@ -5,14 +5,13 @@
                            each objective
             graph eval     per-sample loss and hits, then the model's outputs
             graph predict  the model's outputs
-            graph outputs  as training has them, for a loss of the host's own
-   and graphs forward@N, for batches of N, to eval@N and predict@N.
-   In eval and predict functions take their inference form (batch_norm reads the
-   running statistics, dropout is the identity) and nothing is written.
-   eval reports sums over samples, so that a padded last batch can be masked
-   exactly: ampc.loss_num[B] / ampc.loss_den[B], ampc.correct[B] /
-   ampc.count[B].  A loss that is no mean over samples is reported as it is
-   (ampc.loss).
+            graph outputs  the outputs in training mode, for a loss in the host
+   and graphs forward@N, for batches of N, to eval@N and predict@N. In eval and
+   predict functions take their inference form (batch_norm reads the running
+   statistics, dropout is the identity) and nothing is written. eval reports
+   sums over samples, so that a padded last batch can be masked exactly:
+   ampc.loss_num[B] / ampc.loss_den[B], ampc.correct[B] / ampc.count[B].  A loss
+   that is not a mean over samples is reported unchanged (ampc.loss).
    requires     stage TYPED, an output "ampc.loss" for each objective that
                 trains (none: predict only)                                  */
 #include "ir/fn/fn.h"
@@ -21,7 +20,8 @@
 
 #include <string.h>
 
-/* In graph forward the losses are the only outputs that the model has not. */
+/* In graph forward the losses are the only outputs that are not the model's
+   own. */
 static void drop_losses(Graph *g) {
     int kept = 0;
     for (int i = 0; i < g->outputs.len; i++)
@@ -69,7 +69,8 @@ static void top_hits(Builder *b, Str objective, const Node *loss, Attr axis,
                      node_get(b->g, hits)->out[0]);
 }
 
-/* What the loss's own definition sums over samples. */
+/* Splits a call of a loss into its sums over samples, by the loss's own
+   definition. */
 static bool split_call(Builder *b, Str objective, Node loss, int64_t batch,
                        int64_t top_k) {
     Graph *g = b->g;
@@ -115,8 +116,7 @@ static bool split_mean(Builder *b, Str objective, Node mean, int64_t batch) {
     return true;
 }
 
-/* What eval reports of the scalar `loss`, whatever casts and reshapes it
-   wears. */
+/* Reports the scalar `loss` in eval; looks through casts and reshapes. */
 static void report_loss(Graph *g, Str objective, ValueId loss, int64_t top_k) {
     Builder b = {.g = g};
     ValueId v = loss;
@@ -142,8 +142,9 @@ static void report_loss(Graph *g, Str objective, ValueId loss, int64_t top_k) {
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* Of several objectives each runs what its loss is computed from: statistics
-   of a normalisation that it does not read stay as they are. */
+/* With several objectives each program runs only the nodes that its loss
+   needs: statistics of normalisations that the loss does not read stay
+   unchanged. */
 static void drop_writes(Graph *g, Arena *scratch, ValueId loss) {
     const bool *needed = needed_by(g, scratch, &loss, 1);
     bool *off = NEW_ARRAY(scratch, bool, g->values.len);
@@ -170,7 +171,7 @@ static void drop_inputs(Graph *g, Arena *scratch) {
     g->inputs.len = kept;
 }
 
-/* --top-k wants a loss of classes, and as many of them. */
+/* --top-k needs a classification loss with at least K classes. */
 static Status check_top_k(const Graph *g, PassCtx *cx) {
     Loc at = {.file = g->module->file};
     bool any = false;
@@ -179,7 +180,8 @@ static Status check_top_k(const Graph *g, PassCtx *cx) {
         any |= is_value(graph_output(g, own_output(OUT_CORRECT_TOP, name)));
     }
     if (!any)
-        return fail(cx->diag, at, "--top-k %lld: the loss is none of classes",
+        return fail(cx->diag, at,
+                    "--top-k %lld: the loss is not a classification loss",
                     (long long)cx->opt->top_k);
     return OK;
 }
@@ -200,7 +202,7 @@ static Status make_eval(const Graph *f, PassCtx *cx) {
     return cx->opt->top_k ? check_top_k(g, cx) : OK;
 }
 
-/* What is left of the model itself. */
+/* Turns graph forward into predict. */
 static void make_predict(Graph *f, PassCtx *cx) {
     Module *m = f->module;
     Str name = program_name(PROGRAM_PREDICT, intern(""));
@@ -210,7 +212,7 @@ static void make_predict(Graph *f, PassCtx *cx) {
     drop_losses(f);
 }
 
-/* For batches of other sizes; behind the programs for the model's own. */
+/* Programs for other batch sizes follow those for the model's own. */
 static Status make_sizes(Module *m, PassCtx *cx, bool reports) {
     VEC(Graph *) models = {0};
     for (int i = 0; i < m->graphs.len; i++)
@@ -230,8 +232,8 @@ Status pass_programs(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) /* a text may hold anything */
         if (m->graphs.data[i]->program != PROGRAM_NONE)
             return fail(cx->diag, (Loc){.file = m->file},
-                        "graph %s: a file with a graph %s, from which the "
-                        "programs are made, has no program of its own",
+                        "graph %s: a file with a graph %s, which the programs "
+                        "are made from, cannot have programs itself",
                         m->graphs.data[i]->name, FORWARD);
     for (int i = 0; i < cx->opt->objectives.len; i++) {
         const Objective *j = &cx->opt->objectives.data[i];
@@ -256,8 +258,7 @@ Status pass_programs(Module *m, PassCtx *cx) {
     make_predict(f, cx);
     TRY(make_sizes(m, cx, reports));
     TRY(pass_dce(m, cx));
-    /* targets are no inputs of predict, and none that only another objective
-       reads one of train */
+    /* predict reads no targets; train reads no other objective's targets */
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         if (g->program == PROGRAM_PREDICT || g->program == PROGRAM_OUTPUTS ||

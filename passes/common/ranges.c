@@ -70,8 +70,8 @@ static void check_eps(const Ranges *r) {
 
 /* ---- weights and constants ----------------------------------------------- */
 
-/* The data of a constant or a variable with initial values; NULL.  Random
-   numbers are made only where 16 bits may lose many of them. */
+/* The data of a constant or of a variable with initial values; NULL if there
+   are none. Random numbers are drawn only if 16 bits may lose many of them. */
 static const Tensor *data_of(const Ranges *r, ValueId v, DType d) {
     const Value *val = value_get(r->g, v);
     if (val->kind == VK_CONST) return val->data;
@@ -82,10 +82,10 @@ static const Tensor *data_of(const Ranges *r, ValueId v, DType d) {
     return var->draw.kind && safe ? NULL : var_initial(r->scratch, var);
 }
 
-/* What a cast does to elements of its operand. */
+/* Effect of a cast on the elements of its operand. */
 typedef struct Lost {
     int64_t n, infinite, zero, one;
-    double example; /* of the worst kind */
+    double example; /* an element of the worst kind */
 } Lost;
 
 static Lost lost_in(const Tensor *t, DType d) {
@@ -111,8 +111,8 @@ static Lost lost_in(const Tensor *t, DType d) {
     return l;
 }
 
-/* An ordinary weight may lie near 0 or 1; a constant that does was meant to be
-   what it is. */
+/* Warns of constants that a cast changes. Weights near 0 or 1 are ordinary
+   and give no warning; a constant near 0 or 1 was chosen deliberately. */
 static void check_cast(const Ranges *r, const Node *n) {
     const Value *from = value_get(r->g, n->in[0]);
     DType d = value_dtype(r->g, n->out[0]);
@@ -178,8 +178,8 @@ static void check_integers(const Ranges *r, const Node *n) {
          from->text, dtype_info[d].text, low_of(d).exact);
 }
 
-/* v, or what it was before arithmetic with constants: of a 16-bit probability;
-   NULL if it is none. */
+/* The sigmoid or softmax in 16 bits from which v is computed by arithmetic
+   with constants only; NULL if there is none. */
 static const Node *probability(const Graph *g, ValueId v) {
     for (int hops = 0; hops < 4; hops++) {
         const Value *val = value_get(g, v);
@@ -219,7 +219,7 @@ static void check_node(const Ranges *r, const Node *n) {
         check_cast(r, n);
         if (!dtype_is_float(value_dtype(r->g, n->in[0]))) check_integers(r, n);
     }
-    /* bounds (min, max, clip) beyond the range are no bounds, and harmless */
+    /* bounds (min, max, clip) outside of the range never take effect */
     bool where = n->op == OP_WHERE;
     if (n->op != OP_ADD && n->op != OP_SUB && n->op != OP_MUL && !where) return;
     for (int k = where ? 1 : 0; k < n->nin; k++) check_operand(r, n, k);

@@ -1,35 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* remat.c: backward computes again what forward then need not keep.
+/* remat.c: backward recomputes values, so that forward need not store them.
    Before:  %s = sigmoid %x      %y = mul %x, %s
             %d = mul %dy, %s : f32[4,8] !backward
    After:   %s.2 = sigmoid %x : f32[4,8] !backward !again
             %d = mul %dy, %s.2 : f32[4,8] !backward
-   The second node has the types and the operands of the first, and random
-   numbers are keyed, so it has its bits.  It stands in front of its first
-   reader.
-   What is kept and what is computed again is a minimum cut between forward and
-   backward, for fewest bytes kept, the work of exp and the like counted as a
-   byte an element, then least work.
-     - In a checkpoint region only what others read is kept: all else is
-       computed again, products too.
-     - Elsewhere what is free: element-wise work (generators, views) on one
-       large value, whose result no product or routine of backward wants in
-       memory; wanted or not, where that value is the host's or a variable,
-       which is there in any case, as the copy of an image that products read.
-       Its readers then read that value instead; where kernels would move a
-       part in 25 more for it than without, what is again in memory is kept,
-       and if that does not help, all.
-     - In 16 bits kernels may move a part in 128 more so that half is kept of
-       what f32 keeps: statistics of norms and softmax are f32 in both, masks
-       and positions have a byte.  Again is as much, of what is free but that a
-       product of backward reads.
-   --remat none: nothing, in regions neither.
-   --remat BYTES: what is kept, with the greatest part that is computed again at
-   once, is to be at most so much.  One after the other are tried
-     - what is free
-     - that, wanted in memory or not
-     - regions of the compiler's, 2 to 32 as long ones between narrow places of
-       forward: of the first ones as few as suffice.
+   The second node has the types and operands of the first, and random numbers
+   depend on a key only, so its bits are the same.  It is placed before its
+   first reader.
+   A minimum cut between forward and backward decides what is stored and what
+   is recomputed: fewest bytes stored, where exp and similar work counts as one
+   byte per element, then least work.
+     - In a checkpoint region only values that other regions read are stored;
+       all others are recomputed, products too.
+     - Elsewhere only free work is recomputed: element-wise work (generators,
+       views) on one large value whose result no product or library routine of
+       backward needs in memory.  If that large value is a host input or a
+       variable, which is in memory anyway, its work is free even if the result
+       is needed in memory (as the copy of an image that products read).
+       Readers of recomputed values read the large value instead.  If kernels
+       would then move more than 1/25 more bytes than without recomputation,
+       recomputed values that reach memory are stored after all; if that does
+       not help, nothing is recomputed.
+     - In 16 bits kernels may move up to 1/128 more bytes so that storage is
+       half of that of f32: statistics of norms and softmax are f32 in both,
+       and masks and positions take a byte.  As much free work as needed is
+       recomputed even though a product of backward reads its result.
+   --remat none: recomputes nothing, in regions neither.
+   --remat BYTES: limits the bytes stored plus the largest part that is
+   recomputed at once.  Tried in turn:
+     - free work
+     - free work even if its result is needed in memory
+     - regions chosen by the compiler, 2 to 32 of equal length between narrow
+       places of forward; only as many of the first ones as suffice.
    requires     stage PRIMITIVE, types chosen
    establishes  backward nodes with !again                                   */
 #include "passes/common/mincut.h"
@@ -42,34 +44,35 @@
 
 enum { KEPT_BYTES, WORK };
 
-/* Variables of the cut: by ValueId.i, low: backward wants it; behind them by
-   NodeId.i, low: it is computed again. */
-typedef struct Again {
+/* Variables of the cut. Per value: low means that backward needs it. After
+   these, per node: low means that it is recomputed. */
+typedef struct Recompute {
     Graph *g;
-    int *part;    /* by NodeId.i: the compiler's region, 0: none          */
+    int *part;    /* per node: the compiler's region; 0: none */
     int64_t kept; /* bytes of the solution                                */
     Arena *a;
     Cut *cut;
     bool *low;
-    int nodes;      /* the first variable of nodes                          */
-    int last;       /* the variable behind the last: twins have none        */
-    bool *material; /* by root: a product or routine of backward reads it   */
-    bool *leaves;   /* by root: read in forward outside of its region       */
-    ValueId *from;  /* by root: the one large value that it is free work on */
-    bool *free;     /* by NodeId.i                                          */
-    bool *barred;   /* by NodeId.i: it is not, however free                 */
-    bool *stores;   /* by NodeId.i: if it is free, it may be wanted in memory */
-    int *position;  /* by NodeId.i                                          */
-    ValueId *twin;  /* by ValueId.i of the old graph                        */
-} Again;
+    int nodes; /* the first variable of nodes                          */
+    int last;  /* the variable after the last; recomputed nodes have none */
+    bool *material; /* per root: a product or routine of backward reads it */
+    bool *leaves;   /* per root: forward reads it outside of its region */
+    ValueId *from;  /* per root: the one large value from which free work
+                       computes  it */
+    bool *free;     /* per node */
+    bool *barred;   /* per node: not to be recomputed, even if free */
+    bool *stores;   /* per node: free even if its result is needed in memory */
+    int *position;  /* per node */
+    ValueId *twin;  /* per value of the old graph: the recomputed value */
+} Recompute;
 
 static bool is_view(const Node *n) { return node_kind(n) == KIND_VIEW; }
 
 /* ---- what may be computed again ------------------------------------------ */
 
-/* The user's, else the compiler's.  Casts that the compiler puts in belong to
-   what they cast, as views do. */
-static int region_of(const Again *r, NodeId id) {
+/* The user's region, else the compiler's. The compiler's casts and views
+   belong to the region of their operand. */
+static int region_of(const Recompute *r, NodeId id) {
     const Node *n = node_get(r->g, id);
     while (!n->loc.region && (is_view(n) || n->op == OP_CAST) &&
            is_forward(r->g, n->in[0])) {
@@ -79,7 +82,7 @@ static int region_of(const Again *r, NodeId id) {
     return n->loc.region ? n->loc.region : -r->part[id.i];
 }
 
-static void note_readers(Again *r) {
+static void note_readers(Recompute *r) {
     const Graph *g = r->g;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
@@ -98,9 +101,10 @@ static void note_readers(Again *r) {
         r->leaves[view_root(g, *graph_root(g, i)).i] = true;
 }
 
-/* Whether n is element-wise work that needs no operand as large as its result
-   but one; that, where what is free itself is seen through. */
-static bool is_free(const Again *r, NodeId id, ValueId *from) {
+/* True if n is element-wise work with at most one operand about as large as
+   its result. *from: that operand, or the value from which free work
+   computes it. */
+static bool is_free(const Recompute *r, NodeId id, ValueId *from) {
     const Graph *g = r->g;
     const Node *n = node_get(g, id);
     OpKind kind = node_kind(n);
@@ -118,7 +122,7 @@ static bool is_free(const Again *r, NodeId id, ValueId *from) {
            (from->i && !is_forward(g, *from));
 }
 
-static void note_free(Again *r) {
+static void note_free(Recompute *r) {
     const Graph *g = r->g;
     memset(r->free, 0, (size_t)(r->last - r->nodes) * sizeof *r->free);
     for (int v = 0; v < r->nodes; v++) r->from[v].i = (uint32_t)v;
@@ -134,7 +138,7 @@ static void note_free(Again *r) {
 }
 
 /* Ranks would speak with each other once more. */
-static bool may_again(const Again *r, NodeId id) {
+static bool may_again(const Recompute *r, NodeId id) {
     const Node *n = node_get(r->g, id);
     bool leaves = false;
     if (is_view(n)) return true;
@@ -145,7 +149,7 @@ static bool may_again(const Again *r, NodeId id) {
 
 /* ---- the cut ------------------------------------------------------------- */
 
-static void add_node(Again *r, NodeId id) {
+static void add_node(Recompute *r, NodeId id) {
     const Graph *g = r->g;
     const Node *n = node_get(g, id);
     int again = r->nodes + (int)id.i;
@@ -178,13 +182,13 @@ static int64_t bytes_of(const Graph *g, ValueId v) {
 }
 
 /* Whether forward leaves v for backward. */
-static bool is_kept(const Again *r, ValueId v) {
+static bool is_kept(const Recompute *r, ValueId v) {
     if (!is_forward(r->g, v) || !r->low[v.i]) return false;
     NodeId id = value_get(r->g, v)->def;
     return !r->low[r->nodes + (int)id.i] && !is_view(node_get(r->g, id));
 }
 
-static void solve(Again *r) {
+static void solve(Recompute *r) {
     const Graph *g = r->g;
     CutCost total;
     memset(r->leaves, 0, (size_t)r->nodes * sizeof *r->leaves);
@@ -208,23 +212,23 @@ static void solve(Again *r) {
 
 /* ---- a budget ------------------------------------------------------------ */
 
-/* Forward in the order that it runs in, with what is kept where nothing but
-   what is free is computed again. */
+/* Forward in execution order, and which values are stored when only free
+   work is recomputed. */
 typedef struct Line {
     NodeId *node;
     int n;
-    bool *kept;     /* by ValueId.i */
-    int64_t *made;  /* [n + 1] kept bytes that the nodes before make         */
-    int64_t *cross; /* [n + 1] bytes made before and read from there on      */
+    bool *kept;     /* per value */
+    int64_t *made;  /* [n + 1] stored bytes that earlier nodes compute */
+    int64_t *cross; /* [n + 1] bytes computed before and read later */
 } Line;
 
-static Line line_new(const Again *r) {
+static Line line_new(const Recompute *r) {
     const Graph *g = r->g;
     Line l = {.node = NEW_ARRAY(r->a, NodeId, g->order.len + 1),
               .kept = NEW_ARRAY(r->a, bool, r->nodes),
               .made = NEW_ARRAY(r->a, int64_t, g->order.len + 2),
               .cross = NEW_ARRAY(r->a, int64_t, g->order.len + 2)};
-    int *last = NEW_ARRAY(r->a, int, r->nodes); /* by root: + 1, its reader */
+    int *last = NEW_ARRAY(r->a, int, r->nodes); /* per root: last reader + 1 */
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         if (n->flags) continue;
@@ -265,15 +269,15 @@ static int end_of_part(const Line *l, int i, int n) {
 }
 
 /* The first m of n parts are regions. */
-static void make_parts(Again *r, const Line *l, int m, int n) {
+static void make_parts(Recompute *r, const Line *l, int m, int n) {
     memset(r->part, 0, (size_t)(r->last - r->nodes) * sizeof *r->part);
     for (int i = 1, at = 0; i <= m; i++)
         for (int end = end_of_part(l, i, n); at < end; at++)
             r->part[l->node[at].i] = i;
 }
 
-/* What is kept, and the most that a part makes again at once. */
-static int64_t bytes_held(const Again *r, const Line *l) {
+/* Bytes stored, plus the largest part that is recomputed at once. */
+static int64_t bytes_held(const Recompute *r, const Line *l) {
     int64_t most = 0, sum = 0;
     for (int i = 0, part = 0; i < l->n; i++) {
         const Node *n = node_get(r->g, l->node[i]);
@@ -287,7 +291,7 @@ static int64_t bytes_held(const Again *r, const Line *l) {
     return r->kept + most;
 }
 
-static Status fit(Again *r, PassCtx *cx) {
+static Status fit(Recompute *r, PassCtx *cx) {
     enum { PARTS = 32 };
     int64_t budget = cx->opt->remat_bytes, least = r->kept;
     if (least <= budget) return OK;
@@ -298,7 +302,7 @@ static Status fit(Again *r, PassCtx *cx) {
     for (int m = 1; m < PARTS; m++)
         for (int n = PARTS; n >= 2; n /= 2) {
             if (least <= budget) return OK;
-            if (m * n % PARTS) continue; /* m of PARTS are some of n */
+            if (m * n % PARTS) continue; /* not whole parts of n */
             make_parts(r, &l, m * n / PARTS, n);
             solve(r);
             int64_t held = bytes_held(r, &l);
@@ -307,7 +311,7 @@ static Status fit(Again *r, PassCtx *cx) {
     if (least <= budget) return OK;
     return fail(cx->diag, (Loc){.file = r->g->module->file},
                 "--remat %" PRId64 ": graph %s needs %" PRId64
-                " bytes for what backward reads",
+                " bytes for values that backward reads",
                 budget, r->g->name, least);
 }
 
@@ -324,11 +328,11 @@ static int by_position(const void *a, const void *b) {
     return ((const Made *)a)->at - ((const Made *)b)->at;
 }
 
-static ValueId twin_of(const Again *r, ValueId v) {
+static ValueId twin_of(const Recompute *r, ValueId v) {
     return v.i < (uint32_t)r->nodes && r->twin[v.i].i ? r->twin[v.i] : v;
 }
 
-static void make_again(Again *r, NodeId id) {
+static void make_again(Recompute *r, NodeId id) {
     Graph *g = r->g;
     Node n = *node_get(g, id); /* building moves the pool */
     ValueId *in = NEW_ARRAY(r->a, ValueId, n.nin + 1);
@@ -337,7 +341,7 @@ static void make_again(Again *r, NodeId id) {
         in[k] = twin_of(r, n.in[k]);
         changed |= !same_value(in[k], n.in[k]);
     }
-    if (!changed) return; /* a view of what is kept */
+    if (!changed) return; /* a view of a stored value */
     Builder b = {.g = g, .flags = NODE_BACKWARD | NODE_AGAIN, .loc = n.loc};
     NodeId twin = build_again(&b, id, in);
     for (int k = 0; k < n.nout; k++) {
@@ -346,9 +350,9 @@ static void make_again(Again *r, NodeId id) {
     }
 }
 
-/* All that backward node `id` needs computed again comes in front of it, in the
+/* Recomputes everything that backward node `id` needs, before it and in the
    order of forward. */
-static void give_twins(Again *r, NodeId id, bool *done) {
+static void give_twins(Recompute *r, NodeId id, bool *done) {
     Graph *g = r->g;
     MadeList list = {0};
     for (int i = -1; i < list.len; i++) {
@@ -368,7 +372,7 @@ static void give_twins(Again *r, NodeId id, bool *done) {
     for (int k = 0; k < n->nin; k++) n->in[k] = twin_of(r, n->in[k]);
 }
 
-static void make_all(Again *r) {
+static void make_all(Recompute *r) {
     Graph *g = r->g;
     int n;
     NodeId *old = order_take(g, r->a, &n);
@@ -381,12 +385,12 @@ static void make_all(Again *r) {
     }
 }
 
-/* ---- what is free moves hardly more -------------------------------------- */
+/* ---- recomputing free work must hardly move more bytes ------------------- */
 
-/* By a copy of the graph with what is computed again: bytes of an estimate of
-   its kernels. */
-static int64_t bytes_moved(const Again *r, Traffic **traffic, PassCtx *cx) {
-    Again trial = *r;
+/* Bytes that kernels move, estimated on a copy of the graph with the
+   recomputed nodes. */
+static int64_t bytes_moved(const Recompute *r, Traffic **traffic, PassCtx *cx) {
+    Recompute trial = *r;
     Module aside;
     int64_t sum = 0;
     Graph *g = trial.g = graph_clone_aside(r->g, &aside, r->a);
@@ -399,7 +403,7 @@ static int64_t bytes_moved(const Again *r, Traffic **traffic, PassCtx *cx) {
     return sum;
 }
 
-static void solve_moving_little(Again *r, PassCtx *cx) {
+static void solve_moving_little(Recompute *r, PassCtx *cx) {
     enum { TRIES = 3 };
     Graph *g = r->g;
     Traffic *traffic;
@@ -407,13 +411,14 @@ static void solve_moving_little(Again *r, PassCtx *cx) {
     int64_t most = 0;
     memset(r->barred, 1, n * sizeof *r->barred);
     solve(r);
-    const Again without = *r;
+    const Recompute without = *r;
     memset(r->barred, 0, n * sizeof *r->barred);
     for (int i = 0; i < TRIES; i++) {
         solve(r);
         if (r->kept >= without.kept) break;
         if (!i) most = bytes_moved(&without, &traffic, cx);
-        /* Of one plan for all targets: more than any moves. */
+        /* The estimate joins all targets, so it is more than any of them
+           moves. */
         if (bytes_moved(r, &traffic, cx) <= most + most / 25) return;
         for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
             if (r->twin[v].i && traffic[r->twin[v].i].stored)
@@ -422,18 +427,19 @@ static void solve_moving_little(Again *r, PassCtx *cx) {
     *r = without;
 }
 
-/* ---- half of what f32 keeps ---------------------------------------------- */
+/* ---- half of the bytes that f32 stores ----------------------------------- */
 
-static int64_t beyond_half(const Again *r, PassCtx *cx) {
-    Again trial = *r;
+static int64_t beyond_half(const Recompute *r, PassCtx *cx) {
+    Recompute trial = *r;
     Module aside;
     trial.g = graph_clone_aside(r->g, &aside, r->a);
     make_all(&trial);
     return traffic_beyond_half(trial.g, cx);
 }
 
-/* Backward has all that n reads: it is kept, made of that, or no work. */
-static bool is_at_hand(const Again *r, const Node *n, const bool *made) {
+/* True if backward has all operands of n: stored, recomputed, or not of
+   forward. */
+static bool is_at_hand(const Recompute *r, const Node *n, const bool *made) {
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k].i ? view_root(r->g, n->in[k]) : NO_VALUE;
         if (is_forward(r->g, v) && !is_kept(r, v) && !made[v.i]) return false;
@@ -441,14 +447,15 @@ static bool is_at_hand(const Again *r, const Node *n, const bool *made) {
     return true;
 }
 
-/* What a product of backward reads, kept, and free work on what is kept: the
-   largest of no more bytes than are missing, else the smallest; of equals the
-   first, for the longest time.  0: there is none. */
-static NodeId choose(Again *r, int64_t missing) {
+/* Chooses free work whose result is stored for a product of backward and
+   whose operands backward has: the largest result of at most `missing`
+   bytes, else the smallest; of equal ones the first, which is stored
+   longest. Returns 0 if there is none. */
+static NodeId choose(Recompute *r, int64_t missing) {
     const Graph *g = r->g;
     size_t n = (size_t)(r->last - r->nodes);
     bool *stores = arena_dup(r->a, r->stores, n * sizeof *stores);
-    bool *made = NEW_ARRAY(r->a, bool, r->nodes); /* by root */
+    bool *made = NEW_ARRAY(r->a, bool, r->nodes); /* per root */
     NodeId best = {0};
     int64_t found = 0;
     memset(r->stores, 1, n * sizeof *r->stores);
@@ -473,14 +480,14 @@ static NodeId choose(Again *r, int64_t missing) {
     return best;
 }
 
-static void halve(Again *r, PassCtx *cx) {
+static void halve(Recompute *r, PassCtx *cx) {
     enum { TRIES = 16, PART = 128 };
     Traffic *traffic;
     int64_t all = r->kept, missing = beyond_half(r, cx);
     int64_t most = missing > 0 ? bytes_moved(r, &traffic, cx) : 0;
     most += most / PART;
     for (int i = 0; i < TRIES && missing > 0; i++) {
-        const Again before = *r;
+        const Recompute before = *r;
         NodeId id = choose(r, missing);
         if (!id.i) return;
         r->stores[id.i] = true;
@@ -497,7 +504,7 @@ static void halve(Again *r, PassCtx *cx) {
 
 static Status remat_graph(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
-    Again r = {.g = g, .a = a, .nodes = g->values.len};
+    Recompute r = {.g = g, .a = a, .nodes = g->values.len};
     r.last = r.nodes + g->nodes.len;
     bool any = false;
     for (int i = 0; i < g->order.len; i++)

@@ -9,7 +9,7 @@
       the difference and why it is wanted.
    3. Every rule lowers a measure (node count, or op strength), so that
       repeating the walk ends.
-   4. Rules only read nodes; they change nothing but through the builder.   */
+   4. Rules only read nodes; they change nothing but through the builder. */
 #ifndef AMPC_PASSES_COMMON_REWRITE_H
 #define AMPC_PASSES_COMMON_REWRITE_H
 
@@ -17,12 +17,13 @@
 
 typedef struct Rewriter {
     Graph *g;
-    Builder b; /* flags and loc are those of the node at hand */
+    Builder b; /* flags and loc of the current node */
     Arena *scratch;
-    uint32_t limit; /* ValueId.i of the graph before the walk are below it */
-    int *uses;      /* by these */
-    VEC(int) fresh; /* of what the walk built: those of what it replaces */
-    ValueId *map;   /* by ValueId.i: 0 = itself */
+    uint32_t limit; /* ValueId.i of values that existed before the walk are
+                       below it */
+    int *uses;      /* number of uses of these values */
+    VEC(int) fresh; /* the same for new ones */
+    ValueId *map;   /* per value: 0 = itself */
     int changes;
     void *user;
 } Rewriter;
@@ -46,12 +47,12 @@ void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);
 int uses_of(const Rewriter *rw, ValueId v);
 /* The node that makes v if it calls the library's function, else NULL. */
 const Node *call_of(const Graph *g, ValueId v, const char *name);
-/* By ValueId.i: a root is computed from it, through any operand. */
+/* Per value: true if a root depends on the value, through any operand. */
 bool *needed_by(const Graph *g, Arena *scratch, const ValueId *root, int n);
-/* The nodes in order, *n of them, for a walk that puts them back: the graph has
-   none then. */
+/* Returns the *n nodes in order and empties the order of the graph; the
+   caller puts them back. */
 NodeId *order_take(Graph *g, Arena *scratch, int *n);
-/* v reads as the constant number *c in every element. */
+/* True if every element of v is the constant *c. */
 bool is_number(const Graph *g, ValueId v, double c);
 
 /* The variable and its initial value, in all graphs, from now on. */

@@ -3,18 +3,18 @@
    Before:  %h = matmul %x, %w : f32[..]      %p = softmax %h : f32[..]
    After:   %x.f16 = cast %x {user=1}   %w.f16 = cast %w {user=1}
             %h = matmul %x.f16, %w.f16 : f16[..]   %p = softmax %h : f32[..]
-   --placement pytorch: an op reads and returns what torch.autocast has it read
-   and return on a GPU, by its lists (column torch of ops.def); one on no list
-   goes by ordinary promotion, in which single numbers widen no tensor.  What a
-   product's result has added to it and is a parameter is its bias, as in
-   nn.Linear.
-   --precision O2, O3: Apex's.  The model is one of 16 bits: inputs, parameters,
-   buffers and constants are, and the rest follows by promotion; outputs and
-   losses are f32.  O2 keeps f32 masters and f32 batch normalisation, O3
-   neither: its parameters are variables of 16 bits.
-   Casts are the user's, so that nothing later moves them and a gradient has
-   its value's dtype, that of a parameter too.  A class of --amp-policy comes
-   before all that.
+   --placement pytorch: every op reads and returns the dtypes that
+   torch.autocast gives it on a GPU, by PyTorch's lists (column torch of
+   ops.def).  Ops that are on no list follow ordinary type promotion, in which a
+   scalar does not widen a tensor.  A parameter that is added to the result of a
+   product is its bias, as in nn.Linear.
+   --precision O2, O3: the rules of Apex.  Inputs, parameters, buffers and
+   constants are 16 bits, and all else follows by promotion; outputs and losses
+   are f32.  O2 keeps f32 masters and f32 batch normalisation; O3 keeps neither,
+   so its parameters are 16-bit variables.
+   The casts count as the user's, so no later pass moves them and a gradient has
+   the dtype of its value, also for parameters.  Classes of --amp-policy take
+   precedence.
    requires     stage TYPED
    establishes  stage CAST where one of the options is given, else nothing;
                 passes autocast, lift and place have nothing to do then      */
@@ -29,10 +29,10 @@ typedef struct Rules {
     DType low;
     Builder b;
     Origins origins;
-    const bool *norm;  /* by variable: batch normalisation has it             */
-    bool *biased;      /* by ValueId.i: a product's result before its bias    */
-    const bool *model; /* by ValueId.i: an output of the model needs it      */
-    ValueId *cast[2];  /* by ValueId.i: to low, to f32                        */
+    const bool *norm;  /* per variable: belongs to a batch normalisation */
+    bool *biased;      /* per value: a product before its bias is added */
+    const bool *model; /* per value: an output of the model depends on it */
+    ValueId *cast[2];  /* per value: its casts to low and to f32 */
 } Rules;
 
 static bool is_float(const Rules *r, ValueId v) {
@@ -83,7 +83,8 @@ static int find_biased(const Graph *g, const Node *n, const int *uses) {
 
 /* ---- one node ------------------------------------------------------------ */
 
-/* A leaf of a model of 16 bits; a number stays, and what they do not hold. */
+/* True for leaves that are 16 bits in a 16-bit model: not single numbers,
+   and not constants beyond the range of 16 bits. */
 static bool halves(const Rules *r, ValueId v) {
     const Value *val = value_get(r->g, v);
     const Type *t = value_type(r->g, v);
@@ -98,8 +99,9 @@ static bool halves(const Rules *r, ValueId v) {
     return false;
 }
 
-/* Of a model of 16 bits what a class or a large constant leaves in f32 is f32
-   up to a product that reads 16 bits beside it, as its weight is. */
+/* True if n, in a 16-bit model, is a product of a 16-bit operand and one
+   left in f32 by a class or a large constant: f32 ends here, since the
+   product reads 16 bits. */
 static bool meets_halves(const Rules *r, const Node *n) {
     bool wide = false, low = false;
     for (int k = 0; k < n->nin; k++) {
@@ -198,7 +200,7 @@ static void do_graph(Graph *g, PassCtx *cx, const bool *norm) {
     NodeId *old = order_take(g, a, &n);
     for (int i = 0; i < n; i++) do_node(&r, old[i]);
     r.b.loc = (Loc){0};
-    for (int i = 0; i < g->outputs.len; i++) /* those that were are f32 */
+    for (int i = 0; i < g->outputs.len; i++) /* outputs were f32 before */
         g->outputs.data[i].value =
             cast_to(&r, g->outputs.data[i].value, DT_F32);
     for (int i = 0; i < g->writes.len; i++) {

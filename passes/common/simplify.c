@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simplify.c: fold constants and remove what computes nothing.
-   Each rule is one equation, above the function that applies it; the table
-   at the bottom says which op tries which rules.  See rewrite.h for what a
-   rule must keep.
+/* simplify.c: folds constants and removes nodes without effect. Each rule is
+   one equation, above the function that applies it; the table at the bottom
+   says which op tries which rules.  rewrite.h lists what a rule must preserve.
    requires     any stage before FUSED
-   breaks       nothing                                                     */
+   breaks       nothing */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
@@ -25,7 +24,7 @@ static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
 
 /* ---- constants ----------------------------------------------------------- */
 
-/* A gather whose rows are not there is for pass checks to refuse. */
+/* A gather with rows out of range is left for pass checks to refuse. */
 static bool foldable(const Graph *g, const Node *n) {
     OpKind kind = node_kind(n);
     if (kind == KIND_GEN || kind == KIND_LIB || kind == KIND_ANCHOR ||
@@ -101,7 +100,7 @@ static bool rule_scalar_operand(Rewriter *rw, const Node *n, ValueId *with) {
 /* ---- arithmetic ---------------------------------------------------------- */
 
 /* x * 1 = x / 1 = x ** 1 = x - 0 = x + 0 = x.  The last differs in the sign of
-   -0 + 0, which no later op but a division by that zero can tell. */
+   -0 + 0, which affects only a later division by that zero. */
 static bool rule_neutral(Rewriter *rw, const Node *n, ValueId *with) {
     double c = n->op == OP_SUB || n->op == OP_ADD ? 0 : 1;
     bool either = n->op == OP_MUL || n->op == OP_ADD;
@@ -144,7 +143,7 @@ static bool rule_log(Rewriter *rw, const Node *n, ValueId *with) {
     if (s) {
         ValueId x = s->in[0];
         if (!shape_equal(value_type(g, x), value_type(g, n->out[0])))
-            return false; /* there are as many ones */
+            return false; /* the shape comes from broadcasting the ones */
         if (rest) x = b1(&rw->b, OP_NEG, x, DT_DEFAULT);
         with[0] = b1(&rw->b, OP_LOG_SIGMOID, x, d);
         return true;
@@ -206,7 +205,7 @@ static bool rule_gelu(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
-/* v = 1 / sqrt(w), in whatever form: w. */
+/* Finds w in v = 1 / sqrt(w), in all its forms. */
 static ValueId under_inverse_root(const Graph *g, ValueId v) {
     const Node *n = def_of(g, v, OP_RSQRT);
     if (n) return n->in[0];

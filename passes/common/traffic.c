@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* traffic.c: see placement.h.
 
-   Fusion decides what reaches memory, and it comes after types.  So a copy of
-   the graph is fused here, once for each kind of target whatever the options
-   ask for (a very large one once): types do not depend on where a module will
-   run.                  */
+   Fusion decides which values reach memory, but it runs after types are chosen.
+   So a copy of the graph is fused here, once for each kind of target (a very
+   large graph for one only), whatever targets the options name: types must not
+   depend on the machine. */
 #include "passes/common/placement.h"
 #include "passes/device/flow.h"
 
@@ -19,7 +19,7 @@ bool is_updates(const Graph *g, ValueId v) {
 }
 
 /* A copy of forward and backward in a module of its own, over the same
-   variables; what the update reads are outputs. */
+   variables; its outputs are the values that the update reads. */
 static Graph *graph_aside(const Graph *g, Module *aside, Arena *a) {
     Graph *copy = graph_clone_aside(g, aside, a);
     bool *read = NEW_ARRAY(a, bool, g->values.len);
@@ -68,7 +68,7 @@ static Traffic *traffic_in(Graph *g, uint32_t limit, Arena *a) {
 }
 
 void traffic_join(const Graph *g, Traffic *all, int values, PassCtx *cx) {
-    enum { LARGE = 1 << 18 }; /* a graph of which CPUs stand for all targets */
+    enum { LARGE = 1 << 18 }; /* larger graphs: CPU only */
     uint32_t limit = (uint32_t)values;
     Options opt = *cx->opt;
     opt.no_fuse = false;

@@ -15,9 +15,9 @@ typedef struct Twin {
     Graph *g;
     Builder b;
     Arena *scratch;
-    ValueId *wide; /* by ValueId.i: what readers read instead, or 0 */
-    int *site;     /* by ValueId.i: 1 + the rounding that it is, or 0 */
-    int limit;     /* of `wide` and `site` */
+    ValueId *wide; /* per value: its replacement for readers, or 0 */
+    int *site;     /* per value: 1 + its rounding, or 0 */
+    int limit;     /* length of `wide` and `site` */
     TwinSites *sites;
 } Twin;
 
@@ -74,7 +74,8 @@ static NodeId made_again(Twin *t, const Node *n, const ValueId *in,
                        out, NULL);
 }
 
-/* Its result has been rounded where its operand was. */
+/* True if n only moves elements, so that its result is rounded if its
+   operand was. */
 static bool only_moves(const Twin *t, const Node *n) {
     OpKind kind = node_kind(n);
     return (kind == KIND_VIEW || kind == KIND_MOVE) &&
@@ -126,7 +127,7 @@ static void add_reader(Arena *a, TwinSite *s, Str node) {
     vec_push(a, &s->readers, node);
 }
 
-/* Of what is rounded, through what only moves it. */
+/* Finds the readers of rounded values, also through moves. */
 static void find_readers(Twin *t, const NodeId *order, int n) {
     const Graph *g = t->g;
     for (int i = 0; i < n; i++) {
@@ -142,7 +143,7 @@ static void find_readers(Twin *t, const NodeId *order, int n) {
     }
 }
 
-/* ---- what it gives ------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------- */
 
 /* %dw of: write %ampc.grad/w = add %ampc.grad/w, %dw. */
 static ValueId summand(const Graph *g, Write w) {

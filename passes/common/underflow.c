@@ -17,8 +17,8 @@ typedef struct Underflow {
     Graph *g;
     Builder b;
     Arena *scratch;
-    ValueId *wide; /* by ValueId.i: the same in fp32, or 0 */
-    int limit;     /* of `wide` */
+    ValueId *wide; /* per value: the value in fp32; 0: none */
+    int limit;     /* length of `wide` */
 } Underflow;
 
 /* ---- backward in fp32 ---------------------------------------------------- */
@@ -29,7 +29,7 @@ static ValueId wide(Underflow *u, ValueId v) {
     return value_dtype(u->g, v) == DT_F16 ? b_cast(&u->b, v, DT_F32) : v;
 }
 
-/* What forward computes stays as it is. */
+/* Widens a node of backward; forward nodes stay unchanged. */
 static void widen_node(Underflow *u, NodeId id) {
     Node n = *node_get(u->g, id); /* building moves the pool */
     if (!(n.flags & NODE_BACKWARD) || n.flags & NODE_AGAIN) return;

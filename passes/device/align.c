@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* align.c: dimensions of products that memory is read along, as tensor cores
-   want them.
+/* align.c: pads the contiguous dimension of matrix products to the alignment
+   that tensor cores need.
    Before:  %y = matmul %x, %w {trans_b=1} : bf16[8192,50257]
    After:   %w.pad = pad %w {pads=[0,0,7,0]} : bf16[50264,768]
             %y.wide = matmul %x, %w.pad {trans_b=1} : bf16[8192,50264]
             %y = slice %y.wide : bf16[8192,50257]
-   Rows that do not begin at a multiple of 16 bytes are read by kernels of a
+   If rows do not begin at multiples of 16 bytes, the available kernels run at a
    third of the speed.  The added rows and columns are zeros, which change no
-   sum; what reads the result fuses with the slice, what makes an operand with
-   the pad.  Only dimensions so long that copying the other operand costs less
-   than it gains are padded.
-   What others read that is padded (the logit gradient, of which a bias has the
-   sums) is stored padded alone, and read so by all:
+   sum.  Readers of the result fuse with the slice, producers of an operand with
+   the pad.  A dimension is padded only if it is so long that copying the other
+   operand costs less than the faster kernel saves.
+   If a padded operand has other readers (a logit gradient whose sums are the
+   bias gradient), only the padded form is stored, and all read that:
    Before:  %p = pad %v {pads=[0,0,0,7]}    %s = reduce_sum %v {axes=[0]}
    After:   %p = pad %v {..}    %v' = slice %p    %s = reduce_sum %v'
 
@@ -32,8 +32,9 @@ static ValueId pad_here(Builder *b, ValueId v, int axis, int64_t to) {
     return build(b, OP_PAD, &v, 1, &a, 1, t->dtype, NULL);
 }
 
-/* The operand of element-wise node n whose shape and zeros its result has; the
-   others are the same along the last axis.  -1: there is none. */
+/* The operand of element-wise node n that has the shape and the zeros of the
+   result, if the other operands are constant along the last axis; -1 if
+   there is none. */
 static int zero_with(const Graph *g, const Node *n) {
     int at = -1;
     bool where = n->op == OP_WHERE;
@@ -61,7 +62,7 @@ static ValueId pad_to(Rewriter *rw, ValueId v, int axis, int64_t to) {
     const Type t = *value_type(b->g, v);
     const Node *view = def_of(b->g, v, OP_RESHAPE);
     if (t.dim[axis] == to) return v;
-    /* what is padded is what was made, not a view of it */
+    /* pad the computed value, not a view of it */
     if (view && axis == t.rank - 1) {
         ValueId from = view->in[0];
         const Type *u = value_type(b->g, from);
@@ -74,7 +75,7 @@ static ValueId pad_to(Rewriter *rw, ValueId v, int axis, int64_t to) {
     return pad_here(b, v, axis, to);
 }
 
-/* The first of each dim, as many as `of` has. */
+/* The leading part of v with the shape of `of`. */
 static ValueId first_of(Builder *b, ValueId v, const Type *of) {
     int64_t starts[MAX_RANK] = {0}, steps[MAX_RANK];
     if (shape_equal(value_type(b->g, v), of)) return v;
@@ -172,7 +173,8 @@ static bool align_rule(Rewriter *rw, NodeId id, ValueId *with) {
     return n.op == OP_RESHAPE && slice_behind_view(rw, &n, with);
 }
 
-/* By value: the length that rows of it are stored with; 0: as they are. */
+/* Per value: the row length with which it is stored, if padded; 0: not
+   padded. */
 static int64_t *padded_rows(const Graph *g, Arena *scratch) {
     int64_t *to = NEW_ARRAY(scratch, int64_t, g->values.len);
     for (int i = 0; i < g->order.len; i++) {
@@ -189,7 +191,7 @@ static int64_t *padded_rows(const Graph *g, Arena *scratch) {
     return to;
 }
 
-/* Element-wise nodes and sums read what is stored padded, too. */
+/* Element-wise nodes and sums read the padded form, too. */
 static bool share_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const int64_t *to = rw->user;
     const Node n = *node_get(rw->g, id);

@@ -27,15 +27,14 @@
 
 #include <math.h>
 
-/* Where a node reads a value: values are others once the rewriter has been
-   there. */
+/* An operand of a node. Values cannot be remembered, because the rewriter
+   replaces them. */
 typedef struct Operand {
-    NodeId node; /* 0: there is none */
+    NodeId node; /* 0: none */
     int at;
 } Operand;
 
-/* An attention in the graph; nodes of the gradient are 0 where there is none.
- */
+/* An attention in the graph; nodes of the gradient are 0 if it has none. */
 typedef struct Attention {
     NodeId scores, y, dp, dv, dq, dk;
     NodeId dk_sum, dv_sum; /* over the heads that share keys; else dk and dv  */
@@ -45,17 +44,18 @@ typedef struct Attention {
     bool hide_seen; /* hide says who is seen, not who is hidden               */
     double scale, ratio, fill;
     int64_t offset, salt;
-    ValueId lse, to_y; /* what stands for them */
+    ValueId lse, to_y; /* their replacements */
     ValueId grad[3];   /* dq, dk, dv           */
 } Attention;
 
 typedef struct Attend {
     const Graph *g;
-    int *uses; /* by ValueId.i                                         */
-    int *of;   /* by NodeId.i: 1 + the attention that it is part of          */
+    int *uses; /* per value */
+    int *of;   /* per node: 1 + number of the attention that contains the node
+                */
     UserIndex users;
     uint32_t limit; /* nodes before the pass                                 */
-    VEC(NodeId) nodes; /* of the one at hand                                 */
+    VEC(NodeId) nodes; /* nodes of the current attention */
     VEC(Attention) found;
     Arena *scratch;
 } Attend;
@@ -64,7 +64,8 @@ static ValueId operand(const Graph *g, Operand o) {
     return o.node.i ? node_get(g, o.node)->in[o.at] : NO_VALUE;
 }
 
-/* The node that makes v if its op is `op`, which is then part of it all. */
+/* The node that defines v if its op is `op`; it is then counted as part of
+   the attention. */
 static const Node *part(Attend *a, ValueId v, OpCode op) {
     const Node *n = def_of(a->g, v, op);
     if (n) vec_push(a->scratch, &a->nodes, value_get(a->g, v)->def);
@@ -95,7 +96,8 @@ static bool again(const Graph *g, ValueId x, ValueId y, int depth) {
 
 enum { AGAIN = 6 };
 
-/* Operand `at` of the node that makes v is no smaller: nothing repeats it. */
+/* True if operand `at` of the node that defines v has the shape of v, so it
+   is not broadcast. */
 static bool as_large(const Graph *g, ValueId v, int at) {
     const Node *n = node_get(g, value_get(g, v)->def);
     return shape_equal(value_type(g, v), value_type(g, n->in[at]));
@@ -115,8 +117,8 @@ static bool scaled(const Graph *g, ValueId v, ValueId *x, double *c) {
 
 /* ---- masks --------------------------------------------------------------- */
 
-/* Constant m, of rows and columns as v has, is `seen` up to *offset behind the
-   diagonal and `hidden` (or less, where that is a number) after it. */
+/* Constant m, with the rows and columns of v, is `seen` up to `offset` after
+   the diagonal and `hidden` (or less, if that is a number) beyond it. */
 static bool is_triangle(const Graph *g, ValueId m, ValueId v, double seen,
                         double hidden, int64_t *offset) {
     const Type *t = value_type(g, v), *tm = value_type(g, m);
@@ -155,8 +157,8 @@ static bool is_place(const Graph *g, ValueId v, int rank, int from_end,
            fabs(*more) <= 1 << 30;
 }
 
-/* c is whether a column stands at or before its row and *offset more; *seen:
-   or whether it does not. */
+/* c is true if a column is at most `offset` after its row; *seen: or false
+   if it is. */
 static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
                      int64_t *offset) {
     static const OpCode ops[] = {OP_LESS_EQUAL, OP_LESS, OP_GREATER,
@@ -172,7 +174,7 @@ static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
             if (!is_place(g, n->in[x], r, 1, &j) ||
                 !is_place(g, n->in[1 - x], r, 2, &i))
                 continue;
-            /* column + j .. row + i, or the other way round */
+            /* column + j .. row + i, or with sides exchanged */
             bool less = (k < 2) != (x == 1), strict = k == 1 || k == 2;
             *seen = less;
             int64_t none = -t->dim[t->rank - 2], all = t->dim[t->rank - 1];
@@ -202,7 +204,8 @@ static int readers(const Attend *a, ValueId v, NodeId *to, int most) {
     return n;
 }
 
-/* What a node reads of keys or values whose heads are repeated. */
+/* Operand `at` of a node, or, if it is keys or values with repeated heads,
+   the operand before the repetition. */
 static Operand repeated(const Graph *g, NodeId id, int at) {
     Operand own = {id, at};
     ValueId v = node_get(g, id)->in[at];
@@ -270,8 +273,8 @@ static void find_operand_grads(Attend *a, Attention *t, ValueId ds) {
     }
 }
 
-/* u's numbers for dropout, one for each element of type t: *o reads what they
-   are drawn from. */
+/* True if u is the dropout factor of a tensor of type t (one random number
+   per element). *o: the random state. */
 static bool is_kept(const Graph *g, ValueId u, const Type *t, Operand *o,
                     double *ratio, int64_t *salt) {
     double keep, zero;
@@ -289,8 +292,8 @@ static bool is_kept(const Graph *g, ValueId u, const Type *t, Operand *o,
     return true;
 }
 
-/* What of v, a product with numbers for dropout, is not dropped yet; else v.
-   t->rng: of which numbers, or those are found. */
+/* v without its dropout factor, if it has one; else v. Sets t->rng, or
+   requires the factor to be the one found before. */
 static ValueId undropped(Attend *a, Attention *t, ValueId v) {
     const Graph *g = a->g;
     const Node *n = def_of(g, v, OP_MUL);
@@ -311,8 +314,8 @@ static ValueId undropped(Attend *a, Attention *t, ValueId v) {
     return v;
 }
 
-/* The scores of a softmax p, or NO_VALUE; zeros: of one that gives zeros where
-   all is hidden. */
+/* The scores of a softmax p, or NO_VALUE; zeros: p gives zeros if everything
+   is hidden. */
 static ValueId softmax_of(Attend *a, ValueId p, bool zeros) {
     const Graph *g = a->g;
     double c;
@@ -342,8 +345,8 @@ static ValueId softmax_of(Attend *a, ValueId p, bool zeros) {
                : NO_VALUE;
 }
 
-/* where(isnan(softmax(s)), 0, masked_softmax(s)): what PyTorch exports.  Of
-   scores that are not NaN it is the masked one. */
+/* where(isnan(softmax(s)), 0, masked_softmax(s)), as PyTorch exports it:
+   equal to the masked softmax unless scores are NaN. */
 static ValueId not_nan(Attend *a, ValueId v, ValueId *scores) {
     const Graph *g = a->g;
     const Node *w = def_of(g, v, OP_WHERE);
@@ -356,8 +359,8 @@ static ValueId not_nan(Attend *a, ValueId v, ValueId *scores) {
     return w->in[2];
 }
 
-/* The product under the scores v, and what is done to it on the way; false: no
-   product.  *why: what of it the routine cannot do. */
+/* Finds the matrix product below the scores v, and the scale and masks between
+   them; false without one. *why: what the attention routine cannot do. */
 static bool find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
     const Graph *g = a->g;
     const double hidden = -1e30;
@@ -496,7 +499,8 @@ static NodeId find_moved(Attend *a, ValueId y, ValueId dy) {
     return (NodeId){0};
 }
 
-/* The gradient, if there is one.  p: the softmax; d: what y's product reads. */
+/* Finds the gradient, if there is one. p: the softmax; d: the first operand
+   of y's product. */
 static void find_grad(Attend *a, Attention *t, ValueId p, ValueId d) {
     NodeId r[MOST_READERS];
     const Graph *g = a->g;
@@ -519,7 +523,7 @@ static void find_grad(Attend *a, Attention *t, ValueId p, ValueId d) {
         if (last[i].i) vec_push(a->scratch, &a->nodes, last[i]);
 }
 
-/* Nobody but the attention reads what only it makes. */
+/* True if values that only the attention computes have no other readers. */
 static bool is_closed(const Attend *a, const Attention *t) {
     const Graph *g = a->g;
     for (int i = 0; i < a->nodes.len; i++) {
@@ -571,8 +575,8 @@ static bool fits(const Graph *g, const Attention *t, const char **why) {
     return !*why;
 }
 
-/* The attention that ends in the product `id`; *why: what keeps one from being
-   the routine, else NULL. */
+/* Finds the attention that ends in product `id`; *why: the reason why it
+   cannot be the routine, else NULL. */
 static bool find(Attend *a, NodeId id, Attention *t, const char **why) {
     const Graph *g = a->g;
     const Node *y = node_get(g, id);
@@ -659,8 +663,8 @@ static void make_forward(Rewriter *rw, Attention *t) {
     t->lse = node_get(g, id)->out[1];
 }
 
-/* y as backward reads it: from what is kept for the next product, if that is
-   y moved, so that y itself is not. */
+/* y for backward. If forward stores only the transposed y, for the next
+   product, it is transposed back, so that y itself is not stored. */
 static ValueId again_y(Rewriter *rw, const Attention *t, ValueId dy) {
     Builder b = rw->b;
     const int64_t *back;

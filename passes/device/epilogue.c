@@ -5,8 +5,8 @@
 #include "passes/device/product.h"
 #include "passes/device/target.h"
 
-/* Windows are single places, of which all are read: a product for each image.
- */
+/* True for a convolution with windows of one element and stride 1: a matrix
+   product per image. */
 static bool is_point_conv(const Graph *g, const Node *n) {
     const Type *x = value_type(g, n->in[0]), *w = value_type(g, n->in[1]);
     const Type *y = value_type(g, n->out[0]);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The nodes of each group, the launches, and what buffers there are. */
+/* Finds the nodes of each group, the launches and the buffers. */
 static void find_groups(Flow *f) {
     Graph *g = f->g;
     for (int v = 0; v < g->values.len; v++) f->root[v].i = (uint32_t)v;
@@ -26,7 +26,7 @@ static void find_groups(Flow *f) {
     }
 }
 
-/* What each group reads from outside. */
+/* Lists the values that each group reads from other groups. */
 static void find_reads(Flow *f) {
     Graph *g = f->g;
     int total = 0;
@@ -88,15 +88,15 @@ int64_t flow_bytes(const Flow *f, ValueId root) {
     return type_bytes(value_type(f->g, root));
 }
 
-/* Something of it is forward's. */
+/* True if the group has a node of forward. */
 static bool is_forwards(const Flow *f, int group) {
     for (int i = f->first[group]; i < f->end[group]; i++)
         if (!node_at(f->g, i)->flags) return true;
     return false;
 }
 
-/* A kernel of forward makes v, a value of forward or for backward alone (a
-   mask, a slope), which is no gradient. */
+/* True if forward computes v, or if v is a value for backward that is
+   computed from forward values (a mask, a slope) and is not a gradient. */
 static bool is_of_forward(const Flow *f, ValueId v) {
     const Graph *g = f->g;
     const Value *val = value_get(g, v);
@@ -139,7 +139,7 @@ void groups_reorder(Graph *g, Arena *scratch, const int *order, int n) {
     Group *groups =
         arena_dup(scratch, g->groups.data, (size_t)ng * sizeof *groups);
     NodeId *node = NEW_ARRAY(scratch, NodeId, total + 1);
-    int *at = NEW_ARRAY(scratch, int, ng + 2); /* of each group's in `node` */
+    int *at = NEW_ARRAY(scratch, int, ng + 2); /* each group's nodes */
     bool *done = NEW_ARRAY(scratch, bool, g->nodes.len);
     for (int i = 0; i < total; i++)
         if (node_get(g, old[i])->group >= 0)

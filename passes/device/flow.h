@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flow.h: which groups make, read and keep which buffers (flow.c); what
-   schedule and memplan share.
+/* flow.h: which groups write, read and keep which buffers (flow.c); shared by
+   schedule and memplan.
 
    A buffer is named by its root: the value below all VIEWs.                 */
 #ifndef AMPC_PASSES_TARGET_FLOW_H
@@ -12,26 +12,28 @@ typedef struct Flow {
     Graph *g;
     Arena *a;
     int ngroup;
-    int *first, *end; /* by group: its nodes in g->order                     */
-    int *from, *to;   /* by group: first and last group of its launch        */
-    ValueId *root;    /* by ValueId.i                                        */
-    int *def;         /* by root: the group that makes it, -1: none          */
-    int *last;        /* by root: last group that reads it; ngroup: kept for
-                         outputs and writes; -1: never read                  */
-    bool *crowded;    /* by root: several groups of the launch that reads it
-                         last do so                                          */
-    bool *stored;     /* by root: made by a group and leaves it, or the first
-                         result of a routine, which always writes it         */
-    ValueId *read;    /* roots that group i reads, each once:                */
-    int *read_at;     /*   read[read_at[i]] .. read[read_at[i + 1] - 1]      */
+    int *first, *end; /* per group: range of its nodes in g->order */
+    int *from, *to;   /* per group: first and last group of its launch */
+    ValueId *root;    /* per value: view_root */
+    int *def;         /* per root: group that defines it; -1: none */
+    int *last; /* per root: last group that reads it; ngroup: kept for outputs
+                  and writes; -1: never read */
+    bool *crowded; /* per root: several groups of its last launch read it
+                    */
+    bool *stored;  /* per root: its group stores it because others read it, or
+                      because it is the first result of a routine, which is
+                      always written */
+    ValueId *read; /* roots that group i reads, each once:                */
+    int *read_at;  /*   read[read_at[i]] .. read[read_at[i + 1] - 1]      */
 } Flow;
 
 Flow *flow_new(Graph *g, Arena *scratch);
-/* Of program update: rows of squares that ranks add (reduce.c). */
+/* True if the group is in program update and adds up rows of squares over
+   ranks (reduce.c). */
 bool flow_sums_ranks(const Flow *f, int group);
 int64_t flow_bytes(const Flow *f, ValueId root);
-/* By root: a kernel of forward makes it, of forward values, and one of backward
-   reads it. */
+/* Per root: true if a forward kernel computes it from forward values and
+   backward reads it. */
 const bool *flow_kept(const Flow *f, Arena *a);
 
 /* Group order[i] becomes number i of n; those that are not named have no nodes.

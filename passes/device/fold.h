@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fold.h: folds on a GPU, as passes and codegen see them alike. */
+/* fold.h: rules for folds on a GPU that passes and codegen share. */
 #ifndef AMPC_PASSES_TARGET_FOLD_H
 #define AMPC_PASSES_TARGET_FOLD_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { GPU_BLOCKS = 264 }; /* that keep it busy: 2 on each SM */
+enum { GPU_BLOCKS = 264 }; /* blocks that fill the GPU: 2 on each SM */
 
-/* Rows that one kernel folds whatever their number and length, which it takes
-   from the step, with a block for each: few, and no shorter than its threads.
- */
+/* True if one kernel can fold the rows whatever their number and length,
+   which it takes from the step, with one block per row: rows are few, and at
+   least as long as a block has threads. */
 static inline bool folds_alike(int64_t rows, int64_t columns) {
     enum { LEAST = 256 };
     if (rows < 1 || columns < 1 || columns > INT32_MAX / 2) return false;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuse.c: group nodes that one kernel computes.
    Before:  %a = matmul %x, %w    %b = add %a, %bias    %r = relu %b
-   After:   group anchor { %a, %b, %r }, of which only %r gets a buffer
+   After:   group anchor { %a, %b, %r }; only %r gets a buffer
 
-   Every node starts as a cluster of its own; clusters merge greedily, best
-   kind of merge first: masks with what they are kept instead of, what widens a
-   value with its reader, epilogues of products, pools behind them, losses with
-   their gradients, then reductions with what they read and feed, chains of
-   element-wise work, siblings that read the same tensors, small reductions,
-   scalars.  A merge must fit one kernel (fuse_fit.c) and must not close a
-   cycle; a topological order of clusters is kept for that.
+   Every node starts as a cluster of its own; clusters merge greedily, best kind
+   of merge first: masks with the forward values that they replace, widening
+   casts with their readers, epilogues of products, pools after convolutions,
+   losses with their gradients, then reductions with their producers and
+   readers, chains of element-wise work, siblings that read the same tensors,
+   small reductions, scalars.  A merge must fit one kernel (fuse_fit.c) and must
+   not close a cycle; a topological order of clusters is kept for that.
 
    requires     stage STEP after expand, no dead nodes
    establishes  stage FUSED
@@ -74,8 +74,8 @@ static void number_clusters(Fuse *f) {
         cluster(f, c)->rank = rank += RANK_STEP;
 }
 
-/* Up to 64 nodes all along the order, and which of them each cluster is behind
-   and before. */
+/* Up to 64 nodes spread over the order, and for each cluster which of them
+   it depends on and which depend on it. */
 static void start_pivots(Fuse *f) {
     Graph *g = f->g;
     int step = g->order.len / 64 + 1;
@@ -176,8 +176,8 @@ static Search reach(Fuse *f, int c, int from, int b) {
     return found;
 }
 
-/* The same from the other end: collects the clusters ranked above lo that c
-   needs. */
+/* The same in the other direction: collects the clusters ranked above lo
+   that c depends on. */
 static Search reach_back(Fuse *f, int c, int lo, int hi) {
     Search found = FREE;
     f->cluster_mark[c] = f->cluster_stamp;
@@ -200,11 +200,11 @@ static Search reach_back(Fuse *f, int c, int lo, int hi) {
     return found;
 }
 
-/* A long way round leads past one of the pivots.  Else both ends are asked in
-   turns, ever farther: what an early value that is read late reaches is half
-   the graph, where its reader needs little.  What is not found within FARTHEST
-   steps, or NEAR once a graph's steps are spent, counts as a cycle, so that
-   fusion is linear in the graph. */
+/* A long path leads past one of the pivots. Otherwise both ends are searched
+   in turns, ever farther: an early value that is read late reaches half of
+   the graph, while its reader needs little. A search that finds nothing
+   within FARTHEST steps, or within NEAR once the graph's steps are spent,
+   counts as a cycle, so that fusion takes linear time. */
 static Search search(Fuse *f, int lo, int hi, bool *back) {
     enum { NEAR = 64, FARTHER = 4, FARTHEST = 1024 };
     const Cluster *x = cluster(f, lo), *y = cluster(f, hi);
@@ -230,8 +230,9 @@ static int by_rank(const void *a, const void *b) {
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* The merged cluster, number `keep` of lo and hi, takes hi's place and behind
-   it comes what lo reaches; or `back`: lo's place, before it what hi needs. */
+/* The merged cluster, number `keep` of lo and hi, takes hi's place, followed
+   by everything that lo reaches; with `back` it takes lo's place, preceded
+   by everything that hi needs. */
 static void reorder(Fuse *f, int lo, int hi, int keep, bool back) {
     Reached *moved = f->reached.data;
     int n = f->reached.len, stays = back ? lo : hi, goes = back ? hi : lo;
@@ -258,8 +259,8 @@ static void reorder(Fuse *f, int lo, int hi, int keep, bool back) {
         cluster(f, moved[i].cluster)->rank = rank + room / (n + 1) * (i + 1);
 }
 
-/* The part of the step in which the marked nodes can run: that of the last of
-   what they read, at least `part`. */
+/* The earliest part of the step in which the marked nodes can run: the
+   latest part of their producers outside a and b, at least `part`. */
 static int part_of(Fuse *f, const NodeList *nodes, int a, int b, int part) {
     for (int i = 0; i < nodes->len; i++) {
         const Node *n = node_get(f->g, nodes->data[i]);
@@ -272,9 +273,9 @@ static int part_of(Fuse *f, const NodeList *nodes, int a, int b, int part) {
     return part;
 }
 
-/* The merged cluster keeps the number of a.  Of POINT < ROW < ANCHOR it has the
-   greater kind, with a pool behind an ANCHOR that; what fits refuses the rest.
- */
+/* The merged cluster keeps the number of a and has the greater kind (POINT <
+   ROW < ANCHOR; a pool after an ANCHOR has that kind); fuse_fits refuses
+   other combinations. */
 static bool merge(Fuse *f, int a, int b) {
     Cluster *ca = cluster(f, a), *cb = cluster(f, b);
     const NodeList *x = &ca->nodes, *y = &cb->nodes;
@@ -324,9 +325,9 @@ static int64_t bytes_of(const Fuse *f, ValueId v) {
     return type_bytes(value_type(f->g, v));
 }
 
-/* Work of a later part joins an earlier cluster only to take over values that
-   then need no buffer, and are no smaller than what it makes of them:
-   results would live for half a step. */
+/* Work of a later part may join an earlier cluster only if this removes
+   buffers at least as large as those of its results, which then live for
+   half a step. */
 static bool parts_agree(const Fuse *f, int a, int b) {
     int pa = f->clusters.data[a].part, pb = f->clusters.data[b].part;
     if (pa == pb) return true;
@@ -347,9 +348,9 @@ static bool parts_agree(const Fuse *f, int a, int b) {
     return taken > 0 && made <= taken;
 }
 
-/* Cluster c, one node of a later part, turns a value that nothing else reads in
-   that part or keeps for it into one of at most half its size (the mask of a
-   relu): made at once, it is what stays. */
+/* True for a cluster c of one later node that turns a value, which nothing
+   else reads in that part or keeps for it, into one of at most half its size
+   (the mask of a relu): computed early, the smaller value is stored instead. */
 static int keeps_instead(Fuse *f, int c) {
     const Cluster *x = cluster(f, c);
     const Node *n = node_get(f->g, x->nodes.data[0]);
@@ -371,8 +372,8 @@ static int keeps_instead(Fuse *f, int c) {
     return from >= 0 && cluster(f, from)->part < x->part ? from : -1;
 }
 
-/* Whether v needs a buffer wherever the work goes: read by the host, a VIEW,
-   a library routine, or several clusters. */
+/* True if v needs a buffer in any case: the host, a VIEW, a library routine
+   or several clusters read it. */
 static bool stored_anyway(const Fuse *f, ValueId v) {
     int reader = -1;
     if (f->escapes[v.i]) return true;
@@ -386,8 +387,8 @@ static bool stored_anyway(const Fuse *f, ValueId v) {
     return false;
 }
 
-/* cuBLASLt adds what is stored to a product and stores the sum: both must need
-   a buffer anyway. */
+/* cuBLASLt's epilogue adds a stored value to a product and stores the sum:
+   it pays only if both need a buffer anyway. */
 static bool sum_pays(const Fuse *f, const Node *product, const Node *n) {
     const Graph *g = f->g;
     if (!f->target->epilogue || !product_is_library(g, product) ||
@@ -400,8 +401,9 @@ static bool sum_pays(const Fuse *f, const Node *product, const Node *n) {
             stored_anyway(f, v));
 }
 
-/* A long function's result is only cast to what is stored, and what it is of is
-   read by long functions alone, none of which backward should repeat. */
+/* True if n is a long function (exp, ..), its only reader is a cast that is
+   stored, and all readers of its operand are long functions, too, which
+   backward should not repeat. */
 static bool stored_as_cast(const Fuse *f, const Node *n) {
     const Graph *g = f->g;
     Users cast = users_of(&f->users, n->out[0]),
@@ -415,8 +417,9 @@ static bool stored_as_cast(const Fuse *f, const Node *n) {
     return reader->op == OP_CAST && stored_anyway(f, reader->out[0]);
 }
 
-/* Where the product is stored for others too, an epilogue that makes a second
-   result must not rather move into that result's one reader. */
+/* If the product is stored for other readers, too, an epilogue with a second
+   result pays only if that result would not rather merge with its one
+   reader. */
 static bool epilogue_pays(Fuse *f, int anchor, int c) {
     const NodeList *x = &cluster(f, c)->nodes,
                    *own = &cluster(f, anchor)->nodes;
@@ -529,7 +532,7 @@ static bool chain_pays(Fuse *f, int p, int c) {
 
 /* ---- the merges, in order of worth --------------------------------------- */
 
-/* Cluster a takes over c, which makes what a reads or reads what a makes. */
+/* Cluster a absorbs c, a producer or reader of a. */
 static bool take_over(Fuse *f, int a, int c) {
     const Cluster *x = cluster(f, a), *y = cluster(f, c);
     bool after = y->rank > x->rank, pays = false;
@@ -553,7 +556,7 @@ static bool take_over(Fuse *f, int a, int c) {
     return pays && merge(f, a, c);
 }
 
-enum { READERS = 512 }; /* of one value that its maker may take over */
+enum { READERS = 512 }; /* readers of one value that its producer may absorb */
 
 static bool grow_once(Fuse *f, int a) {
     const NodeList nodes = cluster(f, a)->nodes;
@@ -632,8 +635,8 @@ static void join_masks(Fuse *f) {
     }
 }
 
-/* What widens goes to its reader: else the kernel of the narrower value might
-   take it over, and the wider one would be stored. */
+/* A widening cast joins its reader. Otherwise the kernel that computes the
+   narrower value could absorb the cast, and the wider value would be stored. */
 static void join_widened(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
         const Cluster *x = cluster(f, c);
@@ -649,8 +652,8 @@ static void join_widened(Fuse *f) {
     }
 }
 
-/* Pools of what convolutions make: some images are pooled while they are in a
-   cache, and what only the pool reads needs no buffer. */
+/* Pools after convolutions: some images are pooled while they are in a
+   cache. The convolution's result needs no buffer if only the pool reads it. */
 static void join_pools(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
         const Cluster *x = cluster(f, c);
@@ -663,11 +666,12 @@ static void join_pools(Fuse *f) {
     }
 }
 
-/* Scalars, or reductions of one small shape, that need not share anything: all
-   that they cost is the launch, so as few kernels as order allows.  Where
-   launches are shared reductions get one as they are, side by side. */
+/* Scalars, or reductions of one small shape, that have nothing else in
+   common: their cost is the launch, so they form as few kernels as the order
+   allows. If launches are shared, unmerged reductions get one launch, side
+   by side. */
 static void join_small(Fuse *f, GroupKind kind) {
-    enum { MAX_OPEN = 8 }; /* that one may join: the older ones are full */
+    enum { MAX_OPEN = 8 }; /* that one more may join */
     VEC(int) open = {0};
     for (int c = 0; c < f->clusters.len; c++) {
         const NodeList *x = &cluster(f, c)->nodes;
@@ -692,8 +696,8 @@ static void join_small(Fuse *f, GroupKind kind) {
 
 /* ---- losses -------------------------------------------------------------- */
 
-/* The last of the nodes that make a gradient of what `id` reads, one out of the
-   other, until it is read by a product or in several places. */
+/* Follows the chain of nodes that compute the gradient of an operand of
+   `id`, while each has one element-wise reader; returns the last. */
 static NodeId gradient_end(const Fuse *f, NodeId id, const Node *reduce) {
     for (;;) {
         ValueId v = node_get(f->g, id)->out[0];
@@ -744,8 +748,8 @@ static bool gather_rows(const Fuse *f, NodeId last, const Type *full,
     return true;
 }
 
-/* A row's value that follows from none of `all`: those that it is read by may
-   come behind others that need it. */
+/* A row value that depends on none of `all`: its readers may be placed after
+   others that need it. */
 static bool is_apart(const Fuse *f, const NodeList *all, NodeId id,
                      const Type *row) {
     const Node *n = node_get(f->g, id);
@@ -780,10 +784,10 @@ static int64_t bytes_freed(Fuse *f, const NodeList *all, const Type *full) {
     return bytes;
 }
 
-/* A loss of rows and its gradient, where the gradient needs nothing but rows
-   and no more room than what only the two read: one kernel, in which the rows
-   are still at hand.  (Its other parts, with which the gradient would close
-   cycles, come later.) */
+/* A loss of rows and its gradient become one kernel, which still has the
+   rows in registers or cache, if the gradient needs only rows and takes no
+   more room than the values that only the two read. (Its other parts, which
+   would close cycles with the gradient, come later.) */
 static void join_losses(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
         const Cluster *x = cluster(f, c);
@@ -830,7 +834,7 @@ static void replace(Fuse *f, ValueId from, ValueId to) {
         if (same_value(*graph_root(g, i), from)) *graph_root(g, i) = to;
 }
 
-/* It reads a value that nothing else reads: no node is equal to it. */
+/* True if n reads a value with no other reader: then no other node equals n. */
 static bool reads_alone(const Fuse *f, const Node *n) {
     for (int k = 0; k < n->nin; k++) {
         Users u = users_of(&f->users, n->in[k]);
@@ -840,8 +844,8 @@ static bool reads_alone(const Fuse *f, const Node *n) {
     return false;
 }
 
-/* Equal copies that met in one cluster become one node again.  Values that
-   stand for others have the mark. */
+/* Equal copies that met in one cluster become one node again. Values that
+   replace others are marked. */
 static void drop_copies(Fuse *f, Cluster *c) {
     Graph *g = f->g;
     int kept = 0;
@@ -860,7 +864,7 @@ static void drop_copies(Fuse *f, Cluster *c) {
     c->nodes.len = kept;
 }
 
-/* Behind the clusters that it reads. */
+/* Places a cluster after the clusters that it reads. */
 static void place_cluster(Fuse *f, int c) {
     const NodeList *x = &cluster(f, c)->nodes;
     if (cluster(f, c)->placed) return;
@@ -876,7 +880,7 @@ static void place_cluster(Fuse *f, int c) {
     vec_push(f->a, &f->placed, c);
 }
 
-/* Each cluster stands where its last node stood, or where it is first read. */
+/* Each cluster is placed where its last node was, or where it is first read. */
 static void place_all(Fuse *f) {
     Graph *g = f->g;
     for (int i = 0; i < g->order.len; i++) node_at(g, i)->group = -1;
@@ -895,8 +899,8 @@ static void place_all(Fuse *f) {
     groups_reorder(g, f->a, f->placed.data, f->placed.len);
 }
 
-/* That searches beyond the nearest may take: networks of some thousand nodes
-   take 20 a node. */
+/* Limit on the steps of far searches: networks of some thousand nodes take
+   20 steps per node. */
 enum { FREE_STEPS = 1 << 20, STEPS_A_NODE = 64 };
 
 static void fuse_graph(Graph *g, PassCtx *cx) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuse.h: what the files of pass fuse share.
+/* fuse.h: declarations shared by the files of pass fuse.
 
-   fuse_prep.c    nodes copied so that fusion can place them well
+   fuse_prep.c    copies nodes so that fusion can place them well
    fuse_fit.c     may these nodes be one group (the promises of codegen.h)?
-   fuse.c         which groups merge; node order                            */
+   fuse.c         which groups merge; node order */
 #ifndef AMPC_PASSES_TARGET_FUSE_H
 #define AMPC_PASSES_TARGET_FUSE_H
 
@@ -22,12 +22,11 @@ typedef struct Cluster {
     GroupKind kind;
     NodeList nodes; /* in graph order                                        */
     int64_t rank;   /* grows along a topological order of clusters,          */
-    int prev, next; /*   which is this list; -1: the end                     */
-    uint64_t pivots, behind, before; /* bits of the pivots that are in it, or
-                       from which and to which a path leads                  */
-    int part;    /* of the step in which it runs, by its earliest node:
-                    forward 0, backward 1, update 2                       */
-    bool dead;   /* merged away                                           */
+    int prev, next; /* neighbours in that order; -1: the end */
+    uint64_t pivots, behind, before; /* pivots inside, reachable, reaching */
+    int part;  /* part of the step, by its earliest node: forward 0, backward 1,
+                  update 2 */
+    bool dead; /* merged away                                           */
     bool placed; /* in the result                                         */
 } Cluster;
 
@@ -41,22 +40,23 @@ typedef struct Fuse {
     const TargetInfo *target;
     Arena *a; /* pass scratch */
     UserIndex users;
-    bool *escapes;   /* by ValueId.i: output, write or read by a VIEW        */
-    int *position;   /* by NodeId.i */
-    int *cluster_of; /* by NodeId.i; -1: VIEW */
+    bool *escapes;   /* per value: an output, written to a variable, or read by
+                        a VIEW */
+    int *position;   /* per node */
+    int *cluster_of; /* by NodeId.i; -1: a VIEW */
     VEC(Cluster) clusters;
-    int first;            /* of the clusters' order                          */
-    VEC(Reached) reached; /* what a cluster reaches below another one        */
-    int steps;            /* that a search may still take                    */
-    int64_t steps_left;   /* that those beyond the nearest may take, in all   */
+    int first;            /* first cluster in rank order */
+    VEC(Reached) reached; /* clusters found by a search */
+    int steps;            /* steps left in this search */
+    int64_t steps_left;   /* steps left for all far searches together */
     NodeList joined;      /* scratch of a merge                              */
     VEC(int) placed;      /* clusters in the order of the result             */
-    bool *closed;  /* by NodeId.i: all that it reads, but numbers, is made in
-                      its cluster, which alone reads what it makes            */
+    bool *closed;  /* per node: all operands except numbers are computed in
+                      its cluster, and only this cluster reads them */
     int marked[2]; /* clusters whose nodes fuse_fit.c looks at               */
     unsigned *value_mark, stamp;
     unsigned *cluster_mark, cluster_stamp;
-    int *depth; /* by NodeId.i: scratch of fuse_fit.c */
+    int *depth; /* per node: scratch of fuse_fit.c */
 } Fuse;
 
 static inline OpKind kind_of(const Graph *g, NodeId n) {
@@ -75,8 +75,8 @@ ValueId fuse_widened(const Graph *g, NodeId n);
 
 /* ---- fuse_fit.c ---------------------------------------------------------- */
 
-/* Whether the nodes of clusters a and b (in graph order) make one legal group
-   of that kind. */
+/* True if the nodes of clusters a and b (in graph order) can be one legal
+   group with that kind. */
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b);
 /* Shape that the values leaving a POINT cluster have; NULL if there is none. */
 const Type *fuse_domain(Fuse *f, int cluster);

@@ -111,8 +111,8 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
     return true;
 }
 
-/* n adds up rows of the marked nodes, whose first reduction along them is
-   `first`; *bytes: of all such sums. */
+/* True if n adds up rows of the marked nodes, whose first reduction along
+   them is `first`; *bytes: size of all such sums. */
 static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
                             int64_t *bytes) {
     if (!node_sums_columns(f->g, first, n) || read_inside(f, n->out[0]))
@@ -128,9 +128,9 @@ static bool moves_lines(const Node *n) {
     return rank && perm[rank - 1] == rank - 1;
 }
 
-/* A kernel of several phases computes full values anew in each: moves stay
-   outside but those that read a stored value with no stride, and what is stored
-   with a few zeros behind each row. */
+/* A kernel of several phases recomputes full values in each phase. Moves
+   therefore stay outside, except those that read a stored value without a
+   stride and pads that store a few zeros after each row. */
 static bool fits_row(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId first = fuse_reduce_node(g, nodes);
@@ -167,9 +167,9 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
     return true;
 }
 
-/* Expensive values that depend on no reduction are computed once per phase:
-   then a kernel of their own is cheaper.  And few, long rows: work after the
-   reduction wants more units than there are rows. */
+/* Expensive values that depend on no reduction would be computed once per
+   phase: a kernel of their own is then cheaper. With few, long rows, work
+   after the reduction needs more units than there are rows. */
 static bool row_pays(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId first = fuse_reduce_node(g, nodes);
@@ -203,7 +203,8 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
     return phases == 1 || !expensive;
 }
 
-/* A pool of what the marked nodes make, that none of them reads. */
+/* True for a pool of a value computed by the marked nodes and read by none
+   of them. */
 static bool fits_pool(const Fuse *f, NodeId pool) {
     const Node *n = node_get(f->g, pool);
     if (!node_pools(n) || !made_inside(f, n->in[0])) return false;
@@ -212,9 +213,10 @@ static bool fits_pool(const Fuse *f, NodeId pool) {
     return true;
 }
 
-/* One product, which reads its operands from memory and so from other groups,
-   work of its shape, as far as the target does it before it stores, and a pool
-   of that.  fp64 products have no epilogue. */
+/* One matrix product or convolution, whose operands come from memory and so
+   from other groups; element-wise work of its shape that the target can do
+   before it stores; and a pool of the result. fp64 products have no
+   epilogue. */
 static bool fits_anchor(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId anchor = NO_NODE, pool = NO_NODE;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuse_prep.c: nodes copied so that fusion can place them well (fuse.h).
+/* fuse_prep.c: copies nodes so that fusion can place them well (fuse.h).
 
-   A copy costs arithmetic, a value kept for a second group costs memory
-   traffic.  Copied to every reader are: generators; expands; and element-wise
-   nodes that are cheap, or that backward computes again so that they are not
-   kept, and read one large operand that is no larger than what they make (a
+   A copy costs arithmetic; a value stored for a second group costs memory
+   traffic. These are copied to every reader: generators; expands; and
+   element-wise nodes that are cheap, or that backward recomputes to save
+   storage, and read one large operand that is no larger than their result (a
    widening cast, x - mean, grad * inverse_scale): reading that operand again
    costs no more than reading the result.  A mask made of indices that its
    readers broadcast stays one.                                              */
@@ -39,13 +39,13 @@ static void copy_roots(Graph *g, Arena *scratch) {
 
 typedef struct Use {
     int count;   /* reading nodes, outputs and writes */
-    bool stored; /* needs a buffer whatever fusion does */
+    bool stored; /* needs a buffer in any case */
 } Use;
 
 typedef struct Prep {
     Graph *g;
     Arena *a;
-    VEC(Use) uses;   /* by ValueId.i; it grows with the values */
+    VEC(Use) uses;   /* by ValueId.i; grows with the values */
     VEC(NodeId) out; /* new order, back to front */
 } Prep;
 
@@ -73,8 +73,8 @@ static void count_operands(Prep *p, const Node *n) {
         if (!reads_before(n, j)) count_use(p, n->in[j], stored);
 }
 
-/* At most one large operand, not wider than the result; the others are small or
-   made of nothing. */
+/* True if n has at most one large operand, not wider than the result; all
+   other operands are small or computed from nothing. */
 static bool rereads_cheaply(const Graph *g, const Node *n) {
     const Type *r = value_type(g, n->out[0]);
     int64_t count = type_count(r);
@@ -112,8 +112,8 @@ ValueId fuse_widened(const Graph *g, NodeId id) {
     return wider && made ? from : NO_VALUE;
 }
 
-/* A sum with what each of many rows reads, but for a bias: with a mask, whose
-   huge numbers keep the sum, not the scores, in f32. */
+/* A sum with a value that each of many rows reads and that is not a bias: a
+   mask, whose huge numbers keep the sum, but not the scores, in f32. */
 static bool adds_mask(const Graph *g, const Node *n) {
     for (int i = 0; i < n->nin && n->op == OP_ADD; i++) {
         ValueId v = n->in[i];
@@ -127,9 +127,10 @@ static bool adds_mask(const Graph *g, const Node *n) {
     return false;
 }
 
-/* An operand that would be in registers only (a product's, or after much
-   arithmetic, where it is large that of what makes it for n alone included):
-   keeping n's result costs no more than keeping that. */
+/* True if an operand of n would be in registers only: it is the result of a
+   product or of much arithmetic (for a large operand including the nodes
+   that compute it for n alone). Storing n's result then costs no more than
+   storing the operand. */
 static bool follows_work(Prep *p, const Node *n, int depth) {
     int64_t count = value_count(p->g, n->out[0]);
     if (count <= target_of(p->g)->small_tensor || adds_mask(p->g, n)) depth = 1;
@@ -150,7 +151,8 @@ static bool follows_work(Prep *p, const Node *n, int depth) {
     return false;
 }
 
-/* A mask made of indices that the reader broadcasts: made once, it is small. */
+/* A mask computed from indices that the reader broadcasts: computed once, it
+   is small. */
 static bool is_mask_for(const Graph *g, const Node *n, const Node *reader) {
     for (int i = 0; i < n->nin; i++) {
         const Value *v = value_get(g, n->in[i]);
@@ -185,8 +187,8 @@ static NodeId copy_node(Graph *g, NodeId id, uint32_t flags) {
     return twin;
 }
 
-/* Reader `user` gets its own copy of what makes its operands; back to front,
-   so that chains of such nodes are copied as a whole. */
+/* Gives reader `user` its own copies of the nodes that compute its operands.
+   Runs from the last node to the first, so that chains are copied whole. */
 static void give_copies(Prep *p, NodeId user) {
     Graph *g = p->g;
     for (int i = 0; i < node_get(g, user)->nin; i++) {
@@ -208,11 +210,11 @@ static void give_copies(Prep *p, NodeId user) {
     }
 }
 
-/* Walks from the last node to the first.  A copy is made for a reader before
+/* Walks from the last node to the first. A copy is made for a reader before
    the copy itself is visited as a reader, so it goes on a stack that is
-   emptied right away: the copy then stands directly before its reader.  Of a
-   long chain whose every result has a second reader, each would have a copy of
-   all before it: `copied` of them are enough. */
+   emptied at once: the copy then precedes its reader directly. In a long
+   chain whose results all have a second reader, each node would copy
+   everything before it; the limit `copied` prevents that. */
 enum { LONGEST_COPY = 8 };
 
 static void place_backwards(Prep *p, NodeId id, int first_copy, int copied) {

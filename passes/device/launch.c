@@ -9,12 +9,12 @@
    Equal work is element-wise over one flat range of any length (operands are as
    large as the results or one number), or a fold of rows of any length
    (folds_alike), or the same of operands of the same shapes.  A group moves up
-   to a launch whose groups all run after everything that it needs, and only
-   where it keeps no more than a little memory busy by coming early: the updates
-   of all parameters do.  One that has others of its sort first moves down to
-   where its results are needed, unless what it alone reads would stay for it:
-   the last stages of bias gradients become one launch, and the norms of all
-   gradients, which the updates read, too.
+   to a launch whose groups all run after everything that it needs, but only if
+   its earlier results occupy little more memory: the updates of all parameters
+   do. A group with others of its sort first moves down to its first reader,
+   unless a value that it alone reads would then live longer. So the last stages
+   of bias gradients become one launch, as do the norms of all gradients, which
+   the updates read.
 
    Before:  group row { %p = reduce_sumsq %x {axes=[1]} : f64[256,1] }
             group row { %n = reduce_sum %p {axes=[0]} : f64[1,1] }
@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REACH = 256 }; /* groups of one sort that are looked at for a launch */
+enum { REACH = 256 }; /* of one sort, considered for a launch */
 
 typedef struct NumberVec {
     int *data, len, cap;
@@ -38,16 +38,18 @@ typedef struct NumberVec {
 typedef struct Launcher {
     Flow *f;
     const Edges *next;
-    int *waiting;    /* by group: others that it needs and that have no place */
-    int *need;       /* by group: place of the last that it needs, -1: none  */
-    int *left;       /* by root: groups without a place that read it         */
-    bool *content;   /* by root: the new content of a variable               */
-    int *later;      /* by group: the next of its sort, -1: none             */
-    bool *paired;    /* by group: there are others of its sort               */
-    bool *placed;    /* by group */
-    int *at;         /* by group: its place, once it has one                 */
-    NumberVec *work; /* by group                                             */
-    uint64_t *sort;  /* by group: equal where work is; 0: shares no launch   */
+    int *waiting; /* per group: groups that it needs and that are not yet placed
+                   */
+    int *need; /* per group: place of the last group that it needs; -1: none */
+    int *left; /* per root: groups not yet placed that read it */
+    bool *content;   /* per root: the new content of a variable */
+    int *later;      /* per group: the next of its sort; -1: none */
+    bool *paired;    /* per group: there are others of its sort */
+    bool *placed;    /* per group */
+    int *at;         /* per group: its place, once placed */
+    NumberVec *work; /* per group */
+    uint64_t *sort;  /* per group: equal for groups of equal work; 0: shares no
+                        launch */
 } Launcher;
 
 /* ---- equal work ---------------------------------------------------------- */
@@ -60,7 +62,7 @@ static int number_of(Arena *a, NumberVec *met, ValueId root) {
     return i;
 }
 
-/* Elements of the flat range that a group walks; 0: it does not. */
+/* Elements of the flat range that a group computes; 0 if it has none. */
 static int64_t flat_count(const Flow *f, int group) {
     int64_t count = 0;
     for (int i = f->first[group]; i < f->end[group]; i++) {
@@ -79,18 +81,18 @@ static int64_t flat_count(const Flow *f, int group) {
 
 /* How the kernel of a group takes shapes. */
 typedef enum Sizes {
-    SIZES_TEXT, /* they stand in its text           */
+    SIZES_TEXT, /* they are constants in its text */
     SIZES_FLAT, /* one flat range of any length     */
     SIZES_FOLD  /* rows of any number and length    */
 } Sizes;
 
 typedef struct Span {
     Sizes sizes;
-    int64_t rows, count; /* of SIZES_FOLD: rows, elements of all of them */
+    int64_t rows, count; /* for SIZES_FOLD: rows, and elements of all rows */
 } Span;
 
-/* Rows of what a reduction folds, which follow each other in memory; 0: they do
-   not. */
+/* Number of rows that reduction n folds, if they are adjacent in memory;
+   else 0. */
 static int64_t rows_folded(const Graph *g, const Node *n) {
     const Type *t = value_type(g, n->in[0]);
     const int64_t *axes;
@@ -148,8 +150,9 @@ static Span span_of(const Flow *f, int group) {
     return s;
 }
 
-/* Type of a value as far as kernels of equal text agree in it; made: by the
-   group, so that of folds there is one for each row, be that one row. */
+/* The facts about a value's type in which kernels of equal text must agree.
+   made: computed by the group, so in a fold with one number per row it
+   counts as a row even if there is one. */
 static int kind_of_type(const Flow *f, ValueId v, const Span *s, bool made) {
     const Type *t = value_type(f->g, v);
     int64_t count = type_count(t);
@@ -158,7 +161,8 @@ static int kind_of_type(const Flow *f, ValueId v, const Span *s, bool made) {
     return (int)t->dtype << 2 | (s->sizes == SIZES_FLAT ? count == 1 : rows);
 }
 
-/* It adds up the rows on which it works, in two launches. */
+/* True if the group adds up the rows on which it works, which takes two
+   launches. */
 static bool sums_columns(const Flow *f, int group) {
     for (int i = f->first[group]; i < f->end[group]; i++)
         for (int j = f->first[group]; j < f->end[group]; j++)
@@ -168,8 +172,8 @@ static bool sums_columns(const Flow *f, int group) {
     return false;
 }
 
-/* What a group computes but for attributes, in numbers; none: it shares no
-   launch. */
+/* Describes the group's work without attributes as a list of numbers; empty
+   if it shares no launch. */
 static NumberVec describe(const Flow *f, int group) {
     const Graph *g = f->g;
     NumberVec w = {0}, met = {0};
@@ -290,14 +294,13 @@ static void chain(Launcher *l, const int *order) {
     }
 }
 
-/* Groups of a sort come where their results are needed, if that keeps little
-   that would be gone. */
-static void sink(Launcher *l, int *order) {
+/* Moves groups of a sort down to where their results are needed, if this
+   keeps few bytes alive that would otherwise be dead. */
+static void move_down(Launcher *l, int *order) {
     const Flow *f = l->f;
     int n = f->ngroup;
     int *to = NEW_ARRAY(f->a, int, n + 1);
-    int *until = NEW_ARRAY(f->a, int, f->g->values.len); /* by root: its last
-                                                            reader's place */
+    int *until = NEW_ARRAY(f->a, int, f->g->values.len); /* per root */
     Sorted *all = NEW_ARRAY(f->a, Sorted, n + 1);
     for (int i = 0; i < n; i++)
         for (int k = f->read_at[order[i]]; k < f->read_at[order[i] + 1]; k++)
@@ -334,8 +337,8 @@ static void place(Launcher *l, int group, int at) {
 
 /* ---- behind a launch ----------------------------------------------------- */
 
-/* Whether c folds all that `group` of the launch that begins at place `from`
-   has made, and needs nothing else of that launch. */
+/* True if c folds all results of `group`, which is in the launch that begins at
+   place `from`, and needs nothing else from the launch. */
 static bool finishes(const Launcher *l, int group, int c, int from) {
     const Flow *f = l->f;
     Span made, s;
@@ -362,9 +365,9 @@ static bool follows_another(const Launcher *l, const int *order, int from,
     return false;
 }
 
-/* Gives a place behind the launch in places [from, to) to one group for each of
-   its own that finishes what that has made, all of equal work; returns where
-   they end. */
+/* After the launch in places [from, to), places for each of its groups one
+   group that finishes its results, all of equal work; returns the end of
+   their places. */
 static int place_after(Launcher *l, int *order, int from, int to) {
     const NumberVec *work = &l->work[order[from]];
     int at = to, first = -1;
@@ -405,7 +408,7 @@ Joins *launch_together(Flow *f, const Edges *next, int *order) {
     Joins *joins = NEW_ARRAY(f->a, Joins, n + 1);
     start(&l);
     chain(&l, old);
-    sink(&l, old);
+    move_down(&l, old);
     chain(&l, old);
     for (int i = 0; i < n; i++) {
         int from = at, tries = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch.h: which groups share a launch (launch.c); between groups, what must
-   come later.                                                               */
+/* launch.h: which groups share a launch (launch.c), and which groups must run
+   after others. */
 #ifndef AMPC_PASSES_TARGET_LAUNCH_H
 #define AMPC_PASSES_TARGET_LAUNCH_H
 
@@ -12,8 +12,8 @@ typedef struct Edges {
     int *to, len, cap;
 } Edges;
 
-/* Changes the order of groups so that those which can share a launch are
-   neighbours; the result tells by place how it joins the one before.        */
+/* Reorders groups so that those that can share a launch are neighbours; the
+   result says for each place how its group joins the previous one. */
 typedef enum Joins {
     JOINS_NOT,
     JOINS_BESIDE,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memplan.c: where every buffer lies.
+/* memplan.c: assigns every buffer its place in memory.
    Before:  group point { %p.new = sub %p, %step : f32[10] }   write %p = %p.new
    After:   group point { %p.new = ... -> param %p }   nothing to copy
             and %h = ... : f32[64,256] @0   at byte 0 of the program's arena
@@ -12,8 +12,8 @@
      they are one step (emit_plan.c).
    - Groups of one launch run at the same time.
    - Everything else gets an offset so that buffers that live at the same time
-     do not overlap: greedy best fit in several orders, of which the order of
-     time takes linear time; the smallest arena wins.
+     do not overlap: greedy best fit in several orders (the order of time takes
+     linear time); the smallest arena wins.
 
    requires     stage FUSED, scheduled
    establishes  stage PLANNED
@@ -34,7 +34,7 @@ typedef struct Block {
     bool side_by_side;
 } Block;
 
-/* Of one program: more than any machine has. */
+/* Limit for one program; more than any machine has. */
 #define MAX_STORED ((int64_t)1 << 50)
 
 typedef struct Plan {
@@ -42,17 +42,16 @@ typedef struct Plan {
     Graph *g;
     Arena *a;
     VEC(Block) blocks;
-    int64_t bytes; /* of all that is stored */
-    int *block_of; /* by root; -1: none */
-    int64_t *at;   /* by root: in its block */
+    int64_t bytes; /* of all stored values */
+    int *block_of; /* per root: its block; -1: none */
+    int64_t *at;   /* per root: offset in its block */
     int sums;      /* the block that the next sum over ranks joins, or -1 */
 } Plan;
 
 /* ---- in place ------------------------------------------------------------ */
 
-/* Whether group i reads buffer r only element for element at the index at which
-   it stores a result of type t.  What follows a product is done to its finished
-   elements.                                                                 */
+/* True if group i reads buffer r only at the index at which it stores a
+   result with type t. An epilogue runs on finished elements of its product. */
 static bool reads_in_step(const Flow *f, int group, ValueId r, const Type *t) {
     const Graph *g = f->g;
     GroupKind kind = g->groups.data[group].kind;
@@ -98,7 +97,7 @@ static void choose_homes(Plan *p) {
 
 /* ---- blocks -------------------------------------------------------------- */
 
-/* A block that dies in `group` and may become result v of it; -1: none. */
+/* A block that dies in `group` and may hold result v of it; -1: none. */
 static int dying_block(const Plan *p, int group, ValueId v) {
     const Flow *f = p->f;
     const Type *t = value_type(p->g, v);
@@ -155,7 +154,7 @@ static void place_value(Plan *p, int group, ValueId v) {
 
 typedef enum Order { BY_BYTES, BY_AREA, BY_LIFE, IN_TIME } Order;
 
-enum { FEW_BLOCKS = 4096 }; /* these orders are tried: their time is a square */
+enum { FEW_BLOCKS = 4096 }; /* limit for these orders, of quadratic time */
 
 typedef struct Sorted {
     double size;
@@ -256,7 +255,7 @@ static void give_back(Arena *a, Gaps *s, int64_t from, int64_t to) {
         s->end = g[--s->list.len].from;
 }
 
-/* Blocks stand in the order in which they are born. */
+/* Blocks are sorted by the time at which they are first written. */
 static int64_t place_in_time(const Plan *p, int64_t *offset) {
     int ng = p->f->ngroup, nb = p->blocks.len;
     int64_t total = 0;

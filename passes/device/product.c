@@ -51,7 +51,8 @@ void product_shape(const Node *n, LibGemm *p, const Type *const *t) {
     }
 }
 
-/* Of a rows x cols matrix: rows or columns are contiguous and disjoint. */
+/* True if, in a rows x cols matrix, rows or columns are contiguous and do
+   not overlap. */
 static bool plain_matrix(int64_t rows, int64_t cols, int64_t rs, int64_t cs) {
     return (cs == 1 && rs >= cols) || (rs == 1 && cs >= rows);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* product.h: matrix products that cuBLASLt does, and what it does to one before
-   it stores it.  Fusion and what makes launches of groups ask here.         */
+/* product.h: which matrix products cuBLASLt computes, and with which epilogues.
+   Fusion and the passes that form launches ask here. */
 #ifndef AMPC_PASSES_TARGET_PRODUCT_H
 #define AMPC_PASSES_TARGET_PRODUCT_H
 
@@ -11,14 +11,15 @@
    result. */
 void product_shape(const Node *n, LibGemm *p, const Type *const *t);
 bool product_fits(const LibGemm *p);
-/* The same of a node; false: it is something else. */
+/* True if n is a matrix product that cuBLASLt computes. */
 bool product_is_library(const Graph *g, const Node *n);
 
 typedef struct ProductEnd {
     PlanProduct how; /* PLAN_PRODUCT_PLAIN: nothing                          */
     ValueId with;    /* the buffer of its operand                            */
 } ProductEnd;
-/* What cuBLASLt does to such a product where n is all that reads it. */
+/* The epilogue by which cuBLASLt can compute n, the only reader of the
+   product. */
 ProductEnd product_end(const Graph *g, const Node *product, const Node *n);
 
 #endif

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.c: every reduction as the stages that keep the target busy.
+/* reduce.c: splits reductions into stages that keep the target busy.
    Before:  %b = reduce_sum %x {axes=[0,1]} : f32[1,1]        %x: f32[70,300]
    After:   %p = reduce_sum %x {axes=[1]} : f32[70,1]
             %b = reduce_sum %p {axes=[0]} : f32[1,1]
    A kernel works on rows in parallel, so a reduction to few rows of many
    columns (a bias gradient, a batch norm, a loss) would occupy a fraction of
-   the machine.  It is split by a rule over shapes, the target's numbers and
-   whether its operand is made element by element, so that its bits depend on
-   nothing else: outer reduced axes become rows of a first stage; where one long
-   axis is left, it is cut into chunks.  The last stage folds what the first
-   made.  Whole tensors that lie in memory are cut into as many rows each, where
-   launches are shared.  A sum over rows that others fold is left whole where a
-   kernel of those rows may add them up as well (fuse_fit.c).
+   the machine.  The split depends only on shapes, on the target's numbers and
+   on whether the operand is computed element by element, so the bits depend on
+   nothing else. Outer reduced axes become rows of a first stage; one remaining
+   long axis is cut into chunks. The last stage folds the results of the first.
+   If launches are shared, all stored tensors that are reduced whole are cut
+   into the same number of rows. A sum over rows that other reductions fold
+   stays whole if the kernel of those rows can add them up, too (fuse_fit.c).
 
-   With --shard-optimizer ranks have a part of a large gradient each, of whole
-   rows, and zeros elsewhere; the sums of its rows are then those of all ranks,
-   so that what follows adds the same numbers as without.
+   With --shard-optimizer each rank has a part of a large gradient, whole rows,
+   and zeros elsewhere. The row sums are added over all ranks, so that the later
+   stages add the same numbers as without the option.
 
    requires     stage STEP after expand
    establishes  every REDUCE folds only axes longer than 1
@@ -27,11 +27,11 @@
 typedef struct Stages {
     Builder *b;
     const TargetInfo *target;
-    DType partial; /* what floating partial results are stored as */
-    bool in_parts; /* the operand is a gradient of which ranks have parts */
+    DType partial; /* storage dtype of floating partial results */
+    bool in_parts; /* the operand is a gradient that is spread over ranks */
 } Stages;
 
-/* Axes longer than 1: the others fold nothing. */
+/* Lists the axes longer than 1; folding the others changes nothing. */
 static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
     int kept = 0;
     for (int i = 0; i < n; i++)
@@ -42,7 +42,8 @@ static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
 /* How the target takes a reduction over long axes. */
 typedef struct Work {
     int64_t rows, columns; /* of t */
-    int64_t shares, each;  /* of workers: their number, elements             */
+    int64_t shares, each;  /* shares of work for workers: their number, and
+                              elements of each */
 } Work;
 
 static Work work_of(const Stages *e, const Type *t, const int64_t *axes,
@@ -76,7 +77,7 @@ static int64_t divisor_from(int64_t n, int64_t want) {
 }
 
 static DType partial_dtype(const Stages *e, DType result) {
-    if (result == DT_F64) return DT_F64; /* its range is what is asked for */
+    if (result == DT_F64) return DT_F64; /* f64 was chosen for its range */
     return dtype_is_float(result) ? e->partial : result;
 }
 
@@ -86,9 +87,9 @@ static DType partial_dtype(const Stages *e, DType result) {
    has the reductions that read it. */
 typedef struct Classes {
     int nvalue;
-    uint32_t *of;    /* by value: another of its class, nearer to its root    */
-    NodeId *first;   /* by root: a reduction */
-    NodeId *next;    /* by node: one more of the class                        */
+    uint32_t *of;    /* per value: another of its class, nearer to the root */
+    NodeId *first;   /* per root: a reduction of the class */
+    NodeId *next;    /* per node: the next reduction of the class */
     const bool *has; /* see with_state */
 } Classes;
 
@@ -122,8 +123,8 @@ static void classify(const Graph *g, Arena *a, Classes *c) {
     }
 }
 
-/* Whether the target adds the rows up where something else of that part of the
-   step folds them. */
+/* True if the target can add up these rows in a kernel that folds them in
+   the same part of the step. */
 static bool beside_rows(const Stages *e, const Classes *c, const Node *n) {
     enum { PART = NODE_BACKWARD | NODE_UPDATE };
     const Graph *g = e->b->g;
@@ -150,8 +151,8 @@ static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
     return rank_parts(n, row) ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT) : part;
 }
 
-/* x in another shape.  A gradient is scaled behind that, where it is folded:
-   its update scales it anew, and reads no more for it. */
+/* x in another shape. A gradient is scaled after the reshape, in the kernel
+   that folds it: its update scales it again itself, which reads no more. */
 static ValueId reshaped(const Stages *e, ValueId x, int rank,
                         const int64_t *dim) {
     const Graph *g = e->b->g;
@@ -167,8 +168,8 @@ static ValueId reshaped(const Stages *e, ValueId x, int rank,
 static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
                               const int64_t *all, int nall, DType dtype);
 
-/* Outer axes become rows of a first stage until there are enough of those; the
-   last axis is left to fold.  Where it is the only one it is cut: x[.., c, n/c,
+/* Outer axes become rows of a first stage until there are enough rows; the
+   last axis is left to fold. If it is the only one, it is cut: x[.., c, n/c,
    ..] is folded over n/c, then over c. */
 static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
                          int n, Work w, DType dtype) {
@@ -222,10 +223,11 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
     return b2(b, OP_DIV, sum, count, dtype);
 }
 
-/* All of x to one number, where launches are shared: rows by its size alone, so
-   that such sums are alike whatever their shapes.  A gradient is scaled where
-   it is folded; what else is made element by element in that part of the step
-   is folded where it is made. */
+/* Reduces all of x to one number, if launches are shared: it is cut into
+   rows by its size alone, so that sums of equal size are alike whatever
+   their shapes. A gradient is scaled in the kernel that folds it; other
+   operands that are computed element by element in that part of the step are
+   folded in the kernel that computes them. */
 static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     Graph *g = e->b->g;
     Type to = *value_type(g, n->out[0]);
@@ -260,8 +262,8 @@ static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     return true;
 }
 
-/* By variable: parameters whose update writes state, which ranks then share
-   (split_of in codegen/module/emit_plan.c). */
+/* Per variable: true for parameters whose update writes optimizer state,
+   which ranks then share (split_of in codegen/module/emit_plan.c). */
 static bool *with_state(const Graph *g, Arena *a) {
     bool *has = NEW_ARRAY(a, bool, g->module->vars.len);
     int parameter;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule.c: the order of groups.
-   Two orders are tried and the one with the lower peak of live bytes is kept:
-   the order of the source (layer by layer, which caches like), and a greedy
-   one that runs next whatever frees most.  A group that makes the new content
-   of a variable comes after every other reader of that variable where it can,
-   so that memplan may let it write in place.
+/* schedule.c: the order of groups. Two orders are tried and the one with the
+   lower peak of live bytes is kept: the order of the source (layer by layer,
+   which caches like), and a greedy one that runs next the group that frees most
+   bytes. A group that computes the new content of a variable comes after all
+   other readers of that variable, if possible, so that memplan can let it write
+   in place.
 
    Where the target shares launches (launch.c), groups of equal work that may
    run at the same time become neighbours.
@@ -27,15 +27,15 @@ typedef struct Ready {
 typedef struct Sched {
     Flow *f;
     Arena *a;
-    Edges *next;      /* by group: groups that must come later               */
-    int64_t *made;    /* by group: bytes of its results                      */
-    int *blocked;     /* by group: predecessors not yet run                  */
-    int *left;        /* by root: readers not yet run                        */
-    int *readers;     /* by root: their numbers, exclusive or                */
+    Edges *next;      /* per group: groups that must run later */
+    int64_t *made;    /* per group: bytes of its results */
+    int *blocked;     /* per group: predecessors that have not yet run */
+    int *left;        /* per root: readers that have not yet run */
+    int *readers;     /* per root: exclusive or of the readers' numbers */
     VEC(Ready) ready; /* a heap; a group that ran may still be in it         */
-    unsigned *seen;   /* by group: stamp of the last search                  */
+    unsigned *seen;   /* per group: stamp of the last search */
     unsigned searches;
-    enum { SOURCE, FREEING, ANY } how; /* what goes first */
+    enum { SOURCE, FREEING, ANY } how; /* criterion for the next group */
     uint64_t rng;
 } Sched;
 
@@ -59,8 +59,8 @@ static bool leads_to(const Sched *s, int from, int to) {
     return false;
 }
 
-/* Results before their readers, and readers of a variable before the group that
-   makes its new content, where they can be. */
+/* Dependences: results before their readers and, if possible, readers of a
+   variable before the group that computes its new content. */
 static void find_edges(Sched *s) {
     Flow *f = s->f;
     int *maker = NEW_ARRAY(s->a, int, f->g->values.len); /* + 1, by variable */
@@ -85,8 +85,8 @@ static bool is_first_sum(const Sched *s, int group) {
     return flow_sums_ranks(s->f, group) && s->seen[group] != s->searches;
 }
 
-/* What reads sums over ranks comes after all of those that wait for none, so
-   that they are one. */
+/* Groups that read sums over ranks come after all sums that depend on no
+   other sum, so that these sums become one step. */
 static void gather_sums(Sched *s) {
     const Flow *f = s->f;
     bool *reads = NEW_ARRAY(s->a, bool, f->ngroup + 1);

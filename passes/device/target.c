@@ -26,7 +26,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
                     .max_copies = 8,
                     .min_copied = 8,
                     .rows_enough = 64,
-                    .rows_beside = 1, /* counted with the others             */
+                    .rows_beside = 1, /* included in rows_enough */
                     .columns_serial = 16384,
                     .least_share = 1,
                     .short_row = 0,
@@ -40,19 +40,19 @@ const TargetInfo target_info[NUM_TARGETS] = {
          /* 16 bytes in flight of each: 96 of the 128 registers that threads
             of two blocks of 256 on an SM have                               */
          .max_buffers = 24,
-         /* of the 512 pointers that a launch may have                       */
+         /* a launch may have 512 pointers */
          .max_numbers = 256,
          /* 8 elements of a thread, 16 bytes of code each: 12 KB of 32 KB     */
          .max_nodes = 96,
-         /* of the 80 operations, at a few for each node                     */
+         /* the text may have 80 operations; each node has a few */
          .max_moved = 8,
          .max_padded = 64,
-         .costly_parts = {16, 16}, /* of the 80 operations, too          */
+         .costly_parts = {16, 16}, /* the same limit of 80 operations */
          .max_copies = 16,
          .min_copied = 2, /* a number costs a launch, not its bytes          */
          .row_bytes = 16,
          .long_row = 1024,
-         .column_sums = 96 << 10, /* of 99 KB of shared memory of a block   */
+         .column_sums = 96 << 10, /* a block has 99 KB of shared memory */
          .rows_enough = GPU_BLOCKS,
          .rows_beside = 32,       /* lanes of a warp (schedule_cuda.c)       */
          .columns_serial = 16384, /* 64 KB: a launch                         */

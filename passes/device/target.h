@@ -1,62 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target.h: what the passes after the split know of a device.
+/* target.h: facts about devices for the passes after the split.
 
-   Types, casts and the training step are the same everywhere.  From there each
-   kind of target has graphs of its own (Graph.target), and a pass that has to
-   weigh something asks the row of its graph's target: no number about a machine
-   stands in a pass.                                                         */
+   Types, casts and the training step are the same everywhere.  After the split
+   each kind of target has its own graphs (Graph.target), and a pass that needs
+   a number about the machine reads the row of its graph's target: passes
+   contain no such numbers. */
 #ifndef AMPC_PASSES_TARGET_TARGET_H
 #define AMPC_PASSES_TARGET_TARGET_H
 
 #include "passes/options.h"
 
-/* Whether the target can do `nodes`, an anchor and element-wise work of its
-   shape behind it, before the anchor is stored; stored: its own result is kept
-   too. */
+/* True if the target can compute `nodes` (an anchor and element-wise work of
+   its shape after it) before the anchor's result is stored; stored: that
+   result is stored, too. */
 typedef bool EpilogueFn(const Graph *g, NodeId anchor, const NodeId *nodes,
                         int n, bool stored);
 EpilogueFn target_epilogue_cuda; /* epilogue.c */
-/* Whether each target can do any such work behind it. */
+/* True if each target can do any such work after it. */
 bool target_any_epilogue(const Graph *g, const Node *product);
 
 typedef struct TargetInfo {
     EpilogueFn *epilogue; /* NULL: any                                       */
     bool pools; /* a convolution may have its pool behind it                */
-    /* attention is one routine where it is causal or has so many keys; 0: it
-       never is */
+    /* attention becomes one routine if it is causal or has at least this
+       many keys; 0: never */
     int64_t attend_keys;
     int64_t attend_columns; /* most, of operands of one 16-bit type; 0: any  */
     bool shares_launches; /* groups of equal work may run in one launch      */
     /* one kernel */
     int max_buffers; /* operands and results                                 */
-    int max_numbers; /* the same, where each result is one number            */
+    int max_numbers; /* limit if each result is one number */
     int max_nodes;
     /* arithmetic against memory */
     int max_moved;  /* nodes worth computing at a moved index            */
     int max_padded; /* ... for a pad alone, each element once            */
-    /* parts of a concatenation that costly work may move into, by whether its
-       axis is the last: an element computes what all of them do, unless each
-       is a loop of its own.  On CPUs parts of an outer axis are, too, but what
-       they save was measured to be nothing                                  */
+    /* parts of a concatenation into which costly work may move, by whether
+       its axis is the last. Each element computes the work of all parts,
+       unless each part is a loop of its own. On CPUs parts of an outer axis
+       are such loops, but moving work into them was measured to save
+       nothing. */
     int costly_parts[2];
     int max_copies;     /* readers worth computing a cheap value for, each   */
     int64_t min_copied; /* elements: smaller values cost nothing to keep     */
-    /* rows of matrices that tensor cores read: bytes at whose multiples they
-       are to begin (0: anywhere), elements from which on a copy of the other
-       operand costs less than rows that do not                              */
+    /* rows of matrices that tensor cores read: the alignment in bytes of
+       their beginnings (0: any), and the number of elements from which on
+       copying the other operand costs less than unaligned rows */
     int64_t row_bytes, long_row;
-    /* bytes of the column sums that a kernel of rows may make beside them; 0:
-       it makes none */
+    /* bytes of column sums that a kernel of rows may compute as well; 0:
+       none */
     int64_t column_sums;
-    /* what keeps it busy: a worker (a core, a block of threads) takes a row,
-       or neighbouring rows where the innermost axis is not folded           */
+    /* reductions that keep the target busy: a worker (a core, a block of
+       threads) takes one row, or neighbouring rows if the innermost axis is
+       not folded */
     int64_t rows_enough;    /* workers' shares that are enough               */
     int64_t rows_beside;    /* neighbouring rows of one worker               */
     int64_t columns_serial; /* elements that a worker may fold by itself     */
     int64_t least_share;    /* elements that are worth a worker of their own */
     int64_t short_row;      /* columns that a worker may walk once more      */
     int64_t small_tensor;   /* elements that cost less than a step           */
-    int64_t tiny_tensor;    /* the same, where one worker may get them all   */
+    int64_t tiny_tensor;    /* elements that one worker may fold alone */
 } TargetInfo;
 
 extern const TargetInfo target_info[NUM_TARGETS]; /* [TARGET_ANY]: unused    */

@@ -193,8 +193,8 @@ ampc_status api_unsupported(ampc_session *s, const char *what) {
 
 /* ---- hyper-parameters, scaler, variables --------------------------------- */
 
-/* "lr" and "ampc.lr" name the same, that of the session's objective, and
-   "lr:NAME" that of another. */
+/* "lr" and "ampc.lr" are the learning rate of the session's objective,
+   "lr:NAME" that of another objective. */
 static int find_hyper(const ampc_session *s, const char *name) {
     char full[256];
     const char *objectives[] = {s->objective, ""};
@@ -216,7 +216,7 @@ static ampc_status no_hyper(ampc_session *s, const char *name) {
             n += (size_t)snprintf(names + n, sizeof names - n, " %.100s",
                                   s->m->vars[i].name + strlen("ampc."));
     return session_fail(s, AMPC_ERR_ARGUMENT,
-                        "no hyper-parameter '%.200s'; there are:%s",
+                        "unknown hyper-parameter '%.200s'; the module has:%s",
                         name ? name : "", names);
 }
 
@@ -317,9 +317,10 @@ static ampc_status write_check(ampc_session *s, const PlanVar *v,
     for (uint32_t i = 0; same && in->rank > 0 && i < v->rank; i++)
         same = in->shape && in->shape[i] == v->dim[i];
     if (same) return AMPC_OK;
-    return session_fail(s, AMPC_ERR_ARGUMENT,
-                        "variable '%.200s' is %s, %llu bytes: other data given",
-                        v->name, want, (unsigned long long)v->bytes);
+    return session_fail(
+        s, AMPC_ERR_ARGUMENT,
+        "variable '%.200s' is %s, %llu bytes: the data given differ", v->name,
+        want, (unsigned long long)v->bytes);
 }
 
 static ampc_status do_write_variable(ampc_session *s, const char *name,
@@ -547,7 +548,7 @@ static const ampc_api api_template = {
     .device = api_device,
 };
 
-/* A module has one plan, so its table is made once. */
+/* A module has one plan, so its table is built once. */
 const ampc_api *ampc_module_api(const AmpcModule *m, uint32_t abi) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static ampc_api table;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data.c: numbers in the inputs that name no class or row.
+/* data.c: class and row indices in the inputs that are out of range.
 
    Every program returns, per check of the compiler (passes/common/checks.c),
    ampc.check/NUMBER/LEAST/MOST/INPUT, the position in the input of the first
    such number or -1, and ampc.checked/NUMBER/LEAST/MOST/INPUT, that number.
-   Programs that train count in ampc.bad_data and keep what the last of them was
-   about, since a device may be several steps ahead when somebody asks.      */
+   Programs that train count bad batches in ampc.bad_data and keep the details
+   of the last one, since a device may be several steps ahead when the host
+   asks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,8 +63,8 @@ ampc_status data_trained(ampc_session *s, int64_t count) {
     if (s->bad_rank >= 0) {
         s->bad = b;
         return session_fail(s, AMPC_ERR_DATA,
-                            "rank %d was given a number that is no class or "
-                            "row; it tells which",
+                            "rank %d got a class or row index that is out of "
+                            "range; its own message names it",
                             s->bad_rank);
     }
     ampc_status status = kept(s, VAR_BAD_CHECK, &k);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* diverge.c: a run none of whose steps is applied any more.
+/* diverge.c: detects a run whose steps are all skipped.
 
-   The update counts the steps skipped in a row (ampc.skip_streak).  Once there
-   are as many as the session allows, every step that is skipped returns
-   AMPC_ERR_DIVERGED and names the first thing that is not finite: an input of
-   the call, a parameter, a buffer, a 16-bit copy, the loss, or else the
-   gradients.  A module with program locate knows which value it was, and tells
-   of every step that is skipped.                                            */
+   The update counts the steps skipped in a row (ampc.skip_streak).  Beyond the
+   session's limit every skipped step returns AMPC_ERR_DIVERGED and names the
+   first value that is not finite: an input of the call, a parameter, a buffer,
+   a 16-bit copy, the loss, or else the gradients.  A module with program locate
+   knows which value it was, and reports every skipped step. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,8 +14,8 @@
 
 enum { DEFAULT_MAX_SKIPPED = 100 };
 
-/* Whether one of n elements, which begin at position `at`, is not finite: it
-   goes into *x. */
+/* True if one of n elements, the first at position `at`, is not finite; sets
+   its position and value in x. */
 static bool search(uint32_t dtype, const void *data, uint64_t n, uint64_t at,
                    ampc_nonfinite *x) {
     size_t size = dtype_bytes(dtype);
@@ -24,7 +23,7 @@ static bool search(uint32_t dtype, const void *data, uint64_t n, uint64_t at,
         double v = float_at(dtype, (const char *)data + i * size);
         if (isfinite(v)) continue;
         x->index = (int64_t)(at + i);
-        x->value = isnan(v) ? NAN : v; /* of no sign, for messages */
+        x->value = isnan(v) ? NAN : v; /* without a sign, for messages */
         return true;
     }
     return false;
@@ -86,7 +85,7 @@ static const char *kind_of(const PlanVar *v) {
     return "variable";
 }
 
-/* Sets x->origin if there is one; *kind: what it is. */
+/* Sets x->origin if a variable is not finite; *kind: its kind. */
 static ampc_status search_vars(ampc_session *s, ampc_nonfinite *x,
                                const char **kind) {
     for (size_t k = 0; k < NKIND; k++)
@@ -110,7 +109,8 @@ static ampc_status search_vars(ampc_session *s, ampc_nonfinite *x,
     "a row that is masked everywhere has no softmax: mask with a finite "      \
     "number"
 
-/* By the op that computed NaN, or infinity in a type with the range of fp32. */
+/* Advice by the op that computed NaN, or infinity in a type with the range
+   of fp32. */
 static const struct {
     const char *op, *text;
 } op_advice[] = {
@@ -142,12 +142,11 @@ static const char *advice_of(const ampc_session *s, const ampc_nonfinite *x) {
         if (strcmp(op_advice[i].op, x->op) == 0) return op_advice[i].text;
     if ((x->origin == AMPC_ORIGIN_LOSS || x->origin == AMPC_ORIGIN_GRADIENT) &&
         s->program[PROG_LOCATE] < 0)
-        return "compiled with --debug-nonfinite the module tells which value "
-               "it is";
+        return "a module compiled with --debug-nonfinite names the value";
     return "a smaller learning rate or --clip-norm may help";
 }
 
-/* ---- what is told -------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------ */
 
 static void describe(const ampc_session *s, const ampc_nonfinite *x,
                      const char *kind, char *text, size_t size) {
@@ -174,8 +173,8 @@ static void describe(const ampc_session *s, const ampc_nonfinite *x,
                  s->metrics.loss, s->metrics.scale);
 }
 
-/* Which element of an input or a variable that program locate named: that of
-   an earlier micro-batch is gone. */
+/* Finds the element of an input or variable that program locate named;
+   inputs of an earlier micro-batch are no longer available. */
 static ampc_status find_element(ampc_session *s, ampc_nonfinite *x,
                                 const char **kind) {
     ampc_nonfinite found = {.index = -1};

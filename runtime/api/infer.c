@@ -23,10 +23,9 @@ ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
             s, AMPC_ERR_ARGUMENT, "'%.200s' is %s; %s was asked for", name,
             dtype_name(dtype), dtype_name((uint32_t)out->dtype));
     if (out->bytes < bytes || (bytes && !out->data))
-        return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "'%.200s' needs room for %llu bytes; %zu given",
-                            name, (unsigned long long)bytes,
-                            out->data ? out->bytes : 0);
+        return session_fail(
+            s, AMPC_ERR_ARGUMENT, "'%.200s' needs %llu bytes; %zu given", name,
+            (unsigned long long)bytes, out->data ? out->bytes : 0);
     return AMPC_OK;
 }
 

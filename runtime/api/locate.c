@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* locate.c: runs program locate (passes/common/locate.c) before each step and
-   reads what it found.
+   reads its result.
 
    Its ampc.nonfinite is 2 k + kind, with k the number of the value that the
    output ampc.located/K/WAY/OP/DTYPE/LENGTH:NAME/SOURCE describes, and kind 0
@@ -30,7 +30,7 @@ ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin) {
 
 /* ---- names --------------------------------------------------------------- */
 
-/* Moves *text behind the next '/' and copies what is before it. */
+/* Copies the part before the next '/' and moves *text past that. */
 static void take_part(const char **text, char *part, size_t size) {
     size_t n = strcspn(*text, "/");
     snprintf(part, size, "%.*s", (int)n, *text);
@@ -59,7 +59,7 @@ static void read_place(ampc_session *s, const char *text, ampc_nonfinite *x) {
     x->source = name + n + (name[n] == '/');
 }
 
-/* What describes value k; NULL. */
+/* The description of value k; NULL: none. */
 static const char *place_of(const ampc_session *s, int64_t k) {
     static const char prefix[] = "ampc.located/";
     const PlanProgram *p = &s->m->programs[s->program[PROG_LOCATE]];

@@ -38,9 +38,9 @@ static ampc_status open_error(char *err, size_t err_size, ampc_status status,
 /* ---- options ------------------------------------------------------------- */
 
 static const char *options_defect(const AmpcModule *m, const ampc_options *o) {
-    if (!o->alloc != !o->free) return "alloc and free: give both or none";
+    if (!o->alloc != !o->free) return "alloc and free: set both or neither";
     if (o->threads < 0 || o->threads > 1024)
-        return "threads: 0 (all) to 1024 are possible";
+        return "threads: use 0 (all) to 1024";
     if (o->max_skipped < -1)
         return "max_skipped: -1 (no limit), 0 (the default) or more";
     if (o->stream && !m->cuda) return "stream: this module has no CUDA code";
@@ -78,7 +78,7 @@ static ampc_status device_read(const AmpcModule *m, const ampc_options *o,
     }
     snprintf(text, sizeof text, "device '%.60s': %s", o->device,
              known ? "this module was compiled for the CPU only"
-                   : "'auto', 'cpu', 'cuda' and 'cuda:N' are possible");
+                   : "use 'auto', 'cpu', 'cuda' or 'cuda:N'");
     return open_error(err, err_size,
                       known ? AMPC_ERR_UNSUPPORTED : AMPC_ERR_ARGUMENT, text);
 }
@@ -124,8 +124,8 @@ static void tell_unused(ampc_session *s, const char *why) {
     session_notice(s, "the GPU is not used, running on the CPU: %s", why);
 }
 
-/* A GPU that is there is not used because the module was compiled where NVRTC
-   was not found: nobody asked for that (--target cpu does).                  */
+/* A GPU is present but not used, because the module was compiled without
+   NVRTC and not by the user's choice (--target cpu). */
 static void tell_missed(ampc_session *s) {
     char why[200];
     JsonSpan info, text;
@@ -137,9 +137,9 @@ static void tell_missed(ampc_session *s) {
     tell_unused(s, why);
 }
 
-/* "auto" falls back to the CPU where the GPU cannot be used, not where it is
-   merely full: a run that is slow by surprise helps nobody.  A GPU that is
-   there and not used is worth a notice.                                      */
+/* "auto" falls back to the CPU if the GPU cannot be used, but not if its
+   memory is merely full: a run that is unexpectedly slow helps nobody. An
+   unused GPU is worth a notice. */
 static ampc_status choose_device(ampc_session *s) {
     const PlanCuda *cuda = s->m->cuda;
     if (!cuda && s->want == DEVICE_AUTO) tell_missed(s);
@@ -158,7 +158,7 @@ static ampc_status choose_device(ampc_session *s) {
     return device_open(s, &cpu_backend, s->m->cpu);
 }
 
-/* What is done before the host's first call. */
+/* Runs `work` on the device, before the host's first call. */
 static ampc_status with_device(ampc_session *s,
                                ampc_status (*work)(ampc_session *)) {
     ampc_status status = s->backend->enter(s);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* session.h: what the runtime's own files share; hosts see ampc.h only.
+/* session.h: declarations shared by the runtime's own files; hosts see only
+   ampc.h.
 
-   plan_facts.c  facts about a plan;  known.c  names that it has in common
-                 with the compiler;  dtype.c  element types
+   plan_facts.c  facts about a plan; known.c names shared with the compiler;
+                 dtype.c element types
    run.c         inputs, the loop over steps, scalars
    backend.h     what a device offers: cpu/backend.c, cpu/run.c; cuda/gpu.h
    session.c     open and close
    api.c         the table of ampc.h;  train.c, infer.c  its main functions
-   data.c        inputs that name no class or row
-   diverge.c     steps that are skipped one after the other, and why
+   data.c        class and row indices that are out of range
+   diverge.c     runs whose steps are all skipped, and why
    locate.c      program locate: which value is not finite
-   underflow.c   program underflow: what fp16 flushes to zero
+   underflow.c   program underflow: counts elements that fp16 flushes to zero
    comm.c        a session as one of many ranks;  sums.c  gradients over ranks
    shards.c      optimizer state spread over ranks
    comm_mpi.c    MPI;  comm_tcp.c  how ranks without MPI find each other
    sections.c    the module's own file;  weights.c  initial values from it
    safetensors.c the file format;  safetensors_write.c, checkpoint.c,
-                 checkpoint_load.c  a session to and from it                 */
+                 checkpoint_load.c  save and load a session */
 #ifndef AMPC_SESSION_H
 #define AMPC_SESSION_H
 
@@ -51,7 +52,7 @@ typedef enum KnownOutput {
     OUT_KNOWN
 } KnownOutput;
 
-/* Where the JSON of a checkpoint has a variable. */
+/* The section of a checkpoint's JSON that holds a variable. */
 typedef enum Section {
     IN_SCALER,
     IN_COUNTS,
@@ -67,9 +68,9 @@ struct ampc_session {
     const AmpcModule *m;
     ampc_options opt;
     DeviceKind want;
-    int ordinal; /* of DEVICE_CUDA */
+    int ordinal; /* number of the GPU, for DEVICE_CUDA */
     const AmpcBackend *backend;
-    const PlanTarget *plan; /* what the backend runs */
+    const PlanTarget *plan; /* the plan that the backend runs */
     void *device;           /* the backend's */
     pid_t pid;              /* threads and GPUs do not survive fork */
     atomic_int busy;
@@ -78,31 +79,32 @@ struct ampc_session {
     int64_t accumulate;
     int64_t batch, own_batch; /* of the program that evaluates or predicts, and
                                  of the module */
-    const char *objective;    /* that steps are for; "": the only one */
+    const char *objective;    /* current objective of steps; "": the only one */
     int64_t micro;            /* micro-steps since the last update */
     int program[PROG_COUNT];  /* index in m->programs or -1 */
     int known[VAR_KNOWN];     /* index in m->vars or -1 */
     int last;                 /* program that ran last or -1 */
     const void **addr;        /* inputs of the call */
     size_t addr_bytes;
-    int64_t *labels; /* ... of these what was given in fewer bits; NULL: none */
+    int64_t *labels; /* inputs of `addr` that were given in fewer bits,
+                        converted; NULL: none */
     size_t labels_bytes;
     ampc_metrics metrics;
     int due_update, due_loss; /* programs whose metrics are not yet fetched,
-                                 or -1                                      */
+                                 or -1 */
     bool gpu_is_there;        /* the one that is wanted, usable or not */
     char *cursor;             /* JSON or NULL */
     ampc_profile_fn profile;
     void *profile_ctx;
     ampc_bad_data bad; /* of the last AMPC_ERR_DATA; count: reported */
-    ampc_status found; /* AMPC_ERR_DATA or AMPC_ERR_DIVERGED when metrics were
-                          fetched that say so, until the call returns it    */
+    ampc_status found; /* AMPC_ERR_DATA or AMPC_ERR_DIVERGED, if fetched metrics
+                          say so, until the call returns it */
     int fed;           /* program whose inputs `addr` holds during the call, or
-                          -1                                                */
-    ampc_nonfinite nonfinite; /* of the last step that was looked into */
+                          -1 */
+    ampc_nonfinite nonfinite; /* details of the last examined step */
     int64_t located;          /* ampc.nonfinite of this optimizer step, or
-                                 INT64_MAX                              */
-    char located_name[256], located_op[64]; /* what nonfinite points to */
+                                 INT64_MAX */
+    char located_name[256], located_op[64]; /* strings of nonfinite */
     struct Shards *shards; /* shards.c; NULL: no state is spread */
     struct Sums *sums;     /* sums.c; NULL: no ranks */
     bool on_device; /* ranks sum in the GPU's memory (ampc_comm.allreduce_on) */
@@ -111,10 +113,10 @@ struct ampc_session {
     int64_t random; /* ampc.rng's count between steps of ranks; -1: not known */
     int64_t *bad_of; /* on_device, of each rank: bad batches when last looked */
     int64_t bad_agreed; /* ampc.bad_data as all ranks know it */
-    int bad_rank; /* the first other whose data were bad in the last step, if
-                     those of this one were not; -1: none                   */
+    int bad_rank; /* the first other rank with bad data in the last step, if
+                     this rank's data were good; -1: none */
     char error[1024];
-    char notice[1024]; /* of the call, or "" */
+    char notice[1024]; /* of the current call, or "" */
 };
 
 /* ---- cuda/library.c ------------------------------------------------------ */
@@ -126,21 +128,23 @@ int gpu_count(void);
 
 extern const char *const program_names[PROG_COUNT];
 bool own_name(const char *name);
-/* Of a program of that kind, "train" or "train:NAME"; NULL: it is another. */
+/* The objective of a program with that kind, "train" or "train:NAME"; NULL
+   if the kind differs. */
 const char *objective_of(const PlanProgram *p, ProgramId id);
-/* N of the name NAME@N; 0: it has none. */
+/* N of a name NAME@N; 0 if there is none. */
 int64_t batch_of(const PlanProgram *p);
-/* The module's, "" where there is one without a name; NULL: no more. */
+/* The module's objectives in order, "" for the only one without a name;
+   NULL: no more. */
 const char *objective_at(const AmpcModule *m, uint32_t index);
 /* Programs and variables of the session's objective by number. */
 void session_find_known(ampc_session *s);
-/* Its output; -1. */
+/* The index of the program's output; -1: none. */
 int find_known_output(const ampc_session *s, int program, KnownOutput o);
-/* Whether a variable is that one, of any objective. */
+/* True if the name is that variable's, for any objective. */
 bool is_known(const char *name, KnownVar v);
-/* What a checkpoint may hold. */
+/* True if a checkpoint may hold x for that variable. */
 bool known_in_range(const char *name, double x);
-/* IN_COUNT: in none, it is a tensor. */
+/* IN_COUNT: in no section; it is a tensor. */
 Section section_of_name(const char *name);
 
 /* ---- session ------------------------------------------------------------- */
@@ -157,7 +161,7 @@ void session_take_cursor(ampc_session *s, char *text);
 __attribute__((format(printf, 2, 3)))
 #endif
 void session_log(ampc_session *s, const char *fmt, ...);
-/* What a call that succeeds wants known: kept for api->notice, and logged. */
+/* A note of a call that succeeds: kept for api->notice, and logged. */
 #ifdef __GNUC__
 __attribute__((format(printf, 2, 3)))
 #endif
@@ -171,11 +175,13 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size);
 void session_close(ampc_session *s);
 
-/* Of the programs of that kind, the module's own and those of --batch-sizes,
-   the one whose inputs are as large as these is s->program[id] from now on. */
+/* Chooses among the programs of that kind, the module's own and those of
+   --batch-sizes, the one whose inputs have these sizes: it becomes
+   s->program[id]. */
 void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
                     size_t nin);
-/* Checks inputs, binds, refreshes 16-bit copies if they lag, runs.  Unless the
+/* Checks inputs, binds them, refreshes 16-bit copies if they lag behind, and
+   runs the program.  Unless the
    device fails, a failure happens before anything runs.                     */
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin);
@@ -185,7 +191,7 @@ ampc_status session_refresh(ampc_session *s);
 /* Makes the next session_run of a program unable to run out of memory. */
 ampc_status session_prepare(ampc_session *s, ProgramId id);
 
-/* Where a scalar lies after a program has run; false: nowhere. */
+/* The place of a scalar after a program has run; false: it does not exist. */
 bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype);
 
@@ -196,8 +202,8 @@ static inline int session_rank(const ampc_session *s) {
 double scalar_number(uint32_t dtype, const void *p);
 /* False when the type cannot hold x. */
 bool scalar_encode(uint32_t dtype, double x, void *out);
-/* False for a scalar with which no step could be right: a scale of NaN or 0, a
-   negative count, more micro-steps than are made.                           */
+/* False for a scalar that would spoil every step: a scale of NaN or 0, a
+   negative count, more micro-steps than an update has. */
 bool var_in_range(const ampc_session *s, uint32_t var, const void *value);
 /* Scalar variables as numbers; dflt when var is -1 or no scalar. */
 ampc_status var_number(ampc_session *s, int var, double dflt, double *out);
@@ -225,7 +231,7 @@ ampc_status api_leave(ampc_session *s, ampc_status status);
 
 ampc_status api_unsupported(ampc_session *s, const char *what);
 int find_output(const AmpcModule *m, int program, const char *name);
-/* Where output i lies after the program has run. */
+/* The place of output i after the program has run. */
 PlanRef output_ref(const ampc_session *s, int program, int i);
 
 /* train.c */
@@ -247,25 +253,25 @@ ampc_status api_outputs(ampc_session *s, const ampc_input *in, size_t nin,
                         int64_t valid, ampc_output *out, size_t nout);
 ampc_status api_read_output(ampc_session *s, const char *name,
                             ampc_output *out);
-/* Checks a place for a value of that type. */
+/* Checks that `out` has room for a value with that type. */
 ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
                      uint64_t bytes, const ampc_output *out);
 
-/* data.c: AMPC_ERR_DATA, when training has counted more bad batches than were
-   reported; when the program that ran last found one in its first `valid`
-   samples.                                                                  */
+/* data.c: return AMPC_ERR_DATA. data_trained: if training has counted more
+   bad batches than were reported. data_ran: if the last program found a bad
+   index in its first `valid` samples. */
 ampc_status data_trained(ampc_session *s, int64_t count);
 ampc_status data_ran(ampc_session *s, int64_t valid);
 
-/* diverge.c: AMPC_ERR_DIVERGED, when as many steps in a row were skipped as the
-   session allows; a notice of every skipped one in a module with program
-   locate.                                                                   */
+/* diverge.c: returns AMPC_ERR_DIVERGED if as many steps in a row were
+   skipped as the session allows. In a module with program locate, leaves a
+   notice of every skipped step. */
 ampc_status diverge_trained(ampc_session *s);
 
 /* locate.c, for modules with program locate: runs it on the inputs of a step
-   (or of its first or next micro-batch), which it does not change.          */
+   (or of its first or next micro-batch) without changing them. */
 ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin);
-/* The first value of the step that is not finite; false: there was none.    */
+/* The first value of the step that is not finite; false if there is none. */
 bool locate_read(ampc_session *s, ampc_nonfinite *x);
 
 /* underflow.c */
@@ -275,22 +281,25 @@ ampc_status api_underflow(ampc_session *s, const ampc_input *in, size_t nin,
 /* comm.c, for sessions with ampc_options.comm.  comm_join: all ranks, also one
    whose session could not be opened, whose status it is; the same modules?  */
 ampc_status comm_join(ampc_session *s, ampc_status status);
-/* Rank 0 has read a file, with that status: all get what it holds. */
+/* Broadcasts rank 0's status of reading a file, and the loaded data, to all
+   ranks. */
 ampc_status comm_share(ampc_session *s, ampc_status status);
-/* Random numbers of that micro-step of all ranks' step. */
+/* Sets the random state for this rank's micro-step of the common step. */
 ampc_status comm_random(ampc_session *s, int64_t micro_steps);
 /* After program update. */
 ampc_status comm_updated(ampc_session *s);
-/* It has the three functions that all have, a world and a rank in it. */
+/* True if the communicator has its three required functions, and rank and
+   world fit. */
 bool comm_is_whole(const ampc_comm *c);
-/* Whether a communicator sums in the memory of GPUs. */
+/* True if the communicator sums in the memory of GPUs. */
 bool comm_sums_on_device(const ampc_comm *c);
-/* How many batches were bad on all ranks, from what each has counted; bad_rank
-   is the first other that has counted more than before.                     */
+/* The number of bad batches on all ranks, from the ranks' counts `each`;
+   bad_rank: the first other rank whose count grew. */
 int64_t comm_bad(ampc_session *s, const int64_t *each);
-/* Gradients, loss and what was bad of all ranks, before program update. */
+/* Reduces gradients, loss and counts of bad batches over ranks, before
+   program update. */
 ampc_status comm_reduce(ampc_session *s);
-/* AMPC_ERR_COMM, with what the engine says of it. */
+/* AMPC_ERR_COMM, with the engine's own message. */
 ampc_status comm_failed(ampc_session *s, const char *what);
 ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
                           const char *what);
@@ -310,11 +319,11 @@ ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
                       char *err, size_t err_size);
 void comm_close(ampc_comm *comm);
 
-/* sums.c; all but open accept a session without ranks.  Of an update: begin
-   before its micro-steps; ready at each PLAN_SUM; wait when the last has run,
-   which is the engine's failure if there was one; finish when program update is
-   due: then the gradients are the sums of all ranks, or this rank's part of
-   them and zeros, and so is the tail, 1 + world numbers.                    */
+/* sums.c; all functions but open accept a session without ranks.  Calls of an
+   update: begin before its micro-steps; ready at each PLAN_SUM; wait after the
+   last micro-step (it returns the engine's failure, if any); finish just before
+   program update.  Then the gradients are sums over all ranks, or this rank's
+   part of the sums and zeros, and the tail (1 + world numbers) is summed.   */
 ampc_status sums_open(ampc_session *s);
 void sums_close(ampc_session *s);
 void sums_begin(ampc_session *s);
@@ -325,17 +334,19 @@ float *sums_tail(const ampc_session *s);
 /* Memory to use between steps, enough for a network. */
 float *sums_scratch(const ampc_session *s, size_t *bytes);
 
-/* shards.c; all accept a session without shards.  elements: of a tensor of step
-   t, that rank updates; range: bytes of a variable that this rank has; whole:
-   where rank 0 has it meanwhile, else NULL; put: what of n bytes this rank has;
-   sum: bytes of a gradient of which rank needs the sum, false: all ranks need
-   all.
-   hand_out: parameters, or their copies, after program update; next: the next
-   of the parts that rank hands out of them after a program, from {0} on;
-   refresh: the copies of all, where parameters were read or made.
-   gather: rank 0 has all that is spread until shards_part, to save it or to
-   fill it; by all ranks, also one that has failed before, whose status it is.
-                                                                             */
+/* shards.c; all functions accept a session without shards.
+   elements   of a tensor of step t: those that the rank updates
+   range      bytes of a variable that this rank has
+   whole      place of a variable while rank 0 has all of it, else NULL
+   put        stores those of n bytes that this rank has
+   sum        bytes of a gradient whose sum the rank needs; false: all ranks
+              need all of it
+   hand_out   sends updated parameters, or their copies, to all ranks
+   next       the next part that the rank sends after a program, from {0} on
+   refresh    the copies on all ranks, after parameters were read or created
+   gather     rank 0 gets everything that is spread, until shards_part, to save
+              or to fill it.  All ranks call it, also one that has failed
+              before; it passes its status. */
 ampc_status shards_open(ampc_session *s);
 void shards_close(ampc_session *s);
 void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
@@ -360,8 +371,8 @@ ampc_status shards_gather(ampc_session *s, ampc_status status, bool saving);
 bool shards_gathered(const ampc_session *s);
 ampc_status shards_part(ampc_session *s, ampc_status status);
 
-/* What moves bytes between ranks; close also takes one that failed.  The ctx of
-   a communicator begins with a CommHead. */
+/* An engine that moves bytes between ranks; close also accepts one that
+   failed. The ctx of a communicator begins with a CommHead. */
 typedef struct CommEngine {
     const char *name;
     ampc_status (*open)(double deadline, ampc_comm **out, char *err,
@@ -384,11 +395,11 @@ void comm_add(void *sum, const void *x, size_t n, int32_t dtype);
 /* fp32 to 16 bits in place, and back. */
 void comm_narrow(void *data, size_t n, int32_t dtype);
 void comm_widen(void *data, size_t n, int32_t dtype);
-double comm_seconds(void); /* of a monotonic clock */
+double comm_seconds(void); /* time of a monotonic clock */
 
-/* The table for ampc.h; the emitted module exports a function that returns it.
-   NULL for a version that we do not serve.  One copy of the runtime serves one
-   module.                                                                   */
+/* The table for ampc.h, which an exported function of the module returns;
+   NULL for a version that we do not support. A copy of the runtime serves
+   one module. */
 const ampc_api *ampc_module_api(const AmpcModule *m, uint32_t abi);
 
 /* weights.c: initial values of all variables but gradients. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train.c: steps and micro-steps, and what they report.
+/* train.c: steps and micro-steps, and their metrics.
 
-   On a device that works while the host goes on, metrics are fetched when
-   somebody asks for them: due_update and due_loss name the programs whose
+   On an asynchronous device metrics are fetched when the host asks for them:
+   due_update and due_loss name the programs whose
    scalars are newer than the session's metrics.                             */
 #include <math.h>
 #include <string.h>
@@ -37,8 +37,8 @@ static void fill_metrics(ampc_session *s, int program, const uint64_t *value) {
 #undef NUMBER
 }
 
-/* That data were bad, or that no step is applied any more, is told when the
-   call is done with what it has to do; the first of them. */
+/* Remembers AMPC_ERR_DATA and AMPC_ERR_DIVERGED, the first of them, until
+   the call has finished its work. */
 static ampc_status find(ampc_session *s, ampc_status status) {
     if (status != AMPC_ERR_DATA && status != AMPC_ERR_DIVERGED) return status;
     s->found = status;
@@ -83,7 +83,8 @@ static ampc_status fetch_metrics(ampc_session *s) {
     return status;
 }
 
-/* Who looks for what is not finite wants to know at once. */
+/* With program locate, metrics are fetched at once, so that a value that is
+   not finite is found in its own step. */
 static ampc_status metrics_unless_async(ampc_session *s) {
     bool later = s->backend->async && s->program[PROG_LOCATE] < 0;
     return later ? AMPC_OK : fetch_metrics(s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* underflow.c: runs program underflow (passes/common/underflow.c) and hands on
-   what it counts for each parameter.                                        */
+/* underflow.c: runs program underflow (passes/common/underflow.c) and passes
+   on its count for each parameter. */
 #include <stdio.h>
 #include <string.h>
 

@@ -18,13 +18,14 @@
 #include "runtime/cpu/pack.h"
 
 enum {
-    AMX_ROWS = BLOCK_TALL / 2,      /* of C in a tile                      */
+    AMX_ROWS = BLOCK_TALL / 2,      /* rows of C in a tile */
     AMX_UNIT = BLOCK_UNIT,          /* pairs of k in a tile                */
-    AMX_TILE = AMX_ROWS * AMX_UNIT, /* its floats                          */
+    AMX_TILE = AMX_ROWS * AMX_UNIT, /* floats of a tile */
     AMX_HEIGHT = BLOCK_TALL         /* rows of C multiplied at a time      */
 };
 
-/* A constant at other levels, so that what hangs on it is dropped there. */
+/* A constant at other levels, so that the compiler drops code that depends
+   on it. */
 INLINE int on_tiles(int kind) {
     return AMPC_ISA_LEVEL == 4 && kind == TILE_AMX;
 }
@@ -43,16 +44,16 @@ void amx_begin(void);
 void amx_end(void);
 
 /* C[rows][w * VL] (+)= A * B with `units` tiles along k; 1 or 2 tiles high and
-   wide: rows <= AMX_HEIGHT, but whole tiles of C are written.  a: a tile after
-   the other, those of the second 16 rows from a + a_next on.  b: pairs, row k
-   at b + k * b_step. */
+   wide. rows <= AMX_HEIGHT, but whole tiles of C are written. a: consecutive
+   tiles; the tiles of the second 16 rows begin at a + a_next. b: pairs; row k
+   is at b + k * b_step. */
 void amx_product(int64_t units, int64_t rows, int w, const float *a,
                  int64_t a_next, const float *b, int64_t b_step, float *c,
                  int64_t ldc, int add);
 
 /* Pairs k0 .. k0 + k - 1 of m rows into panels of 16 rows and k_all pairs, each
-   [k_all / 16] tiles; panel i at dst + i * 16 * k_all.  Missing rows, and what
-   is behind the `real` elements that exist from src on, is zero.            */
+   [k_all / 16] tiles; panel i at dst + i * 16 * k_all.  Missing rows, and
+   elements beyond the `real` ones that src has, become zero. */
 void amx_pack_a(float *dst, const PackSrc *src, int64_t k0, int64_t k,
                 int64_t k_all, int64_t m, int64_t real);
 
@@ -84,8 +85,8 @@ INLINE void panel_pack_b(int kind, float *dst, const PackSrc *src, int64_t k0,
         ISA(pack_pairs_b)(kind, dst, src, k0, k, k_all, n, real);
 }
 
-/* C[rows][w * VL] (+)= A * B over panels `length` of which are multiplied:
-   those of A are a_step long, row k of B lies at b + k * b_step. */
+/* C[rows][w * VL] (+)= A * B over `length` elements of k. Panels of A are
+   a_step long; row k of B is at b + k * b_step. */
 INLINE void panel_product(int kind, int64_t length, int64_t rows, int w,
                           const float *a, int64_t a_step, const float *b,
                           int64_t b_step, float *c, int64_t ldc, int add,

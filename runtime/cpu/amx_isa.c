@@ -7,7 +7,8 @@
 
 /* ---- instructions -------------------------------------------------------- */
 
-/* Of gcc 12's own, the loads do not say that they read memory. */
+/* Inline assembly, because the load intrinsics of gcc 12 do not declare that
+   they read memory. */
 #define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 #define TILE_LOAD(t, p, step)                                                  \
     __asm__ volatile("tileloadd (%0,%1), %%tmm" #t ::"r"(p),                   \
@@ -82,7 +83,7 @@ void amx_product(int64_t units, int64_t rows, int w, const float *a,
 
 typedef uint32_t pair_out __attribute__((may_alias));
 
-/* Where pair q of row r of a panel lies. */
+/* Address of pair q of row r in a panel. */
 INLINE float *tile_at(float *panel, int64_t r, int64_t q) {
     return panel + q / AMX_UNIT * AMX_TILE + r * AMX_UNIT + q % AMX_UNIT;
 }

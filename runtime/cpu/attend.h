@@ -9,8 +9,8 @@
 enum { ATTEND_QUERIES = 48, ATTEND_KEYS = 128, ATTEND_CHUNK = 4 };
 
 typedef struct AttendBlocks {
-    int64_t chunks;  /* of ATTEND_CHUNK blocks of queries, of one matrix     */
-    int64_t queries; /* blocks of one matrix                                 */
+    int64_t chunks;  /* chunks (ATTEND_CHUNK blocks of queries) per matrix */
+    int64_t queries; /* blocks of queries per matrix */
     int64_t d, e;    /* features, rounded up                                 */
     int64_t worker, worker_grad; /* floats that each worker needs            */
 } AttendBlocks;

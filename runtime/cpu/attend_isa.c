@@ -29,7 +29,7 @@ typedef struct AttendRun {
     void *y, *dq, *dk, *dv;
     float *lse_out, *scratch;
     AttendBlocks b;
-    int kind; /* of tiles, of all products                                  */
+    int kind; /* kind of tiles, the same for all matrix products */
 } AttendRun;
 
 /* The gradient's products have dY, whose dtype is y's. */
@@ -40,7 +40,7 @@ static int attend_kind(int isa, const LibAttend *p) {
 }
 
 /* Rows from `row` on of matrix `batch` of [batch][rows][cols], or of
-   [batch][cols][rows] where that is how it lies. */
+   [batch][cols][rows] if it is stored so. */
 static PackSrc attend_rows(const void *p, int64_t dtype, int64_t batch,
                            int64_t rows, int64_t cols, int64_t row,
                            int across) {
@@ -130,8 +130,8 @@ static void attend_pairs(const AttendRun *r, float *s, int64_t keys,
 #endif
 }
 
-/* s[keys][lanes], n of them, rounded, as the left side of a product over lanes;
-   room: for as many bf16.                                                   */
+/* Rounds s[keys][lanes] for n keys and packs it as the left operand of a
+   product over lanes. room: scratch for keys * lanes bf16. */
 static void attend_pack_scores(const AttendRun *r, float *to, const float *s,
                                int64_t keys, int64_t n, int64_t lanes,
                                float *room) {
@@ -214,7 +214,8 @@ static void attend_mask_scores(const AttendRun *r, float *restrict s,
             s[i * b->lanes + j] = -INFINITY;
 }
 
-/* What dropout multiplies each probability with; up to three rows more. */
+/* Writes the factor by which dropout multiplies each probability; may write
+   up to three rows more. */
 static void attend_kept(const AttendRun *r, float *restrict to,
                         const AttendBlock *b) {
     const LibAttend *p = r->p;
@@ -247,8 +248,9 @@ static void attend_kept(const AttendRun *r, float *restrict to,
     }
 }
 
-/* s = e^(s - base - more): numbers of each lane, of which the first may be so
-   large that the second would be lost in their sum. */
+/* s = e^(s - base - more) in each lane. base and more are subtracted one
+   after the other: base may be so large that more would be lost in their
+   sum. */
 static void attend_exp(float *restrict s, const float *restrict base,
                        const float *restrict more, int64_t keys,
                        int64_t lanes) {
@@ -317,7 +319,8 @@ static void attend_store(const AttendRun *r, AttendState *a, float *o,
     }
 }
 
-/* Queries q0 .. of one matrix: as many blocks as ATTEND_CHUNK. */
+/* Queries q0 and the following ones of one matrix, at most ATTEND_CHUNK
+   blocks. */
 static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
                          float *own) {
     const LibAttend *p = r->p;
@@ -327,7 +330,7 @@ static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
     float *s = o + ATTEND_CHUNK * b->e * Q_LANES;
     float *kept = s + ATTEND_KEYS * Q_LANES;
     float *kp = kept + ATTEND_KEYS * Q_LANES, *vp = kp + ATTEND_KEYS * b->d;
-    int64_t keys_of = batch / p->group; /* their matrix */
+    int64_t keys_of = batch / p->group; /* their matrix of keys */
     int64_t end = min64(p->t, q0 + ATTEND_CHUNK * Q_LANES);
     for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++) {
         attend_pack_b(r, qt + c * b->d * Q_LANES,
@@ -395,7 +398,8 @@ void ISA(attend)(int isa, AmpcPool *pool, const LibAttend *p, const void *q,
 
 /* ---- gradient ------------------------------------------------------------ */
 
-/* Of one matrix of keys; of a block in it; of a block of queries. */
+/* Buffers for one matrix of keys, for one block of keys, and for one block
+   of queries. */
 typedef struct AttendGrad {
     float *dqt;                    /* [group][blocks of queries][d][Q_LANES] */
     float *kp, *kt, *vp, *dk, *dv; /* K by rows and by columns, V       */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backend.c: the CPU as a device: memory, copies, open and close.
-   run.c runs programs on it.                                            */
+   run.c runs programs on it. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -15,7 +15,7 @@ enum {
     GEMM_TILE_KC = 256, /* pairs: panels of both operands fit a first cache  */
     GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands                   */
     GEMM_AGAIN = 8,          /* packing A so often is cheaper than a round    */
-    GEMM_KEPT_ROWS = 512,    /* of more, packing B is a few percent           */
+    GEMM_KEPT_ROWS = 512,    /* with more, packing B is a few percent */
     GEMM_SPLIT_MIN = 1024,   /* k per slice, at least                         */
     GEMM_SPLIT_TILES = 16,   /* enough tiles without slices                   */
     GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have,      */
@@ -139,7 +139,8 @@ void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
                       .k = block_length(kind, g->k),
                       .a_as_is = block_gemm_as_is(g, kind)};
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
-    /* Per worker: what the largest blocks take, whatever the threads. */
+    /* Bytes per worker: enough for the largest blocks at any number of
+       threads. */
     int64_t mc = round_up(min64(g->m, GEMM_MC), rows);
     int64_t nc = round_up(min64(g->n, GEMM_NC), 3 * BLOCK_COLS);
     int64_t ma = round_up(g->m, rows), nb = round_up(g->n, BLOCK_COLS);
@@ -176,7 +177,7 @@ static size_t block_gemm_bytes(const LibGemm *g, int kind, int threads,
            p.b * (p.prepack ? 1 : workers);
 }
 
-/* Of elements, or of the pairs of tiles. */
+/* Bytes for panels of elements or, if larger, for panels of bf16 pairs. */
 size_t cpu_gemm_kept(const LibGemm *g, int threads) {
     int64_t ma = round_up(g->m, BLOCK_TALL), nb = round_up(g->n, BLOCK_COLS);
     int64_t pairs = block_length(TILE_AMX, g->k);
@@ -189,7 +190,7 @@ size_t cpu_gemm_kept(const LibGemm *g, int threads) {
     return block_floats(nb * (pairs > g->k ? pairs : g->k));
 }
 
-/* Of the kinds that a machine may choose. */
+/* The largest size over all kinds of tiles that a machine may choose. */
 size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
     int last = g->a_dtype == AMPC_BF16 && g->b_dtype == AMPC_BF16
                    ? TILE_AMX

@@ -19,8 +19,8 @@ enum {
     BLOCK_UNIT = 16
 };
 
-/* What panels hold and who multiplies them: fp32; pairs of bf16, vdpbf16ps;
-   pairs of bf16, AMX (tile.h, amx.h).                                       */
+/* Contents of panels, and how they are multiplied: fp32; pairs of bf16 with
+   vdpbf16ps; pairs of bf16 with AMX (tile.h, amx.h). */
 enum { TILE_WIDENED, TILE_PAIRS, TILE_AMX };
 
 /* LDTILECFG's 64 bytes: eight tiles of 16 rows of 64 bytes. */
@@ -39,14 +39,14 @@ void cpu_bf16_dot_force(int how);
 
 /* ---- matrix product ------------------------------------------------------ */
 
-/* Either B is packed whole, before the products (`prepack`), or an item has all
-   rows and packs its columns of B (`columns`), and A is packed before where
-   many items read the same of it (`a_whole`); or each item packs the blocks it
-   needs.  Where panels of B are kept they are whole, and not in the
-   scratch; A is not packed where tiles can read it as it lies (`a_as_is`).  */
+/* Three ways: B is packed whole before the products (`prepack`); or an item has
+   all rows and packs its own columns of B (`columns`), and A is packed first if
+   many items read the same part (`a_whole`); or each item packs the blocks that
+   it needs. Kept panels of B are whole and not in the scratch. A is not packed
+   if tiles can read it in place (`a_as_is`). */
 typedef struct GemmBlocks {
     int64_t batch;      /* product of batch_dim                          */
-    int64_t k;          /* of panels: elements or pairs                  */
+    int64_t k;          /* length of panels: elements or pairs */
     int64_t mc, nc, kc; /* block sizes                                   */
     int64_t mblocks, nblocks;
     int64_t nsplit, ksplit; /* slices of k, and the length of each           */
@@ -61,9 +61,9 @@ typedef struct GemmBlocks {
 void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
                 GemmBlocks *p);
 
-/* Nonzero: C has so few rows that packing B would take longer than the product,
-   which reads it where it lies.  Nothing is kept of such a B but of fp32 whose
-   rows lie along memory: there the sums have the order of panels.           */
+/* Nonzero: C has so few rows that packing B would take longer than the
+   product, which then reads B in place. Nothing is kept of such a B, except
+   of fp32 with contiguous rows: its sums have the order of panels. */
 enum { BLOCK_FEW = BLOCK_ROWS };
 int block_gemm_is_few(const LibGemm *g);
 
@@ -86,7 +86,8 @@ enum { SORT_DIGITS = 256, SORT_ROOM = 64, SORT_LONG = 1 << 15 };
 typedef struct SortBlocks {
     int wide;       /* keys have 64 bits                                    */
     int selects;    /* the k first are found in one sweep; else all sorted  */
-    int64_t parts;  /* of a row that all workers sort; 0: it is one's       */
+    int64_t parts;  /* parts of a row that all workers sort together; 0: one
+                       worker sorts a row */
     int64_t room;   /* items that a worker has twice                        */
     int64_t memory; /* items of all workers                                 */
     int64_t found;  /* items found in parts, twice                          */

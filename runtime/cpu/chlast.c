@@ -12,7 +12,7 @@ enum {
     CHLAST_COLS = 192,   /* channels of an item                         */
     CHLAST_KC = 288,     /* products summed in registers                */
     CHLAST_TILES = 16,   /* parts in pads that make skipping them pay   */
-    CHLAST_LISTS = 16,   /* the same for dW, where all are skipped      */
+    CHLAST_LISTS = 16,   /* the same limit for dW, which skips all pads */
     CHLAST_WORTH = 8192, /* products of a result in pads                */
     CHLAST_PAD = 3 * BLOCK_COLS /* a panel may be this wide                  */
 };
@@ -93,8 +93,8 @@ static uint64_t chlast_inside(const ChlastPlan *p, const ConvSub *s, int i,
     return bits;
 }
 
-/* Whether more than a part of all products, of so many, is by pads, and enough
-   of a result to pay for finding them. */
+/* True if more than 1/parts of all multiplications read pads, and each
+   result has enough of them to pay for finding them. */
 static int chlast_skips(const ChlastPlan *p, int parts) {
     double all = 0, real = 0, results = 0;
     for (int64_t k = 0; k < p->p.subs; k++) {
@@ -213,7 +213,8 @@ typedef struct Side {
     int64_t sort;
 } Side;
 
-/* Of `every` neighbours: taps that any of them reads with. */
+/* For each group of `every` neighbours: the taps with which at least one of
+   them reads the source. */
 static void chlast_side(const ChlastPlan *p, const ConvSub *s, int i, int64_t x,
                         int64_t every, Side *side) {
     uint64_t was = side->bits;
@@ -223,7 +224,8 @@ static void chlast_side(const ChlastPlan *p, const ConvSub *s, int i, int64_t x,
     side->sort = x == 0 ? 0 : side->sort + (side->bits != was);
 }
 
-/* Of taps that read with the first two dimensions, the first of each row. */
+/* Bit set of the first tap of every row of taps that reads the source in the
+   first two dimensions. */
 static uint64_t chlast_rows_read(const ConvSub *s, const Side side[2]) {
     uint64_t rows = 0;
     for (int64_t z = 0; z < s->ntap[0]; z++)

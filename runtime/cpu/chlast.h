@@ -7,25 +7,26 @@
    images are followed by as many zeros as a kernel reaches over either edge,
    so neighbours share their pads and a tap is one shift for all points:
      result[i] = sum over tap, c of w[tap, c] * stage[row[i] + shift[tap]][c].
-   Lanes are result channels: nothing is computed that is not a result, however
-   small the image or wide the stride.  Where much of what taps read is pads, as
-   in small images, those results of an item are computed side by side that
-   read the source with the same taps, and with these alone.
+   Lanes are result channels, so every lane computes a result even if the image
+   is small or the stride is large. In small images, where many taps read pads,
+   an item groups the results that read the source with the same taps and
+   computes them with these taps only.
 
    dW[tap, c, k] is the outer product of the same stage with dY, which is packed
-   like the right side of a matrix product; in small images, of those points
-   alone that the tap reads from the source.
+   like the right operand of a matrix product; in small images only the points
+   that the tap reads from the source are used.
 
    In pairs (kinds 1 and 2 of tile.h) an element of the stage is two bf16:
-   channels 2c and 2c + 1, for dW points p and p + stride of one channel.  The
-   latter are what results 2i and 2i + 1 of a row read; behind the last of an
-   odd row dY is zero.
+   channels 2c and 2c + 1, for dW points p and p + stride of one channel.
+   Results 2i and 2i + 1 of a row read these two points; after the last result
+   of a row of odd length dY is zero.
 
    For AMX tiles blocks of channels are whole, with zeros behind the last one,
-   and every tap of a result is multiplied.  What AMX_HEIGHT results read is
-   copied to panels (amx.h) before it meets the weights of their item; for dW
-   dY is the left operand, and what CHLAST_GATHER elements of it meet is copied
-   to a panel for each tap and two blocks of channels.
+   and every tap of a result is multiplied.  The source elements of AMX_HEIGHT
+   results are copied to panels (amx.h) before they are multiplied by the
+   weights of the item. For dW, dY is the left operand: for each tap and each
+   two blocks of channels, the source elements for CHLAST_GATHER elements of dY
+   are copied to a panel.
 
    Sums run over blocks of channels, taps, channels of a block (dW: over blocks
    of CHLAST_SUM elements), as shapes alone decide.                          */
@@ -47,17 +48,17 @@ typedef struct ChlastPlan {
     int64_t images;      /* staged at a time                                */
     int64_t per, along;  /* channels and points of an element: 1, or 2      */
     int64_t cb, cblocks; /* elements of a point in a block; blocks          */
-    int64_t pitch[3];    /* of the source's dimensions, pads included       */
-    int64_t lead;        /* zero points in front of the first               */
-    int64_t image;       /* points of an image                              */
-    int64_t points;      /* of the stage                                    */
-    int64_t count;       /* results of all images staged, largest sub (dW:
-                            elements of a column of dY)                     */
-    int64_t block;       /* results of an item                              */
-    int64_t cols;        /* result channels of an item                      */
-    int64_t kc;          /* channel blocks multiplied at a time             */
-    int64_t width;       /* dW: columns of dY in the panels, or its rows    */
-    int64_t length;      /* dW: elements of a row of dY in the panels       */
+    int64_t pitch[3]; /* distances in the source's dimensions, pads included */
+    int64_t lead;     /* zero points in front of the first               */
+    int64_t image;    /* points of an image                              */
+    int64_t points;   /* points of the stage */
+    int64_t count;    /* results of all images staged, largest sub (dW:
+                         elements of a column of dY) */
+    int64_t block;    /* results of an item                              */
+    int64_t cols;     /* result channels of an item                      */
+    int64_t kc;       /* channel blocks multiplied at a time             */
+    int64_t width;    /* dW: columns of dY in the panels, or its rows    */
+    int64_t length;   /* dW: elements of a row of dY in the panels       */
     size_t stage, other; /* shared bytes: other is weights, or dY and dW    */
     int skips;           /* taps that read pads; else every tap is used     */
     size_t rows;         /* and tables of rows, places and shifts           */
@@ -69,8 +70,8 @@ typedef struct ChlastPlan {
 int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
                     int64_t along, ChlastPlan *p);
 
-/* Nonzero: this convolution goes here, and *p says how.  dW of pairs is refused
-   where rows are too short to have any.                                     */
+/* Nonzero: this convolution is computed here, as described by p. dW in pairs
+   is refused if rows are too short for pairs. */
 int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
                 ChlastPlan *p);
 int chlast_wgrad_plan(const LibConv *c, int kind, ChlastPlan *p);
@@ -81,15 +82,15 @@ size_t chlast_bytes(const ChlastPlan *p, int threads);
 int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
                     int64_t every, int32_t *row, int32_t *place);
 
-/* For results 0, every, .. of each row: taps[i]: bits of the taps by which it,
-   or a neighbour up to the next, reads the source; sort[i] changes with them.
-   How many there are.                                                       */
+/* For results 0, every, 2 every, .. of each row: taps[i]: bits of the taps
+   with which the result, or a neighbour up to the next one listed, reads the
+   source; sort[i]: changes when they do. Returns their number. */
 int64_t chlast_reads(const ChlastPlan *p, const ConvSub *s, int64_t images,
                      int64_t every, uint64_t *taps, int32_t *sort);
-/* order: of n results the sorts; then of each item's, numbered from its first,
-   those of one sort side by side.                                           */
+/* Fills order: the sorts of n results, then for each item the numbers (from
+   its first result) of its results, grouped by sort. */
 void chlast_order(const ChlastPlan *p, int64_t n, int32_t *order);
-/* list[tap * count ..]: those of n results that have it; many[tap] of them. */
+/* list[tap * count ..]: the many[tap] of n results that use the tap. */
 void chlast_lists(const ChlastPlan *p, int64_t n, const uint64_t *taps,
                   int32_t *list, int32_t *many);
 

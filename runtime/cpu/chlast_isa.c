@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* chlast_isa.c: convolutions of many channels (see chlast.h).
 
-   The calls below return 0 where the plan says that such a convolution belongs
-   to conv_isa.c or wgrad_isa.c.                                             */
+   The functions below return 0 if the plan assigns the convolution to
+   conv_isa.c or wgrad_isa.c. */
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/chlast_run.h"
 #include "runtime/cpu/transpose.h"
@@ -14,14 +14,14 @@ typedef struct ChlastRun {
     float *stage, *other;   /* other: packed weights, or dY                 */
     float *dw;              /* [panel][block][tap][channel][columns]        */
     int32_t *row, *place, *shift;
-    uint64_t *inside;      /* of each result: the taps that read the source   */
-    int32_t *order, *many; /* of an item's results; dW: lists, their lengths */
+    uint64_t *inside;      /* per result: the taps that read the source */
+    int32_t *order, *many; /* of an item's results; dW: lists, lengths */
     char *workers;
     ConvSub sub;
-    int64_t index, results; /* of the sub-problem: its number, per image    */
-    int64_t groups;         /* of result channels                           */
+    int64_t index, results; /* sub-problem: number, per image */
+    int64_t groups;         /* groups of result channels */
     const float *w;         /* its weights                                  */
-    int64_t taps;           /* dW: of an item                               */
+    int64_t taps;           /* dW: taps of an item */
 } ChlastRun;
 
 static int64_t chlast_block(const ChlastRun *r, int64_t b) {
@@ -165,14 +165,14 @@ void ISA(chlast_stage)(AmpcPool *pool, const ChlastPlan *plan,
 
 /* ---- weights ------------------------------------------------------------- */
 
-/* Where the weight of (column, channel, tap 0) lies: columns are result
-   channels; taps lie side by side.                                          */
+/* Position of the weight of (column, channel, tap 0). Columns are result
+   channels; taps are adjacent. */
 typedef struct ChlastWeights {
     int64_t col, channel; /* steps */
-    const int32_t *order; /* of each tap in the sub-problem, or -1          */
+    const int32_t *order; /* tap's number in the sub-problem, or -1 */
 } ChlastWeights;
 
-/* Of a pair the even channel comes first. */
+/* The even channel is in the low half of a pair. */
 INLINE void pack_put(float *to, vt v, int per, int64_t channel) {
     ut_any *pair = (void *)to;
     if (per == 1)
@@ -280,7 +280,8 @@ static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 /* ---- forward, and the gradient by the input ------------------------------ */
 
-/* The taps by which some of n results read the source. */
+/* Lists the taps with which any of n results reads the source; returns their
+   number. */
 static int64_t chlast_used(const uint64_t *inside, const int32_t *at, int64_t n,
                            int32_t *tap) {
     uint64_t bits = 0;
@@ -356,8 +357,9 @@ static void chlast_store(const ChlastRun *r, const float *from, int64_t ld,
     }
 }
 
-/* What results first .. first + AMX_HEIGHT - 1 read from `blocks` blocks on, as
-   panels; behind the last result n - 1 it is read again.                    */
+/* Copies the source elements of results first .. first + AMX_HEIGHT - 1 to
+   panels, from `blocks` blocks of channels. Beyond result n - 1 the last
+   result is repeated. */
 static void chlast_gather(const ChlastRun *r, float *to, int64_t first,
                           int64_t n, int64_t block, int64_t blocks) {
     const ChlastPlan *c = &r->c;
@@ -450,7 +452,8 @@ static void chlast_begin(ChlastRun *r, const ChlastCall *call, void *scratch) {
     }
 }
 
-/* Sub-problem `index`, whose weights lie at w; returns where they end. */
+/* Sub-problem `index`, whose weights begin at w; returns the end of its
+   weights. */
 static const float *chlast_sub(ChlastRun *r, int64_t index, const float *w) {
     const ConvPlan *p = &r->c.p;
     conv_sub(p, index, &r->sub);

@@ -13,7 +13,7 @@ typedef struct ChlastCall {
     int src_dtype, other_dtype, out_dtype;
     const CpuEpilogue *ep;
     CpuKept *kept; /* packed weights; NULL: none; without memory: in scratch */
-    int64_t first, images; /* these; gradients by the weights: all           */
+    int64_t first, images; /* of this call; the weight gradient takes all */
 } ChlastCall;
 
 INLINE void *kept_memory(const CpuKept *k, void *scratch) {

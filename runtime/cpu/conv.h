@@ -8,7 +8,7 @@
    and every kernel tap is a constant shift of one slot:
      result[j] = sum over k = (channel, tap) of w[k] * buffer[off[k] + j].
    j runs over rows of the buffer's width `vw`, so a result row is followed by
-   vw - out columns of nonsense, which are never stored.
+   vw - out meaningless columns, which are never stored.
 
    dgrad with stride s is s sub-problems per dimension, one for each residue of
    the result's position, each a stride-1 convolution with some of the taps.  */
@@ -26,7 +26,7 @@ typedef struct ConvDim {
     int64_t result;      /* extent of the result tensor                */
     int64_t result_step; /* 1, or the stride for dgrad                 */
     int64_t count;       /* positions of the longest sub-problem       */
-    int64_t kernel, stride, dilation, begin; /* of the convolution           */
+    int64_t kernel, stride, dilation, begin; /* parameters of the convolution */
     int64_t period; /* taps with equal t % period share a phase   */
     int64_t lead;   /* dgrad: added to shifts to keep them >= 0   */
 } ConvDim;
@@ -36,7 +36,7 @@ typedef struct ConvPlan {
     int pairs; /* a buffer element is a pair of bf16 channels */
     int64_t n, group;
     int64_t channels; /* source channels per group                  */
-    int64_t cs;       /* the same in the buffer: pairs count once   */
+    int64_t cs;       /* source channels in the buffer: a pair counts once */
     int64_t m;        /* result channels per group                  */
     ConvDim dim[3];
     int64_t taps, subs;
@@ -78,7 +78,8 @@ void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s);
 void conv_tap3(const ConvSub *s, int64_t i, int64_t t[3]);
 int64_t conv_tap(const ConvPlan *p, const ConvSub *s, int64_t i);
 
-/* off[k] of all sub-problems, one after the other; k = (channel, tap). */
+/* Fills off[k] for all sub-problems, one after the other; k = (channel,
+   tap). */
 void conv_offsets(const ConvPlan *p, int32_t *off);
 
 /* Source position that result 0 of its sub-problem reads for tap t of

@@ -331,8 +331,9 @@ static void conv_pool(AmpcPool *pool, const LibConv *c, const ConvRun *r,
      q->buf[2] ? (char *)q->buf[2] + tap * from * lib_volume(p.out) : NULL);
 }
 
-/* Some images at a time.  What has no other place lies in front of the scratch,
-   at an address by which the first image of all would be there. */
+/* Computes some images at a time. A result without a place of its own is in
+   front of the scratch; the address passed is that of the first image of
+   all. */
 static void conv_pooled(int isa, AmpcPool *pool, const LibConv *c, ConvRun *r,
                         char *scratch) {
     const CpuPool *q = r->ep->pool;

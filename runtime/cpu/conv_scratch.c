@@ -7,7 +7,7 @@ enum {
     CONV_POOLED =
         1 << 16,     /* floats that a thread makes before they are pooled */
     CONV_KEPT = 1024 /* results of a channel: of more, packing the weights is a
-                        few percent                                       */
+                        few percent */
 };
 
 size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
@@ -30,7 +30,7 @@ size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
     return w.off + w.partial + (size_t)threads * (w.x + w.dy + w.acc);
 }
 
-/* ---- scratch of the other two -------------------------------------------- */
+/* ---- scratch of the forward convolution and of dgrad --------------------- */
 
 static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
     LibGemm g;
@@ -57,7 +57,7 @@ size_t cpu_conv_fwd_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 0, threads);
 }
 
-/* Of any kind. */
+/* The largest size over all kinds of tiles. */
 size_t cpu_conv_fwd_kept(const LibConv *c, int threads) {
     LibGemm g;
     size_t most = 0;
@@ -82,7 +82,7 @@ size_t cpu_conv_dgrad_scratch(const LibConv *c, int threads) {
     return conv_scratch(c, 1, threads);
 }
 
-/* ---- what is pooled ------------------------------------------------------ */
+/* ---- fused pooling ------------------------------------------------------- */
 
 int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads) {
     int64_t least = threads > 1 ? 2 * threads : 1;

@@ -5,8 +5,9 @@
 
 #include "runtime/api/session.h"
 
-/* What routine `lib` with parameters `par` made of a variable or a value of the
-   arena; `seen` is the device's `written` of that, or its `runs`, then.     */
+/* Data that routine `lib` with parameters `par` derived from a variable or
+   from a value of the arena. seen: the device's `written` of the variable,
+   or its `runs`, at that time. */
 typedef struct Kept {
     struct Kept *next;
     size_t bytes;
@@ -25,9 +26,9 @@ typedef struct BoundStep {
     const int64_t *par;
     int64_t units, grain;
     CpuEpilogue epilogue;
-    CpuPool pool; /* of that, if it has one                                 */
+    CpuPool pool; /* the epilogue's pool, if any */
     Kept *kept;   /* NULL: nothing                                           */
-    bool writes;  /* variables                                               */
+    bool writes;  /* variables that the step writes */
 } BoundStep;
 
 /* A table entry that follows an input's address. */

@@ -26,15 +26,15 @@
 
 typedef struct GemmRun {
     const LibGemm *g;
-    int kind; /* of tiles; but for 0 k below counts pairs of bf16          */
+    int kind; /* kind of tiles; for kinds 1 and 2, k counts pairs of bf16 */
     const void *a, *b;
     void *c;
     const CpuEpilogue *ep;
     GemmBlocks p;
     int direct; /* C is fp32, and nothing else is done to it               */
-    int far;    /* the same of any C that is larger than a second cache    */
+    int far;    /* direct, and C is larger than a second-level cache */
     float *partial;
-    float *packed_a, *packed_b; /* of the whole operands, if prepacked      */
+    float *packed_a, *packed_b; /* the whole operands, if prepacked */
     char *workers;
 } GemmRun;
 
@@ -44,13 +44,12 @@ typedef struct GemmItem {
     int64_t m0, n0, m, n; /* rows and columns of C                        */
     int64_t k0, k1;       /* range of k                                   */
     PackSrc a, b;         /* at (0, 0) of this matrix of the batch        */
-    const float *rows;    /* of A, as they lie, lda apart                 */
+    const float *rows;    /* rows of A where they lie, lda apart */
     int64_t lda;
     float *pa, *pb, *acc; /* else packed panels; accumulators             */
 } GemmItem;
 
-/* Part of a packed product: k elements of panels that are so long, from there
-   on.                                                                       */
+/* Part of a packed product: k elements of longer panels, from k0 on. */
 typedef struct GemmPart {
     int64_t k, a_k0, a_all, b_k0, b_all;
     int first, last;
@@ -73,8 +72,9 @@ static int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
 }
 
 #if AMPC_ISA_LEVEL == 4
-/* Rows of bf16 where pairs are multiplied by the machine's own instruction: so
-   are they rounded.  What is subnormal in fp32 becomes zero, as in the sums. */
+/* Rows of bf16 results of products by the machine's own bf16 instruction are
+   rounded by its conversion, too: fp32 subnormals become zero, as in the
+   sums. */
 static void gemm_round_rows(uint16_t *to, int64_t next, const float *acc,
                             int64_t ld, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; i++, to += next, acc += ld) {
@@ -124,8 +124,8 @@ static void gemm_finish(const GemmRun *r, const GemmItem *it, const float *acc,
         widen_as(to + i * r->g->n, acc + i * ld, AMPC_F32, 0, cols);
 }
 
-/* Where the tiles of a panel may leave C itself; NULL where they would write
-   beyond it.                                                                */
+/* Address in C that the tiles of a panel may write directly; NULL if they
+   would write beyond C. */
 static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
                           int64_t cols) {
     const LibGemm *g = r->g;
@@ -135,7 +135,7 @@ static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
     return (float *)r->c + (it->batch * g->m + it->m0) * g->n + it->n0 + col;
 }
 
-enum { GEMM_FAR = 1 << 18 }; /* of C: a second cache holds fewer */
+enum { GEMM_FAR = 1 << 18 }; /* elements of C: beyond a second-level cache */
 
 /* The panel of B that begins at column j of an item, its rows of a part. */
 static GemmPanel gemm_panel(const GemmRun *r, const GemmItem *it,
@@ -145,9 +145,9 @@ static GemmPanel gemm_panel(const GemmRun *r, const GemmItem *it,
     return p;
 }
 
-/* What tile number `i` of a panel fetches of the next one: a line with each
-   step of k.  From a third cache panels come more slowly than they are
-   multiplied.                                                               */
+/* Address that tile `i` of a panel prefetches from the next panel: one cache
+   line per step of k. From a third-level cache, panels arrive more slowly
+   than they are multiplied. */
 INLINE const float *gemm_ahead(const GemmPart *part, int64_t i,
                                GemmPanel next) {
     int64_t line = i * TILE_LINE;
@@ -187,7 +187,7 @@ static void gemm_panels(const GemmRun *r, const GemmItem *it,
     }
 }
 
-/* The same of A as it lies. */
+/* Multiplies rows of A where they lie, without packing. */
 static void gemm_rows(const GemmRun *r, const GemmItem *it,
                       const GemmPart *part, GemmPanel b, GemmPanel next,
                       float *c, int64_t ld) {
@@ -201,8 +201,9 @@ static void gemm_rows(const GemmRun *r, const GemmItem *it,
     }
 }
 
-/* Two panels of columns are handed over at a time: at 16 bits compilers take
-   twice as many elements for a vector, and one panel has no even number.    */
+/* Two panels of columns are converted at a time: for 16-bit results
+   compilers use vectors of twice as many elements, and one panel is an odd
+   number of vectors. */
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
                           const GemmPart *part) {
     int once = part->first && part->last; /* then acc holds but two panels */
@@ -392,10 +393,10 @@ static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 /* ---- few rows ------------------------------------------------------------ */
 
-/* B is read once, where it lies, and widened to fp32.  An item is some columns
-   of one matrix.                                                            */
+/* B is read once, in place, and widened to fp32. An item is some columns of
+   one matrix. */
 enum {
-    FEW_FLOATS = 384 * BLOCK_FEW, /* of an item, which `acc` has room for     */
+    FEW_FLOATS = 384 * BLOCK_FEW, /* floats of an item; `acc` holds them */
     FEW_UNIT = 64,      /* columns of an item are multiples of these         */
     FEW_SUMS = 8,       /* vectors of sums, or rows of B, at a time          */
     FEW_GRAIN = 1 << 16 /* multiply-adds worth a hand-over                   */
@@ -421,7 +422,8 @@ INLINE float few_sum(vf v) {
 #endif
 }
 
-/* Elements i .. of a row or column, n of which are left; in pairs 2 VL. */
+/* Loads elements i .. of a row or column of which n are left; 2 VL elements
+   if they are pairs. */
 INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
 #if AMPC_ISA_LEVEL == 4
     if (pairs) {
@@ -490,7 +492,7 @@ INLINE void few_along_k(const LibGemm *g, PackSrc a, PackSrc b, int dtype,
     }
 }
 
-/* Some rows of B, which lie along memory, by those elements of A. */
+/* Multiplies some contiguous rows of B by the elements of A. */
 INLINE void few_rows_of_b(const LibGemm *g, PackSrc a, PackSrc b, int dtype,
                           float *acc, int64_t ld, int64_t n, int64_t k,
                           int depth) {

@@ -6,16 +6,16 @@
 #include "runtime/cpu/conv.h"
 #include "runtime/cpu/simd.h"
 
-/* What a buffer element is. */
+/* Contents of a buffer element. */
 enum {
     IMAGE_F32,   /* the source element, widened                             */
     IMAGE_PAIRS, /* bf16 of channels 2c and 2c + 1, the even one low        */
     IMAGE_RAW    /* the 16-bit source element                               */
 };
 
-/* Loads `channels` source channels whose first lies at src[from], for result
-   depth `depth` and result rows row0 .. row0 + rows - 1.  Writes BLOCK_LANES
-   32-bit zeros behind the buffer, which tiles may read.  Kinds other than
+/* Loads `channels` source channels, the first at src[from], for result depth
+   `depth` and result rows row0 .. row0 + rows - 1.  Writes BLOCK_LANES 32-bit
+   zeros behind the buffer, which tiles may read.  Kinds other than
    IMAGE_F32 exist at level v4 only.                                         */
 void ISA(image_load)(const ConvPlan *p, int kind, void *dst, const void *src,
                      int dtype, int64_t from, int64_t channels, int64_t depth,

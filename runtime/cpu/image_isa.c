@@ -16,8 +16,8 @@ typedef struct ImageRow {
     uint32_t mask[IMAGE_MASKS];
 } ImageRow;
 
-/* Where elements come from: `second` is the distance to the other channel of a
-   pair, 0 if there is none.                                                 */
+/* Source of the elements. second: distance to the other channel of a pair; 0
+   if elements are not pairs. */
 typedef struct ImageSrc {
     const void *p;
     int64_t from, second;
@@ -59,8 +59,8 @@ INLINE void image_zero(int kind, void *dst, int64_t n) {
     if (i < n) vstore_n(to, AMPC_F32, i, vset(0.0f), n - i);
 }
 
-/* Rows are short and come in several streams, which hardware prefetchers
-   follow badly; what is read soon lies a little behind in memory.           */
+/* Rows are short and are read as several streams, which hardware prefetchers
+   follow badly; the next elements lie a little further on in memory. */
 enum { IMAGE_AHEAD = 2048 };
 
 INLINE void image_prefetch(const void *p) {

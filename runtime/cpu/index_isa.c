@@ -8,15 +8,15 @@
 
 /* ---- scatter-add --------------------------------------------------------- */
 
-/* Of rows that are not short the index is inverted first: the positions that
-   name row t are order[start[t]] ... order[start[t + 1] - 1], ascending.  Then
-   each row is an independent sum. */
+/* Unless rows are short, the index is inverted first: the positions whose index
+   is t are order[start[t]] ... order[start[t + 1] - 1], ascending.  Then each
+   row is an independent sum. */
 typedef struct ScatterRun {
     const LibScatterAdd *s;
     const void *src;
     void *out;
     const int64_t *start, *order;
-    const void *idx; /* rows that are short are summed here, in order of it */
+    const void *idx; /* short rows are summed here, in index order */
     float *sum;
 } ScatterRun;
 
@@ -120,7 +120,7 @@ static void scatter_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* The same for f64, summed in f64. */
+/* f64 operands, summed in f64. */
 static void scatter_work_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const ScatterRun *r = ctx;
     const LibScatterAdd *s = r->s;
@@ -277,7 +277,7 @@ INLINE void cumsum_as(const CumsumRun *r, int dtype, int64_t lo, int64_t hi) {
         }                                                                      \
     }
 
-/* Where there are fewer than lanes side by side. */
+/* Fewer scans than lanes are adjacent: one scan at a time. */
 INLINE void cumsum_few(const CumsumRun *r, int dtype, int out, int64_t lo,
                        int64_t hi) {
     const LibCumsum *c = r->c;

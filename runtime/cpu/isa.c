@@ -134,7 +134,8 @@ void cpu_bf16_dot_force(int how) {
 enum {
     ISA_REQ_XCOMP_PERM = 0x1023, /* arch_prctl: ARCH_REQ_XCOMP_PERM          */
     ISA_TILE_DATA = 18,          /* XFEATURE_XTILEDATA                       */
-    ISA_TILE_FMAS = 512          /* TDPBF16PS does as many as FMAs of fp32   */
+    ISA_TILE_FMAS = 512 /* one TDPBF16PS does as many multiply-adds as this many
+                           fp32 FMAs */
 };
 
 const CpuTiles cpu_tiles = {

@@ -42,43 +42,44 @@ typedef struct AmpcPool AmpcPool;
 
 /* Runs fn(ctx, lo, hi, worker) over [0, n) in chunks that are multiples of
    `grain` (except the last); 0 <= worker < pool_threads(p).  Returns when all
-   is done.  The calling thread takes part. p may be NULL: runs inline.     */
+   is done.  The calling thread takes part. p may be NULL: runs inline. */
 typedef void PoolFn(void *ctx, int64_t lo, int64_t hi, int worker);
 void pool_run(AmpcPool *p, int64_t n, int64_t grain, PoolFn *fn, void *ctx);
 int pool_threads(const AmpcPool *p);
 
 /* threads = 0: one per CPU that affinity and the cgroup quota allow.
-   NULL when out of memory or threads.                                      */
+   NULL when out of memory or threads. */
 AmpcPool *pool_create(int threads);
 void pool_destroy(AmpcPool *p);
 
 /* ---- epilogue ------------------------------------------------------------ */
 
-/* A pool of what a convolution makes, of some images when these are made, so
-   that it reads them from a cache.                                          */
+/* A pooling fused after a convolution: some images are pooled right after
+   they are computed, so that pooling reads them from a cache. */
 typedef struct CpuPool {
     PlanLib lib; /* MAXPOOL or AVGPOOL                                      */
     const LibPool *par;
-    void *const *buf; /* its operands                                       */
-    void **at; /* where the address of what it reads is told to fn; NULL: it
-                  is the result                                             */
+    void *const *buf; /* operands of the pooling */
+    void **at; /* fn reads the pooled input here: its address is stored in *at;
+                  NULL: it is the result */
 } CpuPool;
 
-/* What happens to a finished fp32 tile.  fn == NULL: store as `dtype` into
-   `out`, laid out as the routine's result says.                            */
+/* Epilogue of a finished fp32 tile. fn == NULL: store it as `dtype` in
+   `out`, in the layout of the routine's result. */
 typedef struct CpuEpilogue {
     PlanEpilogueFn *fn;
     void *const *buf;
     const CpuPool *pool; /* CONV_FWD; NULL: none                            */
 } CpuEpilogue;
 
-/* Bytes behind which the convolution's own scratch begins then: what is pooled
-   and has no other place. */
+/* Bytes for the convolution result that is pooled and has no other place.
+   The convolution's own scratch begins after them. */
 size_t cpu_pool_scratch(const LibConv *c, const LibPool *p, int threads);
 
 /* ---- the routines (lib.def) ---------------------------------------------- */
 
-/* What a routine made of its second operand: `made` until that changes. */
+/* Data that a routine derived from its second operand; valid while `made` is
+   set, until that operand changes. */
 typedef struct CpuKept {
     void *memory;
     int made;
@@ -86,7 +87,7 @@ typedef struct CpuKept {
 
 /* C parameters: the level where tiles are used (an AmpcIsa), the pool, the
    parameter struct, operands, for a RESULT its epilogue (NULL or without fn:
-   store it), the scratch, and what is kept (NULL: nothing).                 */
+   store it), the scratch, and kept data (NULL: none). */
 #define LIB_TILES_amx int isa,
 #define LIB_TILES_none
 #define LIB_C_IN(x)      , const void *x

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kmath.h: what generated kernels are written in, as C, as CUDA C++ (NVRTC)
-   and as that CUDA text compiled for the host.
+/* kmath.h: the functions that generated kernels call, in C, in CUDA C++ (NVRTC)
+   and in CUDA text compiled for the host.
 
    The functions of the op table's expressions for each register type (_F32,
    _F64, _I64), conversions of 16-bit floats, folds over arrays (C only), and
    the random stream.  fp32 functions are branch-free, so that compilers
-   vectorise the loops they stand in; fp64 ones call libm.  All keep NaN and
-   are correct at infinities.  Compiled without contraction, so that ISA levels
-   and GPUs differ in the last bits of exponentials, logarithms and what is made
-   of them (km_fma), but in no other; fp64 functions, sine, cosine and tangent,
-   on a GPU also what is computed here by way of doubles, are those of each
-   system.  Nothing else may be included: parsing this file is part of the time
+   vectorise the loops they stand in; fp64 ones call libm.  All keep NaN and are
+   correct at infinities.  Compiled without contraction, so that ISA levels and
+   GPUs differ only in the last bits of exponentials, logarithms and functions
+   built on them (km_fma). fp64 functions, sine, cosine and tangent, and on a
+   GPU the functions that are computed in double here, come from each system's
+   library.  Nothing else may be included: parsing this file is part of the time
    that each model's compilation takes. */
 #ifndef AMPC_KMATH_H
 #define AMPC_KMATH_H
@@ -43,12 +43,13 @@ typedef unsigned long long uint64_t;
 #define KM_INLINE static inline __attribute__((always_inline, unused, const))
 
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
-/* What gcc -O2 lacks; clang has it.  Generated kernels are as fast without the
-   rest of -O2, and compiled in three quarters of the time; a choice that
-   decides another is to stay a choice, not to become a branch that keeps the
-   loop out of vectors.  Without expensive-optimizations there is no vzeroupper,
-   and whoever runs SSE code next, libm or the host, takes four times as long.
- */
+/* Optimisations that gcc -O2 does not include; clang -O2 does. Generated
+   kernels run as fast without the rest of -O2 and compile in three quarters
+   of the time. thread-jumps is off so that a select whose result decides
+   another select stays a select: a branch would keep the loop from being
+   vectorised. expensive-optimizations is on because without it gcc emits no
+   vzeroupper, and SSE code that runs next (libm or the host) takes four
+   times as long. */
 #ifdef KM_KERNELS
 #pragma GCC optimize("O1", "no-thread-jumps", "expensive-optimizations")
 #endif
@@ -142,14 +143,14 @@ KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
 KM_INLINE float ROUND_F16(float f) { return F16_TO_F32(F32_TO_F16(f)); }
 KM_INLINE uint16_t EXACT_F16(float f) { return F32_TO_F16(f); }
 #else
-/* NaN is told by a mask, and becomes one of all bits: a choice would be joined
-   with those around it, and then be made of whole copies of what follows. */
+/* A mask selects NaN and sets all its bits: gcc would merge a select with
+   neighbouring selects and duplicate the code after them. */
 KM_INLINE float ROUND_BF16(float f) {
     uint32_t u = km_bits(f), nan = 0u - (uint32_t)(f != f);
     return km_float(((u + 0x7fffu + (u >> 16 & 1u)) | nan) & 0xffff0000u);
 }
 
-/* of a value of the format */
+/* f must be a value of the 16-bit format */
 KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
 KM_INLINE uint16_t F32_TO_BF16(float f) { return EXACT_BF16(ROUND_BF16(f)); }
 
@@ -165,8 +166,8 @@ KM_INLINE float F16_TO_F32(uint16_t h) {
     return km_float(km_bits(r) | sign);
 }
 
-/* A sum with 2^13 times the power of two below rounds to its unit, which is
-   that of the format; below 2^-14 that of subnormal numbers. */
+/* Adding and subtracting 2^13 times the power of two below f rounds f to the
+   format's last bit; below 2^-14, to that of subnormal numbers. */
 KM_INLINE float ROUND_F16(float f) {
     uint32_t u = km_bits(f), mag = u & 0x7fffffffu;
     int32_t e = (int32_t)(u & 0x7f800000u), least = 113 << 23;
@@ -192,7 +193,7 @@ KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 /* ---- kernels of one text (C only) ---------------------------------------- */
 
 #ifndef __cplusplus
-/* What they differ in. */
+/* A size parameter of shared kernels. */
 typedef union km_size {
     int64_t i;
     uint32_t u;
@@ -208,8 +209,8 @@ typedef union km_size {
 /* Two neighbours. */
 typedef uint32_t km_pair __attribute__((aligned(2), may_alias));
 
-/* Of 16 neighbours first those at even places, then the others: conversion
-   without shuffles.  What is left over stays in order. */
+/* Writes the 8 elements at even positions of 16 first, then the others: a
+   conversion without shuffles. The remainder (n % 16) stays in order. */
 KM_VECTOR void WIDEN16_BF16(float *to, const uint16_t *from) {
     for (int i = 0; i < 8; i++) {
         uint32_t x = ((const km_pair *)from)[i];
@@ -224,7 +225,7 @@ KM_CALLED void WIDEN_BF16(float *restrict to, const uint16_t *restrict from,
     for (int64_t i = 0; i < n; i++) to[i] = BF16_TO_F32(from[i]);
 }
 
-/* Of values of the format. */
+/* from[] must hold values of the 16-bit format. */
 KM_VECTOR void PACK16_BF16(uint16_t *to, const float *from) {
     for (int i = 0; i < 8; i++)
         ((km_pair *)to)[i] =
@@ -237,7 +238,7 @@ KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
     for (int64_t i = 0; i < n; i++) to[i] = EXACT_BF16(from[i]);
 }
 
-/* NARROW_BF16 of few values, and of such as are no numbers. */
+/* NARROW_BF16 for short arrays and for arrays with NaN. */
 KM_VECTOR void km_narrow16_each(uint16_t *to, const float *from) {
     for (int i = 0; i < 8; i++)
         ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
@@ -250,14 +251,15 @@ KM_CALLED void km_narrow_each(uint16_t *restrict to, const float *restrict from,
     for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
 }
 
-/* The same in order. */
+/* Narrows n elements in order. */
 KM_CALLED void km_put_each(uint16_t *restrict to, const float *restrict from,
                            int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
 }
 
-/* STORE_BF16 rounds in the loop at hand or leaves a piece of values to PUT_BF16
-   behind it: short vectors have no room between what else they compute. */
+/* STORE_BF16 rounds in the same loop, or leaves a piece of values for
+   PUT_BF16 after it: short vectors have too few registers to round in the
+   loop. */
 #ifdef __AVX512F__
 #define STORE_BF16(to, at, x) (to) = F32_TO_BF16(x)
 #define PUT_BF16(to, from, n) (void)(from)
@@ -269,7 +271,7 @@ KM_CALLED void km_put_each(uint16_t *restrict to, const float *restrict from,
 typedef short km_short16 __attribute__((vector_size(32)));
 #endif
 
-/* Of 16 in order. */
+/* Conversions of 16 elements in order. */
 #if defined __AVX512F__ && !defined __clang__
 typedef uint32_t km_word16 __attribute__((vector_size(64)));
 typedef int km_int16 __attribute__((vector_size(64)));
@@ -305,7 +307,7 @@ KM_VECTOR km_short16 km_round_pairs(km_word8 a, km_word8 b) {
     return upper - (__builtin_ia32_psubusw256(lower, ~upper & 1) >> 15);
 }
 
-/* Where a or b is NaN. */
+/* All bits set in each lane where a or b is NaN. */
 KM_VECTOR km_word8 km_unordered(km_word8 a, km_word8 b) {
     return (km_word8)__builtin_ia32_cmpps256((km_real8)a, (km_real8)b, 3);
 }
@@ -363,8 +365,8 @@ KM_VECTOR km_word8 km_words(const float *low, const float *high) {
     return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-/* How many are done: 0 where NaN is among them, which is rare: it is looked for
-   in all of a piece before it is made one of all bits. */
+/* Returns the number converted; 0 if the piece has a NaN. NaN is rare: the
+   whole piece is searched for one before any is replaced. */
 KM_VECTOR int64_t km_round_all(uint16_t *to, const float *from, int64_t n,
                                int in_order) {
     km_word8 nan = {0}, a, b;
@@ -450,7 +452,8 @@ KM_VECTOR void NARROW16_F16(uint16_t *to, const float *from) {
 }
 #endif
 
-/* What is no multiple of 16: the last vector may overlap the one before. */
+/* Converts the last n % 16 elements: the last vector may overlap the
+   previous one. */
 KM_CALLED void km_widen_rest(float *to, const uint16_t *from, int64_t n) {
     float wide[8];
     uint16_t half[8] = {0};
@@ -479,7 +482,7 @@ KM_CALLED void km_narrow_rest(uint16_t *to, const float *from, int64_t n) {
     }
 }
 
-/* Of less than a block; n is mostly known. */
+/* Converts n < 16 elements; n is mostly a constant. */
 KM_VECTOR void WIDEN_REST_F16(float *to, const uint16_t *from, int64_t n) {
     km_float8 x;
     if (n & 8) km_widen8(to, from);
@@ -502,7 +505,7 @@ KM_VECTOR void NARROW_REST_F16(uint16_t *to, const float *from, int64_t n) {
             (uint16_t)__builtin_ia32_vcvtps2ph256((km_float8){from[i]}, 0)[0];
 }
 
-/* Pieces are often short: a call would cost as much as what it does. */
+/* Pieces are often short: a call would cost as much as the conversion. */
 KM_VECTOR void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
     for (int64_t i = 0; i + 16 <= n; i += 16) WIDEN16_F16(to + i, from + i);
     if (n & 15) km_widen_rest(to, from, n);
@@ -531,8 +534,9 @@ KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
 
 /* ---- to integers: towards zero, saturating, NaN gives 0 ------------------ */
 
-/* Small ones apart: gcc makes the way to an integer and back one truncation,
-   which would turn -0.5 into -0 at the ISA levels that have one. */
+/* Small values separately: gcc combines the conversion to an integer and
+   back into one truncation, which would turn -0.5 into -0 at the ISA levels
+   that have one. */
 KM_INLINE int64_t TO_I64_F64(double x) {
     return !(x >= 1 || x <= -1) ? 0
            : x >= 0x1p63        ? INT64_MAX
@@ -622,8 +626,9 @@ KM_INLINE float EXP_F32(float x) {
     p = km_ex2(t);
     return p * fmaf(r, -0x1.62e43p-1f, 1.0f);
 #else
-    /* less than half of what there is: a masked score.  Not left to arithmetic,
-       which takes hundreds of cycles where a result is too small */
+    /* Clamp: e^-104 is below half of the smallest subnormal (a masked
+       score). Left to arithmetic, a result that is too small costs hundreds
+       of cycles. */
     float given = x, k;
     int32_t n;
     x = x < -104.0f ? 0.0f : x;
@@ -800,7 +805,7 @@ KM_INLINE float POW_F32(float x, float y) {
     int odd = whole & (rintf(half) != half);
     int negative = km_bits(x) >> 31;
     int defined = whole | (x == 0) | (a == INFINITY);
-    /* choices in a row: of those within another gcc makes branches */
+    /* selects one after the other: gcc turns nested selects into branches */
     q = negative & odd ? -q : q;
     q = negative & !defined ? NAN : q;
     q = (x != x) | (y != y) ? x + y : q;
@@ -808,7 +813,7 @@ KM_INLINE float POW_F32(float x, float y) {
     return (y == 0) | (x == 1.0f) ? 1.0f : q;
 }
 
-#ifdef __CUDACC_RTC__ /* where doubles are few */
+#ifdef __CUDACC_RTC__ /* double is slow there */
 static inline float MOD_F32(float x, float y) { return fmodf(x, y); }
 static inline float ASIN_F32(float x) { return asinf(x); }
 static inline float ACOS_F32(float x) { return acosf(x); }
@@ -1027,8 +1032,8 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
 
 #ifndef __cplusplus /* GPU kernels fold by threads: cuda/fold.cuh */
 
-/* Of 16 lanes those for which there are numbers in p[i..n); FROM are the lanes
-   before. */
+/* Sets each of 16 lanes for which p[i..n) has an element; FROM holds the
+   previous values of the lanes. */
 #ifdef __AVX2__ /* loads some lanes of a vector */
 #define KM_REST(T, START, FROM, EXPR)                                          \
     const T *restrict rest = p + i;                                            \

@@ -16,8 +16,8 @@ typedef struct PackSrc {
     int64_t rs, cs;
 } PackSrc;
 
-/* Elements k = 2j and 2j + 1 of what `step` apart begins at p; the second is
-   zero behind `real` elements.                                              */
+/* Elements 2j and 2j + 1 along k, `step` apart from p on; the second is zero
+   beyond `real` elements. */
 INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j,
                       int64_t real) {
     uint32_t lo = p[2 * j * step];
@@ -37,9 +37,9 @@ void ISA(pack_a)(float *dst, const PackSrc *src, int64_t m, int64_t k);
 void ISA(pack_b)(float *dst, const PackSrc *src, int64_t k0, int64_t k,
                  int64_t k_all, int64_t n);
 
-/* The same for bf16 operands whose panels hold pairs (tile kinds 1 and 2): k,
-   k0 and k_all count pairs, `real` the elements that exist from src on; pairs
-   behind them are zero in B.  A of kind 2: amx.h.                           */
+/* Packs bf16 operands into panels of pairs (tile kinds 1 and 2). k, k0 and
+   k_all count pairs; `real` counts the elements from src on; pairs beyond
+   them are zero in B. For A of kind 2 see amx.h. */
 void ISA(pack_pairs_a)(float *dst, const PackSrc *src, int64_t m, int64_t k,
                        int64_t real);
 void ISA(pack_pairs_b)(int kind, float *dst, const PackSrc *src, int64_t k0,

@@ -5,7 +5,7 @@
 
 /* ---- A ------------------------------------------------------------------- */
 
-/* The lanes of v to as many panels as they reach, `next` apart. */
+/* Stores the lanes of v to all panels that they span, `next` apart. */
 INLINE void spread(float *dst, int64_t next, vf v) {
 #if AMPC_ISA_LEVEL == 2
     (void)next;
@@ -236,7 +236,7 @@ INLINE int64_t pack_pairs_a_cols(float *dst, const uint16_t *p, int64_t cs,
 
 void ISA(pack_pairs_a)(float *dst, const PackSrc *s, int64_t m, int64_t k,
                        int64_t real) {
-    int64_t pairs = min64(k, real / 2); /* that have both elements */
+    int64_t pairs = min64(k, real / 2); /* complete pairs */
     int64_t cols =
         s->rs == 1 ? pack_pairs_a_cols(dst, s->p, s->cs, m, pairs, k) : 0;
     for (int64_t i = 0; i < m; i += MR, dst += MR * k) {

@@ -143,8 +143,9 @@ static void pool_finish(AmpcPool *p) {
 
 int pool_threads(const AmpcPool *p) { return p ? p->threads : 1; }
 
-/* n in chunks of so many: about four per thread, even when one is held up;
-   rather more of them than one thread with a chunk more than the others.    */
+/* Returns the chunk size for n items: about four chunks per thread, so that
+   one delayed thread matters little; more chunks if otherwise one thread
+   would get one chunk more than the others. */
 static int64_t pool_chunk(int64_t n, int threads) {
     int64_t most = ceil_div(n, 4 * threads), best = most, busiest = INT64_MAX;
     for (int64_t per = most; per > 0 && per >= most / 2; per--) {
@@ -215,8 +216,9 @@ static int pool_default_threads(void) {
 /* ---- create and destroy -------------------------------------------------- */
 
 static int pool_start(AmpcPool *p) {
-    /* Signals belong to the host's threads, but for those of an instruction,
-       which would end the process past the host's handler. */
+    /* Signals are for the host's threads, except the synchronous ones
+       (SIGSEGV, ..): blocked in a worker, they would end the process without
+       calling the host's handler. */
     static const int own[] = {SIGILL, SIGBUS, SIGFPE, SIGSEGV};
     sigset_t most, old;
     sigfillset(&most);

@@ -75,7 +75,7 @@ void pool_avg_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Of MaxPool if there are indices, else of AveragePool. */
+/* Gradient of MaxPool if there are indices, else of AveragePool. */
 void pool_grad_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const PoolRun *r = ctx;
     int64_t in = pool_in(r->p), out = pool_out(r->p);

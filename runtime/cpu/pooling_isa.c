@@ -8,8 +8,8 @@
    16-bit sums are never rounded half-way, and the order is fixed.  A window
    that is the whole input (global pooling) is a sum over contiguous memory.
 
-   What is instantiated for each dtype is what meets memory in its inner loop:
-   global windows, and those of 2 x 2.                                       */
+   Only loops that load or store in their inner loop are instantiated for each
+   dtype: global windows and windows of 2 x 2. */
 #include <math.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ typedef struct PoolPart {
     int64_t w0, n, k0, k, left, width;
 } PoolPart;
 
-/* What all rows of a call share. */
+/* State shared by all rows of a call. */
 typedef struct PoolCall {
     PoolRun r;
     int64_t n, k;          /* largest part                                  */
@@ -112,9 +112,9 @@ INLINE void pool_store_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
 
 INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
 
-/* Numbers of window elements: n lanes from element i on.  Bytes go through a
-   general register, not through memory: what is stored in parts and loaded as
-   a whole waits.                                                            */
+/* Loads the window indices (bytes) of n lanes from element i on. The bytes
+   go through a general register, not through memory: loading a vector right
+   after storing its parts stalls (store forwarding). */
 #if AMPC_ISA_LEVEL == 4
 INLINE vi pool_bytes(const int8_t *p, int64_t n) {
     __m128i b = n >= VL ? _mm_loadu_si128((const __m128i *)p)
@@ -249,7 +249,7 @@ INLINE void pool_take_row(const LibPool *p, const PoolPart *q, int max,
 }
 
 /* MaxPool starts at -infinity and the window's first input, so that ties and
-   windows of nothing but -infinity name that one; -1 if it has none.        */
+   windows of only -infinity select that one; -1 if the window is empty. */
 static void pool_begin(const LibPool *p, const PoolPart *q, int max, int64_t od,
                        int64_t oh, PoolAcc *acc) {
     for (int64_t i = 0; i < q->n + VL; i++)
@@ -529,8 +529,8 @@ INLINE vf pool_greater(vf a, vf b) {
 #endif
 }
 
-/* n maxima alone of the inputs from `from` on and of those a row behind, which
-   are compared first: that halves what is taken apart.                      */
+/* n maxima, without indices, of the inputs from `from` on and of those one
+   row below. Rows are compared first, which halves the shuffles. */
 INLINE vf pool_max_n(const void *x, int dtype, int64_t from, int64_t width,
                      int64_t n) {
     int64_t next = from + width;
@@ -582,9 +582,10 @@ INLINE void pool_backward_n(const PoolRun *r, int dtype, int64_t to,
     }
 }
 
-/* Whole vectors of outputs: the last of a row overlaps the one before.  One of
-   a row shorter than a vector runs into the rows behind, which are written
-   later, while the plane has so many.  max -1: the gradient.                */
+/* Stores whole vectors of outputs: the last vector of a row overlaps the
+   previous one. A row shorter than a vector spills into the following rows,
+   which are written later; this is done only while the plane has enough rows
+   left. max -1: the gradient. */
 INLINE void pool_plane_2x2(const PoolRun *r, int dtype, int max,
                            int64_t plane) {
     const LibPool *p = r->p;
@@ -608,7 +609,7 @@ INLINE void pool_plane_2x2(const PoolRun *r, int dtype, int max,
     }
 }
 
-/* The same of maxima alone. */
+/* 2 x 2 maxima without indices. */
 INLINE void pool_max_2x2(const PoolRun *r, int dtype, int64_t plane) {
     const void *x = r->src;
     void *y = r->dst;
@@ -632,7 +633,7 @@ INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
     const LibPool *p = r->p;
     int64_t width = p->in[2], done = 2 * p->out[2];
     pool_plane_2x2(r, dtype, -1, plane);
-    for (int64_t y = 0; y < p->in[1]; y++) /* what no window covers */
+    for (int64_t y = 0; y < p->in[1]; y++) /* inputs that no window covers */
         for (int64_t x = y < 2 * p->out[1] ? done : 0; x < width; x++)
             store1(r->dst, dtype, (plane * p->in[1] + y) * width + x, 0.0f);
 }

@@ -79,7 +79,8 @@ static bool writes_var(const PlanTarget *plan, const PlanStep *t, uint32_t i) {
                : lib_writes(lib_info(t->second - 1), (int)(i - l->noperand));
 }
 
-/* What has no place is one of the epilogue's refs, or the result. */
+/* The pool's input, if it has no place, is one of the epilogue's refs or the
+   result: the one without a place. */
 static void bind_pool(const BindCtx *cx, const PlanStep *t, BoundStep *b) {
     const PlanRef *refs = cx->plan->refs + t->ref0;
     const LibInfo *l = lib_info(t->fn);
@@ -111,10 +112,10 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
         b->writes |= writes_var(cx->plan, t, i);
 }
 
-/* ---- what is kept of operands -------------------------------------------- */
+/* ---- kept data of operands ----------------------------------------------- */
 
-/* What steps with that routine, parameters and operand share; NULL: none yet.
- */
+/* The entry shared by steps with that routine, parameters and operand; NULL:
+   none yet. */
 static Kept *find_kept(const CpuDevice *d, const PlanStep *t, const PlanRef *of,
                        const int64_t *par) {
     for (Kept *k = d->kept; k; k = k->next)
@@ -171,16 +172,15 @@ static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b) {
         if (k->uses <= new_each || k->kept.memory) continue;
         k->kept.memory = mem_alloc(s, k->bytes);
         if (!k->kept.memory)
-            status = session_fail(s, AMPC_ERR_MEMORY,
-                                  "out of memory: %zu bytes for what products "
-                                  "keep",
-                                  k->bytes);
+            status = session_fail(
+                s, AMPC_ERR_MEMORY,
+                "out of memory: %zu bytes for packed operands", k->bytes);
     }
     mem_free(s, changes, bytes);
     return status;
 }
 
-/* Of a step that is to run; NULL: nothing is kept. */
+/* The kept data for a step that is about to run; NULL: none. */
 static CpuKept *kept_now(const CpuDevice *d, Kept *k) {
     if (!k || !k->kept.memory) return NULL;
     uint64_t now = k->of.space == PLAN_VAR ? d->written[k->of.index] : d->runs;

@@ -18,7 +18,7 @@
 #include "runtime/program/half.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
-/* What is long, seldom run or slow by itself: once in a file. */
+/* For functions that are long, seldom run or slow anyway: one copy per file. */
 #define OUTLINE static __attribute__((noinline, unused))
 
 /* VL lanes of fp32 per vector; a register tile of MR rows and NV vectors. */
@@ -58,7 +58,7 @@ INLINE vf vfma(vf a, vf b, vf c) {
 #endif
 }
 
-/* a where `take` is all ones, b where it is zero */
+/* lanes of a where `take` has all bits set, of b where it is zero */
 INLINE vf vselect(vi take, vf a, vf b) {
 #if AMPC_ISA_LEVEL == 3
     return (vf)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)take);
@@ -229,7 +229,7 @@ INLINE void vstore_as(void *p, int dtype, int64_t i, vf v) {
         vstore_f16((uint16_t *)p + i, v);
 }
 
-/* The first n lanes, n < VL; the others of a load are zero. */
+/* The first n < VL lanes; a load sets the others to zero. */
 #if AMPC_ISA_LEVEL == 4
 INLINE vf vload_mask(const void *p, int dtype, int64_t i, uint32_t mask) {
     __mmask16 m = (__mmask16)mask;
@@ -332,7 +332,7 @@ INLINE void narrow_rows_as(void *dst, int dtype, int64_t i, int64_t next,
         narrow_as(dst, dtype, i + r * next, src + r * ld, n);
 }
 
-/* dst[i + r * next, .. + n) = src[r * ld, .. + n) of so many rows. */
+/* dst[i + r * next, .. + n) = src[r * ld, .. + n) for r < rows. */
 INLINE void narrow_rows(void *dst, int dtype, int64_t i, int64_t next,
                         const float *src, int64_t ld, int64_t rows, int64_t n) {
     if (dtype == AMPC_F32)

@@ -20,7 +20,7 @@ typedef struct SortRun {
     int32_t *out;
     uint64_t *memory, *found;
     uint32_t (*count)[DIGITS];
-    int64_t row; /* that all sort                                           */
+    int64_t row; /* the row that all workers sort together */
 } SortRun;
 
 /* ---- keys ---------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static void put_items(const SortRun *r, int64_t row, int64_t from, int64_t to,
     }
 }
 
-/* The same with one half of wide keys, of the positions that are there. */
+/* The same for one half of 64-bit keys, for positions [from, to). */
 static void put_halves(const SortRun *r, int64_t row, int64_t from, int64_t to,
                        int half, uint64_t *items) {
     for (int64_t i = from; i < to; i++) {
@@ -82,7 +82,7 @@ static void put_halves(const SortRun *r, int64_t row, int64_t from, int64_t to,
 
 /* ---- sorts --------------------------------------------------------------- */
 
-/* The place of each is the number of those before it. */
+/* Counting sort: an item's place is the number of items before it. */
 static void sort_few(const uint64_t *items, uint64_t *to, int64_t n) {
     uint32_t key[FEW], place[FEW];
     vu lane;
@@ -149,7 +149,8 @@ static void radix_place(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Where they are, sorted: `items` or `other`. */
+/* Sorts n items; returns the array that holds the result, `items` or
+   `other`. */
 static uint64_t *sort_items(AmpcPool *pool, uint64_t *items, uint64_t *other,
                             int64_t n, int64_t parts,
                             uint32_t (*count)[DIGITS]) {
@@ -174,7 +175,7 @@ static uint64_t *sort_items(AmpcPool *pool, uint64_t *items, uint64_t *other,
 typedef struct Best {
     uint64_t *items, *other;
     int64_t len;
-    uint32_t limit; /* of keys that may be among the first                  */
+    uint32_t limit; /* upper bound of keys that may be among the first */
     int done;
 } Best;
 

@@ -13,13 +13,13 @@
 
 /* c[R][W*VL] (+)= a[k][MR] * b[k][..], row k of b at b + k * b_step.  At level
    v4 step k of these two tiles fetches ahead[k * TILE_LINE] into the second
-   cache.  */
+   cache. */
 enum { TILE_LINE = 16 };
 typedef void TilePanelFn(int64_t k, const float *a, const float *b,
                          int64_t b_step, float *c, int64_t ldc, int add,
                          const float *ahead);
 
-/* The same with element (r, k) of a at a[r * lda + k]. */
+/* Like TileFn, but element (r, k) of A is at a[r * lda + k]. */
 typedef void TileRowsFn(int64_t k, const float *a, int64_t lda, const float *b,
                         int64_t b_step, float *c, int64_t ldc, int add,
                         const float *ahead);
@@ -54,8 +54,8 @@ typedef void TileOuterFn(int64_t n, const int32_t *at, const float *a,
 
 /* First index 1: each 32-bit element of both factors holds two bf16 that belong
    to neighbouring k (channels, i), the even one in the low half (vdpbf16ps).
-   Level v4 on machines where cpu_bf16_dot() says so.  What is multiplied on
-   AMX tiles is of kind 2, which has no instances here (amx.h).              */
+   Level v4 on machines where cpu_bf16_dot() says so.  Kind 2 is multiplied on
+   AMX tiles and has no instances here (amx.h). */
 enum { TILE_KINDS = AMPC_ISA_LEVEL == 4 ? 2 : 1 };
 
 extern TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV];
@@ -91,13 +91,13 @@ enum { DOT_R = 2, DOT_C = 4 };
 extern TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C];
 
 /* Number of vectors of the next column tile when `left` vectors remain: NV,
-   but never a lone last vector behind a full tile.                          */
+   but a full tile never leaves a single vector behind. */
 INLINE int tile_width(int64_t left) {
     if (left == NV + 1 && NV > 2) return NV - 1;
     return left < NV ? (int)left : NV;
 }
 
-/* The same for panels of B that are multiplied so. */
+/* The number of vectors in the next panel of B. */
 INLINE int panel_width(int kind, int64_t left) {
     if (kind == TILE_AMX) return left < 2 ? (int)left : 2;
     return tile_width(left);

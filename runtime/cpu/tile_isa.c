@@ -66,7 +66,7 @@ INLINE void tile_step(int kind, int R, int W, vf acc[MR][NV], const float *a,
     }
 }
 
-/* The same of rows that lie apart: element i of each. */
+/* One step of k with rows of A that are not packed: element i of each row. */
 INLINE void tile_step_rows(int kind, int R, int W, vf acc[MR][NV],
                            const float *const p[MR], int64_t i,
                            const float *b) {

@@ -107,7 +107,7 @@ INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
     for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * dld) = r[i];
 }
 
-/* The same in the largest blocks that there are, TW x TW. */
+/* Transposes in the largest blocks of this level, TW x TW. */
 #if AMPC_ISA_LEVEL == 4
 enum { TW = VL };
 

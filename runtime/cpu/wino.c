@@ -3,15 +3,15 @@
 #include "runtime/cpu/wino.h"
 
 enum {
-    WINO_TILES = 96,       /* fewer do not pay for turning the weights      */
-    WINO_PART = 3,         /* nor does a tile of which less is results, / 4 */
+    WINO_TILES = 96, /* fewer do not pay for turning the weights      */
+    WINO_PART = 3,   /* pays only if this many quarters of a tile are results */
     WINO_SOURCE = 1 << 17, /* floats of an item's tiles                     */
     WINO_SOURCE_MAX = 1 << 18, /* and of a single row of tiles */
     WINO_ITEM = 64,        /* tiles of an item                             */
-    WINO_TURN = 64,        /* of a turn of dW, or twice as many where its   */
-    WINO_SUMS = 1 << 17,   /* sums of a place have more floats              */
-    WINO_SLICES = 8,       /* of turns, each of which is soon over          */
-    WINO_SLICED = 1 << 13, /* where a place has at most as many sums      */
+    WINO_TURN = 64,        /* tiles of a turn of dW; twice as many if the */
+    WINO_SUMS = 1 << 17,   /* sums of a place have more floats than this */
+    WINO_SLICES = 8,       /* slices of turns, each of which is short, */
+    WINO_SLICED = 1 << 13, /* used if a place has at most this many sums */
 };
 
 static size_t wino_floats(int64_t n) {
@@ -24,8 +24,8 @@ static int64_t wino_place(int64_t n) {
     return (ceil_div(n, BLOCK_LANES) | 1) * BLOCK_LANES;
 }
 
-/* Of up to so many rows of tiles, at least half, those that leave the fewest
-   tiles behind the last BLOCK_ROWS.                                         */
+/* Rows of tiles per item: of the numbers from most / 2 up to most, the one
+   that leaves the fewest tiles in an incomplete block of BLOCK_ROWS. */
 static int64_t wino_rows(int64_t most, int64_t wide) {
     int64_t best = most;
     for (int64_t n = most; 2 * n > most; n--)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* wino_isa.c: 3x3 convolutions at stride 1 by minimal filtering (wino.h).
 
-   An item is some rows of tiles: its worker turns what they read of the source
-   to the 16 places, multiplies there, up to three vectors of result channels at
-   a time, and turns the sums to results while they lie in cache.  For dW a turn
-   is some rows of tiles of both X and dY, which all threads turn first; then
-   they add to the sums, a place and some channels at a time.                */
+   An item is some rows of tiles. Its worker transforms their source points to
+   the 16 places, multiplies there, up to three vectors of result channels at a
+   time, and transforms the sums to results while they are in cache. For dW a
+   turn is some rows of tiles of both X and dY. All threads transform them first
+   and then add to the sums, one place and some channels at a time. */
 #include "runtime/cpu/wino_run.h"
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/tile.h"
 #include "runtime/cpu/transpose.h"
 
-enum { WINO_CHANNELS = 64 /* of an item of dW */ };
+enum { WINO_CHANNELS = 64 /* channels of an item of dW */ };
 
 typedef struct WinoRun {
     WinoPlan p;
@@ -19,13 +19,13 @@ typedef struct WinoRun {
     int dgrad;
     int64_t image0, images; /* staged now                                   */
     float *stage, *stage_dy;
-    float *w; /* by place: panels of columns, [channel][columns]             */
-    /* dW: a turn's tiles of both, the sums by place, which tile is which, and
-       the turn's rows of tiles                                              */
+    float *w; /* weights by place: panels of columns, [channel][columns] */
+    /* dW: a turn's tiles of both operands, the sums by place, the numbers of
+       the tiles, and the turn's rows of tiles */
     float *tiles, *tiles_dy, *sums;
     int32_t *each, *row;
     int64_t row0, rows;
-    int adds; /* to the sums of turns before                                 */
+    int adds; /* adds to the sums of earlier turns */
     char *workers;
 } WinoRun;
 
@@ -154,7 +154,7 @@ static void wino_row_dy(const WinoRun *r, int64_t row, float *to) {
                                p->cols, p->sums);
 }
 
-/* What tiles reach over the last image that fits is zero. */
+/* Stages the source. Points that tiles read beyond the last image are zero. */
 static void wino_stage(AmpcPool *pool, const WinoRun *r, const ChlastPlan *c,
                        const ChlastCall *call, float *stage) {
     int64_t end = c->lead + c->images * c->image;
@@ -276,7 +276,7 @@ static int64_t wino_first(const WinoRun *r, int64_t row) {
     return (row / r->p.high * d[1].result + row % r->p.high * 2) * d[2].result;
 }
 
-/* Columns n0 .. of so many vectors of all tiles of an item. */
+/* Columns n0 .. for w vectors, of all tiles of an item. */
 static void wino_columns(const WinoRun *r, const float *source, float *sums,
                          float *acc, int64_t row0, int64_t rows, int64_t n0,
                          int w) {
@@ -387,9 +387,9 @@ static void wino_sum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Slices [lo, hi) of the turns of what is staged, each by one thread, which
-   reads what it has just written: where channels are few, handing tiles over
-   takes longer than the products.                                           */
+/* Slices [lo, hi) of the staged turns. One thread does a whole slice and
+   reads what it has just written: with few channels, exchanging tiles
+   between threads takes longer than the multiplications. */
 static void wino_slice_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;

@@ -12,20 +12,21 @@
 
 enum { ATTEND_COLUMNS = 16 };
 
-/* Where column c of key j of matrix b lies. */
+/* Offset of column c of key j of matrix b. */
 template <class P>
 __device__ inline long long attend_key(long long b, long long j, long long c) {
     return P::trans_b ? (b * P::u + j) * P::d + c : (b * P::d + c) * P::u + j;
 }
 
-/* What all threads read; row: of all matrices, its matrix is row / t. */
+/* Operands that all threads read. Rows are counted over all matrices: row
+   `row` belongs to matrix row / t. */
 template <class P> struct Attend {
     const typename P::Q *q;
     const typename P::K *k;
     const typename P::Mask *mask;
     const typename P::Rng *rng;
 
-    __device__ static long long keys(long long row) { /* their matrix */
+    __device__ static long long keys(long long row) { /* matrix of keys */
         return row / some(P::t) / some(P::group);
     }
     /* Keys that the first n rows of a matrix see. */
@@ -111,7 +112,8 @@ template <class P> struct AttendSlope {
     }
 };
 
-/* Threads of the rows of dq, then of those of dk and dv. */
+/* The first threads each compute a row of dq, the following ones a row of dk
+   and dv. */
 template <class P>
 __device__ void
 attend_grad(const typename P::Q *q, const typename P::K *k,

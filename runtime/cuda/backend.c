@@ -141,7 +141,7 @@ static ampc_status build(ampc_session *s) {
     if (status == AMPC_OK) status = gpu_ranks_open(s);
     if (status == AMPC_OK) status = make_handle(s);
     if (status == AMPC_OK) status = memory_alloc(s);
-    /* measuring fills all memory, so that it cannot come later */
+    /* measuring fills all memory, so it must not come later */
     if (status == AMPC_OK &&
         (s->opt.comm || s->accumulate > 1 || tune_measures()))
         status = memory_alloc_late(s);
@@ -247,7 +247,7 @@ static ampc_status gpu_enter(ampc_session *s) {
         return session_fail(s, AMPC_ERR_DEVICE,
                             "a GPU cannot be used in a forked process: open "
                             "another session before, or exec");
-    if (d->broken) return d->broken; /* the message is there already */
+    if (d->broken) return d->broken; /* the message exists already */
     GPU(d->cu.CtxPushCurrent(d->context), "cuCtxPushCurrent");
     ampc_status status = stream_free(s);
     if (status != AMPC_OK) gpu_leave(s);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bind.c: plan steps to launches.  Every address is known once memory is there
-   (inputs have a place of their own), so all programs are bound at open, those
-   of micro-steps when gradients have memory, and a run only walks.
+/* bind.c: turns plan steps into launches. All addresses are known once memory
+   is allocated (inputs have fixed addresses), so all programs are bound at
+   open, those of micro-steps when gradients get memory, and a run only executes
+   the list.
 
-   Host tables lie in one block: pointers to parameters and their values are
-   counted first.                                                            */
+   Host tables share one block; a first pass counts the pointers to parameters
+   and their values. */
 #include <string.h>
 
 #include "runtime/cuda/gpu.h"
@@ -29,7 +30,7 @@ static const LibCopy *copy_of(const PlanTarget *p, const PlanStep *t) {
     return (const void *)(p->pars + t->par0);
 }
 
-/* What plan_defect has left open. */
+/* Checks that plan_defect does not make. */
 static bool step_ok(const PlanCuda *c, const PlanStep *t) {
     switch (t->kind) {
     case PLAN_LAUNCH:
@@ -96,7 +97,8 @@ static void *cut(char **p, size_t n, size_t size) {
     return piece;
 }
 
-/* It reads or writes gradients that are kept between programs. */
+/* True if the program reads or writes gradients that are kept between
+   programs. */
 static bool is_late(const ampc_session *s, const PlanRun *r) {
     for (uint32_t i = 0; i < r->nstep; i++) {
         const PlanStep *t = &s->plan->steps[r->step0 + i];
@@ -190,8 +192,8 @@ static CUdeviceptr ref_at(const Binder *b, uint32_t i) {
     return gpu_address(b->s, b->program, b->s->plan->refs[b->t->ref0 + i]);
 }
 
-/* What this rank does of tensor i of the step: how many elements, from where
-   (0 but where ranks share it). */
+/* This rank's share of tensor i of the step: returns the number of elements
+   and sets *from to the first (0 unless ranks share the tensor). */
 static int64_t own_count(const Binder *b, uint32_t i, int64_t *from) {
     const PlanStep *t = b->t;
     int64_t lo = 0, hi = t->npar ? b->s->plan->pars[t->par0 + i] : 0;
@@ -200,7 +202,7 @@ static int64_t own_count(const Binder *b, uint32_t i, int64_t *from) {
     return hi - lo;
 }
 
-/* Of a ref of that tensor, which begins there unless it is a single number. */
+/* Address of the share in operand i; a single number is not shared. */
 static CUdeviceptr own_at(const Binder *b, uint32_t i, int64_t from) {
     const PlanRef *r = &b->s->plan->refs[b->t->ref0 + i];
     CUdeviceptr at = ref_at(b, i);

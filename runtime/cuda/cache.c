@@ -54,7 +54,8 @@ static uint32_t crc_of(CacheHeader h, const CacheEntry *entries) {
 
 /* ---- the name ------------------------------------------------------------ */
 
-/* FOLDER/cublaslt-HASH of what the file is for */
+/* Sets c->path to FOLDER/cublaslt-HASH, with the hash of the file's header
+   (GPU, library, versions). */
 static bool cache_name(Cache *c) {
     CacheHeader h = header_of(c);
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -98,7 +99,7 @@ static bool read_file(Cache *c, int fd) {
     return true;
 }
 
-/* True when there is no file. */
+/* Also true if the file does not exist. */
 static bool read_path(Cache *c) {
     int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return errno == ENOENT || errno == ENOTDIR;
@@ -138,7 +139,7 @@ bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo) {
     return true;
 }
 
-/* What somebody else has kept meanwhile comes first. */
+/* Entries that another process has written to the file meanwhile win. */
 static bool merge(Cache *now, const Cache *c) {
     bool ok = read_path(now);
     for (size_t i = c->loaded; i < c->n && ok; i++)

@@ -64,8 +64,8 @@ template <class P> struct Conv {
         D2;
 };
 
-/* What an index contributes to an address: `base` to the offset of the
-   element, the others to its coordinates, which tell whether it exists.     */
+/* Contribution of an index to an address: `base` to the element's offset, z,
+   y, x to its coordinates, which decide whether the element exists. */
 template <class I> struct Spot { I base, z, y, x; };
 
 /* i = ((base * n0 + z) * n1 + y) * n2 + x */
@@ -136,10 +136,10 @@ template <class P> struct ConvX {
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* Results of one channel, planes of PLANE in each of `images`.  Where planes do
-   not consist of half of 16 bytes, `near` of them are stored one by one, but
-   their place is computed once; the last may be in the next image, `next`
-   behind the end of the plane. */
+/* Results of one channel, planes of PLANE in each of `images`.  If planes are
+   not multiples of 8 bytes, `near` results are stored one by one, but their
+   address is computed once; the last ones may be in the next image, `next`
+   after the end of the plane. */
 template <class T, long long PLANE, long long IMAGES> struct Planes {
     static constexpr int packs = near_of<T>(PLANE);
     static constexpr bool apart = 16 / sizeof(T) >
@@ -256,12 +256,13 @@ template <class D, class I> struct ConvPhase {
         base = (r + D::pad - tap * D::dilation) / D::stride;
         taps = tap < D::kernel ? (D::kernel - 1 - tap) / D::period + 1 : 0;
     }
-    /* Taps that are summed: where two are the most, as many as there are. */
+    /* Number of taps to sum. With at most two taps per phase: those that
+       this phase has. */
     __device__ I steps() const {
         return taps > 0 && D::ntap > 2 ? D::ntap : taps;
     }
-    /* The number of a tap, and what is left of a step in which it stands last.
-     */
+    /* Divides a step k whose last factor is the tap: returns the tap's
+       number and leaves the quotient in k. */
     __device__ I split(I &k) const {
         if constexpr (D::ntap == 1) {
             return 0;
@@ -276,7 +277,7 @@ template <class D, class I> struct ConvPhase {
         }
     }
     __device__ I tap_at(I t) const { return tap + t * D::period; }
-    /* -t * step, or before any output where there is no such tap. */
+    /* -t * step, or an offset before any output if tap t does not exist. */
     __device__ I behind(I t) const {
         return tap_at(t) < D::kernel ? -t * D::step : -D::past;
     }
@@ -288,8 +289,8 @@ template <class P> struct ConvPhases {
     typedef typename G::D0 D0;
     typedef typename G::D1 D1;
     typedef typename G::D2 D2;
-    /* Of windows that are single places all but one are zeros: the block that
-       has that one stores them. */
+    /* Windows of a single element leave all other inputs zero: the block
+       that computes the one element also stores the zeros around it. */
     static constexpr bool points = P::kernel0 * P::kernel1 * P::kernel2 == 1 &&
                                    P::pad0 + P::pad1 + P::pad2 == 0;
     static constexpr I count =
@@ -386,8 +387,9 @@ template <class P> struct ConvBackY {
     }
 };
 
-/* Of several phases neighbours on a line are `stride` apart; of windows that
-   are single places with what lies between them, zeros. */
+/* Stores results. With several phases, neighbours on a line are `stride`
+   apart; windows of a single element are stored together with the zeros
+   between them. */
 template <class P> struct ConvBackOut {
     typedef Conv<P> G;
     typedef ConvPhases<P> Ph;

@@ -93,8 +93,8 @@ __device__ inline bool below(long long i, long long n) {
     return (unsigned long long)i < (unsigned long long)n;
 }
 
-/* Neighbours that 16 bytes hold, fewer where lines of `line` elements do not
-   consist of as many. */
+/* Returns how many neighbouring elements fit in 16 bytes, or fewer if a line
+   of `line` elements is not a multiple of that. */
 template <class T> constexpr int near_of(long long line) {
     int n = 16 / sizeof(T);
     while (line % n) n /= 2;
@@ -106,7 +106,7 @@ template <class I> __device__ inline I flat_index() {
     return (I)blockIdx.x * (I)blockDim.x + (I)threadIdx.x;
 }
 
-/* CONVERT_NEAR of n neighbours as another type, or what is left of them. */
+/* Converts CONVERT_NEAR of n neighbours to another type, or the remainder. */
 template <class To, class From>
 __device__ void convert(const From *from, To *to, long long n) {
     constexpr int N = CONVERT_NEAR;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.h: libcuda, cuBLASLt and NCCL as far as the runtime uses them, so that
-   no CUDA header is needed to build.  Values are those of cuda.h, cublasLt.h
-   and library_types.h (CUDA 12 and 13), where the same names without CUDA_ or
-   LT_ can be looked up. */
+/* driver.h: the declarations of libcuda, cuBLASLt and NCCL that the runtime
+   uses, so that building needs no CUDA header.  Values are those of cuda.h,
+   cublasLt.h and library_types.h (CUDA 12 and 13), where the same names without
+   CUDA_ or LT_ can be looked up. */
 #ifndef AMPC_CUDA_DRIVER_H
 #define AMPC_CUDA_DRIVER_H
 

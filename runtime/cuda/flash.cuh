@@ -9,8 +9,8 @@
    and the softmax are fp32; probabilities and gradients of scores are rounded
    to 16 bits where they are operands of a product.  The gradient has blocks for
    rows of dq and others for rows of dk and dv, each of which computes its
-   scores: 7 products instead of 5, but no sum that depends on which block was
-   first.                                                                     */
+   scores: 7 products instead of 5, but no sum depends on the order in which
+   blocks finish. */
 #ifndef AMPC_FLASH_CUH
 #define AMPC_FLASH_CUH
 
@@ -28,8 +28,9 @@ template <int LINES, int COLS> struct Panel {
     alignas(16) unsigned v[LINES][pitch];
 };
 
-/* Of a matrix with rows of ROW elements; `lines` and `cols` of it are left from
-   `from` on, zeros follow.  Rows of whole 16 bytes come asynchronously. */
+/* Fills a panel from a matrix with rows of ROW elements. `lines` and `cols`
+   remain from `from` on; the rest becomes zero. Rows whose size is a
+   multiple of 16 bytes are copied asynchronously. */
 template <long long ROW, class E, class Pn>
 __device__ void panel_fill(Pn &to, const E *from, int lines, int cols) {
     constexpr int n = ROW % 8 ? 2 : 8, per = Pn::cols / n;
@@ -201,10 +202,10 @@ template <class P> struct Flash {
     /* times 16 rows of a result in each warp; keys of a step */
     static constexpr int mt = (int)P::tall, step = 32;
     static constexpr int rows = FLASH_WARPS * 16 * mt;
-    static constexpr bool turned = !P::trans_b; /* of keys: [d, u] */
+    static constexpr bool turned = !P::trans_b; /* keys are [d, u] */
     template <int N> using Keys = Panel<turned ? d : N, turned ? N : d>;
 
-    /* Keys from j on: k is that of one matrix. */
+    /* Loads keys from j on; k points to the keys of one matrix. */
     template <class Pn>
     static __device__ void fill_keys(Pn &to, const E *k, int j) {
         if (turned)
@@ -219,8 +220,9 @@ template <class P> struct Flash {
         return P::causal && key > P::offset ? key - (int)P::offset : 0;
     }
 
-    /* P::plain: nothing is added to a score and `scale` keeps their order, so
-       it is a product as it is, and then times `factor`. */
+    /* P::plain: nothing is added to a score and `scale` keeps the order of
+       scores, so a score is the plain product, which is multiplied by
+       `factor` later. */
     static __device__ float factor() {
         return P::plain ? Attend<P>::scale() : 1.0f;
     }
@@ -233,8 +235,8 @@ template <class P> struct Flash {
                                   : fmaf(s - top, by, -less));
     }
 
-    /* Makes scores of products; -inf for what is not seen.  row0 and key0:
-       where they stand; ROWS: each row of s is a query's, else a key's. */
+    /* Scales products to scores; masked elements become -inf. row0 and key0:
+       position of s. ROWS: rows of s are queries, else keys. */
     template <bool ROWS, int NT>
     static __device__ void scores(const Attend<P> &a, float (&s)[NT][4],
                                   long long matrix, int row0, int key0) {
@@ -264,7 +266,7 @@ __device__ inline void flash_wait() {
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* The softmax as far as it has come, of rows flash_row(2 h): `top`, the largest
+/* State of the online softmax for rows flash_row(2 h): `top`, the largest
    score, and this lane's part of the sum.  x: the result, scaled alike. */
 template <class F, int NT, int ET>
 __device__ void flash_softmax(float (&s)[NT][4], float (&x)[ET][4], float *top,
@@ -310,7 +312,7 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
     __shared__ Shared shared;
     const Attend<P> all = {q, k, mask, rng};
     constexpr unsigned blocks = (unsigned)up_div(F::t, F::rows);
-    /* those that see most keys first */
+    /* blocks that see most keys start first */
     const int row0 = (int)(blocks - 1 - blockIdx.x % blocks) * F::rows;
     const int warp0 = row0 + flash_warp() * 16 * F::mt;
     const long long matrix = blockIdx.x / blocks;
@@ -382,10 +384,11 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
 
 /* ---- gradient ------------------------------------------------------------ */
 
-/* KEYS: this block's rows are keys, of dk and dv, and it walks over the queries
-   of all matrices that read them; else they are queries, of dq.  Here are, of
-   either, those that stay (`own`) and those of a step (`in`); the first of each
-   are factors of the scores. */
+/* KEYS: the block's own rows are keys (it computes dk and dv) and it sweeps
+   over the queries of all matrices that read them. Otherwise its rows are
+   queries (it computes dq) and it sweeps over keys. `own` holds the two
+   matrices of its rows, `in` those of a step; the first of each pair are the
+   factors of the scores. */
 template <class P, bool KEYS> struct FlashSweep {
     typedef Flash<P> F;
     typedef typename F::E E;
@@ -433,7 +436,7 @@ template <class P, bool KEYS> struct FlashSweep {
                           : dy + (matrix * P::t + from) * P::e;
         panel_fill<P::e>(to, p, (keys ? F::u : F::t) - from, (int)P::e);
     }
-    /* Of a row: what power() wants, and delta. */
+    /* Sets the arguments of power() and delta for a row. */
     __device__ void sums(long long matrix, int row, float &top, float &less,
                          float &sum) const {
         const long long at = matrix * P::t + row;
@@ -450,7 +453,7 @@ template <class P, bool KEYS> struct FlashSweep {
             sums(matrix, from + i, to.top[i], to.less[i], to.delta[i]);
     }
 
-    /* Own rows from row0 on of that matrix of the results. */
+    /* Computes the results of the block's rows, from row0 on in that matrix. */
     __device__ void run(Shared &shared, long long matrix, int row0,
                         typename P::DQ *dq, typename P::DK *dk,
                         typename P::DV *dv) const {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fold.cuh: what generated kernels are made of beside kmath.h: vectors of
-   neighbouring elements, folds over threads in an order that depends on the
-   number of threads alone, and the table of a launch for many tensors.
+/* fold.cuh: building blocks of generated kernels, in addition to kmath.h:
+   vectors of neighbouring elements, folds over threads in an order that depends
+   on the number of threads alone, and the table of a launch for many tensors.
 
    Folds are collective: all threads of the block call them together, each with
    its own value and the same operation f(a, b), and get the same result.     */
@@ -13,7 +13,7 @@
 #define CHECK_ALIGNED(p, n)
 extern __shared__ __align__(32) unsigned char block_shared[];
 #define BLOCK_SHARED(name) unsigned char *const name = block_shared
-#else /* on the host: what the device would do */
+#else /* on the host: the simulator's equivalents */
 #define UNROLL
 #define CHECK_ALIGNED(p, n)                                                    \
     if ((uintptr_t)(p) % (n)) __trap()
@@ -85,7 +85,8 @@ static __device__ __forceinline__ float smaller(float a, float b) {
 #endif
 }
 
-/* What equals the columns that v equals: of 32 bits, -1 for none. */
+/* The 32-bit column number equal to v; -1, which no column has, if there is
+   none. */
 static __device__ __forceinline__ int column_of(int64_t v) {
     return v >= 0 && v == (int)v ? (int)v : -1;
 }
@@ -129,9 +130,8 @@ static __device__ __forceinline__ T fold_slices(T v, F f) {
     return v;
 }
 
-/* Whether this is the last of so many blocks that come here: to it alone all
-   that they have written is there.  The counter is 0, and so again behind it.
- */
+/* True in the last of `blocks` blocks to arrive: only it may read the results
+   of the other blocks. Resets the counter to 0. */
 static __device__ __forceinline__ bool last_block(unsigned *counter,
                                                   unsigned blocks) {
     __shared__ unsigned before;

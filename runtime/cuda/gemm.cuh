@@ -75,7 +75,7 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
 #define PRODUCT_SCALE 2
 #define PRODUCT_ADD   3
 
-/* What follows element i, in column col, of a product of P, rounded once. */
+/* Epilogue of element i, in column col, of a product of P; rounds once. */
 template <class P, class Acc>
 __device__ typename P::C product_finish(Acc acc, const typename P::More *more,
                                         long long i, long long col) {
@@ -89,7 +89,7 @@ template <class P> struct StoreAny {
     static constexpr int near = 1;
     typename P::C *c;
     const typename P::More *more;
-    long long at, ld; /* of the matrix; of a row */
+    long long at, ld; /* offset of the matrix; leading dimension */
     template <class Acc>
     __device__ void operator()(long long m, long long n,
                                const Pack<1, Acc> &acc) const {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu.h: what the files of the CUDA backend share.
+/* gpu.h: declarations shared by the files of the CUDA backend.
 
    library.c  libcuda and cuBLASLt through dlopen; errors as statuses
    image.c    the module's CUDA code: which image this GPU runs
@@ -89,16 +89,16 @@ typedef struct GpuRange {
 
 typedef struct GpuProgram {
     GpuStep *steps;
-    uint64_t input_bytes; /* of all inputs as they lie on the device */
-    char *scalars;        /* pinned; NULL: nobody asks for them */
+    uint64_t input_bytes; /* bytes of all inputs in device memory */
+    char *scalars;        /* pinned; NULL: not requested */
     uint32_t nrange, where[WATCH_COUNT];
     GpuRange range[WATCH_COUNT];
-    bool late; /* it has gradients as variables */
+    bool late; /* gradients are variables of the program */
     bool bound;
     bool sums;        /* over ranks, through the host: it cannot be captured */
     bool ran;         /* all kernels and library calls have been touched */
-    CUgraphExec exec; /* of program update, where ranks sum on the device: of
-                         the last micro-step and the update                  */
+    CUgraphExec exec; /* for program update, if ranks sum on the device: the
+                         last micro-step and the update */
 } GpuProgram;
 
 /* ---- the device ---------------------------------------------------------- */
@@ -109,7 +109,7 @@ enum {
     GPU_SLOTS = 2,       /* batches on their way to the device */
     GPU_SMALL = 8,       /* small host writes on their way */
     GPU_SMALL_BYTES = 256,
-    GPU_BOUNCE = 1 << 20,   /* of large copies */
+    GPU_BOUNCE = 1 << 20,   /* piece size of large copies */
     GPU_SCALARS = 16 << 10, /* per program */
     GPU_NOWHERE = UINT32_MAX
 };
@@ -153,7 +153,7 @@ typedef struct GpuDevice {
     CUevent *marks; /* around the steps of a program, for profiles           */
     uint32_t nmark;
     unsigned next_slot, next_small;
-    GpuMode mode; /* of the program that runs */
+    GpuMode mode; /* of the running program */
 
     /* ranks.c, in sessions whose ranks sum in the GPU's memory */
     CUstream ranks;
@@ -166,10 +166,10 @@ typedef struct GpuDevice {
     GpuProduct *products;
     uint32_t nproduct;
     size_t nbound;       /* products that are bound */
-    uint64_t rows_bound; /* bytes of `rows` that are there */
-    void **params;       /* of launches: the next free one while binding */
+    uint64_t rows_bound; /* bytes of `rows` that exist */
+    void **params;       /* next free launch parameter while binding */
     uint64_t *values;
-    void *tables; /* host memory of all that the pointers above name */
+    void *tables; /* host memory that holds all tables above */
     size_t tables_bytes;
 } GpuDevice;
 
@@ -226,7 +226,7 @@ bool gpu_has_products(const AmpcModule *m);
    be and are not yet. */
 ampc_status bind_tables(ampc_session *s);
 ampc_status bind_all(ampc_session *s);
-/* Of a kernel over n elements. */
+/* Blocks of a kernel over n elements. */
 int64_t gpu_blocks(const PlanCudaKernel *k, int64_t n);
 
 /* ---- ranks.c ------------------------------------------------------------- */
@@ -237,7 +237,7 @@ uint64_t gpu_ranks_bytes(const ampc_session *s);
 uint64_t gpu_sent_bytes(const ampc_session *s);
 /* PLAN_SUM of program micro, in a whole step. */
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t);
-/* What is left to sum before program update. */
+/* Sums the remaining gradients before program update. */
 ampc_status gpu_sum_rest(ampc_session *s);
 /* With --shard-optimizer, behind program update. */
 ampc_status gpu_hand_out(ampc_session *s);
@@ -250,7 +250,7 @@ ampc_status gpu_wait_stream(ampc_session *s, CUstream stream, const char *what);
 
 /* ---- product.c, tune.c, cache.c ------------------------------------------ */
 
-/* What decides which algorithms a product may use; no padding. */
+/* The facts that decide which algorithms a product may use; no padding. */
 typedef struct ProductKey {
     int64_t m, n, k, batch;
     int64_t lda, ldb, ldo, stride_a, stride_b, stride_o;
@@ -266,11 +266,11 @@ int product_unfuse(const LtApi *lt, GpuProduct *p, ProductKey *key);
 int product_launch(const GpuDevice *d, const GpuProduct *p, const LtAlgo *algo,
                    CUstream stream);
 void product_free(const LtApi *lt, GpuProduct *p);
-/* Chooses every product's algorithm, or who does it where there is none; may
+/* Chooses every product's algorithm, or our own kernel if there is none; may
    run them on undefined data. */
 ampc_status tune_all(ampc_session *s, GpuProduct *products, size_t n,
                      ProductKey *keys, const char *const *names);
-bool tune_measures(void); /* it will run them */
+bool tune_measures(void); /* true if algorithms will be timed */
 
 typedef struct CacheEntry {
     ProductKey key;
@@ -280,7 +280,7 @@ typedef struct CacheEntry {
 typedef struct Cache {
     ampc_session *s;
     char path[1024];
-    bool damaged; /* there is a file, but it is not to be trusted */
+    bool damaged; /* the file exists but cannot be trusted */
     CacheEntry *entries;
     size_t loaded, n, room; /* entries: from the file, in all */
 } Cache;
@@ -291,7 +291,7 @@ void cache_open(ampc_session *s, Cache *c);
 const LtAlgo *cache_find(const Cache *c, size_t n, const ProductKey *key);
 bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo);
 bool cache_writable(const Cache *c);
-/* On success the cache holds what the file does. */
+/* On success the cache holds the content of the file. */
 bool cache_save(Cache *c);
 void cache_close(Cache *c);
 

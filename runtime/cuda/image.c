@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* image.c: loads the module's CUDA code.
 
-   The images of one architecture are taken together: first the exact one
-   (sm_90 on a 9.0), then those of the same major version and a lower minor,
-   highest first, then PTX that this GPU can run, highest first.  When the
-   driver refuses one of them for what it is, the next architecture is tried. */
+   The images of one architecture are taken together: first the exact one (sm_90
+   on a 9.0), then those of the same major version and a lower minor, highest
+   first, then PTX that this GPU can run, highest first.  If the driver rejects
+   an image's content, the next architecture is tried. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ static ampc_status take(void *ctx, const uint8_t *p, uint64_t at, uint64_t n) {
     return AMPC_OK;
 }
 
-/* What the compiler of PTX says of an error goes to the log. */
+/* Loads an image; the log gets the messages of the driver's PTX compiler. */
 static CUresult load_image(ampc_session *s, const char *name, const char *image,
                            CUmodule *m) {
     char text[600] = "";

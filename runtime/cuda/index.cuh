@@ -33,7 +33,7 @@ template <class P> __device__ inline int scatter_row(typename P::Idx i) {
     return t < 0 || t >= P::rows ? -1 : (int)t;
 }
 
-/* That of position s, or -1. */
+/* The row of position s, or -1. */
 template <class P>
 __device__ inline int scatter_row(const typename P::Idx *idx, int s) {
     return s < P::nidx ? scatter_row<P>(idx[s]) : -1;
@@ -218,7 +218,7 @@ __device__ void argmax(const typename P::T *x, typename P::Out *out) {
     out[i] = argmax_of<P>(from, 0, 1).at;
 }
 
-/* The same, inner = 1 and axis >= 32, one warp for each result. */
+/* The same for inner = 1 and axis >= 32: one warp computes a result. */
 template <class P>
 __device__ void argmax_warp(const typename P::T *x, typename P::Out *out) {
     typedef Compute<typename P::T> C;
@@ -236,7 +236,7 @@ __device__ void argmax_warp(const typename P::T *x, typename P::Out *out) {
 
 /* ---- cumulative sum ------------------------------------------------------ */
 
-/* What sums are held in: integers wrap. */
+/* Accumulator type; integers wrap. */
 template <class C> struct CumsumSum { typedef unsigned long long Type; };
 template <> struct CumsumSum<float> { typedef float Type; };
 template <> struct CumsumSum<double> { typedef double Type; };

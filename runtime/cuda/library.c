@@ -21,7 +21,8 @@ static const char *given_name(const char *variable) {
     return name && *name ? name : NULL;
 }
 
-/* Whether it says that there is no such library. */
+/* True if the environment variable is "none": the library is not to be
+   loaded. */
 static bool given_none(const char *variable, char *why, size_t why_size) {
     const char *name = given_name(variable);
     if (!name || strcmp(name, "none") != 0) return false;

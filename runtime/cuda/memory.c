@@ -7,7 +7,7 @@
    ones, scratch, cuBLASLt's workspace, tables, counters; apart, gradients and,
    where the programs that read or write them need more, their activations.
    Scalars lie side by side, so that one copy brings all those that the API
-   reports.     */
+   reports. */
 #include <stdio.h>
 #include <string.h>
 
@@ -37,7 +37,8 @@ static VarGroup var_group(const PlanVar *v) {
     return v->rank == 0 ? GROUP_SCALAR : GROUP_ARRAY;
 }
 
-/* Of what ranks share, what is not here lies where nothing is. */
+/* Variables shared by ranks get memory for this rank's part only; the
+   address is moved back by the part's offset. */
 static void lay_vars(const ampc_session *s, GpuDevice *d, VarGroup group,
                      uint64_t *total) {
     for (uint32_t i = 0; i < s->m->nvar; i++) {
@@ -48,7 +49,7 @@ static void lay_vars(const ampc_session *s, GpuDevice *d, VarGroup group,
     }
 }
 
-/* Where all lies, from 0. */
+/* Assigns offsets to all memory, from 0 on. */
 static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
     const AmpcModule *m = s->m;
     uint64_t total = 0, apart = 0, arena = 0, late = 0;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl.c: NCCL as what sums gradients over GPUs.
+/* nccl.c: sums of gradients over GPUs by NCCL.
 
    A communicator of NCCL and beside it one of processes, MPI's or over TCP: it
-   carries NCCL's own id, what ranks tell each other from the host's memory, and
-   tells who is missing when NCCL has waited in vain.  NCCL's is made
-   non-blocking, so that nothing waits without a deadline; when it is given up,
-   what lies on streams ends.                                                */
+   transfers NCCL's id and data in host memory, and finds the missing rank after
+   NCCL has waited in vain. NCCL's communicator is non-blocking, so that nothing
+   waits without a deadline; aborting it ends the work on its streams. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,8 +176,8 @@ static void nccl_close(ampc_comm *comm) {
     free(n);
 }
 
-/* The libraries and a GPU of this rank's own; where a launcher shows each rank
-   but one GPU, that one. */
+/* Finds the libraries and this rank's own GPU; if the launcher shows each
+   rank a single GPU, that one. */
 static bool find_gpu(Nccl *n) {
     int count = 0;
     CUcontext c;
@@ -196,7 +195,8 @@ static bool find_gpu(Nccl *n) {
     return true;
 }
 
-/* Every rank is told who lacks what it takes. */
+/* Returns true if no rank lacks a library or a GPU; tells each rank which
+   one does. */
 static bool all_have(Nccl *n, bool have) {
     int world = n->comm.world, bad = -1;
     double *has = calloc((size_t)world, sizeof *has);

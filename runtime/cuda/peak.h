@@ -9,8 +9,8 @@
 #define PEAK_H200 989e12
 #define PEAK_A100 312e12
 
-/* Of the GPU whose name is in the text; 0: it is none of these, or a part of
-   one. */
+/* Peak of the GPU named in the text; 0 if the GPU is unknown or a part of
+   one (MIG). */
 static inline double peak_of(const char *text) {
     if (strstr(text, " MIG ")) return 0;
     if (strstr(text, "H100 PCIe")) return 756e12;

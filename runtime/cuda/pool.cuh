@@ -45,12 +45,14 @@ struct PoolDim {
     }
     /* No input is held by more windows. */
     static constexpr I most = up_div((KERNEL - 1) * DILATION + 1, STRIDE);
-    /* Which element of o's window input i is, where it holds i. */
+    /* Number of the element that input i is in the window of output o; i
+       must be in it. */
     static __device__ I tap(I o, I i) {
         return (i + pad - o * stride) / dilation;
     }
-    /* Outputs of which one of n inputs, the first a multiple of n and n one of
-       STRIDE, is in the window: so many, from `i / stride + nearest` on. */
+    /* Outputs whose window contains one of n consecutive inputs; the first
+       input is a multiple of n, and n is 1 or STRIDE. There are meet(n) such
+       outputs, from `i / stride + nearest` on. */
     static constexpr int reach = (int)((KERNEL - 1) * DILATION);
     static constexpr int nearest =
         (int)(PAD >= reach ? up_div(PAD - reach, STRIDE)
@@ -58,7 +60,8 @@ struct PoolDim {
     static constexpr int meet(int n) {
         return (int)((n - 1 + PAD) / STRIDE) - nearest + 1;
     }
-    /* Which element of the j-th of these the u-th input is; -1: it is none. */
+    /* Number of the element that the u-th input is in the window of the j-th
+       of these outputs; -1 if it is not in it. */
     static constexpr int tap_of(int j, int u) {
         int from = u + (int)PAD - (nearest + j) * (int)STRIDE;
         return from < 0 || from > reach || from % (int)DILATION
@@ -152,7 +155,7 @@ template <class P> struct Pool {
     }
 
     /* The elements of a line that the windows of N outputs from ox on read;
-       outside: what stands for those beside it. */
+       outside: the value of elements beyond the line. */
     template <int N, class T, class C>
     static __device__ void read_line(const T *line, I ox, C outside,
                                      C (&to)[span(N)]) {
@@ -187,7 +190,7 @@ template <class P> struct Pool {
             visit(value, tap);
         });
     }
-    /* Where in such a line element t of the u-th output's window is. */
+    /* Position in that line of element t of the u-th output's window. */
     static constexpr int place(int u, int t) {
         return u * (int)D2::stride + t * (int)D2::dilation;
     }
@@ -221,7 +224,7 @@ template <class P> struct Pool {
     }
 };
 
-/* What an empty window gives. */
+/* Result of an empty window. */
 template <class C> __device__ inline C pool_lowest() { return 0; }
 template <> __device__ inline float pool_lowest() { return -INFINITY; }
 template <> __device__ inline double pool_lowest() { return -(double)INFINITY; }

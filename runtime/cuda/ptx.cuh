@@ -24,7 +24,7 @@ ampc_mma_bf16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
                    "r"(b[1]));
 }
 
-/* The same, operands f16. */
+/* The same for f16 operands. */
 static __device__ __forceinline__ void
 ampc_mma_f16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -48,7 +48,8 @@ static __device__ __forceinline__ void ampc_ldmatrix_x4(unsigned r[4],
                  : "memory");
 }
 
-/* The same, each matrix transposed: elements 2t, 2t + 1 of column g. */
+/* Like ldmatrix_x4, with each matrix transposed: elements 2t, 2t + 1 of
+   column g. */
 static __device__ __forceinline__ void ampc_ldmatrix_x4_trans(unsigned r[4],
                                                               const void *row) {
     unsigned at = (unsigned)__cvta_generic_to_shared(row);

@@ -70,8 +70,8 @@ static int add_up(ampc_session *s, CUdeviceptr data, uint64_t bytes,
                            dtype, gpu_of(s)->ranks);
 }
 
-/* Gradients that lie side by side, with what lies between them, or one that is
-   summed in parts. */
+/* Gradients that are adjacent in memory, including gaps, or a single one
+   that is summed in parts. */
 typedef struct Span {
     uint32_t ref; /* to look at next */
     CUdeviceptr from;
@@ -112,7 +112,7 @@ static int add_span(ampc_session *s, const PlanStep *t, const Span *x,
     return failed;
 }
 
-/* Of what is summed in parts, other ranks' are 0. */
+/* Zeroes the parts of other ranks, for values that are summed in parts. */
 static ampc_status clear_others(ampc_session *s, const PlanStep *t) {
     GpuDevice *d = gpu_of(s);
     for (Span x = {0}; next_span(s, t, &x);) {
@@ -157,7 +157,7 @@ static ampc_status convert(ampc_session *s, uint32_t kernel, CUdeviceptr from,
     return AMPC_OK;
 }
 
-/* The same in 16 bits. */
+/* Sums in 16 bits. */
 static ampc_status add_rounded(ampc_session *s, const PlanStep *t,
                                ampc_dtype sent) {
     const ampc_comm *c = s->opt.comm;
@@ -206,7 +206,7 @@ uint64_t gpu_sent_bytes(const ampc_session *s) {
     return most;
 }
 
-/* Running statistics are those of rank 0. */
+/* All ranks take rank 0's running statistics. */
 static int share_buffers(ampc_session *s) {
     const ampc_comm *c = s->opt.comm;
     GpuDevice *d = gpu_of(s);

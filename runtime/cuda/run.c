@@ -11,7 +11,7 @@
    captured into a graph, which it and all later ones launch.  Where ranks sum
    on the device, the last micro-step and the update are one run (ranks.c).  At
    the end of a program the scalars that the API reports are copied to pinned
-   memory.     */
+   memory. */
 #include <string.h>
 
 #include "runtime/cuda/gpu.h"
@@ -36,8 +36,8 @@ ampc_status gpu_stage(ampc_session *s, int program, uint32_t input,
     return gpu_wait(s, d->uploaded[d->next_slot], "upload of inputs");
 }
 
-/* Whether a copy to that slot would spoil what was made there for other
-   inputs. */
+/* True if a copy to that slot would overwrite data that the host wrote there
+   for other inputs. */
 static bool is_taken(const ampc_session *s, int program, unsigned slot,
                      const void *const *in) {
     const GpuDevice *d = gpu_of(s);
@@ -179,8 +179,8 @@ ampc_status gpu_sync(ampc_session *s) {
 
 /* ---- profiles ------------------------------------------------------------ */
 
-/* Steps follow each other without the host and are timed where they run: mark i
-   stands before step i. */
+/* Steps follow each other without the host and are timed on the GPU: mark i
+   precedes step i. */
 static ampc_status mark(ampc_session *s, uint32_t i) {
     GpuDevice *d = gpu_of(s);
     if (!s->profile) return AMPC_OK;
@@ -276,8 +276,8 @@ static ampc_status instantiate(ampc_session *s, GpuProgram *p, CUgraph graph) {
     return AMPC_OK;
 }
 
-/* The capture ends however it went; a graph comes of it only if it went well.
-   A capture that goes on would forbid even to give memory back.             */
+/* The capture is ended in any case; a graph is built only if it succeeded. A
+   capture that goes on would forbid even to free memory. */
 static ampc_status end_capture(ampc_session *s, GpuProgram *p,
                                ampc_status status) {
     GpuDevice *d = gpu_of(s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sort.cuh: where the first of each row stand, in order. */
+/* sort.cuh: positions of the first elements of each row, in order. */
 #ifndef AMPC_SORT_CUH
 #define AMPC_SORT_CUH
 
@@ -101,8 +101,8 @@ __device__ void argsort_digit(const typename P::T *x, const int *from, int *to,
     __syncthreads();
 }
 
-/* The same by all digits, the lowest first: where the positions are then, one
-   of the two halves of `space`, which has room for 2 N. */
+/* Sorts by all digits, lowest first. Returns the half of `space` (room for 2
+   N) that holds the sorted positions. */
 template <class P, int N>
 __device__ const int *argsort_block(const typename P::T *x, int *space,
                                     int begin, int n) {
@@ -133,8 +133,8 @@ __device__ void argsort_long(const typename P::T *x, typename P::Out *out,
 
 /* ---- parts of long rows -------------------------------------------------- */
 
-/* A row is cut into P::parts of `size`, the last ones shorter, of each of which
-   the first `most` in order may be among the row's first k.  Scratch:
+/* A row is cut into P::parts of `size`, the last ones shorter. Only the first
+   `most` elements of each sorted part can be among the row's first k. Scratch:
      keys[rows][parts][most], places[rows][parts][most]  of those, in order
      positions[rows][parts][2][size]                                         */
 template <class P> struct SortParts {
@@ -189,8 +189,8 @@ __device__ inline int argsort_before(const Key *keys, int n, Key key,
     return low;
 }
 
-/* A thread for each that was kept: its place in the row is that in its part and
-   the number of those that come before it in each other one. */
+/* One thread per kept element: its place in the row is its place in its part
+   plus the number of elements of the other parts that come before it. */
 template <class P>
 __device__ void argsort_merge(typename P::Out *out, int *scratch) {
     typedef SortParts<P> S;

@@ -75,8 +75,8 @@ template <class L, int ROWS, int COLS> struct Table<L, ROWS, COLS, true> {
 
 /* ---- staging ------------------------------------------------------------- */
 
-/* Where unit u of this thread lies in a tile of ROWS x COLS units: neighbours
-   are taken along k or along rows. */
+/* Position of unit u of this thread in a tile of ROWS x COLS units:
+   neighbouring threads take neighbours along k or along rows. */
 template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
     static_assert(ROWS * COLS % THREADS == 0, "whole units");
     static_assert(THREADS % (ALONG_K ? COLS : ROWS) == 0, "whole lines");
@@ -316,7 +316,7 @@ template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
     static constexpr int m = BM, n = BN, k = TILE_K_FMA;
     static constexpr int cols = BN / TN, threads = BM / TM * cols;
 
-    /* Rows of a thread come in fours, which lie next to each other. */
+    /* Rows of a thread come in groups of four adjacent rows. */
     static __device__ int row(int i) {
         return i / 4 * (BM / (TM / 4)) + (int)threadIdx.x / cols * 4 + i % 4;
     }

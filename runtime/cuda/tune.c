@@ -47,8 +47,8 @@ static int set_prefs(Tuner *t, const ProductKey *k) {
     return e;
 }
 
-/* It has no algorithm: for the problem, for what it takes to be no problem, or
-   for this GPU, which is newer than the library. */
+/* True if the library has no algorithm: for this product, for parameters
+   that it considers invalid, or for a GPU newer than the library. */
 static bool is_refusal(int e) {
     return e == LT_NOT_SUPPORTED || e == LT_INVALID_VALUE ||
            e == LT_ARCH_MISMATCH;
@@ -100,7 +100,7 @@ static ampc_status refused(Tuner *t, GpuProduct *p, ProductKey *k,
 
 /* ---- measuring ----------------------------------------------------------- */
 
-/* A block, from its first piece, which lies in `bounce`. */
+/* A block, from its first piece on, which is in `bounce`. */
 static ampc_status fill_block(Tuner *t, CUdeviceptr block, uint64_t bytes) {
     GpuDevice *d = t->d;
     ampc_session *s = t->s;
@@ -116,8 +116,9 @@ static ampc_status fill_block(Tuner *t, CUdeviceptr block, uint64_t bytes) {
     return AMPC_OK;
 }
 
-/* Memory holds nothing yet: products get numbers of either sign around 1, in
-   whatever type they read it, since power and so speed depend on them.      */
+/* Memory has no data yet: products get numbers of either sign around 1, in
+   whatever type they read it, since power consumption, and so speed, depends
+   on the data. */
 static ampc_status fill_memory(Tuner *t) {
     GpuDevice *d = t->d;
     ampc_session *s = t->s;
@@ -147,8 +148,8 @@ static void alloc_cold(Tuner *t) {
         t->cold = 0;
 }
 
-/* As in a step, where other work lies between a product and its operands: more
-   than a cache holds is read and written.                                   */
+/* As in a step, where other work runs between a product and its operands:
+   reads and writes more than a cache holds. */
 static ampc_status cool_cache(Tuner *t) {
     GpuDevice *d = t->d;
     ampc_session *s = t->s;
@@ -231,7 +232,8 @@ static ampc_status choose(Tuner *t, GpuProduct *p, ProductKey *k,
     return status;
 }
 
-/* What was measured counts only once it is kept. */
+/* Measured algorithms are used only once they are saved, so that later runs
+   use the same. */
 static void apply_new(Tuner *t, const ProductKey *keys) {
     Cache *c = &t->cache;
     if (c->n == c->loaded || !cache_save(c)) return; /* nothing new, or lost */
@@ -259,8 +261,8 @@ static ampc_status choose_all(Tuner *t, ProductKey *keys,
     }
     if (t->refused)
         session_log(s,
-                    "cuBLASLt has no algorithm for %u products or for what "
-                    "follows them; %u are done by kernels of our own, slower",
+                    "cuBLASLt has no algorithm for %u products or for their "
+                    "epilogues; %u of them run on our own, slower kernels",
                     t->refused, t->own);
     apply_new(t, keys);
     return AMPC_OK;

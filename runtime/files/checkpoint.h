@@ -49,7 +49,8 @@ typedef struct StItem {
 
 typedef struct StOutput {
     const char *key, *metadata; /* __metadata__.KEY */
-    const char *keep; /* what was there is kept under PATH and this; NULL: no */
+    const char *keep; /* the old file is kept under PATH with this suffix; NULL:
+                         not kept */
 } StOutput;
 
 #define ST_PREVIOUS ".prev"

@@ -80,7 +80,7 @@ typedef struct LoadFile {
     size_t path_bytes;
 } LoadFile;
 
-/* Where a variable's value comes from. */
+/* Source of a variable's value. */
 typedef struct LoadSource {
     LoadFile *file;
     const StTensor *t; /* NULL: no file has it */
@@ -151,7 +151,7 @@ static bool files_room(Load *l) {
     return true;
 }
 
-/* What says `ampc` has a checksum, or it was damaged. */
+/* Files written by ampc have a checksum; without one, the file was damaged. */
 static ampc_status file_verify(Load *l, StFile *f) {
     JsonSpan v;
     bool there;
@@ -163,8 +163,8 @@ static ampc_status file_verify(Load *l, StFile *f) {
     return load_foreign(l, "it has no checksum");
 }
 
-/* DIR of `beside`, which may be empty, and a name; *json: it is no safetensors
-   file but may be an index of some.                                         */
+/* Adds file NAME in the directory of `beside` (which may be empty). *json:
+   the file is not a safetensors file but may be an index of several. */
 static ampc_status add_file(Load *l, const char *beside, const char *name,
                             bool *json) {
     const char *slash = strrchr(beside, '/');
@@ -302,7 +302,7 @@ static void names_add(LoadNames *l, const char *name) {
         snprintf(l->text + l->n, room, ", ...");
 }
 
-/* What the tensor is called here, after the first renaming that fits. */
+/* The tensor's name in this module, after the first renaming that applies. */
 static bool meant_name(Load *l, JsonSpan name, char *buf, size_t cap) {
     int64_t n = json_text(name, buf, cap);
     if (n < 0) return false;
@@ -384,7 +384,8 @@ typedef struct Renaming {
     size_t found;
 } Renaming;
 
-/* The name of tensor k of a file; false for metadata and what is no text. */
+/* The name of tensor k of a file; false for metadata and for names that are
+   not text. */
 static bool tensor_name(const StFile *f, size_t k, char *name, size_t cap) {
     JsonSpan s = f->tensors[k].name;
     return s.n && json_text(s, name, cap) >= 0;
@@ -404,7 +405,8 @@ static void count_found(const Load *l, Renaming *r) {
         }
 }
 
-/* By the tensor whose name ends most like that of a missing variable. */
+/* A renaming derived from the tensor whose name has the longest common end
+   with a missing variable's name. */
 static Renaming renaming_for(const Load *l, const char *missing) {
     Renaming r = {.found = 0};
     char name[1024];
@@ -423,8 +425,8 @@ static Renaming renaming_for(const Load *l, const char *missing) {
     return r;
 }
 
-/* The --load-map that would find most of what is missing, tried for the first
-   variables only; "": none, or the caller has renamed already.              */
+/* Suggests the --load-map that would find most missing variables; tries only
+   the first ones. "" if there is none, or if the caller already renames. */
 static const char *load_hint(const Load *l, char *buf, size_t cap) {
     Renaming best = {.found = 0};
     uint32_t nvar = l->from->nrename ? 0 : l->s->m->nvar;
@@ -456,15 +458,15 @@ static ampc_status check_missing(Load *l) {
     if (missing->count && missing->count == l->want) return load_strange(l);
     if (missing->count && !l->from->partial)
         return session_fail(l->s, AMPC_ERR_FORMAT,
-                            "%s: %zu of %zu tensors are not in it: it has no "
-                            "tensor %s: saved by another model or with other "
+                            "%s: %zu of %zu tensors are missing, among them "
+                            "%s: saved by another model or with other "
                             "options",
                             load_path(l), missing->count, l->want,
                             missing->text);
     return AMPC_OK;
 }
 
-/* What a load that succeeded wants known. */
+/* Reports on a successful load: missing variables and unused tensors. */
 static void load_report(Load *l) {
     const LoadNames *left = &l->left, *missing = &l->missing;
     char lost[400] = "", extra[400] = "", hint[500] = "";
@@ -508,8 +510,7 @@ static ampc_status load_resolve(Load *l) {
 
 /* ---- where they are staged */
 
-/* Floating numbers may be of another width, but not where all is to be as it
-   was.                                                                      */
+/* Floating dtypes may differ in width, except on resume. */
 static ampc_status check_tensor(Load *l, const LoadSource *from,
                                 const PlanVar *v) {
     char want[160], got[160];
@@ -522,13 +523,13 @@ static ampc_status check_tensor(Load *l, const LoadSource *from,
         return AMPC_OK;
     shape_text(want, v->dtype, v->rank, v->dim);
     shape_text(got, t->dtype, t->rank, t->dim);
-    return session_fail(l->s, AMPC_ERR_FORMAT,
-                        "%s: '%.200s' is %s there and %s in this module%s",
-                        from->file->path, v->name, got, want,
-                        l->from->partial
-                            ? " (a renaming to a name that is not here, "
-                              "--load-map OLD=NEW, leaves it out)"
-                            : "");
+    return session_fail(
+        l->s, AMPC_ERR_FORMAT,
+        "%s: '%.200s' is %s in the file and %s in this module%s",
+        from->file->path, v->name, got, want,
+        l->from->partial ? " (to leave a tensor out, rename it to an unused "
+                           "name: --load-map OLD=NEW)"
+                         : "");
 }
 
 static ampc_status load_layout(Load *l) {
@@ -563,7 +564,7 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
     if (!json_get(l->meta, section, &members) ||
         !json_get(members, v->name + 5, &value) || !take_value(value, v, to))
         return session_fail(l->s, AMPC_ERR_FORMAT,
-                            "%s: its metadata lacks a good '%s.%.100s'",
+                            "%s: its metadata has no valid '%s.%.100s'",
                             load_path(l), section, v->name + 5);
     if (var_in_range(l->s, i, to)) return AMPC_OK;
     return session_fail(l->s, AMPC_ERR_FORMAT,
@@ -572,7 +573,7 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
                         (int)(value.n < 40 ? value.n : 40), value.p);
 }
 
-/* Numbers of one floating dtype as those of another. */
+/* Converts elements of one floating dtype to another. */
 static ampc_status stage_converted(Load *l, LoadFile *f, const StTensor *t,
                                    const PlanVar *v, char *to) {
     _Alignas(8) char part[PART];
@@ -624,11 +625,12 @@ static ampc_status load_cursor(Load *l) {
     return AMPC_OK;
 }
 
-/* What resuming needs beyond weights.  The gradients' memory may stay behind
-   when a later check fails: nobody can see it.                              */
+/* Checks and stages the data that resuming needs in addition to weights. If
+   a later check fails, memory of gradients may stay allocated; it has no
+   visible effect. */
 static ampc_status load_resume(Load *l) {
     JsonSpan counts, v;
-    for (uint32_t i = 0; i < l->s->m->nvar; i++) { /* of each objective */
+    for (uint32_t i = 0; i < l->s->m->nvar; i++) { /* for each objective */
         const char *name = l->s->m->vars[i].name;
         int64_t micro;
         if (!is_known(name, VAR_MICRO)) continue;
@@ -748,7 +750,7 @@ ampc_status checkpoint_load_weights(ampc_session *s, const ampc_weights *from) {
     return load_files(s, from, false, &torn);
 }
 
-/* Into a variable of that size. */
+/* Reads a tensor into a variable of the same size. */
 static ampc_status read_var(ampc_session *s, StFile *f, const StTensor *t,
                             uint32_t var) {
     char part[PART];
@@ -763,8 +765,8 @@ static ampc_status read_var(ampc_session *s, StFile *f, const StTensor *t,
     return AMPC_OK;
 }
 
-/* Exactly the file that the module was compiled with; what is not in it has its
-   constant fill.                                                            */
+/* Loads exactly the file that the module was compiled with; variables that
+   are not in it have their constant fill. */
 ampc_status checkpoint_sidecar(ampc_session *s, const char *path,
                                const PlanSidecar *want) {
     LoadFile f = {.path = (char *)path};

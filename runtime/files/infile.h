@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* infile.h: reading at a place of an open file until all has come, for the
-   runtime inside a module and for `ampc` itself.                           */
+   runtime inside a module and for `ampc` itself. */
 #ifndef AMPC_INFILE_H
 #define AMPC_INFILE_H
 
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* Reads n bytes from offset `at`.  Returns how many came, fewer than n only
-   where the file ends, or -1 with errno.  The file's position stays.       */
+   where the file ends, or -1 with errno.  The file's position stays. */
 int64_t infile_read(int fd, void *out, uint64_t n, uint64_t at);
 
 /* All n bytes came. */

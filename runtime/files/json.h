@@ -35,9 +35,9 @@ bool json_next(JsonIter *it, JsonSpan *key, JsonSpan *value);
 /* Member of an object; false when absent.  The first of equal keys. */
 bool json_get(JsonSpan object, const char *key, JsonSpan *value);
 
-/* A string's characters as UTF-8.  json_text writes at most cap bytes, ends
-   with NUL, and returns the length, or -1 when there is no room, when the
-   value is no string or has a NUL inside.                                   */
+/* A string's characters as UTF-8. json_text writes at most cap bytes, ends
+   with NUL, and returns the length; -1 if there is no room or the value is
+   not a string or contains NUL. */
 bool json_equals(JsonSpan string, const char *text);
 int64_t json_text(JsonSpan string, char *buf, size_t cap);
 

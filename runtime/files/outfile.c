@@ -84,7 +84,7 @@ typedef struct Known {
     char name[256];
 } Known;
 
-/* What file_guard_undo removes. */
+/* A file or folder that file_guard_undo removes. */
 typedef struct Made {
     struct Made *before;
     const char *role;
@@ -109,7 +109,8 @@ void file_guard_free(FileGuard *g) {
     free(g);
 }
 
-/* Without memory it stays: a folder more is no reason to fail. */
+/* Without memory the folder is not recorded and stays: that is no reason to
+   fail. */
 void file_guard_made(FileGuard *g, const char *path, const char *role) {
     size_t n = strlen(path) + 1;
     Made *m = g ? malloc(sizeof *m + n) : NULL;
@@ -180,7 +181,7 @@ bool file_guard_input(FileGuard *g, const char *path, const char *role,
     return add(g, &k, why);
 }
 
-/* file: what is at the path now, or NULL. */
+/* file: the present file at the path, or NULL. */
 static bool claim(OutFile *o, FileGuard *g, const char *role,
                   const struct stat *file) {
     struct stat st;
@@ -208,7 +209,7 @@ static bool look(OutFile *o, struct stat *st, bool *there) {
     if (S_ISLNK(st->st_mode))
         return refused(o, "is a symbolic link: name the file itself");
     if (!S_ISREG(st->st_mode))
-        return refused(o, "exists and is no regular file");
+        return refused(o, "exists and is not a regular file");
     return true;
 }
 
@@ -270,8 +271,8 @@ static bool open_named(OutFile *o, mode_t mode) {
     return failed(o);
 }
 
-/* Where the kernel or the file system cannot make a file without a name, or
-   cannot name it later, the attempt fails and does no harm.                 */
+/* Fails without side effects if the kernel or the file system cannot create
+   a file without a name or cannot name it later. */
 static bool open_nameless(OutFile *o, mode_t mode) {
     if (access("/proc/self/fd", X_OK) != 0) return false;
     o->fd = openat(o->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
@@ -283,8 +284,8 @@ static bool is_temporary(const char *name) {
            strspn(name + 6, "0123456789abcdef") == 16;
 }
 
-/* Removes what killed writers left in the folder: temporaries without a lock.
-   Without locks there is no telling, and they stay.                         */
+/* Removes temporary files that killed writers left in the folder: those
+   without a lock. If locks do not work, all of them stay. */
 static void sweep(const OutFile *o) {
     int at = openat(o->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = at < 0 ? NULL : fdopendir(at);
@@ -321,7 +322,7 @@ bool outfile_append(OutFile *o, const char *path, bool goes_on,
                    0666);
     if (o->fd < 0 || fstat(o->fd, &st) != 0) return failed(o);
     if (!S_ISREG(st.st_mode))
-        return refused(o, "exists and is no regular file");
+        return refused(o, "exists and is not a regular file");
     if (!lock(o->fd)) return refused(o, "another process is writing it");
     return goes_on || ftruncate(o->fd, 0) == 0 || failed(o);
 }
@@ -423,11 +424,11 @@ static bool exchange(const OutFile *o) {
            0;
 }
 
-/* The new file takes the path, the old one the path with `keep`.  Where two
-   names cannot be exchanged, there is a moment without a file at the path.
-   The old one is locked while it has a temporary's name, or another writer
-   would take it for left behind; where two writers exchange at once that may
-   fail, and only the old file is lost.                                      */
+/* The new file gets the path, the old one the path with suffix `keep`. If the
+   system cannot exchange two names, there is a moment without a file at the
+   path. The old file is locked while it has a temporary name, or another writer
+   would remove it as a leftover; if two writers exchange at once that may fail,
+   and only the old file is lost. */
 static bool rename_keeping(OutFile *o) {
     struct stat st;
     char old[sizeof o->name];
@@ -435,7 +436,7 @@ static bool rename_keeping(OutFile *o) {
     if ((size_t)n >= sizeof old) return too_long(o);
     if (fstatat(o->folder, old, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
         !S_ISREG(st.st_mode))
-        return refused(o, "%.100s exists and is no regular file", old);
+        return refused(o, "%.100s exists and is not a regular file", old);
     int held = openat(o->folder, o->name,
                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (held >= 0) flock(held, LOCK_SH | LOCK_NB);

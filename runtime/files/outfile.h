@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outfile.h: how a file gets to disk, for the runtime inside a module and for
+/* outfile.h: writes files safely, for the runtime inside a module and for
    `ampc` itself.
 
    A new file is written without a name where the file system can do that, else
    under a random one beside its path; it is synced and then renamed.  At any
-   moment the path holds the old file or the new one, whole.  What exists and is
-   no regular file is refused, symbolic links too: a device is not replaced and
-   nothing is written where a link points.  Nothing waits for a lock.  What a
-   killed writer leaves (.ampc-RANDOM) is removed by the next one in the folder.
+   moment the path holds the old file or the new one, whole.  An existing path
+   that is not a regular file is refused, also a symbolic link: devices are not
+   replaced, and links are not followed. Nothing waits for a lock. Temporary
+   files of a killed writer (.ampc-RANDOM) are removed by the next writer in the
+   folder.
 
      OutFile o;
      bool ok = outfile_open(&o, path, 0666, NULL, NULL) &&
@@ -30,21 +31,22 @@ typedef struct OutFile {
     FILE *stream; /* over fd, once outfile_stream was called */
     char name[256], tmp[32];
     bool named;       /* tmp is in the folder */
-    bool in_place;    /* of outfile_append */
-    const char *keep; /* set by the caller: what was at the path is kept under
-                         the path with this behind it */
+    bool in_place;    /* opened by outfile_append */
+    const char *keep; /* set by the caller: the old file is kept under the path
+                         with this suffix */
     bool loose;       /* set by the caller: not synced, easily made again */
-    char why[160];    /* what a failed call failed at, without the path */
+    char why[160];    /* the operation that failed, without the path */
 } OutFile;
 
-/* All of them: false, with o->why and errno 0 where it is no system's error;
-   outfile_abort is due then; on a zeroed or closed OutFile it does nothing. */
+/* All functions return false on failure, with o->why, and errno 0 if the
+   system reported no error. The caller must then call outfile_abort, which
+   does nothing on a zeroed or closed OutFile. */
 
 /* mode is subject to the umask.  guard may be NULL; role: see below. */
 bool outfile_open(OutFile *o, const char *path, mode_t mode, FileGuard *guard,
                   const char *role);
-/* A file that is read while it grows: written in place, from its end if it
-   `goes_on`; one writer at a time.                                          */
+/* Opens a file that is read while it grows: it is written in place, from its
+   end if `goes_on`; one writer at a time. */
 bool outfile_append(OutFile *o, const char *path, bool goes_on,
                     FileGuard *guard, const char *role);
 /* A full disk and a limit on file sizes are failures, never a signal. */
@@ -52,8 +54,8 @@ bool outfile_write(OutFile *o, const void *data, uint64_t n);
 /* Over bytes that were written. */
 bool outfile_patch(OutFile *o, const void *data, size_t n, uint64_t at);
 FILE *outfile_stream(OutFile *o); /* NULL: o->why */
-/* All that can fail for lack of room, so that several files can be made ready
-   before the first is renamed.                                              */
+/* Does everything that can fail for lack of room, so that several files can
+   be completed before the first is renamed. */
 bool outfile_ready(OutFile *o);
 bool outfile_commit(OutFile *o);
 /* Before that: it is to take the path with the suffix behind it. */
@@ -62,13 +64,13 @@ void outfile_abort(OutFile *o);
 
 /* ---- the files of one command -------------------------------------------- */
 
-/* Keeps outputs apart from inputs and from each other: by device and inode,
-   and by folder and name.  role says what a file is for ("the model",
-   "--report"); it is kept, not copied.                                      */
+/* Keeps outputs apart from inputs and from each other: by device and inode, and
+   by folder and name.  role names the purpose of a file ("the model",
+   "--report"); the pointer is kept, the text is not copied. */
 FileGuard *file_guard_new(void); /* NULL: out of memory */
 void file_guard_free(FileGuard *g);
-/* A file that is read.  One that is not there is no matter.  These two fill
-   `why` when they fail.                                                     */
+/* Registers a file that is read; a missing file is allowed. These two
+   functions fill `why` when they fail. */
 bool file_guard_input(FileGuard *g, const char *path, const char *role,
                       char why[160]);
 /* Checks and claims a path that is written later, and not through outfile_open
@@ -76,8 +78,8 @@ bool file_guard_input(FileGuard *g, const char *path, const char *role,
 bool file_guard_claim(FileGuard *g, const char *path, const char *role,
                       char why[160]);
 
-/* A file or a folder that now is there, until file_guard_undo removes what was
-   made for `role`, the last first; of folders those that are empty.         */
+/* Registers a new file or folder; file_guard_undo removes everything made
+   for `role`, the last first, and folders only if they are empty. */
 void file_guard_made(FileGuard *g, const char *path, const char *role);
 void file_guard_undo(FileGuard *g, const char *role);
 

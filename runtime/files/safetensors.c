@@ -205,7 +205,8 @@ typedef struct Summed {
     char part[PART];
 } Summed;
 
-/* Of the whole file; its own digits, at `digits`, count as zeros (0: none). */
+/* CRC of the whole file; its own digits, at `digits`, count as zeros (0: it
+   has none). */
 static ampc_status st_sum(StFile *f, Summed *sum, uint64_t digits,
                           uint32_t *crc) {
     *crc = 0;

@@ -19,8 +19,8 @@ enum { ST_CRC_DIGITS = 8 };
 
 extern const char *const st_dtypes[AMPC_NDTYPE]; /* as files spell them */
 
-/* What a tensor of that name is called in a file, which keeps one name for
-   itself; and back.                                                         */
+/* The name in a file of a tensor with that name (the format reserves one
+   name), and back. */
 const char *st_name(const char *name);
 const char *st_meant(const char *name);
 
@@ -33,28 +33,29 @@ typedef struct StTensor {
 
 typedef struct StFile {
     const char *path;
-    const ampc_options *mem; /* its `alloc` and `free` are used */
+    const ampc_options *mem; /* provides `alloc` and `free` */
     int fd;
-    uint64_t size, data; /* of the file; where the data begins */
+    uint64_t size, data; /* size of the file; begin of the data */
     char *header;
     size_t header_bytes;
     JsonSpan metadata; /* object of strings; n = 0: none */
     StTensor *tensors;
     size_t ntensor;
-    bool torn; /* absent, cut off or damaged: what was there may be elsewhere */
-    bool json; /* refused, but it may be the index of several such files */
-    char why[900]; /* of the last call that failed, with the path */
+    bool torn; /* missing, cut off or damaged: an older copy may exist elsewhere
+                */
+    bool json; /* refused; it may be an index of several such files */
+    char why[900]; /* reason of the last failure, with the path */
 } StFile;
 
-/* On failure nothing is left to close; what the file was found to be stays. */
+/* On failure nothing needs to be closed; the fields that describe the file
+   stay. */
 ampc_status st_open(const ampc_options *mem, const char *path, StFile *f);
-/* Whether all bytes are those that were written; *there = false: the file has
-   no checksum.                                                              */
+/* Checks all bytes against the file's checksum; *there = false: it has none. */
 ampc_status st_verify(StFile *f, bool *there);
 void st_close(StFile *f);
-/* Refuses a file that is not exactly that. */
+/* Refuses a file with another size or checksum. */
 ampc_status st_match(StFile *f, uint64_t bytes, uint32_t crc);
-/* NULL: none, or two. */
+/* NULL if the file has no such tensor, or two. */
 const StTensor *st_find(const StFile *f, const char *name);
 /* Bytes [at, at + n) of a tensor. */
 ampc_status st_read(StFile *f, const StTensor *t, uint64_t at, uint64_t n,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sections.c: the module's own file, behind its ELF image.
+/* sections.c: reads the sections after the ELF image of the module's own file.
 
-   The file is read, never mapped: a file that shrinks under a mapping kills
-   the host by SIGBUS.  Tail and directory are taken as hostile; a section's CRC
+   The file is read, never mapped: a file that shrinks under a mapping kills the
+   host by SIGBUS.  Tail and directory are treated as hostile; a section's CRC
    is checked while it is read, so a damaged module is refused at open.      */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -56,7 +56,8 @@ static bool decode_newlines(char *path) {
     return to != from;
 }
 
-/* ... and what it appends when the file has gone or was replaced. */
+/* The suffix that Linux appends if the file was deleted or replaced: removes
+   it. */
 static bool strip_deleted(char *path) {
     static const char mark[] = " (deleted)";
     size_t n = strlen(path), k = sizeof mark - 1;

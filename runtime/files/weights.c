@@ -166,7 +166,7 @@ static ampc_status take_facts(void *ctx, const uint8_t *p, uint64_t at,
     return AMPC_OK;
 }
 
-/* What the module's section says about the file beside it. */
+/* Reads the module's section about the file beside it. */
 static ampc_status sidecar_facts(ampc_session *s, PlanSidecar *want) {
     SectionFile f;
     PlanSection sec;

@@ -30,8 +30,8 @@ typedef enum Watch {
 } Watch;
 
 typedef struct AmpcBackend {
-    /* Memory of all but the gradients, and whatever a run needs.  A failure
-       leaves what close can clear.                                          */
+    /* Allocates all memory except for gradients, and everything else that a
+       run needs. After a failure close can free it. */
     ampc_status (*open)(ampc_session *s);
     /* Accepts a half-built device, and a forked child's copy of one. */
     void (*close)(ampc_session *s);
@@ -52,28 +52,30 @@ typedef struct AmpcBackend {
 
     /* Makes the next run of a program unable to run out of memory. */
     ampc_status (*prepare)(ampc_session *s, int program);
-    /* A run is begin, step for each of the program's steps unless begin clears
-     *walk, then end, which is told how it went and passes that on.        */
+    /* A run is begin, step for each of the program's steps (unless begin
+       clears walk), then end, which gets the status of the run and returns
+       it. */
     ampc_status (*begin)(ampc_session *s, int program, const void *const *in,
                          bool *walk);
     ampc_status (*step)(ampc_session *s, int program, uint32_t step);
     ampc_status (*end)(ampc_session *s, int program, ampc_status status);
-    /* Where the next run of that program may find that input; NULL: anywhere.
-       NULL here: it may for all.                                            */
+    /* Sets *data to the place where the next run of the program expects that
+       input; NULL: any place. The function itself may be NULL: any place for
+       all inputs. */
     ampc_status (*stage)(ampc_session *s, int program, uint32_t input,
                          void **data);
     /* Waits until all that was begun is done. */
     ampc_status (*sync)(ampc_session *s);
-    /* What session_watch names, as the last run of that program left it; zero
-       where there is nothing to watch.  Waits.                              */
+    /* Fetches the scalars that session_watch names, as the program's last run
+       left them; 0 if one does not exist. Waits for the device. */
     ampc_status (*watched)(ampc_session *s, int program,
                            uint64_t value[WATCH_COUNT]);
     const char *kind;                           /* as in ampc_device_info */
     const char *(*name)(const ampc_session *s); /* NULL: it has none */
     /* One line for the log. */
     void (*describe)(const ampc_session *s, char *text, size_t size);
-    bool async; /* a run may return before it is done; where the session has a
-                   profile, end tells it of the steps                        */
+    bool async; /* a run may return before it is done; if the session has a
+                   profile, end reports the steps to it */
 } AmpcBackend;
 
 extern const AmpcBackend cpu_backend;

@@ -18,8 +18,8 @@ bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
 const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
                        const int64_t *dim);
 
-/* Of a floating dtype.  16-bit values are rounded by way of f32; false: a
-   finite number became infinite.                                            */
+/* For floating dtypes. 16-bit values are rounded by way of f32. float_put
+   returns false if a finite number became infinite. */
 double float_at(uint32_t dtype, const void *p);
 bool float_put(uint32_t dtype, double x, void *p);
 

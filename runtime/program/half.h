@@ -2,8 +2,9 @@
 /* half.h: bf16 and f16 to fp32 and back, scalar.
 
    Narrowing rounds to nearest even and overflows to infinity; NaN stays NaN: in
-   f16 it is quiet and keeps its sign and upper payload bits, in bf16 it has all
-   bits, which vectors make in the fewest steps.  Widening is exact.          */
+   f16 it is quiet and keeps its sign and upper payload bits, in bf16 all its
+   bits are set, which takes vector code the fewest steps.  Widening is
+   exact. */
 #ifndef AMPC_HALF_H
 #define AMPC_HALF_H
 
@@ -61,7 +62,7 @@ static inline uint16_t f32_to_f16(float f) {
     return (uint16_t)(sign | (mag - (112u << 23)) >> 13);
 }
 
-/* Of AMPC_BF16 or AMPC_F16. */
+/* dtype: AMPC_BF16 or AMPC_F16. */
 static inline float half_to_f32(uint32_t dtype, uint16_t h) {
     return dtype == AMPC_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }

@@ -65,7 +65,7 @@ const char *objective_at(const AmpcModule *m, uint32_t index) {
 
 typedef int Find(const AmpcModule *m, const char *name);
 
-/* What is there for each objective has ":OBJECTIVE" behind its name. */
+/* Names that each objective has for itself end with ":OBJECTIVE". */
 static int find_of(const ampc_session *s, Find *find, const char *name) {
     char own[1100];
     int n = snprintf(own, sizeof own, "%s:%s", name, s->objective);

@@ -76,7 +76,7 @@ typedef struct LibOperand {
     const char *name;
     LibRole role;
     uint32_t dtypes;   /* set                                               */
-    uint32_t dtype_at; /* where among the parameters its dtype stands       */
+    uint32_t dtype_at; /* index of its dtype among the parameters */
 } LibOperand;
 
 /* A field of the parameters; those before it take up the places before it. */
@@ -94,7 +94,7 @@ typedef struct LibInfo {
     const LibField *fields;
 } LibInfo;
 
-/* NULL: there is no such routine. */
+/* NULL if the number is not a routine. */
 const LibInfo *lib_info(uint32_t lib);
 
 static inline int lib_writes(const LibInfo *l, int operand) {

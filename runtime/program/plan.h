@@ -5,7 +5,7 @@
    per train.so: the same programs once for each kind of target, over the same
    variables.  The runtime (run.c) is one loop over a target's steps.  A plan
    never contains code: kernels are named by index, library routines by PlanLib.
-   Nothing here depends on the compiler's own headers.                      */
+   Nothing here depends on the compiler's own headers. */
 #ifndef AMPC_PLAN_H
 #define AMPC_PLAN_H
 
@@ -40,7 +40,7 @@ typedef enum PlanSpace {
     PLAN_NONE = 0, /* an absent operand: resolves to NULL                   */
     PLAN_ARENA,    /* offset into the session's one arena; index = number of
                       the value that lies there then, 0 = not told: in a run
-                      equal numbers of a program are equal bytes            */
+                      equal numbers of a program are equal bytes */
     PLAN_VAR,      /* index = PlanVar; storage that outlives a step         */
     PLAN_INPUT     /* index = input of the running program                  */
 } PlanSpace;
@@ -87,7 +87,7 @@ typedef struct PlanVar {
 /* A generated kernel computes work units [lo, hi) of [0, units).  Units are
    independent and each is computed in one fixed order, so any split over
    threads gives the same bits.  buf[i] are the step's resolved refs in order,
-   par its integer parameters.                                              */
+   par its integer parameters. */
 typedef void PlanKernelFn(void *const *buf, const int64_t *par, int64_t lo,
                           int64_t hi);
 
@@ -96,7 +96,7 @@ typedef void PlanKernelFn(void *const *buf, const int64_t *par, int64_t lo,
      acc[r * ld + c] belongs to element (batch, row + r, col + c),
      0 <= r < rows, 0 <= c < cols.
    For a convolution: batch = image, row = output channel (over all groups),
-   col = flat spatial position.  buf is the epilogue's own.                 */
+   col = flat spatial position.  buf is the epilogue's own. */
 typedef void PlanEpilogueFn(void *const *buf, const float *acc, int64_t ld,
                             int64_t batch, int64_t row, int64_t col,
                             int64_t rows, int64_t cols);
@@ -104,45 +104,44 @@ typedef void PlanEpilogueFn(void *const *buf, const float *acc, int64_t ld,
 typedef enum PlanStepKind {
     /* on a CPU */
     PLAN_KERNEL, /* fn = index of a generated kernel                        */
-    PLAN_LIB,    /* fn = PlanLib; `second`: PlanLib + 1 of a pool of what
-                    CONV_FWD makes, whose refs and pars lie behind its own.
-                    Where the pool's input is PLAN_NONE nothing else reads it
-                    and it has no place: one of the epilogue's refs, or of the
-                    result without one, is PLAN_NONE for it                  */
+    PLAN_LIB,    /* fn = PlanLib; `second`: PlanLib + 1 of a pool of CONV_FWD's
+                    result; the pool's refs and pars follow CONV_FWD's own. If the
+                    pool's input is PLAN_NONE, nothing else reads it and it has no
+                    place: then the epilogue's ref that stands for it, or the
+                    result if there is no epilogue, is PLAN_NONE */
     /* on a GPU */
     PLAN_LAUNCH,  /* fn = PlanCuda.kernels: kernel(refs.., [n], [scratch]),
                      then, if `second`, that one with the same parameters: n,
                      which is par 0, only where `blocks` is 0, scratch where
-                     the step asks for it; PLAN_NONE refs are NULL          */
+                     the step asks for it; PLAN_NONE refs are NULL */
     PLAN_MANY,    /* npar tensors in one launch of kernel fn:
                      kernel(table, npar), where row i of the table, all u64, is
-                     {first block of tensor i, par i, its refs..}           */
+                     {first block of tensor i, par i, its refs..} */
     PLAN_ROWS,    /* npar / 2 tensors, of par 2i rows of par 2i + 1 columns, in
                      one launch of kernel fn(table, npar / 2), a block a row;
                      row i of the table: {first block of tensor i, columns, its
                      refs..}, and, if `second`, {rows, address of a u32 that is
                      0 when the launch begins and when it is over}: the last
                      block of a tensor whose last refs are not PLAN_NONE does
-                     something more                                         */
+                     something more */
     PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
                      operand that fn names; par: LibGemm.  Where it refuses,
                      by `second`: kernel(a, b, result, operand or NULL, m, n, k,
                      batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs); or where it
                      refuses fn alone, the product and then `epilogue`, a kernel
-                     with the same parameters, on its result                */
-    PLAN_COPY,    /* by the driver, of ref 0 to ref 1; par: LibCopy         */
+                     with the same parameters, on its result */
+    PLAN_COPY,    /* copies ref 0 to ref 1 by the driver; par: LibCopy */
     /* on any */
-    PLAN_SUM,    /* the refs, f32 gradients that change no more, are summed over
-                    ranks; par 0: the AmpcDtype that is sent, to which kernel
-                    fn rounds on a GPU (from, to, n), and back from `second`;
-                    par 1 + i: not 0: where ranks share the update of ref i each
-                    needs its part alone, a multiple of so many elements, and
-                    zeros elsewhere                                          */
-    PLAN_SUM_NOW /* ref 0 is, with what lies behind it, before the next
-                    step; par: LibCopy                                       */
+    PLAN_SUM, /* the refs, f32 gradients that are final, are summed over ranks;
+                 par 0: the AmpcDtype that is sent, to which kernel fn rounds on
+                 a GPU (from, to, n), and back from `second`; par 1 + i: if not
+                 0 and ranks share the update of ref i, each rank needs only its
+                 part, a multiple of this many elements, and zeros elsewhere */
+    PLAN_SUM_NOW /* sums ref 0 and the bytes after it over ranks before the next
+                    step; par: LibCopy */
 } PlanStepKind;
 
-/* Library routines: rows of lib.def, which tells refs and par of each. */
+/* Library routines: rows of lib.def, which defines refs and par of each. */
 typedef enum PlanLib {
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \
     PLAN_LIB_##E,
@@ -150,31 +149,33 @@ typedef enum PlanLib {
     PLAN_NLIB
 } PlanLib;
 
-/* What cuBLASLt does to a product before it stores it. */
+/* Epilogue that cuBLASLt applies to a product before it stores it. */
 typedef enum PlanProduct {
     PLAN_PRODUCT_PLAIN,
     PLAN_PRODUCT_BIAS,  /* + ref 3, one value per column, of the result's dtype
                          */
     PLAN_PRODUCT_SCALE, /* * ref 3, an f32 on the device                    */
-    PLAN_PRODUCT_ADD /* + ref 3, which is as the result is and may be it    */
+    PLAN_PRODUCT_ADD    /* + ref 3, which has the result's layout and may be the
+                           result's place */
 } PlanProduct;
 
 typedef struct PlanStep {
     uint32_t kind;
     uint32_t fn;
     uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1;
-                            PLAN_PRODUCT: of a kernel + 1; 0 = none         */
+                            PLAN_PRODUCT: of a kernel + 1; 0 = none */
     uint32_t second;     /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
-                            PLAN_LIB, PLAN_ROWS: see there; 0 = none        */
+                            PLAN_LIB, PLAN_ROWS: see there; 0 = none */
     uint32_t ref0, nref; /* slice of PlanTarget.refs                        */
     uint32_t ep_nref;    /* behind them: the epilogue's own                 */
     uint32_t par0, npar; /* slice of PlanTarget.pars                        */
-    int64_t units;    /* PLAN_KERNEL: independent work units                */
-    int64_t grain;    /* PLAN_KERNEL: units worth one thread hand-over      */
-    int64_t split;    /* PLAN_KERNEL, PLAN_LAUNCH, PLAN_MANY: not 0: it updates
-                         parameters and their optimizer state, par i elements
-                         each, that many a unit; ranks may share the units.
-                         Refs are variables of that many, or single numbers */
+    int64_t units; /* PLAN_KERNEL: independent work units                */
+    int64_t grain; /* PLAN_KERNEL: units worth one thread hand-over      */
+    /* PLAN_KERNEL, PLAN_LAUNCH, PLAN_MANY: not 0: the step updates
+       parameters and their optimizer state, par i elements each, this many
+       elements per unit; ranks may share the units. Refs are variables with
+       that many elements, or scalars. */
+    int64_t split;
     uint64_t scratch; /* PLAN_LAUNCH: bytes needed while the step runs      */
     const char *name; /* IR value it computes; for profiles and messages    */
 } PlanStep;
@@ -186,7 +187,7 @@ static inline uint32_t plan_tensors(const PlanStep *t) {
                                   : 0;
 }
 
-/* What the host sees of a program, the same on every target. */
+/* A program as the host sees it, the same on every target. */
 typedef struct PlanProgram {
     const char *name;  /* train, micro, update, eval, predict, refresh       */
     uint32_t in0, nin; /* slice of AmpcModule.tensors: inputs             */
@@ -198,13 +199,13 @@ typedef struct PlanRun {
     uint32_t step0, nstep; /* slice of PlanTarget.steps                     */
     uint32_t out0;         /* PlanTarget.refs: where its outputs lie        */
     uint64_t arena;        /* bytes                                         */
-    double flops;          /* of its products and convolutions              */
+    double flops;          /* FLOPs of its matrix products and convolutions */
 } PlanRun;
 
 /* All programs as one target runs them. */
 typedef struct PlanTarget {
     uint32_t nstep, nref, npar;
-    const PlanRun *runs; /* as many as AmpcModule.programs                  */
+    const PlanRun *runs; /* one per entry of AmpcModule.programs */
     const PlanStep *steps;
     const PlanRef *refs;
     const int64_t *pars;
@@ -218,7 +219,7 @@ typedef struct PlanIsa {
     const struct AmpcCpuLib *lib;
 } PlanIsa;
 
-/* ---- code for GPUs ------------------------------------------------------ */
+/* ---- code for GPUs ------------------------------------------------------- */
 
 /* A kernel of the module's CUDA code: `name` in section "cuda:ARCH:UNIT".
    One-dimensional blocks and grids.                                         */
@@ -239,7 +240,7 @@ typedef struct PlanCuda {
     const PlanCudaKernel *kernels;
     /* "sm_90", "sm_80", ..., last "compute_80" (PTX, NUL-terminated)       */
     const char *const *archs;
-    int32_t toolkit; /* of the NVRTC used: 12080 = 12.8          */
+    int32_t toolkit;                   /* version of NVRTC: 12080 = 12.8 */
     const struct AmpcBackend *backend; /* keeps its code in the module      */
 } PlanCuda;
 
@@ -248,7 +249,7 @@ typedef struct AmpcModule {
     const char *model;
     const char *info; /* JSON: options, precision, producer, class axis ... */
     uint64_t graph_hash;
-    uint64_t id; /* of tables and weights; the file's tail has it too       */
+    uint64_t id; /* of tables and weights; also in the file's tail */
     uint32_t nprogram, nvar, ntensor, nisa;
     const PlanProgram *programs;
     const PlanVar *vars;
@@ -260,19 +261,19 @@ typedef struct AmpcModule {
 
 /* ---- the file's tail ----------------------------------------------------- */
 
-/* Behind the ELF image lie sections that are read by offset and never loaded:
+/* After the ELF image follow sections that are read by offset and never loaded:
    "weights" (initial values, each 64-byte aligned), "model" (the user's file
-   without the tensors that are in "weights"),
-   "ir:STAGE" (text), "cuda:ARCH:UNIT" (cubin, or PTX for compute_XX; plain),
-   "report".  Texts, of which one stage's differs little from the next's, are
-   packed in one zstd frame, the section "packed".  The last 32 bytes of the
-   file are a PlanTail, the directory lies directly before it.  All
-   little-endian.                                                           */
+   without the tensors that are in "weights"), "ir:STAGE" (text),
+   "cuda:ARCH:UNIT" (cubin, or PTX for compute_XX; plain), "report".  Texts are
+   packed in one zstd frame, because the texts of neighbouring stages differ
+   little, the section "packed".  The last 32 bytes of the file are a PlanTail,
+   the directory lies directly before it.  All
+   little-endian. */
 #define AMPC_TAIL_MAGIC UINT64_C(0x324c494154504d41) /* "AMPTAIL2" */
 
 typedef struct PlanSection {
     char name[32];
-    uint64_t offset; /* from the start of the file, or of what is packed    */
+    uint64_t offset; /* from the start of the file, or of the unpacked texts */
     uint64_t bytes;
     uint32_t packed; /* 1: in section "packed"                              */
     uint32_t crc;    /* CRC-32 of the bytes, unpacked                       */
@@ -291,7 +292,7 @@ typedef struct PlanTail {
 #define PLAN_WAITING ".%08x"
 typedef struct PlanSidecar {
     uint64_t bytes;
-    uint32_t crc; /* of all of it */
+    uint32_t crc; /* of the whole file */
     uint32_t reserved;
 } PlanSidecar;
 

@@ -98,8 +98,8 @@ static bool plan_operands_ok(const LibInfo *l, const PlanRef *refs,
     return true;
 }
 
-/* Parameters and operands are those of the routine's row; `more` refs follow.
- */
+/* True if parameters and operands match the routine's row; `more` refs
+   follow. */
 static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t, uint32_t lib,
                         uint32_t more) {
     const LibInfo *l = lib_info(lib);
@@ -109,8 +109,9 @@ static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t, uint32_t lib,
            (!more || refs[l->noperand].space != PLAN_NONE);
 }
 
-/* A convolution and the pool of what it makes, planes of these images; one
-   thing alone has no place if that has none.                                */
+/* Checks a convolution with a pool of its result over the planes of its
+   images. If the pool's input has no place, exactly one ref of the
+   convolution has none. */
 static bool plan_pooled_ok(const PlanTarget *p, const PlanStep *t) {
     const LibInfo *l = lib_info(t->fn), *q = lib_info(t->second - 1);
     if (t->fn != PLAN_LIB_CONV_FWD || (t->second - 1 != PLAN_LIB_MAXPOOL &&
@@ -189,7 +190,8 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     }
 }
 
-/* What is read when the program is over is not the host's. */
+/* Outputs are read after the program has ended, when the host's inputs may
+   be gone: none may be an input. */
 static bool plan_outputs_ok(const RunCheck *c) {
     if (!plan_refs_ok(c, c->r->out0, c->p->nout)) return false;
     for (uint32_t i = 0; i < c->p->nout; i++)

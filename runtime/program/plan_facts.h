@@ -15,7 +15,7 @@ int64_t module_batch(const AmpcModule *m);
 /* The plan that describes the module without a session: the CPU's if it has
    one.                                                                      */
 const PlanTarget *module_plan(const AmpcModule *m);
-/* NULL, or what is wrong with the tables. */
+/* The first defect of the tables, or NULL. */
 const char *plan_defect(const AmpcModule *m);
 
 #endif

@@ -162,7 +162,7 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
                             t->name, dtype_name((uint32_t)in->dtype), want);
     if (!same)
         return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "input '%.200s': another shape given than %s",
+                            "input '%.200s': the given shape is not %s",
                             t->name, want);
     if (in->bytes != bytes)
         return session_fail(s, AMPC_ERR_ARGUMENT,
@@ -176,7 +176,7 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
     return AMPC_OK;
 }
 
-/* Which program input an argument is for; -1 when there is none. */
+/* The program input that an argument is for; -1 if there is none. */
 static int input_place(const AmpcModule *m, const PlanProgram *p,
                        const ampc_input *in, size_t position) {
     if (!in->name) return position < p->nin ? (int)position : -1;

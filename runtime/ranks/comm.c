@@ -48,8 +48,7 @@ ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
                                     out, err, err_size);
     if (err && err_size && why) snprintf(err, err_size, "%s", why);
     if (err && err_size && !why)
-        snprintf(err, err_size,
-                 "there is no such engine as '%.100s': mpi, nccl or tcp",
+        snprintf(err, err_size, "unknown engine '%.100s': mpi, nccl or tcp",
                  o.engine);
     return AMPC_ERR_ARGUMENT;
 }
@@ -195,7 +194,8 @@ ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what) {
 
 /* ---- the same module everywhere? ----------------------------------------- */
 
-/* What ranks tell each other first, as numbers that a double holds. */
+/* The facts that ranks exchange first, as numbers that a double holds
+   exactly. */
 typedef enum Fact {
     FACT_STATUS,
     FACT_GRAPH_HIGH,
@@ -230,8 +230,8 @@ static const char *facts_differ(const double *a, const double *b) {
     return NULL;
 }
 
-/* What `n` ranks from `first` on tell, beside what rank 0 did: all ranks come
-   to the same end; one that failed keeps its message. */
+/* Compares the facts of `n` ranks from `first` on with those of rank 0. All
+   ranks come to the same status; a rank that failed keeps its message. */
 static ampc_status facts_judge(ampc_session *s, ampc_status status,
                                const double *facts, int first, int n,
                                const double *of_0) {
@@ -311,7 +311,7 @@ static ampc_status share_var(ampc_session *s, uint32_t var) {
     return AMPC_OK;
 }
 
-/* Those of the kinds in a set, a bit each. */
+/* Broadcasts the variables whose kinds are in the set, a bit per kind. */
 static ampc_status share_vars(ampc_session *s, uint32_t kinds) {
     ampc_status status = AMPC_OK;
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++)
@@ -345,7 +345,7 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
     s->stale = true;
     status = share_vars(s, kinds);
     if (status == AMPC_OK) status = share_cursor(s);
-    double made = 0; /* of any objective */
+    double made = 0; /* micro-steps of any objective */
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         if (!is_known(s->m->vars[i].name, VAR_MICRO)) continue;
         status = var_number(s, (int)i, 0, &number);
@@ -362,7 +362,7 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
     s->random = -1;
     if (status != AMPC_OK || !s->on_device) return status;
     memset(s->bad_of, 0, (size_t)s->opt.comm->world * sizeof *s->bad_of);
-    s->bad_of[0] = s->bad_agreed; /* the others count on from 0 */
+    s->bad_of[0] = s->bad_agreed; /* the other ranks count on from 0 */
     return s->opt.comm->rank ? put_number(s, VAR_BAD_DATA, 0) : AMPC_OK;
 }
 
@@ -383,7 +383,7 @@ ampc_status comm_random(ampc_session *s, int64_t micro_steps) {
     return s->backend->put(s, at, &count, sizeof count);
 }
 
-/* What all ranks found in their data: bad[r] times something, in this step. */
+/* Counts bad batches of this step; bad[r]: how many rank r found. */
 static ampc_status count_bad(ampc_session *s, const float *bad) {
     const ampc_comm *c = s->opt.comm;
     int64_t total = 0;

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_mpi.c: MPI as what moves bytes between ranks.
+/* comm_mpi.c: communication between ranks by MPI.
 
    Open MPI, MPICH and the ABI of MPI 5 are found at run time.  Their handles
-   differ: pointers to objects of the library, or numbers.  Both fit a register,
-   in which x86-64 passes either, and slots of 64 bits that begin as zero take
-   what either writes; so one type serves for both, and only the constants are
-   two sets.
+   differ: pointers to objects of the library, or numbers.  x86-64 passes either
+   in a register, and zeroed slots of 64 bits hold either, so one type serves
+   both; only the constants exist twice.
 
-   Sums are added in the order of ranks, so that they do not depend on the
-   library or on who is first.  The numbers are cut in one segment a rank; each
+   Sums are added in the order of ranks, so that they depend neither on the
+   library nor on timing. The elements are cut into one segment per rank; each
    rank gets the others' parts of its segment, adds, and sends the sum to all.
-   Every message is waited for with a deadline and by itself, so that the rank
-   that did not answer has a name.  MPI sees buffers of ours alone: after a
-   failure they stay, since it may still write to them.                      */
+   Each message is waited for separately and with a deadline, so that an error
+   names the rank that did not answer. MPI gets only buffers of our own: after a
+   failure they stay allocated, since MPI may still write to them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -46,7 +45,7 @@ typedef struct MpiApi {
     int serialized; /* MPI_THREAD_SERIALIZED */
 } MpiApi;
 
-/* Of a rank: n messages, of which the first `done` have come or gone. */
+/* The n messages of a rank; the first `done` have completed. */
 typedef struct Messages {
     Handle *request;
     int n, done;
@@ -68,7 +67,7 @@ typedef struct Mpi {
     int tag;
     Messages *messages[WAYS]; /* one a rank */
     Handle *requests;         /* of all */
-    char *out, *in, *sum;     /* PIECE bytes each; sum: of what is added */
+    char *out, *in, *sum;     /* PIECE bytes each; sum: the added elements */
     char why[300];
 } Mpi;
 
@@ -100,7 +99,7 @@ static bool find_symbols(void *lib, MpiApi *a, const char **missing) {
     return true;
 }
 
-/* MPI 5 has an ABI, in libraries of that name. */
+/* MPI 5 has a standard ABI, in libraries with that name. */
 static bool is_abi(void *lib) {
     struct link_map *map = NULL;
     if (dlinfo(lib, RTLD_DI_LINKMAP, &map) || !map) return false;
@@ -174,7 +173,7 @@ static void wait_a_little(double since) {
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
-/* They come and go in order. */
+/* Tests the messages; a rank's messages complete in order. */
 static int test_all(Mpi *m, Way way, int *late) {
     *late = -1;
     for (int r = 0; r < m->comm.world; r++) {
@@ -227,12 +226,13 @@ static int begin(Mpi *m, Way way, int rank, char *data, size_t bytes,
 
 /* ---- sums ---------------------------------------------------------------- */
 
-/* Where the segment of rank r begins, of n numbers. */
+/* First element of rank r's segment of n elements. */
 static size_t segment(const Mpi *m, size_t n, int r) {
     return n * (size_t)r / (size_t)m->comm.world;
 }
 
-/* m->out, n numbers: everybody's part of my segment, one after the other. */
+/* Collects in m->in the other ranks' elements of this rank's segment;
+   m->out: all n elements. */
 static int exchange_parts(Mpi *m, size_t n, size_t each) {
     int me = m->comm.rank;
     size_t own = (segment(m, n, me + 1) - segment(m, n, me)) * each;
@@ -268,9 +268,9 @@ static int exchange_sums(Mpi *m, size_t n, size_t each) {
     return wait_all(m);
 }
 
-/* Everybody's n numbers of what is mine, those of a rank `stride` bytes behind
-   the rank's before, to m->sum: in the order of ranks; 16 bits are added in
-   fp32 and rounded once. */
+/* Adds the ranks' n elements of this rank's segment into m->sum, in the
+   order of ranks; the parts are `stride` bytes apart. 16-bit floats are
+   added in fp32 and rounded once. */
 static void add_parts(Mpi *m, size_t n, int32_t dtype, size_t stride) {
     bool half = dtype_bytes((uint32_t)dtype) == sizeof(uint16_t);
     memcpy(m->sum, m->in, n * dtype_bytes((uint32_t)dtype));
@@ -328,14 +328,14 @@ static int mpi_broadcast(void *ctx, void *data, size_t bytes, int32_t root) {
     return 0;
 }
 
-/* Of the numbers or bytes of rank r, those of a piece. */
+/* Number of elements or bytes of rank r in the current piece. */
 static size_t part_of(const uint64_t *at, int r, uint64_t from, uint64_t each) {
     uint64_t n = at[r + 1] - at[r];
     n = n > from ? n - from : 0;
     return n < each ? n : each;
 }
 
-/* Of the rank that has most. */
+/* The largest number that a rank has. */
 static uint64_t most_of(const uint64_t *at, int world) {
     uint64_t most = 0;
     for (int r = 0; r < world; r++)
@@ -343,7 +343,7 @@ static uint64_t most_of(const uint64_t *at, int world) {
     return most;
 }
 
-/* In a piece are as many of every rank. */
+/* A piece holds equally many bytes of every rank. */
 static int mpi_gather(void *ctx, void *data, const uint64_t *at) {
     Mpi *m = ctx;
     int me = m->comm.rank, world = m->comm.world;
@@ -413,7 +413,7 @@ static void mpi_free(Mpi *m) {
 
 static void mpi_close(ampc_comm *comm) {
     Mpi *m = comm->ctx;
-    if (m->broken) return; /* it would wait for who does not answer */
+    if (m->broken) return; /* MPI would wait for a rank that does not answer */
     m->mpi.Comm_free(&m->world);
     if (m->ours) m->mpi.Finalize();
     mpi_free(m);
@@ -444,7 +444,7 @@ static const char *mpi_start(Mpi *m) {
     }
     m->out = malloc(PIECE);
     m->in = malloc(PIECE + n * sizeof(double));
-    m->sum = malloc(2 * PIECE); /* of 16 bits, in fp32 */
+    m->sum = malloc(2 * PIECE); /* 16-bit floats widened to fp32 */
     return enough && m->out && m->in && m->sum ? NULL : "out of memory";
 }
 

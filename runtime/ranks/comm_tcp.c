@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_tcp.c: numbers that ranks tell each other over TCP, rank 0 in the
-   middle.
+/* comm_tcp.c: communication between ranks over TCP, through rank 0.
 
-   What launchers say in variables is enough for it: MASTER_ADDR, MASTER_PORT,
-   RANK, WORLD_SIZE.  Through it the ranks of an engine that knows GPUs alone
-   find each other, and find out who is missing.  A few ranks on CPUs need
-   nothing else; rank 0's link carries what all send and get.
+   It needs only the variables that launchers set: MASTER_ADDR, MASTER_PORT,
+   RANK, WORLD_SIZE. Ranks of an engine that only connects GPUs find each other
+   with it and learn which rank is missing. A few ranks on CPUs need nothing
+   else; rank 0's link then carries all traffic.
 
-   Every message is a frame: whose turn of what it is, and how many bytes
-   follow.  A rank that something else comes to, nothing, or the end, fails;
-   rank 0 then tells the others why, before they wait for long. */
+   Every message is a frame with the kind and number of the call and the number
+   of bytes that follow. A rank that receives another frame, none in time, or
+   the end of the connection fails; rank 0 then tells the others why, before
+   they wait long. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -32,18 +32,19 @@ typedef enum FrameKind {
     FRAME_SUM,
     FRAME_SHARE,
     FRAME_FAILED, /* why follows */
-    FRAME_WELCOME /* of rank 0: other bytes than HELLO's, so no echo of them */
+    FRAME_WELCOME /* sent by rank 0; differs from HELLO, so an echo of HELLO is
+                     not a welcome */
 } FrameKind;
 
 typedef struct Frame {
-    uint32_t kind, number; /* which call; of HELLO, WELCOME: the rank */
-    uint64_t bytes;        /* of these: the world */
+    uint32_t kind, number; /* number of the call; HELLO, WELCOME: the rank */
+    uint64_t bytes;        /* HELLO, WELCOME: the world */
 } Frame;
 
 typedef struct Tcp {
     CommHead head;
     ampc_comm comm;
-    int *peer; /* by rank: rank 0 has all, the others rank 0; -1: none */
+    int *peer; /* per rank: rank 0 has all, other ranks only rank 0; -1: none */
     uint32_t number;
     bool broken;
     char why[WHY];
@@ -63,8 +64,8 @@ static int ready(int fd, short events, double until) {
     }
 }
 
-/* All n bytes out or in; 0, ETIMEDOUT, EPIPE (the other side is gone) or what
-   else went wrong.                                                          */
+/* Sends or receives all n bytes. Returns 0, ETIMEDOUT, EPIPE (the other side
+   is gone) or another errno. */
 static int move(int fd, void *data, size_t n, bool out, double until) {
     for (char *p = data, *end = p + n; p < end;) {
         int e = ready(fd, out ? POLLOUT : POLLIN, until);
@@ -85,7 +86,7 @@ static int move(int fd, void *data, size_t n, bool out, double until) {
 
 static double limit(const Tcp *t) { return comm_seconds() + t->head.deadline; }
 
-/* Rank 0 has the last word: what it knows is what all say. */
+/* Ends communication; rank 0 sends its reason to all ranks, which report it. */
 static int broken(Tcp *t) {
     Frame f = {FRAME_FAILED, 0, sizeof t->why};
     t->broken = true;
@@ -113,7 +114,8 @@ static int put(Tcp *t, int rank, FrameKind kind, void *data, size_t n) {
     return e ? lost(t, rank, e) : 0;
 }
 
-/* Others wait longer than rank 0, which then tells them for whom. */
+/* Other ranks wait longer than rank 0, which then tells them which rank did
+   not answer. */
 static int get(Tcp *t, int rank, FrameKind kind, void *data, size_t n) {
     Frame f;
     double until = limit(t) + (t->comm.rank ? 2 : 0);
@@ -127,8 +129,7 @@ static int get(Tcp *t, int rank, FrameKind kind, void *data, size_t n) {
     }
     if (f.kind != (uint32_t)kind || f.number != t->number || f.bytes != n) {
         snprintf(t->why, sizeof t->why,
-                 "rank %d does something else than rank %d", rank,
-                 t->comm.rank);
+                 "rank %d made another call than rank %d", rank, t->comm.rank);
         return broken(t);
     }
     e = move(t->peer[rank], data, n, false, until);
@@ -137,8 +138,8 @@ static int get(Tcp *t, int rank, FrameKind kind, void *data, size_t n) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-/* What all have, added in the order of ranks; 16 bits are added in fp32 and
-   rounded once.                                                             */
+/* Rank 0 adds the elements of all ranks, in the order of ranks; 16-bit
+   floats are added in fp32 and rounded once. */
 static int collect(Tcp *t, void *data, size_t n, int32_t dtype, size_t bytes) {
     bool half = dtype_bytes((uint32_t)dtype) == sizeof(uint16_t);
     char *room = malloc((half ? 3 : 1) * bytes + 1);
@@ -257,7 +258,8 @@ static int serve(int fd, const struct addrinfo *a) {
     return bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, 1024) ? errno : 0;
 }
 
-/* The same; a host that drops what it gets would keep connect() for minutes. */
+/* Connects with a deadline: if the host drops packets, connect() alone would
+   wait for minutes. */
 static int call(int fd, const struct addrinfo *a, double until) {
     int e = 0;
     socklen_t size = sizeof e;
@@ -297,7 +299,7 @@ static int open_socket(const char *host, int port, double until) {
     return fd;
 }
 
-/* Somebody who is no rank of ours is sent away. */
+/* Accepts a connection if it comes from one of our ranks, else closes it. */
 static void let_in(Tcp *t, int fd) {
     Frame f;
     double until = comm_seconds() + HELLO_SECONDS;
@@ -319,7 +321,7 @@ static int missing(const Tcp *t) {
     return 0;
 }
 
-/* The port may be that of somebody's connection, for a moment. */
+/* Retries for a moment: the port may still be in use by another connection. */
 static int open_port(const char *host, int port, double until) {
     double soon = comm_seconds() + HELLO_SECONDS;
     for (;;) {
@@ -347,8 +349,8 @@ static bool gather(Tcp *t, const char *host, int port) {
     }
     close(fd);
     if (r)
-        snprintf(t->why, sizeof t->why, "rank %d did not come within %g s", r,
-                 t->head.deadline);
+        snprintf(t->why, sizeof t->why, "rank %d did not connect within %g s",
+                 r, t->head.deadline);
     return !r;
 }
 
@@ -397,7 +399,7 @@ static bool meet(Tcp *t) {
     for (size_t r = 0; t->peer && r < n; r++) t->peer[r] = -1;
     if (!t->peer) return false;
     if (!port) {
-        snprintf(t->why, sizeof t->why, "$MASTER_PORT is no port");
+        snprintf(t->why, sizeof t->why, "$MASTER_PORT is not a port");
         return false;
     }
     return t->comm.rank ? join(t, host, port) : gather(t, host, port);
@@ -409,9 +411,9 @@ static ampc_status tcp_open(double deadline, ampc_comm **out, char *err,
     int rank = find_rank(), world = find_world();
     const char *why = "out of memory";
     if (t && (rank < 0 || world < 1 || rank >= world || world > WORLD_MOST)) {
-        why = "$RANK and $WORLD_SIZE do not say which of how many ranks it is";
+        why = "$RANK and $WORLD_SIZE must be the rank and the number of ranks";
     } else if (t && !secure_getenv("MASTER_ADDR")) {
-        why = "$MASTER_ADDR does not say where rank 0 is";
+        why = "$MASTER_ADDR must be the address of rank 0";
     } else if (t) {
         t->head = (CommHead){&comm_tcp, deadline};
         t->comm = (ampc_comm){.size = sizeof t->comm,

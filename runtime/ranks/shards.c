@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shards.c: optimizer state that is spread over ranks (--shard-optimizer).
 
-   The kernels that update parameters and their state work on units of elements,
-   each for itself (PlanStep.split).  Rank r of N runs the r-th of N parts of
-   every such tensor's units and has that part of the state alone.  So it is
-   with a parameter that programs read in 16 bits only: its copy is handed out
-   after an update, half the bytes.  Of the others all ranks have all, and they
-   are handed out themselves.  Of a large gradient a rank has the sum of its
-   part, which is of whole rows, and zeros elsewhere; squares are added along
-   rows, and then over ranks: norm, skip and scale are decided as without.
-   A checkpoint is whole: while one is written or read, rank 0 has all that is
-   spread, in the host's memory. */
+   The kernels that update parameters and their state work on independent units
+   of elements (PlanStep.split). Rank r of N updates the r-th of N parts of
+   every such tensor and stores only that part of the state. The same holds for
+   parameters that programs only read in 16 bits: after an update the ranks
+   exchange the 16-bit copies, half of the bytes. All other parameters are
+   complete on all ranks, and their updated parts are exchanged themselves. For
+   a large gradient a rank has the sum of its part (whole rows) and zeros
+   elsewhere; squares are added along rows and then over ranks, so norm,
+   skipping and scale are the same as without shards. A checkpoint is complete:
+   while one is written or read, rank 0 has all data in host memory. */
 #include <string.h>
 
 #include "runtime/api/session.h"
 
-/* Of a variable that is spread: the tensor that updates it. */
+/* How a variable is spread: the step and tensor that update it. */
 typedef struct Spread {
-    uint32_t step;   /* of the plan, + 1; 0: all ranks have all of it    */
-    uint32_t tensor; /* of PLAN_MANY, else 0 */
+    uint32_t step;   /* step of the plan + 1; 0: all ranks have all of it */
+    uint32_t tensor; /* number of the tensor in PLAN_MANY, else 0 */
     int64_t unit;    /* of elements */
     uint64_t at;     /* in the whole, bytes */
 } Spread;
 
 struct Shards {
-    Spread *of;   /* by variable */
-    Spread *sum;  /* by variable: gradients of which ranks sum parts */
-    uint64_t *at; /* by rank: what it hands out, in a block of all; the end */
+    Spread *of;   /* per variable */
+    Spread *sum;  /* per variable: gradients whose sums are split among ranks */
+    uint64_t *at; /* per rank: start of the part that it sends, in a block of
+                     all; then the end */
     char *whole;  /* rank 0's, during a save or a load */
     size_t bytes, whole_bytes;
     bool gathered; /* rank 0 has all */
     bool saving;   /* .. to write it; else its own part goes back */
-    bool refresh;  /* programs also read copies of what is handed out */
+    bool refresh;  /* programs also read copies of the exchanged parameters */
 };
 
 /* ---- who has what -------------------------------------------------------- */
@@ -51,7 +52,7 @@ static const PlanRef *tensor_refs(const ampc_session *s, const PlanStep *t,
     return &s->plan->refs[t->ref0 + tensor * *n];
 }
 
-/* The first of its variables of that kind that is spread, or NULL. */
+/* The tensor's first spread variable with that kind, or NULL. */
 static const Spread *spread_of(const ampc_session *s, const PlanStep *t,
                                uint32_t tensor, PlanVarKind kind) {
     uint32_t n;
@@ -77,7 +78,7 @@ void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
     *hi = to < units ? to * unit : n;
 }
 
-/* x: of that variable. */
+/* Byte range of variable `var` on a rank; x: how it is spread. */
 static void bytes_of(const ampc_session *s, const Spread *x, uint32_t var,
                      int rank, uint64_t *lo, uint64_t *hi) {
     uint64_t each = dtype_bytes(s->m->vars[var].dtype);
@@ -167,8 +168,9 @@ static void keep_whole(ampc_session *s, const PlanRef *r) {
         s->shards->of[r->index].step = 0;
 }
 
-/* Of parameters that a program reads otherwise, and of those that are results,
-   all ranks have all.  One of many ranks never runs a whole step at once.   */
+/* Parameters that a program reads in full precision, or that are results,
+   must be complete on all ranks: these are not spread. With several ranks,
+   program train (a whole step) never runs. */
 static void drop_read(ampc_session *s, uint32_t program) {
     const PlanTarget *p = s->plan;
     const PlanRun *run = &p->runs[program];
@@ -185,7 +187,7 @@ static void drop_read(ampc_session *s, uint32_t program) {
         keep_whole(s, &p->refs[run->out0 + k]);
 }
 
-/* Whether program refresh copies what is handed out. */
+/* True if program refresh copies parameters that are exchanged. */
 static bool copies_whole(const ampc_session *s) {
     int refresh = s->program[PROG_REFRESH];
     const PlanRun *run = &s->plan->runs[refresh < 0 ? 0 : refresh];
@@ -201,8 +203,8 @@ static bool copies_whole(const ampc_session *s) {
     return false;
 }
 
-/* Parts of gradients have units of their own, and so have those of all that
-   their updates change. */
+/* Reads the units of gradients that are summed in parts, and applies them to
+   everything that their updates change. */
 static ampc_status find_sums(ampc_session *s) {
     const PlanTarget *p = s->plan;
     Spread *sum = s->shards->sum;
@@ -305,8 +307,8 @@ bool shard_next(const ampc_session *s, ProgramId id, int rank, ShardPart *p) {
 
 typedef enum Move { MOVE_NOTHING, MOVE_OUT, MOVE_IN } Move;
 
-/* What rank `rank` hands out, to a block or from it; *bytes: what it takes
-   there.                                                                    */
+/* Copies the part that a rank sends to a block, or from it; *bytes: its size
+   there. */
 static ampc_status move_part(ampc_session *s, ProgramId id, int rank, Move move,
                              char *block, size_t *bytes) {
     ampc_status status = AMPC_OK;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sums.c: gradients summed over ranks, bucket by bucket (PLAN_SUM).
 
-   Program micro says where in backward the gradients of a bucket are done.  In
-   the last micro-step of an update a thread of ours then sums that bucket while
-   the program goes on, if the communicator may be called from it; the last
-   bucket goes with the loss and the counters, when program update is due.
-   In the block lie first the parts of which one rank each needs the sum
-   (shards.c), rank by rank, then what all need.
-   Sums lie in a block until all are there, so that a step whose communication
-   fails has changed nothing.                                                */
+   Program micro has a step at the point of backward where the gradients of a
+   bucket are complete. In the last micro-step of an update our own thread sums
+   that bucket while the program continues, if the communicator may be called
+   from a thread; the last bucket is summed with the loss and the counters, just
+   before program update. A block holds first the parts whose sums only one rank
+   needs (shards.c), rank by rank, then those that all ranks need. Sums stay in
+   a block until all are complete, so that a step whose communication fails
+   changes nothing. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -21,20 +21,20 @@ enum { LEAST_BLOCK = 1 << 16 };
 
 struct Sums {
     float *block, *tail;
-    size_t bytes, ntail; /* of the block, in which the tail lies last */
+    size_t bytes, ntail; /* of the block; the tail is at its end */
     bool tried, threaded, stop, failed;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t news;
     uint32_t ready, summed; /* buckets of this step */
-    size_t at;              /* where in the block the next begins */
-    uint64_t *cut;          /* by rank: where its numbers begin; the end */
-    uint64_t begin, end;    /* of the last sum, for profiles */
+    size_t at;              /* offset of the next bucket in the block */
+    uint64_t *cut;          /* per rank: offset of its elements; then the end */
+    uint64_t begin, end;    /* times of the last sum, for profiles */
 };
 
 /* ---- buckets ------------------------------------------------------------- */
 
-/* The k-th of the session's objective; NULL: there are no more. */
+/* The k-th bucket of the session's objective; NULL after the last. */
 static const PlanStep *bucket_step(const ampc_session *s, uint32_t k) {
     int micro = s->program[PROG_MICRO];
     if (micro < 0) return NULL;
@@ -46,8 +46,8 @@ static const PlanStep *bucket_step(const ampc_session *s, uint32_t k) {
     return NULL;
 }
 
-/* What rank r alone needs of gradient i; r = world: what all do.  0 bytes:
-   nothing. */
+/* Bytes of gradient i whose sum only rank r needs; r = world: bytes that all
+   ranks need. Returns 0 if there are none. */
 static uint64_t needed(const ampc_session *s, const PlanStep *t, uint32_t i,
                        int r, PlanRef *at) {
     *at = s->plan->refs[t->ref0 + i];
@@ -58,7 +58,8 @@ static uint64_t needed(const ampc_session *s, const PlanStep *t, uint32_t i,
     return hi - lo;
 }
 
-/* Its numbers, of which the first cut[world] are in parts. */
+/* Number of elements of a bucket; sets the ranks' offsets: the first
+   cut[world] elements are parts. */
 static size_t bucket_cut(const ampc_session *s, const PlanStep *t) {
     int world = s->opt.comm->world;
     uint64_t *cut = s->sums->cut, bytes = 0;
@@ -70,7 +71,8 @@ static size_t bucket_cut(const ampc_session *s, const PlanStep *t) {
     return bytes / sizeof(float);
 }
 
-/* Its gradients to the block, or back, with zeros for what others need. */
+/* Copies a bucket's gradients to the block, or back, with zeros for the
+   parts of other ranks. */
 static ampc_status bucket_move(ampc_session *s, const PlanStep *t, float *block,
                                bool back) {
     const ampc_comm *c = s->opt.comm;
@@ -88,8 +90,8 @@ static ampc_status bucket_move(ampc_session *s, const PlanStep *t, float *block,
     return status;
 }
 
-/* n numbers of the block, in the dtype of the bucket, of which the first are in
-   parts as s->sums->cut has it; not 0: it failed. */
+/* Sums n elements of the block in the bucket's dtype; the first are parts
+   according to s->sums->cut. Returns nonzero on failure. */
 static int sum_block(const ampc_session *s, uint32_t dtype, float *block,
                      size_t n) {
     const ampc_comm *c = s->opt.comm;
@@ -187,7 +189,8 @@ ampc_status sums_wait(ampc_session *s) {
 
 /* ---- before program update ----------------------------------------------- */
 
-/* Those that were not yet summed; the last with the tail, which is f32. */
+/* Sums the buckets that are left; the last together with the tail, which is
+   f32. */
 static ampc_status sum_rest(ampc_session *s) {
     struct Sums *x = s->sums;
     const ampc_comm *c = s->opt.comm;

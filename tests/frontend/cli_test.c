@@ -123,8 +123,8 @@ TEST_CASE(cli, class_axis_is_said) {
                "odd.amp: --loss: classes are along the last axis, 2, of "
                "f32[2,3,5]; axis=1 takes the other",
                tokens, "--loss cross_entropy");
-    check_text(1, "axis= is none of the output; outputs: y f32[2,3,5]", tokens,
-               "--loss cross_entropy,axis=3");
+    check_text(1, "axis= is not an axis of the output; outputs: y f32[2,3,5]",
+               tokens, "--loss cross_entropy,axis=3");
     check_run(0, "",
               "odd.amp -o axis.so --loss cross_entropy,axis=1 --target "
               "cpu:x86-64-v2");
@@ -190,7 +190,7 @@ TEST_CASE(cli, batch_sizes_of_a_text) {
                                  "  param p: f32[B,3]\n  return y = x + p\n}\n";
     check_text(1,
                "odd.amp:1:9: error: --batch-sizes 1: the first dimension of "
-               "'x' is no symbol",
+               "'x' is not a symbol",
                fixed, "--loss mse --batch-sizes 4,1");
     check_text(1, "--batch-sizes 2: 'p' is of another shape there", shaped,
                "--loss mse --batch-sizes 4,2");
@@ -318,18 +318,18 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
         "i=%x\n}\n";
     static const char two[] = "graph a(%x: f32[]) {\n  return %x\n}\n"
                               "graph b(%x: f32[]) {\n  return %x\n}\n";
-    check_text(1, "the model has no output that is one number", mlp, "");
+    check_text(1, "the model has no output with a single element", mlp, "");
     check_text(1, "f32[], h f32[] and 1 more. Choose", nine, "--loss auto");
     check_text(1, "3 class_weights for 2 classes", mlp,
                "--loss cross_entropy,class_weights=1/2/3");
-    check_text(1, "--top-k 2: the loss is none of classes", mlp,
+    check_text(1, "--top-k 2: the loss is not a classification loss", mlp,
                "--loss mse --top-k 2");
     check_text(0, "can be compiled", mlp, "--loss mse");
-    check_text(1, "'no' is no output of the model; outputs: ", mlp,
+    check_text(1, "'no' is not an output of the model; outputs: ", mlp,
                "--loss mse:no");
-    check_text(1, "'no' is no output of the model; outputs: ", mlp,
+    check_text(1, "'no' is not an output of the model; outputs: ", mlp,
                "--loss auto:no");
-    check_text(1, "'no' is no output of the model; outputs: ", mlp,
+    check_text(1, "'no' is not an output of the model; outputs: ", mlp,
                "--loss host:no");
     check_text(2, "residuals=N is for bf16", mlp,
                "--loss mse --precision fp16 --placement exact,residuals=2");
@@ -344,7 +344,7 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     check_text(1, "graphs 'a' and 'b': a file has one model", two, "");
     check_text(2, "--dim B: the text's symbols are: (none)", mlp,
                "--loss mse --dim B=4");
-    check_text(2, "--batchnorm train:unbiased: a text says itself", mlp,
+    check_text(2, "--batchnorm train:unbiased: this is for ONNX models", mlp,
                "--loss mse --batchnorm train:unbiased");
     check_text(2, "--batchnorm frozen:bn* matches no batch_norm", mlp,
                "--loss mse --batchnorm 'frozen:bn*'");
@@ -402,19 +402,20 @@ TEST_CASE(cli, a_model_brings_its_options) {
 TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
     static const char *const cases[][2] = {
         {"train m { loss = l3 }",
-         "odd.amp:1:11: error: --loss: 'l3' is none of auto, none, "
+         "odd.amp:1:11: error: --loss: 'l3' is not one of auto, none, "
          "cross_entropy, nll, mse, l1, huber, bce_with_logits, host\n"
          "  train m { loss = l3 }\n            ^\n"},
         {"train m { speed = 3 }", "1:11: error: --speed: unknown option"},
-        {"train m { loss }", "1:11: error: --loss: wants a value"},
+        {"train m { loss }", "1:11: error: --loss: needs a value"},
         {"train m { loss mse }", "error: --loss: '=' expected"},
         {"train m { loss = mse; seed = 1; seed = 1 }",
          "1:33: error: --seed: is given twice"},
         {"train m { clip-norm = 1 }\ntrain m { clip_norm = 1 }",
          "2:11: error: --clip-norm: is given twice"},
         {"train m { accept_folded = 1 }", "takes no value"},
-        {"train m { dump_ir = x }", "--dump-ir: is for the command line"},
-        {"train n { loss = mse }", "1:7: error: there is no model 'n'"},
+        {"train m { dump_ir = x }",
+         "--dump-ir: is an option of the command line"},
+        {"train n { loss = mse }", "1:7: error: the file has no model 'n'"},
         {"train m { loss = mse", "2:1: error: --model: '=' expected"},
         {"policy m { op relu }", "1:12: error: 'op NAME CLASS', "},
         {"policy m { op tanh low }", "1:12: error: no op of the model is"}};
@@ -440,11 +441,11 @@ TEST_CASE(cli, a_recipe_over_an_onnx_file) {
              test_data_path("models/mnist_cnn.onnx"));
     check_text(0, "odd.amp: can be compiled", text, "");
     check_run(0, "--freeze", "inspect odd.amp --params");
-    check_text(1, "there is no model 'x'",
+    check_text(1, "the file has no model 'x'",
                "model ft = onnx(\"a.onnx\")\ntrain x { }\n", "");
     check_text(1, "a.onnx: error: No such file",
                "model ft = onnx(\"a.onnx\")\n", "");
-    check_text(1, "has no graph",
+    check_text(1, "cannot have a graph",
                "model ft = onnx(\"a.onnx\")\ngraph g() { }\n", "");
     check_text(1, "onnx(\"FILE\") expected", "model ft = torch(\"a\")\n", "");
 }
@@ -458,7 +459,7 @@ TEST_CASE(cli, odd_models) {
     check_text(1, "the file has no graph", "module \"m\"\n", "");
     check_text(1, "the loss depends on no trained parameter",
                "model m() { return y = 1 }\n", "");
-    check_text(1, "odd.amp:1:40: error: an output 'y' is there already",
+    check_text(1, "odd.amp:1:40: error: an output 'y' exists already",
                "model m(x: f32[4]) { return y = x, y = x }\n", "--loss none");
     check_text(1, "class axis is empty", no_class, "--loss cross_entropy");
     check_text(1, "class axis is empty", no_class, "--loss nll");
@@ -472,24 +473,25 @@ TEST_CASE(cli, odd_models) {
 
 TEST_CASE(cli, usage_errors_give_status_2) {
     check_refused(2, "--nonsense: unknown option", "--nonsense");
-    check_refused(2, "none of fp32, bf16, fp16", "--precision fp8");
+    check_refused(2, "not one of fp32, bf16, fp16", "--precision fp8");
     check_refused(2,
-                  "unknown key 'keep'; there are keep_batchnorm, "
+                  "unknown key 'keep'; its keys are keep_batchnorm, "
                   "master_weights",
                   "--precision O2,keep=1");
-    check_refused(2, "unknown key 'keep_batchnorm'; there are none",
+    check_refused(2, "unknown key 'keep_batchnorm'; it has no keys",
                   "--precision O1,keep_batchnorm=0");
-    check_refused(2, "is none of fp32", "--precision O0:bf16");
-    check_refused(2, "is none of exact, pytorch", "--placement torch");
-    check_refused(2, "none of sgd, adam, adamw", "--optimizer lion");
-    check_refused(2, "none of sgd, adam, adamw; keys follow it: WORD,KEY=VALUE",
+    check_refused(2, "is not one of fp32", "--precision O0:bf16");
+    check_refused(2, "is not one of exact, pytorch", "--placement torch");
+    check_refused(2, "not one of sgd, adam, adamw", "--optimizer lion");
+    check_refused(2,
+                  "not one of sgd, adam, adamw; keys follow it: WORD,KEY=VALUE",
                   "--optimizer adamw:lr=1e-4");
     check_refused(2, "unknown key 'beta3'", "--optimizer adam,beta3=1");
     check_refused(2, "is not NAME=N", "--dim batch");
-    check_refused(2, "wants a value", "--loss");
+    check_refused(2, "needs a value", "--loss");
     check_refused(2, "not for 'cuda:sm_9x'", "--target cuda:sm_9x");
     check_refused(2, "--objective NAME,loss=L", "--loss mse --loss l1");
-    check_refused(2, "--lr: unknown option; what says it is --optimizer O,lr=X",
+    check_refused(2, "--lr: unknown option; use --optimizer O,lr=X",
                   "--lr 0.1");
     check_run(2, "a file is missing", "check");
     check_run(2, "-o OUT.so is missing", "model.onnx");
@@ -499,7 +501,7 @@ TEST_CASE(cli, a_second_loss_is_no_silent_choice) {
     check_refused(2, "given twice: '-o'", "-o other.so");
     check_run(2, "given twice: '--pass'",
               "opt m.amp --pass simplify --pass cse");
-    check_run(2, "--dim goes with --expand", "fmt m.amp --dim B=2");
+    check_run(2, "--dim needs --expand", "fmt m.amp --dim B=2");
     check_refused(2,
                   "--loss: was given already; several losses in one module "
                   "are --objective",
@@ -524,7 +526,7 @@ TEST_CASE(cli, numbers_are_numbers_in_range) {
     check_refused(2, "axis=1.5 is not an integer",
                   "--loss cross_entropy,axis=1.5");
     check_refused(2, "'1.5' is not an integer", "--accumulate 1.5");
-    check_refused(2, "'a.pdf' ends in none of .html, .txt, .json",
+    check_refused(2, "'a.pdf' does not end in .html, .txt, .json",
                   "--loss cross_entropy --dim batch=4 --report a.pdf");
     check_refused(2, "--batch-sizes: '' is not an integer",
                   "--loss cross_entropy --batch-sizes 1,");
@@ -557,7 +559,7 @@ TEST_CASE(cli, input_errors_give_status_1) {
     check_refused(1, "--dim batch=64", "");
     check_refused(1, "batch", "--dim bach=64");
     check_refused(1, "Choose with --loss", "--dim batch=8");
-    check_refused(1, "'nosuch' is no output of the model",
+    check_refused(1, "'nosuch' is not an output of the model",
                   "--dim batch=8 --loss cross_entropy:nosuch");
     check_refused(1, "needs NVRTC",
                   "--dim batch=8 --loss cross_entropy --target cuda:sm_90");
@@ -604,7 +606,7 @@ TEST_CASE(cli, convolution_in_f64_is_refused) {
         "strides=[1,1]} : f64[1,3,5,5]\n  return %y\n}\n";
     const char *path = test_tmp("wide.amp");
     REQUIRE(test_write_file(path, text, strlen(text)));
-    check_run(1, "no conv of f64", "wide.amp -o wide.so");
+    check_run(1, "conv of f64 is not supported", "wide.amp -o wide.so");
 }
 
 TEST_CASE(cli, inspect_answers_from_models_and_modules) {
@@ -637,8 +639,8 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
               "inspect cnn.so --scaling 8 --link 20,1 --step-ms 5 --json");
     check_run(2, "cnn.so: error: --precision is for models",
               "inspect cnn.so --precision fp32");
-    check_run(2, "--link goes with --scaling N", "inspect cnn.so --link 20,1");
-    check_run(2, "--step-ms goes with --scaling N",
+    check_run(2, "--link needs --scaling N", "inspect cnn.so --link 20,1");
+    check_run(2, "--step-ms needs --scaling N",
               "inspect cnn.so --memory --step-ms 5");
     check_run(2, "--scaling: 'one' is not 2 or more ranks",
               "inspect cnn.so --scaling one");
@@ -719,7 +721,8 @@ TEST_CASE(cli, a_fresh_head) {
              cnn());
     size_t n = strlen(words);
     strcpy(words + n, "--replace-head nosuch=3");
-    check_run(1, "'nosuch' is no output of the model; it has logits", words);
+    check_run(1, "'nosuch' is not an output of the model; its outputs: logits",
+              words);
     strcpy(words + n, "--replace-head logits");
     check_run(2, "'logits' is not OUTPUT=N", words);
     strcpy(words + n, "--replace-head logits=0");

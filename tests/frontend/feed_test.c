@@ -452,9 +452,9 @@ TEST_CASE(npz, arrays_by_name) {
         CHECK(a.dim[0] == 3);
         CHECK_MEM(a.memory, x, 12);
         array_close(&a);
-        pick_fails("a.npz", NULL, "y",
-                   "no array 'y' (FILE.npz:ARRAY chooses); "
-                   "there are 2: 'x', 't'");
+        pick_fails(
+            "a.npz", NULL, "y",
+            "no array 'y' (FILE.npz:ARRAY chooses); the file has 2: 'x', 't'");
         pick_fails("a.npz", "z", "t", "no array 'z'");
     }
     Zip one = {.n = 0};
@@ -477,7 +477,7 @@ TEST_CASE(npz, packed_in_other_ways) {
         char byte;
         const char *why;
     } rows[] = {{8, 1, "the array is encrypted"},
-                {10, 9, "the array is packed in a way (9) that is not read"},
+                {10, 9, "the array is compressed by an unsupported method (9)"},
                 {20, 1, "damaged or truncated zip file"},
                 {45, 1, "truncated"}};
     float x[2] = {1, 2};
@@ -614,7 +614,8 @@ TEST_CASE(tokens, widths_shifts_and_headers) {
     check_tokens(NULL, AMPC_DTYPE_U16, 4, 10);
     check_tokens("u16", AMPC_DTYPE_U16, 4, 10);
     check_tokens("+1", AMPC_DTYPE_U16, 4, 11);
-    pick_fails("t.bin", "u32", "x", "10 bytes are no number of u32 tokens");
+    pick_fails("t.bin", "u32", "x",
+               "10 bytes are not a whole number of u32 tokens");
     pick_fails("t.bin", "+2", "x", "tokens are taken as u16 or u32");
     pick_fails("t.bin", "", "x", "tokens are taken as u16 or u32");
     REQUIRE(test_write_file(test_tmp("t.bin"), wide, sizeof wide));
@@ -724,7 +725,7 @@ TEST_CASE(csv, mistakes) {
     put_text("a.csv", "a,b\n1,2\n3,4,5\n");
     pick_fails("a.csv", NULL, "x", "line 3 has 3 columns; the first has 2");
     put_text("a.csv", "a,b\n1,2\n3,cat\n");
-    pick_fails("a.csv", NULL, "x", "line 3, column 2: 'cat' is no number");
+    pick_fails("a.csv", NULL, "x", "line 3, column 2: 'cat' is not a number");
     pick_fails("a.csv", "c", "x",
                "no column 'c'; the first line has 2: 'a', "
                "'b'");
@@ -733,7 +734,8 @@ TEST_CASE(csv, mistakes) {
     pick_fails("a.csv", "", "x", "no column ''");
     put_text("a.csv", "1,2\n3,4.5\n");
     CHECK_EQ_INT(pick("a.csv", "1", "x", true, &a, &d), ERR_USER);
-    CHECK_HAS(d.text.data, "'4.5' is no whole number, which this input takes");
+    CHECK_HAS(d.text.data,
+              "'4.5' is not a whole number, which this input needs");
     sb_free(&d.text);
     static const char *const beyond[] = {"9223372036854775808",
                                          "-9223372036854775809", "1e400"};
@@ -742,7 +744,7 @@ TEST_CASE(csv, mistakes) {
         snprintf(text, sizeof text, "1,2\n3,%s\n", beyond[i]);
         put_text("a.csv", text);
         CHECK_EQ_INT(pick("a.csv", "1", "x", true, &a, &d), ERR_USER);
-        CHECK_HAS(d.text.data, "no whole number");
+        CHECK_HAS(d.text.data, "not a whole number");
         sb_free(&d.text);
         d = (Diag){0};
     }
@@ -750,11 +752,11 @@ TEST_CASE(csv, mistakes) {
     REQUIRE(pick("a.csv", "1", "x", true, &a, &d) == OK);
     array_close(&a);
     put_text("a.csv", "1,\n");
-    pick_fails("a.csv", NULL, "x", "line 1, column 2: '' is no number");
+    pick_fails("a.csv", NULL, "x", "line 1, column 2: '' is not a number");
     /* mistyped, and no line of names */
     put_text("a.csv", "1,2.5.1\n3,4\n");
-    pick_fails("a.csv", NULL, "x", "line 1, column 2: '2.5.1' is no number");
-    pick_fails("a.csv", "1", "x", "line 1, column 2: '2.5.1' is no number");
+    pick_fails("a.csv", NULL, "x", "line 1, column 2: '2.5.1' is not a number");
+    pick_fails("a.csv", "1", "x", "line 1, column 2: '2.5.1' is not a number");
     enum { MOST = 1 << 20 }; /* columns */
     char *row = malloc(2 * (MOST + 1) + 1);
     for (int i = 0; i <= MOST; i++) memcpy(row + 2 * i, "1,", 3);
@@ -775,7 +777,7 @@ TEST_CASE(csv, mistakes) {
     pick_fails("a.csv", NULL, "x", "is too long");
     put_text("a.txt", "1,2\n");
     pick_fails("a.txt", NULL, "x",
-               "of no format that can be read: .npy, .npz, "
+               "has no format that can be read: .npy, .npz, "
                "IDX, safetensors, tokens (.bin), .csv");
     write_npy("p.npy", AMPC_DTYPE_F32, 1, (int64_t[]){1}, long_field);
     pick_fails("p.npy", "part", "x", "a .npy file has no parts");
@@ -865,11 +867,11 @@ TEST_CASE(feed, a_header_without_end) {
 TEST_CASE(feed, what_is_no_file) {
     REQUIRE(mkfifo(test_tmp("fifo"), 0600) == 0);
     alarm(20); /* nobody will write to it */
-    refused("fifo", "is no regular file");
+    refused("fifo", "is not a regular file");
     alarm(0);
     refused(".", "is a folder");
     REQUIRE(symlink("/dev/zero", test_tmp("zero")) == 0);
-    refused("zero", "is no regular file");
+    refused("zero", "is not a regular file");
     refused("none", "No such file");
 }
 
@@ -1367,7 +1369,7 @@ TEST_CASE(feed, samples_are_counted_by_shape) {
             CHECK_HAS(d.text.data, "element counts differ");
         } else if (rows[i].samples == 0) { /* whole, but there are no samples */
             CHECK_EQ_INT(st, ERR_USER);
-            CHECK_HAS(d.text.data, "the fed files hold no samples");
+            CHECK_HAS(d.text.data, "the fed files contain no samples");
         } else {
             CHECK_MSG(st == OK && fs.samples == rows[i].samples,
                       "row %zu: %lld samples", i, (long long)fs.samples);

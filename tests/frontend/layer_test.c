@@ -119,7 +119,7 @@ TEST_CASE(layer, running_statistics_are_written_once) {
     becomes("x: f32[2,3]",
             "y, a = layer(x, scope=\"L\")\n"
             "  y, b = layer(x, scope=\"L\")\n  return a",
-            ":4:10: error: 'L.bn.running_mean' is written already");
+            ":4:10: error: 'L.bn.running_mean' is already written");
 }
 
 TEST_CASE(layer, files_that_are_none) {

@@ -469,7 +469,8 @@ TEST_CASE(nccl, ranks_without_a_gpu_or_nccl) {
          "rank 1 has no GPU or no NCCL");
     ends(c, "test $RANK = 1 && export AMPC_LIBCUDA=none;", "",
          "$AMPC_LIBCUDA is \"none\"");
-    ends(c, "test $RANK = 1 && exit 3;", "", "rank 1 did not come within 3 s");
+    ends(c, "test $RANK = 1 && exit 3;", "",
+         "rank 1 did not connect within 3 s");
 }
 
 TEST_CASE(nccl, bad_data_of_one_rank) {

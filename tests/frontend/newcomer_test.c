@@ -44,7 +44,8 @@ TEST_CASE(newcomer, exports_in_inference_form) {
     warned(&m, "1 tensors lost their names in a folded export",
            "training=TrainingMode.TRAINING, do_constant_folding=False");
     linear(&m, "onnx::MatMul_12");
-    warned(&m, "'onnx::MatMul_12' does not train: its name is no module path",
+    warned(&m,
+           "'onnx::MatMul_12' does not train: its name is not a module path",
            "--train 'onnx::MatMul_12' overrides");
 }
 
@@ -130,7 +131,8 @@ TEST_CASE(newcomer, control_flow_over_data) {
     made_output(&body, "on");
     made_output(&body, "turn");
     loop(&m, "n,c", &body);
-    refused(&m, "Loop (opset 17)", "how often it turns depends on data");
+    refused(&m, "Loop (opset 17)",
+            "its trip count is not known at compile time");
     made_end(&body);
 }
 
@@ -504,14 +506,14 @@ TEST_CASE(newcomer, heads_that_cannot_be_replaced) {
     made_node(&m, "MatMul", "t,fc.weight", "u");
     made_node(&m, "MatMul", "x,fc.weight", "z");
     made_output(&m, "z");
-    no_head(&m, "weights another one reads too (tied weights)");
+    no_head(&m, "weights with another layer (tied weights)");
     linear(&m, "fc.weight");
-    no_head(&m, "is no output of the model; it has y");
+    no_head(&m, "is not an output of the model; its outputs: y");
     linear(&m, "fc.weight");
     move_to_nodes(&m);
     made_node(&m, "MatMul", "x,fc.weight", "z");
     made_output(&m, "z");
-    no_head(&m, "weights another one reads too (tied weights)");
+    no_head(&m, "weights with another layer (tied weights)");
     made_start(&m, 17);
     made_input(&m, "x", DT_F32, "2,0");
     made_f32(&m, "w", "0,4", 0);

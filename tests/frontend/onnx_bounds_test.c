@@ -387,7 +387,7 @@ TEST_CASE(onnx_bounds, positions) {
          "updates do not fit"},
         {11, "f32[4] i64{2}", "TopK(a,b)>y,z", "=f32[2]"},
         {11, "f32[4] i64{1,2}", "TopK(a,b)>y,z",
-         "k has 2 elements, wants one"}};
+         "k has 2 elements, needs one"}};
     CHECK_ROWS(rows);
 }
 
@@ -406,7 +406,7 @@ TEST_CASE(onnx_bounds, signals) {
         {17, "i64{3}", "HannWindow(a)>y periodic=0 output_datatype=11",
          "=f64[3] 0 1 0"},
         {17, "i64{1}", "HannWindow(a)>y periodic=0", "=f32[1] 0"},
-        {17, "i64{0}", "BlackmanWindow(a)>y", "no number from 1"}};
+        {17, "i64{0}", "BlackmanWindow(a)>y", "not a whole number >= 1"}};
     CHECK_ROWS(rows);
 }
 
@@ -687,7 +687,7 @@ TEST_CASE(onnx_bounds, sequences) {
          "=f32[1]"},
         {13, "f32[4097] i64:1", "SplitToSequence(a)>s; SequenceAt(s,b)>y",
          "a sequence of 4097 parts"},
-        {13, "f32[2] i64:0", "SequenceAt(a,b)>y", "'a' is no sequence"},
+        {13, "f32[2] i64:0", "SequenceAt(a,b)>y", "'a' is not a sequence"},
         {13, "f32[2] i64{0,1}", "SequenceConstruct(a)>s; SequenceAt(s,b)>y",
          "the position must be a scalar"},
         {13, "f32[2] f32[3] i64:1",
@@ -1036,7 +1036,7 @@ TEST_CASE(onnx_bounds, arithmetic) {
         {14, "f32[3,2,4] f32[1,5,4] f32[1,5,5]",
          "RNN(a,b,c)>y activations=('relu')", "=f32[3,1,2,5]"},
         {14, "f32[3,2,4] f32[1,5,4] f32[1,5,5]",
-         "RNN(a,b,c)>y activations=('Relu','Tanh')", "2 activations, wants 1"},
+         "RNN(a,b,c)>y activations=('Relu','Tanh')", "2 activations, needs 1"},
         {14, "f32[3,2,4] f32[2,5,4] f32[2,5,5]",
          "RNN(a,b,c)>y activations=('Relu','Tanh') direction='bidirectional'",
          "=f32[3,2,2,5]"},
@@ -1046,10 +1046,10 @@ TEST_CASE(onnx_bounds, arithmetic) {
          "LSTM(a,b,c)>y activations=('Relu','Relu','Relu')",
          "=f32[2,1,1,1] 0 1.0403e+06"},
         {14, "f32[1,1,1] f32[1,4,1] f32[1,4,1]",
-         "LSTM(a,b,c)>y activations=('Relu','Relu')", "2 activations, wants 3"},
+         "LSTM(a,b,c)>y activations=('Relu','Relu')", "2 activations, needs 3"},
         {14, "f32[1,1,1] f32[1,3,1] f32[1,3,1]",
          "GRU(a,b,c)>y activations=('Relu','Relu','Relu')",
-         "3 activations, wants 2"},
+         "3 activations, needs 2"},
         /* every dimension of an equation in another place */
         {12, "f32[2,3,2]", "Einsum(a)>y equation='iji->ij'",
          "=f32[2,3] 0 2 4 7 9 11"},
@@ -1174,13 +1174,13 @@ TEST_CASE(onnx_bounds, bodies) {
          "=f32[2] 0 8"},
         {11, "f32[2]",
          "Loop(,,a)>y body={i,go,s|Identity(s)>t;Identity(go)>on|on,t}",
-         "more than 4096 turns"},
+         "more than 4096 iterations"},
         {11, "i64:4096 f32[2]",
          "Loop(a,,b)>y body={i,go,s|Identity(s)>t;Identity(go)>on|on,t}",
          "=f32[2] 100 101"},
         {11, "i64:4097 f32[2]",
          "Loop(a,,b)>y body={i,go,s|Identity(s)>t;Identity(go)>on|on,t}",
-         "more than 4096 turns"},
+         "more than 4096 iterations"},
         {11, "i64:3 f32[2]", "Loop(a,,b)>y body={i,go,s|Identity(go)>on|on}",
          "its body gives 1 results"},
         {11, "i64:3 f32[2]", "Loop(a,,b)>y body={i,go|Identity(go)>on|on,go}",
@@ -1219,11 +1219,11 @@ TEST_CASE(onnx_bounds, bodies) {
          "its condition depends on data"},
         {11, "i64:9 f32[2] i64[]",
          "Loop(a,,b)>y body={i,go,s|Add(s,s)>t;Less(i,c)>on|on,t}",
-         "how often it turns depends on data"},
+         "its trip count is not known at compile time"},
         {11, "i64:2 f32[2]",
          "Loop(a,,b)>y,z body={i,go,s|Identity(go)>on;SequenceConstruct(s)>q|"
          "on,s,q}",
-         "a sequence is collected from every turn"},
+         "a scan output is a sequence"},
         {11, "i64:1 f32[2]", "Equal(a,a)>k; If(k)>y then_branch={|Neg(b)>t|t}",
          "=f32[2] -100 -101"},
         {11, "i64:1 f32[2]", "Less(a,a)>k; If(k)>y then_branch={|Neg(b)>t|t}",

@@ -750,7 +750,7 @@ TEST_CASE(onnx_functions, rows_name_what_there_is) {
     CHECK_HAS(why.data, "X: softmax has no attribute 'alpha'");
     op.fn = "sofmax";
     CHECK(ox_row_defect(&op, &why));
-    CHECK_HAS(why.data, "X: there is no op or function 'sofmax'");
+    CHECK_HAS(why.data, "X: unknown op or function 'sofmax'");
     sb_free(&why);
 }
 

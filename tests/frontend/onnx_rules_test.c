@@ -193,7 +193,7 @@ TEST_CASE(onnx_rules, other_exporters) {
         /* paddle2onnx */
         {"", "linear_0.w_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
         {"", "p2o.helper.constant.3", "4", "Mul", FROZEN,
-         "its name is no module path"},
+         "its name is not a module path"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;

@@ -233,10 +233,10 @@ TEST_CASE(onnx_train, what_the_forward_writes_is_a_buffer) {
          "", VAR_BUFFER, 2, NULL},
         {"y: USER_OUTPUT", "", VAR_FROZEN, 0, NULL},
         {"gone: BUFFER_MUTATION target='fc.weight_v'",
-         "writes 'fc.weight_v', but the file has not what", VAR_FROZEN, 0,
+         "writes 'fc.weight_v', but the file lacks the value", VAR_FROZEN, 0,
          NULL},
         {"x: BUFFER_MUTATION target='fc.weight_v'",
-         "writes 'fc.weight_v', but the file has not what", VAR_FROZEN, 0,
+         "writes 'fc.weight_v', but the file lacks the value", VAR_FROZEN, 0,
          NULL},
         {"v: BUFFER_MUTATION target='gone'", "", VAR_FROZEN, 1, NULL},
         {"v: BUFFER_MUTATION target='x'", "", VAR_FROZEN, 1, NULL},
@@ -264,7 +264,7 @@ TEST_CASE(onnx_train, what_it_writes_has_the_buffers_type) {
     spectral_model(&m, "u: BUFFER_MUTATION target='fc.weight_v'", NULL);
     CHECK(made_import(&m) == NULL);
     CHECK_HAS(made_message(&m),
-              "the forward writes to 'fc.weight_v' is of another type");
+              "the forward writes to 'fc.weight_v' has another type");
     made_end(&m);
 }
 
@@ -287,7 +287,7 @@ TEST_CASE(onnx_train, a_sequence_is_written_to_no_buffer) {
     made_node(&m, "Add", "p,e", "y");
     made_output(&m, "y");
     CHECK(made_import(&m) == NULL);
-    CHECK_HAS(made_message(&m), "the forward writes to 'b' is of another type");
+    CHECK_HAS(made_message(&m), "the forward writes to 'b' has another type");
     made_end(&m);
 }
 
@@ -351,7 +351,7 @@ TEST_CASE(onnx_train, integers_that_it_writes_are_told_of) {
     made_node(&m, "Mul", "z,w", "y");
     made_output(&m, "y");
     REQUIRE(made_import(&m) != NULL);
-    CHECK_HAS(made_message(&m), "writes 'steps', but it is of integers");
+    CHECK_HAS(made_message(&m), "writes 'steps', but it holds integers");
     made_end(&m);
 }
 

@@ -693,15 +693,15 @@ TEST_CASE(options, lines_of_a_block) {
         const char *line, *want, *why;
     } rows[] = {{"accumulate = 3", "accumulate=3", NULL},
                 {"accumulate=3", "accumulate=3", NULL},
-                {"accumulate 3", NULL, "'=' expected behind the name"},
+                {"accumulate 3", NULL, "'=' expected after the name"},
                 {"loss_scale = dynamic, \tgrowth=3",
                  "scale.kind=3; scale.growth=3", NULL},
                 {"symbol = \"f\"", "symbol=f", NULL},
                 {"symbol = \"f", NULL, "is not a C identifier"},
                 {"shard_optimizer", "shard_optimizer=1", NULL},
                 {"shard_optimizer = 1", NULL, "takes no value"},
-                {"accumulate", NULL, "wants a value"},
-                {"report = f", NULL, "is for the command line"}};
+                {"accumulate", NULL, "needs a value"},
+                {"report = f", NULL, "is an option of the command line"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Arena *a = arena_new();
         Diag d = {0};

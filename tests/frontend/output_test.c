@@ -71,16 +71,17 @@ TEST_CASE(output, what_is_no_file_stays) {
     put_model("m.amp");
     REQUIRE(mkfifo(test_tmp("pipe"), 0600) == 0);
     REQUIRE(symlink("/dev/null", test_tmp("null")) == 0);
-    check(1, "no regular file", "$AMPC m.amp -o pipe " COMPILE);
+    check(1, "not a regular file", "$AMPC m.amp -o pipe " COMPILE);
     check(1, "symbolic link", "$AMPC m.amp -o null " COMPILE);
     check(1, "is a folder", "$AMPC m.amp -o . " COMPILE);
-    check(1, "no regular file", "$AMPC m.amp -o x.so --report pipe " COMPILE);
+    check(1, "not a regular file",
+          "$AMPC m.amp -o x.so --report pipe " COMPILE);
     check(1, "No such file", "$AMPC m.amp -o no/x.so " COMPILE);
     CHECK(lstat(test_tmp("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
     CHECK(lstat(test_tmp("null"), &st) == 0 && S_ISLNK(st.st_mode));
     CHECK(access(test_tmp("x.so"), F_OK) != 0);
     if (mknod(test_tmp("device"), S_IFCHR | 0600, makedev(1, 3)) != 0) return;
-    check(1, "no regular file", "$AMPC m.amp -o device " COMPILE);
+    check(1, "not a regular file", "$AMPC m.amp -o device " COMPILE);
     CHECK(lstat(test_tmp("device"), &st) == 0 && S_ISCHR(st.st_mode));
 }
 
@@ -107,8 +108,8 @@ TEST_CASE(output, models_are_files) {
     REQUIRE(mkfifo(test_tmp("pipe.onnx"), 0600) == 0);
     REQUIRE(mkfifo(test_tmp("pipe.so"), 0600) == 0);
     REQUIRE(symlink("/dev/zero", test_tmp("zero.onnx")) == 0);
-    check(1, "is no regular file", "timeout 20 $AMPC check pipe.onnx");
-    check(1, "is no regular file", "timeout 20 $AMPC check zero.onnx");
+    check(1, "is not a regular file", "timeout 20 $AMPC check pipe.onnx");
+    check(1, "is not a regular file", "timeout 20 $AMPC check zero.onnx");
     check(1, "is a folder", "$AMPC check . 2>&1");
     check(1, "not a module", "timeout 20 $AMPC inspect pipe.so");
     check(1, "not a module", "timeout 20 $AMPC run pipe.so");

@@ -404,8 +404,8 @@ TEST_CASE(run, resumes_with_other_data) {
     write_data(20); /* 5 steps */
     Ran r = run_module(&tiny_module, FEEDS "--save @moved --resume --epochs 2");
     CHECK_EQ_INT(r.status, 0);
-    CHECK_HAS(r.err, "the checkpoint was made with 42 samples, not 20: from "
-                     "the start of epoch 2");
+    CHECK_HAS(r.err, "the checkpoint was made with 42 samples, not 20: "
+                     "starting at the beginning of epoch 2");
     CHECK_EQ_INT(count_lines(r.out), 5);
     CHECK_EQ_INT(field(r.out, 0, "step"), 14);
     ran_free(&r);
@@ -416,8 +416,8 @@ TEST_CASE(run, resumes_with_other_data) {
     tiny_api()->close(s);
     r = run_module(&tiny_module, FEEDS "--save @placeless --resume --steps 1");
     CHECK_EQ_INT(r.status, 0);
-    CHECK_HAS(r.err, "the checkpoint holds no place in the data: from the "
-                     "first sample");
+    CHECK_HAS(r.err, "the checkpoint has no position in the data: starting at "
+                     "the first sample");
     ran_free(&r);
 }
 
@@ -655,7 +655,7 @@ TEST_CASE(run, patience_ends_it) {
     CHECK_HAS(r.err, "not fallen for 2 epochs: stopped after epoch 3");
     ran_free(&r);
     bad(&tiny_module, FEEDS "--patience 2", 2, "--eval-feed");
-    bad(&tiny_module, FEEDS "--patience 0 --eval-feed x=y", 2, "no number");
+    bad(&tiny_module, FEEDS "--patience 0 --eval-feed x=y", 2, "is not a");
 }
 
 static bool there(const char *name) {
@@ -975,50 +975,56 @@ TEST_CASE(run, usage_errors) {
     } rows[] = {
         {"--frobnicate", "unknown option '--frobnicate'", ""},
         {"--steps", "a value is missing after '--steps'", "--steps 0"},
-        {"--steps x", "--steps: 'x' is no number from 0", "--steps 1"},
-        {"--steps -1", "--steps: '-1' is no number from 0", "--steps 0"},
-        {"--steps 1x", "--steps: '1x' is no number from 0", "--steps 1"},
-        {"--steps 9223372036854775808", "is no number from 0", "--steps 2"},
-        {"--epochs -1", "--epochs: '-1' is no number from 0", "--epochs 0"},
-        {"--steps 0 --epochs 0", "one of --steps and --epochs, not both", ""},
-        {"--threads -1", "--threads: '-1' is no number from 0", "--threads 0"},
+        {"--steps x", "--steps: 'x' is not a whole number >= 0", "--steps 1"},
+        {"--steps -1", "--steps: '-1' is not a whole number >= 0", "--steps 0"},
+        {"--steps 1x", "--steps: '1x' is not a whole number >= 0", "--steps 1"},
+        {"--steps 9223372036854775808", "is not a whole number >= 0",
+         "--steps 2"},
+        {"--epochs -1", "--epochs: '-1' is not a whole number >= 0",
+         "--epochs 0"},
+        {"--steps 0 --epochs 0", "give --steps or --epochs, not both", ""},
+        {"--threads -1", "--threads: '-1' is not a whole number >= 0",
+         "--threads 0"},
         {"--threads 1025", "at most 1024: '--threads'", "--threads 1024"},
-        {"--max-skipped -2", "'-2' is no number from -1", "--max-skipped -1"},
+        {"--max-skipped -2", "'-2' is not a whole number >= -1",
+         "--max-skipped -1"},
         {"--max-skipped 2147483648", "too many: '--max-skipped'",
          "--max-skipped 2147483647"},
-        {"--deadline 0", "'0' is no number from 1", "--deadline 1"},
+        {"--deadline 0", "'0' is not a whole number >= 1", "--deadline 1"},
         {"--deadline 1000000001", "too long: '--deadline'",
          "--deadline 1000000000"},
-        {"--lr big", "--lr: 'big' is no number", "--lr 1e-3"},
-        {"--lr inf", "--lr: 'inf' is no number", "--lr 0"},
-        {"--lr nan", "--lr: 'nan' is no number", "--lr 0"},
-        {"--lr -1e-9", "--lr: '-1e-9' is no number from 0", "--lr 1e-9"},
+        {"--lr big", "--lr: 'big' is not a number", "--lr 1e-3"},
+        {"--lr inf", "--lr: 'inf' is not a number", "--lr 0"},
+        {"--lr nan", "--lr: 'nan' is not a number", "--lr 0"},
+        {"--lr -1e-9", "--lr: '-1e-9' is not a number >= 0", "--lr 1e-9"},
         {"--resume", "resume from is missing: '--save'", ""},
-        {"--resume --save @none --load @none", "it excludes '--load'", ""},
-        {"--load-map a=b", "renames what is loaded by '--load'", ""},
+        {"--resume --save @none --load @none",
+         "cannot be combined with '--load'", ""},
+        {"--load-map a=b", "renames the tensors of '--load'", ""},
         {"--load @none --load-map ab", "--load-map: OLD=NEW is needed", ""},
         {"--save-every 1", "--save-every needs a file: '--save'",
          "--save @s --save-every 1"},
-        {"--save @s --save-every 0", "'0' is no number from 1",
+        {"--save @s --save-every 0", "'0' is not a whole number >= 1",
          "--save @s --save-every 1"},
         {"--save @s --keep 1", "checkpoints to keep: '--save-every'",
          "--save @s --save-every 1 --keep 1"},
-        {"--save @s --save-every 1 --keep 0", "'0' is no number from 1", ""},
+        {"--save @s --save-every 1 --keep 0", "'0' is not a whole number >= 1",
+         ""},
         {"--patience 1", "--patience needs data to evaluate: '--eval-feed'",
          EVAL_FEEDS "--patience 1"},
-        {EVAL_FEEDS "--patience 0", "'0' is no number from 1", ""},
+        {EVAL_FEEDS "--patience 0", "'0' is not a whole number >= 1", ""},
         {"--save-best @b", "--save-best needs data to evaluate: '--eval-feed'",
          EVAL_FEEDS "--save-best @b"},
         {"--feed x", "--feed: NAME=FILE is needed, not 'x'", ""},
         {"--eval-feed x", "--eval-feed: NAME=FILE is needed, not 'x'", ""},
         {"--comm foo", "mpi, nccl or tcp, not 'foo'", "--comm mpi"},
-        {"--eval --shuffle", "nothing comes of '--shuffle'",
+        {"--eval --shuffle", "so this has no effect: '--shuffle'",
          "--eval --epochs 1 --shuffle"},
-        {"--fetch @f --save @s --save-every 1", "comes of '--save-every'",
+        {"--fetch @f --save @s --save-every 1", "no effect: '--save-every'",
          "--fetch @f --steps 1 --save @s --save-every 1"},
-        {"--eval " EVAL_FEEDS "--patience 1", "comes of '--patience'", ""},
-        {"--eval " EVAL_FEEDS "--save-best @b", "comes of '--save-best'", ""},
-        {"--fetch @f " EVAL_FEEDS, "comes of '--eval-feed'",
+        {"--eval " EVAL_FEEDS "--patience 1", "no effect: '--patience'", ""},
+        {"--eval " EVAL_FEEDS "--save-best @b", "no effect: '--save-best'", ""},
+        {"--fetch @f " EVAL_FEEDS, "no effect: '--eval-feed'",
          "--fetch @f --eval " EVAL_FEEDS},
         {"a b", "unexpected argument", ""},
     };
@@ -1138,12 +1144,12 @@ TEST_CASE(run, what_is_no_file_is_not_written) {
     REQUIRE(mkfifo(test_tmp("pipe"), 0600) == 0);
     REQUIRE(symlink("/dev/null", test_tmp("sink")) == 0);
     alarm(60);
-    bad(&tiny_module, FEEDS "--save @pipe", 1, "no regular file");
-    bad(&tiny_module, FEEDS "--log @pipe", 1, "no regular file");
-    bad(&tiny_module, FEEDS "--profile @pipe", 1, "no regular file");
+    bad(&tiny_module, FEEDS "--save @pipe", 1, "not a regular file");
+    bad(&tiny_module, FEEDS "--log @pipe", 1, "not a regular file");
+    bad(&tiny_module, FEEDS "--profile @pipe", 1, "not a regular file");
     bad(&tiny_module, FEEDS "--save @sink", 1, "symbolic link");
     bad(&tiny_module, FEEDS "--log @sink", 1, "symbolic link");
-    bad(&tiny_module, FEEDS "--fetch @pipe", 1, "no folder");
+    bad(&tiny_module, FEEDS "--fetch @pipe", 1, "not a folder");
     alarm(0);
     CHECK(lstat(test_tmp("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
     CHECK(lstat(test_tmp("sink"), &st) == 0 && S_ISLNK(st.st_mode));

@@ -149,11 +149,11 @@ TEST_CASE(model, running_statistics_are_written) {
     BECOMES(
         "model m(x: f32[4,2]) {\n  return y = BatchNorm(x, scope=\"bn\")\n}",
         "  write %bn.running_mean = ");
-    BECOMES("model m(x: f32[4,2]) {\n"
-            "  x = BatchNorm(x, scope=\"bn\")\n"
-            "  x = BatchNorm(x, scope=\"bn\")\n  return x\n}",
-            "m.amp:3:7: error: BatchNorm: 'bn.running_mean' is written "
-            "already");
+    BECOMES(
+        "model m(x: f32[4,2]) {\n"
+        "  x = BatchNorm(x, scope=\"bn\")\n"
+        "  x = BatchNorm(x, scope=\"bn\")\n  return x\n}",
+        "m.amp:3:7: error: BatchNorm: 'bn.running_mean' is already written");
 }
 
 /* By their numbers: mean, variance and bounds. */
@@ -206,8 +206,8 @@ TEST_CASE(model, symbols_are_bound) {
     BECOMES(text, "m.amp:2:18: error: dimension 'N' has no value; --dim N=64");
     dims[1] = (DimBind){intern("y"), 0, 8};
     expand(text, &opt, &got);
-    CHECK_HAS(got.data, "m.amp:2:22: error: --dim y:0=8: that dimension is no "
-                        "symbol");
+    CHECK_HAS(got.data,
+              "m.amp:2:22: error: --dim y:0=8: that dimension is not a symbol");
     sb_free(&got);
     dims[1] = (DimBind){intern("Q"), -1, 8};
     expand(text, &opt, &got);
@@ -215,7 +215,7 @@ TEST_CASE(model, symbols_are_bound) {
     sb_free(&got);
     dims[1] = (DimBind){intern("z"), 0, 8};
     expand(text, &opt, &got);
-    CHECK_HAS(got.data, "--dim z:0: there is no such input");
+    CHECK_HAS(got.data, "--dim z:0: the model has no such input");
     sb_free(&got);
 }
 
@@ -228,7 +228,8 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("y = relu(x +)"), "m.amp:2:15: error: a value expected, found "
                                 "')'\n    y = relu(x +)\n"
                                 "                ^\n"},
-        {LINE("y = reluu(x)"), "2:7: error: 'reluu' is no op and no function "},
+        {LINE("y = reluu(x)"),
+         "2:7: error: 'reluu' is not an op or a function "},
         {LINE("y = relu(z)"), "2:12: error: 'z' has no value here"},
         {LINE("y = %z"), "2:7: error: '%z' is not defined here"},
         {LINE("y = x @ x"), "2:9: error: matmul: f32[2,3] and f32[2,3]: inner"},
@@ -289,10 +290,10 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("param w: f32[2] {speed=2}"), "lr_scale or weight_decay"},
         {LINE("param w: f32[2] {lr_scale=-2}"), "lr_scale is -2"},
         {LINE("param w: f32[2] param w: f32[3]"),
-         "2:19: error: 'w' is a param f32[2] already"},
+         "2:19: error: 'w' is already a param f32[2]"},
         {LINE("scope \"ampc\" { param w: f32[2] }"), "'ampc.w': names that "},
         {LINE("scope 3 { }"), "text expected, found an integer"},
-        {LINE("write x = x"), "2:3: error: 'x' is no variable"},
+        {LINE("write x = x"), "2:3: error: 'x' is not a variable"},
         {LINE("buffer b: f32[2] write b = x"),
          "error: the variable is f32[2], the value f32[2,3]"},
         {LINE("autocast up { }"), "2:12: error: autocast off or on"},
@@ -302,21 +303,21 @@ TEST_CASE(model, mistakes_have_a_place) {
         {"model m(x: f32[2]) { return x }\nmodel n(x: f32[2]) { return x }",
          "2:1: error: a file has one model"},
         {"model m(x: f32[2], x: f32[3]) { return x }",
-         "1:20: error: 'x' is defined already"},
-        {"dim B = 2, B = 3", "1:12: error: 'B' is declared already"},
-        {"dim B = -2", "1:9: error: a symbol stands for 0 or more"},
+         "1:20: error: 'x' is already defined"},
+        {"dim B = 2, B = 3", "1:12: error: 'B' is already declared"},
+        {"dim B = -2", "1:9: error: a symbol must be 0 or more"},
         {"dim B-2", "1:5: error: a symbol's name expected, found 'B-2'"},
         {"train a-b { loss = mse }",
          "1:7: error: the model's name expected, found 'a-b'"},
         {"def f(x) -> y class follow { param w: f32[2]\n y = x }",
-         "1:30: error: a function with a class has no variables"},
+         "1:30: error: a function with a class cannot have variables"},
         {"def f(x) -> y { y = x } grad (dy) -> dx { dx = dy }",
          "1:25: error: only functions with a class have a 'grad'"},
         {"def f(x) -> y {\n  y = exp(x @ x)\n}\nmodel m(x: f32[2,3]) {\n"
          "  return y = f(x)\n}\n",
          "m.amp:5:14: error: f: matmul: f32[2,3] and f32[2,3]: inner"},
         {LINE("y = relu(x, 1 + 1 = 2)"), "an attribute's name expected"},
-        {LINE("y = softmax(axis=1, x)"), "operands stand before attributes"},
+        {LINE("y = softmax(axis=1, x)"), "operands come before attributes"},
         {LINE("autocast { }"), "2:12: error: autocast off or on"},
         {LINE("n = count([4294967296, 4294967296])"),
          "2:7: error: the integer is too large"},
@@ -334,7 +335,7 @@ TEST_CASE(model, mistakes_have_a_place) {
         {LINE("require rank(x) == 1, \"got \", f16, \" \", 1 == 1"),
          "2:3: error: got f16 true"},
         {"def f(x?, y) -> z { z = y }",
-         "1:11: error: operands that may be absent stand last"},
+         "1:11: error: optional operands come last"},
         {"def f(x: text) -> z { z = x }", "float, int or any expected"},
         {"def f(x; n) -> z { z = x }", "the attribute needs a kind: NAME: int"},
         {"def f(x; n: number) -> z { z = x }",
@@ -344,7 +345,7 @@ TEST_CASE(model, mistakes_have_a_place) {
         {"def f32(x) -> z { z = x }",
          "1:5: error: 'f32' is a word of the language"},
         {"def f(x) -> z { z = x }\ndef f(x) -> z { z = x }",
-         "2:5: error: a function 'f' is there already"},
+         "2:5: error: a function 'f' exists already"},
         {"def f(x) -> y class follow { y = x } grad (a, b) -> dx { dx = a }",
          "1 results and 1 operands have gradients"},
         {"def f(x) -> y class follow { y = x } grad (dy) -> dx, dz { dx = dy }",
@@ -583,7 +584,7 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
     BECOMES("def f(x; p = x) -> y { y = x }", "the attribute needs a kind");
     BECOMES("def f(x; p = none) -> y { y = x }", "the attribute needs a kind");
     BECOMES("def f = onnx(\"f.onnx\")\n" LINE("y = f(x)"),
-            "m.amp:3:7: error: f: this text has no files beside it");
+            "m.amp:3:7: error: f: this text cannot refer to files");
 }
 
 /* What variables begin with is in the IR, which reads back the same numbers. */
@@ -639,7 +640,7 @@ TEST_CASE(model, outputs_are_named) {
             "  %x.equal.2 = equal %x, 2 : bool[2]\n"
             "  return y=%x.not, z=%x.equal.2\n");
     BECOMES("model m(x: f32[2]) {\n  return x = x, x = x\n}\n",
-            "m.amp:2:21: error: an output 'x' is there already");
+            "m.amp:2:21: error: an output 'x' exists already");
 }
 
 /* --batch-sizes: the first dimension of the first input. */
@@ -660,9 +661,9 @@ TEST_CASE(model, the_batch_is_bound) {
         {"model m(x: f32[B,2], y: f32[T]) { return x }", 0, 7,
          "dimension 'T' has no value"},
         {"model m(x: f32[4,2]) { return x }", 5, 0,
-         "m.amp:1:9: error: --batch-sizes 5: the first dimension of 'x' is no "
-         "symbol"},
-        {"model m(x: f32[2*B,2]) { return x }", 5, 0, "of 'x' is no symbol"},
+         "m.amp:1:9: error: --batch-sizes 5: the first dimension of 'x' is not "
+         "a symbol"},
+        {"model m(x: f32[2*B,2]) { return x }", 5, 0, "of 'x' is not a symbol"},
         {"model m(x: f32[4,2]) { return x }", 0, 5, "forward(%x: f32[4,2])"},
         {"model m(x: f32[], y: f32[B]) { return x, y }", 5, 0,
          "forward(%x: f32[], %y: f32[5])"},
@@ -696,7 +697,7 @@ TEST_CASE(model, the_batch_is_bound) {
     sb_free(&got);
     dims[1].axis = 1;
     expand(two, &opt, &got);
-    CHECK_HAS(got.data, "--dim y:1=8: that dimension is no symbol");
+    CHECK_HAS(got.data, "--dim y:1=8: that dimension is not a symbol");
     sb_free(&got);
 }
 

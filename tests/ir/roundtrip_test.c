@@ -609,9 +609,9 @@ TEST_CASE(parse, blocks_are_of_a_model) {
         arena_free(a);
     }
     check_message("module m\n" G "train h { lr=1 }\n",
-                  "f:3:7: error: there is no model 'h' in the file");
+                  "f:3:7: error: the file has no model 'h'");
     check_message("module m\n" G "graph h() { }\ntrain h { lr=1 }\n",
-                  "f:4:7: error: there is no model 'h' in the file");
+                  "f:4:7: error: the file has no model 'h'");
 }
 
 TEST_CASE(parse, mistakes) {
@@ -623,8 +623,8 @@ TEST_CASE(parse, mistakes) {
         {"graph g(%x: f32) {}", "'[' expected"},
         {"graph g(%x: f32[1,1,1,1,1,1,1,1,1]) {}", "more than 8 dimensions"},
         {"graph g(%x: f32[99999999999999999999]) {}", "too large"},
-        {"graph g(%x: f32[2], %x: f32[2]) {}", "'%x' is defined already"},
-        {"graph g() {} graph g() {}", "of this name already"},
+        {"graph g(%x: f32[2], %x: f32[2]) {}", "'%x' is already defined"},
+        {"graph g() {} graph g() {}", "of this name exists already"},
         {"graph g() { %y = frob 1 }", "an operator expected, found 'frob'"},
         {"graph g() { %y = exp 1 {foo=1} }", "has no attribute 'foo'"},
         {"graph g() { %y = clip 1 {min=\"a\"} }", "a number expected"},
@@ -642,7 +642,7 @@ TEST_CASE(parse, mistakes) {
         {"graph g() { %y = abs -1:u64 }", "outside u64"},
         {"graph g() { %y, %y = split 1 }", "outside rank 0"},
         {"graph g(%x: f32[2]) { %y, %y = split %x {sizes=[1,1]} }",
-         "'%y' is defined already"},
+         "'%y' is already defined"},
         {"graph g() { const %c: f32[2] = [1] }", "1 elements, the type has 2"},
         {"graph g() { const %c: f32[2] = [1, 2, 3] }", "more than 2 elements"},
         {"graph g() { const %c: i32[2] = [1, 2.5] }", "an integer expected"},
@@ -678,8 +678,8 @@ TEST_CASE(parse, mistakes) {
          "%s is written twice"},
         {"graph g() { return 1 }", "the output needs a name"},
         {"graph g() { return a=1, a=2 }",
-         "1:27: error: an output 'a' is there already"},
-        {"graph g() { return a=_ }", "a value must stand here"},
+         "1:27: error: an output 'a' exists already"},
+        {"graph g() { return a=_ }", "a value expected"},
         {"graph g() { return a=1", "'}' expected, found end of file"},
         {"graph g() { group big { } }", "point, row, anchor or lib"},
         {"graph g() { group row { return } }", "a name such as %x expected"},

@@ -67,7 +67,7 @@ TEST_CASE(verify, a_good_graph_passes) {
 TEST_CASE(verify, order) {
     Fixture f = load(base);
     vec_push(f.a, &f.g->order, f.g->order.data[0]);
-    refused(&f, "%a = add: stands twice in the order");
+    refused(&f, "%a = add: occurs twice in the order");
     f = load(base);
     f.g->order.data[1] = (NodeId){77};
     refused(&f, "node 77 in order does not exist");
@@ -190,10 +190,12 @@ TEST_CASE(verify, names_of_the_compiler) {
         {"state %ampc.scale: f32[4]", "ampc.scale has another kind or type"},
         {"hyper %ampc.step: i64[]", "ampc.step has another kind or type"},
         {"state %ampc.rng: i64[3]", "ampc.rng has another kind or type"},
-        {"param %ampc.mine: f32[4]", "ampc.mine is none of the compiler's"},
+        {"param %ampc.mine: f32[4]",
+         "ampc.mine is not one of the compiler's names"},
         {"state %ampc.check/w: f32[4]",
-         "ampc.check/w is none of the compiler's"},
-        {"grad %ampc.grad/v: f32[4]", "ampc.grad/v belongs to no variable"},
+         "ampc.check/w is not one of the compiler's names"},
+        {"grad %ampc.grad/v: f32[4]",
+         "ampc.grad/v does not belong to a variable"},
         {"grad %ampc.grad/w: f32[5]", "ampc.grad/w has another kind or type"},
         {"state %ampc.opt/w/m: f32[5]", "ampc.opt/w/m has another kind"},
         {"shadow %ampc.bf16/w: f16[4]", "ampc.bf16/w has another kind"}};
@@ -225,7 +227,7 @@ TEST_CASE(verify, effects) {
     refused(&f, "%s is written twice");
     f = load(base);
     f.g->writes.data[0].var = val(&f, "x");
-    refused(&f, "a write to what is no variable");
+    refused(&f, "a write to a value that is not a variable");
     f = load(base);
     f.g->writes.data[0].value = val(&f, "r");
     refused(&f, "%s is f32[4], written with f32[]");
@@ -234,7 +236,7 @@ TEST_CASE(verify, effects) {
     refused(&f, "input 2 is listed twice");
     f = load(base);
     f.g->inputs.data[0] = val(&f, "c");
-    refused(&f, "input 0 is no input value");
+    refused(&f, "input 0 is not an input value");
     f = load(base);
     vec_push(f.a, &f.m->graphs, f.g);
     Graph *copy = graph_clone(f.g, "g");
@@ -309,8 +311,8 @@ TEST_CASE(verify, diff_promises) {
         {"ampc.loss=%l", "ampc.loss=%y", "the loss is f32[4], not f32[]"},
         {", ampc.grad/w=%w.grad", "", "it returns no gradient"},
         {"grad/w=%w.grad", "grad/w=%l", "is f32[], the parameter f32[4]"},
-        {"grad/w=%w.grad", "grad/c=%w.grad", "'c' is no parameter"},
-        {"grad/w=%w.grad", "grad/v=%w.grad", "'v' is no parameter"},
+        {"grad/w=%w.grad", "grad/c=%w.grad", "'c' is not a parameter"},
+        {"grad/w=%w.grad", "grad/v=%w.grad", "'v' is not a parameter"},
         {"mul %g, %x : f32[4] !backward", "mul %g, %x : f32[4]",
          "%w.grad = mul: forward reads backward, operand 0"},
         {"mul %g, %x : f32[4]", "mul %g, %x : f16[4]",
@@ -387,7 +389,7 @@ TEST_CASE(verify, step_promises) {
                                   "  write %ampc.f16/w = %h\n  return\n}\n";
     static const Fault of_refresh[] = {{"write %ampc.f16/w = %h",
                                         "write %w = %v",
-                                        "it writes w, which is no copy"}};
+                                        "it writes w, which is not a copy"}};
     CHECK_STAGE(refresh, STAGE_STEP, NUM_DTYPES, of_refresh);
 }
 
@@ -565,7 +567,7 @@ static const Row rows[] = {
      "group row after { %b = reduce_sum %a {axes=[0], keepdims=1} } "
      "group row beside { %c = reduce_max %x {axes=[1], keepdims=1} } "
      "return %b, %c",
-     "what stands after others comes last in a launch"},
+     "a group after others must be the last of its launch"},
     {STAGE_FUSED, X,
      "group point { %a = relu %x } group point after { %b = exp %a } return %b",
      "only point or row groups share a launch"},

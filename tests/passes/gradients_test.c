@@ -28,7 +28,7 @@ TEST_CASE(grad, functions_ask_for_none) {
         Status s = run_passes(parsed(a, text), &d, &o, "grad", false);
         CHECK_MSG((s == OK) == (i == N - 1), "%s: %s", text,
                   d.text.data ? d.text.data : "");
-        if (s != OK) CHECK_HAS(d.text.data, "grad stands inside function");
+        if (s != OK) CHECK_HAS(d.text.data, "grad is used inside function");
         sb_free(&d.text);
         arena_free(a);
     }

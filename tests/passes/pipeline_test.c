@@ -47,14 +47,14 @@ TEST_CASE(pipeline, wrong_order_is_seen) {
     a = index_of(rows, "schedule"), b = index_of(rows, "memplan");
     rows[a] = pipeline[b];
     rows[b] = pipeline[a];
-    expect_defect(rows, n, "schedule (fused) stands behind memplan (planned)");
+    expect_defect(rows, n, "schedule (fused) comes after memplan (planned)");
     copy_rows(rows);
     a = index_of(rows, "autodiff");
     memmove(rows + a, rows + a + 1, (size_t)(n - a - 1) * sizeof *rows);
     expect_defect(rows, n - 1, "autodiff must run before optimizer");
     copy_rows(rows);
     rows[n - 1].side = PASS_COMMON;
-    expect_defect(rows, n, "memplan (planned) stands behind schedule");
+    expect_defect(rows, n, "memplan (planned) comes after schedule");
 }
 
 /* ---- what is asked for --------------------------------------------------- */
@@ -138,7 +138,7 @@ TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
          "graph train: a file with a graph forward"},
         {"graph predict(%x: f32[4]) {\n  shadow %s: bf16[4]\n"
          "  return %x\n}",
-         "shadow 's' is no copy of a variable; that of 'w' is called "
+         "shadow 's' is not a copy of a variable; the copy of 'w' is called "
          "'ampc.bf16/w'"},
         {"graph train(%x: f32[4]) {\n  return %x\n}",
          "graph train has no output ampc.loss"},
@@ -152,12 +152,12 @@ TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
          "the optimizer makes the program of that name"},
         {"graph train(%x: f32[]) {\n  param %w: f32[]\n"
          "  %y = mul %x, %w\n  return ampc.loss=%y, ampc.grad/w=%x\n}",
-         "graph train is differentiated already"},
+         "graph train is already differentiated"},
         {"graph train(%x: f32[]) {\n  param %w: f32[]\n"
          "  %y = mul %x, %w : f32[] !backward\n  return ampc.loss=%y\n}",
-         "graph train is differentiated already"},
+         "graph train is already differentiated"},
         {"graph \"train:d\"(%x: f32[4]) {\n  return %x\n}",
-         "there is no objective 'd'"},
+         "unknown objective 'd'"},
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         expect_refused("loss,programs,autodiff,optimizer", texts[i][0],

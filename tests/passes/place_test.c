@@ -306,7 +306,7 @@ TEST_CASE(place, residual_streams_cost_what_they_may) {
     arena_free(a);
 }
 
-/* The programs that look into a step have its types. */
+/* Programs that examine a step have its types. */
 TEST_CASE(place, probes_store_what_the_step_stores) {
     Arena *a = arena_new();
     Module *m = planned(a, block, "fp16", "auto");

@@ -229,7 +229,7 @@ static void answered_with(Frame f, const char *says) {
 }
 
 TEST_CASE(comm_tcp, answers_are_to_what_was_asked) {
-    static const char other[] = "rank 1 does something else than rank 0";
+    static const char other[] = "rank 1 made another call than rank 0";
     answered_with((Frame){SUM, 1, 4}, NULL);
     answered_with((Frame){SUM, 2, 4}, other);
     answered_with((Frame){SUM, 0, 4}, other);
@@ -365,7 +365,7 @@ TEST_CASE(comm, options_of_a_communicator) {
         {{.size = sizeof(ampc_comm_options), .engine = "tcp", .deadline = 2e9},
          "deadline: seconds"},
         {{.size = sizeof(ampc_comm_options), .engine = "udp"},
-         "there is no such engine as 'udp': mpi, nccl or tcp"}};
+         "unknown engine 'udp': mpi, nccl or tcp"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ampc_comm *c = (void *)&rows;
         char err[200] = "";

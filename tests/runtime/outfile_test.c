@@ -134,7 +134,7 @@ TEST_CASE(outfile, what_is_no_regular_file_is_refused_and_stays) {
     REQUIRE(symlink(in("real"), in("link")) == 0);
     REQUIRE(symlink("/dev/null", in("null")) == 0);
     REQUIRE(symlink(in("nowhere"), in("dangling")) == 0);
-    refuses("fifo", "no regular file");
+    refuses("fifo", "not a regular file");
     refuses("dir", "is a folder");
     refuses("link", "symbolic link");
     refuses("null", "symbolic link");
@@ -144,7 +144,7 @@ TEST_CASE(outfile, what_is_no_regular_file_is_refused_and_stays) {
     CHECK(lstat(in("null"), &st) == 0 && S_ISLNK(st.st_mode));
     CHECK_EQ_INT(test_entries(folder), 6);
     if (mknod(in("device"), S_IFCHR | 0600, makedev(1, 3)) != 0) return;
-    refuses("device", "no regular file");
+    refuses("device", "not a regular file");
     CHECK(lstat(in("device"), &st) == 0 && S_ISCHR(st.st_mode));
 }
 

@@ -512,31 +512,39 @@ TEST_CASE(runtime, wrong_arguments_have_messages) {
     WRONG(read_variable(s, "z", &out), "no variable 'z'");
     WRONG(read_variable(s, NULL, &out), "no variable ''");
     WRONG(read_variable(s, "w", &unsized), "ampc_output.size is not set");
-    WRONG(read_variable(s, "w", &small), "needs room for 24 bytes; 23 given");
-    WRONG(read_variable(s, "w", &none), "needs room for 24 bytes; 0 given");
+    WRONG(read_variable(s, "w", &small), "needs 24 bytes; 23 given");
+    WRONG(read_variable(s, "w", &none), "needs 24 bytes; 0 given");
     WRONG(read_variable(s, "w", &odd), "'w' is f32; bool was asked for");
     WRONG(write_variable(s, "z", &in), "no variable 'z'");
     WRONG(write_variable(s, NULL, &in), "no variable ''");
     WRONG(write_variable(s, "ampc.lr", &number), "'ampc.lr': set_hyper sets");
     WRONG(write_variable(s, "w.bf16", &in), "'w.bf16' is read-only");
     WRONG(write_variable(s, "w", &short_in), "ampc_input.size is not set");
-    WRONG(write_variable(s, "w", &more), "is f32[3,2], 24 bytes: other data");
-    WRONG(write_variable(s, "w", &less), "is f32[3,2], 24 bytes: other data");
-    WRONG(write_variable(s, "w", &wide), "is f32[3,2], 24 bytes: other data");
-    WRONG(write_variable(s, "w", &flat), "is f32[3,2], 24 bytes: other data");
-    WRONG(write_variable(s, "w", &deep), "is f32[3,2], 24 bytes: other data");
-    WRONG(write_variable(s, "w", &turned), "is f32[3,2], 24 bytes: other data");
+    WRONG(write_variable(s, "w", &more),
+          "is f32[3,2], 24 bytes: the data given differ");
+    WRONG(write_variable(s, "w", &less),
+          "is f32[3,2], 24 bytes: the data given differ");
+    WRONG(write_variable(s, "w", &wide),
+          "is f32[3,2], 24 bytes: the data given differ");
+    WRONG(write_variable(s, "w", &flat),
+          "is f32[3,2], 24 bytes: the data given differ");
+    WRONG(write_variable(s, "w", &deep),
+          "is f32[3,2], 24 bytes: the data given differ");
+    WRONG(write_variable(s, "w", &turned),
+          "is f32[3,2], 24 bytes: the data given differ");
     WRONG(write_variable(s, "w", &nothing),
-          "is f32[3,2], 24 bytes: other data");
+          "is f32[3,2], 24 bytes: the data given differ");
     one[0] = -1;
     WRONG(write_variable(s, "ampc.scale", &number),
           "'ampc.scale' cannot be -1");
-    WRONG(set_hyper(s, "z", 1), "no hyper-parameter 'z'; there are: lr");
-    WRONG(set_hyper(s, NULL, 1), "no hyper-parameter ''; there are: lr");
+    WRONG(set_hyper(s, "z", 1),
+          "unknown hyper-parameter 'z'; the module has: lr");
+    WRONG(set_hyper(s, NULL, 1),
+          "unknown hyper-parameter ''; the module has: lr");
     WRONG(set_hyper(s, "lr", INFINITY), "'lr' (f32) cannot be inf");
     WRONG(set_hyper(s, "seed", 2.5), "'seed' (i64) cannot be 2.5");
-    WRONG(get_hyper(s, "z", &x), "no hyper-parameter 'z'");
-    WRONG(get_hyper(s, "lr", NULL), "no hyper-parameter 'lr'");
+    WRONG(get_hyper(s, "z", &x), "unknown hyper-parameter 'z'");
+    WRONG(get_hyper(s, "lr", NULL), "unknown hyper-parameter 'lr'");
     WRONG(set_cursor(s, NULL), "the cursor is not JSON");
     WRONG(set_cursor(s, "{"), "the cursor is not JSON");
     WRONG(save(s, ""), "no path given");
@@ -594,7 +602,7 @@ TEST_CASE(runtime, hyper_parameters) {
     CHECK_EQ_INT(a->set_hyper(s, "seed", 0.5), AMPC_ERR_ARGUMENT);
     CHECK_EQ_INT(a->set_hyper(s, "seed", 5), AMPC_OK);
     CHECK_EQ_INT(a->set_hyper(s, "w", 1), AMPC_ERR_ARGUMENT);
-    CHECK_HAS(a->error(s), "there are: lr seed");
+    CHECK_HAS(a->error(s), "the module has: lr seed");
     a->close(s);
 }
 
@@ -753,15 +761,15 @@ TEST_CASE(runtime, options_have_bounds) {
         ampc_options bad, good;
         const char *why;
     } rows[] = {
-        {{.threads = -1}, {.threads = 0}, "threads: 0 (all) to 1024"},
-        {{.threads = 1025}, {.threads = 3}, "threads: 0 (all) to 1024"},
+        {{.threads = -1}, {.threads = 0}, "threads: use 0 (all) to 1024"},
+        {{.threads = 1025}, {.threads = 3}, "threads: use 0 (all) to 1024"},
         {{.max_skipped = -2},
          {.max_skipped = -1},
          "max_skipped: -1 (no limit)"},
         {{.alloc = plain_alloc},
          {.alloc = plain_alloc, .free = plain_free},
-         "alloc and free: give both or none"},
-        {{.free = plain_free}, {.threads = 1}, "alloc and free: give both or"},
+         "alloc and free: set both or neither"},
+        {{.free = plain_free}, {.threads = 1}, "alloc and free: set both or"},
         {{.stream = &a}, {.stream = NULL}, "this module has no CUDA code"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ampc_options bad = rows[i].bad, good = rows[i].good;
@@ -800,7 +808,7 @@ TEST_CASE(runtime, devices_by_name) {
         ampc_options o = {.size = sizeof o, .device = unknown[i]};
         CHECK_EQ_INT(a->open(a->module, &o, &s, err, sizeof err),
                      AMPC_ERR_ARGUMENT);
-        CHECK_HAS(err, "'cuda:N' are possible");
+        CHECK_HAS(err, "or 'cuda:N'");
     }
     for (size_t i = 0; i < 3; i++) {
         ampc_options o = {.size = sizeof o, .device = absent[i]};

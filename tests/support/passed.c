@@ -87,7 +87,7 @@ void expect_equal(const Results *x, const Results *y, double tol,
     for (int i = 0; i < x->len; i++) {
         int64_t n = type_count(type_get(x->data[i]->type));
         if (!CHECK_MSG(x->data[i]->type.i == y->data[i]->type.i,
-                       "%s: result %d is of another type", what, i))
+                       "%s: result %d has another type", what, i))
             return;
         for (int64_t k = 0; k < n && x->data[i]->f; k++) {
             double p = x->data[i]->f[k], q = y->data[i]->f[k];

@@ -605,7 +605,7 @@ static void check_refused(const char *options, const char *says) {
 
 TEST_CASE(diverge, counting_and_debugging_want_something_to_look_at) {
     check_refused("--loss mse --count-underflow",
-                  "--count-underflow: what is flushed to zero is fp16's");
+                  "--count-underflow: only fp16 flushes gradients");
     check_refused("--loss none --count-underflow --precision fp16",
                   "--count-underflow: nothing trains");
     check_refused("--loss none --debug-nonfinite",

@@ -113,7 +113,8 @@ static void check_nodes(Arena *a, const Onnx__GraphProto *g, StrMap *values) {
         define(a, &labels, n->name, "node");
         for (size_t k = 0; k < n->n_input; k++) {
             CHECK_MSG(str_map_get(values, intern(n->input[k])) > 0,
-                      "%s reads '%s' before it is made", n->name, n->input[k]);
+                      "%s reads '%s' before it is computed", n->name,
+                      n->input[k]);
             str_map_put(a, &read, intern(n->input[k]), 1);
         }
         for (size_t k = 0; k < n->n_output; k++)

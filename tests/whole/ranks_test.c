@@ -1145,7 +1145,7 @@ TEST_CASE(ranks, no_such_engine) {
     char err[256];
     CHECK_EQ_INT(c->api->comm_open(&engine, &made, err, sizeof err),
                  AMPC_ERR_ARGUMENT);
-    CHECK_HAS(err, "no such engine");
+    CHECK_HAS(err, "unknown engine");
     CHECK(made == NULL);
     c->api->comm_close(NULL);
 }
@@ -1188,13 +1188,13 @@ TEST_CASE(ranks, variables_that_say_no_number) {
     static const struct {
         const char *rank, *world, *port, *why;
     } cases[] = {
-        {"x", "2", "29999", "do not say which of how many"},
-        {"1x", "2", "29999", "do not say which of how many"},
-        {"", "2", "29999", "do not say which of how many"},
-        {"4294967296", "2", "29999", "do not say which of how many"},
-        {"1", "-2", "29999", "do not say which of how many"},
-        {"1", "2", "29999x", "$MASTER_PORT is no port"},
-        {"1", "2", "65536", "$MASTER_PORT is no port"},
+        {"x", "2", "29999", "must be the rank and the number"},
+        {"1x", "2", "29999", "must be the rank and the number"},
+        {"", "2", "29999", "must be the rank and the number"},
+        {"4294967296", "2", "29999", "must be the rank and the number"},
+        {"1", "-2", "29999", "must be the rank and the number"},
+        {"1", "2", "29999x", "$MASTER_PORT is not a port"},
+        {"1", "2", "65536", "$MASTER_PORT is not a port"},
     };
     const Compiled *c = small();
     ampc_comm_options engine = {
