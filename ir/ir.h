@@ -579,5 +579,7 @@ Status eval_node(const Graph *g, NodeId n, Arena *a, EvalMode mode,
    result so far, b the next element. */
 double eval_expr_f(OpCode op, double a, double b);
 double round_to_dtype(double v, DType d);
+/* False for a number that is finite and becomes infinite in that dtype. */
+bool dtype_can_hold(DType d, double v);
 
 #endif

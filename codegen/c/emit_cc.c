@@ -11,6 +11,7 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -137,6 +138,22 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     return s;
 }
 
+/* What stands behind -o is there. */
+static Status check_written(Diag *d, Arena *a, const char *dir,
+                            const CcJob *job) {
+    struct stat st;
+    const char *at = strstr(job->words, "-o ");
+    if (!at) return OK;
+    const char *name =
+        arena_printf(a, "%.*s", (int)strcspn(at + 3, " "), at + 3);
+    if (stat(arena_printf(a, "%s/%s", dir, name), &st) == 0 && st.st_size > 0)
+        return OK;
+    return fail(d, (Loc){0},
+                "the C compiler '%s' reports success, but has written no %s "
+                "($CC names another one)",
+                compiler(), name);
+}
+
 /* ---- what was kept ------------------------------------------------------- */
 
 static void key_program(Arena *a, CompileKey *k, const char *word) {
@@ -240,6 +257,7 @@ Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
         if (jobs[i].error) return no_compiler(d, jobs[i].error);
         if (jobs[i].status == 127) return no_compiler(d, ENOENT);
         if (jobs[i].status) return job_failed(d, a, dir, &jobs[i]);
+        if (jobs[i].pid) TRY(check_written(d, a, dir, &jobs[i]));
     }
     for (int i = 0; i < n; i++)
         if (jobs[i].pid && jobs[i].source) keep_object(a, cache, dir, &jobs[i]);

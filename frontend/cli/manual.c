@@ -20,7 +20,7 @@ bool option_is_of(const OptionText *o, const char *command) {
 
 const OptionText option_texts[] = {
 #define GROUP(command, heading) {command, NULL, NULL, NULL, NULL, heading},
-#define COMPILE(flag, kind, what, value, preset, text)                         \
+#define COMPILE(flag, kind, what, resume, value, preset, text)                 \
     {"ampc", flag, #kind, value, preset, text},
 #define RUN(flag, kind, field, least, value, preset, text)                     \
     {"run", flag, #kind, value, preset, text},

@@ -682,9 +682,10 @@ static const struct OptionRow {
     RowKind kind; /* an ADDER may stand in a block more than once */
     Setter *set;
     size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
+    enum { SAME, FREE } resume; /* options.def */
 } option_rows[] = {
-#define COMPILE(flag, kind, what, value, preset, text)                         \
-    {flag, kind, WHAT_##kind(what)},
+#define COMPILE(flag, kind, what, resume, value, preset, text)                 \
+    {flag, kind, WHAT_##kind(what), resume},
 #include "frontend/cli/options.def"
 };
 
@@ -804,6 +805,45 @@ void options_second_source(Options *o) {
 void options_words(const Options *o, StrBuf *sb) {
     for (int i = 0; i < o->said.len; i++)
         sb_putn(sb, o->said.data[i], strlen(o->said.data[i]) + 1);
+}
+
+/* All values of row r; false: it was not given.  Of a file its contents count.
+ */
+static bool said_of(const Options *o, const struct OptionRow *r,
+                    StrBuf *value) {
+    bool given = false;
+    for (int i = 0; i + 1 < o->said.len; i += 2) {
+        if (strcmp(o->said.data[i], r->name) != 0) continue;
+        if (r->kind != ADDER) value->len = 0;
+        if (r->kind == ADDER && given) sb_puts(value, "; ");
+        sb_puts(value, o->said.data[i + 1]);
+        given = true;
+    }
+    if (!given || r->kind != PATH) return given;
+    Diag ignored = {0};
+    size_t n;
+    char *text = read_file(&ignored, value->data, &n);
+    value->len = 0;
+    sb_printf(value, "%016llx",
+              (unsigned long long)(text ? hash_bytes(1, text, n) : 0));
+    free(text);
+    sb_free(&ignored.text);
+    return true;
+}
+
+void options_said(const Options *o, uint64_t model, StrBuf *sb) {
+    sb_printf(sb, "{\"the model\":\"%016llx\"", (unsigned long long)model);
+    for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++) {
+        StrBuf value = {0};
+        if (option_rows[i].resume == SAME &&
+            said_of(o, &option_rows[i], &value)) {
+            sb_printf(sb, ",\"%s\":\"", option_rows[i].name);
+            sb_put_json(sb, value.len ? value.data : "");
+            sb_puts(sb, "\"");
+        }
+        sb_free(&value);
+    }
+    sb_puts(sb, "}");
 }
 
 static bool names_file(const char *option) {

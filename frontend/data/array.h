@@ -30,6 +30,7 @@ typedef struct Array {
     uint64_t at;  /* offset of the data */
     bool swap;    /* the data are in the other byte order */
     bool windows; /* has no samples: the reader cuts windows as it needs them */
+    bool text;    /* the numbers were digits */
 } Array;
 
 /* Selects an array of a file with several, or how to read it. */

@@ -104,7 +104,8 @@ static Status take_number(Csv *c, const char *text, int column) {
     if (c->pick->integers) {
         errno = 0;
         long long n = strtoll(text, &end, 10);
-        if (end == text || *end || errno)
+        if (errno && !*end) return field_bad(c, text, "is beyond 64 bits");
+        if (end == text || *end)
             return field_bad(
                 c, text,
                 *text && is_number(text, &x)
@@ -113,8 +114,10 @@ static Status take_number(Csv *c, const char *text, int column) {
         ((int64_t *)c->row)[column] = n;
         return OK;
     }
-    if (!is_number(text, &c->row[column]))
-        return field_bad(c, text, "is not a number");
+    double *to = &c->row[column];
+    errno = 0;
+    if (!is_number(text, to)) return field_bad(c, text, "is not a number");
+    if (errno && isinf(*to)) return field_bad(c, text, "is beyond every type");
     return OK;
 }
 

@@ -4,14 +4,14 @@
    FILE may be FILE:PART where a format has parts (array.h).  The first axis of
    an array counts samples; tokens are cut in windows.  An input without the
    batch in its first axis, such as the edges of a graph, is one array for all
-   batches.  A sample is reshaped when its element count matches the input; u8
-   data for a floating input is divided by 255, i8 data is taken as it is;
-   integers and floating numbers may change width if every value fits; all other
-   differences are errors. */
+   batches.  A sample may have another shape if its elements are the same ones
+   in the same order (feed_shape.h); u8 data for a floating input is divided by
+   255, i8 data is taken as it is; integers and floating numbers may change
+   width if every value fits; all other differences are errors. */
 #ifndef AMPC_FRONTEND_DRIVER_FEED_H
 #define AMPC_FRONTEND_DRIVER_FEED_H
 
-#include "frontend/data/array.h"
+#include "frontend/data/feed_shape.h"
 #include "runtime/files/outfile.h"
 
 typedef struct Feed {
@@ -47,6 +47,9 @@ typedef struct RunList {
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs);
 void feeds_free(FeedSet *fs);
+
+/* The facts that feed_shape.h asks for. */
+Fed feed_facts(const Feed *f, int64_t samples);
 
 /* Converts the next batch directly into memory that the device reads, if the
    device has such memory. */

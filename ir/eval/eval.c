@@ -8,6 +8,7 @@
 #include "ir/eval/eval_impl.h"
 #include "ir/fn/fn.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- numbers ------------------------------------------------------------- */
@@ -20,6 +21,10 @@ double round_to_dtype(double v, DType d) {
     case DT_BF16: return bf16_to_double(double_to_bf16((double)(float)v));
     default: return v;
     }
+}
+
+bool dtype_can_hold(DType d, double v) {
+    return !isfinite(v) || isfinite(round_to_dtype(v, d));
 }
 
 static int64_t wrap_int(int64_t v, DType d) {

@@ -115,6 +115,14 @@ static Status make(Run *r, const Expr *at, Made *m, Val *out) {
         return run_fail(r, at, "%s: %s", m->info->text, msg);
     for (int i = 0; i < nout; i++)
         given[i].dtype = want[i] = stored(r, m, type_get(types[i])->dtype);
+    for (int i = 0; i < m->n.nattr; i++) {
+        const Attr *a = &m->n.attrs[i];
+        if (attr_get(a->key)->kind == ATTR_FLOAT &&
+            !dtype_can_hold(r->wide, a->u.f))
+            return run_fail(r, at, "%s: %s=%g is beyond %s", m->info->text,
+                            attr_get(a->key)->text, a->u.f,
+                            dtype_info[r->wide].text);
+    }
     if (m->n.fn && r->call->flat) {
         TRY(expand_call(r, at, m, want, made));
     } else {
@@ -128,15 +136,25 @@ static Status make(Run *r, const Expr *at, Made *m, Val *out) {
     return OK;
 }
 
+Status run_held(Run *r, const Expr *at, const Val *v, DType d, double *out) {
+    *out = val_number(v);
+    if (dtype_can_hold(d, *out)) return OK;
+    return run_fail(r, at, "%g is beyond %s", *out, dtype_info[d].text);
+}
+
+Status run_scalar(Run *r, const Expr *at, const Val *v, DType d, ValueId *out) {
+    double x;
+    TRY(run_held(r, at, v, d, &x));
+    *out = graph_scalar(r->b->g, d, x);
+    return OK;
+}
+
 /* A number as a scalar that meets a tensor of dtype d. */
 static Status scalar_for(Run *r, const Expr *at, const Val *v, DType d,
                          ValueId *out) {
     Graph *g = r->b->g;
     int64_t i;
-    if (dtype_is_float(d)) {
-        *out = graph_scalar(g, r->wide, val_number(v));
-        return OK;
-    }
+    if (dtype_is_float(d)) return run_scalar(r, at, v, r->wide, out);
     TRY(run_want_element(r, at, v, d, &i));
     *out = graph_scalar_int(g, d, i);
     return OK;

@@ -262,7 +262,9 @@ static Status run_init(Run *r, const Stmt *s, Str name, TypeId t, Init *init) {
         if (i > exact || i < -exact)
             return run_fail(r, s->value, "%" PRId64 " is beyond 2^53", i);
         init->fill = val_number(&v);
-        return OK;
+        return dtype_is_float(type->dtype)
+                   ? run_held(r, s->value, &v, type->dtype, &init->fill)
+                   : OK;
     }
     if (v.kind != V_INIT)
         return run_wants(r, s->value, "a number or an initialiser", &v);
@@ -279,7 +281,8 @@ static Status run_init(Run *r, const Stmt *s, Str name, TypeId t, Init *init) {
         range[0] = v.i == F_kaiming ? sqrt(2 / in) : -range[1];
     } else {
         gen = v.i == F_normal ? GEN_NORMAL : GEN_UNIFORM;
-        for (int i = 0; i < v.n; i++) range[i] = val_number(&v.list[i]);
+        for (int i = 0; i < v.n; i++)
+            TRY(run_held(r, s->value, &v.list[i], type->dtype, &range[i]));
     }
     uint64_t seed = hash_bytes((uint64_t)e->opt->seed, name, strlen(name));
     init_draw(gen, seed >> 1, range, init);
@@ -296,7 +299,7 @@ static Status var_options(Run *r, const Stmt *s, Var *v) {
         if (!to) return run_fail(r, k->value, "lr_scale or weight_decay");
         TRY(run_eval(r, k->value, &x));
         if (!val_is_number(&x)) return run_wants(r, k->value, "a number", &x);
-        *to = val_number(&x);
+        TRY(run_held(r, k->value, &x, DT_F32, to));
         if (!(*to >= 0 && *to < INFINITY))
             return run_fail(r, k->value, "%s is %g", k->name, *to);
     }

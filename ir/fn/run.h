@@ -93,6 +93,10 @@ Status run_want_int(Run *r, const Expr *at, const Val *v, int64_t *out);
 /* A whole number that the integer dtype d has. */
 Status run_want_element(Run *r, const Expr *at, const Val *v, DType d,
                         int64_t *out);
+/* A number that the floating dtype d can hold. */
+Status run_held(Run *r, const Expr *at, const Val *v, DType d, double *out);
+/* A number as a constant of the floating dtype d. */
+Status run_scalar(Run *r, const Expr *at, const Val *v, DType d, ValueId *out);
 /* A list of integers; one integer is a list of one. */
 Status run_want_ints(Run *r, const Expr *at, const Val *v, int64_t **out,
                      int *n);

@@ -479,9 +479,7 @@ static Status take_value(Run *r, const Val *v, Str name, DType d,
     *out = NO_VALUE;
     if (!v || v->kind == V_NONE) return OK;
     if (val_is_number(v)) {
-        *out =
-            graph_scalar(r->b->g, d == NUM_DTYPES ? r->wide : d, val_number(v));
-        return OK;
+        return run_scalar(r, NULL, v, d == NUM_DTYPES ? r->wide : d, out);
     }
     if (v->kind != V_TENSOR)
         return run_fail(r, NULL, "'%.60s' is %s, not a tensor", name,
@@ -494,8 +492,7 @@ Status run_value(Run *r, const Expr *e, ValueId *out) {
     Val v;
     TRY(run_eval(r, e, &v));
     if (val_is_number(&v)) {
-        *out = graph_scalar(r->b->g, r->wide, val_number(&v));
-        return OK;
+        return run_scalar(r, e, &v, r->wide, out);
     }
     if (v.kind != V_TENSOR) return run_wants(r, e, "a tensor", &v);
     *out = v.t;

@@ -361,5 +361,8 @@ Status lex_expect_double(Lexer *lx, double *out) {
               : lx->tok.kind == T_WORD ? !strcmp(s, "nan") || !strcmp(s, "inf")
                                        : false;
     if (ok) *out = strtod(s, &end);
-    return ok && !*end ? lex_next(lx) : lex_expected(lx, "a number");
+    if (!ok || *end) return lex_expected(lx, "a number");
+    if (isinf(*out) && !strstr(s, "inf"))
+        return lex_fail(lx, &lx->tok, "%.40s is beyond every type", s);
+    return lex_next(lx);
 }

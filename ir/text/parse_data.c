@@ -56,7 +56,13 @@ static bool as_u64(const Token *t, int base, uint64_t *out) {
 static Status parse_element(Lexer *lx, DType d, Element *out) {
     Token at = lx->tok;
     uint64_t u;
-    if (dtype_is_float(d)) return lex_expect_double(lx, &out->f);
+    if (dtype_is_float(d)) {
+        TRY(lex_expect_double(lx, &out->f));
+        return dtype_can_hold(d, out->f)
+                   ? OK
+                   : lex_fail(lx, &at, "%.40s is beyond %s", at.text,
+                              dtype_info[d].text);
+    }
     if (d == DT_U64 && as_u64(&at, 10, &u)) {
         out->i = (int64_t)u;
         return lex_next(lx);
@@ -178,7 +184,9 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, bool is_const,
     }
     for (int i = 0; i < gen_numbers[gen]; i++) {
         TRY(lex_expect(lx, ','));
-        TRY(lex_expect_double(lx, &range[i]));
+        Element e = {.f = 0};
+        TRY(parse_element(lx, is_float ? type_get(t)->dtype : DT_F64, &e));
+        range[i] = e.f;
     }
     TRY(lex_expect(lx, ')'));
     init_draw(gen, hash, range, init);

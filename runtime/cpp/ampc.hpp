@@ -222,13 +222,13 @@ class session {
         check(api().set_hyper(s_, name, x));
     }
 
-    void save(const std::string &path) { check(api().save(s_, path.c_str())); }
-    void load(const std::string &path) { check(api().load(s_, path.c_str())); }
+    void save(const std::string &path) { check(api().save(s_, whole(path))); }
+    void load(const std::string &path) { check(api().load(s_, whole(path))); }
     void resume(const std::string &path) {
-        check(api().resume(s_, path.c_str()));
+        check(api().resume(s_, whole(path)));
     }
     void save_weights(const std::string &path) {
-        check(api().save_weights(s_, path.c_str()));
+        check(api().save_weights(s_, whole(path)));
     }
     /* What the last call wants known. */
     std::string notice() const { return api().notice(s_); }
@@ -245,6 +245,13 @@ class session {
                                                  (t.bytes / rows));
         }
         return own;
+    }
+
+    /* C would end at a byte of 0. */
+    static const char *whole(const std::string &path) {
+        if (path.find('\0') != std::string::npos)
+            throw error(AMPC_ERR_ARGUMENT, "path: it has a NUL inside");
+        return path.c_str();
     }
 
     static ampc_options options(const char *device, int threads) {

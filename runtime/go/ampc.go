@@ -65,7 +65,10 @@ static ampc_status go_save_weights(const ampc_api *a, ampc_session *s, const cha
 */
 import "C"
 
-import "unsafe"
+import (
+	"strings"
+	"unsafe"
+)
 
 // Element types of inputs, outputs and variables.
 type Element interface {
@@ -134,6 +137,9 @@ type Module struct{ api *C.ampc_api }
 func Load(path string) (*Module, error) {
 	var lib unsafe.Pointer
 	var why [400]C.char
+	if err := whole(path, "path"); err != nil {
+		return nil, err
+	}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
 	api := C.go_load(name, &lib, &why[0], C.size_t(len(why)))
@@ -150,15 +156,31 @@ func (m *Module) Batch() int {
 	return int(i.batch)
 }
 
-// Session holds weights and state; Close it.
-type Session struct {
+// Session holds weights and state; Close it. Copies of it are one session.
+type Session struct{ *handle }
+
+type handle struct {
 	api *C.ampc_api
 	s   *C.ampc_session
+}
+
+// whole: C would end at a byte of 0.
+func whole(text, what string) error {
+	if strings.IndexByte(text, 0) < 0 {
+		return nil
+	}
+	return &Error{1, what + ": it has a NUL inside"}
 }
 
 // Open takes "cpu", "cuda", "cuda:N" or "" for the best; threads 0: all CPUs.
 func (m *Module) Open(device string, threads int) (*Session, error) {
 	var why [400]C.char
+	if threads < 0 || threads > 1024 {
+		return nil, &Error{1, "threads: 0 (all) to 1024 are possible"}
+	}
+	if err := whole(device, "device"); err != nil {
+		return nil, err
+	}
 	o := (*C.ampc_options)(C.calloc(1, C.sizeof_ampc_options))
 	defer C.free(unsafe.Pointer(o))
 	o.size = C.sizeof_ampc_options
@@ -167,7 +189,7 @@ func (m *Module) Open(device string, threads int) (*Session, error) {
 		o.device = C.CString(device)
 		defer C.free(unsafe.Pointer(o.device))
 	}
-	s := &Session{api: m.api}
+	s := &Session{&handle{api: m.api}}
 	if st := C.go_open(m.api, o, &s.s, &why[0], C.size_t(len(why))); st != 0 {
 		return nil, &Error{int(st), C.GoString(&why[0])}
 	}
@@ -302,6 +324,9 @@ func (s *Session) Objective(name string) error {
 }
 
 func (s *Session) file(path string, f func(*C.char) C.ampc_status) error {
+	if err := whole(path, "path"); err != nil {
+		return err
+	}
 	c := C.CString(path)
 	defer C.free(unsafe.Pointer(c))
 	return s.check(f(c))

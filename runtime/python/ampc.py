@@ -15,6 +15,7 @@ flat memoryview.  A call that fails raises ampc.Error with the session's message
 """
 import ctypes as c
 import json
+import operator
 import os
 
 __all__ = ["Error", "Module", "Session"]
@@ -158,6 +159,67 @@ def _new(t):
         return view.cast(code), c.addressof(raw)
 
 
+def _same_elements(a, b):
+    """Whether one shape is the other with axes of 1, or with neighbouring axes
+    as one: then the elements are the same in the same order."""
+    a, b = [n for n in a if n != 1], [n for n in b if n != 1]
+    while a and b:
+        x, y, nx, ny = a.pop(0), b.pop(0), 1, 1
+        while x != y:
+            if x < y and a:
+                x, nx = x * a.pop(0), nx + 1
+            elif y < x and b:
+                y, ny = y * b.pop(0), ny + 1
+            else:
+                return False
+        if nx > 1 and ny > 1:
+            return False
+    return not a and not b
+
+
+def _transposition(given, wanted):
+    """The order of the axes of `given` in which it is `wanted`, or None."""
+    if sorted(given) != sorted(wanted):
+        return None
+    left = list(range(len(given)))
+    return tuple(left.pop(next(k for k, axis in enumerate(left)
+                               if given[axis] == n)) for n in wanted)
+
+
+def _check_shape(view, t):
+    given, wanted = tuple(view.shape), _shape(t)
+    if _same_elements(given, wanted):
+        return
+    axes = _transposition(given, wanted)
+    hint = ": the order of its axes is another; this would fit: " \
+        f"numpy.ascontiguousarray(x.transpose{axes})" if axes else ""
+    raise Error(ERR_ARGUMENT,
+                f"'{t.name.decode()}' takes {DTYPES[t.dtype][0]}"
+                f"{list(wanted)}; given is shape {given}{hint}")
+
+
+def _whole(raw, what):
+    """C would end at a byte of 0."""
+    if b"\0" in raw:
+        raise ValueError(f"{what}: embedded null byte")
+    return raw
+
+
+def _text(name, what):
+    return _whole(name.encode(), what)
+
+
+def _path(path):
+    return _whole(os.fsencode(path), "path")
+
+
+def _number(value, least, most, what):
+    """C would take a number of more bits for another one."""
+    if isinstance(value, bool) or not least <= operator.index(value) <= most:
+        raise ValueError(f"{what} is {value}, not in {least} .. {most}")
+    return operator.index(value)
+
+
 def _given(array, t):
     """An ampc_input for what has the buffer protocol."""
     view = memoryview(array)
@@ -174,6 +236,7 @@ def _given(array, t):
         raise Error(ERR_ARGUMENT,
                     f"'{t.name.decode()}' takes {name}{list(_shape(t))}, dense;"
                     f" given is format '{view.format}', shape {view.shape}")
+    _check_shape(view, t)
     if view.readonly:
         view = memoryview(bytearray(view.cast("B")))
     data = c.addressof(c.c_char.from_buffer(view.cast("B"))) if count else None
@@ -208,7 +271,7 @@ class Module:
         found, i = [], 0
         while True:
             t = _Tensor()
-            if call(self.api.module, program.encode(), i, t) != OK:
+            if call(self.api.module, _text(program, "program"), i, t) != OK:
                 return [t for t in found if not t.name.startswith(b"ampc.")]
             found.append(t)
             i += 1
@@ -243,7 +306,8 @@ class Session:
         first = known and self._api.objective_name(self._api.module, 0)
         self._objective = ":" + first.decode() if first else ""
         why = c.create_string_buffer(512)
-        options = _Options(device=device.encode(), threads=threads)
+        options = _Options(device=_text(device, "device"),
+                           threads=_number(threads, 0, 1024, "threads"))
         status = self._api.open(self._api.module, options, c.byref(self._s),
                                 why, len(why))
         if status != OK:
@@ -255,6 +319,10 @@ class Session:
             self._s = None
 
     __del__ = close
+
+    def __reduce_ex__(self, _):
+        raise TypeError("an ampc.Session is neither copied nor pickled: it has "
+                        "one session of the module (save and resume make two)")
 
     def __enter__(self):
         return self
@@ -297,7 +365,8 @@ class Session:
         its metrics by name."""
         m = _Metrics()
         if objective is not None:
-            self._check(self._api.objective(self._s, objective.encode()))
+            self._check(self._api.objective(self._s, _text(objective,
+                                                           "objective")))
             self._objective = ":" + objective
         inputs, n, keep = self._inputs(
             ("train" + self._objective, "micro" + self._objective), arrays)
@@ -310,8 +379,8 @@ class Session:
         e = sums["_sums"] if sums else _Eval()
         program, batch = self._sized("eval", arrays)
         inputs, n, keep = self._inputs((program,), arrays)
-        self._check(self._api.evaluate(
-            self._s, inputs, n, batch if valid is None else valid, e))
+        rows = batch if valid is None else _number(valid, 0, batch, "valid")
+        self._check(self._api.evaluate(self._s, inputs, n, rows, e))
         return {"loss": e.loss_num / e.loss_den if e.loss_den else None,
                 "accuracy": e.correct / e.count if e.count else None,
                 "accuracy_top": (e.correct_top / e.count
@@ -335,7 +404,7 @@ class Session:
         for i in range(self.module._nvariable):
             v = _Variable()
             self._api.variable(self._api.module, i, v)
-            if v.name == name.encode():
+            if v.name == _text(name, "variable"):
                 return v
         raise Error(ERR_ARGUMENT, f"no variable '{name}'")
 
@@ -353,14 +422,15 @@ class Session:
 
     def hyper(self, name, value=None):
         """Reads a hyper-parameter ("lr"), or sets it."""
+        key = _text(name, "hyper-parameter")
         if value is not None:
-            self._check(self._api.set_hyper(self._s, name.encode(), value))
+            self._check(self._api.set_hyper(self._s, key, value))
         x = _f64()
-        self._check(self._api.get_hyper(self._s, name.encode(), x))
+        self._check(self._api.get_hyper(self._s, key, x))
         return x.value
 
     def _path(self, call, path):
-        self._check(call(self._s, os.fsencode(path)))
+        self._check(call(self._s, _path(path)))
         return self._api.notice(self._s).decode()
 
     def save(self, path):
@@ -375,8 +445,8 @@ class Session:
     def load(self, *paths, renames=(), partial=False):
         """Weights by name from safetensors files; renames are "OLD=NEW" of
         prefixes.  Returns what was missing and left over, or ""."""
-        files = (_str * len(paths))(*[os.fsencode(p) for p in paths])
-        maps = (_str * len(renames))(*[r.encode() for r in renames])
+        files = (_str * len(paths))(*[_path(p) for p in paths])
+        maps = (_str * len(renames))(*[_text(r, "renames") for r in renames])
         self._check(self._api.load_weights(self._s, _Weights(
             paths=files, npath=len(paths), renames=maps,
             nrename=len(renames), partial=partial)))

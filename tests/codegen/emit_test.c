@@ -356,6 +356,9 @@ TEST_CASE(emit, no_compiler) {
     expect_failure("", in_tmp(a, "nocc.so"), "no C compiler");
     setenv("CC", "false", 1);
     expect_failure("", in_tmp(a, "badcc.so"), "the C compiler failed");
+    setenv("CC", "true", 1);
+    expect_failure("", in_tmp(a, "nothing.so"),
+                   "the C compiler 'true' reports success, but has written no");
     unsetenv("CC");
     arena_free(a);
 }

@@ -163,6 +163,63 @@ TEST_CASE(python, batches_of_other_sizes) {
     compiled_close(&c);
 }
 
+/* Shapes are known here: those of other elements in memory are refused. */
+TEST_CASE(python, mistakes_of_careless_hosts) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("instrumented modules load into instrumented programs only");
+#endif
+    char body[3000];
+    Compiled c = compile_text(model, "--loss mse --precision fp32 --target "
+                                     "cpu:x86-64-v2");
+    snprintf(
+        body, sizeof body,
+        "import copy, os, pickle\n"
+        "def arr(*shape):\n"
+        "    n = 1\n"
+        "    for k in shape: n *= k\n"
+        "    a = array.array('f', range(n))\n"
+        "    return memoryview(a).cast('B').cast('f', shape)\n"
+        "def refused(kind, words, call):\n"
+        "    try: call()\n"
+        "    except kind as e: assert words in str(e), e\n"
+        "    else: print('taken:', words)\n"
+        "os.chdir('%s')\n"
+        "s = ampc.Module('%s').session(device='cpu', threads=1)\n"
+        "t = arr(4, 2)\n"
+        "for x in (arr(4, 3), arr(12), arr(4, 1, 3), arr(2, 2, 3)):\n"
+        "    s.step(x=x, target=t)\n"
+        "refused(ampc.Error, 'x.transpose(1, 0)',\n"
+        "        lambda: s.step(x=arr(3, 4), target=t))\n"
+        "refused(ampc.Error, 'given is shape (6, 2)',\n"
+        "        lambda: s.step(x=arr(6, 2), target=t))\n"
+        "refused(ampc.Error, 'x.transpose(1, 0)',\n"
+        "        lambda: s.evaluate(x=arr(3, 4), target=t))\n"
+        "refused(ampc.Error, 'x.transpose(1, 0)',\n"
+        "        lambda: s.predict(x=arr(3, 4)))\n"
+        "refused(ampc.Error, 'x.transpose(1, 0)',\n"
+        "        lambda: s.__setitem__('w', arr(2, 3)))\n"
+        "s['w'] = arr(3, 2)\n"
+        "for make in (copy.copy, copy.deepcopy, pickle.dumps):\n"
+        "    refused(TypeError, 'neither copied', lambda: make(s))\n"
+        "for call in (s.save, s.resume, s.save_weights, s.load):\n"
+        "    refused(ValueError, 'null byte', lambda: call('a\\0b'))\n"
+        "refused(ValueError, 'null byte', lambda: s['w\\0x'])\n"
+        "refused(ValueError, 'null byte', lambda: s.hyper('lr\\0x'))\n"
+        "refused(ValueError, 'null byte',\n"
+        "        lambda: s.module.session(device='cpu\\0x'))\n"
+        "refused(ValueError, 'threads is 4294967297',\n"
+        "        lambda: s.module.session(threads=2**32 + 1))\n"
+        "refused(ValueError, 'valid is 18446744073709551617',\n"
+        "        lambda: s.evaluate(valid=2**64 + 1, x=arr(12), target=t))\n"
+        "assert not os.path.exists('a')\n"
+        "print('ok')\n",
+        test_tmpdir(), c.path);
+    char *out = run_script(body);
+    CHECK_STR(out, "ok\n");
+    free(out);
+    compiled_close(&c);
+}
+
 /* ---- hosts that are built ------------------------------------------------ */
 
 /* What a program prints that was built there with C's module and weights of its
@@ -220,6 +277,12 @@ static const char cpp[] =
     "        return 7;\n"
     "    } catch (const ampc::error &e) {\n"
     "        if (e.status != AMPC_ERR_ARGUMENT) return 8;\n"
+    "    }\n"
+    "    try {\n"
+    "        s.save(std::string(\"a\\0b\", 3));\n"
+    "        return 11;\n"
+    "    } catch (const ampc::error &e) {\n"
+    "        if (e.status != AMPC_ERR_ARGUMENT) return 12;\n"
     "    }\n"
     "    try {\n"
     "        ampc::module none(\"/nowhere.so\");\n"
