@@ -9,6 +9,7 @@
      onnx_tensor.c, onnx_external.c   TensorProto to Tensor
      onnx_spoiled.c exports that lost parameters
      onnx_signature.c  what the exported program was
+     onnx_stops.c   detach() and no_grad() that no node says
      onnx_mutation.c  buffers that the forward writes
      onnx_use.c     how initializers are used
      onnx_train.c   which of them train: the table of rules
@@ -178,6 +179,9 @@ Status ox_fail_node(Ox *ox, const OxNode *n, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 Status ox_fail_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void ox_warn(Ox *ox, const OxNode *n, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* With the op, its version and the line of Python. */
+void ox_warn_node(Ox *ox, const OxNode *n, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
 void ox_warn_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Escaped and shortened. */
 const char *ox_quote(Ox *ox, const char *s);
@@ -226,11 +230,15 @@ void ox_find_uses(Ox *ox);
 /* It takes operands apart, each in a weight's place: Add, Sub, Mul, Div. */
 bool ox_elementwise(const OxNode *n);
 Status ox_decide(Ox *ox);
+/* Nodes for the stops that the file lost (onnx_stops.c). */
+void ox_restore_stops(Ox *ox);
+/* Of exporters that keep none: warns where one is likely. */
+void ox_warn_steps(Ox *ox);
 /* What the node is in PyTorch's graph, if the exporter wrote it and it is a
    `target`, from there on; else NULL. */
 Str ox_torch_node(const OxNode *n, const char *target);
-/* No gradient flows through that result: the Identity that x.detach() is in
-   files of dynamo, or OxName.stops. */
+/* No gradient flows through that result: the Identity that x.detach() or
+   stop_gradient is in files of dynamo and jax2onnx, or OxName.stops. */
 bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);

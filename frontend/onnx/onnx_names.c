@@ -136,11 +136,26 @@ Str ox_torch_node(const OxNode *n, const char *target) {
     return at && !strncmp(at, target, strlen(target)) ? at : NULL;
 }
 
+/* Identity nodes that exporters write for a stop: the names of their results,
+   or of themselves. */
+static bool named_stop(const Ox *ox, const OxNode *n) {
+    static const struct {
+        const char *producer, *glob;
+    } rows[] = {{"jax2onnx", "stop_out_*"}, {"tf2onnx", "*StopGradient*"}};
+    const char *by = ox->model->producer_name;
+    for (size_t i = 0; by && i < sizeof rows / sizeof *rows; i++)
+        if (!strncmp(by, rows[i].producer, strlen(rows[i].producer)) &&
+            (glob_match(rows[i].glob, n->out[0]) ||
+             glob_match(rows[i].glob, n->name)))
+            return true;
+    return false;
+}
+
 bool ox_stops(const Ox *ox, const OxNode *n, int result) {
-    bool detach =
-        n->op->handler == onnx_identity && ox_torch_node(n, "aten.detach");
+    bool identity = n->op->handler == onnx_identity;
     const OxName *out = ox_name_of(ox, n->out[result]);
-    return detach || (out && out->stops);
+    return (out && out->stops) ||
+           (identity && (ox_torch_node(n, "aten.detach") || named_stop(ox, n)));
 }
 
 static void read_marks(Ox *ox) {
@@ -249,6 +264,7 @@ Status ox_resolve_names(Ox *ox) {
     find_statistics(ox);
     split_identities(ox);
     find_weights_in_nodes(ox);
+    ox_restore_stops(ox);
     return OK;
 }
 
