@@ -210,6 +210,7 @@ typedef struct Module {
     /* facts from the frontend that passes and the runtime's info need */
     Str producer; /* "pytorch", ... or NULL */
     VEC(Literal) literals;
+    Str keeps;      /* what such a file has lost, for people; or NULL */
     int class_axis; /* of the classification loss, -1: none */
     uint64_t hash;  /* the optimizer pass's: of all programs and their options,
                        the same for every target */

@@ -519,6 +519,7 @@ static void start_module(Ox *ox) {
     ox->m->class_axis = -1;
     if (ox->model->producer_name && *ox->model->producer_name)
         ox->m->producer = intern(ox->model->producer_name);
+    ox->m->keeps = ox_keeps_no_stops(ox);
     ox->g = graph_new(ox->m, FORWARD);
     ox->b = (Builder){.g = ox->g};
 }
@@ -547,6 +548,7 @@ static Status import_model(Ox *ox) {
     TRY(ox_resolve_names(ox));
     TRY(ox_sort(ox));
     TRY(ox_check_nodes(ox, ox->order.data, ox->order.len));
+    TRY(ox_check_dtypes(ox));
     TRY(ox_check_spoiled(ox));
     TRY(ox_decide(ox));
     ox_warn_steps(ox);

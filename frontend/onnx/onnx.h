@@ -9,6 +9,8 @@
      onnx_tensor.c, onnx_external.c   TensorProto to Tensor
      onnx_spoiled.c exports that lost parameters
      onnx_signature.c  what the exported program was
+     onnx_torch.c   what nodes were in PyTorch's graph
+     onnx_dtypes.c  element types that do not fit each other
      onnx_stops.c   detach() and no_grad() that no node says
      onnx_mutation.c  buffers that the forward writes
      onnx_use.c     how initializers are used
@@ -223,6 +225,8 @@ void ox_read_signature(Ox *ox);
 /* Of that kind, and with a target. */
 bool ox_signed_as(const OxSigned *x, const char *kind);
 Status ox_check_spoiled(Ox *ox);
+/* Of live nodes in order. */
+Status ox_check_dtypes(Ox *ox);
 void ox_find_mutations(Ox *ox);
 Status ox_write_mutations(Ox *ox);
 /* Fills OxName.reaches and .role, OxInit.normalises and .statistic. */
@@ -230,13 +234,20 @@ void ox_find_uses(Ox *ox);
 /* It takes operands apart, each in a weight's place: Add, Sub, Mul, Div. */
 bool ox_elementwise(const OxNode *n);
 Status ox_decide(Ox *ox);
+/* What the user should know of a file whose gradients pass everywhere. */
+Str ox_keeps_no_stops(const Ox *ox);
 /* Nodes for the stops that the file lost (onnx_stops.c). */
 void ox_restore_stops(Ox *ox);
 /* Of exporters that keep none: warns where one is likely. */
 void ox_warn_steps(Ox *ox);
-/* What the node is in PyTorch's graph, if the exporter wrote it and it is a
-   `target`, from there on; else NULL. */
+/* onnx_torch.c: what the node is in PyTorch's graph, if the exporter wrote it
+   and it is a `target`, from there on; else NULL. */
 Str ox_torch_node(const OxNode *n, const char *target);
+/* Its argument of that place as it is printed; NULL: there is none. */
+Str ox_torch_argument(const OxNode *n, int index);
+/* The same of a `target`, where it is a number. */
+double ox_torch_number(const OxNode *n, const char *target, int index,
+                       double otherwise);
 /* No gradient flows through that result: the Identity that x.detach() or
    stop_gradient is in files of dynamo and jax2onnx, or OxName.stops. */
 bool ox_stops(const Ox *ox, const OxNode *n, int result);

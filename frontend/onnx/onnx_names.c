@@ -57,9 +57,38 @@ static Status define_inits(Ox *ox) {
     return OK;
 }
 
+static int shared_names(const Ox *ox) {
+    int n = 0;
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const OxName *x = ox_name_of(ox, ox_text(ox->graph->input[i]->name));
+        n += x && x->kind == OX_INIT;
+    }
+    return n;
+}
+
+/* PyTorch writes all initializers as inputs too, or none: an argument of the
+   forward, or a name in input_names=, is called as a parameter is. */
+static Status check_shared(Ox *ox) {
+    int shared = shared_names(ox);
+    if (!ox->is_torch || !shared || shared == ox->inits.len) return OK;
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        Str name = ox_text(ox->graph->input[i]->name);
+        const OxName *x = ox_name_of(ox, name);
+        if (x && x->kind == OX_INIT)
+            (void)ox_fail_model(ox,
+                                "input '%s' and the model's tensor '%s' have "
+                                "one name in the file, and the input is lost; "
+                                "export again with another name for the "
+                                "argument, or with input_names=[..]",
+                                ox_quote(ox, name), ox_quote(ox, name));
+    }
+    return ERR_USER;
+}
+
 /* An initializer that is also an input has a default; it is no data input. */
 static Status define_inputs(Ox *ox) {
     StrMap seen = {0};
+    TRY(check_shared(ox));
     for (size_t i = 0; i < ox->graph->n_input; i++) {
         Str name = ox_text(ox->graph->input[i]->name);
         if (str_map_get(&seen, name) >= 0)
@@ -126,14 +155,6 @@ Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
         if (p[i]->key && p[i]->value && !strcmp(p[i]->key, key))
             return intern(p[i]->value);
     return NULL;
-}
-
-Str ox_torch_node(const OxNode *n, const char *target) {
-    Str s = ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
-                        "pkg.torch.onnx.fx_node");
-    const char *at = s ? strstr(s, "target=torch.ops.aten.") : NULL;
-    at = at ? at + strlen("target=torch.ops.") : NULL;
-    return at && !strncmp(at, target, strlen(target)) ? at : NULL;
 }
 
 /* Identity nodes that exporters write for a stop: the names of their results,

@@ -344,8 +344,11 @@ static void find_flow(const Flow *f) {
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->output[i];
         DType d;
-        bool known = v->type && v->type->tensor_type &&
-                     dtype_from_onnx(v->type->tensor_type->elem_type, &d);
+        bool known =
+            v->type &&
+            v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
+            v->type->tensor_type &&
+            dtype_from_onnx(v->type->tensor_type->elem_type, &d);
         if (!known || dtype_is_float(d)) mark(f, f->matters, ox_text(v->name));
     }
     for (int i = ox->order.len - 1; i >= 0; i--) {
@@ -374,8 +377,9 @@ void ox_warn_steps(Ox *ox) {
     if (ox->has_signature || !options_train(ox->opt) || !by || !*by ||
         !strncmp(by, "jax2onnx", 8))
         return;
-    Flow f = {ox, NEW_ARRAY(ox->scratch, bool, ox->names.len + 1),
-              NEW_ARRAY(ox->scratch, bool, ox->names.len + 1)};
+    Arena *tmp = arena_new();
+    Flow f = {ox, NEW_ARRAY(tmp, bool, ox->names.len + 1),
+              NEW_ARRAY(tmp, bool, ox->names.len + 1)};
     const OxNode *first = NULL;
     int count = 0;
     find_flow(&f);
@@ -384,6 +388,7 @@ void ox_warn_steps(Ox *ox) {
         if (!is_step(&f, n)) continue;
         if (!count++) first = n;
     }
+    arena_free(tmp);
     if (!count) return;
     ox_warn_node(
         ox, first,

@@ -171,6 +171,13 @@ static bool coefficient(Case *c) {
     return c->role && matches(c->x->name, globs);
 }
 
+/* onnx::MatMul_12 and its like: weights that were transposed or fused. */
+static bool folded_by_script(Case *c) {
+    return c->role && !ox_elementwise(c->role) &&
+           !strncmp(c->x->name, "onnx::", 6) &&
+           (c->x->proto->n_dims >= 2 || strcmp(c->role->type, "MatMul"));
+}
+
 static bool statistic(Case *c) { return c->x->statistic; }
 static bool normalises(Case *c) { return c->x->normalises; }
 
@@ -315,6 +322,7 @@ static const struct {
 
     {ANY, statistic, FROZEN, "running statistics, as %s has them"},
     {ANY, normalises, FROZEN, "normalises an input (%s)"},
+    {SCRIPT, folded_by_script, TRAINS, "folded by the exporter: operand of %s"},
     {SCRIPT, before_weight, TRAINS, "its module writes it before '%s'"},
     {SCRIPT, behind_buffer, FROZEN, "its module writes it behind '%s'"},
     {SCRIPT | OTHER, named_like_buffer, FROZEN, "named like a buffer"},
@@ -457,6 +465,14 @@ static Status decide(Ox *ox, OxInit *x) {
                       content == HAS_NAN ? "NaN" : "infinity",
                       x->is_var ? "" : " and does not train");
     return OK;
+}
+
+Str ox_keeps_no_stops(const Ox *ox) {
+    switch (exporter_of(ox)) {
+    case SCRIPT: return intern("TorchScript keeps no detach() or no_grad()");
+    case TF: return intern("tf2onnx keeps no stop_gradient");
+    default: return NULL;
+    }
 }
 
 Status ox_decide(Ox *ox) {
