@@ -211,6 +211,7 @@ typedef struct Module {
     /* facts from the frontend that passes and the runtime's info need */
     Str producer; /* "pytorch", ... or NULL */
     VEC(Literal) literals;
+    Str keeps;      /* what such a file has lost, for people; or NULL */
     int class_axis; /* class axis of the classification loss; -1: none */
     uint64_t hash;  /* set by the optimizer pass: hash of all programs and their
                        options, equal for all targets */

@@ -20,10 +20,14 @@ const char *ox_quote(Ox *ox, const char *s) {
     return r;
 }
 
-/* The last line of the exporter's stack trace: the user's source. */
+/* The last line of the exporter's stack trace: the user's source.  TorchScript
+   writes "FILE(LINE): FUNCTION" first, where verbose=True asks for it. */
 static const char *source_line(Ox *ox, const OxNode *n) {
     Str s = ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
                         "pkg.torch.onnx.stack_trace");
+    const char *doc = n->proto->doc_string;
+    if (!s && doc && strstr(doc, "): "))
+        return ox_quote(ox, intern_n(doc, strcspn(doc, "\n")));
     if (!s) return NULL;
     const char *line = strrchr(s, '\n');
     line = line ? line + 1 : s;
@@ -31,18 +35,34 @@ static const char *source_line(Ox *ox, const OxNode *n) {
     return *line ? ox_quote(ox, line) : NULL;
 }
 
+/* "Conv (opset 20): ..", and the line of Python. */
+static void put_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap,
+                     StrBuf *sb) {
+    sb_printf(sb, "%s", ox_quote(ox, n->type));
+    if (n->version) sb_printf(sb, " (opset %d)", n->version);
+    sb_puts(sb, ": ");
+    sb_vprintf(sb, fmt, ap);
+    const char *line = source_line(ox, n);
+    if (line) sb_printf(sb, " [%s]", line);
+}
+
 static Status fail_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap) {
     StrBuf sb = {0};
-    Loc loc = {.file = ox->file, .node = n->name};
-    sb_printf(&sb, "%s", ox_quote(ox, n->type));
-    if (n->version) sb_printf(&sb, " (opset %d)", n->version);
-    sb_puts(&sb, ": ");
-    sb_vprintf(&sb, fmt, ap);
-    const char *line = source_line(ox, n);
-    if (line) sb_printf(&sb, " [%s]", line);
-    Status s = fail(ox->d, loc, "%s", sb.data);
+    put_node(ox, n, fmt, ap, &sb);
+    Status s =
+        fail(ox->d, (Loc){.file = ox->file, .node = n->name}, "%s", sb.data);
     sb_free(&sb);
     return s;
+}
+
+void ox_warn_node(Ox *ox, const OxNode *n, const char *fmt, ...) {
+    va_list ap;
+    StrBuf sb = {0};
+    va_start(ap, fmt);
+    put_node(ox, n, fmt, ap, &sb);
+    va_end(ap);
+    warn(ox->d, (Loc){.file = ox->file, .node = n->name}, "%s", sb.data);
+    sb_free(&sb);
 }
 
 Status ox_fail_node(Ox *ox, const OxNode *n, const char *fmt, ...) {
@@ -501,6 +521,7 @@ static void start_module(Ox *ox) {
     ox->m->class_axis = -1;
     if (ox->model->producer_name && *ox->model->producer_name)
         ox->m->producer = intern(ox->model->producer_name);
+    ox->m->keeps = ox_keeps_no_stops(ox);
     ox->g = graph_new(ox->m, FORWARD);
     ox->b = (Builder){.g = ox->g};
 }
@@ -529,8 +550,10 @@ static Status import_model(Ox *ox) {
     TRY(ox_resolve_names(ox));
     TRY(ox_sort(ox));
     TRY(ox_check_nodes(ox, ox->order.data, ox->order.len));
+    TRY(ox_check_dtypes(ox));
     TRY(ox_check_spoiled(ox));
     TRY(ox_decide(ox));
+    ox_warn_steps(ox);
     start_module(ox);
     TRY(make_inputs(ox));
     make_inits(ox);

@@ -9,6 +9,9 @@
      onnx_tensor.c, onnx_external.c   TensorProto to Tensor
      onnx_spoiled.c exports that lost parameters
      onnx_signature.c  the exporter's description of the program
+     onnx_torch.c   what nodes were in PyTorch's graph
+     onnx_dtypes.c  element types that do not fit each other
+     onnx_stops.c   detach() and no_grad() that no node says
      onnx_mutation.c  buffers that the forward writes
      onnx_use.c     how initializers are used
      onnx_train.c   which of them train: the table of rules
@@ -178,6 +181,9 @@ Status ox_fail_node(Ox *ox, const OxNode *n, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 Status ox_fail_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void ox_warn(Ox *ox, const OxNode *n, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* With the op, its version and the line of Python. */
+void ox_warn_node(Ox *ox, const OxNode *n, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
 void ox_warn_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Escaped and shortened. */
 const char *ox_quote(Ox *ox, const char *s);
@@ -220,6 +226,8 @@ void ox_read_signature(Ox *ox);
 /* True if the entry has that kind and a target. */
 bool ox_signed_as(const OxSigned *x, const char *kind);
 Status ox_check_spoiled(Ox *ox);
+/* Of live nodes in order. */
+Status ox_check_dtypes(Ox *ox);
 void ox_find_mutations(Ox *ox);
 Status ox_write_mutations(Ox *ox);
 /* Fills OxName.reaches and .role, OxInit.normalises and .statistic. */
@@ -227,11 +235,22 @@ void ox_find_uses(Ox *ox);
 /* True for Add, Sub, Mul and Div: each operand may be a weight. */
 bool ox_elementwise(const OxNode *n);
 Status ox_decide(Ox *ox);
-/* The part of the exporter's PyTorch description of the node from `target`
-   on; NULL if there is none or it is another op. */
+/* A note for the user about a file whose gradients pass everywhere. */
+Str ox_keeps_no_stops(const Ox *ox);
+/* Nodes for the stops that the file lost (onnx_stops.c). */
+void ox_restore_stops(Ox *ox);
+/* Warns where an exporter that keeps no stops has likely lost one. */
+void ox_warn_steps(Ox *ox);
+/* onnx_torch.c: what the node is in PyTorch's graph, if the exporter wrote it
+   and it is a `target`, from there on; else NULL. */
 Str ox_torch_node(const OxNode *n, const char *target);
-/* No gradient flows through that result: the Identity that x.detach() is in
-   files of dynamo, or OxName.stops. */
+/* Its argument of that place as it is printed; NULL: there is none. */
+Str ox_torch_argument(const OxNode *n, int index);
+/* The same of a `target`, where it is a number. */
+double ox_torch_number(const OxNode *n, const char *target, int index,
+                       double otherwise);
+/* No gradient flows through that result: the Identity that x.detach() or
+   stop_gradient is in files of dynamo and jax2onnx, or OxName.stops. */
 bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);

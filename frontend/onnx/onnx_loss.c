@@ -23,6 +23,10 @@ static Status loss(Ox *ox, ValueId *out) {
     int n, nout = ox_callee(ox->node->op).fn->info.out_max;
     TRY(check_target(ox, in[0], in[1]));
     TRY(ox_mapped(ox, attr, &n));
+    /* ONNX has no label smoothing; PyTorch's exporter leaves it out */
+    double smoothing =
+        ox_torch_number(ox->node, "aten.cross_entropy_loss", 5, 0);
+    if (smoothing) attr[n++] = attr_named_f("label_smoothing", smoothing);
     return ox_call(ox, ox->node->op->fn, in, 3, attr, n, nout, out);
 }
 

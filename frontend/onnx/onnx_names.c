@@ -57,9 +57,38 @@ static Status define_inits(Ox *ox) {
     return OK;
 }
 
+static int shared_names(const Ox *ox) {
+    int n = 0;
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const OxName *x = ox_name_of(ox, ox_text(ox->graph->input[i]->name));
+        n += x && x->kind == OX_INIT;
+    }
+    return n;
+}
+
+/* PyTorch writes all initializers as inputs too, or none: an argument of the
+   forward, or a name in input_names=, is called as a parameter is. */
+static Status check_shared(Ox *ox) {
+    int shared = shared_names(ox);
+    if (!ox->is_torch || !shared || shared == ox->inits.len) return OK;
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        Str name = ox_text(ox->graph->input[i]->name);
+        const OxName *x = ox_name_of(ox, name);
+        if (x && x->kind == OX_INIT)
+            (void)ox_fail_model(ox,
+                                "input '%s' and the model's tensor '%s' have "
+                                "one name in the file, and the input is lost; "
+                                "export again with another name for the "
+                                "argument, or with input_names=[..]",
+                                ox_quote(ox, name), ox_quote(ox, name));
+    }
+    return ERR_USER;
+}
+
 /* An initializer that is also an input is a default; it is not a data input. */
 static Status define_inputs(Ox *ox) {
     StrMap seen = {0};
+    TRY(check_shared(ox));
     for (size_t i = 0; i < ox->graph->n_input; i++) {
         Str name = ox_text(ox->graph->input[i]->name);
         if (str_map_get(&seen, name) >= 0)
@@ -128,19 +157,26 @@ Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
     return NULL;
 }
 
-Str ox_torch_node(const OxNode *n, const char *target) {
-    Str s = ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
-                        "pkg.torch.onnx.fx_node");
-    const char *at = s ? strstr(s, "target=torch.ops.aten.") : NULL;
-    at = at ? at + strlen("target=torch.ops.") : NULL;
-    return at && !strncmp(at, target, strlen(target)) ? at : NULL;
+/* Identity nodes that exporters write for a stop: the names of their results,
+   or of themselves. */
+static bool named_stop(const Ox *ox, const OxNode *n) {
+    static const struct {
+        const char *producer, *glob;
+    } rows[] = {{"jax2onnx", "stop_out_*"}, {"tf2onnx", "*StopGradient*"}};
+    const char *by = ox->model->producer_name;
+    for (size_t i = 0; by && i < sizeof rows / sizeof *rows; i++)
+        if (!strncmp(by, rows[i].producer, strlen(rows[i].producer)) &&
+            (glob_match(rows[i].glob, n->out[0]) ||
+             glob_match(rows[i].glob, n->name)))
+            return true;
+    return false;
 }
 
 bool ox_stops(const Ox *ox, const OxNode *n, int result) {
-    bool detach =
-        n->op->handler == onnx_identity && ox_torch_node(n, "aten.detach");
+    bool identity = n->op->handler == onnx_identity;
     const OxName *out = ox_name_of(ox, n->out[result]);
-    return detach || (out && out->stops);
+    return (out && out->stops) ||
+           (identity && (ox_torch_node(n, "aten.detach") || named_stop(ox, n)));
 }
 
 static void read_marks(Ox *ox) {
@@ -249,6 +285,7 @@ Status ox_resolve_names(Ox *ox) {
     find_statistics(ox);
     split_identities(ox);
     find_weights_in_nodes(ox);
+    ox_restore_stops(ox);
     return OK;
 }
 

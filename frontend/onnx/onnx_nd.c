@@ -299,6 +299,16 @@ static Status scatter(Ox *ox, ValueId row, const Rows *r) {
         if (!strcmp(reductions[i].text, text)) how = &reductions[i];
     if (!how)
         return ox_fail(ox, "reduction '%s' is unknown", ox_quote(ox, text));
+    Str torch = ox_torch_node(ox->node, "aten.scatter_reduce")
+                    ? ox_torch_argument(ox->node, 4)
+                    : NULL;
+    if (torch && !strcmp(torch, "mean"))
+        return ox_fail(ox,
+                       "the model takes the mean (scatter_reduce), the file "
+                       "has reduction '%s': the exporter lost it; write the "
+                       "sum divided by the counts (scatter_add twice) and "
+                       "export again",
+                       ox_quote(ox, text));
     memcpy(dim, r->dim, sizeof dim);
     dim[0] = n;
     for (int k = 0; k < r->inner; k++) want *= dim[k + 1];

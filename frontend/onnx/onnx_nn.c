@@ -221,9 +221,18 @@ Status onnx_average_pool(Ox *ox) {
     int64_t sizes[MAX_SPATIAL];
     Attr attr[6];
     TRY(read_pool(ox, x, &w, sizes, attr));
-    attr[5] =
-        attr_i(AK_count_include_pad, ox_int(ox, "count_include_pad", 0) != 0);
+    /* PyTorch's exporter leaves divisor_override out */
+    double divisor = ox_torch_number(ox->node, "aten.avg_pool", 6, 0), area = 1;
+    for (int i = 0; i < w.n; i++) area *= (double)w.kernel[i];
+    if (divisor && ox_int(ox, "ceil_mode", 0))
+        return ox_fail(ox,
+                       "the model divides by divisor_override=%g, which the "
+                       "file has not, and ceil_mode has smaller windows",
+                       divisor);
+    attr[5] = attr_i(AK_count_include_pad,
+                     divisor || ox_int(ox, "count_include_pad", 0) != 0);
     TRY(ox_op(ox, OP_AVG_POOL, &x, 1, attr, 6, &y));
+    if (divisor) TRY(ox2k(ox, OP_MUL, y, area / divisor, &y));
     return ox_out(ox, 0, y);
 }
 

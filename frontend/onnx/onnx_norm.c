@@ -107,6 +107,25 @@ Status onnx_batch_norm(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* A scale of more than the normalised axes, as PyTorch's exporter writes one of
+   ones for rms_norm without weight, is multiplied behind. */
+Status onnx_rms_norm(Ox *ox) {
+    ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
+    Type x = ox_type(ox, in[0]), scale = ox_type(ox, in[1]);
+    Attr attr[MAX_OP_ATTRS];
+    int n, axis;
+    TRY(ox_axis(ox, ox_int(ox, "axis", -1), x.rank, &axis));
+    TRY(ox_mapped(ox, attr, &n));
+    bool outer = scale.rank > x.rank - axis;
+    if (outer) {
+        ValueId one = ox_scalar(ox, scale.dtype, 1);
+        TRY(ox_expand(ox, one, x.rank - axis, x.dim + axis, &in[1]));
+    }
+    TRY(ox_call(ox, ox->node->op->fn, in, 2, attr, n, 1, &y));
+    if (outer) TRY(ox2(ox, OP_MUL, y, ox_in(ox, 1), &y));
+    return ox_out(ox, 0, y);
+}
+
 /* ---- softmax ------------------------------------------------------------- */
 
 /* Before opset 13 everything from `axis` on was one axis, and the default

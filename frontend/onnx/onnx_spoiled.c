@@ -71,6 +71,11 @@ static void half_copies(Ox *ox, Lost *lost) {
     }
 }
 
+static bool by_tensorflow(const Ox *ox) {
+    const char *by = ox->model->producer_name;
+    return by && !strncmp(by, "tf2onnx", 7);
+}
+
 /* Refuses if something is lost, or warns where the user accepts it. */
 static Status object(Ox *ox, const char *what, Lost *lost) {
     Status s = OK;
@@ -164,8 +169,88 @@ static void warn_anonymous(Ox *ox) {
                       count, ox_quote(ox, first));
 }
 
+/* ---- TensorFlow ---------------------------------------------------------- */
+
+/* "a/dense_1/" of "a/dense_1/MatMul". */
+static Str layer_of(Str name) {
+    const char *end = strrchr(name, '/');
+    return intern_n(name, end ? (size_t)(end - name) + 1 : 0);
+}
+
+static bool has_node(const Ox *ox, Str start, const char *type) {
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (!strncmp(n->name, start, strlen(start)) && !strcmp(n->type, type))
+            return true;
+    }
+    return false;
+}
+
+/* Nodes of a normalisation, without its statistics. */
+static void fused_by_tensorflow(Ox *ox, Lost *lost) {
+    Str before = NULL;
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (!strstr(n->name, "batch_normalization")) continue;
+        Str layer = layer_of(n->name);
+        if (layer != before && !has_node(ox, layer, "BatchNormalization") &&
+            !has_node(ox, layer, "Sqrt"))
+            lose(ox, lost, layer, NULL);
+        before = layer;
+    }
+}
+
+/* Dense and convolutional layers without a bias: one of zeros is dropped. */
+static void warn_no_bias(Ox *ox) {
+    Lost none = {0};
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        Str layer = layer_of(n->name);
+        bool product = !strcmp(n->type, "MatMul") ||
+                       (!strcmp(n->type, "Conv") && n->nin < 3);
+        if (product && (strstr(layer, "dense") || strstr(layer, "conv")) &&
+            !has_node(ox, layer, "Add"))
+            lose(ox, &none, layer, NULL);
+    }
+    if (!none.count) return;
+    sb_put_more(&none.names, none.count);
+    ox_warn_model(ox,
+                  "these layers have no bias in the file: %s; tf2onnx drops "
+                  "one that is 0, as it is before training: where the model "
+                  "has one, export with biases that are not 0, or with the "
+                  "JAX or PyTorch backend of Keras",
+                  none.names.data);
+    sb_free(&none.names);
+}
+
+/* Keras hands some of its constants to tf2onnx as arguments. */
+static void warn_constant_inputs(Ox *ox) {
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        Str name = ox_text(ox->graph->input[i]->name);
+        const OxName *n = ox_name_of(ox, name);
+        if (n && n->kind == OX_INPUT && n->uses && strchr(name, '/'))
+            ox_warn_model(ox,
+                          "input '%s' is a constant of the model that the "
+                          "exporter made an input: give it the constant's "
+                          "value in every step",
+                          ox_quote(ox, name));
+    }
+}
+
+static Status check_tensorflow(Ox *ox) {
+    Lost fused = {0};
+    if (!by_tensorflow(ox) || !options_train(ox->opt)) return OK;
+    warn_no_bias(ox);
+    warn_constant_inputs(ox);
+    fused_by_tensorflow(ox, &fused);
+    return object(
+        ox,
+        "the exporter fused BatchNormalization into other layers: ", &fused);
+}
+
 Status ox_check_spoiled(Ox *ox) {
     Lost folded = {0}, merged = {0}, half = {0};
+    TRY(check_tensorflow(ox));
     TRY(merged_statistics(ox));
     warn_anonymous(ox);
     half_copies(ox, &half);

@@ -172,8 +172,54 @@ static bool coefficient(Case *c) {
     return c->role && matches(c->x->name, globs);
 }
 
+/* onnx::MatMul_12 and its like: weights that were transposed or fused. */
+static bool folded_by_script(Case *c) {
+    return c->role && !ox_elementwise(c->role) &&
+           !strncmp(c->x->name, "onnx::", 6) &&
+           (c->x->proto->n_dims >= 2 || strcmp(c->role->type, "MatMul"));
+}
+
 static bool statistic(Case *c) { return c->x->statistic; }
 static bool normalises(Case *c) { return c->x->normalises; }
+
+/* TorchScript writes the tensors of a module together, its parameters first:
+   the path before the last dot. */
+static bool same_module(Str a, Str b) {
+    const char *end = strrchr(a, '.');
+    size_t n = end ? (size_t)(end - a) : 0;
+    const char *other = strrchr(b, '.');
+    return (other ? (size_t)(other - b) : 0) == n && !memcmp(a, b, n);
+}
+
+static bool is_integer(const OxInit *x) {
+    DType d;
+    return dtype_from_onnx(x->proto->data_type, &d) && !dtype_is_float(d);
+}
+
+static bool is_weight(const Ox *ox, const OxInit *x) {
+    const OxName *n = ox_name_of(ox, x->name);
+    return n->reaches && n->role && !ox_elementwise(n->role) &&
+           !n->statistics_of && !x->normalises && !x->statistic;
+}
+
+static bool before_weight(Case *c) {
+    const OxInit *end = c->ox->inits.data + c->ox->inits.len;
+    if (!c->role || !ox_elementwise(c->role)) return false;
+    for (const OxInit *x = c->x + 1; x < end && !c->from; x++)
+        if (!x->alias && same_module(c->x->name, x->name) &&
+            is_weight(c->ox, x))
+            c->from = x->name;
+    return c->from;
+}
+
+static bool behind_buffer(Case *c) {
+    for (const OxInit *x = c->ox->inits.data; x < c->x && !c->from; x++)
+        if (!x->alias && same_module(c->x->name, x->name) &&
+            (is_integer(x) || x->normalises ||
+             ox_name_of(c->ox, x->name)->statistics_of))
+            c->from = x->name;
+    return c->from;
+}
 
 /* The last part of a module's path. */
 static bool named_like_buffer(Case *c) {
@@ -278,6 +324,9 @@ static const struct {
 
     {ANY, statistic, FROZEN, "running statistics, as %s has them"},
     {ANY, normalises, FROZEN, "normalises an input (%s)"},
+    {SCRIPT, folded_by_script, TRAINS, "folded by the exporter: operand of %s"},
+    {SCRIPT, before_weight, TRAINS, "its module writes it before '%s'"},
+    {SCRIPT, behind_buffer, FROZEN, "its module writes it behind '%s'"},
     {SCRIPT | OTHER, named_like_buffer, FROZEN, "named like a buffer"},
     {SCRIPT | JAX | OTHER, sines, FROZEN, "a table of sines and cosines"},
     {SCRIPT | JAX, doubtful, GUESSED, "operand of %s"},
@@ -418,6 +467,14 @@ static Status decide(Ox *ox, OxInit *x) {
                       content == HAS_NAN ? "NaN" : "infinity",
                       x->is_var ? "" : " and does not train");
     return OK;
+}
+
+Str ox_keeps_no_stops(const Ox *ox) {
+    switch (exporter_of(ox)) {
+    case SCRIPT: return intern("TorchScript keeps no detach() or no_grad()");
+    case TF: return intern("tf2onnx keeps no stop_gradient");
+    default: return NULL;
+    }
 }
 
 Status ox_decide(Ox *ox) {

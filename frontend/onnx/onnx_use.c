@@ -244,7 +244,8 @@ static void follow_statistics(const Uses *u, const OxNode *n, const Operands *o,
 
 /* Forwards: what each result is made of. */
 static void find_sources(Ox *ox) {
-    Uses u = {ox, NEW_ARRAY(ox->scratch, Made, ox->names.len + 1)};
+    Arena *tmp = arena_new();
+    Uses u = {ox, NEW_ARRAY(tmp, Made, ox->names.len + 1)};
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
         const OxName *name = n->nout == 1 ? ox_name_of(ox, n->out[0]) : NULL;
@@ -256,6 +257,7 @@ static void find_sources(Ox *ox) {
         if (o.raw) follow_data(&u, n, &o, out);
         follow_statistics(&u, n, &o, out);
     }
+    arena_free(tmp);
 }
 
 void ox_find_uses(Ox *ox) {

@@ -130,5 +130,6 @@ void report_trained(const Module *m, StrBuf *sb) {
               n == 1 ? "" : "s", (long long)elements);
     put_odd(m, true, "by guess", sb);
     put_odd(m, false, "not", sb);
+    if (m->keeps) sb_printf(sb, "; %s", m->keeps);
     sb_puts(sb, "\n");
 }

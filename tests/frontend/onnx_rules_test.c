@@ -212,11 +212,11 @@ TEST_CASE(onnx_rules, normalised_inputs) {
         made_start(&m, 18);
         produced_by(&m, by[i]);
         made_input(&m, "x", DT_F32, "2,4");
-        made_f32(&m, "const_0", "1,4", 0.5f);
-        made_f32(&m, "const_1", "1,4", 0.5f);
         made_f32(&m, "const_2", "4", 0.5f);
         made_f32(&m, "const_3", "4,4", 0.5f);
         made_f32(&m, "const_4", "4", 0.5f);
+        made_f32(&m, "const_0", "1,4", 0.5f);
+        made_f32(&m, "const_1", "1,4", 0.5f);
         made_node(&m, "Transpose", "x", "xt");
         made_node(&m, "Transpose", "xt", "xtt");
         made_node(&m, "Sub", "xtt,const_0", "s");
@@ -235,6 +235,33 @@ TEST_CASE(onnx_rules, normalised_inputs) {
         CHECK_EQ_INT(var_named(mod, "const_4")->kind, VAR_PARAM);
         made_end(&m);
     }
+}
+
+/* TorchScript writes the parameters of a module before its buffers. */
+TEST_CASE(onnx_rules, order_within_a_module) {
+    Made m;
+    made_start(&m, 18);
+    produced_by(&m, "pytorch");
+    made_input(&m, "x", DT_F32, "2,4");
+    made_f32(&m, "a.gain", "4", 0.5f);
+    made_f32(&m, "a.weight", "4,4", 0.5f);
+    made_f32(&m, "b.weight", "4,4", 0.5f);
+    made_i64(&m, "b.steps", 1, (int64_t[]){4});
+    made_f32(&m, "b.table", "4", 0.5f);
+    made_f32(&m, "c.table", "4", 0.5f);
+    made_node(&m, "MatMul", "x,a.weight", "p");
+    made_node(&m, "Mul", "p,a.gain", "q");
+    made_node(&m, "MatMul", "q,b.weight", "r");
+    made_node(&m, "Mul", "r,b.table", "s");
+    made_node(&m, "Add", "s,c.table", "t");
+    made_node(&m, "Expand", "t,b.steps", "y");
+    made_output(&m, "y");
+    check_becomes(&m, "a.gain", TRAINS,
+                  "its module writes it before 'a.weight'");
+    check_becomes(&m, "b.table", FROZEN,
+                  "its module writes it behind 'b.steps'");
+    check_becomes(&m, "c.table", TRAINS, "by guess: operand of Add");
+    made_end(&m);
 }
 
 /* BatchNormalization of evaluation, as Keras on JAX writes it: the scale and

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_stops.c: where the gradient stops although no node says it.
+
+   PyTorch's default export drops the nodes of detach(), but a node's fx_node
+   still tells what it read,
+       %mul : [..] = call_function[target=..](args = (%tanh, %detach), ..)
+   while its operands are both 'tanh'.  What stood under torch.no_grad() was a
+   graph of its own, which shows in the first line of its nodes' stack traces;
+   one under torch.autocast() looks alike, but calls parameters by numbers.
+   The other exporters' marks are in ox_stops (onnx_names.c).                */
+#include <ctype.h>
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+/* What an operand or a node is called in PyTorch's graph. */
+typedef struct Fx {
+    Str all;  /* the text; NULL: none */
+    Str name; /* without '%' */
+} Fx;
+
+typedef enum Block { NO_BLOCK, NO_GRAD, AUTOCAST, UNKNOWN } Block;
+
+typedef struct Stops {
+    Ox *ox;
+    int names;         /* of the file: those of stops come behind */
+    Fx *fx;            /* by node */
+    Str *block;        /* by node: which it stands in; NULL: none */
+    bool *trained;     /* by name: a function of parameters */
+    StrMap known;      /* names of nodes in PyTorch's graph */
+    StrMap arguments;  /* an initializer's or an input's, to signature's line */
+    StrMap stopped;    /* a value's name to a node behind the file's */
+    StrMap kinds;      /* a block's name to its Block */
+    Str first_unknown; /* a node that reads a block of unknown kind */
+    int unknown;
+} Stops;
+
+static bool in_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* The next %name of a text, NULL behind the last. */
+static Str next_name(const char **s) {
+    const char *p = strchr(*s, '%');
+    if (!p) return NULL;
+    size_t n = 0;
+    while (in_name(p[1 + n])) n++;
+    *s = p + 1 + n;
+    return intern_n(p + 1, n);
+}
+
+static Fx fx_of(const OxNode *n) {
+    Fx fx = {ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
+                         "pkg.torch.onnx.fx_node"),
+             NULL};
+    const char *s = fx.all;
+    fx.name = s && *s == '%' ? next_name(&s) : NULL;
+    return fx;
+}
+
+/* A name that counts one of an op, as detach, detach_1, detach_. */
+static bool is_of(Str name, const char *op) {
+    size_t n = strlen(op);
+    return !strncmp(name, op, n) && (!name[n] || name[n] == '_');
+}
+
+/* ---- blocks ---------------------------------------------------------------
+ */
+
+/* "" if the node has none. */
+static Str trace_of(const OxNode *n) {
+    return ox_text(ox_metadata(n->proto->metadata_props,
+                               n->proto->n_metadata_props,
+                               "pkg.torch.onnx.stack_trace"));
+}
+
+static Str block_of(const OxNode *n) {
+    static const char open[] = "File \"<eval_with_key>";
+    Str s = trace_of(n);
+    const char *end =
+        !strncmp(s, open, strlen(open)) ? strchr(s + strlen(open), '"') : NULL;
+    return end ? intern_n(s, (size_t)(end - s)) : NULL;
+}
+
+/* A word such as p_fc_weight or arg2_1. */
+static bool has_word(const char *s, const char *start, bool number) {
+    size_t n = strlen(start);
+    for (const char *p = s; (p = strstr(p, start)); p += n) {
+        bool whole = p == s || !in_name(p[-1]);
+        if (whole && (!number || isdigit((unsigned char)p[n]))) return true;
+    }
+    return false;
+}
+
+/* What one node's trace tells of its block. */
+static Block kind_told(const OxNode *n) {
+    Str s = trace_of(n);
+    if (strstr(s, "wrap_with_set_grad_enabled(False")) return NO_GRAD;
+    const char *next = strstr(s, "\n  File ");
+    Str first = intern_n(s, next ? (size_t)(next - s) : strlen(s));
+    if (has_word(first, "p_", false) || has_word(first, "b_", false))
+        return NO_GRAD;
+    return has_word(first, "arg", true) ? AUTOCAST : UNKNOWN;
+}
+
+static Block kind_of(const Stops *s, Str block) {
+    int kind = str_map_get(&s->kinds, block);
+    return kind < 0 ? NO_BLOCK : (Block)kind;
+}
+
+/* ---- what the nodes are ---------------------------------------------------
+ */
+
+static void read_nodes(Stops *s) {
+    Ox *ox = s->ox;
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const OxNode *n = &ox->nodes.data[i];
+        s->fx[i] = fx_of(n);
+        s->block[i] = block_of(n);
+        if (s->fx[i].name)
+            str_map_put(ox->scratch, &s->known, s->fx[i].name, i);
+        if (!s->block[i]) continue;
+        Block told = kind_told(n);
+        if (told != UNKNOWN || kind_of(s, s->block[i]) == NO_BLOCK)
+            str_map_put(ox->scratch, &s->kinds, s->block[i], (int)told);
+    }
+    for (int i = 0; i < ox->signature.len; i++) {
+        const OxSigned *x = &ox->signature.data[i];
+        str_map_put(ox->scratch, &s->arguments,
+                    *x->target ? x->target : x->argument, i);
+    }
+}
+
+/* In the file's order, which PyTorch sorts. */
+static void find_trained(Stops *s) {
+    Ox *ox = s->ox;
+    for (int i = 0; i < ox->signature.len; i++) {
+        const OxSigned *x = &ox->signature.data[i];
+        const OxName *n = ox_name_of(ox, x->target);
+        if (n && ox_signed_as(x, "PARAMETER"))
+            s->trained[n - ox->names.data] = true;
+    }
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const OxNode *n = &ox->nodes.data[i];
+        bool trained = false;
+        for (int k = 0; k < n->nin; k++) {
+            const OxName *x = ox_name_of(ox, n->in[k]);
+            trained |= x && s->trained[x - ox->names.data];
+        }
+        for (int r = 0; r < n->nout && trained; r++) {
+            const OxName *x = ox_name_of(ox, n->out[r]);
+            if (x) s->trained[x - ox->names.data] = true;
+        }
+    }
+}
+
+static bool is_trained(const Stops *s, Str name) {
+    const OxName *n = ox_name_of(s->ox, name);
+    int64_t i = n ? n - s->ox->names.data : s->names;
+    return i < s->names && s->trained[i];
+}
+
+/* What the program calls the operand; NULL: it is a constant, or was made by
+   the same line as the node. */
+static Str called(const Stops *s, int node, Str operand) {
+    const OxName *n = ox_name_of(s->ox, operand);
+    if (!n) return NULL;
+    if (n->kind != OX_RESULT) {
+        int at = str_map_get(&s->arguments, operand);
+        return at < 0 ? NULL : s->ox->signature.data[at].argument;
+    }
+    Fx fx = s->fx[n->index];
+    bool constant = onnx_is_op(s->ox->nodes.data[n->index].proto, "Constant");
+    return constant || fx.all == s->fx[node].all ? NULL : fx.name;
+}
+
+/* ---- stops ----------------------------------------------------------------
+ */
+
+/* The operand is read by way of a node that stops the gradient. */
+static void stop(Stops *s, int node, int k) {
+    Ox *ox = s->ox;
+    Str from = ox->nodes.data[node].in[k];
+    int old = str_map_get(&s->stopped, from);
+    if (old >= 0) {
+        ox->nodes.data[node].in[k] = ox->nodes.data[old].out[0];
+        return;
+    }
+    Onnx__NodeProto *p = NEW(ox->scratch, Onnx__NodeProto);
+    onnx__node_proto__init(p);
+    OxNode n = ox->nodes.data[node];
+    n.proto = p;
+    n.type = intern("Identity");
+    n.op = ox_op_find("Identity");
+    n.domain = intern("");
+    n.nin = n.nout = 1;
+    n.nattr = n.captured = 0;
+    n.in = NEW(ox->scratch, Str);
+    n.out = NEW(ox->scratch, Str);
+    n.in[0] = from;
+    n.out[0] = n.name = internf("%.80s.detach.%d", from, ox->nodes.len);
+    if (ox_name_of(ox, n.name)) return; /* a model that wants it so */
+    str_map_put(ox->scratch, &s->stopped, from, ox->nodes.len);
+    vec_push(ox->scratch, &ox->nodes, n);
+    (void)ox_define_results(ox, ox->nodes.len - 1);
+    ox_name_of(ox, n.name)->stops = true;
+    ox->nodes.data[node].in[k] = n.name;
+}
+
+enum { MOST = 64 }; /* of a node's operands */
+
+/* The program reads `name`, whose node the exporter dropped: detach(), or a
+   copy of what the same line of Python detached. */
+static bool is_lost_stop(const Stops *s, int node, Str name) {
+    static const char *const copies[] = {"clone", "_to_copy", "alias", "view"};
+    if (str_map_get(&s->known, name) >= 0) return false;
+    if (is_of(name, "detach")) return true;
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        if (is_of(name, copies[i]))
+            return strstr(trace_of(&s->ox->nodes.data[node]), "detach(");
+    return false;
+}
+
+/* Operands of a node that reads what detach() gave, and the file does not. */
+static void restore_detach(Stops *s, int node) {
+    const OxNode *n = &s->ox->nodes.data[node];
+    const char *text = s->fx[node].all;
+    Str name, args[MOST], call[MOST];
+    int nargs = 0, lost = 0, outer[MOST], nouter = 0, odd = 0;
+    text = strstr(text, "(args = ");
+    while (text && (name = next_name(&text)) && nargs < MOST) {
+        args[nargs++] = name;
+        lost += is_lost_stop(s, node, name);
+    }
+    if (!lost) return;
+    for (int k = 0; k < n->nin && nouter < MOST; k++) {
+        Str c = called(s, node, n->in[k]);
+        bool named = false;
+        if (!c) continue;
+        for (int i = 0; i < nargs; i++) named |= args[i] == c;
+        call[nouter] = named ? c : NULL;
+        odd += !named;
+        outer[nouter++] = k;
+    }
+    for (int i = 0; i < nouter; i++) {
+        bool there = nouter == nargs && is_lost_stop(s, node, args[i]);
+        if (odd == lost ? !call[i] : there) stop(s, node, outer[i]);
+    }
+}
+
+/* Operands that come out of a block. */
+static void leave_block(Stops *s, int node) {
+    int nin = s->ox->nodes.data[node].nin;
+    for (int k = 0; k < nin; k++) {
+        Str operand = s->ox->nodes.data[node].in[k];
+        const OxName *x = ox_name_of(s->ox, operand);
+        if (!x || x->kind != OX_RESULT || !is_trained(s, operand)) continue;
+        Str block = s->block[x->index];
+        if (!block || block == s->block[node]) continue;
+        Block kind = kind_of(s, block);
+        Str name = s->fx[x->index].name;
+        /* equal values of the block and of outside are one in the file */
+        Str reads = s->fx[node].all;
+        if (name && reads && !strstr(reads, internf("%%%s,", name)) &&
+            !strstr(reads, internf("%%%s)", name)) &&
+            !strstr(reads, internf("%%%s]", name)))
+            continue;
+        if (kind == NO_GRAD) stop(s, node, k);
+        if (kind == UNKNOWN && !s->unknown++)
+            s->first_unknown = s->ox->nodes.data[node].name;
+    }
+}
+
+void ox_restore_stops(Ox *ox) {
+    if (!ox->has_signature) return;
+    int n = ox->nodes.len;
+    Stops s = {.ox = ox,
+               .names = ox->names.len,
+               .fx = NEW_ARRAY(ox->scratch, Fx, n + 1),
+               .block = NEW_ARRAY(ox->scratch, Str, n + 1),
+               .trained = NEW_ARRAY(ox->scratch, bool, ox->names.len + 1)};
+    read_nodes(&s);
+    find_trained(&s);
+    for (int i = 0; i < n; i++) {
+        if (s.fx[i].all && !s.fx[i].name) s.fx[i].all = NULL;
+        if (s.fx[i].all) restore_detach(&s, i);
+        leave_block(&s, i);
+    }
+    if (s.unknown && options_train(ox->opt))
+        ox_warn_model(
+            ox,
+            "node '%s' reads what was computed under torch.no_grad() or under "
+            "torch.autocast(), the file does not tell which: the gradient "
+            "passes; where it must stop, write .detach() and export again",
+            ox_quote(ox, s.first_unknown));
+}
+
+/* ---- where nothing is left ------------------------------------------------
+ */
+
+static bool makes_steps(const OxNode *n) {
+    static const OpCode steps[] = {OP_ROUND, OP_SIGN, OP_FLOOR, OP_CEIL};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        if (n->op->handler == onnx_elem && n->op->core == steps[i]) return true;
+    return n->op->handler == onnx_argmax;
+}
+
+static bool compares(const OxNode *n) {
+    static const OpCode ops[] = {OP_GREATER, OP_LESS, OP_GREATER_EQUAL,
+                                 OP_LESS_EQUAL};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (n->op->handler == onnx_elem && n->op->core == ops[i]) return true;
+    return false;
+}
+
+/* By name: it changes with parameters that train; the loss changes with it. */
+typedef struct Flow {
+    const Ox *ox;
+    bool *trained, *matters;
+} Flow;
+
+static bool marked(const Flow *f, const bool *marks, Str name) {
+    const OxName *n = ox_name_of(f->ox, name);
+    return n && marks[n - f->ox->names.data];
+}
+
+static void mark(const Flow *f, bool *marks, Str name) {
+    const OxName *n = ox_name_of(f->ox, name);
+    if (n) marks[n - f->ox->names.data] = true;
+}
+
+static void find_flow(const Flow *f) {
+    const Ox *ox = f->ox;
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        if (x->is_var && x->kind == VAR_PARAM) mark(f, f->trained, x->name);
+    }
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        bool trained = false;
+        for (int k = 0; k < n->nin; k++)
+            trained |= marked(f, f->trained, n->in[k]);
+        for (int r = 0; r < n->nout && trained; r++)
+            mark(f, f->trained, n->out[r]);
+    }
+    for (size_t i = 0; i < ox->graph->n_output; i++) {
+        const Onnx__ValueInfoProto *v = ox->graph->output[i];
+        DType d;
+        bool known =
+            v->type &&
+            v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
+            v->type->tensor_type &&
+            dtype_from_onnx(v->type->tensor_type->elem_type, &d);
+        if (!known || dtype_is_float(d)) mark(f, f->matters, ox_text(v->name));
+    }
+    for (int i = ox->order.len - 1; i >= 0; i--) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        bool matters = false;
+        for (int r = 0; r < n->nout; r++)
+            matters |= marked(f, f->matters, n->out[r]);
+        for (int k = 0; k < n->nin && matters; k++)
+            mark(f, f->matters, n->in[k]);
+    }
+}
+
+/* A step in what trains: of PyTorch's models most stand beside a detach(). */
+static bool is_step(const Flow *f, const OxNode *n) {
+    if (!n->nin || !n->nout || !marked(f, f->trained, n->in[0]) ||
+        !marked(f, f->matters, n->out[0]))
+        return false;
+    if (makes_steps(n)) return true;
+    const OxName *x = ox_name_of(f->ox, n->in[0]);
+    return n->op->handler == onnx_cast && x && x->kind == OX_RESULT &&
+           compares(&f->ox->nodes.data[x->index]);
+}
+
+void ox_warn_steps(Ox *ox) {
+    const char *by = ox->model->producer_name;
+    if (ox->has_signature || !options_train(ox->opt) || !by || !*by ||
+        !strncmp(by, "jax2onnx", 8))
+        return;
+    Arena *tmp = arena_new();
+    Flow f = {ox, NEW_ARRAY(tmp, bool, ox->names.len + 1),
+              NEW_ARRAY(tmp, bool, ox->names.len + 1)};
+    const OxNode *first = NULL;
+    int count = 0;
+    find_flow(&f);
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (!is_step(&f, n)) continue;
+        if (!count++) first = n;
+    }
+    arena_free(tmp);
+    if (!count) return;
+    ox_warn_node(
+        ox, first,
+        "a step, whose gradient is 0, of what trains%s%s: a detach(), "
+        "no_grad() "
+        "or stop_gradient beside it (a straight-through estimator, a codebook) "
+        "is not in files of this exporter, and the gradient passes; %s",
+        count > 1 ? ", the first of " : "",
+        count > 1 ? arena_printf(ox->scratch, "%d", count) : "",
+        ox->is_torch ? "export with dynamo=True, optimize=False, which keeps it"
+                     : "jax2onnx and PyTorch's dynamo=True keep it");
+}

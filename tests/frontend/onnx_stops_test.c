@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_stops_test.c: where gradients stop in files that lost the node that said
+   so.  The metadata are those that PyTorch 2.11 and 2.15 write; gradients
+   beside PyTorch's are in exporters_test.c.                                 */
+#include <string.h>
+
+#include "tests/harness.h"
+#include "tests/support/onnx_util.h"
+
+#define KIND   "pkg.torch.export.graph_signature.InputSpec.kind"
+#define SIGNED "pkg.torch.export.ExportedProgram.graph_signature"
+
+/* A node of PyTorch's graph: its fx_node, and its stack trace or NULL. */
+static void fx_node(Made *m, const char *op, const char *in, const char *out,
+                    const char *fx, const char *args, const char *trace) {
+    Onnx__NodeProto *n = made_node(m, op, in, out);
+    made_metadata(m, &n->metadata_props, &n->n_metadata_props,
+                  "pkg.torch.onnx.fx_node",
+                  arena_printf(m->a,
+                               "%%%s : [num_users=1] = call_function[target="
+                               "torch.ops.aten.x](args = (%s), kwargs = {})",
+                               fx, args));
+    if (trace)
+        made_metadata(m, &n->metadata_props, &n->n_metadata_props,
+                      "pkg.torch.onnx.stack_trace", trace);
+}
+
+/* a = x w, t = tanh(a); trace: of both. */
+static void start(Made *m, const char *trace) {
+    made_start(m, 18);
+    m->model.producer_name = made_text(m, "pytorch");
+    made_input(m, "x", DT_F32, "2,4");
+    made_f32(m, "w", "4,4", 0);
+    made_mark(m, "w", KIND, "PARAMETER");
+    made_metadata(m, &m->graph.metadata_props, &m->graph.n_metadata_props,
+                  SIGNED, "p_w: PARAMETER target='w'\nx: USER_INPUT\n");
+    fx_node(m, "MatMul", "x,w", "a", "a", "%x, %p_w", trace);
+    fx_node(m, "Tanh", "a", "t", "t", "%a", trace);
+}
+
+static int stops(Made *m) {
+    int n = 0;
+    Module *mod = made_import(m);
+    if (!CHECK_MSG(mod != NULL, "%s", made_message(m))) return -1;
+    const Graph *g = mod->graphs.data[0];
+    for (int i = 0; i < g->order.len; i++)
+        n += !strcmp(callee_info(node_callee(node_at(g, i)))->text, "stop");
+    return n;
+}
+
+TEST_CASE(onnx_stops, detach_that_was_dropped) {
+    static const struct {
+        const char *in, *args, *line;
+        int stops;
+    } rows[] = {
+        {"t,t", "%t, %t", NULL, 0},
+        {"t,t", "%t, %detach", NULL, 1},
+        {"t,t", "%detach_1, %t", NULL, 1},
+        {"a,t", "%a, %detach", NULL, 1},
+        {"a,t", "%detach, %detach_1", NULL, 2},
+        {"a,t", "%a_1, %t_1", NULL, 0}, /* equal nodes became one */
+        {"a,t", "%a, %detachment", NULL, 0},
+        {"a,t", "%a, %clone", "File \"m.py\", line 3\n    a * t.clone()", 0},
+        {"a,t", "%a, %clone",
+         "File \"m.py\", line 3\n    a * t.detach().clone()", 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, NULL);
+        fx_node(&m, "Mul", rows[i].in, "y", "mul", rows[i].args, rows[i].line);
+        made_node(&m, "Add", "y,a", "z");
+        made_output(&m, "z");
+        int n = stops(&m);
+        CHECK_MSG(n == rows[i].stops, "(%s) of (%s): %d", rows[i].args,
+                  rows[i].in, n);
+        made_end(&m);
+    }
+}
+
+/* Several nodes of one line: mse_loss(t, a.detach()). */
+TEST_CASE(onnx_stops, detach_in_a_line_of_several_nodes) {
+    Made m;
+    start(&m, NULL);
+    fx_node(&m, "Sub", "t,a", "d", "mse_loss", "%t, %detach", NULL);
+    fx_node(&m, "Mul", "d,d", "s", "mse_loss", "%t, %detach", NULL);
+    fx_node(&m, "ReduceMean", "s", "y", "mse_loss", "%t, %detach", NULL);
+    made_output(&m, "y");
+    CHECK_EQ_INT(stops(&m), 1);
+    made_end(&m);
+}
+
+/* Traces of nodes in a block begin in the block's own graph. */
+TEST_CASE(onnx_stops, blocks_without_gradients) {
+    static const struct {
+        const char *trace;
+        int stops;
+        const char *says;
+    } rows[] = {
+        {"File \"<eval_with_key>.7\", line 5, in forward\n    a = "
+         "torch.ops.aten.linear.default(x, p_w);  x = p_w = None",
+         1, ""},
+        {"File \"<eval_with_key>.7\", line 5, in forward\n    a = "
+         "torch.ops.aten.linear.default(x, arg2_1);  x = arg2_1 = None",
+         0, ""},
+        {"File \"<eval_with_key>.7\", line 5, in forward\n    a = "
+         "torch.ops.aten.tanh.default(h);  h = None",
+         0, "the file does not tell which: the gradient passes"},
+        {"File \"<eval_with_key>.7\", line 6, in forward\n    a = "
+         "torch.ops.higher_order.wrap_with_set_grad_enabled(False, submod_2, "
+         "h)\n  File \"<eval_with_key>.8\", line 5, in forward\n    a = "
+         "torch.ops.aten.tanh.default(h)",
+         1, ""},
+        {"File \"m.py\", line 5, in forward\n    a = tanh(p_w)", 0, ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, rows[i].trace);
+        fx_node(&m, "MatMul", "x,w", "b", "b", "%x, %p_w", NULL);
+        fx_node(&m, "Mul", "b,t", "y", "mul", "%b, %t", NULL);
+        made_output(&m, "y");
+        int n = stops(&m);
+        CHECK_MSG(n == rows[i].stops, "%zu: %d", i, n);
+        CHECK_HAS(made_message(&m), rows[i].says);
+        CHECK(*rows[i].says || !strstr(made_message(&m), "no_grad"));
+        made_end(&m);
+    }
+}
+
+/* An equal value outside of the block became one with the block's. */
+TEST_CASE(onnx_stops, values_shared_with_a_block) {
+    Made m;
+    start(&m, "File \"<eval_with_key>.7\", line 5, in forward\n    a = "
+              "torch.ops.aten.linear.default(x, p_w)");
+    fx_node(&m, "Mul", "a,t", "y", "mul", "%a_1, %t", NULL);
+    made_output(&m, "y");
+    CHECK_EQ_INT(stops(&m), 1); /* of t alone */
+    made_end(&m);
+}
+
+TEST_CASE(onnx_stops, identities_that_exporters_name) {
+    static const struct {
+        const char *by, *out;
+        int stops;
+    } rows[] = {{"jax2onnx", "stop_out_0", 1},
+                {"jax2onnx", "copy_out_0", 0},
+                {"tf2onnx 1.17", "m/StopGradient:0", 1},
+                {"other", "stop_out_0", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        char in[40];
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, rows[i].by);
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "w", "4,4", 0);
+        made_node(&m, "MatMul", "x,w", "a");
+        made_node(&m, "Identity", "a", rows[i].out);
+        snprintf(in, sizeof in, "a,%s", rows[i].out);
+        made_node(&m, "Mul", in, "y");
+        made_output(&m, "y");
+        int n = stops(&m);
+        CHECK_MSG(n == rows[i].stops, "%s of %s: %d", rows[i].out, rows[i].by,
+                  n);
+        made_end(&m);
+    }
+}
+
+/* Steps in a trained path: TorchScript keeps no detach() beside them. */
+TEST_CASE(onnx_stops, steps_where_no_stop_is_left) {
+    static const struct {
+        const char *by, *op, *in;
+        bool told;
+    } rows[] = {
+        {"pytorch", "Round", "a", true},  {"pytorch", "Sign", "a", true},
+        {"pytorch", "Floor", "a", true},  {"tf2onnx", "Round", "a", true},
+        {"pytorch", "Round", "x", false}, {"pytorch", "Relu", "a", false},
+        {"jax2onnx", "Round", "a", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, rows[i].by);
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "fc.weight", "4,4", 0);
+        made_node(&m, "MatMul", "x,fc.weight", "a");
+        made_node(&m, rows[i].op, rows[i].in, "q")->doc_string =
+            made_text(&m, "/m.py(6): forward\n/module.py(10): _call_impl");
+        made_node(&m, "Add", "a,q", "y");
+        made_output(&m, "y");
+        REQUIRE(made_import(&m) != NULL);
+        const char *says = made_message(&m);
+        CHECK_MSG(!!strstr(says, "a step, whose gradient is 0") == rows[i].told,
+                  "%s %s: %s", rows[i].by, rows[i].op, says);
+        if (rows[i].told) CHECK_HAS(says, "[/m.py(6): forward]");
+        made_end(&m);
+    }
+}
+
+/* Indices of the nearest row, and a comparison that becomes a number. */
+TEST_CASE(onnx_stops, choices_where_no_stop_is_left) {
+    for (int metric = 0; metric < 2; metric++) {
+        Made m;
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, "pytorch");
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "fc.weight", "4,4", 0);
+        made_node(&m, "MatMul", "x,fc.weight", "a");
+        made_node(&m, "ArgMax", "a", "i");
+        made_node(&m, "Gather", "fc.weight,i", "g");
+        made_node(&m, "ReduceMean", metric ? "a" : "g", "y");
+        made_output(&m, "y");
+        REQUIRE(made_import(&m) != NULL);
+        CHECK(!!strstr(made_message(&m), "ArgMax (opset 18): a step") ==
+              !metric);
+        made_end(&m);
+    }
+    Made m;
+    made_start(&m, 18);
+    m.model.producer_name = made_text(&m, "pytorch");
+    made_input(&m, "x", DT_F32, "2,4");
+    made_f32(&m, "fc.weight", "4,4", 0);
+    made_f32(&m, "zero", "4", 0);
+    made_node(&m, "MatMul", "x,fc.weight", "a");
+    made_node(&m, "Greater", "a,zero", "c");
+    made_int(&m, made_node(&m, "Cast", "c", "f"), "to", 1);
+    made_node(&m, "Add", "a,f", "y");
+    made_output(&m, "y");
+    REQUIRE(made_import(&m) != NULL);
+    CHECK_HAS(made_message(&m), "Cast (opset 18): a step");
+    made_end(&m);
+}
