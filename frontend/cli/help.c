@@ -14,6 +14,8 @@ const char help_ampc[] =
     "                                       model's own ONNX graph\n"
     "       ampc audit OUT.so --feed NAME=FILE ...   how far it is from fp32, "
     "and why\n"
+    "       ampc bisect A.so B.so --feed NAME=FILE ...   where two modules "
+    "part\n"
     "       ampc fmt [--expand] FILE.amp    a text in its one layout, or as "
     "IR\n"
     "       ampc --list-ops [NAME...]       all ops, or how those are called\n"
@@ -204,6 +206,28 @@ const char help_audit[] =
     "  --objective NAME        of several (default: the first)\n"
     "  --json                  all of it as JSON\n"
     "  --device auto|cpu|cuda[:N], --threads N\n";
+
+const char help_bisect[] =
+    "usage: ampc bisect A.so B.so --feed NAME=FILE ... [options]\n"
+    "\n"
+    "Trains two modules in step from the same weights and batches and names "
+    "the\n"
+    "first step, program and value of the model at which they part: two\n"
+    "precisions, two versions of ampc, two options.  Says whether the modules\n"
+    "compute something else there, a module's code is at fault, or rounding "
+    "has\n"
+    "grown.  Runs on the CPU; status 1 where they part.\n"
+    "\n"
+    "  --feed NAME=FILE        as of ampc run; the first batches, in order\n"
+    "  --load FILE, --load-map OLD=NEW   weights of both, as of ampc run\n"
+    "                          (default: their initial ones, which must "
+    "agree)\n"
+    "  --steps N               at most so many steps (default 10)\n"
+    "  --tolerance X           norm of the difference as a part of the "
+    "value's\n"
+    "                          (default 1e-5; 1e-3 where both store 16 bits,\n"
+    "                          5e-2 where one does)\n"
+    "  --json, --threads N\n";
 
 const char help_fmt[] =
     "usage: ampc fmt MODEL.amp\n"

@@ -43,6 +43,7 @@ static int run(int argc, char **argv) {
                     {"opt", cmd_opt, help_opt},
                     {"export", cmd_export, help_export},
                     {"audit", cmd_audit, help_audit},
+                    {"bisect", cmd_bisect, help_bisect},
                     {"fmt", cmd_fmt, help_fmt},
                     {"--list-ops", cmd_list_ops, help_ampc}};
     static const struct {
