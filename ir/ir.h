@@ -499,6 +499,8 @@ typedef struct TypeCtx {
 
 void print_module(const Module *m, StrBuf *sb);
 void print_graph(const Graph *g, StrBuf *sb);
+/* Its line. */
+void print_node(const Graph *g, const Node *n, StrBuf *sb);
 /* Parses a file of graphs.  Caret diagnostics. Types that the text leaves out
    are inferred; given ones are checked. */
 Status parse_module(Arena *a, Diag *d, const char *file, const char *text,

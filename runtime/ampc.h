@@ -569,6 +569,13 @@ typedef struct ampc_api {
 
     /* The device that `auto` chose or options.device named. */
     ampc_status (*device)(ampc_session *s, ampc_device_info *out);
+
+    /* For a function of `profile` to call, on the CPU: bytes of the memory that
+       programs compute in, as the step that it is told of has left them.  A
+       value lies at the offset that the IR after pass memplan has behind its
+       type (`ampc inspect --ir memplan`): `ampc bisect` reads values so.    */
+    ampc_status (*peek)(ampc_session *s, uint64_t offset, void *to,
+                        size_t bytes);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

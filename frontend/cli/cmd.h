@@ -9,14 +9,14 @@
 /* argv[0] is the command's name; the result is the exit status. */
 typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
-    cmd_export, cmd_audit, cmd_list_ops, cmd_manual;
+    cmd_export, cmd_audit, cmd_bisect, cmd_list_ops, cmd_manual;
 
 /* ---- shared by the commands (cmd_common.c) ------------------------------- */
 
 /* What the options say that are a command's own (rows OWN of options.def). */
 typedef struct OwnOptions {
     const char *out, *load, *ir, *passes, *scaling, *link, *step_ms;
-    const char *batches, *policy, *objective;
+    const char *batches, *policy, *objective, *steps, *tolerance;
     bool casts, kernels, memory, params, json, cuda, roofline, expand;
 } OwnOptions;
 
@@ -44,6 +44,8 @@ int session_end(Session *s, Status status);
 /* The command's own option argv[0] of `left` words, to s->own; *used: how many
    of them it took, 0: it is none. */
 Status session_own(Session *s, char **argv, int left, int *used);
+/* True if the option of `ampc run` is one of the command, too (AS_RUN). */
+bool option_of_run(const char *command, const char *flag);
 /* Splits argv[1..] into compile options (applied to s->opt), options of that
    command, and one positional argument. */
 Status session_args(Session *s, int argc, char **argv, const char *command,

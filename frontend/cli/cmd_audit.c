@@ -548,18 +548,6 @@ static Status usage(Audit *a, const char *what, const char *arg) {
     return ERR_USAGE;
 }
 
-/* The option of `ampc run` is one of this command, too. */
-static bool is_shared(const char *flag) {
-    static const char *const rows[][2] = {
-#define AS_RUN(command, flag) {command, flag},
-#include "frontend/cli/options.def"
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (!strcmp(rows[i][0], "audit") && !strcmp(rows[i][1], flag))
-            return true;
-    return false;
-}
-
 static Status take_arg(Audit *a, char **argv, int left, int *used) {
     if (argv[0][0] != '-') {
         if (a->opt.module) return usage(a, "unexpected argument", argv[0]);
@@ -567,7 +555,7 @@ static Status take_arg(Audit *a, char **argv, int left, int *used) {
         *used = 1;
         return OK;
     }
-    if (is_shared(argv[0]))
+    if (option_of_run("audit", argv[0]))
         return run_arg(&a->opt, &a->s->diag, argv, left, used);
     TRY(session_own(a->s, argv, left, used));
     return *used ? OK : usage(a, "unknown option", argv[0]);

@@ -55,6 +55,17 @@ static const struct OwnRow *find_own(const char *command, const char *flag) {
     return NULL;
 }
 
+bool option_of_run(const char *command, const char *flag) {
+    static const char *const rows[][2] = {
+#define AS_RUN(command, flag) {command, flag},
+#include "frontend/cli/options.def"
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(rows[i][0], command) && !strcmp(rows[i][1], flag))
+            return true;
+    return false;
+}
+
 Status session_own(Session *s, char **argv, int left, int *used) {
     const struct OwnRow *r = find_own(s->command, argv[0]);
     *used = 0;

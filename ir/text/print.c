@@ -284,7 +284,7 @@ static void print_consts(StrBuf *sb, const Graph *g, const int *shown) {
 
 /* ---- nodes --------------------------------------------------------------- */
 
-static void print_node(StrBuf *sb, const Graph *g, const Node *n) {
+void print_node(const Graph *g, const Node *n, StrBuf *sb) {
     for (int i = 0; i < n->nout; i++) {
         if (i) sb_puts(sb, ", ");
         put_name(sb, value_get(g, n->out[i])->name);
@@ -329,7 +329,7 @@ static void print_nodes(StrBuf *sb, const Graph *g) {
         }
         open = n->group;
         sb_puts(sb, open >= 0 ? "    " : "  ");
-        print_node(sb, g, n);
+        print_node(g, n, sb);
     }
     if (open >= 0) sb_puts(sb, "  }\n");
 }

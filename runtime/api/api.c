@@ -503,6 +503,25 @@ static ampc_status api_stage(ampc_session *s, const char *program,
     return api_leave(s, do_stage(s, program, index, data));
 }
 
+/* No ENTER: it is called while the session runs a program. */
+static ampc_status api_peek(ampc_session *s, uint64_t offset, void *to,
+                            size_t bytes) {
+    if (!s) return AMPC_ERR_ARGUMENT;
+    if (!s->told)
+        return session_fail(
+            s, AMPC_ERR_UNSUPPORTED,
+            "peek is for a function of profile, while a program "
+            "runs on the CPU");
+    uint64_t arena = s->plan->runs[s->told - 1].arena;
+    if (!to || offset > arena || bytes > arena - offset)
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "%zu bytes at %llu: the program computes in %llu",
+                            bytes, (unsigned long long)offset,
+                            (unsigned long long)arena);
+    PlanRef from = {.space = PLAN_ARENA, .offset = offset};
+    return s->backend->get(s, from, to, bytes);
+}
+
 /* ---- the table ----------------------------------------------------------- */
 
 static const ampc_api api_template = {
@@ -549,6 +568,7 @@ static const ampc_api api_template = {
     .outputs = api_outputs,
     .stage = api_stage,
     .device = api_device,
+    .peek = api_peek,
 };
 
 /* A module has one plan, so its table is built once. */

@@ -96,6 +96,7 @@ struct ampc_session {
     char *cursor;             /* JSON or NULL */
     ampc_profile_fn profile;
     void *profile_ctx;
+    int told; /* 1 + the program of whose step that is told now, or 0 */
     ampc_bad_data bad; /* of the last AMPC_ERR_DATA; count: reported */
     ampc_status found; /* AMPC_ERR_DATA or AMPC_ERR_DIVERGED, if fetched metrics
                           say so, until the call returns it */

@@ -304,8 +304,10 @@ static ampc_status run_profiled(ampc_session *s, int program, uint32_t step) {
     const char *name = s->plan->steps[r->step0 + step].name;
     uint64_t begin = now_ns();
     ampc_status status = s->backend->step(s, program, step);
-    if (status == AMPC_OK)
-        s->profile(s->profile_ctx, p->name, name ? name : "", begin, now_ns());
+    if (status != AMPC_OK) return status;
+    s->told = program + 1;
+    s->profile(s->profile_ctx, p->name, name ? name : "", begin, now_ns());
+    s->told = 0;
     return status;
 }
 

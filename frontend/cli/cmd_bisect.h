@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_bisect.h: the parts of `ampc bisect`.
+
+   cmd_bisect.c        the command: two modules in step
+   cmd_bisect_side.c   one of them: what its steps leave in memory
+   cmd_bisect_slice.c  what a kernel computes on the way, interpreted        */
+#ifndef AMPC_FRONTEND_DRIVER_CMD_BISECT_H
+#define AMPC_FRONTEND_DRIVER_CMD_BISECT_H
+
+#include "codegen/module/section.h"
+#include "frontend/cli/cmd.h"
+#include "frontend/run/run_cmd.h"
+
+/* Values of one program, as its IR after pass memplan names them. */
+typedef struct Seen {
+    const Graph *g;
+    void **bytes; /* by ValueId.i: what the last run stored; NULL: nothing  */
+} Seen;
+
+/* A variable as it was before the step. */
+typedef struct Before {
+    ampc_variable_info info;
+    char *bytes;
+} Before;
+
+typedef struct Side {
+    Session *s;
+    RunOptions opt;
+    Run run;
+    SectionFile file;
+    bool opened;
+    Module *m; /* after pass memplan */
+    FeedSet feed;
+    VEC(Seen) seen; /* the programs of a step, in their order */
+    VEC(Before) before;
+    ampc_metrics metrics;
+    Status failed; /* in the profile's function */
+} Side;
+
+/* Loads the module, its weights and its IR, and opens its data. */
+Status side_open(Side *x, Session *s, const RunOptions *o, const char *module);
+void side_close(Side *x);
+/* Keeps all variables. */
+Status side_keep(Side *x);
+const Before *side_before(const Side *x, const char *name); /* NULL */
+/* A variable as it is now, to memory of its size. */
+Status side_now(Side *x, const Before *v, void *to);
+/* One optimizer step on samples from `first` on, recorded. */
+Status side_step(Side *x, int64_t first);
+Seen *side_program(const Side *x, const char *name); /* NULL */
+
+/* How far numbers are: the norm of the difference as a part of the larger norm;
+   infinite where only one is finite. */
+double tensors_apart(const Tensor *a, const Tensor *b);
+/* Root of the mean square. */
+double tensor_size(const Tensor *t);
+
+/* ---- cmd_bisect_slice.c -------------------------------------------------- */
+
+/* The nodes that compute a value from what is in memory, and their values. */
+typedef struct Slice {
+    const Side *side, *other;
+    const Seen *p, *q; /* of the sides */
+    VEC(NodeId) order;
+    EvalTensor **value; /* by ValueId.i */
+    double largest; /* element, as a root of a mean square, of what it reads */
+    double work;    /* about so many multiply-adds */
+} Slice;
+
+/* From values that the same program of the other side has in memory, too;
+   false: something that it reads is not known. */
+bool slice_find(Slice *x, const Side *side, const Seen *p, ValueId v,
+                const Side *other, const Seen *q);
+/* What is in memory: of `like` where that has the value, too. */
+Status slice_run(Slice *x, const Slice *like, Arena *a, Diag *d);
+/* What lies in memory under a name; NULL: it does not. */
+const Tensor *known_value(const Side *x, const Seen *p, ValueId v, Arena *a);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_bisect_slice.c: see cmd_bisect.h.
+
+   A kernel stores the last of what it computes.  What it computes on the way is
+   interpreted: the same nodes, from the same operands, of both modules.     */
+#include "frontend/cli/cmd_bisect.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- numbers ------------------------------------------------------------- */
+
+double tensors_apart(const Tensor *a, const Tensor *b) {
+    int64_t n = type_count(type_get(a->type));
+    bool whole = !dtype_is_float(type_get(a->type)->dtype);
+    double apart = 0, size_a = 0, size_b = 0;
+    if (n != type_count(type_get(b->type))) return INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        double x = tensor_get(a, i), y = tensor_get(b, i);
+        if (whole && tensor_get_int(a, i) != tensor_get_int(b, i))
+            return INFINITY;
+        if (x == y || (isnan(x) && isnan(y))) {
+            if (!isfinite(x)) continue;
+        } else if (!isfinite(x) || !isfinite(y)) {
+            return INFINITY;
+        }
+        apart += (x - y) * (x - y);
+        size_a += x * x;
+        size_b += y * y;
+    }
+    return apart == 0 ? 0 : sqrt(apart / fmax(size_a, size_b));
+}
+
+double tensor_size(const Tensor *t) {
+    int64_t n = type_count(type_get(t->type));
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = tensor_get(t, i);
+        if (isfinite(x)) sum += x * x;
+    }
+    return n ? sqrt(sum / (double)n) : 0;
+}
+
+/* ---- what is in memory --------------------------------------------------- */
+
+static const Tensor *over(Arena *a, TypeId type, void *bytes) {
+    Tensor *t = NEW(a, Tensor);
+    *t = (Tensor){type, bytes};
+    return t;
+}
+
+static const Tensor *input_value(const Side *x, const Value *v, Arena *a) {
+    for (int i = 0; i < x->feed.n; i++) {
+        const Feed *f = &x->feed.feed[i];
+        if (strcmp(f->want.name, v->name)) continue;
+        return over(a, v->type, (void *)(uintptr_t)x->feed.in[i].data);
+    }
+    return NULL;
+}
+
+/* Copies of parameters are made when a program first runs: here from what they
+   copy. */
+static const Tensor *variable_value(const Side *x, const Seen *p,
+                                    const Value *v, Arena *a) {
+    const Module *m = p->g->module;
+    const Var *var = &m->vars.data[v->var];
+    int source = var->kind == VAR_SHADOW ? shadow_source(m, var) : -1;
+    if (source >= 0) var = &m->vars.data[source];
+    /* what program micro has added up is not from before the step */
+    if (var->kind == VAR_GRAD && p->g->program == PROGRAM_UPDATE) return NULL;
+    const Before *before = side_before(x, var->name);
+    if (!before) return NULL;
+    const Tensor *t = over(a, var->type, before->bytes);
+    return source < 0 ? t : eval_to_tensor(a, eval_from_tensor(a, t), v->type);
+}
+
+const Tensor *known_value(const Side *x, const Seen *p, ValueId v, Arena *a) {
+    const Value *val = value_get(p->g, v);
+    switch (val->kind) {
+    case VK_CONST: return val->data;
+    case VK_INPUT: return input_value(x, val, a);
+    case VK_VAR: return variable_value(x, p, val, a);
+    case VK_RESULT: break;
+    }
+    return p->bytes[v.i] ? over(a, val->type, p->bytes[v.i]) : NULL;
+}
+
+/* ---- the nodes ----------------------------------------------------------- */
+
+static double work_of(const Graph *g, const Node *n) {
+    double most = 1;
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i].i) most = fmax(most, (double)value_count(g, n->in[i]));
+    for (int i = 0; i < n->nout; i++)
+        most = fmax(most, (double)value_count(g, n->out[i]));
+    OpKind kind = node_kind(n);
+    if (kind != KIND_ANCHOR) return most;
+    /* a product of matrices of so many elements each */
+    double a = (double)value_count(g, n->in[0]);
+    double b = (double)value_count(g, n->in[1]);
+    return sqrt(a * b * (double)value_count(g, n->out[0]));
+}
+
+/* Whether the other side has it in memory. */
+static bool is_common(const Slice *x, ValueId v) {
+    const Value *val = value_get(x->p->g, v);
+    if (val->kind != VK_RESULT) return true;
+    ValueId w = graph_find_value(x->q->g, val->name);
+    return w.i && x->q->bytes[w.i] &&
+           value_count(x->q->g, w) == value_count(x->p->g, v);
+}
+
+static bool need(Slice *x, ValueId v, bool *seen, bool target, Arena *a) {
+    const Graph *g = x->p->g;
+    if (!v.i || seen[v.i]) return true;
+    seen[v.i] = true;
+    const Tensor *known =
+        target || !is_common(x, v) ? NULL : known_value(x->side, x->p, v, a);
+    if (known) {
+        if (dtype_is_float(type_get(known->type)->dtype))
+            x->largest = fmax(x->largest, tensor_size(known));
+        return true;
+    }
+    if (value_get(g, v)->kind != VK_RESULT) return false;
+    NodeId id = value_get(g, v)->def;
+    const Node *n = node_get(g, id);
+    for (int i = 0; i < n->nin; i++)
+        if (!need(x, n->in[i], seen, false, a)) return false;
+    for (int i = 0; i < n->nout; i++) seen[n->out[i].i] = true;
+    x->work += work_of(g, n);
+    vec_push(x->side->s->arena, &x->order, id);
+    return true;
+}
+
+bool slice_find(Slice *x, const Side *side, const Seen *p, ValueId v,
+                const Side *other, const Seen *q) {
+    *x = (Slice){.side = side, .other = other, .p = p, .q = q};
+    Arena *a = arena_new();
+    bool *seen = NEW_ARRAY(a, bool, p->g->values.len);
+    bool all = need(x, v, seen, true, a);
+    arena_free(a);
+    return all;
+}
+
+static const Tensor *operand(const Slice *x, const Slice *like, ValueId v,
+                             Arena *a) {
+    const Value *val = value_get(x->p->g, v);
+    if (like && val->name && val->kind != VK_CONST) {
+        ValueId w = graph_find_value(like->p->g, val->name);
+        const Tensor *t = w.i ? known_value(like->side, like->p, w, a) : NULL;
+        if (t && shape_equal(type_get(t->type), type_get(val->type))) return t;
+    }
+    return known_value(x->side, x->p, v, a);
+}
+
+static void load(Slice *x, const Slice *like, ValueId v, Arena *a) {
+    const Tensor *t = operand(x, like, v, a);
+    if (t) x->value[v.i] = eval_from_tensor(a, t);
+}
+
+Status slice_run(Slice *x, const Slice *like, Arena *a, Diag *d) {
+    const Graph *g = x->p->g;
+    x->value = NEW_ARRAY(a, EvalTensor *, g->values.len);
+    for (int i = 0; i < x->order.len; i++) {
+        const Node *n = node_get(g, x->order.data[i]);
+        const EvalTensor **in = NEW_ARRAY(a, const EvalTensor *, n->nin + 1);
+        EvalTensor **out = NEW_ARRAY(a, EvalTensor *, n->nout + 1);
+        char msg[MSG_TEXT] = "";
+        for (int k = 0; k < n->nin; k++) {
+            if (!n->in[k].i) continue;
+            if (!x->value[n->in[k].i]) load(x, like, n->in[k], a);
+            in[k] = x->value[n->in[k].i];
+            if (!in[k]) return fail(d, n->loc, "an operand is not known");
+        }
+        if (eval_node(g, x->order.data[i], a, EVAL_STORAGE, in, out, msg) != OK)
+            return fail(d, n->loc, "%s", msg);
+        for (int k = 0; k < n->nout; k++) x->value[n->out[k].i] = out[k];
+    }
+    return OK;
+}
