@@ -101,7 +101,9 @@ typedef struct EmitInput {
     const char *model_data;
     bool model_is_text;
     const char
-        *options; /* the compile options as JSON, for the module's info */
+        *options;     /* the compile options as JSON, for the module's info */
+    const char *said; /* the model and the options given, as JSON, for what
+                         checkpoints ask                                     */
     size_t model_size;
     const EmitSection *sections; /* further tail sections: reports; the texts
                                     of m->texts are added as "ir:PASS"      */

@@ -303,6 +303,7 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     sb_puts(&js, "]");
     if (e->opt->no_cuda) sb_printf(&js, ",\"no_cuda\":\"%s\"", e->opt->no_cuda);
     sb_printf(&js, ",\"options\":%s", in->options ? in->options : "{}");
+    if (in->said) sb_printf(&js, ",\"said\":%s", in->said);
     sb_puts(&js, "}");
     put_string(sb, js.data);
     sb_free(&js);

@@ -8,6 +8,7 @@
 #include "frontend/cli/options_text.h"
 #include "ir/text/lex.h"
 #include "ir/base/files.h"
+#include "runtime/files/json.h"
 #include "runtime/files/outfile.h"
 
 void session_init(Session *s) {
@@ -182,7 +183,25 @@ static Status load_import(Session *s, const char *path, Module **m) {
     return OK;
 }
 
-Status load_model(Session *s, const char *path, Module **m) {
+/* Headers of checkpoints and ONNX files are UTF-8. */
+static Status check_names(Session *s, const char *path, const Module *m) {
+    for (int i = 0; i < m->vars.len; i++) {
+        const char *name = m->vars.data[i].name;
+        if (json_is_utf8(name, strlen(name))) continue;
+        StrBuf sb = {0};
+        sb_put_escaped(&sb, name);
+        fail(
+            &s->diag, (Loc){.file = intern(path)},
+            "the name of a variable, '%s', is no UTF-8, which files of weights "
+            "must be: rename it in the model",
+            sb.data);
+        sb_free(&sb);
+        return ERR_USER;
+    }
+    return OK;
+}
+
+static Status read_model(Session *s, const char *path, Module **m) {
     Module *blocks;
     s->model = s->file = read_file(&s->diag, path, &s->model_bytes);
     if (!s->file) return ERR_USER;
@@ -192,4 +211,9 @@ Status load_model(Session *s, const char *path, Module **m) {
     s->is_text = !blocks->onnx;
     if (!s->is_text) return load_import(s, path, m);
     return import_sizes(s, path, m);
+}
+
+Status load_model(Session *s, const char *path, Module **m) {
+    TRY(read_model(s, path, m));
+    return check_names(s, path, *m);
 }

@@ -101,9 +101,23 @@ static Status report_compiled(void *ctx, const char *const *const notes[2],
     return ok ? OK : file_failed(&c->s->diag, path, &c->report);
 }
 
+/* Of a text, however it is laid out: without blanks, line ends and comments. */
+static uint64_t hash_words(const char *text, size_t n) {
+    uint64_t hash = 1;
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (c == '"') quoted = !quoted;
+        while (!quoted && c == '#' && i + 1 < n && text[i + 1] != '\n') i++;
+        if (!quoted && (c == '#' || strchr(" \t\r\n", c))) continue;
+        hash = hash_bytes(hash, &c, 1);
+    }
+    return hash;
+}
+
 static Status emit(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
-    StrBuf options = {0}, kept = {0}, words = {0};
+    StrBuf options = {0}, kept = {0}, words = {0}, said = {0};
     bool onnx = !s->is_text;
     EmitInput in = {.path = out,
                     .model_path = model,
@@ -120,7 +134,13 @@ static Status emit(Compile *c, const char *model, const char *out) {
     if (onnx) ASSERT(onnx_skeleton(c->m, s->model, s->model_bytes, &kept));
     in.model_data = onnx ? kept.data : s->model;
     in.model_size = onnx ? kept.len : s->model_bytes;
+    options_said(&s->opt,
+                 onnx ? hash_bytes(1, in.model_data, in.model_size)
+                      : hash_words(in.model_data, in.model_size),
+                 &said);
+    in.said = said.data;
     Status st = emit_so(c->m, &s->opt, &s->diag, &in);
+    sb_free(&said);
     sb_free(&kept);
     sb_free(&words);
     sb_free(&options);

@@ -675,48 +675,49 @@ static const struct OptionRow {
     RowKind kind; /* an ADDER may stand in a block more than once */
     Setter *set;
     size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
+    bool aside;   /* a run goes on from a checkpoint of another value alike */
 } option_rows[] = {
-    {"--precision", SETTER, set_precision, 0},
-    {"--placement", SETTER, set_placement, 0},
-    {"--amp-policy", PATH, FIELD(amp_policy)},
-    {"--remat", SETTER, set_remat, 0},
-    {"--loss", SETTER, set_loss, 0},
-    {"--objective", ADDER, set_objective, 0},
-    {"--optimizer", SETTER, set_optimizer, 0},
-    {"--param-group", ADDER, set_param_group, 0},
-    {"--lr-schedule", SETTER, set_schedule, 0},
-    {"--clip-norm", SETTER, set_clip_norm, 0},
-    {"--clip-value", SETTER, set_clip_value, 0},
-    {"--accumulate", SETTER, set_accumulate, 0},
-    {"--loss-scale", SETTER, set_scale, 0},
-    {"--comm-bucket", SETTER, set_comm_bucket, 0},
-    {"--comm-dtype", SETTER, set_comm_dtype, 0},
-    {"--shard-optimizer", FLAG, FIELD(shard_optimizer)},
-    {"--sync-batchnorm", FLAG, FIELD(sync_batchnorm)},
-    {"--dim", ADDER, set_dim, 0},
-    {"--batch-sizes", ADDER, set_batch_sizes, 0},
-    {"--replace-head", ADDER, set_head, 0},
-    {"--train", ADDER, set_train, 0},
-    {"--freeze", ADDER, set_freeze, 0},
-    {"--batchnorm", ADDER, set_batchnorm, 0},
-    {"--dropout", SETTER, set_dropout, 0},
-    {"--accept-folded", FLAG, FIELD(accept_folded)},
-    {"--target", ADDER, set_target, 0},
-    {"--weights", SETTER, set_weights, 0},
-    {"--dump-ir", PATH, FIELD(dump_ir)},
-    {"--emit-c", PATH, FIELD(emit_c)},
-    {"--emit-cuda", PATH, FIELD(emit_cuda)},
-    {"--emit-onnx", PATH, FIELD(emit_onnx)},
-    {"--report", PATH, FIELD(report)},
-    {"--cache", PATH, FIELD(cache)},
-    {"--time-passes", FLAG, FIELD(time_passes)},
-    {"--count-underflow", FLAG, FIELD(count_underflow)},
-    {"--debug-nonfinite", FLAG, FIELD(debug_nonfinite)},
-    {"--symbol", SETTER, set_symbol, 0},
-    {"--seed", SETTER, set_seed, 0},
-    {"--top-k", SETTER, set_top_k, 0},
-    {"--no-fuse", FLAG, FIELD(no_fuse)},
-    {"--shuffle", SETTER, set_shuffle, 0},
+    {"--precision", SETTER, set_precision, 0, false},
+    {"--placement", SETTER, set_placement, 0, false},
+    {"--amp-policy", PATH, FIELD(amp_policy), false},
+    {"--remat", SETTER, set_remat, 0, false},
+    {"--loss", SETTER, set_loss, 0, false},
+    {"--objective", ADDER, set_objective, 0, false},
+    {"--optimizer", SETTER, set_optimizer, 0, false},
+    {"--param-group", ADDER, set_param_group, 0, false},
+    {"--lr-schedule", SETTER, set_schedule, 0, false},
+    {"--clip-norm", SETTER, set_clip_norm, 0, false},
+    {"--clip-value", SETTER, set_clip_value, 0, false},
+    {"--accumulate", SETTER, set_accumulate, 0, false},
+    {"--loss-scale", SETTER, set_scale, 0, false},
+    {"--comm-bucket", SETTER, set_comm_bucket, 0, true},
+    {"--comm-dtype", SETTER, set_comm_dtype, 0, false},
+    {"--shard-optimizer", FLAG, FIELD(shard_optimizer), true},
+    {"--sync-batchnorm", FLAG, FIELD(sync_batchnorm), false},
+    {"--dim", ADDER, set_dim, 0, false},
+    {"--batch-sizes", ADDER, set_batch_sizes, 0, true},
+    {"--replace-head", ADDER, set_head, 0, false},
+    {"--train", ADDER, set_train, 0, false},
+    {"--freeze", ADDER, set_freeze, 0, false},
+    {"--batchnorm", ADDER, set_batchnorm, 0, false},
+    {"--dropout", SETTER, set_dropout, 0, false},
+    {"--accept-folded", FLAG, FIELD(accept_folded), true},
+    {"--target", ADDER, set_target, 0, true},
+    {"--weights", SETTER, set_weights, 0, true},
+    {"--dump-ir", PATH, FIELD(dump_ir), true},
+    {"--emit-c", PATH, FIELD(emit_c), true},
+    {"--emit-cuda", PATH, FIELD(emit_cuda), true},
+    {"--emit-onnx", PATH, FIELD(emit_onnx), true},
+    {"--report", PATH, FIELD(report), true},
+    {"--cache", PATH, FIELD(cache), true},
+    {"--time-passes", FLAG, FIELD(time_passes), true},
+    {"--count-underflow", FLAG, FIELD(count_underflow), true},
+    {"--debug-nonfinite", FLAG, FIELD(debug_nonfinite), true},
+    {"--symbol", SETTER, set_symbol, 0, true},
+    {"--seed", SETTER, set_seed, 0, false},
+    {"--top-k", SETTER, set_top_k, 0, true},
+    {"--no-fuse", FLAG, FIELD(no_fuse), true},
+    {"--shuffle", SETTER, set_shuffle, 0, false},
 };
 
 _Static_assert(sizeof option_rows / sizeof *option_rows <= 64, "Options.lines");
@@ -835,6 +836,44 @@ void options_second_source(Options *o) {
 void options_words(const Options *o, StrBuf *sb) {
     for (int i = 0; i < o->said.len; i++)
         sb_putn(sb, o->said.data[i], strlen(o->said.data[i]) + 1);
+}
+
+/* All values of row r; false: it was not given.  Of a file its contents count.
+ */
+static bool said_of(const Options *o, const struct OptionRow *r,
+                    StrBuf *value) {
+    bool given = false;
+    for (int i = 0; i + 1 < o->said.len; i += 2) {
+        if (strcmp(o->said.data[i], r->name) != 0) continue;
+        if (r->kind != ADDER) value->len = 0;
+        if (r->kind == ADDER && given) sb_puts(value, "; ");
+        sb_puts(value, o->said.data[i + 1]);
+        given = true;
+    }
+    if (!given || r->kind != PATH) return given;
+    Diag ignored = {0};
+    size_t n;
+    char *text = read_file(&ignored, value->data, &n);
+    value->len = 0;
+    sb_printf(value, "%016llx",
+              (unsigned long long)(text ? hash_bytes(1, text, n) : 0));
+    free(text);
+    sb_free(&ignored.text);
+    return true;
+}
+
+void options_said(const Options *o, uint64_t model, StrBuf *sb) {
+    sb_printf(sb, "{\"the model\":\"%016llx\"", (unsigned long long)model);
+    for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++) {
+        StrBuf value = {0};
+        if (!option_rows[i].aside && said_of(o, &option_rows[i], &value)) {
+            sb_printf(sb, ",\"%s\":\"", option_rows[i].name);
+            sb_put_json(sb, value.len ? value.data : "");
+            sb_puts(sb, "\"");
+        }
+        sb_free(&value);
+    }
+    sb_puts(sb, "}");
 }
 
 static bool names_file(const char *option) {

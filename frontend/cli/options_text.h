@@ -18,6 +18,9 @@ void options_second_source(Options *o);
    and its value end with a NUL; and what such a section says, but for files.
    What is not of this build is refused. */
 void options_words(const Options *o, StrBuf *sb);
+/* A JSON object of what decides how training goes on: the model, by a number
+   that it has, and each option that was given.                              */
+void options_said(const Options *o, uint64_t model, StrBuf *sb);
 Status options_again(Options *o, Diag *d, const char *words, size_t n);
 /* Every option as text, for the module's info (JSON object). */
 void options_json(const Options *o, StrBuf *sb);

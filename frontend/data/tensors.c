@@ -50,6 +50,11 @@ static Status find_tensor(Source *s, const StFile *f, const ArrayPick *pick,
     const StTensor *t = st_find(f, name);
     if (!t && !pick->part && f->ntensor == 1) t = f->tensors;
     if (!t) return not_one(s, f, name);
+    if (t->foreign)
+        return source_bad(s, "tensor '%s' is %.*s%.*s, which is not read", name,
+                          (int)(t->dtype_text.n - 2), t->dtype_text.p + 1,
+                          (int)(t->shape_text.n < 80 ? t->shape_text.n : 80),
+                          t->shape_text.p);
     h->dtype = (ampc_dtype)t->dtype;
     h->rank = (int)t->rank;
     memcpy(h->dim, t->dim, sizeof h->dim);

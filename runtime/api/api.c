@@ -421,6 +421,9 @@ static ampc_status do_set_cursor(ampc_session *s, const char *json) {
     JsonSpan v;
     if (!json || !json_parse(json, strlen(json), &v))
         return session_fail(s, AMPC_ERR_ARGUMENT, "the cursor is not JSON");
+    if (!json_is_utf8(json, strlen(json)))
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "the cursor is not JSON: it is no UTF-8");
     char *copy = mem_alloc(s, strlen(json) + 1);
     if (!copy) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     strcpy(copy, json);

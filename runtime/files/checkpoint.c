@@ -4,7 +4,8 @@
    Tensors: parameters, frozen weights, buffers, optimizer state, and, between
    micro-steps, the gradients.  Scalars of the scaler and the schedule are in
    __metadata__.ampc, a JSON text:
-     {"version":1, "model":.., "graph_hash":"16 hex digits", "scaler":{..},
+     {"version":1, "model":.., "graph_hash":"16 hex digits", "made_by":"0.1.0",
+      "said":{what the user said: the model, the options}, "scaler":{..},
       "counts":{..}, "rng":{..}, "schedule":{..}, "state":{..}, "cursor":..}
    checkpoint_load.c reads it.                                               */
 #define _GNU_SOURCE
@@ -118,11 +119,17 @@ static ampc_status put_metadata(ampc_session *s, Text *t) {
     text_printf(t, "{\"version\":%d,\"model\":", CHECKPOINT_VERSION);
     text_quoted(t, s->m->model ? s->m->model : "");
     text_printf(t, ",\"graph_hash\":\"%016" PRIx64 "\"", s->m->graph_hash);
+    text_printf(t, ",\"made_by\":\"" AMPC_VERSION "\"");
+    JsonSpan said;
+    if (module_said(s->m, &said)) {
+        text_printf(t, ",\"said\":");
+        text_put(t, said.p, said.n);
+    }
     for (int i = 0; i < IN_COUNT && status == AMPC_OK; i++)
         status = put_section(s, t, sections[i]);
     const char *cursor = s->cursor ? s->cursor : "null";
     text_printf(t, ",\"cursor\":");
-    text_put(t, cursor, strlen(cursor));
+    text_json(t, cursor); /* of a checkpoint of before, maybe no UTF-8 */
     text_printf(t, "}");
     return status;
 }

@@ -36,7 +36,8 @@ typedef struct Text {
 void text_put(Text *t, const char *p, size_t n);
 void text_printf(Text *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-void text_quoted(Text *t, const char *p); /* as a JSON string */
+void text_quoted(Text *t, const char *p);  /* as a JSON string */
+void text_json(Text *t, const char *json); /* as it is, made UTF-8 */
 void text_free(Text *t);
 
 typedef struct StItem {

@@ -38,10 +38,7 @@ static bool take_scalar(JsonSpan v, uint32_t dtype, void *p) {
     double x;
     int64_t n;
     switch (dtype) {
-    case AMPC_F32:
-        if (!take_float(v, &x)) return false;
-        *(float *)p = (float)x;
-        return true;
+    case AMPC_F32: return take_float(v, &x) && float_put(AMPC_F32, x, p);
     case AMPC_F64: return take_float(v, p);
     case AMPC_I32:
         if (!json_int(v, &n) || n < INT32_MIN || n > INT32_MAX) return false;
@@ -102,6 +99,8 @@ typedef struct Load {
     size_t text_bytes;
     JsonSpan meta;
     bool resume, torn;
+    bool other; /* resume: another build of the compiler made it  */
+    bool told;  /* and it tells of which model and options it is */
     int64_t micro;
     const char *summed; /* ":OBJECTIVE" that they are for, or NULL */
     uint64_t used;      /* bit per renaming: it renamed something */
@@ -260,6 +259,60 @@ static ampc_status load_open(Load *l) {
 
 /* ---- a checkpoint's own facts */
 
+/* Of one of the two: "'sgd,lr=0.1'", or that it is not given. */
+static void put_said(const char *buf, bool given, char *out, size_t size) {
+    snprintf(out, size, given ? "'%.200s'" : "not given", buf);
+}
+
+/* Names what the user said otherwise; AMPC_OK: nothing. */
+static ampc_status said_differs(Load *l, JsonSpan key, JsonSpan there,
+                                JsonSpan here) {
+    char name[80], a[300] = "", b[300] = "", was[300], is[300];
+    bool in_file = there.n > 0, in_module = here.n > 0;
+    if (json_text(key, name, sizeof name) < 0) name[0] = 0;
+    if (in_file && json_text(there, a, sizeof a) < 0) a[0] = 0;
+    if (in_module && json_text(here, b, sizeof b) < 0) b[0] = 0;
+    if (in_file && in_module && there.n == here.n &&
+        memcmp(there.p, here.p, here.n) == 0)
+        return AMPC_OK;
+    if (name[0] != '-')
+        return session_fail(l->s, AMPC_ERR_FORMAT,
+                            "%s: a checkpoint of another model: the file that "
+                            "this module was compiled from has changed; load "
+                            "takes weights alone",
+                            load_path(l));
+    put_said(a, in_file, was, sizeof was);
+    put_said(b, in_module, is, sizeof is);
+    return session_fail(l->s, AMPC_ERR_FORMAT,
+                        "%s: a checkpoint of other options: %s was %s there "
+                        "and is %s in this module; load takes weights alone",
+                        load_path(l), name, was, is);
+}
+
+static ampc_status said_in_both(Load *l, JsonSpan of, JsonSpan other,
+                                bool in_file) {
+    JsonSpan key, v, w;
+    char name[80];
+    for (JsonIter it = json_iter(of); json_next(&it, &key, &v);) {
+        if (json_text(key, name, sizeof name) < 0) continue;
+        if (!json_get(other, name, &w)) w = (JsonSpan){NULL, 0};
+        ampc_status status =
+            in_file ? said_differs(l, key, v, w) : said_differs(l, key, w, v);
+        if (status != AMPC_OK) return status;
+    }
+    return AMPC_OK;
+}
+
+/* Another graph: of another build of the compiler, if the user said the same.
+   The first checkpoints did not tell; then the variables must be the same.  */
+static ampc_status load_other(Load *l) {
+    JsonSpan there, here;
+    l->told = json_get(l->meta, "said", &there) && json_is_object(there);
+    if (!l->told || !module_said(l->s->m, &here)) return AMPC_OK;
+    ampc_status status = said_in_both(l, there, here, true);
+    return status == AMPC_OK ? said_in_both(l, here, there, false) : status;
+}
+
 static ampc_status load_metadata(Load *l) {
     const StFile *f = &l->files[0]->st;
     JsonSpan v;
@@ -284,11 +337,8 @@ static ampc_status load_metadata(Load *l) {
         json_text(v, hash, sizeof hash) < 0)
         return load_foreign(l, "its metadata has no graph_hash");
     snprintf(mine, sizeof mine, "%016" PRIx64, l->s->m->graph_hash);
-    if (strcmp(hash, mine) == 0) return AMPC_OK;
-    return session_fail(l->s, AMPC_ERR_FORMAT,
-                        "%s: a checkpoint of another graph or of other "
-                        "options; load takes weights alone",
-                        load_path(l));
+    l->other = strcmp(hash, mine) != 0;
+    return l->other ? load_other(l) : AMPC_OK;
 }
 
 /* ---- which tensor is which variable */
@@ -464,8 +514,23 @@ static ampc_status check_missing(Load *l) {
     return AMPC_OK;
 }
 
+/* Of a checkpoint that another build made. */
+static void report_other(Load *l) {
+    JsonSpan v;
+    char version[40];
+    if (!json_get(l->meta, "made_by", &v) ||
+        json_text(v, version, sizeof version) < 0)
+        snprintf(version, sizeof version, "before 0.1.0");
+    session_notice(l->s, "%.300s: made by another build of ampc (%s)%s",
+                   load_path(l), version,
+                   l->told ? "; model, options and variables are the same"
+                           : ", which did not note model and options; the "
+                             "variables are the same");
+}
+
 /* What a load that succeeded wants known. */
 static void load_report(Load *l) {
+    if (l->other) report_other(l);
     const LoadNames *left = &l->left, *missing = &l->missing;
     char lost[400] = "", extra[400] = "", hint[500] = "";
     if (missing->count)
@@ -514,13 +579,21 @@ static ampc_status check_tensor(Load *l, const LoadSource *from,
                                 const PlanVar *v) {
     char want[160], got[160];
     const StTensor *t = from->t;
+    shape_text(want, v->dtype, v->rank, v->dim);
+    if (t->foreign)
+        return session_fail(l->s, AMPC_ERR_FORMAT,
+                            "%s: '%.200s' is %.*s%.*s there, which is not "
+                            "read, and %s in this module",
+                            from->file->path, v->name,
+                            (int)(t->dtype_text.n - 2), t->dtype_text.p + 1,
+                            (int)(t->shape_text.n < 80 ? t->shape_text.n : 80),
+                            t->shape_text.p, want);
     bool width =
         t->dtype == v->dtype ||
         (!l->resume && is_float_dtype(t->dtype) && is_float_dtype(v->dtype));
     if (width && t->rank == v->rank &&
         (v->rank == 0 || memcmp(t->dim, v->dim, v->rank * sizeof *v->dim) == 0))
         return AMPC_OK;
-    shape_text(want, v->dtype, v->rank, v->dim);
     shape_text(got, t->dtype, t->rank, t->dim);
     return session_fail(l->s, AMPC_ERR_FORMAT,
                         "%s: '%.200s' is %s there and %s in this module%s",
@@ -560,8 +633,13 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
     const char *section = section_of(v);
     JsonSpan members, value;
     char *to = l->stage + l->at[i];
-    if (!json_get(l->meta, section, &members) ||
-        !json_get(members, v->name + 5, &value) || !take_value(value, v, to))
+    bool there = json_get(l->meta, section, &members) &&
+                 json_get(members, v->name + 5, &value);
+    if (!there && l->other && l->told) { /* that build did not have it */
+        l->at[i] = NOT_STAGED;
+        return AMPC_OK;
+    }
+    if (!there || !take_value(value, v, to))
         return session_fail(l->s, AMPC_ERR_FORMAT,
                             "%s: its metadata lacks a good '%s.%.100s'",
                             load_path(l), section, v->name + 5);

@@ -4,6 +4,7 @@
 #include "runtime/files/json.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,30 @@ static bool json_value(Json *j, int depth) {
     case 'n': return json_word(j, "null");
     default: return json_number(j);
     }
+}
+
+size_t json_utf8_length(const char *p, const char *end) {
+    const unsigned char *s = (const unsigned char *)p;
+    size_t n = s[0] < 0x80   ? 1
+               : s[0] < 0xc2 ? 0
+               : s[0] < 0xe0 ? 2
+               : s[0] < 0xf0 ? 3
+               : s[0] < 0xf5 ? 4
+                             : 0;
+    if (n > (size_t)(end - p)) return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    /* longer than needed, a surrogate, beyond U+10FFFF */
+    bool bad = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+               (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f);
+    return bad ? 0 : n;
+}
+
+bool json_is_utf8(const char *text, size_t n) {
+    const char *end = text + n;
+    for (size_t k; text < end; text += k)
+        if (!(k = json_utf8_length(text, end))) return false;
+    return true;
 }
 
 bool json_parse(const char *text, size_t n, JsonSpan *value) {
@@ -273,5 +298,5 @@ bool json_double(JsonSpan v, double *out) {
     char buf[64], *end;
     if (!json_number_text(v, buf)) return false;
     *out = strtod(buf, &end);
-    return *end == 0;
+    return *end == 0 && isfinite(*out);
 }

@@ -224,7 +224,9 @@ static bool begin(OutFile *o, const char *path, FileGuard *g,
 bool file_guard_claim(FileGuard *g, const char *path, const char *role,
                       char why[160]) {
     OutFile o;
-    bool ok = begin(&o, path, g, role);
+    bool ok = begin(&o, path, g, role) &&
+              (o.in_place || faccessat(o.folder, ".", W_OK, AT_EACCESS) == 0 ||
+               failed(&o));
     if (!ok) memcpy(why, o.why, sizeof o.why);
     outfile_abort(&o);
     return ok;

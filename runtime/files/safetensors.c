@@ -95,19 +95,34 @@ static bool st_offsets(JsonSpan v, StTensor *t) {
     return n == 2 && at[0] >= 0 && at[1] >= at[0];
 }
 
+/* A tensor that the format has and we do not, of another dtype (F8_E4M3, F4,
+   C64) or of more axes: it counts where it is asked for.                    */
+static bool st_foreign(JsonSpan dtype, JsonSpan shape, StTensor *t) {
+    JsonSpan key, item;
+    int64_t n;
+    if (!json_is_string(dtype)) return false;
+    for (JsonIter it = json_iter(shape); json_next(&it, &key, &item);)
+        if (!json_int(item, &n) || n < 0) return false;
+    t->foreign = true;
+    t->dtype_text = dtype;
+    t->shape_text = shape;
+    t->dtype = t->rank = 0;
+    return true;
+}
+
 static bool st_entry(JsonSpan name, JsonSpan v, StTensor *t) {
     JsonSpan dtype, shape, offsets;
     uint64_t bytes;
-    t->name = name;
+    *t = (StTensor){.name = name};
     if (!json_get(v, "dtype", &dtype) || !json_get(v, "shape", &shape) ||
         !json_get(v, "data_offsets", &offsets))
         return false;
-    t->dtype = 0;
     while (t->dtype < AMPC_NDTYPE && !json_equals(dtype, st_dtypes[t->dtype]))
         t->dtype++;
-    return t->dtype < AMPC_NDTYPE && st_shape(shape, t) &&
-           st_offsets(offsets, t) &&
-           dense_bytes(t->dtype, t->rank, t->dim, &bytes) &&
+    if (!json_is_array(shape) || !st_offsets(offsets, t)) return false;
+    if (t->dtype == AMPC_NDTYPE || !st_shape(shape, t))
+        return st_foreign(dtype, shape, t);
+    return dense_bytes(t->dtype, t->rank, t->dim, &bytes) &&
            bytes == t->end - t->begin;
 }
 

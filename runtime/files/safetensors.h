@@ -29,6 +29,8 @@ typedef struct StTensor {
     uint32_t dtype, rank;
     int64_t dim[AMPC_MAX_RANK];
     uint64_t begin, end; /* in the data */
+    bool foreign; /* of a dtype or a rank that ampc has not: as the file says */
+    JsonSpan dtype_text, shape_text;
 } StTensor;
 
 typedef struct StFile {

@@ -47,18 +47,31 @@ void text_printf(Text *t, const char *fmt, ...) {
     if (n > 0) text_put(t, buf, (size_t)n < sizeof buf ? (size_t)n : 511);
 }
 
+/* A byte that is no UTF-8 becomes the character of that number (Latin-1): a
+   header must be UTF-8 whatever stands in it. */
+static size_t put_character(Text *t, const char *p, const char *end) {
+    size_t n = json_utf8_length(p, end);
+    if (n == 0) text_printf(t, "\\u%04x", (unsigned char)*p);
+    text_put(t, p, n);
+    return n ? n : 1;
+}
+
 void text_quoted(Text *t, const char *p) {
+    const char *end = p + strlen(p);
     text_put(t, "\"", 1);
-    for (; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c == '"' || c == '\\')
-            text_printf(t, "\\%c", c);
-        else if (c < 0x20)
-            text_printf(t, "\\u%04x", c);
+    while (p < end) {
+        if (*p == '"' || *p == '\\') text_put(t, "\\", 1);
+        if ((unsigned char)*p < 0x20)
+            text_printf(t, "\\u%04x", (unsigned char)*p++);
         else
-            text_put(t, p, 1);
+            p += put_character(t, p, end);
     }
     text_put(t, "\"", 1);
+}
+
+void text_json(Text *t, const char *json) {
+    const char *end = json + strlen(json);
+    while (json < end) json += put_character(t, json, end);
 }
 
 void text_free(Text *t) {

@@ -34,6 +34,12 @@ int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt) {
     return dflt;
 }
 
+bool module_said(const AmpcModule *m, JsonSpan *said) {
+    JsonSpan info;
+    return m->info && json_parse(m->info, strlen(m->info), &info) &&
+           json_get(info, "said", said) && json_is_object(*said);
+}
+
 int64_t module_batch(const AmpcModule *m) {
     int64_t known = info_int(m, "batch", -1);
     if (known >= 0) return known;

@@ -3,14 +3,19 @@
 #ifndef AMPC_PLAN_FACTS_H
 #define AMPC_PLAN_FACTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "runtime/files/json.h"
 #include "runtime/program/plan.h"
 
 int find_program(const AmpcModule *m, const char *name);
 int find_var(const AmpcModule *m, const char *name);
 /* A member of m->info, or of its "options"; dflt when absent. */
 int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt);
+/* What the user said of it: the model and the options; false: it is not known.
+ */
+bool module_said(const AmpcModule *m, JsonSpan *said);
 int64_t module_batch(const AmpcModule *m);
 /* The plan that describes the module without a session: the CPU's if it has
    one.                                                                      */

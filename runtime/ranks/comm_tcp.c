@@ -217,16 +217,26 @@ static const char *tcp_error(void *ctx) { return ((Tcp *)ctx)->why; }
 
 /* ---- meeting ------------------------------------------------------------- */
 
+/* The first that is set counts, and -1 where it is no number: a rank that took
+   another launcher's would train alone. */
+static int find_number(const char *const *names, size_t n) {
+    while (n > 1 && !secure_getenv(*names)) {
+        names++;
+        n--;
+    }
+    return comm_number(names, 1, -1);
+}
+
 static int find_rank(void) {
     static const char *const names[] = {"RANK", "SLURM_PROCID",
                                         "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
-    return comm_number(names, sizeof names / sizeof *names, -1);
+    return find_number(names, sizeof names / sizeof *names);
 }
 
 static int find_world(void) {
     static const char *const names[] = {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS",
                                         "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    return comm_number(names, sizeof names / sizeof *names, -1);
+    return find_number(names, sizeof names / sizeof *names);
 }
 
 bool comm_tcp_possible(void) {
@@ -239,7 +249,7 @@ static int find_port(void) {
     static const char *const name = "MASTER_PORT";
     const char *agent = secure_getenv("TORCHELASTIC_USE_AGENT_STORE");
     int port = comm_number(&name, 1, 0);
-    if (port > 65534) return 0;
+    if (port < 0 || port > 65534) return 0;
     return port + (agent && strcmp(agent, "True") == 0);
 }
 

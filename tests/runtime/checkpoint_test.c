@@ -205,7 +205,7 @@ TEST_CASE(checkpoint, load_takes_weights_alone) {
     check_ok(t, a->scaler(t, &sc));
     CHECK_EQ_INT(sc.step, 0);
     CHECK_EQ_INT(a->resume(t, path), AMPC_ERR_FORMAT);
-    CHECK_HAS(a->error(t), "another graph");
+    CHECK_HAS(a->error(t), "another model");
     a->close(s);
     a->close(t);
 }
@@ -299,6 +299,36 @@ TEST_CASE(weights, other_widths_are_converted) {
     CHECK_EQ_INT(load_from(s, &path, 1, NULL, 0), AMPC_ERR_FORMAT);
     CHECK_HAS(tiny_api()->error(s), "is beyond f32");
     CHECK(*(float *)cpu_var(s, (uint32_t)mean) == 0x1p100f);
+    tiny_api()->close(s);
+}
+
+/* What the format has and ampc has not: it matters where it is wanted. */
+TEST_CASE(weights, dtypes_that_are_not_read) {
+    static const char *const dtypes[] = {"F8_E4M3", "F8_E5M2", "F8_E8M0",
+                                         "C64",     "F4",      "F6_E2M3"};
+    char header[400], data[40 + 24] = {0};
+    ampc_session *s = open_module(&tiny_module);
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        int n = snprintf(
+            header, sizeof header,
+            "{" TENSOR_W("0,24") "," TENSOR_B("b", "24,32") "," TENSOR_MEAN(
+                "32,36") ",\"extra\":{\"dtype\":\"%s\","
+                         "\"shape\":[1,1,1,1,1,1,1,1,4],"
+                         "\"data_offsets\":[36,40]}}",
+            dtypes[i]);
+        REQUIRE(n > 0 && n < (int)sizeof header);
+        const char *path = foreign_file("dtypes", header, data, 40);
+        check_ok(s, load_from(s, &path, 1, NULL, 0));
+        CHECK_HAS(tiny_api()->notice(s), "not in this module: 'extra'");
+        snprintf(header, sizeof header,
+                 "{\"w\":{\"dtype\":\"%s\",\"shape\":[3,2],"
+                 "\"data_offsets\":[0,6]}}",
+                 dtypes[i]);
+        path = foreign_file("dtypes", header, data, 6);
+        CHECK_EQ_INT(load_from(s, &path, 1, NULL, 1), AMPC_ERR_FORMAT);
+        CHECK_HAS(tiny_api()->error(s), dtypes[i]);
+        CHECK_HAS(tiny_api()->error(s), "which is not read, and f32[3,2]");
+    }
     tiny_api()->close(s);
 }
 
@@ -659,6 +689,41 @@ TEST_CASE(checkpoint, file_is_as_promised) {
     a->close(s);
 }
 
+/* A header is UTF-8, or it is none of a safetensors file. */
+TEST_CASE(checkpoint, a_cursor_is_utf8) {
+    static const char *const wrong[] = {
+        "\"caf\xe9\"",          "\"\xc0\x80\"", "\"\xed\xa0\x80\"",
+        "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"", "{\"\xff\":1}"};
+    const ampc_api *a = tiny_api();
+    const char *path = test_tmp("utf8.safetensors");
+    ampc_session *s = open_module(&tiny_module);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_EQ_INT(a->set_cursor(s, wrong[i]), AMPC_ERR_ARGUMENT);
+        CHECK_HAS(a->error(s), "no UTF-8");
+        CHECK_STR(a->get_cursor(s), "null");
+    }
+    const char *good = "{ \"at\" :\n\"caf\xc3\xa9 \xf0\x9f\x98\x80\"}";
+    check_ok(s, a->set_cursor(s, good));
+    check_ok(s, a->save(s, path));
+    check_ok(s, a->set_cursor(s, "0"));
+    check_ok(s, a->resume(s, path));
+    CHECK_STR(a->get_cursor(s), good);
+    /* what an older module kept */
+    char *old = mem_alloc(s, 7);
+    memcpy(old, "\"a\xe9z\"", 6);
+    session_take_cursor(s, old);
+    check_ok(s, a->save(s, path));
+    size_t n;
+    char *file = test_read_file(path, &n);
+    uint64_t header;
+    memcpy(&header, file, 8);
+    CHECK(json_is_utf8(file + 8, header));
+    free(file);
+    check_ok(s, a->resume(s, path));
+    CHECK_STR(a->get_cursor(s), "\"a\\u00e9z\"");
+    a->close(s);
+}
+
 /* ---- the checkpoint before ----------------------------------------------- */
 
 static int64_t steps_of(ampc_session *s) {
@@ -725,7 +790,7 @@ TEST_CASE(checkpoint, a_foreign_file_does_not_fall_back) {
     check_ok(s, a->save(s, path));
     check_ok(t, a->save(t, path));
     CHECK_EQ_INT(a->resume(s, path), AMPC_ERR_FORMAT);
-    CHECK_HAS(a->error(s), "another graph");
+    CHECK_HAS(a->error(s), "another model");
     a->close(s);
     a->close(t);
 }
@@ -922,6 +987,23 @@ static void replaced(Victim *v, const char *from, const char *to,
     free(copy);
 }
 
+/* Of other graphs, but with the variables of this one. */
+TEST_CASE(checkpoint, another_build_may_have_made_it) {
+    const ampc_api *a = tiny_api();
+    Victim v = victim_new();
+    const char *path = test_tmp("build.safetensors");
+    char *at = memmem(v.good, v.n, "0000000000001234", 16);
+    REQUIRE(at);
+    at[15] = '5';
+    sum(v.good, v.n);
+    REQUIRE(test_write_file(path, v.good, v.n));
+    ampc_session *s = open_module(&tiny_module);
+    check_ok(s, a->resume(s, path));
+    CHECK_HAS(a->notice(s), "made by another build of ampc");
+    a->close(s);
+    victim_free(&v);
+}
+
 /* The good file with another text in its header, and zeros behind its data. */
 static ampc_status exchanged(Victim *v, const char *from, const char *to,
                              size_t more) {
@@ -994,7 +1076,6 @@ TEST_CASE(checkpoint, mismatched_files) {
     Victim v = victim_new();
     replaced(&v, "\"shape\":[3,2]", "\"shape\":[2,3]",
              "'w' is f32[2,3] there and f32[3,2]");
-    replaced(&v, "0000000000001234", "0000000000001235", "another graph");
     replaced(&v, "\"b\":{\"dtype", "\"c\":{\"dtype", "'c' is unknown");
     replaced(&v, "\\\"good\\\":", "\\\"gold\\\":", "scaler.good");
     replaced(&v, "\\\"step\\\":13", "\\\"step\\\":1x", "malformed");
