@@ -242,6 +242,7 @@ static Status load(Source *s, const ArrayPick *pick, unsigned char *head,
         a->dtype = h.dtype;
         a->rank = h.rank;
         memcpy(a->dim, h.dim, sizeof a->dim);
+        a->text = true;
         ASSERT(array_size(a));
     }
     if (a->bytes <= KEPT && !(a->memory = malloc(a->bytes ? a->bytes : 1)))

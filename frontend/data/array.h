@@ -30,6 +30,7 @@ typedef struct Array {
     uint64_t at;  /* where the data begin */
     bool swap;    /* they are in the other byte order */
     bool windows; /* no samples of its own: cut as the reader needs them */
+    bool text;    /* numbers that were digits */
 } Array;
 
 /* Which array of a file with several, or how to take it. */

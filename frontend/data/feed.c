@@ -129,12 +129,19 @@ static void shape_put(StrBuf *sb, int dtype, int rank, const int64_t *dim) {
     sb_puts(sb, "]");
 }
 
+Fed feed_facts(const Feed *f, int64_t samples) {
+    return (Fed){&f->a, &f->want, f->per, samples};
+}
+
 static Status misfit(Diag *d, const Feed *f, const char *hint) {
     StrBuf sb = {0};
     shape_put(&sb, f->a.dtype, f->a.rank, f->a.dim);
     sb_printf(&sb, " does not fit input '%s' ", f->want.name);
     shape_put(&sb, f->want.dtype, f->want.rank, f->want.shape);
-    fail(d, (Loc){.file = f->file}, "%s: %s", sb.data, hint);
+    sb_printf(&sb, ": %s", hint);
+    Fed fed = feed_facts(f, 0);
+    fed_hint(&fed, &sb);
+    fail(d, (Loc){.file = f->file}, "%s", sb.data);
     sb_free(&sb);
     return ERR_USER;
 }
@@ -211,8 +218,12 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
     if (!converts(from, to)) return misfit(d, f, "another kind of values");
     int64_t samples = count_samples(f, fs->batch);
     if (samples < 0) return misfit(d, f, "element counts differ");
+    Fed fed = feed_facts(f, samples);
+    if (!fed_lies_right(&fed)) return misfit(d, f, "shapes differ");
     TRY(check_integers(d, f));
     if (f->per == 0) return OK;
+    if (samples == 0)
+        return fail(d, (Loc){.file = f->file}, "it holds no samples");
     if (fs->samples >= 0 && samples != fs->samples)
         return fail(d, (Loc){.file = f->file},
                     "%lld samples; the other inputs have %lld",

@@ -4,14 +4,14 @@
    FILE may be FILE:PART where a format has parts (array.h).  The first axis
    of an array counts samples; tokens are cut in windows.  An input without the
    batch in its first axis, as the edges of a graph, is one array for all
-   batches.  A sample is reshaped
-   when its element count is that of the input; u8 data for a floating input is
-   divided by 255, i8 data is taken as it is; integers and floating numbers may
-   change width if every value fits; all other differences are errors. */
+   batches.  The shape of a sample may be another one of the same elements in
+   the same order (feed_shape.h); u8 data for a floating input is divided by
+   255, i8 data is taken as it is; integers and floating numbers may change
+   width if every value fits; all other differences are errors. */
 #ifndef AMPC_FRONTEND_DRIVER_FEED_H
 #define AMPC_FRONTEND_DRIVER_FEED_H
 
-#include "frontend/data/array.h"
+#include "frontend/data/feed_shape.h"
 #include "runtime/files/outfile.h"
 
 typedef struct Feed {
@@ -47,6 +47,9 @@ typedef struct RunList {
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs);
 void feeds_free(FeedSet *fs);
+
+/* What feed_shape.h asks. */
+Fed feed_facts(const Feed *f, int64_t samples);
 
 /* The next batch is made where the device reads it, if it has such a place. */
 void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -345,7 +346,26 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     if (w->predict)
         TRY(feeds_open(&r->diag, r->guard, r->api, "predict", &o->feed,
                        predict));
-    return OK;
+    if (!o->fetch || r->rank) return OK;
+    return fetch_open(r, w->predict ? "predict" : "eval",
+                      w->predict ? predict->samples : r->eval.samples);
+}
+
+/* What is done to the data, once for each input that is read. */
+static void tell_data(Run *r, const FeedSet *const *sets, int n) {
+    StrBuf all = {0};
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < sets[k]->n; i++) {
+            StrBuf line = {0};
+            Fed fed = feed_facts(&sets[k]->feed[i], sets[k]->samples);
+            fed_tells(&fed, &line);
+            if (line.len && (!all.len || !strstr(all.data, line.data)))
+                sb_putn(&all, line.data, line.len);
+            sb_free(&line);
+        }
+    if (all.len && !r->opt->quiet && !r->rank)
+        log_note(r, "%.*s", (int)all.len - 1, all.data);
+    sb_free(&all);
 }
 
 static Status save_weights(Run *r) {
@@ -358,13 +378,42 @@ static Status save_weights(Run *r) {
 static Status do_work(Run *r, const Work *w, FeedSet *predict) {
     if (r->opt->resume) run_cursor_read(r);
     if (w->train) TRY(run_training(r));
+    if (r->opt->save_weights) TRY(save_weights(r));
+    leave_on_request(NULL); /* all that a signal would cost is written */
+    if (leave_requested()) return OK;
     if (w->eval) {
         ampc_eval e = {.size = sizeof e};
         TRY(run_evaluate(r, -1, &e));
     }
     if (w->predict) TRY(run_predict(r, predict));
-    if (!w->train && r->opt->save) TRY(run_save(r, r->opt->save));
-    return r->opt->save_weights ? save_weights(r) : OK;
+    return !w->train && r->opt->save ? run_save(r, r->opt->save) : OK;
+}
+
+/* Said when a signal asks; NULL: it ends the run. */
+static void await_signals(const Run *r) {
+    const RunOptions *o = r->opt;
+    StrBuf sb = {0};
+    if (!run_may_stop(r) || !asks_to_train(o)) return;
+    sb_printf(&sb,
+              "a signal: the step ends, then %s is written; a second one ends "
+              "the run at once",
+              o->save ? o->save : o->save_weights);
+    leave_on_request(r->rank ? "" : sb.data);
+    sb_free(&sb);
+}
+
+/* Of a run that a signal has ended. */
+static void tell_stopped(const Run *r) {
+    const RunOptions *o = r->opt;
+    ampc_scaler sc = {.size = sizeof sc};
+    if (r->rank || !leave_requested() || r->api->scaler(r->s, &sc)) return;
+    fprintf(stderr, "ended by %s after step %lld%s: %s is written%s\n",
+            leave_requested() == SIGINT ? "SIGINT" : "SIGTERM",
+            (long long)sc.tried, r->stopped ? "" : ", the last",
+            o->save ? o->save : o->save_weights,
+            !o->save || !r->stopped ? ""
+            : o->resume             ? "; the same command goes on"
+                        : "; the same command with --resume goes on");
 }
 
 static Status run_all(Run *r, FeedSet *predict) {
@@ -372,14 +421,19 @@ static Status run_all(Run *r, FeedSet *predict) {
     r->guard = file_guard_new();
     if (!r->guard) return fail(&r->diag, (Loc){0}, "out of memory");
     TRY(claim_files(r));
+    await_signals(r);
     TRY(run_session(r));
+    await_signals(r); /* by rank 0 alone */
     TRY(plan_work(r, &w));
     TRY(open_feeds(r, &w, predict));
     TRY(ranks_agree(r));
+    tell_data(r, (const FeedSet *[]){&r->train, &r->eval, predict}, 3);
     TRY(run_load(r));
     TRY(log_open(r));
     TRY(do_work(r, &w, predict));
-    return log_close(r);
+    TRY(log_close(r));
+    tell_stopped(r);
+    return OK;
 }
 
 int run_cmd(int argc, char **argv, const ampc_api *api) {
@@ -389,6 +443,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     Status st = parse_args(&o, &r.diag, argc, argv);
     if (st == OK) st = run_all(&r, &predict);
     log_abort(&r);
+    fetch_abort(&r);
     feeds_free(&r.train);
     for (uint32_t i = 0; r.others && i < r.nother; i++)
         feeds_free(&r.others[i]);
@@ -404,5 +459,6 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     if (r.diag.text.data && r.comm) fprintf(stderr, "rank %d: ", r.rank);
     if (r.diag.text.data) fputs(r.diag.text.data, stderr);
     sb_free(&r.diag.text);
+    if (st == OK) leave_as_requested();
     return (int)st;
 }

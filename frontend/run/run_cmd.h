@@ -80,6 +80,7 @@ typedef struct RunCursor {
     int64_t samples;     /* in the data                                     */
     double best;   /* lowest evaluation loss so far; infinity: none           */
     int64_t stale; /* evaluations since then */
+    bool due;      /* the epoch that ended last is still to be evaluated */
 } RunCursor;
 
 /* What fp16 flushed to zero in the batches that were looked at. */
@@ -110,7 +111,9 @@ typedef struct Run {
     uint32_t nother;
     RunLog log;
     RunCursor at;
+    bool stopped; /* by a signal, between two steps or within an evaluation */
     RunUnderflow underflow;
+    struct Fetch *fetch; /* NULL: no outputs are asked for, or another rank's */
     int64_t *order; /* shuffled samples of this epoch, or NULL              */
 } Run;
 
@@ -156,6 +159,8 @@ Status run_choose(Run *r, uint32_t objective);
 /* ---- run_train.c --------------------------------------------------------- */
 
 Status run_training(Run *r);
+/* A signal ends the run after a step: it leaves something to go on from. */
+bool run_may_stop(const Run *r);
 /* With the place in the data, if there are data to train on; by rank 0. */
 Status run_save(Run *r, const char *path);
 /* Sums over all samples of r->eval, logged, of each objective in turn, and
@@ -220,11 +225,12 @@ Status events_close(Run *r);
 
 typedef struct Fetch Fetch;
 
-/* One file per model output of `program` for that many samples. */
-Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out);
+/* One file per model output of `program` for that many samples, before any work
+   begins; sets r->fetch.                                                    */
+Status fetch_open(Run *r, const char *program, int64_t samples);
 /* The outputs of the program that ran last: its first n samples. */
 Status fetch_batch(Run *r, Fetch *f, int64_t n);
-Status fetch_close(Run *r, Fetch *f); /* renames the files into place       */
-void fetch_abort(Run *r, Fetch *f);
+Status fetch_close(Run *r); /* renames the files into place                 */
+void fetch_abort(Run *r);
 
 #endif

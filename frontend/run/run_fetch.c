@@ -72,10 +72,9 @@ static Status open_one(Run *r, FetchOne *o, int64_t samples, int64_t batch) {
     return OK;
 }
 
-Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out) {
+Status fetch_open(Run *r, const char *program, int64_t samples) {
     ampc_program_info p = {.size = sizeof p};
     r->api->program(r->api->module, program, &p);
-    *out = NULL;
     TRY(file_folder(&r->diag, r->opt->fetch, r->guard, "--fetch"));
     Fetch *f = calloc(1, sizeof *f);
     if (f) f->one = calloc(p.noutput + 1, sizeof *f->one);
@@ -84,18 +83,14 @@ Status fetch_open(Run *r, const char *program, int64_t samples, Fetch **out) {
         return fail(&r->diag, (Loc){0}, "out of memory");
     }
     f->batch = r->info.batch;
-    *out = f;
+    r->fetch = f;
     for (uint32_t i = 0; i < p.noutput; i++) {
         FetchOne *o = &f->one[f->n];
         o->t.size = sizeof o->t;
         r->api->output(r->api->module, program, i, &o->t);
         if (strncmp(o->t.name, "ampc.", 5) == 0) continue;
         f->n++;
-        Status st = open_one(r, o, samples, f->batch);
-        if (st == OK) continue;
-        fetch_abort(r, f);
-        *out = NULL;
-        return st;
+        TRY(open_one(r, o, samples, f->batch));
     }
     return OK;
 }
@@ -136,14 +131,17 @@ static void fetch_free(Fetch *f) {
     free(f);
 }
 
-void fetch_abort(Run *r, Fetch *f) {
-    if (!f) return;
-    fetch_free(f);
+void fetch_abort(Run *r) {
+    if (!r->fetch) return;
+    fetch_free(r->fetch);
+    r->fetch = NULL;
     file_guard_undo(r->guard, "--fetch");
 }
 
-Status fetch_close(Run *r, Fetch *f) {
+Status fetch_close(Run *r) {
+    Fetch *f = r->fetch;
     Status st = OK;
+    if (!f) return OK;
     for (int i = 0; i < f->n && st == OK; i++)
         if (!outfile_ready(&f->one[i].file))
             st = file_failed(&r->diag, f->one[i].path, &f->one[i].file);
@@ -154,9 +152,8 @@ Status fetch_close(Run *r, Fetch *f) {
         else
             st = file_failed(&r->diag, o->path, &o->file);
     }
-    if (st == OK)
-        fetch_free(f);
-    else
-        fetch_abort(r, f);
-    return st;
+    TRY(st);
+    fetch_free(f);
+    r->fetch = NULL;
+    return OK;
 }

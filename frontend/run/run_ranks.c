@@ -8,24 +8,70 @@
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- which one ----------------------------------------------------------- */
 
-/* Variables in which launchers say how many they have started. */
-static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                    "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"};
+/* Variables in which launchers say how many they have started, and which of
+   them this one is. */
+static const struct Launcher {
+    const char *size, *rank;
+} launchers[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                 {"PMI_SIZE", "PMI_RANK"},
+                 {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+                 {"WORLD_SIZE", "RANK"}};
+enum { NLAUNCHER = sizeof launchers / sizeof *launchers, RANKS_MOST = 65536 };
 
-static int started(const char **variable) {
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const char *text = getenv(sizes[i]);
-        int n = text ? atoi(text) : 0;
-        *variable = sizes[i];
-        if (n > 1) return n;
+/* A number up to RANKS_MOST; -1: it is none. */
+static int read_count(const char *text) {
+    char *end;
+    if (*text < '0' || *text > '9') return -1;
+    errno = 0;
+    long n = strtol(text, &end, 10);
+    return *end || errno || n > RANKS_MOST ? -1 : (int)n;
+}
+
+/* How many one launcher has started; 0: it has started none.  A process that is
+   one of many and cannot tell of how many must not train alone.             */
+static Status read_launcher(Run *r, const struct Launcher *l, int *world) {
+    const char *size = getenv(l->size), *text = getenv(l->rank);
+    bool shared = strcmp(l->rank, "RANK") == 0; /* others name theirs so, too */
+    int rank = text ? read_count(text) : 0;
+    *world = 0;
+    if (!size && (rank == 0 || (shared && !getenv("MASTER_ADDR")))) return OK;
+    if (!size)
+        return fail(&r->diag, (Loc){0},
+                    "$%s is '%s', but $%s does not say of how many processes",
+                    l->rank, text, l->size);
+    *world = read_count(size);
+    if (*world < 1)
+        return fail(&r->diag, (Loc){0},
+                    "$%s is '%s': no number of processes from 1 to %d", l->size,
+                    size, RANKS_MOST);
+    if (*world > 1 || rank == 0) return OK;
+    return fail(&r->diag, (Loc){0}, "$%s is '%s', of $%s = 1 process", l->rank,
+                text, l->size);
+}
+
+static Status started(Run *r, int *world, const char **variable) {
+    bool said = false;
+    *world = 1;
+    for (int i = 0; i < NLAUNCHER && *world == 1; i++) {
+        int n;
+        TRY(read_launcher(r, &launchers[i], &n));
+        said |= n > 0;
+        *variable = launchers[i].size;
+        if (n > 1) *world = n;
     }
-    return 1;
+    /* MPI may be started alone */
+    if (said || !r->opt->comm || !strcmp(r->opt->comm, "mpi")) return OK;
+    return fail(&r->diag, (Loc){0},
+                "--comm %s: no launcher says how many processes there are "
+                "($WORLD_SIZE and $RANK, or those of mpirun and srun)",
+                r->opt->comm);
 }
 
 /* Launchers that start no MPI say where rank 0 is. */
@@ -42,7 +88,8 @@ Status ranks_open(Run *r) {
     ampc_comm_options o = {.size = sizeof o,
                            .engine = choose_engine(r->opt),
                            .deadline = (double)r->opt->deadline};
-    int world = started(&variable);
+    int world;
+    TRY(started(r, &world, &variable));
     if (world == 1) return OK;
     if (r->api->comm_open(&o, &r->comm, err, sizeof err) != AMPC_OK)
         return fail(&r->diag, (Loc){0}, "$%s is %d: %s", variable, world, err);

@@ -11,6 +11,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -51,10 +52,12 @@ static Status cursor_write(Run *r) {
                      ",\"samples\":%" PRId64 ",\"best\":",
                      r->at.epoch, r->at.done, r->at.samples);
     if (isfinite(r->at.best))
-        snprintf(text + n, sizeof text - (size_t)n,
-                 "%.17g,\"stale\":%" PRId64 "}", r->at.best, r->at.stale);
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      "%.17g,\"stale\":%" PRId64, r->at.best, r->at.stale);
     else
-        snprintf(text + n, sizeof text - (size_t)n, "null}");
+        n += snprintf(text + n, sizeof text - (size_t)n, "null");
+    snprintf(text + n, sizeof text - (size_t)n,
+             r->at.due ? ",\"due\":1}" : "}");
     if (r->api->set_cursor(r->s, text) != AMPC_OK)
         return run_api_fail(r, "cursor");
     return OK;
@@ -72,6 +75,7 @@ void run_cursor_read(Run *r) {
                     "first sample");
         return;
     }
+    c.due = strstr(text, "\"due\":1") != NULL;
     if (r->train.n && c.samples != r->train.samples) {
         log_note(r,
                  "the checkpoint was made with %lld samples, not %lld: from "
@@ -183,10 +187,24 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
     return OK;
 }
 
+bool run_may_stop(const Run *r) { return r->opt->save || r->opt->save_weights; }
+
+/* What a signal asks, of all ranks. */
+static Status look_for_stop(Run *r) {
+    double asked = leave_requested() != 0;
+    if (!run_may_stop(r)) return OK;
+    TRY(ranks_sum(r, &asked, 1, "step"));
+    r->stopped = asked != 0;
+    return OK;
+}
+
 static Status end_epoch(Run *r, int64_t epoch) {
     ampc_eval e = {.size = sizeof e};
     if (!r->eval.n || !r->opt->eval_feed.n) return OK;
+    r->at.due = true;
     TRY(run_evaluate(r, epoch, &e));
+    if (r->stopped) return OK;
+    r->at.due = false;
     double loss = e.loss_num / e.loss_den;
     r->at.stale++;
     if (!(loss < r->at.best)) return OK;
@@ -227,6 +245,44 @@ static int64_t oldest_kept(const char *dir, const char *name, int64_t last,
     return oldest;
 }
 
+static Status keep_failed(Run *r, const char *path) {
+    return fail(&r->diag, (Loc){.file = intern(path)}, "--keep: %s",
+                strerror(errno));
+}
+
+static bool copy_all(int from, OutFile *to) {
+    char part[1 << 16];
+    ssize_t n;
+    while ((n = read(from, part, sizeof part)) > 0)
+        if (!outfile_write(to, part, (uint64_t)n)) return false;
+    return n == 0;
+}
+
+static Status copy_file(Run *r, const char *from, const char *path) {
+    OutFile to;
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return keep_failed(r, path);
+    bool ok = outfile_open(&to, path, 0666, NULL, "--keep") &&
+              copy_all(fd, &to) && outfile_commit(&to);
+    Status st = ok        ? OK
+                : *to.why ? file_failed(&r->diag, path, &to)
+                          : keep_failed(r, path);
+    outfile_abort(&to);
+    close(fd);
+    return st;
+}
+
+/* A second name for a checkpoint; a copy where the file system has one name for
+   a file. */
+static Status keep_as(Run *r, const char *save, const char *path) {
+    if (unlink(path) != 0 && errno != ENOENT) return keep_failed(r, path);
+    if (link(save, path) == 0) return OK;
+    if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS ||
+        errno == EMLINK)
+        return copy_file(r, save, path);
+    return keep_failed(r, path);
+}
+
 /* The checkpoint just saved under a name of its own, too; older ones go. */
 static Status keep_checkpoint(Run *r, int64_t step) {
     if (r->rank) return OK;
@@ -237,10 +293,7 @@ static Status keep_checkpoint(Run *r, int64_t step) {
     sb_printf(&dir, "%.*s", slash ? (int)(slash + 1 - save) : 2,
               slash ? save : "./");
     Status st = file_writes(&r->diag, r->guard, path.data, "--keep");
-    if (st == OK && ((unlink(path.data) != 0 && errno != ENOENT) ||
-                     link(save, path.data) != 0))
-        st = fail(&r->diag, (Loc){.file = intern(path.data)}, "--keep: %s",
-                  strerror(errno));
+    if (st == OK) st = keep_as(r, save, path.data);
     const char *name = slash ? slash + 1 : save;
     while (st == OK) {
         int64_t old = oldest_kept(dir.data, name, step, &count);
@@ -257,9 +310,11 @@ static Status keep_checkpoint(Run *r, int64_t step) {
 /* ---- the loop ------------------------------------------------------------ */
 
 /* How far to go: a total, counted from the start of training.  A resumed run
-   that has already come so far makes as many more.                          */
-static int64_t goal(int64_t asked, int64_t made) {
-    return made >= asked ? made + asked : asked;
+   that has already come so far makes as many more, unless a signal ended it in
+   its last evaluation.                                                       */
+static int64_t goal(const Run *r, int64_t asked, int64_t made) {
+    if (made < asked) return asked;
+    return r->at.due ? made : made + asked;
 }
 
 /* Optimizer steps to do in this run. */
@@ -278,21 +333,63 @@ static Status plan_steps(Run *r, int64_t *steps) {
     r->api->scaler(r->s, &sc);
     int64_t made = r->opt->resume ? sc.tried : 0;
     if (r->opt->steps >= 0) {
-        *steps = goal(r->opt->steps, made) - made;
+        *steps = goal(r, r->opt->steps, made) - made;
         return OK;
     }
     int64_t epochs = r->opt->epochs >= 0 ? r->opt->epochs : 1;
-    if (r->opt->resume) epochs = goal(epochs, r->at.epoch);
+    if (r->opt->resume) epochs = goal(r, epochs, r->at.epoch);
     *steps = (epochs - r->at.epoch - 1) * per_epoch +
              (r->at.samples - r->at.done) / need;
     return OK;
 }
 
+/* *ends: nothing has become better for as long as --patience says. */
+static Status evaluate_epoch(Run *r, bool *ends) {
+    TRY(end_epoch(r, r->at.epoch));
+    *ends = !r->stopped && r->opt->patience && r->at.stale >= r->opt->patience;
+    if (*ends)
+        log_note(r,
+                 "the evaluation loss has not fallen for %lld epochs: "
+                 "stopped after epoch %lld",
+                 (long long)r->at.stale, (long long)r->at.epoch);
+    return OK;
+}
+
+/* What of the run the user may not expect, once. */
+static void tell_plan(Run *r, int64_t steps) {
+    int64_t need = step_samples(r), left = r->train.samples % need;
+    int64_t here = (r->at.samples - r->at.done) / need; /* in this epoch */
+    ampc_scaler sc = {.size = sizeof sc};
+    double total, last;
+    if (left && steps >= here)
+        log_note(r,
+                 "%lld samples are %lld steps of %lld, which leaves %lld: the "
+                 "last of every epoch are not trained%s",
+                 (long long)r->train.samples,
+                 (long long)(r->train.samples / need), (long long)need,
+                 (long long)left,
+                 r->opt->shuffle ? ", others each epoch"
+                                 : " (--shuffle: others each epoch)");
+    if (r->api->get_hyper(r->s, "total", &total) != AMPC_OK ||
+        r->api->get_hyper(r->s, "min", &last) != AMPC_OK ||
+        r->api->scaler(r->s, &sc) != AMPC_OK ||
+        (double)(sc.step + steps) <= total)
+        return;
+    log_note(r,
+             "the schedule ends after step %.0f (its total=): this run goes to "
+             "step %lld, from there on with a learning rate of %g",
+             total, (long long)(sc.step + steps), last);
+}
+
 static Status train_loop(Run *r, int64_t steps) {
     ampc_metrics m = {.size = sizeof m};
     int64_t evaluated = -1;
+    bool ends = false;
     begin_epoch(r);
-    for (int64_t done = 1; done <= steps; done++) {
+    if (r->at.due) TRY(evaluate_epoch(r, &ends));
+    for (int64_t done = 1; done <= steps && !ends; done++) {
+        if (!r->stopped) TRY(look_for_stop(r));
+        if (r->stopped) return OK;
         /* every objective in turn on the same samples */
         for (uint32_t i = 0; run_objective(r, i); i++)
             TRY(step_objective(r, i, &m));
@@ -303,22 +400,17 @@ static Status train_loop(Run *r, int64_t steps) {
             r->at.epoch++;
             r->at.done = 0;
             begin_epoch(r);
-            TRY(end_epoch(r, r->at.epoch));
+            TRY(evaluate_epoch(r, &ends));
             evaluated = done;
-            if (r->opt->patience && r->at.stale >= r->opt->patience) {
-                log_note(r,
-                         "the evaluation loss has not fallen for %lld epochs: "
-                         "stopped after epoch %lld",
-                         (long long)r->at.stale, (long long)r->at.epoch);
-                return OK;
-            }
+            if (ends || r->stopped) return OK;
         }
         if (r->opt->save_every && m.tried % r->opt->save_every == 0) {
             if (done < steps || r->opt->keep) TRY(run_save(r, r->opt->save));
             if (r->opt->keep) TRY(keep_checkpoint(r, m.tried));
         }
     }
-    return steps > 0 && evaluated != steps ? end_epoch(r, r->at.epoch + 1) : OK;
+    if (steps <= 0 || evaluated == steps || ends) return OK;
+    return end_epoch(r, r->at.epoch + 1);
 }
 
 Status run_training(Run *r) {
@@ -329,6 +421,7 @@ Status run_training(Run *r) {
         r->order = malloc((size_t)r->train.samples * sizeof *r->order);
         if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
     }
+    tell_plan(r, steps);
     TRY(run_underflow_open(r));
     double begin = now_seconds();
     TRY(train_loop(r, steps));
@@ -369,6 +462,10 @@ static Status evaluate_parts(Run *r, FeedSet *fs, bool all, Fetch *f,
                              EvalPart *part, size_t n) {
     for (size_t i = 0; i < n; i++) {
         int64_t first = (int64_t)i * fs->batch;
+        /* ranks that take turns cannot agree here to stop */
+        r->stopped |=
+            r->at.due && run_may_stop(r) && r->world == 1 && leave_requested();
+        if (r->stopped) return OK;
         if (!all && (int64_t)i % r->world != r->rank) continue;
         TRY(evaluate_batch(r, fs, first, &part[i]));
         if (f) TRY(fetch_batch(r, f, valid_rows(fs, first)));
@@ -396,20 +493,15 @@ static Status evaluate_all(Run *r, FeedSet *fs, bool all, Fetch *f,
         if (part[i].inexact != 0) sums->exact = 0;
     }
     free(part);
-    if (st == OK && !sums->exact)
+    if (st == OK && !sums->exact && !r->stopped)
         log_note(r, "the model's own loss is a mean: the last, partial batch "
                     "is not in it");
     return st;
 }
 
 static Status evaluate_objective(Run *r, bool fetch, ampc_eval *sums) {
-    Fetch *f = NULL;
-    FeedSet *fs = &r->eval;
-    if (fetch && !r->rank) TRY(fetch_open(r, "eval", fs->samples, &f));
-    Status st = evaluate_all(r, fs, fetch, f, sums);
-    if (f && st == OK) return fetch_close(r, f);
-    fetch_abort(r, f);
-    return st;
+    TRY(evaluate_all(r, &r->eval, fetch, fetch ? r->fetch : NULL, sums));
+    return fetch ? fetch_close(r) : OK;
 }
 
 Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first) {
@@ -419,6 +511,7 @@ Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first) {
         bool fetch = i == 0 && epoch < 0 && r->opt->fetch;
         TRY(run_choose(r, i));
         TRY(evaluate_objective(r, fetch, &e));
+        if (r->stopped) break;
         log_eval(r, i, epoch, &e);
         if (i == 0) *first = e;
     }
@@ -440,11 +533,7 @@ static Status predict_all(Run *r, FeedSet *fs, Fetch *f) {
 }
 
 Status run_predict(Run *r, FeedSet *fs) {
-    Fetch *f = NULL;
     if (fs->batch <= 0) return fail(&r->diag, (Loc){0}, "no batch axis");
-    if (!r->rank) TRY(fetch_open(r, "predict", fs->samples, &f));
-    Status st = predict_all(r, fs, f);
-    if (f && st == OK) return fetch_close(r, f);
-    fetch_abort(r, f);
-    return st;
+    TRY(predict_all(r, fs, r->fetch));
+    return fetch_close(r);
 }

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,10 @@ static char made[4096]; /* the folder, or empty */
 static long groups[MAX_GROUPS];
 static Half halves[MAX_FILES];
 static int ngroup, nhalf;
+
+static char said[1024]; /* when a signal asks */
+static atomic_bool asks;
+static atomic_int requested;
 
 /* Recursive: an assertion may fail between hold and release. */
 static void make_lock(void) {
@@ -135,18 +140,55 @@ static void at_exit(void) {
     leave_release();
 }
 
+static void end_by(int sig, const sigset_t *set) {
+    signal(sig, SIG_DFL);
+    kill(getpid(), sig);
+    pthread_sigmask(SIG_UNBLOCK, set, NULL);
+}
+
+/* Whether the signal was a request. */
+static bool take_request(int sig) {
+    int none = 0;
+    if ((sig != SIGINT && sig != SIGTERM) || !atomic_load(&asks) ||
+        !atomic_compare_exchange_strong(&requested, &none, sig))
+        return false;
+    const char *begin = isatty(STDERR_FILENO) ? "\n" : ""; /* of a bar */
+    if (*said) dprintf(STDERR_FILENO, "%s%s\n", begin, said);
+    return true;
+}
+
+void leave_on_request(const char *line) {
+    atomic_store(&asks, false);
+    if (!line) return;
+    snprintf(said, sizeof said, "%s", line);
+    atomic_store(&asks, true);
+}
+
+int leave_requested(void) { return atomic_load(&requested); }
+
+void leave_as_requested(void) {
+    sigset_t set;
+    int sig = leave_requested();
+    if (!sig) return;
+    sigemptyset(&set);
+    sigaddset(&set, sig);
+    at_exit();
+    end_by(sig, &set);
+    for (;;) pause(); /* the watching thread may have taken it, and ends us */
+}
+
 static void *watch(void *arg) {
     const sigset_t *set = arg;
     struct timespec until;
     int sig;
-    if (sigwait(set, &sig) != 0) return NULL;
+    do
+        if (sigwait(set, &sig) != 0) return NULL;
+    while (take_request(sig));
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += PATIENCE;
     pthread_mutex_timedlock(&lock, &until);
     take_back();
-    signal(sig, SIG_DFL);
-    kill(getpid(), sig);
-    pthread_sigmask(SIG_UNBLOCK, set, NULL);
+    end_by(sig, set);
     return NULL;
 }
 

@@ -18,6 +18,14 @@ void leave_install(void);
 void leave_hold(void);
 void leave_release(void);
 
+/* From here on the first SIGINT or SIGTERM asks the program to end, and prints
+   that line; the next one ends it.  NULL: the first does, as before.         */
+void leave_on_request(const char *line);
+/* The signal that asked, 0: none did. */
+int leave_requested(void);
+/* Ends as that signal ends a program. */
+void leave_as_requested(void);
+
 /* One folder at a time; `pattern` as for mkdtemp.  False: errno. */
 bool leave_make_folder(char *pattern);
 void leave_remove_folder(void); /* and all in it */

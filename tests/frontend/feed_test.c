@@ -742,10 +742,17 @@ TEST_CASE(csv, mistakes) {
         snprintf(text, sizeof text, "1,2\n3,%s\n", beyond[i]);
         put_text("a.csv", text);
         CHECK_EQ_INT(pick("a.csv", "1", "x", true, &a, &d), ERR_USER);
-        CHECK_HAS(d.text.data, "no whole number");
+        CHECK_HAS(d.text.data, i < 2 ? "is beyond 64 bits" : "no whole number");
         sb_free(&d.text);
         d = (Diag){0};
     }
+    for (int i = 0; i < 2; i++) {
+        put_text("a.csv", i ? "1,2\n3,-1e400\n" : "1,2\n3,1e400\n");
+        pick_fails("a.csv", NULL, "x", "1e400' is beyond every type");
+    }
+    put_text("a.csv", "1,2\n-inf,1e-400\n"); /* the data say so; it rounds */
+    REQUIRE(pick("a.csv", NULL, "x", false, &a, &d) == OK);
+    array_close(&a);
     put_text("a.csv", "1,2\n3,-9223372036854775808\n");
     REQUIRE(pick("a.csv", "1", "x", true, &a, &d) == OK);
     array_close(&a);
@@ -1367,7 +1374,7 @@ TEST_CASE(feed, samples_are_counted_by_shape) {
             CHECK_HAS(d.text.data, "element counts differ");
         } else if (rows[i].samples == 0) { /* whole, but there are no samples */
             CHECK_EQ_INT(st, ERR_USER);
-            CHECK_HAS(d.text.data, "the fed files hold no samples");
+            CHECK_HAS(d.text.data, "hold no samples");
         } else {
             CHECK_MSG(st == OK && fs.samples == rows[i].samples,
                       "row %zu: %lld samples", i, (long long)fs.samples);
@@ -1377,6 +1384,94 @@ TEST_CASE(feed, samples_are_counted_by_shape) {
         }
         feeds_free(&fs);
         sb_free(&d.text);
+    }
+    memcpy(taken_shape, (int64_t[]){4, 1, 1}, sizeof taken_shape);
+}
+
+/* ---- the order of axes --------------------------------------------------- */
+
+TEST_CASE(feed, another_order_of_axes_is_refused) {
+    static const struct {
+        int64_t input[3];
+        int rank;
+        int64_t file[5];
+        const char *why; /* NULL: it is taken */
+    } rows[] = {
+        {{4, 2, 3}, 3, {4, 2, 3}, NULL},
+        {{4, 2, 3}, 2, {4, 6}, NULL},
+        {{4, 2, 3}, 4, {4, 1, 2, 3}, NULL},
+        {{4, 2, 3}, 5, {4, 1, 2, 1, 3}, NULL},
+        {{4, 6, 1}, 3, {4, 2, 3}, NULL},
+        {{4, 6, 1}, 2, {4, 6}, NULL},
+        {{4, 1, 6}, 2, {4, 6}, NULL},
+        {{8, 3, 1}, 3, {4, 2, 3}, NULL},
+        {{8, 3, 1}, 2, {8, 3}, NULL},
+        {{4, 2, 3}, 3, {4, 3, 2}, "transposed by (0, 2, 1) it would fit"},
+        {{4, 2, 3}, 3, {2, 3, 4}, "transposed by (2, 0, 1) it would fit"},
+        {{4, 2, 3}, 4, {4, 3, 1, 2}, "shapes differ"},
+        {{4, 4, 6}, 3, {4, 6, 4}, "transposed by (0, 2, 1) it would fit"},
+        {{4, 4, 6}, 3, {4, 2, 12}, "shapes differ"},
+        {{8, 3, 1}, 3, {4, 3, 2}, "shapes differ"},
+    };
+    char spec[700];
+    RunList specs = {.n = 1, .at = {spec}};
+    float data[128] = {0};
+    snprintf(spec, sizeof spec, "v=%s", test_tmp("v.npy"));
+    taken_dtype = AMPC_DTYPE_F32;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Diag d = {0};
+        FeedSet fs;
+        memcpy(taken_shape, rows[i].input, sizeof taken_shape);
+        write_npy("v.npy", AMPC_DTYPE_F32, rows[i].rank, rows[i].file, data);
+        Status st = feeds_open(&d, NULL, &one_api, "train", &specs, &fs);
+        CHECK_MSG((st == OK) == !rows[i].why, "row %zu", i);
+        if (rows[i].why && st != OK) CHECK_HAS(d.text.data, rows[i].why);
+        feeds_free(&fs);
+        sb_free(&d.text);
+    }
+    memcpy(taken_shape, (int64_t[]){4, 1, 1}, sizeof taken_shape);
+}
+
+/* A line for what is not taken as it is. */
+TEST_CASE(feed, what_is_done_to_data_is_told) {
+    static const struct {
+        int64_t input[3];
+        int dtype, rank;
+        int64_t file[4];
+        const char *line;
+    } rows[] = {
+        {{4, 2, 3}, AMPC_DTYPE_F32, 3, {8, 2, 3}, ""},
+        {{4, 2, 3}, AMPC_DTYPE_F16, 4, {8, 1, 2, 3}, ""},
+        {{4, 2, 3},
+         AMPC_DTYPE_U8,
+         3,
+         {8, 2, 3},
+         "v: u8 8x2x3, divided by 255\n"},
+        {{4, 2, 3},
+         AMPC_DTYPE_F64,
+         2,
+         {8, 6},
+         "v: f64 8x6, rounded to f32, as 8x2x3\n"},
+        {{4, 2, 3}, AMPC_DTYPE_F32, 2, {8, 6}, "v: f32 8x6, as 8x2x3\n"},
+        {{4, 6, 1}, AMPC_DTYPE_I16, 2, {8, 6}, "v: i16 8x6, as f32\n"},
+        {{4, 6, 1}, AMPC_DTYPE_BOOL, 2, {8, 6}, "v: bool 8x6, as 0 and 1\n"},
+    };
+    char spec[700], data[512] = {0};
+    RunList specs = {.n = 1, .at = {spec}};
+    snprintf(spec, sizeof spec, "v=%s", test_tmp("v.npy"));
+    taken_dtype = AMPC_DTYPE_F32;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Diag d = {0};
+        FeedSet fs;
+        StrBuf sb = {0};
+        memcpy(taken_shape, rows[i].input, sizeof taken_shape);
+        write_npy("v.npy", rows[i].dtype, rows[i].rank, rows[i].file, data);
+        REQUIRE(feeds_open(&d, NULL, &one_api, "train", &specs, &fs) == OK);
+        Fed fed = feed_facts(&fs.feed[0], fs.samples);
+        fed_tells(&fed, &sb);
+        CHECK_STR(sb.len ? sb.data : "", rows[i].line);
+        sb_free(&sb);
+        feeds_free(&fs);
     }
     memcpy(taken_shape, (int64_t[]){4, 1, 1}, sizeof taken_shape);
 }

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "tests/harness.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +21,15 @@
 #include "tests/support/tiny_module.h"
 
 /* ---- helpers ------------------------------------------------------------- */
+
+/* Instead of the library's, as a file system without links answers. */
+static bool no_links;
+
+int link(const char *from, const char *to) {
+    if (!no_links) return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+    errno = EPERM;
+    return -1;
+}
 
 static void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
                       const void *data) {
@@ -681,7 +691,94 @@ TEST_CASE(run, keeps_the_last_checkpoints) {
         "--keep would overwrite --feed");
 }
 
+/* A file system with one name for a file, such as FAT: link() fails. */
+TEST_CASE(run, keeps_copies_where_there_are_no_links) {
+    write_data(40);
+    no_links = true;
+    free(good(&tiny_module,
+              FEEDS "--steps 10 --save @kc --save-every 2 --keep 2"));
+    no_links = false;
+    CHECK(there("kc.step-8") && there("kc.step-10") && !there("kc.step-6"));
+    same_files("kc", "kc.step-10");
+    CHECK_EQ_INT(test_temporaries(), 0);
+}
+
+/* Before the first step, not after the last. */
+TEST_CASE(run, outputs_are_opened_before_the_work) {
+    static const char *const options[] = {"--save @none/a",
+                                          "--save-weights @none/a",
+                                          "--report @none/a",
+                                          "--tensorboard @none/a/b",
+                                          "--profile @none/a",
+                                          "--log @none/a",
+                                          "--fetch @none/sub/a",
+                                          "--eval --fetch @none/sub/a",
+                                          EVAL_FEEDS "--save-best @none/a"};
+    write_data(40);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        char words[400];
+        snprintf(words, sizeof words, FEEDS "--steps 3 %s", options[i]);
+        Ran r = run_module(&tiny_module, words);
+        CHECK_EQ_INT(r.status, 1);
+        CHECK_HAS(r.err, "No such file");
+        CHECK_STR(r.out, "");
+        ran_free(&r);
+    }
+    REQUIRE(mkdir(test_tmp("folder"), 0777) == 0);
+    REQUIRE(mkdir(test_tmp("folder/y%2Fout.npy"), 0777) == 0);
+    Ran r = run_module(&tiny_module, FEEDS "--steps 3 --fetch @folder");
+    CHECK_EQ_INT(r.status, 1);
+    CHECK_STR(r.out, "");
+    ran_free(&r);
+    rmdir(test_tmp("folder/y%2Fout.npy"));
+    rmdir(test_tmp("folder"));
+}
+
 /* ---- ranks --------------------------------------------------------------- */
+
+/* A process that is one of many must not train alone. */
+TEST_CASE(run, ranks_whose_number_nobody_knows) {
+    static const struct {
+        const char *size, *rank, *address, *words, *why; /* NULL: it trains */
+    } rows[] = {
+        {NULL, NULL, NULL, "", NULL},
+        {"1", "0", "127.0.0.1", "--comm tcp", NULL},
+        {NULL, "7", NULL, "", NULL}, /* anybody's */
+        {"two", "1", "127.0.0.1", "--comm tcp", "$WORLD_SIZE is 'two'"},
+        {"1e1", "1", "127.0.0.1", "--comm tcp", "no number of processes"},
+        {"-1", "1", "127.0.0.1", "--comm tcp", "no number of processes"},
+        {"0", "1", "127.0.0.1", "--comm tcp", "no number of processes"},
+        {"", "1", "127.0.0.1", "--comm tcp", "no number of processes"},
+        {" 2", "1", "127.0.0.1", "--comm tcp", "no number of processes"},
+        {"4294967297", "1", "127.0.0.1", "--comm tcp", "no number of"},
+        {"4294967297", "1", "127.0.0.1", "", "no number of processes"},
+        {"two", NULL, NULL, "", "no number of processes"},
+        {"1", "1", "127.0.0.1", "", "$RANK is '1', of $WORLD_SIZE = 1"},
+        {"1", "x", "127.0.0.1", "", "$RANK is 'x', of $WORLD_SIZE = 1"},
+        {NULL, "1", "127.0.0.1", "", "$WORLD_SIZE does not say of how many"},
+        {NULL, "x", "127.0.0.1", "", "$WORLD_SIZE does not say of how many"},
+        {NULL, NULL, NULL, "--comm tcp", "no launcher says how many"},
+        {NULL, NULL, NULL, "--comm nccl", "no launcher says how many"},
+    };
+    write_data(40);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char words[400];
+        if (rows[i].size) setenv("WORLD_SIZE", rows[i].size, 1);
+        if (rows[i].rank) setenv("RANK", rows[i].rank, 1);
+        if (rows[i].address) setenv("MASTER_ADDR", rows[i].address, 1);
+        snprintf(words, sizeof words, FEEDS "%s", rows[i].words);
+        if (rows[i].why)
+            bad(&tiny_module, words, 1, rows[i].why);
+        else
+            free(good(&tiny_module, words));
+        unsetenv("WORLD_SIZE");
+        unsetenv("RANK");
+        unsetenv("MASTER_ADDR");
+    }
+    setenv("PMI_RANK", "1", 1);
+    bad(&tiny_module, FEEDS, 1, "$PMI_SIZE does not say of how many");
+    unsetenv("PMI_RANK");
+}
 
 /* Rank 1 of two is played: it has what rank 0 had in the run before, or the
    same as rank 0 now, until the run has nothing more to compare. */
@@ -1040,6 +1137,8 @@ TEST_CASE(run, data_errors) {
     bad(&tiny_module, "--feed x=@none --feed target=@t.npy", 1, "No such file");
     bad(&tiny_module, "--feed x=@t.npy --feed target=@t.npy", 1,
         "f32[8,2] does not fit input 'x' f32[4,3]: element counts differ");
+    bad(&tiny_module, "--feed x=@t.npy --feed target=@x.npy", 1,
+        "f32[8,2] does not fit input 'x' f32[4,3]");
     double w[24] = {0};
     w[22] = 1e39;
     write_npy("w.npy", AMPC_DTYPE_F64, 2, (int64_t[]){8, 3}, w);
@@ -1051,6 +1150,11 @@ TEST_CASE(run, data_errors) {
     write_npy("w.npy", AMPC_DTYPE_F32, 2, (int64_t[]){0, 3}, w);
     write_npy("v.npy", AMPC_DTYPE_F32, 2, (int64_t[]){0, 2}, w);
     bad(&tiny_module, "--feed x=@w.npy --feed target=@v.npy", 1, "no samples");
+    /* the file that is empty is named, not the other */
+    bad(&tiny_module, "--feed x=@w.npy --feed target=@t.npy", 1,
+        "it holds no samples");
+    bad(&tiny_module, "--feed x=@x.npy --feed target=@v.npy", 1,
+        "it holds no samples");
     write_data(3);
     bad(&tiny_module, FEEDS, 1, "3 samples: one optimizer step needs 4");
     int64_t big[4] = {0, 1, INT64_MAX, 0};

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* feed_shape.c: whether an array lies as an input wants it, and what is done to
+   it; see feed_shape.h.                                                     */
+#include "frontend/data/feed_shape.h"
+
+#include <string.h>
+
+#include "runtime/program/dtype.h"
+
+/* ---- the same elements in the same order --------------------------------- */
+
+/* Axes that are left to look at, without those of 1. */
+typedef struct Axes {
+    const int64_t *dim;
+    int n, group; /* axes in the product */
+    int64_t product;
+} Axes;
+
+static bool next_axis(Axes *a) {
+    while (a->n > 0 && *a->dim == 1) {
+        a->dim++;
+        a->n--;
+    }
+    if (a->n == 0) return false;
+    a->product *= *a->dim++;
+    a->n--;
+    a->group++;
+    return true;
+}
+
+static bool start_group(Axes *a) {
+    a->product = 1;
+    a->group = 0;
+    return next_axis(a);
+}
+
+bool shapes_agree(const int64_t *dim, int rank, const int64_t *other,
+                  int other_rank) {
+    Axes a = {.dim = dim, .n = rank}, b = {.dim = other, .n = other_rank};
+    for (;;) {
+        bool more = start_group(&a);
+        if (start_group(&b) != more) return false;
+        if (!more) return true;
+        while (a.product != b.product)
+            if (!next_axis(a.product < b.product ? &a : &b)) return false;
+        if (a.group > 1 && b.group > 1) return false;
+    }
+}
+
+bool shape_order(const int64_t *dim, const int64_t *want, int rank,
+                 int order[AMPC_RANK_LIMIT]) {
+    bool used[AMPC_RANK_LIMIT] = {false};
+    if (rank < 2 || rank > AMPC_RANK_LIMIT) return false;
+    for (int i = 1; i < rank; i++) {
+        int found = -1;
+        for (int k = rank - 1; k >= 0; k--)
+            if (!used[k] && dim[k] == want[i] && (k > 0 || found < 0))
+                found = k;
+        if (found < 0) return false;
+        used[found] = true;
+        order[i] = found;
+    }
+    for (int k = 0; k < rank; k++)
+        if (!used[k]) order[0] = k;
+    return true;
+}
+
+/* ---- the samples of a file ----------------------------------------------- */
+
+bool fed_lies_right(const Fed *f) {
+    int64_t want[AMPC_RANK_LIMIT + 1];
+    const ampc_tensor_info *t = f->want;
+    if (f->a->windows || f->samples == 0) return true;
+    if (f->per == 0)
+        return shapes_agree(f->a->dim, f->a->rank, t->shape, t->rank);
+    int64_t each = 1; /* elements of a row */
+    for (int i = 1; i < t->rank; i++) each *= t->shape[i];
+    memcpy(want + 1, t->shape, (size_t)t->rank * sizeof *want);
+    want[0] = f->samples;
+    want[1] = f->per / each; /* rows of a sample */
+    return shapes_agree(f->a->dim, f->a->rank, want, t->rank + 1);
+}
+
+void fed_hint(const Fed *f, StrBuf *sb) {
+    int order[AMPC_RANK_LIMIT], rank = f->a->rank;
+    if (rank != f->want->rank ||
+        !shape_order(f->a->dim, f->want->shape, rank, order))
+        return;
+    sb_puts(sb, "; its axes are in another order: transposed by (");
+    for (int i = 0; i < rank; i++)
+        sb_printf(sb, "%s%d", i ? ", " : "", order[i]);
+    sb_puts(sb, ") it would fit");
+}
+
+/* ---- what is done to it -------------------------------------------------- */
+
+static const char *conversion(const Fed *f) {
+    uint32_t from = f->a->dtype, to = (uint32_t)f->want->dtype;
+    if (from == to || !is_float_dtype(to)) return NULL; /* every value fits */
+    if (from == AMPC_DTYPE_U8) return "divided by 255";
+    if (from == AMPC_DTYPE_BOOL) return "as 0 and 1";
+    if (!is_float_dtype(from)) return "as";
+    bool wider = array_types[from].bytes > array_types[to].bytes;
+    bool other = array_types[from].bytes == array_types[to].bytes;
+    return (wider || other) && !f->a->text ? "rounded to" : NULL;
+}
+
+static void put_dims(StrBuf *sb, const int64_t *dim, int rank) {
+    for (int i = 0; i < rank; i++)
+        sb_printf(sb, "%s%lld", i ? "x" : "", (long long)dim[i]);
+}
+
+/* Without axes of 1 and that of samples. */
+static bool same_axes(const Fed *f) {
+    int i = 1, k = 1, rank = f->a->rank;
+    const int64_t *dim = f->a->dim, *want = f->want->shape;
+    for (; i < rank || k < f->want->rank; i++, k++) {
+        while (i < rank && dim[i] == 1) i++;
+        while (k < f->want->rank && want[k] == 1) k++;
+        if ((i < rank) != (k < f->want->rank)) return false;
+        if (i < rank && dim[i] != want[k]) return false;
+    }
+    return true;
+}
+
+void fed_tells(const Fed *f, StrBuf *sb) {
+    const char *how = conversion(f);
+    bool shaped = f->per && !f->a->windows && !same_axes(f);
+    size_t start = sb->len;
+    if (!how && !shaped) return;
+    sb_put_escaped(sb, f->want->name);
+    sb_printf(sb, ": %s ", array_types[f->a->dtype].name);
+    put_dims(sb, f->a->dim, f->a->rank);
+    if (how) sb_printf(sb, ", %s", how);
+    if (how && (!strcmp(how, "as") || !strcmp(how, "rounded to")))
+        sb_printf(sb, " %s", array_types[f->want->dtype].name);
+    if (shaped) {
+        sb_printf(sb, ", as %lld", (long long)f->samples);
+        int64_t each = 1;
+        for (int i = 1; i < f->want->rank; i++) each *= f->want->shape[i];
+        if (f->per != each) sb_printf(sb, "x%lld", (long long)(f->per / each));
+        for (int i = 1; i < f->want->rank; i++)
+            sb_printf(sb, "x%lld", (long long)f->want->shape[i]);
+    }
+    if (sb->len > start) sb_puts(sb, "\n");
+}
