@@ -504,10 +504,14 @@ PLAN(labels);
         .ntensor = COUNT(tensors), .nisa = 1, .programs = progs, .vars = vars, \
         .tensors = tensors, .cpu = &progs##_plan, .isas = isas                 \
     }
-const AmpcModule tiny_module = MODULE("{\"accumulate\":1}", 0x1234, programs);
+/* What a compiler notes of the model and the options. */
+#define SAID(model)                                                            \
+    "\"said\":{\"the model\":\"" model "\",\"--optimizer\":\"sgd,lr=0.1\"}"
+const AmpcModule tiny_module =
+    MODULE("{\"accumulate\":1," SAID("1") "}", 0x1234, programs);
 const AmpcModule tiny_accumulating =
     MODULE("{\"accumulate\":2}", 0x1234, accumulating);
-const AmpcModule tiny_other = MODULE("{}", 0x9999, programs);
+const AmpcModule tiny_other = MODULE("{" SAID("2") "}", 0x9999, programs);
 const AmpcModule tiny_labels = MODULE("{}", 0x1234, labels);
 
 const ampc_module_t *tiny_handle(const AmpcModule *m) {
