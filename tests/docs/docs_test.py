@@ -124,6 +124,16 @@ def check_named(what, names, path):
             failed(path, f"does not mention the {what} {name}")
 
 
+def source_text():
+    """All C sources."""
+    source = ""
+    for top in "codegen", "frontend", "ir", "passes", "runtime":
+        for folder, _, names in os.walk(os.path.join(ROOT, top)):
+            source += "".join(read(os.path.relpath(os.path.join(folder, n), ROOT))
+                              for n in names if n.endswith((".c", ".h", ".def")))
+    return source
+
+
 def check_complete():
     models = os.listdir(os.path.join(ROOT, "models"))
     check_named("example", [m for m in models if m.endswith((".amp", ".onnx"))],
@@ -137,7 +147,8 @@ def check_complete():
                 "docs/reference/c-api.md")
     known = set(re.findall(r"AMPC_(?:LIB\w+|ISA|TUNE|CUDA_GRAPH|CACHE_DIR)\b",
                            header))
-    check_named("variable", known, "docs/reference/env.md")
+    known |= set(re.findall(r'getenv\("(\w+)"\)', source_text()))
+    check_named("variable", known - {"HOME", "PATH"}, "docs/reference/env.md")
     index = read("docs/index.md")
     for path in pages():
         name = os.path.relpath(path, "docs")
@@ -157,12 +168,7 @@ def check_sources(path):
 
 def check_messages():
     """What the page quotes stands in a source, where texts may be in parts."""
-    source = ""
-    for top in "codegen", "frontend", "ir", "passes", "runtime":
-        for folder, _, names in os.walk(os.path.join(ROOT, top)):
-            source += "".join(read(os.path.relpath(os.path.join(folder, n), ROOT))
-                              for n in names if n.endswith((".c", ".h", ".def")))
-    source = re.sub(r'"\s*\n\s*"', "", source)
+    source = re.sub(r'"\s*\n\s*"', "", source_text())
     page = "docs/reference/messages.md"
     for row in re.findall(r"^\| (`.*?) \|", read(page), re.M):
         for quoted in re.findall(r"`([^`]+)`", row):
