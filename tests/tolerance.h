@@ -66,6 +66,14 @@
    some dozen logarithms. */
 #define TOL_LOSS 4e-6
 
+/* The distance of a loss or gradient from fp64 in one draw, beside autocast's:
+   both round what products read, which is most of it, and what else autocast
+   rounds may cancel some of that by chance. */
+#define TOL_AUTOCAST_DRAW 1.6
+/* The geometric mean of five of them: where both have the same roundings and
+   nothing else matters it is 1, but for sums in another order. */
+#define TOL_AUTOCAST 1.01
+
 /* A small graph beside the same in double, rounded to 16 bits at the same
    places: what is left is f32 arithmetic. */
 #define TOL_ROUNDING 4e-6

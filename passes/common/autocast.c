@@ -23,6 +23,8 @@
    classifier's weights make the largest error of a CNN's loss.  The gradient
    goes to the first number.
    --placement exact,head=0: the last products read 16 bits like the others.
+   A dot product of two vectors and an outer product read f32, unless the user
+   says otherwise: 16 bits do not speed them up.
    64-bit floats, integers and the user's own casts are left alone.
    requires     stage TYPED
    establishes  stage CAST: a LOW op reads 16 bits where autocast is on, or
@@ -51,14 +53,25 @@ static double count_of(const Graph *g, ValueId v) {
     return v.i ? (double)value_count(g, v) : 0;
 }
 
+/* Terms of each sum of a matmul. */
+static int64_t depth_of(const Graph *g, const Node *n) {
+    const Type *t = value_type(g, n->in[0]);
+    return t->dim[t->rank - (t->rank > 1 && attr_int(n, AK_trans_a) ? 2 : 1)];
+}
+
+/* A matmul of two vectors, or of a column and a row. */
+static bool is_of_vectors(const Graph *g, const Node *n) {
+    if (n->fn || n->op != OP_MATMUL || n->loc.amp) return false;
+    const Type *t = value_type(g, n->out[0]);
+    return depth_of(g, n) == 1 ||
+           (t->dim[t->rank - 1] == 1 && t->dim[t->rank - 2] == 1);
+}
+
 /* Multiply-adds of a product; none of a call. */
 static double work_of(const Graph *g, const Node *n) {
     if (n->fn || op_info[n->op].amp != AMP_LOW) return 0;
-    if (n->op == OP_MATMUL) {
-        const Type *t = value_type(g, n->in[0]);
-        int k = t->rank - (t->rank > 1 && attr_int(n, AK_trans_a) ? 2 : 1);
-        return count_of(g, n->out[0]) * (double)t->dim[k];
-    }
+    if (n->op == OP_MATMUL)
+        return count_of(g, n->out[0]) * (double)depth_of(g, n);
     if (n->op == OP_CONV || n->op == OP_CONV_DGRAD) {
         ValueId made = n->op == OP_CONV ? n->out[0] : n->in[0];
         const Type *w = value_type(g, n->in[1]);
@@ -133,9 +146,10 @@ static void autocast_node(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
     Node n = *node_get(g, id); /* building moves the pool */
     bool product = node_info(&n)->amp == AMP_LOW;
-    bool wide = product && (node_class(&n) == AMP_FULL || ac->head[n.out[0].i]);
+    bool apart = ac->head[n.out[0].i] || is_of_vectors(g, &n);
+    bool wide = product && (node_class(&n) == AMP_FULL || apart);
     /* the user's word holds for positions, too */
-    bool low = node_class(&n) == AMP_LOW && !ac->head[n.out[0].i] &&
+    bool low = node_class(&n) == AMP_LOW && !apart &&
                (n.loc.amp || origin_joined(g, &ac->origins, &n) == FROM_DATA);
     for (int k = 0; k < n.nin; k++) {
         ValueId v = n.in[k];

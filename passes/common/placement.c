@@ -42,7 +42,10 @@
        from them with at most 1/8 as many elements: PyTorch has them in fp32
      - values after the last forward product, such as class scores, if they are
        small: nearest the loss first, while this adds at most 1/256 to the bytes
-       of a step.  Errors of earlier values average out; these reach the loss.
+       of a step, or if they have at most 2,048 elements.  Errors of earlier
+       values average out; these reach the loss.
+     - values of wide.h: torch.autocast has them in fp32, and a reader would
+       amplify their rounding error
    A view has the dtype of its source, as do operand and result of a pool.  Low
    is the module's 16-bit dtype, with two exceptions: slopes of GELU are fp16,
    and so, in bf16 and divided by 64 like streams, are results of convolutions
@@ -63,9 +66,9 @@
 #include <stdlib.h>
 
 #include "passes/common/mincut.h"
-#include "passes/common/origin.h"
 #include "passes/common/placement.h"
 #include "passes/common/rewrite.h"
+#include "passes/common/wide.h"
 #include "passes/device/target.h"
 
 static const char stream[] = "a residual stream";
@@ -74,120 +77,22 @@ enum { STEP_BYTES, SAVED_BYTES, PRICE, ROUNDINGS };
 typedef struct Place {
     Graph *g;
     DType low;
-    Origins origins;
+    Facts f;
     const char **high; /* per value: why it is high; NULL: need not be */
     bool *free;        /* per value: the pass chooses */
-    bool *half;        /* per value: PyTorch has it in 16 bits */
     bool *stream;      /* per value: high only as a residual stream */
     const bool *whole; /* per value: stored as fp16 after division by 64 */
-    int *uses;         /* per value */
-    bool *copied;      /* per value: only products read it, rounded */
-    bool *few;         /* per value: a sum, or element-wise from one */
-    bool *own;         /* per value: from variables and constants only */
-    ValueId *cast;     /* per value: its 16-bit copy */
     int *price;        /* per value */
     Traffic *traffic;  /* per value */
     Cut *cut;
 } Place;
 
-static bool is_leaf(const Graph *g, ValueId v) {
-    ValueKind kind = value_get(g, v)->kind;
-    return kind == VK_VAR || kind == VK_CONST;
-}
-
-static DType dtype_of(const Graph *g, ValueId v) {
-    return v.i ? value_dtype(g, v) : NUM_DTYPES;
-}
-
-/* The 16-bit copy for products. */
-static bool is_copy(const Place *p, const Node *n) {
-    return n->op == OP_CAST && !attr_int(n, AK_user) &&
-           !(n->flags & NODE_UPDATE) && dtype_of(p->g, n->in[0]) == DT_F32 &&
-           dtype_of(p->g, n->out[0]) == p->low;
-}
-
 /* ---- what must be high --------------------------------------------------- */
-
-static bool broadcasts(const Graph *g, const Node *n, ValueId v) {
-    OpKind kind = node_kind(n);
-    return (kind == KIND_ELEM || n->op == OP_EXPAND) &&
-           value_count(g, v) < value_count(g, n->out[0]);
-}
-
-static bool is_activation(const Graph *g, const Node *n, ValueId v) {
-    return !is_leaf(g, v) && !broadcasts(g, n, v);
-}
-
-/* Types as PyTorch's autocast has them, as far as residual sums need it. */
-static void note_half(Place *p, const Node *n) {
-    const Graph *g = p->g;
-    bool all = true, any = false;
-    OpKind kind = node_kind(n);
-    for (int k = 0; k < n->nin; k++) {
-        ValueId v = n->in[k];
-        if (!v.i || !dtype_is_float(value_dtype(g, v)) ||
-            !is_activation(g, n, v))
-            continue;
-        any = true;
-        all &= p->half[v.i];
-    }
-    bool follows = kind == KIND_ELEM || kind == KIND_MOVE ||
-                   kind == KIND_VIEW || kind == KIND_LIB;
-    bool half = op_info[n->op].amp == AMP_LOW || (follows && any && all);
-    if (n->op == OP_CAST && attr_int(n, AK_user))
-        half = dtype_is_16(value_dtype(g, n->out[0]));
-    for (int k = 0; k < n->nout; k++) p->half[n->out[k].i] = half;
-}
-
-static bool is_own(const Place *p, ValueId v) {
-    return !is_value(v) || p->own[v.i] || is_leaf(p->g, v);
-}
-
-static void note_few(Place *p, const Node *n) {
-    ValueId v = n->out[0];
-    OpKind kind = node_kind(n);
-    bool few = kind == KIND_REDUCE, own = n->nin > 0;
-    for (int k = 0; k < n->nin; k++) {
-        ValueId x = n->in[k];
-        own &= is_own(p, x);
-        if (kind != KIND_ANCHOR && kind != KIND_LIB)
-            few |= p->few[x.i] && value_count(p->g, x) == value_count(p->g, v);
-    }
-    for (int k = 0; k < n->nin && kind != KIND_REDUCE; k++)
-        few &= !dtype_is_float(dtype_of(p->g, n->in[k])) ||
-               p->few[n->in[k].i] || is_own(p, n->in[k]);
-    p->few[v.i] = few;
-    p->own[v.i] = own;
-}
 
 static bool leaves_short_range(const Node *n) {
     return n->op == OP_POW || n->op == OP_SQRT || n->op == OP_RSQRT ||
            n->op == OP_RECIPROCAL ||
            (n->op == OP_MUL && same_value(n->in[0], n->in[1]));
-}
-
-/* Marks residual streams: forward sums of two activations of which PyTorch
-   has one in fp32; the fp32 operands of such sums that have other readers;
-   and the values from which these are computed by additions and moves only. */
-static void note_streams(Place *p) {
-    const Graph *g = p->g;
-    for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *n = node_at(g, i);
-        OpKind kind = node_kind(n);
-        bool sum = n->op == OP_ADD, two = sum;
-        bool *high = &p->stream[n->out[0].i];
-        if (n->flags || n->loc.amp || p->few[n->out[0].i] ||
-            !(sum || kind == KIND_MOVE || kind == KIND_VIEW))
-            continue;
-        for (int k = 0; k < n->nin; k++) two &= is_activation(g, n, n->in[k]);
-        if (two && !p->half[n->out[0].i]) *high = true;
-        for (int k = 0; k < n->nin; k++) {
-            ValueId v = n->in[k];
-            if (dtype_of(g, v) == DT_F32 && !p->half[v.i] &&
-                is_activation(g, n, v) && (*high || (two && p->uses[v.i] > 1)))
-                p->stream[v.i] = true;
-        }
-    }
 }
 
 /* The reason why result k of n is high (the type rule, or the reason for the
@@ -202,32 +107,16 @@ static const char *must_be_high(const Place *p, const Node *n, int k) {
     if (n->loc.amp && node_class(n) <= AMP_FULLOUT && node_class(n) != AMP_LOW)
         return "the policy";
     if (n->loc.amp && value_count(p->g, v) > 1) return NULL;
-    if (p->origins.of[v.i] != FROM_DATA) return "made of integers";
+    if (p->f.origins.of[v.i] != FROM_DATA) return "made of integers";
     if (p->whole && p->whole[v.i]) return stream;
-    if (p->few[v.i] || value_count(p->g, v) == 1) return "a sum";
+    if (p->f.few[v.i] || value_count(p->g, v) == 1) return "a sum";
     if (kind == KIND_GEN) return "made by a generator";
     if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
     if (n->op == OP_RANK_SUM) return "a sum";
     if (p->low == DT_F16 && leaves_short_range(n)) return "range of fp16";
-    if (kind == KIND_ELEM && !origin_fits(n, p->origins.bound[v.i], p->low))
+    if (kind == KIND_ELEM && !origin_fits(n, p->f.origins.bound[v.i], p->low))
         return "huge constants";
-    return NULL;
-}
-
-/* Marks values that only rounded copies read, directly or after moves. */
-static void note_copied(Place *p) {
-    const Graph *g = p->g;
-    for (int v = 0; v < g->values.len; v++) p->copied[v] = true;
-    for (int i = 0; graph_root(g, i); i++)
-        p->copied[graph_root(g, i)->i] = false;
-    for (int i = g->order.len - 1; i >= 0; i--) {
-        const Node *n = node_at(g, i);
-        OpKind kind = node_kind(n);
-        bool moves = kind == KIND_VIEW || kind == KIND_MOVE;
-        for (int k = 0; k < n->nin; k++)
-            if (!is_copy(p, n) && !(moves && p->copied[n->out[0].i]))
-                p->copied[n->in[k].i] = false;
-    }
+    return p->f.exact[v.i];
 }
 
 /* True if n multiplies v by a constant of magnitude below 1. */
@@ -245,7 +134,7 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (reader->flags & NODE_UPDATE) return "a gradient";
     if (reader->loc.amp && node_class(reader) == AMP_FULL) return "the policy";
     if (broadcasts(p->g, reader, v) &&
-        !(reader->op == OP_EXPAND && p->copied[reader->out[0].i]))
+        !(reader->op == OP_EXPAND && p->f.copied[reader->out[0].i]))
         return "broadcast";
     if (reader->op == OP_SIN || reader->op == OP_COS) return "an angle";
     if (reader->op == OP_LOG) return "exp or log";
@@ -265,22 +154,11 @@ static void hold_stream(Place *p, ValueId v, bool high) {
 
 static void find_free(Place *p) {
     Graph *g = p->g;
-    for (int i = 0; i < g->inputs.len; i++)
-        p->half[g->inputs.data[i].i] =
-            dtype_is_16(value_dtype(g, g->inputs.data[i]));
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(g, i);
-        note_half(p, n);
-        note_few(p, n);
-    }
-    note_streams(p);
-    note_copied(p);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin; k++)
             if (n->in[k].i && !p->high[n->in[k].i])
                 p->high[n->in[k].i] = demand(p, n, n->in[k]);
-        if (is_copy(p, n)) p->cast[n->in[0].i] = n->out[0];
         for (int k = 0; k < n->nout; k++) {
             ValueId v = n->out[k];
             if (!p->high[v.i]) p->high[v.i] = must_be_high(p, n, k);
@@ -293,7 +171,7 @@ static void find_free(Place *p) {
         p->high[g->writes.data[i].value.i] = "a variable";
     for (uint32_t v = 0; v < (uint32_t)g->values.len; v++) {
         p->free[v] &= !p->high[v];
-        p->stream[v] &= p->free[v];
+        p->stream[v] = p->f.stream[v] && p->free[v];
         if (p->stream[v]) hold_stream(p, (ValueId){v}, true);
     }
 }
@@ -301,25 +179,13 @@ static void find_free(Place *p) {
 static Place place_new(Graph *g, const bool *whole, Arena *a) {
     int n = g->values.len;
     Place p = {.g = g, .low = g->module->low, .whole = whole};
-    p.origins = origins_of(g, a);
+    p.f = facts_of(g, a);
     p.high = NEW_ARRAY(a, const char *, n);
     p.free = NEW_ARRAY(a, bool, n);
-    p.half = NEW_ARRAY(a, bool, n);
     p.stream = NEW_ARRAY(a, bool, n);
-    p.few = NEW_ARRAY(a, bool, n);
-    p.own = NEW_ARRAY(a, bool, n);
-    p.uses = graph_use_counts(g, a);
-    p.copied = NEW_ARRAY(a, bool, n);
-    p.cast = NEW_ARRAY(a, ValueId, n);
     p.price = NEW_ARRAY(a, int, n);
     find_free(&p);
     return p;
-}
-
-static bool shares_type(const Node *n) {
-    return node_kind(n) == KIND_VIEW || n->op == OP_MAX_POOL ||
-           n->op == OP_MAX_POOL_GRAD || n->op == OP_AVG_POOL ||
-           n->op == OP_AVG_POOL_GRAD;
 }
 
 /* Per value: true if a forward product depends on the value. Pools count
@@ -358,7 +224,7 @@ static void spare_logs(Place *p, const bool *ahead, Arena *a) {
         for (int k = 0; k < n->nin; k++)
             if (of[n->in[k].i] > of[v.i]) of[v.i] = of[n->in[k].i];
         bool log = n->op == OP_SUB && def_of(g, n->in[1], OP_LOG) &&
-                   p->few[n->in[1].i] && broadcasts(g, n, n->in[1]);
+                   p->f.few[n->in[1].i] && broadcasts(g, n, n->in[1]);
         if (log) of[v.i] = value_count(g, v);
         if ((log || value_count(g, v) * 8 <= of[v.i]) && p->free[v.i] &&
             !n->loc.amp && !shares_type(n))
@@ -367,7 +233,7 @@ static void spare_logs(Place *p, const bool *ahead, Arena *a) {
 }
 
 static void spare_the_loss(Place *p, Arena *a) {
-    enum { PART = 256 };
+    enum { PART = 256, FEW = 2048 };
     const Graph *g = p->g;
     const bool *ahead = find_ahead(p, a);
     int64_t left = 0, large = 0;
@@ -383,11 +249,12 @@ static void spare_the_loss(Place *p, Arena *a) {
         const Node *n = node_at(g, i);
         ValueId v = n->out[0];
         int64_t more = 2 * value_count(g, v) * (1 + p->traffic[v.i].reads);
+        bool few = value_count(g, v) <= FEW;
         if (n->flags || ahead[v.i] || n->loc.amp || shares_type(n) ||
             !p->free[v.i] || !p->traffic[v.i].stored ||
-            value_count(g, v) * 8 > large || more > left)
+            (!few && (value_count(g, v) * 8 > large || more > left)))
             continue;
-        left -= more;
+        if (!few) left -= more;
         spare(p, v, "near the loss");
     }
 }
@@ -423,7 +290,7 @@ static CutCost traffic_cost(const Place *p, ValueId v, bool low) {
     const Traffic *t = &p->traffic[v.i], *copy = &none;
     int64_t n = value_count(p->g, v), half = 2 * n, full = 4 * n;
     CutCost c = {{0}};
-    if (p->cast[v.i].i) copy = &p->traffic[p->cast[v.i].i];
+    if (p->f.cast[v.i].i) copy = &p->traffic[p->f.cast[v.i].i];
     if (low && (t->stored || copy->stored)) {
         c.of[STEP_BYTES] = half * (1 + t->reads + copy->reads);
         c.of[SAVED_BYTES] = t->saved || copy->saved ? half : 0;
@@ -487,7 +354,7 @@ static void add_mask(Place *p, const Node *n) {
     high.of[SAVED_BYTES] = count;
     low.of[STEP_BYTES] = 2 * count * mask->reads;
     for (int k = 0; k < n->nin; k++) {
-        ValueId v = n->in[k], copy = p->cast[v.i];
+        ValueId v = n->in[k], copy = p->f.cast[v.i];
         if (!copy.i || !p->traffic[copy.i].stored || !is_forward(p->g, v) ||
             value_count(p->g, v) != count)
             continue;
@@ -507,7 +374,7 @@ static void build_cut(Place *p, Arena *a) {
         if (d != DT_F32) continue;
         cut_if_low(p->cut, v, traffic_cost(p, id, true));
         cut_if_high(p->cut, v, traffic_cost(p, id, false));
-        if (p->cast[v].i) cut_if_high(p->cut, v, rounding(p, id));
+        if (p->f.cast[v].i) cut_if_high(p->cut, v, rounding(p, id));
     }
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
@@ -631,7 +498,7 @@ static bool ends_a_conv(const Place *p, ValueId v) {
     const Graph *g = p->g;
     const Node *sum = def_of(g, v, OP_ADD);
     for (int k = 0; k < 2 && sum; k++)
-        if (p->uses[sum->in[k].i] == 1 && broadcasts(g, sum, sum->in[1 - k]))
+        if (p->f.uses[sum->in[k].i] == 1 && broadcasts(g, sum, sum->in[1 - k]))
             v = sum->in[k];
     const Node *conv = def_of(g, v, OP_CONV);
     return conv && target_any_epilogue(g, conv);
@@ -657,7 +524,7 @@ static bool *find_divided(const Place *p, Arena *a) {
         const Node *n = node_at(g, i);
         ValueId v = n->flags ? NO_VALUE : divided_by(g, n, &eps);
         if (is_forward(g, v) && eps >= 0x1p-20 && p->free[v.i] &&
-            p->uses[v.i] > 1 && p->uses[v.i] == reads[v.i] &&
+            p->f.uses[v.i] > 1 && p->f.uses[v.i] == reads[v.i] &&
             !node_get(g, value_get(g, v)->def)->loc.amp && ends_a_conv(p, v))
             divided[v.i] = true;
     }
@@ -675,10 +542,10 @@ static bool *find_fp16(const Place *p, const uint32_t *first, Arena *a) {
          *bound = NEW_ARRAY(a, bool, values);
     for (uint32_t v = 1; v < (uint32_t)values; v++) {
         const Value *val = value_get(g, (ValueId){v});
-        some[first[v]] |= divided[v] || (p->stream[v] && p->uses[v] > 1);
+        some[first[v]] |= divided[v] || (p->stream[v] && p->f.uses[v] > 1);
         bound[first[v]] |= p->stream[v]
                                ? !origin_fits(node_get(g, val->def),
-                                              p->origins.bound[v], DT_F16)
+                                              p->f.origins.bound[v], DT_F16)
                                : !p->free[v];
     }
     for (int i = 0; i < g->order.len; i++) {
@@ -751,7 +618,7 @@ static bool *find_slopes(const Place *p, const Graph *g, Arena *a) {
     bool *slope = NEW_ARRAY(a, bool, g->values.len);
     for (int v = 1; v < g->values.len; v++)
         slope[v] =
-            def_of(g, (ValueId){(uint32_t)v}, OP_GELU_SLOPE) && !p->cast[v].i;
+            def_of(g, (ValueId){(uint32_t)v}, OP_GELU_SLOPE) && !p->f.cast[v].i;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin && node_kind(n) != KIND_ELEM; k++)
@@ -768,12 +635,12 @@ static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
     ValueId *stands = NEW_ARRAY(a, ValueId, g->values.len);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
         Value *val = value_get(g, (ValueId){v});
-        bool only_copy = p->free[v] && p->cast[v].i && uses[v] == 1 &&
+        bool only_copy = p->free[v] && p->f.cast[v].i && uses[v] == 1 &&
                          !shares_type(node_get(g, val->def));
         val->why = p->high[v] ? p->high[v] : "16 bits save nothing";
         if (!p->free[v] || !(low[v] || only_copy)) continue;
         val->type = type_with_dtype(val->type, slope[v] ? DT_F16 : p->low);
-        if (p->cast[v].i) stands[p->cast[v].i] = (ValueId){v};
+        if (p->f.cast[v].i) stands[p->f.cast[v].i] = (ValueId){v};
     }
     for (int i = 0; i < g->order.len; i++) {
         Node *n = node_at(g, i);
@@ -865,7 +732,7 @@ static void keep_normalised(const Place *p, Graph *g, Arena *a) {
     g->order.len = 0;
     for (int i = 0; i < n; i++) {
         const Node *x = node_get(g, old[i]);
-        ValueId of = normalised(p, x), v = x->out[0], copy = p->cast[v.i];
+        ValueId of = normalised(p, x), v = x->out[0], copy = p->f.cast[v.i];
         for (int k = 0; k < x->nin && x->flags & NODE_BACKWARD; k++) {
             ValueId instead = from_copy(&keep, x->in[k]);
             x = node_get(g, old[i]);

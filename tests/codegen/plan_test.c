@@ -641,9 +641,9 @@ static const struct {
     int64_t moved, arena;
     int launches;
 } random_models[] = {{"random_cpu_fp32", false, false, 3710822, 777728, 3592},
-                     {"random_cpu_bf16", false, true, 2676499, 648448, 3699},
+                     {"random_cpu_bf16", false, true, 3289417, 783872, 3699},
                      {"random_cuda_fp32", true, false, 3662805, 980480, 2549},
-                     {"random_cuda_bf16", true, true, 2612782, 815360, 2668}};
+                     {"random_cuda_bf16", true, true, 3199244, 960000, 2668}};
 
 static void some_models(void *arg) {
     enum { MODELS = 24 };

@@ -235,6 +235,7 @@ static void read_entry(TraceTensor *t, const char *p, const char *data) {
 }
 
 Trace trace_read(const char *path) {
+    enum { MOST = 2048 };
     size_t size;
     Trace t = {test_read_file(path, &size), NULL, 0};
     unsigned long long header;
@@ -242,13 +243,13 @@ Trace trace_read(const char *path) {
     memcpy(&header, t.file, 8);
     REQUIRE(header < size);
     char *text = strndup(t.file + 8, header);
-    t.t = calloc(1024, sizeof *t.t);
+    t.t = calloc(MOST, sizeof *t.t);
     for (char *p = text, *q; (p = strchr(p, '"')); p = strchr(q, '}')) {
         TraceTensor *e = &t.t[t.n++];
         q = strchr(p + 1, '"');
         snprintf(e->name, sizeof e->name, "%.*s", (int)(q - p - 1), p + 1);
         read_entry(e, q, t.file + 8 + header);
-        if (t.n == 1024) FAIL("too many tensors in %s", path);
+        if (t.n == MOST) FAIL("too many tensors in %s", path);
     }
     free(text);
     return t;

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How far PyTorch's own samples of its ops and modules (OpInfo and ModuleInfo of
+torch.testing._internal) are from fp64 in 16 bits, of ampc and of torch.autocast
+(maintainers; needs torch 2.11, onnx, onnxscript, expecttest).
+
+usage: opinfo16.py [--samples N] [--seconds S] [--part K/N] AMPC [NAME...]
+
+A sample's floating tensors are parameters, its loss is a weighted sum of what the
+op returns.  For each sample that exports, compiles, has a finite loss and gradient
+and is in fp32 what it is in PyTorch (to 1e-3; exporters write some ops as others):
+the distances of loss and gradient from fp64 as losses.py has them.  Printed are
+samples that are more than twice as far as autocast beyond four roundings of the
+loss, and at the end how many there were, how many ran and how many of them were
+farther than 1e-6."""
+import argparse
+import contextlib
+import io
+import logging
+import os
+import sys
+import tempfile
+import time
+import warnings
+
+import numpy as np
+import torch
+import torch.nn as nn
+
+import losses
+
+SKIP = ("rand", "bernoulli", "dropout", "normal", "uniform", "empty", "poisson",
+        "multinomial", "exponential", "cauchy", "geometric", "log_normal")
+
+
+class OfOp(nn.Module):
+    """The op with the floating tensors of a sample as parameters."""
+
+    def __init__(self, op, sample):
+        super().__init__()
+        self.op, self.fixed, n = op, {}, 0
+        self.parts = (sample.input,) + tuple(sample.args)
+        self.kwargs = dict(sample.kwargs)
+
+        def keep(v):
+            nonlocal n
+            if isinstance(v, (list, tuple)) and any(
+                    isinstance(x, torch.Tensor) for x in v):
+                return [keep(x) for x in v]
+            if not isinstance(v, torch.Tensor):
+                return ("value", v)
+            n += 1
+            if v.is_floating_point():
+                self.register_parameter(f"p{n}", nn.Parameter(v.detach().clone()))
+            else:
+                self.register_buffer(f"p{n}", v.detach().clone())
+            return ("name", f"p{n}")
+        self.parts = [keep(v) for v in self.parts]
+        self.kwargs = {k: keep(v) for k, v in self.kwargs.items()}
+
+    def value(self, part):
+        if isinstance(part, list):
+            return [self.value(p) for p in part]
+        kind, v = part
+        return getattr(self, v) if kind == "name" else v
+
+    def results(self):
+        r = self.op(*[self.value(p) for p in self.parts],
+                    **{k: self.value(p) for k, p in self.kwargs.items()})
+        return [v for v in (r if isinstance(r, (tuple, list)) else [r])
+                if isinstance(v, torch.Tensor) and v.is_floating_point()]
+
+    def forward(self, w):
+        f = 0
+        for v in self.results():
+            n = v.numel()
+            f = f + (v.reshape(-1) * w[:n]).sum()
+        return f
+
+
+class OfModule(nn.Module):
+    def __init__(self, net, args, kwargs):
+        super().__init__()
+        self.net, self.kwargs = net, kwargs
+        self.args = [a.detach() if isinstance(a, torch.Tensor) else a
+                     for a in args]
+        for i, a in enumerate(self.args):
+            if isinstance(a, torch.Tensor) and a.is_floating_point():
+                self.register_parameter(f"x{i}", nn.Parameter(a.clone()))
+
+    def results(self):
+        r = self.net(*[getattr(self, f"x{i}", a) for i, a in
+                       enumerate(self.args)], **self.kwargs)
+        return [v for v in (r if isinstance(r, (tuple, list)) else [r])
+                if isinstance(v, torch.Tensor) and v.is_floating_point()]
+
+    forward = OfOp.forward
+
+
+def samples(n, names):
+    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.common_modules import module_db
+    for op in op_db:
+        name = op.name + ("." + op.variant_test_name
+                          if op.variant_test_name else "")
+        if (names and name not in names) or any(s in name for s in SKIP):
+            continue
+        if torch.float32 not in op.supported_dtypes("cpu"):
+            continue
+        try:
+            torch.manual_seed(0)
+            all_ = list(op.sample_inputs("cpu", torch.float32,
+                                         requires_grad=False))
+        except Exception:
+            continue
+        step = max(1, len(all_) // n)
+        for i, s in enumerate(all_[::step][:n]):
+            yield f"{name}/{i}", lambda op=op, s=s: OfOp(op.op, s)
+    for info in module_db:
+        name = info.name
+        if (names and name not in names) or any(s in name.lower() for s in SKIP):
+            continue
+        try:
+            torch.manual_seed(0)
+            all_ = list(info.module_inputs_func(info, "cpu", torch.float32,
+                                                False, training=True))
+        except Exception:
+            continue
+        step = max(1, len(all_) // n)
+        for i, s in enumerate(all_[::step][:n]):
+            def make(info=info, s=s):
+                torch.manual_seed(1)
+                a, k = s.constructor_input.args, s.constructor_input.kwargs
+                f = s.forward_input
+                return OfModule(info.module_cls(*a, **k), f.args, f.kwargs)
+            yield f"{name}/{i}", make
+
+
+def weights(net):
+    n = max(v.numel() for v in net.results())
+    return losses.numbers("n_w", 0, (n,)) * .5 + 1
+
+
+def backward(net, w, scale=1.):
+    f = net(w)
+    (f.float() * scale if f.dtype != torch.float64 else f).backward()
+    return f.item(), {k: v / scale for k, v in losses.gradient(net).items()}
+
+
+def stepped(program, path, precision, w, start):
+    s = losses.module(program, path, precision, "--train", "*").session(
+        device="cpu", threads=1)
+    for _ in range(30):
+        r = s.step(w=w.numpy())
+        if r["applied"]:
+            break
+    return r["loss"], {n: v.double().numpy() -
+                       s[n].astype("f8").reshape(v.shape)
+                       for n, v in start.items()}
+
+
+def one(program, make, folder):
+    """Distances of autocast and of ampc by precision; "other": the file has
+    another model; None: not to be told."""
+    net = make()
+    if not list(net.parameters()):
+        return None
+    w = weights(net)
+    start = {n: p.detach().clone() for n, p in net.named_parameters()}
+    full = make().double()
+    if isinstance(full, OfModule):
+        full.args = [a.double() if isinstance(a, torch.Tensor) and
+                     a.is_floating_point() else a for a in full.args]
+    want = backward(full, w.double())
+    size = np.sqrt(sum((g ** 2).sum() for g in want[1].values()))
+    if not np.isfinite(want[0]) or not want[0] or not np.isfinite(size) or not size:
+        return None
+    path = f"{folder}/m.onnx"
+    hide = io.StringIO()
+    with contextlib.redirect_stdout(hide), contextlib.redirect_stderr(hide):
+        try:
+            torch.onnx.export(make(), (w,), path, dynamo=False,
+                              training=torch.onnx.TrainingMode.TRAINING,
+                              do_constant_folding=False, opset_version=18,
+                              input_names=["w"], output_names=["loss"])
+        except Exception:
+            torch.onnx.export(make(), (w,), path, dynamo=True, optimize=False,
+                              input_names=["w"], output_names=["loss"],
+                              external_data=False, verbose=False)
+    out = {}
+    if not (losses.distances(stepped(program, path, "fp32", w, start), want)
+            < 1e-3).all():
+        return "other"
+    for p, (low, floor) in losses.LOW.items():
+        ours = stepped(program, path, p, w, start)
+        scale = 65536. if low == torch.float16 else 1.
+        while True:
+            a = make()
+            with torch.autocast("cpu", low):
+                f = a(w)
+            (f.float() * scale).backward()
+            theirs = losses.gradient(a)
+            if scale <= 1 or all(np.isfinite(v).all() for v in theirs.values()):
+                break
+            scale /= 2
+        theirs = f.item(), {k: v / scale for k, v in theirs.items()}
+        out[p] = (losses.distances(theirs, want),
+                  losses.distances(ours, want), floor)
+    return out
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--samples", type=int, default=4)
+    p.add_argument("--seconds", type=float, default=1e9)
+    p.add_argument("--part", default="0/1")
+    p.add_argument("ampc")
+    p.add_argument("names", nargs="*")
+    a = p.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    k, parts = map(int, a.part.split("/"))
+    tried = ran = apart = over = other = 0
+    end = time.time() + a.seconds
+    print("| sample | precision | loss: autocast | ampc | gradient: autocast "
+          "| ampc |\n|" + "---|" * 6, flush=True)
+    for i, (name, make) in enumerate(samples(a.samples, a.names)):
+        if i % parts != k:
+            continue
+        if time.time() > end:
+            print(f"stopped at {name}")
+            break
+        tried += 1
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                r = one(os.path.abspath(a.ampc), make, folder)
+            except Exception as e:
+                if a.names:
+                    print(f"{name}: {type(e).__name__}: {str(e)[:300]}")
+                continue
+        other += r == "other"
+        if not r or r == "other":
+            continue
+        ran += 1
+        apart += any((ours > 1e-6).any() for _, ours, _ in r.values())
+        for precision, (theirs, ours, floor) in r.items():
+            bad = not (ours <= np.maximum(2 * theirs, floor)).all()
+            over += bad
+            if bad or a.names:
+                print(f"| {name} | {precision} | {theirs[0]:.1e} | {ours[0]:.1e}"
+                      f" | {theirs[1]:.1e} | {ours[1]:.1e} |", flush=True)
+    print(f"{tried} samples, {other} of another model in their file, {ran} ran, "
+          f"{apart} farther than 1e-6 in either "
+          f"precision; {over} more than twice as far as autocast", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

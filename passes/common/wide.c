@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wide.c: see wide.h.
+
+   Autocast's types follow from the primitives: a product gives 16 bits, what
+   is computed element by element of 16 bits alone has them too, and an fp32
+   operand that is more than a number widens the result (a product's bias and
+   the gains of a norm do not).  What autocast has in 16 bits it has rounded
+   itself, so another rounding is as large as its own.
+
+   What it has in fp32 may be rounded only where no reader can make more of the
+   error than autocast makes of its own roundings:
+     - a product rounds its operand anyway
+     - moves, products with a number of each element, and functions without a
+       singular point pass on a relative error as it is; it counts what
+       they end in
+     - a sum with what autocast has rounded: where the two cancel, the error of
+       the other is as large
+     - a norm divides by what it takes from all elements of a row
+     - a sum of two residual streams, as measured (docs/numerics.md)
+   Differences of two fp32 values or with a number, logarithms, exponentials,
+   powers, roots, quotients, comparisons and positions may cancel or amplify.
+   Behind the last product of forward the loss is computed, where no product
+   rounds: all that autocast has in fp32 there stays so, as do the gradients
+   up to the first product of backward, and gradients that are computed of
+   values which must be exact.                                               */
+#include "passes/common/wide.h"
+
+#include "passes/common/rewrite.h"
+
+static const char near_loss[] = "fp32 in autocast, no product reads it";
+static const char amplified[] = "fp32 in autocast, and its error would grow";
+static const char position[] = "a position";
+
+bool is_leaf(const Graph *g, ValueId v) {
+    ValueKind kind = value_get(g, v)->kind;
+    return kind == VK_VAR || kind == VK_CONST;
+}
+
+DType dtype_of(const Graph *g, ValueId v) {
+    return v.i ? value_dtype(g, v) : NUM_DTYPES;
+}
+
+bool broadcasts(const Graph *g, const Node *n, ValueId v) {
+    OpKind kind = node_kind(n);
+    return (kind == KIND_ELEM || n->op == OP_EXPAND) &&
+           value_count(g, v) < value_count(g, n->out[0]);
+}
+
+bool shares_type(const Node *n) {
+    return node_kind(n) == KIND_VIEW || n->op == OP_MAX_POOL ||
+           n->op == OP_MAX_POOL_GRAD || n->op == OP_AVG_POOL ||
+           n->op == OP_AVG_POOL_GRAD;
+}
+
+static bool moves(const Node *n) {
+    return node_kind(n) == KIND_VIEW || node_kind(n) == KIND_MOVE;
+}
+
+static bool is_float(const Graph *g, ValueId v) {
+    return v.i && dtype_is_float(value_dtype(g, v));
+}
+
+static bool is_activation(const Graph *g, const Node *n, ValueId v) {
+    return !is_leaf(g, v) && !broadcasts(g, n, v);
+}
+
+/* The 16-bit copy for products. */
+static bool is_copy(const Facts *f, const Node *n) {
+    return n->op == OP_CAST && !attr_int(n, AK_user) &&
+           !(n->flags & NODE_UPDATE) && dtype_of(f->g, n->in[0]) == DT_F32 &&
+           dtype_of(f->g, n->out[0]) == f->low;
+}
+
+static const Node *maker(const Graph *g, ValueId v) {
+    const Value *val = value_get(g, v);
+    return val->kind == VK_RESULT ? node_get(g, val->def) : NULL;
+}
+
+/* ---- what is few --------------------------------------------------------- */
+
+static bool is_own(const Facts *f, ValueId v) {
+    return !is_value(v) || f->own[v.i] || is_leaf(f->g, v);
+}
+
+static void note_few(Facts *f, const Node *n) {
+    ValueId v = n->out[0];
+    OpKind kind = node_kind(n);
+    bool few = kind == KIND_REDUCE, own = n->nin > 0;
+    for (int k = 0; k < n->nin; k++) {
+        ValueId x = n->in[k];
+        own &= is_own(f, x);
+        if (kind != KIND_ANCHOR && kind != KIND_LIB)
+            few |= f->few[x.i] && value_count(f->g, x) == value_count(f->g, v);
+    }
+    for (int k = 0; k < n->nin && kind != KIND_REDUCE; k++)
+        few &= !dtype_is_float(dtype_of(f->g, n->in[k])) ||
+               f->few[n->in[k].i] || is_own(f, n->in[k]);
+    f->few[v.i] = few;
+    f->own[v.i] = own;
+}
+
+/* ---- autocast's types ---------------------------------------------------- */
+
+/* v is a product's result, moved or not. */
+static bool is_product(const Graph *g, ValueId v) {
+    const Node *n = maker(g, v);
+    while (n && moves(n) && n->nin == 1) n = maker(g, n->in[0]);
+    return n && op_info[n->op].amp == AMP_LOW;
+}
+
+/* v is what a norm makes: a quotient by a root, or that times its gain. */
+static bool is_normed(const Graph *g, ValueId v) {
+    for (int hops = 0; hops < 3; hops++) {
+        const Node *n = maker(g, v);
+        if (!n || n->op != OP_MUL) return false;
+        for (int k = 0; k < 2; k++) {
+            const Node *root = maker(g, n->in[k]);
+            while (root && moves(root)) root = maker(g, root->in[0]);
+            if (root && root->op == OP_RSQRT &&
+                value_count(g, n->in[k]) < value_count(g, v))
+                return true;
+        }
+        v = is_leaf(g, n->in[0]) ? n->in[1] : n->in[0];
+    }
+    return false;
+}
+
+/* One number for each column or channel. */
+static bool is_vector(const Graph *g, ValueId v) {
+    const Type *t = value_type(g, v);
+    int axes = 0;
+    for (int i = 0; i < t->rank; i++) axes += t->dim[i] > 1;
+    return axes <= 1;
+}
+
+/* Whether operand k makes the result fp32, but for its own type. */
+static bool widens(const Facts *f, const Node *n, int k) {
+    const Graph *g = f->g;
+    ValueId v = n->in[k];
+    bool product = false, normed = false;
+    if (!is_float(g, v) || value_count(g, v) == 1 ||
+        value_type(g, v)->rank == 0)
+        return false;
+    /* zeros and infinities alone leave the others as they are */
+    if (n->op == OP_ADD && f->origins.of[v.i] != FROM_DATA &&
+        f->origins.bound[v.i] == 0)
+        return false;
+    if (!broadcasts(g, n, v) && !is_own(f, v)) return true;
+    if (f->few[v.i] && !is_own(f, v))
+        return false; /* of the rows that it is of */
+    for (int j = 0; j < n->nin && is_own(f, v) && is_vector(g, v); j++) {
+        product |= j != k && n->op == OP_ADD && is_product(g, n->in[j]);
+        normed |= j != k && is_normed(g, n->in[j]);
+    }
+    return !product && !normed;
+}
+
+static void note_half(Facts *f, const Node *n) {
+    const Graph *g = f->g;
+    bool wide = false, any = false;
+    OpKind kind = node_kind(n);
+    for (int k = 0; k < n->nin; k++) {
+        ValueId v = n->in[k];
+        if (!is_float(g, v)) continue;
+        if (f->half[v.i])
+            any = true;
+        else
+            wide |= widens(f, n, k);
+    }
+    bool half =
+        op_info[n->op].amp == AMP_LOW || (kind != KIND_GEN && any && !wide);
+    if (n->op == OP_CAST && attr_int(n, AK_user))
+        half = dtype_is_16(value_dtype(g, n->out[0]));
+    for (int k = 0; k < n->nout; k++) f->half[n->out[k].i] = half;
+}
+
+/* ---- residual streams ---------------------------------------------------- */
+
+/* Forward sums of two activations of which PyTorch has one in fp32, such values
+   that they read and others too, and what only adds and moves bring into them.
+ */
+static void note_streams(Facts *f) {
+    const Graph *g = f->g;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        bool sum = n->op == OP_ADD, two = sum;
+        bool *high = &f->stream[n->out[0].i];
+        if (n->flags || n->loc.amp || f->few[n->out[0].i] || !(sum || moves(n)))
+            continue;
+        for (int k = 0; k < n->nin; k++) two &= is_activation(g, n, n->in[k]);
+        if (two && !f->half[n->out[0].i]) *high = true;
+        for (int k = 0; k < n->nin; k++) {
+            ValueId v = n->in[k];
+            if (dtype_of(g, v) == DT_F32 && !f->half[v.i] &&
+                is_activation(g, n, v) && (*high || (two && f->uses[v.i] > 1)))
+                f->stream[v.i] = true;
+        }
+    }
+}
+
+/* ---- what products read -------------------------------------------------- */
+
+/* Values of which, moved or not, only rounded copies are read. */
+static void note_copied(Facts *f) {
+    const Graph *g = f->g;
+    for (int v = 0; v < g->values.len; v++) f->copied[v] = true;
+    for (int i = 0; graph_root(g, i); i++)
+        f->copied[graph_root(g, i)->i] = false;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        for (int k = 0; k < n->nin; k++)
+            if (!is_copy(f, n) && !(moves(n) && f->copied[n->out[0].i]))
+                f->copied[n->in[k].i] = false;
+    }
+}
+
+/* ---- whose error does not grow ------------------------------------------- */
+
+typedef struct Growth {
+    Facts *f;
+    bool *safe;  /* by ValueId.i: no reader makes more of its error          */
+    bool *ahead; /* by ValueId.i: a product of forward computes from it      */
+    bool *past;  /* by ValueId.i: made of what a product of backward makes   */
+    bool *read;  /* by ValueId.i: a product reads a copy of it, moved or not */
+} Growth;
+
+/* o is the mean of v that a norm takes from it. */
+static bool is_mean_of(const Graph *g, ValueId o, ValueId v) {
+    const Node *n = maker(g, o);
+    while (n && moves(n)) n = maker(g, n->in[0]);
+    return n && n->op == OP_REDUCE_MEAN && same_value(n->in[0], v);
+}
+
+/* Sum or difference n of v and something else. */
+static bool sum_is_safe(const Growth *w, const Node *n, ValueId v) {
+    const Facts *f = w->f;
+    ValueId o = same_value(n->in[0], v) ? n->in[1] : n->in[0], out = n->out[0];
+    if (f->few[v.i] && broadcasts(f->g, n, v)) return w->safe[out.i];
+    if (same_value(n->in[0], n->in[1])) return w->safe[out.i];
+    if (is_own(f, o)) /* a bias; a number may be what v is near to */
+        return w->safe[out.i] && n->op == OP_ADD &&
+               (value_count(f->g, o) > 1 || f->few[v.i]);
+    if (is_mean_of(f->g, o, v)) return w->safe[out.i];
+    if (f->half[o.i] && !broadcasts(f->g, n, o)) return w->safe[out.i];
+    if (n->flags & NODE_BACKWARD) return w->safe[out.i];
+    return n->op == OP_ADD && f->stream[out.i] && w->safe[out.i];
+}
+
+/* Whether n, which reads v, makes no more of an error of v than others do. */
+static bool reader_is_safe(const Growth *w, const Node *n, ValueId v) {
+    const Facts *f = w->f;
+    bool next = w->safe[n->out[0].i];
+    if (is_copy(f, n) || op_info[n->op].amp == AMP_LOW) return true;
+    if (n->flags & NODE_UPDATE) return true;
+    if (moves(n))
+        return n->op == OP_GATHER && same_value(n->in[1], v) ? false : next;
+    switch (n->op) {
+    case OP_ADD:
+    case OP_SUB: return sum_is_safe(w, n, v);
+    case OP_RSQRT:
+    case OP_SQRT:
+    case OP_RECIPROCAL: return f->few[v.i] && next;
+    case OP_DIV:
+        return next && (same_value(n->in[0], v) || f->few[v.i]) &&
+               !same_value(n->in[0], n->in[1]);
+    case OP_WHERE: return next && !same_value(n->in[0], v);
+    case OP_MUL:
+    case OP_NEG:
+    case OP_ABS:
+    case OP_RELU:
+    case OP_LEAKY_RELU:
+    case OP_CLIP:
+    case OP_TANH:
+    case OP_SIGMOID:
+    case OP_ERF:
+    case OP_GELU:
+    case OP_GELU_SLOPE:
+    case OP_GELU_TANH:
+    case OP_SOFTPLUS:
+    case OP_MAX_POOL:
+    case OP_MAX_POOL_GRAD:
+    case OP_AVG_POOL:
+    case OP_AVG_POOL_GRAD:
+    case OP_PAD_GRAD:
+    case OP_SCATTER_ADD:
+    case OP_REDUCE_SUM:
+    case OP_REDUCE_MEAN:
+    case OP_REDUCE_SUMSQ: return next;
+    case OP_CAST: return next && dtype_is_float(value_dtype(f->g, n->out[0]));
+    case OP_ISNAN:
+    case OP_ISINF:
+    case OP_ISFINITE: return true;
+    case OP_LESS_EQUAL:
+    case OP_GREATER: /* the sign alone, as masks of ReLU have it */
+        return is_number(f->g, n->in[1], 0);
+    default: return false;
+    }
+}
+
+static void find_safe(Growth *w) {
+    const Graph *g = w->f->g;
+    for (int v = 0; v < g->values.len; v++) w->safe[v] = true;
+    for (int i = 0; graph_root(g, i); i++) { /* gradients are sums */
+        ValueId v = *graph_root(g, i);
+        const Node *n = maker(g, v);
+        w->safe[v.i] = n && n->flags;
+    }
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        for (int k = 0; k < n->nin; k++)
+            if (n->in[k].i && !reader_is_safe(w, n, n->in[k]))
+                w->safe[n->in[k].i] = false;
+    }
+}
+
+static void find_products(Growth *w) {
+    const Graph *g = w->f->g;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        bool product = op_info[n->op].amp == AMP_LOW, past = product;
+        if (!(n->flags & NODE_BACKWARD)) continue;
+        for (int k = 0; k < n->nin; k++) past |= w->past[n->in[k].i];
+        for (int k = 0; k < n->nout; k++) w->past[n->out[k].i] = past;
+    }
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        bool moved = moves(n) && n->nin == 1 && w->read[n->out[0].i];
+        if (moved || is_copy(w->f, n)) w->read[n->in[0].i] = true;
+    }
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        bool any = op_info[n->op].amp == AMP_LOW;
+        if (n->flags) continue;
+        for (int k = 0; k < n->nout; k++) any |= w->ahead[n->out[k].i];
+        for (int k = 0; k < n->nin; k++) w->ahead[n->in[k].i] |= any;
+    }
+}
+
+/* A gradient that n computes of a value which must be exact. */
+static bool reads_exact(const Facts *f, const Node *n) {
+    for (int k = 0; k < n->nin && node_kind(n) == KIND_ELEM; k++)
+        if (f->exact[n->in[k].i] && !broadcasts(f->g, n, n->in[k])) return true;
+    return false;
+}
+
+/* What floor, or a cast to integers, makes positions of. */
+static void note_positions(Facts *f) {
+    const Graph *g = f->g;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        OpKind kind = node_kind(n);
+        bool whole =
+            n->op == OP_FLOOR || (n->op == OP_CAST && is_float(g, n->in[0]) &&
+                                  dtype_is_int(value_dtype(g, n->out[0])));
+        if (n->flags) continue;
+        whole |= (kind == KIND_ELEM || moves(n)) && is_float(g, n->out[0]) &&
+                 f->exact[n->out[0].i] == position;
+        for (int k = 0; k < n->nin && whole; k++)
+            if (is_float(g, n->in[k]) && !is_leaf(g, n->in[k]))
+                f->exact[n->in[k].i] = position;
+    }
+}
+
+static void note_exact(Facts *f, Arena *a) {
+    const Graph *g = f->g;
+    int values = g->values.len;
+    Growth w = {f, NEW_ARRAY(a, bool, values), NEW_ARRAY(a, bool, values),
+                NEW_ARRAY(a, bool, values), NEW_ARRAY(a, bool, values)};
+    note_positions(f);
+    find_products(&w);
+    find_safe(&w);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        bool back = n->flags & NODE_BACKWARD;
+        if (n->flags & NODE_UPDATE) continue;
+        for (int k = 0; k < n->nout; k++) {
+            ValueId v = n->out[k];
+            if (dtype_of(g, v) != DT_F32 || f->exact[v.i]) continue;
+            /* autocast has the gradient of a product's result in 16 bits */
+            if (f->half[v.i] || f->copied[v.i] || (back && w.read[v.i]))
+                continue;
+            if (back ? !w.past[v.i] : !w.ahead[v.i])
+                f->exact[v.i] = near_loss;
+            else if (back ? reads_exact(f, n) : !w.safe[v.i])
+                f->exact[v.i] = amplified;
+        }
+    }
+}
+
+Facts facts_of(const Graph *g, Arena *a) {
+    int n = g->values.len;
+    Facts f = {.g = g, .low = g->module->low, .origins = origins_of(g, a)};
+    f.uses = graph_use_counts(g, a);
+    f.cast = NEW_ARRAY(a, ValueId, n);
+    f.half = NEW_ARRAY(a, bool, n);
+    f.few = NEW_ARRAY(a, bool, n);
+    f.own = NEW_ARRAY(a, bool, n);
+    f.copied = NEW_ARRAY(a, bool, n);
+    f.stream = NEW_ARRAY(a, bool, n);
+    f.exact = NEW_ARRAY(a, const char *, n);
+    for (int i = 0; i < g->inputs.len; i++)
+        f.half[g->inputs.data[i].i] =
+            dtype_is_16(value_dtype(g, g->inputs.data[i]));
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_at(g, i);
+        note_few(&f, x);
+        note_half(&f, x);
+        if (is_copy(&f, x)) f.cast[x->in[0].i] = x->out[0];
+    }
+    note_streams(&f);
+    note_copied(&f);
+    note_exact(&f, a);
+    return f;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* losses_test.c: loss and first gradient of many losses and heads in 16 bits
+   are at most as far from fp64 as those of torch.autocast (models/losses.py,
+   which made the models, the gradients in fp64 and autocast's distances). */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/compiled.h"
+#include "tests/tolerance.h"
+
+enum { DRAWS = 5, MOST_LOSSES = 100 };
+
+typedef struct Draw {
+    double loss, far[2][2]; /* autocast's: bf16 and fp16; loss and gradient */
+} Draw;
+
+typedef struct Row {
+    char name[40];
+    Draw draw[DRAWS];
+} Row;
+
+static Row rows[MOST_LOSSES];
+static int nrows;
+
+/* ---- numbers ------------------------------------------------------------- */
+
+/* 24 bits in [0, 1): splitmix64 of the name's hash and the index */
+static double uniform(uint64_t hash, uint64_t i) {
+    uint64_t z = hash + (i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (double)((z ^ z >> 31) >> 40) / 0x1p24;
+}
+
+static uint64_t hash_of(const char *name, int draw) {
+    uint64_t h = 0xcbf29ce484222325u;
+    char text[200];
+    snprintf(text, sizeof text, "%s/%d", name, draw);
+    for (const char *p = text; *p; p++)
+        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    return h;
+}
+
+/* As the name of an input or a parameter says; for free(). */
+static void *numbers(const char *name, int draw, size_t n, bool whole) {
+    uint64_t h = hash_of(name, draw);
+    float *f = calloc(n + 1, sizeof *f);
+    int64_t *ids = calloc(n + 1, sizeof *ids);
+    REQUIRE(f && ids);
+    for (size_t i = 0; i < n; i++) {
+        double v = uniform(h, i);
+        if (whole) {
+            ids[i] = (int64_t)floor(v * atoi(name + 1));
+        } else if (!strncmp(name, "n_", 2)) {
+            v = -2;
+            for (uint64_t k = 0; k < 4; k++) v += uniform(h, 4 * i + k);
+            f[i] = (float)(v * sqrt(3));
+        } else {
+            bool input = !strncmp(name, "u_", 2);
+            f[i] = (float)(input ? v : (v - 0.5) * 0.6);
+        }
+    }
+    free(whole ? (void *)f : ids);
+    return whole ? (void *)ids : f;
+}
+
+/* ---- one step ------------------------------------------------------------ */
+
+static size_t feed(const Compiled *c, int draw, ampc_input *in) {
+    ampc_tensor_info t = {.size = sizeof t};
+    uint32_t n = 0;
+    for (; !c->api->input(c->api->module, "train", n, &t); n++) {
+        bool whole = t.dtype == AMPC_DTYPE_I64;
+        REQUIRE(n < 8);
+        in[n] = ampc_in(t.name,
+                        numbers(t.name, draw, t.bytes / (whole ? 8 : 4), whole),
+                        t.bytes, (ampc_dtype)t.dtype);
+    }
+    return n;
+}
+
+/* The squares of the gradient's error and of the gradient. */
+static void add_error(const Row *row, int draw, const char *name,
+                      const float *before, const float *after, size_t n,
+                      const Trace *gradients, double *error, double *whole) {
+    char key[200];
+    snprintf(key, sizeof key, "%s.%d.%s", row->name, draw, name);
+    const TraceTensor *t = trace_find(gradients, key);
+    REQUIRE(t && t->bytes == 4 * n);
+    for (size_t i = 0; i < n; i++) {
+        float want;
+        memcpy(&want, t->data + 4 * i, 4);
+        double got = (double)before[i] - (double)after[i];
+        *error += (got - (double)want) * (got - (double)want);
+        *whole += (double)want * (double)want;
+    }
+}
+
+static void distances(const Compiled *c, const Row *row, int draw,
+                      const Trace *gradients, double *far) {
+    enum { MOST = 16 };
+    ampc_session *s = open_threads(c, 1);
+    ampc_module_info info = {.size = sizeof info};
+    ampc_variable_info v[MOST];
+    ampc_input in[8];
+    float *before[MOST];
+    ampc_metrics m;
+    double error = 0, whole = 0;
+    int n = 0, tries = 0;
+    REQUIRE(!c->api->describe(c->api->module, &info));
+    for (uint32_t i = 0; i < info.nvariable; i++) {
+        REQUIRE(n < MOST);
+        v[n] = (ampc_variable_info){.size = sizeof *v};
+        REQUIRE(!c->api->variable(c->api->module, i, &v[n]));
+        if (v[n].kind != AMPC_KIND_PARAMETER) continue;
+        before[n] = numbers(v[n].name, draw, v[n].bytes / 4, false);
+        write_var(c, s, v[n].name, before[n], v[n].bytes, AMPC_DTYPE_F32);
+        n++;
+    }
+    size_t nin = feed(c, draw, in);
+    do m = step_ok(c, s, in, nin);
+    while (!m.applied && tries++ < 30); /* until the loss scale fits */
+    for (int i = 0; i < n; i++) {
+        float *after = malloc(v[i].bytes);
+        REQUIRE(after);
+        read_var(c, s, v[i].name, after, v[i].bytes, AMPC_DTYPE_F32);
+        add_error(row, draw, v[i].name, before[i], after, v[i].bytes / 4,
+                  gradients, &error, &whole);
+        free(after), free(before[i]);
+    }
+    for (size_t i = 0; i < nin; i++) free((void *)(uintptr_t)in[i].data);
+    far[0] = fabs(m.loss - row->draw[draw].loss) / fabs(row->draw[draw].loss);
+    far[1] = sqrt(error / whole);
+    c->api->close(s);
+}
+
+/* ---- beside autocast ----------------------------------------------------- */
+
+static void run(void *arg) {
+    static const struct {
+        const char *name;
+        double floor; /* four roundings */
+    } precisions[] = {{"bf16", 4 * 0x1p-9}, {"fp16", 4 * 0x1p-12}};
+    static const char *const what[] = {"loss", "gradient"};
+    const Row *row = arg;
+    char path[200], options[200];
+    Trace gradients =
+        trace_read(test_data_path("tests/losses/gradients.safetensors"));
+    snprintf(path, sizeof path, "tests/losses/%s.amp", row->name);
+    for (int p = 0; p < 2; p++) {
+        double log_ratio[2] = {0};
+        snprintf(options, sizeof options,
+                 "--precision %s --optimizer sgd,lr=1 --target cpu:x86-64-v2",
+                 precisions[p].name);
+        Compiled c = compile_file(test_data_path(path), options);
+        for (int d = 0; d < DRAWS; d++) {
+            double far[2];
+            distances(&c, row, d, &gradients, far);
+            for (int k = 0; k < 2; k++) {
+                double theirs =
+                    fmax(row->draw[d].far[p][k], precisions[p].floor);
+                log_ratio[k] += log(fmax(far[k], 1e-12) / theirs) / DRAWS;
+                CHECK_MSG(far[k] <= TOL_AUTOCAST_DRAW * theirs,
+                          "%s, draw %d: %s %.3g from fp64, autocast's %.3g",
+                          precisions[p].name, d, what[k], far[k],
+                          row->draw[d].far[p][k]);
+            }
+        }
+        for (int k = 0; k < 2; k++)
+            CHECK_MSG(log_ratio[k] <= log(TOL_AUTOCAST),
+                      "%s: %s %.3f times as far as autocast",
+                      precisions[p].name, what[k], exp(log_ratio[k]));
+        compiled_close(&c);
+    }
+    trace_free(&gradients);
+}
+
+static void add_cases(void) {
+    char *all = test_read_file(test_data_path("tests/losses/losses.csv"), NULL);
+    if (!all) return;
+    for (char *line = strtok(all, "\n"); line; line = strtok(NULL, "\n")) {
+        Draw x;
+        char name[40];
+        int d;
+        if (sscanf(line, "%39[^,],%d,%lf,%lf,%lf,%lf,%lf", name, &d, &x.loss,
+                   &x.far[0][0], &x.far[0][1], &x.far[1][0], &x.far[1][1]) != 7)
+            continue; /* the header */
+        Row *row = &rows[nrows ? nrows - 1 : 0];
+        if (strcmp(row->name, name)) row = &rows[nrows++];
+        strcpy(row->name, name);
+        row->draw[d] = x;
+        if (d == DRAWS - 1) harness_register("losses", row->name, run, row);
+    }
+    free(all);
+}
+TEST_REGISTRAR(add_cases);
+
+TEST_CASE(losses, there_are_at_least_40) { CHECK(nrows >= 40); }
