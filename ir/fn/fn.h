@@ -131,6 +131,7 @@ typedef struct FnCall {
     int nout;
     const DType *want; /* NULL: the arithmetic's */
     bool flat;
+    ValueId closed; /* of a gradient: where nothing may pass; 0: nowhere */
 } FnCall;
 /* What call node n asks for; it reads n's lists.  Results are of the
    arithmetic's dtype, calls inside stay calls. */
