@@ -435,6 +435,9 @@ ValueId b_reduce(Builder *b, OpCode op, ValueId x, const int64_t *axes, int n,
 ValueId b_transpose(Builder *b, ValueId x, const int64_t *perm);
 ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
+/* x, but 0 where `closed` is true; x itself where there is no `closed`, or one
+   of another shape. */
+ValueId b_close(Builder *b, ValueId closed, ValueId x);
 /* x summed to the shape of `like`: undoes broadcasting. */
 ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype);
 /* Dtype of the gradient of v: fp32 if v is a cast that the compiler made

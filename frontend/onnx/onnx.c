@@ -546,6 +546,7 @@ static Status import_model(Ox *ox) {
     ox->is_torch = ox->model->producer_name &&
                    !strcmp(ox->model->producer_name, "pytorch");
     ox_read_signature(ox);
+    ox_find_kinks(ox);
     TRY(ox_flatten(ox));
     TRY(ox_resolve_names(ox));
     TRY(ox_sort(ox));

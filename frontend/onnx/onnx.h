@@ -15,6 +15,7 @@
      onnx_mutation.c  buffers that the forward writes
      onnx_use.c     how initializers are used
      onnx_train.c   which of them train: the table of rules
+     onnx_kinks.c   what gradients are at kinks and ties, by the file's producer
      onnx_build.c   functions with which handlers build nodes
      onnx_call.c    rows that are one op or function, by their attribute maps
      onnx_fold.c    constant folding
@@ -127,6 +128,17 @@ typedef struct OxFold {
     ValueId *out; /* the constants it became */
 } OxFold;
 
+/* What the framework that wrote the file takes for a gradient where there is
+   none, beside what std.amp takes, which is PyTorch's newest. */
+typedef struct OxKinks {
+    bool clamp_passes;   /* at a bound all of it; else none at a number's */
+    bool clamp_shares;   /* .. half of it */
+    bool max_is_relu;    /* max(x, 0) is how the exporter writes relu */
+    bool abs_is_above;   /* |x| at 0 has the slope that it has above */
+    bool max_is_element; /* over one axis, where the file does not tell: the
+                            first of the greatest has all of it */
+} OxKinks;
+
 struct Ox {
     Arena *a;       /* the module's */
     Arena *scratch; /* until the import ends */
@@ -138,6 +150,7 @@ struct Ox {
     Str dir;      /* folder of external data */
     Str verified; /* location and checksum that matched last */
     bool has_signature, is_torch, optimized;
+    OxKinks kinks;
     const TypeId *given; /* types of a layer's inputs; NULL: as the file says */
     int ngiven;
     bool *rule_used;   /* per opt->train_rules */
@@ -223,6 +236,10 @@ int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n);
 Status ox_check_nodes(Ox *ox, const int *order, int n);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 void ox_read_signature(Ox *ox);
+void ox_find_kinks(Ox *ox);
+/* The reduction of the node over one axis, x's, as the framework chooses among
+   equals; false: as std.amp does. */
+bool ox_picks_element(const Ox *ox, DType d, int naxes);
 /* True if the entry has that kind and a target. */
 bool ox_signed_as(const OxSigned *x, const char *kind);
 Status ox_check_spoiled(Ox *ox);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_math.c: arithmetic, comparison, casts and matrix products. */
-#include <math.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -101,9 +100,9 @@ static Status fold_left(Ox *ox, OpCode op, ValueId *y) {
     return OK;
 }
 
-Status onnx_variadic(Ox *ox) {
+Status onnx_sum(Ox *ox) {
     ValueId y;
-    TRY(fold_left(ox, ox->node->op->core, &y));
+    TRY(fold_left(ox, OP_ADD, &y));
     return ox_out(ox, 0, y);
 }
 
@@ -168,33 +167,6 @@ Status onnx_bit_shift(Ox *ox) {
     }
     TRY(ox3(ox, OP_WHERE, ok, y, rest, &y));
     TRY(ox_cast(ox, y, d, false, &y));
-    return ox_out(ox, 0, y);
-}
-
-/* ---- clip ---------------------------------------------------------------- */
-
-static Status clip_by(Ox *ox, ValueId *y, OpCode op, ValueId bound, double k) {
-    if (is_value(bound)) return ox2(ox, op, *y, bound, y);
-    return isinf(k) ? OK : ox2k(ox, op, *y, k, y);
-}
-
-Status onnx_clip(Ox *ox) {
-    ValueId x = ox_in(ox, 0), y = x;
-    ValueId vmin = ox_in(ox, 1), vmax = ox_in(ox, 2);
-    double min = ox_float(ox, "min", -INFINITY);
-    double max = ox_float(ox, "max", INFINITY);
-    bool known = dtype_is_float(ox_type(ox, x).dtype);
-    if (is_value(vmin)) known &= ox_const_scalar(ox, vmin, &min);
-    if (is_value(vmax)) known &= ox_const_scalar(ox, vmax, &max);
-    if (known && !isnan(min) && !isnan(max)) {
-        /* torch's ReLU6 has no gradient at its bounds, clamp has */
-        Attr attr[] = {attr_f(AK_min, min), attr_f(AK_max, max),
-                       attr_i(AK_strict, min == 0 && max == 6)};
-        TRY(ox_op(ox, OP_CLIP, &x, 1, attr, 3, &y));
-    } else {
-        TRY(clip_by(ox, &y, OP_MAX, vmin, min));
-        TRY(clip_by(ox, &y, OP_MIN, vmax, max));
-    }
     return ox_out(ox, 0, y);
 }
 

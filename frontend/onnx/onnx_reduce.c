@@ -22,7 +22,12 @@ Status onnx_reduce(Ox *ox) {
                    attr_i(AK_keepdims, ox_int(ox, "keepdims", 1) != 0)};
     if (logic) TRY(ox_cast(ox, x, DT_U8, false, &x));
     y = x;
-    if (op->fn)
+    if (ox_picks_element(ox, t.dtype, n)) {
+        attr[0] = attr_i(AK_axis, axes[0]);
+        TRY(ox_call(ox,
+                    op->core == OP_REDUCE_MAX ? "max_element" : "min_element",
+                    &x, 1, attr, 2, 1, &y));
+    } else if (op->fn)
         TRY(ox_call(ox, op->fn, &x, 1, attr, 2, 1, &y));
     else if (n > 0)
         TRY(ox_op(ox, op->core, &x, 1, attr, 2, &y));

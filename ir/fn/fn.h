@@ -136,6 +136,7 @@ typedef struct FnCall {
     int nout;
     const DType *want; /* NULL: the arithmetic's */
     bool flat;
+    ValueId closed; /* of a gradient: where nothing may pass; 0: nowhere */
 } FnCall;
 /* The call that node n makes; points to n's lists. Results have the dtype of
    the arithmetic, and calls inside stay calls. */

@@ -184,10 +184,12 @@ static Status eval_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
         *out = v[v[0].kind == V_NONE];
         if (v[0].kind == V_NONE || v[1].kind == V_NONE) break;
         return make_elementwise(r, e, OP_ADD, v, 2, out);
-    case F_sum_to:
-        *out = val_tensor(b_sum_to(r->b, v[0].t, v[1].t, r->wide));
+    case F_sum_to: {
+        ValueId open = b_close(r->b, r->call->closed, v[0].t);
+        *out = val_tensor(b_sum_to(r->b, open, v[1].t, r->wide));
         out->typed = v[0].typed && same_value(out->t, v[0].t);
         break;
+    }
     case F_constant:
         if (value_is_splat(r->b->g, v->t, &number)) *out = val_float(number);
         break;

@@ -304,6 +304,15 @@ ValueId b_full(Builder *b, TypeId t, double v) {
     return build_gen(b, OP_FULL, NULL, 0, &a, 1, t, NULL);
 }
 
+ValueId b_close(Builder *b, ValueId closed, ValueId x) {
+    if (!is_value(closed) ||
+        !shape_equal(value_type(b->g, closed), value_type(b->g, x)))
+        return x;
+    DType d = value_dtype(b->g, x);
+    ValueId in[] = {closed, b_scalar(b, d, 0), x};
+    return build(b, OP_WHERE, in, 3, NULL, 0, d, NULL);
+}
+
 ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype) {
     Type t = *value_type(b->g, x), to = *value_type(b->g, like);
     int64_t axes[MAX_RANK]; /* axes along which `like` was broadcast */

@@ -12,6 +12,11 @@
    gradient of its own is differentiated through its body, which is built again
    after the forward nodes; cse then merges the values that both compute.  The
    walk reads and writes the same IR, so it may be applied to its own result.
+   Elements that were not selected have gradient 0, whatever their slope is:
+   behind a value that a later node may leave out (where, max, relu, a slice),
+   an op whose slope can be infinite passes 0 if the gradient of its result is
+   0, because 0 times infinity would be NaN.  In the same way the root of a sum
+   of squares passes 0 if the sum is 0, as norms and deviations do in PyTorch.
    requires     stage CAST; output "ampc.loss"; "ampc.scale" if losses are
                 scaled
    establishes  stage DIFF; an output "ampc.grad/NAME", f32, for every
@@ -21,6 +26,7 @@
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +44,7 @@ typedef struct Diff {
     int start;           /* position of the body's first node in the order */
     bool *wanted;        /* per slot */
     bool *active;        /* per slot: floating, and depends on a wanted value */
+    bool *selected;      /* per slot: a later node may leave parts of it out */
     Parts *parts;        /* per slot: contributions to the gradient */
     ValueId *grad;       /* per slot: their sum, once it was requested */
     VEC(int) rank; /* per value: rank of its name's source, see name_grad */
@@ -67,6 +74,7 @@ static Diff diff_new(Graph *g, Diag *d, Arena *scratch, uint32_t flags,
               .start = g->order.len,
               .wanted = NEW_ARRAY(scratch, bool, n),
               .active = NEW_ARRAY(scratch, bool, n),
+              .selected = NEW_ARRAY(scratch, bool, n),
               .parts = NEW_ARRAY(scratch, Parts, n),
               .grad = NEW_ARRAY(scratch, ValueId, n)};
     return s;
@@ -98,6 +106,109 @@ static void mark_active(Diff *s, int start) {
         for (int j = 0; j < node->nout; j++)
             s->active[slot(s, node->out[j])] |= is_float(s->g, node->out[j]);
     }
+}
+
+/* ---- which slopes must not be multiplied by 0 ---------------------------- */
+
+/* Parts of the operands do not reach the result. */
+static bool leaves_out(const Node *n) {
+    switch (n->op) {
+    case OP_WHERE:
+    case OP_MIN:
+    case OP_MAX:
+    case OP_CLIP:
+    case OP_RELU:
+    case OP_REDUCE_MIN:
+    case OP_REDUCE_MAX:
+    case OP_MAX_POOL:
+    case OP_SLICE:
+    case OP_GATHER: return true;
+    default: return is_call(n, "dropout");
+    }
+}
+
+/* A zero in the gradient of a product's result is one term of sums. */
+static void mark_selected(Diff *s, int start, const ValueId *out, int nout,
+                          const bool *selected) {
+    for (int k = 0; k < nout; k++) s->selected[slot(s, out[k])] |= selected[k];
+    for (int k = s->g->order.len - 1; k >= start; k--) {
+        const Node *n = node_at(s->g, k);
+        bool any = leaves_out(n);
+        for (int j = 0; j < n->nout; j++)
+            any |= s->selected[slot(s, n->out[j])];
+        if (!any || op_info[n->op].kind == KIND_ANCHOR) continue;
+        for (int j = 0; j < n->nin; j++)
+            s->selected[slot(s, n->in[j])] |= s->active[slot(s, n->in[j])];
+    }
+}
+
+static const Node *made_by(const Graph *g, ValueId v) {
+    const Value *x = value_get(g, v);
+    return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
+}
+
+/* v is 0 only where all that it is made of is, whose squares are added. */
+static bool is_sum_of_squares(const Graph *g, ValueId v, int depth) {
+    const Node *n = made_by(g, v);
+    double k;
+    if (!n || depth == 16) return false;
+    switch (n->op) {
+    case OP_REDUCE_SUMSQ: return true;
+    case OP_REDUCE_SUM:
+    case OP_REDUCE_MEAN:
+    case OP_RESHAPE:
+    case OP_EXPAND:
+    case OP_TRANSPOSE:
+    case OP_CAST: return is_sum_of_squares(g, n->in[0], depth + 1);
+    case OP_ADD:
+        return is_sum_of_squares(g, n->in[0], depth + 1) &&
+               is_sum_of_squares(g, n->in[1], depth + 1);
+    case OP_POW: {
+        const Node *base = made_by(g, n->in[0]);
+        return value_is_splat(g, n->in[1], &k) && k > 1 &&
+               (fmod(k, 2) == 0 || (base && base->op == OP_ABS));
+    }
+    case OP_DIV:
+        return value_is_splat(g, n->in[1], &k) && k > 0 &&
+               is_sum_of_squares(g, n->in[0], depth + 1);
+    case OP_MUL:
+        return same_value(n->in[0], n->in[1]) ||
+               (value_is_splat(g, n->in[1], &k) && k > 0 &&
+                is_sum_of_squares(g, n->in[0], depth + 1));
+    default: return false;
+    }
+}
+
+static bool is_root(const Graph *g, const Node *n) {
+    double k;
+    bool root =
+        n->op == OP_SQRT ||
+        (n->op == OP_POW && value_is_splat(g, n->in[1], &k) && k > 0 && k < 1);
+    return root && is_sum_of_squares(g, n->in[0], 0);
+}
+
+/* By a number that is neither 0 nor infinite. */
+static bool scales_by_number(const Graph *g, const Node *n) {
+    double k;
+    if (n->op != OP_MUL && n->op != OP_DIV) return false;
+    return (value_is_splat(g, n->in[1], &k) && k != 0 && isfinite(k)) ||
+           (n->op == OP_MUL && value_is_splat(g, n->in[0], &k) && isfinite(k));
+}
+
+/* Where no gradient passes n, whose result's is dy: 0 where that is anywhere.
+ */
+static ValueId closed_at(Diff *s, const Node *n, ValueId dy) {
+    Graph *g = s->g;
+    ValueId zero = NO_VALUE, flat = NO_VALUE;
+    if (n->nout != 1 || !is_value(dy) || !op_steep[n->op]) return NO_VALUE;
+    if (s->selected[slot(s, n->out[0])] && !scales_by_number(g, n))
+        zero = b2(&s->b, OP_EQUAL, dy, b_scalar(&s->b, value_dtype(g, dy), 0),
+                  DT_BOOL);
+    if (is_root(g, n))
+        flat = b2(&s->b, OP_EQUAL, n->in[0],
+                  b_scalar(&s->b, value_dtype(g, n->in[0]), 0), DT_BOOL);
+    if (!is_value(zero)) return flat;
+    return is_value(flat) ? b2(&s->b, OP_OR, zero, flat, DT_BOOL) : zero;
 }
 
 /* ---- sums ---------------------------------------------------------------- */
@@ -225,8 +336,8 @@ static Status walk_back(Diff *s, int start) {
 }
 
 /* The body again, unrounded, and its gradient. */
-static Status through_body(Diff *s, const FnCall *call, const ValueId *gout,
-                           ValueId *gin, char *msg) {
+static Status through_body(Diff *s, const FnCall *call, const Node *of,
+                           const ValueId *gout, ValueId *gin, char *msg) {
     Graph *g = s->g;
     uint32_t node = (uint32_t)g->nodes.len, first = (uint32_t)g->values.len;
     int start = g->order.len;
@@ -242,6 +353,10 @@ static Status through_body(Diff *s, const FnCall *call, const ValueId *gout,
     for (int k = 0; k < call->nin; k++)
         if (call->want[k] != NUM_DTYPES) mark_wanted(&d, call->in[k]);
     mark_active(&d, start);
+    bool *selected = NEW_ARRAY(s->scratch, bool, call->nout);
+    for (int k = 0; k < call->nout; k++)
+        selected[k] = s->selected[slot(s, of->out[k])];
+    mark_selected(&d, start, out, call->nout, selected);
     for (int k = 0; k < call->nout; k++) {
         uint32_t at = slot(&d, out[k]);
         if (is_value(gout[k]) && at)
@@ -266,9 +381,12 @@ static Status grad_node(Diff *s, const Node *n, const ValueId *gout,
     FnCall call = fn_call(n);
     call.want = want;
     if (!n->fn) call.fn = op_gradient(n->op);
+    call.closed = closed_at(s, n, gout[0]);
     Status st = call.fn->grad.given
                     ? fn_run_grad(&s->b, &call, n->out, gout, gin, msg)
-                    : through_body(s, &call, gout, gin, msg);
+                    : through_body(s, &call, n, gout, gin, msg);
+    if (st == OK && n->nin == 1 && is_value(gin[0]))
+        gin[0] = b_close(&s->b, call.closed, gin[0]);
     if (st != OK && *msg)
         fail(s->diag, n->loc, "%s: %s", node_info(n)->text, msg);
     return st;
@@ -321,6 +439,7 @@ Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
                     value_get(g, loss)->name);
     for (int k = 0; k < n; k++) mark_wanted(&s, want[k]);
     mark_active(&s, 0);
+    mark_selected(&s, 0, NULL, 0, NULL);
     vec_push(scratch, &s.parts[slot(&s, loss)], start(&s, loss, seed));
     TRY(walk_back(&s, 0));
     for (int k = 0; k < n; k++) grads[k] = gradient(&s, want[k]);

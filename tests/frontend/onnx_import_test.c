@@ -651,7 +651,7 @@ TEST_CASE(onnx_versions, the_least_of_integers) {
     }
 }
 
-TEST_CASE(onnx_versions, relu6_has_strict_bounds) {
+TEST_CASE(onnx_versions, relu6_has_exclusive_bounds) {
     Made m;
     Onnx__NodeProto *n;
     one_node(&m, 13, "4", "Clip", "x,lo,hi", &n);
@@ -659,7 +659,7 @@ TEST_CASE(onnx_versions, relu6_has_strict_bounds) {
     made_f32(&m, "hi", "", 6);
     Module *mod = made_import(&m);
     REQUIRE(mod != NULL);
-    CHECK_EQ_INT(attr_int(find_node(mod, OP_CLIP), AK_strict), 1);
+    CHECK_EQ_INT(attr_int(find_node(mod, OP_CLIP), AK_inclusive), 0);
     CHECK_NEAR(attr_float(find_node(mod, OP_CLIP), AK_max), 6, 0);
     made_end(&m);
 }

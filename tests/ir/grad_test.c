@@ -739,9 +739,9 @@ TEST_CASE(grad_kinks, one_operand) {
     KINK("f32[3]", "%y = relu %x", LIST(-1, 0, 2), LIST(0, 0, 1));
     KINK("f32[3]", "%y = leaky_relu %x {alpha=0.5}", LIST(-1, 0, 2),
          LIST(0.5, 0.5, 1));
-    KINK("f32[4]", "%y = clip %x {min=0, max=6}", LIST(-1, 0, 6, 7),
-         LIST(0, 1, 1, 0));
-    KINK("f32[4]", "%y = clip %x {min=0, max=6, strict=1}", LIST(-1, 0, 6, 3),
+    KINK("f32[4]", "%y = clip %x {min=0, max=6, inclusive=1}",
+         LIST(-1, 0, 6, 7), LIST(0, 1, 1, 0));
+    KINK("f32[4]", "%y = clip %x {min=0, max=6}", LIST(-1, 0, 6, 3),
          LIST(0, 0, 0, 1));
     KINK("f32[2]", "%y = sqrt %x", LIST(0, 4), LIST(INFINITY, 0.25));
     KINK("f32[2]", "%y = pow %x, 2", LIST(0, -3), LIST(0, -6));
@@ -766,6 +766,45 @@ TEST_CASE(grad_kinks, where_does_not_leak_the_other_branch) {
          LIST(0, 2), LIST(0, 0.5));
     KINK("f32[2]", "%c = greater %x, 0\n%y = where %c, %x, inf", LIST(0, 2),
          LIST(0, 1));
+}
+
+/* What was not selected has gradient 0, not 0 times an infinite slope. */
+TEST_CASE(grad_kinks, a_branch_that_is_not_taken_passes_nothing) {
+    KINK("f32[2]", "%l = log %x\n%y = max %l, -100", LIST(0, 2), LIST(0, 0.5));
+    KINK("f32[2]", "%l = log %x\n%y = clip %l {min=-100}", LIST(0, 2),
+         LIST(0, 0.5));
+    KINK("f32[2]", "%l = sqrt %x\n%c = greater %x, 0\n%y = where %c, %l, 0",
+         LIST(0, 4), LIST(0, 0.25));
+    KINK("f32[2]",
+         "%c = greater %x, 0\n%l = log %x\n%z = mul %x, %l\n"
+         "%y = where %c, %z, 0",
+         LIST(0, 1), LIST(0, 1));
+    KINK("f32[2]", "%e = exp %x\n%c = less %x, 80\n%y = where %c, %e, 0",
+         LIST(800, 0), LIST(0, 1));
+    KINK("f32[2]", "%l = log %x\n%y = relu %l", LIST(0, 2), LIST(0, 0.5));
+    KINK("f32[2]",
+         "const %b: f32[1] = [0]\n%q = div %x, %b\n"
+         "%c = greater %x, 0\n%y = where %c, 0, %q",
+         LIST(1, 2), LIST(0, 0));
+}
+
+/* As PyTorch's norms and standard deviations. */
+TEST_CASE(grad_kinks, root_of_a_sum_of_squares_at_zero) {
+    KINK("f32[2]",
+         "%s = mul %x, %x\n%r = reduce_sum %s {axes=[0]}\n%y = sqrt %r",
+         LIST(0, 0), LIST(0, 0));
+    KINK("f32[2]",
+         "%m = reduce_mean %x {axes=[0]}\n%d = sub %x, %m\n"
+         "%s = mul %d, %d\n%v = reduce_mean %s {axes=[0]}\n"
+         "%w = mul %v, 2\n%y = sqrt %w",
+         LIST(3, 3), LIST(0, 0));
+    KINK("f32[2]",
+         "%a = abs %x\n%c = pow %a, 3\n%r = reduce_sum %c {axes=[0]}\n"
+         "%y = pow %r, 0.3333333432674408",
+         LIST(0, 0), LIST(0, 0));
+    KINK("f32[2]",
+         "%c = pow %x, 3\n%r = reduce_sum %c {axes=[0]}\n%y = sqrt %r",
+         LIST(1, -1), LIST(INFINITY, INFINITY));
 }
 
 TEST_CASE(grad_kinks, powers_of_zero) {

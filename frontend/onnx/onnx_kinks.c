@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_kinks.c: gradients at kinks and ties, where frameworks differ.
+
+   std.amp has those of PyTorch 2.15 (docs/coverage/subgradients.csv is the
+   whole table, with the columns of PyTorch 2.11 and JAX).  ox_find_kinks alone
+   decides by the file's producer and its version; the handlers here obey. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+/* clamp passed the gradient at its bounds up to PyTorch 2.11. */
+static bool clamp_passed(const char *version) {
+    char *end;
+    long major = strtol(version, &end, 10);
+    long minor = *end == '.' ? strtol(end + 1, NULL, 10) : 0;
+    return major < 2 || (major == 2 && minor <= 11);
+}
+
+void ox_find_kinks(Ox *ox) {
+    const Onnx__ModelProto *m = ox->model;
+    bool jax = m->producer_name && !strcmp(m->producer_name, "jax2onnx");
+    ox->kinks = (OxKinks){
+        .clamp_passes =
+            ox->is_torch && clamp_passed(ox_text(m->producer_version)),
+        .clamp_shares = jax,
+        .max_is_relu = jax,
+        .abs_is_above = jax,
+        .max_is_element = ox->is_torch && !ox->has_signature,
+    };
+}
+
+/* ---- clamp --------------------------------------------------------------- */
+
+/* The node that makes operand i, casts aside, or NULL. */
+static const OxNode *origin(const Ox *ox, Str name) {
+    for (;;) {
+        const OxName *x = ox_name_of(ox, name);
+        if (!x || x->kind != OX_RESULT) return NULL;
+        const OxNode *n = &ox->nodes.data[x->index];
+        bool cast = n->op && (n->op->handler == onnx_cast ||
+                              n->op->handler == onnx_cast_like ||
+                              n->op->handler == onnx_identity);
+        if (!cast || ox_torch_node(n, "aten.scalar_tensor")) return n;
+        name = n->in[0];
+    }
+}
+
+/* A number of Python's as dynamo writes one, not a tensor. */
+static bool is_python_number(const Ox *ox, Str name) {
+    const OxNode *n = origin(ox, name);
+    const OxName *x = ox_name_of(ox, name);
+    if (n && ox_torch_node(n, "aten.scalar_tensor")) return true;
+    while (x && x->kind == OX_RESULT && ox->nodes.data[x->index].nin)
+        x = ox_name_of(ox, ox->nodes.data[x->index].in[0]);
+    return x && x->kind == OX_INIT && !strncmp(x->name, "scalar_tensor", 13);
+}
+
+/* In files of TorchScript only clamp's bounds are cast, and relu6's. */
+static bool bounds_are_cast(const Ox *ox) {
+    for (int i = 1; i < ox->node->nin; i++) {
+        const OxName *x = ox_name_of(ox, ox->node->in[i]);
+        if (x && x->kind == OX_RESULT &&
+            ox->nodes.data[x->index].op->handler == onnx_cast)
+            return true;
+    }
+    return false;
+}
+
+/* By hardtanh or relu6, of which no version passes a gradient at a bound. */
+static bool is_activation(const Ox *ox, double min, double max) {
+    const OxNode *n = ox->node;
+    if (ox_torch_node(n, "aten.clamp")) return false;
+    if (ox_torch_node(n, "aten.")) return true;
+    return (min == 0 && max == 6) || !bounds_are_cast(ox);
+}
+
+/* x where it is no less (more) than the bound, which has the gradient else. */
+static Status pass_at_bound(Ox *ox, OpCode op, ValueId x, ValueId bound,
+                            ValueId *y) {
+    ValueId inside, other;
+    OpCode order = op == OP_MAX ? OP_GREATER_EQUAL : OP_LESS_EQUAL;
+    TRY(ox2(ox, order, x, bound, &inside));
+    TRY(ox2(ox, op, x, bound, &other));
+    return ox3(ox, OP_WHERE, inside, x, other, y);
+}
+
+static Status clip_to(Ox *ox, ValueId x, double min, double max, bool inclusive,
+                      ValueId *y) {
+    Attr attr[] = {attr_f(AK_min, min), attr_f(AK_max, max),
+                   attr_i(AK_inclusive, inclusive)};
+    return ox_op(ox, OP_CLIP, &x, 1, attr, 3, y);
+}
+
+static Status bound_by(Ox *ox, OpCode op, ValueId bound, double k, ValueId *y) {
+    if (!is_value(bound) && isinf(k)) return OK;
+    if (!is_value(bound)) bound = ox_scalar(ox, ox_type(ox, *y).dtype, k);
+    return ox->kinks.clamp_passes ? pass_at_bound(ox, op, *y, bound, y)
+                                  : ox2(ox, op, *y, bound, y);
+}
+
+Status onnx_clip(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y = x;
+    ValueId vmin = ox_in(ox, 1), vmax = ox_in(ox, 2);
+    double min = ox_float(ox, "min", -INFINITY);
+    double max = ox_float(ox, "max", INFINITY);
+    bool known = dtype_is_float(ox_type(ox, x).dtype);
+    if (is_value(vmin)) known &= ox_const_scalar(ox, vmin, &min);
+    if (is_value(vmax)) known &= ox_const_scalar(ox, vmax, &max);
+    if (known && !isnan(min) && !isnan(max) && !ox->kinks.clamp_shares) {
+        TRY(clip_to(ox, x, min, max,
+                    ox->kinks.clamp_passes && !is_activation(ox, min, max),
+                    &y));
+    } else {
+        TRY(bound_by(ox, OP_MAX, vmin, min, &y));
+        TRY(bound_by(ox, OP_MIN, vmax, max, &y));
+    }
+    return ox_out(ox, 0, y);
+}
+
+/* ---- max, min ------------------------------------------------------------ */
+
+/* JAX's relu and relu6 as jax2onnx writes them: max(x, 0), min(relu(x), 6). */
+static Status relu_of(Ox *ox, OpCode op, ValueId a, ValueId b, ValueId *y,
+                      bool *done) {
+    double k;
+    *done = false;
+    if (!ox->kinks.max_is_relu) return OK;
+    if (ox_const_scalar(ox, a, &k) && !ox_const_scalar(ox, b, &k)) {
+        ValueId t = a;
+        a = b, b = t;
+    }
+    if (!ox_const_scalar(ox, b, &k)) return OK;
+    if (op == OP_MAX && k == 0) {
+        *done = true;
+        return ox1(ox, OP_RELU, a, y);
+    }
+    if (op == OP_MIN && k == 6 && ox_def(ox, a, OP_RELU)) {
+        *done = true;
+        return clip_to(ox, ox_def(ox, a, OP_RELU)->in[0], 0, 6, false, y);
+    }
+    return OK;
+}
+
+/* One bound of dynamo's clamp: a Max or Min of x and it. */
+static Status clamp_part(Ox *ox, OpCode op, ValueId x, ValueId bound,
+                         ValueId *y) {
+    double k;
+    if (ox->kinks.clamp_passes) return pass_at_bound(ox, op, x, bound, y);
+    if (!is_python_number(ox, ox->node->in[1]) ||
+        !ox_const_scalar(ox, bound, &k) || isnan(k) ||
+        !dtype_is_float(ox_type(ox, x).dtype))
+        return ox2(ox, op, x, bound, y);
+    return clip_to(ox, x, op == OP_MAX ? k : -INFINITY,
+                   op == OP_MAX ? INFINITY : k, false, y);
+}
+
+Status onnx_extreme(Ox *ox) {
+    OpCode op = ox->node->op->core;
+    ValueId y = ox_in(ox, 0);
+    bool clamp = ox->node->nin == 2 && ox_torch_node(ox->node, "aten.clamp");
+    for (int i = 1; i < ox->node->nin; i++) {
+        ValueId x = y, z = ox_in(ox, i);
+        bool done = false;
+        if (clamp)
+            TRY(clamp_part(ox, op, x, z, &y));
+        else
+            TRY(relu_of(ox, op, x, z, &y, &done));
+        if (!clamp && !done) TRY(ox2(ox, op, x, z, &y));
+    }
+    return ox_out(ox, 0, y);
+}
+
+/* x.max(dim), not x.amax(dim), which shares. */
+bool ox_picks_element(const Ox *ox, DType d, int naxes) {
+    OpCode op = ox->node->op->core;
+    if (ox->node->op->fn || (op != OP_REDUCE_MAX && op != OP_REDUCE_MIN) ||
+        naxes != 1 || !dtype_is_float(d))
+        return false;
+    return ox_torch_node(ox->node, "aten.max.dim") ||
+           ox_torch_node(ox->node, "aten.min.dim") || ox->kinks.max_is_element;
+}
+
+/* ---- others -------------------------------------------------------------- */
+
+Status onnx_abs(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    if (ox->kinks.abs_is_above && dtype_is_float(ox_type(ox, x).dtype))
+        TRY(ox_call(ox, "abs_above", &x, 1, NULL, 0, 1, &y));
+    else
+        TRY(ox1(ox, OP_ABS, x, &y));
+    return ox_out(ox, 0, y);
+}
+
+/* Exporters write atan2 as an atan of a quotient, corrected: its gradient is
+   that of the angle, finite wherever the quotient is not. */
+Status onnx_atan(Ox *ox) {
+    ValueId x = ox_in(ox, 0), y;
+    const Node *n = ox_def(ox, x, OP_DIV);
+    ValueId in[2];
+    if (n) {
+        in[0] = n->in[0], in[1] = n->in[1]; /* making nodes moves the pool */
+        TRY(ox_call(ox, "atan_of_ratio", in, 2, NULL, 0, 1, &y));
+    } else {
+        TRY(ox1(ox, OP_ATAN, x, &y));
+    }
+    return ox_out(ox, 0, y);
+}
