@@ -237,8 +237,8 @@ Status ox_check_nodes(Ox *ox, const int *order, int n);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 void ox_read_signature(Ox *ox);
 void ox_find_kinks(Ox *ox);
-/* The reduction of the node over one axis, x's, as the framework chooses among
-   equals; false: as std.amp does. */
+/* True if the framework's reduction over one axis selects one of several equal
+   elements; false: it shares the gradient among them, as std.amp does. */
 bool ox_picks_element(const Ox *ox, DType d, int naxes);
 /* True if the entry has that kind and a target. */
 bool ox_signed_as(const OxSigned *x, const char *kind);
