@@ -337,8 +337,8 @@ static const char *const cause_text[] = {
     [CAUSE_A] = "A stores other numbers than its IR says: its code is at fault",
     [CAUSE_B] = "B stores other numbers than its IR says: its code is at fault",
     [CAUSE_GROWN] =
-        "its operands agree within the tolerance, and it makes more "
-        "of what they differ by",
+        "the operands agree within the tolerance; this op amplifies their "
+        "difference",
 };
 
 static void put_text(const Bisect *b, StrBuf *sb) {

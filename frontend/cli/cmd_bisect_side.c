@@ -36,8 +36,8 @@ static Status open_run(Side *x) {
     if (r->api->size < offsetof(ampc_api, peek) + sizeof r->api->peek)
         return fail(
             &r->diag, (Loc){.file = x->opt.module},
-            "compiled by a version of ampc whose modules let nobody look "
-            "at their values");
+            "compiled by an older version of ampc, without api->peek: compile "
+            "the model again");
     return OK;
 }
 

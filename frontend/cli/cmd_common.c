@@ -226,11 +226,10 @@ static Status check_names(Session *s, const char *path, const Module *m) {
         if (json_is_utf8(name, strlen(name))) continue;
         StrBuf sb = {0};
         sb_put_escaped(&sb, name);
-        fail(
-            &s->diag, (Loc){.file = intern(path)},
-            "the name of a variable, '%s', is no UTF-8, which files of weights "
-            "must be: rename it in the model",
-            sb.data);
+        fail(&s->diag, (Loc){.file = intern(path)},
+             "the variable name '%s' is not valid UTF-8, and files of weights "
+             "need UTF-8: rename the variable in the model",
+             sb.data);
         sb_free(&sb);
         return ERR_USER;
     }

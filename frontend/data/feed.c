@@ -223,7 +223,7 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
     TRY(check_integers(d, f));
     if (f->per == 0) return OK;
     if (samples == 0)
-        return fail(d, (Loc){.file = f->file}, "it holds no samples");
+        return fail(d, (Loc){.file = f->file}, "the file has 0 samples");
     if (fs->samples >= 0 && samples != fs->samples)
         return fail(d, (Loc){.file = f->file},
                     "%lld samples; the other inputs have %lld",

@@ -392,7 +392,7 @@ void ox_warn_steps(Ox *ox) {
     if (!count) return;
     ox_warn_node(
         ox, first,
-        "a step, whose gradient is 0, of what trains%s%s: a detach(), "
+        "a step function (gradient 0) of trained tensors%s%s: a detach(), "
         "no_grad() "
         "or stop_gradient beside it (a straight-through estimator, a codebook) "
         "is not in files of this exporter, and the gradient passes; %s",

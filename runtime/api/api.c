@@ -424,7 +424,7 @@ static ampc_status do_set_cursor(ampc_session *s, const char *json) {
         return session_fail(s, AMPC_ERR_ARGUMENT, "the cursor is not JSON");
     if (!json_is_utf8(json, strlen(json)))
         return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "the cursor is not JSON: it is no UTF-8");
+                            "the cursor is not JSON: no UTF-8 text");
     char *copy = mem_alloc(s, strlen(json) + 1);
     if (!copy) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     strcpy(copy, json);

@@ -1155,12 +1155,12 @@ TEST_CASE(run, data_errors) {
         "8 samples; the other inputs have 7");
     write_npy("w.npy", AMPC_DTYPE_F32, 2, (int64_t[]){0, 3}, w);
     write_npy("v.npy", AMPC_DTYPE_F32, 2, (int64_t[]){0, 2}, w);
-    bad(&tiny_module, "--feed x=@w.npy --feed target=@v.npy", 1, "no samples");
+    bad(&tiny_module, "--feed x=@w.npy --feed target=@v.npy", 1, "0 samples");
     /* the file that is empty is named, not the other */
     bad(&tiny_module, "--feed x=@w.npy --feed target=@t.npy", 1,
-        "w.npy: error: it holds no samples");
+        "w.npy: error: the file has 0 samples");
     bad(&tiny_module, "--feed x=@x.npy --feed target=@v.npy", 1,
-        "v.npy: error: it holds no samples");
+        "v.npy: error: the file has 0 samples");
     write_data(3);
     bad(&tiny_module, FEEDS, 1, "3 samples: one optimizer step needs 4");
     int64_t big[4] = {0, 1, INT64_MAX, 0};
@@ -1213,7 +1213,7 @@ TEST_CASE(run, shapes_that_wrap) {
         REQUIRE(test_write_file(test_tmp("wrap.npy"), sb.data, sb.len));
         sb_free(&sb);
         bad(&tiny_module, "--feed x=@wrap.npy --fetch @wrapped", 1,
-            i == 1 ? "no samples" : "does not fit input 'x'");
+            i == 1 ? "0 samples" : "does not fit input 'x'");
         CHECK(access(test_tmp("wrapped"), F_OK) != 0);
     }
 }

@@ -211,6 +211,7 @@ static const struct Place {
     AT(ampc_api, outputs, 328),
     AT(ampc_api, stage, 336),
     AT(ampc_api, device, 344),
+    AT(ampc_api, peek, 352),
 };
 
 TEST_CASE(abi, structs_grow_at_their_end) {
