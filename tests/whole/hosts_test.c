@@ -301,7 +301,7 @@ TEST_CASE(cpp, trains_as_c_does) {
     REQUIRE(test_write_file(test_tmp("host.cc"), cpp, sizeof cpp - 1));
     snprintf(build, sizeof build,
              "PATH=/usr/bin:/bin g++ -std=c++11 -Wall -Wextra -Werror "
-             "-Wpedantic -I'%.*s/../..' -I'%.*s' -o '%s' '%s' -ldl",
+             "-Wpedantic -I'%.*s/..' -I'%.*s' -o '%s' '%s' -ldl",
              dir, header, dir, header, test_tmp("cpp_host"),
              test_tmp("host.cc"));
     check_host(test_tmp("cpp_host"), build);
