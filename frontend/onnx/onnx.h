@@ -114,6 +114,8 @@ typedef struct OxName {
     bool reaches;       /* an output, through differentiable operands */
     const OxNode *role; /* where it stands in a weight's place */
     const OxNode *statistics_of; /* BatchNormalization */
+    bool drawn; /* made of a draw of zeros and ones, and numbers */
+    Str drops; /* of a dropout's result: what it is outside training; or NULL */
     OxPower power;
     bool stops;         /* a result that the forward writes to a buffer */
     const ValueId *seq; /* a sequence: its elements */
@@ -180,6 +182,7 @@ struct Ox {
     VEC(OxFold) fold_list;
     int64_t folded; /* elements so far */
     int dropouts, dropouts_enabled;
+    bool mixed_modes; /* some of the BatchNormalization train in the file */
 };
 
 /* ---- messages ------------------------------------------------------------ */
@@ -230,6 +233,13 @@ Status ox_check_nodes(Ox *ox, const int *order, int n);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 void ox_read_signature(Ox *ox);
 void ox_find_kinks(Ox *ox);
+void ox_find_modes(Ox *ox);
+void ox_find_drops(Ox *ox);
+/* The result of the node, which has OxName.drops, as training alone has it. */
+Status ox_drop(Ox *ox, int result);
+/* The buffer that operand k of a BatchNormalization is, or is tiled from, as
+   InstanceNorm's running statistics are for each sample. */
+Str ox_statistics(const Ox *ox, const OxNode *n, int k);
 /* The reduction of the node over one axis, x's, as the framework chooses among
    equals; false: as std.amp does. */
 bool ox_picks_element(const Ox *ox, DType d, int naxes);
