@@ -25,7 +25,7 @@ ScaleSpec scale_default(ScaleKind kind) {
                        .growth = 2,
                        .backoff = 0.5,
                        .interval = 2000,
-                       .min = 1,
+                       .min = 0x1p-24,
                        .max = 16777216,
                        .hysteresis = 1};
 }

@@ -131,6 +131,8 @@ typedef struct Options {
     VEC(DimBind) heads; /* --replace-head: an output, its units */
     VEC(GlobRule) train_rules; /* in command-line order */
     bool batchnorm_train;      /* default true */
+    bool batchnorm_said;       /* .. and asked for: also those that the file
+                                  has frozen beside training ones */
     int batchnorm_unbiased;    /* -1 by producer, 0 population, 1 unbiased */
     VEC(Str) batchnorm_frozen; /* globs; "*" when frozen without a glob */
     bool dropout;

@@ -581,7 +581,7 @@ static Status set_batchnorm(Options *o, Spec *s) {
                      "'%s' is not one of train, train:unbiased, "
                      "train:population, frozen[:GLOB]",
                      v);
-    o->batchnorm_train = true;
+    o->batchnorm_train = o->batchnorm_said = true;
     o->batchnorm_unbiased = i == 2 ? -1 : i;
     return OK;
 }

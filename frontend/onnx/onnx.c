@@ -449,6 +449,7 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
             ValueId v = out->value;
             if (!is_value(v) && !out->seq)
                 return ox_fail(ox, "result %d is not supported", k);
+            if (out->drops) TRY(ox_drop(ox, k));
             if (!ox_stops(ox, n, k) || !is_value(v) ||
                 !dtype_is_float(ox_type(ox, v).dtype))
                 continue;
@@ -555,6 +556,7 @@ static Status import_model(Ox *ox) {
     TRY(ox_check_spoiled(ox));
     TRY(ox_decide(ox));
     ox_warn_steps(ox);
+    ox_find_drops(ox);
     start_module(ox);
     TRY(make_inputs(ox));
     make_inits(ox);

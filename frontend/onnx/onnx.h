@@ -117,6 +117,8 @@ typedef struct OxName {
     bool reaches;       /* an output, through differentiable operands */
     const OxNode *role; /* the node that uses it as a weight */
     const OxNode *statistics_of; /* BatchNormalization */
+    bool drawn; /* made of a draw of zeros and ones, and numbers */
+    Str drops; /* of a dropout's result: what it is outside training; or NULL */
     OxPower power;
     bool stops;         /* a result that the forward writes to a buffer */
     const ValueId *seq; /* a sequence: its elements */
@@ -183,6 +185,7 @@ struct Ox {
     VEC(OxFold) fold_list;
     int64_t folded; /* elements so far */
     int dropouts, dropouts_enabled;
+    bool mixed_modes; /* some of the BatchNormalization train in the file */
 };
 
 /* ---- messages ------------------------------------------------------------ */
@@ -237,6 +240,13 @@ Status ox_check_nodes(Ox *ox, const int *order, int n);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 void ox_read_signature(Ox *ox);
 void ox_find_kinks(Ox *ox);
+void ox_find_modes(Ox *ox);
+void ox_find_drops(Ox *ox);
+/* The result of the node, which has OxName.drops, as training alone has it. */
+Status ox_drop(Ox *ox, int result);
+/* The buffer that operand k of a BatchNormalization is, or is tiled from, as
+   InstanceNorm's running statistics are for each sample. */
+Str ox_statistics(const Ox *ox, const OxNode *n, int k);
 /* True if the framework's reduction over one axis selects one of several equal
    elements; false: it shares the gradient among them, as std.amp does. */
 bool ox_picks_element(const Ox *ox, DType d, int naxes);

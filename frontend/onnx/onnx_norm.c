@@ -4,6 +4,8 @@
    BatchNormalization in training normalises by the batch's statistics, and the
    program writes its running ones: new = momentum*old + (1-momentum)*batch.
    ONNX keeps the population variance there, torch the unbiased one.         */
+#include <string.h>
+
 #include "frontend/onnx/onnx.h"
 
 /* ---- batch normalisation ------------------------------------------------- */
@@ -20,13 +22,58 @@ static bool frozen_by_user(const Ox *ox) {
     return frozen;
 }
 
+static int64_t int_of(const OxNode *n, const char *name) {
+    for (int i = 0; i < n->nattr; i++)
+        if (!strcmp(n->attr[i].name, name)) return n->attr[i].p->i;
+    return 0;
+}
+
+/* The forward writes the buffer, as the signature has it. */
+static bool is_written(const Ox *ox, Str buffer) {
+    for (int i = 0; i < ox->signature.len; i++)
+        if (ox_signed_as(&ox->signature.data[i], "BUFFER_MUTATION") &&
+            ox->signature.data[i].target == buffer)
+            return true;
+    return false;
+}
+
+/* As it was exported.  Files of dynamo may have an inference node for a module
+   that trains. */
+static bool file_trains(const Ox *ox, const OxNode *n) {
+    if (is_written(ox, ox_statistics(ox, n, 3))) return true;
+    if (n->version < 7) return int_of(n, "is_test") == 0;
+    if (n->version < 14) return n->nout > 1;
+    return int_of(n, "training_mode") != 0;
+}
+
 static bool in_training(const Ox *ox) {
     if (frozen_by_user(ox)) return false;
-    if (ox->opt->batchnorm_train && options_train(ox->opt)) return true;
-    int v = ox->node->version; /* as it was exported */
-    if (v < 7) return ox_int(ox, "is_test", 0) == 0;
-    if (v < 14) return ox->node->nout > 1;
-    return ox_int(ox, "training_mode", 0) != 0;
+    if (ox->opt->batchnorm_train && options_train(ox->opt) && !ox->mixed_modes)
+        return true;
+    return file_trains(ox, ox->node);
+}
+
+/* Files of one mode train all; where some are frozen beside others that train,
+   as bn.eval() leaves them, each does as it stands in the file. */
+void ox_find_modes(Ox *ox) {
+    int trains = 0, frozen = 0;
+    const OxNode *first = NULL;
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (n->op->handler != onnx_batch_norm) continue;
+        bool t = file_trains(ox, n);
+        if (!t && !frozen) first = n;
+        t ? trains++ : frozen++;
+    }
+    if (!trains || !frozen || !options_train(ox->opt) ||
+        !ox->opt->batchnorm_train || ox->opt->batchnorm_said)
+        return;
+    ox->mixed_modes = true;
+    fail_note(ox->d, (Loc){.file = ox->file},
+              "%d BatchNormalization train%s and %d stay%s frozen, '%s'%s, as "
+              "the file has them; --batchnorm train trains all",
+              trains, trains == 1 ? "s" : "", frozen, frozen == 1 ? "s" : "",
+              ox_quote(ox, first->in[1]), frozen > 1 ? " and others" : "");
 }
 
 /* batch variance as running statistics count it */
@@ -51,15 +98,62 @@ static ValueId *pending_write(Ox *ox, ValueId buffer) {
     return NULL;
 }
 
-static Status run_average(Ox *ox, ValueId buffer, ValueId batch, ValueId *out) {
+Str ox_statistics(const Ox *ox, const OxNode *n, int k) {
+    const OxName *x = ox_name_of(ox, n->in[k]);
+    const OxNode *tile =
+        x && x->kind == OX_RESULT ? &ox->nodes.data[x->index] : NULL;
+    return tile && tile->op->handler == onnx_tile ? tile->in[0] : n->in[k];
+}
+
+/* The batch's statistics, of each sample and channel, as means over samples. */
+static Status over_samples(Ox *ox, ValueId buffer, ValueId *batch) {
+    int64_t each = ox_type(ox, buffer).dim[0], axis = 0;
+    int64_t dim[] = {each ? ox_type(ox, *batch).dim[0] / each : 0, each};
+    if (dim[0] == 1) return OK;
+    TRY(ox_reshape(ox, *batch, 2, dim, batch));
+    return ox_reduce(ox, OP_REDUCE_MEAN, *batch, &axis, 1, false, batch);
+}
+
+/* PyTorch's momentum=None, a mean over all batches, is in the file as a
+   momentum of 1, which would leave the statistics as they are for ever.  How
+   many batches there were is kept in the buffer that PyTorch has for it. */
+static bool is_cumulative(const Ox *ox) {
+    return ox->is_torch && ox_float(ox, "momentum", 0.9) == 1;
+}
+
+static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
+                                 ValueId batch, ValueId *out) {
+    Str of = value_var(ox->g, buffer)->name;
+    const char *dot = strrchr(of, '.');
+    Str name =
+        internf("%.*snum_batches_tracked", dot ? (int)(dot + 1 - of) : 0, of);
+    int var = module_var(ox->m, VAR_BUFFER, name, type_scalar(DT_F32), NULL, 0);
+    ValueId n = graph_var(ox->g, var), more, part;
+    TRY(ox2k(ox, OP_ADD, n, 1, &more));
+    if (!pending_write(ox, n))
+        vec_push(ox->a, &ox->g->writes, (Write){.var = n, .value = more});
+    TRY(ox2(ox, OP_SUB, batch, old, &part));
+    TRY(ox2(ox, OP_DIV, part, more, &part));
+    return ox2(ox, OP_ADD, old, part, out);
+}
+
+static Status run_average(Ox *ox, int operand, ValueId batch, ValueId *out) {
     double m = ox_float(ox, "momentum", 0.9);
+    ValueId buffer =
+        ox_name_of(ox, ox_statistics(ox, ox->node, operand))->value;
     const Value *b = value_get(ox->g, buffer);
     bool is_state =
         b->kind == VK_VAR && value_var(ox->g, buffer)->kind == VAR_BUFFER;
     ValueId *write = pending_write(ox, buffer), old = write ? *write : buffer;
-    TRY(ox2k(ox, OP_MUL, old, m, &old));
-    TRY(ox2k(ox, OP_MUL, batch, 1 - m, &batch));
-    TRY(ox2(ox, OP_ADD, old, batch, out));
+    TRY(over_samples(ox, buffer, &batch));
+    if (is_state && is_cumulative(ox)) {
+        TRY(cumulative_average(ox, buffer, old, batch, out));
+        write = pending_write(ox, buffer); /* the list may have moved */
+    } else {
+        TRY(ox2k(ox, OP_MUL, old, m, &old));
+        TRY(ox2k(ox, OP_MUL, batch, 1 - m, &batch));
+        TRY(ox2(ox, OP_ADD, old, batch, out));
+    }
     if (!is_state) return OK;
     if (write)
         *write = *out;
@@ -75,8 +169,8 @@ static Status train_batch_norm(Ox *ox, const ValueId *in, const Attr *attr,
     var = out[2];
     TRY(ox_out(ox, 0, out[0]));
     TRY(unbiased(ox, in[0], &var));
-    TRY(run_average(ox, in[3], out[1], &mean));
-    TRY(run_average(ox, in[4], var, &var));
+    TRY(run_average(ox, 3, out[1], &mean));
+    TRY(run_average(ox, 4, var, &var));
     TRY(ox_out(ox, 1, mean));
     TRY(ox_out(ox, 2, var));
     TRY(ox_out(ox, 3, out[1]));

@@ -65,6 +65,80 @@ Status onnx_dropout(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* ---- dropout in parts ---------------------------------------------------- */
+
+/* Dropout of whole channels, AlphaDropout and stochastic depth are arithmetic
+   with a draw b of zeros and ones in files of dynamo: x * (b / p), or
+   x * (a b) + (c b + d).  Outside training the product, or the sum, is x. */
+
+static OxName *made_name(const Ox *ox, Str name) {
+    return *name ? ox_name_of(ox, name) : NULL;
+}
+
+static bool matters(const OxNode *n, int operand) {
+    return !(n->op->nd & (1u << operand));
+}
+
+/* Known when the model is compiled, as far as the nodes around it tell. */
+static bool is_number(const Ox *ox, Str name, int depth) {
+    const OxName *x = made_name(ox, name);
+    if (!x) return true;
+    if (x->kind == OX_INIT) return !ox->inits.data[x->index].is_var;
+    if (x->kind != OX_RESULT || depth > 8) return false;
+    const OxNode *n = &ox->nodes.data[x->index];
+    for (int i = 0; i < n->nin; i++)
+        if (matters(n, i) && !is_number(ox, n->in[i], depth + 1)) return false;
+    return true;
+}
+
+/* The operand that is drawn; what the others are: numbers, or one more. */
+static int drawn_operand(const Ox *ox, const OxNode *n, bool *alone) {
+    int drawn = -1;
+    *alone = true;
+    for (int i = 0; i < n->nin; i++) {
+        const OxName *x = made_name(ox, n->in[i]);
+        if (x && x->drawn)
+            drawn = i;
+        else if (matters(n, i))
+            *alone &= is_number(ox, n->in[i], 0);
+    }
+    return drawn;
+}
+
+static void find_drop(Ox *ox, const OxNode *n) {
+    OxName *out = n->nout == 1 ? made_name(ox, n->out[0]) : NULL;
+    bool alone;
+    if (!out) return;
+    if (n->op->handler == onnx_random) {
+        out->drawn = ox_torch_node(n, "aten.bernoulli.p") != NULL;
+        return;
+    }
+    int k = drawn_operand(ox, n, &alone);
+    if (k < 0) return;
+    out->drawn = alone;
+    if (alone || n->nin != 2) return;
+    OxName *x = made_name(ox, n->in[1 - k]);
+    if (n->op->core == OP_MUL) {
+        out->drops = n->in[1 - k];
+    } else if (n->op->core == OP_ADD && x && x->drops && x->uses == 1) {
+        out->drops = x->drops;
+        x->drops = NULL;
+    }
+}
+
+void ox_find_drops(Ox *ox) {
+    for (int i = 0; i < ox->order.len; i++)
+        find_drop(ox, &ox->nodes.data[ox->order.data[i]]);
+}
+
+Status ox_drop(Ox *ox, int result) {
+    const OxName *out = ox_name_of(ox, ox->node->out[result]);
+    ValueId in[] = {ox_name_of(ox, out->drops)->value, out->value}, y = in[0];
+    if (ox->opt->dropout && options_train(ox->opt))
+        TRY(ox_call(ox, "in_training", in, 2, NULL, 0, 1, &y));
+    return ox_out(ox, result, y);
+}
+
 /* ---- draws --------------------------------------------------------------- */
 
 /* The function of the row draws from the state and, where it has operands, from

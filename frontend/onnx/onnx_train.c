@@ -482,8 +482,10 @@ Status ox_decide(Ox *ox) {
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
         if (n->op->handler != onnx_batch_norm) continue;
-        for (int k = 3; k < 5; k++) ox_name_of(ox, n->in[k])->statistics_of = n;
+        for (int k = 3; k < 5; k++)
+            ox_name_of(ox, ox_statistics(ox, n, k))->statistics_of = n;
     }
+    ox_find_modes(ox);
     ox_find_mutations(ox);
     ox_find_uses(ox);
     for (int i = 0; i < ox->inits.len; i++)

@@ -58,6 +58,10 @@ const OpSelects op_selects[NUM_OPS] = {
 #define SELECTS(E, how) [OP_##E] = SELECTS_##how,
 #include "ir/op/ops.def"
 };
+const bool op_leaves_out[NUM_OPS] = {
+#define LEAVES_OUT(E) [OP_##E] = true,
+#include "ir/op/ops.def"
+};
 const bool op_steep[NUM_OPS] = {
 #define STEEP(E) [OP_##E] = true,
 #include "ir/op/ops.def"

@@ -159,7 +159,7 @@ typedef struct OpInfo {
 extern const OpInfo op_info[NUM_OPS];
 typedef enum OpSelects { SELECTS_NONE, SELECTS_SAME, SELECTS_SIGN } OpSelects;
 extern const OpSelects op_selects[NUM_OPS];
-extern const bool op_steep[NUM_OPS];
+extern const bool op_leaves_out[NUM_OPS], op_steep[NUM_OPS];
 const OpInfo *callee_info(Callee c);
 static inline Callee callee_op(OpCode op) {
     Callee c = {op, NULL};

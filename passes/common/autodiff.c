@@ -110,30 +110,13 @@ static void mark_active(Diff *s, int start) {
 
 /* ---- which slopes must not be multiplied by 0 ---------------------------- */
 
-/* Parts of the operands do not reach the result. */
-static bool leaves_out(const Node *n) {
-    switch (n->op) {
-    case OP_WHERE:
-    case OP_MIN:
-    case OP_MAX:
-    case OP_CLIP:
-    case OP_RELU:
-    case OP_REDUCE_MIN:
-    case OP_REDUCE_MAX:
-    case OP_MAX_POOL:
-    case OP_SLICE:
-    case OP_GATHER: return true;
-    default: return is_call(n, "dropout");
-    }
-}
-
 /* A zero in the gradient of a product's result is one term of sums. */
 static void mark_selected(Diff *s, int start, const ValueId *out, int nout,
                           const bool *selected) {
     for (int k = 0; k < nout; k++) s->selected[slot(s, out[k])] |= selected[k];
     for (int k = s->g->order.len - 1; k >= start; k--) {
         const Node *n = node_at(s->g, k);
-        bool any = leaves_out(n);
+        bool any = op_leaves_out[n->op] || is_call(n, "dropout");
         for (int j = 0; j < n->nout; j++)
             any |= s->selected[slot(s, n->out[j])];
         if (!any || op_info[n->op].kind == KIND_ANCHOR) continue;
@@ -147,36 +130,30 @@ static const Node *made_by(const Graph *g, ValueId v) {
     return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
 }
 
+/* An even power, or one of what is not negative. */
+static bool is_even_power(const Graph *g, const Node *n) {
+    const Node *base = made_by(g, n->in[0]);
+    double k;
+    return n->op == OP_POW && value_is_splat(g, n->in[1], &k) && k > 1 &&
+           (fmod(k, 2) == 0 || (base && base->op == OP_ABS));
+}
+
 /* v is 0 only where all that it is made of is, whose squares are added. */
 static bool is_sum_of_squares(const Graph *g, ValueId v, int depth) {
     const Node *n = made_by(g, v);
     double k;
     if (!n || depth == 16) return false;
-    switch (n->op) {
-    case OP_REDUCE_SUMSQ: return true;
-    case OP_REDUCE_SUM:
-    case OP_REDUCE_MEAN:
-    case OP_RESHAPE:
-    case OP_EXPAND:
-    case OP_TRANSPOSE:
-    case OP_CAST: return is_sum_of_squares(g, n->in[0], depth + 1);
-    case OP_ADD:
-        return is_sum_of_squares(g, n->in[0], depth + 1) &&
-               is_sum_of_squares(g, n->in[1], depth + 1);
-    case OP_POW: {
-        const Node *base = made_by(g, n->in[0]);
-        return value_is_splat(g, n->in[1], &k) && k > 1 &&
-               (fmod(k, 2) == 0 || (base && base->op == OP_ABS));
-    }
-    case OP_DIV:
-        return value_is_splat(g, n->in[1], &k) && k > 0 &&
-               is_sum_of_squares(g, n->in[0], depth + 1);
-    case OP_MUL:
-        return same_value(n->in[0], n->in[1]) ||
-               (value_is_splat(g, n->in[1], &k) && k > 0 &&
-                is_sum_of_squares(g, n->in[0], depth + 1));
-    default: return false;
-    }
+    bool scaled = (n->op == OP_MUL || n->op == OP_DIV) &&
+                  value_is_splat(g, n->in[1], &k) && k > 0;
+    bool summed = n->op == OP_REDUCE_SUM || n->op == OP_REDUCE_MEAN;
+    bool moved = op_info[n->op].kind == KIND_VIEW || n->op == OP_CAST ||
+                 n->op == OP_EXPAND || n->op == OP_TRANSPOSE;
+    if (n->op == OP_REDUCE_SUMSQ || is_even_power(g, n)) return true;
+    if (n->op == OP_MUL && same_value(n->in[0], n->in[1])) return true;
+    if (n->op == OP_ADD && !is_sum_of_squares(g, n->in[1], depth + 1))
+        return false;
+    return (scaled || summed || moved || n->op == OP_ADD) &&
+           is_sum_of_squares(g, n->in[0], depth + 1);
 }
 
 static bool is_root(const Graph *g, const Node *n) {

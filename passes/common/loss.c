@@ -11,6 +11,7 @@
    establishes  an output "ampc.loss" (f32[]), unless --loss none; only
                 variables that an objective trains are parameters */
 #include "ir/fn/fn.h"
+#include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
 #include <limits.h>
@@ -111,6 +112,24 @@ static void note_axis(PassCtx *cx, const Graph *g, ValueId x) {
     sb_free(&type);
 }
 
+/* The output is a softmax's or sigmoid's result, of which the loss takes
+   another one: PyTorch would compute the same, but hardly anyone means it. */
+static void warn_of_probabilities(PassCtx *cx, const Graph *g, LossKind kind,
+                                  ValueId x) {
+    const char *fn = losses[kind].fn;
+    if (kind != LOSS_CROSS_ENTROPY && kind != LOSS_BCE_LOGITS) return;
+    const Node *n;
+    while ((n = def_of(g, x, OP_CAST)) || (n = def_of(g, x, OP_RESHAPE)))
+        x = n->in[0];
+    bool soft = call_of(g, x, "softmax") != NULL;
+    if (!soft && !def_of(g, x, OP_SIGMOID)) return;
+    warn(cx->diag, (Loc){.file = g->module->file},
+         "--loss: the output is a %s's result, probabilities, and %s takes %s "
+         "of it again; export the model without it",
+         soft ? "Softmax" : "Sigmoid", fn,
+         soft ? "the softmax" : "the sigmoid");
+}
+
 /* The class axis is 1 for rank 2 and rank >= 4, the last for rank 3.  Of the
    attributes that the option may give, the function takes those it has. */
 static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
@@ -122,6 +141,7 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
     int axis = -1, na = 0;
     if (!dtype_is_float(t.dtype))
         return no_loss(cx, g, "the loss needs a floating-point output");
+    if (!g->batch) warn_of_probabilities(cx, g, l->kind, x);
     if (losses[l->kind].classes) {
         axis = t.rank == 3 ? 2 : t.rank >= 2 ? 1 : -1;
         if (l->axis != INT_MIN) axis = axis_norm(l->axis, t.rank);

@@ -527,34 +527,6 @@ static Status make_steps(Graph *train, PassCtx *cx) {
 
 /* ---- 16-bit copies ------------------------------------------------------- */
 
-static void note_read(const Graph *g, DType *as, ValueId v, DType d) {
-    if (!v.i || value_get(g, v)->kind != VK_VAR) return;
-    DType *have = &as[value_get(g, v)->var];
-    *have = *have == NUM_DTYPES || *have == d ? d : DT_F32;
-}
-
-/* A frozen variable that every program reads through the same cast to 16 bits
-   is one of 16 bits. */
-static void narrow_frozen(Module *m, Arena *scratch) {
-    DType *as = NEW_ARRAY(scratch, DType, m->vars.len + 1);
-    for (int i = 0; i < m->vars.len; i++) as[i] = NUM_DTYPES;
-    for (int i = 0; i < m->graphs.len; i++) {
-        const Graph *g = m->graphs.data[i];
-        for (int k = 0; k < g->order.len; k++) {
-            const Node *n = node_at(g, k);
-            DType d = n->op == OP_CAST ? value_dtype(g, n->out[0]) : DT_F32;
-            for (int j = 0; j < n->nin; j++) note_read(g, as, n->in[j], d);
-        }
-        for (int k = 0; k < g->outputs.len; k++)
-            note_read(g, as, g->outputs.data[k].value, DT_F32);
-    }
-    for (int i = 0; i < m->vars.len; i++)
-        if (m->vars.data[i].kind == VAR_FROZEN && as[i] != NUM_DTYPES &&
-            dtype_is_16(as[i]) &&
-            type_get(m->vars.data[i].type)->dtype == DT_F32)
-            var_narrow(m, i, as[i]);
-}
-
 ValueId shadow_of(Graph *g, ValueId v, DType d) {
     if (value_get(g, v)->kind != VK_VAR || !dtype_is_16(d)) return NO_VALUE;
     const Var *var = value_var(g, v);
@@ -625,7 +597,6 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     for (int i = 0, n = m->graphs.len; i < n; i++)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN)
             TRY(make_steps(m->graphs.data[i], cx));
-    narrow_frozen(m, cx->scratch);
     for (int i = 0; i < m->graphs.len; i++)
         rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
     graph_new(m, program_name(PROGRAM_REFRESH, intern("")));
