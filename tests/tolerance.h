@@ -9,6 +9,10 @@
 #define TOL_TRACE_LOSS 1e-4 /* relative */
 #define TOL_TRACE_NORM 1e-3 /* relative; a norm adds the errors of all */
 
+/* Five steps of small models in the frameworks' fp32, which sum in other
+   orders: loss and parameters, relative to 1 + magnitude. */
+#define TOL_EXPORTERS 5e-5
+
 /* Teacher-forced: one forward and backward from equal parameters. */
 #define TOL_FORCED_LOSS 1e-5 /* relative                                    */
 #define TOL_SECOND_GRAD                                                        \

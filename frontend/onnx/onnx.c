@@ -552,9 +552,9 @@ static Status import_model(Ox *ox) {
     TRY(ox_resolve_names(ox));
     TRY(ox_sort(ox));
     TRY(ox_check_nodes(ox, ox->order.data, ox->order.len));
-    TRY(ox_check_dtypes(ox));
     TRY(ox_check_spoiled(ox));
     TRY(ox_decide(ox));
+    TRY(ox_check_dtypes(ox));
     ox_warn_steps(ox);
     ox_find_drops(ox);
     start_module(ox);

@@ -98,6 +98,7 @@ static Status check(const Known *k, const OxNode *n) {
 }
 
 Status ox_check_dtypes(Ox *ox) {
+    if (!ox->inits.len) return OK;
     Arena *tmp = arena_new();
     Known k = {ox, NEW_ARRAY(tmp, int, ox->names.len + 1)};
     Status s = OK;

@@ -374,8 +374,8 @@ static bool is_step(const Flow *f, const OxNode *n) {
 
 void ox_warn_steps(Ox *ox) {
     const char *by = ox->model->producer_name;
-    if (ox->has_signature || !options_train(ox->opt) || !by || !*by ||
-        !strncmp(by, "jax2onnx", 8))
+    if (ox->has_signature || !options_train(ox->opt) || !ox->inits.len || !by ||
+        !*by || !strncmp(by, "jax2onnx", 8))
         return;
     Arena *tmp = arena_new();
     Flow f = {ox, NEW_ARRAY(tmp, bool, ox->names.len + 1),

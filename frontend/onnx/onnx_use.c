@@ -262,5 +262,5 @@ static void find_sources(Ox *ox) {
 
 void ox_find_uses(Ox *ox) {
     find_roles(ox);
-    find_sources(ox);
+    if (ox->inits.len) find_sources(ox);
 }

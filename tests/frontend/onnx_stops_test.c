@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_stops_test.c: where gradients stop in files that lost the node that said
-   so.  The metadata are those that PyTorch 2.11 and 2.15 write; gradients
-   beside PyTorch's are in exporters_test.c.                                 */
+   so.  The metadata are those that PyTorch 2.11 and 2.15 write.             */
 #include <string.h>
 
 #include "tests/harness.h"

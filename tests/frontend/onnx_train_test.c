@@ -433,8 +433,12 @@ TEST_CASE(onnx_train, identity_of_an_initializer_is_a_parameter_of_its_own) {
 
 TEST_CASE(onnx_train, half_precision_parameters_become_fp32_masters) {
     Made m;
-    made_linear(&m);
-    Onnx__TensorProto *t = m.graph.initializer[0];
+    made_start(&m, 17);
+    made_input(&m, "x", DT_F32, "2,3");
+    Onnx__TensorProto *t = made_f32(&m, "fc.weight", "3,4", 0);
+    made_int(&m, made_node(&m, "Cast", "fc.weight", "wide"), "to", 1);
+    made_node(&m, "MatMul", "x,wide", "y");
+    made_output(&m, "y");
     t->data_type = ONNX__TENSOR_PROTO__DATA_TYPE__BFLOAT16;
     t->n_float_data = 0;
     t->n_int32_data = 12;

@@ -1,0 +1,430 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Small models as each exporter writes them: what trains, and 5 steps of SGD, beside the framework.
+
+    [MODES="raw-train .."] [ONLY=MODULE] python models/exporters.py FOLDER [AMPC]
+
+Run it with the Python of one framework (PyTorch 2.11 or 2.15, or jax2onnx with flax, or Keras with
+tf2onnx, or skl2onnx with scikit-learn).  It exports every model in every mode of that framework,
+trains the framework's own model for 5 steps, writes FOLDER/NAME.onnx and FOLDER/NAME.txt, and
+with AMPC (a binary of `ampc`, whose Python package must be importable) trains each file and prints
+the comparison.  tests/exporters holds what tests/whole/exporters_test.c checks without a framework.
+
+Lines of NAME.txt:
+    options OPTIONS             of `ampc`
+    refused TEXT                it is not taken; part of the message; else:
+    input NAME DTYPE DIMS VALUES..
+    loss VALUES..               of the steps
+    param|buffer NAME VALUES..  after the steps
+    still NAME                  does not train
+"""
+import contextlib, io, logging, os, re, subprocess, sys, tempfile, warnings
+import numpy as np
+import onnx
+warnings.filterwarnings("ignore")
+logging.disable(logging.WARNING)
+STEPS, RATE = 5, 0.1
+
+
+class Case:
+    """One file, and what the framework's training made of its model."""
+    def __init__(self, name, path, options, inputs, losses, params, buffers, still):
+        self.name, self.path, self.options, self.inputs = name, path, options, inputs
+        self.losses, self.params, self.buffers, self.still = losses, params, buffers, still
+
+
+def neutral_paths(path):
+    """No folders of this machine stay in stack traces."""
+    m = onnx.load(path)
+    strip = lambda s: re.sub(r'File "[^"<]*/([^"/]+)"', r'File "\1"', s)
+    nodes = list(m.graph.node) + [n for f in m.functions for n in f.node]
+    for n in nodes:
+        n.doc_string = ""
+        for p in n.metadata_props: p.value = strip(p.value)
+    onnx.save(m, path)
+
+
+# ---- PyTorch -----------------------------------------------------------------
+
+def torch_models():
+    import torch, torch.nn as nn, torch.nn.functional as F
+
+    class Base(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.l = nn.Linear(4, 4); s.m = nn.Linear(4, 3)
+
+    class Numbers(Base):
+        def forward(s, x): return s.m(torch.tanh(s.l(x)) * 2 + 0.5)
+
+    class Normalised(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.c = nn.Conv2d(3, 4, 3); s.l = nn.Linear(4, 2)
+        def forward(s, x):
+            mean = torch.tensor([.485, .456, .406]).view(3, 1, 1)
+            std = torch.tensor([.229, .224, .225]).view(3, 1, 1)
+            return s.l(torch.relu(s.c((x - mean) / std)).mean((2, 3)))
+
+    class Buffers(Base):
+        def __init__(s):
+            super().__init__()
+            s.register_buffer("mean", torch.randn(4)); s.register_buffer("std", torch.rand(4) + .5)
+            s.register_buffer("table", torch.randn(3), persistent=False)
+        def forward(s, x): return s.m(torch.tanh(s.l((x - s.mean) / s.std))) * s.table
+
+    class Lifted(Base):
+        def __init__(s):
+            super().__init__()
+            s.d = {"w": nn.Parameter(torch.randn(4, 4)), "b": nn.Parameter(torch.randn(4))}
+            s.layers = [nn.Linear(4, 4)]
+        def named(s):
+            yield "lifted_tensor_0", s.d["w"]
+            yield "lifted_tensor_1", s.d["b"]
+            yield "lifted_tensor_2", s.layers[0].weight
+            yield "lifted_tensor_3", s.layers[0].bias
+        def forward(s, x): return s.m(torch.tanh(s.layers[0](torch.tanh(s.l(x) @ s.d["w"] + s.d["b"]))))
+
+    class Scalars(Base):
+        def __init__(s):
+            super().__init__()
+            s.logit_scale = nn.Parameter(torch.tensor(0.3)); s.temperature = nn.Parameter(torch.tensor([1.5]))
+            s.gain = nn.Parameter(torch.rand(3) + .5)
+        def forward(s, x): return s.m(torch.tanh(s.l(x)) / s.temperature) * s.logit_scale.exp() * s.gain
+
+    class Tied(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.a = nn.Linear(4, 4); s.b = nn.Linear(4, 4); s.b.weight = s.a.weight
+        def forward(s, x): return s.b(torch.tanh(s.a(x)))
+
+    class Frozen(Base):
+        options = ["--freeze", "l.*"]
+        def __init__(s):
+            super().__init__()
+            for p in s.l.parameters(): p.requires_grad_(False)
+        def forward(s, x): return s.m(torch.tanh(s.l(x)))
+
+    class StraightThrough(Base):
+        def forward(s, x):
+            h = torch.tanh(s.l(x)); q = torch.round(h * 4) / 4
+            return s.m(h + (q - h).detach())
+
+    class Detached(Base):
+        def forward(s, x):
+            h = torch.tanh(s.l(x))
+            return s.m(h * h.detach() + h.detach().clone())
+
+    class NoGrad(Base):
+        def forward(s, x):
+            with torch.no_grad(): t = torch.tanh(s.l(x))
+            return s.m(t + s.l(x))
+
+    class OwnLoss(Base):
+        own_loss = True
+        def forward(s, x):
+            h = torch.tanh(s.l(x))
+            return F.mse_loss(s.m(h), h.detach()[:, :3]) + 0.1 * h.square().mean()
+
+    class BatchNorm(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.c = nn.Conv2d(3, 4, 3); s.bn = nn.BatchNorm2d(4); s.l = nn.Linear(4, 2)
+        def forward(s, x): return s.l(torch.relu(s.bn(s.c(x))).mean((2, 3)))
+
+    class Norms(Base):
+        def __init__(s):
+            super().__init__(); s.n = nn.LayerNorm(4); s.g = nn.GroupNorm(2, 4)
+        def forward(s, x): return s.m(F.gelu(s.g(s.n(s.l(x)))))
+
+    class Attention(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.q = nn.Linear(4, 4); s.k = nn.Linear(4, 4); s.v = nn.Linear(4, 4); s.o = nn.Linear(4, 2)
+            s.register_buffer("causal", torch.full((5, 5), float("-inf")).triu(1))
+            p = torch.arange(5)[:, None] / 10000 ** (torch.arange(0, 4, 2) / 4)
+            s.register_buffer("positions", torch.stack([p.sin(), p.cos()], -1).reshape(5, 4))
+        def forward(s, x):
+            x = x + s.positions
+            a = torch.softmax(s.q(x) @ s.k(x).transpose(1, 2) / 2 + s.causal, -1)
+            return s.o(a @ s.v(x)).mean(1)
+
+    class Embedding(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.w = nn.Embedding(7, 4); s.p = nn.Embedding(5, 4); s.l = nn.Linear(4, 2)
+        def forward(s, i): return s.l(torch.tanh(s.w(i) + s.p(torch.arange(5)))).mean(1)
+
+    class Rotary(Base):
+        def __init__(s):
+            super().__init__(); s.register_buffer("inv_freq", 1 / 10000 ** (torch.arange(0, 4, 2) / 4), persistent=False)
+        def forward(s, x):
+            f = torch.arange(x.shape[0]).float()[:, None] * s.inv_freq
+            f = torch.cat([f, f], -1); h = s.l(x)
+            return s.m(h * f.cos() + torch.cat([-h[:, 2:], h[:, :2]], -1) * f.sin())
+
+    class Codebook(Base):
+        def __init__(s):
+            super().__init__(); s.code = nn.Parameter(torch.randn(5, 4))
+        def forward(s, x):
+            h = s.l(x); i = (h[:, None] - s.code).square().sum(-1).argmin(-1)
+            q = F.embedding(i, s.code)
+            return s.m(h + (q - h).detach() + 0.5 * (q - h.detach()))
+
+    class Gates(Base):
+        def __init__(s):
+            super().__init__()
+            s.alpha = nn.Parameter(torch.tensor(0.2)); s.act = nn.PReLU(4); s.gamma = nn.Parameter(torch.full((4,), 0.1))
+        def forward(s, x):
+            h = s.act(s.l(x))
+            return s.m(torch.sigmoid(s.alpha) * h + (1 - torch.sigmoid(s.alpha)) * s.gamma * x)
+
+    class Transposed(Base):
+        def forward(s, x): return s.m(torch.tanh(torch.tanh(s.l(x)) @ s.l.weight)) @ s.m.weight @ s.m.weight.t()
+
+    class Recurrent(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.r = nn.GRU(4, 4, batch_first=True); s.l = nn.Linear(4, 2)
+        def forward(s, x): return s.l(s.r(x)[0].mean(1))
+
+    class Literals(Base):
+        def forward(s, x):
+            m = torch.tensor([[1., 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]])
+            return s.m(torch.tanh(s.l(x) @ m) * torch.linspace(.5, 1.5, 4) + torch.eye(4)[1]) * torch.tensor(0.7)
+
+    x4 = (lambda r: [torch.tensor(r.randn(6, 4), dtype=torch.float32)])
+    image = (lambda r: [torch.tensor(r.rand(4, 3, 6, 6), dtype=torch.float32)])
+    sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
+    ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
+    return [(Numbers, x4), (Normalised, image), (Buffers, x4), (Lifted, x4), (Scalars, x4), (Tied, x4), (Frozen, x4),
+            (StraightThrough, x4), (Detached, x4), (NoGrad, x4), (OwnLoss, x4), (BatchNorm, image), (Norms, x4),
+            (Attention, sequence), (Embedding, ids), (Rotary, x4), (Codebook, x4), (Gates, x4), (Transposed, x4),
+            (Recurrent, sequence), (Literals, x4)]
+
+
+def torch_case(folder, make, data, mode):
+    import torch
+    version = ".".join(torch.__version__.split(".")[:2])
+    name = f"torch-{version}-{mode}-{make.__name__.lower()}"
+    path = f"{folder}/{name}.onnx"
+    inputs = data(np.random.RandomState(1))
+    m = make(); m.train("eval" not in mode)
+    names = ["i" if make.__name__ == "Embedding" else "x"]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        if "script" in mode:
+            training = torch.onnx.TrainingMode.EVAL if "eval" in mode else torch.onnx.TrainingMode.TRAINING
+            torch.onnx.export(m, tuple(inputs), path, dynamo=False, training=training, do_constant_folding="eval" in mode,
+                              input_names=names, opset_version=17)
+        else:
+            torch.onnx.export(m, tuple(inputs), path, dynamo=True, optimize="default" in mode, external_data=False,
+                              input_names=names, verbose=False)
+    neutral_paths(path)
+    own = getattr(make, "own_loss", False)
+    m = make(); m.train(); in_file = held(path)
+    for k, b in m.named_buffers():  # TorchScript's export is a step of BatchNorm
+        if k in in_file and b.is_floating_point(): b.data.copy_(torch.tensor(np.array(in_file[k])))
+    named = list(m.named_parameters()) + list(m.named() if hasattr(m, "named") else [])
+    optimizer = torch.optim.SGD([p for _, p in named if p.requires_grad], lr=RATE)
+    target, losses = None, []
+    for _ in range(STEPS):
+        y = m(*inputs)
+        if not own and target is None: target = torch.tensor(np.random.RandomState(2).randn(*y.shape), dtype=torch.float32)
+        loss = y if own else (y - target).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step(); losses.append(loss.item())
+    feed = dict(zip(names, (t.numpy() for t in inputs)))
+    if not own: feed["target"] = target.numpy()
+    statistics = {k: b.numpy() for k, b in m.named_buffers() if k.endswith(("running_mean", "running_var"))}
+    still = [k for k, b in m.named_buffers() if b.is_floating_point() and k not in statistics]
+    still += [k for k, p in named if not p.requires_grad]
+    return Case(name, path, ["--loss", "auto" if own else "mse", *getattr(make, "options", [])], feed, losses,
+                {name_in(in_file, m, k, p): p.detach().numpy() for k, p in named if p.requires_grad}, statistics, still)
+
+
+def held(path):
+    """The file's initializers."""
+    from onnx import numpy_helper
+    return {i.name: numpy_helper.to_array(i) for i in onnx.load(path).graph.initializer}
+
+
+def name_in(in_file, m, name, p):
+    """A tie has one of its names in the file."""
+    names = [k for k, q in m.named_parameters(remove_duplicate=False) if q is p and k in in_file]
+    return names[0] if names else name
+
+
+def torch_cases(folder):
+    modes = "raw-train default-train script-train raw-eval default-eval script-eval"
+    for mode in os.environ.get("MODES", modes).split():
+        for make, data in torch_models():
+            try: yield torch_case(folder, make, data, mode)
+            except Exception as e: print(f"{mode} {make.__name__}: not exported: {str(e).splitlines()[0][:100] if str(e) else e}")
+
+
+# ---- jax2onnx ----------------------------------------------------------------
+
+def jax_cases(folder):
+    import jax, jax.numpy as jnp
+    from flax import nnx
+    from jax2onnx import to_onnx
+
+    class Base(nnx.Module):
+        def __init__(s):
+            r = nnx.Rngs(0)
+            s.l = nnx.Linear(4, 4, rngs=r, bias_init=nnx.initializers.normal()); s.m = nnx.Linear(4, 3, rngs=r, bias_init=nnx.initializers.normal())
+
+    class Numbers(Base):
+        def __call__(s, x): return s.m(jnp.tanh(s.l(x) * 0.5) * jnp.sqrt(2.0) + 0.25)
+
+    class Norm(Base):
+        def __init__(s):
+            super().__init__(); s.n = nnx.LayerNorm(4, rngs=nnx.Rngs(1), scale_init=nnx.initializers.normal(1.0), bias_init=nnx.initializers.normal())
+        def __call__(s, x): return s.m(jnp.tanh(s.n(s.l(x)) * 0.5) * 1.5)
+
+    class Normalised(Base):
+        def __call__(s, x): return s.m(jnp.tanh(s.l((x - jnp.array([.1, .2, .3, .4])) / jnp.array([.5, .6, .7, .8]))))
+
+    class Stopped(Base):
+        def __call__(s, x):
+            h = jnp.tanh(s.l(x)); q = jnp.round(h * 4) / 4
+            return s.m(h + jax.lax.stop_gradient(q - h)) * 2.0
+
+    class Gains(Base):
+        def __init__(s):
+            super().__init__(); s.gain = nnx.Param(jnp.array([.5, 1., 1.5, 2.]))
+        def __call__(s, x): return s.m(jnp.tanh(s.l(x)) * s.gain[...])
+
+    class Clipped(Base):
+        def __call__(s, x): return s.m(jnp.clip(nnx.gelu(s.l(x)), -0.9, 0.9) + jnp.arange(4.0) / 3)
+
+    for make in (Numbers, Norm, Normalised, Stopped, Gains, Clipped):
+        name = f"jax2onnx-{make.__name__.lower()}"; path = f"{folder}/{name}.onnx"
+        m = make(); x = np.random.RandomState(1).randn(6, 4).astype("f"); target = np.random.RandomState(2).randn(6, 3).astype("f")
+        to_onnx(m, [(6, 4)], model_name=name, return_mode="file", output_path=path)
+        neutral_paths(path)
+        g, params, rest = nnx.split(m, nnx.Param, ...)
+        first = params; losses = []
+        f = lambda p: ((nnx.merge(g, p, rest)(x) - target) ** 2).mean()
+        for _ in range(STEPS):
+            loss, grad = jax.value_and_grad(f)(params); losses.append(float(loss))
+            params = jax.tree.map(lambda p, d: p - RATE * d, params, grad)
+        yield Case(name, path, ["--loss", "mse"], {"in_0": x, "target": target}, losses,
+                   *named_by_content(path, jax.tree.leaves(first), jax.tree.leaves(params)))
+
+
+def named_by_content(path, first, last):
+    """Parameters by the names of the initializers that hold their first values; the others stay."""
+    in_file, params = held(path), {}
+    for a, b in zip(map(np.asarray, first), map(np.asarray, last)):
+        names = [k for k, v in in_file.items() if v.dtype == a.dtype and v.size == a.size and np.array_equal(v.ravel(), a.ravel())]
+        assert len(names) == 1, (names, a.shape)
+        params[names[0]] = b
+    return params, {}, [k for k, v in in_file.items() if v.dtype == np.float32 and k not in params]
+
+
+# ---- Keras -------------------------------------------------------------------
+
+def keras_cases(folder):
+    """With the backend of KERAS_BACKEND; biases are not 0, which tf2onnx drops."""
+    import keras
+    from keras import layers as L
+    normal = keras.initializers.RandomNormal(stddev=0.5, seed=1)
+    dense = lambda n, k, **o: L.Dense(n, kernel_initializer=keras.initializers.RandomNormal(seed=k), bias_initializer=keras.initializers.RandomNormal(seed=k + 9), **o)
+    def numbers(i): return dense(3, 2)(L.Activation("tanh")(dense(4, 1)(i)) * 2 + 0.5)
+    def norm(i): return dense(3, 2)(L.LayerNormalization(gamma_initializer=normal, beta_initializer=keras.initializers.RandomNormal(seed=4))(dense(4, 1)(i)))
+    def normalised(i): return dense(3, 2)(L.Normalization(mean=[.1, .2, .3, .4], variance=[.5, .6, .7, .8])(i))
+    def rescaled(i): return dense(3, 2)(L.Activation("tanh")(dense(4, 1)(L.Rescaling(1 / 127.5, -1)(i))))
+    backend = keras.backend.backend()
+    for make in (numbers, norm, normalised, rescaled):
+        name = f"keras-{backend}-{make.__name__}"; path = f"{folder}/{name}.onnx"
+        i = keras.Input((4,), batch_size=6); m = keras.Model(i, make(i))
+        x = np.random.RandomState(1).randn(6, 4).astype("f"); target = np.random.RandomState(2).randn(6, 3).astype("f")
+        m(x)
+        with contextlib.redirect_stdout(io.StringIO()): m.export(path, format="onnx", verbose=False)
+        neutral_paths(path)
+        m.compile(keras.optimizers.SGD(RATE), "mse"); first = [np.array(v) for v in m.trainable_variables]
+        losses = [float(m.train_on_batch(x, target)) for _ in range(STEPS)] if backend == "jax" else \
+                 [m.fit(x, target, batch_size=6, shuffle=False, verbose=0).history["loss"][0] for _ in range(STEPS)]
+        feed = {onnx.load(path).graph.input[0].name: x, "target": target}
+        batch = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_param
+        options = ["--loss", "mse"] + (["--dim", f"{batch}=6"] if batch else [])
+        yield Case(name, path, options, feed, losses,
+                   *named_by_content(path, first, [np.array(v) for v in m.trainable_variables]))
+
+
+def sklearn_cases(folder):
+    from sklearn.neural_network import MLPRegressor
+    from skl2onnx import to_onnx
+    x = np.random.RandomState(1).randn(6, 4).astype("f"); target = np.random.RandomState(2).randn(6, 1).astype("f")
+    m = MLPRegressor(hidden_layer_sizes=(5,), activation="tanh", solver="sgd", max_iter=1, batch_size=6, learning_rate_init=RATE, momentum=0, alpha=0, shuffle=False, random_state=0)
+    m.partial_fit(x, target[:, 0]); path = f"{folder}/sklearn-regressor.onnx"
+    proto = to_onnx(m, x); del proto.metadata_props[:]
+    for d in (proto.graph.input[0], ): d.type.tensor_type.shape.dim[0].dim_value = 6
+    onnx.save(proto, path)
+    first = [v.astype("f") for v in m.coefs_ + m.intercepts_]; losses = []
+    w = [v.astype(np.float64) for v in first]
+    for _ in range(STEPS):  # scikit-learn's loss is half of this one
+        h = np.tanh(x @ w[0] + w[2]); y = h @ w[1] + w[3]; d = 2 * (y - target) / y.size; losses.append(float(((y - target) ** 2).mean()))
+        dh = (d @ w[1].T) * (1 - h * h)
+        w = [w[0] - RATE * x.T @ dh, w[1] - RATE * h.T @ d, w[2] - RATE * dh.sum(0), w[3] - RATE * d.sum(0)]
+    yield Case("sklearn-regressor", path, ["--loss", "mse"], {"X": x, "target": target}, losses,
+               *named_by_content(path, first, w))
+
+
+# ---- beside ampc -------------------------------------------------------------
+
+def put(case, refused):
+    number = lambda v: " ".join("%.9g" % a for a in np.asarray(v, np.float64).ravel())
+    lines = ["options " + " ".join(case.options)]
+    if refused:
+        lines.append(f"refused {refused[:120]}")
+    else:
+        lines += [f"input {k} {'i64' if v.dtype == np.int64 else 'f32'} {','.join(map(str, v.shape))} {number(v)}" for k, v in case.inputs.items()]
+        lines.append("loss " + number(case.losses))
+        lines += [f"param {k} {number(v)}" for k, v in case.params.items()]
+        lines += [f"buffer {k} {number(v)}" for k, v in case.buffers.items()]
+        lines += [f"still {k}" for k in case.still]
+    with open(case.path[:-5] + ".txt", "w") as f: f.write("\n".join(lines) + "\n")
+
+
+def beside(case, binary):
+    """What is wrong, the text with which ampc refuses, and what it says."""
+    import ampc
+    so = tempfile.mkdtemp() + "/m.so"
+    r = subprocess.run([binary, case.path, "-o", so, "--precision", "fp32", "--target", "cpu:x86-64-v3", "--optimizer", f"sgd,lr={RATE}", *case.options],
+                       capture_output=True, text=True)
+    out = (r.stdout + r.stderr).replace(case.path, "FILE").strip()
+    if r.returncode: return [], out.splitlines()[-1].split("error: ")[-1], out
+    s = ampc.Module(so).session(device="cpu", threads=1); kinds = {k: v[0] for k, v in s.module.variables().items()}
+    got = [s.step(**{k: v for k, v in case.inputs.items()})["loss"] for _ in range(STEPS)]; bad = []
+    if not np.allclose(got, case.losses, rtol=1e-4, atol=1e-6): bad.append(f"loss {got} {case.losses}")
+    for k, v in {**case.params, **case.buffers}.items():
+        if k not in kinds: bad.append(f"{k} is not there")
+        elif not np.allclose(np.array(s[k]).ravel(), v.ravel(), rtol=1e-4, atol=1e-5): bad.append(f"{k} ({kinds[k]})")
+    bad += [f"{k} trains" for k in case.still if kinds.get(k) == "parameter"]
+    return bad, None, out
+
+
+def ampc_error():
+    import ampc
+    return ampc.Error
+
+
+def main():
+    folder, binary = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    os.makedirs(folder, exist_ok=True)
+    for module, cases in (("torch", torch_cases), ("jax2onnx", jax_cases), ("keras", keras_cases), ("skl2onnx", sklearn_cases)):
+        if os.environ.get("ONLY", module) != module: continue
+        try: __import__(module)
+        except ImportError: continue
+        for case in cases(folder):
+            try: bad, refused, out = beside(case, binary) if binary else ([], None, "")
+            except ampc_error() as e: bad, refused, out = [str(e)], None, ""
+            said = "guess" in out or "warning" in out or "keeps no" in out
+            state = "refused" if refused else "right" if not bad else "differs, said" if said else "WRONG"
+            print(f"{case.name}: {state}", *(bad if bad else [refused or ""]), sep=" | ")
+            if bad: print("   ", out.replace("\n", "\n    "))
+            if not bad: put(case, refused)
+
+
+if __name__ == "__main__": main()

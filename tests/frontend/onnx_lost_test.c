@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_lost_test.c: what a file lost and its metadata tell, or nothing but its
+   form.                                                                     */
+#include <string.h>
+
+#include "tests/harness.h"
+#include "tests/support/onnx_util.h"
+
+static void told(Made *m, Onnx__NodeProto *n, const char *call) {
+    made_metadata(m, &n->metadata_props, &n->n_metadata_props,
+                  "pkg.torch.onnx.fx_node",
+                  arena_printf(m->a,
+                               "%%y : [num_users=1] = call_function[target="
+                               "torch.ops.aten.%s",
+                               call));
+}
+
+static const Node *call_of(const Module *m, const char *fn) {
+    const Graph *g = m->graphs.data[0];
+    for (int i = 0; i < g->order.len; i++)
+        if (!strcmp(callee_info(node_callee(node_at(g, i)))->text, fn))
+            return node_at(g, i);
+    return NULL;
+}
+
+TEST_CASE(onnx_lost, label_smoothing) {
+    static const struct {
+        const char *args;
+        double smoothing;
+    } rows[] = {{"%x, %t, None, 1, -100, 0.3", 0.3},
+                {"%x, %t, None, 1, -100, 0.0", 0},
+                {"%x, %t", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 18);
+        made_input(&m, "x", DT_F32, "2,3");
+        made_input(&m, "t", DT_I64, "2");
+        made_f32(&m, "w", "3", 1);
+        made_node(&m, "Mul", "x,w", "s");
+        told(&m, made_node(&m, "SoftmaxCrossEntropyLoss", "s,t", "y"),
+             arena_printf(m.a,
+                          "cross_entropy_loss.default](args = (%s), kwargs = "
+                          "{})",
+                          rows[i].args));
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const Node *n = call_of(mod, "softmax_cross_entropy");
+        REQUIRE(n != NULL);
+        AttrKey key = attr_named_f("label_smoothing", 0).key;
+        const Attr *got = attr_find(n, key);
+        CHECK((got ? got->u.f : 0) == rows[i].smoothing);
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_lost, the_mean_of_scatter_reduce) {
+    for (int mean = 0; mean < 2; mean++) {
+        Made m;
+        made_start(&m, 18);
+        made_input(&m, "x", DT_F32, "2,3");
+        made_f32(&m, "w", "2,3", 1);
+        int64_t rows[] = {0, 0, 0, 1, 1, 1};
+        made_i64(&m, "flat", 6, rows);
+        made_i64(&m, "shape", 2, (int64_t[]){2, 3});
+        made_node(&m, "Reshape", "flat,shape", "i");
+        told(&m, made_node(&m, "ScatterElements", "w,i,x", "y"),
+             mean
+                 ? "scatter_reduce.two](args = (%w, 0, %i, %x, mean), kwargs = "
+                   "{})"
+                 : "scatter.src](args = (%w, 0, %i, %x), kwargs = {})");
+        made_output(&m, "y");
+        CHECK((made_import(&m) == NULL) == mean);
+        if (mean) CHECK_HAS(made_message(&m), "the model takes the mean");
+        made_end(&m);
+    }
+}
+
+/* forward(self, x, scale) of a module with a parameter `scale`. */
+TEST_CASE(onnx_lost, an_input_named_like_a_parameter) {
+    for (int all = 0; all < 2; all++) {
+        Made m;
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, "pytorch");
+        made_input(&m, "x", DT_F32, "2,4");
+        made_input(&m, "scale", DT_F32, "4");
+        if (all) made_input(&m, "weight", DT_F32, "4,4");
+        made_f32(&m, "scale", "4", 1);
+        made_f32(&m, "weight", "4,4", 1);
+        made_node(&m, "MatMul", "x,weight", "a");
+        made_node(&m, "Mul", "a,scale", "y");
+        made_output(&m, "y");
+        CHECK((made_import(&m) != NULL) == all);
+        if (!all)
+            CHECK_HAS(made_message(&m),
+                      "input 'scale' and the model's tensor 'scale' have one "
+                      "name");
+        made_end(&m);
+    }
+}
+
+TEST_CASE(onnx_lost, operands_of_two_element_types) {
+    for (int cast = 0; cast < 2; cast++) {
+        Made m;
+        made_start(&m, 18);
+        made_input(&m, "x", DT_F16, "2,4");
+        made_f32(&m, "weight", "4,4", 1);
+        made_node(&m, "Relu", "x", "r");
+        made_int(&m, made_node(&m, "Cast", "r", "c"), "to", 1);
+        made_node(&m, "MatMul", cast ? "c,weight" : "r,weight", "y");
+        made_output(&m, "y");
+        CHECK((made_import(&m) != NULL) == cast);
+        if (!cast)
+            CHECK_HAS(made_message(&m),
+                      "operands 'r' of f16 and 'weight' of f32");
+        made_end(&m);
+    }
+}
+
+/* Keras by tf2onnx: BatchNormalization as one product, no biases of 0. */
+TEST_CASE(onnx_lost, layers_of_keras) {
+    Made m;
+    made_start(&m, 15);
+    m.model.producer_name = made_text(&m, "tf2onnx 1.17.0");
+    made_input(&m, "x", DT_F32, "2,4");
+    made_f32(&m, "m/dense_1/ReadVariableOp:0", "4,4", 1);
+    made_f32(&m, "m/batch_normalization_1/mul:0", "1,4", 1);
+    made_node(&m, "MatMul", "x,m/dense_1/ReadVariableOp:0", "a")->name =
+        made_text(&m, "m/dense_1/MatMul");
+    made_node(&m, "Mul", "a,m/batch_normalization_1/mul:0", "y")->name =
+        made_text(&m, "m/batch_normalization_1/batchnorm/mul_1");
+    made_output(&m, "y");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(made_message(&m), "no bias in the file: 'm/dense_1/'");
+    CHECK_HAS(made_message(&m), "fused BatchNormalization into other layers");
+    m.opt.accept_folded = true;
+    CHECK(made_import(&m) != NULL);
+    made_end(&m);
+}
+
+/* rms_norm without weight at opset 23 has a scale of the operand's shape. */
+TEST_CASE(onnx_lost, rms_norm_without_weight) {
+    Made m;
+    made_start(&m, 23);
+    made_input(&m, "x", DT_F32, "2,4");
+    made_f32(&m, "w", "4", 1);
+    made_f32(&m, "one", "", 1);
+    made_node(&m, "Mul", "x,w", "s");
+    made_node(&m, "Shape", "s", "shape");
+    made_node(&m, "Expand", "one,shape", "ones");
+    made_node(&m, "RMSNormalization", "s,ones", "y");
+    made_output(&m, "y");
+    Module *mod = made_import(&m);
+    CHECK_MSG(mod != NULL, "%s", made_message(&m));
+    made_end(&m);
+}
