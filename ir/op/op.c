@@ -54,6 +54,11 @@ const OpInfo op_info[NUM_OPS] = {
 #include "ir/op/ops.def"
 };
 
+const OpGrowth op_growth[NUM_OPS] = {
+#define GROWTH(E, how) [OP_##E] = GROWTH_##how,
+#include "ir/op/ops.def"
+};
+
 const OpSelects op_selects[NUM_OPS] = {
 #define SELECTS(E, how) [OP_##E] = SELECTS_##how,
 #include "ir/op/ops.def"

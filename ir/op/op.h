@@ -160,6 +160,19 @@ extern const OpInfo op_info[NUM_OPS];
 typedef enum OpSelects { SELECTS_NONE, SELECTS_SAME, SELECTS_SIGN } OpSelects;
 extern const OpSelects op_selects[NUM_OPS];
 extern const bool op_leaves_out[NUM_OPS], op_steep[NUM_OPS];
+
+/* Rows GROWTH of ops.def. */
+typedef enum OpGrowth {
+    GROWTH_MORE,
+    GROWTH_NONE,
+    GROWTH_SAME,
+    GROWTH_SUM,
+    GROWTH_QUOTIENT,
+    GROWTH_ROOT,
+    GROWTH_CHOICE,
+    GROWTH_SIGN
+} OpGrowth;
+extern const OpGrowth op_growth[NUM_OPS];
 const OpInfo *callee_info(Callee c);
 static inline Callee callee_op(OpCode op) {
     Callee c = {op, NULL};

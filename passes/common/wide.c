@@ -133,6 +133,15 @@ static bool is_vector(const Graph *g, ValueId v) {
     return axes <= 1;
 }
 
+/* v is a norm's, which inference computes of its parameters: a root in it. */
+static bool has_root(const Graph *g, ValueId v, int depth) {
+    const Node *n = maker(g, v);
+    bool any = n && n->op == OP_RSQRT;
+    for (int k = 0; n && k < n->nin && depth > 0; k++)
+        any |= has_root(g, n->in[k], depth - 1);
+    return any;
+}
+
 /* Whether operand k makes the result fp32, but for its own type. */
 static bool widens(const Facts *f, const Node *n, int k) {
     const Graph *g = f->g;
@@ -148,8 +157,10 @@ static bool widens(const Facts *f, const Node *n, int k) {
     if (!broadcasts(g, n, v) && !is_own(f, v)) return true;
     if (f->few[v.i] && !is_own(f, v))
         return false; /* of the rows that it is of */
+    if (is_own(f, v) && is_vector(g, v) && has_root(g, v, 4)) return false;
+    bool sum = n->op == OP_ADD || n->op == OP_SUB;
     for (int j = 0; j < n->nin && is_own(f, v) && is_vector(g, v); j++) {
-        product |= j != k && n->op == OP_ADD && is_product(g, n->in[j]);
+        product |= j != k && sum && is_product(g, n->in[j]);
         normed |= j != k && is_normed(g, n->in[j]);
     }
     return !product && !normed;
@@ -254,47 +265,20 @@ static bool reader_is_safe(const Growth *w, const Node *n, ValueId v) {
     if (n->flags & NODE_UPDATE) return true;
     if (moves(n))
         return n->op == OP_GATHER && same_value(n->in[1], v) ? false : next;
-    switch (n->op) {
-    case OP_ADD:
-    case OP_SUB: return sum_is_safe(w, n, v);
-    case OP_RSQRT:
-    case OP_SQRT:
-    case OP_RECIPROCAL: return f->few[v.i] && next;
-    case OP_DIV:
+    switch (op_growth[n->op]) {
+    case GROWTH_NONE: return true;
+    case GROWTH_SAME:
+        return next && (n->op != OP_CAST || is_float(f->g, n->out[0]));
+    case GROWTH_SUM: return sum_is_safe(w, n, v);
+    case GROWTH_QUOTIENT:
         return next && (same_value(n->in[0], v) || f->few[v.i]) &&
                !same_value(n->in[0], n->in[1]);
-    case OP_WHERE: return next && !same_value(n->in[0], v);
-    case OP_MUL:
-    case OP_NEG:
-    case OP_ABS:
-    case OP_RELU:
-    case OP_LEAKY_RELU:
-    case OP_CLIP:
-    case OP_TANH:
-    case OP_SIGMOID:
-    case OP_ERF:
-    case OP_GELU:
-    case OP_GELU_SLOPE:
-    case OP_GELU_TANH:
-    case OP_SOFTPLUS:
-    case OP_MAX_POOL:
-    case OP_MAX_POOL_GRAD:
-    case OP_AVG_POOL:
-    case OP_AVG_POOL_GRAD:
-    case OP_PAD_GRAD:
-    case OP_SCATTER_ADD:
-    case OP_REDUCE_SUM:
-    case OP_REDUCE_MEAN:
-    case OP_REDUCE_SUMSQ: return next;
-    case OP_CAST: return next && dtype_is_float(value_dtype(f->g, n->out[0]));
-    case OP_ISNAN:
-    case OP_ISINF:
-    case OP_ISFINITE: return true;
-    case OP_LESS_EQUAL:
-    case OP_GREATER: /* the sign alone, as masks of ReLU have it */
-        return is_number(f->g, n->in[1], 0);
-    default: return false;
+    case GROWTH_ROOT: return f->few[v.i] && next;
+    case GROWTH_CHOICE: return next && !same_value(n->in[0], v);
+    case GROWTH_SIGN: return is_number(f->g, n->in[1], 0);
+    case GROWTH_MORE: break;
     }
+    return false;
 }
 
 static void find_safe(Growth *w) {
