@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
+#include "ir/base/near.h"
 #include "frontend/cli/options_text.h"
 #include "ir/text/lex.h"
 #include "ir/base/files.h"
@@ -37,6 +38,15 @@ static Status usage(Session *s, const char *what, const char *arg) {
     return ERR_USAGE;
 }
 
+static Status unknown_own(Session *s, const OwnOption *own, const char *arg) {
+    char text[NEAR_TEXT];
+    Near near = near_to(arg);
+    for (; own && own->name; own++) near_offer(&near, own->name);
+    fail(&s->diag, (Loc){0}, "unknown option '%s'%s (see ampc --help)", arg,
+         near_text(&near, text));
+    return ERR_USAGE;
+}
+
 /* One argument; returns how many words it took through *used. */
 static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
                        const char **positional, int *used) {
@@ -63,7 +73,7 @@ static Status take_arg(Session *s, char **argv, int left, const OwnOption *own,
     }
     bool took = false;
     s->compile_option = arg;
-    if (s->own_only) return usage(s, "unknown option", arg);
+    if (s->own_only) return unknown_own(s, own, arg);
     TRY(options_set(&s->opt, &s->diag, arg, next, &took));
     if (took) *used = 2;
     return OK;

@@ -166,6 +166,7 @@ static ReportFn *report_named(const char *name) {
         const char *name;
         ReportFn *fn;
     } reports[] = {{"params", report_params},
+                   {"nodes", report_nodes},
                    {"casts", report_casts},
                    {"memory", report_memory}};
     for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
@@ -212,7 +213,9 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
     const char *report = q->report               ? q->report
                          : q->ir || asks_cost(q) ? ""
                                                  : "params";
-    if (strcmp(report, "params"))
+    if (!strcmp(report, "nodes"))
+        TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_CAST, false));
+    else if (strcmp(report, "params"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
     if (q->ir) return print_stage(s, m, q);
     if (asks_cost(q) || !strcmp(report, "kernels")) {
@@ -230,12 +233,14 @@ int cmd_inspect(int argc, char **argv) {
     Session s;
     const char *path = NULL;
     bool casts = false, kernels = false, memory = false, params = false;
+    bool nodes = false;
     Question q = {0};
     const OwnOption own[] = {{"--ir", &q.ir, NULL},
                              {"--casts", NULL, &casts},
                              {"--kernels", NULL, &kernels},
                              {"--memory", NULL, &memory},
                              {"--params", NULL, &params},
+                             {"--nodes", NULL, &nodes},
                              {"--json", NULL, &q.json},
                              {"--cuda", NULL, &q.cuda},
                              {"--roofline", NULL, &q.roofline},
@@ -245,12 +250,12 @@ int cmd_inspect(int argc, char **argv) {
                              {0}};
     session_init(&s);
     Status st = session_args(&s, argc, argv, own, &path);
-    if (casts + kernels + memory + params + q.cuda + q.roofline +
+    if (casts + kernels + memory + params + nodes + q.cuda + q.roofline +
             (q.ir != NULL) + (q.scaling.world != NULL) >
         1) {
         fail(&s.diag, (Loc){0},
              "one of --ir, --casts, --kernels, --memory, "
-             "--params, --cuda, --roofline, --scaling at a time");
+             "--params, --nodes, --cuda, --roofline, --scaling at a time");
         st = ERR_USAGE;
     }
     if (st == OK && !q.scaling.world && (q.scaling.link || q.scaling.step_ms)) {
@@ -263,6 +268,7 @@ int cmd_inspect(int argc, char **argv) {
                : kernels ? "kernels"
                : memory  ? "memory"
                : params  ? "params"
+               : nodes   ? "nodes"
                          : NULL;
     if (st == OK)
         st = has_suffix(path, ".onnx") || has_suffix(path, ".amp")

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
+#include "ir/base/near.h"
 #include "ir/base/leave.h"
 #include "runtime/ampc.h"
 
@@ -68,7 +69,19 @@ static int run(int argc, char **argv) {
         fputs(commands[i].help, stdout);
         return 0;
     }
-    return asks_for_help(argc, argv) ? print_help() : cmd_compile(argc, argv);
+    if (asks_for_help(argc, argv)) return print_help();
+    /* a model has a suffix, or a folder in front */
+    if (strpbrk(argv[1], "./") || argv[1][0] == '-')
+        return cmd_compile(argc, argv);
+    char text[NEAR_TEXT];
+    Near near = near_to(argv[1]);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        near_offer(&near, commands[i].name);
+    fprintf(stderr,
+            "error: '%s' is no command, and no model, .onnx or .amp%s "
+            "(see ampc --help)\n",
+            argv[1], near_text(&near, text));
+    return ERR_USAGE;
 }
 
 /* What could not be written counts, whatever the command thought. */
