@@ -75,7 +75,7 @@ const Objective *options_objective(const Options *o, Str name) {
 
 bool objective_trains(const Objective *j, const char *parameter) {
     for (int i = 0; i < j->params.len; i++)
-        if (glob_match(j->params.data[i], parameter)) return true;
+        if (glob_layer(j->params.data[i], parameter)) return true;
     return j->params.len == 0;
 }
 

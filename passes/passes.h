@@ -18,10 +18,12 @@ typedef struct PassCtx {
 typedef Status PassFn(Module *m, PassCtx *cx);
 
 PassFn pass_simplify, pass_cse, pass_dce; /* any stage before FUSED    */
-PassFn pass_loss;      /* forward gets `loss`                               */
-PassFn pass_programs;  /* forward -> train, eval, predict                   */
-PassFn pass_grad;      /* op grad: the nodes that compute it                */
-PassFn pass_checks;    /* classes and rows named by inputs are in range      */
+PassFn pass_loss;     /* forward gets `loss`                               */
+PassFn pass_programs; /* forward -> train, eval, predict                   */
+PassFn pass_grad;     /* op grad: the nodes that compute it                */
+PassFn pass_checks;   /* classes and rows named by inputs are in range      */
+/* The layer whose parameter a node reads, "fc1" of fc1.weight; NULL: none. */
+Str node_layer(const Graph *g, const Node *n);
 PassFn pass_policy;    /* classes of --amp-policy                           */
 PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
 PassFn pass_autocast;  /* casts by class                                    */

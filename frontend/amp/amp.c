@@ -69,7 +69,7 @@ static Status choose_trained(const Amp *x) {
             Var *v = &x->m->vars.data[k];
             if ((v->kind != VAR_PARAM && v->kind != VAR_FROZEN) ||
                 !dtype_is_float(type_get(v->type)->dtype) ||
-                !glob_match(r->glob, v->name))
+                !glob_layer(r->glob, v->name))
                 continue;
             used = true;
             v->kind = r->train ? VAR_PARAM : VAR_FROZEN;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
+#include "ir/base/near.h"
 #include "frontend/cli/options_text.h"
 #include "ir/text/lex.h"
 #include "ir/base/files.h"
@@ -84,6 +85,17 @@ Status session_own(Session *s, char **argv, int left, int *used) {
     return OK;
 }
 
+static Status unknown_own(Session *s, const char *arg) {
+    char text[NEAR_TEXT];
+    Near near = near_to(arg);
+    for (size_t i = 0; i < sizeof own_rows / sizeof *own_rows; i++)
+        if (!strcmp(own_rows[i].command, s->command))
+            near_offer(&near, own_rows[i].flag);
+    fail(&s->diag, (Loc){0}, "unknown option '%s'%s (see ampc --help)", arg,
+         near_text(&near, text));
+    return ERR_USAGE;
+}
+
 /* One argument; returns how many words it took through *used. */
 static Status take_arg(Session *s, char **argv, int left,
                        const char **positional, int *used) {
@@ -99,7 +111,7 @@ static Status take_arg(Session *s, char **argv, int left,
     bool took = false;
     *used = 1;
     s->compile_option = arg;
-    if (s->own_only) return usage(s, "unknown option", arg);
+    if (s->own_only) return unknown_own(s, arg);
     TRY(options_set(&s->opt, &s->diag, arg, next, &took));
     if (took) *used = 2;
     return OK;

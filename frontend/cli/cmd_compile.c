@@ -10,13 +10,13 @@
 #include "ir/base/files.h"
 
 /* Reports inside a module, and for --report: each as text and as JSON. */
-enum { SUMMARY, PARAMS, CASTS, KERNELS, MEMORY, NREPORT };
+enum { SUMMARY, PARAMS, NODES, CASTS, KERNELS, MEMORY, NREPORT };
 enum { NSECTION = 2 * NREPORT + 2 }; /* and the cost, and the options */
 
 static const char *const report_names[NREPORT][2] = {
     {"txt:summary", "json:summary"}, {"txt:params", "json:params"},
-    {"txt:casts", "json:casts"},     {"txt:kernels", "json:kernels"},
-    {"txt:memory", "json:memory"},
+    {"txt:nodes", "json:nodes"},     {"txt:casts", "json:casts"},
+    {"txt:kernels", "json:kernels"}, {"txt:memory", "json:memory"},
 };
 
 typedef struct Compile {
@@ -200,6 +200,7 @@ static Status compile_reported(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
     TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_CAST, true));
     add_report(c, PARAMS, report_params);
+    add_report(c, NODES, report_nodes);
     for (int json = 0; json < 2; json++)
         summary_put(c->m, &s->opt, json, &c->reports[SUMMARY][json]);
     TRY(emit_onnx(c));

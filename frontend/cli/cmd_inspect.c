@@ -166,6 +166,7 @@ static ReportFn *report_named(const char *name) {
         const char *name;
         ReportFn *fn;
     } reports[] = {{"params", report_params},
+                   {"nodes", report_nodes},
                    {"casts", report_casts},
                    {"memory", report_memory}};
     for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
@@ -212,7 +213,9 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
     const char *report = q->report               ? q->report
                          : q->ir || asks_cost(q) ? ""
                                                  : "params";
-    if (strcmp(report, "params"))
+    if (!strcmp(report, "nodes"))
+        TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_CAST, false));
+    else if (strcmp(report, "params"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
     if (q->ir) return print_stage(s, m, q);
     if (asks_cost(q) || !strcmp(report, "kernels")) {
@@ -228,12 +231,12 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
 
 static Status check_question(Session *s) {
     const OwnOptions *o = &s->own;
-    if (o->casts + o->kernels + o->memory + o->params + o->cuda + o->roofline +
-            (o->ir != NULL) + (o->scaling != NULL) >
+    if (o->casts + o->kernels + o->memory + o->params + o->nodes + o->cuda +
+            o->roofline + (o->ir != NULL) + (o->scaling != NULL) >
         1) {
         fail(&s->diag, (Loc){0},
              "one of --ir, --casts, --kernels, --memory, "
-             "--params, --cuda, --roofline, --scaling at a time");
+             "--params, --nodes, --cuda, --roofline, --scaling at a time");
         return ERR_USAGE;
     }
     if (!o->scaling && (o->link || o->step_ms)) {
@@ -255,6 +258,7 @@ int cmd_inspect(int argc, char **argv) {
                   : o->kernels ? "kernels"
                   : o->memory  ? "memory"
                   : o->params  ? "params"
+                  : o->nodes   ? "nodes"
                                : NULL,
         .ir = o->ir,
         .json = o->json,

@@ -6,6 +6,7 @@
 
 #include "frontend/cli/cmd.h"
 #include "frontend/cli/manual.h"
+#include "ir/base/near.h"
 #include "ir/base/leave.h"
 #include "runtime/ampc.h"
 
@@ -76,8 +77,19 @@ static int run(int argc, char **argv) {
             return commands[i].run(argc - 1, argv + 1);
         return print_help(argv[1]);
     }
-    return asks_for_help(argc, argv) ? print_help(NULL)
-                                     : cmd_compile(argc, argv);
+    if (asks_for_help(argc, argv)) return print_help(NULL);
+    /* a model has a suffix, or a folder in front */
+    if (strpbrk(argv[1], "./") || argv[1][0] == '-')
+        return cmd_compile(argc, argv);
+    char text[NEAR_TEXT];
+    Near near = near_to(argv[1]);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        near_offer(&near, commands[i].name);
+    fprintf(stderr,
+            "error: '%s' is neither a command nor a model (.onnx, .amp)%s "
+            "(see ampc --help)\n",
+            argv[1], near_text(&near, text));
+    return ERR_USAGE;
 }
 
 /* If output could not be written, the status is an error even if the command

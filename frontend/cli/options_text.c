@@ -2,6 +2,7 @@
 /* options_text.c: compile options from and to text.  One row an option; specs
    of the form name,key=value,... share one reader. */
 #include "frontend/cli/options_text.h"
+#include "ir/base/near.h"
 
 #include <errno.h>
 #include <math.h>
@@ -148,7 +149,11 @@ static Status pick(const Spec *s, const char *const *words, const char *word,
     for (int i = 0; words[i]; i++)
         sb_printf(&all, "%s%s", i ? ", " : "", words[i]);
     if (strchr(word, '=')) sb_puts(&all, "; keys follow it: WORD,KEY=VALUE");
-    Status st = usage(s, "'%s' is not one of %s", word, all.data);
+    char text[NEAR_TEXT];
+    Near near = near_to(word);
+    for (int i = 0; words[i]; i++) near_offer(&near, words[i]);
+    Status st = usage(s, "'%s' is not one of %s%s", word, all.data,
+                      near_text(&near, text));
     sb_free(&all);
     return st;
 }
@@ -714,7 +719,12 @@ static Status unknown_option(const Spec *s) {
     for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
         if (!strcmp(elsewhere[i].word, s->option))
             return usage(s, "unknown option; use %s", elsewhere[i].here);
-    return usage(s, "unknown option (see ampc --help)");
+    char text[NEAR_TEXT];
+    Near near = near_to(s->option);
+    for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++)
+        near_offer(&near, option_rows[i].name);
+    return usage(s, "unknown option%s (see ampc --help)",
+                 near_text(&near, text));
 }
 
 static Status apply_option(Options *o, Spec *s, const char *value,

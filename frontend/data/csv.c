@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "frontend/data/array.h"
+#include "ir/base/near.h"
 
 enum { PART = 1 << 16, FIELD_MAX = 256, COLUMNS_MAX = 1 << 20 };
 
@@ -161,8 +162,11 @@ static Status no_column(const Csv *c, const char *item) {
         sb_puts(&names, "'");
     }
     sb_put_more(&names, c->first.len);
-    source_bad(c->s, "no column '%s'; the first line has %d: %s", item,
-               c->first.len, names.data);
+    char text[NEAR_TEXT];
+    Near near = near_to(item);
+    for (int i = 0; i < c->first.len; i++) near_offer(&near, c->first.data[i]);
+    source_bad(c->s, "no column '%s'; the first line has %d: %s%s", item,
+               c->first.len, names.data, near_text(&near, text));
     sb_free(&names);
     return ERR_USER;
 }

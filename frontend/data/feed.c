@@ -2,6 +2,7 @@
 /* feed.c: see feed.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/data/feed.h"
+#include "ir/base/near.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -39,6 +40,18 @@ static bool spec_known(const ampc_api *api, const char *spec) {
     return false;
 }
 
+/* "; did you mean 'x'?", of the name in NAME=FILE. */
+static const char *like_input(const ampc_api *api, const char *program,
+                              const char *spec, char text[NEAR_TEXT]) {
+    char name[100];
+    ampc_tensor_info t;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(spec, "="), spec);
+    Near near = near_to(name);
+    for (uint32_t i = 0; input_info(api, program, i, &t); i++)
+        near_offer(&near, t.name);
+    return near_text(&near, text);
+}
+
 static Status check_specs(Diag *d, const ampc_api *api, const char *program,
                           const RunList *specs) {
     ampc_tensor_info t;
@@ -49,8 +62,11 @@ static Status check_specs(Diag *d, const ampc_api *api, const char *program,
         for (; input_info(api, program, (uint32_t)n, &t); n++)
             if (sb_put_next(&names, n)) sb_put_escaped(&names, t.name);
         sb_put_more(&names, n);
-        fail(d, (Loc){0}, "--feed '%s': no such input; the module's inputs: %s",
-             specs->at[k], names.data ? names.data : "none");
+        char text[NEAR_TEXT];
+        fail(d, (Loc){0},
+             "--feed '%s': no such input; the module's inputs: %s%s",
+             specs->at[k], names.data ? names.data : "none",
+             like_input(api, program, specs->at[k], text));
         sb_free(&names);
         return ERR_USER;
     }

@@ -369,7 +369,7 @@ static bool by_user(Ox *ox, OxInit *x, bool trainable) {
     const GlobRule *hit = NULL;
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
         const GlobRule *r = &ox->opt->train_rules.data[i];
-        if (!glob_match(r->glob, x->name)) continue;
+        if (!glob_layer(r->glob, x->name)) continue;
         ox->rule_used[i] = true;
         if (trainable || !r->train || !strpbrk(r->glob, "*?")) hit = r;
     }

@@ -11,6 +11,9 @@ ReportFn report_params;
 /* One line: how much trains, what trains by guess, and what looks as if it
    would train but does not. */
 void report_trained(const Module *m, StrBuf *sb);
+/* From stage CAST on: nodes as policy lines call them: op, class, layer.
+ */
+ReportFn report_nodes;
 ReportFn report_casts;  /* PLANNED: every cast and every value in memory:
                            where, why, bytes a step                          */
 ReportFn report_memory; /* PLANNED: arena and variables, bytes               */

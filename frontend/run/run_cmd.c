@@ -3,6 +3,7 @@
    resume, train, evaluate, fetch, save.                                     */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
+#include "ir/base/near.h"
 #include "ir/graph/names.h"
 
 #include <dlfcn.h>
@@ -163,13 +164,23 @@ Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used) {
     return take_option(row, o, d, argv[*used - 1]);
 }
 
+static Status unknown_option(Diag *d, const char *arg) {
+    char text[NEAR_TEXT];
+    Near near = near_to(arg);
+    for (const struct RunOption *o = run_options; o->name; o++)
+        near_offer(&near, o->name);
+    fail(d, (Loc){0}, "unknown option '%s'%s (see ampc run --help)", arg,
+         near_text(&near, text));
+    return ERR_USAGE;
+}
+
 static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
     run_options_init(o);
     for (int i = 1, used; i < argc; i += used) {
         used = 1;
         if (argv[i][0] == '-') {
             TRY(run_arg(o, d, argv + i, argc - i, &used));
-            if (!used) return usage(d, "unknown option", argv[i]);
+            if (!used) return unknown_option(d, argv[i]);
         } else if (o->module) {
             return usage(d, "unexpected argument", argv[i]);
         } else {

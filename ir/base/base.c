@@ -378,6 +378,15 @@ bool glob_match(const char *pattern, const char *name) {
     return *pattern == 0;
 }
 
+bool glob_layer(const char *pattern, const char *name) {
+    if (glob_match(pattern, name)) return true;
+    for (size_t n = strlen(name); n-- > 1;) {
+        if (name[n] != '.' && name[n] != '/') continue;
+        if (glob_match(pattern, intern_n(name, n))) return true;
+    }
+    return false;
+}
+
 /* ---- diagnostics --------------------------------------------------------- */
 
 /* Length of the well-formed UTF-8 sequence at s, 0 if there is none. */

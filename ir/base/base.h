@@ -102,6 +102,9 @@ void sb_free(StrBuf *sb);
 
 /* fnmatch-like: * ? [set]; matches the whole name. */
 bool glob_match(const char *pattern, const char *name);
+/* The same of a name or of any beginning of it up to a dot or slash: `fc1` and
+   `layers.*` name what is in these layers.                                  */
+bool glob_layer(const char *pattern, const char *name);
 
 /* ---- diagnostics --------------------------------------------------------- */
 

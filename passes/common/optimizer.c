@@ -214,7 +214,7 @@ static Rates rates_of(Step *s, const Var *v) {
     if (!isnan(v->weight_decay)) r.weight_decay = v->weight_decay;
     for (int i = 0; i < s->objective->param_groups.len; i++) {
         const ParamGroup *g = &s->objective->param_groups.data[i];
-        if (!glob_match(g->glob, v->name)) continue;
+        if (!glob_layer(g->glob, v->name)) continue;
         if (!isnan(g->lr_scale)) r.lr_scale = g->lr_scale;
         if (!isnan(g->weight_decay)) r.weight_decay = g->weight_decay;
     }
@@ -481,7 +481,7 @@ static Status check_glob(const Module *m, PassCtx *cx, const Objective *j,
     for (int k = 0; k < m->vars.len; k++) {
         const Var *v = &m->vars.data[k];
         if (v->kind == VAR_PARAM && objective_trains(j, v->name) &&
-            glob_match(glob, v->name))
+            glob_layer(glob, v->name))
             return OK;
     }
     fail(cx->diag, (Loc){.file = m->file},

@@ -6,20 +6,22 @@
    A line is `op NAME CLASS` (NAME of ampc --list-ops or of a function, or a
    type of the ONNX model's nodes or DOMAIN::FUNCTION of its own functions; in
    any case and with or without underscores) or `node GLOB CLASS` (nodes of the
-   model; where it names none, their first results), or a comment behind #.
+   model; where it names none, their first results; or layers, as parameters are
+   named up to a dot: all nodes that read these), or a comment behind #.
    Later lines win; a region of the text wins over both.  Gradients of a node
    have its class.  `checkpoint GLOB`: the parts of the model that GLOB matches,
    /encoder/layer.0 and /encoder/layer.1 of /encoder/layer.*, are regions as
    `checkpoint { }` makes them (remat.c); a part is the shortest beginning of
    the node's name, up to a slash or dot, that it matches.
-     low      it reads 16 bits
-     full     it reads and returns fp32; fullout: returns
+     low      it reads 16 bits; bf16 or fp16: the same, if the module's are
+     full     it reads and returns fp32; fp32: the same; fullout: returns
      widest, follow, any: whatever is cheapest, also where fp32 was due
    requires     stage TYPED                                                  */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/base/near.h"
 #include "passes/passes.h"
 
 typedef struct Rule {
@@ -67,24 +69,45 @@ static int split(char *line, char **word, int max) {
     return n;
 }
 
+/* A class, or the dtype that it stands for. */
+static Status read_class(const char *word, Loc loc, PassCtx *cx,
+                         AmpClass *out) {
+    static const char *const low[] = {
+        [PREC_BF16] = "bf16", [PREC_FP16] = "fp16"};
+    char text[NEAR_TEXT];
+    Near near = near_to(word);
+    Precision p = cx->opt->precision;
+    for (int i = 0; i < AMP_NONE; i++) {
+        *out = (AmpClass)i;
+        if (!strcmp(word, amp_class_text[i])) return OK;
+        near_offer(&near, amp_class_text[i]);
+    }
+    bool bf16 = !strcmp(word, "bf16"), fp16 = !strcmp(word, "fp16");
+    *out = bf16 || fp16 ? AMP_LOW : AMP_FULL;
+    if (!strcmp(word, "fp32")) return OK;
+    if ((bf16 || fp16) && (p == PREC_FP32 || !strcmp(word, low[p]))) return OK;
+    if (bf16 || fp16)
+        return fail(cx->diag, loc,
+                    "'%s': the 16 bits of this module are %s (--precision)",
+                    word, low[p]);
+    return fail(
+        cx->diag, loc,
+        "'%s' is not a class: fp32 (full), bf16 or fp16 (low), fullout, "
+        "widest, follow, any%s",
+        word, near_text(&near, text));
+}
+
 static Status read_line(char *line, Loc loc, Rules *rules, PassCtx *cx) {
     static const char *const kinds[] = {"op", "node", "checkpoint"};
     char *word[3];
-    int n = split(line, word, 3), kind = 0, class = 0;
+    int n = split(line, word, 3), kind = 0;
     if (!n) return OK;
     while (kind < 3 && strcmp(word[0], kinds[kind])) kind++;
     if (n != (kind == RULE_CHECKPOINT ? 2 : 3) || kind == 3)
         return fail(cx->diag, loc,
                     "'op NAME CLASS', 'node GLOB CLASS' or 'checkpoint GLOB'");
     Rule r = {.kind = kind, .name = intern(word[1]), .loc = loc};
-    while (n == 3 && class < AMP_NONE && strcmp(word[2], amp_class_text[class]))
-        class ++;
-    if (class == AMP_NONE)
-        return fail(
-            cx->diag, loc,
-            "'%s' is not a class: low, full, fullout, widest, follow, any",
-            word[2]);
-    r.class = (AmpClass) class;
+    if (n == 3) TRY(read_class(word[2], loc, cx, &r.class));
     vec_push(cx->scratch, &rules->list, r);
     return OK;
 }
@@ -135,10 +158,34 @@ static void name_nodes(const Graph *g) {
     }
 }
 
-static void apply(Node *n, Rules *rules, Arena *a) {
+/* The variable that a node reads, if only its shape or order are changed. */
+static const Var *variable_of(const Graph *g, ValueId v) {
+    enum { STEPS = 4 };
+    for (int i = 0; v.i && i < STEPS; i++) {
+        const Value *val = value_get(g, v);
+        if (val->kind == VK_VAR) return value_var(g, v);
+        const Node *n = val->kind == VK_RESULT ? node_get(g, val->def) : NULL;
+        if (!n || n->nin != 1) return NULL;
+        v = n->in[0];
+    }
+    return NULL;
+}
+
+Str node_layer(const Graph *g, const Node *n) {
+    for (int i = 0; i < n->nin; i++) {
+        const Var *v = variable_of(g, n->in[i]);
+        const char *dot =
+            v && !name_is_own(v->name) ? strrchr(v->name, '.') : NULL;
+        if (dot && dot > v->name)
+            return intern_n(v->name, (size_t)(dot - v->name));
+    }
+    return NULL;
+}
+
+static void apply(const Graph *g, Node *n, Rules *rules, Arena *a) {
     unsigned char amp = 0;
     int region = 0, found;
-    Str name = n->loc.named;
+    Str name = n->loc.named, layer = node_layer(g, n);
     for (int i = 0; i < rules->list.len; i++) {
         Rule *r = &rules->list.data[i];
         switch (r->kind) {
@@ -146,7 +193,9 @@ static void apply(Node *n, Rules *rules, Arena *a) {
             if (!is_op(n, r->name)) continue;
             break;
         case RULE_NODE:
-            if (!name || !glob_match(r->name, name)) continue;
+            if (!glob_match(r->name, name) &&
+                !(layer && glob_layer(r->name, layer)))
+                continue;
             break;
         case RULE_CHECKPOINT:
             found = region_of(rules, r->name, name, a);
@@ -172,8 +221,28 @@ static int last_region(const Module *m) {
     return last;
 }
 
+static Status refuse_unused(const Module *m, const Rule *r, PassCtx *cx) {
+    static const char *const what[] = {"op", "node or layer", "part"};
+    char text[NEAR_TEXT];
+    Near near = near_to(r->name);
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        for (int k = 0; k < g->order.len; k++) {
+            const Node *n = node_at(g, k);
+            const Str *types = r->kind == RULE_OP ? n->loc.types : NULL;
+            if (r->kind == RULE_OP) near_offer(&near, node_info(n)->text);
+            for (; types && *types; types++) near_offer(&near, *types);
+            if (r->kind == RULE_OP) continue;
+            near_offer(&near, n->loc.named);
+            near_offer(&near, node_layer(g, n));
+        }
+    }
+    return fail(cx->diag, r->loc,
+                "no %s of the model is '%s'%s (ampc inspect MODEL --nodes)",
+                what[r->kind], r->name, near_text(&near, text));
+}
+
 Status pass_policy(Module *m, PassCtx *cx) {
-    static const char *const what[] = {"op", "node", "part"};
     Rules rules = {.regions = last_region(m)};
     Status s = OK;
     for (int i = 0; i < m->graphs.len; i++) name_nodes(m->graphs.data[i]);
@@ -187,13 +256,11 @@ Status pass_policy(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         for (int k = 0; k < g->order.len; k++)
-            apply(node_at(g, k), &rules, cx->scratch);
+            apply(g, node_at(g, k), &rules, cx->scratch);
     }
     for (int i = 0; i < rules.list.len; i++) {
         const Rule *r = &rules.list.data[i];
-        if (!r->used)
-            s = fail(cx->diag, r->loc, "no %s of the model is '%s'",
-                     what[r->kind], r->name);
+        if (!r->used) s = refuse_unused(m, r, cx);
     }
     return s;
 }

@@ -403,7 +403,8 @@ TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
     static const char *const cases[][2] = {
         {"train m { loss = l3 }",
          "odd.amp:1:11: error: --loss: 'l3' is not one of auto, none, "
-         "cross_entropy, nll, mse, l1, huber, bce_with_logits, host\n"
+         "cross_entropy, nll, mse, l1, huber, bce_with_logits, host; "
+         "did you mean 'l1'?\n"
          "  train m { loss = l3 }\n            ^\n"},
         {"train m { speed = 3 }", "1:11: error: --speed: unknown option"},
         {"train m { loss }", "1:11: error: --loss: needs a value"},

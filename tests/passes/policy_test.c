@@ -73,9 +73,11 @@ TEST_CASE(policy, mistakes_have_a_line) {
         {"op relu low low", ":1: error: 'op NAME CLASS', "},
         {"\n\nnodes a low", ":3: error: 'op NAME CLASS', "},
         {"checkpoint a b", ":1: error: 'op NAME CLASS', "},
-        {"op relu high", "'high' is not a class: low, full, fullout, widest, "},
+        {"op relu high",
+         "'high' is not a class: fp32 (full), bf16 or fp16 (low), "
+         "fullout, widest, "},
         {"op relu low\nop tanh low", ":2: error: no op of the model"},
-        {"node head.* low", ":1: error: no node of the model"},
+        {"node head.* low", ":1: error: no node or layer of the model"},
         {"checkpoint lk", ":1: error: no part of the model is 'lk'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
