@@ -9,7 +9,7 @@
 /* argv[0] is the command's name; the result is the exit status. */
 typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
-    cmd_export, cmd_audit, cmd_list_ops;
+    cmd_export, cmd_audit, cmd_list_ops, cmd_list_optimizers;
 
 /* help.c */
 extern const char help_ampc[], help_options[], help_run[], help_inspect[],

@@ -44,7 +44,8 @@ static int run(int argc, char **argv) {
                     {"export", cmd_export, help_export},
                     {"audit", cmd_audit, help_audit},
                     {"fmt", cmd_fmt, help_fmt},
-                    {"--list-ops", cmd_list_ops, help_ampc}};
+                    {"--list-ops", cmd_list_ops, help_ampc},
+                    {"--list-optimizers", cmd_list_optimizers, help_ampc}};
     static const struct {
         const char *name;
         int (*run)(void);

@@ -144,6 +144,9 @@ struct Module;
 /* lx stands at `def`; the function is made in arena a.  m: whose functions
    may be called beside the library's so far; NULL: the library's alone. */
 Status parse_def(Lexer *lx, Arena *a, const struct Module *m, Fn **out);
+/* lx stands at `optimizer` (optimizer.h): two functions. */
+Status parse_optimizer(Lexer *lx, Arena *a, const struct Module *m, Fn **once,
+                       Fn **update);
 /* lx stands at the `gradient` of a rule; ops[0..*n) are those that it is for.
  */
 enum { MAX_RULE_OPS = 8 };

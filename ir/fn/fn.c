@@ -10,7 +10,8 @@
 /* ---- the library --------------------------------------------------------- */
 
 /* std.amp and layers.amp, by ir/BUILD; each ends in 0 */
-extern const char *const std_amp_lines[], *const layers_amp_lines[];
+extern const char *const std_amp_lines[], *const layers_amp_lines[],
+                                              *const optimizers_amp_lines[];
 
 static VEC(Fn *) library, layers;
 static const Fn *rules[NUM_OPS];
@@ -26,6 +27,13 @@ static Status read_one(Lexer *lx, Arena *a) {
             vec_push(a, &layers, f);
         else
             vec_push(a, &library, f);
+        return OK;
+    }
+    if (lex_is_word(lx, "optimizer")) {
+        Fn *once;
+        TRY(parse_optimizer(lx, a, NULL, &once, &f));
+        vec_push(a, &library, once);
+        vec_push(a, &library, f);
         return OK;
     }
     Token at = lx->tok;
@@ -74,6 +82,7 @@ static void read_library(void) {
                            dx + 3);
         s = read_text(a, &d, "ops.def", rule, strlen(rule));
     }
+    if (s == OK) s = read_lines(a, &d, "optimizers.amp", optimizers_amp_lines);
     if (s == OK) s = read_lines(a, &d, "layers.amp", layers_amp_lines);
     if (s != OK) fputs(d.text.data, stderr);
     ASSERT(s == OK && "the library can be read");

@@ -55,6 +55,9 @@ typedef struct FnAttr {
     AttrKey key;
     bool optional;    /* may be absent, and then has no value               */
     const Expr *dflt; /* NULL: it must be given, or is optional             */
+    double lo, hi;    /* an optimizer's key: the values that it may have    */
+    bool open;        /* hi is not one of them                              */
+    Str doc;          /* what the key is; NULL                              */
 } FnAttr;
 
 typedef struct FnResult {
@@ -92,6 +95,7 @@ struct Fn {
     const char *text; /* the definition as it was written                   */
     size_t size;
     struct FnTable *instances;
+    const struct Optimizer *optimizer; /* optimizer.h; NULL: an op          */
 };
 
 /* ---- finding ------------------------------------------------------------- */
