@@ -1,18 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options.c: defaults of the compile options, and facts derived from them. */
 #include "passes/options.h"
+#include "ir/fn/optimizer.h"
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-OptimizerSpec optimizer_default(OptimizerKind kind) {
-    return (OptimizerSpec){.kind = kind,
-                           .lr = 1e-3,
-                           .beta1 = 0.9,
-                           .beta2 = 0.999,
-                           .eps = 1e-8,
-                           .weight_decay = kind == OPT_ADAMW ? 1e-2 : 0};
+/* ---- optimizers ---------------------------------------------------------- */
+
+static double default_of(const Fn *fn, Graph *g, const FnAttr *key) {
+    char msg[MSG_TEXT];
+    Attr x;
+    Status s = fn_default(fn, g, NULL, 0, key, &x, msg);
+    ASSERT(s == OK);
+    return key->kind == FA_FLOAT ? x.u.f : (double)x.u.i;
 }
+
+OptimizerSpec optimizer_default(Arena *a, const Fn *fn) {
+    OptimizerSpec o = {.fn = fn};
+    Graph *g = graph_new(module_new(a, ""), "defaults");
+    o.lr = default_of(fn, g, &fn->optimizer->lr);
+    for (int i = 0; i < fn->attrs.len; i++) {
+        const FnAttr *key = &fn->attrs.data[i];
+        OptimizerKey k = {key, default_of(fn, g, key)};
+        vec_push(a, &o.keys, k);
+    }
+    return o;
+}
+
+const double *optimizer_key(const OptimizerSpec *o, const char *name) {
+    for (int i = 0; i < o->keys.len; i++)
+        if (!strcmp(o->keys.data[i].key->name, name))
+            return &o->keys.data[i].value;
+    return NULL;
+}
+
+void optimizer_attrs(const OptimizerSpec *o, const double *weight_decay,
+                     Attr *to) {
+    for (int i = 0; i < o->keys.len; i++) {
+        const OptimizerKey *k = &o->keys.data[i];
+        double v = k->value;
+        if (weight_decay && !strcmp(k->key->name, "weight_decay"))
+            v = *weight_decay;
+        to[i] = (Attr){.key = k->key->key};
+        if (k->key->kind == FA_FLOAT)
+            to[i].u.f = v;
+        else
+            to[i].u.i = (int64_t)v;
+    }
+}
+
+Status optimizer_check(const OptimizerSpec *o, Arena *a, char *msg) {
+    Graph *g = graph_new(module_new(a, ""), "check");
+    Builder b = {.g = g};
+    Attr attrs[MAX_OP_ATTRS];
+    ValueId in[] = {b_scalar(&b, DT_F64, o->lr), b_scalar(&b, DT_F64, 1)};
+    const Type *types[] = {value_type(g, in[0]), value_type(g, in[1])};
+    const Fn *once = o->fn->optimizer->once;
+    optimizer_attrs(o, NULL, attrs);
+    Node n = {.op = OP_CALL,
+              .fn = once,
+              .in = in,
+              .nin = 2,
+              .attrs = attrs,
+              .nattr = o->keys.len,
+              .nout = once->results.len};
+    const FnInstance *x = fn_instance(&n, types);
+    if (x->status != OK) snprintf(msg, MSG_TEXT, "%s", x->msg);
+    return x->status;
+}
+
+/* ---- the others ---------------------------------------------------------- */
 
 LossSpec loss_default(LossKind kind) {
     return (LossSpec){
@@ -34,7 +94,7 @@ void options_init(Options *o, Arena *a) {
     Objective only = {
         .name = intern(""),
         .loss = loss_default(LOSS_AUTO),
-        .optimizer = optimizer_default(OPT_ADAMW),
+        .optimizer = optimizer_default(a, optimizer_find(NULL, "adamw")),
         .schedule = {.gamma = 0.1},
     };
     *o = (Options){.arena = a};

@@ -6,6 +6,9 @@
 
 #include "ir/ir.h"
 
+struct Fn;
+struct FnAttr;
+
 typedef enum Precision { PREC_FP32, PREC_BF16, PREC_FP16 } Precision;
 
 typedef enum Remat { REMAT_AUTO, REMAT_NONE, REMAT_BYTES } Remat;
@@ -35,12 +38,15 @@ typedef struct LossSpec {
     Reals class_weights; /* empty: all 1 */
 } LossSpec;
 
-typedef enum OptimizerKind { OPT_SGD, OPT_ADAM, OPT_ADAMW } OptimizerKind;
+typedef struct OptimizerKey {
+    const struct FnAttr *key;
+    double value;
+} OptimizerKey;
 
 typedef struct OptimizerSpec {
-    OptimizerKind kind;
-    double lr, momentum, beta1, beta2, eps, weight_decay;
-    bool nesterov;
+    const struct Fn *fn; /* the update: optimizer.h */
+    double lr;
+    VEC(OptimizerKey) keys; /* all but lr, as the definition has them */
 } OptimizerSpec;
 
 typedef struct ParamGroup {
@@ -163,7 +169,15 @@ typedef struct Options {
 void options_init(Options *o, Arena *a);
 LossSpec loss_default(LossKind kind);
 ScaleSpec scale_default(ScaleKind kind);
-OptimizerSpec optimizer_default(OptimizerKind kind);            /* PyTorch's */
+/* With every key's default. */
+OptimizerSpec optimizer_default(Arena *a, const struct Fn *fn);
+/* The value of a key; NULL: the optimizer has none such. */
+const double *optimizer_key(const OptimizerSpec *o, const char *name);
+/* The keys as attributes of a call, weight_decay apart where it is not NULL. */
+void optimizer_attrs(const OptimizerSpec *o, const double *weight_decay,
+                     Attr *to);
+/* Whether the optimizer takes those values; else msg says why not. */
+Status optimizer_check(const OptimizerSpec *o, Arena *a, char *msg);
 const Objective *options_objective(const Options *o, Str name); /* NULL */
 bool objective_trains(const Objective *j, const char *parameter);
 /* The largest of --batch-sizes; 0: there are none. */

@@ -56,6 +56,10 @@
    largest magnitude. */
 #define TOL_UPDATE 4e-6
 
+/* Twenty steps of an optimizer in f32 beside its source in double, as a part
+   of a tensor's largest magnitude: some ten roundings of 6e-8. */
+#define TOL_OPTIMIZER 1e-6
+
 /* Losses, norms and weights of twenty steps of ranks beside one process that
    accumulates: sums of four in another order, or of sums, differ in the last
    bits of f32, of which an optimizer makes no more than lr/eps <= 1 times. */

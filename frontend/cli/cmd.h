@@ -9,7 +9,8 @@
 /* argv[0] is the command's name; the result is the exit status. */
 typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
-    cmd_export, cmd_audit, cmd_bisect, cmd_list_ops, cmd_manual;
+    cmd_export, cmd_audit, cmd_bisect, cmd_list_ops, cmd_list_optimizers,
+    cmd_manual;
 
 /* ---- shared by the commands (cmd_common.c) ------------------------------- */
 

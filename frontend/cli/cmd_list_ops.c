@@ -80,6 +80,6 @@ int cmd_list_ops(int argc, char **argv) {
     for (int i = 0; argc == 1 && i < NUM_OPS; i++)
         if (i != OP_CALL) put_row(&op_info[i]);
     for (int i = 0; argc == 1 && i < fn_std_count(); i++)
-        put_row(&fn_std_at(i)->info);
+        if (!fn_std_at(i)->optimizer) put_row(&fn_std_at(i)->info);
     return status;
 }

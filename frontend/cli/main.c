@@ -55,7 +55,8 @@ static int run(int argc, char **argv) {
     } commands[] = {
 #define COMMAND(name, function, synopsis, summary, text) {name, function},
 #include "frontend/cli/commands.def"
-        {"--list-ops", cmd_list_ops}};
+        {"--list-ops", cmd_list_ops},
+        {"--list-optimizers", cmd_list_optimizers}};
     static const struct {
         const char *name;
         int (*run)(void);

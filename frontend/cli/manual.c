@@ -115,6 +115,9 @@ static void put_commands(StrBuf *sb) {
         sb_printf(sb, "  ampc %-*s%s\n", COLUMN - 7, c->name, c->summary);
     sb_printf(sb, "  %-*s%s\n", COLUMN - 2, "ampc --list-ops [NAME...]",
               "\n                          all ops, or how those are called");
+    sb_printf(
+        sb, "  %-*s%s\n", COLUMN - 2, "ampc --list-optimizers [NAME...]",
+        "\n                          keys, defaults and sources, or formulas");
     sb_printf(sb, "  %-*s%s\n", COLUMN - 2, "ampc --list-passes",
               "all passes, in order");
     sb_printf(sb, "  %-*s%s\n", COLUMN - 2, "ampc --version", "the version");

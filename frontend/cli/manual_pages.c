@@ -54,13 +54,16 @@ void manual_cli(StrBuf *sb) {
     sb_puts(sb, ".\n\n");
     for (const CommandText *c = command_texts; c->name; c++)
         put_command_markdown(sb, c);
-    sb_puts(sb,
-            "## Other words\n\n"
-            "- `ampc --list-ops [NAME...]`: all ops, or how those are called "
-            "([functions](functions.md), [ops](ops.md)).\n"
-            "- `ampc --list-passes`: the passes, in order.\n"
-            "- `ampc --version`: the version.\n"
-            "- `ampc --help`, `ampc COMMAND --help`: this text.\n");
+    sb_puts(
+        sb,
+        "## Other words\n\n"
+        "- `ampc --list-ops [NAME...]`: all ops, or how those are called "
+        "([functions](functions.md), [ops](ops.md)).\n"
+        "- `ampc --list-optimizers [NAME...]`: keys, defaults and sources of "
+        "the optimizers, or their formulas.\n"
+        "- `ampc --list-passes`: the passes, in order.\n"
+        "- `ampc --version`: the version.\n"
+        "- `ampc --help`, `ampc COMMAND --help`: this text.\n");
 }
 
 /* ---- man ----------------------------------------------------------------- */

@@ -3,6 +3,7 @@
    of the form name,key=value,... share one reader. */
 #include "frontend/cli/options_text.h"
 #include "ir/base/near.h"
+#include "ir/fn/optimizer.h"
 
 #include <errno.h>
 #include <math.h>
@@ -85,6 +86,7 @@ typedef struct SpecKey {
     bool *flag;
     double lo, hi;    /* legal values */
     bool open;        /* hi is not one of them */
+    bool whole;       /* an integer */
     Reals *list;      /* separated by slashes */
     const char *word; /* may stand for a number, and is what was said */
     bool *said;
@@ -101,7 +103,7 @@ static Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
                      k->hi, k->open ? ')' : ']');
     if (k->list) vec_push(s->arena, k->list, v);
     if (more) return spec_assign(s, k, more + 1);
-    if (k->integer && v != floor(v))
+    if ((k->integer || k->whole) && v != floor(v))
         return usage(s, "%s=%s is not an integer", k->name, value);
     if (k->real) *k->real = v;
     if (k->integer) *k->integer = (int64_t)v;
@@ -277,31 +279,68 @@ static Status set_loss(Options *o, Spec *s) {
     return OK;
 }
 
-static const char *const optimizer_words[] = {"sgd", "adam", "adamw", NULL};
+/* FILE.amp: the optimizer that the file defines. */
+static Status read_optimizer(Options *o, Spec *s, const char *path,
+                             const Fn **out) {
+    const char *slash = s->loc.file ? strrchr(s->loc.file, '/') : NULL;
+    size_t n;
+    if (slash && *path != '/') /* what a model names lies beside it */
+        path = arena_printf(o->arena, "%.*s/%s", (int)(slash - s->loc.file),
+                            s->loc.file, path);
+    char *text = read_file(s->d, path, &n);
+    if (!text) return ERR_USER;
+    const char *kept = arena_dup(o->arena, text, n + 1);
+    free(text);
+    return optimizer_read(module_new(o->arena, ""), s->d, path, kept, n, out);
+}
+
+/* One of the library's, or a file's. */
+static Status find_optimizer(Options *o, Spec *s, const Fn **out) {
+    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 1);
+    char *word = spec_next(s);
+    size_t n = strlen(word);
+    int i = 0;
+    if (n > 4 && !strcmp(word + n - 4, ".amp"))
+        return read_optimizer(o, s, word, out);
+    for (const Fn *f = NULL; (f = optimizer_next(f));)
+        words[i++] = f->info.text;
+    TRY(pick(s, words, word, &i));
+    *out = optimizer_find(NULL, word);
+    return OK;
+}
+
+static SpecKey spec_key(const FnAttr *a, double *real, bool *flag) {
+    SpecKey k = {a->name, .lo = a->lo, .hi = a->hi, .open = a->open};
+    if (a->kind == FA_BOOL) {
+        k.hi = 1;
+        k.flag = flag;
+    } else {
+        k.real = real;
+        k.whole = a->kind == FA_INT;
+    }
+    return k;
+}
 
 static Status set_optimizer(Options *o, Spec *s) {
-    int i;
-    TRY(pick(s, optimizer_words, spec_next(s), &i));
+    const Fn *fn;
+    TRY(find_optimizer(o, s, &fn));
     Objective *j;
     TRY(objective(o, s, &j));
     OptimizerSpec *p = &j->optimizer;
-    *p = optimizer_default((OptimizerKind)i);
-    const SpecKey sgd[] = {
-        {"lr", .real = &p->lr, .hi = MOST},
-        {"momentum", .real = &p->momentum, .hi = 1},
-        {"weight_decay", .real = &p->weight_decay, .hi = MOST},
-        {"nesterov", .flag = &p->nesterov, .hi = 1},
-        {0}};
-    const SpecKey adam[] = {
-        {"lr", .real = &p->lr, .hi = MOST},
-        {"beta1", .real = &p->beta1, .hi = 1, .open = true},
-        {"beta2", .real = &p->beta2, .hi = 1, .open = true},
-        {"eps", .real = &p->eps, .hi = MOST},
-        {"weight_decay", .real = &p->weight_decay, .hi = MOST},
-        {0}};
-    TRY(spec_keys(s, p->kind == OPT_SGD ? sgd : adam));
-    if (p->nesterov && p->momentum == 0)
-        return usage(s, "nesterov needs a momentum");
+    *p = optimizer_default(o->arena, fn);
+    SpecKey keys[MAX_OP_ATTRS + 2] = {{0}};
+    bool flag[MAX_OP_ATTRS];
+    char msg[MSG_TEXT];
+    keys[0] = spec_key(&fn->optimizer->lr, &p->lr, NULL);
+    for (int i = 0; i < p->keys.len; i++) {
+        OptimizerKey *k = &p->keys.data[i];
+        flag[i] = k->value != 0;
+        keys[i + 1] = spec_key(k->key, &k->value, &flag[i]);
+    }
+    TRY(spec_keys(s, keys));
+    for (int i = 0; i < p->keys.len; i++)
+        if (keys[i + 1].flag) p->keys.data[i].value = flag[i];
+    if (optimizer_check(p, o->arena, msg)) return usage(s, "%s", msg);
     return OK;
 }
 
@@ -881,14 +920,16 @@ Status options_again(Options *o, Diag *d, const char *words, size_t n) {
 static void json_objective(const Objective *j, StrBuf *sb) {
     const OptimizerSpec *p = &j->optimizer;
     sb_printf(sb, "\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
-    sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g,\"weight_decay\":%.9g",
-              optimizer_words[p->kind], p->lr, p->weight_decay);
-    if (p->kind == OPT_SGD)
-        sb_printf(sb, ",\"momentum\":%.9g,\"nesterov\":%s}", p->momentum,
-                  p->nesterov ? "true" : "false");
-    else
-        sb_printf(sb, ",\"beta1\":%.9g,\"beta2\":%.9g,\"eps\":%.9g}", p->beta1,
-                  p->beta2, p->eps);
+    sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g", p->fn->info.text, p->lr);
+    for (int i = 0; i < p->keys.len; i++) {
+        const OptimizerKey *k = &p->keys.data[i];
+        sb_printf(sb, ",\"%s\":", k->key->name);
+        if (k->key->kind == FA_BOOL)
+            sb_puts(sb, k->value != 0 ? "true" : "false");
+        else
+            sb_printf(sb, "%.9g", k->value);
+    }
+    sb_puts(sb, "}");
     sb_printf(sb, ",\"lr_schedule\":\"%s\",\"clip_norm\":%.9g",
               schedule_words[j->schedule.kind], j->clip_norm);
     sb_printf(sb, ",\"clip_value\":%.9g", j->clip_value);
@@ -928,9 +969,8 @@ static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
         sb_put_escaped(sb, j->loss.output);
     }
     if (options_train(o)) {
-        sb_printf(sb, "\noptimizer   %s, lr %g %s",
-                  optimizer_words[j->optimizer.kind], j->optimizer.lr,
-                  schedule_words[j->schedule.kind]);
+        sb_printf(sb, "\noptimizer   %s, lr %g %s", j->optimizer.fn->info.text,
+                  j->optimizer.lr, schedule_words[j->schedule.kind]);
         if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
         if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
         if (o->accumulate > 1)

@@ -25,6 +25,13 @@ static Status read_one(Lexer *lx, Arena *a) {
             vec_push(a, &library, f);
         return OK;
     }
+    if (lex_is_word(lx, "optimizer")) {
+        Fn *once;
+        TRY(parse_optimizer(lx, a, NULL, &once, &f));
+        vec_push(a, &library, once);
+        vec_push(a, &library, f);
+        return OK;
+    }
     Token at = lx->tok;
     if (!lex_is_word(lx, "gradient"))
         return lex_fail(lx, &at, "a definition or a gradient expected");
@@ -71,6 +78,7 @@ static void read_library(void) {
                            dx + 3);
         s = read_text(a, &d, "ops.def", rule, strlen(rule));
     }
+    if (s == OK) s = read_lines(a, &d, "optimizers.amp", optimizers_amp_lines);
     if (s == OK) s = read_lines(a, &d, "layers.amp", layers_amp_lines);
     if (s != OK) fputs(d.text.data, stderr);
     ASSERT(s == OK && "the library can be read");

@@ -57,6 +57,9 @@ typedef struct FnAttr {
     AttrKey key;
     bool optional;    /* may be absent, and then has no value               */
     const Expr *dflt; /* NULL: it must be given, or is optional             */
+    double lo, hi;    /* an optimizer's key: the values that it may have    */
+    bool open;        /* hi is not one of them                              */
+    Str doc;          /* what the key is; NULL                              */
 } FnAttr;
 
 typedef struct FnResult {
@@ -94,15 +97,17 @@ struct Fn {
     const char *text; /* the definition as it was written                   */
     size_t size;
     struct FnTable *instances;
+    const struct Optimizer *optimizer; /* optimizer.h; NULL: an op          */
 };
 
 /* ---- finding ------------------------------------------------------------- */
 
 /* An op of std.amp; NULL: there is none of this name. */
 const Fn *fn_std(const char *name);
-/* The texts of std.amp and layers.amp (made by ir/BUILD), a string a line;
-   each ends with NULL. */
-extern const char *const std_amp_lines[], *const layers_amp_lines[];
+/* The texts of std.amp, layers.amp and optimizers.amp (made by ir/BUILD), a
+   string a line; each ends with NULL. */
+extern const char *const std_amp_lines[], *const layers_amp_lines[],
+                                              *const optimizers_amp_lines[];
 /* All functions except layers, in the order of the file. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);

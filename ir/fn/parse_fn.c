@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parse_fn.c: the text of a definition to its tree (ast.h). */
-#include "ir/fn/fn.h"
+#include "ir/fn/parse_fn.h"
 #include "ir/text/parse_impl.h"
 
 #include <errno.h>
@@ -10,15 +10,6 @@
 /* Limits on the nesting of expressions and blocks in the text, and on the
    depth of the tree, in which a chain of operators counts as nesting, too. */
 enum { MAX_DEPTH = 64, MAX_TREE = 256 };
-
-typedef struct DefParser {
-    Lexer *lx;
-    Arena *a;
-    const Module *m;
-    Fn *fn;
-    bool in_part; /* behind the body */
-    int depth;
-} DefParser;
 
 /* ---- words --------------------------------------------------------------- */
 
@@ -39,7 +30,7 @@ static Status expect_arrow(DefParser *p) {
                                     : lex_expected(p->lx, "'->'");
 }
 
-static Status expect_name(DefParser *p, const char *what, Str *out) {
+Status def_name(DefParser *p, const char *what, Str *out) {
     static const char *const reserved[] = {"if",      "else",  "for", "in",
                                            "require", "and",   "or",  "not",
                                            "true",    "false", "none"};
@@ -51,11 +42,11 @@ static Status expect_name(DefParser *p, const char *what, Str *out) {
 }
 
 /* name, .. */
-static Status expect_names(DefParser *p, const char *what, Names *out) {
+Status def_names(DefParser *p, const char *what, Names *out) {
     bool more;
     do {
         Str name;
-        TRY(expect_name(p, what, &name));
+        TRY(def_name(p, what, &name));
         vec_push(p->a, out, name);
         TRY(lex_take(p->lx, ',', &more));
     } while (more);
@@ -88,7 +79,6 @@ static Status grown(DefParser *p, Expr *e) {
                     "more than %d operators in one expression", MAX_TREE);
 }
 
-static Status parse_expr(DefParser *p, const Expr **out);
 static Status parse_binary(DefParser *p, int level, const Expr **out);
 
 static Expr *new_expr(DefParser *p, ExprKind kind) {
@@ -106,13 +96,13 @@ static Status parse_list(DefParser *p, Expr *e) {
     TRY(lex_open(lx, '[', ']', &more));
     while (more) {
         const Expr *item;
-        TRY(parse_expr(p, &item));
+        TRY(def_expr(p, &item));
         vec_push(p->a, &e->args, item);
         if (e->args.len == 1 && lex_is_word(lx, "for")) {
             e->kind = E_EACH;
             e->a = item;
             TRY(lex_next(lx));
-            TRY(expect_name(p, "the name of an element", &e->name));
+            TRY(def_name(p, "the name of an element", &e->name));
             TRY(expect_word(p, "in"));
             TRY(parse_binary(p, 0, &e->b));
             TRY(take_word(p, "if", &is));
@@ -148,13 +138,13 @@ static Status parse_args(DefParser *p, const Token *at, Expr *e) {
     while (more) {
         const Expr *value;
         Token name = lx->tok;
-        TRY(parse_expr(p, &value));
+        TRY(def_expr(p, &value));
         if (lex_is(lx, '=')) {
             if (value->kind != E_NAME)
                 return lex_fail(lx, &name, "an attribute's name expected");
             KeyArg key = {.name = value->name, .at = value};
             TRY(lex_next(lx));
-            TRY(parse_expr(p, &key.value));
+            TRY(def_expr(p, &key.value));
             vec_push(p->a, &e->keys, key);
         } else {
             if (e->keys.len)
@@ -182,20 +172,20 @@ static Status parse_word(DefParser *p, Expr *e) {
         e->kind = E_FLOAT;
         return lex_expect_double(lx, &e->f);
     }
-    TRY(expect_name(p, "a value", &e->name));
+    TRY(def_name(p, "a value", &e->name));
     if (!lex_is(lx, '(')) return OK;
     e->kind = E_CALL;
     return parse_args(p, &at, e);
 }
 
-static Status parse_primary(DefParser *p, const Expr **out) {
+Status def_primary(DefParser *p, const Expr **out) {
     Lexer *lx = p->lx;
     const char *text = lx->tok.text;
     bool whole = text[strspn(text, "0123456789")] == 0;
     Expr *e;
     if (lex_is(lx, '(')) {
         TRY(lex_next(lx));
-        TRY(parse_expr(p, out));
+        TRY(def_expr(p, out));
         return lex_expect(lx, ')');
     }
     *out = e = new_expr(p, E_NAME);
@@ -236,13 +226,13 @@ static Status parse_unary(DefParser *p, const Expr **out) {
         p->depth--;
         return grown(p, e);
     }
-    TRY(parse_primary(p, out));
+    TRY(def_primary(p, out));
     while (lex_is(p->lx, '[') && p->lx->tok.line == p->lx->prev_line) {
         Expr *e = new_expr(p, E_INDEX);
         e->a = *out;
         *out = e;
         TRY(lex_next(p->lx));
-        TRY(parse_expr(p, &e->b));
+        TRY(def_expr(p, &e->b));
         TRY(lex_expect(p->lx, ']'));
         TRY(grown(p, e));
     }
@@ -311,7 +301,7 @@ static Status parse_binary(DefParser *p, int level, const Expr **out) {
     return OK;
 }
 
-static Status parse_expr(DefParser *p, const Expr **out) {
+Status def_expr(DefParser *p, const Expr **out) {
     TRY(deeper(p));
     TRY(parse_binary(p, 0, out));
     if (lex_is_word(p->lx, "if") && p->lx->tok.line == p->lx->prev_line) {
@@ -321,7 +311,7 @@ static Status parse_expr(DefParser *p, const Expr **out) {
         *out = e;
         TRY(parse_binary(p, 0, &e->c));
         TRY(expect_word(p, "else"));
-        TRY(parse_expr(p, &e->b));
+        TRY(def_expr(p, &e->b));
         TRY(grown(p, e));
     }
     p->depth--;
@@ -362,7 +352,7 @@ static Status parse_dims(DefParser *p, Stmt *s) {
         const Expr *dim;
         if (s->parts.len == MAX_RANK)
             return lex_fail(lx, &lx->tok, "more than %d dimensions", MAX_RANK);
-        TRY(parse_expr(p, &dim));
+        TRY(def_expr(p, &dim));
         vec_push(p->a, &s->parts, dim);
         TRY(lex_more(lx, ']', &more));
     }
@@ -375,19 +365,19 @@ static Status parse_variable(DefParser *p, Stmt *s) {
     bool more = false;
     Str name;
     s->kind = S_VAR;
-    TRY(expect_name(p, "the variable's name", &name));
+    TRY(def_name(p, "the variable's name", &name));
     vec_push(p->a, &s->names, name);
     TRY(lex_expect(lx, ':'));
     TRY(parse_dims(p, s));
     TRY(lex_take(lx, '=', &more));
-    if (more) TRY(parse_expr(p, &s->value));
+    if (more) TRY(def_expr(p, &s->value));
     if (!lex_is(lx, '{')) return OK;
     TRY(lex_open(lx, '{', '}', &more));
     while (more) {
         KeyArg k = {0};
-        TRY(expect_name(p, "an option", &k.name));
+        TRY(def_name(p, "an option", &k.name));
         TRY(lex_expect(lx, '='));
-        TRY(parse_expr(p, &k.value));
+        TRY(def_expr(p, &k.value));
         vec_push(p->a, &s->keys, k);
         TRY(lex_more(lx, '}', &more));
     }
@@ -413,15 +403,15 @@ static Status parse_model_stmt(DefParser *p, Stmt *s, bool *is) {
         Str name;
         s->kind = S_WRITE;
         TRY(lex_next(lx));
-        TRY(expect_name(p, "a variable", &name));
+        TRY(def_name(p, "a variable", &name));
         vec_push(p->a, &s->names, name);
         TRY(lex_expect(lx, '='));
-        return parse_expr(p, &s->value);
+        return def_expr(p, &s->value);
     }
     if (is_keyword(lx, "scope")) {
         s->kind = S_SCOPE;
         TRY(lex_next(lx));
-        TRY(parse_expr(p, &s->value));
+        TRY(def_expr(p, &s->value));
         return parse_stmts(p, &s->body);
     }
     if (is_keyword(lx, "autocast")) {
@@ -461,7 +451,7 @@ static Status parse_stmt(DefParser *p, Stmt *s) {
     if (is) {
         Str name;
         s->kind = S_FOR;
-        TRY(expect_name(p, "the loop's name", &name));
+        TRY(def_name(p, "the loop's name", &name));
         vec_push(p->a, &s->names, name);
         TRY(expect_word(p, "in"));
         TRY(parse_binary(p, 0, &s->value));
@@ -470,16 +460,16 @@ static Status parse_stmt(DefParser *p, Stmt *s) {
     TRY(take_word(p, "require", &is));
     if (!is) {
         s->kind = S_ASSIGN;
-        TRY(expect_names(p, "a statement", &s->names));
+        TRY(def_names(p, "a statement", &s->names));
         TRY(lex_expect(lx, '='));
-        return parse_expr(p, &s->value);
+        return def_expr(p, &s->value);
     }
     s->kind = S_REQUIRE;
-    TRY(parse_expr(p, &s->value));
+    TRY(def_expr(p, &s->value));
     TRY(lex_expect(lx, ','));
     while (is) {
         const Expr *part;
-        TRY(parse_expr(p, &part));
+        TRY(def_expr(p, &part));
         vec_push(p->a, &s->parts, part);
         TRY(lex_take(lx, ',', &is));
     }
@@ -487,7 +477,7 @@ static Status parse_stmt(DefParser *p, Stmt *s) {
 }
 
 /* Up to the closing brace, which is still to be read. */
-static Status parse_open_block(DefParser *p, Block *b) {
+Status def_open_block(DefParser *p, Block *b) {
     TRY(deeper(p));
     TRY(lex_expect(p->lx, '{'));
     while (!lex_is(p->lx, '}')) {
@@ -500,7 +490,7 @@ static Status parse_open_block(DefParser *p, Block *b) {
 }
 
 static Status parse_stmts(DefParser *p, Block *b) {
-    TRY(parse_open_block(p, b));
+    TRY(def_open_block(p, b));
     return lex_next(p->lx);
 }
 
@@ -512,7 +502,7 @@ static Status parse_member(DefParser *p, const char *what, Str *name,
     const Fn *f = p->fn;
     Token at = p->lx->tok;
     bool used = false;
-    TRY(expect_name(p, what, name));
+    TRY(def_name(p, what, name));
     for (int i = 0; i < f->operands.len; i++)
         used |= f->operands.data[i].name == *name;
     for (int i = 0; i < f->attrs.len; i++)
@@ -532,7 +522,7 @@ static Status parse_choice(DefParser *p, const char *const *words, int n,
     return lex_expected(p->lx, what);
 }
 
-static Status parse_operand(DefParser *p) {
+Status def_operand(DefParser *p) {
     static const char *const kinds[] = {"float", "int", "any"};
     FnOperand o = {.kind = FO_FLOAT};
     Token at = p->lx->tok;
@@ -549,9 +539,7 @@ static Status parse_operand(DefParser *p) {
         return lex_fail(p->lx, &at, "optional operands come last");
     if (f->operands.len == MAX_FN_OPERANDS)
         return lex_fail(p->lx, &at, "more than %d operands", MAX_FN_OPERANDS);
-    vec_push(p->a, &f->operands, o);
-    f->info.in_max++;
-    f->info.in_min += !o.optional;
+    def_add_operand(f, o);
     return OK;
 }
 
@@ -570,7 +558,7 @@ static Status kind_of_default(DefParser *p, const Token *at, const Expr *e,
     }
 }
 
-static Status parse_attribute(DefParser *p) {
+Status def_attribute(DefParser *p) {
     static const char *const kinds[] = {"int",  "bool", "float", "str",
                                         "ints", "axis", "axes"};
     static const AttrKind stored[] = {ATTR_INT,  ATTR_INT, ATTR_FLOAT, ATTR_STR,
@@ -585,7 +573,7 @@ static Status parse_attribute(DefParser *p) {
         TRY(parse_choice(p, kinds, 7,
                          "int, bool, float, str, ints, axis or axes", &kind));
     TRY(lex_take(p->lx, '=', &given));
-    if (given) TRY(parse_expr(p, &a.dflt));
+    if (given) TRY(def_expr(p, &a.dflt));
     a.kind = (FnAttrKind)kind;
     if (kind < 0) TRY(kind_of_default(p, &at, a.dflt, &a.kind));
     if (info->nattr == MAX_OP_ATTRS)
@@ -596,33 +584,39 @@ static Status parse_attribute(DefParser *p) {
     return OK;
 }
 
+void def_add_result(Fn *f, FnResult r) {
+    vec_push(f->arena, &f->results, r);
+    f->info.out_max++;
+    f->info.out_min += !r.optional;
+}
+
+void def_add_operand(Fn *f, FnOperand o) {
+    vec_push(f->arena, &f->operands, o);
+    f->info.in_max++;
+    f->info.in_min += !o.optional;
+}
+
 static Status parse_result(DefParser *p) {
     FnResult r = {.dtype = NUM_DTYPES};
     Lexer *lx = p->lx;
-    Fn *f = p->fn;
     bool typed;
     TRY(parse_member(p, "a result", &r.name, &r.optional, &typed));
     if (typed) {
         if (!lex_is_dtype(lx, &r.dtype)) return lex_expected(lx, "a dtype");
         TRY(lex_next(lx));
     }
-    vec_push(p->a, &f->results, r);
-    f->info.out_max++;
-    f->info.out_min += !r.optional;
+    def_add_result(p->fn, r);
     return OK;
 }
 
-static Status parse_header(DefParser *p) {
+Status def_title(DefParser *p, const char *what) {
     Lexer *lx = p->lx;
-    Token at;
     Str name;
     OpCode op;
     DType d;
-    bool more;
-    int class, torch;
-    TRY(lex_next(lx)); /* def */
-    at = lx->tok;
-    TRY(expect_name(p, "the function's name", &name));
+    TRY(lex_next(lx)); /* def, optimizer */
+    Token at = lx->tok;
+    TRY(def_name(p, what, &name));
     size_t n = strlen(name);
     if (op_from_text(name, n, &op) || dtype_from_text(name, n, &d) ||
         fn_builtin(name) >= 0)
@@ -630,16 +624,24 @@ static Status parse_header(DefParser *p) {
     if (fn_find(p->m, name, n))
         return lex_fail(lx, &at, "a function '%.60s' exists already", name);
     p->fn->info.text = name;
+    return OK;
+}
+
+static Status parse_header(DefParser *p) {
+    Lexer *lx = p->lx;
+    bool more;
+    int class, torch;
+    TRY(def_title(p, "the function's name"));
     p->fn->layer = p->m && lex_is(lx, '=');
     if (p->fn->layer) return parse_import(lx, &p->fn->onnx, &p->fn->size);
     TRY(lex_expect(lx, '('));
     for (more = !lex_is(lx, ')') && !lex_is(lx, ';'); more;) {
-        TRY(parse_operand(p));
+        TRY(def_operand(p));
         TRY(lex_take(lx, ',', &more));
     }
     TRY(lex_take(lx, ';', &more));
     while (more) {
-        TRY(parse_attribute(p));
+        TRY(def_attribute(p));
         TRY(lex_take(lx, ',', &more));
     }
     TRY(lex_expect(lx, ')'));
@@ -674,7 +676,7 @@ static Status parse_parts(DefParser *p) {
     Fn *f = p->fn;
     Lexer *lx = p->lx;
     f->body.given = true;
-    TRY(parse_open_block(p, &f->body.block));
+    TRY(def_open_block(p, &f->body.block));
     p->in_part = true;
     for (;;) {
         f->size = lx->tok.at + 1;
@@ -695,25 +697,23 @@ static Status parse_parts(DefParser *p) {
         Token at = lx->tok;
         if (part == &f->grad) {
             TRY(lex_expect(lx, '('));
-            TRY(expect_names(p, "the gradient of a result", &part->in));
+            TRY(def_names(p, "the gradient of a result", &part->in));
             TRY(lex_expect(lx, ')'));
             TRY(expect_arrow(p));
-            TRY(expect_names(p, "the gradient of an operand", &part->out));
+            TRY(def_names(p, "the gradient of an operand", &part->out));
         }
         if (part->in.len > f->results.len || part->out.len > f->operands.len)
             return lex_fail(lx, &at,
                             "%d results and %d operands have gradients",
                             f->results.len, f->operands.len);
-        TRY(parse_open_block(p, &part->block));
+        TRY(def_open_block(p, &part->block));
     }
     lx->infix = false;
     return OK;
 }
 
-Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
-    DefParser p = {.lx = lx, .a = a, .m = m, .fn = NEW(a, Fn)};
-    size_t start = lx->tok.at;
-    Fn *f = p.fn;
+Fn *def_new(Lexer *lx, Arena *a) {
+    Fn *f = NEW(a, Fn);
     f->arena = a;
     f->file = lx->file;
     f->line = lx->tok.line;
@@ -721,6 +721,13 @@ Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
     f->info.kind = KIND_COMPOSITE;
     f->info.type_text = f->info.grad_text = "body";
     f->info.expr = "0";
+    return f;
+}
+
+Status parse_def(Lexer *lx, Arena *a, const Module *m, Fn **out) {
+    DefParser p = {.lx = lx, .a = a, .m = m, .fn = def_new(lx, a)};
+    size_t start = lx->tok.at;
+    Fn *f = p.fn;
     lx->infix = true;
     TRY(parse_header(&p));
     Token behind = lx->tok;
@@ -753,7 +760,7 @@ Status parse_model_expr(Lexer *lx, Arena *a, const Module *m,
                         const Expr **out) {
     Fn fn = {0};
     DefParser p = line_parser(lx, a, m, &fn);
-    return parse_expr(&p, out);
+    return def_expr(&p, out);
 }
 
 Status parse_model_type(Lexer *lx, Arena *a, const Module *m, Stmt *out) {
@@ -768,7 +775,7 @@ Status parse_model_type(Lexer *lx, Arena *a, const Module *m, Stmt *out) {
 /* `x, y` or `xs ..`; the gradient of x is dx. */
 static Status parse_rule_names(DefParser *p, bool *all, Names *names,
                                Names *grads) {
-    TRY(expect_names(p, "a name", names));
+    TRY(def_names(p, "a name", names));
     TRY(lex_take(p->lx, LEX_RANGE, all));
     for (int i = 0; i < names->len; i++)
         vec_push(p->a, grads, internf("d%s", names->data[i]));
@@ -807,11 +814,13 @@ Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n) {
         vec_push(a, &f->results, (FnResult){res.data[i], true, NUM_DTYPES});
     for (int i = 0; i < f->info.nattr; i++) {
         AttrKey key = f->info.attrs[i];
-        vec_push(a, &f->attrs,
-                 (FnAttr){intern(attr_get(key)->text),
-                          kinds[attr_get(key)->kind], key, true, NULL});
+        FnAttr x = {.name = intern(attr_get(key)->text),
+                    .kind = kinds[attr_get(key)->kind],
+                    .key = key,
+                    .optional = true};
+        vec_push(a, &f->attrs, x);
     }
-    TRY(parse_open_block(&p, &f->grad.block));
+    TRY(def_open_block(&p, &f->grad.block));
     lx->infix = false;
     return lex_next(lx);
 }

@@ -96,7 +96,6 @@ const char *own_var_defect(const Module *m, const Var *v) {
         of = type_with_dtype(of, low);
     else if (dtype_is_16(type_get(of)->dtype))
         of = type_with_dtype(of, DT_F32);
-    return v->kind == kinds[f] && v->type.i == of.i
-               ? NULL
-               : "has another kind or type";
+    bool same = f == FAMILY_OPT || v->type.i == of.i; /* state has its own */
+    return v->kind == kinds[f] && same ? NULL : "has another kind or type";
 }

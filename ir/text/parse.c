@@ -786,6 +786,11 @@ static Status parse_file(Parser *p) {
         if (lex_is_word(lx, "def")) {
             TRY(parse_def(lx, p->m->arena, p->m, &f));
             vec_push(p->m->arena, &p->m->fns, f);
+        } else if (lex_is_word(lx, "optimizer")) {
+            Fn *once;
+            TRY(parse_optimizer(lx, p->m->arena, p->m, &once, &f));
+            vec_push(p->m->arena, &p->m->fns, once);
+            vec_push(p->m->arena, &p->m->fns, f);
         } else if (lex_is_word(lx, "dim")) {
             TRY(parse_dim(p));
         } else if (lex_is_word(lx, "train") || lex_is_word(lx, "policy")) {

@@ -401,6 +401,7 @@ static void print_header(const Module *m, StrBuf *sb) {
 void print_module(const Module *m, StrBuf *sb) {
     print_header(m, sb);
     for (int i = 0; i < m->fns.len; i++) {
+        if (!m->fns.data[i]->size) continue; /* the next one's text has it */
         sb_putn(sb, m->fns.data[i]->text, m->fns.data[i]->size);
         sb_puts(sb, "\n\n");
     }

@@ -7,10 +7,12 @@
    Arithmetic of a body is fp32 (fp64 for fp64 operands) whatever is stored;
    only its results round to their declared types.
    Calls of `whole` functions (a parameter's update) stay one node until a
-   target's passes make kernels: what stands between looks at no body.
+   target's passes make kernels: what stands between looks at no body.  One with
+   a reduction or a product in it is inlined at once, for the passes that split
+   these.
    requires     stage STEP
    establishes  no calls but of whole functions; on a target none            */
-#include "ir/fn/fn.h"
+#include "ir/fn/optimizer.h"
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
@@ -21,7 +23,9 @@ static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {
     FnCall call = fn_call(&n);
     char msg[MSG_TEXT];
     int made = g->order.len;
-    if (!n.fn || (n.fn->whole && g->target == TARGET_ANY)) return false;
+    if (!n.fn ||
+        (n.fn->whole && g->target == TARGET_ANY && call_is_elementwise(g, &n)))
+        return false;
     call.want = want;
     call.flat = true;
     for (int i = 0; i < n.nout; i++) want[i] = value_dtype(g, n.out[i]);

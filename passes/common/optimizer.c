@@ -8,13 +8,12 @@
    All of section 6 of the design is IR here: unscale, non-finite check, global
    norm, clipping, skip, optimizer, loss-scale growth and backoff, learning-rate
    schedule, counters.  Nothing is decided on the host. The formulas are
-   functions of std.amp; the update of a parameter is one call.  The sum of
-   squares is f64, in which finite f32 gradients cannot overflow, so one
-   isfinite of it is the whole check.
-   requires     stage DIFF
+   functions of the language (optimizer.h); the update of a parameter is one
+   call.  The sum of squares is f64, in which finite f32 gradients cannot
+   overflow, so one isfinite of it is the whole check. requires     stage DIFF
    establishes  stage STEP; casts of variables became VAR_SHADOW reads;
                 the module's hash */
-#include "ir/fn/fn.h"
+#include "ir/fn/optimizer.h"
 #include "passes/passes.h"
 #include "passes/common/rewrite.h"
 
@@ -23,16 +22,18 @@
 
 typedef VEC(ValueId) Values;
 
-/* Values of this step that parameters with equal options share. */
+/* Values of this step that parameters with equal options share: the results of
+   the optimizer's `once`. */
 typedef struct Rates {
     double weight_decay, lr_scale;
-    ValueId rate, keep; /* std.amp: step_rates; keep 0: one */
+    ValueId of[MAX_FN_OPERANDS];
 } Rates;
 
 /* One program under construction. */
 typedef struct Step {
     Module *m;
     Graph *g;
+    Diag *diag;
     const Options *opt;
     const Objective *objective;
     Builder b;
@@ -45,7 +46,7 @@ typedef struct Step {
     ValueId bad;      /* bool[]: pass checks found bad data; 0: did not look  */
     ValueId norm;     /* f32[]                                                */
     ValueId lr;       /* f64[]                                                */
-    ValueId bias[2];  /* std.amp: bias_corrections; 0: none                   */
+    ValueId number;   /* f64[]: number of the step: 1, 2, .. */
     VEC(Rates) rates; /* computed so far */
 } Step;
 
@@ -133,9 +134,8 @@ static void emit_lr(Step *s) {
                                       [SCHED_LINEAR] = "lr_linear",
                                       [SCHED_STEP] = "lr_step"};
     const ScheduleSpec *c = &s->objective->schedule;
-    const OptimizerSpec *o = &s->objective->optimizer;
-    ValueId in[5] = {graph_own_var(s->g, OWN_LR, o->lr)};
-    ValueId i = b_cast(&s->b, graph_own_var(s->g, OWN_STEP, 0), DT_F64), t;
+    ValueId in[5] = {graph_own_var(s->g, OWN_LR, s->objective->optimizer.lr)};
+    ValueId i = b_cast(&s->b, graph_own_var(s->g, OWN_STEP, 0), DT_F64);
     int n = 1;
     in[n++] = i;
     if (c->kind != SCHED_CONSTANT || c->warmup)
@@ -149,11 +149,7 @@ static void emit_lr(Step *s) {
     }
     s->lr = in[0];
     if (n > 2) call(&s->b, fns[c->kind], in, n, NULL, 0, &s->lr, 1);
-    if (o->kind == OPT_SGD) return;
-    Attr betas[] = {attr_named_f("beta1", o->beta1),
-                    attr_named_f("beta2", o->beta2)};
-    t = bin(s, OP_ADD, i, f64c(s, 1));
-    call(&s->b, "bias_corrections", &t, 1, betas, 2, s->bias, 2);
+    s->number = bin(s, OP_ADD, i, f64c(s, 1));
 }
 
 /* ---- unscale, check, norm, clip ------------------------------------------ */
@@ -205,12 +201,23 @@ static void emit_clip(Step *s) {
 
 /* ---- parameters ---------------------------------------------------------- */
 
+/* Calls one of the optimizer's functions, which a user may have written. */
+static Status call_checked(Step *s, const Fn *fn, ValueId *in, int nin,
+                           const Attr *attrs, int nattr, const TypeId *want,
+                           const Var *v, NodeId *out) {
+    char msg[MSG_TEXT];
+    if (optimizer_call(&s->b, fn, in, nin, attrs, nattr, want, out, msg) == OK)
+        return OK;
+    return fail(s->diag, (Loc){0}, "--optimizer %s, parameter '%s': %s",
+                fn->optimizer->update->info.text, v->name, msg);
+}
+
 /* The rates of variable v: its own options, else the last matching
    --param-group, else the optimizer's. */
-static Rates rates_of(Step *s, const Var *v) {
+static Status rates_of(Step *s, const Var *v, Rates *out) {
     const OptimizerSpec *o = &s->objective->optimizer;
-    Rates r = {.weight_decay = o->weight_decay, .lr_scale = v->lr_scale};
-    ValueId in[] = {s->lr, s->bias[0]}, out[2] = {{0}};
+    const double *decay = optimizer_key(o, "weight_decay");
+    Rates r = {.weight_decay = decay ? *decay : 0, .lr_scale = v->lr_scale};
     if (!isnan(v->weight_decay)) r.weight_decay = v->weight_decay;
     for (int i = 0; i < s->objective->param_groups.len; i++) {
         const ParamGroup *g = &s->objective->param_groups.data[i];
@@ -218,59 +225,86 @@ static Rates rates_of(Step *s, const Var *v) {
         if (!isnan(g->lr_scale)) r.lr_scale = g->lr_scale;
         if (!isnan(g->weight_decay)) r.weight_decay = g->weight_decay;
     }
-    for (int i = 0; i < s->rates.len; i++)
-        if (s->rates.data[i].weight_decay == r.weight_decay &&
-            s->rates.data[i].lr_scale == r.lr_scale)
-            return s->rates.data[i];
-    bool decays = o->kind == OPT_ADAMW && r.weight_decay != 0;
-    Attr attrs[] = {attr_named_f("lr_scale", r.lr_scale),
-                    attr_named_f("weight_decay", r.weight_decay)};
-    call(&s->b, "step_rates", in, 2, attrs, decays ? 2 : 1, out,
-         decays ? 2 : 1);
-    r.rate = out[0];
-    r.keep = out[1];
+    if (!decay && r.weight_decay != 0) {
+        fail(s->diag, (Loc){0},
+             "parameter '%s' has a weight_decay, which --optimizer %s has not",
+             v->name, o->fn->info.text);
+        return ERR_USAGE;
+    }
+    for (int i = 0; i < s->rates.len; i++) {
+        *out = s->rates.data[i];
+        if (out->weight_decay == r.weight_decay && out->lr_scale == r.lr_scale)
+            return OK;
+    }
+    const Fn *once = o->fn->optimizer->once;
+    Attr attrs[MAX_OP_ATTRS];
+    ValueId in[] = {s->lr, s->number};
+    NodeId id;
+    if (r.lr_scale != 1) in[0] = bin(s, OP_MUL, s->lr, f64c(s, r.lr_scale));
+    optimizer_attrs(o, &r.weight_decay, attrs);
+    TRY(call_checked(s, once, in, 2, attrs, o->keys.len, NULL, v, &id));
+    for (int i = 0; i < once->results.len; i++)
+        r.of[i] = node_get(s->g, id)->out[i];
     vec_push(s->g->arena, &s->rates, r);
-    return r;
+    *out = r;
+    return OK;
 }
 
-static ValueId opt_state(Step *s, ValueId p, const char *what) {
-    const Var *v = value_var(s->g, p);
-    Str name = internf("%s/%s", family_name(FAMILY_OPT, v->name), what);
-    int i = module_var(s->m, VAR_STATE, name, type_with_dtype(v->type, DT_F32),
-                       NULL, 0);
+static ValueId opt_state(Step *s, const Var *v, const OptimizerState *state,
+                         TypeId type) {
+    Str name = internf("%s/%s", family_name(FAMILY_OPT, v->name), state->name);
+    int i = module_var(s->m, VAR_STATE, name, type, NULL, state->initial);
     return graph_var(s->g, i);
 }
 
-static void update_sgd(Step *s, ValueId p, ValueId g, const Rates *r) {
-    const OptimizerSpec *o = &s->objective->optimizer;
-    bool moves = o->momentum != 0;
-    ValueId buf = moves ? opt_state(s, p, "momentum_buffer") : NO_VALUE;
-    ValueId wide = b_cast(&s->b, p, DT_F32);
-    ValueId in[] = {wide, g, r->rate, s->ok, buf}, out[2];
-    Attr attrs[] = {attr_named_f("momentum", o->momentum),
-                    attr_named_i("nesterov", o->nesterov),
-                    attr_named_f("weight_decay", r->weight_decay)};
-    call(&s->b, "sgd", in, 5, attrs, 3, out, moves ? 2 : 1);
-    if (moves) write_var(s, buf, out[1]);
-    write_var(s, p, out[0]);
+/* Ranks share state that every element of a parameter has for itself. */
+static Status check_shared(Step *s, const Fn *fn, NodeId id) {
+    if (!s->opt->shard_optimizer ||
+        optimizer_can_share(fn->optimizer, s->g, id))
+        return OK;
+    fail(s->diag, (Loc){0},
+         "--shard-optimizer: %s looks at whole parameters, so that ranks "
+         "cannot share their state",
+         fn->info.text);
+    return ERR_USAGE;
 }
 
-static void update_adam(Step *s, ValueId p, ValueId g, const Rates *r) {
+static Status update_one(Step *s, ValueId p, ValueId g) {
     const OptimizerSpec *o = &s->objective->optimizer;
-    ValueId m = opt_state(s, p, "exp_avg"), v = opt_state(s, p, "exp_avg_sq");
-    ValueId wide = b_cast(&s->b, p, DT_F32), out[3];
-    ValueId in[] = {wide, g, m, v, r->rate, s->bias[1], s->ok, r->keep};
-    Attr attrs[] = {attr_named_f("beta1", o->beta1),
-                    attr_named_f("beta2", o->beta2),
-                    attr_named_f("eps", o->eps),
-                    attr_named_f("weight_decay", r->weight_decay)};
-    if (o->kind == OPT_ADAM)
-        call(&s->b, "adam", in, 7, attrs, 4, out, 3);
-    else
-        call(&s->b, "adamw", in, 8, attrs, 3, out, 3);
-    write_var(s, m, out[1]);
-    write_var(s, v, out[2]);
+    const Optimizer *def = o->fn->optimizer;
+    const Var v = *value_var(s->g, p);
+    int once = def->once->results.len, n = 3 + once, nstate = def->states.len;
+    ValueId in[MAX_FN_OPERANDS] = {b_cast(&s->b, p, DT_F32), g, s->ok};
+    TypeId types[MAX_FN_OPERANDS];
+    Attr attrs[MAX_OP_ATTRS];
+    char msg[MSG_TEXT];
+    Rates r;
+    NodeId id;
+    TRY(rates_of(s, &v, &r));
+    for (int i = 0; i < once; i++) in[3 + i] = r.of[i];
+    optimizer_attrs(o, &r.weight_decay, attrs);
+    types[0] = value_get(s->g, in[0])->type;
+    if (optimizer_types(def, s->g, in[0], attrs, o->keys.len, types + 1, msg))
+        return fail(s->diag, (Loc){0}, "--optimizer %s, parameter '%s': %s",
+                    o->fn->info.text, v.name, msg);
+    for (int i = 0; i < nstate; i++)
+        if (types[i + 1].i)
+            in[n + i] = opt_state(s, &v, &def->states.data[i], types[i + 1]);
+    TRY(call_checked(s, o->fn, in, n + nstate, attrs, o->keys.len, types, &v,
+                     &id));
+    TRY(check_shared(s, o->fn, id));
+    const ValueId *out = node_get(s->g, id)->out;
+    for (int i = 0; i < nstate; i++)
+        if (types[i + 1].i) write_var(s, in[n + i], out[i + 1]);
     write_var(s, p, out[0]);
+    return OK;
+}
+
+/* What a program's text calls has its definition there. */
+static void keep_definition(Module *m, const Fn *fn) {
+    const Fn *parts[] = {fn->optimizer->once, fn};
+    if (optimizer_find(m, fn->info.text) == fn) return;
+    for (int i = 0; i < 2; i++) vec_push(m->arena, &m->fns, (Fn *)parts[i]);
 }
 
 /* ---- scaler and counters ------------------------------------------------- */
@@ -331,19 +365,16 @@ static void count(Step *s, OwnVar counter, ValueId more) {
     write_var(s, c, bin(s, OP_ADD, c, b_cast(&s->b, more, DT_I64)));
 }
 
-static void emit_update(Step *s) {
+static Status emit_update(Step *s) {
     ASSERT(s->objective && is_value(s->loss));
     ASSERT(s->grads.len > 0 && s->grads.len == s->params.len);
     s->b.flags = NODE_UPDATE;
     emit_lr(s);
     emit_check(s);
     emit_clip(s);
-    bool sgd = s->objective->optimizer.kind == OPT_SGD;
-    for (int i = 0; i < s->params.len; i++) {
-        ValueId p = s->params.data[i], g = s->grads.data[i];
-        Rates r = rates_of(s, value_var(s->g, p));
-        (sgd ? update_sgd : update_adam)(s, p, g, &r);
-    }
+    keep_definition(s->m, s->objective->optimizer.fn);
+    for (int i = 0; i < s->params.len; i++)
+        TRY(update_one(s, s->params.data[i], s->grads.data[i]));
     ValueId scale = scale_of(s), step = graph_own_var(s->g, OWN_STEP, 0);
     output(s, OUT_GRAD_NORM, s->norm);
     output(s, OUT_SCALE, scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));
@@ -361,6 +392,7 @@ static void emit_update(Step *s) {
     ValueId longer = bin(s, OP_ADD, streak, one);
     write_var(s, streak,
               b_where(&s->b, s->ok, graph_scalar_int(s->g, DT_I64, 0), longer));
+    return OK;
 }
 
 /* ---- programs ------------------------------------------------------------ */
@@ -374,7 +406,7 @@ static int gradient_of(const Module *m, const Output *o) {
 }
 
 static Step step_new(Graph *g, PassCtx *cx, uint32_t flags) {
-    Step s = {.m = g->module, .g = g, .opt = cx->opt};
+    Step s = {.m = g->module, .g = g, .diag = cx->diag, .opt = cx->opt};
     s.objective = options_objective(cx->opt, g->objective);
     s.b = (Builder){.g = g, .flags = flags};
     s.loss = graph_output(g, own_output(OUT_LOSS, g->objective));
@@ -452,7 +484,7 @@ static void make_micro(const Graph *train, PassCtx *cx) {
     write_var(&s, total, bin(&s, OP_ADD, total, s.loss));
 }
 
-static void make_update(const Graph *train, PassCtx *cx) {
+static Status make_update(const Graph *train, PassCtx *cx) {
     Module *m = train->module;
     Graph *g = graph_new(m, program_name(PROGRAM_UPDATE, train->objective));
     Step s = step_new(g, cx, NODE_UPDATE);
@@ -470,9 +502,10 @@ static void make_update(const Graph *train, PassCtx *cx) {
         vec_push(g->arena, &s.grads, sum);
         write_var(&s, sum, b_full(&s.b, value_get(g, sum)->type, 0));
     }
-    emit_update(&s);
+    TRY(emit_update(&s));
     write_var(&s, n, i32c(&s, 0));
     write_var(&s, total, f32c(&s, 0));
+    return OK;
 }
 
 /* Every glob is of a parameter that the objective trains. */
@@ -518,11 +551,10 @@ static Status make_steps(Graph *train, PassCtx *cx) {
                     train->objective);
     TRY(check_objective(s.m, cx, train, s.objective));
     make_micro(train, cx);
-    make_update(train, cx);
+    TRY(make_update(train, cx));
     take_outputs(&s);
     write_forward(&s);
-    emit_update(&s);
-    return OK;
+    return emit_update(&s);
 }
 
 /* ---- 16-bit copies ------------------------------------------------------- */

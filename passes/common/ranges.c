@@ -60,12 +60,12 @@ static void check_scale(const Ranges *r) {
 /* A parameter that gets no gradient, as an unused row of a table: 0 / 0. */
 static void check_eps(const Ranges *r) {
     const Objective *j = options_objective(r->opt, r->g->objective);
-    if (!j || j->optimizer.kind == OPT_SGD || (float)j->optimizer.eps > 0)
-        return;
+    const double *eps = j ? optimizer_key(&j->optimizer, "eps") : NULL;
+    if (!eps || (float)*eps > 0) return;
     warn(r->diag, (Loc){0},
          "--optimizer: eps=%g is 0 in fp32: where a gradient is 0, the update "
          "is 0/0 and spoils the parameter; 1e-8 is the default",
-         j->optimizer.eps);
+         *eps);
 }
 
 /* ---- weights and constants ----------------------------------------------- */

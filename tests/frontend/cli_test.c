@@ -45,6 +45,10 @@ TEST_CASE(cli, help_version_and_tables) {
               "--list-ops concat");
     check_run(0, "iota(0 operands; axis: int, shape: ints, dtype) -> 1 result",
               "--list-ops iota");
+    check_run(0, "adamw: PyTorch 2.15", "--list-optimizers");
+    check_run(0, "exp_avg = exp_avg * beta2 + g * (1 - beta2)",
+              "--list-optimizers adam lion");
+    check_run(1, "no optimizer is called 'lionn'", "--list-optimizers lionn");
     check_run(1, "no op is called 'softmx'", "--list-ops softmx relu");
     for (int op = 0; op < NUM_OPS; op++) {
         const char *name = op_info[op].text;
@@ -483,9 +487,9 @@ TEST_CASE(cli, usage_errors_give_status_2) {
                   "--precision O1,keep_batchnorm=0");
     check_refused(2, "is not one of fp32", "--precision O0:bf16");
     check_refused(2, "is not one of exact, pytorch", "--placement torch");
-    check_refused(2, "not one of sgd, adam, adamw", "--optimizer lion");
-    check_refused(2,
-                  "not one of sgd, adam, adamw; keys follow it: WORD,KEY=VALUE",
+    check_refused(2, "not one of sgd, adam, adamw, rmsprop, ",
+                  "--optimizer lionn");
+    check_refused(2, "muon; keys follow it: WORD,KEY=VALUE",
                   "--optimizer adamw:lr=1e-4");
     check_refused(2, "unknown key 'beta3'", "--optimizer adam,beta3=1");
     check_refused(2, "is not NAME=N", "--dim batch");

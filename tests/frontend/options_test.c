@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/fn/optimizer.h"
 #include "frontend/cli/options_text.h"
 #include "tests/harness.h"
 
@@ -219,9 +220,12 @@ static void dump(const Options *o, StrBuf *sb) {
     J_REAL(loss.label_smoothing), J_REAL(loss.delta);
     for (int i = 0; i < j->loss.class_weights.len; i++)
         sb_printf(sb, "weight %d=%g\n", i, j->loss.class_weights.data[i]);
-    J_INT(optimizer.kind), J_REAL(optimizer.lr), J_REAL(optimizer.momentum);
-    J_REAL(optimizer.beta1), J_REAL(optimizer.beta2), J_REAL(optimizer.eps);
-    J_REAL(optimizer.weight_decay), J_INT(optimizer.nesterov);
+    sb_printf(sb, "optimizer=%s\n", j->optimizer.fn->info.text);
+    J_REAL(optimizer.lr);
+    for (int i = 0; i < j->optimizer.keys.len; i++)
+        sb_printf(sb, "optimizer.%s=%.17g\n",
+                  j->optimizer.keys.data[i].key->name,
+                  j->optimizer.keys.data[i].value);
     J_INT(schedule.kind), J_INT(schedule.warmup), J_INT(schedule.total);
     J_INT(schedule.every), J_REAL(schedule.min), J_REAL(schedule.gamma);
     J_REAL(clip_norm), J_REAL(clip_value);
@@ -298,12 +302,14 @@ static const struct {
     {"--loss", "bce_with_logits", "loss.kind=7"},
     {"--loss", "host", "loss.kind=8"},
     {"--optimizer", "sgd,momentum=0.5,nesterov",
-     "optimizer.kind=0; optimizer.momentum=0.5; "
-     "optimizer.weight_decay=0; optimizer.nesterov=1"},
+     "optimizer=sgd; optimizer.weight_decay=0; optimizer.momentum=0.5; "
+     "optimizer.nesterov=1"},
     {"--optimizer", "sgd,lr=0.75",
-     "optimizer.kind=0; optimizer.lr=0.75; optimizer.weight_decay=0"},
+     "optimizer=sgd; optimizer.lr=0.75; optimizer.weight_decay=0; "
+     "optimizer.momentum=0; optimizer.nesterov=0"},
     {"--optimizer", "sgd,weight_decay=0.75",
-     "optimizer.kind=0; optimizer.weight_decay=0.75"},
+     "optimizer=sgd; optimizer.weight_decay=0.75; optimizer.momentum=0; "
+     "optimizer.nesterov=0"},
     {"--optimizer", "adamw,lr=0.5", "optimizer.lr=0.5"},
     {"--optimizer", "adamw,beta1=0.5", "optimizer.beta1=0.5"},
     {"--optimizer", "adamw,beta2=0.5", "optimizer.beta2=0.5"},
@@ -384,8 +390,9 @@ static const struct {
     {"--objective",
      "a,loss=mse,optimizer=sgd,lr=0.75,lr_schedule=step,every=3,"
      "param_group=w*,lr_scale=2",
-     "name=a; loss.kind=4; optimizer.kind=0; optimizer.lr=0.75; "
-     "optimizer.weight_decay=0; schedule.kind=3; schedule.every=3; "
+     "name=a; loss.kind=4; optimizer=sgd; optimizer.lr=0.75; "
+     "optimizer.weight_decay=0; optimizer.momentum=0; optimizer.nesterov=0; "
+     "schedule.kind=3; schedule.every=3; "
      "group 0=w* 2 nan"},
 };
 
@@ -579,6 +586,7 @@ TEST_CASE(options, help_names_each_key) {
     REQUIRE(test_command(&help, "'%s' --help", test_ampc()) == 0);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         if (settings[i].value && strcmp(settings[i].option, "--dim") != 0 &&
+            strcmp(settings[i].option, "--optimizer") != 0 &&
             strcmp(settings[i].option, "--replace-head") != 0)
             sb_printf(&known, "%s\n", settings[i].value);
     check_keys(known.data, help, "is not in --help");

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ir/fn/optimizer.h"
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
@@ -102,7 +103,7 @@ TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
     expect_refused("fuse", dead, ERR_USAGE, "dead nodes, which pass 'dce'");
     static const char call[] =
         "graph g(%p: f32[4], %g: f32[4], %rate: f32[], %ok: bool[]) {\n"
-        "  %q = sgd %p, %g, %rate, %ok : f32[4]\n  return %q\n}";
+        "  %q, %b = sgd %p, %g, %ok, %rate : f32[4], f32[4]\n  return %q\n}";
     expect_refused("fuse", call, ERR_USAGE,
                    "a whole function, which pass 'inline'");
     static const char split[] = "graph g(%x: f32[4]) on cpu {\n"
@@ -167,12 +168,12 @@ TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
 /* ---- several objectives -------------------------------------------------- */
 
 static void add_objective(Options *o, const char *name, const char *params,
-                          const char *output, OptimizerKind kind) {
+                          const char *output, const char *optimizer) {
     Objective j = o->objectives.data[0];
     j.name = intern(name);
     j.loss.kind = LOSS_MSE;
     j.loss.output = intern(output);
-    j.optimizer = optimizer_default(kind);
+    j.optimizer = optimizer_default(o->arena, optimizer_find(NULL, optimizer));
     vec_push(o->arena, &j.params, intern(params));
     vec_push(o->arena, &o->objectives, j);
 }
@@ -198,8 +199,8 @@ TEST_CASE(pipeline, objectives_train_what_is_theirs) {
     Diag d = {0};
     Options o = options_of(a, FLAGS("--precision", "bf16"));
     Module *m = parsed(a, text);
-    add_objective(&o, "gen", "g.*", "made", OPT_ADAMW);
-    add_objective(&o, "dis", "d.*", "seen", OPT_SGD);
+    add_objective(&o, "gen", "g.*", "made", "adamw");
+    add_objective(&o, "dis", "d.*", "seen", "sgd");
     o.objectives.data++, o.objectives.len--; /* without the nameless one */
     if (run_pipeline(m, &d, &o, STAGE_PRIMITIVE, false) != OK)
         FAIL("%s", d.text.data);

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* optimizer.c: see optimizer.h: reads optimizers, and says which state they
+   have.
+
+   What a definition leaves out is added to its body as statements: the old
+   values are kept under names that no text has, and at the end every result is
+   where(finite, new, old). */
+#include "ir/fn/optimizer.h"
+
+#include <string.h>
+
+#include "ir/fn/parse_fn.h"
+#include "ir/fn/run.h"
+
+/* ---- statements that are added ------------------------------------------- */
+
+static Expr *made_expr(DefParser *p, ExprKind kind, Str name) {
+    Expr *e = NEW(p->a, Expr);
+    e->kind = kind;
+    e->name = name;
+    e->line = p->fn->line;
+    e->col = 1;
+    return e;
+}
+
+static Stmt made_assign(DefParser *p, Str name, const Expr *value) {
+    Stmt s = {.kind = S_ASSIGN, .line = p->fn->line, .value = value};
+    vec_push(p->a, &s.names, name);
+    return s;
+}
+
+static Str old_name(Str name) { return internf("old %s", name); }
+static Str finite_name(void) { return intern("all finite"); }
+
+/* name = where(finite, name, old name) */
+static Stmt guarded(DefParser *p, Str name) {
+    Expr *e = made_expr(p, E_CALL, intern("where"));
+    e->callee = CALLEE_OP;
+    e->code = OP_WHERE;
+    vec_push(p->a, &e->args, made_expr(p, E_NAME, finite_name()));
+    vec_push(p->a, &e->args, made_expr(p, E_NAME, name));
+    vec_push(p->a, &e->args, made_expr(p, E_NAME, old_name(name)));
+    return made_assign(p, name, e);
+}
+
+/* The same of state; p stands for what is not there. */
+static Stmt guarded_state(DefParser *p, Str name) {
+    Stmt s = {.kind = S_IF, .line = p->fn->line};
+    Expr *e = made_expr(p, E_CALL, intern("present"));
+    e->callee = CALLEE_BUILTIN;
+    e->builtin = F_present;
+    vec_push(p->a, &e->args, made_expr(p, E_NAME, old_name(name)));
+    s.value = e;
+    vec_push(p->a, &s.body, guarded(p, name));
+    Str parameter = p->fn->operands.data[0].name;
+    vec_push(p->a, &s.other,
+             made_assign(p, name, made_expr(p, E_NAME, parameter)));
+    return s;
+}
+
+static void keep_old(DefParser *p, Block *b, Str name) {
+    vec_push(p->a, b,
+             made_assign(p, old_name(name), made_expr(p, E_NAME, name)));
+}
+
+static void add_guards(DefParser *p, const Optimizer *o) {
+    Str parameter = p->fn->operands.data[0].name;
+    Block *b = &p->fn->body.block, all = {0};
+    keep_old(p, &all, parameter);
+    for (int i = 0; i < o->states.len; i++)
+        keep_old(p, &all, o->states.data[i].name);
+    for (int i = 0; i < b->len; i++) vec_push(p->a, &all, b->data[i]);
+    vec_push(p->a, &all, guarded(p, parameter));
+    for (int i = 0; i < o->states.len; i++)
+        vec_push(p->a, &all, guarded_state(p, o->states.data[i].name));
+    *b = all;
+}
+
+/* ---- the header ---------------------------------------------------------- */
+
+static Status take_word(Lexer *lx, const char *word, bool *taken) {
+    *taken = lex_is_word(lx, word);
+    return *taken ? lex_next(lx) : OK;
+}
+
+static Status signed_number(Lexer *lx, double *out) {
+    bool minus;
+    TRY(lex_take(lx, '-', &minus));
+    TRY(lex_expect_double(lx, out));
+    if (minus) *out = -*out;
+    return OK;
+}
+
+/* `from LO to HI` or `below HI`, and what the key is. */
+static Status parse_bounds(DefParser *p, FnAttr *a) {
+    Lexer *lx = p->lx;
+    bool taken;
+    a->hi = 1e38; /* numbers end up as f32 */
+    TRY(take_word(lx, "from", &taken));
+    if (taken) TRY(signed_number(lx, &a->lo));
+    TRY(take_word(lx, "to", &taken));
+    if (!taken) {
+        TRY(take_word(lx, "below", &taken));
+        a->open = taken;
+    }
+    if (taken) TRY(signed_number(lx, &a->hi));
+    return lx->tok.kind == T_STRING ? lex_expect_string(lx, &a->doc) : OK;
+}
+
+static Status parse_keys(DefParser *p, Optimizer *o) {
+    Lexer *lx = p->lx;
+    Fn *f = p->fn;
+    bool more;
+    TRY(lex_take(lx, ';', &more));
+    while (more) {
+        Token at = lx->tok;
+        TRY(def_attribute(p));
+        FnAttr *a = &f->attrs.data[f->attrs.len - 1];
+        if ((a->kind != FA_FLOAT && a->kind != FA_INT && a->kind != FA_BOOL) ||
+            !a->dflt)
+            return lex_fail(lx, &at,
+                            "a key is a number or a bool, with a default");
+        TRY(parse_bounds(p, a));
+        if (!strcmp(a->name, "lr")) {
+            if (a->kind != FA_FLOAT)
+                return lex_fail(lx, &at, "lr is a number such as 0.001");
+            o->lr = *a;
+            f->attrs.len--;
+            f->info.nattr--;
+        }
+        TRY(lex_take(lx, ',', &more));
+    }
+    if (o->lr.name) return OK;
+    return lex_fail(lx, &lx->tok, "an optimizer has a key lr");
+}
+
+static Status parse_title(DefParser *p, Optimizer *o) {
+    Lexer *lx = p->lx;
+    bool comma;
+    TRY(def_title(p, "the optimizer's name"));
+    TRY(lex_expect(lx, '('));
+    Token at = lx->tok;
+    TRY(def_operand(p));
+    TRY(lex_take(lx, ',', &comma));
+    if (comma) TRY(def_operand(p));
+    for (int i = 0; i < p->fn->operands.len; i++)
+        comma &= !p->fn->operands.data[i].optional &&
+                 p->fn->operands.data[i].kind == FO_FLOAT;
+    if (!comma)
+        return lex_fail(lx, &at,
+                        "the operands are a parameter and its gradient");
+    TRY(parse_keys(p, o));
+    return lex_expect(lx, ')');
+}
+
+static Status parse_state(DefParser *p, Optimizer *o) {
+    OptimizerState s = {.dtype = DT_F32};
+    Lexer *lx = p->lx;
+    bool taken;
+    Token at = lx->tok;
+    TRY(def_name(p, "the state's name", &s.name));
+    const Fn *f = p->fn;
+    bool used = s.name == o->lr.name;
+    for (int i = 0; i < f->operands.len; i++)
+        used |= f->operands.data[i].name == s.name;
+    for (int i = 0; i < f->attrs.len; i++)
+        used |= f->attrs.data[i].name == s.name;
+    for (int i = 0; i < o->states.len; i++)
+        used |= o->states.data[i].name == s.name;
+    if (used) return lex_fail(lx, &at, "'%.60s' is there already", s.name);
+    TRY(lex_take(lx, ':', &taken));
+    if (taken) TRY(lex_expect_dtype(lx, &s.dtype));
+    if (lex_is(lx, '[')) TRY(def_primary(p, &s.shape));
+    TRY(lex_take(lx, '=', &taken));
+    if (taken) TRY(signed_number(lx, &s.initial));
+    TRY(take_word(lx, "if", &taken));
+    if (taken) TRY(def_expr(p, &s.when));
+    vec_push(p->a, &o->states, s);
+    return OK;
+}
+
+/* ---- `once` -------------------------------------------------------------- */
+
+/* The names of lr and t, and of the results; lr is f32 where there is no
+   such part. */
+static Status parse_once(DefParser *p, const Optimizer *o, Fn *f) {
+    Lexer *lx = p->lx;
+    Names in = {0}, out = {0};
+    bool given;
+    TRY(take_word(lx, "once", &given));
+    Token at = lx->tok;
+    if (given) {
+        TRY(lex_expect(lx, '('));
+        TRY(def_names(p, "the name of the learning rate", &in));
+        TRY(lex_expect(lx, ')'));
+        if (!lex_is(lx, LEX_ARROW)) return lex_expected(lx, "'->'");
+        TRY(lex_next(lx));
+        TRY(def_names(p, "a result", &out));
+        if (in.len != 2)
+            return lex_fail(lx, &at,
+                            "once takes the learning rate and the step's "
+                            "number: once (lr, t)");
+        TRY(def_open_block(p, &f->body.block));
+        TRY(lex_next(lx));
+    } else {
+        vec_push(p->a, &in, o->lr.name);
+        vec_push(p->a, &in, intern("t"));
+        vec_push(p->a, &out, o->lr.name);
+    }
+    if (MAX_FN_OPERANDS < 3 + out.len + o->states.len)
+        return lex_fail(lx, &at, "more than %d results of once and state",
+                        MAX_FN_OPERANDS - 3);
+    for (int i = 0; i < 2; i++)
+        def_add_operand(f, (FnOperand){in.data[i], FO_FLOAT, false});
+    for (int i = 0; i < out.len; i++) {
+        for (int k = 0; k < p->fn->operands.len; k++)
+            if (p->fn->operands.data[k].name == out.data[i])
+                return lex_fail(lx, &at, "'%.60s' is there already",
+                                out.data[i]);
+        def_add_result(f, (FnResult){out.data[i], false, DT_F32});
+    }
+    return OK;
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static void finish(DefParser *p, Optimizer *o, Fn *once) {
+    Fn *f = p->fn;
+    def_add_operand(f, (FnOperand){finite_name(), FO_ANY, false});
+    for (int i = 0; i < once->results.len; i++)
+        def_add_operand(
+            f, (FnOperand){once->results.data[i].name, FO_FLOAT, false});
+    def_add_result(f, (FnResult){f->operands.data[0].name, false, NUM_DTYPES});
+    for (int i = 0; i < o->states.len; i++) {
+        Str name = o->states.data[i].name;
+        def_add_operand(f, (FnOperand){name, FO_ANY, true});
+        def_add_result(f, (FnResult){name, false, NUM_DTYPES});
+    }
+    add_guards(p, o);
+    f->whole = true;
+    f->body.given = once->body.given = true;
+    f->info.amp = once->info.amp = AMP_NONE;
+    f->info.torch = once->info.torch = TORCH_PROMOTE;
+    o->once = once;
+    o->update = f;
+    f->optimizer = once->optimizer = o;
+}
+
+Status parse_optimizer(Lexer *lx, Arena *a, const Module *m, Fn **once,
+                       Fn **update) {
+    DefParser p = {.lx = lx, .a = a, .m = m, .fn = def_new(lx, a)};
+    Fn *f = p.fn, *first = def_new(lx, a);
+    Optimizer *o = NEW(a, Optimizer);
+    size_t start = lx->tok.at;
+    bool more;
+    lx->infix = true;
+    TRY(parse_title(&p, o));
+    TRY(take_word(lx, "source", &more));
+    if (more) TRY(lex_expect_string(lx, &o->source));
+    TRY(take_word(lx, "state", &more));
+    while (more) {
+        TRY(parse_state(&p, o));
+        TRY(take_word(lx, "state", &more));
+    }
+    first->attrs = f->attrs;
+    first->info = f->info;
+    first->info.text = internf("%s_once", f->info.text);
+    first->info.in_min = first->info.in_max = 0;
+    first->text = "";
+    TRY(parse_once(&p, o, first));
+    TRY(def_open_block(&p, &f->body.block));
+    f->size = lx->tok.at + 1 - start;
+    f->text = arena_dup(a, lx->text + start, f->size);
+    finish(&p, o, first);
+    lx->infix = false;
+    *once = first;
+    *update = f;
+    return lex_next(lx);
+}
+
+Status optimizer_read(Module *m, Diag *d, const char *file, const char *text,
+                      size_t n, const Fn **out) {
+    Lexer lx;
+    *out = NULL;
+    TRY(lex_start(&lx, d, file, text, n));
+    while (lx.tok.kind != T_EOF) {
+        Fn *f, *update = NULL;
+        bool def = lex_is_word(&lx, "def");
+        if (!def && !lex_is_word(&lx, "optimizer"))
+            return lex_expected(&lx, "'def' or 'optimizer'");
+        if (*out)
+            return lex_fail(&lx, &lx.tok,
+                            "a file has one optimizer, at "
+                            "its end");
+        if (def)
+            TRY(parse_def(&lx, m->arena, m, &f));
+        else
+            TRY(parse_optimizer(&lx, m->arena, m, &f, &update));
+        vec_push(m->arena, &m->fns, f);
+        if (update) vec_push(m->arena, &m->fns, update);
+        *out = update;
+    }
+    return *out ? OK : lex_fail(&lx, &lx.tok, "the text defines no optimizer");
+}
+
+/* ---- finding ------------------------------------------------------------- */
+
+const Fn *optimizer_find(const Module *m, const char *name) {
+    const Fn *f = fn_find(m, name, strlen(name));
+    return f && f->optimizer && f->optimizer->update == f ? f : NULL;
+}
+
+const Fn *optimizer_next(const Fn *f) {
+    bool found = !f;
+    for (int i = 0; i < fn_std_count(); i++) {
+        const Fn *x = fn_std_at(i);
+        if (found && x->optimizer && x->optimizer->update == x) return x;
+        found |= x == f;
+    }
+    return NULL;
+}
+
+/* ---- state --------------------------------------------------------------- */
+
+static Status state_type(Run *r, const OptimizerState *s, ValueId p,
+                         TypeId *out) {
+    const Type *t = value_type(r->b->g, p);
+    bool there = true;
+    Val v;
+    Type own;
+    *out = (TypeId){0};
+    if (s->when) {
+        TRY(run_eval(r, s->when, &v));
+        TRY(run_want_bool(r, s->when, &v, &there));
+    }
+    if (!there) return OK;
+    if (s->shape) {
+        TRY(run_eval(r, s->shape, &v));
+        TRY(run_want_shape(r, s->shape, &v, &own));
+        t = &own;
+    }
+    *out = type_make(s->dtype, t->rank, t->dim);
+    return OK;
+}
+
+Status optimizer_types(const Optimizer *o, Graph *g, ValueId p,
+                       const Attr *attrs, int nattr, TypeId *types, char *msg) {
+    Run r = {0};
+    Builder b = {.g = g};
+    ValueId in[] = {p, p};
+    FnCall call = {
+        .fn = o->update, .in = in, .nin = 2, .attrs = attrs, .nattr = nattr};
+    Status s = run_start(&r, &call, &b, msg);
+    for (int i = 0; i < o->states.len && s == OK; i++)
+        s = state_type(&r, &o->states.data[i], p, &types[i]);
+    arena_free(r.a);
+    return s;
+}
+
+static const FnInstance *instance_of(const Graph *g, const Node *n) {
+    const Type *types[MAX_FN_OPERANDS] = {NULL};
+    for (int i = 0; i < n->nin; i++)
+        if (is_value(n->in[i])) types[i] = value_type(g, n->in[i]);
+    return fn_instance(n, types);
+}
+
+static bool reads(const FnInstance *x, int nout, ValueId v) {
+    bool any = false;
+    for (int i = 0; i < nout; i++) any |= same_value(x->out[i], v);
+    for (int i = 0; i < x->g->order.len; i++) {
+        const Node *n = node_at(x->g, i);
+        for (int k = 0; k < n->nin; k++) any |= same_value(n->in[k], v);
+    }
+    return any;
+}
+
+/* A zero in place of each scalar that the body does not read here. */
+static Status drop_unread(Builder *b, Node *n, char *msg) {
+    const Optimizer *o = n->fn->optimizer;
+    const FnInstance *x = instance_of(b->g, n);
+    if (x->status != OK) {
+        snprintf(msg, MSG_TEXT, "%s", x->msg);
+        return x->status;
+    }
+    for (int i = 3; i < 3 + o->once->results.len; i++)
+        if (!reads(x, n->nout, x->in[i])) n->in[i] = b_scalar(b, DT_F32, 0);
+    return OK;
+}
+
+Status optimizer_call(Builder *b, const Fn *fn, ValueId *in, int nin,
+                      const Attr *attrs, int nattr, const TypeId *want,
+                      NodeId *out, char *msg) {
+    Type given[MAX_FN_OPERANDS];
+    Node n = {.op = OP_CALL,
+              .fn = fn,
+              .in = in,
+              .nin = nin,
+              .attrs = attrs,
+              .nattr = nattr,
+              .nout = fn->results.len};
+    for (int i = 0; i < n.nout; i++) given[i] = type_by_rule();
+    if (fn == fn->optimizer->update) TRY(drop_unread(b, &n, msg));
+    TRY(node_make(b, &n, given, NULL, out, msg));
+    for (int i = 0; want && i < n.nout; i++) {
+        const Type *x = value_type(b->g, node_get(b->g, *out)->out[i]);
+        if (!want[i].i || shape_equal(type_get(want[i]), x)) continue;
+        snprintf(msg, MSG_TEXT, "'%s' becomes %s, was %s (%s:%d)",
+                 fn->results.data[i].name, TXT(x), TXT(type_get(want[i])),
+                 fn->file, fn->line);
+        return ERR_USER;
+    }
+    return OK;
+}
+
+bool call_is_elementwise(const Graph *g, const Node *call) {
+    const FnInstance *x = instance_of(g, call);
+    for (int i = 0; i < x->g->order.len; i++) {
+        const Node *n = node_at(x->g, i);
+        if (n->fn ? !call_is_elementwise(x->g, n) : node_kind(n) != KIND_ELEM)
+            return false;
+    }
+    return true;
+}
+
+bool optimizer_can_share(const Optimizer *o, const Graph *g, NodeId update) {
+    const Node *n = node_get(g, update);
+    for (int i = 0; i < o->states.len; i++)
+        if (o->states.data[i].shape) return false;
+    return call_is_elementwise(g, n);
+}

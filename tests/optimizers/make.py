@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Records what the optimizers' sources compute, for optimizers_test.
+
+Run in a folder where the packages below are installed:
+
+    pip install torch==2.15.0 timm==1.0.31 pytorch-optimizer==4.1.0
+    python3 tests/optimizers/make.py > tests/optimizers/reference.txt
+
+Parameters and gradients are doubles.  Each case trains three parameters for 20
+steps; a letter says of each step whether a gradient overflows ('o': all are
+left out, as a loss scaler does).  A case of groups gives m half the rate and a
+weight decay of 0.05.
+"""
+import importlib
+import math
+import sys
+import types
+from importlib import metadata
+
+import torch
+
+SHAPES = {"a": (3,), "m": (5, 4), "c": (2, 3, 2)}
+SIZE = [1, 0.05, 4, 0.4]
+PLAIN = "." * 20
+SKIPS = "...o......o........."
+
+
+def gradients(i):
+    """Numbers in [-1, 1), larger and smaller in turns."""
+    state = 77 + i
+    out = {}
+    for name, shape in SHAPES.items():
+        n = math.prod(shape)
+        values = []
+        for _ in range(n):
+            for _ in range(3):
+                state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            values.append(((state >> 40) / 2**23 - 1) * SIZE[i % 4])
+        out[name] = torch.tensor(values, dtype=torch.float32).double().reshape(shape)
+    return out
+
+
+def initial(name):
+    n = math.prod(SHAPES[name])
+    values = [((37 * i + 11) % 64 - 32) / 32 for i in range(n)]
+    return torch.tensor(values, dtype=torch.float64).reshape(SHAPES[name])
+
+
+class Both:
+    """torch's Muon for matrices, AdamW for the others."""
+
+    def __init__(self, groups, lr, weight_decay=0.1, nesterov=True):
+        self.param_groups = []
+        self.parts = []
+        for g in groups:
+            for p in g["params"]:
+                o = dict(g, params=[p])
+                o.setdefault("lr", lr)
+                o.setdefault("weight_decay", weight_decay)
+                self.parts.append(torch.optim.Muon([o], nesterov=nesterov)
+                                  if p.ndim == 2 else torch.optim.AdamW([o]))
+
+    def step(self):
+        for p in self.parts:
+            p.step()
+
+
+def zeropower(grad, coefficients, steps, eps):
+    """torch's _zeropower_via_newtonschulz without its cast to bf16."""
+    a, b, c = coefficients
+    x = grad.T if grad.size(0) > grad.size(1) else grad
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if grad.size(0) > grad.size(1) else x
+
+
+def timm_file(name):
+    """timm/optim/NAME.py without the rest of timm, which wants torchvision."""
+    root = str(metadata.distribution("timm").locate_file("timm"))
+    for package, path in (("timm", root), ("timm.optim", root + "/optim")):
+        module = sys.modules.setdefault(package, types.ModuleType(package))
+        module.__path__ = [path]
+    return importlib.import_module("timm.optim." + name)
+
+
+def adafactor(groups, lr, weight_decay=0.0):
+    return torch.optim.Adafactor(groups, lr=lr, weight_decay=weight_decay,
+                                 eps=(1.1920928955078125e-07, 1e-3))
+
+
+def case(name, options, make, micro=PLAIN, clip=0, groups=False, extra=""):
+    params = {n: torch.nn.Parameter(initial(n)) for n in SHAPES}
+    lr = next(float(o[3:]) for o in options.split(",") if o.startswith("lr="))
+    if groups:
+        rest = [p for n, p in params.items() if n != "m"]
+        lists = [{"params": rest},
+                 {"params": [params["m"]], "lr": lr / 2, "weight_decay": 0.05}]
+        extra += " --param-group m,lr_scale=0.5,weight_decay=0.05"
+    else:
+        lists = [{"params": list(params.values())}]
+    if clip:
+        extra += f" --clip-norm {clip}"
+    optimizer = make(lists)
+    print(f"case {name} {micro} --optimizer {options}{extra}")
+    for i, letter in enumerate(micro):
+        if letter == ".":
+            for n, g in gradients(i).items():
+                params[n].grad = g.clone()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(params.values(), clip)
+            optimizer.step()
+        if i in (0, 4, 19):
+            for n, p in params.items():
+                values = " ".join(f"{v:.17g}" for v in p.detach().flatten().tolist())
+                print(f"at {i} {n} {values}")
+
+
+def four(name, options, cls, decay=0.1, fixed="", label="", **kw):
+    """Plain, with all that a step has, with groups, and with fp16's skips."""
+    lr = next(float(o[3:]) for o in options.split(",") if o.startswith("lr="))
+
+    def made(**more):
+        return lambda groups: cls(groups, **{"lr": lr, **kw, **more})
+    fp32 = " --precision fp32"
+    decayed = f"{name},{options},weight_decay={decay}{fixed}"
+    plain = f"{name},{options}{fixed}"
+    name += label
+    case(name, plain, made(), extra=fp32)
+    case(name + "_decay_clip", decayed, made(weight_decay=decay), clip=0.8, extra=fp32)
+    case(name + "_groups", decayed, made(weight_decay=decay), groups=True, extra=fp32)
+    case(name + "_fp16", decayed, made(weight_decay=decay), SKIPS,
+         extra=" --precision fp16")
+
+
+def main():
+    import pytorch_optimizer
+    lamb, lars = timm_file("lamb"), timm_file("lars")
+    torch.optim._muon._zeropower_via_newtonschulz = zeropower
+    o = torch.optim
+    print(f"# tests/optimizers/make.py: torch {torch.__version__}, "
+          f"timm {metadata.version('timm')}, pytorch-optimizer 4.1.0")
+    loop = {"foreach": False}
+    four("sgd", "lr=0.1", o.SGD, **loop)
+    four("sgd", "lr=0.1,momentum=0.9,nesterov", o.SGD, momentum=0.9, nesterov=True, label="_nesterov", **loop)
+    four("adam", "lr=0.05", o.Adam, **loop)
+    four("adamw", "lr=0.05", o.AdamW, **loop)
+    four("rmsprop", "lr=0.02", o.RMSprop, **loop)
+    four("rmsprop", "lr=0.02,alpha=0.9,momentum=0.8,centered", o.RMSprop,
+         alpha=0.9, momentum=0.8, centered=True, eps=0.01, fixed=",eps=0.01", label="_centered", **loop)
+    four("adagrad", "lr=0.1,lr_decay=0.03", o.Adagrad, lr_decay=0.03, **loop)
+    four("adadelta", "lr=1.0", o.Adadelta, **loop)
+    four("adamax", "lr=0.02", o.Adamax, **loop)
+    four("nadam", "lr=0.02", o.NAdam, **loop)
+    four("nadam", "lr=0.02,decoupled_weight_decay", o.NAdam, label="_decoupled",
+         decoupled_weight_decay=True, **loop)
+    four("radam", "lr=0.02,beta2=0.9", o.RAdam, betas=(0.9, 0.9), **loop)
+    four("radam", "lr=0.02,decoupled_weight_decay", o.RAdam, label="_decoupled",
+         decoupled_weight_decay=True, **loop)
+    four("lion", "lr=0.02", pytorch_optimizer.Lion, weight_decouple=True)
+    four("ademamix", "lr=0.02,beta3=0.99,alpha=5.0", pytorch_optimizer.AdEMAMix,
+         betas=(0.9, 0.999, 0.99), alpha=5.0, weight_decouple=True)
+    four("lars", "lr=0.5,momentum=0.9", lars.Lars, momentum=0.9)
+    four("lars", "lr=0.5,always_adapt", lars.Lars, always_adapt=True, label="_always")
+    four("lamb", "lr=0.05", lamb.Lamb, max_grad_norm=None)
+    four("adafactor", "lr=0.05", adafactor)
+    four("muon", "lr=0.05", Both)
+    four("muon", "lr=0.05,nesterov=0", Both, nesterov=False, label="_plain")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* optimizers_test.c: every optimizer beside its source, over 20 steps
+   (tests/optimizers/reference.txt, which make.py there recorded in f64), and
+   what a user's own may do.
+
+   The loss is the sum of x*p over parameters p: the inputs are the gradients.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/fn/optimizer.h"
+#include "tests/support/compiled.h"
+#include "tests/tolerance.h"
+
+enum { NPARAM = 3, MAX_N = 20, STEPS = 20 };
+
+static const char *const name_of[NPARAM] = {"a", "m", "c"};
+static const int count[NPARAM] = {3, 20, 12};
+
+static const char model[] =
+    "graph forward(%x: f32[3], %y: f32[5,4], %z: f32[2,3,2]) {\n"
+    "  param %a: f32[3] = 0, %m: f32[5,4] = 0, %c: f32[2,3,2] = 0\n"
+    "  %xa = mul %x, %a : f32[3]\n"
+    "  %ym = mul %y, %m : f32[5,4]\n"
+    "  %zc = mul %z, %c : f32[2,3,2]\n"
+    "  %sx = reduce_sum %xa {axes=[0], keepdims=0} : f32[]\n"
+    "  %sy = reduce_sum %ym {axes=[0,1], keepdims=0} : f32[]\n"
+    "  %sz = reduce_sum %zc {axes=[0,1,2], keepdims=0} : f32[]\n"
+    "  %s = add %sx, %sy : f32[]\n"
+    "  %loss = add %s, %sz : f32[]\n"
+    "  return %loss\n"
+    "}\n";
+
+/* A case of the file: its line, and the lines of numbers behind it. */
+typedef struct Case {
+    char name[64], letters[STEPS + 1], options[300];
+    const char *numbers;
+} Case;
+
+typedef struct Feed {
+    float x[NPARAM][MAX_N];
+    ampc_input in[NPARAM];
+} Feed;
+
+static void feed_fill(Feed *f, int i, bool overflows) {
+    static const double turn[] = {1, 0.05, 4, 0.4};
+    static const char *const inputs[] = {"x", "y", "z"};
+    uint64_t state = 77 + (uint64_t)i;
+    for (int k = 0; k < NPARAM; k++) {
+        for (int j = 0; j < count[k]; j++) {
+            for (int n = 0; n < 3; n++)
+                state = state * 6364136223846793005u + 1442695040888963407u;
+            double u = (double)(state >> 40) / (1 << 23) - 1;
+            f->x[k][j] = (float)(u * turn[i % 4]);
+        }
+        f->in[k] = ampc_in(inputs[k], f->x[k], (size_t)count[k] * sizeof(float),
+                           AMPC_DTYPE_F32);
+    }
+    if (overflows) f->x[1][2] = 3e38f;
+}
+
+static ampc_session *begin(const Compiled *c) {
+    ampc_session *s = open_threads(c, 1);
+    for (int k = 0; k < NPARAM; k++) {
+        float p[MAX_N];
+        for (int i = 0; i < count[k]; i++)
+            p[i] = (float)((37 * i + 11) % 64 - 32) / 32;
+        write_var(c, s, name_of[k], p, (size_t)count[k] * sizeof *p,
+                  AMPC_DTYPE_F32);
+    }
+    return s;
+}
+
+static void steps(const Compiled *c, ampc_session *s, const Case *x, int from,
+                  int to) {
+    for (int i = from; i < to; i++) {
+        Feed f;
+        feed_fill(&f, i, x->letters[i] == 'o');
+        ampc_metrics m = step_ok(c, s, f.in, NPARAM);
+        CHECK_EQ_INT(m.applied, x->letters[i] != 'o');
+    }
+}
+
+/* The numbers of one line, "at STEP NAME NUMBER ..": where they begin. */
+static const char *numbers_of(const Case *x, int step, const char *name) {
+    char head[40];
+    snprintf(head, sizeof head, "\nat %d %s ", step, name);
+    const char *end = strstr(x->numbers, "\ncase "),
+               *at = strstr(x->numbers, head);
+    REQUIRE(at && (!end || at < end));
+    return at + strlen(head);
+}
+
+static void check_params(const Compiled *c, ampc_session *s, const Case *x,
+                         int step) {
+    for (int k = 0; k < NPARAM; k++) {
+        float got[MAX_N];
+        double want[MAX_N], largest = 0;
+        const char *p = numbers_of(x, step, name_of[k]);
+        for (int i = 0; i < count[k]; i++) {
+            char *end;
+            want[i] = strtod(p, &end);
+            REQUIRE(end > p);
+            p = end;
+            largest = fmax(largest, fabs(want[i]));
+        }
+        read_var(c, s, name_of[k], got, (size_t)count[k] * sizeof *got,
+                 AMPC_DTYPE_F32);
+        for (int i = 0; i < count[k]; i++)
+            CHECK_MSG(fabs((double)got[i] - want[i]) <= TOL_OPTIMIZER * largest,
+                      "%s: after step %d %s[%d] is %.9g, not %.9g", x->name,
+                      step, name_of[k], i, (double)got[i], want[i]);
+    }
+}
+
+/* A run that was cut in two by a checkpoint ends with the same bits. */
+static void check_resume(const Compiled *c, ampc_session *whole,
+                         const Case *x) {
+    const char *path = test_tmp("half.ckpt");
+    size_t n[2];
+    ampc_session *s = begin(c);
+    steps(c, s, x, 0, STEPS / 2);
+    REQUIRE(c->api->save(s, path) == AMPC_OK);
+    c->api->close(s);
+    s = open_threads(c, 1);
+    if (c->api->resume(s, path)) FAIL("resume: %s", c->api->error(s));
+    steps(c, s, x, STEPS / 2, STEPS);
+    void *a = read_all(c, s, ~0u, &n[0]), *b = read_all(c, whole, ~0u, &n[1]);
+    CHECK(n[0] == n[1] && n[0] > 0 && !memcmp(a, b, n[0]));
+    free(a);
+    free(b);
+    c->api->close(s);
+}
+
+static void run(void *arg) {
+    const Case *x = arg;
+    char options[400];
+    snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", x->options);
+    Compiled c = compile_text(model, options);
+    ampc_session *s = begin(&c);
+    steps(&c, s, x, 0, 1);
+    check_params(&c, s, x, 0);
+    steps(&c, s, x, 1, 5);
+    check_params(&c, s, x, 4);
+    steps(&c, s, x, 5, STEPS);
+    check_params(&c, s, x, STEPS - 1);
+    check_resume(&c, s, x);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+enum { MAX_CASES = 200 };
+static Case cases[MAX_CASES];
+static int ncases;
+
+static void read_cases(void) {
+    size_t size;
+    const char *p =
+        test_read_file(test_data_path("tests/optimizers/reference.txt"), &size);
+    while (ncases < MAX_CASES && (p = strstr(p, "\ncase "))) {
+        Case *x = &cases[ncases++];
+        REQUIRE(sscanf(p, "\ncase %63s %20s %299[^\n]", x->name, x->letters,
+                       x->options) == 3);
+        p += 6;
+        x->numbers = strchr(p, '\n');
+        harness_register("optimizers", x->name, run, x);
+    }
+    REQUIRE(ncases > 0 && ncases < MAX_CASES);
+}
+TEST_REGISTRAR(read_cases);
+
+TEST_CASE(optimizers, each_has_a_source_and_cases) {
+    static const char *const kinds[] = {"", "_decay_clip", "_groups", "_fp16"};
+    int n = 0;
+    for (const Fn *f = NULL; (f = optimizer_next(f)); n++) {
+        CHECK_MSG(f->optimizer->source, "%s names no source", f->info.text);
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            char name[100];
+            bool found = false;
+            snprintf(name, sizeof name, "%s%s", f->info.text, kinds[k]);
+            for (int i = 0; i < ncases; i++)
+                found |= !strcmp(cases[i].name, name);
+            CHECK_MSG(found, "tests/optimizers/make.py records no case of %s",
+                      name);
+        }
+    }
+    CHECK(n >= 15);
+}
+
+/* ---- a user's own -------------------------------------------------------- */
+
+static const char own[] =
+    "# Signs of a mean.\n"
+    "def halved(x) -> y class none { y = x / 2 }\n"
+    "optimizer mine(p, g; lr = 0.125, keep = 0.5 from 0 below 1 \"decay\")\n"
+    "  source \"us\"\n"
+    "  state mean\n"
+    "  state seen: i32[] = 3\n"
+    "{\n"
+    "  mean = mean * keep + halved(g)\n"
+    "  seen = seen + 1\n"
+    "  p = p - sign(mean) * lr\n"
+    "}\n";
+
+static const char *own_file(const char *name, const char *text) {
+    const char *path = test_tmp(name);
+    REQUIRE(test_write_file(path, text, strlen(text)));
+    return path;
+}
+
+TEST_CASE(optimizers, a_user_writes_one) {
+    static float mean[NPARAM][MAX_N], p[MAX_N];
+    char options[600];
+    Case x = {.name = "mine", .letters = "...................."};
+    snprintf(options, sizeof options,
+             "--precision fp32 --target cpu:x86-64-v2 --optimizer "
+             "%s,keep=0.75",
+             own_file("mine.amp", own));
+    Compiled c = compile_text(model, options);
+    ampc_session *s = begin(&c);
+    for (int i = 0; i < 3; i++) {
+        Feed f;
+        feed_fill(&f, i, false);
+        step_ok(&c, s, f.in, NPARAM);
+        for (int k = 0; k < NPARAM; k++)
+            for (int j = 0; j < count[k]; j++)
+                mean[k][j] = mean[k][j] * 0.75f + f.x[k][j] / 2;
+    }
+    int32_t seen = 0;
+    read_var(&c, s, "ampc.opt/a/seen", &seen, sizeof seen, AMPC_DTYPE_I32);
+    CHECK_EQ_INT(seen, 6);
+    read_var(&c, s, "ampc.opt/m/mean", p, 20 * sizeof *p, AMPC_DTYPE_F32);
+    for (int j = 0; j < 20; j++) CHECK_REL(p[j], mean[1][j], 1e-6);
+    steps(&c, s, &x, 3, STEPS);
+    check_resume(&c, s, &x);
+    c.api->close(s);
+    compiled_close(&c);
+}
+
+/* Ranks share the state of those that work on each element by itself; the
+   others are refused. */
+TEST_CASE(optimizers, ranks_share_what_they_can) {
+    for (const Fn *f = NULL; (f = optimizer_next(f));) {
+        static const char *const whole[] = {"lars", "lamb", "adafactor", "muon",
+                                            "nadam"};
+        bool refused = false;
+        for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+            refused |= !strcmp(whole[i], f->info.text);
+        const char *path = own_file("share.amp", model);
+        int status = test_command(
+            NULL,
+            "%s '%s' --precision fp32 --target cpu:x86-64-v2 "
+            "--shard-optimizer --optimizer %s,lr=0.1%s -o '%s' 2>'%s'",
+            test_ampc(), path, f->info.text,
+            !strcmp(f->info.text, "lars") ? ",always_adapt" : "",
+            test_tmp("share.so"), test_tmp("share.err"));
+        CHECK_MSG((status != 0) == refused, "%s: status %d", f->info.text,
+                  status);
+    }
+}
