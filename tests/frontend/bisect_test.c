@@ -271,7 +271,7 @@ TEST_CASE(bisect, refuses) {
     free(out);
     out = bisected("--steps 0", &status);
     CHECK(status == 2);
-    CHECK_HAS(out, "no number from 1");
+    CHECK_HAS(out, "expected a number from 1");
     free(out);
     CHECK(test_command(&out, "cd '%s' && '%s' bisect a.so", test_tmpdir(),
                        test_ampc()) == 2);

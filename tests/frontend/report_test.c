@@ -38,8 +38,8 @@ static char *report(const char *file) {
 TEST_CASE(report, text) {
     char *text = report("r.txt");
     CHECK_HAS(text, "cast x f32[4,8] -> bf16 for matmul: products read 16 "
-                    "bits; forward, a kernel of its own, 192 bytes "
-                    "(without it +64)\n");
+                    "bits; forward, a kernel of its own, 128 bytes "
+                    "(without it +0)\n");
     CHECK_HAS(text, ".bf16.2, 48 bytes (without it +0)\n");
     CHECK_HAS(text, ".bf16.2, 18 bytes (without it +18)\n");
     CHECK_HAS(text, "  kept in bf16 ");

@@ -205,7 +205,7 @@ TEST_CASE(checkpoint, load_takes_weights_alone) {
     check_ok(t, a->scaler(t, &sc));
     CHECK_EQ_INT(sc.step, 0);
     CHECK_EQ_INT(a->resume(t, path), AMPC_ERR_FORMAT);
-    CHECK_HAS(a->error(t), "another graph");
+    CHECK_HAS(a->error(t), "another model");
     a->close(s);
     a->close(t);
 }
@@ -791,7 +791,7 @@ TEST_CASE(checkpoint, a_foreign_file_does_not_fall_back) {
     check_ok(s, a->save(s, path));
     check_ok(t, a->save(t, path));
     CHECK_EQ_INT(a->resume(s, path), AMPC_ERR_FORMAT);
-    CHECK_HAS(a->error(s), "another graph");
+    CHECK_HAS(a->error(s), "another model");
     a->close(s);
     a->close(t);
 }

@@ -96,7 +96,8 @@ static void put_model(void) {
 #endif
     snprintf(text, sizeof text,
              "#!/bin/sh\nif [ -e '%s' ]; then\n"
-             "    [ \"$1\" != -shared ] || cp '%s' linked.so\n"
+             "    if [ \"$1\" = -shared ]; then cp '%s' linked.so; exit; fi\n"
+             "    while [ \"$1\" != -o ]; do shift; done; : >\"$2\"\n"
              "elif cc \"$@\"; then\n"
              "    [ \"$1\" != -shared ] || cp linked.so '%s'\n"
              "else exit 1; fi\n",
