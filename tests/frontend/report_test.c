@@ -32,9 +32,10 @@ static char *report(const char *file) {
     return text;
 }
 
-/* x: 4 x 8 elements, 64 bytes as bf16, written once and read by two products;
-   as f32 they read 2 x 128 bytes.  w's copy: 48 bytes written and read once,
-   or 96 read.  v's is read twice: 18 x 3 bytes, or 36 x 2.                  */
+/* x: 4 x 8 elements; forward and backward make a copy each: 64 bytes as bf16,
+   written and read once, where a product that reads f32 reads 128.  w's copy:
+   48 bytes written and read once, or 96 read.  v's is read twice: 18 x 3 bytes,
+   or 36 x 2. */
 TEST_CASE(report, text) {
     char *text = report("r.txt");
     CHECK_HAS(text, "cast x f32[4,8] -> bf16 for matmul: products read 16 "
