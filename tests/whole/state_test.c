@@ -2,7 +2,7 @@
 /* state_test.c: what training does beside gradients, as PyTorch does it
    (models/state.py wrote tests/onnx/state): modes of BatchNorm, means over all
    batches, running statistics of InstanceNorm, dropouts that a file has in
-   parts; and frozen weights, which keep all their bits.                     */
+   parts; frozen weights, which keep all their bits; and a warning.           */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,4 +235,44 @@ TEST_CASE(state, frozen_weights_leave_with_all_their_bits) {
     c.api->close(s);
     compiled_close(&c);
     arena_free(a);
+}
+
+/* ---- probabilities before a loss of logits ------------------------------- */
+
+TEST_CASE(state, probabilities_before_a_loss_of_logits) {
+    static const struct {
+        const char *output, *loss, *says; /* NULL: nothing */
+    } rows[] = {{"softmax(z, axis=1)", "cross_entropy",
+                 "the output is a Softmax's result, probabilities, and "
+                 "softmax_cross_entropy takes the softmax of it again"},
+                {"reshape(softmax(z, axis=1), shape=[4, 3])", "cross_entropy",
+                 "a Softmax's result"},
+                {"sigmoid(z)", "bce_with_logits",
+                 "the output is a Sigmoid's result, probabilities, and "
+                 "bce_with_logits_loss takes the sigmoid of it again"},
+                {"sigmoid(z)", "cross_entropy", "a Sigmoid's result"},
+                {"softmax(z, axis=1)", "mse", NULL},
+                {"sigmoid(z)", "mse", NULL},
+                {"z", "cross_entropy", NULL},
+                {"log_softmax(z, axis=1)", "cross_entropy", NULL},
+                {"sigmoid(z) * 4", "bce_with_logits", NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[400], *out;
+        const char *path = test_tmp("m.amp");
+        snprintf(text, sizeof text,
+                 "model m(x: f32[4,5]) {\n  z = Linear(x, units=3)\n"
+                 "  return y = %s\n}\n",
+                 rows[i].output);
+        REQUIRE(test_write_file(path, text, strlen(text)));
+        int rc = test_command(
+            &out, "'%s' '%s' -o '%s' --loss %s --target cpu:x86-64-v2",
+            test_ampc(), path, test_tmp("m.so"), rows[i].loss);
+        CHECK_MSG(rc == 0, "%s", out);
+        if (rows[i].says)
+            CHECK_HAS(out, rows[i].says);
+        else
+            CHECK_MSG(!strstr(out, "probabilities"), "%s: %s", rows[i].output,
+                      out);
+        free(out);
+    }
 }
