@@ -117,8 +117,8 @@ ROWS = [
     ("sqrt_of_relu", [0.0, -1.0], "x.relu().sqrt()", "np.sqrt(F.relu(x))", "sqrt(relu(x))"),
     ("exp_masked", [100.0], "torch.where(x < 80, x.exp(), T([0.]))", "np.where(x < 80, np.exp(x), 0.)", "where(x < 80, exp(x), 0)"),
     ("cosine_similarity", [0.0, 0.0], "F.cosine_similarity(x, T([1., 2.]), 0)", None, None),
-    ("bce_of_0", [0.0, 1.0], "F.binary_cross_entropy(x, T([0., 0.]), reduction='sum')", None, "bce_loss(x, full(shape=[2], value=0, dtype=f32), reduction=\"sum\")"),
-    ("bce_of_1", [0.0, 1.0], "F.binary_cross_entropy(x, T([1., 1.]), reduction='sum')", None, "bce_loss(x, full(shape=[2], value=1, dtype=f32), reduction=\"sum\")"),
+    ("bce_of_0", [0.0, 1.0], "F.binary_cross_entropy(x, T([0., 0.]), reduction='sum')", None, None),
+    ("bce_of_1", [0.0, 1.0], "F.binary_cross_entropy(x, T([1., 1.]), reduction='sum')", None, None),
     ("bce_sigmoid_0", [-200.0, 50.0], "F.binary_cross_entropy(x.sigmoid(), T([0., 0.]), reduction='sum')", None, None),
     ("bce_sigmoid_1", [-200.0, 50.0], "F.binary_cross_entropy(x.sigmoid(), T([1., 1.]), reduction='sum')", None, None),
     ("l1_loss", [0.0], "F.l1_loss(x, T([0.]))", "np.abs(x - 0.).mean()", "l1_loss(x, full(shape=[1], value=0, dtype=f32))"),
@@ -136,30 +136,67 @@ ROWS = [
     ("logaddexp", [0.0], "torch.logaddexp(x, T([0.]))", "np.logaddexp(x, 0.)", None),
 ]
 
-# What a file does not tell, so that ampc takes the other of two functions.
-NOT_TOLD = {"amax": "torchscript", "amin": "torchscript", "maximum_0": "jax",
-            "cosine_similarity": "torchscript", "hardtanh_2": ""}
+# Where ampc differs, "FILE: GRADIENT" each, and why.
+NOT_TAKEN = "a branch that is not taken passes 0"
+ROOT = "the root of a sum of squares at 0 passes 0"
+MAX_OR_AMAX = "the file does not tell max(dim) from amax(dim)"
+ALL = ("torch211", "torch211-torchscript", "torch215", "jax", "amp")
+TORCH = ALL[:3]
+DIFFERS = {
+    "clamp_0_6": ({"torch211-torchscript": "0 0"}, "the file does not tell it from relu6"),
+    "clamp_tensors": ({"torch211-torchscript": "0.5 0.5"}, "the file does not tell it from maximum and minimum"),
+    "clamp_min_tensor": ({"torch211-torchscript": "0.5"}, "the file does not tell it from maximum"),
+    "clamp_bound": ({"torch211-torchscript": "0.5"}, "the file does not tell it from maximum"),
+    "amax": ({"torch211-torchscript": "1 0 0"}, MAX_OR_AMAX),
+    "amin": ({"torch211-torchscript": "1 0 0"}, MAX_OR_AMAX),
+    "global_max_pool": ({"torch215": "0.333333333 0.333333333 0 0.333333333"}, "the exporter writes amax"),
+    "scatter_twice": (dict.fromkeys(TORCH, "0 1 1"), "what is written over passes 0; PyTorch leaves it undefined"),
+    "norm_2": ({"jax": "0 0"}, ROOT),
+    "pairwise_distance": ({"torch211-torchscript": "0 0"}, "the file has no eps"),
+    "root_of_squares": (dict.fromkeys(ALL, "0 0"), ROOT),
+    "atan2_y": ({"jax": "0"}, "as PyTorch"),
+    "atan2_x": ({"jax": "0"}, "as PyTorch"),
+    "atan2_x_at_0": ({"jax": "0"}, "the file has a constant, pi / 2, at x = 0"),
+    "xlogy": ({"torch211": "1", "torch215": "1", "jax": "0"}, "the file selects x, or 0, where x is 0"),
+    "entropy_masked": (dict.fromkeys(ALL, "0 0.306852818"), NOT_TAKEN),
+    "where_log": (dict.fromkeys(ALL, "0"), NOT_TAKEN),
+    "where_quotient": (dict.fromkeys(ALL, "0"), NOT_TAKEN),
+    "log_clamped": (dict.fromkeys(ALL, "0 0.5"), NOT_TAKEN),
+    "exp_masked": (dict.fromkeys(ALL, "0"), NOT_TAKEN),
+    "cosine_similarity": ({"torch211-torchscript": "1e+08 2e+08"}, "the file has the quotient by max(norms, eps)"),
+    "bce_of_0": (dict.fromkeys(("torch211", "torch215"), "1 0"), "the file has clamped logarithms, not the loss"),
+    "bce_of_1": (dict.fromkeys(("torch211", "torch215"), "0 -1"), "as bce_of_0"),
+    "logit": ({"torch211-torchscript": "11.1111116 0"}, "the file clamps at 1 - eps by comparisons that exclude it"),
+    "logaddexp": ({"jax": "0"}, "the slopes of max and abs at a tie, which JAX replaces"),
+}
 
 
 def quiet():
     return contextlib.redirect_stdout(io.StringIO())
 
 
+def rename_operands(graph, new):
+    for node in graph.node:
+        node.input[:] = [new.get(n, n) for n in node.input]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                rename_operands(attribute.g, new)
+        keep = [p for p in node.metadata_props if p.key == "pkg.torch.onnx.fx_node"]
+        del node.metadata_props[:]  # where a line of the source was, and whose
+        node.metadata_props.extend(keep)
+        node.doc_string = ""
+    del graph.value_info[:]
+
+
 def rename_inputs(path, names):
+    """As at.NAME, which no result of a node is called."""
     import onnx
 
     model = onnx.load(path)
-    for value, new in zip(model.graph.input, names):
-        old, value.name = value.name, new
-        for node in model.graph.node:
-            node.input[:] = [new if n == old else n for n in node.input]
-        del old
-    for node in model.graph.node:  # where a line of the source was, and whose
-        keep = [p for p in node.metadata_props if p.key == "pkg.torch.onnx.fx_node"]
-        del node.metadata_props[:]
-        node.metadata_props.extend(keep)
-        node.doc_string = ""
-    del model.graph.value_info[:]
+    new = {v.name: "at." + n for v, n in zip(model.graph.input, names)}
+    for value in model.graph.input:
+        value.name = new[value.name]
+    rename_operands(model.graph, new)
     onnx.save(model, path)
 
 
@@ -243,16 +280,21 @@ def text(numbers):
     return " ".join("0" if v == 0 else f"{v:.9g}" for v in numbers)
 
 
+def differs(name):
+    cells, why = DIFFERS.get(name, ({}, ""))
+    return ["; ".join(f"{file}: {numbers}" for file, numbers in cells.items()), why]
+
+
 def table(folder, path):
     seen = {n: json.load(open(f"{folder}/{n}.json")) for n in ("torch211", "torch215", "jax")}
     with open(path, "w", newline="") as f:
         out = csv.writer(f, lineterminator="\n")
         out.writerow(["name", "at", "PyTorch", "JAX", "ampc"] +
-                     [s["version"] for s in seen.values()] + ["files that do not tell"])
+                     [s["version"] for s in seen.values()] + ["ampc differs", "why"])
         for name, point, torch, jax, amp in ROWS:
             cells = [text(s["grads"][name]) if name in s["grads"] else "-" for s in seen.values()]
             out.writerow([name, text(point), torch or "-", jax or "-", amp or "-"] + cells +
-                         [NOT_TOLD.get(name, "")])
+                         differs(name))
 
 
 def main():

@@ -123,6 +123,14 @@
    of four before and of nine behind them.                                   */
 #define TOL_FILTERED 0x1p-21
 
+/* Losses and running statistics of a few steps in fp32 beside PyTorch's, all of
+   them below 2: the order of sums. */
+#define TOL_STATE 4e-6
+
+/* A gradient at a kink, of 1 + its size: it is exact, but for constants and
+   quotients rounded to fp32 in another order. */
+#define TOL_KINK 2e-6
+
 /* A gradient along a direction beside the central difference with step 1e-6, in
    double, as a part of the sum of its terms: the difference cancels ten of
    sixteen digits, and constants of f32 graphs are rounded to fp32. */

@@ -135,8 +135,7 @@ typedef struct OxFold {
 typedef struct OxKinks {
     bool clamp_passes;   /* at a bound all of it; else none at a number's */
     bool clamp_shares;   /* .. half of it */
-    bool max_is_relu;    /* max(x, 0) is how the exporter writes relu */
-    bool abs_is_above;   /* |x| at 0 has the slope that it has above */
+    bool abs_is_above;   /* |x| and leaky ReLU at 0 have the slope above */
     bool max_is_element; /* over one axis, where the file does not tell: the
                             first of the greatest has all of it */
 } OxKinks;

@@ -25,7 +25,6 @@ void ox_find_kinks(Ox *ox) {
         .clamp_passes =
             ox->is_torch && clamp_passed(ox_text(m->producer_version)),
         .clamp_shares = jax,
-        .max_is_relu = jax,
         .abs_is_above = jax,
         .max_is_element = ox->is_torch && !ox->has_signature,
     };
@@ -121,26 +120,38 @@ Status onnx_clip(Ox *ox) {
 
 /* ---- max, min ------------------------------------------------------------ */
 
-/* JAX's relu and relu6 as jax2onnx writes them: max(x, 0), min(relu(x), 6). */
-static Status relu_of(Ox *ox, OpCode op, ValueId a, ValueId b, ValueId *y,
-                      bool *done) {
-    double k;
-    *done = false;
-    if (!ox->kinks.max_is_relu) return OK;
-    if (ox_const_scalar(ox, a, &k) && !ox_const_scalar(ox, b, &k)) {
-        ValueId t = a;
-        a = b, b = t;
-    }
-    if (!ox_const_scalar(ox, b, &k)) return OK;
-    if (op == OP_MAX && k == 0) {
-        *done = true;
-        return ox1(ox, OP_RELU, a, y);
-    }
-    if (op == OP_MIN && k == 6 && ox_def(ox, a, OP_RELU)) {
-        *done = true;
-        return clip_to(ox, ox_def(ox, a, OP_RELU)->in[0], 0, 6, false, y);
-    }
-    return OK;
+/* The Max below a Min that is JAX's relu6, hard_tanh or lax.clamp, by the name
+   that jax2onnx gives its result; or NULL. */
+static const OxNode *jax_max(const Ox *ox, bool *inclusive) {
+    static const char *const names[] = {"hard_tanh_maxed", "relu6_max",
+                                        "clamp_max_out"};
+    const OxName *x = ox_name_of(ox, ox->node->in[0]);
+    if (!ox->kinks.clamp_shares || ox->node->op->core != OP_MIN ||
+        ox->node->nin != 2 || !x || x->kind != OX_RESULT)
+        return NULL;
+    for (int i = 0; i < 3; i++)
+        if (!strncmp(x->name, names[i], strlen(names[i]))) {
+            const OxNode *max = &ox->nodes.data[x->index];
+            *inclusive = i == 0;
+            return max->op->core == OP_MAX && max->nin == 2 ? max : NULL;
+        }
+    return NULL;
+}
+
+/* Of hard_tanh the slope is 1 also at the bounds. */
+static Status bounded(Ox *ox, const OxNode *max, bool inclusive, ValueId *y) {
+    ValueId x = ox_name_of(ox, max->in[0])->value;
+    ValueId low = ox_name_of(ox, max->in[1])->value;
+    ValueId raised = ox_in(ox, 0), high = ox_in(ox, 1), below, above, inner;
+    double least, most;
+    if (ox_const_scalar(ox, low, &least) && ox_const_scalar(ox, high, &most) &&
+        !isnan(least) && !isnan(most) && dtype_is_float(ox_type(ox, x).dtype))
+        return clip_to(ox, x, least, most, inclusive, y);
+    TRY(ox2(ox, inclusive ? OP_LESS : OP_LESS_EQUAL, x, low, &below));
+    TRY(ox2(ox, inclusive ? OP_GREATER : OP_GREATER_EQUAL, raised, high,
+            &above));
+    TRY(ox3(ox, OP_WHERE, below, low, x, &inner));
+    return ox3(ox, OP_WHERE, above, high, inner, y);
 }
 
 /* One bound of dynamo's clamp: a Max or Min of x and it. */
@@ -159,15 +170,17 @@ static Status clamp_part(Ox *ox, OpCode op, ValueId x, ValueId bound,
 Status onnx_extreme(Ox *ox) {
     OpCode op = ox->node->op->core;
     ValueId y = ox_in(ox, 0);
+    bool inclusive = false;
+    const OxNode *max = jax_max(ox, &inclusive);
     bool clamp = ox->node->nin == 2 && ox_torch_node(ox->node, "aten.clamp");
     for (int i = 1; i < ox->node->nin; i++) {
         ValueId x = y, z = ox_in(ox, i);
-        bool done = false;
-        if (clamp)
+        if (max)
+            TRY(bounded(ox, max, inclusive, &y));
+        else if (clamp)
             TRY(clamp_part(ox, op, x, z, &y));
         else
-            TRY(relu_of(ox, op, x, z, &y, &done));
-        if (!clamp && !done) TRY(ox2(ox, op, x, z, &y));
+            TRY(ox2(ox, op, x, z, &y));
     }
     return ox_out(ox, 0, y);
 }
@@ -190,6 +203,15 @@ Status onnx_abs(Ox *ox) {
         TRY(ox_call(ox, "abs_above", &x, 1, NULL, 0, 1, &y));
     else
         TRY(ox1(ox, OP_ABS, x, &y));
+    return ox_out(ox, 0, y);
+}
+
+Status onnx_leaky_relu(Ox *ox) {
+    ValueId x = ox_in(ox, 0), above, scaled, y;
+    if (!ox->kinks.abs_is_above) return onnx_call(ox);
+    TRY(ox2k(ox, OP_GREATER_EQUAL, x, 0, &above));
+    TRY(ox2k(ox, OP_MUL, x, ox_float(ox, "alpha", 0.01), &scaled));
+    TRY(ox3(ox, OP_WHERE, above, x, scaled, &y));
     return ox_out(ox, 0, y);
 }
 

@@ -4,6 +4,10 @@
 
 #include "frontend/onnx/onnx.h"
 
+static bool is_l1(const OxOp *op) {
+    return op->fn && !strcmp(op->fn, "reduce_l1");
+}
+
 /* ReduceSum takes axes as an operand from opset 13, the others from 18.  Over
    no axes a reduction gives its operand (sumsq: its square). */
 Status onnx_reduce(Ox *ox) {
@@ -12,8 +16,9 @@ Status onnx_reduce(Ox *ox) {
     Type t = ox_type(ox, x);
     int64_t axes[MAX_RANK];
     int n;
-    bool logic = t.dtype == DT_BOOL; /* any, all */
+    bool all, logic = t.dtype == DT_BOOL; /* any, all */
     TRY(ox_axes(ox, ox->node->nin > 1, t.rank, axes, &n));
+    all = n <= 0;
     if (n <= 0) {
         n = ox_int(ox, "noop_with_empty_axes", 0) ? 0 : t.rank;
         for (int i = 0; i < n; i++) axes[i] = i;
@@ -22,11 +27,15 @@ Status onnx_reduce(Ox *ox) {
                    attr_i(AK_keepdims, ox_int(ox, "keepdims", 1) != 0)};
     if (logic) TRY(ox_cast(ox, x, DT_U8, false, &x));
     y = x;
-    if (ox_picks_element(ox, t.dtype, n)) {
+    if (!all && ox_picks_element(ox, t.dtype, n)) {
         attr[0] = attr_i(AK_axis, axes[0]);
         TRY(ox_call(ox,
                     op->core == OP_REDUCE_MAX ? "max_element" : "min_element",
                     &x, 1, attr, 2, 1, &y));
+    } else if (n > 0 && ox->kinks.abs_is_above && is_l1(op) &&
+               dtype_is_float(t.dtype)) {
+        TRY(ox_call(ox, "abs_above", &x, 1, NULL, 0, 1, &y));
+        TRY(ox_op(ox, OP_REDUCE_SUM, &y, 1, attr, 2, &y));
     } else if (op->fn)
         TRY(ox_call(ox, op->fn, &x, 1, attr, 2, 1, &y));
     else if (n > 0)
