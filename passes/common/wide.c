@@ -71,7 +71,9 @@ static bool is_copy(const Facts *f, const Node *n) {
            dtype_of(f->g, n->out[0]) == f->low;
 }
 
+/* The node that computes v; NULL: none, or an operand that was left out. */
 static const Node *maker(const Graph *g, ValueId v) {
+    if (!v.i) return NULL;
     const Value *val = value_get(g, v);
     return val->kind == VK_RESULT ? node_get(g, val->def) : NULL;
 }
