@@ -653,8 +653,6 @@ TEST_CASE(options, help_tells_the_defaults_of_keys) {
     } rows[] = {{"--loss", "cross_entropy", "", 2},
                 {"--loss", "nll", "", 1},
                 {"--loss", "huber", "", 1},
-                {"--optimizer", "sgd", "", 3},
-                {"--optimizer", "adam", "", 5},
                 {"--loss-scale", "dynamic", "", 7},
                 {"--lr-schedule", "cosine", ",total=9", 1},
                 {"--lr-schedule", "linear", ",total=9", 1},

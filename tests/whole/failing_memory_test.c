@@ -97,7 +97,7 @@ static void put_model(void) {
     snprintf(text, sizeof text,
              "#!/bin/sh\nif [ -e '%s' ]; then\n"
              "    if [ \"$1\" = -shared ]; then cp '%s' linked.so; exit; fi\n"
-             "    while [ \"$1\" != -o ]; do shift; done; : >\"$2\"\n"
+             "    while [ \"$1\" != -o ]; do shift; done; echo >\"$2\"\n"
              "elif cc \"$@\"; then\n"
              "    [ \"$1\" != -shared ] || cp linked.so '%s'\n"
              "else exit 1; fi\n",
