@@ -851,9 +851,18 @@ void options_second_source(Options *o) {
 
 /* ---- said again ---------------------------------------------------------- */
 
+static bool names_file(const char *option) {
+    for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++)
+        if (!strcmp(option_rows[i].name, option))
+            return option_rows[i].kind == PATH;
+    return false;
+}
+
+/* Without names of files, which change no bit of a module. */
 void options_words(const Options *o, StrBuf *sb) {
-    for (int i = 0; i < o->said.len; i++)
-        sb_putn(sb, o->said.data[i], strlen(o->said.data[i]) + 1);
+    for (int i = 0; i + 1 < o->said.len; i += 2)
+        for (int k = 0; k < 2 && !names_file(o->said.data[i]); k++)
+            sb_putn(sb, o->said.data[i + k], strlen(o->said.data[i + k]) + 1);
 }
 
 /* All values of row r; false: it was not given.  Of a file its contents count.
@@ -893,13 +902,6 @@ void options_said(const Options *o, uint64_t model, StrBuf *sb) {
         sb_free(&value);
     }
     sb_puts(sb, "}");
-}
-
-static bool names_file(const char *option) {
-    for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++)
-        if (!strcmp(option_rows[i].name, option))
-            return option_rows[i].kind == PATH;
-    return false;
 }
 
 Status options_again(Options *o, Diag *d, const char *words, size_t n) {

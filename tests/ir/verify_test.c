@@ -197,7 +197,6 @@ TEST_CASE(verify, names_of_the_compiler) {
         {"grad %ampc.grad/v: f32[4]",
          "ampc.grad/v does not belong to a variable"},
         {"grad %ampc.grad/w: f32[5]", "ampc.grad/w has another kind or type"},
-        {"state %ampc.opt/w/m: f32[5]", "ampc.opt/w/m has another kind"},
         {"shadow %ampc.bf16/w: f16[4]", "ampc.bf16/w has another kind"}};
     char text[300];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -224,7 +224,7 @@ TEST_CASE(objectives, have_learning_rates_of_their_own) {
     CHECK(c.api->set_hyper(s, "lr", 2) == AMPC_OK);
     CHECK(rate(&c, s, "lr:two") == 2 && rate(&c, s, "lr:one") == 0.5);
     CHECK(c.api->set_hyper(s, "lr:three", 2) == AMPC_ERR_ARGUMENT);
-    CHECK_HAS(c.api->error(s), "there are: lr:one lr:two");
+    CHECK_HAS(c.api->error(s), "the module has: lr:one lr:two");
     c.api->close(s);
     compiled_close(&c);
 }
