@@ -13,7 +13,7 @@
    after the forward nodes; cse then merges the values that both compute.  The
    walk reads and writes the same IR, so it may be applied to its own result.
    Elements that were not selected have gradient 0, whatever their slope is:
-   behind a value that a later node may leave out (where, max, relu, a slice),
+   behind a value that a later node may leave out (where, max, relu),
    an op whose slope can be infinite passes 0 if the gradient of its result is
    0, because 0 times infinity would be NaN.  In the same way the root of a sum
    of squares passes 0 if the sum is 0, as norms and deviations do in PyTorch.
