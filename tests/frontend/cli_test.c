@@ -644,8 +644,8 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
               "inspect cnn.so --scaling 8 --link 20,1 --step-ms 5 --json");
     check_run(2, "cnn.so: error: --precision is for models",
               "inspect cnn.so --precision fp32");
-    check_run(2, "--link needs --scaling N", "inspect cnn.so --link 20,1");
-    check_run(2, "--step-ms needs --scaling N",
+    check_run(2, "--link goes with --scaling N", "inspect cnn.so --link 20,1");
+    check_run(2, "--step-ms goes with --scaling N",
               "inspect cnn.so --memory --step-ms 5");
     check_run(2, "--scaling: 'one' is not 2 or more ranks",
               "inspect cnn.so --scaling one");
