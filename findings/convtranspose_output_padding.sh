@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # ConvTranspose with output_padding as large as the stride: ONNX allows it where the dilation is
 # larger ("must be less than the corresponding stride/dilation dimension"), PyTorch exports it
 # (output_padding 1, stride 1, dilation 2), and the checker with shape inference accepts it.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # float8_e8m0 (the block scale of MX formats): ONNX's Cast and ml_dtypes, which the same
 # Python process uses side by side, give other bytes for the same float32 value.
 #
