@@ -635,6 +635,7 @@ static const Form forms[] = {
     {OP_RSQRT, "Sqrt Reciprocal", "", put_elem},
     {OP_ABS, "Abs", "", put_elem},
     {OP_ATAN, "Atan", "", put_elem},
+    {OP_LEAKY_RELU, "LeakyRelu", "alpha", put_elem},
     {OP_LOG_SIGMOID, "Neg Softplus Neg", "", put_elem},
     {OP_GELU, "Gelu", "", put_elem},
     {OP_GELU_TANH, "Gelu", "", put_gelu_tanh},
