@@ -40,7 +40,7 @@ static void folded_parameters(Ox *ox, Lost *lost) {
     }
 }
 
-/* What nodes of the file were in PyTorch's graph, and what they read there. */
+/* Names in PyTorch's graph: of the file's nodes, and of their arguments. */
 typedef struct Told {
     StrMap defined, read;
     bool any;

@@ -24,7 +24,7 @@
 
 /* ---- what the file tells ------------------------------------------------- */
 
-/* What stands beside parameters in a list that Python printed. */
+/* Classifies a name of folded_from that is no parameter. */
 static Beside beside(Str name) {
     if (ox_torch_counts(name, "val")) return BESIDE_CODE;
     bool range =
@@ -257,7 +257,7 @@ static void find_reads(Unfold *u) {
         }
 }
 
-/* All readers name it: another equal one was not merged into it. */
+/* True if all readers name the constant: no equal one was merged into it. */
 static bool all_name_it(const Unfold *u, int init) {
     Str name = ox_text(u->g->initializer[init]->name);
     for (int i = u->last[init]; i >= 0; i = u->before.data[i]) {

@@ -5,7 +5,7 @@
 
 #include "frontend/onnx/onnx.h"
 
-/* What the exporter made of a parameter. */
+/* Form in which the exporter kept a parameter. */
 typedef enum Form {
     FORM_NONE,
     FORM_ITSELF,     /* equal tensors became one */
@@ -18,7 +18,7 @@ typedef enum Form {
 
 enum { MOST = 128 }; /* of a node's parameters */
 
-/* What was folded with a parameter: the worst of it. */
+/* Things folded together with a parameter, harmless ones first. */
 typedef enum Beside {
     BESIDE_NOTHING,
     BESIDE_CODE,  /* the exporter's own constants */
@@ -43,8 +43,8 @@ typedef struct Unfold {
                          file, of `tensors` */
     int ninits;       /* of the file */
     Str *folded;      /* by initializer: folded_from, or NULL */
-    int *source;      /* .. the one parameter that it was made of; -1: none */
-    Beside *with;     /* .. and with what */
+    int *source;      /* by initializer: its only parameter, or -1 */
+    Beside *with;     /* by initializer: the worst thing folded with it */
     VEC(Onnx__TensorProto *) tensors; /* to add */
     VEC(Onnx__ValueInfoProto *) infos;
     VEC(Onnx__NodeProto *) nodes; /* in front of the file's */
@@ -54,7 +54,7 @@ typedef struct Unfold {
     VEC(Slot) reads;    /* of constants made of one parameter */
     int *last;          /* by initializer: its last entry there; -1: none */
     VEC(int) before;    /* by entry: the one before of the same initializer */
-    size_t copied;      /* bytes of what was added */
+    size_t copied;      /* bytes of added tensors */
     int changes;
 } Unfold;
 
@@ -70,10 +70,10 @@ Onnx__NodeProto *unfold_node(Unfold *u, const char *op,
 /* The name of a new constant: integers, a vector. */
 char *unfold_integers(Unfold *u, Str name, const int64_t *x, size_t n);
 /* The parameter of line `at` of the signature, unless the file has it, from
-   the initializer that holds it; or, with `data`, from these bytes, of dims
-   dim[0..rank). */
+   the initializer that holds it. */
 Status unfold_parameter(Unfold *u, int at, const Onnx__TensorProto *from,
                         Form form);
+/* The same from `data`, `bytes` long, of shape dim[0..rank). */
 Status unfold_values(Unfold *u, int at, const Onnx__TensorProto *from,
                      uint8_t *data, size_t bytes, const int64_t *dim,
                      size_t rank);
@@ -84,7 +84,7 @@ Status unfold_bias(Unfold *u, Onnx__NodeProto *n);
 /* Nodes first .. end - 1 are one of PyTorch's graph: if it is attention with
    dropout, they get it. */
 void unfold_dropout(Unfold *u, size_t first, size_t end);
-/* Likewise: if it is a recurrent layer, it reads its own parameters. */
+/* Nodes first .. end - 1 likewise: a recurrent layer gets its parameters. */
 Status unfold_rnn(Unfold *u, size_t first, size_t end, Str text);
 /* Puts what was added into the graph. */
 void unfold_write(Unfold *u);

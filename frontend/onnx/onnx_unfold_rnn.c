@@ -161,7 +161,8 @@ static Status restore_one(Unfold *u, const struct Rnn *r, const Folded *f) {
     return OK;
 }
 
-/* Of each direction: the weights, the recurrent ones, both biases. */
+/* Operands k = 1, 2, 3: weights, recurrent weights, both biases of each
+   direction. */
 static Status restore_layer(Unfold *u, const struct Rnn *r, Onnx__NodeProto *n,
                             const int *at, int directions, int each) {
     for (size_t k = 1; k < n->n_input && k < (each == 4 ? 4u : 3u); k++) {
