@@ -37,7 +37,7 @@ typedef struct EmitSo {
     Module *m;
     char *dir;
     const char *cache; /* folder of compilers' results; NULL: none */
-    const char *role;  /* of the texts being written; NULL: for our own use */
+    const char *role;  /* role of the texts being written; NULL: internal */
     PlanSource src;
     OutFile module, weights;
 } EmitSo;

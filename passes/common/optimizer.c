@@ -300,7 +300,7 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
     return OK;
 }
 
-/* What a program's text calls has its definition there. */
+/* Functions that a program's text calls are defined in that text. */
 static void keep_definition(Module *m, const Fn *fn) {
     const Fn *parts[] = {fn->optimizer->once, fn};
     if (optimizer_find(m, fn->info.text) == fn) return;
