@@ -75,8 +75,14 @@ Status optimizer_check(const OptimizerSpec *o, Arena *a, char *msg) {
 /* ---- the others ---------------------------------------------------------- */
 
 LossSpec loss_default(LossKind kind) {
-    return (LossSpec){
-        .kind = kind, .axis = INT_MIN, .ignore_index = -100, .delta = 1};
+    return (LossSpec){.kind = kind, .factor = 1};
+}
+
+double loss_key(const LossSpec *l, const char *name, double other) {
+    for (int i = 0; i < l->keys.len; i++)
+        if (!strcmp(l->keys.data[i].key->name, name))
+            return l->keys.data[i].value;
+    return other;
 }
 
 ScaleSpec scale_default(ScaleKind kind) {

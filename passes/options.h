@@ -18,23 +18,24 @@ typedef enum Placement { PLACE_EXACT, PLACE_PYTORCH } Placement;
 typedef enum LossKind {
     LOSS_AUTO,
     LOSS_NONE,
-    LOSS_CROSS_ENTROPY,
-    LOSS_NLL,
-    LOSS_MSE,
-    LOSS_L1,
-    LOSS_HUBER,
-    LOSS_BCE_LOGITS,
-    LOSS_HOST
+    LOSS_HOST,
+    LOSS_FN /* a function of the library */
 } LossKind;
 
 typedef VEC(double) Reals;
 
+/* A key that was given, by its function's definition. */
+typedef struct LossKey {
+    const struct FnAttr *key;
+    double value;
+} LossKey;
+
 typedef struct LossSpec {
     LossKind kind;
-    Str output; /* graph output it is applied to; NULL: the only one */
-    int axis;   /* class axis; INT_MIN: by rank                      */
-    int64_t ignore_index;
-    double label_smoothing, delta;
+    const struct Fn *fn; /* LOSS_FN */
+    double factor;
+    VEC(Str) outputs; /* graph outputs it is applied to; empty: the only ones */
+    VEC(LossKey) keys;
     Reals class_weights; /* empty: all 1 */
 } LossSpec;
 
@@ -72,6 +73,7 @@ typedef struct ScheduleSpec {
 typedef struct Objective {
     Str name; /* "": the only one */
     LossSpec loss;
+    VEC(LossSpec) added; /* to it */
     VEC(Str) params; /* globs; empty: every parameter that the loss reaches */
     OptimizerSpec optimizer;
     VEC(ParamGroup) param_groups;
@@ -168,6 +170,8 @@ typedef struct Options {
 
 void options_init(Options *o, Arena *a);
 LossSpec loss_default(LossKind kind);
+/* The value of a key that was given, else `other`. */
+double loss_key(const LossSpec *l, const char *name, double other);
 ScaleSpec scale_default(ScaleKind kind);
 /* With every key's default. */
 OptimizerSpec optimizer_default(Arena *a, const struct Fn *fn);

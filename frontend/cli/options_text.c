@@ -235,47 +235,136 @@ static Status set_placement(Options *o, Spec *s) {
     return spec_keys(s, i == PLACE_EXACT ? exact : none);
 }
 
-static const char *const loss_words[] = {
-    "auto", "none",  "cross_entropy",   "nll",  "mse",
-    "l1",   "huber", "bce_with_logits", "host", NULL};
+static const char *const loss_words[] = {"auto", "none", "host", NULL};
+
+/* What --loss calls it. */
+static const char *loss_word(const LossSpec *l) {
+    return l->kind == LOSS_FN ? l->fn->loss : loss_words[l->kind];
+}
+
+static Status find_loss(Options *o, Spec *s, LossSpec *l) {
+    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 4);
+    char *word = spec_next(s);
+    int n = 0, i;
+    for (int k = 0; loss_words[k]; k++) words[n++] = loss_words[k];
+    for (int k = 0; k < fn_std_count(); k++)
+        if (fn_std_at(k)->loss) words[n++] = fn_std_at(k)->loss;
+    TRY(pick(s, words, word, &i));
+    *l = loss_default(i < LOSS_FN ? (LossKind)i : LOSS_FN);
+    if (l->kind == LOSS_FN) l->fn = fn_loss(word);
+    return OK;
+}
+
+/* Operands in front of `target` are outputs of the model. */
+static int loss_outputs(const LossSpec *l) {
+    if (l->kind != LOSS_FN) return 1;
+    int target = fn_loss_target(l->fn);
+    return target < 0 ? l->fn->info.in_min : target;
+}
+
+/* OUTPUT, or OUTPUT,OUTPUT.. of a loss that takes several. */
+static Status read_outputs(Options *o, const Spec *s, LossSpec *l, char *text) {
+    int n = loss_outputs(l);
+    for (char *comma; text; text = comma) {
+        comma = n > 1 ? strchr(text, ',') : NULL;
+        if (comma) *comma++ = 0;
+        vec_push(o->arena, &l->outputs, intern(text));
+    }
+    if (l->outputs.len && l->outputs.len != n)
+        return usage(s, "%s takes %d outputs, not %d: %s:OUTPUT,OUTPUT..",
+                     loss_word(l), n, l->outputs.len, loss_word(l));
+    return OK;
+}
+
+static SpecKey loss_spec_key(const FnAttr *a, double *real) {
+    bool axis = a->kind == FA_AXIS, flag = a->kind == FA_BOOL;
+    return (SpecKey){a->name, .real = real, .lo = axis ? -MAX_RANK : a->lo,
+                     .hi = axis   ? MAX_RANK - 1
+                           : flag ? 1
+                                  : a->hi,
+                     .whole = a->kind != FA_FLOAT};
+}
+
+static Status read_loss_keys(Options *o, Spec *s, LossSpec *l) {
+    SpecKey keys[MAX_OP_ATTRS + 2] = {{0}};
+    double value[MAX_OP_ATTRS];
+    const FnAttr *attr[MAX_OP_ATTRS];
+    Reals weights = {0};
+    int n = 0;
+    for (int i = 0; l->fn && i < l->fn->attrs.len; i++) {
+        const FnAttr *a = &l->fn->attrs.data[i];
+        if (a->kind == FA_STR) continue; /* reduction */
+        attr[n] = a;
+        value[n] = NAN;
+        keys[n] = loss_spec_key(a, &value[n]);
+        n++;
+    }
+    for (int i = 0; l->fn && i < l->fn->operands.len; i++)
+        if (!strcmp(l->fn->operands.data[i].name, "weight"))
+            keys[n] = (SpecKey){"class_weights", .list = &weights, .hi = MOST};
+    TRY(spec_keys(s, keys));
+    l->class_weights = weights;
+    for (int i = 0; i < n; i++) {
+        LossKey k = {attr[i], value[i]};
+        if (!isnan(value[i])) vec_push(o->arena, &l->keys, k);
+    }
+    return OK;
+}
+
+/* [FACTOR*]LOSS[,KEY=VALUE..][:OUTPUT] */
+static Status read_loss(Options *o, Spec *s, LossSpec *l) {
+    char *star = strchr(s->text, '*'), *colon;
+    double factor = 1;
+    if (star && starts_number(s->text)) {
+        *star = 0;
+        TRY(read_number(s, s->text, &factor));
+        if (!(fabs(factor) >= LEAST && fabs(factor) <= MOST))
+            return usage(s, "the factor %s is not in [%g, %g]", s->text, LEAST,
+                         MOST);
+        s->text = star + 1;
+    }
+    colon = strchr(s->text, ':');
+    if (colon) *colon = 0;
+    TRY(find_loss(o, s, l));
+    l->factor = factor;
+    TRY(read_outputs(o, s, l, colon ? colon + 1 : NULL));
+    return read_loss_keys(o, s, l);
+}
+
+/* The text behind the next plus sign that has blanks around it, which is cut
+   off; NULL: there is none. */
+static char *next_term(char *text) {
+    char *plus = strstr(text, " + ");
+    if (!plus) return NULL;
+    char *next = plus + 3;
+    while (plus > text && plus[-1] == ' ') plus--;
+    *plus = 0;
+    return next + strspn(next, " ");
+}
 
 static Status set_loss(Options *o, Spec *s) {
     Objective *j;
     TRY(objective(o, s, &j));
-    LossSpec *l = &j->loss;
     if (!s->nested && o->loss_given)
-        return usage(s, "was given already; several losses in one module are "
-                        "--objective NAME,loss=L,params=GLOB,...");
+        return usage(s, "was given already; a sum is --loss \"A:OUTPUT + "
+                        "0.5*B:OUTPUT\", several losses with parameters of "
+                        "their own are --objective NAME,loss=L,params=GLOB,..");
     o->loss_given = true;
-    char *colon = strchr(s->text, ':');
-    if (colon) *colon = 0;
-    int i;
-    TRY(pick(s, loss_words, spec_next(s), &i));
-    *l = loss_default((LossKind)i);
-    if (colon) l->output = intern(colon + 1);
-    int64_t axis = l->axis;
-    Reals weights = {0};
-    const SpecKey which = {"axis", .integer = &axis, .lo = -MAX_RANK,
-                           .hi = MAX_RANK - 1},
-                  ignored = {"ignore_index", .integer = &l->ignore_index,
-                             .lo = -COUNT, .hi = COUNT},
-                  weighted = {"class_weights", .list = &weights, .hi = MOST};
-    const SpecKey none[] = {{0}}, nll[] = {which, ignored, weighted, {0}},
-                  cross_entropy[] = {which,
-                                     ignored,
-                                     {"label_smoothing",
-                                      .real = &l->label_smoothing, .hi = 1},
-                                     weighted,
-                                     {0}},
-                  huber[] = {
-                      {"delta", .real = &l->delta, .lo = LEAST, .hi = MOST},
-                      {0}};
-    TRY(spec_keys(s, l->kind == LOSS_CROSS_ENTROPY ? cross_entropy
-                     : l->kind == LOSS_NLL         ? nll
-                     : l->kind == LOSS_HUBER       ? huber
-                                                   : none));
-    l->class_weights = weights;
-    l->axis = (int)axis;
+    j->added.len = 0;
+    bool sum = false;
+    for (char *term = s->text, *next; term; term = next, sum = true) {
+        LossSpec l;
+        next = next_term(term);
+        s->text = term;
+        TRY(read_loss(o, s, &l));
+        bool alone = l.kind == LOSS_NONE || l.kind == LOSS_HOST;
+        if (alone && (sum || next || l.factor != 1))
+            return usage(s, "%s cannot be a term of a sum", loss_word(&l));
+        if (sum)
+            vec_push(o->arena, &j->added, l);
+        else
+            j->loss = l;
+    }
     return OK;
 }
 
@@ -919,9 +1008,26 @@ Status options_again(Options *o, Diag *d, const char *words, size_t n) {
 
 /* ---- for the module's info ----------------------------------------------- */
 
+/* "cross_entropy + 0.5*mse", with outputs: "cross_entropy of a + 0.5*mse of b"
+ */
+static void put_losses(const Objective *j, bool outputs, StrBuf *sb) {
+    for (int i = 0; i <= j->added.len; i++) {
+        const LossSpec *l = i ? &j->added.data[i - 1] : &j->loss;
+        if (i) sb_puts(sb, " + ");
+        if (l->factor != 1) sb_printf(sb, "%g*", l->factor);
+        sb_puts(sb, loss_word(l));
+        for (int k = 0; outputs && k < l->outputs.len; k++) {
+            sb_puts(sb, k ? ", " : " of ");
+            sb_put_escaped(sb, l->outputs.data[k]);
+        }
+    }
+}
+
 static void json_objective(const Objective *j, StrBuf *sb) {
     const OptimizerSpec *p = &j->optimizer;
-    sb_printf(sb, "\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
+    sb_puts(sb, "\"loss\":\"");
+    put_losses(j, false, sb);
+    sb_puts(sb, "\",\"optimizer\":");
     sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g", p->fn->info.text, p->lr);
     for (int i = 0; i < p->keys.len; i++) {
         const OptimizerKey *k = &p->keys.data[i];
@@ -965,11 +1071,8 @@ void options_json(const Options *o, StrBuf *sb) {
 
 static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
     if (*j->name) sb_printf(sb, "objective   %s\n", j->name);
-    sb_printf(sb, "loss        %s", loss_words[j->loss.kind]);
-    if (j->loss.output) {
-        sb_puts(sb, " of ");
-        sb_put_escaped(sb, j->loss.output);
-    }
+    sb_puts(sb, "loss        ");
+    put_losses(j, true, sb);
     if (options_train(o)) {
         sb_printf(sb, "\noptimizer   %s, lr %g %s", j->optimizer.fn->info.text,
                   j->optimizer.lr, schedule_words[j->schedule.kind]);

@@ -111,6 +111,13 @@ static const Bound bounds[] = {
     {"--loss", "nll,axis=1,class_weights=1/2", "nll,label_smoothing=0.1"},
     {"--loss", "cross_entropy,label_smoothing=0.1", "cross_entropy,delta=1"},
     {"--loss", "none", "none,axis=1"},
+    {"--loss", "mse + l1", "mse + none"},
+    {"--loss", "mse + 2*l1", "mse + inf*l1"},
+    {"--loss", "-1*mse", "0*mse"},
+    {"--loss", "triplet:a,b,c", "triplet:a,b"},
+    {"--loss", "dice,smooth=0", "dice,gamma=1"},
+    {"--loss", "quantile,q=1", "quantile,q=1.5"},
+    {"--loss", "sigmoid_focal,alpha=-1", "sigmoid_focal,alpha=-2"},
     {"--lr-schedule", "constant,warmup=2", "constant,total=3"},
     {"--lr-schedule", "step,every=2,warmup=2", "step,every=2,total=3"},
     {"--lr-schedule", "cosine,total=3", "cosine,total=3,every=2"},
@@ -215,9 +222,15 @@ static void dump(const Options *o, StrBuf *sb) {
     INT(debug_nonfinite), INT(count_underflow), TEXT(amp_policy), TEXT(dump_ir);
     TEXT(emit_c), TEXT(emit_cuda), TEXT(emit_onnx), TEXT(report), TEXT(cache);
     TEXT(symbol), INT(seed), INT(no_fuse), INT(shuffle);
-    sb_printf(sb, "name=%s\noutput=%s\n", j->name, text(j->loss.output));
-    J_INT(loss.kind), J_INT(loss.axis), J_INT(loss.ignore_index);
-    J_REAL(loss.label_smoothing), J_REAL(loss.delta);
+    sb_printf(sb, "name=%s\nloss=%s\n", j->name,
+              j->loss.fn ? j->loss.fn->loss : "-");
+    J_INT(loss.kind), J_REAL(loss.factor), J_INT(loss.outputs.len);
+    J_INT(added.len);
+    for (int i = 0; i < j->loss.outputs.len; i++)
+        sb_printf(sb, "output %d=%s\n", i, j->loss.outputs.data[i]);
+    for (int i = 0; i < j->loss.keys.len; i++)
+        sb_printf(sb, "loss.%s=%.17g\n", j->loss.keys.data[i].key->name,
+                  j->loss.keys.data[i].value);
     for (int i = 0; i < j->loss.class_weights.len; i++)
         sb_printf(sb, "weight %d=%g\n", i, j->loss.class_weights.data[i]);
     sb_printf(sb, "optimizer=%s\n", j->optimizer.fn->info.text);
@@ -289,18 +302,28 @@ static const struct {
     {"--remat", "auto", ""},
     {"--remat", "none", "remat=1"},
     {"--remat", "12345", "remat=2; remat_bytes=12345"},
-    {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},
-    {"--loss", "cross_entropy,axis=-2", "loss.kind=2; loss.axis=-2"},
-    {"--loss", "nll,ignore_index=7", "loss.kind=3; loss.ignore_index=7"},
+    {"--loss", "huber,delta=3:y",
+     "loss=huber; loss.kind=3; loss.outputs.len=1; output 0=y; loss.delta=3"},
+    {"--loss", "cross_entropy,axis=-2",
+     "loss=cross_entropy; loss.kind=3; loss.axis=-2"},
+    {"--loss", "nll,ignore_index=7",
+     "loss=nll; loss.kind=3; loss.ignore_index=7"},
     {"--loss", "cross_entropy,label_smoothing=0.25",
-     "loss.kind=2; loss.label_smoothing=0.25"},
+     "loss=cross_entropy; loss.kind=3; loss.label_smoothing=0.25"},
     {"--loss", "nll,class_weights=1/2.5/0",
-     "loss.kind=3; weight 0=1; weight 1=2.5; weight 2=0"},
+     "loss=nll; loss.kind=3; weight 0=1; weight 1=2.5; weight 2=0"},
     {"--loss", "none", "loss.kind=1"},
-    {"--loss", "mse", "loss.kind=4"},
-    {"--loss", "l1", "loss.kind=5"},
-    {"--loss", "bce_with_logits", "loss.kind=7"},
-    {"--loss", "host", "loss.kind=8"},
+    {"--loss", "mse", "loss=mse; loss.kind=3"},
+    {"--loss", "l1", "loss=l1; loss.kind=3"},
+    {"--loss", "bce_with_logits", "loss=bce_with_logits; loss.kind=3"},
+    {"--loss", "host", "loss.kind=2"},
+    {"--loss", "0.5*mse:y",
+     "loss=mse; loss.kind=3; loss.factor=0.5; loss.outputs.len=1; output 0=y"},
+    {"--loss", "l1:a + 2*focal,gamma=1:b",
+     "loss=l1; loss.kind=3; loss.outputs.len=1; added.len=1; output 0=a"},
+    {"--loss", "triplet,margin=2:a,b,c",
+     "loss=triplet; loss.kind=3; loss.outputs.len=3; output 0=a; output 1=b; "
+     "output 2=c; loss.margin=2"},
     {"--optimizer", "sgd,momentum=0.5,nesterov",
      "optimizer=sgd; optimizer.weight_decay=0; optimizer.momentum=0.5; "
      "optimizer.nesterov=1"},
@@ -385,12 +408,13 @@ static const struct {
     {"--shuffle", "3", "shuffle=3"},
     {"--objective",
      "a,loss=huber,delta=3:y,params=w*,params=b*,clip_norm=2,clip_value=4",
-     "name=a; output=y; loss.kind=6; loss.delta=3; clip_norm=2; "
+     "name=a; loss=huber; loss.kind=3; loss.outputs.len=1; output 0=y; "
+     "loss.delta=3; clip_norm=2; "
      "clip_value=4; params 0=w*; params 1=b*"},
     {"--objective",
      "a,loss=mse,optimizer=sgd,lr=0.75,lr_schedule=step,every=3,"
      "param_group=w*,lr_scale=2",
-     "name=a; loss.kind=4; optimizer=sgd; optimizer.lr=0.75; "
+     "name=a; loss=mse; loss.kind=3; optimizer=sgd; optimizer.lr=0.75; "
      "optimizer.weight_decay=0; optimizer.momentum=0; optimizer.nesterov=0; "
      "schedule.kind=3; schedule.every=3; "
      "group 0=w* 2 nan"},
