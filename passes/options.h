@@ -24,7 +24,7 @@ typedef enum LossKind {
 
 typedef VEC(double) Reals;
 
-/* A key that was given, by its function's definition. */
+/* A key by its function's definition. */
 typedef struct LossKey {
     const struct FnAttr *key;
     double value;
@@ -170,7 +170,7 @@ typedef struct Options {
 
 void options_init(Options *o, Arena *a);
 LossSpec loss_default(LossKind kind);
-/* The value of a key that was given, else `other`. */
+/* The value of a key, else `other`. */
 double loss_key(const LossSpec *l, const char *name, double other);
 ScaleSpec scale_default(ScaleKind kind);
 /* With every key's default. */

@@ -285,7 +285,22 @@ static SpecKey loss_spec_key(const FnAttr *a, double *real) {
                      .whole = a->kind != FA_FLOAT};
 }
 
-static Status read_loss_keys(Options *o, Spec *s, LossSpec *l) {
+/* The value of a key that is not given; NaN: there is none. A single loss
+   ignores -100, as PyTorch's. In a sum only what is said is ignored: else the
+   mean over samples that evaluation reports would be no sum of such means. */
+static double unsaid(Options *o, const LossSpec *l, const FnAttr *a,
+                     bool single) {
+    char msg[MSG_TEXT];
+    Attr x;
+    if (!strcmp(a->name, "ignore_index")) return single ? -100 : NAN;
+    if (a->kind == FA_AXIS || !a->dflt) return NAN;
+    Graph *g = graph_new(module_new(o->arena, ""), "defaults");
+    Status st = fn_default(l->fn, g, NULL, 0, a, &x, msg);
+    ASSERT(st == OK && "the default of a key is a number");
+    return a->kind == FA_FLOAT ? x.u.f : (double)x.u.i;
+}
+
+static Status read_loss_keys(Options *o, Spec *s, LossSpec *l, bool single) {
     SpecKey keys[MAX_OP_ATTRS + 2] = {{0}};
     double value[MAX_OP_ATTRS];
     const FnAttr *attr[MAX_OP_ATTRS];
@@ -295,7 +310,7 @@ static Status read_loss_keys(Options *o, Spec *s, LossSpec *l) {
         const FnAttr *a = &l->fn->attrs.data[i];
         if (a->kind == FA_STR) continue; /* reduction */
         attr[n] = a;
-        value[n] = NAN;
+        value[n] = unsaid(o, l, a, single);
         keys[n] = loss_spec_key(a, &value[n]);
         n++;
     }
@@ -312,7 +327,7 @@ static Status read_loss_keys(Options *o, Spec *s, LossSpec *l) {
 }
 
 /* [FACTOR*]LOSS[,KEY=VALUE..][:OUTPUT] */
-static Status read_loss(Options *o, Spec *s, LossSpec *l) {
+static Status read_loss(Options *o, Spec *s, LossSpec *l, bool single) {
     char *star = strchr(s->text, '*'), *colon;
     double factor = 1;
     if (star && starts_number(s->text)) {
@@ -328,7 +343,7 @@ static Status read_loss(Options *o, Spec *s, LossSpec *l) {
     TRY(find_loss(o, s, l));
     l->factor = factor;
     TRY(read_outputs(o, s, l, colon ? colon + 1 : NULL));
-    return read_loss_keys(o, s, l);
+    return read_loss_keys(o, s, l, single);
 }
 
 /* The text behind the next plus sign that has blanks around it, which is cut
@@ -347,8 +362,8 @@ static Status set_loss(Options *o, Spec *s) {
     TRY(objective(o, s, &j));
     if (!s->nested && o->loss_given)
         return usage(s, "was given already; a sum is --loss \"A:OUTPUT + "
-                        "0.5*B:OUTPUT\", several losses with parameters of "
-                        "their own are --objective NAME,loss=L,params=GLOB,..");
+                        "0.5*B:OUTPUT\"; several losses in one module are "
+                        "--objective NAME,loss=L,params=GLOB,..");
     o->loss_given = true;
     j->added.len = 0;
     bool sum = false;
@@ -356,7 +371,7 @@ static Status set_loss(Options *o, Spec *s) {
         LossSpec l;
         next = next_term(term);
         s->text = term;
-        TRY(read_loss(o, s, &l));
+        TRY(read_loss(o, s, &l, !sum && !next));
         bool alone = l.kind == LOSS_NONE || l.kind == LOSS_HOST;
         if (alone && (sum || next || l.factor != 1))
             return usage(s, "%s cannot be a term of a sum", loss_word(&l));

@@ -203,15 +203,11 @@ static void add_target(Graph *g, PassCtx *cx, Call *c, int model) {
         target_input(cx->opt, g, model, c->in[0], type, c->l->fn->loss);
 }
 
-/* A single loss ignores -100 unless it is told otherwise, as PyTorch's. In a
-   sum only what is said is ignored: else its mean over samples that evaluation
-   reports would be no sum of such means. */
-static void add_attrs(Call *c, bool single) {
+static void add_attrs(Call *c) {
     const Fn *fn = c->l->fn;
     for (int i = 0; i < fn->attrs.len; i++) {
         const FnAttr *a = &fn->attrs.data[i];
-        bool ignored = !strcmp(a->name, "ignore_index");
-        double v = loss_key(c->l, a->name, ignored && single ? -100 : NAN);
+        double v = loss_key(c->l, a->name, NAN);
         if (a->kind == FA_AXIS) v = c->axis;
         if (v != v) continue;
         c->attrs[c->nattr++] = a->kind == FA_FLOAT
@@ -237,7 +233,7 @@ static Status add_weights(Graph *g, PassCtx *cx, Call *c) {
 }
 
 static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
-                        bool single, ValueId *loss) {
+                        ValueId *loss) {
     Graph *g = b->g;
     Call c = {.l = l};
     Callee callee = {.op = OP_CALL, .fn = l->fn};
@@ -246,7 +242,7 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
     if (!g->batch) warn_of_probabilities(cx, g, l->fn, c.in[0]);
     TRY(class_axis(g, cx, &c));
     add_target(g, cx, &c, model);
-    add_attrs(&c, single);
+    add_attrs(&c);
     TRY(add_weights(g, cx, &c));
     TRY(build_checked(b, cx->diag, callee, c.in, c.nin, c.attrs, c.nattr,
                       l->fn->info.out_max, NULL, NULL, &n));
@@ -278,7 +274,7 @@ static Status host_loss(Builder *b, PassCtx *cx, Str output, ValueId *loss) {
 
 /* One term, times its factor: one number. */
 static Status add_term(Builder *b, PassCtx *cx, const LossSpec *l, int model,
-                       bool single, ValueId *loss) {
+                       ValueId *loss) {
     Graph *g = b->g;
     Str output = l->outputs.len ? l->outputs.data[0] : NULL;
     ValueId x;
@@ -288,7 +284,7 @@ static Status add_term(Builder *b, PassCtx *cx, const LossSpec *l, int model,
     else if (l->kind == LOSS_HOST)
         TRY(host_loss(b, cx, output, loss));
     else
-        TRY(call_loss(b, cx, l, model, single, loss));
+        TRY(call_loss(b, cx, l, model, loss));
     if (value_type(g, *loss)->rank) *loss = b_reshape(b, *loss, 0, NULL);
     *loss = b_cast(b, *loss, DT_F32);
     if (l->factor != 1)
@@ -299,9 +295,9 @@ static Status add_term(Builder *b, PassCtx *cx, const LossSpec *l, int model,
 static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
     Builder b = {.g = g};
     ValueId sum = NO_VALUE, loss;
-    TRY(add_term(&b, cx, &j->loss, model, !j->added.len, &sum));
+    TRY(add_term(&b, cx, &j->loss, model, &sum));
     for (int i = 0; i < j->added.len; i++) {
-        TRY(add_term(&b, cx, &j->added.data[i], model, false, &loss));
+        TRY(add_term(&b, cx, &j->added.data[i], model, &loss));
         sum = b2(&b, OP_ADD, sum, loss, DT_F32);
     }
     graph_add_output(g, own_output(OUT_LOSS, j->name), sum);

@@ -305,13 +305,16 @@ static const struct {
     {"--loss", "huber,delta=3:y",
      "loss=huber; loss.kind=3; loss.outputs.len=1; output 0=y; loss.delta=3"},
     {"--loss", "cross_entropy,axis=-2",
-     "loss=cross_entropy; loss.kind=3; loss.axis=-2"},
+     "loss=cross_entropy; loss.kind=3; loss.axis=-2; "
+     "loss.ignore_index=-100; loss.label_smoothing=0"},
     {"--loss", "nll,ignore_index=7",
      "loss=nll; loss.kind=3; loss.ignore_index=7"},
     {"--loss", "cross_entropy,label_smoothing=0.25",
-     "loss=cross_entropy; loss.kind=3; loss.label_smoothing=0.25"},
+     "loss=cross_entropy; loss.kind=3; loss.ignore_index=-100; "
+     "loss.label_smoothing=0.25"},
     {"--loss", "nll,class_weights=1/2.5/0",
-     "loss=nll; loss.kind=3; weight 0=1; weight 1=2.5; weight 2=0"},
+     "loss=nll; loss.kind=3; loss.ignore_index=-100; weight 0=1; weight 1=2.5; "
+     "weight 2=0"},
     {"--loss", "none", "loss.kind=1"},
     {"--loss", "mse", "loss=mse; loss.kind=3"},
     {"--loss", "l1", "loss=l1; loss.kind=3"},
@@ -323,7 +326,7 @@ static const struct {
      "loss=l1; loss.kind=3; loss.outputs.len=1; added.len=1; output 0=a"},
     {"--loss", "triplet,margin=2:a,b,c",
      "loss=triplet; loss.kind=3; loss.outputs.len=3; output 0=a; output 1=b; "
-     "output 2=c; loss.margin=2"},
+     "output 2=c; loss.margin=2; loss.eps=9.9999999999999995e-07"},
     {"--optimizer", "sgd,momentum=0.5,nesterov",
      "optimizer=sgd; optimizer.weight_decay=0; optimizer.momentum=0.5; "
      "optimizer.nesterov=1"},
