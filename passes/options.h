@@ -5,6 +5,7 @@
 #define AMPC_PASSES_OPTIONS_H
 
 #include "ir/ir.h"
+#include "ir/graph/names.h"
 
 struct Fn;
 struct FnAttr;
@@ -55,17 +56,36 @@ typedef struct ParamGroup {
     double lr_scale, weight_decay; /* NaN: unchanged */
 } ParamGroup;
 
-typedef enum ScheduleKind {
-    SCHED_CONSTANT,
-    SCHED_COSINE,
-    SCHED_LINEAR,
-    SCHED_STEP
-} ScheduleKind;
+typedef enum ScheduleKey {
+#define SCHEDULE_KEY(id, name, least, most, whole) KEY_##id,
+#include "passes/schedules.def"
+    SCHEDULE_KEYS
+} ScheduleKey;
+
+/* A key as every schedule has it. */
+typedef struct ScheduleKeyRow {
+    const char *name;
+    double least, most;
+    bool whole;
+    OwnVar variable;
+} ScheduleKeyRow;
+extern const ScheduleKeyRow schedule_keys[SCHEDULE_KEYS];
+
+/* A schedule, and the keys that it takes; a row without a word ends the
+   table. */
+typedef struct ScheduleRow {
+    const char *word, *fn;
+    int n;
+    struct {
+        ScheduleKey key;
+        double preset; /* NaN: it must be given */
+    } keys[SCHEDULE_KEYS];
+} ScheduleRow;
+extern const ScheduleRow schedule_rows[];
 
 typedef struct ScheduleSpec {
-    ScheduleKind kind;
-    int64_t warmup, total, every;
-    double min, gamma;
+    const ScheduleRow *row;
+    double key[SCHEDULE_KEYS];
 } ScheduleSpec;
 
 /* One loss and the parameters that it trains. All objectives share one loss
@@ -170,6 +190,8 @@ typedef struct Options {
 
 void options_init(Options *o, Arena *a);
 LossSpec loss_default(LossKind kind);
+/* With every key's default. */
+ScheduleSpec schedule_default(const ScheduleRow *row);
 /* The value of a key, else `other`. */
 double loss_key(const LossSpec *l, const char *name, double other);
 ScaleSpec scale_default(ScaleKind kind);

@@ -88,6 +88,7 @@ typedef struct SpecKey {
     bool open;        /* hi is not one of them */
     bool whole;       /* an integer */
     Reals *list;      /* separated by slashes */
+    double *share;    /* "5%" goes there */
     const char *word; /* may stand for a number, and is what was said */
     bool *said;
 } SpecKey;
@@ -97,7 +98,15 @@ static Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     char *more = k->list ? strchr(value, '/') : NULL;
     if (more) *more = 0;
     if (k->said && (*k->said = !strcmp(value, k->word))) return OK;
+    size_t n = strlen(value);
+    bool share = k->share && n > 1 && value[n - 1] == '%';
+    if (share) value[n - 1] = 0;
     TRY(read_number(s, value, &v));
+    if (share && v > 0 && v < 100) {
+        *k->share = v / 100;
+        return OK;
+    }
+    if (share) return usage(s, "%s=%s%% is not in (0, 100)", k->name, value);
     if (v < k->lo || v > k->hi || (k->open && v == k->hi))
         return usage(s, "%s=%s is not in [%g, %g%c", k->name, value, k->lo,
                      k->hi, k->open ? ')' : ']');
@@ -463,34 +472,55 @@ static Status set_param_group(Options *o, Spec *s) {
     return OK;
 }
 
-static const char *const schedule_words[] = {"constant", "cosine", "linear",
-                                             "step", NULL};
+static Status find_schedule(const Spec *s, const char *word,
+                            const ScheduleRow **out) {
+    const char *words[32];
+    int n = 0, i;
+    for (const ScheduleRow *r = schedule_rows; r->word; r++)
+        words[n++] = r->word;
+    words[n] = NULL;
+    TRY(pick(s, words, word, &i));
+    *out = &schedule_rows[i];
+    return OK;
+}
+
+/* A share of total=, in percent: rounded up, as transformers' warmup_ratio. */
+static Status resolve_share(const Spec *s, const char *name, double total,
+                            double share, double *to) {
+    if (isnan(share)) return OK;
+    if (total == 0 || isnan(total))
+        return usage(s, "%s=%g%% needs total=", name, share * 100);
+    *to = ceil(total * share - 1e-9);
+    return OK;
+}
 
 static Status set_schedule(Options *o, Spec *s) {
-    int i;
-    TRY(pick(s, schedule_words, spec_next(s), &i));
+    const ScheduleRow *row;
+    TRY(find_schedule(s, spec_next(s), &row));
     Objective *j;
     TRY(objective(o, s, &j));
     ScheduleSpec *c = &j->schedule;
-    *c = (ScheduleSpec){.kind = (ScheduleKind)i, .gamma = 0.1};
-    const SpecKey first = {"warmup", .integer = &c->warmup, .hi = COUNT};
-    const SpecKey constant[] = {first, {0}},
-                  decay[] = {first,
-                             {"total", .integer = &c->total, .lo = 1,
-                              .hi = COUNT},
-                             {"min", .real = &c->min, .hi = MOST},
-                             {0}},
-                  step[] = {
-                      first,
-                      {"every", .integer = &c->every, .lo = 1, .hi = COUNT},
-                      {"gamma", .real = &c->gamma, .hi = MOST},
-                      {0}};
-    bool decays = c->kind == SCHED_COSINE || c->kind == SCHED_LINEAR;
-    TRY(spec_keys(s, decays ? decay : c->kind == SCHED_STEP ? step : constant));
-    if (decays && c->total <= c->warmup)
-        return usage(s, "total= must be given and exceed warmup=");
-    if (c->kind == SCHED_STEP && !c->every)
-        return usage(s, "step needs every=");
+    *c = schedule_default(row);
+    SpecKey keys[SCHEDULE_KEYS + 1] = {{0}};
+    double share[SCHEDULE_KEYS];
+    for (int i = 0; i < row->n; i++) {
+        ScheduleKey key = row->keys[i].key;
+        const ScheduleKeyRow *k = &schedule_keys[key];
+        share[key] = NAN;
+        keys[i] = (SpecKey){k->name, .real = &c->key[key], .lo = k->least,
+                            .hi = k->most, .whole = k->whole};
+        if (key == KEY_WARMUP || key == KEY_EVERY) keys[i].share = &share[key];
+    }
+    TRY(spec_keys(s, keys));
+    for (int i = 0; i < row->n; i++) {
+        ScheduleKey key = row->keys[i].key;
+        TRY(resolve_share(s, schedule_keys[key].name, c->key[KEY_TOTAL],
+                          share[key], &c->key[key]));
+        if (isnan(c->key[key]))
+            return usage(s, "%s needs %s=", row->word, schedule_keys[key].name);
+    }
+    if (c->key[KEY_TOTAL] != 0 && c->key[KEY_TOTAL] <= c->key[KEY_WARMUP])
+        return usage(s, "total= must exceed warmup=");
     return OK;
 }
 
@@ -1054,7 +1084,7 @@ static void json_objective(const Objective *j, StrBuf *sb) {
     }
     sb_puts(sb, "}");
     sb_printf(sb, ",\"lr_schedule\":\"%s\",\"clip_norm\":%.9g",
-              schedule_words[j->schedule.kind], j->clip_norm);
+              j->schedule.row->word, j->clip_norm);
     sb_printf(sb, ",\"clip_value\":%.9g", j->clip_value);
 }
 
@@ -1090,7 +1120,7 @@ static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
     put_losses(j, true, sb);
     if (options_train(o)) {
         sb_printf(sb, "\noptimizer   %s, lr %g %s", j->optimizer.fn->info.text,
-                  j->optimizer.lr, schedule_words[j->schedule.kind]);
+                  j->optimizer.lr, j->schedule.row->word);
         if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
         if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
         if (o->accumulate > 1)

@@ -122,6 +122,16 @@ static const Bound bounds[] = {
     {"--lr-schedule", "step,every=2,warmup=2", "step,every=2,total=3"},
     {"--lr-schedule", "cosine,total=3", "cosine,total=3,every=2"},
     {"--lr-schedule", "linear,total=3,min=1", "linear,total=3,gamma=0.5"},
+    {"--lr-schedule", "cosine,total=40,warmup=5%", "constant,warmup=5%"},
+    {"--lr-schedule", "cosine,total=40,warmup=97%",
+     "cosine,total=40,warmup=100%"},
+    {"--lr-schedule", "exponential,gamma=0.5", "exponential"},
+    {"--lr-schedule", "polynomial,total=3,power=2", "polynomial,power=2"},
+    {"--lr-schedule", "inverse_sqrt,warmup=1", "inverse_sqrt"},
+    {"--lr-schedule", "cosine_restarts,every=4,multiply=1",
+     "cosine_restarts,every=4,multiply=0"},
+    {"--lr-schedule", "one_cycle,total=9,rise=1", "one_cycle,total=9,rise=1.1"},
+    {"--lr-schedule", "one_cycle,total=9", "one_cycle,total=9,warmup=2"},
     {"--param-group", "*,lr_scale=2", "*"},
     {"--batch-sizes", "1", "0"},
     {"--batch-sizes", "1,64", "1,,64"},
@@ -239,8 +249,10 @@ static void dump(const Options *o, StrBuf *sb) {
         sb_printf(sb, "optimizer.%s=%.17g\n",
                   j->optimizer.keys.data[i].key->name,
                   j->optimizer.keys.data[i].value);
-    J_INT(schedule.kind), J_INT(schedule.warmup), J_INT(schedule.total);
-    J_INT(schedule.every), J_REAL(schedule.min), J_REAL(schedule.gamma);
+    sb_printf(sb, "schedule=%s\n", j->schedule.row->word);
+    for (int i = 0; i < SCHEDULE_KEYS; i++)
+        sb_printf(sb, "schedule.%s=%g\n", schedule_keys[i].name,
+                  j->schedule.key[i]);
     J_REAL(clip_norm), J_REAL(clip_value);
     for (int i = 0; i < j->params.len; i++)
         sb_printf(sb, "params %d=%s\n", i, j->params.data[i]);
@@ -358,11 +370,24 @@ static const struct {
     {"--param-group", "b*,lr_scale=2", "group 0=b* 2 nan"},
     {"--param-group", "b*,weight_decay=0", "group 0=b* nan 0"},
     {"--lr-schedule", "cosine,total=9,warmup=4,min=0.5",
-     "schedule.kind=1; schedule.warmup=4; schedule.total=9; "
+     "schedule=cosine; schedule.warmup=4; schedule.total=9; "
      "schedule.min=0.5"},
-    {"--lr-schedule", "linear,total=9", "schedule.kind=2; schedule.total=9"},
+    {"--lr-schedule", "cosine,warmup=5%,total=41",
+     "schedule=cosine; schedule.warmup=3; schedule.total=41"},
+    {"--lr-schedule", "exponential,gamma=0.5",
+     "schedule=exponential; schedule.every=1; schedule.gamma=0.5"},
+    {"--lr-schedule", "polynomial,total=3,power=2",
+     "schedule=polynomial; schedule.total=3; schedule.power=2"},
+    {"--lr-schedule", "inverse_sqrt,warmup=7",
+     "schedule=inverse_sqrt; schedule.warmup=7"},
+    {"--lr-schedule", "cosine_restarts,every=4,multiply=2",
+     "schedule=cosine_restarts; schedule.every=4; schedule.multiply=2"},
+    {"--lr-schedule", "one_cycle,total=9,rise=0.25,div=5,final_div=50",
+     "schedule=one_cycle; schedule.total=9; schedule.rise=0.25; "
+     "schedule.div=5; schedule.final_div=50"},
+    {"--lr-schedule", "linear,total=9", "schedule=linear; schedule.total=9"},
     {"--lr-schedule", "step,every=3,gamma=0.5",
-     "schedule.kind=3; schedule.every=3; schedule.gamma=0.5"},
+     "schedule=step; schedule.every=3; schedule.gamma=0.5"},
     {"--clip-norm", "3", "clip_norm=3"},
     {"--clip-value", "3", "clip_value=3"},
     {"--accumulate", "3", "accumulate=3"},
@@ -433,7 +458,8 @@ static const struct {
      "param_group=w*,lr_scale=2",
      "name=a; loss=mse; loss.kind=3; optimizer=sgd; optimizer.lr=0.75; "
      "optimizer.weight_decay=0; optimizer.momentum=0; optimizer.nesterov=0; "
-     "schedule.kind=3; schedule.every=3; "
+     "schedule=step; schedule.every=3; "
+     "schedule.gamma=0.1; "
      "group 0=w* 2 nan"},
 };
 
