@@ -36,7 +36,9 @@ TEST_CASE(cli, help_version_and_tables) {
     check_run(0, "usage: ampc MODEL.onnx", "--help");
     check_run(0, "ampc " AMPC_VERSION "\n", "--version");
     check_run(0, "softmax_cross_entropy", "--list-ops");
-    check_run(0, "huber_loss(x, target; delta = 1.0, reduction = \"mean\")",
+    check_run(0,
+              "huber_loss(x, target; delta = 1.0 from 1e-37 \"where it "
+              "becomes linear\", reduction = \"mean\")",
               "--list-ops huber_loss");
     check_run(0, "Linear(x; units: int", "--list-ops relu Linear");
     check_run(0,
@@ -406,9 +408,11 @@ TEST_CASE(cli, a_model_brings_its_options) {
 TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
     static const char *const cases[][2] = {
         {"train m { loss = l3 }",
-         "odd.amp:1:11: error: --loss: 'l3' is not one of auto, none, "
-         "cross_entropy, nll, mse, l1, huber, bce_with_logits, host; "
-         "did you mean 'l1'?\n"
+         "odd.amp:1:11: error: --loss: 'l3' is not one of auto, none, host, "
+         "cross_entropy, nll, mse, l1, huber, bce_with_logits, "
+         "soft_cross_entropy, focal, sigmoid_focal, dice, sigmoid_dice, "
+         "triplet, info_nce, cosine, kl_div, hinge, multi_margin, quantile, "
+         "smooth_l1, poisson_nll; did you mean 'l1'?\n"
          "  train m { loss = l3 }\n            ^\n"},
         {"train m { speed = 3 }", "1:11: error: --speed: unknown option"},
         {"train m { loss }", "1:11: error: --loss: needs a value"},
@@ -508,8 +512,9 @@ TEST_CASE(cli, a_second_loss_is_no_silent_choice) {
               "opt m.amp --pass simplify --pass cse");
     check_run(2, "--dim needs --expand", "fmt m.amp --dim B=2");
     check_refused(2,
-                  "--loss: was given already; several losses in one module "
-                  "are --objective",
+                  "--loss: was given already; a sum is --loss \"A:OUTPUT + "
+                  "0.5*B:OUTPUT\"; several losses in one module are "
+                  "--objective",
                   "--loss mse --loss l1");
 }
 
