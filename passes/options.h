@@ -157,6 +157,7 @@ typedef struct Options {
     VEC(int64_t) batch_sizes; /* --batch-sizes, each once */
     int64_t batch;      /* the model is for this one of them; 0: its own     */
     VEC(DimBind) heads; /* --replace-head: an output, its units */
+    VEC(Str) fresh;     /* the parameters of these layers */
     VEC(GlobRule) train_rules; /* in command-line order */
     bool batchnorm_train;      /* default true */
     bool batchnorm_said;       /* .. and asked for: also those that the file

@@ -1111,6 +1111,11 @@ void options_json(const Options *o, StrBuf *sb) {
         sb_printf(sb, "%s%lld", i ? "," : ",\"batch_sizes\":[",
                   (long long)o->batch_sizes.data[i]);
     if (o->batch_sizes.len) sb_puts(sb, "]");
+    for (int i = 0; i < o->fresh.len; i++) {
+        sb_puts(sb, i ? ",\"" : ",\"fresh\":[\"");
+        sb_put_json(sb, o->fresh.data[i]);
+        sb_puts(sb, i + 1 < o->fresh.len ? "\"" : "\"]");
+    }
     sb_printf(sb, ",\"shard_optimizer\":%d,\"top_k\":%lld}", o->shard_optimizer,
               (long long)o->top_k);
 }

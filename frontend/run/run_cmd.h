@@ -43,7 +43,8 @@ typedef struct RunOptions {
 typedef struct RunLog {
     FILE *out;    /* of the log lines; NULL: they go nowhere */
     FILE *stream; /* the same if it is a device, a pipe or a descriptor */
-    bool lost;    /* a line could not be written                   */
+    bool lost;    /* a line could not be written */
+    bool streamed; /* lines went to `stream`, which has been closed */
     OutFile file, trace;
     bool terminal, quiet;         /* the bar is shown; notes are not */
     bool silent;                  /* neither notes nor the summary: rank > 0 */

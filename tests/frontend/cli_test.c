@@ -709,6 +709,54 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
               words);
 }
 
+/* An .npy file of zeros. */
+static void put_zeros(const char *name, const char *type, const char *shape,
+                      size_t bytes) {
+    char *file = calloc(128 + bytes, 1);
+    REQUIRE(file);
+    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+    memset(file + 10, ' ', 118);
+    int n = snprintf(file + 10, 118,
+                     "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+                     type, shape);
+    file[10 + n] = ' ';
+    file[127] = '\n';
+    REQUIRE(test_write_file(test_tmp(name), file, 128 + bytes));
+    free(file);
+}
+
+#define TRAINED                                                                \
+    "--feed input=in.npy --feed target=t.npy --threads 1 --device cpu "        \
+    "--steps 1 "
+
+/* Weights of the model before go into the one with another head. */
+TEST_CASE(cli, weights_under_a_fresh_head) {
+    char words[1400];
+    size_t n = (size_t)snprintf(words, sizeof words,
+                                "'%s' --dim batch=4 --loss cross_entropy "
+                                "--target cpu:x86-64-v2 ",
+                                cnn());
+    put_zeros("in.npy", "<f4", "(4, 1, 28, 28)", 4 * 28 * 28 * 4);
+    put_zeros("t.npy", "<i8", "(4,)", 4 * 8);
+    strcpy(words + n, "-o old.so");
+    check_run(0, "", words);
+    check_run(0, "wrote old.st", "run old.so " TRAINED "--save old.st");
+    strcpy(words + n, "-o new.so --replace-head logits=3 --freeze 'bn*'");
+    check_run(0,
+              "--freeze: 2 batch normalisations ('bn1.weight', ..) still use "
+              "statistics of the batch and move their running ones",
+              words);
+    check_run(0,
+              "weights loaded; 'fc2.weight', 'fc2.bias': of another shape in "
+              "the file, as --replace-head made them",
+              "run new.so " TRAINED "--load old.st --save new.st");
+    check_run(0, "{\"step\":1,", "run new.so " TRAINED "--load new.st");
+    strcpy(words + n, "-o other.so --freeze 'bn*' --batchnorm frozen");
+    check_run(0, "trains ", words);
+    check_run(1, "'fc2.weight' is f32[3,",
+              "run other.so " TRAINED "--load new.st");
+}
+
 TEST_CASE(cli, a_fresh_head) {
     char words[1400];
     snprintf(words, sizeof words,
