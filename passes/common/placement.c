@@ -113,7 +113,7 @@ static const char *must_be_high(const Place *p, const Node *n, int k) {
     if (kind == KIND_GEN) return "made by a generator";
     if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
     if (n->op == OP_RANK_SUM) return "a sum";
-    if (p->low == DT_F16 && leaves_short_range(n)) return "range of fp16";
+    if (dtype_is_short(p->low) && leaves_short_range(n)) return "range of fp16";
     if (kind == KIND_ELEM && !origin_fits(n, p->f.origins.bound[v.i], p->low))
         return "huge constants";
     return p->f.exact[v.i];
@@ -141,8 +141,8 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (reader->op == OP_RANK_SUM) return "a sum";
     if (op_info[reader->op].amp == AMP_LOW && dtype_of(p->g, v) == DT_F32)
         return "a product near the loss";
-    if (p->low == DT_F16 && !reader->flags && def_of(p->g, v, OP_MATMUL) &&
-        takes_a_part(p->g, reader, v))
+    if (dtype_is_short(p->low) && !reader->flags &&
+        def_of(p->g, v, OP_MATMUL) && takes_a_part(p->g, reader, v))
         return "range of fp16";
     return NULL;
 }
@@ -513,13 +513,15 @@ static bool *find_divided(const Place *p, Arena *a) {
     int values = g->values.len;
     int *reads = NEW_ARRAY(a, int, values);
     bool *divided = NEW_ARRAY(a, bool, values);
+    /* fp16 keeps more bits */
+    bool few_bits = dtype_info[p->low].mantissa < dtype_info[DT_F16].mantissa;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         if (n->op == OP_REDUCE_MEAN ||
             (n->op == OP_SUB && broadcasts(g, n, n->in[1])))
             reads[n->in[0].i]++;
     }
-    for (int i = 0; i < g->order.len && p->low == DT_BF16; i++) {
+    for (int i = 0; i < g->order.len && few_bits; i++) {
         double eps;
         const Node *n = node_at(g, i);
         ValueId v = n->flags ? NO_VALUE : divided_by(g, n, &eps);

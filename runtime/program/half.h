@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "runtime/program/plan.h"
+#include "runtime/program/dtype.h"
 
 static inline uint32_t half_bits(float f) {
     uint32_t u;
@@ -62,13 +62,25 @@ static inline uint16_t f32_to_f16(float f) {
     return (uint16_t)(sign | (mag - (112u << 23)) >> 13);
 }
 
-/* dtype: AMPC_BF16 or AMPC_F16. */
+/* dtype: a low one of 16 bits. */
 static inline float half_to_f32(uint32_t dtype, uint16_t h) {
-    return dtype == AMPC_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+    switch (dtype) {
+#define LOW(E, text, C, ...)                                                   \
+    case AMPC_##E:                                                             \
+        return text##_to_f32((C)h);
+#include "runtime/program/dtypes.def"
+    default: __builtin_unreachable();
+    }
 }
 
 static inline uint16_t half_of_f32(uint32_t dtype, float f) {
-    return dtype == AMPC_BF16 ? f32_to_bf16(f) : f32_to_f16(f);
+    switch (dtype) {
+#define LOW(E, text, C, ...)                                                   \
+    case AMPC_##E:                                                             \
+        return f32_to_##text(f);
+#include "runtime/program/dtypes.def"
+    default: __builtin_unreachable();
+    }
 }
 
 #endif
