@@ -7,7 +7,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "runtime/files/sections.h"
 
 /* ---- from the file ------------------------------------------------------- */

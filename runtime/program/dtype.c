@@ -5,8 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "runtime/program/half.h"
-
 const DTypeInfo dtype_info[AMPC_NDTYPE] = {
 #define DTYPE(E, name, C, ...)                                                 \
     [AMPC_##E] = {.text = name,                                                \

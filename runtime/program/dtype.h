@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/program/half.h"
+
 #define AMPC_MAX_RANK 8
 
 /* The numbers are stored in files. */
@@ -54,5 +56,26 @@ const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
    false if a finite number became infinite. */
 double float_at(uint32_t dtype, const void *p);
 bool float_put(uint32_t dtype, double x, void *p);
+
+/* dtype: a low one of 16 bits. */
+static inline float half_to_f32(uint32_t dtype, uint16_t h) {
+    switch (dtype) {
+#define LOW(E, text, C, ...)                                                   \
+    case AMPC_##E:                                                             \
+        return text##_to_f32((C)h);
+#include "runtime/program/dtypes.def"
+    default: __builtin_unreachable();
+    }
+}
+
+static inline uint16_t half_of_f32(uint32_t dtype, float f) {
+    switch (dtype) {
+#define LOW(E, text, C, ...)                                                   \
+    case AMPC_##E:                                                             \
+        return f32_to_##text(f);
+#include "runtime/program/dtypes.def"
+    default: __builtin_unreachable();
+    }
+}
 
 #endif

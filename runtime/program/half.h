@@ -11,8 +11,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "runtime/program/dtype.h"
-
 static inline uint32_t half_bits(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
@@ -60,27 +58,6 @@ static inline uint16_t f32_to_f16(float f) {
     }
     mag += 0xfffu + (mag >> 13 & 1u);
     return (uint16_t)(sign | (mag - (112u << 23)) >> 13);
-}
-
-/* dtype: a low one of 16 bits. */
-static inline float half_to_f32(uint32_t dtype, uint16_t h) {
-    switch (dtype) {
-#define LOW(E, text, C, ...)                                                   \
-    case AMPC_##E:                                                             \
-        return text##_to_f32((C)h);
-#include "runtime/program/dtypes.def"
-    default: __builtin_unreachable();
-    }
-}
-
-static inline uint16_t half_of_f32(uint32_t dtype, float f) {
-    switch (dtype) {
-#define LOW(E, text, C, ...)                                                   \
-    case AMPC_##E:                                                             \
-        return f32_to_##text(f);
-#include "runtime/program/dtypes.def"
-    default: __builtin_unreachable();
-    }
 }
 
 #endif

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/harness.h"
 
 /* ---- helpers ------------------------------------------------------------- */

@@ -15,7 +15,7 @@
 #include <zlib.h>
 
 #include "frontend/run/run_cmd.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "runtime/files/json.h"
 #include "runtime/api/session.h"
 #include "tests/support/tiny_module.h"

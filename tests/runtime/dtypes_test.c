@@ -75,7 +75,7 @@ TEST_CASE(dtypes, every_row_has_all_columns) {
     char list[LIST] = "";
     missing_columns(&(DTypeInfo){.text = "f8", .kind = DK_F, .onnx = 17}, list);
     CHECK_STR(list, "macro c cuda bytes mantissa most least safetensors npy "
-                       "numpy buffer cublaslt nccl ");
+                    "numpy buffer cublaslt nccl ");
 }
 
 TEST_CASE(dtypes, no_name_stands_in_two_rows) {
