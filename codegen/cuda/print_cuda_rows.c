@@ -643,10 +643,9 @@ void cp_finish(KPrint *p) {
     for (int j = 0; j < n; j++) {
         int id = column_sum(k, j), b = kinst_at(k, id)->buf;
         DType d = k->bufs.data[b].dtype;
-        kp_line(p, "if (sum == %d) b%d[c] = %s(v);", j, b,
-                d == DT_F16    ? "F32_TO_F16"
-                : d == DT_BF16 ? "F32_TO_BF16"
-                               : "");
+        kp_line(p, "if (sum == %d) b%d[c] = %s%s(v);", j, b,
+                dtype_is_low(d) ? "F32_TO_" : "",
+                dtype_is_low(d) ? dtype_info[d].macro : "");
     }
     sb_puts(p->sb, "}\n\n");
 }

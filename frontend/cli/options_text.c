@@ -663,10 +663,9 @@ static Status set_comm_bucket(Options *o, Spec *s) {
 }
 
 static Status set_comm_dtype(Options *o, Spec *s) {
-    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
     int i;
     TRY(pick(s, precision_words, s->text, &i));
-    o->comm_dtype = dtypes[i];
+    o->comm_dtype = precision_dtype[i];
     return OK;
 }
 

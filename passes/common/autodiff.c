@@ -393,7 +393,7 @@ static Status visit(Diff *s, NodeId id) {
         ASSERT(
             shape_equal(value_type(s->g, gin[k]), value_type(s->g, n.in[k])));
         DType d = value_dtype(s->g, gin[k]);
-        if (s->outer && dtype_is_16(d)) /* rounded once, when it is complete */
+        if (s->outer && dtype_is_low(d)) /* rounded once, when it is complete */
             node_store(s->g, made, from, gin[k], DT_F32);
         vec_push(s->scratch, &s->parts[slot(s, n.in[k])], gin[k]);
     }
