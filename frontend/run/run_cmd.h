@@ -41,9 +41,9 @@ typedef struct RunOptions {
 
 /* State of the log, and of the terminal's last line. */
 typedef struct RunLog {
-    FILE *out;    /* of the log lines; NULL: they go nowhere */
-    FILE *stream; /* the same if it is a device, a pipe or a descriptor */
-    bool lost;    /* a line could not be written */
+    FILE *out;     /* of the log lines; NULL: they go nowhere */
+    FILE *stream;  /* the same if it is a device, a pipe or a descriptor */
+    bool lost;     /* a line could not be written */
     bool streamed; /* lines went to `stream`, which has been closed */
     OutFile file, trace;
     bool terminal, quiet;         /* the bar is shown; notes are not */
