@@ -111,6 +111,8 @@ typedef struct ampc_module_info {
     int32_t trains, evaluates, predicts; /* 1 = the module can do that      */
     uint32_t nvariable;
     uint64_t arena; /* bytes of activations, the largest program            */
+    int32_t parts;  /* 1 = a step takes fewer samples than `batch`, too     */
+    int32_t reserved0;
 } ampc_module_info;
 
 typedef struct ampc_program_info {
