@@ -24,7 +24,7 @@ PassFn pass_grad;     /* op grad: the nodes that compute it                */
 PassFn pass_checks;   /* classes and rows named by inputs are in range      */
 /* The layer whose parameter a node reads, "fc1" of fc1.weight; NULL: none. */
 Str node_layer(const Graph *g, const Node *n);
-PassFn pass_samples;  /* shares of micro-batches, masks of samples         */
+PassFn pass_samples; /* shares of micro-batches, masks of samples         */
 /* samples.c, for later passes. sum: the loss is a sum over samples. The others
    take the pass's outputs off. weigh: with masks, and returns the share of the
    micro-batch. all: all samples count, in one batch; returns whether the share

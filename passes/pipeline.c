@@ -101,7 +101,7 @@ static const struct {
     {"programs", "grad", "inference forms have gradients of their own"},
     {"grad", "rules", "gradients that the model asks for have types, too"},
     {"programs", "checks", "every program checks its own inputs"},
-    {"checks", "samples", "masked targets are no input any more"},
+    {"checks", "samples", "it finds the inputs that targets come from"},
     {"samples", "autodiff", "what is masked gets no gradient"},
     {"samples", "optimizer", "it sums up the shares"},
     {"checks", "inline", "it knows the ops that read classes and rows"},

@@ -348,11 +348,10 @@ static Status plan_steps(Run *r, int64_t *steps) {
     ampc_scaler sc = {.size = sizeof sc};
     int64_t most = trained_samples(r), per_epoch = steps_for(r, most);
     if (per_epoch == 0)
-        return fail(&r->diag, (Loc){0},
-                    "%lld samples: one optimizer step needs %lld",
-                    (long long)r->train.samples,
-                    (long long)(r->world > 1 ? step_samples(r)
-                                             : r->info.batch));
+        return fail(
+            &r->diag, (Loc){0}, "%lld samples: one optimizer step needs %lld",
+            (long long)r->train.samples,
+            (long long)(r->world > 1 ? step_samples(r) : r->info.batch));
     if (r->at.done >= most) {
         r->at.epoch++; /* other ranks made the checkpoint: too few are left */
         r->at.done = 0;
@@ -392,16 +391,17 @@ static void tell_left(Run *r) {
                  "every epoch ends with a step of these",
                  all, (all - lost) / need, need, part);
     if (lost)
-        log_note(r,
-                 "%lld samples, the last of every epoch, are not trained%s: "
-                 "they fill no %s of %lld, and in this model samples affect "
-                 "each other (BatchNorm), or the loss is no mean or sum over "
-                 "samples",
-                 lost,
-                 r->opt->shuffle ? ", others each time"
-                                 : " (--shuffle: others each time)",
-                 r->world > 1 ? "step" : "batch",
-                 r->world > 1 ? need : (long long)r->info.batch);
+        log_note(
+            r,
+            "%lld samples, the last of every epoch, are not trained%s: a %s "
+            "needs %lld, and rows that only fill it cannot be masked, "
+            "because samples of this model affect each other (BatchNorm) "
+            "or its loss does not add up over samples",
+            lost,
+            r->opt->shuffle ? ", others each time"
+                            : " (--shuffle: others each time)",
+            r->world > 1 ? "step" : "batch",
+            r->world > 1 ? need : (long long)r->info.batch);
 }
 
 static void tell_plan(Run *r, int64_t steps) {

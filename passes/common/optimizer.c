@@ -38,19 +38,19 @@ typedef struct Step {
     const Options *opt;
     const Objective *objective;
     Builder b;
-    ValueId loss;     /* f32[], unscaled                                      */
-    ValueId shares;   /* f32[]: what the gradients are divided by; 0 = nothing */
-    Values params;    /* variables                                            */
-    Values grads;     /* f32: scaled sums, after emit_check unscaled          */
-    ValueId some;     /* bool[]: a label counts; 0: one always does           */
-    bool labels;      /* of a train program: its labels may all not count     */
-    ValueId finite;   /* bool[]: every gradient is finite                     */
-    ValueId ok;       /* bool[]: and there is a gradient                      */
-    ValueId loss_ok;  /* bool[]                                               */
-    ValueId bad;      /* bool[]: pass checks found bad data; 0: did not look  */
-    ValueId norm;     /* f32[]                                                */
-    ValueId lr;       /* f64[]                                                */
-    ValueId number;   /* f64[]: number of the step: 1, 2, .. */
+    ValueId loss;    /* f32[], unscaled                                      */
+    ValueId shares;  /* f32[]: what the gradients are divided by; 0 = nothing */
+    Values params;   /* variables                                            */
+    Values grads;    /* f32: scaled sums, after emit_check unscaled          */
+    ValueId some;    /* bool[]: a label counts; 0: one always does           */
+    bool labels;     /* of a train program: its labels may all not count     */
+    ValueId finite;  /* bool[]: every gradient is finite                     */
+    ValueId ok;      /* bool[]: and there is a gradient                      */
+    ValueId loss_ok; /* bool[]                                               */
+    ValueId bad;     /* bool[]: pass checks found bad data; 0: did not look  */
+    ValueId norm;    /* f32[]                                                */
+    ValueId lr;      /* f64[]                                                */
+    ValueId number;  /* f64[]: number of the step: 1, 2, .. */
     VEC(Rates) rates; /* computed so far */
 } Step;
 

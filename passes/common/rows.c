@@ -92,8 +92,8 @@ static Rows reduced(const Walk *w, const Node *n) {
 static Rows along(const Walk *w, const Node *n) {
     Rows r = w->of[n->in[0].i];
     int rank = value_type(w->g, n->in[0])->rank;
-    int axis = n->op == OP_ARGSORT ? rank - 1
-                                   : axis_norm(attr_int(n, AK_axis), rank);
+    int axis =
+        n->op == OP_ARGSORT ? rank - 1 : axis_norm(attr_int(n, AK_axis), rank);
     if (axis == r.axis) return mixed;
     bool gone = n->op == OP_ARGMAX && !attr_int(n, AK_keepdims);
     return gone && axis < r.axis ? moved(r, -1) : r;
@@ -135,10 +135,10 @@ static Rows product(const Walk *w, const Node *n) {
     int out = value_type(w->g, n->out[0])->rank;
     bool ta = attr_int(n, AK_trans_a), tb = attr_int(n, AK_trans_b);
     if (a < 2 || b < 2) return mixed;
-    return both(product_operand(w->of[n->in[0].i], a, ta ? a - 1 : a - 2, out,
-                                out - 2),
-                product_operand(w->of[n->in[1].i], b, tb ? b - 2 : b - 1, out,
-                                out - 1));
+    return both(
+        product_operand(w->of[n->in[0].i], a, ta ? a - 1 : a - 2, out, out - 2),
+        product_operand(w->of[n->in[1].i], b, tb ? b - 2 : b - 1, out,
+                        out - 1));
 }
 
 /* Samples along axis 0 of the image, or channels of them along axis 1. */
@@ -185,14 +185,14 @@ static const struct {
     bool first; /* operand 0 has the axis */
     Rows (*rule)(const Walk *w, const Node *n);
 } rules[] = {
-    {OP_EXPAND, false, expanded},   {OP_CONCAT, false, concatenated},
-    {OP_GATHER, false, gathered},   {OP_MATMUL, false, product},
-    {OP_RESHAPE, true, reshaped},   {OP_TRANSPOSE, true, transposed},
-    {OP_SLICE, true, cut},          {OP_PAD, true, cut},
-    {OP_SPLIT, true, along},        {OP_CUMSUM, true, along},
-    {OP_ARGSORT, true, along},      {OP_ARGMAX, true, along},
-    {OP_CONV, true, images},        {OP_CONV_DGRAD, true, images},
-    {OP_MAX_POOL, true, images},    {OP_AVG_POOL, true, images},
+    {OP_EXPAND, false, expanded}, {OP_CONCAT, false, concatenated},
+    {OP_GATHER, false, gathered}, {OP_MATMUL, false, product},
+    {OP_RESHAPE, true, reshaped}, {OP_TRANSPOSE, true, transposed},
+    {OP_SLICE, true, cut},        {OP_PAD, true, cut},
+    {OP_SPLIT, true, along},      {OP_CUMSUM, true, along},
+    {OP_ARGSORT, true, along},    {OP_ARGMAX, true, along},
+    {OP_CONV, true, images},      {OP_CONV_DGRAD, true, images},
+    {OP_MAX_POOL, true, images},  {OP_AVG_POOL, true, images},
     {OP_TRILU, true, same},
 };
 

@@ -140,11 +140,12 @@ static bool counts_them(const Samples *s, const Pool *sum, ValueId by) {
     if (sum->kind != POOL_SUM || !value_is_splat(s->g, by, &n)) return false;
     if (n < (double)s->batch || n > sum->nominal || n != (double)(int64_t)n)
         return false;
-    return (int64_t)n % s->batch == 0 && (int64_t)sum->nominal % (int64_t)n == 0;
+    return (int64_t)n % s->batch == 0 &&
+           (int64_t)sum->nominal % (int64_t)n == 0;
 }
 
 /* The divisor of a quotient: a sum over samples, perhaps kept away from 0.
-   *sum: the sum itself. */
+ *sum: the sum itself. */
 static ValueId divisor(Samples *s, ValueId v, Pool *sum) {
     const Value *val = value_get(s->g, v);
     NodeId id = val->kind == VK_RESULT ? val->def : NO_NODE;
@@ -171,7 +172,8 @@ static ValueId share_of(Samples *s, ValueId sum, double nominal) {
 }
 
 /* sum(each * weight) / sum(weight), the weights known without parameters. Where
-   all are 0 it is NaN, as is the mean of a library's loss, without a gradient. */
+   all are 0 it is NaN, as is the mean of a library's loss, without a gradient.
+ */
 static Pool quotient(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
     Pool num = pool(s, n.in[0]), den;
@@ -195,11 +197,10 @@ static Pool quotient(Samples *s, NodeId id) {
     ValueId zero = b_scalar(&s->b, DT_F32, 0);
     ValueId some = b2(&s->b, OP_GREATER, share, zero, DT_DEFAULT);
     DType d = value_dtype(s->g, by), to = value_dtype(s->g, n.out[0]);
-    ValueId in[] = {num.value,
-                    b_where(&s->b, some, by, b_scalar(&s->b, d, 1))};
+    ValueId in[] = {num.value, b_where(&s->b, some, by, b_scalar(&s->b, d, 1))};
     ValueId mean = node_get(s->g, build_again(&s->b, id, in))->out[0];
-    ValueId nan = b_where(&s->b, some, b_scalar(&s->b, to, 0),
-                          b_scalar(&s->b, to, NAN));
+    ValueId nan =
+        b_where(&s->b, some, b_scalar(&s->b, to, 0), b_scalar(&s->b, to, NAN));
     mean = b2(&s->b, OP_ADD, mean, nan, to);
     return (Pool){POOL_LABELS, times(s, mean, s->stand_in), share, 0};
 }
@@ -232,8 +233,7 @@ static Pool added(Samples *s, NodeId id) {
         if (p[1 - i].kind == POOL_SUM) return other;
         p[i].kind = p[1 - i].kind;
         p[i].share = p[1 - i].share;
-        p[i].value = times(s, p[i].value,
-                           p[i].share.i ? s->stand_in : s->part);
+        p[i].value = times(s, p[i].value, p[i].share.i ? s->stand_in : s->part);
     }
     if (p[0].kind != p[1].kind || !is_linear(p[0].kind)) return other;
     if (p[0].kind == POOL_LABELS && !same_share(s, p[0].share, p[1].share))
@@ -288,8 +288,8 @@ static ValueId class_share(Samples *s, const Node *n, ValueId target,
                               ignores ? 2 : 1, 1, NULL);
         each = node_get(s->g, w)->out[0];
     } else {
-        ValueId gone = graph_scalar_int(s->g, value_dtype(s->g, target),
-                                        ignore.u.i);
+        ValueId gone =
+            graph_scalar_int(s->g, value_dtype(s->g, target), ignore.u.i);
         ValueId is = b2(&s->b, OP_EQUAL, target, gone, DT_DEFAULT);
         each = b_cast(&s->b, b1(&s->b, OP_NOT, is, DT_DEFAULT), DT_F32);
     }
@@ -388,11 +388,10 @@ static const struct {
     OpCode op;
     Pool (*rule)(Samples *s, NodeId id);
 } rules[] = {
-    {OP_CAST, unary},         {OP_RESHAPE, unary},
-    {OP_NEG, unary},          {OP_REDUCE_MEAN, reduced},
-    {OP_REDUCE_SUM, reduced}, {OP_ADD, added},
-    {OP_SUB, added},          {OP_MUL, product},
-    {OP_DIV, quotient},       {OP_CALL, call_loss},
+    {OP_CAST, unary},          {OP_RESHAPE, unary},      {OP_NEG, unary},
+    {OP_REDUCE_MEAN, reduced}, {OP_REDUCE_SUM, reduced}, {OP_ADD, added},
+    {OP_SUB, added},           {OP_MUL, product},        {OP_DIV, quotient},
+    {OP_CALL, call_loss},
 };
 
 static Pool pool(Samples *s, ValueId v) {
@@ -449,8 +448,8 @@ static bool take_apart(Graph *g, PassCtx *cx, bool masks, bool trial,
     s.rows = rows_find(g, cx->scratch, s.batch);
     s.trained = find_trained(g, cx->scratch);
     if (masks && (s.batch < 2 || keeps_statistics(g, s.rows))) return false;
-    s.stand_in = trial ? b_scalar(&s.b, DT_F32, 1)
-                       : graph_own_var(g, OWN_SHARES, 0);
+    s.stand_in =
+        trial ? b_scalar(&s.b, DT_F32, 1) : graph_own_var(g, OWN_SHARES, 0);
     if (masks) {
         ValueId n = trial ? graph_scalar_int(g, DT_I32, s.batch)
                           : graph_own_var(g, OWN_VALID, (double)s.batch);
@@ -473,9 +472,9 @@ static bool take_apart(Graph *g, PassCtx *cx, bool masks, bool trial,
     }
     for (int i = 0; i < g->outputs.len; i++)
         if (g->outputs.data[i].name == name) g->outputs.data[i].value = p.value;
-    if (share.i) graph_add_output(g, own_output(OUT_SHARE, g->objective), share);
-    if (masks)
-        graph_add_output(g, own_output(OUT_ROWS, g->objective), s.valid);
+    if (share.i)
+        graph_add_output(g, own_output(OUT_SHARE, g->objective), share);
+    if (masks) graph_add_output(g, own_output(OUT_ROWS, g->objective), s.valid);
     return true;
 }
 

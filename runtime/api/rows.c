@@ -59,7 +59,8 @@ static ampc_status make_room(ampc_session *s, size_t bytes) {
     mem_free(s, s->rows, s->rows_bytes);
     s->rows = mem_alloc(s, bytes);
     s->rows_bytes = s->rows ? bytes : 0;
-    return s->rows ? AMPC_OK : session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    return s->rows ? AMPC_OK
+                   : session_fail(s, AMPC_ERR_MEMORY, "out of memory");
 }
 
 static size_t rounded(size_t n) { return (n + 63) & ~(size_t)63; }
@@ -123,10 +124,11 @@ ampc_status rows_begin(ampc_session *s, const ampc_input **in, size_t nin) {
     if (n < 0 || n >= s->batch) return AMPC_OK;
     if (n && !info_int(s->m, "masks", 0))
         return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "%lld samples given: a step takes %lld, and fewer "
-                            "cannot be filled up, because samples affect each "
-                            "other in this model (BatchNorm), or its loss is "
-                            "no mean or sum over samples",
+                            "%lld samples given: a step takes %lld; rows that "
+                            "only fill a batch cannot be masked, because "
+                            "samples of this model affect each other "
+                            "(BatchNorm) or its loss does not add up over "
+                            "samples",
                             (long long)n, (long long)s->batch);
     s->valid = n;
     if (!n) return AMPC_OK;

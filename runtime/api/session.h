@@ -83,12 +83,12 @@ struct ampc_session {
     int64_t first; /* sample of the call with which this batch begins */
     char *rows;    /* inputs of other than a batch, filled up (rows.c) */
     size_t rows_bytes;
-    const char *objective;    /* current objective of steps; "": the only one */
-    int64_t micro;            /* micro-steps since the last update */
-    int program[PROG_COUNT];  /* index in m->programs or -1 */
-    int known[VAR_KNOWN];     /* index in m->vars or -1 */
-    int last;                 /* program that ran last or -1 */
-    const void **addr;        /* inputs of the call */
+    const char *objective;   /* current objective of steps; "": the only one */
+    int64_t micro;           /* micro-steps since the last update */
+    int program[PROG_COUNT]; /* index in m->programs or -1 */
+    int known[VAR_KNOWN];    /* index in m->vars or -1 */
+    int last;                /* program that ran last or -1 */
+    const void **addr;       /* inputs of the call */
     size_t addr_bytes;
     int64_t *labels; /* inputs of `addr` that were given in fewer bits,
                         converted; NULL: none */

@@ -178,8 +178,8 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
 }
 
 /* The program input that an argument is for; -1 if there is none. */
-int input_place(const AmpcModule *m, const PlanProgram *p,
-                       const ampc_input *in, size_t position) {
+int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
+                size_t position) {
     if (!in->name) return position < p->nin ? (int)position : -1;
     for (uint32_t i = 0; i < p->nin; i++)
         if (strcmp(m->tensors[p->in0 + i].name, in->name) == 0) return (int)i;

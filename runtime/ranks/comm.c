@@ -4,9 +4,10 @@
    A step of N ranks that make A micro-steps each is the step of one rank that
    makes N A of them: rank r computes those from r A on.  Its gradients
    (sums.c), its sums of losses and shares and whether its data were bad are
-   added up over ranks; program update then sees the same bits everywhere and decides alike: norm, skip, scale, step.  So between
-   steps all ranks hold the same variables, but for buffers, which rank 0 hands
-   out, and random numbers are counted on as one rank would.
+   added up over ranks; program update then sees the same bits everywhere and
+   decides alike: norm, skip, scale, step.  So between steps all ranks hold the
+   same variables, but for buffers, which rank 0 hands out, and random numbers
+   are counted on as one rank would.
 
    Bytes are moved by ampc_options.comm alone.                               */
 #define _GNU_SOURCE
