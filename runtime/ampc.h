@@ -138,7 +138,8 @@ typedef enum ampc_kind {
     AMPC_KIND_STATE = 3,     /* optimizer and loss-scaler state             */
     AMPC_KIND_HYPER = 4,     /* learning rate ...: see set_hyper            */
     AMPC_KIND_SHADOW = 5,    /* 16-bit copy of a parameter: read-only       */
-    AMPC_KIND_GRADIENT = 6,  /* accumulated, still scaled: read-only        */
+    AMPC_KIND_GRADIENT = 6,  /* accumulated, still scaled and times
+                                ampc.shares: read-only                      */
     AMPC_KIND_CONSTANT = 7   /* read-only                                   */
 } ampc_kind;
 
