@@ -382,7 +382,7 @@ static Status evaluate_epoch(Run *r, bool *ends) {
     return OK;
 }
 
-/* What of the run the user may not expect, once. */
+/* Tells which samples fill no step. */
 static void tell_left(Run *r) {
     long long need = step_samples(r), all = r->train.samples;
     long long lost = all - trained_samples(r), part = (all - lost) % need;
@@ -405,6 +405,7 @@ static void tell_left(Run *r) {
             r->world > 1 ? need : (long long)r->info.batch);
 }
 
+/* Tells once what the user may not expect. */
 static void tell_plan(Run *r, int64_t steps) {
     int64_t here = steps_for(r, trained_samples(r) - r->at.done);
     ampc_scaler sc = {.size = sizeof sc};

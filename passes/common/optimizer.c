@@ -43,7 +43,7 @@ typedef struct Step {
     Values params;   /* variables                                            */
     Values grads;    /* f32: scaled sums, after emit_check unscaled          */
     ValueId some;    /* bool[]: a label counts; 0: one always does           */
-    bool labels;     /* of a train program: its labels may all not count     */
+    bool labels;     /* a train program in which no label may count           */
     ValueId finite;  /* bool[]: every gradient is finite                     */
     ValueId ok;      /* bool[]: and there is a gradient                      */
     ValueId loss_ok; /* bool[]                                               */

@@ -179,7 +179,7 @@ static Rows expanded(const Walk *w, const Node *n) {
 
 static Rows same(const Walk *w, const Node *n) { return w->of[n->in[0].i]; }
 
-/* What an op does to the axis; all others mix samples. */
+/* The rules of ops that keep samples apart; all others mix them. */
 static const struct {
     OpCode op;
     bool first; /* operand 0 has the axis */

@@ -30,7 +30,7 @@
 #include <string.h>
 
 typedef enum PoolKind {
-    POOL_NONE,   /* the same for every batch */
+    POOL_NONE,   /* no sample affects it */
     POOL_EACH,   /* has the axis of samples  */
     POOL_MEAN,   /* the mean over samples */
     POOL_SUM,    /* their sum */
@@ -51,8 +51,8 @@ typedef struct Samples {
     Builder b;
     const Options *opt;
     int64_t batch;
-    const Rows *rows;    /* of the values that were there before */
-    const bool *trained; /* they depend on a parameter */
+    const Rows *rows;    /* per value that the pass found */
+    const bool *trained; /* per value: depends on a parameter */
     bool masks, fails;   /* masks samples; cannot */
     ValueId stand_in;    /* f32[]: for the share of LABELS */
     ValueId valid;       /* f32[batch]: 1 for samples that count */
@@ -165,7 +165,7 @@ static ValueId divisor(Samples *s, ValueId v, Pool *sum) {
     return node_get(s->g, build_again(&s->b, id, in))->out[0];
 }
 
-/* What `sum` weighs: its part of the sum of as many ones; f32[]. */
+/* The weight of `sum`: its part of the sum of as many ones; f32[]. */
 static ValueId share_of(Samples *s, ValueId sum, double nominal) {
     ValueId x = b_reshape(&s->b, b_cast(&s->b, sum, DT_F32), 0, NULL);
     return b2(&s->b, OP_DIV, x, b_scalar(&s->b, DT_F32, nominal), DT_F32);
@@ -582,7 +582,7 @@ bool samples_all(Graph *g) {
     tensor_set(ones, 0, 1);
     tensor_repeat(ones);
     put(g, rows, graph_const(g, "ampc.rows", ones));
-    /* what a batch that is not whole is divided by */
+    /* the divisor of a batch that is not whole */
     int64_t batch = value_type(g, rows)->dim[0];
     put_own(g, OWN_VALID, graph_scalar_int(g, DT_I32, batch));
     return labels;
