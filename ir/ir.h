@@ -215,6 +215,7 @@ typedef struct Module {
     VEC(Literal) literals;
     Str keeps;      /* what such a file has lost, for people; or NULL */
     int class_axis; /* class axis of the classification loss; -1: none */
+    bool masks;     /* samples that only fill a batch can be masked */
     uint64_t hash;  /* set by the optimizer pass: hash of all programs and their
                        options, equal for all targets */
     DType low; /* 16-bit dtype of autocast; NUM_DTYPES: autocast has not run */

@@ -145,6 +145,7 @@ typedef struct Options {
     bool only_given;           /* an option of the only objective was */
     uint64_t lines;            /* rows of options_text.c that a block gave */
     int64_t accumulate;
+    bool equal_batches; /* the mean of micro-batches' means                  */
     ScaleSpec scale;
     int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,
                             and the dtype that they send */

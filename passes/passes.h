@@ -24,6 +24,14 @@ PassFn pass_grad;     /* op grad: the nodes that compute it                */
 PassFn pass_checks;   /* classes and rows named by inputs are in range      */
 /* The layer whose parameter a node reads, "fc1" of fc1.weight; NULL: none. */
 Str node_layer(const Graph *g, const Node *n);
+PassFn pass_samples; /* shares of micro-batches, masks of samples         */
+/* samples.c, for later passes. sum: the loss is a sum over samples. The others
+   take the pass's outputs off. weigh: with masks, and returns the share of the
+   micro-batch. all: all samples count, in one batch; returns whether the share
+   depends on the data. */
+bool samples_sum(const Graph *g);
+ValueId samples_weigh(Graph *g);
+bool samples_all(Graph *g);
 PassFn pass_policy;    /* classes of --amp-policy                           */
 PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
 PassFn pass_autocast;  /* casts by class                                    */

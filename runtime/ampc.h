@@ -111,6 +111,8 @@ typedef struct ampc_module_info {
     int32_t trains, evaluates, predicts; /* 1 = the module can do that      */
     uint32_t nvariable;
     uint64_t arena; /* bytes of activations, the largest program            */
+    int32_t parts;  /* 1 = a step takes fewer samples than `batch`, too     */
+    int32_t reserved0;
 } ampc_module_info;
 
 typedef struct ampc_program_info {
@@ -136,7 +138,8 @@ typedef enum ampc_kind {
     AMPC_KIND_STATE = 3,     /* optimizer and loss-scaler state             */
     AMPC_KIND_HYPER = 4,     /* learning rate ...: see set_hyper            */
     AMPC_KIND_SHADOW = 5,    /* 16-bit copy of a parameter: read-only       */
-    AMPC_KIND_GRADIENT = 6,  /* accumulated, still scaled: read-only        */
+    AMPC_KIND_GRADIENT = 6,  /* accumulated, still scaled and times
+                                ampc.shares: read-only                      */
     AMPC_KIND_CONSTANT = 7   /* read-only                                   */
 } ampc_kind;
 
@@ -274,13 +277,14 @@ typedef struct ampc_output {
 
 typedef struct ampc_metrics {
     size_t size;
-    double loss;      /* unscaled, mean over the (micro-)batches            */
+    double loss;      /* unscaled, of all samples of the step               */
     double grad_norm; /* unscaled, before clipping                          */
     double scale;     /* loss scale used in this step; 1 without scaling    */
     double lr;        /* learning rate used in this step                    */
     int32_t updated;  /* 1 = an optimizer step was tried (always, unless the
                          module accumulates and more micro-batches are due) */
-    int32_t applied;  /* 1 = it was applied; 0 = skipped: not finite        */
+    int32_t applied;  /* 1 = it was applied; 0 = skipped: not finite, or no
+                         label counts (then loss and grad_norm are 0)       */
     int64_t step;     /* optimizer steps applied so far                     */
     int64_t tried;    /* optimizer steps tried so far                       */
     int64_t skipped;
@@ -419,7 +423,9 @@ typedef struct ampc_api {
     /* Makes one optimizer step on one batch: forward, backward, unscale, check,
        clip, update.  A module that accumulates N micro-batches updates with
        every N-th call (metrics->updated).  Inputs are those of program "train"
-       (or "micro"), named or by position, in any order.  metrics may be NULL:
+       (or "micro"), named or by position, in any order.  All may hold fewer
+       samples than the batch (ampc_module_info.parts): the rest counts nowhere;
+       for none, a micro-batch is left out.  metrics may be NULL:
        then a device may still be working when the call returns, and `sync`
        fetches them.                                                         */
     ampc_status (*step)(ampc_session *s, const ampc_input *in, size_t nin,
@@ -444,13 +450,15 @@ typedef struct ampc_api {
        `step` and micro_step take the same.                                  */
     ampc_status (*vjp)(ampc_session *s, const ampc_input *in, size_t nin);
 
-    /* Evaluates one batch and adds its first `valid` samples to *sums; the
-       other rows are ignored.  Changes no variable; *sums stays
+    /* Evaluates the inputs, which hold a batch or any other number of samples,
+       and adds the first `valid` samples to *sums; the other rows are ignored.
+       Changes no variable; *sums stays
        as it was when it fails, as with AMPC_ERR_DATA.                       */
     ampc_status (*evaluate)(ampc_session *s, const ampc_input *in, size_t nin,
                             int64_t valid, ampc_eval *sums);
 
-    /* Runs the model on one batch and copies outputs.  Of outputs with a batch
+    /* Runs the model on a batch, or any other number of samples, and copies
+       outputs.  Of outputs with a batch
        axis the first `valid` samples are copied; `bytes` must have room for
        them.  nout may be 0: see read_output.                                */
     ampc_status (*predict)(ampc_session *s, const ampc_input *in, size_t nin,

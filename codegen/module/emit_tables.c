@@ -293,6 +293,7 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     sb_printf(&js, "\",\"class_axis\":%d,\"batch\":%lld,\"accumulate\":%lld",
               m->class_axis, (long long)batch_size(m),
               (long long)e->opt->accumulate);
+    sb_printf(&js, ",\"masks\":%d", m->masks);
     sb_printf(&js, ",\"precision\":\"%s\",\"has_scaler\":%d",
               precision[e->opt->precision], options_has_scaler(e->opt));
     sb_printf(&js, ",\"sidecar_weights\":%d", e->opt->sidecar_weights);

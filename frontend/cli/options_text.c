@@ -655,7 +655,11 @@ static Status set_objective(Options *o, Spec *s) {
 
 /* Micro-batches are counted in an f32. */
 static Status set_accumulate(Options *o, Spec *s) {
-    return read_integer(s, s->text, 1, 1 << 24, &o->accumulate);
+    const SpecKey keys[] = {
+        {"mean_of_means", .flag = &o->equal_batches, .hi = 1}, {0}};
+    o->equal_batches = false;
+    TRY(read_integer(s, spec_next(s), 1, 1 << 24, &o->accumulate));
+    return spec_keys(s, keys);
 }
 
 static Status set_comm_bucket(Options *o, Spec *s) {
@@ -1104,6 +1108,7 @@ void options_json(const Options *o, StrBuf *sb) {
         json_objective(&j[i], sb);
         sb_puts(sb, i + 1 < o->objectives.len ? "}" : "}]");
     }
+    if (o->equal_batches) sb_puts(sb, ",\"equal_batches\":1");
     sb_printf(sb, ",\"accumulate\":%lld,\"loss_scale\":\"%s\",\"seed\":%lld",
               (long long)o->accumulate, scale_text(o), (long long)o->seed);
     for (int i = 0; i < o->batch_sizes.len; i++)
@@ -1129,8 +1134,9 @@ static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
         if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
         if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
         if (o->accumulate > 1)
-            sb_printf(sb, ", %lld micro-batches a step",
-                      (long long)o->accumulate);
+            sb_printf(sb, ", %lld micro-batches a step%s",
+                      (long long)o->accumulate,
+                      o->equal_batches ? " (the mean of their means)" : "");
     }
     sb_puts(sb, "\n");
 }

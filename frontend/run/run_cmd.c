@@ -241,7 +241,7 @@ void run_print_notice(Run *r) {
 Status run_session(Run *r) {
     char err[1024];
     if (!r->api) TRY(run_open_code(r));
-    r->info.size = sizeof r->info;
+    r->info = (ampc_module_info){.size = sizeof r->info};
     r->api->describe(r->api->module, &r->info);
     TRY(ranks_open(r));
     ampc_options o = {.size = sizeof o,

@@ -65,7 +65,7 @@ typedef struct RunLog {
     OutFile page;             /* --report */
     struct RunCurves *curves; /* NULL: not needed */
     /* for the summary */
-    int64_t steps;           /* of this run */
+    int64_t steps, samples;  /* of this run */
     double first_loss, loss; /* of the first and the last step of this run */
     double trained;          /* seconds */
     int64_t step, skipped;   /* as in ampc_metrics, the last */

@@ -277,9 +277,7 @@ void log_note(Run *r, const char *fmt, ...) {
 static void put_trained(const Run *r, StrBuf *sb) {
     const RunLog *log = &r->log;
     double seconds = log->trained > 0 ? log->trained : 1e-9;
-    double steps = (double)log->steps;
-    double samples =
-        steps * (double)(r->info.batch * r->info.accumulate * r->world);
+    double steps = (double)log->steps, samples = (double)log->samples;
     char whole[UNIT_TEXT], each[UNIT_TEXT], rate[UNIT_TEXT], n[UNIT_TEXT];
     sb_printf(sb,
               "trained %s steps in %s (%s each, %s samples/s): "

@@ -56,6 +56,7 @@ static Status read_launcher(Run *r, const struct Launcher *l, int *world) {
                 text, l->size);
 }
 
+/* *world: 0 where MPI is to say. */
 static Status started(Run *r, int *world, const char **variable) {
     bool said = false;
     *world = 1;
@@ -66,8 +67,12 @@ static Status started(Run *r, int *world, const char **variable) {
         *variable = launchers[i].size;
         if (n > 1) *world = n;
     }
-    /* MPI may be started alone */
-    if (said || !r->opt->comm || !strcmp(r->opt->comm, "mpi")) return OK;
+    if (said || !r->opt->comm) return OK;
+    if (!strcmp(r->opt->comm, "mpi")) { /* MPI itself knows */
+        *world = 0;
+        *variable = NULL;
+        return OK;
+    }
     return fail(&r->diag, (Loc){0},
                 "--comm %s: no launcher says how many processes there are "
                 "($WORLD_SIZE and $RANK, or those of mpirun and srun)",
@@ -91,11 +96,23 @@ Status ranks_open(Run *r) {
     int world;
     TRY(started(r, &world, &variable));
     if (world == 1) return OK;
-    if (r->api->comm_open(&o, &r->comm, err, sizeof err) != AMPC_OK)
+    if (r->api->comm_open(&o, &r->comm, err, sizeof err) != AMPC_OK) {
+        if (!world)
+            return fail(&r->diag, (Loc){0},
+                        "--comm mpi: no launcher says how many processes there "
+                        "are (mpirun, srun), and MPI cannot: %s",
+                        err);
         return fail(&r->diag, (Loc){0}, "$%s is %d: %s", variable, world, err);
+    }
+    if (!world && r->comm->world == 1) {
+        log_note(r, "--comm mpi: MPI has one process, which trains alone");
+        r->api->comm_close(r->comm);
+        r->comm = NULL;
+        return OK;
+    }
     r->rank = r->comm->rank;
     r->world = r->comm->world;
-    if (r->world == world) return OK;
+    if (!world || r->world == world) return OK;
     return fail(&r->diag, (Loc){0},
                 "$%s is %d, but there are %d: use the launcher of the same MPI "
                 "library (mpirun, srun; $AMPC_LIBMPI selects another library)",

@@ -176,6 +176,29 @@ static int64_t step_samples(const Run *r) {
     return r->info.batch * r->info.accumulate * r->world;
 }
 
+/* Samples of an epoch that train. A batch that is not whole is filled up if the
+   module can mask samples; else whole batches train, and ranks, which may add
+   up statistics, take equally many. */
+static int64_t trained_samples(const Run *r) {
+    int64_t n = r->train.samples;
+    if (r->info.parts) return n;
+    return n - n % (r->world > 1 ? step_samples(r) : r->info.batch);
+}
+
+static int64_t steps_for(const Run *r, int64_t samples) {
+    int64_t need = step_samples(r);
+    return need > 0 ? (samples + need - 1) / need : 0;
+}
+
+/* The n samples from `first` on; inputs without any for n = 0. */
+static Status fill_part(Run *r, FeedSet *fs, int64_t first, int64_t n) {
+    TRY(feeds_fill(&r->diag, fs, r->order, n ? first : 0, n ? n : 1));
+    for (int i = 0; i < fs->n && n < fs->batch; i++)
+        if (fs->feed[i].per > 0)
+            fs->in[i].bytes = fs->in[i].bytes / (size_t)fs->batch * (size_t)n;
+    return OK;
+}
+
 static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
     int64_t n = r->info.accumulate, batch = r->info.batch;
     FeedSet *fs = i ? &r->others[i - 1] : &r->train;
@@ -183,9 +206,11 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
     TRY(run_choose(r, i));
     for (int64_t k = 0; k < n; k++) {
         int64_t first = r->at.done + (r->rank * n + k) * batch;
+        int64_t left = trained_samples(r) - first;
+        left = left < 0 ? 0 : left < batch ? left : batch;
         feeds_stage(fs, r->api, r->s);
-        TRY(feeds_fill(&r->diag, fs, r->order, first, batch));
-        if (k == 0 && i == 0) TRY(run_underflow_look(r));
+        TRY(fill_part(r, fs, first, left));
+        if (k == 0 && i == 0 && left == batch) TRY(run_underflow_look(r));
         ampc_status status = r->api->step(r->s, fs->in, (size_t)fs->n, m);
         if (status != AMPC_OK)
             return batch_fail(r, (Batch){fs, r->order, first}, status, "step");
@@ -330,13 +355,13 @@ static int64_t goal(const Run *r, int64_t asked, int64_t made) {
 /* Optimizer steps to do in this run. */
 static Status plan_steps(Run *r, int64_t *steps) {
     ampc_scaler sc = {.size = sizeof sc};
-    int64_t need = step_samples(r);
-    int64_t per_epoch = need > 0 ? r->train.samples / need : 0;
+    int64_t most = trained_samples(r), per_epoch = steps_for(r, most);
     if (per_epoch == 0)
-        return fail(&r->diag, (Loc){0},
-                    "%lld samples: one optimizer step needs %lld",
-                    (long long)r->train.samples, (long long)need);
-    if (r->at.samples - r->at.done < need && r->at.done > 0) {
+        return fail(
+            &r->diag, (Loc){0}, "%lld samples: one optimizer step needs %lld",
+            (long long)r->train.samples,
+            (long long)(r->world > 1 ? step_samples(r) : r->info.batch));
+    if (r->at.done >= most) {
         r->at.epoch++; /* other ranks made the checkpoint: too few are left */
         r->at.done = 0;
     }
@@ -349,7 +374,7 @@ static Status plan_steps(Run *r, int64_t *steps) {
     int64_t epochs = r->opt->epochs >= 0 ? r->opt->epochs : 1;
     if (r->opt->resume) epochs = goal(r, epochs, r->at.epoch);
     *steps = (epochs - r->at.epoch - 1) * per_epoch +
-             (r->at.samples - r->at.done) / need;
+             steps_for(r, most - r->at.done);
     return OK;
 }
 
@@ -366,21 +391,35 @@ static Status evaluate_epoch(Run *r, bool *ends) {
     return OK;
 }
 
-/* What of the run the user may not expect, once. */
+/* Tells which samples fill no step. */
+static void tell_left(Run *r) {
+    long long need = step_samples(r), all = r->train.samples;
+    long long lost = all - trained_samples(r), part = (all - lost) % need;
+    if (part)
+        log_note(r,
+                 "%lld samples are %lld steps of %lld, which leaves %lld: "
+                 "every epoch ends with a step of these",
+                 all, (all - lost) / need, need, part);
+    if (lost)
+        log_note(
+            r,
+            "%lld samples, the last of every epoch, are not trained%s: a %s "
+            "needs %lld, and rows that only fill it cannot be masked, "
+            "because samples of this model affect each other (BatchNorm) "
+            "or its loss does not add up over samples",
+            lost,
+            r->opt->shuffle ? ", others each time"
+                            : " (--shuffle: others each time)",
+            r->world > 1 ? "step" : "batch",
+            r->world > 1 ? need : (long long)r->info.batch);
+}
+
+/* Tells once what the user may not expect. */
 static void tell_plan(Run *r, int64_t steps) {
-    int64_t need = step_samples(r), left = r->train.samples % need;
-    int64_t here = (r->at.samples - r->at.done) / need; /* in this epoch */
+    int64_t here = steps_for(r, trained_samples(r) - r->at.done);
     ampc_scaler sc = {.size = sizeof sc};
     double total, last;
-    if (left && steps >= here)
-        log_note(r,
-                 "%lld samples are %lld steps of %lld, which leaves %lld: the "
-                 "last of every epoch are not trained%s",
-                 (long long)r->train.samples,
-                 (long long)(r->train.samples / need), (long long)need,
-                 (long long)left,
-                 r->opt->shuffle ? ", others each epoch"
-                                 : " (--shuffle: others each epoch)");
+    if (steps >= here) tell_left(r);
     if (r->api->get_hyper(r->s, "total", &total) != AMPC_OK ||
         r->api->get_hyper(r->s, "min", &last) != AMPC_OK ||
         r->api->scaler(r->s, &sc) != AMPC_OK ||
@@ -395,8 +434,8 @@ static void tell_plan(Run *r, int64_t steps) {
 
 /* The epoch in which that many steps from here end, from 1. */
 static int64_t last_epoch(const Run *r, int64_t steps) {
-    int64_t need = step_samples(r), per_epoch = r->train.samples / need;
-    int64_t later = steps - (r->at.samples - r->at.done) / need;
+    int64_t most = trained_samples(r), per_epoch = steps_for(r, most);
+    int64_t later = steps - steps_for(r, most - r->at.done);
     return r->at.epoch + 1 +
            (later > 0 ? (later + per_epoch - 1) / per_epoch : 0);
 }
@@ -414,10 +453,13 @@ static Status train_loop(Run *r, int64_t steps) {
         /* every objective in turn on the same samples */
         for (uint32_t i = 0; run_objective(r, i); i++)
             TRY(step_objective(r, i, &m));
+        r->log.samples += step_samples(r);
         r->at.done += step_samples(r);
+        if (r->at.done > trained_samples(r))
+            r->log.samples -= r->at.done - trained_samples(r);
         TRY(run_choose(r, 0));
         bar_step(r, &m, done);
-        if (r->at.samples - r->at.done < step_samples(r)) {
+        if (r->at.done >= trained_samples(r)) {
             r->at.epoch++;
             r->at.done = 0;
             begin_epoch(r);

@@ -170,7 +170,7 @@ Status verify_step(Verifier *v) {
     static const OwnVar steps[] = {OWN_STEP, OWN_TRIED, OWN_SKIPPED,
                                    OWN_BAD_FORWARD, OWN_SKIP_STREAK};
     const int nstep = (int)(sizeof steps / sizeof *steps);
-    static const OwnVar sums[] = {OWN_MICRO, OWN_LOSS_SUM};
+    static const OwnVar sums[] = {OWN_MICRO, OWN_LOSS_SUM, OWN_SHARES};
     switch (v->g->program) {
     case PROGRAM_TRAIN:
         TRY(check_guarded(v));
@@ -179,9 +179,9 @@ Status verify_step(Verifier *v) {
     case PROGRAM_UPDATE:
         TRY(check_guarded(v));
         TRY(check_counted(v, steps, nstep));
-        TRY(check_counted(v, sums, 2));
+        TRY(check_counted(v, sums, 3));
         return check_copies(v);
-    case PROGRAM_MICRO: TRY(check_counted(v, sums, 2)); return check_copies(v);
+    case PROGRAM_MICRO: TRY(check_counted(v, sums, 3)); return check_copies(v);
     case PROGRAM_REFRESH: return check_refresh(v);
     case PROGRAM_EVAL:
     case PROGRAM_PREDICT:

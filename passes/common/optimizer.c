@@ -2,8 +2,9 @@
 /* optimizer.c: builds the programs that train from gradients.
    Before:  graph train: ampc.loss, ampc.grad/NAME for every parameter it trains
    After:   graph train    forward, backward and update in one
-            graph micro    forward, backward, ampc.grad/NAME += gradient
-            graph update   from ampc.grad/NAME, averaged; clears them
+            graph micro    forward, backward, ampc.grad/NAME += gradient,
+                           ampc.shares += share of the micro-batch
+            graph update   from ampc.grad/NAME over ampc.shares; clears them
             graph refresh  16-bit copies of variables
    All of section 6 of the design is IR here: unscale, non-finite check, global
    norm, clipping, skip, optimizer, loss-scale growth and backoff, learning-rate
@@ -37,16 +38,19 @@ typedef struct Step {
     const Options *opt;
     const Objective *objective;
     Builder b;
-    ValueId loss;     /* f32[], unscaled                                      */
-    ValueId micro;    /* f32[]: micro-batches in the gradients; 0 = one       */
-    Values params;    /* variables                                            */
-    Values grads;     /* f32: scaled sums, after emit_check unscaled          */
-    ValueId ok;       /* bool[]: every gradient is finite                     */
-    ValueId loss_ok;  /* bool[]                                               */
-    ValueId bad;      /* bool[]: pass checks found bad data; 0: did not look  */
-    ValueId norm;     /* f32[]                                                */
-    ValueId lr;       /* f64[]                                                */
-    ValueId number;   /* f64[]: number of the step: 1, 2, .. */
+    ValueId loss;    /* f32[], unscaled                                      */
+    ValueId shares;  /* f32[]: what the gradients are divided by; 0 = nothing */
+    Values params;   /* variables                                            */
+    Values grads;    /* f32: scaled sums, after emit_check unscaled          */
+    ValueId some;    /* bool[]: a label counts; 0: one always does           */
+    bool labels;     /* a train program in which no label may count           */
+    ValueId finite;  /* bool[]: every gradient is finite                     */
+    ValueId ok;      /* bool[]: and there is a gradient                      */
+    ValueId loss_ok; /* bool[]                                               */
+    ValueId bad;     /* bool[]: pass checks found bad data; 0: did not look  */
+    ValueId norm;    /* f32[]                                                */
+    ValueId lr;      /* f64[]                                                */
+    ValueId number;  /* f64[]: number of the step: 1, 2, .. */
     VEC(Rates) rates; /* computed so far */
 } Step;
 
@@ -153,11 +157,27 @@ static ValueId scale_of(Step *s) {
     return optimizer_scale(&s->b, s->opt);
 }
 
-/* Gradients over scale and micro-batches, and the sum of their squares. */
+static void set_loss(Step *s, ValueId loss) {
+    Str name = own_output(OUT_LOSS, s->g->objective);
+    s->loss = loss;
+    for (int i = 0; i < s->g->outputs.len; i++)
+        if (s->g->outputs.data[i].name == name)
+            s->g->outputs.data[i].value = loss;
+}
+
+/* The mean over no label is 0 / 0, which has no gradient: 0, and no step. */
+static void without_labels(Step *s) {
+    ValueId nan = b1(&s->b, OP_ISNAN, s->loss, DT_DEFAULT);
+    ValueId none = bin(s, OP_AND, nan, s->finite);
+    s->some = b1(&s->b, OP_NOT, none, DT_DEFAULT);
+    set_loss(s, b_where(&s->b, none, f32c(s, 0), s->loss));
+}
+
+/* Gradients over scale and shares, and the sum of their squares. */
 static void emit_check(Step *s) {
     ValueId by = scale_of(s), inv = NO_VALUE, total = f64c(s, 0), sq;
     int64_t axes[MAX_RANK];
-    if (s->micro.i) by = by.i ? bin(s, OP_MUL, by, s->micro) : s->micro;
+    if (s->shares.i) by = by.i ? bin(s, OP_MUL, by, s->shares) : s->shares;
     if (by.i) inv = b1(&s->b, OP_RECIPROCAL, by, DT_F32);
     for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
     for (int i = 0; i < s->grads.len; i++) {
@@ -175,7 +195,9 @@ static void emit_check(Step *s) {
         total = i ? bin(s, OP_ADD, total, sq) : sq;
     }
     if (s->bad.i) total = b_where(&s->b, s->bad, f64c(s, NAN), total);
-    s->ok = b1(&s->b, OP_ISFINITE, total, DT_DEFAULT);
+    s->finite = s->ok = b1(&s->b, OP_ISFINITE, total, DT_DEFAULT);
+    if (s->labels) without_labels(s);
+    if (s->some.i) s->ok = bin(s, OP_AND, s->finite, s->some);
     s->loss_ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
     s->norm = b_cast(&s->b, b1(&s->b, OP_SQRT, total, DT_F64), DT_F32);
 }
@@ -309,7 +331,7 @@ static void emit_iteration(Step *s) {
                                   OWN_BLAMED};
     ValueId it[5], zero = i32c(s, 0), one = i32c(s, 1);
     ValueId again = open_iteration(&s->b, s->opt, it);
-    ValueId bad = b1(&s->b, OP_NOT, s->ok, DT_DEFAULT);
+    ValueId bad = b1(&s->b, OP_NOT, s->finite, DT_DEFAULT);
     ValueId blamed = bin(s, OP_AND, bad, s->loss_ok);
     ValueId ends = b1(&s->b, OP_NOT, again, DT_DEFAULT);
     ValueId cleared;
@@ -347,7 +369,7 @@ static void emit_scaler(Step *s) {
             out[3];
     ValueId left =
         graph_own_var(s->g, OWN_HYST, (double)s->opt->scale.hysteresis);
-    ValueId in[] = {scale, good, left, s->ok, s->loss_ok};
+    ValueId in[] = {scale, good, left, s->finite, s->loss_ok};
     Attr attrs[SCALER_ATTRS];
     scaler_attrs(&s->opt->scale, attrs);
     call(&s->b, "update_scale", in, 5, attrs, SCALER_ATTRS, out, 3);
@@ -412,7 +434,6 @@ static Step step_new(Graph *g, PassCtx *cx, uint32_t flags) {
 static void take_outputs(Step *s) {
     Graph *g = s->g;
     Str bad = own_output(OUT_BAD, g->objective);
-    Str loss = own_output(OUT_LOSS, g->objective);
     int kept = 0;
     s->bad = graph_output(g, bad);
     for (int i = 0; i < g->outputs.len; i++) {
@@ -427,9 +448,7 @@ static void take_outputs(Step *s) {
     }
     g->outputs.len = kept;
     if (!s->bad.i) return;
-    s->loss = b_where(&s->b, s->bad, f32c(s, NAN), s->loss);
-    for (int i = 0; i < kept; i++)
-        if (g->outputs.data[i].name == loss) g->outputs.data[i].value = s->loss;
+    set_loss(s, b_where(&s->b, s->bad, f32c(s, NAN), s->loss));
 }
 
 /* Buffers are written only if forward was finite; the random state advances
@@ -461,6 +480,11 @@ static void make_micro(const Graph *train, PassCtx *cx) {
     Graph *g =
         graph_clone(train, program_name(PROGRAM_MICRO, train->objective));
     Step s = step_new(g, cx, NODE_UPDATE);
+    ValueId share = samples_weigh(g), some = NO_VALUE;
+    if (value_get(g, share)->kind != VK_CONST) { /* 0 / 0 for no label */
+        some = bin(&s, OP_GREATER, share, f32c(&s, 0));
+        set_loss(&s, b_where(&s.b, some, s.loss, f32c(&s, 0)));
+    }
     take_outputs(&s);
     ValueId *least = s.grads.data; /* tells the update of a bad micro-batch */
     for (int i = 1; i < s.grads.len; i++)
@@ -473,9 +497,14 @@ static void make_micro(const Graph *train, PassCtx *cx) {
         write_var(&s, sum, bin(&s, OP_ADD, sum, s.grads.data[i]));
     }
     ValueId n = graph_own_var(g, OWN_MICRO, 0),
-            total = graph_own_var(g, OWN_LOSS_SUM, 0);
+            total = graph_own_var(g, OWN_LOSS_SUM, 0),
+            shares = graph_own_var(g, OWN_SHARES, 0);
     write_var(&s, n, bin(&s, OP_ADD, n, i32c(&s, 1)));
     write_var(&s, total, bin(&s, OP_ADD, total, s.loss));
+    write_var(&s, shares, bin(&s, OP_ADD, shares, share));
+    if (some.i) /* the mean of this micro-batch alone */
+        set_loss(&s, bin(&s, OP_DIV, s.loss,
+                         b_where(&s.b, some, share, f32c(&s, 1))));
 }
 
 static Status make_update(const Graph *train, PassCtx *cx) {
@@ -483,9 +512,14 @@ static Status make_update(const Graph *train, PassCtx *cx) {
     Graph *g = graph_new(m, program_name(PROGRAM_UPDATE, train->objective));
     Step s = step_new(g, cx, NODE_UPDATE);
     ValueId n = graph_own_var(g, OWN_MICRO, 0),
-            total = graph_own_var(g, OWN_LOSS_SUM, 0);
-    s.micro = b_cast(&s.b, n, DT_F32);
-    s.loss = bin(&s, OP_DIV, total, s.micro);
+            total = graph_own_var(g, OWN_LOSS_SUM, 0),
+            shares = graph_own_var(g, OWN_SHARES, 0);
+    s.loss = total;
+    if (!samples_sum(train)) {
+        s.some = bin(&s, OP_GREATER, shares, f32c(&s, 0));
+        s.shares = b_where(&s.b, s.some, shares, f32c(&s, 1));
+        s.loss = bin(&s, OP_DIV, total, s.shares);
+    }
     output(&s, OUT_LOSS, s.loss);
     for (int i = 0; i < train->outputs.len; i++) {
         int v = gradient_of(m, &train->outputs.data[i]);
@@ -499,6 +533,7 @@ static Status make_update(const Graph *train, PassCtx *cx) {
     TRY(emit_update(&s));
     write_var(&s, n, i32c(&s, 0));
     write_var(&s, total, f32c(&s, 0));
+    write_var(&s, shares, f32c(&s, 0));
     return OK;
 }
 
@@ -546,6 +581,8 @@ static Status make_steps(Graph *train, PassCtx *cx) {
     TRY(check_objective(s.m, cx, train, s.objective));
     make_micro(train, cx);
     TRY(make_update(train, cx));
+    s.labels = samples_all(train);
+    s.loss = graph_output(train, own_output(OUT_LOSS, train->objective));
     take_outputs(&s);
     write_forward(&s);
     return emit_update(&s);

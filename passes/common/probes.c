@@ -13,8 +13,12 @@ static Status probe(Module *m, PassCtx *cx, ProgramKind kind,
     int n = m->graphs.len;
     for (int i = 0; i < n; i++) {
         const Graph *g = m->graphs.data[i];
-        if (g->program == PROGRAM_TRAIN)
-            graph_clone(g, program_name(kind, g->objective));
+        if (g->program != PROGRAM_TRAIN) continue;
+        Graph *copy = graph_clone(g, program_name(kind, g->objective));
+        if (kind == PROGRAM_UNDERFLOW && cx->opt->accumulate == 1)
+            samples_all(copy);
+        else
+            samples_weigh(copy);
     }
     if (m->graphs.len > n) return OK;
     fail(cx->diag, (Loc){.file = m->file},

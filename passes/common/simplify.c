@@ -111,6 +111,15 @@ static bool rule_neutral(Rewriter *rw, const Node *n, ValueId *with) {
     return with[0].i != 0;
 }
 
+/* where(true, x, y) = x, where(false, x, y) = y */
+static bool rule_where(Rewriter *rw, const Node *n, ValueId *with) {
+    double c;
+    if (!value_is_splat(rw->g, n->in[0], &c)) return false;
+    ValueId x = n->in[c != 0 ? 1 : 2];
+    if (same_type(rw, x, n->out[0])) with[0] = x;
+    return with[0].i != 0;
+}
+
 /* x ** 2 = x * x, x ** 3 = x * x * x, x ** 0.5 = sqrt x, x ** -1 = 1 / x */
 static bool rule_pow(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
@@ -407,7 +416,7 @@ static const struct {
     {OP_PAD, rule_same_type},     {OP_SPLIT, rule_same_type},
     {OP_RESHAPE, rule_reshape},   {OP_TRANSPOSE, rule_transpose},
     {OP_MATMUL, rule_matmul},     {OP_CALL, rule_nll},
-    {OP_GATHER, rule_gather},
+    {OP_GATHER, rule_gather},     {OP_WHERE, rule_where},
 };
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {

@@ -63,6 +63,7 @@ static ampc_status api_describe(const ampc_module_t *module,
                           .seed = info_int(m, "seed", 0),
                           .nvariable = m->nvar};
     i.trains = objective_at(m, 0) != NULL;
+    i.parts = info_int(m, "masks", 0) != 0;
     i.evaluates = find_program(m, program_names[PROG_EVAL]) >= 0;
     i.predicts = find_program(m, program_names[PROG_PREDICT]) >= 0;
     for (uint32_t k = 0; k < m->nprogram; k++)

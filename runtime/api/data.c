@@ -77,16 +77,19 @@ ampc_status data_trained(ampc_session *s, int64_t count) {
 
 /* ---- evaluation and prediction ------------------------------------------- */
 
-/* Whether position `at` of an input belongs to the first `valid` samples. */
+/* Whether the position belongs to the first `valid` samples of the batch; it
+   becomes the one in the input of the call. */
 static bool counts(const ampc_session *s, const PlanProgram *p,
-                   const ampc_bad_data *b, int64_t valid) {
+                   ampc_bad_data *b, int64_t valid) {
     for (uint32_t i = 0; i < p->nin; i++) {
         const PlanTensor *t = &s->m->tensors[p->in0 + i];
         if (strcmp(t->name, b->input) != 0) continue;
         int64_t n = 1;
         for (uint32_t k = 0; k < t->rank; k++) n *= t->dim[k];
-        return t->rank == 0 || s->batch <= 0 || n % s->batch ||
-               b->index / (n / s->batch) < valid;
+        if (t->rank == 0 || s->batch <= 0 || n % s->batch) return true;
+        bool is = b->index / (n / s->batch) < valid;
+        b->index += s->first * (n / s->batch);
+        return is;
     }
     return true;
 }

@@ -208,6 +208,27 @@ static ampc_status find_first(ampc_session *s, ampc_nonfinite *x,
     return AMPC_OK;
 }
 
+/* A step is skipped, too, if nothing in it counts: its mean would be 0 / 0. */
+static ampc_status empty(ampc_session *s, bool over) {
+    static const char why[] =
+        "no label counts: all are ignored, or weigh nothing";
+    const ampc_metrics *m = &s->metrics;
+    if (over) {
+        s->nonfinite = (ampc_nonfinite){.size = sizeof s->nonfinite,
+                                        .index = -1,
+                                        .tried = m->tried,
+                                        .name = "",
+                                        .op = "",
+                                        .source = "",
+                                        .advice = "look at the data"};
+        return session_fail(s, AMPC_ERR_DIVERGED,
+                            "%lld steps in a row were skipped: %s",
+                            (long long)m->skip_streak, why);
+    }
+    session_notice(s, "step %lld was skipped: %s", (long long)m->tried, why);
+    return AMPC_OK;
+}
+
 ampc_status diverge_trained(ampc_session *s) {
     const ampc_metrics *m = &s->metrics;
     int64_t limit =
@@ -215,7 +236,9 @@ ampc_status diverge_trained(ampc_session *s) {
     bool over = limit > 0 && m->skip_streak >= limit;
     const char *kind;
     char text[700];
-    if (m->applied || (!over && s->program[PROG_LOCATE] < 0)) return AMPC_OK;
+    if (m->applied) return AMPC_OK;
+    if (isfinite(m->grad_norm)) return empty(s, over);
+    if (!over && s->program[PROG_LOCATE] < 0) return AMPC_OK;
     ampc_nonfinite x = {
         .size = sizeof x, .index = -1, .value = NAN, .tried = m->tried};
     ampc_status status = find_first(s, &x, &kind);

@@ -45,11 +45,13 @@ static ampc_status output_read(ampc_session *s, int i, void *to,
 
 /* ---- evaluation ---------------------------------------------------------- */
 
-static ampc_status valid_ok(ampc_session *s, int64_t valid) {
-    if (valid >= 0 && valid <= s->batch) return AMPC_OK;
+/* given: samples that the inputs hold; -1: a batch. */
+static ampc_status valid_ok(ampc_session *s, int64_t given, int64_t valid) {
+    int64_t most = given < 0 ? s->batch : given;
+    if (valid >= 0 && valid <= most) return AMPC_OK;
     return session_fail(s, AMPC_ERR_ARGUMENT,
                         "%lld valid samples in a batch of %lld",
-                        (long long)valid, (long long)s->batch);
+                        (long long)valid, (long long)most);
 }
 
 /* Elements of an output that belong to the first `valid` samples. */
@@ -127,31 +129,59 @@ static ampc_status add_loss(ampc_session *s, int64_t valid, ampc_eval *e,
     return status;
 }
 
+static ampc_status evaluate_batch(ampc_session *s, const ampc_input *in,
+                                  size_t nin, int64_t valid, void *sums) {
+    ampc_eval *e = sums;
+    bool classifies;
+    double count = 0;
+    ampc_status status = session_run(s, PROG_EVAL, in, nin);
+    if (status == AMPC_OK) status = data_ran(s, valid);
+    if (status != AMPC_OK) return status;
+    status = add_loss(s, valid, e, e->samples == 0);
+    if (status == AMPC_OK)
+        status = add_pair(s, OUT_CORRECT, OUT_COUNT, valid, &e->correct,
+                          &e->count, &classifies);
+    if (status == AMPC_OK && e->top_k)
+        status = add_pair(s, OUT_CORRECT_TOP, OUT_COUNT, valid, &e->correct_top,
+                          &count, &classifies);
+    e->samples += valid;
+    return status;
+}
+
+/* The inputs batch by batch, the last one filled up. */
+static ampc_status all_batches(ampc_session *s, int program,
+                               const ampc_input *in, size_t nin, int64_t valid,
+                               ampc_status (*run)(ampc_session *,
+                                                  const ampc_input *, size_t,
+                                                  int64_t, void *),
+                               void *ctx) {
+    int64_t given = rows_given(s, program, in, nin), n;
+    ampc_status status = valid_ok(s, given, valid);
+    if (status != AMPC_OK) return status;
+    if (given < 0 || given == s->batch) return run(s, in, nin, valid, ctx);
+    for (s->first = 0; s->first < valid && status == AMPC_OK; s->first += n) {
+        const ampc_input *part;
+        n = valid - s->first < s->batch ? valid - s->first : s->batch;
+        status = rows_take(s, program, in, nin, s->first, n, &part);
+        if (status == AMPC_OK) status = run(s, part, nin, n, ctx);
+    }
+    s->first = 0;
+    return status;
+}
+
 static ampc_status do_evaluate(ampc_session *s, const ampc_input *in,
                                size_t nin, int64_t valid, ampc_eval *sums) {
     ampc_eval e = {0};
-    bool classifies;
-    double count = 0;
     session_choose(s, PROG_EVAL, in, nin);
-    if (s->program[PROG_EVAL] < 0) return api_unsupported(s, "evaluate");
+    int program = s->program[PROG_EVAL];
+    if (program < 0) return api_unsupported(s, "evaluate");
     if (!SIZED(sums)) return session_unsized(s, "ampc_eval");
     memcpy(&e, sums, sums->size < sizeof e ? sums->size : sizeof e);
     e.top_k = (int32_t)info_int(s->m, "top_k", 0);
-    ampc_status status = valid_ok(s, valid);
-    if (status == AMPC_OK) status = session_run(s, PROG_EVAL, in, nin);
-    if (status == AMPC_OK) status = data_ran(s, valid);
-    if (status != AMPC_OK) return status;
-    status = add_loss(s, valid, &e, e.samples == 0);
-    if (status == AMPC_OK)
-        status = add_pair(s, OUT_CORRECT, OUT_COUNT, valid, &e.correct,
-                          &e.count, &classifies);
-    if (status == AMPC_OK && e.top_k)
-        status = add_pair(s, OUT_CORRECT_TOP, OUT_COUNT, valid, &e.correct_top,
-                          &count, &classifies);
-    if (status != AMPC_OK) return status;
-    e.samples += valid;
-    PUT(sums, e);
-    return AMPC_OK;
+    ampc_status status =
+        all_batches(s, program, in, nin, valid, evaluate_batch, &e);
+    if (status == AMPC_OK) PUT(sums, e);
+    return status;
 }
 
 ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,
@@ -192,27 +222,61 @@ static ampc_status outputs_check(ampc_session *s, int program, int64_t valid,
     return AMPC_OK;
 }
 
+typedef struct Prediction {
+    ProgramId id;
+    ampc_output *out;
+    size_t nout;
+} Prediction;
+
+static ampc_status predict_batch(ampc_session *s, const ampc_input *in,
+                                 size_t nin, int64_t valid, void *ctx) {
+    const Prediction *p = ctx;
+    ampc_status status = session_run(s, p->id, in, nin);
+    if (status == AMPC_OK) status = data_ran(s, valid);
+    for (size_t i = 0; i < p->nout && status == AMPC_OK; i++) {
+        const ampc_output *o = output_arg(p->out, i);
+        int at = output_place(s, s->program[p->id], o, i);
+        const PlanTensor *t = output_tensor(s, at);
+        char *to = o->data;
+        if (s->first) to += valid_bytes(s, t, s->first);
+        status = output_read(s, at, to, valid_bytes(s, t, valid));
+    }
+    return status;
+}
+
+/* An output that is not per sample has one value in each batch. */
+static ampc_status outputs_join(ampc_session *s, int program,
+                                const ampc_output *out, size_t nout) {
+    for (size_t i = 0; i < nout; i++) {
+        int at = output_place(s, program, output_arg(out, i), i);
+        const PlanProgram *p = &s->m->programs[program];
+        const PlanTensor *t = &s->m->tensors[p->out0 + (uint32_t)at];
+        if (t->rank > 0 && t->dim[0] % s->batch == 0) continue;
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "output '%.200s' is of a whole batch, not of "
+                            "samples: give %lld samples at a time",
+                            t->name, (long long)s->batch);
+    }
+    return AMPC_OK;
+}
+
 static ampc_status do_predict(ampc_session *s, ProgramId id,
                               const ampc_input *in, size_t nin, int64_t valid,
                               ampc_output *out, size_t nout) {
+    Prediction p = {id, out, nout};
     session_choose(s, id, in, nin);
     int program = s->program[id];
     if (program < 0)
         return api_unsupported(s, id == PROG_PREDICT
                                       ? "predict"
                                       : "give outputs to a loss of the host's");
-    ampc_status status = valid_ok(s, valid);
+    int64_t given = rows_given(s, program, in, nin);
+    ampc_status status = valid_ok(s, given, valid);
     if (status == AMPC_OK) status = outputs_check(s, program, valid, out, nout);
-    if (status == AMPC_OK) status = session_run(s, id, in, nin);
-    if (status == AMPC_OK) status = data_ran(s, valid);
+    if (status == AMPC_OK && given >= 0 && given != s->batch)
+        status = outputs_join(s, program, out, nout);
     if (status != AMPC_OK) return status;
-    for (size_t i = 0; i < nout && status == AMPC_OK; i++) {
-        const ampc_output *o = output_arg(out, i);
-        int at = output_place(s, program, o, i);
-        status = output_read(s, at, o->data,
-                             valid_bytes(s, output_tensor(s, at), valid));
-    }
-    return status;
+    return all_batches(s, program, in, nin, valid, predict_batch, &p);
 }
 
 ampc_status api_predict(ampc_session *s, const ampc_input *in, size_t nin,

@@ -179,7 +179,7 @@ static ampc_status session_build(ampc_session *s) {
     s->last = s->due_update = s->due_loss = s->fed = -1;
     s->located = INT64_MAX;
     s->accumulate = info_int(s->m, "accumulate", 1);
-    s->batch = s->own_batch = module_batch(s->m);
+    s->batch = s->own_batch = s->valid = module_batch(s->m);
     size_t most = 0; /* inputs of a program */
     for (uint32_t i = 0; i < s->m->nprogram; i++)
         if (s->m->programs[i].nin > most) most = s->m->programs[i].nin;
@@ -251,6 +251,7 @@ void session_close(ampc_session *s) {
     shards_close(s);
     mem_free(s, s->addr, s->addr_bytes);
     mem_free(s, s->labels, s->labels_bytes);
+    rows_close(s);
     session_take_cursor(s, NULL);
     mem_free(s, s, sizeof *s);
 }

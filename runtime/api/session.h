@@ -79,12 +79,16 @@ struct ampc_session {
     int64_t accumulate;
     int64_t batch, own_batch; /* of the program that evaluates or predicts, and
                                  of the module */
-    const char *objective;    /* current objective of steps; "": the only one */
-    int64_t micro;            /* micro-steps since the last update */
-    int program[PROG_COUNT];  /* index in m->programs or -1 */
-    int known[VAR_KNOWN];     /* index in m->vars or -1 */
-    int last;                 /* program that ran last or -1 */
-    const void **addr;        /* inputs of the call */
+    int64_t valid;            /* samples of this micro-step that count */
+    int64_t first; /* sample of the call with which this batch begins */
+    char *rows;    /* inputs of other than a batch, filled up (rows.c) */
+    size_t rows_bytes;
+    const char *objective;   /* current objective of steps; "": the only one */
+    int64_t micro;           /* micro-steps since the last update */
+    int program[PROG_COUNT]; /* index in m->programs or -1 */
+    int known[VAR_KNOWN];    /* index in m->vars or -1 */
+    int last;                /* program that ran last or -1 */
+    const void **addr;       /* inputs of the call */
     size_t addr_bytes;
     int64_t *labels; /* inputs of `addr` that were given in fewer bits,
                         converted; NULL: none */
@@ -192,6 +196,12 @@ ampc_status session_refresh(ampc_session *s);
 /* Makes the next session_run of a program unable to run out of memory. */
 ampc_status session_prepare(ampc_session *s, ProgramId id);
 
+/* The dtype in which the host may give an input. */
+uint32_t given_dtype(const PlanTensor *t, const ampc_input *in);
+/* The program input that an argument is for; -1 if there is none. */
+int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
+                size_t position);
+
 /* The place of a scalar after a program has run; false: it does not exist. */
 bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype);
@@ -244,6 +254,22 @@ ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
 ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin);
 ampc_status api_update(ampc_session *s, ampc_metrics *metrics);
 ampc_status api_objective(ampc_session *s, const char *name);
+
+/* rows.c.
+   given  the number of samples that all inputs hold; -1: they do not agree
+   take   samples first .. first + n - 1 as a batch
+   begin  before a micro-step: sets s->valid; the inputs are a batch then
+   end    after it and program update; passes its status
+   skip   instead of a micro-step without samples */
+int64_t rows_given(const ampc_session *s, int program, const ampc_input *in,
+                   size_t nin);
+ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
+                      size_t nin, int64_t first, int64_t n,
+                      const ampc_input **out);
+ampc_status rows_begin(ampc_session *s, const ampc_input **in, size_t nin);
+ampc_status rows_end(ampc_session *s, ampc_status status);
+ampc_status rows_skip(ampc_session *s);
+void rows_close(ampc_session *s);
 
 /* infer.c */
 ampc_status api_evaluate(ampc_session *s, const ampc_input *in, size_t nin,
@@ -324,7 +350,7 @@ void comm_close(ampc_comm *comm);
    update: begin before its micro-steps; ready at each PLAN_SUM; wait after the
    last micro-step (it returns the engine's failure, if any); finish just before
    program update.  Then the gradients are sums over all ranks, or this rank's
-   part of the sums and zeros, and the tail (1 + world numbers) is summed.   */
+   part of the sums and zeros, and the tail (2 + world numbers) is summed.   */
 ampc_status sums_open(ampc_session *s);
 void sums_close(ampc_session *s);
 void sums_begin(ampc_session *s);

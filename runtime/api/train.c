@@ -129,15 +129,27 @@ static ampc_status do_micro(ampc_session *s, const ampc_input *in, size_t nin) {
         s->bad_rank = -1;
         sums_begin(s);
     }
-    status = locate_run(s, in, nin);
-    if (status == AMPC_OK) status = session_run(s, PROG_MICRO, in, nin);
+    if (s->valid || !s->own_batch) {
+        status = locate_run(s, in, nin);
+        if (status == AMPC_OK) status = session_run(s, PROG_MICRO, in, nin);
+    } else {
+        status = rows_skip(s);
+    }
     ampc_status summed = sums_wait(s);
     if (status == AMPC_OK) status = summed;
     if (status != AMPC_OK && c && micro == 0) comm_random(s, 0);
     if (status == AMPC_OK) status = set_micro(s, micro + 1);
     if (status != AMPC_OK) return status;
-    s->due_loss = s->program[PROG_MICRO];
+    if (s->valid || !s->own_batch) s->due_loss = s->program[PROG_MICRO];
     return metrics_unless_async(s);
+}
+
+/* A micro-step of any number of samples up to a batch. */
+static ampc_status any_micro(ampc_session *s, const ampc_input *in,
+                             size_t nin) {
+    ampc_status status = rows_begin(s, &in, nin);
+    if (status == AMPC_OK) status = do_micro(s, in, nin);
+    return rows_end(s, status);
 }
 
 static ampc_status do_update(ampc_session *s) {
@@ -158,7 +170,8 @@ static ampc_status do_update(ampc_session *s) {
 }
 
 static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
-    if (s->program[PROG_TRAIN] >= 0 && s->accumulate == 1 && !s->opt.comm) {
+    if (s->program[PROG_TRAIN] >= 0 && s->accumulate == 1 && !s->opt.comm &&
+        s->valid == s->own_batch) {
         ampc_status status = locate_run(s, in, nin);
         if (status == AMPC_OK) status = session_run(s, PROG_TRAIN, in, nin);
         return status == AMPC_OK ? updated(s, PROG_TRAIN) : status;
@@ -166,7 +179,7 @@ static ampc_status do_step(ampc_session *s, const ampc_input *in, size_t nin) {
     if (s->program[PROG_MICRO] < 0 || s->program[PROG_UPDATE] < 0)
         return api_unsupported(s, "train");
     ampc_status status = session_prepare(s, PROG_UPDATE);
-    s->whole = s->on_device && s->micro + 1 == s->accumulate &&
+    s->whole = s->on_device && s->micro + 1 == s->accumulate && s->valid &&
                s->program[PROG_LOCATE] < 0;
     if (status == AMPC_OK) status = do_micro(s, in, nin);
     if (status == AMPC_OK && s->micro == s->accumulate) status = do_update(s);
@@ -192,7 +205,9 @@ ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,
                      ampc_metrics *metrics) {
     ENTER(s);
     ampc_status status = metrics_ok(s, metrics);
+    if (status == AMPC_OK) status = rows_begin(s, &in, nin);
     if (status == AMPC_OK) status = do_step(s, in, nin);
+    status = rows_end(s, status);
     if (status == AMPC_OK) status = put_metrics(s, metrics);
     return tell(s, status);
 }
@@ -208,7 +223,7 @@ ampc_status api_sync(ampc_session *s, ampc_metrics *metrics) {
 ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
                            double *loss) {
     ENTER(s);
-    ampc_status status = do_micro(s, in, nin);
+    ampc_status status = any_micro(s, in, nin);
     if (status == AMPC_OK && loss) status = fetch_metrics(s);
     if (status == AMPC_OK && loss) *loss = s->metrics.loss;
     return tell(s, status);
@@ -218,7 +233,7 @@ ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin) {
     ENTER(s);
     if (s->program[PROG_OUTPUTS] < 0)
         return tell(s, api_unsupported(s, "take gradients from the host"));
-    return tell(s, do_micro(s, in, nin));
+    return tell(s, any_micro(s, in, nin));
 }
 
 /* Gradients are summed for one objective at a time. */

@@ -128,10 +128,6 @@ static ampc_status first_values(ampc_session *s) {
         GPU(d->cu.MemsetD8Async(d->counters, 0, d->counter_bytes, d->stream),
             "cuMemsetD8Async");
     if (status == AMPC_OK) status = gpu_zero_grads(s);
-    if (status == AMPC_OK && s->on_device) { /* fits: comm_join */
-        int32_t made = (int32_t)(s->accumulate * s->opt.comm->world);
-        status = gpu_write(s, d->made, &made, sizeof made);
-    }
     return status == AMPC_OK ? gpu_sync(s) : status;
 }
 

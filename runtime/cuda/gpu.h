@@ -158,9 +158,9 @@ typedef struct GpuDevice {
     /* ranks.c, in sessions whose ranks sum in the GPU's memory */
     CUstream ranks;
     CUevent forked, joined, waited;
-    CUdeviceptr bad, made; /* i64 of each rank; micro-steps of all, i32 */
-    CUdeviceptr sent;      /* a bucket of gradients in 16 bits */
-    int64_t *host_bad;     /* pinned */
+    CUdeviceptr bad;   /* i64 of each rank */
+    CUdeviceptr sent;  /* a bucket of gradients in 16 bits */
+    int64_t *host_bad; /* pinned */
 
     GpuProgram *programs;
     GpuProduct *products;

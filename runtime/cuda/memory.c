@@ -78,7 +78,6 @@ static uint64_t lay_all(const ampc_session *s, GpuDevice *d) {
     d->rows = lay(&total, d->row_bytes);
     d->counters = lay(&total, d->counter_bytes);
     d->bad = lay(&total, gpu_ranks_bytes(s));
-    d->made = lay(&total, sizeof(int32_t));
     d->sent = lay(&total, gpu_sent_bytes(s));
     return total;
 }
@@ -87,7 +86,7 @@ static void move_all(const AmpcModule *m, GpuDevice *d) {
     CUdeviceptr *const pieces[] = {&d->arena,     &d->input,   &d->slot[0],
                                    &d->slot[1],   &d->scratch, &d->zero,
                                    &d->workspace, &d->rows,    &d->bad,
-                                   &d->made,      &d->sent,    &d->counters};
+                                   &d->sent,      &d->counters};
     for (uint32_t i = 0; i < m->nvar; i++)
         if (var_group(&m->vars[i]) != GROUP_GRAD) d->var[i] += d->memory;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)

@@ -218,11 +218,12 @@ static int share_buffers(ampc_session *s) {
     return failed;
 }
 
-/* All ranks' loss, and what each has found in its data. */
+/* All ranks' loss and shares, and what each has found in its data. */
 static ampc_status sum_tail(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     const ampc_comm *c = s->opt.comm;
     int loss = s->known[VAR_LOSS_SUM], bad = s->known[VAR_BAD_DATA];
+    int shares = s->known[VAR_SHARES];
     uint64_t bytes = gpu_ranks_bytes(s),
              own = (uint64_t)c->rank * sizeof(int64_t);
     GPU(d->cu.MemsetD8Async(d->bad, 0, bytes, d->ranks), "cuMemsetD8Async");
@@ -232,13 +233,14 @@ static ampc_status sum_tail(ampc_session *s) {
             "cuMemcpyDtoDAsync");
     if (c->group(c->ctx, 1) || add_up(s, d->bad, bytes, AMPC_DTYPE_I64) ||
         (loss >= 0 && add_up(s, d->var[loss], sizeof(float), AMPC_DTYPE_F32)) ||
+        (shares >= 0 &&
+         add_up(s, d->var[shares], sizeof(float), AMPC_DTYPE_F32)) ||
         share_buffers(s) || c->group(c->ctx, 0))
         return broken(s, "loss");
     return AMPC_OK;
 }
 
 ampc_status gpu_sum_rest(ampc_session *s) {
-    GpuDevice *d = gpu_of(s);
     const PlanRun *r = &s->plan->runs[s->program[PROG_MICRO]];
     ampc_status status = AMPC_OK;
     for (uint32_t i = 0; i < r->nstep && !s->whole && status == AMPC_OK; i++)
@@ -246,12 +248,7 @@ ampc_status gpu_sum_rest(ampc_session *s) {
             status = gpu_sum_bucket(s, &s->plan->steps[r->step0 + i]);
     if (status == AMPC_OK) status = fork_off(s);
     if (status == AMPC_OK) status = sum_tail(s);
-    if (status == AMPC_OK) status = join(s);
-    if (status != AMPC_OK) return status;
-    GPU(d->cu.MemcpyDtoDAsync(d->var[s->known[VAR_MICRO]], d->made,
-                              sizeof(int32_t), d->work),
-        "cuMemcpyDtoDAsync");
-    return AMPC_OK;
+    return status == AMPC_OK ? join(s) : status;
 }
 
 /* Behind program update: what each rank has updated, to all. */

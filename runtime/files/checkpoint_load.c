@@ -667,7 +667,8 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
     char *to = l->stage + l->at[i];
     bool there = json_get(l->meta, section, &members) &&
                  json_get(members, v->name + 5, &value);
-    if (!there && l->other && l->told) { /* that build did not have it */
+    bool later = is_known(v->name, VAR_SHARES) || is_known(v->name, VAR_VALID);
+    if (!there && (later || (l->other && l->told))) { /* that build lacked it */
         l->at[i] = NOT_STAGED;
         return AMPC_OK;
     }
@@ -758,6 +759,16 @@ static ampc_status load_resume(Load *l) {
     return load_cursor(l);
 }
 
+/* Builds before ampc.shares gave each micro-batch the same weight. */
+static ampc_status apply_shares(Load *l) {
+    ampc_session *s = l->s;
+    int v = s->known[VAR_SHARES];
+    float shares = (float)l->micro;
+    if (v < 0 || l->at[v] != NOT_STAGED || s->m->vars[v].bytes != sizeof shares)
+        return AMPC_OK;
+    return s->backend->put(s, var_ref((uint32_t)v, 0), &shares, sizeof shares);
+}
+
 static ampc_status load_apply(Load *l) {
     ampc_session *s = l->s;
     s->stale = true;
@@ -778,7 +789,7 @@ static ampc_status load_apply(Load *l) {
                                               l->stage + l->at[bad]);
     session_take_cursor(s, l->cursor);
     l->cursor = NULL;
-    return AMPC_OK;
+    return apply_shares(l);
 }
 
 static void load_free(Load *l) {

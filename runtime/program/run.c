@@ -71,6 +71,7 @@ bool var_in_range(const ampc_session *s, uint32_t var, const void *value) {
     if (v->rank != 0) return true;
     double x = scalar_number(v->dtype, value);
     if (is_known(v->name, VAR_MICRO) && x > (double)s->accumulate) return false;
+    if (is_known(v->name, VAR_VALID) && x != (double)s->own_batch) return false;
     return known_in_range(v->name, x) && (v->kind != PLAN_HYPER || isfinite(x));
 }
 
@@ -139,7 +140,7 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
 /* ---- inputs -------------------------------------------------------------- */
 
 /* Classes for a loss may have fewer bits than the program reads. */
-static uint32_t given_dtype(const PlanTensor *t, const ampc_input *in) {
+uint32_t given_dtype(const PlanTensor *t, const ampc_input *in) {
     bool label = t->dtype == AMPC_I64 && !strncmp(t->name, "target", 6) &&
                  (!t->name[6] || t->name[6] == ':');
     bool fewer = in->dtype == AMPC_DTYPE_I32 || in->dtype == AMPC_DTYPE_U8;
@@ -177,8 +178,8 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
 }
 
 /* The program input that an argument is for; -1 if there is none. */
-static int input_place(const AmpcModule *m, const PlanProgram *p,
-                       const ampc_input *in, size_t position) {
+int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
+                size_t position) {
     if (!in->name) return position < p->nin ? (int)position : -1;
     for (uint32_t i = 0; i < p->nin; i++)
         if (strcmp(m->tensors[p->in0 + i].name, in->name) == 0) return (int)i;

@@ -58,7 +58,7 @@ _ModuleInfo = _struct(
     "_ModuleInfo", ("model", _str), ("info", _str), ("graph_hash", c.c_uint64),
     ("batch", _i64), ("accumulate", _i64), ("seed", _i64), ("trains", _i32),
     ("evaluates", _i32), ("predicts", _i32), ("nvariable", c.c_uint32),
-    ("arena", c.c_uint64))
+    ("arena", c.c_uint64), ("parts", _i32), ("reserved0", _i32))
 _Tensor = _struct("_Tensor", ("name", _str), ("dtype", _i32), ("rank", _i32),
                   ("shape", _i64 * 8), ("bytes", c.c_size_t))
 _Variable = _struct("_Variable", ("name", _str), ("kind", _i32),
@@ -144,6 +144,13 @@ class _Api(c.Structure):
 
 def _shape(t):
     return tuple(t.shape[:t.rank])
+
+
+def _count(shape):
+    n = 1
+    for d in shape:
+        n *= d
+    return n
 
 
 def _new(t):
@@ -244,6 +251,16 @@ def _given(array, t):
                   rank=-1), view
 
 
+def _rows(t, n, batch):
+    """The tensor for n samples, if its first axis goes over the samples."""
+    if n == batch or not t.rank or not batch or t.shape[0] % batch:
+        return t
+    some = _Tensor.from_buffer_copy(t)
+    some.shape[0] = t.shape[0] // batch * n
+    some.bytes = t.bytes // batch * n
+    return some
+
+
 class Module:
     """A loaded module; `symbol` is what `ampc --symbol` named."""
 
@@ -334,7 +351,19 @@ class Session:
         if status != OK:
             raise Error(status, self._api.error(self._s).decode())
 
-    def _inputs(self, programs, arrays):
+    @staticmethod
+    def _samples(wanted, arrays, batch):
+        """How many samples the arrays hold; a batch where they do not agree."""
+        found = set()
+        for t in wanted:
+            if t.rank and batch and t.shape[0] == batch:
+                view = memoryview(arrays[t.name.decode()])
+                each = _count(_shape(t)) // batch
+                n = view.nbytes // view.itemsize
+                found.add(n // each if each and n % each == 0 else None)
+        return found.pop() if len(found) == 1 and None not in found else batch
+
+    def _inputs(self, programs, arrays, batch=None):
         """The arrays in the order of the first program that there is."""
         for program in programs:
             wanted = self.module._tensors(self._api.input, program)
@@ -344,7 +373,11 @@ class Session:
         if names != set(arrays):
             raise Error(ERR_ARGUMENT, f"inputs are {sorted(names)}, given are "
                                       f"{sorted(arrays)}")
-        pairs = [_given(arrays[t.name.decode()], t) for t in wanted]
+        batch = self.module.batch if batch is None else batch
+        n = self._samples(wanted, arrays, batch)
+        pairs = [_given(arrays[t.name.decode()],
+                        _rows(t, n, batch) if t.rank and t.shape[0] == batch
+                        else t) for t in wanted]
         keep = [view for _, view in pairs]
         return (_Input * len(pairs))(*[i for i, _ in pairs]), len(pairs), keep
 
@@ -361,8 +394,8 @@ class Session:
         return program, self.module.batch
 
     def step(self, objective=None, /, **arrays):
-        """One optimizer step, of that objective where the module has several;
-        its metrics by name."""
+        """One optimizer step of up to a batch of samples, of that objective
+        where the module has several; its metrics by name."""
         m = _Metrics()
         if objective is not None:
             self._check(self._api.objective(self._s, _text(objective,
@@ -374,12 +407,14 @@ class Session:
         return {name: getattr(m, name) for name, _ in m._fields_[1:]}
 
     def evaluate(self, valid=None, sums=None, **arrays):
-        """Loss, accuracy (None: no classifier) and samples, added to `sums`,
-        the result of an earlier call."""
+        """Loss, accuracy (None: no classifier) and samples, of any number of
+        them, added to `sums`, the result of an earlier call."""
         e = sums["_sums"] if sums else _Eval()
         program, batch = self._sized("eval", arrays)
-        inputs, n, keep = self._inputs((program,), arrays)
-        rows = batch if valid is None else _number(valid, 0, batch, "valid")
+        inputs, n, keep = self._inputs((program,), arrays, batch)
+        given = self._samples(
+            self.module._tensors(self._api.input, program), arrays, batch)
+        rows = given if valid is None else _number(valid, 0, given, "valid")
         self._check(self._api.evaluate(self._s, inputs, n, rows, e))
         return {"loss": e.loss_num / e.loss_den if e.loss_den else None,
                 "accuracy": e.correct / e.count if e.count else None,
@@ -388,15 +423,18 @@ class Session:
                 "samples": e.samples, "_sums": e}
 
     def predict(self, **arrays):
-        """All outputs of the model by name."""
+        """All outputs of the model by name, of any number of samples."""
         program, batch = self._sized("predict", arrays)
-        inputs, n, keep = self._inputs((program,), arrays)
-        wanted = self.module._tensors(self._api.output, program)
+        inputs, n, keep = self._inputs((program,), arrays, batch)
+        batch_of = self.module._tensors(self._api.input, program)
+        rows = self._samples(batch_of, arrays, batch)
+        wanted = [_rows(t, rows, batch) for t in
+                  self.module._tensors(self._api.output, program)]
         room = [_new(t) for t in wanted]
         outs = (_Output * len(wanted))(*[
             _Output(name=t.name, data=at, bytes=t.bytes, dtype=t.dtype)
             for t, (_, at) in zip(wanted, room)])
-        self._check(self._api.predict(self._s, inputs, n, batch, outs,
+        self._check(self._api.predict(self._s, inputs, n, rows, outs,
                                       len(wanted)))
         return {t.name.decode(): a for t, (a, _) in zip(wanted, room)}
 

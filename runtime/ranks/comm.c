@@ -3,11 +3,11 @@
 
    A step of N ranks that make A micro-steps each is the step of one rank that
    makes N A of them: rank r computes those from r A on.  Its gradients
-   (sums.c), its sum of losses and whether its data were bad are added up over
-   ranks; program update, told that N A micro-steps were made, then sees the
-   same bits everywhere and decides alike: norm, skip, scale, step.  So between
-   steps all ranks hold the same variables, but for buffers, which rank 0 hands
-   out, and random numbers are counted on as one rank would.
+   (sums.c), its sums of losses and shares and whether its data were bad are
+   added up over ranks; program update then sees the same bits everywhere and
+   decides alike: norm, skip, scale, step.  So between steps all ranks hold the
+   same variables, but for buffers, which rank 0 hands out, and random numbers
+   are counted on as one rank would.
 
    Bytes are moved by ampc_options.comm alone.                               */
 #define _GNU_SOURCE
@@ -421,19 +421,22 @@ ampc_status comm_updated(ampc_session *s) {
 ampc_status comm_reduce(ampc_session *s) {
     const ampc_comm *c = s->opt.comm;
     if (s->on_device) return AMPC_OK; /* with program update */
-    double loss, bad, made = (double)s->accumulate * c->world;
-    size_t bytes = (1 + (size_t)c->world) * sizeof(float);
+    double loss, shares, bad;
+    size_t bytes = (2 + (size_t)c->world) * sizeof(float);
     ampc_status status = var_number(s, s->known[VAR_LOSS_SUM], 0, &loss);
+    if (status == AMPC_OK)
+        status = var_number(s, s->known[VAR_SHARES], 0, &shares);
     if (status == AMPC_OK)
         status = var_number(s, s->known[VAR_BAD_DATA], 0, &bad);
     if (status != AMPC_OK) return status;
     float *tail = sums_tail(s);
     memset(tail, 0, bytes);
     tail[0] = (float)loss;
-    tail[1 + c->rank] = (float)(bad - (double)s->bad_agreed);
+    tail[1] = (float)shares;
+    tail[2 + c->rank] = (float)(bad - (double)s->bad_agreed);
     status = sums_finish(s);
     if (status == AMPC_OK) status = put_number(s, VAR_LOSS_SUM, tail[0]);
-    if (status == AMPC_OK) status = put_number(s, VAR_MICRO, made);
-    if (status == AMPC_OK) status = count_bad(s, tail + 1);
+    if (status == AMPC_OK) status = put_number(s, VAR_SHARES, tail[1]);
+    if (status == AMPC_OK) status = count_bad(s, tail + 2);
     return status == AMPC_OK ? share_vars(s, 1u << PLAN_BUFFER) : status;
 }

@@ -244,7 +244,7 @@ float *sums_scratch(const ampc_session *s, size_t *bytes) {
 }
 
 ampc_status sums_open(ampc_session *s) {
-    size_t tail = 1 + (size_t)s->opt.comm->world;
+    size_t tail = 2 + (size_t)s->opt.comm->world;
     uint64_t bytes = 2 * tail * sizeof(float);
     for (uint32_t i = 0; i < s->m->nvar; i++)
         if (s->m->vars[i].kind == PLAN_GRAD) bytes += s->m->vars[i].bytes;

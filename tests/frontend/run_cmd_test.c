@@ -1348,3 +1348,35 @@ TEST_CASE(run, who_adds_for_the_ranks) {
         ran_free(&r);
     }
 }
+
+static ampc_status refused_open(const ampc_comm_options *o, ampc_comm **out,
+                                char *err, size_t size) {
+    (void)o;
+    *out = NULL;
+    snprintf(err, size, "no library");
+    return AMPC_ERR_COMM;
+}
+
+/* No launcher says that it has started this process: MPI is asked, since a rank
+   that trains alone would train another model, without a word. */
+TEST_CASE(run, mpi_is_asked_how_many_there_are) {
+    ampc_api a = api_for(&tiny_module);
+    a.comm_open = played_open;
+    a.comm_close = played_close;
+    played.again = false;
+    played.at = 0;
+    *played.engine = 0;
+    write_data(40);
+    Ran r = run_api(&a, FEEDS "--comm mpi");
+    CHECK_STR(played.engine, "mpi");
+    ran_free(&r);
+    a.comm_open = refused_open;
+    r = run_api(&a, FEEDS "--comm mpi");
+    CHECK_EQ_INT(r.status, 1);
+    CHECK_HAS(r.err, "--comm mpi: no launcher says how many processes there "
+                     "are (mpirun, srun), and MPI cannot: no library");
+    ran_free(&r);
+    r = run_api(&a, FEEDS);
+    CHECK_EQ_INT(r.status, 0);
+    ran_free(&r);
+}

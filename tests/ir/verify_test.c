@@ -329,10 +329,12 @@ TEST_CASE(verify, diff_promises) {
     "  write %ampc.skipped = %ampc.step\n"                                     \
     "  write %ampc.bad_forward = %ampc.step\n"                                 \
     "  write %ampc.skip_streak = %ampc.step\n"
-#define SUMS "  state %ampc.micro: i32[], %ampc.loss_sum: f32[]\n"
+#define SUMS                                                                   \
+    "  state %ampc.micro: i32[], %ampc.loss_sum: f32[], %ampc.shares: f32[]\n"
 #define SUMMED                                                                 \
     "  write %ampc.micro = %ampc.micro\n"                                      \
-    "  write %ampc.loss_sum = %ampc.loss_sum\n"
+    "  write %ampc.loss_sum = %ampc.loss_sum\n"                                \
+    "  write %ampc.shares = %ampc.shares\n"
 
 /* Of train and update alike. */
 #define UPDATE(name, sums, summed)                                             \
@@ -379,7 +381,9 @@ TEST_CASE(verify, step_promises) {
         "graph micro(%x: f32[]) {\n" SUMS SUMMED "  return ampc.loss=%x\n}\n";
     static const Fault of_micro[] = {
         {"  write %ampc.loss_sum = %ampc.loss_sum\n", "",
-         "it does not write ampc.loss_sum"}};
+         "it does not write ampc.loss_sum"},
+        {"  write %ampc.shares = %ampc.shares\n", "",
+         "it does not write ampc.shares"}};
     CHECK_STAGE(micro, STAGE_STEP, NUM_DTYPES, of_micro);
     static const char refresh[] = "graph refresh() {\n  param %w: f32[4]\n"
                                   "  shadow %ampc.f16/w: f16[4]\n"

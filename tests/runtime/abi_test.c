@@ -28,6 +28,8 @@ static const struct Place {
     AT(ampc_module_info, predicts, 64),
     AT(ampc_module_info, nvariable, 68),
     AT(ampc_module_info, arena, 72),
+    AT(ampc_module_info, parts, 80),
+    AT(ampc_module_info, reserved0, 84),
 
     AT(ampc_program_info, size, 0),
     AT(ampc_program_info, ninput, 8),

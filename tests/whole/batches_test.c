@@ -161,6 +161,8 @@ TEST_CASE(batches, programs_and_sizes) {
     ampc_session *s = trained(&c, "cpu", &d);
     ampc_input in[2];
     rows(&d, 0, 3, in);
+    CHECK_EQ_INT(c.api->predict(s, in, 1, 3, NULL, 0), AMPC_OK);
+    in[0].bytes--;
     CHECK_EQ_INT(c.api->predict(s, in, 1, 3, NULL, 0), AMPC_ERR_ARGUMENT);
     CHECK_HAS(c.api->error(s), "120 needed (f32[6,5])");
     rows(&d, 0, 4, in);

@@ -134,7 +134,7 @@ TEST_CASE(python, batches_of_other_sizes) {
 #ifdef __SANITIZE_ADDRESS__
     SKIP("instrumented modules load into instrumented programs only");
 #endif
-    char body[1500];
+    char body[2000];
     Compiled c = compile_text(
         "dim B\nmodel m(x: f32[B,3]) { return y = Linear(x, units=2) }\n",
         "--loss mse --dim B=4 --batch-sizes 1,2 --target cpu:x86-64-v2 "
@@ -152,8 +152,13 @@ TEST_CASE(python, batches_of_other_sizes) {
              "    e = s.evaluate(x=x[:6], target=t[:4])\n"
              "    e = s.evaluate(x=x[6:9], target=t[4:6], sums=e)\n"
              "    assert e['samples'] == 3, e\n"
+             "    assert bytes(s.predict(x=x[3:])['y']) == y[8:]\n"
+             "    assert s.evaluate(x=x[3:], target=t[:6])['samples'] == 3\n"
+             "    seven = s.predict(x=x + x[:9])['y']\n"
+             "    assert bytes(seven) == y + y[:24], seven\n"
+             "    s.step(x=x[3:], target=t[:6])\n"
              "    try:\n"
-             "        s.predict(x=x[3:])\n"
+             "        s.predict(x=x[1:])\n"
              "    except ampc.Error as e:\n"
              "        print('ok')\n",
              c.path);

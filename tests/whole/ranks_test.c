@@ -75,7 +75,7 @@ typedef struct Run {
     int steps;
     int64_t from; /* micro-batch to begin with */
     /* Called before a step; may change its input. */
-    void (*spoil)(int rank, int step, const Batch *b);
+    void (*spoil)(int rank, int step, Batch *b);
     const char *load[RANKS_MOST], *save; /* NULL: none */
     int nameless;    /* rank that saves without a path; 0: none */
     int starved;     /* rank that lacks memory; 0: none .. */
@@ -253,8 +253,10 @@ static void run_ok(Run *r, int world) {
     }
 }
 
-static Run *run_ranks(const Compiled *c, int world) {
+static Run *run_ranks(const Compiled *c, int world,
+                      void (*spoil)(int rank, int step, Batch *b)) {
     Run *r = run_new(c);
+    r->spoil = spoil;
     run_ok(r, world);
     return r;
 }
@@ -298,16 +300,20 @@ static Compiled compile_for(const char *model, const char *options,
     return compile_file(test_data_path(path), all);
 }
 
-static void as_one_rank(const char *model, const char *options, bool skips) {
+static void spoiled_as_one_rank(const char *model, const char *options,
+                                bool skips,
+                                void (*spoil)(int rank, int step, Batch *b)) {
     char small_buckets[512];
     snprintf(small_buckets, sizeof small_buckets, "--comm-bucket 500 %s",
              options);
     Compiled one = compile_for(model, small_buckets, 1);
     Compiled two = compile_for(model, options, 2);
     Compiled four = compile_for(model, options, 4);
-    Run *alone2 = run_ranks(&two, 1), *alone4 = run_ranks(&four, 1);
-    Run *ranks2 = run_ranks(&one, 2), *ranks4 = run_ranks(&one, 4);
-    Run *both = run_ranks(&two, 2);
+    Run *alone2 = run_ranks(&two, 1, spoil),
+        *alone4 = run_ranks(&four, 1, spoil);
+    Run *ranks2 = run_ranks(&one, 2, spoil),
+        *ranks4 = run_ranks(&one, 4, spoil);
+    Run *both = run_ranks(&two, 2, spoil);
     check_same(ranks2, alone2);
     check_same(ranks4, alone4);
     check_near(both, alone4);
@@ -320,6 +326,10 @@ static void as_one_rank(const char *model, const char *options, bool skips) {
     compiled_close(&one);
     compiled_close(&two);
     compiled_close(&four);
+}
+
+static void as_one_rank(const char *model, const char *options, bool skips) {
+    spoiled_as_one_rank(model, options, skips, NULL);
 }
 
 TEST_CASE(ranks, mlp_as_one_rank) {
@@ -373,7 +383,7 @@ TEST_CASE(ranks, buckets_change_no_bit) {
         snprintf(options, sizeof options,
                  "--precision fp32 --clip-norm 0.3 --comm-bucket %s", sizes[i]);
         Compiled c = compile_for("mlp.dyn.onnx", options, 2);
-        r[i] = run_ranks(&c, 3);
+        r[i] = run_ranks(&c, 3, NULL);
         calls[i] = r[i]->ranks.calls;
         check_same(r[i], r[0]);
         compiled_close(&c);
@@ -409,7 +419,7 @@ TEST_CASE(ranks, gradients_in_16_bits) {
                  "--comm-bucket 420",
                  dtypes[i]);
         Compiled c = compile_for("mlp.dyn.onnx", options, 1);
-        r[i] = run_ranks(&c, 2);
+        r[i] = run_ranks(&c, 2, NULL);
         double loss = r[i]->metrics[0][STEPS - 1].loss;
         double exact = r[0]->metrics[0][STEPS - 1].loss;
         CHECK(memcmp(r[i]->state[0], r[i]->state[1], r[i]->bytes[0]) == 0);
@@ -434,6 +444,45 @@ static const char dropping[] =
 
 TEST_CASE(ranks, dropout_as_one_rank) {
     as_one_rank(dropping, "--precision fp32 --optimizer sgd,lr=0.1", false);
+}
+
+/* By the first number of the batch, which is the same whoever trains it. */
+static uint32_t drawn(const Batch *b) {
+    uint32_t x;
+    memcpy(&x, b->in[0].data, sizeof x);
+    return x >> 8;
+}
+
+/* None, one or both samples of the batch. */
+static void some_samples(int rank, int step, Batch *b) {
+    uint32_t rows = drawn(b) % 3;
+    for (size_t i = 0; i < b->n; i++)
+        b->in[i].bytes = b->in[i].bytes / 2 * rows;
+    (void)rank;
+    (void)step;
+}
+
+/* ... and labels that do not count. */
+static void some_labels(int rank, int step, Batch *b) {
+    for (size_t i = 0; i < b->n; i++) {
+        int64_t *t = (int64_t *)(uintptr_t)b->in[i].data;
+        if (b->in[i].dtype != AMPC_DTYPE_I64) continue;
+        for (size_t k = 0; k < b->in[i].bytes / sizeof *t; k++)
+            if (drawn(b) >> k % 16 & 1) t[k] = -100;
+    }
+    some_samples(rank, step, b);
+}
+
+TEST_CASE(ranks, samples_that_fill_no_batch_as_one_rank) {
+    spoiled_as_one_rank("mlp.dyn.onnx", "--precision fp32 " FOR_MLP, false,
+                        some_samples);
+    spoiled_as_one_rank(dropping, "--precision fp32 --optimizer sgd,lr=0.1",
+                        false, some_samples);
+}
+
+TEST_CASE(ranks, labels_that_do_not_count_as_one_rank) {
+    spoiled_as_one_rank("mlp.dyn.onnx", "--precision fp16 " FOR_MLP, true,
+                        some_labels);
 }
 
 /* A step without its inputs: ampc.rng before and after. */
@@ -476,7 +525,7 @@ TEST_CASE(ranks, a_step_that_fails_draws_nothing) {
 
 /* Gradients go through the host's memory; two sessions share the simulated
    GPU. */
-TEST_CASE(ranks, on_a_gpu_as_one_rank) {
+static void on_a_gpu(void (*spoil)(int rank, int step, Batch *b), int applied) {
     const char *more[] = {"--accumulate 2", "--accumulate 1"};
     Run *r[2];
     for (int i = 0; i < 2; i++) {
@@ -486,12 +535,19 @@ TEST_CASE(ranks, on_a_gpu_as_one_rank) {
         r[i] = run_new(c);
         r[i]->device = "cuda";
         r[i]->steps = 6;
+        r[i]->spoil = spoil;
         run_ok(r[i], i + 1);
     }
     check_same(r[1], r[0]);
-    CHECK_EQ_INT(r[0]->metrics[0][5].step, 6);
+    CHECK_EQ_INT(r[0]->metrics[0][5].step, applied);
     run_free(r[0]);
     run_free(r[1]);
+}
+
+TEST_CASE(ranks, on_a_gpu_as_one_rank) { on_a_gpu(NULL, 6); }
+
+TEST_CASE(ranks, some_samples_on_a_gpu_as_one_rank) {
+    on_a_gpu(some_samples, 5);
 }
 
 /* ---- statistics of all ranks --------------------------------------------- */
@@ -939,7 +995,7 @@ static const Compiled *small(void) {
     return &c;
 }
 
-static void spoil_with_inf(int rank, int step, const Batch *b) {
+static void spoil_with_inf(int rank, int step, Batch *b) {
     if (rank == 2 && step == 1)
         ((float *)(uintptr_t)b->in[0].data)[3] = INFINITY;
 }
@@ -960,7 +1016,7 @@ TEST_CASE(ranks, what_one_skips_all_skip) {
     run_free(r);
 }
 
-static void spoil_labels(int rank, int step, const Batch *b) {
+static void spoil_labels(int rank, int step, Batch *b) {
     if (rank == 1 && step == 2) ((int64_t *)(uintptr_t)b->in[1].data)[0] = 77;
 }
 
@@ -977,7 +1033,7 @@ TEST_CASE(ranks, bad_data_of_one_end_all) {
     run_free(r);
 }
 
-static void spoil_two(int rank, int step, const Batch *b) {
+static void spoil_two(int rank, int step, Batch *b) {
     spoil_labels(1, rank ? step : 0, b);
 }
 

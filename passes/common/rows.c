@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rows.c: follows the axis of samples from the inputs through the nodes. */
+#include "passes/common/rows.h"
+
+#include "ir/fn/fn.h"
+
+typedef struct Walk {
+    const Graph *g;
+    Arena *a;
+    int64_t batch;
+    Rows *of; /* per value */
+} Walk;
+
+static const Rows mixed = {.mixed = true};
+
+/* Two operands of one result, whose axes are counted in the result. */
+static Rows both(Rows x, Rows y) {
+    Rows r = x.has ? x : y;
+    r.mixed = x.mixed || y.mixed;
+    if (x.has && y.has &&
+        (x.axis != y.axis || x.outer != y.outer || x.inner != y.inner))
+        return mixed;
+    return r;
+}
+
+static Rows moved(Rows r, int by) {
+    r.axis += by;
+    return r;
+}
+
+/* Operands broadcast against the result. */
+static Rows element_wise(const Walk *w, const Node *n) {
+    int rank = value_type(w->g, n->out[0])->rank;
+    Rows r = {0};
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i].i)
+            r = both(r, moved(w->of[n->in[i].i],
+                              rank - value_type(w->g, n->in[i])->rank));
+    return r;
+}
+
+static Rows reshaped(const Walk *w, const Node *n) {
+    Rows r = w->of[n->in[0].i];
+    const Type *from = value_type(w->g, n->in[0]);
+    const Type *to = value_type(w->g, n->out[0]);
+    int64_t before = r.outer, after = r.inner, at = 1;
+    for (int i = 0; i < r.axis; i++) before *= from->dim[i];
+    for (int i = r.axis + 1; i < from->rank; i++) after *= from->dim[i];
+    for (int i = 0; i < to->rank && before % at == 0; at *= to->dim[i++]) {
+        int64_t outer = before / at, inner = to->dim[i] / (outer * w->batch);
+        if (inner == 0 || outer * w->batch * inner != to->dim[i]) continue;
+        if (after % inner) return mixed;
+        return (Rows){true, r.mixed, i, outer, inner};
+    }
+    return mixed;
+}
+
+static Rows transposed(const Walk *w, const Node *n) {
+    Rows r = w->of[n->in[0].i];
+    const int64_t *perm;
+    int rank = attr_ints(n, AK_perm, &perm), axis = r.axis;
+    for (int i = 0; i < rank; i++)
+        if (perm[i] == axis) r.axis = i;
+    return r;
+}
+
+/* The axis must keep its elements, in their order. */
+static Rows cut(const Walk *w, const Node *n) {
+    Rows r = w->of[n->in[0].i];
+    const Type *from = value_type(w->g, n->in[0]);
+    const int64_t *v;
+    int count = attr_ints(n, AK_steps, &v);
+    if (count && v[r.axis] != 1) return mixed;
+    count = attr_ints(n, AK_pads, &v);
+    if (count && (v[r.axis] || v[r.axis + from->rank])) return mixed;
+    bool whole = value_type(w->g, n->out[0])->dim[r.axis] == from->dim[r.axis];
+    return whole ? r : mixed;
+}
+
+static Rows reduced(const Walk *w, const Node *n) {
+    Rows r = w->of[n->in[0].i];
+    const int64_t *axes;
+    int count = attr_ints(n, AK_axes, &axes), before = 0;
+    for (int i = 0; i < count; i++) {
+        if (axes[i] == r.axis) return mixed;
+        before += axes[i] < r.axis;
+    }
+    return attr_int(n, AK_keepdims) ? r : moved(r, -before);
+}
+
+/* An op along one axis that its attribute names; of argmax the axis may go. */
+static Rows along(const Walk *w, const Node *n) {
+    Rows r = w->of[n->in[0].i];
+    int rank = value_type(w->g, n->in[0])->rank;
+    int axis =
+        n->op == OP_ARGSORT ? rank - 1 : axis_norm(attr_int(n, AK_axis), rank);
+    if (axis == r.axis) return mixed;
+    bool gone = n->op == OP_ARGMAX && !attr_int(n, AK_keepdims);
+    return gone && axis < r.axis ? moved(r, -1) : r;
+}
+
+static Rows concatenated(const Walk *w, const Node *n) {
+    int rank = value_type(w->g, n->out[0])->rank;
+    int axis = axis_norm(attr_int(n, AK_axis), rank);
+    Rows r = {0};
+    for (int i = 0; i < n->nin; i++) {
+        Rows x = w->of[n->in[i].i];
+        r = both(r, x.has && x.axis == axis ? mixed : x);
+    }
+    return r;
+}
+
+static Rows gathered(const Walk *w, const Node *n) {
+    Rows data = w->of[n->in[0].i], index = w->of[n->in[1].i];
+    int rank = value_type(w->g, n->in[0])->rank;
+    int more = value_type(w->g, n->in[1])->rank - 1;
+    int axis = axis_norm(attr_int(n, AK_axis), rank);
+    if (data.has && data.axis == axis) return mixed;
+    if (data.has && data.axis > axis) data = moved(data, more);
+    return both(data, moved(index, axis));
+}
+
+/* The axis in the result: `line` is the operand's axis that the product keeps
+   and `to` its place there; the other one of the last two is summed over. */
+static Rows product_operand(Rows r, int rank, int line, int out_rank, int to) {
+    if (!r.has || r.axis < rank - 2) return moved(r, out_rank - rank);
+    if (r.axis != line) return mixed;
+    r.axis = to;
+    return r;
+}
+
+static Rows product(const Walk *w, const Node *n) {
+    int a = value_type(w->g, n->in[0])->rank;
+    int b = value_type(w->g, n->in[1])->rank;
+    int out = value_type(w->g, n->out[0])->rank;
+    bool ta = attr_int(n, AK_trans_a), tb = attr_int(n, AK_trans_b);
+    if (a < 2 || b < 2) return mixed;
+    return both(
+        product_operand(w->of[n->in[0].i], a, ta ? a - 1 : a - 2, out, out - 2),
+        product_operand(w->of[n->in[1].i], b, tb ? b - 2 : b - 1, out,
+                        out - 1));
+}
+
+/* Samples along axis 0 of the image, or channels of them along axis 1. */
+static Rows images(const Walk *w, const Node *n) {
+    Rows x = w->of[n->in[0].i], weight = {0};
+    bool conv = n->op == OP_CONV || n->op == OP_CONV_DGRAD;
+    if (n->nin > 1) weight = w->of[n->in[1].i];
+    return x.has && x.axis < (conv ? 1 : 2) && !weight.has && !weight.mixed
+               ? x
+               : mixed;
+}
+
+static void walk(const Walk *w);
+
+/* Result k of a call, by the body. */
+static void call(const Walk *w, const Node *n) {
+    const Type **in = NEW_ARRAY(w->a, const Type *, n->nin + 1);
+    for (int k = 0; k < n->nin; k++)
+        in[k] = n->in[k].i ? value_type(w->g, n->in[k]) : NULL;
+    const FnInstance *x = fn_instance(n, in);
+    if (x->status != OK) {
+        for (int k = 0; k < n->nout; k++) w->of[n->out[k].i] = mixed;
+        return;
+    }
+    Walk body = {x->g, w->a, w->batch,
+                 NEW_ARRAY(w->a, Rows, x->g->values.len + 1)};
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k].i && x->in[k].i) body.of[x->in[k].i] = w->of[n->in[k].i];
+    walk(&body);
+    for (int k = 0; k < n->nout; k++)
+        if (n->out[k].i && x->out[k].i)
+            w->of[n->out[k].i] = body.of[x->out[k].i];
+}
+
+static Rows expanded(const Walk *w, const Node *n) {
+    return element_wise(w, n);
+}
+
+static Rows same(const Walk *w, const Node *n) { return w->of[n->in[0].i]; }
+
+/* The rules of ops that keep samples apart; all others mix them. */
+static const struct {
+    OpCode op;
+    bool first; /* operand 0 has the axis */
+    Rows (*rule)(const Walk *w, const Node *n);
+} rules[] = {
+    {OP_EXPAND, false, expanded}, {OP_CONCAT, false, concatenated},
+    {OP_GATHER, false, gathered}, {OP_MATMUL, false, product},
+    {OP_RESHAPE, true, reshaped}, {OP_TRANSPOSE, true, transposed},
+    {OP_SLICE, true, cut},        {OP_PAD, true, cut},
+    {OP_SPLIT, true, along},      {OP_CUMSUM, true, along},
+    {OP_ARGSORT, true, along},    {OP_ARGMAX, true, along},
+    {OP_CONV, true, images},      {OP_CONV_DGRAD, true, images},
+    {OP_MAX_POOL, true, images},  {OP_AVG_POOL, true, images},
+    {OP_TRILU, true, same},
+};
+
+static Rows of_node(const Walk *w, const Node *n) {
+    bool any = false;
+    for (int i = 0; i < n->nin; i++)
+        any |= n->in[i].i && (w->of[n->in[i].i].has || w->of[n->in[i].i].mixed);
+    if (!any) return (Rows){0};
+    OpKind kind = node_kind(n);
+    if (kind == KIND_ELEM) return element_wise(w, n);
+    bool has = w->of[n->in[0].i].has;
+    if (kind == KIND_REDUCE && has) return reduced(w, n);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].op == n->op && (has || !rules[i].first))
+            return rules[i].rule(w, n);
+    return mixed;
+}
+
+static void walk(const Walk *w) {
+    for (int i = 0; i < w->g->order.len; i++) {
+        const Node *n = node_at(w->g, i);
+        if (n->fn) {
+            call(w, n);
+            continue;
+        }
+        Rows r = of_node(w, n);
+        for (int k = 0; k < n->nout; k++)
+            if (n->out[k].i) w->of[n->out[k].i] = r;
+    }
+}
+
+int64_t graph_samples(const Graph *g) {
+    for (int i = 0; i < g->inputs.len; i++) {
+        const Type *t = value_type(g, g->inputs.data[i]);
+        if (t->rank) return t->dim[0];
+    }
+    return 0;
+}
+
+Rows *rows_find(const Graph *g, Arena *a, int64_t batch) {
+    Walk w = {g, a, batch, NEW_ARRAY(a, Rows, g->values.len + 1)};
+    for (int i = 0; i < g->inputs.len; i++) {
+        ValueId v = g->inputs.data[i];
+        const Type *t = value_type(g, v);
+        if (t->rank && t->dim[0] == batch)
+            w.of[v.i] = (Rows){true, false, 0, 1, 1};
+    }
+    walk(&w);
+    return w.of;
+}
