@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/files/crc.h"
+#include "runtime/base/crc.h"
 #include "runtime/program/dtype.h"
 #include "runtime/files/infile.h"
 

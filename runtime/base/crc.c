@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* crc.c: see crc.h. */
-#include "runtime/files/crc.h"
+#include "runtime/base/crc.h"
 
 #include <pthread.h>
 #include <string.h>
