@@ -14,8 +14,8 @@ COPTS = [
     "-U_FORTIFY_SOURCE", # it aborts; a module never does
 ]
 
-def isa_library(name, level, flags, srcs, hdrs):
-    """The per-ISA files, with the number and the flags of a row of isa.def."""
+def isa_library(name, vectors, flags, srcs, hdrs):
+    """The per-ISA files, with the header and the flags of a row of isa.def."""
     native.cc_library(
         name = name,
         srcs = srcs + hdrs,
@@ -26,7 +26,7 @@ def isa_library(name, level, flags, srcs, hdrs):
         ],
         copts = COPTS + [
             flags,
-            "-DAMPC_ISA_LEVEL=%d" % level,
+            "'-DAMPC_SIMD=\"%s\"'" % vectors,
             "'-DAMPC_ISA_FLAGS=\"%s\"'" % flags,
         ] + select({
             "//:asan": ["-O1"], # at -O3 a sanitized kernel compiles for minutes

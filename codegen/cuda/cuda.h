@@ -129,7 +129,7 @@ bool nvrtc_facts(Arena *a, NvrtcFacts *out);
 /* "compute_80": PTX instead of a cubin. */
 bool cuda_arch_is_ptx(const char *arch);
 /* Compiles every unit for every arch, on as many threads as there are CPUs.
-   Results are read from and stored in `cache` (module/compile_cache.h; may be
+   Results are read from and stored in `cache` (cache/compile_cache.h; may be
    NULL). A compile error is a bug of ours: status 3 with the log. */
 Status nvrtc_build(Diag *d, Arena *a, const char *cache, const CudaUnit *unit,
                    int nunit, const char *const *arch, int narch,

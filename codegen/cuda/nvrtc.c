@@ -4,7 +4,7 @@
    share nothing, so that what comes out does not depend on their order.     */
 #define _GNU_SOURCE
 #include "codegen/cuda/cuda.h"
-#include "codegen/module/compile_cache.h"
+#include "codegen/cache/compile_cache.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -5,7 +5,6 @@
    emit_tables.c    tables to C text
    emit_weights.c   initial values to a section or to safetensors
    emit_cc.c        runs the system's C compiler
-   compile_cache.c  keeps compilers' results (compile_cache.h)
    emit_cuda.c      GPU steps and kernels (cuda.h)
    cost.c           the work of the steps in numbers (cost.h)
    emit_so.c        puts it all into one file                                */
@@ -13,7 +12,7 @@
 #define AMPC_CODEGEN_MODULE_EMIT_H
 
 #include "codegen/codegen.h"
-#include "codegen/module/compile_cache.h"
+#include "codegen/cache/compile_cache.h"
 #include "codegen/module/section.h"
 
 /* One x86-64 level that a module runs at: a row of isa.def. */

@@ -24,7 +24,7 @@
     "-fPIC -fvisibility=hidden -fno-semantic-interposition -w -g0 "            \
     "-frandom-seed=ampc -I. -Iruntime/cpu -c"
 #define CC_PLAN "-std=gnu17 -O1 " CC_COMMON
-/* Before 2.34 threads were in a library of their own (runtime/files/glibc.h).
+/* Before 2.34 threads were in a library of their own (runtime/base/glibc.h).
  */
 #ifdef __GLIBC__
 #define CC_OLD_GLIBC                                                           \

@@ -177,7 +177,8 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
 /* ---- kernels of each level ----------------------------------------------- */
 
 const IsaLevel isa_levels[] = {
-#define ISA(E, number, name, prefix, flags) {number, name, prefix, flags},
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    {number, name, prefix, flags},
 #include "runtime/cpu/isa.def"
     {0, NULL, NULL, NULL}};
 

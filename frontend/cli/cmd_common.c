@@ -10,7 +10,7 @@
 #include "frontend/cli/options_text.h"
 #include "ir/text/lex.h"
 #include "ir/base/files.h"
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "runtime/files/outfile.h"
 
 void session_init(Session *s) {

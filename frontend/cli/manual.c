@@ -10,7 +10,7 @@ static const char targets_text[] =
     "sm_90 "
     "and PTX), cuda:sm_NN, cuda:ptx. A session chooses the best level that its "
     "machine runs. Levels:"
-#define ISA(E, number, name, prefix, flags) " " name
+#define ISA(E, number, name, prefix, arch, vectors, flags) " " name
 #include "runtime/cpu/isa.def"
     ".";
 

@@ -796,7 +796,8 @@ static bool add_cpu_targets(Options *o, const char *word) {
         const char *word;
         int isa;
     } levels[] = {
-#define ISA(E, number, name, prefix, flags) {"cpu:" name, number},
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    {"cpu:" name, number},
 #include "runtime/cpu/isa.def"
     };
     int before = o->targets.len;
@@ -808,7 +809,7 @@ static bool add_cpu_targets(Options *o, const char *word) {
 
 static Status set_target(Options *o, Spec *s) {
     static const char levels[] =
-#define ISA(E, number, name, prefix, flags) "cpu:" name ", "
+#define ISA(E, number, name, prefix, arch, vectors, flags) "cpu:" name ", "
 #include "runtime/cpu/isa.def"
         ;
     over_model(&o->targets.len, &o->model_targets);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "runtime/program/mode.h"
 #include "runtime/files/sections.h"
 

@@ -7,13 +7,6 @@
 
 /* ---- outputs ------------------------------------------------------------- */
 
-int find_output(const AmpcModule *m, int program, const char *name) {
-    const PlanProgram *p = &m->programs[program];
-    for (uint32_t i = 0; i < p->nout; i++)
-        if (strcmp(m->tensors[p->out0 + i].name, name) == 0) return (int)i;
-    return -1;
-}
-
 ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
                      uint64_t bytes, const ampc_output *out) {
     if (!SIZED(out) || out->size < sizeof *out)
@@ -27,10 +20,6 @@ ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
             s, AMPC_ERR_ARGUMENT, "'%.200s' needs %llu bytes; %zu given", name,
             (unsigned long long)bytes, out->data ? out->bytes : 0);
     return AMPC_OK;
-}
-
-PlanRef output_ref(const ampc_session *s, int program, int i) {
-    return s->plan->refs[s->plan->runs[program].out0 + (uint32_t)i];
 }
 
 static const PlanTensor *output_tensor(const ampc_session *s, int i) {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/api/session.h"
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 
 enum { HUGE_PAGE = 2 << 20 };
 
@@ -235,11 +235,6 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     log_open(s);
     *out = s;
     return AMPC_OK;
-}
-
-void session_take_cursor(ampc_session *s, char *text) {
-    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
-    s->cursor = text;
 }
 
 void session_close(ampc_session *s) {

@@ -143,6 +143,7 @@ int64_t batch_of(const PlanProgram *p);
 const char *objective_at(const AmpcModule *m, uint32_t index);
 /* Programs and variables of the session's objective by number. */
 void session_find_known(ampc_session *s);
+int find_output(const AmpcModule *m, int program, const char *name);
 /* The index of the program's output; -1: none. */
 int find_known_output(const ampc_session *s, int program, KnownOutput o);
 /* True if the name is that variable's, for any objective. */
@@ -206,6 +207,8 @@ int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
 bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype);
 
+/* The place of output i after the program has run. */
+PlanRef output_ref(const ampc_session *s, int program, int i);
 PlanRef var_ref(uint32_t var, uint64_t offset);
 static inline int session_rank(const ampc_session *s) {
     return s->opt.comm ? s->opt.comm->rank : 0;
@@ -241,9 +244,6 @@ ampc_status api_leave(ampc_session *s, ampc_status status);
 #define SIZED(p) ((p) && (p)->size >= sizeof(size_t))
 
 ampc_status api_unsupported(ampc_session *s, const char *what);
-int find_output(const AmpcModule *m, int program, const char *name);
-/* The place of output i after the program has run. */
-PlanRef output_ref(const ampc_session *s, int program, int i);
 
 /* train.c */
 ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,

@@ -26,14 +26,12 @@ enum {
 
 /* A constant at other levels, so that the compiler drops code that depends
    on it. */
-INLINE int on_tiles(int kind) {
-    return AMPC_ISA_LEVEL == 4 && kind == TILE_AMX;
-}
+INLINE int on_tiles(int kind) { return HAS_TILES && kind == TILE_AMX; }
 
 /* How two operands are multiplied at a level: on tiles or in pairs if both are
    bf16 and that pays. */
 INLINE int product_kind(int isa, int64_t a_dtype, int64_t b_dtype) {
-    if (AMPC_ISA_LEVEL != 4 || a_dtype != AMPC_BF16 || b_dtype != AMPC_BF16)
+    if (!HAS_DOT || a_dtype != AMPC_BF16 || b_dtype != AMPC_BF16)
         return TILE_WIDENED;
     return isa == AMPC_ISA_AMX ? TILE_AMX
            : cpu_bf16_dot()    ? TILE_PAIRS

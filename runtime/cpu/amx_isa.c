@@ -2,7 +2,7 @@
 /* amx_isa.c: the AMX microkernel and the packing of its left operand. */
 #include "runtime/cpu/amx.h"
 
-#if AMPC_ISA_LEVEL == 4
+#if HAS_TILES
 #include "runtime/cpu/transpose.h"
 
 /* ---- instructions -------------------------------------------------------- */

@@ -11,9 +11,7 @@
    Where all operands are bf16 and products of pairs pay (tile kinds 1 and 2),
    all products are such: probabilities and their gradients are rounded to bf16
    as factors, not where they are added up.                                  */
-#if AMPC_ISA_LEVEL == 4
-#pragma GCC target("avx512bf16") /* for pairs only; plain C never uses it */
-#endif
+#define SIMD_WANTS_DOT
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/attend.h"
 #include "runtime/cpu/kmath.h"
@@ -109,7 +107,7 @@ static void attend_product(const AttendRun *r, int64_t m, int64_t n, int64_t k,
 /* s[keys][lanes], rounded, as what a product sums over keys: in place. */
 static void attend_pairs(const AttendRun *r, float *s, int64_t keys,
                          int64_t lanes) {
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
     static const uint16_t weave[32] = {
         0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -136,7 +134,7 @@ static void attend_pack_scores(const AttendRun *r, float *to, const float *s,
                                int64_t keys, int64_t n, int64_t lanes,
                                float *room) {
     PackSrc src = {s, AMPC_F32, lanes, 1};
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
     if (r->kind) {
         for (int64_t i = 0; i < keys * lanes; i += VL)
             _mm256_storeu_si256(

@@ -304,7 +304,7 @@ static void conv_run(int isa, AmpcPool *pool, const LibConv *c, int dgrad,
         ISA(chlast_conv)(pool, c, dgrad, kind, &call, scratch))
         return;
     int pairs =
-        channels > 1 && product_kind(AMPC_ISA_LEVEL, r->src_dtype, r->w_dtype);
+        channels > 1 && product_kind(ISA_LEVEL, r->src_dtype, r->w_dtype);
     conv_plan(c, dgrad, pairs, pool_threads(pool), &r->p);
     r->packed = kept_memory(r->kept, scratch);
     r->off = (int32_t *)(void *)((char *)scratch + r->p.packed);

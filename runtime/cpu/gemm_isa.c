@@ -15,9 +15,7 @@
 
    Products of bf16 by bf16 may count k in pairs (tile kinds 1 and 2); what AMX
    tiles need is in amx.h.                                                   */
-#if AMPC_ISA_LEVEL == 4
-#pragma GCC target("avx512bf16") /* for pairs only; plain C never uses it */
-#endif
+#define SIMD_WANTS_DOT
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/routines.h"
@@ -71,7 +69,7 @@ static int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
     return off;
 }
 
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
 /* Rows of bf16 results of products by the machine's own bf16 instruction are
    rounded by its conversion, too: fp32 subnormals become zero, as in the
    sums. */
@@ -101,7 +99,7 @@ static void gemm_store(const GemmRun *r, const float *acc, int64_t ld,
         return;
     }
     int64_t to = (batch * r->g->m + row) * r->g->n + col;
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
     if (r->kind && r->g->c_dtype == AMPC_BF16) {
         gemm_round_rows((uint16_t *)r->c + to, r->g->n, acc, ld, rows, cols);
         return;
@@ -407,25 +405,10 @@ typedef struct FewRun {
     int64_t cols, nblocks;
 } FewRun;
 
-INLINE float few_sum(vf v) {
-#if AMPC_ISA_LEVEL == 4
-    return _mm512_reduce_add_ps((__m512)v);
-#else
-#if AMPC_ISA_LEVEL == 3
-    __m128 t = _mm_add_ps(_mm256_castps256_ps128((__m256)v),
-                          _mm256_extractf128_ps((__m256)v, 1));
-#else
-    __m128 t = (__m128)v;
-#endif
-    t = _mm_add_ps(t, _mm_movehl_ps(t, t));
-    return _mm_cvtss_f32(_mm_add_ss(t, _mm_shuffle_ps(t, t, 1)));
-#endif
-}
-
 /* Loads elements i .. of a row or column of which n are left; 2 VL elements
    if they are pairs. */
 INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
     if (pairs) {
         const void *q = at(p, dtype, i);
         return n < 2 * VL ? (vf)_mm512_maskz_loadu_epi16((1u << n) - 1, q)
@@ -437,7 +420,7 @@ INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
 }
 
 INLINE vf few_fma(vf x, vf y, vf sum, int pairs) {
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
     if (pairs)
         return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
 #endif
@@ -460,7 +443,7 @@ INLINE void few_dots(const LibGemm *g, const void *a, const void *b, int dtype,
         }
     }
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < cols; j++)
-        acc[i * ld + j] = few_sum(sum[i * cols + j]);
+        acc[i * ld + j] = vsum(sum[i * cols + j]);
 }
 
 INLINE void few_along_k(const LibGemm *g, PackSrc a, PackSrc b, int dtype,
@@ -535,7 +518,7 @@ INLINE void few_product(const GemmRun *r, PackSrc a, PackSrc b, int dtype,
                         float *acc, int64_t ld, int64_t n) {
     if (r->g->b_rs != 1)
         few_along_n(r, a, b, dtype, acc, ld, n);
-    else if (AMPC_ISA_LEVEL == 4 && dtype == AMPC_BF16 && r->kind == TILE_PAIRS)
+    else if (HAS_DOT && dtype == AMPC_BF16 && r->kind == TILE_PAIRS)
         few_along_k(r->g, a, b, dtype, 1, acc, ld, n);
     else
         few_along_k(r->g, a, b, dtype, 0, acc, ld, n);

@@ -67,7 +67,7 @@ INLINE void image_prefetch(const void *p) {
     _mm_prefetch((const char *)p + IMAGE_AHEAD, _MM_HINT_T0);
 }
 
-#if AMPC_ISA_LEVEL == 4
+#if HAS_MASK
 INLINE void image_vector(int kind, void *dst, int dtype, const ImageSrc *s,
                          int64_t i, uint32_t mask) {
     const uint16_t *h = (const uint16_t *)s->p + i;
@@ -193,7 +193,7 @@ void ISA(image_load)(const ConvPlan *p, int kind, void *dst, const void *src,
                      int dtype, int64_t from, int64_t channels, int64_t depth,
                      int64_t row0, int64_t rows) {
     rows = min64(rows + p->dim[1].reach, p->vh);
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
     if (kind == IMAGE_PAIRS) {
         image_load_as(p, IMAGE_PAIRS, dst, src, AMPC_BF16, from, channels,
                       depth, row0, rows);
@@ -228,7 +228,7 @@ INLINE void image_pad_as(int kind, void *dst, int64_t width, const void *src,
 
 void ISA(image_pad)(int kind, void *dst, int64_t width, const void *src,
                     int dtype, int64_t from, int64_t n, int64_t rows) {
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
     if (kind == IMAGE_RAW) {
         image_pad_as(IMAGE_RAW, dst, width, src, AMPC_BF16, from, n, rows);
         return;

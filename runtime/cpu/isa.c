@@ -28,7 +28,7 @@
 
 #include "runtime/cpu/block.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 static uint64_t isa_xcr0(void) {
     uint32_t lo, hi;
@@ -38,21 +38,35 @@ static uint64_t isa_xcr0(void) {
 
 static int isa_has(uint32_t reg, uint32_t need) { return (reg & need) == need; }
 
-static int isa_machine(void) {
-    uint32_t a, b, c, d, b7, c7, d7, a7, cx, dx;
+static int isa_has_V2(void) { return 1; }
+
+static int isa_has_V3(void) {
+    uint32_t a, b, c, d, a7, b7, c7, d7, cx, dx;
     const uint32_t avx = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C | bit_MOVBE;
-    const uint32_t v3 = bit_AVX2 | bit_BMI | bit_BMI2;
-    const uint32_t v4 =
+    const uint32_t avx2 = bit_AVX2 | bit_BMI | bit_BMI2;
+    return __get_cpuid(1, &a, &b, &c, &d) && isa_has(c, avx) &&
+           __get_cpuid_count(7, 0, &a7, &b7, &c7, &d7) && isa_has(b7, avx2) &&
+           __get_cpuid(0x80000001u, &a, &b, &cx, &dx) &&
+           isa_has(cx, bit_LZCNT) &&
+           (isa_xcr0() & 0x6) == 0x6; /* SSE and AVX state */
+}
+
+static int isa_has_V4(void) {
+    uint32_t a, b, c, d;
+    const uint32_t avx512 =
         bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !isa_has(c, avx)) return AMPC_ISA_V2;
-    if (!__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7) || !isa_has(b7, v3))
-        return AMPC_ISA_V2;
-    if (!__get_cpuid(0x80000001u, &a, &b, &cx, &dx) || !isa_has(cx, bit_LZCNT))
-        return AMPC_ISA_V2;
-    uint64_t state = isa_xcr0();
-    if ((state & 0x6) != 0x6) return AMPC_ISA_V2; /* SSE and AVX state */
-    if (!isa_has(b7, v4) || (state & 0xe6) != 0xe6) return AMPC_ISA_V3;
-    return AMPC_ISA_V4;
+    return isa_has_V3() && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           isa_has(b, avx512) && (isa_xcr0() & 0xe6) == 0xe6;
+}
+
+/* cpu_isa_level asks for tiles, since asking cannot be taken back. */
+static int isa_has_AMX(void) { return 0; }
+
+static int isa_machine(void) {
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    if (isa_has_##E()) return AMPC_ISA_##E;
+#include "runtime/cpu/isa.def"
+    return AMPC_ISA_V2;
 }
 
 /* Highest level wanted: -1 without AMPC_ISA or with one unknown. */
@@ -200,7 +214,7 @@ int cpu_isa_level(void) {
 
 const char *cpu_isa_name(int level) {
     static const char *const names[] = {
-#define ISA(E, number, name, prefix, flags) [number] = name,
+#define ISA(E, number, name, prefix, arch, vectors, flags) [number] = name,
 #include "runtime/cpu/isa.def"
     };
     int known = level >= AMPC_ISA_V2 && level <= AMPC_ISA_AMX;

@@ -25,7 +25,8 @@
 #include "runtime/program/lib.h"
 
 typedef enum AmpcIsa {
-#define ISA(E, number, name, prefix, flags) AMPC_ISA_##E = number,
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    AMPC_ISA_##E = number,
 #include "runtime/cpu/isa.def"
 } AmpcIsa;
 

@@ -934,7 +934,7 @@ static inline double DIV_F64(double x, double y) { return x / y; }
 static inline int ISNAN_F64(double x) { return x != x; }
 static inline int ISINF_F64(double x) { return fabs(x) == INFINITY; }
 static inline int ISFINITE_F64(double x) { return fabs(x) < INFINITY; }
-/* Versions that glibc 2.17 has, too (runtime/files/glibc.h). */
+/* Versions that glibc 2.17 has, too (runtime/base/glibc.h). */
 #if defined __GLIBC__ && defined __x86_64__
 __asm__(".symver exp,exp@GLIBC_2.2.5");
 __asm__(".symver fmod,fmod@GLIBC_2.2.5");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* level_isa.c: the flags of this level, which tests compare with isa.def; no
-   module has them.                                                          */
+/* level_isa.c: the flags and the header of this level, which tests compare
+   with isa.def; no module has them. */
 #include "runtime/cpu/simd.h"
 
 const char ISA(flags)[] = AMPC_ISA_FLAGS;
+const char ISA(vectors)[] = AMPC_SIMD;

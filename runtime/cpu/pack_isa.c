@@ -7,10 +7,10 @@
 
 /* Stores the lanes of v to all panels that they span, `next` apart. */
 INLINE void spread(float *dst, int64_t next, vf v) {
-#if AMPC_ISA_LEVEL == 2
+#if SIMD_LANES == 4
     (void)next;
     vstore(dst, v);
-#elif AMPC_ISA_LEVEL == 3
+#elif SIMD_LANES == 8
     *(v4_any *)dst = __builtin_shufflevector(v, v, 0, 1, 2, 3);
     *(v4_any *)(dst + next) = __builtin_shufflevector(v, v, 4, 5, 6, 7);
 #else
@@ -64,7 +64,7 @@ INLINE void pack_a_halves(float *dst, const char *src, int dtype, int64_t ld) {
 INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
                                 int64_t ld, int64_t k) {
     int64_t j = 0, size = dtype_size(dtype);
-    for (; AMPC_ISA_LEVEL == 3 && size == 2 && j + 8 <= k; j += 8)
+    for (; VL == 8 && size == 2 && j + 8 <= k; j += 8)
         pack_a_halves(dst + j * MR, src + j * size, dtype, ld);
     for (; MR == 8 && j + TB <= k; j += TB)
         transpose(dst + j * MR, MR, src + j * size, dtype, ld);

@@ -28,7 +28,7 @@
 
 #include "runtime/cpu/kernels.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 enum { POOL_SPIN_WORK = 6000, POOL_SPIN_WAIT = 4000, POOL_MAX = 1024 };
 

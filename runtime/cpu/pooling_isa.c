@@ -59,12 +59,12 @@ static void pool_call(PoolCall *c) {
 
 /* The even and the odd elements of two vectors, and the way back. */
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#if AMPC_ISA_LEVEL == 4
+#if SIMD_LANES == 16
 #define EVEN   0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define ODD    1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #define ZIP_LO 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define ZIP_HI 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif AMPC_ISA_LEVEL == 3
+#elif SIMD_LANES == 8
 #define EVEN   0, 2, 4, 6, 8, 10, 12, 14
 #define ODD    1, 3, 5, 7, 9, 11, 13, 15
 #define ZIP_LO 0, 8, 1, 9, 2, 10, 3, 11
@@ -112,32 +112,6 @@ INLINE void pool_store_n(void *p, int dtype, int64_t i, vf v, int64_t n) {
 
 INLINE vi pool_iset(int64_t x) { return (vi){0} + (int32_t)x; }
 
-/* Loads the window indices (bytes) of n lanes from element i on. The bytes
-   go through a general register, not through memory: loading a vector right
-   after storing its parts stalls (store forwarding). */
-#if AMPC_ISA_LEVEL == 4
-INLINE vi pool_bytes(const int8_t *p, int64_t n) {
-    __m128i b = n >= VL ? _mm_loadu_si128((const __m128i *)p)
-                        : _mm_maskz_loadu_epi8((__mmask16)((1u << n) - 1), p);
-    return (vi)_mm512_cvtepi8_epi32(b);
-}
-#else
-INLINE vi pool_bytes(const int8_t *p, int64_t n) {
-    uint64_t all = 0;
-    if (n >= VL)
-        memcpy(&all, p, VL);
-    else
-        for (int64_t k = n; k-- > 0;) all = all << 8 | (uint8_t)p[k];
-    __m128i b = _mm_cvtsi64_si128((long long)all);
-#if AMPC_ISA_LEVEL == 3
-    return (vi)_mm256_cvtepi8_epi32(b);
-#else
-    return (vi)_mm_cvtepi8_epi32(b);
-#endif
-}
-
-#endif
-
 typedef int8_t PoolBytes __attribute__((vector_size(VL)));
 typedef int16_t PoolShorts __attribute__((vector_size(VL * 2)));
 
@@ -161,7 +135,7 @@ INLINE void pool_put_bytes(int8_t *p, vi v, int64_t n) {
 INLINE vi pool_taps(const PoolRun *r, int64_t i, int64_t n) {
     if (r->p->idx_dtype != AMPC_I8)
         return (vi)pool_load_n(r->idx, AMPC_F32, i, n);
-    return pool_bytes((const int8_t *)r->idx + i, n);
+    return vload_i8((const int8_t *)r->idx + i, n);
 }
 
 INLINE void pool_put_taps(const PoolRun *r, int64_t i, vi tap, int64_t n) {
@@ -198,20 +172,6 @@ typedef struct PoolAcc {
     int32_t tap[POOL_ROW + VL];
 } PoolAcc;
 
-/* Takes v, of number `tap`, where it is greater, or the first NaN. */
-INLINE void pool_take(vf v, vi tap, vf *m, vi *w) {
-#if AMPC_ISA_LEVEL == 4
-    __mmask16 take = _mm512_cmp_ps_mask((__m512)*m, (__m512)*m, _CMP_ORD_Q);
-    take = _mm512_mask_cmp_ps_mask(take, (__m512)v, (__m512)*m, _CMP_NLE_UQ);
-    *m = (vf)_mm512_mask_mov_ps((__m512)*m, take, (__m512)v);
-    *w = (vi)_mm512_mask_mov_epi32((__m512i)*w, take, (__m512i)tap);
-#else
-    vi take = (*m == *m) & ~(v <= *m);
-    *m = vselect(take, v, *m);
-    *w = (vi)vselect(take, (vf)tap, (vf)*w);
-#endif
-}
-
 /* tap: the number of the window row's first element */
 INLINE void pool_take_max(const LibPool *p, const PoolPart *q,
                           const float *line, int64_t tap, int64_t step,
@@ -221,8 +181,8 @@ INLINE void pool_take_max(const LibPool *p, const PoolPart *q,
         vf m = vload(acc->value + i);
         vi w = *(const vi *)(acc->tap + i);
         for (int64_t k = 0; k < q->k; k++, x += p->dilation[2])
-            pool_take(pool_read(x, step, q->n - i), pool_iset(tap + q->k0 + k),
-                      &m, &w);
+            vtake(pool_read(x, step, q->n - i), pool_iset(tap + q->k0 + k), &m,
+                  &w);
         vstore(acc->value + i, m);
         *(vi *)(acc->tap + i) = w;
     }
@@ -517,18 +477,6 @@ INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n, vf even,
     pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
 }
 
-/* The greater, or one that is NaN. */
-INLINE vf pool_greater(vf a, vf b) {
-#if AMPC_ISA_LEVEL == 4
-    __mmask16 number = _mm512_cmp_ps_mask((__m512)a, (__m512)a, _CMP_ORD_Q);
-    return (vf)_mm512_mask_max_ps((__m512)a, number, (__m512)a, (__m512)b);
-#elif AMPC_ISA_LEVEL == 3 /* b where one is NaN */
-    return vselect(a != a, a, (vf)_mm256_max_ps((__m256)a, (__m256)b));
-#else
-    return vselect(a != a, a, (vf)_mm_max_ps((__m128)a, (__m128)b));
-#endif
-}
-
 /* n maxima, without indices, of the inputs from `from` on and of those one
    row below. Rows are compared first, which halves the shuffles. */
 INLINE vf pool_max_n(const void *x, int dtype, int64_t from, int64_t width,
@@ -538,13 +486,13 @@ INLINE vf pool_max_n(const void *x, int dtype, int64_t from, int64_t width,
     if (dtype == AMPC_BF16 && n >= VL) {
         pool_pairs(x, dtype, from, n, &a, &b);
         pool_pairs(x, dtype, next, n, &c, &d);
-        return pool_greater(pool_greater(a, c), pool_greater(b, d));
+        return vgreater(vgreater(a, c), vgreater(b, d));
     }
-    a = pool_greater(pool_load_n(x, dtype, from, 2 * n),
-                     pool_load_n(x, dtype, next, 2 * n));
-    b = pool_greater(pool_load_n(x, dtype, from + VL, 2 * n - VL),
-                     pool_load_n(x, dtype, next + VL, 2 * n - VL));
-    return pool_greater(SHUFFLE(a, b, EVEN), SHUFFLE(a, b, ODD));
+    a = vgreater(pool_load_n(x, dtype, from, 2 * n),
+                 pool_load_n(x, dtype, next, 2 * n));
+    b = vgreater(pool_load_n(x, dtype, from + VL, 2 * n - VL),
+                 pool_load_n(x, dtype, next + VL, 2 * n - VL));
+    return vgreater(SHUFFLE(a, b, EVEN), SHUFFLE(a, b, ODD));
 }
 
 /* n outputs from `to` on, of the inputs from `from` on and the row behind. */
@@ -558,9 +506,9 @@ INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
         return;
     }
     vi w = {0};
-    pool_take(b, pool_iset(1), &a, &w);
-    pool_take(c, pool_iset(2), &a, &w);
-    pool_take(d, pool_iset(3), &a, &w);
+    vtake(b, pool_iset(1), &a, &w);
+    vtake(c, pool_iset(2), &a, &w);
+    vtake(d, pool_iset(3), &a, &w);
     pool_store_n(r->dst, dtype, to, a, n);
     pool_put_taps(r, to, w, n);
 }

@@ -56,7 +56,7 @@ typedef void TileOuterFn(int64_t n, const int32_t *at, const float *a,
    to neighbouring k (channels, i), the even one in the low half (vdpbf16ps).
    Level v4 on machines where cpu_bf16_dot() says so.  Kind 2 is multiplied on
    AMX tiles and has no instances here (amx.h). */
-enum { TILE_KINDS = AMPC_ISA_LEVEL == 4 ? 2 : 1 };
+enum { TILE_KINDS = 1 + HAS_DOT };
 
 extern TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV];
 extern TileRowsFn *const ISA(tile_rows)[TILE_KINDS][MR][NV];
@@ -81,13 +81,7 @@ typedef struct TileDot {
 } TileDot;
 typedef void TileDotFn(const TileDot *t);
 
-#if AMPC_ISA_LEVEL == 4
-enum { DOT_R = 4, DOT_C = 6 };
-#elif AMPC_ISA_LEVEL == 3
-enum { DOT_R = 3, DOT_C = 4 };
-#else
-enum { DOT_R = 2, DOT_C = 4 };
-#endif
+enum { DOT_R = SIMD_DOT_ROWS, DOT_C = SIMD_DOT_COLS };
 extern TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C];
 
 /* Number of vectors of the next column tile when `left` vectors remain: NV,

@@ -1,24 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tile_isa.c: the register tiles, one instance per height and width. */
-#if AMPC_ISA_LEVEL == 4
-#pragma GCC target("avx512bf16") /* for kind 1 only; plain C never uses it */
-#endif
+#define SIMD_WANTS_DOT
 #include "runtime/cpu/tile.h"
 
 /* The loops below are unrolled completely: R, W and C are constants. */
 #define UNROLL _Pragma("GCC unroll 32")
 
-/* Steps of 12 multiply-adds leave a core that is shared by two threads no time
-   to count each.                                                            */
-#if AMPC_ISA_LEVEL == 3
-#define STEPS _Pragma("GCC unroll 4")
-#else
-#define STEPS
-#endif
-
-/* A step of the smaller tiles of other levels has no time to spare. */
+/* A step of a small tile has no time to spare. */
 INLINE void tile_fetch(const float *ahead, int64_t k) {
-    if (AMPC_ISA_LEVEL == 4) __builtin_prefetch(ahead + k * TILE_LINE, 0, 2);
+    if (SIMD_FETCHES) __builtin_prefetch(ahead + k * TILE_LINE, 0, 2);
 }
 
 /* Makes the compiler step through rows instead of keeping an address each. */
@@ -42,7 +32,7 @@ typedef int32_t pair_any __attribute__((may_alias, aligned(2)));
 
 /* c + a * b, or c + a0 * b0 + a1 * b1 for pairs of bf16. */
 INLINE vf tile_fma(int kind, vf a, vf b, vf c) {
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
     if (kind == 1)
         return (vf)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
 #endif
@@ -92,7 +82,7 @@ INLINE void tile_panel_rw(int kind, int R, int W, int64_t k, const float *a,
                           int add, const float *ahead) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
-    STEPS for (int64_t i = 0; i < k; i++) {
+    SIMD_STEPS for (int64_t i = 0; i < k; i++) {
         tile_fetch(ahead, i);
         tile_step(kind, R, W, acc, a, b);
         a += MR;
@@ -108,7 +98,7 @@ INLINE void tile_rows_rw(int kind, int R, int W, int64_t k, const float *a,
     const float *p[MR];
     UNROLL for (int r = 0; r < R; r++) p[r] = a + r * lda;
     tile_begin(R, W, acc, c, ldc, add);
-    STEPS for (int64_t i = 0; i < k; i++, b += b_step) {
+    SIMD_STEPS for (int64_t i = 0; i < k; i++, b += b_step) {
         tile_fetch(ahead, i);
         tile_step_rows(kind, R, W, acc, p, i, b);
     }
@@ -120,7 +110,7 @@ INLINE void tile_slice_rw(int kind, int R, int W, int64_t k, const float *a,
                           int64_t ldc, int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, add);
-    STEPS for (int64_t i = 0; i < k; i++) {
+    SIMD_STEPS for (int64_t i = 0; i < k; i++) {
         tile_step(kind, R, W, acc, a, b + off[i]);
         a += MR;
     }
@@ -146,7 +136,7 @@ INLINE void tile_points_rw(int kind, int R, int W, const TilePoints *t) {
             const float *p[MR], *w = block + t->tap[k] * n * t->w_step;
             UNROLL for (int r = 0; r < R; r++) p[r] =
                 src + t->shift[t->tap[k]] + at[r];
-            STEPS for (int64_t j = 0; j < n; j++, w += t->w_step)
+            SIMD_STEPS for (int64_t j = 0; j < n; j++, w += t->w_step)
                 tile_step_rows(kind, R, W, acc, p, j, w);
         }
         src += t->block_step;
@@ -161,7 +151,7 @@ INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const int32_t *at,
                           int64_t b_step, float *c, int64_t ldc, int add) {
     vf acc[MR][NV];
     tile_begin(R, W, acc, c, ldc, 0);
-    STEPS for (int64_t i = 0; i < n; i++)
+    SIMD_STEPS for (int64_t i = 0; i < n; i++)
         tile_step(kind, R, W, acc, a + row[at[i]], b + at[i] * b_step);
     UNROLL for (int r = 0; add && r < R; r++) UNROLL for (int w = 0; w < W; w++)
         acc[r][w] = vload(c + r * ldc + w * VL) + acc[r][w];
@@ -170,34 +160,8 @@ INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const int32_t *at,
 
 /* ---- dot tiles ----------------------------------------------------------- */
 
-/* Halves are added until four lanes are left. */
-INLINE __m128 vfold(vf v) {
-#if AMPC_ISA_LEVEL == 4
-    __m256 h = _mm256_add_ps(_mm512_castps512_ps256((__m512)v),
-                             _mm512_extractf32x8_ps((__m512)v, 1));
-    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-#elif AMPC_ISA_LEVEL == 3
-    return _mm_add_ps(_mm256_castps256_ps128((__m256)v),
-                      _mm256_extractf128_ps((__m256)v, 1));
-#else
-    return (__m128)v;
-#endif
-}
-
-/* The sums of the lanes of four vectors, each (0 + 2) + (1 + 3). */
-INLINE void vsum4(float *to, vf a, vf b, vf c, vf d) {
-    __m128 x = vfold(a), y = vfold(b), z = vfold(c), w = vfold(d);
-    __m128 xy = _mm_add_ps(_mm_unpacklo_ps(x, y), _mm_unpackhi_ps(x, y));
-    __m128 zw = _mm_add_ps(_mm_unpacklo_ps(z, w), _mm_unpackhi_ps(z, w));
-    _mm_storeu_ps(to, _mm_add_ps(_mm_movelh_ps(xy, zw), _mm_movehl_ps(zw, xy)));
-}
-
 /* Keeps a loaded vector in a register instead of loading it for each use. */
-#if AMPC_ISA_LEVEL == 4
-#define KEEP(v) __asm__("" : "+v"(v))
-#else
-#define KEEP(v) __asm__("" : "+x"(v))
-#endif
+#define KEEP(v) __asm__("" : SIMD_REGISTER(v))
 
 INLINE const void *dot_at(int kind, const void *p, int64_t i) {
     return (const char *)p + i * (kind == 1 ? 2 : 4);
@@ -261,7 +225,7 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
     static void tile_dot##kind##_##R##_##C(const TileDot *t) {                 \
         tile_dot_rc(kind, R, C, t);                                            \
     }
-#if AMPC_ISA_LEVEL == 4
+#if HAS_DOT
 #define PANEL(R, W) PANEL_OF(0, R, W) PANEL_OF(1, R, W)
 #define DOT(R, C)   DOT_OF(0, R, C) DOT_OF(1, R, C)
 #define KINDS(rows, P)                                                         \
@@ -273,7 +237,7 @@ INLINE void tile_dot_rc(int kind, int R, int C, const TileDot *t) {
     { rows(P##0) }
 #endif
 
-#if AMPC_ISA_LEVEL == 2
+#if SIMD_VECTORS == 2
 #define PANELS(X, R) X(R, 1) X(R, 2)
 #define PANEL_ROW(P, R)                                                        \
     { P##_##R##_1, P##_##R##_2 }
@@ -287,7 +251,7 @@ PANELS(PANEL, 1)
 PANELS(PANEL, 2)
 PANELS(PANEL, 3)
 PANELS(PANEL, 4)
-#if AMPC_ISA_LEVEL == 4
+#if SIMD_ROWS == 8
 PANELS(PANEL, 5)
 PANELS(PANEL, 6)
 PANELS(PANEL, 7)
@@ -314,7 +278,7 @@ TilePointsFn *const ISA(tile_points)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
 TileOuterFn *const ISA(tile_outer)[TILE_KINDS][MR][NV] = KINDS(PANEL_ROWS,
                                                                tile_outer);
 
-#if AMPC_ISA_LEVEL == 4
+#if SIMD_DOT_COLS == 6
 #define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4) DOT(R, 5) DOT(R, 6)
 #define DOT_ROW(P, R)                                                          \
     {                                                                          \
@@ -329,7 +293,7 @@ DOTS(4)
 #define DOTS(R) DOT(R, 1) DOT(R, 2) DOT(R, 3) DOT(R, 4)
 #define DOT_ROW(P, R)                                                          \
     { P##_##R##_1, P##_##R##_2, P##_##R##_3, P##_##R##_4 }
-#if AMPC_ISA_LEVEL == 3
+#if SIMD_DOT_ROWS == 3
 #define DOT_ROWS(P)                                                            \
     { DOT_ROW(P, 1), DOT_ROW(P, 2), DOT_ROW(P, 3) }
 DOTS(3)

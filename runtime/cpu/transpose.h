@@ -15,7 +15,7 @@ INLINE v4 load_v4(const void *p, int dtype) {
     const uint16_t *h = p;
     if (dtype == AMPC_BF16)
         return (v4)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64(p)), 16);
-#if AMPC_ISA_LEVEL >= 3
+#if HAS_F16
     return (v4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)h));
 #else
     return (v4){f16_to_f32(h[0]), f16_to_f32(h[1]), f16_to_f32(h[2]),
@@ -44,7 +44,7 @@ INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
     for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * dld) = r[i];
 }
 
-#if AMPC_ISA_LEVEL >= 3
+#if SIMD_LANES >= 8
 enum { TB = 8 };
 typedef float v8 __attribute__((vector_size(32)));
 typedef v8 v8_any __attribute__((aligned(1), may_alias));
@@ -108,7 +108,7 @@ INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
 }
 
 /* Transposes in the largest blocks of this level, TW x TW. */
-#if AMPC_ISA_LEVEL == 4
+#if SIMD_LANES == 16
 enum { TW = VL };
 
 INLINE void transpose_wide(float *dst, int64_t dld, const void *src, int dtype,

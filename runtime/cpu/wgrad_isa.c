@@ -177,7 +177,7 @@ void ISA(conv_wgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
         ISA(chlast_wgrad)(pool, c, kind, &call, scratch) ||
         ISA(chlast_wgrad)(pool, c, TILE_WIDENED, &call, scratch))
         return;
-    r.raw = product_kind(AMPC_ISA_LEVEL, r.x_dtype, r.dy_dtype);
+    r.raw = product_kind(ISA_LEVEL, r.x_dtype, r.dy_dtype);
     conv_wgrad_plan(c, &r.w);
     r.off = scratch;
     r.partial = (float *)(void *)((char *)scratch + r.w.off);

@@ -22,7 +22,7 @@
 #include "runtime/files/outfile.h"
 #include "runtime/files/sections.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 enum { CACHE_MOST = 1 << 16 };
 

@@ -13,7 +13,7 @@
 
 #include "runtime/cuda/gpu.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 /* ---- finding ------------------------------------------------------------- */
 

@@ -20,7 +20,7 @@
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/infile.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 /* ---- scalars ------------------------------------------------------------- */
 

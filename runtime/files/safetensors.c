@@ -12,11 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/files/crc.h"
+#include "runtime/base/crc.h"
 #include "runtime/program/dtype.h"
 #include "runtime/files/infile.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 enum { HEADER_MAX = 100 << 20, PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
 

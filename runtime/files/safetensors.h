@@ -11,7 +11,7 @@
 
 #define AMPC_NO_LOADER
 #include "runtime/ampc.h"
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "runtime/program/plan.h"
 
 #define ST_CRC_KEY "ampc.crc32"

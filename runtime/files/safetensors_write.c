@@ -7,7 +7,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/files/checkpoint.h"
-#include "runtime/files/crc.h"
+#include "runtime/base/crc.h"
 #include "runtime/files/outfile.h"
 
 enum { PART = 256 << 10 };

@@ -18,7 +18,7 @@
 
 #include "runtime/files/infile.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 /* ---- which file are we? -------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #ifndef AMPC_SECTIONS_H
 #define AMPC_SECTIONS_H
 
-#include "runtime/files/crc.h"
+#include "runtime/base/crc.h"
 #include "runtime/api/session.h"
 
 typedef struct SectionFile {

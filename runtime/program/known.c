@@ -80,6 +80,13 @@ void session_find_known(ampc_session *s) {
         s->known[i] = find_of(s, find_var, known_rows[i].name);
 }
 
+int find_output(const AmpcModule *m, int program, const char *name) {
+    const PlanProgram *p = &m->programs[program];
+    for (uint32_t i = 0; i < p->nout; i++)
+        if (strcmp(m->tensors[p->out0 + i].name, name) == 0) return (int)i;
+    return -1;
+}
+
 int find_known_output(const ampc_session *s, int program, KnownOutput o) {
     char own[1100];
     snprintf(own, sizeof own, "%s:%s", output_names[o], s->objective);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/program/dtype.h"
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "runtime/program/lib.h"
 #include "runtime/program/plan_facts.h"
 

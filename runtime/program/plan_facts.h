@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "runtime/program/plan.h"
 
 int find_program(const AmpcModule *m, const char *name);

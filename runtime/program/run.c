@@ -52,6 +52,11 @@ void mem_free(const ampc_session *s, void *p, size_t bytes) {
     if (p) s->opt.free(s->opt.alloc_ctx, p, bytes ? bytes : 1);
 }
 
+void session_take_cursor(ampc_session *s, char *text) {
+    if (s->cursor) mem_free(s, s->cursor, strlen(s->cursor) + 1);
+    s->cursor = text;
+}
+
 /* ---- scalars ------------------------------------------------------------- */
 
 double scalar_number(uint32_t dtype, const void *p) {
@@ -73,6 +78,10 @@ bool var_in_range(const ampc_session *s, uint32_t var, const void *value) {
     if (is_known(v->name, VAR_MICRO) && x > (double)s->accumulate) return false;
     if (is_known(v->name, VAR_VALID) && x != (double)s->own_batch) return false;
     return known_in_range(v->name, x) && (v->kind != PLAN_HYPER || isfinite(x));
+}
+
+PlanRef output_ref(const ampc_session *s, int program, int i) {
+    return s->plan->refs[s->plan->runs[program].out0 + (uint32_t)i];
 }
 
 PlanRef var_ref(uint32_t var, uint64_t offset) {

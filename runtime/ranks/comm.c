@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
-#include "runtime/files/crc.h"
+#include "runtime/base/crc.h"
 #include "runtime/program/dtype.h"
 
 enum { DEFAULT_DEADLINE = 300 };

@@ -23,7 +23,7 @@
 
 #include "runtime/api/session.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 typedef intptr_t Handle;
 

@@ -17,7 +17,7 @@
 
 #include "runtime/api/session.h"
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 enum { LEAST_BLOCK = 1 << 16 };
 

@@ -2,7 +2,7 @@
 /* compile_cache_test.c: what compilers made is found again when all that they
    were given is the same, and never otherwise.                              */
 #define _GNU_SOURCE
-#include "codegen/module/compile_cache.h"
+#include "codegen/cache/compile_cache.h"
 #include "tests/harness.h"
 
 #include <stdlib.h>

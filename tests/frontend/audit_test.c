@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "frontend/data/array.h"
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "tests/harness.h"
 
 /* The log-probability of a squashed normal: 1 - tanh^2 cancels, so that tanh

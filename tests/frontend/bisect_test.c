@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "frontend/data/array.h"
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "tests/harness.h"
 
 /* ---- models of which one line is changed --------------------------------- */

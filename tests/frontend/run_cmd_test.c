@@ -16,7 +16,7 @@
 
 #include "frontend/run/run_cmd.h"
 #include "runtime/program/dtype.h"
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "runtime/api/session.h"
 #include "tests/support/tiny_module.h"
 

@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -949,16 +950,17 @@ static int dot_under(const char *isa) {
 }
 
 /* What runtime/BUILD compiles routines with; NULL where it names none. */
-#define ISA(E, number, name, prefix, flags)                                    \
-    extern const char ampc_v##number##_flags[] __attribute__((weak));
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    extern const char ampc_v##number##_flags[] __attribute__((weak));          \
+    extern const char ampc_v##number##_vectors[] __attribute__((weak));
 #include "runtime/cpu/isa.def"
 
 TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
     static const struct {
-        const char *name, *flags, *built;
+        const char *name, *flags, *built, *vectors, *built_vectors;
     } rows[] = {
-#define ISA(E, number, name, prefix, flags)                                    \
-    {name, flags, ampc_v##number##_flags},
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    {name, flags, ampc_v##number##_flags, vectors, ampc_v##number##_vectors},
 #include "runtime/cpu/isa.def"
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -966,7 +968,31 @@ TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
         const char *flags = rows[i].flags ? rows[i].flags : "nothing";
         CHECK_MSG(!strcmp(built, flags), "%s: isa.def has %s, runtime/BUILD %s",
                   rows[i].name, flags, built);
+        built = rows[i].built_vectors ? rows[i].built_vectors : "nothing";
+        const char *vectors = rows[i].vectors ? rows[i].vectors : "nothing";
+        CHECK_MSG(!strcmp(built, vectors),
+                  "%s: isa.def has %s, runtime/BUILD %s", rows[i].name, vectors,
+                  built);
     }
+}
+
+/* A level is asked what it has (simd.h), never for its number: another machine
+   has none of these. */
+TEST_CASE(isa, no_routine_compares_levels) {
+    char line[1000];
+    int n = 0;
+    FILE *p =
+        popen("grep -nE '(ISA_LEVEL *[=!<>]|[=!<>] *ISA_LEVEL|"
+              "__(AVX|SSE|x86_64)|^#include AMPC_SIMD)' runtime/cpu/*_isa.c "
+              "runtime/cpu/*.h",
+              "r");
+    REQUIRE(p != NULL);
+    for (; fgets(line, sizeof line, p); n++)
+        CHECK_MSG(strstr(line, "#include AMPC_SIMD") ||
+                      strstr(line, "runtime/cpu/kmath.h:"),
+                  "ask for a HAS_ or SIMD_ of the level instead: %s", line);
+    pclose(p);
+    CHECK(n > 0);
 }
 
 TEST_CASE(isa, bf16_dot_products_are_chosen_and_forced) {

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 #include "runtime/api/session.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny_module.h"

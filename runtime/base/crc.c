@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* crc.c: see crc.h. */
-#include "runtime/files/crc.h"
+#include "runtime/base/crc.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#include "runtime/files/glibc.h" /* last */
+#include "runtime/base/glibc.h" /* last */
 
 /* t[k][i]: the byte i, and k zero bytes behind it */
 static uint32_t t[8][256];

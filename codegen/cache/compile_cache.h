@@ -8,8 +8,8 @@
    a GiB those go that were not used for the longest time.  What fails here is
    no error: the compiler runs.
  */
-#ifndef AMPC_CODEGEN_MODULE_COMPILE_CACHE_H
-#define AMPC_CODEGEN_MODULE_COMPILE_CACHE_H
+#ifndef AMPC_CODEGEN_CACHE_COMPILE_CACHE_H
+#define AMPC_CODEGEN_CACHE_COMPILE_CACHE_H
 
 #include <sha2.h>
 #include <stdint.h>

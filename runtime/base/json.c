@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* json.c: see json.h.  A recursive checker over a cursor; walking reuses it
    to skip values.                                                           */
-#include "runtime/files/json.h"
+#include "runtime/base/json.h"
 
 #include <errno.h>
 #include <math.h>

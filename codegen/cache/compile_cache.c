@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* compile_cache.c: see compile_cache.h. */
 #define _GNU_SOURCE
-#include "codegen/module/compile_cache.h"
+#include "codegen/cache/compile_cache.h"
 
 #include <dirent.h>
 #include <fcntl.h>
