@@ -15,6 +15,7 @@ fi
 
 packages=(bazel-bootstrap bazel-rules-java gcc g++ libc6-dev binutils
     libgtest-dev protobuf-c-compiler libprotobuf-c-dev libmd-dev zlib1g-dev
+    libjpeg62-turbo-dev libpng-dev
     libzstd-dev)
 
 # From the wheels of these releases; each file is checked by its SHA-256.

@@ -33,7 +33,7 @@ static int no_command(const char *name, const char *what) {
     return ERR_USAGE;
 }
 
-/* Of that command; NULL: of the compiler. */
+/* The help of a command; NULL: of the compiler. */
 static int print_help(const char *command) {
     const CommandText *c = command_texts;
     StrBuf sb = {0};

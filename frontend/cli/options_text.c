@@ -246,7 +246,7 @@ static Status set_placement(Options *o, Spec *s) {
 
 static const char *const loss_words[] = {"auto", "none", "host", NULL};
 
-/* What --loss calls it. */
+/* The name of a loss on the command line. */
 static const char *loss_word(const LossSpec *l) {
     return l->kind == LOSS_FN ? l->fn->loss : loss_words[l->kind];
 }

@@ -3,8 +3,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/data/array.h"
 
+#include "frontend/data/images.h"
+
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Arrays up to KEPT bytes stay in memory; others pass through PART bytes. */
@@ -12,8 +15,8 @@ enum { KEPT = 16 << 20, PART = 1 << 20 };
 
 /* Formats recognised by content come first: a file name may be misleading. */
 static const ArrayFormat *const formats[] = {
-    &npy_format,    &npz_format, &idx_format, &tensors_format,
-    &tokens_format, &csv_format, &tsv_format};
+    &npy_format,    &npz_format,  &idx_format, &tensors_format,
+    &tokens_format, &text_format, &csv_format, &tsv_format};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
 /* ---- shape and order ----------------------------------------------------- */
@@ -255,6 +258,10 @@ static Status load(Source *s, const ArrayPick *pick, unsigned char *head,
 
 Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a) {
     static const ArrayPick all = {.input = ""};
+    struct stat st_path;
+    if (pick && pick->want && stat(path, &st_path) == 0 &&
+        S_ISDIR(st_path.st_mode))
+        return images_open(d, path, pick->want, a);
     Source s = {.d = d, .path = path, .fd = -1};
     unsigned char *head = malloc(ARRAY_HEAD);
     *a = (Array){.fd = -1};

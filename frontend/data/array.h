@@ -10,7 +10,8 @@
    a nameless temporary copy.
 
    array.c  shapes and windows;  source.c  bytes of files
-   npy.c, npz.c, idx.c, tensors.c, tokens.c, csv.c  a format each            */
+   npy.c, npz.c, idx.c, tensors.c, tokens.c, csv.c  a format each
+   images.c, picture.c  folders of PNG and JPEG (images.h)                   */
 #ifndef AMPC_FRONTEND_DRIVER_ARRAY_H
 #define AMPC_FRONTEND_DRIVER_ARRAY_H
 
@@ -39,7 +40,8 @@ typedef struct ArrayPick {
     const char *part; /* FILE:PART, by the format; NULL: not given */
     const char
         *input; /* the input that it is for; names the part if part is NULL */
-    bool integers; /* text: read integers, not floats */
+    bool integers;                /* text: read integers, not floats */
+    const ampc_tensor_info *want; /* the input; NULL: a folder is not read */
 } ArrayPick;
 
 /* Tells formats apart by content.  pick may be NULL.  On failure nothing is
@@ -83,7 +85,7 @@ typedef struct ArrayFormat {
 } ArrayFormat;
 
 extern const ArrayFormat npy_format, npz_format, idx_format, tensors_format,
-    tokens_format, csv_format, tsv_format;
+    tokens_format, text_format, csv_format, tsv_format;
 
 /* tensors.c: memory for st_open of runtime/files/safetensors.h. */
 extern const ampc_options safetensors_memory;

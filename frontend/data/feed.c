@@ -254,6 +254,7 @@ static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
     if (!split_file(f)) return fail(d, (Loc){0}, "out of memory");
     TRY(file_reads(d, guard, f->path, "--feed"));
     f->pick.input = f->want.name;
+    f->pick.want = &f->want;
     f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
     TRY(array_open(d, f->path, &f->pick, &f->a));
     TRY(check_fit(d, fs, f));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokens.c: texts as token numbers, .bin: u16 or u32 (FILE.bin:u32) without a
-   header, as nanoGPT writes them, or after the header of llm.c.  Samples are
+   header, as nanoGPT writes them, or after the header of llm.c; .txt: the bytes
+   themselves (FILE:u8 of a .bin file, too).  Samples are
    windows of as many tokens as the input takes; FILE.bin:+1 (FILE.bin:u32+1)
    begins each one token later, as the target of predicting the next one.    */
 #include <string.h>
@@ -14,17 +15,25 @@ static Status take_part(const Source *s, const char *part, ArrayHead *h,
     *shift = 0;
     if (!part) return OK;
     bool known = false;
-    if (!strncmp(part, "u16", 3) || !strncmp(part, "u32", 3)) {
-        h->dtype = part[1] == '1' ? AMPC_DTYPE_U16 : AMPC_DTYPE_U32;
-        part += 3;
+    static const struct {
+        const char *name;
+        ampc_dtype dtype;
+    } types[] = {{"u8", AMPC_DTYPE_U8},
+                 {"u16", AMPC_DTYPE_U16},
+                 {"u32", AMPC_DTYPE_U32}};
+    for (int i = 0; i < 3 && !known; i++) {
+        size_t n = strlen(types[i].name);
+        if (strncmp(part, types[i].name, n) != 0) continue;
+        h->dtype = types[i].dtype;
+        part += n;
         known = true;
     }
     if (!strcmp(part, "+1"))
         *shift = 1;
     else if (*part || !known)
         return source_bad(s,
-                          "'%s': tokens are taken as u16 or u32, with +1 "
-                          "from the second on (FILE.bin:u16+1)",
+                          "'%s': tokens are taken as u8, u16 or u32, with "
+                          "+1 from the second on (FILE.bin:u16+1)",
                           part);
     return OK;
 }
@@ -33,8 +42,10 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     int32_t magic = 0;
     int shift;
     if (s->packed) return source_bad(s, "gzipped tokens are not read");
-    h->dtype = AMPC_DTYPE_U16;
-    if (h->head_bytes >= LLMC_HEADER) memcpy(&magic, h->head, 4);
+    size_t n = strlen(s->path);
+    bool text = n > 4 && !strcmp(s->path + n - 4, ".txt");
+    h->dtype = text ? AMPC_DTYPE_U8 : AMPC_DTYPE_U16;
+    if (!text && h->head_bytes >= LLMC_HEADER) memcpy(&magic, h->head, 4);
     if (magic == LLMC_U16 || magic == LLMC_U32) {
         h->data = LLMC_HEADER;
         if (magic == LLMC_U32) h->dtype = AMPC_DTYPE_U32;
@@ -53,3 +64,5 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
 
 const ArrayFormat tokens_format = {
     .name = "tokens (.bin)", .end = ".bin", .find = find};
+const ArrayFormat text_format = {
+    .name = "text (.txt)", .end = ".txt", .find = find};

@@ -184,7 +184,7 @@ void bar_step(Run *r, const ampc_metrics *m, int64_t done) {
 
 /* ---- lines of epochs ----------------------------------------------------- */
 
-/* Of a long run not each epoch has a line: the log has all. */
+/* A long run has lines for some epochs; the log has all. */
 static bool has_line(const RunLog *log, int64_t epoch) {
     int64_t n = log->epochs - log->first_epoch;
     int64_t every = (n + EPOCH_LINES - 1) / EPOCH_LINES;

@@ -423,7 +423,7 @@ static void await_signals(const Run *r) {
     sb_free(&sb);
 }
 
-/* Of a run that a signal has ended. */
+/* Tells how a run that a signal has ended goes on. */
 static void tell_stopped(const Run *r) {
     const RunOptions *o = r->opt;
     ampc_scaler sc = {.size = sizeof sc};

@@ -41,19 +41,20 @@ typedef struct RunOptions {
 
 /* State of the log, and of the terminal's last line. */
 typedef struct RunLog {
-    FILE *out;     /* of the log lines; NULL: they go nowhere */
-    FILE *stream;  /* the same if it is a device, a pipe or a descriptor */
+    FILE *out;     /* stream of log lines; NULL: none is written */
+    FILE *stream;  /* `out` if it is a device, a pipe or a descriptor */
     bool lost;     /* a line could not be written */
     bool streamed; /* lines went to `stream`, which has been closed */
     OutFile file, trace;
-    bool terminal, quiet;         /* the bar is shown; notes are not */
-    bool silent;                  /* neither notes nor the summary: rank > 0 */
-    bool colour, bar;             /* a bar is on the terminal */
-    bool mixed;                   /* log lines go to a terminal, too        */
-    double begin, last;           /* of the clock; when the bar was drawn */
-    int64_t first, goal;          /* step at which the clock started; steps */
-    int64_t first_epoch, epochs;  /* done before this run; the last of it */
-    double epoch_begin, loss_sum; /* of this epoch: finite losses */
+    bool terminal, quiet;        /* the bar is shown; notes are not */
+    bool silent;                 /* neither notes nor the summary: rank > 0 */
+    bool colour, bar;            /* a bar is on the terminal */
+    bool mixed;                  /* log lines go to a terminal, too        */
+    double begin, last;          /* start of the clock; time of the last bar */
+    int64_t first, goal;         /* step at which the clock started; steps */
+    int64_t first_epoch, epochs; /* done before this run; the last of it */
+    double epoch_begin,
+        loss_sum; /* start of the epoch; sum of its finite losses */
     int64_t loss_n, epoch_steps;
     FILE *profile; /* over `trace` */
     int64_t events;

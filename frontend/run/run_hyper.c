@@ -34,7 +34,7 @@ static Status read_value(Run *r, const char *given, const char *text,
     return OK;
 }
 
-/* Of each objective that has the key. */
+/* Sets the key of each objective that has it. */
 static Status set_all(Run *r, const char *key, double value, const char *what) {
     StrBuf why = {0};
     bool any = false;

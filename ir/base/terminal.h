@@ -11,7 +11,7 @@
 bool terminal_redraws(int fd);
 /* Cells in a row, also after the window has changed; 80 where unknown. */
 int terminal_columns(int fd);
-/* It redraws, and NO_COLOR is not set (https://no-color.org). */
+/* Whether it redraws and NO_COLOR is not set (https://no-color.org). */
 bool terminal_colours(int fd);
 
 /* Erases a line that was drawn with the cursor at its beginning, all rows that

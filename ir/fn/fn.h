@@ -97,7 +97,7 @@ struct Fn {
     const char *text; /* the definition as it was written                   */
     size_t size;
     struct FnTable *instances;
-    Str loss; /* what --loss calls it, and a text may; NULL: no loss        */
+    Str loss; /* name for --loss and texts; NULL: no loss                  */
     const struct Optimizer *optimizer; /* optimizer.h; NULL: an op          */
 };
 

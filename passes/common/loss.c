@@ -143,7 +143,7 @@ typedef struct Call {
     int nin;
     Attr attrs[MAX_OP_ATTRS];
     int nattr;
-    int axis; /* of classes; -1: the loss has none */
+    int axis; /* class axis; -1: the loss has none */
 } Call;
 
 /* The outputs that are named, or all. */
@@ -186,7 +186,7 @@ static Status class_axis(const Graph *g, PassCtx *cx, Call *c) {
     return OK;
 }
 
-/* Of the type that the definition asks for: class numbers without the class
+/* The definition tells the target's type: class numbers without the class
    axis, or as the output. */
 static void add_target(Graph *g, PassCtx *cx, Call *c, int model) {
     int target = fn_loss_target(c->l->fn);

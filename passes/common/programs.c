@@ -80,6 +80,8 @@ enum { TERMS = 16 };
 typedef struct Sum {
     Term term[TERMS];
     int n;
+    Node classifies; /* the first term that does; without operands: none */
+    ValueId correct, count;
 } Sum;
 
 /* The terms of v, which may be anything: false, it is no such sum. Looks
@@ -104,10 +106,8 @@ static bool find_terms(const Graph *g, ValueId v, double factor, Sum *s) {
     return n->fn ? n->fn->samples.given : n->op == OP_REDUCE_MEAN;
 }
 
-/* A call of a loss as its sums over samples, by the loss's own definition. The
-   first classification among the terms reports its hits. */
-static void split_call(Builder *b, Str objective, Term *t, int64_t batch,
-                       int64_t top_k) {
+/* A call of a loss as its sums over samples, by the loss's own definition. */
+static void split_call(Builder *b, Sum *sum, Term *t, int64_t batch) {
     Graph *g = b->g;
     char msg[MSG_TEXT];
     FnSamples s;
@@ -119,16 +119,24 @@ static void split_call(Builder *b, Str objective, Term *t, int64_t batch,
         t->num = s.num;
         t->den = s.den;
     }
-    if (!is_per_sample(g, s.correct, batch) ||
-        is_value(graph_output(g, own_output(OUT_CORRECT, objective))))
-        return;
+    if (!is_per_sample(g, s.correct, batch) || sum->classifies.nin) return;
+    sum->classifies = loss;
+    sum->correct = s.correct;
+    sum->count = s.count;
+}
+
+/* Hits of the first classification among the terms. */
+static void report_hits(Builder *b, Str objective, const Sum *s,
+                        int64_t top_k) {
+    Graph *g = b->g;
     Attr axis;
-    call_attr(g, &loss, "axis", &axis);
+    if (!s->classifies.nin) return;
+    call_attr(g, &s->classifies, "axis", &axis);
     g->module->class_axis = (int)axis.u.i;
-    graph_add_output(g, own_output(OUT_CORRECT, objective), s.correct);
-    graph_add_output(g, own_output(OUT_COUNT, objective), s.count);
-    if (top_k && dtype_is_int(value_dtype(g, loss.in[1])))
-        top_hits(b, objective, &loss, axis, top_k);
+    graph_add_output(g, own_output(OUT_CORRECT, objective), s->correct);
+    graph_add_output(g, own_output(OUT_COUNT, objective), s->count);
+    if (top_k && dtype_is_int(value_dtype(g, s->classifies.in[1])))
+        top_hits(b, objective, &s->classifies, axis, top_k);
 }
 
 /* A mean over everything whose first axis is the batch: sums [B] over the
@@ -195,12 +203,13 @@ static void report_loss(Graph *g, Str objective, ValueId loss, int64_t top_k) {
     for (int i = 0; i < s.n; i++) {
         Term *t = &s.term[i];
         if (t->node.fn && t->node.fn->samples.given)
-            split_call(&b, objective, t, batch, top_k);
+            split_call(&b, &s, t, batch);
         else if (!t->node.fn && t->node.op == OP_REDUCE_MEAN)
             split_mean(&b, t, batch);
     }
-    if (!sum || !report_sum(&b, objective, &s, batch))
-        graph_add_output(g, own_output(OUT_LOSS, objective), loss);
+    sum = sum && report_sum(&b, objective, &s, batch);
+    report_hits(&b, objective, &s, top_k);
+    if (!sum) graph_add_output(g, own_output(OUT_LOSS, objective), loss);
 }
 
 /* ---- the pass ------------------------------------------------------------ */

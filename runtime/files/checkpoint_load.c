@@ -108,7 +108,7 @@ typedef struct Load {
     uint64_t used;      /* bit per renaming: it renamed something */
     size_t want;        /* tensors that the module has */
     LoadNames left, missing;
-    LoadNames fresh; /* of another shape, in layers that --replace-head made */
+    LoadNames fresh;     /* other shapes, in layers that --replace-head made */
     LoadSource *sources; /* per variable */
     uint64_t *at;        /* per variable: place in `stage` */
     char *stage;

@@ -421,7 +421,7 @@ static void zip_add_npy(Zip *z, const char *name, const float *data, int64_t n,
 
 static Status pick(const char *name, const char *part, const char *input,
                    bool integers, Array *a, Diag *d) {
-    ArrayPick p = {part, input, integers};
+    ArrayPick p = {.part = part, .input = input, .integers = integers};
     return array_open(d, test_tmp(name), &p, a);
 }
 
@@ -607,6 +607,20 @@ static void check_tokens(const char *part, int dtype, int64_t n, int first) {
 }
 
 /* The last token only ever is a target. */
+TEST_CASE(tokens, bytes_of_a_text) {
+    Diag d = {0};
+    Array a;
+    REQUIRE(test_write_file(test_tmp("t.txt"), "caf\xc3\xa9", 5));
+    for (int shift = 0; shift < 2; shift++) {
+        REQUIRE(pick("t.txt", shift ? "+1" : NULL, "x", true, &a, &d) == OK);
+        CHECK(a.windows && a.dtype == AMPC_DTYPE_U8);
+        CHECK_EQ_INT(a.count, 4);
+        CHECK(!memcmp(a.memory, shift ? "af\xc3\xa9" : "caf\xc3", 4));
+        array_close(&a);
+    }
+    pick_fails("t.txt", "u16", "x", "5 bytes are not a whole number of u16");
+}
+
 TEST_CASE(tokens, widths_shifts_and_headers) {
     uint16_t narrow[5] = {10, 11, 12, 13, 14};
     uint32_t wide[4] = {70000, 70001, 70002, 70003};
@@ -616,8 +630,8 @@ TEST_CASE(tokens, widths_shifts_and_headers) {
     check_tokens("+1", AMPC_DTYPE_U16, 4, 11);
     pick_fails("t.bin", "u32", "x",
                "10 bytes are not a whole number of u32 tokens");
-    pick_fails("t.bin", "+2", "x", "tokens are taken as u16 or u32");
-    pick_fails("t.bin", "", "x", "tokens are taken as u16 or u32");
+    pick_fails("t.bin", "+2", "x", "tokens are taken as u8, u16 or u32");
+    pick_fails("t.bin", "", "x", "tokens are taken as u8, u16 or u32");
     REQUIRE(test_write_file(test_tmp("t.bin"), wide, sizeof wide));
     check_tokens("u32", AMPC_DTYPE_U32, 3, 70000);
     check_tokens("u32+1", AMPC_DTYPE_U32, 3, 70001);
@@ -783,10 +797,10 @@ TEST_CASE(csv, mistakes) {
     long_field[599] = 0;
     put_text("a.csv", long_field);
     pick_fails("a.csv", NULL, "x", "is too long");
-    put_text("a.txt", "1,2\n");
-    pick_fails("a.txt", NULL, "x",
+    put_text("a.dat", "1,2\n");
+    pick_fails("a.dat", NULL, "x",
                "has no format that can be read: .npy, .npz, "
-               "IDX, safetensors, tokens (.bin), .csv");
+               "IDX, safetensors, tokens (.bin), text (.txt), .csv");
     write_npy("p.npy", AMPC_DTYPE_F32, 1, (int64_t[]){1}, long_field);
     pick_fails("p.npy", "part", "x", "a .npy file has no parts");
 }

@@ -171,8 +171,9 @@ static void add_objective(Options *o, const char *name, const char *params,
                           const char *output, const char *optimizer) {
     Objective j = o->objectives.data[0];
     j.name = intern(name);
-    j.loss.kind = LOSS_MSE;
-    j.loss.output = intern(output);
+    j.loss = loss_default(LOSS_FN);
+    j.loss.fn = fn_loss("mse");
+    vec_push(o->arena, &j.loss.outputs, intern(output));
     j.optimizer = optimizer_default(o->arena, optimizer_find(NULL, optimizer));
     vec_push(o->arena, &j.params, intern(params));
     vec_push(o->arena, &o->objectives, j);

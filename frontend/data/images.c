@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* images.c: a folder of pictures as an array: see images.h.  All of them are
+   decoded when it is opened, into memory or a nameless file. */
+#define _GNU_SOURCE
+#include "frontend/data/images.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/program/dtype.h"
+
+enum { KEPT = 16 << 20, MOST_FILE = 256 << 20 };
+
+/* Names in a folder, sorted by their bytes. */
+typedef struct NameList {
+    struct dirent **at;
+    int n;
+} NameList;
+
+static int is_shown(const struct dirent *e) { return e->d_name[0] != '.'; }
+
+static int by_bytes(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static Status list(Diag *d, const char *folder, NameList *to) {
+    to->n = scandir(folder, &to->at, is_shown, by_bytes);
+    if (to->n >= 0) return OK;
+    to->n = 0;
+    return fail(d, (Loc){.file = intern(folder)}, "%s", strerror(errno));
+}
+
+static void list_free(NameList *l) {
+    for (int i = 0; i < l->n; i++) free(l->at[i]);
+    free(l->at);
+    *l = (NameList){NULL, 0};
+}
+
+static bool is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* ---- the samples --------------------------------------------------------- */
+
+/* A folder being read: the form of a sample, and the place of the next. */
+typedef struct Folder {
+    Diag *d;
+    const char *path;
+    bool labels, plain; /* plain: without classes */
+    bool last;          /* channels are the last axis */
+    int channels;
+    int64_t width, height;
+    Array *a;
+    int64_t room; /* bytes that a->memory has */
+} Folder;
+
+static Status bad_picture(const Folder *f, const char *path, const char *why) {
+    return fail(f->d, (Loc){.file = intern(path)}, "%s", why);
+}
+
+static Status read_whole(const Folder *f, const char *path, char **out,
+                         size_t *n) {
+    Source s = {.d = f->d, .path = path, .fd = -1};
+    Status st = source_open(&s);
+    *out = NULL;
+    if (st == OK && (s.packed || s.size > MOST_FILE))
+        st = source_bad(&s, "neither PNG nor JPEG");
+    if (st == OK && !(*out = malloc((size_t)s.size + 1)))
+        st = source_bad(&s, "out of memory");
+    if (st == OK) st = source_get(&s, *out, (size_t)s.size, 0);
+    *n = (size_t)s.size;
+    source_close(&s);
+    return st;
+}
+
+/* Appends bytes; what grows beyond KEPT goes to a file. */
+static Status append(Folder *f, const void *data, size_t n) {
+    Array *a = f->a;
+    Source s = {.d = f->d, .path = f->path};
+    if (a->fd < 0 && a->bytes + n > KEPT) {
+        a->fd = source_copy();
+        if (a->fd < 0 || !source_put(a->fd, a->memory, a->bytes, 0))
+            return source_copy_failed(&s);
+        free(a->memory);
+        a->memory = NULL;
+    }
+    if (a->fd >= 0) {
+        if (!source_put(a->fd, data, n, a->bytes))
+            return source_copy_failed(&s);
+    } else {
+        if ((int64_t)(a->bytes + n) > f->room) {
+            f->room = 2 * (int64_t)(a->bytes + n);
+            char *more = realloc(a->memory, (size_t)f->room);
+            if (!more) return source_bad(&s, "out of memory");
+            a->memory = more;
+        }
+        memcpy(a->memory + a->bytes, data, n);
+    }
+    a->bytes += n;
+    return OK;
+}
+
+/* Channel by channel, as [C,H,W] has them. */
+static unsigned char *planes(const unsigned char *p, int64_t pixels, int c) {
+    unsigned char *out = malloc((size_t)(pixels * c));
+    for (int64_t i = 0; out && i < pixels; i++)
+        for (int k = 0; k < c; k++) out[k * pixels + i] = p[i * c + k];
+    return out;
+}
+
+static Status add_picture(Folder *f, const char *path) {
+    char why[100], *file;
+    size_t n;
+    Picture p = {.pixels = NULL};
+    Status st = read_whole(f, path, &file, &n);
+    if (st == OK &&
+        !picture_decode((unsigned char *)file, n, f->channels, &p, why))
+        st = bad_picture(f, path, why);
+    free(file);
+    TRY(st);
+    int64_t pixels = f->width * f->height;
+    unsigned char *sized = picture_resize(&p, f->width, f->height), *out;
+    free(p.pixels);
+    out = sized && !f->last ? planes(sized, pixels, f->channels) : sized;
+    if (out != sized) free(sized);
+    st = out ? append(f, out, (size_t)(pixels * f->channels))
+             : bad_picture(f, path, "out of memory");
+    free(out);
+    return st;
+}
+
+static Status add_sample(Folder *f, const char *path, int64_t class) {
+    if (is_folder(path))
+        return fail(f->d, (Loc){.file = intern(path)},
+                    "a folder among pictures: classes are FOLDER/CLASS/FILE");
+    TRY(f->labels ? append(f, &class, sizeof class) : add_picture(f, path));
+    f->a->dim[0]++;
+    return OK;
+}
+
+static Status add_class(Folder *f, const char *path, int64_t class) {
+    NameList files;
+    TRY(list(f->d, path, &files));
+    Status st = OK;
+    for (int i = 0; i < files.n && st == OK; i++) {
+        StrBuf name = {0};
+        sb_printf(&name, "%s/%s", path, files.at[i]->d_name);
+        st = add_sample(f, name.data, class);
+        sb_free(&name);
+    }
+    list_free(&files);
+    return st;
+}
+
+static Status add_all(Folder *f) {
+    NameList names;
+    TRY(list(f->d, f->path, &names));
+    Status st = OK;
+    int classes = 0;
+    for (int i = 0; i < names.n && st == OK; i++) {
+        StrBuf name = {0};
+        sb_printf(&name, "%s/%s", f->path, names.at[i]->d_name);
+        bool folder = is_folder(name.data);
+        if (i == 0) f->plain = !folder;
+        if (folder != !f->plain)
+            st = fail(f->d, (Loc){.file = intern(name.data)},
+                      "beside %s: a folder holds pictures, or folders of "
+                      "classes alone",
+                      f->plain ? "pictures" : "folders of classes");
+        else
+            st = f->plain ? add_sample(f, name.data, 0)
+                          : add_class(f, name.data, classes++);
+        sb_free(&name);
+    }
+    list_free(&names);
+    if (st == OK && f->labels && f->plain)
+        return fail(f->d, (Loc){.file = intern(f->path)},
+                    "has no folders of classes (FOLDER/CLASS/FILE), which "
+                    "would be the labels");
+    return st;
+}
+
+/* ---- what the input takes ------------------------------------------------ */
+
+static bool are_channels(int64_t n) { return n == 1 || n == 3; }
+
+static Status plan(Folder *f, const ampc_tensor_info *want) {
+    Array *a = f->a;
+    f->labels = !is_float_dtype((uint32_t)want->dtype) && want->rank <= 2;
+    a->dtype = f->labels ? AMPC_DTYPE_I64 : AMPC_DTYPE_U8;
+    a->rank = 1;
+    if (f->labels) return OK;
+    f->last = want->rank == 4 && !are_channels(want->shape[1]);
+    if (want->rank != 4 || !are_channels(want->shape[f->last ? 3 : 1]))
+        return fail(f->d, (Loc){.file = intern(f->path)},
+                    "a folder of pictures feeds inputs of the shape "
+                    "[batch, channels, height, width], with 1 or 3 channels, "
+                    "and class numbers; '%s' is neither",
+                    want->name);
+    f->channels = (int)want->shape[f->last ? 3 : 1];
+    f->height = want->shape[f->last ? 1 : 2];
+    f->width = want->shape[f->last ? 2 : 3];
+    if (f->width < 1 || f->height < 1 || f->width > 1 << 16 ||
+        f->height > 1 << 16)
+        return fail(f->d, (Loc){.file = intern(f->path)},
+                    "pictures of that size are not made");
+    a->rank = 4;
+    memcpy(a->dim + 1, want->shape + 1, 3 * sizeof *a->dim);
+    return OK;
+}
+
+Status images_open(Diag *d, const char *folder, const ampc_tensor_info *want,
+                   Array *a) {
+    Folder f = {.d = d, .path = folder, .a = a};
+    *a = (Array){.fd = -1};
+    Status st = plan(&f, want);
+    if (st == OK) st = add_all(&f);
+    a->count = (int64_t)(a->bytes / array_types[a->dtype].bytes);
+    if (st == OK && !a->memory && a->fd < 0 && !(a->memory = malloc(1)))
+        st = fail(d, (Loc){.file = intern(folder)}, "out of memory");
+    if (st != OK) array_close(a);
+    return st;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* images_test.c: folders of pictures beside what Pillow reads of them
+   (models/image_values.py), and files that are no pictures.                  */
+#define _GNU_SOURCE
+#include "frontend/data/images.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+
+enum { PICTURES = 8, WIDTH = 9, HEIGHT = 7 };
+
+static ampc_tensor_info input(int rank, const int64_t *shape, int dtype) {
+    ampc_tensor_info t = {.name = "x", .dtype = dtype, .rank = rank};
+    memcpy(t.shape, shape, (size_t)rank * sizeof *shape);
+    return t;
+}
+
+static Array opened(const char *folder, const ampc_tensor_info *want) {
+    Diag d = {0};
+    Array a;
+    if (images_open(&d, folder, want, &a) != OK) FAIL("%s", d.text.data);
+    return a;
+}
+
+/* Bytes may be off by `most`, one in `part` of them: Pillow rounds fixed-point
+   sums, and makes grey of a JPEG's colours, whose brightness we read. */
+static void check_bytes(const Array *a, const char *path, int most,
+                        size_t part) {
+    size_t n, off = 0;
+    char *want = test_read_file(test_data_path(path), &n);
+    REQUIRE(want && a->memory && a->bytes == n);
+    for (size_t i = 0; i < n; i++) {
+        int d = (unsigned char)want[i] - (unsigned char)a->memory[i];
+        CHECK_MSG(abs(d) <= most, "byte %zu is off by %d", i, d);
+        off += d != 0;
+    }
+    CHECK_MSG(off * part <= n, "%zu of %zu bytes differ", off, n);
+    free(want);
+}
+
+TEST_CASE(images, are_as_pillow_reads_and_resizes_them) {
+    const int64_t rgb[] = {2, 3, HEIGHT, WIDTH}, last[] = {2, HEIGHT, WIDTH, 3},
+                  grey[] = {2, 1, HEIGHT, WIDTH};
+    const char *folder = test_data_path("tests/images");
+    ampc_tensor_info t = input(4, rgb, AMPC_DTYPE_F32);
+    Array a = opened(folder, &t), b;
+    CHECK(a.dtype == AMPC_DTYPE_U8 && a.rank == 4);
+    CHECK(a.dim[0] == PICTURES && a.dim[1] == 3 && a.dim[3] == WIDTH);
+    check_bytes(&a, "tests/images.rgb", 1, 15);
+    t = input(4, last, AMPC_DTYPE_F32); /* the same, channels last */
+    b = opened(folder, &t);
+    CHECK(b.dim[1] == HEIGHT && b.dim[3] == 3);
+    enum { PIXELS = HEIGHT * WIDTH };
+    for (int i = 0; i < PICTURES * PIXELS * 3; i++) {
+        int picture = i / (3 * PIXELS), c = i / PIXELS % 3, at = i % PIXELS;
+        CHECK(a.memory[i] == b.memory[(picture * PIXELS + at) * 3 + c]);
+    }
+    array_close(&a);
+    array_close(&b);
+    t = input(4, grey, AMPC_DTYPE_F32);
+    a = opened(folder, &t);
+    check_bytes(&a, "tests/images.grey", 2, 3);
+    array_close(&a);
+}
+
+TEST_CASE(images, folders_are_classes) {
+    const int64_t batch[] = {4};
+    ampc_tensor_info t = input(1, batch, AMPC_DTYPE_I64);
+    Array a = opened(test_data_path("tests/images"), &t);
+    REQUIRE(a.dtype == AMPC_DTYPE_I64 && a.dim[0] == PICTURES);
+    for (int i = 0; i < PICTURES; i++)
+        CHECK_EQ_INT(((int64_t *)a.memory)[i], i >= 4);
+    array_close(&a);
+}
+
+/* ---- what is refused ----------------------------------------------------- */
+
+static void refuse(const char *folder, int rank, const char *why) {
+    const int64_t shape[] = {2, 3, HEIGHT, WIDTH};
+    ampc_tensor_info t =
+        input(rank, shape, rank == 1 ? AMPC_DTYPE_I64 : AMPC_DTYPE_F32);
+    Diag d = {0};
+    Array a;
+    CHECK_EQ_INT(images_open(&d, folder, &t, &a), ERR_USER);
+    CHECK_HAS(d.text.data, why);
+    sb_free(&d.text);
+}
+
+static void put(const char *name, const char *from, size_t most) {
+    size_t n;
+    char *file = test_read_file(test_data_path(from), &n);
+    REQUIRE(file);
+    REQUIRE(test_write_file(test_tmp(name), file, n < most ? n : most));
+    free(file);
+}
+
+TEST_CASE(images, what_is_no_picture_is_refused) {
+    const char *folder = test_tmp("f"), *class = test_tmp("f/c");
+    REQUIRE(mkdir(folder, 0755) == 0 && mkdir(class, 0755) == 0);
+    REQUIRE(test_write_file(test_tmp("f/c/.hidden"), "no", 2));
+    put("f/c/x", "tests/images/bee/colour.jpg", 400);
+    refuse(folder, 4, ": error: damaged JPEG file: Premature end");
+    put("f/c/x", "tests/images/ant/colour.png", 300);
+    refuse(folder, 4, ": error: damaged PNG file: truncated");
+    put("f/c/x", "tests/images/ant/colour.png", 40);
+    refuse(folder, 4, "damaged PNG file");
+    REQUIRE(test_write_file(test_tmp("f/c/x"), "GIF89a..", 8));
+    refuse(folder, 4, "neither PNG nor JPEG");
+    put("f/c/x", "tests/images/ant/colour.png", 1 << 20);
+    refuse(folder, 3, "[batch, channels, height, width]");
+    put("f/y", "tests/images/ant/colour.png", 1 << 20);
+    refuse(folder, 4, "a folder holds pictures, or folders of classes alone");
+    REQUIRE(unlink(test_tmp("f/c/x")) == 0 &&
+            unlink(test_tmp("f/c/.hidden")) == 0 && rmdir(class) == 0);
+    refuse(folder, 1, "has no folders of classes");
+}
+
+/* Every cut and every changed byte of a file ends in a message or a picture. */
+TEST_CASE(images, damaged_files_end_nothing) {
+    static const char *const files[] = {"tests/images/ant/palette.png",
+                                        "tests/images/bee/progressive.jpg"};
+    char why[100];
+    Picture p;
+    for (int k = 0; k < 2; k++) {
+        size_t n;
+        char *file = test_read_file(test_data_path(files[k]), &n);
+        REQUIRE(file);
+        for (size_t i = 0; i < n; i++) {
+            unsigned char *cut = malloc(i + 1); /* sanitizers see its end */
+            memcpy(cut, file, i);
+            if (picture_decode(cut, i, 3, &p, why)) free(p.pixels);
+            free(cut);
+            file[i] ^= (char)(1 + i % 255);
+            if (picture_decode((unsigned char *)file, n, 1, &p, why))
+                free(p.pixels);
+            file[i] ^= (char)(1 + i % 255);
+        }
+        free(file);
+    }
+}
