@@ -277,7 +277,7 @@ static bool reader_is_safe(const Growth *w, const Node *n, ValueId v) {
                !same_value(n->in[0], n->in[1]);
     case GROWTH_ROOT: return f->few[v.i] && next;
     case GROWTH_CHOICE: return next && !same_value(n->in[0], v);
-    case GROWTH_SIGN: return is_number(f->g, n->in[1], 0);
+    case GROWTH_SIGN: return is_number(f->g, n->in[same_value(n->in[0], v)], 0);
     case GROWTH_MORE: break;
     }
     return false;

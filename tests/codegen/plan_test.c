@@ -55,7 +55,7 @@ static const struct {
      99.7},
     {"bert",
      "B=8,L=4,VOCAB=8192",
-     {{3474.3, 305}, {2671.6, 314}, {3889.5, 205}, {2684.8, 179}},
+     {{3474.3, 305}, {2517.9, 304}, {3889.5, 205}, {2590.4, 179}},
      96.5},
     {"llama",
      "B=4,L=4",
@@ -365,8 +365,7 @@ static void check_rows(const Buffers *b, Arena *a) {
 /* ---- types --------------------------------------------------------------- */
 
 /* Of the bytes that forward and backward move, but for the gradients of
-   parameters, losses and normalizers, most are in 16-bit types: 0.72 of BERT's,
-   whose last residual streams reach the loss in fp32, 0.82 of the others'. */
+   parameters, losses and normalizers, most are in 16-bit types.             */
 static void check_types(const Buffers *b, bool bf16) {
     double half = 0, all = 0;
     for (uint32_t v = 1; v < (uint32_t)b->n; v++) {
@@ -379,7 +378,7 @@ static void check_types(const Buffers *b, bool bf16) {
         all += bytes;
         half += narrow ? bytes : 0;
     }
-    CHECK_MSG(bf16 ? half > 0.72 * all : half == 0, "%g of %g bytes", half,
+    CHECK_MSG(bf16 ? half > 0.82 * all : half == 0, "%g of %g bytes", half,
               all);
 }
 
@@ -642,7 +641,7 @@ static const struct {
     int64_t moved, arena;
     int launches;
 } random_models[] = {{"random_cpu_fp32", false, false, 3710880, 777984, 3593},
-                     {"random_cpu_bf16", false, true, 3289417, 783872, 3699},
+                     {"random_cpu_bf16", false, true, 3289347, 780032, 3699},
                      {"random_cuda_fp32", true, false, 3662973, 980736, 2550},
                      {"random_cuda_bf16", true, true, 3199444, 960000, 2668}};
 
