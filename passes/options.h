@@ -104,7 +104,7 @@ typedef struct Target {
     Str arch; /* cuda: "sm_90", ..., "ptx" */
 } Target;
 
-/* What `--max-loss-error` and `--max-gradient-error` limit. */
+/* Errors that `--max-loss-error` and `--max-gradient-error` limit. */
 typedef enum ErrorKind { ERROR_LOSS, ERROR_GRADIENT, NUM_ERRORS } ErrorKind;
 
 typedef struct Options {
@@ -119,8 +119,8 @@ typedef struct Options {
                          bytes; infinite: all */
     double max_error[NUM_ERRORS]; /* relative; 0: no limit */
     Strs calibrate;               /* --calibrate INPUT=FILE */
-    struct Errors *errors; /* what was measured for these limits (budget.h);
-                              NULL: nothing yet */
+    struct Errors *errors;        /* measurements for these limits (budget.h);
+                                     NULL: nothing yet */
     bool wide_head; /* PLACE_EXACT: a small product nearest the loss reads
                        fp32, or a weight of two parts */
     Remat remat;

@@ -30,7 +30,7 @@ typedef struct Range {
 typedef struct Program {
     Replica r;
     Sense sense;
-    ampc_input *in; /* of the model, then its own: signs, or switches */
+    ampc_input *in; /* inputs of the model, then signs or switches */
     char **own;     /* data of the inputs that are not of --calibrate */
     int nmodel, nin;
 } Program;
@@ -44,7 +44,7 @@ typedef struct Measure {
     FeedSet feed; /* of --calibrate */
     Floats floats;
     double *sum[2 * NUM_ERRORS]; /* per site: of squares of relative errors */
-    int draws;                   /* that are in these sums, .. */
+    int draws;                   /* number of draws in these sums */
     double fp32[NUM_ERRORS];
     VEC(int) used;       /* draws of which loss and gradient are finite */
     int kept;            /* .. and the first of them whose gradients are kept */
@@ -85,7 +85,7 @@ static uint64_t seed_of(const char *name, int draw) {
     return hash_bytes((uint64_t)draw + 1, name, strlen(name));
 }
 
-/* Which numbers a class or row index may be: the model's own check of it, an
+/* Finds the numbers that a class or row index may be, by the model's check, an
    output ampc.check/K/LEAST/MOST/INPUT. */
 static void find_ranges(Measure *x, const Graph *g) {
     for (int i = 0; i < g->outputs.len; i++) {

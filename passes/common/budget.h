@@ -62,7 +62,7 @@ extern const double error_margin[NUM_ERRORS];
 typedef struct ErrorOf {
     uint64_t key;
     double square[NUM_ERRORS];
-    int64_t count; /* of elements: the measured batch may be smaller */
+    int64_t count; /* elements; the measured batch may be smaller */
 } ErrorOf;
 
 typedef struct Errors {
@@ -74,7 +74,8 @@ typedef struct Errors {
     Status (*simulate)(void *ctx, Str objective, const uint64_t *on, int n,
                        double *error);
     void *ctx;
-    double price[NUM_ERRORS], kinks; /* of the last program that trains */
+    double price[NUM_ERRORS],
+        kinks; /* results for the last program that trains */
     /* the first program that trains */
     bool placed;
     double predicted[NUM_ERRORS]; /* relative, root mean square */

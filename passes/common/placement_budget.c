@@ -322,7 +322,7 @@ static void add_to(Graph *g, ValueId v, const double *square) {
         adds[k] = (float)sqrt((double)(adds[k] * adds[k]) + square[k]);
 }
 
-/* Of the values that are rounded, and of copies that products read. */
+/* Notes errors at values that are rounded, and at copies that products read. */
 static void note_errors(const Spend *x, const bool *low) {
     Graph *g = x->g;
     for (int i = 0; i < x->s.of.len; i++) {
@@ -396,7 +396,7 @@ static void predict(const Spend *x, const Chosen *best, const double *ran,
    nearly as far as allowed, the limits of the model change. */
 static Status search(Spend *x, const Options *o, Chosen *best) {
     enum { TRIES = 8 };
-    const double near = 0.5; /* of the limit: of a square */
+    const double near = 0.5; /* part of a limit, both squared */
     double limit[NUM_ERRORS], square[NUM_ERRORS], none[NUM_ERRORS];
     double keeps[NUM_ERRORS] = {0}, fails[NUM_ERRORS];
     bool found = false;

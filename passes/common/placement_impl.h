@@ -11,7 +11,7 @@ enum { STEP_BYTES, SAVED_BYTES, PRICE, ROUNDINGS };
 
 typedef struct Place {
     Graph *g;
-    int values; /* of g when these facts were found */
+    int values; /* number of values of g when the facts were found */
     DType low;
     Facts f;
     const char **high; /* per value: why it is high; NULL: need not be */

@@ -44,7 +44,7 @@ static ValueId widened(Maker *m, ValueId v) {
     return m->wide[v.i];
 }
 
-/* What rounding makes of v. */
+/* v, rounded and f32 again. */
 static ValueId rounded(Maker *m, ValueId v, DType low) {
     return b_cast(&m->b, b_cast(&m->b, v, low), DT_F32);
 }
@@ -69,7 +69,7 @@ static bool is_cast_of_f32(const Graph *g, const Node *n) {
            dtype_of(g, n->in[0]) == DT_F32;
 }
 
-/* The same node on f32; *site: the next of its sites. */
+/* Makes the node again on f32; *site: the next of the sites. */
 static void widen_node(Maker *m, NodeId id, int *site) {
     Graph *g = m->g;
     Node n = *node_get(g, id); /* building moves the pool */

@@ -25,7 +25,7 @@ typedef struct Sense {
 } Sense;
 
 typedef enum SenseForm {
-    SENSE_SLOPES,  /* what is said above: "loss"; "norm", the square of the
+    SENSE_SLOPES,  /* sums for each site: "loss"; "norm", the square of the
                       gradient's 2-norm; "0/SITE" and "1/SITE", the sums for loss
                       and gradient; "2/SITE" and "3/SITE", the sums of
                       (dL/dv_i d_i), whose squares tell if the errors are

@@ -9,7 +9,7 @@
 /* A value that may be stored in 16 bits, or an operand of a product that may
    read a rounded copy of an f32 value or parameter.                         */
 typedef struct Site {
-    NodeId node;  /* that makes the value; the product */
+    NodeId node;  /* makes the value, or is the product */
     int at;       /* the result; the operand */
     bool operand; /* it is an operand */
     DType low;
