@@ -97,6 +97,8 @@ typedef struct Value {
     int result;         /* VK_RESULT: which                                */
     bool held;          /* an op grad differentiates by it                 */
     const char *why;    /* PRIMITIVE: reason why it is f32; NULL: not known */
+    float adds[2];      /* PRIMITIVE: what rounding it adds to the relative
+                           errors of loss and gradient, within a budget */
     int64_t offset;     /* PLANNED: arena byte offset, else -1             */
 } Value;
 

@@ -10,9 +10,7 @@ usage: losses.py AMPC [NAME...]             prints the table
   losses/gradients.safetensors NAME.DRAW.PARAMETER: the gradient in fp64, as f32
 
 A body of two linear layers gives y; each loss is a function of y and of data.
-Weights and data of a draw come from `numbers`, which tests/whole/losses_test.c
-computes as well.  The first letter of an input's name says what is in it: u,
-uniform in [0, 1); n, about normal; i and a number, integers below that.
+Weights and data of a draw come from drawn.py.
 
 Distance: |loss - loss in fp64| / |loss in fp64|, and the same of the gradient of
 all parameters by its 2-norm.  Ratio: ampc's distance to autocast's, or to four
@@ -35,6 +33,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../runtime/python"))
 import ampc  # noqa: E402
+import drawn  # noqa: E402
 
 DRAWS, BATCH, FEATURES, HIDDEN = 5, 32, 8, 16
 LOW = {"bf16": (torch.bfloat16, 2.0**-7), "fp16": (torch.float16, 2.0**-10)}
@@ -42,39 +41,8 @@ HEADER = ("name,draw,loss,bf16_loss,bf16_gradient,fp16_loss,fp16_gradient"
           " (autocast's distances)")
 
 
-# ---- numbers ----------------------------------------------------------------
-
-def hash_of(name, draw):
-    h = 0xcbf29ce484222325
-    for c in f"{name}/{draw}".encode():
-        h = (h ^ c) * 0x100000001b3 % 2**64
-    return h
-
-
-def uniform(name, draw, n):
-    """splitmix64 of the name's FNV-1a hash and the index: 24 bits in [0, 1)."""
-    with np.errstate(over="ignore"):
-        z = (np.uint64(hash_of(name, draw)) +
-             np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9e3779b97f4a7c15))
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
-        z ^= z >> np.uint64(31)
-    return (z >> np.uint64(40)).astype(np.float64) / 2**24
-
-
 def numbers(name, draw, shape):
-    n = int(np.prod(shape))
-    if name.startswith("u_"):
-        v = uniform(name, draw, n)
-    elif name.startswith("n_"):  # of four uniform numbers, with variance 1
-        v = (uniform(name, draw, 4 * n).reshape(n, 4).sum(1) - 2) * 3**.5
-    elif name[0] == "i" and name[1].isdigit():
-        below = int(name[1:].split("_")[0])
-        v = np.floor(uniform(name, draw, n) * below)
-        return torch.tensor(v.reshape(shape).astype(np.int64))
-    else:  # a parameter
-        v = (uniform(name, draw, n) - .5) * .6
-    return torch.tensor(v.reshape(shape).astype(np.float32))
+    return torch.tensor(drawn.numbers(name, draw, shape))
 
 
 # ---- models -----------------------------------------------------------------

@@ -176,3 +176,8 @@ bool options_train(const Options *o) {
         if (o->objectives.data[i].loss.kind != LOSS_NONE) return true;
     return false;
 }
+
+bool options_budget(const Options *o) {
+    return o->precision != PREC_FP32 &&
+           (o->max_error[ERROR_LOSS] > 0 || o->max_error[ERROR_GRADIENT] > 0);
+}

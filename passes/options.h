@@ -25,6 +25,7 @@ typedef enum LossKind {
 } LossKind;
 
 typedef VEC(double) Reals;
+typedef VEC(Str) Strs;
 
 /* A key by its function's definition. */
 typedef struct LossKey {
@@ -126,6 +127,9 @@ typedef struct Target {
     Str arch; /* cuda: "sm_90", ..., "ptx" */
 } Target;
 
+/* Errors that `--max-loss-error` and `--max-gradient-error` limit. */
+typedef enum ErrorKind { ERROR_LOSS, ERROR_GRADIENT, NUM_ERRORS } ErrorKind;
+
 typedef struct Options {
     Arena *arena;
     Precision precision;
@@ -136,8 +140,12 @@ typedef struct Options {
                             so are operands of norms, .. */
     double residuals; /* else streams are fp32 for this percentage of a step's
                          bytes; infinite: all */
-    bool wide_head;   /* PLACE_EXACT: a small product nearest the loss reads
-                         fp32, or a weight of two parts */
+    double max_error[NUM_ERRORS]; /* relative; 0: no limit */
+    Strs calibrate;               /* --calibrate INPUT=FILE */
+    struct Errors *errors;        /* measurements for these limits (budget.h);
+                                     NULL: nothing yet */
+    bool wide_head; /* PLACE_EXACT: a small product nearest the loss reads
+                       fp32, or a weight of two parts */
     Remat remat;
     int64_t remat_bytes;       /* REMAT_BYTES */
     VEC(Objective) objectives; /* at least one */
@@ -213,5 +221,7 @@ bool objective_trains(const Objective *j, const char *parameter);
 int64_t options_largest_batch(const Options *o);
 bool options_has_scaler(const Options *o); /* after defaults by precision */
 bool options_train(const Options *o);      /* some objective has a loss   */
+bool options_budget(
+    const Options *o); /* errors have a limit that dtypes keep */
 
 #endif

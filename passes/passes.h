@@ -62,6 +62,10 @@ PassFn pass_memplan;  /* offsets                                           */
 Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
                 ValueId seed, const ValueId *want, int n, ValueId *grads);
 
+/* autocast.c: multiply-adds of a product, 0 for gradients of weights of
+   convolutions; none of a call. */
+double product_work(const Graph *g, const Node *n);
+
 /* optimizer.c, for pass_autodiff: the scale of this step's loss. */
 ValueId optimizer_scale(Builder *b, const Options *o);
 /* The variable that holds the 16-bit copy of variable v; none: it has none. */
@@ -97,6 +101,9 @@ bool pipeline_defect(const PassRow *rows, int n, StrBuf *why);
    the last of each name in m->texts when `keep`. */
 Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
                     bool keep);
+/* Runs the rows that the module has not seen yet, up to pass `next`. */
+Status run_until(Module *m, Diag *d, const Options *opt, const char *next,
+                 bool keep);
 /* Runs only the passes that all targets share. */
 Status run_common(Module *m, Diag *d, const Options *opt, bool keep);
 /* Of a module that was read from the text before pass `first`: the rows from

@@ -357,6 +357,15 @@ Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
     return run_rows(&r, rows, n);
 }
 
+Status run_until(Module *m, Diag *d, const Options *opt, const char *next,
+                 bool keep) {
+    Runner r = {.m = m, .d = d, .opt = opt, .keep = keep};
+    int rows[sizeof pipeline / sizeof *pipeline], n = 0;
+    int end = row_named(pipeline, pipeline_length, next);
+    for (int i = m->passes; i < end; i++) rows[n++] = i;
+    return run_rows(&r, rows, n);
+}
+
 Status run_common(Module *m, Diag *d, const Options *opt, bool keep) {
     Runner r = {.m = m, .d = d, .opt = opt, .keep = keep};
     int rows[sizeof pipeline / sizeof *pipeline], n = 0;

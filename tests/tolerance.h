@@ -82,6 +82,11 @@
    nothing else matters it is 1, but for sums in another order. */
 #define TOL_AUTOCAST 1.01
 
+/* A predicted error beside a measured one: a root mean square of 12 draws is
+   itself known to a fifth, and a gradient jumps where rounding moves a value
+   past a kink. */
+#define TOL_BUDGET 2.0
+
 /* A small graph beside the same in double, rounded to 16 bits at the same
    places: what is left is f32 arithmetic. */
 #define TOL_ROUNDING 4e-6

@@ -56,6 +56,8 @@ Status session_args(Session *s, int argc, char **argv, const char *command,
    import, stay in s->model.  What the file says of options is done, but for
    those of the command line. */
 Status load_model(Session *s, const char *path, Module **m);
+/* The same model for batches of n; NULL: it has only one. */
+Module *load_batch(Session *s, const char *path, int64_t n);
 /* Describes the module (cmd_summary.c); m has its programs. */
 void summary_put(const Module *m, const Options *o, bool json, StrBuf *sb);
 bool has_suffix(const char *s, const char *suffix);

@@ -31,7 +31,7 @@ typedef struct Audit {
     Str objective;
     const char *policy; /* --policy FILE */
     int64_t batches;
-    bool json, opened;
+    bool json, opened, budget;
     float *ref, *grad;   /* in fp32, batch by batch; of the current step */
     double *loss, *wide; /* loss of each batch: in 16 bits, in fp32 */
     double *param;       /* per gradient: difference */
@@ -421,6 +421,11 @@ static void put_parameters(const Audit *a, StrBuf *sb) {
 }
 
 static void put_lines(const Audit *a, StrBuf *sb) {
+    if (a->budget) {
+        sb_puts(sb, "\ncompiled with an error budget: a smaller one makes it "
+                    "less, not policy lines\n");
+        return;
+    }
     if (!a->lines.len) {
         sb_puts(sb, "\nno policy line makes it less\n");
         return;
@@ -651,7 +656,8 @@ static Status audit(Audit *a) {
     TRY(measure(a, &a->step, NULL, 1, NULL, false, &a->first));
     TRY(measure(a, &a->step, NULL, a->batches, a->loss, true, &a->all));
     TRY(measure_alone(a));
-    if (a->step.sites.len) TRY(find_lines(a));
+    TRY(audit_budget(a->s, &a->file, &a->budget));
+    if (a->step.sites.len && !a->budget) TRY(find_lines(a));
     TRY(measure_own(a)); /* the last: it draws random numbers */
     if (a->json)
         put_json(a, &sb);

@@ -30,11 +30,21 @@ typedef struct Replica {
    pass policy compiled with them up to pass place. */
 Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
                     Module **m);
+/* Whether the module was compiled with limits of errors. */
+Status audit_budget(Session *s, const SectionFile *f, bool *budget);
 /* The bytes that a training step moves with these lines. */
 Status audit_bytes(Session *s, const SectionFile *f, const Settings *lines,
                    int64_t *bytes);
 
-/* Compiles and opens it; m as audit_module gives it. */
+/* Compiles m from pass `first` on for this machine's CPU, and opens it. */
+Status replica_load(Session *s, Module *m, const char *first, int64_t threads,
+                    Replica *r);
+/* Finds the outputs "loss" and "grad/NAME" of the program. */
+Status replica_grads(Session *s, Replica *r);
+/* A gradient of the last run, to its place in an array of all. */
+Status replica_grad(Session *s, const Replica *r, const ReplicaGrad *g,
+                    float *grad);
+/* The same of its step with roundings; m as audit_module gives it. */
 Status replica_open(Session *s, Module *m, Str objective, int64_t threads,
                     Replica *r);
 /* The variables of the module's session. */

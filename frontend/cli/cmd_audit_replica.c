@@ -76,6 +76,13 @@ Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
                  : read_ir(s, f, "place", m);
 }
 
+Status audit_budget(Session *s, const SectionFile *f, bool *budget) {
+    Options o;
+    TRY(read_options(s, f, &o));
+    *budget = options_budget(&o);
+    return OK;
+}
+
 Status audit_bytes(Session *s, const SectionFile *f, const Settings *lines,
                    int64_t *bytes) {
     Module *m;
@@ -86,7 +93,8 @@ Status audit_bytes(Session *s, const SectionFile *f, const Settings *lines,
 
 /* ---- compiled ------------------------------------------------------------ */
 
-static Status compile_at(Session *s, Module *m, const char *path) {
+static Status compile_at(Session *s, Module *m, const char *first,
+                         const char *path) {
     StrBuf info = {0};
     Options o;
     options_init(&o, s->arena);
@@ -95,7 +103,7 @@ static Status compile_at(Session *s, Module *m, const char *path) {
     only_this_cpu(&o);
     options_json(&o, &info);
     EmitInput in = {.path = path, .model_path = m->file, .options = info.data};
-    Status st = run_between(m, &s->diag, &o, "attend", "memplan");
+    Status st = run_between(m, &s->diag, &o, first, "memplan");
     if (st == OK) st = emit_so(m, &o, &s->diag, &in);
     sb_free(&info);
     return st;
@@ -113,16 +121,16 @@ static const char *temporary_name(Session *s) {
 }
 
 /* The file is deleted as soon as the module is loaded. */
-static Status load_code(Session *s, Module *m, Replica *r) {
+static Status load_code(Session *s, Module *m, const char *first, Replica *r) {
     const char *path = temporary_name(s);
-    TRY(compile_at(s, m, path));
+    TRY(compile_at(s, m, first, path));
     r->opt.module = path;
     Status st = run_open_code(&r->run);
     unlink(path);
     return st;
 }
 
-static Status find_outputs(Session *s, Replica *r) {
+Status replica_grads(Session *s, Replica *r) {
     const ampc_api *api = r->run.api;
     ampc_tensor_info t = {.size = sizeof t};
     bool loss = false;
@@ -140,20 +148,26 @@ static Status find_outputs(Session *s, Replica *r) {
                 "the module's step has no loss or no gradient to compare");
 }
 
-Status replica_open(Session *s, Module *m, Str objective, int64_t threads,
+Status replica_load(Session *s, Module *m, const char *first, int64_t threads,
                     Replica *r) {
-    *r = (Replica){.run = {.world = 1}};
+    r->run.world = 1;
     run_options_init(&r->opt);
     r->opt.device = "cpu";
     r->opt.threads = threads;
     r->opt.quiet = true;
     r->run.opt = &r->opt;
-    TRY(twin_make(m, &s->diag, objective, &r->sites));
-    Status st = load_code(s, m, r);
+    Status st = load_code(s, m, first, r);
     if (st == OK) st = run_session(&r->run);
     if (r->run.diag.text.data) sb_puts(&s->diag.text, r->run.diag.text.data);
-    TRY(st);
-    return find_outputs(s, r);
+    return st;
+}
+
+Status replica_open(Session *s, Module *m, Str objective, int64_t threads,
+                    Replica *r) {
+    *r = (Replica){0};
+    TRY(twin_make(m, &s->diag, objective, &r->sites));
+    TRY(replica_load(s, m, "attend", threads, r));
+    return replica_grads(s, r);
 }
 
 void replica_close(Replica *r) {
@@ -188,8 +202,8 @@ Status replica_weights(Session *s, Replica *r, Run *from) {
     return OK;
 }
 
-static Status read_grad(Session *s, Replica *r, const ReplicaGrad *g,
-                        float *grad) {
+Status replica_grad(Session *s, const Replica *r, const ReplicaGrad *g,
+                    float *grad) {
     const char *name = arena_printf(s->arena, "grad/%s", g->name);
     ampc_output out = ampc_out(
         name, grad + g->at, (size_t)g->count * sizeof(float), AMPC_DTYPE_F32);
@@ -222,6 +236,6 @@ Status replica_step(Session *s, Replica *r, const FeedSet *feed, const bool *on,
         return api_fail(s, &r->run, "the loss");
     *loss = (double)value;
     for (int i = 0; i < r->grads.len; i++)
-        TRY(read_grad(s, r, &r->grads.data[i], grad));
+        TRY(replica_grad(s, r, &r->grads.data[i], grad));
     return OK;
 }

@@ -150,6 +150,17 @@ static int64_t batch_of(const Graph *g) {
     return 0;
 }
 
+Module *load_batch(Session *s, const char *path, int64_t n) {
+    Module *m;
+    Diag d = {0};
+    int64_t batch = s->opt.batch;
+    s->opt.batch = n;
+    Status st = import(s, &d, path, &m);
+    s->opt.batch = batch;
+    sb_free(&d.text);
+    return st == OK ? m : NULL;
+}
+
 /* Adds the model for batches of n to the model for its own batch. Drops its
    warnings, which the model's own import gave already. */
 static Status add_batch(Session *s, const char *path, int64_t n, Module *m) {

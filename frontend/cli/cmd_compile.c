@@ -5,11 +5,13 @@
 
 #include "codegen/codegen.h"
 #include "frontend/cli/cmd.h"
+#include "frontend/cli/cmd_measure.h"
 #include "frontend/cli/options_text.h"
 #include "frontend/cli/progress.h"
 #include "frontend/report/report.h"
 #include "ir/fn/fn.h"
 #include "ir/base/files.h"
+#include "passes/common/budget.h"
 
 /* Reports inside a module, and for --report: each as text and as JSON. */
 enum { SUMMARY, PARAMS, NODES, CASTS, KERNELS, MEMORY, NREPORT };
@@ -206,6 +208,7 @@ static Status compile_reported(Compile *c, const char *model, const char *out) {
     add_report(c, NODES, report_nodes);
     for (int json = 0; json < 2; json++)
         summary_put(c->m, &s->opt, json, &c->reports[SUMMARY][json]);
+    TRY(place_measured(s, model, c->m, true));
     TRY(emit_onnx(c));
     TRY(run_pipeline(c->m, &s->diag, &s->opt, STAGE_PLANNED, true));
     add_report(c, CASTS, report_casts);
@@ -244,6 +247,26 @@ static void note_frozen_norms(Session *s, const Module *m) {
                   n > 1 ? "use" : "uses", n > 1 ? "move their" : "moves its");
 }
 
+/* What was predicted of the errors that the options limit, and of the other. */
+static void put_errors(const Options *o, StrBuf *sb) {
+    static const char *const of[] = {"loss", "gradient"};
+    const Errors *e = o->errors;
+    if (!e || !e->placed) return;
+    for (int k = 0; k < NUM_ERRORS; k++) {
+        sb_printf(sb, "%s the %s %.1e", k ? ", of" : "predicted error of",
+                  of[k], e->predicted[k]);
+        if (o->max_error[k] > 0)
+            sb_printf(sb, " (budget %.1e)", o->max_error[k]);
+    }
+    if (e->part)
+        sb_printf(sb, ", measured on a batch of %lld", (long long)e->part);
+    sb_printf(sb,
+              "; %d of %d products in f32; %.2f MB of values and operands a "
+              "step, at most %.1f %% more than the best choice\n",
+              e->wide, e->products, (double)e->bytes / 1e6,
+              e->bound > 0 ? 100 * ((double)e->bytes / e->bound - 1) : 0);
+}
+
 static Status compile(Session *s, const char *model, const char *out) {
     Compile c = {.s = s};
     TRY(claim_files(s, model, out));
@@ -256,6 +279,7 @@ static Status compile(Session *s, const char *model, const char *out) {
     outfile_abort(&c.onnx);
     StrBuf summary = {0};
     if (st == OK) report_summary(c.m, &summary);
+    if (st == OK) put_errors(&s->opt, &summary);
     if (summary.len) fputs(summary.data, stderr);
     sb_free(&summary);
     for (int i = 0; i < 2 * NREPORT; i++) sb_free(&c.reports[i / 2][i % 2]);

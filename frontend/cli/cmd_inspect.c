@@ -9,6 +9,7 @@
 #include "codegen/codegen.h"
 #include "codegen/module/section.h"
 #include "frontend/cli/cmd.h"
+#include "frontend/cli/cmd_measure.h"
 #include "frontend/report/report.h"
 #include "codegen/cost/roofline.h"
 #include "codegen/cost/scaling.h"
@@ -215,8 +216,10 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
                                                  : "params";
     if (!strcmp(report, "nodes"))
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_CAST, false));
-    else if (strcmp(report, "params"))
+    else if (strcmp(report, "params")) {
+        TRY(place_measured(s, path, m, q->ir != NULL));
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
+    }
     if (q->ir) return print_stage(s, m, q);
     if (asks_cost(q) || !strcmp(report, "kernels")) {
         Kernels k = {s, m, q};

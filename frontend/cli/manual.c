@@ -54,7 +54,8 @@ bool option_has_words(const OptionText *o) {
 }
 
 bool option_is_key(const OptionText *o) {
-    return option_is_of(o, "ampc") && o->flag && !option_names_file(o);
+    return option_is_of(o, "ampc") && o->flag && !option_names_file(o) &&
+           strcmp(o->kind, "PATHS") != 0;
 }
 
 /* ---- --help -------------------------------------------------------------- */

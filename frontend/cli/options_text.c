@@ -563,6 +563,14 @@ static Status read_limit(const Spec *s, double *out) {
     return usage(s, "%s is not in [%g, %g]", s->text, LEAST, MOST);
 }
 
+static Status set_max_loss_error(Options *o, Spec *s) {
+    return read_limit(s, &o->max_error[ERROR_LOSS]);
+}
+
+static Status set_max_gradient_error(Options *o, Spec *s) {
+    return read_limit(s, &o->max_error[ERROR_GRADIENT]);
+}
+
 static Status set_top_k(Options *o, Spec *s) {
     return read_integer(s, s->text, 2, INT32_MAX, &o->top_k);
 }
@@ -852,19 +860,21 @@ static Status set_symbol(Options *o, Spec *s) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-typedef enum RowKind { SETTER, ADDER, FLAG, PATH } RowKind;
+typedef enum RowKind { SETTER, ADDER, FLAG, PATH, PATHS } RowKind;
 
 /* Meaning of a row's third column, by the row's kind. */
 #define WHAT_SETTER(function) function, 0
 #define WHAT_ADDER(function)  function, 0
 #define WHAT_FLAG(field)      NULL, offsetof(Options, field)
 #define WHAT_PATH(field)      NULL, offsetof(Options, field)
+#define WHAT_PATHS(field)     NULL, offsetof(Options, field)
 
 static const struct OptionRow {
     const char *name;
     RowKind kind; /* an ADDER may stand in a block more than once */
     Setter *set;
-    size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is */
+    size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is;
+                     PATHS: a list of them */
     enum { SAME, FREE } resume; /* options.def */
 } option_rows[] = {
 #define COMPILE(flag, kind, what, resume, value, preset, text)                 \
@@ -905,6 +915,15 @@ static Status unknown_option(const Spec *s) {
                  near_text(&near, text));
 }
 
+static Status add_path(Options *o, const Spec *s, Strs *to, const char *value) {
+    const char *eq = strchr(value, '=');
+    if (s->loc.file) return usage(s, "is an option of the command line");
+    if (!eq || eq == value || !eq[1])
+        return usage(s, "'%s' is not NAME=FILE", value);
+    vec_push(o->arena, to, intern(value));
+    return OK;
+}
+
 static Status apply_option(Options *o, Spec *s, const char *value,
                            bool *used_value) {
     const struct OptionRow *r = option_rows, *end = r;
@@ -924,6 +943,7 @@ static Status apply_option(Options *o, Spec *s, const char *value,
         if (s->loc.file) return usage(s, "is an option of the command line");
         *(Str *)((char *)o + r->field) = intern(value);
         return OK;
+    case PATHS: return add_path(o, s, (Strs *)((char *)o + r->field), value);
     case SETTER:
     case ADDER: break;
     }
@@ -993,7 +1013,7 @@ void options_second_source(Options *o) {
 static bool names_file(const char *option) {
     for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++)
         if (!strcmp(option_rows[i].name, option))
-            return option_rows[i].kind == PATH;
+            return option_rows[i].kind == PATH || option_rows[i].kind == PATHS;
     return false;
 }
 

@@ -40,6 +40,10 @@ static bool spec_known(const ampc_api *api, const char *spec) {
     return false;
 }
 
+static const char *option_of(const RunList *specs) {
+    return specs->option ? specs->option : "--feed";
+}
+
 /* "; did you mean 'x'?", of the name in NAME=FILE. */
 static const char *like_input(const ampc_api *api, const char *program,
                               const char *spec, char text[NEAR_TEXT]) {
@@ -63,9 +67,8 @@ static Status check_specs(Diag *d, const ampc_api *api, const char *program,
             if (sb_put_next(&names, n)) sb_put_escaped(&names, t.name);
         sb_put_more(&names, n);
         char text[NEAR_TEXT];
-        fail(d, (Loc){0},
-             "--feed '%s': no such input; the module's inputs: %s%s",
-             specs->at[k], names.data ? names.data : "none",
+        fail(d, (Loc){0}, "%s '%s': no such input; the module's inputs: %s%s",
+             option_of(specs), specs->at[k], names.data ? names.data : "none",
              like_input(api, program, specs->at[k], text));
         sb_free(&names);
         return ERR_USER;
@@ -250,9 +253,10 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-static Status open_one(Diag *d, FileGuard *guard, FeedSet *fs, Feed *f) {
+static Status open_one(Diag *d, FileGuard *guard, const char *option,
+                       FeedSet *fs, Feed *f) {
     if (!split_file(f)) return fail(d, (Loc){0}, "out of memory");
-    TRY(file_reads(d, guard, f->path, "--feed"));
+    TRY(file_reads(d, guard, f->path, option));
     f->pick.input = f->want.name;
     f->pick.want = &f->want;
     f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
@@ -287,10 +291,10 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
         input_info(api, program, i, &f->want);
         f->file = find_file(specs, f->want.name, &twice);
         if (!f->file || twice)
-            return fail(d, (Loc){0}, "input '%s' %s (--feed %s=FILE)",
-                        f->want.name, twice ? "is fed twice" : "is not fed",
+            return fail(d, (Loc){0}, "input '%s' %s (%s %s=FILE)", f->want.name,
+                        twice ? "is fed twice" : "is not fed", option_of(specs),
                         f->want.name);
-        TRY(open_one(d, guard, fs, f));
+        TRY(open_one(d, guard, option_of(specs), fs, f));
     }
     if (fs->samples <= 0)
         return fail(d, (Loc){0}, "the fed files contain no samples");

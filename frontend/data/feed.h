@@ -39,6 +39,7 @@ enum { RUN_MAX_LIST = 64 };
 typedef struct RunList {
     const char *at[RUN_MAX_LIST];
     int n;
+    const char *option; /* for messages; NULL: --feed */
 } RunList;
 
 /* Opens the specs "INPUT=FILE" of the inputs of `program`; all of its inputs

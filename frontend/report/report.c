@@ -107,6 +107,15 @@ static const char *kernel_of(const Storage *l, const Node *n) {
     return alone ? NULL : value_get(l->g, last->out[0])->name;
 }
 
+static void put_adds(const Value *v, bool json, StrBuf *sb) {
+    if (v->adds[0] == 0 && v->adds[1] == 0) return;
+    sb_printf(sb,
+              json ? ",\"adds_loss\":%.2e,\"adds_gradient\":%.2e"
+                   : ", adds %.1e to the error of the loss, %.1e to the "
+                     "gradient's",
+              (double)v->adds[0], (double)v->adds[1]);
+}
+
 static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
     const Graph *g = l->g;
     const Node *r = l->reader[n->out[0].i];
@@ -125,7 +134,9 @@ static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
                   reader, why);
         sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", part_of(n));
         put_json_string(sb, kernel ? kernel : "");
-        sb_printf(sb, ",\"bytes\":%lld,\"without\":%lld}", bytes, more);
+        sb_printf(sb, ",\"bytes\":%lld,\"without\":%lld", bytes, more);
+        put_adds(value_get(g, n->out[0]), true, sb);
+        sb_puts(sb, "}");
         return;
     }
     sb_puts(sb, "  cast ");
@@ -139,7 +150,9 @@ static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
     } else {
         sb_puts(sb, "a kernel of its own");
     }
-    sb_printf(sb, ", %lld bytes (without it %+lld)\n", bytes, more);
+    sb_printf(sb, ", %lld bytes (without it %+lld)", bytes, more);
+    put_adds(value_get(g, n->out[0]), false, sb);
+    sb_puts(sb, "\n");
 }
 
 static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
@@ -157,17 +170,20 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
         sb_printf(sb, ",\"part\":\"%s\",\"bytes\":%lld,\"saved\":%s",
                   part_of(n), (long long)moved(l, id),
                   l->saved[id.i] ? "true" : "false");
-        sb_printf(sb, ",\"why\":\"%s\"}", why);
+        sb_printf(sb, ",\"why\":\"%s\"", why);
+        put_adds(v, true, sb);
+        sb_puts(sb, "}");
         return;
     }
     sb_puts(sb, "  ");
     sb_put_type(sb, v->type);
     sb_printf(sb, " %s ", op_info[n->op].text);
     sb_put_escaped(sb, v->name);
-    sb_printf(sb, ": %s, %lld bytes%s%s%s\n", part_of(n),
-              (long long)moved(l, id),
+    sb_printf(sb, ": %s, %lld bytes%s%s%s", part_of(n), (long long)moved(l, id),
               l->saved[id.i] ? ", kept for backward" : "",
               *why ? "; f32: " : "", why);
+    put_adds(v, false, sb);
+    sb_puts(sb, "\n");
 }
 
 static bool is_float_cast(const Graph *g, const Node *n) {

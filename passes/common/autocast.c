@@ -22,7 +22,8 @@
    error of the first.  A convolution's weight is read at many places, so the
    classifier's weights make the largest error of a CNN's loss.  The gradient
    goes to the first number.
-   --placement exact,head=0: the last products read 16 bits like the others.
+   --placement exact,head=0: the last products read 16 bits like the others,
+   as they do with an error budget, for which pass place decides.
    A dot product of two vectors and an outer product read f32, unless the user
    says otherwise: 16 bits do not speed them up.
    64-bit floats, integers and the user's own casts are left alone.
@@ -67,8 +68,7 @@ static bool is_of_vectors(const Graph *g, const Node *n) {
            (t->dim[t->rank - 1] == 1 && t->dim[t->rank - 2] == 1);
 }
 
-/* Multiply-adds of a product; none of a call. */
-static double work_of(const Graph *g, const Node *n) {
+double product_work(const Graph *g, const Node *n) {
     if (n->fn || op_info[n->op].amp != AMP_LOW) return 0;
     if (n->op == OP_MATMUL)
         return count_of(g, n->out[0]) * (double)depth_of(g, n);
@@ -95,7 +95,7 @@ static void find_head(Autocast *ac, Arena *scratch) {
     double all = 0, convs = 0, numbers = 0;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        double its = work_of(g, n);
+        double its = product_work(g, n);
         all += its;
         if (n->op != OP_MATMUL) convs += its;
         for (int k = 0; k < n->nout && !n->flags; k++)
@@ -108,7 +108,7 @@ static void find_head(Autocast *ac, Arena *scratch) {
     double rest = few_bits && 2 * convs > all ? all / REST_PART : 0;
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
-        double its = work_of(g, n), of = count_of(g, n->out[0]);
+        double its = product_work(g, n), of = count_of(g, n->out[0]);
         bool any = false;
         for (int k = 0; k < n->nout; k++) any |= ahead[n->out[k].i];
         for (int k = 0; k < n->nin; k++) {
@@ -209,6 +209,8 @@ Status pass_autocast(Module *m, PassCtx *cx) {
     DType low = precision_dtype[cx->opt->precision];
     m->low = low;
     for (int i = 0; i < m->graphs.len; i++)
-        autocast_graph(m->graphs.data[i], low, cx->opt->wide_head, cx->scratch);
+        autocast_graph(m->graphs.data[i], low,
+                       cx->opt->wide_head && !options_budget(cx->opt),
+                       cx->scratch);
     return OK;
 }

@@ -65,28 +65,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "passes/common/mincut.h"
-#include "passes/common/placement.h"
+#include "passes/common/placement_impl.h"
 #include "passes/common/rewrite.h"
-#include "passes/common/wide.h"
 #include "passes/device/target.h"
 
 static const char stream[] = "a residual stream";
-enum { STEP_BYTES, SAVED_BYTES, PRICE, ROUNDINGS };
-
-typedef struct Place {
-    Graph *g;
-    DType low;
-    Facts f;
-    const char **high; /* per value: why it is high; NULL: need not be */
-    bool *free;        /* per value: the pass chooses */
-    bool *stream;      /* per value: high only as a residual stream */
-    const bool *whole; /* per value: stored as fp16 after division by 64 */
-    int *price;        /* per value */
-    Traffic *traffic;  /* per value */
-    Cut *cut;
-} Place;
-
 /* ---- what must be high --------------------------------------------------- */
 
 static bool leaves_short_range(const Node *n) {
@@ -176,7 +159,7 @@ static void find_free(Place *p) {
 
 static Place place_new(Graph *g, const bool *whole, Arena *a) {
     int n = g->values.len;
-    Place p = {.g = g, .low = g->module->low, .whole = whole};
+    Place p = {.g = g, .values = n, .low = g->module->low, .whole = whole};
     p.f = facts_of(g, a);
     p.high = NEW_ARRAY(a, const char *, n);
     p.free = NEW_ARRAY(a, bool, n);
@@ -307,14 +290,12 @@ static void agree(Place *p, ValueId v, ValueId w) {
     cut_low_implies_low(p->cut, (int)w.i, (int)v.i);
 }
 
-static bool is_tied(const Place *p, const Node *n) {
+bool is_tied(const Place *p, const Node *n) {
     return shares_type(n) && dtype_of(p->g, n->in[0]) == DT_F32 &&
            dtype_of(p->g, n->out[0]) == DT_F32;
 }
 
-/* True if each result element equals some operand element: it is rounded
-   only if that was not. */
-static bool is_selection(const Node *n) {
+bool is_selection(const Node *n) {
     OpKind kind = node_kind(n);
     return kind == KIND_MOVE || kind == KIND_VIEW || n->op == OP_RELU ||
            n->op == OP_MAX_POOL;
@@ -336,23 +317,28 @@ static void add_node(Place *p, const Node *n) {
 /* A mask that forward stores for backward, of a value whose 16-bit copy is
    stored, too: with a low value, backward could read the value instead of
    the mask. */
-static void add_mask(Place *p, const Node *n) {
+bool mask_cost(const Place *p, const Node *n, ValueId v, CutCost *high,
+               CutCost *low) {
     const Traffic *mask = &p->traffic[n->out[0].i];
     int64_t count = value_count(p->g, n->out[0]);
-    CutCost high = {{0}}, low = {{0}};
+    ValueId copy = p->f.cast[v.i];
     if (!(n->flags & NODE_BACKWARD) || dtype_of(p->g, n->out[0]) != DT_BOOL ||
-        !mask->stored)
-        return;
-    high.of[STEP_BYTES] = count * (1 + mask->reads);
-    high.of[SAVED_BYTES] = count;
-    low.of[STEP_BYTES] = 2 * count * mask->reads;
+        !mask->stored || !copy.i || !p->traffic[copy.i].stored ||
+        !is_forward(p->g, v) || value_count(p->g, v) != count)
+        return false;
+    *high = *low = (CutCost){{0}};
+    high->of[STEP_BYTES] = count * (1 + mask->reads);
+    high->of[SAVED_BYTES] = count;
+    low->of[STEP_BYTES] = 2 * count * mask->reads;
+    return true;
+}
+
+static void add_mask(Place *p, const Node *n) {
+    CutCost high, low;
     for (int k = 0; k < n->nin; k++) {
-        ValueId v = n->in[k], copy = p->f.cast[v.i];
-        if (!copy.i || !p->traffic[copy.i].stored || !is_forward(p->g, v) ||
-            value_count(p->g, v) != count)
-            continue;
-        cut_if_high(p->cut, (int)v.i, high);
-        cut_if_low(p->cut, (int)v.i, low);
+        if (!mask_cost(p, n, n->in[k], &high, &low)) continue;
+        cut_if_high(p->cut, (int)n->in[k].i, high);
+        cut_if_low(p->cut, (int)n->in[k].i, low);
     }
 }
 
@@ -609,7 +595,7 @@ static bool *streams_as_fp16(Graph *g, Arena *a) {
 /* Per value: slopes of GELU that only element-wise arithmetic reads, not
    products. They are between -1 and 2, where fp16 has 11 significant bits
    and bf16 has 8. */
-static bool *find_slopes(const Place *p, const Graph *g, Arena *a) {
+bool *find_slopes(const Place *p, const Graph *g, Arena *a) {
     bool *slope = NEW_ARRAY(a, bool, g->values.len);
     for (int v = 1; v < g->values.len; v++)
         slope[v] =
@@ -622,13 +608,12 @@ static bool *find_slopes(const Place *p, const Graph *g, Arena *a) {
     return slope;
 }
 
-/* Makes the chosen values of g low, and values whose copy alone is read. */
-static void apply(const Place *p, Graph *g, const bool *low, Arena *a) {
+void place_apply(const Place *p, Graph *g, const bool *low, Arena *a) {
     const int *uses = graph_use_counts(g, a);
     const bool *slope = find_slopes(p, g, a);
     int kept = 0;
     ValueId *stands = NEW_ARRAY(a, ValueId, g->values.len);
-    for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
+    for (uint32_t v = 1; v < (uint32_t)p->values; v++) {
         Value *val = value_get(g, (ValueId){v});
         bool only_copy = p->free[v] && p->f.cast[v].i && uses[v] == 1 &&
                          !shares_type(node_get(g, val->def));
@@ -743,22 +728,29 @@ static void keep_normalised(const Place *p, Graph *g, Arena *a) {
 }
 
 /* The traffic is taken from f32 kernels: values in registers have none. */
-static void place_graph(Graph *g, PassCtx *cx) {
+Place place_begin(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
     const bool *whole = cx->opt->fp16_residuals ? streams_as_fp16(g, a) : NULL;
-    int values = g->values.len;
     Place p = place_new(g, whole, a);
-    bool *low = NEW_ARRAY(a, bool, values);
     find_prices(&p);
-    p.traffic = NEW_ARRAY(a, Traffic, values);
-    traffic_join(g, p.traffic, values, cx);
+    p.traffic = NEW_ARRAY(a, Traffic, g->values.len);
+    traffic_join(g, p.traffic, g->values.len, cx);
     spare_the_loss(&p, a);
     if (!whole && cx->opt->residuals < INFINITY)
         keep_streams(&p, cx->opt->residuals, a);
+    return p;
+}
+
+static Status place_graph(Graph *g, PassCtx *cx) {
+    Arena *a = cx->scratch;
+    if (options_budget(cx->opt)) return place_within(g, cx);
+    Place p = place_begin(g, cx);
+    bool *low = NEW_ARRAY(a, bool, g->values.len);
     solve(&p, low, a);
-    apply(&p, g, low, a);
+    place_apply(&p, g, low, a);
     keep_normalised(&p, g, a);
     narrow_biases(g, a);
+    return OK;
 }
 
 Status pass_place(Module *m, PassCtx *cx) {
@@ -767,7 +759,7 @@ Status pass_place(Module *m, PassCtx *cx) {
         Graph *g = m->graphs.data[i];
         if (g->program == PROGRAM_UPDATE || g->program == PROGRAM_REFRESH)
             continue; /* all fp32 */
-        place_graph(g, cx);
+        TRY(place_graph(g, cx));
     }
     for (int i = 0; i < m->graphs.len; i++)
         shadows_write(m->graphs.data[i], cx->scratch);

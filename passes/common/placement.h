@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* placement.h: declarations shared by the files of pass place.
 
-   traffic.c     which values reach memory, by an estimate of the fusion
-   placement.c   the storage dtype of every value                            */
+   traffic.c           which values reach memory, by an estimate of the fusion
+   placement.c         the storage dtype of every value
+   placement_budget.c  the same within an error budget                       */
 #ifndef AMPC_PASSES_COMMON_PLACEMENT_H
 #define AMPC_PASSES_COMMON_PLACEMENT_H
 
@@ -28,5 +29,9 @@ bool is_forward(const Graph *g, ValueId v);
 
 /* Whether a node of the update makes v. */
 bool is_updates(const Graph *g, ValueId v);
+
+/* placement_budget.c: what pass place does with a graph where errors have a
+   limit. */
+Status place_within(Graph *g, PassCtx *cx);
 
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/support/compiled.h"
+#include "tests/support/drawn.h"
 #include "tests/tolerance.h"
 
 enum { DRAWS = 5, MOST_LOSSES = 100 };
@@ -24,48 +25,6 @@ typedef struct Row {
 static Row rows[MOST_LOSSES];
 static int nrows;
 
-/* ---- numbers ------------------------------------------------------------- */
-
-/* 24 bits in [0, 1): splitmix64 of the name's hash and the index */
-static double uniform(uint64_t hash, uint64_t i) {
-    uint64_t z = hash + (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 40) / 0x1p24;
-}
-
-static uint64_t hash_of(const char *name, int draw) {
-    uint64_t h = 0xcbf29ce484222325u;
-    char text[200];
-    snprintf(text, sizeof text, "%s/%d", name, draw);
-    for (const char *p = text; *p; p++)
-        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
-    return h;
-}
-
-/* As the name of an input or a parameter says; for free(). */
-static void *numbers(const char *name, int draw, size_t n, bool whole) {
-    uint64_t h = hash_of(name, draw);
-    float *f = calloc(n + 1, sizeof *f);
-    int64_t *ids = calloc(n + 1, sizeof *ids);
-    REQUIRE(f && ids);
-    for (size_t i = 0; i < n; i++) {
-        double v = uniform(h, i);
-        if (whole) {
-            ids[i] = (int64_t)floor(v * atoi(name + 1));
-        } else if (!strncmp(name, "n_", 2)) {
-            v = -2;
-            for (uint64_t k = 0; k < 4; k++) v += uniform(h, 4 * i + k);
-            f[i] = (float)(v * sqrt(3));
-        } else {
-            bool input = !strncmp(name, "u_", 2);
-            f[i] = (float)(input ? v : (v - 0.5) * 0.6);
-        }
-    }
-    free(whole ? (void *)f : ids);
-    return whole ? (void *)ids : f;
-}
-
 /* ---- one step ------------------------------------------------------------ */
 
 static size_t feed(const Compiled *c, int draw, ampc_input *in) {
@@ -74,9 +33,10 @@ static size_t feed(const Compiled *c, int draw, ampc_input *in) {
     for (; !c->api->input(c->api->module, "train", n, &t); n++) {
         bool whole = t.dtype == AMPC_DTYPE_I64;
         REQUIRE(n < 8);
-        in[n] = ampc_in(t.name,
-                        numbers(t.name, draw, t.bytes / (whole ? 8 : 4), whole),
-                        t.bytes, (ampc_dtype)t.dtype);
+        in[n] = ampc_in(
+            t.name,
+            drawn_numbers(t.name, draw, t.bytes / (whole ? 8 : 4), whole),
+            t.bytes, (ampc_dtype)t.dtype);
     }
     return n;
 }
@@ -115,7 +75,7 @@ static void distances(const Compiled *c, const Row *row, int draw,
         v[n] = (ampc_variable_info){.size = sizeof *v};
         REQUIRE(!c->api->variable(c->api->module, i, &v[n]));
         if (v[n].kind != AMPC_KIND_PARAMETER) continue;
-        before[n] = numbers(v[n].name, draw, v[n].bytes / 4, false);
+        before[n] = drawn_numbers(v[n].name, draw, v[n].bytes / 4, false);
         write_var(c, s, v[n].name, before[n], v[n].bytes, AMPC_DTYPE_F32);
         n++;
     }

@@ -1,0 +1,640 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_measure.c: see cmd_measure.h.
+
+   The programs of passes/common/sense.h are compiled for this machine and run
+   on a few batches: of --calibrate, or of random numbers; with other initial
+   weights each time where these are random.                                 */
+#include "frontend/cli/cmd_measure.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/cli/cmd_audit.h"
+#include "ir/graph/names.h"
+#include "passes/common/sense.h"
+#include "runtime/program/draw.h"
+
+enum { LEAST_DRAWS = 4, MOST_DRAWS = 64 };
+
+/* Inputs are normal; where the loss of those is not finite, as of a logarithm,
+   they are in [0, 1). */
+typedef enum Floats { FLOATS_NORMAL, FLOATS_UNIT } Floats;
+
+typedef struct Range {
+    Str input;
+    int64_t least, most;
+} Range;
+
+/* One form of sense.h. */
+typedef struct Program {
+    Replica r;
+    Sense sense;
+    ampc_input *in; /* inputs of the model, then signs or switches */
+    char **own;     /* data of the inputs that are not of --calibrate */
+    int nmodel, nin;
+} Program;
+
+typedef struct Measure {
+    Session *s;
+    Module *m;
+    Str objective;
+    Program slopes, step;
+    VEC(Range) ranges;
+    FeedSet feed; /* of --calibrate */
+    Floats floats;
+    double *sum[2 * NUM_ERRORS]; /* per site: of squares of relative errors */
+    int draws;                   /* number of draws in these sums */
+    double fp32[NUM_ERRORS];
+    VEC(int) used;       /* draws of which loss and gradient are finite */
+    int kept;            /* .. and the first of them whose gradients are kept */
+    double *loss, *norm; /* in fp32, per kept draw */
+    float *ref, *grad;   /* gradients of the kept draws; the present one's */
+} Measure;
+
+typedef VEC(Measure *) Measures;
+
+static bool is_own(const char *input) {
+    return !strncmp(input, "signs/", 6) || !strncmp(input, "round/", 6);
+}
+
+static Status api_fail(const Measure *x, const Program *p, const char *what) {
+    return fail(&x->s->diag, (Loc){0}, "%s: %s", what,
+                p->r.run.api->error(p->r.run.s));
+}
+
+static Status no_memory(const Measure *x, size_t bytes) {
+    return fail(&x->s->diag, (Loc){0},
+                "out of memory: the error budget is measured with %zu bytes",
+                bytes);
+}
+
+/* ---- numbers ------------------------------------------------------------- */
+
+/* 24 bits in [0, 1) */
+static double uniform(uint64_t *seed) {
+    return (double)(draw_next(seed) >> 40) / 0x1p24;
+}
+
+static double normal(uint64_t *seed) {
+    double u = 1 - uniform(seed), v = uniform(seed);
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+}
+
+static uint64_t seed_of(const char *name, int draw) {
+    return hash_bytes((uint64_t)draw + 1, name, strlen(name));
+}
+
+/* Finds the numbers that a class or row index may be, by the model's check, an
+   output ampc.check/K/LEAST/MOST/INPUT. */
+static void find_ranges(Measure *x, const Graph *g) {
+    for (int i = 0; i < g->outputs.len; i++) {
+        const char *name = g->outputs.data[i].name;
+        long long least, most;
+        int k, n = 0;
+        if (sscanf(name, "ampc.check/%d/%lld/%lld/%n", &k, &least, &most, &n) !=
+                3 ||
+            !n)
+            continue;
+        Range r = {intern(name + n), least > 0 ? least : 0, most};
+        vec_push(x->s->arena, &x->ranges, r);
+    }
+}
+
+static Range range_of(const Measure *x, const char *input) {
+    Range r = {NULL, 0, 1};
+    for (int i = 0; i < x->ranges.len; i++)
+        if (!strcmp(x->ranges.data[i].input, input)) r = x->ranges.data[i];
+    return r;
+}
+
+static void put_number(char *to, DType d, double v) {
+    Tensor t = {type_scalar(d), to};
+    if (dtype_is_float(d))
+        tensor_set(&t, 0, v);
+    else
+        tensor_set_int(&t, 0, (int64_t)v);
+}
+
+static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
+                       int draw) {
+    DType d = (DType)t->dtype;
+    uint64_t seed = seed_of(t->name, draw);
+    Range r = range_of(x, t->name);
+    size_t size = (size_t)dtype_info[d].bytes;
+    bool signs = is_own(t->name);
+    for (size_t i = 0; i < t->bytes / size; i++) {
+        double v = uniform(&seed);
+        if (signs)
+            v = v < 0.5 ? -1 : 1;
+        else if (!dtype_is_float(d))
+            v = floor((double)r.least + v * ((double)(r.most - r.least) + 1));
+        else if (x->floats == FLOATS_NORMAL)
+            v = normal(&seed);
+        put_number(to + i * size, d, v);
+    }
+}
+
+/* Random initial weights are others in each draw. */
+static Status draw_weights(const Measure *x, const Program *p, int draw) {
+    const Run *r = &p->r.run;
+    for (int i = 0; i < x->m->vars.len; i++) {
+        Var v = x->m->vars.data[i];
+        if (!v.draw.kind || (v.kind != VAR_PARAM && v.kind != VAR_FROZEN))
+            continue;
+        Arena *a = arena_new();
+        v.draw.seed += (uint64_t)draw * 0x9e3779b97f4a7c15u;
+        const Tensor *t = tensor_drawn(a, v.type, &v.draw);
+        const Type *type = type_get(v.type);
+        ampc_input in = ampc_in(v.name, t->data, (size_t)type_bytes(type),
+                                (ampc_dtype)type->dtype);
+        bool ok = r->api->write_variable(r->s, v.name, &in) == AMPC_OK;
+        arena_free(a);
+        if (!ok) return api_fail(x, p, v.name);
+    }
+    return OK;
+}
+
+/* ---- inputs -------------------------------------------------------------- */
+
+/* The inputs of the model alone, for the reader of data. */
+static const ampc_api *whole;
+
+static ampc_status model_input(const ampc_module_t *m, const char *program,
+                               uint32_t index, ampc_tensor_info *info) {
+    ampc_status st = whole->input(m, program, index, info);
+    return st == AMPC_OK && is_own(info->name) ? AMPC_ERR_ARGUMENT : st;
+}
+
+static ampc_status model_program(const ampc_module_t *m, const char *program,
+                                 ampc_program_info *info) {
+    ampc_tensor_info t = {.size = sizeof t};
+    ampc_status st = whole->program(m, program, info);
+    for (uint32_t i = 0; st == AMPC_OK && i < info->ninput; i++)
+        if (model_input(m, program, i, &t) != AMPC_OK) info->ninput = i;
+    return st;
+}
+
+static bool input_of(const Program *p, const char *spec) {
+    const ampc_api *api = p->r.run.api;
+    ampc_tensor_info t = {.size = sizeof t};
+    for (uint32_t i = 0; api->input(api->module, "predict", i, &t) == AMPC_OK;
+         i++) {
+        size_t n = strlen(t.name);
+        if (!strncmp(t.name, spec, n) && spec[n] == '=') return true;
+    }
+    return false;
+}
+
+static Status open_data(Measure *x) {
+    const Options *o = &x->s->opt;
+    RunList specs = {.option = "--calibrate"};
+    ampc_api api = *x->slopes.r.run.api;
+    bool one = o->objectives.len == 1; /* else others may have the input */
+    if (!o->calibrate.len) return OK;
+    for (int i = 0; i < o->calibrate.len; i++) {
+        if (!one && !input_of(&x->slopes, o->calibrate.data[i])) continue;
+        if (specs.n == RUN_MAX_LIST)
+            return fail(&x->s->diag, (Loc){0},
+                        "--calibrate: more than %d inputs", RUN_MAX_LIST);
+        specs.at[specs.n++] = o->calibrate.data[i];
+    }
+    whole = x->slopes.r.run.api;
+    api.input = model_input;
+    api.program = model_program;
+    return feeds_open(&x->s->diag, o->guard, &api, "predict", &specs, &x->feed);
+}
+
+static Status open_inputs(Measure *x, Program *p) {
+    const ampc_api *api = p->r.run.api;
+    ampc_tensor_info t = {.size = sizeof t};
+    while (api->input(api->module, "predict", (uint32_t)p->nin, &t) == AMPC_OK)
+        p->nin++;
+    p->in = NEW_ARRAY(x->s->arena, ampc_input, p->nin + 1);
+    p->own = NEW_ARRAY(x->s->arena, char *, p->nin + 1);
+    for (int i = 0; i < p->nin; i++) {
+        api->input(api->module, "predict", (uint32_t)i, &t);
+        p->nmodel += !is_own(t.name);
+        if (!is_own(t.name) && x->feed.n) continue;
+        p->own[i] = calloc(t.bytes + 1, 1);
+        if (!p->own[i]) return no_memory(x, t.bytes);
+        p->in[i] = ampc_in(t.name, p->own[i], t.bytes, (ampc_dtype)t.dtype);
+    }
+    return OK;
+}
+
+static int batches_of(const Measure *x) {
+    int64_t size = x->feed.batch > 0 ? x->feed.batch : 1;
+    int64_t n = (x->feed.samples + size - 1) / size;
+    return n < MOST_DRAWS ? (int)n : MOST_DRAWS;
+}
+
+static bool random_weights(const Module *m) {
+    for (int i = 0; i < m->vars.len; i++)
+        if (m->vars.data[i].kind == VAR_PARAM && m->vars.data[i].draw.kind)
+            return true;
+    return false;
+}
+
+/* A small program can afford more.  A batch comes again only with other
+   weights. */
+static int all_draws(const Measure *x) {
+    const double work = 4e9; /* multiply-adds and so on of all */
+    const ampc_api *api = x->slopes.r.run.api;
+    ampc_program_info p = {.size = sizeof p};
+    int n = MOST_DRAWS;
+    if (api->program(api->module, "predict", &p) == AMPC_OK && p.flops > 0)
+        n = (int)fmax(fmin(work / p.flops, MOST_DRAWS), LEAST_DRAWS);
+    if (x->feed.n && !random_weights(x->m) && batches_of(x) < n)
+        n = batches_of(x);
+    return n;
+}
+
+static Status fill_inputs(Measure *x, Program *p, int draw) {
+    const ampc_api *api = p->r.run.api;
+    ampc_tensor_info t = {.size = sizeof t};
+    TRY(draw_weights(x, p, draw));
+    if (x->feed.n) {
+        int64_t size = x->feed.batch > 0 ? x->feed.batch : 1;
+        int64_t first = draw % batches_of(x) * size;
+        int64_t n = x->feed.samples - first;
+        TRY(feeds_fill(&x->s->diag, &x->feed, NULL, first,
+                       n < size ? n : size));
+        memcpy(p->in, x->feed.in, (size_t)x->feed.n * sizeof *p->in);
+    }
+    for (int i = 0; i < p->nin; i++) {
+        if (!p->own[i]) continue;
+        api->input(api->module, "predict", (uint32_t)i, &t);
+        if (strncmp(t.name, "round/", 6)) fill_input(x, &t, p->own[i], draw);
+    }
+    return OK;
+}
+
+/* ---- one run ------------------------------------------------------------- */
+
+static Status read_number(const Measure *x, const Program *p, const char *name,
+                          double *v) {
+    float f;
+    ampc_output out = ampc_out(name, &f, sizeof f, AMPC_DTYPE_F32);
+    if (p->r.run.api->read_output(p->r.run.s, name, &out) != AMPC_OK)
+        return api_fail(x, p, name);
+    *v = (double)f;
+    return OK;
+}
+
+static Status run_program(const Measure *x, Program *p) {
+    int64_t valid = p->r.run.info.batch ? p->r.run.info.batch : 1;
+    return p->r.run.api->predict(p->r.run.s, p->in, (size_t)p->nin, valid, NULL,
+                                 0) == AMPC_OK
+               ? OK
+               : api_fail(x, p, "the step");
+}
+
+/* A loss of about 0 is compared with 1e-6. */
+static double size_of_loss(double loss) { return fmax(fabs(loss), 1e-6); }
+
+/* The squares of loss and gradient; *finite false: one of them is not. */
+static Status run_slopes(Measure *x, int draw, double *size, bool *finite) {
+    double loss;
+    Program *p = &x->slopes;
+    TRY(fill_inputs(x, p, draw));
+    TRY(run_program(x, p));
+    TRY(read_number(x, p, "loss", &loss));
+    TRY(read_number(x, p, "norm", &size[ERROR_GRADIENT]));
+    size[ERROR_LOSS] = size_of_loss(loss) * size_of_loss(loss);
+    *finite = isfinite(loss) && isfinite(size[ERROR_GRADIENT]);
+    return OK;
+}
+
+static Status add_draw(Measure *x, const double *size) {
+    char name[40];
+    const Program *p = &x->slopes;
+    x->draws++;
+    for (int i = 0; i < p->sense.of.len; i++)
+        for (int k = 0; k < NUM_ERRORS; k++) {
+            double alone, both;
+            if (!p->sense.of.data[i].measured[k]) continue;
+            snprintf(name, sizeof name, "%d/%d", k, i);
+            TRY(read_number(x, p, name, &alone));
+            snprintf(name, sizeof name, "%d/%d", NUM_ERRORS + k, i);
+            TRY(read_number(x, p, name, &both));
+            if (size[k] <= 0) continue;
+            x->sum[k][i] += alone / size[k];
+            x->sum[NUM_ERRORS + k][i] += both * both / size[k];
+        }
+    return OK;
+}
+
+static Status run_draws(Measure *x) {
+    bool finite = false;
+    for (int d = 0, n = all_draws(x); d < n; d++) {
+        double size[NUM_ERRORS];
+        TRY(run_slopes(x, d, size, &finite));
+        if (!finite && !x->feed.n && x->floats == FLOATS_NORMAL && !x->draws) {
+            x->floats = FLOATS_UNIT;
+            d--;
+            continue;
+        }
+        if (!finite) continue;
+        vec_push(x->s->arena, &x->used, d);
+        TRY(add_draw(x, size));
+    }
+    if (x->draws) return OK;
+    return fail(&x->s->diag, (Loc){.file = x->m->file},
+                x->feed.n
+                    ? "--calibrate: loss or gradient are not finite in fp32"
+                    : "the error budget is measured on random numbers, and "
+                      "loss or gradient are not finite there; --calibrate "
+                      "INPUT=FILE gives data");
+}
+
+/* ---- the step with some roundings ---------------------------------------- */
+
+static Status run_step(Measure *x, int draw, double *loss) {
+    Program *p = &x->step;
+    TRY(fill_inputs(x, p, draw));
+    TRY(run_program(x, p));
+    TRY(read_number(x, p, "loss", loss));
+    for (int i = 0; i < p->r.grads.len; i++)
+        TRY(replica_grad(x->s, &p->r, &p->r.grads.data[i], x->grad));
+    return OK;
+}
+
+/* The step in fp32, of as many draws as fit. */
+static Status keep_fp32(Measure *x) {
+    const int64_t most = INT64_C(1) << 28; /* elements of all gradients */
+    int64_t n = x->step.r.count;
+    x->kept = x->used.len;
+    if (x->kept == LEAST_DRAWS) x->kept = 2; /* of a long step */
+    while (x->kept > 1 && x->kept * n > most) x->kept--;
+    size_t bytes = (size_t)(n + 1) * sizeof(float);
+    x->grad = malloc(bytes);
+    x->ref = malloc(bytes * (size_t)x->kept);
+    x->loss = NEW_ARRAY(x->s->arena, double, x->kept);
+    x->norm = NEW_ARRAY(x->s->arena, double, x->kept);
+    if (!x->grad || !x->ref) return no_memory(x, bytes * (size_t)x->kept);
+    for (int d = 0; d < x->kept; d++) {
+        float *ref = x->ref + d * n;
+        TRY(run_step(x, x->used.data[d], &x->loss[d]));
+        memcpy(ref, x->grad, (size_t)n * sizeof *ref);
+        for (int64_t i = 0; i < n; i++)
+            x->norm[d] += (double)ref[i] * (double)ref[i];
+    }
+    return OK;
+}
+
+static Measure *measure_of(const Measures *all, Str objective) {
+    for (int i = 0; i < all->len; i++)
+        if (all->data[i]->objective == objective) return all->data[i];
+    return NULL;
+}
+
+static void switch_on(Measure *x, const uint64_t *on, int n) {
+    Program *p = &x->step;
+    for (int i = 0; i < p->sense.of.len; i++) {
+        bool any = false;
+        for (int k = 0; k < n && !any; k++)
+            any = on[k] == p->sense.of.data[i].key;
+        *p->own[p->nmodel + i] = any;
+    }
+}
+
+static Status simulate(void *ctx, Str objective, const uint64_t *on, int n,
+                       double *error) {
+    Measure *x = measure_of(ctx, objective);
+    ASSERT(x && "every objective that trains was measured");
+    int64_t count = x->step.r.count;
+    double sum[NUM_ERRORS] = {0};
+    switch_on(x, on, n);
+    for (int d = 0; d < x->kept; d++) {
+        const float *ref = x->ref + d * count;
+        double loss, square = 0;
+        TRY(run_step(x, x->used.data[d], &loss));
+        for (int64_t i = 0; i < count; i++) {
+            double far = (double)x->grad[i] - (double)ref[i];
+            square += far * far;
+        }
+        double far = (loss - x->loss[d]) / size_of_loss(x->loss[d]);
+        sum[ERROR_LOSS] += far * far;
+        if (x->norm[d] > 0) sum[ERROR_GRADIENT] += square / x->norm[d];
+    }
+    for (int k = 0; k < NUM_ERRORS; k++) {
+        error[k] = sqrt(sum[k] / x->kept);
+        if (isnan(error[k])) error[k] = INFINITY;
+    }
+    return OK;
+}
+
+/* ---- results ------------------------------------------------------------- */
+
+/* The errors of elements are independent, unless their sum is far larger than
+   that allows. */
+static double mean_square(const Measure *x, int k, int site) {
+    const double far = 3; /* beyond what four draws of a normal number are,
+                             but for one in 60 */
+    double alone = x->sum[k][site] / x->draws;
+    double both = x->sum[NUM_ERRORS + k][site] / x->draws;
+    if (isnan(alone) || isnan(both)) return INFINITY;
+    return both > far * alone ? both : alone;
+}
+
+static void add_errors(Measure *x, Errors *e) {
+    Arena *a = x->s->arena;
+    for (int i = 0; i < x->slopes.sense.of.len; i++) {
+        const SenseSite *s = &x->slopes.sense.of.data[i];
+        ErrorOf of = {.key = s->key, .count = s->count};
+        for (int k = 0; k < NUM_ERRORS; k++) {
+            if (s->measured[k]) of.square[k] = mean_square(x, k, i);
+            if (isfinite(of.square[k])) x->fp32[k] += of.square[k];
+        }
+        vec_push(a, &e->of, of);
+        of.key = s->name_key;
+        vec_push(a, &e->of, of);
+    }
+}
+
+/* 16 bits have so many times the rounding error of fp32. */
+static Status check_limits(const Measure *x, Errors *e) {
+    static const char *const flag[] = {"--max-loss-error",
+                                       "--max-gradient-error"};
+    const Options *o = &x->s->opt;
+    double times = o->precision == PREC_FP16 ? 0x1p13 : 0x1p16;
+    for (int k = 0; k < NUM_ERRORS; k++) {
+        double fp32 = sqrt(x->fp32[k]) / times;
+        if (k == ERROR_LOSS) fp32 = fmax(fp32, 0x1p-25);
+        if (fp32 > e->fp32[k]) e->fp32[k] = fp32;
+        if (o->max_error[k] == 0 || o->max_error[k] >= fp32 * error_margin[k])
+            continue;
+        return fail(&x->s->diag, (Loc){0},
+                    "%s %.1e: fp32 itself is about %.1e from the exact "
+                    "%s: give at least %.1e",
+                    flag[k], o->max_error[k], fp32,
+                    k == ERROR_LOSS ? "loss" : "gradient",
+                    fp32 * error_margin[k]);
+    }
+    return OK;
+}
+
+static Status make_program(Measure *x, SenseForm form, Program *p) {
+    Session *s = x->s;
+    const Graph *g = module_program(x->m, PROGRAM_MICRO, x->objective);
+    Module aside;
+    PassCtx cx = {arena_new(), &s->diag, &s->opt};
+    Graph *copy = graph_clone_aside(g, &aside, s->arena);
+    Status st = sense_make(copy, &cx, form, &p->sense);
+    arena_free(cx.scratch);
+    TRY(st);
+    return replica_load(s, &aside, "inline", 0, &p->r);
+}
+
+static Status measure(Measure *x, Errors *e) {
+    const Graph *g = module_program(x->m, PROGRAM_MICRO, x->objective);
+    find_ranges(x, g);
+    TRY(make_program(x, SENSE_SLOPES, &x->slopes));
+    TRY(open_data(x));
+    TRY(open_inputs(x, &x->slopes));
+    for (int k = 0; k < 2 * NUM_ERRORS; k++)
+        x->sum[k] = NEW_ARRAY(x->s->arena, double, x->slopes.sense.of.len + 1);
+    TRY(run_draws(x));
+    add_errors(x, e);
+    TRY(check_limits(x, e));
+    TRY(make_program(x, SENSE_SWITCHES, &x->step));
+    TRY(replica_grads(x->s, &x->step.r));
+    TRY(open_inputs(x, &x->step));
+    return keep_fp32(x);
+}
+
+static void close_program(Program *p) {
+    for (int i = 0; p->own && i < p->nin; i++) free(p->own[i]);
+    replica_close(&p->r);
+}
+
+static void close_all(Session *s) {
+    Errors *e = s->opt.errors;
+    Measures *all = e ? e->ctx : NULL;
+    for (int i = 0; all && i < all->len; i++) {
+        Measure *x = all->data[i];
+        feeds_free(&x->feed);
+        close_program(&x->slopes);
+        close_program(&x->step);
+        free(x->ref);
+        free(x->grad);
+    }
+    if (e) e->ctx = NULL;
+}
+
+/* Multiply-adds of the steps, and the batch. */
+static double work_of(const Module *m, int64_t *batch) {
+    double work = 0;
+    for (int i = 0; i < m->graphs.len; i++) {
+        const Graph *g = m->graphs.data[i];
+        if (g->program != PROGRAM_MICRO) continue;
+        for (int k = 0; k < g->order.len; k++)
+            work += product_work(g, node_at(g, k));
+        for (int k = g->inputs.len - 1; k >= 0; k--) {
+            const Type *t = value_type(g, g->inputs.data[k]);
+            if (t->rank) *batch = t->dim[0];
+        }
+    }
+    return work;
+}
+
+/* The model for a smaller batch, up to pass place, where the step is long. */
+static Status smaller(Session *s, const char *model, Module **m) {
+    const double most = 2e9;
+    enum { LEAST = 4 };
+    int64_t batch = 0;
+    double work = work_of(*m, &batch);
+    int64_t n = work > most ? (int64_t)((double)batch * most / work) : batch;
+    if (n < LEAST) n = LEAST;
+    if (n >= batch) return OK;
+    Module *other = load_batch(s, model, n);
+    if (!other) return OK;
+    Diag d = {0};
+    Status st = run_until(other, &d, &s->opt, "place", false);
+    sb_free(&d.text);
+    if (st != OK) return OK;
+    *m = other;
+    s->opt.errors->part = n;
+    return OK;
+}
+
+/* Each file is for an input that some objective reads. */
+static Status check_inputs(Session *s, const Module *m) {
+    for (int i = 0; i < s->opt.calibrate.len; i++) {
+        const char *spec = s->opt.calibrate.data[i];
+        size_t n = strcspn(spec, "=");
+        bool known = false;
+        for (int k = 0; k < m->graphs.len; k++) {
+            const Graph *g = m->graphs.data[k];
+            if (g->program != PROGRAM_MICRO) continue;
+            for (int j = 0; j < g->inputs.len; j++) {
+                Str name = value_get(g, g->inputs.data[j])->name;
+                known |= strlen(name) == n && !strncmp(name, spec, n);
+            }
+        }
+        if (known) continue;
+        return fail(&s->diag, (Loc){.file = m->file},
+                    "--calibrate %s: training has no input '%.*s'", spec,
+                    (int)n, spec);
+    }
+    return OK;
+}
+
+/* Measures the roundings of each objective of m, which pass place is next to
+   work on: s->opt.errors. */
+static Status measure_errors(Session *s, const char *model, Module *m) {
+    Errors *e = NEW(s->arena, Errors);
+    Measures *all = NEW(s->arena, Measures);
+    e->ctx = all;
+    e->simulate = simulate;
+    s->opt.errors = e;
+    TRY(check_inputs(s, m));
+    TRY(smaller(s, model, &m));
+    for (int i = 0; i < s->opt.objectives.len; i++) {
+        Measure *x = NEW(s->arena, Measure);
+        *x = (Measure){
+            .s = s, .m = m, .objective = s->opt.objectives.data[i].name};
+        if (!module_program(m, PROGRAM_MICRO, x->objective)) continue;
+        vec_push(s->arena, all, x);
+        TRY(measure(x, e));
+    }
+    errors_sort(e);
+    return OK;
+}
+
+/* Refuses what would be ignored. */
+static Status check_budget(Session *s, const Module *m) {
+    const Options *o = &s->opt;
+    if (m->rule)
+        return fail(&s->diag, (Loc){.file = m->file},
+                    "an error budget (--max-loss-error, --max-gradient-error) "
+                    "needs --placement exact, and no level O2 or O3");
+    for (int i = 0; i < m->graphs.len; i++)
+        if (m->graphs.data[i]->program == PROGRAM_MICRO) return OK;
+    return fail(&s->diag, (Loc){.file = m->file},
+                o->loss_given
+                    ? "an error budget limits the error of a loss, and "
+                      "--loss leaves none that trains"
+                    : "an error budget limits the error of a loss: the model "
+                      "has none that trains");
+}
+
+Status place_measured(Session *s, const char *model, Module *m, bool keep) {
+    const Options *o = &s->opt;
+    bool limits =
+        o->max_error[ERROR_LOSS] > 0 || o->max_error[ERROR_GRADIENT] > 0;
+    if (o->calibrate.len && !limits) {
+        fail(&s->diag, (Loc){0},
+             "--calibrate: nothing is measured without --max-loss-error or "
+             "--max-gradient-error");
+        return ERR_USAGE;
+    }
+    if (!options_budget(o)) return OK;
+    TRY(run_until(m, &s->diag, o, "place", keep));
+    TRY(check_budget(s, m));
+    Status st = measure_errors(s, model, m);
+    if (st == OK) st = run_until(m, &s->diag, o, "remat", keep);
+    close_all(s);
+    return st;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_measure.h: what the compiler measures for an error budget.            */
+#ifndef AMPC_FRONTEND_DRIVER_CMD_MEASURE_H
+#define AMPC_FRONTEND_DRIVER_CMD_MEASURE_H
+
+#include "frontend/cli/cmd.h"
+
+/* Runs the passes of m up to pass place, and that so that it keeps the limits
+   of errors; does nothing if the options have none. */
+Status place_measured(Session *s, const char *model, Module *m, bool keep);
+
+#endif

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sense.c: see sense.h.
+   Before:  graph micro: %h.bf16 = cast %h     %z = matmul %h.bf16, %w.bf16
+            write %ampc.grad/w = add %ampc.grad/w, %dw
+   After:   graph predict(.., %signs/w: f32[..]):
+            %h.operand = reshape %h     %z = matmul %h.operand, %w.operand
+            %q = reduce_sum (mul %dw, %signs/w)
+            %a = gradient of the loss by %h   %d = sub (cast (cast %h)), %h
+            %s = reduce_sumsq (mul %a, %d)
+            return loss=.., norm=.., 0/0=%s, ..
+   or:      graph predict(.., %round/0: bool[]):
+            %h.round = where %round/0, (cast (cast %h)), %h
+            return loss=.., grad/w=%dw
+   requires     stage PRIMITIVE, before pass place                           */
+#include "passes/common/sense.h"
+
+#include "ir/graph/names.h"
+#include "passes/common/rewrite.h"
+
+typedef struct Maker {
+    Graph *g;
+    Builder b;
+    Arena *a;
+    PassCtx *cx;
+    Sites s;
+    ValueId *wide; /* per value: its f32 form; 0: none yet */
+    int limit;
+    ValueId *at; /* per site: what is rounded */
+    SenseForm form;
+    Sense *out;
+} Maker;
+
+/* ---- the step in fp32 ---------------------------------------------------- */
+
+static ValueId widened(Maker *m, ValueId v) {
+    if (!v.i || (int)v.i >= m->limit) return v;
+    if (!m->wide[v.i].i) {
+        ValueId from = rounded_from(m->g, v);
+        if (!dtype_is_16(value_dtype(m->g, v)))
+            m->wide[v.i] = v;
+        else
+            m->wide[v.i] = b_cast(&m->b, from.i ? from : v, DT_F32);
+    }
+    return m->wide[v.i];
+}
+
+/* v, rounded and f32 again. */
+static ValueId rounded(Maker *m, ValueId v, DType low) {
+    return b_cast(&m->b, b_cast(&m->b, v, low), DT_F32);
+}
+
+/* Site i is v: another value, by which the loss can be differentiated, or v
+   rounded as an input says. */
+static ValueId apart(Maker *m, int i, ValueId v) {
+    if (m->form == SENSE_SWITCHES) {
+        ValueId on =
+            graph_input(m->g, internf("round/%d", i), type_scalar(DT_BOOL));
+        vec_push(m->g->arena, &m->out->inputs, value_get(m->g, on)->name);
+        return b_where(&m->b, on, rounded(m, v, m->s.of.data[i].low), v);
+    }
+    const Type *t = value_type(m->g, v);
+    Attr shape = attr_v(AK_shape, t->dim, t->rank);
+    return build(&m->b, OP_RESHAPE, &v, 1, &shape, 1, DT_F32, NULL);
+}
+
+static bool is_cast_of_f32(const Graph *g, const Node *n) {
+    return n->op == OP_CAST && !attr_int(n, AK_user) &&
+           !(n->flags & NODE_UPDATE) && dtype_is_16(dtype_of(g, n->out[0])) &&
+           dtype_of(g, n->in[0]) == DT_F32;
+}
+
+/* Makes the node again on f32; *site: the next of the sites. */
+static void widen_node(Maker *m, NodeId id, int *site) {
+    Graph *g = m->g;
+    Node n = *node_get(g, id); /* building moves the pool */
+    ValueId *in = NEW_ARRAY(m->a, ValueId, n.nin + 1);
+    DType *out = NEW_ARRAY(m->a, DType, n.nout + 1);
+    const Site *sites = m->s.of.data;
+    m->b.loc = n.loc;
+    m->b.flags = n.flags;
+    for (int k = 0; k < n.nin; k++) in[k] = widened(m, n.in[k]);
+    int first = *site;
+    while (*site < m->s.of.len && sites[*site].node.i == id.i) {
+        const Site *s = &sites[*site];
+        if (s->operand) in[s->at] = m->at[*site] = apart(m, *site, in[s->at]);
+        ++*site;
+    }
+    if (is_cast_of_f32(g, &n)) {
+        m->wide[n.out[0].i] = in[0];
+        return;
+    }
+    bool same = true;
+    for (int k = 0; k < n.nin; k++) same &= same_value(in[k], n.in[k]);
+    for (int k = 0; k < n.nout; k++) {
+        out[k] = value_dtype(g, n.out[k]);
+        if (dtype_is_16(out[k])) out[k] = DT_F32;
+        same &= out[k] == value_dtype(g, n.out[k]);
+    }
+    if (same) vec_push(g->arena, &g->order, id);
+    NodeId to = same   ? id
+                : n.fn ? build_call(&m->b, n.fn, in, n.nin, n.attrs, n.nattr,
+                                    n.nout, out)
+                       : build_multi(&m->b, n.op, in, n.nin, n.attrs, n.nattr,
+                                     n.nout, out, NULL);
+    for (int k = 0; k < n.nout; k++)
+        m->wide[n.out[k].i] = node_get(g, to)->out[k];
+    for (int i = first; i < *site; i++) {
+        if (sites[i].operand) continue;
+        ValueId *v = &m->wide[n.out[sites[i].at].i];
+        if (m->form == SENSE_SWITCHES) *v = apart(m, i, *v);
+        m->at[i] = *v;
+    }
+}
+
+/* ---- sums ---------------------------------------------------------------- */
+
+static ValueId sum_all(Maker *m, OpCode op, ValueId v) {
+    int64_t axes[MAX_RANK];
+    int rank = value_type(m->g, v)->rank;
+    for (int k = 0; k < rank; k++) axes[k] = k;
+    if (!rank) return op == OP_REDUCE_SUM ? v : b2(&m->b, OP_MUL, v, v, DT_F32);
+    return b_reduce(&m->b, op, v, axes, rank, false, DT_F32);
+}
+
+static ValueId plus(Maker *m, ValueId a, ValueId b) {
+    return a.i ? b2(&m->b, OP_ADD, a, b, DT_F32) : b;
+}
+
+/* %dw of: write %ampc.grad/w = add %ampc.grad/w, %dw. */
+static ValueId summand(const Graph *g, Write w) {
+    const Node *n = def_of(g, w.value, OP_ADD);
+    if (!n) return w.value;
+    return same_value(n->in[0], w.var) ? n->in[1] : n->in[0];
+}
+
+/* Outputs the gradients; or returns <G, signs>, and outputs the square of G's
+   norm. */
+static ValueId add_gradients(Maker *m, const Write *w, int n) {
+    Graph *g = m->g;
+    ValueId q = NO_VALUE, norm = NO_VALUE;
+    for (int i = 0; i < n; i++) {
+        Str of = family_member(FAMILY_GRAD, value_var(g, w[i].var)->name);
+        if (!of) continue;
+        ValueId grad = widened(m, summand(g, w[i]));
+        if (m->form == SENSE_SWITCHES) {
+            graph_add_output(g, internf("grad/%s", of), grad);
+            continue;
+        }
+        Str name = internf("signs/%s", of);
+        ValueId signs = graph_input(g, name, value_get(g, grad)->type);
+        name = value_get(g, signs)->name;
+        vec_push(g->arena, &m->out->inputs, name);
+        ValueId part = b2(&m->b, OP_MUL, grad, signs, DT_F32);
+        q = plus(m, q, sum_all(m, OP_REDUCE_SUM, part));
+        norm = plus(m, norm, sum_all(m, OP_REDUCE_SUMSQ, grad));
+    }
+    if (norm.i) graph_add_output(g, intern("norm"), norm);
+    return q;
+}
+
+static Status add_sums(Maker *m, ErrorKind kind, ValueId of) {
+    Graph *g = m->g;
+    int n = m->s.of.len;
+    ValueId *slope = NEW_ARRAY(m->a, ValueId, n + 1);
+    TRY(autodiff(g, m->cx->diag, m->a, NODE_BACKWARD, of, NO_VALUE, m->at, n,
+                 slope));
+    for (int i = 0; i < n; i++) {
+        if (!slope[i].i) continue;
+        ValueId d = rounded(m, m->at[i], m->s.of.data[i].low);
+        d = b2(&m->b, OP_SUB, d, m->at[i], DT_F32);
+        ValueId each = b2(&m->b, OP_MUL, slope[i], d, DT_F32);
+        graph_add_output(g, internf("%d/%d", kind, i),
+                         sum_all(m, OP_REDUCE_SUMSQ, each));
+        graph_add_output(g, internf("%d/%d", NUM_ERRORS + kind, i),
+                         sum_all(m, OP_REDUCE_SUM, each));
+        m->out->of.data[i].measured[kind] = true;
+    }
+    return OK;
+}
+
+static void make_step(Maker *m) {
+    Graph *g = m->g;
+    int n, site = 0;
+    NodeId *old = order_take(g, m->a, &n);
+    m->limit = g->values.len;
+    m->wide = NEW_ARRAY(m->a, ValueId, m->limit);
+    m->at = NEW_ARRAY(m->a, ValueId, m->s.of.len + 1);
+    for (int i = 0; i < n; i++) widen_node(m, old[i], &site);
+}
+
+Status sense_make(Graph *g, PassCtx *cx, SenseForm form, Sense *out) {
+    Maker m = {.g = g,
+               .b = {.g = g},
+               .a = cx->scratch,
+               .cx = cx,
+               .form = form,
+               .out = out};
+    m.s = sites_find(g, cx);
+    for (int i = 0; i < m.s.of.len; i++) {
+        const Site *s = &m.s.of.data[i];
+        vec_push(g->arena, &out->of,
+                 (SenseSite){.key = s->key,
+                             .name_key = s->name_key,
+                             .count = site_count(g, s)});
+    }
+    make_step(&m);
+    ValueId loss = graph_output(g, own_output(OUT_LOSS, g->objective));
+    int n = g->writes.len;
+    Write *writes = g->writes.data;
+    g->outputs.len = g->writes.len = 0;
+    m.b = (Builder){.g = g, .flags = NODE_BACKWARD};
+    loss = widened(&m, loss);
+    graph_add_output(g, intern("loss"), loss);
+    ValueId q = add_gradients(&m, writes, n);
+    if (form == SENSE_SLOPES) TRY(add_sums(&m, ERROR_LOSS, loss));
+    if (q.i) TRY(add_sums(&m, ERROR_GRADIENT, q));
+    VEC(ValueId) roots = {0};
+    for (int i = 0; graph_root(g, i); i++)
+        vec_push(m.a, &roots, *graph_root(g, i));
+    graph_drop_unneeded(g, 0, 0, roots.data, roots.len);
+    for (int i = 0; i < g->order.len; i++)
+        node_at(g, i)->flags &= ~(uint32_t)(NODE_UPDATE | NODE_BACKWARD);
+    g->name = intern("predict");
+    g->program = PROGRAM_PREDICT;
+    g->objective = intern("");
+    g->module->low = NUM_DTYPES;
+    g->module->stage = STAGE_STEP;
+    return OK;
+}

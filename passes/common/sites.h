@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sites.h: where pass place may round, within an error budget. */
+#ifndef AMPC_PASSES_COMMON_SITES_H
+#define AMPC_PASSES_COMMON_SITES_H
+
+#include "passes/common/budget.h"
+#include "passes/common/placement_impl.h"
+
+/* A value that may be stored in 16 bits, or an operand of a product that may
+   read a rounded copy of an f32 value or parameter.                         */
+typedef struct Site {
+    NodeId node;  /* makes the value, or is the product */
+    int at;       /* the result; the operand */
+    bool operand; /* it is an operand */
+    DType low;
+    uint64_t key, name_key;
+} Site;
+typedef VEC(Site) SiteList;
+
+typedef struct Sites {
+    Place p;
+    SiteList of;
+    DType *as; /* per value: NUM_DTYPES, or the dtype that it has when it is
+                  low: the pass chooses */
+} Sites;
+
+/* Elements of what it rounds. */
+int64_t site_count(const Graph *g, const Site *s);
+/* Streams of g become fp16 first, as the options say. */
+Sites sites_find(Graph *g, PassCtx *cx);
+/* The f32 value or parameter of which v is a rounded copy, or a move of one;
+   NO_VALUE: it is neither. A parameter may be read by no node of g yet. */
+ValueId rounded_from(Graph *g, ValueId v);
+/* Whether the pass chooses what the product reads. */
+bool chooses_product(const Graph *g, const Node *n);
+
+#endif
