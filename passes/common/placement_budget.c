@@ -132,7 +132,7 @@ static void add_values(Spend *x) {
         DType d = value_dtype(g, id);
         if (is_updates(g, id)) continue;
         if (x->s.as[v] == NUM_DTYPES)
-            force(x, (int)v, d != DT_F32 && dtype_is_16(d));
+            force(x, (int)v, d != DT_F32 && dtype_is_low(d));
         if (d == DT_F32 || x->s.as[v] != NUM_DTYPES) add_traffic(x, id);
     }
     for (int i = 0; i < g->order.len; i++) {
@@ -255,7 +255,7 @@ typedef struct Widen {
 
 static ValueId widened(Widen *w, ValueId v) {
     Graph *g = w->g;
-    if (!v.i || !dtype_is_16(value_dtype(g, v))) return v;
+    if (!v.i || !dtype_is_low(value_dtype(g, v))) return v;
     if ((int)v.i < w->limit && w->wide[v.i].i) return w->wide[v.i];
     const Value *x = value_get(g, v);
     ValueId from = rounded_from(g, v), to;

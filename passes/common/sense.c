@@ -36,7 +36,7 @@ static ValueId widened(Maker *m, ValueId v) {
     if (!v.i || (int)v.i >= m->limit) return v;
     if (!m->wide[v.i].i) {
         ValueId from = rounded_from(m->g, v);
-        if (!dtype_is_16(value_dtype(m->g, v)))
+        if (!dtype_is_low(value_dtype(m->g, v)))
             m->wide[v.i] = v;
         else
             m->wide[v.i] = b_cast(&m->b, from.i ? from : v, DT_F32);
@@ -65,7 +65,7 @@ static ValueId apart(Maker *m, int i, ValueId v) {
 
 static bool is_cast_of_f32(const Graph *g, const Node *n) {
     return n->op == OP_CAST && !attr_int(n, AK_user) &&
-           !(n->flags & NODE_UPDATE) && dtype_is_16(dtype_of(g, n->out[0])) &&
+           !(n->flags & NODE_UPDATE) && dtype_is_low(dtype_of(g, n->out[0])) &&
            dtype_of(g, n->in[0]) == DT_F32;
 }
 
@@ -93,7 +93,7 @@ static void widen_node(Maker *m, NodeId id, int *site) {
     for (int k = 0; k < n.nin; k++) same &= same_value(in[k], n.in[k]);
     for (int k = 0; k < n.nout; k++) {
         out[k] = value_dtype(g, n.out[k]);
-        if (dtype_is_16(out[k])) out[k] = DT_F32;
+        if (dtype_is_low(out[k])) out[k] = DT_F32;
         same &= out[k] == value_dtype(g, n.out[k]);
     }
     if (same) vec_push(g->arena, &g->order, id);

@@ -5,7 +5,7 @@
 ValueId rounded_from(Graph *g, ValueId v) {
     for (;;) {
         const Value *x = value_get(g, v);
-        if (!v.i || !dtype_is_16(type_get(x->type)->dtype)) return NO_VALUE;
+        if (!v.i || !dtype_is_low(type_get(x->type)->dtype)) return NO_VALUE;
         if (x->kind == VK_VAR) {
             const Var *var = value_var(g, v);
             int of =
@@ -36,7 +36,7 @@ bool chooses_product(const Graph *g, const Node *n) {
         n->op == OP_ATTEND || n->op == OP_ATTEND_GRAD)
         return false;
     for (int k = 0; k < n->nin; k++)
-        any |= dtype_is_16(value_dtype(g, n->in[k]));
+        any |= dtype_is_low(value_dtype(g, n->in[k]));
     return any && dtype_of(g, n->out[0]) == DT_F32;
 }
 
