@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models as each exporter writes them: what trains, and 5 steps of SGD, beside the framework.
 
-    [MODES="raw-train .."] [ONLY=MODULE] python models/exporters.py FOLDER [AMPC]
+    [MODES="raw-train .."] [MODELS=GLOB] [ONLY=MODULE] python models/exporters.py FOLDER [AMPC]
 
 Run it with the Python of one framework (PyTorch 2.11 or 2.15, or jax2onnx with flax, or Keras with
 tf2onnx, or skl2onnx with scikit-learn).  It exports every model in every mode of that framework,
@@ -18,7 +18,7 @@ Lines of NAME.txt:
     param|buffer NAME VALUES..  after the steps
     still NAME                  does not train
 """
-import contextlib, io, logging, os, re, subprocess, sys, tempfile, warnings
+import contextlib, fnmatch, io, logging, os, re, subprocess, sys, tempfile, warnings
 import numpy as np
 import onnx
 warnings.filterwarnings("ignore")
@@ -225,13 +225,15 @@ def torch_models():
             return s.m(torch.tanh(s.l(x) @ m) * torch.linspace(.5, 1.5, 4) + torch.eye(4)[1]) * torch.tensor(0.7)
 
     x4 = (lambda r: [torch.tensor(r.randn(6, 4), dtype=torch.float32)])
+    from exporters_edges import edges
     image = (lambda r: [torch.tensor(r.rand(4, 3, 6, 6), dtype=torch.float32)])
     sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
     ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
     return [(Numbers, x4), (Normalised, image), (Buffers, x4), (Lifted, x4), (Scalars, x4), (Tied, x4), (Frozen, x4),
             (StraightThrough, x4), (Detached, x4), (NoGrad, x4), (OwnLoss, x4), (BatchNorm, image), (Norms, x4),
             (Attention, sequence), (Embedding, ids), (Rotary, x4), (Codebook, x4), (Gates, x4), (Transposed, x4),
-            (Recurrent, sequence), (Literals, x4), (Lstm, sequence), (Equal, x4), (Ones, x4), (Positions, ids)]
+            (Recurrent, sequence), (Literals, x4), (Lstm, sequence), (Equal, x4), (Ones, x4), (Positions, ids),
+            *edges()]
 
 
 def torch_case(folder, make, data, mode):
@@ -241,7 +243,7 @@ def torch_case(folder, make, data, mode):
     path = f"{folder}/{name}.onnx"
     inputs = data(np.random.RandomState(1))
     m = make(); m.train("eval" not in mode)
-    names = ["i" if make.__name__ in ("Embedding", "Positions") else "x"]
+    names = ["x" if inputs[0].is_floating_point() else "i"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         if "script" in mode:
             training = torch.onnx.TrainingMode.EVAL if "eval" in mode else torch.onnx.TrainingMode.TRAINING
@@ -288,6 +290,7 @@ def torch_cases(folder):
     modes = "raw-train default-train script-train raw-eval default-eval script-eval"
     for mode in os.environ.get("MODES", modes).split():
         for make, data in torch_models():
+            if not fnmatch.fnmatch(make.__name__, os.environ.get("MODELS", "*")): continue
             try: yield torch_case(folder, make, data, mode)
             except Exception as e: print(f"{mode} {make.__name__}: not exported: {str(e).splitlines()[0][:100] if str(e) else e}")
 

@@ -164,8 +164,6 @@ DIFFERS = {
     "log_clamped": (dict.fromkeys(ALL, "0 0.5"), NOT_TAKEN),
     "exp_masked": (dict.fromkeys(ALL, "0"), NOT_TAKEN),
     "cosine_similarity": ({"torch211-torchscript": "1e+08 2e+08"}, "the file has the quotient by max(norms, eps)"),
-    "bce_of_0": (dict.fromkeys(("torch211", "torch215"), "1 0"), "the file has clamped logarithms, not the loss"),
-    "bce_of_1": (dict.fromkeys(("torch211", "torch215"), "0 -1"), "as bce_of_0"),
     "logit": ({"torch211-torchscript": "11.1111116 0"}, "the file clamps at 1 - eps by comparisons that exclude it"),
     "logaddexp": ({"jax": "0"}, "the slopes of max and abs at a tie, which JAX replaces"),
 }

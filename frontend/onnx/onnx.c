@@ -10,115 +10,6 @@
 
 #include "frontend/onnx/wire.h"
 
-/* ---- messages ------------------------------------------------------------ */
-
-const char *ox_quote(Ox *ox, const char *s) {
-    StrBuf sb = {0};
-    sb_put_escaped(&sb, s);
-    const char *r = arena_printf(ox->a, "%s", sb.data ? sb.data : "");
-    sb_free(&sb);
-    return r;
-}
-
-/* The last line of the exporter's stack trace: the user's source.  TorchScript
-   writes "FILE(LINE): FUNCTION" first, where verbose=True asks for it. */
-static const char *source_line(Ox *ox, const OxNode *n) {
-    Str s = ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
-                        "pkg.torch.onnx.stack_trace");
-    const char *doc = n->proto->doc_string;
-    if (!s && doc && strstr(doc, "): "))
-        return ox_quote(ox, intern_n(doc, strcspn(doc, "\n")));
-    if (!s) return NULL;
-    const char *line = strrchr(s, '\n');
-    line = line ? line + 1 : s;
-    while (*line == ' ') line++;
-    return *line ? ox_quote(ox, line) : NULL;
-}
-
-/* "Conv (opset 20): ..", and the line of Python. */
-static void put_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap,
-                     StrBuf *sb) {
-    sb_printf(sb, "%s", ox_quote(ox, n->type));
-    if (n->version) sb_printf(sb, " (opset %d)", n->version);
-    sb_puts(sb, ": ");
-    sb_vprintf(sb, fmt, ap);
-    const char *line = source_line(ox, n);
-    if (line) sb_printf(sb, " [%s]", line);
-}
-
-static Status fail_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap) {
-    StrBuf sb = {0};
-    put_node(ox, n, fmt, ap, &sb);
-    Status s =
-        fail(ox->d, (Loc){.file = ox->file, .node = n->name}, "%s", sb.data);
-    sb_free(&sb);
-    return s;
-}
-
-void ox_warn_node(Ox *ox, const OxNode *n, const char *fmt, ...) {
-    va_list ap;
-    StrBuf sb = {0};
-    va_start(ap, fmt);
-    put_node(ox, n, fmt, ap, &sb);
-    va_end(ap);
-    warn(ox->d, (Loc){.file = ox->file, .node = n->name}, "%s", sb.data);
-    sb_free(&sb);
-}
-
-Status ox_fail_node(Ox *ox, const OxNode *n, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    Status s = fail_node(ox, n, fmt, ap);
-    va_end(ap);
-    return s;
-}
-
-static Status fail_model(Ox *ox, const char *fmt, va_list ap) {
-    StrBuf sb = {0};
-    sb_vprintf(&sb, fmt, ap);
-    Status s = fail(ox->d, (Loc){.file = ox->file}, "%s", sb.data);
-    sb_free(&sb);
-    return s;
-}
-
-Status ox_fail(Ox *ox, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    Status s =
-        ox->node ? fail_node(ox, ox->node, fmt, ap) : fail_model(ox, fmt, ap);
-    va_end(ap);
-    return s;
-}
-
-Status ox_fail_model(Ox *ox, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    Status s = fail_model(ox, fmt, ap);
-    va_end(ap);
-    return s;
-}
-
-static void warn_at(Ox *ox, Loc loc, const char *fmt, va_list ap) {
-    StrBuf sb = {0};
-    sb_vprintf(&sb, fmt, ap);
-    warn(ox->d, loc, "%s", sb.data);
-    sb_free(&sb);
-}
-
-void ox_warn(Ox *ox, const OxNode *n, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    warn_at(ox, (Loc){.file = ox->file, .node = n->name}, fmt, ap);
-    va_end(ap);
-}
-
-void ox_warn_model(Ox *ox, const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    warn_at(ox, (Loc){.file = ox->file}, fmt, ap);
-    va_end(ap);
-}
-
 /* ---- dimensions ---------------------------------------------------------- */
 
 typedef Onnx__TensorShapeProto__Dimension Dim;
@@ -442,7 +333,9 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
             if (*n->in[k] && !is_value(ox_name_of(ox, n->in[k])->value))
                 return ox_fail(ox, "operand '%s' is a sequence",
                                ox_quote(ox, n->in[k]));
-        TRY(n->op->handler(ox));
+        bool done;
+        TRY(ox_torch_whole(ox, &done));
+        if (!done) TRY(n->op->handler(ox));
         for (int k = 0; k < n->nout; k++) {
             if (!ox_has_out(ox, k)) continue;
             const OxName *out = ox_name_of(ox, n->out[k]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx.h: inside the ONNX frontend.
 
-   Stages, in the order of import_onnx (onnx.c):
+   onnx_message.c has errors and warnings.  Stages, in the order of import_onnx
+   (onnx.c):
      onnx_model.c   bytes to messages; header checks; functions inlined into a
                     flat list of OxNode
      onnx_names.c   the meaning of every name; live nodes in topological order;
@@ -284,6 +285,9 @@ Str ox_torch_argument(const OxNode *n, int index);
 /* The same of a `target`, where it is a number. */
 double ox_torch_number(const OxNode *n, const char *target, int index,
                        double otherwise);
+/* Builds the node where it is the last part of a function of PyTorch's that
+   must be built whole. */
+Status ox_torch_whole(Ox *ox, bool *done);
 /* No gradient flows through that result: the Identity that x.detach() or
    stop_gradient is in files of dynamo and jax2onnx, or OxName.stops. */
 bool ox_stops(const Ox *ox, const OxNode *n, int result);
@@ -313,6 +317,8 @@ ValueId ox_in(const Ox *ox, int i);   /* NO_VALUE when absent */
 bool ox_has_out(const Ox *ox, int i); /* named, and used by something live */
 Type ox_type(const Ox *ox, ValueId v);
 OxName *ox_name_of(const Ox *ox, Str name);
+/* The node of that type that makes the name, or NULL. */
+const OxNode *ox_maker(const Ox *ox, Str name, const char *type);
 int ox_uses(const Ox *ox, Str name); /* in live nodes and graph outputs */
 const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name);
 int64_t ox_int(const Ox *ox, const char *name, int64_t dflt);

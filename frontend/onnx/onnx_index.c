@@ -190,11 +190,33 @@ static int padding_of(const OxNode *n) {
     return s && *s == ' ' && isdigit((unsigned char)s[1]) ? atoi(s + 1) : -1;
 }
 
+/* TorchScript drops padding_idx, whose row is zeros before training. */
+static void warn_of_padding(Ox *ox) {
+    const OxName *name = ox_name_of(ox, ox->node->in[0]);
+    if (!ox->is_torch || ox->has_signature || !name || name->kind != OX_INIT ||
+        !options_train(ox->opt))
+        return;
+    const OxInit *x = &ox->inits.data[name->index];
+    Type t = *type_get(x->data->type);
+    if (!x->is_var || x->kind != VAR_PARAM || t.rank != 2) return;
+    for (int64_t i = 0, n = 0; i < t.dim[0]; i++, n = 0) {
+        while (n < t.dim[1] && tensor_get(x->data, i * t.dim[1] + n) == 0) n++;
+        if (n < t.dim[1] || !n) continue;
+        ox_warn_node(ox, ox->node,
+                     "row %" PRId64 " of '%s' is zeros, as padding_idx leaves "
+                     "it, and TorchScript loses padding_idx: it trains here; "
+                     "dynamo=True, optimize=False keeps it",
+                     i, ox_quote(ox, x->name));
+        return;
+    }
+}
+
 Status onnx_gather(Ox *ox) {
     ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
     int axis, padding = padding_of(ox->node);
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, in[0]).rank, &axis));
     Attr attr = attr_i(AK_axis, axis);
+    if (axis == 0) warn_of_padding(ox);
     if (axis == 0 && padding >= 0) {
         attr = attr_named_i("unused", padding);
         TRY(ox_call(ox, "padded_rows", in, 2, &attr, 1, 1, &y));

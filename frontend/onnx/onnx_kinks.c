@@ -95,8 +95,10 @@ static Status clip_to(Ox *ox, ValueId x, double min, double max, bool inclusive,
 static Status bound_by(Ox *ox, OpCode op, ValueId bound, double k, ValueId *y) {
     if (!is_value(bound) && isinf(k)) return OK;
     if (!is_value(bound)) bound = ox_scalar(ox, ox_type(ox, *y).dtype, k);
-    return ox->kinks.clamp_passes ? pass_at_bound(ox, op, *y, bound, y)
-                                  : ox2(ox, op, *y, bound, y);
+    bool passes =
+        ox->kinks.clamp_passes && dtype_is_float(ox_type(ox, *y).dtype);
+    return passes ? pass_at_bound(ox, op, *y, bound, y)
+                  : ox2(ox, op, *y, bound, y);
 }
 
 Status onnx_clip(Ox *ox) {
@@ -215,6 +217,18 @@ Status onnx_leaky_relu(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
+/* The angle of (0, 0) is 0, of which TorchScript's form makes 0/0.  It reads
+   the atan thrice; an atan of the user's own keeps its NaN. */
+static Status angle_of_zero(Ox *ox, const ValueId *in, ValueId *y) {
+    ValueId zero, other;
+    if (!ox->is_torch || ox_uses(ox, ox->node->out[0]) != 3) return OK;
+    TRY(ox2k(ox, OP_EQUAL, in[0], 0, &zero));
+    TRY(ox2k(ox, OP_EQUAL, in[1], 0, &other));
+    TRY(ox2(ox, OP_AND, zero, other, &zero));
+    return ox3(ox, OP_WHERE, zero, ox_scalar(ox, ox_type(ox, *y).dtype, 0), *y,
+               y);
+}
+
 /* Exporters write atan2 as an atan of a quotient, corrected: its gradient is
    that of the angle, finite wherever the quotient is not. */
 Status onnx_atan(Ox *ox) {
@@ -224,6 +238,7 @@ Status onnx_atan(Ox *ox) {
     if (n) {
         in[0] = n->in[0], in[1] = n->in[1]; /* making nodes moves the pool */
         TRY(ox_call(ox, "atan_of_ratio", in, 2, NULL, 0, 1, &y));
+        TRY(angle_of_zero(ox, in, &y));
     } else {
         TRY(ox1(ox, OP_ATAN, x, &y));
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_math.c: arithmetic, comparison, casts and matrix products. */
+#include <math.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -35,13 +36,39 @@ Status onnx_elem(Ox *ox) {
 }
 
 /* The result has the base's type; the exponent may have another. */
+/* The sum of |x|^p whose root of order p the node takes: a norm. */
+static bool is_norm(const Ox *ox, ValueId sum, double root) {
+    const Node *n;
+    double p;
+    while ((n = ox_def(ox, sum, OP_RESHAPE))) sum = n->in[0];
+    n = ox_def(ox, sum, OP_REDUCE_SUM);
+    n = n ? ox_def(ox, n->in[0], OP_POW) : NULL;
+    return n && ox_const_scalar(ox, n->in[1], &p) && p > 0 &&
+           fabs(root * p - 1) < 1e-5;
+}
+
+/* No gradient at 0, where that of the power is infinite and that of the norm
+   is 0 in PyTorch. */
+static Status root_of_norm(Ox *ox, ValueId a, ValueId b, ValueId *y) {
+    ValueId zero, one = ox_scalar(ox, ox_type(ox, a).dtype, 1);
+    TRY(ox2k(ox, OP_EQUAL, a, 0, &zero));
+    TRY(ox3(ox, OP_WHERE, zero, one, a, &a));
+    TRY(ox2(ox, OP_POW, a, b, &a));
+    return ox3(ox, OP_WHERE, zero, ox_scalar(ox, ox_type(ox, a).dtype, 0), a,
+               y);
+}
+
 Status onnx_pow(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), y;
+    double root;
     TRY(align(ox, a, &b));
     DType da = ox_type(ox, a).dtype, db = ox_type(ox, b).dtype;
     if (dtype_is_float(da) || !dtype_is_float(db)) {
         TRY(ox_cast(ox, b, da, false, &b));
-        TRY(ox2(ox, OP_POW, a, b, &y));
+        if (ox_const_scalar(ox, b, &root) && is_norm(ox, a, root))
+            TRY(root_of_norm(ox, a, b, &y));
+        else
+            TRY(ox2(ox, OP_POW, a, b, &y));
     } else {
         TRY(ox_cast(ox, a, db, false, &a));
         TRY(ox2(ox, OP_POW, a, b, &y));
@@ -202,10 +229,21 @@ static Status guarded_softmax(Ox *ox, const Node *p, ValueId *in) {
     return ox_cast(ox, in[2], t.dtype, false, &in[2]);
 }
 
+/* PyTorch's exporter hides keys by the least number instead of -inf: a query
+   that sees none would get the mean of all values. */
+static void hide_keys(Ox *ox, ValueId *in) {
+    double hidden, seen;
+    if (ox_torch_node(ox->node, "aten.scaled_dot_product_attention") &&
+        value_is_splat(ox->g, in[1], &seen) && seen == 0 &&
+        value_is_splat(ox->g, in[2], &hidden) && hidden <= -65504)
+        in[2] = ox_scalar(ox, ox_type(ox, in[2]).dtype, -INFINITY);
+}
+
 Status onnx_where(Ox *ox) {
     ValueId in[3] = {ox_in(ox, 0), ox_in(ox, 1), ox_in(ox, 2)}, y;
     const Node *p = softmax_of(ox, in[2]);
     double k;
+    hide_keys(ox, in);
     if (p && value_is_splat(ox->g, in[1], &k) && k == 0) {
         Node copy = *p; /* making nodes moves the pool */
         TRY(guarded_softmax(ox, &copy, in));

@@ -11,6 +11,13 @@ OxName *ox_name_of(const Ox *ox, Str name) {
     return i < 0 ? NULL : &ox->names.data[i];
 }
 
+const OxNode *ox_maker(const Ox *ox, Str name, const char *type) {
+    const OxName *x = ox_name_of(ox, name);
+    const OxNode *n =
+        x && x->kind == OX_RESULT ? &ox->nodes.data[x->index] : NULL;
+    return n && !strcmp(n->type, type) ? n : NULL;
+}
+
 int ox_uses(const Ox *ox, Str name) {
     OxName *n = ox_name_of(ox, name);
     return n ? n->uses : 0;

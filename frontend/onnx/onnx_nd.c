@@ -289,10 +289,28 @@ static Status combine(Ox *ox, const Reduction *how, ValueId x, ValueId row,
     return ox2(ox, how->op, x, up, y);
 }
 
+/* TorchScript writes index_put(accumulate=True) as what is scattered over zeros
+   and then added, and forgets that rows which an index names twice are summed.
+ */
+static bool lost_sum(const Ox *ox) {
+    const OxNode *n = ox->node;
+    const OxNode *zeros = ox_maker(ox, n->in[0], "ConstantOfShape");
+    if (!ox->is_torch || ox->has_signature || strcmp(n->type, "ScatterND") ||
+        !zeros || !ox_maker(ox, zeros->in[0], "Shape") ||
+        ox_uses(ox, n->out[0]) != 1)
+        return false;
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *sum = &ox->nodes.data[ox->order.data[i]];
+        for (int k = 0; k < sum->nin; k++)
+            if (sum->in[k] == n->out[0]) return !strcmp(sum->type, "Add");
+    }
+    return false;
+}
+
 static Status scatter(Ox *ox, ValueId row, const Rows *r) {
     ValueId x = ox_in(ox, 0), up = ox_in(ox, 2), y;
     Type t = ox_type(ox, x), tu = ox_type(ox, up), tr = ox_type(ox, row);
-    Str text = ox_str(ox, "reduction", "none");
+    Str text = ox_str(ox, "reduction", lost_sum(ox) ? "add" : "none");
     int64_t dim[MAX_RANK + 1], n = type_count(&tr), want = n;
     const Reduction *how = NULL;
     for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++)

@@ -139,16 +139,49 @@ static Status transposed_sizes(Ox *ox, Window *w, int64_t *size) {
     return OK;
 }
 
+/* The core's result may extend beyond its last window by less than a stride.
+   More of it is less padding at the end; then rows that no window reaches. */
+static void split_surplus(Window *w, int64_t *size, int64_t *zeros) {
+    for (int i = 0; i < w->n; i++) {
+        int64_t *end = &w->pads[i + w->n];
+        int64_t surplus = size[i] - w->stride[i] * (w->in[i] - 1) -
+                          extent(w, i) + w->pads[i] + *end;
+        zeros[i] = 0;
+        if (surplus < w->stride[i]) continue;
+        int64_t less = surplus < *end ? surplus : *end;
+        *end -= less;
+        surplus -= less;
+        if (surplus < w->stride[i]) continue;
+        zeros[i] = surplus;
+        size[i] -= surplus;
+    }
+}
+
+static Status append_zeros(Ox *ox, ValueId *y, const int64_t *zeros, int n) {
+    int64_t pads[2 * MAX_RANK] = {0};
+    bool any = false;
+    int rank = n + 2;
+    for (int i = 0; i < n; i++) {
+        pads[rank + 2 + i] = zeros[i];
+        any |= zeros[i] != 0;
+    }
+    Attr attr[] = {attr_v(AK_pads, pads, 2 * rank), attr_s(AK_mode, "constant"),
+                   attr_f(AK_value, 0)};
+    return any ? ox_op(ox, OP_PAD, y, 1, attr, 3, y) : OK;
+}
+
 Status onnx_conv_transpose(Ox *ox) {
     ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, bias = ox_in(ox, 2), y;
     Type x = ox_type(ox, in[0]), k = ox_type(ox, in[1]);
-    int64_t shape[MAX_RANK], group = ox_int(ox, "group", 1);
+    int64_t shape[MAX_RANK], zeros[MAX_SPATIAL];
+    int64_t group = ox_int(ox, "group", 1);
     Window w;
     if (k.rank != x.rank)
         return ox_fail(ox, "operand and weight differ in rank: %d and %d",
                        x.rank, k.rank);
     TRY(read_window(ox, &x, k.dim + 2, &w));
     TRY(transposed_sizes(ox, &w, shape + 2));
+    split_surplus(&w, shape + 2, zeros);
     shape[0] = x.dim[0];
     if (group < 1 || !mul_ok(k.dim[1], group, &shape[1]))
         return ox_fail(ox, "%" PRId64 " groups", group);
@@ -157,6 +190,7 @@ Status onnx_conv_transpose(Ox *ox) {
         attr_v(AK_pads, w.pads, 2 * w.n), attr_v(AK_dilations, w.dilation, w.n),
         attr_i(AK_group, group)};
     TRY(ox_op(ox, OP_CONV_DGRAD, in, 2, attr, 5, &y));
+    TRY(append_zeros(ox, &y, zeros, w.n));
     if (is_value(bias)) TRY(add_bias(ox, bias, &y));
     return ox_out(ox, 0, y);
 }

@@ -4,6 +4,7 @@
    BatchNormalization in training normalises by the batch's statistics, and the
    program writes its running ones: new = momentum*old + (1-momentum)*batch.
    ONNX keeps the population variance there, torch the unbiased one.         */
+#include <math.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -99,10 +100,15 @@ static ValueId *pending_write(Ox *ox, ValueId buffer) {
 }
 
 Str ox_statistics(const Ox *ox, const OxNode *n, int k) {
-    const OxName *x = ox_name_of(ox, n->in[k]);
-    const OxNode *tile =
-        x && x->kind == OX_RESULT ? &ox->nodes.data[x->index] : NULL;
-    return tile && tile->op->handler == onnx_tile ? tile->in[0] : n->in[k];
+    Str buffer = n->in[k];
+    const OxName *x;
+    while ((x = ox_name_of(ox, buffer)) && x->kind == OX_RESULT) {
+        const OxNode *from = &ox->nodes.data[x->index];
+        if (from->op->handler != onnx_tile && from->op->handler != onnx_expand)
+            break;
+        buffer = from->in[0];
+    }
+    return x && x->kind == OX_INIT ? buffer : n->in[k];
 }
 
 /* The batch's statistics, of each sample and channel, as means over samples. */
@@ -224,6 +230,61 @@ Status onnx_rms_norm(Ox *ox) {
 
 /* Before opset 13 everything from `axis` on was one axis, and the default
    was 1. */
+/* ---- attention of PyTorch ------------------------------------------------ */
+
+/* x times the root of the scale: TorchScript's form of the function. */
+static bool times_root(const Ox *ox, Str name) {
+    const OxNode *n = ox_maker(ox, name, "Mul");
+    return n &&
+           (ox_maker(ox, n->in[0], "Sqrt") || ox_maker(ox, n->in[1], "Sqrt"));
+}
+
+/* The softmax inside F.scaled_dot_product_attention. */
+static bool is_torch_attention(const Ox *ox) {
+    if (ox_torch_node(ox->node, "aten.scaled_dot_product_attention"))
+        return true;
+    const OxNode *sum = ox_maker(ox, ox->node->in[0], "Add");
+    for (int k = 0; ox->is_torch && sum && k < 2; k++) {
+        const OxNode *n = ox_maker(ox, sum->in[k], "MatMul");
+        if (n && times_root(ox, n->in[0]) && times_root(ox, n->in[1]))
+            return true;
+    }
+    return false;
+}
+
+static bool has_hidden_row(const Tensor *t) {
+    const Type *type = type_get(t->type);
+    int64_t count = type_count(type);
+    int64_t row = type->rank ? type->dim[type->rank - 1] : 1;
+    for (int64_t i = 0; row && i < count; i += row) {
+        int64_t k = 0;
+        while (k < row && tensor_get(t, i + k) == -INFINITY) k++;
+        if (k == row) return true;
+    }
+    return false;
+}
+
+static bool is_checked_for_nan(const Ox *ox) {
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (!strcmp(n->type, "IsNaN") && n->in[0] == ox->node->out[0])
+            return true;
+    }
+    return false;
+}
+
+/* PyTorch's function gives zeros for a query that sees no key; the export of a
+   mask that is added gives NaN. */
+static bool may_hide_rows(const Ox *ox, ValueId x) {
+    const Node *sum = ox_def(ox, x, OP_ADD);
+    if (!sum || !is_torch_attention(ox) || is_checked_for_nan(ox)) return false;
+    for (int k = 0; k < 2; k++) {
+        const Tensor *t = ox_data(ox, sum->in[k]);
+        if (t) return has_hidden_row(t);
+    }
+    return true;
+}
+
 Status onnx_softmax(Ox *ox) {
     ValueId x = ox_in(ox, 0), y = x;
     Type t = ox_type(ox, x);
@@ -238,7 +299,9 @@ Status onnx_softmax(Ox *ox) {
         axis = 1;
     }
     Attr attr = attr_i(AK_axis, axis);
-    TRY(ox_call(ox, ox->node->op->fn, &y, 1, &attr, 1, 1, &y));
+    bool hides = !flat && axis == t.rank - 1 && may_hide_rows(ox, x);
+    TRY(ox_call(ox, hides ? "masked_softmax" : ox->node->op->fn, &y, 1, &attr,
+                1, 1, &y));
     if (flat) TRY(ox_reshape(ox, y, t.rank, t.dim, &y));
     return ox_out(ox, 0, y);
 }

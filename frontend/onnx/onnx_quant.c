@@ -2,6 +2,7 @@
 /* onnx_quant.c: quantisation.  A model that is trained with it has
    QuantizeLinear and DequantizeLinear in pairs: together they are one function,
    whose gradient passes straight through.                                   */
+#include <math.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -72,14 +73,56 @@ Status onnx_quantize(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* The quantize that made v with this scale and zero point. */
-static const Node *made_by(const Ox *ox, const ValueId *in, int n) {
-    const Node *cast = ox_def(ox, in[0], OP_CAST);
+/* Equal at run time: one value, one tensor of the file under two names, or
+   equal nodes of such. */
+static bool equal(const Ox *ox, ValueId a, ValueId b) {
+    if (same_value(a, b)) return true;
+    const Value *va = value_get(ox->g, a), *vb = value_get(ox->g, b);
+    const Tensor *ta = ox_data(ox, a), *tb = ox_data(ox, b);
+    if (va->type.i != vb->type.i) return false;
+    if (ta && tb)
+        return !memcmp(ta->data, tb->data,
+                       (size_t)type_bytes(type_get(ta->type)));
+    static const OpCode same[] = {OP_RESHAPE, OP_CAST};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        const Node *na = ox_def(ox, a, same[i]), *nb = ox_def(ox, b, same[i]);
+        if (na && nb) return equal(ox, na->in[0], nb->in[0]);
+    }
+    return false;
+}
+
+/* The quantize that made v with this scale and zero point, and the levels that
+   a clip behind it leaves. */
+static const Node *made_by(const Ox *ox, const ValueId *in, int n, double *low,
+                           double *high) {
+    ValueId v = in[0];
+    const Node *max, *min;
+    double k;
+    for (;;) {
+        max = ox_def(ox, v, OP_MAX), min = ox_def(ox, v, OP_MIN);
+        const Node *bound = max ? max : min;
+        if (!bound || !ox_const_scalar(ox, bound->in[1], &k)) break;
+        if (max && k > *low) *low = k;
+        if (min && k < *high) *high = k;
+        v = bound->in[0];
+    }
+    const Node *cast = ox_def(ox, v, OP_CAST);
     const Node *q = cast ? ox_def(ox, cast->in[0], OP_CALL) : NULL;
     if (!q || !is_call(q, "quantize") || q->nin != n) return NULL;
     for (int i = 1; i < n; i++)
-        if (!same_value(q->in[i], in[i])) return NULL;
+        if (!equal(ox, q->in[i], in[i])) return NULL;
     return q;
+}
+
+/* There and back: one function, with the levels of both. */
+static Status fake_quantize(Ox *ox, const Node *q, ValueId *in, int n,
+                            double low, double high, ValueId *y) {
+    double least = attr_float(q, attr_key("low", ATTR_FLOAT));
+    double most = attr_float(q, attr_key("high", ATTR_FLOAT));
+    Attr attr[] = {attr_named_f("low", low > least ? low : least),
+                   attr_named_f("high", high < most ? high : most)};
+    in[0] = q->in[0];
+    return ox_call(ox, "fake_quantize", in, n, attr, 2, 1, y);
 }
 
 Status onnx_dequantize(Ox *ox) {
@@ -91,14 +134,12 @@ Status onnx_dequantize(Ox *ox) {
     if (to)
         TRY(ox_dtype(ox, to < 0 || to > 1000 ? -1 : (int)to, "output_dtype",
                      &d));
-    const Node *q = made_by(ox, in, n);
-    if (q) {
-        Node copy = *q; /* making nodes moves the pool */
-        in[0] = copy.in[0];
-        TRY(ox_call(ox, "fake_quantize", in, n, copy.attrs, copy.nattr, 1, &y));
-    } else {
+    double low = -INFINITY, high = INFINITY;
+    const Node *q = made_by(ox, in, n, &low, &high);
+    if (q)
+        TRY(fake_quantize(ox, q, in, n, low, high, &y));
+    else
         TRY(ox_call(ox, ox->node->op->fn, in, n, NULL, 0, 1, &y));
-    }
     TRY(ox_cast(ox, y, d, false, &y));
     return ox_out(ox, 0, y);
 }

@@ -144,6 +144,16 @@ static bool lost_batch_norm(const Ox *ox) {
     return false;
 }
 
+static bool has_reader(const Ox *ox, Str scale) {
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (!strcmp(n->type, "InstanceNormalization") && n->nin > 1 &&
+            n->in[1] == scale)
+            return true;
+    }
+    return false;
+}
+
 static void half_copies(Ox *ox, Lost *lost) {
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
@@ -228,6 +238,33 @@ static Status merged_statistics(Ox *ox) {
         }
     }
     return OK;
+}
+
+/* InstanceNorm's statistics are buffers of the program, but only files of
+   model.eval() hold them. */
+static void warn_lost_statistics(Ox *ox) {
+    Lost lost = {0};
+    for (int k = 0; k < ox->signature.len; k++) {
+        const OxSigned *p = &ox->signature.data[k];
+        size_t n = strlen(p->target), m = strlen(".running_mean");
+        if (!ox_signed_as(p, "BUFFER") || n <= m ||
+            strcmp(p->target + n - m, ".running_mean"))
+            continue;
+        const OxName *name = ox_name_of(ox, p->target);
+        Str scale = internf("%.*s.weight", (int)(n - m), p->target);
+        const OxName *weight = ox_name_of(ox, scale);
+        bool normalises = weight && weight->kind == OX_INIT;
+        if (!name && normalises && has_reader(ox, scale))
+            lose(ox, &lost, p->target, NULL);
+    }
+    if (!lost.count || !options_train(ox->opt)) return;
+    sb_put_more(&lost.names, lost.count);
+    ox_warn_model(ox,
+                  "the exporter dropped running statistics of InstanceNorm: "
+                  "%s; predict and evaluate use the statistics of their data: "
+                  "export model.eval() to keep them",
+                  lost.names.data);
+    sb_free(&lost.names);
 }
 
 /* TorchScript's own folding: allowed, said once. */
@@ -336,6 +373,7 @@ Status ox_check_spoiled(Ox *ox) {
     TRY(check_tensorflow(ox));
     TRY(merged_statistics(ox));
     warn_anonymous(ox);
+    warn_lost_statistics(ox);
     half_copies(ox, &half);
     TRY(object(ox, "16-bit copies replaced the parameters: ", &half));
     if (!ox->has_signature) return OK;

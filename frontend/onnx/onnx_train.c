@@ -179,6 +179,16 @@ static bool folded_by_script(Case *c) {
            (c->x->proto->n_dims >= 2 || strcmp(c->role->type, "MatMul"));
 }
 
+static bool quantises(Case *c) {
+    for (int i = 0; i < c->ox->order.len; i++) {
+        const OxNode *n = &c->ox->nodes.data[c->ox->order.data[i]];
+        bool pair = n->op->handler == onnx_quantize ||
+                    n->op->handler == onnx_dequantize;
+        if (pair && n->nin > 1 && n->in[1] == c->x->name) return true;
+    }
+    return false;
+}
+
 static bool statistic(Case *c) { return c->x->statistic; }
 static bool normalises(Case *c) { return c->x->normalises; }
 
@@ -224,18 +234,16 @@ static bool behind_buffer(Case *c) {
 /* The last part of a module's path. */
 static bool named_like_buffer(Case *c) {
     static const char *const globs[] = {
-        "mean",         "std",           "var",
-        "variance",     "pixel_mean",    "pixel_std",
-        "running_*",    "*mask",         "pe",
-        "inv_freq",     "freqs",         "freqs_*",
-        "cos",          "sin",           "cos_cached",
-        "sin_cached",   "*_cos",         "*_sin",
-        "anchor*",      "grid",          "*_grid",
-        "stride",       "strides",       "eps",
-        "epsilon",      "class_weight*", "pos_weight",
-        "window",       "*_ema",         "ema_*",
-        "cluster_size", "embed_avg",     "*position_ids",
-        "weight_u",     "weight_v",      NULL};
+        "mean",       "std",           "var",        "variance",
+        "pixel_mean", "pixel_std",     "running_*",  "*mask",
+        "pe",         "inv_freq",      "freqs",      "freqs_*",
+        "cos",        "sin",           "cos_cached", "sin_cached",
+        "*_cos",      "*_sin",         "anchor*",    "grid",
+        "*_grid",     "stride",        "strides",    "eps",
+        "epsilon",    "class_weight*", "pos_weight", "window",
+        "ema",        "*_ema",         "ema_*",      "cluster_size",
+        "embed_avg",  "*position_ids", "weight_u",   "weight_v",
+        NULL};
     const char *dot = strrchr(c->x->name, '.');
     return (!c->role || ox_elementwise(c->role)) &&
            matches(intern(dot ? dot + 1 : c->x->name), globs);
@@ -322,6 +330,7 @@ static const struct {
     {SKLEARN, coefficient, TRAINS, "operand of %s"},
     {SKLEARN, always, CODE, "no coefficient or intercept"},
 
+    {ANY, quantises, FROZEN, "a scale of quantisation"},
     {ANY, statistic, FROZEN, "running statistics, as %s has them"},
     {ANY, normalises, FROZEN, "normalises an input (%s)"},
     {SCRIPT, folded_by_script, TRAINS, "folded by the exporter: operand of %s"},

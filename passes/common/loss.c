@@ -119,21 +119,57 @@ static bool takes_logits(const Fn *fn) {
     return false;
 }
 
+/* What the output is made of, casts and reshapes aside. */
+static ValueId behind_moves(const Graph *g, ValueId x) {
+    const Node *n;
+    while ((n = def_of(g, x, OP_CAST)) || (n = def_of(g, x, OP_RESHAPE)))
+        x = n->in[0];
+    return x;
+}
+
 /* The output is a softmax's or sigmoid's result, of which the loss takes
    another one: PyTorch would compute the same, but hardly anyone means it. */
 static void warn_of_probabilities(PassCtx *cx, const Graph *g, const Fn *fn,
                                   ValueId x) {
     if (!takes_logits(fn)) return;
-    const Node *n;
-    while ((n = def_of(g, x, OP_CAST)) || (n = def_of(g, x, OP_RESHAPE)))
-        x = n->in[0];
+    x = behind_moves(g, x);
     bool soft = call_of(g, x, "softmax") != NULL;
     if (!soft && !def_of(g, x, OP_SIGMOID)) return;
     warn(cx->diag, (Loc){.file = g->module->file},
          "--loss: the output is a %s's result, probabilities, and %s takes %s "
-         "of it again; export the model without it",
+         "of it again; --loss %s is the loss of probabilities",
          soft ? "Softmax" : "Sigmoid", fn->info.text,
-         soft ? "the softmax" : "the sigmoid");
+         soft ? "the softmax" : "the sigmoid", soft ? "nll" : "bce");
+}
+
+/* The loss of probabilities as one of what they were made of, which does not
+   overflow where they are 0 or 1: nll of a softmax's result takes its log, and
+   bce of a sigmoid's is bce_with_logits.  *fn: the function to call. */
+static ValueId before_probabilities(Builder *b, PassCtx *cx, ValueId x,
+                                    const Fn **fn) {
+    Graph *g = b->g;
+    Type t = *value_type(g, x);
+    ValueId p = behind_moves(g, x);
+    const Node *soft = call_of(g, p, "softmax");
+    const Node *sigmoid = def_of(g, p, OP_SIGMOID);
+    ValueId y = NO_VALUE;
+    if (!strcmp((*fn)->loss, "bce") && sigmoid) {
+        *fn = fn_std("bce_with_logits_loss");
+        y = sigmoid->in[0];
+    } else if (!strcmp((*fn)->loss, "nll") && soft) {
+        Attr axis = attr_i(AK_axis, attr_int(soft, AK_axis));
+        ValueId z = soft->in[0];
+        NodeId n =
+            build_call(b, fn_std("log_softmax"), &z, 1, &axis, 1, 1, NULL);
+        y = node_get(g, n)->out[0];
+        if (!g->batch)
+            fail_note(cx->diag, (Loc){.file = g->module->file},
+                      "--loss nll: the output is a Softmax's result: its log "
+                      "is taken");
+    }
+    if (!is_value(y)) return x;
+    return shape_equal(value_type(g, y), &t) ? y
+                                             : b_reshape(b, y, t.rank, t.dim);
 }
 
 /* One call of a loss, as it is made. */
@@ -244,6 +280,7 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
     add_target(g, cx, &c, model);
     add_attrs(&c);
     TRY(add_weights(g, cx, &c));
+    c.in[0] = before_probabilities(b, cx, c.in[0], &callee.fn);
     TRY(build_checked(b, cx->diag, callee, c.in, c.nin, c.attrs, c.nattr,
                       l->fn->info.out_max, NULL, NULL, &n));
     *loss = node_get(g, n)->out[0];

@@ -409,7 +409,7 @@ TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
     static const char *const cases[][2] = {
         {"train m { loss = l3 }",
          "odd.amp:1:11: error: --loss: 'l3' is not one of auto, none, host, "
-         "cross_entropy, nll, mse, l1, huber, bce_with_logits, "
+         "cross_entropy, nll, mse, l1, huber, bce_with_logits, bce, "
          "soft_cross_entropy, focal, sigmoid_focal, dice, sigmoid_dice, "
          "triplet, info_nce, cosine, kl_div, hinge, multi_margin, quantile, "
          "smooth_l1, poisson_nll; did you mean 'l1'?\n"

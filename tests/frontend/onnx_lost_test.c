@@ -154,3 +154,50 @@ TEST_CASE(onnx_lost, rms_norm_without_weight) {
     CHECK_MSG(mod != NULL, "%s", made_message(&m));
     made_end(&m);
 }
+
+/* padding_idx of TorchScript: its row is zeros in the table, and trains. */
+TEST_CASE(onnx_lost, row_of_padding) {
+    static const int64_t ids[] = {0, 2};
+    static float table[12] = {0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8};
+    for (int padded = 0; padded < 2; padded++) {
+        Made m;
+        made_start(&m, 17);
+        m.model.producer_name = made_text(&m, "pytorch");
+        Onnx__TensorProto *t = made_f32(&m, "e.weight", "3,4", 1);
+        if (padded) {
+            t->n_float_data = 12;
+            t->float_data = table;
+            t->has_raw_data = false;
+        }
+        made_i64(&m, "ids", 2, ids);
+        made_node(&m, "Gather", "e.weight,ids", "y");
+        made_output(&m, "y");
+        CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+        CHECK((strstr(made_message(&m), "row 0 of 'e.weight' is zeros") !=
+               NULL) == padded);
+        made_end(&m);
+    }
+}
+
+/* InstanceNorm with running statistics, exported in training mode. */
+TEST_CASE(onnx_lost, statistics_of_instance_norm) {
+    Made m;
+    made_start(&m, 20);
+    m.model.producer_name = made_text(&m, "pytorch");
+    made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                  "pkg.torch.export.ExportedProgram.graph_signature",
+                  "p_n_weight: PARAMETER target='n.weight'\n"
+                  "p_n_bias: PARAMETER target='n.bias'\n"
+                  "b_n_mean: BUFFER target='n.running_mean'\n"
+                  "b_o_mean: BUFFER target='other.running_mean'\n"
+                  "x: USER_INPUT\n");
+    made_input(&m, "x", DT_F32, "2,3,4");
+    made_f32(&m, "n.weight", "3", 1);
+    made_f32(&m, "n.bias", "3", 1);
+    made_node(&m, "InstanceNormalization", "x,n.weight,n.bias", "y");
+    made_output(&m, "y");
+    CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+    CHECK_HAS(made_message(&m),
+              "statistics of InstanceNorm: 'n.running_mean';");
+    made_end(&m);
+}

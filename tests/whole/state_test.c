@@ -251,6 +251,10 @@ TEST_CASE(state, probabilities_before_a_loss_of_logits) {
                  "the output is a Sigmoid's result, probabilities, and "
                  "bce_with_logits_loss takes the sigmoid of it again"},
                 {"sigmoid(z)", "cross_entropy", "a Sigmoid's result"},
+                {"softmax(z, axis=1)", "cross_entropy",
+                 "--loss nll is the loss of probabilities"},
+                {"softmax(z, axis=1)", "nll", "its log is taken"},
+                {"sigmoid(z)", "bce", NULL},
                 {"softmax(z, axis=1)", "mse", NULL},
                 {"sigmoid(z)", "mse", NULL},
                 {"z", "cross_entropy", NULL},
@@ -274,5 +278,45 @@ TEST_CASE(state, probabilities_before_a_loss_of_logits) {
             CHECK_MSG(!strstr(out, "probabilities"), "%s: %s", rows[i].output,
                       out);
         free(out);
+    }
+}
+
+/* A loss of probabilities is that of the logits they were made of. */
+TEST_CASE(state, losses_of_probabilities) {
+    static const struct {
+        const char *output, *loss, *of_logits;
+    } rows[] = {{"sigmoid(z)", "bce", "bce_with_logits"},
+                {"reshape(sigmoid(z), shape=[4, 3])", "bce", "bce_with_logits"},
+                {"softmax(z, axis=1)", "nll", "cross_entropy"}};
+    static const float x[20] = {90, -80, 70, 60, -50, 1, 2, -3};
+    static const float share[12] = {1, 0, 1, 0, 0.5f, 0.25f, 0, 1};
+    static const int64_t label[4] = {2, 0, 1, 1};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ampc_metrics m[2];
+        bool classes = !strcmp(rows[i].loss, "nll");
+        ampc_input in[] = {
+            ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+            classes ? ampc_in("target", label, sizeof label, AMPC_DTYPE_I64)
+                    : ampc_in("target", share, sizeof share, AMPC_DTYPE_F32)};
+        for (int k = 0; k < 2; k++) {
+            char text[300], options[200];
+            const char *path = test_tmp("p.amp");
+            snprintf(text, sizeof text,
+                     "model m(x: f32[4,5]) {\n  z = Linear(x, units=3)\n"
+                     "  return y = %s\n}\n",
+                     k ? "z" : rows[i].output);
+            snprintf(options, sizeof options,
+                     "--loss %s --precision fp32 --target cpu:x86-64-v2 "
+                     "--optimizer sgd,lr=0.5",
+                     k ? rows[i].of_logits : rows[i].loss);
+            REQUIRE(test_write_file(path, text, strlen(text)));
+            Compiled c = compile_file(path, options);
+            ampc_session *s = open_threads(&c, 1);
+            for (int step = 0; step < 3; step++) m[k] = step_ok(&c, s, in, 2);
+            c.api->close(s);
+            compiled_close(&c);
+        }
+        CHECK_MSG(m[0].loss == m[1].loss, "%s: %.9g, %.9g", rows[i].output,
+                  (double)m[0].loss, (double)m[1].loss);
     }
 }

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A query that no key is visible to: PyTorch's scaled_dot_product_attention gives zeros.  Its
+# export to opset 20 gives the mean of all values where the mask is boolean (hidden keys get the
+# least float, not -inf) and NaN where the mask is added; the export to opset 23 is right.
+# Padded batches have such rows, and a loss over them trains on other numbers, or is NaN.
+# Installs PyTorch with its CUDA libraries (some GB); a GPU is not needed.
+set -euo pipefail
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+python3 -m venv "$dir/venv"
+"$dir/venv/bin/pip" -q --disable-pip-version-check install torch==2.11.0 onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0 numpy==2.4.6
+cd "$dir"
+"$dir/venv/bin/python" - <<'PY'
+import contextlib
+import io
+import warnings
+
+import onnx
+import onnx.reference
+import torch
+import torch.nn.functional as F
+
+warnings.simplefilter("ignore")
+
+
+class Attend(torch.nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
+
+
+torch.manual_seed(0)
+q, k, v = (torch.randn(1, 1, 3, 4) for _ in range(3))
+seen = torch.tensor([[False, False, False], [True, True, False], [True, True, True]])
+added = torch.zeros(3, 3).masked_fill(~seen, -torch.inf)
+print("torch", torch.__version__, "onnx", onnx.__version__)
+rows = {}
+for name, mask in (("boolean", seen), ("added", added)):
+    model = Attend(mask)
+    print(f"{name} mask: PyTorch's row of the hidden query:", model(q, k, v)[0, 0, 0].tolist())
+    for opset in (20, 23):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            torch.onnx.export(model, (q, k, v), "m.onnx", dynamo=True, opset_version=opset, external_data=False, verbose=False)
+        names = [i.name for i in onnx.load("m.onnx").graph.input]
+        y = onnx.reference.ReferenceEvaluator("m.onnx").run(None, dict(zip(names, (q.numpy(), k.numpy(), v.numpy()))))[0]
+        rows[name, opset] = torch.tensor(y)[0, 0, 0]
+        print(f"    the file of opset {opset}:", rows[name, opset].tolist())
+mean = v.mean(2)[0, 0]
+assert torch.allclose(rows["boolean", 20], mean, atol=1e-5), "the behaviour has changed"
+assert rows["added", 20].isnan().all(), "the behaviour has changed"
+assert not any(rows[n, 23].any() for n in ("boolean", "added")), "the behaviour has changed"
+PY
