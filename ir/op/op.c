@@ -63,8 +63,8 @@ const OpSelects op_selects[NUM_OPS] = {
 #define SELECTS(E, how) [OP_##E] = SELECTS_##how,
 #include "ir/op/ops.def"
 };
-const bool op_leaves_out[NUM_OPS] = {
-#define LEAVES_OUT(E) [OP_##E] = true,
+const OpLeaves op_leaves_out[NUM_OPS] = {
+#define LEAVES_OUT(E, what) [OP_##E] = LEAVES_##what,
 #include "ir/op/ops.def"
 };
 const bool op_steep[NUM_OPS] = {
