@@ -38,6 +38,12 @@ Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
 Status amp_format(Diag *d, const char *file, const char *text, size_t n,
                   StrBuf *out);
 
+/* Replaces *bytes by an ONNX file, in the arena, with the parameters that
+   PyTorch's exporter folded or merged, as far as the file tells them; bytes of
+   another exporter, or not of an ONNX file, stay unchanged. */
+Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
+                   const uint8_t **bytes, size_t *n);
+
 /* opt->heads: replaces *bytes by an ONNX file with new last layers, in the
    arena; bytes that are not an ONNX file stay unchanged. */
 Status onnx_replace_heads(Arena *a, Diag *d, const char *path,

@@ -188,6 +188,37 @@ def torch_models():
             s.r = nn.GRU(4, 4, batch_first=True); s.l = nn.Linear(4, 2)
         def forward(s, x): return s.l(s.r(x)[0].mean(1))
 
+    class Lstm(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.r = nn.LSTM(4, 3, num_layers=2, bidirectional=True, batch_first=True); s.l = nn.Linear(6, 2)
+        def forward(s, x): return s.l(s.r(x)[0].mean(1))
+
+    class Equal(Base):
+        """What an optimiser merges, being equal, and drops, being 0."""
+        def __init__(s):
+            super().__init__()
+            s.a, s.b = nn.LayerNorm(4), nn.LayerNorm(4); s.k = nn.Linear(4, 4); s.g, s.h = nn.GroupNorm(2, 4), nn.GroupNorm(1, 4)
+            s.gain, s.bias = nn.Parameter(torch.full((4,), 0.5)), nn.Parameter(torch.full((4,), 0.5))
+            nn.init.zeros_(s.l.bias); nn.init.zeros_(s.k.bias); nn.init.zeros_(s.m.bias)
+        def forward(s, x):
+            x = torch.tanh(s.b(s.k(s.a(s.l(x)) * s.gain)) + s.bias)
+            return s.m(s.h(torch.tanh(s.g(x))))
+
+    class Ones(Base):
+        """A product that an optimiser drops with its factor."""
+        def __init__(s): super().__init__(); s.gain = nn.Parameter(torch.tensor(1.))
+        def forward(s, x): return s.m(torch.tanh(s.l(x) * s.gain))
+
+    class Positions(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.w = nn.Embedding(7, 4); s.p = nn.Embedding(5, 4); s.q = nn.Parameter(torch.randn(5, 4)); s.l = nn.Linear(4, 2)
+            s.cls = nn.Parameter(torch.randn(4))
+        def forward(s, i):
+            p = torch.arange(i.shape[1]).unsqueeze(0)
+            return s.l(torch.tanh(s.w(i) + s.p(p) + s.q[:i.shape[1]] + s.cls.unsqueeze(0).unsqueeze(0))).mean(1)
+
     class Literals(Base):
         def forward(s, x):
             m = torch.tensor([[1., 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]])
@@ -200,7 +231,7 @@ def torch_models():
     return [(Numbers, x4), (Normalised, image), (Buffers, x4), (Lifted, x4), (Scalars, x4), (Tied, x4), (Frozen, x4),
             (StraightThrough, x4), (Detached, x4), (NoGrad, x4), (OwnLoss, x4), (BatchNorm, image), (Norms, x4),
             (Attention, sequence), (Embedding, ids), (Rotary, x4), (Codebook, x4), (Gates, x4), (Transposed, x4),
-            (Recurrent, sequence), (Literals, x4)]
+            (Recurrent, sequence), (Literals, x4), (Lstm, sequence), (Equal, x4), (Ones, x4), (Positions, ids)]
 
 
 def torch_case(folder, make, data, mode):
@@ -210,7 +241,7 @@ def torch_case(folder, make, data, mode):
     path = f"{folder}/{name}.onnx"
     inputs = data(np.random.RandomState(1))
     m = make(); m.train("eval" not in mode)
-    names = ["i" if make.__name__ == "Embedding" else "x"]
+    names = ["i" if make.__name__ in ("Embedding", "Positions") else "x"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         if "script" in mode:
             training = torch.onnx.TrainingMode.EVAL if "eval" in mode else torch.onnx.TrainingMode.TRAINING

@@ -9,6 +9,7 @@
 
 #include "ir/fn/fn.h"
 #include "ir/base/files.h"
+#include "ir/base/terminal.h"
 
 const PassRow pipeline[] = {
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
@@ -311,6 +312,7 @@ static Status run_row(Runner *r, int row, bool stage_ends) {
     Module *m = r->m;
     TRY(check_input(r, row));
     r->pass = &pipeline[row];
+    doing(r->pass->purpose);
     if (r->pass->side == PASS_TARGET) target_split(m, r->opt);
     PassCtx cx = {arena_new(), r->d, r->opt};
     double start = now_ms();

@@ -13,6 +13,7 @@
 #include "codegen/module/embed.h"
 #include "ir/base/files.h"
 #include "ir/base/leave.h"
+#include "ir/base/terminal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -157,6 +158,8 @@ static Status compile_all(EmitSo *e) {
                         .source = "plan.c",
                         .object = "plan.o",
                         .log = "plan.log"};
+    doing(c && c->archs.len ? "compiling kernels for the CPU and the GPU"
+                            : "compiling kernels");
     cc_start(e->a, e->cache, e->dir, jobs, n);
     Status cuda = OK;
     if (c && c->archs.len)
@@ -165,6 +168,7 @@ static Status compile_all(EmitSo *e) {
     TRY(cc_wait(e->d, e->a, e->cache, e->dir, jobs, n));
     TRY(cuda);
     compile_cache_trim(e->cache, COMPILE_CACHE_MOST);
+    doing("linking");
     CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),
                   .log = "link.log"};
     cc_start(e->a, NULL, e->dir, &link, 1);

@@ -225,8 +225,11 @@ static Status import_layer(void *ctx, Str name, const TypeId *in, int n,
     if (!bytes) return ERR_USER;
     options_init(&plain, x->a);
     plain.accept_folded = x->opt->accept_folded;
-    Status s = import_onnx_layer(x->a, x->d, file, (const uint8_t *)bytes, size,
-                                 &plain, in, n, out);
+    const uint8_t *model = (const uint8_t *)bytes;
+    Status s = onnx_unfold(x->a, x->d, file, &plain, &model, &size);
+    if (s == OK)
+        s = import_onnx_layer(x->a, x->d, file, model, size, &plain, in, n,
+                              out);
     free(bytes);
     return s;
 }

@@ -187,6 +187,8 @@ static Status import_sizes(Session *s, const char *path, Module **m) {
 
 static Status load_onnx(Session *s, const char *path, Module **m) {
     const uint8_t *bytes = (const uint8_t *)s->file;
+    TRY(onnx_unfold(s->arena, &s->diag, path, &s->opt, &bytes,
+                    &s->model_bytes));
     if (s->opt.heads.len)
         TRY(onnx_replace_heads(s->arena, &s->diag, path, &s->opt, &bytes,
                                &s->model_bytes));

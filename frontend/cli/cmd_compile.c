@@ -6,6 +6,7 @@
 #include "codegen/codegen.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/cli/options_text.h"
+#include "frontend/cli/progress.h"
 #include "frontend/report/report.h"
 #include "ir/base/files.h"
 
@@ -215,9 +216,11 @@ static Status compile_reported(Compile *c, const char *model, const char *out) {
 static Status compile(Session *s, const char *model, const char *out) {
     Compile c = {.s = s};
     TRY(claim_files(s, model, out));
-    TRY(load_model(s, model, &c.m));
-    TRY(cuda_targets(&s->opt, &s->diag));
-    Status st = compile_reported(&c, model, out);
+    progress_begin();
+    Status st = load_model(s, model, &c.m);
+    if (st == OK) st = cuda_targets(&s->opt, &s->diag);
+    if (st == OK) st = compile_reported(&c, model, out);
+    progress_end();
     outfile_abort(&c.onnx);
     StrBuf summary = {0};
     if (st == OK) report_summary(c.m, &summary);

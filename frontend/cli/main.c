@@ -23,12 +23,23 @@ static int output_failed(int why) {
     return ERR_USER;
 }
 
+static int no_command(const char *name, const char *what) {
+    char text[NEAR_TEXT];
+    Near near = near_to(name);
+    for (const CommandText *c = command_texts + 1; c->name; c++)
+        near_offer(&near, c->name);
+    fprintf(stderr, "error: '%s' is %s%s (see ampc --help)\n", name, what,
+            near_text(&near, text));
+    return ERR_USAGE;
+}
+
 /* Of that command; NULL: of the compiler. */
 static int print_help(const char *command) {
     const CommandText *c = command_texts;
     StrBuf sb = {0};
     while (c->name && command && strcmp(c->name, command) != 0) c++;
-    manual_help(c->name ? c : command_texts, &sb);
+    if (!c->name) return no_command(command, "no command");
+    manual_help(c, &sb);
     errno = 0;
     bool written = fputs(sb.data, stdout) >= 0 && fflush(stdout) == 0;
     sb_free(&sb);
@@ -40,6 +51,15 @@ static int print_own_help(void) { return print_help(NULL); }
 static int print_version(void) {
     puts("ampc " AMPC_VERSION);
     return 0;
+}
+
+static int cmd_help(int argc, char **argv) {
+    return print_help(argc > 1 ? argv[1] : NULL);
+}
+
+static int cmd_version(int argc, char **argv) {
+    (void)argc, (void)argv;
+    return print_version();
 }
 
 static bool asks_for_help(int argc, char **argv) {
@@ -82,15 +102,7 @@ static int run(int argc, char **argv) {
     /* a model has a suffix, or a folder in front */
     if (strpbrk(argv[1], "./") || argv[1][0] == '-')
         return cmd_compile(argc, argv);
-    char text[NEAR_TEXT];
-    Near near = near_to(argv[1]);
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        near_offer(&near, commands[i].name);
-    fprintf(stderr,
-            "error: '%s' is neither a command nor a model (.onnx, .amp)%s "
-            "(see ampc --help)\n",
-            argv[1], near_text(&near, text));
-    return ERR_USAGE;
+    return no_command(argv[1], "neither a command nor a model (.onnx, .amp)");
 }
 
 /* If output could not be written, the status is an error even if the command

@@ -6,7 +6,8 @@
 
 /* All but a few commands take the compiler's options besides their own. */
 static bool takes_compile_options(const char *command) {
-    static const char *const others[] = {"run", "export", "audit", "manual"};
+    static const char *const others[] = {"run",    "export",  "audit",
+                                         "manual", "version", "help"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(command, others[i])) return false;
     return true;

@@ -574,7 +574,7 @@ static Status import_model(Ox *ox) {
     return OK;
 }
 
-static Str directory_of(const char *path) {
+Str ox_directory(const char *path) {
     const char *slash = strrchr(path, '/');
     if (!slash) return intern(".");
     return slash == path ? intern("/") : intern_n(path, (size_t)(slash - path));
@@ -588,7 +588,7 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
              .d = d,
              .opt = opt,
              .file = intern(path),
-             .dir = directory_of(path),
+             .dir = ox_directory(path),
              .given = in,
              .ngiven = nin};
     ox.scratch = arena_new();

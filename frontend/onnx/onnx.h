@@ -251,6 +251,8 @@ Str ox_statistics(const Ox *ox, const OxNode *n, int k);
 bool ox_picks_element(const Ox *ox, DType d, int naxes);
 /* True if the entry has that kind and a target. */
 bool ox_signed_as(const OxSigned *x, const char *kind);
+/* The folder in which data beside the file lies. */
+Str ox_directory(const char *path);
 Status ox_check_spoiled(Ox *ox);
 /* Of live nodes in order. */
 Status ox_check_dtypes(Ox *ox);
@@ -267,7 +269,14 @@ Str ox_keeps_no_stops(const Ox *ox);
 void ox_restore_stops(Ox *ox);
 /* Warns where an exporter that keeps no stops has likely lost one. */
 void ox_warn_steps(Ox *ox);
-/* onnx_torch.c: what the node is in PyTorch's graph, if the exporter wrote it
+/* onnx_torch.c: the node as a line of PyTorch's graph; "": it has none. */
+Str ox_torch_text(const Onnx__NodeProto *n);
+/* The next %name of such a line, without '%'; NULL behind the last. */
+Str ox_torch_next_name(const char **s);
+bool ox_torch_in_name(char c);
+/* The name numbers an op, as permute, permute_1. */
+bool ox_torch_counts(Str name, const char *op);
+/* What the node is in PyTorch's graph, if the exporter wrote it
    and it is a `target`, from there on; else NULL. */
 Str ox_torch_node(const OxNode *n, const char *target);
 /* Its argument of that place as it is printed; NULL: there is none. */

@@ -33,17 +33,100 @@ static void folded_parameters(Ox *ox, Lost *lost) {
         if (!x->live || !x->folded) continue;
         for (int k = 0; k < ox->signature.len; k++) {
             const OxSigned *p = &ox->signature.data[k];
-            if (ox_signed_as(p, "PARAMETER") && strstr(x->folded, p->target))
+            if (ox_signed_as(p, "PARAMETER") &&
+                strstr(x->folded, internf("'%s'", p->target)))
                 lose(ox, lost, p->target, x->name);
         }
     }
 }
 
+/* Names in PyTorch's graph: of the file's nodes, and of their arguments. */
+typedef struct Told {
+    StrMap defined, read;
+    bool any;
+} Told;
+
+static void read_told(Ox *ox, Told *t) {
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const char *s = ox_torch_text(ox->nodes.data[i].proto), *args;
+        Str name = *s == '%' ? ox_torch_next_name(&s) : NULL;
+        if (name) str_map_put(ox->scratch, &t->defined, name, 1);
+        t->any |= name != NULL;
+        args = strstr(s, "(args = ");
+        while (args && (name = ox_torch_next_name(&args)))
+            str_map_put(ox->scratch, &t->read, name, i);
+    }
+    for (int k = 0; k < ox->signature.len; k++) {
+        const OxSigned *p = &ox->signature.data[k];
+        if (!strstr(p->kind, "OUTPUT") && !strstr(p->kind, "MUTATION"))
+            str_map_put(ox->scratch, &t->defined, p->argument, 1);
+    }
+}
+
+/* Nodes that change no element: their names may go without a loss. */
+static bool changes_nothing(Str name) {
+    static const char *const ops[] = {"_to_copy",   "_unsafe_view",
+                                      "alias",      "alpha_dropout",
+                                      "chunk",      "clone",
+                                      "contiguous", "detach",
+                                      "dropout",    "expand",
+                                      "expand_as",  "feature_dropout",
+                                      "flatten",    "getitem",
+                                      "identity",   "lift_fresh_copy",
+                                      "narrow",     "numpy_T",
+                                      "permute",    "reshape",
+                                      "select",     "slice",
+                                      "split",      "split_with_sizes",
+                                      "squeeze",    "sym_size_int",
+                                      "t",          "to",
+                                      "transpose",  "type_as",
+                                      "unbind",     "unsqueeze",
+                                      "view",       "feature_alpha_dropout",
+                                      "repeat",     "native_dropout"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (ox_torch_counts(name, ops[i])) return true;
+    return !strncmp(name, "sym_", 4);
+}
+
+/* A node of PyTorch's graph that something reads, and the file lacks, such as a
+   product with a parameter of ones. */
+static bool lacks_node(Ox *ox, const Told *t) {
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const char *s =
+            strstr(ox_torch_text(ox->nodes.data[i].proto), "(args = ");
+        for (Str name; s && (name = ox_torch_next_name(&s));)
+            if (str_map_get(&t->defined, name) < 0 && !ox_name_of(ox, name) &&
+                !changes_nothing(name))
+                return true;
+    }
+    for (int k = 0; k < ox->signature.len; k++) {
+        const OxSigned *p = &ox->signature.data[k];
+        if (!strcmp(p->kind, "USER_OUTPUT") &&
+            str_map_get(&t->defined, p->argument) < 0)
+            return true;
+    }
+    return false;
+}
+
+/* A parameter that is not there was not read (or is another by a second name),
+   unless a node says that it read it, or is missing too. */
 static void merged_parameters(Ox *ox, Lost *lost) {
+    Told t = {0};
+    int missing = 0;
     for (int k = 0; k < ox->signature.len; k++) {
         const OxSigned *p = &ox->signature.data[k];
         const OxName *n = ox_name_of(ox, p->target);
-        if (ox_signed_as(p, "PARAMETER") && !(n && n->kind == OX_INIT))
+        missing += ox_signed_as(p, "PARAMETER") && !(n && n->kind == OX_INIT);
+    }
+    if (!missing) return;
+    read_told(ox, &t);
+    bool lacks = t.any ? lacks_node(ox, &t) : was_optimised(ox);
+    for (int k = 0; k < ox->signature.len; k++) {
+        const OxSigned *p = &ox->signature.data[k];
+        const OxName *n = ox_name_of(ox, p->target);
+        if (!ox_signed_as(p, "PARAMETER") || (n && n->kind == OX_INIT))
+            continue;
+        if (lacks || str_map_get(&t.read, p->argument) >= 0)
             lose(ox, lost, p->target, NULL);
     }
 }
@@ -255,11 +338,12 @@ Status ox_check_spoiled(Ox *ox) {
     warn_anonymous(ox);
     half_copies(ox, &half);
     TRY(object(ox, "16-bit copies replaced the parameters: ", &half));
-    if (!ox->has_signature || !was_optimised(ox)) return OK;
-    TRY(object(ox,
-               "the exporter fused BatchNormalization into the convolutions "
-               "before it",
-               &(Lost){.count = lost_batch_norm(ox)}));
+    if (!ox->has_signature) return OK;
+    if (was_optimised(ox))
+        TRY(object(ox,
+                   "the exporter fused BatchNormalization into the "
+                   "convolutions before it",
+                   &(Lost){.count = lost_batch_norm(ox)}));
     folded_parameters(ox, &folded);
     TRY(object(ox, "the exporter folded parameters: ", &folded));
     merged_parameters(ox, &merged);

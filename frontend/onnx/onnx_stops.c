@@ -35,24 +35,12 @@ typedef struct Stops {
     int unknown;
 } Stops;
 
-static bool in_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
-
-/* The next %name of a text, NULL behind the last. */
-static Str next_name(const char **s) {
-    const char *p = strchr(*s, '%');
-    if (!p) return NULL;
-    size_t n = 0;
-    while (in_name(p[1 + n])) n++;
-    *s = p + 1 + n;
-    return intern_n(p + 1, n);
-}
-
 static Fx fx_of(const OxNode *n) {
     Fx fx = {ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
                          "pkg.torch.onnx.fx_node"),
              NULL};
     const char *s = fx.all;
-    fx.name = s && *s == '%' ? next_name(&s) : NULL;
+    fx.name = s && *s == '%' ? ox_torch_next_name(&s) : NULL;
     return fx;
 }
 
@@ -84,7 +72,7 @@ static Str block_of(const OxNode *n) {
 static bool has_word(const char *s, const char *start, bool number) {
     size_t n = strlen(start);
     for (const char *p = s; (p = strstr(p, start)); p += n) {
-        bool whole = p == s || !in_name(p[-1]);
+        bool whole = p == s || !ox_torch_in_name(p[-1]);
         if (whole && (!number || isdigit((unsigned char)p[n]))) return true;
     }
     return false;
@@ -226,7 +214,7 @@ static void restore_detach(Stops *s, int node) {
     Str name, args[MOST], call[MOST];
     int nargs = 0, lost = 0, outer[MOST], nouter = 0, odd = 0;
     text = strstr(text, "(args = ");
-    while (text && (name = next_name(&text)) && nargs < MOST) {
+    while (text && (name = ox_torch_next_name(&text)) && nargs < MOST) {
         args[nargs++] = name;
         lost += is_lost_stop(s, node, name);
     }

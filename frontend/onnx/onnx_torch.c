@@ -3,19 +3,37 @@
    torch.export's exporter writes, and what the node itself lost:
        %loss : [..] = call_function[target=torch.ops.aten.cross_entropy_loss
          .default](args = (%y, %t, None, 1, -100, 0.3), kwargs = {})          */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
 
-static Str text_of(const OxNode *n) {
-    return ox_text(ox_metadata(n->proto->metadata_props,
-                               n->proto->n_metadata_props,
+Str ox_torch_text(const Onnx__NodeProto *n) {
+    return ox_text(ox_metadata(n->metadata_props, n->n_metadata_props,
                                "pkg.torch.onnx.fx_node"));
 }
 
+bool ox_torch_in_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+Str ox_torch_next_name(const char **s) {
+    const char *p = strchr(*s, '%');
+    if (!p) return NULL;
+    size_t n = 0;
+    while (ox_torch_in_name(p[1 + n])) n++;
+    *s = p + 1 + n;
+    return intern_n(p + 1, n);
+}
+
+bool ox_torch_counts(Str name, const char *op) {
+    size_t n = strlen(op);
+    if (strncmp(name, op, n)) return false;
+    for (name += n; *name == '_' || isdigit((unsigned char)*name);) name++;
+    return !*name;
+}
+
 Str ox_torch_node(const OxNode *n, const char *target) {
-    const char *at = strstr(text_of(n), "target=torch.ops.aten.");
+    const char *at = strstr(ox_torch_text(n->proto), "target=torch.ops.aten.");
     at = at ? at + strlen("target=torch.ops.") : NULL;
     return at && !strncmp(at, target, strlen(target)) ? at : NULL;
 }
@@ -33,7 +51,7 @@ static size_t argument_length(const char *s) {
 }
 
 Str ox_torch_argument(const OxNode *n, int index) {
-    const char *s = strstr(text_of(n), "(args = (");
+    const char *s = strstr(ox_torch_text(n->proto), "(args = (");
     if (!s) return NULL;
     s += strlen("(args = (");
     for (;; index--) {

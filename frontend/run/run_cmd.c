@@ -5,9 +5,11 @@
 #include "frontend/run/run_cmd.h"
 #include "ir/base/near.h"
 #include "ir/graph/names.h"
+#include "runtime/files/cache_folder.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -196,10 +198,24 @@ Status run_api_fail(Run *r, const char *what) {
     return fail(&r->diag, (Loc){0}, "%s: %s", what, r->api->error(r->s));
 }
 
+/* Whether this machine hears it for the first time.  Without a place to keep
+   that, it does. */
+static bool first_time(const char *mark) {
+    char path[1024];
+    if (!cache_folder(path, sizeof path)) return true;
+    strcat(strcat(path, "/"), mark);
+    if (!cache_folders_make(path)) return true;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0 || errno != EEXIST;
+}
+
 /* Logs the device in use, and why another is not used. */
 static void take_note(void *ctx, const char *line) {
     Run *r = ctx;
-    if (!r->opt->quiet) log_note(r, "%s", line);
+    if (r->opt->quiet) return;
+    if (strncmp(line, "no GPU", 6) || first_time("no-gpu-was-told"))
+        log_note(r, "%s", line);
 }
 
 static void ask_device(Run *r) {

@@ -6,7 +6,7 @@
    run_open.c  finds the module's entry
    run_ranks.c as one of many ranks
    run_train.c the training loop, evaluation, position in the data
-   run_log.c   log lines, progress, profile, summary
+   run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
    run_fetch.c outputs to .npy files
    run_underflow.c  what fp16 flushes to zero                                */
@@ -39,14 +39,20 @@ typedef struct RunOptions {
 
 /* State of the log, and of the terminal's last line. */
 typedef struct RunLog {
-    FILE *out; /* standard output, or over `file`               */
-    bool lost; /* a line could not be written                   */
+    FILE *out;    /* of the log lines; NULL: they go nowhere */
+    FILE *stream; /* the same if it is a device, a pipe or a descriptor */
+    bool lost;    /* a line could not be written                   */
     OutFile file, trace;
-    bool terminal, quiet, bar;  /* stderr is a terminal; a bar is on it   */
-    bool mixed;                 /* log lines go to a terminal, too        */
-    double begin, last, bar_ms; /* seconds since start; smoothed step time  */
-    int64_t first;              /* step at which the clock started          */
-    FILE *profile;              /* over `trace` */
+    bool terminal, quiet;         /* the bar is shown; notes are not */
+    bool silent;                  /* neither notes nor the summary: rank > 0 */
+    bool colour, bar;             /* a bar is on the terminal */
+    bool mixed;                   /* log lines go to a terminal, too        */
+    double begin, last;           /* of the clock; when the bar was drawn */
+    int64_t first, goal;          /* step at which the clock started; steps */
+    int64_t first_epoch, epochs;  /* done before this run; the last of it */
+    double epoch_begin, loss_sum; /* of this epoch: finite losses */
+    int64_t loss_n, epoch_steps;
+    FILE *profile; /* over `trace` */
     int64_t events;
     uint64_t profile_zero;
     double flops, device_s; /* profiled training steps on a GPU */
@@ -188,13 +194,22 @@ void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms);
 void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e);
 /* {"underflow":{"w":0.25}}: shares, of every parameter */
 void log_underflow(Run *r);
-/* done of all steps; epoch is shown when epochs > 0 */
-void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all);
 void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 double now_seconds(void);
 /* A summary of the run for the terminal. logged: the log files are
    mentioned, too. */
 void log_summary_text(Run *r, bool logged, StrBuf *sb);
+
+/* ---- run_bar.c ----------------------------------------------------------- */
+
+/* Before the first of `steps` steps: `first` epochs are done, the run ends in
+   epoch `last`. */
+void bar_begin(Run *r, int64_t steps, int64_t first, int64_t last);
+/* At most ten times a second; time left from the pace since the start. */
+void bar_step(Run *r, const ampc_metrics *m, int64_t done);
+/* The line of an epoch that has ended, evaluated or not. */
+void bar_epoch(Run *r, int64_t epoch);
+void bar_clear(RunLog *log);
 
 /* ---- run_profile.c ------------------------------------------------------- */
 
@@ -210,8 +225,9 @@ RunCurves *curves_new(void); /* NULL: out of memory; for free() */
 /* Numbers that are not finite are in no curve; all may be NULL.  Tags are kept,
    not copied.                                                               */
 void curves_add(RunCurves *all, int64_t step, const RunScalar *s, int n);
-/* The training loss as one line of text; empty without a curve. */
-void curves_line(const RunCurves *all, StrBuf *sb);
+/* The training loss as one line of text of at most that width; empty without a
+   curve. */
+void curves_line(const RunCurves *all, int width, StrBuf *sb);
 Status page_open(Run *r);
 Status page_close(Run *r);
 

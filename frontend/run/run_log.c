@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_log.c: JSON lines, the progress bar. */
+/* run_log.c: JSON lines, notes, the summary. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
+#include "ir/base/terminal.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,36 +45,61 @@ static void put_double(StrBuf *sb, double x) {
 
 /* ---- open and close ------------------------------------------------------ */
 
+/* A file is written in place, at its end after --resume.  A device, a pipe or
+   an open descriptor takes lines as they come; a reader that goes away must not
+   end the run. */
+static Status open_lines(Run *r, const char *path) {
+    static const char *const standard[] = {"/dev/stdin", "/dev/stdout",
+                                           "/dev/stderr"};
+    RunLog *log = &r->log;
+    struct stat st;
+    int fd = -1, number = -1, end = 0;
+    for (int i = 1; i < 3; i++)
+        if (!strcmp(path, standard[i])) number = i;
+    if (sscanf(path, "/dev/fd/%d%n", &number, &end) == 1 && path[end])
+        number = -1;
+    bool stream = number >= 0 || (stat(path, &st) == 0 &&
+                                  !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode));
+    if (!stream) {
+        if (outfile_append(&log->file, path, r->opt->resume, r->guard, "--log"))
+            log->out = outfile_stream(&log->file);
+        return log->out ? OK : file_failed(&r->diag, path, &log->file);
+    }
+    fd = number >= 0 ? fcntl(number, F_DUPFD_CLOEXEC, 3)
+                     : open(path, O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC);
+    log->out = log->stream = fd < 0 ? NULL : fdopen(fd, "a");
+    if (!log->out)
+        return fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno));
+    signal(SIGPIPE, SIG_IGN);
+    return OK;
+}
+
+/* A terminal shows the bar in the place of lines. */
+static void open_standard(RunLog *log) {
+    if (!isatty(STDOUT_FILENO)) log->out = stdout;
+}
+
 Status log_open(Run *r) {
     RunLog *log = &r->log;
     const char *path = r->opt->log;
-    log->out = stdout;
     log->quiet = r->opt->quiet;
-    log->terminal = isatty(STDERR_FILENO) && !log->quiet;
-    log->begin = log->last = now_seconds();
-    log->first = -1;
+    log->terminal = terminal_redraws(STDERR_FILENO) && !log->quiet;
+    log->colour = terminal_colours(STDERR_FILENO);
     if (r->rank) {
-        *log = (RunLog){.quiet = true};
+        *log = (RunLog){.quiet = true, .silent = true};
         return OK;
     }
-    if (path) {
-        log->out = NULL;
-        if (outfile_append(&log->file, path, r->opt->resume, r->guard, "--log"))
-            log->out = outfile_stream(&log->file);
-        if (!log->out) return file_failed(&r->diag, path, &log->file);
-    }
-    log->mixed = isatty(fileno(log->out));
+    if (path)
+        TRY(open_lines(r, path));
+    else
+        open_standard(log);
+    log->mixed = log->out && isatty(fileno(log->out));
     if (log->terminal || r->opt->report) log->curves = curves_new();
     if (r->opt->report && !log->curves)
         return fail(&r->diag, (Loc){0}, "out of memory");
     if (r->opt->tensorboard) TRY(events_open(r));
     if (r->opt->report) TRY(page_open(r));
     return r->opt->profile ? profile_open(r) : OK;
-}
-
-static void clear_bar(RunLog *log) {
-    if (log->bar) fputs("\r\033[K", stderr);
-    log->bar = false;
 }
 
 /* Lines that were lost are an error, but not before the work is done. */
@@ -82,23 +113,32 @@ static Status close_out(Run *r) {
                     "standard output: lines of the log "
                     "could not be written");
     }
+    if (out && out == log->stream) {
+        log->stream = NULL;
+        if (fclose(out) == 0 && !log->lost) return OK;
+        return fail(&r->diag, (Loc){.file = r->opt->log},
+                    "lines of the log could not be written");
+    }
     return !out || outfile_commit(&log->file)
                ? OK
                : file_failed(&r->diag, r->opt->log, &log->file);
 }
 
+/* --quiet keeps the numbers of the summary. */
 static void log_summary(Run *r, bool logged) {
     StrBuf sb = {0}, curve = {0};
-    if (r->log.terminal) curves_line(r->log.curves, &curve);
+    int width = terminal_columns(STDERR_FILENO) - 6;
+    if (r->log.terminal)
+        curves_line(r->log.curves, width < 60 ? width : 60, &curve);
     if (curve.len) log_note(r, "loss %s", curve.data);
     log_summary_text(r, logged, &sb);
-    if (sb.len) log_note(r, "%.*s", (int)sb.len - 1, sb.data);
+    if (sb.len && !r->log.silent) fputs(sb.data, stderr);
     sb_free(&sb);
     sb_free(&curve);
 }
 
 Status log_close(Run *r) {
-    clear_bar(&r->log);
+    bar_clear(&r->log);
     Status st = close_out(r);
     if (r->log.profile && st == OK) st = profile_close(r);
     if (r->log.events_out && st == OK) st = events_close(r);
@@ -110,8 +150,9 @@ Status log_close(Run *r) {
 
 void log_abort(Run *r) {
     RunLog *log = &r->log;
-    clear_bar(log);
+    bar_clear(log);
     if (log->profile) r->api->profile(r->s, NULL, NULL);
+    if (log->stream) fclose(log->stream);
     outfile_abort(&log->file);
     outfile_abort(&log->trace);
     outfile_abort(&log->events_file);
@@ -125,7 +166,7 @@ void log_abort(Run *r) {
 
 static void put_line(RunLog *log, StrBuf *sb) {
     sb_puts(sb, "\n");
-    if (log->mixed) clear_bar(log);
+    if (log->mixed) bar_clear(log);
     if (log->out) { /* NULL: rank 0 alone logs */
         log->lost |= fwrite(sb->data, 1, sb->len, log->out) != sb->len;
         log->lost |= fflush(log->out) != 0; /* for readers */
@@ -174,7 +215,7 @@ void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
     double loss = e->loss_num / e->loss_den;
     double accuracy = e->count > 0 ? e->correct / e->count : NAN;
     double top = e->top_k ? e->correct_top / e->count : NAN;
-    char *key = r->log.top_key, words[60] = "";
+    char *key = r->log.top_key;
     sb_puts(&sb, "{");
     if (epoch >= 0) sb_printf(&sb, "\"epoch\":%lld,", (long long)epoch);
     if (*name) sb_printf(&sb, "\"objective\":\"%s\",", name);
@@ -184,7 +225,6 @@ void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
     put_double(&sb, accuracy);
     if (e->top_k) {
         snprintf(key, sizeof r->log.top_key, "eval/accuracy_top%d", e->top_k);
-        snprintf(words, sizeof words, ", of the best %d %.4f", e->top_k, top);
         sb_printf(&sb, ",\"accuracy_top%d\":", e->top_k);
         put_double(&sb, top);
     }
@@ -202,12 +242,6 @@ void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
     r->log.accuracy = accuracy;
     r->log.accuracy_top = top;
     r->log.top_k = e->top_k;
-    if (epoch < 0) return;
-    if (isfinite(accuracy))
-        log_note(r, "epoch %lld: eval loss %.4g, accuracy %.4f%s",
-                 (long long)epoch, loss, accuracy, words);
-    else
-        log_note(r, "epoch %lld: eval loss %.4g", (long long)epoch, loss);
 }
 
 void log_underflow(Run *r) {
@@ -230,47 +264,11 @@ void log_underflow(Run *r) {
 void log_note(Run *r, const char *fmt, ...) {
     va_list ap;
     if (r->log.quiet) return;
-    clear_bar(&r->log);
+    bar_clear(&r->log);
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
     va_end(ap);
     putc('\n', stderr);
-}
-
-/* ---- progress bar -------------------------------------------------------- */
-
-static void put_time(char *buf, size_t size, double s) {
-    long t = s < 0 || s > 1e8 ? 0 : (long)(s + 0.5);
-    if (t >= 3600)
-        snprintf(buf, size, "%ld:%02ld:%02ld", t / 3600, t / 60 % 60, t % 60);
-    else
-        snprintf(buf, size, "%ld:%02ld", t / 60, t % 60);
-}
-
-/* At most ten times a second; time left from the pace since the start. */
-void log_progress(Run *r, const ampc_metrics *m, int64_t done, int64_t all) {
-    enum { WIDTH = 24 };
-    RunLog *log = &r->log;
-    double now = now_seconds();
-    if (log->first < 0) {
-        log->first = done - 1;
-        log->begin = now;
-    }
-    if (!log->terminal || (now - log->last < 0.1 && done < all)) return;
-    double pace = done - 1 > log->first
-                      ? (now - log->begin) / (double)(done - 1 - log->first)
-                      : 0;
-    char bar[WIDTH + 1], left[32];
-    int filled = all > 0 ? (int)(WIDTH * done / all) : 0;
-    for (int i = 0; i < WIDTH; i++)
-        bar[i] = i < filled ? '=' : i == filled ? '>' : ' ';
-    bar[WIDTH] = 0;
-    put_time(left, sizeof left, pace * (double)(all - done));
-    fprintf(stderr, "\r\033[K%lld/%lld [%s]  loss %.4g  %.3g ms/step  %s left",
-            (long long)done, (long long)all, bar, m->loss, pace * 1e3, left);
-    fflush(stderr);
-    log->bar = true;
-    log->last = now;
 }
 
 /* ---- the summary --------------------------------------------------------- */
@@ -281,11 +279,13 @@ static void put_trained(const Run *r, StrBuf *sb) {
     double steps = (double)log->steps;
     double samples =
         steps * (double)(r->info.batch * r->info.accumulate * r->world);
+    char whole[UNIT_TEXT], each[UNIT_TEXT], rate[UNIT_TEXT], n[UNIT_TEXT];
     sb_printf(sb,
-              "trained %lld steps in %.3g s (%.3g ms each, %.4g samples/s): "
+              "trained %s steps in %s (%s each, %s samples/s): "
               "loss %.4g -> %.4g",
-              (long long)log->steps, log->trained, 1e3 * seconds / steps,
-              samples / seconds, log->first_loss, log->loss);
+              unit_count(n, steps), unit_seconds(whole, log->trained),
+              unit_seconds(each, seconds / steps),
+              unit_count(rate, samples / seconds), log->first_loss, log->loss);
     if (log->skipped) sb_printf(sb, ", %lld skipped", (long long)log->skipped);
     sb_puts(sb, "\n");
 }

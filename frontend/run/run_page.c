@@ -77,13 +77,12 @@ static void bounds(const Curve *c, double *lo, double *hi) {
 /* ---- on the terminal ----------------------------------------------------- */
 
 /* Prints the training loss from left to right, in eight levels. */
-void curves_line(const RunCurves *all, StrBuf *sb) {
+void curves_line(const RunCurves *all, int most, StrBuf *sb) {
     static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-    enum { WIDTH = 60 };
     for (int k = 0; all && k < all->n; k++) {
         const Curve *c = &all->of[k];
         double lo, hi;
-        int width = c->n < WIDTH ? c->n : WIDTH;
+        int width = c->n < most ? c->n : most;
         if (strcmp(c->tag, "train/loss") != 0 || c->n < 2) continue;
         bounds(c, &lo, &hi);
         for (int i = 0; i < width; i++) {

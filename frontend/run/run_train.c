@@ -347,6 +347,7 @@ static Status plan_steps(Run *r, int64_t *steps) {
 /* *ends: nothing has become better for as long as --patience says. */
 static Status evaluate_epoch(Run *r, bool *ends) {
     TRY(end_epoch(r, r->at.epoch));
+    if (!r->stopped) bar_epoch(r, r->at.epoch);
     *ends = !r->stopped && r->opt->patience && r->at.stale >= r->opt->patience;
     if (*ends)
         log_note(r,
@@ -382,11 +383,20 @@ static void tell_plan(Run *r, int64_t steps) {
              total, (long long)(sc.step + steps), last);
 }
 
+/* The epoch in which that many steps from here end, from 1. */
+static int64_t last_epoch(const Run *r, int64_t steps) {
+    int64_t need = step_samples(r), per_epoch = r->train.samples / need;
+    int64_t later = steps - (r->at.samples - r->at.done) / need;
+    return r->at.epoch + 1 +
+           (later > 0 ? (later + per_epoch - 1) / per_epoch : 0);
+}
+
 static Status train_loop(Run *r, int64_t steps) {
     ampc_metrics m = {.size = sizeof m};
     int64_t evaluated = -1;
     bool ends = false;
     begin_epoch(r);
+    bar_begin(r, steps, r->at.epoch, last_epoch(r, steps));
     if (r->at.due) TRY(evaluate_epoch(r, &ends));
     for (int64_t done = 1; done <= steps && !ends; done++) {
         if (!r->stopped) TRY(look_for_stop(r));
@@ -396,7 +406,7 @@ static Status train_loop(Run *r, int64_t steps) {
             TRY(step_objective(r, i, &m));
         r->at.done += step_samples(r);
         TRY(run_choose(r, 0));
-        log_progress(r, &m, done, steps);
+        bar_step(r, &m, done);
         if (r->at.samples - r->at.done < step_samples(r)) {
             r->at.epoch++;
             r->at.done = 0;
@@ -411,7 +421,9 @@ static Status train_loop(Run *r, int64_t steps) {
         }
     }
     if (steps <= 0 || evaluated == steps || ends) return OK;
-    return end_epoch(r, r->at.epoch + 1);
+    TRY(end_epoch(r, r->at.epoch + 1));
+    if (!r->stopped) bar_epoch(r, r->at.epoch + 1);
+    return OK;
 }
 
 Status run_training(Run *r) {

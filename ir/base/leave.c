@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "ir/base/leave.h"
+#include "ir/base/terminal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -153,7 +154,7 @@ static bool take_request(int sig) {
     if ((sig != SIGINT && sig != SIGTERM) || !atomic_load(&asks) ||
         !atomic_compare_exchange_strong(&requested, &none, sig))
         return false;
-    const char *begin = isatty(STDERR_FILENO) ? "\n" : ""; /* of a bar */
+    const char *begin = terminal_redraws(STDERR_FILENO) ? TERMINAL_ERASE : "";
     if (*said) dprintf(STDERR_FILENO, "%s%s\n", begin, said);
     return true;
 }

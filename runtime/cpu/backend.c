@@ -224,9 +224,11 @@ static void cpu_close(ampc_session *s) {
 
 static void cpu_describe(const ampc_session *s, char *text, size_t size) {
     const CpuDevice *d = s->device;
-    snprintf(text, size, "%s, %d threads, %zu MB variables, %zu MB arena",
-             cpu_isa_name((int)d->isa->level), pool_threads(d->pool),
-             d->vars_bytes >> 20, d->arena_bytes >> 20);
+    int threads = pool_threads(d->pool);
+    snprintf(text, size,
+             "%s, %d thread%s, %.3g MB of variables, %.3g MB of activations",
+             cpu_isa_name((int)d->isa->level), threads, threads == 1 ? "" : "s",
+             (double)d->vars_bytes / 1e6, (double)d->arena_bytes / 1e6);
 }
 
 const AmpcBackend cpu_backend = {

@@ -114,7 +114,9 @@ bool cuda_find(CudaApi *cu, char *text, size_t size) {
     if (!given_none("AMPC_LIBCUDA", why, sizeof why))
         cu->lib = library_open(name ? name : "libcuda.so.1", why, sizeof why);
     if (!cu->lib) {
-        snprintf(text, size, "no NVIDIA driver (libcuda.so.1): %s", why);
+        bool absent = !name && strstr(why, "cannot open shared object file");
+        snprintf(text, size, "no NVIDIA driver (libcuda.so.1)%s%s",
+                 absent ? "" : ": ", absent ? "" : why);
         return false;
     }
     missing =

@@ -31,7 +31,8 @@ void onnx_run(const uint8_t *p, size_t n) {
     Compile c;
     compile_begin(&c, p, n);
     bind_dims(&c, p, n);
-    Status s = import_onnx(c.a, &c.d, model_path(), p, n, &c.opt, &c.m);
+    Status s = onnx_unfold(c.a, &c.d, model_path(), &c.opt, &p, &n);
+    if (s == OK) s = import_onnx(c.a, &c.d, model_path(), p, n, &c.opt, &c.m);
     compile_check(&c, s);
     if (s == OK) {
         fuzz_check(verify_module(c.m, STAGE_TYPED, &c.d) == OK,

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_unfold.c: parameters that torch.onnx.export folded or merged, restored.
+
+   PyTorch's default export (dynamo, optimised) turns a Linear's weight that a
+   Transpose reads into a constant 'val_9' of the transposed shape, and keeps
+   one of several equal tensors: all LayerNorms of a fresh model share a weight.
+   The file still tells what each node read in PyTorch's graph,
+       aten.linear.default](args = (%x, %p_fc_weight, %p_fc_bias), ..
+   and the signature tells that p_fc_weight is PARAMETER 'fc.weight'.  Where
+   that and the form of the tensor determine the parameter, the file gets it
+   back, with the node that made the constant (onnx_unfold_make.c; those of
+   recurrent layers: onnx_unfold_rnn.c).  What cannot be restored is left to
+   onnx_spoiled.c, which refuses it.
+
+   The file's bytes are changed before anything else reads them, so that the
+   copy of the model in the module, and its exports, have the parameters.    */
+#include <string.h>
+
+#include "frontend/onnx/onnx_unfold.h"
+#include "frontend/onnx/wire.h"
+
+#define SIGNATURE "pkg.torch.export.ExportedProgram.graph_signature"
+#define FOLDED    "pkg.onnxscript.optimizer.folded_from"
+
+/* ---- what the file tells ------------------------------------------------- */
+
+/* Classifies a name of folded_from that is no parameter. */
+static Beside beside(Str name) {
+    if (ox_torch_counts(name, "val")) return BESIDE_CODE;
+    bool range =
+        ox_torch_counts(name, "arange") || ox_torch_counts(name, "unsqueeze");
+    return range ? BESIDE_RANGE : BESIDE_OTHERS;
+}
+
+/* The only parameter or buffer in the list; -1: there is none, or several. */
+static int only_source(const Unfold *u, Str list, Beside *with) {
+    int found = -1;
+    const char *s = list, *end;
+    *with = BESIDE_NOTHING;
+    for (; (s = strchr(s, '\'')) && (end = strchr(s + 1, '\'')); s = end + 1) {
+        Str name = intern_n(s + 1, (size_t)(end - s - 1));
+        int line = str_map_get(&u->targets, name);
+        if (line >= 0 && found >= 0) return -1;
+        if (line >= 0) found = line;
+        if (line < 0 && beside(name) > *with) *with = beside(name);
+    }
+    return found;
+}
+
+static void read_infos(Unfold *u) {
+    for (size_t i = 0; i < u->g->n_value_info; i++) {
+        const Onnx__ValueInfoProto *v = u->g->value_info[i];
+        if (!v->name) continue;
+        int init = str_map_get(&u->inits, intern(v->name));
+        if (init < 0) continue;
+        Str list = ox_metadata(v->metadata_props, v->n_metadata_props, FOLDED);
+        if (!list) continue;
+        u->folded[init] = list;
+        u->source[init] = only_source(u, list, &u->with[init]);
+    }
+}
+
+static void read_model(Unfold *u) {
+    Ox *ox = u->ox;
+    size_t n = u->g->n_initializer;
+    u->ninits = (int)n;
+    ox_read_signature(ox);
+    for (int i = 0; i < ox->signature.len; i++) {
+        const OxSigned *x = &ox->signature.data[i];
+        if (!ox_signed_as(x, "PARAMETER") && !ox_signed_as(x, "BUFFER"))
+            continue;
+        str_map_put(u->a, &u->arguments, x->argument, i);
+        str_map_put(u->a, &u->targets, x->target, i);
+    }
+    u->folded = NEW_ARRAY(u->a, Str, n + 1);
+    u->source = NEW_ARRAY(u->a, int, n + 1);
+    u->with = NEW_ARRAY(u->a, Beside, n + 1);
+    for (size_t i = 0; i < n; i++) {
+        u->source[i] = -1;
+        str_map_put(u->a, &u->inits, ox_text(u->g->initializer[i]->name),
+                    (int)i);
+    }
+    read_infos(u);
+}
+
+/* ---- nodes that name their parameters ------------------------------------ */
+
+/* Ops of PyTorch whose parameters ONNX reads in the same order, and the form
+   in which the exporter folds them. */
+static const struct {
+    const char *op;
+    Form form;
+    bool drops; /* its bias, where that is 0 */
+} in_order[] = {
+    {"aten.linear", FORM_TRANSPOSED, true},
+    {"aten.layer_norm", FORM_NONE, false},
+    {"aten.native_layer_norm", FORM_NONE, false},
+    {"aten.rms_norm", FORM_NONE, false},
+    {"aten.group_norm", FORM_VECTOR, false},
+    {"aten.native_group_norm", FORM_VECTOR, false},
+    {"aten.instance_norm", FORM_VECTOR, false},
+    {"aten.prelu", FORM_VECTOR, false},
+    {"aten._prelu_kernel", FORM_VECTOR, false},
+    {"aten.batch_norm", FORM_NONE, false},
+    {"aten._native_batch_norm", FORM_NONE, false},
+    {"aten.native_batch_norm", FORM_NONE, false},
+    {"aten.conv", FORM_NONE, true},
+    {"aten.embedding", FORM_NONE, false},
+};
+
+static bool is_vector(const Onnx__TensorProto *t) {
+    int wide = 0;
+    for (size_t i = 0; i < t->n_dims; i++) wide += t->dims[i] != 1;
+    return wide <= 1;
+}
+
+static Form form_of(const Unfold *u, const Slot *s, Form folds) {
+    const Onnx__TensorProto *t = u->g->initializer[s->init];
+    if (!u->folded[s->init]) return FORM_ITSELF;
+    if (folds == FORM_TRANSPOSED && t->n_dims == 2 &&
+        u->with[s->init] == BESIDE_NOTHING)
+        return folds;
+    return folds == FORM_VECTOR && is_vector(t) ? folds : FORM_NONE;
+}
+
+/* Lines of the signature that the text's arguments name, in order. */
+int unfold_arguments(const Unfold *u, Str text, int *at) {
+    int n = 0;
+    const char *s = strstr(text, "(args = ");
+    for (Str name; s && (name = ox_torch_next_name(&s));) {
+        int line = str_map_get(&u->arguments, name);
+        if (line >= 0 && n < MOST) at[n++] = line;
+    }
+    return n;
+}
+
+/* Operands of nodes first, first + 1, .. of the same text that are parameters,
+   in order. */
+static int parameter_slots(const Unfold *u, size_t first, size_t end, Slot *s) {
+    int n = 0;
+    for (size_t i = first; i < end; i++)
+        for (size_t k = 0; k < u->g->node[i]->n_input; k++) {
+            Str name = ox_text(u->g->node[i]->input[k]);
+            int init = str_map_get(&u->inits, name);
+            if (init < 0 || init >= u->ninits) continue;
+            bool parameter =
+                u->source[init] >= 0 || str_map_get(&u->targets, name) >= 0;
+            if (parameter && n < MOST) s[n++] = (Slot){u->g->node[i], k, init};
+        }
+    return n;
+}
+
+static bool is_itself(const Unfold *u, const Slot *s, int at) {
+    return !u->folded[s->init] &&
+           !strcmp(ox_text(u->g->initializer[s->init]->name),
+                   u->ox->signature.data[at].target);
+}
+
+/* Without an order: the one argument that is not there is the one operand that
+   is not named. */
+static int unmatched(const Unfold *u, int *at, int nat, Slot *s, int ns) {
+    int left = 0, open = 0;
+    for (int i = 0; i < nat; i++) {
+        bool there = false;
+        for (int k = 0; k < ns; k++) there |= is_itself(u, &s[k], at[i]);
+        if (!there) at[left++] = at[i];
+    }
+    for (int k = 0; k < ns; k++) {
+        bool there = false;
+        for (int i = 0; i < nat; i++) there |= is_itself(u, &s[k], at[i]);
+        if (!there) s[open++] = s[k];
+    }
+    return left == 1 && open == 1;
+}
+
+static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
+    int at[MOST], nat = unfold_arguments(u, text, at);
+    Slot s[MOST];
+    int ns = parameter_slots(u, first, end, s);
+    const char *op = strstr(text, "target=torch.ops.");
+    op = op ? op + strlen("target=torch.ops.") : "";
+    Form folds = FORM_NONE;
+    bool ordered = false, drops = false;
+    for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++) {
+        if (strncmp(op, in_order[i].op, strlen(in_order[i].op))) continue;
+        ordered = true;
+        folds = in_order[i].form;
+        drops = in_order[i].drops;
+        break;
+    }
+    if (!ordered) ns = nat = nat && ns ? unmatched(u, at, nat, s, ns) : 0;
+    if (ns != nat && !(drops && ns == 1 && nat == 2)) return OK;
+    for (int i = 0; i < ns; i++) {
+        Form form = form_of(u, &s[i], folds);
+        if (form == FORM_NONE || is_itself(u, &s[i], at[i])) continue;
+        TRY(unfold_operand(u, &s[i], at[i], form));
+    }
+    return OK;
+}
+
+/* ---- constants that have the name of their node in PyTorch's graph --------
+ */
+
+static const struct Named {
+    const char *op;
+    Form form;
+    Beside most; /* that may be folded with the parameter */
+} named[] = {
+    {"t", FORM_TRANSPOSED, BESIDE_NOTHING},
+    {"permute", FORM_TRANSPOSED, BESIDE_NOTHING},
+    {"transpose", FORM_TRANSPOSED, BESIDE_NOTHING},
+    {"swapaxes", FORM_TRANSPOSED, BESIDE_NOTHING},
+    {"numpy_T", FORM_TRANSPOSED, BESIDE_NOTHING},
+    {"mT", FORM_TRANSPOSED, BESIDE_NOTHING},
+    {"view", FORM_VIEW, BESIDE_CODE},
+    {"_unsafe_view", FORM_VIEW, BESIDE_CODE},
+    {"reshape", FORM_VIEW, BESIDE_CODE},
+    {"flatten", FORM_VIEW, BESIDE_CODE},
+    {"unsqueeze", FORM_VIEW, BESIDE_RANGE},
+    {"squeeze", FORM_VIEW, BESIDE_CODE},
+    {"slice", FORM_PART, BESIDE_CODE},
+    {"select", FORM_PART, BESIDE_CODE},
+    {"embedding", FORM_ROWS, BESIDE_RANGE}, /* of positions 0, 1, .. */
+};
+
+/* A matrix with axes of 1 in front. */
+static bool is_rows(const Onnx__TensorProto *t) {
+    bool rows = t->n_dims >= 2;
+    for (size_t i = 0; i + 2 < t->n_dims; i++) rows &= t->dims[i] == 1;
+    return rows;
+}
+
+static Form form_by_name(const Unfold *u, int init) {
+    const Onnx__TensorProto *t = u->g->initializer[init];
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        const struct Named *n = &named[i];
+        if (!ox_torch_counts(ox_text(t->name), n->op)) continue;
+        if (u->with[init] > n->most) return FORM_NONE;
+        if (n->form == FORM_TRANSPOSED && t->n_dims != 2) return FORM_NONE;
+        if (n->form == FORM_ROWS && !is_rows(t)) return FORM_NONE;
+        return n->form;
+    }
+    return FORM_NONE;
+}
+
+static void find_reads(Unfold *u) {
+    Onnx__GraphProto *g = u->g;
+    u->last = NEW_ARRAY(u->a, int, g->n_initializer + 1);
+    for (size_t i = 0; i < g->n_initializer; i++) u->last[i] = -1;
+    for (size_t i = 0; i < g->n_node; i++)
+        for (size_t k = 0; k < g->node[i]->n_input; k++) {
+            int init = str_map_get(&u->inits, ox_text(g->node[i]->input[k]));
+            if (init < 0 || init >= u->ninits || u->source[init] < 0) continue;
+            vec_push(u->a, &u->before, u->last[init]);
+            u->last[init] = u->reads.len;
+            vec_push(u->a, &u->reads, (Slot){g->node[i], k, init});
+        }
+}
+
+/* True if all readers name the constant: no equal one was merged into it. */
+static bool all_name_it(const Unfold *u, int init) {
+    Str name = ox_text(u->g->initializer[init]->name);
+    for (int i = u->last[init]; i >= 0; i = u->before.data[i]) {
+        const char *text = ox_torch_text(u->reads.data[i].node);
+        const char *at = strstr(text, internf("%%%s", name));
+        if (!at || ox_torch_in_name(at[1 + strlen(name)])) return false;
+    }
+    return u->last[init] >= 0;
+}
+
+static Status restore_named(Unfold *u, int init) {
+    Form form = form_by_name(u, init);
+    int at = u->source[init];
+    if (form == FORM_NONE || at < 0) return OK;
+    Str target = u->ox->signature.data[at].target;
+    if (form != FORM_TRANSPOSED && str_map_get(&u->inits, target) >= 0)
+        return OK;
+    if (!all_name_it(u, init)) return OK;
+    for (int i = u->last[init]; i >= 0; i = u->before.data[i])
+        TRY(unfold_operand(u, &u->reads.data[i], at, form));
+    if (form == FORM_PART || form == FORM_ROWS)
+        ox_warn_model(
+            u->ox,
+            "the file holds those elements of parameter '%s' that the "
+            "model reads; they train and are saved under its name",
+            ox_quote(u->ox, target));
+    return OK;
+}
+
+/* ---- the file ------------------------------------------------------------ */
+
+static Status restore_all(Unfold *u) {
+    Onnx__GraphProto *g = u->g;
+    for (size_t i = 0, end; i < g->n_node; i = end) {
+        Str text = ox_torch_text(g->node[i]);
+        for (end = i + 1; end < g->n_node; end++)
+            if (*text == 0 || ox_torch_text(g->node[end]) != text) break;
+        if (!*text) continue;
+        unfold_dropout(u, i, end);
+        TRY(restore_group(u, i, end, text));
+        TRY(unfold_rnn(u, i, end, text));
+        for (size_t k = i; k < end; k++) TRY(unfold_bias(u, g->node[k]));
+    }
+    find_reads(u);
+    for (size_t i = 0; i < g->n_initializer; i++) TRY(restore_named(u, (int)i));
+    return OK;
+}
+
+static bool holds(const uint8_t *p, size_t n, const char *text) {
+    size_t m = strlen(text);
+    const uint8_t *end = p + n;
+    while (n >= m && (p = memchr(p, text[0], (size_t)(end - p)))) {
+        if ((size_t)(end - p) < m) return false;
+        if (!memcmp(p, text, m)) return true;
+        p++;
+    }
+    return false;
+}
+
+Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
+                   const uint8_t **bytes, size_t *n) {
+    WireError e;
+    if (!holds(*bytes, *n, SIGNATURE)) return OK;
+    Onnx__ModelProto *m = (Onnx__ModelProto *)wire_unpack(
+        a, &onnx__model_proto__descriptor, *bytes, *n, &e);
+    if (!m || !m->graph) return OK; /* the importer reports the defect */
+    Ox ox = {.a = a,
+             .d = d,
+             .opt = opt,
+             .file = intern(path),
+             .dir = ox_directory(path),
+             .scratch = a,
+             .model = m,
+             .graph = m->graph};
+    Unfold u = {.ox = &ox, .a = a, .g = m->graph};
+    read_model(&u);
+    TRY(restore_all(&u));
+    if (!u.changes) return OK;
+    unfold_write(&u);
+    *n = onnx__model_proto__get_packed_size(m);
+    uint8_t *out = arena_alloc(a, *n + 1);
+    onnx__model_proto__pack(m, out);
+    *bytes = out;
+    return OK;
+}
