@@ -610,6 +610,51 @@ def vicreg(y, p):
     return F.relu(1 - s).mean() + (cov - torch.diag(torch.diag(cov))).pow(2).sum()
 
 
+# Copies, vectors and sums of products: in fp32 in autocast, or by promotion.
+
+@loss(4, {"n_p": (8, 4, 4, 4)})
+def copies(y, p):
+    """What moves numbers near 1000 keeps all of their digits."""
+    z = 1000 + p * 2 + y.view(8, 4, 4)[..., None]
+    at = torch.tensor([2, 0, 3, 1])
+    big = F.interpolate(z, scale_factor=2, mode="nearest")
+    return sum((a - z).pow(2).mean() for a in (
+        torch.roll(z, 1, 3), z[:, at], z.flip(2), F.channel_shuffle(z, 2),
+        big[..., 1::2, 1::2] * .5 + big[..., ::2, ::2] * .5 + 1,
+        z.gather(2, at.view(1, 1, 4, 1).expand(8, 4, 4, 4))))
+
+
+@loss(8, {"n_p": (8,)}, {"m": (8, 8), "w": (8,)})
+def vectors(y, p, m, w):
+    v = y.mean(0) + p
+    at = torch.arange(1., 9.)
+    return ((torch.mv(m + 3, v) - 3 * v.sum()).pow(2).mean() +
+            (torch.dot(v + 30, w + 1) - 30 * w.sum() - 240) ** 2 +
+            (torch.outer(v + 9, w) - 9 * w).pow(2).mean() +
+            (torch.cumsum(v + 100, 0) - 100 * at).pow(2).mean())
+
+
+@loss(24, {"u_mask": (2, 1, 16, 16), "n_t": (2, 16, 8)})
+def least_mask(y, mask, t):
+    """A mask of the least number that bf16 has; whole rows of it."""
+    q, k, v = y.view(2, 16, 24).chunk(3, 2)
+    least = torch.finfo(torch.bfloat16).min
+    mask = torch.where((mask > .6) | (torch.arange(16)[:, None] < 2), least, 0.)
+    s = (q @ k.transpose(1, 2))[:, None] + mask
+    return ((s.softmax(-1)[:, 0] @ v - t) ** 2).mean()
+
+
+@loss(16, {"n_t": (8, 4, 4)}, {"more": (8, 4, 4), "kernel": (4, 2, 3, 3)})
+def products_and_sums(y, t, more, kernel):
+    z = y.view(8, 4, 16)
+    q, r = z[..., :8], z[..., 8:].transpose(1, 2)
+    one = torch.baddbmm(more * 9, q, r, beta=.5, alpha=2)
+    all_ = torch.baddbmm(more[:1], q, r, beta=2).sum(0)
+    up = F.conv_transpose2d(z.view(8, 4, 4, 4), kernel, stride=2, padding=1)
+    return ((one - t) ** 2).mean() + (all_ - t[0]).abs().mean() + (
+        (up - up.mean()) ** 2).mean()
+
+
 # ---- autocast ---------------------------------------------------------------
 
 def draw_of(net, draw):

@@ -4,17 +4,22 @@
 torch.testing._internal) are from fp64 in 16 bits, of ampc and of torch.autocast
 (maintainers; needs torch 2.11, onnx, onnxscript, expecttest).
 
-usage: opinfo16.py [--samples N] [--seconds S] [--part K/N] AMPC [NAME...]
+usage: opinfo16.py [--samples N] [--seconds S] [--part K/N] [--record FILE.csv]
+                   AMPC [NAME...]
 
 A sample's floating tensors are parameters, its loss is a weighted sum of what the
-op returns.  For each sample that exports, compiles, has a finite loss and gradient
-and is in fp32 what it is in PyTorch (to 1e-3; exporters write some ops as others):
-the distances of loss and gradient from fp64 as losses.py has them.  Printed are
-samples that are more than twice as far as autocast beyond four roundings of the
-loss, and at the end how many there were, how many ran and how many of them were
-farther than 1e-6."""
+op returns, with five draws of weights.  For each sample that exports, compiles,
+has a finite loss and gradient and is in fp32 what it is in PyTorch (to 1e-3;
+exporters write some ops as others): the root mean square, over the draws, of the
+distances of loss and gradient from fp64 that losses.py has.  Printed are samples
+that are more than twice as far as autocast beyond four roundings of the loss, and
+at the end how many there were, how many ran and how many of them were farther
+than 1e-6.  --record writes the distances of all samples that ran, and "none" for
+others; samples that FILE.csv has are not done again.  All first samples of ops
+come before all second ones."""
 import argparse
 import contextlib
+import csv
 import io
 import logging
 import os
@@ -97,7 +102,19 @@ class OfModule(nn.Module):
     forward = OfOp.forward
 
 
+def has_elements(v):
+    if isinstance(v, (list, tuple)):
+        return all(has_elements(x) for x in v)
+    return not isinstance(v, torch.Tensor) or v.numel() > 0
+
+
 def samples(n, names):
+    """By number within the op: name and what makes the module."""
+    found = list(all_samples(n, names))
+    return sorted(found, key=lambda f: int(f[0].rsplit("/", 1)[1]))
+
+
+def all_samples(n, names):
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.common_modules import module_db
     for op in op_db:
@@ -109,8 +126,9 @@ def samples(n, names):
             continue
         try:
             torch.manual_seed(0)
-            all_ = list(op.sample_inputs("cpu", torch.float32,
-                                         requires_grad=False))
+            all_ = [x for x in op.sample_inputs("cpu", torch.float32,
+                                                requires_grad=False)
+                    if has_elements(x.input)]
         except Exception:
             continue
         step = max(1, len(all_) // n)
@@ -138,7 +156,8 @@ def samples(n, names):
 
 def weights(net):
     n = max(v.numel() for v in net.results())
-    return losses.numbers("n_w", 0, (n,)) * .5 + 1
+    return [losses.numbers("n_w", d, (n,)) * .5 + 1
+            for d in range(losses.DRAWS)]
 
 
 def backward(net, w, scale=1.):
@@ -147,35 +166,50 @@ def backward(net, w, scale=1.):
     return f.item(), {k: v / scale for k, v in losses.gradient(net).items()}
 
 
-def stepped(program, path, precision, w, start):
-    s = losses.module(program, path, precision, "--train", "*").session(
-        device="cpu", threads=1)
-    for _ in range(30):
-        r = s.step(w=w.numpy())
-        if r["applied"]:
-            break
-    return r["loss"], {n: v.double().numpy() -
-                       s[n].astype("f8").reshape(v.shape)
-                       for n, v in start.items()}
+def stepped(m, ws, start):
+    out = []
+    for w in ws:
+        s = m.session(device="cpu", threads=1)
+        for _ in range(30):
+            r = s.step(w=w.numpy())
+            if r["applied"]:
+                break
+        out.append((r["loss"], {
+            n: v.double().numpy() - s[n].astype("f8").reshape(v.shape)
+            for n, v in start.items()}))
+    return out
 
 
-def one(program, make, folder):
-    """Distances of autocast and of ampc by precision; "other": the file has
-    another model; None: not to be told."""
-    net = make()
-    if not list(net.parameters()):
-        return None
-    w = weights(net)
-    start = {n: p.detach().clone() for n, p in net.named_parameters()}
-    full = make().double()
-    if isinstance(full, OfModule):
-        full.args = [a.double() if isinstance(a, torch.Tensor) and
-                     a.is_floating_point() else a for a in full.args]
-    want = backward(full, w.double())
-    size = np.sqrt(sum((g ** 2).sum() for g in want[1].values()))
-    if not np.isfinite(want[0]) or not want[0] or not np.isfinite(size) or not size:
-        return None
-    path = f"{folder}/m.onnx"
+def rms(got, want):
+    return np.sqrt(np.mean([losses.distances(g, w) ** 2
+                            for g, w in zip(got, want)], axis=0))
+
+
+def in_fp64(make, ws):
+    out = []
+    for w in ws:
+        full = make().double()
+        if isinstance(full, OfModule):
+            full.args = [a.double() if isinstance(a, torch.Tensor) and
+                         a.is_floating_point() else a for a in full.args]
+        out.append(backward(full, w.double()))
+    return out
+
+
+def in_autocast(make, w, low):
+    scale = 65536. if low == torch.float16 else 1.
+    while True:
+        net = make()
+        with torch.autocast("cpu", low):
+            f = net(w)
+        (f.float() * scale).backward()
+        g = losses.gradient(net)
+        if scale <= 1 or all(np.isfinite(v).all() for v in g.values()):
+            return f.item(), {k: v / scale for k, v in g.items()}
+        scale /= 2
+
+
+def export(make, w, path):
     hide = io.StringIO()
     with contextlib.redirect_stdout(hide), contextlib.redirect_stderr(hide):
         try:
@@ -187,26 +221,50 @@ def one(program, make, folder):
             torch.onnx.export(make(), (w,), path, dynamo=True, optimize=False,
                               input_names=["w"], output_names=["loss"],
                               external_data=False, verbose=False)
-    out = {}
-    if not (losses.distances(stepped(program, path, "fp32", w, start), want)
-            < 1e-3).all():
-        return "other"
+
+
+def one(program, make, folder):
+    """Distances of autocast and of ampc by precision; "other": the file has
+    another model; None: not to be told."""
+    net = make()
+    if not list(net.parameters()):
+        return None
+    ws = weights(net)
+    start = {n: p.detach().clone() for n, p in net.named_parameters()}
+    want = in_fp64(make, ws)
+    for loss, g in want:
+        size = np.sqrt(sum((v ** 2).sum() for v in g.values()))
+        if not (np.isfinite(loss) and loss and np.isfinite(size) and size):
+            return None
+    path, out = f"{folder}/m.onnx", {}
+    export(make, ws[0], path)
+
+    def far(precision):
+        m = losses.module(program, path, precision, "--train", "*")
+        return rms(stepped(m, ws, start), want)
     for p, (low, floor) in losses.LOW.items():
-        ours = stepped(program, path, p, w, start)
-        scale = 65536. if low == torch.float16 else 1.
-        while True:
-            a = make()
-            with torch.autocast("cpu", low):
-                f = a(w)
-            (f.float() * scale).backward()
-            theirs = losses.gradient(a)
-            if scale <= 1 or all(np.isfinite(v).all() for v in theirs.values()):
-                break
-            scale /= 2
-        theirs = f.item(), {k: v / scale for k, v in theirs.items()}
-        out[p] = (losses.distances(theirs, want),
-                  losses.distances(ours, want), floor)
+        theirs = [in_autocast(make, w, low) for w in ws]
+        out[p] = rms(theirs, want), far(p), floor
+    if any(is_bad(*o) or not (o[1] < 1e-2).all() for o in out.values()) and not (
+            far("fp32") < 1e-3).all():
+        return "other"
     return out
+
+
+def is_bad(theirs, ours, floor):
+    return not (ours <= np.maximum(2 * theirs, floor)).all()
+
+
+HEADER = ["sample", "precision", "autocast_loss", "loss", "autocast_gradient",
+          "gradient"]
+
+
+def recorded(path):
+    """Names of samples that the file has."""
+    if not path or not os.path.exists(path):
+        return set()
+    with open(path) as f:
+        return {row[0] for row in csv.reader(f)}
 
 
 def main():
@@ -214,6 +272,7 @@ def main():
     p.add_argument("--samples", type=int, default=4)
     p.add_argument("--seconds", type=float, default=1e9)
     p.add_argument("--part", default="0/1")
+    p.add_argument("--record")
     p.add_argument("ampc")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
@@ -223,30 +282,40 @@ def main():
     k, parts = map(int, a.part.split("/"))
     tried = ran = apart = over = other = 0
     end = time.time() + a.seconds
+    done = recorded(a.record)
+    out = csv.writer(open(a.record, "a", buffering=1) if a.record
+                     else io.StringIO(),
+                     lineterminator="\n")
+    if not done:
+        out.writerow(HEADER)
     print("| sample | precision | loss: autocast | ampc | gradient: autocast "
           "| ampc |\n|" + "---|" * 6, flush=True)
     for i, (name, make) in enumerate(samples(a.samples, a.names)):
-        if i % parts != k:
+        if i % parts != k or name in done:
             continue
         if time.time() > end:
             print(f"stopped at {name}")
             break
         tried += 1
+        r = None
         with tempfile.TemporaryDirectory() as folder:
             try:
                 r = one(os.path.abspath(a.ampc), make, folder)
             except Exception as e:
                 if a.names:
                     print(f"{name}: {type(e).__name__}: {str(e)[:300]}")
-                continue
         other += r == "other"
         if not r or r == "other":
+            out.writerow([name, r or "none"])
             continue
         ran += 1
         apart += any((ours > 1e-6).any() for _, ours, _ in r.values())
         for precision, (theirs, ours, floor) in r.items():
-            bad = not (ours <= np.maximum(2 * theirs, floor)).all()
+            bad = is_bad(theirs, ours, floor)
             over += bad
+            out.writerow([name, precision] +
+                         [f"{v:.2e}" for v in (theirs[0], ours[0], theirs[1],
+                                               ours[1])])
             if bad or a.names:
                 print(f"| {name} | {precision} | {theirs[0]:.1e} | {ours[0]:.1e}"
                       f" | {theirs[1]:.1e} | {ours[1]:.1e} |", flush=True)

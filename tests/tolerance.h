@@ -77,7 +77,7 @@
 /* The distance of a loss or gradient from fp64 in one draw, beside autocast's:
    both round what products read, which is most of it, and what else autocast
    rounds may cancel some of that by chance. */
-#define TOL_AUTOCAST_DRAW 1.6
+#define TOL_AUTOCAST_DRAW 1.06
 /* The geometric mean of five of them: where both have the same roundings and
    nothing else matters it is 1, but for sums in another order. */
 #define TOL_AUTOCAST 1.01

@@ -107,8 +107,8 @@ const OpNumeric op_numeric[NUM_OPS] = {
 #include "ir/op/ops.def"
 };
 
-const bool op_leaves_out[NUM_OPS] = {
-#define LEAVES_OUT(E) [OP_##E] = true,
+const OpLeaves op_leaves_out[NUM_OPS] = {
+#define LEAVES_OUT(E, what) [OP_##E] = LEAVES_##what,
 #include "ir/op/ops.def"
 };
 const bool op_steep[NUM_OPS] = {

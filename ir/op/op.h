@@ -159,7 +159,14 @@ typedef struct OpInfo {
 extern const OpInfo op_info[NUM_OPS];
 typedef enum OpSelects { SELECTS_NONE, SELECTS_SAME, SELECTS_SIGN } OpSelects;
 extern const OpSelects op_selects[NUM_OPS];
-extern const bool op_leaves_out[NUM_OPS], op_steep[NUM_OPS];
+/* Rows LEAVES_OUT of ops.def. */
+typedef enum OpLeaves {
+    LEAVES_NONE,
+    LEAVES_ELEMENTS = 1,
+    LEAVES_PARTS = 2
+} OpLeaves;
+extern const OpLeaves op_leaves_out[NUM_OPS];
+extern const bool op_steep[NUM_OPS];
 
 /* Rows NUMERIC of ops.def; zero for ops of other kinds than ELEM. */
 typedef struct OpNumeric {

@@ -24,15 +24,16 @@
    goes to the first number.
    --placement exact,head=0: the last products read 16 bits like the others,
    as they do with an error budget, for which pass place decides.
-   A dot product of two vectors and an outer product read f32, unless the user
-   says otherwise: 16 bits do not speed them up.
-   64-bit floats, integers and the user's own casts are left alone.
+   A dot product of two vectors, an outer product and the product of a matrix
+   and a vector read f32, unless the user says otherwise: 16 bits do not speed
+   them up. 64-bit floats, integers and the user's own casts are left alone.
    requires     stage TYPED
    establishes  stage CAST: a LOW op reads 16 bits where autocast is on, or
                 f32 through all operands                                     */
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
 #include "passes/common/rewrite.h"
+#include "passes/common/wide.h"
 #include "passes/passes.h"
 
 typedef struct Autocast {
@@ -60,11 +61,14 @@ static int64_t depth_of(const Graph *g, const Node *n) {
     return t->dim[t->rank - (t->rank > 1 && attr_int(n, AK_trans_a) ? 2 : 1)];
 }
 
-/* A matmul of two vectors, or of a column and a row. */
+/* A matmul of two vectors, of a column and a row, or of a matrix and a vector
+   (in PyTorch dot, outer, mv).  A row or column that is a matrix of the model,
+   such as the weight of a linear layer with one output, is not a vector. */
 static bool is_of_vectors(const Graph *g, const Node *n) {
     if (n->fn || n->op != OP_MATMUL || n->loc.amp) return false;
     const Type *t = value_type(g, n->out[0]);
-    return depth_of(g, n) == 1 ||
+    return depth_of(g, n) == 1 || is_vector_view(g, n->in[0]) ||
+           is_vector_view(g, n->in[1]) ||
            (t->dim[t->rank - 1] == 1 && t->dim[t->rank - 2] == 1);
 }
 

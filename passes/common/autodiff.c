@@ -15,14 +15,16 @@
    Elements that were not selected have gradient 0, whatever their slope is:
    behind a value that a later node may leave out (where, max, relu),
    an op whose slope can be infinite passes 0 if the gradient of its result is
-   0, because 0 times infinity would be NaN.  In the same way the root of a sum
-   of squares passes 0 if the sum is 0, as norms and deviations do in PyTorch.
-   requires     stage CAST; output "ampc.loss"; "ampc.scale" if losses are
-                scaled
-   establishes  stage DIFF; an output "ampc.grad/NAME", f32, for every
-                parameter that the objective trains and its loss depends on
-   breaks       nothing                                                      */
+   0, because 0 times infinity would be NaN.  Slices and gathers leave out whole
+   samples or positions, most often of values that are finite all over: there
+   an op does so only if finite.c finds no bound of its slope.  In the same way
+   the root of a sum of squares passes 0 if the sum is 0, as norms and
+   deviations do in PyTorch. requires     stage CAST; output "ampc.loss";
+   "ampc.scale" if losses are scaled establishes  stage DIFF; an output
+   "ampc.grad/NAME", f32, for every parameter that the objective trains and its
+   loss depends on breaks       nothing */
 #include "ir/fn/fn.h"
+#include "passes/common/finite.h"
 #include "passes/common/rewrite.h"
 #include "passes/passes.h"
 
@@ -44,7 +46,8 @@ typedef struct Diff {
     int start;           /* position of the body's first node in the order */
     bool *wanted;        /* per slot */
     bool *active;        /* per slot: floating, and depends on a wanted value */
-    bool *selected;      /* per slot: a later node may leave parts of it out */
+    uint8_t *selected;   /* per slot: OpLeaves of later nodes that read it */
+    Finite *finite;      /* of the graph */
     Parts *parts;        /* per slot: contributions to the gradient */
     ValueId *grad;       /* per slot: their sum, once it was requested */
     VEC(int) rank; /* per value: rank of its name's source, see name_grad */
@@ -60,7 +63,8 @@ static uint32_t slot(const Diff *s, ValueId v) {
 }
 
 static Diff diff_new(Graph *g, Diag *d, Arena *scratch, uint32_t flags,
-                     uint32_t first, const ValueId *outer, int nouter) {
+                     uint32_t first, const ValueId *outer, int nouter,
+                     Finite *finite) {
     int n = g->values.len - (int)first + nouter + 1;
     Diff s = {.g = g,
               .diag = d,
@@ -74,7 +78,8 @@ static Diff diff_new(Graph *g, Diag *d, Arena *scratch, uint32_t flags,
               .start = g->order.len,
               .wanted = NEW_ARRAY(scratch, bool, n),
               .active = NEW_ARRAY(scratch, bool, n),
-              .selected = NEW_ARRAY(scratch, bool, n),
+              .selected = NEW_ARRAY(scratch, uint8_t, n),
+              .finite = finite,
               .parts = NEW_ARRAY(scratch, Parts, n),
               .grad = NEW_ARRAY(scratch, ValueId, n)};
     return s;
@@ -100,6 +105,7 @@ static void mark_active(Diff *s, int start) {
     for (int k = start; k < s->g->order.len; k++) {
         const Node *node = node_at(s->g, k);
         bool any = false;
+        finite_note(s->finite, node);
         for (int j = 0; j < node->nin; j++)
             any |= s->active[slot(s, node->in[j])];
         if (!any || !differentiable(node)) continue;
@@ -112,16 +118,18 @@ static void mark_active(Diff *s, int start) {
 
 /* A zero in the gradient of a product's result is one term of sums. */
 static void mark_selected(Diff *s, int start, const ValueId *out, int nout,
-                          const bool *selected) {
+                          const uint8_t *selected) {
     for (int k = 0; k < nout; k++) s->selected[slot(s, out[k])] |= selected[k];
     for (int k = s->g->order.len - 1; k >= start; k--) {
         const Node *n = node_at(s->g, k);
-        bool any = op_leaves_out[n->op] || is_call(n, "dropout");
+        unsigned how =
+            is_call(n, "dropout") ? LEAVES_ELEMENTS : op_leaves_out[n->op];
         for (int j = 0; j < n->nout; j++)
-            any |= s->selected[slot(s, n->out[j])];
-        if (!any || op_info[n->op].kind == KIND_ANCHOR) continue;
+            how |= s->selected[slot(s, n->out[j])];
+        if (op_info[n->op].kind == KIND_ANCHOR) continue;
         for (int j = 0; j < n->nin; j++)
-            s->selected[slot(s, n->in[j])] |= s->active[slot(s, n->in[j])];
+            if (s->active[slot(s, n->in[j])])
+                s->selected[slot(s, n->in[j])] |= (uint8_t)how;
     }
 }
 
@@ -178,7 +186,9 @@ static ValueId closed_at(Diff *s, const Node *n, ValueId dy) {
     Graph *g = s->g;
     ValueId zero = NO_VALUE, flat = NO_VALUE;
     if (n->nout != 1 || !is_value(dy) || !op_steep[n->op]) return NO_VALUE;
-    if (s->selected[slot(s, n->out[0])] && !scales_by_number(g, n))
+    unsigned how = s->selected[slot(s, n->out[0])];
+    if ((how & LEAVES_ELEMENTS && !scales_by_number(g, n)) ||
+        (how & LEAVES_PARTS && has_infinite_slope(s->finite, n)))
         zero = b2(&s->b, OP_EQUAL, dy, b_scalar(&s->b, value_dtype(g, dy), 0),
                   DT_BOOL);
     if (is_root(g, n))
@@ -323,14 +333,14 @@ static Status through_body(Diff *s, const FnCall *call, const Node *of,
     wide.want = NULL;
     TRY(fn_run(&s->b, &wide, &wide.fn->body, out, msg));
     Diff d = diff_new(g, s->diag, s->scratch, s->b.flags, first, call->in,
-                      call->nin);
+                      call->nin, s->finite);
     d.first_node = node;
     d.start = start;
     d.b.loc = s->b.loc;
     for (int k = 0; k < call->nin; k++)
         if (call->want[k] != NUM_DTYPES) mark_wanted(&d, call->in[k]);
     mark_active(&d, start);
-    bool *selected = NEW_ARRAY(s->scratch, bool, call->nout);
+    uint8_t *selected = NEW_ARRAY(s->scratch, uint8_t, call->nout);
     for (int k = 0; k < call->nout; k++)
         selected[k] = s->selected[slot(s, of->out[k])];
     mark_selected(&d, start, out, call->nout, selected);
@@ -408,7 +418,8 @@ static ValueId start(Diff *s, ValueId loss, ValueId seed) {
 
 Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
                 ValueId seed, const ValueId *want, int n, ValueId *grads) {
-    Diff s = diff_new(g, d, scratch, flags, 1, NULL, 0);
+    Finite finite = {.g = g, .a = scratch};
+    Diff s = diff_new(g, d, scratch, flags, 1, NULL, 0, &finite);
     if (!is_float(g, loss) || (!is_value(seed) && value_count(g, loss) != 1))
         return fail(d, (Loc){0},
                     "the loss '%s' is not one floating-point "

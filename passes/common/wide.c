@@ -78,6 +78,45 @@ static const Node *maker(const Graph *g, ValueId v) {
     return val->kind == VK_RESULT ? node_get(g, val->def) : NULL;
 }
 
+/* ---- products of vectors ------------------------------------------------- */
+
+static bool is_line(const Type *t) {
+    return t->rank == 2 && (t->dim[0] == 1 || t->dim[1] == 1);
+}
+
+bool is_vector_view(const Graph *g, ValueId v) {
+    const Node *n = maker(g, v);
+    return n && n->op == OP_RESHAPE && is_line(value_type(g, v)) &&
+           value_type(g, n->in[0])->rank == 1;
+}
+
+/* Products of a vector that read f32 (autocast.c) and their gradients, which
+   autocast has in fp32, too.  A linear layer with one output is not one. */
+static void note_wide_products(Facts *f, Arena *a) {
+    enum { FEW = 2048 };
+    const Graph *g = f->g;
+    bool *line = NEW_ARRAY(a, bool, g->values.len); /* read as a vector */
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        if (n->op == OP_RESHAPE && n->flags &&
+            value_type(g, n->out[0])->rank == 1 &&
+            is_line(value_type(g, n->in[0])))
+            line[n->in[0].i] = true;
+        if (n->op != OP_MATMUL || dtype_of(g, n->in[0]) != DT_F32 ||
+            dtype_of(g, n->in[1]) != DT_F32)
+            continue;
+        f->wide[n->out[0].i] =
+            value_count(g, n->out[0]) <= FEW &&
+            (line[n->out[0].i] || is_vector_view(g, n->in[0]) ||
+             is_vector_view(g, n->in[1]));
+    }
+}
+
+/* A product that rounds its operands. */
+static bool is_low_product(const Facts *f, const Node *n) {
+    return op_info[n->op].amp == AMP_LOW && !f->wide[n->out[0].i];
+}
+
 /* ---- what is few --------------------------------------------------------- */
 
 static bool is_own(const Facts *f, ValueId v) {
@@ -104,10 +143,11 @@ static void note_few(Facts *f, const Node *n) {
 /* ---- autocast's types ---------------------------------------------------- */
 
 /* v is a product's result, moved or not. */
-static bool is_product(const Graph *g, ValueId v) {
+static bool is_product(const Facts *f, ValueId v) {
+    const Graph *g = f->g;
     const Node *n = maker(g, v);
     while (n && moves(n) && n->nin == 1) n = maker(g, n->in[0]);
-    return n && op_info[n->op].amp == AMP_LOW;
+    return n && is_low_product(f, n);
 }
 
 /* v is what a norm makes: a quotient by a root, or that times its gain. */
@@ -162,7 +202,7 @@ static bool widens(const Facts *f, const Node *n, int k) {
     if (is_own(f, v) && is_vector(g, v) && has_root(g, v, 4)) return false;
     bool sum = n->op == OP_ADD || n->op == OP_SUB;
     for (int j = 0; j < n->nin && is_own(f, v) && is_vector(g, v); j++) {
-        product |= j != k && sum && is_product(g, n->in[j]);
+        product |= j != k && sum && is_product(f, n->in[j]);
         normed |= j != k && is_normed(g, n->in[j]);
     }
     return !product && !normed;
@@ -180,8 +220,8 @@ static void note_half(Facts *f, const Node *n) {
         else
             wide |= widens(f, n, k);
     }
-    bool half =
-        op_info[n->op].amp == AMP_LOW || (kind != KIND_GEN && any && !wide);
+    bool half = is_low_product(f, n) ||
+                (kind != KIND_GEN && any && !wide && !f->wide[n->out[0].i]);
     if (n->op == OP_CAST && attr_int(n, AK_user))
         half = dtype_is_low(value_dtype(g, n->out[0]));
     for (int k = 0; k < n->nout; k++) f->half[n->out[k].i] = half;
@@ -263,7 +303,8 @@ static bool sum_is_safe(const Growth *w, const Node *n, ValueId v) {
 static bool reader_is_safe(const Growth *w, const Node *n, ValueId v) {
     const Facts *f = w->f;
     bool next = w->safe[n->out[0].i];
-    if (is_copy(f, n) || op_info[n->op].amp == AMP_LOW) return true;
+    if (is_copy(f, n) || is_low_product(f, n)) return true;
+    if (f->wide[n->out[0].i]) return next;
     if (n->flags & NODE_UPDATE) return true;
     if (moves(n))
         return n->op == OP_GATHER && same_value(n->in[1], v) ? false : next;
@@ -300,10 +341,11 @@ static void find_safe(Growth *w) {
 }
 
 static void find_products(Growth *w) {
-    const Graph *g = w->f->g;
+    const Facts *f = w->f;
+    const Graph *g = f->g;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        bool product = op_info[n->op].amp == AMP_LOW, past = product;
+        bool past = is_low_product(f, n);
         if (!(n->flags & NODE_BACKWARD)) continue;
         for (int k = 0; k < n->nin; k++) past |= w->past[n->in[k].i];
         for (int k = 0; k < n->nout; k++) w->past[n->out[k].i] = past;
@@ -315,7 +357,7 @@ static void find_products(Growth *w) {
     }
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
-        bool any = op_info[n->op].amp == AMP_LOW;
+        bool any = is_low_product(f, n);
         if (n->flags) continue;
         for (int k = 0; k < n->nout; k++) any |= w->ahead[n->out[k].i];
         for (int k = 0; k < n->nin; k++) w->ahead[n->in[k].i] |= any;
@@ -379,6 +421,7 @@ Facts facts_of(const Graph *g, Arena *a) {
     f.uses = graph_use_counts(g, a);
     f.cast = NEW_ARRAY(a, ValueId, n);
     f.half = NEW_ARRAY(a, bool, n);
+    f.wide = NEW_ARRAY(a, bool, n);
     f.few = NEW_ARRAY(a, bool, n);
     f.own = NEW_ARRAY(a, bool, n);
     f.copied = NEW_ARRAY(a, bool, n);
@@ -387,6 +430,7 @@ Facts facts_of(const Graph *g, Arena *a) {
     for (int i = 0; i < g->inputs.len; i++)
         f.half[g->inputs.data[i].i] =
             dtype_is_low(value_dtype(g, g->inputs.data[i]));
+    note_wide_products(&f, a);
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_at(g, i);
         note_few(&f, x);

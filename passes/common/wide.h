@@ -13,6 +13,7 @@ typedef struct Facts {
     int *uses;
     ValueId *cast; /* its 16-bit copy for products                       */
     bool *half;    /* autocast has it in 16 bits                         */
+    bool *wide;    /* made by a product of vectors that reads f32        */
     bool *few;     /* a sum, or computed from one element-wise           */
     bool *own;     /* computed of variables and constants alone          */
     bool *copied;  /* products alone read it, rounded                    */
@@ -30,5 +31,7 @@ DType dtype_of(const Graph *g, ValueId v);
 bool broadcasts(const Graph *g, const Node *n, ValueId v);
 /* Whether operand and result of n have one buffer or one type. */
 bool shares_type(const Node *n);
+/* Whether v is a row or a column, a view of a value with one axis. */
+bool is_vector_view(const Graph *g, ValueId v);
 
 #endif

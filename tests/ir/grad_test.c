@@ -788,6 +788,23 @@ TEST_CASE(grad_kinks, a_branch_that_is_not_taken_passes_nothing) {
          LIST(1, 2), LIST(0, 0));
 }
 
+TEST_CASE(grad_kinks, what_a_slice_leaves_out_passes_nothing) {
+#define SECOND "%y = slice %s {sizes=[1], starts=[1], steps=[1]}"
+    KINK("f32[2]", "%s = log %x\n" SECOND, LIST(0, 2), LIST(0, 0.5));
+    KINK("f32[2]", "%s = sqrt %x\n" SECOND, LIST(0, 4), LIST(0, 0.25));
+    KINK("f32[2]", "%s = exp %x\n" SECOND, LIST(800, 0), LIST(0, 1));
+    KINK("f32[2]", "%s = pow %x, -1\n" SECOND, LIST(0, 1), LIST(0, -1));
+    KINK("f32[2]", "%s = rsqrt %x\n" SECOND, LIST(0, 1), LIST(0, -0.5));
+    KINK("f32[2]", "const %b: f32[2] = [0, 4]\n%s = div %x, %b\n" SECOND,
+         LIST(1, 2), LIST(0, 0.25));
+    KINK("f32[2]", "%l = log %x\n%s = mul %x, %l\n" SECOND, LIST(0, 1),
+         LIST(0, 1));
+    KINK("f32[2]",
+         "%l = log %x\nconst %i: i64[1] = [1]\n%y = gather %l, %i {axis=0}",
+         LIST(0, 2), LIST(0, 0.5));
+#undef SECOND
+}
+
 /* As PyTorch's norms and standard deviations. */
 TEST_CASE(grad_kinks, root_of_a_sum_of_squares_at_zero) {
     KINK("f32[2]",
@@ -847,6 +864,37 @@ static ValueId output(const Graph *g, const char *name) {
 
 static const Node *maker(const Graph *g, ValueId v) {
     return node_get(g, value_get(g, v)->def);
+}
+
+/* A norm and a softmax have no infinite slope: behind them a slice costs no
+   comparison. */
+TEST_CASE(grad_kinks, finite_slopes_in_front_of_a_slice_are_not_guarded) {
+#define GUARDS(body, n)                                                        \
+    do {                                                                       \
+        Arena *a = arena_new();                                                \
+        Graph *g = train_graph(                                                \
+            a, "graph train(%x: f32[4,8]) {\n  param %w: f32[8] = 1\n"         \
+               "  %h = mul %x, %w\n" body                                      \
+               "\n  %y = slice %s {sizes=[4,1], starts=[0,0], steps=[1,1]}\n"  \
+               "  %l = reduce_sum %y {axes=[0,1], keepdims=0}\n"               \
+               "  return ampc.loss=%l\n}\n");                                  \
+        int found = 0;                                                         \
+        for (int i = 0; i < g->order.len; i++)                                 \
+            found += node_get(g, g->order.data[i])->op == OP_EQUAL;            \
+        CHECK_MSG(found == n, "%d", found);                                    \
+        arena_free(a);                                                         \
+    } while (0)
+    GUARDS("  %m = reduce_mean %h {axes=[1], keepdims=1}\n"
+           "  %d = sub %h, %m\n  %q = mul %d, %d\n"
+           "  %v = reduce_mean %q {axes=[1], keepdims=1}\n"
+           "  %e = add %v, 1e-5\n  %r = rsqrt %e\n  %s = mul %d, %r",
+           0);
+    GUARDS("  %s = softmax %h {axis=1}", 0);
+    GUARDS("  %s = log %h", 1);
+    GUARDS("  %m = reduce_mean %h {axes=[1], keepdims=1}\n"
+           "  %r = rsqrt %m\n  %s = mul %h, %r",
+           2);
+#undef GUARDS
 }
 
 static int count_ops(const Graph *g, OpCode op, bool backward) {

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* finite.h: which values are finite wherever what the model reads is. */
+#ifndef AMPC_PASSES_COMMON_FINITE_H
+#define AMPC_PASSES_COMMON_FINITE_H
+
+#include "ir/ir.h"
+
+typedef struct Finite {
+    const Graph *g;
+    Arena *a;
+    VEC(bool) may_not; /* by ValueId.i: it may be infinite or NaN */
+} Finite;
+
+/* Notes the results of n, whose operands are noted already.  Sums and products
+   of finite values are taken to be finite. */
+void finite_note(Finite *f, const Node *n);
+/* Whether a slope of n may be infinite or NaN. */
+bool has_infinite_slope(const Finite *f, const Node *n);
+
+#endif
