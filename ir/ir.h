@@ -48,6 +48,8 @@ double f16_to_double(uint16_t h);
 double bf16_to_double(uint16_t h);
 uint16_t double_to_f16(double v);
 uint16_t double_to_bf16(double v);
+/* The nearest number of a floating type. */
+double dtype_nearest(DType d, double v);
 
 typedef enum VarKind {
     VAR_PARAM,  /* trains; f32 master                                       */
@@ -366,6 +368,8 @@ int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
 /* The family that the name belongs to; *parameter: the variable is a copy,
    the gradient or the state of this parameter; -1: none. */
 Family family_of(const Module *m, Str name, int *parameter);
+/* The family of the copies in a low type. */
+Family shadow_family(DType d);
 /* The variable that a VAR_SHADOW copies; -1 if none. */
 int shadow_source(const Module *m, const Var *shadow);
 /* The defect of a variable that has one of the compiler's names; NULL if

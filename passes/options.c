@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+const DType precision_dtype[] = {
+    [PREC_FP32] = DT_F32, [PREC_BF16] = DT_BF16, [PREC_FP16] = DT_F16};
+
 /* ---- optimizers ---------------------------------------------------------- */
 
 static double default_of(const Fn *fn, Graph *g, const FnAttr *key) {

@@ -11,6 +11,7 @@ struct Fn;
 struct FnAttr;
 
 typedef enum Precision { PREC_FP32, PREC_BF16, PREC_FP16 } Precision;
+extern const DType precision_dtype[]; /* what products read */
 
 typedef enum Remat { REMAT_AUTO, REMAT_NONE, REMAT_BYTES } Remat;
 

@@ -19,7 +19,11 @@ def isa_library(name, level, flags, srcs, hdrs):
     native.cc_library(
         name = name,
         srcs = srcs + hdrs,
-        textual_hdrs = ["cpu/isa.def", "program/lib.def"],
+        textual_hdrs = [
+            "cpu/isa.def",
+            "program/dtypes.def",
+            "program/lib.def",
+        ],
         copts = COPTS + [
             flags,
             "-DAMPC_ISA_LEVEL=%d" % level,

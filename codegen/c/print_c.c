@@ -242,11 +242,25 @@ static bool jumps(const KPrint *p, const KInst *in) {
            (in->place && kinst_at(p->k, in->place)->full);
 }
 
-static bool is_walked(const KPrint *p, const KInst *in, DType d) {
+static DType stored_dtype(const KPrint *p, const KInst *in) {
+    return p->k->bufs.data[in->buf].dtype;
+}
+
+static bool is_walked(const KPrint *p, const KInst *in) {
     return (in->op == K_LOAD || in->op == K_STORE) && in->full &&
-           p->k->bufs.data[in->buf].dtype == d && in->at.k[p->k->vec] == 1 &&
+           in->at.k[p->k->vec] == 1 &&
            !(is_rows(p) && (in->at.inst || in->place)) && !jumps(p, in) &&
            !in->guard;
+}
+
+/* Elements of a low type, converted a vector at a time: in order, or not. */
+static bool is_ordered(const KPrint *p, const KInst *in) {
+    return is_walked(p, in) && dtype_is_low(stored_dtype(p, in)) &&
+           !dtype_info[stored_dtype(p, in)].shuffled;
+}
+
+static bool is_shuffled(const KPrint *p, const KInst *in) {
+    return is_walked(p, in) && dtype_info[stored_dtype(p, in)].shuffled;
 }
 
 /* A row takes many instructions, so only few rows wait for memory at the same
@@ -260,7 +274,7 @@ static void put_ahead(KPrint *p, int over, const char *from, const char *to,
     for (int id = 1; id < k->insts.len; id++) {
         const KInst *in = kinst_at(k, id);
         DType d = k->bufs.data[in->buf].dtype;
-        if (!is_walked(p, in, d) || in->place || !in->at.k[over]) continue;
+        if (!is_walked(p, in) || in->place || !in->at.k[over]) continue;
         kp_text(p, "for (int64_t j = %s; j < %s; j += %d)\n", from, to,
                 LINE / dtype_info[d].bytes);
         kp_text(p, "    __builtin_prefetch(b%d + (", in->buf);
@@ -359,8 +373,7 @@ static bool any_order(const KPrint *p, const KInst *in) {
         /* fall through */
     case K_LOAD:
         if (in->keep == KEEP_ROW) return false;
-        return is_walked(p, in, DT_BF16) ||
-               (!in->at.k[p->k->vec] && !jumps(p, in));
+        return is_shuffled(p, in) || (!in->at.k[p->k->vec] && !jumps(p, in));
     case K_INDEX: return !in->at.k[p->k->vec];
     case K_ACC: return false;
     default: return in->keep != KEEP_ROW;
@@ -417,8 +430,8 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
         const KInst *in = kinst_at(p->k, id);
         p->piece[id] =
             here[id] &&
-            (is_walked(p, in, DT_F16) ||
-             (is_walked(p, in, DT_BF16) &&
+            (is_ordered(p, in) ||
+             (is_shuffled(p, in) &&
               (!ordered || (in->op == K_LOAD ? blocks : may_wait(p)))));
     }
     for (int id = 1; id < len; id++) {
@@ -426,7 +439,7 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
         bool store = p->piece[id] && in->op == K_STORE;
         if (store && only_stored(p, id))
             p->piece[in->in[0]] = true;
-        else if (store && ordered && is_walked(p, in, DT_BF16))
+        else if (store && ordered && is_shuffled(p, in))
             p->piece[id] = false;
         any |= p->piece[id];
     }
@@ -448,18 +461,19 @@ static void move_pieces(const Nest *n, KOp op, const char *what,
         sb_put_buffer(&place, p->k, in);
         sb_puts(&place, " + (");
         sb_put_index(&place, p->k, &in->at, at);
-        bool f16 = p->k->bufs.data[in->buf].dtype == DT_F16;
-        const char *d = f16 ? "F16" : "BF16";
+        DType dtype = stored_dtype(p, in);
+        bool shuffled = dtype_info[dtype].shuffled;
+        const char *d = dtype_info[dtype].macro;
         int x = in->in[0];
         if (op == K_LOAD) {
             kp_line(p, "%s%s_%s(h%d, %s)%s",
-                    !f16 && p->in_order ? "GET" : "WIDEN", what, d, id,
+                    shuffled && p->in_order ? "GET" : "WIDEN", what, d, id,
                     place.data, end);
         } else {
-            bool exact = kinst_at(p->k, x)->fits >> DT_BF16 & 1 &&
+            bool exact = kinst_at(p->k, x)->fits >> dtype & 1 &&
                          !(kinst_at(p->k, x)->op == K_ROUND && p->piece[x]);
             kp_line(p, "%s%s_%s(%s), h%d%s",
-                    f16           ? "NARROW"
+                    !shuffled     ? "NARROW"
                     : p->in_order ? "PUT"
                     : exact       ? "PACK"
                                   : "NARROW",
@@ -558,18 +572,18 @@ static void put_block(Nest *n, const char *count) {
     move_pieces(n, K_STORE, what, end);
 }
 
-/* The remainder has few elements, so bf16 is converted in place. */
+/* The remainder has few elements, so shuffled types are converted in place. */
 static void put_left_over(Nest *n) {
     KPrint *p = n->p;
     int64_t rest = left_over(p);
-    bool *piece = p->piece, *f16 = NEW_ARRAY(p->arena, bool, p->k->insts.len);
+    bool *piece = p->piece,
+         *ordered = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
-        f16[id] = piece[id] && DT_F16 == (in->op == K_ROUND
-                                              ? in->dtype
-                                              : p->k->bufs.data[in->buf].dtype);
+        DType d = in->op == K_ROUND ? in->dtype : stored_dtype(p, in);
+        ordered[id] = piece[id] && !dtype_info[d].shuffled;
     }
-    p->piece = f16, p->sums = 'u';
+    p->piece = ordered, p->sums = 'u';
     kp_line(p, "{");
     p->depth++;
     kp_line(p, "const int64_t w0 = n & -%d;", BLOCK);
@@ -854,7 +868,7 @@ static void put_rows(KPrint *p) {
         kp_stores(p, false);
 }
 
-/* The same for n parts of the rows: prints a branch for each part. */
+/* Prints n parts of the rows, a branch for each part. */
 static void put_parts(KPrint *p, int dim, const KPart *part, int n) {
     const Kernel *whole = p->k;
     KSweeps all = p->sweeps;

@@ -36,16 +36,10 @@ static double inst_weight(const KInst *in) {
                                 [COST_DIVIDE] = 14,
                                 [COST_LONG] = 30,
                                 [COST_SLOW] = 100};
-    static const struct {
-        OpCode code;
-        double insts;
-    } other[] = {{OP_EXP, 8},  {OP_SIGMOID, 11},     {OP_GELU_TANH, 17},
-                 {OP_ERF, 40}, {OP_LOG_SIGMOID, 66}, {OP_SOFTPLUS, 68}};
     switch (in->op) {
     case K_OP:
-        for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-            if (in->code == other[i].code && in->type == KT_F32)
-                return other[i].insts;
+        if (in->type == KT_F32 && op_numeric[in->code].insts > 0)
+            return op_numeric[in->code].insts;
         return op[op_info[in->code].cost] * (1 + (in->type == KT_F64));
     case K_ROUND: return 2;
     case K_PHILOX: return 60;

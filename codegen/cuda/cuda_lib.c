@@ -37,13 +37,6 @@ typedef struct LibPrint {
 
 static int64_t up_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* As the hand-written kernels name it. */
-static const char *type_name(int64_t dtype) {
-    if (dtype == DT_F16) return "f16";
-    if (dtype == DT_BF16) return "bf16";
-    return dtype_info[dtype].c;
-}
-
 /* ---- what units include -------------------------------------------------- */
 
 void print_cuda_head(StrBuf *sb) {
@@ -100,7 +93,8 @@ static void put_params(LibPrint *p) {
     for (uint32_t i = 0; i < p->lib->nfield; i++) {
         const LibField *f = &p->lib->fields[i];
         if (f->type)
-            sb_printf(p->sb, "    typedef %s %s;\n", type_name(*par), f->type);
+            sb_printf(p->sb, "    typedef %s %s;\n", dtype_info[*par].cuda,
+                      f->type);
         if (!f->type && f->n == 1) put_number(p, f->name, *par);
         if (f->n == 3)
             sb_printf(p->sb,
@@ -170,7 +164,7 @@ static void put_operands(LibPrint *p, const char *more) {
         }
         bool writes = lib_writes(p->lib, (int)i);
         sb_printf(p->sb, "%s%s *%s%s", writes ? "" : "const ",
-                  type_name(p->s->pars[o->dtype_at]),
+                  dtype_info[p->s->pars[o->dtype_at]].cuda,
                   writes ? "" : "__restrict__ ", o->name);
     }
     sb_printf(p->sb, "%s)\n{\n", more);
@@ -205,7 +199,7 @@ static void put_body(LibPrint *p, const char *suffix, const char *more,
 
 typedef struct TileShape {
     int m, n;         /* of a block                                         */
-    int sub_m, sub_n; /* of a warp (mma) or a thread (fma) */
+    int sub_m, sub_n; /* tile of a warp (mma) or a thread (fma) */
     int threads;
 } TileShape;
 
@@ -224,7 +218,7 @@ static const TileShape fma_shapes[] = {
 
 static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
                           int64_t products) {
-    TilePick t = {.mma = a == b && dtype_is_16((DType)a)};
+    TilePick t = {.mma = a == b && dtype_is_low((DType)a)};
     const TileShape *shapes = t.mma ? mma_shapes : fma_shapes;
     for (int size = t.mma ? 3 : 2;; size = size > 2 ? 2 : m > 32) {
         t.shape = &shapes[size];
@@ -324,7 +318,7 @@ static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype, StoreRun r,
     const TileShape *s = t->shape;
     p->out->rate = tile_rate(p, t);
     if (t->mma) p->out->rate = store_rate(p->out->rate, r, depth);
-    const char *of = t->mma            ? type_name(dtype)
+    const char *of = t->mma            ? dtype_info[dtype].cuda
                      : dtype == DT_F64 ? "double"
                                        : "float";
     sb_printf(p->sb, "    typedef %s<%s, %d, %d, %d, %d> Tile;\n",
@@ -390,7 +384,8 @@ void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
         "b_rs, long long b_cs)\n{\n    const ProductShape s = {m, n, k, batch, "
         "a_bs, b_bs, a_rs, a_cs, b_rs, b_cs};\n";
     const char *acc = p->a_dtype == DT_F64 ? "double" : "float";
-    const char *c = type_name(p->c_dtype), *a = type_name(p->a_dtype);
+    const char *c = dtype_info[p->c_dtype].cuda,
+               *a = dtype_info[p->a_dtype].cuda;
     const char *more = how == PLAN_PRODUCT_SCALE ? "float" : c;
     LibPrint lp = {sb, NULL, NULL, number, out};
     *out = (CudaLib){.weight = 8};
@@ -581,7 +576,7 @@ static double flash_rate(bool grad, bool causal) {
 static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
                        int64_t tall, int64_t flash_blocks) {
     const int64_t most = 1 << 30;
-    bool flash = dtype_is_16((DType)c->q_dtype) && c->k_dtype == c->q_dtype &&
+    bool flash = dtype_is_low((DType)c->q_dtype) && c->k_dtype == c->q_dtype &&
                  c->v_dtype == c->q_dtype &&
                  (!grad || c->y_dtype == c->q_dtype) && c->d <= FLASH_MOST &&
                  c->e <= FLASH_MOST && c->t < most && c->u < most &&
@@ -714,8 +709,8 @@ void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out) {
                             .per_block = EACH_THREADS * CONVERT_NEAR};
     *out = (CudaLib){.first = each, .second = each, .weight = 1};
     for (int back = 0; back < 2; back++) {
-        const char *from = type_name(back ? sent : DT_F32);
-        const char *to = type_name(back ? DT_F32 : sent);
+        const char *from = dtype_info[back ? sent : DT_F32].cuda;
+        const char *to = dtype_info[back ? DT_F32 : sent].cuda;
         sb_printf(sb,
                   "/* gradients, %s %s */\nextern \"C\" __global__ void "
                   "__launch_bounds__(%d)\nl%d%s(const %s *from, %s *to, long "

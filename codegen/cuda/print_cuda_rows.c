@@ -382,7 +382,7 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
     }
 }
 
-/* The same for n neighbours along dim vec from i<vec> on. */
+/* Prints it for n neighbours along dim vec from i<vec> on. */
 static void put_neighbours(KPrint *p, const KSweep *s, int n,
                            const char *first) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
@@ -643,10 +643,9 @@ void cp_finish(KPrint *p) {
     for (int j = 0; j < n; j++) {
         int id = column_sum(k, j), b = kinst_at(k, id)->buf;
         DType d = k->bufs.data[b].dtype;
-        kp_line(p, "if (sum == %d) b%d[c] = %s(v);", j, b,
-                d == DT_F16    ? "F32_TO_F16"
-                : d == DT_BF16 ? "F32_TO_BF16"
-                               : "");
+        kp_line(p, "if (sum == %d) b%d[c] = %s%s(v);", j, b,
+                dtype_is_low(d) ? "F32_TO_" : "",
+                dtype_is_low(d) ? dtype_info[d].macro : "");
     }
     sb_puts(p->sb, "}\n\n");
 }

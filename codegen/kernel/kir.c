@@ -39,10 +39,10 @@ static uint32_t fits_of_dtype(DType d) {
     case DT_I32: return m | 1u << DT_I64;
     case DT_U64:
     case DT_I64: return 1u << DT_U64 | 1u << DT_I64;
-    case DT_F16:
-    case DT_BF16: return m | 1u << DT_F32 | 1u << DT_F64;
-    case DT_F32: return m | 1u << DT_F64;
-    default: return m;
+    default:
+        for (DType to = 0; to < NUM_DTYPES; to++)
+            if (dtype_is_float(to) && dtype_widens(d, to)) m |= 1u << to;
+        return m;
     }
 }
 
@@ -62,8 +62,9 @@ static uint32_t fits_of(const Kernel *k, const KInst *in) {
     case K_CONST:
         if (in->type == KT_I64 && in->i >= INT32_MIN && in->i <= INT32_MAX)
             m |= 1u << DT_I32;
-        for (DType d = DT_F16; in->type == KT_F32 && d <= DT_BF16; d++)
-            if (in->f != in->f || round_to_dtype(in->f, d) == in->f)
+        for (DType d = 0; in->type == KT_F32 && d < NUM_DTYPES; d++)
+            if (dtype_is_low(d) &&
+                (in->f != in->f || round_to_dtype(in->f, d) == in->f))
                 m |= 1u << d;
         return m;
     case K_LOAD: return fits_of_dtype(k->bufs.data[in->buf].dtype);

@@ -219,7 +219,7 @@ int lower_broadcast(Lower *l, ValueId v, const KIndex *at, int rank,
 }
 
 /* Floats in the order of integers. */
-static double float_at(int64_t order) {
+static double float_of_order(int64_t order) {
     int32_t bits = (int32_t)(order >= 0 ? order : INT32_MIN - order);
     float f;
     memcpy(&f, &bits, sizeof f);
@@ -233,13 +233,13 @@ static double last_below(DType d, double c, bool equal) {
     int64_t low = -infinity - 1, high = infinity + 1;
     while (high - low > 1) {
         int64_t mid = low + (high - low) / 2;
-        double x = round_to_dtype(float_at(mid), d);
+        double x = round_to_dtype(float_of_order(mid), d);
         if (equal ? x <= c : x < c)
             low = mid;
         else
             high = mid;
     }
-    return low < -infinity ? NAN : float_at(low);
+    return low < -infinity ? NAN : float_of_order(low);
 }
 
 /* A comparison of a value rounded to 16 bits with a constant becomes a
@@ -251,7 +251,7 @@ static void compare_unrounded(Lower *l, KInst *in) {
     if ((!less && !more) || in->compute != KT_F32) return;
     const KInst *x = kinst_at(l->k, in->in[0]), *c = kinst_at(l->k, in->in[1]);
     if (x->op != K_ROUND || c->op != K_CONST || c->f != c->f) return;
-    if (x->dtype != DT_BF16 && x->dtype != DT_F16) return;
+    if (!dtype_is_low(x->dtype)) return;
     double last = last_below(x->dtype, c->f, equal);
     if (last != last) return;
     in->code = less ? OP_LESS_EQUAL : OP_GREATER;

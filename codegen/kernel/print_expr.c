@@ -142,8 +142,8 @@ void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in) {
             sb_printf(sb, "(%s)", ktype_c[in->type]);
         break;
     case K_ROUND:
-        if (dtype_is_16(in->dtype))
-            sb_printf(sb, "ROUND_%s", in->dtype == DT_F16 ? "F16" : "BF16");
+        if (dtype_is_low(in->dtype))
+            sb_printf(sb, "ROUND_%s", dtype_info[in->dtype].macro);
         else
             sb_printf(sb, "(%s)", dtype_info[in->dtype].c);
         break;

@@ -79,10 +79,9 @@ static void put_load(StrBuf *sb, const Kernel *k, const KInst *in,
         sb_put_operand(sb, k, in->guard);
         sb_puts(sb, " ? ");
     }
-    if (dtype_is_16(d))
-        sb_printf(sb, "%s_TO_F32(", d == DT_F16 ? "F16" : "BF16");
+    if (dtype_is_low(d)) sb_printf(sb, "%s_TO_F32(", dtype_info[d].macro);
     put_place(sb, k, in, place);
-    if (dtype_is_16(d)) sb_puts(sb, ")");
+    if (dtype_is_low(d)) sb_puts(sb, ")");
     if (in->guard) sb_puts(sb, " : 0");
 }
 
@@ -227,8 +226,8 @@ void kp_store(KPrint *p, int id, const char *place) {
     DType d = p->k->bufs.data[in->buf].dtype;
     bool piece = p->piece && p->piece[id];
     kp_text(p, "%s", "");
-    if (piece && p->in_order && !p->lane && d == DT_BF16) {
-        sb_puts(p->sb, "STORE_BF16(");
+    if (piece && p->in_order && !p->lane && dtype_info[d].shuffled) {
+        sb_printf(p->sb, "STORE_%s(", dtype_info[d].macro);
         put_place(p->sb, p->k, in, place);
         sb_printf(p->sb, ", h%d[%s], ", id, p->piece_at);
         sb_put_operand(p->sb, p->k, in->in[0]);
@@ -242,10 +241,10 @@ void kp_store(KPrint *p, int id, const char *place) {
     sb_puts(p->sb, " = ");
     if (piece)
         sb_puts(p->sb, "(");
-    else if (dtype_is_16(d))
+    else if (dtype_is_low(d))
         sb_printf(p->sb, "%s_%s(",
                   kinst_at(p->k, in->in[0])->fits >> d & 1 ? "EXACT" : "F32_TO",
-                  d == DT_F16 ? "F16" : "BF16");
+                  dtype_info[d].macro);
     else if (dtype_is_int(d) && dtype_info[d].bytes < 8)
         sb_printf(p->sb, "(%s)(", dtype_info[d].c);
     else

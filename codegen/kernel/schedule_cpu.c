@@ -123,7 +123,7 @@ static bool is_costly(const Kernel *k, const KInst *in) {
 static bool is_widened(const Kernel *k, const KInst *in) {
     if (in->op != K_LOAD || in->guard || in->place || in->at.inst) return false;
     DType d = k->bufs.data[in->buf].dtype;
-    return (d == DT_F16 || d == DT_BF16) && in->full && in->at.k[k->vec] == 1;
+    return dtype_is_low(d) && in->full && in->at.k[k->vec] == 1;
 }
 
 /* Keeps wanted values that several sweeps over the columns of a row need, up

@@ -11,6 +11,7 @@
    agree within the tolerance were amplified.                                */
 #include "frontend/cli/cmd_bisect.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,11 +61,11 @@ static char *line_of(Bisect *b, const Graph *g, ValueId v) {
 
 /* Two dtypes differ by their roundings. */
 static double allowed(const Bisect *b, DType x, DType y) {
-    double rounding = x == y                             ? 0
-                      : x == DT_BF16 || y == DT_BF16     ? 0x1p-7
-                      : dtype_is_16(x) || dtype_is_16(y) ? 0x1p-10
-                                                         : 0;
-    return fmax(b->tolerance, rounding);
+    int bits = INT_MAX;
+    if (dtype_is_low(x)) bits = dtype_info[x].mantissa;
+    if (dtype_is_low(y) && dtype_info[y].mantissa < bits)
+        bits = dtype_info[y].mantissa;
+    return fmax(b->tolerance, x == y ? 0 : ldexp(1, 1 - bits));
 }
 
 static void part_at(Bisect *b, const Seen *pa, const Seen *pb, Str name,
@@ -90,7 +91,7 @@ static const Tensor *settled(const Slice *x, ValueId v, Arena *a) {
 
 /* The first node of the slices whose results part though operands are equal. */
 static bool part_inside(Bisect *b, const Slice *xa, const Slice *xb, Arena *a) {
-    const double least = 1e-9; /* of an interpreter in double */
+    const double least = 1e-9; /* tolerance of an interpreter in double */
     const double several = 4;  /* roundings, once dtypes have differed */
     bool rounded = false;
     for (int i = 0; i < xb->order.len; i++) {
@@ -126,8 +127,9 @@ static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
 static void look_into(Bisect *b, const Seen *pa, ValueId va, const Tensor *ta,
                       const Seen *pb, ValueId vb, const Tensor *tb,
                       double apart) {
-    const double most = 1e9;   /* multiply-adds that are interpreted */
-    const double noise = 1e-6; /* of fp32's sums, beside what they add */
+    const double most = 1e9; /* multiply-adds that are interpreted */
+    const double noise =
+        1e-6; /* tolerance of sums in fp32, relative to their terms */
     Slice xa, xb;
     Arena *a = arena_new();
     Diag quiet = {0};
@@ -190,13 +192,10 @@ static void compare_programs(Bisect *b) {
 static bool travels(const Before *v) { return v->info.kind <= AMPC_KIND_STATE; }
 
 static TypeId type_of(const Before *v) {
-    static const DType dtypes[] = {DT_BOOL, DT_U8,  DT_I8,  DT_U16, DT_I16,
-                                   DT_U32,  DT_I32, DT_U64, DT_I64, DT_F16,
-                                   DT_BF16, DT_F32, DT_F64};
-    return type_make(dtypes[v->info.dtype], v->info.rank, v->info.shape);
+    return type_make((DType)v->info.dtype, v->info.rank, v->info.shape);
 }
 
-/* What the program writes to a variable; 0: nothing. */
+/* The value that the program writes to a variable; 0: none. */
 static ValueId written_to(const Seen *p, const char *name) {
     for (int i = 0; p && i < p->g->writes.len; i++)
         if (!strcmp(value_var(p->g, p->g->writes.data[i].var)->name, name))
@@ -282,13 +281,13 @@ static bool is_low(const Side *x) {
     for (int i = 0; i < x->m->graphs.len; i++) {
         const Graph *g = x->m->graphs.data[i];
         for (int v = 1; v < g->values.len; v++)
-            if (dtype_is_16(value_dtype(g, (ValueId){(uint32_t)v})))
+            if (dtype_is_low(value_dtype(g, (ValueId){(uint32_t)v})))
                 return true;
     }
     return false;
 }
 
-/* What sums in another order, or other roundings, may make of a value. */
+/* The error that sums in another order, or other roundings, may cause. */
 static double usual_tolerance(const Bisect *b) {
     bool low_a = is_low(&b->side[0]), low_b = is_low(&b->side[1]);
     if (low_a != low_b) return 5e-2;

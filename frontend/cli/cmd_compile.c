@@ -103,7 +103,8 @@ static Status report_compiled(void *ctx, const char *const *const notes[2],
     return ok ? OK : file_failed(&c->s->diag, path, &c->report);
 }
 
-/* Of a text, however it is laid out: without blanks, line ends and comments. */
+/* Hashes a text regardless of its layout: without blanks, line ends and
+ * comments. */
 static uint64_t hash_words(const char *text, size_t n) {
     uint64_t hash = 1;
     bool quoted = false;

@@ -135,7 +135,9 @@ static Status from_module(Weights *w, JsonSpan entry, const char *name,
     uint32_t dtype = 0;
     if (!json_get(entry, "dtype", &v))
         return damaged(w, "its section 'weights.json'");
-    while (dtype < AMPC_NDTYPE && !json_equals(v, st_dtypes[dtype])) dtype++;
+    while (dtype < AMPC_NDTYPE &&
+           !json_equals(v, dtype_info[dtype].safetensors))
+        dtype++;
     if (!json_get(entry, "data_offsets", &v))
         return damaged(w, "its section 'weights.json'");
     for (JsonIter it = json_iter(v); json_next(&it, &key, &item) && n < 2; n++)

@@ -397,7 +397,8 @@ static Status read_optimizer(Options *o, Spec *s, const char *path,
                              const Fn **out) {
     const char *slash = s->loc.file ? strrchr(s->loc.file, '/') : NULL;
     size_t n;
-    if (slash && *path != '/') /* what a model names lies beside it */
+    if (slash &&
+        *path != '/') /* files that a model names lie beside the model */
         path = arena_printf(o->arena, "%.*s/%s", (int)(slash - s->loc.file),
                             s->loc.file, path);
     char *text = read_file(s->d, path, &n);
@@ -662,10 +663,9 @@ static Status set_comm_bucket(Options *o, Spec *s) {
 }
 
 static Status set_comm_dtype(Options *o, Spec *s) {
-    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
     int i;
     TRY(pick(s, precision_words, s->text, &i));
-    o->comm_dtype = dtypes[i];
+    o->comm_dtype = precision_dtype[i];
     return OK;
 }
 
@@ -849,7 +849,7 @@ static Status set_symbol(Options *o, Spec *s) {
 
 typedef enum RowKind { SETTER, ADDER, FLAG, PATH } RowKind;
 
-/* What the third column of a row is, by its kind. */
+/* Meaning of a row's third column, by the row's kind. */
 #define WHAT_SETTER(function) function, 0
 #define WHAT_ADDER(function)  function, 0
 #define WHAT_FLAG(field)      NULL, offsetof(Options, field)

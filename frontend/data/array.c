@@ -13,22 +13,6 @@
 /* Arrays up to KEPT bytes stay in memory; others pass through PART bytes. */
 enum { KEPT = 16 << 20, PART = 1 << 20 };
 
-const ArrayType array_types[ARRAY_TYPES] = {
-    [AMPC_DTYPE_BOOL] = {"bool", "b1", 1, 0},
-    [AMPC_DTYPE_U8] = {"u8", "u1", 1, 0x08},
-    [AMPC_DTYPE_I8] = {"i8", "i1", 1, 0x09},
-    [AMPC_DTYPE_U16] = {"u16", "u2", 2, 0},
-    [AMPC_DTYPE_I16] = {"i16", "i2", 2, 0x0b},
-    [AMPC_DTYPE_U32] = {"u32", "u4", 4, 0},
-    [AMPC_DTYPE_I32] = {"i32", "i4", 4, 0x0c},
-    [AMPC_DTYPE_U64] = {"u64", "u8", 8, 0},
-    [AMPC_DTYPE_I64] = {"i64", "i8", 8, 0},
-    [AMPC_DTYPE_F16] = {"f16", "f2", 2, 0},
-    [AMPC_DTYPE_BF16] = {"bf16", "V2", 2, 0},
-    [AMPC_DTYPE_F32] = {"f32", "f4", 4, 0x0d},
-    [AMPC_DTYPE_F64] = {"f64", "f8", 8, 0x0e},
-};
-
 /* Formats recognised by content come first: a file name may be misleading. */
 static const ArrayFormat *const formats[] = {
     &npy_format,    &npz_format,  &idx_format, &tensors_format,
@@ -42,7 +26,8 @@ static bool array_size(Array *a) {
     int64_t n = 1, bytes;
     for (int i = 0; i < a->rank; i++)
         if (a->dim[i] < 0 || !mul_ok(n, a->dim[i], &n)) return false;
-    if (!mul_ok(n, (int64_t)array_types[a->dtype].bytes, &bytes)) return false;
+    if (!mul_ok(n, (int64_t)dtype_bytes((uint32_t)a->dtype), &bytes))
+        return false;
     a->count = n;
     a->bytes = (size_t)bytes;
     return true;
@@ -109,7 +94,7 @@ static Status check_end(const Source *s, size_t extra) {
 /* Rows [lo, hi) of the first axis, dense, from data in column order. */
 static Status get_columns(Diag *d, const char *path, const Array *a, int64_t lo,
                           int64_t hi, char *line, char *out) {
-    size_t size = array_types[a->dtype].bytes;
+    size_t size = dtype_bytes((uint32_t)a->dtype);
     int64_t rows = a->dim[0], per = a->count / rows;
     int64_t at[AMPC_RANK_LIMIT] = {0};
     for (int64_t k = 0; k < per; k++) {
@@ -127,7 +112,7 @@ static Status get_columns(Diag *d, const char *path, const Array *a, int64_t lo,
 /* Converts to row order: in memory, or as many rows at a time as KEPT bytes
    hold. */
 static Status from_columns(const Source *s, Array *a) {
-    size_t size = array_types[a->dtype].bytes;
+    size_t size = dtype_bytes((uint32_t)a->dtype);
     if (a->count == 0) return OK;
     int64_t rows = a->dim[0], per = a->count / rows;
     int64_t step = (int64_t)KEPT / (int64_t)size / per;
@@ -265,7 +250,7 @@ static Status load(Source *s, const ArrayPick *pick, unsigned char *head,
         s->fd = -1;
     }
     if (a->memory && a->swap) {
-        swap_bytes(a->memory, a->bytes, array_types[a->dtype].bytes);
+        swap_bytes(a->memory, a->bytes, dtype_bytes((uint32_t)a->dtype));
         a->swap = false;
     }
     return h.columns ? from_columns(s, a) : OK;
@@ -290,7 +275,8 @@ Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a) {
 
 Status array_get(Diag *d, const char *path, const Array *a, int64_t first,
                  int64_t n, void *out) {
-    size_t size = array_types[a->dtype].bytes, bytes = (size_t)n * size, got;
+    size_t size = dtype_bytes((uint32_t)a->dtype), bytes = (size_t)n * size,
+           got;
     uint64_t at = (uint64_t)first * size;
     ASSERT(first >= 0 && n >= 0 && first <= a->count && n <= a->count - first);
     if (a->memory) {

@@ -19,6 +19,7 @@
 
 #define AMPC_NO_LOADER
 #include "runtime/ampc.h"
+#include "runtime/program/dtype.h"
 
 typedef struct Array {
     ampc_dtype dtype;
@@ -50,17 +51,6 @@ Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a);
 Status array_get(Diag *d, const char *path, const Array *a, int64_t first,
                  int64_t n, void *out);
 void array_close(Array *a);
-
-/* ---- element types ------------------------------------------------------- */
-
-typedef struct ArrayType {
-    const char *name, *npy; /* npy without byte order */
-    size_t bytes;
-    int idx; /* type byte of IDX; 0: none */
-} ArrayType;
-
-enum { ARRAY_TYPES = AMPC_DTYPE_F64 + 1 };
-extern const ArrayType array_types[ARRAY_TYPES]; /* indexed by ampc_dtype */
 
 /* ---- formats ------------------------------------------------------------- */
 

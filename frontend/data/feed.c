@@ -103,7 +103,7 @@ static bool split_file(Feed *f) {
     return true;
 }
 
-static size_t elem_bytes(int dtype) { return array_types[dtype].bytes; }
+static size_t elem_bytes(int dtype) { return dtype_bytes((uint32_t)dtype); }
 
 static bool is_integer(int t) {
     return t >= AMPC_DTYPE_U8 && t <= AMPC_DTYPE_I64;
@@ -139,7 +139,7 @@ static void integer_put(char *p, int t, int64_t v) {
 }
 
 static void shape_put(StrBuf *sb, int dtype, int rank, const int64_t *dim) {
-    sb_printf(sb, "%s[", array_types[dtype].name);
+    sb_printf(sb, "%s[", dtype_info[dtype].text);
     for (int i = 0; i < rank; i++)
         sb_printf(sb, "%s%lld", i ? "," : "", (long long)dim[i]);
     sb_puts(sb, "]");
@@ -179,15 +179,15 @@ static Status integers_fit(Diag *d, const Feed *f, const char *p, int64_t first,
         return fail(d, (Loc){.file = f->file},
                     "sample %" PRId64 ": the value %s does not fit input '%s', "
                     "%s",
-                    at, text, f->want.name, array_types[to].name);
+                    at, text, f->want.name, dtype_info[to].text);
     }
     return OK;
 }
 
 /* Whatever the values are. */
 static bool widens(int from, int to) {
-    bool sign_from = array_types[from].npy[0] == 'i';
-    bool sign_to = array_types[to].npy[0] == 'i';
+    bool sign_from = dtype_info[from].npy[0] == 'i';
+    bool sign_to = dtype_info[to].npy[0] == 'i';
     if (sign_from == sign_to) return elem_bytes(from) <= elem_bytes(to);
     return sign_to && elem_bytes(from) < elem_bytes(to);
 }
@@ -357,7 +357,7 @@ static Status convert(Diag *d, const Feed *f, int64_t first, int64_t n,
                 "sample %" PRId64 ": the value %g does not fit input '%s', %s",
                 f->per ? (first + bad) / f->per : 0,
                 number_at(f->raw + (size_t)bad * elem_bytes(from), from),
-                f->want.name, array_types[to].name);
+                f->want.name, dtype_info[to].text);
 }
 
 /* Rows [row, row + n) of the batch: samples from `sample` on. */

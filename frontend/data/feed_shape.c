@@ -100,8 +100,8 @@ static const char *conversion(const Fed *f) {
     if (from == AMPC_DTYPE_U8) return "divided by 255";
     if (from == AMPC_DTYPE_BOOL) return "as 0 and 1";
     if (!is_float_dtype(from)) return "as";
-    bool wider = array_types[from].bytes > array_types[to].bytes;
-    bool other = array_types[from].bytes == array_types[to].bytes;
+    bool wider = dtype_bytes((uint32_t)from) > dtype_bytes((uint32_t)to);
+    bool other = dtype_bytes((uint32_t)from) == dtype_bytes((uint32_t)to);
     return (wider || other) && !f->a->text ? "rounded to" : NULL;
 }
 
@@ -129,11 +129,11 @@ void fed_tells(const Fed *f, StrBuf *sb) {
     size_t start = sb->len;
     if (!how && !shaped) return;
     sb_put_escaped(sb, f->want->name);
-    sb_printf(sb, ": %s ", array_types[f->a->dtype].name);
+    sb_printf(sb, ": %s ", dtype_info[f->a->dtype].text);
     put_dims(sb, f->a->dim, f->a->rank);
     if (how) sb_printf(sb, ", %s", how);
     if (how && (!strcmp(how, "as") || !strcmp(how, "rounded to")))
-        sb_printf(sb, " %s", array_types[f->want->dtype].name);
+        sb_printf(sb, " %s", dtype_info[f->want->dtype].text);
     if (shaped) {
         sb_printf(sb, ", as %lld", (long long)f->samples);
         int64_t each = 1;

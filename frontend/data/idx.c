@@ -4,8 +4,8 @@
 #include "frontend/data/array.h"
 
 static int type_of(unsigned char byte) {
-    for (int i = 0; i < ARRAY_TYPES; i++)
-        if (byte && array_types[i].idx == byte) return i;
+    for (int i = 0; i < AMPC_NDTYPE; i++)
+        if (byte && dtype_info[i].idx == byte) return i;
     return -1;
 }
 

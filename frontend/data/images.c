@@ -220,7 +220,7 @@ Status images_open(Diag *d, const char *folder, const ampc_tensor_info *want,
     *a = (Array){.fd = -1};
     Status st = plan(&f, want);
     if (st == OK) st = add_all(&f);
-    a->count = (int64_t)(a->bytes / array_types[a->dtype].bytes);
+    a->count = (int64_t)(a->bytes / dtype_bytes((uint32_t)a->dtype));
     if (st == OK && !a->memory && a->fd < 0 && !(a->memory = malloc(1)))
         st = fail(d, (Loc){.file = intern(folder)}, "out of memory");
     if (st != OK) array_close(a);

@@ -91,8 +91,8 @@ static bool refuse(ArrayHead *h, const char *what, const char *arg) {
 static bool npy_dtype(const char *descr, ArrayHead *h) {
     h->big = descr[0] == '>';
     if (!descr[0] || !strchr("<>|=", descr[0])) return false;
-    for (int i = 0; i < ARRAY_TYPES; i++) {
-        if (strcmp(array_types[i].npy, descr + 1) != 0) continue;
+    for (int i = 0; i < AMPC_NDTYPE; i++) {
+        if (strcmp(dtype_info[i].npy, descr + 1) != 0) continue;
         h->dtype = (ampc_dtype)i;
         return true;
     }
@@ -135,8 +135,8 @@ void npy_header(StrBuf *buf, int dtype, int rank, const int64_t *dim) {
     StrBuf dict = {0};
     sb_printf(&dict,
               "{'descr': '%c%s', 'fortran_order': False, 'shape': (%s), }",
-              array_types[dtype].bytes == 1 ? '|' : '<', array_types[dtype].npy,
-              shape);
+              dtype_bytes((uint32_t)dtype) == 1 ? '|' : '<',
+              dtype_info[dtype].npy, shape);
     while ((dict.len + 11) % 64) sb_puts(&dict, " ");
     sb_puts(&dict, "\n");
     sb_putn(buf, "\x93NUMPY\1\0", 8);

@@ -51,11 +51,10 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
         if (magic == LLMC_U32) h->dtype = AMPC_DTYPE_U32;
     }
     TRY(take_part(s, pick->part, h, &shift));
-    uint64_t size = array_types[h->dtype].bytes, bytes = s->size - h->data;
+    uint64_t size = dtype_bytes((uint32_t)h->dtype), bytes = s->size - h->data;
     if (bytes % size)
         return source_bad(s, "%llu bytes are not a whole number of %s tokens",
-                          (unsigned long long)bytes,
-                          array_types[h->dtype].name);
+                          (unsigned long long)bytes, dtype_info[h->dtype].text);
     h->rank = 1;
     h->dim[0] = bytes ? (int64_t)(bytes / size) - 1 : 0;
     h->data += (size_t)shift * size;

@@ -490,7 +490,7 @@ static Status as_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId *y) {
     if (!v->type ||
         v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ||
         !dtype_from_onnx(v->type->tensor_type->elem_type, &d) ||
-        !dtype_is_16(d) || t.dtype != DT_F32 || type_count(&t) == 1)
+        !dtype_is_low(d) || t.dtype != DT_F32 || type_count(&t) == 1)
         return OK;
     return ox_cast(ox, *y, d, true, y);
 }

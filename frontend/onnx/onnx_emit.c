@@ -523,7 +523,7 @@ static Status put_generated(Emit *e, const Form *f) {
     int axis = (int)attr_int(e->n, AK_axis);
     for (int i = 0; i < t->rank; i++)
         small.dim[i] = counts && i == axis ? t->dim[i] : 1;
-    if (dtype_is_16(small.dtype)) small.dtype = DT_F32;
+    if (dtype_is_low(small.dtype)) small.dtype = DT_F32;
     const Tensor *x =
         tensor_new(e->a, type_make(small.dtype, small.rank, small.dim));
     for (int64_t i = 0, n = type_count(&small); i < n; i++)

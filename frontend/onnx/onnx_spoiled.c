@@ -149,7 +149,7 @@ static void half_copies(Ox *ox, Lost *lost) {
         const OxInit *x = &ox->inits.data[i];
         DType d;
         if (x->live && !strncmp(x->name, "_to_copy", 8) &&
-            dtype_from_onnx(x->proto->data_type, &d) && dtype_is_16(d))
+            dtype_from_onnx(x->proto->data_type, &d) && dtype_is_low(d))
             lose(ox, lost, x->name, NULL);
     }
 }

@@ -72,10 +72,10 @@ static bool int32_fits(DType d, int32_t v) {
     case DT_U8: return v >= 0 && v <= UINT8_MAX;
     case DT_I8: return v >= INT8_MIN && v <= INT8_MAX;
     case DT_I16: return v >= INT16_MIN && v <= INT16_MAX;
-    case DT_U16:
-    case DT_F16:
-    case DT_BF16: return v >= 0 && v <= UINT16_MAX;
-    default: return true;
+    case DT_U16: return v >= 0 && v <= UINT16_MAX;
+    default:
+        return !dtype_is_low(d) ||
+               (v >= 0 && !((int64_t)v >> 8 * dtype_info[d].bytes));
     }
 }
 

@@ -88,7 +88,7 @@ static int64_t without(const Storage *l, const Node *n) {
 
 static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
     if (attr_int(n, AK_user)) return "written in the model";
-    if (n->flags & NODE_UPDATE && dtype_is_16(value_dtype(g, n->out[0])))
+    if (n->flags & NODE_UPDATE && dtype_is_low(value_dtype(g, n->out[0])))
         return "the copy that products read";
     if (!r) return "the declared type of an output or variable";
     if (op_info[r->op].amp == AMP_LOW) return "products read 16 bits";
@@ -237,13 +237,13 @@ static void sum_node(Sum *s, const Storage *l, const Node *n, Arena *a) {
     int i = 0;
     if (op_info[n->op].amp == AMP_LOW) {
         s->products++;
-        s->low_products += dtype_is_16(value_dtype(l->g, n->in[0]));
+        s->low_products += dtype_is_low(value_dtype(l->g, n->in[0]));
     }
     if (n->flags & NODE_UPDATE || !is_stored(l, v) || !dtype_is_float(d))
         return;
     s->values++;
     s->bytes += moved(l, v);
-    if (dtype_is_16(d)) {
+    if (dtype_is_low(d)) {
         s->low_values++;
         s->low_bytes += moved(l, v);
         return;

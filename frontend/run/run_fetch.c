@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 
 /* One output.  With a batch axis its rows are appended; without one each batch
    adds an item along a new first axis.                                      */

@@ -13,14 +13,9 @@
 
 /* ---- numbers ------------------------------------------------------------- */
 
-/* 16-bit values go through fp32 first: generated code computes there. */
+/* Low types go through fp32 first: generated code computes there. */
 double round_to_dtype(double v, DType d) {
-    switch (d) {
-    case DT_F32: return (double)(float)v;
-    case DT_F16: return f16_to_double(double_to_f16((double)(float)v));
-    case DT_BF16: return bf16_to_double(double_to_bf16((double)(float)v));
-    default: return v;
-    }
+    return dtype_nearest(d, dtype_is_low(d) ? (double)(float)v : v);
 }
 
 bool dtype_can_hold(DType d, double v) {

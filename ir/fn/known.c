@@ -247,19 +247,14 @@ Status known_binary(Run *r, const Expr *e, const Val *a, const Val *b,
 }
 
 bool known_op(OpCode op, const Val *v, int n, Val *out) {
-    static const OpCode plain[] = {OP_SQRT,  OP_EXP,  OP_LOG,  OP_ABS,
-                                   OP_FLOOR, OP_CEIL, OP_TANH, OP_RSQRT};
     if (n == 2 && (op == OP_MIN || op == OP_MAX)) {
         bool first = (val_number(&v[0]) < val_number(&v[1])) == (op == OP_MIN);
         *out = v[first ? 0 : 1];
         return true;
     }
-    for (size_t i = 0; n == 1 && i < sizeof plain / sizeof *plain; i++)
-        if (plain[i] == op) {
-            *out = val_float(eval_expr_f(op, val_number(&v[0]), 0));
-            return true;
-        }
-    return false;
+    if (n != 1 || !op_numeric[op].folds) return false;
+    *out = val_float(eval_expr_f(op, val_number(&v[0]), 0));
+    return true;
 }
 
 void run_put(Run *r, StrBuf *sb, const Val *v) {

@@ -43,7 +43,7 @@ static Stmt guarded(DefParser *p, Str name) {
     return made_assign(p, name, e);
 }
 
-/* The same of state; p stands for what is not there. */
+/* Likewise for state; p stands in for missing entries. */
 static Stmt guarded_state(DefParser *p, Str name) {
     Stmt s = {.kind = S_IF, .line = p->fn->line};
     Expr *e = made_expr(p, E_CALL, intern("present"));

@@ -66,17 +66,30 @@ Family family_of(const Module *m, Str name, int *parameter) {
     return NUM_FAMILIES;
 }
 
+/* What the variables of a family are; families of outputs come behind. */
+static const VarKind family_kind[] = {
+#define LOW(E, text, C, ...) [FAMILY_##E] = VAR_SHADOW,
+#include "runtime/program/dtypes.def"
+    [FAMILY_OPT] = VAR_STATE, [FAMILY_GRAD] = VAR_GRAD};
+
+static const DType family_dtype[] = {
+#define LOW(E, text, C, ...) [FAMILY_##E] = DT_##E,
+#include "runtime/program/dtypes.def"
+};
+
+Family shadow_family(DType d) {
+    int f = 0;
+    while (family_kind[f] != VAR_SHADOW || family_dtype[f] != d) f++;
+    return (Family)f;
+}
+
 int shadow_source(const Module *m, const Var *shadow) {
     int parameter;
     Family f = family_of(m, shadow->name, &parameter);
-    return f == FAMILY_BF16 || f == FAMILY_F16 ? parameter : -1;
+    return f < NUM_FAMILIES && family_kind[f] == VAR_SHADOW ? parameter : -1;
 }
 
 const char *own_var_defect(const Module *m, const Var *v) {
-    static const VarKind kinds[] = {[FAMILY_OPT] = VAR_STATE,
-                                    [FAMILY_GRAD] = VAR_GRAD,
-                                    [FAMILY_BF16] = VAR_SHADOW,
-                                    [FAMILY_F16] = VAR_SHADOW};
     Str objective;
     int parameter;
     if (!name_is_own(v->name)) return NULL;
@@ -87,15 +100,15 @@ const char *own_var_defect(const Module *m, const Var *v) {
         bool same = v->kind == r->kind && v->type.i == own_type(r).i;
         return same ? NULL : "has another kind or type";
     }
-    if (f == NUM_FAMILIES || f >= sizeof kinds / sizeof *kinds)
+    if (f == NUM_FAMILIES || f >= sizeof family_kind / sizeof *family_kind)
         return "is not one of the compiler's names";
     if (parameter < 0) return "does not belong to a variable";
     TypeId of = m->vars.data[parameter].type;
-    DType low = f == FAMILY_BF16 ? DT_BF16 : DT_F16;
-    if (kinds[f] == VAR_SHADOW)
-        of = type_with_dtype(of, low);
-    else if (dtype_is_16(type_get(of)->dtype))
+    if (family_kind[f] == VAR_SHADOW)
+        of = type_with_dtype(of, family_dtype[f]);
+    else if (dtype_is_low(type_get(of)->dtype))
         of = type_with_dtype(of, DT_F32);
     bool same = f == FAMILY_OPT || v->type.i == of.i; /* state has its own */
-    return v->kind == kinds[f] && same ? NULL : "has another kind or type";
+    return v->kind == family_kind[f] && same ? NULL
+                                             : "has another kind or type";
 }

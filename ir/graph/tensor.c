@@ -90,10 +90,23 @@ double draw_bound(const Draw *d) {
                                   : fmax(fabs(d->a), fabs(d->b));
 }
 
+double dtype_nearest(DType d, double v) {
+    switch (d) {
+    case DT_F32: return (double)(float)v;
+#define LOW(E, text, C, ...)                                                   \
+    case DT_##E:                                                               \
+        return text##_to_double(double_to_##text(v));
+#include "runtime/program/dtypes.def"
+    default: return v;
+    }
+}
+
 double tensor_get(const Tensor *t, int64_t i) {
     switch (type_get(t->type)->dtype) {
-    case DT_F16: return f16_to_double(((const uint16_t *)t->data)[i]);
-    case DT_BF16: return bf16_to_double(((const uint16_t *)t->data)[i]);
+#define LOW(E, text, C, ...)                                                   \
+    case DT_##E:                                                               \
+        return text##_to_double(((const C *)t->data)[i]);
+#include "runtime/program/dtypes.def"
     case DT_F32: return ((const float *)t->data)[i];
     case DT_F64: return ((const double *)t->data)[i];
     case DT_U64: return (double)((const uint64_t *)t->data)[i];
@@ -126,8 +139,11 @@ int64_t tensor_get_int(const Tensor *t, int64_t i) {
 
 void tensor_set(const Tensor *t, int64_t i, double v) {
     switch (type_get(t->type)->dtype) {
-    case DT_F16: ((uint16_t *)t->data)[i] = double_to_f16(v); break;
-    case DT_BF16: ((uint16_t *)t->data)[i] = double_to_bf16(v); break;
+#define LOW(E, text, C, ...)                                                   \
+    case DT_##E:                                                               \
+        ((C *)t->data)[i] = double_to_##text(v);                               \
+        break;
+#include "runtime/program/dtypes.def"
     case DT_F32: ((float *)t->data)[i] = (float)v; break;
     case DT_F64: ((double *)t->data)[i] = v; break;
     case DT_BOOL: ((uint8_t *)t->data)[i] = v != 0; break;

@@ -5,13 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const DTypeInfo dtype_info[NUM_DTYPES] = {
-#define DTYPE(E, text, bytes, kind, c, onnx, mant)                             \
-    [DT_##E] = {text, bytes, DK_##kind, c, onnx, mant},
-#include "ir/graph/dtypes.def"
-#undef DTYPE
-};
-
 bool dtype_from_text(const char *s, size_t n, DType *out) {
     for (int d = 0; d < NUM_DTYPES; d++) {
         const char *t = dtype_info[d].text;
@@ -38,6 +31,12 @@ bool dtype_from_onnx(int code, DType *out) {
     return false;
 }
 
+bool dtype_widens(DType from, DType to) {
+    const DTypeInfo *x = &dtype_info[from], *y = &dtype_info[to];
+    return x->mantissa <= y->mantissa && x->most <= y->most &&
+           x->least >= y->least;
+}
+
 DType dtype_compute(DType a, DType b) {
     return a == DT_F64 || b == DT_F64 ? DT_F64 : DT_F32;
 }
@@ -45,7 +44,8 @@ DType dtype_compute(DType a, DType b) {
 /* A float wins over an integer, an integer over bool. */
 DType dtype_promote(DType a, DType b) {
     if (a == b) return a;
-    if (dtype_is_16(a) && dtype_is_16(b)) return DT_F32;
+    if (dtype_is_low(a) && dtype_is_low(b))
+        return dtype_widens(a, b) ? b : dtype_widens(b, a) ? a : DT_F32;
     if (dtype_info[a].kind == DK_F && dtype_info[b].kind != DK_F) return a;
     if (dtype_info[b].kind == DK_F && dtype_info[a].kind != DK_F) return b;
     if (dtype_info[a].bytes == dtype_info[b].bytes) return a > b ? a : b;

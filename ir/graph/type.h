@@ -5,29 +5,17 @@
 #define AMPC_IR_GRAPH_TYPE_H
 
 #include "ir/base/base.h"
+#include "runtime/program/dtype.h"
 
 #define MAX_RANK 8
 /* So that bytes of some, and strides, are far from overflowing. */
 #define MAX_ELEMENTS ((int64_t)1 << 40)
 
 typedef enum DType {
-#define DTYPE(E, text, bytes, kind, c, onnx, mant) DT_##E,
-#include "ir/graph/dtypes.def"
-#undef DTYPE
+#define DTYPE(E, ...) DT_##E,
+#include "runtime/program/dtypes.def"
     NUM_DTYPES
 } DType;
-
-typedef enum DKind { DK_B, DK_U, DK_I, DK_F } DKind;
-
-typedef struct DTypeInfo {
-    const char *text; /* "bf16" */
-    int bytes;
-    DKind kind;
-    const char *c; /* storage type in C */
-    int onnx;      /* TensorProto.DataType */
-    int mantissa;  /* significant bits */
-} DTypeInfo;
-extern const DTypeInfo dtype_info[NUM_DTYPES];
 
 bool dtype_from_text(const char *s, size_t n, DType *out);
 bool dtype_from_onnx(int code, DType *out);
@@ -39,12 +27,19 @@ static inline bool dtype_is_int(DType d) {
 }
 /* Whether an integer dtype or bool has v. */
 bool dtype_holds(DType d, int64_t v);
-static inline bool dtype_is_16(DType d) { return d == DT_F16 || d == DT_BF16; }
+/* Low types are stored, and computed in a wider one: f16, bf16. */
+static inline bool dtype_is_low(DType d) { return dtype_info[d].low; }
+/* True for a low type whose range is shorter than that of f32, as f16's. */
+static inline bool dtype_is_short(DType d) {
+    return dtype_is_low(d) && dtype_info[d].most < dtype_info[DT_F32].most / 2;
+}
+/* True if the floating type `to` has every number of `from`. */
+bool dtype_widens(DType from, DType to);
 
 /* The arithmetic dtype of a float op: F64 if any is F64, else F32. */
 DType dtype_compute(DType a, DType b);
-/* Widest of two operands of one kind: F64 > F32 > (BF16|F16); the two 16-bit
-   types together give F32.  Integers: the larger. */
+/* The least type that has the numbers of both. Floating: one of the two, else
+   F32 (BF16 and F16). Integers: the larger. */
 DType dtype_promote(DType a, DType b);
 
 typedef struct Type {

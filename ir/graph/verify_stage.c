@@ -7,7 +7,7 @@
 
 static bool reads_16(const Graph *g, const Node *n) {
     for (int k = 0; k < n->nin; k++)
-        if (is_value(n->in[k]) && dtype_is_16(value_dtype(g, n->in[k])))
+        if (is_value(n->in[k]) && dtype_is_low(value_dtype(g, n->in[k])))
             return true;
     return false;
 }

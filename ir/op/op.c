@@ -63,6 +63,50 @@ const OpSelects op_selects[NUM_OPS] = {
 #define SELECTS(E, how) [OP_##E] = SELECTS_##how,
 #include "ir/op/ops.def"
 };
+
+/* ---- numbers ------------------------------------------------------------- */
+
+enum {
+#define NUMERIC(E, ...) NUMERIC_##E,
+#include "ir/op/ops.def"
+    NUM_NUMERIC
+};
+
+/* "NUMERIC_X undeclared": op X of kind ELEM has no row NUMERIC in ops.def. */
+#define NUMERIC_OF_ELEM(E)                                                     \
+    _Static_assert(NUMERIC_##E < NUM_NUMERIC, "ops.def: NUMERIC(" #E ")");
+#define NUMERIC_OF_GEN(E)
+#define NUMERIC_OF_VIEW(E)
+#define NUMERIC_OF_MOVE(E)
+#define NUMERIC_OF_REDUCE(E)
+#define NUMERIC_OF_ANCHOR(E)
+#define NUMERIC_OF_LIB(E)
+#define NUMERIC_OF_COMPOSITE(E)
+#define OP(E, t, imin, imax, omin, omax, alist, trule, cls, torch_, grad, knd, \
+           ...)                                                                \
+    NUMERIC_OF_##knd(E)
+#include "ir/op/ops.def"
+
+#define BY_COST      0
+#define ERROR_SAME   false
+#define ERROR_LARGER true
+#define STORES_ANY   NULL
+#define STORES_F32   "exp or log"
+#define READS_ANY    NULL
+#define READS_ANGLE  "an angle"
+#define READS_LOG    "exp or log"
+#define RANGE_STAYS  false
+#define RANGE_LEAVES true
+#define KNOWN_NEVER  false
+#define KNOWN_FOLDS  true
+
+const OpNumeric op_numeric[NUM_OPS] = {
+#define NUMERIC(E, insts, error, stores, reads, range, known)                  \
+    [OP_##E] = {insts,         ERROR_##error, STORES_##stores,                 \
+                READS_##reads, RANGE_##range, KNOWN_##known},
+#include "ir/op/ops.def"
+};
+
 const bool op_leaves_out[NUM_OPS] = {
 #define LEAVES_OUT(E) [OP_##E] = true,
 #include "ir/op/ops.def"

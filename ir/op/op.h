@@ -161,6 +161,17 @@ typedef enum OpSelects { SELECTS_NONE, SELECTS_SAME, SELECTS_SIGN } OpSelects;
 extern const OpSelects op_selects[NUM_OPS];
 extern const bool op_leaves_out[NUM_OPS], op_steep[NUM_OPS];
 
+/* Rows NUMERIC of ops.def; zero for ops of other kinds than ELEM. */
+typedef struct OpNumeric {
+    double insts;               /* 0: those of its cost */
+    bool grows;                 /* relative errors may */
+    const char *stores, *reads; /* why the result, the operand is not stored in
+                                   a low type; NULL: it may be */
+    bool leaves_short_range;
+    bool folds;
+} OpNumeric;
+extern const OpNumeric op_numeric[NUM_OPS];
+
 /* Rows GROWTH of ops.def. */
 typedef enum OpGrowth {
     GROWTH_MORE,

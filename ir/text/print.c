@@ -56,10 +56,9 @@ static void put_word(StrBuf *sb, Str s) {
 
 /* ---- data ---------------------------------------------------------------- */
 
-/* Shortest text that the 16-bit format rounds back to the same bits. */
-static void put_half(StrBuf *sb, DType d, double v) {
+/* Shortest text that a low type rounds back to the same number. */
+static void put_low(StrBuf *sb, DType d, double v) {
     char text[32];
-    uint16_t (*encode)(double) = d == DT_F16 ? double_to_f16 : double_to_bf16;
     if (!isfinite(v)) {
         sb_put_double(sb, v, true);
         return;
@@ -67,15 +66,15 @@ static void put_half(StrBuf *sb, DType d, double v) {
     bool whole = fabs(v) < 1e5 && v == floor(v);
     for (int digits = whole ? 5 : 1; digits <= 6; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, v);
-        if (encode(strtod(text, NULL)) == encode(v)) break;
+        if (dtype_nearest(d, strtod(text, NULL)) == dtype_nearest(d, v)) break;
     }
     sb_puts(sb, text);
 }
 
 static void put_element(StrBuf *sb, const Tensor *t, int64_t i) {
     DType d = type_get(t->type)->dtype;
-    if (dtype_is_16(d))
-        put_half(sb, d, tensor_get(t, i));
+    if (dtype_is_low(d))
+        put_low(sb, d, tensor_get(t, i));
     else if (dtype_is_float(d))
         sb_put_double(sb, tensor_get(t, i), d != DT_F64);
     else if (d == DT_U64)

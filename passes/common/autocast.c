@@ -103,7 +103,9 @@ static void find_head(Autocast *ac, Arena *scratch) {
                 numbers += count_of(g, n->out[k]) / NUMBERS_PART;
     }
     double work = all / WORK_PART;
-    double rest = ac->low == DT_BF16 && 2 * convs > all ? all / REST_PART : 0;
+    /* fp16 keeps more bits */
+    bool few_bits = dtype_info[ac->low].mantissa < dtype_info[DT_F16].mantissa;
+    double rest = few_bits && 2 * convs > all ? all / REST_PART : 0;
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         double its = work_of(g, n), of = count_of(g, n->out[0]);
@@ -157,7 +159,7 @@ static void autocast_node(Autocast *ac, NodeId id) {
         DType d = value_dtype(g, v);
         if (low && d == DT_F32)
             n.in[k] = product ? low_copy(ac, v) : rounded(ac, n.loc, v);
-        if (wide && dtype_is_16(d)) n.in[k] = b_cast(&ac->b, v, DT_F32);
+        if (wide && dtype_is_low(d)) n.in[k] = b_cast(&ac->b, v, DT_F32);
     }
     vec_push(g->arena, &g->order, id);
 }
@@ -204,7 +206,7 @@ static void autocast_graph(Graph *g, DType low, bool head, Arena *scratch) {
 
 Status pass_autocast(Module *m, PassCtx *cx) {
     if (cx->opt->precision == PREC_FP32 || m->rule) return OK;
-    DType low = cx->opt->precision == PREC_FP16 ? DT_F16 : DT_BF16;
+    DType low = precision_dtype[cx->opt->precision];
     m->low = low;
     for (int i = 0; i < m->graphs.len; i++)
         autocast_graph(m->graphs.data[i], low, cx->opt->wide_head, cx->scratch);

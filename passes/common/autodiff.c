@@ -164,7 +164,7 @@ static bool is_root(const Graph *g, const Node *n) {
     return root && is_sum_of_squares(g, n->in[0], 0);
 }
 
-/* By a number that is neither 0 nor infinite. */
+/* True if n multiplies or divides by a number that is not 0 or infinite. */
 static bool scales_by_number(const Graph *g, const Node *n) {
     double k;
     if (n->op != OP_MUL && n->op != OP_DIV) return false;
@@ -393,7 +393,7 @@ static Status visit(Diff *s, NodeId id) {
         ASSERT(
             shape_equal(value_type(s->g, gin[k]), value_type(s->g, n.in[k])));
         DType d = value_dtype(s->g, gin[k]);
-        if (s->outer && dtype_is_16(d)) /* rounded once, when it is complete */
+        if (s->outer && dtype_is_low(d)) /* rounded once, when it is complete */
             node_store(s->g, made, from, gin[k], DT_F32);
         vec_push(s->scratch, &s->parts[slot(s, n.in[k])], gin[k]);
     }

@@ -149,7 +149,7 @@ static bool join_rule(Rewriter *rw, NodeId id, ValueId *with) {
     ValueId out = n->out[0], sum = {0};
     TypeId t = value_get(g, out)->type;
     DType d = value_dtype(g, out);
-    if (!sum_of(g, out, t) || inner[out.i] || dtype_is_16(d)) return false;
+    if (!sum_of(g, out, t) || inner[out.i] || dtype_is_low(d)) return false;
     ValueList terms = terms_of(rw, out);
     KindList kinds = {0};
     const int *kind = sort_terms(rw, &terms, t, &kinds);

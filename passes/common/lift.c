@@ -29,7 +29,7 @@ typedef struct Lift {
    and folded constants. */
 static bool declares_16(const Graph *g, ValueId v) {
     const Value *val = value_get(g, v);
-    if (!dtype_is_16(type_get(val->type)->dtype)) return false;
+    if (!dtype_is_low(type_get(val->type)->dtype)) return false;
     if (val->kind == VK_VAR)
         return value_var(g, v)->kind != VAR_SHADOW &&
                value_var(g, v)->stored_dtype != DT_F32;
@@ -50,7 +50,8 @@ static void find_own(Lift *l) {
         bool own = n->op == OP_CAST && !is_compiler_cast(n);
         for (int k = 0; k < n->nin; k++) own |= l->own[n->in[k].i];
         for (int k = 0; k < n->nout; k++)
-            l->own[n->out[k].i] = own && dtype_is_16(value_dtype(g, n->out[k]));
+            l->own[n->out[k].i] =
+                own && dtype_is_low(value_dtype(g, n->out[k]));
     }
     l->own[0] = false;
 }
@@ -62,7 +63,7 @@ static void find_made(Lift *l) {
         OpKind kind = node_kind(n);
         bool moves = kind == KIND_MOVE || kind == KIND_VIEW;
         ValueId v = n->out[0], from = n->nin ? n->in[0] : NO_VALUE;
-        bool of_leaf = moves && dtype_is_16(value_dtype(g, from)) &&
+        bool of_leaf = moves && dtype_is_low(value_dtype(g, from)) &&
                        !l->own[from.i] && !l->made[from.i];
         l->made[v.i] = !l->own[v.i] && !of_leaf && value_dtype(g, v) == l->low;
     }

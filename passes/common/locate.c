@@ -47,7 +47,7 @@ static ValueId code_of(Locator *l, ValueId v) {
     int64_t axes[MAX_RANK];
     ValueId sum, none = i64c(l, INT64_MAX);
     for (int i = 0; i < t.rank; i++) axes[i] = i;
-    if (dtype_is_16(t.dtype) || !t.rank)
+    if (dtype_is_low(t.dtype) || !t.rank)
         v = b_cast(&l->b, v, t.rank ? DT_F32 : DT_F64);
     sum = t.rank
               ? b_reduce(&l->b, OP_REDUCE_SUMSQ, v, axes, t.rank, true, DT_F64)

@@ -294,7 +294,7 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
     return OK;
 }
 
-/* What a program's text calls has its definition there. */
+/* Functions that a program's text calls are defined in that text. */
 static void keep_definition(Module *m, const Fn *fn) {
     const Fn *parts[] = {fn->optimizer->once, fn};
     if (optimizer_find(m, fn->info.text) == fn) return;
@@ -554,11 +554,11 @@ static Status make_steps(Graph *train, PassCtx *cx) {
 /* ---- 16-bit copies ------------------------------------------------------- */
 
 ValueId shadow_of(Graph *g, ValueId v, DType d) {
-    if (value_get(g, v)->kind != VK_VAR || !dtype_is_16(d)) return NO_VALUE;
+    if (value_get(g, v)->kind != VK_VAR || !dtype_is_low(d)) return NO_VALUE;
     const Var *var = value_var(g, v);
     if (var->kind != VAR_PARAM && var->kind != VAR_FROZEN) return NO_VALUE;
     if (type_get(var->type)->dtype == d) return v;
-    Str name = family_name(d == DT_BF16 ? FAMILY_BF16 : FAMILY_F16, var->name);
+    Str name = family_name(shadow_family(d), var->name);
     TypeId t = type_with_dtype(var->type, d);
     return graph_var(g, module_var(g->module, VAR_SHADOW, name, t, NULL, 0));
 }

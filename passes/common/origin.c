@@ -102,5 +102,5 @@ Origins origins_of(const Graph *g, Arena *a) {
 bool origin_fits(const Node *n, double most, DType d) {
     bool sums = n->op == OP_ADD || n->op == OP_SUB;
     if (sums) return most <= ldexp(1, dtype_info[d].mantissa);
-    return most <= (d == DT_F16 ? 0x1.ffcp14 : 0x1.fep126);
+    return most <= dtype_info[d].most / 2;
 }

@@ -90,8 +90,7 @@ typedef struct Place {
 /* ---- what must be high --------------------------------------------------- */
 
 static bool leaves_short_range(const Node *n) {
-    return n->op == OP_POW || n->op == OP_SQRT || n->op == OP_RSQRT ||
-           n->op == OP_RECIPROCAL ||
+    return op_numeric[n->op].leaves_short_range ||
            (n->op == OP_MUL && same_value(n->in[0], n->in[1]));
 }
 
@@ -111,9 +110,9 @@ static const char *must_be_high(const Place *p, const Node *n, int k) {
     if (p->whole && p->whole[v.i]) return stream;
     if (p->f.few[v.i] || value_count(p->g, v) == 1) return "a sum";
     if (kind == KIND_GEN) return "made by a generator";
-    if (n->op == OP_EXP || n->op == OP_LOG) return "exp or log";
+    if (op_numeric[n->op].stores) return op_numeric[n->op].stores;
     if (n->op == OP_RANK_SUM) return "a sum";
-    if (p->low == DT_F16 && leaves_short_range(n)) return "range of fp16";
+    if (dtype_is_short(p->low) && leaves_short_range(n)) return "range of fp16";
     if (kind == KIND_ELEM && !origin_fits(n, p->f.origins.bound[v.i], p->low))
         return "huge constants";
     return p->f.exact[v.i];
@@ -136,13 +135,12 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (broadcasts(p->g, reader, v) &&
         !(reader->op == OP_EXPAND && p->f.copied[reader->out[0].i]))
         return "broadcast";
-    if (reader->op == OP_SIN || reader->op == OP_COS) return "an angle";
-    if (reader->op == OP_LOG) return "exp or log";
+    if (op_numeric[reader->op].reads) return op_numeric[reader->op].reads;
     if (reader->op == OP_RANK_SUM) return "a sum";
     if (op_info[reader->op].amp == AMP_LOW && dtype_of(p->g, v) == DT_F32)
         return "a product near the loss";
-    if (p->low == DT_F16 && !reader->flags && def_of(p->g, v, OP_MATMUL) &&
-        takes_a_part(p->g, reader, v))
+    if (dtype_is_short(p->low) && !reader->flags &&
+        def_of(p->g, v, OP_MATMUL) && takes_a_part(p->g, reader, v))
         return "range of fp16";
     return NULL;
 }
@@ -261,11 +259,6 @@ static void spare_the_loss(Place *p, Arena *a) {
 
 /* ---- the accuracy price -------------------------------------------------- */
 
-static bool amplifies(const Node *n) {
-    return n->op == OP_EXP || n->op == OP_LOG || n->op == OP_POW ||
-           n->op == OP_SUB || n->op == OP_DIV;
-}
-
 static void find_prices(Place *p) {
     Graph *g = p->g;
     for (int i = g->order.len - 1; i >= 0; i--) {
@@ -275,7 +268,7 @@ static void find_prices(Place *p) {
             int behind = sum || moves ? p->price[n->out[0].i] + sum : 0;
             int *price = &p->price[n->in[k].i];
             if (behind > *price) *price = behind;
-            *price += amplifies(n);
+            *price += op_numeric[n->op].grows;
         }
     }
     for (int v = 0; v < g->values.len; v++) p->price[v]++;
@@ -513,13 +506,15 @@ static bool *find_divided(const Place *p, Arena *a) {
     int values = g->values.len;
     int *reads = NEW_ARRAY(a, int, values);
     bool *divided = NEW_ARRAY(a, bool, values);
+    /* fp16 keeps more bits */
+    bool few_bits = dtype_info[p->low].mantissa < dtype_info[DT_F16].mantissa;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         if (n->op == OP_REDUCE_MEAN ||
             (n->op == OP_SUB && broadcasts(g, n, n->in[1])))
             reads[n->in[0].i]++;
     }
-    for (int i = 0; i < g->order.len && p->low == DT_BF16; i++) {
+    for (int i = 0; i < g->order.len && few_bits; i++) {
         double eps;
         const Node *n = node_at(g, i);
         ValueId v = n->flags ? NO_VALUE : divided_by(g, n, &eps);

@@ -31,13 +31,14 @@ typedef struct Low {
 } Low;
 
 static Low low_of(DType d) {
-    return d == DT_F16 ? (Low){65504, 0x1p-14, 2048, 8.32}
-                       : (Low){0x1.fep127, 0x1p-126, 256, 6.24};
+    const DTypeInfo *i = &dtype_info[d];
+    return (Low){i->most, i->least, 1 << i->mantissa,
+                 (i->mantissa + 1) * log(2)};
 }
 
-static double rounded(DType d, double x) {
-    return d == DT_F16 ? f16_to_double(double_to_f16(x))
-                       : bf16_to_double(double_to_bf16(x));
+/* The --precision whose type has a longer range. */
+static const char *longer_range(DType d) {
+    return dtype_is_short(d) ? "bf16" : "fp32";
 }
 
 /* ---- options ------------------------------------------------------------- */
@@ -95,7 +96,7 @@ static Lost lost_in(const Tensor *t, DType d) {
     for (int64_t i = 0; i < l.n; i++) {
         double x = tensor_get(t, i), a = fabs(x);
         if (a <= low.most && a >= low.least && fabs(x - 1) > 0x1p-6) continue;
-        double y = rounded(d, x);
+        double y = dtype_nearest(d, x);
         if (isfinite(x) && !isfinite(y)) {
             l.infinite++;
             worst[0] = x;
@@ -125,13 +126,13 @@ static void check_cast(const Ranges *r, const Node *n) {
              "'%s': %lld of %lld elements, one of them %g, are beyond %s's "
              "%g and infinite in its 16-bit copy; use --precision %s",
              from->name, (long long)l.infinite, (long long)l.n, l.example, text,
-             low_of(d).most, d == DT_F16 ? "bf16" : "fp32");
+             low_of(d).most, longer_range(d));
     else if (l.zero && l.zero >= l.n - l.n / 2)
         warn(r->diag, n->loc,
              "'%s': %lld of %lld elements, one of them %g, become 0 in %s; use "
              "--precision %s",
              from->name, (long long)l.zero, (long long)l.n, l.example, text,
-             d == DT_F16 ? "bf16" : "fp32");
+             longer_range(d));
     else if (l.one && from->kind == VK_CONST)
         warn(r->diag, n->loc, "constant '%s': %.9g becomes 1 in %s; use fp32",
              from->name, l.example, text);
@@ -156,7 +157,7 @@ static void check_operand(const Ranges *r, const Node *n, int k) {
     if (!t || !dtype_is_float(type_get(t->type)->dtype)) return;
     for (int64_t i = 0, end = type_count(type_get(t->type)); i < end; i++) {
         double x = tensor_get(t, i);
-        if (!isfinite(x) || isfinite(rounded(d, x))) continue;
+        if (!isfinite(x) || isfinite(dtype_nearest(d, x))) continue;
         warn(r->diag, n->loc,
              "%s: the constant %g is beyond %s's %g, and the result infinite: "
              "as a mask, a softmax over nothing else gives NaN; use a constant "
@@ -186,7 +187,7 @@ static const Node *probability(const Graph *g, ValueId v) {
         if (val->kind != VK_RESULT) return NULL;
         const Node *n = node_get(g, val->def);
         if (n->op == OP_SIGMOID || is_call(n, "softmax"))
-            return dtype_is_16(value_dtype(g, n->out[0])) ? n : NULL;
+            return dtype_is_low(value_dtype(g, n->out[0])) ? n : NULL;
         if (n->op != OP_CAST && n->op != OP_CLIP && n->op != OP_SUB &&
             n->op != OP_ADD && n->op != OP_MAX)
             return NULL;
@@ -214,7 +215,7 @@ static void check_log(const Ranges *r, const Node *n) {
 
 static void check_node(const Ranges *r, const Node *n) {
     if (n->op == OP_LOG) check_log(r, n);
-    if (!n->nout || !dtype_is_16(value_dtype(r->g, n->out[0]))) return;
+    if (!n->nout || !dtype_is_low(value_dtype(r->g, n->out[0]))) return;
     if (n->op == OP_CAST) {
         check_cast(r, n);
         if (!dtype_is_float(value_dtype(r->g, n->in[0]))) check_integers(r, n);

@@ -88,7 +88,7 @@ static int find_biased(const Graph *g, const Node *n, const int *uses) {
 static bool halves(const Rules *r, ValueId v) {
     const Value *val = value_get(r->g, v);
     const Type *t = value_type(r->g, v);
-    double most = r->low == DT_F16 ? 65504 : 0x1.fep127;
+    double most = dtype_info[r->low].most;
     switch (val->kind) {
     case VK_INPUT: return true;
     case VK_CONST: return type_count(t) > 1 && r->origins.bound[v.i] <= most;
@@ -243,7 +243,7 @@ Status pass_rules(Module *m, PassCtx *cx) {
     if (o->precision == PREC_FP32 ||
         (!o->half_model && o->placement == PLACE_EXACT))
         return OK;
-    m->low = o->precision == PREC_FP16 ? DT_F16 : DT_BF16;
+    m->low = precision_dtype[o->precision];
     m->rule = o->half_model ? "Apex's rule" : "torch.autocast's rule";
     if (o->half_model && o->keep_batchnorm) find_norms(m, norm);
     if (o->half_model && !o->master_weights) { /* variables of 16 bits */

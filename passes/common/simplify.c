@@ -261,7 +261,7 @@ static bool rule_cast(Rewriter *rw, const Node *n, ValueId *with) {
     DType narrow = value_dtype(g, up->in[0]), wide = value_dtype(g, n->in[0]);
     if (!dtype_is_float(narrow) || !dtype_is_float(wide)) return false;
     with[0] = up->in[0];
-    return wide == DT_F64 || (wide == DT_F32 && dtype_is_16(narrow));
+    return wide == DT_F64 || (wide == DT_F32 && dtype_is_low(narrow));
 }
 
 /* ---- data movement ------------------------------------------------------- */

@@ -53,7 +53,7 @@ static ValueId operand(Twin *t, ValueId v) {
     if (!v.i || (int)v.i >= t->limit) return v;
     if (!t->wide[v.i].i) {
         const Value *val = value_get(t->g, v);
-        if (!dtype_is_16(value_dtype(t->g, v)))
+        if (!dtype_is_low(value_dtype(t->g, v)))
             t->wide[v.i] = v;
         else if (val->kind == VK_VAR)
             t->wide[v.i] = copy_of(t, v);
@@ -79,7 +79,7 @@ static NodeId made_again(Twin *t, const Node *n, const ValueId *in,
 static bool only_moves(const Twin *t, const Node *n) {
     OpKind kind = node_kind(n);
     return (kind == KIND_VIEW || kind == KIND_MOVE) &&
-           dtype_is_16(value_dtype(t->g, n->in[0]));
+           dtype_is_low(value_dtype(t->g, n->in[0]));
 }
 
 static void widen_node(Twin *t, NodeId id) {
@@ -95,7 +95,7 @@ static void widen_node(Twin *t, NodeId id) {
     }
     for (int i = 0; i < n.nout; i++) {
         out[i] = value_dtype(t->g, n.out[i]);
-        if (dtype_is_16(out[i])) out[i] = DT_F32;
+        if (dtype_is_low(out[i])) out[i] = DT_F32;
         same &= out[i] == value_dtype(t->g, n.out[i]);
     }
     if (same) {
@@ -111,7 +111,7 @@ static void widen_node(Twin *t, NodeId id) {
     }
     for (int i = 0; i < n.nout; i++) {
         const Type *was = value_type(t->g, n.out[i]);
-        if (!dtype_is_16(was->dtype) || only_moves(t, &n)) continue;
+        if (!dtype_is_low(was->dtype) || only_moves(t, &n)) continue;
         TwinSite s = {.value = value_get(t->g, n.out[i])->name,
                       .node = n.loc.named,
                       .dtype = was->dtype,

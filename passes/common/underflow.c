@@ -26,7 +26,7 @@ typedef struct Underflow {
 static ValueId wide(Underflow *u, ValueId v) {
     if (!v.i) return v;
     if (u->wide[v.i].i) return u->wide[v.i];
-    return value_dtype(u->g, v) == DT_F16 ? b_cast(&u->b, v, DT_F32) : v;
+    return dtype_is_short(value_dtype(u->g, v)) ? b_cast(&u->b, v, DT_F32) : v;
 }
 
 /* Widens a node of backward; forward nodes stay unchanged. */
@@ -39,7 +39,7 @@ static void widen_node(Underflow *u, NodeId id) {
     for (int i = 0; i < n.nin; i++) in[i] = wide(u, n.in[i]);
     for (int i = 0; i < n.nout; i++) {
         out[i] = value_dtype(u->g, n.out[i]);
-        if (out[i] == DT_F16) out[i] = DT_F32;
+        if (dtype_is_short(out[i])) out[i] = DT_F32;
     }
     if (n.op == OP_CAST) {
         u->wide[n.out[0].i] = b_cast(&u->b, in[0], out[0]);

@@ -183,7 +183,7 @@ static void note_half(Facts *f, const Node *n) {
     bool half =
         op_info[n->op].amp == AMP_LOW || (kind != KIND_GEN && any && !wide);
     if (n->op == OP_CAST && attr_int(n, AK_user))
-        half = dtype_is_16(value_dtype(g, n->out[0]));
+        half = dtype_is_low(value_dtype(g, n->out[0]));
     for (int k = 0; k < n->nout; k++) f->half[n->out[k].i] = half;
 }
 
@@ -386,7 +386,7 @@ Facts facts_of(const Graph *g, Arena *a) {
     f.exact = NEW_ARRAY(a, const char *, n);
     for (int i = 0; i < g->inputs.len; i++)
         f.half[g->inputs.data[i].i] =
-            dtype_is_16(value_dtype(g, g->inputs.data[i]));
+            dtype_is_low(value_dtype(g, g->inputs.data[i]));
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_at(g, i);
         note_few(&f, x);

@@ -101,7 +101,8 @@ static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
     Type out = *value_type(rw->g, n->out[0]);
     int am = a.rank - (ta ? 1 : 2), ak = a.rank - (ta ? 2 : 1);
     int bk = y.rank - (tb ? 1 : 2), bn = y.rank - (tb ? 2 : 1);
-    if (a.rank < 2 || y.rank < 2 || a.dtype != y.dtype || !dtype_is_16(a.dtype))
+    if (a.rank < 2 || y.rank < 2 || a.dtype != y.dtype ||
+        !dtype_is_low(a.dtype))
         return false;
     int64_t rows = out.dim[out.rank - 2], k = a.dim[ak];
     int64_t columns = aligned(target, y.dim[bn], a.dtype);
@@ -181,7 +182,7 @@ static int64_t *padded_rows(const Graph *g, Arena *scratch) {
         const Node *n = node_at(g, i);
         if (n->op != OP_PAD || !maker_of(g, n->in[0])) continue;
         const Type *t = value_type(g, n->in[0]), *p = value_type(g, n->out[0]);
-        bool rows = t->rank > 0 && dtype_is_16(t->dtype);
+        bool rows = t->rank > 0 && dtype_is_low(t->dtype);
         for (int d = 0; d < t->rank - 1; d++) rows &= t->dim[d] == p->dim[d];
         const int64_t *pads;
         attr_ints(n, AK_pads, &pads);

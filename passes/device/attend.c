@@ -559,7 +559,7 @@ static bool fits(const Graph *g, const Attention *t, const char **why) {
                          : k->dim[d] == q->dim[d]);
     int64_t most = target_of(g)->attend_columns;
     if (ok && most)
-        ok = dtype_is_16(q->dtype) && q->dtype == k->dtype &&
+        ok = dtype_is_low(q->dtype) && q->dtype == k->dtype &&
              q->dtype == v->dtype && q->dim[r - 1] <= most &&
              v->dim[r - 1] <= most;
     if (!ok || q->dtype == DT_F64) return *why = "its shapes or dtypes", false;

@@ -59,7 +59,7 @@ static bool plain_matrix(int64_t rows, int64_t cols, int64_t rs, int64_t cs) {
 
 static bool legal_types(int64_t in, int64_t out) {
     if (in == DT_F64) return out == DT_F64;
-    if (in != DT_F32 && in != DT_F16 && in != DT_BF16) return false;
+    if (in != DT_F32 && !dtype_is_low(in)) return false;
     return out == in || out == DT_F32;
 }
 

@@ -13,10 +13,9 @@
 #include "runtime/program/mode.h"
 #include "runtime/files/sections.h"
 
-_Static_assert((int)AMPC_DTYPE_F64 == (int)AMPC_F64 &&
-                   (int)AMPC_DTYPE_F16 == (int)AMPC_F16 &&
-                   (int)AMPC_DTYPE_I32 == (int)AMPC_I32,
-               "ampc.h and plan.h number dtypes alike");
+#define DTYPE(E, text, C, ...)                                                 \
+    _Static_assert((int)AMPC_DTYPE_##E == (int)AMPC_##E, "ampc.h: " #E);
+#include "runtime/program/dtypes.def"
 _Static_assert((int)AMPC_KIND_CONSTANT == (int)PLAN_CONST &&
                    (int)AMPC_KIND_STATE == (int)PLAN_STATE,
                "ampc.h and plan.h number kinds alike");

@@ -51,7 +51,7 @@ static void read_place(ampc_session *s, const char *text, ampc_nonfinite *x) {
                 : *way == 'f' ? AMPC_ORIGIN_FORWARD
                               : AMPC_ORIGIN_BACKWARD;
     x->dtype = AMPC_DTYPE_BOOL;
-    while (x->dtype < AMPC_DTYPE_F64 &&
+    while (x->dtype < AMPC_NDTYPE - 1 &&
            strcmp(dtype_name((uint32_t)x->dtype), dtype) != 0)
         x->dtype++;
     x->name = s->located_name;

@@ -77,12 +77,7 @@ static int settle(Nccl *n, const char *call, NcclResult e) {
 /* ---- on the GPU's memory ------------------------------------------------- */
 
 static int nccl_type(int32_t dtype) {
-    return dtype == AMPC_DTYPE_F32    ? NCCL_FLOAT32
-           : dtype == AMPC_DTYPE_F64  ? NCCL_FLOAT64
-           : dtype == AMPC_DTYPE_F16  ? NCCL_FLOAT16
-           : dtype == AMPC_DTYPE_BF16 ? NCCL_BFLOAT16
-           : dtype == AMPC_DTYPE_I64  ? NCCL_INT64
-                                      : -1;
+    return dtype >= 0 && dtype < AMPC_NDTYPE ? dtype_info[dtype].nccl - 1 : -1;
 }
 
 static int allreduce_on(void *ctx, uint64_t data, size_t count, int32_t dtype,

@@ -9,13 +9,8 @@
 /* ---- shapes -------------------------------------------------------------- */
 
 static int type_code(int64_t dtype) {
-    switch (dtype) {
-    case AMPC_F16: return LT_R_16F;
-    case AMPC_BF16: return LT_R_16BF;
-    case AMPC_F32: return LT_R_32F;
-    case AMPC_F64: return LT_R_64F;
-    default: return -1;
-    }
+    return dtype >= 0 && dtype < AMPC_NDTYPE ? dtype_info[dtype].cublaslt - 1
+                                             : -1;
 }
 
 /* op(X) of rows x cols with element (r, c) at r * rs + c * cs: how X is stored.

@@ -20,6 +20,8 @@
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/infile.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 /* ---- scalars ------------------------------------------------------------- */
 
 static bool take_float(JsonSpan v, double *out) {

@@ -16,11 +16,9 @@
 #include "runtime/program/dtype.h"
 #include "runtime/files/infile.h"
 
-enum { HEADER_MAX = 100 << 20, PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
+#include "runtime/files/glibc.h" /* last */
 
-const char *const st_dtypes[AMPC_NDTYPE] = {"BOOL", "U8",  "I8",  "U16", "I16",
-                                            "U32",  "I32", "U64", "I64", "F16",
-                                            "BF16", "F32", "F64"};
+enum { HEADER_MAX = 100 << 20, PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
 
 #define RESERVED "__metadata__" /* the one name that the format keeps */
 
@@ -117,7 +115,8 @@ static bool st_entry(JsonSpan name, JsonSpan v, StTensor *t) {
     if (!json_get(v, "dtype", &dtype) || !json_get(v, "shape", &shape) ||
         !json_get(v, "data_offsets", &offsets))
         return false;
-    while (t->dtype < AMPC_NDTYPE && !json_equals(dtype, st_dtypes[t->dtype]))
+    while (t->dtype < AMPC_NDTYPE &&
+           !json_equals(dtype, dtype_info[t->dtype].safetensors))
         t->dtype++;
     if (!json_is_array(shape) || !st_offsets(offsets, t)) return false;
     if (t->dtype == AMPC_NDTYPE || !st_shape(shape, t))

@@ -17,8 +17,6 @@
 #define ST_CRC_KEY "ampc.crc32"
 enum { ST_CRC_DIGITS = 8 };
 
-extern const char *const st_dtypes[AMPC_NDTYPE]; /* as files spell them */
-
 /* The name in a file of a tensor with that name (the format reserves one
    name), and back. */
 const char *st_name(const char *name);

@@ -93,7 +93,7 @@ static void st_put_header(Text *t, const StItem *items, size_t n,
         text_printf(t, ",");
         text_quoted(t, st_name(items[i].name));
         text_printf(t, ":{\"dtype\":\"%s\",\"shape\":[",
-                    st_dtypes[items[i].dtype]);
+                    dtype_info[items[i].dtype].safetensors);
         for (uint32_t k = 0; k < items[i].rank; k++)
             text_printf(t, "%s%lld", k ? "," : "", (long long)items[i].dim[k]);
         text_printf(t, "],\"data_offsets\":[%llu,%llu]}", at,

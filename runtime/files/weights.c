@@ -7,7 +7,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "runtime/files/sections.h"
 
 /* ---- from the file ------------------------------------------------------- */
@@ -48,10 +48,6 @@ static ampc_status read_weights(ampc_session *s, SectionFile *f) {
 
 static void fill_value(uint32_t dtype, double x, void *out) {
     switch (dtype) {
-    case AMPC_F16: *(uint16_t *)out = f32_to_f16((float)x); break;
-    case AMPC_BF16: *(uint16_t *)out = f32_to_bf16((float)x); break;
-    case AMPC_F32: *(float *)out = (float)x; break;
-    case AMPC_F64: *(double *)out = x; break;
     case AMPC_BOOL: *(uint8_t *)out = x != 0; break;
     case AMPC_U64: *(uint64_t *)out = (uint64_t)x; break;
     case AMPC_U32: *(uint32_t *)out = (uint32_t)x; break;
@@ -61,7 +57,7 @@ static void fill_value(uint32_t dtype, double x, void *out) {
     case AMPC_I32: *(int32_t *)out = (int32_t)x; break;
     case AMPC_I16: *(int16_t *)out = (int16_t)x; break;
     case AMPC_I8: *(int8_t *)out = (int8_t)x; break;
-    default: break;
+    default: float_put(dtype, x, out); break;
     }
 }
 
@@ -97,13 +93,9 @@ static bool is_drawn(const PlanVar *v) {
 }
 
 static DrawType drawn_as(uint32_t dtype) {
-    switch (dtype) {
-    case AMPC_F64: return DRAW_DOUBLE;
-    case AMPC_F32:
-    case AMPC_F16:
-    case AMPC_BF16: return DRAW_FLOAT;
-    default: return DRAW_INTEGER;
-    }
+    return !is_float_dtype(dtype) ? DRAW_INTEGER
+           : dtype == AMPC_F64    ? DRAW_DOUBLE
+                                  : DRAW_FLOAT;
 }
 
 /* Elements of a variable from `first` on, into a block. */

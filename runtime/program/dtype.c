@@ -5,20 +5,31 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "runtime/program/half.h"
-#include "runtime/program/plan.h"
+const DTypeInfo dtype_info[AMPC_NDTYPE] = {
+#define DTYPE(E, name, C, ...)                                                 \
+    [AMPC_##E] = {.text = name,                                                \
+                  .macro = #E,                                                 \
+                  .c = #C,                                                     \
+                  .cuda = #C,                                                  \
+                  .bytes = sizeof(C),                                          \
+                  __VA_ARGS__},
+#define LOW(E, name, C, ...)                                                   \
+    [AMPC_##E] = {.text = #name,                                               \
+                  .macro = #E,                                                 \
+                  .c = #C,                                                     \
+                  .cuda = #name,                                               \
+                  .bytes = sizeof(C),                                          \
+                  .low = true,                                                 \
+                  __VA_ARGS__},
+#include "runtime/program/dtypes.def"
+};
 
 size_t dtype_bytes(uint32_t dtype) {
-    static const uint8_t bytes[AMPC_NDTYPE] = {1, 1, 1, 2, 2, 4, 4,
-                                               8, 8, 2, 2, 4, 8};
-    return dtype < AMPC_NDTYPE ? bytes[dtype] : 0;
+    return dtype < AMPC_NDTYPE ? (size_t)dtype_info[dtype].bytes : 0;
 }
 
 const char *dtype_name(uint32_t dtype) {
-    static const char *const names[AMPC_NDTYPE] = {
-        "bool", "u8",  "i8",  "u16",  "i16", "u32", "i32",
-        "u64",  "i64", "f16", "bf16", "f32", "f64"};
-    return dtype < AMPC_NDTYPE ? names[dtype] : "?";
+    return dtype < AMPC_NDTYPE ? dtype_info[dtype].text : "?";
 }
 
 bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
@@ -44,13 +55,15 @@ const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
 }
 
 bool is_float_dtype(uint32_t dtype) {
-    return dtype >= AMPC_F16 && dtype <= AMPC_F64;
+    return dtype < AMPC_NDTYPE && dtype_info[dtype].kind == DK_F;
 }
 
 double float_at(uint32_t dtype, const void *p) {
     switch (dtype) {
-    case AMPC_F16: return f16_to_f32(*(const uint16_t *)p);
-    case AMPC_BF16: return bf16_to_f32(*(const uint16_t *)p);
+#define LOW(E, name, C, ...)                                                   \
+    case AMPC_##E:                                                             \
+        return name##_to_f32(*(const C *)p);
+#include "runtime/program/dtypes.def"
     case AMPC_F32: return *(const float *)p;
     default: return *(const double *)p;
     }
@@ -58,8 +71,11 @@ double float_at(uint32_t dtype, const void *p) {
 
 bool float_put(uint32_t dtype, double x, void *p) {
     switch (dtype) {
-    case AMPC_F16: *(uint16_t *)p = f32_to_f16((float)x); break;
-    case AMPC_BF16: *(uint16_t *)p = f32_to_bf16((float)x); break;
+#define LOW(E, name, C, ...)                                                   \
+    case AMPC_##E:                                                             \
+        *(C *)p = f32_to_##name((float)x);                                     \
+        break;
+#include "runtime/program/dtypes.def"
     case AMPC_F32: *(float *)p = (float)x; break;
     default: *(double *)p = x; break;
     }

@@ -1,12 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype.h: element types of plan.h: their sizes and names, and floating numbers
-   of any width.                                                             */
+/* dtype.h: the table of element types (dtypes.def), and floating numbers of any
+   width. */
 #ifndef AMPC_DTYPE_H
 #define AMPC_DTYPE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "runtime/program/half.h"
+
+#define AMPC_MAX_RANK 8
+
+/* The numbers are stored in files. */
+typedef enum AmpcDtype {
+#define DTYPE(E, ...) AMPC_##E,
+#include "runtime/program/dtypes.def"
+    AMPC_NDTYPE
+} AmpcDtype;
+
+typedef enum DKind { DK_B, DK_U, DK_I, DK_F } DKind; /* bool, unsigned, ... */
+
+typedef struct DTypeInfo {
+    const char *text;  /* "bf16" */
+    const char *macro; /* "BF16": part of the names of macros in kernels */
+    const char *c;     /* type that stores it in C */
+    const char *cuda;  /* ... and in CUDA */
+    int bytes;
+    DKind kind;
+    bool low;           /* computed in fp32, rounded when stored */
+    bool shuffled;      /* vectors of it are converted in another order: kmath.h
+                           has PACK_E, and GET_E, PUT_E, STORE_E in order */
+    AmpcDtype compute;  /* type of arithmetic on it */
+    int mantissa;       /* significant bits */
+    double most, least; /* floating: the largest number, the least normal one */
+    int onnx;           /* TensorProto.DataType */
+    const char *safetensors, *npy; /* npy without the byte order */
+    const char *numpy, *buffer;    /* names of NumPy and of Python's buffers */
+    int idx;                       /* type byte of IDX files; 0: none */
+    int cublaslt, nccl; /* 1 + cudaDataType_t, ncclDataType_t; 0: none */
+} DTypeInfo;
+extern const DTypeInfo dtype_info[AMPC_NDTYPE];
 
 size_t dtype_bytes(uint32_t dtype); /* 0: no such dtype */
 const char *dtype_name(uint32_t dtype);
@@ -18,9 +52,30 @@ bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
 const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
                        const int64_t *dim);
 
-/* For floating dtypes. 16-bit values are rounded by way of f32. float_put
-   returns false if a finite number became infinite. */
+/* For floating dtypes. Low types are rounded by way of f32. float_put returns
+   false if a finite number became infinite. */
 double float_at(uint32_t dtype, const void *p);
 bool float_put(uint32_t dtype, double x, void *p);
+
+/* dtype: a low one of 16 bits. */
+static inline float half_to_f32(uint32_t dtype, uint16_t h) {
+    switch (dtype) {
+#define LOW(E, text, C, ...)                                                   \
+    case AMPC_##E:                                                             \
+        return text##_to_f32((C)h);
+#include "runtime/program/dtypes.def"
+    default: __builtin_unreachable();
+    }
+}
+
+static inline uint16_t half_of_f32(uint32_t dtype, float f) {
+    switch (dtype) {
+#define LOW(E, text, C, ...)                                                   \
+    case AMPC_##E:                                                             \
+        return f32_to_##text(f);
+#include "runtime/program/dtypes.def"
+    default: __builtin_unreachable();
+    }
+}
 
 #endif

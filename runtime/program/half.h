@@ -11,8 +11,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "runtime/program/plan.h"
-
 static inline uint32_t half_bits(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
@@ -60,15 +58,6 @@ static inline uint16_t f32_to_f16(float f) {
     }
     mag += 0xfffu + (mag >> 13 & 1u);
     return (uint16_t)(sign | (mag - (112u << 23)) >> 13);
-}
-
-/* dtype: AMPC_BF16 or AMPC_F16. */
-static inline float half_to_f32(uint32_t dtype, uint16_t h) {
-    return dtype == AMPC_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
-}
-
-static inline uint16_t half_of_f32(uint32_t dtype, float f) {
-    return dtype == AMPC_BF16 ? f32_to_bf16(f) : f32_to_f16(f);
 }
 
 #endif

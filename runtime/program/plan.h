@@ -12,27 +12,9 @@
 #include <stdint.h>
 
 #include "runtime/program/draw.h"
+#include "runtime/program/dtype.h"
 
 #define AMPC_PLAN_VERSION 13
-#define AMPC_MAX_RANK     8
-
-/* Element types: the numbers are stored in files, never renumber. */
-typedef enum AmpcDtype {
-    AMPC_BOOL = 0,
-    AMPC_U8,
-    AMPC_I8,
-    AMPC_U16,
-    AMPC_I16,
-    AMPC_U32,
-    AMPC_I32,
-    AMPC_U64,
-    AMPC_I64,
-    AMPC_F16,
-    AMPC_BF16,
-    AMPC_F32,
-    AMPC_F64,
-    AMPC_NDTYPE
-} AmpcDtype;
 
 /* ---- where bytes live ---------------------------------------------------- */
 

@@ -154,7 +154,8 @@ static bool plan_sum_ok(const RunCheck *c, const PlanStep *t) {
             return false;
     }
     int64_t dtype = t->npar ? c->t->pars[t->par0] : -1;
-    return dtype == AMPC_F32 || dtype == AMPC_BF16 || dtype == AMPC_F16;
+    return dtype == AMPC_F32 ||
+           (dtype >= 0 && dtype < AMPC_NDTYPE && dtype_info[dtype].low);
 }
 
 /* Elements that ranks may share are counted by pars. */

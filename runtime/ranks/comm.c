@@ -18,7 +18,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/files/crc.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 
 enum { DEFAULT_DEADLINE = 300 };
 

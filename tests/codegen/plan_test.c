@@ -370,7 +370,7 @@ static void check_types(const Buffers *b, bool bf16) {
     double half = 0, all = 0;
     for (uint32_t v = 1; v < (uint32_t)b->n; v++) {
         const Node *n = maker(b->g, (ValueId){v});
-        bool narrow = dtype_is_16(value_dtype(b->g, (ValueId){v}));
+        bool narrow = dtype_is_low(value_dtype(b->g, (ValueId){v}));
         if (!n || n->flags & NODE_UPDATE ||
             (b->of[v].by & NODE_UPDATE && !narrow))
             continue;

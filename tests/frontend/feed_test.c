@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/harness.h"
 
 /* ---- helpers ------------------------------------------------------------- */
@@ -23,7 +23,7 @@
 static void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
                       const void *data) {
     StrBuf sb = {0};
-    size_t n = array_types[dtype].bytes;
+    size_t n = dtype_bytes((uint32_t)dtype);
     for (int i = 0; i < rank; i++) n *= (size_t)dim[i];
     npy_header(&sb, dtype, rank, dim);
     sb_putn(&sb, data, n);
@@ -263,7 +263,7 @@ TEST_CASE(idx, types_and_ranks) {
     enum { COUNT = 258 }; /* two bytes of the size */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char file[8 + COUNT * 8] = {0, 0, (char)rows[i].type, 1, 0, 0, 1, 2};
-        size_t each = array_types[rows[i].dtype].bytes;
+        size_t each = dtype_bytes((uint32_t)rows[i].dtype);
         Diag d = {0};
         Array a;
         memcpy(file + 8 + (COUNT - 1) * each, rows[i].bytes, each);
@@ -1196,7 +1196,7 @@ static ampc_status taken_input(const ampc_module_t *m, const char *program,
     t->name = "v";
     t->dtype = taken_dtype;
     t->rank = 3;
-    t->bytes = array_types[taken_dtype].bytes;
+    t->bytes = dtype_bytes((uint32_t)taken_dtype);
     for (int k = 0; k < 3; k++)
         t->bytes *= (size_t)(t->shape[k] = taken_shape[k]);
     return AMPC_OK;
@@ -1218,8 +1218,8 @@ static const Wide edges_of_types[] = {0,          1,         127,
                                       INT64_MAX,  INT64_MIN, UINT64_MAX};
 
 static bool holds(int dtype, Wide v) {
-    int bits = 8 * (int)array_types[dtype].bytes;
-    bool sign = array_types[dtype].npy[0] == 'i';
+    int bits = 8 * (int)dtype_bytes((uint32_t)dtype);
+    bool sign = dtype_info[dtype].npy[0] == 'i';
     Wide most = ((Wide)1 << (bits - sign)) - 1;
     return v <= most && v >= (sign ? -most - 1 : 0);
 }
@@ -1236,7 +1236,7 @@ TEST_CASE(feed, integers_of_every_width) {
         for (size_t k = 0; k < sizeof edges_of_types / sizeof *edges_of_types;
              k++) {
             Wide v = edges_of_types[k];
-            size_t size = array_types[from].bytes;
+            size_t size = dtype_bytes((uint32_t)from);
             if (!holds(from, v)) continue;
             uint64_t bits = (uint64_t)v;
             memset(file, 0, COUNT * 8);
@@ -1251,10 +1251,11 @@ TEST_CASE(feed, integers_of_every_width) {
                     feeds_open(&d, NULL, &one_api, "train", &specs, &fs);
                 if (holds(to, v)) {
                     REQUIRE(st == OK);
-                    memcpy(want + (BAD % 4) * array_types[to].bytes, &bits,
-                           array_types[to].bytes);
+                    memcpy(want + (BAD % 4) * dtype_bytes((uint32_t)to), &bits,
+                           dtype_bytes((uint32_t)to));
                     REQUIRE(feeds_fill(&d, &fs, NULL, BAD / 4 * 4, 4) == OK);
-                    CHECK_MEM(fs.in[0].data, want, 4 * array_types[to].bytes);
+                    CHECK_MEM(fs.in[0].data, want,
+                              4 * dtype_bytes((uint32_t)to));
                 } else {
                     CHECK_EQ_INT(st, ERR_USER);
                     snprintf(said, sizeof said,
@@ -1262,7 +1263,7 @@ TEST_CASE(feed, integers_of_every_width) {
                                      "input 'v', %s"
                                    : "sample %d: the value %llu does not fit "
                                      "input 'v', %s",
-                             BAD, (unsigned long long)v, array_types[to].name);
+                             BAD, (unsigned long long)v, dtype_info[to].text);
                     CHECK_HAS(d.text.data, said);
                 }
                 feeds_free(&fs);
@@ -1279,7 +1280,7 @@ TEST_CASE(feed, integers_for_floating_inputs) {
     snprintf(spec, sizeof spec, "v=%s", test_tmp("v.npy"));
     for (int from = AMPC_DTYPE_BOOL; from <= AMPC_DTYPE_I64; from++) {
         char file[32] = {0};
-        size_t size = array_types[from].bytes;
+        size_t size = dtype_bytes((uint32_t)from);
         bool bits = from == AMPC_DTYPE_BOOL, sign = from % 2 == 0 && !bits;
         if (from == AMPC_DTYPE_U8) continue;
         memset(file, sign ? 255 : 0, size);
@@ -1298,8 +1299,8 @@ TEST_CASE(feed, integers_for_floating_inputs) {
                 double x = to == AMPC_DTYPE_F64
                                ? ((const double *)fs.in[0].data)[i]
                                : ((const float *)fs.in[0].data)[i];
-                CHECK_MSG(x == want, "%s: %g, not %g", array_types[from].name,
-                          x, want);
+                CHECK_MSG(x == want, "%s: %g, not %g", dtype_info[from].text, x,
+                          want);
             }
             feeds_free(&fs);
         }

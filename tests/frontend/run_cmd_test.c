@@ -15,7 +15,7 @@
 #include <zlib.h>
 
 #include "frontend/run/run_cmd.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "runtime/files/json.h"
 #include "runtime/api/session.h"
 #include "tests/support/tiny_module.h"
@@ -34,7 +34,7 @@ int link(const char *from, const char *to) {
 static void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
                       const void *data) {
     StrBuf sb = {0};
-    size_t n = array_types[dtype].bytes;
+    size_t n = dtype_bytes((uint32_t)dtype);
     for (int i = 0; i < rank; i++) n *= (size_t)dim[i];
     npy_header(&sb, dtype, rank, dim);
     CHECK_EQ_INT(sb.len % 64, 0);

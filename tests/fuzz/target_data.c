@@ -52,7 +52,7 @@ static const char *file_of(const uint8_t *p, size_t n, uint64_t hash) {
 static void check_windows(const char *path, const Array *a) {
     static char all[MANY * 8], part[MANY * 8];
     Diag d = {0};
-    size_t size = array_types[a->dtype].bytes;
+    size_t size = dtype_bytes((uint32_t)a->dtype);
     int64_t n = a->count < MANY ? a->count : MANY;
     int64_t step = n > 64 ? n / 7 : 5;
     bool ok = array_get(&d, path, a, 0, n, all) == OK;
@@ -131,7 +131,7 @@ static void seed_npy(int dtype, int rank, int64_t a, int64_t b) {
     StrBuf sb = {0};
     int64_t dim[] = {a, b}, n = rank > 1 ? a * b : a;
     npy_header(&sb, dtype, rank, dim);
-    for (size_t i = 0; i < (size_t)n * array_types[dtype].bytes; i++)
+    for (size_t i = 0; i < (size_t)n * dtype_bytes((uint32_t)dtype); i++)
         sb_putn(&sb, (char[]){(char)(rank > 1 ? i * 7 : 0)}, 1);
     fuzz_seed(sb.data, sb.len);
     sb_free(&sb);
@@ -202,8 +202,8 @@ static void seed_text(const char *text) { fuzz_seed(text, strlen(text)); }
 void feed_seeds(void) {
     static const char idx[] = "\0\0\x08\x02\0\0\0\x05\0\0\0\x03"
                               "0123456789abcde";
-    for (int t = 0; t < ARRAY_TYPES; t++) seed_npy(t, 2, 6, 3);
-    for (int t = 0; t < ARRAY_TYPES; t++) seed_npy(t, 2, 8, 2);
+    for (int t = 0; t < AMPC_NDTYPE; t++) seed_npy(t, 2, 6, 3);
+    for (int t = 0; t < AMPC_NDTYPE; t++) seed_npy(t, 2, 8, 2);
     seed_npy(AMPC_DTYPE_I64, 1, 8, 1);
     seed_npy(AMPC_DTYPE_I32, 1, 8, 1);
     seed_npy(AMPC_DTYPE_U8, 1, 8, 1);
@@ -225,7 +225,7 @@ void feed_seeds(void) {
 }
 
 const char *const *feed_words(void) {
-    static const char *words[ARRAY_TYPES + 34] = {"'descr': ",
+    static const char *words[AMPC_NDTYPE + 34] = {"'descr': ",
                                                   "'fortran_order': ",
                                                   "'shape': ",
                                                   "True",
@@ -260,6 +260,6 @@ const char *const *feed_words(void) {
                                                   "\r\n"};
     int n = 33;
     if (!words[n])
-        for (int t = 0; t < ARRAY_TYPES; t++) words[n++] = array_types[t].npy;
+        for (int t = 0; t < AMPC_NDTYPE; t++) words[n++] = dtype_info[t].npy;
     return words;
 }

@@ -364,7 +364,7 @@ static bool is_model(const Module *m) {
         const Graph *g = m->graphs.data[i];
         if (g->target != TARGET_ANY) return false;
         for (int v = 1; v < g->values.len; v++)
-            if (dtype_is_16(type_get(g->values.data[v].type)->dtype))
+            if (dtype_is_low(type_get(g->values.data[v].type)->dtype))
                 return false;
     }
     return !m->onnx && numbers(m) <= MOST_NUMBERS;

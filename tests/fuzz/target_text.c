@@ -275,8 +275,7 @@ const char *const *amp_words(void) {
 #define ATTR(name, kind, dflt) #name "=",
 #include "ir/op/ops.def"
 #define DTYPE(e, text, ...) text "[2,3]",
-#include "ir/graph/dtypes.def"
-#undef DTYPE
+#include "runtime/program/dtypes.def"
         "graph forward(%x: f32[2,3]) {\n",
         "  param %w: f32[3,4] = ",
         "  frozen %v: f32[3] = 1\n",

@@ -76,7 +76,7 @@ static const Node *maker(const Graph *g, ValueId v) {
 
 static bool rounds(const Graph *g, const Node *n) {
     return n->op == OP_CAST && value_dtype(g, n->in[0]) == DT_F32 &&
-           dtype_is_16(value_dtype(g, n->out[0]));
+           dtype_is_low(value_dtype(g, n->out[0]));
 }
 
 static void check_casts(const Graph *g) {
@@ -366,7 +366,7 @@ TEST_CASE(place, rounds_nothing_in_registers) {
         for (int i = 0; i < g->order.len; i++) {
             const Node *n = node_get(g, g->order.data[i]);
             ValueId v = n->out[0];
-            if (n->flags & NODE_UPDATE || !dtype_is_16(value_dtype(g, v)) ||
+            if (n->flags & NODE_UPDATE || !dtype_is_low(value_dtype(g, v)) ||
                 feeds_product(g, v))
                 continue;
             const char *name = value_get(g, v)->name;
@@ -435,7 +435,7 @@ TEST_CASE(place, regions_are_f32_forward_and_backward) {
         for (int i = 0; i < g->order.len; i++) {
             const Node *n = node_get(g, g->order.data[i]);
             bool product = op_info[n->op].amp == AMP_LOW;
-            low += product && dtype_is_16(value_dtype(g, n->in[0]));
+            low += product && dtype_is_low(value_dtype(g, n->in[0]));
             if (!n->loc.amp) continue;
             products[(n->flags & NODE_BACKWARD) != 0] += product;
             for (int k = 0; k < n->nin; k++) check_wide(g, n, n->in[k]);

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "runtime/api/session.h"
 #include "tests/harness.h"
 

@@ -11,7 +11,7 @@
 
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/kmath.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/harness.h"
 #include "tests/support/cpu_cases.h"
 

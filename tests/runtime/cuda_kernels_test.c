@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/support/cpu_levels.h"
 #include "tests/support/cuda_cases.h"
 #include "tests/support/simulate.h"

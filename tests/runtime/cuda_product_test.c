@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "runtime/api/session.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/support/tiny_module.h"
 #include "tests/tolerance.h"
 

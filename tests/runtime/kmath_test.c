@@ -2,7 +2,7 @@
 /* kmath_test.c: the functions that generated kernels call, against libm in
    double: a sweep over all fp32 bit patterns, and the special values.       */
 #include "runtime/cpu/kmath.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/harness.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "runtime/cpu/kernels.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/harness.h"
 #include "tests/support/cpu_cases.h"
 #include "tests/support/tiles.h"

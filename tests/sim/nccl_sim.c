@@ -24,7 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/sim/sim.h"
 
 #define NCCL(member, symbol, params)                                           \

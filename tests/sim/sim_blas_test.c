@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/harness.h"
 #include "tests/support/simulate.h"
 

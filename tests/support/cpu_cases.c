@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "runtime/cpu/block.h"
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "tests/harness.h"
 #include "tests/support/tiles.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 
 /* ---- the report ---------------------------------------------------------- */
 
@@ -96,7 +96,7 @@ static size_t dtype_size(int32_t d) {
     return size[d];
 }
 
-static double float_at(int32_t d, const char *p, size_t i) {
+static double element_at(int32_t d, const char *p, size_t i) {
     uint16_t h;
     float f;
     double v;
@@ -110,7 +110,7 @@ static void compare_floats(DcReport *r, const ampc_tensor_info *t,
                            const char *a, const char *b) {
     double worst = 0, scale = 0;
     for (size_t i = 0; i < t->bytes / dtype_size(t->dtype); i++) {
-        double x = float_at(t->dtype, a, i), y = float_at(t->dtype, b, i);
+        double x = element_at(t->dtype, a, i), y = element_at(t->dtype, b, i);
         if (isfinite(x)) scale = fmax(scale, fabs(x));
         if (x == y || (isnan(x) && isnan(y))) continue;
         double off = fabs(x - y);
@@ -222,7 +222,7 @@ static Norms norms_of(const ampc_variable_info *v, const char *a,
                       const char *b) {
     Norms n = {0, 0};
     for (size_t i = 0; i < v->bytes / dtype_size(v->dtype); i++) {
-        double x = float_at(v->dtype, a, i), y = float_at(v->dtype, b, i);
+        double x = element_at(v->dtype, a, i), y = element_at(v->dtype, b, i);
         n.size += x * x;
         if (x != y && !(isnan(x) && isnan(y))) n.off += (x - y) * (x - y);
     }

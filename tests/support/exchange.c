@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "runtime/api/session.h"
 
 /* A piece of the engine holds 2^20 numbers of fp32. */

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/program/half.h"
+#include "runtime/program/dtype.h"
 #include "runtime/api/session.h"
 #include "tests/support/cpu_levels.h"
 

@@ -166,7 +166,7 @@ static void check_infos(Arena *a, const Onnx__GraphProto *g,
             n->loc.node != intern(g->node[maker]->name))
             continue;
         found++;
-        CHECK_MSG(!dtype_is_16(t->dtype) ||
+        CHECK_MSG(!dtype_is_low(t->dtype) ||
                       may_be_short(g->node[maker]->op_type),
                   "'%s' is of 16 bits", name);
         CHECK_MSG(has_type(g->value_info[info], t) ||

@@ -313,7 +313,7 @@ static void check_compiled(const Batch *b, Item *t) {
     for (int i = 0; i < t->back->outputs.len; i++) {
         const Output *o = &t->back->outputs.data[i];
         const EvalTensor *want = eval_get(e, o->value);
-        bool low = dtype_is_16(value_dtype(t->back, o->value));
+        bool low = dtype_is_low(value_dtype(t->back, o->value));
         double tol = low ? TOL_RANDOM_LOW : TOL_RANDOM_F32, scale = 0;
         for (int64_t k = 0; k < type_count(type_get(want->type)); k++)
             if (isfinite(want->f[k])) scale = fmax(scale, fabs(want->f[k]));
