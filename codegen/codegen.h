@@ -39,12 +39,12 @@ typedef struct Kernel Kernel; /* kir.h */
 /* A plan step to be. */
 typedef struct LoweredStep {
     PlanStepKind kind;
-    PlanLib lib;            /* PLAN_LIB                                     */
-    const Kernel *kernel;   /* PLAN_KERNEL                                  */
-    const Kernel *epilogue; /* PLAN_LIB, NULL: none                         */
-    ProductEnd end;      /* of the epilogue, if cuBLASLt computes all of it */
-    uint32_t fn, second; /* fields of PlanStep, as is scratch; for GPUs */
-    uint32_t after;      /* PLAN_PRODUCT: PlanStep.epilogue              */
+    PlanLib lib;             /* PLAN_LIB                                     */
+    const Kernel *kernel;    /* PLAN_KERNEL                                  */
+    const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
+    ProductEnd end;          /* the epilogue's, if cuBLASLt computes it whole */
+    uint32_t fn, second;     /* fields of PlanStep, as is scratch; for GPUs */
+    uint32_t after;          /* PLAN_PRODUCT: PlanStep.epilogue              */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                                */
     int nref, nep_ref;
     int64_t *pars;

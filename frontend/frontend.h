@@ -46,8 +46,8 @@ Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
 
 /* opt->heads: replaces *bytes by an ONNX file with new last layers, in the
    arena; bytes that are not an ONNX file stay unchanged. */
-Status onnx_replace_heads(Arena *a, Diag *d, const char *path,
-                          const Options *opt, const uint8_t **bytes, size_t *n);
+Status onnx_replace_heads(Arena *a, Diag *d, const char *path, Options *opt,
+                          const uint8_t **bytes, size_t *n);
 
 /* The model of `n` bytes without the data of tensors that are variables of m,
    appended to `out`; false: it is not an ONNX model. */

@@ -78,8 +78,37 @@ Status optimizer_check(const OptimizerSpec *o, Arena *a, char *msg) {
 /* ---- the others ---------------------------------------------------------- */
 
 LossSpec loss_default(LossKind kind) {
-    return (LossSpec){
-        .kind = kind, .axis = INT_MIN, .ignore_index = -100, .delta = 1};
+    return (LossSpec){.kind = kind, .factor = 1};
+}
+
+double loss_key(const LossSpec *l, const char *name, double other) {
+    for (int i = 0; i < l->keys.len; i++)
+        if (!strcmp(l->keys.data[i].key->name, name))
+            return l->keys.data[i].value;
+    return other;
+}
+
+const ScheduleKeyRow schedule_keys[SCHEDULE_KEYS] = {
+#define SCHEDULE_KEY(id, name, least, most, whole)                             \
+    {name, least, most, whole, OWN_##id},
+#include "passes/schedules.def"
+};
+
+const ScheduleRow schedule_rows[] = {
+#define NEEDED NAN
+#define KEY(id, preset)                                                        \
+    { KEY_##id, preset }
+#define KEYS(...)                                                              \
+    sizeof((double[][2]){__VA_ARGS__}) / sizeof(double[2]), { __VA_ARGS__ }
+#define SCHEDULE(word, function, ...) {word, function, KEYS(__VA_ARGS__)},
+#include "passes/schedules.def"
+    {0}};
+
+ScheduleSpec schedule_default(const ScheduleRow *row) {
+    ScheduleSpec s = {.row = row};
+    for (int i = 0; i < row->n; i++)
+        s.key[row->keys[i].key] = row->keys[i].preset;
+    return s;
 }
 
 ScaleSpec scale_default(ScaleKind kind) {
@@ -98,7 +127,7 @@ void options_init(Options *o, Arena *a) {
         .name = intern(""),
         .loss = loss_default(LOSS_AUTO),
         .optimizer = optimizer_default(a, optimizer_find(NULL, "adamw")),
-        .schedule = {.gamma = 0.1},
+        .schedule = schedule_default(schedule_rows),
     };
     *o = (Options){.arena = a};
     vec_push(a, &o->objectives, only);

@@ -5,6 +5,7 @@
 #define AMPC_PASSES_OPTIONS_H
 
 #include "ir/ir.h"
+#include "ir/graph/names.h"
 
 struct Fn;
 struct FnAttr;
@@ -19,23 +20,24 @@ typedef enum Placement { PLACE_EXACT, PLACE_PYTORCH } Placement;
 typedef enum LossKind {
     LOSS_AUTO,
     LOSS_NONE,
-    LOSS_CROSS_ENTROPY,
-    LOSS_NLL,
-    LOSS_MSE,
-    LOSS_L1,
-    LOSS_HUBER,
-    LOSS_BCE_LOGITS,
-    LOSS_HOST
+    LOSS_HOST,
+    LOSS_FN /* a function of the library */
 } LossKind;
 
 typedef VEC(double) Reals;
 
+/* A key by its function's definition. */
+typedef struct LossKey {
+    const struct FnAttr *key;
+    double value;
+} LossKey;
+
 typedef struct LossSpec {
     LossKind kind;
-    Str output; /* graph output it is applied to; NULL: the only one */
-    int axis;   /* class axis; INT_MIN: by rank                      */
-    int64_t ignore_index;
-    double label_smoothing, delta;
+    const struct Fn *fn; /* LOSS_FN */
+    double factor;
+    VEC(Str) outputs; /* graph outputs it is applied to; empty: the only ones */
+    VEC(LossKey) keys;
     Reals class_weights; /* empty: all 1 */
 } LossSpec;
 
@@ -55,17 +57,36 @@ typedef struct ParamGroup {
     double lr_scale, weight_decay; /* NaN: unchanged */
 } ParamGroup;
 
-typedef enum ScheduleKind {
-    SCHED_CONSTANT,
-    SCHED_COSINE,
-    SCHED_LINEAR,
-    SCHED_STEP
-} ScheduleKind;
+typedef enum ScheduleKey {
+#define SCHEDULE_KEY(id, name, least, most, whole) KEY_##id,
+#include "passes/schedules.def"
+    SCHEDULE_KEYS
+} ScheduleKey;
+
+/* A key as every schedule has it. */
+typedef struct ScheduleKeyRow {
+    const char *name;
+    double least, most;
+    bool whole;
+    OwnVar variable;
+} ScheduleKeyRow;
+extern const ScheduleKeyRow schedule_keys[SCHEDULE_KEYS];
+
+/* A schedule, and the keys that it takes; a row without a word ends the
+   table. */
+typedef struct ScheduleRow {
+    const char *word, *fn;
+    int n;
+    struct {
+        ScheduleKey key;
+        double preset; /* NaN: it must be given */
+    } keys[SCHEDULE_KEYS];
+} ScheduleRow;
+extern const ScheduleRow schedule_rows[];
 
 typedef struct ScheduleSpec {
-    ScheduleKind kind;
-    int64_t warmup, total, every;
-    double min, gamma;
+    const ScheduleRow *row;
+    double key[SCHEDULE_KEYS];
 } ScheduleSpec;
 
 /* One loss and the parameters that it trains. All objectives share one loss
@@ -73,6 +94,7 @@ typedef struct ScheduleSpec {
 typedef struct Objective {
     Str name; /* "": the only one */
     LossSpec loss;
+    VEC(LossSpec) added; /* to it */
     VEC(Str) params; /* globs; empty: every parameter that the loss reaches */
     OptimizerSpec optimizer;
     VEC(ParamGroup) param_groups;
@@ -136,6 +158,7 @@ typedef struct Options {
     VEC(int64_t) batch_sizes; /* --batch-sizes, each once */
     int64_t batch;      /* the model is for this one of them; 0: its own     */
     VEC(DimBind) heads; /* --replace-head: an output, its units */
+    VEC(Str) fresh;     /* the parameters of these layers */
     VEC(GlobRule) train_rules; /* in command-line order */
     bool batchnorm_train;      /* default true */
     bool batchnorm_said;       /* .. and asked for: also those that the file
@@ -169,6 +192,10 @@ typedef struct Options {
 
 void options_init(Options *o, Arena *a);
 LossSpec loss_default(LossKind kind);
+/* With every key's default. */
+ScheduleSpec schedule_default(const ScheduleRow *row);
+/* The value of a key, else `other`. */
+double loss_key(const LossSpec *l, const char *name, double other);
 ScaleSpec scale_default(ScaleKind kind);
 /* With every key's default. */
 OptimizerSpec optimizer_default(Arena *a, const struct Fn *fn);

@@ -462,9 +462,10 @@ typedef struct ampc_api {
 
     /* Hyper-parameters, finite: "lr", the base of the schedule, and the keys
        that the schedule was compiled with: "warmup", "total", "min", "every",
-       "gamma". With several objectives they belong to the current `objective`;
-       "lr:NAME" selects another one. Checkpoints keep them. For a name that the
-       module lacks, the error lists those it has. */
+       "gamma", "power", "multiply", "rise", "div", "final_div". With several
+       objectives they belong to the current `objective`; "lr:NAME" selects
+       another one. Checkpoints keep them. For a name that the module lacks, the
+       error lists those it has. */
     ampc_status (*get_hyper)(ampc_session *s, const char *name, double *value);
     ampc_status (*set_hyper)(ampc_session *s, const char *name, double value);
 

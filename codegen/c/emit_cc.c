@@ -138,7 +138,7 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     return s;
 }
 
-/* What stands behind -o is there. */
+/* The path behind -o exists. */
 static Status check_written(Diag *d, Arena *a, const char *dir,
                             const CcJob *job) {
     struct stat st;

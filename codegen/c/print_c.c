@@ -868,7 +868,7 @@ static void put_rows(KPrint *p) {
         kp_stores(p, false);
 }
 
-/* The same for n parts of the rows: prints a branch for each part. */
+/* Prints n parts of the rows, a branch for each part. */
 static void put_parts(KPrint *p, int dim, const KPart *part, int n) {
     const Kernel *whole = p->k;
     KSweeps all = p->sweeps;

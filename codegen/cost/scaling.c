@@ -12,7 +12,7 @@ typedef struct Link {
     char name[40];
     int ranks;             /* per machine */
     double inside, within; /* latency, bandwidth of a rank: seconds, bytes/s */
-    double outside, between; /* the same between machines */
+    double outside, between; /* traffic between machines */
 } Link;
 
 static const Link links[] = {

@@ -199,7 +199,7 @@ static void put_body(LibPrint *p, const char *suffix, const char *more,
 
 typedef struct TileShape {
     int m, n;         /* of a block                                         */
-    int sub_m, sub_n; /* of a warp (mma) or a thread (fma) */
+    int sub_m, sub_n; /* tile of a warp (mma) or a thread (fma) */
     int threads;
 } TileShape;
 

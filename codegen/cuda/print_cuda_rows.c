@@ -382,7 +382,7 @@ static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
     }
 }
 
-/* The same for n neighbours along dim vec from i<vec> on. */
+/* Prints it for n neighbours along dim vec from i<vec> on. */
 static void put_neighbours(KPrint *p, const KSweep *s, int n,
                            const char *first) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);

@@ -26,9 +26,9 @@ typedef struct Lower {
     Kernel *k;
     VEC(ValueId) refs; /* value of each buffer */
     VEC(LowerMemo) memo;
-    ValueId anchor;               /* its elements are the accumulators */
-    Type domain;                  /* shape */
-    const Node *rows;             /* a reduction along the rows; NULL: none */
+    ValueId anchor;   /* the value whose elements are accumulators */
+    Type domain;      /* shape */
+    const Node *rows; /* a reduction along the rows; NULL: none */
     int64_t par[MAX_KERNEL_PARS]; /* of the step */
     int npar;
 } Lower;

@@ -21,21 +21,21 @@
 enum {
     THREADS = 256, /* per block, unless the kernel reduces */
     WARP = 32,
-    WARP_COLS = 1024,       /* longest row of one warp */
-    WIDE_COLS = 4096,       /* from here on, a block has twice the threads */
-    SLICE_BYTES = 32768,    /* shared memory of all folds, form rows */
-    ROWS_COLS = 512,        /* form rows: from here on, 16 threads per row */
-    FLAT_BYTES = 16,        /* of the narrowest operand, per thread, ... */
-    WIDEST_BYTES = 32,      /* ... and at most of the widest */
-    FLAT_REGISTERS = 64,    /* registers for one thread's elements */
-    FLAT_WEIGHT = 48,       /* see flat_weight */
-    ROW_WEIGHT = 32,        /* limit if lanes share a row */
-    HELD_EACH = 32,         /* columns of a thread whose values are held, ... */
-    HELD_REGISTERS = 96,    /* ... in this many registers */
-    FETCHED_REGISTERS = 64, /* of a row, loaded ahead */
-    SUM_ROWS = 2,           /* rows per team, at least */
-    BLOCK_SHARED = 99 << 10, /* of a block, from sm_80 on */
-    SUM_BYTES = 96 << 10     /* of these, for sums of columns */
+    WARP_COLS = 1024,    /* longest row of one warp */
+    WIDE_COLS = 4096,    /* from here on, a block has twice the threads */
+    SLICE_BYTES = 32768, /* shared memory of all folds, form rows */
+    ROWS_COLS = 512,     /* form rows: from here on, 16 threads per row */
+    FLAT_BYTES = 16,     /* bytes of the narrowest operand, per thread, ... */
+    WIDEST_BYTES = 32,   /* ... and at most of the widest */
+    FLAT_REGISTERS = 64, /* registers for one thread's elements */
+    FLAT_WEIGHT = 48,    /* see flat_weight */
+    ROW_WEIGHT = 32,     /* limit if lanes share a row */
+    HELD_EACH = 32,      /* columns of a thread whose values are held, ... */
+    HELD_REGISTERS = 96, /* ... in this many registers */
+    FETCHED_REGISTERS = 64,  /* registers of a row that is loaded ahead */
+    SUM_ROWS = 2,            /* rows per team, at least */
+    BLOCK_SHARED = 99 << 10, /* shared memory of a block, from sm_80 on */
+    SUM_BYTES = 96 << 10     /* bytes of it for sums of columns */
 };
 
 /* ---- folds of any length ------------------------------------------------- */
@@ -249,7 +249,7 @@ static bool may_fetch(const Kernel *k, const KInst *in) {
 }
 
 bool cuda_fetched(const Kernel *k, int id) {
-    int64_t registers = 0; /* of all fetched values, per thread */
+    int64_t registers = 0; /* registers of all fetched values, per thread */
     const KLoop *lanes = kernel_loop(k, LOOP_LANES, LOOP_ANY);
     if (!lanes || !may_fetch(k, kinst_at(k, id))) return false;
     int64_t each = (kernel_cols(k) - 1) / lanes->step + 1;

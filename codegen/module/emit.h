@@ -19,7 +19,7 @@
 typedef struct IsaLevel {
     int isa;            /* Target.isa and AmpcIsa                            */
     const char *name;   /* behind `cpu:`                                     */
-    const char *prefix; /* of its kernels' names */
+    const char *prefix; /* prefix of its kernels' names */
     const char *flags;  /* for the compiler, beside the common ones; NULL: the
                            row with that prefix has the kernels */
 } IsaLevel;

@@ -151,7 +151,7 @@ static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
                  : OK;
 }
 
-/* The same check for n groups that share a launch. */
+/* Checks n groups that share a launch. */
 static Status splits_of(Emit *e, const Graph *g, const LoweredStep *s, int n,
                         int64_t *split) {
     TRY(split_of(e, g, s, split));
@@ -253,7 +253,7 @@ typedef struct Bucket {
 } Bucket;
 
 typedef struct Buckets {
-    Bucket *data; /* by number, from 1 on */
+    Bucket *data; /* indexed by number, from 1 on */
     int len, cap;
     const int64_t *units; /* units_of */
 } Buckets;

@@ -24,10 +24,19 @@
     "-fPIC -fvisibility=hidden -fno-semantic-interposition -w -g0 "            \
     "-frandom-seed=ampc -I. -Iruntime/cpu -c"
 #define CC_PLAN "-std=gnu17 -O1 " CC_COMMON
+/* Before 2.34 threads were in a library of their own (runtime/files/glibc.h).
+ */
+#ifdef __GLIBC__
+#define CC_OLD_GLIBC                                                           \
+    " -Wl,--push-state,--no-as-needed -l:libpthread.so.0 -Wl,--pop-state"
+#else
+#define CC_OLD_GLIBC ""
+#endif
 #define CC_LINK                                                                \
     "-shared -static-libgcc -o linked.so %s runtime.a -Wl,--build-id=none "    \
     "-Wl,-s -Wl,--gc-sections -Wl,--as-needed -Wl,-z,noexecstack "             \
-    "-Wl,-z,relro -Wl,-z,now -Wl,--version-script=exports.map -lm -lpthread"
+    "-Wl,-z,relro -Wl,-z,now -Wl,--version-script=exports.map "                \
+    "-lm -lpthread -ldl" CC_OLD_GLIBC
 
 typedef struct EmitSo {
     const Options *opt;
@@ -37,7 +46,7 @@ typedef struct EmitSo {
     Module *m;
     char *dir;
     const char *cache; /* folder of compilers' results; NULL: none */
-    const char *role;  /* of the texts being written; NULL: for our own use */
+    const char *role;  /* role of the texts being written; NULL: internal */
     PlanSource src;
     OutFile module, weights;
 } EmitSo;

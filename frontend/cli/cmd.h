@@ -14,7 +14,7 @@ Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
 
 /* ---- shared by the commands (cmd_common.c) ------------------------------- */
 
-/* What the options say that are a command's own (rows OWN of options.def). */
+/* Values of a command's own options (rows OWN of options.def). */
 typedef struct OwnOptions {
     const char *out, *load, *ir, *passes, *scaling, *link, *step_ms;
     const char *batches, *policy, *objective, *steps, *tolerance;
@@ -56,7 +56,7 @@ Status session_args(Session *s, int argc, char **argv, const char *command,
    import, stay in s->model.  What the file says of options is done, but for
    those of the command line. */
 Status load_model(Session *s, const char *path, Module **m);
-/* What the module is (cmd_summary.c); m has its programs. */
+/* Describes the module (cmd_summary.c); m has its programs. */
 void summary_put(const Module *m, const Options *o, bool json, StrBuf *sb);
 bool has_suffix(const char *s, const char *suffix);
 

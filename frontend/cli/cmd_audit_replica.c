@@ -112,7 +112,7 @@ static const char *temporary_name(Session *s) {
                         (unsigned long long)any[1]);
 }
 
-/* Its file is gone as soon as it is loaded. */
+/* The file is deleted as soon as the module is loaded. */
 static Status load_code(Session *s, Module *m, Replica *r) {
     const char *path = temporary_name(s);
     TRY(compile_at(s, m, path));

@@ -91,7 +91,7 @@ static const Tensor *settled(const Slice *x, ValueId v, Arena *a) {
 
 /* The first node of the slices whose results part though operands are equal. */
 static bool part_inside(Bisect *b, const Slice *xa, const Slice *xb, Arena *a) {
-    const double least = 1e-9; /* of an interpreter in double */
+    const double least = 1e-9; /* tolerance of an interpreter in double */
     const double several = 4;  /* roundings, once dtypes have differed */
     bool rounded = false;
     for (int i = 0; i < xb->order.len; i++) {
@@ -127,8 +127,9 @@ static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
 static void look_into(Bisect *b, const Seen *pa, ValueId va, const Tensor *ta,
                       const Seen *pb, ValueId vb, const Tensor *tb,
                       double apart) {
-    const double most = 1e9;   /* multiply-adds that are interpreted */
-    const double noise = 1e-6; /* of fp32's sums, beside what they add */
+    const double most = 1e9; /* multiply-adds that are interpreted */
+    const double noise =
+        1e-6; /* tolerance of sums in fp32, relative to their terms */
     Slice xa, xb;
     Arena *a = arena_new();
     Diag quiet = {0};
@@ -194,7 +195,7 @@ static TypeId type_of(const Before *v) {
     return type_make((DType)v->info.dtype, v->info.rank, v->info.shape);
 }
 
-/* What the program writes to a variable; 0: nothing. */
+/* The value that the program writes to a variable; 0: none. */
 static ValueId written_to(const Seen *p, const char *name) {
     for (int i = 0; p && i < p->g->writes.len; i++)
         if (!strcmp(value_var(p->g, p->g->writes.data[i].var)->name, name))
@@ -286,7 +287,7 @@ static bool is_low(const Side *x) {
     return false;
 }
 
-/* What sums in another order, or other roundings, may make of a value. */
+/* The error that sums in another order, or other roundings, may cause. */
 static double usual_tolerance(const Bisect *b) {
     bool low_a = is_low(&b->side[0]), low_b = is_low(&b->side[1]);
     if (low_a != low_b) return 5e-2;

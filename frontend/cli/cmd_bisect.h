@@ -14,7 +14,7 @@
 /* Values of one program, as its IR after pass memplan names them. */
 typedef struct Seen {
     const Graph *g;
-    void **bytes; /* by ValueId.i: what the last run stored; NULL: nothing  */
+    void **bytes; /* by ValueId.i: result stored by the last run; NULL: none  */
 } Seen;
 
 /* A variable as it was before the step. */
@@ -73,7 +73,7 @@ bool slice_find(Slice *x, const Side *side, const Seen *p, ValueId v,
                 const Side *other, const Seen *q);
 /* What is in memory: of `like` where that has the value, too. */
 Status slice_run(Slice *x, const Slice *like, Arena *a, Diag *d);
-/* What lies in memory under a name; NULL: it does not. */
+/* The values in memory under a name; NULL: there are none. */
 const Tensor *known_value(const Side *x, const Seen *p, ValueId v, Arena *a);
 
 #endif

@@ -8,6 +8,7 @@
 #include "frontend/cli/options_text.h"
 #include "frontend/cli/progress.h"
 #include "frontend/report/report.h"
+#include "ir/fn/fn.h"
 #include "ir/base/files.h"
 
 /* Reports inside a module, and for --report: each as text and as JSON. */
@@ -102,7 +103,8 @@ static Status report_compiled(void *ctx, const char *const *const notes[2],
     return ok ? OK : file_failed(&c->s->diag, path, &c->report);
 }
 
-/* Of a text, however it is laid out: without blanks, line ends and comments. */
+/* Hashes a text regardless of its layout: without blanks, line ends and
+ * comments. */
 static uint64_t hash_words(const char *text, size_t n) {
     uint64_t hash = 1;
     bool quoted = false;
@@ -213,11 +215,41 @@ static Status compile_reported(Compile *c, const char *model, const char *out) {
     return file_failed(&s->diag, s->opt.emit_onnx, &c->onnx);
 }
 
+/* --freeze holds weights; the statistics of a batch normalisation are no
+   weights. */
+static void note_frozen_norms(Session *s, const Module *m) {
+    const Graph *g = module_graph(m, FORWARD);
+    const char *first = NULL;
+    int n = 0;
+    Attr training;
+    bool asked = false;
+    for (int i = 0; i < s->opt.train_rules.len; i++)
+        asked |= !s->opt.train_rules.data[i].train;
+    for (int i = 0; g && asked && i < g->order.len; i++) {
+        const Node *b = node_at(g, i);
+        if (!is_call(b, "batch_norm") || b->nin < 2 ||
+            value_get(g, b->in[1])->kind != VK_VAR ||
+            !call_attr(g, b, "training", &training) || !training.u.i)
+            continue;
+        const Var *scale = value_var(g, b->in[1]);
+        if (scale->kind != VAR_FROZEN) continue;
+        first = n++ ? first : scale->name;
+    }
+    if (n)
+        fail_note(&s->diag, (Loc){.file = m->file},
+                  "--freeze: %d batch normalisation%s ('%s'%s) still %s "
+                  "statistics of the batch and %s running ones; --batchnorm "
+                  "frozen:GLOB holds them",
+                  n, n > 1 ? "s" : "", first, n > 1 ? ", .." : "",
+                  n > 1 ? "use" : "uses", n > 1 ? "move their" : "moves its");
+}
+
 static Status compile(Session *s, const char *model, const char *out) {
     Compile c = {.s = s};
     TRY(claim_files(s, model, out));
     progress_begin();
     Status st = load_model(s, model, &c.m);
+    if (st == OK) note_frozen_norms(s, c.m);
     if (st == OK) st = cuda_targets(&s->opt, &s->diag);
     if (st == OK) st = compile_reported(&c, model, out);
     progress_end();

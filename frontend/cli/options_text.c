@@ -88,6 +88,7 @@ typedef struct SpecKey {
     bool open;        /* hi is not one of them */
     bool whole;       /* an integer */
     Reals *list;      /* separated by slashes */
+    double *share;    /* "5%" goes there */
     const char *word; /* may stand for a number, and is what was said */
     bool *said;
 } SpecKey;
@@ -97,7 +98,15 @@ static Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     char *more = k->list ? strchr(value, '/') : NULL;
     if (more) *more = 0;
     if (k->said && (*k->said = !strcmp(value, k->word))) return OK;
+    size_t n = strlen(value);
+    bool share = k->share && n > 1 && value[n - 1] == '%';
+    if (share) value[n - 1] = 0;
     TRY(read_number(s, value, &v));
+    if (share && v > 0 && v < 100) {
+        *k->share = v / 100;
+        return OK;
+    }
+    if (share) return usage(s, "%s=%s%% is not in (0, 100)", k->name, value);
     if (v < k->lo || v > k->hi || (k->open && v == k->hi))
         return usage(s, "%s=%s is not in [%g, %g%c", k->name, value, k->lo,
                      k->hi, k->open ? ')' : ']');
@@ -235,47 +244,151 @@ static Status set_placement(Options *o, Spec *s) {
     return spec_keys(s, i == PLACE_EXACT ? exact : none);
 }
 
-static const char *const loss_words[] = {
-    "auto", "none",  "cross_entropy",   "nll",  "mse",
-    "l1",   "huber", "bce_with_logits", "host", NULL};
+static const char *const loss_words[] = {"auto", "none", "host", NULL};
+
+/* What --loss calls it. */
+static const char *loss_word(const LossSpec *l) {
+    return l->kind == LOSS_FN ? l->fn->loss : loss_words[l->kind];
+}
+
+static Status find_loss(Options *o, Spec *s, LossSpec *l) {
+    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 4);
+    char *word = spec_next(s);
+    int n = 0, i;
+    for (int k = 0; loss_words[k]; k++) words[n++] = loss_words[k];
+    for (int k = 0; k < fn_std_count(); k++)
+        if (fn_std_at(k)->loss) words[n++] = fn_std_at(k)->loss;
+    TRY(pick(s, words, word, &i));
+    *l = loss_default(i < LOSS_FN ? (LossKind)i : LOSS_FN);
+    if (l->kind == LOSS_FN) l->fn = fn_loss(word);
+    return OK;
+}
+
+/* Operands in front of `target` are outputs of the model. */
+static int loss_outputs(const LossSpec *l) {
+    if (l->kind != LOSS_FN) return 1;
+    int target = fn_loss_target(l->fn);
+    return target < 0 ? l->fn->info.in_min : target;
+}
+
+/* OUTPUT, or OUTPUT,OUTPUT.. of a loss that takes several. */
+static Status read_outputs(Options *o, const Spec *s, LossSpec *l, char *text) {
+    int n = loss_outputs(l);
+    for (char *comma; text; text = comma) {
+        comma = n > 1 ? strchr(text, ',') : NULL;
+        if (comma) *comma++ = 0;
+        vec_push(o->arena, &l->outputs, intern(text));
+    }
+    if (l->outputs.len && l->outputs.len != n)
+        return usage(s, "%s takes %d outputs, not %d: %s:OUTPUT,OUTPUT..",
+                     loss_word(l), n, l->outputs.len, loss_word(l));
+    return OK;
+}
+
+static SpecKey loss_spec_key(const FnAttr *a, double *real) {
+    bool axis = a->kind == FA_AXIS, flag = a->kind == FA_BOOL;
+    return (SpecKey){a->name, .real = real, .lo = axis ? -MAX_RANK : a->lo,
+                     .hi = axis   ? MAX_RANK - 1
+                           : flag ? 1
+                                  : a->hi,
+                     .whole = a->kind != FA_FLOAT};
+}
+
+/* The value of a key that is not given; NaN: there is none. A single loss
+   ignores -100, as PyTorch's. In a sum only what is said is ignored: else the
+   mean over samples that evaluation reports would be no sum of such means. */
+static double unsaid(Options *o, const LossSpec *l, const FnAttr *a,
+                     bool single) {
+    char msg[MSG_TEXT];
+    Attr x;
+    if (!strcmp(a->name, "ignore_index")) return single ? -100 : NAN;
+    if (a->kind == FA_AXIS || !a->dflt) return NAN;
+    Graph *g = graph_new(module_new(o->arena, ""), "defaults");
+    Status st = fn_default(l->fn, g, NULL, 0, a, &x, msg);
+    ASSERT(st == OK && "the default of a key is a number");
+    return a->kind == FA_FLOAT ? x.u.f : (double)x.u.i;
+}
+
+static Status read_loss_keys(Options *o, Spec *s, LossSpec *l, bool single) {
+    SpecKey keys[MAX_OP_ATTRS + 2] = {{0}};
+    double value[MAX_OP_ATTRS];
+    const FnAttr *attr[MAX_OP_ATTRS];
+    Reals weights = {0};
+    int n = 0;
+    for (int i = 0; l->fn && i < l->fn->attrs.len; i++) {
+        const FnAttr *a = &l->fn->attrs.data[i];
+        if (a->kind == FA_STR) continue; /* reduction */
+        attr[n] = a;
+        value[n] = unsaid(o, l, a, single);
+        keys[n] = loss_spec_key(a, &value[n]);
+        n++;
+    }
+    for (int i = 0; l->fn && i < l->fn->operands.len; i++)
+        if (!strcmp(l->fn->operands.data[i].name, "weight"))
+            keys[n] = (SpecKey){"class_weights", .list = &weights, .hi = MOST};
+    TRY(spec_keys(s, keys));
+    l->class_weights = weights;
+    for (int i = 0; i < n; i++) {
+        LossKey k = {attr[i], value[i]};
+        if (!isnan(value[i])) vec_push(o->arena, &l->keys, k);
+    }
+    return OK;
+}
+
+/* [FACTOR*]LOSS[,KEY=VALUE..][:OUTPUT] */
+static Status read_loss(Options *o, Spec *s, LossSpec *l, bool single) {
+    char *star = strchr(s->text, '*'), *colon;
+    double factor = 1;
+    if (star && starts_number(s->text)) {
+        *star = 0;
+        TRY(read_number(s, s->text, &factor));
+        if (!(fabs(factor) >= LEAST && fabs(factor) <= MOST))
+            return usage(s, "the factor %s is not in [%g, %g]", s->text, LEAST,
+                         MOST);
+        s->text = star + 1;
+    }
+    colon = strchr(s->text, ':');
+    if (colon) *colon = 0;
+    TRY(find_loss(o, s, l));
+    l->factor = factor;
+    TRY(read_outputs(o, s, l, colon ? colon + 1 : NULL));
+    return read_loss_keys(o, s, l, single);
+}
+
+/* The text behind the next plus sign that has blanks around it, which is cut
+   off; NULL: there is none. */
+static char *next_term(char *text) {
+    char *plus = strstr(text, " + ");
+    if (!plus) return NULL;
+    char *next = plus + 3;
+    while (plus > text && plus[-1] == ' ') plus--;
+    *plus = 0;
+    return next + strspn(next, " ");
+}
 
 static Status set_loss(Options *o, Spec *s) {
     Objective *j;
     TRY(objective(o, s, &j));
-    LossSpec *l = &j->loss;
     if (!s->nested && o->loss_given)
-        return usage(s, "was given already; several losses in one module are "
-                        "--objective NAME,loss=L,params=GLOB,...");
+        return usage(s, "was given already; a sum is --loss \"A:OUTPUT + "
+                        "0.5*B:OUTPUT\"; several losses in one module are "
+                        "--objective NAME,loss=L,params=GLOB,..");
     o->loss_given = true;
-    char *colon = strchr(s->text, ':');
-    if (colon) *colon = 0;
-    int i;
-    TRY(pick(s, loss_words, spec_next(s), &i));
-    *l = loss_default((LossKind)i);
-    if (colon) l->output = intern(colon + 1);
-    int64_t axis = l->axis;
-    Reals weights = {0};
-    const SpecKey which = {"axis", .integer = &axis, .lo = -MAX_RANK,
-                           .hi = MAX_RANK - 1},
-                  ignored = {"ignore_index", .integer = &l->ignore_index,
-                             .lo = -COUNT, .hi = COUNT},
-                  weighted = {"class_weights", .list = &weights, .hi = MOST};
-    const SpecKey none[] = {{0}}, nll[] = {which, ignored, weighted, {0}},
-                  cross_entropy[] = {which,
-                                     ignored,
-                                     {"label_smoothing",
-                                      .real = &l->label_smoothing, .hi = 1},
-                                     weighted,
-                                     {0}},
-                  huber[] = {
-                      {"delta", .real = &l->delta, .lo = LEAST, .hi = MOST},
-                      {0}};
-    TRY(spec_keys(s, l->kind == LOSS_CROSS_ENTROPY ? cross_entropy
-                     : l->kind == LOSS_NLL         ? nll
-                     : l->kind == LOSS_HUBER       ? huber
-                                                   : none));
-    l->class_weights = weights;
-    l->axis = (int)axis;
+    j->added.len = 0;
+    bool sum = false;
+    for (char *term = s->text, *next; term; term = next, sum = true) {
+        LossSpec l;
+        next = next_term(term);
+        s->text = term;
+        TRY(read_loss(o, s, &l, !sum && !next));
+        bool alone = l.kind == LOSS_NONE || l.kind == LOSS_HOST;
+        if (alone && (sum || next || l.factor != 1))
+            return usage(s, "%s cannot be a term of a sum", loss_word(&l));
+        if (sum)
+            vec_push(o->arena, &j->added, l);
+        else
+            j->loss = l;
+    }
     return OK;
 }
 
@@ -284,7 +397,8 @@ static Status read_optimizer(Options *o, Spec *s, const char *path,
                              const Fn **out) {
     const char *slash = s->loc.file ? strrchr(s->loc.file, '/') : NULL;
     size_t n;
-    if (slash && *path != '/') /* what a model names lies beside it */
+    if (slash &&
+        *path != '/') /* files that a model names lie beside the model */
         path = arena_printf(o->arena, "%.*s/%s", (int)(slash - s->loc.file),
                             s->loc.file, path);
     char *text = read_file(s->d, path, &n);
@@ -359,34 +473,55 @@ static Status set_param_group(Options *o, Spec *s) {
     return OK;
 }
 
-static const char *const schedule_words[] = {"constant", "cosine", "linear",
-                                             "step", NULL};
+static Status find_schedule(const Spec *s, const char *word,
+                            const ScheduleRow **out) {
+    const char *words[32];
+    int n = 0, i;
+    for (const ScheduleRow *r = schedule_rows; r->word; r++)
+        words[n++] = r->word;
+    words[n] = NULL;
+    TRY(pick(s, words, word, &i));
+    *out = &schedule_rows[i];
+    return OK;
+}
+
+/* A share of total=, in percent: rounded up, as transformers' warmup_ratio. */
+static Status resolve_share(const Spec *s, const char *name, double total,
+                            double share, double *to) {
+    if (isnan(share)) return OK;
+    if (total == 0 || isnan(total))
+        return usage(s, "%s=%g%% needs total=", name, share * 100);
+    *to = ceil(total * share - 1e-9);
+    return OK;
+}
 
 static Status set_schedule(Options *o, Spec *s) {
-    int i;
-    TRY(pick(s, schedule_words, spec_next(s), &i));
+    const ScheduleRow *row;
+    TRY(find_schedule(s, spec_next(s), &row));
     Objective *j;
     TRY(objective(o, s, &j));
     ScheduleSpec *c = &j->schedule;
-    *c = (ScheduleSpec){.kind = (ScheduleKind)i, .gamma = 0.1};
-    const SpecKey first = {"warmup", .integer = &c->warmup, .hi = COUNT};
-    const SpecKey constant[] = {first, {0}},
-                  decay[] = {first,
-                             {"total", .integer = &c->total, .lo = 1,
-                              .hi = COUNT},
-                             {"min", .real = &c->min, .hi = MOST},
-                             {0}},
-                  step[] = {
-                      first,
-                      {"every", .integer = &c->every, .lo = 1, .hi = COUNT},
-                      {"gamma", .real = &c->gamma, .hi = MOST},
-                      {0}};
-    bool decays = c->kind == SCHED_COSINE || c->kind == SCHED_LINEAR;
-    TRY(spec_keys(s, decays ? decay : c->kind == SCHED_STEP ? step : constant));
-    if (decays && c->total <= c->warmup)
-        return usage(s, "total= must be given and exceed warmup=");
-    if (c->kind == SCHED_STEP && !c->every)
-        return usage(s, "step needs every=");
+    *c = schedule_default(row);
+    SpecKey keys[SCHEDULE_KEYS + 1] = {{0}};
+    double share[SCHEDULE_KEYS];
+    for (int i = 0; i < row->n; i++) {
+        ScheduleKey key = row->keys[i].key;
+        const ScheduleKeyRow *k = &schedule_keys[key];
+        share[key] = NAN;
+        keys[i] = (SpecKey){k->name, .real = &c->key[key], .lo = k->least,
+                            .hi = k->most, .whole = k->whole};
+        if (key == KEY_WARMUP || key == KEY_EVERY) keys[i].share = &share[key];
+    }
+    TRY(spec_keys(s, keys));
+    for (int i = 0; i < row->n; i++) {
+        ScheduleKey key = row->keys[i].key;
+        TRY(resolve_share(s, schedule_keys[key].name, c->key[KEY_TOTAL],
+                          share[key], &c->key[key]));
+        if (isnan(c->key[key]))
+            return usage(s, "%s needs %s=", row->word, schedule_keys[key].name);
+    }
+    if (c->key[KEY_TOTAL] != 0 && c->key[KEY_TOTAL] <= c->key[KEY_WARMUP])
+        return usage(s, "total= must exceed warmup=");
     return OK;
 }
 
@@ -715,7 +850,7 @@ static Status set_symbol(Options *o, Spec *s) {
 
 typedef enum RowKind { SETTER, ADDER, FLAG, PATH } RowKind;
 
-/* What the third column of a row is, by its kind. */
+/* Meaning of a row's third column, by the row's kind. */
 #define WHAT_SETTER(function) function, 0
 #define WHAT_ADDER(function)  function, 0
 #define WHAT_FLAG(field)      NULL, offsetof(Options, field)
@@ -919,9 +1054,26 @@ Status options_again(Options *o, Diag *d, const char *words, size_t n) {
 
 /* ---- for the module's info ----------------------------------------------- */
 
+/* "cross_entropy + 0.5*mse", with outputs: "cross_entropy of a + 0.5*mse of b"
+ */
+static void put_losses(const Objective *j, bool outputs, StrBuf *sb) {
+    for (int i = 0; i <= j->added.len; i++) {
+        const LossSpec *l = i ? &j->added.data[i - 1] : &j->loss;
+        if (i) sb_puts(sb, " + ");
+        if (l->factor != 1) sb_printf(sb, "%g*", l->factor);
+        sb_puts(sb, loss_word(l));
+        for (int k = 0; outputs && k < l->outputs.len; k++) {
+            sb_puts(sb, k ? ", " : " of ");
+            sb_put_escaped(sb, l->outputs.data[k]);
+        }
+    }
+}
+
 static void json_objective(const Objective *j, StrBuf *sb) {
     const OptimizerSpec *p = &j->optimizer;
-    sb_printf(sb, "\"loss\":\"%s\",\"optimizer\":", loss_words[j->loss.kind]);
+    sb_puts(sb, "\"loss\":\"");
+    put_losses(j, false, sb);
+    sb_puts(sb, "\",\"optimizer\":");
     sb_printf(sb, "{\"name\":\"%s\",\"lr\":%.9g", p->fn->info.text, p->lr);
     for (int i = 0; i < p->keys.len; i++) {
         const OptimizerKey *k = &p->keys.data[i];
@@ -933,7 +1085,7 @@ static void json_objective(const Objective *j, StrBuf *sb) {
     }
     sb_puts(sb, "}");
     sb_printf(sb, ",\"lr_schedule\":\"%s\",\"clip_norm\":%.9g",
-              schedule_words[j->schedule.kind], j->clip_norm);
+              j->schedule.row->word, j->clip_norm);
     sb_printf(sb, ",\"clip_value\":%.9g", j->clip_value);
 }
 
@@ -959,20 +1111,22 @@ void options_json(const Options *o, StrBuf *sb) {
         sb_printf(sb, "%s%lld", i ? "," : ",\"batch_sizes\":[",
                   (long long)o->batch_sizes.data[i]);
     if (o->batch_sizes.len) sb_puts(sb, "]");
+    for (int i = 0; i < o->fresh.len; i++) {
+        sb_puts(sb, i ? ",\"" : ",\"fresh\":[\"");
+        sb_put_json(sb, o->fresh.data[i]);
+        sb_puts(sb, i + 1 < o->fresh.len ? "\"" : "\"]");
+    }
     sb_printf(sb, ",\"shard_optimizer\":%d,\"top_k\":%lld}", o->shard_optimizer,
               (long long)o->top_k);
 }
 
 static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
     if (*j->name) sb_printf(sb, "objective   %s\n", j->name);
-    sb_printf(sb, "loss        %s", loss_words[j->loss.kind]);
-    if (j->loss.output) {
-        sb_puts(sb, " of ");
-        sb_put_escaped(sb, j->loss.output);
-    }
+    sb_puts(sb, "loss        ");
+    put_losses(j, true, sb);
     if (options_train(o)) {
         sb_printf(sb, "\noptimizer   %s, lr %g %s", j->optimizer.fn->info.text,
-                  j->optimizer.lr, schedule_words[j->schedule.kind]);
+                  j->optimizer.lr, j->schedule.row->word);
         if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
         if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
         if (o->accumulate > 1)

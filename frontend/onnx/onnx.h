@@ -118,7 +118,7 @@ typedef struct OxName {
     const OxNode *role; /* the node that uses it as a weight */
     const OxNode *statistics_of; /* BatchNormalization */
     bool drawn; /* made of a draw of zeros and ones, and numbers */
-    Str drops; /* of a dropout's result: what it is outside training; or NULL */
+    Str drops;  /* name of a dropout's result outside training, or NULL */
     OxPower power;
     bool stops;         /* a result that the forward writes to a buffer */
     const ValueId *seq; /* a sequence: its elements */
@@ -254,7 +254,7 @@ bool ox_signed_as(const OxSigned *x, const char *kind);
 /* The folder in which data beside the file lies. */
 Str ox_directory(const char *path);
 Status ox_check_spoiled(Ox *ox);
-/* Of live nodes in order. */
+/* Checks live nodes in order. */
 Status ox_check_dtypes(Ox *ox);
 void ox_find_mutations(Ox *ox);
 Status ox_write_mutations(Ox *ox);
@@ -290,7 +290,7 @@ bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);
 
-/* The same elements in dtype d, each rounded. */
+/* The tensor's elements rounded to dtype d. */
 const Tensor *ox_as(Arena *a, const Tensor *t, DType d);
 /* Host data of a tensor; `name` for messages. */
 Status ox_tensor(Ox *ox, const Onnx__TensorProto *t, const char *name,

@@ -46,7 +46,7 @@ static bool is_among(Str type, const char *const *list) {
     return false;
 }
 
-/* By name of a value; -1: not known, or not floating. */
+/* Element type by a value's name; -1: not known, or not floating. */
 typedef struct Known {
     Ox *ox;
     int *dtype;

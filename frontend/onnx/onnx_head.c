@@ -207,9 +207,8 @@ static Status replace(Head *h, const DimBind *b) {
 
 /* ---- the file ------------------------------------------------------------ */
 
-Status onnx_replace_heads(Arena *a, Diag *d, const char *path,
-                          const Options *opt, const uint8_t **bytes,
-                          size_t *n) {
+Status onnx_replace_heads(Arena *a, Diag *d, const char *path, Options *opt,
+                          const uint8_t **bytes, size_t *n) {
     WireError e;
     Onnx__ModelProto *m = (Onnx__ModelProto *)wire_unpack(
         a, &onnx__model_proto__descriptor, *bytes, *n, &e);
@@ -219,8 +218,12 @@ Status onnx_replace_heads(Arena *a, Diag *d, const char *path,
               .path = path,
               .g = m->graph,
               .random = (uint64_t)opt->seed * 0xd1342543de82ef95u + 1};
-    for (int i = 0; i < opt->heads.len; i++)
+    opt->fresh.len = 0;
+    for (int i = 0; i < opt->heads.len; i++) {
         TRY(replace(&h, &opt->heads.data[i]));
+        vec_push(opt->arena, &opt->fresh, intern(h.weight_name));
+        if (h.bias) vec_push(opt->arena, &opt->fresh, intern(h.bias_name));
+    }
     *n = onnx__model_proto__get_packed_size(m);
     uint8_t *out = arena_alloc(a, *n + 1);
     onnx__model_proto__pack(m, out);

@@ -13,7 +13,7 @@
 
 #include "frontend/onnx/onnx.h"
 
-/* What an operand or a node is called in PyTorch's graph. */
+/* Name of an operand or a node in PyTorch's graph. */
 typedef struct Fx {
     Str all;  /* the text; NULL: none */
     Str name; /* without '%' */
@@ -78,7 +78,7 @@ static bool has_word(const char *s, const char *start, bool number) {
     return false;
 }
 
-/* What one node's trace tells of its block. */
+/* The kind of block that one node's trace shows. */
 static Block kind_told(const OxNode *n) {
     Str s = trace_of(n);
     if (strstr(s, "wrap_with_set_grad_enabled(False")) return NO_GRAD;

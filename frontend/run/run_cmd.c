@@ -106,6 +106,8 @@ static Status check_untrained(const RunOptions *o, Diag *d) {
     } rows[] = {{o->shuffle, "--shuffle"},
                 {o->save_every, "--save-every"},
                 {o->patience, "--patience"},
+                {o->hyper.n, "--hyper"},
+                {o->plateau, "--reduce-on-plateau"},
                 {o->save_best, "--save-best"},
                 {o->eval_feed.n && !o->eval, "--eval-feed"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -142,6 +144,10 @@ static Status check_options(const RunOptions *o, Diag *d) {
         return usage(d, "--keep needs checkpoints to keep:", "--save-every");
     if (o->patience && !o->eval_feed.n)
         return usage(d, "--patience needs data to evaluate:", "--eval-feed");
+    if (o->plateau && !o->eval_feed.n)
+        return usage(
+            d, "--reduce-on-plateau needs data to evaluate:", "--eval-feed");
+    TRY(plateau_check(d, o->plateau));
     if (o->save_best && !o->eval_feed.n)
         return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
     if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
@@ -454,7 +460,10 @@ static Status run_all(Run *r, FeedSet *predict) {
 int run_cmd(int argc, char **argv, const ampc_api *api) {
     RunOptions o;
     FeedSet predict = {.n = 0};
-    Run r = {.opt = &o, .api = api, .world = 1, .at = {.best = INFINITY}};
+    Run r = {.opt = &o,
+             .api = api,
+             .world = 1,
+             .at = {.best = INFINITY, .plateau_best = INFINITY}};
     Status st = parse_args(&o, &r.diag, argc, argv);
     if (st == OK) st = run_all(&r, &predict);
     log_abort(&r);

@@ -5,6 +5,7 @@
    run_cmd.c   command line and order of work
    run_open.c  finds the module's entry
    run_ranks.c as one of many ranks
+   run_hyper.c learning rates and schedules that change
    run_train.c the training loop, evaluation, position in the data
    run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
@@ -23,7 +24,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api);
 typedef struct RunOptions {
     const char *module, *device;
     const char *comm; /* engine; NULL: as the launcher */
-    RunList feed, eval_feed, load, load_map;
+    RunList feed, eval_feed, load, load_map, hyper;
     int64_t steps, epochs; /* -1: not given */
     int64_t save_every;    /* 0: at the end only */
     int64_t keep;     /* number of these to keep, beside the newest; 0: none */
@@ -33,15 +34,17 @@ typedef struct RunOptions {
     int64_t deadline;    /* seconds to wait for another rank; 0: the default */
     const char *save, *save_best, *save_weights, *fetch, *log, *profile,
         *tensorboard, *report;
+    const char *plateau; /* --reduce-on-plateau; NULL: not asked for */
     bool shuffle, eval, resume, quiet;
     double lr; /* NaN: the module's */
 } RunOptions;
 
 /* State of the log, and of the terminal's last line. */
 typedef struct RunLog {
-    FILE *out;    /* of the log lines; NULL: they go nowhere */
-    FILE *stream; /* the same if it is a device, a pipe or a descriptor */
-    bool lost;    /* a line could not be written                   */
+    FILE *out;     /* of the log lines; NULL: they go nowhere */
+    FILE *stream;  /* the same if it is a device, a pipe or a descriptor */
+    bool lost;     /* a line could not be written */
+    bool streamed; /* lines went to `stream`, which has been closed */
     OutFile file, trace;
     bool terminal, quiet;         /* the bar is shown; notes are not */
     bool silent;                  /* neither notes nor the summary: rank > 0 */
@@ -87,6 +90,8 @@ typedef struct RunCursor {
     double best;   /* lowest evaluation loss so far; infinity: none           */
     int64_t stale; /* evaluations since then */
     bool due;      /* the epoch that ended last is still to be evaluated */
+    double plateau_best; /* --reduce-on-plateau: lowest loss; infinity: none */
+    int64_t plateau_bad; /* evaluations since then */
 } RunCursor;
 
 /* Gradient elements that fp16 flushed to zero in the examined batches. */
@@ -176,6 +181,20 @@ Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first);
 Status run_predict(Run *r, FeedSet *fs);
 /* Takes up the position that a resumed checkpoint holds. */
 void run_cursor_read(Run *r);
+
+/* ---- run_hyper.c --------------------------------------------------------- */
+
+/* Optimizer steps since the start of training until the end of this run, and of
+   an epoch. */
+typedef struct RunLength {
+    int64_t all, epoch;
+} RunLength;
+
+/* What --hyper says. */
+Status hyper_apply(Run *r, RunLength length);
+Status plateau_check(Diag *d, const char *text);
+/* After an evaluation that had this loss: may lower learning rates. */
+Status plateau_step(Run *r, double loss);
 
 /* ---- run_underflow.c ----------------------------------------------------- */
 

@@ -115,6 +115,7 @@ static Status close_out(Run *r) {
     }
     if (out && out == log->stream) {
         log->stream = NULL;
+        log->streamed = true;
         if (fclose(out) == 0 && !log->lost) return OK;
         return fail(&r->diag, (Loc){.file = r->opt->log},
                     "lines of the log could not be written");
@@ -317,7 +318,7 @@ void log_summary_text(Run *r, bool logged, StrBuf *sb) {
     put_file(&files, r->log.best_epoch ? o->save_best : NULL);
     put_file(&files, o->save_weights);
     put_file(&files, o->fetch);
-    put_file(&files, logged ? o->log : NULL);
+    if (logged && !r->log.streamed) put_file(&files, o->log);
     put_file(&files, logged ? o->profile : NULL);
     put_file(&files, logged ? r->log.events_path : NULL);
     put_file(&files, logged ? o->report : NULL);

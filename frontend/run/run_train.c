@@ -46,7 +46,7 @@ static void begin_epoch(Run *r) {
 /* ---- the cursor ---------------------------------------------------------- */
 
 static Status cursor_write(Run *r) {
-    char text[200];
+    char text[300];
     int n = snprintf(text, sizeof text,
                      "{\"epoch\":%" PRId64 ",\"done\":%" PRId64
                      ",\"samples\":%" PRId64 ",\"best\":",
@@ -56,6 +56,10 @@ static Status cursor_write(Run *r) {
                       "%.17g,\"stale\":%" PRId64, r->at.best, r->at.stale);
     else
         n += snprintf(text + n, sizeof text - (size_t)n, "null");
+    if (isfinite(r->at.plateau_best))
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      ",\"plateau\":%.17g,\"bad\":%" PRId64, r->at.plateau_best,
+                      r->at.plateau_bad);
     snprintf(text + n, sizeof text - (size_t)n,
              r->at.due ? ",\"due\":1}" : "}");
     if (r->api->set_cursor(r->s, text) != AMPC_OK)
@@ -64,7 +68,7 @@ static Status cursor_write(Run *r) {
 }
 
 void run_cursor_read(Run *r) {
-    RunCursor c = {.best = INFINITY};
+    RunCursor c = {.best = INFINITY, .plateau_best = INFINITY};
     const char *text = r->api->get_cursor(r->s);
     int n = sscanf(text,
                    "{\"epoch\":%" SCNd64 ",\"done\":%" SCNd64
@@ -76,6 +80,10 @@ void run_cursor_read(Run *r) {
         return;
     }
     c.due = strstr(text, "\"due\":1") != NULL;
+    const char *plateau = strstr(text, "\"plateau\":");
+    if (plateau && sscanf(plateau, "\"plateau\":%lf,\"bad\":%" SCNd64,
+                          &c.plateau_best, &c.plateau_bad) != 2)
+        c.plateau_best = INFINITY;
     if (r->train.n && c.samples != r->train.samples) {
         log_note(r,
                  "the checkpoint was made with %lld samples, not %lld: "
@@ -206,6 +214,7 @@ static Status end_epoch(Run *r, int64_t epoch) {
     if (r->stopped) return OK;
     r->at.due = false;
     double loss = e.loss_num / e.loss_den;
+    TRY(plateau_step(r, loss));
     r->at.stale++;
     if (!(loss < r->at.best)) return OK;
     r->at.best = loss;
@@ -379,7 +388,8 @@ static void tell_plan(Run *r, int64_t steps) {
         return;
     log_note(r,
              "the schedule ends after step %.0f (its total=): this run goes to "
-             "step %lld, from there on with a learning rate of %g",
+             "step %lld, from there on with a learning rate of %g (--hyper "
+             "total=100%% ends both together)",
              total, (long long)(sc.step + steps), last);
 }
 
@@ -434,6 +444,10 @@ Status run_training(Run *r) {
         r->order = malloc((size_t)r->train.samples * sizeof *r->order);
         if (!r->order) return fail(&r->diag, (Loc){0}, "out of memory");
     }
+    ampc_scaler sc = {.size = sizeof sc};
+    if (r->api->scaler(r->s, &sc) != AMPC_OK) return run_api_fail(r, "step");
+    TRY(hyper_apply(
+        r, (RunLength){sc.step + steps, r->train.samples / step_samples(r)}));
     tell_plan(r, steps);
     TRY(run_underflow_open(r));
     double begin = now_seconds();

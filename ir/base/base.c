@@ -222,7 +222,7 @@ enum { PAGE_BITS = 5, PAGE = 1 << PAGE_BITS };
 
 typedef struct StrPage {
     int *val;    /* for PAGE strings: 1 + the number; 0: none. NULL: no page */
-    uint32_t no; /* of the first, / PAGE */
+    uint32_t no; /* number of the first, divided by PAGE */
 } StrPage;
 
 static uint32_t str_id(Str s) {

@@ -39,7 +39,8 @@ void near_offer(Near *n, const char *candidate) {
     if (!candidate || !*n->word || !*candidate) return;
     size_t a = strlen(n->word), b = strlen(candidate);
     size_t shorter = a < b ? a : b, longer = a < b ? b : a;
-    int most = (int)(shorter + 2) / 3; /* of other words all letters differ */
+    int most =
+        (int)(shorter + 2) / 3; /* more differing letters: another word */
     if (longer >= LONGEST || longer - shorter > (size_t)most) return;
     int apart = distance(n->word, candidate);
     if (apart > most || (n->best && apart >= n->apart)) return;

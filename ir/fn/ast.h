@@ -3,12 +3,12 @@
 
      def    = "def" name "=" "onnx" "(" "FILE" ")"      a layer
             | "def" name "(" [operand, ..] [";" attribute, ..] ")" "->"
-              result, .. ["class" word ["torch" word] ["whole"]]
+              result, .. ["class" word ["torch" word] ["whole"] ["loss" name]]
               block part*
-              (without a class: expanded where it is called; torch and whole:
-              in std.amp only; a function of class low is low to torch, too)
-     operand   = name ["?"] [":" float | int | any]
-     attribute = name ["?"] [":" int | bool | float | str | ints | axis | axes]
+              (without a class: expanded where it is called; torch, whole and
+              loss: in the library only; a function of class low is low to
+   torch, too) operand   = name ["?"] [":" float | int | any] attribute = name
+   ["?"] [":" int | bool | float | str | ints | axis | axes]
                  ["=" expression]
      result    = name ["?"] [":" dtype]
      grad      = "grad" "(" name, .. ")" "->" name, .. block

@@ -78,6 +78,7 @@ static void read_library(void) {
                            dx + 3);
         s = read_text(a, &d, "ops.def", rule, strlen(rule));
     }
+    if (s == OK) s = read_lines(a, &d, "losses.amp", losses_amp_lines);
     if (s == OK) s = read_lines(a, &d, "optimizers.amp", optimizers_amp_lines);
     if (s == OK) s = read_lines(a, &d, "layers.amp", layers_amp_lines);
     if (s != OK) fputs(d.text.data, stderr);
@@ -110,12 +111,31 @@ const Fn *fn_find(const Module *m, const char *name, size_t n) {
         if (has_name(m->fns.data[i], name, n)) return m->fns.data[i];
     for (int i = 0; i < library.len; i++)
         if (has_name(library.data[i], name, n)) return library.data[i];
+    for (int i = 0; i < library.len; i++) {
+        const char *loss = library.data[i]->loss;
+        if (loss && strncmp(loss, name, n) == 0 && !loss[n])
+            return library.data[i];
+    }
     for (int i = 0; i < layers.len; i++)
         if (has_name(layers.data[i], name, n)) return layers.data[i];
     return NULL;
 }
 
 const Fn *fn_std(const char *name) { return fn_find(NULL, name, strlen(name)); }
+
+const Fn *fn_loss(const char *name) {
+    for (int i = 0; i < fn_std_count(); i++) {
+        const Fn *f = fn_std_at(i);
+        if (f->loss && !strcmp(f->loss, name)) return f;
+    }
+    return NULL;
+}
+
+int fn_loss_target(const Fn *loss) {
+    for (int i = 0; i < loss->operands.len; i++)
+        if (!strcmp(loss->operands.data[i].name, "target")) return i;
+    return -1;
+}
 
 const FnAttr *fn_attr(const Fn *fn, const char *name) {
     for (int i = 0; i < fn->attrs.len; i++)

@@ -57,7 +57,7 @@ typedef struct FnAttr {
     AttrKey key;
     bool optional;    /* may be absent, and then has no value               */
     const Expr *dflt; /* NULL: it must be given, or is optional             */
-    double lo, hi;    /* an optimizer's key: the values that it may have    */
+    double lo, hi;    /* a key of options: the values that it may have      */
     bool open;        /* hi is not one of them                              */
     Str doc;          /* what the key is; NULL                              */
 } FnAttr;
@@ -97,6 +97,7 @@ struct Fn {
     const char *text; /* the definition as it was written                   */
     size_t size;
     struct FnTable *instances;
+    Str loss; /* what --loss calls it, and a text may; NULL: no loss        */
     const struct Optimizer *optimizer; /* optimizer.h; NULL: an op          */
 };
 
@@ -104,13 +105,18 @@ struct Fn {
 
 /* An op of std.amp; NULL: there is none of this name. */
 const Fn *fn_std(const char *name);
-/* The texts of std.amp, layers.amp and optimizers.amp (made by ir/BUILD), a
-   string a line; each ends with NULL. */
-extern const char *const std_amp_lines[], *const layers_amp_lines[],
-                                              *const optimizers_amp_lines[];
+/* The texts of the library (made by ir/BUILD), a string a line; each ends with
+   NULL. */
+extern const char *const std_amp_lines[], *const losses_amp_lines[],
+                                              *const layers_amp_lines[],
+                                                  *const optimizers_amp_lines[];
 /* All functions except layers, in the order of the file. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);
+/* The loss that --loss calls so; NULL: none. */
+const Fn *fn_loss(const char *name);
+/* Operand `target` of a loss: -1, there is none. */
+int fn_loss_target(const Fn *loss);
 /* The module's own or the library's; m may be NULL. */
 const Fn *fn_find(const Module *m, const char *name, size_t n);
 /* How gradients pass an op of the table; NULL: they do not. */

@@ -43,7 +43,7 @@ static Stmt guarded(DefParser *p, Str name) {
     return made_assign(p, name, e);
 }
 
-/* The same of state; p stands for what is not there. */
+/* Likewise for state; p stands in for missing entries. */
 static Stmt guarded_state(DefParser *p, Str name) {
     Stmt s = {.kind = S_IF, .line = p->fn->line};
     Expr *e = made_expr(p, E_CALL, intern("present"));
@@ -78,35 +78,6 @@ static void add_guards(DefParser *p, const Optimizer *o) {
 
 /* ---- the header ---------------------------------------------------------- */
 
-static Status take_word(Lexer *lx, const char *word, bool *taken) {
-    *taken = lex_is_word(lx, word);
-    return *taken ? lex_next(lx) : OK;
-}
-
-static Status signed_number(Lexer *lx, double *out) {
-    bool minus;
-    TRY(lex_take(lx, '-', &minus));
-    TRY(lex_expect_double(lx, out));
-    if (minus) *out = -*out;
-    return OK;
-}
-
-/* `from LO to HI` or `below HI`, and what the key is. */
-static Status parse_bounds(DefParser *p, FnAttr *a) {
-    Lexer *lx = p->lx;
-    bool taken;
-    a->hi = 1e38; /* numbers end up as f32 */
-    TRY(take_word(lx, "from", &taken));
-    if (taken) TRY(signed_number(lx, &a->lo));
-    TRY(take_word(lx, "to", &taken));
-    if (!taken) {
-        TRY(take_word(lx, "below", &taken));
-        a->open = taken;
-    }
-    if (taken) TRY(signed_number(lx, &a->hi));
-    return lx->tok.kind == T_STRING ? lex_expect_string(lx, &a->doc) : OK;
-}
-
 static Status parse_keys(DefParser *p, Optimizer *o) {
     Lexer *lx = p->lx;
     Fn *f = p->fn;
@@ -120,7 +91,7 @@ static Status parse_keys(DefParser *p, Optimizer *o) {
             !a->dflt)
             return lex_fail(lx, &at,
                             "a key is a number or a bool, with a default");
-        TRY(parse_bounds(p, a));
+        TRY(def_bounds(p, a));
         if (!strcmp(a->name, "lr")) {
             if (a->kind != FA_FLOAT)
                 return lex_fail(lx, &at, "lr is a number such as 0.001");
@@ -172,8 +143,8 @@ static Status parse_state(DefParser *p, Optimizer *o) {
     if (taken) TRY(lex_expect_dtype(lx, &s.dtype));
     if (lex_is(lx, '[')) TRY(def_primary(p, &s.shape));
     TRY(lex_take(lx, '=', &taken));
-    if (taken) TRY(signed_number(lx, &s.initial));
-    TRY(take_word(lx, "if", &taken));
+    if (taken) TRY(def_number(lx, &s.initial));
+    TRY(def_word(lx, "if", &taken));
     if (taken) TRY(def_expr(p, &s.when));
     vec_push(p->a, &o->states, s);
     return OK;
@@ -187,7 +158,7 @@ static Status parse_once(DefParser *p, const Optimizer *o, Fn *f) {
     Lexer *lx = p->lx;
     Names in = {0}, out = {0};
     bool given;
-    TRY(take_word(lx, "once", &given));
+    TRY(def_word(lx, "once", &given));
     Token at = lx->tok;
     if (given) {
         TRY(lex_expect(lx, '('));
@@ -255,12 +226,12 @@ Status parse_optimizer(Lexer *lx, Arena *a, const Module *m, Fn **once,
     bool more;
     lx->infix = true;
     TRY(parse_title(&p, o));
-    TRY(take_word(lx, "source", &more));
+    TRY(def_word(lx, "source", &more));
     if (more) TRY(lex_expect_string(lx, &o->source));
-    TRY(take_word(lx, "state", &more));
+    TRY(def_word(lx, "state", &more));
     while (more) {
         TRY(parse_state(&p, o));
-        TRY(take_word(lx, "state", &more));
+        TRY(def_word(lx, "state", &more));
     }
     first->attrs = f->attrs;
     first->info = f->info;

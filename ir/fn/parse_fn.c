@@ -584,6 +584,34 @@ Status def_attribute(DefParser *p) {
     return OK;
 }
 
+Status def_word(Lexer *lx, const char *word, bool *taken) {
+    *taken = lex_is_word(lx, word);
+    return *taken ? lex_next(lx) : OK;
+}
+
+Status def_number(Lexer *lx, double *out) {
+    bool minus;
+    TRY(lex_take(lx, '-', &minus));
+    TRY(lex_expect_double(lx, out));
+    if (minus) *out = -*out;
+    return OK;
+}
+
+Status def_bounds(DefParser *p, FnAttr *a) {
+    Lexer *lx = p->lx;
+    bool taken;
+    a->hi = 1e38; /* numbers end up as f32 */
+    TRY(def_word(lx, "from", &taken));
+    if (taken) TRY(def_number(lx, &a->lo));
+    TRY(def_word(lx, "to", &taken));
+    if (!taken) {
+        TRY(def_word(lx, "below", &taken));
+        a->open = taken;
+    }
+    if (taken) TRY(def_number(lx, &a->hi));
+    return lx->tok.kind == T_STRING ? lex_expect_string(lx, &a->doc) : OK;
+}
+
 void def_add_result(Fn *f, FnResult r) {
     vec_push(f->arena, &f->results, r);
     f->info.out_max++;
@@ -621,7 +649,9 @@ Status def_title(DefParser *p, const char *what) {
     if (op_from_text(name, n, &op) || dtype_from_text(name, n, &d) ||
         fn_builtin(name) >= 0)
         return lex_fail(lx, &at, "'%.60s' is a word of the language", name);
-    if (fn_find(p->m, name, n))
+    /* a model's own function may have the name of a loss */
+    const Fn *other = fn_find(p->m, name, n);
+    if (other && !(p->m && other->loss && other == fn_find(NULL, name, n)))
         return lex_fail(lx, &at, "a function '%.60s' exists already", name);
     p->fn->info.text = name;
     return OK;
@@ -642,6 +672,7 @@ static Status parse_header(DefParser *p) {
     TRY(lex_take(lx, ';', &more));
     while (more) {
         TRY(def_attribute(p));
+        if (!p->m) TRY(def_bounds(p, &p->fn->attrs.data[p->fn->attrs.len - 1]));
         TRY(lex_take(lx, ',', &more));
     }
     TRY(lex_expect(lx, ')'));
@@ -664,8 +695,11 @@ static Status parse_header(DefParser *p) {
                          "low, wide, result, promote or first", &torch));
         p->fn->info.torch = (TorchRule)torch;
     }
-    p->fn->whole = !p->m && lex_is_word(lx, "whole");
-    return p->fn->whole ? lex_next(lx) : OK;
+    if (p->m) return OK;
+    bool loss;
+    TRY(def_word(lx, "whole", &p->fn->whole));
+    TRY(def_word(lx, "loss", &loss));
+    return loss ? def_name(p, "what --loss calls it", &p->fn->loss) : OK;
 }
 
 /* ---- parts --------------------------------------------------------------- */

@@ -26,6 +26,12 @@ Status def_expr(DefParser *p, const Expr **out);
 Status def_primary(DefParser *p, const Expr **out);
 Status def_operand(DefParser *p);
 Status def_attribute(DefParser *p);
+/* Behind an attribute that is a key of options: `from LO to HI` or `below HI`,
+   and what the key is. */
+Status def_bounds(DefParser *p, FnAttr *a);
+/* Whether the word is there; it is then read. */
+Status def_word(Lexer *lx, const char *word, bool *taken);
+Status def_number(Lexer *lx, double *out);
 /* A block up to its closing brace, which is still to be read. */
 Status def_open_block(DefParser *p, Block *b);
 void def_add_operand(Fn *f, FnOperand o);

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { MAX_LINES = 256 }; /* of all blocks of a file */
+enum { MAX_LINES = 256 }; /* lines of all blocks of a file */
 
 /* As far as the end of an entry, without blanks there; strings hold anything.
  */

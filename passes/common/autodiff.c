@@ -164,7 +164,7 @@ static bool is_root(const Graph *g, const Node *n) {
     return root && is_sum_of_squares(g, n->in[0], 0);
 }
 
-/* By a number that is neither 0 nor infinite. */
+/* True if n multiplies or divides by a number that is not 0 or infinite. */
 static bool scales_by_number(const Graph *g, const Node *n) {
     double k;
     if (n->op != OP_MUL && n->op != OP_DIV) return false;

@@ -19,24 +19,12 @@
 
 #include <string.h>
 
-/* Operand 1 of these ops and functions names classes or rows along `axis` of
-   operand 0. */
-static const struct Reader {
-    const char *op;
-    bool from_end; /* negative numbers count from the end */
-} readers[] = {
-    {"gather", true},
-    {"softmax_cross_entropy", false},
-    {"nll_loss", false},
-};
-
-/* NULL: n is none of them, or the model's own function of such a name. */
-static const struct Reader *reader_of(const Node *n) {
-    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
-        if (n->fn ? is_call(n, readers[i].op)
-                  : !strcmp(op_info[n->op].text, readers[i].op))
-            return &readers[i];
-    return NULL;
+/* Operand 1 names rows (gather: negative ones count from the end) or classes (a
+   loss of the library) along `axis` of operand 0. */
+static bool reads_indices(const Node *n) {
+    if (!n->fn) return n->op == OP_GATHER;
+    return n->fn->loss && fn_loss_target(n->fn) == 1 &&
+           n->fn->operands.data[1].kind == FO_INT;
 }
 
 /* One check of a graph. */
@@ -128,16 +116,17 @@ static bool known(const Cx *cx, const Check *c) {
     return false;
 }
 
-static Status add_check(Cx *cx, const Node *n, const struct Reader *r) {
+static Status add_check(Cx *cx, const Node *n) {
     const Type *table = value_type(cx->g, n->in[0]);
     Attr ignore, axis = attr_i(AK_axis, attr_int(n, AK_axis));
     if (n->fn) call_attr(cx->g, n, "axis", &axis);
     int64_t size = table->dim[axis_norm(axis.u.i, table->rank)];
     Check c = {.checked = n->in[1],
-               .least = r->from_end ? -size : 0,
+               .least = n->fn ? 0 : -size,
                .most = size - 1,
                .loc = n->loc};
-    c.ignores = n->fn && call_attr(cx->g, n, "ignore_index", &ignore);
+    c.ignores = n->fn && fn_attr(n->fn, "ignore_index") &&
+                call_attr(cx->g, n, "ignore_index", &ignore);
     if (c.ignores) c.ignore = ignore.u.i;
     if (value_get(cx->g, c.checked)->kind == VK_CONST)
         return check_constant(cx, &c);
@@ -164,13 +153,12 @@ static void open_call(Cx *cx, const Node *n) {
 static Status find_checks(Cx *cx) {
     for (int i = 0; i < cx->g->order.len; i++) {
         Node n = *node_at(cx->g, i);
-        const struct Reader *r = reader_of(&n);
         bool fed = false;
         for (int k = 0; k < n.nin; k++) fed |= is_fed(cx, n.in[k]);
         while (cx->fed.len < cx->g->values.len)
             vec_push(cx->pass->scratch, &cx->fed, false);
         for (int k = 0; k < n.nout; k++) cx->fed.data[n.out[k].i] = fed;
-        if (r) TRY(add_check(cx, &n, r));
+        if (reads_indices(&n)) TRY(add_check(cx, &n));
         if (n.fn && !is_call(&n, n.fn->info.text)) open_call(cx, &n);
     }
     return OK;

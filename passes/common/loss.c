@@ -73,30 +73,27 @@ static Status pick_output(const Graph *g, PassCtx *cx, Str name, ValueId *v) {
     return no_loss(cx, g, internf("'%s' is not an output of the model", name));
 }
 
-/* The functions that --loss names. */
-static const struct {
-    const char *fn;
-    bool classes; /* the target is a class number */
-} losses[] = {
-    [LOSS_CROSS_ENTROPY] = {"softmax_cross_entropy", true},
-    [LOSS_NLL] = {"nll_loss", true},
-    [LOSS_MSE] = {"mse_loss", false},
-    [LOSS_L1] = {"l1_loss", false},
-    [LOSS_HUBER] = {"huber_loss", false},
-    [LOSS_BCE_LOGITS] = {"bce_with_logits_loss", false},
-};
+/* Whether targets need names of their own. */
+static bool many_targets(const Options *o, const Graph *g) {
+    return o->objectives.len > 1 ||
+           (o->objectives.data[0].added.len && model_outputs(g) > 1);
+}
 
-/* "target", or with several objectives "target:OUTPUT". Losses on one output
-   share a target of equal type. model: number of the model's inputs. */
+/* "target", or with several losses "target:OUTPUT". Losses on one output
+   share a target of equal type; one of another type is "target:OUTPUT:LOSS".
+   model: number of the model's inputs. */
 static ValueId target_input(const Options *o, Graph *g, int model, ValueId x,
-                            TypeId t) {
+                            TypeId t, Str loss) {
     Str name = intern("target");
-    for (int i = 0; i < g->outputs.len && o->objectives.len > 1; i++)
+    for (int i = 0; i < g->outputs.len && many_targets(o, g); i++)
         if (same_value(g->outputs.data[i].value, x))
             name = internf("target:%s", g->outputs.data[i].name);
     for (int i = model; i < g->inputs.len; i++) {
         const Value *v = value_get(g, g->inputs.data[i]);
-        if (v->name == name && v->type.i == t.i) return g->inputs.data[i];
+        if (v->name != name) continue;
+        if (v->type.i == t.i) return g->inputs.data[i];
+        name = internf("%s:%s", name, loss);
+        i = model - 1;
     }
     return graph_input(g, name, t);
 }
@@ -112,12 +109,21 @@ static void note_axis(PassCtx *cx, const Graph *g, ValueId x) {
     sb_free(&type);
 }
 
+/* Losses that take the softmax or the sigmoid of the output themselves. */
+static bool takes_logits(const Fn *fn) {
+    static const char *const names[] = {"cross_entropy", "soft_cross_entropy",
+                                        "focal", "bce_with_logits",
+                                        "sigmoid_focal"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(fn->loss, names[i])) return true;
+    return false;
+}
+
 /* The output is a softmax's or sigmoid's result, of which the loss takes
    another one: PyTorch would compute the same, but hardly anyone means it. */
-static void warn_of_probabilities(PassCtx *cx, const Graph *g, LossKind kind,
+static void warn_of_probabilities(PassCtx *cx, const Graph *g, const Fn *fn,
                                   ValueId x) {
-    const char *fn = losses[kind].fn;
-    if (kind != LOSS_CROSS_ENTROPY && kind != LOSS_BCE_LOGITS) return;
+    if (!takes_logits(fn)) return;
     const Node *n;
     while ((n = def_of(g, x, OP_CAST)) || (n = def_of(g, x, OP_RESHAPE)))
         x = n->in[0];
@@ -126,61 +132,120 @@ static void warn_of_probabilities(PassCtx *cx, const Graph *g, LossKind kind,
     warn(cx->diag, (Loc){.file = g->module->file},
          "--loss: the output is a %s's result, probabilities, and %s takes %s "
          "of it again; export the model without it",
-         soft ? "Softmax" : "Sigmoid", fn,
+         soft ? "Softmax" : "Sigmoid", fn->info.text,
          soft ? "the softmax" : "the sigmoid");
 }
 
-/* The class axis is 1 for rank 2 and rank >= 4, the last for rank 3.  Of the
-   attributes that the option may give, the function takes those it has. */
-static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
-                        ValueId x, ValueId *loss) {
-    const Fn *fn = fn_std(losses[l->kind].fn);
-    Graph *g = b->g;
-    Type t = *value_type(g, x);
-    DType d = DT_F32;
-    int axis = -1, na = 0;
-    if (!dtype_is_float(t.dtype))
-        return no_loss(cx, g, "the loss needs a floating-point output");
-    if (!g->batch) warn_of_probabilities(cx, g, l->kind, x);
-    if (losses[l->kind].classes) {
-        axis = t.rank == 3 ? 2 : t.rank >= 2 ? 1 : -1;
-        if (l->axis != INT_MIN) axis = axis_norm(l->axis, t.rank);
-        if (axis < 0)
-            return no_loss(cx, g,
-                           l->axis == INT_MIN
-                               ? "the output has no class axis"
-                               : "axis= is not an axis of the output");
-        if (t.rank == 3 && l->axis == INT_MIN && !g->batch) note_axis(cx, g, x);
-        if (t.dim[axis] == 0) return no_loss(cx, g, "the class axis is empty");
-        for (int i = axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
+/* One call of a loss, as it is made. */
+typedef struct Call {
+    const LossSpec *l;
+    ValueId in[MAX_FN_OPERANDS];
+    int nin;
+    Attr attrs[MAX_OP_ATTRS];
+    int nattr;
+    int axis; /* of classes; -1: the loss has none */
+} Call;
+
+/* The outputs that are named, or all. */
+static Status loss_operands(const Graph *g, PassCtx *cx, Call *c) {
+    int target = fn_loss_target(c->l->fn), all = model_outputs(g);
+    int n = target < 0 ? c->l->fn->info.in_min : target;
+    c->nin = n;
+    if (n > 1 && !c->l->outputs.len && all != n)
+        return no_loss(cx, g,
+                       internf("%s takes %d outputs, %s:OUTPUT,OUTPUT..",
+                               c->l->fn->loss, n, c->l->fn->loss));
+    for (int i = 0; i < n; i++) {
+        if (n > 1 && !c->l->outputs.len)
+            c->in[i] = g->outputs.data[i].value;
+        else
+            TRY(pick_output(g, cx,
+                            c->l->outputs.len ? c->l->outputs.data[i] : NULL,
+                            &c->in[i]));
+        if (!dtype_is_float(value_dtype(g, c->in[i])))
+            return no_loss(cx, g, "the loss needs a floating-point output");
+    }
+    return OK;
+}
+
+/* The class axis is 1 for rank 2 and rank >= 4, the last for rank 3. */
+static Status class_axis(const Graph *g, PassCtx *cx, Call *c) {
+    const Type *t = value_type(g, c->in[0]);
+    double given = loss_key(c->l, "axis", INT_MIN);
+    c->axis = -1;
+    if (!fn_attr(c->l->fn, "axis")) return OK;
+    c->axis = t->rank == 3 ? 2 : t->rank >= 2 ? 1 : -1;
+    if (given != INT_MIN) c->axis = axis_norm((int64_t)given, t->rank);
+    if (c->axis < 0)
+        return no_loss(cx, g,
+                       given == INT_MIN ? "the output has no class axis"
+                                        : "axis= is not an axis of the output");
+    if (t->rank == 3 && given == INT_MIN && !g->batch)
+        note_axis(cx, g, c->in[0]);
+    if (t->dim[c->axis] == 0) return no_loss(cx, g, "the class axis is empty");
+    return OK;
+}
+
+/* Of the type that the definition asks for: class numbers without the class
+   axis, or as the output. */
+static void add_target(Graph *g, PassCtx *cx, Call *c, int model) {
+    int target = fn_loss_target(c->l->fn);
+    if (target < 0) return;
+    Type t = *value_type(g, c->in[0]);
+    t.dtype = DT_F32;
+    if (c->l->fn->operands.data[target].kind == FO_INT) {
+        for (int i = c->axis; i + 1 < t.rank; i++) t.dim[i] = t.dim[i + 1];
         t.rank--;
-        d = DT_I64;
+        t.dtype = DT_I64;
     }
-    Attr all[] = {attr_i(AK_axis, axis),
-                  attr_named_i("ignore_index", l->ignore_index),
-                  attr_named_f("label_smoothing", l->label_smoothing),
-                  attr_named_f("delta", l->delta)};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (fn_attr(fn, attr_get(all[i].key)->text)) all[na++] = all[i];
-    TypeId type = type_make(d, t.rank, t.dim);
-    ValueId target = target_input(cx->opt, g, model, x, type);
-    ValueId in[] = {x, target, NO_VALUE};
-    int classes = l->class_weights.len;
-    if (classes) {
-        int64_t dim = value_type(g, x)->dim[axis];
-        if (classes != dim)
-            return no_loss(cx, g,
-                           arena_printf(cx->scratch,
-                                        "%d class_weights for %lld "
-                                        "classes",
-                                        classes, (long long)dim));
-        Tensor *w = tensor_new(g->arena, type_make(DT_F32, 1, &dim));
-        for (int i = 0; i < classes; i++)
-            tensor_set(w, i, l->class_weights.data[i]);
-        in[2] = graph_const(g, "class_weights", w);
+    TypeId type = type_make(t.dtype, t.rank, t.dim);
+    c->in[c->nin++] =
+        target_input(cx->opt, g, model, c->in[0], type, c->l->fn->loss);
+}
+
+static void add_attrs(Call *c) {
+    const Fn *fn = c->l->fn;
+    for (int i = 0; i < fn->attrs.len; i++) {
+        const FnAttr *a = &fn->attrs.data[i];
+        double v = loss_key(c->l, a->name, NAN);
+        if (a->kind == FA_AXIS) v = c->axis;
+        if (v != v) continue;
+        c->attrs[c->nattr++] = a->kind == FA_FLOAT
+                                   ? attr_named_f(a->name, v)
+                                   : attr_named_i(a->name, (int64_t)v);
     }
-    NodeId n =
-        build_call(b, fn, in, classes ? 3 : 2, all, na, fn->info.out_max, NULL);
+}
+
+static Status add_weights(Graph *g, PassCtx *cx, Call *c) {
+    int classes = c->l->class_weights.len;
+    if (!classes) return OK;
+    int64_t dim = value_type(g, c->in[0])->dim[c->axis];
+    if (classes != dim)
+        return no_loss(cx, g,
+                       arena_printf(cx->scratch,
+                                    "%d class_weights for %lld classes",
+                                    classes, (long long)dim));
+    Tensor *w = tensor_new(g->arena, type_make(DT_F32, 1, &dim));
+    for (int i = 0; i < classes; i++)
+        tensor_set(w, i, c->l->class_weights.data[i]);
+    c->in[c->nin++] = graph_const(g, "class_weights", w);
+    return OK;
+}
+
+static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
+                        ValueId *loss) {
+    Graph *g = b->g;
+    Call c = {.l = l};
+    Callee callee = {.op = OP_CALL, .fn = l->fn};
+    NodeId n;
+    TRY(loss_operands(g, cx, &c));
+    if (!g->batch) warn_of_probabilities(cx, g, l->fn, c.in[0]);
+    TRY(class_axis(g, cx, &c));
+    add_target(g, cx, &c, model);
+    add_attrs(&c);
+    TRY(add_weights(g, cx, &c));
+    TRY(build_checked(b, cx->diag, callee, c.in, c.nin, c.attrs, c.nattr,
+                      l->fn->info.out_max, NULL, NULL, &n));
     *loss = node_get(g, n)->out[0];
     return OK;
 }
@@ -207,22 +272,35 @@ static Status host_loss(Builder *b, PassCtx *cx, Str output, ValueId *loss) {
     return no_loss(cx, g, "--loss host names no floating-point output");
 }
 
+/* One term, times its factor: one number. */
+static Status add_term(Builder *b, PassCtx *cx, const LossSpec *l, int model,
+                       ValueId *loss) {
+    Graph *g = b->g;
+    Str output = l->outputs.len ? l->outputs.data[0] : NULL;
+    ValueId x;
+    if (output) TRY(pick_output(g, cx, output, &x));
+    if (l->kind == LOSS_AUTO)
+        TRY(loss_auto(g, cx, output, loss));
+    else if (l->kind == LOSS_HOST)
+        TRY(host_loss(b, cx, output, loss));
+    else
+        TRY(call_loss(b, cx, l, model, loss));
+    if (value_type(g, *loss)->rank) *loss = b_reshape(b, *loss, 0, NULL);
+    *loss = b_cast(b, *loss, DT_F32);
+    if (l->factor != 1)
+        *loss = b2(b, OP_MUL, *loss, b_scalar(b, DT_F32, l->factor), DT_F32);
+    return OK;
+}
+
 static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
-    const LossSpec *l = &j->loss;
     Builder b = {.g = g};
-    ValueId x = NO_VALUE, loss = NO_VALUE;
-    bool of_output = l->kind != LOSS_AUTO && l->kind != LOSS_HOST;
-    if (l->output || of_output) TRY(pick_output(g, cx, l->output, &x));
-    if (l->kind == LOSS_AUTO) {
-        TRY(loss_auto(g, cx, l->output, &loss));
-    } else if (l->kind == LOSS_HOST) {
-        TRY(host_loss(&b, cx, l->output, &loss));
-    } else {
-        TRY(call_loss(&b, cx, l, model, x, &loss));
+    ValueId sum = NO_VALUE, loss;
+    TRY(add_term(&b, cx, &j->loss, model, &sum));
+    for (int i = 0; i < j->added.len; i++) {
+        TRY(add_term(&b, cx, &j->added.data[i], model, &loss));
+        sum = b2(&b, OP_ADD, sum, loss, DT_F32);
     }
-    if (value_type(g, loss)->rank) loss = b_reshape(&b, loss, 0, NULL);
-    graph_add_output(g, own_output(OUT_LOSS, j->name),
-                     b_cast(&b, loss, DT_F32));
+    graph_add_output(g, own_output(OUT_LOSS, j->name), sum);
     return OK;
 }
 

@@ -129,26 +129,20 @@ ValueId optimizer_scale(Builder *b, const Options *o) {
 /* ---- learning rate ------------------------------------------------------- */
 
 static void emit_lr(Step *s) {
-    static const char *const fns[] = {[SCHED_CONSTANT] = "lr_constant",
-                                      [SCHED_COSINE] = "lr_cosine",
-                                      [SCHED_LINEAR] = "lr_linear",
-                                      [SCHED_STEP] = "lr_step"};
     const ScheduleSpec *c = &s->objective->schedule;
-    ValueId in[5] = {graph_own_var(s->g, OWN_LR, s->objective->optimizer.lr)};
+    const ScheduleRow *row = c->row;
+    ValueId in[SCHEDULE_KEYS + 2] = {
+        graph_own_var(s->g, OWN_LR, s->objective->optimizer.lr)};
     ValueId i = b_cast(&s->b, graph_own_var(s->g, OWN_STEP, 0), DT_F64);
-    int n = 1;
-    in[n++] = i;
-    if (c->kind != SCHED_CONSTANT || c->warmup)
-        in[n++] = graph_own_var(s->g, OWN_WARMUP, (double)c->warmup);
-    if (c->kind == SCHED_STEP) {
-        in[n++] = graph_own_var(s->g, OWN_EVERY, (double)c->every);
-        in[n++] = graph_own_var(s->g, OWN_GAMMA, c->gamma);
-    } else if (c->kind != SCHED_CONSTANT) {
-        in[n++] = graph_own_var(s->g, OWN_TOTAL, (double)c->total);
-        in[n++] = graph_own_var(s->g, OWN_MIN, c->min);
+    bool plain = row == schedule_rows && c->key[KEY_WARMUP] == 0;
+    in[1] = i;
+    for (int k = 0; k < row->n && !plain; k++) {
+        ScheduleKey key = row->keys[k].key;
+        in[k + 2] =
+            graph_own_var(s->g, schedule_keys[key].variable, c->key[key]);
     }
     s->lr = in[0];
-    if (n > 2) call(&s->b, fns[c->kind], in, n, NULL, 0, &s->lr, 1);
+    if (!plain) call(&s->b, row->fn, in, row->n + 2, NULL, 0, &s->lr, 1);
     s->number = bin(s, OP_ADD, i, f64c(s, 1));
 }
 
@@ -300,7 +294,7 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
     return OK;
 }
 
-/* What a program's text calls has its definition there. */
+/* Functions that a program's text calls are defined in that text. */
 static void keep_definition(Module *m, const Fn *fn) {
     const Fn *parts[] = {fn->optimizer->once, fn};
     if (optimizer_find(m, fn->info.text) == fn) return;

@@ -69,75 +69,138 @@ static void top_hits(Builder *b, Str objective, const Node *loss, Attr axis,
                      node_get(b->g, hits)->out[0]);
 }
 
-/* Splits a call of a loss into its sums over samples, by the loss's own
-   definition. */
-static bool split_call(Builder *b, Str objective, Node loss, int64_t batch,
+/* A part of the sum that the loss is: a mean over samples times a number. */
+typedef struct Term {
+    Node node;
+    double factor;
+    ValueId num, den; /* sums of the samples [B]; 0: it has none */
+} Term;
+enum { TERMS = 16 };
+
+typedef struct Sum {
+    Term term[TERMS];
+    int n;
+} Sum;
+
+/* The terms of v, which may be anything: false, it is no such sum. Looks
+   through casts and reshapes. */
+static bool find_terms(const Graph *g, ValueId v, double factor, Sum *s) {
+    double x;
+    const Node *n = NULL;
+    for (;;) {
+        if (value_get(g, v)->kind != VK_RESULT) return false;
+        n = node_get(g, value_get(g, v)->def);
+        if (n->fn || (n->op != OP_CAST && n->op != OP_RESHAPE)) break;
+        v = n->in[0];
+    }
+    if (!n->fn && n->op == OP_ADD)
+        return find_terms(g, n->in[0], factor, s) &&
+               find_terms(g, n->in[1], factor, s);
+    for (int i = 0; !n->fn && n->op == OP_MUL && i < 2; i++)
+        if (value_is_splat(g, n->in[i], &x))
+            return find_terms(g, n->in[1 - i], factor * x, s);
+    if (s->n == TERMS) return false;
+    s->term[s->n++] = (Term){.node = *n, .factor = factor};
+    return n->fn ? n->fn->samples.given : n->op == OP_REDUCE_MEAN;
+}
+
+/* A call of a loss as its sums over samples, by the loss's own definition. The
+   first classification among the terms reports its hits. */
+static void split_call(Builder *b, Str objective, Term *t, int64_t batch,
                        int64_t top_k) {
     Graph *g = b->g;
     char msg[MSG_TEXT];
     FnSamples s;
+    Node loss = t->node;
     FnCall call = fn_call(&loss);
     Status ok = fn_run_samples(b, &call, &s, msg);
     ASSERT(ok == OK && "a samples part takes what its function takes");
-    bool split = is_per_sample(g, s.num, batch);
-    if (split) {
-        graph_add_output(g, own_output(OUT_LOSS_NUM, objective), s.num);
-        graph_add_output(g, own_output(OUT_LOSS_DEN, objective), s.den);
+    if (is_per_sample(g, s.num, batch)) {
+        t->num = s.num;
+        t->den = s.den;
     }
-    if (is_per_sample(g, s.correct, batch)) {
-        Attr axis;
-        call_attr(g, &loss, "axis", &axis);
-        g->module->class_axis = (int)axis.u.i;
-        graph_add_output(g, own_output(OUT_CORRECT, objective), s.correct);
-        graph_add_output(g, own_output(OUT_COUNT, objective), s.count);
-        if (top_k) top_hits(b, objective, &loss, axis, top_k);
-    }
-    return split;
+    if (!is_per_sample(g, s.correct, batch) ||
+        is_value(graph_output(g, own_output(OUT_CORRECT, objective))))
+        return;
+    Attr axis;
+    call_attr(g, &loss, "axis", &axis);
+    g->module->class_axis = (int)axis.u.i;
+    graph_add_output(g, own_output(OUT_CORRECT, objective), s.correct);
+    graph_add_output(g, own_output(OUT_COUNT, objective), s.count);
+    if (top_k && dtype_is_int(value_dtype(g, loss.in[1])))
+        top_hits(b, objective, &loss, axis, top_k);
 }
 
 /* A mean over everything whose first axis is the batch: sums [B] over the
    sample's share. */
-static bool split_mean(Builder *b, Str objective, Node mean, int64_t batch) {
+static void split_mean(Builder *b, Term *term, int64_t batch) {
     Graph *g = b->g;
+    Node mean = term->node;
     Type t = *value_type(g, mean.in[0]);
     const int64_t *all;
     int64_t axes[MAX_RANK];
     if (attr_ints(&mean, AK_axes, &all) != t.rank || t.rank < 1 ||
         t.dim[0] != batch)
-        return false;
+        return;
     for (int i = 1; i < t.rank; i++) axes[i - 1] = i;
-    ValueId num = b_cast(b, mean.in[0], DT_F32);
+    term->num = b_cast(b, mean.in[0], DT_F32);
     if (t.rank > 1)
-        num = b_reduce(b, OP_REDUCE_SUM, num, axes, t.rank - 1, false, DT_F32);
+        term->num = b_reduce(b, OP_REDUCE_SUM, term->num, axes, t.rank - 1,
+                             false, DT_F32);
     int64_t share = type_count(&t) / (batch ? batch : 1);
-    ValueId den = b_full(b, type_make(DT_F32, 1, &batch), (double)share);
-    graph_add_output(g, own_output(OUT_LOSS_NUM, objective), num);
-    graph_add_output(g, own_output(OUT_LOSS_DEN, objective), den);
+    term->den = b_full(b, type_make(DT_F32, 1, &batch), (double)share);
+}
+
+/* Whether each sample counts as much as any other in the mean: then the sum of
+   such means is one. */
+static bool samples_count_alike(const Graph *g, const Term *t) {
+    Attr x;
+    const Fn *fn = t->node.fn;
+    if (!fn) return true;
+    if (fn_attr(fn, "ignore_index") &&
+        call_attr(g, &t->node, "ignore_index", &x))
+        return false;
+    return fn_loss_target(fn) < 0 || t->node.nin <= fn_loss_target(fn) + 1;
+}
+
+/* sum of factor num / den, over 1 a sample; one term keeps its own den. */
+static bool report_sum(Builder *b, Str objective, Sum *s, int64_t batch) {
+    ValueId num = NO_VALUE, den = s->term[0].den;
+    for (int i = 0; i < s->n; i++) {
+        Term *t = &s->term[i];
+        if (!is_value(t->num) || (s->n > 1 && !samples_count_alike(b->g, t)))
+            return false;
+        ValueId x = t->num;
+        if (s->n > 1) x = b2(b, OP_DIV, x, t->den, DT_F32);
+        if (t->factor != 1)
+            x = b2(b, OP_MUL, x, b_scalar(b, DT_F32, t->factor), DT_F32);
+        num = i ? b2(b, OP_ADD, num, x, DT_F32) : x;
+    }
+    if (s->n > 1) den = b_full(b, type_make(DT_F32, 1, &batch), 1);
+    graph_add_output(b->g, own_output(OUT_LOSS_NUM, objective), num);
+    graph_add_output(b->g, own_output(OUT_LOSS_DEN, objective), den);
     return true;
 }
 
-/* Reports the scalar `loss` in eval; looks through casts and reshapes. */
+/* Reports the scalar `loss` in eval. */
 static void report_loss(Graph *g, Str objective, ValueId loss, int64_t top_k) {
     Builder b = {.g = g};
-    ValueId v = loss;
-    const Node *n = NULL;
+    Sum s = {.n = 0};
     int64_t batch = 0;
     for (int i = g->inputs.len - 1; i >= 0; i--) {
         const Type *t = value_type(g, g->inputs.data[i]);
         if (t->rank) batch = t->dim[0];
     }
-    while (value_get(g, v)->kind == VK_RESULT) {
-        n = node_get(g, value_get(g, v)->def);
-        if (n->op != OP_CAST && n->op != OP_RESHAPE) break;
-        v = n->in[0];
-        n = NULL;
+    bool sum = find_terms(g, loss, 1, &s);
+    for (int i = 0; i < s.n; i++) {
+        Term *t = &s.term[i];
+        if (t->node.fn && t->node.fn->samples.given)
+            split_call(&b, objective, t, batch, top_k);
+        else if (!t->node.fn && t->node.op == OP_REDUCE_MEAN)
+            split_mean(&b, t, batch);
     }
-    bool split = false;
-    if (n && n->fn && n->fn->samples.given)
-        split = split_call(&b, objective, *n, batch, top_k);
-    else if (n && n->op == OP_REDUCE_MEAN)
-        split = split_mean(&b, objective, *n, batch);
-    if (!split) graph_add_output(g, own_output(OUT_LOSS, objective), loss);
+    if (!sum || !report_sum(&b, objective, &s, batch))
+        graph_add_output(g, own_output(OUT_LOSS, objective), loss);
 }
 
 /* ---- the pass ------------------------------------------------------------ */

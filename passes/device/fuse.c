@@ -671,7 +671,7 @@ static void join_pools(Fuse *f) {
    allows. If launches are shared, unmerged reductions get one launch, side
    by side. */
 static void join_small(Fuse *f, GroupKind kind) {
-    enum { MAX_OPEN = 8 }; /* that one more may join */
+    enum { MAX_OPEN = 8 }; /* clusters that one more may join */
     VEC(int) open = {0};
     for (int c = 0; c < f->clusters.len; c++) {
         const NodeList *x = &cluster(f, c)->nodes;

@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REACH = 256 }; /* of one sort, considered for a launch */
+enum { REACH = 256 }; /* groups of one sort, considered for a launch */
 
 typedef struct NumberVec {
     int *data, len, cap;

@@ -42,7 +42,7 @@ typedef struct Plan {
     Graph *g;
     Arena *a;
     VEC(Block) blocks;
-    int64_t bytes; /* of all stored values */
+    int64_t bytes; /* bytes of all stored values */
     int *block_of; /* per root: its block; -1: none */
     int64_t *at;   /* per root: offset in its block */
     int sums;      /* the block that the next sum over ranks joins, or -1 */

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "runtime/files/glibc.h" /* last */
+
 /* t[k][i]: the byte i, and k zero bytes behind it */
 static uint32_t t[8][256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -28,6 +28,8 @@
 
 #include "runtime/cpu/block.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 static uint64_t isa_xcr0(void) {
     uint32_t lo, hi;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));

@@ -934,6 +934,14 @@ static inline double DIV_F64(double x, double y) { return x / y; }
 static inline int ISNAN_F64(double x) { return x != x; }
 static inline int ISINF_F64(double x) { return fabs(x) == INFINITY; }
 static inline int ISFINITE_F64(double x) { return fabs(x) < INFINITY; }
+/* Versions that glibc 2.17 has, too (runtime/files/glibc.h). */
+#if defined __GLIBC__ && defined __x86_64__
+__asm__(".symver exp,exp@GLIBC_2.2.5");
+__asm__(".symver fmod,fmod@GLIBC_2.2.5");
+__asm__(".symver log,log@GLIBC_2.2.5");
+__asm__(".symver pow,pow@GLIBC_2.2.5");
+#endif
+
 static inline double MOD_F64(double x, double y) { return fmod(x, y); }
 static inline double POW_F64(double x, double y) { return pow(x, y); }
 static inline double SIN_F64(double x) { return sin(x); }

@@ -28,6 +28,8 @@
 
 #include "runtime/cpu/kernels.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 enum { POOL_SPIN_WORK = 6000, POOL_SPIN_WAIT = 4000, POOL_MAX = 1024 };
 
 #define POOL_OPEN   ((uint64_t)1 << 16)

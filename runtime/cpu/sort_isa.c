@@ -70,7 +70,7 @@ static void put_items(const SortRun *r, int64_t row, int64_t from, int64_t to,
     }
 }
 
-/* The same for one half of 64-bit keys, for positions [from, to). */
+/* Sorts by one half of 64-bit keys, at positions [from, to). */
 static void put_halves(const SortRun *r, int64_t row, int64_t from, int64_t to,
                        int half, uint64_t *items) {
     for (int64_t i = from; i < to; i++) {

@@ -22,6 +22,8 @@
 #include "runtime/files/outfile.h"
 #include "runtime/files/sections.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 enum { CACHE_MOST = 1 << 16 };
 
 typedef struct CacheHeader {

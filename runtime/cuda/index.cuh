@@ -218,7 +218,7 @@ __device__ void argmax(const typename P::T *x, typename P::Out *out) {
     out[i] = argmax_of<P>(from, 0, 1).at;
 }
 
-/* The same for inner = 1 and axis >= 32: one warp computes a result. */
+/* For inner = 1 and axis >= 32: one warp computes a result. */
 template <class P>
 __device__ void argmax_warp(const typename P::T *x, typename P::Out *out) {
     typedef Compute<typename P::T> C;

@@ -13,6 +13,8 @@
 
 #include "runtime/cuda/gpu.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 /* ---- finding ------------------------------------------------------------- */
 
 /* $VARIABLE, if it says anything. */

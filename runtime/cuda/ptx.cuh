@@ -24,7 +24,7 @@ ampc_mma_bf16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
                    "r"(b[1]));
 }
 
-/* The same for f16 operands. */
+/* mma for f16 operands. */
 static __device__ __forceinline__ void
 ampc_mma_f16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "

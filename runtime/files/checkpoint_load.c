@@ -20,6 +20,8 @@
 #include "runtime/files/checkpoint.h"
 #include "runtime/files/infile.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 /* ---- scalars ------------------------------------------------------------- */
 
 static bool take_float(JsonSpan v, double *out) {
@@ -106,6 +108,7 @@ typedef struct Load {
     uint64_t used;      /* bit per renaming: it renamed something */
     size_t want;        /* tensors that the module has */
     LoadNames left, missing;
+    LoadNames fresh; /* of another shape, in layers that --replace-head made */
     LoadSource *sources; /* per variable */
     uint64_t *at;        /* per variable: place in `stage` */
     char *stage;
@@ -534,7 +537,7 @@ static void report_other(Load *l) {
 static void load_report(Load *l) {
     if (l->other) report_other(l);
     const LoadNames *left = &l->left, *missing = &l->missing;
-    char lost[400] = "", extra[400] = "", hint[500] = "";
+    char lost[400] = "", extra[400] = "", hint[500] = "", fresh[400] = "";
     if (missing->count)
         snprintf(lost, sizeof lost, "; %zu missing, left as they were: %s",
                  missing->count, missing->text);
@@ -544,10 +547,15 @@ static void load_report(Load *l) {
                  "%s",
                  left->count, left->text);
     if (missing->count && left->count) load_hint(l, hint, sizeof hint);
-    if (missing->count || left->count)
-        session_notice(l->s, "%.300s: %zu of %zu weights loaded%s%s%s",
-                       load_path(l), l->want - missing->count, l->want, lost,
-                       extra, hint);
+    if (l->fresh.count)
+        snprintf(fresh, sizeof fresh,
+                 "; %s: of another shape in the file, as --replace-head made "
+                 "%s",
+                 l->fresh.text, l->fresh.count > 1 ? "them" : "it");
+    if (missing->count || left->count || l->fresh.count)
+        session_notice(l->s, "%.300s: %zu of %zu weights loaded%s%s%s%s",
+                       load_path(l), l->want - missing->count - l->fresh.count,
+                       l->want, fresh, lost, extra, hint);
 }
 
 static ampc_status load_resolve(Load *l) {
@@ -575,6 +583,26 @@ static ampc_status load_resolve(Load *l) {
 
 /* ---- where they are staged */
 
+static bool same_shape(const StTensor *t, const PlanVar *v) {
+    return t->rank == v->rank &&
+           (v->rank == 0 ||
+            memcmp(t->dim, v->dim, v->rank * sizeof *v->dim) == 0);
+}
+
+/* Whether --replace-head made the variable: old files have the layer that it
+   took the place of. */
+static bool is_fresh(const ampc_session *s, const PlanVar *v) {
+    JsonSpan info, options, fresh, key, name;
+    const char *json = s->m->info;
+    if (!json || !json_parse(json, strlen(json), &info) ||
+        !json_get(info, "options", &options) ||
+        !json_get(options, "fresh", &fresh) || !json_is_array(fresh))
+        return false;
+    for (JsonIter it = json_iter(fresh); json_next(&it, &key, &name);)
+        if (json_equals(name, v->name)) return true;
+    return false;
+}
+
 /* Floating dtypes may differ in width, except on resume. */
 static ampc_status check_tensor(Load *l, const LoadSource *from,
                                 const PlanVar *v) {
@@ -592,9 +620,7 @@ static ampc_status check_tensor(Load *l, const LoadSource *from,
     bool width =
         t->dtype == v->dtype ||
         (!l->resume && is_float_dtype(t->dtype) && is_float_dtype(v->dtype));
-    if (width && t->rank == v->rank &&
-        (v->rank == 0 || memcmp(t->dim, v->dim, v->rank * sizeof *v->dim) == 0))
-        return AMPC_OK;
+    if (width && same_shape(t, v)) return AMPC_OK;
     shape_text(got, t->dtype, t->rank, t->dim);
     return session_fail(
         l->s, AMPC_ERR_FORMAT,
@@ -616,6 +642,11 @@ static ampc_status load_layout(Load *l) {
         if (!load_wants(l, v)) continue;
         if (!section_of(v)) {
             if (!l->sources[i].t) continue;
+            if (!l->resume && !same_shape(l->sources[i].t, v) &&
+                is_fresh(l->s, v)) {
+                names_add(&l->fresh, v->name);
+                continue;
+            }
             ampc_status status = check_tensor(l, &l->sources[i], v);
             if (status != AMPC_OK) return status;
         }

@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/files/glibc.h" /* last */
+
 enum { NAME_TRIES = 100 };
 
 static OutFileHook *hook;

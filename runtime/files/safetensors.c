@@ -16,6 +16,8 @@
 #include "runtime/program/dtype.h"
 #include "runtime/files/infile.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 enum { HEADER_MAX = 100 << 20, PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
 
 #define RESERVED "__metadata__" /* the one name that the format keeps */

@@ -18,6 +18,8 @@
 
 #include "runtime/files/infile.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 /* ---- which file are we? -------------------------------------------------- */
 
 /* The path that the kernel maps at `addr`: right even when the host has

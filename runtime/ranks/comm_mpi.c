@@ -23,6 +23,8 @@
 
 #include "runtime/api/session.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 typedef intptr_t Handle;
 
 typedef struct MpiApi {

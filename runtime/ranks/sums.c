@@ -17,6 +17,8 @@
 
 #include "runtime/api/session.h"
 
+#include "runtime/files/glibc.h" /* last */
+
 enum { LEAST_BLOCK = 1 << 16 };
 
 struct Sums {

@@ -168,6 +168,27 @@ TEST_CASE(emit, needs_only_libc) {
     arena_free(a);
 }
 
+/* Symbols of glibc 2.17 and older alone, which RHEL 7 and later have. */
+TEST_CASE(emit, loads_on_an_old_glibc) {
+    Arena *a = arena_new();
+    char *path = in_tmp(a, "old.so"), *out, *save;
+    int minor, symbols = 0;
+    emit_ok("--symbol=my_module", path);
+    REQUIRE(test_command(&out, "nm -D --undefined-only %s", path) == 0);
+    for (char *line = strtok_r(out, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save)) {
+        const char *version = strstr(line, "@GLIBC_2.");
+        if (strstr(line, "san_")) SKIP("a module with sanitizers");
+        if (!version) continue;
+        minor = atoi(version + strlen("@GLIBC_2."));
+        CHECK_MSG(minor <= 17, "%s", line);
+        symbols++;
+    }
+    CHECK(symbols > 50);
+    free(out);
+    arena_free(a);
+}
+
 TEST_CASE(emit, trains) {
     Arena *a = arena_new();
     char *path = in_tmp(a, "trains.so"), err[8192];

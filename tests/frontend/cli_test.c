@@ -36,7 +36,9 @@ TEST_CASE(cli, help_version_and_tables) {
     check_run(0, "usage: ampc MODEL.onnx", "--help");
     check_run(0, "ampc " AMPC_VERSION "\n", "--version");
     check_run(0, "softmax_cross_entropy", "--list-ops");
-    check_run(0, "huber_loss(x, target; delta = 1.0, reduction = \"mean\")",
+    check_run(0,
+              "huber_loss(x, target; delta = 1.0 from 1e-37 \"where it "
+              "becomes linear\", reduction = \"mean\")",
               "--list-ops huber_loss");
     check_run(0, "Linear(x; units: int", "--list-ops relu Linear");
     check_run(0,
@@ -406,9 +408,11 @@ TEST_CASE(cli, a_model_brings_its_options) {
 TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
     static const char *const cases[][2] = {
         {"train m { loss = l3 }",
-         "odd.amp:1:11: error: --loss: 'l3' is not one of auto, none, "
-         "cross_entropy, nll, mse, l1, huber, bce_with_logits, host; "
-         "did you mean 'l1'?\n"
+         "odd.amp:1:11: error: --loss: 'l3' is not one of auto, none, host, "
+         "cross_entropy, nll, mse, l1, huber, bce_with_logits, "
+         "soft_cross_entropy, focal, sigmoid_focal, dice, sigmoid_dice, "
+         "triplet, info_nce, cosine, kl_div, hinge, multi_margin, quantile, "
+         "smooth_l1, poisson_nll; did you mean 'l1'?\n"
          "  train m { loss = l3 }\n            ^\n"},
         {"train m { speed = 3 }", "1:11: error: --speed: unknown option"},
         {"train m { loss }", "1:11: error: --loss: needs a value"},
@@ -508,8 +512,9 @@ TEST_CASE(cli, a_second_loss_is_no_silent_choice) {
               "opt m.amp --pass simplify --pass cse");
     check_run(2, "--dim needs --expand", "fmt m.amp --dim B=2");
     check_refused(2,
-                  "--loss: was given already; several losses in one module "
-                  "are --objective",
+                  "--loss: was given already; a sum is --loss \"A:OUTPUT + "
+                  "0.5*B:OUTPUT\"; several losses in one module are "
+                  "--objective",
                   "--loss mse --loss l1");
 }
 
@@ -702,6 +707,54 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
              cnn());
     check_run(0, "\n          loops: thread columns by 1024, vector i0\n",
               words);
+}
+
+/* An .npy file of zeros. */
+static void put_zeros(const char *name, const char *type, const char *shape,
+                      size_t bytes) {
+    char *file = calloc(128 + bytes, 1);
+    REQUIRE(file);
+    memcpy(file, "\x93NUMPY\1\0\x76\0", 10);
+    memset(file + 10, ' ', 118);
+    int n = snprintf(file + 10, 118,
+                     "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+                     type, shape);
+    file[10 + n] = ' ';
+    file[127] = '\n';
+    REQUIRE(test_write_file(test_tmp(name), file, 128 + bytes));
+    free(file);
+}
+
+#define TRAINED                                                                \
+    "--feed input=in.npy --feed target=t.npy --threads 1 --device cpu "        \
+    "--steps 1 "
+
+/* Weights of the model before go into the one with another head. */
+TEST_CASE(cli, weights_under_a_fresh_head) {
+    char words[1400];
+    size_t n = (size_t)snprintf(words, sizeof words,
+                                "'%s' --dim batch=4 --loss cross_entropy "
+                                "--target cpu:x86-64-v2 ",
+                                cnn());
+    put_zeros("in.npy", "<f4", "(4, 1, 28, 28)", 4 * 28 * 28 * 4);
+    put_zeros("t.npy", "<i8", "(4,)", 4 * 8);
+    strcpy(words + n, "-o old.so");
+    check_run(0, "", words);
+    check_run(0, "wrote old.st", "run old.so " TRAINED "--save old.st");
+    strcpy(words + n, "-o new.so --replace-head logits=3 --freeze 'bn*'");
+    check_run(0,
+              "--freeze: 2 batch normalisations ('bn1.weight', ..) still use "
+              "statistics of the batch and move their running ones",
+              words);
+    check_run(0,
+              "weights loaded; 'fc2.weight', 'fc2.bias': of another shape in "
+              "the file, as --replace-head made them",
+              "run new.so " TRAINED "--load old.st --save new.st");
+    check_run(0, "{\"step\":1,", "run new.so " TRAINED "--load new.st");
+    strcpy(words + n, "-o other.so --freeze 'bn*' --batchnorm frozen");
+    check_run(0, "trains ", words);
+    check_run(1, "'fc2.weight' is f32[3,",
+              "run other.so " TRAINED "--load new.st");
 }
 
 TEST_CASE(cli, a_fresh_head) {

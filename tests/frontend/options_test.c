@@ -111,10 +111,27 @@ static const Bound bounds[] = {
     {"--loss", "nll,axis=1,class_weights=1/2", "nll,label_smoothing=0.1"},
     {"--loss", "cross_entropy,label_smoothing=0.1", "cross_entropy,delta=1"},
     {"--loss", "none", "none,axis=1"},
+    {"--loss", "mse + l1", "mse + none"},
+    {"--loss", "mse + 2*l1", "mse + inf*l1"},
+    {"--loss", "-1*mse", "0*mse"},
+    {"--loss", "triplet:a,b,c", "triplet:a,b"},
+    {"--loss", "dice,smooth=0", "dice,gamma=1"},
+    {"--loss", "quantile,q=1", "quantile,q=1.5"},
+    {"--loss", "sigmoid_focal,alpha=-1", "sigmoid_focal,alpha=-2"},
     {"--lr-schedule", "constant,warmup=2", "constant,total=3"},
     {"--lr-schedule", "step,every=2,warmup=2", "step,every=2,total=3"},
     {"--lr-schedule", "cosine,total=3", "cosine,total=3,every=2"},
     {"--lr-schedule", "linear,total=3,min=1", "linear,total=3,gamma=0.5"},
+    {"--lr-schedule", "cosine,total=40,warmup=5%", "constant,warmup=5%"},
+    {"--lr-schedule", "cosine,total=40,warmup=97%",
+     "cosine,total=40,warmup=100%"},
+    {"--lr-schedule", "exponential,gamma=0.5", "exponential"},
+    {"--lr-schedule", "polynomial,total=3,power=2", "polynomial,power=2"},
+    {"--lr-schedule", "inverse_sqrt,warmup=1", "inverse_sqrt"},
+    {"--lr-schedule", "cosine_restarts,every=4,multiply=1",
+     "cosine_restarts,every=4,multiply=0"},
+    {"--lr-schedule", "one_cycle,total=9,rise=1", "one_cycle,total=9,rise=1.1"},
+    {"--lr-schedule", "one_cycle,total=9", "one_cycle,total=9,warmup=2"},
     {"--param-group", "*,lr_scale=2", "*"},
     {"--batch-sizes", "1", "0"},
     {"--batch-sizes", "1,64", "1,,64"},
@@ -215,9 +232,15 @@ static void dump(const Options *o, StrBuf *sb) {
     INT(debug_nonfinite), INT(count_underflow), TEXT(amp_policy), TEXT(dump_ir);
     TEXT(emit_c), TEXT(emit_cuda), TEXT(emit_onnx), TEXT(report), TEXT(cache);
     TEXT(symbol), INT(seed), INT(no_fuse), INT(shuffle);
-    sb_printf(sb, "name=%s\noutput=%s\n", j->name, text(j->loss.output));
-    J_INT(loss.kind), J_INT(loss.axis), J_INT(loss.ignore_index);
-    J_REAL(loss.label_smoothing), J_REAL(loss.delta);
+    sb_printf(sb, "name=%s\nloss=%s\n", j->name,
+              j->loss.fn ? j->loss.fn->loss : "-");
+    J_INT(loss.kind), J_REAL(loss.factor), J_INT(loss.outputs.len);
+    J_INT(added.len);
+    for (int i = 0; i < j->loss.outputs.len; i++)
+        sb_printf(sb, "output %d=%s\n", i, j->loss.outputs.data[i]);
+    for (int i = 0; i < j->loss.keys.len; i++)
+        sb_printf(sb, "loss.%s=%.17g\n", j->loss.keys.data[i].key->name,
+                  j->loss.keys.data[i].value);
     for (int i = 0; i < j->loss.class_weights.len; i++)
         sb_printf(sb, "weight %d=%g\n", i, j->loss.class_weights.data[i]);
     sb_printf(sb, "optimizer=%s\n", j->optimizer.fn->info.text);
@@ -226,8 +249,10 @@ static void dump(const Options *o, StrBuf *sb) {
         sb_printf(sb, "optimizer.%s=%.17g\n",
                   j->optimizer.keys.data[i].key->name,
                   j->optimizer.keys.data[i].value);
-    J_INT(schedule.kind), J_INT(schedule.warmup), J_INT(schedule.total);
-    J_INT(schedule.every), J_REAL(schedule.min), J_REAL(schedule.gamma);
+    sb_printf(sb, "schedule=%s\n", j->schedule.row->word);
+    for (int i = 0; i < SCHEDULE_KEYS; i++)
+        sb_printf(sb, "schedule.%s=%g\n", schedule_keys[i].name,
+                  j->schedule.key[i]);
     J_REAL(clip_norm), J_REAL(clip_value);
     for (int i = 0; i < j->params.len; i++)
         sb_printf(sb, "params %d=%s\n", i, j->params.data[i]);
@@ -289,18 +314,45 @@ static const struct {
     {"--remat", "auto", ""},
     {"--remat", "none", "remat=1"},
     {"--remat", "12345", "remat=2; remat_bytes=12345"},
-    {"--loss", "huber,delta=3:y", "output=y; loss.kind=6; loss.delta=3"},
-    {"--loss", "cross_entropy,axis=-2", "loss.kind=2; loss.axis=-2"},
-    {"--loss", "nll,ignore_index=7", "loss.kind=3; loss.ignore_index=7"},
+    {"--loss", "huber,delta=3:y",
+     "loss=huber; loss.kind=3; loss.outputs.len=1; output 0=y; loss.delta=3"},
+    {"--loss", "cross_entropy,axis=-2",
+     "loss=cross_entropy; loss.kind=3; loss.axis=-2; "
+     "loss.ignore_index=-100; loss.label_smoothing=0"},
+    {"--loss", "nll,ignore_index=7",
+     "loss=nll; loss.kind=3; loss.ignore_index=7"},
     {"--loss", "cross_entropy,label_smoothing=0.25",
-     "loss.kind=2; loss.label_smoothing=0.25"},
+     "loss=cross_entropy; loss.kind=3; loss.ignore_index=-100; "
+     "loss.label_smoothing=0.25"},
     {"--loss", "nll,class_weights=1/2.5/0",
-     "loss.kind=3; weight 0=1; weight 1=2.5; weight 2=0"},
+     "loss=nll; loss.kind=3; loss.ignore_index=-100; weight 0=1; weight 1=2.5; "
+     "weight 2=0"},
     {"--loss", "none", "loss.kind=1"},
-    {"--loss", "mse", "loss.kind=4"},
-    {"--loss", "l1", "loss.kind=5"},
-    {"--loss", "bce_with_logits", "loss.kind=7"},
-    {"--loss", "host", "loss.kind=8"},
+    {"--loss", "mse", "loss=mse; loss.kind=3"},
+    {"--loss", "l1", "loss=l1; loss.kind=3"},
+    {"--loss", "bce_with_logits", "loss=bce_with_logits; loss.kind=3"},
+    {"--loss", "host", "loss.kind=2"},
+    {"--loss", "hinge,squared=1",
+     "loss=hinge; loss.kind=3; loss.margin=1; loss.squared=1"},
+    {"--loss", "smooth_l1,beta=2", "loss=smooth_l1; loss.kind=3; loss.beta=2"},
+    {"--loss", "quantile,q=0.25", "loss=quantile; loss.kind=3; loss.q=0.25"},
+    {"--loss", "kl_div,log_target=1",
+     "loss=kl_div; loss.kind=3; loss.log_target=1"},
+    {"--loss", "triplet,eps=0.5",
+     "loss=triplet; loss.kind=3; loss.margin=1; loss.eps=0.5"},
+    {"--loss", "info_nce,temperature=2",
+     "loss=info_nce; loss.kind=3; loss.temperature=2"},
+    {"--loss", "sigmoid_dice,smooth=2",
+     "loss=sigmoid_dice; loss.kind=3; loss.smooth=2"},
+    {"--loss", "sigmoid_focal,alpha=0.5,gamma=1",
+     "loss=sigmoid_focal; loss.kind=3; loss.alpha=0.5; loss.gamma=1"},
+    {"--loss", "0.5*mse:y",
+     "loss=mse; loss.kind=3; loss.factor=0.5; loss.outputs.len=1; output 0=y"},
+    {"--loss", "l1:a + 2*focal,gamma=1:b",
+     "loss=l1; loss.kind=3; loss.outputs.len=1; added.len=1; output 0=a"},
+    {"--loss", "triplet,margin=2:a,b,c",
+     "loss=triplet; loss.kind=3; loss.outputs.len=3; output 0=a; output 1=b; "
+     "output 2=c; loss.margin=2; loss.eps=9.9999999999999995e-07"},
     {"--optimizer", "sgd,momentum=0.5,nesterov",
      "optimizer=sgd; optimizer.weight_decay=0; optimizer.momentum=0.5; "
      "optimizer.nesterov=1"},
@@ -318,11 +370,24 @@ static const struct {
     {"--param-group", "b*,lr_scale=2", "group 0=b* 2 nan"},
     {"--param-group", "b*,weight_decay=0", "group 0=b* nan 0"},
     {"--lr-schedule", "cosine,total=9,warmup=4,min=0.5",
-     "schedule.kind=1; schedule.warmup=4; schedule.total=9; "
+     "schedule=cosine; schedule.warmup=4; schedule.total=9; "
      "schedule.min=0.5"},
-    {"--lr-schedule", "linear,total=9", "schedule.kind=2; schedule.total=9"},
+    {"--lr-schedule", "cosine,warmup=5%,total=41",
+     "schedule=cosine; schedule.warmup=3; schedule.total=41"},
+    {"--lr-schedule", "exponential,gamma=0.5",
+     "schedule=exponential; schedule.every=1; schedule.gamma=0.5"},
+    {"--lr-schedule", "polynomial,total=3,power=2",
+     "schedule=polynomial; schedule.total=3; schedule.power=2"},
+    {"--lr-schedule", "inverse_sqrt,warmup=7",
+     "schedule=inverse_sqrt; schedule.warmup=7"},
+    {"--lr-schedule", "cosine_restarts,every=4,multiply=2",
+     "schedule=cosine_restarts; schedule.every=4; schedule.multiply=2"},
+    {"--lr-schedule", "one_cycle,total=9,rise=0.25,div=5,final_div=50",
+     "schedule=one_cycle; schedule.total=9; schedule.rise=0.25; "
+     "schedule.div=5; schedule.final_div=50"},
+    {"--lr-schedule", "linear,total=9", "schedule=linear; schedule.total=9"},
     {"--lr-schedule", "step,every=3,gamma=0.5",
-     "schedule.kind=3; schedule.every=3; schedule.gamma=0.5"},
+     "schedule=step; schedule.every=3; schedule.gamma=0.5"},
     {"--clip-norm", "3", "clip_norm=3"},
     {"--clip-value", "3", "clip_value=3"},
     {"--accumulate", "3", "accumulate=3"},
@@ -385,14 +450,16 @@ static const struct {
     {"--shuffle", "3", "shuffle=3"},
     {"--objective",
      "a,loss=huber,delta=3:y,params=w*,params=b*,clip_norm=2,clip_value=4",
-     "name=a; output=y; loss.kind=6; loss.delta=3; clip_norm=2; "
+     "name=a; loss=huber; loss.kind=3; loss.outputs.len=1; output 0=y; "
+     "loss.delta=3; clip_norm=2; "
      "clip_value=4; params 0=w*; params 1=b*"},
     {"--objective",
      "a,loss=mse,optimizer=sgd,lr=0.75,lr_schedule=step,every=3,"
      "param_group=w*,lr_scale=2",
-     "name=a; loss.kind=4; optimizer=sgd; optimizer.lr=0.75; "
+     "name=a; loss=mse; loss.kind=3; optimizer=sgd; optimizer.lr=0.75; "
      "optimizer.weight_decay=0; optimizer.momentum=0; optimizer.nesterov=0; "
-     "schedule.kind=3; schedule.every=3; "
+     "schedule=step; schedule.every=3; "
+     "schedule.gamma=0.1; "
      "group 0=w* 2 nan"},
 };
 

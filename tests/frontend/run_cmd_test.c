@@ -191,6 +191,52 @@ TEST_CASE(run, trains_and_logs) {
     free(out);
 }
 
+TEST_CASE(run, changes_keys_of_the_schedule) {
+    write_data(40);
+    char *out = good(&tiny_module, FEEDS "--steps 3 --hyper lr=0.025");
+    CHECK(field(out, 2, "lr") == 0.025);
+    free(out);
+    bad(&tiny_module, FEEDS "--hyper warmup=5%", 1, "the module has: lr");
+    bad(&tiny_module, FEEDS "--hyper lr=5x", 2, "'lr=5x': a value is");
+    bad(&tiny_module, FEEDS "--hyper lr", 2, "KEY=VALUE is needed");
+    bad(&tiny_module, FEEDS "--hyper lr=1 --eval", 2, "no effect: '--hyper'");
+}
+
+/* Beside ReduceLROnPlateau, written here, over the losses in the log; the run
+   is broken off and goes on in the middle. */
+TEST_CASE(run, lowers_lr_where_the_loss_does_not_fall) {
+    static const char *const runs[] = {"--epochs 6 --save @plateau.ck",
+                                       "--epochs 12 --save @plateau.ck "
+                                       "--resume"};
+    double lr = 0.1, best = INFINITY;
+    int bad_epochs = 0, lowered = 0;
+    write_data(8);
+    for (int k = 0; k < 2; k++) {
+        char words[300];
+        snprintf(words, sizeof words,
+                 FEEDS EVAL_FEEDS "--reduce-on-plateau "
+                                  "factor=0.5,patience=1,threshold=0.3,"
+                                  "min_lr=0.02 %s",
+                 runs[k]);
+        char *out = good(&tiny_module, words);
+        for (int e = 0; e < 6; e++) { /* two steps and an evaluation each */
+            CHECK_REL(field(out, 3 * e, "lr"), lr, 1e-6);
+            double loss = field(out, 3 * e + 2, "eval_loss");
+            bad_epochs = loss < best * 0.7 ? 0 : bad_epochs + 1;
+            if (!bad_epochs) best = loss;
+            if (bad_epochs <= 1) continue;
+            lowered += lr > 0.02;
+            lr = fmax(lr * 0.5, 0.02);
+            bad_epochs = 0;
+        }
+        free(out);
+    }
+    CHECK(lowered >= 2);
+    bad(&tiny_module, FEEDS "--reduce-on-plateau factor=0.5", 2, "--eval-feed");
+    bad(&tiny_module, FEEDS EVAL_FEEDS "--reduce-on-plateau factor=2", 2,
+        "'factor=2' is not factor=0.1,");
+}
+
 TEST_CASE(run, accumulates) {
     write_data(40);
     char *out = good(&tiny_accumulating, FEEDS "--epochs 2");

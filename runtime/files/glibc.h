@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* glibc.h: the oldest symbols of glibc that do the work, so that a module that
+   was linked on a newer system loads on glibc 2.17 (RHEL 7) and everything
+   after it.
+
+   A linker takes a symbol's newest version: pthread_create@GLIBC_2.34 came with
+   the move of libpthread into libc.  The older versions are still there, and
+   system calls take the place of functions that came later.  Include this
+   header last, in each file that calls one of them; //tests/codegen:emit_test
+   names a symbol that is newer. */
+#ifndef AMPC_GLIBC_H
+#define AMPC_GLIBC_H
+
+#if defined __GLIBC__ && defined __x86_64__ &&                                 \
+    !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define AMPC_SYMBOL(name, version)                                             \
+    __asm__(".symver " #name "," #name "@GLIBC_" version)
+AMPC_SYMBOL(dladdr, "2.2.5");
+AMPC_SYMBOL(dlclose, "2.2.5");
+AMPC_SYMBOL(dlerror, "2.2.5");
+AMPC_SYMBOL(dlinfo, "2.3.3");
+AMPC_SYMBOL(dlopen, "2.2.5");
+AMPC_SYMBOL(dlsym, "2.2.5");
+AMPC_SYMBOL(glob, "2.2.5");
+AMPC_SYMBOL(pthread_create, "2.2.5");
+AMPC_SYMBOL(pthread_join, "2.2.5");
+AMPC_SYMBOL(pthread_once, "2.2.5");
+AMPC_SYMBOL(pthread_sigmask, "2.2.5");
+
+/* On x86-64 the kernel's struct stat is the library's. */
+static inline int ampc_fstat(int fd, struct stat *st) {
+    return (int)syscall(SYS_fstat, fd, st);
+}
+static inline int ampc_fstatat(int folder, const char *path, struct stat *st,
+                               int flags) {
+    return (int)syscall(SYS_newfstatat, folder, path, st, flags);
+}
+static inline ssize_t ampc_getrandom(void *to, size_t n, unsigned flags) {
+    return syscall(SYS_getrandom, to, n, flags);
+}
+static inline int ampc_renameat2(int from, const char *old, int to,
+                                 const char *name, unsigned flags) {
+    return (int)syscall(SYS_renameat2, from, old, to, name, flags);
+}
+#define fstat     ampc_fstat
+#define fstatat   ampc_fstatat
+#define getrandom ampc_getrandom
+#define renameat2 ampc_renameat2
+#endif
+
+#endif
