@@ -355,15 +355,30 @@ static Status read_loss(Options *o, Spec *s, LossSpec *l, bool single) {
     return read_loss_keys(o, s, l, single);
 }
 
-/* The text behind the next plus sign that has blanks around it, which is cut
-   off; NULL: there is none. */
+/* The text begins with a term of a sum: a loss, or a factor and a loss. */
+static bool starts_term(const char *text) {
+    const char *star = strchr(text, '*');
+    if (star && starts_number(text)) text = star + 1;
+    text += strspn(text, " ");
+    size_t n = strcspn(text, ",: +");
+    return fn_loss(intern_n(text, n)) != NULL;
+}
+
+/* The text behind the next plus sign in front of a term, which is cut off;
+   NULL: there is none.  Names of outputs may hold plus signs, too. */
 static char *next_term(char *text) {
-    char *plus = strstr(text, " + ");
-    if (!plus) return NULL;
-    char *next = plus + 3;
-    while (plus > text && plus[-1] == ' ') plus--;
-    *plus = 0;
-    return next + strspn(next, " ");
+    char *plus = text;
+    while ((plus = strchr(plus, '+'))) {
+        char *next = plus + 1 + strspn(plus + 1, " ");
+        bool blanks = plus > text && plus[-1] == ' ' && plus[1] == ' ';
+        if (blanks || starts_term(next)) {
+            while (plus > text && plus[-1] == ' ') plus--;
+            *plus = 0;
+            return next;
+        }
+        plus++;
+    }
+    return NULL;
 }
 
 static Status set_loss(Options *o, Spec *s) {

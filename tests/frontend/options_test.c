@@ -350,6 +350,8 @@ static const struct {
      "loss=mse; loss.kind=3; loss.factor=0.5; loss.outputs.len=1; output 0=y"},
     {"--loss", "l1:a + 2*focal,gamma=1:b",
      "loss=l1; loss.kind=3; loss.outputs.len=1; added.len=1; output 0=a"},
+    {"--loss", "l1:a+b+2*focal,gamma=1:b",
+     "loss=l1; loss.kind=3; loss.outputs.len=1; added.len=1; output 0=a+b"},
     {"--loss", "triplet,margin=2:a,b,c",
      "loss=triplet; loss.kind=3; loss.outputs.len=3; output 0=a; output 1=b; "
      "output 2=c; loss.margin=2; loss.eps=9.9999999999999995e-07"},
