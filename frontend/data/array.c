@@ -3,8 +3,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/data/array.h"
 
-#include "frontend/data/images.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -258,10 +256,6 @@ static Status load(Source *s, const ArrayPick *pick, unsigned char *head,
 
 Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a) {
     static const ArrayPick all = {.input = ""};
-    struct stat st_path;
-    if (pick && pick->want && stat(path, &st_path) == 0 &&
-        S_ISDIR(st_path.st_mode))
-        return images_open(d, path, pick->want, a);
     Source s = {.d = d, .path = path, .fd = -1};
     unsigned char *head = malloc(ARRAY_HEAD);
     *a = (Array){.fd = -1};

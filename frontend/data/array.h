@@ -40,8 +40,7 @@ typedef struct ArrayPick {
     const char *part; /* FILE:PART, by the format; NULL: not given */
     const char
         *input; /* the input that it is for; names the part if part is NULL */
-    bool integers;                /* text: read integers, not floats */
-    const ampc_tensor_info *want; /* the input; NULL: a folder is not read */
+    bool integers; /* text: read integers, not floats */
 } ArrayPick;
 
 /* Tells formats apart by content.  pick may be NULL.  On failure nothing is

@@ -8,8 +8,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "frontend/data/images.h"
 #include "ir/base/files.h"
 #include "runtime/program/dtype.h"
 
@@ -253,14 +255,21 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
 
 /* ---- open ---------------------------------------------------------------- */
 
+/* A folder holds pictures. */
+static Status open_data(Diag *d, Feed *f) {
+    struct stat st;
+    if (stat(f->path, &st) == 0 && S_ISDIR(st.st_mode))
+        return images_open(d, f->path, &f->want, &f->a);
+    return array_open(d, f->path, &f->pick, &f->a);
+}
+
 static Status open_one(Diag *d, FileGuard *guard, const char *option,
                        FeedSet *fs, Feed *f) {
     if (!split_file(f)) return fail(d, (Loc){0}, "out of memory");
     TRY(file_reads(d, guard, f->path, option));
     f->pick.input = f->want.name;
-    f->pick.want = &f->want;
     f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
-    TRY(array_open(d, f->path, &f->pick, &f->a));
+    TRY(open_data(d, f));
     TRY(check_fit(d, fs, f));
     size_t elems = f->want.bytes / elem_bytes(f->want.dtype);
     f->to = f->batch = calloc(f->want.bytes ? f->want.bytes : 1, 1);

@@ -35,38 +35,76 @@ static bool is_bounded_exp(const Graph *g, const Node *n) {
     return n->op == OP_EXP && x && !x->fn && is_below_largest(g, x);
 }
 
+/* How the sign of an op's result follows from its operands. */
+typedef enum Sign {
+    SIGN_NONE,   /* it does not */
+    SIGN_ALWAYS, /* from none */
+    SIGN_FIRST,  /* from the first */
+    SIGN_BOTH,   /* if it is that of both */
+    SIGN_EITHER, /* if it is that of one */
+    SIGN_SUM,    /* above 0 if one is, and the other not below 0 */
+    SIGN_POWER,
+    SIGN_SQUARE, /* from both, or because they are one */
+    SIGN_BOUND,  /* from attribute min */
+    SIGN_SOFTMAX /* from the first, or because that is a softmax's */
+} Sign;
+
+static const struct {
+    OpCode op;
+    Sign nonnegative, positive;
+} signs[] = {
+    {OP_ABS, SIGN_ALWAYS, SIGN_NONE},
+    {OP_EXP, SIGN_ALWAYS, SIGN_NONE},
+    {OP_RELU, SIGN_ALWAYS, SIGN_NONE},
+    {OP_SIGMOID, SIGN_ALWAYS, SIGN_NONE},
+    {OP_SOFTPLUS, SIGN_ALWAYS, SIGN_NONE},
+    {OP_SQRT, SIGN_ALWAYS, SIGN_FIRST},
+    {OP_RSQRT, SIGN_ALWAYS, SIGN_NONE},
+    {OP_REDUCE_SUMSQ, SIGN_ALWAYS, SIGN_NONE},
+    {OP_POW, SIGN_POWER, SIGN_NONE},
+    {OP_MUL, SIGN_SQUARE, SIGN_BOTH},
+    {OP_ADD, SIGN_BOTH, SIGN_SUM},
+    {OP_DIV, SIGN_BOTH, SIGN_NONE},
+    {OP_MAX, SIGN_EITHER, SIGN_EITHER},
+    {OP_CLIP, SIGN_NONE, SIGN_BOUND},
+    {OP_REDUCE_SUM, SIGN_FIRST, SIGN_SOFTMAX},
+    {OP_REDUCE_MEAN, SIGN_FIRST, SIGN_FIRST},
+};
+
+static Sign sign_of(const Node *n, bool positive) {
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+        if (signs[i].op == n->op)
+            return positive ? signs[i].positive : signs[i].nonnegative;
+    return moves(n) ? SIGN_FIRST : SIGN_NONE;
+}
+
 /* v >= 0 everywhere. */
 static bool is_nonnegative(const Graph *g, ValueId v, int depth) {
     const Node *n = maker(g, v);
     double c;
     if (value_is_splat(g, v, &c)) return c >= 0;
     if (!n || n->fn || depth == DEPTH) return false;
-    switch (n->op) {
-    case OP_ABS:
-    case OP_EXP:
-    case OP_RELU:
-    case OP_SIGMOID:
-    case OP_SOFTPLUS:
-    case OP_SQRT:
-    case OP_RSQRT:
-    case OP_REDUCE_SUMSQ: return true;
-    case OP_POW:
-        if (value_is_splat(g, n->in[1], &c) && fmod(c, 2) == 0) return true;
-        return is_nonnegative(g, n->in[0], depth + 1);
-    case OP_MUL:
-        if (same_value(n->in[0], n->in[1])) return true;
-        /* fall through */
-    case OP_ADD:
-    case OP_DIV:
-        return is_nonnegative(g, n->in[0], depth + 1) &&
-               is_nonnegative(g, n->in[1], depth + 1);
-    case OP_MAX:
-        return is_nonnegative(g, n->in[0], depth + 1) ||
-               is_nonnegative(g, n->in[1], depth + 1);
-    case OP_REDUCE_SUM:
-    case OP_REDUCE_MEAN: return is_nonnegative(g, n->in[0], depth + 1);
-    default: return moves(n) && is_nonnegative(g, n->in[0], depth + 1);
-    }
+    Sign s = sign_of(n, false);
+    if (s == SIGN_NONE) return false;
+    if (s == SIGN_ALWAYS) return true;
+    if (s == SIGN_SQUARE && same_value(n->in[0], n->in[1])) return true;
+    if (s == SIGN_POWER && value_is_splat(g, n->in[1], &c) && fmod(c, 2) == 0)
+        return true;
+    bool first = is_nonnegative(g, n->in[0], depth + 1);
+    if (s == SIGN_FIRST || s == SIGN_POWER) return first;
+    if (s == SIGN_EITHER)
+        return first || is_nonnegative(g, n->in[1], depth + 1);
+    return first && is_nonnegative(g, n->in[1], depth + 1);
+}
+
+static bool is_positive(const Graph *g, ValueId v, int depth);
+
+static bool is_positive_sum(const Graph *g, const Node *n, int depth) {
+    for (int k = 0; k < 2; k++)
+        if (is_positive(g, n->in[k], depth + 1) &&
+            is_nonnegative(g, n->in[1 - k], depth + 1))
+            return true;
+    return false;
 }
 
 /* v is above some positive number everywhere. */
@@ -75,29 +113,17 @@ static bool is_positive(const Graph *g, ValueId v, int depth) {
     double c;
     if (value_is_splat(g, v, &c)) return c > 0;
     if (!n || n->fn || depth == DEPTH) return false;
-    switch (n->op) {
-    case OP_ADD:
-        for (int k = 0; k < 2; k++)
-            if (is_positive(g, n->in[k], depth + 1) &&
-                is_nonnegative(g, n->in[1 - k], depth + 1))
-                return true;
-        return false;
-    case OP_MAX:
-        return is_positive(g, n->in[0], depth + 1) ||
-               is_positive(g, n->in[1], depth + 1);
-    case OP_CLIP: return attr_find(n, AK_min) && attr_float(n, AK_min) > 0;
-    case OP_MUL:
-        return is_positive(g, n->in[0], depth + 1) &&
-               is_positive(g, n->in[1], depth + 1);
-    case OP_REDUCE_SUM: {
-        const Node *e = maker(g, n->in[0]); /* the sum of a softmax */
-        if (e && !e->fn && is_bounded_exp(g, e)) return true;
-        return is_positive(g, n->in[0], depth + 1);
-    }
-    case OP_SQRT:
-    case OP_REDUCE_MEAN: return is_positive(g, n->in[0], depth + 1);
-    default: return moves(n) && is_positive(g, n->in[0], depth + 1);
-    }
+    Sign s = sign_of(n, true);
+    if (s == SIGN_NONE) return false;
+    if (s == SIGN_SUM) return is_positive_sum(g, n, depth);
+    if (s == SIGN_BOUND)
+        return attr_find(n, AK_min) && attr_float(n, AK_min) > 0;
+    const Node *e = s == SIGN_SOFTMAX ? maker(g, n->in[0]) : NULL;
+    if (e && !e->fn && is_bounded_exp(g, e)) return true;
+    bool first = is_positive(g, n->in[0], depth + 1);
+    if (s == SIGN_FIRST || s == SIGN_SOFTMAX) return first;
+    if (s == SIGN_EITHER) return first || is_positive(g, n->in[1], depth + 1);
+    return first && is_positive(g, n->in[1], depth + 1);
 }
 
 static bool is_apart_from_0(const Graph *g, ValueId v) {
@@ -106,30 +132,50 @@ static bool is_apart_from_0(const Graph *g, ValueId v) {
     return is_positive(g, v, 0);
 }
 
+static bool divides(const Graph *g, const Node *n) {
+    return is_apart_from_0(g, n->in[1]);
+}
+
+static bool of_positive(const Graph *g, const Node *n) {
+    return is_positive(g, n->in[0], 0);
+}
+
+static bool of_nonnegative(const Graph *g, const Node *n) {
+    return is_nonnegative(g, n->in[0], 0);
+}
+
+static bool power_is_finite(const Graph *g, const Node *n) {
+    double c;
+    if (value_is_splat(g, n->in[1], &c) && c >= 0)
+        return c == floor(c) || is_nonnegative(g, n->in[0], 0);
+    return is_positive(g, n->in[0], 0);
+}
+
+static bool never(const Graph *g, const Node *n) {
+    (void)g, (void)n;
+    return false;
+}
+
+/* Ops that leave the finite numbers, and when they do not. */
+static const struct {
+    OpCode op;
+    bool (*stays)(const Graph *g, const Node *n);
+} leaving[] = {
+    {OP_DIV, divides},         {OP_LOG, of_positive},
+    {OP_RSQRT, of_positive},   {OP_RECIPROCAL, of_positive},
+    {OP_SQRT, of_nonnegative}, {OP_POW, power_is_finite},
+    {OP_EXP, is_bounded_exp},  {OP_TAN, never},
+    {OP_ASIN, never},          {OP_ACOS, never},
+    {OP_SINH, never},          {OP_COSH, never},
+    {OP_ACOSH, never},         {OP_ATANH, never},
+};
+
 /* Whether n makes finite results of finite operands. */
 static bool stays_finite(const Graph *g, const Node *n) {
-    double c;
     if (n->fn) return true; /* norms, activations, losses */
-    switch (n->op) {
-    case OP_DIV: return is_apart_from_0(g, n->in[1]);
-    case OP_LOG:
-    case OP_RSQRT:
-    case OP_RECIPROCAL: return is_positive(g, n->in[0], 0);
-    case OP_SQRT: return is_nonnegative(g, n->in[0], 0);
-    case OP_POW:
-        if (value_is_splat(g, n->in[1], &c) && c >= 0)
-            return c == floor(c) || is_nonnegative(g, n->in[0], 0);
-        return is_positive(g, n->in[0], 0);
-    case OP_EXP: return is_bounded_exp(g, n);
-    case OP_TAN:
-    case OP_ASIN:
-    case OP_ACOS:
-    case OP_SINH:
-    case OP_COSH:
-    case OP_ACOSH:
-    case OP_ATANH: return false;
-    default: return true;
-    }
+    for (size_t i = 0; i < sizeof leaving / sizeof *leaving; i++)
+        if (leaving[i].op == n->op) return leaving[i].stays(g, n);
+    return true;
 }
 
 static bool is_finite(const Finite *f, ValueId v) {

@@ -142,7 +142,7 @@ static void add_values(Spend *x) {
         ValueId v = n->out[0];
         bool tied = is_tied(&x->s.p, n) ||
                     (shares_type(n) && x->s.as[v.i] != NUM_DTYPES &&
-                     dtype_of(g, v) == DT_F16);
+                     dtype_of(g, v) == FINE_TYPE);
         if (tied) {
             implies(x, (int)v.i, (int)n->in[0].i);
             implies(x, (int)n->in[0].i, (int)v.i);
@@ -306,7 +306,7 @@ static void widen_streams(Spend *x, const bool *low) {
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
         Value *val = value_get(g, (ValueId){v});
         if (x->s.as[v] == NUM_DTYPES || low[v] ||
-            type_get(val->type)->dtype != DT_F16)
+            type_get(val->type)->dtype != FINE_TYPE)
             continue;
         val->type = type_with_dtype(val->type, DT_F32);
         x->s.p.high[v] = budget;

@@ -4,8 +4,11 @@
 #define AMPC_PASSES_COMMON_PLACEMENT_IMPL_H
 
 #include "passes/common/mincut.h"
-#include "passes/common/placement.h"
+#include "passes/common/traffic.h"
 #include "passes/common/wide.h"
+
+/* The low type of residual streams and slopes, whose error must be small. */
+#define FINE_TYPE DT_F16
 
 enum { STEP_BYTES, SAVED_BYTES, PRICE, ROUNDINGS };
 
@@ -40,5 +43,9 @@ bool mask_cost(const Place *p, const Node *n, ValueId v, CutCost *high,
 bool *find_slopes(const Place *p, const Graph *g, Arena *a);
 /* Makes the chosen values of g low, and values whose copy alone is read. */
 void place_apply(const Place *p, Graph *g, const bool *low, Arena *a);
+
+/* placement_budget.c: what pass place does with a graph where errors have a
+   limit. */
+Status place_within(Graph *g, PassCtx *cx);
 
 #endif

@@ -35,7 +35,7 @@
    requires     stage PRIMITIVE, types chosen
    establishes  backward nodes with !again                                   */
 #include "passes/common/mincut.h"
-#include "passes/common/placement.h"
+#include "passes/common/traffic.h"
 #include "passes/common/rewrite.h"
 
 #include <inttypes.h>

@@ -324,26 +324,34 @@ static Pool class_loss(Samples *s, const Node *n, bool sum) {
     return (Pool){POOL_LABELS, times(s, value, s->stand_in), share, 0};
 }
 
+/* The loss of each element of the first operand; NO_VALUE: the loss is no mean
+   or sum of such. */
+static ValueId loss_of_each(Samples *s, const Node *n) {
+    ValueId each = call_with(s, n, n->in[1],
+                             attr_s(attr_key("reduction", ATTR_STR), "none"));
+    const Type *e = value_type(s->g, each), *x = value_type(s->g, n->in[0]);
+    bool same = e->rank == x->rank;
+    for (int i = 0; same && i < e->rank; i++) same = e->dim[i] == x->dim[i];
+    return same ? each : NO_VALUE;
+}
+
 /* A mean or sum over all elements. */
-static Pool element_loss(Samples *s, const Node *n, bool sum) {
+static Pool element_loss(Samples *s, const Node *n, ValueId each, bool sum) {
     Pool p = {.kind = sum ? POOL_SUM : POOL_MEAN, .value = n->out[0]};
-    Rows r = s->rows[n->in[0].i];
+    int rank = value_type(s->g, each)->rank;
     int64_t axes[MAX_RANK];
     p.nominal = (double)value_count(s->g, n->in[0]);
     if (s->rows[n->in[1].i].mixed) s->fails = true;
     if (!maskable(s, n->in[0])) return p;
-    ValueId each = call_with(s, n, n->in[1],
-                             attr_s(attr_key("reduction", ATTR_STR), "none"));
-    int rank = value_type(s->g, each)->rank;
-    r.axis += rank - value_type(s->g, n->in[0])->rank;
     for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
-    each = b2(&s->b, OP_MUL, each, mask_of(s, each, r), DT_F32);
+    each =
+        b2(&s->b, OP_MUL, each, mask_of(s, each, s->rows[n->in[0].i]), DT_F32);
     p.value = b_reduce(&s->b, sum ? OP_REDUCE_SUM : OP_REDUCE_MEAN, each, axes,
                        rank, false, value_dtype(s->g, n->out[0]));
     return p;
 }
 
-/* A function of the user's that says what evaluation sums up. */
+/* Any other loss that says what evaluation sums up, as the user's own may. */
 static Pool own_loss(Samples *s, const Node *n) {
     FnCall call = fn_call(n);
     FnSamples x;
@@ -374,7 +382,11 @@ static Pool call_loss(Samples *s, NodeId id) {
     bool sum = !strcmp(reduction.u.s, "sum");
     if (is_call(&n, "softmax_cross_entropy") || is_call(&n, "nll_loss"))
         return class_loss(s, &n, sum);
-    return element_loss(s, &n, sum);
+    ValueId each = loss_of_each(s, &n);
+    if (!each.i && sum) s->fails = true;
+    if (!each.i && sum) return (Pool){.kind = POOL_SUM, .value = n.out[0]};
+    if (!each.i) return own_loss(s, &n);
+    return element_loss(s, &n, each, sum);
 }
 
 /* ---- the loss ------------------------------------------------------------ */

@@ -43,7 +43,7 @@ bool chooses_product(const Graph *g, const Node *n) {
 /* fp16 after division by 64: made by streams_as_fp16. */
 static bool is_divided(const Place *p, const Node *n) {
     return p->whole && n->op == OP_MUL && p->whole[n->in[0].i] &&
-           dtype_of(p->g, n->out[0]) == DT_F16;
+           dtype_of(p->g, n->out[0]) == FINE_TYPE;
 }
 
 static void find_values(Sites *s, Arena *a) {
@@ -53,14 +53,14 @@ static void find_values(Sites *s, Arena *a) {
     for (int v = 0; v < g->values.len; v++) {
         s->as[v] = NUM_DTYPES;
         if (s->p.free[v] && dtype_of(g, (ValueId){(uint32_t)v}) == DT_F32)
-            s->as[v] = slope[v] ? DT_F16 : s->p.low;
+            s->as[v] = slope[v] ? FINE_TYPE : s->p.low;
     }
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         if (is_divided(&s->p, n) ||
-            (shares_type(n) && dtype_of(g, n->in[0]) == DT_F16 &&
-             s->as[n->in[0].i] == DT_F16))
-            s->as[n->out[0].i] = DT_F16;
+            (shares_type(n) && dtype_of(g, n->in[0]) == FINE_TYPE &&
+             s->as[n->in[0].i] == FINE_TYPE))
+            s->as[n->out[0].i] = FINE_TYPE;
     }
 }
 

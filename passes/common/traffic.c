@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* traffic.c: see placement.h.
+/* traffic.c: see traffic.h.
 
    Fusion decides which values reach memory, but it runs after types are chosen.
    So a copy of the graph is fused here, once for each kind of target (a very
    large graph for one only), whatever targets the options name: types must not
    depend on the machine. */
-#include "passes/common/placement.h"
+#include "passes/common/traffic.h"
 #include "passes/device/flow.h"
 
 bool is_forward(const Graph *g, ValueId v) {

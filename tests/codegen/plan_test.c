@@ -640,8 +640,8 @@ static const struct {
     bool cuda, bf16;
     int64_t moved, arena;
     int launches;
-} random_models[] = {{"random_cpu_fp32", false, false, 3710880, 777984, 3593},
-                     {"random_cpu_bf16", false, true, 3289347, 780032, 3699},
+} random_models[] = {{"random_cpu_fp32", false, false, 3710880, 780032, 3593},
+                     {"random_cpu_bf16", false, true, 3289347, 781824, 3699},
                      {"random_cuda_fp32", true, false, 3662973, 980736, 2550},
                      {"random_cuda_bf16", true, true, 3199444, 960000, 2668}};
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "passes/common/placement.h"
+#include "passes/common/traffic.h"
 #include "passes/device/flow.h"
 #include "tests/harness.h"
 #include "tests/support/passed.h"

@@ -6,7 +6,7 @@
 
 /* ---- inputs of one step -------------------------------------------------- */
 
-enum { MAX_INPUTS = 4096 };
+enum { MAX_INPUTS = 8192 };
 
 typedef struct Inputs {
     ampc_input *in;

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* placement.h: declarations shared by the files of pass place.
-
-   traffic.c           which values reach memory, by an estimate of the fusion
-   placement.c         the storage dtype of every value
-   placement_budget.c  the same within an error budget                       */
-#ifndef AMPC_PASSES_COMMON_PLACEMENT_H
-#define AMPC_PASSES_COMMON_PLACEMENT_H
+/* traffic.h: which values reach memory, by an estimate of the fusion. */
+#ifndef AMPC_PASSES_COMMON_TRAFFIC_H
+#define AMPC_PASSES_COMMON_TRAFFIC_H
 
 #include "passes/passes.h"
 
@@ -29,9 +25,5 @@ bool is_forward(const Graph *g, ValueId v);
 
 /* Whether a node of the update makes v. */
 bool is_updates(const Graph *g, ValueId v);
-
-/* placement_budget.c: what pass place does with a graph where errors have a
-   limit. */
-Status place_within(Graph *g, PassCtx *cx);
 
 #endif
