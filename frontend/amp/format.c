@@ -240,6 +240,11 @@ static bool is_ir(const Layout *l) {
     return false;
 }
 
+/* In a definition's header: `from LO to HI` or `below HI`. */
+static bool before_bound(const Layout *l, const Piece *p) {
+    return l->header && (is(p, "from") || is(p, "to") || is(p, "below"));
+}
+
 static char around(const Layout *l) {
     return l->open.len ? l->open.data[l->open.len - 1].kind : '{';
 }
@@ -257,7 +262,8 @@ static bool is_spaced(const Layout *l, const Piece *before, const Piece *p,
     if (is(p, ":")) return !before || before->kind != P_NUMBER;
     if (is(p, "{") || is(q, "}")) return in != 'o';
     if (is(p, "=") || is(q, "=")) return in == '{' || l->header;
-    if (is_operator(p) && !ends_value(before)) return false; /* unary */
+    if (is_operator(p) && (!ends_value(before) || before_bound(l, before)))
+        return false; /* unary */
     if (c == '(' && is(p, "grad") && (!before || is(before, "}"))) return true;
     if (c == '(' || c == '[') return !ends_value(p);
     return true;

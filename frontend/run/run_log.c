@@ -74,16 +74,18 @@ static Status open_lines(Run *r, const char *path) {
     return OK;
 }
 
-/* A terminal shows the bar in the place of lines. */
-static void open_standard(RunLog *log) {
-    if (!isatty(STDOUT_FILENO)) log->out = stdout;
+/* A terminal shows the bar in the place of lines; launchers such as mpirun give
+   each rank a terminal of its own, whose output they collect. */
+static void open_standard(Run *r) {
+    if (r->world > 1 || !isatty(STDOUT_FILENO)) r->log.out = stdout;
 }
 
 Status log_open(Run *r) {
     RunLog *log = &r->log;
     const char *path = r->opt->log;
     log->quiet = r->opt->quiet;
-    log->terminal = terminal_redraws(STDERR_FILENO) && !log->quiet;
+    log->terminal =
+        r->world <= 1 && terminal_redraws(STDERR_FILENO) && !log->quiet;
     log->colour = terminal_colours(STDERR_FILENO);
     if (r->rank) {
         *log = (RunLog){.quiet = true, .silent = true};
@@ -92,7 +94,7 @@ Status log_open(Run *r) {
     if (path)
         TRY(open_lines(r, path));
     else
-        open_standard(log);
+        open_standard(r);
     log->mixed = log->out && isatty(fileno(log->out));
     if (log->terminal || r->opt->report) log->curves = curves_new();
     if (r->opt->report && !log->curves)

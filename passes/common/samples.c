@@ -351,16 +351,49 @@ static Pool element_loss(Samples *s, const Node *n, ValueId each, bool sum) {
     return p;
 }
 
-/* Any other loss that says what evaluation sums up, as the user's own may. */
-static Pool own_loss(Samples *s, const Node *n) {
+/* The part of a loss's function that says what evaluation sums up. */
+static FnSamples samples_of(Samples *s, const Node *n) {
     FnCall call = fn_call(n);
     FnSamples x;
     char msg[MSG_TEXT];
+    ASSERT(fn_run_samples(&s->b, &call, &x, msg) == OK);
+    return x;
+}
+
+static const Node *made_by(const Samples *s, ValueId v) {
+    const Value *x = value_get(s->g, v);
+    return x->kind == VK_RESULT ? node_get(s->g, x->def) : NULL;
+}
+
+/* Numbers that neither samples nor parameters change. */
+static bool is_fixed(const Samples *s, ValueId v, int depth) {
+    const Node *n = made_by(s, v);
+    if (!n) return value_get(s->g, v)->kind == VK_CONST;
+    if (n->op == OP_FULL || is_call(n, "sample_share") ||
+        is_call(n, "sample_ones"))
+        return true;
+    bool all = n->nin > 0 && depth > 0;
+    for (int k = 0; all && k < n->nin; k++)
+        all = is_fixed(s, n->in[k], depth - 1);
+    return all;
+}
+
+/* The divisor of the mean is the number of elements of the first operand. */
+static bool is_mean_of_elements(Samples *s, const Node *n) {
+    ValueId den = samples_of(s, n).den;
+    const Node *share = den.i ? made_by(s, den) : NULL;
+    return share && is_call(share, "sample_share") &&
+           same_value(share->in[0], n->in[0]);
+}
+
+/* Any loss with such a part, as the user's own may have. */
+static Pool own_loss(Samples *s, const Node *n) {
+    enum { DEPTH = 4 };
     int64_t axes[MAX_RANK];
     s->fails = true;
-    ASSERT(fn_run_samples(&s->b, &call, &x, msg) == OK);
+    FnSamples x = samples_of(s, n);
     if (!x.den.i || value_count(s->g, n->out[0]) != 1) return other;
-    if (def_of(s->g, x.den, OP_FULL) || s->opt->equal_batches)
+    if (is_fixed(s, x.den, DEPTH) || s->opt->equal_batches)
         return (Pool){.kind = POOL_MEAN, .value = n->out[0]};
     int rank = value_type(s->g, x.den)->rank;
     double nominal = (double)value_count(s->g, x.den);
@@ -383,6 +416,7 @@ static Pool call_loss(Samples *s, NodeId id) {
     if (is_call(&n, "softmax_cross_entropy") || is_call(&n, "nll_loss"))
         return class_loss(s, &n, sum);
     ValueId each = loss_of_each(s, &n);
+    if (!sum && each.i && !is_mean_of_elements(s, &n)) each = NO_VALUE;
     if (!each.i && sum) s->fails = true;
     if (!each.i && sum) return (Pool){.kind = POOL_SUM, .value = n.out[0]};
     if (!each.i) return own_loss(s, &n);

@@ -93,13 +93,15 @@ static void put_inputs(const Case *c, int valid, Inputs *to) {
 static void check_step(const Compiled *m, ampc_session *s, const Case *c) {
     const TraceTensor *want = tensor(c, "grad");
     long n = (long)(want->bytes / 8);
-    float grad[ROOM / 4];
+    float grad[ROOM / 4], shares;
     double loss, largest = 0;
     Inputs in;
     put_inputs(c, BATCH, &in);
     if (m->api->micro_step(s, in.in, in.n, &loss)) FAIL("%s", m->api->error(s));
     CHECK_REL(loss, number(c, "loss"), TOL_LOSS);
     read_var(m, s, "ampc.grad/w", grad, (size_t)n * 4, AMPC_DTYPE_F32);
+    read_var(m, s, "ampc.shares", &shares, sizeof shares, AMPC_DTYPE_F32);
+    for (long i = 0; i < n; i++) grad[i] /= shares;
     for (long i = 0; i < n; i++)
         largest = fmax(largest, fabs(trace_f64(want, i)));
     CHECK_MSG(largest > 1e-3, "%s: %g", c->name, largest);
