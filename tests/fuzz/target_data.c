@@ -91,7 +91,7 @@ static bool feed_as(int way, int64_t samples, const char *path) {
     snprintf(spec, sizeof spec, "%s=%s", x ? "x" : "target", path);
     snprintf(other, sizeof other, "%s=%s", x ? "target" : "x",
              plain_feed(samples, x ? TINY_OUT : TINY_IN));
-    RunList specs = {{spec, other}, way ? 2 : 1};
+    RunList specs = {{spec, other}, way ? 2 : 1, NULL};
     Status s =
         feeds_open(&d, guard, &api, way ? "train" : "predict", &specs, &fs);
     for (int64_t at = 0; s == OK && at < fs.samples && at < 64; at += fs.batch)

@@ -80,6 +80,12 @@ static void bind_var(const Keeper *k, Evaluator *e, Arena *a, const Graph *g,
     const Var *var = value_var(g, v);
     int parameter;
     bool own = name_is_own(var->name);
+    if (!strcmp(var->name, "ampc.shares")) { /* until pass step: the share */
+        EvalTensor *one = eval_tensor_new(a, value_get(g, v)->type);
+        one->f[0] = 1;
+        eval_bind(e, v, one);
+        return;
+    }
     if (own && family_of(m, var->name, &parameter) == NUM_FAMILIES) return;
     int source = var->kind == VAR_SHADOW ? shadow_source(m, var) : -1;
     bool positive = k->c.hash >> 8 & 1;
