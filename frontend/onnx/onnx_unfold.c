@@ -123,7 +123,12 @@ static Form form_of(const Unfold *u, const Slot *s, Form folds) {
     return folds == FORM_VECTOR && is_vector(t) ? folds : FORM_NONE;
 }
 
-/* Lines of the signature that the text's arguments name, in order. */
+const char *unfold_op(Str text) {
+    static const char start[] = "target=torch.ops.";
+    const char *op = strstr(text, start);
+    return op ? op + strlen(start) : "";
+}
+
 int unfold_arguments(const Unfold *u, Str text, int *at) {
     int n = 0;
     const char *s = strstr(text, "(args = ");
@@ -177,8 +182,7 @@ static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
     int at[MOST], nat = unfold_arguments(u, text, at);
     Slot s[MOST];
     int ns = parameter_slots(u, first, end, s);
-    const char *op = strstr(text, "target=torch.ops.");
-    op = op ? op + strlen("target=torch.ops.") : "";
+    const char *op = unfold_op(text);
     Form folds = FORM_NONE;
     bool ordered = false, drops = false;
     for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++) {

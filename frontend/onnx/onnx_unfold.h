@@ -58,6 +58,9 @@ typedef struct Unfold {
     int changes;
 } Unfold;
 
+/* The op that a line of PyTorch's graph calls, as "aten.linear.default](..";
+   "": none. */
+const char *unfold_op(Str text);
 /* Lines of the signature that the text's arguments name, in order, at most
    MOST; their number. */
 int unfold_arguments(const Unfold *u, Str text, int *at);

@@ -29,8 +29,7 @@ typedef struct Folded {
 } Folded;
 
 static const struct Rnn *rnn_of(Str text) {
-    const char *op = strstr(text, "target=torch.ops.");
-    op = op ? op + strlen("target=torch.ops.") : "";
+    const char *op = unfold_op(text);
     for (size_t i = 0; i < sizeof rnns / sizeof *rnns; i++)
         if (!strncmp(op, rnns[i].aten, strlen(rnns[i].aten))) return &rnns[i];
     return NULL;

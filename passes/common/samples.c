@@ -165,6 +165,15 @@ static ValueId divisor(Samples *s, ValueId v, Pool *sum) {
     return node_get(s->g, build_again(&s->b, id, in))->out[0];
 }
 
+/* f32[]: the sum of all elements. */
+static ValueId sum_of_all(Samples *s, ValueId v) {
+    int rank = value_type(s->g, v)->rank;
+    int64_t axes[MAX_RANK];
+    for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
+    return rank ? b_reduce(&s->b, OP_REDUCE_SUM, v, axes, rank, false, DT_F32)
+                : v;
+}
+
 /* The weight of `sum`: its part of the sum of as many ones; f32[]. */
 static ValueId share_of(Samples *s, ValueId sum, double nominal) {
     ValueId x = b_reshape(&s->b, b_cast(&s->b, sum, DT_F32), 0, NULL);
@@ -277,9 +286,7 @@ static ValueId call_with(Samples *s, const Node *n, ValueId target, Attr a) {
 /* f32[]: what the targets weigh, of as many ones. */
 static ValueId class_share(Samples *s, const Node *n, ValueId target,
                            Attr ignore, bool ignores) {
-    int64_t axes[MAX_RANK];
     ValueId in[] = {n->in[0], target, n->nin > 2 ? n->in[2] : NO_VALUE}, each;
-    int rank = value_type(s->g, target)->rank;
     Attr attrs[2] = {0};
     if (in[2].i) {
         call_attr(s->g, n, "axis", &attrs[0]);
@@ -293,10 +300,7 @@ static ValueId class_share(Samples *s, const Node *n, ValueId target,
         ValueId is = b2(&s->b, OP_EQUAL, target, gone, DT_DEFAULT);
         each = b_cast(&s->b, b1(&s->b, OP_NOT, is, DT_DEFAULT), DT_F32);
     }
-    for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
-    if (rank)
-        each = b_reduce(&s->b, OP_REDUCE_SUM, each, axes, rank, false, DT_F32);
-    return share_of(s, each, (double)value_count(s->g, target));
+    return share_of(s, sum_of_all(s, each), (double)value_count(s->g, target));
 }
 
 /* A loss of classes: targets of masked samples are ignored. */
@@ -389,19 +393,13 @@ static bool is_mean_of_elements(Samples *s, const Node *n) {
 /* Any loss with such a part, as the user's own may have. */
 static Pool own_loss(Samples *s, const Node *n) {
     enum { DEPTH = 4 };
-    int64_t axes[MAX_RANK];
     s->fails = true;
     FnSamples x = samples_of(s, n);
     if (!x.den.i || value_count(s->g, n->out[0]) != 1) return other;
     if (is_fixed(s, x.den, DEPTH) || s->opt->equal_batches)
         return (Pool){.kind = POOL_MEAN, .value = n->out[0]};
-    int rank = value_type(s->g, x.den)->rank;
     double nominal = (double)value_count(s->g, x.den);
-    for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
-    ValueId den = x.den;
-    if (rank)
-        den = b_reduce(&s->b, OP_REDUCE_SUM, den, axes, rank, false, DT_F32);
-    ValueId share = share_of(s, den, nominal);
+    ValueId share = share_of(s, sum_of_all(s, x.den), nominal);
     return (Pool){POOL_LABELS, times(s, n->out[0], s->stand_in), share, 0};
 }
 
