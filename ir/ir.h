@@ -442,8 +442,8 @@ ValueId b_reduce(Builder *b, OpCode op, ValueId x, const int64_t *axes, int n,
 ValueId b_transpose(Builder *b, ValueId x, const int64_t *perm);
 ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
-/* x, but 0 where `closed` is true; x itself where there is no `closed`, or one
-   of another shape. */
+/* x, but 0 where `closed` is true; x itself if `closed` is missing or has
+   another shape. */
 ValueId b_close(Builder *b, ValueId closed, ValueId x);
 /* x summed to the shape of `like`: undoes broadcasting. */
 ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype);

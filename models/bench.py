@@ -37,7 +37,8 @@ import torch
 import bench_models
 from bench_models import ALL, INPUTS, MODELS, entry, make, there_is
 
-# What orders PyTorch (also compiled), oneDNN, MKL and OpenBLAS to a level.
+# Settings that restrict PyTorch (also compiled), oneDNN, MKL and OpenBLAS to a
+# level.
 LEVELS = {"v2": ("default", "SSE41", "SSE4_2", "Nehalem"),
           "v3": ("avx2", "AVX2", "AVX2", "Haswell"),
           "v4-fma": ("avx512", "AVX512_CORE", "AVX512", "SkylakeX"),

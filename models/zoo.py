@@ -91,7 +91,7 @@ def vision(name, size=32, keep=1, **how):
         import torchvision
         model = getattr(torchvision.models, name)
         return Loss(thin(model(num_classes=CLASSES, **how), keep))
-    # Of three pictures one activation of RegNetY is 7e-7 from ReLU's kink.
+    # With three pictures one activation of RegNetY is 7e-7 from ReLU's kink.
     return "tv_" + name, make, images(size, 4 if "regnet" in name else 3)
 
 

@@ -53,7 +53,8 @@
 extern "C" {
 #endif
 
-/* The release; what loads with what is decided by the ABI version alone. */
+/* The release. The ABI version alone decides whether a host can load a module.
+ */
 #define AMPC_VERSION     "0.1.0"
 #define AMPC_ABI_VERSION 1
 #define AMPC_RANK_LIMIT  8
@@ -195,9 +196,9 @@ typedef struct ampc_comm {
        has, to all others; at[0] is 0. */
     int (*gather)(void *ctx, void *data, const uint64_t *at);
 
-    /* NULL: allreduce or allreduce_on is used instead. Sums with the same bits,
-       each of which only one rank needs. scatter: elements at[r] to at[r + 1]
-       of `data` are needed by rank r, at[0] is 0; reduce_on: all are needed by
+    /* NULL: allreduce or allreduce_on is used instead. Sums with the same bits;
+       only one rank needs each of them. scatter: elements at[r] to at[r + 1] of
+       `data` are needed by rank r, at[0] is 0; reduce_on: all are needed by
        rank `root`. On the other ranks these elements are undefined
        afterwards. */
     int (*scatter)(void *ctx, void *data, const uint64_t *at, int32_t dtype);
@@ -422,7 +423,7 @@ typedef struct ampc_api {
 
     /* Makes one optimizer step on one batch: forward, backward, unscale, check,
        clip, update.  A module that accumulates N micro-batches updates with
-       every N-th call (metrics->updated).  Inputs are those of program "train"
+       every N-th call (metrics->updated).  Takes the inputs of program "train"
        (or "micro"), named or by position, in any order.  All may hold fewer
        samples than the batch (ampc_module_info.parts): the rest counts nowhere;
        for none, a micro-batch is left out.  metrics may be NULL:

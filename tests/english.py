@@ -21,10 +21,10 @@ import re
 import statistics
 import sys
 
-BUDGET = 3.0  # percent of all comments, for either kind
+BUDGET = 2.0  # percent of all comments, for either kind
 FOLDERS = ["runtime", "ir", "passes", "codegen", "frontend", "tool", "run", "data",
-           "report", "base"]
-ENDINGS = {".c", ".h", ".cuh", ".def"}
+           "report", "base", "tests"]
+ENDINGS = {".c", ".h", ".cc", ".cuh", ".def"}
 
 OPENING = re.compile(
     r"^(Of|That|Those|What|By|It|Its|They|Their|Which|Whose|Where|Whoever|Such|These|"
@@ -86,8 +86,9 @@ def offenders(glob="*"):
                 opening.append((name, line, words))
             if HIDDEN.search(words):
                 hidden.append((name, line, words))
-        dark += [(name, line, words) for line, words in messages(text)
-                 if DARK_MESSAGE.search(words)]
+        if not name.startswith("tests/"):  # nobody but us reads theirs
+            dark += [(name, line, words) for line, words in messages(text)
+                     if DARK_MESSAGE.search(words)]
     return opening, hidden, dark, every
 
 

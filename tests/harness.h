@@ -134,7 +134,7 @@ const char *test_tmp(const char *name); /* a path in it */
 int test_entries(const char *folder);
 /* Half-written files in the test's folder. */
 int test_temporaries(void);
-/* Checks that the files of those names in it have the same bytes. */
+/* Checks that files a and b of the test's folder have the same bytes. */
 void test_same_files(const char *a, const char *b);
 
 /* Absolute path of a file named relative to the repository root, in Bazel's

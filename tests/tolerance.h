@@ -61,13 +61,14 @@
 #define TOL_OPTIMIZER 1e-6
 
 /* Losses, norms and weights of twenty steps of ranks beside one process that
-   accumulates: sums of four in another order, or of sums, differ in the last
-   bits of f32, of which an optimizer makes no more than lr/eps <= 1 times. */
+   accumulates: sums of four in another order, or sums of sums, differ in the
+   last bits of f32; an optimizer multiplies the difference by at most lr/eps
+   <= 1. */
 #define TOL_RANKS 1e-6
 
-/* The same in fp16, sums in another order: the last bit of a sum
-   makes a 16-bit copy or activation round the other way, and what is read from
-   all of them is as if rounded once. */
+/* The same in fp16, sums in another order: the last bit of a sum rounds a
+   16-bit copy or activation the other way, and all results are as if rounded
+   once. */
 #define TOL_RANKS_16 0x1p-11
 
 /* A loss and its gradient in f32 beside the same in double: sums of at most
@@ -87,8 +88,8 @@
    past a kink. */
 #define TOL_BUDGET 2.0
 
-/* A small graph beside the same in double, rounded to 16 bits at the same
-   places: what is left is f32 arithmetic. */
+/* A small graph beside the same graph in double, rounded to 16 bits at the same
+   places: only the error of f32 arithmetic is left. */
 #define TOL_ROUNDING 4e-6
 
 /* Spectra of at most 600 numbers of at most 1, so of at most some hundreds, in
@@ -112,9 +113,9 @@
    each of a graph's ops rounds. */
 #define TOL_CHANGED_MOVED 100
 
-/* Steps of a model of 16 bits without its roundings beside steps in double, as
-   a part of what a parameter has moved: numbers of the model and of gradient
-   rules are constants of 16 bits, rounded once. */
+/* Steps of a 16-bit model without its roundings beside steps in double, as a
+   part of a parameter's change: numbers of the model and of gradient rules are
+   constants of 16 bits, rounded once. */
 #define TOL_RANDOM_CONSTANTS 0x1p-8
 
 /* A product on the GPU beside a sum in double, relative: fp32 sums of at most

@@ -3,10 +3,10 @@
    `ampc`, under the SHA-256 of all their inputs.
 
    Files lie in folder `objects` of the cache folder
-   (runtime/files/cache_folder.h), which is used only where it is the user's own
-   and nobody else writes: what is there becomes code of a module.  Of more than
-   a GiB those go that were not used for the longest time.  What fails here is
-   no error: the compiler runs.
+   (runtime/files/cache_folder.h), which is used only if it is the user's own
+   and nobody else may write there, because its files become code of a module.
+   Of more than a GiB those go that were not used for the longest time.  A
+   failure here is not an error: the compiler runs.
  */
 #ifndef AMPC_CODEGEN_CACHE_COMPILE_CACHE_H
 #define AMPC_CODEGEN_CACHE_COMPILE_CACHE_H

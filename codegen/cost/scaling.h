@@ -3,8 +3,8 @@
 
    A rank's program micro is walked step by step. Each step takes its predicted
    time (roofline.h, H100) or, if the milliseconds of a whole step were
-   measured, its share of those. The sum of a bucket can begin when the step
-   that computes its last gradient ends; buckets are summed one after the other,
+   measured, its share of them. The sum of a bucket can begin when the step that
+   computes its last gradient ends; buckets are summed one after the other,
    concurrently with backward on a GPU, in a thread on a CPU; sums of statistics
    over ranks block.  Program update begins when all are summed.  So a step of N
    ranks takes

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp.c: models in text.  For an ONNX model the command line decides what is
-   trained, normalised by running statistics or dropped (onnx_train.c,
-   onnx_norm.c), and so it does here; the text decides everything else. */
+/* amp.c: models in text.  For an ONNX model the command line decides which
+   parameters train, which norms use running statistics and which dropouts drop
+   (onnx_train.c, onnx_norm.c), and so it does here; the text decides everything
+   else. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -29,7 +29,7 @@ typedef struct Session {
     char *file;        /* the bytes of the model's file, read once */
     const char *model; /* these, or with fresh heads (--replace-head) */
     size_t model_bytes;
-    bool is_text; /* they are no ONNX model's */
+    bool is_text; /* they do not belong to an ONNX model */
     int argc;     /* of session_args */
     char **argv;
     const char *command; /* as options.def has it */

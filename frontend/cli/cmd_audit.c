@@ -158,9 +158,9 @@ static Status measure_alone(Audit *a) {
 
 /* ---- lines --------------------------------------------------------------- */
 
-/* The part of the original difference that is left in a step: the larger of
-   those in loss and gradient. A difference of four roundings of fp32 counts
-   as none. */
+/* The part of the original difference that is left in a step: the larger of the
+   parts in loss and gradient. A difference of four roundings of fp32 counts as
+   none. */
 static double left_of(const Audit *a, const Apart *x) {
     const double none = 4 * 0x1p-24;
     double loss = a->all.loss > none ? x->loss / a->all.loss : 0;

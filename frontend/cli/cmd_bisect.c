@@ -115,7 +115,7 @@ static bool part_inside(Bisect *b, const Slice *xa, const Slice *xb, Arena *a) {
     return false;
 }
 
-/* Whether memory holds what the interpreter makes of the same operands. */
+/* Whether memory holds the interpreter's result for the same operands. */
 static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
                           Arena *a) {
     if (slice_run(x, NULL, a, &b->s->diag) != OK) return false;

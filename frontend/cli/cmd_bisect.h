@@ -57,14 +57,14 @@ double tensor_size(const Tensor *t);
 
 /* ---- cmd_bisect_slice.c -------------------------------------------------- */
 
-/* The nodes that compute a value from what is in memory, and their values. */
+/* The nodes that compute a value from values in memory, and their values. */
 typedef struct Slice {
     const Side *side, *other;
     const Seen *p, *q; /* of the sides */
     VEC(NodeId) order;
     EvalTensor **value; /* by ValueId.i */
-    double largest; /* element, as a root of a mean square, of what it reads */
-    double work;    /* about so many multiply-adds */
+    double largest;     /* root mean square of the elements that it reads */
+    double work;        /* about the number of multiply-adds */
 } Slice;
 
 /* From values that the same program of the other side has in memory, too;

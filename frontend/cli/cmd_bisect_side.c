@@ -125,7 +125,7 @@ static Seen *program_named(Side *x, const char *name) {
     return &x->seen.data[x->seen.len - 1];
 }
 
-/* Constants and what is computed into a variable have no place of their own. */
+/* Constants and results written to a variable have no place of their own. */
 static Status take_value(Side *x, Seen *p, ValueId v) {
     const Value *val = value_get(p->g, v);
     size_t bytes = (size_t)type_bytes(type_get(val->type));

@@ -58,8 +58,8 @@ static const Tensor *input_value(const Side *x, const Value *v, Arena *a) {
     return NULL;
 }
 
-/* Copies of parameters are made when a program first runs: here from what they
-   copy. */
+/* A program makes copies of parameters when it first runs: here they are made
+   from the parameters. */
 static const Tensor *variable_value(const Side *x, const Seen *p,
                                     const Value *v, Arena *a) {
     const Module *m = p->g->module;
@@ -95,7 +95,7 @@ static double work_of(const Graph *g, const Node *n) {
         most = fmax(most, (double)value_count(g, n->out[i]));
     OpKind kind = node_kind(n);
     if (kind != KIND_ANCHOR) return most;
-    /* a product of matrices of so many elements each */
+    /* a product of matrices with this number of elements each */
     double a = (double)value_count(g, n->in[0]);
     double b = (double)value_count(g, n->in[1]);
     return sqrt(a * b * (double)value_count(g, n->out[0]));

@@ -218,7 +218,7 @@ static Status compile_reported(Compile *c, const char *model, const char *out) {
     return file_failed(&s->diag, s->opt.emit_onnx, &c->onnx);
 }
 
-/* --freeze holds weights; the statistics of a batch normalisation are no
+/* --freeze holds weights; the statistics of a batch normalisation are not
    weights. */
 static void note_frozen_norms(Session *s, const Module *m) {
     const Graph *g = module_graph(m, FORWARD);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_list_optimizers.c: `ampc --list-optimizers [NAME...]`: the optimizers
-   with their keys, or the definitions of those, which are their formulas. */
+   with their keys, or the definitions of the named ones, which are their
+   formulas. */
 #include <stdio.h>
 
 #include "frontend/cli/cmd.h"

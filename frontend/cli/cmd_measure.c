@@ -46,7 +46,7 @@ typedef struct Measure {
     double *sum[2 * NUM_ERRORS]; /* per site: of squares of relative errors */
     int draws;                   /* number of draws in these sums */
     double fp32[NUM_ERRORS];
-    VEC(int) used;       /* draws of which loss and gradient are finite */
+    VEC(int) used;       /* draws whose loss and gradient are finite */
     int kept;            /* .. and the first of them whose gradients are kept */
     double *loss, *norm; /* in fp32, per kept draw */
     float *ref, *grad;   /* gradients of the kept draws; the present one's */
@@ -453,7 +453,7 @@ static void add_errors(Measure *x, Errors *e) {
     }
 }
 
-/* 16 bits have so many times the rounding error of fp32. */
+/* times: the rounding error of 16 bits over the error of fp32. */
 static Status check_limits(const Measure *x, Errors *e) {
     static const char *const flag[] = {"--max-loss-error",
                                        "--max-gradient-error"};

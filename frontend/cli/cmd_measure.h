@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_measure.h: what the compiler measures for an error budget.            */
+/* cmd_measure.h: the measurements of the compiler for an error budget. */
 #ifndef AMPC_FRONTEND_DRIVER_CMD_MEASURE_H
 #define AMPC_FRONTEND_DRIVER_CMD_MEASURE_H
 

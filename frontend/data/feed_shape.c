@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* feed_shape.c: whether an array lies as an input wants it, and what is done to
-   it; see feed_shape.h.                                                     */
+/* feed_shape.c: compares the layout of an array with an input's, and converts
+   the array; see feed_shape.h. */
 #include "frontend/data/feed_shape.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 /* ---- the same elements in the same order --------------------------------- */
 
-/* Axes that are left to look at, without those of 1. */
+/* The number of axes left to look at, without axes of 1. */
 typedef struct Axes {
     const int64_t *dim;
     int n, group; /* axes in the product */
@@ -110,7 +110,7 @@ static void put_dims(StrBuf *sb, const int64_t *dim, int rank) {
         sb_printf(sb, "%s%lld", i ? "x" : "", (long long)dim[i]);
 }
 
-/* Without axes of 1 and that of samples. */
+/* Without axes of 1 and the axis of samples. */
 static bool same_axes(const Fed *f) {
     int i = 1, k = 1, rank = f->a->rank;
     const int64_t *dim = f->a->dim, *want = f->want->shape;

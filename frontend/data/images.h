@@ -16,8 +16,8 @@ typedef struct Picture {
 /* A PNG or JPEG file in memory, told by its first bytes; false: why. */
 bool picture_decode(const unsigned char *file, size_t n, int channels,
                     Picture *p, char why[100]);
-/* To width x height, as Pillow's BILINEAR: each pixel is a mean of those that
-   it covers, weighted by a triangle.  NULL: out of memory; for free(). */
+/* To width x height, as Pillow's BILINEAR: each pixel is a mean of the pixels
+   that it covers, weighted by a triangle.  NULL: out of memory; for free(). */
 unsigned char *picture_resize(const Picture *p, int64_t width, int64_t height);
 
 /* FOLDER/CLASS/FILE, or FOLDER/FILE: what input `want` takes of it, pictures of

@@ -119,7 +119,8 @@ static void jpeg_failed(j_common_ptr j) {
     longjmp(e->leave, 1);
 }
 
-/* A warning is no error, unless the file is cut off: its rows would be grey. */
+/* A warning is not an error, unless the file is cut off: its rows would be
+   grey. */
 static void jpeg_warned(j_common_ptr j, int level) {
     if (level < 0 && j->err->msg_code == JWRN_JPEG_EOF) jpeg_failed(j);
 }

@@ -67,7 +67,8 @@ static bool bounds_are_cast(const Ox *ox) {
     return false;
 }
 
-/* By hardtanh or relu6, of which no version passes a gradient at a bound. */
+/* By hardtanh or relu6: no version of PyTorch passes a gradient at their
+   bounds. */
 static bool is_activation(const Ox *ox, double min, double max) {
     const OxNode *n = ox->node;
     if (ox_torch_node(n, "aten.clamp")) return false;
@@ -217,7 +218,7 @@ Status onnx_leaky_relu(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* The angle of (0, 0) is 0, of which TorchScript's form makes 0/0.  It reads
+/* The angle of (0, 0) is 0, but TorchScript's form gives 0/0.  It reads
    the atan thrice; an atan of the user's own keeps its NaN. */
 static Status angle_of_zero(Ox *ox, const ValueId *in, ValueId *y) {
     ValueId zero, other;
@@ -230,7 +231,7 @@ static Status angle_of_zero(Ox *ox, const ValueId *in, ValueId *y) {
 }
 
 /* Exporters write atan2 as an atan of a quotient, corrected: its gradient is
-   that of the angle, finite wherever the quotient is not. */
+   the angle's, which is finite even where the quotient is not. */
 Status onnx_atan(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     const Node *n = ox_def(ox, x, OP_DIV);

@@ -47,8 +47,8 @@ static bool is_norm(const Ox *ox, ValueId sum, double root) {
            fabs(root * p - 1) < 1e-5;
 }
 
-/* No gradient at 0, where that of the power is infinite and that of the norm
-   is 0 in PyTorch. */
+/* No gradient at 0: there the power's gradient is infinite, and PyTorch's norm
+   has gradient 0. */
 static Status root_of_norm(Ox *ox, ValueId a, ValueId b, ValueId *y) {
     ValueId zero, one = ox_scalar(ox, ox_type(ox, a).dtype, 1);
     TRY(ox2k(ox, OP_EQUAL, a, 0, &zero));

@@ -91,7 +91,7 @@ static bool is_number(const Ox *ox, Str name, int depth) {
     return true;
 }
 
-/* The operand that is drawn; what the others are: numbers, or one more. */
+/* The operand that is drawn; *alone: all the others are numbers. */
 static int drawn_operand(const Ox *ox, const OxNode *n, bool *alone) {
     int drawn = -1;
     *alone = true;

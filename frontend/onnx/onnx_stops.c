@@ -23,7 +23,7 @@ typedef enum Block { NO_BLOCK, NO_GRAD, AUTOCAST, UNKNOWN } Block;
 
 typedef struct Stops {
     Ox *ox;
-    int names;         /* of the file: those of stops come behind */
+    int names;         /* of the file; the nodes of stops come behind */
     Fx *fx;            /* by node */
     Str *block;        /* by node: which it stands in; NULL: none */
     bool *trained;     /* by name: a function of parameters */
@@ -196,7 +196,7 @@ static void stop(Stops *s, int node, int k) {
 enum { MOST = 64 }; /* of a node's operands */
 
 /* The program reads `name`, whose node the exporter dropped: detach(), or a
-   copy of what the same line of Python detached. */
+   copy of a value that the same line of Python detached. */
 static bool is_lost_stop(const Stops *s, int node, Str name) {
     static const char *const copies[] = {"clone", "_to_copy", "alias", "view"};
     if (str_map_get(&s->known, name) >= 0) return false;

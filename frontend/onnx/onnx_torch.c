@@ -90,7 +90,8 @@ static Str bounded_log(const Ox *ox, Str name) {
 
 /* (t - 1) max(log(1 - p), -100) - t max(log(p), -100): into that torch.export
    takes F.binary_cross_entropy apart.  The gradient of a log that is bounded is
-   0 at a probability of 0 or 1, that of PyTorch's function is not. */
+   0 at a probability of 0 or 1, but the gradient of PyTorch's function is not.
+ */
 static Status binary_cross_entropy(Ox *ox, bool *done) {
     const OxNode *n = ox->node;
     const OxNode *miss = ox_maker(ox, n->in[0], "Mul");

@@ -24,7 +24,7 @@
 
 /* ---- what the file tells ------------------------------------------------- */
 
-/* Classifies a name of folded_from that is no parameter. */
+/* Classifies a name of folded_from that does not belong to a parameter. */
 static Beside beside(Str name) {
     if (ox_torch_counts(name, "val")) return BESIDE_CODE;
     bool range =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_unfold.h: what the parts of onnx_unfold*.c share. */
+/* onnx_unfold.h: declarations that the files onnx_unfold*.c share. */
 #ifndef AMPC_FRONTEND_ONNX_UNFOLD_H
 #define AMPC_FRONTEND_ONNX_UNFOLD_H
 

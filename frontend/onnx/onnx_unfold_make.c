@@ -33,7 +33,7 @@ static void add_info(Unfold *u, const OxSigned *x) {
     vec_push(u->a, &u->infos, v);
 }
 
-/* The bytes of a [rows, cols] matrix as those of its transposition. */
+/* Turns the bytes of a [rows, cols] matrix into the bytes of its transpose. */
 static uint8_t *transposed(Unfold *u, const uint8_t *from, int64_t rows,
                            int64_t cols, size_t size) {
     size_t bytes = (size_t)rows * (size_t)cols * size;

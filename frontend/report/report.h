@@ -17,8 +17,8 @@ ReportFn report_nodes;
 ReportFn report_casts;  /* PLANNED: every cast and every value in memory:
                            where, why, bytes a step                          */
 ReportFn report_memory; /* PLANNED: arena and variables, bytes               */
-/* PLANNED: one line a group, and its note (EmitInput.compiled); why: there is
-   no GPU code.                                                              */
+/* PLANNED: one line a group, and its note (EmitInput.compiled); why: the reason
+   why GPU code is missing. */
 void report_kernels(const Module *m, bool json, const char *const *notes,
                     const char *why, StrBuf *sb);
 /* PLANNED: what trains; what attention is left in parts; and, but for fp32,

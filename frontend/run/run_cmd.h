@@ -176,7 +176,7 @@ bool run_may_stop(const Run *r);
 /* With the place in the data, if there are data to train on; by rank 0. */
 Status run_save(Run *r, const char *path);
 /* Evaluates all samples of r->eval for each objective in turn, logs the sums
-   and returns those of the first. epoch < 0: the evaluation of --eval, which
+   and returns the first objective's. epoch < 0: the evaluation of --eval, which
    writes outputs to opt->fetch. */
 Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first);
 Status run_predict(Run *r, FeedSet *fs);

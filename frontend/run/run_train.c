@@ -414,7 +414,7 @@ static void tell_left(Run *r) {
             r->world > 1 ? need : (long long)r->info.batch);
 }
 
-/* Tells once what the user may not expect. */
+/* Prints the notes that a user should read before a long run, once. */
 static void tell_plan(Run *r, int64_t steps) {
     int64_t here = steps_for(r, trained_samples(r) - r->at.done);
     ampc_scaler sc = {.size = sizeof sc};

@@ -68,8 +68,8 @@ double eval_uniform(const int64_t rng[2], int64_t salt, int64_t i);
 #define EXPR_LIB(...)
 #define EXPR_COMPOSITE(...)
 
-/* eval_expr_f over integers, which wrap; *err: reason why there is no
-   result. */
+/* eval_expr_f over integers, which wrap; *err: the reason why the result is
+   missing. */
 typedef struct EvalInts {
     int64_t a, b, c, P0, P1;
 } EvalInts;

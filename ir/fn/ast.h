@@ -142,7 +142,7 @@ struct Stmt {
 
 struct Module;
 /* lx is at `def`; the function is allocated in arena a. It may call the
-   library's functions above it, and those of m (NULL: none). */
+   library's functions above it, and the functions of m (NULL: none). */
 Status parse_def(Lexer *lx, Arena *a, const struct Module *m, Fn **out);
 /* lx is at `optimizer` (optimizer.h), which makes two functions. */
 Status parse_optimizer(Lexer *lx, Arena *a, const struct Module *m, Fn **once,

@@ -152,8 +152,8 @@ static Status parse_state(DefParser *p, Optimizer *o) {
 
 /* ---- `once` -------------------------------------------------------------- */
 
-/* The names of lr and t, and of the results; lr is f32 where there is no
-   such part. */
+/* The names of lr and t, and of the results; lr is f32 if this part is missing.
+ */
 static Status parse_once(DefParser *p, const Optimizer *o, Fn *f) {
     Lexer *lx = p->lx;
     Names in = {0}, out = {0};

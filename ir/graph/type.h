@@ -29,7 +29,7 @@ static inline bool dtype_is_int(DType d) {
 bool dtype_holds(DType d, int64_t v);
 /* Low types are stored, and computed in a wider one: f16, bf16. */
 static inline bool dtype_is_low(DType d) { return dtype_info[d].low; }
-/* True for a low type whose range is shorter than that of f32, as f16's. */
+/* True for a low type with a shorter range than f32, such as f16. */
 static inline bool dtype_is_short(DType d) {
     return dtype_is_low(d) && dtype_info[d].most < dtype_info[DT_F32].most / 2;
 }

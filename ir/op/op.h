@@ -59,7 +59,7 @@ typedef enum OpFold {
 
 /* ---- attributes ---------------------------------------------------------- */
 
-/* Attribute keys; keys for attributes of functions follow those of the table
+/* Attribute keys; keys for attributes of functions follow the keys of the table
    (attr_key). */
 typedef enum AttrKey {
 #define ATTR(name, kind, dflt) AK_##name,
@@ -170,7 +170,7 @@ extern const bool op_steep[NUM_OPS];
 
 /* Rows NUMERIC of ops.def; zero for ops of other kinds than ELEM. */
 typedef struct OpNumeric {
-    double insts;               /* 0: those of its cost */
+    double insts;               /* 0: as many as its cost says */
     bool grows;                 /* relative errors may */
     const char *stores, *reads; /* why the result, the operand is not stored in
                                    a low type; NULL: it may be */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_type.c: type rules of element-wise ops, generators, moves and
-   reductions; op_type_nn.c has those of library ops and composites.
+   reductions; op_type_nn.c has the rules of library ops and composites.
 
    Float operands may differ in storage dtype, and a result may be declared in
    any float dtype. No op combines floats with integers. */

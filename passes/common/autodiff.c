@@ -138,7 +138,7 @@ static const Node *made_by(const Graph *g, ValueId v) {
     return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
 }
 
-/* An even power, or one of what is not negative. */
+/* An even power, or a power of a base that is not negative. */
 static bool is_even_power(const Graph *g, const Node *n) {
     const Node *base = made_by(g, n->in[0]);
     double k;

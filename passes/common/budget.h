@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* budget.h: the fewest bytes whose error stays within a limit.
 
-   Variables are low or high (mincut.h).  A term costs bytes and adds to errors,
-   of which each has a limit on its sum.  For a price of each error the
-   cheapest assignment of bytes + price * error is a minimum cut and exact.
-   The prices are found by bisection.  An assignment that keeps the limits may
-   take more bytes than the best one, because not every assignment is the
-   cheapest of some price: the difference is at most `bytes - bound`.        */
+   Variables are low or high (mincut.h).  A term costs bytes and adds to errors;
+   the sum of each error has a limit.  For a price of each error the cheapest
+   assignment of bytes + price * error is a minimum cut and exact. The prices
+   are found by bisection.  An assignment that keeps the limits may take more
+   bytes than the best one, because not every assignment is the cheapest of some
+   price: the difference is at most `bytes - bound`.        */
 #ifndef AMPC_PASSES_COMMON_BUDGET_H
 #define AMPC_PASSES_COMMON_BUDGET_H
 

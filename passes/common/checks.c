@@ -5,7 +5,7 @@
             %at = the first such position, or -1;  %value = its element
             return ..., ampc.check/0/-4/3/ids=%at,
                    ampc.checked/0/-4/3/ids=%value
-   Positions are those of the input, also if the model reads a slice or a
+   Positions count in the input, also if the model reads a slice or a
    transpose of it; an input that is read several times with the same bounds is
    checked once.  Training also keeps ampc.bad_data, the number of bad batches,
    and for the last bad batch the failed check (ampc.bad_check, from 0),

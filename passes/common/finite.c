@@ -40,8 +40,8 @@ typedef enum Sign {
     SIGN_NONE,   /* it does not */
     SIGN_ALWAYS, /* from none */
     SIGN_FIRST,  /* from the first */
-    SIGN_BOTH,   /* if it is that of both */
-    SIGN_EITHER, /* if it is that of one */
+    SIGN_BOTH,   /* if both have it */
+    SIGN_EITHER, /* if one has it */
     SIGN_SUM,    /* above 0 if one is, and the other not below 0 */
     SIGN_POWER,
     SIGN_SQUARE, /* from both, or because they are one */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* finite.h: which values are finite wherever what the model reads is. */
+/* finite.h: finds the values that are finite whenever all inputs and parameters
+   are. */
 #ifndef AMPC_PASSES_COMMON_FINITE_H
 #define AMPC_PASSES_COMMON_FINITE_H
 

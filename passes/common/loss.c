@@ -127,8 +127,8 @@ static ValueId behind_moves(const Graph *g, ValueId x) {
     return x;
 }
 
-/* The output is a softmax's or sigmoid's result, of which the loss takes
-   another one: PyTorch would compute the same, but hardly anyone means it. */
+/* The output is a softmax's or sigmoid's result, and the loss applies another
+   one to it: PyTorch would compute the same, but hardly anyone means it. */
 static void warn_of_probabilities(PassCtx *cx, const Graph *g, const Fn *fn,
                                   ValueId x) {
     if (!takes_logits(fn)) return;

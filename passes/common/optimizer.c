@@ -39,7 +39,7 @@ typedef struct Step {
     const Objective *objective;
     Builder b;
     ValueId loss;    /* f32[], unscaled                                      */
-    ValueId shares;  /* f32[]: what the gradients are divided by; 0 = nothing */
+    ValueId shares;  /* f32[]: divisor of the gradients; 0 = nothing */
     Values params;   /* variables                                            */
     Values grads;    /* f32: scaled sums, after emit_check unscaled          */
     ValueId some;    /* bool[]: a label counts; 0: one always does           */

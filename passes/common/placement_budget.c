@@ -4,11 +4,11 @@
    Before:  %x.bf16 = cast %x     %h = matmul %x.bf16, %w.bf16 : f32
    After:   %h = matmul %x, %w : f32       if rounding %x or %w costs too much
 
-   The values are those of placement.c.  A product is chosen as well: it is low
-   if it reads 16 bits.  In place of the accuracy price stands the measured
-   error of each rounding (sites.h, sense.h): budget.h finds the price of it.  A
-   value that was not measured is f32, as is an operand of a product.  Programs
-   without gradients take the price of the program that trains.
+   The values are the same as in placement.c.  A product is chosen as well: it
+   is low if it reads 16 bits.  In place of the accuracy price stands the
+   measured error of each rounding (sites.h, sense.h): budget.h finds the price
+   of it.  A value that was not measured is f32, as is an operand of a product.
+   Programs without gradients take the price of the program that trains.
 
    requires     as pass place; Options.errors
    establishes  as pass place; products read 16 bits or f32                  */
@@ -56,7 +56,7 @@ static bool error_of(const Spend *x, const Site *s, Term *t) {
         t->error[k] = e->square[k];
     }
     /* Errors of samples are independent, and the loss is their mean.  So are
-       those of gradients, but these become smaller with the batch, too. */
+       errors of gradients, but gradients become smaller with the batch, too. */
     if (e->count > 0 && site_count(x->g, s) > e->count)
         t->error[ERROR_LOSS] *= (double)e->count / (double)site_count(x->g, s);
     return true;
@@ -392,7 +392,7 @@ static void predict(const Spend *x, const Chosen *best, const double *ran,
     square[ERROR_GRADIENT] = ran[ERROR_GRADIENT];
 }
 
-/* Runs what the model of errors has chosen.  Where that is too far or not
+/* Runs the choice of the model of errors.  Where that is too far or not
    nearly as far as allowed, the limits of the model change. */
 static Status search(Spend *x, const Options *o, Chosen *best) {
     enum { TRIES = 8 };

@@ -84,8 +84,8 @@ typedef struct Sum {
     ValueId correct, count;
 } Sum;
 
-/* The terms of v, which may be anything: false, it is no such sum. Looks
-   through casts and reshapes. */
+/* Finds the terms of v, which may be any value; false: v is not such a sum.
+   Looks through casts and reshapes. */
 static bool find_terms(const Graph *g, ValueId v, double factor, Sum *s) {
     double x;
     const Node *n = NULL;

@@ -4,7 +4,7 @@
    For every node, in order, a rule may return replacements.  New nodes that
    the rule builds land directly before the place of the old one, and later
    nodes read the replacement.  Requirements for rule authors:
-   1. A replacement has the type of what it replaces.
+   1. A replacement has the type of the value that it replaces.
    2. Same bits for every input (NaN included), unless the rule's comment names
       the difference and why it is wanted.
    3. Every rule lowers a measure (node count, or op strength), so that

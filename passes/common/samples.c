@@ -9,18 +9,18 @@
             return ampc.loss=%loss * %ampc.shares, ampc.share=%share,
                    ampc.rows=%rows
    So the loss of a step, sum of ampc.loss / sum of ampc.share over its
-   micro-batches and ranks, is that of all its samples in one batch, and so are
-   its gradients. A mean over samples has the share of samples that count; a
-   quotient of sums has its divisor; a sum has the constant 0, which says that
-   losses are added up. Terms that are added must agree in their share. For any
-   other loss each micro-batch counts the same: there is no ampc.share.
-   Samples are masked in the loss alone; so nothing is masked where one sample
-   can affect another's loss or a running statistic (rows.h).
-   Pass optimizer takes both outputs off. It puts the share where %ampc.shares
-   is read, which stands for it until then; in program train that and the rows
-   are 1, and simplify leaves the model's own loss.
-   requires     stage TYPED; one graph per program, whose inputs were checked
-   establishes  Module.masks: whether all objectives can mask samples        */
+   micro-batches and ranks, equals the loss of all its samples in one batch, and
+   its gradients are equal, too. A mean over samples has the share of samples
+   that count; a quotient of sums has its divisor; a sum has the constant 0,
+   which says that losses are added up. Terms that are added must agree in their
+   share. For any other loss each micro-batch counts the same: there is no
+   ampc.share. Samples are masked in the loss alone; so nothing is masked where
+   one sample can affect another's loss or a running statistic (rows.h). Pass
+   optimizer takes both outputs off. It puts the share where %ampc.shares is
+   read, which stands for it until then; in program train that and the rows are
+   1, and simplify leaves the model's own loss. requires     stage TYPED; one
+   graph per program, whose inputs were checked establishes  Module.masks:
+   whether all objectives can mask samples        */
 #include "ir/fn/fn.h"
 #include "passes/common/rewrite.h"
 #include "passes/common/rows.h"
@@ -328,8 +328,8 @@ static Pool class_loss(Samples *s, const Node *n, bool sum) {
     return (Pool){POOL_LABELS, times(s, value, s->stand_in), share, 0};
 }
 
-/* The loss of each element of the first operand; NO_VALUE: the loss is no mean
-   or sum of such. */
+/* The loss of each element of the first operand; NO_VALUE: the loss is not a
+   mean or sum of losses of elements. */
 static ValueId loss_of_each(Samples *s, const Node *n) {
     ValueId each = call_with(s, n, n->in[1],
                              attr_s(attr_key("reduction", ATTR_STR), "none"));
@@ -482,7 +482,7 @@ static bool keeps_statistics(const Graph *g, const Rows *rows) {
 }
 
 /* Takes the loss of g apart, with masks or without; whether it was done. The
-   number of samples of a trial is no variable. */
+   number of samples of a trial is not a variable. */
 static bool take_apart(Graph *g, PassCtx *cx, bool masks, bool trial,
                        PoolKind *kind) {
     Samples s = {.g = g, .b = {.g = g}, .opt = cx->opt, .masks = masks};

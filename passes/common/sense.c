@@ -25,7 +25,7 @@ typedef struct Maker {
     Sites s;
     ValueId *wide; /* per value: its f32 form; 0: none yet */
     int limit;
-    ValueId *at; /* per site: what is rounded */
+    ValueId *at; /* per site: the value that is rounded */
     SenseForm form;
     Sense *out;
 } Maker;

@@ -24,14 +24,14 @@ typedef struct Sites {
                   low: the pass chooses */
 } Sites;
 
-/* Elements of what it rounds. */
+/* Elements of the value that it rounds. */
 int64_t site_count(const Graph *g, const Site *s);
 /* Streams of g become fp16 first, as the options say. */
 Sites sites_find(Graph *g, PassCtx *cx);
 /* The f32 value or parameter of which v is a rounded copy, or a move of one;
    NO_VALUE: it is neither. A parameter may be read by no node of g yet. */
 ValueId rounded_from(Graph *g, ValueId v);
-/* Whether the pass chooses what the product reads. */
+/* Whether the pass chooses the dtype that the product reads. */
 bool chooses_product(const Graph *g, const Node *n);
 
 #endif

@@ -253,7 +253,7 @@ static void note_streams(Facts *f) {
 
 /* ---- what products read -------------------------------------------------- */
 
-/* Values of which, moved or not, only rounded copies are read. */
+/* Values that, moved or not, are read only as rounded copies. */
 static void note_copied(Facts *f) {
     const Graph *g = f->g;
     for (int v = 0; v < g->values.len; v++) f->copied[v] = true;
@@ -273,8 +273,8 @@ typedef struct Growth {
     Facts *f;
     bool *safe;  /* by ValueId.i: no reader makes more of its error          */
     bool *ahead; /* by ValueId.i: a product of forward computes from it      */
-    bool *past;  /* by ValueId.i: made of what a product of backward makes   */
-    bool *read;  /* by ValueId.i: a product reads a copy of it, moved or not */
+    bool *past; /* by ValueId.i: computed from a result of a backward product */
+    bool *read; /* by ValueId.i: a product reads a copy of it, moved or not */
 } Growth;
 
 /* o is the mean of v that a norm takes from it. */

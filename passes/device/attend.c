@@ -360,7 +360,8 @@ static ValueId not_nan(Attend *a, ValueId v, ValueId *scores) {
 }
 
 /* Finds the matrix product below the scores v, and the scale and masks between
-   them; false without one. *why: what the attention routine cannot do. */
+   them; false without one. *why: the reason why the attention routine cannot do
+   it. */
 static bool find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
     const Graph *g = a->g;
     const double hidden = -1e30;

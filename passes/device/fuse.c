@@ -326,7 +326,7 @@ static int64_t bytes_of(const Fuse *f, ValueId v) {
 }
 
 /* Work of a later part may join an earlier cluster only if this removes
-   buffers at least as large as those of its results, which then live for
+   buffers at least as large as the buffers of its results, which then live for
    half a step. */
 static bool parts_agree(const Fuse *f, int a, int b) {
     int pa = f->clusters.data[a].part, pb = f->clusters.data[b].part;

@@ -3,8 +3,8 @@
 
    An operation is fused only where every rounding stays: nothing may be rounded
    between the product and what follows, so the product itself is fp32.  The
-   library's relu is left alone: what it makes of NaN is not documented, and a
-   NaN may not go unseen.                                                    */
+   library's relu is left alone: its result for NaN is not documented, and a NaN
+   must not go unseen.                                                    */
 #include "passes/device/product.h"
 
 /* ---- sizes --------------------------------------------------------------- */

@@ -194,7 +194,7 @@ ampc_status api_unsupported(ampc_session *s, const char *what) {
 /* ---- hyper-parameters, scaler, variables --------------------------------- */
 
 /* "lr" and "ampc.lr" are the learning rate of the session's objective,
-   "lr:NAME" that of another objective. */
+   "lr:NAME" the rate of another objective. */
 static int find_hyper(const ampc_session *s, const char *name) {
     char full[256];
     const char *objectives[] = {s->objective, ""};

@@ -181,9 +181,8 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size);
 void session_close(ampc_session *s);
 
-/* Chooses among the programs of that kind, the module's own and those of
-   --batch-sizes, the one whose inputs have these sizes: it becomes
-   s->program[id]. */
+/* Chooses the program whose inputs have these sizes, the module's own or one of
+   --batch-sizes: it becomes s->program[id]. */
 void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
                     size_t nin);
 /* Checks inputs, binds them, refreshes 16-bit copies if they lag behind, and

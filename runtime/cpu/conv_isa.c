@@ -332,8 +332,7 @@ static void conv_pool(AmpcPool *pool, const LibConv *c, const ConvRun *r,
 }
 
 /* Computes some images at a time. A result without a place of its own is in
-   front of the scratch; the address passed is that of the first image of
-   all. */
+   front of the scratch; the address passed is the first image's of all. */
 static void conv_pooled(int isa, AmpcPool *pool, const LibConv *c, ConvRun *r,
                         char *scratch) {
     const CpuPool *q = r->ep->pool;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h: what the two files of the CPU's backend share. */
+/* device.h: declarations that the two files of the CPU's backend share. */
 #ifndef AMPC_CPU_DEVICE_H
 #define AMPC_CPU_DEVICE_H
 

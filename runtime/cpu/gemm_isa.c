@@ -405,8 +405,8 @@ typedef struct FewRun {
     int64_t cols, nblocks;
 } FewRun;
 
-/* Loads elements i .. of a row or column of which n are left; 2 VL elements
-   if they are pairs. */
+/* Loads elements i .. of a row or column with n elements left; 2 VL elements if
+   they are pairs. */
 INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
 #if HAS_DOT
     if (pairs) {

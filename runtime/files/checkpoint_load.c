@@ -102,7 +102,7 @@ typedef struct Load {
     JsonSpan meta;
     bool resume, torn;
     bool other; /* resume: another build of the compiler made it  */
-    bool told;  /* and it tells of which model and options it is */
+    bool told;  /* and it names its model and options */
     int64_t micro;
     const char *summed; /* ":OBJECTIVE" that they are for, or NULL */
     uint64_t used;      /* bit per renaming: it renamed something */
@@ -267,7 +267,7 @@ static void put_said(const char *buf, bool given, char *out, size_t size) {
     snprintf(out, size, given ? "'%.200s'" : "not given", buf);
 }
 
-/* Names what the user said otherwise; AMPC_OK: nothing. */
+/* Names the options that the user set differently; AMPC_OK: none. */
 static ampc_status said_differs(Load *l, JsonSpan key, JsonSpan there,
                                 JsonSpan here) {
     char name[80], a[300] = "", b[300] = "", was[300], is[300];

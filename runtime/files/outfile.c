@@ -111,8 +111,8 @@ void file_guard_free(FileGuard *g) {
     free(g);
 }
 
-/* Without memory the folder is not recorded and stays: that is no reason to
-   fail. */
+/* Without memory the folder is not recorded and stays: this is not worth
+   failing for. */
 void file_guard_made(FileGuard *g, const char *path, const char *role) {
     size_t n = strlen(path) + 1;
     Made *m = g ? malloc(sizeof *m + n) : NULL;

@@ -3,7 +3,7 @@
 
    Only a backend knows where the bytes of variables, activations and inputs
    lie; all other files name them by PlanRef.  A function that fails leaves a
-   message in the session.  The CPU's is cpu/backend.c, that of NVIDIA GPUs
+   message in the session.  The CPU's is cpu/backend.c, the NVIDIA GPUs' is
    cuda/backend.c.                                                           */
 #ifndef AMPC_BACKEND_H
 #define AMPC_BACKEND_H

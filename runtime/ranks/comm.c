@@ -230,7 +230,7 @@ static const char *facts_differ(const double *a, const double *b) {
     return NULL;
 }
 
-/* Compares the facts of `n` ranks from `first` on with those of rank 0. All
+/* Compares the facts of `n` ranks from `first` on with rank 0's facts. All
    ranks come to the same status; a rank that failed keeps its message. */
 static ampc_status facts_judge(ampc_session *s, ampc_status status,
                                const double *facts, int first, int n,

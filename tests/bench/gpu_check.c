@@ -84,7 +84,7 @@ typedef struct Subject {
     DcTraining t;
 } Subject;
 
-/* What feeds program `program`. */
+/* Feeds the inputs of program `program`. */
 static bool subject_feed(Subject *s, const char *feed, const char *program) {
     static const char word[] = "random:";
     if (!strncmp(feed, word, sizeof word - 1)) {
@@ -230,8 +230,8 @@ static int by_value(const void *a, const void *b) {
 
 enum { ROUNDS = 5, WARM_STEPS = 20 };
 
-/* The same inputs every step, generated once: the clock sees the copy to the
-   device and the step. */
+/* Inputs that are generated once and fed at every step: the clock sees the copy
+   to the device and the step. */
 static const ampc_input *fixed_feed(void *random, int step, size_t *nin) {
     static const ampc_input *in;
     static size_t n;
@@ -241,7 +241,7 @@ static const ampc_input *fixed_feed(void *random, int step, size_t *nin) {
     return in;
 }
 
-/* What is counted of a sample: the tokens of a text, else the sample. */
+/* The unit in which a sample counts: the tokens of a text, else one sample. */
 static int64_t sample_tokens(const ampc_api *api, const char **unit) {
     ampc_tensor_info x = {.size = sizeof x};
     if (api->input(api->module, "train", 0, &x) || x.rank != 2 ||

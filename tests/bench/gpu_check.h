@@ -30,7 +30,7 @@ size_t gpu_cublaslt_version(const Gpu *g);
 /* Asks cuBLASLt what it can do, in types, epilogues and sizes near `size`; a
    line of JSON per row on standard output.  Returns the exit status. */
 int gpu_gemm_table(Gpu *g, int size);
-/* The same of the products of a module's training step, as they are. */
+/* Measures the products of a module's training step in the same way. */
 int gpu_gemm_module(Gpu *g, const char *name, const AmpcModule *m);
 
 /* ---- gpu_steps.c --------------------------------------------------------- */

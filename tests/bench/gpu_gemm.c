@@ -299,7 +299,8 @@ static void turned(int64_t rows, int64_t cols, int64_t rs, int64_t cs, int *op,
     bool plain = cs == 1;
     int64_t line = plain ? cols : rows, pitch = plain ? rs : cs;
     *op = plain ? LT_OP_N : LT_OP_T;
-    *ld = pitch > line ? pitch : line; /* of a single line it says nothing */
+    *ld = pitch > line ? pitch
+                       : line; /* for a single line the pitch has no meaning */
 }
 
 static Problem problem_of(const LibGemm *p, uint32_t how) {
@@ -323,7 +324,7 @@ static size_t more(size_t x, int64_t count, size_t size) {
     return (size_t)count * size > x ? (size_t)count * size : x;
 }
 
-/* What the matrices of x take, of which batches may share one. */
+/* Memory for the matrices of x, which the batches may share. */
 static void make_room(Room *r, const Problem *x) {
     int64_t a = x->m * x->k, b = x->k * x->n, last = x->batch - 1;
     r->a = more(r->a, a + last * x->stride_a, x->t->in_size);
@@ -349,7 +350,8 @@ static Products products_of(const AmpcModule *m) {
     return (Products){NULL, NULL, 0};
 }
 
-/* Of step i as many as are like it; 0: it is no product, or like one before. */
+/* The number of steps like step i; 0: step i is not a product, or is like an
+   earlier one. */
 static int count_like(const Products *all, uint32_t i) {
     const PlanStep *s = &all->step[i];
     int count = 0;

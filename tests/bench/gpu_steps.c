@@ -58,7 +58,7 @@ static bool add_fact(Facts *f, const Fact *x) {
     return true;
 }
 
-/* Of the program "train" on a GPU. */
+/* Reads the facts of program "train" on a GPU. */
 static bool read_facts(const char *path, const char *machine, Facts *f) {
     FILE *in = fopen(path, "r");
     char *line = NULL, us[24];

@@ -19,7 +19,7 @@ static CompileKey key_of(const char *a, const char *b) {
     return k;
 }
 
-/* What is kept for the key; "": nothing. */
+/* Checks the entry that is kept for the key; "": no entry. */
 static void check_kept(const char *folder, CompileKey k, const char *want) {
     size_t n = 0;
     char *got = compile_cache_get(folder, k, &n);
@@ -97,7 +97,8 @@ TEST_CASE(compile_cache, damage_is_no_result) {
     arena_free(a);
 }
 
-/* What others may write there would become code of a module. */
+/* If others may write to the folder, their files would become code of a module.
+ */
 TEST_CASE(compile_cache, a_folder_of_others_is_not_used) {
     Arena *a = arena_new();
     const char *top = test_tmp("open"), *folder = compile_cache_open(a, top);
@@ -154,7 +155,7 @@ TEST_CASE(compile_cache, what_was_not_used_for_long_goes_first) {
     arena_free(a);
 }
 
-/* What cannot be removed stays, and all else goes. */
+/* An entry that cannot be removed stays, all others go. */
 TEST_CASE(compile_cache, a_folder_in_the_place_of_an_entry) {
     Arena *a = arena_new();
     const char *folder = compile_cache_open(a, test_tmp("stays"));
@@ -226,7 +227,7 @@ TEST_CASE(compile_cache, a_second_compilation_only_links) {
     CHECK_EQ_INT(compiled("AMPC_CACHE_DIR=none", ""), all);
 }
 
-/* The same name, another compiler. */
+/* Another compiler under the same name. */
 TEST_CASE(compile_cache, a_new_compiler_compiles) {
     put_model();
     (void)compiled("", "");

@@ -201,9 +201,9 @@ TEST_CASE(cost, kernels_count_each_buffer_once) {
     end(&c);
 }
 
-/* Of 6 heads, 50 queries of 8 numbers on 70 keys and values of 4: two products,
-   half of each where it is causal; for the gradient three and two, on a GPU
-   four and three. */
+/* Attention of 6 heads, 50 queries of 8 elements on 70 keys and values of 4:
+   two products, half of each if it is causal; the gradient has three and two
+   products, on a GPU four and three. */
 TEST_CASE(cost, attention_is_counted_by_hand) {
     enum { HEADS = 6, T = 50, U = 70, D = 8, E = 4 };
     static const char *const targets[] = {"cpu", "cuda:sm_90"};
@@ -296,7 +296,7 @@ TEST_CASE(cost, every_operand_of_a_row_counts) {
     enum { ROWS = 64, COLS = 300, ALL = 4 * ROWS * COLS };
     static const struct {
         const char *body;
-        int operands; /* of ALL bytes, with the results */
+        int operands; /* bytes, of kind ALL, with the results */
     } cases[] = {
         {"%z = reduce_sum %x {axes=[1], keepdims=1}", 1},
         {"%s = reduce_sum %x {axes=[1], keepdims=1}\n  %z = sub %y, %s", 3},
@@ -331,8 +331,8 @@ TEST_CASE(cost, every_operand_of_a_row_counts) {
         }
 }
 
-/* From the first of what is summed at once to the end of the last, whatever
-   lies between to align them.                                               */
+/* One piece reaches from the first buffer that is summed to the end of the
+   last, with the gaps that align them. */
 TEST_CASE(cost, sums_over_ranks_are_one_piece) {
     static const char *const names[] = {"a", "b", "c"};
     Costs c;
@@ -369,7 +369,7 @@ static double number_after(const char *text, const char *key) {
     return strtod(at + strlen(key), NULL);
 }
 
-/* Milliseconds on an H100 of one step of those numbers. */
+/* Milliseconds on an H100 of a step with these fields. */
 static double h100_ms(Arena *a, const char *fields) {
     StrBuf sb = {0};
     char line[200];
@@ -380,7 +380,7 @@ static double h100_ms(Arena *a, const char *fields) {
     return ms;
 }
 
-/* What was measured on one: a copy of 3.0 TB/s, a product of 8192 cubed at 798
+/* Measured on an H100: a copy of 3.0 TB/s, a product of 8192 cubed at 798
    TFLOP/s in bf16. */
 TEST_CASE(cost, prices_are_near_what_was_measured) {
     Arena *a = arena_new();
@@ -540,8 +540,8 @@ TEST_CASE(cost, shards_are_handed_out) {
     CHECK(fabs(scaled_ms(cost, "8", "100,1", &e) - 25.225) < 0.02);
 }
 
-/* Of weights that products read rounded the others get those roundings, of what
-   is read as it is the parameter: 64 x 32 numbers and 32. */
+/* Ranks hand out the rounded copy of a weight that products read rounded, and
+   the parameter itself if it is read unrounded: 64 x 32 elements and 32. */
 TEST_CASE(cost, what_is_handed_out_is_counted_by_hand) {
     static const char *const precisions[] = {"fp32", "bf16"};
     static const double want[2][2] = {{4 * 64 * 32, 4 * 32},
@@ -633,7 +633,8 @@ TEST_CASE(cost, a_line_tells_of_equal_launches) {
     arena_free(a);
 }
 
-/* Of several objectives, of a module that only predicts, of both devices. */
+/* Modules with several objectives and modules that only predict, on both
+   devices. */
 TEST_CASE(cost, every_program_that_trains_or_else_predicts) {
     static const char row[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"
                               "256\t20\t0\t16\t1\tx\n";

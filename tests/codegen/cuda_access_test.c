@@ -9,7 +9,8 @@
 #include "tests/support/cuda_cases.h"
 
 typedef struct Widths {
-    int loads[17], stores[17]; /* by bytes: instructions */
+    int loads[17],
+        stores[17]; /* number of instructions, by bytes that one moves */
 } Widths;
 
 /* Bytes of "ld.global.nc.v4.u32" behind its first dot. */
@@ -24,7 +25,7 @@ static int width_of(const char *type) {
     return n * bits / 8;
 }
 
-/* Of all entries, or those called `name`. */
+/* Counts for all entries, or for entries called `name`. */
 static Widths widths_of(const char *ptx, const char *name) {
     Widths w = {{0}, {0}};
     bool here = false;
@@ -167,7 +168,7 @@ static const struct {
     {"neighbouring rows",
      ROW("%a: bf16[264,3,1024]",
          "%y = reduce_sum %a {axes=[1]} : bf16[264,1,1024]", "%y"),
-     "16", "2"}, /* what a warp has summed is stored row by row */
+     "16", "2"}, /* sums of a warp are stored row by row */
     {"neighbouring rows with values of their own",
      ROW("%a: bf16[264,3,1024], %g: f32[1024]",
          "%d = mul %a, %g : bf16[264,3,1024] "
@@ -314,7 +315,7 @@ static const struct {
     {"attention", ATTENTION(ATTEND, BF16), "16", "16 4", NULL, NULL},
     {"attention's gradient", ATTENTION(ATTEND_GRAD, BF16), "16 4", "16", NULL,
      NULL},
-    /* what searches compares one number after the other */
+    /* searches compare one element after the other */
     {"argmax",
      {.lib = PLAN_LIB_ARGMAX, .p.argmax = {64, 1000, 1, AMPC_BF16, AMPC_I64}},
      "2",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the build puts inside `ampc`: the runtime's archive links into a shared
-   library that needs nothing but libc, libm and threads; the headers are those
-   of the source tree.                                                      */
+/* The files that the build puts inside `ampc`: the runtime's archive links into
+   a shared library that needs nothing but libc, libm and threads; the headers
+   equal the source tree's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -96,7 +96,7 @@ TEST_CASE(emit_cuda, epilogues_that_round_alike_are_fused) {
                 "  %h = matmul %x, %w\n  %i = add %h, %b\n"
                 "  %z = matmul %i, %v\n",
                 "bf16", PLAN_PRODUCT_BIAS);
-    /* what follows is another step */
+    /* the next op is another step */
     check_fused(wb, "  %h = matmul %x, %w\n  %i = add %h, %b\n  %z = relu %i\n",
                 "fp32", PLAN_PRODUCT_BIAS);
     check_fused(ws, "  %h = matmul %x, %w\n  %i = mul %h, %s\n  %z = relu %i\n",
@@ -162,8 +162,8 @@ TEST_CASE(emit_cuda, updates_share_a_launch) {
     end(&e);
 }
 
-/* All gradients, of whatever shapes: weights of 256 rows or fewer and biases of
-   one, and behind those what the rows have made. */
+/* All gradients, whatever their shapes: weights of 256 rows or fewer, biases of
+   one row, and the sums that the rows give. */
 TEST_CASE(emit_cuda, norms_are_one_launch) {
     static const char text[] =
         "graph forward(%x: f32[8,600]) {\n"
@@ -210,7 +210,8 @@ TEST_CASE(emit_cuda, products_add_to_gradients) {
     end(&e);
 }
 
-/* A chain cannot share: each step reads what the one before has written. */
+/* A chain cannot share a launch: each step reads the result of the one before.
+ */
 TEST_CASE(emit_cuda, dependent_steps_do_not) {
     static const char chain[] =
         "graph forward(%x: f32[8]) {\n  param %w: f32[8] = 1\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* emit_test.c: a module as a file: sections, reproducible bytes, what it needs,
-   what happens when compiling or writing fails.                             */
+/* emit_test.c: a module as a file: its sections, reproducible bytes, its needs,
+   and failures while compiling or writing. */
 #define _GNU_SOURCE
 #include "codegen/codegen.h"
 #include "codegen/module/section.h"
@@ -267,7 +267,7 @@ static void pack_without_memory(void) {
     SectionWriter w = {.file = tmpfile(), .arena = a};
     struct rlimit none = {0, 0};
     if (!w.file || !freopen("/dev/null", "w", stderr)) _exit(10);
-    section_begin(&w, "first"); /* what the list of sections needs */
+    section_begin(&w, "first"); /* facts that the list of sections needs */
     section_end(&w);
     void *room = malloc(100000); /* an arena's chunk, not a compressor */
     setrlimit(RLIMIT_AS, &none);
@@ -384,8 +384,9 @@ TEST_CASE(emit, no_compiler) {
     arena_free(a);
 }
 
-/* What a compiler says, on either channel, is told, and no signal that its
-   caller blocks or ignores stays so: it could not be stopped.               */
+/* The compiler's output on either channel reaches the user. Signals that the
+   caller blocks or ignores are restored for the compiler: it could not be
+   stopped otherwise. */
 TEST_CASE(emit, what_compilers_say_and_which_signals_they_get) {
     static const char text[] =
         "#!/bin/sh\n"
@@ -489,7 +490,7 @@ TEST_CASE(section, long_texts_come_back_whole) {
     arena_free(a);
 }
 
-/* A new file of sections, the first of which is there. */
+/* A new file of sections, with the first section in place. */
 static SectionWriter weights_in(Arena *a, const char *path) {
     SectionWriter w = {.file = fopen(path, "wb"), .arena = a};
     REQUIRE(w.file != NULL);
@@ -504,7 +505,7 @@ static SectionWriter weights_in(Arena *a, const char *path) {
    behind it, whatever the numbers wrap to. */
 TEST_CASE(section, lie_before_the_directory) {
     static const struct {
-        int64_t from; /* of the directory's place */
+        int64_t from; /* offset in the directory */
         uint64_t bytes;
         bool opens;
     } cases[] = {

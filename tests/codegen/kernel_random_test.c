@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel_random_test.c: kernels of random graphs compute what the interpreter
-   does (subject.h).                                                         */
+/* kernel_random_test.c: kernels of random graphs compute the interpreter's
+   results (subject.h). */
 #include "tests/harness.h"
 #include "tests/support/subject.h"
 

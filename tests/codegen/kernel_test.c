@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel_test.c: kernels of every sort of group compute what the interpreter
-   does (subject.h).                                                         */
+/* kernel_test.c: kernels of every sort of group compute the interpreter's
+   results (subject.h). */
 #include "runtime/cpu/kernels.h"
 #include "tests/harness.h"
 #include "tests/support/subject.h"
@@ -228,7 +228,7 @@ TEST_CASE(kernel, moves) {
         MOVE("%x: f32[3,4], %i: i64[5], %j: i64[2]",
              "%a = gather %x, %i {axis=0} %y = gather %a, %j {axis=1}"),
         MOVE("%x: f32[0,4], %z: f32[2,4]", "%y = concat %x, %z {axis=0}"),
-        /* tiles, of which the last ones are not full */
+        /* tiles, the last ones only partly full */
         MOVE("%x: f32[150,2,20], %z: f32[2,20,150]",
              "%t = transpose %x {perm=[1,2,0]} %y = add %t, %z"),
         MOVE("%x: f16[131,17], %z: bf16[17,131]",
@@ -260,7 +260,7 @@ TEST_CASE(kernel, reductions) {
                      "%y = reduce_mean %x {axes=[0,2]} : f32[1,6,1]", "%y"),
          .ulps = 8,
          .scale = 32},
-        /* what a kernel reads of its own sum is rounded as well */
+        /* a kernel rounds its own sum before it reads it */
         {.text = ROW("%x: bf16[5,300]",
                      "%r = reduce_sum %x {axes=[1]} : bf16[5,1] "
                      "%y = sub %x, %r : f32[5,300]",

@@ -129,7 +129,8 @@ TEST_CASE(nvrtc_standin, results_are_kept) {
         else
             test_same_files("m.so", "first.so");
     }
-    /* what is kept for two architectures serves one; PTX alone is another */
+    /* an entry for two architectures serves a compilation for one; PTX alone is
+       another entry */
     REQUIRE(compiled(NULL, "", "--target cpu:x86-64-v2,cuda:sm_90") == 0);
     CHECK_EQ_INT(runs("_"), 0);
     open_sections(&m);
@@ -143,8 +144,8 @@ TEST_CASE(nvrtc_standin, results_are_kept) {
     close_sections(&m);
 }
 
-/* Where the text has that kernel: its number among those of its unit, and how
-   many threads it is bounded to. */
+/* Finds a kernel in the text: its number among the kernels of its unit, and the
+   most threads that it allows. */
 static bool find_kernel(Sections *m, const char *name, int *number,
                         unsigned *threads) {
     size_t n;

@@ -316,7 +316,7 @@ TEST_CASE(nvrtc, gpu_code_changes_no_bit_on_the_cpu) {
     free(without);
 }
 
-/* What sm_80 yields as PTX is what a target of its own would. */
+/* PTX of a target sm_80 beside others equals the PTX of a target of its own. */
 TEST_CASE(nvrtc, ptx_alone_and_beside_a_cubin) {
     Module m[2];
     size_t n[2];
@@ -370,8 +370,8 @@ TEST_CASE(nvrtc, neighbours_are_stored_together) {
     compiled_close(&c);
 }
 
-/* Where a tensor has more than 2^31 elements, places in it are found without a
-   division of 64 bits, which is a loop; products of any shape are none. */
+/* In a tensor of more than 2^31 elements, indices are found without a 64-bit
+   division, which would be a loop; shapes of products never need one. */
 TEST_CASE(nvrtc, places_in_large_tensors_are_found_in_32_bits) {
     Module m;
     int kernels = 0;

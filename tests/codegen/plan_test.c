@@ -167,7 +167,7 @@ static const Node *maker(const Graph *g, ValueId v) {
     return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
 }
 
-/* By group: something of it is forward's. */
+/* By group: whether the group holds a node of forward. */
 static bool *forward_groups(const Whole *w) {
     bool *forward = NEW_ARRAY(w->a, bool, w->g->groups.len + 1);
     for (int i = 0; i < w->g->order.len; i++) {
@@ -243,7 +243,7 @@ static double moved(const Buffers *b) {
     return sum;
 }
 
-/* What forward leaves for backward. */
+/* Bytes that forward leaves for backward. */
 static int64_t kept(const Buffers *b) {
     int64_t sum = 0;
     for (int v = 1; v < b->n; v++)
@@ -253,8 +253,9 @@ static int64_t kept(const Buffers *b) {
     return sum;
 }
 
-/* The most bytes of the arena at one time: together: with what a launch reads
-   for the last time beside what it makes, else one or the other.            */
+/* The most bytes of the arena at one time. together: the operands that a launch
+   reads for the last time and its results count both, else the larger of the
+   two. */
 static int64_t most_alive(const Buffers *b, Arena *a, bool together) {
     int64_t *change = NEW_ARRAY(a, int64_t, b->end + 3), most = 0, alive = 0;
     for (int v = 1; v < b->n; v++) {
@@ -273,7 +274,7 @@ static int64_t most_alive(const Buffers *b, Arena *a, bool together) {
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Gaps between blocks and what is made in place nearly balance. */
+/* Gaps between blocks and results made in place nearly balance. */
 static void check_arena(const Whole *w, const Buffers *b) {
     int64_t all = most_alive(b, w->a, true), least = most_alive(b, w->a, false);
     CHECK_MSG(w->g->arena_bytes >= least, "%lld bytes for %lld",
@@ -314,8 +315,10 @@ static void check_chains(const Buffers *b) {
 typedef struct Rows {
     const Graph *g;
     int group;
-    int *depth;       /* by node: reductions of the group before its end   */
-    unsigned *sweeps; /* by node: sweeps over the columns that need it     */
+    int *depth; /* by node: number of reductions of the group in front of its
+                   end */
+    unsigned
+        *sweeps; /* by node: the sweeps over the columns that need the node */
 } Rows;
 
 static void need(Rows *r, ValueId v, int sweep) {
@@ -328,8 +331,8 @@ static void need(Rows *r, ValueId v, int sweep) {
     for (int k = 0; k < n->nin; k++) need(r, n->in[k], sweep);
 }
 
-/* What takes long is not done again in each sweep of a kernel over its rows,
-   unless it follows from what a former sweep has found.                     */
+/* Expensive work is not repeated in each sweep of a kernel over its rows,
+   unless it depends on the result of an earlier sweep. */
 static void check_rows(const Buffers *b, Arena *a) {
     const Graph *g = b->g;
     Rows r = {.g = g};
@@ -364,8 +367,8 @@ static void check_rows(const Buffers *b, Arena *a) {
 
 /* ---- types --------------------------------------------------------------- */
 
-/* Of the bytes that forward and backward move, but for the gradients of
-   parameters, losses and normalizers, most are in 16-bit types.             */
+/* Most of the bytes that forward and backward move are in 16-bit types;
+   gradients of parameters, losses and normalizers do not count. */
 static void check_types(const Buffers *b, bool bf16) {
     double half = 0, all = 0;
     for (uint32_t v = 1; v < (uint32_t)b->n; v++) {
@@ -416,7 +419,8 @@ static double flops_of(const Graph *g, const Node *n) {
 }
 
 typedef struct Operands {
-    double bytes, most; /* of all; elements of the largest */
+    double bytes,
+        most; /* bytes of all elements; bytes of the largest element */
 } Operands;
 
 static Operands operands_of(const EmitStep *e) {
@@ -431,7 +435,7 @@ static Operands operands_of(const EmitStep *e) {
     return o;
 }
 
-/* What keeps a GPU's 132 multiprocessors, or a CPU's threads, busy. */
+/* The work that keeps a GPU's 132 multiprocessors, or a CPU's threads, busy. */
 static void check_busy(const EmitStep *e, const StepCost *s, Operands o) {
     if (e->g->target == TARGET_CUDA) {
         CHECK_MSG(s->threads >= 32 && s->threads <= 1024 &&
@@ -538,7 +542,8 @@ static void whole_model(void *arg) {
               (long long)kept(&b), (long long)kept(&x));
     end(&other);
 
-    /* of two orders that are tried one is near the best that luck finds */
+    /* the better of two tried orders is near the best that random orders find
+     */
     plan(&other, c, "--shuffle", "17");
     CHECK_MSG((double)w.g->arena_bytes < 1.08 * (double)other.g->arena_bytes,
               "%lld bytes, shuffled %lld", (long long)w.g->arena_bytes,
@@ -594,8 +599,8 @@ TEST_CASE(plan, sixteen_bits_keep_half) {
 
 /* ---- a budget ------------------------------------------------------------ */
 
-/* What backward reads of forward fits the budget; the least one is told, and is
-   taken. */
+/* The values that backward reads of forward fit the budget; the smallest
+   possible budget is printed, and is accepted. */
 TEST_CASE(plan, budgets_are_kept) {
     for (int i = 2; i < (int)(sizeof models / sizeof *models); i++) {
         Whole w;
@@ -614,7 +619,7 @@ TEST_CASE(plan, budgets_are_kept) {
             end(&w);
         }
         end(&w);
-        /* of blocks that are alike one is made again at a time */
+        /* the blocks are alike: one at a time is recomputed */
         CHECK_MSG((double)least / 1e6 <= models[i].least, "%s: %lld of %lld",
                   models[i].name, (long long)least, (long long)all);
         int64_t former = 0;
@@ -634,7 +639,7 @@ TEST_CASE(plan, budgets_are_kept) {
 
 /* ---- random models ------------------------------------------------------- */
 
-/* What 24 of them ask for together, as above: no more. */
+/* The sum of 24 requests, as above, is the limit. */
 static const struct {
     const char *name;
     bool cuda, bf16;

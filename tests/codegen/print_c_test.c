@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* print_c_test.c: what the C text of kernels is like: shared, cut where it
-   pays, safe whatever names a model has. */
+/* print_c_test.c: the C text of kernels is shared, cut where this pays, and
+   safe whatever names a model has. */
 #define _POSIX_C_SOURCE 200809L
 #include "runtime/cpu/kernels.h"
 #include "tests/harness.h"
@@ -69,7 +69,7 @@ TEST_CASE(print_c, guards_cut_the_loop) {
     subject_end(&s);
 }
 
-/* What differs in sizes and constants only is one function. */
+/* Kernels that differ in sizes and constants only share one function. */
 TEST_CASE(print_c, one_text_is_compiled_once) {
     Subject s[] = {
         {.text = "graph g(%a: f32[6,70], %b: f32[9,300], %c: f32[5,11]) {"
@@ -114,7 +114,7 @@ TEST_CASE(print_c, one_text_is_compiled_once) {
     CHECK_GRAPHS(s, "-Wall -Werror -Wno-unused");
 }
 
-/* Rank-0 constants are no buffers. */
+/* Rank-0 constants are not buffers. */
 TEST_CASE(print_c, scalar_constants_are_immediates) {
     Subject s = lowered("graph g(%a: f32[10]) { const %c: f32[] = 2.5 "
                         "group point { %x = mul %a, %c } return %x }");
@@ -134,9 +134,9 @@ static int count_of(const char *graph, const char *word) {
     return n;
 }
 
-/* Of tiles the rows that lie apart in memory are fetched before their turn: the
-   operand and both results, not what all rows share or what each row has one
-   of. On a machine of AVX2 a bf16 GPT takes 1.05 times as long without. */
+/* Tiles prefetch the rows that lie apart in memory, the operand and both
+   results, but not data that all rows share or one element a row. On a machine
+   with AVX2 a bf16 GPT takes 1.05 times as long without prefetching. */
 TEST_CASE(print_c, rows_of_tiles_are_fetched_ahead) {
     const char *tile = "graph g(%x: f32[64,7], %w: f32[7,30], %b: f32[30],"
                        " %r: f32[64,1], %s: bf16[64,30]) { group anchor {"
@@ -164,8 +164,8 @@ TEST_CASE(print_c, kept_rows_are_reached_by_pointers_of_their_own) {
     CHECK_EQ_INT(count_of(norm, "[128], *restrict const s"), 1);
 }
 
-/* Of sums of columns, too, if there are many rows: they take twice as long
-   without. */
+/* Sums of columns prefetch, too, if there are many rows: they take twice as
+   long without. */
 TEST_CASE(print_c, rows_of_sums_are_fetched_ahead) {
     const char *many = "graph g(%x: f32[512,40], %b: f32[1,40]) { group row {"
                        " %y = mul %x, %b %s = reduce_sum %y {axes=[0]} }"
@@ -204,7 +204,8 @@ TEST_CASE(print_c, compared_values_are_not_rounded) {
         }
 }
 
-/* What is rounded for its store alone is rounded behind a piece of the loop. */
+/* A value that is rounded only for its store is rounded behind a piece of the
+   loop. */
 TEST_CASE(print_c, stores_of_bf16_are_late) {
     const char *cast = "graph g(%a: f32[4000]) { group point {"
                        " %x = cast %a : bf16[4000] } return %x }";

@@ -179,7 +179,7 @@ static const char *const graphs[] = {
     ANCHOR("%a: f32[2,4,5,6], %w: f32[3,4,1,1], %q: f32[5,1], "
            "%r: f32[2,1,1,6]",
            "%z = conv %a, %w %c = add %z, %q %y = mul %c, %r", "%y"),
-    /* neighbours along a row, of which every other is not aligned */
+    /* neighbours along a row, every second pair unaligned */
     POINT("%a: f32[6,26]",
           "%y = slice %a {starts=[0,8], sizes=[4,16], steps=[1,1]}"),
     /* neighbours that are there or not all together, or whose place is read */
@@ -221,7 +221,8 @@ static const char *const graphs[] = {
         "%s = reduce_max %e {axes=[1]} : f32[264,1,128] "
         "%y = add %s, %g : f32[264,1,128]",
         "%y"),
-    /* what lies across, or under a guard, is read number by number */
+    /* operands that lie across, or under a guard, are read element by element
+     */
     ROW("%a: f32[264,2,128], %g: f32[264,128,1]",
         "%t = transpose %g {perm=[0,2,1]} %e = add %a, %t "
         "%y = reduce_max %e {axes=[1]}",
@@ -282,7 +283,7 @@ typedef struct Subject {
     Graph *g;
     LoweredStep step;
     EvalTensor **in; /* by value */
-    void **data;     /* by value: malloc of exactly its size */
+    void **data;     /* by value: memory of exactly its size, from malloc */
 } Subject;
 
 typedef struct Suite {
@@ -659,7 +660,7 @@ TEST_CASE(print_cuda, outputs_may_lie_over_inputs) {
 
 /* ---- many tensors -------------------------------------------------------- */
 
-/* Those of `text`, from `from` on, that share the kernel of the last, in one
+/* Checks that the texts from `from` on share the kernel of the last, in one
    launch. */
 static void check_many(const char *const *text, int n, int from) {
     Suite x = suite_new(text, n);
@@ -689,8 +690,8 @@ TEST_CASE(print_cuda, one_launch_updates_many_tensors) {
     arena_free(a);
 }
 
-/* Rows of any number and length, those whose vectors would not be aligned among
-   them; with what is read of a row, and what all rows read. */
+/* Rows of any number and length, also rows whose vectors would not be aligned,
+   with operands of one row and operands that all rows read. */
 TEST_CASE(print_cuda, one_launch_folds_rows_of_any_length) {
     static const int sizes[][2] = {{1, 3},    {264, 256}, {1, 1024}, {5, 257},
                                    {1, 8000}, {2, 4100},  {1, 2},    {3, 513}};
@@ -823,8 +824,8 @@ TEST_CASE(print_cuda, the_last_block_folds_what_all_have_made) {
     arena_free(a);
 }
 
-/* What its place in memory, its rows or its columns stand for in the text is a
-   kernel of its own. */
+/* A fold whose text gives another meaning to its place in memory, its rows or
+   its columns is a kernel of its own. */
 TEST_CASE(print_cuda, folds_that_are_no_rows_in_memory_keep_their_form) {
     static const char *const others[] = {
         ROW("%a: f32[256,300]", "%y = reduce_sum %a {axes=[0]}", "%y"),
@@ -1034,8 +1035,8 @@ static void check_taken(LibGemm p, bool want, const char *what) {
     arena_free(a);
 }
 
-/* Its manual: sizes and leading dimensions are of 32 bits, a matrix is stored
-   by rows or by columns, each no nearer to the next than it is long; a grid has
+/* Limits of cuBLASLt's manual: sizes and leading dimensions have 32 bits, a
+   matrix is stored by rows or by columns, at least its length apart; a grid has
    65,535 blocks along its third axis. */
 TEST_CASE(cuda_products, what_cublaslt_takes) {
     check_taken(dense(1), true, "dense");

@@ -174,8 +174,8 @@ TEST_CASE(schedule, epilogues) {
 
 /* ---- threads ------------------------------------------------------------- */
 
-/* What one thread takes at a time moves about as many bytes, whatever the form:
-   12 us at some GB/s.                                                       */
+/* A task of one thread moves about the same number of bytes in every form: 12
+   us at some GB/s. */
 TEST_CASE(schedule, tasks_are_worth_a_hand_over) {
     static const struct {
         const char *what, *text;
@@ -282,7 +282,9 @@ TEST_CASE(schedule, kept_values_fit_the_stack) {
 
 /* ---- shared memory ------------------------------------------------------- */
 
-enum { BLOCK_SHARED = 99 << 10 }; /* of sm_86, which has least */
+enum {
+    BLOCK_SHARED = 99 << 10
+}; /* shared memory of sm_86, which has the least */
 
 /* A row that several sweeps read lies there as long as both folds find room
    beside it: 8 bytes for each of up to 32 warps. */
@@ -344,8 +346,9 @@ enum { GPU_WARP = 32, GPU_MOST = 1024, GPU_VECTOR = 16, GPU_SMS = 132 };
 /* How a kernel lies on a grid. */
 typedef struct GpuShape {
     int64_t blocks, threads; /* of a block                                   */
-    int64_t lanes, row;      /* that share a row; elements of it for each    */
-    int pack;                /* neighbours of a thread                       */
+    int64_t lanes,
+        row;  /* threads that share a row; elements of the row for each */
+    int pack; /* neighbours of a thread                       */
 } GpuShape;
 
 static GpuShape gpu_shape(const Kernel *k) {
@@ -520,8 +523,8 @@ TEST_CASE(schedule, neighbours_end_with_their_row) {
     }
 }
 
-/* A norm's gradients: a block adds up whole rounds of its teams, and there are
-   no more blocks than the machine takes at once, whose sums are then added. */
+/* Gradients of a norm: a block adds up whole rounds of its teams, and the grid
+   has at most the blocks that run at once; their sums are then added. */
 TEST_CASE(schedule, sums_of_columns_fill_the_machine_once) {
     for (int rows = 2; rows < 20000; rows += rows < 40 ? 1 : 1 + rows / 40) {
         char text[400];

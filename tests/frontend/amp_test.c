@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_test.c: what the options of a compilation do to a text.               */
+/* amp_test.c: options of a compilation change a text's model. */
 #include <string.h>
 
 #include "frontend/cli/options_text.h"
@@ -20,7 +20,7 @@
 typedef struct Row {
     const char *text;
     const char *set[4][2]; /* options */
-    const char *want;      /* of the message, or of the IR */
+    const char *want;      /* a part of the message, or of the IR */
     const char * not ;     /* not in the IR */
 } Row;
 

@@ -55,7 +55,7 @@ static char *compiled(const char *text, const char *options) {
     return out;
 }
 
-/* What `ampc audit m.so` prints, with that status. */
+/* The output of `ampc audit m.so`, which must end with this status. */
 static char *audited(const char *options, int status) {
     char *out;
     int rc = test_command(&out, "cd '%s' && '%s' audit m.so %s 2>&1",
@@ -99,8 +99,7 @@ static bool names(JsonSpan v, const char *key, const char *text) {
 
 static const char feeds[] = "--feed x=x.npy --feed e=e.npy";
 
-/* Values of another placement may be what is rounded; it is tanh or its square.
- */
+/* Another placement may round other values: it rounds tanh or its square. */
 TEST_CASE(audit, names_what_cancels_and_its_lines_halve_it) {
     write_npy("x.npy", 64, 8, 4);
     write_npy("e.npy", 64, 4, 2);
@@ -149,8 +148,8 @@ TEST_CASE(audit, computes_what_the_module_does) {
     free(text);
 }
 
-/* Each rounding alone is some part of all of them: none is as far as a multiple
-   of what they do together, and together they explain it. */
+/* Each rounding alone explains a part of the difference: none is a multiple of
+   the whole, and together they explain it. */
 TEST_CASE(audit, roundings_explain_the_whole) {
     write_npy("x.npy", 16, 8, 1);
     write_npy("y.npy", 16, 8, 1);

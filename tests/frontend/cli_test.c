@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_test.c: the command line as a user meets it: what is said, the exit
-   status, and that nothing is left behind when something is wrong.          */
+/* cli_test.c: the command line as a user meets it: messages, exit status, and
+   no files left behind after an error. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -206,8 +206,8 @@ TEST_CASE(cli, batch_sizes_of_a_text) {
         "--batch-sizes 1");
 }
 
-/* Of 10 samples in batches of 4 an output that has no samples is there three
-   times. */
+/* 10 samples in batches of 4 give an output without a sample axis three times.
+ */
 TEST_CASE(cli, fetches_what_has_no_samples) {
     static const char text[] =
         "graph forward(%x: f32[4,2]) {\n  param %w: f32[2] = 1\n"
@@ -255,8 +255,8 @@ TEST_CASE(cli, objectives_of_one_output) {
                "b,loss=auto,params=w");
 }
 
-/* Of y = x and no target but 0 the mean square is 2.5 and the mean distance
-   1.5, whether they are asked for at the end or after an epoch. */
+/* With y = x and no target but 0 the mean square is 2.5 and the mean
+   distance 1.5, at the end of the run as well as after an epoch. */
 TEST_CASE(cli, each_objective_is_evaluated) {
     static const char text[] =
         "graph forward(%x: f32[2,1]) {\n  param %v: f32[1] = 1, %w: f32[1] = "
@@ -281,7 +281,8 @@ TEST_CASE(cli, each_objective_is_evaluated) {
               "x=x.csv --eval-feed target:y=t.csv");
 }
 
-/* Any identifier but those of the module's own code, as `check` knows, too. */
+/* Any identifier is taken, except the names in the module's own code, which
+   `check` knows, too. */
 TEST_CASE(cli, exported_symbols) {
     static const char text[] =
         "graph forward(%x: f32[2,1]) {\n  %y = relu %x : f32[2,1]\n"
@@ -382,7 +383,7 @@ TEST_CASE(cli, a_text_drops_and_normalises_as_asked) {
     check_run(0, "write %mean = %next", "opt bn.amp --pass simplify");
 }
 
-/* A file with its own options, those of the command line above them. */
+/* A file with its own options; options of the command line win. */
 TEST_CASE(cli, a_model_brings_its_options) {
     static const char mlp[] =
         "dim B = 4\n"
@@ -439,7 +440,7 @@ TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
     }
 }
 
-/* What is imported trains by the text that names it. */
+/* An imported ONNX file trains as the text says that imports it. */
 TEST_CASE(cli, a_recipe_over_an_onnx_file) {
     char text[1000];
     snprintf(text, sizeof text,
@@ -842,7 +843,7 @@ TEST_CASE(cli, opt_refuses_a_wrong_order) {
 
 /* ---- data in another order ----------------------------------------------- */
 
-/* Of two samples, one a step, either may be the first of an epoch. */
+/* With two samples, one a step, either may be the first of an epoch. */
 TEST_CASE(cli, two_samples_come_in_both_orders) {
     static const char csv[] = "a,b,class\n1,2,0\n-3,0.5,1\n";
     static const char text[] = "graph forward(%x: f32[1,2]) {\n"
@@ -879,8 +880,8 @@ TEST_CASE(cli, two_samples_come_in_both_orders) {
               EPOCHS);
 }
 
-/* What is empty runs nothing; two kernels that are one run as one launch, and
-   sums of many rows as two. */
+/* Empty kernels run nothing; two equal kernels run as one launch, and sums of
+   many rows as two. */
 TEST_CASE(cli, each_kernel_says_what_runs) {
     static const char text[] =
         "graph forward(%x: f32[64,32], %e: f32[0,4]) {\n"
@@ -933,8 +934,8 @@ TEST_CASE(cli, numbers_of_many_rows_have_64_bits) {
     }
 }
 
-/* The sum of a padding's gradient has as many terms as positions may come from
-   one: 1,000 are compiled, those of two axes multiplied.                    */
+/* The sum of a padding's gradient has a term for each position that an element
+   may go to: 1,000 terms are compiled, the terms of two axes multiply. */
 TEST_CASE(cli, terms_of_the_gradient_of_a_padding) {
     static const struct {
         const char *mode;
@@ -961,7 +962,8 @@ TEST_CASE(cli, terms_of_the_gradient_of_a_padding) {
                   rows[i].compiles ? "" : "the gradient of padding to",
                   "pad.amp -o pad.so --loss auto --target cpu:x86-64-v2");
     }
-    static const char axes[] = /* of a constant a position comes from one */
+    static const char
+        axes[] = /* a position comes from one position of a constant */
         "graph forward(%x: f32[1]) {\n  param %w: f32[1,1,1,1,1,1,1,1] = 1\n"
         "  %p = pad %w {mode=\"constant\", value=0, "
         "pads=[1,1,1,1,1,1,1,1,2,2,2,2,2,2,2,2]}\n"

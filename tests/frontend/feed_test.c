@@ -470,7 +470,7 @@ TEST_CASE(npz, arrays_by_name) {
     pick_fails("model.pt", NULL, "t", "a zip file without .npy arrays");
 }
 
-/* What the directory says of an array that is not read. */
+/* Arrays that are not read: their entries in the directory. */
 TEST_CASE(npz, packed_in_other_ways) {
     static const struct {
         size_t at; /* in the entry of the directory */
@@ -843,7 +843,8 @@ static void put_header(const char *name, const char *shape, size_t n) {
     REQUIRE(test_write_file(test_tmp(name), file, 10 + (size_t)len + n));
 }
 
-/* Axes of which one is 0 hold no element, however long the others are. */
+/* An array with an axis of 0 holds no elements, however long its other axes
+   are. */
 TEST_CASE(feed, empty_shapes_with_huge_axes) {
     static const char *const shapes[] = {"(4611686018427387904, 0)",
                                          "(0, 4611686018427387904)", "(0,)"};
@@ -1176,7 +1177,7 @@ TEST_CASE(feed, an_input_without_the_batch_is_given_whole) {
 
 /* ---- widths -------------------------------------------------------------- */
 
-/* Of the one input of a module whose batch is 4. */
+/* The dtype of the one input of a module whose batch is 4. */
 static int taken_dtype;
 static int64_t taken_shape[3] = {4, 1, 1};
 
@@ -1450,7 +1451,7 @@ TEST_CASE(feed, another_order_of_axes_is_refused) {
     memcpy(taken_shape, (int64_t[]){4, 1, 1}, sizeof taken_shape);
 }
 
-/* A line for what is not taken as it is. */
+/* A line for each array that is converted. */
 TEST_CASE(feed, what_is_done_to_data_is_told) {
     static const struct {
         int64_t input[3];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* format_test.c: the layout that `ampc fmt` gives a text: what is written in
-   the repository has it, formatting again changes nothing, and the text says
-   what it said. */
+/* format_test.c: the layout of `ampc fmt`: all .amp files of the repository
+   have it, formatting again changes nothing, and the text keeps its meaning. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,7 @@ static void check_refused(const char *text, size_t n, const char *want) {
     sb_free(&d.text);
 }
 
-/* What the model of a text stands for, as IR, in memory to be freed. */
+/* The IR of the model in a text, in memory to be freed. */
 static char *meaning(const char *text) {
     Arena *a = arena_new();
     Diag d = {0};
@@ -381,8 +380,8 @@ TEST_CASE(format, counts_characters) {
                   "            ^\n");
 }
 
-/* What ends in one of these has a second line, which begins further in; what
-   follows it does not. */
+/* A line that ends in one of these continues on a second, indented line; the
+   line behind is not indented. */
 TEST_CASE(format, lines_that_go_on) {
     static const char *const ends[] = {
         "x =",      "x = a +",  "x = a -",           "x = a *",

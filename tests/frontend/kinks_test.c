@@ -86,8 +86,8 @@ static Numbers numbers(const char *s) {
     return r;
 }
 
-/* What ampc has for that file: "FILE: NUMBERS" of the last column, else the
-   framework's. */
+/* The numbers that ampc gives for this file: "FILE: NUMBERS" of the last
+   column, else the framework's. */
 static Numbers wanted(const Row *r, const char *file, int column) {
     const char *s = r->cell[DIFFERS];
     size_t n = strlen(file);
@@ -121,7 +121,7 @@ static const char *row_of(const Gradients *x, int i) {
     return value_get(x->g, x->in[i])->name + strlen("at.");
 }
 
-/* Of the sum of the output, at each input's point in the table. */
+/* Differentiates the sum of the output, at each input's point in the table. */
 static void differentiate(Table *t, Module *m, const char *only, Gradients *x) {
     Diag d = {0};
     Graph *g = x->g = module_graph(m, "forward");

@@ -95,7 +95,7 @@ static void check_large(Large *m, const char *result, const char *loss,
               (unsigned)status);
     double took = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec);
     CHECK_MSG(took <= seconds, "%g s", took);
-#ifdef __SANITIZE_ADDRESS__ /* it keeps what was given back */
+#ifdef __SANITIZE_ADDRESS__ /* the sanitizer keeps freed memory */
     (void)megabytes;
 #else
     CHECK_MSG(used.ru_maxrss / 1000 <= megabytes, "%ld MB",
@@ -128,7 +128,7 @@ TEST_CASE(large, chain) {
         check_chain(50000, 20, 200);
 }
 
-/* As many numbers, no two of which are equal. */
+/* Many numbers, no two of them equal. */
 TEST_CASE(large, numbers_that_differ) {
     int n = test_slow() ? 500000 : 200000;
     Large m = {{0}, {0}};
@@ -198,9 +198,9 @@ TEST_CASE(large, chain_of_parameters) {
                 1000);
 }
 
-/* What backward may compute again of a chain in front of a parameter, and of
-   one behind: the cut between what is kept and what is not is found in time
-   that grows with the chain. */
+/* A chain that backward may recompute, in front of a parameter or behind: the
+   cut between kept and recomputed values is found in time that grows with the
+   chain. */
 static void check_kept_chain(bool behind) {
     int links = (behind ? 5000 : 20000) * (test_slow() ? 5 : 1);
     Large m = {{0}, {0}};

@@ -46,7 +46,8 @@ static void put_model(void) {
     REQUIRE(test_write_file(test_tmp("m.amp"), text, strlen(text)));
 }
 
-/* It has a child, as compilers do, and both tell their numbers. */
+/* A stand-in compiler with a child, as compilers have; both print their process
+   ids. */
 static void put_compiler(void) {
     static const char text[] = "#!/bin/sh\n"
                                "sleep 300 &\n"
@@ -211,7 +212,8 @@ TEST_CASE(leave, limits_on_file_sizes) {
     }
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* its shadow needs more than any of them */
+#ifndef __SANITIZE_ADDRESS__ /* the sanitizer's shadow memory needs more than  \
+                                any of the limits */
 TEST_CASE(leave, limits_on_memory) {
     char limit[64];
     for (int kb = 12000; kb < 60000; kb += 8000) {
@@ -224,7 +226,7 @@ TEST_CASE(leave, limits_on_memory) {
 /* ---- our own mistakes ---------------------------------------------------- */
 
 static void half_done(void) {
-    static OutFile o; /* its name is what must go */
+    static OutFile o; /* the file that must be removed */
     char dir[700];
     snprintf(dir, sizeof dir, "%s/ampc-XXXXXX", test_tmp("tmp"));
     leave_install();

@@ -60,8 +60,8 @@ static Compiled compile_model(const char *model, const char *options,
     "--device cpu --feed x=x.all.npy --feed y=y.all.npy --threads 1 --quiet "
 #define EVALS "--eval-feed x=x.all.npy --eval-feed y=y.all.npy "
 
-/* `command` in the test's folder, with $AMPC; what it says comes back.  MPI
-   does not give back all of its memory. */
+/* Runs `command` in the test's folder, with $AMPC, and gives back its output.
+   MPI does not free all of its memory. */
 static int shell(char **out, const char *command) {
     return test_command(out,
                         "cd '%s' && export AMPC='%s' TMPDIR=/tmp "
@@ -117,14 +117,14 @@ static void same_as_one(const Launcher *l, const Compiled *one, int n,
 
 typedef struct Trained {
     const char *model, *options;
-    Compiled of[5]; /* by --accumulate; compiled once */
+    Compiled of[5]; /* one for each value of --accumulate; compiled once */
 } Trained;
 
 #define FP16 "--precision fp16 " OVERFLOWS
 #define MLP  "--precision fp32 " FOR_MLP
 
 static Trained mlp = {.model = "mlp.dyn.onnx", .options = FP16 FOR_MLP};
-/* Running statistics are those of rank 0, not of one that sees all batches. */
+/* Running statistics come from rank 0, which does not see all batches. */
 static Trained cnn = {.model = "cnn.dyn.onnx",
                       .options = FP16 FOR_CNN "--batchnorm frozen"};
 static Trained gpt = {.model = "gpt.dyn.onnx", .options = FP16 FOR_GPT};
@@ -223,7 +223,7 @@ TEST_CASE(mpirun, sizes_of_the_abi) {
 
 /* ---- optimizer state in parts -------------------------------------------- */
 
-/* The same bits and checkpoint as without. */
+/* Gives the same bits and the same checkpoint as without shards. */
 TEST_CASE(mpirun, adam_in_parts) {
     need(&openmpi);
     static const char *const options[] = {"", "--shard-optimizer"};
@@ -283,7 +283,7 @@ TEST_CASE(mpirun, two_ranks_resume_what_four_saved) {
 
 /* ---- what goes wrong ----------------------------------------------------- */
 
-/* Two ranks of which something is wrong: all end, and one is named.  The
+/* Runs two ranks, one or both of them faulty: all end, and one is named. The
    checkpoint that one of them wrote before is whole. */
 static void ends(const Launcher *l, const char *before, const char *words,
                  const char *why) {
@@ -296,7 +296,8 @@ static void ends(const Launcher *l, const char *before, const char *words,
     free(out);
 }
 
-/* What rank 1 does to itself once there is a checkpoint, and what is said. */
+/* Once the checkpoint exists, rank 1 sends itself this signal; checks the
+   message. */
 static void ends_after(const Launcher *l, const char *signal, const char *why) {
     char before[200], words[2000];
     const Compiled *c = small(1);

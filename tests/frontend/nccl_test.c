@@ -179,8 +179,8 @@ static void same_bits(const char *got, const char *want) {
     free(out);
 }
 
-/* What n ranks make is what one does with as many times the micro-batches: the
-   same bits, or near it. */
+/* n ranks compute what one rank does with n times the micro-batches: the same
+   bits, or nearly. */
 static void as_one(const Compiled *one, const Compiled *all, int n,
                    bool in_rank_order, double near) {
     samples_write(one, "all", 0, SAMPLES);
@@ -201,8 +201,8 @@ static void as_one(const Compiled *one, const Compiled *all, int n,
     }
 }
 
-/* Two numbers have one sum in any order; four in that of ranks.  The optimizer
-   makes no more of a gradient than lr/eps times.                            */
+/* Two numbers have one sum in any order; four are added in the ranks' order.
+   The optimizer multiplies a gradient by at most lr/eps. */
 #define FP16     "--precision fp16 " OVERFLOWS
 #define FP32     "--precision fp32 "
 #define CALM_MLP FOR_MLP "--optimizer adamw,lr=0.01,eps=0.01 "
@@ -212,7 +212,7 @@ static void as_one(const Compiled *one, const Compiled *all, int n,
 
 static Trained mlp = {.model = "mlp.dyn.onnx",
                       .options = FP16 CALM_MLP "--comm-bucket 420"};
-/* Running statistics are those of rank 0. */
+/* Running statistics come from rank 0. */
 static Trained cnn = {.model = "cnn.dyn.onnx",
                       .options =
                           FP16 FOR_CNN "--batchnorm frozen --comm-bucket 300"};
@@ -297,9 +297,9 @@ TEST_CASE(nccl, batch_norm_over_ranks_as_one_batch) {
     compiled_close(&four);
 }
 
-/* The same bits, checkpoints included, as far as sums do not depend on who is
-   first (of two ranks), with 1/N of the state in a GPU's memory; the same when
-   it goes on from there.                                                    */
+/* Compares bits, checkpoints included, where sums do not depend on the order
+   (two ranks), with 1/N of the state in a GPU's memory; and once more after
+   resuming. */
 #define AGAIN(x)                                                               \
     FEEDS "--steps 9 --resume --save s" x " --log l" x " --save-weights w" x
 
@@ -396,8 +396,8 @@ TEST_CASE(nccl, buckets_of_all_sizes_in_16_bits) {
 
 /* ---- what goes wrong ----------------------------------------------------- */
 
-/* Two ranks of which something is wrong with one: both end in time, and say
-   `why`; what was saved before is whole. */
+/* Runs two ranks, one of them faulty: both end in time and say `why`; the
+   earlier checkpoint is whole. */
 static void ends(const Compiled *c, const char *before, const char *words,
                  const char *why) {
     char *out, all[600];
@@ -416,7 +416,7 @@ static const Compiled *small(int accumulate) {
     return c;
 }
 
-/* What a rank does to itself once there is a checkpoint. */
+/* Once the checkpoint exists, this rank sends itself the signal. */
 #define LATER(rank, signal)                                                    \
     "test $RANK = " rank                                                       \
     " && (while ! test -s s; do sleep 0.1; done; kill -" signal " $$) &"

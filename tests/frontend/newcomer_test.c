@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* newcomer_test.c: what people run into first, and what they are told; more of
-   it: onnx_import_test.c (dimensions, folded exports, soft labels) and
-   cli_test.c.                                                               */
+/* newcomer_test.c: mistakes that people make first, and the messages they get;
+   more of them: onnx_import_test.c (dimensions, folded exports, soft labels)
+   and cli_test.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +106,7 @@ static void start_body(Made *body) {
     made_input(body, "go", DT_BOOL, "");
 }
 
-/* Its result is y, an output. */
+/* The loop's result is y, an output. */
 static void loop(Made *m, const char *in, Made *body) {
     made_attr(m, made_node(m, "Loop", in, "y"), "body",
               ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)
@@ -350,7 +350,8 @@ TEST_CASE(newcomer, weights_inside_bodies) {
     made_end(&body);
 }
 
-/* Each loop names what it hands on anew, at places of its own. */
+/* Each loop gives the values that it hands on new names, at places of its own.
+ */
 TEST_CASE(newcomer, weights_inside_bodies_of_bodies) {
     Made m, outer, inner;
     start_body(&inner);

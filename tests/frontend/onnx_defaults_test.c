@@ -94,7 +94,7 @@ static Imported imported(const Onnx__ModelProto *m) {
     return x;
 }
 
-/* Its results for numbers from -2 to 2; NULL: there are none. */
+/* The results of the model for inputs from -2 to 2; NULL: it has no results. */
 static Evaluator *evaluated(const Imported *x) {
     const Graph *g = module_graph(x->m, "forward");
     Evaluator *e = eval_new(g, x->a, EVAL_EXACT);

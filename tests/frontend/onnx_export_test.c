@@ -224,7 +224,7 @@ TEST_CASE(onnx_dims, unbound_ones_are_listed_with_an_example) {
     made_end(&m);
 }
 
-/* What is wrong with another input is what is told. */
+/* A mistake in another input is reported first. */
 TEST_CASE(onnx_dims, unbound_ones_are_no_matter_beside_other_mistakes) {
     Made m;
     made_start(&m, 17);
@@ -277,7 +277,7 @@ TEST_CASE(onnx_dims, names_are_listed_once) {
     made_start(&m, 17);
     made_input(&m, "x", DT_F32, "n,t,n");
     made_input(&m, "u", DT_F32, "n,?,k");
-    made_f32(&m, "w", "2", 0); /* an initializer is no data */
+    made_f32(&m, "w", "2", 0); /* an initializer is not data */
     made_node(&m, "Relu", "x", "y");
     made_output(&m, "y");
     bind_batch(&m.opt, "time", 5);
@@ -296,7 +296,7 @@ TEST_CASE(onnx_dims, an_axis_without_a_name_is_no_batch) {
     made_end(&m);
 }
 
-/* Of x [b,t,b] and of u [?,b]: --batch-sizes. */
+/* --batch-sizes with x [b,t,b] and u [?,b]. */
 static void batches(Made *m, const char *x, const char *u) {
     made_start(m, 17);
     made_input(m, "x", DT_F32, x);

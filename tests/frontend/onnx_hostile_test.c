@@ -977,8 +977,9 @@ TEST_CASE(onnx_functions, exponential_chains_are_stopped) {
 
 /* ---- how many nodes ------------------------------------------------------ */
 
-/* A node of no op, functions of `each` nodes that are called so many times, and
-   more nodes.  The first is looked at when all are counted. */
+/* Imports nodes without an op, functions of `each` nodes that are called
+   `times` times, and `more` nodes. The first is looked at when all are counted.
+ */
 static void check_nodes(int times, int each, int more, const char *says) {
     Made m;
     Onnx__FunctionProto f, *fs[] = {&f};

@@ -515,9 +515,9 @@ TEST_CASE(onnx_versions, reduce_takes_axes_both_ways) {
     made_end(&m);
 }
 
-/* Of five elements or none, as many as Python's range(5)[start:end:step] has;
-   but what begins before the first and goes backwards has that one (ONNX clamps
-   such a start to 0, as ONNX Runtime does). */
+/* Slices of five elements, compared with Python's range(5)[start:end:step]; but
+   a slice that begins before the first element and goes backwards gets this
+   element (ONNX clamps such a start to 0, as ONNX Runtime does). */
 TEST_CASE(onnx_versions, slices_reach_both_ends) {
     static const int64_t cases[][4] = {
         {-1, INT64_MIN, -1, 5}, {-1, -6, -1, 5}, {9, INT64_MIN, -1, 5},
@@ -543,7 +543,7 @@ TEST_CASE(onnx_versions, slices_reach_both_ends) {
     }
 }
 
-/* What the model makes of its one input, floats or integers. */
+/* The model's result for its one input, floats or integers. */
 static const EvalTensor *result_of(Made *m, const double *f, const int64_t *i) {
     Module *mod = made_import(m);
     REQUIRE(mod != NULL);
@@ -561,7 +561,7 @@ static const EvalTensor *result_of(Made *m, const double *f, const int64_t *i) {
     return eval_get(e, g->outputs.data[0].value);
 }
 
-/* What Hardmax makes of 0, 1, .. 23 in [2,3,4]: where it has 1, as bits.  Up to
+/* Hardmax of 0, 1, .. 23 in [2,3,4]: the bits tell where the result is 1. Up to
    opset 12 all axes from its own on are one. */
 TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
     static const struct {
@@ -786,8 +786,8 @@ TEST_CASE(onnx_functions, scatters_of_updates_that_are_nearly_equal) {
     }
 }
 
-/* What a file says of its outputs is held against what they are, and no more
-   than a warning. */
+/* The shapes that a file declares for its outputs are compared with the
+   computed ones; a difference gives only a warning. */
 TEST_CASE(onnx_graph, declared_shapes_of_outputs) {
     static const struct {
         const char *dims, *says; /* NULL: right */
@@ -855,7 +855,7 @@ TEST_CASE(onnx_functions, steps_of_any_type) {
     }
 }
 
-/* Of equal elements the last, however many there are; or the greatest, which is
+/* Among equal elements the last one, however many; or the greatest, which is
    the first. */
 TEST_CASE(onnx_functions, the_last_of_equal_elements) {
     for (int i = 0; i < 8; i++) {

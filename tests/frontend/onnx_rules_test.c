@@ -55,8 +55,8 @@ static void check_becomes(Made *m, const char *name, Becomes want,
         CHECK_MSG(!strcmp(said, why), "%s: '%s', not '%s'", name, said, why);
 }
 
-/* PyTorch's exporter over torch.export: what is marked is what the mark says,
-   what its optimiser made of Python's numbers and tables is a constant. */
+/* PyTorch's exporter over torch.export: its marks decide, and constants that
+   its optimiser made of Python's numbers and tables do not train. */
 TEST_CASE(onnx_rules, dynamo) {
     static const struct {
         const char *name, *dims, *mark, *folded, *op;
@@ -129,7 +129,7 @@ TEST_CASE(onnx_rules, tensors_that_a_forward_makes) {
     made_end(&m);
 }
 
-/* What --accept-folded leaves still trains. */
+/* Weights that --accept-folded leaves still train. */
 TEST_CASE(onnx_rules, what_was_folded_of_a_parameter) {
     Made m;
     start(&m, "pytorch", "val_3", "4,4", "MatMul");
@@ -158,7 +158,7 @@ TEST_CASE(onnx_rules, other_exporters) {
         {"pytorch", "rope.cos_cached", "4", "Mul", FROZEN,
          "named like a buffer"},
         {"pytorch", "stem.mean", "4,4", "MatMul", TRAINS, "operand of MatMul"},
-        /* jax2onnx counts what it writes */
+        /* jax2onnx numbers its names */
         {"jax2onnx", "const_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
         {"jax2onnx", "const_7", "", "Add", CONSTANT,
          "a number of the model's code"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_train_test.c: which numbers of a model train, which are buffers, and
-   what is said of the others.                                               */
+/* onnx_train_test.c: tells the parameters of a model from its buffers and
+   constants, and reports the others. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <string.h>
@@ -25,7 +25,7 @@ TEST_CASE(onnx_train, unmarked_files_go_by_role_and_name) {
     made_end(&m);
 }
 
-/* Names that exporters count are not those of modules. */
+/* Names with an exporter's counter are not the names of modules. */
 TEST_CASE(onnx_train, names_of_weights) {
     static const struct {
         const char *name;
@@ -217,7 +217,7 @@ static int count_calls(const Graph *g, const char *fn) {
     return n;
 }
 
-/* What it computes then is in trace_test.c. */
+/* trace_test.c checks the values that it then computes. */
 TEST_CASE(onnx_train, what_the_forward_writes_is_a_buffer) {
     static const struct {
         const char *signature, *says;
@@ -453,7 +453,7 @@ TEST_CASE(onnx_train, half_precision_parameters_become_fp32_masters) {
     made_end(&m);
 }
 
-/* Of one name, one of which doubles and one of which squares. */
+/* Two nodes of one name: one doubles, the other squares. */
 /* Identity nodes that TorchScript leaves for equal tensors are parameters of
    their own, but for outputs of the model, whichever. */
 TEST_CASE(onnx_train, an_output_is_no_copy_of_a_parameter) {
@@ -478,8 +478,8 @@ TEST_CASE(onnx_train, an_output_is_no_copy_of_a_parameter) {
     }
 }
 
-/* What an operand says of shapes may be computed from numbers of f32, which do
-   not train for that: x is f32[4], w counts up from `first` by a quarter. */
+/* An operand that gives a shape may be computed from f32 numbers, which then do
+   not train: x is f32[4], w counts up from `first` by a quarter. */
 TEST_CASE(onnx_train, numbers_behind_shapes_do_not) {
     static const struct {
         const char *op, *in, *dims;

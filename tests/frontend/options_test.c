@@ -465,7 +465,7 @@ static const struct {
      "group 0=w* 2 nan"},
 };
 
-/* What a text says, and then the command line, which alone counts. */
+/* Options in a text, and then on the command line, which alone counts. */
 static const struct {
     const char *option, *text, *line;
 } said_twice[] = {
@@ -512,7 +512,7 @@ TEST_CASE(options, the_command_line_wins) {
     }
 }
 
-/* What `ampc inspect` shows of them, and --dim said twice. */
+/* `ampc inspect` prints them; --dim given twice. */
 TEST_CASE(options, are_told) {
     static const struct {
         const char *set[6][2];
@@ -664,7 +664,7 @@ TEST_CASE(options, help_names_each_key) {
     free(help);
 }
 
-/* What is set by an option's value, as text. */
+/* Appends the fields that the value of an option sets, as text. */
 static void dump_set(const char *option, const char *value, StrBuf *sb) {
     Arena *a = arena_new();
     Diag d = {0};

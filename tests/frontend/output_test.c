@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* output_test.c: what `ampc` writes, and what it must not: inputs, other
-   outputs, things that are no files; full disks; former outputs stay when a
-   new one fails.                                                            */
+/* output_test.c: `ampc` writes its outputs, and never over inputs, other
+   outputs or things that are not files; full disks; former outputs stay when a
+   new one fails. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ static void put_model(const char *name) {
               "  %y = matmul %x, %w : f32[4,2]\n  return %y\n}\n");
 }
 
-/* Runs a shell command in the test's folder with $AMPC; its status must be
-   that, and what it says must hold `says`.                                  */
+/* Runs a shell command in the test's folder with $AMPC: checks its status, and
+   that its output holds `says`. */
 static void check(int status, const char *says, const char *command) {
     char *out;
     int rc = test_command(
@@ -87,7 +87,8 @@ TEST_CASE(output, what_is_no_file_stays) {
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* What is checked is what is kept in the module: the file is opened once. */
+/* The file is opened once: the bytes that are checked are the bytes that the
+   module keeps. */
 TEST_CASE(output, the_model_is_read_once) {
     char events[4096];
     int opened = 0;
@@ -150,7 +151,7 @@ TEST_CASE(output, a_failed_compile_leaves_the_former_module) {
     CHECK_EQ_INT(test_temporaries(), 0);
 }
 
-/* Folders of several files, of which a later one cannot be written. */
+/* Folders of several files, when a later file cannot be written. */
 TEST_CASE(output, a_failed_folder_is_taken_back) {
     put_model("m.amp");
     put("d.csv", "1,2,3\n4,5,6\n7,8,9\n1,2,300000000000000000000\n");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* readme_test.c: tables of the documentation are what the tool prints; the rest
-   of it is tests/docs/docs_test.py's.                                        */
+/* readme_test.c: tables of the documentation equal the tool's output;
+   tests/docs/docs_test.py checks the rest. */
 #include <stdlib.h>
 
 #include "tests/harness.h"

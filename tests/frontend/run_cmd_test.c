@@ -520,7 +520,7 @@ TEST_CASE(run, evaluates_every_sample) {
     CHECK(loss > 0 && loss < 0.05);
     CHECK_HAS(out, "\"accuracy\":null");
     free(out);
-    /* by hand, from the predictions */
+    /* computed here from the predictions */
     free(good(&tiny_module, "--feed x=@x.npy --load @c --fetch @d"));
     Diag d = {0};
     Array y, t;
@@ -539,7 +539,8 @@ TEST_CASE(run, evaluates_every_sample) {
 
 /* At the end of each epoch, and of a run that ends within one. */
 TEST_CASE(run, evaluates_as_the_epoch_it_is_in) {
-    static const int lines[] = {10, 21, 25}; /* of 23 steps and themselves */
+    static const int lines[] = {
+        10, 21, 25}; /* line numbers: of 23 steps and of the other lines */
     write_data(40);
     char *out = good(&tiny_module, FEEDS EVAL_FEEDS "--steps 23");
     CHECK_EQ_INT(count_lines(out), 26);
@@ -872,8 +873,8 @@ static Ran run_played(const char *words, bool again) {
     return r;
 }
 
-/* Every option that must be the same on all ranks, in front of which all that
-   is compared is the same. */
+/* Every option that must be equal on all ranks; the options compared before are
+   equal. */
 TEST_CASE(run, ranks_that_differ_say_in_what) {
     static const struct {
         const char *one, *other, *what;
@@ -1003,7 +1004,7 @@ TEST_CASE(run, tensorboard_events) {
 
 /* ---- data ---------------------------------------------------------------- */
 
-/* The same samples from text and tokens as from arrays. */
+/* The same samples, read from text, tokens and arrays. */
 TEST_CASE(run, data_from_text_and_tokens) {
     StrBuf text = {0};
     uint16_t tokens[9];
@@ -1089,7 +1090,8 @@ TEST_CASE(run, loads_and_saves_weights_of_others) {
 
 /* ---- mistakes ------------------------------------------------------------ */
 
-/* What is refused, what it says, and what is taken beside it. */
+/* Options that are refused, with their messages, and options that are accepted
+   beside them. */
 TEST_CASE(run, usage_errors) {
     static const struct {
         const char *refused, *why, *taken;
@@ -1197,7 +1199,7 @@ TEST_CASE(run, data_errors) {
         "sample 2: the value 18446744073709551615 does not fit");
 }
 
-/* The same numbers, whatever their width in the file. */
+/* Files with the same values in every width. */
 TEST_CASE(run, floating_numbers_of_other_widths) {
     enum { N = 8 * TINY_IN };
     float x[N];
@@ -1242,7 +1244,7 @@ TEST_CASE(run, shapes_that_wrap) {
     }
 }
 
-/* Its reading and its writing would destroy each other. */
+/* Reading and writing one file would destroy its data. */
 TEST_CASE(run, no_file_is_read_and_written) {
     write_data(8);
     free(good(&tiny_module, FEEDS "--save @kept"));

@@ -24,7 +24,7 @@ enum { ROWS = 400, CELLS = 200 };
 /* Rows since the start; none scrolls away. */
 typedef struct Screen {
     int columns, row, column, rows;
-    char cell[ROWS][CELLS + 1]; /* '#': a character that is no ASCII */
+    char cell[ROWS][CELLS + 1]; /* '#': a character outside ASCII */
     int bars, erased;           /* bars drawn; rows erased below the cursor */
     bool wrapped;               /* a row with a bar went on in the next one */
     bool coloured;
@@ -125,8 +125,9 @@ static void set_columns(int terminal, int columns) {
     REQUIRE(ioctl(terminal, TIOCSWINSZ, &w) == 0);
 }
 
-/* What the run shows, with standard output and error on the terminal.  After
-   `at` bytes the window gets `later` columns, unless that is 0. */
+/* Runs the program with standard output and error on the terminal and gives
+   back the screen. After `at` bytes of output the window gets `later` columns,
+   unless `later` is 0. */
 static Screen *run_shown(const char *words, int columns, size_t at, int later) {
     static char text[1 << 21];
     static Screen s;

@@ -39,7 +39,8 @@ int64_t fuzz_odd_number(void) {
     return fuzz_below(4) ? v : (int64_t)((uint64_t)v + fuzz_below(5) - 2);
 }
 
-/* The bytes [at, at + old) become `with`; unchanged where there is no room. */
+/* Replaces the bytes [at, at + old) by `with`; changes nothing if the room is
+   too small. */
 static size_t replace(uint8_t *p, size_t n, size_t at, size_t old,
                       const void *with, size_t size) {
     if (n - old + size > FUZZ_MOST) return n;
@@ -72,7 +73,8 @@ static size_t set_number(uint8_t *p, size_t n) {
     return n;
 }
 
-/* What the program found and what it compared it with trade places. */
+/* Swaps the bytes that the program found with the bytes that it compared them
+   with. */
 static size_t set_compared(uint8_t *p, size_t n) {
     size_t width = (size_t)1 << fuzz_below(4);
     bool big = fuzz_below(4) == 0;
@@ -119,7 +121,7 @@ static size_t insert(uint8_t *p, size_t n) {
     return replace(p, n, fuzz_below(n + 1), 0, bytes, 1 + fuzz_below(8));
 }
 
-/* Bytes of `from` into p: in between, or over what is there. */
+/* Copies bytes of `from` into p: inserts them or overwrites. */
 static size_t copy(uint8_t *p, size_t n, const uint8_t *from, size_t m) {
     uint8_t part[512];
     if (!m) return n;

@@ -25,7 +25,7 @@ bool compile_read(Compile *c, const uint8_t *p, size_t n);
 bool compile_is_short(const Compile *c);
 /* Passes and lowering, up to the sources. */
 void compile_all(Compile *c);
-/* What is refused is refused with a message, as the user's. */
+/* Checks that a refusal has a message and is the user's mistake. */
 void compile_check(const Compile *c, Status s);
 void compile_end(Compile *c);
 

@@ -33,12 +33,13 @@ enum {
     MOST_INPUTS = 1 << 16,
     POOL = 256 << 20,
     MOST_RESIDENT = 1200 << 10, /* KiB; then another child goes on */
-    MOST_SECONDS = 10           /* of processor time for one input, or twice */
+    MOST_SECONDS =
+        10 /* processor time for one input, or twice in the clock's time */
 };
 
 typedef struct Input {
     size_t at, n;  /* in pool */
-    uint64_t work; /* that it takes, if that is known */
+    uint64_t work; /* number of steps that the input takes, if known */
     bool taken;    /* it was valid */
 } Input;
 
@@ -57,7 +58,7 @@ typedef struct Shared {
 static Shared *sh;
 bool fuzz_replaying;
 
-/* Read by the sanitizers before main.  Memory that runs out is no finding. */
+/* Read by the sanitizers before main. Exhausted memory is not a finding. */
 const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 const char *__asan_default_options(void) {
@@ -215,7 +216,7 @@ const char *fuzz_file(const char *name, const void *p, size_t n) {
 
 /* ---- one execution ------------------------------------------------------- */
 
-/* Growth of what the process keeps is no leak: only the check tells. */
+/* A process that keeps more memory does not leak yet: only the check tells. */
 static void check_leaks(void) {
 #ifdef __SANITIZE_ADDRESS__
     if (__lsan_do_recoverable_leak_check()) _exit(SANITIZER);
@@ -262,8 +263,8 @@ static void execute(const FuzzTarget *t) {
     sh->input[place].taken = sh->r.taken > taken;
 }
 
-/* Half of them of those found last; the longer one takes, the less often; and
-   what was refused less often than what was taken. */
+/* Draws half of the inputs from those found last; slow inputs are drawn less
+   often, and refused inputs less often than accepted ones. */
 static const Input *choose_input(void) {
     enum { LITTLE = 1 << 16 };
     for (;;) {
@@ -297,7 +298,7 @@ static double seconds_now(void) {
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
-/* Of this process and the children that ended. */
+/* Processor seconds of this process and of the children that ended. */
 static double cpu_now(void) {
     struct rusage u[2];
     double sum = 0;
@@ -332,7 +333,7 @@ static _Noreturn void child(const FuzzTarget *t, double end, uint64_t runs) {
 
 /* ---- the parent ---------------------------------------------------------- */
 
-/* What a child's end means; false: nothing bad. */
+/* Judges how a child ended; false: nothing bad. */
 static bool judge(int status, char *why, size_t size) {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     if (code == 0) return false;

@@ -37,8 +37,8 @@ extern const int fuzz_target_count;
 
 typedef struct FuzzResult {
     uint64_t runs, taken, seeds, kept, reached, exhausted;
-    double seconds, cpu; /* of the clock, of the processor */
-    char finding[512];   /* what happened; empty: nothing */
+    double seconds, cpu; /* seconds of the clock and of the processor */
+    char finding[512];   /* description of the finding; empty: none */
     char file[512];      /* the input that did it */
 } FuzzResult;
 
@@ -72,8 +72,8 @@ void fuzz_seed(const void *p, size_t n);
 const char *fuzz_root(void); /* the repository's */
 /* Files below a folder of the repository, by the end of their names. */
 void fuzz_seed_files(const char *folder, const char *suffix);
-/* The same, each given to `take`, which seeds what it makes of it; a zero byte
-   stands behind. */
+/* Calls `take` with each file, which makes seeds from it; a zero byte stands
+   behind the data. */
 void fuzz_each_file(const char *folder, const char *suffix,
                     void (*take)(const void *p, size_t n));
 /* A rule that was broken is a finding. */

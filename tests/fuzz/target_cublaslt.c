@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target_cublaslt.c: the file of chosen algorithms: taken whole or not used;
-   what is taken is found, and written again as it was.                      */
+/* target_cublaslt.c: the file of chosen algorithms is used whole or not at all;
+   its entries are found, and written again as they were. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static ampc_session *session(void) {
     return &s;
 }
 
-/* Where the cache of that GPU lies: the name is the cache's own business. */
+/* The path of this GPU's entry in the cache, which chooses the name itself. */
 static const char *place(char path[1024]) {
     char folder[512], *slash;
     Cache c;

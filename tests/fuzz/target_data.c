@@ -67,7 +67,7 @@ static void check_windows(const char *path, const Array *a) {
     sb_free(&d.text);
 }
 
-/* What the other input is fed with: as many samples. */
+/* A feed for the other input, with the same number of samples. */
 static const char *plain_feed(int64_t samples, int64_t columns) {
     StrBuf sb = {0};
     static const char zeros[64 * TINY_IN * 4];

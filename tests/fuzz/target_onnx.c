@@ -16,7 +16,7 @@
 
 static void bind_dims(Compile *c, const uint8_t *p, size_t n);
 
-/* Where the model is said to lie: beside a file for its external data. */
+/* The path of the model: beside a file for its external data. */
 static const char *model_path(void) {
     static const uint8_t numbers[1024];
     static char path[300];
@@ -127,8 +127,8 @@ static void insert(Edit *e, void ***list, size_t *n, size_t at, void *item) {
 
 /* ---- names --------------------------------------------------------------- */
 
-/* Of an input, an initializer or a result; sometimes of nothing, as what has no
-   name in the file. */
+/* The name of an input, an initializer or a result; sometimes a name that the
+   file does not have. */
 static char *some_name(Edit *e) {
     Onnx__GraphProto *g = e->g;
     Onnx__NodeProto *n = g->n_node ? g->node[fuzz_below(g->n_node)] : NULL;
@@ -274,7 +274,7 @@ static void add_output(Edit *e, char *name) {
     insert(e, (void ***)&e->g->output, &e->g->n_output, 0, v);
 }
 
-/* Its result becomes an output, or what another node reads. */
+/* Makes its result an output, or an operand of another node. */
 static void use_result(Edit *e, Onnx__NodeProto *n) {
     Onnx__NodeProto *user = some_node(e);
     if (!n->n_output) return;
@@ -363,7 +363,7 @@ static Onnx__TensorProto *weight_like(Edit *e, const Onnx__ValueInfoProto *v) {
     return w;
 }
 
-/* What reads an input reads it with a weight added: there is something to
+/* Adds a weight to an input for all its readers, so that there is something to
    train. */
 static void add_weight(Edit *e) {
     Onnx__GraphProto *g = e->g;

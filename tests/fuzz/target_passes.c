@@ -46,7 +46,7 @@ static double moved(double x, const uint64_t key[2], int shake) {
     return shake ? x * (1 + 1e-6 * (unit(h) - 0.5)) : x;
 }
 
-/* Element i of what has that name, in [least, least + 2). */
+/* Element i of the value with this name, in [least, least + 2). */
 static double number(Str name, int64_t i, double least, int shake) {
     uint64_t key[2] = {hash_bytes(0, name, strlen(name)), (uint64_t)i};
     return moved(least + 2 * unit(hash_bytes(1, key, sizeof key)), key, shake);
@@ -72,8 +72,9 @@ static void bind(const Keeper *k, Evaluator *e, Arena *a, ValueId v,
     eval_bind(e, v, t);
 }
 
-/* The compiler's counters and scalars begin as they do; what statistics and
-   optimizers keep is not negative; a copy is what it is a copy of. */
+/* Binds a variable: the compiler's counters and scalars get their initial
+   values; statistics and optimizer states are not negative; a copy equals its
+   original. */
 static void bind_var(const Keeper *k, Evaluator *e, Arena *a, const Graph *g,
                      ValueId v, int shake) {
     const Module *m = g->module;
@@ -95,7 +96,7 @@ static void bind_var(const Keeper *k, Evaluator *e, Arena *a, const Graph *g,
          shake);
 }
 
-/* What is folded is rounded. */
+/* Folded constants are rounded. */
 static void move_const(Evaluator *e, Arena *a, const Graph *g, ValueId v,
                        int shake) {
     EvalTensor *t = eval_from_tensor(a, value_get(g, v)->data);
@@ -126,7 +127,8 @@ static Evaluator *evaluate(const Keeper *k, const Graph *g, Arena *a,
     return s == OK ? e : NULL;
 }
 
-/* What 16 bits hold, where they are in use: constants are folded there. */
+/* Shortens constants to the values that 16 bits hold, if 16-bit types are in
+   use: constants are folded there. */
 static void shorten_constants(const Module *m) {
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
@@ -239,8 +241,8 @@ static bool any_known(const Keeper *k, const Graph *g) {
     return false;
 }
 
-/* A step on classes or rows that there are not, or with a loss that is no
-   number, writes nothing. */
+/* A step with classes or rows out of range, or with a loss that is not finite,
+   writes nothing. */
 static bool skips(const Keeper *k, const Graph *g) {
     const Known *bad = find(k, g, own_output(OUT_BAD, g->objective), false);
     const Known *loss = find(k, g, own_output(OUT_LOSS, g->objective), false);
@@ -284,7 +286,7 @@ static bool look(Keeper *k, const char *stage) {
 
 /* ---- the target ---------------------------------------------------------- */
 
-/* Steps that are as long as gradients, so that what is wrong there is seen. */
+/* Makes steps as long as gradients, so that a wrong gradient shows. */
 static void long_steps(Compile *c) {
     static const char *const optimizers[] = {
         "sgd,lr=1", "sgd,lr=1,momentum=0.5,weight_decay=0.25",
@@ -348,7 +350,8 @@ static bool compile_and_look(Keeper *k) {
     if (c->opt.precision != PREC_FP32) shorten_constants(c->m);
     if (most_int(k) == 0) look(k, "import"); /* nothing checks them yet */
     Status s = run_passes(c->m, &c->d, &c->opt, "simplify", false);
-    if (s == ERR_USAGE) s = ERR_USER; /* it is IR of a later stage */
+    if (s == ERR_USAGE)
+        s = ERR_USER; /* IR of a later stage is the user's mistake */
     if (s == OK) look(k, "simplify");
     for (Stage stage = STAGE_TYPED; stage <= STAGE_PLANNED && s == OK;
          stage++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target_text.c: .amp text: what is read can be written and read again, laid
-   out anew it says the same, and it is compiled up to the sources or refused
-   with a message. */
+/* target_text.c: accepted .amp text can be written and read again, keeps its
+   meaning in a new layout, and is compiled up to the sources or refused with a
+   message. */
 #include "frontend/frontend.h"
 #include "tests/fuzz/compile.h"
 #include "tests/support/changed_graph.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is printed is read, and printed the same. */
+/* Printed text reads back, and prints the same. */
 static void check_round_trip(const Compile *c) {
     StrBuf once = {0}, twice = {0};
     Diag d = {0};
@@ -110,7 +110,8 @@ size_t graph_mutate(uint8_t *p, size_t n) {
     return size;
 }
 
-/* A recipe over an ONNX file is no model until the driver has read that. */
+/* A recipe over an ONNX file is not a model until the driver has read that
+   file. */
 void amp_run(const uint8_t *p, size_t n) {
     Compile c;
     if (compile_read(&c, p, n) && !c.m->onnx) {
@@ -198,7 +199,8 @@ static void seed_models(long most) {
         seed_model(names[i], most);
 }
 
-/* What goes into passes, and what is expected of them, which is IR as well. */
+/* Seeds with the inputs of passes and with their expected results, which are IR
+   as well. */
 static void seed_golden(const void *p, size_t n) {
     static const char half[] = "# ---- expect";
     const char *text = p, *out = strstr(text, half);

@@ -51,7 +51,8 @@ static int read_includes(Files *f) {
     return n;
 }
 
-/* Takes a file that includes none of those left; false: there is none. */
+/* Takes a file that includes none of the remaining ones; false: every file
+   includes one. */
 static bool take_one(Files *f) {
     for (int i = 0; i < f->n; i++) {
         bool ends = !f->gone[i];

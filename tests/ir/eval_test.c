@@ -619,7 +619,8 @@ TEST_CASE(eval, softmax) {
            0.268941421369995, 0.731058578630005);
 }
 
-/* Equal scores: the mean of what each of four queries sees of 1, 2, 4, 8. */
+/* Equal scores: each of four queries gets the mean of the elements of 1, 2, 4,
+   8 that it sees. */
 #define SEEN(args, ...)                                                        \
     EXPECT("g() {\nconst %q: f64[1,1,4,1] = 0\n"                               \
            "const %v: f64[1,1,4,1] = [1, 2, 4, 8]\n"                           \
@@ -737,7 +738,7 @@ TEST_CASE(eval, variables_start_from_their_data_and_inputs_are_needed) {
     arena_free(a);
 }
 
-/* What constant folding calls. */
+/* Constant folding calls this. */
 TEST_CASE(eval, folds_one_node) {
     Arena *a = arena_new();
     Graph *g = parse(a, "g() {\nconst %x: i32[2] = [1, 2]\n"

@@ -69,7 +69,7 @@ static Operand *operand(const char *dtype, double lo, double hi, int rank,
     operand("i64", lo, hi, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), \
             (int64_t[]){__VA_ARGS__})
 
-static char text[4000]; /* of the last call, for messages */
+static char text[4000]; /* the text of the last call, for messages */
 
 /* The results of a function of all operands in got[]; fmt: its attributes. */
 static void call(const char *name, int nout, const char *fmt, ...) {
@@ -230,7 +230,7 @@ static const char *draw_activation(void) {
     return kinds[draw(0, 5)];
 }
 
-/* What gate k of unit j adds up to, from the input or from a state. */
+/* The sum at gate k of unit j, from the input or from a state. */
 static double from_input(const Net *n, int way, const double *x, int k,
                          int64_t j) {
     int64_t rows = n->cell * n->hidden, row = k * n->hidden + j;

@@ -180,7 +180,8 @@ static Graph *case_graph(Arena *a, const GradCase *c, const char *dtype) {
 
 enum { MOST_WANTED = 24 };
 
-/* One graph under test: forward as parsed, and full with what is appended. */
+/* One graph under test: forward as parsed, and full, with the gradient
+   appended. */
 typedef struct Trial {
     Arena *a;
     const GradCase *c;
@@ -248,7 +249,8 @@ static uint32_t next_random(uint32_t *s) {
     return *s >> 8;
 }
 
-/* Distinct numbers, also from those of other inputs: a shuffled grid. */
+/* Fills t with distinct numbers, which also differ from the other inputs': a
+   shuffled grid. */
 static void fill(EvalTensor *t, int input, Range range) {
     int64_t n = type_count(type_get(t->type));
     uint32_t seed = (uint32_t)(77 + 13 * input);
@@ -320,8 +322,8 @@ static void compare(const Trial *t, const Graph *fwd, ValueId loss, double tol,
     }
 }
 
-/* Whoever asks for one gradient alone gets what those get who ask for all.
-   given: an evaluator of t->g, which has its inputs. */
+/* A gradient asked for alone equals the one computed with all others. given: an
+   evaluator of t->g with its inputs. */
 static void compare_alone(const Trial *t, const Graph *fwd, ValueId loss,
                           Evaluator *given) {
     value_of(given, loss);
@@ -485,7 +487,8 @@ static void move_along(const Trial *t, Evaluator *e, const Evaluator *grads,
     }
 }
 
-/* What step h adds is of order h^2 and what rounds is of order 1e-16 / h. */
+/* The error of step h is of order h^2, the rounding error of order 1e-16 / h.
+ */
 static void compare_along(const Trial *t, const OpsFile *f, const Graph *fwd,
                           ValueId loss, const char *what) {
     double h = 1e-6, sum, size, lo, hi;
@@ -522,7 +525,7 @@ static void mark_fns(const Graph *g, bool *seen) {
     }
 }
 
-/* Which rules second-order gradients have passed through. */
+/* Rules that second-order gradients have passed through. */
 typedef struct Passed {
     bool op[NUM_OPS], *fn;
 } Passed;
@@ -768,7 +771,8 @@ TEST_CASE(grad_kinks, where_does_not_leak_the_other_branch) {
          LIST(0, 1));
 }
 
-/* What was not selected has gradient 0, not 0 times an infinite slope. */
+/* A value that was not selected has gradient 0, not 0 times an infinite slope.
+ */
 TEST_CASE(grad_kinks, a_branch_that_is_not_taken_passes_nothing) {
     KINK("f32[2]", "%l = log %x\n%y = max %l, -100", LIST(0, 2), LIST(0, 0.5));
     KINK("f32[2]", "%l = log %x\n%y = clip %l {min=-100}", LIST(0, 2),

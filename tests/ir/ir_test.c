@@ -148,7 +148,8 @@ TEST_CASE(strings, escapes_show_bytes) {
     sb_free(&sb);
 }
 
-/* What sb_put_escaped put there; false: that shows a control character. */
+/* Reads the output of sb_put_escaped back; false: a control character is
+   visible. */
 static bool unescape(const char *s, char *out) {
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s, next = (unsigned char)s[1];
@@ -165,7 +166,8 @@ static bool unescape(const char *s, char *out) {
     return true;
 }
 
-/* Of any two bytes: nothing that a terminal acts on, and nothing is lost. */
+/* Any two bytes: the text holds nothing that a terminal acts on, and nothing is
+   lost. */
 TEST_CASE(strings, escapes_hide_every_control_character_and_read_back) {
     StrBuf sb = {0};
     for (int i = 1; i < 256; i++)
@@ -180,7 +182,8 @@ TEST_CASE(strings, escapes_hide_every_control_character_and_read_back) {
     sb_free(&sb);
 }
 
-/* The first and the last character of each length, and what is none. */
+/* The first and the last character of each length, and bytes that are not a
+   character. */
 TEST_CASE(strings, characters_of_every_length) {
     static const char *const rows[][2] = {
         {"\xc2\xa0", NULL},
@@ -364,7 +367,8 @@ TEST_CASE(tensors, one_element_becomes_all) {
     arena_free(a);
 }
 
-/* What a variable is drawn from holds all that is drawn, and is no wish. */
+/* The declared distribution of a variable holds every value that is drawn, and
+   is checked. */
 TEST_CASE(tensors, bounds_of_what_is_drawn) {
     static const Draw draws[] = {{DRAW_NORMAL, 1, 0.5, 0},
                                  {DRAW_NORMAL, 2, -3, 0},
@@ -675,7 +679,7 @@ TEST_CASE(graph, hash_tells_programs_apart) {
     }
 }
 
-/* A program's name: which it is, of which objective, for how large a batch. */
+/* The name of a program tells its kind, its objective and its batch. */
 TEST_CASE(graph, programs_are_known_by_name) {
     static const struct {
         const char *name;
@@ -719,7 +723,7 @@ TEST_CASE(graph, programs_are_known_by_name) {
     CHECK_STR(program_name(PROGRAM_TRAIN, intern("d")), "train:d");
 }
 
-/* Which of two lines are one computation. */
+/* Two lines that are one computation, or not. */
 TEST_CASE(graph, nodes_that_are_the_same) {
     static const struct {
         const char *one, *other;
@@ -773,7 +777,7 @@ TEST_CASE(graph, nodes_that_are_the_same) {
     }
 }
 
-/* What stands beside graphs is found without reading those. */
+/* Blocks beside graphs are found without reading the graphs. */
 TEST_CASE(text, blocks_are_cut_out) {
     static const struct {
         const char *text, *train, *policy, *onnx;
@@ -939,7 +943,8 @@ TEST_CASE(builder, mistakes_are_messages) {
     arena_free(f.a);
 }
 
-/* What lies where it lay: the first of each row, all rows, none left out. */
+/* The slice leaves elements where they are: the first of each row, all rows,
+   none left out. */
 TEST_CASE(ir, a_slice_cuts_rows_where_it_begins_them) {
     static const struct {
         int64_t starts[2], sizes[2], steps[2];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_test.c: lines of a model that are no IR: what they become, and what is
-   said of those that are wrong.                                             */
+/* model_test.c: lines of a model that are not IR: their expansion, and the
+   messages for wrong ones. */
 #include <math.h>
 #include <string.h>
 
@@ -156,7 +156,7 @@ TEST_CASE(model, running_statistics_are_written) {
         "m.amp:3:7: error: BatchNorm: 'bn.running_mean' is already written");
 }
 
-/* By their numbers: mean, variance and bounds. */
+/* Checks mean, variance and bounds of the drawn numbers. */
 static void check_init(const char *init, double mean, double var, double most) {
     char text[200];
     Arena *a = arena_new();
@@ -373,7 +373,8 @@ TEST_CASE(model, mistakes_have_a_place) {
 }
 
 /* From the model's line down to where it is. */
-/* What the compiler computes, by its message: Python's results. */
+/* Expressions that the compiler evaluates, checked by its message, equal
+   Python's results. */
 TEST_CASE(model, values_known_to_the_compiler) {
     static const char *const rows[][2] = {
         {"1 + 2 * 3 - 4", "3"},
@@ -600,7 +601,8 @@ TEST_CASE(model, kinds_that_are_not_wanted) {
             "m.amp:3:7: error: f: this text cannot refer to files");
 }
 
-/* What variables begin with is in the IR, which reads back the same numbers. */
+/* Initial values of variables are in the IR, which reads back the same numbers.
+ */
 TEST_CASE(model, initialisers_are_printed) {
     static const char text[] = "model m(x: f32[4,4]) {\n"
                                "  param n: f32[4,4] = normal(0.5)\n"
@@ -632,7 +634,7 @@ TEST_CASE(model, initialisers_are_printed) {
     arena_free(a);
 }
 
-/* Names of what is returned: the one given, the variable's, the value's. */
+/* The name of an output: the given one, the variable's, the value's. */
 TEST_CASE(model, outputs_are_named) {
     BECOMES("model m(x: f32[2]) {\n  b = x\n  c = relu(x)\n  d = c\n"
             "  return q = b, b, c, r = d, d, w = c + 1\n}\n",
@@ -699,7 +701,7 @@ TEST_CASE(model, the_batch_is_bound) {
     CHECK_HAS(got.data, "m.amp:1:20: error: dimension 'B' is bound to 8 and to "
                         "9");
     sb_free(&got);
-    opt.batch = 4; /* which wins over what is bound */
+    opt.batch = 4; /* --batch wins over the bound value */
     expand(two, &opt, &got);
     CHECK_HAS(got.data, "forward(%x: f32[4], %y: f32[4])");
     sb_free(&got);
@@ -754,7 +756,7 @@ static void repeated(StrBuf *sb, const char *what, int n) {
     for (int i = 0; i < n; i++) sb_puts(sb, what);
 }
 
-/* What is written in one another, or in a row, is bounded. */
+/* The depth of nested expressions and the length of chains are bounded. */
 TEST_CASE(model, depth_is_bounded) {
     static const struct {
         const char *before, *again, *behind;
@@ -821,7 +823,7 @@ TEST_CASE(model, deep_operands_count_with_what_reads_them) {
             sb_puts(&text, "\n  return x = x\n}\n");
             expand(text.data, NULL, &got);
             bool refused = strstr(got.data, "more than 256 operators") != NULL;
-            bool alone = i == 0; /* what it stands in adds nothing */
+            bool alone = i == 0; /* the surroundings add nothing */
             CHECK_MSG(refused == (many && !alone), "%s: %.300s", wheres[i][0],
                       got.data);
             sb_free(&text);

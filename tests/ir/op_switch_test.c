@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_switch_test.c: what is known of an op stands in ops.def: no switch over
+/* op_switch_test.c: all knowledge of an op stands in ops.def: no switch over
    ops and no table by op anywhere else. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>

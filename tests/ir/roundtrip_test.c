@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text form: what is printed reads back and prints the same bytes, for
-   random graphs with everything in them; hostile text is refused or gives a
-   graph that verifies; messages point at the mistake.                      */
+/* The text form: printed text reads back and prints the same bytes, for random
+   graphs with everything in them; hostile text is refused or gives a graph that
+   verifies; messages point at the mistake. */
 #include "ir/ir.h"
 
 #include <math.h>
@@ -431,9 +431,8 @@ static void put_times(StrBuf *sb, const char *s, int n) {
     while (n-- > 0) sb_puts(sb, s);
 }
 
-/* Of a long line 60 bytes in front of the mistake and 40 behind it are shown; a
-   character that begins before those is whole, one that ends behind is not
-   there. */
+/* A long line shows 60 bytes in front of the mistake and 40 behind; a character
+   cut at the front is shown whole, one cut at the end is left out. */
 TEST_CASE(parse, long_lines_are_cut_around_the_mistake) {
     static const char *const letters[] = {"a", "\xc3\xa9"};
     for (int w = 1; w <= 2; w++)
@@ -466,7 +465,7 @@ TEST_CASE(parse, long_lines_are_cut_around_the_mistake) {
             }
 }
 
-/* A byte-order mark is no column. */
+/* A byte-order mark does not count as a column. */
 TEST_CASE(parse, a_mark_may_stand_in_front) {
 #define MARK "\xef\xbb\xbf"
     check_message(MARK "graph g() { ^ }", "f:1:13: error: unexpected");
@@ -484,7 +483,7 @@ TEST_CASE(parse, a_mark_may_stand_in_front) {
     arena_free(a);
 }
 
-/* What two graphs of a file may say of one variable. */
+/* Statements about one variable that two graphs of a file may both make. */
 TEST_CASE(parse, variables_of_two_graphs_begin_alike) {
     static const struct {
         const char *first, *second;
@@ -525,7 +524,7 @@ TEST_CASE(parse, variables_of_two_graphs_begin_alike) {
     }
 }
 
-/* A module has a line of its own for each of what it says. */
+/* A module has a header line for each of its facts. */
 TEST_CASE(roundtrip, headers) {
     static const char *const heads[] = {
         "", "module m\n\n", "module \"\" {class_axis=0}\n\n",
@@ -578,7 +577,7 @@ TEST_CASE(roundtrip, other_ways_to_write_it) {
          "  return %e\n}\n"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        for (int k = 0; k < 2; k++) { /* what is printed, too */
+        for (int k = 0; k < 2; k++) { /* also the printed form */
             Arena *a = arena_new();
             Diag d = {0};
             Module *m;

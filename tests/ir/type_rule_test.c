@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Type rules: for every op what it accepts, with the types it gives, and what
-   it refuses, with the message.                                            */
+/* Type rules: the operands that each op accepts, with the types of its results,
+   and the operands that it refuses, with the message. */
 #include "ir/ir.h"
 
 #include <stdio.h>

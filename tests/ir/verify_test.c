@@ -135,7 +135,7 @@ TEST_CASE(verify, types_and_attributes) {
     refused(&f, "out of order");
 }
 
-/* Of whatever kind it is. */
+/* Values of every kind. */
 TEST_CASE(verify, every_value_has_a_type) {
     Fixture f = load(base);
     int n = f.g->values.len;
@@ -184,7 +184,7 @@ TEST_CASE(verify, variables_and_constants) {
     refused(&f, "its initial value f32[]");
 }
 
-/* What the compiler would make of them is something else. */
+/* Names that the compiler uses itself. */
 TEST_CASE(verify, names_of_the_compiler) {
     static const char *const wrong[][2] = {
         {"state %ampc.scale: f32[4]", "ampc.scale has another kind or type"},
@@ -336,7 +336,7 @@ TEST_CASE(verify, diff_promises) {
     "  write %ampc.loss_sum = %ampc.loss_sum\n"                                \
     "  write %ampc.shares = %ampc.shares\n"
 
-/* Of train and update alike. */
+/* The same errors in train and update. */
 #define UPDATE(name, sums, summed)                                             \
     "graph " name "(%g: f32[4]) {\n"                                           \
     "  param %w: f32[4]\n"                                                     \

@@ -58,8 +58,8 @@ typedef struct Batch {
     size_t n;
 } Batch;
 
-/* Numbers of variance 1; integers below a bound, which for words that say
-   whether and of which kind a place is are 1 and 2. */
+/* Normal numbers of variance 1; integers below a bound, which is 1 or 2 for
+   masks and for kinds of tokens. */
 static Batch make_batch(const Compiled *c, const char *program, int integers) {
     Batch b = {.n = 0};
     uint64_t seed = 1;
@@ -120,7 +120,8 @@ static void register_cases(void) {
 }
 TEST_REGISTRAR(register_cases);
 
-/* Each objective lowers its own loss, and what the other trains stays. */
+/* Each objective lowers its own loss and leaves the parameters of the other
+   alone. */
 TEST_CASE(models, wgan_gp) {
     static const char *const names[] = {"d", "g"};
     static const char *const others[] = {"G.fc1.weight", "D.fc1.weight"};

@@ -42,7 +42,7 @@ CAGE = """mount --bind "$0" "$0" && mount -o bind,remount,ro / && mount -t tmpfs
           cd "$1" && shift && { "$@"; rc=$?; } && { [ -z "$KEEP" ] || cp -an /tmp/c "$0"; } &&
           exit $rc"""
 
-# The simulated GPU's kernels: those of a text that was compiled before are copied.
+# Compiles the simulated GPU's kernels; for a text compiled before it copies the result.
 GPP = r"""#!/bin/sh
 for a; do
     case $a in *.twin.cc) twin=1 ;; esac

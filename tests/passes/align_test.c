@@ -16,8 +16,8 @@ static void padded_to(const Graph *g, bool ta, bool tb, int64_t to[3]) {
     }
 }
 
-/* What memory is read along is a multiple of 8 numbers of two bytes; what it
-   is not read along stays, and so does what is one already. */
+/* The axis along which memory is read becomes a multiple of 8 two-byte
+   elements; other axes, and axes that are multiples already, stay. */
 TEST_CASE(align, what_rows_are_made_of) {
     static const int64_t odd[] = {1030, 1027, 1031},
                          even[] = {1032, 1032, 1032};
@@ -44,8 +44,9 @@ TEST_CASE(align, what_rows_are_made_of) {
     }
 }
 
-/* What else reads the rows that a product reads longer: values stay, and where
-   zeros stay behind the columns it reads the longer ones, too. */
+/* Other readers of the rows that a product reads padded: their values stay, and
+   where the zeros behind the columns change nothing they read the padded rows,
+   too. */
 TEST_CASE(align, other_readers) {
     static const struct {
         const char *x;

@@ -24,8 +24,7 @@ static int attended(const char *text) {
     return found;
 }
 
-/* Of four queries and keys, which are hidden from which: only triangles are
-   taken where keys are few. */
+/* Masks of four queries and keys: with few keys only triangles are taken. */
 TEST_CASE(attend, masks_hide_what_they_hid) {
     static const struct {
         bool triangle;
@@ -52,8 +51,9 @@ TEST_CASE(attend, masks_hide_what_they_hid) {
     }
 }
 
-/* The same written with positions, of columns %j and rows %i; %i1 and %j1 are
-   `more` behind them.  where: what is taken where the order holds, or not. */
+/* The same mask written with positions, columns %j and rows %i; %i1 and %j1 are
+   `more` behind them. where: the operand that is chosen where the order holds,
+   or where it does not. */
 static void check_order(const char *dtype, const char *more, const char *order,
                         const char *where, bool taken) {
     StrBuf sb = {0};
@@ -71,7 +71,7 @@ static void check_order(const char *dtype, const char *more, const char *order,
     sb_free(&sb);
 }
 
-/* What is seen, then what is hidden. */
+/* Masks that name the visible keys, then masks that name the hidden ones. */
 TEST_CASE(attend, orders_hide_what_they_hid) {
     enum { SEEN = 7 };
     static const char *const orders[] = {
@@ -85,8 +85,8 @@ TEST_CASE(attend, orders_hide_what_they_hid) {
                     i < SEEN ? "%s, %low" : "%low, %s", true);
 }
 
-/* Places beside the integers from 0 on: between them, beyond all keys, too far
-   off to be exact; taken or not, they hide what they hid. */
+/* Positions beside the integers from 0 on: between them, beyond all keys, too
+   large to be exact. Taken or not, the masks hide the same keys. */
 TEST_CASE(attend, orders_of_any_places_hide_what_they_hid) {
     check_order("f32", "0.5", "less %j, %i1", "%s, %low", false);
     check_order("f32", "0.5", "less_equal %j, %i1", "%s, %low", false);
@@ -101,9 +101,8 @@ TEST_CASE(attend, orders_of_any_places_hide_what_they_hid) {
     check_order("i8", "127:i8", "less_equal %j, %i1", "%s, %low", false);
 }
 
-/* What may be done to scores %s between their product and the softmax of %a,
-   and what the routine has no place for; neither changes a value or a gradient.
- */
+/* Operations on scores %s between their product and the softmax of %a, some of
+   which the routine cannot do; no value and no gradient changes. */
 TEST_CASE(attend, scores_are_what_they_were) {
     static const struct {
         bool taken;
@@ -164,8 +163,8 @@ TEST_CASE(attend, scores_are_what_they_were) {
         }
 }
 
-/* What has fewer or more numbers than there are scores: dropout's that heads or
-   queries share, and what repeats all of it. */
+/* Operands with fewer or more elements than the scores: dropout that heads or
+   queries share, and repetitions of all scores. */
 TEST_CASE(attend, scores_are_not_repeated) {
     static const struct {
         bool taken;
@@ -206,8 +205,8 @@ TEST_CASE(attend, scores_are_not_repeated) {
         }
 }
 
-/* A mask that is a product has the scores' gradient, too: what that is
-   multiplied by there is no part of the routine. */
+/* A mask that is a product has the scores' gradient, too: the products of the
+   mask's own gradient are not a part of the routine. */
 TEST_CASE(attend, products_of_a_mask_are_its_own) {
     static const char *const asked[] = {
         "%q", "%q2", "%q2, %v", "%q2, %k, %v", "%k2, %k, %v", "%k2, %q, %v"};
@@ -231,8 +230,8 @@ TEST_CASE(attend, products_of_a_mask_are_its_own) {
     }
 }
 
-/* Backward reads what is kept of the result moved, if it is moved back with
-   rows as they are. */
+/* Backward may read a moved copy of the kept result, if the copy is moved back
+   with its rows intact. */
 TEST_CASE(attend, results_may_be_moved) {
     static const char *const perms[] = {"0,1,2,3", "0,2,1,3", "1,0,2,3",
                                         "2,0,1,3", "3,1,0,2"};
@@ -252,8 +251,8 @@ TEST_CASE(attend, results_may_be_moved) {
     }
 }
 
-/* Then the routine would only do again what is done anyway.  %o: as PyTorch
-   exports it, 0 where all is hidden. */
+/* Fusing would then only repeat work. %o: as PyTorch exports it, 0 where all
+   keys are hidden. */
 TEST_CASE(attend, probabilities_that_others_read_stay) {
     static const char *const results_of[] = {"%y",       "%o",     "%y, %p",
                                              "%y, %s",   "%o, %p", "%o, %s",

@@ -280,7 +280,7 @@ TEST_CASE(backend_random, shuffled) {
     random_cases(flags);
 }
 
-/* The same numbers before and after, in exact arithmetic. */
+/* Expects the same numbers before and after, in exact arithmetic. */
 static void expect_expansion_for(const char *text, const char *const *flags) {
     Arena *a = arena_new();
     Module *m = parsed(a, text);

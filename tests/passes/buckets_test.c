@@ -5,8 +5,8 @@
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* Of four layers the last has its gradient first, and its sum begins while the
-   others are made. */
+/* The last of four layers has its gradient first, and its sum begins while the
+   other gradients are computed. */
 TEST_CASE(buckets, are_ready_one_after_the_other) {
     static const char text[] =
         "graph forward(%x: f32[8,16]) {\n"

@@ -41,8 +41,8 @@ TEST_CASE(simplify, rows_of_constants) {
     }
 }
 
-/* What is recognised by its numbers (1, 2, epsilon) is so whatever shape these
-   have: %c of them repeats x, or does not. */
+/* Patterns with constants (1, 2, epsilon) are recognised whatever the
+   constants' shapes, unless broadcasting by %c repeats x. */
 TEST_CASE(simplify, numbers_of_any_shape) {
     static const struct {
         const char *number, *lines;

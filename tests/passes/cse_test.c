@@ -7,7 +7,7 @@
 
 enum { STEPS = 60, COPIES = 3, SOURCES = 4 };
 
-/* The number of a computation, and of what it reads. */
+/* A computation's number, and the numbers of its operands. */
 typedef struct Step {
     OpCode op;
     int in[2], number;
@@ -26,7 +26,7 @@ static int pick(Maker *m, int n) {
     return (int)((m->rng >> 33) % (uint64_t)n);
 }
 
-/* Mostly of what stands close before: chains, of which others read little. */
+/* Draws mostly from the last values: chains with few other readers. */
 static int operand(Maker *m, int before) {
     int near = before < 3 ? before : 3;
     return pick(m, 5) ? before - 1 - pick(m, near) : pick(m, before);

@@ -3,7 +3,8 @@
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* What is written to a variable is computed in it, after all who read it. */
+/* The new content of a variable is computed in place, after all readers of the
+   old. */
 TEST_CASE(schedule, readers_come_before_new_content) {
     static const char text[] =
         "graph train(%x: f32[8,16]) {\n"
@@ -46,9 +47,9 @@ TEST_CASE(schedule, takes_the_order_of_least_memory) {
     arena_free(a);
 }
 
-/* %p and %q are the same work, but at one time both would lie beside %a and %b,
-   which others read later: three of those four at most.  Where nothing else
-   reads %a and %b, each becomes the other in place.                          */
+/* %p and %q share their work, but %a and %b, which others read later, would
+   then live beside both of them: three of the four at most. If nothing else
+   reads %a and %b, each is overwritten in place. */
 TEST_CASE(launch, shares_where_little_more_lives) {
     static const char *const rest[] = {
         "  %s = matmul %a, %u\n  %t = matmul %b, %u\n"
@@ -157,7 +158,7 @@ TEST_CASE(launch, sums_of_columns_stand_alone) {
     "%p = exp %ld !backward\n"                                                 \
     "%dx = matmul %p, %w {trans_b=1} !backward\n"
 
-/* Kernels of a graph on either side of what makes one of two. */
+/* Kernels of a graph with and without the pass that joins two kernels. */
 TEST_CASE(fuse, kernels_join_up_to_a_bound) {
     static const struct {
         const char *inputs, *body;

@@ -54,7 +54,7 @@ TEST_CASE(join, where_operands_are_smaller_than_results) {
         }
 }
 
-/* One that is no larger than its operands stays, however small the rest is. */
+/* A kernel no larger than its operands stays, however small the rest is. */
 TEST_CASE(join, large_operands_stay) {
     int64_t to[MOST];
     CHECK_EQ_INT(joined((int[]){4, 40, 4}, 3, to), 2);

@@ -3,8 +3,8 @@
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* Of more values than are sorted: %p of 4 KB lies where %a and %b were, side by
-   side, of 1 and 3 KB. */
+/* More values than are sorted: %p of 4 KB takes the place of %a and %b, of 1
+   and 3 KB, side by side. */
 TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
     enum { TIMES = 850 };
     Arena *a = arena_new();

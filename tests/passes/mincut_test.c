@@ -91,7 +91,8 @@ static bool cost_of(const Problem *p, unsigned low, CutCost *sum) {
     return true;
 }
 
-/* Of the cheapest assignments: what they cost, and what is low in all. */
+/* Finds the cheapest assignments: their cost, and the variables that are low in
+   all of them. */
 static bool enumerate(const Problem *p, CutCost *best, unsigned *low) {
     bool found = false;
     for (unsigned i = 0; i < 1u << p->n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pipeline's order as data, and the runner: what it refuses to run.     */
+/* The pipeline's order as data, and the runner, which refuses to run others. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,7 +112,7 @@ TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
     expect_refused("fuse", split, ERR_USAGE, "only some graphs are a target's");
 }
 
-/* 2^50 bytes are a plan's most, and of these values 256 have so many. */
+/* A plan has at most 2^50 bytes, and 256 of these values have as many. */
 TEST_CASE(pipeline, memory_that_no_machine_has_is_refused) {
     StrBuf sb = {0};
     sb_puts(&sb, "graph predict(%v0: f32[1048576,1048576]) on cpu {\n");
@@ -127,7 +127,8 @@ TEST_CASE(pipeline, memory_that_no_machine_has_is_refused) {
     sb_free(&sb);
 }
 
-/* A text may hold any name; what the compiler makes must not meet it. */
+/* A text may hold any name; names that the compiler makes must not collide with
+   them. */
 TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
     static const char *const texts[][2] = {
         {"graph forward(%x: f32[4]) {\n  param %w: f32[4]\n"
@@ -237,7 +238,7 @@ static char *text_after(const char *text, Stage first, bool common) {
     return sb.data;
 }
 
-/* Wherever it stops, it goes on behind what it ran. */
+/* The pipeline, stopped anywhere, goes on behind the last pass that ran. */
 TEST_CASE(pipeline, in_parts_is_the_same) {
     static const char text[] = "graph forward(%x: f32[8,4]) {\n"
                                "  param %w: f32[4,6]\n"

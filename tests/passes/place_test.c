@@ -145,7 +145,7 @@ TEST_CASE(place, stores_at_most_1_percent_more_than_the_minimum) {
     arena_free(a);
 }
 
-/* Of all that the training step's kernels read and write. */
+/* Bytes that all kernels of the training step read and write. */
 static int64_t bytes_moved(const Module *m, TargetKind t, Arena *a) {
     Graph *g = module_graph_on(m, "train", t);
     const Flow *f = flow_new(g, a);
@@ -158,8 +158,8 @@ static int64_t bytes_moved(const Module *m, TargetKind t, Arena *a) {
     return sum;
 }
 
-/* The block norms what the host gives: that is again in memory, and a part in
-   25 is what pass remat allows for it. */
+/* The block of the model normalises a host input: recomputed it moves again,
+   and pass remat allows a part in 25 for this. */
 TEST_CASE(place, what_backward_computes_again_moves_hardly_more) {
     static const char gated[] =
         "graph forward(%x: f32[8,32,64]) {\n"
@@ -196,8 +196,8 @@ TEST_CASE(place, what_backward_computes_again_moves_hardly_more) {
     }
 }
 
-/* A copy for each head that shares keys is the rounded key, so that is what is
-   rounded, and no copy is made. */
+/* The copies for heads that share keys repeat the rounded key, so the key is
+   rounded and not its copies. */
 TEST_CASE(place, rounds_what_products_repeat) {
     static const char shared[] =
         "graph forward(%x: f32[4,128,64]) {\n"
@@ -242,9 +242,8 @@ TEST_CASE(place, rounds_what_products_repeat) {
     }
 }
 
-/* Scores are scaled before their product: what of their gradient leaves the
-   routine is scaled behind it, and is a gradient, of which the loss scale keeps
-   the range. */
+/* Scores are scaled before their product: their gradient is scaled behind the
+   routine and is a gradient, whose range the loss scale keeps. */
 TEST_CASE(place, gradients_that_are_scaled_are_of_16_bits) {
     static const char scaled[] =
         "graph forward(%x: f32[4,4,128,16]) {\n"
@@ -270,7 +269,7 @@ TEST_CASE(place, gradients_that_are_scaled_are_of_16_bits) {
     arena_free(a);
 }
 
-/* What the final kernels move, though the part is one of an estimate. */
+/* Bytes that the final kernels move, although the share is an estimate's. */
 TEST_CASE(place, residual_streams_cost_what_they_may) {
     static const char *const parts[] = {"exact,residuals=0",
                                         "exact,residuals=2",
@@ -377,7 +376,7 @@ TEST_CASE(place, rounds_nothing_in_registers) {
     }
 }
 
-/* PyTorch's types are not weighed: what they are at first they stay. */
+/* PyTorch's types are not weighed: they stay as they are at first. */
 TEST_CASE(place, pytorchs_types_stay) {
     static const char *const precisions[] = {"bf16", "fp16"};
     for (int p = 0; p < 2; p++) {
@@ -479,8 +478,8 @@ TEST_CASE(place, running_statistics_are_sums) {
 
 /* ---- near the loss ------------------------------------------------------- */
 
-/* Of a deep net only what is small beside its largest values is spared, however
-   little it adds.                                                           */
+/* In a deep net a value is spared only if it is small beside the net's largest
+   values, however little it adds. */
 TEST_CASE(place, what_is_spared_is_small) {
     static const int widths[] = {7, 8, 9, 20};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
@@ -538,13 +537,13 @@ TEST_CASE(place, logits_of_many_classes_are_16_bits) {
                     value_count(g, n->out[k]) == LOGITS)
                     bytes += type_bytes(value_type(g, n->out[k]));
         }
-        CHECK_EQ_INT(bytes, 2 * 2 * LOGITS); /* they and their gradient */
+        CHECK_EQ_INT(bytes, 2 * 2 * LOGITS); /* the logits and their gradient */
     }
     arena_free(a);
 }
 
-/* What is few nearest the loss stays f32, unless the user has said that it need
-   not. */
+/* A few elements nearest the loss stay f32, unless the user asks for 16 bits.
+ */
 /* However many it is, but not where a product computes from it. */
 TEST_CASE(place, logs_of_a_softmax_are_f32_in_front_of_a_loss) {
     static const char *const ends[] = {
@@ -753,7 +752,7 @@ TEST_CASE(place, what_autocast_has_in_fp32_is_rounded_where_nothing_grows) {
 typedef struct Trial {
     Graph *g;
     const Traffic *traffic;
-    bool *low, *high; /* by ValueId.i: labels; what may not be low            */
+    bool *low, *high; /* by ValueId.i: labels; values that must not be low */
     ValueId *copy;    /* by ValueId.i                                         */
     int price[64];
     ValueId free[16];
@@ -841,7 +840,7 @@ static void find_labels(Trial *t) {
     for (int v = 0; v < 64; v++) t->price[v]++;
 }
 
-/* A dozen nodes over [80,80], each of which reads the one before. */
+/* A dozen nodes over [80,80], each reading the node before. */
 static char *random_graph(Arena *a, uint32_t seed) {
     static const char *const ops[][2] = {{"add", ""},
                                          {"mul", ""},
@@ -976,18 +975,19 @@ static bool is_stream(const Graph *g, ValueId v) {
 typedef struct Chain {
     ValueId member[4];
     int members;
-    int64_t bytes, worth; /* of being f32; 1 and the sums up to it */
+    int64_t bytes,
+        worth; /* bytes and worth of f32 storage; 1 and the sums up to it */
 } Chain;
 
 typedef struct Towers {
     Trial t;
-    bool *least; /* by ValueId.i: what is low where streams get nothing */
+    bool *least; /* by ValueId.i: values that are low if streams get no bytes */
     int64_t bytes;
     Chain chain[12]; /* the most for its bytes first */
     int n;
 } Towers;
 
-/* Copies of inputs and parameters are no one's to choose. */
+/* The pass does not choose the dtypes of copies of inputs and parameters. */
 static int64_t bytes_with(Towers *w, uint32_t kept) {
     const Graph *g = w->t.g;
     int64_t sum[4], bytes = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranges_test.c: what pass `ranges` says, and that it is silent where numbers
-   fit.  Types are those of the texts: what autocast decides is not judged.   */
+/* ranges_test.c: warnings of pass `ranges`, and its silence where numbers fit.
+   Types come from the texts: the decisions of autocast are not judged. */
 #include <string.h>
 
 #include "tests/harness.h"

@@ -3,9 +3,9 @@
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* Where forward folds the rows of %x, a kernel of those rows may add them up as
-   well, in as few columns as there are; backward is another kernel, and there
-   that would keep two blocks of a GPU busy. */
+/* Where forward folds the rows of %x, a kernel of these rows may add them up as
+   well, in the same few columns; backward is another kernel, and there two
+   blocks of a GPU would do all the work. */
 TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
     static const char *const part[] = {"", " !backward"};
     for (int other = 0; other < 2; other++) {

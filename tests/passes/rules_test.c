@@ -10,8 +10,8 @@
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* Operands are floats of 16 bits and 32: what the model declares is what
-   PyTorch's operand is. */
+/* Operands are floats of 16 bits and 32, declared in the model as in PyTorch.
+ */
 static void write_graph(char *line, char *text, char *dtype) {
     char *save, *word = strtok_r(line, " ", &save);
     char inputs[400] = "", names[100] = "", op[64];

@@ -32,7 +32,8 @@ static int pick(Small *s, int n) {
     return (int)((s->rng >> 33) % (uint64_t)n);
 }
 
-/* Of values v[0..n), or an input, one with so many rows; mostly recent ones. */
+/* Draws an operand with this number of rows from v[0..n), mostly a recent one,
+   or an input. */
 static ValueId operand(Small *s, const ValueId *v, int n, int64_t rows) {
     for (int tries = 0; tries < 8 && n; tries++) {
         ValueId x = v[pick(s, 2) ? pick(s, n) : n - 1];

@@ -160,7 +160,7 @@ TEST_CASE(checkpoint, scalars_that_cannot_be) {
     a->close(s);
 }
 
-/* The bf16 copy of w that the last step left is no copy of the loaded w. */
+/* The bf16 copy of w from the last step is not a copy of the loaded w. */
 TEST_CASE(checkpoint, loading_refreshes_the_16_bit_copies) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("refresh.safetensors");
@@ -302,7 +302,8 @@ TEST_CASE(weights, other_widths_are_converted) {
     tiny_api()->close(s);
 }
 
-/* What the format has and ampc has not: it matters where it is wanted. */
+/* Dtypes that the format has and ampc does not: they matter only if a wanted
+   tensor has one. */
 TEST_CASE(weights, dtypes_that_are_not_read) {
     static const char *const dtypes[] = {"F8_E4M3", "F8_E5M2", "F8_E8M0",
                                          "C64",     "F4",      "F6_E2M3"};
@@ -355,7 +356,7 @@ static void count_line(void *ctx, const char *line) {
     *(int *)ctx += strstr(line, "weights loaded") != NULL;
 }
 
-/* What was loaded is told when it was. */
+/* A refused load does not report the tensors that it had loaded. */
 TEST_CASE(weights, a_refused_load_tells_of_none_loaded) {
     const ampc_api *a = tiny_api();
     float data[] = {1, 2, 3, 4, 5, 6};
@@ -477,7 +478,8 @@ TEST_CASE(weights, names_are_renamed_by_prefix) {
     a->close(s);
 }
 
-/* Of several renamings the first that fits counts, and each must fit. */
+/* The first fitting one of several renamings counts, and each must fit a
+   tensor. */
 TEST_CASE(weights, every_renaming_renames) {
     static const struct {
         const char *renames[3], *unused; /* NULL: "b" is found */
@@ -709,7 +711,7 @@ TEST_CASE(checkpoint, a_cursor_is_utf8) {
     check_ok(s, a->set_cursor(s, "0"));
     check_ok(s, a->resume(s, path));
     CHECK_STR(a->get_cursor(s), good);
-    /* what an older module kept */
+    /* memory of an older module */
     char *old = mem_alloc(s, 7);
     memcpy(old, "\"a\xe9z\"", 6);
     session_take_cursor(s, old);
@@ -988,7 +990,7 @@ static void replaced(Victim *v, const char *from, const char *to,
     free(copy);
 }
 
-/* Of other graphs, but with the variables of this one. */
+/* Checkpoints of other graphs, but with the variables of this one. */
 TEST_CASE(checkpoint, another_build_may_have_made_it) {
     const ampc_api *a = tiny_api();
     Victim v = victim_new();
@@ -1092,7 +1094,7 @@ TEST_CASE(checkpoint, mismatched_files) {
              "'schedule.lr'");
     replaced(&v, "\\\"tried\\\":13", "\\\"tried\\\":-3",
              "'counts.tried' = -3 cannot be");
-    /* two numbers, of which one is lacking, or three */
+    /* two numbers where one is missing, or three */
     replaced(&v, "[-9007199254740992,-9007199254740992]",
              "[-9007199254740992                  ]", "has no valid 'rng.rng'");
     replaced(&v, "[-9007199254740992,-9007199254740992]",

@@ -42,9 +42,10 @@ static void choose_port(void) {
     close(fd);
 }
 
-typedef const char *RankFn(ampc_comm *c); /* NULL, or what it got wrong */
+typedef const char *
+RankFn(ampc_comm *c); /* NULL, or a description of the error */
 
-/* Of a rank that has met the others: 0, or 1 with what it says in a file. */
+/* Runs a rank that has met the others: 0, or 1 with its message in a file. */
 static int run_rank(int rank, int world, double deadline, RankFn *fn) {
     char text[16], err[400] = "", name[32];
     ampc_comm *c = NULL;
@@ -215,7 +216,8 @@ static const char *one_sum(ampc_comm *c) {
     return x == 3 ? NULL : "another sum";
 }
 
-/* What rank 0 says of a frame before a sum of one number, and 2. */
+/* Checks rank 0's message for a frame that comes in front of a sum of one
+   number, and of 2. */
 static void answered_with(Frame f, const char *says) {
     float two = 2;
     choose_port();
@@ -284,8 +286,8 @@ static void free_port(void) {
     taken = -1;
 }
 
-/* A connection to a port of one's own host that nobody listens on may get that
-   very port on its own side: it then hears what it said. */
+/* A connection to a port of one's own host that nobody listens on may get this
+   port on its own side: the program then hears itself. */
 TEST_CASE(comm_tcp, an_echo_is_not_rank_0) {
     int calls = 0;
     take_port();
@@ -305,8 +307,8 @@ TEST_CASE(comm_tcp, an_echo_is_not_rank_0) {
     free_port();
 }
 
-/* Such a connection, or whoever else has the port for a moment, is waited for.
- */
+/* Rank 0 waits for the port while such a connection, or another program, holds
+   it. */
 TEST_CASE(comm_tcp, a_port_that_is_taken) {
     take_port();
     pid_t zero = start_rank(0, 2, 20, one_sum);
@@ -340,7 +342,7 @@ TEST_CASE(comm, the_local_rank_is_what_a_launcher_says) {
     enum { NAMES = sizeof names / sizeof *names };
     for (int i = 0; i < NAMES; i++) unsetenv(names[i]);
     CHECK_EQ_INT(comm_local_rank(), 0);
-    for (int i = NAMES; i-- > 0;) { /* those before count first */
+    for (int i = NAMES; i-- > 0;) { /* earlier names count first */
         int next = comm_local_rank();
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
             setenv(names[i], rows[k].text, 1);
@@ -395,7 +397,8 @@ static int none_on(void *ctx, uint64_t data, size_t n, int32_t x, void *s) {
 static int group(void *ctx, int32_t begin) { return ctx && begin; }
 static int waiting(void *ctx, double seconds) { return ctx && seconds > 0; }
 
-/* What a host's table must have, and what sums on a GPU's memory needs. */
+/* Functions that a host's table must have, and those that sums in a GPU's
+   memory need. */
 TEST_CASE(comm, tables_of_a_host) {
     const ampc_comm whole = {.size = sizeof whole,
                              .world = 65536,

@@ -139,7 +139,8 @@ static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
     scratch_check(scratch, need);
 }
 
-/* What forward made of W stands for W: the same bits, though W is gone. */
+/* The packed W that forward kept replaces W: the same bits, though W is gone.
+ */
 static void conv_check_kept(const ConvCase *k, const AmpcCpuLib *lib,
                             const void *want, size_t bytes) {
     for (int t = 0; t < 3; t++) {
@@ -318,8 +319,8 @@ TEST_CASE(conv, images_in_turns) {
     conv_check_row(&(ConvRow){165, 56, 57, 1, {4, 4}, {3, 3}, 1, 1});
 }
 
-/* Much of what taps read is pads: odd widths, strides, taps beyond both edges,
-   rows of one result.                                                       */
+/* Taps read mostly pads: odd widths, strides, taps beyond both edges, rows of
+   one result. */
 TEST_CASE(conv, small_images) {
     static const ConvRow rows[] = {
         {5, 64, 66, 1, {5, 5}, {3, 3}, 1, 1},
@@ -335,9 +336,9 @@ TEST_CASE(conv, small_images) {
     only_bf16 = 0;
 }
 
-/* Of 16 results of a 4x4 image 4 read with all nine taps of a 3x3 kernel, 8
-   with six and 4 with four: of eight images tiles of 8 results use no other
-   tap.  */
+/* Of the 16 results of a 4x4 image, 4 use all nine taps of a 3x3 kernel, 8 use
+   six and 4 use four: over eight images, tiles of 8 results use no other tap.
+ */
 TEST_CASE(conv, taps_that_read_pads_are_skipped) {
     LibConv c = {16,        64,        64,        1,         {1, 4, 4},
                  {1, 4, 4}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1},
@@ -413,8 +414,9 @@ static void store_twice(void *const *buf, const float *acc, int64_t ld,
                 2 * acc[i * ld + j];
 }
 
-/* The same bits as the convolution and then the pool, whether what is pooled
-   has a place or none, an epilogue or none, for any number of threads.      */
+/* Checks that convolution and pool together give the bits of the convolution
+   and then the pool, with and without a place for the convolution's result and
+   an epilogue, for any number of threads. */
 static void conv_check_pooled(const ConvCase *k, const LibPool *p, int max) {
     LibConv c = k->c;
     int64_t out = p->planes * prod3(p->out), image = c.k * k->ys, plane = k->ys;
@@ -484,8 +486,8 @@ TEST_CASE(conv, pools_behind) {
     pools_close();
 }
 
-/* By tiles of 2x2 results: odd heights and widths, pads beyond the kernel,
-   channels that fill no vector, images staged in turns, wide rows.          */
+/* Tiles of 2x2 results: odd heights and widths, pads beyond the kernel,
+   channels that do not fill a vector, images staged in turns, wide rows. */
 static const ConvRow filtered[] = {
     {7, 17, 19, 1, {9, 8}, {3, 3}, 1, 1},
     {3, 33, 16, 1, {13, 15}, {3, 3}, 1, 0},
@@ -547,7 +549,8 @@ TEST_CASE(conv, minimal_filtering_is_as_exact_as_taps) {
     CHECK(worst[1] <= worst[0]);
 }
 
-/* What a result does not read does not show in it, be it in the same tile. */
+/* A result does not change with elements that it does not read, even in the
+   same tile. */
 TEST_CASE(conv, minimal_filtering_keeps_infinities_apart) {
     static const ConvRow row = {4, 16, 16, 1, {11, 11}, {3, 3}, 1, 1};
     ConvCase k = {.c = conv_of_row(&row)};
@@ -738,7 +741,8 @@ static void pool_compare(LibPool p) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) block_free(all[i]);
 }
 
-/* Of equals the first is the greatest, be they as small as can be. */
+/* Among equal elements the first is the greatest, even if all are minus
+   infinity. */
 TEST_CASE(pooling, windows_of_minus_infinity) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
     enum { SIDE = 22, IN = SIDE * SIDE, OUT = IN / 4 };

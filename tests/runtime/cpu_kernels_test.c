@@ -177,7 +177,7 @@ static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
     return 1;
 }
 
-/* What it made of B stands for B: the same bits, though B is gone. */
+/* The packed B that was kept replaces B: the same bits, though B is gone. */
 static void gemm_check_kept(const GemmCase *c, const AmpcCpuLib *lib,
                             const void *want, size_t bytes) {
     const LibGemm *g = &c->g;
@@ -261,7 +261,7 @@ TEST_CASE(gemm, small_shapes) {
     pools_close();
 }
 
-/* 1 * x + 0 for n numbers, in so many rows. */
+/* Computes 1 x + 0 for n elements in this number of rows. */
 static void convert(int level, int64_t rows, int64_t n, const void *x,
                     int64_t from, void *y, int64_t to) {
     const AmpcCpuLib *lib = lib_of(level);
@@ -364,7 +364,7 @@ TEST_CASE(gemm, blocked_and_sliced) {
     pools_close();
 }
 
-/* Where each thread has columns enough to pack those it multiplies. */
+/* Each thread has enough columns to pack its own part of B. */
 TEST_CASE(gemm, all_rows_by_some_columns) {
     rng = 37;
     pools_open();
@@ -373,8 +373,8 @@ TEST_CASE(gemm, all_rows_by_some_columns) {
     pools_close();
 }
 
-/* What is stored as bf16 is rounded to nearest even wherever it stands in a
-   row, and NaN stays NaN, whatever its bits.  One row, few, and panels. */
+/* Elements stored as bf16 are rounded to nearest even wherever they stand in a
+   row, and NaN stays NaN, whatever its bits. One row, few, and panels. */
 TEST_CASE(gemm, results_are_rounded_at_every_place) {
     static const uint32_t bits[] = {
         0x3f808000, 0x3f818000, 0x3f807fff, 0x3f808001, 0xbf808000, 0xbf818000,
@@ -489,9 +489,9 @@ typedef struct AttendCase {
     int64_t rng[2];
     float *sums[2];
     double *want[5];  /* y, lse, dq, dk, dv */
-    double *terms[5]; /* absolute values of what each is the sum of */
+    double *terms[5]; /* sums of absolute values of each sum's terms */
     int64_t count[5];
-    void *first[5]; /* what one thread gave */
+    void *first[5]; /* results of one thread */
 } AttendCase;
 
 static int64_t attend_key(const LibAttend *p, int64_t b, int64_t j, int64_t c) {
@@ -571,7 +571,8 @@ static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
     block_free(kept);
 }
 
-/* Of pairs of bf16 one factor of each term is rounded, the other is exact. */
+/* In products of bf16 pairs one factor of each term is rounded, the other is
+   exact. */
 static void attend_close(const AttendCase *c, int i, const void *got,
                          int64_t dtype, int level) {
     static const char *const name[] = {"y", "lse", "dq", "dk", "dv"};
@@ -652,7 +653,7 @@ static void attend_case(int64_t size) {
                           .dv_dtype = rnd_float()},
                     .rng = {rnd(), rnd()}};
     LibAttend *p = &c.p;
-    if (past_blocks) { /* of keys and of queries */
+    if (past_blocks) { /* parts of keys and of queries */
         p->causal = 1;
         p->t = rnd_in(size / 2, size), p->u = rnd_in(size / 2, size);
         p->offset = rnd_in(-p->t, p->u);
@@ -887,7 +888,7 @@ static void argsort_check(const LibArgsort *a, const void *x,
     block_free(seen);
 }
 
-/* Ties, zeros of both signs, what is no number; sorted, or in any order. */
+/* Ties, zeros of both signs, NaN; sorted, or in any order. */
 static void argsort_fill(const LibArgsort *a, void *x) {
     static const double odd[] = {-0.0, NAN, -NAN, INFINITY, -INFINITY};
     int i8 = a->dtype == AMPC_I8, whole = i8 || a->dtype == AMPC_I32;
@@ -949,7 +950,8 @@ static int dot_under(const char *isa) {
     return cpu_bf16_dot();
 }
 
-/* What runtime/BUILD compiles routines with; NULL where it names none. */
+/* The flags with which runtime/BUILD compiles routines of a level; NULL: it
+   names none. */
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
     extern const char ampc_v##number##_flags[] __attribute__((weak));          \
     extern const char ampc_v##number##_vectors[] __attribute__((weak));
@@ -976,8 +978,8 @@ TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
     }
 }
 
-/* A level is asked what it has (simd.h), never for its number: another machine
-   has none of these. */
+/* Code asks a level for its features (simd.h), never for its number: another
+   machine has none of these numbers. */
 TEST_CASE(isa, no_routine_compares_levels) {
     char line[1000];
     int n = 0;

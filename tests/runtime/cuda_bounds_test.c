@@ -92,7 +92,7 @@ static StrBuf *unit_for(Bounds *x, int item, int *unit) {
     return &x->unit[*unit];
 }
 
-/* Which the driver does. */
+/* A copy, which the driver makes. */
 static bool is_copy(const Item *t) {
     return t->lib >= 0 && t->s->lib == PLAN_LIB_COPY;
 }
@@ -352,8 +352,8 @@ static void bounds_of_text(Bounds *x, const char *text) {
     print_items(x);
 }
 
-/* 12 GB, of which a few pages are touched: offsets need more than 32 bits, in
-   a kernel of elements and in one of rows. */
+/* 12 GB, of which the test touches a few pages: offsets need more than 32 bits,
+   in a kernel of elements and in one of rows. */
 TEST_CASE(cuda_bounds, offsets_beyond_32_bits) {
     static const char text[] =
         "graph predict(%x: f32[3,1073741824]) {\n"

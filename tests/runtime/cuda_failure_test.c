@@ -79,8 +79,8 @@ TEST_CASE(cuda_failure, nothing_is_measured_unasked_or_that_cannot_be_kept) {
     CHECK(access(dir, F_OK) != 0);
 }
 
-/* Before each trial that is timed as much as the cache holds is written, and
-   what is multiplied are many different numbers. */
+/* Before each timed trial, as many bytes are written as the cache holds, and
+   the operands hold many different numbers. */
 TEST_CASE(cuda_failure, trials_find_the_cache_cold_and_random_numbers) {
     const Model *m = model(&plain);
     char dir[600];
@@ -206,7 +206,7 @@ static ampc_status use_all(const Model *m, const ampc_api *a) {
     return st;
 }
 
-/* The nth call of an entry point fails; false: there are not so many. */
+/* Makes the nth call of an entry point fail; false: fewer calls are made. */
 static bool fail_at(const Model *m, const char *entry, int nth, int code,
                     bool sticky) {
     const ampc_api *a = machine(m, NULL);
@@ -234,7 +234,7 @@ static void fail_each(const Model *m, const char *entry, int code, int other) {
     fail_at(m, entry, 2, code, true);
 }
 
-/* What cannot be given back leaks. */
+/* Entry points that give something back: if they fail, it leaks. */
 static bool gives_back(const char *e) {
     return strstr(e, "Destroy") || strstr(e, "Free") || strstr(e, "Unload") ||
            strstr(e, "Release") || strstr(e, "Pop");
@@ -366,8 +366,8 @@ TEST_CASE(cuda_failure, an_error_names_step_and_cause) {
     check_clean();
 }
 
-/* Of the eager, the captured or a replayed step: the call that failed, not one
-   that it spoiled. */
+/* The message names the call that failed in the eager, the captured or a
+   replayed step, not a later one that failed because of it. */
 TEST_CASE(cuda_failure, the_call_that_fails_is_named) {
     static const char *const entries[] = {
         "cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent",

@@ -58,7 +58,7 @@ static void put(void *p, int64_t dtype, int64_t i, double x) {
     }
 }
 
-/* Exactly so many bytes, of which none is a number, aligned as on a GPU. */
+/* Memory of exactly n bytes, filled with NaN, aligned as on a GPU. */
 static void *bytes_of(size_t n) {
     void *p = NULL;
     REQUIRE(!posix_memalign(&p, 256, n + (n == 0)));
@@ -79,7 +79,7 @@ static double unit(int64_t dtype) {
                                 : 0;
 }
 
-/* Of the operands of attention; -1. */
+/* The index of the mask among the operands of attention; -1: none. */
 static int attend_mask_at(const CudaCase *c) {
     return c->lib == PLAN_LIB_ATTEND        ? 3
            : c->lib == PLAN_LIB_ATTEND_GRAD ? 6
@@ -335,8 +335,8 @@ static void run_cases(const CudaCase *c, int n) {
     sb_free(&sb);
 }
 
-/* What chooses tiles or threads by shape needs shapes of its own; the others
-   are tried on tests/ops. */
+/* Routines that choose tiles or threads by shape need shapes of their own; the
+   others are tried on tests/ops. */
 TEST_CASE(cuda_kernels, every_routine_has_cases) {
     for (int lib = 0; lib < PLAN_NLIB; lib++)
         if (cuda_lib_route((PlanLib)lib) == CUDA_ROUTE_kernel ||

@@ -30,7 +30,8 @@ typedef struct Products {
     PlanCuda cuda;
     PlanVar vars[V_COUNT];
     PlanStep steps[CASES];
-    PlanRef refs[CASES * (REFS + 1)]; /* of the steps, then of the results */
+    PlanRef refs[CASES *
+                 (REFS + 1)]; /* references of the steps, then of the results */
     int64_t pars[CASES * PARS];
     PlanTensor tensors[CASES];
     char names[CASES + V_COUNT][16];

@@ -92,8 +92,8 @@ TEST_CASE(cuda_runtime, a_step_is_one_graph) {
 
 /* ---- what waits ---------------------------------------------------------- */
 
-/* Nothing that a caller does not ask for waits for the device: not the stream,
-   and not the events but those of a slot two steps back.                    */
+/* Only the calls that ask for a result wait for the device: no other waits for
+   the stream, or for events except the slot's of two steps before. */
 TEST_CASE(cuda_runtime, steps_do_not_wait) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, NULL);
@@ -512,7 +512,8 @@ TEST_CASE(cuda_runtime, auto_takes_the_cpu_without_a_gpu) {
     CHECK_STR(sim()->leaks(), "");
 }
 
-/* "auto" tells of a driver that does not start, unless there is no GPU. */
+/* With "auto" a message names a driver that does not start, unless the machine
+   has no GPU. */
 TEST_CASE(cuda_runtime, auto_tells_of_a_driver_that_does_not_start) {
     static const struct {
         int code;
@@ -644,7 +645,7 @@ TEST_CASE(cuda_runtime, refused_images_say_why) {
     unsetenv("AMPC_SIM_BLAS_VERSION");
 }
 
-/* Its PTX is newer than the driver. */
+/* The module's PTX is newer than the driver. */
 TEST_CASE(cuda_runtime, the_compiler_of_ptx_is_heard) {
     const Model *m = model(&plain);
     const ampc_api *a =
@@ -657,8 +658,8 @@ TEST_CASE(cuda_runtime, the_compiler_of_ptx_is_heard) {
     unsetenv("AMPC_SIM_BLAS_VERSION");
 }
 
-/* Of the units of an image one after the other is refused: the next image is
-   taken, and nothing stays of the units before. */
+/* Each unit of an image in turn is refused: the next image is taken, and
+   nothing stays of the units before. */
 TEST_CASE(cuda_runtime, an_image_is_taken_whole) {
     const Model *m = model(&plain);
     int nth = 1;
@@ -676,7 +677,7 @@ TEST_CASE(cuda_runtime, an_image_is_taken_whole) {
     CHECK(nth > 3);
 }
 
-/* Of a file whose list of sections has another name in its place. */
+/* A file whose list of sections has another name in the place of one. */
 TEST_CASE(cuda_runtime, a_missing_section_is_named) {
     static const char name[] = "cuda:sm_90:0";
     const Model *m = model(&plain);
@@ -869,7 +870,7 @@ TEST_CASE(cuda_runtime, cublaslt_is_searched_for) {
     check_found(rows, sizeof rows / sizeof *rows);
 }
 
-/* Variables of those kinds are equal by bits. */
+/* Compares the bits of variables of these kinds. */
 static void same_variables(const Model *m, ampc_session *s, ampc_session *t,
                            unsigned kinds) {
     size_t n, k;
@@ -1009,7 +1010,7 @@ TEST_CASE(cuda_runtime, micro_steps_of_empty_parameters) {
     compiled_close(&m.c);
 }
 
-/* Where it accumulates, a lack of memory is told at open. */
+/* A module that accumulates reports a lack of memory at open. */
 TEST_CASE(cuda_runtime, modules_that_accumulate_have_room_from_the_start) {
     const Model *m = model(&accumulating);
     const ampc_api *a = machine(m, NULL);

@@ -109,7 +109,8 @@ TEST_CASE(dtypes, codes_of_libraries) {
 
 /* ---- functions of low types ---------------------------------------------- */
 
-/* What a low type needs besides its row; %s is its macro or its text. */
+/* The places that a low type needs besides its row; %s is its macro or its
+   text. */
 static const struct {
     const char *file, *macro, *text;
 } functions[] = {{"runtime/ampc.h", "AMPC_DTYPE_%s ", NULL},

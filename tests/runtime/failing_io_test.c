@@ -72,7 +72,7 @@ static ampc_session *session(void) {
                                                                         : s;
 }
 
-/* What the child found, as its exit status. */
+/* The child's finding, as its exit status. */
 enum { FINE, NO_FILTER, NO_SESSION, NOT_TOLD, NOT_SAID, STUCK };
 
 static int save_while(const Refusal *r, const char *path) {
@@ -86,7 +86,7 @@ static int save_while(const Refusal *r, const char *path) {
     return train(s, 2) ? FINE : STUCK;
 }
 
-/* The weights after so many steps from the start. */
+/* The weights after this number of steps from the start. */
 static void weights_after(int steps, const char *path, float w[6]) {
     ampc_session *s = session();
     REQUIRE(s);

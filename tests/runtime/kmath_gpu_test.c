@@ -37,7 +37,7 @@ static float km_rcp(float x) {
 
 #define KM_GPU
 
-/* What kmath.h says; also of what is made of an e^x that may be 0. */
+/* The error bound in kmath.h; also for results of an e^x that may be 0. */
 static double most(const char *name, double elsewhere) {
     static const struct {
         const char *name;

@@ -9,8 +9,8 @@
 
 /* ---- fp32 functions ------------------------------------------------------ */
 
-/* Where another system differs: what is so small that it may be 0, and what a
-   function errs by at most. */
+/* Limits of another system: the largest number that may become 0, and the
+   largest error of a function. */
 #ifndef LEAST
 #define LEAST             0
 #define MOST(NAME, limit) limit
@@ -42,7 +42,7 @@ static double sweep(F32Fn *f, F64Fn *ref, float *worst) {
     return max;
 }
 
-/* NAME_F32, always inlined, as a function; and what the table says it is. */
+/* NAME_F32, always inlined, as a function; and its entry in the table. */
 #define FN(NAME, f64, integer, limit)                                          \
     static float f_##NAME(float x) { return NAME##_F32(x); }                   \
     static double d_##NAME(double x) { return NAME##_F64(x); }                 \
@@ -174,8 +174,8 @@ TEST_CASE(kmath, arrays_of_fp16) {
     }
 }
 
-/* Where the i-th of n that WIDEN_BF16 makes was: of 16 the even ones come
-   first, and what is left over in order. */
+/* The place from which element i of WIDEN_BF16's n results came: among 16 the
+   even ones come first, and the remainder in order. */
 static int widened(int i, int n) {
     return i >= n / 16 * 16 ? i : i / 16 * 16 + i % 8 * 2 + i % 16 / 8;
 }
@@ -234,7 +234,7 @@ TEST_CASE(kmath, rounded_arrays_of_bf16) {
     }
 }
 
-/* Blocks of 16 and what is less than one, the same numbers. */
+/* Blocks of 16 and shorter ones give the same numbers. */
 TEST_CASE(kmath, blocks_of_16_bits) {
     for (uint32_t first = 0; first < 4000; first++) {
         uint16_t h[17], put[17] = {0}, mixed[17] = {0}, half[17] = {0};
@@ -348,9 +348,9 @@ TEST_CASE(kmath, folds) {
     CHECK(isnan(FOLD_MAX_F32(NAN, x, 100)));
 }
 
-/* The order in which fractions are added is that of every level and depends on
-   the count alone: element i in lane i mod 16, then halves of the lanes; and
-   what lies behind them is not read. */
+/* The order of additions is equal on every level and depends on the count
+   alone: element i goes to lane i mod 16, then halves of the lanes are added;
+   elements behind the count are not read. */
 #define IN_LANES(T, op, START, FOLD)                                           \
     for (int n = 0; n <= 70; n++) {                                            \
         T x[86], lane[16], acc = (T)0.3;                                       \

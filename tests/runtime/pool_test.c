@@ -88,9 +88,9 @@ TEST_CASE(pool, shares_are_even) {
     }
 }
 
-/* What a job reads was written by the caller before it and what it writes is
-   read by the caller after it, with no other order; workers in every state:
-   drawing, spinning, asleep.  For the thread sanitizer above all.           */
+/* A job reads data that the caller wrote before and writes data that the caller
+   reads after, without any other synchronisation; workers are in every state:
+   drawing, spinning, asleep. For the thread sanitizer above all. */
 typedef struct Relay {
     int64_t from[256], to[256];
 } Relay;
@@ -143,7 +143,7 @@ TEST_CASE(pool, default_size_and_no_pool) {
     pool_destroy(NULL);
 }
 
-/* What each thread blocks, and how many there are. */
+/* The signals that each thread blocks, and the number of threads. */
 typedef struct Masks {
     sigset_t of[8];
     int seen[8];

@@ -155,8 +155,9 @@ TEST_CASE(runtime, skips_steps_that_are_not_finite) {
     tiny_api()->close(s);
 }
 
-/* Whoever is asked, counts are those of the host: of fine steps, those whose
-   loss is not finite and those whose gradients alone are not.               */
+/* Whichever session reports them, the counters are the host's: good steps,
+   steps whose loss is not finite, and steps with only gradients that are not
+   finite. */
 TEST_CASE(runtime, counters_are_the_hosts_own) {
     static const char steps[] = ".G.LLG...L.G";
     ampc_session *s = open_module(&tiny_module, 1);
@@ -245,8 +246,8 @@ TEST_CASE(runtime, evaluates_valid_samples_only) {
     a->close(s);
 }
 
-/* Where a program gives one mean of all samples, a batch that is not full tells
-   nothing of those that are valid. */
+/* If a program gives one mean over all samples, a batch that is not full tells
+   nothing about the valid ones. */
 TEST_CASE(runtime, a_mean_of_a_part_of_a_batch_is_not_exact) {
     const ampc_api *a = tiny_api();
     const AmpcModule *micro = &tiny_accumulating; /* its loss is a mean */
@@ -453,9 +454,8 @@ TEST_CASE(runtime, variables_of_every_type_begin_as_given) {
     }
 }
 
-/* What each call says of arguments that cannot be, and that they change
-   nothing.  A call that is refused says so in the session; one that is not
-   leaves no message.                                                        */
+/* Impossible arguments: each call reports them and changes nothing. A refused
+   call leaves its message in the session; a successful one leaves none. */
 TEST_CASE(runtime, wrong_arguments_have_messages) {
     const ampc_api *a = tiny_api();
     ampc_session *s = open_module(&tiny_module, 1);
@@ -754,7 +754,7 @@ static void plain_free(void *ctx, void *p, size_t bytes) {
     free(p);
 }
 
-/* What options cannot be, beside what they can. */
+/* Values that options cannot have, beside values that they can. */
 TEST_CASE(runtime, options_have_bounds) {
     const ampc_api *a = tiny_api();
     const struct {
@@ -855,7 +855,7 @@ TEST_CASE(runtime, open_refuses_a_damaged_plan) {
                  AMPC_ERR_INTERNAL);
 }
 
-/* Operands of library steps are those of the routine's row. */
+/* The operands of library steps must match the routine's row. */
 TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
     AmpcModule m = tiny_module;
     PlanStep steps[32];
@@ -1034,7 +1034,7 @@ static bool fails_at(Call c, int at, int i, const char *path) {
             CHECK_HAS(a->error(s), "out of memory");
             read_w(s, after);
             CHECK_MEM(before, after, sizeof before);
-            /* what was saved is as it was, and memory is back */
+            /* the saved state is unchanged, and memory is freed */
             CHECK_EQ_INT(call(RESUME, s, path, 0), AMPC_OK);
             read_w(s, after);
             CHECK_MEM(before, after, sizeof before);

@@ -30,8 +30,9 @@ static float dot(float c0, int n, const uint32_t *a, const uint32_t *b) {
     return c[0][0];
 }
 
-/* By hand from the definition: even and odd elements are chains of their own,
-   C comes last, and what is subnormal is zero on either side.               */
+/* Computed by hand from the definition: even and odd elements are chains of
+   their own, C comes last, and subnormal numbers are zero as operands and as
+   results. */
 TEST_CASE(tiles, the_emulator_adds_as_the_manual_says) {
     const float big = 0x1p24f, tiny = 0x1p-127f, small = 0x1p-70f;
     uint32_t one = pair(1, 1), a[4], b[4] = {one, one, one, one};
@@ -170,7 +171,7 @@ TEST_CASE(tiles, products_have_the_bits_of_their_definition) {
 
 /* ---- levels -------------------------------------------------------------- */
 
-/* What AMPC_ISA=`isa` leaves. */
+/* The level that AMPC_ISA=`isa` leaves. */
 static int level_under(const char *isa) {
     setenv("AMPC_ISA", isa, 1);
     return cpu_isa_level();
@@ -185,7 +186,7 @@ TEST_CASE(tiles, are_taken_where_they_are_asked_for) {
     CHECK_EQ_INT(level_under("v4-fma"), AMPC_ISA_V4);
     CHECK_EQ_INT(level_under("v4-dot"), AMPC_ISA_V4);
     CHECK_EQ_INT(level_under("v3"), AMPC_ISA_V3);
-    /* an emulator alone is no reason, nor is what no level is called */
+    /* an emulator alone does not count, and an unknown level is ignored */
     int top = tiles_are_the_machines() ? AMPC_ISA_AMX : AMPC_ISA_V4;
     CHECK_EQ_INT(level_under("v3-amx"), top);
     unsetenv("AMPC_ISA");

@@ -147,7 +147,8 @@ static bool product(const LtCall *c, int64_t batch) {
     return ok;
 }
 
-/* What a split leaves in the workspace is nobody's to rely on. */
+/* Spoils the data that a split leaves in the workspace: nobody may rely on it.
+ */
 static void spoil_workspace(const LtCall *c) {
     size_t n = lt_kind_workspace(c->kind, &c->p);
     if (n) memset((void *)(uintptr_t)c->workspace, 0xa5, n);

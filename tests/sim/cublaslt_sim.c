@@ -186,7 +186,7 @@ static uint64_t mix(uint64_t h, uint64_t v) {
     return (h ^ v) * UINT64_C(1099511628211);
 }
 
-/* What an algorithm is made for: all but addresses. */
+/* A hash of everything that an algorithm depends on: all but addresses. */
 static uint64_t problem_hash(const LtProblem *p) {
     uint64_t h = UINT64_C(14695981039346656037);
     const struct LtDesc_st *d = &p->desc;
@@ -226,8 +226,8 @@ static void describe(int kind, const LtProblem *p, LtHeuristic *out) {
     out->waves = 1.0f / (float)(kind + 1);
 }
 
-/* AMPC_SIM_REFUSE: there is no algorithm for "epilogues", or for "products", or
-   the heuristic answers with a number. */
+/* Reads AMPC_SIM_REFUSE: no algorithms for "epilogues", or for "products", or a
+   status that the heuristic gives back. */
 static int answer(void) {
     const char *what = getenv("AMPC_SIM_REFUSE");
     return what ? atoi(what) : LT_SUCCESS;

@@ -25,7 +25,7 @@ struct LtDesc_st {
 
 struct LtPref_st {
     uint64_t workspace;
-    uint32_t reductions, align[4]; /* of a, b, c, d: bytes */
+    uint32_t reductions, align[4]; /* alignment of a, b, c, d in bytes */
 };
 
 /* One product: everything by value, since the caller may change or destroy its
@@ -68,7 +68,7 @@ static inline uint64_t lt_k(const LtProblem *p) {
 /* Bytes from the first to the last element of all matrices of a layout. */
 uint64_t lt_extent(const struct LtLayout_st *m);
 
-/* LT_SUCCESS, or another status and what is wrong. */
+/* LT_SUCCESS, or another status and the reason in *why. */
 int lt_check_problem(const LtProblem *p, const char **why);
 /* Whether an algorithm of that kind can do it at all. */
 bool lt_kind_fits(int kind, const LtProblem *p);

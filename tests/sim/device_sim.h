@@ -65,7 +65,8 @@ typedef struct dim3 {
 /* Copies check the alignment that the device would. */
 SIM_INLINE void sim_aligned(const void *p, size_t n) {
     uintptr_t a = (uintptr_t)p;
-    __asm__("" : "+r"(a)); /* its type promises what is to be checked */
+    __asm__(""
+            : "+r"(a)); /* the type already promises the result of the check */
     if (__builtin_expect(a & (n - 1), 0))
         sim_engine->fault(716, "%zu-byte access at %p", n, p);
 }

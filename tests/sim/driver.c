@@ -14,11 +14,12 @@ enum { INIT = 1, CONTEXT = 2, SAFE = 4 /* not while capturing */ };
 enum { MAX_STACK = 16 };
 
 static bool initialised;
-static unsigned generation; /* of sim_reset: stacks of other threads expire */
+static unsigned
+    generation; /* number of sim_reset calls: stacks of other threads expire */
 static CUcontext primary[16];
 static __thread struct {
     CUcontext c[MAX_STACK];
-    int number[MAX_STACK]; /* of the object: addresses come again */
+    int number[MAX_STACK]; /* number of the object: addresses are used again */
     int n;
     unsigned generation;
 } stack;

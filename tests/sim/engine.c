@@ -19,7 +19,8 @@ enum { WARPS = SIM_MAX_THREADS / SIM_WARP };
 typedef struct Thread {
     Fiber *fiber; /* while it waits */
     SimDim index;
-    const char *where; /* what it waits for; __syncthreads: the file */
+    const char
+        *where; /* place at which the thread waits; __syncthreads: the file */
     int line;
 } Thread;
 
@@ -145,7 +146,7 @@ static void engine_fault(int code, const char *fmt, ...) {
     leave_launch();
 }
 
-/* Where the handler of signals lets a fiber go on. */
+/* The place where the handler of signals resumes a fiber. */
 static void landing(void) {
     const void *p = fault_address();
     size_t size;
@@ -235,7 +236,7 @@ static uint32_t engine_active(void) {
 
 /* ---- threads ------------------------------------------------------------- */
 
-/* Those who wait may have waited for this thread only. */
+/* The other threads may have waited for this thread only. */
 static void end_thread(void) {
     int lane = e.current % SIM_WARP;
     Warp *w = &e.warp[e.current / SIM_WARP];

@@ -17,8 +17,8 @@ typedef struct Fiber {
 bool fibers_make(Fiber *f, int n);
 /* (Re)starts a fiber at entry, which never returns. */
 void fiber_start(Fiber *f, int index, void (*entry)(void));
-/* Saves this one, goes on with that.  The caller's own stack is a Fiber, too,
-   of which only sp is used. */
+/* Saves the state in *from, continues with *to. The caller's own stack is a
+   Fiber, too, of which only sp is used. */
 void fiber_switch(Fiber *from, Fiber *to);
 /* First thing in an entry function. */
 void fiber_entered(void);

@@ -53,7 +53,8 @@ static SimTwin *find_twin(const Image *im) {
     return found;
 }
 
-/* The twin knows what the image does not tell, and must agree where it does. */
+/* Takes the facts that the image lacks from the twin, and checks the others
+   against it. */
 static void join_twin(CUmodule m, struct CUfunc_st *f) {
     f->module = m;
     f->kernel = sim_twin_find(m->twin, f->name);

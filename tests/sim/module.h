@@ -12,7 +12,7 @@ struct CUfunc_st {
     char name[SIM_NAME];
     const SimKernel *kernel;
     unsigned max_threads; /* launch bounds; 0: none */
-    unsigned nparam;      /* cubin: parameters; PTX: those of the twin */
+    unsigned nparam; /* from a cubin: its parameters; from PTX: the twin's */
     unsigned shared, dynamic_limit; /* bytes: static, dynamic allowed */
 };
 

@@ -36,7 +36,7 @@ nccl_GetErrorString(NcclResult e) __asm__("ncclGetErrorString");
 
 enum { ROOM = 4 << 20, RANKS = 8, QUEUE = 4096, POISON = 0xff };
 
-/* What two ranks must agree on. */
+/* The facts of a call on which two ranks must agree. */
 typedef struct Call {
     int kind, type, root, pad; /* 0: a sum, 1: from root, 2: a sum for root */
     size_t n;

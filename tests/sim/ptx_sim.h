@@ -150,7 +150,7 @@ SIM_INLINE SimAsync *sim_async_here() {
                  &d = sim_now.block_dim;
     SimAsync *a = &sim_async[(t.z * d.y + t.y) * d.x + t.x];
     uint64_t block = (uint64_t)b.z << 48 ^ (uint64_t)b.y << 32 ^ b.x;
-    if (a->block != block) a->n = 0; /* of a thread that did not wait */
+    if (a->block != block) a->n = 0; /* a copy of a thread that did not wait */
     a->block = block;
     return a;
 }

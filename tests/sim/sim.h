@@ -62,11 +62,11 @@ enum { SIM_LEFT_OUT = -1 };
 SIM_API void sim_fail(const char *entry, int nth, int code, bool sticky);
 
 typedef struct SimStats {
-    uint64_t launches; /* kernels run, those of graphs included       */
+    uint64_t launches; /* kernels run, including kernels of graphs */
     uint64_t graph_launches;
     uint64_t copies, sets;
-    /* Products; those before which copies wrote as much as the L2 cache has,
-       and those of operands that have few different numbers. */
+    /* Products; the cold ones, before which copies wrote as much as the L2
+       cache holds; the dull ones, whose operands have few different numbers. */
     uint64_t products, cold, dull;
     uint64_t written; /* bytes, by copies on the device since a product */
     uint64_t switches, barriers, collectives;
@@ -75,8 +75,8 @@ typedef struct SimStats {
 SIM_API void sim_stats(SimStats *s);
 SIM_API uint64_t sim_calls(const char *entry); /* since sim_reset          */
 
-/* What is alive and should not be after a clean end, one line each; "" when
-   nothing is.  Valid until the next call.                                   */
+/* Objects that are alive and should not be after a clean end, one line each; ""
+   if none. Valid until the next call. */
 SIM_API const char *sim_leaks(void);
 /* Violations seen since sim_reset: faults of kernels (with kernel, block,
    thread), misuse of the API.  "" when none.                                */
@@ -93,7 +93,8 @@ SIM_API void sim_twin_close(SimTwin *t);
    CUresult whose story sim_errors tells.                                    */
 SIM_API int sim_run(SimTwin *t, const char *kernel, unsigned blocks,
                     unsigned threads, unsigned shared, void **params);
-SIM_API void sim_seed(uint64_t seed); /* of thread and block order */
+SIM_API void
+sim_seed(uint64_t seed); /* seed for the order of threads and blocks */
 
 /* ---- for the cuBLASLt look-alike ----------------------------------------- */
 
@@ -123,7 +124,7 @@ SIM_API CUresult sim_unsafe(void);
 SIM_API bool sim_device_range(CUdeviceptr p, size_t bytes);
 /* Ordinal of the calling thread's current device, -1 without context. */
 SIM_API int sim_current_device(void);
-SIM_API uint64_t sim_random(void); /* of the seed's stream */
+SIM_API uint64_t sim_random(void); /* a number of the seed's stream */
 
 #ifdef __cplusplus
 }

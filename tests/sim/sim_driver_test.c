@@ -50,7 +50,7 @@ static const char text[] =
       "}\n" K "fill(float *y, float v) { y[threadIdx.x] = v; }\n" K
       "wild(float *y) { y[threadIdx.x + (1 << 20)] = 1; }\n";
 
-/* What every test of the driver starts from. */
+/* The state in which every test of the driver starts. */
 typedef struct Rig {
     CUcontext c;
     CUmodule m;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_nccl_test.c: what the simulated NCCL notices, with two ranks in one
-   process. */
+/* sim_nccl_test.c: mistakes that the simulated NCCL notices, with two ranks in
+   one process. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <math.h>

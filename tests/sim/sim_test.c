@@ -154,7 +154,7 @@ typedef struct Bad {
     unsigned shared;
 } Bad;
 
-/* 32 floats up to the end of what may be touched. */
+/* 32 floats up to the end of the allocation. */
 static float *edge(void) {
 #ifdef __SANITIZE_ADDRESS__
     return calloc(32, sizeof(float));
@@ -217,7 +217,7 @@ TEST_CASE(sim, one_past_shared_memory_is_reported) {
                   "    p[1] = 1;\n"
                   "    x[0] = s[0];\n"
                   "}\n",
-                0, "unit0.cu:4:"); /* which sanitizer says so varies */
+                0, "unit0.cu:4:"); /* the name of the sanitizer varies */
     check_words(K "k0(float *x) {\n"
                   "    SIM_DYNAMIC_SHARED(float, s);\n"
                   "    s[threadIdx.x + 1] = x[0];\n"
@@ -245,7 +245,7 @@ static const char mma[] =
     "    for (int i = 0; i < 4; i++)\n"
     "        d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = rd[i];\n"
     "}\n"
-    /* the same with A through ldmatrix */
+    /* the same product, A through ldmatrix */
     K "k1(float *d, const unsigned short *a, const unsigned short *b) {\n"
     "    alignas(16) __shared__ unsigned short s[16][16];\n"
     "    int g = threadIdx.x / 4, t = threadIdx.x % 4;\n"

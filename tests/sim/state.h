@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.h: what the files of the simulated driver share.
+/* state.h: declarations that the files of the simulated driver share.
 
    Work is a graph of its own: every queued operation knows what it waits for
    (the stream's previous one, events, nodes of a CUDA graph) and nothing runs
@@ -96,8 +96,8 @@ Work *work_keep(Work *w);
 void work_drop(Work *w);             /* may be NULL */
 bool list_add(WorkList *l, Work *w); /* borrowed; skips NULL and done work */
 void list_free(WorkList *l);
-/* Runs work until that is done; NULL: all.  The result is that of the
-   context. */
+/* Runs work until w is done; NULL: all work. Returns the result of the context.
+ */
 CUresult work_wait(CUcontext c, Work *w);
 void work_some(void); /* runs one piece, if there is any */
 void work_forget(void);

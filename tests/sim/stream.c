@@ -23,8 +23,8 @@ static bool same_context(const Object *o, CUcontext c) {
     return o->kind == OBJ_STREAM && o->context == c;
 }
 
-/* What new work in s has to wait for.  The legacy stream and blocking streams
-   wait for each other. */
+/* Collects the work that new work in s has to wait for. The legacy stream and
+   blocking streams wait for each other. */
 static bool collect(CUstream s, WorkList *l) {
     CUcontext c = s->o.context;
     bool ok = list_add(l, s->tail);
@@ -215,7 +215,7 @@ static int side(CUdeviceptr p, const CopyJob *c, void **out) {
     return CUDA_ILLEGAL_ADDRESS;
 }
 
-/* Of its first words fewer than half are different. */
+/* Whether fewer than half of the first words are different. */
 static bool is_dull(const void *p, size_t bytes) {
     enum { WORDS = 64 };
     uint16_t word[WORDS];

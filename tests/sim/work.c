@@ -125,7 +125,8 @@ void work_some(void) {
     memory_open(false);
 }
 
-/* Without running: what is ready is dropped, and so what waited for it. */
+/* Drops work that is ready, and the work that waits for it, without running it.
+ */
 void work_forget(void) {
     while (ready.n) {
         Work *w = ready.w[--ready.n];

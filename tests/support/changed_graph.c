@@ -12,9 +12,10 @@ typedef struct Remake {
     RandomBelow *below;
     const Graph *from;
     Graph *g;
-    ValueId *now;          /* by ValueId.i of `from` */
-    int64_t size, instead; /* of axes everywhere; size 0: none */
-    size_t edits, steps;   /* so many, in so many steps */
+    ValueId *now;          /* the new value, by ValueId.i of `from` */
+    int64_t size, instead; /* an axis of this size becomes `instead` everywhere;
+                              size 0: none */
+    size_t edits, steps;   /* number of edits, and of steps that they take */
 } Remake;
 
 static int64_t plus(int64_t a, int64_t b) {
@@ -102,7 +103,7 @@ static void remake_leaves(Remake *r) {
 
 /* ---- nodes --------------------------------------------------------------- */
 
-/* Of the values made so far: of that type, if there is one; else any. */
+/* One of the values made so far, of this type if one exists; else any. */
 static ValueId some_value(const Remake *r, TypeId t) {
     size_t n = (size_t)r->g->values.len - 1;
     ValueId any = NO_VALUE;

@@ -95,7 +95,7 @@ typedef struct Memory {
     _Atomic long blocks, bytes;
     struct Memory *next;
 } Memory;
-static Memory *memories; /* of the modules that are loaded */
+static Memory *memories; /* memory of the modules that are loaded */
 static pthread_mutex_t memories_lock = PTHREAD_MUTEX_INITIALIZER;
 
 enum { FRONT = 64 }; /* in front of a block: its bytes */

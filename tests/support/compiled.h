@@ -17,7 +17,7 @@ typedef struct Compiled {
 /* Compiles a file (absolute path) with those options into the test's folder,
    for CPUs only; a failure ends the test case with ampc's messages. */
 Compiled compile_file(const char *model, const char *options);
-/* The same for IR text. */
+/* Compiles IR text in the same way. */
 Compiled compile_text(const char *text, const char *options);
 /* `from` with a dtype for each $T. */
 void text_in_dtype(char *text, size_t size, const char *from,

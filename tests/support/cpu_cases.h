@@ -6,7 +6,7 @@
 
 #include "tests/support/cpu_levels.h"
 
-extern uint64_t rng; /* what rnd goes on from */
+extern uint64_t rng; /* the state of rnd */
 uint32_t rnd(void);
 int64_t rnd_in(int64_t lo, int64_t hi);
 double rnd_value(void);
@@ -26,7 +26,8 @@ void block_free(void *p);
 /* A block of exactly n elements. */
 void *array(int64_t dtype, int64_t n);
 double *zeros(int64_t n);
-/* That each is what is wanted, to floor_ and the rounding of dtype. */
+/* Checks that each element is near the wanted one, within floor_ and the
+   rounding of dtype. */
 void array_close(const char *what, const void *got, int64_t dtype,
                  const double *want, double floor_, int64_t n);
 
@@ -37,7 +38,7 @@ const AmpcCpuLib *lib_of(int level);
 
 /* Scratch of exactly that size, full of NaN. */
 void *scratch_of(size_t bytes);
-/* That nothing behind it was written; frees it. */
+/* Checks that nothing behind p's bytes was written; frees p. */
 void scratch_check(void *p, size_t bytes);
 
 extern const int thread_counts[3];

@@ -41,7 +41,7 @@ typedef struct CudaCases {
 } CudaCases;
 extern const CudaCases cuda_gemm_cases, cuda_scatter_cases, cuda_argmax_cases,
     cuda_argsort_cases, cuda_attend_cases;
-/* Whether any of these tables, or of those below, is about a routine. */
+/* Whether one of these tables, or of those below, tests the routine. */
 bool cuda_has_cases(PlanLib lib);
 /* The tiles that only large products take. */
 extern const CudaCases cuda_large_cases;

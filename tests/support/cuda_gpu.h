@@ -10,7 +10,7 @@
 /* Compiles the twins of c's kernels and points the runtime at a fresh
    simulated GPU of compute capability 8.0 that uses them. */
 void gpu_for(const Compiled *c, uint64_t seed);
-/* The same GPU again, as after a reboot, with another order of threads. */
+/* Resets the same GPU, as a reboot does, with another order of threads. */
 void gpu_reset(const Compiled *c, uint64_t seed);
 /* Opens a session there; a failure ends the test case. */
 ampc_session *gpu_open(const Compiled *c);

@@ -13,7 +13,7 @@
 
 typedef struct DcReport {
     long compared, failed; /* tensors and numbers */
-    double worst;          /* largest error as a part of what is allowed */
+    double worst;          /* the largest error, as a part of the allowed one */
     char worst_name[160];
     char text[2400]; /* a line per failure, the first ones; "" when none */
 } DcReport;
@@ -82,7 +82,7 @@ DcRandom *dc_random_bounded(const ampc_api *api, const char *program,
 const ampc_input *dc_random_feed(void *random, int step, size_t *nin);
 void dc_random_free(DcRandom *f);
 
-/* The same from a file; steps beyond its last begin again. */
+/* Data from a file; steps beyond its last start from its first again. */
 typedef struct DcFile DcFile;
 bool dc_file_write(const char *path, int steps, DcFeed *feed, void *ctx);
 DcFile *dc_file_open(const char *path);

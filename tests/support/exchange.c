@@ -19,7 +19,7 @@ static const size_t sizes[] = {
     0, 1, 2, 3, 5, 1000, (1 << 20) - 1, (1 << 20) + 1, 3000001};
 enum { NSIZE = sizeof sizes / sizeof *sizes };
 
-/* Of many magnitudes, so that the order of a sum shows. */
+/* Numbers of many magnitudes, so that the order of a sum shows. */
 static double number(int rank, size_t i) {
     uint64_t x = ((uint64_t)i * 8 + (uint64_t)rank + 1) * 0x9e3779b97f4a7c15u;
     double v = (double)(x >> 40) / 16777216.0 - 0.5;
@@ -47,7 +47,7 @@ static bool sums(ampc_comm *c, size_t n, void *data, bool wide) {
     return true;
 }
 
-/* Of 16 bits: added in f32, rounded once. */
+/* Sums of 16-bit numbers: added in f32, rounded once. */
 static bool half_sums(ampc_comm *c, size_t n, uint16_t *data, uint32_t dtype) {
     for (size_t i = 0; i < n; i++)
         data[i] = half_of_f32(dtype, (float)number(c->rank, i));
@@ -90,8 +90,8 @@ static bool gathers(ampc_comm *c, size_t n) {
     return ok;
 }
 
-/* Each rank gets the sum of its share, of which one of the first two has none.
- */
+/* Each rank gets the sum of its share; the share of one of the first two is
+   empty. */
 static bool scatters(ampc_comm *c, size_t n, uint32_t dtype) {
     uint64_t at[9] = {0}, each = dtype_bytes(dtype);
     if (!c->scatter) return true;

@@ -11,8 +11,8 @@ typedef struct Interpreted {
     Arena *a;
     Module *m;
     EvalMode mode;
-    EvalTensor **var;          /* by place in the module's */
-    const EvalTensor **output; /* of the program that ran last */
+    EvalTensor **var;          /* by position in the module's list */
+    const EvalTensor **output; /* outputs of the program that ran last */
     Graph *ran;
     Arena *scratch; /* which output is in */
 } Interpreted;

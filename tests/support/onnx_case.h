@@ -21,8 +21,8 @@ typedef struct OnnxCase {
     const Graph *g; /* as imported, once it has passed */
 } OnnxCase;
 
-/* Imports, evaluates by the interpreter and compares.  NULL, or what is wrong.
- */
+/* Imports, evaluates by the interpreter and compares. NULL, or a description of
+   the difference. */
 const char *onnx_case_run(OnnxCase *c);
 void onnx_case_free(OnnxCase *c);
 /* The data of an input of c->g. */

@@ -22,9 +22,9 @@ bool expected_read(Arena *a, const char *path, ExpectedList *out);
 const EvalTensor *expected_find(const ExpectedList *e, const char *kind,
                                 const char *name);
 
-/* Where two tensors differ beyond atol + rtol*|want| (NaN equals NaN only,
-   integers exactly), as text; NULL when they agree.  Types must be equal,
-   dtypes only when `strict`. */
+/* Describes a place where two tensors differ by more than atol + rtol |want|
+   (NaN equals NaN only, integers exactly); NULL when they agree. Types must be
+   equal, dtypes only when `strict`. */
 const char *tensor_differs(Arena *a, const EvalTensor *got,
                            const EvalTensor *want, double rtol, double atol,
                            bool strict);

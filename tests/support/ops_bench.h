@@ -18,7 +18,7 @@ typedef struct OpsBench {
     Arena *a;
     Module *m;
     Graph *all;           /* program "predict" */
-    VEC(OpsRange) ranges; /* of its inputs, in order */
+    VEC(OpsRange) ranges; /* ranges of its inputs, in order */
     bool seen[NUM_OPS], differentiated[NUM_OPS];
     bool fn_seen[256], fn_differentiated[256]; /* by place in std.amp */
     int instances;
@@ -44,7 +44,7 @@ const char *ops_text(const OpsBench *b);
 OpsData ops_data_new(OpsBench *b, Evaluator *e);
 /* Runs "predict" and reads all outputs into d. */
 void ops_run(const Compiled *c, ampc_session *s, OpsData *d);
-/* The same in a session of its own, of so many threads. */
+/* Runs it in a session of its own, with this number of threads. */
 void ops_run_with(const Compiled *c, OpsData *d, int threads);
 /* The interpreter's outputs, which passes over the graph do not change. */
 const EvalTensor **ops_wanted(const OpsBench *b, const Evaluator *e);

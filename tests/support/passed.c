@@ -104,8 +104,8 @@ void expect_equal(const Results *x, const Results *y, double tol,
 
 typedef struct Memory {
     const Graph *g;
-    ValueId *root;   /* by ValueId.i: below views */
-    uint32_t *owner; /* of every 64 bytes: the root that lies there */
+    ValueId *root;   /* root below views, by ValueId.i */
+    uint32_t *owner; /* the root in each 64 bytes of the arena */
     uint32_t *var;   /* by variable: 0 = old content, else the root in it */
     const char *what;
 } Memory;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* passed.h: a text behind passes, what it computes, and whether its plan keeps
-   what is still read.  What does not work out ends the test.               */
+/* passed.h: runs passes over a text, evaluates the result, and checks that its
+   plan keeps every value that is still read. A failure ends the test. */
 #ifndef AMPC_TESTS_SUPPORT_PASSED_H
 #define AMPC_TESTS_SUPPORT_PASSED_H
 
@@ -19,7 +19,8 @@ void lowered(Arena *a, Module *m, const char *const *flags);
 /* In which the result of that name is made. */
 int group_of(const Graph *g, const char *name);
 
-/* Outputs and what is written, of inputs that are always the same. */
+/* Outputs and new contents of variables, for inputs that are always the same.
+ */
 typedef VEC(const EvalTensor *) Results;
 Results results(Arena *a, const Graph *g, EvalMode mode);
 /* Within tol, relative where they are above 1. */

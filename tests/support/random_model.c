@@ -48,8 +48,8 @@ static ValueId mean_of(Builder *b, ValueId v) {
     return b_reduce(b, OP_REDUCE_MEAN, v, axes, rank, false, DT_DEFAULT);
 }
 
-/* Means of v (v + 1) or v v, of what nobody reads and of some others: their
-   gradients are no constants, which 16 bits would round once and for all. */
+/* Means of v (v + 1) or v v, over values without readers and some others: their
+   gradients are not constants, which 16 bits would round once and for all. */
 static ValueId loss_of(RandomGraph *p, Arena *a) {
     ValueId loss = NO_VALUE;
     int *uses = graph_use_counts(p->b.g, a);
@@ -86,7 +86,7 @@ static void read_initial(Model *m) {
     sb_free(&text);
 }
 
-/* The same numbers are drawn whichever graph it is built in. */
+/* The part draws the same numbers in whichever graph it is built. */
 static ValueId build_part(Part *part, Graph *g, uint64_t seed) {
     Model *m = part->model;
     RandomGraph p = {.b = {.g = g}, .param = fresh_param, .ctx = part};

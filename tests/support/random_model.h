@@ -16,10 +16,12 @@ typedef struct Model Model;
 /* One of the graphs: as part of the module, and alone for the oracle. */
 typedef struct Part {
     Model *model;
-    int number, first; /* of its parameters in the model's */
+    int number, first; /* number of its parameters, and the first one's index in
+                          the model */
     int nparam;
-    Module *alone; /* whose parameters are inputs behind the data */
-    Graph *grads;  /* its gradients */
+    Module
+        *alone; /* the part alone: its parameters are inputs behind the data */
+    Graph *grads; /* its gradients */
 } Part;
 
 struct Model {
@@ -44,7 +46,7 @@ typedef struct Batch {
 void random_model_make(Model *m, uint64_t seed); /* arena_free(m->a) ends it */
 int random_model_elements(const Model *m, int param);
 Batch random_batch(const Model *m, int number);
-/* What o has to begin with. */
+/* Gives o the initial state of the model. */
 void random_model_begin(const Model *m, UpdateOracle *o, const UpdateRule *r);
 /* Adds the batch's loss and gradients. */
 void random_model_feed(const Model *m, UpdateOracle *o, const Batch *b);

@@ -16,7 +16,7 @@ typedef struct Ranks {
     ampc_comm comm[RANKS_MOST];
     int fail_in;       /* calls until one fails on all ranks; 0: never */
     bool once;         /* and those behind it do not */
-    uint64_t cut;      /* of the last scatter: where the part of rank 1 began */
+    uint64_t cut;      /* where the part of rank 1 began in the last scatter */
     int calls, beside; /* made; sums by other threads than ranks_run's */
     /* the rest is its own */
     pthread_t thread[RANKS_MOST];

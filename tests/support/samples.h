@@ -22,10 +22,10 @@
    micro, as NAME.PREFIX.npy: numbers in -1..1, classes 0..4.                */
 void samples_write(const Compiled *c, const char *prefix, int first, int n);
 
-/* As NAME.all.npy: 8 samples, of which the fourth is of no class. */
+/* Writes NAME.all.npy: 8 samples; the fourth has a class out of range. */
 void samples_write_bad(const Compiled *c);
 
-/* As NAME.all.npy: n samples, of which one has an infinite number. */
+/* Writes NAME.all.npy: n samples; one has an infinite number. */
 void samples_write_inf(const Compiled *c, int n, int where);
 
 /* The small MLP with another number in a weight, in a file of the same name. */

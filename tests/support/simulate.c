@@ -150,8 +150,8 @@ static void write_wrapper(const char *dir, int unit, const char *text) {
     fclose(f);
 }
 
-/* What was built before, by its text and that of the headers beside it: modules
-   of one model share most units. */
+/* An earlier build, found by its text and the text of the headers beside it:
+   modules of one model share most units. */
 typedef struct Twin {
     char *text, path[512];
     struct Twin *next;

@@ -9,9 +9,9 @@
 
 /* The control functions, from libcuda_sim.so. */
 typedef struct Sim {
-    const char *path;     /* of libcuda_sim.so, for AMPC_LIBCUDA */
-    const char *cublaslt; /* of libcublaslt_sim.so, for AMPC_LIBCUBLASLT */
-    const char *nccl;     /* of libnccl_sim.so, for AMPC_LIBNCCL */
+    const char *path;     /* path of libcuda_sim.so, for AMPC_LIBCUDA */
+    const char *cublaslt; /* path of libcublaslt_sim.so, for AMPC_LIBCUBLASLT */
+    const char *nccl;     /* path of libnccl_sim.so, for AMPC_LIBNCCL */
     void *handle;
 #define SIM_FUNCTIONS(X)                                                       \
     X(reset)                                                                   \
@@ -30,15 +30,15 @@ const Sim *sim(void);
    next call. */
 const char *sim_without(const char *symbol);
 
-/* What a process of its own writes to standard error that does this, for
-   free(): faults and sanitizers may end it. */
+/* Runs fn in a process of its own and gives back its standard error, for
+   free(): faults and sanitizers may end the process. */
 char *sim_last_words(void (*fn)(void *), void *arg);
 
 /* Compiles DIR/unit<i>.cu into DIR/unit<i>.so for every i from 0, with the
    sanitizers of the test binary; headers are looked for in DIR, runtime/cuda
    and runtime/cpu.  Returns how many; an error ends the test case. */
 int sim_build_twins(const char *dir);
-/* The same for one text, in a folder of its own (for free()). */
+/* Builds one text in the same way, in a folder of its own (for free()). */
 char *sim_build_text(const char *text);
 
 #endif

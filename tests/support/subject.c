@@ -267,7 +267,7 @@ void *compile_source(const char *text, size_t n, const char *flags) {
 
 void check_batch(Subject *s, int n, const char *flags) {
     StrBuf sb = {0};
-    random_state = 1; /* the same data whichever cases run */
+    random_state = 1; /* equal data, whichever cases run */
     for (int i = 0; i < n; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "g%d_", i);

@@ -15,16 +15,16 @@
 
 typedef struct Subject {
     const char *text;
-    double ulps;  /* of the result's dtype; 0 = equal bits */
-    double scale; /* of the terms of sums: units of results below count as if
-                     they were this large */
+    double ulps;  /* allowed ulps of the result's dtype; 0 = equal bits */
+    double scale; /* size of the sums' terms: smaller results are measured in
+                     units of this size */
     Arena *a;
     Graph *g;
     KernelSet *ks;
     LoweredStep *steps;
     int nstep;
-    EvalTensor **in; /* by value id: inputs and variables */
-    void **data;     /* by value id of roots */
+    EvalTensor **in; /* inputs and variables, by value id */
+    void **data;     /* data of roots, by value id */
 } Subject;
 
 /* The text's graph, lowered, with random inputs. */

@@ -128,7 +128,8 @@ static uint8_t *row_at(const Insn *x, int row) {
     return (uint8_t *)(uintptr_t)(x->base + x->index * (uint64_t)row);
 }
 
-/* Of a configuration the tests take the one that amx_isa.c asks for. */
+/* Configures tiles; tests accept only the configuration that amx_isa.c asks
+   for. */
 static int configure(const uint8_t *p) {
     if (p[0] != 1 || p[1] != 0) return 0;
     for (int i = 0; i < TILES; i++) {
@@ -177,7 +178,8 @@ static void on_sigill(int sig, siginfo_t *info, void *context) {
         done++;
     }
     atomic_fetch_add(&count, done);
-    if (!done) signal(sig, SIG_DFL); /* it comes again, and ends the process */
+    if (!done)
+        signal(sig, SIG_DFL); /* the signal comes again, and ends the process */
 }
 
 /* ---- installing -----------------------------------------------------------

@@ -282,7 +282,7 @@ enum {
     R_ACCURACY = 77,
     R_COPY = 81,
     R_FORWARD_W = 83,
-    R_OUT = 87, /* where outputs lie: of tensor 2 and those behind it */
+    R_OUT = 87, /* places of outputs: of tensor 2 and the tensors behind it */
     R_COUNT = 105
 };
 
@@ -504,7 +504,7 @@ PLAN(labels);
         .ntensor = COUNT(tensors), .nisa = 1, .programs = progs, .vars = vars, \
         .tensors = tensors, .cpu = &progs##_plan, .isas = isas                 \
     }
-/* What a compiler notes of the model and the options. */
+/* The compiler's note on the model and the options. */
 #define SAID(model)                                                            \
     "\"said\":{\"the model\":\"" model "\",\"--optimizer\":\"sgd,lr=0.1\"}"
 const AmpcModule tiny_module =

@@ -19,7 +19,7 @@ extern const AmpcModule tiny_labels;       /* target i64[4], classifies     */
 
 const ampc_module_t *tiny_handle(const AmpcModule *m);
 
-/* The table of ampc.h (that of tiny_module; open takes any module). */
+/* The table of ampc.h for tiny_module; open takes any module. */
 const ampc_api *tiny_api(void);
 
 /* Batch number i of an endless, fixed stream. */

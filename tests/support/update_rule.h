@@ -34,7 +34,7 @@ typedef struct UpdateOracle {
     UpdateTensors p, m, v, g; /* g: a sum over micro-batches, as loss is */
     double lr, scale, loss;
     int step, tried, skipped, bad_forward, good, tolerated;
-    bool overflow; /* whoever adds to g and loss sets it, too */
+    bool overflow; /* set by the one who adds to g and loss */
 } UpdateOracle;
 
 /* Parameters, counts and tensors are for the caller to fill. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire.h: ONNX files as the protobuf wire has them, for models that no library
-   need hold; numbers of fields are those of onnx.proto. */
+/* wire.h: writes ONNX files in protobuf's wire format, for models that no
+   library would write; numbers of fields stand in onnx.proto. */
 #ifndef AMPC_TESTS_SUPPORT_WIRE_H
 #define AMPC_TESTS_SUPPORT_WIRE_H
 

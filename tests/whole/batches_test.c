@@ -172,7 +172,7 @@ TEST_CASE(batches, programs_and_sizes) {
     compiled_close(&c);
 }
 
-/* --dim says what the module trains; an ONNX file alike. */
+/* --dim replaces the batch that the module trains; for an ONNX file alike. */
 TEST_CASE(batches, of_an_onnx_model) {
     Compiled c =
         compile_file(test_data_path("models/mnist_cnn.onnx"),

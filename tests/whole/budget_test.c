@@ -148,7 +148,7 @@ static void add_data(StrBuf *options, const ampc_tensor_info *t, int64_t rows) {
     sb_free(&sb);
 }
 
-/* What compiling the model with those options says. */
+/* The output of compiling the model with these options. */
 static char *said(const char *model, const char *options, int status) {
     char *out;
     int rc = test_command(&out,

@@ -22,7 +22,7 @@
 #include "tests/support/random_graph.h"
 #include "tests/tolerance.h"
 
-enum { NUMBERS = 1 << 13 }; /* of a changed graph's values, at most */
+enum { NUMBERS = 1 << 13 }; /* the most elements of a changed graph's values */
 
 static size_t below(size_t n) { return n ? (size_t)random_below((int)n) : 0; }
 

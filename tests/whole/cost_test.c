@@ -42,7 +42,7 @@ static void write_chain(const char *path, ChainFn *chain, int layers,
     sb_free(&sb);
 }
 
-/* Of ampc with those arguments. */
+/* Time and memory of a run of ampc with these arguments. */
 static Cost run_ampc(const char *const *arguments) {
     int status = 0;
     struct rusage r;
@@ -82,7 +82,8 @@ static Cost cost_of(const char *end, ChainFn *chain, int layers, int runs) {
     return best;
 }
 
-/* What is quadratic with a small factor shows at the fourth length, once. */
+/* Work that grows with the square, though by a small factor, shows at the
+   fourth length, once. */
 static void check_growth(const char *end, ChainFn *chain, int lengths) {
     Cost c[LENGTHS];
     for (int i = 0, layers = SHORT; i < lengths; i++, layers *= STEP)
@@ -153,12 +154,12 @@ TEST_CASE(cost, code_of_networks_is_small) {
 
 /* ---- plans of real size for a GPU ---------------------------------------- */
 
-/* What README says of them, and a little. */
+/* Limits from README, and a little more. */
 static const struct {
     const char *model, *dims[2];
     long launches, bytes; /* most: of a step, of a module for sm_90 */
     double ms, gigabytes;
-    double sorts; /* of the processor, see sort_seconds */
+    double sorts; /* processor time in units of sort_seconds */
 } plans[] = {{"models/gpt.amp", {"B=64", "T=1024"}, 362, 2100000, 135, 183, 15},
              {"models/resnet50.amp", {"B=256"}, 527, 3450000, 57, 99, 40}};
 

@@ -68,8 +68,8 @@ TEST_CASE(cuda_facts, many_sums_share_the_memory_of_a_block) {
     check_predict(text, "--precision fp32 --loss none");
 }
 
-/* Squares: only the axis tells along what the bias lies.  The first is
-   cuBLASLt's with its bias, the second without. */
+/* Square matrices: only the axis tells the direction of the bias. cuBLASLt adds
+   the first's bias itself, not the second's. */
 /* Rows whose columns are added up as well hold those sums in shared memory: of
    13,000, 52 KB, a bit more than a block has unasked. */
 TEST_CASE(cuda_facts, sums_of_columns_ask_for_their_memory) {
@@ -121,7 +121,7 @@ TEST_CASE(cuda_facts, both_sides_of_a_product_are_odd) {
                   "--precision bf16 --loss none");
 }
 
-/* Of columns that align.c makes more. */
+/* A bias whose columns align.c pads. */
 TEST_CASE(cuda_facts, a_bias_of_odd_columns) {
     check_predict("graph forward(%x: f32[8,64], %w: f32[1027,64], "
                   "%c: f32[1027]) {\n"
@@ -214,9 +214,9 @@ TEST_CASE(cuda_facts, a_loss_and_its_gradient_are_one_kernel_in_place) {
     compiled_close(&c);
 }
 
-/* Rows of gradients are folded, and what they make by the last of their blocks,
-   in whatever order these run; measuring, which writes to all memory, comes
-   before.                                                                   */
+/* Rows of gradients are folded, and the last of their blocks folds the results,
+   in whatever order the blocks run; the trials, which write to all memory, come
+   before. */
 TEST_CASE(cuda_facts, the_norm_of_all_gradients) {
     enum { STEPS = 4 };
     Compiled c = compile_text_cuda(
@@ -268,8 +268,8 @@ TEST_CASE(cuda_facts, the_norm_of_all_gradients) {
 
 /* ---- every image --------------------------------------------------------- */
 
-/* Calls check on GPUs that take the module's cubins and, the last two, only its
-   PTX, of which one has a driver of CUDA 12.0. */
+/* Calls check on GPUs that take the module's cubins and on two that take only
+   its PTX; one of these has a driver of CUDA 12.0. */
 static void on_every_image(const Compiled *c, void check(const Compiled *c)) {
     static const struct {
         int cc, driver;

@@ -133,7 +133,7 @@ static void training(const char *device) {
 TEST_CASE(data, bad_numbers_do_not_train_cpu) { training("cpu"); }
 TEST_CASE(data, bad_numbers_do_not_train_gpu) { training("cuda"); }
 
-/* Labels of 32 and 8 bits train the bits of those of 64. */
+/* Labels of 32 and 8 bits train to the same bits as labels of 64. */
 static void narrow_labels(const char *device) {
     const Compiled *c = compile(device, "");
     for (int bits = 8; bits <= 32; bits += 24) {
@@ -298,7 +298,7 @@ TEST_CASE(data, functions_of_the_model_are_looked_into) {
 
 /* ---- checkpoints, constants, the driver ---------------------------------- */
 
-/* What was told before a checkpoint is not told again after it. */
+/* Counts reported before a checkpoint are not reported again after it. */
 TEST_CASE(data, resumed_counts_are_old_news) {
     const Compiled *c = compile("cpu", "");
     ampc_session *s = open_on(c, "cpu", 0);

@@ -12,8 +12,8 @@
 
 enum { BATCH = 4, WIDTH = 3, FAR = 5003 };
 
-/* %c and %far do not train, and %far is larger than what is looked at at once;
-   %mean is what the forward pass writes. */
+/* %c and %far do not train, and %far is larger than the part that is compared
+   at a time; the forward pass writes %mean. */
 static const char model[] =
     "graph forward(%x: f32[4,3]) {\n"
     "  param %w: f32[3,2] = 0.5\n"
@@ -66,7 +66,7 @@ static void named(const Compiled *c, ampc_session *s, const char *text,
 /* One element of an input or a variable. */
 static const struct Fault {
     const char *name;
-    int bytes, index; /* of a variable; bytes 0: it is an input             */
+    int bytes, index; /* number of a variable; bytes 0: it is an input */
     float value;
     const char *text;
     ampc_origin origin;
@@ -564,7 +564,7 @@ TEST_CASE(diverge, what_fp16_flushes_is_counted_gpu) {
     flushing("cuda", COUNT "static=1", 1);
 }
 
-/* Its checkpoints are those of a module that does not count, which refuses. */
+/* A module that counts refuses checkpoints of a module that does not. */
 TEST_CASE(diverge, counting_changes_no_bit) {
     const char *const options[] = {COUNT "static=8",
                                    "--precision fp16 --loss-scale static=8"};

@@ -177,8 +177,8 @@ static void check_infos(Arena *a, const Onnx__GraphProto *g,
               g->n_value_info);
 }
 
-/* Names are single, and stand before they are read; all that has a type in the
-   file has that of the imported graph. */
+/* Names are unique and defined before they are read; a value with a type in the
+   file has the type of the imported graph. */
 static void check_file(Arena *a, const Graph *imported) {
     Onnx__ModelProto *p = message();
     const Onnx__GraphProto *g = p->graph;
@@ -211,7 +211,8 @@ static void check_file(Arena *a, const Graph *imported) {
     onnx__model_proto__free_unpacked(p, NULL);
 }
 
-/* What onnx_emit writes of g, imported; its message where it refuses. */
+/* Imports the file that onnx_emit writes of g; gives its message if it refuses.
+ */
 static Module *again(Arena *a, const Graph *g, Diag *d) {
     const char *path = test_tmp("emitted.onnx");
     OutFile out;
@@ -234,7 +235,7 @@ static Module *again(Arena *a, const Graph *g, Diag *d) {
 
 /* ---- every op ------------------------------------------------------------ */
 
-/* Random numbers, updates, and gradients that are no op of ONNX's. */
+/* Random numbers, updates, and gradients that are not ONNX ops. */
 static bool has_form(const Node *n) {
     switch (n->op) {
     case OP_CALL:
@@ -251,8 +252,8 @@ static bool has_form(const Node *n) {
     }
 }
 
-/* Outputs that need no other op stay; those are counted.  Not those of f64,
-   whose constants are imported as f32.                                      */
+/* Keeps and counts outputs that can be written; outputs of f64 do not count,
+   because f64 constants are imported as f32. */
 static int keep_outputs(Graph *g, Arena *a) {
     bool *without = NEW_ARRAY(a, bool, g->values.len);
     int kept = 0;
@@ -292,8 +293,8 @@ static void compare(const char *name, const Type *t, const EvalTensor *want,
 }
 
 /* One line of IR and the numbers of %y by hand, before and after; %x are nan,
-   inf, -inf, 1.5, -0.25, 0, %i are 0, 1, 2 .. of i64, %k those of i32, %h is %x
-   in bf16 and %p a little more in f32. */
+   inf, -inf, 1.5, -0.25, 0, %i are 0, 1, 2 .. of i64, %k the same as i32, %h is
+   %x in bf16 and %p a little more in f32. */
 TEST_CASE(emit_onnx, lines_by_value) {
     static const struct {
         const char *line;
@@ -526,7 +527,7 @@ TEST_CASE(emit_onnx, names) {
     arena_free(a);
 }
 
-/* What ONNX cannot say, of what the user's outputs need. */
+/* Operations that ONNX cannot express and that a user's output needs. */
 TEST_CASE(emit_onnx, refusals) {
     static const struct {
         const char *sizes, *output, *why; /* NULL: it can */
@@ -601,8 +602,8 @@ static const EvalTensor *logits(const Graph *g, Arena *a) {
     return eval_get(e, graph_output(g, "logits"));
 }
 
-/* PyTorch's names stay; what is 16 bits in the program is in the file, and the
-   numbers are those of the program. */
+/* PyTorch's names stay, 16-bit values stay 16 bits in the file, and the file
+   computes the program's numbers. */
 static void whole_model(const char *file, Precision precision,
                         const char *product, const char *name) {
     Arena *a = arena_new();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_test.c: `ampc export`: the file that it writes is read back, and
-   predicts what the trained session did, bit for bit.                       */
+/* export_test.c: the file that `ampc export` writes reads back, and predicts
+   the trained session's results, bit for bit. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,8 +181,8 @@ TEST_CASE(export, weights_that_wait_beside_the_module) {
 
 /* ---- mistakes ------------------------------------------------------------ */
 
-/* A module is read, not trusted: this one says that its weights are no bytes,
-   of which 0 is the checksum. */
+/* The file of a module is not trusted: this one claims that its weights have 0
+   bytes and checksum 0. */
 TEST_CASE(export, weights_that_end_early) {
     char words[1400];
     size_t n;

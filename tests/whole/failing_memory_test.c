@@ -158,7 +158,7 @@ TEST_CASE(failing_memory, open_step_and_save) {
     put_npy("t.npy", 2, 64);
     allocations(COMPILE);
     allocations(RUN "--steps 1 --save former.st");
-    /* what is saved, or was, can be resumed from */
+    /* the run resumes from the saved state, the new or the old */
     snprintf(after, sizeof after,
              "test $(ls -A save | wc -l) -le 6 && '%s' " RUN
              "--resume --steps 4 --save save/w.st",

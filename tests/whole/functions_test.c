@@ -77,8 +77,8 @@ TEST_CASE(functions, a_model_defines_its_own) {
     }
 }
 
-/* A product rounds what it multiplies; what may be of any dtype stays as it is:
-   1 + 2^-12 has more digits than bf16. */
+/* A product rounds its operands; operands that may have any dtype stay as they
+   are: 1 + 2^-12 has more digits than bf16. */
 TEST_CASE(functions, operands_of_any_dtype_are_not_narrowed) {
     static const char text[] = "def scaled(x, w, by: any) -> y class low {\n"
                                "  y = matmul(x, w) * by\n}\n"
@@ -182,8 +182,8 @@ static void check_dft(int parts, int n, bool inverse, bool one_sided) {
         }
 }
 
-/* Primes, products of two and what is too short for that; cut and lengthened.
- */
+/* Lengths: primes, products of two primes, and lengths too short for them; cut
+   and padded. */
 TEST_CASE(functions, spectra_are_sums) {
     check_dft(1, 512, false, true);
     check_dft(1, 600, false, true);

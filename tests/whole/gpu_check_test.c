@@ -130,7 +130,7 @@ static bool has_definition(const char *text, const char *name) {
     return false;
 }
 
-/* Of a line "from MODULE import A, B", MODULE being ours. */
+/* A line "from MODULE import A, B" with a module of ours. */
 static void check_names(const char *path, const char *line) {
     char *text = test_read_file(test_data_path(path), NULL), name[64];
     const char *p = strstr(line, " import ");
@@ -207,7 +207,7 @@ static void check_products(const char *module, int want) {
     free(out);
 }
 
-/* Each step once, all of what it moves and multiplies in the total. */
+/* Each step appears once, and the totals hold all its bytes and FLOPs. */
 static void check_steps(const char *module, const char *env) {
     char arguments[600];
     snprintf(arguments, sizeof arguments, "steps '%s' 2 y=3", module);
@@ -252,7 +252,8 @@ TEST_CASE(gpu_check, checks_a_module) {
                                             {"train", "bf16 metrics 4"},
                                             {"graph", "4"},
                                             {"twice", "4"},
-#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory, and sees leaks */
+#ifndef __SANITIZE_ADDRESS__ /* the sanitizer keeps freed memory, and finds    \
+                                leaks itself */
                                             {"leaks", "30"},
 #endif
                                             {"threads", "4"},
@@ -409,8 +410,8 @@ static const char sanitizer[] =
     "\"$@\" || exit\n"
     "[ $tool != racecheck ] || { echo a race; exit 9; }\n";
 
-/* Those that no other test runs; "leaks" looks at memory that the address
-   sanitizer keeps.                                                          */
+/* Pieces that no other test runs; "leaks" looks at memory that the address
+   sanitizer keeps. */
 TEST_CASE(gpu_check, every_piece_of_the_script_runs) {
     char dir[512], path[600], *out = NULL;
     const char *leaks = "--piece leaks";

@@ -70,7 +70,7 @@ static const ampc_input *trace_inputs(void *ctx, int step, size_t *nin) {
     return s->now.in;
 }
 
-/* Those that step with x and target: they have options. */
+/* Traces that step with x and target: they have options. */
 static void export_trace(const char *path, const char *name, void *arg) {
     char stem[200], trace[300];
     (void)arg, (void)path;

@@ -24,12 +24,12 @@ static const char model[] =
 
 /* ---- every call, one after the other ------------------------------------- */
 
-/* What the calls gave, as bytes in their order. */
+/* Results of the calls, as bytes in their order. */
 typedef struct Played {
     const Compiled *c;
     const char *folder;
     void (*set)(void);  /* the host's way; NULL: as processes start */
-    const char *failed; /* the first call that did not give what it must */
+    const char *failed; /* the first call with a wrong result */
     const char *lost;   /* the first after which the host's way was another */
     char bytes[8192];
     size_t n;
@@ -246,7 +246,7 @@ TEST_CASE(thread, the_hosts_way_to_compute_changes_nothing) {
 
 /* ---- stack --------------------------------------------------------------- */
 
-/* What ampc.h promises is enough. */
+/* The stack size that ampc.h promises is enough. */
 TEST_CASE(thread, a_small_stack_is_enough) {
 #ifdef __SANITIZE_ADDRESS__
     SKIP("instrumented code takes more stack");

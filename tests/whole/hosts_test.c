@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hosts_test.c: hosts in other languages against a compiled module: training
-   through them gives what C gives.  runtime/python: its structs are
-   those of ampc.h, too; runtime/cpp; runtime/rust and
-   runtime/go where the compilers are installed. */
+/* hosts_test.c: hosts in other languages train a compiled module as C does.
+   runtime/python: its structs equal ampc.h's, too; runtime/cpp; runtime/rust
+   and runtime/go where the compilers are installed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,7 @@ static const char model[] = "dim B = 4\n"
                             "  param w: f32[3,2] = normal(0.5)\n"
                             "  return y = x @ w\n}\n";
 
-/* What a script prints that has imported the package; for free(). */
+/* The output of a script that has imported the package; for free(). */
 static char *run_script(const char *body) {
     char path[600], text[4000], *out;
     snprintf(path, sizeof path, "%s/script.py", test_tmpdir());
@@ -36,7 +35,7 @@ static char *run_script(const char *body) {
     return out;
 }
 
-/* The table may have grown behind what it knows. */
+/* The table may be longer than the package knows. */
 TEST_CASE(python, structs_are_those_of_the_header) {
     char want[400];
     char *out = run_script(
@@ -61,7 +60,7 @@ TEST_CASE(python, structs_are_those_of_the_header) {
 
 enum { STEPS = 3 };
 
-/* What every host trains, and prints: three losses and a weight. */
+/* Every host trains this model and prints three losses and a weight. */
 static Compiled train_in_c(char want[200]) {
 #ifdef __SANITIZE_ADDRESS__
     SKIP("instrumented modules load into instrumented programs only");
@@ -168,7 +167,7 @@ TEST_CASE(python, batches_of_other_sizes) {
     compiled_close(&c);
 }
 
-/* Shapes are known here: those of other elements in memory are refused. */
+/* Shapes are known here: arrays of other element counts are refused. */
 TEST_CASE(python, mistakes_of_careless_hosts) {
 #ifdef __SANITIZE_ADDRESS__
     SKIP("instrumented modules load into instrumented programs only");
@@ -227,8 +226,8 @@ TEST_CASE(python, mistakes_of_careless_hosts) {
 
 /* ---- hosts that are built ------------------------------------------------ */
 
-/* What a program prints that was built there with C's module and weights of its
-   own. */
+/* Checks the output of a program that was built there, with C's module and its
+   own weights. */
 static void check_host(const char *program, const char *build) {
     char want[200], *out;
     if (test_command(&out, "%s", build) != 0) FAIL("%s", out);

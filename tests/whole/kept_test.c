@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kept_test.c: products keep what they made of a parameter, and in a run of a
-   value that several of them read.  A session that has run says what a session
-   says that was opened just now and resumes from it. */
+/* kept_test.c: products keep the packed form of a parameter, and within a run
+   the packed form of a value that several products read. A session that has run
+   predicts the same as one that was opened just now and resumes from it. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -155,8 +155,8 @@ TEST_CASE(kept, predictions_follow_16_bit_copies) {
             "--loss auto");
 }
 
-/* Of a parameter that a step uses twice, too: 5 steps of one session are those
-   of five that each resume where the one before ended.                      */
+/* Also for a parameter that a step uses twice: 5 steps of one session equal
+   five sessions that each resume where the one before ended. */
 TEST_CASE(kept, steps_follow_parameters) {
     Compiled c = compile_text(
         text, "--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.5 "
@@ -246,8 +246,8 @@ TEST_CASE(kept, values_of_a_run) {
     compiled_close(&c);
 }
 
-/* Each product has panels of its own parameter, though all else is equal: that
-   of twice the numbers is twice as large, exactly. */
+/* Each product has packed panels of its own parameter, though all else is
+   equal: results with twice the parameter are exactly twice as large. */
 TEST_CASE(kept, parameters_of_one_shape) {
     Compiled c = compile_text("graph forward(%x: f32[3,40]) {\n"
                               "  param %u: f32[40,40] = normal(0, 0.2)\n"
@@ -292,8 +292,8 @@ typedef struct Reader {
     const char *op, *attrs, *x, *u; /* shapes of %x, as its result, and of %u */
 } Reader;
 
-/* Bytes that a session holds once it has predicted by a model of which n ops
-   read the one parameter. */
+/* Bytes that a session holds after a prediction with a model whose n ops read
+   the one parameter. */
 static size_t held_after(const Reader *r, int n) {
     char *model = NULL;
     size_t size, bytes = 0;
@@ -337,8 +337,8 @@ TEST_CASE(kept, once_for_all_that_read_a_parameter) {
     }
 }
 
-/* A step that changes a parameter, which it multiplies once, packs it in memory
-   that all steps share; a prediction keeps what it packed. */
+/* A step packs a parameter that it changes and multiplies once in memory that
+   all steps share; a prediction keeps the packed copy. */
 TEST_CASE(kept, nothing_of_what_a_step_changes) {
     enum { PANELS = 512 * 512 * 4 };
     Compiled c = compile_text("graph forward(%x: f32[3,512], %y: i64[3]) {\n"

@@ -29,7 +29,7 @@ static int number(void) { return below(7) - 3; }
 /* ---- a value ------------------------------------------------------------- */
 
 typedef struct Row {
-    float of[X], plus; /* of each element of x; of none */
+    float of[X], plus; /* factor of each element of x; a constant term */
 } Row;
 
 typedef struct Val {
@@ -184,7 +184,7 @@ static Val slice(Made *m, const Val *x) {
     return v;
 }
 
-/* Where a padded position lies in n numbers; -1: nowhere. */
+/* The source of a padded position among n elements; -1: none. */
 static int padded(int mode, int i, int n) {
     if (i >= 0 && i < n) return i;
     switch (mode) {

@@ -20,13 +20,14 @@ typedef enum Kind { XENT, NLL, MSE, L1, HUBER, BCE } Kind;
 typedef struct Loss {
     const char *name, *option, *dims; /* of a sample */
     Kind kind;
-    int classes, inner; /* of a sample [outer, classes, inner]; 0: one */
+    int classes,
+        inner; /* dimensions of a sample [outer, classes, inner]; 0: one */
     int outer;
     double smoothing, delta;
     int ignored;      /* this class is; 0: none */
-    int rejected;     /* targets 1 in so many are ignored; 1: all */
-    double weight[5]; /* of each class; 0 of the first: all are 1 */
-    int top_k;        /* of the options, or 0 */
+    int rejected;     /* one in this number of targets is ignored; 1: all */
+    double weight[5]; /* weight of each class; the first 0: all are 1 */
+    int top_k;        /* top_k of the options, or 0 */
 } Loss;
 
 static const Loss losses[] = {
@@ -278,7 +279,7 @@ static void run(void *arg) {
     compiled_close(&c);
 }
 
-/* Of a loss that the model itself computes, a mean over all elements. */
+/* A loss that the model computes itself, a mean over all elements. */
 TEST_CASE(loss, a_mean_of_the_models_own_is_split_by_samples) {
     enum { WIDTH = 3 };
     Compiled c = compile_text("graph forward(%x: f32[4,3]) {\n"
@@ -310,8 +311,8 @@ TEST_CASE(loss, a_mean_of_the_models_own_is_split_by_samples) {
     compiled_close(&c);
 }
 
-/* Of one that is no mean over samples a part of a batch says nothing, which no
-   later batch makes up for. */
+/* If the loss is not a mean over samples, a partly valid batch reports nothing,
+   and no later batch makes up for it. */
 TEST_CASE(loss, what_no_part_has_stays_left_out) {
     Compiled c = compile_text("graph forward(%x: f32[4,3]) {\n"
                               "  param %w: f32[3] = [0.5, -2, 4]\n"

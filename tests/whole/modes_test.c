@@ -30,7 +30,7 @@ static Compiled compile_made(Made *m, const char *options) {
 
 enum { N = 4, C = 3, L = 2, X = N * C * L };
 #define EPSILON  0.3
-#define MOMENTUM 0.7 /* of the old value, as ONNX counts */
+#define MOMENTUM 0.7 /* share of the old value, as ONNX counts */
 
 typedef struct Norm {
     double mean[C], var[C];             /* running */
@@ -368,9 +368,9 @@ static double entropy_of(const float *y, const int64_t *target) {
     return all / SAMPLES;
 }
 
-/* The model rounds the same in each program, wherever its casts are placed:
-   what is predicted has the loss that evaluation and training tell, and samples
-   in another order, or alone among others, are predicted as before. */
+/* The model rounds the same in each program, wherever its casts are placed: a
+   prediction has the loss that evaluation and training report, and samples in
+   another order, or alone among others, get the same predictions. */
 TEST_CASE(modes, programs_agree) {
     static const char *const options[] = {"fp32",
                                           "bf16",
@@ -422,7 +422,7 @@ TEST_CASE(modes, programs_agree) {
                   "%s: evaluation's loss is %g, not %g", options[k],
                   e.loss_num / e.loss_den, want);
         ampc_metrics m = step_ok(&c, s, in, 2);
-        /* where casts are free, training has what backward keeps in 16 bits */
+        /* with free casts, training keeps values for backward in 16 bits */
         double near = k == 1 || k == 2 ? 0x1p-8 : 1e-5;
         CHECK_MSG(fabs(m.loss - want) < near * want,
                   "%s: training's loss is %g, not %g", options[k], m.loss,

@@ -55,7 +55,7 @@ static const ampc_api *load(const char *name, void **lib) {
     return api;
 }
 
-/* What a new session begins with. */
+/* The weights of a new session. */
 static void weights_of(const ampc_api *api, float w[WEIGHTS]) {
     ampc_session *s;
     float b[8] = {0};
@@ -89,8 +89,8 @@ static double number(ampc_dtype dtype, const void *p, int i) {
     return (double)h;
 }
 
-/* Of the same formula in Python, in every storage; a module is no larger for
-   them.                                                                     */
+/* The same formula in Python gives these numbers, in every storage dtype; they
+   take no room in the module. */
 TEST_CASE(module_file, random_values_are_made_when_opened) {
     static const char text[] =
         "graph forward(%x: f32[4096,160]) {\n"
@@ -259,7 +259,7 @@ TEST_CASE(module_file, descriptors_are_given_back) {
     CHECK_EQ_INT(descriptors(), before);
     api = load("kept.so", &lib);
     int kept = descriptor_of("kept.so");
-    /* a host that closes what it does not know, and opens its own */
+    /* the host closes an unknown descriptor and opens its own */
     int own = open("/dev/null", O_RDONLY);
     REQUIRE(own >= 0 && dup2(own, kept) == kept);
     weights_of(api, again);
@@ -270,8 +270,8 @@ TEST_CASE(module_file, descriptors_are_given_back) {
     close(own);
 }
 
-/* A host that closes what it does not know leaves the path alone: what is there
-   now is the module, or sessions say why they cannot begin. */
+/* A host that closes unknown descriptors leaves the path alone: either the file
+   there is still the module, or sessions report why they cannot begin. */
 TEST_CASE(module_file, another_file_in_its_place_is_refused) {
     void *lib;
     float first[WEIGHTS];
@@ -326,7 +326,7 @@ TEST_CASE(module_file, weights_beside_it_belong_to_it) {
     size_t n;
     char *own = test_read_file(beside, &n);
     REQUIRE(own && n > sizeof first);
-    CHECK_EQ_INT(own[0] % 8, 0); /* of the header: data begin aligned */
+    CHECK_EQ_INT(own[0] % 8, 0); /* length of the header: data begin aligned */
     CHECK_MEM(own + n - sizeof first, first, sizeof first);
     own[n - 2] ^= 1;
     REQUIRE(test_write_file(beside, own, n));
@@ -354,7 +354,7 @@ TEST_CASE(module_file, an_interrupted_compilation_leaves_a_pair) {
     weights_of(load("pair.so", &lib), first);
     dlclose(lib);
     for (int i = 0; i < (int)(sizeof ends / sizeof *ends); i++) {
-        char dying[1600]; /* its temporary folder stays, here */
+        char dying[1600]; /* its temporary folder stays, in this folder */
         snprintf(dying, sizeof dying,
                  "ASAN_OPTIONS=verify_asan_link_order=0 DIE_AT=%d "
                  "DIE_NAME=pair. LD_PRELOAD='%s' TMPDIR='%s'",
@@ -391,8 +391,8 @@ TEST_CASE(module_file, the_environment_is_not_in_it) {
     free(out);
 }
 
-/* Where a program has more rights than its user, the user's environment
-   decides nothing.                                                          */
+/* If a program has more rights than its user, the user's environment has no
+   effect. */
 TEST_CASE(module_file, the_environment_is_read_with_care) {
     char *out;
     compile("plain.so", 1, "", "");

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* moves_test.c: where elements go, and no defaults.
+/* moves_test.c: ops that move elements, with no attribute at its default.
 
    Permutations that are no involution, slices at odd offsets, backwards and to
    the very start, negative indices off axis 0, operands that are transposed
    already, products that are added up, grouped heads; epsilons and axes of
-   one's own.  What is wanted is written here as plain loops over the input. */
+   one's own.  The wanted results are computed here by plain loops over the
+   input. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -314,8 +315,8 @@ TEST_CASE(moves, a_narrow_mask_hides_what_it_lacks) { grouped(0, 2); }
 
 /* ---- rows known at compile time ------------------------------------------ */
 
-/* Of [4,4], along either axis: every run of rows, those that count from the end
-   and those that run over it, forwards and backwards, and each row alone. */
+/* Rows of [4,4], along either axis: every run of rows, indices from the end and
+   runs across it, forwards and backwards, and each row alone. */
 TEST_CASE(moves, known_rows_are_taken_from_where_they_count) {
     enum { SIDE = 4, MOST = 3, CASES = 2 * 2 * SIDE * 2 * MOST };
     struct Rows {
@@ -387,7 +388,7 @@ TEST_CASE(moves, comparisons_choose) {
         "--precision fp32 --loss none --target cpu:x86-64-v2");
     static const struct {
         const char *name;
-        float want[N]; /* of what is less, equal and more */
+        float want[N]; /* results for less, equal and more */
     } rows[] = {{"eq", {0, 1, 0}}, {"ne", {1, 0, 1}}, {"lt", {1, 0, 0}},
                 {"le", {1, 1, 0}}, {"gt", {0, 0, 1}}, {"ge", {0, 1, 1}}};
     ampc_session *s = open_threads(&c, 1);

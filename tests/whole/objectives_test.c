@@ -247,7 +247,7 @@ TEST_CASE(objectives, take_the_rate_of_ampc_run) {
     compiled_close(&c);
 }
 
-/* Each alone is what it is beside the other. */
+/* Each objective trains alone as it trains beside the other. */
 TEST_CASE(objectives, train_as_they_do_alone) {
     static const char *const alone[] = {
         "--precision fp32 --loss auto:la --optimizer sgd,lr=0.5",

@@ -50,10 +50,10 @@ typedef struct Item {
     Verdict verdict;
     char why[300];
     Str op;
-    const Graph *back; /* its gradients, NULL: none */
+    const Graph *back; /* graph of its gradients, NULL: none */
     Fed fed, moved;
     bool chosen;       /* to be compiled */
-    int out, back_out; /* where its results begin, -1: not compiled */
+    int out, back_out; /* offset of its results, -1: not compiled */
 } Item;
 
 static struct {
@@ -137,7 +137,7 @@ static Fed direction(Item *t) {
     return f;
 }
 
-/* What parts_to_gradients differentiates, h away. */
+/* The loss of parts_to_gradients, at inputs moved by h. */
 static double loss_at(Item *t, const Fed *way, double h) {
     const Graph *g = t->c.g;
     Arena *a = arena_new();
@@ -166,7 +166,8 @@ static double difference(Item *t, const Fed *way, double h) {
            (12 * h);
 }
 
-/* The same slope from autodiff's results; *scale: the sum of its terms. */
+/* The same slope from autodiff's results; *scale: the sum of the terms'
+   magnitudes. */
 static double slope(Item *t, const Fed *way, double *scale) {
     const Graph *g = t->back;
     Arena *a = arena_new();
@@ -228,7 +229,7 @@ static void differentiate(Item *t) {
 
 /* ---- importing ----------------------------------------------------------- */
 
-/* Of an expanded model: what it was. */
+/* The op's name before the model was expanded. */
 static Str op_of(const Item *t) {
     const Onnx__GraphProto *g = t->c.model ? t->c.model->graph : NULL;
     if (!g) return "(unreadable)";
@@ -475,7 +476,7 @@ TEST_CASE(onnx_compiled, an_output_declared_as_binary16_leaves_as_such) {
     w->int32_data = ones;
     made_node(&m, "MatMul", "x,w", "y");
     made_output(&m, "y");
-    made_input(&m, "y", DT_F16, "1,2"); /* its type is the output's */
+    made_input(&m, "y", DT_F16, "1,2"); /* the output has the input's dtype */
     m.graph.output[0]->type = m.graph.input[--m.graph.n_input]->type;
     predict_made(&m, x, sizeof x, AMPC_DTYPE_F16, y, sizeof y, AMPC_DTYPE_F16);
     CHECK_EQ_INT(y[0], 0x4200); /* 3 */
@@ -487,7 +488,7 @@ TEST_CASE(onnx_compiled, an_output_declared_as_binary16_leaves_as_such) {
 typedef struct Row {
     Str op;
     int count[4];
-    const Item *example; /* of those that did not pass */
+    const Item *example; /* examples of the models that did not pass */
 } Row;
 
 static int by_op(const void *a, const void *b) {

@@ -36,7 +36,7 @@ typedef struct Rule {
     const char *micro; /* a letter per micro-batch: '.' an ordinary one, 'o'
                           one that overflows when scaled, 'n' one with a NaN */
     UpdateRule u;
-    double size;   /* of the gradients; 0: 1 */
+    double size;   /* size of the gradients; 0: 1 */
     double new_lr; /* set_hyper half-way */
 } Rule;
 
@@ -286,7 +286,7 @@ static void check_state(const Compiled *c, ampc_session *s,
     }
 }
 
-/* What a step reports; `o` has not updated yet. */
+/* Checks the metrics of a step; `o` has not updated yet. */
 static void check_metrics(const ampc_metrics *m, const UpdateOracle *o) {
     double loss = o->loss / update_windows(o->r);
     bool ok = isfinite(loss) && !o->overflow;
@@ -355,8 +355,8 @@ static void run(void *arg) {
     compiled_close(&c);
 }
 
-/* Many gradients of which even one is too large to be squared in f32: the norm
-   is told, and the step is clipped, not skipped. */
+/* Many gradients, each too large to be squared in f32: the step reports the
+   norm and is clipped, not skipped. */
 TEST_CASE(optimizer, norms_of_huge_gradients) {
     enum { N = 40000 };
     const double size = 1e22;

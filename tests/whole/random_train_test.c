@@ -117,7 +117,7 @@ static void some_scaler(Options *o) {
     }
 }
 
-/* What changes how a step is computed, and none of its numbers. */
+/* Draws options that change how a step is computed, but not its results. */
 static void some_ways(Options *o) {
     static const char *const way[] = {
         " --remat none",      " --debug-nonfinite", " --no-fuse",

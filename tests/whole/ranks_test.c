@@ -83,11 +83,11 @@ typedef struct Run {
     int fail_in;     /* as in Ranks */
     bool once;       /* as in Ranks */
     bool no_scatter; /* the host's table has none */
-    size_t table;    /* bytes of that table; 0: those of ampc_comm */
-    int parts; /* that a batch is made of, as others' batches are; 0: one */
-    unsigned kinds; /* of variables that are compared; 0: all */
+    size_t table;   /* bytes of the host's table; 0: as many as ampc_comm has */
+    int parts;      /* parts that form a batch, as in the other ranks; 0: one */
+    unsigned kinds; /* kinds of variables that are compared; 0: all */
     struct Asked {
-        size_t bytes; /* of all allocations at open */
+        size_t bytes; /* bytes of all allocations at open */
         int calls, refuse;
         int64_t held; /* bytes that nobody gave back */
     } asked[RANKS_MOST];
@@ -143,7 +143,7 @@ static ampc_status save_all(const ampc_api *api, ampc_session *s,
     return status ? status : api->load_weights(s, &w);
 }
 
-/* 16-bit copies that ranks make of what is handed out are made when a program
+/* Ranks make 16-bit copies of the parameters that they received when a program
    next runs. */
 static ampc_status make_copies(const Run *r, ampc_session *s, int64_t batch) {
     const ampc_api *api = r->of[0]->api;
@@ -208,7 +208,7 @@ static void run_rank(void *ctx, int rank) {
     api->close(s);
 }
 
-/* What lies behind a host's table is the host's. */
+/* Memory behind a host's table belongs to the host. */
 static void cut(ampc_comm *c, size_t size) {
     if (size < sizeof *c) memset((char *)c + size, 0x5a, sizeof *c - size);
     c->size = size;
@@ -407,8 +407,8 @@ TEST_CASE(ranks, profiles_tell_of_sums) {
     compiled_close(&c);
 }
 
-/* What is sent is rounded, so that bits differ from one rank's, not between
-   ranks. */
+/* Gradients are rounded before they are sent, so bits differ from a single
+   rank's, but not between ranks. */
 TEST_CASE(ranks, gradients_in_16_bits) {
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
     Run *r[3];
@@ -446,7 +446,8 @@ TEST_CASE(ranks, dropout_as_one_rank) {
     as_one_rank(dropping, "--precision fp32 --optimizer sgd,lr=0.1", false);
 }
 
-/* By the first number of the batch, which is the same whoever trains it. */
+/* A number drawn from the batch's first element, which is equal whoever trains
+   the batch. */
 static uint32_t drawn(const Batch *b) {
     uint32_t x;
     memcpy(&x, b->in[0].data, sizeof x);
@@ -598,8 +599,8 @@ TEST_CASE(ranks, batch_norm_over_ranks_as_one_batch) {
     run_free(alone);
 }
 
-/* Four ranks with one sample each are one with four; the variance of all is
-   unbiased, whatever that of one would be.                                  */
+/* Four ranks with one sample each equal one rank with four; the variance over
+   all samples is unbiased. */
 TEST_CASE(ranks, batch_norm_of_one_sample_each) {
     static const char sync[] = "--loss mse --batchnorm train:unbiased "
                                "--sync-batchnorm";
@@ -619,8 +620,8 @@ TEST_CASE(ranks, batch_norm_of_one_sample_each) {
     run_free(alone);
 }
 
-/* Two sums that are one message, of which the second is read first.  (h keeps a
-   from making room for sb before sa, and is of a rank's own samples.) */
+/* Two sums in one message; the second is read first. (h keeps a from making
+   room for sb before sa, and depends on a rank's own samples.) */
 static Run *two_sums_run(int world, int parts) {
     char text[800];
     const char *path = test_tmp("sums.amp");
@@ -693,8 +694,8 @@ static Run *shard_run(const Compiled *c, int world, const char *save,
     return r;
 }
 
-/* The same bits, checkpoints included, with 1/N of the state and of the
-   parameters that are read in 16 bits; exchange takes what gradients do. */
+/* Compares bits, checkpoints included, with 1/N of the state and of the
+   parameters that are read in 16 bits; the traffic equals that of gradients. */
 static void sharded(const char *options, double states) {
     char all[300];
     snprintf(all, sizeof all, "%s --shard-optimizer", options);
@@ -788,7 +789,7 @@ static void sharding_changes_nothing(const char *text, const char *options,
     }
 }
 
-/* There is no state: all ranks update all, of whole sums. */
+/* Without state all ranks update all parameters, from whole sums. */
 TEST_CASE(ranks, nothing_in_parts) {
     sharding_changes_nothing(
         samples_wide_text,
@@ -816,7 +817,7 @@ TEST_CASE(ranks, parts_of_what_is_read_two_ways) {
                              AMPC_KIND_SHADOW);
 }
 
-/* Of %b and %k, few numbers, all ranks have all; sums over %v are cut. */
+/* All ranks hold the short vectors %b and %k whole; sums over %v are cut. */
 TEST_CASE(ranks, short_and_long_vectors_in_parts) {
     sharding_changes_nothing(
         "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
@@ -911,8 +912,8 @@ TEST_CASE(ranks, a_result_in_parts) {
     compiled_close(&c);
 }
 
-/* What is handed out goes through the host's memory; then the same from what
-   was saved. */
+/* Parameters are handed out through the host's memory; then once more after
+   resuming. */
 TEST_CASE(ranks, parts_on_a_gpu) {
     const char *more[] = {"", "--shard-optimizer"};
     const char *saved[] = {test_tmp("whole.gpu"), test_tmp("parts.gpu")};
@@ -1206,7 +1207,8 @@ TEST_CASE(ranks, no_such_engine) {
     c->api->comm_close(NULL);
 }
 
-/* A port of which nobody takes what comes, so that a call rings for minutes. */
+/* A port that accepts connections but never reads, so that a call waits for
+   minutes. */
 TEST_CASE(ranks, nobody_answers) {
     const Compiled *c = small();
     struct sockaddr_in at = {.sin_family = AF_INET,
@@ -1239,7 +1241,7 @@ TEST_CASE(ranks, nobody_answers) {
     close(fd);
 }
 
-/* What launchers say is a number or nothing. */
+/* Variables of launchers hold a number or are ignored. */
 TEST_CASE(ranks, variables_that_say_no_number) {
     static const struct {
         const char *rank, *world, *port, *why;

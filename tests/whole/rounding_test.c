@@ -17,7 +17,7 @@
 #include "tests/tolerance.h"
 
 enum { M = 11, K = 6, N = 12, P = 7, ROWS = 40, IDS = 7 };
-enum { MOST = 400, READERS = 3 }; /* of results; of a broadcast row */
+enum { MOST = 400, READERS = 3 }; /* elements of results; rows of a broadcast */
 
 typedef struct Data {
     float x[ROWS * K], z[ROWS * N], c[ROWS * N]; /* inputs */
@@ -56,9 +56,10 @@ static void data_fill(uint64_t seed) {
 /* ---- the oracle's arithmetic --------------------------------------------- */
 
 typedef struct Rounder {
-    char letters[32]; /* those that are rounded */
-    int bits;         /* of the significand: 8 bf16, 11 fp16 */
-    double *closest; /* of all roundings to a tie, in units of the last place */
+    char letters[32]; /* the rounded operands */
+    int bits;         /* bits of the significand: 8 bf16, 11 fp16 */
+    double *closest;  /* distance of the rounding nearest to a tie, in units of
+                         the last place */
     const char *fp16; /* letters that are so of a 64th of the number, whatever
                          the others are; or NULL                              */
     int shift; /* the model computes with 2^shift of these numbers           */
@@ -175,7 +176,7 @@ static void bounded_and_scaled(const Rounder *r, double *y) {
 }
 
 static void normed(const Rounder *r, double *y) {
-    biased(r, y); /* 'y' is rounded: what the norm reads */
+    biased(r, y); /* 'y' is rounded: the norm's operand */
     for (int i = 0; i < M; i++) {
         double *row = y + i * N, mean = 0, var = 0;
         for (int j = 0; j < N; j++) mean += row[j] / N;
@@ -205,7 +206,7 @@ static void softmaxed(const Rounder *r, double *y) {
     }
 }
 
-/* ... and another product, of what the reader sees */
+/* ... and another product of the value that the reader sees */
 static void times_v(const Rounder *r, double *x, double *y) {
     double b[N * P], a[M * N];
     memcpy(a, x, sizeof a);
@@ -234,7 +235,8 @@ static void biased_by_one(const Rounder *r, double *y) {
     times_v(r, n, y);
 }
 
-/* A product that is small beside others, of which none computes. */
+/* A product that is small beside others and whose result no other product
+   reads. */
 static void head(const Rounder *r, double *y) {
     double n[M * N];
     plain(r, n);
@@ -268,8 +270,8 @@ static void averaged(const Rounder *r, double *y) {
     for (int j = 0; j < N; j++) y[j] = at(r, 'y', y[j] / ROWS);
 }
 
-/* ... and beside that product the same as it is stored, of which together a
-   third product computes */
+/* ... and beside that product the same value as it is stored; a third product
+   reads both */
 static void stream_kept(const Rounder *r, double *y) {
     double x[M * N], copy[M * N], t[M * P], v[N * P], vt[P * N];
     x_times(r, data.w, 'w', M, x);
@@ -301,8 +303,8 @@ static void sum_kept(const Rounder *r, double *y) {
 
 static double eps; /* of normed_columns */
 
-/* x w, perhaps plus b, each column of it less its mean, over its root of the
-   mean of squares; and another product of that */
+/* x w, perhaps plus b, each column less its mean, divided by the root of its
+   mean square; and another product of the result */
 static void normed_columns(const Rounder *r, bool bias, double *y) {
     double p[M * N];
     x_times(r, data.w, 'w', M, p);
@@ -425,8 +427,8 @@ static void grad_head(const Rounder *r, double *y) {
     weight_gradient(r, e, M, y);
 }
 
-/* Of 16 bits as the model has it, read by three: each passes on 16 bits, of
-   which the sum is rounded once. */
+/* A value that the model has in 16 bits, with three readers: each passes on 16
+   bits, and their sum is rounded once. */
 static void grad_of_16_bits(const Rounder *r, double *y) {
     double sum[M * N], z[M * N], k[M * N], d[M * N];
     widen(r, 'z', data.z, M * N, z);
@@ -823,9 +825,9 @@ static void add_cases(void) {
 }
 TEST_REGISTRAR(add_cases);
 
-/* Of numbers so small no bits are left that a product's copy, 'm', could lose;
-   nor does one of fp16, while fp16 holds other factors of that size no better.
- */
+/* Numbers this small have no bits that a product's copy, 'm', could lose; a
+   copy in fp16 does not help either, because fp16 holds other factors of that
+   size no better. */
 TEST_CASE(rounding, residual_streams_are_fp16) {
     static const struct {
         const char *text, *rounded;
@@ -852,8 +854,9 @@ TEST_CASE(rounding, residual_streams_may_be_f32) {
     run_in(&k, "fp16", 11, NULL, 0, "exact,residuals=inf");
 }
 
-/* Placed as it is bf16 has fp16 of a 64th of what a norm divides, which its eps
-   bounds the steps of; not behind a product that a library may compute. */
+/* With automatic placement, bf16 stores the operand of a norm as fp16 of a
+   64th, whose steps the norm's eps bounds; not behind a product that a library
+   may compute. */
 TEST_CASE(rounding, what_norms_divide_is_fp16) {
     static const struct {
         const char *text, *placement;
@@ -898,10 +901,9 @@ TEST_CASE(rounding, a_small_last_product_may_be_of_16_bits) {
     run_in(&k, "fp16", 11, NULL, 0, "exact,head=0");
 }
 
-/* Of a last product behind convolutions, too large for f32, with few results:
-   the weight is two
-   numbers of bf16, what rounding the first leaves out and what that leaves out
-   is lost.  fp16 and what the user asks for have one. */
+/* The last product behind convolutions, too large for f32, with few results:
+   its weight is the sum of two bf16 numbers, the second rounding the remainder
+   of the first. With fp16, or if the user asks, it is one number. */
 TEST_CASE(rounding, a_weight_near_the_loss_is_two_numbers_of_bf16) {
     enum { ROWS_HERE = 16, DEPTH = 12 };
     static const struct {
@@ -955,10 +957,10 @@ TEST_CASE(rounding, a_weight_near_the_loss_is_two_numbers_of_bf16) {
 
 /* ---- slopes -------------------------------------------------------------- */
 
-/* With every v the same and one row that is not 0, gradients of biases are
-   slopes of rounded numbers times one: their quotients by those in double
-   differ by the rounding of the gradient, bf16, and of what was kept, fp16.
-   Were that bf16, by twice as much. */
+/* With equal v and one row that is not 0, the gradients of biases are slopes of
+   rounded numbers times one: their quotients by the ones in double differ by
+   the rounding of the gradient (bf16) and of the kept value (fp16). If that
+   were bf16, they would differ by twice as much. */
 TEST_CASE(rounding, slopes_are_kept_as_fp16) {
     enum { DEEP = 8, TALL = 64, WIDE = 1024 };
     static float w[DEEP][WIDE], b[WIDE], x[TALL][DEEP], target[TALL][4];

@@ -2,9 +2,9 @@
 /* rows_test.c: rows and columns of every length, folded, on both devices.
 
    out = z + sum of z's row, z = x*g + b; the gradients of sum(y * out) for g
-   and b are sums of columns beside sums of rows, as those of a normalisation
-   are.  All numbers are whole and small, so that every order of the sums gives
-   what the loops here do, and what is read behind a row, or left out, shows. */
+   and b are sums of columns beside sums of rows, as in a normalisation.  All
+   numbers are whole and small, so that every order of the sums gives what the
+   loops here do, and what is read behind a row, or left out, shows. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ typedef struct Shape {
     uint16_t x16[ELEMENTS], y16[ELEMENTS];
 } Shape;
 
-/* Around multiples of what warps, vectors and blocks take. */
+/* Lengths around multiples of warps, vectors and blocks. */
 static int length(int most) {
     static const int units[] = {1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256, 512};
     int unit = units[below(12)];

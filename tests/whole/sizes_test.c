@@ -113,8 +113,8 @@ static void evaluates_many(const char *device) {
 TEST_CASE(sizes, many_samples_evaluate_cpu) { evaluates_many("cpu"); }
 TEST_CASE(sizes, many_samples_evaluate_gpu) { evaluates_many("cuda"); }
 
-/* Of an output with several rows a sample those of the valid ones are wanted,
-   and room for them alone is enough. */
+/* For an output with several rows a sample, predict gives the rows of the valid
+   samples, and needs room for them alone. */
 static void predicts_rows(const char *device) {
     const Compiled *c = compile_many(device);
     ampc_session *s = open_on(c, device, 0);
@@ -137,8 +137,8 @@ TEST_CASE(sizes, rows_of_valid_samples_gpu) { predicts_rows("cuda"); }
 
 /* ---- programs of unequal inputs ------------------------------------------ */
 
-/* Two objectives, of which the last reads next to nothing: of its inputs all
-   are zeros, so that its parameter stays. */
+/* Two objectives; the last reads nearly nothing: its inputs are all zeros, so
+   that its parameter stays. */
 static const char unequal[] =
     "graph forward(%x: f32[1100,2], %z: f32[2]) {\n"
     "  param %w: f32[2] = [0.5, -2], %v: f32[2] = [3, 4]\n"
@@ -180,8 +180,8 @@ TEST_CASE(sizes, programs_of_unequal_inputs_gpu) { trains_unequal("cuda"); }
 
 /* ---- tables of unequal length -------------------------------------------- */
 
-/* What their gradients need beside is as large as the table is long: the one
-   between is the longest, in whatever order. */
+/* Scratch memory of their gradients grows with the table's length: the middle
+   one is the longest, in whatever order. */
 enum { IDS = 3, EACH = 4, LONG = 4000 };
 
 static const char tables[] =

@@ -186,7 +186,7 @@ static void weight_in_model(const char *path, float *out) {
     free(bytes);
 }
 
-/* Its bytes in a file of safetensors. */
+/* The tensor's bytes in a safetensors file. */
 static void check_file(const char *path, const float *want) {
     size_t n;
     uint64_t header, from, to;
@@ -204,7 +204,7 @@ static void check_file(const char *path, const float *want) {
     free(file);
 }
 
-/* Products read it as bf16; the files have what the model had. */
+/* Products read the weight as bf16; files hold the model's values. */
 TEST_CASE(state, frozen_weights_leave_with_all_their_bits) {
     Arena *a = arena_new();
     Batch b;
@@ -281,7 +281,7 @@ TEST_CASE(state, probabilities_before_a_loss_of_logits) {
     }
 }
 
-/* A loss of probabilities is that of the logits they were made of. */
+/* A loss of probabilities equals the loss of the logits they came from. */
 TEST_CASE(state, losses_of_probabilities) {
     static const struct {
         const char *output, *loss, *of_logits;

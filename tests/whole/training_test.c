@@ -479,8 +479,8 @@ TEST_CASE(training, a_parameter_may_have_any_name) {
     }
 }
 
-/* Each larger than what is written at a time: a number, and what the file has,
-   i / 8 at place i.                                                         */
+/* Each parameter is larger than the part written at a time: a constant, and
+   values from the file, i / 8 at place i. */
 TEST_CASE(training, large_parameters_begin_as_given) {
     enum { ROWS = 300, COLS = 257, ELEMENTS = ROWS * COLS };
     static char text[16 * ELEMENTS];
@@ -540,7 +540,8 @@ TEST_CASE(training, seeds_of_parameters_have_64_bits) {
     compiled_close(&c);
 }
 
-/* A product reads it in 16 bits; who asks for it gets what the file has. */
+/* A product reads the weight in 16 bits; as an output it has the file's values.
+ */
 TEST_CASE(training, a_frozen_weight_that_is_returned_is_not_rounded) {
     static const char *const text[] = {
         "graph forward(%x: f32[4,3]) {\n"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* traps_test.c: models at which mixed precision commonly goes wrong, compiled
-   in 16 bits, beside what they mean in double.  Their numbers fit both 16-bit
+   in 16 bits, compared with double.  Their numbers fit both 16-bit
    types where a careful compiler stores them, so that only a careless one is
-   off. tests/traps.txt lists all traps, and the tests of those that are not
-   here. */
+   off. tests/traps.txt lists all traps, and the tests of the others. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@ typedef struct Trap {
     int rows, in, out;       /* and numbers of a row of %x and of %y */
     float (*x)(int i);
     void (*oracle)(const float *x, double *y);
-    double tolerance; /* of the largest result */
+    double tolerance; /* relative to the largest result */
 } Trap;
 
 /* ---- masks and scores ---------------------------------------------------- */
@@ -302,8 +301,8 @@ TEST_CASE(traps, updates_too_small_for_16_bits_add_up) {
     compiled_close(&c);
 }
 
-/* Of 29999 and 30001 the mean square less the square of the mean is 0 or 64 in
-   f32; after a norm the mean square is 1. */
+/* The mean square of 29999 and 30001 less the square of their mean is 0 or 64
+   in f32; after a norm the mean square is 1. */
 TEST_CASE(traps, variances_do_not_cancel) {
     static const char *const precisions[] = {"bf16", "fp16"};
     for (int p = 0; p < 2; p++) {
