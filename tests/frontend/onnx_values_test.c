@@ -15,9 +15,6 @@ static void check_case(void *arg) {
     const Folder *f = arg;
     OnnxCase c = {.a = arena_new(), .dir = f->dir};
     const char *bad = onnx_case_run(&c);
-    const char *reason = onnx_case_out_of_scope(f->set, f->name);
-    const char *op = onnx_case_unknown_op(&c);
-    if (bad && (reason || op)) SKIP("%s", reason ? reason : op);
     if (bad) FAIL("%s", bad);
     onnx_case_free(&c);
 }
@@ -28,6 +25,7 @@ static void register_folder(const char *set, const char *root) {
     const char *const *names = onnx_case_names(a, root, "node", &n);
     for (int i = 0; i < n; i++) {
         Folder f = {set, names[i], arena_printf(a, "%s/%s", root, names[i])};
+        if (!onnx_case_counts(set, names[i], f.dir)) continue;
         harness_register(set, names[i], check_case, arena_dup(a, &f, sizeof f));
     }
 }

@@ -44,15 +44,17 @@ static bool read_protos(OnnxCase *c) {
     return c->out.len > 0;
 }
 
-static bool read_case(OnnxCase *c) {
+static bool read_model(OnnxCase *c) {
     size_t n;
     char *bytes =
         test_read_file(arena_printf(c->a, "%s/model.onnx", c->dir), &n);
     if (!bytes) return false;
     c->model = onnx__model_proto__unpack(NULL, n, (const uint8_t *)bytes);
     free(bytes);
-    return c->model && c->model->graph && read_protos(c);
+    return c->model && c->model->graph;
 }
+
+static bool read_case(OnnxCase *c) { return read_model(c) && read_protos(c); }
 
 void onnx_case_free(OnnxCase *c) {
     for (int i = 0; i < c->in.len; i++)
@@ -310,4 +312,12 @@ const char *onnx_case_unknown_op(const OnnxCase *c) {
         if (row == nrow) return op;
     }
     return NULL;
+}
+
+bool onnx_case_counts(const char *set, const char *name, const char *dir) {
+    if (onnx_case_out_of_scope(set, name)) return false;
+    OnnxCase c = {.a = arena_new(), .dir = dir};
+    bool known = !read_model(&c) || !onnx_case_unknown_op(&c);
+    onnx_case_free(&c);
+    return known;
 }

@@ -41,5 +41,8 @@ const char *const *onnx_case_names(Arena *a, const char *root, const char *kind,
 const char *onnx_case_out_of_scope(const char *set, const char *name);
 /* The first op of the model that is not imported at all, or NULL. */
 const char *onnx_case_unknown_op(const OnnxCase *c);
+/* Whether the model is a case of its own: it is in scope, and all of its ops
+   are imported. The others are rows of onnx_nodes_test's table. */
+bool onnx_case_counts(const char *set, const char *name, const char *dir);
 
 #endif
