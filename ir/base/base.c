@@ -2,6 +2,7 @@
 /* base.c: arena, interned strings, growable text, diagnostics.             */
 #define _POSIX_C_SOURCE 200809L
 #include "ir/base/base.h"
+#include "runtime/base/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -389,33 +390,21 @@ bool glob_layer(const char *pattern, const char *name) {
 
 /* ---- diagnostics --------------------------------------------------------- */
 
-/* Length of the well-formed UTF-8 sequence at s, 0 if there is none. */
-static int utf8_length(const unsigned char *s) {
-    int n = s[0] < 0x80   ? 1
-            : s[0] < 0xc2 ? 0
-            : s[0] < 0xe0 ? 2
-            : s[0] < 0xf0 ? 3
-            : s[0] < 0xf5 ? 4
-                          : 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    /* U+0080..U+009F are control characters */
-    if (n == 2 && s[0] == 0xc2 && s[1] < 0xa0) return 0;
-    return n;
-}
-
 /* Appends one character and returns the position after it: unchanged, with a
    backslash if it is in `quoted`, or as \\x1b if it is a control byte or
    part of a broken sequence. */
 static const char *put_char(StrBuf *sb, const char *s, const char *quoted) {
     unsigned char c = (unsigned char)*s;
-    int n = utf8_length((const unsigned char *)s);
-    if (n == 0 || c < 0x20 || c == 0x7f) {
+    size_t n = utf8_length(s, s + strnlen(s, 4));
+    /* U+0080..U+009F are control characters, too */
+    bool control =
+        c < 0x20 || c == 0x7f || (c == 0xc2 && (unsigned char)s[1] < 0xa0);
+    if (n == 0 || control) {
         sb_printf(sb, "\\x%02x", c);
         return s + 1;
     }
     if (strchr(quoted, c)) sb_puts(sb, "\\");
-    sb_putn(sb, s, (size_t)n);
+    sb_putn(sb, s, n);
     return s + n;
 }
 

@@ -2,6 +2,7 @@
 /* json.c: see json.h.  A recursive checker over a cursor; walking reuses it
    to skip values.                                                           */
 #include "runtime/base/json.h"
+#include "runtime/base/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -118,27 +119,10 @@ static bool json_value(Json *j, int depth) {
     }
 }
 
-size_t json_utf8_length(const char *p, const char *end) {
-    const unsigned char *s = (const unsigned char *)p;
-    size_t n = s[0] < 0x80   ? 1
-               : s[0] < 0xc2 ? 0
-               : s[0] < 0xe0 ? 2
-               : s[0] < 0xf0 ? 3
-               : s[0] < 0xf5 ? 4
-                             : 0;
-    if (n > (size_t)(end - p)) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    /* longer than needed, a surrogate, beyond U+10FFFF */
-    bool bad = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-               (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f);
-    return bad ? 0 : n;
-}
-
 bool json_is_utf8(const char *text, size_t n) {
     const char *end = text + n;
     for (size_t k; text < end; text += k)
-        if (!(k = json_utf8_length(text, end))) return false;
+        if (!(k = utf8_length(text, end))) return false;
     return true;
 }
 

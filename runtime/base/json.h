@@ -43,8 +43,6 @@ int64_t json_text(JsonSpan string, char *buf, size_t cap);
 
 /* Well-formed, as files of JSON must be; json_parse takes other bytes, too. */
 bool json_is_utf8(const char *text, size_t n);
-/* How long the well-formed sequence at p is; 0: there is none. */
-size_t json_utf8_length(const char *p, const char *end);
 
 /* Integers without fraction or exponent; numbers.  The locale must have '.'. */
 bool json_int(JsonSpan v, int64_t *out);

@@ -8,6 +8,7 @@
 #include "runtime/api/session.h"
 #include "runtime/files/checkpoint.h"
 #include "runtime/base/crc.h"
+#include "runtime/base/utf8.h"
 #include "runtime/files/outfile.h"
 
 enum { PART = 256 << 10 };
@@ -50,7 +51,7 @@ void text_printf(Text *t, const char *fmt, ...) {
 /* A byte that is no UTF-8 becomes the character of that number (Latin-1): a
    header must be UTF-8 whatever stands in it. */
 static size_t put_character(Text *t, const char *p, const char *end) {
-    size_t n = json_utf8_length(p, end);
+    size_t n = utf8_length(p, end);
     if (n == 0) text_printf(t, "\\u%04x", (unsigned char)*p);
     text_put(t, p, n);
     return n ? n : 1;
