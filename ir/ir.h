@@ -266,6 +266,11 @@ static inline Node *node_get(const Graph *g, NodeId n) {
 static inline Node *node_at(const Graph *g, int i) {
     return node_get(g, g->order.data[i]);
 }
+/* The node that computes v; NULL: v is not a node's result, or is no value. */
+static inline const Node *value_maker(const Graph *g, ValueId v) {
+    const Value *x = v.i ? value_get(g, v) : NULL;
+    return x && x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
+}
 static inline const Type *value_type(const Graph *g, ValueId v) {
     return type_get(value_get(g, v)->type);
 }

@@ -133,14 +133,9 @@ static void mark_selected(Diff *s, int start, const ValueId *out, int nout,
     }
 }
 
-static const Node *made_by(const Graph *g, ValueId v) {
-    const Value *x = value_get(g, v);
-    return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
-}
-
 /* An even power, or a power of a base that is not negative. */
 static bool is_even_power(const Graph *g, const Node *n) {
-    const Node *base = made_by(g, n->in[0]);
+    const Node *base = value_maker(g, n->in[0]);
     double k;
     return n->op == OP_POW && value_is_splat(g, n->in[1], &k) && k > 1 &&
            (fmod(k, 2) == 0 || (base && base->op == OP_ABS));
@@ -148,7 +143,7 @@ static bool is_even_power(const Graph *g, const Node *n) {
 
 /* v is 0 only where all that it is made of is, whose squares are added. */
 static bool is_sum_of_squares(const Graph *g, ValueId v, int depth) {
-    const Node *n = made_by(g, v);
+    const Node *n = value_maker(g, v);
     double k;
     if (!n || depth == 16) return false;
     bool scaled = (n->op == OP_MUL || n->op == OP_DIV) &&
@@ -223,8 +218,7 @@ typedef struct Sliced {
 } Sliced;
 
 static bool is_sliced(const Graph *g, ValueId v, Sliced *r) {
-    const Value *x = value_get(g, v);
-    const Node *n = x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
+    const Node *n = value_maker(g, v);
     if (!n || n->op != OP_SLICE_GRAD) return false;
     const Type *whole = value_type(g, v), *part = value_type(g, n->in[0]);
     const int64_t *starts, *steps;

@@ -10,11 +10,6 @@
 
 enum { DEPTH = 12 };
 
-static const Node *maker(const Graph *g, ValueId v) {
-    const Value *x = value_get(g, v);
-    return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
-}
-
 static bool moves(const Node *n) {
     OpKind kind = op_info[n->op].kind;
     return !n->fn && (kind == KIND_VIEW || kind == KIND_MOVE ||
@@ -23,15 +18,15 @@ static bool moves(const Node *n) {
 
 /* n is x minus the largest x of each row. */
 static bool is_below_largest(const Graph *g, const Node *n) {
-    const Node *most = n->op == OP_SUB ? maker(g, n->in[1]) : NULL;
+    const Node *most = n->op == OP_SUB ? value_maker(g, n->in[1]) : NULL;
     for (int i = 0; i < DEPTH && most && moves(most); i++)
-        most = maker(g, most->in[0]);
+        most = value_maker(g, most->in[0]);
     return most && !most->fn && most->op == OP_REDUCE_MAX &&
            same_value(most->in[0], n->in[0]);
 }
 
 static bool is_bounded_exp(const Graph *g, const Node *n) {
-    const Node *x = maker(g, n->in[0]);
+    const Node *x = value_maker(g, n->in[0]);
     return n->op == OP_EXP && x && !x->fn && is_below_largest(g, x);
 }
 
@@ -80,7 +75,7 @@ static Sign sign_of(const Node *n, bool positive) {
 
 /* v >= 0 everywhere. */
 static bool is_nonnegative(const Graph *g, ValueId v, int depth) {
-    const Node *n = maker(g, v);
+    const Node *n = value_maker(g, v);
     double c;
     if (value_is_splat(g, v, &c)) return c >= 0;
     if (!n || n->fn || depth == DEPTH) return false;
@@ -109,7 +104,7 @@ static bool is_positive_sum(const Graph *g, const Node *n, int depth) {
 
 /* v is above some positive number everywhere. */
 static bool is_positive(const Graph *g, ValueId v, int depth) {
-    const Node *n = maker(g, v);
+    const Node *n = value_maker(g, v);
     double c;
     if (value_is_splat(g, v, &c)) return c > 0;
     if (!n || n->fn || depth == DEPTH) return false;
@@ -118,7 +113,7 @@ static bool is_positive(const Graph *g, ValueId v, int depth) {
     if (s == SIGN_SUM) return is_positive_sum(g, n, depth);
     if (s == SIGN_BOUND)
         return attr_find(n, AK_min) && attr_float(n, AK_min) > 0;
-    const Node *e = s == SIGN_SOFTMAX ? maker(g, n->in[0]) : NULL;
+    const Node *e = s == SIGN_SOFTMAX ? value_maker(g, n->in[0]) : NULL;
     if (e && !e->fn && is_bounded_exp(g, e)) return true;
     bool first = is_positive(g, n->in[0], depth + 1);
     if (s == SIGN_FIRST || s == SIGN_SOFTMAX) return first;

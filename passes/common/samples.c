@@ -364,14 +364,9 @@ static FnSamples samples_of(Samples *s, const Node *n) {
     return x;
 }
 
-static const Node *made_by(const Samples *s, ValueId v) {
-    const Value *x = value_get(s->g, v);
-    return x->kind == VK_RESULT ? node_get(s->g, x->def) : NULL;
-}
-
 /* Numbers that neither samples nor parameters change. */
 static bool is_fixed(const Samples *s, ValueId v, int depth) {
-    const Node *n = made_by(s, v);
+    const Node *n = value_maker(s->g, v);
     if (!n) return value_get(s->g, v)->kind == VK_CONST;
     if (n->op == OP_FULL || is_call(n, "sample_share") ||
         is_call(n, "sample_ones"))
@@ -385,7 +380,7 @@ static bool is_fixed(const Samples *s, ValueId v, int depth) {
 /* The divisor of the mean is the number of elements of the first operand. */
 static bool is_mean_of_elements(Samples *s, const Node *n) {
     ValueId den = samples_of(s, n).den;
-    const Node *share = den.i ? made_by(s, den) : NULL;
+    const Node *share = value_maker(s->g, den);
     return share && is_call(share, "sample_share") &&
            same_value(share->in[0], n->in[0]);
 }

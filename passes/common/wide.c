@@ -71,13 +71,6 @@ static bool is_copy(const Facts *f, const Node *n) {
            dtype_of(f->g, n->out[0]) == f->low;
 }
 
-/* The node that computes v; NULL: none, or an operand that was left out. */
-static const Node *maker(const Graph *g, ValueId v) {
-    if (!v.i) return NULL;
-    const Value *val = value_get(g, v);
-    return val->kind == VK_RESULT ? node_get(g, val->def) : NULL;
-}
-
 /* ---- products of vectors ------------------------------------------------- */
 
 static bool is_line(const Type *t) {
@@ -85,7 +78,7 @@ static bool is_line(const Type *t) {
 }
 
 bool is_vector_view(const Graph *g, ValueId v) {
-    const Node *n = maker(g, v);
+    const Node *n = value_maker(g, v);
     return n && n->op == OP_RESHAPE && is_line(value_type(g, v)) &&
            value_type(g, n->in[0])->rank == 1;
 }
@@ -145,19 +138,19 @@ static void note_few(Facts *f, const Node *n) {
 /* v is a product's result, moved or not. */
 static bool is_product(const Facts *f, ValueId v) {
     const Graph *g = f->g;
-    const Node *n = maker(g, v);
-    while (n && moves(n) && n->nin == 1) n = maker(g, n->in[0]);
+    const Node *n = value_maker(g, v);
+    while (n && moves(n) && n->nin == 1) n = value_maker(g, n->in[0]);
     return n && is_low_product(f, n);
 }
 
 /* v is what a norm makes: a quotient by a root, or that times its gain. */
 static bool is_normed(const Graph *g, ValueId v) {
     for (int hops = 0; hops < 3; hops++) {
-        const Node *n = maker(g, v);
+        const Node *n = value_maker(g, v);
         if (!n || n->op != OP_MUL) return false;
         for (int k = 0; k < 2; k++) {
-            const Node *root = maker(g, n->in[k]);
-            while (root && moves(root)) root = maker(g, root->in[0]);
+            const Node *root = value_maker(g, n->in[k]);
+            while (root && moves(root)) root = value_maker(g, root->in[0]);
             if (root && root->op == OP_RSQRT &&
                 value_count(g, n->in[k]) < value_count(g, v))
                 return true;
@@ -177,7 +170,7 @@ static bool is_vector(const Graph *g, ValueId v) {
 
 /* v is a norm's, which inference computes of its parameters: a root in it. */
 static bool has_root(const Graph *g, ValueId v, int depth) {
-    const Node *n = maker(g, v);
+    const Node *n = value_maker(g, v);
     bool any = n && n->op == OP_RSQRT;
     for (int k = 0; n && k < n->nin && depth > 0; k++)
         any |= has_root(g, n->in[k], depth - 1);
@@ -279,8 +272,8 @@ typedef struct Growth {
 
 /* o is the mean of v that a norm takes from it. */
 static bool is_mean_of(const Graph *g, ValueId o, ValueId v) {
-    const Node *n = maker(g, o);
-    while (n && moves(n)) n = maker(g, n->in[0]);
+    const Node *n = value_maker(g, o);
+    while (n && moves(n)) n = value_maker(g, n->in[0]);
     return n && n->op == OP_REDUCE_MEAN && same_value(n->in[0], v);
 }
 
@@ -329,7 +322,7 @@ static void find_safe(Growth *w) {
     for (int v = 0; v < g->values.len; v++) w->safe[v] = true;
     for (int i = 0; graph_root(g, i); i++) { /* gradients are sums */
         ValueId v = *graph_root(g, i);
-        const Node *n = maker(g, v);
+        const Node *n = value_maker(g, v);
         w->safe[v.i] = n && n->flags;
     }
     for (int i = g->order.len - 1; i >= 0; i--) {
