@@ -26,6 +26,7 @@
 #define SIMD_REGISTER "+x"
 
 #include "runtime/cpu/simd_types.h"
+#include "runtime/cpu/simd_x86.h"
 
 INLINE vf vfma(vf a, vf b, vf c) { return c + a * b; }
 
@@ -80,31 +81,16 @@ INLINE void vstore2_bf16(uint16_t *p, vf v, vf w) {
 OUTLINE float load1_f16(uint16_t h) { return f16_to_f32(h); }
 OUTLINE uint16_t store1_f16(float x) { return f32_to_f16(x); }
 
-INLINE float vsum(vf v) {
-    __m128 t = (__m128)v;
-    t = _mm_add_ps(t, _mm_movehl_ps(t, t));
-    return _mm_cvtss_f32(_mm_add_ss(t, _mm_shuffle_ps(t, t, 1)));
-}
-
 INLINE __m128 vfold(vf v) { return (__m128)v; }
 
+INLINE float vsum(vf v) { return x86_sum(vfold(v)); }
+
 INLINE void vsum4(float *to, vf a, vf b, vf c, vf d) {
-    __m128 x = vfold(a), y = vfold(b), z = vfold(c), w = vfold(d);
-    __m128 xy = _mm_add_ps(_mm_unpacklo_ps(x, y), _mm_unpackhi_ps(x, y));
-    __m128 zw = _mm_add_ps(_mm_unpacklo_ps(z, w), _mm_unpackhi_ps(z, w));
-    _mm_storeu_ps(to, _mm_add_ps(_mm_movelh_ps(xy, zw), _mm_movehl_ps(zw, xy)));
+    x86_sum4(to, vfold(a), vfold(b), vfold(c), vfold(d));
 }
 
-/* The bytes go through a general register, not through memory: loading a vector
-   right after storing its parts stalls (store forwarding). */
 INLINE vi vload_i8(const int8_t *p, int64_t n) {
-    uint64_t all = 0;
-    if (n >= VL)
-        memcpy(&all, p, VL);
-    else
-        for (int64_t k = n; k-- > 0;) all = all << 8 | (uint8_t)p[k];
-    __m128i b = _mm_cvtsi64_si128((long long)all);
-    return (vi)_mm_cvtepi8_epi32(b);
+    return (vi)_mm_cvtepi8_epi32(x86_bytes(p, n));
 }
 
 INLINE void vtake(vf v, vi tap, vf *m, vi *w) {

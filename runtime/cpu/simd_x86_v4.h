@@ -31,6 +31,7 @@
 #define SIMD_REGISTER "+v"
 
 #include "runtime/cpu/simd_types.h"
+#include "runtime/cpu/simd_x86.h"
 
 INLINE vf vfma(vf a, vf b, vf c) {
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -85,10 +86,7 @@ INLINE __m128 vfold(vf v) {
 }
 
 INLINE void vsum4(float *to, vf a, vf b, vf c, vf d) {
-    __m128 x = vfold(a), y = vfold(b), z = vfold(c), w = vfold(d);
-    __m128 xy = _mm_add_ps(_mm_unpacklo_ps(x, y), _mm_unpackhi_ps(x, y));
-    __m128 zw = _mm_add_ps(_mm_unpacklo_ps(z, w), _mm_unpackhi_ps(z, w));
-    _mm_storeu_ps(to, _mm_add_ps(_mm_movelh_ps(xy, zw), _mm_movehl_ps(zw, xy)));
+    x86_sum4(to, vfold(a), vfold(b), vfold(c), vfold(d));
 }
 
 INLINE vi vload_i8(const int8_t *p, int64_t n) {
