@@ -66,7 +66,7 @@ static const Tensor *variable_value(const Side *x, const Seen *p,
     const Var *var = &m->vars.data[v->var];
     int source = var->kind == VAR_SHADOW ? shadow_source(m, var) : -1;
     if (source >= 0) var = &m->vars.data[source];
-    /* what program micro has added up is not from before the step */
+    /* the sums of program micro are of this step, not of an earlier one */
     if (var->kind == VAR_GRAD && p->g->program == PROGRAM_UPDATE) return NULL;
     const Before *before = side_before(x, var->name);
     if (!before) return NULL;

@@ -84,8 +84,8 @@ Status unfold_values(Unfold *u, int at, const Onnx__TensorProto *from,
 Status unfold_operand(Unfold *u, const Slot *s, int at, Form form);
 /* Gives the layer its bias of zeros, which the exporter dropped. */
 Status unfold_bias(Unfold *u, Onnx__NodeProto *n);
-/* Nodes first .. end - 1 are one of PyTorch's graph: if it is attention with
-   dropout, they get it. */
+/* Nodes first .. end - 1 came from one node of PyTorch: if it was attention
+ * with dropout, restores the dropout. */
 void unfold_dropout(Unfold *u, size_t first, size_t end);
 /* Nodes first .. end - 1 likewise: a recurrent layer gets its parameters. */
 Status unfold_rnn(Unfold *u, size_t first, size_t end, Str text);

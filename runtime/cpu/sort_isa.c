@@ -10,7 +10,7 @@
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/routines.h"
 
-/* So many items are cheaper compared, each with all. */
+/* A row of at most FEW items is sorted by comparing all pairs. */
 enum { FEW = 16 * VL, DIGITS = SORT_DIGITS, KEYS = 256, SORT_GRAIN = 1 << 12 };
 
 typedef struct SortRun {

@@ -122,7 +122,7 @@ static double copy_speed(Gpu *g) {
 
 typedef struct Timer {
     Facts *f;
-    int at, wrong; /* the next step; those that nothing is known of */
+    int at, wrong; /* number of the next step; steps without facts */
 } Timer;
 
 static void count_time(void *ctx, const char *program, const char *step,

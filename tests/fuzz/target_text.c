@@ -41,7 +41,8 @@ static bool same_but_columns(const StrBuf *x, const StrBuf *y) {
     return *p == *q;
 }
 
-/* Text in its one layout, which that of itself is; false: it has none. */
+/* The text as `ampc fmt` lays it out, which must not change when laid out
+   again; false: the text cannot be laid out. */
 static bool lay_out(const char *text, size_t n, StrBuf *once) {
     StrBuf twice = {0};
     Diag d = {0};
