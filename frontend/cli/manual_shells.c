@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "frontend/cli/manual.h"
+#include "frontend/cli/options_text.h"
+#include "ir/fn/optimizer.h"
 
 /* All but a few commands take the compiler's options besides their own. */
 static bool takes_compile_options(const char *command) {
@@ -22,8 +24,44 @@ static bool completes(const OptionText *o, const char *command) {
            strcmp(o->flag, "-o") != 0;
 }
 
-static void put_words(StrBuf *sb, const char *value) {
-    for (; *value; value++) sb_printf(sb, "%c", *value == '|' ? ' ' : *value);
+static void put_losses(StrBuf *sb) {
+    for (int i = 0; loss_words[i]; i++) sb_printf(sb, "%s ", loss_words[i]);
+    for (int i = 0; i < fn_std_count(); i++)
+        if (fn_std_at(i)->loss) sb_printf(sb, "%s ", fn_std_at(i)->loss);
+}
+
+static void put_optimizers(StrBuf *sb) {
+    for (const Fn *f = NULL; (f = optimizer_next(f));)
+        sb_printf(sb, "%s ", f->info.text);
+}
+
+static void put_precisions(StrBuf *sb) {
+    sb_puts(sb, "fp32 bf16 fp16 O0 O1 O2 O3");
+}
+
+/* Options whose form does not list the words that they begin with. */
+static const struct {
+    const char *flag;
+    void (*put)(StrBuf *sb);
+} named_values[] = {{"--loss", put_losses},
+                    {"--optimizer", put_optimizers},
+                    {"--precision", put_precisions}};
+enum { NUM_NAMED = sizeof named_values / sizeof *named_values };
+
+static bool has_words(const OptionText *o) {
+    for (int i = 0; i < NUM_NAMED; i++)
+        if (!strcmp(o->flag, named_values[i].flag)) return true;
+    return option_has_words(o);
+}
+
+static void put_words(StrBuf *sb, const OptionText *o) {
+    for (int i = 0; i < NUM_NAMED; i++)
+        if (!strcmp(o->flag, named_values[i].flag)) {
+            named_values[i].put(sb);
+            return;
+        }
+    for (const char *p = o->value; *p; p++)
+        sb_printf(sb, "%c", *p == '|' ? ' ' : *p);
 }
 
 static void put_command_names(StrBuf *sb) {
@@ -52,10 +90,10 @@ void manual_bash(StrBuf *sb) {
     sb_puts(sb, ") command=${COMP_WORDS[1]} ;; esac\n"
                 "    case $command,$prev in\n");
     for (const OptionText *o = option_texts; o->command; o++) {
-        if (!o->flag || !option_has_words(option_described(o))) continue;
+        if (!o->flag || !has_words(option_described(o))) continue;
         sb_printf(sb, "    %s,%s) words='",
                   option_is_of(o, "ampc") ? "*" : o->command, o->flag);
-        put_words(sb, option_described(o)->value);
+        put_words(sb, option_described(o));
         sb_puts(sb, "' ;;\n");
     }
     sb_puts(
@@ -103,9 +141,9 @@ static void put_zsh_option(StrBuf *sb, const OptionText *o) {
         sb_puts(sb, ":");
         put_zsh(sb, o->value);
         sb_puts(sb, ":");
-        if (option_has_words(o)) {
+        if (has_words(o)) {
             sb_puts(sb, "(");
-            put_words(sb, o->value);
+            put_words(sb, o);
             sb_puts(sb, ")");
         } else if (option_names_file(o)) {
             sb_puts(sb, "_files");
@@ -179,9 +217,9 @@ static void put_fish_option(StrBuf *sb, const char *command,
         sb_printf(sb, " -l %s", o->flag + 2);
     else
         sb_printf(sb, " -s %s", o->flag + 1);
-    if (option_has_words(o)) {
+    if (has_words(o)) {
         sb_puts(sb, " -x -a '");
-        put_words(sb, o->value);
+        put_words(sb, o);
         sb_puts(sb, "'");
     } else if (o->value) {
         sb_puts(sb, option_names_file(o) ? " -r -F" : " -x");

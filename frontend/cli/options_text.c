@@ -244,7 +244,7 @@ static Status set_placement(Options *o, Spec *s) {
     return spec_keys(s, i == PLACE_EXACT ? exact : none);
 }
 
-static const char *const loss_words[] = {"auto", "none", "host", NULL};
+const char *const loss_words[] = {"auto", "none", "host", NULL};
 
 /* The name of a loss on the command line. */
 static const char *loss_word(const LossSpec *l) {

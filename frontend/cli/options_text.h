@@ -27,4 +27,7 @@ void options_json(const Options *o, StrBuf *sb);
 /* The main ones for people, a line each: "loss        mse". */
 void options_lines(const Options *o, StrBuf *sb);
 
+/* Values of --loss that are not functions; NULL ends them. */
+extern const char *const loss_words[];
+
 #endif

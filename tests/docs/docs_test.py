@@ -263,6 +263,43 @@ def check_listings(path, ampc, folder):
                 return
 
 
+# ---- completions ------------------------------------------------------------
+
+# What is typed, and a word that completes its end.
+TYPED = (("ampc ru", "run"), ("ampc run --sav", "--save-best"),
+         ("ampc --precision b", "bf16"), ("ampc --optimizer li", "lion"),
+         ("ampc check m.onnx --loss cross", "cross_entropy"),
+         ("ampc --weights s", "sidecar"), ("ampc manual z", "zsh"))
+BASH = """. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ampc
+printf '%s\\n' "${COMPREPLY[@]}" """
+ZSH = r"""zmodload zsh/zpty || exit 3
+typing() { while zpty -rt z part; do seen+=$part; done }
+zpty z zsh -f -i
+zpty -w z "fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; echo REA''DY"
+repeat 100; do sleep 0.1; typing; [[ $seen = *READY* ]] && break; done
+seen=; zpty -w -n z "$2"$'\t\t'
+repeat 50; do sleep 0.1; typing; [[ $seen = *$3* ]] && exit 0; done
+exit 1
+"""
+
+
+def check_completions(ampc, folder):
+    os.makedirs(f"{folder}/zsh")
+    for shell, name in ("bash", "bash"), ("zsh", "zsh/_ampc"):
+        with open(f"{folder}/{name}", "wb") as f:
+            subprocess.run([ampc, "manual", shell], check=True, stdout=f)
+    for typed, word in TYPED:
+        got = subprocess.run(["bash", "-c", BASH, "-", f"{folder}/bash"] +
+                             typed.split(), text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT).stdout
+        if word not in got.split("\n"):
+            failed("bash", f"'{typed}' is not completed by {word}: {got[:300]}")
+        if shutil.which("zsh") and subprocess.run(
+                ["zsh", "-f", "-c", ZSH, "-", f"{folder}/zsh", typed, word]
+                ).returncode:
+            failed("zsh", f"'{typed}' is not completed by {word}")
+
+
 def main():
     ampc = os.path.abspath(sys.argv[1])
     chosen = sys.argv[2:] or pages()
@@ -272,6 +309,8 @@ def main():
         check_complete()
         check_messages()
     with tempfile.TemporaryDirectory() as folder:
+        if not sys.argv[2:]:
+            check_completions(ampc, folder)
         for path in chosen:
             check_links(path)
             check_sources(path)
