@@ -249,6 +249,37 @@ static void inference(const char *device) {
     CHECK_EQ_INT(c->api->predict(s, d.in, 1, 1, NULL, 0), AMPC_ERR_DATA);
     found(c, s, "ids", 1, ROWS, 0);
     CHECK_EQ_INT(c->api->predict(s, data(&d, 1)->in, 1, 1, NULL, 0), AMPC_OK);
+    data_with(&d, 1, &numbers[10]); /* sample 1 */
+    CHECK_EQ_INT(c->api->predict(s, d.in, 1, 1, NULL, 0), AMPC_OK);
+    CHECK_EQ_INT(c->api->predict(s, d.in, 1, 2, NULL, 0), AMPC_ERR_DATA);
+    found(c, s, "ids", 5, INT32_MAX, 0);
+    c->api->close(s);
+}
+
+/* Positions count from the start of the call's inputs, not of a batch; rows
+   that are not valid may hold anything. */
+TEST_CASE(data, calls_of_several_batches_name_the_position) {
+    const Compiled *c = compile("cpu", "");
+    ampc_session *s = open_on(c, "cpu", 0);
+    ampc_eval e = {.size = sizeof e};
+    int32_t ids[2 * BATCH * WORDS] = {0};
+    int64_t target[2 * BATCH] = {0};
+    ampc_input in[] = {
+        ampc_in("ids", ids, sizeof ids, AMPC_DTYPE_I32),
+        ampc_in("target", target, sizeof target, AMPC_DTYPE_I64)};
+    ids[6 * WORDS + 1] = ROWS;
+    CHECK_EQ_INT(c->api->predict(s, in, 1, 6, NULL, 0), AMPC_OK);
+    CHECK_EQ_INT(c->api->predict(s, in, 1, 7, NULL, 0), AMPC_ERR_DATA);
+    found(c, s, "ids", 6 * WORDS + 1, ROWS, 0);
+    CHECK_EQ_INT(c->api->evaluate(s, in, 2, 7, &e), AMPC_ERR_DATA);
+    found(c, s, "ids", 6 * WORDS + 1, ROWS, 0);
+    target[6] = CLASSES;
+    ids[6 * WORDS + 1] = 0;
+    CHECK_EQ_INT(c->api->evaluate(s, in, 2, 7, &e), AMPC_ERR_DATA);
+    found(c, s, "target", 6, CLASSES, 0);
+    CHECK_EQ_INT(e.samples, 0);
+    CHECK_EQ_INT(c->api->evaluate(s, in, 2, 6, &e), AMPC_OK);
+    CHECK_EQ_INT(e.samples, 6);
     c->api->close(s);
 }
 
