@@ -21,7 +21,7 @@ import re
 import statistics
 import sys
 
-BUDGET = 2.0  # percent of all comments, for either kind
+BUDGET = 2.5  # percent of all comments, for either kind
 FOLDERS = ["runtime", "ir", "passes", "codegen", "frontend", "tool", "run", "data",
            "report", "base", "tests"]
 ENDINGS = {".c", ".h", ".cc", ".cuh", ".def"}
