@@ -21,12 +21,16 @@ typedef struct Fx {
 
 typedef enum Block { NO_BLOCK, NO_GRAD, AUTOCAST, UNKNOWN } Block;
 
+/* What copies that the exporter dropped are: of values, or of detached ones. */
+typedef enum Copied { PASSES, STOPS, EITHER } Copied;
+
 /* A line of Python that says detach(), and what its nodes read. */
 typedef struct Line {
     int says;   /* times it says detach() */
     int named;  /* nodes of detach() that its nodes name */
     int copies; /* dropped copies that they name */
     int times;  /* at most: the line may have run so often */
+    Copied copied;
 } Line;
 
 typedef struct Stops {
@@ -188,6 +192,19 @@ static int line_of(Stops *s, int node) {
     return s->list.len - 1;
 }
 
+/* A line that ran n times made n * says nodes of detach(): those that are not
+   named went with the copies that were made of them. */
+static Copied copies_of(const Line *l) {
+    bool passes = false, stops = false, some = false;
+    for (int n = 1; n <= l->times && !some; n++) {
+        int64_t hidden = (int64_t)n * l->says - l->named;
+        passes |= hidden == 0;
+        stops |= hidden == l->copies;
+        some |= hidden > 0 && hidden < l->copies;
+    }
+    return some || (passes && stops) ? EITHER : stops ? STOPS : PASSES;
+}
+
 static void read_lines(Stops *s) {
     int n = s->ox->nodes.len;
     for (int i = 0; i < n; i++) {
@@ -207,8 +224,11 @@ static void read_lines(Stops *s) {
         int line = line_of(s, i);
         if (line >= 0) find_times(s, line, i);
     }
-    for (int i = 0; i < s->list.len; i++)
-        if (!s->list.data[i].times) s->list.data[i].times = 1;
+    for (int i = 0; i < s->list.len; i++) {
+        Line *l = &s->list.data[i];
+        if (!l->times) l->times = 1;
+        l->copied = copies_of(l);
+    }
 }
 
 /* In the file's order, which PyTorch sorts. */
@@ -289,21 +309,6 @@ static void stop(Stops *s, int node, int k) {
 
 enum { MOST = 64 }; /* of a node's operands */
 
-typedef enum Copied { PASSES, STOPS, EITHER } Copied;
-
-/* A line that ran n times made n * says nodes of detach(): those that are not
-   named went with the copies that were made of them. */
-static Copied copies_of(const Line *l) {
-    bool passes = false, stops = false, some = false;
-    for (int n = 1; n <= l->times && !some; n++) {
-        int64_t hidden = (int64_t)n * l->says - l->named;
-        passes |= hidden == 0;
-        stops |= hidden == l->copies;
-        some |= hidden > 0 && hidden < l->copies;
-    }
-    return some || (passes && stops) ? EITHER : stops ? STOPS : PASSES;
-}
-
 /* The program reads `name`, whose node the exporter dropped: detach(), or a
    copy of what the same line of Python detached. */
 static bool is_lost_stop(Stops *s, int node, Str name) {
@@ -312,7 +317,7 @@ static bool is_lost_stop(Stops *s, int node, Str name) {
     int at = is_copy(name)
                  ? str_map_get(&s->lines, trace_of(&s->ox->nodes.data[node]))
                  : -1;
-    Copied copied = at < 0 ? PASSES : copies_of(&s->list.data[at]);
+    Copied copied = at < 0 ? PASSES : s->list.data[at].copied;
     if (copied == EITHER && !s->copies++)
         s->first_copy = s->ox->nodes.data[node].name;
     return copied == STOPS;

@@ -15,9 +15,12 @@ static bool gives(const Onnx__NodeProto *n, const char *name) {
     return false;
 }
 
-/* The next node that reads a result of node i. */
+/* The exporter puts such a node before its reader. */
+enum { NEAR = 64 };
+
+/* The next node that reads a result of node i, if it is near. */
 static const Onnx__NodeProto *reader_of(const Unfold *u, size_t i) {
-    for (size_t j = i + 1; j < u->g->n_node; j++)
+    for (size_t j = i + 1; j < u->g->n_node && j <= i + NEAR; j++)
         for (size_t k = 0; k < u->g->node[j]->n_input; k++)
             if (gives(u->g->node[i], u->g->node[j]->input[k]))
                 return u->g->node[j];
