@@ -82,6 +82,44 @@ class MultiHead(nn.Module):
     def forward(s, x): return s.o(s.a(x, x, x, attn_mask=s.mask, need_weights=False)[0])
 
 
+class CrossAttend(nn.Module):
+    """Two attentions with equal biases, one of them split where it is read."""
+    def __init__(s):
+        super().__init__(); torch.manual_seed(0)
+        s.t = nn.TransformerDecoderLayer(4, 2, 8, dropout=0., batch_first=True, norm_first=True); s.o = nn.Linear(4, 2)
+    def forward(s, x): return s.o(s.t(x, x[:, :3]).mean(1))
+
+
+# ---- stops ----
+
+class Siamese(Two):
+    """cosine_similarity copies its norms on the line of detach()."""
+    own_loss = True
+    def forward(s, x):
+        a, b = s.l(x), s.l(x.flip(1))
+        return -(F.cosine_similarity(s.m(a), b.detach()[:, :3]).mean() + F.cosine_similarity(s.m(b), a.detach()[:, :3]).mean()) / 2
+
+class HardChoice(Two):
+    def forward(s, x):
+        y = torch.softmax(s.l(x), -1); hard = F.one_hot(y.argmax(-1), 4).float()
+        return s.m(hard - y.detach() + y)
+
+class Reversed(Two):
+    def forward(s, x): h = s.l(x); return s.m(2 * h.detach() - h)
+
+class Binary(Two):
+    def forward(s, x):
+        w = s.l.weight; b = w.sign() * w.abs().mean()
+        return s.m(torch.tanh(F.linear(x, w + (b - w).detach(), s.l.bias)))
+
+class Equilibrium(Two):
+    def forward(s, x):
+        z = torch.zeros_like(x)
+        with torch.no_grad():
+            for _ in range(5): z = torch.tanh(s.l(z) + x)
+        return s.m(torch.tanh(s.l(z) + x))
+
+
 # ---- normalisation, embeddings ----
 
 def normalised(name, norm):
@@ -201,7 +239,7 @@ def edges():
     signal = (lambda r: [torch.tensor(r.randn(2, 4, 5), dtype=torch.float32)])
     sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
     ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
-    return ([(m, x4) for m in (QuantTensor, QuantChannel, QuantColumn, QuantNarrow, QuantShifted, WeightNorm, Average, Collected)] +
+    return ([(m, x4) for m in (QuantTensor, QuantChannel, QuantColumn, QuantNarrow, QuantShifted, WeightNorm, Average, Collected, Siamese, HardChoice, Reversed, Binary, Equilibrium)] +
             [(QuantConv, image), (NormTwice, image), (Padded, ids), (Bag, ids)] +
             [(transposed("TransposedWide", 2, padding=3, output_padding=1, dilation=2), map2),
              (transposed("TransposedStride", 3, stride=2, padding=1, output_padding=1), map2),
@@ -209,7 +247,7 @@ def edges():
              (transposed("TransposedUneven", 3, stride=2, padding=1, output_padding=(1, 3), dilation=4), map2),
              (transposed("TransposedNoBias", 3, stride=2, output_padding=2, dilation=3, bias=False), map2),
              (transposed("TransposedGroups", 3, stride=2, padding=1, output_padding=2, dilation=3, groups=2, kind=nn.ConvTranspose1d, channels=(4, 6)), signal)] +
-            [(m, sequence) for m in (Attend, AttendAdded, AttendScaled, AttendInput, MultiHead)] +
+            [(m, sequence) for m in (Attend, AttendAdded, AttendScaled, AttendInput, MultiHead, CrossAttend)] +
             [(normalised("InstanceRunning", lambda: nn.InstanceNorm2d(4, affine=True, track_running_stats=True, momentum=.3)), image),
              (normalised("NormUntracked", lambda: nn.BatchNorm2d(4, track_running_stats=False)), image),
              (normalised("GroupNorm", lambda: nn.GroupNorm(2, 4)), image)] +

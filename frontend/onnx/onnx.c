@@ -82,6 +82,22 @@ static Status bind(Ox *ox, Str name, int64_t value) {
     return OK;
 }
 
+/* How to export the file so that dimension `axis` of its inputs is free. */
+static Str export_again(const Ox *ox, int axis) {
+    StrBuf all = {0};
+    int n = 0;
+    for (size_t i = 0; i < ox->graph->n_input; i++)
+        if (is_data_input(ox, ox->graph->input[i]) && n++ < 8)
+            sb_printf(&all, "%s{%d: d},", n > 1 ? " " : "", axis);
+    Str s = ox->is_torch && n && n <= 8
+                ? internf("export it again with d = torch.export.Dim(\"batch\")"
+                          " and dynamic_shapes=(%s)",
+                          all.data)
+                : intern("export it again with a dynamic one");
+    sb_free(&all);
+    return s;
+}
+
 static Status bind_axis(Ox *ox, const DimBind *b, bool *found) {
     for (size_t i = 0; i < ox->graph->n_input; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->input[i];
@@ -95,9 +111,9 @@ static Status bind_axis(Ox *ox, const DimBind *b, bool *found) {
             return ox_fail_model(ox,
                                  "--dim %s:%d=%" PRId64 ": this file was "
                                  "exported with the fixed dimension %" PRId64
-                                 "; re-export it with a dynamic one",
+                                 "; %s",
                                  ox_quote(ox, b->name), b->axis, b->value,
-                                 d->dim_value);
+                                 d->dim_value, export_again(ox, b->axis));
         if (*dim_name(d)) TRY(bind(ox, dim_name(d), b->value));
         return OK;
     }
@@ -109,6 +125,15 @@ static bool is_dim_param(const Ox *ox, Str name) {
         const Onnx__TensorShapeProto *s = shape_of(ox->graph->input[i]);
         for (size_t k = 0; s && k < s->n_dim; k++)
             if (dim_name(s->dim[k]) == name) return true;
+    }
+    return false;
+}
+
+static bool has_symbols(const Ox *ox) {
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const Onnx__TensorShapeProto *s = shape_of(ox->graph->input[i]);
+        for (size_t k = 0; s && k < s->n_dim; k++)
+            if (*dim_name(s->dim[k])) return true;
     }
     return false;
 }
@@ -126,14 +151,17 @@ static const Dim *batch_dim(const Ox *ox) {
 static Status bind_batch(Ox *ox) {
     const Dim *d = batch_dim(ox);
     int64_t n = ox->opt->batch;
+    bool one = d && dim_known(d) && d->dim_value == 1;
+    if (!n && one && ox->is_torch && options_train(ox->opt))
+        ox_warn_model(ox, "the file fixes the batch at 1; for another: %s",
+                      export_again(ox, 0));
     if (!n) return OK;
     if (!d) return ox_fail_model(ox, "--batch-sizes: no input has a batch");
     if (dim_known(d) && d->dim_value != n)
         return ox_fail_model(ox,
                              "--batch-sizes %" PRId64 ": this file was "
-                             "exported with the fixed batch %" PRId64
-                             "; re-export it with a dynamic one",
-                             n, d->dim_value);
+                             "exported with the fixed batch %" PRId64 "; %s",
+                             n, d->dim_value, export_again(ox, 0));
     ox->batch_dim = dim_name(d);
     return *ox->batch_dim ? bind(ox, ox->batch_dim, n) : OK;
 }
@@ -155,6 +183,12 @@ static Status bind_dims(Ox *ox) {
             return ox_fail_model(
                 ox, "--dim %s:%d: the model has no such input dimension",
                 ox_quote(ox, b->name), b->axis);
+        if (!found && !has_symbols(ox))
+            return ox_fail_model(ox,
+                                 "--dim %s: the file has no symbolic "
+                                 "dimensions, it was exported with fixed ones; "
+                                 "%s",
+                                 ox_quote(ox, b->name), export_again(ox, 0));
         if (!found)
             return ox_fail_model(ox,
                                  "--dim %s: the model's symbolic "

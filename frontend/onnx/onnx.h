@@ -293,6 +293,9 @@ Status ox_torch_whole(Ox *ox, bool *done);
 bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);
+/* A tool that wrote the exporter's file again, whose metadata are gone;
+   NULL: none that shows. */
+Str ox_rewritten_by(const Ox *ox);
 
 /* The tensor's elements rounded to dtype d. */
 const Tensor *ox_as(Arena *a, const Tensor *t, DType d);

@@ -37,3 +37,15 @@ void ox_read_signature(Ox *ox) {
 bool ox_signed_as(const OxSigned *x, const char *kind) {
     return !strcmp(x->kind, kind) && *x->target;
 }
+
+Str ox_rewritten_by(const Ox *ox) {
+    const Onnx__ModelProto *m = ox->model;
+    for (size_t i = 0; i < m->n_metadata_props; i++)
+        if (!strncmp(ox_text(m->metadata_props[i]->key), "onnxsim.", 8))
+            return intern("onnxsim");
+    for (size_t i = 0; i < ox->graph->n_node && !ox->has_signature; i++)
+        if (ox->is_torch &&
+            !strncmp(ox_text(ox->graph->node[i]->name), "node_", 5))
+            return intern("another tool (onnxslim, onnxoptimizer)");
+    return NULL;
+}

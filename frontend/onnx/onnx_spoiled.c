@@ -43,14 +43,25 @@ static void folded_parameters(Ox *ox, Lost *lost) {
 /* Names in PyTorch's graph: of the file's nodes, and of their arguments. */
 typedef struct Told {
     StrMap defined, read;
+    StrMap untold; /* last parts of names that nodes without a text read */
     bool any;
 } Told;
+
+static void read_untold(Ox *ox, Told *t, const OxNode *n) {
+    for (int k = 0; k < n->nin; k++) {
+        const OxName *x = ox_name_of(ox, n->in[k]);
+        const char *dot = strrchr(n->in[k], '.');
+        if (x && x->kind == OX_INIT && dot)
+            str_map_put(ox->scratch, &t->untold, intern(dot), 1);
+    }
+}
 
 static void read_told(Ox *ox, Told *t) {
     for (int i = 0; i < ox->nodes.len; i++) {
         const char *s = ox_torch_text(ox->nodes.data[i].proto), *args;
         Str name = *s == '%' ? ox_torch_next_name(&s) : NULL;
         if (name) str_map_put(ox->scratch, &t->defined, name, 1);
+        if (!name) read_untold(ox, t, &ox->nodes.data[i]);
         t->any |= name != NULL;
         args = strstr(s, "(args = ");
         while (args && (name = ox_torch_next_name(&args)))
@@ -108,8 +119,16 @@ static bool lacks_node(Ox *ox, const Told *t) {
     return false;
 }
 
+/* A node that does not tell what it read, as the Split that the exporter makes
+   of split_with_sizes, reads a parameter of that name in another module: equal
+   ones became one. */
+static bool perhaps_read(const Told *t, Str parameter) {
+    const char *end = strrchr(parameter, '.');
+    return end && str_map_get(&t->untold, intern(end)) >= 0;
+}
+
 /* A parameter that is not there was not read (or is another by a second name),
-   unless a node says that it read it, or is missing too. */
+   unless a node says that it read it, is missing too, or does not tell. */
 static void merged_parameters(Ox *ox, Lost *lost) {
     Told t = {0};
     int missing = 0;
@@ -120,13 +139,15 @@ static void merged_parameters(Ox *ox, Lost *lost) {
     }
     if (!missing) return;
     read_told(ox, &t);
-    bool lacks = t.any ? lacks_node(ox, &t) : was_optimised(ox);
+    bool optimised = was_optimised(ox);
+    bool lacks = t.any ? lacks_node(ox, &t) : optimised;
     for (int k = 0; k < ox->signature.len; k++) {
         const OxSigned *p = &ox->signature.data[k];
         const OxName *n = ox_name_of(ox, p->target);
         if (!ox_signed_as(p, "PARAMETER") || (n && n->kind == OX_INIT))
             continue;
-        if (lacks || str_map_get(&t.read, p->argument) >= 0)
+        if (lacks || str_map_get(&t.read, p->argument) >= 0 ||
+            (t.any && optimised && perhaps_read(&t, p->target)))
             lose(ox, lost, p->target, NULL);
     }
 }
@@ -144,12 +165,14 @@ static bool lost_batch_norm(const Ox *ox) {
     return false;
 }
 
-static bool has_reader(const Ox *ox, Str scale) {
+/* InstanceNorm of PyTorch's reads the buffer. */
+static bool has_reader(const Ox *ox, Str argument) {
+    Str name = internf("%%%s", argument);
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        if (!strcmp(n->type, "InstanceNormalization") && n->nin > 1 &&
-            n->in[1] == scale)
-            return true;
+        const char *at = ox_torch_node(n, "aten.instance_norm");
+        at = at ? strstr(at, name) : NULL;
+        if (at && !ox_torch_in_name(at[strlen(name)])) return true;
     }
     return false;
 }
@@ -250,11 +273,7 @@ static void warn_lost_statistics(Ox *ox) {
         if (!ox_signed_as(p, "BUFFER") || n <= m ||
             strcmp(p->target + n - m, ".running_mean"))
             continue;
-        const OxName *name = ox_name_of(ox, p->target);
-        Str scale = internf("%.*s.weight", (int)(n - m), p->target);
-        const OxName *weight = ox_name_of(ox, scale);
-        bool normalises = weight && weight->kind == OX_INIT;
-        if (!name && normalises && has_reader(ox, scale))
+        if (!ox_name_of(ox, p->target) && has_reader(ox, p->argument))
             lose(ox, &lost, p->target, NULL);
     }
     if (!lost.count || !options_train(ox->opt)) return;
@@ -287,6 +306,18 @@ static void warn_anonymous(Ox *ox) {
                       "training=TrainingMode.TRAINING, "
                       "do_constant_folding=False",
                       count, ox_quote(ox, first));
+}
+
+/* Simplifiers drop the metadata, and what inference does not need. */
+static void warn_rewritten(Ox *ox) {
+    Str by = ox_rewritten_by(ox);
+    if (by && options_train(ox->opt))
+        ox_warn_model(ox,
+                      "%s wrote the exporter's file again: detach(), fused "
+                      "BatchNormalization, folded or merged parameters and "
+                      "dropout cannot be told any more; to train, give the "
+                      "exporter's own file",
+                      by);
 }
 
 /* ---- TensorFlow ---------------------------------------------------------- */
@@ -372,6 +403,7 @@ Status ox_check_spoiled(Ox *ox) {
     Lost folded = {0}, merged = {0}, half = {0};
     TRY(check_tensorflow(ox));
     TRY(merged_statistics(ox));
+    warn_rewritten(ox);
     warn_anonymous(ox);
     warn_lost_statistics(ox);
     half_copies(ox, &half);

@@ -21,16 +21,34 @@ typedef struct Fx {
 
 typedef enum Block { NO_BLOCK, NO_GRAD, AUTOCAST, UNKNOWN } Block;
 
+/* What copies that the exporter dropped are: of values, or of detached ones. */
+typedef enum Copied { PASSES, STOPS, EITHER } Copied;
+
+/* A line of Python that says detach(), and what its nodes read. */
+typedef struct Line {
+    int says;   /* times it says detach() */
+    int named;  /* nodes of detach() that its nodes name */
+    int copies; /* dropped copies that they name */
+    int times;  /* at most: the line may have run so often */
+    Copied copied;
+} Line;
+
 typedef struct Stops {
     Ox *ox;
-    int names;         /* of the file; the nodes of stops come behind */
-    Fx *fx;            /* by node */
-    Str *block;        /* by node: which it stands in; NULL: none */
-    bool *trained;     /* by name: a function of parameters */
-    StrMap known;      /* names of nodes in PyTorch's graph */
-    StrMap arguments;  /* an initializer's or an input's, to signature's line */
-    StrMap stopped;    /* a value's name to a node behind the file's */
-    StrMap kinds;      /* a block's name to its Block */
+    int names;        /* of the file: those of stops come behind */
+    Fx *fx;           /* by node */
+    Str *block;       /* by node: which it stands in; NULL: none */
+    bool *trained;    /* by name: a function of parameters */
+    StrMap known;     /* names of nodes in PyTorch's graph */
+    StrMap arguments; /* an initializer's or an input's, to signature's line */
+    StrMap stopped;   /* a value's name to a node behind the file's */
+    StrMap kinds;     /* a block's name to its Block */
+    StrMap read;      /* names that nodes read in PyTorch's graph */
+    StrMap lines;     /* a trace that says detach(), to its Line */
+    StrMap counted;   /* what a line has counted already */
+    VEC(Line) list;
+    Str first_copy; /* a node that reads a copy, perhaps of a detached value */
+    int copies;
     Str first_unknown; /* a node that reads a block of unknown kind */
     int unknown;
 } Stops;
@@ -97,12 +115,19 @@ static Block kind_of(const Stops *s, Str block) {
 /* ---- what the nodes are ---------------------------------------------------
  */
 
+static void read_arguments(Stops *s, const char *text) {
+    text = text ? strstr(text, "(args = ") : NULL;
+    for (Str name; text && (name = ox_torch_next_name(&text));)
+        str_map_put(s->ox->scratch, &s->read, name, 1);
+}
+
 static void read_nodes(Stops *s) {
     Ox *ox = s->ox;
     for (int i = 0; i < ox->nodes.len; i++) {
         const OxNode *n = &ox->nodes.data[i];
         s->fx[i] = fx_of(n);
         s->block[i] = block_of(n);
+        read_arguments(s, s->fx[i].all);
         if (s->fx[i].name)
             str_map_put(ox->scratch, &s->known, s->fx[i].name, i);
         if (!s->block[i]) continue;
@@ -114,6 +139,95 @@ static void read_nodes(Stops *s) {
         const OxSigned *x = &ox->signature.data[i];
         str_map_put(ox->scratch, &s->arguments,
                     *x->target ? x->target : x->argument, i);
+    }
+}
+
+static bool is_copy(Str name) {
+    static const char *const copies[] = {"clone", "_to_copy", "alias", "view",
+                                         "expand"};
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        if (is_of(name, copies[i])) return true;
+    return false;
+}
+
+static int count_of(const char *s, const char *text) {
+    int n = 0;
+    for (; (s = strstr(s, text)); s += strlen(text)) n++;
+    return n;
+}
+
+/* True the first time. */
+static bool count_once(Stops *s, int line, Str name) {
+    Str key = internf("%d:%s", line, name);
+    if (str_map_get(&s->counted, key) >= 0) return false;
+    str_map_put(s->ox->scratch, &s->counted, key, 1);
+    return true;
+}
+
+/* How often the line ran, at most: as its rarest op. */
+static void count_times(Stops *s, int line, int node) {
+    Str op = ox_torch_node(&s->ox->nodes.data[node], "");
+    size_t length = op ? strcspn(op, "]") : 0;
+    Str key = internf("%d=%.*s", line, (int)length, op ? op : "");
+    if (!op || !count_once(s, line, internf("=%s", s->fx[node].name))) return;
+    int before = str_map_get(&s->counted, key);
+    str_map_put(s->ox->scratch, &s->counted, key, before < 0 ? 1 : before + 1);
+}
+
+static void find_times(Stops *s, int line, int node) {
+    Str op = ox_torch_node(&s->ox->nodes.data[node], "");
+    size_t length = op ? strcspn(op, "]") : 0;
+    int n = str_map_get(&s->counted,
+                        internf("%d=%.*s", line, (int)length, op ? op : ""));
+    Line *l = &s->list.data[line];
+    if (n > 0 && (!l->times || n < l->times)) l->times = n;
+}
+
+static int line_of(Stops *s, int node) {
+    Str trace = trace_of(&s->ox->nodes.data[node]);
+    int says = count_of(trace, "detach("), at = str_map_get(&s->lines, trace);
+    if (!says || !s->fx[node].name || at >= 0) return at;
+    str_map_put(s->ox->scratch, &s->lines, trace, s->list.len);
+    vec_push(s->ox->scratch, &s->list, (Line){.says = says});
+    return s->list.len - 1;
+}
+
+/* A line that ran n times made n * says nodes of detach(): those that are not
+   named went with the copies that were made of them. */
+static Copied copies_of(const Line *l) {
+    bool passes = false, stops = false, some = false;
+    for (int n = 1; n <= l->times && !some; n++) {
+        int64_t hidden = (int64_t)n * l->says - l->named;
+        passes |= hidden == 0;
+        stops |= hidden == l->copies;
+        some |= hidden > 0 && hidden < l->copies;
+    }
+    return some || (passes && stops) ? EITHER : stops ? STOPS : PASSES;
+}
+
+static void read_lines(Stops *s) {
+    int n = s->ox->nodes.len;
+    for (int i = 0; i < n; i++) {
+        int line = line_of(s, i);
+        if (line < 0) continue;
+        const char *text = strstr(s->fx[i].all, "(args = ");
+        for (Str name; text && (name = ox_torch_next_name(&text));) {
+            bool detach = is_of(name, "detach");
+            bool lost = is_copy(name) && str_map_get(&s->known, name) < 0;
+            if ((!detach && !lost) || !count_once(s, line, name)) continue;
+            s->list.data[line].named += detach;
+            s->list.data[line].copies += lost;
+        }
+        count_times(s, line, i);
+    }
+    for (int i = 0; i < n && s->list.len; i++) {
+        int line = line_of(s, i);
+        if (line >= 0) find_times(s, line, i);
+    }
+    for (int i = 0; i < s->list.len; i++) {
+        Line *l = &s->list.data[i];
+        if (!l->times) l->times = 1;
+        l->copied = copies_of(l);
     }
 }
 
@@ -196,41 +310,82 @@ static void stop(Stops *s, int node, int k) {
 enum { MOST = 64 }; /* of a node's operands */
 
 /* The program reads `name`, whose node the exporter dropped: detach(), or a
-   copy of a value that the same line of Python detached. */
-static bool is_lost_stop(const Stops *s, int node, Str name) {
-    static const char *const copies[] = {"clone", "_to_copy", "alias", "view"};
+   copy of what the same line of Python detached. */
+static bool is_lost_stop(Stops *s, int node, Str name) {
     if (str_map_get(&s->known, name) >= 0) return false;
     if (is_of(name, "detach")) return true;
-    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
-        if (is_of(name, copies[i]))
-            return strstr(trace_of(&s->ox->nodes.data[node]), "detach(");
-    return false;
+    int at = is_copy(name)
+                 ? str_map_get(&s->lines, trace_of(&s->ox->nodes.data[node]))
+                 : -1;
+    Copied copied = at < 0 ? PASSES : s->list.data[at].copied;
+    if (copied == EITHER && !s->copies++)
+        s->first_copy = s->ox->nodes.data[node].name;
+    return copied == STOPS;
+}
+
+/* What a node reads in PyTorch's graph, beside its operands. */
+typedef struct Reads {
+    Str args[MOST];
+    int nargs;
+    int outer[MOST]; /* operands that no node of the same line made */
+    Str call[MOST];  /* their names in PyTorch's graph; NULL: not in args */
+    int nouter, odd; /* odd: without such a name */
+} Reads;
+
+static void read_node(const Stops *s, int node, Reads *r) {
+    const OxNode *n = &s->ox->nodes.data[node];
+    const char *text = strstr(s->fx[node].all, "(args = ");
+    *r = (Reads){.nargs = 0};
+    for (Str name;
+         text && r->nargs < MOST && (name = ox_torch_next_name(&text));)
+        r->args[r->nargs++] = name;
+    for (int k = 0; k < n->nin && r->nouter < MOST; k++) {
+        Str c = called(s, node, n->in[k]);
+        bool named = false;
+        if (!c) continue;
+        for (int i = 0; i < r->nargs; i++) named |= r->args[i] == c;
+        r->call[r->nouter] = named ? c : NULL;
+        r->odd += !named;
+        r->outer[r->nouter++] = k;
+    }
+}
+
+/* True if operand i of r->outer is one of the `lost` arguments, of which
+   is[..] tells. */
+static bool reads_lost(const Reads *r, int i, const bool *is, int lost) {
+    return r->odd == lost ? !r->call[i] : r->nouter == r->nargs && is[i];
 }
 
 /* Operands of a node that reads what detach() gave, and the file does not. */
 static void restore_detach(Stops *s, int node) {
+    Reads r;
+    bool is[MOST];
+    int lost = 0;
+    read_node(s, node, &r);
+    for (int i = 0; i < r.nargs; i++)
+        lost += is[i] = is_lost_stop(s, node, r.args[i]);
+    for (int i = 0; i < r.nouter && lost; i++)
+        if (reads_lost(&r, i, is, lost)) stop(s, node, r.outer[i]);
+}
+
+/* Copies of values that the model also reads themselves, on lines that do not
+   say detach(): t = h.detach().clone() and t = h.clone() look alike. */
+static void find_copies(Stops *s, int node) {
     const OxNode *n = &s->ox->nodes.data[node];
-    const char *text = s->fx[node].all;
-    Str name, args[MOST], call[MOST];
-    int nargs = 0, lost = 0, outer[MOST], nouter = 0, odd = 0;
-    text = strstr(text, "(args = ");
-    while (text && (name = ox_torch_next_name(&text)) && nargs < MOST) {
-        args[nargs++] = name;
-        lost += is_lost_stop(s, node, name);
-    }
-    if (!lost) return;
-    for (int k = 0; k < n->nin && nouter < MOST; k++) {
-        Str c = called(s, node, n->in[k]);
-        bool named = false;
-        if (!c) continue;
-        for (int i = 0; i < nargs; i++) named |= args[i] == c;
-        call[nouter] = named ? c : NULL;
-        odd += !named;
-        outer[nouter++] = k;
-    }
-    for (int i = 0; i < nouter; i++) {
-        bool there = nouter == nargs && is_lost_stop(s, node, args[i]);
-        if (odd == lost ? !call[i] : there) stop(s, node, outer[i]);
+    Reads r;
+    bool is[MOST];
+    int lost = 0;
+    if (str_map_get(&s->lines, trace_of(n)) >= 0) return;
+    read_node(s, node, &r);
+    for (int i = 0; i < r.nargs; i++)
+        lost += is[i] =
+            is_copy(r.args[i]) && str_map_get(&s->known, r.args[i]) < 0;
+    for (int i = 0; i < r.nouter && lost; i++) {
+        Str operand = n->in[r.outer[i]], name = called(s, node, operand);
+        if (!reads_lost(&r, i, is, lost) || !is_trained(s, operand) ||
+            str_map_get(&s->read, name) < 0)
+            continue;
+        if (!s->copies++) s->first_copy = n->name;
     }
 }
 
@@ -266,12 +421,21 @@ void ox_restore_stops(Ox *ox) {
                .block = NEW_ARRAY(ox->scratch, Str, n + 1),
                .trained = NEW_ARRAY(ox->scratch, bool, ox->names.len + 1)};
     read_nodes(&s);
+    read_lines(&s);
     find_trained(&s);
     for (int i = 0; i < n; i++) {
         if (s.fx[i].all && !s.fx[i].name) s.fx[i].all = NULL;
+        if (s.fx[i].all) find_copies(&s, i);
         if (s.fx[i].all) restore_detach(&s, i);
         leave_block(&s, i);
     }
+    if (s.copies && options_train(ox->opt))
+        ox_warn_model(
+            ox,
+            "node '%s' reads a copy whose node the exporter dropped; if the "
+            "model copies a detached value (h.detach().clone()), the gradient "
+            "must stop, and passes here: optimize=False keeps both nodes",
+            ox_quote(ox, s.first_copy));
     if (s.unknown && options_train(ox->opt))
         ox_warn_model(
             ox,

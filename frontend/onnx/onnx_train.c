@@ -20,8 +20,9 @@ typedef enum Exporter {
     JAX = 4,    /* jax2onnx: flax, equinox, Keras on JAX                 */
     TF = 8,     /* tf2onnx: TensorFlow, Keras on it                      */
     SKLEARN = 16,
-    OTHER = 32,
-    ANY = 63
+    STRIPPED = 32, /* PyTorch with torch.export, the metadata gone */
+    OTHER = 64,
+    ANY = 127
 } Exporter;
 
 static Exporter exporter_of(const Ox *ox) {
@@ -31,7 +32,7 @@ static Exporter exporter_of(const Ox *ox) {
     } all[] = {{"jax2onnx", JAX}, {"tf2onnx", TF}, {"skl2onnx", SKLEARN}};
     const char *by = ox->model->producer_name;
     if (ox->has_signature) return DYNAMO;
-    if (ox->is_torch) return SCRIPT;
+    if (ox->is_torch) return ox_rewritten_by(ox) ? STRIPPED : SCRIPT;
     for (size_t i = 0; by && i < sizeof all / sizeof *all; i++)
         if (!strncmp(by, all[i].producer, strlen(all[i].producer)))
             return all[i].exporter;
@@ -166,6 +167,18 @@ static bool constant_of_tensorflow(Case *c) {
     return matches(c->x->name, globs) && !in_weights_place(c);
 }
 
+/* Named as a node of PyTorch's graph that makes numbers or tables. */
+static bool counted(Case *c) {
+    static const char *const ops[] = {"scalar_tensor", "scalar_tensor_default",
+                                      "val",           "arange",
+                                      "full",          "ones",
+                                      "zeros",         "view",
+                                      "linspace"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (ox_torch_counts(c->x->name, ops[i])) return !in_weights_place(c);
+    return false;
+}
+
 static bool coefficient(Case *c) {
     static const char *const globs[] = {"coef*", "intercept*", "*weight*",
                                         "*bias*", NULL};
@@ -283,12 +296,14 @@ static bool is_module_path(Str s) {
 
 static bool weight(Case *c) { return c->role && is_module_path(c->x->name); }
 
-/* True if the initializer is added or multiplied and has no name that layers
-   use. */
-static bool doubtful(Case *c) {
+/* True if the initializer has no name that layers use. */
+static bool unlayered(Case *c) {
     static const char *const globs[] = {"*weight*", "*bias*", NULL};
-    return weight(c) && ox_elementwise(c->role) && !one_element(c) &&
-           !matches(c->x->name, globs);
+    return weight(c) && !one_element(c) && !matches(c->x->name, globs);
+}
+
+static bool doubtful(Case *c) {
+    return unlayered(c) && ox_elementwise(c->role);
 }
 
 static bool unnamed(Case *c) { return c->role; }
@@ -327,6 +342,7 @@ static const struct {
     {JAX, number, CODE, "a number of the model's code"},
     {TF, no_variable, CODE, "a number of the model's code"},
     {TF, constant_of_tensorflow, CODE, "a constant of the model's code"},
+    {STRIPPED, counted, CODE, "a constant of the model's code"},
     {SKLEARN, coefficient, TRAINS, "operand of %s"},
     {SKLEARN, always, CODE, "no coefficient or intercept"},
 
@@ -336,9 +352,12 @@ static const struct {
     {SCRIPT, folded_by_script, TRAINS, "folded by the exporter: operand of %s"},
     {SCRIPT, before_weight, TRAINS, "its module writes it before '%s'"},
     {SCRIPT, behind_buffer, FROZEN, "its module writes it behind '%s'"},
-    {SCRIPT | OTHER, named_like_buffer, FROZEN, "named like a buffer"},
-    {SCRIPT | JAX | OTHER, sines, FROZEN, "a table of sines and cosines"},
-    {SCRIPT | JAX, doubtful, GUESSED, "operand of %s"},
+    {SCRIPT | STRIPPED | OTHER, named_like_buffer, FROZEN,
+     "named like a buffer"},
+    {SCRIPT | STRIPPED | JAX | OTHER, sines, FROZEN,
+     "a table of sines and cosines"},
+    {SCRIPT | STRIPPED, unlayered, GUESSED, "operand of %s"},
+    {JAX, doubtful, GUESSED, "operand of %s"},
     {ANY, weight, TRAINS, "operand of %s"},
     {ANY, one_element, CODE,
      "one element, in no weight's place: --train overrides"},
@@ -481,6 +500,8 @@ static Status decide(Ox *ox, OxInit *x) {
 Str ox_keeps_no_stops(const Ox *ox) {
     switch (exporter_of(ox)) {
     case SCRIPT: return intern("TorchScript keeps no detach() or no_grad()");
+    case STRIPPED:
+        return intern("without PyTorch's metadata no detach() is left");
     case TF: return intern("tf2onnx keeps no stop_gradient");
     default: return NULL;
     }

@@ -299,6 +299,7 @@ static Status restore_all(Unfold *u) {
         Str text = ox_torch_text(g->node[i]);
         for (end = i + 1; end < g->n_node; end++)
             if (*text == 0 || ox_torch_text(g->node[end]) != text) break;
+        if (!*text) TRY(unfold_scope(u, i));
         if (!*text) continue;
         unfold_dropout(u, i, end);
         TRY(restore_group(u, i, end, text));

@@ -82,6 +82,9 @@ Status unfold_values(Unfold *u, int at, const Onnx__TensorProto *from,
                      size_t rank);
 /* The operand reads the parameter of line `at`. */
 Status unfold_operand(Unfold *u, const Slot *s, int at, Form form);
+/* The same for the parameters of node i, which tells nothing, from the module
+   in which its result is read. */
+Status unfold_scope(Unfold *u, size_t i);
 /* Gives the layer its bias of zeros, which the exporter dropped. */
 Status unfold_bias(Unfold *u, Onnx__NodeProto *n);
 /* Nodes first .. end - 1 came from one node of PyTorch: if it was attention

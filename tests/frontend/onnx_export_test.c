@@ -271,6 +271,20 @@ TEST_CASE(onnx_dims, wrong_bindings) {
     made_end(&m);
 }
 
+/* Files of PyTorch: how to export again. */
+TEST_CASE(onnx_dims, fixed_ones_say_how_to_export) {
+    Made m;
+    made_relu(&m, "1,3");
+    m.model.producer_name = made_text(&m, "pytorch");
+    REQUIRE(made_import(&m) != NULL);
+    CHECK_HAS(made_message(&m), "the file fixes the batch at 1");
+    bind_batch(&m.opt, "batch", 5);
+    CHECK(!made_import(&m));
+    CHECK_HAS(made_message(&m), "has no symbolic dimensions");
+    CHECK_HAS(made_message(&m), "dynamic_shapes=({0: d},)");
+    made_end(&m);
+}
+
 /* Each name once. */
 TEST_CASE(onnx_dims, names_are_listed_once) {
     Made m;

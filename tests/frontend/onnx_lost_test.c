@@ -179,25 +179,64 @@ TEST_CASE(onnx_lost, row_of_padding) {
     }
 }
 
-/* InstanceNorm with running statistics, exported in training mode. */
+/* InstanceNorm with running statistics, exported in training mode, with and
+   without a weight. */
 TEST_CASE(onnx_lost, statistics_of_instance_norm) {
-    Made m;
-    made_start(&m, 20);
-    m.model.producer_name = made_text(&m, "pytorch");
-    made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
-                  "pkg.torch.export.ExportedProgram.graph_signature",
-                  "p_n_weight: PARAMETER target='n.weight'\n"
-                  "p_n_bias: PARAMETER target='n.bias'\n"
-                  "b_n_mean: BUFFER target='n.running_mean'\n"
-                  "b_o_mean: BUFFER target='other.running_mean'\n"
-                  "x: USER_INPUT\n");
-    made_input(&m, "x", DT_F32, "2,3,4");
-    made_f32(&m, "n.weight", "3", 1);
-    made_f32(&m, "n.bias", "3", 1);
-    made_node(&m, "InstanceNormalization", "x,n.weight,n.bias", "y");
-    made_output(&m, "y");
-    CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
-    CHECK_HAS(made_message(&m),
-              "statistics of InstanceNorm: 'n.running_mean';");
-    made_end(&m);
+    static const char *const operands[] = {"x,n.weight,n.bias", "x,ones,zeros"};
+    for (int plain = 0; plain < 2; plain++) {
+        Made m;
+        made_start(&m, 20);
+        m.model.producer_name = made_text(&m, "pytorch");
+        made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                      "pkg.torch.export.ExportedProgram.graph_signature",
+                      "p_w: PARAMETER target='w'\n"
+                      "b_n_mean: BUFFER target='n.running_mean'\n"
+                      "b_o_mean: BUFFER target='other.running_mean'\n"
+                      "x: USER_INPUT\n");
+        made_input(&m, "x", DT_F32, "2,3,4");
+        made_f32(&m, "w", "3,1", 1);
+        made_f32(&m, plain ? "ones" : "n.weight", "3", 1);
+        made_f32(&m, plain ? "zeros" : "n.bias", "3", 1);
+        told(&m, made_node(&m, "InstanceNormalization", operands[plain], "h"),
+             "instance_norm.default](args = (%x, None, None, %b_n_mean, "
+             "%b_n_var, True, 0.1, 1e-05, False), kwargs = {})");
+        made_node(&m, "Mul", "h,w", "y");
+        made_output(&m, "y");
+        CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+        CHECK_HAS(made_message(&m),
+                  "statistics of InstanceNorm: 'n.running_mean';");
+        made_end(&m);
+    }
+}
+
+/* Nodes of torch.export's without its metadata: onnxsim names itself. */
+TEST_CASE(onnx_lost, metadata_that_a_simplifier_dropped) {
+    static const struct {
+        const char *key, *node, *says;
+    } rows[] = {
+        {"onnxsim.removed_nodes", "node_mul", "warning: onnxsim wrote the"},
+        {NULL, "node_mul", "warning: another tool (onnxslim"},
+        {NULL, "/l/Mul", NULL}, /* TorchScript */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 20);
+        m.model.producer_name = made_text(&m, "pytorch");
+        if (rows[i].key)
+            made_metadata(&m, &m.model.metadata_props,
+                          &m.model.n_metadata_props, rows[i].key, "");
+        made_input(&m, "x", DT_F32, "2,3");
+        made_f32(&m, "w", "3,3", 1);
+        made_f32(&m, "scalar_tensor_default", "", 1);
+        made_node(&m, "MatMul", "x,w", "h");
+        made_node(&m, "Mul", "h,scalar_tensor_default", "y")->name =
+            made_text(&m, rows[i].node);
+        made_output(&m, "y");
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        bool told = strstr(made_message(&m), "wrote the exporter's file");
+        CHECK(told == (rows[i].says != NULL));
+        if (rows[i].says) CHECK_HAS(made_message(&m), rows[i].says);
+        made_end(&m);
+    }
 }

@@ -157,8 +157,11 @@ TEST_CASE(onnx_rules, other_exporters) {
          "named like a buffer"},
         {"pytorch", "rope.cos_cached", "4", "Mul", FROZEN,
          "named like a buffer"},
-        {"pytorch", "stem.mean", "4,4", "MatMul", TRAINS, "operand of MatMul"},
-        /* jax2onnx numbers its names */
+        {"pytorch", "stem.mean", "4,4", "MatMul", TRAINS,
+         "by guess: operand of MatMul"},
+        {"pytorch", "proj", "4,4", "MatMul", TRAINS,
+         "by guess: operand of MatMul"},
+        /* jax2onnx counts what it writes */
         {"jax2onnx", "const_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
         {"jax2onnx", "const_7", "", "Add", CONSTANT,
          "a number of the model's code"},
@@ -198,6 +201,28 @@ TEST_CASE(onnx_rules, other_exporters) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
         start(&m, rows[i].by, rows[i].name, rows[i].dims, rows[i].op);
+        check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
+        made_end(&m);
+    }
+}
+
+/* torch.export's names without its metadata, which a simplifier dropped. */
+TEST_CASE(onnx_rules, names_that_a_simplifier_left) {
+    static const struct {
+        const char *name, *dims, *op;
+        Becomes becomes;
+        const char *why;
+    } rows[] = {
+        {"scalar_tensor_default", "", "Mul", CONSTANT,
+         "a constant of the model's code"},
+        {"val_9", "4", "Add", CONSTANT, "a constant of the model's code"},
+        {"gain", "4", "Mul", TRAINS, "by guess: operand of Mul"},
+        {"head.weight", "4,4", "MatMul", TRAINS, "operand of MatMul"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, "pytorch", rows[i].name, rows[i].dims, rows[i].op);
+        m.graph.node[0]->name = made_text(&m, "node_linear");
         check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
         made_end(&m);
     }

@@ -17,8 +17,8 @@ static void fx_node(Made *m, const char *op, const char *in, const char *out,
                   "pkg.torch.onnx.fx_node",
                   arena_printf(m->a,
                                "%%%s : [num_users=1] = call_function[target="
-                               "torch.ops.aten.x](args = (%s), kwargs = {})",
-                               fx, args));
+                               "torch.ops.aten.%s](args = (%s), kwargs = {})",
+                               fx, fx, args));
     if (trace)
         made_metadata(m, &n->metadata_props, &n->n_metadata_props,
                       "pkg.torch.onnx.stack_trace", trace);
@@ -72,6 +72,45 @@ TEST_CASE(onnx_stops, detach_that_was_dropped) {
         int n = stops(&m);
         CHECK_MSG(n == rows[i].stops, "(%s) of (%s): %d", rows[i].args,
                   rows[i].in, n);
+        made_end(&m);
+    }
+}
+
+/* Copies that the exporter dropped too: cosine_similarity makes some of its
+   own, and on another line than detach() they look like any. */
+TEST_CASE(onnx_stops, copies_that_were_dropped) {
+    static const char both[] =
+        "File \"m.py\", line 3\n    cosine_similarity(a, "
+        "t.detach()) + t.detach().clone()";
+    static const char one[] = "File \"m.py\", line 3\n    cosine_similarity(a, "
+                              "t.detach())";
+    static const struct {
+        const char *in, *args, *line, *second, *then; /* of a second node */
+        int stops;
+        bool told;
+    } rows[] = {
+        {"a,t", "%a, %detach", one, "s,t", "%s, %clone", 1, false},
+        {"a,t", "%a, %detach", one, "s,a", "%s, %clone", 1, false},
+        {"a,t", "%a, %detach", both, "s,a", "%s, %clone", 2, false},
+        {"a,t", "%a, %clone_1", both, "s,a", "%s, %clone", 2, false},
+        {"a,t", "%a, %clone_1", one, "s,a", "%s, %clone", 0, true},
+        {"a,t", "%a, %t", NULL, "s,t", "%s, %clone", 0, true},
+        {"a,t", "%a, %t", NULL, "s,t", "%s, %expand_2", 0, true},
+        {"a,a", "%a, %a", NULL, "s,t", "%s, %clone", 0, false}, /* once */
+        {"a,t", "%a, %t", NULL, "s,t", "%s, %t", 0, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, NULL);
+        fx_node(&m, "Mul", rows[i].in, "s", "s", rows[i].args, rows[i].line);
+        fx_node(&m, "Add", rows[i].second, "y", "add", rows[i].then,
+                rows[i].line);
+        made_output(&m, "y");
+        int n = stops(&m);
+        CHECK_MSG(n == rows[i].stops, "row %zu: %d", i, n);
+        CHECK_MSG(!!strstr(made_message(&m), "reads a copy whose") ==
+                      rows[i].told,
+                  "row %zu: %s", i, made_message(&m));
         made_end(&m);
     }
 }

@@ -115,7 +115,9 @@ static void run_line(Case *c, Compiled *m, ampc_session **s, char *line) {
     const char *what = strtok_r(line, " ", &rest);
     if (!strcmp(what, "options")) {
         snprintf(c->options, sizeof c->options,
-                 "--precision fp32 --optimizer sgd,lr=0.1 %s", rest);
+                 "--precision fp32 --target cpu:x86-64-v2 "
+                 "--optimizer sgd,lr=0.1 %s",
+                 rest);
     } else if (!strcmp(what, "refused")) {
         check_refused(c, rest);
     } else if (!strcmp(what, "input")) {
