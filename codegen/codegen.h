@@ -95,7 +95,8 @@ typedef struct EmitSection {
 } EmitSection;
 
 typedef struct EmitInput {
-    const char *path;       /* out.so */
+    const char *path; /* out.so */
+    bool brief; /* it runs a few times only: compiled with -O1, the same bits */
     const char *model_path; /* the user's file; data: what section "model",
                                or "model.amp", keeps of it */
     const char *model_data;

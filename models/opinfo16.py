@@ -22,6 +22,7 @@ import contextlib
 import csv
 import io
 import logging
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -251,6 +252,28 @@ def one(program, make, folder):
     return out
 
 
+def one_apart(*args):
+    """one() in a process of its own: an exporter that crashes ends one sample."""
+    receive, send = multiprocessing.Pipe(False)
+
+    def child():
+        try:
+            send.send(one(*args))
+        except Exception as e:
+            send.send(e)
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    send.close()
+    try:
+        r = receive.recv()
+    except EOFError:
+        r = RuntimeError("the process crashed")
+    process.join()
+    if isinstance(r, Exception):
+        raise r
+    return r
+
+
 def is_bad(theirs, ours, floor):
     return not (ours <= np.maximum(2 * theirs, floor)).all()
 
@@ -300,7 +323,7 @@ def main():
         r = None
         with tempfile.TemporaryDirectory() as folder:
             try:
-                r = one(os.path.abspath(a.ampc), make, folder)
+                r = one_apart(os.path.abspath(a.ampc), make, folder)
             except Exception as e:
                 if a.names:
                     print(f"{name}: {type(e).__name__}: {str(e)[:300]}")

@@ -102,7 +102,10 @@ static Status compile_at(Session *s, Module *m, const char *first,
     o.cache = s->opt.cache;
     only_this_cpu(&o);
     options_json(&o, &info);
-    EmitInput in = {.path = path, .model_path = m->file, .options = info.data};
+    EmitInput in = {.path = path,
+                    .model_path = m->file,
+                    .options = info.data,
+                    .brief = true};
     Status st = run_between(m, &s->diag, &o, first, "memplan");
     if (st == OK) st = emit_so(m, &o, &s->diag, &in);
     sb_free(&info);

@@ -108,12 +108,16 @@ static Range range_of(const Measure *x, const char *input) {
     return r;
 }
 
-static void put_number(char *to, DType d, double v) {
-    Tensor t = {type_scalar(d), to};
-    if (dtype_is_float(d))
-        tensor_set(&t, 0, v);
-    else
-        tensor_set_int(&t, 0, (int64_t)v);
+/* f32, which nearly all of them are, without a call. */
+static void put_number(Tensor *t, DType d, double v) {
+    if (d == DT_F32) {
+        float f = (float)v;
+        memcpy(t->data, &f, sizeof f);
+    } else if (dtype_is_float(d)) {
+        tensor_set(t, 0, v);
+    } else {
+        tensor_set_int(t, 0, (int64_t)v);
+    }
 }
 
 static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
@@ -123,6 +127,7 @@ static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
     Range r = range_of(x, t->name);
     size_t size = (size_t)dtype_info[d].bytes;
     bool signs = is_own(t->name);
+    Tensor one = {type_scalar(d), to};
     for (size_t i = 0; i < t->bytes / size; i++) {
         double v = uniform(&seed);
         if (signs)
@@ -131,7 +136,8 @@ static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
             v = floor((double)r.least + v * ((double)(r.most - r.least) + 1));
         else if (x->floats == FLOATS_NORMAL)
             v = normal(&seed);
-        put_number(to + i * size, d, v);
+        one.data = to + i * size;
+        put_number(&one, d, v);
     }
 }
 

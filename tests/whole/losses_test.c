@@ -34,6 +34,17 @@ static const struct {
     {"affine_flow", 1.2},
 };
 
+/* Losses whose numbers come near fp16's range or leave it. */
+static const char *const wide_range[] = {"ctc_by_hand",
+                                         "crf",
+                                         "giou",
+                                         "ciou",
+                                         "least_mask",
+                                         "corners_l1",
+                                         "masked_attention",
+                                         "kumaraswamy",
+                                         "weibull"};
+
 static Row rows[MOST_LOSSES];
 static int nrows;
 
@@ -116,6 +127,16 @@ static double most_in_a_draw(const Row *row) {
     return TOL_AUTOCAST_DRAW;
 }
 
+/* Compiling takes nearly all of the time.  Each loss is compiled in bf16, which
+   rounds more; in fp16, whose placement has the same rules but those for its
+   range, the losses that need these, and one of three others.  All of them with
+   script/test --slow. */
+static bool tries_fp16(const Row *row) {
+    for (size_t i = 0; i < sizeof wide_range / sizeof *wide_range; i++)
+        if (!strcmp(wide_range[i], row->name)) return true;
+    return test_slow() || (row - rows) % 3 == 0;
+}
+
 static void run(void *arg) {
     static const struct {
         const char *name;
@@ -129,6 +150,7 @@ static void run(void *arg) {
     snprintf(path, sizeof path, "tests/losses/%s.amp", row->name);
     for (int p = 0; p < 2; p++) {
         double log_ratio[2] = {0};
+        if (p == 1 && !tries_fp16(row)) continue;
         snprintf(options, sizeof options,
                  "--precision %s --optimizer sgd,lr=1 --target cpu:x86-64-v2",
                  precisions[p].name);
