@@ -93,6 +93,7 @@ void manual_functions(StrBuf *sb) {
     put_functions(sb, layers_amp_lines);
     put_functions(sb, std_amp_lines);
     put_functions(sb, losses_amp_lines);
+    put_functions(sb, microsoft_amp_lines);
 }
 
 /* ---- ops ----------------------------------------------------------------- */

@@ -49,9 +49,9 @@ typedef struct Ox Ox;
 typedef struct OxNode OxNode;
 typedef Status OxHandler(Ox *ox);
 
-/* One row of onnx_ops.def. */
+/* One row of onnx_ops.def or onnx_contrib.def. */
 typedef struct OxOp {
-    const char *name;
+    const char *domain, *name;
     int in_min, in_max, out_min, out_max;
     const char *attrs;
     unsigned nd;     /* operands through which no gradient flows            */
@@ -208,7 +208,9 @@ Str ox_text(const char *s);
 
 /* ---- stages -------------------------------------------------------------- */
 
+/* An op of the standard domain; of any. */
 const OxOp *ox_op_find(const char *name);
+const OxOp *ox_op_in(Str domain, const char *name);
 Status ox_check_model(Ox *ox);
 Status ox_flatten(Ox *ox);
 /* Location of everything that is built for a node. */
@@ -221,6 +223,8 @@ Str ox_scoped(const OxNode *owner, const char *name);
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
                        const Str *in, int nin, Str *out);
 Status ox_resolve_names(Ox *ox);
+/* "" for the standard domain. */
+Str onnx_domain(const Onnx__NodeProto *n);
 /* An op of the standard domain. */
 bool onnx_is_op(const Onnx__NodeProto *n, const char *op);
 /* Floating point, and not one element. */
@@ -421,6 +425,7 @@ Status ox_wrap_negative(Ox *ox, ValueId *i, ValueId d);
 #define ONNX_FN(name, imin, imax, omin, omax, attrs, nd, weight, handler, fn,  \
                 map)                                                           \
     OxHandler onnx_##handler;
+#include "frontend/onnx/onnx_contrib.def"
 #include "frontend/onnx/onnx_ops.def"
 #undef ONNX
 #undef ONNX_FN

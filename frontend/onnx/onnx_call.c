@@ -136,7 +136,7 @@ Status ox_mapped(Ox *ox, Attr *out, int *n) {
 }
 
 Status onnx_call(Ox *ox) {
-    enum { MOST = 8 };
+    enum { MOST = 14 };
     ValueId in[MOST], out[MOST];
     Attr attrs[MAX_OP_ATTRS];
     Callee callee = ox_callee(ox->node->op);

@@ -683,7 +683,8 @@ static bool find_form(OpCode op, Form *f) {
     }
     for (int i = 0; (row = ox_row(i)); i++) {
         *f = (Form){op, row->name, "", put_row};
-        if ((row->handler == onnx_elem || row->handler == onnx_call) &&
+        if (!*row->domain &&
+            (row->handler == onnx_elem || row->handler == onnx_call) &&
             ox_callee(row).op == op)
             return true;
     }

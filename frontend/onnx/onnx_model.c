@@ -15,6 +15,8 @@ static Str domain_of(const char *s) {
     return d == intern("ai.onnx") ? intern("") : d;
 }
 
+Str onnx_domain(const Onnx__NodeProto *n) { return domain_of(n->domain); }
+
 bool onnx_is_op(const Onnx__NodeProto *n, const char *op) {
     return ox_text(n->op_type) == intern(op) && !*domain_of(n->domain);
 }
@@ -227,7 +229,7 @@ static OxNode make_node(Ox *ox, const Scope *sc, const Onnx__NodeProto *p) {
     n.scope = sc;
     for (int i = 0; i < n.nattr; i++)
         if (n.attr[i].p->g) capture_graph(ox, sc, NULL, n.attr[i].p->g, &n);
-    if (!*n.domain) n.op = ox_op_find(n.type);
+    n.op = ox_op_in(n.domain, n.type);
     return n;
 }
 

@@ -387,8 +387,8 @@ int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n) {
 /* ---- signatures ---------------------------------------------------------- */
 
 #define ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h)                      \
-    .name = #nm, .in_min = imin, .in_max = imax, .out_min = omin,              \
-    .out_max = omax, .attrs = at, .nd = ndiff, .weight = wt,                   \
+    .domain = DOMAIN, .name = #nm, .in_min = imin, .in_max = imax,             \
+    .out_min = omin, .out_max = omax, .attrs = at, .nd = ndiff, .weight = wt,  \
     .handler = onnx_##h
 #define ONNX(nm, imin, imax, omin, omax, at, ndiff, wt, h, c)                  \
     {ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h), .core = OP_##c},
@@ -396,7 +396,12 @@ int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n) {
     {ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h), .core = OP_CALL,       \
      .fn = f, .map = m},
 static const OxOp table[] = {
+#define DOMAIN ""
 #include "frontend/onnx/onnx_ops.def"
+#undef DOMAIN
+#define DOMAIN "com.microsoft"
+#include "frontend/onnx/onnx_contrib.def"
+#undef DOMAIN
 };
 #undef ROW
 #undef ONNX
@@ -407,16 +412,19 @@ const OxOp *ox_row(int i) {
     return i >= 0 && i < n ? &table[i] : NULL;
 }
 
-const OxOp *ox_op_find(const char *name) {
+const OxOp *ox_op_in(Str domain, const char *name) {
     static StrMap rows; /* lives as long as the process */
     static Arena *a;
     if (!rows.cap) {
         a = arena_new();
         for (int i = 0; ox_row(i); i++)
-            str_map_put(a, &rows, intern(table[i].name), i);
+            str_map_put(a, &rows,
+                        internf("%s::%s", table[i].domain, table[i].name), i);
     }
-    return ox_row(str_map_get(&rows, intern(name)));
+    return ox_row(str_map_get(&rows, internf("%s::%s", domain, name)));
 }
+
+const OxOp *ox_op_find(const char *name) { return ox_op_in("", name); }
 
 /* The kind letter of an attribute in a row, 0: unknown. */
 static char attr_kind(const OxOp *op, Str name) {
@@ -502,8 +510,7 @@ static Status check_node(Ox *ox, const OxNode *n) {
 
 static const char *hint(Str domain, Str type) {
     if (!strcmp(domain, "com.microsoft"))
-        return "; a runtime-optimised inference file: use the exporter's "
-               "original file";
+        return "; fused for inference: use the exporter's original file";
     if (!strcmp(domain, "ai.onnx.ml")) return "; classical models do not train";
     if (!strncmp(domain, "pkg.", 4))
         return "; the file lacks this function's body";

@@ -46,7 +46,7 @@ static void find_body_roles(Ox *ox, const OxNode *owner, const Body *up,
                     (int)i);
     for (size_t i = g->n_node; i-- > 0;) {
         const Onnx__NodeProto *p = g->node[i];
-        const OxOp *op = ox_op_find(ox_text(p->op_type));
+        const OxOp *op = ox_op_in(onnx_domain(p), ox_text(p->op_type));
         OxName **in = NEW_ARRAY(ox->scratch, OxName *, p->n_input);
         for (size_t k = 0; k < p->n_input; k++) {
             in[k] = outside(ox, owner, &body, p->input[k]);

@@ -79,6 +79,7 @@ static void read_library(void) {
         s = read_text(a, &d, "ops.def", rule, strlen(rule));
     }
     if (s == OK) s = read_lines(a, &d, "losses.amp", losses_amp_lines);
+    if (s == OK) s = read_lines(a, &d, "microsoft.amp", microsoft_amp_lines);
     if (s == OK) s = read_lines(a, &d, "optimizers.amp", optimizers_amp_lines);
     if (s == OK) s = read_lines(a, &d, "layers.amp", layers_amp_lines);
     if (s != OK) fputs(d.text.data, stderr);

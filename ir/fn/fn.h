@@ -107,9 +107,10 @@ struct Fn {
 const Fn *fn_std(const char *name);
 /* The texts of the library (made by ir/BUILD), a string a line; each ends with
    NULL. */
-extern const char *const std_amp_lines[], *const losses_amp_lines[],
-                                              *const layers_amp_lines[],
-                                                  *const optimizers_amp_lines[];
+extern const char *const std_amp_lines[],
+    *const losses_amp_lines[], *const layers_amp_lines[],
+                                   *const optimizers_amp_lines[],
+                                       *const microsoft_amp_lines[];
 /* All functions except layers, in the order of the file. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);

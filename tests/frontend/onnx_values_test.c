@@ -34,6 +34,8 @@ static void register_all(void) {
     const char *made = getenv("AMPC_ONNX_NODES");
     if (made) register_folder("onnx_1_23", made);
     register_folder("onnx_1_12", "/usr/share/libonnx-testdata/data");
+    /* by tests/onnx/make_contrib.py */
+    register_folder("microsoft", test_data_path("tests/onnx/contrib"));
 }
 TEST_REGISTRAR(register_all);
 
