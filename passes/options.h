@@ -103,6 +103,18 @@ typedef struct Objective {
     double clip_norm, clip_value; /* 0: off */
 } Objective;
 
+/* An average of the parameters beside them, which evaluation may read. */
+enum { AVERAGE_KEYS = 5 };
+typedef struct AverageSpec {
+    const char *fn; /* of std.amp: what share of an average is new at a step;
+                       NULL: there is no average */
+    struct {
+        const char *name; /* NULL: no more */
+        double value;
+    } keys[AVERAGE_KEYS];
+    bool buffers; /* the buffers have averages, too */
+} AverageSpec;
+
 typedef enum ScaleKind {
     SCALE_DEFAULT,
     SCALE_NONE,
@@ -154,6 +166,7 @@ typedef struct Options {
     uint64_t lines;            /* rows of options_text.c that a block gave */
     int64_t accumulate;
     bool equal_batches; /* the mean of micro-batches' means                  */
+    AverageSpec average;
     ScaleSpec scale;
     int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,
                             and the dtype that they send */

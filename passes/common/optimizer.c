@@ -16,6 +16,7 @@
                 the module's hash */
 #include "ir/fn/optimizer.h"
 #include "passes/passes.h"
+#include "passes/common/average.h"
 #include "passes/common/rewrite.h"
 
 #include <math.h>
@@ -51,6 +52,7 @@ typedef struct Step {
     ValueId norm;    /* f32[]                                                */
     ValueId lr;      /* f64[]                                                */
     ValueId number;  /* f64[]: number of the step: 1, 2, .. */
+    ValueId share;   /* f32[]: of the average that this step replaces         */
     VEC(Rates) rates; /* computed so far */
 } Step;
 
@@ -309,10 +311,12 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
     TRY(call_checked(s, o->fn, in, n + nstate, attrs, o->keys.len, types, &v,
                      &id));
     TRY(check_shared(s, o->fn, id));
-    const ValueId *out = node_get(s->g, id)->out;
+    ValueId out[MAX_FN_OPERANDS];
+    memcpy(out, node_get(s->g, id)->out, (size_t)(nstate + 1) * sizeof *out);
     for (int i = 0; i < nstate; i++)
         if (types[i + 1].i) write_var(s, in[n + i], out[i + 1]);
     write_var(s, p, out[0]);
+    average_write(&s->b, s->opt, p, out[0], s->share, s->ok);
     return OK;
 }
 
@@ -389,6 +393,7 @@ static Status emit_update(Step *s) {
     emit_check(s);
     emit_clip(s);
     keep_definition(s->m, s->objective->optimizer.fn);
+    s->share = average_share(&s->b, s->opt, s->number);
     for (int i = 0; i < s->params.len; i++)
         TRY(update_one(s, s->params.data[i], s->grads.data[i]));
     ValueId scale = scale_of(s), step = graph_own_var(s->g, OWN_STEP, 0);
@@ -531,6 +536,7 @@ static Status make_update(const Graph *train, PassCtx *cx) {
         write_var(&s, sum, b_full(&s.b, value_get(g, sum)->type, 0));
     }
     TRY(emit_update(&s));
+    average_buffers(&s.b, cx->opt, train, s.share, s.ok);
     write_var(&s, n, i32c(&s, 0));
     write_var(&s, total, f32c(&s, 0));
     write_var(&s, shares, f32c(&s, 0));
@@ -585,7 +591,9 @@ static Status make_steps(Graph *train, PassCtx *cx) {
     s.loss = graph_output(train, own_output(OUT_LOSS, train->objective));
     take_outputs(&s);
     write_forward(&s);
-    return emit_update(&s);
+    TRY(emit_update(&s));
+    average_buffers(&s.b, cx->opt, train, s.share, s.ok);
+    return OK;
 }
 
 /* ---- 16-bit copies ------------------------------------------------------- */
@@ -660,6 +668,7 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     for (int i = 0, n = m->graphs.len; i < n; i++)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN)
             TRY(make_steps(m->graphs.data[i], cx));
+    average_read(m, cx->opt, cx->scratch);
     for (int i = 0; i < m->graphs.len; i++)
         rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
     graph_new(m, program_name(PROGRAM_REFRESH, intern("")));

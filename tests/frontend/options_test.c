@@ -87,6 +87,10 @@ static const Bound bounds[] = {
     {"--clip-norm", "1", "-1"},
     {"--clip-value", "1e-30", "0"},
     {"--clip-value", "1", "1x"},
+    {"--ema", "0.9", "1"},
+    {"--ema", "0.9,every=2", "0.9,every=1.5"},
+    {"--swa", "start=1", "every=2"},
+    {"--swa", "start=1", "start=0"},
     {"--accumulate", "1", "0"},
     {"--remat", "1", "0"},
     {"--placement", "exact,residuals=0", "exact,residuals=-1"},
@@ -232,6 +236,11 @@ static void dump(const Options *o, StrBuf *sb) {
     INT(debug_nonfinite), INT(count_underflow), TEXT(amp_policy), TEXT(dump_ir);
     TEXT(emit_c), TEXT(emit_cuda), TEXT(emit_onnx), TEXT(report), TEXT(cache);
     TEXT(symbol), INT(seed), INT(no_fuse), INT(shuffle);
+    INT(average.buffers);
+    TEXT_OF(average, o->average.fn ? o->average.fn : "-");
+    for (int i = 0; i < AVERAGE_KEYS && o->average.keys[i].name; i++)
+        sb_printf(sb, "average.%s=%.17g\n", o->average.keys[i].name,
+                  o->average.keys[i].value);
     sb_printf(sb, "name=%s\nloss=%s\n", j->name,
               j->loss.fn ? j->loss.fn->loss : "-");
     J_INT(loss.kind), J_REAL(loss.factor), J_INT(loss.outputs.len);
@@ -392,6 +401,11 @@ static const struct {
      "schedule=step; schedule.every=3; schedule.gamma=0.5"},
     {"--clip-norm", "3", "clip_norm=3"},
     {"--clip-value", "3", "clip_value=3"},
+    {"--ema", "0.5,warmup=2,power=0.5,every=4,after=3,buffers=average",
+     "average.buffers=1; average=average_ema; average.decay=0.5; "
+     "average.warmup=2; average.power=0.5; average.every=4; average.after=3"},
+    {"--swa", "start=7,every=2,buffers=copy",
+     "average=average_swa; average.start=7; average.every=2"},
     {"--accumulate", "3", "accumulate=3"},
     {"--loss-scale", "none", "scale.kind=1"},
     {"--loss-scale", "static=8", "scale.kind=2; scale.init=8"},
