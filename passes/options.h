@@ -53,6 +53,13 @@ typedef struct OptimizerSpec {
     VEC(OptimizerKey) keys; /* all but lr, as the definition has them */
 } OptimizerSpec;
 
+/* A function gradient_NAME(g, p; keys) of optimizers.amp, by which the gradient
+   of each parameter goes before the optimizer has it. */
+typedef struct TransformSpec {
+    const struct Fn *fn;
+    VEC(OptimizerKey) keys;
+} TransformSpec;
+
 typedef struct ParamGroup {
     Str glob;
     double lr_scale, weight_decay; /* NaN: unchanged */
@@ -100,7 +107,8 @@ typedef struct Objective {
     OptimizerSpec optimizer;
     VEC(ParamGroup) param_groups;
     ScheduleSpec schedule;
-    double clip_norm, clip_value; /* 0: off */
+    double clip_norm, clip_value;  /* 0: off */
+    VEC(TransformSpec) transforms; /* behind clipping, in order */
 } Objective;
 
 /* An average of the parameters beside them, which evaluation may read. */
@@ -221,6 +229,7 @@ double loss_key(const LossSpec *l, const char *name, double other);
 ScaleSpec scale_default(ScaleKind kind);
 /* With every key's default. */
 OptimizerSpec optimizer_default(Arena *a, const struct Fn *fn);
+TransformSpec transform_default(Arena *a, const struct Fn *fn);
 /* The value of a key; NULL: the optimizer has none such. */
 const double *optimizer_key(const OptimizerSpec *o, const char *name);
 /* The keys as attributes of a call, weight_decay apart where it is not NULL. */

@@ -602,6 +602,41 @@ static Status set_clip_value(Options *o, Spec *s) {
     return read_limit(s, &j->clip_value);
 }
 
+#define TRANSFORM "gradient_"
+
+static const char *transform_word(const Fn *f) {
+    size_t n = strlen(TRANSFORM);
+    return strncmp(f->info.text, TRANSFORM, n) ? NULL : f->info.text + n;
+}
+
+static Status find_transform(Options *o, Spec *s, const Fn **out) {
+    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 1);
+    int n = 0, i;
+    for (int k = 0; k < fn_std_count(); k++)
+        if (transform_word(fn_std_at(k)))
+            words[n++] = transform_word(fn_std_at(k));
+    TRY(pick(s, words, spec_next(s), &i));
+    *out = fn_std(arena_printf(o->arena, TRANSFORM "%s", words[i]));
+    return OK;
+}
+
+static Status add_gradient(Options *o, Spec *s) {
+    const Fn *fn;
+    Objective *j;
+    TRY(find_transform(o, s, &fn));
+    TRY(objective(o, s, &j));
+    TransformSpec t = transform_default(o->arena, fn);
+    SpecKey keys[MAX_OP_ATTRS + 1] = {{0}};
+    for (int i = 0; i < t.keys.len; i++) {
+        keys[i] = spec_key(t.keys.data[i].key, &t.keys.data[i].value, NULL);
+        keys[i].lo = LEAST;
+        keys[i].hi = MOST;
+    }
+    TRY(spec_keys(s, keys));
+    vec_push(o->arena, &j->transforms, t);
+    return OK;
+}
+
 static Status average_buffers(const Spec *s, const char *word, bool *out) {
     static const char *const words[] = {"copy", "average", NULL};
     int i;
@@ -681,7 +716,8 @@ static const struct ObjectiveKey {
                       {"param_group", set_param_group},
                       {"lr_schedule", set_schedule},
                       {"clip_norm", set_clip_norm},
-                      {"clip_value", set_clip_value}};
+                      {"clip_value", set_clip_value},
+                      {"gradient", add_gradient}};
 
 static const struct ObjectiveKey *objective_key(const char *text) {
     for (size_t i = 0; i < sizeof objective_keys / sizeof *objective_keys;
@@ -1237,6 +1273,9 @@ static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
                   j->optimizer.lr, j->schedule.row->word);
         if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
         if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
+        for (int i = 0; i < j->transforms.len; i++)
+            sb_printf(sb, ", gradient %s",
+                      transform_word(j->transforms.data[i].fn));
         if (o->accumulate > 1)
             sb_printf(sb, ", %lld micro-batches a step%s",
                       (long long)o->accumulate,

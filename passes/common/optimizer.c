@@ -217,6 +217,37 @@ static void emit_clip(Step *s) {
     }
 }
 
+/* Ranks that share updates have parts of gradients. */
+static Status check_parts(Step *s, const TransformSpec *t, NodeId id) {
+    if (!s->opt->shard_optimizer ||
+        call_is_elementwise(s->g, node_get(s->g, id)))
+        return OK;
+    fail(s->diag, (Loc){0},
+         "--shard-optimizer: %s looks at whole gradients, so that ranks cannot "
+         "share updates",
+         t->fn->info.text);
+    return ERR_USAGE;
+}
+
+static Status emit_transforms(Step *s) {
+    for (int k = 0; k < s->objective->transforms.len; k++) {
+        const TransformSpec *t = &s->objective->transforms.data[k];
+        Attr attrs[MAX_OP_ATTRS];
+        for (int i = 0; i < t->keys.len; i++)
+            attrs[i] =
+                attr_named_f(t->keys.data[i].key->name, t->keys.data[i].value);
+        for (int i = 0; i < s->grads.len; i++) {
+            ValueId in[] = {s->grads.data[i],
+                            b_cast(&s->b, s->params.data[i], DT_F32)};
+            NodeId id =
+                build_call(&s->b, t->fn, in, 2, attrs, t->keys.len, 1, NULL);
+            TRY(check_parts(s, t, id));
+            s->grads.data[i] = node_get(s->g, id)->out[0];
+        }
+    }
+    return OK;
+}
+
 /* ---- parameters ---------------------------------------------------------- */
 
 /* Calls one of the optimizer's functions, which a user may have written. */
@@ -392,6 +423,7 @@ static Status emit_update(Step *s) {
     emit_lr(s);
     emit_check(s);
     emit_clip(s);
+    TRY(emit_transforms(s));
     keep_definition(s->m, s->objective->optimizer.fn);
     s->share = average_share(&s->b, s->opt, s->number);
     for (int i = 0; i < s->params.len; i++)

@@ -10,9 +10,6 @@ All is in doubles.  A case trains make.py's parameters by SGD; the letters say
 which steps overflow, and are left out.  The case of buffers is a BatchNorm1d
 over three channels, of which PyTorch averages the running statistics too.
 """
-import importlib
-import sys
-
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -71,19 +68,12 @@ def torch_average(module, start=1, every=1, **how):
 
 
 def timm_average(module, **how):
-    v3 = timm_model_ema()(module, **how)
+    v3 = timm_file("model_ema", "utils").ModelEmaV3(module, **how)
 
     def update(t, model):
         v3.update(model, step=t)
         return v3.module
     return update
-
-
-def timm_model_ema():
-    timm_file("lamb")  # timm without its __init__
-    package = sys.modules.setdefault("timm.utils", type(sys)("timm.utils"))
-    package.__path__ = [sys.modules["timm"].__path__[0] + "/utils"]
-    return importlib.import_module("timm.utils.model_ema").ModelEmaV3
 
 
 def buffers():

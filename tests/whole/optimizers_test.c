@@ -299,11 +299,21 @@ TEST_CASE(optimizers, ranks_share_what_they_can) {
             "%s '%s' --precision fp32 --target cpu:x86-64-v2 "
             "--shard-optimizer --optimizer %s,lr=0.1%s -o '%s' 2>'%s'",
             test_ampc(), path, f->info.text,
-            !strcmp(f->info.text, "lars") ? ",always_adapt" : "",
+            !strcmp(f->info.text, "lars")   ? ",always_adapt"
+            : !strcmp(f->info.text, "adam") ? " --gradient sign"
+                                            : "",
             test_tmp("share.so"), test_tmp("share.err"));
         CHECK_MSG((status != 0) == refused, "%s: status %d", f->info.text,
                   status);
     }
+    const char *path = own_file("agc.amp", model);
+    char *out;
+    CHECK(test_command(&out,
+                       "%s '%s' --target cpu:x86-64-v2 --shard-optimizer "
+                       "--gradient agc -o '%s' 2>&1",
+                       test_ampc(), path, test_tmp("agc.so")) == 2);
+    CHECK_MSG(strstr(out, "gradient_agc looks at whole gradients"), "%s", out);
+    free(out);
 }
 
 /* ---- averages ------------------------------------------------------------ */
