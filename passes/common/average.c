@@ -30,7 +30,8 @@ void average_write(Builder *b, const Options *o, ValueId var, ValueId x,
     ValueId mean =
         graph_var(g, module_var(g->module, VAR_STATE, average_name(v.name),
                                 type, NULL, 0));
-    ValueId in[] = {mean, b_cast(b, x, DT_F32), share, ok};
+    ValueId kept = b_cast(b, x, type_get(v.type)->dtype);
+    ValueId in[] = {mean, b_cast(b, kept, DT_F32), share, ok};
     graph_write(g, mean, call(b, "averaged", in, 4, NULL, 0));
 }
 
