@@ -33,6 +33,17 @@ OptimizerSpec optimizer_default(Arena *a, const Fn *fn) {
     return o;
 }
 
+TransformSpec transform_default(Arena *a, const Fn *fn) {
+    TransformSpec t = {.fn = fn};
+    Graph *g = graph_new(module_new(a, ""), "defaults");
+    for (int i = 0; i < fn->attrs.len; i++) {
+        const FnAttr *key = &fn->attrs.data[i];
+        OptimizerKey k = {key, default_of(fn, g, key)};
+        vec_push(a, &t.keys, k);
+    }
+    return t;
+}
+
 const double *optimizer_key(const OptimizerSpec *o, const char *name) {
     for (int i = 0; i < o->keys.len; i++)
         if (!strcmp(o->keys.data[i].key->name, name))

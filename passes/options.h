@@ -53,6 +53,13 @@ typedef struct OptimizerSpec {
     VEC(OptimizerKey) keys; /* all but lr, as the definition has them */
 } OptimizerSpec;
 
+/* A function gradient_NAME(g, p; keys) of optimizers.amp, by which the gradient
+   of each parameter goes before the optimizer has it. */
+typedef struct TransformSpec {
+    const struct Fn *fn;
+    VEC(OptimizerKey) keys;
+} TransformSpec;
+
 typedef struct ParamGroup {
     Str glob;
     double lr_scale, weight_decay; /* NaN: unchanged */
@@ -100,8 +107,21 @@ typedef struct Objective {
     OptimizerSpec optimizer;
     VEC(ParamGroup) param_groups;
     ScheduleSpec schedule;
-    double clip_norm, clip_value; /* 0: off */
+    double clip_norm, clip_value;  /* 0: off */
+    VEC(TransformSpec) transforms; /* behind clipping, in order */
 } Objective;
+
+/* An average of the parameters beside them, which evaluation may read. */
+enum { AVERAGE_KEYS = 5 };
+typedef struct AverageSpec {
+    const char *fn; /* of std.amp: what share of an average is new at a step;
+                       NULL: there is no average */
+    struct {
+        const char *name; /* NULL: no more */
+        double value;
+    } keys[AVERAGE_KEYS];
+    bool buffers; /* the buffers have averages, too */
+} AverageSpec;
 
 typedef enum ScaleKind {
     SCALE_DEFAULT,
@@ -154,6 +174,7 @@ typedef struct Options {
     uint64_t lines;            /* rows of options_text.c that a block gave */
     int64_t accumulate;
     bool equal_batches; /* the mean of micro-batches' means                  */
+    AverageSpec average;
     ScaleSpec scale;
     int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,
                             and the dtype that they send */
@@ -208,6 +229,7 @@ double loss_key(const LossSpec *l, const char *name, double other);
 ScaleSpec scale_default(ScaleKind kind);
 /* With every key's default. */
 OptimizerSpec optimizer_default(Arena *a, const struct Fn *fn);
+TransformSpec transform_default(Arena *a, const struct Fn *fn);
 /* The value of a key; NULL: the optimizer has none such. */
 const double *optimizer_key(const OptimizerSpec *o, const char *name);
 /* The keys as attributes of a call, weight_decay apart where it is not NULL. */

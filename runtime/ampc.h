@@ -471,7 +471,9 @@ typedef struct ampc_api {
 
     /* Hyper-parameters, finite: "lr", the base of the schedule, and the keys
        that the schedule was compiled with: "warmup", "total", "min", "every",
-       "gamma", "power", "multiply", "rise", "div", "final_div". With several
+       "gamma", "power", "multiply", "rise", "div", "final_div". "averaged", in
+       a module compiled with --ema or --swa: not 0 makes evaluate, predict,
+       save_weights and load use averages in the place of weights. With several
        objectives they belong to the current `objective`; "lr:NAME" selects
        another one. Checkpoints keep them. For a name that the module lacks, the
        error lists those it has. */

@@ -18,7 +18,8 @@ Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
 typedef struct OwnOptions {
     const char *out, *load, *ir, *passes, *scaling, *link, *step_ms;
     const char *batches, *policy, *objective, *steps, *tolerance;
-    bool casts, kernels, memory, params, nodes, json, cuda, roofline, expand;
+    bool casts, kernels, memory, params, nodes, json, cuda, roofline, expand,
+        averaged;
 } OwnOptions;
 
 /* Everything a command needs until it ends. */

@@ -23,6 +23,8 @@ typedef struct Weights {
     char *initial; /* else section "weights" */
     size_t ninitial;
     JsonSpan index; /* header: their positions in it */
+    bool averaged;  /* --averaged */
+    int averages;   /* tensors that were one */
 } Weights;
 
 /* ---- opening ------------------------------------------------------------- */
@@ -161,7 +163,14 @@ static Status weight_of(void *ctx, const char *name, const Type *type,
                         void *data) {
     Weights *w = ctx;
     JsonSpan entry;
-    const StTensor *t = w->file ? st_find(w->file, name) : NULL;
+    const StTensor *t = NULL;
+    if (w->averaged) {
+        const char *mean =
+            arena_printf(w->s->arena, "ampc.opt/%s/average", name);
+        t = st_find(w->file, mean);
+        w->averages += t != NULL;
+    }
+    if (w->file && !t) t = st_find(w->file, name);
     if (t) return from_file(w, w->file, t, name, type, data);
     if (w->file)
         return misfit(w, w->file->path, name,
@@ -184,6 +193,10 @@ static Status write_model(Weights *w, const char *out) {
         return file_failed(&s->diag, out, &o);
     Status st =
         onnx_export(s->arena, &s->diag, out, skeleton, n, weight_of, w, &o);
+    if (st == OK && w->averaged && !w->averages)
+        st = fail(&s->diag, (Loc){.file = w->file->path},
+                  "--averaged: no tensor of the checkpoint is an average (ampc "
+                  "--ema or --swa)");
     if (st == OK && !outfile_commit(&o)) st = file_failed(&s->diag, out, &o);
     outfile_abort(&o);
     return st;
@@ -191,8 +204,12 @@ static Status write_model(Weights *w, const char *out) {
 
 static Status export_from(Session *s, const SectionFile *f, const char *load,
                           const char *out) {
-    Weights w = {.s = s, .module = f};
+    Weights w = {.s = s, .module = f, .averaged = s->own.averaged};
     Status st = OK;
+    if (w.averaged && !load) {
+        fail(&s->diag, (Loc){0}, "--averaged needs --load CKPT");
+        return ERR_USAGE;
+    }
     if (!sections_find(f, "model"))
         st = fail(&s->diag, (Loc){.file = f->path},
                   "compiled from a .amp file: there is no ONNX graph to write "

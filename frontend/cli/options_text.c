@@ -602,6 +602,103 @@ static Status set_clip_value(Options *o, Spec *s) {
     return read_limit(s, &j->clip_value);
 }
 
+#define TRANSFORM "gradient_"
+
+static const char *transform_word(const Fn *f) {
+    size_t n = strlen(TRANSFORM);
+    return strncmp(f->info.text, TRANSFORM, n) ? NULL : f->info.text + n;
+}
+
+static Status find_transform(Options *o, Spec *s, const Fn **out) {
+    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 1);
+    int n = 0, i;
+    for (int k = 0; k < fn_std_count(); k++)
+        if (transform_word(fn_std_at(k)))
+            words[n++] = transform_word(fn_std_at(k));
+    TRY(pick(s, words, spec_next(s), &i));
+    *out = fn_std(arena_printf(o->arena, TRANSFORM "%s", words[i]));
+    return OK;
+}
+
+static Status add_gradient(Options *o, Spec *s) {
+    const Fn *fn;
+    Objective *j;
+    TRY(find_transform(o, s, &fn));
+    TRY(objective(o, s, &j));
+    TransformSpec t = transform_default(o->arena, fn);
+    SpecKey keys[MAX_OP_ATTRS + 1] = {{0}};
+    for (int i = 0; i < t.keys.len; i++) {
+        keys[i] = spec_key(t.keys.data[i].key, &t.keys.data[i].value, NULL);
+        keys[i].lo = LEAST;
+        keys[i].hi = MOST;
+    }
+    TRY(spec_keys(s, keys));
+    vec_push(o->arena, &j->transforms, t);
+    return OK;
+}
+
+static Status average_buffers(const Spec *s, const char *word, bool *out) {
+    static const char *const words[] = {"copy", "average", NULL};
+    int i;
+    TRY(pick(s, words, word, &i));
+    *out = i == 1;
+    return OK;
+}
+
+/* Reads the keys of an average; `keys` ends with one that has no name. */
+static Status set_average(Options *o, Spec *s, const char *fn,
+                          const SpecKey *keys) {
+    AverageSpec a = {.fn = fn};
+    StrBuf rest = {0};
+    Status st = OK;
+    if (o->average.fn && o->average.fn != fn)
+        return usage(s, "a module has one average: --ema or --swa");
+    for (char *piece; st == OK && (piece = spec_next(s));) {
+        if (!strncmp(piece, "buffers=", 8))
+            st = average_buffers(s, piece + 8, &a.buffers);
+        else
+            sb_printf(&rest, "%s%s", rest.len ? "," : "", piece);
+    }
+    s->text = rest.len ? rest.data : NULL;
+    if (st == OK) st = spec_keys(s, keys);
+    sb_free(&rest);
+    s->text = NULL;
+    for (int i = 0; keys[i].name; i++) {
+        a.keys[i].name = keys[i].name;
+        a.keys[i].value = *keys[i].real;
+    }
+    o->average = a;
+    return st;
+}
+
+static Status set_ema(Options *o, Spec *s) {
+    double decay, warmup = 0, power = 2.0 / 3, every = 1, after = 0;
+    const SpecKey keys[] = {
+        {"decay", .real = &decay, .hi = 1, .open = true},
+        {"warmup", .real = &warmup, .hi = COUNT},
+        {"power", .real = &power, .lo = LEAST, .hi = 1e3},
+        {"every", .real = &every, .lo = 1, .hi = COUNT, .whole = true},
+        {"after", .real = &after, .hi = COUNT, .whole = true},
+        {0}};
+    const char *text = spec_next(s);
+    TRY(read_number(s, text, &decay));
+    if (!(decay >= 0 && decay < 1))
+        return usage(s, "the decay %s is not in [0, 1)", text);
+    return set_average(o, s, "average_ema", keys);
+}
+
+static Status set_swa(Options *o, Spec *s) {
+    double start = NAN, every = 1;
+    const SpecKey keys[] = {
+        {"start", .real = &start, .lo = 1, .hi = COUNT, .whole = true},
+        {"every", .real = &every, .lo = 1, .hi = COUNT, .whole = true},
+        {0}};
+    TRY(set_average(o, s, "average_swa", keys));
+    return isnan(start) ? usage(s, "start=STEP is missing: the first step "
+                                   "that counts")
+                        : OK;
+}
+
 static Status set_params(Options *o, Spec *s) {
     Objective *j;
     TRY(objective(o, s, &j));
@@ -619,7 +716,8 @@ static const struct ObjectiveKey {
                       {"param_group", set_param_group},
                       {"lr_schedule", set_schedule},
                       {"clip_norm", set_clip_norm},
-                      {"clip_value", set_clip_value}};
+                      {"clip_value", set_clip_value},
+                      {"gradient", add_gradient}};
 
 static const struct ObjectiveKey *objective_key(const char *text) {
     for (size_t i = 0; i < sizeof objective_keys / sizeof *objective_keys;
@@ -1108,6 +1206,10 @@ static void put_losses(const Objective *j, bool outputs, StrBuf *sb) {
     }
 }
 
+static const char *average_word(const AverageSpec *a) {
+    return a->fn + strlen("average_");
+}
+
 static void json_objective(const Objective *j, StrBuf *sb) {
     const OptimizerSpec *p = &j->optimizer;
     sb_puts(sb, "\"loss\":\"");
@@ -1151,6 +1253,8 @@ void options_json(const Options *o, StrBuf *sb) {
         sb_printf(sb, "%s%lld", i ? "," : ",\"batch_sizes\":[",
                   (long long)o->batch_sizes.data[i]);
     if (o->batch_sizes.len) sb_puts(sb, "]");
+    if (o->average.fn)
+        sb_printf(sb, ",\"average\":\"%s\"", average_word(&o->average));
     for (int i = 0; i < o->fresh.len; i++) {
         sb_puts(sb, i ? ",\"" : ",\"fresh\":[\"");
         sb_put_json(sb, o->fresh.data[i]);
@@ -1169,6 +1273,9 @@ static void objective_lines(const Options *o, const Objective *j, StrBuf *sb) {
                   j->optimizer.lr, j->schedule.row->word);
         if (j->clip_norm > 0) sb_printf(sb, ", clip-norm %g", j->clip_norm);
         if (j->clip_value > 0) sb_printf(sb, ", clip-value %g", j->clip_value);
+        for (int i = 0; i < j->transforms.len; i++)
+            sb_printf(sb, ", gradient %s",
+                      transform_word(j->transforms.data[i].fn));
         if (o->accumulate > 1)
             sb_printf(sb, ", %lld micro-batches a step%s",
                       (long long)o->accumulate,
@@ -1184,6 +1291,13 @@ void options_lines(const Options *o, StrBuf *sb) {
         sb_printf(sb, "%s%lld%s", i ? ", " : "batch sizes ",
                   (long long)o->batch_sizes.data[i],
                   i + 1 < o->batch_sizes.len ? "" : " (eval, predict)\n");
+    if (o->average.fn) {
+        sb_printf(sb, "average     %s", average_word(&o->average));
+        for (int i = 0; i < AVERAGE_KEYS && o->average.keys[i].name; i++)
+            sb_printf(sb, "%s %s %g", i ? "," : "", o->average.keys[i].name,
+                      o->average.keys[i].value);
+        sb_puts(sb, o->average.buffers ? ", buffers averaged\n" : "\n");
+    }
     sb_printf(sb, "precision   %s, loss scale %s\n",
               precision_words[o->precision], scale_text(o));
 }

@@ -272,8 +272,23 @@ Status run_choose(Run *r, uint32_t objective) {
     return run_api_fail(r, "objective");
 }
 
+/* The module forgets what an earlier run asked for. */
+static Status choose_averages(Run *r) {
+    double now;
+    if (r->api->get_hyper(r->s, "averaged", &now) != AMPC_OK)
+        return r->opt->averaged
+                   ? fail(&r->diag, (Loc){.file = r->opt->module},
+                          "--averaged: compiled without an average (ampc --ema "
+                          "or --swa)")
+                   : OK;
+    return r->api->set_hyper(r->s, "averaged", r->opt->averaged) == AMPC_OK
+               ? OK
+               : run_api_fail(r, "--averaged");
+}
+
 Status run_load(Run *r) {
     const RunOptions *o = r->opt;
+    TRY(choose_averages(r));
     ampc_weights from = {.size = sizeof from,
                          .paths = o->load.at,
                          .npath = (size_t)o->load.n,
@@ -285,6 +300,7 @@ Status run_load(Run *r) {
     if (o->resume && r->api->resume(r->s, o->save) != AMPC_OK)
         return run_api_fail(r, "--resume");
     run_print_notice(r);
+    if (o->resume) TRY(choose_averages(r));
     for (uint32_t i = 0; !isnan(o->lr) && (i == 0 || run_objective(r, i));
          i++) {
         TRY(run_choose(r, i));

@@ -35,7 +35,7 @@ typedef struct RunOptions {
     const char *save, *save_best, *save_weights, *fetch, *log, *profile,
         *tensorboard, *report;
     const char *plateau; /* --reduce-on-plateau; NULL: not asked for */
-    bool shuffle, eval, resume, quiet;
+    bool shuffle, eval, resume, quiet, averaged;
     double lr; /* NaN: the module's */
 } RunOptions;
 

@@ -139,6 +139,10 @@ static Status parse_state(DefParser *p, Optimizer *o) {
     for (int i = 0; i < o->states.len; i++)
         used |= o->states.data[i].name == s.name;
     if (used) return lex_fail(lx, &at, "'%.60s' is there already", s.name);
+    if (!strcmp(s.name, "average"))
+        return lex_fail(lx, &at,
+                        "'average' is the state of --ema and --swa; give this "
+                        "one another name");
     TRY(lex_take(lx, ':', &taken));
     if (taken) TRY(lex_expect_dtype(lx, &s.dtype));
     if (lex_is(lx, '[')) TRY(def_primary(p, &s.shape));

@@ -50,6 +50,15 @@ int module_find_own_var(const Module *m, OwnVar v, Str objective) {
     return module_find_name(m, own_name(v, objective));
 }
 
+Str average_name(Str variable) {
+    return internf("%s/average", family_name(FAMILY_OPT, variable));
+}
+
+bool is_average(Str name) {
+    const char *slash = strrchr(name, '/');
+    return family_has(FAMILY_OPT, name) && !strcmp(slash, "/average");
+}
+
 /* For state, the last part says which. */
 Family family_of(const Module *m, Str name, int *parameter) {
     for (int f = 0; f < NUM_FAMILIES; f++) {

@@ -16,6 +16,7 @@
                 the module's hash */
 #include "ir/fn/optimizer.h"
 #include "passes/passes.h"
+#include "passes/common/average.h"
 #include "passes/common/rewrite.h"
 
 #include <math.h>
@@ -51,6 +52,7 @@ typedef struct Step {
     ValueId norm;    /* f32[]                                                */
     ValueId lr;      /* f64[]                                                */
     ValueId number;  /* f64[]: number of the step: 1, 2, .. */
+    ValueId share;   /* f32[]: of the average that this step replaces         */
     VEC(Rates) rates; /* computed so far */
 } Step;
 
@@ -215,6 +217,37 @@ static void emit_clip(Step *s) {
     }
 }
 
+/* Ranks that share updates have parts of gradients. */
+static Status check_parts(Step *s, const TransformSpec *t, NodeId id) {
+    if (!s->opt->shard_optimizer ||
+        call_is_elementwise(s->g, node_get(s->g, id)))
+        return OK;
+    fail(s->diag, (Loc){0},
+         "--shard-optimizer: %s looks at whole gradients, so that ranks cannot "
+         "share updates",
+         t->fn->info.text);
+    return ERR_USAGE;
+}
+
+static Status emit_transforms(Step *s) {
+    for (int k = 0; k < s->objective->transforms.len; k++) {
+        const TransformSpec *t = &s->objective->transforms.data[k];
+        Attr attrs[MAX_OP_ATTRS];
+        for (int i = 0; i < t->keys.len; i++)
+            attrs[i] =
+                attr_named_f(t->keys.data[i].key->name, t->keys.data[i].value);
+        for (int i = 0; i < s->grads.len; i++) {
+            ValueId in[] = {s->grads.data[i],
+                            b_cast(&s->b, s->params.data[i], DT_F32)};
+            NodeId id =
+                build_call(&s->b, t->fn, in, 2, attrs, t->keys.len, 1, NULL);
+            TRY(check_parts(s, t, id));
+            s->grads.data[i] = node_get(s->g, id)->out[0];
+        }
+    }
+    return OK;
+}
+
 /* ---- parameters ---------------------------------------------------------- */
 
 /* Calls one of the optimizer's functions, which a user may have written. */
@@ -309,10 +342,12 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
     TRY(call_checked(s, o->fn, in, n + nstate, attrs, o->keys.len, types, &v,
                      &id));
     TRY(check_shared(s, o->fn, id));
-    const ValueId *out = node_get(s->g, id)->out;
+    ValueId out[MAX_FN_OPERANDS];
+    memcpy(out, node_get(s->g, id)->out, (size_t)(nstate + 1) * sizeof *out);
     for (int i = 0; i < nstate; i++)
         if (types[i + 1].i) write_var(s, in[n + i], out[i + 1]);
     write_var(s, p, out[0]);
+    average_write(&s->b, s->opt, p, out[0], s->share, s->ok);
     return OK;
 }
 
@@ -388,7 +423,9 @@ static Status emit_update(Step *s) {
     emit_lr(s);
     emit_check(s);
     emit_clip(s);
+    TRY(emit_transforms(s));
     keep_definition(s->m, s->objective->optimizer.fn);
+    s->share = average_share(&s->b, s->opt, s->number);
     for (int i = 0; i < s->params.len; i++)
         TRY(update_one(s, s->params.data[i], s->grads.data[i]));
     ValueId scale = scale_of(s), step = graph_own_var(s->g, OWN_STEP, 0);
@@ -531,6 +568,7 @@ static Status make_update(const Graph *train, PassCtx *cx) {
         write_var(&s, sum, b_full(&s.b, value_get(g, sum)->type, 0));
     }
     TRY(emit_update(&s));
+    average_buffers(&s.b, cx->opt, train, s.share, s.ok);
     write_var(&s, n, i32c(&s, 0));
     write_var(&s, total, f32c(&s, 0));
     write_var(&s, shares, f32c(&s, 0));
@@ -585,7 +623,9 @@ static Status make_steps(Graph *train, PassCtx *cx) {
     s.loss = graph_output(train, own_output(OUT_LOSS, train->objective));
     take_outputs(&s);
     write_forward(&s);
-    return emit_update(&s);
+    TRY(emit_update(&s));
+    average_buffers(&s.b, cx->opt, train, s.share, s.ok);
+    return OK;
 }
 
 /* ---- 16-bit copies ------------------------------------------------------- */
@@ -660,6 +700,7 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     for (int i = 0, n = m->graphs.len; i < n; i++)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN)
             TRY(make_steps(m->graphs.data[i], cx));
+    average_read(m, cx->opt, cx->scratch);
     for (int i = 0; i < m->graphs.len; i++)
         rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
     graph_new(m, program_name(PROGRAM_REFRESH, intern("")));

@@ -270,7 +270,7 @@ static bool *with_state(const Graph *g, Arena *a) {
     for (int i = 0; i < g->writes.len; i++) {
         Str name = value_var(g, g->writes.data[i].var)->name;
         if (family_of(g->module, name, &parameter) == FAMILY_OPT &&
-            parameter >= 0)
+            parameter >= 0 && !is_average(name))
             has[parameter] = true;
     }
     return has;

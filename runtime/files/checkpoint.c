@@ -134,15 +134,65 @@ static ampc_status put_metadata(ampc_session *s, Text *t) {
     return status;
 }
 
+static const char average_begin[] = "ampc.opt/", average_end[] = "/average";
+
+const char *average_of(const char *name, char *buf, size_t cap) {
+    size_t begin = sizeof average_begin - 1, end = sizeof average_end - 1;
+    size_t n = strlen(name);
+    if (n <= begin + end || strncmp(name, average_begin, begin) ||
+        strcmp(name + n - end, average_end) || n - begin - end >= cap)
+        return NULL;
+    memcpy(buf, name + begin, n - begin - end);
+    buf[n - begin - end] = 0;
+    return buf;
+}
+
+ampc_status averages_asked(ampc_session *s, bool *asked) {
+    int v = find_var(s->m, "ampc.averaged");
+    double x = 0;
+    ampc_status status = v < 0 ? AMPC_OK : var_number(s, v, 0, &x);
+    *asked = x > 0;
+    return status;
+}
+
+/* Whether every objective has stepped: before, averages hold nothing. */
+static ampc_status averages_there(ampc_session *s, bool *there) {
+    ampc_status status = averages_asked(s, there);
+    for (uint32_t i = 0; i < s->m->nvar && *there && status == AMPC_OK; i++) {
+        const char *name = s->m->vars[i].name;
+        double steps = 1;
+        if (!strcmp(name, "ampc.step") || !strncmp(name, "ampc.step:", 10))
+            status = var_number(s, (int)i, 0, &steps);
+        *there = steps > 0;
+    }
+    return status;
+}
+
+static void put_item(const ampc_session *s, const char *name, uint32_t var,
+                     StItem *to) {
+    const PlanVar *v = &s->m->vars[var];
+    *to = (StItem){name, v->dtype, v->rank, v->dim, var, v->bytes};
+}
+
 static size_t list_tensors(const ampc_session *s, bool all, StItem *items) {
     size_t n = 0;
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         const PlanVar *v = &s->m->vars[i];
-        if (!(all ? is_saved(v, s->micro) : is_weight(v)) || section_of(v))
-            continue;
-        items[n++] = (StItem){v->name, v->dtype, v->rank, v->dim, i, v->bytes};
+        if ((all ? is_saved(v, s->micro) : is_weight(v)) && !section_of(v))
+            put_item(s, v->name, i, &items[n++]);
     }
     return n;
+}
+
+/* Averages take the place of the weights that they belong to. */
+static void take_averages(const ampc_session *s, StItem *items, size_t n) {
+    char of[1024];
+    for (uint32_t i = 0; i < s->m->nvar; i++) {
+        if (!average_of(s->m->vars[i].name, of, sizeof of)) continue;
+        for (size_t k = 0; k < n; k++)
+            if (!strcmp(items[k].name, of))
+                put_item(s, items[k].name, i, &items[k]);
+    }
 }
 
 ampc_status checkpoint_save(ampc_session *s, const char *path) {
@@ -166,10 +216,14 @@ ampc_status checkpoint_save(ampc_session *s, const char *path) {
 ampc_status checkpoint_save_weights(ampc_session *s, const char *path) {
     size_t bytes = s->m->nvar * sizeof(StItem);
     StItem *items = mem_alloc(s, bytes);
-    ampc_status status =
-        items ? st_write(s, path, items, list_tensors(s, false, items),
-                         &(StOutput){"format", "pt", NULL})
-              : session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
+    bool averaged;
+    if (!items)
+        return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
+    size_t n = list_tensors(s, false, items);
+    ampc_status status = averages_there(s, &averaged);
+    if (averaged) take_averages(s, items, n);
+    if (status == AMPC_OK)
+        status = st_write(s, path, items, n, &(StOutput){"format", "pt", NULL});
     mem_free(s, items, bytes);
     return status;
 }

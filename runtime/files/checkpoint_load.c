@@ -83,6 +83,7 @@ typedef struct LoadFile {
 typedef struct LoadSource {
     LoadFile *file;
     const StTensor *t; /* NULL: no file has it */
+    bool average;      /* .. of the variable */
 } LoadSource;
 
 /* Names for a message: how many, and the first of them. */
@@ -383,6 +384,29 @@ static bool load_wants(const Load *l, const PlanVar *v) {
     return l->resume ? is_saved(v, l->micro) : is_weight(v);
 }
 
+/* With averages (averages_asked), these are the weights of a checkpoint. */
+static void resolve_average(Load *l, LoadFile *f, const StTensor *t) {
+    char name[1024], of[1024];
+    if (!meant_name(l, t->name, name, sizeof name) ||
+        !average_of(name, of, sizeof of))
+        return;
+    int v = find_var(l->s->m, of);
+    if (v >= 0 && load_wants(l, &l->s->m->vars[v]))
+        l->sources[v] = (LoadSource){f, t, true};
+}
+
+static ampc_status resolve_averages(Load *l) {
+    bool asked = false;
+    ampc_status status = l->resume ? AMPC_OK : averages_asked(l->s, &asked);
+    for (size_t i = 0; i < l->nfile && asked; i++) {
+        const StFile *f = &l->files[i]->st;
+        for (size_t k = 0; k < f->ntensor; k++)
+            if (f->tensors[k].name.n)
+                resolve_average(l, l->files[i], &f->tensors[k]);
+    }
+    return status;
+}
+
 static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t) {
     char name[1024];
     bool fits = meant_name(l, t->name, name, sizeof name);
@@ -398,12 +422,13 @@ static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t) {
         return AMPC_OK;
     }
     if (!load_wants(l, &l->s->m->vars[v])) return AMPC_OK;
+    if (l->sources[v].average) return AMPC_OK;
     if (l->sources[v].t)
         return session_fail(l->s, AMPC_ERR_FORMAT,
                             "%s: a second tensor for '%.200s'; the first is in "
                             "%s",
                             f->path, name, l->sources[v].file->path);
-    l->sources[v] = (LoadSource){f, t};
+    l->sources[v] = (LoadSource){f, t, false};
     return AMPC_OK;
 }
 
@@ -563,15 +588,17 @@ static ampc_status load_resolve(Load *l) {
     l->sources = mem_alloc(l->s, bytes);
     if (!l->sources) return load_memory(l);
     memset(l->sources, 0, bytes);
+    ampc_status status = resolve_averages(l);
+    if (status != AMPC_OK) return status;
     for (size_t i = 0; i < l->nfile; i++) {
         const StFile *f = &l->files[i]->st;
         for (size_t k = 0; k < f->ntensor; k++) {
             if (!f->tensors[k].name.n) continue;
-            ampc_status status = resolve_one(l, l->files[i], &f->tensors[k]);
+            status = resolve_one(l, l->files[i], &f->tensors[k]);
             if (status != AMPC_OK) return status;
         }
     }
-    ampc_status status = check_renames(l);
+    status = check_renames(l);
     if (status != AMPC_OK) return status;
     for (uint32_t i = 0; i < l->s->m->nvar; i++) {
         const PlanVar *v = &l->s->m->vars[i];
@@ -899,7 +926,7 @@ ampc_status checkpoint_sidecar(ampc_session *s, const char *path,
         const PlanVar *v = &s->m->vars[i];
         const StTensor *t = is_weight(v) ? st_find(&f.st, v->name) : NULL;
         if (!t) continue;
-        status = check_tensor(&l, &(LoadSource){&f, t}, v);
+        status = check_tensor(&l, &(LoadSource){&f, t, false}, v);
         if (status == AMPC_OK) status = read_var(s, &f.st, t, i);
     }
     st_close(&f.st);

@@ -163,14 +163,18 @@ static void find_spread(ampc_session *s) {
     }
 }
 
+static bool may_be_handed(const PlanVar *v) {
+    return v->kind == PLAN_PARAM || v->kind == PLAN_STATE;
+}
+
 static void keep_whole(ampc_session *s, const PlanRef *r) {
-    if (r->space == PLAN_VAR && s->m->vars[r->index].kind == PLAN_PARAM)
+    if (r->space == PLAN_VAR && may_be_handed(&s->m->vars[r->index]))
         s->shards->of[r->index].step = 0;
 }
 
-/* Parameters that a program reads in full precision, or that are results,
-   must be complete on all ranks: these are not spread. With several ranks,
-   program train (a whole step) never runs. */
+/* Parameters that a program reads in full precision, averages that evaluation
+   reads, and results must be complete on all ranks: these are not spread. With
+   several ranks, program train (a whole step) never runs. */
 static void drop_read(ampc_session *s, uint32_t program) {
     const PlanTarget *p = s->plan;
     const PlanRun *run = &p->runs[program];
@@ -220,9 +224,11 @@ static ampc_status find_sums(ampc_session *s) {
             if (!in_parts(s, t, k) || !sum[grad].unit) continue;
             const PlanRef *r = tensor_refs(s, t, tensor_of(t, k), &n);
             for (uint32_t j = 0; j < n; j++) {
-                if (r[j].space != PLAN_VAR || !shard_is(s, r[j].index))
+                if (r[j].space != PLAN_VAR ||
+                    !may_be_handed(&s->m->vars[r[j].index]))
                     continue;
-                s->shards->of[r[j].index].unit = sum[grad].unit;
+                if (shard_is(s, r[j].index))
+                    s->shards->of[r[j].index].unit = sum[grad].unit;
                 sum[grad].step = i + 1;
                 sum[grad].tensor = tensor_of(t, k);
             }
@@ -278,12 +284,16 @@ static bool is_handed_out(const ampc_session *s, const PlanStep *t,
     uint32_t tensor = tensor_of(t, k), n;
     const PlanRef *first = tensor_refs(s, t, tensor, &n);
     const PlanRef *r = &s->plan->refs[t->ref0 + k];
-    PlanVarKind kind =
-        spread_of(s, t, tensor, PLAN_PARAM) ? PLAN_SHADOW : PLAN_PARAM;
-    if (r->space != PLAN_VAR || s->m->vars[r->index].kind != kind) return false;
+    if (r->space != PLAN_VAR) return false;
+    PlanVarKind kind = s->m->vars[r->index].kind;
+    bool param = spread_of(s, t, tensor, PLAN_PARAM) != NULL;
+    bool shared = param || spread_of(s, t, tensor, PLAN_STATE);
+    bool average =
+        kind == PLAN_STATE && in_parts(s, t, k) && !shard_is(s, r->index);
+    if (!average && kind != (param ? PLAN_SHADOW : PLAN_PARAM)) return false;
     for (; first < r; first++)
         if (first->space == PLAN_VAR && first->index == r->index) return false;
-    return kind == PLAN_SHADOW || spread_of(s, t, tensor, PLAN_STATE);
+    return shared;
 }
 
 bool shard_next(const ampc_session *s, ProgramId id, int rank, ShardPart *p) {
@@ -307,36 +317,46 @@ bool shard_next(const ampc_session *s, ProgramId id, int rank, ShardPart *p) {
 
 typedef enum Move { MOVE_NOTHING, MOVE_OUT, MOVE_IN } Move;
 
-/* Copies the part that a rank sends to a block, or from it; *bytes: its size
-   there. */
-static ampc_status move_part(ampc_session *s, ProgramId id, int rank, Move move,
-                             char *block, size_t *bytes) {
+/* Copies the part that a rank sends to a block, or from it: of averages, or of
+   all others.  *bytes: its size there. */
+static ampc_status move_part(ampc_session *s, ProgramId id, bool averages,
+                             int rank, Move move, char *block, size_t *bytes) {
     ampc_status status = AMPC_OK;
     *bytes = 0;
-    for (ShardPart p = {0}; shard_next(s, id, rank, &p); *bytes += p.bytes) {
+    for (ShardPart p = {0}; shard_next(s, id, rank, &p);) {
+        if ((s->m->vars[p.at.index].kind == PLAN_STATE) != averages) continue;
         if (status == AMPC_OK && move == MOVE_OUT)
             status = s->backend->get(s, p.at, block + *bytes, p.bytes);
         if (status == AMPC_OK && move == MOVE_IN)
             status = s->backend->put(s, p.at, block + *bytes, p.bytes);
+        *bytes += p.bytes;
     }
     return status;
 }
 
-static ampc_status hand_out(ampc_session *s, ProgramId id) {
+static ampc_status hand_out_some(ampc_session *s, ProgramId id, bool averages) {
     uint64_t *at = s->shards->at;
     int me = s->opt.comm->rank, world = s->opt.comm->world;
     size_t bytes;
     char *block = (char *)sums_scratch(s, &bytes); /* as large as gradients */
     for (int r = 0; r < world; r++) {
-        move_part(s, id, r, MOVE_NOTHING, block, &bytes);
+        move_part(s, id, averages, r, MOVE_NOTHING, block, &bytes);
         at[r + 1] = at[r] + bytes;
     }
-    ampc_status status = move_part(s, id, me, MOVE_OUT, block + at[me], &bytes);
+    if (averages && at[world] == 0) return AMPC_OK;
+    ampc_status status =
+        move_part(s, id, averages, me, MOVE_OUT, block + at[me], &bytes);
     if (status == AMPC_OK) status = comm_gather(s, block, at, "parameters");
     for (int r = 0; r < world && status == AMPC_OK; r++)
         if (r != me)
-            status = move_part(s, id, r, MOVE_IN, block + at[r], &bytes);
+            status =
+                move_part(s, id, averages, r, MOVE_IN, block + at[r], &bytes);
     return status;
+}
+
+static ampc_status hand_out(ampc_session *s, ProgramId id) {
+    ampc_status status = hand_out_some(s, id, false);
+    return status == AMPC_OK ? hand_out_some(s, id, true) : status;
 }
 
 /* On devices it is done with program update (gpu_hand_out). */

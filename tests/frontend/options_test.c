@@ -87,6 +87,12 @@ static const Bound bounds[] = {
     {"--clip-norm", "1", "-1"},
     {"--clip-value", "1e-30", "0"},
     {"--clip-value", "1", "1x"},
+    {"--gradient", "agc", "agc,clip=0"},
+    {"--gradient", "agc,eps=1", "agcs"},
+    {"--ema", "0.9", "1"},
+    {"--ema", "0.9,every=2", "0.9,every=1.5"},
+    {"--swa", "start=1", "every=2"},
+    {"--swa", "start=1", "start=0"},
     {"--accumulate", "1", "0"},
     {"--remat", "1", "0"},
     {"--placement", "exact,residuals=0", "exact,residuals=-1"},
@@ -232,6 +238,19 @@ static void dump(const Options *o, StrBuf *sb) {
     INT(debug_nonfinite), INT(count_underflow), TEXT(amp_policy), TEXT(dump_ir);
     TEXT(emit_c), TEXT(emit_cuda), TEXT(emit_onnx), TEXT(report), TEXT(cache);
     TEXT(symbol), INT(seed), INT(no_fuse), INT(shuffle);
+    J_INT(transforms.len);
+    for (int i = 0; i < j->transforms.len; i++) {
+        const TransformSpec *t = &j->transforms.data[i];
+        sb_printf(sb, "transform %d=%s\n", i, t->fn->info.text);
+        for (int k = 0; k < t->keys.len; k++)
+            sb_printf(sb, "transform %d.%s=%.17g\n", i,
+                      t->keys.data[k].key->name, t->keys.data[k].value);
+    }
+    INT(average.buffers);
+    TEXT_OF(average, o->average.fn ? o->average.fn : "-");
+    for (int i = 0; i < AVERAGE_KEYS && o->average.keys[i].name; i++)
+        sb_printf(sb, "average.%s=%.17g\n", o->average.keys[i].name,
+                  o->average.keys[i].value);
     sb_printf(sb, "name=%s\nloss=%s\n", j->name,
               j->loss.fn ? j->loss.fn->loss : "-");
     J_INT(loss.kind), J_REAL(loss.factor), J_INT(loss.outputs.len);
@@ -392,6 +411,16 @@ static const struct {
      "schedule=step; schedule.every=3; schedule.gamma=0.5"},
     {"--clip-norm", "3", "clip_norm=3"},
     {"--clip-value", "3", "clip_value=3"},
+    {"--gradient", "agc,clip=0.5,eps=0.25",
+     "transforms.len=1; transform 0=gradient_agc; transform 0.clip=0.5; "
+     "transform 0.eps=0.25"},
+    {"--gradient", "clip_each,norm=3",
+     "transforms.len=1; transform 0=gradient_clip_each; transform 0.norm=3"},
+    {"--ema", "0.5,warmup=2,power=0.5,every=4,after=3,buffers=average",
+     "average.buffers=1; average=average_ema; average.decay=0.5; "
+     "average.warmup=2; average.power=0.5; average.every=4; average.after=3"},
+    {"--swa", "start=7,every=2,buffers=copy",
+     "average=average_swa; average.start=7; average.every=2"},
     {"--accumulate", "3", "accumulate=3"},
     {"--loss-scale", "none", "scale.kind=1"},
     {"--loss-scale", "static=8", "scale.kind=2; scale.init=8"},

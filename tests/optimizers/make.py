@@ -77,13 +77,13 @@ def zeropower(grad, coefficients, steps, eps):
     return x.T if grad.size(0) > grad.size(1) else x
 
 
-def timm_file(name):
-    """timm/optim/NAME.py without the rest of timm, which wants torchvision."""
+def timm_file(name, folder="optim"):
+    """timm/FOLDER/NAME.py without the rest of timm, which wants torchvision."""
     root = str(metadata.distribution("timm").locate_file("timm"))
-    for package, path in (("timm", root), ("timm.optim", root + "/optim")):
+    for package, path in (("timm", root), ("timm." + folder, root + "/" + folder)):
         module = sys.modules.setdefault(package, types.ModuleType(package))
         module.__path__ = [path]
-    return importlib.import_module("timm.optim." + name)
+    return importlib.import_module(f"timm.{folder}.{name}")
 
 
 def adafactor(groups, lr, weight_decay=0.0):
@@ -91,7 +91,32 @@ def adafactor(groups, lr, weight_decay=0.0):
                                  eps=(1.1920928955078125e-07, 1e-3))
 
 
-def case(name, options, make, micro=PLAIN, clip=0, groups=False, extra=""):
+def transforms():
+    """--gradient, before SGD with momentum."""
+    from pytorch_optimizer.optimizer.gradient_centralization import centralize_gradient
+    agc = timm_file("agc", "utils").adaptive_clip_grad
+
+    def each(params):
+        for p in params:
+            torch.nn.utils.clip_grad_norm_([p], 0.5)
+
+    def both(params):
+        centralize_gradient([p.grad for p in params])
+        agc(params, clip_factor=0.5, eps=0.01)
+
+    for name, options, change in (
+            ("agc", "agc", agc),
+            ("agc_wide", "agc,clip=0.5,eps=0.01", lambda ps: agc(ps, clip_factor=0.5, eps=0.01)),
+            ("clip_each", "clip_each,norm=0.5", each),
+            ("centralize", "centralize", lambda ps: centralize_gradient([p.grad for p in ps])),
+            ("sign", "sign", lambda ps: [p.grad.sign_() for p in ps]),
+            ("both", "centralize --gradient agc,clip=0.5,eps=0.01", both)):
+        case("gradient_" + name, "sgd,lr=0.1,momentum=0.9",
+             lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
+             extra=f" --gradient {options} --precision fp32", change=change)
+
+
+def case(name, options, make, micro=PLAIN, clip=0, groups=False, extra="", change=None):
     params = {n: torch.nn.Parameter(initial(n)) for n in SHAPES}
     lr = next(float(o[3:]) for o in options.split(",") if o.startswith("lr="))
     if groups:
@@ -111,6 +136,8 @@ def case(name, options, make, micro=PLAIN, clip=0, groups=False, extra=""):
                 params[n].grad = g.clone()
             if clip:
                 torch.nn.utils.clip_grad_norm_(params.values(), clip)
+            if change:
+                change(list(params.values()))
             optimizer.step()
         if i in (0, 4, 19):
             for n, p in params.items():
@@ -168,6 +195,7 @@ def main():
     four("adafactor", "lr=0.05", adafactor)
     four("muon", "lr=0.05", Both)
     four("muon", "lr=0.05,nesterov=0", Both, nesterov=False, label="_plain")
+    transforms()
 
 
 if __name__ == "__main__":

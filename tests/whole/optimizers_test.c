@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optimizers_test.c: every optimizer beside its source, over 20 steps
-   (tests/optimizers/reference.txt, which make.py there recorded in f64), and
+   (tests/optimizers/reference.txt, which make.py there recorded in f64),
+   averages of parameters beside theirs (averages.txt, make_averages.py), and
    what a user's own may do.
 
    The loss is the sum of x*p over parameters p: the inputs are the gradients.
@@ -37,6 +38,7 @@ static const char model[] =
 typedef struct Case {
     char name[64], letters[STEPS + 1], options[300];
     const char *numbers;
+    bool average; /* the numbers are averages */
 } Case;
 
 typedef struct Feed {
@@ -93,26 +95,32 @@ static const char *numbers_of(const Case *x, int step, const char *name) {
     return at + strlen(head);
 }
 
+static void check_var(const Compiled *c, ampc_session *s, const Case *x,
+                      int step, const char *name, int n) {
+    float got[MAX_N];
+    double want[MAX_N], largest = 0;
+    char average[100];
+    const char *p = numbers_of(x, step, name);
+    for (int i = 0; i < n; i++) {
+        char *end;
+        want[i] = strtod(p, &end);
+        REQUIRE(end > p);
+        p = end;
+        largest = fmax(largest, fabs(want[i]));
+    }
+    snprintf(average, sizeof average, "ampc.opt/%s/average", name);
+    read_var(c, s, x->average ? average : name, got, (size_t)n * sizeof *got,
+             AMPC_DTYPE_F32);
+    for (int i = 0; i < n; i++)
+        CHECK_MSG(fabs((double)got[i] - want[i]) <= TOL_OPTIMIZER * largest,
+                  "%s: after step %d %s[%d] is %.9g, not %.9g", x->name, step,
+                  name, i, (double)got[i], want[i]);
+}
+
 static void check_params(const Compiled *c, ampc_session *s, const Case *x,
                          int step) {
-    for (int k = 0; k < NPARAM; k++) {
-        float got[MAX_N];
-        double want[MAX_N], largest = 0;
-        const char *p = numbers_of(x, step, name_of[k]);
-        for (int i = 0; i < count[k]; i++) {
-            char *end;
-            want[i] = strtod(p, &end);
-            REQUIRE(end > p);
-            p = end;
-            largest = fmax(largest, fabs(want[i]));
-        }
-        read_var(c, s, name_of[k], got, (size_t)count[k] * sizeof *got,
-                 AMPC_DTYPE_F32);
-        for (int i = 0; i < count[k]; i++)
-            CHECK_MSG(fabs((double)got[i] - want[i]) <= TOL_OPTIMIZER * largest,
-                      "%s: after step %d %s[%d] is %.9g, not %.9g", x->name,
-                      step, name_of[k], i, (double)got[i], want[i]);
-    }
+    for (int k = 0; k < NPARAM; k++)
+        check_var(c, s, x, step, name_of[k], count[k]);
 }
 
 /* A run that was cut in two by a checkpoint ends with the same bits. */
@@ -151,24 +159,59 @@ static void run(void *arg) {
     compiled_close(&c);
 }
 
+/* Averages of the running statistics of a batch normalisation. */
+static void run_buffers(void *arg) {
+    static const char text[] = "model m(x: f32[4,3]) {\n"
+                               "  y = BatchNorm(x, scope=\"bn\") * x\n"
+                               "  return loss = reduce_sum(y, axes=[0,1], "
+                               "keepdims=0)\n}\n";
+    static const char *const of[] = {"bn.weight", "bn.bias", "bn.running_mean",
+                                     "bn.running_var"};
+    const Case *x = arg;
+    char options[400];
+    snprintf(options, sizeof options, "%s --target cpu:x86-64-v2", x->options);
+    Compiled c = compile_text(text, options);
+    ampc_session *s = open_threads(&c, 1);
+    for (int i = 0; i < STEPS; i++) {
+        Feed f;
+        feed_fill(&f, i, false);
+        ampc_input in =
+            ampc_in("x", f.x[1], 12 * sizeof(float), AMPC_DTYPE_F32);
+        step_ok(&c, s, &in, 1);
+        for (int k = 0; k < 4 && (i == 0 || i == 4 || i == STEPS - 1); k++)
+            check_var(&c, s, x, i, of[k], 3);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 /* ---- the file ------------------------------------------------------------ */
 
 enum { MAX_CASES = 200 };
 static Case cases[MAX_CASES];
 static int ncases;
 
-static void read_cases(void) {
+static void cases_of(const char *name, bool average) {
     size_t size;
-    const char *p =
-        test_read_file(test_data_path("tests/optimizers/reference.txt"), &size);
+    char path[100];
+    snprintf(path, sizeof path, "tests/optimizers/%s", name);
+    const char *p = test_read_file(test_data_path(path), &size);
     while (ncases < MAX_CASES && (p = strstr(p, "\ncase "))) {
         Case *x = &cases[ncases++];
         REQUIRE(sscanf(p, "\ncase %63s %20s %299[^\n]", x->name, x->letters,
                        x->options) == 3);
         p += 6;
         x->numbers = strchr(p, '\n');
-        harness_register("optimizers", x->name, run, x);
+        x->average = average;
+        bool buffers = !strcmp(x->name, "buffers");
+        harness_register(average ? "averages" : "optimizers", x->name,
+                         buffers ? run_buffers : run, x);
     }
+}
+
+static void read_cases(void) {
+    cases_of("reference.txt", false);
+    cases_of("averages.txt", true);
     REQUIRE(ncases > 0 && ncases < MAX_CASES);
 }
 TEST_REGISTRAR(read_cases);
@@ -256,9 +299,66 @@ TEST_CASE(optimizers, ranks_share_what_they_can) {
             "%s '%s' --precision fp32 --target cpu:x86-64-v2 "
             "--shard-optimizer --optimizer %s,lr=0.1%s -o '%s' 2>'%s'",
             test_ampc(), path, f->info.text,
-            !strcmp(f->info.text, "lars") ? ",always_adapt" : "",
+            !strcmp(f->info.text, "lars")   ? ",always_adapt"
+            : !strcmp(f->info.text, "adam") ? " --gradient sign"
+                                            : "",
             test_tmp("share.so"), test_tmp("share.err"));
         CHECK_MSG((status != 0) == refused, "%s: status %d", f->info.text,
                   status);
     }
+    const char *path = own_file("agc.amp", model);
+    char *out;
+    CHECK(test_command(&out,
+                       "%s '%s' --target cpu:x86-64-v2 --shard-optimizer "
+                       "--gradient agc -o '%s' 2>&1",
+                       test_ampc(), path, test_tmp("agc.so")) == 2);
+    CHECK_MSG(strstr(out, "gradient_agc looks at whole gradients"), "%s", out);
+    free(out);
+}
+
+/* ---- averages ------------------------------------------------------------ */
+
+static double loss_of(const Compiled *c, ampc_session *s) {
+    Feed f;
+    ampc_eval e = {.size = sizeof e};
+    feed_fill(&f, 2, false);
+    if (c->api->evaluate(s, f.in, NPARAM, 3, &e))
+        FAIL("evaluate: %s", c->api->error(s));
+    return e.loss_num;
+}
+
+static void use_averages(const Compiled *c, ampc_session *s, double yes) {
+    REQUIRE(c->api->set_hyper(s, "averaged", yes) == AMPC_OK);
+}
+
+/* Evaluation and save_weights have the averages when the host asks for them;
+   load takes those of a checkpoint. */
+TEST_CASE(averages, are_what_evaluation_and_files_have_when_asked) {
+    Compiled c = compile_text(model, "--precision fp32 --ema 0.9 --optimizer "
+                                     "sgd,lr=0.1 --target cpu:x86-64-v2");
+    Case x = {.letters = "...................."};
+    ampc_session *s = begin(&c), *t = open_threads(&c, 1);
+    double before = loss_of(&c, s);
+    use_averages(&c, s, 1);
+    CHECK(loss_of(&c, s) == before); /* no step, no average */
+    steps(&c, s, &x, 0, 5);
+    double averaged = loss_of(&c, s);
+    use_averages(&c, s, 0);
+    double plain = loss_of(&c, s);
+    CHECK(fabs(plain - averaged) > 0.01);
+    const char *weights = test_tmp("weights"), *all = test_tmp("all");
+    REQUIRE(c.api->save(s, all) == AMPC_OK);
+    REQUIRE(c.api->load(t, all) == AMPC_OK);
+    CHECK(loss_of(&c, t) == plain);
+    use_averages(&c, t, 1);
+    REQUIRE(c.api->load(t, all) == AMPC_OK);
+    CHECK(loss_of(&c, t) == averaged);
+    use_averages(&c, s, 1);
+    REQUIRE(c.api->save_weights(s, weights) == AMPC_OK);
+    use_averages(&c, t, 0);
+    REQUIRE(c.api->load(t, weights) == AMPC_OK);
+    CHECK(loss_of(&c, t) == averaged);
+    c.api->close(s);
+    c.api->close(t);
+    compiled_close(&c);
 }

@@ -797,6 +797,27 @@ TEST_CASE(ranks, nothing_in_parts) {
         AMPC_KIND_PARAMETER);
 }
 
+/* Averages, which evaluation reads, are whole on all ranks. */
+TEST_CASE(ranks, averages_in_parts) {
+    static const char *const options[] = {
+        "--precision fp32 --ema 0.5 --optimizer adamw,lr=0.01",
+        "--precision bf16 --ema 0.5 --optimizer adamw,lr=0.01",
+        "--precision bf16 --swa start=3 --optimizer sgd,lr=0.05"};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        char parts[200];
+        snprintf(parts, sizeof parts, "%s --shard-optimizer", options[i]);
+        Compiled of[] = {wide(options[i]), wide(parts)};
+        Run *a = shard_run(&of[0], 2, test_tmp("a"), AMPC_KIND_PARAMETER);
+        Run *b = shard_run(&of[1], 2, test_tmp("b"), AMPC_KIND_PARAMETER);
+        check_same(b, a);
+        test_same_files("a", "b"); /* averages, too */
+        run_free(a);
+        run_free(b);
+        compiled_close(&of[0]);
+        compiled_close(&of[1]);
+    }
+}
+
 /* %w is read in 16 bits and in fp32: it is handed out, and copied by all. */
 static const char two_ways[] =
     "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
