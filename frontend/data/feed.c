@@ -324,15 +324,27 @@ void feeds_free(FeedSet *fs) {
 
 /* ---- fill ---------------------------------------------------------------- */
 
-static double number_at(const char *p, int t) {
+static double plain_number(const char *p, int t) {
     switch (t) {
-    case AMPC_DTYPE_U8: return *(const uint8_t *)p / 255.0;
     case AMPC_DTYPE_BOOL: return *(const uint8_t *)p != 0;
     case AMPC_DTYPE_U64: return (double)*(const uint64_t *)p;
     default:
         return is_integer(t) ? (double)integer_at(p, t)
                              : float_at((uint32_t)t, p);
     }
+}
+
+static double number_at(const char *p, int t) {
+    return t == AMPC_DTYPE_U8 ? *(const uint8_t *)p / 255.0
+                              : plain_number(p, t);
+}
+
+void numbers_of(int dtype, const void *data, int64_t first, int64_t n,
+                double *to) {
+    size_t size = elem_bytes(dtype);
+    const char *p = (const char *)data + (size_t)first * size;
+    for (int64_t i = 0; i < n; i++)
+        to[i] = plain_number(p + (size_t)i * size, dtype);
 }
 
 /* A finite number must not become infinite; -1, or where one does. */

@@ -61,4 +61,8 @@ void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);
 Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
                   int64_t n);
 
+/* Elements [first, first + n) of an array as they are: u8 is not divided. */
+void numbers_of(int dtype, const void *data, int64_t first, int64_t n,
+                double *to);
+
 #endif

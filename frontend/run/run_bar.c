@@ -29,6 +29,7 @@ typedef struct Row {
 
 static void add(Row *row, int rank, const char *colour, const char *fmt, ...) {
     va_list ap;
+    if (row->n == PIECES) return; /* the log has all metrics */
     Piece *p = &row->piece[row->n++];
     p->rank = rank;
     p->colour = colour;
@@ -192,6 +193,11 @@ static bool has_line(const RunLog *log, int64_t epoch) {
            (epoch - log->first_epoch) % every == 0;
 }
 
+static void add_metric(const Run *r, Row *row, int i) {
+    if (metric_told(r, i)) return;
+    add(row, 1, "36", "%s %.4g", metric_label(r, i), metric_last(r, i));
+}
+
 void bar_epoch(Run *r, int64_t epoch) {
     RunLog *log = &r->log;
     Row row = {.n = 0};
@@ -207,6 +213,7 @@ void bar_epoch(Run *r, int64_t epoch) {
         if (log->top_k)
             add(&row, 2, "36", "of the best %d %.4f", log->top_k,
                 log->accuracy_top);
+        for (int i = 0; metric_label(r, i); i++) add_metric(r, &row, i);
     }
     add_rate(r, &row, 4, (double)log->epoch_steps, took);
     add(&row, 3, "2", "%s", unit_seconds(text, took));

@@ -109,6 +109,7 @@ static Status check_untrained(const RunOptions *o, Diag *d) {
                 {o->hyper.n, "--hyper"},
                 {o->plateau, "--reduce-on-plateau"},
                 {o->save_best, "--save-best"},
+                {o->best_by, "--best-by"},
                 {o->eval_feed.n && !o->eval, "--eval-feed"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].given && !asks_to_train(o))
@@ -150,6 +151,7 @@ static Status check_options(const RunOptions *o, Diag *d) {
     TRY(plateau_check(d, o->plateau));
     if (o->save_best && !o->eval_feed.n)
         return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
+    TRY(metric_options(d, o));
     if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
     if (o->deadline > 1000000000) return usage(d, "too long:", "--deadline");
     if (o->max_skipped > INT32_MAX)
@@ -367,6 +369,7 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     if (w->predict)
         TRY(feeds_open(&r->diag, r->guard, r->api, "predict", &o->feed,
                        predict));
+    TRY(metrics_open(r));
     if (!o->fetch || r->rank) return OK;
     return fetch_open(r, w->predict ? "predict" : "eval",
                       w->predict ? predict->samples : r->eval.samples);
@@ -476,6 +479,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     feeds_free(&predict);
     free(r.order);
     free(r.underflow.of);
+    metrics_close(&r);
     file_guard_free(r.guard);
     if (r.s) r.api->close(r.s);
     st = ranks_close(&r, st);

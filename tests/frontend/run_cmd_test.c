@@ -576,6 +576,46 @@ TEST_CASE(run, keeps_the_best) {
     free(y);
 }
 
+/* The first number of that key. */
+static double number(const char *text, const char *key) {
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    const char *at = strstr(text, quoted);
+    return at ? strtod(at + strlen(quoted), NULL) : NAN;
+}
+
+TEST_CASE(run, measures_metrics) {
+    write_data(42); /* the last batch is padded */
+    char *out = good(&tiny_module, FEEDS "--eval --metric rmse");
+    double loss = field(out, 0, "eval_loss");
+    CHECK_NEAR(number(out, "rmse"), sqrt(loss), 1e-6 * sqrt(loss));
+    free(out);
+    bad(&tiny_module, FEEDS "--metric rmse", 2, "--eval-feed or --eval");
+    bad(&tiny_module, FEEDS "--eval --metric rmse:z", 1,
+        "the model lacks this output; the model's outputs: y");
+    bad(&tiny_module, FEEDS "--eval --metric rmse,target=z", 1,
+        "no input is called 'z'; those of an evaluation: x, target");
+    bad(&tiny_module, FEEDS "--eval --metric rmse --metric rmse", 1,
+        "is given twice");
+}
+
+TEST_CASE(run, keeps_the_best_by_a_metric) {
+    write_data(40);
+    /* diverges: the loss is best in the first epoch, and rmse with it */
+    char *out = good(&tiny_module,
+                     FEEDS EVAL_FEEDS "--epochs 4 --lr 9 --metric rmse "
+                                      "--best-by rmse --patience 2 --save @c");
+    CHECK_EQ_INT(count_lines(out), 33); /* 3 epochs */
+    free(out);
+    Ran r = run_module(&tiny_module,
+                       FEEDS EVAL_FEEDS "--epochs 4 --save @c --resume");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, "--best-by differs from the checkpoint's");
+    ran_free(&r);
+    bad(&tiny_module, FEEDS EVAL_FEEDS "--metric rmse --best-by f1", 2,
+        "names none of the --metric options");
+}
+
 TEST_CASE(run, accuracy_from_idx_and_gzip) {
     unsigned char idx[16 + 9 * 3] = {0, 0, 8, 3, 0, 0, 0, 9,
                                      0, 0, 0, 1, 0, 0, 0, 3};
@@ -590,10 +630,12 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
     gzwrite(f, labels, sizeof labels);
     gzclose(f);
     char *out = good(&tiny_labels,
-                     "--feed x=@img --feed target=@lab.gz --epochs 200 --eval");
+                     "--feed x=@img --feed target=@lab.gz --epochs 200 --eval "
+                     "--metric top1");
     int last = count_lines(out) - 1;
     CHECK_EQ_INT(last, 400);
     CHECK(field(out, last, "accuracy") == 1);
+    CHECK(number(out, "top1") == 1);
     CHECK_EQ_INT(field(out, last, "samples"), 9);
     free(out);
 }
