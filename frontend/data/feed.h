@@ -23,7 +23,8 @@ typedef struct Feed {
     int64_t per; /* elements per sample; 0: one value for all batches       */
     char *batch; /* converted rows */
     char *to;    /* destination of converted rows: batch, or staged memory */
-    char *raw;   /* a batch as the file has it; NULL: of the input's dtype  */
+    struct Augment *augment; /* augment.h; NULL: none */
+    char *raw; /* a batch as the file has it; NULL: of the input's dtype  */
 } Feed;
 
 typedef struct FeedSet {
@@ -32,6 +33,7 @@ typedef struct FeedSet {
     ampc_input *in; /* as the API takes them; valid after feeds_fill        */
     int n;
     int64_t samples, batch;
+    int64_t seed, epoch; /* of what augment.h draws */
 } FeedSet;
 
 /* Values of an option that may be given several times. */

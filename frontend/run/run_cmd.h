@@ -15,7 +15,7 @@
 #ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
 #define AMPC_FRONTEND_DRIVER_RUN_CMD_H
 
-#include "frontend/data/feed.h"
+#include "frontend/data/augment.h"
 #include "frontend/run/metric.h"
 #include "ir/base/files.h"
 
@@ -26,7 +26,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api);
 typedef struct RunOptions {
     const char *module, *device;
     const char *comm; /* engine; NULL: as the launcher */
-    RunList feed, eval_feed, load, load_map, hyper, metric;
+    RunList feed, eval_feed, load, load_map, hyper, metric, augment;
     int64_t steps, epochs; /* -1: not given */
     int64_t save_every;    /* 0: at the end only */
     int64_t keep;     /* number of these to keep, beside the newest; 0: none */

@@ -173,6 +173,7 @@ Status ranks_agree(Run *r) {
         {"--patience", (double)o->patience},
         {"--max-skipped", (double)o->max_skipped},
         {"--metric", o->metric.n},
+        {"--augment", o->augment.n},
         {"--shuffle", o->shuffle},
         {"--eval", o->eval},
         {"--fetch", o->fetch != NULL},

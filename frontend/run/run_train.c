@@ -235,6 +235,7 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
         int64_t left = trained_samples(r) - first;
         left = left < 0 ? 0 : left < batch ? left : batch;
         feeds_stage(fs, r->api, r->s);
+        fs->epoch = r->at.epoch;
         TRY(fill_part(r, fs, first, left));
         if (k == 0 && i == 0 && left == batch) TRY(run_underflow_look(r));
         ampc_status status = r->api->step(r->s, fs->in, (size_t)fs->n, m);

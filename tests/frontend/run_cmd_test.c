@@ -599,6 +599,48 @@ TEST_CASE(run, measures_metrics) {
         "is given twice");
 }
 
+TEST_CASE(run, augments_and_resumes_with_the_same_bits) {
+    write_data(42);
+    char *out = good(&tiny_module, FEEDS "--shuffle --epochs 3 --save @whole "
+                                         "--augment x=mixup:0.4");
+    free(out);
+    for (int i = 0; i < 2; i++) /* the first ends within an epoch */
+        free(good(&tiny_module,
+                  i ? FEEDS "--shuffle --epochs 3 --save @parts --resume "
+                            "--augment x=mixup:0.4"
+                    : FEEDS "--shuffle --steps 14 --save @parts "
+                            "--augment x=mixup:0.4"));
+    same_files("whole", "parts");
+    free(good(&tiny_module, FEEDS "--shuffle --epochs 3 --save @plain"));
+    size_t na, nb;
+    char *a = test_read_file(test_tmp("whole"), &na);
+    char *b = test_read_file(test_tmp("plain"), &nb);
+    CHECK(na != nb || memcmp(a, b, na));
+    free(a);
+    free(b);
+}
+
+TEST_CASE(run, normalizes_what_it_evaluates_too) {
+    float x[8 * TINY_IN], t[8 * TINY_OUT];
+    write_data(8);
+    for (int i = 0; i < 2; i++)
+        tiny_batch(i, x + i * TINY_BATCH * TINY_IN,
+                   t + i * TINY_BATCH * TINY_OUT);
+    for (int i = 0; i < 8 * TINY_IN; i++) x[i] = (x[i] - 0.25f) / 2;
+    write_npy("n.npy", AMPC_DTYPE_F32, 2, (int64_t[]){8, TINY_IN}, x);
+    char *a = good(&tiny_module, "--feed x=@n.npy --feed target=@t.npy --eval");
+    Ran r = run_module(&tiny_module, FEEDS "--eval --augment "
+                                           "x=normalize:0.25/2,mixup:1");
+    CHECK_STR(r.out, a);
+    CHECK_HAS(r.err, "normalize also in evaluation and prediction");
+    ran_free(&r);
+    free(a);
+    bad(&tiny_module, FEEDS "--augment x=flipp", 2, "did you mean 'flip'?");
+    bad(&tiny_module, FEEDS "--augment z=flip", 1, "has no such input");
+    bad(&tiny_module, FEEDS "--augment x=flip", 1, "no rows and columns");
+    bad(&tiny_labels, FEEDS "--augment x=mixup:1", 1, "does not fit");
+}
+
 TEST_CASE(run, keeps_the_best_by_a_metric) {
     write_data(40);
     /* diverges: the loss is best in the first epoch, and rmse with it */
