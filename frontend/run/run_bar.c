@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECES = 8, NARROW = 8, WIDE = 30, EPOCH_LINES = 20 };
+enum { PIECES = 16, METRICS = 8, NARROW = 8, WIDE = 30, EPOCH_LINES = 20 };
 
 typedef struct Piece {
     int rank; /* 0: stays */
@@ -29,7 +29,6 @@ typedef struct Row {
 
 static void add(Row *row, int rank, const char *colour, const char *fmt, ...) {
     va_list ap;
-    if (row->n == PIECES) return; /* the log has all metrics */
     Piece *p = &row->piece[row->n++];
     p->rank = rank;
     p->colour = colour;
@@ -50,7 +49,7 @@ static void fit(Row *row, int room) {
     while (width_of(row) > room) {
         int worst = 0;
         for (int i = 1; i < row->n; i++)
-            if (row->piece[i].rank > row->piece[worst].rank) worst = i;
+            if (row->piece[i].rank >= row->piece[worst].rank) worst = i;
         if (row->piece[worst].rank == 0) return;
         row->n--;
         memmove(&row->piece[worst], &row->piece[worst + 1],
@@ -194,8 +193,8 @@ static bool has_line(const RunLog *log, int64_t epoch) {
 }
 
 static void add_metric(const Run *r, Row *row, int i) {
-    if (metric_told(r, i)) return;
-    add(row, 1, "36", "%s %.4g", metric_label(r, i), metric_last(r, i));
+    if (metric_told(r, i) || i >= METRICS) return; /* the log has all */
+    add(row, 2, "36", "%s %.4g", metric_label(r, i), metric_last(r, i));
 }
 
 void bar_epoch(Run *r, int64_t epoch) {
