@@ -208,7 +208,7 @@ void bar_epoch(Run *r, int64_t epoch) {
     if (log->evaluated) {
         add(&row, 0, "36", "validation %.4g", log->eval_loss);
         if (isfinite(log->accuracy))
-            add(&row, 0, "36", "accuracy %.4f", log->accuracy);
+            add(&row, 1, "36", "accuracy %.4f", log->accuracy);
         if (log->top_k)
             add(&row, 2, "36", "of the best %d %.4f", log->top_k,
                 log->accuracy_top);
