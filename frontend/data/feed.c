@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "frontend/data/augment.h"
 #include "frontend/data/images.h"
 #include "ir/base/files.h"
 #include "runtime/program/dtype.h"
@@ -311,6 +312,7 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
 }
 
 void feeds_free(FeedSet *fs) {
+    augment_free(fs);
     for (int i = 0; i < fs->n; i++) {
         array_close(&fs->feed[i].a);
         free(fs->feed[i].path);
@@ -324,15 +326,27 @@ void feeds_free(FeedSet *fs) {
 
 /* ---- fill ---------------------------------------------------------------- */
 
-static double number_at(const char *p, int t) {
+static double plain_number(const char *p, int t) {
     switch (t) {
-    case AMPC_DTYPE_U8: return *(const uint8_t *)p / 255.0;
     case AMPC_DTYPE_BOOL: return *(const uint8_t *)p != 0;
     case AMPC_DTYPE_U64: return (double)*(const uint64_t *)p;
     default:
         return is_integer(t) ? (double)integer_at(p, t)
                              : float_at((uint32_t)t, p);
     }
+}
+
+static double number_at(const char *p, int t) {
+    return t == AMPC_DTYPE_U8 ? *(const uint8_t *)p / 255.0
+                              : plain_number(p, t);
+}
+
+void numbers_of(int dtype, const void *data, int64_t first, int64_t n,
+                double *to) {
+    size_t size = elem_bytes(dtype);
+    const char *p = (const char *)data + (size_t)first * size;
+    for (int64_t i = 0; i < n; i++)
+        to[i] = plain_number(p + (size_t)i * size, dtype);
 }
 
 /* A finite number must not become infinite; -1, or where one does. */
@@ -383,15 +397,19 @@ static Status fill_rows(Diag *d, Feed *f, int64_t row, int64_t sample,
     return f->raw ? convert(d, f, sample * f->per, n * f->per, out) : OK;
 }
 
-static Status fill_one(Diag *d, Feed *f, int64_t batch, const int64_t *order,
-                       int64_t first, int64_t n) {
-    size_t row = (size_t)f->per * elem_bytes(f->want.dtype);
+static Status fill_one(Diag *d, Feed *f, const int64_t *order, int64_t first,
+                       int64_t n) {
     if (!order) TRY(fill_rows(d, f, 0, first, n));
     for (int64_t r = 0; r < n && order; r++)
         TRY(fill_rows(d, f, r, order[first + r], 1));
+    return OK;
+}
+
+/* Rows beyond n repeat the last one. */
+static void pad_one(Feed *f, int64_t batch, int64_t n) {
+    size_t row = (size_t)f->per * elem_bytes(f->want.dtype);
     for (int64_t r = n; r < batch; r++)
         memcpy(f->to + (size_t)r * row, f->to + (size_t)(n - 1) * row, row);
-    return OK;
 }
 
 static Status fill_value(Diag *d, Feed *f) {
@@ -415,10 +433,12 @@ Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
                   int64_t n) {
     for (int i = 0; i < fs->n; i++) {
         Feed *f = &fs->feed[i];
-        TRY(f->per ? fill_one(d, f, fs->batch, order, first, n)
-                   : fill_value(d, f));
+        TRY(f->per ? fill_one(d, f, order, first, n) : fill_value(d, f));
         fs->in[i] = ampc_in(f->want.name, f->to, f->want.bytes,
                             (ampc_dtype)f->want.dtype);
     }
+    augment_rows(fs, order, first, n);
+    for (int i = 0; i < fs->n; i++)
+        if (fs->feed[i].per) pad_one(&fs->feed[i], fs->batch, n);
     return OK;
 }

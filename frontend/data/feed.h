@@ -23,7 +23,8 @@ typedef struct Feed {
     int64_t per; /* elements per sample; 0: one value for all batches       */
     char *batch; /* converted rows */
     char *to;    /* destination of converted rows: batch, or staged memory */
-    char *raw;   /* a batch as the file has it; NULL: of the input's dtype  */
+    struct Augment *augment; /* augment.h; NULL: none */
+    char *raw; /* a batch as the file has it; NULL: of the input's dtype  */
 } Feed;
 
 typedef struct FeedSet {
@@ -32,6 +33,7 @@ typedef struct FeedSet {
     ampc_input *in; /* as the API takes them; valid after feeds_fill        */
     int n;
     int64_t samples, batch;
+    int64_t seed, epoch; /* of what augment.h draws */
 } FeedSet;
 
 /* Values of an option that may be given several times. */
@@ -60,5 +62,9 @@ void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);
    beyond n repeat the last one.                                             */
 Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
                   int64_t n);
+
+/* Elements [first, first + n) of an array as they are: u8 is not divided. */
+void numbers_of(int dtype, const void *data, int64_t first, int64_t n,
+                double *to);
 
 #endif

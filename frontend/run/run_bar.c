@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECES = 8, NARROW = 8, WIDE = 30, EPOCH_LINES = 20 };
+enum { PIECES = 16, METRICS = 8, NARROW = 8, WIDE = 30, EPOCH_LINES = 20 };
 
 typedef struct Piece {
     int rank; /* 0: stays */
@@ -49,7 +49,7 @@ static void fit(Row *row, int room) {
     while (width_of(row) > room) {
         int worst = 0;
         for (int i = 1; i < row->n; i++)
-            if (row->piece[i].rank > row->piece[worst].rank) worst = i;
+            if (row->piece[i].rank >= row->piece[worst].rank) worst = i;
         if (row->piece[worst].rank == 0) return;
         row->n--;
         memmove(&row->piece[worst], &row->piece[worst + 1],
@@ -192,6 +192,11 @@ static bool has_line(const RunLog *log, int64_t epoch) {
            (epoch - log->first_epoch) % every == 0;
 }
 
+static void add_metric(const Run *r, Row *row, int i) {
+    if (metric_told(r, i) || i >= METRICS) return; /* the log has all */
+    add(row, 2, "36", "%s %.4g", metric_label(r, i), metric_last(r, i));
+}
+
 void bar_epoch(Run *r, int64_t epoch) {
     RunLog *log = &r->log;
     Row row = {.n = 0};
@@ -203,10 +208,11 @@ void bar_epoch(Run *r, int64_t epoch) {
     if (log->evaluated) {
         add(&row, 0, "36", "validation %.4g", log->eval_loss);
         if (isfinite(log->accuracy))
-            add(&row, 0, "36", "accuracy %.4f", log->accuracy);
+            add(&row, 1, "36", "accuracy %.4f", log->accuracy);
         if (log->top_k)
             add(&row, 2, "36", "of the best %d %.4f", log->top_k,
                 log->accuracy_top);
+        for (int i = 0; metric_label(r, i); i++) add_metric(r, &row, i);
     }
     add_rate(r, &row, 4, (double)log->epoch_steps, took);
     add(&row, 3, "2", "%s", unit_seconds(text, took));

@@ -109,6 +109,7 @@ static Status check_untrained(const RunOptions *o, Diag *d) {
                 {o->hyper.n, "--hyper"},
                 {o->plateau, "--reduce-on-plateau"},
                 {o->save_best, "--save-best"},
+                {o->best_by, "--best-by"},
                 {o->eval_feed.n && !o->eval, "--eval-feed"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].given && !asks_to_train(o))
@@ -150,6 +151,8 @@ static Status check_options(const RunOptions *o, Diag *d) {
     TRY(plateau_check(d, o->plateau));
     if (o->save_best && !o->eval_feed.n)
         return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
+    TRY(metric_options(d, o));
+    TRY(augment_check(d, &o->augment));
     if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
     if (o->deadline > 1000000000) return usage(d, "too long:", "--deadline");
     if (o->max_skipped > INT32_MAX)
@@ -356,6 +359,22 @@ static Status claim_files(Run *r) {
     return st;
 }
 
+/* Each set of samples may feed only some of the inputs. */
+static Status open_augment(Run *r, const Work *w, FeedSet *predict) {
+    const RunList *specs = &r->opt->augment;
+    const FeedSet *known = w->train ? &r->train : NULL;
+    int64_t seed = r->info.seed;
+    for (uint32_t i = 0; w->train && i <= r->nother; i++)
+        TRY(augment_open(&r->diag, specs, i ? &r->train : &r->eval, true, seed,
+                         i ? &r->others[i - 1] : &r->train));
+    if (r->eval.n)
+        TRY(augment_open(&r->diag, specs, known, false, seed, &r->eval));
+    if (w->predict)
+        TRY(augment_open(&r->diag, specs, known ? known : &r->eval, false, seed,
+                         predict));
+    return OK;
+}
+
 /* All data are opened before any work begins, so that a mistake shows at once.
  */
 static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
@@ -383,6 +402,8 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
     if (w->predict)
         TRY(feeds_open(&r->diag, r->guard, r->api, "predict", &o->feed,
                        predict));
+    TRY(open_augment(r, w, predict));
+    TRY(metrics_open(r));
     if (!o->fetch || r->rank) return OK;
     return fetch_open(r, w->predict ? "predict" : "eval",
                       w->predict ? predict->samples : r->eval.samples);
@@ -400,6 +421,7 @@ static void tell_data(Run *r, const FeedSet *const *sets, int n) {
                 sb_putn(&all, line.data, line.len);
             sb_free(&line);
         }
+    augment_tells(&r->opt->augment, &all);
     if (all.len && !r->opt->quiet && !r->rank)
         log_note(r, "%.*s", (int)all.len - 1, all.data);
     sb_free(&all);
@@ -492,6 +514,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     feeds_free(&predict);
     free(r.order);
     free(r.underflow.of);
+    metrics_close(&r);
     file_guard_free(r.guard);
     if (r.s) r.api->close(r.s);
     st = ranks_close(&r, st);

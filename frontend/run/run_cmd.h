@@ -10,11 +10,13 @@
    run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
    run_fetch.c outputs to .npy files
+   run_metric.c  --metric, over metric.h
    run_underflow.c  what fp16 flushes to zero                                */
 #ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
 #define AMPC_FRONTEND_DRIVER_RUN_CMD_H
 
-#include "frontend/data/feed.h"
+#include "frontend/data/augment.h"
+#include "frontend/run/metric.h"
 #include "ir/base/files.h"
 
 /* argv[0] is "run".  api is NULL, but for tests: then argv names the module's
@@ -24,7 +26,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api);
 typedef struct RunOptions {
     const char *module, *device;
     const char *comm; /* engine; NULL: as the launcher */
-    RunList feed, eval_feed, load, load_map, hyper;
+    RunList feed, eval_feed, load, load_map, hyper, metric, augment;
     int64_t steps, epochs; /* -1: not given */
     int64_t save_every;    /* 0: at the end only */
     int64_t keep;     /* number of these to keep, beside the newest; 0: none */
@@ -35,6 +37,7 @@ typedef struct RunOptions {
     const char *save, *save_best, *save_weights, *fetch, *log, *profile,
         *tensorboard, *report;
     const char *plateau; /* --reduce-on-plateau; NULL: not asked for */
+    const char *best_by; /* a --metric; NULL: the loss */
     bool shuffle, eval, resume, quiet, averaged;
     double lr; /* NaN: the module's */
 } RunOptions;
@@ -88,9 +91,10 @@ typedef struct RunScalar {
 typedef struct RunCursor {
     int64_t epoch, done; /* samples of this epoch that have trained         */
     int64_t samples;     /* in the data                                     */
-    double best;   /* lowest evaluation loss so far; infinity: none           */
-    int64_t stale; /* evaluations since then */
-    bool due;      /* the epoch that ended last is still to be evaluated */
+    double best;         /* lowest evaluation loss so far, or what --best-by
+                            compares; infinity: none                               */
+    int64_t stale;       /* evaluations since then */
+    bool due; /* the epoch that ended last is still to be evaluated */
     double plateau_best; /* --reduce-on-plateau: lowest loss; infinity: none */
     int64_t plateau_bad; /* evaluations since then */
 } RunCursor;
@@ -125,6 +129,7 @@ typedef struct Run {
     RunCursor at;
     bool stopped; /* by a signal, between two steps or within an evaluation */
     RunUnderflow underflow;
+    struct RunMetrics *metrics; /* NULL: not asked for */
     struct Fetch *fetch; /* NULL: no outputs are asked for, or another rank's */
     int64_t *order; /* shuffled samples of this epoch, or NULL              */
 } Run;
@@ -196,6 +201,27 @@ Status hyper_apply(Run *r, RunLength length);
 Status plateau_check(Diag *d, const char *text);
 /* After an evaluation that had this loss: may lower learning rates. */
 Status plateau_step(Run *r, double loss);
+
+/* ---- run_metric.c -------------------------------------------------------- */
+
+Status metric_options(Diag *d, const RunOptions *o);
+/* Finds outputs and labels among the program "eval" and what it is fed. */
+Status metrics_open(Run *r);
+void metrics_close(Run *r);
+void metrics_clear(Run *r); /* before an evaluation */
+/* After the evaluation of samples [first, first + n) of r->eval. */
+Status metrics_batch(Run *r, int64_t first, int64_t n);
+/* sum: over ranks, which have evaluated different samples. */
+Status metrics_end(Run *r, bool sum);
+/* The last value of metric i, or NULL behind the last. */
+const char *metric_label(const Run *r, int i);
+const char *metric_tag(const Run *r, int i); /* its name among scalars */
+double metric_last(const Run *r, int i);
+/* It is the accuracy that stands beside the loss already. */
+bool metric_told(const Run *r, int i);
+/* What decides on the best epoch, lower is better: the loss, or the metric of
+   --best-by with a sign. *higher: then its sign is turned. */
+double metrics_best(const Run *r, double loss, bool *higher);
 
 /* ---- run_underflow.c ----------------------------------------------------- */
 

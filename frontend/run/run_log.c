@@ -212,6 +212,17 @@ void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms) {
     r->log.skipped = m->skipped;
 }
 
+/* ,"metrics":{"f1":0.9} */
+static void put_metrics(Run *r, StrBuf *sb) {
+    for (int i = 0; metric_label(r, i); i++) {
+        sb_puts(sb, i ? ",\"" : ",\"metrics\":{\"");
+        sb_put_json(sb, metric_label(r, i));
+        sb_puts(sb, "\":");
+        put_double(sb, metric_last(r, i));
+    }
+    if (r->metrics) sb_puts(sb, "}");
+}
+
 void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
     StrBuf sb = {0};
     const char *name = run_objective(r, objective);
@@ -231,6 +242,7 @@ void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
         sb_printf(&sb, ",\"accuracy_top%d\":", e->top_k);
         put_double(&sb, top);
     }
+    if (!objective) put_metrics(r, &sb);
     sb_printf(&sb, ",\"samples\":%lld}", (long long)e->samples);
     put_line(&r->log, &sb);
     if (objective) return;
@@ -240,6 +252,10 @@ void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
                 isfinite(top)        ? 3
                 : isfinite(accuracy) ? 2
                                      : 1);
+    for (int i = 0; metric_label(r, i); i++) {
+        RunScalar one = {metric_tag(r, i), metric_last(r, i)};
+        if (isfinite(one.value)) put_scalars(r, r->log.step, &one, 1);
+    }
     r->log.evaluated = true;
     r->log.eval_loss = loss;
     r->log.accuracy = accuracy;
@@ -293,13 +309,21 @@ static void put_trained(const Run *r, StrBuf *sb) {
 
 static void put_evaluated(const Run *r, StrBuf *sb) {
     const RunLog *log = &r->log;
+    const RunOptions *o = r->opt;
     sb_printf(sb, "evaluation: loss %.4g", log->eval_loss);
     if (isfinite(log->accuracy))
         sb_printf(sb, ", accuracy %.4f", log->accuracy);
     if (log->top_k)
         sb_printf(sb, ", of the best %d %.4f", log->top_k, log->accuracy_top);
+    for (int i = 0; metric_label(r, i); i++)
+        if (!metric_told(r, i))
+            sb_printf(sb, ", %s %.4g", metric_label(r, i), metric_last(r, i));
+    bool higher;
+    metrics_best(r, 0, &higher);
     if (log->best_epoch)
-        sb_printf(sb, "; lowest loss %.4g after epoch %lld", r->at.best,
+        sb_printf(sb, "; %s %.4g after epoch %lld",
+                  o->best_by ? internf("best %s", o->best_by) : "lowest loss",
+                  higher ? -r->at.best : r->at.best,
                   (long long)log->best_epoch);
     sb_puts(sb, "\n");
 }

@@ -172,6 +172,8 @@ Status ranks_agree(Run *r) {
         {"--epochs", (double)o->epochs},
         {"--patience", (double)o->patience},
         {"--max-skipped", (double)o->max_skipped},
+        {"--metric", o->metric.n},
+        {"--augment", o->augment.n},
         {"--shuffle", o->shuffle},
         {"--eval", o->eval},
         {"--fetch", o->fetch != NULL},

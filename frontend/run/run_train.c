@@ -46,7 +46,7 @@ static void begin_epoch(Run *r) {
 /* ---- the cursor ---------------------------------------------------------- */
 
 static Status cursor_write(Run *r) {
-    char text[300];
+    char text[600];
     int n = snprintf(text, sizeof text,
                      "{\"epoch\":%" PRId64 ",\"done\":%" PRId64
                      ",\"samples\":%" PRId64 ",\"best\":",
@@ -60,11 +60,31 @@ static Status cursor_write(Run *r) {
         n += snprintf(text + n, sizeof text - (size_t)n,
                       ",\"plateau\":%.17g,\"bad\":%" PRId64, r->at.plateau_best,
                       r->at.plateau_bad);
+    if (r->opt->best_by) {
+        StrBuf by = {0};
+        sb_put_json(&by, r->opt->best_by);
+        n += snprintf(text + n, sizeof text - (size_t)n, ",\"by\":\"%s\"",
+                      by.data);
+        sb_free(&by);
+    }
     snprintf(text + n, sizeof text - (size_t)n,
              r->at.due ? ",\"due\":1}" : "}");
     if (r->api->set_cursor(r->s, text) != AMPC_OK)
         return run_api_fail(r, "cursor");
     return OK;
+}
+
+/* Whether the best so far was found by what --best-by asks for now. */
+static bool same_best(const Run *r, const char *cursor) {
+    StrBuf by = {0};
+    const char *found = strstr(cursor, ",\"by\":\"");
+    if (!r->opt->best_by) return !found;
+    sb_puts(&by, ",\"by\":\"");
+    sb_put_json(&by, r->opt->best_by);
+    sb_puts(&by, "\"");
+    bool same = found && !strncmp(found, by.data, by.len);
+    sb_free(&by);
+    return same;
 }
 
 void run_cursor_read(Run *r) {
@@ -80,6 +100,12 @@ void run_cursor_read(Run *r) {
         return;
     }
     c.due = strstr(text, "\"due\":1") != NULL;
+    if (isfinite(c.best) && !same_best(r, text)) {
+        log_note(r, "--best-by differs from the checkpoint's: the search for "
+                    "the best epoch begins anew");
+        c.best = INFINITY;
+        c.stale = 0;
+    }
     const char *plateau = strstr(text, "\"plateau\":");
     if (plateau && sscanf(plateau, "\"plateau\":%lf,\"bad\":%" SCNd64,
                           &c.plateau_best, &c.plateau_bad) != 2)
@@ -209,6 +235,7 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
         int64_t left = trained_samples(r) - first;
         left = left < 0 ? 0 : left < batch ? left : batch;
         feeds_stage(fs, r->api, r->s);
+        fs->epoch = r->at.epoch;
         TRY(fill_part(r, fs, first, left));
         if (k == 0 && i == 0 && left == batch) TRY(run_underflow_look(r));
         ampc_status status = r->api->step(r->s, fs->in, (size_t)fs->n, m);
@@ -241,8 +268,10 @@ static Status end_epoch(Run *r, int64_t epoch) {
     double loss = e.loss_num / e.loss_den;
     TRY(plateau_step(r, loss));
     r->at.stale++;
-    if (!(loss < r->at.best)) return OK;
-    r->at.best = loss;
+    bool higher;
+    double score = metrics_best(r, loss, &higher);
+    if (!(score < r->at.best)) return OK;
+    r->at.best = score;
     r->at.stale = 0;
     r->log.best_epoch = epoch;
     return r->opt->save_best ? run_save(r, r->opt->save_best) : OK;
@@ -384,9 +413,9 @@ static Status evaluate_epoch(Run *r, bool *ends) {
     if (!r->stopped) bar_epoch(r, r->at.epoch);
     *ends = !r->stopped && r->opt->patience && r->at.stale >= r->opt->patience;
     if (*ends)
-        log_note(r,
-                 "the evaluation loss has not fallen for %lld epochs: "
-                 "stopped after epoch %lld",
+        log_note(r, "%s has not %s for %lld epochs: stopped after epoch %lld",
+                 r->opt->best_by ? r->opt->best_by : "the evaluation loss",
+                 r->opt->best_by ? "improved" : "fallen",
                  (long long)r->at.stale, (long long)r->at.epoch);
     return OK;
 }
@@ -527,8 +556,8 @@ static Status evaluate_batch(Run *r, FeedSet *fs, int64_t first, EvalPart *p) {
 /* Ranks take turns at the batches. If outputs are written, rank 0 runs all
    batches and the others run equally many. Sums are added in the order of
    batches, so that they do not depend on the number of ranks. */
-static Status evaluate_parts(Run *r, FeedSet *fs, bool all, Fetch *f,
-                             EvalPart *part, size_t n) {
+static Status evaluate_parts(Run *r, FeedSet *fs, bool all, bool measured,
+                             Fetch *f, EvalPart *part, size_t n) {
     for (size_t i = 0; i < n; i++) {
         int64_t first = (int64_t)i * fs->batch;
         /* ranks that take turns cannot agree here to stop */
@@ -537,6 +566,7 @@ static Status evaluate_parts(Run *r, FeedSet *fs, bool all, Fetch *f,
         if (r->stopped) return OK;
         if (!all && (int64_t)i % r->world != r->rank) continue;
         TRY(evaluate_batch(r, fs, first, &part[i]));
+        if (measured) TRY(metrics_batch(r, first, valid_rows(fs, first)));
         if (f) TRY(fetch_batch(r, f, valid_rows(fs, first)));
     }
     if (all) return OK;
@@ -544,12 +574,14 @@ static Status evaluate_parts(Run *r, FeedSet *fs, bool all, Fetch *f,
                      "evaluate");
 }
 
-static Status evaluate_all(Run *r, FeedSet *fs, bool all, Fetch *f,
-                           ampc_eval *sums) {
+static Status evaluate_all(Run *r, FeedSet *fs, bool all, bool measured,
+                           Fetch *f, ampc_eval *sums) {
     size_t n = (size_t)((fs->samples + fs->batch - 1) / fs->batch);
     EvalPart *part = calloc(n, sizeof *part);
     if (!part) return fail(&r->diag, (Loc){0}, "out of memory");
-    Status st = evaluate_parts(r, fs, all, f, part, n);
+    if (measured) metrics_clear(r);
+    Status st = evaluate_parts(r, fs, all, measured, f, part, n);
+    if (st == OK && measured && !r->stopped) st = metrics_end(r, !all);
     sums->exact = 1;
     sums->samples = fs->samples;
     for (size_t i = 0; i < n; i++) {
@@ -568,8 +600,11 @@ static Status evaluate_all(Run *r, FeedSet *fs, bool all, Fetch *f,
     return st;
 }
 
-static Status evaluate_objective(Run *r, bool fetch, ampc_eval *sums) {
-    TRY(evaluate_all(r, &r->eval, fetch, fetch ? r->fetch : NULL, sums));
+/* Metrics are measured once, with the first objective. */
+static Status evaluate_objective(Run *r, bool fetch, bool measured,
+                                 ampc_eval *sums) {
+    TRY(evaluate_all(r, &r->eval, fetch, measured, fetch ? r->fetch : NULL,
+                     sums));
     return fetch ? fetch_close(r) : OK;
 }
 
@@ -579,7 +614,7 @@ Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first) {
         ampc_eval e = {.size = sizeof e};
         bool fetch = i == 0 && epoch < 0 && r->opt->fetch;
         TRY(run_choose(r, i));
-        TRY(evaluate_objective(r, fetch, &e));
+        TRY(evaluate_objective(r, fetch, i == 0, &e));
         if (r->stopped) break;
         log_eval(r, i, epoch, &e);
         if (i == 0) *first = e;

@@ -577,6 +577,88 @@ TEST_CASE(run, keeps_the_best) {
     free(y);
 }
 
+/* The first number of that key. */
+static double number(const char *text, const char *key) {
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    const char *at = strstr(text, quoted);
+    return at ? strtod(at + strlen(quoted), NULL) : NAN;
+}
+
+TEST_CASE(run, measures_metrics) {
+    write_data(42); /* the last batch is padded */
+    char *out = good(&tiny_module, FEEDS "--eval --metric rmse");
+    double loss = field(out, 0, "eval_loss");
+    CHECK_NEAR(number(out, "rmse"), sqrt(loss), 1e-6 * sqrt(loss));
+    free(out);
+    bad(&tiny_module, FEEDS "--metric rmse", 2, "--eval-feed or --eval");
+    bad(&tiny_module, FEEDS "--eval --metric rmse:z", 1,
+        "the model lacks this output; the model's outputs: y");
+    bad(&tiny_module, FEEDS "--eval --metric rmse,target=z", 1,
+        "no input is called 'z'; those of an evaluation: x, target");
+    bad(&tiny_module, FEEDS "--eval --metric rmse --metric rmse", 1,
+        "is given twice");
+}
+
+TEST_CASE(run, augments_and_resumes_with_the_same_bits) {
+    write_data(42);
+    char *out = good(&tiny_module, FEEDS "--shuffle --epochs 3 --save @whole "
+                                         "--augment x=mixup:0.4");
+    free(out);
+    for (int i = 0; i < 2; i++) /* the first ends within an epoch */
+        free(good(&tiny_module,
+                  i ? FEEDS "--shuffle --epochs 3 --save @parts --resume "
+                            "--augment x=mixup:0.4"
+                    : FEEDS "--shuffle --steps 14 --save @parts "
+                            "--augment x=mixup:0.4"));
+    same_files("whole", "parts");
+    free(good(&tiny_module, FEEDS "--shuffle --epochs 3 --save @plain"));
+    size_t na, nb;
+    char *a = test_read_file(test_tmp("whole"), &na);
+    char *b = test_read_file(test_tmp("plain"), &nb);
+    CHECK(na != nb || memcmp(a, b, na));
+    free(a);
+    free(b);
+}
+
+TEST_CASE(run, normalizes_what_it_evaluates_too) {
+    float x[8 * TINY_IN], t[8 * TINY_OUT];
+    write_data(8);
+    for (int i = 0; i < 2; i++)
+        tiny_batch(i, x + i * TINY_BATCH * TINY_IN,
+                   t + i * TINY_BATCH * TINY_OUT);
+    for (int i = 0; i < 8 * TINY_IN; i++) x[i] = (x[i] - 0.25f) / 2;
+    write_npy("n.npy", AMPC_DTYPE_F32, 2, (int64_t[]){8, TINY_IN}, x);
+    char *a = good(&tiny_module, "--feed x=@n.npy --feed target=@t.npy --eval");
+    Ran r = run_module(&tiny_module, FEEDS "--eval --augment "
+                                           "x=normalize:0.25/2,mixup:1");
+    CHECK_STR(r.out, a);
+    CHECK_HAS(r.err, "normalize also in evaluation and prediction");
+    ran_free(&r);
+    free(a);
+    bad(&tiny_module, FEEDS "--augment x=flipp", 2, "did you mean 'flip'?");
+    bad(&tiny_module, FEEDS "--augment z=flip", 1, "has no such input");
+    bad(&tiny_module, FEEDS "--augment x=flip", 1, "no rows and columns");
+    bad(&tiny_labels, FEEDS "--augment x=mixup:1", 1, "does not fit");
+}
+
+TEST_CASE(run, keeps_the_best_by_a_metric) {
+    write_data(40);
+    /* diverges: the loss is best in the first epoch, and rmse with it */
+    char *out = good(&tiny_module,
+                     FEEDS EVAL_FEEDS "--epochs 4 --lr 9 --metric rmse "
+                                      "--best-by rmse --patience 2 --save @c");
+    CHECK_EQ_INT(count_lines(out), 33); /* 3 epochs */
+    free(out);
+    Ran r = run_module(&tiny_module,
+                       FEEDS EVAL_FEEDS "--epochs 4 --save @c --resume");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, "--best-by differs from the checkpoint's");
+    ran_free(&r);
+    bad(&tiny_module, FEEDS EVAL_FEEDS "--metric rmse --best-by f1", 2,
+        "names none of the --metric options");
+}
+
 TEST_CASE(run, accuracy_from_idx_and_gzip) {
     unsigned char idx[16 + 9 * 3] = {0, 0, 8, 3, 0, 0, 0, 9,
                                      0, 0, 0, 1, 0, 0, 0, 3};
@@ -591,10 +673,12 @@ TEST_CASE(run, accuracy_from_idx_and_gzip) {
     gzwrite(f, labels, sizeof labels);
     gzclose(f);
     char *out = good(&tiny_labels,
-                     "--feed x=@img --feed target=@lab.gz --epochs 200 --eval");
+                     "--feed x=@img --feed target=@lab.gz --epochs 200 --eval "
+                     "--metric top1");
     int last = count_lines(out) - 1;
     CHECK_EQ_INT(last, 400);
     CHECK(field(out, last, "accuracy") == 1);
+    CHECK(number(out, "top1") == 1);
     CHECK_EQ_INT(field(out, last, "samples"), 9);
     free(out);
 }
