@@ -387,19 +387,29 @@ static void make_all(Recompute *r) {
 
 /* ---- recomputing free work must hardly move more bytes ------------------- */
 
+/* Puts into *trial a copy of the graph with the recomputed nodes.  It lives
+   in an arena of its own, which the caller frees. */
+static void try_out(const Recompute *r, Recompute *trial, Module *aside) {
+    *trial = *r;
+    trial->a = arena_new();
+    trial->g = graph_clone_aside(r->g, aside, trial->a);
+    make_all(trial);
+}
+
 /* Bytes that kernels move, estimated on a copy of the graph with the
    recomputed nodes. */
 static int64_t bytes_moved(const Recompute *r, Traffic **traffic, PassCtx *cx) {
-    Recompute trial = *r;
+    Recompute trial;
     Module aside;
     int64_t sum = 0;
-    Graph *g = trial.g = graph_clone_aside(r->g, &aside, r->a);
-    make_all(&trial);
+    try_out(r, &trial, &aside);
+    const Graph *g = trial.g;
     *traffic = NEW_ARRAY(r->a, Traffic, g->values.len);
     traffic_join(g, *traffic, g->values.len, cx);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
         if ((*traffic)[v].stored)
             sum += bytes_of(g, (ValueId){v}) * (1 + (*traffic)[v].reads);
+    arena_free(trial.a);
     return sum;
 }
 
@@ -430,11 +440,12 @@ static void solve_moving_little(Recompute *r, PassCtx *cx) {
 /* ---- half of the bytes that f32 stores ----------------------------------- */
 
 static int64_t beyond_half(const Recompute *r, PassCtx *cx) {
-    Recompute trial = *r;
+    Recompute trial;
     Module aside;
-    trial.g = graph_clone_aside(r->g, &aside, r->a);
-    make_all(&trial);
-    return traffic_beyond_half(trial.g, cx);
+    try_out(r, &trial, &aside);
+    int64_t beyond = traffic_beyond_half(trial.g, cx);
+    arena_free(trial.a);
+    return beyond;
 }
 
 /* True if backward has all operands of n: stored, recomputed, or not of
