@@ -31,7 +31,7 @@
 #include <string.h>
 
 /* With --logit-rows auto, smaller logits stay whole, .. */
-#define AUTO_BYTES ((int64_t)32 << 20)
+#define AUTO_BYTES ((int64_t)256 << 20)
 /* .. and a chunk has so many rows that its products take much longer than
    reading and writing the weight and its gradient once more. */
 #define AUTO_ROWS   256
