@@ -176,8 +176,9 @@ typedef struct Graph {
     VEC(const char *)
     attention; /* for each attention, after pass attend: reason why it stays in
                   parts; NULL: it is one node */
-    int64_t arena_bytes;   /* PLANNED */
-    struct NameMap *names; /* unique names of this graph */
+    int64_t rows_at_once, rows_all; /* of a loss that pass stream cut, else 0 */
+    int64_t arena_bytes;            /* PLANNED */
+    struct NameMap *names;          /* unique names of this graph */
 } Graph;
 
 /* A floating tensor of the model's file that is not a variable; for reports. */

@@ -146,6 +146,7 @@ void options_init(Options *o, Arena *a) {
     o->fp16_residuals = true;
     o->residuals = INFINITY;
     o->wide_head = true;
+    o->logit_rows = -1;
     o->accumulate = 1;
     o->comm_bucket = 25 << 20;
     o->comm_dtype = DT_F32;

@@ -168,6 +168,7 @@ typedef struct Options {
                        fp32, or a weight of two parts */
     Remat remat;
     int64_t remat_bytes;       /* REMAT_BYTES */
+    int64_t logit_rows;        /* rows of logits at a time; 0: all, -1: auto */
     VEC(Objective) objectives; /* at least one */
     bool loss_given;           /* --loss was */
     bool only_given;           /* an option of the only objective was */

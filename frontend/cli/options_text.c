@@ -228,6 +228,16 @@ static Status set_remat(Options *o, Spec *s) {
     return read_integer(s, s->text, 1, INT64_MAX, &o->remat_bytes);
 }
 
+static Status set_logit_rows(Options *o, Spec *s) {
+    static const char *const words[] = {"all", "auto", NULL};
+    int i = find_word(words, s->text);
+    o->logit_rows = -i;
+    if (i >= 0) return OK;
+    if (!strchr("0123456789", s->text[0]) || !s->text[0])
+        return usage(s, "'%s' is not one of auto, all, N", s->text);
+    return read_integer(s, s->text, 1, INT64_MAX, &o->logit_rows);
+}
+
 static Status set_placement(Options *o, Spec *s) {
     static const char *const words[] = {"exact", "pytorch", NULL};
     const SpecKey none[] = {{0}},

@@ -4,6 +4,7 @@
 #include "passes/passes.h"
 #include "passes/device/flow.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 static void put_json_string(StrBuf *sb, const char *s) {
@@ -291,6 +292,13 @@ static void sum_attention(const Graph *g, StrBuf *sb) {
     if (n) sb_puts(sb, "\n");
 }
 
+/* logits: 256 of 2048 rows in memory */
+static void sum_logits(const Graph *g, StrBuf *sb) {
+    if (g->rows_all)
+        sb_printf(sb, "logits: %" PRId64 " of %" PRId64 " rows in memory\n",
+                  g->rows_at_once, g->rows_all);
+}
+
 /* The program that trains, else the first one; NULL: there is none. */
 static Graph *main_program(const Module *m) {
     Graph *g = m->graphs.len ? m->graphs.data[0] : NULL;
@@ -315,6 +323,7 @@ void report_summary(const Module *m, StrBuf *sb) {
     Graph *g = main_program(m);
     report_trained(m, sb);
     if (g) sum_attention(g, sb);
+    if (g) sum_logits(g, sb);
     if (m->low == NUM_DTYPES || !g) return;
     Arena *a = arena_new();
     Storage l = storage_new(g, a);

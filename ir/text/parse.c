@@ -180,7 +180,7 @@ typedef struct NodeText {
     VEC(Placed) types;
     uint32_t flags;
     unsigned char amp; /* as Loc.amp, .region, .named */
-    int region;
+    int region, chunk;
     Str named;
 } NodeText;
 
@@ -241,11 +241,13 @@ static Status parse_mark(Parser *p, NodeText *t) {
         t->amp = (unsigned char)(1 + class);
     else if (i < MARKS)
         t->flags |= marks[i].flags;
-    else if (!lex_is_word(lx, "checkpoint") && !lex_is_word(lx, "of"))
+    else if (!lex_is_word(lx, "checkpoint") && !lex_is_word(lx, "chunk") &&
+             !lex_is_word(lx, "of"))
         return lex_fail(lx, &lx->tok,
                         "!backward, !update, !again, !checkpoint=N, "
-                        "!of=\"NODE\", or a class as !full");
+                        "!chunk=N, !of=\"NODE\", or a class as !full");
     bool valued = class == AMP_NONE && i == MARKS, of = lex_is_word(lx, "of");
+    bool chunk = lex_is_word(lx, "chunk");
     TRY(lex_next(lx));
     if (!valued) return OK;
     TRY(lex_expect(lx, '='));
@@ -253,7 +255,12 @@ static Status parse_mark(Parser *p, NodeText *t) {
     Token at = lx->tok;
     TRY(lex_expect_int(lx, &region));
     if (region < 1 || region >= INT32_MAX)
-        return lex_fail(lx, &at, "checkpoints are counted from 1");
+        return lex_fail(lx, &at, "%s are counted from 1",
+                        chunk ? "chunks" : "checkpoints");
+    if (chunk) {
+        t->chunk = (int)region;
+        return OK;
+    }
     t->region = (int)region;
     if (t->region > p->model.regions) p->model.regions = t->region;
     return OK;
@@ -319,6 +326,7 @@ static Status parse_node(Parser *p) {
     Builder b = {.g = p->g, .flags = t.flags, .loc = lex_loc(&p->lx, &t.op)};
     b.loc.amp = t.amp ? t.amp : p->model.amp;
     b.loc.region = t.region ? t.region : p->model.region;
+    b.loc.chunk = t.chunk;
     b.loc.named = t.named;
     if (build_checked(&b, p->lx.diag, t.callee, t.in.data, t.in.len,
                       t.attrs.data, t.attrs.len, n, types, names, &id) != OK) {

@@ -304,6 +304,7 @@ void print_node(const Graph *g, const Node *n, StrBuf *sb) {
     }
     if (n->loc.amp) sb_printf(sb, " !%s", amp_class_text[n->loc.amp - 1]);
     if (n->loc.region) sb_printf(sb, " !checkpoint=%d", n->loc.region);
+    if (n->loc.chunk) sb_printf(sb, " !chunk=%d", n->loc.chunk);
     if (n->flags & NODE_BACKWARD) sb_puts(sb, " !backward");
     if (n->flags & NODE_UPDATE) sb_puts(sb, " !update");
     if (n->flags & NODE_AGAIN) sb_puts(sb, " !again");

@@ -121,7 +121,8 @@ static void start_clusters(Fuse *f) {
                                  : GROUP_POINT,
                      .part = flags & NODE_UPDATE     ? 2
                              : flags & NODE_BACKWARD ? 1
-                                                     : 0};
+                                                     : 0,
+                     .chunk = node_get(g, id)->loc.chunk};
         vec_push(f->a, &c.nodes, id);
         f->cluster_of[id.i] = (int)n;
         vec_push(f->a, &f->clusters, c);
@@ -133,6 +134,39 @@ static void start_clusters(Fuse *f) {
     f->depth = NEW_ARRAY(f->a, int, g->nodes.len);
     f->value_mark = NEW_ARRAY(f->a, unsigned, g->values.len);
     f->cluster_mark = NEW_ARRAY(f->a, unsigned, f->clusters.len + 1);
+}
+
+/* What chunks of rows (stream.c) read, and what reads them. */
+static void mark_chunks(Fuse *f) {
+    Graph *g = f->g;
+    bool *before = NEW_ARRAY(f->a, bool, g->nodes.len);
+    bool *after = NEW_ARRAY(f->a, bool, g->nodes.len);
+    for (int i = 0; i < g->order.len; i++) {
+        NodeId id = g->order.data[i];
+        const Node *n = node_get(g, id);
+        for (int k = 0; k < n->nin; k++) {
+            NodeId from = maker_node(g, n->in[k]);
+            after[id.i] |= after[from.i] || g->nodes.data[from.i].loc.chunk;
+        }
+    }
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        NodeId id = g->order.data[i];
+        const Node *n = node_get(g, id);
+        int c = f->cluster_of[id.i];
+        for (int k = 0; k < n->nin; k++)
+            before[maker_node(g, n->in[k]).i] |= before[id.i] || n->loc.chunk;
+        if (c < 0) continue;
+        cluster(f, c)->before_chunks = before[id.i];
+        cluster(f, c)->after_chunks = after[id.i];
+    }
+}
+
+/* A kernel of two chunks, or one that both follows and precedes chunks, would
+   keep a chunk from ending before the next begins. */
+static bool chunks_agree(const Cluster *a, const Cluster *b) {
+    return a->chunk == b->chunk &&
+           (a->chunk || !(a->before_chunks || b->before_chunks) ||
+            !(a->after_chunks || b->after_chunks));
 }
 
 /* ---- cycles and the order of clusters ------------------------------------ */
@@ -282,7 +316,8 @@ static bool merge(Fuse *f, int a, int b) {
     NodeList *all = &f->joined; /* in graph order */
     GroupKind kind = ca->kind > cb->kind ? ca->kind : cb->kind;
     if (ca->kind == GROUP_ANCHOR && cb->kind == GROUP_LIB) kind = GROUP_ANCHOR;
-    if (a == b || kind == GROUP_LIB || x->len + y->len > f->target->max_nodes)
+    if (a == b || !chunks_agree(ca, cb) || kind == GROUP_LIB ||
+        x->len + y->len > f->target->max_nodes)
         return false;
     all->len = 0;
     for (int i = 0, j = 0; i < x->len || j < y->len;) {
@@ -304,6 +339,8 @@ static bool merge(Fuse *f, int a, int b) {
     ca->pivots |= cb->pivots;
     ca->behind |= cb->behind;
     ca->before |= cb->before;
+    ca->before_chunks |= cb->before_chunks;
+    ca->after_chunks |= cb->after_chunks;
     if (cb->part < ca->part) ca->part = part_of(f, &ca->nodes, a, b, cb->part);
     cb->dead = true;
     cb->nodes.len = 0;
@@ -910,6 +947,7 @@ static void fuse_graph(Graph *g, PassCtx *cx) {
     f.steps_left = FREE_STEPS + STEPS_A_NODE * (int64_t)g->order.len;
     index_users(&f);
     start_clusters(&f);
+    mark_chunks(&f);
     if (fusing) {
         join_masks(&f);
         join_widened(&f);

@@ -26,7 +26,9 @@ typedef struct Cluster {
     uint64_t pivots, behind, before; /* pivots inside, reachable, reaching */
     int part;  /* part of the step, by its earliest node: forward 0, backward 1,
                   update 2 */
-    bool dead; /* merged away                                           */
+    int chunk; /* Loc.chunk of its nodes */
+    bool before_chunks, after_chunks; /* chunks read it; it reads chunks */
+    bool dead;   /* merged away                                           */
     bool placed; /* in the result                                         */
 } Cluster;
 

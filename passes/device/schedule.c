@@ -6,6 +6,8 @@
    other readers of that variable, if possible, so that memplan can let it write
    in place.
 
+   Chunks of rows (stream.c) stay apart: one ends before the next begins.
+
    Where the target shares launches (launch.c), groups of equal work that may
    run at the same time become neighbours.
 
@@ -100,6 +102,37 @@ static void gather_sums(Sched *s) {
     for (int to = 0; to < f->ngroup; to++)
         for (int i = 0; i < f->ngroup && reads[to]; i++)
             if (is_first_sum(s, i)) add_edge(s, i, to);
+}
+
+static int chunk_of(const Flow *f, int group) {
+    return node_at(f->g, f->first[group])->loc.chunk;
+}
+
+/* Chunks of rows (stream.c) run one after the other: the groups that end one
+   come before those that begin the next. In a text whose marks contradict its
+   values the values decide. */
+static void order_chunks(Sched *s) {
+    int n = s->f->ngroup;
+    bool *goes_on = NEW_ARRAY(s->a, bool, n + 1);
+    bool *begun = NEW_ARRAY(s->a, bool, n + 1);
+    VEC(int) in = {0};
+    for (int i = 0; i < n; i++) {
+        if (!chunk_of(s->f, i)) continue;
+        vec_push(s->a, &in, i);
+        for (int k = 0; k < s->next[i].len; k++) {
+            int to = s->next[i].to[k];
+            if (chunk_of(s->f, i) == chunk_of(s->f, to))
+                goes_on[i] = begun[to] = true;
+        }
+    }
+    for (int i = 0; i < in.len; i++)
+        for (int k = 0; k < in.len && !goes_on[in.data[i]]; k++) {
+            int from = in.data[i], to = in.data[k];
+            if (begun[to] || chunk_of(s->f, from) + 1 != chunk_of(s->f, to))
+                continue;
+            s->searches++;
+            if (!leads_to(s, to, from)) add_edge(s, from, to);
+        }
 }
 
 static void start(Sched *s) {
@@ -238,6 +271,7 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
                 s.made[x->group] += flow_bytes(s.f, x->out[k]);
     }
     find_edges(&s);
+    order_chunks(&s);
     gather_sums(&s);
     int *order = list_order(&s, cx->opt->shuffle ? ANY : SOURCE);
     if (!cx->opt->shuffle) {

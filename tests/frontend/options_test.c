@@ -101,6 +101,9 @@ static const Bound bounds[] = {
     {"--placement", "exact,head=0", "exact,head=2"},
     {"--placement", "exact,head=1", "pytorch,head=0"},
     {"--remat", "none", "most"},
+    {"--logit-rows", "1", "0"},
+    {"--logit-rows", "all", "none"},
+    {"--logit-rows", "auto", "-1"},
     {"--accumulate", "16777216", "16777217"},
     {"--accumulate", "2", "2.5"},
     {"--seed", "0", "-1"},
@@ -226,7 +229,7 @@ static void dump(const Options *o, StrBuf *sb) {
 #define J_REAL(f)     OF_J("%.17g", f, double)
     INT(precision), INT(half_model), INT(keep_batchnorm), INT(master_weights);
     INT(placement), INT(fp16_residuals), REAL(residuals), INT(wide_head),
-        INT(remat), INT(remat_bytes), INT(objectives.len);
+        INT(remat), INT(remat_bytes), INT(logit_rows), INT(objectives.len);
     INT(accumulate), INT(scale.kind), REAL(scale.init), REAL(scale.growth);
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
@@ -333,6 +336,9 @@ static const struct {
     {"--remat", "auto", ""},
     {"--remat", "none", "remat=1"},
     {"--remat", "12345", "remat=2; remat_bytes=12345"},
+    {"--logit-rows", "auto", ""},
+    {"--logit-rows", "all", "logit_rows=0"},
+    {"--logit-rows", "64", "logit_rows=64"},
     {"--loss", "huber,delta=3:y",
      "loss=huber; loss.kind=3; loss.outputs.len=1; output 0=y; loss.delta=3"},
     {"--loss", "cross_entropy,axis=-2",

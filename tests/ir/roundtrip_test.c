@@ -559,6 +559,9 @@ TEST_CASE(roundtrip, other_ways_to_write_it) {
         {"graph g(%x: f32[2]) { %y = exp %x !checkpoint=1\n return %y }",
          "graph g(%x: f32[2]) {\n  %y = exp %x : f32[2] !checkpoint=1\n"
          "  return %y\n}\n"},
+        {"graph g(%x: f32[2]) { %y = exp %x !chunk=3\n return %y }",
+         "graph g(%x: f32[2]) {\n  %y = exp %x : f32[2] !chunk=3\n"
+         "  return %y\n}\n"},
         {"graph g(%x: f32[2]) { %y = exp %x !checkpoint=2147483646\n"
          " return %y }",
          "graph g(%x: f32[2]) {\n"
@@ -659,6 +662,8 @@ TEST_CASE(parse, mistakes) {
          "1:36: error: checkpoints are counted from 1"},
         {"graph g() { %y = exp 1 !checkpoint=2147483647 }",
          "checkpoints are counted from 1"},
+        {"graph g() { %y = exp 1 !chunk=0 }",
+         "1:31: error: chunks are counted from 1"},
         {"graph g() { const %c: f32[2] = data(0x12345678901234567) }",
          "not a 64-bit hash"},
         {"graph g() { const %c: f32[2] = data(0xfg) }", "not a 64-bit hash"},

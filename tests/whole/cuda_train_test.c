@@ -110,6 +110,10 @@ static const Subject subjects[] = {
     {"gpt_fp16", "gpt_dynamo_adamw", "fp16", NULL, 3, true},
     {"gpt_fp32_streams", "gpt_dynamo_adamw", "bf16",
      "--placement exact,residuals=inf", 3, true},
+    {"gpt_logit_rows_fp32", "gpt_dynamo_sgd", "fp32", "--logit-rows 5", 3,
+     true},
+    {"gpt_logit_rows_fp16", "gpt_dynamo_adamw", "fp16", "--logit-rows 16", 3,
+     true},
 };
 
 static void register_subjects(void) {
