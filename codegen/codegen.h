@@ -137,4 +137,10 @@ Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
    that lowering refuses. Reads only `compiled` and ctx of `in`. */
 Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 
+/* emit_source.c: with --target c emit_so writes C text instead.
+   emit_source_check refuses options that do not go with it, and an output that
+   cannot be a folder or FILE.c; it claims the file. */
+bool emit_is_source(const Options *opt);
+Status emit_source_check(const Options *opt, Diag *d, const char *path);
+
 #endif

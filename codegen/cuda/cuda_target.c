@@ -51,7 +51,7 @@ Status cuda_targets(Options *o, Diag *d) {
     nvrtc_facts(o->arena, &f);
     if (o->targets.len) return check_targets(o, d, &f);
     for (const IsaLevel *l = isa_levels; l->isa; l++)
-        add_target(o, (Target){.isa = l->isa});
+        if (!l->source) add_target(o, (Target){.isa = l->isa});
     for (size_t i = 0; f.toolkit && i < 3; i++)
         add_target(o, (Target){.cuda = true, .arch = default_archs[i]});
     if (f.toolkit) return OK;

@@ -7,7 +7,8 @@
    emit_cc.c        runs the system's C compiler
    emit_cuda.c      GPU steps and kernels (cuda.h)
    cost.c           the work of the steps in numbers (cost.h)
-   emit_so.c        puts it all into one file                                */
+   emit_so.c        puts it all into one file
+   emit_source.c    or writes it as C                                        */
 #ifndef AMPC_CODEGEN_MODULE_EMIT_H
 #define AMPC_CODEGEN_MODULE_EMIT_H
 
@@ -15,13 +16,14 @@
 #include "codegen/cache/compile_cache.h"
 #include "codegen/module/section.h"
 
-/* One x86-64 level that a module runs at: a row of isa.def. */
+/* One level that a module runs at: a row of isa.def. */
 typedef struct IsaLevel {
     int isa;            /* Target.isa and AmpcIsa                            */
     const char *name;   /* behind `cpu:`                                     */
     const char *prefix; /* prefix of its kernels' names */
     const char *flags;  /* for the compiler, beside the common ones; NULL: the
                            row with that prefix has the kernels */
+    bool source;        /* ISA_SOURCE: the module is written as C */
 } IsaLevel;
 extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
 /* Whether the options ask for that level; whether its kernels are compiled,
@@ -29,6 +31,8 @@ extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
 bool isa_wanted(const Options *opt, const IsaLevel *l);
 bool isa_compiled(const Options *opt, const IsaLevel *l);
 const IsaLevel *isa_least(const Options *opt);
+/* The level of a module that is written as C; NULL: it is none. */
+const IsaLevel *isa_source(const Options *opt);
 
 /* A piece of section "weights". */
 typedef struct WeightPiece {
@@ -67,6 +71,10 @@ typedef struct PlanSource {
     VEC(EmitStep) steps;     /* of all targets */
 } PlanSource;
 
+/* If the text has that word outside of strings that begin with it. */
+bool text_has_word(const char *text, const char *word);
+#define SYMBOL_TAKEN "--symbol %s: the module's own code has that name"
+
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
                  Arena *a, PlanSource *out);
 
@@ -103,5 +111,11 @@ void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs, int n);
    that fails or a missing compiler. */
 Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
                CcJob *jobs, int n);
+
+/* ---- emit_source.c ------------------------------------------------------- */
+
+/* Writes the module as one C file, or as a folder with that file and ampc.h. */
+Status emit_source(const Options *opt, Diag *d, Arena *a, const char *path,
+                   const PlanSource *src);
 
 #endif

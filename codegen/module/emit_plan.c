@@ -485,8 +485,7 @@ static Status add_programs(Emit *e) {
 
 static bool is_inner(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-/* Outside of strings that begin with it. */
-static bool has_word(const char *text, const char *name) {
+bool text_has_word(const char *text, const char *name) {
     size_t n = strlen(name);
     for (const char *p = text; (p = strstr(p, name)); p += n)
         if (p > text && !is_inner(p[-1]) && p[-1] != '"' && !is_inner(p[n]))
@@ -503,12 +502,11 @@ static Status check_symbol(const Emit *e) {
     sb_printf(&whole, "%c%s%c", 0, name, 0);
     bool taken =
         memmem(embed_runtime_a, embed_runtime_a_size, whole.data, whole.len) ||
-        has_word(e->out->text.data, name);
+        text_has_word(e->out->text.data, name);
     sb_free(&whole);
     for (int i = 0; i < 2; i++) taken |= !strcmp(name, starting[i]);
     if (!taken) return OK;
-    return fail(e->d, (Loc){0},
-                "--symbol %s: the module's own code has that name", name);
+    return fail(e->d, (Loc){0}, SYMBOL_TAKEN, name);
 }
 
 Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,

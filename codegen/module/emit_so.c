@@ -88,7 +88,11 @@ static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l,
 static Status put_headers(EmitSo *e, const char *dir) {
     for (size_t i = 0; i < embed_nfile; i++) {
         const EmbedFile *f = &embed_files[i];
-        if (strncmp(f->name, "runtime/cuda/", 13) == 0) continue;
+        const char *end = strrchr(f->name, '.');
+        if (!strncmp(f->name, "runtime/cuda/", 13) ||
+            !strncmp(f->name, "runtime/portable/", 17) ||
+            (end && !strcmp(end, ".c"))) /* for --target c */
+            continue;
         TRY(put_text(e, dir, f->name, f->data, f->size));
     }
     return OK;
@@ -312,6 +316,10 @@ static Status tell_compiled(Arena *a, const EmitInput *in,
 static Status emit_all(EmitSo *e) {
     TRY(emit_plan(e->m, e->opt, e->d, e->in, e->a, &e->src));
     TRY(put_readable(e));
+    if (isa_source(e->opt)) {
+        TRY(tell_compiled(e->a, e->in, &e->src));
+        return emit_source(e->opt, e->d, e->a, e->in->path, &e->src);
+    }
     TRY(put_sources(e));
     e->cache = compile_cache_open(e->a, e->opt->cache);
     TRY(compile_all(e));

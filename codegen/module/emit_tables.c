@@ -66,6 +66,8 @@ static void put_vars(StrBuf *sb, const Emit *e) {
             sb_puts(sb, ", ");
             put_number(sb, v->draw.b);
             sb_puts(sb, "}");
+        } else if (isa_source(e->opt)) { /* -Wextra wants every field */
+            sb_puts(sb, ", {0, 0, 0, 0}");
         }
         sb_printf(sb, "}, /* %d */\n", i);
     }
@@ -178,15 +180,17 @@ static void put_target(StrBuf *sb, const Emit *e, const EmitTarget *t) {
 
 const IsaLevel isa_levels[] = {
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
-    {number, name, prefix, flags},
+    {number, name, prefix, flags, false},
+#define ISA_SOURCE(E, number, name, prefix, vectors)                           \
+    {number, name, prefix, "", true},
 #include "runtime/cpu/isa.def"
-    {0, NULL, NULL, NULL}};
+    {0, NULL, NULL, NULL, false}};
 
 bool isa_wanted(const Options *opt, const IsaLevel *l) {
     for (int i = 0; i < opt->targets.len; i++)
         if (!opt->targets.data[i].cuda && opt->targets.data[i].isa == l->isa)
             return true;
-    return opt->targets.len == 0;
+    return opt->targets.len == 0 && !l->source;
 }
 
 bool isa_compiled(const Options *opt, const IsaLevel *l) {
@@ -200,6 +204,12 @@ const IsaLevel *isa_least(const Options *opt) {
     for (const IsaLevel *l = isa_levels; l->isa; l++)
         if (isa_compiled(opt, l)) least = l;
     return least;
+}
+
+const IsaLevel *isa_source(const Options *opt) {
+    for (const IsaLevel *l = isa_levels; l->isa; l++)
+        if (l->source && isa_wanted(opt, l)) return l;
+    return NULL;
 }
 
 static void put_functions(StrBuf *sb, const Emit *e, const IsaLevel *l) {
@@ -328,10 +338,11 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
               e->tensors.len, nisa);
     sb_printf(sb, "    programs, vars, tensors, %s, isas, %s};\n",
               nisa ? "&cpu_plan" : "0", cuda ? "&cuda" : "0");
+    sb_puts(sb, "\nstruct ampc_api;\n"
+                "const struct ampc_api *ampc_module_api(const AmpcModule *, "
+                "uint32_t);\n");
+    if (isa_source(e->opt)) return; /* its entry is emit_source.c's */
     sb_printf(sb,
-              "\nstruct ampc_api;\n"
-              "const struct ampc_api *ampc_module_api(const AmpcModule *, "
-              "uint32_t);\n"
               "__attribute__((visibility(\"default\"))) const struct ampc_api "
               "*\nampc_entry(uint32_t abi_version) __asm__(\"%s\");\n"
               "const struct ampc_api *ampc_entry(uint32_t abi_version) {\n"

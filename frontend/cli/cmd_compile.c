@@ -170,7 +170,8 @@ static Status claim_files(Session *s, const char *model, const char *out) {
     FileGuard *g = s->opt.guard;
     const char *report = s->opt.report;
     TRY(file_reads(d, g, model, "the model"));
-    TRY(file_writes(d, g, out, "-o"));
+    TRY(emit_is_source(&s->opt) ? emit_source_check(&s->opt, d, out)
+                                : file_writes(d, g, out, "-o"));
     if (s->opt.sidecar_weights)
         TRY(file_writes(d, g, weights_sidecar_path(s->arena, out),
                         "--weights sidecar"));

@@ -63,7 +63,8 @@ static void put_targets(const Options *o, bool json, StrBuf *sb) {
     const char *quote = json ? "\"" : "", *comma = "";
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_wanted(o, l)) continue;
-        sb_printf(sb, "%s%scpu:%s%s", comma, quote, l->name, quote);
+        sb_printf(sb, "%s%s%s%s%s", comma, quote,
+                  l->source ? "" : "cpu:", l->name, quote);
         comma = ", ";
     }
     for (int i = 0; i < archs.len; i++) {

@@ -12,7 +12,8 @@ static const char targets_text[] =
     "machine runs. Levels:"
 #define ISA(E, number, name, prefix, arch, vectors, flags) " " name
 #include "runtime/cpu/isa.def"
-    ".";
+    ". Alone: c, a folder (-o DIR) or one file (-o FILE.c) of C11 for any "
+    "machine with gcc or clang.";
 
 bool option_is_of(const OptionText *o, const char *command) {
     return !strcmp(o->command, command);

@@ -926,14 +926,17 @@ static bool add_cpu_targets(Options *o, const char *word) {
     static const struct {
         const char *word;
         int isa;
+        bool source;
     } levels[] = {
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
-    {"cpu:" name, number},
+    {"cpu:" name, number, false},
+#define ISA_SOURCE(E, number, name, prefix, vectors) {name, number, true},
 #include "runtime/cpu/isa.def"
     };
     int before = o->targets.len;
     for (size_t i = sizeof levels / sizeof *levels; i-- > 0;)
-        if (!strcmp(word, "cpu") || !strcmp(word, levels[i].word))
+        if ((!strcmp(word, "cpu") && !levels[i].source) ||
+            !strcmp(word, levels[i].word))
             vec_push(o->arena, &o->targets, (Target){.isa = levels[i].isa});
     return o->targets.len > before;
 }
@@ -941,6 +944,7 @@ static bool add_cpu_targets(Options *o, const char *word) {
 static Status set_target(Options *o, Spec *s) {
     static const char levels[] =
 #define ISA(E, number, name, prefix, arch, vectors, flags) "cpu:" name ", "
+#define ISA_SOURCE(E, number, name, prefix, vectors)       name ", "
 #include "runtime/cpu/isa.def"
         ;
     over_model(&o->targets.len, &o->model_targets);

@@ -4,11 +4,11 @@
    checks its arguments, and leaves it.  train.c and infer.c hold those that run
    programs.                                                                  */
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/host.h"
 #include "runtime/base/json.h"
 #include "runtime/program/mode.h"
 #include "runtime/files/sections.h"
@@ -573,16 +573,16 @@ static const ampc_api api_template = {
 
 /* A module has one plan, so its table is built once. */
 const ampc_api *ampc_module_api(const AmpcModule *m, uint32_t abi) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static HostLock lock = HOST_UNLOCKED;
     static ampc_api table;
     if (!m || abi != AMPC_ABI_VERSION) return NULL;
-    pthread_mutex_lock(&lock);
+    host_lock(&lock);
     if (table.size == 0) {
         table = api_template;
         table.module = (const ampc_module_t *)(const void *)m;
         module_hold(m);
     }
-    pthread_mutex_unlock(&lock);
+    host_unlock(&lock);
     return table.module == (const ampc_module_t *)(const void *)m ? &table
                                                                   : NULL;
 }

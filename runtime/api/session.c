@@ -6,27 +6,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/host.h"
 #include "runtime/base/json.h"
 
-enum { HUGE_PAGE = 2 << 20 };
-
 static void *default_alloc(void *ctx, size_t bytes, size_t align) {
-    void *p = NULL;
     (void)ctx;
-    bool big = bytes >= 2 * (size_t)HUGE_PAGE;
-    if (posix_memalign(&p, big ? HUGE_PAGE : align, bytes) != 0) return NULL;
-    if (big) madvise(p, bytes, MADV_HUGEPAGE); /* a tenth of the page faults */
-    return p;
+    return host_alloc(bytes, align);
 }
 
 static void default_free(void *ctx, void *p, size_t bytes) {
     (void)ctx;
     (void)bytes;
-    free(p);
+    host_free(p);
 }
 
 static ampc_status open_error(char *err, size_t err_size, ampc_status status,
@@ -221,7 +214,7 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     s->opt.device = NULL; /* not kept: the host's string may go away */
     s->want = want;
     s->ordinal = ordinal;
-    s->pid = getpid();
+    s->pid = host_process();
     s->metrics.size = sizeof s->metrics;
     s->bad_rank = s->random = -1;
     status = session_build(s);

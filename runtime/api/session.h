@@ -72,7 +72,7 @@ struct ampc_session {
     const AmpcBackend *backend;
     const PlanTarget *plan; /* the plan that the backend runs */
     void *device;           /* the backend's */
-    pid_t pid;              /* threads and GPUs do not survive fork */
+    int pid;                /* threads and GPUs do not survive fork */
     atomic_int busy;
     fenv_t host_mode; /* of the thread that is in a call */
     bool stale;       /* 16-bit copies lag behind their masters */

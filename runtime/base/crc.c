@@ -2,14 +2,15 @@
 /* crc.c: see crc.h. */
 #include "runtime/base/crc.h"
 
-#include <pthread.h>
 #include <string.h>
+
+#include "runtime/base/host.h"
 
 #include "runtime/base/glibc.h" /* last */
 
 /* t[k][i]: the byte i, and k zero bytes behind it */
 static uint32_t t[8][256];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static HostOnce once = HOST_ONCE;
 
 static void make_table(void) {
     for (uint32_t i = 0; i < 256; i++) {
@@ -23,7 +24,7 @@ static void make_table(void) {
 }
 
 uint32_t crc_add(uint32_t crc, const uint8_t *p, size_t n) {
-    pthread_once(&once, make_table);
+    host_once(&once, make_table);
     crc = ~crc;
     for (; n >= 8; n -= 8, p += 8) {
         uint32_t lo, hi;

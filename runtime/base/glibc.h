@@ -11,7 +11,7 @@
 #ifndef AMPC_GLIBC_H
 #define AMPC_GLIBC_H
 
-#if defined __GLIBC__ && defined __x86_64__ &&                                 \
+#if defined __GLIBC__ && defined __x86_64__ && !defined AMPC_PORTABLE &&       \
     !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 #include <fcntl.h>
 #include <stdlib.h>
@@ -51,6 +51,20 @@ static inline int ampc_renameat2(int from, const char *old, int to,
 #define fstat     ampc_fstat
 #define fstatat   ampc_fstatat
 #define getrandom ampc_getrandom
+#define renameat2 ampc_renameat2
+#endif
+
+/* musl 1.2.3 has no function for that system call. */
+#if defined __linux__ && !defined __GLIBC__ && !defined RENAME_EXCHANGE &&     \
+    !defined AMPC_NO_FILES
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define RENAME_EXCHANGE 2
+static inline int ampc_renameat2(int from, const char *old, int to,
+                                 const char *name, unsigned flags) {
+    return (int)syscall(SYS_renameat2, from, old, to, name, flags);
+}
 #define renameat2 ampc_renameat2
 #endif
 

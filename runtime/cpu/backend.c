@@ -3,8 +3,8 @@
    run.c runs programs on it. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "runtime/base/host.h"
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/device.h"
 
@@ -63,7 +63,8 @@ static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
     for (uint32_t i = 0; i < m->nvar; i++) {
         if (m->vars[i].kind == PLAN_GRAD) continue;
         shard_range(s, i, &lo, &hi);
-        d->var[i] = (void *)((uintptr_t)p - lo); /* as if all were there */
+        d->var[i] =
+            (void *)((uintptr_t)p - (uintptr_t)lo); /* as if all were there */
         p += round64(hi - lo);
     }
     return AMPC_OK;
@@ -206,7 +207,7 @@ static void cpu_close(ampc_session *s) {
     CpuDevice *d = s->device;
     if (!d) return;
     /* A forked child has the pool's memory but none of its threads. */
-    if (s->pid == getpid()) pool_destroy(d->pool);
+    if (s->pid == host_process()) pool_destroy(d->pool);
     for (uint32_t i = 0; d->bound && i < s->m->nprogram; i++)
         mem_free(s, d->bound[i].memory, d->bound[i].bytes);
     for (Kept *k = d->kept, *next; k; k = next) {

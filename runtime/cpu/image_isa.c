@@ -64,7 +64,7 @@ INLINE void image_zero(int kind, void *dst, int64_t n) {
 enum { IMAGE_AHEAD = 2048 };
 
 INLINE void image_prefetch(const void *p) {
-    _mm_prefetch((const char *)p + IMAGE_AHEAD, _MM_HINT_T0);
+    __builtin_prefetch((const char *)p + IMAGE_AHEAD, 0, 3);
 }
 
 #if HAS_MASK

@@ -27,6 +27,7 @@
 typedef enum AmpcIsa {
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
     AMPC_ISA_##E = number,
+#define ISA_SOURCE(E, number, name, prefix, vectors) AMPC_ISA_##E = number,
 #include "runtime/cpu/isa.def"
 } AmpcIsa;
 

@@ -806,11 +806,11 @@ KM_INLINE float POW_F32(float x, float y) {
     int negative = km_bits(x) >> 31;
     int defined = whole | (x == 0) | (a == INFINITY);
     /* selects one after the other: gcc turns nested selects into branches */
-    q = negative & odd ? -q : q;
-    q = negative & !defined ? NAN : q;
-    q = (x != x) | (y != y) ? x + y : q;
-    q = (a == 1.0f) & (ABS_F32(y) == INFINITY) ? 1.0f : q;
-    return (y == 0) | (x == 1.0f) ? 1.0f : q;
+    q = (negative & odd) ? -q : q;
+    q = (negative & !defined) ? NAN : q;
+    q = ((x != x) | (y != y)) ? x + y : q;
+    q = ((a == 1.0f) & (ABS_F32(y) == INFINITY)) ? 1.0f : q;
+    return ((y == 0) | (x == 1.0f)) ? 1.0f : q;
 }
 
 #ifdef __CUDACC_RTC__ /* double is slow there */
@@ -935,7 +935,7 @@ static inline int ISNAN_F64(double x) { return x != x; }
 static inline int ISINF_F64(double x) { return fabs(x) == INFINITY; }
 static inline int ISFINITE_F64(double x) { return fabs(x) < INFINITY; }
 /* Versions that glibc 2.17 has, too (runtime/base/glibc.h). */
-#if defined __GLIBC__ && defined __x86_64__
+#if defined __GLIBC__ && defined __x86_64__ && !defined AMPC_PORTABLE
 __asm__(".symver exp,exp@GLIBC_2.2.5");
 __asm__(".symver fmod,fmod@GLIBC_2.2.5");
 __asm__(".symver log,log@GLIBC_2.2.5");
@@ -1116,8 +1116,8 @@ KM_SUM_LANES(F32, float)
 KM_SUM_LANES(F64, double)
 
 /* `|` where || would branch; keeps NaN */
-#define KM_LARGER  ((y > x) | (y != y) ? y : x)
-#define KM_SMALLER ((y < x) | (y != y) ? y : x)
+#define KM_LARGER  (((y > x) | (y != y)) ? y : x)
+#define KM_SMALLER (((y < x) | (y != y)) ? y : x)
 #define KM_FOLDS(S, T, LEAST, MOST)                                            \
     KM_FOLD(FOLD_SUM_##S, T, 0, , x + y)                                       \
     KM_FOLD(FOLD_PROD_##S, T, 1, , x *y)                                       \

@@ -43,8 +43,9 @@ INLINE int64_t pack_a_cols(float *dst, const PackSrc *s, int dtype, int64_t m,
 
 /* Eight columns of four rows of 16 bits, widened when they lie side by side. */
 INLINE void pack_a_halves(float *dst, const char *src, int dtype, int64_t ld) {
-    __m128i r[4];
     uint16_t turned[32];
+#if HAS_SSE
+    __m128i r[4];
     for (int i = 0; i < 4; i++)
         r[i] = _mm_loadu_si128((const void *)(src + i * ld));
     for (int high = 0; high < 2; high++) {
@@ -56,6 +57,11 @@ INLINE void pack_a_halves(float *dst, const char *src, int dtype, int64_t ld) {
         _mm_storeu_si128(to, _mm_unpacklo_epi32(a, b));
         _mm_storeu_si128(to + 1, _mm_unpackhi_epi32(a, b));
     }
+#else
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 8; j++)
+            memcpy(turned + 4 * j + i, src + i * ld + 2 * j, 2);
+#endif
     for (int i = 0; i < 32; i += VL)
         vstore(dst + i, vload_as(turned, dtype, i));
 }

@@ -16,10 +16,11 @@
      HAS_MASK               vload_mask; vload_n and vstore_n are its own
      HAS_DOT                products of pairs of bf16, for files that define
                             SIMD_WANTS_DOT before they include anything
+     HAS_SSE                SSE4.1, whatever VL is
      HAS_TILES              AMX
      SIMD_STEPS             unrolls a loop over k
      SIMD_FETCHES           a step of a tile has time to prefetch
-     SIMD_REGISTER          constraint of a vector in assembly
+     SIMD_REGISTER          constraint of a vector in assembly; may be missing
    and, beside the types of simd_types.h,
      vfma, sfma             c + a * b
      vselect                lanes of a where `take` has all bits set, of b where

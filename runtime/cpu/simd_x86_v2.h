@@ -19,6 +19,7 @@
 #define HAS_F16       0
 #define HAS_MASK      0
 #define HAS_DOT       0
+#define HAS_SSE       1
 #define HAS_TILES     0
 
 #define SIMD_STEPS

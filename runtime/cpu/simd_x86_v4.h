@@ -24,6 +24,7 @@
 #define HAS_F16       1
 #define HAS_MASK      1
 #define HAS_DOT       1
+#define HAS_SSE       1
 #define HAS_TILES     1
 
 #define SIMD_STEPS

@@ -5,6 +5,12 @@
 
 /* The loops below are unrolled completely: R, W and C are constants. */
 #define UNROLL _Pragma("GCC unroll 32")
+/* A loop with a second condition: some gcc warn that it stays as it is. */
+#ifdef AMPC_PORTABLE
+#define UNROLL_IF
+#else
+#define UNROLL_IF UNROLL
+#endif
 
 /* A step of a small tile has no time to spare. */
 INLINE void tile_fetch(const float *ahead, int64_t k) {
@@ -153,15 +159,20 @@ INLINE void tile_outer_rw(int kind, int R, int W, int64_t n, const int32_t *at,
     tile_begin(R, W, acc, c, ldc, 0);
     SIMD_STEPS for (int64_t i = 0; i < n; i++)
         tile_step(kind, R, W, acc, a + row[at[i]], b + at[i] * b_step);
-    UNROLL for (int r = 0; add && r < R; r++) UNROLL for (int w = 0; w < W; w++)
-        acc[r][w] = vload(c + r * ldc + w * VL) + acc[r][w];
+    UNROLL_IF for (int r = 0; add && r < R; r++)
+        UNROLL for (int w = 0; w < W; w++) acc[r][w] =
+            vload(c + r * ldc + w * VL) + acc[r][w];
     tile_end(R, W, acc, c, ldc);
 }
 
 /* ---- dot tiles ----------------------------------------------------------- */
 
 /* Keeps a loaded vector in a register instead of loading it for each use. */
+#ifdef SIMD_REGISTER
 #define KEEP(v) __asm__("" : SIMD_REGISTER(v))
+#else
+#define KEEP(v) (void)(v)
+#endif
 
 INLINE const void *dot_at(int kind, const void *p, int64_t i) {
     return (const char *)p + i * (kind == 1 ? 2 : 4);

@@ -13,8 +13,12 @@ typedef u4 u4_any __attribute__((aligned(4), may_alias));
 INLINE v4 load_v4(const void *p, int dtype) {
     if (dtype == AMPC_F32) return *(const v4_any *)p;
     const uint16_t *h = p;
+#if HAS_SSE
     if (dtype == AMPC_BF16)
         return (v4)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64(p)), 16);
+#else
+    if (dtype == AMPC_BF16) return (v4)((u4){h[0], h[1], h[2], h[3]} << 16);
+#endif
 #if HAS_F16
     return (v4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)h));
 #else

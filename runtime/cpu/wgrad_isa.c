@@ -108,7 +108,7 @@ static void wgrad_store(const WgradRun *r, const WgradItem *it) {
     }
 }
 
-static void wgrad_item(const WgradRun *r, const WgradItem *it) {
+static void wgrad_part(const WgradRun *r, const WgradItem *it) {
     int64_t n = it->k * it->c * r->w.p.taps;
     for (int64_t i = 0; i < n; i++) it->acc[i] = 0.0f;
     int64_t unit = it->slice * r->w.per_split;
@@ -120,7 +120,7 @@ static void wgrad_item(const WgradRun *r, const WgradItem *it) {
     wgrad_store(r, it);
 }
 
-static void wgrad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
+static void wgrad_parts(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WgradRun *r = ctx;
     const WgradPlan *w = &r->w;
     char *own = r->workers + (size_t)worker * (w->x + w->dy + w->acc);
@@ -137,7 +137,7 @@ static void wgrad_work(void *ctx, int64_t lo, int64_t hi, int worker) {
         it.slice = rest / w->p.group;
         it.c = min64(w->cb, w->p.cs - it.c0);
         it.k = min64(w->kb, w->p.m - it.k0);
-        wgrad_item(r, &it);
+        wgrad_part(r, &it);
     }
 }
 
@@ -183,7 +183,7 @@ void ISA(conv_wgrad)(int isa, AmpcPool *pool, const LibConv *c, const void *x,
     r.partial = (float *)(void *)((char *)scratch + r.w.off);
     r.workers = (char *)scratch + r.w.off + r.w.partial;
     conv_offsets(&r.w.p, r.off);
-    pool_run(pool, r.w.items, 1, wgrad_work, &r);
+    pool_run(pool, r.w.items, 1, wgrad_parts, &r);
     if (r.w.nsplit > 1)
         pool_run(pool, ceil_div(c->k * r.w.p.cs * r.w.p.taps, WGRAD_SUM), 8,
                  wgrad_sum, &r);

@@ -36,7 +36,7 @@ static int64_t wino_rows(int64_t most, int64_t wide) {
 }
 
 /* The stage, with what tiles reach over its end. */
-static void wino_stage(ChlastPlan *p) {
+static void wino_staged(ChlastPlan *p) {
     p->points += p->pitch[2] + 2;
     p->stage = wino_floats(p->points * p->cb * p->cblocks + BLOCK_LANES);
 }
@@ -59,7 +59,7 @@ static int wino_geometry(const LibConv *c, int dgrad, int kind, WinoPlan *p) {
     if (tiles * c->n < WINO_TILES ||
         x->dim[1].result * x->dim[2].result < tiles * WINO_PART)
         return 0;
-    wino_stage(&p->x);
+    wino_staged(&p->x);
     p->channels = p->x.cb * p->x.cblocks;
     p->cols = round_up(x->m, BLOCK_COLS);
     return WINO_PLACES * p->wide * (p->channels + 3 * BLOCK_COLS) <=
@@ -97,7 +97,7 @@ int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
         even.pad[i] = 0;
     }
     if (!chlast_geometry(&even, 0, kind, 1, 1, &p->dy)) return 0;
-    wino_stage(&p->dy);
+    wino_staged(&p->dy);
     int64_t images = min64(p->x.images, p->dy.images);
     p->x.images = p->dy.images = images;
     p->cols = p->dy.cb * p->dy.cblocks;

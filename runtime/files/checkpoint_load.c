@@ -71,7 +71,7 @@ static bool take_value(JsonSpan value, const PlanVar *v, char *p) {
 /* ---- loading ------------------------------------------------------------- */
 
 #define NOT_STAGED UINT64_MAX
-enum { RENAMES_MAX = 64, INDEX_MAX = 64 << 20, PART = 8 << 10 };
+enum { RENAMES_MAX = 64, INDEX_MAX = 64 << 20, LOAD_PART = 8 << 10 };
 
 typedef struct LoadFile {
     StFile st;
@@ -713,11 +713,11 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
 /* Converts elements of one floating dtype to another. */
 static ampc_status stage_converted(Load *l, LoadFile *f, const StTensor *t,
                                    const PlanVar *v, char *to) {
-    _Alignas(8) char part[PART];
+    _Alignas(8) char part[LOAD_PART];
     size_t a = dtype_bytes(t->dtype), b = dtype_bytes(v->dtype);
     uint64_t bytes = t->end - t->begin;
-    for (uint64_t at = 0; at < bytes; at += PART) {
-        uint64_t n = bytes - at < PART ? bytes - at : PART;
+    for (uint64_t at = 0; at < bytes; at += LOAD_PART) {
+        uint64_t n = bytes - at < LOAD_PART ? bytes - at : LOAD_PART;
         ampc_status status = st_read(&f->st, t, at, n, part);
         if (status != AMPC_OK) return st_failed(l, &f->st, status);
         for (uint64_t i = 0; i < n; i += a, to += b) {
@@ -900,10 +900,10 @@ ampc_status checkpoint_load_weights(ampc_session *s, const ampc_weights *from) {
 /* Reads a tensor into a variable of the same size. */
 static ampc_status read_var(ampc_session *s, StFile *f, const StTensor *t,
                             uint32_t var) {
-    char part[PART];
+    char part[LOAD_PART];
     uint64_t bytes = t->end - t->begin;
-    for (uint64_t at = 0; at < bytes; at += PART) {
-        uint64_t n = bytes - at < PART ? bytes - at : PART;
+    for (uint64_t at = 0; at < bytes; at += LOAD_PART) {
+        uint64_t n = bytes - at < LOAD_PART ? bytes - at : LOAD_PART;
         ampc_status status = st_read(f, t, at, n, part);
         if (status != AMPC_OK) return session_fail(s, status, "%s", f->why);
         status = shard_put(s, var_ref(var, at), part, n);

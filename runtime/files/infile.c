@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 /* No system reads more in one call (Linux: 2 GiB less a page). */
-static const uint64_t PART = 1 << 30;
+static const uint64_t READ_MOST = 1 << 30;
 
 int64_t infile_read(int fd, void *out, uint64_t n, uint64_t at) {
     uint64_t done = 0;
@@ -15,7 +15,7 @@ int64_t infile_read(int fd, void *out, uint64_t n, uint64_t at) {
         return -1;
     }
     while (done < n) {
-        size_t part = (size_t)(n - done < PART ? n - done : PART);
+        size_t part = (size_t)(n - done < READ_MOST ? n - done : READ_MOST);
         ssize_t got = pread(fd, (char *)out + done, part, (off_t)(at + done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return -1;

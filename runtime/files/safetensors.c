@@ -18,7 +18,7 @@
 
 #include "runtime/base/glibc.h" /* last */
 
-enum { HEADER_MAX = 100 << 20, PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
+enum { HEADER_MAX = 100 << 20, SUM_PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
 
 #define RESERVED "__metadata__" /* the one name that the format keeps */
 
@@ -216,7 +216,7 @@ void st_close(StFile *f) {
 
 /* Room for what a CRC is taken of. */
 typedef struct Summed {
-    char part[PART];
+    char part[SUM_PART];
 } Summed;
 
 /* CRC of the whole file; its own digits, at `digits`, count as zeros (0: it
@@ -224,8 +224,8 @@ typedef struct Summed {
 static ampc_status st_sum(StFile *f, Summed *sum, uint64_t digits,
                           uint32_t *crc) {
     *crc = 0;
-    for (uint64_t at = 0; at < f->size; at += PART) {
-        uint64_t n = f->size - at < PART ? f->size - at : PART;
+    for (uint64_t at = 0; at < f->size; at += SUM_PART) {
+        uint64_t n = f->size - at < SUM_PART ? f->size - at : SUM_PART;
         ampc_status status = st_pread(f, sum->part, n, at);
         if (status != AMPC_OK) return status;
         for (uint64_t i = digits; digits && i < digits + ST_CRC_DIGITS; i++)

@@ -106,15 +106,15 @@ static void st_put_header(Text *t, const StItem *items, size_t n,
 }
 
 /* Room for what a CRC is taken of. */
-typedef struct Summed {
+typedef struct SummedWrite {
     char part[PART];
-} Summed;
+} SummedWrite;
 
 /* A file being written, and its CRC so far. */
 typedef struct StOut {
     ampc_session *s;
     const char *path;
-    Summed *sum;
+    SummedWrite *sum;
     uint32_t crc;
     OutFile file;
 } StOut;

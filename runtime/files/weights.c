@@ -3,9 +3,9 @@
    of section "weights" of the module's own file, or of the file beside it.  */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/host.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/program/dtype.h"
 #include "runtime/files/sections.h"
@@ -184,7 +184,7 @@ static ampc_status read_sidecar(ampc_session *s) {
     if (status != AMPC_OK) return status;
     n += (size_t)sprintf(path + n, ".weights.safetensors");
     sprintf(path + n, PLAN_WAITING, want.crc);
-    if (access(path, F_OK) != 0) path[n] = 0;
+    if (!host_exists(path)) path[n] = 0;
     return checkpoint_sidecar(s, path, &want);
 }
 

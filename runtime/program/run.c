@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c: runs programs: checks the inputs of a call and walks the steps of
    the plan on the session's backend; scalars as numbers.                    */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "runtime/api/session.h"
+#include "runtime/base/host.h"
 
 /* ---- messages and memory ------------------------------------------------- */
 
@@ -302,11 +302,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
 
 /* ---- the loop ------------------------------------------------------------ */
 
-uint64_t now_ns(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
+uint64_t now_ns(void) { return host_clock(); }
 
 static ampc_status run_profiled(ampc_session *s, int program, uint32_t step) {
     const PlanProgram *p = &s->m->programs[program];

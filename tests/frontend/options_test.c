@@ -463,6 +463,7 @@ static const struct {
      "targets.len=4; target 0=0 2 -; target 1=0 3 -; target 2=0 4 -; "
      "target 3=0 5 -"},
     {"--target", "cpu:x86-64-v4+amx", "targets.len=1; target 0=0 5 -"},
+    {"--target", "c", "targets.len=1; target 0=0 1 -"},
     {"--target", "cuda",
      "targets.len=3; target 0=1 0 sm_90; target 1=1 0 sm_80; target 2=1 0 "
      "ptx"},

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* level.c: the one level of a module that `ampc --target c` wrote.  Takes the
+   place of cpu/isa.c.                                                       */
+#include "runtime/cpu/block.h"
+
+int cpu_isa_level(void) { return AMPC_ISA_C; }
+
+const char *cpu_isa_name(int level) {
+    return level == AMPC_ISA_C ? "plain C" : "an unknown level";
+}
+
+int cpu_bf16_dot(void) { return 0; }
+
+/* No GPU either. */
+int gpu_count(void) { return 0; }

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* portable_slow_test.c: as portable_test.c, a convolutional model and a small
+   GPT on every machine.                                                     */
+#include "tests/harness.h"
+#include "tests/support/portable.h"
+
+static const Portable *cnn(void) {
+    static Portable p;
+    if (!p.dir) p = portable_write("cnn", "--dim B=4 --dim W=8");
+    return &p;
+}
+
+static const Portable *gpt(void) {
+    static Portable p;
+    if (!p.dir)
+        p = portable_write("gpt", "--dim B=2 --dim T=16 --dim VOCAB=64 --dim "
+                                  "D=32 --dim HEADS=2 --dim L=2");
+    return &p;
+}
+
+#define ON(machine, i)                                                         \
+    TEST_CASE(portable, cnn_##machine) {                                       \
+        portable_check(cnn(), &portable_compilers[i]);                         \
+    }                                                                          \
+    TEST_CASE(portable, gpt_##machine) {                                       \
+        portable_check(gpt(), &portable_compilers[i]);                         \
+    }
+ON(by_gcc, 0)
+ON(by_clang, 1)
+ON(with_musl, 2)
+ON(on_arm64, 3)
+ON(on_armv7, 4)
+ON(on_riscv64, 5)

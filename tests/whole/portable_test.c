@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* portable_test.c: what `ampc --target c` writes: no warning, the bits of the
+   x86-64-v2 module on every machine, and nothing asked of the system that was
+   not wanted.                                                               */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/harness.h"
+#include "tests/support/portable.h"
+
+static const Portable *mlp(void) {
+    static Portable p;
+    if (!p.dir) p = portable_write("mlp", "--dim B=8 --dim H=32");
+    return &p;
+}
+
+#define ON(name, i)                                                            \
+    TEST_CASE(portable, name) { portable_check(mlp(), &portable_compilers[i]); }
+ON(mlp_by_gcc, 0)
+ON(mlp_by_clang, 1)
+ON(mlp_with_musl, 2)
+ON(mlp_on_arm64, 3)
+ON(mlp_on_armv7, 4)
+ON(mlp_on_riscv64, 5)
+
+TEST_CASE(portable, threads_do_not_change_bits) {
+    CHECK_STR(portable_run(mlp(), portable_compilers,
+                           "-std=c11 -O0 -DAMPC_THREADS -pthread", "20 3"),
+              mlp()->wanted);
+}
+
+/* Memory from an array, no file, no thread: what is left of the system. */
+TEST_CASE(portable, asks_for_nothing_that_is_not_wanted) {
+    static const char flags[] =
+        "-std=c11 -O0 -DAMPC_NO_FILES -DAMPC_NO_MALLOC -DOWN_MEMORY";
+    static const char *const never[] = {
+        "malloc",         "calloc",  "access",        "free",
+        "open",           "fopen",   "read",          "pread",
+        "write",          "dlopen",  "syscall",       "getenv",
+        "pthread_create", "sysconf", "mmap",          "exit",
+        "abort",          "printf",  "aligned_alloc", "pthread_mutex_lock"};
+    char want[4000], *out = portable_run(mlp(), portable_compilers, flags, "");
+    snprintf(want, sizeof want,
+             "%ssave: the module was compiled with AMPC_NO_FILES: read and "
+             "write its variables (read_variable, write_variable)\n",
+             mlp()->wanted);
+    CHECK_STR(out, want);
+    int rc = test_command(
+        &out, "cd '%s' && gcc %s -c train.c -o small.o && nm -u small.o",
+        mlp()->dir, flags);
+    CHECK_EQ_INT(rc, 0);
+    CHECK_HAS(out, "U memcpy");
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+        char name[60];
+        snprintf(name, sizeof name, "U %s\n", never[i]);
+        CHECK_MSG(!strstr(out, name), "the text asks for %s", never[i]);
+    }
+}
+
+/* The module's text, and its header and that of the API in a folder. */
+TEST_CASE(portable, one_file_is_the_text_of_the_folder) {
+    int rc =
+        test_command(NULL,
+                     "cd '%s' && '%s' '%s' --dim B=8 --dim H=32 --target "
+                     "c -o one.c && cmp one.c train.c",
+                     mlp()->dir, test_ampc(), test_data_path("models/mlp.amp"));
+    CHECK_EQ_INT(rc, 0);
+}
+
+TEST_CASE(portable, refuses_what_does_not_go_together) {
+    static const struct {
+        const char *options, *message;
+    } cases[] = {
+        {"--target c,cpu -o x", "--target c stands alone: compile once more"},
+        {"--target c --weights sidecar -o x",
+         "--weights sidecar does not go with --target c"},
+        {"--target c -o x.so",
+         "-o x.so: --target c writes a folder (-o DIR) or one file"},
+        {"--target c --symbol session_open -o x",
+         "--symbol session_open: the module's own code has that name"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *out;
+        int rc = test_command(
+            &out,
+            "cd '%s' && '%s' '%s' %s; s=$?; test ! -e x || exit 9; "
+            "exit $s",
+            test_tmpdir(), test_ampc(), test_data_path("models/mlp.amp"),
+            cases[i].options);
+        CHECK_EQ_INT(rc, 1);
+        CHECK_HAS(out, cases[i].message);
+    }
+}
