@@ -8,7 +8,7 @@
 #ifndef AMPC_FRONTEND_DATA_AUGMENT_H
 #define AMPC_FRONTEND_DATA_AUGMENT_H
 
-#include "frontend/data/feed.h"
+#include "frontend/data/feed_set.h"
 
 /* Whether each "INPUT=STEPS" can be read. */
 Status augment_check(Diag *d, const RunList *specs);

@@ -11,38 +11,8 @@
 #ifndef AMPC_FRONTEND_DRIVER_FEED_H
 #define AMPC_FRONTEND_DRIVER_FEED_H
 
-#include "frontend/data/feed_shape.h"
+#include "frontend/data/feed_set.h"
 #include "runtime/files/outfile.h"
-
-typedef struct Feed {
-    ampc_tensor_info want; /* the input */
-    const char *file;
-    char *path; /* path of FILE or FILE:PART; own copy */
-    ArrayPick pick;
-    Array a;
-    int64_t per; /* elements per sample; 0: one value for all batches       */
-    char *batch; /* converted rows */
-    char *to;    /* destination of converted rows: batch, or staged memory */
-    struct Augment *augment; /* augment.h; NULL: none */
-    char *raw; /* a batch as the file has it; NULL: of the input's dtype  */
-} Feed;
-
-typedef struct FeedSet {
-    const char *program;
-    Feed *feed;
-    ampc_input *in; /* as the API takes them; valid after feeds_fill        */
-    int n;
-    int64_t samples, batch;
-    int64_t seed, epoch; /* of what augment.h draws */
-} FeedSet;
-
-/* Values of an option that may be given several times. */
-enum { RUN_MAX_LIST = 64 };
-typedef struct RunList {
-    const char *at[RUN_MAX_LIST];
-    int n;
-    const char *option; /* for messages; NULL: --feed */
-} RunList;
 
 /* Opens the specs "INPUT=FILE" of the inputs of `program`; all of its inputs
    must be among them, and specs of the module's other inputs are ignored.

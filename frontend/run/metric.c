@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metric.c: see metric.h: a metric's text, its shapes, its batches. */
 #define _POSIX_C_SOURCE 200809L
-#include "frontend/run/metric_kinds.h"
+#include "frontend/run/metric.h"
 
 #include <inttypes.h>
 #include <math.h>

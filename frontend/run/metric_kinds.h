@@ -1,9 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metric_kinds.h: the kinds of metrics, a row each; for metric.c. */
+/* metric_kinds.h: a metric and its kinds, a row each. */
 #ifndef AMPC_FRONTEND_RUN_METRIC_KINDS_H
 #define AMPC_FRONTEND_RUN_METRIC_KINDS_H
 
-#include "frontend/run/metric.h"
+#define AMPC_NO_LOADER
+#include "ir/base/base.h"
+#include "runtime/ampc.h"
+
+struct MetricKind;
+
+typedef enum MetricAverage {
+    AVERAGE_PRESET,
+    AVERAGE_BINARY,
+    AVERAGE_MACRO,
+    AVERAGE_MICRO,
+    AVERAGE_WEIGHTED
+} MetricAverage;
+
+typedef enum MetricScores {
+    SCORES_PRESET, /* logits, and an error if they look like probabilities */
+    SCORES_LOGITS,
+    SCORES_PROBABILITIES
+} MetricScores;
+
+enum { AXIS_FOUND = -1, AXIS_NONE = -2 };
+
+typedef struct Metric {
+    const struct MetricKind *kind;
+    char label[64];                        /* NAME[:OUTPUT] */
+    char output[96], target[96], mask[96]; /* "": not named */
+    int64_t top;
+    MetricAverage average;
+    MetricScores scores;
+    int64_t ignore; /* labels that are not counted */
+    int axis;       /* of the classes, AXIS_FOUND or AXIS_NONE */
+    /* set by metric_fit */
+    ampc_tensor_info out, labels, masks; /* masks.size 0: none */
+    int64_t batch;
+    int64_t outer, inner; /* positions of a sample: outer * inner          */
+    int64_t classes;      /* of the output; 1: a number at each position   */
+    bool ranked;          /* labels have the output's axis of classes, too */
+    int64_t ncount, nslot, nbatch;
+    double *count; /* rows, rows that look like probabilities, rows with NaN,
+                      then what the kind counts */
+    double *part;  /* two sums of each batch */
+    double *slot;  /* of each position: label + 1, scores; 0: not counted */
+    int64_t wide;  /* numbers of a slot */
+} Metric;
 
 /* One position: the scores of its classes lie `step` apart. */
 typedef struct Point {

@@ -16,6 +16,7 @@
 #define AMPC_FRONTEND_DRIVER_RUN_CMD_H
 
 #include "frontend/data/augment.h"
+#include "frontend/data/feed.h"
 #include "frontend/run/metric.h"
 #include "ir/base/files.h"
 

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* feed_set.h: the inputs of a program and the files that feed them (feed.h). */
+#ifndef AMPC_FRONTEND_DATA_FEED_SET_H
+#define AMPC_FRONTEND_DATA_FEED_SET_H
+
+#include "frontend/data/feed_shape.h"
+
+typedef struct Feed {
+    ampc_tensor_info want; /* the input */
+    const char *file;
+    char *path; /* path of FILE or FILE:PART; own copy */
+    ArrayPick pick;
+    Array a;
+    int64_t per; /* elements per sample; 0: one value for all batches       */
+    char *batch; /* converted rows */
+    char *to;    /* destination of converted rows: batch, or staged memory */
+    struct Augment *augment; /* augment.h; NULL: none */
+    char *raw; /* a batch as the file has it; NULL: of the input's dtype  */
+} Feed;
+
+typedef struct FeedSet {
+    const char *program;
+    Feed *feed;
+    ampc_input *in; /* as the API takes them; valid after feeds_fill        */
+    int n;
+    int64_t samples, batch;
+    int64_t seed, epoch; /* of what augment.h draws */
+} FeedSet;
+
+/* Values of an option that may be given several times. */
+enum { RUN_MAX_LIST = 64 };
+typedef struct RunList {
+    const char *at[RUN_MAX_LIST];
+    int n;
+    const char *option; /* for messages; NULL: --feed */
+} RunList;
+
+#endif
