@@ -213,7 +213,7 @@ static void measure(Metric *m) {
 static Status make_room(Diag *d, Metric *m, int64_t samples) {
     int64_t points = m->outer * m->inner, bytes;
     m->nbatch = (samples + m->batch - 1) / m->batch;
-    m->ncount = HEAD + 3 * metric_classes(m);
+    m->ncount = METRIC_HEAD + 3 * metric_classes(m);
     m->wide = 1 + (m->classes > 2 ? m->classes : 1);
     m->nslot = m->kind->keeps ? samples * points : 0;
     if (!mul_ok(m->nslot, m->wide * 8, &bytes) || bytes > INT64_C(1) << 40)
@@ -320,10 +320,10 @@ static Status find_label(Diag *d, const Metric *m, int64_t sample, Point *p,
 }
 
 static void add_point(Metric *m, const Point *p) {
-    m->count[ROWS]++;
-    m->count[LIKE] += like_probabilities(p);
+    m->count[METRIC_ROWS]++;
+    m->count[METRIC_LIKE] += like_probabilities(p);
     if (has_nan(p))
-        m->count[NANS]++;
+        m->count[METRIC_NANS]++;
     else
         m->kind->add(m, p);
 }
@@ -371,14 +371,14 @@ Status metric_add(Diag *d, Metric *m, int64_t first, int64_t n, const void *out,
 }
 
 Status metric_value(Diag *d, const Metric *m, double *value) {
-    double rows = m->count[ROWS], like = m->count[LIKE];
+    double rows = m->count[METRIC_ROWS], like = m->count[METRIC_LIKE];
     /* a threshold, too, depends on what scores are */
     bool reads = !m->kind->numbers &&
                  (m->classes == 1
                       ? !m->kind->keeps
                       : m->kind->reads && !(m->kind->keeps && m->classes == 2));
     *value = NAN;
-    if (rows == 0 || m->count[NANS] > 0) return OK;
+    if (rows == 0 || m->count[METRIC_NANS] > 0) return OK;
     if (reads && m->scores == SCORES_PRESET && like == rows)
         return fail(d, (Loc){0},
                     "--metric %s: all numbers of '%s' look like probabilities: "

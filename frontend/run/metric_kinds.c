@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static double *own_counts(const Metric *m) { return m->count + HEAD; }
+static double *own_counts(const Metric *m) { return m->count + METRIC_HEAD; }
 
 /* ---- adding -------------------------------------------------------------- */
 
@@ -88,7 +88,7 @@ static void add_auc(Metric *m, const Point *p) {
 /* ---- values -------------------------------------------------------------- */
 
 static double end_share(const Metric *m) {
-    return own_counts(m)[0] / m->count[ROWS];
+    return own_counts(m)[0] / m->count[METRIC_ROWS];
 }
 
 /* A mean over the classes that occur, of labels or answers. */

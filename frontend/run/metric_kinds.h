@@ -69,7 +69,7 @@ typedef struct MetricKind {
     double (*end)(const Metric *m);
 } MetricKind;
 
-enum { ROWS, LIKE, NANS, HEAD };
+enum { METRIC_ROWS, METRIC_LIKE, METRIC_NANS, METRIC_HEAD };
 
 /* A single score stands for two classes. */
 static inline int64_t metric_classes(const Metric *m) {
