@@ -15,7 +15,7 @@ def cases():
     """All SUITE.CASE: of TEST_CASE(SUITE, CASE), of tables {"CASE", .. beside
     harness_register("SUITE", and golden.FOLDER/FILE."""
     found = set()
-    for source in here.glob("*/*.c"):
+    for source in here.glob("*/**/*.c"):
         text = source.read_text()
         found.update(f"{s}.{c}" for s, c in
                      re.findall(r"TEST_CASE\((\w+),\s*(\w+)\)", text))

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* saved.h: sessions that are saved, and all that they hold. */
+#ifndef AMPC_TESTS_RUNTIME_CHECKPOINT_SAVED_H
+#define AMPC_TESTS_RUNTIME_CHECKPOINT_SAVED_H
+
+#include "runtime/api/session.h"
+#include "tests/harness.h"
+#include "tests/support/tiny_module.h"
+
+ampc_session *open_module(const AmpcModule *m);
+void train(ampc_session *s, int first, int n);
+
+/* Every variable's bytes, and the cursor. */
+typedef struct Snapshot {
+    char bytes[1024];
+    size_t n;
+    char cursor[64];
+} Snapshot;
+
+Snapshot snapshot(ampc_session *s);
+void check_same(const Snapshot *a, const Snapshot *b);
+void check_ok(ampc_session *s, ampc_status status);
+
+/* The sum of a file, bit by bit. */
+uint32_t crc32_slow(const uint8_t *p, size_t n);
+
+#endif
