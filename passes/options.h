@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options.h: the compile options as a record.  Their text form is the command
-   line's and `train` blocks' (frontend/cli/options_text.c). */
+   line's and `train` blocks' (frontend/cli/options_text.h). */
 #ifndef AMPC_PASSES_OPTIONS_H
 #define AMPC_PASSES_OPTIONS_H
 
@@ -172,7 +172,7 @@ typedef struct Options {
     VEC(Objective) objectives; /* at least one */
     bool loss_given;           /* --loss was */
     bool only_given;           /* an option of the only objective was */
-    uint64_t lines;            /* rows of options_text.c that a block gave */
+    uint64_t lines;            /* rows of options.def that a block gave */
     int64_t accumulate;
     bool equal_batches; /* the mean of micro-batches' means                  */
     AverageSpec average;

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options_model.c: options of the model, its ranks and the module. */
+#include "frontend/cli/options_spec.h"
+
+#include <string.h>
+
+Status set_top_k(Options *o, Spec *s) {
+    return spec_integer(s, s->text, 2, INT32_MAX, &o->top_k);
+}
+
+/* Micro-batches are counted in an f32. */
+Status set_accumulate(Options *o, Spec *s) {
+    const SpecKey keys[] = {
+        {"mean_of_means", .flag = &o->equal_batches, .hi = 1}, {0}};
+    o->equal_batches = false;
+    TRY(spec_integer(s, spec_next(s), 1, 1 << 24, &o->accumulate));
+    return spec_keys(s, keys);
+}
+
+Status set_comm_bucket(Options *o, Spec *s) {
+    return spec_integer(s, s->text, 1, INT64_MAX, &o->comm_bucket);
+}
+
+Status set_comm_dtype(Options *o, Spec *s) {
+    int i;
+    TRY(spec_pick(s, precision_words, s->text, &i));
+    o->comm_dtype = precision_dtype[i];
+    return OK;
+}
+
+Status set_seed(Options *o, Spec *s) {
+    return spec_integer(s, s->text, 0, INT64_MAX, &o->seed);
+}
+
+Status set_shuffle(Options *o, Spec *s) {
+    int64_t seed;
+    TRY(spec_integer(s, s->text, 0, INT64_MAX, &seed));
+    o->shuffle = (uint64_t)seed;
+    return OK;
+}
+
+/* NAME=N or INPUT:AXIS=N, split at the last '=' and the last ':'. */
+Status set_dim(Options *o, Spec *s) {
+    char *name = s->text, *eq = strrchr(name, '=');
+    if (!eq) return spec_error(s, "'%s' is not NAME=N", name);
+    DimBind b = {NULL, -1, 0};
+    TRY(spec_integer(s, eq + 1, 1, INT64_MAX, &b.value));
+    *eq = 0;
+    char *colon = strrchr(name, ':');
+    if (colon) {
+        int64_t axis;
+        *colon = 0;
+        TRY(spec_integer(s, colon + 1, 0, MAX_RANK - 1, &axis));
+        b.axis = (int)axis;
+    }
+    if (!*name)
+        return spec_error(s, "a name is missing before '%s'",
+                          colon ? ":" : "=");
+    b.name = intern(name);
+    for (int i = 0; i < o->model_dims; i++) {
+        DimBind *old = &o->dims.data[i];
+        if (old->name != b.name || old->axis != b.axis) continue;
+        old->value = b.value;
+        return OK;
+    }
+    vec_push(o->arena, &o->dims, b);
+    return OK;
+}
+
+/* N,N..: how large batches are that the module evaluates and predicts, too. */
+Status set_batch_sizes(Options *o, Spec *s) {
+    over_model(&o->batch_sizes.len, &o->model_batches);
+    for (char *piece; (piece = spec_next(s));) {
+        int64_t n;
+        bool known = false;
+        TRY(spec_integer(s, piece, 1, INT32_MAX, &n));
+        for (int i = 0; i < o->batch_sizes.len; i++)
+            known |= o->batch_sizes.data[i] == n;
+        if (!known) vec_push(o->arena, &o->batch_sizes, n);
+    }
+    return OK;
+}
+
+Status set_head(Options *o, Spec *s) {
+    char *name = s->text, *eq = strrchr(name, '=');
+    DimBind b = {NULL, -1, 0};
+    if (!eq || eq == name) return spec_error(s, "'%s' is not OUTPUT=N", name);
+    TRY(spec_integer(s, eq + 1, 1, INT32_MAX, &b.value));
+    *eq = 0;
+    b.name = intern(name);
+    vec_push(o->arena, &o->heads, b);
+    return OK;
+}
+
+Status set_train(Options *o, Spec *s) {
+    GlobRule r = {intern(s->text), true};
+    vec_push(o->arena, &o->train_rules, r);
+    return OK;
+}
+
+Status set_freeze(Options *o, Spec *s) {
+    GlobRule r = {intern(s->text), false};
+    vec_push(o->arena, &o->train_rules, r);
+    return OK;
+}
+
+Status set_batchnorm(Options *o, Spec *s) {
+    static const char *const words[] = {"train:population", "train:unbiased",
+                                        "train", NULL};
+    const char *v = s->text;
+    over_model(&o->batchnorm_frozen.len, &o->model_frozen);
+    if (!strncmp(v, "frozen", 6) && (!v[6] || v[6] == ':')) {
+        vec_push(o->arena, &o->batchnorm_frozen, intern(v[6] ? v + 7 : "*"));
+        return OK;
+    }
+    int i = spec_word(words, v);
+    if (i < 0)
+        return spec_error(s,
+                          "'%s' is not one of train, train:unbiased, "
+                          "train:population, frozen[:GLOB]",
+                          v);
+    o->batchnorm_train = o->batchnorm_said = true;
+    o->batchnorm_unbiased = i == 2 ? -1 : i;
+    return OK;
+}
+
+Status set_dropout(Options *o, Spec *s) {
+    static const char *const words[] = {"off", "on", NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    o->dropout = i == 1;
+    return OK;
+}
+
+/* "sm_90" or "ptx" after "cuda:"; which of them there are is NVRTC's to say
+   (codegen/cuda/cuda_target.c). */
+static bool is_cuda_arch(const char *s) {
+    if (!strcmp(s, "ptx")) return true;
+    size_t digits = strncmp(s, "sm_", 3) ? 0 : strspn(s + 3, "0123456789");
+    return (digits == 2 || digits == 3) && !s[3 + digits];
+}
+
+static void add_cuda_target(Options *o, const char *arch) {
+    Target t = {.cuda = true, .arch = intern(arch)};
+    vec_push(o->arena, &o->targets, t);
+}
+
+/* Adds the targets that `word` names: one level, or for `cpu` all, lowest
+   first. */
+static bool add_cpu_targets(Options *o, const char *word) {
+    static const struct {
+        const char *word;
+        int isa;
+        bool source;
+    } levels[] = {
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    {"cpu:" name, number, false},
+#define ISA_SOURCE(E, number, name, prefix, vectors) {name, number, true},
+#include "runtime/cpu/isa.def"
+    };
+    int before = o->targets.len;
+    for (size_t i = sizeof levels / sizeof *levels; i-- > 0;)
+        if ((!strcmp(word, "cpu") && !levels[i].source) ||
+            !strcmp(word, levels[i].word))
+            vec_push(o->arena, &o->targets, (Target){.isa = levels[i].isa});
+    return o->targets.len > before;
+}
+
+Status set_target(Options *o, Spec *s) {
+    static const char levels[] =
+#define ISA(E, number, name, prefix, arch, vectors, flags) "cpu:" name ", "
+#define ISA_SOURCE(E, number, name, prefix, vectors)       name ", "
+#include "runtime/cpu/isa.def"
+        ;
+    over_model(&o->targets.len, &o->model_targets);
+    for (char *piece; (piece = spec_next(s));) {
+        if (add_cpu_targets(o, piece)) {
+            continue;
+        } else if (!strcmp(piece, "cuda")) {
+            add_cuda_target(o, "sm_90");
+            add_cuda_target(o, "sm_80");
+            add_cuda_target(o, "ptx");
+        } else if (!strncmp(piece, "cuda:", 5) && is_cuda_arch(piece + 5)) {
+            add_cuda_target(o, piece + 5);
+        } else {
+            return spec_error(
+                s,
+                "this build makes code for cpu, %scuda, cuda:sm_NN "
+                "and cuda:ptx, not for '%s'",
+                levels, piece);
+        }
+    }
+    return OK;
+}
+
+Status set_weights(Options *o, Spec *s) {
+    static const char *const words[] = {"embed", "sidecar", NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    o->sidecar_weights = i == 1;
+    return OK;
+}
+
+Status set_symbol(Options *o, Spec *s) {
+    const char *v = s->text;
+    size_t ok = strspn(v, "abcdefghijklmnopqrstuvwxyz_"
+                          "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+    if (!*v || v[ok] || (*v >= '0' && *v <= '9'))
+        return spec_error(s, "'%s' is not a C identifier", v);
+    o->symbol = intern(v);
+    return OK;
+}

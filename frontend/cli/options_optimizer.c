@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options_optimizer.c: options of optimizers: schedules, clipping, averages. */
+#include "frontend/cli/options_spec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir/fn/optimizer.h"
+
+static Status read_optimizer(Options *o, Spec *s, const char *path,
+                             const Fn **out) {
+    const char *slash = s->loc.file ? strrchr(s->loc.file, '/') : NULL;
+    size_t n;
+    if (slash &&
+        *path != '/') /* files that a model names lie beside the model */
+        path = arena_printf(o->arena, "%.*s/%s", (int)(slash - s->loc.file),
+                            s->loc.file, path);
+    char *text = read_file(s->d, path, &n);
+    if (!text) return ERR_USER;
+    const char *kept = arena_dup(o->arena, text, n + 1);
+    free(text);
+    return optimizer_read(module_new(o->arena, ""), s->d, path, kept, n, out);
+}
+
+/* One of the library's, or a file's. */
+static Status find_optimizer(Options *o, Spec *s, const Fn **out) {
+    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 1);
+    char *word = spec_next(s);
+    size_t n = strlen(word);
+    int i = 0;
+    if (n > 4 && !strcmp(word + n - 4, ".amp"))
+        return read_optimizer(o, s, word, out);
+    for (const Fn *f = NULL; (f = optimizer_next(f));)
+        words[i++] = f->info.text;
+    TRY(spec_pick(s, words, word, &i));
+    *out = optimizer_find(NULL, word);
+    return OK;
+}
+
+static SpecKey spec_key(const FnAttr *a, double *real, bool *flag) {
+    SpecKey k = {a->name, .lo = a->lo, .hi = a->hi, .open = a->open};
+    if (a->kind == FA_BOOL) {
+        k.hi = 1;
+        k.flag = flag;
+    } else {
+        k.real = real;
+        k.whole = a->kind == FA_INT;
+    }
+    return k;
+}
+
+Status set_optimizer(Options *o, Spec *s) {
+    const Fn *fn;
+    TRY(find_optimizer(o, s, &fn));
+    Objective *j;
+    TRY(spec_objective(o, s, &j));
+    OptimizerSpec *p = &j->optimizer;
+    *p = optimizer_default(o->arena, fn);
+    SpecKey keys[MAX_OP_ATTRS + 2] = {{0}};
+    bool flag[MAX_OP_ATTRS];
+    char msg[MSG_TEXT];
+    keys[0] = spec_key(&fn->optimizer->lr, &p->lr, NULL);
+    for (int i = 0; i < p->keys.len; i++) {
+        OptimizerKey *k = &p->keys.data[i];
+        flag[i] = k->value != 0;
+        keys[i + 1] = spec_key(k->key, &k->value, &flag[i]);
+    }
+    TRY(spec_keys(s, keys));
+    for (int i = 0; i < p->keys.len; i++)
+        if (keys[i + 1].flag) p->keys.data[i].value = flag[i];
+    if (optimizer_check(p, o->arena, msg)) return spec_error(s, "%s", msg);
+    return OK;
+}
+
+Status set_param_group(Options *o, Spec *s) {
+    ParamGroup g = {intern(spec_next(s)), NAN, NAN};
+    Objective *j;
+    TRY(spec_objective(o, s, &j));
+    const SpecKey keys[] = {
+        {"lr_scale", .real = &g.lr_scale, .hi = MOST},
+        {"weight_decay", .real = &g.weight_decay, .hi = MOST},
+        {0}};
+    TRY(spec_keys(s, keys));
+    if (isnan(g.lr_scale) && isnan(g.weight_decay))
+        return spec_error(s, "'%s' needs lr_scale= or weight_decay=", g.glob);
+    vec_push(o->arena, &j->param_groups, g);
+    return OK;
+}
+
+static Status find_schedule(const Spec *s, const char *word,
+                            const ScheduleRow **out) {
+    const char *words[32];
+    int n = 0, i;
+    for (const ScheduleRow *r = schedule_rows; r->word; r++)
+        words[n++] = r->word;
+    words[n] = NULL;
+    TRY(spec_pick(s, words, word, &i));
+    *out = &schedule_rows[i];
+    return OK;
+}
+
+/* A share of total=, in percent: rounded up, as transformers' warmup_ratio. */
+static Status resolve_share(const Spec *s, const char *name, double total,
+                            double share, double *to) {
+    if (isnan(share)) return OK;
+    if (total == 0 || isnan(total))
+        return spec_error(s, "%s=%g%% needs total=", name, share * 100);
+    *to = ceil(total * share - 1e-9);
+    return OK;
+}
+
+Status set_schedule(Options *o, Spec *s) {
+    const ScheduleRow *row;
+    TRY(find_schedule(s, spec_next(s), &row));
+    Objective *j;
+    TRY(spec_objective(o, s, &j));
+    ScheduleSpec *c = &j->schedule;
+    *c = schedule_default(row);
+    SpecKey keys[SCHEDULE_KEYS + 1] = {{0}};
+    double share[SCHEDULE_KEYS];
+    for (int i = 0; i < row->n; i++) {
+        ScheduleKey key = row->keys[i].key;
+        const ScheduleKeyRow *k = &schedule_keys[key];
+        share[key] = NAN;
+        keys[i] = (SpecKey){k->name, .real = &c->key[key], .lo = k->least,
+                            .hi = k->most, .whole = k->whole};
+        if (key == KEY_WARMUP || key == KEY_EVERY) keys[i].share = &share[key];
+    }
+    TRY(spec_keys(s, keys));
+    for (int i = 0; i < row->n; i++) {
+        ScheduleKey key = row->keys[i].key;
+        TRY(resolve_share(s, schedule_keys[key].name, c->key[KEY_TOTAL],
+                          share[key], &c->key[key]));
+        if (isnan(c->key[key]))
+            return spec_error(s, "%s needs %s=", row->word,
+                              schedule_keys[key].name);
+    }
+    if (c->key[KEY_TOTAL] != 0 && c->key[KEY_TOTAL] <= c->key[KEY_WARMUP])
+        return spec_error(s, "total= must exceed warmup=");
+    return OK;
+}
+
+Status set_clip_norm(Options *o, Spec *s) {
+    Objective *j;
+    TRY(spec_objective(o, s, &j));
+    return spec_limit(s, &j->clip_norm);
+}
+
+Status set_clip_value(Options *o, Spec *s) {
+    Objective *j;
+    TRY(spec_objective(o, s, &j));
+    return spec_limit(s, &j->clip_value);
+}
+
+#define TRANSFORM "gradient_"
+
+const char *transform_word(const Fn *f) {
+    size_t n = strlen(TRANSFORM);
+    return strncmp(f->info.text, TRANSFORM, n) ? NULL : f->info.text + n;
+}
+
+static Status find_transform(Options *o, Spec *s, const Fn **out) {
+    const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 1);
+    int n = 0, i;
+    for (int k = 0; k < fn_std_count(); k++)
+        if (transform_word(fn_std_at(k)))
+            words[n++] = transform_word(fn_std_at(k));
+    TRY(spec_pick(s, words, spec_next(s), &i));
+    *out = fn_std(arena_printf(o->arena, TRANSFORM "%s", words[i]));
+    return OK;
+}
+
+Status add_gradient(Options *o, Spec *s) {
+    const Fn *fn;
+    Objective *j;
+    TRY(find_transform(o, s, &fn));
+    TRY(spec_objective(o, s, &j));
+    TransformSpec t = transform_default(o->arena, fn);
+    SpecKey keys[MAX_OP_ATTRS + 1] = {{0}};
+    for (int i = 0; i < t.keys.len; i++) {
+        keys[i] = spec_key(t.keys.data[i].key, &t.keys.data[i].value, NULL);
+        keys[i].lo = LEAST;
+        keys[i].hi = MOST;
+    }
+    TRY(spec_keys(s, keys));
+    vec_push(o->arena, &j->transforms, t);
+    return OK;
+}
+
+static Status average_buffers(const Spec *s, const char *word, bool *out) {
+    static const char *const words[] = {"copy", "average", NULL};
+    int i;
+    TRY(spec_pick(s, words, word, &i));
+    *out = i == 1;
+    return OK;
+}
+
+/* Reads the keys of an average; `keys` ends with one that has no name. */
+static Status set_average(Options *o, Spec *s, const char *fn,
+                          const SpecKey *keys) {
+    AverageSpec a = {.fn = fn};
+    StrBuf rest = {0};
+    Status st = OK;
+    if (o->average.fn && o->average.fn != fn)
+        return spec_error(s, "a module has one average: --ema or --swa");
+    for (char *piece; st == OK && (piece = spec_next(s));) {
+        if (!strncmp(piece, "buffers=", 8))
+            st = average_buffers(s, piece + 8, &a.buffers);
+        else
+            sb_printf(&rest, "%s%s", rest.len ? "," : "", piece);
+    }
+    s->text = rest.len ? rest.data : NULL;
+    if (st == OK) st = spec_keys(s, keys);
+    sb_free(&rest);
+    s->text = NULL;
+    for (int i = 0; keys[i].name; i++) {
+        a.keys[i].name = keys[i].name;
+        a.keys[i].value = *keys[i].real;
+    }
+    o->average = a;
+    return st;
+}
+
+Status set_ema(Options *o, Spec *s) {
+    double decay, warmup = 0, power = 2.0 / 3, every = 1, after = 0;
+    const SpecKey keys[] = {
+        {"decay", .real = &decay, .hi = 1, .open = true},
+        {"warmup", .real = &warmup, .hi = COUNT},
+        {"power", .real = &power, .lo = LEAST, .hi = 1e3},
+        {"every", .real = &every, .lo = 1, .hi = COUNT, .whole = true},
+        {"after", .real = &after, .hi = COUNT, .whole = true},
+        {0}};
+    const char *text = spec_next(s);
+    TRY(spec_number(s, text, &decay));
+    if (!(decay >= 0 && decay < 1))
+        return spec_error(s, "the decay %s is not in [0, 1)", text);
+    return set_average(o, s, "average_ema", keys);
+}
+
+Status set_swa(Options *o, Spec *s) {
+    double start = NAN, every = 1;
+    const SpecKey keys[] = {
+        {"start", .real = &start, .lo = 1, .hi = COUNT, .whole = true},
+        {"every", .real = &every, .lo = 1, .hi = COUNT, .whole = true},
+        {0}};
+    TRY(set_average(o, s, "average_swa", keys));
+    return isnan(start) ? spec_error(s, "start=STEP is missing: the first step "
+                                        "that counts")
+                        : OK;
+}

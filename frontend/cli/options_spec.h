@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options_spec.h: the value of a compile option, read piece by piece; specs of
+   the form name,key=value,... share one reader.  Each option has a setter. */
+#ifndef AMPC_FRONTEND_CLI_OPTIONS_SPEC_H
+#define AMPC_FRONTEND_CLI_OPTIONS_SPEC_H
+
+#include "ir/fn/fn.h"
+#include "passes/options.h"
+
+/* The value of an option, read piece by piece. */
+typedef struct Spec {
+    const char *option; /* for messages */
+    bool nested;        /* the option is a key of --objective */
+    Loc loc;            /* location in the text that sets it */
+    Diag *d;
+    Arena *arena;
+    char *text; /* rest of the value, cut at commas; NULL: at the end */
+} Spec;
+
+/* The message "OPTION: ..", and the status that goes with it. */
+PRINTF_LIKE(2, 3)
+Status spec_error(const Spec *s, const char *fmt, ...);
+
+/* Next comma-separated piece, or NULL. */
+char *spec_next(Spec *s);
+
+/* strtod and strtoll skip spaces and know words; a number starts as one. */
+bool spec_starts_number(const char *text);
+Status spec_number(const Spec *s, const char *text, double *out);
+Status spec_integer(const Spec *s, const char *text, int64_t lo, int64_t hi,
+                    int64_t *out);
+
+/* Numbers end up as f32, so none is larger or, if not 0, smaller. */
+#define MOST  1e38
+#define LEAST 1e-37
+#define COUNT 1e15 /* integers that are exact as double */
+
+typedef struct SpecKey {
+    const char *name;
+    double *real;
+    int64_t *integer;
+    bool *flag;
+    double lo, hi;    /* legal values */
+    bool open;        /* hi is not one of them */
+    bool whole;       /* an integer */
+    Reals *list;      /* separated by slashes */
+    double *share;    /* "5%" goes there */
+    const char *word; /* may stand for a number, and is what was said */
+    bool *said;
+} SpecKey;
+
+Status spec_assign(const Spec *s, const SpecKey *k, char *value);
+/* The rest of a spec: key=value pieces; a bare flag key means 1. */
+Status spec_keys(Spec *s, const SpecKey *keys);
+
+/* The number of the word among these; spec_word: -1 if it is another. */
+int spec_word(const char *const *words, const char *w);
+Status spec_pick(const Spec *s, const char *const *words, const char *word,
+                 int *out);
+
+/* The whole text as a limit above 0. */
+Status spec_limit(const Spec *s, double *out);
+
+/* The command line's entries of a list take the place of the model's. */
+void over_model(int *len, int *of_model);
+
+/* The objective that the option belongs to: the only one, or the one that
+   --objective is reading. */
+Status spec_objective(Options *o, const Spec *s, Objective **j);
+
+/* ---- setters ------------------------------------------------------------- */
+
+typedef Status Setter(Options *o, Spec *s);
+
+/* One for each row of options.def that has a setter. */
+#define DECLARE_SETTER(function) Setter function;
+#define DECLARE_ADDER(function)  Setter function;
+#define DECLARE_FLAG(field)
+#define DECLARE_PATH(field)
+#define DECLARE_PATHS(field)
+#define COMPILE(flag, kind, what, resume, value, preset, text)                 \
+    DECLARE_##kind(what)
+#include "frontend/cli/options.def"
+#undef DECLARE_SETTER
+#undef DECLARE_ADDER
+#undef DECLARE_FLAG
+#undef DECLARE_PATH
+#undef DECLARE_PATHS
+
+/* ---- words, said again --------------------------------------------------- */
+
+extern const char *const precision_words[];
+
+/* The name of a loss on the command line. */
+const char *loss_word(const LossSpec *l);
+/* The name of a gradient transform there; NULL: f is another function. */
+const char *transform_word(const Fn *f);
+
+#endif
