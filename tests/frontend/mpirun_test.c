@@ -149,12 +149,8 @@ TEST_CASE(mpirun, mlp_openmpi) { ranks_as_one(&openmpi, &mlp); }
 TEST_CASE(mpirun, mlp_mpich) { ranks_as_one(&mpich, &mlp); }
 TEST_CASE(mpirun, mlp_tcp) { ranks_as_one(variables(false), &mlp); }
 TEST_CASE(mpirun, mlp_srun_tcp) { ranks_as_one(variables(true), &mlp); }
-TEST_CASE(mpirun, cnn_openmpi) { ranks_as_one(&openmpi, &cnn); }
-TEST_CASE(mpirun, cnn_mpich) { ranks_as_one(&mpich, &cnn); }
 TEST_CASE(mpirun, cnn_tcp) { ranks_as_one(variables(false), &cnn); }
-TEST_CASE(mpirun, gpt_openmpi) { ranks_as_one(&openmpi, &gpt); }
 TEST_CASE(mpirun, gpt_mpich) { ranks_as_one(&mpich, &gpt); }
-TEST_CASE(mpirun, gpt_tcp) { ranks_as_one(variables(false), &gpt); }
 
 /* Compiled once. */
 static const Compiled *small(int accumulate) {

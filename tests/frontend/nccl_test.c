@@ -208,7 +208,6 @@ static void as_one(const Compiled *one, const Compiled *all, int n,
 #define CALM_MLP FOR_MLP "--optimizer adamw,lr=0.01,eps=0.01 "
 #define CALM_GPT FOR_GPT "--optimizer adamw,lr=0.003,eps=0.003 "
 #define SGD_MLP  FOR_MLP "--optimizer sgd,lr=0.05,momentum=0.9 "
-#define SGD_GPT  FOR_GPT "--optimizer sgd,lr=0.1,momentum=0.9 "
 
 static Trained mlp = {.model = "mlp.dyn.onnx",
                       .options = FP16 CALM_MLP "--comm-bucket 420"};
@@ -237,10 +236,8 @@ static void trained_as_one(Trained *t, int n) {
 
 TEST_CASE(nccl, mlp_of_two_as_one) { trained_as_one(&mlp, 2); }
 TEST_CASE(nccl, mlp_of_four_as_one) { trained_as_one(&mlp, 4); }
-TEST_CASE(nccl, cnn_of_two_as_one) { trained_as_one(&cnn, 2); }
 TEST_CASE(nccl, cnn_of_four_as_one) { trained_as_one(&cnn, 4); }
 TEST_CASE(nccl, gpt_of_two_as_one) { trained_as_one(&gpt, 2); }
-TEST_CASE(nccl, gpt_of_four_as_one) { trained_as_one(&gpt, 4); }
 
 /* Sums in any order: a last bit stays one in fp32; in fp16 it makes a 16-bit
    copy round the other way now and then. */
@@ -269,10 +266,7 @@ TEST_CASE(nccl, cnn_of_four_in_any_order) {
 
 TEST_CASE(nccl, gpt_of_four_in_any_order) {
     static Trained fp32 = {.model = "gpt.dyn.onnx", .options = FP32 CALM_GPT};
-    static Trained sgd = {.model = "gpt.dyn.onnx", .options = FP16 SGD_GPT};
     in_any_order(&fp32);
-    in_any_order(&sgd);
-    in_any_order(&gpt);
 }
 
 /* .. and of sums. */

@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/compiled.h"
 #include "codegen/cuda/cuda.h"
+#include "runtime/cpu/kernels.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -31,8 +32,11 @@ static char *text_file(const char *text) {
 static void compile(Compiled *c, const char *setting, const char *model,
                     const char *options) {
     char *out = NULL, err[256];
-    int rc = test_command(&out, "%s '%s' '%s' -o '%s' %s", setting, test_ampc(),
-                          model, c->path, options);
+    bool given = strstr(options, "--target") != NULL;
+    int rc =
+        test_command(&out, "%s '%s' '%s' -o '%s' %s %s%s", setting, test_ampc(),
+                     model, c->path, options, given ? "" : "--target cpu:",
+                     given ? "" : cpu_isa_name(cpu_isa_level()));
     if (rc) FAIL("ampc %s %s: status %d\n%s", model, options, rc, out);
     free(out);
     c->api = ampc_load(c->path, &c->handle, err, sizeof err);

@@ -14,9 +14,11 @@ typedef struct Compiled {
     const ampc_api *api;
 } Compiled;
 
-/* Compiles a file (absolute path) with those options into the test's folder,
-   for CPUs only; a failure ends the test case with ampc's messages. */
+/* Compiles a file (absolute path) with those options into the test's folder;
+   a failure ends the test case with ampc's messages.  Without --target for this
+   machine's CPU level alone. */
 Compiled compile_file(const char *model, const char *options);
+#define ALL_LEVELS "--target cpu " /* code for every CPU level */
 /* Compiles IR text in the same way. */
 Compiled compile_text(const char *text, const char *options);
 /* `from` with a dtype for each $T. */

@@ -9,6 +9,8 @@ typedef struct PortableCompiler {
     const char *packages;        /* of Debian */
 } PortableCompiler;
 
+#define PORTABLE_STRICT "-std=c11 -Wall -Wextra -pedantic -Werror"
+
 extern const PortableCompiler portable_compilers[]; /* ends with cc NULL     */
 
 /* Writes models/MODEL.amp with those options as C (once a folder), and what the
@@ -23,7 +25,8 @@ Portable portable_write(const char *model, const char *options);
    missing, and compares what 20 steps print. */
 void portable_check(const Portable *p, const PortableCompiler *c);
 
-/* What the host compiled by `cc flags` prints, run with `args`. */
+/* What the host compiled by `cc flags` prints, run with `args`; train.o in the
+   folder is the module. */
 char *portable_run(const Portable *p, const PortableCompiler *c,
                    const char *flags, const char *args);
 

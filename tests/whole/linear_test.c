@@ -574,7 +574,7 @@ static void check(const Made *m, const Compiled *c, ampc_session *s) {
 static void on_the_cpu(uint64_t seed) {
     static const char *const levels[] = {"v2", "v3", "v4"};
     static const char *const more[] = {
-        "", "--no-fuse --shuffle 5 --target cpu:x86-64-v3"};
+        ALL_LEVELS, "--no-fuse --shuffle 5 --target cpu:x86-64-v3"};
     Made *m = made_new(seed);
     char *text = program(m);
     for (int k = 0; k < 2; k++) {

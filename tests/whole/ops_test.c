@@ -43,7 +43,7 @@ TEST_CASE(ops, compiled_values_and_gradients_match_the_interpreter) {
     REQUIRE(test_write_file(amp, text, strlen(text)));
     printf("%d graphs in one module\n", b.instances);
 
-    Compiled c = compile_file(amp, "--precision fp32");
+    Compiled c = compile_file(amp, "--precision fp32 " ALL_LEVELS);
     static const char *const levels[] = {"v2", "v3", "v4"};
     for (int i = 0; i < 3; i++) {
         setenv("AMPC_ISA", levels[i], 1);

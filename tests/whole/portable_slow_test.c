@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* portable_slow_test.c: as portable_test.c, a convolutional model and a small
-   GPT on every machine.                                                     */
+/* portable_slow_test.c: modules of --target c on every machine, by every
+   compiler: the bits of the x86-64-v2 module.                               */
 #include "tests/harness.h"
 #include "tests/support/portable.h"
+
+static const Portable *mlp(void) {
+    static Portable p;
+    if (!p.dir) p = portable_write("mlp", "--dim B=8 --dim H=32");
+    return &p;
+}
 
 static const Portable *cnn(void) {
     static Portable p;
@@ -19,6 +25,9 @@ static const Portable *gpt(void) {
 }
 
 #define ON(machine, i)                                                         \
+    TEST_CASE(portable, mlp_##machine) {                                       \
+        portable_check(mlp(), &portable_compilers[i]);                         \
+    }                                                                          \
     TEST_CASE(portable, cnn_##machine) {                                       \
         portable_check(cnn(), &portable_compilers[i]);                         \
     }                                                                          \

@@ -22,36 +22,48 @@ static void check_near(const Run *got, const Run *want) {
         CHECK_REL(got->metrics[1][i].loss, want->metrics[0][i].loss, TOL_RANKS);
 }
 
-static void spoiled_as_one_rank(const char *model, const char *options,
-                                bool skips,
-                                void (*spoil)(int rank, int step, Batch *b)) {
-    char small_buckets[512];
-    snprintf(small_buckets, sizeof small_buckets, "--comm-bucket 500 %s",
-             options);
-    Compiled one = compile_for(model, small_buckets, 1);
-    Compiled two = compile_for(model, options, 2);
+static Compiled in_small_buckets(const char *model, const char *options) {
+    char all[512];
+    snprintf(all, sizeof all, "--comm-bucket 500 %s", options);
+    return compile_for(model, all, 1);
+}
+
+/* Four ranks of `one` beside one rank that accumulates four micro-batches. */
+static void check_four(const Compiled *one, const char *model,
+                       const char *options, bool skips,
+                       void (*spoil)(int rank, int step, Batch *b)) {
     Compiled four = compile_for(model, options, 4);
-    Run *alone2 = run_ranks(&two, 1, spoil),
-        *alone4 = run_ranks(&four, 1, spoil);
-    Run *ranks2 = run_ranks(&one, 2, spoil),
-        *ranks4 = run_ranks(&one, 4, spoil);
-    Run *both = run_ranks(&two, 2, spoil);
-    check_same(ranks2, alone2);
-    check_same(ranks4, alone4);
-    check_near(both, alone4);
-    const ampc_metrics *last = &alone4->metrics[0][STEPS - 1];
+    Run *alone = run_ranks(&four, 1, spoil), *ranks = run_ranks(one, 4, spoil);
+    check_same(ranks, alone);
+    const ampc_metrics *last = &alone->metrics[0][STEPS - 1];
     CHECK(last->step > 0 && isfinite(last->loss));
     CHECK_EQ_INT(last->skipped > 0, skips);
-    CHECK(last->loss != alone4->metrics[0][1].loss);
-    Run *runs[] = {alone2, alone4, ranks2, ranks4, both};
-    for (int i = 0; i < 5; i++) run_free(runs[i]);
-    compiled_close(&one);
-    compiled_close(&two);
+    CHECK(last->loss != alone->metrics[0][1].loss);
+    run_free(alone);
+    run_free(ranks);
     compiled_close(&four);
 }
 
+static void four_as_one(const char *model, const char *options, bool skips,
+                        void (*spoil)(int rank, int step, Batch *b)) {
+    Compiled one = in_small_buckets(model, options);
+    check_four(&one, model, options, skips, spoil);
+    compiled_close(&one);
+}
+
+/* .. two ranks beside one that accumulates two, and two that do beside four. */
 static void as_one_rank(const char *model, const char *options, bool skips) {
-    spoiled_as_one_rank(model, options, skips, NULL);
+    Compiled one = in_small_buckets(model, options);
+    Compiled two = compile_for(model, options, 2);
+    check_four(&one, model, options, skips, NULL);
+    Run *alone = run_ranks(&two, 1, NULL), *ranks = run_ranks(&one, 2, NULL);
+    Run *both = run_ranks(&two, 2, NULL), *four = run_ranks(&one, 4, NULL);
+    check_same(ranks, alone);
+    check_near(both, four);
+    Run *runs[] = {alone, ranks, both, four};
+    for (int i = 0; i < 4; i++) run_free(runs[i]);
+    compiled_close(&one);
+    compiled_close(&two);
 }
 
 TEST_CASE(ranks, mlp_as_one_rank) {
@@ -59,11 +71,12 @@ TEST_CASE(ranks, mlp_as_one_rank) {
 }
 
 TEST_CASE(ranks, cnn_with_overflows_as_one_rank) {
-    as_one_rank("cnn.dyn.onnx", "--precision fp16 " FOR_CNN OVERFLOWS, true);
+    four_as_one("cnn.dyn.onnx", "--precision fp16 " FOR_CNN OVERFLOWS, true,
+                NULL);
 }
 
 TEST_CASE(ranks, gpt_as_one_rank) {
-    as_one_rank("gpt.dyn.onnx", "--precision bf16 " FOR_GPT, false);
+    four_as_one("gpt.dyn.onnx", "--precision bf16 " FOR_GPT, false, NULL);
 }
 
 /* In turns, each with its own optimizer, one scale for both; the second's loss
@@ -197,15 +210,14 @@ static void some_labels(int rank, int step, Batch *b) {
 }
 
 TEST_CASE(ranks, samples_that_fill_no_batch_as_one_rank) {
-    spoiled_as_one_rank("mlp.dyn.onnx", "--precision fp32 " FOR_MLP, false,
-                        some_samples);
-    spoiled_as_one_rank(dropping, "--precision fp32 --optimizer sgd,lr=0.1",
-                        false, some_samples);
+    four_as_one("mlp.dyn.onnx", "--precision fp32 " FOR_MLP, false,
+                some_samples);
+    four_as_one(dropping, "--precision fp32 --optimizer sgd,lr=0.1", false,
+                some_samples);
 }
 
 TEST_CASE(ranks, labels_that_do_not_count_as_one_rank) {
-    spoiled_as_one_rank("mlp.dyn.onnx", "--precision fp16 " FOR_MLP, true,
-                        some_labels);
+    four_as_one("mlp.dyn.onnx", "--precision fp16 " FOR_MLP, true, some_labels);
 }
 
 /* A step without its inputs: ampc.rng before and after. */

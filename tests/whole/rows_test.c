@@ -206,7 +206,7 @@ TEST_CASE(rows, of_every_length_on_the_cpu) {
     static const char *const levels[] = {"v2", "v3", "v4"};
     Shape *all = shapes_new(1);
     char *text = program(all);
-    Compiled c = compile_text(text, OPTIONS);
+    Compiled c = compile_text(text, OPTIONS ALL_LEVELS);
     for (int i = 0; i < 3; i++) {
         setenv("AMPC_ISA", levels[i], 1);
         check(all, &c, open_threads(&c, 1 + i));

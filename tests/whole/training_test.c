@@ -304,7 +304,8 @@ TEST_CASE(training, same_bits_for_any_threads_and_across_resume_fp16) {
 
 TEST_CASE(training, every_isa_level_trains_alike) {
     static const char *const levels[] = {"v2", "v3", "v4", "v4-amx"};
-    Compiled c = compile_file(resnet(), RESNET_OPTIONS "--precision bf16");
+    Compiled c =
+        compile_file(resnet(), RESNET_OPTIONS "--precision bf16 " ALL_LEVELS);
     double loss[4];
     Image b;
     tiles_emulate();
@@ -351,7 +352,7 @@ TEST_CASE(training, the_host_gets_its_vector_registers_back_clean) {
                               "  %y = tanh %e : f32[16,20]\n"
                               "  return %y\n"
                               "}\n",
-                              "--precision fp32 --loss none");
+                              "--precision fp32 --loss none " ALL_LEVELS);
     Batch b;
     batch_fill(&b, 7, 1);
     for (int i = 0; i < 2; i++) {
@@ -395,9 +396,9 @@ TEST_CASE(training, a_module_for_tiles_says_what_it_misses) {
     compiled_close(&c);
 }
 
-TEST_CASE(training, two_compilations_give_the_same_bytes) {
-    Compiled a = compile_file(resnet(), RESNET_OPTIONS);
-    Compiled b = compile_file(resnet(), RESNET_OPTIONS);
+static void twice_the_same_bytes(const char *model, const char *options) {
+    Compiled a = compile_file(model, options);
+    Compiled b = compile_file(model, options);
     size_t n, m;
     char *x = test_read_file(a.path, &n), *y = test_read_file(b.path, &m);
     REQUIRE(x && y && n == m);
@@ -406,6 +407,12 @@ TEST_CASE(training, two_compilations_give_the_same_bytes) {
     free(y);
     compiled_close(&a);
     compiled_close(&b);
+}
+
+TEST_CASE(training, two_compilations_give_the_same_bytes) {
+    twice_the_same_bytes(resnet(), RESNET_OPTIONS);
+    twice_the_same_bytes(mlp(),
+                         "--dim batch=16 --loss cross_entropy " ALL_LEVELS);
 }
 
 /* ---- which modules may go on from a checkpoint --------------------------- */
