@@ -9,8 +9,8 @@
 /* argv[0] is the command's name; the result is the exit status. */
 typedef int Command(int argc, char **argv);
 Command cmd_compile, cmd_run, cmd_inspect, cmd_check, cmd_opt, cmd_fmt,
-    cmd_export, cmd_audit, cmd_bisect, cmd_list_ops, cmd_list_optimizers,
-    cmd_manual;
+    cmd_export, cmd_audit, cmd_bisect, cmd_data, cmd_list_ops,
+    cmd_list_optimizers, cmd_manual;
 
 /* ---- shared by the commands (cmd_common.c) ------------------------------- */
 
@@ -38,6 +38,8 @@ typedef struct Session {
     const char *compile_option; /* the last of them; NULL: none was given */
     bool passes;                /* a text is for passes that the user names */
     bool own_only; /* compile options are unknown to this command */
+    bool several;  /* the command takes several files: */
+    VEC(const char *) files;
 } Session;
 void session_init(Session *s);
 /* Prints the collected messages, frees all; returns the exit status. */

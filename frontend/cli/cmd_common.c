@@ -102,8 +102,10 @@ static Status take_arg(Session *s, char **argv, int left,
     const char *arg = argv[0], *next = left > 1 ? argv[1] : NULL;
     *used = 1;
     if (arg[0] != '-' || !arg[1]) {
-        if (*positional) return usage(s, "unexpected argument", arg);
+        if (*positional && !s->several)
+            return usage(s, "unexpected argument", arg);
         *positional = arg;
+        vec_push(s->arena, &s->files, arg);
         return OK;
     }
     TRY(session_own(s, argv, left, used));
@@ -122,6 +124,7 @@ Status session_args(Session *s, int argc, char **argv, const char *command,
     s->argc = argc;
     s->argv = argv;
     s->command = command;
+    s->files.len = 0;
     for (int i = 1, used; i < argc; i += used)
         TRY(take_arg(s, argv + i, argc - i, positional, &used));
     if (!*positional) return usage(s, "a file is missing after", argv[0]);

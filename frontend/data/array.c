@@ -8,12 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "frontend/data/foreign.h"
+
 /* Arrays up to KEPT bytes stay in memory; others pass through PART bytes. */
 enum { KEPT = 16 << 20, PART = 1 << 20 };
 
 /* Formats recognised by content come first: a file name may be misleading. */
 static const ArrayFormat *const formats[] = {
-    &npy_format,    &npz_format,  &idx_format, &tensors_format,
+    &npy_format,    &npz_format,  &idx_format, &cifar_format, &tensors_format,
     &tokens_format, &text_format, &csv_format, &tsv_format};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
@@ -150,12 +152,16 @@ static bool has_end(const char *path, const char *end) {
     return end && n >= k && !strncmp(path + n - k, end, k);
 }
 
-static Status unknown_format(const Source *s) {
-    StrBuf names = {0};
-    for (int i = 0; i < FORMATS; i++)
-        sb_printf(&names, "%s%s", i ? ", " : "", formats[i]->name);
-    source_bad(s, "has no format that can be read: %s", names.data);
-    sb_free(&names);
+static Status unknown_format(const Source *s, const unsigned char *p,
+                             size_t n) {
+    StrBuf text = {0};
+    if (!foreign_tell(p, n, s->path, &text)) {
+        sb_puts(&text, "has no format that can be read: ");
+        for (int i = 0; i < FORMATS; i++)
+            sb_printf(&text, "%s%s", i ? ", " : "", formats[i]->name);
+    }
+    source_bad(s, "%s", text.data);
+    sb_free(&text);
     return ERR_USER;
 }
 
@@ -173,7 +179,7 @@ static Status parse_head(Source *s, const ArrayPick *pick, unsigned char *head,
                          size_t *n, ArrayHead *h) {
     TRY(source_take(s, head, ARRAY_HEAD, 0, n));
     const ArrayFormat *format = format_of(s->path, head, *n);
-    if (!format) return unknown_format(s);
+    if (!format) return unknown_format(s, head, *n);
     if (format->find) {
         h->head = head;
         h->head_bytes = *n;
@@ -229,7 +235,7 @@ static Status load(Source *s, const ArrayPick *pick, unsigned char *head,
         a->dtype = h.dtype;
         a->rank = h.rank;
         memcpy(a->dim, h.dim, sizeof a->dim);
-        a->text = true;
+        a->text = h.text;
         ASSERT(array_size(a));
     }
     if (a->bytes <= KEPT && !(a->memory = malloc(a->bytes ? a->bytes : 1)))
@@ -264,6 +270,25 @@ Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a) {
     free(head);
     source_close(&s);
     if (st != OK) array_close(a);
+    return st;
+}
+
+static Status parts_of(Source *s, unsigned char *head, ArrayParts *to) {
+    ArrayHead h = {.head = head, .copy = -1};
+    TRY(source_open(s));
+    TRY(source_take(s, head, ARRAY_HEAD, 0, &h.head_bytes));
+    const ArrayFormat *f = format_of(s->path, head, h.head_bytes);
+    if (!f) return unknown_format(s, head, h.head_bytes);
+    to->format = f->name;
+    return f->parts ? f->parts(s, &h, to) : OK;
+}
+
+Status array_parts(Diag *d, const char *path, ArrayParts *to) {
+    Source s = {.d = d, .path = path, .fd = -1};
+    unsigned char *head = malloc(ARRAY_HEAD);
+    Status st = head ? parts_of(&s, head, to) : source_bad(&s, "out of memory");
+    free(head);
+    source_close(&s);
     return st;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* array.h: arrays in files, read in windows: .npy, .npz (NumPy), safetensors,
-   IDX (as MNIST ships), tokens (.bin) and text (.csv); also gzipped, if a file
-   is one array.
+   IDX (as MNIST ships), CIFAR's, tokens (.bin) and text (.csv); also gzipped,
+   if a file is one array.
 
    Files are treated as hostile. The header decides how much is read; its sizes
    are checked against the file's size before anything is allocated, and no more
@@ -10,7 +10,9 @@
    a nameless temporary copy.
 
    array.c  shapes and windows;  source.c  bytes of files
-   npy.c, npz.c, idx.c, tensors.c, tokens.c, csv.c  a format each
+   npy.c, npz.c, idx.c, cifar.c, tensors.c, tokens.c, csv.c  a format each
+   foreign.c  what is not read, and how to convert it
+   describe.c what is in a file, for people
    images.c, picture.c  folders of PNG and JPEG (images.h)                   */
 #ifndef AMPC_FRONTEND_DRIVER_ARRAY_H
 #define AMPC_FRONTEND_DRIVER_ARRAY_H
@@ -51,6 +53,18 @@ Status array_get(Diag *d, const char *path, const Array *a, int64_t first,
                  int64_t n, void *out);
 void array_close(Array *a);
 
+/* What FILE:PART can choose in a file; none: the file is one array. */
+typedef struct ArrayPart {
+    const char *part, *label; /* label: its name, if the part is a number */
+} ArrayPart;
+typedef struct ArrayParts {
+    Arena *arena;
+    const char *format;
+    bool columns; /* of a table, which is also an array of all */
+    VEC(ArrayPart) list;
+} ArrayParts;
+Status array_parts(Diag *d, const char *path, ArrayParts *to);
+
 /* ---- formats ------------------------------------------------------------- */
 
 enum { ARRAY_HEAD = 1 << 16 }; /* no header is longer */
@@ -69,7 +83,8 @@ typedef struct ArrayHead {
     const unsigned char *head; /* the first bytes of the file */
     size_t head_bytes;
     bool found; /* set: all of the above is known, nothing is left to parse */
-    int copy; /* set: the elements are in this file, from its start; else -1 */
+    int copy;  /* set: the elements are in this file, from its start; else -1 */
+    bool text; /* set: as in Array */
 } ArrayHead;
 
 /* p: the first bytes of a file, ARRAY_HEAD of them or all. */
@@ -81,10 +96,12 @@ typedef struct ArrayFormat {
        elements, the place of the array.                                     */
     bool (*parse)(const unsigned char *p, size_t n, ArrayHead *h);
     Status (*find)(Source *s, const ArrayPick *pick, ArrayHead *h);
+    /* NULL: a file has no parts.  h: the first bytes of the file. */
+    Status (*parts)(Source *s, const ArrayHead *h, ArrayParts *to);
 } ArrayFormat;
 
-extern const ArrayFormat npy_format, npz_format, idx_format, tensors_format,
-    tokens_format, text_format, csv_format, tsv_format;
+extern const ArrayFormat npy_format, npz_format, idx_format, cifar_format,
+    tensors_format, tokens_format, text_format, csv_format, tsv_format;
 
 /* tensors.c: memory for st_open of runtime/files/safetensors.h. */
 extern const ampc_options safetensors_memory;

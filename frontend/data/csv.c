@@ -25,7 +25,8 @@ typedef struct Csv {
     VEC(char *) first; /* fields of the first line */
     int *columns;      /* column of each place in a sample */
     int ncolumn;
-    bool *wanted; /* by column */
+    bool *wanted;    /* by column */
+    bool only_first; /* the first line is all that is asked for */
     int64_t line, rows;
     double *row; /* values of one line, all columns; or int64_t */
     int nfield;  /* fields of the current line so far */
@@ -276,7 +277,7 @@ static Status take_line(Csv *c, int byte) {
         }
         if (end == c->separator) TRY(next(c, &byte));
     }
-    if (!c->row) return first_line(c);
+    if (!c->row) return c->only_first ? OK : first_line(c);
     if (c->nfield != c->first.len)
         return source_bad(c->s, "line %lld has %d columns; the first has %d",
                           (long long)c->line, c->nfield, c->first.len);
@@ -295,10 +296,11 @@ static Status take_lines(Csv *c) {
             while (byte >= 0 && byte != '\n') TRY(next(c, &byte));
         else if (byte >= 0)
             TRY(take_line(c, byte));
+        if (c->only_first && c->first.len) return OK;
     }
 }
 
-static Status read_all(Csv *c, ArrayHead *h) {
+static void begin(Csv *c, const ArrayHead *h) {
     memcpy(c->in, h->head,
            c->got = h->head_bytes < PART ? h->head_bytes : PART);
     c->offset = c->got;
@@ -306,6 +308,10 @@ static Status read_all(Csv *c, ArrayHead *h) {
     if (c->got >= 3 && !memcmp(c->in, "\xef\xbb\xbf", 3))
         c->at = 3; /* the UTF-8 mark that Excel writes */
     c->separator = separator_in(c->in, c->got);
+}
+
+static Status read_all(Csv *c, ArrayHead *h) {
+    begin(c, h);
     c->fd = source_copy();
     if (c->fd < 0) return source_copy_failed(c->s);
     TRY(take_lines(c));
@@ -315,7 +321,7 @@ static Status read_all(Csv *c, ArrayHead *h) {
     h->rank = c->ncolumn == 1 ? 1 : 2;
     h->dim[0] = c->rows;
     h->dim[1] = c->ncolumn;
-    h->found = true;
+    h->found = h->text = true;
     h->copy = c->fd;
     return OK;
 }
@@ -333,5 +339,27 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     return st;
 }
 
-const ArrayFormat csv_format = {.name = ".csv", .end = ".csv", .find = find};
-const ArrayFormat tsv_format = {.name = ".tsv", .end = ".tsv", .find = find};
+/* The columns by number, with the names of the first line if it has any. */
+static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
+    static const ArrayPick all = {.part = NULL};
+    Csv *c = NEW(to->arena, Csv);
+    *c = (Csv){
+        .s = s, .pick = &all, .a = to->arena, .fd = -1, .only_first = true};
+    double x;
+    bool names = false;
+    begin(c, h);
+    TRY(take_lines(c));
+    to->columns = true;
+    for (int i = 0; i < c->first.len; i++)
+        names |= !is_number(c->first.data[i], &x);
+    for (int i = 0; i < c->first.len; i++)
+        vec_push(to->arena, &to->list,
+                 (ArrayPart){arena_printf(to->arena, "%d", i),
+                             names ? c->first.data[i] : NULL});
+    return OK;
+}
+
+const ArrayFormat csv_format = {
+    .name = ".csv", .end = ".csv", .find = find, .parts = parts};
+const ArrayFormat tsv_format = {
+    .name = ".tsv", .end = ".tsv", .find = find, .parts = parts};

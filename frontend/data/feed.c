@@ -95,18 +95,14 @@ static const char *find_file(const RunList *specs, const char *name,
 
 /* ---- does a file fit? ---------------------------------------------------- */
 
-/* FILE, or FILE:PART: a file may have a colon in its name. */
-static bool split_file(Feed *f) {
-    f->path = strdup(f->file);
-    if (!f->path) return false;
-    char *colon = access(f->path, F_OK) == 0 ? NULL : strrchr(f->path, ':');
-    if (!colon) return true;
+/* A file may have a colon in its name. */
+const char *file_part(char *file) {
+    char *colon = access(file, F_OK) == 0 ? NULL : strrchr(file, ':');
+    if (!colon) return NULL;
     *colon = 0;
-    if (access(f->path, F_OK) == 0)
-        f->pick.part = colon + 1;
-    else
-        *colon = ':';
-    return true;
+    if (access(file, F_OK) == 0) return colon + 1;
+    *colon = ':';
+    return NULL;
 }
 
 static size_t elem_bytes(int dtype) { return dtype_bytes((uint32_t)dtype); }
@@ -266,7 +262,9 @@ static Status open_data(Diag *d, Feed *f) {
 
 static Status open_one(Diag *d, FileGuard *guard, const char *option,
                        FeedSet *fs, Feed *f) {
-    if (!split_file(f)) return fail(d, (Loc){0}, "out of memory");
+    f->path = strdup(f->file);
+    if (!f->path) return fail(d, (Loc){0}, "out of memory");
+    f->pick.part = file_part(f->path);
     TRY(file_reads(d, guard, f->path, option));
     f->pick.input = f->want.name;
     f->pick.integers = !is_float_dtype((uint32_t)f->want.dtype);
@@ -281,24 +279,47 @@ static Status open_one(Diag *d, FileGuard *guard, const char *option,
                : fail(d, (Loc){.file = f->file}, "out of memory");
 }
 
-Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
-                  const char *program, const RunList *specs, FeedSet *fs) {
+static Status begin(Diag *d, const ampc_api *api, const char *program,
+                    FeedSet *fs, uint32_t *ninput) {
     ampc_program_info p = {.size = sizeof p};
     ampc_module_info m = {.size = sizeof m};
     *fs = (FeedSet){.program = program, .samples = -1};
-    TRY(check_specs(d, api, program, specs));
     if (api->program(api->module, program, &p) != AMPC_OK ||
         api->describe(api->module, &m) != AMPC_OK)
         return fail(d, (Loc){0}, "this module has no program '%s'", program);
     fs->batch = m.batch;
     fs->feed = calloc(p.ninput + 1, sizeof *fs->feed);
     fs->in = calloc(p.ninput + 1, sizeof *fs->in);
-    if (!fs->feed || !fs->in) return fail(d, (Loc){0}, "out of memory");
-    for (uint32_t i = 0; i < p.ninput; i++) {
-        Feed *f = &fs->feed[fs->n++];
+    *ninput = p.ninput;
+    return fs->feed && fs->in ? OK : fail(d, (Loc){0}, "out of memory");
+}
+
+static Feed *add_feed(const ampc_api *api, uint32_t index, FeedSet *fs) {
+    Feed *f = &fs->feed[fs->n++];
+    f->a.fd = -1;
+    input_info(api, fs->program, index, &f->want);
+    return f;
+}
+
+Status feed_try(Diag *d, FileGuard *guard, const ampc_api *api,
+                const char *program, uint32_t index, const char *file,
+                FeedSet *fs) {
+    uint32_t n;
+    TRY(begin(d, api, program, fs, &n));
+    Feed *f = add_feed(api, index, fs);
+    f->file = file;
+    return open_one(d, guard, f->want.name, fs, f);
+}
+
+Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
+                  const char *program, const RunList *specs, FeedSet *fs) {
+    uint32_t n;
+    *fs = (FeedSet){.n = 0};
+    TRY(check_specs(d, api, program, specs));
+    TRY(begin(d, api, program, fs, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        Feed *f = add_feed(api, i, fs);
         bool twice;
-        f->a.fd = -1;
-        input_info(api, program, i, &f->want);
         f->file = find_file(specs, f->want.name, &twice);
         if (!f->file || twice)
             return fail(d, (Loc){0}, "input '%s' %s (%s %s=FILE)", f->want.name,

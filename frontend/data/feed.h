@@ -19,7 +19,16 @@
    Files that `guard` reserves for output are not read. */
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs);
+/* FILE alone, for input `index` of `program`; fs->samples: the samples in it,
+   -1: it is one value for all batches. feeds_free is due even after a failure.
+ */
+Status feed_try(Diag *d, FileGuard *guard, const ampc_api *api,
+                const char *program, uint32_t index, const char *file,
+                FeedSet *fs);
 void feeds_free(FeedSet *fs);
+
+/* Cuts FILE:PART behind FILE and returns PART, if FILE is there; else NULL. */
+const char *file_part(char *file);
 
 /* The facts that feed_shape.h asks for. */
 Fed feed_facts(const Feed *f, int64_t samples);

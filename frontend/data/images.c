@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "frontend/data/foreign.h"
 #include "runtime/program/dtype.h"
 
 enum { KEPT = 16 << 20, MOST_FILE = 256 << 20 };
@@ -63,9 +64,18 @@ static Status bad_picture(const Folder *f, const char *path, const char *why) {
     return fail(f->d, (Loc){.file = intern(path)}, "%s", why);
 }
 
-static Status read_whole(const Folder *f, const char *path, char **out,
-                         size_t *n) {
-    Source s = {.d = f->d, .path = path, .fd = -1};
+/* A file that is no picture, or one of a kind that is not decoded. */
+static Status no_picture(const Source *s, const char *file, size_t n) {
+    StrBuf text = {0};
+    if (!foreign_tell((const unsigned char *)file, n, s->path, &text))
+        sb_puts(&text, "neither PNG nor JPEG");
+    source_bad(s, "%s", text.data);
+    sb_free(&text);
+    return ERR_USER;
+}
+
+static Status read_whole(Diag *d, const char *path, char **out, size_t *n) {
+    Source s = {.d = d, .path = path, .fd = -1};
     Status st = source_open(&s);
     *out = NULL;
     if (st == OK && (s.packed || s.size > MOST_FILE))
@@ -73,6 +83,8 @@ static Status read_whole(const Folder *f, const char *path, char **out,
     if (st == OK && !(*out = malloc((size_t)s.size + 1)))
         st = source_bad(&s, "out of memory");
     if (st == OK) st = source_get(&s, *out, (size_t)s.size, 0);
+    if (st == OK && !picture_is((unsigned char *)*out, (size_t)s.size))
+        st = no_picture(&s, *out, (size_t)s.size);
     *n = (size_t)s.size;
     source_close(&s);
     return st;
@@ -117,7 +129,7 @@ static Status add_picture(Folder *f, const char *path) {
     char why[100], *file;
     size_t n;
     Picture p = {.pixels = NULL};
-    Status st = read_whole(f, path, &file, &n);
+    Status st = read_whole(f->d, path, &file, &n);
     if (st == OK &&
         !picture_decode((unsigned char *)file, n, f->channels, &p, why))
         st = bad_picture(f, path, why);
@@ -224,5 +236,94 @@ Status images_open(Diag *d, const char *folder, const ampc_tensor_info *want,
     if (st == OK && !a->memory && a->fd < 0 && !(a->memory = malloc(1)))
         st = fail(d, (Loc){.file = intern(folder)}, "out of memory");
     if (st != OK) array_close(a);
+    return st;
+}
+
+/* ---- for people ---------------------------------------------------------- */
+
+enum { LOOKED_AT = 64 }; /* pictures whose size is looked at */
+
+typedef struct Sizes {
+    int64_t least[2], most[2]; /* width and height */
+    int n, looked;
+} Sizes;
+
+static Status look(Diag *d, const char *path, Sizes *z) {
+    char why[100], *file;
+    size_t n;
+    Picture p = {.pixels = NULL};
+    if (z->n++ % 16 || z->looked == LOOKED_AT) return OK;
+    Status st = read_whole(d, path, &file, &n);
+    if (st == OK && !picture_decode((unsigned char *)file, n, 3, &p, why))
+        st = fail(d, (Loc){.file = intern(path)}, "%s", why);
+    free(file);
+    free(p.pixels);
+    TRY(st);
+    int64_t size[] = {p.width, p.height};
+    for (int i = 0; i < 2; i++) {
+        if (!z->looked || size[i] < z->least[i]) z->least[i] = size[i];
+        if (!z->looked || size[i] > z->most[i]) z->most[i] = size[i];
+    }
+    z->looked++;
+    return OK;
+}
+
+static Status look_in(Diag *d, const char *folder, Sizes *z) {
+    NameList files;
+    TRY(list(d, folder, &files));
+    Status st = OK;
+    for (int i = 0; i < files.n && st == OK; i++) {
+        StrBuf name = {0};
+        sb_printf(&name, "%s/%s", folder, files.at[i]->d_name);
+        st = look(d, name.data, z);
+        sb_free(&name);
+    }
+    list_free(&files);
+    return st;
+}
+
+/* The classes as the labels that images_open makes of them. */
+static Status tell_classes(Diag *d, const char *folder, const NameList *names,
+                           Sizes *z, StrBuf *sb) {
+    StrBuf path = {0};
+    Status st = OK;
+    for (int i = 0; i < names->n && st == OK; i++) {
+        int before = z->n;
+        path.len = 0;
+        sb_printf(&path, "%s/%s", folder, names->at[i]->d_name);
+        st = look_in(d, path.data, z);
+        if (!sb_put_next(sb, i)) continue;
+        sb_printf(sb, "%d ", i);
+        sb_put_escaped(sb, names->at[i]->d_name);
+        sb_printf(sb, " (%d)", z->n - before);
+    }
+    sb_put_more(sb, names->n);
+    sb_free(&path);
+    return st;
+}
+
+Status images_tell(Diag *d, const char *folder, StrBuf *sb) {
+    Sizes z = {.n = 0};
+    StrBuf classes = {0}, first = {0};
+    NameList names;
+    TRY(list(d, folder, &names));
+    if (names.n) sb_printf(&first, "%s/%s", folder, names.at[0]->d_name);
+    bool labels = first.len && is_folder(first.data);
+    Status st = labels ? tell_classes(d, folder, &names, &z, &classes)
+                       : look_in(d, folder, &z);
+    if (st == OK) {
+        sb_printf(sb, "  %d pictures", z.n);
+        if (z.looked)
+            sb_printf(sb, ", %lldx%lld", (long long)z.least[0],
+                      (long long)z.least[1]);
+        if (z.least[0] != z.most[0] || z.least[1] != z.most[1])
+            sb_printf(sb, " to %lldx%lld", (long long)z.most[0],
+                      (long long)z.most[1]);
+        if (labels) sb_printf(sb, "; %d classes: %s", names.n, classes.data);
+        sb_puts(sb, labels ? "\n" : ", without classes\n");
+    }
+    sb_free(&first);
+    sb_free(&classes);
+    list_free(&names);
     return st;
 }

@@ -13,7 +13,9 @@ typedef struct Picture {
     unsigned char *pixels;
 } Picture;
 
-/* A PNG or JPEG file in memory, told by its first bytes; false: why. */
+/* Whether the file in memory begins as PNG and JPEG do. */
+bool picture_is(const unsigned char *file, size_t n);
+/* Such a file; false: why. */
 bool picture_decode(const unsigned char *file, size_t n, int channels,
                     Picture *p, char why[100]);
 /* To width x height, as Pillow's BILINEAR: each pixel is a mean of the pixels
@@ -25,5 +27,7 @@ unsigned char *picture_resize(const Picture *p, int64_t width, int64_t height);
    Classes and files are in the order of their names' bytes. */
 Status images_open(Diag *d, const char *folder, const ampc_tensor_info *want,
                    Array *a);
+/* How many pictures of which sizes, and the classes, for people. */
+Status images_tell(Diag *d, const char *folder, StrBuf *sb);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "frontend/data/array.h"
+#include "frontend/data/foreign.h"
 
 enum {
     END_SIZE = 22,
@@ -117,6 +118,23 @@ static bool array_name(const Member *m, char *out, size_t cap) {
     return strlen(out) == n - 4;
 }
 
+/* A zip archive of something else. */
+static Status no_arrays(const Source *s, const unsigned char *p, size_t n) {
+    StrBuf text = {0};
+    Member x;
+    for (size_t at = 0; at < n && !text.len && take_entry(p, n, &at, &x);) {
+        char name[256];
+        snprintf(name, sizeof name, "%.*s",
+                 (int)(x.name_bytes < 255 ? x.name_bytes : 255),
+                 (const char *)x.name);
+        foreign_member(name, s->path, &text);
+    }
+    source_bad(s, "%s",
+               text.len ? text.data : "a zip file without .npy arrays");
+    sb_free(&text);
+    return ERR_USER;
+}
+
 static Status choose(const Source *s, const unsigned char *p, size_t n,
                      const ArrayPick *pick, Member *m) {
     const char *want = pick->part ? pick->part : pick->input;
@@ -142,7 +160,7 @@ static Status choose(const Source *s, const unsigned char *p, size_t n,
     *m = one;
     Status st = OK;
     if (count == 0)
-        st = source_bad(s, "a zip file without .npy arrays");
+        st = no_arrays(s, p, n);
     else if (count > 1 || pick->part)
         st = source_bad(s,
                         "no array '%s' (FILE.npz:ARRAY chooses); the file has "
@@ -169,17 +187,41 @@ static Status enter(Source *s, const Member *m) {
     return m->packed == m->raw ? source_part(s, at, m->raw) : damaged(s);
 }
 
-static Status find_in(Source *s, Arena *a, const ArrayPick *pick,
-                      ArrayHead *h) {
+static Status read_directory(Source *s, Arena *a, unsigned char **p,
+                             size_t *n) {
     uint64_t at, bytes, entries;
-    Member m;
     if (s->packed) return source_bad(s, "a gzipped .npz file is not read");
     TRY(find_directory(s, a, &at, &bytes, &entries));
     if (bytes > DIRECTORY_MAX || at > s->size || bytes > s->size - at)
         return damaged(s);
-    unsigned char *p = arena_alloc(a, (size_t)bytes + 1);
-    TRY(source_get(s, p, (size_t)bytes, at));
-    TRY(choose(s, p, (size_t)bytes, pick, &m));
+    *n = (size_t)bytes;
+    *p = arena_alloc(a, *n + 1);
+    return source_get(s, *p, *n, at);
+}
+
+static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
+    unsigned char *p;
+    size_t n;
+    char name[256];
+    Member x;
+    (void)h;
+    TRY(read_directory(s, to->arena, &p, &n));
+    for (size_t at = 0; at < n;) {
+        if (!take_entry(p, n, &at, &x)) return damaged(s);
+        if (!array_name(&x, name, sizeof name)) continue;
+        const char *part = arena_printf(to->arena, "%s", name);
+        vec_push(to->arena, &to->list, (ArrayPart){part, NULL});
+    }
+    return to->list.len ? OK : no_arrays(s, p, n);
+}
+
+static Status find_in(Source *s, Arena *a, const ArrayPick *pick,
+                      ArrayHead *h) {
+    unsigned char *p;
+    size_t n;
+    Member m;
+    TRY(read_directory(s, a, &p, &n));
+    TRY(choose(s, p, n, pick, &m));
     snprintf(h->why, sizeof h->why, "%.*s",
              (int)(m.name_bytes < 90 ? m.name_bytes : 90),
              (const char *)m.name);
@@ -193,4 +235,5 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     return st;
 }
 
-const ArrayFormat npz_format = {.name = ".npz", .is = is_npz, .find = find};
+const ArrayFormat npz_format = {
+    .name = ".npz", .is = is_npz, .find = find, .parts = parts};

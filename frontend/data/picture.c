@@ -157,16 +157,26 @@ static bool decode_jpeg(const unsigned char *file, size_t n, Picture *p,
     return ok;
 }
 
+static bool is_png(const unsigned char *file, size_t n) {
+    static const unsigned char png[] = {0x89, 'P', 'N', 'G'};
+    return n > 4 && !memcmp(file, png, sizeof png);
+}
+
+static bool is_jpeg(const unsigned char *file, size_t n) {
+    static const unsigned char jpeg[] = {0xff, 0xd8, 0xff};
+    return n > 4 && !memcmp(file, jpeg, sizeof jpeg);
+}
+
+bool picture_is(const unsigned char *file, size_t n) {
+    return is_png(file, n) || is_jpeg(file, n);
+}
+
 bool picture_decode(const unsigned char *file, size_t n, int channels,
                     Picture *p, char why[100]) {
-    static const unsigned char png[] = {0x89, 'P', 'N', 'G'},
-                               jpeg[] = {0xff, 0xd8, 0xff};
     *p = (Picture){.channels = channels};
-    bool ok = n > 4 && !memcmp(file, png, sizeof png)
-                  ? decode_png(file, n, p, why)
-              : n > 4 && !memcmp(file, jpeg, sizeof jpeg)
-                  ? decode_jpeg(file, n, p, why)
-                  : refuse(why, "neither PNG nor JPEG");
+    bool ok = is_png(file, n)    ? decode_png(file, n, p, why)
+              : is_jpeg(file, n) ? decode_jpeg(file, n, p, why)
+                                 : refuse(why, "neither PNG nor JPEG");
     if (ok) return true;
     free(p->pixels);
     *p = (Picture){.channels = channels};

@@ -62,17 +62,35 @@ static Status find_tensor(Source *s, const StFile *f, const ArrayPick *pick,
     return source_part(s, f->data + t->begin, t->end - t->begin);
 }
 
-static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
-    StFile f;
+static Status open_tensors(const Source *s, StFile *f) {
     if (s->packed)
         return source_bad(s, "a gzipped safetensors file is not read");
-    if (st_open(&safetensors_memory, s->path, &f) != AMPC_OK)
-        return source_bad(s, "damaged safetensors file: %s",
-                          strstr(f.why, ": ") + 2);
+    if (st_open(&safetensors_memory, s->path, f) == AMPC_OK) return OK;
+    return source_bad(s, "damaged safetensors file: %s",
+                      strstr(f->why, ": ") + 2);
+}
+
+static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
+    StFile f;
+    char text[1000];
+    (void)h;
+    TRY(open_tensors(s, &f));
+    for (size_t i = 0; i < f.ntensor; i++) {
+        if (json_text(f.tensors[i].name, text, sizeof text) < 0) continue;
+        const char *part = arena_printf(to->arena, "%s", text);
+        vec_push(to->arena, &to->list, (ArrayPart){part, NULL});
+    }
+    st_close(&f);
+    return OK;
+}
+
+static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+    StFile f;
+    TRY(open_tensors(s, &f));
     Status st = find_tensor(s, &f, pick, h);
     st_close(&f);
     return st;
 }
 
 const ArrayFormat tensors_format = {
-    .name = "safetensors", .is = is_tensors, .find = find};
+    .name = "safetensors", .is = is_tensors, .find = find, .parts = parts};

@@ -3,6 +3,7 @@
    resume, train, evaluate, fetch, save.                                     */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
+#include "frontend/run/generate.h"
 #include "ir/base/near.h"
 #include "ir/graph/names.h"
 #include "runtime/files/cache_folder.h"
@@ -93,9 +94,10 @@ static Status take_option(const struct RunOption *o, RunOptions *to, Diag *d,
     return OK;
 }
 
-/* --eval or --fetch alone do not train. */
+/* --eval, --fetch or --generate alone do not train. */
 static bool asks_to_train(const RunOptions *o) {
-    return o->steps >= 0 || o->epochs >= 0 || (!o->eval && !o->fetch);
+    return o->steps >= 0 || o->epochs >= 0 ||
+           (!o->eval && !o->fetch && !o->generate);
 }
 
 /* Refuses options that have no effect without training. */
@@ -114,8 +116,8 @@ static Status check_untrained(const RunOptions *o, Diag *d) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].given && !asks_to_train(o))
             return usage(d,
-                         "--eval and --fetch alone do not train (--epochs N "
-                         "does), so this has no effect:",
+                         "--eval, --fetch and --generate alone do not train "
+                         "(--epochs N does), so this has no effect:",
                          rows[i].name);
     return OK;
 }
@@ -125,6 +127,14 @@ static Status check_comm(const RunOptions *o, Diag *d) {
     for (size_t i = 0; o->comm && i < sizeof engines / sizeof *engines; i++)
         if (!strcmp(o->comm, engines[i])) return OK;
     return o->comm ? usage(d, "--comm is mpi, nccl or tcp, not", o->comm) : OK;
+}
+
+static Status sample_check(Diag *d, const char *text) {
+    Arena *a = arena_new();
+    Sampling s;
+    Status st = sampling_read(a, d, text, &s);
+    arena_free(a);
+    return st;
 }
 
 static Status check_options(const RunOptions *o, Diag *d) {
@@ -148,6 +158,9 @@ static Status check_options(const RunOptions *o, Diag *d) {
     if (o->plateau && !o->eval_feed.n)
         return usage(
             d, "--reduce-on-plateau needs data to evaluate:", "--eval-feed");
+    if (o->sample && !o->generate)
+        return usage(d, "--sample says how to generate:", "--generate");
+    TRY(sample_check(d, o->sample));
     TRY(plateau_check(d, o->plateau));
     if (o->save_best && !o->eval_feed.n)
         return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
@@ -331,7 +344,7 @@ static Status plan_work(Run *r, Work *w) {
     if ((w->eval || o->eval_feed.n) && !r->info.evaluates)
         return fail(&r->diag, (Loc){.file = o->module},
                     "compiled without a loss: it cannot evaluate");
-    if (w->predict && !r->info.predicts)
+    if ((w->predict || o->generate) && !r->info.predicts)
         return fail(&r->diag, (Loc){.file = o->module}, "it cannot predict");
     return OK;
 }
@@ -434,6 +447,16 @@ static Status save_weights(Run *r) {
     return status == AMPC_OK ? OK : run_api_fail(r, "--save-weights");
 }
 
+static Status generate_text(Run *r) {
+    StrBuf told = {0};
+    if (r->rank) return OK;
+    Status st = generate(&r->diag, r->api, r->s, r->opt->generate,
+                         r->opt->sample, stdout, &told);
+    if (st == OK) log_note(r, "%s", told.data);
+    sb_free(&told);
+    return st;
+}
+
 static Status do_work(Run *r, const Work *w, FeedSet *predict) {
     if (r->opt->resume) run_cursor_read(r);
     if (w->train) TRY(run_training(r));
@@ -445,6 +468,7 @@ static Status do_work(Run *r, const Work *w, FeedSet *predict) {
         TRY(run_evaluate(r, -1, &e));
     }
     if (w->predict) TRY(run_predict(r, predict));
+    if (r->opt->generate) TRY(generate_text(r));
     return !w->train && r->opt->save ? run_save(r, r->opt->save) : OK;
 }
 

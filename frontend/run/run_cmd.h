@@ -10,6 +10,7 @@
    run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
    run_fetch.c outputs to .npy files
+   generate.c  text, with sample.c and vocabulary.c
    run_metric.c  --metric, over metric.h
    run_underflow.c  what fp16 flushes to zero                                */
 #ifndef AMPC_FRONTEND_DRIVER_RUN_CMD_H
@@ -39,6 +40,7 @@ typedef struct RunOptions {
         *tensorboard, *report;
     const char *plateau; /* --reduce-on-plateau; NULL: not asked for */
     const char *best_by; /* a --metric; NULL: the loss */
+    const char *generate, *sample; /* a prompt, and how (generate.h) */
     bool shuffle, eval, resume, quiet, averaged;
     double lr; /* NaN: the module's */
 } RunOptions;

@@ -254,7 +254,8 @@ def check_listings(path, ampc, folder):
         if lang == "sh" and runs(text):
             env["AMPC_LIBNVRTC"] = nvrtc if "# needs: nvrtc" in text else "none"
             done = subprocess.run(["sh", "-e", "-c", known + text], cwd=work,
-                                  env=env, text=True, stdout=subprocess.PIPE,
+                                  env=env, text=True, errors="replace",
+                                  stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT)
             # as in one terminal
             known += "".join(re.findall(r"^[a-z]+=\S+\n", text, re.M))

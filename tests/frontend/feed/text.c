@@ -262,7 +262,7 @@ TEST_CASE(csv, mistakes) {
     put_text("a.dat", "1,2\n");
     pick_fails("a.dat", NULL, "x",
                "has no format that can be read: .npy, .npz, "
-               "IDX, safetensors, tokens (.bin), text (.txt), .csv");
+               "IDX, CIFAR, safetensors, tokens (.bin), text (.txt), .csv");
     write_npy("p.npy", AMPC_DTYPE_F32, 1, (int64_t[]){1}, long_field);
     pick_fails("p.npy", "part", "x", "a .npy file has no parts");
 }

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* generate.h: text from a module that predicts the next token: --generate. */
+#ifndef AMPC_FRONTEND_RUN_GENERATE_H
+#define AMPC_FRONTEND_RUN_GENERATE_H
+
+#include "frontend/run/sample.h"
+
+#define AMPC_NO_LOADER
+#include "runtime/ampc.h"
+
+/* Writes the prompt and what follows to `out` as it is made; `told`: a line of
+   what it cost. */
+Status generate(Diag *d, const ampc_api *api, ampc_session *s,
+                const char *prompt, const char *sample, FILE *out,
+                StrBuf *told);
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* generate_test.c: text from language models.  Draws are compared with the
+   probabilities that they are drawn by, texts with models whose next token is
+   known. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend/run/sample.h"
+#include "tests/harness.h"
+
+/* ---- draws --------------------------------------------------------------- */
+
+enum { N = 6, DRAWS = 60000 };
+
+static const double logits[N] = {0.5, -1, 2, 2, -3, 1};
+
+static Sampling sampling(const char *text) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Sampling s;
+    if (sampling_read(a, &d, text, &s) != OK) FAIL("%s", d.text.data);
+    arena_free(a);
+    return s;
+}
+
+/* The share of u in [0, 1) that draws each token is its probability. */
+static void check_shares(const char *text, double temperature,
+                         const bool kept[N]) {
+    Sampling s = sampling(text);
+    double sum = 0;
+    int count[N] = {0};
+    for (int i = 0; i < N; i++) sum += kept[i] * exp(logits[i] / temperature);
+    for (int k = 0; k < DRAWS; k++) {
+        int64_t order[N];
+        count[sampling_pick(&s, logits, N, (k + 0.5) / DRAWS, order)]++;
+    }
+    for (int i = 0; i < N; i++)
+        CHECK_NEAR(count[i] / (double)DRAWS,
+                   kept[i] * exp(logits[i] / temperature) / sum, 1e-4);
+}
+
+TEST_CASE(sample, draws_have_their_probabilities) {
+    static const bool all[N] = {1, 1, 1, 1, 1, 1},
+                      three[N] = {0, 0, 1, 1, 0, 1}, two[N] = {0, 0, 1, 1};
+    check_shares("temperature=1", 1, all);
+    check_shares("temperature=0.5", 0.5, all);
+    check_shares("top_k=3", 1, three);
+    check_shares("top_k=100,temperature=2", 2, all);
+    check_shares("top_p=0.75", 1, two); /* 0.378 + 0.378 */
+    check_shares("top_p=0.76", 1, three);
+    check_shares("top_k=3,top_p=0.8", 1, two); /* 0.42 of the three each */
+}
+
+TEST_CASE(sample, temperature_0_takes_the_first_of_the_largest) {
+    Sampling s = sampling("temperature=0,top_k=2");
+    int64_t order[N];
+    for (int k = 0; k < 10; k++)
+        CHECK_EQ_INT(sampling_pick(&s, logits, N, k / 10.0, order), 2);
+}
+
+static void refused(const char *text, const char *why) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    Sampling s;
+    CHECK_EQ_INT(sampling_read(a, &d, text, &s), ERR_USAGE);
+    CHECK_HAS(d.text.data, why);
+    sb_free(&d.text);
+    arena_free(a);
+}
+
+TEST_CASE(sample, mistakes_are_named) {
+    refused("temprature=1", "did you mean 'temperature'?");
+    refused("top_k=0", "'top_k' takes a whole number from 1 to 1e+09, not '0'");
+    refused("top_k=1.5", "whole number");
+    refused("top_p=nan", "'top_p' takes a number");
+    refused("tokens", "'tokens' has no value");
+}
+
+/* ---- models -------------------------------------------------------------- */
+
+/* The next token is the number of ones so far, modulo V, whatever is behind:
+   logits are minus the square of the distance. */
+static const char causal[] =
+    "dim B = 2, T = 8, V = 128\n"
+    "model m(tokens: i64[B,T]) {\n"
+    "  n = cast(tokens, f32) + 1\n"
+    "  d = expand(reshape(n, shape=[B,T,1]), shape=[B,T,V]) -\n"
+    "      iota(axis=2, shape=[B,T,V], dtype=f32)\n"
+    "  return logits = -(d * d)\n"
+    "}\n";
+
+static const char cyclic[] = /* not causal: adds what the last token is */
+    "dim B = 1, T = 8, V = 128\n"
+    "model m(tokens: i64[B,T]) {\n"
+    "  n = cast(tokens, f32) + 1\n"
+    "  n = n + slice(n, starts=[0,7], sizes=[B,1], steps=[1,1])\n"
+    "  d = expand(reshape(n, shape=[B,T,1]), shape=[B,T,V]) -\n"
+    "      iota(axis=2, shape=[B,T,V], dtype=f32)\n"
+    "  return logits = -(d * d)\n"
+    "}\n";
+
+/* As exporters name the inputs; the place and the mask count, too. */
+static const char exported[] =
+    "dim B = 1, T = 8, V = 300\n"
+    "model m(input_ids: i64[B,T], attention_mask: i64[B,T],\n"
+    "        position_ids: i64[B,T]) {\n"
+    "  n = cast(input_ids + position_ids * attention_mask, f32)\n"
+    "  d = expand(reshape(n, shape=[B,T,1]), shape=[B,T,V]) -\n"
+    "      iota(axis=2, shape=[B,T,V], dtype=f32)\n"
+    "  return logits = -(d * d)\n"
+    "}\n";
+
+static void check_says(int status, const char *text, const char *words,
+                       const char *says) {
+    char *out;
+    REQUIRE(test_write_file(test_tmp("m.amp"), text, strlen(text)));
+    int rc = test_command(
+        &out,
+        "cd '%s' && AMPC_LIBNVRTC=none '%s' m.amp -o m.so --loss none "
+        "--precision fp32 --target cpu:x86-64-v2 2>&1 && "
+        "'%s' run m.so --device cpu %s 2>&1",
+        test_tmpdir(), test_ampc(), test_ampc(), words);
+    CHECK_MSG(rc == status, "run %s: status %d\n%s", words, rc, out);
+    CHECK_HAS(out, says);
+    free(out);
+}
+
+TEST_CASE(generate, a_causal_model_goes_on) {
+    check_says(0, causal, "--generate 012 --sample temperature=0,tokens=12",
+               "0123456789:;<=>\n");
+    check_says(0, causal, "--generate 012 --sample tokens=3",
+               "each computes all 8 positions again, as no keys and values are "
+               "kept, and a batch of 2 (compile with --batch-sizes 1)");
+    check_says(1, causal, "--generate \"a$(printf '\\351')\"",
+               "the model has no token for '");
+    check_says(1, causal, "--generate ''", "the prompt is empty");
+    check_says(2, causal, "--sample tokens=3",
+               "--sample says how to generate: '--generate'");
+}
+
+/* 100, then 100 + place, until the window moves. */
+TEST_CASE(generate, inputs_of_exporters_are_known) {
+    check_says(0, exported,
+               "--generate 100,100 --sample temperature=0,tokens=4",
+               "100 100 101 103 106 110 \n");
+    check_says(1, exported, "--generate hello", "the prompt is token numbers");
+}
+
+TEST_CASE(generate, a_vocabulary_names_tokens) {
+    char words[128 * 8] = "", *end = words;
+    for (int i = 0; i < 128; i++)
+        end += sprintf(end, i == 5 ? "\\n\n" : i == 4 ? "ab\n" : "<%d>\n", i);
+    REQUIRE(test_write_file(test_tmp("v"), words, (size_t)(end - words)));
+    check_says(0, causal,
+               "--generate '<2><3>' --sample "
+               "temperature=0,tokens=3,vocabulary=v",
+               "<2><3>ab\n<6>\n");
+    check_says(1, causal, "--generate '<2>x' --sample vocabulary=v",
+               "no token of the vocabulary begins 'x'");
+    check_says(1, exported, "--generate '<2>' --sample vocabulary=v",
+               "has 128 tokens, a line each; the model has 300");
+}
+
+TEST_CASE(generate, what_is_not_causal_is_refused) {
+    check_says(1, cyclic, "--generate abc",
+               "the model is not causal: what stands behind position 2");
+}
