@@ -131,14 +131,21 @@ static void begin(LibPrint *p, const Shape *shape, int n) {
 /* ---- the kernels --------------------------------------------------------- */
 
 /* Threads and blocks of l<number> (second: l<number>_2), and its head up to
-   the parameters. */
-static void kernel(LibPrint *p, bool second, int threads, int64_t blocks) {
+   the parameters; registers are so few that `resident` blocks fit. */
+static void kernel_for(LibPrint *p, bool second, int threads, int resident,
+                       int64_t blocks) {
     CudaShape *l = second ? &p->out->second : &p->out->first;
     l->threads = threads;
     l->blocks = blocks;
-    sb_printf(p->sb,
-              "%sextern \"C\" __global__ void __launch_bounds__(%d, 1)\nl%d%s(",
-              second ? "\n" : "};\n\n", threads, p->number, second ? "_2" : "");
+    sb_printf(
+        p->sb,
+        "%sextern \"C\" __global__ void __launch_bounds__(%d, %d)\nl%d%s(",
+        second ? "\n" : "};\n\n", threads, resident, p->number,
+        second ? "_2" : "");
+}
+
+static void kernel(LibPrint *p, bool second, int threads, int64_t blocks) {
+    kernel_for(p, second, threads, 1, blocks);
 }
 
 /* One thread for each of n results. */
@@ -198,7 +205,7 @@ static void put_body(LibPrint *p, const char *suffix, const char *more,
 typedef struct TileShape {
     int m, n;         /* of a block                                         */
     int sub_m, sub_n; /* tile of a warp (mma) or a thread (fma) */
-    int threads;
+    int threads, resident; /* of a block; blocks of a multiprocessor at least */
 } TileShape;
 
 typedef struct TilePick {
@@ -207,12 +214,14 @@ typedef struct TilePick {
     int64_t tiles; /* tiles of one product */
 } TilePick;
 
-static const TileShape mma_shapes[] = {{32, 128, 16, 32, 256},
-                                       {64, 64, 32, 16, 256},
-                                       {128, 128, 64, 32, 256},
-                                       {256, 128, 64, 64, 256}};
+/* A second block of 128 x 128 costs no spills (SASS of sm_90), one of 256 x 128
+   would. */
+static const TileShape mma_shapes[] = {{32, 128, 16, 32, 256, 1},
+                                       {64, 64, 32, 16, 256, 1},
+                                       {128, 128, 64, 32, 256, 2},
+                                       {256, 128, 64, 64, 256, 1}};
 static const TileShape fma_shapes[] = {
-    {32, 128, 4, 4, 256}, {64, 64, 4, 4, 256}, {128, 128, 8, 8, 256}};
+    {32, 128, 4, 4, 256, 1}, {64, 64, 4, 4, 256, 1}, {128, 128, 8, 8, 256, 1}};
 
 static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
                           int64_t products) {
@@ -241,10 +250,10 @@ typedef enum Staging {
    (counted in SASS of sm_90). */
 static const struct {
     double wavefronts, insts;
-} staging[NSTAGING] = {[STAGE_VECTORS] = {0.5 + 1, 5},
-                       [STAGE_ROWS] = {1 + 1 + 2, 95},
-                       [STAGE_STEPS] = {1 + 0.5 + 1, 100},
-                       [STAGE_SINGLES] = {1 + 1, 26}};
+} staging[NSTAGING] = {[STAGE_VECTORS] = {0.5 + 0.5, 5},
+                       [STAGE_ROWS] = {1 + 1 + 0.5, 95},
+                       [STAGE_STEPS] = {1 + 0.5 + 0.5, 100},
+                       [STAGE_SINGLES] = {1 + 0.5, 26}};
 
 /* The operands of a tile. */
 typedef struct TileOperands {
@@ -394,7 +403,7 @@ static void print_gemm(LibPrint *p, const LibGemm *g) {
     put_number(p, "b_near", b_near);
     put_batch(p, g, "a_at", g->a_bs);
     put_batch(p, g, "b_at", g->b_bs);
-    kernel(p, false, t.shape->threads, t.tiles * batch);
+    kernel_for(p, false, t.shape->threads, t.shape->resident, t.tiles * batch);
     put_body(p, "", "", "");
 }
 
@@ -456,7 +465,8 @@ static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
     if (direct)
         kernel_each(p, false, r.apart ? results : results / r.near);
     else
-        kernel(p, false, t.shape->threads, t.tiles * products);
+        kernel_for(p, false, t.shape->threads, t.shape->resident,
+                   t.tiles * products);
     put_body(p, direct ? "_direct" : "", "", "");
 }
 
@@ -537,7 +547,7 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int near = near_of(DT_F32, size); /* sums of slices per thread */
     while (near > 1 && size / near < GPU_BLOCKS * EACH_THREADS) near /= 2;
     put_number(p, "sum_near", near);
-    kernel(p, false, t.shape->threads, blocks * splits);
+    kernel_for(p, false, t.shape->threads, t.shape->resident, blocks * splits);
     put_body(p, "", more, splits > 1 ? ", partial" : ", nullptr");
     if (splits == 1) return;
     p->out->scratch = (uint64_t)(splits * size) * sizeof(float);
