@@ -219,16 +219,21 @@ static void add_kernel(const Graph *g, const LoweredStep *step, StepCost *c) {
 /* ---- library routines ---------------------------------------------------- */
 
 /* Tensor cores read 16 bytes at a time: rows that do not begin at multiples
-   of 16 take a kernel with a third of the speed. */
-static void add_gemm(const LibGemm *p, StepCost *c) {
+   of 16 take another kernel. */
+static void add_gemm(const LibGemm *p, bool library, StepCost *c) {
     int64_t ld[] = {p->a_cs == 1 ? p->a_rs : p->a_cs,
                     p->b_cs == 1 ? p->b_rs : p->b_cs, p->n};
     int64_t dtype[] = {p->a_dtype, p->b_dtype, p->c_dtype};
-    c->mma = 2 * (double)(p->m * p->n) * (double)p->k;
-    for (int i = 0; i < p->nbatch_dim; i++) c->mma *= (double)p->batch_dim[i];
+    double products = 1;
+    for (int i = 0; i < p->nbatch_dim; i++) products *= (double)p->batch_dim[i];
+    c->mma = 2 * (double)(p->m * p->n) * (double)p->k * products;
+    if (!library) return;
+    c->rows = (double)p->m;
+    c->cols = (double)p->n;
+    c->depth = (double)p->k;
+    c->products = products;
     for (int i = 0; i < 3; i++)
-        if (ld[i] * dtype_info[dtype[i]].bytes % 16 && c->rate > 35)
-            c->rate = 35;
+        c->odd += ld[i] * dtype_info[dtype[i]].bytes % 16 != 0 && c->odd < 1;
 }
 
 /* Two products of forward, three more and two again for the gradient, on a GPU
@@ -241,11 +246,17 @@ static void add_attend(const LibAttend *p, bool grad, bool cuda, StepCost *c) {
              features;
 }
 
-static void add_conv(const LibConv *p, bool library, StepCost *c) {
+/* The library multiplies the planes of each image. */
+static void add_conv(const LibConv *p, bool library, bool back, StepCost *c) {
     int64_t positions = lib_volume(p->out);
     c->mma = 2 * (double)(p->n * p->k) * (double)(p->c / p->group) *
              (double)(positions * lib_volume(p->kernel));
-    if (library && positions * dtype_info[p->x_dtype].bytes % 16) c->rate = 35;
+    if (!library) return;
+    c->rows = (double)(back ? p->c : p->k);
+    c->cols = (double)positions;
+    c->depth = (double)(back ? p->k : p->c);
+    c->products = (double)p->n;
+    c->odd = positions * dtype_info[p->x_dtype].bytes % 16 != 0;
 }
 
 /* Adds threads with that many instructions, which read and write all data. */
@@ -276,10 +287,12 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
     for (int i = 0; i < s->nep_ref; i++)
         c->bytes += value_size(g, s->ep_refs[i]);
     switch (s->lib) {
-    case PLAN_LIB_GEMM: add_gemm(par, c); break;
+    case PLAN_LIB_GEMM: add_gemm(par, library, c); break;
     case PLAN_LIB_CONV_FWD:
     case PLAN_LIB_CONV_DGRAD:
-    case PLAN_LIB_CONV_WGRAD: add_conv(par, library, c); break;
+    case PLAN_LIB_CONV_WGRAD:
+        add_conv(par, library, s->lib == PLAN_LIB_CONV_DGRAD, c);
+        break;
     case PLAN_LIB_ATTEND:
     case PLAN_LIB_ATTEND_GRAD:
         add_attend(par, s->lib == PLAN_LIB_ATTEND_GRAD,
@@ -312,7 +325,10 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     c->launches = e->step.second && e->step.kind == PLAN_LAUNCH ? 2 : 1;
     c->threads = k->threads;
     c->shared = k->shared;
-    if (cuda_rate(cuda, e->step.fn) > 0) c->rate = cuda_rate(cuda, e->step.fn);
+    CudaWork work = cuda_work(cuda, e->step.fn);
+    c->rate = work.rate;
+    c->insts = work.insts;
+    c->wavefronts = work.wavefronts;
     for (int i = 0; i < cuda->build.usage.len; i++) {
         const CudaUsage *u = &cuda->build.usage.data[i];
         if (strcmp(u->kernel, k->name) || strcmp(u->arch, cuda->archs.data[0]))
@@ -395,7 +411,7 @@ static void put_step(const PlanSource *src, const EmitStep *e,
                      const bool *whole, StrBuf *sb) {
     bool gpu = e->g->target == TARGET_CUDA;
     bool product = gpu && e->step.kind == PLAN_PRODUCT;
-    StepCost c = {.rate = 100, .launches = 1}, out = c;
+    StepCost c = {.launches = 1}, out = c;
     bool many = plan_tensors(&e->step) > 0;
     if (gpu && (e->step.kind == PLAN_LAUNCH || many))
         add_launch(src->cuda, e, &c);
@@ -423,7 +439,7 @@ static void put_step(const PlanSource *src, const EmitStep *e,
 }
 
 double cost_flops(const EmitStep *e) {
-    StepCost c = {.rate = 100};
+    StepCost c = {0};
     bool sum = e->step.kind == PLAN_SUM || e->step.kind == PLAN_SUM_NOW;
     if (!sum && !e->s->kernel) add_routine(e->g, e->s, false, &c);
     return c.mma;

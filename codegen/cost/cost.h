@@ -14,8 +14,9 @@
 /* FIELD(name): numbers of one step.
      mma        FLOPs of a product or convolution, 2 for each multiply-add
      bits       bits of the narrower operand of those: 16, 32, 64; 0: none
-     rate       percent of cuBLASLt's speed on aligned operands that the kernel
-                could reach if nothing else limited it
+     rate       percent of the peak of mma.sync, or of fp32 multiply-adds, that
+                the kernel reaches by published or counted figures; 0: the
+                other fields say it
      bytes      of memory: every operand and result once, and once more for each
                 later sweep over rows that no cache keeps
      reads      bytes of memory that a thread waits for
@@ -25,7 +26,12 @@
      blocks, threads, registers (0: not known), shared
      in_flight  bytes that one thread asks for before it waits, of sweeps that
                 differ as many as give the same time
-     launches   one after the other                                          */
+     launches   one after the other
+     rows, cols, depth, products   of a library product; else 0
+     odd        1: a row of one of its operands begins at no multiple of 16
+                bytes
+     wavefronts of accesses to shared and global memory that tensor cores'
+                tiles take, 128 bytes each                                    */
 #define COST_FIELDS(FIELD)                                                     \
     FIELD(mma)                                                                 \
     FIELD(bits)                                                                \
@@ -39,7 +45,13 @@
     FIELD(registers)                                                           \
     FIELD(shared)                                                              \
     FIELD(in_flight)                                                           \
-    FIELD(launches)
+    FIELD(launches)                                                            \
+    FIELD(rows)                                                                \
+    FIELD(cols)                                                                \
+    FIELD(depth)                                                               \
+    FIELD(products)                                                            \
+    FIELD(odd)                                                                 \
+    FIELD(wavefronts)
 
 typedef struct StepCost {
     char target[8], program[16], how[16], name[64];

@@ -4,93 +4,173 @@
 #include "codegen/cost/cost.h"
 #include "runtime/cuda/peak.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- machines ------------------------------------------------------------ */
+/* ---- rates --------------------------------------------------------------- */
 
-typedef struct Machine {
-    const char *name;
-    double bandwidth, cache; /* bytes a second                               */
-    double tensor, single;   /* FLOPs a second: 16 bits, fp32                */
-    double clock, latency, launch; /* Hz, seconds                            */
-    int sms, shared; /* bytes of shared memory of an SM              */
-} Machine;
+typedef enum RateName {
+#define RATE(name, ...) RATE_##name,
+#include "codegen/cost/rates.def"
+#undef RATE
+    NRATE
+} RateName;
 
-static const Machine gpus[] = {{"H100", 3.35e12, 5.5e12, PEAK_H100, 67e12,
-                                1.755e9, 680e-9, 1e-6, 132, 228 << 10},
-                               {"H200", 4.8e12, 5.5e12, PEAK_H200, 67e12,
-                                1.755e9, 680e-9, 1e-6, 132, 228 << 10},
-                               {"A100", 2.04e12, 4.0e12, PEAK_A100, 19.5e12,
-                                1.41e9, 600e-9, 1e-6, 108, 164 << 10}};
-enum { NGPU = sizeof gpus / sizeof *gpus };
+/* How well things may go. */
+typedef enum Guess { WORST, LIKELY, BEST, NGUESS } Guess;
+
+typedef struct Rate {
+    double share[NGUESS];
+    const char *of, *source;
+} Rate;
+
+static const Rate rates[] = {
+#define RATE(name, worst, likely, best, of, source)                            \
+    {{worst, likely, best}, of, source},
+#include "codegen/cost/rates.def"
+#undef RATE
+};
+
+/* ---- prices -------------------------------------------------------------- */
 
 typedef enum Bound {
     BY_MEMORY,
     BY_CACHE,
     BY_WAITING,
     BY_TENSOR,
+    BY_SHARED,
     BY_ISSUE,
     BY_LAUNCH,
     NBOUND
 } Bound;
-static const char *const bound_text[] = {"memory", "cache", "waiting",
-                                         "tensor", "issue", "launch"};
+static const char *const bound_text[] = {"memory", "cache", "waiting", "tensor",
+                                         "shared", "issue", "launch"};
 
+/* Times are in seconds; bound and roof are of the likely one. */
 typedef struct Price {
-    double seconds, roof;
-    double flops; /* seconds that its FLOPs take at the peak                 */
+    double seconds[NGUESS], roof;
+    double flops; /* its FLOPs at the peak                                   */
+    double floor; /* the best product, or the best copy                      */
     Bound bound;
 } Price;
 
 static double least(double a, double b) { return a < b ? a : b; }
+static double most(double a, double b) { return a > b ? a : b; }
 
-/* Blocks that one SM holds. */
-static double resident(const Machine *m, const StepCost *c) {
+/* Blocks that one multiprocessor holds. */
+static double resident(const GpuSheet *m, const StepCost *c) {
     double regs = c->registers > 0 ? c->registers : c->mma > 0 ? 128 : 32;
     double n = 65536 / (regs * c->threads);
     if (c->shared > 0) n = least(n, m->shared / c->shared);
-    n = least(least(n, 2048 / c->threads), 32);
+    n = least(least(n, m->threads / c->threads), 32);
     return n < 1 ? 1 : (double)(int)n;
 }
 
-/* Share of the time in which the SMs have equal work: some get one block more
-   than others. */
+/* Share of the time in which the multiprocessors have equal work: some get one
+   block more than others. */
 static double filled(double blocks, int sms) {
     double waves = blocks / sms;
     return waves / (double)(int64_t)(waves + 0.999999);
 }
 
-static Price price_gpu(const Machine *m, const StepCost *c) {
-    bool library = c->threads == 0 && c->mma > 0;
-    double peak = c->bits == 16 ? m->tensor : m->single;
-    double t[NBOUND] = {[BY_MEMORY] = c->bytes / (0.8 * m->bandwidth),
-                        [BY_CACHE] = c->l2 / m->cache,
-                        [BY_LAUNCH] = m->launch * c->launches};
-    if (c->bits == 64) peak /= 2;
-    if (c->threads > 0) {
-        double each = resident(m, c), at_once = each * m->sms;
-        double blocks = least(c->blocks, at_once);
-        double warps = blocks * c->threads / 32 / m->sms / 4;
-        /* an instruction waits 4 clocks for the one before */
-        double busy = least(warps / 4, 1);
-        t[BY_ISSUE] = c->insts / (0.65 * 128 * m->sms * m->clock * busy);
-        if (c->in_flight > 0)
-            t[BY_WAITING] =
-                c->reads * m->latency / (blocks * c->threads * c->in_flight);
-        if (c->mma > 0)
-            t[BY_TENSOR] = c->mma / (0.72 * peak * c->rate / 100 *
-                                     filled(c->blocks, m->sms));
-    } else if (library) {
-        t[BY_TENSOR] = c->mma / (0.72 * peak * c->rate / 100);
+static double peak_for(const GpuSheet *m, const StepCost *c) {
+    if (c->bits == 16) return m->tensor;
+    return c->bits == 64 ? m->single / 2 : m->single;
+}
+
+/* Seconds of a library product on some of its tiles, at `speed` FLOPs a second:
+   a tile fills and empties its pipeline once; a part of the steps leaves
+   partial sums. */
+static double tiled(const GpuSheet *m, const StepCost *c, double speed,
+                    double tile_rows, double tile_cols, double parts) {
+    enum { PIPELINE = 96 }; /* steps of k                                    */
+    double rows = ceil(c->rows / tile_rows) * tile_rows;
+    double cols = ceil(c->cols / tile_cols) * tile_cols;
+    double tiles = rows / tile_rows * (cols / tile_cols) * c->products * parts;
+    double depth = c->depth / parts;
+    double sums = parts > 1 ? 8 * c->rows * c->cols * c->products * parts : 0;
+    return 2 * rows * cols * c->depth * c->products / speed *
+               ((depth + PIPELINE) / depth) / filled(tiles, m->sms) +
+           sums / m->cache;
+}
+
+/* Seconds of a library product that nothing but its FLOPs bounds, as the best
+   of its tiles does it. */
+static double library(const GpuSheet *m, const StepCost *c, Guess g) {
+    static const struct {
+        double rows, cols, speed; /* of the largest tile's: estimates        */
+    } tile[] = {{256, 128, 1},   {128, 256, 1},   {128, 128, 0.93},
+                {128, 64, 0.75}, {64, 128, 0.75}, {64, 64, 0.55}};
+    enum { MOST_PARTS = 16, LEAST_DEPTH = 512 };
+    double top = rates[RATE_PRODUCT].share[g] * peak_for(m, c);
+    double odd = rates[RATE_ODD_PRODUCT].share[g] * peak_for(m, c);
+    double time = INFINITY;
+    if (c->bits != 16) odd = rates[RATE_ODD_SINGLE].share[g] * top;
+    for (size_t i = 0; i < sizeof tile / sizeof *tile && c->depth > 0; i++)
+        for (int n = 1;
+             n == 1 || (n <= MOST_PARTS && c->depth / n >= LEAST_DEPTH); n++)
+            time = least(time, tiled(m, c, top * tile[i].speed, tile[i].rows,
+                                     tile[i].cols, n));
+    if (c->depth == 0) time = c->mma / top;
+    return c->odd ? most(time, c->mma / odd) : time;
+}
+
+/* FLOPs a second of a kernel of this compiler. */
+static double own_speed(const GpuSheet *m, const StepCost *c, Guess g) {
+    double peak = peak_for(m, c) * (c->bits == 16 ? m->mma : 1);
+    if (!strcmp(c->how, "attend")) peak *= rates[RATE_FLASH].share[g];
+    if (!strcmp(c->how, "attend_grad")) peak *= rates[RATE_FLASH_GRAD].share[g];
+    return c->rate > 0 ? peak * c->rate / 100 : peak;
+}
+
+static void bounds_of_kernel(const GpuSheet *m, const StepCost *c, Guess g,
+                             double *t) {
+    double each = resident(m, c), at_once = each * m->sms;
+    double blocks = least(c->blocks, at_once);
+    double warps = blocks * c->threads / 32 / m->sms / 4;
+    /* an instruction waits 4 clocks for the one before, unless loops are
+       unrolled into independent ones, as tiles' are */
+    double busy = least(c->wavefronts > 0 ? warps : warps / 4, 1);
+    RateName shared = each < 2   ? RATE_SHARED_ONE
+                      : each < 3 ? RATE_SHARED_TWO
+                                 : RATE_SHARED_MORE;
+    double even = c->mma > 0 ? filled(c->blocks, m->sms) : 1;
+    t[BY_ISSUE] = c->insts / (rates[RATE_ISSUE].share[g] * 128 * m->sms *
+                              m->clock * busy * even);
+    t[BY_SHARED] =
+        c->wavefronts / (rates[shared].share[g] * m->sms * m->clock * even);
+    if (c->in_flight > 0)
+        t[BY_WAITING] =
+            c->reads * m->latency /
+            (rates[RATE_LATENCY].share[g] * blocks * c->threads * c->in_flight);
+    if (c->mma > 0) t[BY_TENSOR] = c->mma / (own_speed(m, c, g) * even);
+}
+
+static Price price_gpu(const GpuSheet *m, const StepCost *c) {
+    static const double launch = 1.1e-6;
+    Price p = {0};
+    for (int g = 0; g < NGUESS; g++) {
+        double t[NBOUND] = {
+            [BY_MEMORY] =
+                c->bytes / (rates[RATE_MEMORY].share[g] * m->bandwidth),
+            [BY_CACHE] = c->l2 / (rates[RATE_CACHE].share[g] * m->cache),
+            [BY_LAUNCH] = launch * c->launches / rates[RATE_LAUNCH].share[g]};
+        Bound bound = BY_LAUNCH;
+        if (c->threads > 0)
+            bounds_of_kernel(m, c, (Guess)g, t);
+        else if (c->mma > 0)
+            t[BY_TENSOR] = library(m, c, (Guess)g);
+        for (int i = 0; i < NBOUND; i++)
+            if (t[i] > t[bound]) bound = (Bound)i;
+        p.seconds[g] = t[bound] + (bound == BY_LAUNCH ? 0 : t[BY_LAUNCH]);
+        if (g == LIKELY) p.bound = bound;
     }
-    Price p = {.bound = BY_LAUNCH};
-    for (int i = 0; i < NBOUND; i++)
-        if (t[i] > t[p.bound]) p.bound = (Bound)i;
-    p.seconds = t[p.bound] + (p.bound == BY_LAUNCH ? 0 : t[BY_LAUNCH]);
     double byte = c->bytes / m->bandwidth;
     p.flops = c->mma / (c->bits == 16 ? m->tensor : m->single);
-    p.roof = (p.flops > byte ? p.flops : byte) / p.seconds;
+    p.floor = most(p.flops / rates[RATE_BEST_PRODUCT].share[LIKELY],
+                   byte / rates[RATE_BEST_COPY].share[LIKELY]);
+    p.roof = most(p.flops, byte) / p.seconds[LIKELY];
     return p;
 }
 
@@ -101,23 +181,26 @@ static Price price_cpu(const CpuPeaks *m, const StepCost *c) {
     Price p = {.bound = BY_MEMORY};
     for (int i = 0; i < NBOUND; i++)
         if (t[i] > t[p.bound]) p.bound = (Bound)i;
-    p.seconds = t[p.bound];
+    for (int g = 0; g < NGUESS; g++) p.seconds[g] = t[p.bound];
     p.flops = c->mma / m->flops;
-    if (p.seconds > 0)
-        p.roof = (p.flops > t[BY_MEMORY] ? p.flops : t[BY_MEMORY]) / p.seconds;
+    p.floor = most(p.flops, t[BY_MEMORY]);
+    if (t[p.bound] > 0) p.roof = p.floor / t[p.bound];
     return p;
 }
 
+/* The sheet that tables are printed for. */
+static const GpuSheet *main_gpu(void) { return gpu_sheet("H100"); }
+
 double roofline_seconds(const StepCost *c, const CpuPeaks *cpu) {
-    return (cpu ? price_cpu(cpu, c) : price_gpu(gpus, c)).seconds;
+    return (cpu ? price_cpu(cpu, c) : price_gpu(main_gpu(), c)).seconds[LIKELY];
 }
 
 /* ---- the table ----------------------------------------------------------- */
 
 typedef struct Line {
     StepCost c;
-    Price p[NGPU]; /* on each GPU; for a CPU only the first is used */
-    int n;         /* equal launches                                         */
+    Price p; /* on the main GPU, or the CPU                                  */
+    int n;   /* equal launches                                               */
     int at;
 } Line;
 
@@ -125,6 +208,11 @@ typedef struct Table {
     Line *data;
     int len, cap;
 } Table;
+
+/* Of all steps of a program on one machine. */
+typedef struct Total {
+    double seconds[NGUESS], flops, floor;
+} Total;
 
 static bool same_program(const StepCost *a, const StepCost *b) {
     return !strcmp(a->target, b->target) && !strcmp(a->program, b->program);
@@ -138,29 +226,39 @@ static bool same_cost(const StepCost *a, const StepCost *b) {
     return same;
 }
 
+static double time_of(const Line *l) { return l->n * l->p.seconds[LIKELY]; }
+
 static int by_time(const void *x, const void *y) {
     const Line *a = x, *b = y;
-    double s = a->n * a->p->seconds, t = b->n * b->p->seconds;
+    double s = time_of(a), t = time_of(b);
     return s != t ? (s < t) - (s > t) : a->at - b->at;
 }
 
 static void put_lines(const Table *all, StrBuf *sb) {
-    sb_puts(sb, "    n        us   share  % roof  bound        MB    GFLOP  "
-                "blocks  regs  how           first\n");
+    sb_puts(sb, "    n        us   least    most   share  % roof  bound        "
+                "MB    GFLOP  blocks  regs  how           first\n");
     double total = 0;
-    for (int i = 0; i < all->len; i++)
-        total += all->data[i].n * all->data[i].p->seconds;
+    for (int i = 0; i < all->len; i++) total += time_of(&all->data[i]);
     for (int i = 0; i < all->len; i++) {
         const Line *l = &all->data[i];
-        double us = 1e6 * l->p->seconds;
-        if (l->n * l->p->seconds < 1e-3 * total && i >= 40) continue;
+        if (time_of(l) < 1e-3 * total && i >= 40) continue;
         sb_printf(sb,
-                  "%5d %9.1f  %5.1f%%  %6.1f  %-7s %9.1f %8.1f %7.0f %5.0f  "
-                  "%-12s  %s\n",
-                  l->n, us, l->n * us / total / 1e4, 100 * l->p->roof,
-                  bound_text[l->p->bound], l->c.bytes / 1e6, l->c.mma / 1e9,
-                  l->c.blocks, l->c.registers, l->c.how, l->c.name);
+                  "%5d %9.1f %7.0f %7.0f  %5.1f%%  %6.1f  %-7s %9.1f %8.1f "
+                  "%7.0f %5.0f  %-12s  %s\n",
+                  l->n, 1e6 * l->p.seconds[LIKELY], 1e6 * l->p.seconds[BEST],
+                  1e6 * l->p.seconds[WORST], 100 * time_of(l) / total,
+                  100 * l->p.roof, bound_text[l->p.bound], l->c.bytes / 1e6,
+                  l->c.mma / 1e9, l->c.blocks, l->c.registers, l->c.how,
+                  l->c.name);
     }
+}
+
+static void put_price(const char *name, const Price *p, StrBuf *sb) {
+    sb_printf(sb,
+              ",\"%s\":{\"us\":%.3f,\"least_us\":%.3f,\"most_us\":%.3f,"
+              "\"roof\":%.4f,\"bound\":\"%s\"}",
+              name, 1e6 * p->seconds[LIKELY], 1e6 * p->seconds[BEST],
+              1e6 * p->seconds[WORST], p->roof, bound_text[p->bound]);
 }
 
 static void put_json(const Table *all, bool gpu, StrBuf *sb) {
@@ -172,11 +270,11 @@ static void put_json(const Table *all, bool gpu, StrBuf *sb) {
 #define FIELD(f) sb_printf(sb, ",\"" #f "\":%.12g", l->c.f);
         COST_FIELDS(FIELD)
 #undef FIELD
-        for (int m = 0; m < (gpu ? NGPU : 1); m++)
-            sb_printf(sb,
-                      ",\"%s\":{\"us\":%.3f,\"roof\":%.4f,\"bound\":\"%s\"}",
-                      gpu ? gpus[m].name : "cpu", 1e6 * l->p[m].seconds,
-                      l->p[m].roof, bound_text[l->p[m].bound]);
+        if (!gpu) put_price("cpu", &l->p, sb);
+        for (int m = 0; m < NGPU_SHEET && gpu; m++) {
+            Price p = price_gpu(&gpu_sheets[m], &l->c);
+            put_price(gpu_sheets[m].name, &p, sb);
+        }
         sb_puts(sb, "}");
     }
 }
@@ -196,62 +294,109 @@ static void join_equal(Table *t) {
     if (kept) qsort(t->data, (size_t)kept, sizeof *t->data, by_time);
 }
 
-static void put_program(Arena *a, const char *cost, const StepCost *of,
-                        const CpuPeaks *peaks, bool json, StrBuf *sb) {
-    bool gpu = !peaks;
-    Table t = {0};
+static void add_price(Total *t, const Price *p) {
+    for (int g = 0; g < NGUESS; g++) t->seconds[g] += p->seconds[g];
+    t->flops += p->flops;
+    t->floor += p->floor;
+}
+
+static double mfu(const Total *t) {
+    double s = t->seconds[LIKELY];
+    return s > 0 ? t->flops / s : 0;
+}
+
+static void put_total_json(const char *name, const Total *t, StrBuf *sb) {
+    sb_printf(sb,
+              ",\"%s_ms\":%.3f,\"%s_least_ms\":%.3f,\"%s_most_ms\":%.3f,"
+              "\"%s_floor_ms\":%.3f,\"%s_mfu\":%.4f",
+              name, 1e3 * t->seconds[LIKELY], name, 1e3 * t->seconds[BEST],
+              name, 1e3 * t->seconds[WORST], name, 1e3 * t->floor, name,
+              mfu(t));
+}
+
+static void put_total(const char *name, const Total *t, StrBuf *sb) {
+    sb_printf(sb, "  %-9s  %.1f ms (%.1f to %.1f), floor %.1f, MFU %.0f%%\n",
+              name, 1e3 * t->seconds[LIKELY], 1e3 * t->seconds[BEST],
+              1e3 * t->seconds[WORST], 1e3 * t->floor, 100 * mfu(t));
+}
+
+static void put_rates(StrBuf *sb) {
+    sb_puts(sb, "\nassumed:  worst  likely   best  share of, and source\n");
+    for (int i = 0; i < NRATE; i++)
+        sb_printf(sb, "          %5.2f  %6.2f  %5.2f  %s: %s\n",
+                  rates[i].share[WORST], rates[i].share[LIKELY],
+                  rates[i].share[BEST], rates[i].of, rates[i].source);
+}
+
+/* What all steps of a program together are. */
+typedef struct Sums {
+    Table steps;
+    Total on[NGPU_SHEET]; /* a CPU is the first                              */
+    double mma, bytes, launches;
+} Sums;
+
+static Sums sums_of(Arena *a, const char *cost, const StepCost *of,
+                    const CpuPeaks *peaks) {
+    Sums s = {0};
     StepCost c;
-    double sum[NGPU] = {0}, mfu[NGPU] = {0}, mma = 0, bytes = 0, launches = 0;
     for (const char *at = cost; cost_next(&at, &c);) {
-        Line l = {.c = c, .n = 1, .at = t.len};
+        Line l = {.c = c, .n = 1, .at = s.steps.len};
         if (!same_program(&c, of)) continue;
-        for (int m = 0; m < NGPU; m++) {
-            l.p[m] = gpu ? price_gpu(&gpus[m], &c) : price_cpu(peaks, &c);
-            sum[m] += l.p[m].seconds;
-            mfu[m] += l.p[m].flops;
+        l.p = peaks ? price_cpu(peaks, &c) : price_gpu(main_gpu(), &c);
+        if (peaks) add_price(s.on, &l.p);
+        for (int m = 0; m < NGPU_SHEET && !peaks; m++) {
+            Price p = price_gpu(&gpu_sheets[m], &c);
+            add_price(&s.on[m], &p);
         }
-        mma += c.mma;
-        bytes += c.bytes;
-        launches += c.launches;
-        vec_push(a, &t, l);
+        s.mma += c.mma;
+        s.bytes += c.bytes;
+        s.launches += c.launches;
+        vec_push(a, &s.steps, l);
     }
-    for (int m = 0; m < NGPU; m++) mfu[m] /= sum[m] > 0 ? sum[m] : 1;
-    if (!json) join_equal(&t);
-    if (json) {
-        sb_printf(sb,
-                  "%s{\"target\":\"%s\",\"program\":\"%s\",\"launches\":"
-                  "%.0f,\"mma\":%.12g,\"bytes\":%.12g",
-                  sb->len > 1 ? ",\n" : "", of->target, of->program, launches,
-                  mma, bytes);
-        for (int m = 0; m < (gpu ? NGPU : 1); m++) {
-            const char *name = gpu ? gpus[m].name : "cpu";
-            sb_printf(sb, ",\"%s_ms\":%.3f,\"%s_mfu\":%.4f", name, 1e3 * sum[m],
-                      name, mfu[m]);
-        }
-        if (!gpu)
-            sb_printf(sb, ",\"threads\":%d,\"flops\":%.4g,\"bandwidth\":%.4g",
-                      peaks->threads, peaks->flops, peaks->bytes);
-        sb_puts(sb, ",\"steps\":[");
-        put_json(&t, gpu, sb);
-        sb_puts(sb, "]}");
-        return;
-    }
-    if (gpu)
-        sb_printf(sb, "%s on cuda, predicted for one %s\n", of->program,
-                  gpus[0].name);
-    else
+    return s;
+}
+
+static void put_program_json(const Sums *s, const StepCost *of,
+                             const CpuPeaks *peaks, StrBuf *sb) {
+    sb_printf(sb,
+              "%s{\"target\":\"%s\",\"program\":\"%s\",\"launches\":"
+              "%.0f,\"mma\":%.12g,\"bytes\":%.12g",
+              sb->len > 1 ? ",\n" : "", of->target, of->program, s->launches,
+              s->mma, s->bytes);
+    for (int m = 0; m < (peaks ? 1 : NGPU_SHEET); m++)
+        put_total_json(peaks ? "cpu" : gpu_sheets[m].name, &s->on[m], sb);
+    if (peaks)
+        sb_printf(sb, ",\"threads\":%d,\"flops\":%.4g,\"bandwidth\":%.4g",
+                  peaks->threads, peaks->flops, peaks->bytes);
+    sb_puts(sb, ",\"steps\":[");
+    put_json(&s->steps, !peaks, sb);
+    sb_puts(sb, "]}");
+}
+
+static void put_program(Sums *s, const StepCost *of, const CpuPeaks *peaks,
+                        StrBuf *sb) {
+    join_equal(&s->steps);
+    if (peaks)
         sb_printf(sb,
                   "%s on cpu, predicted for this machine: %d threads, "
                   "measured %.0f GFLOP/s fp32, %.1f GB/s\n",
                   of->program, peaks->threads, peaks->flops / 1e9,
                   peaks->bytes / 1e9);
-    put_lines(&t, sb);
-    sb_printf(sb, "%.0f %s, %.2f TFLOP, %.1f GB: ", launches,
-              gpu ? "launches" : "steps", mma / 1e12, bytes / 1e9);
-    for (int m = 0; m < (gpu ? NGPU : 1); m++)
-        sb_printf(sb, "%s%.1f ms%s%s (MFU %.0f%%)", m ? ", " : "", 1e3 * sum[m],
-                  gpu ? " on " : "", gpu ? gpus[m].name : "", 100 * mfu[m]);
-    sb_puts(sb, "\n");
+    else
+        sb_printf(sb, "%s on cuda, predicted for one %s\n", of->program,
+                  main_gpu()->name);
+    put_lines(&s->steps, sb);
+    sb_printf(sb, "%.0f %s, %.2f TFLOP, %.1f GB: ", s->launches,
+              peaks ? "steps" : "launches", s->mma / 1e12, s->bytes / 1e9);
+    const Total *t = &s->on[peaks ? 0 : main_gpu() - gpu_sheets];
+    sb_printf(sb, "%.1f ms", 1e3 * t->seconds[LIKELY]);
+    if (peaks) {
+        sb_printf(sb, " (MFU %.0f%%)\n", 100 * mfu(t));
+        return;
+    }
+    sb_printf(sb, " on %s\n", main_gpu()->name);
+    for (int m = 0; m < NGPU_SHEET; m++)
+        put_total(gpu_sheets[m].name, &s->on[m], sb);
 }
 
 static bool trains(const StepCost *c) {
@@ -265,7 +410,7 @@ void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb) {
         int len, cap;
     } all = {0};
     StepCost c;
-    bool training = false;
+    bool training = false, any_gpu = false;
     CpuPeaks peaks = {0};
     for (const char *at = cost; cost_next(&at, &c);) {
         bool seen = false;
@@ -281,7 +426,13 @@ void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb) {
         if (training ? !trains(of) : strcmp(of->program, "predict") != 0)
             continue;
         if (!gpu && !peaks.threads) peaks = cpu_peaks();
-        put_program(a, cost, of, gpu ? NULL : &peaks, json, sb);
+        Sums s = sums_of(a, cost, of, gpu ? NULL : &peaks);
+        if (json)
+            put_program_json(&s, of, gpu ? NULL : &peaks, sb);
+        else
+            put_program(&s, of, gpu ? NULL : &peaks, sb);
+        any_gpu |= gpu;
     }
     if (json) sb_puts(sb, "]\n");
+    if (any_gpu && !json) put_rates(sb);
 }

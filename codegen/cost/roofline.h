@@ -1,31 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* roofline.h: predicts the time of a training step on a machine.
 
-   The input is the numbers of cost.h. A machine is a row of data-sheet numbers
-   and of the shares of them that such code reaches.  A GPU's launch takes
+   The input is the numbers of cost.h.  A machine is a row of data-sheet numbers
+   (runtime/cuda/gpus.def); rates.def has the shares of them that such code
+   reaches: a likely one, a worst and a best one, each with its source.  A GPU's
+   launch takes
 
      launches + the largest of
-       memory   bytes / (0.80 bandwidth)
-       cache    l2 / (bandwidth of the second-level cache)
+       memory   bytes / bandwidth
+       cache    l2 / bandwidth of the second-level cache
        waiting  reads * latency / (threads that run at once * in_flight):
                 Little's law; threads at once follow from registers and shared
                 memory (32 registers where they are not known)
-       tensor   mma / (0.72 peak * rate * share of the last wave of tiles)
-       issue    insts / (0.65 * 4 * 32 a clock and SM), the share of busy SMs
+       tensor   a library product: as the best of several tiles does it, which
+                differ in speed, in elements past the edge, in the share of the
+                last wave and in parts of the sum; odd rows have a speed of
+                their own.  A kernel of this compiler: mma / (the peak of
+                mma.sync * rate * share of the last wave of tiles)
+       shared   wavefronts, one a clock and multiprocessor, less where few
+                blocks are resident
+       issue    insts / (4 * 32 a clock and multiprocessor), the share of busy
+                ones
 
    and a CPU's step the largest of bytes / bandwidth, mma / (0.8 peak) and insts
    / (a quarter of the peak), all measured on this machine when the report is
    requested. `% roof` is the ratio of the time that the data sheet alone would
    allow for bytes and FLOPs to the predicted time; MFU is the same ratio for
-   the FLOPs of a step.
-
-   Data sheets: NVIDIA H100 (SXM5: 132 SMs, 1.98 GHz boost, 3.35 TB/s, 989
-   TFLOP/s dense bf16, 67 fp32, 50 MB of L2), H200 (SXM: 4.8 TB/s, else as the
-   H100), A100 (SXM4 80 GB: 108 SMs, 1.41 GHz, 2.04 TB/s, 312 and 19.5 TFLOP/s,
-   40 MB).  Shares: a copy reaches 3.0 of 3.35 TB/s and products of 8192 cubed
-   798 of 989 TFLOP/s (amp's notes); a step mixes shapes, hence 0.80 and 0.72.
-   Latency (650 to 700 ns loaded) and the 0.65 are estimates, as are the
-   bandwidths of L2.  Nothing here was measured on a GPU.                     */
+   the FLOPs of a step.  The floor of a plan is the sum over its launches of the
+   time of a best product or a best copy, whichever is longer.  A range's ends
+   are sums of ends: as if all went well, or ill, together.  Nothing here was
+   measured with code of this compiler on a GPU.                              */
 #ifndef AMPC_FRONTEND_DRIVER_ROOFLINE_H
 #define AMPC_FRONTEND_DRIVER_ROOFLINE_H
 
@@ -44,7 +48,7 @@ typedef struct CpuPeaks {
 CpuPeaks cpu_peaks(void);
 
 struct StepCost;
-/* Predicted for CPUs, or, NULL, for an H100. */
+/* The likely time, for CPUs, or, NULL, for an H100. */
 double roofline_seconds(const struct StepCost *c, const CpuPeaks *cpu);
 
 #endif

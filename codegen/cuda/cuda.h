@@ -60,11 +60,16 @@ void print_cuda_initializer(const Kernel *k, StrBuf *sb);
 
 /* ---- cuda_lib.c ---------------------------------------------------------- */
 
+/* StepCost's rate, insts and wavefronts of a hand-written kernel (cost.h). */
+typedef struct CudaWork {
+    double rate, insts, wavefronts;
+} CudaWork;
+
 typedef struct CudaLib {
     CudaShape first, second; /* l<number> and l<number>_2; no threads: none  */
     uint64_t scratch;        /* bytes */
     double weight;           /* cost of compiling it: 1 = a point-wise kernel */
-    double rate;             /* StepCost.rate (cost.h)                       */
+    CudaWork work;
 } CudaLib;
 
 /* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,
@@ -180,8 +185,8 @@ void cuda_sum(Arena *a, CudaSource *c, DType sent, LoweredStep *out);
 void cuda_overlap(CudaSource *c, const Kernel *k, int b);
 /* When all steps are known. */
 void cuda_units(Arena *a, CudaSource *c);
-/* StepCost.rate of a hand-written kernel (cost.h); 0: of any other. */
-double cuda_rate(const CudaSource *c, uint32_t fn);
+/* The work of a hand-written kernel; of any other nothing. */
+CudaWork cuda_work(const CudaSource *c, uint32_t fn);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
 

@@ -20,9 +20,7 @@
 enum {
     GPU_BLOCKS = 264,    /* blocks that keep a large GPU busy               */
     DIRECT_CHANNELS = 4, /* per group: fewer than a tile is worth           */
-    MOST_RATE = 45,  /* percent of cuBLASLt's speed that tensor cores reach when
-                        fed from shared memory */
-    WGRAD_RATE = 33, /* for weight gradients, which gather X */
+    FMA_RATE = 50, /* percent of the peak that multiply-adds of a tile reach */
     SLICE_STEPS = 512, /* least steps of a slice of a weight gradient     */
     SCRATCH_MAX = 64 << 20
 };
@@ -133,14 +131,21 @@ static void begin(LibPrint *p, const Shape *shape, int n) {
 /* ---- the kernels --------------------------------------------------------- */
 
 /* Threads and blocks of l<number> (second: l<number>_2), and its head up to
-   the parameters. */
-static void kernel(LibPrint *p, bool second, int threads, int64_t blocks) {
+   the parameters; registers are so few that `resident` blocks fit. */
+static void kernel_for(LibPrint *p, bool second, int threads, int resident,
+                       int64_t blocks) {
     CudaShape *l = second ? &p->out->second : &p->out->first;
     l->threads = threads;
     l->blocks = blocks;
-    sb_printf(p->sb,
-              "%sextern \"C\" __global__ void __launch_bounds__(%d, 1)\nl%d%s(",
-              second ? "\n" : "};\n\n", threads, p->number, second ? "_2" : "");
+    sb_printf(
+        p->sb,
+        "%sextern \"C\" __global__ void __launch_bounds__(%d, %d)\nl%d%s(",
+        second ? "\n" : "};\n\n", threads, resident, p->number,
+        second ? "_2" : "");
+}
+
+static void kernel(LibPrint *p, bool second, int threads, int64_t blocks) {
+    kernel_for(p, second, threads, 1, blocks);
 }
 
 /* One thread for each of n results. */
@@ -200,7 +205,7 @@ static void put_body(LibPrint *p, const char *suffix, const char *more,
 typedef struct TileShape {
     int m, n;         /* of a block                                         */
     int sub_m, sub_n; /* tile of a warp (mma) or a thread (fma) */
-    int threads;
+    int threads, resident; /* of a block; blocks of a multiprocessor at least */
 } TileShape;
 
 typedef struct TilePick {
@@ -209,12 +214,14 @@ typedef struct TilePick {
     int64_t tiles; /* tiles of one product */
 } TilePick;
 
-static const TileShape mma_shapes[] = {{32, 128, 16, 32, 256},
-                                       {64, 64, 32, 16, 256},
-                                       {128, 128, 64, 32, 256},
-                                       {256, 128, 64, 64, 256}};
+/* A second block of 128 x 128 costs no spills (SASS of sm_90), one of 256 x 128
+   would. */
+static const TileShape mma_shapes[] = {{32, 128, 16, 32, 256, 1},
+                                       {64, 64, 32, 16, 256, 1},
+                                       {128, 128, 64, 32, 256, 2},
+                                       {256, 128, 64, 64, 256, 1}};
 static const TileShape fma_shapes[] = {
-    {32, 128, 4, 4, 256}, {64, 64, 4, 4, 256}, {128, 128, 8, 8, 256}};
+    {32, 128, 4, 4, 256, 1}, {64, 64, 4, 4, 256, 1}, {128, 128, 8, 8, 256, 1}};
 
 static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
                           int64_t products) {
@@ -229,27 +236,29 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
     }
 }
 
-/* Percentage of cuBLASLt's speed. A step of 32 columns of k takes 261 to 332
-   instructions per thread for 32 tensor instructions if a convolution's
-   operands are gathered one by one (128 x 128, counted in SASS), and 302 to
-   425 for 64 (256 x 128); the rate of issue then allows that percentage. A
-   smaller tile loads as much for fewer products. The weight gradient with
-   windows of one element takes 84 to 142 instructions and is bound by shared
-   memory. */
-static double tile_rate(const LibPrint *p, const TilePick *t) {
-    static const double mma[2][PLAN_NLIB] = {
-        {[PLAN_LIB_GEMM] = 20,
-         [PLAN_LIB_CONV_FWD] = 34,
-         [PLAN_LIB_CONV_DGRAD] = 27,
-         [PLAN_LIB_CONV_WGRAD] = WGRAD_RATE},
-        {[PLAN_LIB_GEMM] = 25,
-         [PLAN_LIB_CONV_FWD] = MOST_RATE,
-         [PLAN_LIB_CONV_DGRAD] = 41,
-         [PLAN_LIB_CONV_WGRAD] = MOST_RATE}};
-    bool large = t->shape->m > 128;
-    double part = large ? 1 : sqrt(t->shape->m * t->shape->n / (128. * 128));
-    return part * (t->mma ? mma[large][p->s->lib] : 70);
-}
+/* How an operand reaches shared memory (struct Pairs of tile.cuh). */
+typedef enum Staging {
+    STAGE_VECTORS, /* several elements at once                              */
+    STAGE_ROWS,    /* one by one, neighbours along rows, places looked up    */
+    STAGE_STEPS,   /* one by one, neighbours along k, places looked up       */
+    STAGE_SINGLES, /* one by one, neighbours along k                         */
+    NSTAGING
+} Staging;
+
+/* For a step of 32 columns of k: wavefronts of loads, of look-ups and of stores
+   for each row of the tile, and instructions of a thread that takes 8 elements
+   (counted in SASS of sm_90). */
+static const struct {
+    double wavefronts, insts;
+} staging[NSTAGING] = {[STAGE_VECTORS] = {0.5 + 0.5, 5},
+                       [STAGE_ROWS] = {1 + 1 + 0.5, 95},
+                       [STAGE_STEPS] = {1 + 0.5 + 0.5, 100},
+                       [STAGE_SINGLES] = {1 + 0.5, 26}};
+
+/* The operands of a tile. */
+typedef struct TileOperands {
+    Staging a, b;
+} TileOperands;
 
 /* Results that a thread stores at once, and its instructions for each of them
    (counted in SASS). */
@@ -305,19 +314,37 @@ static StoreRun run_of_cells(int64_t dtype, int64_t line,
     return (StoreRun){near, true, (30 + 12 * stores * places) / near};
 }
 
-/* `rate` reduced by the instructions that store a sum of `depth` products;
-   cuBLASLt does 21 products per instruction. */
-static double store_rate(double rate, StoreRun r, int64_t depth) {
-    return rate / (1 + rate / 100 * 21 * r.insts / fmax((double)depth, 1));
+/* The work of `blocks` tiles of sums of `depth` products on tensor cores.  In a
+   step each warp reads its rows and columns with ldmatrix, four wavefronts
+   each, and 21 instructions go round the loop (counted in SASS). */
+static CudaWork tile_work(const TilePick *t, TileOperands in, StoreRun r,
+                          int64_t depth, int64_t blocks) {
+    const TileShape *s = t->shape;
+    double warps = s->threads / 32., steps = ceil((double)depth / TILE_K_MMA);
+    double loads = 2 * (s->sub_m / 16 + s->sub_n / 16);
+    double products = 2. * (s->sub_m / 16) * (s->sub_n / 8);
+    double each = TILE_K_MMA / 8 * 1. / s->threads; /* of 8 elements of a row */
+    double wavefronts = warps * 4 * loads + s->m * staging[in.a].wavefronts +
+                        s->n * staging[in.b].wavefronts;
+    double insts = 21 + loads + products + each * s->m * staging[in.a].insts +
+                   each * s->n * staging[in.b].insts;
+    double results = (double)blocks * s->m * s->n;
+    return (CudaWork){.wavefronts = (double)blocks * steps * wavefronts,
+                      .insts = (double)blocks * steps * s->threads * insts +
+                               results * r.insts};
 }
 
-/* Prints the tile type for factors with that dtype; each result is a sum of
-   `depth` products. */
-static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype, StoreRun r,
-                     int64_t depth) {
+/* Prints the tile type for factors with that dtype; each result of `blocks`
+   tiles is a sum of `depth` products. */
+static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype,
+                     TileOperands in, StoreRun r, int64_t depth,
+                     int64_t blocks) {
     const TileShape *s = t->shape;
-    p->out->rate = tile_rate(p, t);
-    if (t->mma) p->out->rate = store_rate(p->out->rate, r, depth);
+    if (t->mma)
+        p->out->work = tile_work(t, in, r, depth, blocks);
+    else
+        p->out->work.rate =
+            FMA_RATE * fmin(1, sqrt(s->m * s->n / (128. * 128)));
     const char *of = t->mma            ? dtype_info[dtype].cuda
                      : dtype == DT_F64 ? "double"
                                        : "float";
@@ -366,12 +393,17 @@ static void print_gemm(LibPrint *p, const LibGemm *g) {
           (Shape[]){{g->a_dtype, {batch, g->m, g->k}, 3, NULL},
                     {g->b_dtype, {batch, g->k, g->n}, 3, NULL}},
           2);
-    put_tile(p, &t, g->a_dtype, run_of(p, g->c_dtype, g->n), g->k);
-    put_number(p, "a_near", near_in(g, g->a_dtype, g->a_cs, g->a_rs, g->a_bs));
-    put_number(p, "b_near", near_in(g, g->b_dtype, g->b_rs, g->b_cs, g->b_bs));
+    int64_t a_near = near_in(g, g->a_dtype, g->a_cs, g->a_rs, g->a_bs);
+    int64_t b_near = near_in(g, g->b_dtype, g->b_rs, g->b_cs, g->b_bs);
+    TileOperands in = {a_near > 1 ? STAGE_VECTORS : STAGE_SINGLES,
+                       b_near > 1 ? STAGE_VECTORS : STAGE_SINGLES};
+    put_tile(p, &t, g->a_dtype, in, run_of(p, g->c_dtype, g->n), g->k,
+             t.tiles * batch);
+    put_number(p, "a_near", a_near);
+    put_number(p, "b_near", b_near);
     put_batch(p, g, "a_at", g->a_bs);
     put_batch(p, g, "b_at", g->b_bs);
-    kernel(p, false, t.shape->threads, t.tiles * batch);
+    kernel_for(p, false, t.shape->threads, t.shape->resident, t.tiles * batch);
     put_body(p, "", "", "");
 }
 
@@ -423,25 +455,28 @@ static void begin_conv(LibPrint *p, const LibConv *c) {
 /* Products of m x n each of operands x and w; where a group has few channels, a
    thread for each vector of the results. */
 static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
-                     int64_t n, int64_t products, int64_t results, StoreRun r,
-                     int64_t depth) {
+                     int64_t n, int64_t products, int64_t results,
+                     TileOperands in, StoreRun r, int64_t depth) {
     TilePick t = tile_pick(x, c->w_dtype, m, n, products);
     bool direct = m <= DIRECT_CHANNELS;
     if (results == 0) return;
     begin_conv(p, c);
-    if (!direct) put_tile(p, &t, x, r, depth);
+    if (!direct) put_tile(p, &t, x, in, r, depth, t.tiles * products);
     if (direct)
         kernel_each(p, false, r.apart ? results : results / r.near);
     else
-        kernel(p, false, t.shape->threads, t.tiles * products);
+        kernel_for(p, false, t.shape->threads, t.shape->resident,
+                   t.tiles * products);
     put_body(p, direct ? "_direct" : "", "", "");
 }
 
 static void print_conv_fwd(LibPrint *p, const LibConv *c) {
     int64_t line = lib_volume(c->out), cols = c->n * line;
+    int64_t depth = c->c / c->group * lib_volume(c->kernel);
+    bool near = near_of(c->w_dtype, depth) > 1;
     put_conv(p, c, c->x_dtype, c->k / c->group, cols, c->group, c->k * cols,
-             run_of_planes(p, c->y_dtype, line, c->n),
-             c->c / c->group * lib_volume(c->kernel));
+             (TileOperands){near ? STAGE_VECTORS : STAGE_SINGLES, STAGE_ROWS},
+             run_of_planes(p, c->y_dtype, line, c->n), depth);
 }
 
 static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
@@ -460,7 +495,8 @@ static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
         phases = 1;
     }
     put_conv(p, c, c->y_dtype, c->c / c->group, cols, c->group * phases,
-             c->c * c->n * line, r, depth);
+             c->c * c->n * line, (TileOperands){STAGE_SINGLES, STAGE_ROWS}, r,
+             depth);
 }
 
 /* Times that `blocks` are to run so that all multiprocessors have about equal
@@ -497,17 +533,21 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     }
     int64_t blocks = t.tiles * c->group, splits = fill_gpu(blocks, times);
     const char *more = splits > 1 ? ", float *partial" : "";
-    put_tile(p, &t, c->x_dtype,
+    int64_t line = lib_volume(c->out);
+    TileOperands in = {near_of(c->y_dtype, line) > 1 ? STAGE_VECTORS
+                                                     : STAGE_SINGLES,
+                       !points                         ? STAGE_STEPS
+                       : near_of(c->x_dtype, line) > 1 ? STAGE_VECTORS
+                                                       : STAGE_SINGLES};
+    put_tile(p, &t, c->x_dtype, in,
              run_of(p, splits > 1 ? DT_F32 : c->w_dtype, cols),
-             c->n * lib_volume(c->out) / splits);
+             c->n * line / splits, blocks * splits);
     put_number(p, "splits", splits);
     put_number(p, "points", points);
     int near = near_of(DT_F32, size); /* sums of slices per thread */
     while (near > 1 && size / near < GPU_BLOCKS * EACH_THREADS) near /= 2;
     put_number(p, "sum_near", near);
-    if (points && t.mma) p->out->rate *= (double)MOST_RATE / WGRAD_RATE;
-    if (t.mma) p->out->rate = fmin(p->out->rate, MOST_RATE);
-    kernel(p, false, t.shape->threads, blocks * splits);
+    kernel_for(p, false, t.shape->threads, t.shape->resident, blocks * splits);
     put_body(p, "", more, splits > 1 ? ", partial" : ", nullptr");
     if (splits == 1) return;
     p->out->scratch = (uint64_t)(splits * size) * sizeof(float);
@@ -561,15 +601,16 @@ static bool is_plain(const LibAttend *c) {
     return c->mask_mod == 0 && lib_float(c->scale) > 0;
 }
 
-/* A step of flash.cuh issues 6 to 8 instructions for each of tensor cores
-   (counted in SASS for sm_90), and overlaps as much as FlashAttention-2, so
-   this is what that has of an H100 with 64 features and 1,024 tokens in the
-   figures of FlashAttention-3's paper: 306 TFLOP/s forward and 238 backward,
-   and 0.74 of it where causal (told for 128 features), over 0.72 of the peak.
-   Products are those that are done: backward does seven where FlashAttention-2
-   does five. */
+/* Percentage of the peak of mma.sync, which is 613 TFLOP/s on an H100. A step
+   of flash.cuh issues 6 to 8 instructions for each of tensor cores (counted in
+   SASS for sm_90), and overlaps as much as FlashAttention-2.  This has with 64
+   features and 1,024 tokens in the figures of FlashAttention-3's paper 306
+   TFLOP/s forward and 238 backward, and 0.74 times as much where causal (told
+   for 128 features); 1.05 times as much is expected here, since the panels have
+   no bank conflicts.  Products are those that are done: backward does seven
+   where FlashAttention-2 does five. */
 static double flash_rate(bool grad, bool causal) {
-    return grad ? causal ? 25 : 33 : causal ? 32 : 43;
+    return grad ? causal ? 30.2 : 40.8 : causal ? 39.2 : 52.5;
 }
 
 /* A thread for each row, or tensor cores if flash.cuh supports the case. */
@@ -591,7 +632,7 @@ static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
         kernel_each(p, false, rows);
     }
     put_body(p, flash ? "_flash" : "", "", "");
-    p->out->rate = flash ? flash_rate(grad, c->causal) : 1;
+    p->out->work.rate = flash ? flash_rate(grad, c->causal) : 1;
     p->out->weight = flash ? 20 : 3;
 }
 

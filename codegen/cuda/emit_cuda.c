@@ -21,7 +21,8 @@ struct CudaItem {
     const DType *sent;       /* l: of print_cuda_sum                         */
     uint32_t how;            /* PlanProduct                                  */
     int number;              /* l<number>                                    */
-    double weight, rate;
+    double weight;
+    CudaWork work;
     uint64_t scratch;
     uint32_t first, second, many; /* PlanCudaKernel + 1; 0: none             */
     uint32_t unit;
@@ -98,7 +99,7 @@ static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
     const char *name = arena_printf(a, "l%d", nlib);
     x.number = nlib;
     x.weight = lib.weight;
-    x.rate = lib.rate;
+    x.work = lib.work;
     x.scratch = lib.scratch;
     x.first = add_kernel(a, c, name, lib.first);
     x.second = add_kernel(a, c, arena_printf(a, "%s_2", name), lib.second);
@@ -205,10 +206,10 @@ void cuda_overlap(CudaSource *c, const Kernel *k, int b) {
         if (c->items.data[i].kernel == k) c->items.data[i].over[b] = true;
 }
 
-double cuda_rate(const CudaSource *c, uint32_t fn) {
+CudaWork cuda_work(const CudaSource *c, uint32_t fn) {
     for (int i = 0; i < c->items.len; i++)
-        if (c->items.data[i].first == fn + 1) return c->items.data[i].rate;
-    return 0;
+        if (c->items.data[i].first == fn + 1) return c->items.data[i].work;
+    return (CudaWork){0};
 }
 
 /* ---- units --------------------------------------------------------------- */

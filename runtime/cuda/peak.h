@@ -1,23 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* peak.h: dense FLOPs of 16 bits a second, by NVIDIA's data sheets. */
+/* peak.h: GPUs by their data sheets (gpus.def). */
 #ifndef AMPC_CUDA_PEAK_H
 #define AMPC_CUDA_PEAK_H
 
+#include <ctype.h>
+#include <stddef.h>
 #include <string.h>
 
-#define PEAK_H100 989e12
-#define PEAK_H200 989e12
-#define PEAK_A100 312e12
+typedef struct GpuSheet {
+    const char *name;
+    double bandwidth, cache, tensor, single, mma, clock, latency;
+    int sms, threads, shared;
+} GpuSheet;
 
-/* Peak of the GPU named in the text; 0 if the GPU is unknown or a part of
-   one (MIG). */
+static const GpuSheet gpu_sheets[] = {
+#define GPU(...) {__VA_ARGS__},
+#include "runtime/cuda/gpus.def"
+#undef GPU
+};
+enum { NGPU_SHEET = sizeof gpu_sheets / sizeof *gpu_sheets };
+
+/* The sheet of the GPU that a driver calls so; NULL: it is unknown, or a part
+   of one (MIG). */
+static inline const GpuSheet *gpu_sheet(const char *text) {
+    if (strstr(text, " MIG ")) return NULL;
+    for (int i = 0; i < NGPU_SHEET; i++) {
+        size_t n = strlen(gpu_sheets[i].name);
+        for (const char *p = text; (p = strstr(p, gpu_sheets[i].name)); p++)
+            if (!isalnum((unsigned char)p[n])) return &gpu_sheets[i];
+    }
+    return NULL;
+}
+
+/* Dense FLOPs of 16 bits a second; 0: it has no sheet. */
 static inline double peak_of(const char *text) {
-    if (strstr(text, " MIG ")) return 0;
-    if (strstr(text, "H100 PCIe")) return 756e12;
-    if (strstr(text, "H100 NVL")) return 835e12;
-    if (strstr(text, "H100")) return PEAK_H100;
-    if (strstr(text, "H200")) return PEAK_H200;
-    return strstr(text, "A100") ? PEAK_A100 : 0;
+    const GpuSheet *s = gpu_sheet(text);
+    return s ? s->tensor : 0;
 }
 
 #endif

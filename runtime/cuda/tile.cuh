@@ -91,16 +91,25 @@ template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
     }
 };
 
-/* Pairs of 16-bit values that follow each other in k: to[row][k / 2], W words
-   at a time.  The pitch of 20 words keeps ldmatrix free of bank conflicts.  */
+/* Pairs of 16-bit values that follow each other in k, W words at a time. */
 template <int W> struct alignas(4 * W) Words { unsigned v[W]; };
 
+/* Where word `word` of a row's TILE_K_MMA / 2 lies in shared memory.  A row has
+   four pieces of 16 bytes; rows exchange theirs, so that the eight lanes that
+   shared memory serves at once meet all banks, whether they have the same piece
+   of eight rows (ldmatrix, gathers) or all pieces of two. */
+__device__ inline int tile_word(int row, int word) {
+    return word ^ row / 2 % 4 * 4;
+}
+
+/* to[row][tile_word(row, k / 2)].  A thread gathers what fills 16 bytes if its
+   neighbours have the same k of other rows. */
 template <class L, int ROWS, int THREADS> struct Pairs {
     static constexpr int most = ROWS * (TILE_K_MMA / 2) / THREADS;
-    static constexpr int words = L::near > 2 ? L::near / 2 : 1;
+    static constexpr int words = L::near > 1 ? L::near / 2 : L::along_k ? 1 : 4;
     static constexpr int width = words < most ? words : most;
     static constexpr int cols = TILE_K_MMA / 2 / width;
-    static constexpr int pitch = TILE_K_MMA / 2 + 4;
+    static constexpr int pitch = TILE_K_MMA / 2;
     typedef Unit<ROWS, cols, THREADS, L::along_k> U;
     typedef Table<L, ROWS, TILE_K_MMA, L::table> Places;
     typedef typename L::I I;
@@ -114,16 +123,22 @@ template <class L, int ROWS, int THREADS> struct Pairs {
             int r = U::row(u), c = 2 * width * U::col(u);
             auto row = t.row(in, row0, r);
             bool here = ROWS_WHOLE || row0 + r < rows;
-            bool first = here & (K_WHOLE || k0 + c < k1);
             if constexpr (L::near > 1) {
+                bool in_k = here & (K_WHOLE || k0 + c < k1);
                 auto p = in.place(row, t.col(in, k0, c));
-                v[u] = first ? *reinterpret_cast<const Words<width> *>(p)
-                             : Words<width>{};
+                v[u] = in_k ? *reinterpret_cast<const Words<width> *>(p)
+                            : Words<width>{};
             } else {
-                bool second = here & (K_WHOLE || k0 + c + 1 < k1);
-                unsigned low = in.load(row, t.col(in, k0, c), first).bits;
-                unsigned high = in.load(row, t.col(in, k0, c + 1), second).bits;
-                v[u].v[0] = low | high << 16;
+                UNROLL
+                for (int w = 0; w < width; w++) {
+                    int k = c + 2 * w;
+                    bool first = here & (K_WHOLE || k0 + k < k1);
+                    bool second = here & (K_WHOLE || k0 + k + 1 < k1);
+                    unsigned low = in.load(row, t.col(in, k0, k), first).bits;
+                    unsigned high =
+                        in.load(row, t.col(in, k0, k + 1), second).bits;
+                    v[u].v[w] = low | high << 16;
+                }
             }
         }
     }
@@ -132,7 +147,7 @@ template <class L, int ROWS, int THREADS> struct Pairs {
         UNROLL
         for (int u = 0; u < U::count; u++)
             *reinterpret_cast<Words<width> *>(
-                &to[U::row(u)][width * U::col(u)]) = v[u];
+                &to[U::row(u)][tile_word(U::row(u), width * U::col(u))]) = v[u];
     }
 };
 
@@ -226,11 +241,12 @@ __device__ inline void mma(f16, float d[4], const unsigned a[4],
 template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     static constexpr int m = BM, n = BN, k = TILE_K_MMA;
     static constexpr int threads = BM / WM * (BN / WN) * 32;
-    static constexpr int pitch = TILE_K_MMA / 2 + 4;
+    static constexpr int pitch = TILE_K_MMA / 2;
     static constexpr int mt = WM / 16, nt = WN / 8;
     static_assert(nt % 2 == 0, "ldmatrix brings two columns of B");
 
-    /* 16 steps of k, from word kw of each row on. */
+    /* 16 steps of k, from word kw of each row on; lane and row are equal modulo
+       8, as tile_word needs. */
     static __device__ void step(const unsigned (*as)[pitch],
                                 const unsigned (*bs)[pitch], int kw,
                                 float acc[mt][nt][4]) {
@@ -240,14 +256,17 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
         for (int j = 0; j < nt; j += 2) {
             unsigned four[4];
             int row = j * 8 + lane / 16 * 8 + lane % 8;
-            ampc_ldmatrix_x4(four, &bs[row][kw + lane / 8 % 2 * 4]);
+            ampc_ldmatrix_x4(four,
+                             &bs[row][tile_word(lane, kw + lane / 8 % 2 * 4)]);
             b[j][0] = four[0], b[j][1] = four[1];
             b[j + 1][0] = four[2], b[j + 1][1] = four[3];
         }
         UNROLL
         for (int i = 0; i < mt; i++) {
             unsigned a[4];
-            ampc_ldmatrix_x4(a, &as[i * 16 + lane % 16][kw + lane / 16 * 4]);
+            ampc_ldmatrix_x4(
+                a,
+                &as[i * 16 + lane % 16][tile_word(lane, kw + lane / 16 * 4)]);
             UNROLL
             for (int j = 0; j < nt; j++) mma(E(), acc[i][j], a, b[j]);
         }

@@ -28,9 +28,8 @@ typedef struct Facts {
 
 /* The machine of the predictions that is most like the device. */
 static const char *machine_of(const Gpu *g) {
-    return strstr(g->name, "H200")   ? "H200"
-           : strstr(g->name, "A100") ? "A100"
-                                     : "H100";
+    const GpuSheet *sheet = gpu_sheet(g->name);
+    return sheet ? sheet->name : "H100";
 }
 
 static double number_behind(const char *line, const char *key) {

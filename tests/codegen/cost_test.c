@@ -80,13 +80,14 @@ TEST_CASE(cost, products_are_counted_by_hand) {
     CHECK_STR(s.name, "z");
     CHECK(s.mma == 2.0 * 5 * 64 * 32 * 48);
     CHECK(s.bytes == 4.0 * (5 * 64 * 32 + 32 * 48 + 5 * 64 * 48));
-    CHECK(s.bits == 32 && s.rate == 100);
+    CHECK(s.bits == 32 && !s.odd);
+    CHECK(s.rows * s.products == 5 * 64 && s.cols == 48 && s.depth == 32);
     end(&c);
     cost(&c,
          "graph forward(%x: f32[64,32]) {\n  param %w: f32[32,49]\n"
          "  %z = matmul %x, %w\n  return %z\n}\n",
          "cuda:sm_90");
-    CHECK(step_named(&c, "cublaslt", 0).rate < 50); /* rows at odd addresses */
+    CHECK(step_named(&c, "cublaslt", 0).odd == 1); /* rows at odd addresses */
     end(&c);
 }
 
@@ -118,8 +119,8 @@ TEST_CASE(cost, planes_at_odd_addresses_are_slow) {
                  places);
         cost(&c, text, "cuda:sm_90");
         StepCost s = step_named(&c, "cublaslt", 0);
-        CHECK_MSG((s.rate == 35) == (4 * places % 16 != 0), "%d: %g", places,
-                  (double)s.rate);
+        CHECK_MSG((s.odd == 1) == (4 * places % 16 != 0), "%d: %g", places,
+                  (double)s.odd);
         end(&c);
     }
 }
@@ -156,7 +157,7 @@ TEST_CASE(cost, neighbours_of_a_pool_share_what_they_read) {
 TEST_CASE(cost, epilogues_take_time) {
     static const char *const after[] = {"", "  %y = gelu %z\n"};
     static const int channels[] = {16, 256};
-    double rate[2][2];
+    double each[2][2]; /* instructions for a FLOP */
     for (int few = 0; few < 2; few++)
         for (int i = 0; i < 2; i++) {
             Costs c;
@@ -168,13 +169,13 @@ TEST_CASE(cost, epilogues_take_time) {
                      channels[few], channels[few], after[i], i ? 'y' : 'z');
             cost(&c, text, "cuda:sm_90");
             StepCost s = step_named(&c, "conv_fwd", 0);
-            rate[few][i] = s.rate;
+            each[few][i] = s.insts / s.mma;
             CHECK(s.bits == 16 && s.launches == 1);
             end(&c);
         }
-    CHECK(rate[0][1] < rate[0][0] && rate[1][1] < rate[1][0]);
-    CHECK(rate[0][0] < rate[1][0]);
-    CHECK(rate[0][1] / rate[0][0] < rate[1][1] / rate[1][0]);
+    CHECK(each[0][1] > each[0][0] && each[1][1] > each[1][0]);
+    CHECK(each[0][0] > each[1][0]);
+    CHECK(each[0][1] / each[0][0] > each[1][1] / each[1][0]);
 }
 
 /* Rows of 4096 numbers stay in registers, so that both sweeps read them once.
@@ -232,7 +233,7 @@ TEST_CASE(cost, attention_is_counted_by_hand) {
 /* With 64 features, as FlashAttention-2 is published for an H100 and 1,024
    tokens (figures of FlashAttention-3's paper): 306 TFLOP/s forward, 238
    backward, which count five products there and are seven here; where causal,
-   as with 128 features 260 of 350. */
+   as with 128 features 260 of 350.  1.05 times that is predicted. */
 TEST_CASE(cost, attention_is_as_fast_as_published) {
     for (int causal = 0; causal < 2; causal++) {
         Costs c;
@@ -251,8 +252,8 @@ TEST_CASE(cost, attention_is_as_fast_as_published) {
         double part = causal ? 260. / 350 : 1;
         double forward = 1e-12 * s.mma / roofline_seconds(&s, NULL);
         double backward = 1e-12 * t.mma / roofline_seconds(&t, NULL);
-        CHECK_MSG(fabs(forward / (306 * part) - 1) < 0.05, "%g", forward);
-        CHECK_MSG(fabs(backward / (238 * part) - 1) < 0.05, "%g", backward);
+        CHECK_MSG(fabs(forward / (321 * part) - 1) < 0.03, "%g", forward);
+        CHECK_MSG(fabs(backward / (250 * part) - 1) < 0.03, "%g", backward);
         end(&c);
     }
 }
@@ -369,33 +370,135 @@ static double number_after(const char *text, const char *key) {
     return strtod(at + strlen(key), NULL);
 }
 
-/* Milliseconds on an H100 of a step with these fields. */
-static double h100_ms(Arena *a, const char *fields) {
+/* Fields behind `launches` of a step that is no product or tile. */
+#define REST "\t0\t0\t0\t0\t0\t0"
+
+/* A number of the JSON of a step with these fields. */
+static double priced(Arena *a, const char *fields, const char *key) {
     StrBuf sb = {0};
-    char line[200];
+    char line[400];
     snprintf(line, sizeof line, "cuda\ttrain\t%s\tx\n", fields);
     roofline_put(a, line, true, &sb);
-    double ms = number_after(sb.data, "\"H100_ms\":");
+    double x = number_after(sb.data, key);
     sb_free(&sb);
-    return ms;
+    return x;
+}
+
+/* Milliseconds on an H100. */
+static double h100_ms(Arena *a, const char *fields) {
+    return priced(a, fields, "\"H100_ms\":");
+}
+
+/* TFLOP/s on an H100 of a product of cuBLASLt. */
+static double product_speed(Arena *a, double rows, double cols, double depth,
+                            int bits, int odd) {
+    char fields[300];
+    double mma = 2 * rows * cols * depth;
+    snprintf(fields, sizeof fields,
+             "cublaslt\t%.12g\t%d\t0\t1\t0\t1\t0\t0\t0\t0\t0\t0\t0\t%g\t%g\t"
+             "%g\t1\t%d\t0",
+             mma, bits, rows, cols, depth, odd);
+    return 1e-9 * mma / h100_ms(a, fields);
+}
+
+/* GPT-2's and ResNet-50's products, as published figures leave them: short sums
+   and few tiles are slower than a cube, odd rows far slower. */
+TEST_CASE(cost, products_have_speeds_by_shape) {
+    static const struct {
+        double rows, cols, depth;
+        int bits, odd;
+        double least, most;
+    } rows[] = {{8192, 8192, 8192, 16, 0, 660, 700},
+                {65536, 2304, 768, 16, 0, 590, 640},
+                {65536, 768, 3072, 16, 0, 620, 670},
+                {768, 768, 65536, 16, 0, 590, 650},
+                {64, 256, 65536, 16, 0, 150, 500},
+                {1024, 1024, 768, 16, 0, 200, 450},
+                {65536, 2304, 768, 16, 1, 150, 165},
+                {65536, 2304, 768, 32, 0, 40, 47},
+                {65536, 2304, 768, 32, 1, 28, 34}};
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double speed = product_speed(a, rows[i].rows, rows[i].cols,
+                                     rows[i].depth, rows[i].bits, rows[i].odd);
+        CHECK_MSG(speed >= rows[i].least && speed <= rows[i].most,
+                  "row %zu: %g TFLOP/s", i, speed);
+        double turned = product_speed(a, rows[i].cols, rows[i].rows,
+                                      rows[i].depth, rows[i].bits, rows[i].odd);
+        CHECK_MSG(fabs(turned / speed - 1) < 1e-6, "row %zu: %g turned", i,
+                  turned);
+    }
+    arena_free(a);
+}
+
+/* Every machine's range holds its likely time and begins above its floor. */
+TEST_CASE(cost, ranges_hold_what_is_likely) {
+    static const char *const machines[] = {"H100", "H200", "A100",     "B200",
+                                           "L40S", "A10",  "RTX 4090", "L4"};
+    static const char *const steps[] = {
+        "kernel\t0\t0\t0\t8e9\t4e9\t8e9\t1e10\t976563\t256\t20\t0\t16\t1" REST,
+        "cublaslt\t1.0995e12\t16\t0\t4.03e8\t0\t4."
+        "03e8\t0\t0\t0\t0\t0\t0\t1\t8192"
+        "\t8192\t8192\t1\t0\t0",
+        "attend\t1e12\t16\t40\t4e8\t0\t4e8\t0\t6144\t128\t221\t0\t0\t1" REST,
+        "conv_fwd\t6e10\t16\t0\t1e8\t0\t1e8\t1e9\t1568\t256\t148\t21000\t0\t1"
+        "\t0\t0\t0\t0\t0\t1.2e8"};
+    Arena *a = arena_new();
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
+            static const char *const parts[] = {"floor", "least", NULL, "most"};
+            double at[4];
+            for (int k = 0; k < 4; k++) {
+                char key[60];
+                snprintf(key, sizeof key, "\"%s_%s%sms\":", machines[m],
+                         parts[k] ? parts[k] : "", parts[k] ? "_" : "");
+                at[k] = priced(a, steps[i], key);
+            }
+            CHECK_MSG(at[0] > 0 && at[0] < at[1] && at[1] < at[2] &&
+                          at[2] < at[3] && at[3] < 4 * at[2],
+                      "step %zu on %s: %g, %g, %g, %g", i, machines[m], at[0],
+                      at[1], at[2], at[3]);
+        }
+    arena_free(a);
+}
+
+/* Tiles are bound by shared memory; a second block on a multiprocessor hides
+   the barriers of the first. */
+TEST_CASE(cost, occupancy_hides_barriers) {
+    static const char form[] =
+        "conv_fwd\t6e10\t16\t0\t1e8\t0\t1e8\t1e6\t1584\t256\t%d\t21000\t0\t1"
+        "\t0\t0\t0\t0\t0\t1.15830e8";
+    Arena *a = arena_new();
+    double ms[3];
+    static const int registers[] = {148, 128, 80};
+    for (int i = 0; i < 3; i++) {
+        char fields[200];
+        snprintf(fields, sizeof fields, form, registers[i]);
+        ms[i] = h100_ms(a, fields);
+    }
+    /* 1 ms at one wavefront a clock and multiprocessor, and a launch */
+    CHECK_MSG(fabs(ms[0] - 0.5 / 0.66 - 0.0011) < 2e-3, "%g", ms[0]);
+    CHECK_MSG(fabs(ms[1] - 0.5 / 0.85 - 0.0011) < 2e-3, "%g", ms[1]);
+    CHECK_MSG(fabs(ms[2] - 0.5 / 0.90 - 0.0011) < 2e-3, "%g", ms[2]);
+    arena_free(a);
 }
 
 /* Measured on an H100: a copy of 3.0 TB/s, a product of 8192 cubed at 798
    TFLOP/s in bf16. */
 TEST_CASE(cost, prices_are_near_what_was_measured) {
     Arena *a = arena_new();
-    double copy = h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t976563\t"
-                             "256\t20\t0\t16\t1");
-    double product = h100_ms(a, "cublaslt\t1.0995e12\t16\t100\t4.03e8\t0\t"
-                                "4.03e8\t0\t0\t0\t0\t0\t0\t1");
+    double copy = h100_ms(a, "kernel\t0\t0\t0\t8e9\t4e9\t8e9\t1e10\t976563\t"
+                             "256\t20\t0\t16\t1" REST);
+    double product = h100_ms(a, "cublaslt\t1.0995e12\t16\t0\t4.03e8\t0\t"
+                                "4.03e8\t0\t0\t0\t0\t0\t0\t1" REST);
     CHECK_MSG(fabs(copy / (8e9 / 3.0e12 * 1e3) - 1) < 0.2, "%g", copy);
     CHECK_MSG(fabs(product / (1.0995e12 / 798e12 * 1e3) - 1) < 0.2, "%g",
               product);
     /* few bytes in flight, few blocks: slower */
-    CHECK(h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t976563\t256\t20\t"
-                     "0\t1\t1") > 2 * copy);
-    CHECK(h100_ms(a, "kernel\t0\t0\t100\t8e9\t4e9\t8e9\t1e10\t24\t256\t20\t"
-                     "0\t16\t1") > 5 * copy);
+    CHECK(h100_ms(a, "kernel\t0\t0\t0\t8e9\t4e9\t8e9\t1e10\t976563\t256\t20\t"
+                     "0\t1\t1" REST) > 2 * copy);
+    CHECK(h100_ms(a, "kernel\t0\t0\t0\t8e9\t4e9\t8e9\t1e10\t24\t256\t20\t"
+                     "0\t16\t1" REST) > 5 * copy);
     arena_free(a);
 }
 
@@ -424,7 +527,7 @@ TEST_CASE(cost, functions_of_doubles_take_at_least_twice_as_long) {
 }
 
 /* Each bound by the formula of roofline.h, on an H100: 132 SMs of 1.755 GHz,
-   3.35 TB/s, 67 TFLOP/s in fp32, 680 ns; and 1 us for a launch.             */
+   3.35 TB/s, 67 TFLOP/s in fp32, 680 ns; and 1.1 us for a launch.           */
 TEST_CASE(cost, each_bound_has_its_formula) {
     static const struct {
         const char *how;
@@ -432,41 +535,40 @@ TEST_CASE(cost, each_bound_has_its_formula) {
             registers, shared, in_flight, launches, ms;
     } rows[] = {
         /* memory, cache, launches */
-        {"copy", 0, 0, 100, 3.35e9, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.251},
-        {"copy", 0, 0, 100, 0, 0, 5.5e9, 0, 0, 0, 0, 0, 0, 1, 1.001},
-        {"copy", 0, 0, 100, 1, 0, 1, 0, 0, 0, 0, 0, 0, 500, 0.5},
-        {"copy", 0, 0, 100, 3.35e9, 0, 0, 0, 0, 0, 0, 0, 0, 250, 1.5},
-        /* products of the library in fp32, f64, at half the rate */
-        {"cublaslt", 48.24e9, 32, 100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.001},
-        {"cublaslt", 48.24e9, 64, 100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2.001},
-        {"cublaslt", 48.24e9, 32, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2.001},
-        /* our own in whole waves, and with one block more */
-        {"product", 48.24e9, 32, 100, 0, 0, 0, 0, 132, 256, 0, 0, 0, 1, 1.001},
-        {"product", 48.24e9, 32, 100, 0, 0, 0, 0, 133, 256, 0, 0, 0, 1,
-         1.001 + 131.0 / 133},
+        {"copy", 0, 0, 0, 3.35e9, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.2898},
+        {"copy", 0, 0, 0, 0, 0, 5.5e9, 0, 0, 0, 0, 0, 0, 1, 1.0011},
+        {"copy", 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 500, 0.55},
+        {"copy", 0, 0, 0, 3.35e9, 0, 0, 0, 0, 0, 0, 0, 0, 250, 1.5637},
+        /* products of the library in fp32, f64 */
+        {"cublaslt", 46.9e9, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.0011},
+        {"cublaslt", 46.9e9, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2.0011},
+        /* our own in whole waves, at half the rate, and with one block more */
+        {"product", 67e9, 32, 100, 0, 0, 0, 0, 132, 256, 0, 0, 0, 1, 1.0011},
+        {"product", 67e9, 32, 50, 0, 0, 0, 0, 132, 256, 0, 0, 0, 1, 2.0011},
+        {"product", 67e9, 32, 100, 0, 0, 0, 0, 133, 256, 0, 0, 0, 1,
+         1.0011 + 131.0 / 133},
         /* waiting: 8 blocks of 256 on an SM, fewer by registers, by shared
            memory, by threads, by their number, by what there is; two reads in
            flight */
-        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 1, 1, 0.681},
-        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 64, 0, 1, 1,
-         1.361},
-        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 116736, 1, 1,
-         2.721},
-        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 64, 0, 0, 1, 1, 0.681},
-        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 32, 0, 0, 1, 1, 1.361},
-        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 528, 256, 0, 0, 1, 1, 1.361},
-        {"kernel", 0, 0, 100, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 2, 1, 0.341},
+        {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 1, 1, 0.6811},
+        {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 256, 64, 0, 1, 1, 1.3611},
+        {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 256, 0, 116736, 1, 1,
+         2.7211},
+        {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 64, 0, 0, 1, 1, 0.6811},
+        {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 32, 0, 0, 1, 1, 1.3611},
+        {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 528, 256, 0, 0, 1, 1, 1.3611},
+        {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 2, 1, 0.3411},
         /* instructions: on busy SMs, and with a sixteenth of the warps that
            hide each other */
-        {"kernel", 0, 0, 100, 0, 0, 0, 19.2739e9, 9999, 256, 0, 0, 0, 1, 1.001},
-        {"kernel", 0, 0, 100, 0, 0, 0, 19.2739e9, 33, 128, 0, 0, 0, 1, 16.001},
+        {"kernel", 0, 0, 0, 0, 0, 0, 17.7915e9, 9999, 256, 0, 0, 0, 1, 1.0011},
+        {"kernel", 0, 0, 0, 0, 0, 0, 17.7915e9, 33, 128, 0, 0, 0, 1, 16.0011},
     };
     Arena *a = arena_new();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char fields[300];
         snprintf(fields, sizeof fields,
                  "%s\t%g\t%g\t%g\t%g\t%.9g\t%g\t%.9g\t%g\t%g\t%g\t%g\t%g\t"
-                 "%g",
+                 "%g" REST,
                  rows[i].how, rows[i].mma, rows[i].bits, rows[i].rate,
                  rows[i].bytes, rows[i].reads, rows[i].l2, rows[i].insts,
                  rows[i].blocks, rows[i].threads, rows[i].registers,
@@ -502,8 +604,8 @@ static double scaled_ms(const char *cost, const char *world, const char *link,
 TEST_CASE(cost, buckets_hide_behind_backward) {
     static const char head[] = "target\tprogram\n";
 #define ROW(program, how, mma, bytes)                                          \
-    "cuda\t" program "\t" how "\t" mma "\t16\t100\t" bytes                     \
-    "\t0\t0\t0\t0\t0\t0\t0\t0\t1\tx\n"
+    "cuda\t" program "\t" how "\t" mma "\t16\t0\t" bytes                       \
+    "\t0\t0\t0\t0\t0\t0\t0\t0\t1" REST "\tx\n"
 #define HALF ROW("micro", "cublaslt", "4e12", "1e6")
 #define SUM  ROW("micro", "sum", "0", "4e6")
 #define LAST ROW("update", "cublaslt", "2e12", "1e6")
@@ -579,8 +681,8 @@ TEST_CASE(cost, what_is_handed_out_is_counted_by_hand) {
 /* ---- totals -------------------------------------------------------------- */
 
 TEST_CASE(cost, every_launch_is_in_the_total) {
-    static const char fields[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"
-                                 "256\t20\t0\t16\t1\tx\n";
+    static const char fields[] = "kernel\t0\t0\t0\t1e9\t5e8\t1e9\t0\t9999\t"
+                                 "256\t20\t0\t16\t1" REST "\tx\n";
     StrBuf cost = {0}, sb = {0};
     Arena *a = arena_new();
     for (int i = 0; i < 3; i++) sb_printf(&cost, "cuda\ttrain\t%s", fields);
@@ -596,38 +698,41 @@ TEST_CASE(cost, every_launch_is_in_the_total) {
     CHECK(number_after(sb.data, "\"H200_ms\":") <
           number_after(sb.data, "\"H100_ms\":"));
     sb.len = 0;
-    roofline_put(a, /* 989 TFLOP at 0.72 of the peak, and a launch of 1 us */
-                 "cuda\ttrain\tcublaslt\t989e12\t16\t100\t0\t0\t0\t0\t0\t0\t"
-                 "0\t0\t0\t1\tx\n",
-                 true, &sb);
-    CHECK(fabs(number_after(sb.data, "\"H100_mfu\":") - 0.72) < 1e-3);
+    roofline_put(
+        a, /* 989 TFLOP at 0.7 times the peak, and a launch of 1.1 us */
+        "cuda\ttrain\tcublaslt\t989e12\t16\t0\t0\t0\t0\t0\t0\t0\t"
+        "0\t0\t0\t1" REST "\tx\n",
+        true, &sb);
+    CHECK(fabs(number_after(sb.data, "\"H100_mfu\":") - 0.7) < 1e-3);
     sb_free(&cost);
     sb_free(&sb);
     arena_free(a);
 }
 
-/* Three launches of 1 ms that move bytes and one that multiplies. */
+/* Three launches of 1 ms that move bytes and one that multiplies; the range and
+   the floor of their sum; what is assumed, with its sources. */
 TEST_CASE(cost, a_line_tells_of_equal_launches) {
     static const char moves[] =
-        "cuda\ttrain\tcopy\t0\t0\t100\t2.68e9\t0\t0\t0\t"
-        "0\t0\t0\t0\t0\t1\tx\n";
+        "cuda\ttrain\tcopy\t0\t0\t0\t2.5996e9\t0\t0\t0\t"
+        "0\t0\t0\t0\t0\t1" REST "\tx\n";
     static const char product[] =
-        "cuda\ttrain\tcublaslt\t712."
-        "08e9\t16\t100\t0\t0\t0\t0\t0\t0\t0\t0\t0\t1\t"
-        "y\n";
+        "cuda\ttrain\tcublaslt\t692.3e9\t16\t0\t0\t0\t"
+        "0\t0\t0\t0\t0\t0\t0\t1" REST "\ty\n";
     StrBuf cost = {0}, sb = {0};
     Arena *a = arena_new();
     sb_printf(&cost, "%s%s%s%s", moves, product, moves, moves);
     roofline_put(a, cost.data, false, &sb);
-    CHECK_MSG(strstr(sb.data, "    3    1001.0   75.0%    79.9  memory     "
-                              "2680.0      0.0 ") != NULL,
-              "%s", sb.data);
-    CHECK_MSG(strstr(sb.data, "    1    1001.0   25.0%    71.9  tensor        "
-                              "0.0    712.1 ") != NULL,
-              "%s", sb.data);
-    CHECK_MSG(strstr(sb.data, "4 launches, 0.71 TFLOP, 8.0 GB: 4.0 ms on H100 "
-                              "(MFU 18%)") != NULL,
-              "%s", sb.data);
+    CHECK_HAS(sb.data,
+              "    3    1001.1     914    1126   75.0%    77.5  memory  "
+              "   2599.6      0.0 ");
+    CHECK_HAS(sb.data,
+              "    1    1001.1     893    1149   25.0%    69.9  tensor  "
+              "      0.0    692.3 ");
+    CHECK_HAS(sb.data, "4 launches, 0.69 TFLOP, 7.8 GB: 4.0 ms on H100\n");
+    CHECK_HAS(sb.data,
+              "  H100       4.0 ms (3.6 to 4.5), floor 3.5, MFU 17%\n");
+    CHECK_HAS(sb.data,
+              "the memory's bandwidth: 2.3, 2.6 and 2.85 of 3.35 TB/s");
     sb_free(&cost);
     sb_free(&sb);
     arena_free(a);
@@ -636,8 +741,8 @@ TEST_CASE(cost, a_line_tells_of_equal_launches) {
 /* Modules with several objectives and modules that only predict, on both
    devices. */
 TEST_CASE(cost, every_program_that_trains_or_else_predicts) {
-    static const char row[] = "kernel\t0\t0\t100\t1e9\t5e8\t1e9\t0\t9999\t"
-                              "256\t20\t0\t16\t1\tx\n";
+    static const char row[] = "kernel\t0\t0\t0\t1e9\t5e8\t1e9\t0\t9999\t"
+                              "256\t20\t0\t16\t1" REST "\tx\n";
     static const struct {
         const char *programs[5], *shown[3];
     } cases[] = {

@@ -66,7 +66,11 @@ TEST_CASE(gpu_check, peaks_go_by_the_name) {
     CHECK(peak_of("NVIDIA H200") == 989e12);
     CHECK(peak_of("NVIDIA GH200 480GB") == 989e12);
     CHECK(peak_of("NVIDIA A100-SXM4-80GB") == 312e12);
-    CHECK(peak_of("NVIDIA GeForce RTX 4090") == 0);
+    CHECK(peak_of("NVIDIA GeForce RTX 4090") == 165.2e12);
+    CHECK(peak_of("NVIDIA A10") == 125e12);
+    CHECK(peak_of("NVIDIA A10G") == 0);
+    CHECK(peak_of("NVIDIA RTX A1000 Laptop GPU") == 0);
+    CHECK(peak_of("NVIDIA L40S") == 362e12 && peak_of("NVIDIA L4") == 121e12);
     CHECK(peak_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb") == 0);
 }
 
