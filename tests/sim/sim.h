@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim.h: the simulated GPU (cuda.md, section 7), as tests and the cuBLASLt
+/* sim.h: the simulated GPU (docs/internals/gpu.md), as tests and the cuBLASLt
    look-alike use it.
 
    libcuda_sim.so     the driver: exports the symbols of
