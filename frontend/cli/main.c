@@ -38,7 +38,7 @@ static int print_help(const char *command) {
     const CommandText *c = command_texts;
     StrBuf sb = {0};
     while (c->name && command && strcmp(c->name, command) != 0) c++;
-    if (!c->name) return no_command(command, "no command");
+    if (!c->name) return no_command(command, "not a command");
     manual_help(c, &sb);
     errno = 0;
     bool written = fputs(sb.data, stdout) >= 0 && fflush(stdout) == 0;

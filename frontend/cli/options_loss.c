@@ -103,7 +103,7 @@ static Status read_loss(Options *o, Spec *s, LossSpec *l, bool single) {
     double factor = 1;
     if (star && spec_starts_number(s->text)) {
         *star = 0;
-        TRY(spec_number(s, s->text, &factor));
+        TRY(spec_number(s, "", s->text, &factor));
         if (!(fabs(factor) >= LEAST && fabs(factor) <= MOST))
             return spec_error(s, "the factor %s is not in [%g, %g]", s->text,
                               LEAST, MOST);

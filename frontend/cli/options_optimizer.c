@@ -232,7 +232,7 @@ Status set_ema(Options *o, Spec *s) {
         {"after", .real = &after, .hi = COUNT, .whole = true},
         {0}};
     const char *text = spec_next(s);
-    TRY(spec_number(s, text, &decay));
+    TRY(spec_number(s, "", text, &decay));
     if (!(decay >= 0 && decay < 1))
         return spec_error(s, "the decay %s is not in [0, 1)", text);
     return set_average(o, s, "average_ema", keys);

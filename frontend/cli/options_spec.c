@@ -32,15 +32,18 @@ bool spec_starts_number(const char *text) {
     return *text && strchr("0123456789+-.", *text);
 }
 
-Status spec_number(const Spec *s, const char *text, double *out) {
+Status spec_number(const Spec *s, const char *key, const char *text,
+                   double *out) {
+    const char *is = *key ? "=" : "";
     char *end = NULL;
     errno = 0;
     *out = !strcmp(text, "inf") ? INFINITY : strtod(text, &end);
     if (!end) return OK;
     if (!spec_starts_number(text) || *end || isnan(*out))
-        return spec_error(s, "'%s' is not a number", text);
+        return spec_error(s, "%s%s'%s' is not a number", key, is, text);
     if (errno == ERANGE || isinf(*out))
-        return spec_error(s, "'%s' is outside the range of numbers", text);
+        return spec_error(s, "%s%s'%s' is outside the range of numbers", key,
+                          is, text);
     return OK;
 }
 
@@ -68,7 +71,7 @@ Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     size_t n = strlen(value);
     bool share = k->share && n > 1 && value[n - 1] == '%';
     if (share) value[n - 1] = 0;
-    TRY(spec_number(s, value, &v));
+    TRY(spec_number(s, k->name, value, &v));
     if (share && v > 0 && v < 100) {
         *k->share = v / 100;
         return OK;
@@ -137,7 +140,7 @@ Status spec_pick(const Spec *s, const char *const *words, const char *word,
 }
 
 Status spec_limit(const Spec *s, double *out) {
-    TRY(spec_number(s, s->text, out));
+    TRY(spec_number(s, "", s->text, out));
     if (*out >= LEAST && *out <= MOST) return OK;
     return spec_error(s, "%s is not in [%g, %g]", s->text, LEAST, MOST);
 }

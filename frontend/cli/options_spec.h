@@ -26,7 +26,9 @@ char *spec_next(Spec *s);
 
 /* strtod and strtoll skip spaces and know words; a number starts as one. */
 bool spec_starts_number(const char *text);
-Status spec_number(const Spec *s, const char *text, double *out);
+/* key: whose value the text is; "": the option's own. */
+Status spec_number(const Spec *s, const char *key, const char *text,
+                   double *out);
 Status spec_integer(const Spec *s, const char *text, int64_t lo, int64_t hi,
                     int64_t *out);
 

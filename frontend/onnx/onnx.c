@@ -522,12 +522,16 @@ Status import_onnx_layer(Arena *a, Diag *d, const char *path,
     ox.model = (Onnx__ModelProto *)wire_unpack(
         ox.scratch, &onnx__model_proto__descriptor, bytes, n, &e);
     Status s = ERR_USER;
-    if (e.what)
+    if (n > 4 && !memcmp(bytes, "PK\3\4", 4))
+        ox_fail_model(&ox, "a zip file, as torch.save writes, not an ONNX "
+                           "model: export the model with torch.onnx.export");
+    else if (e.what)
         ox_fail_model(
             &ox, "not an ONNX model or truncated: %s (stopped at byte %zu)",
             e.what, e.offset);
     else if (!n || !ox.model)
-        ox_fail_model(&ox, "not an ONNX model");
+        ox_fail_model(&ox, "not an ONNX model%s",
+                      n ? "" : ": the file is empty");
     else
         s = import_model(&ox);
     arena_free(ox.scratch);

@@ -142,7 +142,8 @@ static Status check_options(const RunOptions *o, Diag *d) {
     if (o->steps >= 0 && o->epochs >= 0)
         return usage(d, "give --steps or --epochs, not both", "--epochs");
     if (o->resume && !o->save)
-        return usage(d, "the file to resume from is missing:", "--save");
+        return usage(d,
+                     "--resume needs the checkpoint to go on from:", "--save");
     if (o->resume && o->load.n)
         return usage(d,
                      "--resume restores everything and cannot be combined with",

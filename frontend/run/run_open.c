@@ -63,7 +63,8 @@ static Status open_mapped(Run *r, const char *path, const char *file,
     ampc_module_fn *fn;
     if (!symbol)
         return fail(&r->diag, (Loc){.file = path},
-                    "not a module of ampc, or truncated");
+                    "not a module of ampc, or truncated; "
+                    "ampc MODEL -o OUT.so makes one");
     StrBuf local = {0};
     sb_printf(&local, "%s%s", strchr(path, '/') ? "" : "./", path);
     r->lib = dlopen(local.data, RTLD_NOW | RTLD_LOCAL);

@@ -425,10 +425,12 @@ static void tell_left(Run *r) {
     long long need = step_samples(r), all = r->train.samples;
     long long lost = all - trained_samples(r), part = (all - lost) % need;
     if (part)
-        log_note(r,
-                 "%lld samples are %lld steps of %lld, which leaves %lld: "
-                 "every epoch ends with a step of these",
-                 all, (all - lost) / need, need, part);
+        log_note(
+            r,
+            "%lld samples are %lld step%s of %lld and %lld more, which the "
+            "last step of every epoch trains",
+            all, (all - lost) / need, (all - lost) / need == 1 ? "" : "s", need,
+            part);
     if (lost)
         log_note(
             r,

@@ -183,7 +183,8 @@ Status model_check_dims(Model *e) {
             fail(e->lx->diag, loc, "--dim %s:%d: the model has no such input",
                  b->name, b->axis);
         else
-            fail(e->lx->diag, loc, "--dim %s: the text's symbols are: %s",
+            fail(e->lx->diag, loc,
+                 "--dim %s: the text has no such symbol; its symbols: %s",
                  b->name, names.data ? names.data : "(none)");
         st = ERR_USAGE;
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parse_fn.c: the text of a definition to its tree (ast.h). */
+#include "ir/base/near.h"
 #include "ir/fn/parse_fn.h"
 #include "ir/text/parse_impl.h"
 
@@ -114,6 +115,20 @@ static Status parse_list(DefParser *p, Expr *e) {
     return OK;
 }
 
+static Status unknown_callee(DefParser *p, const Token *at, const char *name) {
+    char text[NEAR_TEXT];
+    Near near = near_to(name);
+    for (int i = 0; p->m && i < p->m->fns.len; i++)
+        near_offer(&near, p->m->fns.data[i]->info.text);
+    for (int i = 0; i < fn_std_count(); i++)
+        near_offer(&near, fn_std_at(i)->info.text);
+    for (int i = 0; i < NUM_OPS; i++)
+        if (i != OP_CALL) near_offer(&near, op_info[i].text);
+    return lex_fail(p->lx, at,
+                    "'%.60s' is not an op or a function defined above%s", name,
+                    near_text(&near, text));
+}
+
 static Status find_callee(DefParser *p, const Token *at, Expr *e) {
     size_t n = strlen(e->name);
     e->callee = CALLEE_BUILTIN;
@@ -126,8 +141,7 @@ static Status find_callee(DefParser *p, const Token *at, Expr *e) {
     }
     e->callee = CALLEE_OP;
     if (op_from_text(e->name, n, &e->code) && e->code != OP_CALL) return OK;
-    return lex_fail(
-        p->lx, at, "'%.60s' is not an op or a function defined above", e->name);
+    return unknown_callee(p, at, e->name);
 }
 
 static Status parse_args(DefParser *p, const Token *at, Expr *e) {

@@ -349,8 +349,8 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     check_text(2, "--freeze 'u' matches no parameter", mlp,
                "--loss mse --freeze u");
     check_text(1, "graphs 'a' and 'b': a file has one model", two, "");
-    check_text(2, "--dim B: the text's symbols are: (none)", mlp,
-               "--loss mse --dim B=4");
+    check_text(2, "--dim B: the text has no such symbol; its symbols: (none)",
+               mlp, "--loss mse --dim B=4");
     check_text(2, "--batchnorm train:unbiased: this is for ONNX models", mlp,
                "--loss mse --batchnorm train:unbiased");
     check_text(2, "--batchnorm frozen:bn* matches no batch_norm", mlp,

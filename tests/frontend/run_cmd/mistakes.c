@@ -130,7 +130,7 @@ TEST_CASE(run, usage_errors) {
         {"--lr inf", "--lr: 'inf' is not a number", "--lr 0"},
         {"--lr nan", "--lr: 'nan' is not a number", "--lr 0"},
         {"--lr -1e-9", "--lr: '-1e-9' is not a number >= 0", "--lr 1e-9"},
-        {"--resume", "resume from is missing: '--save'", ""},
+        {"--resume", "--resume needs the checkpoint to go on from: '--save'", ""},
         {"--resume --save @none --load @none",
          "cannot be combined with '--load'", ""},
         {"--load-map a=b", "renames the tensors of '--load'", ""},
