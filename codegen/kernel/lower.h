@@ -59,7 +59,7 @@ KIndex at_loop(int dim);
 KIndex at_add(Lower *l, KIndex x, KIndex y);
 KIndex at_scale(Lower *l, KIndex x, int64_t s);
 int at_value(Lower *l, KIndex x); /* the index as an instruction */
-bool guard_never(const Lower *l, int guard);
+bool guard_is_false(const Lower *l, int guard);
 
 /* The result of a MOVE node. */
 int lower_move(Lower *l, const Node *n, const KIndex *at, int guard);

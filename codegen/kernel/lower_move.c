@@ -88,15 +88,15 @@ int at_value(Lower *l, KIndex x) {
 
 static int never(Lower *l) { return lower_const(l, KT_B8, 0, 0); }
 
-bool guard_never(const Lower *l, int guard) {
+bool guard_is_false(const Lower *l, int guard) {
     if (!guard) return false;
     const KInst *in = kinst_at(l->k, guard);
     return in->op == K_CONST && in->i == 0;
 }
 
 static int guard_and(Lower *l, int a, int b) {
-    if (!a || guard_never(l, b)) return b;
-    if (!b || guard_never(l, a)) return a;
+    if (!a || guard_is_false(l, b)) return b;
+    if (!b || guard_is_false(l, a)) return a;
     return lower_op(l, OP_AND, KT_B8, a, b, 0);
 }
 
@@ -117,7 +117,7 @@ static int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
 /* cond ? yes : no, where cond 0 = always. */
 static int where(Lower *l, int cond, int yes, int no) {
     if (!cond || yes == no) return yes;
-    if (guard_never(l, cond)) return no;
+    if (guard_is_false(l, cond)) return no;
     return lower_op(l, OP_WHERE, kinst_at(l->k, yes)->type, cond, yes, no);
 }
 
@@ -220,7 +220,7 @@ static int move_concat(Lower *l, const Node *n, const KIndex *at, int guard) {
         int64_t size = type_in(l, n, j)->dim[axis], start = end - size;
         int inside = at_within(l, at[axis], start, end, 0);
         end = start;
-        if (size == 0 || (guard_never(l, inside) && (r || j))) continue;
+        if (size == 0 || (guard_is_false(l, inside) && (r || j))) continue;
         src[axis] = at_shift(at[axis], -start);
         int v = lower_value(l, n->in[j], src, guard_and(l, guard, inside));
         v = lower_as(l, v, t->dtype);
@@ -348,7 +348,7 @@ typedef VEC(PadTerm) PadTerms;
 
 static void term(Lower *l, PadTerms *ts, KIndex at, int64_t padded, int ok) {
     PadTerm t = {at, at_within(l, at, 0, padded, ok)};
-    if (!guard_never(l, t.ok)) vec_push(l->arena, ts, t);
+    if (!guard_is_false(l, t.ok)) vec_push(l->arena, ts, t);
 }
 
 /* All padded positions of source position x, in increasing order. */
@@ -372,7 +372,7 @@ static PadTerms pad_terms(Lower *l, Str mode, KIndex x, int64_t size,
     KIndex mirror = at_shift(at_scale(l, x, -1), begin);
     int between = wrap || size < 3 ? never(l) : at_within(l, x, 1, size - 1, 0);
     for (int64_t j = from; j <= to; j++) {
-        if (!guard_never(l, between))
+        if (!guard_is_false(l, between))
             term(l, &ts, at_shift(mirror, j * period), padded, between);
         term(l, &ts, at_shift(home, j * period), padded, 0);
     }

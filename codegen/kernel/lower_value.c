@@ -129,7 +129,7 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
     }
     KInst in = kinst(K_LOAD, ktype_of(t->dtype));
     in.at = lower_flatten(l, t, at);
-    if (guard_never(l, guard)) return lower_const(l, in.type, 0, 0);
+    if (guard_is_false(l, guard)) return lower_const(l, in.type, 0, 0);
     in.buf = buffer_of(l, root, t->dtype, false);
     in.guard = guard;
     return add(l, &in);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_measure.c: see cmd_measure.h.
 
-   The programs of passes/common/sense.h are compiled for this machine and run
-   on a few batches: of --calibrate, or of random numbers; with other initial
-   weights each time where these are random.                                 */
+   The programs of passes/common/sensitivity.h are compiled for this machine and
+   run on a few batches: of --calibrate, or of random numbers; with other
+   initial weights each time where these are random. */
 #include "frontend/cli/cmd_measure.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 #include "frontend/cli/cmd_audit.h"
 #include "ir/graph/names.h"
-#include "passes/common/sense.h"
+#include "passes/common/sensitivity.h"
 #include "runtime/program/draw.h"
 
 enum { LEAST_DRAWS = 4, MOST_DRAWS = 64 };
@@ -26,10 +26,10 @@ typedef struct Range {
     int64_t least, most;
 } Range;
 
-/* One form of sense.h. */
+/* One form of sensitivity.h. */
 typedef struct Program {
     Replica r;
-    Sense sense;
+    Sensitivity sensitivity;
     ampc_input *in; /* inputs of the model, then signs or switches */
     char **own;     /* data of the inputs that are not of --calibrate */
     int nmodel, nin;
@@ -316,10 +316,10 @@ static Status add_draw(Measure *x, const double *size) {
     char name[40];
     const Program *p = &x->slopes;
     x->draws++;
-    for (int i = 0; i < p->sense.of.len; i++)
+    for (int i = 0; i < p->sensitivity.of.len; i++)
         for (int k = 0; k < NUM_ERRORS; k++) {
             double alone, both;
-            if (!p->sense.of.data[i].measured[k]) continue;
+            if (!p->sensitivity.of.data[i].measured[k]) continue;
             snprintf(name, sizeof name, "%d/%d", k, i);
             TRY(read_number(x, p, name, &alone));
             snprintf(name, sizeof name, "%d/%d", NUM_ERRORS + k, i);
@@ -397,10 +397,10 @@ static Measure *measure_of(const Measures *all, Str objective) {
 
 static void switch_on(Measure *x, const uint64_t *on, int n) {
     Program *p = &x->step;
-    for (int i = 0; i < p->sense.of.len; i++) {
+    for (int i = 0; i < p->sensitivity.of.len; i++) {
         bool any = false;
         for (int k = 0; k < n && !any; k++)
-            any = on[k] == p->sense.of.data[i].key;
+            any = on[k] == p->sensitivity.of.data[i].key;
         *p->own[p->nmodel + i] = any;
     }
 }
@@ -446,8 +446,8 @@ static double mean_square(const Measure *x, int k, int site) {
 
 static void add_errors(Measure *x, Errors *e) {
     Arena *a = x->s->arena;
-    for (int i = 0; i < x->slopes.sense.of.len; i++) {
-        const SenseSite *s = &x->slopes.sense.of.data[i];
+    for (int i = 0; i < x->slopes.sensitivity.of.len; i++) {
+        const SensitivitySite *s = &x->slopes.sensitivity.of.data[i];
         ErrorOf of = {.key = s->key, .count = s->count};
         for (int k = 0; k < NUM_ERRORS; k++) {
             if (s->measured[k]) of.square[k] = mean_square(x, k, i);
@@ -481,13 +481,13 @@ static Status check_limits(const Measure *x, Errors *e) {
     return OK;
 }
 
-static Status make_program(Measure *x, SenseForm form, Program *p) {
+static Status make_program(Measure *x, SensitivityForm form, Program *p) {
     Session *s = x->s;
     const Graph *g = module_program(x->m, PROGRAM_MICRO, x->objective);
     Module aside;
     PassCtx cx = {arena_new(), &s->diag, &s->opt};
     Graph *copy = graph_clone_aside(g, &aside, s->arena);
-    Status st = sense_make(copy, &cx, form, &p->sense);
+    Status st = sensitivity_make(copy, &cx, form, &p->sensitivity);
     arena_free(cx.scratch);
     TRY(st);
     return replica_load(s, &aside, "inline", 0, &p->r);
@@ -496,15 +496,16 @@ static Status make_program(Measure *x, SenseForm form, Program *p) {
 static Status measure(Measure *x, Errors *e) {
     const Graph *g = module_program(x->m, PROGRAM_MICRO, x->objective);
     find_ranges(x, g);
-    TRY(make_program(x, SENSE_SLOPES, &x->slopes));
+    TRY(make_program(x, SENSITIVITY_SLOPES, &x->slopes));
     TRY(open_data(x));
     TRY(open_inputs(x, &x->slopes));
     for (int k = 0; k < 2 * NUM_ERRORS; k++)
-        x->sum[k] = NEW_ARRAY(x->s->arena, double, x->slopes.sense.of.len + 1);
+        x->sum[k] =
+            NEW_ARRAY(x->s->arena, double, x->slopes.sensitivity.of.len + 1);
     TRY(run_draws(x));
     add_errors(x, e);
     TRY(check_limits(x, e));
-    TRY(make_program(x, SENSE_SWITCHES, &x->step));
+    TRY(make_program(x, SENSITIVITY_SWITCHES, &x->step));
     TRY(replica_grads(x->s, &x->step.r));
     TRY(open_inputs(x, &x->step));
     return keep_fp32(x);

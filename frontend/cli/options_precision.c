@@ -51,7 +51,8 @@ Status set_logit_rows(Options *o, Spec *s) {
     o->logit_rows = -i;
     if (i >= 0) return OK;
     if (!strchr("0123456789", s->text[0]) || !s->text[0])
-        return spec_error(s, "'%s' is not auto, all or a number of rows", s->text);
+        return spec_error(s, "'%s' is not auto, all or a number of rows",
+                          s->text);
     return spec_integer(s, s->text, 1, INT64_MAX, &o->logit_rows);
 }
 

@@ -136,7 +136,8 @@ static Status make(Run *r, const Expr *at, Made *m, Val *out) {
     return OK;
 }
 
-Status run_held(Run *r, const Expr *at, const Val *v, DType d, double *out) {
+Status run_want_number(Run *r, const Expr *at, const Val *v, DType d,
+                       double *out) {
     *out = val_number(v);
     if (dtype_can_hold(d, *out)) return OK;
     return run_fail(r, at, "%g is beyond %s", *out, dtype_info[d].text);
@@ -144,7 +145,7 @@ Status run_held(Run *r, const Expr *at, const Val *v, DType d, double *out) {
 
 Status run_scalar(Run *r, const Expr *at, const Val *v, DType d, ValueId *out) {
     double x;
-    TRY(run_held(r, at, v, d, &x));
+    TRY(run_want_number(r, at, v, d, &x));
     *out = graph_scalar(r->b->g, d, x);
     return OK;
 }

@@ -264,7 +264,7 @@ static Status run_init(Run *r, const Stmt *s, Str name, TypeId t, Init *init) {
             return run_fail(r, s->value, "%" PRId64 " is beyond 2^53", i);
         init->fill = val_number(&v);
         return dtype_is_float(type->dtype)
-                   ? run_held(r, s->value, &v, type->dtype, &init->fill)
+                   ? run_want_number(r, s->value, &v, type->dtype, &init->fill)
                    : OK;
     }
     if (v.kind != V_INIT)
@@ -283,7 +283,8 @@ static Status run_init(Run *r, const Stmt *s, Str name, TypeId t, Init *init) {
     } else {
         gen = v.i == F_normal ? GEN_NORMAL : GEN_UNIFORM;
         for (int i = 0; i < v.n; i++)
-            TRY(run_held(r, s->value, &v.list[i], type->dtype, &range[i]));
+            TRY(run_want_number(r, s->value, &v.list[i], type->dtype,
+                                &range[i]));
     }
     uint64_t seed = hash_bytes((uint64_t)e->opt->seed, name, strlen(name));
     init_draw(gen, seed >> 1, range, init);
@@ -300,7 +301,7 @@ static Status var_options(Run *r, const Stmt *s, Var *v) {
         if (!to) return run_fail(r, k->value, "lr_scale or weight_decay");
         TRY(run_eval(r, k->value, &x));
         if (!val_is_number(&x)) return run_wants(r, k->value, "a number", &x);
-        TRY(run_held(r, k->value, &x, DT_F32, to));
+        TRY(run_want_number(r, k->value, &x, DT_F32, to));
         if (!(*to >= 0 && *to < INFINITY))
             return run_fail(r, k->value, "%s is %g", k->name, *to);
     }

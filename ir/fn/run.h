@@ -94,7 +94,8 @@ Status run_want_int(Run *r, const Expr *at, const Val *v, int64_t *out);
 Status run_want_element(Run *r, const Expr *at, const Val *v, DType d,
                         int64_t *out);
 /* A number that the floating dtype d can hold. */
-Status run_held(Run *r, const Expr *at, const Val *v, DType d, double *out);
+Status run_want_number(Run *r, const Expr *at, const Val *v, DType d,
+                       double *out);
 /* A number as a constant of the floating dtype d. */
 Status run_scalar(Run *r, const Expr *at, const Val *v, DType d, ValueId *out);
 /* A list of integers; one integer is a list of one. */

@@ -6,9 +6,10 @@
 
    The values are the same as in placement.c.  A product is chosen as well: it
    is low if it reads 16 bits.  In place of the accuracy price stands the
-   measured error of each rounding (sites.h, sense.h): budget.h finds the price
-   of it.  A value that was not measured is f32, as is an operand of a product.
-   Programs without gradients take the price of the program that trains.
+   measured error of each rounding (sites.h, sensitivity.h): budget.h finds the
+   price of it.  A value that was not measured is f32, as is an operand of a
+   product. Programs without gradients take the price of the program that
+   trains.
 
    requires     as pass place; Options.errors
    establishes  as pass place; products read 16 bits or f32                  */

@@ -327,8 +327,8 @@ int64_t comm_bad(ampc_session *s, const int64_t *each);
 ampc_status comm_reduce(ampc_session *s);
 /* AMPC_ERR_COMM, with the engine's own message. */
 ampc_status comm_failed(ampc_session *s, const char *what);
-ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
-                          const char *what);
+ampc_status comm_broadcast(ampc_session *s, void *data, size_t bytes, int root,
+                           const char *what);
 /* As ampc_comm.gather. */
 ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
                         const char *what);
@@ -391,7 +391,7 @@ typedef struct ShardPart {
 bool shard_next(const ampc_session *s, ProgramId id, int rank, ShardPart *p);
 ampc_status shard_put(ampc_session *s, PlanRef to, const void *from,
                       uint64_t n);
-ampc_status shards_hand_out(ampc_session *s);
+ampc_status shards_allgather(ampc_session *s);
 ampc_status shards_refresh(ampc_session *s);
 ampc_status shards_gather(ampc_session *s, ampc_status status, bool saving);
 bool shards_gathered(const ampc_session *s);

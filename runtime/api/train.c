@@ -163,7 +163,7 @@ static ampc_status do_update(ampc_session *s) {
     if (status == AMPC_OK) status = session_run(s, PROG_UPDATE, NULL, 0);
     s->whole = false;
     if (status == AMPC_OK && s->opt.comm) status = comm_updated(s);
-    if (status == AMPC_OK) status = shards_hand_out(s);
+    if (status == AMPC_OK) status = shards_allgather(s);
     if (status != AMPC_OK) return status;
     status = set_micro(s, 0);
     return status == AMPC_OK ? updated(s, PROG_UPDATE) : status;

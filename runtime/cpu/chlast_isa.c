@@ -51,7 +51,7 @@ INLINE void stage_block(float *dst, int64_t cb, const void *src, int dtype,
         vt high = load_vt(at(src, dtype, from + (2 * i + 1) * chan), dtype);
         r[i] = (vt)((ut)r[i] >> 16 | (ut)high);
     }
-    turn(r);
+    transpose_registers(r);
     for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * cb) = r[i];
 }
 
@@ -64,7 +64,7 @@ INLINE void stage_block4(float *dst, int64_t cb, const void *src, int dtype,
         v4 high = load_v4(at(src, dtype, from + (2 * i + 1) * chan), dtype);
         r[i] = (v4)((u4)r[i] >> 16 | (u4)high);
     }
-    turn4(r);
+    transpose_registers4(r);
     for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * cb) = r[i];
 }
 
@@ -207,7 +207,7 @@ INLINE void pack_run(const ChlastRun *r, const ChlastWeights *s, int dtype,
             for (int i = 0; i < TB; i++)
                 v[i] =
                     load_vt(at(w, dtype, from + (j + i) * s->col + q), dtype);
-            turn(v);
+            transpose_registers(v);
             int64_t tap = q % taps, c = channel + q / taps;
             for (int i = 0; i < TB; i++) {
                 if (s->order[tap] >= 0 && q + i >= q0)
@@ -709,7 +709,7 @@ static void wgrad_store_work(void *ctx, int64_t lo, int64_t hi, int worker) {
                         *(const vt_any *)(from + (tap * c->cb + ch) * pw + k);
                     if (++tap == taps) tap = 0, ch = min64(ch + 1, nc - 1);
                 }
-                turn(v);
+                transpose_registers(v);
                 for (int j = 0; j < TB; j++)
                     *(vt_any *)(line + j * ld + q0) = v[j];
             }

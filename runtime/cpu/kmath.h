@@ -297,13 +297,14 @@ typedef char km_char32 __attribute__((vector_size(32)));
 typedef float km_real8 __attribute__((vector_size(32)));
 typedef long long km_long4 __attribute__((vector_size(32)));
 
-KM_VECTOR km_short16 km_weave(km_word8 a, km_word8 b) {
+KM_VECTOR km_short16 km_interleave(km_word8 a, km_word8 b) {
     return __builtin_shufflevector((km_short16)a, (km_short16)b, 0, 17, 2, 19,
                                    4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31);
 }
 
 KM_VECTOR km_short16 km_round_pairs(km_word8 a, km_word8 b) {
-    km_short16 upper = km_weave(a >> 16, b), lower = km_weave(a, b << 16);
+    km_short16 upper = km_interleave(a >> 16, b),
+               lower = km_interleave(a, b << 16);
     return upper - (__builtin_ia32_psubusw256(lower, ~upper & 1) >> 15);
 }
 
@@ -326,12 +327,12 @@ KM_VECTOR km_char32 km_round16(const float *from) {
     km_short16 h = km_round_pairs(a, b);
     if (__builtin_expect(
             __builtin_ia32_movmskps256((km_real8)km_unordered(a, b)), 0))
-        h |= km_weave(km_unordered(a, a), km_unordered(b, b));
+        h |= km_interleave(km_unordered(a, a), km_unordered(b, b));
     return (km_char32)h;
 }
 
 /* Pairs of four numbers and those eight further on, in their order. */
-KM_VECTOR km_char32 km_unweave(km_char32 h) {
+KM_VECTOR km_char32 km_deinterleave(km_char32 h) {
     return __builtin_shufflevector(h, h, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7,
                                    10, 11, 14, 15, 16, 17, 20, 21, 24, 25, 28,
                                    29, 18, 19, 22, 23, 26, 27, 30, 31);
@@ -343,7 +344,7 @@ KM_VECTOR void NARROW16_BF16(uint16_t *to, const float *from) {
 }
 
 KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
-    km_long4 h = (km_long4)km_unweave(km_round16(from));
+    km_long4 h = (km_long4)km_deinterleave(km_round16(from));
     h = __builtin_shufflevector(h, h, 0, 2, 1, 3);
     __builtin_memcpy(to, &h, sizeof h);
 }
@@ -381,7 +382,7 @@ KM_VECTOR int64_t km_round_all(uint16_t *to, const float *from, int64_t n,
         }
         km_char32 h = (km_char32)km_round_pairs(a, b);
         nan |= km_unordered(a, b);
-        if (in_order) h = km_unweave(h);
+        if (in_order) h = km_deinterleave(h);
         __builtin_memcpy(to + i, &h, sizeof h);
     }
     return __builtin_ia32_movmskps256((km_real8)nan) ? 0 : i;

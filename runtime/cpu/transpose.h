@@ -27,7 +27,7 @@ INLINE v4 load_v4(const void *p, int dtype) {
 #endif
 }
 
-INLINE void turn4(v4 r[4]) {
+INLINE void transpose_registers4(v4 r[4]) {
     v4 ab0 = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
     v4 ab1 = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
     v4 cd0 = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
@@ -44,7 +44,7 @@ INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
     v4 r[4];
     for (int i = 0; i < 4; i++)
         r[i] = load_v4((const char *)src + i * ld, dtype);
-    turn4(r);
+    transpose_registers4(r);
     for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * dld) = r[i];
 }
 
@@ -74,7 +74,7 @@ INLINE vt load_vt(const void *p, int dtype) {
 #define LO2(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
 #define HI2(a, b) __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
 
-INLINE void turn(vt r[TB]) {
+INLINE void transpose_registers(vt r[TB]) {
     v8 t[8], q[8];
     for (int i = 0; i < 8; i += 2) {
         t[i] = LO8(r[i], r[i + 1]);
@@ -98,7 +98,7 @@ typedef v4_any vt_any;
 typedef u4 ut;
 typedef u4_any ut_any;
 INLINE vt load_vt(const void *p, int dtype) { return load_v4(p, dtype); }
-INLINE void turn(vt r[TB]) { turn4(r); }
+INLINE void transpose_registers(vt r[TB]) { transpose_registers4(r); }
 #endif
 
 /* dst[j * dld + i] = element j of row i; rows lie `ld` bytes apart. */
@@ -107,7 +107,7 @@ INLINE void transpose(float *dst, int64_t dld, const void *src, int dtype,
     vt r[TB];
     for (int i = 0; i < TB; i++)
         r[i] = load_vt((const char *)src + i * ld, dtype);
-    turn(r);
+    transpose_registers(r);
     for (int i = 0; i < TB; i++) *(vt_any *)(dst + i * dld) = r[i];
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint.c: a session to a safetensors file and back (design.md 8).
+/* checkpoint.c: a session to a safetensors file and back
+   (docs/reference/files.md).
 
    Tensors: parameters, frozen weights, buffers, optimizer state, and, between
    micro-steps, the gradients.  Scalars of the scaler and the schedule are in

@@ -410,7 +410,7 @@ static ampc_status resolve_averages(Load *l) {
 static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t) {
     char name[1024];
     bool fits = meant_name(l, t->name, name, sizeof name);
-    int v = fits ? find_var(l->s->m, st_meant(name)) : -1;
+    int v = fits ? find_var(l->s->m, st_name_of_tensor(name)) : -1;
     if (v < 0) {
         if (!fits) snprintf(name, sizeof name, "?");
         if (l->resume)

@@ -22,11 +22,11 @@ enum { HEADER_MAX = 100 << 20, SUM_PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
 
 #define RESERVED "__metadata__" /* the one name that the format keeps */
 
-const char *st_name(const char *name) {
+const char *st_name_in_file(const char *name) {
     return strcmp(name, RESERVED) == 0 ? "ampc." RESERVED : name;
 }
 
-const char *st_meant(const char *name) {
+const char *st_name_of_tensor(const char *name) {
     return strcmp(name, "ampc." RESERVED) == 0 ? RESERVED : name;
 }
 
@@ -271,7 +271,7 @@ const StTensor *st_find(const StFile *f, const char *name) {
     const StTensor *found = NULL;
     for (size_t i = 0; i < f->ntensor; i++) {
         if (!f->tensors[i].name.n ||
-            !json_equals(f->tensors[i].name, st_name(name)))
+            !json_equals(f->tensors[i].name, st_name_in_file(name)))
             continue;
         if (found) return NULL; /* twice: which one would be meant? */
         found = &f->tensors[i];

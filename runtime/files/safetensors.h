@@ -19,8 +19,8 @@ enum { ST_CRC_DIGITS = 8 };
 
 /* The name in a file of a tensor with that name (the format reserves one
    name), and back. */
-const char *st_name(const char *name);
-const char *st_meant(const char *name);
+const char *st_name_in_file(const char *name);
+const char *st_name_of_tensor(const char *name);
 
 typedef struct StTensor {
     JsonSpan name;

@@ -92,7 +92,7 @@ static void st_put_header(Text *t, const StItem *items, size_t n,
     text_printf(t, "}");
     for (size_t i = 0; i < n; i++) {
         text_printf(t, ",");
-        text_quoted(t, st_name(items[i].name));
+        text_quoted(t, st_name_in_file(items[i].name));
         text_printf(t, ":{\"dtype\":\"%s\",\"shape\":[",
                     dtype_info[items[i].dtype].safetensors);
         for (uint32_t k = 0; k < items[i].rank; k++)

@@ -117,7 +117,7 @@ ampc_status shard_put(ampc_session *s, PlanRef to, const void *from,
     return s->backend->put(s, to, from, n);
 }
 
-ampc_status shards_hand_out(ampc_session *s) {
+ampc_status shards_allgather(ampc_session *s) {
     (void)s;
     return AMPC_OK;
 }

@@ -144,8 +144,8 @@ static ampc_status add_up(ampc_session *s, void *data, size_t n,
     return comm_failed(s, what);
 }
 
-ampc_status comm_hand_out(ampc_session *s, void *data, size_t bytes, int root,
-                          const char *what) {
+ampc_status comm_broadcast(ampc_session *s, void *data, size_t bytes, int root,
+                           const char *what) {
     const ampc_comm *c = s->opt.comm;
     if (c->broadcast(c->ctx, data, bytes, root) == 0) return AMPC_OK;
     return comm_failed(s, what);
@@ -158,7 +158,7 @@ ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
     if (HAS(c, gather))
         return c->gather(c->ctx, data, at) ? comm_failed(s, what) : AMPC_OK;
     for (int r = 0; r < c->world && status == AMPC_OK; r++)
-        status = comm_hand_out(s, data + at[r], at[r + 1] - at[r], r, what);
+        status = comm_broadcast(s, data + at[r], at[r + 1] - at[r], r, what);
     return status;
 }
 
@@ -304,7 +304,7 @@ static ampc_status share_var(ampc_session *s, uint32_t var) {
         PlanRef ref = var_ref(var, at);
         n = v->bytes - at < room ? v->bytes - at : room;
         if (has) status = s->backend->get(s, ref, block, n);
-        if (status == AMPC_OK) status = comm_hand_out(s, block, n, 0, v->name);
+        if (status == AMPC_OK) status = comm_broadcast(s, block, n, 0, v->name);
         if (status == AMPC_OK && !has) status = shard_put(s, ref, block, n);
         if (status != AMPC_OK) return status;
     }
@@ -324,12 +324,12 @@ static ampc_status share_vars(ampc_session *s, uint32_t kinds) {
 static ampc_status share_cursor(ampc_session *s) {
     bool has = s->opt.comm->rank == 0;
     uint64_t bytes = s->cursor ? strlen(s->cursor) + 1 : 0;
-    ampc_status status = comm_hand_out(s, &bytes, sizeof bytes, 0, "cursor");
+    ampc_status status = comm_broadcast(s, &bytes, sizeof bytes, 0, "cursor");
     if (status != AMPC_OK) return status;
     char *text = has ? s->cursor : bytes ? mem_alloc(s, bytes) : NULL;
     if (bytes && !text)
         return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
-    if (bytes) status = comm_hand_out(s, text, bytes, 0, "cursor");
+    if (bytes) status = comm_broadcast(s, text, bytes, 0, "cursor");
     if (has) return status;
     session_take_cursor(s, text);
     return status;

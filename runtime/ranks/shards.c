@@ -360,7 +360,7 @@ static ampc_status hand_out(ampc_session *s, ProgramId id) {
 }
 
 /* On devices it is done with program update (gpu_hand_out). */
-ampc_status shards_hand_out(ampc_session *s) {
+ampc_status shards_allgather(ampc_session *s) {
     if (!s->shards) return AMPC_OK;
     s->stale |= s->shards->refresh;
     return s->on_device ? AMPC_OK : hand_out(s, PROG_UPDATE);
@@ -403,7 +403,7 @@ static ampc_status collect(ampc_session *s, uint32_t var, int r) {
         n = hi - lo < room ? hi - lo : room;
         if (r == s->opt.comm->rank) status = s->backend->get(s, ref, block, n);
         if (status == AMPC_OK)
-            status = comm_hand_out(s, block, n, r, "checkpoint");
+            status = comm_broadcast(s, block, n, r, "checkpoint");
         if (status == AMPC_OK && s->shards->whole)
             status = s->backend->put(s, ref, block, n);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sense.c: see sense.h.
+/* sensitivity.c: see sensitivity.h.
    Before:  graph micro: %h.bf16 = cast %h     %z = matmul %h.bf16, %w.bf16
             write %ampc.grad/w = add %ampc.grad/w, %dw
    After:   graph predict(.., %signs/w: f32[..]):
@@ -12,7 +12,7 @@
             %h.round = where %round/0, (cast (cast %h)), %h
             return loss=.., grad/w=%dw
    requires     stage PRIMITIVE, before pass place                           */
-#include "passes/common/sense.h"
+#include "passes/common/sensitivity.h"
 
 #include "ir/graph/names.h"
 #include "passes/common/rewrite.h"
@@ -26,8 +26,8 @@ typedef struct Maker {
     ValueId *wide; /* per value: its f32 form; 0: none yet */
     int limit;
     ValueId *at; /* per site: the value that is rounded */
-    SenseForm form;
-    Sense *out;
+    SensitivityForm form;
+    Sensitivity *out;
 } Maker;
 
 /* ---- the step in fp32 ---------------------------------------------------- */
@@ -52,7 +52,7 @@ static ValueId rounded(Maker *m, ValueId v, DType low) {
 /* Site i is v: another value, by which the loss can be differentiated, or v
    rounded as an input says. */
 static ValueId apart(Maker *m, int i, ValueId v) {
-    if (m->form == SENSE_SWITCHES) {
+    if (m->form == SENSITIVITY_SWITCHES) {
         ValueId on =
             graph_input(m->g, internf("round/%d", i), type_scalar(DT_BOOL));
         vec_push(m->g->arena, &m->out->inputs, value_get(m->g, on)->name);
@@ -107,7 +107,7 @@ static void widen_node(Maker *m, NodeId id, int *site) {
     for (int i = first; i < *site; i++) {
         if (sites[i].operand) continue;
         ValueId *v = &m->wide[n.out[sites[i].at].i];
-        if (m->form == SENSE_SWITCHES) *v = apart(m, i, *v);
+        if (m->form == SENSITIVITY_SWITCHES) *v = apart(m, i, *v);
         m->at[i] = *v;
     }
 }
@@ -142,7 +142,7 @@ static ValueId add_gradients(Maker *m, const Write *w, int n) {
         Str of = family_member(FAMILY_GRAD, value_var(g, w[i].var)->name);
         if (!of) continue;
         ValueId grad = widened(m, summand(g, w[i]));
-        if (m->form == SENSE_SWITCHES) {
+        if (m->form == SENSITIVITY_SWITCHES) {
             graph_add_output(g, internf("grad/%s", of), grad);
             continue;
         }
@@ -188,7 +188,8 @@ static void make_step(Maker *m) {
     for (int i = 0; i < n; i++) widen_node(m, old[i], &site);
 }
 
-Status sense_make(Graph *g, PassCtx *cx, SenseForm form, Sense *out) {
+Status sensitivity_make(Graph *g, PassCtx *cx, SensitivityForm form,
+                        Sensitivity *out) {
     Maker m = {.g = g,
                .b = {.g = g},
                .a = cx->scratch,
@@ -199,9 +200,9 @@ Status sense_make(Graph *g, PassCtx *cx, SenseForm form, Sense *out) {
     for (int i = 0; i < m.s.of.len; i++) {
         const Site *s = &m.s.of.data[i];
         vec_push(g->arena, &out->of,
-                 (SenseSite){.key = s->key,
-                             .name_key = s->name_key,
-                             .count = site_count(g, s)});
+                 (SensitivitySite){.key = s->key,
+                                   .name_key = s->name_key,
+                                   .count = site_count(g, s)});
     }
     make_step(&m);
     ValueId loss = graph_output(g, own_output(OUT_LOSS, g->objective));
@@ -212,7 +213,7 @@ Status sense_make(Graph *g, PassCtx *cx, SenseForm form, Sense *out) {
     loss = widened(&m, loss);
     graph_add_output(g, intern("loss"), loss);
     ValueId q = add_gradients(&m, writes, n);
-    if (form == SENSE_SLOPES) TRY(add_sums(&m, ERROR_LOSS, loss));
+    if (form == SENSITIVITY_SLOPES) TRY(add_sums(&m, ERROR_LOSS, loss));
     if (q.i) TRY(add_sums(&m, ERROR_GRADIENT, q));
     VEC(ValueId) roots = {0};
     for (int i = 0; graph_root(g, i); i++)

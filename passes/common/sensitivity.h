@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sense.h: a program that measures what each rounding does to loss and
+/* sensitivity.h: a program that measures what each rounding does to loss and
    gradient, without doing it.
 
    To first order, rounding element i of a value by d_i changes the loss by
@@ -8,34 +8,35 @@
    training step in fp32 with its own derivative: it returns this sum for each
    site (sites.h).  For the gradient G, L is <G, u> with a random vector u of
    signs, of which the mean over u is the square of the change of G.         */
-#ifndef AMPC_PASSES_COMMON_SENSE_H
-#define AMPC_PASSES_COMMON_SENSE_H
+#ifndef AMPC_PASSES_COMMON_SENSITIVITY_H
+#define AMPC_PASSES_COMMON_SENSITIVITY_H
 
 #include "passes/common/sites.h"
 
-typedef struct SenseSite {
+typedef struct SensitivitySite {
     uint64_t key, name_key;
     int64_t count;             /* of elements */
     bool measured[NUM_ERRORS]; /* false: it does not change that */
-} SenseSite;
+} SensitivitySite;
 
-typedef struct Sense {
-    VEC(SenseSite) of;
+typedef struct Sensitivity {
+    VEC(SensitivitySite) of;
     Strs inputs; /* SIGNS/PARAMETER, or ROUND/SITE */
-} Sense;
+} Sensitivity;
 
-typedef enum SenseForm {
-    SENSE_SLOPES,  /* sums for each site: "loss"; "norm", the square of the
-                      gradient's 2-norm; "0/SITE" and "1/SITE", the sums for loss
-                      and gradient; "2/SITE" and "3/SITE", the sums of
-                      (dL/dv_i d_i), whose squares tell if the errors are
-                      independent.  Inputs SIGNS/PARAMETER are u              */
-    SENSE_SWITCHES /* the step in fp32 that rounds at a site if the input
+typedef enum SensitivityForm {
+    SENSITIVITY_SLOPES, /* sums for each site: "loss"; "norm", the square of the
+                     gradient's 2-norm; "0/SITE" and "1/SITE", the sums for loss
+                     and gradient; "2/SITE" and "3/SITE", the sums of
+                     (dL/dv_i d_i), whose squares tell if the errors are
+                     independent.  Inputs SIGNS/PARAMETER are u              */
+    SENSITIVITY_SWITCHES /* the step in fp32 that rounds at a site if the input
                       ROUND/SITE is 1: "loss" and "grad/PARAMETER"           */
-} SenseForm;
+} SensitivityForm;
 
 /* g, the micro program before pass place, alone in its module, becomes the
    program "predict" in fp32, of stage STEP.                                 */
-Status sense_make(Graph *g, PassCtx *cx, SenseForm form, Sense *out);
+Status sensitivity_make(Graph *g, PassCtx *cx, SensitivityForm form,
+                        Sensitivity *out);
 
 #endif
