@@ -8,9 +8,10 @@
    both added, and the sum added to C; subnormal numbers count as zero (Intel
    SDM, TDPBF16PS).  So bits depend on the order of k alone.
 
-   Tiles are a thread's: who multiplies calls amx_begin before and amx_end
-   after, since a thread in whose tiles there is something is dearer to switch.
-   There is code at level v4 only; it is called where cpu_isa_level() says so.
+   Each thread has its own tiles.  Code that multiplies calls amx_begin before
+   and amx_end after: the kernel takes longer to switch a thread whose tiles are
+   in use. There is code at level v4 only; it is called where cpu_isa_level()
+   says so.
  */
 #ifndef AMPC_CPU_AMX_H
 #define AMPC_CPU_AMX_H

@@ -141,8 +141,8 @@ TEST_CASE(schedule, reductions_along_columns) {
                 "unrolled i2 < 8");
 }
 
-/* .. but not where neighbouring rows lie apart in memory, as these do, which
-   are 600 numbers long. */
+/* .. but not where neighbouring rows lie apart in memory: these are 600
+   elements long. */
 TEST_CASE(schedule, rows_without_neighbours) {
     check_loops("graph g(%x: f32[64,300,2], %a: f32[300,2], %b: f32[300,2]) {\n"
                 "  group row {\n"

@@ -252,7 +252,7 @@ TEST_CASE(comm_tcp, all_name_the_silent_one) {
     close(fd);
 }
 
-/* The second of two with one number is sent away, and who has no number. */
+/* A process whose rank is taken is sent away, and so is one without a rank. */
 TEST_CASE(comm_tcp, every_rank_is_there_once) {
     static const int wrong[] = {1, 0, 3, 4};
     choose_port();
