@@ -179,20 +179,6 @@ bazel_do() {
     bazel "$command" -c opt --jobs="$(nproc)" "$@"
 }
 
-# Man pages and completions, which the program itself prints, into $1.
-install_manual() {
-    local ampc=$1/bin/ampc share=$1/share c
-    mkdir -p "$share/man/man1" "$share/bash-completion/completions" \
-        "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
-    "$ampc" manual man >"$share/man/man1/ampc.1"
-    for c in $("$ampc" manual commands); do
-        "$ampc" manual man "$c" >"$share/man/man1/ampc-$c.1"
-    done
-    "$ampc" manual bash >"$share/bash-completion/completions/ampc"
-    "$ampc" manual zsh >"$share/zsh/site-functions/_ampc"
-    "$ampc" manual fish >"$share/fish/vendor_completions.d/ampc.fish"
-}
-
 # Builds and installs into $1, quietly unless something is wrong.
 install_ampc() {
     local prefix=$1 log=$cache/build.log bin
@@ -202,19 +188,5 @@ install_ampc() {
         die "the build failed"
     fi
     bin=$(bazel_do info bazel-bin 2>/dev/null)
-    install -D -m 755 "$bin/ampc" "$prefix/bin/ampc"
-    install -D -m 644 runtime/ampc.h "$prefix/include/ampc.h"
-    install -D -m 644 runtime/cpp/ampc.hpp "$prefix/include/ampc.hpp"
-    install_manual "$prefix"
-    mkdir -p "$prefix/lib/pkgconfig"
-    cat >"$prefix/lib/pkgconfig/ampc.pc" <<PC
-prefix=$prefix
-includedir=\${prefix}/include
-
-Name: ampc
-Description: Loads training modules made by the ampc graph compiler
-Version: $("$prefix/bin/ampc" --version | cut -d" " -f2)
-Cflags: -I\${includedir}
-Libs: -ldl
-PC
+    python3 script/install.py "$bin/ampc" "$prefix"
 }
