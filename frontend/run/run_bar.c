@@ -114,11 +114,6 @@ static void add_rate(const Run *r, Row *row, int rank, double steps,
 
 /* ---- the bar ------------------------------------------------------------- */
 
-void bar_clear(RunLog *log) {
-    if (log->bar) fputs(TERMINAL_ERASE, stderr);
-    log->bar = false;
-}
-
 void bar_begin(Run *r, int64_t steps, int64_t first, int64_t last) {
     RunLog *log = &r->log;
     log->goal = steps;

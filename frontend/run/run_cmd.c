@@ -217,10 +217,6 @@ static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
 
 /* ---- opening ------------------------------------------------------------- */
 
-Status run_api_fail(Run *r, const char *what) {
-    return fail(&r->diag, (Loc){0}, "%s: %s", what, r->api->error(r->s));
-}
-
 /* Whether this machine hears it for the first time.  Without a place to keep
    that, it does. */
 static bool first_time(const char *mark) {
@@ -249,12 +245,6 @@ static void ask_device(Run *r) {
         r->gpu = d.name;
 }
 
-/* Without --quiet it was logged. */
-void run_print_notice(Run *r) {
-    const char *text = r->api->notice(r->s);
-    if (*text && r->opt->quiet) fprintf(stderr, "%s\n", text);
-}
-
 Status run_session(Run *r) {
     char err[1024];
     if (!r->api) TRY(run_open_code(r));
@@ -273,20 +263,6 @@ Status run_session(Run *r) {
     run_print_notice(r);
     ask_device(r);
     return OK;
-}
-
-const char *run_objective(const Run *r, uint32_t i) {
-    const ampc_api *api = r->api;
-    if (api->size < offsetof(ampc_api, objective) + sizeof api->objective)
-        return i ? NULL : "";
-    return api->objective_name(api->module, i);
-}
-
-Status run_choose(Run *r, uint32_t objective) {
-    if (!run_objective(r, 1)) return OK;
-    if (r->api->objective(r->s, run_objective(r, objective)) == AMPC_OK)
-        return OK;
-    return run_api_fail(r, "objective");
 }
 
 /* The module forgets what an earlier run asked for. */

@@ -149,11 +149,26 @@ Status run_session(Run *r);
 /* --load and --resume, --lr. */
 Status run_load(Run *r);
 
+/* ---- run_call.c ---------------------------------------------------------- */
+
 /* The message of a call that failed. */
 Status run_api_fail(Run *r, const char *what);
 
 /* Logs at once, even with --quiet: the note of a call that succeeded. */
 void run_print_notice(Run *r);
+
+/* Name of objective i; NULL after the last. Modules compiled before
+   objectives existed have one without a name. */
+const char *run_objective(const Run *r, uint32_t i);
+/* Selects the objective of the next calls. */
+Status run_choose(Run *r, uint32_t objective);
+
+/* ---- run_note.c ---------------------------------------------------------- */
+
+double now_seconds(void);
+void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Takes the bar off the terminal's last line. */
+void bar_clear(RunLog *log);
 
 /* run_open.c: sets lib and api from opt->module. */
 Status run_open_code(Run *r);
@@ -169,12 +184,6 @@ Status ranks_agree(Run *r);
 Status ranks_sum(Run *r, double *x, size_t n, const char *what);
 /* All have come to the end, with that status. */
 Status ranks_close(Run *r, Status st);
-
-/* Name of objective i; NULL after the last. Modules compiled before
-   objectives existed have one without a name. */
-const char *run_objective(const Run *r, uint32_t i);
-/* Selects the objective of the next calls. */
-Status run_choose(Run *r, uint32_t objective);
 
 /* ---- run_train.c --------------------------------------------------------- */
 
@@ -243,10 +252,8 @@ void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms);
 void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e);
 /* {"underflow":{"w":0.25}}: shares, of every parameter */
 void log_underflow(Run *r);
-void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
-double now_seconds(void);
-/* A summary of the run for the terminal. logged: the log files are
-   mentioned, too. */
+/* run_summary.c: a summary of the run for the terminal. logged: the log files
+   are mentioned, too. */
 void log_summary_text(Run *r, bool logged, StrBuf *sb);
 
 /* ---- run_bar.c ----------------------------------------------------------- */
@@ -258,7 +265,6 @@ void bar_begin(Run *r, int64_t steps, int64_t first, int64_t last);
 void bar_step(Run *r, const ampc_metrics *m, int64_t done);
 /* The line of an epoch that has ended, evaluated or not. */
 void bar_epoch(Run *r, int64_t epoch);
-void bar_clear(RunLog *log);
 
 /* ---- run_profile.c ------------------------------------------------------- */
 
