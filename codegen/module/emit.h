@@ -13,26 +13,9 @@
 #define AMPC_CODEGEN_MODULE_EMIT_H
 
 #include "codegen/codegen.h"
+#include "codegen/levels.h"
 #include "codegen/cache/compile_cache.h"
 #include "codegen/module/section.h"
-
-/* One level that a module runs at: a row of isa.def. */
-typedef struct IsaLevel {
-    int isa;            /* Target.isa and AmpcIsa                            */
-    const char *name;   /* behind `cpu:`                                     */
-    const char *prefix; /* prefix of its kernels' names */
-    const char *flags;  /* for the compiler, beside the common ones; NULL: the
-                           row with that prefix has the kernels */
-    bool source;        /* ISA_SOURCE: the module is written as C */
-} IsaLevel;
-extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
-/* Whether the options ask for that level; whether its kernels are compiled,
-   for itself or another; the least of the latter.                           */
-bool isa_wanted(const Options *opt, const IsaLevel *l);
-bool isa_compiled(const Options *opt, const IsaLevel *l);
-const IsaLevel *isa_least(const Options *opt);
-/* The level of a module that is written as C; NULL: it is none. */
-const IsaLevel *isa_source(const Options *opt);
 
 /* A piece of section "weights". */
 typedef struct WeightPiece {

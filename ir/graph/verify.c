@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c: checks that the IR is what its stage promises. Runs after every
-   pass (passes/pipeline.c).
+   pass (passes/pipeline/pipeline.c).
 
    From TYPED on
     1  every node in order exists and stands there once

@@ -32,7 +32,7 @@
                 f32 through all operands                                     */
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/common/wide.h"
 #include "passes/passes.h"
 

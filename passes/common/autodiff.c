@@ -25,7 +25,7 @@
    loss depends on breaks       nothing */
 #include "ir/fn/fn.h"
 #include "passes/common/finite.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 
 #include <math.h>

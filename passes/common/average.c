@@ -3,7 +3,7 @@
 #include "passes/common/average.h"
 
 #include "ir/fn/fn.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 static ValueId call(Builder *b, const char *fn, const ValueId *in, int nin,
                     const Attr *attrs, int nattr) {

@@ -8,7 +8,7 @@
                 broadcast by shape rather than through expand; no reshape of a
                 reshape
    breaks       nothing; leaves dead nodes                                   */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
    is always legal.
    requires     any stage before FUSED */
 #include "passes/passes.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 enum { DEPTH = 12 };
 

@@ -8,7 +8,7 @@
    establishes  no op grad                                                   */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 /* A call is differentiated as a whole, so gradients requested inside its
    body are not. */

@@ -13,7 +13,7 @@
    requires     stage STEP
    establishes  no calls but of whole functions; on a target none            */
 #include "ir/fn/optimizer.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 
 static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {

@@ -12,7 +12,7 @@
    where micro-batches must add up as ranks do.
    requires     stage PRIMITIVE
    establishes  nothing; breaks nothing; leaves dead nodes                    */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 
 typedef VEC(ValueId) ValueList;

@@ -9,7 +9,7 @@
    requires     stage PRIMITIVE
    establishes  only products read values that the compiler made 16 bits, each
                 through its own cast                                         */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 
 typedef struct Lift {

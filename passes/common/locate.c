@@ -13,7 +13,7 @@
    that come from a constant by arithmetic and moves are meant, as in masks; NaN
    never is.  Values inside a function are its own affair. requires     stage
    PRIMITIVE, types chosen */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 
 #include <math.h>

@@ -11,7 +11,7 @@
    establishes  an output "ampc.loss" (f32[]), unless --loss none; only
                 variables that an objective trains are parameters */
 #include "ir/fn/fn.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 
 #include <limits.h>

@@ -17,7 +17,7 @@
 #include "ir/fn/optimizer.h"
 #include "passes/passes.h"
 #include "passes/common/average.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 #include <math.h>
 #include <string.h>

@@ -66,7 +66,7 @@
 #include <stdlib.h>
 
 #include "passes/common/placement_impl.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/device/target.h"
 
 static const char stream[] = "a residual stream";

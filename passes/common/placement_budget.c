@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/common/sites.h"
 
 static const char budget[] = "the error budget";

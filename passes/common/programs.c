@@ -16,7 +16,7 @@
                 trains (none: predict only)                                  */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 #include <string.h>
 

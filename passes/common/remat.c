@@ -36,7 +36,7 @@
    establishes  backward nodes with !again                                   */
 #include "passes/common/mincut.h"
 #include "passes/common/traffic.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

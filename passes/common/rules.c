@@ -20,7 +20,7 @@
                 passes autocast, lift and place have nothing to do then      */
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 
 typedef struct Rules {

@@ -22,7 +22,7 @@
    graph per program, whose inputs were checked establishes  Module.masks:
    whether all objectives can mask samples        */
 #include "ir/fn/fn.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/common/rows.h"
 #include "passes/passes.h"
 

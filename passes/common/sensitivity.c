@@ -15,7 +15,7 @@
 #include "passes/common/sensitivity.h"
 
 #include "ir/graph/names.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 typedef struct Maker {
     Graph *g;

@@ -6,7 +6,7 @@
    breaks       nothing */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 #include <math.h>
 #include <string.h>

@@ -25,7 +25,7 @@
    values which must be exact.                                               */
 #include "passes/common/wide.h"
 
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 static const char near_loss[] = "fp32 in autocast, no product reads it";
 static const char amplified[] = "fp32 in autocast, and its error would grow";

@@ -18,7 +18,7 @@
    requires     stage PRIMITIVE
    establishes  nothing
    breaks       nothing; leaves dead nodes                                   */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 #include "passes/device/target.h"
 

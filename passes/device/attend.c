@@ -21,7 +21,7 @@
    requires     stage PRIMITIVE
    establishes  Graph.attention
    breaks       nothing; leaves dead nodes                                   */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 #include "passes/device/target.h"
 

@@ -17,7 +17,7 @@
 #include "passes/device/fuse.h"
 #include "passes/device/flow.h"
 #include "passes/device/product.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 #include <stdlib.h>
 #include <string.h>

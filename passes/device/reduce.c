@@ -20,7 +20,7 @@
    requires     stage STEP after expand
    establishes  every REDUCE folds only axes longer than 1
    breaks       nothing; leaves dead nodes                                   */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "passes/passes.h"
 #include "passes/device/target.h"
 

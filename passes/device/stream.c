@@ -24,7 +24,7 @@
    requires     stage PRIMITIVE
    establishes  Graph.rows_at_once
    breaks       nothing; leaves dead nodes                                   */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
 

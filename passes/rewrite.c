@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rewrite.c: the walk of rewrite.h. */
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 #include "ir/fn/fn.h"
 

@@ -10,8 +10,8 @@
    3. Every rule lowers a measure (node count, or op strength), so that
       repeating the walk ends.
    4. Rules only read nodes; they change nothing but through the builder. */
-#ifndef AMPC_PASSES_COMMON_REWRITE_H
-#define AMPC_PASSES_COMMON_REWRITE_H
+#ifndef AMPC_PASSES_REWRITE_H
+#define AMPC_PASSES_REWRITE_H
 
 #include "ir/ir.h"
 

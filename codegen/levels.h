@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* levels.h: the CPU levels that a module has code for. */
+#ifndef AMPC_CODEGEN_LEVELS_H
+#define AMPC_CODEGEN_LEVELS_H
+
+#include "passes/options.h"
+
+/* One level that a module runs at: a row of isa.def. */
+typedef struct IsaLevel {
+    int isa;            /* Target.isa and AmpcIsa                            */
+    const char *name;   /* behind `cpu:`                                     */
+    const char *prefix; /* prefix of its kernels' names */
+    const char *flags;  /* for the compiler, beside the common ones; NULL: the
+                           row with that prefix has the kernels */
+    bool source;        /* ISA_SOURCE: the module is written as C */
+} IsaLevel;
+extern const IsaLevel isa_levels[]; /* best first; ends with isa 0           */
+/* Whether the options ask for that level; whether its kernels are compiled,
+   for itself or another; the least of the latter.                           */
+bool isa_wanted(const Options *opt, const IsaLevel *l);
+bool isa_compiled(const Options *opt, const IsaLevel *l);
+const IsaLevel *isa_least(const Options *opt);
+/* The level of a module that is written as C; NULL: it is none. */
+const IsaLevel *isa_source(const Options *opt);
+
+#endif
