@@ -196,6 +196,15 @@ typedef struct StageText {
     size_t size;
 } StageText;
 
+/* Products of x with a frozen weight add alpha / rank * (x a^T) b^T. */
+typedef struct Adapter {
+    Str module, weight; /* "fc", fc.weight */
+    Str a, b;           /* parameters [rank, in] and [out, rank] */
+    int64_t rank;
+    double alpha, dropout;
+    bool columns; /* the weight is [in, out], else [out, in] */
+} Adapter;
+
 /* A line of a block of the model's text. */
 typedef struct Setting {
     Str text;
@@ -216,11 +225,12 @@ typedef struct Module {
     /* facts from the frontend that passes and the runtime's info need */
     Str producer; /* "pytorch", ... or NULL */
     VEC(Literal) literals;
-    Str keeps;      /* what such a file has lost, for people; or NULL */
-    int class_axis; /* class axis of the classification loss; -1: none */
-    bool masks;     /* samples that only fill a batch can be masked */
-    uint64_t hash;  /* set by the optimizer pass: hash of all programs and their
-                       options, equal for all targets */
+    VEC(Adapter) adapters; /* of pass adapt */
+    Str keeps;             /* what such a file has lost, for people; or NULL */
+    int class_axis;        /* class axis of the classification loss; -1: none */
+    bool masks;            /* samples that only fill a batch can be masked */
+    uint64_t hash; /* set by the optimizer pass: hash of all programs and their
+                      options, equal for all targets */
     DType low; /* 16-bit dtype of autocast; NUM_DTYPES: autocast has not run */
     Str rule;  /* name of the rule that chose dtypes op by op; NULL: the minimum
                   cut did */

@@ -123,6 +123,19 @@ typedef struct AverageSpec {
     bool buffers; /* the buffers have averages, too */
 } AverageSpec;
 
+/* Adapters of the weights that `glob` names (--lora). */
+typedef enum LoraBias {
+    LORA_BIAS_NONE,
+    LORA_BIAS_ADAPTED, /* biases of layers with an adapter train */
+    LORA_BIAS_ALL      /* all biases train */
+} LoraBias;
+typedef struct LoraSpec {
+    Str glob;
+    int64_t rank;
+    double alpha, dropout;
+    LoraBias bias;
+} LoraSpec;
+
 typedef enum ScaleKind {
     SCALE_DEFAULT,
     SCALE_NONE,
@@ -176,6 +189,7 @@ typedef struct Options {
     int64_t accumulate;
     bool equal_batches; /* the mean of micro-batches' means                  */
     AverageSpec average;
+    VEC(LoraSpec) lora; /* of several that match a weight the last counts */
     ScaleSpec scale;
     int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,
                             and the dtype that they send */

@@ -18,6 +18,9 @@ typedef struct PassCtx {
 typedef Status PassFn(Module *m, PassCtx *cx);
 
 PassFn pass_simplify, pass_cse, pass_dce; /* any stage before FUSED    */
+PassFn pass_adapt; /* low-rank adapters beside frozen weights           */
+/* The module's adapters and its other trained parameters as JSON. */
+void adapters_put(const Module *m, StrBuf *sb);
 PassFn pass_loss;     /* forward gets `loss`                               */
 PassFn pass_programs; /* forward -> train, eval, predict                   */
 PassFn pass_grad;     /* op grad: the nodes that compute it                */

@@ -56,6 +56,14 @@
    largest magnitude. */
 #define TOL_UPDATE 4e-6
 
+/* Losses of five steps of a recipe beside PyTorch in f64, relative to
+   1 + magnitude. */
+#define TOL_RECIPE 1e-5
+
+/* Losses and parameters of 10 steps with adapters beside PEFT in f64, and a
+   merged weight beside its adapter, of the largest magnitude. */
+#define TOL_LORA 1e-5
+
 /* Twenty steps of an optimizer in f32 beside its source in double, as a part
    of a tensor's largest magnitude: some ten roundings of 6e-8. */
 #define TOL_OPTIMIZER 1e-6

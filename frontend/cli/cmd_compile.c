@@ -15,7 +15,8 @@
 
 /* Reports inside a module, and for --report: each as text and as JSON. */
 enum { SUMMARY, PARAMS, NODES, CASTS, KERNELS, MEMORY, NREPORT };
-enum { NSECTION = 2 * NREPORT + 2 }; /* and the cost, and the options */
+/* and the cost, the options, and the adapters if there are some */
+enum { COST = 2 * NREPORT, OPTIONS, ADAPTERS, NSECTION };
 
 static const char *const report_names[NREPORT][2] = {
     {"txt:summary", "json:summary"}, {"txt:params", "json:params"},
@@ -95,7 +96,7 @@ static Status report_compiled(void *ctx, const char *const *const notes[2],
             (EmitSection){report_names[i / 2][i % 2], r->data, r->len};
     }
     sb_puts(&c->cost, cost);
-    c->sections[2 * NREPORT] = (EmitSection){"cost", c->cost.data, c->cost.len};
+    c->sections[COST] = (EmitSection){"cost", c->cost.data, c->cost.len};
     if (!path) return OK;
     StrBuf text = {0};
     put_report(c, path, &text);
@@ -122,18 +123,21 @@ static uint64_t hash_words(const char *text, size_t n) {
 
 static Status emit(Compile *c, const char *model, const char *out) {
     Session *s = c->s;
-    StrBuf options = {0}, kept = {0}, words = {0}, said = {0};
+    StrBuf options = {0}, kept = {0}, words = {0}, said = {0}, adapters = {0};
     bool onnx = !s->is_text;
     EmitInput in = {.path = out,
                     .model_path = model,
                     .model_is_text = !onnx,
                     .sections = c->sections,
-                    .nsection = NSECTION,
+                    .nsection = c->m->adapters.len ? NSECTION : ADAPTERS,
                     .compiled = report_compiled,
                     .ctx = c};
     options_json(&s->opt, &options);
     options_words(&s->opt, &words);
-    c->sections[2 * NREPORT + 1] =
+    adapters_put(c->m, &adapters);
+    c->sections[ADAPTERS] =
+        (EmitSection){"adapters", adapters.data, adapters.len};
+    c->sections[OPTIONS] =
         (EmitSection){"options", words.data ? words.data : "", words.len};
     in.options = options.data;
     if (onnx) ASSERT(onnx_skeleton(c->m, s->model, s->model_bytes, &kept));
@@ -145,6 +149,7 @@ static Status emit(Compile *c, const char *model, const char *out) {
                  &said);
     in.said = said.data;
     Status st = emit_so(c->m, &s->opt, &s->diag, &in);
+    sb_free(&adapters);
     sb_free(&said);
     sb_free(&kept);
     sb_free(&words);

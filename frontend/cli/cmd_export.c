@@ -9,6 +9,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/module/section.h"
+#include "frontend/cli/adapters.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/data/array.h"
 #include "ir/base/files.h"
@@ -25,6 +26,7 @@ typedef struct Weights {
     JsonSpan index; /* header: their positions in it */
     bool averaged;  /* --averaged */
     int averages;   /* tensors that were one */
+    Adapters adapters;
 } Weights;
 
 /* ---- opening ------------------------------------------------------------- */
@@ -158,11 +160,7 @@ static Status from_module(Weights *w, JsonSpan entry, const char *name,
                         "model's own type");
 }
 
-/* A checkpoint that is given has them all. */
-static Status weight_of(void *ctx, const char *name, const Type *type,
-                        void *data) {
-    Weights *w = ctx;
-    JsonSpan entry;
+static const StTensor *find_tensor(Weights *w, const char *name) {
     const StTensor *t = NULL;
     if (w->averaged) {
         const char *mean =
@@ -170,8 +168,29 @@ static Status weight_of(void *ctx, const char *name, const Type *type,
         t = st_find(w->file, mean);
         w->averages += t != NULL;
     }
-    if (w->file && !t) t = st_find(w->file, name);
-    if (t) return from_file(w, w->file, t, name, type, data);
+    return w->file && !t ? st_find(w->file, name) : t;
+}
+
+/* Reads a parameter of an adapter as f32. */
+static Status part_of(void *ctx, const char *name, int64_t rows,
+                      int64_t columns, float *out) {
+    Weights *w = ctx;
+    Type type = {.dtype = DT_F32, .rank = 2, .dim = {rows, columns}};
+    const StTensor *t = find_tensor(w, name);
+    if (!t) return misfit(w, w->file->path, name, "is not in it");
+    return from_file(w, w->file, t, name, &type, (char *)out);
+}
+
+/* A checkpoint that is given has them all. */
+static Status weight_of(void *ctx, const char *name, const Type *type,
+                        void *data) {
+    Weights *w = ctx;
+    JsonSpan entry;
+    const StTensor *t = find_tensor(w, name);
+    if (t) {
+        TRY(from_file(w, w->file, t, name, type, data));
+        return adapters_merge(&w->adapters, name, type, data, part_of, w);
+    }
     if (w->file)
         return misfit(w, w->file->path, name,
                       "is not in it: saved by another model, or under other "
@@ -202,6 +221,31 @@ static Status write_model(Weights *w, const char *out) {
     return st;
 }
 
+static Status read_adapters(Weights *w) {
+    Session *s = w->s;
+    char *text;
+    size_t n;
+    TRY(section_text(w, "adapters", &text, &n));
+    if (text && !adapters_read(s->arena, &s->diag, text, n, &w->adapters))
+        return damaged(w, "its section 'adapters'");
+    return OK;
+}
+
+/* --adapter: the adapters alone, as PEFT has them. */
+static Status write_adapters(Weights *w, const char *load, const char *out) {
+    Session *s = w->s;
+    if (!w->adapters.n)
+        return fail(&s->diag, (Loc){.file = w->module->path},
+                    "--adapter: compiled without --lora, the module has no "
+                    "adapters");
+    if (!load) {
+        fail(&s->diag, (Loc){0}, "--adapter needs --load CKPT");
+        return ERR_USAGE;
+    }
+    TRY(open_file(w, load));
+    return adapters_write(&w->adapters, w->file, out, s->opt.guard, part_of, w);
+}
+
 static Status export_from(Session *s, const SectionFile *f, const char *load,
                           const char *out) {
     Weights w = {.s = s, .module = f, .averaged = s->own.averaged};
@@ -209,6 +253,12 @@ static Status export_from(Session *s, const SectionFile *f, const char *load,
     if (w.averaged && !load) {
         fail(&s->diag, (Loc){0}, "--averaged needs --load CKPT");
         return ERR_USAGE;
+    }
+    TRY(read_adapters(&w));
+    if (s->own.adapter) {
+        st = write_adapters(&w, load, out);
+        if (w.file) st_close(w.file);
+        return st;
     }
     if (!sections_find(f, "model"))
         st = fail(&s->diag, (Loc){.file = f->path},
@@ -236,7 +286,7 @@ int cmd_export(int argc, char **argv) {
     FileGuard *g = s.opt.guard;
     if (st == OK) st = file_reads(&s.diag, g, module, "the module");
     if (st == OK) st = file_reads(&s.diag, g, load, "--load");
-    if (st == OK) st = file_writes(&s.diag, g, out, "-o");
+    if (st == OK && !s.own.adapter) st = file_writes(&s.diag, g, out, "-o");
     if (st == OK) st = sections_open(s.arena, &s.diag, module, &f);
     if (st == OK) {
         st = export_from(&s, &f, load, out);

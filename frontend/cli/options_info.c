@@ -115,6 +115,12 @@ void options_lines(const Options *o, StrBuf *sb) {
                       o->average.keys[i].value);
         sb_puts(sb, o->average.buffers ? ", buffers averaged\n" : "\n");
     }
+    for (int i = 0; i < o->lora.len; i++) {
+        const LoraSpec *l = &o->lora.data[i];
+        sb_printf(sb, "lora        %s, rank %lld, alpha %g, dropout %g, ",
+                  l->glob, (long long)l->rank, l->alpha, l->dropout);
+        sb_printf(sb, "bias %s\n", lora_biases[l->bias]);
+    }
     sb_printf(sb, "precision   %s, loss scale %s\n",
               precision_words[o->precision], scale_text(o));
 }

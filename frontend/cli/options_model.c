@@ -193,6 +193,23 @@ Status set_target(Options *o, Spec *s) {
     return OK;
 }
 
+const char *const lora_biases[] = {"none", "lora_only", "all", NULL};
+
+Status add_lora(Options *o, Spec *s) {
+    LoraSpec l = {.glob = intern(spec_next(s)), .rank = 8, .alpha = 8};
+    const SpecKey keys[] = {
+        {"rank", .integer = &l.rank, .lo = 1, .hi = 65536},
+        {"alpha", .real = &l.alpha, .lo = LEAST, .hi = MOST},
+        {"dropout", .real = &l.dropout, .hi = 1, .open = true},
+        {0}};
+    int bias = LORA_BIAS_NONE;
+    TRY(spec_take_word(s, "bias", lora_biases, &bias));
+    TRY(spec_keys(s, keys));
+    l.bias = (LoraBias)bias;
+    vec_push(o->arena, &o->lora, l);
+    return *l.glob ? OK : spec_error(s, "the names of weights are missing");
+}
+
 Status set_weights(Options *o, Spec *s) {
     static const char *const words[] = {"embed", "sidecar", NULL};
     int i;

@@ -188,38 +188,23 @@ Status add_gradient(Options *o, Spec *s) {
     return OK;
 }
 
-static Status average_buffers(const Spec *s, const char *word, bool *out) {
-    static const char *const words[] = {"copy", "average", NULL};
-    int i;
-    TRY(spec_pick(s, words, word, &i));
-    *out = i == 1;
-    return OK;
-}
-
 /* Reads the keys of an average; `keys` ends with one that has no name. */
 static Status set_average(Options *o, Spec *s, const char *fn,
                           const SpecKey *keys) {
+    static const char *const words[] = {"copy", "average", NULL};
     AverageSpec a = {.fn = fn};
-    StrBuf rest = {0};
-    Status st = OK;
+    int buffers = 0;
     if (o->average.fn && o->average.fn != fn)
         return spec_error(s, "a module has one average: --ema or --swa");
-    for (char *piece; st == OK && (piece = spec_next(s));) {
-        if (!strncmp(piece, "buffers=", 8))
-            st = average_buffers(s, piece + 8, &a.buffers);
-        else
-            sb_printf(&rest, "%s%s", rest.len ? "," : "", piece);
-    }
-    s->text = rest.len ? rest.data : NULL;
-    if (st == OK) st = spec_keys(s, keys);
-    sb_free(&rest);
-    s->text = NULL;
+    TRY(spec_take_word(s, "buffers", words, &buffers));
+    TRY(spec_keys(s, keys));
+    a.buffers = buffers == 1;
     for (int i = 0; keys[i].name; i++) {
         a.keys[i].name = keys[i].name;
         a.keys[i].value = *keys[i].real;
     }
     o->average = a;
-    return st;
+    return OK;
 }
 
 Status set_ema(Options *o, Spec *s) {

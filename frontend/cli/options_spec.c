@@ -139,6 +139,22 @@ Status spec_pick(const Spec *s, const char *const *words, const char *word,
     return st;
 }
 
+Status spec_take_word(Spec *s, const char *key, const char *const *words,
+                      int *i) {
+    StrBuf rest = {0};
+    size_t n = strlen(key);
+    Status st = OK;
+    for (char *piece; st == OK && (piece = spec_next(s));) {
+        if (!strncmp(piece, key, n) && piece[n] == '=')
+            st = spec_pick(s, words, piece + n + 1, i);
+        else
+            sb_printf(&rest, "%s%s", rest.len ? "," : "", piece);
+    }
+    s->text = rest.len ? arena_dup(s->arena, rest.data, rest.len + 1) : NULL;
+    sb_free(&rest);
+    return st;
+}
+
 Status spec_limit(const Spec *s, double *out) {
     TRY(spec_number(s, "", s->text, out));
     if (*out >= LEAST && *out <= MOST) return OK;

@@ -55,6 +55,11 @@ Status spec_assign(const Spec *s, const SpecKey *k, char *value);
 /* The rest of a spec: key=value pieces; a bare flag key means 1. */
 Status spec_keys(Spec *s, const SpecKey *keys);
 
+/* Takes KEY=WORD out of the rest of the value; *i is the word's number, and
+   stays if the key is not there. */
+Status spec_take_word(Spec *s, const char *key, const char *const *words,
+                      int *i);
+
 /* The number of the word among these; spec_word: -1 if it is another. */
 int spec_word(const char *const *words, const char *w);
 Status spec_pick(const Spec *s, const char *const *words, const char *word,
@@ -92,6 +97,7 @@ typedef Status Setter(Options *o, Spec *s);
 /* ---- words, said again --------------------------------------------------- */
 
 extern const char *const precision_words[];
+extern const char *const lora_biases[]; /* by LoraBias */
 
 /* The name of a loss on the command line. */
 const char *loss_word(const LossSpec *l);

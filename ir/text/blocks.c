@@ -69,13 +69,20 @@ Status parse_import(Lexer *lx, Str *file, size_t *end) {
     return lex_expect(lx, ')');
 }
 
+/* Functions, attributes and dimensions may have the words' names. */
+static bool begins_block(const Lexer *lx) {
+    Lexer ahead = *lx;
+    return (lex_is_word(lx, "train") || lex_is_word(lx, "policy")) &&
+           lex_next(&ahead) == OK && lex_is_plain(&ahead.tok) &&
+           lex_next(&ahead) == OK && lex_is(&ahead, '{');
+}
+
 /* Reads one item at the top level of a file; skips all but blocks and
    imports. */
 static Status scan_item(Lexer *lx, Module *m, int *depth) {
     Token name;
     size_t end;
-    if (!*depth && (lex_is_word(lx, "train") || lex_is_word(lx, "policy")))
-        return parse_block(lx, m, &name);
+    if (!*depth && begins_block(lx)) return parse_block(lx, m, &name);
     if (!*depth && lex_is_word(lx, "model")) {
         TRY(lex_next(lx));
         TRY(lex_next(lx));

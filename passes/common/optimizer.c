@@ -575,13 +575,15 @@ static Status make_update(const Graph *train, PassCtx *cx) {
     return OK;
 }
 
-/* Every glob is of a parameter that the objective trains. */
+/* Every glob is of a parameter that the objective trains, or would without
+   adapters. */
 static Status check_glob(const Module *m, PassCtx *cx, const Objective *j,
                          const char *option, Str glob) {
     for (int k = 0; k < m->vars.len; k++) {
         const Var *v = &m->vars.data[k];
-        if (v->kind == VAR_PARAM && objective_trains(j, v->name) &&
-            glob_layer(glob, v->name))
+        bool trains =
+            v->kind == VAR_PARAM || (m->adapters.len && v->kind == VAR_FROZEN);
+        if (trains && objective_trains(j, v->name) && glob_layer(glob, v->name))
             return OK;
     }
     fail(cx->diag, (Loc){.file = m->file},

@@ -14,6 +14,8 @@
 const PassRow pipeline[] = {
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
      "fold constants, drop no-ops"},
+    {"adapt", pass_adapt, PASS_COMMON, STAGE_TYPED,
+     "low-rank adapters beside frozen weights, for --lora"},
     {"loss", pass_loss, PASS_COMMON, STAGE_TYPED, "the scalar loss of --loss"},
     {"programs", pass_programs, PASS_COMMON, STAGE_TYPED,
      "one graph per program"},
@@ -100,6 +102,7 @@ const char *const pass_side_text[] = {"common", "target"};
 static const struct {
     const char *before, *after, *because;
 } reasons[] = {
+    {"adapt", "programs", "dropout before an adapter has an inference form"},
     {"loss", "programs", "every program that trains or evaluates has the loss"},
     {"programs", "grad", "inference forms have gradients of their own"},
     {"grad", "rules", "gradients that the model asks for have types, too"},

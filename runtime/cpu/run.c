@@ -150,9 +150,22 @@ static ampc_status count_use(ampc_session *s, const PlanStep *t, BoundStep *b) {
     return AMPC_OK;
 }
 
+/* Frozen weights of 16 bits are there to save memory, which panels of them in
+   fp32 would take twice over. Predictions, of few rows, are faster with them.
+ */
+static bool is_lean(const ampc_session *s, const PlanProgram *p,
+                    const PlanRef *of) {
+    static const char predict[] = "predict";
+    if (of->space != PLAN_VAR || !strncmp(p->name, predict, strlen(predict)))
+        return false;
+    const PlanVar *v = &s->m->vars[of->index];
+    return v->kind == PLAN_FROZEN && dtype_bytes(v->dtype) == 2;
+}
+
 /* A training step changes its parameters, and every run the arena, so that only
    what one uses more than once is worth memory. */
-static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b) {
+static ampc_status keep(ampc_session *s, const PlanProgram *p, const PlanRun *r,
+                        Bound *b) {
     CpuDevice *d = s->device;
     ampc_status status = AMPC_OK;
     size_t bytes = s->m->nvar + 1; /* no variables: one, all the same */
@@ -169,7 +182,8 @@ static ampc_status keep(ampc_session *s, const PlanRun *r, Bound *b) {
     }
     for (Kept *k = d->kept; k && status == AMPC_OK; k = k->next) {
         bool new_each = k->of.space == PLAN_ARENA || changes[k->of.index];
-        if (k->uses <= new_each || k->kept.memory) continue;
+        if (k->uses <= new_each || k->kept.memory || is_lean(s, p, &k->of))
+            continue;
         k->kept.memory = mem_alloc(s, k->bytes);
         if (!k->kept.memory)
             status = session_fail(
@@ -225,7 +239,7 @@ ampc_status cpu_prepare(ampc_session *s, int program) {
         buf += t->nref + t->ep_nref;
         par += t->split ? t->npar : 0;
     }
-    ampc_status status = keep(s, r, b);
+    ampc_status status = keep(s, p, r, b);
     if (status == AMPC_OK) return status;
     mem_free(s, b->memory, b->bytes);
     *b = (Bound){0};

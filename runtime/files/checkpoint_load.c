@@ -407,10 +407,18 @@ static ampc_status resolve_averages(Load *l) {
     return status;
 }
 
+/* PEFT's files of adapters put this before every name. */
+static int find_meant(const Load *l, const char *name) {
+    static const char peft[] = "base_model.model.";
+    int v = find_var(l->s->m, st_name_of_tensor(name));
+    if (v >= 0 || strncmp(name, peft, sizeof peft - 1) != 0) return v;
+    return find_var(l->s->m, name + sizeof peft - 1);
+}
+
 static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t) {
     char name[1024];
     bool fits = meant_name(l, t->name, name, sizeof name);
-    int v = fits ? find_var(l->s->m, st_name_of_tensor(name)) : -1;
+    int v = fits ? find_meant(l, name) : -1;
     if (v < 0) {
         if (!fits) snprintf(name, sizeof name, "?");
         if (l->resume)

@@ -823,7 +823,7 @@ TEST_CASE(cli, passes_are_timed) {
     check_run(0, " 1 simplify ", words);
     check_run(0, "(unchanged)", words);
     check_run(0, " memplan ", words);
-    check_text(0, " ms        2 nodes        5 values (unchanged)\n 2 loss ",
+    check_text(0, " ms        2 nodes        5 values (unchanged)\n 2 adapt ",
                "graph forward(%x: f32[4,3]) {\n"
                "  param %w: f32[3] = 1\n  buffer %b: f32[3] = 1\n"
                "  %z = mul %x, %w\n  %y = add %z, %b\n  return y=%y\n}\n",

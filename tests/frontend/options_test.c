@@ -91,6 +91,8 @@ static const Bound bounds[] = {
     {"--gradient", "agc,eps=1", "agcs"},
     {"--ema", "0.9", "1"},
     {"--ema", "0.9,every=2", "0.9,every=1.5"},
+    {"--lora", "*attn*,rank=4", "fc,rank=0"},
+    {"--lora", "fc,bias=all", "fc,bias=some"},
     {"--swa", "start=1", "every=2"},
     {"--swa", "start=1", "start=0"},
     {"--accumulate", "1", "0"},
@@ -251,6 +253,13 @@ static void dump(const Options *o, StrBuf *sb) {
     }
     INT(average.buffers);
     TEXT_OF(average, o->average.fn ? o->average.fn : "-");
+    for (int i = 0; i < o->lora.len; i++) {
+        const LoraSpec *l = &o->lora.data[i];
+        sb_printf(sb, "lora=%s\nlora.rank=%lld\nlora.alpha=%.17g\n", l->glob,
+                  (long long)l->rank, l->alpha);
+        sb_printf(sb, "lora.dropout=%.17g\nlora.bias=%d\n", l->dropout,
+                  (int)l->bias);
+    }
     for (int i = 0; i < AVERAGE_KEYS && o->average.keys[i].name; i++)
         sb_printf(sb, "average.%s=%.17g\n", o->average.keys[i].name,
                   o->average.keys[i].value);
@@ -425,6 +434,8 @@ static const struct {
     {"--ema", "0.5,warmup=2,power=0.5,every=4,after=3,buffers=average",
      "average.buffers=1; average=average_ema; average.decay=0.5; "
      "average.warmup=2; average.power=0.5; average.every=4; average.after=3"},
+    {"--lora", "fc,rank=2,bias=lora_only,alpha=3,dropout=0.5",
+     "lora=fc; lora.rank=2; lora.alpha=3; lora.dropout=0.5; lora.bias=1"},
     {"--swa", "start=7,every=2,buffers=copy",
      "average=average_swa; average.start=7; average.every=2"},
     {"--accumulate", "3", "accumulate=3"},

@@ -800,6 +800,9 @@ TEST_CASE(text, blocks_are_cut_out) {
          NULL},
         {"train m { a }\ntrain m { \n", "", "", NULL},
         {"train m { a }\nmodel m = onnx(3)", "", "", NULL},
+        {"def policy(x) -> y { y = x }\ntrain m { a }", "a|", "", NULL},
+        {"dim train = 2\ndef f(x; policy = 1) -> y { y = x }\ntrain m { a }",
+         "a|", "", NULL},
         {"model m(x: f32[4]) { for i in 0..4 { } }\ntrain m { a }", "a|", "",
          NULL},
     };

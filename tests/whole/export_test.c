@@ -2,6 +2,7 @@
 /* export_test.c: the file that `ampc export` writes reads back, and predicts
    the trained session's results, bit for bit. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "runtime/program/plan.h"
 #include "tests/support/compiled.h"
 #include "tests/support/onnx_util.h"
+#include "tests/tolerance.h"
 
 /* ---- helpers ------------------------------------------------------------- */
 
@@ -134,6 +136,45 @@ TEST_CASE(export, an_empty_tensor) {
 }
 
 TEST_CASE(export, gpt) { round_trip("gpt.dyn.onnx", ""); }
+
+/* The exported weights hold the adapters: the file predicts what the trained
+   session does, but for the order of sums. */
+TEST_CASE(export, adapters_are_merged) {
+    char words[1400];
+    size_t n, k;
+    Compiled c = compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"),
+                              OPTIONS "--lora 'fc?,rank=2,alpha=16'");
+    ampc_session *s = open_threads(&c, 1);
+    float *first = predict(&c, s, &n);
+    Data d = data_for(c.api, "train");
+    for (int i = 0; i < 3; i++) step_ok(&c, s, d.in, d.n);
+    CHECK(c.api->save(s, test_tmp("trained")) == AMPC_OK);
+    float *want = predict(&c, s, &n), largest = 0, moved = 0;
+    c.api->close(s);
+    snprintf(words, sizeof words, "'%s' --load trained -o merged.onnx", c.path);
+    check_export(0, "", words);
+    Compiled m = compile_file(test_tmp("merged.onnx"), OPTIONS);
+    s = open_threads(&m, 1);
+    float *got = predict(&m, s, &k);
+    REQUIRE(n == k);
+    for (size_t i = 0; i < n / sizeof *got; i++) {
+        largest = fmaxf(largest, fabsf(want[i]));
+        moved = fmaxf(moved, fabsf(want[i] - first[i]));
+    }
+    for (size_t i = 0; i < n / sizeof *got; i++)
+        CHECK(fabsf(got[i] - want[i]) <= (float)TOL_LORA * largest);
+    CHECK(moved > 100 * (float)TOL_LORA * largest);
+    snprintf(words, sizeof words, "'%s' --load trained --adapter -o adapter",
+             m.path);
+    check_export(1, "compiled without --lora", words);
+    free(first);
+    free(want);
+    free(got);
+    data_free(&d);
+    m.api->close(s);
+    compiled_close(&m);
+    compiled_close(&c);
+}
 
 static bool file_has(const char *path, const char *text) {
     size_t n = 0;

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* adapt.c: low-rank adapters beside frozen weights (--lora), with the names,
+   shapes, initial values and scaling of PEFT.
+   Before:  param %fc.weight: f32[out,in]
+            %y = matmul %x, %fc.weight {trans_b=1}
+   After:   frozen %fc.weight: bf16[out,in]
+            param %fc.lora_A.weight: f32[rank,in] = uniform(±1/sqrt(in))
+            param %fc.lora_B.weight: f32[out,rank] = 0
+            %y = matmul %x, %fc.weight {trans_b=1}
+            %a = matmul (dropout %x), %fc.lora_A.weight {trans_b=1}
+            %b = matmul %a, %fc.lora_B.weight {trans_b=1}
+            %z = add %y, (mul %b, alpha/rank)        read in the place of %y
+   A weight [in,out], without trans_b or through a transposition, has the same
+   adapter. Everything else freezes but what --train names, new heads and the
+   biases that bias= asks for. What freezes here is kept once, in the 16 bits
+   of the precision: no update needs an fp32 master of it. Norms, biases and
+   other small parameters, and what the file had frozen, stay as they are: a
+   table of angles has no phase in 16 bits.
+   requires     stage TYPED, graph forward and its copies for other batches
+   establishes  the module's list of adapters                               */
+#include "ir/fn/fn.h"
+#include "passes/passes.h"
+#include "passes/common/rewrite.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { NARROW_FROM = 4096 }; /* elements */
+
+/* What the graphs do with a variable. */
+typedef struct Use {
+    const LoraSpec *spec;  /* the last --lora that matches; NULL: none */
+    bool product, columns; /* it is a right operand, as [in,out] */
+    const char *other;     /* NULL, or why it can have no adapter */
+    int adapter;           /* in m->adapters; -1: none */
+} Use;
+
+typedef struct Adapt {
+    Module *m;
+    PassCtx *cx;
+    Use *use; /* per variable of the model */
+    int nvar;
+} Adapt;
+
+/* ---- which weights ------------------------------------------------------- */
+
+/* The variable that v is, or the transpose of, then *turned flips; -1. */
+static int weight_at(const Graph *g, ValueId v, bool *turned) {
+    const int64_t *perm;
+    const Node *n;
+    while ((n = def_of(g, v, OP_TRANSPOSE)) &&
+           attr_ints(n, AK_perm, &perm) == 2 && perm[0] == 1) {
+        *turned = !*turned;
+        v = n->in[0];
+    }
+    return value_get(g, v)->kind == VK_VAR ? value_get(g, v)->var : -1;
+}
+
+/* The weight that a product reads as its right operand; -1. */
+static int weight_of(const Graph *g, const Node *n, bool *columns) {
+    if (n->fn || n->op != OP_MATMUL || value_type(g, n->in[1])->rank != 2)
+        return -1;
+    *columns = !attr_int(n, AK_trans_b);
+    return weight_at(g, n->in[1], columns);
+}
+
+static void note_reader(Adapt *x, const Graph *g, const Node *n) {
+    bool columns = false, ignored = false;
+    int w = weight_of(g, n, &columns);
+    if (w >= 0) {
+        Use *u = &x->use[w];
+        if (u->product && u->columns != columns) u->other = "both layouts";
+        u->product = true;
+        u->columns = columns;
+    }
+    for (int k = 0; k < n->nin; k++) {
+        if ((w >= 0 && k == 1) || !n->in[k].i) continue;
+        int v = weight_at(g, n->in[k], &ignored);
+        if (v >= 0 && (n->fn || n->op != OP_TRANSPOSE))
+            x->use[v].other = node_info(n)->text;
+    }
+}
+
+static bool is_weight(const Var *v) {
+    return (v->kind == VAR_PARAM || v->kind == VAR_FROZEN) &&
+           dtype_is_float(type_get(v->type)->dtype);
+}
+
+static void find_uses(Adapt *x) {
+    const Options *o = x->cx->opt;
+    for (int i = 0; i < x->nvar; i++) {
+        Use *u = &x->use[i];
+        u->adapter = -1;
+        if (!is_weight(&x->m->vars.data[i])) continue;
+        for (int k = 0; k < o->lora.len; k++)
+            if (glob_layer(o->lora.data[k].glob, x->m->vars.data[i].name))
+                u->spec = &o->lora.data[k];
+    }
+    for (int i = 0; i < x->m->graphs.len; i++) {
+        const Graph *g = x->m->graphs.data[i];
+        for (int k = 0; graph_is_model(g) && k < g->order.len; k++)
+            note_reader(x, g, node_at(g, k));
+    }
+}
+
+static const char *why_not(const Adapt *x, int var) {
+    const Use *u = &x->use[var];
+    if (type_get(x->m->vars.data[var].type)->rank != 2) return "is no matrix";
+    if (u->other) {
+        StrBuf sb = {0};
+        sb_printf(&sb, "is read by %s", u->other);
+        Str s = intern(sb.data);
+        sb_free(&sb);
+        return s;
+    }
+    return u->product ? NULL : "is the right operand of no matmul";
+}
+
+/* "fc" of fc.weight, as PEFT names modules. */
+static Str module_of(Str weight) {
+    static const char end[] = ".weight";
+    size_t n = strlen(weight), k = sizeof end - 1;
+    return n > k && !strcmp(weight + n - k, end) ? intern_n(weight, n - k)
+                                                 : weight;
+}
+
+static Str part_name(Str module, const char *part) {
+    return internf("%s.lora_%s.weight", module, part);
+}
+
+/* ---- the variables ------------------------------------------------------- */
+
+static Status add_part(Adapt *x, const Use *u, Str name, int64_t rows,
+                       int64_t columns, double bound) {
+    Module *m = x->m;
+    if (module_find_var(m, name) >= 0)
+        return fail(x->cx->diag, (Loc){.file = m->file},
+                    "--lora '%s': the model has a variable '%s' already",
+                    u->spec->glob, name);
+    TypeId t = type_make(DT_F32, 2, (int64_t[]){rows, columns});
+    int i = module_var(m, VAR_PARAM, name, t, NULL, 0);
+    Var *v = &m->vars.data[i];
+    v->why = internf("--lora %s", u->spec->glob);
+    if (bound > 0)
+        v->draw = (Draw){
+            .kind = DRAW_UNIFORM,
+            .seed =
+                hash_bytes((uint64_t)x->cx->opt->seed, name, strlen(name)) >> 1,
+            .a = -bound,
+            .b = bound};
+    return OK;
+}
+
+static Status add_adapter(Adapt *x, int var) {
+    Use *u = &x->use[var];
+    const LoraSpec *spec = u->spec;
+    Type t = *type_get(x->m->vars.data[var].type);
+    int64_t in = t.dim[u->columns ? 0 : 1], out = t.dim[u->columns ? 1 : 0];
+    Str weight = x->m->vars.data[var].name, module = module_of(weight);
+    Adapter a = {.module = module,
+                 .weight = weight,
+                 .a = part_name(module, "A"),
+                 .b = part_name(module, "B"),
+                 .rank = spec->rank,
+                 .alpha = spec->alpha,
+                 .dropout = spec->dropout,
+                 .columns = u->columns};
+    /* Kaiming's uniform distribution with a = sqrt(5) */
+    TRY(add_part(x, u, a.a, a.rank, in, 1 / sqrt((double)in)));
+    TRY(add_part(x, u, a.b, out, a.rank, 0));
+    u->adapter = x->m->adapters.len;
+    vec_push(x->m->arena, &x->m->adapters, a);
+    return OK;
+}
+
+/* Each --lora adapts a weight; matrices that it leaves out are told. */
+static Status add_adapters(Adapt *x, const LoraSpec *spec) {
+    Diag *d = x->cx->diag;
+    Loc loc = {.file = x->m->file};
+    bool exact = !strpbrk(spec->glob, "*?[");
+    int adapted = 0, matched = 0, matrix = -1;
+    StrBuf left = {0};
+    Status st = OK;
+    for (int i = 0; i < x->nvar && st == OK; i++) {
+        if (x->use[i].spec != spec) continue;
+        const Var *v = &x->m->vars.data[i];
+        const char *why = why_not(x, i);
+        matched++;
+        if (!why) {
+            st = add_adapter(x, i);
+            adapted++;
+        } else if (type_get(v->type)->rank >= 2) {
+            matrix = i;
+            sb_printf(&left, "%s'%s' %s", left.len ? ", " : "", v->name, why);
+        }
+    }
+    if (st == OK && (!adapted || (exact && matrix >= 0))) {
+        fail(d, loc, "--lora '%s' %s%s", spec->glob,
+             matched ? "matches no weight that a matrix product alone reads"
+                     : "matches no parameter of the model",
+             left.len ? ": " : "");
+        if (left.len) fail_note(d, loc, "%s", left.data);
+        st = ERR_USAGE;
+    } else if (st == OK && left.len) {
+        fail_note(d, loc, "--lora '%s': without an adapter: %s", spec->glob,
+                  left.data);
+    }
+    sb_free(&left);
+    return st;
+}
+
+/* ---- what freezes -------------------------------------------------------- */
+
+static bool is_named(const Options *o, Str name) {
+    bool named = false;
+    for (int i = 0; i < o->train_rules.len; i++)
+        if (glob_layer(o->train_rules.data[i].glob, name))
+            named = o->train_rules.data[i].train;
+    for (int i = 0; i < o->fresh.len; i++) named |= o->fresh.data[i] == name;
+    return named;
+}
+
+static bool is_bias(Str name) {
+    const char *dot = strrchr(name, '.');
+    return strstr(dot ? dot : name, "bias") != NULL;
+}
+
+static bool bias_trains(const Adapt *x, Str name) {
+    const Options *o = x->cx->opt;
+    if (!is_bias(name)) return false;
+    for (int i = 0; i < o->lora.len; i++)
+        if (o->lora.data[i].bias == LORA_BIAS_ALL) return true;
+    for (int i = 0; i < x->nvar; i++) {
+        const Use *u = &x->use[i];
+        if (u->adapter < 0 || u->spec->bias != LORA_BIAS_ADAPTED) continue;
+        Str module = x->m->adapters.data[u->adapter].module;
+        if (!strcmp(name, internf("%s.bias", module))) return true;
+    }
+    return false;
+}
+
+/* narrow: per variable, whether it becomes one of 16 bits. */
+static void freeze(const Adapt *x, bool *narrow) {
+    const Options *o = x->cx->opt;
+    for (int i = 0; i < x->nvar; i++) {
+        Var *v = &x->m->vars.data[i];
+        const Type *t = type_get(v->type);
+        if (v->kind == VAR_PARAM && !is_named(o, v->name) &&
+            !bias_trains(x, v->name)) {
+            v->kind = VAR_FROZEN;
+            v->why = intern("--lora");
+        } else if (x->use[i].adapter < 0) {
+            continue;
+        }
+        if (x->use[i].adapter >= 0) v->kind = VAR_FROZEN;
+        narrow[i] = o->precision != PREC_FP32 && t->dtype == DT_F32 &&
+                    t->rank >= 2 && type_count(t) >= NARROW_FROM;
+        if (narrow[i]) var_narrow(x->m, i, precision_dtype[o->precision]);
+    }
+}
+
+/* ---- the products -------------------------------------------------------- */
+
+/* One graph; value map: what is read in the place of a value. */
+typedef struct Walk {
+    const Adapt *x;
+    Graph *g;
+    Builder b;
+    ValueId *map;
+    uint32_t limit;
+    int64_t salt; /* of the next dropout */
+} Walk;
+
+static ValueId read_as(const Walk *w, ValueId v) {
+    return v.i < w->limit && w->map[v.i].i ? w->map[v.i] : v;
+}
+
+static ValueId dropped(Walk *w, ValueId v, double ratio) {
+    if (!(ratio > 0) || !w->x->cx->opt->dropout) return v;
+    ValueId in[] = {v, graph_own_var(w->g, OWN_RNG, 0)};
+    Attr attrs[] = {attr_named_f("ratio", ratio), attr_i(AK_salt, w->salt++)};
+    NodeId id = build_call(&w->b, fn_std("dropout"), in, 2, attrs, 2, 1, NULL);
+    return node_get(w->g, id)->out[0];
+}
+
+static ValueId var_named(const Walk *w, Str name) {
+    return graph_var(w->g, module_find_var(w->x->m, name));
+}
+
+static void adapt_product(Walk *w, const Node *n, const Adapter *a) {
+    Builder *b = &w->b;
+    DType d = value_dtype(w->g, n->out[0]);
+    double scale = a->alpha / (double)a->rank;
+    ValueId y = n->out[0];
+    b->loc = n->loc;
+    ValueId x = dropped(w, b_cast(b, n->in[0], DT_F32), a->dropout);
+    ValueId low = b_matmul(b, x, var_named(w, a->a),
+                           attr_int(n, AK_trans_a) != 0, true, DT_F32);
+    ValueId add = b_matmul(b, low, var_named(w, a->b), false, true, DT_F32);
+    if (scale != 1)
+        add = b2(b, OP_MUL, add, b_scalar(b, DT_F32, scale), DT_F32);
+    w->map[y.i] = b2(b, OP_ADD, y, add, d);
+    b->loc = (Loc){0};
+}
+
+static int64_t next_salt(const Graph *g) {
+    int64_t next = 0;
+    for (int i = 0; i < g->order.len; i++) {
+        const Attr *a = attr_find(node_at(g, i), AK_salt);
+        if (a && a->u.i >= next) next = a->u.i + 1;
+    }
+    return next;
+}
+
+/* Narrow variables are read through a cast. */
+static void widen_reads(Walk *w, const bool *narrow) {
+    for (int i = 0; i < w->x->nvar; i++) {
+        ValueId v = graph_find_var(w->g, i);
+        if (narrow[i] && is_value(v)) w->map[v.i] = b_cast(&w->b, v, DT_F32);
+    }
+}
+
+/* The adapter of each node in order, while weights have their own types. */
+static int *adapters_of(const Adapt *x, const Graph *g) {
+    int *adapter = NEW_ARRAY(x->cx->scratch, int, g->order.len + 1);
+    for (int i = 0; i < g->order.len; i++) {
+        bool columns;
+        int v = weight_of(g, node_at(g, i), &columns);
+        adapter[i] = v < 0 ? -1 : x->use[v].adapter;
+    }
+    return adapter;
+}
+
+static void adapt_graph(const Adapt *x, Graph *g, const int *adapter,
+                        const bool *narrow) {
+    Arena *scratch = x->cx->scratch;
+    Walk w = {.x = x, .g = g, .b = {.g = g}, .salt = next_salt(g)};
+    int n;
+    w.limit = (uint32_t)g->values.len;
+    w.map = NEW_ARRAY(scratch, ValueId, w.limit);
+    NodeId *old = order_take(g, scratch, &n);
+    widen_reads(&w, narrow);
+    for (int i = 0; i < n; i++) {
+        Node *o = node_get(g, old[i]);
+        for (int k = 0; k < o->nin; k++) o->in[k] = read_as(&w, o->in[k]);
+        vec_push(g->arena, &g->order, old[i]);
+        Node copy = *o; /* building moves the pool */
+        if (adapter[i] >= 0)
+            adapt_product(&w, &copy, &x->m->adapters.data[adapter[i]]);
+    }
+    for (int i = 0; graph_root(g, i); i++)
+        *graph_root(g, i) = read_as(&w, *graph_root(g, i));
+}
+
+/* ---- the pass ------------------------------------------------------------ */
+
+Status pass_adapt(Module *m, PassCtx *cx) {
+    const Options *o = cx->opt;
+    Adapt x = {.m = m, .cx = cx, .nvar = m->vars.len};
+    if (!o->lora.len || m->adapters.len) return OK;
+    if (!module_graph(m, FORWARD))
+        return fail(cx->diag, (Loc){.file = m->file},
+                    "--lora: no graph of the file is a model, called '%s'",
+                    FORWARD);
+    x.use = NEW_ARRAY(cx->scratch, Use, x.nvar + 1);
+    find_uses(&x);
+    for (int i = 0; i < o->lora.len; i++)
+        TRY(add_adapters(&x, &o->lora.data[i]));
+    bool *narrow = NEW_ARRAY(cx->scratch, bool, x.nvar + 1);
+    int **adapter = NEW_ARRAY(cx->scratch, int *, m->graphs.len);
+    for (int i = 0; i < m->graphs.len; i++)
+        adapter[i] = adapters_of(&x, m->graphs.data[i]);
+    freeze(&x, narrow);
+    for (int i = 0; i < m->graphs.len; i++)
+        if (graph_is_model(m->graphs.data[i]))
+            adapt_graph(&x, m->graphs.data[i], adapter[i], narrow);
+    return OK;
+}
+
+void adapters_put(const Module *m, StrBuf *sb) {
+    sb_puts(sb, "{\"adapters\":[");
+    for (int i = 0; i < m->adapters.len; i++) {
+        const Adapter *a = &m->adapters.data[i];
+        const Str texts[] = {a->module, a->weight, a->a, a->b};
+        static const char *const keys[] = {"module", "weight", "a", "b"};
+        sb_puts(sb, i ? ",\n{" : "{");
+        for (int k = 0; k < 4; k++) {
+            sb_printf(sb, "\"%s\":\"", keys[k]);
+            sb_put_json(sb, texts[k]);
+            sb_puts(sb, "\",");
+        }
+        sb_printf(sb, "\"rank\":%lld,\"alpha\":%.17g,\"dropout\":%.17g,",
+                  (long long)a->rank, a->alpha, a->dropout);
+        sb_printf(sb, "\"columns\":%d}", a->columns);
+    }
+    sb_puts(sb, "],\n\"trained\":[");
+    for (int i = 0, n = 0; i < m->vars.len; i++) {
+        const Var *v = &m->vars.data[i];
+        if (v->kind != VAR_PARAM) continue;
+        bool part = false;
+        for (int k = 0; k < m->adapters.len; k++)
+            part |= v->name == m->adapters.data[k].a ||
+                    v->name == m->adapters.data[k].b;
+        if (part) continue;
+        sb_puts(sb, n++ ? ",\"" : "\"");
+        sb_put_json(sb, v->name);
+        sb_puts(sb, "\"");
+    }
+    sb_puts(sb, "]}\n");
+}
