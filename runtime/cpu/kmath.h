@@ -584,6 +584,12 @@ KM_INLINE float km_rcp(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+/* x, but no less than `low` and no more than `high`; NaN stays. */
+KM_INLINE float km_between(float x, float low, float high) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(low));
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(high));
+    return x;
+}
 #endif
 
 /* x / y, y >= 1; 0 where y is 2^126 or more on a GPU */
@@ -620,8 +626,7 @@ KM_INLINE float km_square_rest(float y, float sq) {
 KM_INLINE float EXP_F32(float x) {
     float t, r, p;
 #ifdef KM_GPU
-    x = x < -105.0f ? -105.0f : x;
-    x = x > 89.0f ? 89.0f : x;
+    x = km_between(x, -105.0f, 89.0f);
     t = x * 0x1.715476p+0f;
     r = fmaf(x, -0x1.4ae0cp-26f, fmaf(x, -0x1.715476p+0f, t));
     p = km_ex2(t);

@@ -35,6 +35,10 @@ static float km_rcp(float x) {
     return erring(x, 1 / (double)x, 1);
 }
 
+static float km_between(float x, float low, float high) {
+    return x < low ? low : x > high ? high : x;
+}
+
 #define KM_GPU
 
 /* The error bound in kmath.h; also for results of an e^x that may be 0. */

@@ -306,8 +306,16 @@ static const char python[] =
     "line gpt2 32 12345.5\n"
     "line vit 33 1\n";
 
-/* A folder as --bundle leaves it, of one small model by all names. */
-static void pack_bundle(const char *dir) {
+static const char small_model[] = "graph forward(%x: f32[8,4]) {\n"
+                                  "  param %w: f32[4,8] = 0.5\n"
+                                  "  %y = matmul %x, %w : f32[8,8]\n"
+                                  "  %q = mul %y, %y : f32[8,8]\n"
+                                  "  %l = reduce_mean %q {axes=[0,1], "
+                                  "keepdims=0} : f32[]\n"
+                                  "  return %l\n}\n";
+
+/* A folder as --bundle leaves it, of one model by all names. */
+static void pack_bundle(const char *dir, const char *model) {
     static const char names[] =
         "eval \"$(sed -n '/^\\(models\\|precisions\\)=(/p\n"
         "/^\\(traces\\|shapes\\)=(/,/)$/p' gpu-check)\"\n"
@@ -319,13 +327,7 @@ static void pack_bundle(const char *dir) {
         "echo shape_many_elements.fp32 shape_many_products.fp32\n"
         "echo cnn_ptx.bf16 ops\n";
     Compiled c = compile_text_cuda(
-        "graph forward(%x: f32[8,4]) {\n"
-        "  param %w: f32[4,8] = 0.5\n"
-        "  %y = matmul %x, %w : f32[8,8]\n"
-        "  %q = mul %y, %y : f32[8,8]\n"
-        "  %l = reduce_mean %q {axes=[0,1], keepdims=0} : f32[]\n"
-        "  return %l\n}\n",
-        "--precision fp32 --optimizer sgd,lr=0.01", "cuda:sm_90");
+        model, "--precision fp32 --optimizer sgd,lr=0.01", "cuda:sm_90");
     char path[600], feed[600], list[600], *log = NULL;
     sim_build_twins(c.cuda_dir);
     write_facts(c.path);
@@ -371,7 +373,7 @@ TEST_CASE(gpu_check, the_script_prints_tables_beside_pytorch) {
     bool toolkit =
         test_command(NULL, "ls /usr/local/cuda*/lib64/libcublasLt.so.1?") == 0;
     snprintf(dir, sizeof dir, "%s/bundle", test_tmpdir());
-    pack_bundle(dir);
+    pack_bundle(dir, small_model);
     put_package(dir);
     for (int again = 0; again < 2; again++) {
         free(out);
@@ -380,7 +382,7 @@ TEST_CASE(gpu_check, the_script_prints_tables_beside_pytorch) {
             "cd '%s'; AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' "
             "AMPC_SIM_TWINS=$PWD/twins AMPC_CHECK_MODEL_STEPS=1 "
             "PYTHON=$PWD/python ./gpu-check --piece models --piece products "
-            "%s",
+            "--piece peer %s",
             dir, sim()->path, again && !toolkit ? "" : sim()->cublaslt,
             again ? "--out now --before results.jsonl" : "");
         CHECK_MSG(rc == 1, "status %d\n%s", rc, out);
@@ -404,7 +406,113 @@ TEST_CASE(gpu_check, the_script_prints_tables_beside_pytorch) {
     CHECK_HAS(out, "| model_gpt2.bf16.so | ");
     CHECK_HAS(out, "| launch of | place | before us | now us | first |");
     CHECK_MSG(lines_with(out, "FAILED") == 1, "%s", out);
+    /* each piece's tables come before the next piece */
+    const char *next = strstr(out, "-- products\n");
+    const char *timed = strstr(out, "| step of | ampc ms ");
+    CHECK(timed && next && timed < next &&
+          strstr(next, "| step of | ampc ms "));
     free(out);
+}
+
+/* ncu and nvidia-smi, as they print. */
+static const char ncu[] =
+    "#!/bin/sh\n"
+    "line() { echo \"\\\"$1\\\",\\\"9\\\",\\\"$2\\\",\\\"$3\\\",\\\"$4\\\"\"; "
+    "}\n"
+    "echo '==PROF== Connected'\n"
+    "line ID 'Kernel Name' 'Metric Name' 'Metric Value'\n"
+    "for i in 0 1 2 3 4 5 6 7; do\n"
+    "  for m in $(echo $3 | tr , ' '); do line $i k$((i / 2)) $m 1,$((i + "
+    "1))00; "
+    "done\n"
+    "done\n";
+static const char smi[] = "#!/bin/sh\necho 'Simulated H100, 580, 1980 MHz'\n";
+
+static void put_program(const char *dir, const char *name, const char *text) {
+    char path[600], *log = NULL;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    REQUIRE(test_write_file(path, text, strlen(text)));
+    if (test_command(&log, "chmod +x '%s'", path)) FAIL("%s", log);
+    free(log);
+}
+
+/* A row of results in which all threads of a block take part. */
+static const char folding_model[] =
+    "graph forward(%x: f32[8,4]) {\n"
+    "  param %w: f32[4,1500] = 0.5\n"
+    "  %y = matmul %x, %w : f32[8,1500]\n"
+    "  %e = exp %y : f32[8,1500]\n"
+    "  %s = reduce_sum %e {axes=[1], keepdims=1} : f32[8,1]\n"
+    "  %g = log %s : f32[8,1]\n"
+    "  %l = reduce_mean %g {axes=[0,1], keepdims=0} : f32[]\n"
+    "  return %l\n}\n";
+
+/* Launches until the first step ends, which is not captured. */
+static int launches_of_a_step(const char *dir) {
+    char *out = NULL;
+    int n = 0;
+    if (test_command(&out,
+                     "cd '%s'; AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' "
+                     "AMPC_SIM_TWINS=$PWD/twins AMPC_SIM_REPORT=$PWD/report "
+                     "./checker run modules/ops.so modules/ops.feed 1 && "
+                     "cat report; rm -f report",
+                     dir, sim()->path, sim()->cublaslt))
+        FAIL("%s", out);
+    const char *at = strstr(out, "launches ");
+    if (!at || sscanf(at, "launches %d", &n) != 1) FAIL("%s", out);
+    free(out);
+    return n;
+}
+
+/* What stands for a card with a mistake in it: kernels that compute something
+   else, a launch that a capture misses, barriers that do nothing. */
+TEST_CASE(gpu_check, the_first_minute_finds_planted_mistakes) {
+    static const struct {
+        const char *what, *prepare, *env;
+        int rc;
+        const char *says;
+    } cases[] = {
+        {"no mistake", ":", "", 0, "| train forced | 7 | 0 |"},
+        {"wrong kernels", "sed -i 's/LOG_F32(/TANH_F32(/' twins/*.cu", "", 1,
+         "FAILED train forced shape_gpt2_layer.bf16.so"},
+        {"a missing barrier", "sed -i 's/__syncthreads();//' twins/fold.cuh",
+         "", 1, "FAILED train forced shape_gpt2_layer.bf16.so"},
+        {"a launch that is not captured", ":",
+         "AMPC_SIM_FAIL=cuLaunchKernel:%d:-1", 1, "FAILED graph "},
+    };
+    char dir[512], *out = NULL, *log = NULL;
+    snprintf(dir, sizeof dir, "%s/first_minute", test_tmpdir());
+    pack_bundle(dir, folding_model);
+    put_program(dir, "ncu", ncu);
+    put_program(dir, "nvidia-smi", smi);
+    const int captured = launches_of_a_step(dir) + 2;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char env[100], twins[600];
+        if (test_command(&log, "cd '%s'; rm -rf kept; cp -r twins kept; %s",
+                         dir, cases[i].prepare))
+            FAIL("%s", log);
+        free(log);
+        snprintf(twins, sizeof twins, "%s/twins", dir);
+        if (strcmp(cases[i].prepare, ":")) sim_build_twins(twins);
+        snprintf(env, sizeof env, cases[i].env, captured);
+        int rc = test_command(
+            &out,
+            "cd '%s'; AMPC_LIBCUDA='%s' AMPC_LIBCUBLASLT='%s' PATH=$PWD:$PATH "
+            "AMPC_SIM_TWINS=$PWD/twins PYTHON=none %s ./gpu-check --piece "
+            "numbers --piece counters",
+            dir, sim()->path, sim()->cublaslt, env);
+        CHECK_MSG(rc == cases[i].rc, "%s: status %d\n%s", cases[i].what, rc,
+                  out);
+        CHECK_HAS(out, cases[i].says);
+        CHECK_HAS(out, "\"check\":\"clocks\",\"ok\":true,\"module\":\"idle\","
+                       "\"text\":\"Simulated H100, 580, 1980 MHz");
+        CHECK_HAS(out, "| gpt2_4_layers | k3 | 2 | 3.5 | 3500 | 0.004 | 3500 | "
+                       "3500 |");
+        free(out);
+        if (test_command(&log, "cd '%s'; rm -rf twins; mv kept twins", dir))
+            FAIL("%s", log);
+        free(log);
+    }
 }
 
 /* compute-sanitizer, which finds something where it is asked to. */
@@ -423,7 +531,7 @@ TEST_CASE(gpu_check, every_piece_of_the_script_runs) {
     leaks = "";
 #endif
     snprintf(dir, sizeof dir, "%s/pieces", test_tmpdir());
-    pack_bundle(dir);
+    pack_bundle(dir, small_model);
     snprintf(path, sizeof path, "%s/compute-sanitizer", dir);
     REQUIRE(test_write_file(path, sanitizer, sizeof sanitizer - 1));
     int rc = test_command(
