@@ -226,6 +226,7 @@ def torch_models():
 
     x4 = (lambda r: [torch.tensor(r.randn(6, 4), dtype=torch.float32)])
     from exporters_edges import edges
+    from exporters_kinds import kinds
     image = (lambda r: [torch.tensor(r.rand(4, 3, 6, 6), dtype=torch.float32)])
     sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
     ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
@@ -233,7 +234,7 @@ def torch_models():
             (StraightThrough, x4), (Detached, x4), (NoGrad, x4), (OwnLoss, x4), (BatchNorm, image), (Norms, x4),
             (Attention, sequence), (Embedding, ids), (Rotary, x4), (Codebook, x4), (Gates, x4), (Transposed, x4),
             (Recurrent, sequence), (Literals, x4), (Lstm, sequence), (Equal, x4), (Ones, x4), (Positions, ids),
-            *edges()]
+            *edges(), *kinds()]
 
 
 def torch_case(folder, make, data, mode):

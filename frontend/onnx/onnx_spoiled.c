@@ -127,6 +127,12 @@ static bool perhaps_read(const Told *t, Str parameter) {
     return end && str_map_get(&t->untold, intern(end)) >= 0;
 }
 
+/* In the file, and read there. */
+static bool is_held(const Ox *ox, Str name) {
+    const OxName *n = ox_name_of(ox, name);
+    return n && n->kind == OX_INIT && ox->inits.data[n->index].live;
+}
+
 /* A parameter that is not there was not read (or is another by a second name),
    unless a node says that it read it, is missing too, or does not tell. */
 static void merged_parameters(Ox *ox, Lost *lost) {
@@ -134,8 +140,7 @@ static void merged_parameters(Ox *ox, Lost *lost) {
     int missing = 0;
     for (int k = 0; k < ox->signature.len; k++) {
         const OxSigned *p = &ox->signature.data[k];
-        const OxName *n = ox_name_of(ox, p->target);
-        missing += ox_signed_as(p, "PARAMETER") && !(n && n->kind == OX_INIT);
+        missing += ox_signed_as(p, "PARAMETER") && !is_held(ox, p->target);
     }
     if (!missing) return;
     read_told(ox, &t);
@@ -143,9 +148,7 @@ static void merged_parameters(Ox *ox, Lost *lost) {
     bool lacks = t.any ? lacks_node(ox, &t) : optimised;
     for (int k = 0; k < ox->signature.len; k++) {
         const OxSigned *p = &ox->signature.data[k];
-        const OxName *n = ox_name_of(ox, p->target);
-        if (!ox_signed_as(p, "PARAMETER") || (n && n->kind == OX_INIT))
-            continue;
+        if (!ox_signed_as(p, "PARAMETER") || is_held(ox, p->target)) continue;
         if (lacks || str_map_get(&t.read, p->argument) >= 0 ||
             (t.any && optimised && perhaps_read(&t, p->target)))
             lose(ox, lost, p->target, NULL);

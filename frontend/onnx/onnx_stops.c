@@ -9,6 +9,7 @@
    one under torch.autocast() looks alike, but calls parameters by numbers.
    The other exporters' marks are in ox_stops (onnx_names.c).                */
 #include <ctype.h>
+#include <limits.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -33,9 +34,15 @@ typedef struct Line {
     Copied copied;
 } Line;
 
+/* Nodes at which the gradient may have to stop. */
+typedef struct Doubt {
+    Str first; /* the name of the first */
+    int count;
+} Doubt;
+
 typedef struct Stops {
     Ox *ox;
-    int names;        /* of the file: those of stops come behind */
+    int names, nodes; /* of the file: those of stops come behind */
     Fx *fx;           /* by node */
     Str *block;       /* by node: which it stands in; NULL: none */
     bool *trained;    /* by name: a function of parameters */
@@ -46,11 +53,12 @@ typedef struct Stops {
     StrMap read;      /* names that nodes read in PyTorch's graph */
     StrMap lines;     /* a trace that says detach(), to its Line */
     StrMap counted;   /* what a line has counted already */
+    StrMap placed;    /* lines of PyTorch's graph that got their stops */
     VEC(Line) list;
-    Str first_copy; /* a node that reads a copy, perhaps of a detached value */
-    int copies;
-    Str first_unknown; /* a node that reads a block of unknown kind */
-    int unknown;
+    Doubt copies;   /* reads a copy, perhaps of a detached value */
+    Doubt unknown;  /* reads a block of unknown kind */
+    Doubt merged;   /* reads a node that an equal one stands for */
+    Doubt unplaced; /* reads a detached value, by which operand is unknown */
 } Stops;
 
 static Fx fx_of(const OxNode *n) {
@@ -260,8 +268,15 @@ static bool is_trained(const Stops *s, Str name) {
     return i < s->names && s->trained[i];
 }
 
-/* What the program calls the operand; NULL: it is a constant, or was made by
-   the same line as the node. */
+/* The node that made it; NULL: none of the file's. */
+static const OxNode *maker(const Stops *s, Str name) {
+    const OxName *x = ox_name_of(s->ox, name);
+    bool made = x && x->kind == OX_RESULT && x->index < s->nodes;
+    return made ? &s->ox->nodes.data[x->index] : NULL;
+}
+
+/* What the program calls the operand, and the file where its maker does not
+   tell; NULL: it is a constant, or was made by the same line as the node. */
 static Str called(const Stops *s, int node, Str operand) {
     const OxName *n = ox_name_of(s->ox, operand);
     if (!n) return NULL;
@@ -269,9 +284,11 @@ static Str called(const Stops *s, int node, Str operand) {
         int at = str_map_get(&s->arguments, operand);
         return at < 0 ? NULL : s->ox->signature.data[at].argument;
     }
+    if (n->index >= s->nodes) return NULL;
     Fx fx = s->fx[n->index];
     bool constant = onnx_is_op(s->ox->nodes.data[n->index].proto, "Constant");
-    return constant || fx.all == s->fx[node].all ? NULL : fx.name;
+    if (constant || fx.all == s->fx[node].all) return NULL;
+    return fx.name ? fx.name : operand;
 }
 
 /* ---- stops ----------------------------------------------------------------
@@ -307,7 +324,12 @@ static void stop(Stops *s, int node, int k) {
     ox->nodes.data[node].in[k] = n.name;
 }
 
-enum { MOST = 64 }; /* of a node's operands */
+enum { MOST = 64 };        /* of a node's operands */
+enum { PLACED = INT_MAX }; /* no node */
+
+static void doubt(Doubt *d, const OxNode *n) {
+    if (!d->count++) d->first = n->name;
+}
 
 /* The program reads `name`, whose node the exporter dropped: detach(), or a
    copy of what the same line of Python detached. */
@@ -318,8 +340,7 @@ static bool is_lost_stop(Stops *s, int node, Str name) {
                  ? str_map_get(&s->lines, trace_of(&s->ox->nodes.data[node]))
                  : -1;
     Copied copied = at < 0 ? PASSES : s->list.data[at].copied;
-    if (copied == EITHER && !s->copies++)
-        s->first_copy = s->ox->nodes.data[node].name;
+    if (copied == EITHER) doubt(&s->copies, &s->ox->nodes.data[node]);
     return copied == STOPS;
 }
 
@@ -364,28 +385,116 @@ static void restore_detach(Stops *s, int node) {
     read_node(s, node, &r);
     for (int i = 0; i < r.nargs; i++)
         lost += is[i] = is_lost_stop(s, node, r.args[i]);
-    for (int i = 0; i < r.nouter && lost; i++)
-        if (reads_lost(&r, i, is, lost)) stop(s, node, r.outer[i]);
+    bool trained = false, placed = false;
+    for (int i = 0; i < r.nouter && lost; i++) {
+        trained |= is_trained(s, s->ox->nodes.data[node].in[r.outer[i]]);
+        if (!reads_lost(&r, i, is, lost)) continue;
+        stop(s, node, r.outer[i]);
+        placed = true;
+    }
+    if (placed || trained)
+        str_map_put(s->ox->scratch, &s->placed, s->fx[node].name,
+                    placed ? PLACED : node);
 }
 
-/* Copies of values that the model also reads themselves, on lines that do not
-   say detach(): t = h.detach().clone() and t = h.clone() look alike. */
+/* Some of the nodes of one line read the operands, and none got the stop. */
+static void find_unplaced(Stops *s) {
+    for (int i = 0; i < s->nodes; i++)
+        if (s->fx[i].name && str_map_get(&s->placed, s->fx[i].name) == i)
+            doubt(&s->unplaced, &s->ox->nodes.data[i]);
+}
+
+/* ---- values that another stands for --------------------------------------
+ */
+
+/* Two nodes of one op, as linear and linear_1. */
+static bool of_one_op(Str a, Str b) {
+    size_t n[2], i = 0;
+    for (const char *s = a; i < 2; i++, s = b) {
+        const char *end = strrchr(s, '_');
+        bool counts = end && end[1] && !end[1 + strspn(end + 1, "0123456789")];
+        n[i] = counts ? (size_t)(end - s) : strlen(s);
+    }
+    return n[0] == n[1] && !memcmp(a, b, n[0]);
+}
+
+/* The operands that are called so, less the arguments that are. */
+static int unnamed(const Stops *s, int node, const Reads *r, Str name) {
+    const OxNode *n = &s->ox->nodes.data[node];
+    int count = 0;
+    for (int i = 0; i < r->nouter; i++)
+        count += called(s, node, n->in[r->outer[i]]) == name;
+    for (int k = 0; k < r->nargs; k++) count -= r->args[k] == name;
+    return count;
+}
+
+/* f(h) and f(h.detach()) are equal, and the exporter keeps one.  leave_block()
+   knows which, where it stands in a block. */
+static void find_merged(Stops *s, int node) {
+    const OxNode *n = &s->ox->nodes.data[node];
+    Reads r;
+    read_node(s, node, &r);
+    for (int i = 0; i < r.nouter; i++) {
+        Str operand = n->in[r.outer[i]], c = called(s, node, operand);
+        const OxNode *by = maker(s, operand);
+        Str block = by ? s->block[by - s->ox->nodes.data] : NULL;
+        if (!by || !is_trained(s, operand) || unnamed(s, node, &r, c) < 1 ||
+            (block && block != s->block[node]))
+            continue;
+        for (int k = 0; k < r.nargs; k++)
+            if (str_map_get(&s->known, r.args[k]) < 0 && !is_copy(r.args[k]) &&
+                of_one_op(r.args[k], c)) {
+                doubt(&s->merged, n);
+                return;
+            }
+    }
+}
+
+/* Its line says detach() once more than its nodes show: of its last value. */
+static bool hides_detach(const Stops *s, Str name) {
+    const OxNode *n = maker(s, name);
+    int at = n ? str_map_get(&s->lines, trace_of(n)) : -1;
+    const Line *l = at < 0 ? NULL : &s->list.data[at];
+    return l && (int64_t)l->times * l->says > (int64_t)l->named + l->copies;
+}
+
+/* The node compares its operands, as a loss does a target; contiguous() and
+   dropout that drops nothing make copies too, and say nothing of detach(). */
+static bool is_target(const Stops *s, int node) {
+    static const char *const ops[] = {"aten.sub.", "aten.kl_div", "_loss",
+                                      "aten.cosine_", "cross_entropy"};
+    const char *op = ox_torch_node(&s->ox->nodes.data[node], "");
+    size_t length = op ? strcspn(op, "]") : 0;
+    for (size_t i = 0; op && i < sizeof ops / sizeof *ops; i++) {
+        const char *at = strstr(op, ops[i]);
+        if (at && at < op + length) return true;
+    }
+    return false;
+}
+
+/* Copies whose node is gone, on lines that do not say detach():
+   t = h.detach().clone() and t = h.clone() look alike. */
 static void find_copies(Stops *s, int node) {
     const OxNode *n = &s->ox->nodes.data[node];
     Reads r;
-    bool is[MOST];
+    bool is[MOST], clones = false;
     int lost = 0;
     if (str_map_get(&s->lines, trace_of(n)) >= 0) return;
     read_node(s, node, &r);
     for (int i = 0; i < r.nargs; i++)
         lost += is[i] =
             is_copy(r.args[i]) && str_map_get(&s->known, r.args[i]) < 0;
+    for (int i = 0; i < r.nargs; i++)
+        clones |= is[i] && is_of(r.args[i], "clone");
     for (int i = 0; i < r.nouter && lost; i++) {
+        n = &s->ox->nodes.data[node]; /* a stop moves them */
         Str operand = n->in[r.outer[i]], name = called(s, node, operand);
-        if (!reads_lost(&r, i, is, lost) || !is_trained(s, operand) ||
-            str_map_get(&s->read, name) < 0)
-            continue;
-        if (!s->copies++) s->first_copy = n->name;
+        if (!reads_lost(&r, i, is, lost) || !is_trained(s, operand)) continue;
+        if (hides_detach(s, operand))
+            stop(s, node, r.outer[i]);
+        else if (str_map_get(&s->read, name) >= 0 ||
+                 (clones && is_target(s, node)))
+            doubt(&s->copies, n);
     }
 }
 
@@ -407,8 +516,41 @@ static void leave_block(Stops *s, int node) {
             !strstr(reads, internf("%%%s]", name)))
             continue;
         if (kind == NO_GRAD) stop(s, node, k);
-        if (kind == UNKNOWN && !s->unknown++)
-            s->first_unknown = s->ox->nodes.data[node].name;
+        if (kind == UNKNOWN) doubt(&s->unknown, &s->ox->nodes.data[node]);
+    }
+}
+
+static void warn_doubts(const Stops *s) {
+    const struct {
+        const Doubt *at;
+        const char *text;
+    } rows[] = {
+        {&s->copies,
+         "node '%s' reads a copy whose node the exporter dropped; if the "
+         "model copies a detached value (h.detach().clone()), the gradient "
+         "must stop, and passes here: optimize=False keeps both nodes"},
+        {&s->unknown,
+         "node '%s' reads what was computed under torch.no_grad() or under "
+         "torch.autocast(), the file does not tell which: the gradient "
+         "passes; where it must stop, write .detach() and export again"},
+        {&s->merged,
+         "node '%s' reads one of two equal nodes that the exporter merged; if "
+         "the model computes one of them from a detached value or under "
+         "torch.no_grad(), the gradient must stop, and passes here: "
+         "optimize=False keeps both nodes"},
+        {&s->unplaced,
+         "node '%s' reads a detached value, but the file does not tell by "
+         "which operand: the gradient must stop, and passes here; export "
+         "with optimize=False, which keeps the node of detach()"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        StrBuf sb = {0};
+        const char *hole = strstr(rows[i].text, "%s");
+        if (!rows[i].at->count) continue;
+        sb_putn(&sb, rows[i].text, (size_t)(hole - rows[i].text));
+        sb_printf(&sb, "%s%s", ox_quote(s->ox, rows[i].at->first), hole + 2);
+        ox_warn_model(s->ox, "%s", sb.data);
+        sb_free(&sb);
     }
 }
 
@@ -417,6 +559,7 @@ void ox_restore_stops(Ox *ox) {
     int n = ox->nodes.len;
     Stops s = {.ox = ox,
                .names = ox->names.len,
+               .nodes = n,
                .fx = NEW_ARRAY(ox->scratch, Fx, n + 1),
                .block = NEW_ARRAY(ox->scratch, Str, n + 1),
                .trained = NEW_ARRAY(ox->scratch, bool, ox->names.len + 1)};
@@ -425,131 +568,11 @@ void ox_restore_stops(Ox *ox) {
     find_trained(&s);
     for (int i = 0; i < n; i++) {
         if (s.fx[i].all && !s.fx[i].name) s.fx[i].all = NULL;
+        if (s.fx[i].all) find_merged(&s, i);
         if (s.fx[i].all) find_copies(&s, i);
         if (s.fx[i].all) restore_detach(&s, i);
         leave_block(&s, i);
     }
-    if (s.copies && options_train(ox->opt))
-        ox_warn_model(
-            ox,
-            "node '%s' reads a copy whose node the exporter dropped; if the "
-            "model copies a detached value (h.detach().clone()), the gradient "
-            "must stop, and passes here: optimize=False keeps both nodes",
-            ox_quote(ox, s.first_copy));
-    if (s.unknown && options_train(ox->opt))
-        ox_warn_model(
-            ox,
-            "node '%s' reads what was computed under torch.no_grad() or under "
-            "torch.autocast(), the file does not tell which: the gradient "
-            "passes; where it must stop, write .detach() and export again",
-            ox_quote(ox, s.first_unknown));
-}
-
-/* ---- where nothing is left ------------------------------------------------
- */
-
-static bool makes_steps(const OxNode *n) {
-    static const OpCode steps[] = {OP_ROUND, OP_SIGN, OP_FLOOR, OP_CEIL};
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-        if (n->op->handler == onnx_elem && n->op->core == steps[i]) return true;
-    return n->op->handler == onnx_argmax;
-}
-
-static bool compares(const OxNode *n) {
-    static const OpCode ops[] = {OP_GREATER, OP_LESS, OP_GREATER_EQUAL,
-                                 OP_LESS_EQUAL};
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (n->op->handler == onnx_elem && n->op->core == ops[i]) return true;
-    return false;
-}
-
-/* By name: it changes with parameters that train; the loss changes with it. */
-typedef struct Flow {
-    const Ox *ox;
-    bool *trained, *matters;
-} Flow;
-
-static bool marked(const Flow *f, const bool *marks, Str name) {
-    const OxName *n = ox_name_of(f->ox, name);
-    return n && marks[n - f->ox->names.data];
-}
-
-static void mark(const Flow *f, bool *marks, Str name) {
-    const OxName *n = ox_name_of(f->ox, name);
-    if (n) marks[n - f->ox->names.data] = true;
-}
-
-static void find_flow(const Flow *f) {
-    const Ox *ox = f->ox;
-    for (int i = 0; i < ox->inits.len; i++) {
-        const OxInit *x = &ox->inits.data[i];
-        if (x->is_var && x->kind == VAR_PARAM) mark(f, f->trained, x->name);
-    }
-    for (int i = 0; i < ox->order.len; i++) {
-        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        bool trained = false;
-        for (int k = 0; k < n->nin; k++)
-            trained |= marked(f, f->trained, n->in[k]);
-        for (int r = 0; r < n->nout && trained; r++)
-            mark(f, f->trained, n->out[r]);
-    }
-    for (size_t i = 0; i < ox->graph->n_output; i++) {
-        const Onnx__ValueInfoProto *v = ox->graph->output[i];
-        DType d;
-        bool known =
-            v->type &&
-            v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
-            v->type->tensor_type &&
-            dtype_from_onnx(v->type->tensor_type->elem_type, &d);
-        if (!known || dtype_is_float(d)) mark(f, f->matters, ox_text(v->name));
-    }
-    for (int i = ox->order.len - 1; i >= 0; i--) {
-        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        bool matters = false;
-        for (int r = 0; r < n->nout; r++)
-            matters |= marked(f, f->matters, n->out[r]);
-        for (int k = 0; k < n->nin && matters; k++)
-            mark(f, f->matters, n->in[k]);
-    }
-}
-
-/* A step in what trains: of PyTorch's models most stand beside a detach(). */
-static bool is_step(const Flow *f, const OxNode *n) {
-    if (!n->nin || !n->nout || !marked(f, f->trained, n->in[0]) ||
-        !marked(f, f->matters, n->out[0]))
-        return false;
-    if (makes_steps(n)) return true;
-    const OxName *x = ox_name_of(f->ox, n->in[0]);
-    return n->op->handler == onnx_cast && x && x->kind == OX_RESULT &&
-           compares(&f->ox->nodes.data[x->index]);
-}
-
-void ox_warn_steps(Ox *ox) {
-    const char *by = ox->model->producer_name;
-    if (ox->has_signature || !options_train(ox->opt) || !ox->inits.len || !by ||
-        !*by || !strncmp(by, "jax2onnx", 8))
-        return;
-    Arena *tmp = arena_new();
-    Flow f = {ox, NEW_ARRAY(tmp, bool, ox->names.len + 1),
-              NEW_ARRAY(tmp, bool, ox->names.len + 1)};
-    const OxNode *first = NULL;
-    int count = 0;
-    find_flow(&f);
-    for (int i = 0; i < ox->order.len; i++) {
-        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        if (!is_step(&f, n)) continue;
-        if (!count++) first = n;
-    }
-    arena_free(tmp);
-    if (!count) return;
-    ox_warn_node(
-        ox, first,
-        "a step function (gradient 0) of trained tensors%s%s: a detach(), "
-        "no_grad() "
-        "or stop_gradient beside it (a straight-through estimator, a codebook) "
-        "is not in files of this exporter, and the gradient passes; %s",
-        count > 1 ? ", the first of " : "",
-        count > 1 ? arena_printf(ox->scratch, "%d", count) : "",
-        ox->is_torch ? "export with dynamo=True, optimize=False, which keeps it"
-                     : "jax2onnx and PyTorch's dynamo=True keep it");
+    find_unplaced(&s);
+    if (options_train(ox->opt)) warn_doubts(&s);
 }

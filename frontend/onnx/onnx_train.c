@@ -296,10 +296,34 @@ static bool is_module_path(Str s) {
 
 static bool weight(Case *c) { return c->role && is_module_path(c->x->name); }
 
+/* A tensor of that last part in the initializer's module; NULL: none. */
+static const OxInit *beside(const Case *c, const char *last) {
+    const OxInit *end = c->ox->inits.data + c->ox->inits.len;
+    for (const OxInit *x = c->ox->inits.data; x < end; x++) {
+        const char *dot = strrchr(x->name, '.');
+        if (same_module(x->name, c->x->name) &&
+            !strcmp(dot ? dot + 1 : x->name, last))
+            return x;
+    }
+    return NULL;
+}
+
+/* Gain and offset of a frozen BatchNorm in plain arithmetic, as torchvision
+   has it, and weights of classes in a loss: buffers that are called weight. */
+static bool with_buffer(Case *c) {
+    const OxInit *x = beside(c, "running_var");
+    if (!x) x = beside(c, "pos_weight");
+    if (!x || x == c->x || !c->role || !ox_elementwise(c->role) ||
+        ox_name_of(c->ox, x->name)->statistics_of)
+        return false;
+    c->from = x->name;
+    return true;
+}
+
 /* True if the initializer has no name that layers use. */
 static bool unlayered(Case *c) {
     static const char *const globs[] = {"*weight*", "*bias*", NULL};
-    return weight(c) && !one_element(c) && !matches(c->x->name, globs);
+    return weight(c) && !matches(c->x->name, globs);
 }
 
 static bool doubtful(Case *c) {
@@ -350,6 +374,7 @@ static const struct {
     {ANY, statistic, FROZEN, "running statistics, as %s has them"},
     {ANY, normalises, FROZEN, "normalises an input (%s)"},
     {SCRIPT, folded_by_script, TRAINS, "folded by the exporter: operand of %s"},
+    {SCRIPT, with_buffer, FROZEN, "its module has '%s' in plain arithmetic"},
     {SCRIPT, before_weight, TRAINS, "its module writes it before '%s'"},
     {SCRIPT, behind_buffer, FROZEN, "its module writes it behind '%s'"},
     {SCRIPT | STRIPPED | OTHER, named_like_buffer, FROZEN,
@@ -499,7 +524,10 @@ static Status decide(Ox *ox, OxInit *x) {
 
 Str ox_keeps_no_stops(const Ox *ox) {
     switch (exporter_of(ox)) {
-    case SCRIPT: return intern("TorchScript keeps no detach() or no_grad()");
+    case SCRIPT:
+        return intern("TorchScript keeps no detach(), no_grad() or "
+                      "autograd.Function, and does not tell a buffer from a "
+                      "parameter");
     case STRIPPED:
         return intern("without PyTorch's metadata no detach() is left");
     case TF: return intern("tf2onnx keeps no stop_gradient");

@@ -67,6 +67,7 @@ static void read_model(Unfold *u) {
     ox_read_signature(ox);
     for (int i = 0; i < ox->signature.len; i++) {
         const OxSigned *x = &ox->signature.data[i];
+        str_map_put(u->a, &u->defined, x->argument, i);
         if (!ox_signed_as(x, "PARAMETER") && !ox_signed_as(x, "BUFFER"))
             continue;
         str_map_put(u->a, &u->arguments, x->argument, i);
@@ -79,6 +80,11 @@ static void read_model(Unfold *u) {
         u->source[i] = -1;
         str_map_put(u->a, &u->inits, ox_text(u->g->initializer[i]->name),
                     (int)i);
+    }
+    for (size_t i = 0; i < u->g->n_node; i++) {
+        const char *s = ox_torch_text(u->g->node[i]);
+        Str name = *s == '%' ? ox_torch_next_name(&s) : NULL;
+        if (name) str_map_put(u->a, &u->defined, name, (int)i);
     }
     read_infos(u);
 }
@@ -303,6 +309,7 @@ static Status restore_all(Unfold *u) {
         if (!*text) continue;
         unfold_dropout(u, i, end);
         TRY(restore_group(u, i, end, text));
+        TRY(unfold_code(u, i, end, text));
         TRY(unfold_rnn(u, i, end, text));
         for (size_t k = i; k < end; k++) TRY(unfold_bias(u, g->node[k]));
     }

@@ -39,6 +39,7 @@ typedef struct Unfold {
     Onnx__GraphProto *g;
     StrMap arguments; /* "p_fc_weight" to a line of the signature */
     StrMap targets;   /* "fc.weight", likewise: parameters and buffers */
+    StrMap defined;   /* names in PyTorch's graph: of nodes, and of inputs */
     StrMap inits;     /* names of initializers, by index; behind those of the
                          file, of `tensors` */
     int ninits;       /* of the file */
@@ -92,6 +93,9 @@ Status unfold_bias(Unfold *u, Onnx__NodeProto *n);
 void unfold_dropout(Unfold *u, size_t first, size_t end);
 /* Nodes first .. end - 1 likewise: a recurrent layer gets its parameters. */
 Status unfold_rnn(Unfold *u, size_t first, size_t end, Str text);
+/* Nodes first .. end - 1 likewise: where they read a constant of the model's
+   code that a parameter of equal value stands for, they get one again. */
+Status unfold_code(Unfold *u, size_t first, size_t end, Str text);
 /* Puts what was added into the graph. */
 void unfold_write(Unfold *u);
 

@@ -147,7 +147,8 @@ TEST_CASE(onnx_rules, other_exporters) {
         const char *why;
     } rows[] = {
         /* TorchScript has no marks: names of modules */
-        {"pytorch", "logit_scale", "", "Mul", TRAINS, "operand of Mul"},
+        {"pytorch", "logit_scale", "", "Mul", TRAINS,
+         "by guess: operand of Mul"},
         {"pytorch", "head.weight", "4,4", "MatMul", TRAINS,
          "operand of MatMul"},
         {"pytorch", "ls.gamma", "4", "Mul", TRAINS, "by guess: operand of Mul"},

@@ -115,6 +115,99 @@ TEST_CASE(onnx_stops, copies_that_were_dropped) {
     }
 }
 
+/* A loss's target; dropout that drops nothing and contiguous() are copies too.
+   A detach() that the value's own line hides is of that value. */
+TEST_CASE(onnx_stops, copies_that_alone_read_their_value) {
+    static const char hidden[] =
+        "File \"m.py\", line 3\n    u = f(t).detach().clone()";
+    static const struct {
+        const char *reader, *line;
+        int stops;
+        bool told;
+    } rows[] = {{"relu", NULL, 0, false},
+                {"mse_loss", NULL, 0, true},
+                {"sub", NULL, 0, true},
+                {"relu", hidden, 1, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, NULL);
+        fx_node(&m, "Sigmoid", "t", "u", "u", "%t", rows[i].line);
+        fx_node(&m, "Sub", "x,u", "y",
+                arena_printf(m.a, "%s.default", rows[i].reader), "%x, %clone",
+                NULL);
+        made_node(&m, "MatMul", "t,w", "z");
+        made_output(&m, "y");
+        made_output(&m, "z");
+        int n = stops(&m);
+        CHECK_MSG(n == rows[i].stops, "row %zu: %d", i, n);
+        CHECK_MSG(!!strstr(made_message(&m), "reads a copy whose") ==
+                      rows[i].told,
+                  "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}
+
+/* f(t) and f(t.detach()) became one node. */
+TEST_CASE(onnx_stops, equal_nodes_that_were_merged) {
+    static const struct {
+        const char *in, *args;
+        bool told;
+    } rows[] = {{"a,u", "%a, %tanh_1", true},   {"u,u", "%tanh, %tanh_1", true},
+                {"u,u", "%tanh, %tanh", false}, {"a,u", "%a, %tanh", false},
+                {"a,u", "%a, %sigmoid", false}, {"a,u", "%a, %tanh_x", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, NULL);
+        fx_node(&m, "Tanh", "t", "u", "tanh", "%t", NULL);
+        fx_node(&m, "Mul", rows[i].in, "y", "mul", rows[i].args, NULL);
+        made_output(&m, "y");
+        CHECK(stops(&m) == 0);
+        CHECK_MSG(!!strstr(made_message(&m), "'y' reads one of two equal") ==
+                      rows[i].told,
+                  "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}
+
+/* Parts that a node without a text made; several nodes of one line that share
+   what differs. */
+TEST_CASE(onnx_stops, detach_of_what_does_not_tell_its_name) {
+    Made m;
+    start(&m, NULL);
+    made_node(&m, "Sigmoid", "t", "p");
+    fx_node(&m, "Mul", "a,p", "y", "mul", "%a, %detach", NULL);
+    made_output(&m, "y");
+    CHECK(stops(&m) == 1);
+    made_end(&m);
+    start(&m, NULL);
+    fx_node(&m, "Neg", "t", "u", "stack", "%t, %detach", NULL);
+    fx_node(&m, "Mul", "u,u", "y", "stack", "%t, %detach", NULL);
+    made_output(&m, "y");
+    CHECK(stops(&m) == 0);
+    CHECK_MSG(strstr(made_message(&m), "does not tell by which operand"), "%s",
+              made_message(&m));
+    made_end(&m);
+}
+
+/* The backward of a user's own function is in no file. */
+TEST_CASE(onnx_stops, functions_of_autograd) {
+    static const char *const lines[] = {
+        "File \"m.py\", line 3, in forward\n    q = Round.apply(t)\n"
+        "  File \"m.py\", line 1, in forward\n    return torch.round(x)",
+        "File \"m.py\", line 3, in forward\n    q = torch.round(t)"};
+    for (size_t i = 0; i < 2; i++) {
+        Made m;
+        start(&m, NULL);
+        fx_node(&m, "Round", "t", "u", "round_1", "%t", lines[i]);
+        fx_node(&m, "Add", "u,a", "y", "add", "%round_1, %a", NULL);
+        made_output(&m, "y");
+        CHECK(stops(&m) == 0);
+        CHECK_MSG(!!strstr(made_message(&m), "torch.autograd.Function") == !i,
+                  "%s", made_message(&m));
+        made_end(&m);
+    }
+}
+
 /* Several nodes of one line: mse_loss(t, a.detach()). */
 TEST_CASE(onnx_stops, detach_in_a_line_of_several_nodes) {
     Made m;

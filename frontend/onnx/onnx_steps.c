@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_steps.c: warnings where the file has a model's forward, but has lost
+   that its gradient is another one: steps in what trains, beside which most
+   models have a detach() that the exporter does not keep, and functions of
+   torch.autograd.Function, whose backward no exporter keeps.               */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+static bool makes_steps(const OxNode *n) {
+    static const OpCode steps[] = {OP_ROUND, OP_SIGN, OP_FLOOR, OP_CEIL};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        if (n->op->handler == onnx_elem && n->op->core == steps[i]) return true;
+    return n->op->handler == onnx_argmax;
+}
+
+static bool compares(const OxNode *n) {
+    static const OpCode ops[] = {OP_GREATER, OP_LESS, OP_GREATER_EQUAL,
+                                 OP_LESS_EQUAL};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (n->op->handler == onnx_elem && n->op->core == ops[i]) return true;
+    return false;
+}
+
+/* By name: it changes with parameters that train; the loss changes with it. */
+typedef struct Flow {
+    const Ox *ox;
+    bool *trained, *matters;
+} Flow;
+
+static bool marked(const Flow *f, const bool *marks, Str name) {
+    const OxName *n = ox_name_of(f->ox, name);
+    return n && marks[n - f->ox->names.data];
+}
+
+static void mark(const Flow *f, bool *marks, Str name) {
+    const OxName *n = ox_name_of(f->ox, name);
+    if (n) marks[n - f->ox->names.data] = true;
+}
+
+static void find_flow(const Flow *f) {
+    const Ox *ox = f->ox;
+    for (int i = 0; i < ox->inits.len; i++) {
+        const OxInit *x = &ox->inits.data[i];
+        if (x->is_var && x->kind == VAR_PARAM) mark(f, f->trained, x->name);
+    }
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        bool trained = false;
+        for (int k = 0; k < n->nin; k++)
+            trained |= marked(f, f->trained, n->in[k]);
+        for (int r = 0; r < n->nout && trained; r++)
+            mark(f, f->trained, n->out[r]);
+    }
+    for (size_t i = 0; i < ox->graph->n_output; i++) {
+        const Onnx__ValueInfoProto *v = ox->graph->output[i];
+        DType d;
+        bool known =
+            v->type &&
+            v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
+            v->type->tensor_type &&
+            dtype_from_onnx(v->type->tensor_type->elem_type, &d);
+        if (!known || dtype_is_float(d)) mark(f, f->matters, ox_text(v->name));
+    }
+    for (int i = ox->order.len - 1; i >= 0; i--) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        bool matters = false;
+        for (int r = 0; r < n->nout; r++)
+            matters |= marked(f, f->matters, n->out[r]);
+        for (int k = 0; k < n->nin && matters; k++)
+            mark(f, f->matters, n->in[k]);
+    }
+}
+
+/* A step in what trains: of PyTorch's models most stand beside a detach(). */
+static bool is_step(const Flow *f, const OxNode *n) {
+    if (!n->nin || !n->nout || !marked(f, f->trained, n->in[0]) ||
+        !marked(f, f->matters, n->out[0]))
+        return false;
+    if (makes_steps(n)) return true;
+    const OxName *x = ox_name_of(f->ox, n->in[0]);
+    return n->op->handler == onnx_cast && x && x->kind == OX_RESULT &&
+           compares(&f->ox->nodes.data[x->index]);
+}
+
+static bool touches(const Flow *f, const OxNode *n) {
+    bool trained = false, matters = false;
+    for (int k = 0; k < n->nin; k++) trained |= marked(f, f->trained, n->in[k]);
+    for (int r = 0; r < n->nout; r++)
+        matters |= marked(f, f->matters, n->out[r]);
+    return trained && matters;
+}
+
+/* A line of the stack trace is F.apply(..). */
+static bool is_function(const Flow *f, const OxNode *n) {
+    Str trace =
+        ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
+                    "pkg.torch.onnx.stack_trace");
+    return trace && strstr(trace, ".apply(") && touches(f, n);
+}
+
+/* The first node of which `is` holds, and their number. */
+static const OxNode *first_of(const Flow *f,
+                              bool (*is)(const Flow *f, const OxNode *n),
+                              int *count) {
+    const OxNode *first = NULL;
+    *count = 0;
+    for (int i = 0; i < f->ox->order.len; i++) {
+        const OxNode *n = &f->ox->nodes.data[f->ox->order.data[i]];
+        if (is(f, n) && !(*count)++) first = n;
+    }
+    return first;
+}
+
+void ox_warn_steps(Ox *ox) {
+    const char *by = ox->model->producer_name;
+    bool known = ox->has_signature || (by && !strncmp(by, "jax2onnx", 8));
+    if (!options_train(ox->opt) || !ox->inits.len || !by || !*by) return;
+    Arena *tmp = arena_new();
+    Flow f = {ox, NEW_ARRAY(tmp, bool, ox->names.len + 1),
+              NEW_ARRAY(tmp, bool, ox->names.len + 1)};
+    int count, functions;
+    find_flow(&f);
+    const OxNode *step = first_of(&f, is_step, &count);
+    const OxNode *function = first_of(&f, is_function, &functions);
+    arena_free(tmp);
+    if (step && !known)
+        ox_warn_node(
+            ox, step,
+            "a step function (gradient 0) of trained tensors%s%s: a detach(), "
+            "no_grad() "
+            "or stop_gradient beside it (a straight-through estimator, a "
+            "codebook) is not in files of this exporter, and the gradient "
+            "passes; %s",
+            count > 1 ? ", the first of " : "",
+            count > 1 ? arena_printf(ox->scratch, "%d", count) : "",
+            ox->is_torch
+                ? "export with dynamo=True, optimize=False, which keeps it"
+                : "jax2onnx and PyTorch's dynamo=True keep it");
+    if (function)
+        ox_warn_node(
+            ox, function,
+            "part of a torch.autograd.Function (its line says .apply()), of "
+            "which a file has the forward alone: the gradient is that of the "
+            "forward's ops, not its backward(); write the function with "
+            "detach(), as x + (f(x) - x).detach() for one that passes the "
+            "gradient straight through");
+}
