@@ -48,11 +48,29 @@ static Status take_lr(Diag *d, const char *text, double *out) {
     return ERR_USAGE;
 }
 
+/* N, Ns (seconds), Nm or Nh. */
+static Status take_period(Diag *d, const char *name, const char *text,
+                          RunPeriod *out) {
+    size_t n = strlen(text);
+    char unit = n ? text[n - 1] : 0, number[32];
+    int64_t count;
+    *out = (RunPeriod){0};
+    if (!unit || !strchr("smh", unit))
+        return take_count(d, name, text, 1, &out->steps);
+    snprintf(number, sizeof number, "%.*s", (int)n - 1, text);
+    TRY(take_count(d, name, number, 1, &count));
+    out->seconds = (double)count * (unit == 's' ? 1 : unit == 'm' ? 60 : 3600);
+    return OK;
+}
+
+static bool has_period(RunPeriod p) { return p.steps || p.seconds > 0; }
+
 typedef enum RunKind {
     RUN_FLAG,
     RUN_TEXT,
     RUN_FILE,
     RUN_COUNT,
+    RUN_PERIOD,
     RUN_RATE,
     RUN_LIST,
     RUN_PAIRS
@@ -80,6 +98,7 @@ static Status take_option(const struct RunOption *o, RunOptions *to, Diag *d,
     case RUN_TEXT:
     case RUN_FILE: *(const char **)field = value; return OK;
     case RUN_COUNT: return take_count(d, o->name, value, o->least, field);
+    case RUN_PERIOD: return take_period(d, o->name, value, field);
     case RUN_RATE: return take_lr(d, value, field);
     case RUN_LIST:
     case RUN_PAIRS: break;
@@ -106,7 +125,7 @@ static Status check_untrained(const RunOptions *o, Diag *d) {
         bool given;
         const char *name;
     } rows[] = {{o->shuffle, "--shuffle"},
-                {o->save_every, "--save-every"},
+                {has_period(o->save_every), "--save-every"},
                 {o->patience, "--patience"},
                 {o->hyper.n, "--hyper"},
                 {o->plateau, "--reduce-on-plateau"},
@@ -150,9 +169,9 @@ static Status check_options(const RunOptions *o, Diag *d) {
                      "--load");
     if (o->load_map.n && !o->load.n)
         return usage(d, "--load-map renames the tensors of", "--load");
-    if (o->save_every && !o->save)
+    if (has_period(o->save_every) && !o->save)
         return usage(d, "--save-every needs a file:", "--save");
-    if (o->keep && !o->save_every)
+    if (o->keep && !has_period(o->save_every))
         return usage(d, "--keep needs checkpoints to keep:", "--save-every");
     if (o->patience && !o->eval_feed.n)
         return usage(d, "--patience needs data to evaluate:", "--eval-feed");

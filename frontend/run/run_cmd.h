@@ -25,12 +25,18 @@
    file.  Returns the exit status.                                           */
 int run_cmd(int argc, char **argv, const ampc_api *api);
 
+/* Steps, or seconds; one of them is 0. */
+typedef struct RunPeriod {
+    int64_t steps;
+    double seconds;
+} RunPeriod;
+
 typedef struct RunOptions {
     const char *module, *device;
     const char *comm; /* engine; NULL: as the launcher */
     RunList feed, eval_feed, load, load_map, hyper, metric, augment;
     int64_t steps, epochs; /* -1: not given */
-    int64_t save_every;    /* 0: at the end only */
+    RunPeriod save_every;  /* of 0: at the end only */
     int64_t keep;     /* number of these to keep, beside the newest; 0: none */
     int64_t patience; /* epochs without a better evaluation; 0: no end */
     int64_t threads;

@@ -471,10 +471,24 @@ static int64_t last_epoch(const Run *r, int64_t steps) {
            (later > 0 ? (later + per_epoch - 1) / per_epoch : 0);
 }
 
+/* Whether --save-every asks for a checkpoint behind a step: for all ranks when
+   it is time on one. */
+static Status is_save_due(Run *r, int64_t tried, double *last, bool *due) {
+    RunPeriod p = r->opt->save_every;
+    *due = p.steps && tried % p.steps == 0;
+    if (!(p.seconds > 0)) return OK;
+    double over = now_seconds() - *last >= p.seconds;
+    TRY(ranks_sum(r, &over, 1, "step"));
+    *due = over != 0;
+    if (*due) *last = now_seconds();
+    return OK;
+}
+
 static Status train_loop(Run *r, int64_t steps) {
     ampc_metrics m = {.size = sizeof m};
     int64_t evaluated = -1;
-    bool ends = false;
+    double saved = now_seconds();
+    bool ends = false, due;
     begin_epoch(r);
     bar_begin(r, steps, r->at.epoch, last_epoch(r, steps));
     if (r->at.due) TRY(evaluate_epoch(r, &ends));
@@ -498,7 +512,8 @@ static Status train_loop(Run *r, int64_t steps) {
             evaluated = done;
             if (ends || r->stopped) return OK;
         }
-        if (r->opt->save_every && m.tried % r->opt->save_every == 0) {
+        TRY(is_save_due(r, m.tried, &saved, &due));
+        if (due) {
             if (done < steps || r->opt->keep) TRY(run_save(r, r->opt->save));
             if (r->opt->keep) TRY(keep_checkpoint(r, m.tried));
         }

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "tests/frontend/run_cmd/ran.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +128,18 @@ TEST_CASE(run, keeps_the_last_checkpoints) {
     REQUIRE(link(test_tmp("x.npy"), test_tmp("kq.step-2")) == 0);
     bad(&tiny_module, FEEDS "--steps 4 --save @kq --save-every 2 --keep 2", 1,
         "--keep would overwrite --feed");
+}
+
+/* The end alone makes no NAME.step-STEP. */
+TEST_CASE(run, saves_by_the_clock) {
+    glob_t found;
+    write_data(40);
+    free(good(&tiny_module, FEEDS "--steps 150000 --log "
+                                  "/dev/null --save @ks --save-every 1s "
+                                  "--keep 1"));
+    CHECK_EQ_INT(glob(test_tmp("ks.step-*"), 0, NULL, &found), 0);
+    CHECK_EQ_INT(found.gl_pathc, 1);
+    globfree(&found);
 }
 
 /* A file system with one name for a file, such as FAT: link() fails. */
