@@ -95,26 +95,50 @@ static void move_all(const AmpcModule *m, GpuDevice *d) {
 
 /* ---- allocation ---------------------------------------------------------- */
 
+/* What would fit, where `arena` of the bytes are activations; else "". */
+static void put_remedy(uint64_t bytes, uint64_t arena, uint64_t free_bytes,
+                       char *text, size_t size) {
+    unsigned long long others = bytes - arena;
+    if (!arena)
+        *text = 0;
+    else if (free_bytes > others)
+        snprintf(text, size,
+                 "; %llu of them are activations: compile with --remat %llu or "
+                 "a smaller batch (--dim)",
+                 (unsigned long long)arena,
+                 (unsigned long long)free_bytes - others);
+    else
+        snprintf(text, size,
+                 "; variables and buffers alone are %llu: --remat is not "
+                 "enough; a smaller model or batch (--dim) or "
+                 "--shard-optimizer is needed",
+                 others);
+}
+
 static ampc_status no_memory(ampc_session *s, CUresult e, const char *call,
-                             uint64_t bytes, const char *what) {
+                             uint64_t bytes, uint64_t arena, const char *what) {
     GpuDevice *d = gpu_of(s);
     size_t free_bytes = 0, all = 0;
+    char remedy[200];
     if (e != CUDA_OUT_OF_MEMORY) return gpu_fail(s, e, call, NULL);
     d->cu.MemGetInfo(&free_bytes, &all);
+    put_remedy(bytes, arena, free_bytes, remedy, sizeof remedy);
     return session_fail(s, AMPC_ERR_MEMORY,
                         "out of memory on GPU '%s': %llu bytes of %s memory "
-                        "are needed; %zu of the GPU's %zu are free",
+                        "are needed; %zu of the GPU's %zu are free%s",
                         d->name, (unsigned long long)bytes, what, free_bytes,
-                        all);
+                        all, remedy);
 }
 
 static ampc_status alloc_device(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     d->bytes = lay_all(s, d);
+    uint64_t arena = d->input - d->arena; /* lie side by side */
     if (d->bytes > INT64_MAX)
-        return no_memory(s, CUDA_OUT_OF_MEMORY, "", d->bytes, "device");
+        return no_memory(s, CUDA_OUT_OF_MEMORY, "", d->bytes, 0, "device");
     CUresult e = d->cu.MemAlloc(&d->memory, d->bytes);
-    if (e != CUDA_OK) return no_memory(s, e, "cuMemAlloc", d->bytes, "device");
+    if (e != CUDA_OK)
+        return no_memory(s, e, "cuMemAlloc", d->bytes, arena, "device");
     move_all(s->m, d);
     return AMPC_OK;
 }
@@ -131,7 +155,7 @@ static ampc_status alloc_pinned(ampc_session *s) {
     void *p = NULL;
     CUresult e = d->cu.MemHostAlloc(&p, total, 0);
     if (e != CUDA_OK)
-        return no_memory(s, e, "cuMemHostAlloc", total, "pinned host");
+        return no_memory(s, e, "cuMemHostAlloc", total, 0, "pinned host");
     d->pinned = p;
     memset(p, 0, total);
     for (int i = 0; i < GPU_SLOTS; i++) d->host_slot[i] = d->pinned + slot[i];
@@ -151,10 +175,10 @@ ampc_status memory_alloc_late(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     if (!d->late_bytes) return AMPC_OK;
     if (d->late_bytes > INT64_MAX)
-        return no_memory(s, CUDA_OUT_OF_MEMORY, "", d->late_bytes, "device");
+        return no_memory(s, CUDA_OUT_OF_MEMORY, "", d->late_bytes, 0, "device");
     CUresult e = d->cu.MemAlloc(&d->late, d->late_bytes);
     if (e != CUDA_OK)
-        return no_memory(s, e, "cuMemAlloc", d->late_bytes, "device");
+        return no_memory(s, e, "cuMemAlloc", d->late_bytes, 0, "device");
     for (uint32_t i = 0; i < s->m->nvar; i++)
         if (var_group(&s->m->vars[i]) == GROUP_GRAD) d->var[i] += d->late;
     d->late_arena =
