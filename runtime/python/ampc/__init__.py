@@ -14,11 +14,11 @@ the array API, or whatever has the buffer protocol.  A call that fails raises
 ampc.Error with the message of the C library.
 """
 from ._c import DTYPES, Error, Status
-from ._compile import compile, compiler, options
+from ._compile import compile, find_compiler, options
 from ._session import Communicator, Evaluation, Module, Session
 
 __all__ = ["Communicator", "DTYPES", "Error", "Evaluation", "Module",
-           "Session", "Status", "compile", "compiler", "options"]
+           "Session", "Status", "compile", "find_compiler", "options"]
 __version__ = "0.1.0"
 
 for _name in __all__:

@@ -15,7 +15,7 @@ from ._c import Error, Status
 from ._session import Module, Path
 
 
-def compiler(path: Path | None = None) -> str:
+def find_compiler(path: Path | None = None) -> str:
     """The program `ampc`: `path`, else the one in this package, else the one on
     PATH.  Error: there is none."""
     if path is not None:
@@ -46,10 +46,10 @@ def _options(program: str) -> dict[str, tuple[str, str, bool]]:
     return found
 
 
-def options(compiler_path: Path | None = None) -> dict[str, str]:
+def options(compiler: Path | None = None) -> dict[str, str]:
     """The keywords of `compile` and the forms of their values."""
     return {name: form for name, (_, form, _) in
-            _options(compiler(compiler_path)).items()}
+            _options(find_compiler(compiler)).items()}
 
 
 def _words(name: str, flag: str, form: str, many: bool,
@@ -103,14 +103,13 @@ def compile(model: Any, args: Any = None, *, output: Path | None = None,
     Error with the messages of `ampc` if it refuses the model; its warnings
     become Python's (UserWarning) and stay in Module.messages.  TypeError: no
     such option, or not in its form."""
-    from . import _compile
-    program = _compile.compiler(compiler)
+    program = find_compiler(compiler)
     words = _arguments(program, options)
     folder = tempfile.TemporaryDirectory(prefix="ampc-")
     if _is_torch_module(model):
-        from . import torch as exporter
+        from .torch import export
         path = os.path.join(folder.name, type(model).__name__ + ".onnx")
-        exporter.export(model, () if args is None else args, path)
+        export(model, () if args is None else args, path)
         model = path
     elif args is not None:
         raise TypeError("args are the example inputs of a torch module")
