@@ -10,8 +10,8 @@ Functions and operators without a translation.
 from __future__ import annotations
 
 import contextlib
-import gc
 import inspect
+import itertools
 import logging
 import os
 import re
@@ -121,32 +121,29 @@ def _name_batch(model: Any) -> None:
 
 # ---- what torch.onnx.export loses -------------------------------------------
 
-def _hidden(module: Any) -> dict[int, str]:
-    """{address of a parameter's data: its path} of those in dicts, lists and
-    modules that are not registered."""
-    found: dict[int, str] = {}
+def _paths(module: Any) -> dict[int, tuple[str, bool]]:
+    """{address of a parameter's data: (its path, requires_grad)}, also of those
+    in dicts, lists and modules that are not registered."""
+    found: dict[int, tuple[str, bool]] = {}
     seen: set[int] = set()
 
     def walk(x: Any, path: str) -> None:
         if id(x) in seen:
             return
         seen.add(id(x))
+        items: Iterator[tuple[Any, Any]] = iter(())
         if isinstance(x, torch.nn.Parameter):
-            found.setdefault(x.data_ptr(), path)
+            found.setdefault(x.data_ptr(), (path, x.requires_grad))
         elif isinstance(x, torch.nn.Module):
-            for name, p in x.named_parameters():
-                found.setdefault(p.data_ptr(), f"{path}.{name}".lstrip("."))
-            for name, m in x.named_modules():
-                for key, value in vars(m).items():
-                    if not key.startswith("_"):
-                        inner = ".".join(s for s in (path, name, key) if s)
-                        walk(value, inner)
+            items = itertools.chain(
+                x.named_parameters(recurse=False), x.named_children(),
+                ((k, v) for k, v in vars(x).items() if not k.startswith("_")))
         elif isinstance(x, Mapping):
-            for key, value in x.items():
-                walk(value, f"{path}.{key}")
+            items = iter(x.items())
         elif isinstance(x, (list, tuple)):
-            for key, value in enumerate(x):
-                walk(value, f"{path}.{key}")
+            items = enumerate(x)
+        for key, value in items:
+            walk(value, f"{path}.{key}" if path else str(key))
 
     walk(module, "")
     return found
@@ -156,32 +153,21 @@ def _name_parameters(program: Any, module: Any) -> list[str]:
     """Parameters outside of modules' own get their names and are parameters.
     Names of those that do not train (requires_grad False)."""
     kinds = torch.export.graph_signature.InputKind
-    hidden = _hidden(module)
-    trains = {p.data_ptr(): p.requires_grad for p in _parameters(module)}
-    frozen = []
+    paths, frozen = _paths(module), []
     for spec in program.graph_signature.input_specs:
         if spec.kind == kinds.CONSTANT_TENSOR:
             value = program.constants[spec.target]
-            path = hidden.get(value.data_ptr())
-            if path is None or path in program.state_dict or \
-                    value.data_ptr() not in trains:
+            path, _ = paths.get(value.data_ptr(), ("", True))
+            if not path or path in program.state_dict:
                 continue
             del program.constants[spec.target]
             program.state_dict[path] = torch.nn.Parameter(value.detach())
             spec.kind, spec.target = kinds.PARAMETER, path
-        if spec.kind == kinds.PARAMETER and not trains.get(
-                program.state_dict[spec.target].data_ptr(), True):
-            frozen.append(spec.target)
+        if spec.kind == kinds.PARAMETER:
+            at = program.state_dict[spec.target].data_ptr()
+            if not paths.get(at, ("", True))[1]:
+                frozen.append(spec.target)
     return frozen
-
-
-def _parameters(module: Any) -> Iterator[Any]:
-    """All of them, hidden ones too."""
-    known = set(_hidden(module))
-    yield from module.parameters()
-    for x in gc.get_objects():
-        if type(x) is torch.nn.Parameter and x.data_ptr() in known:
-            yield x
 
 
 def _stop_without_grad(graph_module: Any) -> None:
