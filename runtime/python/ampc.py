@@ -227,22 +227,36 @@ def _number(value, least, most, what):
     return operator.index(value)
 
 
+def _view(array, t):
+    """The array's memory."""
+    try:
+        return memoryview(array)
+    except TypeError:
+        name, _, numpy_name = DTYPES[t.dtype]
+        raise Error(ERR_ARGUMENT,
+                    f"'{t.name.decode()}' takes {name}{list(_shape(t))}; given "
+                    f"is a {type(array).__name__}, no array; this would fit: "
+                    f"numpy.asarray(x, '{numpy_name}')") from None
+
+
 def _given(array, t):
     """An ampc_input for what has the buffer protocol."""
-    view = memoryview(array)
+    view = _view(array, t)
     have = view.format.lstrip("@=<")
     dtype, count = t.dtype, t.bytes
     if t.name.split(b":")[0] == b"target" and DTYPES[dtype][0] == "i64":
         for fewer in (1, 6):  # u8, i32
             if have == DTYPES[fewer][1]:
                 dtype, count = fewer, t.bytes // 8 * view.itemsize
-    name, code, _ = DTYPES[dtype]
+    name, code, numpy_name = DTYPES[dtype]
     same = have == code or (have in "lq" and code == "q") or (
         have in "LQ" and code == "Q")
     if not same or view.nbytes != count or not view.c_contiguous:
         raise Error(ERR_ARGUMENT,
                     f"'{t.name.decode()}' takes {name}{list(_shape(t))}, dense;"
-                    f" given is format '{view.format}', shape {view.shape}")
+                    f" given is format '{view.format}', shape {view.shape}"
+                    + (f"; this would fit: numpy.ascontiguousarray(x, "
+                       f"'{numpy_name}')" if view.shape == _shape(t) else ""))
     _check_shape(view, t)
     if view.readonly:
         view = memoryview(bytearray(view.cast("B")))
@@ -357,7 +371,7 @@ class Session:
         found = set()
         for t in wanted:
             if t.rank and batch and t.shape[0] == batch:
-                view = memoryview(arrays[t.name.decode()])
+                view = _view(arrays[t.name.decode()], t)
                 each = _count(_shape(t)) // batch
                 n = view.nbytes // view.itemsize
                 found.add(n // each if each and n % each == 0 else None)
@@ -388,8 +402,8 @@ class Session:
             name = f"{program}@{n}"
             wanted = self.module._tensors(self._api.input, name)
             if wanted and all(
-                    t.name.decode() in arrays and t.bytes == memoryview(
-                        arrays[t.name.decode()]).nbytes for t in wanted):
+                    t.name.decode() in arrays and t.bytes == _view(
+                        arrays[t.name.decode()], t).nbytes for t in wanted):
                 return name, n
         return program, self.module.batch
 
