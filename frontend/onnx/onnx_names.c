@@ -133,13 +133,17 @@ static bool is_graph_output(const Ox *ox, Str name) {
 }
 
 static Status check_defined(Ox *ox) {
+    static const char remedy[] =
+        ": PyTorch's optimiser wrote an invalid file, as it does where a model "
+        "clamps a value twice; export with optimize=False";
     int bad = 0;
     for (int i = 0; i < ox->nodes.len; i++) {
         const OxNode *n = &ox->nodes.data[i];
         for (int k = 0; k < n->nin; k++)
             if (*n->in[k] && !ox_name_of(ox, n->in[k]) && ++bad <= 20)
-                (void)ox_fail_node(ox, n, "operand %d, '%s', is never defined",
-                                   k, ox_quote(ox, n->in[k]));
+                (void)ox_fail_node(
+                    ox, n, "operand %d, '%s', is never defined%s", k,
+                    ox_quote(ox, n->in[k]), ox->has_signature ? remedy : "");
     }
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         Str name = ox_text(ox->graph->output[i]->name);

@@ -184,10 +184,22 @@ static int unmatched(const Unfold *u, int *at, int nat, Slot *s, int ns) {
     return left == 1 && open == 1;
 }
 
+/* Nothing was folded or merged: ONNX may read them in another order. */
+static bool all_there(const Unfold *u, const int *at, int nat, const Slot *s,
+                      int ns) {
+    for (int i = 0; i < nat; i++) {
+        bool there = false;
+        for (int k = 0; k < ns; k++) there |= is_itself(u, &s[k], at[i]);
+        if (!there) return false;
+    }
+    return ns == nat;
+}
+
 static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
     int at[MOST], nat = unfold_arguments(u, text, at);
     Slot s[MOST];
     int ns = parameter_slots(u, first, end, s);
+    if (all_there(u, at, nat, s, ns)) return OK;
     const char *op = unfold_op(text);
     Form folds = FORM_NONE;
     bool ordered = false, drops = false;

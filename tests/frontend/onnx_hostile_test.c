@@ -184,6 +184,11 @@ TEST_CASE(onnx_names, undefined_and_cyclic) {
     Made m;
     start(&m, "2", "Add", "x,nowhere");
     refuse(&m, "operand 1, 'nowhere', is never defined");
+    start(&m, "2", "Add", "x,nowhere");
+    made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                  "pkg.torch.export.ExportedProgram.graph_signature",
+                  "x: USER_INPUT\n");
+    refuse(&m, "is never defined: PyTorch's optimiser wrote an invalid file");
     start(&m, "2", "Add", "x,y");
     refuse(&m, "cycle: 'y'");
     start(&m, "2", "Add", "x,a");

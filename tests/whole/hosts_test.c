@@ -183,7 +183,7 @@ TEST_CASE(python, mistakes_of_careless_hosts) {
 #ifdef __SANITIZE_ADDRESS__
     SKIP("instrumented modules load into instrumented programs only");
 #endif
-    char body[3000];
+    char body[4000];
     Compiled c = compile_text(model, "--loss mse --precision fp32 --target "
                                      "cpu:x86-64-v2");
     snprintf(
@@ -214,6 +214,11 @@ TEST_CASE(python, mistakes_of_careless_hosts) {
         "refused(ampc.Error, 'order (1, 0) would fit',\n"
         "        lambda: s.__setitem__('w', arr(2, 3)))\n"
         "s['w'] = arr(3, 2)\n"
+        "refused(ampc.Error, 'numpy.asarray(x)',\n"
+        "        lambda: s.step(x=[[1.0] * 3] * 4, target=t))\n"
+        "refused(ampc.Error, 'f64',\n"
+        "        lambda: s.step(x=memoryview(array.array('d', [0.0] * 12))\n"
+        "                       .cast('B').cast('d', (4, 3)), target=t))\n"
         "for make in (copy.copy, copy.deepcopy, pickle.dumps):\n"
         "    refused(TypeError, 'neither copied', lambda: make(s))\n"
         "for call in (s.save, s.resume, s.save_weights, s.load):\n"

@@ -207,7 +207,8 @@ class Given:
                 raise Error(
                     Status.ARGUMENT,
                     f"'{name}' is a {type(array).__name__}; arrays have "
-                    "Python's buffer protocol or DLPack") from None
+                    "Python's buffer protocol or DLPack: numpy.asarray(x) "
+                    "makes one") from None
             dtype, view, (shape, keep) = _from_dlpack(array, name)
         if not view.c_contiguous:
             view = memoryview(view.tobytes())
