@@ -63,9 +63,10 @@ Status onnx_export(Arena *a, Diag *d, const char *path, const void *skeleton,
                    size_t n, OnnxWeightFn *weight, void *ctx, OutFile *out);
 
 /* A graph of common stage PRIMITIVE as an ONNX model of opset 20 that computes
-   the same, roundings included, from the variables' initial values.  Errors:
-   ops that ONNX has not, all at once; more than 2 GiB.                      */
+   the same, roundings included, from the variables' initial values, or from
+   those that `weight` gives for parameters, frozen weights and buffers.
+   Errors: ops that ONNX has not, all at once; more than 2 GiB.              */
 Status onnx_emit(Arena *a, Diag *d, const char *path, const Graph *g,
-                 OutFile *out);
+                 OnnxWeightFn *weight, void *ctx, OutFile *out);
 
 #endif

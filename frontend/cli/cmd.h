@@ -19,7 +19,7 @@ typedef struct OwnOptions {
     const char *out, *load, *ir, *passes, *scaling, *link, *step_ms;
     const char *batches, *policy, *objective, *steps, *tolerance;
     bool casts, kernels, memory, params, nodes, json, cuda, roofline, expand,
-        averaged, adapter;
+        averaged, adapter, module;
 } OwnOptions;
 
 /* Everything a command needs until it ends. */
@@ -61,6 +61,10 @@ Status session_args(Session *s, int argc, char **argv, const char *command,
 Status load_model(Session *s, const char *path, Module **m);
 /* The same model for batches of n; NULL: it has only one. */
 Module *load_batch(Session *s, const char *path, int64_t n);
+/* Compiles m, whose file's bytes are s->model, from where it is on, and says
+   what it has become (cmd_compile.c); `model` is the path of the file. */
+Status compile_module(Session *s, Module *m, const char *model,
+                      const char *out);
 /* Describes the module (cmd_summary.c); m has its programs. */
 void summary_put(const Module *m, const Options *o, bool json, StrBuf *sb);
 bool has_suffix(const char *s, const char *suffix);

@@ -12,41 +12,11 @@
 
 #include "codegen/codegen.h"
 #include "codegen/module/emit.h"
+#include "frontend/cli/kept.h"
 #include "frontend/cli/options_text.h"
 #include "frontend/report/report.h"
 
 /* ---- the module's IR ----------------------------------------------------- */
-
-static Status read_ir(Session *s, const SectionFile *f, const char *pass,
-                      Module **m) {
-    char *text, *name = arena_printf(s->arena, "ir:%s", pass);
-    size_t n;
-    const PlanSection *section = sections_find(f, name);
-    if (!section)
-        return fail(&s->diag, (Loc){.file = f->path},
-                    "it keeps no IR of pass %s: another version of ampc has "
-                    "compiled it",
-                    pass);
-    TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
-    TRY(parse_module(s->arena, &s->diag, f->path, text, n, m));
-    (*m)->file = intern(f->path);
-    return OK;
-}
-
-/* The options that the module was compiled with, for this machine's CPU. */
-static Status read_options(Session *s, const SectionFile *f, Options *o) {
-    char *words;
-    size_t n;
-    const PlanSection *section = sections_find(f, "options");
-    options_init(o, s->arena);
-    o->guard = s->opt.guard;
-    if (!section)
-        return fail(&s->diag, (Loc){.file = f->path},
-                    "it does not keep its options: another version of ampc has "
-                    "compiled it");
-    TRY(sections_read(s->arena, &s->diag, f, section, &words, &n));
-    return options_again(o, &s->diag, words, n);
-}
 
 /* The best level that this machine runs and whose kernels are compiled. */
 static void only_this_cpu(Options *o) {
@@ -63,9 +33,9 @@ static void only_this_cpu(Options *o) {
 static Status with_lines(Session *s, const SectionFile *f,
                          const Settings *lines, const char *last, Module **m) {
     Options o;
-    TRY(read_options(s, f, &o));
+    TRY(kept_options(s, f, &o));
     only_this_cpu(&o);
-    TRY(read_ir(s, f, "policy", m));
+    TRY(kept_ir(s, f, "policy", m));
     (*m)->policy = *lines;
     return run_between(*m, &s->diag, &o, "policy", last);
 }
@@ -73,12 +43,12 @@ static Status with_lines(Session *s, const SectionFile *f,
 Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
                     Module **m) {
     return lines ? with_lines(s, f, lines, "place", m)
-                 : read_ir(s, f, "place", m);
+                 : kept_ir(s, f, "place", m);
 }
 
 Status audit_budget(Session *s, const SectionFile *f, bool *budget) {
     Options o;
-    TRY(read_options(s, f, &o));
+    TRY(kept_options(s, f, &o));
     *budget = options_budget(&o);
     return OK;
 }

@@ -205,7 +205,7 @@ static Status emit_onnx(Compile *c) {
     if (!outfile_open(&c->onnx, path, 0666, NULL, NULL))
         return file_failed(&s->diag, path, &c->onnx);
     return onnx_emit(c->m->arena, &s->diag, path, module_graph(c->m, "predict"),
-                     &c->onnx);
+                     NULL, NULL, &c->onnx);
 }
 
 static Status compile_reported(Compile *c, const char *model, const char *out) {
@@ -274,13 +274,10 @@ static void put_errors(const Options *o, StrBuf *sb) {
               e->bound > 0 ? 100 * ((double)e->bytes / e->bound - 1) : 0);
 }
 
-static Status compile(Session *s, const char *model, const char *out) {
-    Compile c = {.s = s};
-    TRY(claim_files(s, model, out));
-    progress_begin();
-    Status st = load_model(s, model, &c.m);
-    if (st == OK) note_frozen_norms(s, c.m);
-    if (st == OK) st = cuda_targets(&s->opt, &s->diag, out);
+Status compile_module(Session *s, Module *m, const char *model,
+                      const char *out) {
+    Compile c = {.s = s, .m = m};
+    Status st = cuda_targets(&s->opt, &s->diag, out);
     if (st == OK) st = compile_reported(&c, model, out);
     progress_end();
     outfile_abort(&c.onnx);
@@ -291,6 +288,17 @@ static Status compile(Session *s, const char *model, const char *out) {
     sb_free(&summary);
     for (int i = 0; i < 2 * NREPORT; i++) sb_free(&c.reports[i / 2][i % 2]);
     sb_free(&c.cost);
+    return st;
+}
+
+static Status compile(Session *s, const char *model, const char *out) {
+    Module *m;
+    TRY(claim_files(s, model, out));
+    progress_begin();
+    Status st = load_model(s, model, &m);
+    if (st == OK) note_frozen_norms(s, m);
+    if (st == OK) st = compile_module(s, m, model, out);
+    progress_end();
     return st;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_emit.c: a program as an ONNX file: --emit-onnx.
+/* onnx_emit.c: a program as an ONNX file: --emit-onnx, ampc export.
 
    What is stored in 16 bits is a 16-bit tensor, and each rounding and widening
    is a Cast.  Arithmetic is fp32, as in compiled code: ONNX's products have one
@@ -29,6 +29,9 @@ typedef struct Emit {
     Str *outputs;  /* name of each output */
     bool *has_var; /* per variable: already in the file */
     bool *needed;  /* per value: an output of the user depends on it */
+    OnnxWeightFn *weight; /* NULL: initial values */
+    void *ctx;
+    Status weights; /* what it has returned */
 } Emit;
 
 static Status emit_fail(const Emit *e, const char *what) {
@@ -223,6 +226,13 @@ static Str put_var(Emit *e, int var) {
     const Var *v = &e->g->module->vars.data[var];
     if (e->has_var[var]) return v->name;
     e->has_var[var] = true;
+    if (e->weight && v->kind <= VAR_BUFFER) {
+        const Type *type = type_get(v->type);
+        char *data = arena_alloc(e->a, (size_t)type_bytes(type) + 1);
+        if (e->weights == OK)
+            e->weights = e->weight(e->ctx, v->name, type, data);
+        return put_tensor(e, v->name, type, data);
+    }
     const Tensor *t = var_initial(e->a, v);
     if (!t) {
         t = tensor_new(e->a, v->type);
@@ -711,8 +721,7 @@ static Status check_forms(Emit *e) {
         for (int k = 0; k < n->nin && read; k++) e->needed[n->in[k].i] = true;
         if (!read || (only_first && find_form(n->op, &f))) continue;
         Str name = intern(node_info(n)->text);
-        if (str_map_get(&told, name) < 0)
-            emit_fail(e, "has no form in ONNX, so --emit-onnx cannot write it");
+        if (str_map_get(&told, name) < 0) emit_fail(e, "has no form in ONNX");
         str_map_put(e->a, &told, name, 1);
     }
     return told.len ? ERR_USER : OK;
@@ -793,8 +802,8 @@ static Status emit_graph(Emit *e, Onnx__GraphProto *p) {
 }
 
 Status onnx_emit(Arena *a, Diag *d, const char *path, const Graph *g,
-                 OutFile *out) {
-    Emit e = {.a = a, .d = d, .g = g};
+                 OnnxWeightFn *weight, void *ctx, OutFile *out) {
+    Emit e = {.a = a, .d = d, .g = g, .weight = weight, .ctx = ctx};
     Onnx__ModelProto model = ONNX__MODEL_PROTO__INIT;
     Onnx__GraphProto graph = ONNX__GRAPH_PROTO__INIT;
     Onnx__OperatorSetIdProto opset = ONNX__OPERATOR_SET_ID_PROTO__INIT;
@@ -802,6 +811,7 @@ Status onnx_emit(Arena *a, Diag *d, const char *path, const Graph *g,
     TRY(check_forms(&e));
     name_values(&e);
     TRY(emit_graph(&e, &graph));
+    TRY(e.weights);
     opset.domain = "";
     opset.has_version = model.has_ir_version = true;
     opset.version = OPSET;

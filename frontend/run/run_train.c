@@ -45,46 +45,64 @@ static void begin_epoch(Run *r) {
 
 /* ---- the cursor ---------------------------------------------------------- */
 
-static Status cursor_write(Run *r) {
-    char text[600];
-    int n = snprintf(text, sizeof text,
-                     "{\"epoch\":%" PRId64 ",\"done\":%" PRId64
-                     ",\"samples\":%" PRId64 ",\"best\":",
-                     r->at.epoch, r->at.done, r->at.samples);
-    if (isfinite(r->at.best))
-        n += snprintf(text + n, sizeof text - (size_t)n,
-                      "%.17g,\"stale\":%" PRId64, r->at.best, r->at.stale);
-    else
-        n += snprintf(text + n, sizeof text - (size_t)n, "null");
-    if (isfinite(r->at.plateau_best))
-        n += snprintf(text + n, sizeof text - (size_t)n,
-                      ",\"plateau\":%.17g,\"bad\":%" PRId64, r->at.plateau_best,
-                      r->at.plateau_bad);
-    if (r->opt->best_by) {
-        StrBuf by = {0};
-        sb_put_json(&by, r->opt->best_by);
-        n += snprintf(text + n, sizeof text - (size_t)n, ",\"by\":\"%s\"",
-                      by.data);
-        sb_free(&by);
-    }
-    snprintf(text + n, sizeof text - (size_t)n,
-             r->at.due ? ",\"due\":1}" : "}");
-    if (r->api->set_cursor(r->s, text) != AMPC_OK)
-        return run_api_fail(r, "cursor");
-    return OK;
+/* ,"KEY":"TEXT", or nothing for NULL. */
+static void put_said(StrBuf *sb, const char *key, const char *text) {
+    if (!text) return;
+    sb_printf(sb, ",\"%s\":\"", key);
+    sb_put_json(sb, text);
+    sb_puts(sb, "\"");
 }
 
-/* Whether the best so far was found by what --best-by asks for now. */
-static bool same_best(const Run *r, const char *cursor) {
-    StrBuf by = {0};
-    const char *found = strstr(cursor, ",\"by\":\"");
-    if (!r->opt->best_by) return !found;
-    sb_puts(&by, ",\"by\":\"");
-    sb_put_json(&by, r->opt->best_by);
-    sb_puts(&by, "\"");
-    bool same = found && !strncmp(found, by.data, by.len);
-    sb_free(&by);
+/* All of --augment; NULL: none.  For free(). */
+static char *augment_text(const Run *r) {
+    StrBuf all = {0};
+    for (int i = 0; i < r->opt->augment.n; i++)
+        sb_printf(&all, "%s%s", i ? " " : "", r->opt->augment.at[i]);
+    return all.data;
+}
+
+static Status cursor_write(Run *r) {
+    StrBuf sb = {0};
+    char *augment = augment_text(r);
+    sb_printf(&sb,
+              "{\"epoch\":%" PRId64 ",\"done\":%" PRId64 ",\"samples\":%" PRId64
+              ",\"best\":",
+              r->at.epoch, r->at.done, r->at.samples);
+    if (isfinite(r->at.best))
+        sb_printf(&sb, "%.17g,\"stale\":%" PRId64, r->at.best, r->at.stale);
+    else
+        sb_puts(&sb, "null");
+    if (isfinite(r->at.plateau_best))
+        sb_printf(&sb, ",\"plateau\":%.17g,\"bad\":%" PRId64,
+                  r->at.plateau_best, r->at.plateau_bad);
+    put_said(&sb, "by", r->opt->best_by);
+    put_said(&sb, "augment", augment);
+    sb_puts(&sb, r->at.due ? ",\"due\":1}" : "}");
+    ampc_status status = r->api->set_cursor(r->s, sb.data);
+    free(augment);
+    sb_free(&sb);
+    return status == AMPC_OK ? OK : run_api_fail(r, "cursor");
+}
+
+/* Whether the checkpoint was made with the same text under that key. */
+static bool said_same(const char *cursor, const char *key, const char *text) {
+    char begin[40];
+    StrBuf want = {0};
+    snprintf(begin, sizeof begin, ",\"%s\":\"", key);
+    const char *found = strstr(cursor, begin);
+    if (!text) return !found;
+    put_said(&want, key, text);
+    bool same = found && !strncmp(found, want.data, want.len);
+    sb_free(&want);
     return same;
+}
+
+static void check_augment(Run *r, const char *cursor) {
+    char *augment = augment_text(r);
+    if (!said_same(cursor, "augment", augment))
+        log_note(r, "--augment differs from the checkpoint's: from here on "
+                    "samples are changed in another way than before");
+    free(augment);
 }
 
 void run_cursor_read(Run *r) {
@@ -100,12 +118,13 @@ void run_cursor_read(Run *r) {
         return;
     }
     c.due = strstr(text, "\"due\":1") != NULL;
-    if (isfinite(c.best) && !same_best(r, text)) {
+    if (isfinite(c.best) && !said_same(text, "by", r->opt->best_by)) {
         log_note(r, "--best-by differs from the checkpoint's: the search for "
                     "the best epoch begins anew");
         c.best = INFINITY;
         c.stale = 0;
     }
+    if (r->train.n) check_augment(r, text);
     const char *plateau = strstr(text, "\"plateau\":");
     if (plateau && sscanf(plateau, "\"plateau\":%lf,\"bad\":%" SCNd64,
                           &c.plateau_best, &c.plateau_bad) != 2)

@@ -295,6 +295,23 @@ TEST_CASE(run, resumes_with_other_data) {
     ran_free(&r);
 }
 
+/* Other draws than before are named. */
+TEST_CASE(run, resumes_with_another_augmentation) {
+    static const char note[] = "--augment differs from the checkpoint's";
+    write_data(42);
+    free(good(&tiny_module, FEEDS "--save @drawn --steps 3 --augment "
+                                  "x=normalize:0.5/2"));
+    Ran r = run_module(&tiny_module, FEEDS "--save @drawn --resume --steps 4 "
+                                           "--augment x=normalize:0.5/2");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK(!strstr(r.err, note));
+    ran_free(&r);
+    r = run_module(&tiny_module, FEEDS "--save @drawn --resume --steps 5");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, note);
+    ran_free(&r);
+}
+
 /* A checkpoint cut off: the run goes on from the one before, and says so. */
 TEST_CASE(run, resumes_from_the_checkpoint_before_a_torn_one) {
     write_data(42);

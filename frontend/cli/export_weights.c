@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* export_weights.c: see export_weights.h. */
+#include "frontend/cli/export_weights.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "codegen/codegen.h"
+#include "frontend/data/array.h"
+#include "runtime/program/dtype.h"
+
+/* ---- opening ------------------------------------------------------------- */
+
+static Status st_failed(Session *s, const StFile *f) {
+    return fail(&s->diag, (Loc){0}, "%s", f->why);
+}
+
+static Status open_file(Weights *w, const char *path) {
+    StFile *f = NEW(w->s->arena, StFile);
+    bool there;
+    if (st_open(&safetensors_memory, path, f) != AMPC_OK)
+        return st_failed(w->s, f);
+    w->file = f;
+    return st_verify(f, &there) == AMPC_OK ? OK : st_failed(w->s, f);
+}
+
+static Status damaged(const Weights *w, const char *what) {
+    return fail(&w->s->diag, (Loc){.file = w->module->path},
+                "damaged module: %s", what);
+}
+
+Status weights_text(const Weights *w, const char *name, char **text,
+                    size_t *n) {
+    const PlanSection *p = sections_find(w->module, name);
+    *text = NULL;
+    *n = 0;
+    if (!p) return OK;
+    return sections_read(w->s->arena, &w->s->diag, w->module, p, text, n);
+}
+
+static Status open_sidecar(Weights *w) {
+    char *text, *path, *waiting;
+    size_t n;
+    PlanSidecar want;
+    TRY(weights_text(w, "sidecar", &text, &n));
+    if (!text) return OK;
+    if (n != sizeof want) return damaged(w, "its section 'sidecar'");
+    memcpy(&want, text, n);
+    path = weights_sidecar_path(w->s->arena, w->module->path);
+    waiting = arena_printf(w->s->arena, "%s" PLAN_WAITING, path, want.crc);
+    TRY(open_file(w, access(waiting, F_OK) == 0 ? waiting : path));
+    return st_match(w->file, want.bytes, want.crc) == AMPC_OK
+               ? OK
+               : st_failed(w->s, w->file);
+}
+
+static Status open_initial(Weights *w) {
+    char *text;
+    size_t n;
+    TRY(weights_text(w, "weights", &w->initial, &w->ninitial));
+    TRY(weights_text(w, "weights.json", &text, &n));
+    if (!text) return OK;
+    return json_parse(text, n, &w->index) ? OK
+                                          : damaged(w, "its section "
+                                                       "'weights.json'");
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+static Status misfit(const Weights *w, const char *path, const char *name,
+                     const char *why) {
+    StrBuf quoted = {0};
+    sb_put_escaped(&quoted, name);
+    fail(&w->s->diag, (Loc){.file = path}, "'%s' %s", quoted.data, why);
+    sb_free(&quoted);
+    return ERR_USER;
+}
+
+/* Converts `n` elements from one dtype to another. */
+static bool convert(uint32_t from, const char *p, uint32_t to, char *out,
+                    int64_t n) {
+    size_t a = dtype_bytes(from), b = dtype_bytes(to);
+    if (from == to) {
+        memcpy(out, p, (size_t)n * a);
+        return true;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (!float_put(to, float_at(from, p + (size_t)i * a),
+                       out + (size_t)i * b))
+            return false;
+    return true;
+}
+
+static Status from_file(Weights *w, StFile *f, const StTensor *t,
+                        const char *name, const Type *type, char *out) {
+    char *raw = arena_alloc(w->s->arena, t->end - t->begin + 1);
+    bool same = (int)t->rank == type->rank;
+    for (int i = 0; same && i < type->rank; i++)
+        same = t->dim[i] == type->dim[i];
+    if (!same)
+        return misfit(w, f->path, name, "has another shape in the model");
+    if ((int)t->dtype != (int)type->dtype &&
+        !(is_float_dtype(t->dtype) && dtype_is_float(type->dtype)))
+        return misfit(w, f->path, name, "has another kind of values");
+    if (st_read(f, t, 0, t->end - t->begin, raw) != AMPC_OK)
+        return st_failed(w->s, f);
+    return convert(t->dtype, raw, type->dtype, out, type_count(type))
+               ? OK
+               : misfit(w, f->path, name,
+                        "holds numbers beyond the model's "
+                        "own type");
+}
+
+/* Entry {"dtype":"F32",..,"data_offsets":[..]} as the compiler wrote it. */
+static Status from_module(Weights *w, JsonSpan entry, const char *name,
+                          const Type *type, char *out) {
+    JsonSpan v, key, item;
+    int64_t at[2] = {0, 0}, n = 0;
+    uint32_t dtype = 0;
+    if (!json_get(entry, "dtype", &v))
+        return damaged(w, "its section 'weights.json'");
+    while (dtype < AMPC_NDTYPE &&
+           !json_equals(v, dtype_info[dtype].safetensors))
+        dtype++;
+    if (!json_get(entry, "data_offsets", &v))
+        return damaged(w, "its section 'weights.json'");
+    for (JsonIter it = json_iter(v); json_next(&it, &key, &item) && n < 2; n++)
+        if (!json_int(item, &at[n])) break;
+    int64_t bytes = type_count(type) * (int64_t)dtype_bytes(dtype);
+    bool fits = n == 2 && dtype < AMPC_NDTYPE && at[0] >= 0 &&
+                at[1] - at[0] == bytes && (uint64_t)at[1] <= w->ninitial &&
+                (dtype == (uint32_t)type->dtype ||
+                 (is_float_dtype(dtype) && dtype_is_float(type->dtype)));
+    if (!fits) return damaged(w, "its weights do not fit its model");
+    return convert(dtype, w->initial + at[0], type->dtype, out,
+                   type_count(type))
+               ? OK
+               : misfit(w, w->module->path, name,
+                        "holds numbers beyond the "
+                        "model's own type");
+}
+
+/* What an .amp text says, such as normal(0.02). */
+static Status from_text(const Weights *w, const Var *v, const Type *type,
+                        void *data) {
+    const Tensor *t = var_initial(w->s->arena, v);
+    if (!t) {
+        t = tensor_new(w->s->arena, v->type);
+        if (type_count(type)) tensor_set(t, 0, v->fill);
+        tensor_repeat(t);
+    }
+    memcpy(data, t->data, (size_t)type_bytes(type));
+    return OK;
+}
+
+static const StTensor *find_tensor(Weights *w, const char *name) {
+    const StTensor *t = NULL;
+    if (w->averaged) {
+        const char *mean =
+            arena_printf(w->s->arena, "ampc.opt/%s/average", name);
+        t = st_find(w->file, mean);
+        w->averages += t != NULL;
+    }
+    return w->file && !t ? st_find(w->file, name) : t;
+}
+
+/* Reads a parameter of an adapter as f32. */
+static Status part_of(void *ctx, const char *name, int64_t rows,
+                      int64_t columns, float *out) {
+    Weights *w = ctx;
+    Type type = {.dtype = DT_F32, .rank = 2, .dim = {rows, columns}};
+    const StTensor *t = find_tensor(w, name);
+    if (!t) return misfit(w, w->file->path, name, "is not in it");
+    return from_file(w, w->file, t, name, &type, (char *)out);
+}
+
+/* A checkpoint that is given has them all. Programs of ours compute adapters
+   themselves; the user's graph has them in the weights. */
+Status weights_of(void *ctx, const char *name, const Type *type, void *data) {
+    Weights *w = ctx;
+    JsonSpan entry;
+    const StTensor *t = find_tensor(w, name);
+    if (t) {
+        TRY(from_file(w, w->file, t, name, type, data));
+        return w->m
+                   ? OK
+                   : adapters_merge(&w->adapters, name, type, data, part_of, w);
+    }
+    if (w->file)
+        return misfit(w, w->file->path, name,
+                      "is not in it: saved by another model, or under other "
+                      "names");
+    if (json_get(w->index, name, &entry))
+        return from_module(w, entry, name, type, data);
+    int var = w->m ? module_find_var(w->m, intern(name)) : -1;
+    if (var < 0)
+        return damaged(w,
+                       "its weights do not include all tensors of its model");
+    return from_text(w, &w->m->vars.data[var], type, data);
+}
+
+static Status read_adapters(Weights *w) {
+    Session *s = w->s;
+    char *text;
+    size_t n;
+    TRY(weights_text(w, "adapters", &text, &n));
+    if (text && !adapters_read(s->arena, &s->diag, text, n, &w->adapters))
+        return damaged(w, "its section 'adapters'");
+    return OK;
+}
+
+Status weights_adapters(Weights *w, const char *out) {
+    Session *s = w->s;
+    if (!w->adapters.n)
+        return fail(&s->diag, (Loc){.file = w->module->path},
+                    "--adapter: compiled without --lora, the module has no "
+                    "adapters");
+    if (!w->file || !s->own.load) {
+        fail(&s->diag, (Loc){0}, "--adapter needs --load CKPT");
+        return ERR_USAGE;
+    }
+    return adapters_write(&w->adapters, w->file, out, s->opt.guard, part_of, w);
+}
+
+Status weights_open(Weights *w, const char *load) {
+    if (w->averaged && !load) {
+        fail(&w->s->diag, (Loc){0}, "--averaged needs --load CKPT");
+        return ERR_USAGE;
+    }
+    TRY(read_adapters(w));
+    TRY(load ? open_file(w, load) : open_sidecar(w));
+    return w->file ? OK : open_initial(w);
+}
+
+Status weights_close(Weights *w, Status st) {
+    if (st == OK && w->averaged && !w->averages)
+        st = fail(&w->s->diag, (Loc){.file = w->file->path},
+                  "--averaged: no tensor of the checkpoint is an average (ampc "
+                  "--ema or --swa)");
+    if (w->file) st_close(w->file);
+    return st;
+}
