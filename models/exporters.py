@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small models as each exporter writes them: what trains, and 5 steps of SGD, beside the framework.
 
-    [MODES="raw-train .."] [MODELS=GLOB] [ONLY=MODULE] python models/exporters.py FOLDER [AMPC]
+    [MODES="raw-train .."] [MODELS="GLOB .."] [ONLY=MODULE] python models/exporters.py FOLDER [AMPC]
 
 Run it with the Python of one framework (PyTorch 2.11 or 2.15, or jax2onnx with flax, or Keras with
 tf2onnx, or skl2onnx with scikit-learn).  It exports every model in every mode of that framework,
@@ -79,10 +79,10 @@ def torch_models():
             s.d = {"w": nn.Parameter(torch.randn(4, 4)), "b": nn.Parameter(torch.randn(4))}
             s.layers = [nn.Linear(4, 4)]
         def named(s):
-            yield "lifted_tensor_0", s.d["w"]
-            yield "lifted_tensor_1", s.d["b"]
-            yield "lifted_tensor_2", s.layers[0].weight
-            yield "lifted_tensor_3", s.layers[0].bias
+            yield "lifted_tensor_0", "d.w", s.d["w"]
+            yield "lifted_tensor_1", "d.b", s.d["b"]
+            yield "lifted_tensor_2", "layers.0.weight", s.layers[0].weight
+            yield "lifted_tensor_3", "layers.0.bias", s.layers[0].bias
         def forward(s, x): return s.m(torch.tanh(s.layers[0](torch.tanh(s.l(x) @ s.d["w"] + s.d["b"]))))
 
     class Scalars(Base):
@@ -244,9 +244,13 @@ def torch_case(folder, make, data, mode):
     path = f"{folder}/{name}.onnx"
     inputs = data(np.random.RandomState(1))
     m = make(); m.train("eval" not in mode)
+    if hasattr(m, "modes"): m.modes()
     names = ["x" if inputs[0].is_floating_point() else "i"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        if "script" in mode:
+        if "own" in mode:
+            import ampc.torch
+            ampc.torch.export(m, tuple(inputs), path, input_names=names)
+        elif "script" in mode:
             training = torch.onnx.TrainingMode.EVAL if "eval" in mode else torch.onnx.TrainingMode.TRAINING
             torch.onnx.export(m, tuple(inputs), path, dynamo=False, training=training, do_constant_folding="eval" in mode,
                               input_names=names, opset_version=17)
@@ -256,9 +260,11 @@ def torch_case(folder, make, data, mode):
     neutral_paths(path)
     own = getattr(make, "own_loss", False)
     m = make(); m.train(); in_file = held(path)
+    if hasattr(m, "modes"): m.modes()
     for k, b in m.named_buffers():  # TorchScript's export is a step of BatchNorm
         if k in in_file and b.is_floating_point(): b.data.copy_(torch.tensor(np.array(in_file[k])))
-    named = list(m.named_parameters()) + list(m.named() if hasattr(m, "named") else [])
+    named = list(m.named_parameters()) + [(paths if "own" in mode else lifted, p) for lifted, paths, p in
+                                          (m.named() if hasattr(m, "named") else [])]
     optimizer = torch.optim.SGD([p for _, p in named if p.requires_grad], lr=RATE)
     target, losses = None, []
     for _ in range(STEPS):
@@ -271,7 +277,10 @@ def torch_case(folder, make, data, mode):
     statistics = {k: b.numpy() for k, b in m.named_buffers() if k.endswith(("running_mean", "running_var"))}
     still = [k for k, b in m.named_buffers() if b.is_floating_point() and k not in statistics]
     still += [k for k, p in named if not p.requires_grad]
-    return Case(name, path, ["--loss", "auto" if own else "mse", *getattr(make, "options", [])], feed, losses,
+    options = [] if "own" in mode else getattr(make, "options", [])
+    batch = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    if batch: options = ["--dim", f"{batch}={inputs[0].shape[0]}", *options]
+    return Case(name, path, ["--loss", "auto" if own else "mse", *options], feed, losses,
                 {name_in(in_file, m, k, p): p.detach().numpy() for k, p in named if p.requires_grad}, statistics, still)
 
 
@@ -288,10 +297,11 @@ def name_in(in_file, m, name, p):
 
 
 def torch_cases(folder):
-    modes = "raw-train default-train script-train raw-eval default-eval script-eval"
+    from exporters_own import kept
+    modes = "raw-train default-train script-train raw-eval default-eval script-eval own-train own-eval"
     for mode in os.environ.get("MODES", modes).split():
-        for make, data in torch_models():
-            if not fnmatch.fnmatch(make.__name__, os.environ.get("MODELS", "*")): continue
+        for make, data in torch_models() + (kept() if "own" in mode else []):
+            if not any(fnmatch.fnmatch(make.__name__, g) for g in os.environ.get("MODELS", "*").split()): continue
             try: yield torch_case(folder, make, data, mode)
             except Exception as e: print(f"{mode} {make.__name__}: not exported: {str(e).splitlines()[0][:100] if str(e) else e}")
 

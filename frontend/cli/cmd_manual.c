@@ -12,13 +12,21 @@ static void put_commands(StrBuf *sb) {
         sb_printf(sb, "%s\n", c->name);
 }
 
+/* The compiler's options for programs: flag, form of the value, one or many. */
+static void put_options(StrBuf *sb) {
+    for (const OptionText *o = option_texts; o->command; o++)
+        if (o->flag && option_is_of(o, "ampc"))
+            sb_printf(sb, "%s\t%s\t%s\n", o->flag, o->value ? o->value : "",
+                      option_repeats(o) ? "many" : "one");
+}
+
 static const struct Page {
     const char *name;
     void (*put)(StrBuf *sb);
-} pages[] = {{"cli", manual_cli},       {"functions", manual_functions},
-             {"ops", manual_ops},       {"bash", manual_bash},
-             {"zsh", manual_zsh},       {"fish", manual_fish},
-             {"commands", put_commands}};
+} pages[] = {{"cli", manual_cli},        {"functions", manual_functions},
+             {"ops", manual_ops},        {"bash", manual_bash},
+             {"zsh", manual_zsh},        {"fish", manual_fish},
+             {"commands", put_commands}, {"options", put_options}};
 
 /* Writes the page, or the man page of a command; false: unknown page. */
 static bool put_page(int argc, char **argv, StrBuf *sb) {
@@ -43,7 +51,8 @@ int cmd_manual(int argc, char **argv) {
     StrBuf sb = {0};
     if (!put_page(argc, argv, &sb)) {
         fprintf(stderr, "ampc: error: ampc manual prints cli, functions, ops, "
-                        "man [COMMAND], bash, zsh, fish or commands "
+                        "man [COMMAND], bash, zsh, fish, commands or "
+                        "options "
                         "(see ampc manual --help)\n");
         return ERR_USAGE;
     }

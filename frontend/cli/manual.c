@@ -48,6 +48,13 @@ bool option_names_file(const OptionText *o) {
     return !strcmp(o->kind, "PATH") || !strcmp(o->kind, "FILE");
 }
 
+bool option_repeats(const OptionText *o) {
+    static const char *const kinds[] = {"ADDER", "LIST", "PAIRS", "PATHS"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(o->kind, kinds[i])) return true;
+    return false;
+}
+
 bool option_has_words(const OptionText *o) {
     return o->value && strchr(o->value, '|') &&
            o->value[strspn(o->value,

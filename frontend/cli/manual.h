@@ -40,6 +40,8 @@ const OptionText *option_described(const OptionText *o);
 bool option_is_key(const OptionText *o);
 /* Whether the value is a path. */
 bool option_names_file(const OptionText *o);
+/* Whether it may be given more than once. */
+bool option_repeats(const OptionText *o);
 /* Whether `value` lists words, with bars between them. */
 bool option_has_words(const OptionText *o);
 

@@ -132,9 +132,7 @@ static void put_zsh(StrBuf *sb, const char *text) {
 }
 
 static void put_zsh_option(StrBuf *sb, const OptionText *o) {
-    bool many = !strcmp(o->kind, "ADDER") || !strcmp(o->kind, "LIST") ||
-                !strcmp(o->kind, "PAIRS");
-    sb_printf(sb, "        '%s%s[", many ? "*" : "", o->flag);
+    sb_printf(sb, "        '%s%s[", option_repeats(o) ? "*" : "", o->flag);
     put_zsh(sb, o->text);
     sb_puts(sb, "]");
     if (o->value) {

@@ -54,6 +54,12 @@ static bool in_training(const Ox *ox) {
     return file_trains(ox, ox->node);
 }
 
+/* ampc.torch.export writes a module in the mode that it is in. */
+static bool modes_are_meant(const Ox *ox) {
+    return ox_metadata(ox->model->metadata_props, ox->model->n_metadata_props,
+                       "ampc.torch.export");
+}
+
 /* Files of one mode train all; where some are frozen beside others that train,
    as bn.eval() leaves them, each does as it stands in the file. */
 void ox_find_modes(Ox *ox) {
@@ -66,7 +72,8 @@ void ox_find_modes(Ox *ox) {
         if (!t && !frozen) first = n;
         t ? trains++ : frozen++;
     }
-    if (!trains || !frozen || !options_train(ox->opt) ||
+    bool all = !trains && !modes_are_meant(ox);
+    if (all || !frozen || !options_train(ox->opt) ||
         !ox->opt->batchnorm_train || ox->opt->batchnorm_said)
         return;
     ox->mixed_modes = true;

@@ -301,7 +301,7 @@ static ampc_status api_read_variable(ampc_session *s, const char *name,
 
 static ampc_status write_check(ampc_session *s, const PlanVar *v,
                                const ampc_input *in) {
-    char want[160];
+    char want[160], order[160];
     shape_text(want, v->dtype, v->rank, v->dim);
     if (v->kind > PLAN_STATE)
         return session_fail(s, AMPC_ERR_ARGUMENT,
@@ -317,10 +317,12 @@ static ampc_status write_check(ampc_session *s, const PlanVar *v,
     for (uint32_t i = 0; same && in->rank > 0 && i < v->rank; i++)
         same = in->shape && in->shape[i] == v->dim[i];
     if (same) return AMPC_OK;
+    bool turned = in->rank > 0 && (uint32_t)in->rank == v->rank && in->shape;
     return session_fail(
         s, AMPC_ERR_ARGUMENT,
-        "variable '%.200s' is %s, %llu bytes: the data given differ", v->name,
-        want, (unsigned long long)v->bytes);
+        "variable '%.200s' is %s, %llu bytes: the data given differ%s", v->name,
+        want, (unsigned long long)v->bytes,
+        turned ? axes_hint(order, v->rank, in->shape, v->dim) : "");
 }
 
 static ampc_status do_write_variable(ampc_session *s, const char *name,

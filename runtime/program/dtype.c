@@ -54,6 +54,22 @@ const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
     return buf;
 }
 
+const char *axes_hint(char buf[160], uint32_t rank, const int64_t *have,
+                      const int64_t *want) {
+    bool used[AMPC_MAX_RANK] = {0}, moved = false;
+    int n = snprintf(buf, 160, "; its axes in the order (");
+    for (uint32_t i = 0; i < rank; i++) {
+        uint32_t k = 0;
+        while (k < rank && (used[k] || have[k] != want[i])) k++;
+        if (k == rank) return "";
+        used[k] = true;
+        moved |= k != i;
+        n += snprintf(buf + n, 160 - (size_t)n, "%s%u", i ? ", " : "", k);
+    }
+    snprintf(buf + n, 160 - (size_t)n, ") would fit");
+    return moved ? buf : "";
+}
+
 bool is_float_dtype(uint32_t dtype) {
     return dtype < AMPC_NDTYPE && dtype_info[dtype].kind == DK_F;
 }

@@ -74,7 +74,8 @@ TEST_CASE(cli, help_version_and_tables) {
 
 /* ampc.h has the version; what cannot include it repeats it. */
 TEST_CASE(cli, python_has_the_same_version) {
-    char *text = test_read_file(test_data_path("runtime/python/ampc.py"), NULL);
+    char *text =
+        test_read_file(test_data_path("runtime/python/ampc/__init__.py"), NULL);
     REQUIRE(text);
     CHECK_HAS(text, "\n__version__ = \"" AMPC_VERSION "\"\n");
     free(text);

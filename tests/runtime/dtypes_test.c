@@ -154,7 +154,7 @@ TEST_CASE(dtypes, low_types_have_their_functions) {
 /* ---- other languages ----------------------------------------------------- */
 
 TEST_CASE(dtypes, python_has_the_table) {
-    char *file = text_of("runtime/python/ampc.py"),
+    char *file = text_of("runtime/python/ampc/_c.py"),
          *at = strstr(file, "DTYPES = [");
     REQUIRE(at != NULL);
     char *end = strchr(at, ']');
@@ -165,7 +165,7 @@ TEST_CASE(dtypes, python_has_the_table) {
         snprintf(row, sizeof row, "(\"%s\", \"%s\", \"%s\")",
                  dtype_info[d].text, dtype_info[d].buffer, dtype_info[d].numpy);
         char *here = strstr(at, row);
-        CHECK_MSG(here != NULL, "DTYPES of ampc.py lacks %s in its place", row);
+        CHECK_MSG(here != NULL, "DTYPES of _c.py lacks %s in its place", row);
         if (here) at = here;
     }
     free(file);

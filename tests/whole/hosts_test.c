@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hosts_test.c: hosts in other languages train a compiled module as C does.
-   runtime/python: its structs equal ampc.h's, too; runtime/cpp; runtime/rust
+   runtime/python: its structs equal ampc.h's, too, and python_host.py has more
+   cases; runtime/cpp; runtime/rust
    and runtime/go where the compilers are installed. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +17,24 @@ static const char model[] = "dim B = 4\n"
                             "  param w: f32[3,2] = normal(0.5)\n"
                             "  return y = x @ w\n}\n";
 
+/* The folder that Python imports the package from. */
+static const char *package(void) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s",
+             test_data_path("runtime/python/pyproject.toml"));
+    *strrchr(path, '/') = 0;
+    return path;
+}
+
 /* The output of a script that has imported the package; for free(). */
 static char *run_script(const char *body) {
     char path[600], text[4000], *out;
     snprintf(path, sizeof path, "%s/script.py", test_tmpdir());
     int n = snprintf(text, sizeof text,
                      "import sys\nsys.dont_write_bytecode = True\n"
-                     "sys.path.insert(0, '%.*s')\nimport ampc, array, ctypes\n"
+                     "sys.path.insert(0, '%s')\nimport ampc, array, ctypes\n"
                      "%s",
-                     (int)(strlen(test_data_path("runtime/python/ampc.py")) -
-                           strlen("/ampc.py")),
-                     test_data_path("runtime/python/ampc.py"), body);
+                     package(), body);
     if (access(python, X_OK) != 0) SKIP("there is no %s", python);
     REQUIRE(n > 0 && (size_t)n < sizeof text);
     REQUIRE(test_write_file(path, text, (size_t)n));
@@ -35,23 +43,26 @@ static char *run_script(const char *body) {
     return out;
 }
 
-/* The table may be longer than the package knows. */
 TEST_CASE(python, structs_are_those_of_the_header) {
     char want[400];
     char *out = run_script(
-        "for t in (ampc._ModuleInfo, ampc._Tensor, ampc._Variable,\n"
-        "          ampc._Options, ampc._Input, ampc._Output, ampc._Metrics,\n"
-        "          ampc._Eval, ampc._Weights):\n"
+        "from ampc import _c\n"
+        "for t in (_c.ModuleInfo, _c.ProgramInfo, _c.TensorInfo,\n"
+        "          _c.VariableInfo, _c.DeviceInfo, _c.CommOptions,\n"
+        "          _c.Options, _c.Input, _c.Output, _c.Metrics, _c.BadData,\n"
+        "          _c.Nonfinite, _c.Eval, _c.Scaler, _c.Weights, _c.Api):\n"
         "    print(ctypes.sizeof(t), end=' ')\n"
-        "print(ampc._Api.objective.offset, "
-        "ampc._Metrics.skip_streak.offset)\n");
+        "print(_c.Api.objective.offset, _c.Metrics.skip_streak.offset)\n");
     snprintf(want, sizeof want,
-             "%zu %zu %zu %zu %zu %zu %zu %zu %zu "
+             "%zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu "
              "%zu %zu\n",
-             sizeof(ampc_module_info), sizeof(ampc_tensor_info),
-             sizeof(ampc_variable_info), sizeof(ampc_options),
-             sizeof(ampc_input), sizeof(ampc_output), sizeof(ampc_metrics),
-             sizeof(ampc_eval), sizeof(ampc_weights),
+             sizeof(ampc_module_info), sizeof(ampc_program_info),
+             sizeof(ampc_tensor_info), sizeof(ampc_variable_info),
+             sizeof(ampc_device_info), sizeof(ampc_comm_options),
+             sizeof(ampc_options), sizeof(ampc_input), sizeof(ampc_output),
+             sizeof(ampc_metrics), sizeof(ampc_bad_data),
+             sizeof(ampc_nonfinite), sizeof(ampc_eval), sizeof(ampc_scaler),
+             sizeof(ampc_weights), sizeof(ampc_api),
              offsetof(ampc_api, objective),
              offsetof(ampc_metrics, skip_streak));
     CHECK_STR(out, want);
@@ -192,15 +203,15 @@ TEST_CASE(python, mistakes_of_careless_hosts) {
         "t = arr(4, 2)\n"
         "for x in (arr(4, 3), arr(12), arr(4, 1, 3), arr(2, 2, 3)):\n"
         "    s.step(x=x, target=t)\n"
-        "refused(ampc.Error, 'x.transpose(1, 0)',\n"
+        "refused(ampc.Error, 'its axes in the order (1, 0) would fit',\n"
         "        lambda: s.step(x=arr(3, 4), target=t))\n"
-        "refused(ampc.Error, 'given is shape (6, 2)',\n"
+        "refused(ampc.Error, 'shape f32[6,2] given, f32[4,3] needed',\n"
         "        lambda: s.step(x=arr(6, 2), target=t))\n"
-        "refused(ampc.Error, 'x.transpose(1, 0)',\n"
+        "refused(ampc.Error, 'order (1, 0) would fit',\n"
         "        lambda: s.evaluate(x=arr(3, 4), target=t))\n"
-        "refused(ampc.Error, 'x.transpose(1, 0)',\n"
+        "refused(ampc.Error, 'order (1, 0) would fit',\n"
         "        lambda: s.predict(x=arr(3, 4)))\n"
-        "refused(ampc.Error, 'x.transpose(1, 0)',\n"
+        "refused(ampc.Error, 'order (1, 0) would fit',\n"
         "        lambda: s.__setitem__('w', arr(2, 3)))\n"
         "s['w'] = arr(3, 2)\n"
         "for make in (copy.copy, copy.deepcopy, pickle.dumps):\n"
@@ -222,6 +233,100 @@ TEST_CASE(python, mistakes_of_careless_hosts) {
     CHECK_STR(out, "ok\n");
     free(out);
     compiled_close(&c);
+}
+
+/* Cases of python_host.py, which says what they are. */
+static void python_case(const char *name, int nmodule, Compiled *modules) {
+    char command[4000], *out;
+    const char *ampc = test_ampc();
+    if (access(python, X_OK) != 0) SKIP("there is no %s", python);
+    int n = snprintf(command, sizeof command, "%s -s '%s' '%s' '%s' '%s' %s",
+                     python, test_data_path("tests/whole/python_host.py"),
+                     package(), ampc, test_tmpdir(), name);
+    for (int i = 0; i < nmodule; i++)
+        n += snprintf(command + n, sizeof command - (size_t)n, " '%s'",
+                      modules[i].path);
+    if (!nmodule) snprintf(command + n, sizeof command - (size_t)n, " none");
+    int rc = test_command(&out, "%s", command);
+    if (rc) FAIL("status %d\n%s", rc, out);
+    CHECK_STR(out, "ok\n");
+    free(out);
+    for (int i = 0; i < nmodule; i++) compiled_close(&modules[i]);
+}
+
+#define FAST "--precision fp32 --target cpu:x86-64-v2 "
+
+static Compiled accumulating(void) {
+    return compile_text(model, FAST "--loss mse --accumulate 2 --optimizer "
+                                    "sgd,lr=0.1");
+}
+
+static Compiled classes(void) {
+    return compile_text(model, FAST "--loss cross_entropy");
+}
+
+TEST_CASE(python, takes_arrays_of_other_libraries) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("instrumented modules load into instrumented programs only");
+#endif
+    Compiled c[] = {compile_text(model, FAST "--loss mse --optimizer adam,"
+                                             "lr=0.05")};
+    python_case("arrays", 1, c);
+}
+
+TEST_CASE(python, fits) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("instrumented modules load into instrumented programs only");
+#endif
+    Compiled c[] = {compile_text(model, FAST "--loss mse --optimizer adam,"
+                                             "lr=0.05"),
+                    accumulating(), classes()};
+    python_case("fit", 3, c);
+}
+
+TEST_CASE(python, has_every_call) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("instrumented modules load into instrumented programs only");
+#endif
+    Compiled c[] = {
+        compile_text(model, FAST "--loss mse --optimizer sgd,lr=0.1"),
+        compile_text(model, FAST "--loss host --optimizer sgd,lr=0.1"),
+        accumulating(), classes()};
+    python_case("calls", 4, c);
+}
+
+TEST_CASE(python, compiles) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("instrumented modules load into instrumented programs only");
+#endif
+    python_case("compiling", 0, NULL);
+}
+
+/* pip calls the same function; the sources stay as they were. */
+TEST_CASE(python, makes_a_wheel) {
+    char *out, body[1500];
+    snprintf(body, sizeof body,
+             "import os, subprocess, zipfile\n"
+             "here = sys.path[0]\n"
+             "import wheel\n"
+             "before = sorted(os.listdir(here))\n"
+             "for c, tag in ((sys.executable, 'linux_x86_64'), ('none', "
+             "'any')):\n"
+             "    name = wheel.build_wheel('%s', {'compiler': c})\n"
+             "    assert name.endswith(tag + '.whl'), name\n"
+             "    z = zipfile.ZipFile('%s/' + name)\n"
+             "    names = z.namelist()\n"
+             "    assert 'ampc/_session.py' in names and 'ampc/py.typed' in "
+             "names\n"
+             "    assert ('ampc/bin/ampc' in names) == (c != 'none')\n"
+             "    assert all(n.split(',')[0] in names for n in\n"
+             "               z.read(names[-1]).decode().split())\n"
+             "assert sorted(os.listdir(here)) == before\n"
+             "print('ok')\n",
+             test_tmpdir(), test_tmpdir());
+    out = run_script(body);
+    CHECK_STR(out, "ok\n");
+    free(out);
 }
 
 /* ---- hosts that are built ------------------------------------------------ */

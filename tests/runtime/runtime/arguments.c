@@ -33,6 +33,18 @@ TEST_CASE(runtime, wrong_inputs_have_messages) {
     b.in[0].rank = 2;
     b.in[0].shape = shape;
     CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "'x': shape f32[4,2] given, f32[4,3] needed");
+    CHECK(!strstr(a->error(s), "would fit"));
+    b.in[0].shape = (const int64_t[]){3, 4};
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "shape f32[3,4] given, f32[4,3] needed; its axes in "
+                           "the order (1, 0) would fit");
+    b.in[0].shape = (const int64_t[]){3, 7}; /* seven samples */
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "in the order (1, 0) would fit");
+    b.in[0].rank = 9;
+    CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
+    CHECK_HAS(a->error(s), "shape unknown given");
     batch(&b, 0);
     b.in[1].name = "x";
     CHECK_EQ_INT(a->step(s, b.in, 2, NULL), AMPC_ERR_ARGUMENT);
@@ -181,7 +193,7 @@ TEST_CASE(runtime, wrong_arguments_have_messages) {
     WRONG(write_variable(s, "w", &deep),
           "is f32[3,2], 24 bytes: the data given differ");
     WRONG(write_variable(s, "w", &turned),
-          "is f32[3,2], 24 bytes: the data given differ");
+          "the data given differ; its axes in the order (1, 0) would fit");
     WRONG(write_variable(s, "w", &nothing),
           "is f32[3,2], 24 bytes: the data given differ");
     one[0] = -1;

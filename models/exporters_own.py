@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models for exporters.py that torch.onnx.export loses something of, or has no
+translation for: what ampc.torch.export keeps."""
+
+
+def kept():
+    import torch, torch.nn as nn, torch.nn.functional as F
+
+    class Base(nn.Module):
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.l = nn.Linear(4, 4); s.m = nn.Linear(4, 3)
+
+    class Surrogate(torch.autograd.Function):
+        """A spike, with the gradient of a fast sigmoid."""
+        @staticmethod
+        def forward(ctx, x, slope):
+            ctx.save_for_backward(x); ctx.slope = slope
+            return (x > 0).float()
+        @staticmethod
+        def backward(ctx, dy):
+            x, = ctx.saved_tensors
+            return dy / (1 + ctx.slope * x.abs()) ** 2, None
+
+    class Mixed(torch.autograd.Function):
+        """Two inputs and results; a gradient that is no derivative."""
+        @staticmethod
+        def forward(a, b): return a @ b, a.sum(1)
+        @staticmethod
+        def setup_context(ctx, inputs, output): ctx.save_for_backward(*inputs)
+        @staticmethod
+        def backward(ctx, dy, dz):
+            a, b = ctx.saved_tensors
+            return 2 * (dy @ b.t()) - dz[:, None] * a, -0.5 * (a.t() @ dy)
+
+    class Spiking(Base):
+        def forward(s, x):
+            h = s.l(x); v = torch.zeros_like(h); out = 0
+            for _ in range(3):
+                v = 0.9 * v + h; spike = Surrogate.apply(v - 0.5, 10.0)
+                v = v - spike.detach(); out = out + spike
+            return s.m(out)
+
+    class TwoResults(Base):
+        def forward(s, x):
+            y, z = Mixed.apply(s.l(x), s.l.weight)
+            return s.m(torch.tanh(y)) * z[:, None]
+
+    class Straight(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x): return torch.sign(x)
+        @staticmethod
+        def backward(ctx, dy): return dy
+
+    class Binarised(Base):
+        def forward(s, x): return F.linear(torch.tanh(s.l(x)), Straight.apply(s.m.weight), s.m.bias)
+
+    class Modes(nn.Module):
+        """One normalisation is frozen, one trains."""
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.a = nn.BatchNorm1d(4); s.b = nn.BatchNorm1d(4); s.l = nn.Linear(4, 3)
+            s.a.running_mean.uniform_(); s.a.running_var.uniform_(.5, 1)
+        def modes(s): s.a.eval()
+        def forward(s, x): return s.l(s.b(torch.tanh(s.a(x))))
+
+    class AllFrozen(Modes):
+        def modes(s): s.a.eval(); s.b.eval()
+
+    class FrozenPart(Base):
+        def __init__(s):
+            super().__init__(); s.d = [nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4), requires_grad=False)]
+            s.l.bias.requires_grad_(False)
+        def named(s): return [("lifted_tensor_0", "d.0", s.d[0]), ("lifted_tensor_1", "d.1", s.d[1])]
+        def forward(s, x): return s.m(torch.tanh(s.l(x) @ s.d[0] + s.d[1]))
+
+    class NoGradPlain(Base):
+        def forward(s, x):
+            h = torch.tanh(s.l(x))
+            with torch.no_grad(): scale = h.abs().amax(1, keepdim=True) + h * h
+            return s.m(h / (1 + scale))
+
+    class Gammas(Base):
+        def forward(s, x):
+            h = s.l(x)
+            return s.m(torch.lgamma(h.abs() + .3) + torch.digamma(2 * torch.sigmoid(h) + .5) + torch.lgamma(-.3 - .4 * torch.sigmoid(h)))
+
+    class Erfinv(Base):
+        def forward(s, x): return s.m(torch.erfinv(0.99 * torch.tanh(s.l(x))))
+
+    class Running(Base):
+        def forward(s, x):
+            h = 1 + .1 * torch.tanh(s.l(x))
+            return s.m(torch.cumprod(h, 1) + torch.logcumsumexp(h, 1) + h.prod(1, keepdim=True))
+
+    class Ranked(Base):
+        def forward(s, x):
+            h = s.l(x)
+            return s.m(h * h.median(1, keepdim=True)[0] + h.kthvalue(2, 1, keepdim=True)[0]) + h.median()
+
+    class Distances(Base):
+        def __init__(s): super().__init__(); del s.m; s.c = nn.Parameter(torch.randn(3, 4))
+        def forward(s, x): return torch.cdist(s.l(x), s.c) + torch.cdist(s.l(x), s.c, p=1.0) + torch.cdist(s.l(x), s.c, p=3.0)
+
+    class Renorm(Base):
+        def forward(s, x): return s.m(torch.renorm(s.l(x), 2, 0, 0.7))
+
+    class ScatterMean(Base):
+        def forward(s, x):
+            i = torch.tensor([0, 2, 2, 1, 0, 2])[:, None].expand(6, 4)
+            h = torch.tanh(s.l(x)); z = torch.zeros(4, 4)
+            return s.m(z.scatter_reduce(0, i, h, "mean") + (z + 1).scatter_reduce(0, i, h * h, "mean", include_self=False))
+
+    class Hardtanh(Base):
+        def forward(s, x):
+            h = s.l(x)
+            return s.m(F.hardtanh(h - h.detach() + torch.round(2 * h).detach() / 2, -.5, .5))
+
+    class Smoothed(Base):
+        own_loss = True
+        def forward(s, x): return F.cross_entropy(s.m(torch.tanh(s.l(x))), torch.tensor([0, 1, 2, 0, 1, 2]), label_smoothing=0.2)
+
+    class Checkpoint(Base):
+        def forward(s, x):
+            from torch.utils.checkpoint import checkpoint
+            return s.m(checkpoint(lambda v: torch.tanh(s.l(v)), x, use_reentrant=False))
+
+    class Buffered(Base):
+        """A running mean of its own, which the forward writes."""
+        def __init__(s): super().__init__(); s.register_buffer("running_mean", torch.zeros(4))
+        def forward(s, x):
+            h = s.l(x)
+            with torch.no_grad(): s.running_mean.mul_(0.9).add_(0.1 * h.mean(0))
+            return s.m(torch.tanh(h - s.running_mean))
+
+    import numpy as np
+    x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
+    return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
+                              Distances, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered)]

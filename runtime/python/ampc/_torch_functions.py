@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ampc.torch.export writes in other operators: autograd Functions, and
+operators of torch that torch.onnx has no translation for."""
+from __future__ import annotations
+
+import contextlib
+import math
+import traceback
+from typing import Any, Callable, Iterator, Sequence
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+
+# ---- autograd Functions -----------------------------------------------------
+#
+# torch.export follows the forward of a Function and forgets its backward B.  B
+# is linear in the gradient dy, so B's own transpose, which autograd finds, maps
+# x to what y has to be for B to be the gradient:
+#     y = stop(f(x)) + B'(x - stop(x))
+# The second part is 0.
+
+
+class _Context:
+    """What a Function's forward and backward call ctx."""
+
+    def __init__(self, needs: Sequence[bool]) -> None:
+        self.saved_tensors: tuple[Any, ...] = ()
+        self.needs_input_grad = tuple(needs)
+        self.dirty = False
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    save_for_forward = save_for_backward
+
+    def mark_dirty(self, *_: Any) -> None:
+        self.dirty = True
+
+    def mark_non_differentiable(self, *_: Any) -> None:
+        pass
+
+    def set_materialize_grads(self, _: bool) -> None:
+        pass
+
+
+def _differentiable(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
+class _Call:
+    """A use of a Function: its outputs, and its backward as a function."""
+
+    def __init__(self, cls: Any, args: Sequence[Any]) -> None:
+        self.inputs = args
+        self.ctx = _Context([_differentiable(a) for a in args])
+        stopped = [a.detach() if isinstance(a, torch.Tensor) else a
+                   for a in args]
+        if cls.setup_context is torch.autograd.Function.setup_context:
+            out = cls.forward(self.ctx, *stopped)
+        else:
+            out = cls.forward(*stopped)
+            cls.setup_context(self.ctx, tuple(stopped), out)
+        self.single = not isinstance(out, tuple)
+        self.out = (out,) if self.single else out
+        self._cls = cls
+
+    def backward(self, dys: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """(input, its gradient) where there is one; gradients of outputs that
+        are integers are None."""
+        grads = self._cls.backward(self.ctx, *dys)
+        grads = grads if isinstance(grads, tuple) else (grads,)
+        return [(x, g) for x, g in zip(self.inputs, grads)
+                if g is not None and _differentiable(x)]
+
+    def outputs(self) -> Any:
+        """Forward's results, with that gradient."""
+        made = [y.detach() if isinstance(y, torch.Tensor) else y
+                for y in self.out]
+        at = [k for k, y in enumerate(made) if _differentiable(y)]
+        dys: list[Any] = [None] * len(made)
+        with torch.enable_grad():
+            for k in at:
+                dys[k] = torch.zeros_like(made[k]).requires_grad_(True)
+            pairs = [(x, g) for x, g in self.backward(dys) if g.requires_grad]
+            if pairs:
+                parts = torch.autograd.grad(
+                    [g for _, g in pairs], [dys[k] for k in at],
+                    [(x - x.detach()).reshape(g.shape) for x, g in pairs],
+                    allow_unused=True)
+                for k, part in zip(at, parts):
+                    if part is not None:
+                        made[k] = made[k] + part
+        return made[0] if self.single else tuple(made)
+
+
+@contextlib.contextmanager
+def _patched(apply: Callable[..., Any]) -> Iterator[None]:
+    """Function.apply is `apply` for classes that are not torch's own."""
+    base: Any = torch.autograd.Function
+    own = next(c.__dict__["apply"] for c in base.__mro__
+               if "apply" in c.__dict__)
+    before = base.__dict__.get("apply")
+
+    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if str(cls.__module__).split(".")[0] == "torch":
+            return own.__get__(None, cls)(*args, **kwargs)
+        return apply(cls, *args)
+
+    base.apply = classmethod(call)
+    try:
+        yield
+    finally:
+        if before is None:
+            del base.apply
+        else:
+            base.apply = before
+
+
+def _trace() -> str:
+    return "".join(traceback.format_stack()[:-2])
+
+
+@contextlib.contextmanager
+def traced() -> Iterator[list[Any]]:
+    """Functions of the user's are exported with their backward."""
+    calls: list[Any] = []
+
+    def apply(cls: Any, *args: Any) -> Any:
+        calls.append(cls)
+        return _Call(cls, args).outputs()
+
+    with _patched(apply):
+        yield calls
+
+
+def _linear(call: _Call) -> bool:
+    """Whether backward is linear in the gradient, tried with random ones."""
+    def random() -> list[Any]:
+        return [torch.randn_like(y) if _differentiable(y) else None
+                for y in call.out]
+    a, b = random(), random()
+    both = [None if x is None else 3 * x - 2 * y for x, y in zip(a, b)]
+    ga, gb, gc = (call.backward(d) for d in (a, b, both))
+    return all(torch.allclose(z, 3 * x - 2 * y, rtol=1e-3, atol=1e-4,
+                              equal_nan=True)
+               for (_, x), (_, y), (_, z) in zip(ga, gb, gc))
+
+
+def defects(calls: list[Any], module: Any, args: Any, kwargs: Any,
+            line: Callable[[str], str]) -> list[str]:
+    """Functions whose backward the file would not have; the module runs once
+    for it, and its buffers and the random numbers are restored."""
+    found: list[str] = []
+    if not calls:
+        return found
+
+    def apply(cls: Any, *values: Any) -> Any:
+        call = _Call(cls, values)
+        if call.ctx.dirty:
+            found.append(f"{line(_trace())}: {cls.__name__} changes its input")
+        elif not _linear(call):
+            found.append(f"{line(_trace())}: the backward of {cls.__name__} is "
+                         "not linear in the gradient that it is given")
+        return call.out[0] if call.single else call.out
+
+    state = [(b, b.detach().clone()) for b in module.buffers()]
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _patched(apply):
+        module(*args, **kwargs)
+    for buffer, value in state:
+        buffer.data.copy_(value)
+    return found
+
+
+# ---- operators --------------------------------------------------------------
+
+def _lgamma_right(x: Any) -> Any:
+    """For x > 0: Stirling's series behind a step of 7."""
+    near = x < 8
+    low = torch.where(near, x, 1.0)
+    product = low
+    for k in range(1, 7):
+        product = product * (low + k)
+    z = torch.where(near, x + 7, x)
+    i = 1 / z
+    q = i * i
+    series = i * (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q / 1680)))
+    y = (z - 0.5) * torch.log(z) - z + 0.5 * math.log(2 * math.pi) + series
+    return y - torch.where(near, torch.log(product), 0.0)
+
+
+def _digamma_right(x: Any) -> Any:
+    near = x < 8
+    low = torch.where(near, x, 1.0)
+    steps = sum(1 / (low + k) for k in range(7))
+    z = torch.where(near, x + 7, x)
+    i = 1 / z
+    q = i * i
+    y = torch.log(z) - 0.5 * i - q * (1 / 12 - q * (1 / 120 - q * (
+        1 / 252 - q / 240)))
+    return y - torch.where(near, steps, 0.0)
+
+
+def lgamma(x: Any) -> Any:
+    left = x < 0.5
+    y = _lgamma_right(torch.where(left, 1 - x, x))
+    turn = torch.where(left, x - torch.round(x), 0.5)
+    sine = torch.abs(torch.sin(math.pi * turn))
+    return torch.where(left, math.log(math.pi) - torch.log(sine) - y, y)
+
+
+def digamma(x: Any) -> Any:
+    left = x < 0.5
+    y = _digamma_right(torch.where(left, 1 - x, x))
+    turn = torch.where(left, x - torch.round(x), 0.25)
+    return torch.where(left, y - math.pi / torch.tan(math.pi * turn), y)
+
+
+def erfinv(x: Any) -> Any:
+    """M. Giles, Approximating the erfinv function: rational in log(1 - x^2)."""
+    w = -torch.log((1 - x) * (1 + x))
+    middle = [2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06,
+              0.00021858087, -0.00125372503, -0.00417768164, 0.246640727,
+              1.50140941]
+    tail = [-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844,
+            0.00573950773, -0.0076224613, 0.00943887047, 1.00167406,
+            2.83297682]
+    inner = w < 5
+    a, b = torch.where(inner, w - 2.5, 0.0), torch.sqrt(
+        torch.where(inner, 5.0, w)) - 3
+    p, q = torch.full_like(x, middle[0]), torch.full_like(x, tail[0])
+    for m, t in zip(middle[1:], tail[1:]):
+        p, q = p * a + m, q * b + t
+    y = torch.where(inner, p, q) * x
+    return torch.where(torch.abs(x) == 1, x * math.inf, y)
+
+
+def cumprod(x: Any, dim: int, *, dtype: Any = None) -> Any:
+    y = x if dtype is None else x.to(dtype)
+    n, reach = y.shape[dim] if y.dim() else 1, 1
+    while reach < n:
+        ones = torch.ones_like(y.narrow(dim, 0, reach))
+        y = y * torch.cat([ones, y.narrow(dim, 0, n - reach)], dim)
+        reach *= 2
+    return y
+
+
+def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    values, index = torch.topk(x, k, dim, largest=False)
+    values, index = (t.narrow(dim, k - 1, 1) for t in (values, index))
+    return (values, index) if keepdim else (values.squeeze(dim),
+                                            index.squeeze(dim))
+
+
+def median_dim(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    return kthvalue(x, (x.shape[dim] + 1) // 2, dim, keepdim)
+
+
+def median(x: Any) -> Any:
+    return median_dim(x.reshape(-1), 0)[0]
+
+
+def _distance(d: Any, p: float) -> Any:
+    if p == 0:
+        return (d != 0).to(d.dtype).sum(-1)
+    if p == 2:
+        return torch.linalg.vector_norm(d, 2, -1)
+    if p == math.inf:
+        return d.abs().amax(-1)
+    return d.abs().sum(-1) if p == 1 else torch.linalg.vector_norm(d, p, -1)
+
+
+def cdist(a: Any, b: Any, p: float = 2.0, compute_mode: Any = None) -> Any:
+    return _distance(a.unsqueeze(-2) - b.unsqueeze(-3), p)
+
+
+def pdist(x: Any, p: float = 2.0) -> Any:
+    n = x.shape[0]
+    i = torch.tensor([k for k in range(n) for _ in range(k + 1, n)])
+    j = torch.tensor([m for k in range(n) for m in range(k + 1, n)])
+    return _distance(x.index_select(0, i) - x.index_select(0, j), p)
+
+
+def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
+    over = [k for k in range(x.dim()) if k != dim % x.dim()]
+    norm = torch.linalg.vector_norm(x, p, over, keepdim=True)
+    return x * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)
+
+
+def scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
+                   include_self: bool = True) -> Any:
+    if reduce != "mean":
+        return NotImplemented
+    hits = torch.zeros_like(x).scatter_add(dim, index, torch.ones_like(src))
+    if include_self:
+        return x.scatter_add(dim, index, src) / (hits + 1)
+    sums = torch.zeros_like(x).scatter_add(dim, index, src)
+    return torch.where(hits > 0, sums / hits.clamp(min=1), x)
+
+
+def cross_entropy(x: Any, target: Any, weight: Any = None, reduction: int = 1,
+                  ignore_index: int = -100, label_smoothing: float = 0.0) -> Any:
+    """Of probabilities; that of classes has a translation."""
+    if not target.is_floating_point():
+        return NotImplemented
+    axis = 1 if x.dim() > 1 else 0
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + (
+            label_smoothing / x.shape[axis])
+    each = -torch.log_softmax(x, axis) * target
+    if weight is not None:
+        each = each * weight.reshape([-1] + [1] * (x.dim() - axis - 1))
+    each = each.sum(axis)
+    if reduction == 0:
+        return each
+    return each.sum() if reduction == 2 else each.mean()
+
+
+def table() -> dict[Any, Callable[..., Any]]:
+    """{operator of torch: its formula}"""
+    aten = torch.ops.aten
+    return {aten.lgamma.default: lgamma, aten.digamma.default: digamma,
+            aten.erfinv.default: erfinv, aten.cumprod.default: cumprod,
+            aten.kthvalue.default: kthvalue, aten.median.dim: median_dim,
+            aten.median.default: median, aten.cdist.default: cdist,
+            aten._cdist_forward.default: cdist, aten.pdist.default: pdist,
+            aten.cross_entropy_loss.default: cross_entropy,
+            aten.renorm.default: renorm,
+            aten.scatter_reduce.two: scatter_reduce}

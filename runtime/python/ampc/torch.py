@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ampc.torch.export: an ONNX file of a torch module from which it trains as in
+PyTorch.  Needs torch 2.9 or newer, onnx and onnxscript.
+
+The file is an ordinary one of torch.onnx.export(dynamo=True, optimize=False).
+Before it is written, the exported program is changed where that exporter loses
+what training needs: _prepare says what.  _torch_functions.py has autograd
+Functions and operators without a translation.
+"""
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import logging
+import os
+import re
+import warnings
+from typing import Any, Iterator, Mapping, Sequence
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+
+from . import _torch_functions as functions
+from ._c import Error, Status
+from ._session import Path
+
+# Key of the file's metadata: modes and gradients are those of the module.
+MARK = "ampc.torch.export"
+
+
+def _line(trace: str | None) -> str:
+    """The user's last line in a stack trace, "net.py, line 7: y = f(x)"."""
+    found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.*)',
+                       trace or "")
+    here = os.path.dirname(__file__)
+    own = [f for f in found if f"{os.sep}torch{os.sep}" not in f[0] and
+           not f[0].startswith(here)]
+    if not (own or found):
+        return "a line that torch does not tell"
+    file, number, text = (own or found)[-1]
+    return f"{os.path.basename(file)}, line {number}: {text.strip()}"
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise Error(Status.UNSUPPORTED, "the module cannot be exported:\n" +
+                    "\n".join(f"  {p}" for p in dict.fromkeys(problems)))
+
+
+# ---- shapes -----------------------------------------------------------------
+
+def _tensors(tree: Any) -> list[Any]:
+    leaves: list[Any] = torch.utils._pytree.tree_leaves(tree)
+    return [x for x in leaves if isinstance(x, torch.Tensor)]
+
+
+def _batched(args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
+    """Arguments with a batch of at least 2, which torch takes for any number;
+    whether they have a common batch."""
+    sizes = {x.shape[0] if x.dim() else -1 for x in _tensors((args, kwargs))}
+    if sizes == {1}:
+        args, kwargs = torch.utils._pytree.tree_map(
+            lambda x: torch.cat([x, x]) if isinstance(x, torch.Tensor) else x,
+            (args, kwargs))
+    return args, kwargs, len(sizes) == 1 and -1 not in sizes
+
+
+def _shapes(module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
+    """dynamic_shapes by the names of forward's parameters."""
+    names = list(inspect.signature(module.forward).parameters)
+    return torch.utils._pytree.tree_map(
+        lambda x: {0: batch} if isinstance(x, torch.Tensor) else None,
+        {**dict(zip(names, args)), **kwargs})
+
+
+def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
+             given: Any) -> Any:
+    """The exported program; the batch is any where the module allows it.  torch
+    takes the batch first as any number, then as a range that it finds, then as
+    the number that it is, then with what has no shape rule."""
+    dim = torch.export.Dim
+    shapes: list[Any] = [given]
+    if any_batch:
+        shapes = [_shapes(module, args, kwargs, d)
+                  for d in (dim("batch"), dim.AUTO)] + [None]
+    tries: list[Any] = [(torch.export.export, s, {"strict": False}) for s in shapes]
+    tries.append((torch.export.draft_export, shapes[-1], {}))
+    state = [(b, b.detach().clone()) for b in module.buffers()]
+    first: Exception | None = None
+    for export, shape, options in tries:
+        try:  # torch marks dynamic axes at the tensors themselves
+            a, k = torch.utils._pytree.tree_map(
+                lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
+                else x, (args, kwargs))
+            return export(module, a, k, dynamic_shapes=shape, **options)
+        except Exception as e:  # torch has many kinds of them
+            first = first or e
+        for buffer, value in state:
+            buffer.data.copy_(value)
+    assert first is not None
+    raise first
+
+
+def _name_batch(model: Any) -> None:
+    """The symbol of axis 0 is called batch; a warning where it is a number."""
+    first = [v.shape[0] for v in model.graph.inputs if v.shape]
+    names = {getattr(d, "value", d) for d in first}
+    if len(names) != 1:
+        return
+    name = names.pop()
+    if isinstance(name, int):
+        warnings.warn(f"the batch is {name}, that of the example inputs, "
+                      "because the module fixes it", stacklevel=3)
+        return
+    for v in [*model.graph.inputs, *(y for n in model.graph
+                                     for y in n.outputs)]:
+        for k, d in enumerate(v.shape or ()):
+            if getattr(d, "value", None) == name:
+                v.shape[k] = "batch"
+
+
+# ---- what torch.onnx.export loses -------------------------------------------
+
+def _paths(module: Any) -> dict[int, tuple[str, bool]]:
+    """{address of a parameter's data: (its path, requires_grad)}, also of those
+    in dicts, lists and modules that are not registered."""
+    found: dict[int, tuple[str, bool]] = {}
+    seen: set[int] = set()
+
+    def walk(x: Any, path: str) -> None:
+        if id(x) in seen:
+            return
+        seen.add(id(x))
+        items: Iterator[tuple[Any, Any]] = iter(())
+        if isinstance(x, torch.nn.Parameter):
+            found.setdefault(x.data_ptr(), (path, x.requires_grad))
+        elif isinstance(x, torch.nn.Module):
+            items = itertools.chain(
+                x.named_parameters(recurse=False), x.named_children(),
+                ((k, v) for k, v in vars(x).items() if not k.startswith("_")))
+        elif isinstance(x, Mapping):
+            items = iter(x.items())
+        elif isinstance(x, (list, tuple)):
+            items = enumerate(x)
+        for key, value in items:
+            walk(value, f"{path}.{key}" if path else str(key))
+
+    walk(module, "")
+    return found
+
+
+def _name_parameters(program: Any, module: Any) -> list[str]:
+    """Parameters outside of modules' own get their names and are parameters.
+    Names of those that do not train (requires_grad False)."""
+    kinds = torch.export.graph_signature.InputKind
+    paths, frozen = _paths(module), []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == kinds.CONSTANT_TENSOR:
+            value = program.constants[spec.target]
+            path, _ = paths.get(value.data_ptr(), ("", True))
+            if not path or path in program.state_dict:
+                continue
+            del program.constants[spec.target]
+            program.state_dict[path] = torch.nn.Parameter(value.detach())
+            spec.kind, spec.target = kinds.PARAMETER, path
+        if spec.kind == kinds.PARAMETER:
+            at = program.state_dict[spec.target].data_ptr()
+            if not paths.get(at, ("", True))[1]:
+                frozen.append(spec.target)
+    return frozen
+
+
+def _stop_without_grad(graph_module: Any) -> None:
+    """What torch.no_grad() computed passes no gradient: a detach behind it says
+    so in the file, where no_grad itself leaves nothing."""
+    aten, hop = torch.ops.aten, torch.ops.higher_order
+    for graph in [m.graph for m in graph_module.modules()
+                  if isinstance(m, torch.fx.GraphModule)]:
+        for node in list(graph.nodes):
+            if node.target is not hop.wrap_with_set_grad_enabled or \
+                    node.args[0] is not False:
+                continue
+            for item in list(node.users):
+                value = item.meta.get("val")
+                if not isinstance(value, torch.Tensor) or \
+                        not value.is_floating_point():
+                    continue
+                with graph.inserting_after(item):
+                    stop = graph.call_function(aten.detach.default, (item,))
+                stop.meta = {k: v for k, v in item.meta.items()
+                             if k in ("val", "stack_trace", "nn_module_stack",
+                                      "torch_fn")}
+                item.replace_all_uses_with(
+                    stop, delete_user_cb=lambda user, s=stop: user is not s)
+    graph_module.recompile()
+
+
+def _prepare(program: Any) -> Any:
+    _stop_without_grad(program.graph_module)
+    present = {n.target for n in program.graph.nodes}
+    table = {op: f for op, f in functions.table().items() if op in present}
+    return program.run_decompositions(table) if table else program
+
+
+# What torch.onnx.export writes beside each initializer.
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+
+
+def _freeze(model: Any, names: Sequence[str]) -> None:
+    """Parameters that do not train are marked as what they are to the file:
+    buffers."""
+    for name in names:
+        if name in model.graph.initializers:
+            model.graph.initializers[name].metadata_props[_KIND] = "BUFFER"
+
+
+# ---- what cannot be exported ------------------------------------------------
+
+def _unfit_modules(module: Any) -> list[str]:
+    norm = torch.nn.modules.batchnorm._NormBase
+    return [f"{name} ({type(m).__name__}): momentum=None averages over all "
+            "steps, which ONNX has no operator for: give it a momentum"
+            for name, m in module.named_modules()
+            if isinstance(m, norm) and m.training and m.momentum is None
+            and m.track_running_stats]
+
+
+def _untranslated(program: Any) -> list[str]:
+    """Every operator that torch.onnx has no translation for, with its line."""
+    try:
+        from torch.onnx._internal.exporter import (_core, _registration)
+        registry = _registration.ONNXRegistry().from_torchlib(opset_version=18)
+        done = _core._prepare_exported_program_for_export(program,
+                                                          registry=registry)
+    except (ImportError, AttributeError, TypeError):
+        return []  # another version: the exporter's own message remains
+    found = []
+    for node in done.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and \
+                not registry.is_registered(node.target):
+            found.append(f"{_line(node.meta.get('stack_trace'))}: no "
+                         f"translation of {node.target}")
+    return found
+
+
+def _translate(program: Any, module: Any, output_names: Sequence[str] | None,
+               options: Mapping[str, Any]) -> Any:
+    """torch's ONNXProgram."""
+    names = output_names or _output_names(program)
+    frozen = _name_parameters(program, module)
+    done: Any = torch.onnx.export(
+        _prepare(program), (), dynamo=True, optimize=False, verbose=False,
+        output_names=names, **options)
+    _freeze(done.model, frozen)
+    return done
+
+
+# ---- the whole --------------------------------------------------------------
+
+def _output_names(program: Any) -> list[str] | None:
+    """The keys of a dict that forward returns."""
+    spec = program.call_spec.out_spec
+    if spec.type is dict and len(spec.context) == spec.num_leaves:
+        return [str(k) for k in spec.context]
+    return None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """torch's hints are for inference."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(torch|onnxscript)\b")
+            warnings.filterwarnings("ignore", message="Exporting a model while")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def export(module: Any, args: Any, path: Path, *,
+           kwargs: Mapping[str, Any] | None = None,
+           input_names: Sequence[str] | None = None,
+           output_names: Sequence[str] | None = None,
+           dynamic_shapes: Any = None, opset_version: int | None = None,
+           external_data: bool = False) -> None:
+    """Writes `module`, in the mode that it is in, as an ONNX file.
+
+    module         a torch.nn.Module; .train() for dropout and for the batch's
+                   statistics, module by module
+    args, kwargs   example inputs of its forward, a tensor or a tuple of them
+    input_names    by default those of forward's parameters
+    output_names   by default the keys of a dict, else torch's
+    dynamic_shapes as of torch.export.export; by default axis 0 of all inputs
+                   is "batch" if they agree in it and the module allows it
+    external_data  weights in a file beside PATH, above 2 GiB
+
+    The file keeps what training needs: names of parameters, also of those in
+    dicts, lists and unregistered modules; requires_grad; weight sharing; the
+    mode of each BatchNorm and dropout; updates of buffers; detach and no_grad;
+    the backward of autograd Functions that is linear in its gradient.
+
+    ampc.Error names all that cannot be exported at once, with its line of
+    Python."""
+    args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    kwargs = dict(kwargs or {})
+    _refuse(_unfit_modules(module))
+    with _quiet():
+        any_batch = False
+        if dynamic_shapes is None:
+            args, kwargs, any_batch = _batched(args, kwargs)
+        with functions.traced() as calls:
+            program = _capture(module, args, kwargs, any_batch, dynamic_shapes)
+        _refuse(functions.defects(calls, module, args, kwargs, _line))
+        options: dict[str, Any] = {"input_names": input_names}
+        if opset_version is not None:
+            options["opset_version"] = opset_version
+        try:
+            model = _translate(program, module, output_names, options)
+        except Exception as e:
+            _refuse(_untranslated(program))
+            if not any_batch:
+                raise
+            try:  # some translations want numbers
+                with functions.traced():
+                    program = _capture(module, args, kwargs, False, None)
+                model = _translate(program, module, output_names, options)
+            except Exception:
+                raise e from None
+        if dynamic_shapes is None:
+            _name_batch(model.model)
+        model.model.metadata_props[MARK] = "1"
+        model.save(os.fspath(path), external_data=external_data)
