@@ -124,8 +124,8 @@ char *weights_sidecar_path(Arena *a, const char *module);
 
 /* cuda_target.c: sets the default targets if none is given, and warns if GPU
    code is left out because NVRTC is missing; refuses GPU targets for which it
-   cannot compile. */
-Status cuda_targets(Options *opt, Diag *d);
+   cannot compile, or that the output (NULL: none) cannot hold. */
+Status cuda_targets(Options *opt, Diag *d, const char *path);
 
 /* emit_so.c: everything: lower, print, compile with the system compiler (CC,
    default cc) for each target level in parallel, link with the embedded
@@ -136,6 +136,12 @@ Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 /* Runs emit_so up to the sources, which are dropped, and reports everything
    that lowering refuses. Reads only `compiled` and ctx of `in`. */
 Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in);
+
+/* emit_object.c: with -o FILE.o or FILE.a emit_so writes an object to link
+ * with.
+ */
+bool emit_is_object(const char *path);
+Status emit_object_check(const Options *opt, Diag *d, const char *path);
 
 /* emit_source.c: with --target c emit_so writes C text instead.
    emit_source_check refuses options that do not go with it, and an output that

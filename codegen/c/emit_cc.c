@@ -82,6 +82,10 @@ static int set_files(posix_spawn_file_actions_t *fa, const char *dir,
     return rc ? rc : posix_spawn_file_actions_adddup2(fa, 1, 2);
 }
 
+static const char *job_program(const CcJob *job) {
+    return job->program ? job->program : compiler();
+}
+
 /* 0 or an errno. */
 static int spawn(Arena *a, const char *dir, CcJob *job) {
     char *argv[MAX_WORDS + 1] = {0};
@@ -89,7 +93,7 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
     posix_spawn_file_actions_t fa;
     posix_spawnattr_t at;
     pid_t pid = -1;
-    split_words(a, compiler(), argv, &argc);
+    split_words(a, job_program(job), argv, &argc);
     split_words(a, job->words, argv, &argc);
     int rc = posix_spawn_file_actions_init(&fa);
     if (rc) return rc;
@@ -109,14 +113,19 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
     return rc;
 }
 
-static Status no_compiler(Diag *d, int rc) {
+static Status no_program(Diag *d, const CcJob *job, int rc) {
+    if (rc == ENOENT && job->program)
+        return fail(d, (Loc){0},
+                    "no program '%s': an object or archive needs binutils "
+                    "(Debian: apt-get install binutils)",
+                    job->program);
     if (rc == ENOENT)
         return fail(d, (Loc){0},
                     "no C compiler: '%s' was not found; install gcc or clang "
                     "(Debian: apt-get install gcc libc6-dev) or set CC",
                     compiler());
-    return fail(d, (Loc){0}, "the C compiler '%s' does not start: %s",
-                compiler(), strerror(rc));
+    return fail(d, (Loc){0}, "'%s' does not start: %s", job_program(job),
+                strerror(rc));
 }
 
 /* malloc'ed content of a file; NULL if it cannot be read, for any reason. */
@@ -132,8 +141,9 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     size_t n = 0;
     char *text = read_quietly(a, dir, job->log, &n);
     if (text && n > LOG_SHOWN) text[LOG_SHOWN] = 0;
-    Status s = fail(d, (Loc){0}, "the C compiler failed: %s %s\n%s", compiler(),
-                    job->words, text ? text : "");
+    Status s = fail(d, (Loc){0}, "%s failed: %s %s\n%s",
+                    job->program ? job->program : "the C compiler",
+                    job_program(job), job->words, text ? text : "");
     free(text);
     return s;
 }
@@ -254,8 +264,8 @@ Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
                                              : 128;
     }
     for (int i = 0; i < n; i++) {
-        if (jobs[i].error) return no_compiler(d, jobs[i].error);
-        if (jobs[i].status == 127) return no_compiler(d, ENOENT);
+        if (jobs[i].error) return no_program(d, &jobs[i], jobs[i].error);
+        if (jobs[i].status == 127) return no_program(d, &jobs[i], ENOENT);
         if (jobs[i].status) return job_failed(d, a, dir, &jobs[i]);
         if (jobs[i].pid) TRY(check_written(d, a, dir, &jobs[i]));
     }

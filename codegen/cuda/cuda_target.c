@@ -43,15 +43,21 @@ static Status check_targets(const Options *o, Diag *d, const NvrtcFacts *f) {
     return OK;
 }
 
-Status cuda_targets(Options *o, Diag *d) {
+Status cuda_targets(Options *o, Diag *d, const char *path) {
     NvrtcFacts f;
-    bool asked = o->targets.len == 0;
+    bool asked = o->targets.len == 0, object = path && emit_is_object(path);
     for (int i = 0; i < o->targets.len; i++) asked |= o->targets.data[i].cuda;
     if (!asked) return OK;
-    nvrtc_facts(o->arena, &f);
+    if (object && o->targets.len)
+        return fail(d, (Loc){0},
+                    "-o %s: an object cannot hold GPU code; use --target cpu, "
+                    "or -o OUT.so",
+                    path);
+    if (!object) nvrtc_facts(o->arena, &f);
     if (o->targets.len) return check_targets(o, d, &f);
     for (const IsaLevel *l = isa_levels; l->isa; l++)
         if (!l->source) add_target(o, (Target){.isa = l->isa});
+    if (object) return OK;
     for (size_t i = 0; f.toolkit && i < 3; i++)
         add_target(o, (Target){.cuda = true, .arch = default_archs[i]});
     if (f.toolkit) return OK;

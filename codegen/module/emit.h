@@ -8,7 +8,8 @@
    emit_cuda.c      GPU steps and kernels (cuda.h)
    cost.c           the work of the steps in numbers (cost.h)
    emit_so.c        puts it all into one file
-   emit_source.c    or writes it as C                                        */
+   emit_source.c    or writes it as C
+   emit_object.c    or as an object to link into a program                  */
 #ifndef AMPC_CODEGEN_MODULE_EMIT_H
 #define AMPC_CODEGEN_MODULE_EMIT_H
 
@@ -80,6 +81,8 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
 
 /* ---- emit_weights.c ------------------------------------------------------ */
 
+/* All weight_bytes of the initial values. */
+unsigned char *weights_all(Arena *a, const PlanSource *src);
 /* The variable's initial values in its own dtype; NULL: filled by a number. */
 const Tensor *weights_initial(Arena *a, const Var *v);
 bool weights_in_sidecar(const Options *opt, const Var *v);
@@ -92,9 +95,15 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
 
 /* ---- emit_cc.c ----------------------------------------------------------- */
 
+#define CC_COMMON                                                              \
+    "-fPIC -fvisibility=hidden -fno-semantic-interposition -w -g0 "            \
+    "-frandom-seed=ampc -I. -Iruntime/cpu -c"
+#define CC_PLAN "-std=gnu17 -O1 " CC_COMMON
+
 /* One run of the compiler in folder `dir`; words are separated by blanks and
    hold none.  Its messages go to `log` in that folder.                      */
 typedef struct CcJob {
+    const char *program; /* of binutils; NULL: the compiler */
     const char *words;
     const char *log;
     const char *source, *object; /* NULL: the result is not kept */
@@ -117,5 +126,13 @@ Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
 /* Writes the module as one C file, or as a folder with that file and ampc.h. */
 Status emit_source(const Options *opt, Diag *d, Arena *a, const char *path,
                    const PlanSource *src);
+
+/* ---- emit_object.c ------------------------------------------------------- */
+
+/* Makes an object or an archive, as `path` ends, of the compiled `objects` in
+   folder dir, where *made is its name. */
+Status emit_object(const Options *opt, Diag *d, Arena *a, const char *dir,
+                   const char *path, const PlanSource *src, const char *objects,
+                   const char **made);
 
 #endif

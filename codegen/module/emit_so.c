@@ -20,10 +20,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CC_COMMON                                                              \
-    "-fPIC -fvisibility=hidden -fno-semantic-interposition -w -g0 "            \
-    "-frandom-seed=ampc -I. -Iruntime/cpu -c"
-#define CC_PLAN "-std=gnu17 -O1 " CC_COMMON
 /* Before 2.34 threads were in a library of their own (runtime/base/glibc.h).
  */
 #ifdef __GLIBC__
@@ -45,8 +41,9 @@ typedef struct EmitSo {
     const EmitInput *in;
     Module *m;
     char *dir;
-    const char *cache; /* folder of compilers' results; NULL: none */
-    const char *role;  /* role of the texts being written; NULL: internal */
+    const char *cache;  /* folder of compilers' results; NULL: none */
+    const char *linked; /* what the linker made, in dir */
+    const char *role;   /* role of the texts being written; NULL: internal */
     PlanSource src;
     OutFile module, weights;
 } EmitSo;
@@ -182,6 +179,10 @@ static Status compile_all(EmitSo *e) {
     TRY(cuda);
     compile_cache_trim(e->cache, COMPILE_CACHE_MOST);
     doing("linking");
+    if (emit_is_object(e->in->path))
+        return emit_object(e->opt, e->d, e->a, e->dir, e->in->path, &e->src,
+                           objects, &e->linked);
+    e->linked = "linked.so";
     CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),
                   .log = "link.log"};
     cc_start(e->a, NULL, e->dir, &link, 1);
@@ -224,11 +225,13 @@ static void put_sections(EmitSo *e, SectionWriter *w) {
 
 static Status put_module(EmitSo *e, FILE *f) {
     size_t n;
-    char *elf = read_file(e->d, in_dir(e, e->dir, "linked.so"), &n);
+    char *elf = read_file(e->d, in_dir(e, e->dir, e->linked), &n);
     if (!elf) return ERR_USER;
     SectionWriter w = {.file = f, .arena = e->a, .at = n};
     w.failed = fwrite(elf, 1, n, f) != n;
     free(elf);
+    if (emit_is_object(e->in->path))
+        return w.failed ? io_error(e, e->in->path) : OK;
     put_sections(e, &w);
     return section_finish(&w, e->src.id) ? OK : io_error(e, e->in->path);
 }
@@ -259,7 +262,8 @@ static Status put_files(EmitSo *e) {
         if (!outfile_suffix(weights, crc) || !outfile_ready(weights))
             return file_failed(e->d, side, weights);
     }
-    if (!(f = open_file(e, module, path, 0777))) return ERR_USER;
+    unsigned mode = emit_is_object(path) ? 0666 : 0777;
+    if (!(f = open_file(e, module, path, mode))) return ERR_USER;
     TRY(put_module(e, f));
     if (!outfile_ready(module)) return file_failed(e->d, path, module);
     if (sidecar && !outfile_commit(weights))

@@ -109,11 +109,7 @@ static void put_runtime(Text *t) {
 
 static void put_initial(StrBuf *sb, Arena *a, const PlanSource *src) {
     size_t n = (size_t)src->weight_bytes;
-    unsigned char *all = arena_alloc(a, n + 1);
-    for (int i = 0; i < src->weights.len; i++) {
-        const WeightPiece *p = &src->weights.data[i];
-        memcpy(all + p->offset, p->data, (size_t)p->bytes);
-    }
+    const unsigned char *all = weights_all(a, src);
     sb_printf(sb,
               "\n/* ==== initial values */\n"
               "#if SIZE_MAX < %zu\n"

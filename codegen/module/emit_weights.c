@@ -33,6 +33,15 @@ bool weights_in_sidecar(const Options *opt, const Var *v) {
     return opt->sidecar_weights && is_weight(v);
 }
 
+unsigned char *weights_all(Arena *a, const PlanSource *src) {
+    unsigned char *all = arena_alloc(a, (size_t)src->weight_bytes + 1);
+    for (int i = 0; i < src->weights.len; i++) {
+        const WeightPiece *p = &src->weights.data[i];
+        memcpy(all + p->offset, p->data, (size_t)p->bytes);
+    }
+    return all;
+}
+
 void weights_section(SectionWriter *w, const PlanSource *src) {
     section_begin(w, "weights");
     for (int i = 0; i < src->weights.len; i++) {

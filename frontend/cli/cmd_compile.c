@@ -170,6 +170,7 @@ static Status claim_files(Session *s, const char *model, const char *out) {
     FileGuard *g = s->opt.guard;
     const char *report = s->opt.report;
     TRY(file_reads(d, g, model, "the model"));
+    TRY(emit_object_check(&s->opt, d, out));
     TRY(emit_is_source(&s->opt) ? emit_source_check(&s->opt, d, out)
                                 : file_writes(d, g, out, "-o"));
     if (s->opt.sidecar_weights)
@@ -274,7 +275,7 @@ static Status compile(Session *s, const char *model, const char *out) {
     progress_begin();
     Status st = load_model(s, model, &c.m);
     if (st == OK) note_frozen_norms(s, c.m);
-    if (st == OK) st = cuda_targets(&s->opt, &s->diag);
+    if (st == OK) st = cuda_targets(&s->opt, &s->diag, out);
     if (st == OK) st = compile_reported(&c, model, out);
     progress_end();
     outfile_abort(&c.onnx);

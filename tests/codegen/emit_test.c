@@ -5,6 +5,7 @@
 #include "codegen/codegen.h"
 #include "codegen/module/section.h"
 #include "frontend/cli/options_text.h"
+#include "ir/base/files.h"
 #include "passes/passes.h"
 #include "runtime/ampc.h"
 #include "tests/harness.h"
@@ -212,6 +213,82 @@ TEST_CASE(emit, trains) {
     CHECK_EQ_INT(last.step, 51);
     api->close(s);
     arena_free(a);
+}
+
+/* A host of two modules that it is linked with, or of one that it loads. */
+static const char program[] =
+    "#include \"runtime/ampc.h\"\n"
+    "#include <stdio.h>\n"
+    "const ampc_api *one(uint32_t), *two(uint32_t);\n"
+    "static int train(const ampc_api *api) {\n"
+    "    char err[256];\n"
+    "    float x[48];\n"
+    "    int64_t t[8];\n"
+    "    ampc_session *s;\n"
+    "    if (!api || api->open(api->module, NULL, &s, err, sizeof err))\n"
+    "        return 1;\n"
+    "    for (int i = 0; i < 48; i++) x[i] = (float)(i % 7) / 7;\n"
+    "    for (int i = 0; i < 8; i++) t[i] = i % 4;\n"
+    "    ampc_input in[] = {ampc_in(\"x\", x, sizeof x, AMPC_DTYPE_F32),\n"
+    "                       ampc_in(\"target\", t, sizeof t, "
+    "AMPC_DTYPE_I64)};\n"
+    "    for (int i = 0; i < 5; i++) {\n"
+    "        ampc_metrics m = {.size = sizeof m};\n"
+    "        if (api->step(s, in, 2, &m)) return 1;\n"
+    "        printf(\"%a\\n\", m.loss);\n"
+    "    }\n"
+    "    return api->close(s), 0;\n"
+    "}\n"
+    "int main(int argc, char **argv) {\n"
+    "    char err[256];\n"
+    "    if (argc > 1) return train(ampc_load(argv[1], NULL, err, 256));\n"
+    "    return train(one(AMPC_ABI_VERSION)) || train(two(AMPC_ABI_VERSION));\n"
+    "}\n";
+
+TEST_CASE(emit, links_into_a_program) {
+    Arena *a = arena_new();
+    Diag d = {0};
+    char *dir = in_tmp(a, "linked"), *linked, *loaded, *symbols;
+    emit_ok(arena_printf(a, "--symbol=one --emit-c=%s", dir),
+            in_tmp(a, "one.o"));
+    emit_ok("--symbol=two", in_tmp(a, "two.a"));
+    emit_ok("", in_tmp(a, "loaded.so"));
+    REQUIRE(test_command(&symbols, "nm --defined-only -g %s/one.o",
+                         test_tmpdir()) == 0);
+    if (strstr(symbols, "san_")) SKIP("a module with sanitizers");
+    CHECK_HAS(symbols, " T one\n");
+    CHECK(strchr(symbols, '\n') == symbols + strlen(symbols) - 1);
+    free(symbols);
+    REQUIRE(file_text(&d, arena_printf(a, "%s/host.c", dir), program,
+                      strlen(program), NULL, NULL) == OK);
+    int rc = test_command(&linked,
+                          "cd %s && cc -I. host.c ../one.o ../two.a -o host "
+                          "-lm -lpthread -ldl && ./host",
+                          dir);
+    if (rc) FAIL("%s", linked);
+    REQUIRE(test_command(&loaded, "%s/host ./loaded.so", dir) != 0);
+    free(loaded);
+    REQUIRE(test_command(&loaded, "%s/host %s/loaded.so", dir, test_tmpdir()) ==
+            0);
+    CHECK_STR(linked, arena_printf(a, "%s%s", loaded, loaded));
+    free(linked);
+    free(loaded);
+    arena_free(a);
+}
+
+TEST_CASE(emit, an_object_holds_neither_a_file_nor_gpu_code) {
+    Run r;
+    Diag d = {0};
+    r = (Run){.a = arena_new()};
+    options_init(&r.opt, r.a);
+    run_options(&r, "--weights=sidecar --target=cuda");
+    CHECK(emit_object_check(&r.opt, &d, "train.o") == ERR_USER);
+    CHECK_HAS(d.text.data, "--weights sidecar does not go with -o train.o");
+    CHECK(emit_object_check(&r.opt, &d, "train.so") == OK);
+    CHECK(cuda_targets(&r.opt, &d, "train.a") == ERR_USER);
+    CHECK_HAS(d.text.data, "an object cannot hold GPU code");
+    sb_free(&d.text);
+    run_end(&r);
 }
 
 TEST_CASE(emit, sources_compile_as_they_are) {

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* emit_object.c: a module as an object file or an archive, for programs that
+   are linked with it instead of loading a library.
+
+   All that train.so is linked of becomes one relocatable object, in which one
+   symbol stays global, so that a program can hold several.  Such a module is
+   no file of its own behind which sections could lie: initial values are a part
+   of the object, read by runtime/portable/sections.c as in what --target c
+   writes.  What `ampc inspect` reads, and GPU code, are left out.            */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <string.h>
+
+#include "codegen/module/embed.h"
+#include "codegen/module/emit.h"
+#include "ir/base/files.h"
+
+#define CC_RELOCATABLE                                                         \
+    "-r -nostdlib -o whole.o %s sections.o initial.o runtime.a "               \
+    "-Wl,--build-id=none -Wl,--gc-sections -Wl,-u,%s"
+
+static bool ends_with(const char *path, const char *end) {
+    size_t n = strlen(path), m = strlen(end);
+    return n > m && !strcmp(path + n - m, end);
+}
+
+bool emit_is_object(const char *path) {
+    return ends_with(path, ".o") || ends_with(path, ".a");
+}
+
+Status emit_object_check(const Options *opt, Diag *d, const char *path) {
+    if (emit_is_object(path) && opt->sidecar_weights)
+        return fail(d, (Loc){0},
+                    "--weights sidecar does not go with -o %s: initial values "
+                    "are in the object",
+                    path);
+    return OK;
+}
+
+static const char *in_dir(Arena *a, const char *dir, const char *name) {
+    return arena_printf(a, "%s/%s", dir, name);
+}
+
+static Status put_sources(Diag *d, Arena *a, const char *dir,
+                          const PlanSource *src) {
+    static const char reader[] = "runtime/portable/sections.c";
+    const char *text = arena_printf(
+        a,
+        ".section .rodata\n.globl ampc_initial, ampc_initial_bytes\n"
+        ".hidden ampc_initial, ampc_initial_bytes\n.balign 64\n"
+        "ampc_initial: .incbin \"initial.bin\"\n.byte 0\n.balign 8\n"
+        "ampc_initial_bytes: .quad %lld\n"
+        ".section .note.GNU-stack,\"\",%%progbits\n",
+        (long long)src->weight_bytes);
+    const EmbedFile *f = embed_files;
+    while (strcmp(f->name, reader)) f++;
+    TRY(file_text(d, in_dir(a, dir, "sections.c"), f->data, f->size, NULL,
+                  NULL));
+    TRY(file_text(d, in_dir(a, dir, "initial.bin"),
+                  (const char *)weights_all(a, src), (size_t)src->weight_bytes,
+                  NULL, NULL));
+    return file_text(d, in_dir(a, dir, "initial.s"), text, strlen(text), NULL,
+                     NULL);
+}
+
+static Status run_one(Diag *d, Arena *a, const char *dir, CcJob job) {
+    cc_start(a, NULL, dir, &job, 1);
+    return cc_wait(d, a, NULL, dir, &job, 1);
+}
+
+/* Whoever links the program decides on the C library: "dlopen@GLIBC_2.2.5"
+   (runtime/base/glibc.h) is dlopen here, which a static one has, too. Writes
+   file "renames" from what nm says. */
+static Status put_renames(Diag *d, Arena *a, const char *dir) {
+    StrBuf renames = {0};
+    size_t n;
+    char *save;
+    TRY(run_one(
+        d, a, dir,
+        (CcJob){.program = "nm", .words = "-u whole.o", .log = "undefined"}));
+    char *text = read_file(d, in_dir(a, dir, "undefined"), &n);
+    if (!text) return ERR_USER;
+    for (char *w = strtok_r(text, " \n", &save); w;
+         w = strtok_r(NULL, " \n", &save))
+        if (strchr(w, '@'))
+            sb_printf(&renames, "%s %.*s\n", w, (int)strcspn(w, "@"), w);
+    Status s =
+        file_text(d, in_dir(a, dir, "renames"),
+                  renames.data ? renames.data : "", renames.len, NULL, NULL);
+    sb_free(&renames);
+    free(text);
+    return s;
+}
+
+Status emit_object(const Options *opt, Diag *d, Arena *a, const char *dir,
+                   const char *path, const PlanSource *src, const char *objects,
+                   const char **made) {
+    const char *symbol = opt->symbol;
+    CcJob parts[] = {
+        {.words = CC_PLAN " sections.c -o sections.o", .log = "sections.log"},
+        {.words = "-c initial.s -o initial.o", .log = "initial.log"}};
+    TRY(put_sources(d, a, dir, src));
+    cc_start(a, NULL, dir, parts, 2);
+    TRY(cc_wait(d, a, NULL, dir, parts, 2));
+    TRY(run_one(
+        d, a, dir,
+        (CcJob){.words = arena_printf(a, CC_RELOCATABLE, objects, symbol),
+                .log = "link.log"}));
+    TRY(put_renames(d, a, dir));
+    *made = arena_printf(a, "%s.o", symbol);
+    TRY(run_one(d, a, dir,
+                (CcJob){.program = "objcopy",
+                        .words = arena_printf(
+                            a,
+                            "--strip-unneeded --remove-section .comment "
+                            "--redefine-syms renames --keep-global-symbol %s "
+                            "whole.o %s",
+                            symbol, *made),
+                        .log = "objcopy.log"}));
+    if (ends_with(path, ".o")) return OK;
+    const char *object = *made;
+    *made = "linked.a";
+    return run_one(d, a, dir,
+                   (CcJob){.program = "ar",
+                           .words = arena_printf(a, "rcsD linked.a %s", object),
+                           .log = "ar.log"});
+}
