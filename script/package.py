@@ -100,6 +100,15 @@ def deb(build):
     return path
 
 
+def wheel(build):
+    """For pip; the Python package's own backend makes it."""
+    sys.path.insert(0, os.path.join(install.ROOT, "runtime/python"))
+    import wheel as backend
+    platform = "manylinux_{}_{}_x86_64".format(*build.glibc)
+    return os.path.join(build.folder, backend.build_wheel(
+        build.folder, {"compiler": build.ampc, "platform": platform}))
+
+
 def docker(build):
     """The text of an image that has the .deb; needs it beside the file."""
     return build.write("Dockerfile", f"""\
@@ -146,7 +155,7 @@ about:
 """.encode())
 
 
-KINDS = {"tar": tar, "deb": deb, "docker": docker, "conda": conda}
+KINDS = {"tar": tar, "deb": deb, "wheel": wheel, "docker": docker, "conda": conda}
 
 
 def main():

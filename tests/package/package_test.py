@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 
 sys.path.insert(0, "script")
 import install  # noqa: E402
@@ -56,6 +57,28 @@ def check_deb(path, build):
         check(field.get(name) == value, f"deb: {name} is {field.get(name)}")
 
 
+def check_wheel(path, build):
+    tag = "py3-none-manylinux_{}_{}_x86_64".format(*build.glibc)
+    info = f"ampc-{build.version}.dist-info"
+    check(os.path.basename(path) == f"ampc-{build.version}-{tag}.whl", path)
+    with zipfile.ZipFile(path) as z:
+        held = {i.filename: i for i in z.infolist()}
+        for name, more in (("WHEEL", f"Tag: {tag}"),
+                           ("METADATA", f"Version: {build.version}\n"),
+                           ("METADATA", "Requires-External: C compiler"),
+                           ("licenses/LICENSE", "Apache"),
+                           ("licenses/NOTICE", "protobuf-c")):
+            check(more in z.read(f"{info}/{name}").decode(), f"wheel: {name}")
+        for name in "ampc/bin/ampc", f"ampc-{build.version}.data/scripts/ampc":
+            check(held[name].external_attr >> 16 & 0o111, f"wheel: {name}")
+        with open(build.ampc, "rb") as f:
+            check(z.read("ampc/bin/ampc") == f.read(), "wheel: ampc")
+        check("ampc/__init__.py" in held, "wheel: no package")
+        record = z.read(f"{info}/RECORD").decode().split()
+    check(sorted(held) == sorted(r.split(",")[0] for r in record),
+          "wheel: RECORD is of other files")
+
+
 def check_text(path, build):
     with open(path) as f:
         text = f.read()
@@ -65,7 +88,7 @@ def check_text(path, build):
     check(build.version in text, f"{path} has another version")
 
 
-CHECKS = {"tar": check_tar, "deb": check_deb, "docker": check_text,
+CHECKS = {"tar": check_tar, "deb": check_deb, "wheel": check_wheel, "docker": check_text,
           "conda": check_text}
 
 
