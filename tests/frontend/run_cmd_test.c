@@ -44,6 +44,9 @@ TEST_CASE(run, changes_keys_of_the_schedule) {
     char *out = good(&tiny_module, FEEDS "--steps 3 --hyper lr=0.025");
     CHECK(field(out, 2, "lr") == 0.025);
     free(out);
+    out = good(&tiny_module, FEEDS "--steps 1 --hyper lr=1epochs");
+    CHECK(field(out, 0, "lr") == 40 / TINY_BATCH);
+    free(out);
     bad(&tiny_module, FEEDS "--hyper warmup=5%", 1, "the module has: lr");
     bad(&tiny_module, FEEDS "--hyper lr=5x", 2, "'lr=5x': a value is");
     bad(&tiny_module, FEEDS "--hyper lr", 2, "KEY=VALUE is needed");
@@ -64,7 +67,7 @@ TEST_CASE(run, lowers_lr_where_the_loss_does_not_fall) {
         snprintf(words, sizeof words,
                  FEEDS EVAL_FEEDS "--reduce-on-plateau "
                                   "factor=0.5,patience=1,threshold=0.3,"
-                                  "min_lr=0.02 %s",
+                                  "min_lr=0.04 %s",
                  runs[k]);
         char *out = good(&tiny_module, words);
         for (int e = 0; e < 6; e++) { /* two steps and an evaluation each */
@@ -73,8 +76,8 @@ TEST_CASE(run, lowers_lr_where_the_loss_does_not_fall) {
             bad_epochs = loss < best * 0.7 ? 0 : bad_epochs + 1;
             if (!bad_epochs) best = loss;
             if (bad_epochs <= 1) continue;
-            lowered += lr > 0.02;
-            lr = fmax(lr * 0.5, 0.02);
+            lowered += lr > 0.04;
+            lr = fmax(lr * 0.5, 0.04);
             bad_epochs = 0;
         }
         free(out);
