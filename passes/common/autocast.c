@@ -169,13 +169,10 @@ static bool is_moved(const Graph *g, const Node *n) {
 /* v is a product's result, moved, with a bias or not. */
 static bool is_of_product(const Graph *g, ValueId v) {
     for (const Node *n; (n = value_maker(g, v));) {
-        if (!n->fn && n->op == OP_ADD && is_leaf(g, n->in[0]))
-            v = n->in[1];
-        else if (is_moved(g, n) ||
-                 (!n->fn && n->op == OP_ADD && is_leaf(g, n->in[1])))
-            v = n->in[0];
-        else
-            return node_info(n)->amp == AMP_LOW;
+        bool bias = !n->fn && n->op == OP_ADD &&
+                    value_count(g, n->in[0]) != value_count(g, n->in[1]);
+        if (!bias && !is_moved(g, n)) return node_info(n)->amp == AMP_LOW;
+        v = n->in[bias && value_count(g, n->in[0]) < value_count(g, v)];
     }
     return false;
 }
