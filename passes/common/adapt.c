@@ -20,7 +20,7 @@
    establishes  the module's list of adapters                               */
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
-#include "passes/common/rewrite.h"
+#include "passes/rewrite.h"
 
 #include <math.h>
 #include <string.h>
