@@ -24,12 +24,19 @@
    goes to the first number.
    --placement exact,head=0: the last products read 16 bits like the others,
    as they do with an error budget, for which pass place decides.
+   A number that a product's result is multiplied with before another product
+   reads it multiplies that product's result instead: the operand is rounded
+   once, not again after the multiplication.
+   Before:  %k = mul %h, 0.6     %s = matmul %q, %k
+   After:   %p = matmul %q, %h   %s = mul %p, 0.6
    A dot product of two vectors, an outer product and the product of a matrix
    and a vector read f32, unless the user says otherwise: 16 bits do not speed
    them up. 64-bit floats, integers and the user's own casts are left alone.
    requires     stage TYPED
    establishes  stage CAST: a LOW op reads 16 bits where autocast is on, or
                 f32 through all operands                                     */
+#include <math.h>
+
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
 #include "passes/rewrite.h"
@@ -131,6 +138,81 @@ static void find_head(Autocast *ac, Arena *scratch) {
     }
 }
 
+/* ---- factors of operands ------------------------------------------------- */
+
+/* Whether v, a value that others do not read, is x times (*op is OP_DIV: over)
+   the number *by. */
+static bool is_multiple(const Rewriter *rw, ValueId v, ValueId *x, OpCode *op,
+                        ValueId *by) {
+    const Graph *g = rw->g;
+    const Node *n = def_of(g, v, *op = OP_MUL);
+    double c;
+    if (!n) n = def_of(g, v, *op = OP_DIV);
+    if (!n || n->loc.amp || uses_of(rw, v) != 1) return false;
+    for (int k = *op == OP_DIV; k < 2; k++) {
+        *by = n->in[k], *x = n->in[1 - k];
+        if (!value_is_splat(g, *by, &c) || value_type(g, *by)->rank > 0 ||
+            !shape_equal(value_type(g, *x), value_type(g, v)))
+            continue;
+        int exponent;
+        double part = frexp(fabs(c), &exponent); /* others change the range */
+        return part > .5 && exponent > -8 && exponent < 8;
+    }
+    return false;
+}
+
+static bool is_moved(const Graph *g, const Node *n) {
+    return n && !n->fn && n->nin == 1 && value_dtype(g, n->in[0]) == DT_F32 &&
+           (node_kind(n) == KIND_VIEW || node_kind(n) == KIND_MOVE);
+}
+
+/* v is a product's result, moved, with a bias or not. */
+static bool is_of_product(const Graph *g, ValueId v) {
+    for (const Node *n; (n = value_maker(g, v));) {
+        bool bias = !n->fn && n->op == OP_ADD &&
+                    value_count(g, n->in[0]) != value_count(g, n->in[1]);
+        if (!bias && !is_moved(g, n)) return node_info(n)->amp == AMP_LOW;
+        v = n->in[bias && value_count(g, n->in[0]) < value_count(g, v)];
+    }
+    return false;
+}
+
+/* The operand v without its factor: *op and *by; NO_VALUE: it has none. */
+static ValueId without_factor(Rewriter *rw, ValueId v, OpCode *op,
+                              ValueId *by) {
+    const Node *n = value_maker(rw->g, v);
+    ValueId x;
+    if (is_multiple(rw, v, &x, op, by))
+        return is_of_product(rw->g, x) ? x : NO_VALUE;
+    if (!is_moved(rw->g, n) || uses_of(rw, v) != 1) return NO_VALUE;
+    NodeId id = value_get(rw->g, v)->def;
+    x = without_factor(rw, n->in[0], op, by);
+    return x.i ? node_get(rw->g, build_again(&rw->b, id, &x))->out[0]
+               : NO_VALUE;
+}
+
+static bool factor_behind(Rewriter *rw, NodeId id, ValueId *with) {
+    Graph *g = rw->g;
+    Node n = *node_get(g, id); /* building moves the pool */
+    ValueId by[2] = {NO_VALUE};
+    OpCode op[2];
+    if (n.fn || n.op != OP_MATMUL || n.loc.amp) return false;
+    for (int k = 0; k < 2; k++) {
+        if (value_dtype(g, n.in[k]) != DT_F32) return false;
+        ValueId x = without_factor(rw, n.in[k], &op[k], &by[k]);
+        if (x.i)
+            n.in[k] = x;
+        else
+            by[k] = NO_VALUE;
+    }
+    if (!by[0].i && !by[1].i) return false;
+    with[0] = build(&rw->b, OP_MATMUL, n.in, 2, n.attrs, n.nattr, DT_F32, NULL);
+    for (int k = 0; k < 2; k++)
+        if (by[k].i) with[0] = b2(&rw->b, op[k], with[0], by[k], DT_F32);
+    rewrite_take_name(g, n.out[0], with[0]);
+    return true;
+}
+
 /* ---- casts --------------------------------------------------------------- */
 
 static ValueId low_copy(Autocast *ac, ValueId v) {
@@ -196,6 +278,7 @@ static bool add_rest(Rewriter *rw, NodeId id, ValueId *with) {
 
 static void autocast_graph(Graph *g, DType low, bool head, Arena *scratch) {
     Autocast ac = {.g = g, .low = low, .b = {.g = g}};
+    rewrite_graph(g, scratch, factor_behind, NULL);
     ac.origins = origins_of(g, scratch);
     ac.low_of = NEW_ARRAY(scratch, ValueId, g->values.len);
     ac.head = NEW_ARRAY(scratch, bool, g->values.len);

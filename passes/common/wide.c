@@ -83,12 +83,28 @@ bool is_vector_view(const Graph *g, ValueId v) {
            value_type(g, n->in[0])->rank == 1;
 }
 
-/* Products of a vector that read f32 (autocast.c) and their gradients, which
-   autocast has in fp32, too.  A linear layer with one output is not one. */
+/* Values that are computed and always the same. */
+static bool *find_computed_constants(const Graph *g, Arena *a) {
+    bool *fixed = NEW_ARRAY(a, bool, g->values.len);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        bool all = n->nout == 1 && (n->op == OP_IOTA || n->nin > 0);
+        for (int k = 0; k < n->nin; k++)
+            all &=
+                fixed[n->in[k].i] || value_get(g, n->in[k])->kind == VK_CONST;
+        if (all) fixed[n->out[0].i] = true;
+    }
+    return fixed;
+}
+
+/* Products that read f32 (autocast.c) and their gradients, which autocast has
+   in fp32, too: of a vector (a linear layer with one output is not one), and
+   with a computed constant, such as the matrix of a Fourier transform. */
 static void note_wide_products(Facts *f, Arena *a) {
     enum { FEW = 2048 };
     const Graph *g = f->g;
     bool *line = NEW_ARRAY(a, bool, g->values.len); /* read as a vector */
+    const bool *fixed = find_computed_constants(g, a);
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         if (n->op == OP_RESHAPE && n->flags &&
@@ -99,9 +115,10 @@ static void note_wide_products(Facts *f, Arena *a) {
             dtype_of(g, n->in[1]) != DT_F32)
             continue;
         f->wide[n->out[0].i] =
-            value_count(g, n->out[0]) <= FEW &&
-            (line[n->out[0].i] || is_vector_view(g, n->in[0]) ||
-             is_vector_view(g, n->in[1]));
+            fixed[n->in[0].i] || fixed[n->in[1].i] ||
+            (value_count(g, n->out[0]) <= FEW &&
+             (line[n->out[0].i] || is_vector_view(g, n->in[0]) ||
+              is_vector_view(g, n->in[1])));
     }
 }
 
