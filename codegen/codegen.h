@@ -137,10 +137,9 @@ Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
    that lowering refuses. Reads only `compiled` and ctx of `in`. */
 Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 
-/* emit_object.c: with -o FILE.o or FILE.a emit_so writes an object to link
- * with.
- */
+/* output.c: -o FILE.o or FILE.a asks for an object to link with. */
 bool emit_is_object(const char *path);
+/* emit_object.c: refuses options that an object cannot have. */
 Status emit_object_check(const Options *opt, Diag *d, const char *path);
 
 /* emit_source.c: with --target c emit_so writes C text instead.

@@ -19,15 +19,6 @@
     "-r -nostdlib -o whole.o %s sections.o initial.o runtime.a "               \
     "-Wl,--build-id=none -Wl,--gc-sections -Wl,-u,%s"
 
-static bool ends_with(const char *path, const char *end) {
-    size_t n = strlen(path), m = strlen(end);
-    return n > m && !strcmp(path + n - m, end);
-}
-
-bool emit_is_object(const char *path) {
-    return ends_with(path, ".o") || ends_with(path, ".a");
-}
-
 Status emit_object_check(const Options *opt, Diag *d, const char *path) {
     if (emit_is_object(path) && opt->sidecar_weights)
         return fail(d, (Loc){0},
@@ -117,7 +108,7 @@ Status emit_object(const Options *opt, Diag *d, Arena *a, const char *dir,
                             "whole.o %s",
                             symbol, *made),
                         .log = "objcopy.log"}));
-    if (ends_with(path, ".o")) return OK;
+    if (has_suffix(path, ".o")) return OK;
     const char *object = *made;
     *made = "linked.a";
     return run_one(d, a, dir,

@@ -30,11 +30,6 @@ static size_t find_file(const char *name, size_t n) {
     return 0;
 }
 
-static bool ends_with(const char *s, const char *end) {
-    size_t n = strlen(s), k = strlen(end);
-    return n >= k && !strcmp(s + n - k, end);
-}
-
 /* Behind the words of a directive, if the line is that one; NULL: it is not. */
 static const char *directive(const char *line, const char *words) {
     while (*line == ' ') line++;
@@ -55,7 +50,7 @@ static void put_source(Text *t, const EmbedFile *f) {
         const char *feature = directive(p, "define _");
         if (name && !strncmp(name, "AMPC_SIMD", 9)) {
             name = "\"runtime/cpu/simd_generic.h\"";
-        } else if (feature && ends_with(f->name, ".c") &&
+        } else if (feature && has_suffix(f->name, ".c") &&
                    memmem(feature, (size_t)(p + n - feature), "_SOURCE", 7)) {
             continue; /* portable.h has said what is asked of the system */
         }
@@ -70,7 +65,7 @@ static void put_file(Text *t, const char *name, size_t n) {
     static const char kmath[] = "runtime/cpu/kmath.h";
     bool beside = n == 7 && !memcmp(name, "kmath.h", 7);
     size_t i = beside ? find_file(kmath, strlen(kmath)) : find_file(name, n);
-    bool header = ends_with(embed_files[i].name, ".h");
+    bool header = has_suffix(embed_files[i].name, ".h");
     if (header && t->seen[i]) return;
     t->seen[i] = true;
     put_source(t, &embed_files[i]);
@@ -95,9 +90,9 @@ static void end_macros(Text *t, const EmbedFile *f) {
 static void put_runtime(Text *t) {
     for (size_t i = 0; i < embed_nfile; i++) {
         const EmbedFile *f = &embed_files[i];
-        if (!ends_with(f->name, ".c")) continue;
+        if (!has_suffix(f->name, ".c")) continue;
         bool files = !strncmp(f->name, "runtime/files/", 14) &&
-                     !ends_with(f->name, "weights.c");
+                     !has_suffix(f->name, "weights.c");
         if (files) sb_puts(t->sb, "\n#ifndef AMPC_NO_FILES");
         put_named(t, f->name);
         end_macros(t, f);
@@ -189,12 +184,12 @@ Status emit_source_check(const Options *opt, Diag *d, const char *path) {
                     "--weights sidecar does not go with --target c: "
                     "initial values are in the text");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (ends_with(path, others[i]))
+        if (has_suffix(path, others[i]))
             return fail(d, no,
                         "-o %s: --target c writes a folder (-o DIR) or one "
                         "file (-o FILE.c)",
                         path);
-    return ends_with(path, ".c") ? file_writes(d, opt->guard, path, "-o") : OK;
+    return has_suffix(path, ".c") ? file_writes(d, opt->guard, path, "-o") : OK;
 }
 
 /* ---- files --------------------------------------------------------------- */
@@ -227,7 +222,7 @@ Status emit_source(const Options *opt, Diag *d, Arena *a, const char *path,
     put_text(&t, src, isa_source(opt));
     Status s = put_entry(&sb, opt, d);
     if (s == OK)
-        s = ends_with(path, ".c")
+        s = has_suffix(path, ".c")
                 ? file_text(d, path, sb.data, sb.len, NULL, NULL)
                 : put_folder(opt, d, a, path, &sb);
     sb_free(&sb);

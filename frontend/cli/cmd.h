@@ -67,6 +67,5 @@ Status compile_module(Session *s, Module *m, const char *model,
                       const char *out);
 /* Describes the module (cmd_summary.c); m has its programs. */
 void summary_put(const Module *m, const Options *o, bool json, StrBuf *sb);
-bool has_suffix(const char *s, const char *suffix);
 
 #endif

@@ -131,11 +131,6 @@ Status session_args(Session *s, int argc, char **argv, const char *command,
     return OK;
 }
 
-bool has_suffix(const char *s, const char *suffix) {
-    size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && !strcmp(s + n - m, suffix);
-}
-
 static Status import(Session *s, Diag *d, const char *path, Module **m) {
     return s->is_text
                ? import_amp(s->arena, d, path, s->model, s->model_bytes,

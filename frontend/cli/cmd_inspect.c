@@ -13,6 +13,7 @@
 #include "frontend/report/report.h"
 #include "codegen/cost/roofline.h"
 #include "codegen/cost/scaling.h"
+#include "ir/base/files.h"
 
 typedef struct Question {
     const char *report; /* casts, kernels, memory, params; NULL: IR, or none of

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_opt.c: ampc opt (passes, text to text) and ampc fmt.                 */
 #include "frontend/cli/cmd.h"
+#include "ir/base/files.h"
 #include "ir/fn/fn.h"
 
 static void print_to_stdout(const Module *m) {

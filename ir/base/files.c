@@ -23,6 +23,11 @@ Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role) {
     return fail(d, (Loc){.file = intern(path)}, "%s", why);
 }
 
+bool has_suffix(const char *name, const char *suffix) {
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && !strcmp(name + n - m, suffix);
+}
+
 Str file_beside(const char *other, const char *name) {
     const char *slash = strrchr(other, '/');
     if (!slash || *name == '/') return intern(name);

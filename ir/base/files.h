@@ -19,6 +19,9 @@ Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role);
    folder of `other`, unless absolute. */
 Str file_beside(const char *other, const char *name);
 
+/* Whether a name ends so. */
+bool has_suffix(const char *name, const char *suffix);
+
 /* Makes the folder unless it exists. If this or file_text fails, everything
    made for that role is removed. */
 Status file_folder(Diag *d, const char *path, FileGuard *guard,
