@@ -124,8 +124,9 @@ char *weights_sidecar_path(Arena *a, const char *module);
 
 /* cuda_target.c: sets the default targets if none is given, and warns if GPU
    code is left out because NVRTC is missing; refuses GPU targets for which it
-   cannot compile, or that the output (NULL: none) cannot hold. */
-Status cuda_targets(Options *opt, Diag *d, const char *path);
+   cannot compile, and all of them for the file `object` (NULL: the output is
+   none), which cannot hold GPU code. */
+Status cuda_targets(Options *opt, Diag *d, const char *object);
 
 /* emit_so.c: everything: lower, print, compile with the system compiler (CC,
    default cc) for each target level in parallel, link with the embedded
@@ -137,9 +138,9 @@ Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
    that lowering refuses. Reads only `compiled` and ctx of `in`. */
 Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 
-/* output.c: -o FILE.o or FILE.a asks for an object to link with. */
+/* emit_object.c: -o FILE.o or FILE.a asks for an object to link with; the check
+   refuses options that an object cannot have. */
 bool emit_is_object(const char *path);
-/* emit_object.c: refuses options that an object cannot have. */
 Status emit_object_check(const Options *opt, Diag *d, const char *path);
 
 /* emit_source.c: with --target c emit_so writes C text instead.

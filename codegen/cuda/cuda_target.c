@@ -43,16 +43,16 @@ static Status check_targets(const Options *o, Diag *d, const NvrtcFacts *f) {
     return OK;
 }
 
-Status cuda_targets(Options *o, Diag *d, const char *path) {
+Status cuda_targets(Options *o, Diag *d, const char *object) {
     NvrtcFacts f;
-    bool asked = o->targets.len == 0, object = path && emit_is_object(path);
+    bool asked = o->targets.len == 0;
     for (int i = 0; i < o->targets.len; i++) asked |= o->targets.data[i].cuda;
     if (!asked) return OK;
     if (object && o->targets.len)
         return fail(d, (Loc){0},
                     "-o %s: an object cannot hold GPU code; use --target cpu, "
                     "or -o OUT.so",
-                    path);
+                    object);
     if (!object) nvrtc_facts(o->arena, &f);
     if (o->targets.len) return check_targets(o, d, &f);
     for (const IsaLevel *l = isa_levels; l->isa; l++)

@@ -19,6 +19,10 @@
     "-r -nostdlib -o whole.o %s sections.o initial.o runtime.a "               \
     "-Wl,--build-id=none -Wl,--gc-sections -Wl,-u,%s"
 
+bool emit_is_object(const char *path) {
+    return has_suffix(path, ".o") || has_suffix(path, ".a");
+}
+
 Status emit_object_check(const Options *opt, Diag *d, const char *path) {
     if (emit_is_object(path) && opt->sidecar_weights)
         return fail(d, (Loc){0},

@@ -277,7 +277,8 @@ static void put_errors(const Options *o, StrBuf *sb) {
 Status compile_module(Session *s, Module *m, const char *model,
                       const char *out) {
     Compile c = {.s = s, .m = m};
-    Status st = cuda_targets(&s->opt, &s->diag, out);
+    Status st =
+        cuda_targets(&s->opt, &s->diag, emit_is_object(out) ? out : NULL);
     if (st == OK) st = compile_reported(&c, model, out);
     progress_end();
     outfile_abort(&c.onnx);

@@ -144,9 +144,9 @@ static bool counts_them(const Samples *s, const Pool *sum, ValueId by) {
            (int64_t)sum->nominal % (int64_t)n == 0;
 }
 
-/* The divisor of a quotient: a sum over samples, perhaps kept away from 0.
- *sum: the sum itself. */
-static ValueId divisor(Samples *s, ValueId v, Pool *sum) {
+/* The divisor of a quotient: a sum over samples, perhaps kept away from 0
+   (`kept`).  *sum: the sum itself. */
+static ValueId divisor(Samples *s, ValueId v, Pool *sum, bool *kept) {
     const Value *val = value_get(s->g, v);
     NodeId id = val->kind == VK_RESULT ? val->def : NO_NODE;
     *sum = pool(s, v);
@@ -160,7 +160,8 @@ static ValueId divisor(Samples *s, ValueId v, Pool *sum) {
         return v;
     if (n.nin > 1 && value_get(s->g, n.in[1 - k])->kind != VK_CONST) return v;
     ValueId in[2] = {n.in[0], n.nin > 1 ? n.in[1] : NO_VALUE};
-    in[k] = divisor(s, in[k], sum);
+    *kept |= n.op == OP_ADD || n.op == OP_MAX || n.op == OP_CLIP;
+    in[k] = divisor(s, in[k], sum, kept);
     if (same_value(in[k], n.in[k])) return v;
     return node_get(s->g, build_again(&s->b, id, in))->out[0];
 }
@@ -180,6 +181,20 @@ static ValueId share_of(Samples *s, ValueId sum, double nominal) {
     return b2(&s->b, OP_DIV, x, b_scalar(&s->b, DT_F32, nominal), DT_F32);
 }
 
+/* The share of a quotient whose model keeps its divisor `by` away from 0, as
+   detectors do that divide by the number of objects: where there are none but
+   the numerator is not 0, it counts as `by`. */
+static ValueId kept_share(Samples *s, ValueId num, ValueId by, ValueId share,
+                          double nominal) {
+    ValueId zero = b_scalar(&s->b, DT_F32, 0);
+    ValueId all = b_cast(&s->b, num, DT_F32);
+    all = sum_of_all(s, b1(&s->b, OP_ABS, all, DT_F32));
+    ValueId alone = b2(&s->b, OP_GREATER, all, zero, DT_DEFAULT);
+    alone = b_where(&s->b, alone, share_of(s, by, nominal), zero);
+    ValueId some = b2(&s->b, OP_GREATER, share, zero, DT_DEFAULT);
+    return b_where(&s->b, some, share, alone);
+}
+
 /* sum(each * weight) / sum(weight), the weights known without parameters. Where
    all are 0 it is NaN, as is the mean of a library's loss, without a gradient.
  */
@@ -191,7 +206,8 @@ static Pool quotient(Samples *s, NodeId id) {
         if (counts_them(s, &num, n.in[1])) num.kind = POOL_MEAN;
         return again(s, id, 0, num);
     }
-    ValueId by = divisor(s, n.in[1], &den);
+    bool kept = false;
+    ValueId by = divisor(s, n.in[1], &den, &kept);
     bool sums = (num.kind == POOL_SUM || num.kind == POOL_MEAN) &&
                 (den.kind == POOL_SUM || den.kind == POOL_MEAN);
     if (!sums || s->trained[n.in[1].i] || value_count(s->g, n.in[1]) != 1)
@@ -203,6 +219,7 @@ static Pool quotient(Samples *s, NodeId id) {
         return (Pool){.kind = POOL_MEAN, .value = times(s, mean, s->part)};
     }
     ValueId share = share_of(s, den.value, nominal);
+    if (kept) share = kept_share(s, num.value, by, share, nominal);
     ValueId zero = b_scalar(&s->b, DT_F32, 0);
     ValueId some = b2(&s->b, OP_GREATER, share, zero, DT_DEFAULT);
     DType d = value_dtype(s->g, by), to = value_dtype(s->g, n.out[0]);

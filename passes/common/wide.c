@@ -90,8 +90,8 @@ static bool *find_computed_constants(const Graph *g, Arena *a) {
         const Node *n = node_at(g, i);
         bool all = n->nout == 1 && (n->op == OP_IOTA || n->nin > 0);
         for (int k = 0; k < n->nin; k++)
-            all &=
-                fixed[n->in[k].i] || value_get(g, n->in[k])->kind == VK_CONST;
+            all &= n->in[k].i == 0 || fixed[n->in[k].i] ||
+                   value_get(g, n->in[k])->kind == VK_CONST;
         if (all) fixed[n->out[0].i] = true;
     }
     return fixed;

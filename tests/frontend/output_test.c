@@ -162,7 +162,7 @@ TEST_CASE(output, a_failed_folder_is_taken_back) {
           "ulimit -f 30 && $AMPC m.amp -o x.so --emit-c made " COMPILE);
     CHECK(access(test_tmp("made"), F_OK) != 0);
     check(1, "is a folder",
-          "mkdir -p ir/03-programs.amp && echo mine > ir/mine && "
+          "mkdir -p ir/04-programs.amp && echo mine > ir/mine && "
           "$AMPC m.amp -o x.so --dump-ir ir " COMPILE);
     CHECK_EQ_INT(test_entries(test_tmp("ir")), 2);
     check(0, "", "$AMPC m.amp -o f.so " COMPILE);

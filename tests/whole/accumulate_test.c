@@ -330,6 +330,48 @@ TEST_CASE(accumulate, batch_statistics_refuse_part_of_a_batch) {
     compiled_close(&c);
 }
 
+/* ---- batches without objects --------------------------------------------- */
+
+/* sum / max(objects, 1) is the same with one object and with none: a detector
+   learns from pictures without objects, too. */
+static double detector(const float *found, int a, float *w) {
+    static const char text[] =
+        "model detector(x: f32[4,3], found: f32[4]) {\n"
+        "  y = Linear(x, units=1, scope=\"fc\")\n"
+        "  return loss = sum(y * y) / max(sum(found), 1.0)\n}\n";
+    char options[100];
+    float x[12];
+    numbers(x, 12, 37, 5);
+    snprintf(options, sizeof options,
+             "--precision fp32 --accumulate %d" BY_SGD, a);
+    REQUIRE(test_write_file(test_tmp("detector.amp"), text, strlen(text)));
+    Compiled c = compile_file(test_tmp("detector.amp"), options);
+    ampc_session *s = open_threads(&c, 1);
+    ampc_metrics m = {.size = sizeof m};
+    ampc_input in[] = {ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+                       ampc_in("found", found, 16, AMPC_DTYPE_F32)};
+    for (int i = 0; i < a; i++)
+        CHECK_EQ_INT(c.api->step(s, in, 2, &m), AMPC_OK);
+    CHECK(m.applied && m.skipped == 0);
+    read_var(&c, s, "fc.weight", w, 3 * sizeof *w, AMPC_DTYPE_F32);
+    c.api->close(s);
+    compiled_close(&c);
+    return m.loss;
+}
+
+TEST_CASE(accumulate, batches_without_objects_train) {
+    static const float none[4] = {0}, one[4] = {0, 1}, less[4] = {-1, -1};
+    float w[3], v[3];
+    for (int a = 1; a <= 2; a++) {
+        double loss = detector(one, a, w);
+        CHECK(loss > 0.01);
+        CHECK_NEAR(detector(none, a, v), loss, TOL_STATE);
+        for (int i = 0; i < 3; i++) CHECK_NEAR(v[i], w[i], TOL_STATE);
+        CHECK_NEAR(detector(less, a, v), loss, TOL_STATE);
+        for (int i = 0; i < 3; i++) CHECK_NEAR(v[i], w[i], TOL_STATE);
+    }
+}
+
 /* ---- ampc run ------------------------------------------------------------ */
 
 static void write_csv(const char *path, int n, int columns) {
