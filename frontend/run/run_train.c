@@ -446,8 +446,8 @@ static void tell_left(Run *r) {
     if (part)
         log_note(
             r,
-            "%lld samples are %lld step%s of %lld and %lld more, which the "
-            "last step of every epoch trains",
+            "%lld samples are %lld step%s of %lld, which leaves %lld: the last "
+            "step of every epoch trains them",
             all, (all - lost) / need, (all - lost) / need == 1 ? "" : "s", need,
             part);
     if (lost)

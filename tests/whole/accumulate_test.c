@@ -420,11 +420,11 @@ TEST_CASE(accumulate, run_trains_what_is_left) {
           f);
     fclose(f);
     CHECK_EQ_INT(run_steps(path, "", 3, &says), 2 * 6);
-    CHECK_HAS(says, "22 samples are 5 steps of 4 and 2 more, which the last "
-                    "step of every epoch trains");
+    CHECK_HAS(says, "22 samples are 5 steps of 4, which leaves 2: the last "
+                    "step of every epoch trains them");
     free(says);
     CHECK_EQ_INT(run_steps(path, "--accumulate 3", 3, &says), 2 * 2);
-    CHECK_HAS(says, "22 samples are 1 step of 12 and 10 more, which the last");
+    CHECK_HAS(says, "22 samples are 1 step of 12, which leaves 10: the last");
     free(says);
 }
 
@@ -434,7 +434,7 @@ TEST_CASE(accumulate, run_says_what_it_cannot_train) {
     CHECK_HAS(says, "2 samples, the last of every epoch, are not trained");
     free(says);
     CHECK_EQ_INT(run_steps(norm_file(), "--accumulate 3", 12, &says), 2 * 2);
-    CHECK_HAS(says, "and 8 more, which the last step of every epoch trains");
+    CHECK_HAS(says, "which leaves 8: the last step of every epoch trains them");
     CHECK_HAS(says, "2 samples, the last of every epoch, are not trained");
     free(says);
 }
