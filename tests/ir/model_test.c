@@ -211,7 +211,8 @@ TEST_CASE(model, symbols_are_bound) {
     sb_free(&got);
     dims[1] = (DimBind){intern("Q"), -1, 8};
     expand(text, &opt, &got);
-    CHECK_HAS(got.data, "--dim Q: the text's symbols are: B, N");
+    CHECK_HAS(got.data,
+              "--dim Q: the text has no such symbol; its symbols: B, N");
     sb_free(&got);
     dims[1] = (DimBind){intern("z"), 0, 8};
     expand(text, &opt, &got);

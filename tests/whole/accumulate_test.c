@@ -342,8 +342,8 @@ static double detector(const float *found, int a, float *w) {
     char options[100];
     float x[12];
     numbers(x, 12, 37, 5);
-    snprintf(options, sizeof options,
-             "--precision fp32 --accumulate %d" BY_SGD, a);
+    snprintf(options, sizeof options, "--precision fp32 --accumulate %d" BY_SGD,
+             a);
     REQUIRE(test_write_file(test_tmp("detector.amp"), text, strlen(text)));
     Compiled c = compile_file(test_tmp("detector.amp"), options);
     ampc_session *s = open_threads(&c, 1);
