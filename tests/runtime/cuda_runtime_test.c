@@ -554,7 +554,7 @@ TEST_CASE(cuda_runtime, a_module_without_gpu_code_tells_of_a_gpu) {
     };
     const char *mlp = "tests/onnx/mlp.dyn.onnx";
     const Compiled c[] = {
-        compile_file(test_data_path(mlp), "--dim batch=8 --loss none"),
+        compile_defaults(test_data_path(mlp), "--dim batch=8 --loss none"),
         compile_file(test_data_path(mlp),
                      "--dim batch=8 --loss none --target cpu:x86-64-v2")};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

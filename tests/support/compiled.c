@@ -32,11 +32,8 @@ static char *text_file(const char *text) {
 static void compile(Compiled *c, const char *setting, const char *model,
                     const char *options) {
     char *out = NULL, err[256];
-    bool given = strstr(options, "--target") != NULL;
-    int rc =
-        test_command(&out, "%s '%s' '%s' -o '%s' %s %s%s", setting, test_ampc(),
-                     model, c->path, options, given ? "" : "--target cpu:",
-                     given ? "" : cpu_isa_name(cpu_isa_level()));
+    int rc = test_command(&out, "%s '%s' '%s' -o '%s' %s", setting, test_ampc(),
+                          model, c->path, options);
     if (rc) FAIL("ampc %s %s: status %d\n%s", model, options, rc, out);
     free(out);
     c->api = ampc_load(c->path, &c->handle, err, sizeof err);
@@ -54,10 +51,19 @@ static Compiled new_module(void) {
 }
 
 /* Without NVRTC there is one target less to compile for, and a warning. */
-Compiled compile_file(const char *model, const char *options) {
+Compiled compile_defaults(const char *model, const char *options) {
     Compiled c = new_module();
     compile(&c, "AMPC_LIBNVRTC=none", model, options);
     return c;
+}
+
+Compiled compile_file(const char *model, const char *options) {
+    char all[4096];
+    if (strstr(options, "--target")) return compile_defaults(model, options);
+    int n = snprintf(all, sizeof all, "%s --target cpu:%s", options,
+                     cpu_isa_name(cpu_isa_level()));
+    REQUIRE(n > 0 && (size_t)n < sizeof all);
+    return compile_defaults(model, all);
 }
 
 void text_in_dtype(char *text, size_t size, const char *from,

@@ -19,6 +19,8 @@ typedef struct Compiled {
    machine's CPU level alone. */
 Compiled compile_file(const char *model, const char *options);
 #define ALL_LEVELS "--target cpu " /* code for every CPU level */
+/* The same for the targets that ampc chooses. */
+Compiled compile_defaults(const char *model, const char *options);
 /* Compiles IR text in the same way. */
 Compiled compile_text(const char *text, const char *options);
 /* `from` with a dtype for each $T. */
