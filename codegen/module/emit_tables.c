@@ -257,6 +257,18 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path ? path : "";
 }
 
+/* How strong adapters are: their files alone do not tell. */
+static void put_lora(const Module *m, StrBuf *js) {
+    for (int i = 0; i < m->adapters.len; i++) {
+        const Adapter *a = &m->adapters.data[i];
+        sb_puts(js, i ? ",\"" : ",\"lora\":{\"");
+        sb_put_json(js, a->module);
+        sb_printf(js, "\":{\"rank\":%lld,\"alpha\":%.17g}", (long long)a->rank,
+                  a->alpha);
+    }
+    if (m->adapters.len) sb_puts(js, "}");
+}
+
 static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     static const char *const precision[] = {"fp32", "bf16", "fp16"};
     const Module *m = e->m;
@@ -282,6 +294,7 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     if (e->opt->no_cuda) sb_printf(&js, ",\"no_cuda\":\"%s\"", e->opt->no_cuda);
     sb_printf(&js, ",\"options\":%s", in->options ? in->options : "{}");
     if (in->said) sb_printf(&js, ",\"said\":%s", in->said);
+    put_lora(m, &js);
     sb_puts(&js, "}");
     put_string(sb, js.data);
     sb_free(&js);

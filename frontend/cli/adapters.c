@@ -84,7 +84,10 @@ Status adapters_merge(const Adapters *x, const char *weight, const Type *type,
     if (!a) return OK;
     size_t size = dtype_bytes((uint32_t)type->dtype);
     Parts p = {.rank = a->rank};
-    ASSERT(type->rank == 2);
+    if (type->rank != 2)
+        return fail(x->diag, (Loc){0},
+                    "damaged module: '%s' has an adapter and is not a matrix",
+                    weight);
     p.in = type->dim[a->columns ? 0 : 1];
     p.out = type->dim[a->columns ? 1 : 0];
     p.a = NEW_ARRAY(x->arena, float, (size_t)(p.rank * p.in));
@@ -114,7 +117,8 @@ static void put_text(StrBuf *sb, const char *before, Str text) {
     sb_puts(sb, "\"");
 }
 
-/* "a": 1 of the modules whose number is not that of the first. */
+/* "^a": 1 of the modules whose number is not that of the first; PEFT takes "a"
+   for b.a, too. */
 static void put_pattern(const Adapters *x, const char *key, bool rank,
                         StrBuf *sb) {
     const char *before = "";
@@ -122,7 +126,7 @@ static void put_pattern(const Adapters *x, const char *key, bool rank,
     for (int i = 1; i < x->n; i++) {
         const Adapter *a = &x->at[i], *first = x->at;
         if (rank ? a->rank == first->rank : a->alpha == first->alpha) continue;
-        put_text(sb, before, a->module);
+        put_text(sb, before, internf("^%s", a->module));
         sb_printf(sb, ": %.17g", rank ? (double)a->rank : a->alpha);
         before = ", ";
     }

@@ -37,7 +37,7 @@ static Status predictions(Weights *w, Module **m) {
     if (!module_graph(*m, "predict"))
         return fail(&s->diag, (Loc){.file = w->module->path},
                     "it cannot predict");
-    return run_common(*m, &s->diag, &s->opt, false);
+    return run_between(*m, &s->diag, &s->opt, "policy", "buckets");
 }
 
 static Status put_onnx(Weights *w, const char *path, OutFile *out) {
@@ -148,6 +148,11 @@ int cmd_export(int argc, char **argv) {
     if (st == OK && !out) {
         fail(&s.diag, (Loc){0}, "-o %s is missing (see ampc export --help)",
              module ? "OUT.so" : "MODEL.onnx");
+        st = ERR_USAGE;
+    }
+    if (st == OK && module && s.own.adapter) {
+        fail(&s.diag, (Loc){0},
+             "--adapter and --module: one file is written at a time");
         st = ERR_USAGE;
     }
     FileGuard *g = s.opt.guard;

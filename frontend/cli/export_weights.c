@@ -213,8 +213,8 @@ Status weights_adapters(Weights *w, const char *out) {
     Session *s = w->s;
     if (!w->adapters.n)
         return fail(&s->diag, (Loc){.file = w->module->path},
-                    "--adapter: compiled without --lora, the module has no "
-                    "adapters");
+                    "--adapter: compiled without --lora or written by ampc "
+                    "export --module, the module has no adapters");
     if (!w->file || !s->own.load) {
         fail(&s->diag, (Loc){0}, "--adapter needs --load CKPT");
         return ERR_USAGE;

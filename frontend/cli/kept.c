@@ -10,8 +10,8 @@ Status kept_ir(Session *s, const SectionFile *f, const char *pass, Module **m) {
     const PlanSection *section = sections_find(f, name);
     if (!section)
         return fail(&s->diag, (Loc){.file = f->path},
-                    "it keeps no IR of pass %s: another version of ampc has "
-                    "compiled it",
+                    "it keeps no IR of pass %s: ampc export --module wrote "
+                    "it, or another version of ampc has compiled it",
                     pass);
     TRY(sections_read(s->arena, &s->diag, f, section, &text, &n));
     TRY(parse_module(s->arena, &s->diag, f->path, text, n, m));

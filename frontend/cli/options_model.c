@@ -197,13 +197,13 @@ const char *const lora_biases[] = {"none", "lora_only", "all", NULL};
 
 Status add_lora(Options *o, Spec *s) {
     LoraSpec l = {.glob = intern(spec_next(s)), .rank = 8, .alpha = 8};
+    int bias = LORA_BIAS_NONE;
     const SpecKey keys[] = {
         {"rank", .integer = &l.rank, .lo = 1, .hi = 65536},
         {"alpha", .real = &l.alpha, .lo = LEAST, .hi = MOST},
         {"dropout", .real = &l.dropout, .hi = 1, .open = true},
+        {"bias", .words = lora_biases, .choice = &bias},
         {0}};
-    int bias = LORA_BIAS_NONE;
-    TRY(spec_take_word(s, "bias", lora_biases, &bias));
     TRY(spec_keys(s, keys));
     l.bias = (LoraBias)bias;
     vec_push(o->arena, &o->lora, l);

@@ -188,18 +188,17 @@ Status add_gradient(Options *o, Spec *s) {
     return OK;
 }
 
-/* Reads the keys of an average; `keys` ends with one that has no name. */
+static const char *const buffer_words[] = {"copy", "average", NULL};
+
+/* Reads the keys of an average; *buffers, of buffer_words, is its last. */
 static Status set_average(Options *o, Spec *s, const char *fn,
-                          const SpecKey *keys) {
-    static const char *const words[] = {"copy", "average", NULL};
+                          const SpecKey *keys, const int *buffers) {
     AverageSpec a = {.fn = fn};
-    int buffers = 0;
     if (o->average.fn && o->average.fn != fn)
         return spec_error(s, "a module has one average: --ema or --swa");
-    TRY(spec_take_word(s, "buffers", words, &buffers));
     TRY(spec_keys(s, keys));
-    a.buffers = buffers == 1;
-    for (int i = 0; keys[i].name; i++) {
+    a.buffers = *buffers == 1;
+    for (int i = 0; keys[i].real; i++) {
         a.keys[i].name = keys[i].name;
         a.keys[i].value = *keys[i].real;
     }
@@ -208,6 +207,7 @@ static Status set_average(Options *o, Spec *s, const char *fn,
 }
 
 Status set_ema(Options *o, Spec *s) {
+    int buffers = 0;
     double decay, warmup = 0, power = 2.0 / 3, every = 1, after = 0;
     const SpecKey keys[] = {
         {"decay", .real = &decay, .hi = 1, .open = true},
@@ -215,21 +215,24 @@ Status set_ema(Options *o, Spec *s) {
         {"power", .real = &power, .lo = LEAST, .hi = 1e3},
         {"every", .real = &every, .lo = 1, .hi = COUNT, .whole = true},
         {"after", .real = &after, .hi = COUNT, .whole = true},
+        {"buffers", .words = buffer_words, .choice = &buffers},
         {0}};
     const char *text = spec_next(s);
     TRY(spec_number(s, "", text, &decay));
     if (!(decay >= 0 && decay < 1))
         return spec_error(s, "the decay %s is not in [0, 1)", text);
-    return set_average(o, s, "average_ema", keys);
+    return set_average(o, s, "average_ema", keys, &buffers);
 }
 
 Status set_swa(Options *o, Spec *s) {
+    int buffers = 0;
     double start = NAN, every = 1;
     const SpecKey keys[] = {
         {"start", .real = &start, .lo = 1, .hi = COUNT, .whole = true},
         {"every", .real = &every, .lo = 1, .hi = COUNT, .whole = true},
+        {"buffers", .words = buffer_words, .choice = &buffers},
         {0}};
-    TRY(set_average(o, s, "average_swa", keys));
+    TRY(set_average(o, s, "average_swa", keys, &buffers));
     return isnan(start) ? spec_error(s, "start=STEP is missing: the first step "
                                         "that counts")
                         : OK;

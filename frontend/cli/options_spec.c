@@ -65,6 +65,7 @@ Status spec_integer(const Spec *s, const char *text, int64_t lo, int64_t hi,
 
 Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     double v;
+    if (k->words) return spec_pick(s, k->words, value, k->choice);
     char *more = k->list ? strchr(value, '/') : NULL;
     if (more) *more = 0;
     if (k->said && (*k->said = !strcmp(value, k->word))) return OK;
@@ -136,22 +137,6 @@ Status spec_pick(const Spec *s, const char *const *words, const char *word,
     Status st = spec_error(s, "'%s' is not one of %s%s", word, all.data,
                            near_text(&near, text));
     sb_free(&all);
-    return st;
-}
-
-Status spec_take_word(Spec *s, const char *key, const char *const *words,
-                      int *i) {
-    StrBuf rest = {0};
-    size_t n = strlen(key);
-    Status st = OK;
-    for (char *piece; st == OK && (piece = spec_next(s));) {
-        if (!strncmp(piece, key, n) && piece[n] == '=')
-            st = spec_pick(s, words, piece + n + 1, i);
-        else
-            sb_printf(&rest, "%s%s", rest.len ? "," : "", piece);
-    }
-    s->text = rest.len ? arena_dup(s->arena, rest.data, rest.len + 1) : NULL;
-    sb_free(&rest);
     return st;
 }
 

@@ -49,16 +49,13 @@ typedef struct SpecKey {
     double *share;    /* "5%" goes there */
     const char *word; /* may stand for a number, and is what was said */
     bool *said;
+    const char *const *words; /* legal values; *choice: the number of one */
+    int *choice;
 } SpecKey;
 
 Status spec_assign(const Spec *s, const SpecKey *k, char *value);
 /* The rest of a spec: key=value pieces; a bare flag key means 1. */
 Status spec_keys(Spec *s, const SpecKey *keys);
-
-/* Takes KEY=WORD out of the rest of the value; *i is the word's number, and
-   stays if the key is not there. */
-Status spec_take_word(Spec *s, const char *key, const char *const *words,
-                      int *i);
 
 /* The number of the word among these; spec_word: -1 if it is another. */
 int spec_word(const char *const *words, const char *w);

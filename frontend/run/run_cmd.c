@@ -301,6 +301,7 @@ static Status choose_averages(Run *r) {
 Status run_load(Run *r) {
     const RunOptions *o = r->opt;
     TRY(choose_averages(r));
+    TRY(run_check_adapters(r));
     ampc_weights from = {.size = sizeof from,
                          .paths = o->load.at,
                          .npath = (size_t)o->load.n,

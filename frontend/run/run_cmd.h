@@ -5,6 +5,7 @@
    run_cmd.c   command line and order of work
    run_open.c  finds the module's entry
    run_ranks.c as one of many ranks
+   run_adapter.c  the settings beside a file of adapters
    run_hyper.c learning rates and schedules that change
    run_train.c the training loop, evaluation, position in the data
    run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
@@ -168,6 +169,10 @@ void run_print_notice(Run *r);
 const char *run_objective(const Run *r, uint32_t i);
 /* Selects the objective of the next calls. */
 Status run_choose(Run *r, uint32_t objective);
+
+/* run_adapter.c: an adapter_model.safetensors of --load has the scales of the
+   module's --lora, as far as there is an adapter_config.json beside it. */
+Status run_check_adapters(Run *r);
 
 /* ---- run_note.c ---------------------------------------------------------- */
 

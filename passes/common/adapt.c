@@ -33,6 +33,7 @@ typedef struct Use {
     bool product, columns; /* it is a right operand, as [in,out] */
     const char *other;     /* NULL, or why it can have no adapter */
     int adapter;           /* in m->adapters; -1: none */
+    bool whole;            /* it trains itself */
 } Use;
 
 typedef struct Adapt {
@@ -69,7 +70,8 @@ static void note_reader(Adapt *x, const Graph *g, const Node *n) {
     int w = weight_of(g, n, &columns);
     if (w >= 0) {
         Use *u = &x->use[w];
-        if (u->product && u->columns != columns) u->other = "both layouts";
+        if (u->product && u->columns != columns)
+            u->other = "products as [in, out] and as [out, in]";
         u->product = true;
         u->columns = columns;
     }
@@ -86,11 +88,21 @@ static bool is_weight(const Var *v) {
            dtype_is_float(type_get(v->type)->dtype);
 }
 
+static bool is_named(const Options *o, Str name) {
+    bool named = false;
+    for (int i = 0; i < o->train_rules.len; i++)
+        if (glob_layer(o->train_rules.data[i].glob, name))
+            named = o->train_rules.data[i].train;
+    for (int i = 0; i < o->fresh.len; i++) named |= o->fresh.data[i] == name;
+    return named;
+}
+
 static void find_uses(Adapt *x) {
     const Options *o = x->cx->opt;
     for (int i = 0; i < x->nvar; i++) {
         Use *u = &x->use[i];
         u->adapter = -1;
+        u->whole = is_named(o, x->m->vars.data[i].name);
         if (!is_weight(&x->m->vars.data[i])) continue;
         for (int k = 0; k < o->lora.len; k++)
             if (glob_layer(o->lora.data[k].glob, x->m->vars.data[i].name))
@@ -106,6 +118,7 @@ static void find_uses(Adapt *x) {
 static const char *why_not(const Adapt *x, int var) {
     const Use *u = &x->use[var];
     if (type_get(x->m->vars.data[var].type)->rank != 2) return "is no matrix";
+    if (u->whole) return "trains itself (--train, --replace-head)";
     if (u->other) {
         StrBuf sb = {0};
         sb_printf(&sb, "is read by %s", u->other);
@@ -177,13 +190,14 @@ static Status add_adapter(Adapt *x, int var) {
 static Status add_adapters(Adapt *x, const LoraSpec *spec) {
     Diag *d = x->cx->diag;
     Loc loc = {.file = x->m->file};
-    bool exact = !strpbrk(spec->glob, "*?[");
+    bool exact = !strpbrk(spec->glob, "*?["), named = false;
     int adapted = 0, matched = 0, matrix = -1;
     StrBuf left = {0};
     Status st = OK;
     for (int i = 0; i < x->nvar && st == OK; i++) {
-        if (x->use[i].spec != spec) continue;
         const Var *v = &x->m->vars.data[i];
+        named |= is_weight(v) && glob_layer(spec->glob, v->name);
+        if (x->use[i].spec != spec) continue;
         const char *why = why_not(x, i);
         matched++;
         if (!why) {
@@ -195,11 +209,11 @@ static Status add_adapters(Adapt *x, const LoraSpec *spec) {
         }
     }
     if (st == OK && (!adapted || (exact && matrix >= 0))) {
-        fail(d, loc, "--lora '%s' %s%s", spec->glob,
+        fail(d, loc, "--lora '%s' %s%s%s", spec->glob,
              matched ? "matches no weight that a matrix product alone reads"
+             : named ? "is left with no weight by the --lora after it"
                      : "matches no parameter of the model",
-             left.len ? ": " : "");
-        if (left.len) fail_note(d, loc, "%s", left.data);
+             left.len ? ": " : "", left.len ? left.data : "");
         st = ERR_USAGE;
     } else if (st == OK && left.len) {
         fail_note(d, loc, "--lora '%s': without an adapter: %s", spec->glob,
@@ -210,15 +224,6 @@ static Status add_adapters(Adapt *x, const LoraSpec *spec) {
 }
 
 /* ---- what freezes -------------------------------------------------------- */
-
-static bool is_named(const Options *o, Str name) {
-    bool named = false;
-    for (int i = 0; i < o->train_rules.len; i++)
-        if (glob_layer(o->train_rules.data[i].glob, name))
-            named = o->train_rules.data[i].train;
-    for (int i = 0; i < o->fresh.len; i++) named |= o->fresh.data[i] == name;
-    return named;
-}
 
 static bool is_bias(Str name) {
     const char *dot = strrchr(name, '.');
@@ -245,7 +250,7 @@ static void freeze(const Adapt *x, bool *narrow) {
     for (int i = 0; i < x->nvar; i++) {
         Var *v = &x->m->vars.data[i];
         const Type *t = type_get(v->type);
-        if (v->kind == VAR_PARAM && !is_named(o, v->name) &&
+        if (v->kind == VAR_PARAM && !x->use[i].whole &&
             !bias_trains(x, v->name)) {
             v->kind = VAR_FROZEN;
             v->why = intern("--lora");

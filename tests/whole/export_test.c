@@ -278,14 +278,21 @@ static float *trained_text(Compiled *c, const char *precision, size_t *n) {
     return y;
 }
 
-/* Ops of a text may be rounded in another order than those of the file. */
-TEST_CASE(export, a_text_as_onnx) {
+/* Ops of a text may be rounded in another order than those of the file; so do
+   its module that predicts alone, and merged adapters. */
+static void text_as_onnx(const char *options) {
     char words[1400];
     size_t n, k;
     Compiled c;
-    float *want = trained_text(&c, "fp32", &n);
+    float *want = trained_text(&c, options, &n);
     snprintf(words, sizeof words, "'%s' --load w -o m.onnx", c.path);
     check_export(0, "", words);
+    snprintf(words, sizeof words, "'%s' --load w --module -o s.so", c.path);
+    check_export(0, "", words);
+    check_export(0, "", "s.so -o s.onnx");
+    CHECK_EQ_INT(
+        test_command(NULL, "cd '%s' && cmp m.onnx s.onnx", test_tmpdir()), 0);
+    check_export(1, "ampc export --module wrote it", "s.so --module -o t.so");
     compiled_close(&c);
     c = compile_file(test_tmp("m.onnx"), "--loss none --precision fp32 "
                                          "--target cpu:x86-64-v2");
@@ -297,6 +304,12 @@ TEST_CASE(export, a_text_as_onnx) {
     free(y);
     c.api->close(s);
     compiled_close(&c);
+}
+
+TEST_CASE(export, a_text_as_onnx) { text_as_onnx("fp32"); }
+
+TEST_CASE(export, a_text_with_adapters_as_onnx) {
+    text_as_onnx("fp32 --lora '*,rank=2,alpha=8'");
 }
 
 TEST_CASE(export, a_module_that_predicts_alone) {

@@ -240,7 +240,7 @@ TEST_CASE(lora, adapters_alone_as_peft_has_them) {
     char *config = test_read_file(test_tmp("adapter/adapter_config.json"), &n);
     REQUIRE(config);
     CHECK_HAS(config, "\"r\": 2,");
-    CHECK_HAS(config, "\"rank_pattern\": {\"proj\": 3}");
+    CHECK_HAS(config, "\"rank_pattern\": {\"^proj\": 3}");
     CHECK_HAS(config, "\"modules_to_save\": [\"head\"]");
     CHECK_HAS(config, "\"target_modules\": [\"fc\", \"proj\"]");
     CHECK_HAS(config, "\"bias\": \"none\"");
@@ -264,6 +264,74 @@ TEST_CASE(lora, adapters_alone_as_peft_has_them) {
     compiled_close(&c);
 }
 
+/* x.npy: 4 samples. */
+static void write_zeros(void) {
+    char file[128 + 24 * 4] = "\x93NUMPY\x01\x00\x76\x00"
+                              "{'descr': '<f4', 'fortran_order': False, "
+                              "'shape': (4, 6)}";
+    size_t head = 10 + strlen(file + 10);
+    memset(file + head, ' ', 127 - head);
+    file[127] = '\n';
+    REQUIRE(test_write_file(test_tmp("x.npy"), file, sizeof file));
+}
+
+/* adapter_config.json has the scale that the tensors lack: the module's is
+   compared, whoever wrote the file. */
+TEST_CASE(lora, another_scale_than_beside_the_file) {
+    static const struct {
+        int status;
+        const char *config, *says;
+    } rows[] = {
+        {0, "{\"r\":2,\"lora_alpha\":4}", "2 of 8 weights loaded"},
+        {1, "{\"r\":2,\"lora_alpha\":8}", "'fc,rank=2,alpha=8'"},
+        {1, "{\"r\":2,\"lora_alpha\":4,\"use_rslora\":true}",
+         "trained with alpha=5.65685, and this module has alpha=4"},
+        {1, "{\"r\":2,\"lora_alpha\":4,\"alpha_pattern\":{\"^fc\":1}}",
+         "'fc,rank=2,alpha=1'"},
+        {0,
+         "{\"r\":9,\"rank_pattern\":{\"fc\":2},\"lora_alpha\":1,"
+         "\"alpha_pattern\":{\"c\":1,\"^b.fc\":1,\"fc\":4}}",
+         "2 of 8 weights loaded"},
+        {1, "{\"r\":2,\"lora_alpha\":4,\"alpha_pattern\":{\"f.*\":4}}",
+         "'alpha_pattern' has a regular expression"},
+        {1, "{\"r\":2,\"lora_alpha\":\"4\"}", "'lora_alpha' is not a number"},
+        {1, "{\"r\":1e400,\"lora_alpha\":4}", "'r' is not a number"},
+        {1, "[", "not a JSON object"},
+    };
+    char words[1400];
+    Compiled c = compile_text(model, "--lora fc,rank=2,alpha=4" SMALL);
+    ampc_session *s = begin(&c);
+    REQUIRE(c.api->save(s, test_tmp("trained")) == AMPC_OK);
+    c.api->close(s);
+    snprintf(words, sizeof words,
+             "export '%s' --load trained --adapter -o adapter", c.path);
+    check_ampc(0, "", words);
+    snprintf(words, sizeof words,
+             "run '%s' --feed x=x.npy --load "
+             "adapter/adapter_model.safetensors --fetch y",
+             c.path);
+    write_zeros();
+    check_ampc(0, "2 of 8 weights loaded", words);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        REQUIRE(test_write_file(test_tmp("adapter/adapter_config.json"),
+                                rows[i].config, strlen(rows[i].config)));
+        check_ampc(rows[i].status, rows[i].says, words);
+    }
+    snprintf(words, sizeof words,
+             "export '%s' --load trained --adapter --module -o b", c.path);
+    check_ampc(2, "--adapter and --module", words);
+    compiled_close(&c);
+}
+
+/* What --train names trains itself, without an adapter. */
+TEST_CASE(lora, a_head_trains_itself) {
+    REQUIRE(test_write_file(test_tmp("head.amp"), model, strlen(model)));
+    check_ampc(0, "'head.weight' trains itself",
+               "check head.amp --lora '*' --train head" SMALL);
+    check_ampc(0, "param  head.weight ",
+               "check head.amp --lora '*' --train head" SMALL);
+}
+
 TEST_CASE(lora, refusals) {
     static const char text[] =
         "model net(x: i64[4]) {\n"
@@ -276,6 +344,9 @@ TEST_CASE(lora, refusals) {
         {"--lora table", "'table' is read by gather"},
         {"--lora nowhere", "matches no parameter of the model"},
         {"--lora fc.bias", "matches no weight that a matrix product alone"},
+        {"--lora fc --train fc", "'fc.weight' trains itself"},
+        {"--lora 'f*' --lora fc", "is left with no weight by the --lora after"},
+        {"--lora fc,bais=all", "its keys are rank, alpha, dropout, bias"},
         {"--lora fc,rank=0", "--lora: rank=0 is not in"},
         {"--lora fc,bias=some", "not one of none, lora_only, all"},
         {"--lora ''", "the names of weights are missing"},
