@@ -8,7 +8,9 @@ import array
 import ctypes as c
 import gc
 import os
+import pickle
 import sys
+import threading
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1])
@@ -193,6 +195,9 @@ def fit(path, accumulating, classes):
                 lambda: s.fit({"x": array.array("d", x), "target": t}))
         refused(ampc.Error, "data is an iterator",
                 lambda: s.fit(iter(batches), epochs=2))
+        refused(ampc.Error, "validation is an iterator",
+                lambda: s.fit(data, epochs=2, validation=iter(batches)))
+        refused(ValueError, "epochs is -1", lambda: s.fit(data, epochs=-1))
         refused(ampc.Error, "samples: 'x' has 10, 'target' has 9",
                 lambda: s.fit({"x": x, "target": t[:18]}))
     # micro-batches that are left over make a step with fewer of them
@@ -233,6 +238,29 @@ def calls(path, host, accumulating, classes):
         s.step(x=x, target=t)
         assert steps and all(ok for _, _, ok in steps)
         n = len(steps)
+        # what it raises comes out of the call; it cannot close what runs
+        s.profile(lambda *_: 1 / 0)
+        refused(ZeroDivisionError, "", lambda: s.step(x=x, target=t))
+        s.profile(lambda *_: s.close())
+        e = refused(ampc.Error, "while a call of it runs",
+                    lambda: s.step(x=x, target=t))
+        copied = pickle.loads(pickle.dumps(e))
+        assert (copied.status, str(copied)) == (ampc.Status.BUSY, str(e))
+        refused(TypeError, "takes a function", lambda: s.profile(3))
+        busy = []
+
+        def other(*_):
+            def step():
+                try:
+                    s.step(x=x, target=t)
+                except ampc.Error as error:
+                    busy.append(str(error))
+            thread = threading.Thread(target=step)
+            thread.start()
+            thread.join()
+        s.profile(other)
+        s.step(x=x, target=t)
+        assert "another thread uses the session" in busy[0], busy
         s.profile(None)
         s.step(x=x, target=t)
         assert len(steps) == n
@@ -290,7 +318,12 @@ def compiling(_):
     assert os.path.exists(stays) and m.path == stays
     assert [v[0] for k, v in m.variables().items()
             if k.endswith("bias")] == ["frozen"]
+    # another module at the path of one that is loaded
+    again = ampc.compile(source, dim=["B=2"], output=stays, **fast)
+    assert (m.batch, again.batch, ampc.Module(stays).batch) == (4, 2, 2)
     E = ampc.Error
+    refused(TypeError, "no option 'o'; did you mean output?",
+            lambda: ampc.compile(source, o="x", **fast))
     refused(E, "--dim", lambda: ampc.compile(source, **fast))
     refused(TypeError, "no option 'precison'; did you mean precision?",
             lambda: ampc.compile(source, precison="fp32", **fast))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes as c
 import enum
+import os
+import threading
 from typing import Any
 
 ABI_VERSION = 1
@@ -49,6 +51,9 @@ class Error(RuntimeError):
         super().__init__(text)
         self.status = Status(status)
         self.details = details or {}
+
+    def __reduce__(self) -> Any:
+        return Error, (int(self.status), str(self), self.details)
 
 
 # ---- structs ----------------------------------------------------------------
@@ -179,3 +184,56 @@ def plain(struct: Any) -> dict[str, Any]:
             value = getattr(struct, name)
             found[name] = value.decode() if isinstance(value, bytes) else value
     return found
+
+
+# ---- a module's file, a session's calls ---------------------------------------
+
+_files: dict[str, list[tuple[int, int]]] = {}
+
+
+def library(path: str) -> Any:
+    """The file that is there now.  dlopen takes a name that it knows for the
+    file that it has loaded, so a later file gets another name."""
+    path = os.path.abspath(path)
+    if not os.path.exists(path):
+        return c.CDLL(path)  # its message
+    at = os.stat(path)
+    seen = _files.setdefault(path, [])
+    if (at.st_dev, at.st_ino) not in seen:
+        seen.append((at.st_dev, at.st_ino))
+    folder, name = os.path.split(path)
+    return c.CDLL(os.path.join(
+        folder, "./" * seen.index((at.st_dev, at.st_ino)) + name))
+
+
+class Calls:
+    """The functions of ampc_api for one session, which `close` ends only while
+    none of them runs."""
+
+    def __init__(self, api: Any) -> None:
+        self._api, self._lock, self._running = api, threading.Lock(), 0
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._api, name)
+        if not callable(function):
+            return function
+
+        def call(*args: Any) -> Any:
+            with self._lock:
+                self._running += 1
+            try:
+                return function(*args)
+            finally:
+                with self._lock:
+                    self._running -= 1
+        return call
+
+    def end(self, session: Any) -> None:
+        """Closes it; calls that come later find no session."""
+        with self._lock:
+            if self._running:
+                raise Error(Status.BUSY, "the session cannot be closed while "
+                            "a call of it runs, in another thread or around "
+                            "this one")
+            self._api.close(session)
+            session.value = None

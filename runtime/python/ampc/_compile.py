@@ -73,7 +73,8 @@ def _arguments(program: str, given: Mapping[str, Any]) -> list[str]:
     known, words = _options(program), []
     for name, value in given.items():
         if name not in known or name == "o":
-            near = difflib.get_close_matches(name, known, 1)
+            near = ["output"] if name == "o" else difflib.get_close_matches(
+                name, [k for k in known if k != "o"], 1)
             hint = f"; did you mean {near[0]}?" if near else \
                 "; ampc.options() lists them"
             raise TypeError(f"ampc has no option '{name}'{hint}")

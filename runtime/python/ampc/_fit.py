@@ -121,10 +121,11 @@ def fit(session: Session, data: Any, epochs: int, validation: Any,
         callbacks: Iterable[Callback], shuffle: bool,
         seed: int) -> list[dict[str, Any]]:
     loader = is_loader(data)
-    if loader and epochs > 1 and iter(data) is data:
-        raise Error(Status.ARGUMENT, "data is an iterator, which gives one "
-                    "epoch; give a list, or an object whose __iter__ begins "
-                    "again")
+    for what, given in (("data", data), ("validation", validation)):
+        if epochs > 1 and is_loader(given) and iter(given) is given:
+            raise Error(Status.ARGUMENT, f"{what} is an iterator, which gives "
+                        "one epoch; give a list, or an object whose __iter__ "
+                        "begins again")
     arrays = None if loader else _Arrays(session, data)
     history: list[dict[str, Any]] = []
     callbacks = list(callbacks)

@@ -104,7 +104,7 @@ class Module:
         self.path, self.messages = path, ""
         self._keep: Any = None  # a folder that lives as long
         try:
-            self._lib = c.CDLL(path if os.sep in path else "./" + path)
+            self._lib = _c.library(path)
             entry = getattr(self._lib, symbol)
         except (OSError, AttributeError) as e:
             raise Error(Status.FILE, str(e)) from None
@@ -207,7 +207,9 @@ class Session:
     def __init__(self, module: Module, device: str = "auto", threads: int = 0,
                  *, comm: Communicator | None = None,
                  stream: int | None = None, max_skipped: int = 0) -> None:
-        self.module, self._api, self._s = module, module.api, c.c_void_p()
+        self.module, self._s = module, c.c_void_p()
+        self._api = _c.Calls(module.api)
+        self._raised: BaseException | None = None
         self._objective = ":" + module.objectives[0] \
             if module.objectives else ""
         self._comm, self._profile = comm, _c.PROFILE()
@@ -223,10 +225,10 @@ class Session:
             raise Error(status, why.value.decode())
 
     def close(self) -> None:
-        """Ends the session; a second time nothing happens."""
+        """Ends the session; a second time nothing happens.  Error of
+        Status.BUSY while a call of it runs."""
         if self._s:
-            self._api.close(self._s)
-            self._s = c.c_void_p()
+            self._api.end(self._s)
 
     __del__ = close
 
@@ -241,8 +243,14 @@ class Session:
         self.close()
 
     def _check(self, status: int) -> None:
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
         if status == Status.OK:
             return
+        if status == Status.BUSY:
+            raise Error(status, "another thread uses the session: one thread "
+                        "at a time")
         text, details = self._api.error(self._s).decode(), {}
         if status == Status.DATA:
             details = self.bad_data()
@@ -419,6 +427,7 @@ class Session:
         Samples that fill no batch are trained, too, where Module.parts; else
         they are left out of that epoch.  Saving and the schedule are yours:
         `save` in a callback."""
+        epochs = _number(epochs, 0, 2**63 - 1, "epochs")
         return _fit.fit(self, data, epochs, validation, callbacks, shuffle,
                         seed)
 
@@ -586,11 +595,18 @@ class Session:
     def profile(self, function: Callable[[str, str, int, int], None] | None
                 ) -> None:
         """Calls function(program, step, begin_ns, end_ns) behind every step of
-        a program; None ends that."""
+        a program; None ends that.  What it raises, the method raises that
+        ran the program."""
+        if function is not None and not callable(function):
+            raise TypeError("profile takes a function or None")
+
         def call(_: Any, program: bytes, step: bytes, begin: int,
                  end: int) -> None:
             assert function is not None
-            function(program.decode(), step.decode(), begin, end)
+            try:
+                function(program.decode(), step.decode(), begin, end)
+            except BaseException as e:  # ctypes would print and forget it
+                self._raised = self._raised or e
 
         self._profile = _c.PROFILE(call) if function else _c.PROFILE()
         self._check(self._api.profile(self._s, self._profile, None))

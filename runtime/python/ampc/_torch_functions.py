@@ -115,7 +115,7 @@ def _patched(apply: Callable[..., Any]) -> Iterator[None]:
             base.apply = before
 
 
-def _trace() -> str:
+def trace() -> str:
     return "".join(traceback.format_stack()[:-2])
 
 
@@ -156,9 +156,9 @@ def defects(calls: list[Any], module: Any, args: Any, kwargs: Any,
     def apply(cls: Any, *values: Any) -> Any:
         call = _Call(cls, values)
         if call.ctx.dirty:
-            found.append(f"{line(_trace())}: {cls.__name__} changes its input")
+            found.append(f"{line(trace())}: {cls.__name__} changes its input")
         elif not _linear(call):
-            found.append(f"{line(_trace())}: the backward of {cls.__name__} is "
+            found.append(f"{line(trace())}: the backward of {cls.__name__} is "
                          "not linear in the gradient that it is given")
         return call.out[0] if call.single else call.out
 

@@ -218,11 +218,70 @@ def _freeze(model: Any, names: Sequence[str]) -> None:
 
 def _unfit_modules(module: Any) -> list[str]:
     norm = torch.nn.modules.batchnorm._NormBase
-    return [f"{name} ({type(m).__name__}): momentum=None averages over all "
-            "steps, which ONNX has no operator for: give it a momentum"
-            for name, m in module.named_modules()
-            if isinstance(m, norm) and m.training and m.momentum is None
-            and m.track_running_stats]
+    found = [f"{name} ({type(m).__name__}): momentum={m.momentum} in training, "
+             "which ONNX has no operator for: give it a momentum above 0"
+             for name, m in module.named_modules()
+             if isinstance(m, norm) and m.training and not m.momentum
+             and m.track_running_stats]
+    found += [f"{name} ({type(m).__name__}): a hook changes its backward, which "
+              "the file does not have" for name, m in module.named_modules()
+              if m._backward_hooks or m._backward_pre_hooks]
+    found += [f"{name}: a hook changes its gradient, which the file does not "
+              "have" for name, p in module.named_parameters()
+              if p._backward_hooks]
+    return found
+
+
+def _unfit_program(program: Any) -> list[str]:
+    """What torch.onnx would write as something else."""
+    found, signature = [], program.graph_signature
+    for node in program.graph.nodes:
+        if node.target is torch.ops.aten.batch_norm.default and \
+                node.args[3] is None:
+            found.append(f"{_line(node.meta.get('stack_trace'))}: BatchNorm "
+                         "without running statistics, which torch.onnx writes "
+                         "with fixed ones: track_running_stats=True keeps them")
+        buffer = signature.inputs_to_buffers.get(node.name)
+        value = node.meta.get("val")
+        if buffer and value is not None and not value.is_floating_point():
+            found += [f"{_line(u.meta.get('stack_trace'))}: reads the integer "
+                      f"buffer {buffer}, which forward changes; the file would "
+                      "keep its first value: make it a float"
+                      for u in _readers(node)]
+    return found
+
+
+def _readers(buffer: Any) -> list[Any]:
+    """What reads a buffer that forward changes, but for the change itself."""
+    states, readers = [buffer], []
+    for state in states:
+        for user in state.users:
+            op = user.target
+            if isinstance(op, torch._ops.OpOverload) and \
+                    op._schema.is_mutable and user.args[0] is state:
+                states.append(user)
+            else:
+                readers.append(user)
+    return [r for r in readers if len(states) > 1 and r not in states and
+            not (r.users and all(u in states for u in r.users))]
+
+
+@contextlib.contextmanager
+def _hooks() -> Iterator[list[str]]:
+    """Hooks that forward gives to tensors, which the file does not have."""
+    found: list[str] = []
+    register = torch.Tensor.register_hook
+
+    def record(tensor: Any, hook: Any) -> Any:
+        found.append(f"{_line(functions.trace())}: a hook changes a gradient, "
+                     "which the file does not have")
+        return register(tensor, hook)
+
+    torch.Tensor.register_hook = record
+    try:
+        yield found
+    finally:
+        torch.Tensor.register_hook = register
 
 
 def _untranslated(program: Any) -> list[str]:
@@ -310,9 +369,10 @@ def export(module: Any, args: Any, path: Path, *,
         any_batch = False
         if dynamic_shapes is None:
             args, kwargs, any_batch = _batched(args, kwargs)
-        with functions.traced() as calls:
+        with functions.traced() as calls, _hooks() as hooks:
             program = _capture(module, args, kwargs, any_batch, dynamic_shapes)
-        _refuse(functions.defects(calls, module, args, kwargs, _line))
+        _refuse(hooks + _unfit_program(program) +
+                functions.defects(calls, module, args, kwargs, _line))
         options: dict[str, Any] = {"input_names": input_names}
         if opset_version is not None:
             options["opset_version"] = opset_version
