@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "frontend/data/feed.h"
+#include "frontend/data/foreign.h"
 #include "frontend/data/images.h"
 
 enum {
@@ -146,9 +147,9 @@ static void tell_parts(const char *file, const ArrayParts *all, StrBuf *sb) {
     for (int i = 0; i < n && i < PARTS; i++)
         tell_part(file, &all->list.data[i], sb);
     if (n > PARTS) sb_printf(sb, "  and %d others\n", n - PARTS);
-    sb_puts(sb, "  fed by part: --feed INPUT=");
-    sb_put_escaped(sb, file);
-    sb_printf(sb, ":%s\n", all->list.data[0].part);
+    sb_printf(sb, "  fed by part: --feed INPUT=%s:", name_to_copy(file));
+    sb_put_escaped(sb, all->list.data[0].part);
+    sb_puts(sb, "\n");
 }
 
 static Status tell_whole(Diag *d, const char *file, const char *path,
@@ -156,11 +157,11 @@ static Status tell_whole(Diag *d, const char *file, const char *path,
     bool windows;
     TRY(tell_array(d, path, &(ArrayPart){part, NULL}, &windows, sb));
     if (!windows || (part && strchr(part, '+'))) return OK;
-    sb_puts(sb, "  fed as windows of the input's length: --feed INPUT=");
-    sb_put_escaped(sb, file);
-    sb_puts(sb, " --feed target=");
-    sb_put_escaped(sb, file);
-    sb_puts(sb, part ? "+1\n" : ":+1\n");
+    const char *name = name_to_copy(file);
+    sb_printf(sb,
+              "  fed as windows of the input's length: --feed INPUT=%s "
+              "--feed target=%s%s+1\n",
+              name, name, part ? "" : ":");
     return OK;
 }
 

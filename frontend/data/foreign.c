@@ -2,6 +2,7 @@
 /* foreign.c: a row for each kind; '@' in a command stands for the file. */
 #include "frontend/data/foreign.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #define PANDAS(how)                                                            \
@@ -76,21 +77,24 @@ static const Kind members[] = {
     {0, "xl/workbook.xml", 15, "an Excel file", PANDAS("read_excel('@')")},
 };
 
-/* Whole, as it stands in a command that is copied. */
-static void put_path(const char *path, StrBuf *sb) {
-    for (const char *p = path; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        sb_putn(sb, c < 32 || c == 127 ? "?" : p, 1);
-    }
+const char *name_to_copy(const char *path) {
+    for (const unsigned char *p = (const unsigned char *)path; *p; p++)
+        if (*p < 128 && !isalnum(*p) && !strchr("/._-+,:=@% ", *p))
+            return "FILE";
+    return *path == '-' ? "FILE" : path;
 }
 
 static bool put(const Kind *k, const char *path, StrBuf *sb) {
+    const char *name = name_to_copy(path);
     sb_printf(sb, "%s, which is not read as it is: ", k->what);
     for (const char *p = k->how; *p; p++)
         if (*p == '@')
-            put_path(path, sb);
+            sb_puts(sb, name);
         else
             sb_putn(sb, p, 1);
+    if (name != path && strchr(k->how, '@'))
+        sb_puts(sb, " (rename it to FILE first: its name has letters that a "
+                    "shell may take for a command)");
     return true;
 }
 

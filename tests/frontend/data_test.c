@@ -117,6 +117,9 @@ TEST_CASE(data, kinds_that_are_not_read_have_a_command) {
         refused("odd", NULL, rows[i].what);
         refused("odd", NULL, rows[i].how);
     }
+    REQUIRE(test_write_file(test_tmp("$(no)\".gif"), "GIF89a\0\0", 8));
+    refused("$(no)\".gif", NULL, "Image.open('FILE').convert('RGB')");
+    refused("$(no)\".gif", NULL, "rename it to FILE first");
     REQUIRE(test_write_file(test_tmp("odd"), "what?", 5));
     refused("odd", NULL,
             "has no format that can be read: .npy, .npz, IDX, "
