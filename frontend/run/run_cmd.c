@@ -178,6 +178,8 @@ static Status check_options(const RunOptions *o, Diag *d) {
     if (o->plateau && !o->eval_feed.n)
         return usage(
             d, "--reduce-on-plateau needs data to evaluate:", "--eval-feed");
+    if (o->generate && o->feed.n && !o->eval && !o->fetch && !asks_to_train(o))
+        return usage(d, "--generate alone reads no data:", "--feed");
     if (o->sample && !o->generate)
         return usage(d, "--sample says how to generate:", "--generate");
     TRY(sample_check(d, o->sample));

@@ -137,6 +137,8 @@ TEST_CASE(generate, a_causal_model_goes_on) {
     check_says(1, causal, "--generate ''", "the prompt is empty");
     check_says(2, causal, "--sample tokens=3",
                "--sample says how to generate: '--generate'");
+    check_says(2, causal, "--generate 012 --feed x=y.csv",
+               "--generate alone reads no data: '--feed'");
 }
 
 /* 100, then 100 + place, until the window moves. */
