@@ -218,28 +218,12 @@ Status set_weights(Options *o, Spec *s) {
     return OK;
 }
 
-/* A function cannot be called so, or only one in a program. */
-static bool is_word_of_c(const char *name) {
-    static const char *const words[] = {
-        "auto",    "break",    "case",     "char",     "const",  "continue",
-        "default", "do",       "double",   "else",     "enum",   "extern",
-        "float",   "for",      "goto",     "if",       "inline", "int",
-        "long",    "main",     "register", "restrict", "return", "short",
-        "signed",  "sizeof",   "static",   "struct",   "switch", "typedef",
-        "union",   "unsigned", "void",     "volatile", "while"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (!strcmp(words[i], name)) return true;
-    return false;
-}
-
 Status set_symbol(Options *o, Spec *s) {
     const char *v = s->text;
     size_t ok = strspn(v, "abcdefghijklmnopqrstuvwxyz_"
                           "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
     if (!*v || v[ok] || (*v >= '0' && *v <= '9'))
         return spec_error(s, "'%s' is not a C identifier", v);
-    if (is_word_of_c(v))
-        return spec_error(s, "'%s' is a word of C; choose another name", v);
     o->symbol = intern(v);
     return OK;
 }

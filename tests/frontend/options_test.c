@@ -820,7 +820,6 @@ TEST_CASE(options, lines_of_a_block) {
                  "scale.kind=3; scale.growth=3", NULL},
                 {"symbol = \"f\"", "symbol=f", NULL},
                 {"symbol = \"f", NULL, "is not a C identifier"},
-                {"symbol = int", NULL, "is a word of C"},
                 {"shard_optimizer", "shard_optimizer=1", NULL},
                 {"shard_optimizer = 1", NULL, "takes no value"},
                 {"accumulate", NULL, "needs a value"},
