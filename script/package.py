@@ -118,7 +118,7 @@ COPY ampc_{build.version}_amd64.deb /tmp/
 RUN apt-get update \\
     && apt-get install -y --no-install-recommends /tmp/ampc_{build.version}_amd64.deb \\
     && rm -rf /var/lib/apt/lists/* /tmp/*.deb
-WORKDIR /work
+WORKDIR /models
 ENTRYPOINT ["ampc"]
 """.encode())
 
