@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx.h: inside the ONNX frontend.
 
-   onnx_message.c has errors and warnings.  Stages, in the order of import_onnx
+   onnx_message.c has errors and warnings, onnx_lookup.c the meaning of a name,
+   onnx_rows.c the facts about ops.  Stages, in the order of import_onnx
    (onnx.c):
      onnx_model.c   bytes to messages; header checks; functions inlined into a
                     flat list of OxNode
@@ -17,6 +18,8 @@
      onnx_use.c     how initializers are used
      onnx_train.c   which of them train: the table of rules
      onnx_kinks.c   what gradients are at kinks and ties, by the file's producer
+     onnx_io.c      inputs, values of their symbolic dimensions, outputs
+     onnx_nodes.c   nodes in order, by the handlers of onnx_handlers.def
      onnx_build.c   functions with which handlers build nodes
      onnx_call.c    rows that are one op or function, by their attribute maps
      onnx_fold.c    constant folding
@@ -47,7 +50,13 @@ enum {
 
 typedef struct Ox Ox;
 typedef struct OxNode OxNode;
-typedef Status OxHandler(Ox *ox);
+
+/* Who builds the nodes of an op: onnx_handlers.def. */
+typedef enum OxHandler {
+#define HANDLER(x) OX_##x,
+#include "frontend/onnx/onnx_handlers.def"
+#undef HANDLER
+} OxHandler;
 
 /* One row of onnx_ops.def or onnx_contrib.def. */
 typedef struct OxOp {
@@ -56,7 +65,7 @@ typedef struct OxOp {
     const char *attrs;
     unsigned nd;     /* operands through which no gradient flows            */
     unsigned weight; /* operands that make an unmarked initializer train    */
-    OxHandler *handler;
+    OxHandler handler;
     OpCode core;
     const char *fn;  /* or the op or function by name, with .. */
     const char *map; /* .. how attributes become its own, see onnx_call.c */
@@ -131,6 +140,13 @@ typedef struct OxFold {
     ValueId *out; /* the constants it became */
 } OxFold;
 
+/* onnx_fold.c: constants and folds by content. */
+typedef struct OxFolds {
+    StrMap consts, index; /* index: in `list` */
+    VEC(OxFold) list;
+    int64_t elements; /* of all folds so far */
+} OxFolds;
+
 /* What the framework that wrote the file takes for a gradient where there is
    none, beside what std.amp takes, which is PyTorch's newest. */
 typedef struct OxKinks {
@@ -151,23 +167,18 @@ struct Ox {
     Str file;
     Str dir;      /* folder of external data */
     Str verified; /* location and checksum that matched last */
-    bool has_signature, is_torch, optimized;
+    bool has_signature, is_torch;
     OxKinks kinks;
-    const TypeId *given; /* types of a layer's inputs; NULL: as the file says */
-    int ngiven;
-    bool *rule_used;   /* per opt->train_rules */
     bool *frozen_used; /* per opt->batchnorm_frozen */
-    StrMap dims;       /* dim_param to index in dim_values */
-    VEC(int64_t) dim_values;
-    Str batch_dim; /* dimension whose value is Options.batch; NULL: none */
+
+    /* onnx_model.c, onnx_names.c: the file in one list of nodes, and names */
+    StrMap functions; /* domain, name and overload to index */
+    int calls;
     struct {
         Str type, domain;
         const struct OxScope *scope;
         const Str *types; /* NULL: of no node yet */
-    } typed;          /* Loc.types of the node before, and its type and scope */
-    StrMap functions; /* domain, name and overload to index */
-    int calls;
-
+    } typed; /* Loc.types of the node before, and its type and scope */
     VEC(OxSigned) signature;
     VEC(OxNode) nodes;
     VEC(OxInit) inits;
@@ -176,14 +187,13 @@ struct Ox {
     StrMap outputs; /* of the graph, by index */
     VEC(int) order; /* live nodes */
 
+    /* onnx_nodes.c and handlers: the graph */
     Module *m;
     Graph *g;
     Builder b;
     const OxNode *node;               /* being imported */
     uint32_t first_node, first_value; /* of its handler */
-    StrMap consts, folds;             /* by content: onnx_fold.c */
-    VEC(OxFold) fold_list;
-    int64_t folded; /* elements so far */
+    OxFolds folds;
     int dropouts, dropouts_enabled;
     bool mixed_modes; /* some of the BatchNormalization train in the file */
 };
@@ -218,12 +228,14 @@ Loc ox_loc(Ox *ox, const OxNode *n);
 /* The name inside the importer of a name that a subgraph of `owner` reads
    from outside. */
 Str ox_scoped(const OxNode *owner, const char *name);
-/* Appends the nodes of a subgraph of `owner` to ox->nodes. in: names that
-   its inputs stand for; out: receives the names of its outputs. */
+/* Appends the nodes of a subgraph of `owner` to ox->nodes. in, inits: names
+   that its inputs and initializers stand for; out: receives the names of its
+   outputs. */
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
-                       const Str *in, int nin, Str *out);
+                       const Str *in, int nin, const Str *inits, Str *out);
 Status ox_resolve_names(Ox *ox);
-/* "" for the standard domain. */
+/* "" for the standard domain, which the file may call "ai.onnx". */
+Str ox_domain(const char *s);
 Str onnx_domain(const Onnx__NodeProto *n);
 /* An op of the standard domain. */
 bool onnx_is_op(const Onnx__NodeProto *n, const char *op);
@@ -241,6 +253,9 @@ Status ox_sort(Ox *ox);
 /* The nodes from `first` on that these outputs depend on, in order. */
 int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n);
 Status ox_check_nodes(Ox *ox, const int *order, int n);
+/* given: types of a layer's operands; NULL: as the file says. */
+Status ox_make_inputs(Ox *ox, const TypeId *given, int ngiven);
+Status ox_make_outputs(Ox *ox);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
 void ox_read_signature(Ox *ox);
 void ox_find_kinks(Ox *ox);
@@ -289,8 +304,8 @@ Str ox_torch_argument(const OxNode *n, int index);
 /* The same of a `target`, where it is a number. */
 double ox_torch_number(const OxNode *n, const char *target, int index,
                        double otherwise);
-/* Builds the node where it is the last part of a function of PyTorch's that
-   must be built whole. */
+/* onnx_loss.c: builds the node where it is the last part of a function of
+   PyTorch's that must be built whole. */
 Status ox_torch_whole(Ox *ox, bool *done);
 /* No gradient flows through that result: the Identity that x.detach() or
    stop_gradient is in files of dynamo and jax2onnx, or OxName.stops. */
@@ -417,17 +432,11 @@ Status ox_const(Ox *ox, const Tensor *t, ValueId *out);
 Status ox_const_i64(Ox *ox, const int64_t *v, int rank, int64_t n,
                     ValueId *out);
 ValueId ox_scalar(Ox *ox, DType d, double v);
-/* Positions below 0 count from the end of axes of length d (onnx_nd.c). */
+/* Positions below 0 count from the end of axes of length d. */
 Status ox_wrap_negative(Ox *ox, ValueId *i, ValueId d);
 
-#define ONNX(name, imin, imax, omin, omax, attrs, nd, weight, handler, core)   \
-    OxHandler onnx_##handler;
-#define ONNX_FN(name, imin, imax, omin, omax, attrs, nd, weight, handler, fn,  \
-                map)                                                           \
-    OxHandler onnx_##handler;
-#include "frontend/onnx/onnx_contrib.def"
-#include "frontend/onnx/onnx_ops.def"
-#undef ONNX
-#undef ONNX_FN
+#define HANDLER(x) Status onnx_##x(Ox *ox);
+#include "frontend/onnx/onnx_handlers.def"
+#undef HANDLER
 
 #endif

@@ -297,6 +297,40 @@ Status ox_slice(Ox *ox, ValueId x, const int64_t *starts, const int64_t *sizes,
     return ox_op(ox, OP_SLICE, &x, 1, attr, 3, out);
 }
 
+Status ox_concat(Ox *ox, const ValueId *v, int n, int axis, bool fresh,
+                 ValueId *out) {
+    ValueId *in = arena_dup(ox->a, v, (size_t)n * sizeof *v);
+    Attr attr = attr_i(AK_axis, axis);
+    for (int i = 0; i < n && fresh; i++) {
+        Type t = ox_type(ox, in[i]);
+        int64_t dim[MAX_RANK + 1];
+        for (int k = 0; k <= t.rank; k++)
+            dim[k] = k == axis ? 1 : t.dim[k - (k > axis)];
+        if (t.rank == MAX_RANK)
+            return ox_fail(ox, "a result of rank %d", t.rank + 1);
+        TRY(ox_reshape(ox, in[i], t.rank + 1, dim, &in[i]));
+    }
+    *out = in[0];
+    return n == 1 ? OK : ox_op(ox, OP_CONCAT, in, n, &attr, 1, out);
+}
+
+Status ox_split(Ox *ox, ValueId x, int axis, const int64_t *sizes, int n,
+                ValueId *out) {
+    Attr attr[] = {attr_i(AK_axis, axis), attr_v(AK_sizes, sizes, n)};
+    if (n == 1) {
+        out[0] = x;
+        return OK;
+    }
+    return ox_opn(ox, OP_SPLIT, &x, 1, attr, 2, n, NULL, out);
+}
+
+Status ox_wrap_negative(Ox *ox, ValueId *i, ValueId d) {
+    ValueId below, moved;
+    TRY(ox2k(ox, OP_LESS, *i, 0, &below));
+    TRY(ox2(ox, OP_ADD, *i, d, &moved));
+    return ox3(ox, OP_WHERE, below, moved, *i, i);
+}
+
 Status ox_const(Ox *ox, const Tensor *t, ValueId *out) {
     *out = ox_make_const(ox, ox->node->name, t);
     return OK;

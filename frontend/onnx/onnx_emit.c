@@ -694,7 +694,7 @@ static bool find_form(OpCode op, Form *f) {
     for (int i = 0; (row = ox_row(i)); i++) {
         *f = (Form){op, row->name, "", put_row};
         if (!*row->domain &&
-            (row->handler == onnx_elem || row->handler == onnx_call) &&
+            (row->handler == OX_elem || row->handler == OX_call) &&
             ox_callee(row).op == op)
             return true;
     }

@@ -9,13 +9,28 @@
 
 enum { MAX_TURNS = 4096 };
 
+/* Names for the initializers of a body, whose values are constants. */
+static Status body_constants(Ox *ox, const Onnx__GraphProto *g, Str *name) {
+    for (size_t i = 0; i < g->n_initializer; i++) {
+        const Tensor *t;
+        ValueId v;
+        TRY(ox_tensor(ox, g->initializer[i], ox_text(g->initializer[i]->name),
+                      &t));
+        TRY(ox_const(ox, t, &v));
+        TRY(ox_define_value(ox, v, &name[i]));
+    }
+    return OK;
+}
+
 /* Builds the nodes of a body; in: names of its operands, out: names of its
    results. */
 static Status run_body(Ox *ox, const Onnx__GraphProto *g, const Str *in,
                        int nin, Str *out) {
     const OxNode *self = ox->node;
     int first = ox->nodes.len, n;
-    TRY(ox_flatten_body(ox, self, g, in, nin, out));
+    Str *inits = NEW_ARRAY(ox->scratch, Str, g->n_initializer + 1);
+    TRY(body_constants(ox, g, inits));
+    TRY(ox_flatten_body(ox, self, g, in, nin, inits, out));
     TRY(ox_define_results(ox, first));
     for (size_t i = 0; i < g->n_output; i++)
         if (!ox_name_of(ox, out[i]))

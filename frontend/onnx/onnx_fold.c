@@ -22,13 +22,13 @@ ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t) {
     size_t n = (size_t)type_bytes(type);
     Str key = internf("%u %llx", t->type.i,
                       (unsigned long long)hash_bytes(1, t->data, n));
-    int i = str_map_get(&ox->consts, key);
+    int i = str_map_get(&ox->folds.consts, key);
     if (i >= 0) {
         const Value *old = value_get(ox->g, (ValueId){(uint32_t)i});
         if (!memcmp(old->data->data, t->data, n)) return (ValueId){(uint32_t)i};
     }
     ValueId v = graph_const(ox->g, name, t);
-    str_map_put(ox->a, &ox->consts, key, (int)v.i);
+    str_map_put(ox->a, &ox->folds.consts, key, (int)v.i);
     return v;
 }
 
@@ -54,7 +54,7 @@ bool ox_foldable(const Ox *ox, NodeId id) {
     int64_t sum =
         elements_of(ox, n->in, n->nin) + elements_of(ox, n->out, n->nout);
     return sum <= (costly ? OX_MAX_COSTLY_FOLD : OX_MAX_FOLD) &&
-           ox->folded + sum <= OX_FOLD_BUDGET;
+           ox->folds.elements + sum <= OX_FOLD_BUDGET;
 }
 
 /* ---- folding ------------------------------------------------------------- */
@@ -80,16 +80,17 @@ static Status evaluate(Ox *ox, const Node *n, NodeId id, ValueId *out) {
 Status ox_fold(Ox *ox, NodeId id, ValueId *out) {
     Node n = *node_get(ox->g, id); /* making constants moves the pool */
     Str key = internf("%llx", (unsigned long long)node_hash(ox->g, &n));
-    int i = str_map_get(&ox->folds, key);
+    int i = str_map_get(&ox->folds.index, key);
     ox->g->order.len--;
-    if (i >= 0 && node_same(ox->g, &ox->fold_list.data[i].node, &n)) {
-        memcpy(out, ox->fold_list.data[i].out, (size_t)n.nout * sizeof *out);
+    if (i >= 0 && node_same(ox->g, &ox->folds.list.data[i].node, &n)) {
+        memcpy(out, ox->folds.list.data[i].out, (size_t)n.nout * sizeof *out);
         return OK;
     }
     TRY(evaluate(ox, &n, id, out));
-    ox->folded += elements_of(ox, n.in, n.nin) + elements_of(ox, n.out, n.nout);
-    str_map_put(ox->a, &ox->folds, key, ox->fold_list.len);
-    vec_push(ox->a, &ox->fold_list,
+    ox->folds.elements +=
+        elements_of(ox, n.in, n.nin) + elements_of(ox, n.out, n.nout);
+    str_map_put(ox->a, &ox->folds.index, key, ox->folds.list.len);
+    vec_push(ox->a, &ox->folds.list,
              (OxFold){n, arena_dup(ox->a, out, (size_t)n.nout * sizeof *out)});
     return OK;
 }

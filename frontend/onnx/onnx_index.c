@@ -7,23 +7,6 @@
 
 #include "frontend/onnx/onnx.h"
 
-Status ox_concat(Ox *ox, const ValueId *v, int n, int axis, bool fresh,
-                 ValueId *out) {
-    ValueId *in = arena_dup(ox->a, v, (size_t)n * sizeof *v);
-    Attr attr = attr_i(AK_axis, axis);
-    for (int i = 0; i < n && fresh; i++) {
-        Type t = ox_type(ox, in[i]);
-        int64_t dim[MAX_RANK + 1];
-        for (int k = 0; k <= t.rank; k++)
-            dim[k] = k == axis ? 1 : t.dim[k - (k > axis)];
-        if (t.rank == MAX_RANK)
-            return ox_fail(ox, "a result of rank %d", t.rank + 1);
-        TRY(ox_reshape(ox, in[i], t.rank + 1, dim, &in[i]));
-    }
-    *out = in[0];
-    return n == 1 ? OK : ox_op(ox, OP_CONCAT, in, n, &attr, 1, out);
-}
-
 Status onnx_concat(Ox *ox) {
     int n = ox->node->nin, axis;
     ValueId *in = NEW_ARRAY(ox->a, ValueId, n), y;
@@ -35,16 +18,6 @@ Status onnx_concat(Ox *ox) {
 }
 
 /* ---- split --------------------------------------------------------------- */
-
-Status ox_split(Ox *ox, ValueId x, int axis, const int64_t *sizes, int n,
-                ValueId *out) {
-    Attr attr[] = {attr_i(AK_axis, axis), attr_v(AK_sizes, sizes, n)};
-    if (n == 1) {
-        out[0] = x;
-        return OK;
-    }
-    return ox_opn(ox, OP_SPLIT, &x, 1, attr, 2, n, NULL, out);
-}
 
 /* n chunks; the last may be smaller where `uneven` allows it. */
 static Status even_sizes(Ox *ox, int64_t total, int n, bool uneven,

@@ -38,9 +38,9 @@ static const OxNode *origin(const Ox *ox, Str name) {
         const OxName *x = ox_name_of(ox, name);
         if (!x || x->kind != OX_RESULT) return NULL;
         const OxNode *n = &ox->nodes.data[x->index];
-        bool cast = n->op && (n->op->handler == onnx_cast ||
-                              n->op->handler == onnx_cast_like ||
-                              n->op->handler == onnx_identity);
+        bool cast = n->op && (n->op->handler == OX_cast ||
+                              n->op->handler == OX_cast_like ||
+                              n->op->handler == OX_identity);
         if (!cast || ox_torch_node(n, "aten.scalar_tensor")) return n;
         name = n->in[0];
     }
@@ -61,7 +61,7 @@ static bool bounds_are_cast(const Ox *ox) {
     for (int i = 1; i < ox->node->nin; i++) {
         const OxName *x = ox_name_of(ox, ox->node->in[i]);
         if (x && x->kind == OX_RESULT &&
-            ox->nodes.data[x->index].op->handler == onnx_cast)
+            ox->nodes.data[x->index].op->handler == OX_cast)
             return true;
     }
     return false;

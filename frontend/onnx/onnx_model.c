@@ -7,28 +7,14 @@
 
 /* ---- header -------------------------------------------------------------- */
 
-Str ox_text(const char *s) { return intern(s ? s : ""); }
-
-/* "" and "ai.onnx" are one domain. */
-static Str domain_of(const char *s) {
-    Str d = ox_text(s);
-    return d == intern("ai.onnx") ? intern("") : d;
-}
-
-Str onnx_domain(const Onnx__NodeProto *n) { return domain_of(n->domain); }
-
-bool onnx_is_op(const Onnx__NodeProto *n, const char *op) {
-    return ox_text(n->op_type) == intern(op) && !*domain_of(n->domain);
-}
-
 static Status check_opsets(Ox *ox, Onnx__OperatorSetIdProto *const *op,
                            size_t n, const char *whose) {
     if (n == 0)
         return ox_fail_model(ox, "%s imports no opset (opset_import)", whose);
     for (size_t i = 0; i < n; i++) {
-        Str d = domain_of(op[i]->domain);
+        Str d = ox_domain(op[i]->domain);
         for (size_t j = 0; j < i; j++)
-            if (domain_of(op[j]->domain) == d)
+            if (ox_domain(op[j]->domain) == d)
                 return ox_fail_model(ox, "%s imports domain '%s' twice", whose,
                                      ox_quote(ox, d));
         if (d != intern("")) continue;
@@ -84,7 +70,7 @@ typedef struct OxScope {
 
 static Str function_key(const char *domain, const char *name,
                         const char *overload) {
-    return internf("%s\n%s\n%s", domain_of(domain), ox_text(name),
+    return internf("%s\n%s\n%s", ox_domain(domain), ox_text(name),
                    ox_text(overload));
 }
 
@@ -127,7 +113,7 @@ static void stands_for(Ox *ox, Scope *sc, const char *name, Str actual) {
 
 static int version_of(const Scope *sc, Str domain) {
     for (size_t i = 0; i < sc->nopset; i++)
-        if (domain_of(sc->opset[i]->domain) == domain) {
+        if (ox_domain(sc->opset[i]->domain) == domain) {
             int64_t v = sc->opset[i]->version;
             return v < 0 || v > INT32_MAX ? 0 : (int)v;
         }
@@ -213,7 +199,7 @@ static void capture_graph(Ox *ox, const Scope *sc, const Locals *up,
 static OxNode make_node(Ox *ox, const Scope *sc, const Onnx__NodeProto *p) {
     OxNode n = {.proto = p,
                 .type = ox_text(p->op_type),
-                .domain = domain_of(p->domain),
+                .domain = ox_domain(p->domain),
                 .nin = (int)p->n_input,
                 .nout = (int)p->n_output};
     n.version = version_of(sc, n.domain);
@@ -323,22 +309,8 @@ Loc ox_loc(Ox *ox, const OxNode *n) {
 
 /* ---- subgraphs ----------------------------------------------------------- */
 
-static Status body_constants(Ox *ox, Scope *sc, const Onnx__GraphProto *g) {
-    for (size_t i = 0; i < g->n_initializer; i++) {
-        const Tensor *t;
-        ValueId v;
-        Str name;
-        TRY(ox_tensor(ox, g->initializer[i], ox_text(g->initializer[i]->name),
-                      &t));
-        TRY(ox_const(ox, t, &v));
-        TRY(ox_define_value(ox, v, &name));
-        stands_for(ox, sc, g->initializer[i]->name, name);
-    }
-    return OK;
-}
-
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
-                       const Str *in, int nin, Str *out) {
+                       const Str *in, int nin, const Str *inits, Str *out) {
     const Scope *up = owner->scope;
     Scope *sc = NEW(ox->scratch, Scope);
     *sc = (Scope){.up = up,
@@ -353,7 +325,8 @@ Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
                        g->n_input, nin);
     sc->prefix = internf("%.60s.%d/", owner->name, ox->calls);
     for (int i = 0; i < nin; i++) stands_for(ox, sc, g->input[i]->name, in[i]);
-    TRY(body_constants(ox, sc, g));
+    for (size_t i = 0; i < g->n_initializer; i++)
+        stands_for(ox, sc, g->initializer[i]->name, inits[i]);
     for (size_t i = 0; i < g->n_node; i++)
         for (size_t k = 0; k < g->node[i]->n_output; k++) {
             const char *s = g->node[i]->output[k];

@@ -35,7 +35,7 @@ static bool is_length(const Ox *ox, Str divisor, Str x) {
         if (!name || name->kind != OX_RESULT) return false;
         const OxNode *n = &ox->nodes.data[name->index];
         if (n->op->fn && !strcmp(n->op->fn, "reduce_l2")) return n->in[0] == x;
-        if (n->op->handler != onnx_clip && n->op->handler != onnx_expand)
+        if (n->op->handler != OX_clip && n->op->handler != OX_expand)
             return false;
         divisor = n->in[0];
     }
@@ -45,10 +45,10 @@ static bool is_length(const Ox *ox, Str divisor, Str x) {
 static void follow_power(Ox *ox, const OxNode *n) {
     OxName *out = ox_name_of(ox, n->out[0]);
     if (!out) return;
-    if (n->op->handler == onnx_matmul) {
+    if (n->op->handler == OX_matmul) {
         if (power_of(ox, ox_name_of(ox, n->in[1])) == OX_UNIT)
             out->power = OX_PRODUCT;
-    } else if (n->op->handler == onnx_identity) {
+    } else if (n->op->handler == OX_identity) {
         out->power = power_of(ox, ox_name_of(ox, n->in[0]));
     } else if (n->op->core == OP_DIV &&
                power_of(ox, ox_name_of(ox, n->in[0])) == OX_PRODUCT &&

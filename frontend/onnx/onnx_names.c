@@ -1,27 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_names.c: what every name stands for, the live nodes in order, and each
    node against its row of onnx_ops.def.                                     */
-#include <ctype.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
-
-OxName *ox_name_of(const Ox *ox, Str name) {
-    int i = str_map_get(&ox->by_name, name);
-    return i < 0 ? NULL : &ox->names.data[i];
-}
-
-const OxNode *ox_maker(const Ox *ox, Str name, const char *type) {
-    const OxName *x = ox_name_of(ox, name);
-    const OxNode *n =
-        x && x->kind == OX_RESULT ? &ox->nodes.data[x->index] : NULL;
-    return n && !strcmp(n->type, type) ? n : NULL;
-}
-
-int ox_uses(const Ox *ox, Str name) {
-    OxName *n = ox_name_of(ox, name);
-    return n ? n->uses : 0;
-}
 
 /* ---- definitions --------------------------------------------------------- */
 
@@ -160,14 +142,6 @@ static Status check_defined(Ox *ox) {
 
 /* ---- marks of the exporter ----------------------------------------------- */
 
-Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
-                const char *key) {
-    for (size_t i = 0; i < n; i++)
-        if (p[i]->key && p[i]->value && !strcmp(p[i]->key, key))
-            return intern(p[i]->value);
-    return NULL;
-}
-
 /* Identity nodes that exporters write for a stop: the names of their results,
    or of themselves. */
 static bool named_stop(const Ox *ox, const OxNode *n) {
@@ -184,7 +158,7 @@ static bool named_stop(const Ox *ox, const OxNode *n) {
 }
 
 bool ox_stops(const Ox *ox, const OxNode *n, int result) {
-    bool identity = n->op->handler == onnx_identity;
+    bool identity = n->op->handler == OX_identity;
     const OxName *out = ox_name_of(ox, n->out[result]);
     return (out && out->stops) ||
            (identity && (ox_torch_node(n, "aten.detach") || named_stop(ox, n)));
@@ -296,7 +270,6 @@ Status ox_resolve_names(Ox *ox) {
     find_statistics(ox);
     split_identities(ox);
     find_weights_in_nodes(ox);
-    ox_restore_stops(ox);
     return OK;
 }
 
@@ -390,46 +363,6 @@ int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n) {
 
 /* ---- signatures ---------------------------------------------------------- */
 
-#define ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h)                      \
-    .domain = DOMAIN, .name = #nm, .in_min = imin, .in_max = imax,             \
-    .out_min = omin, .out_max = omax, .attrs = at, .nd = ndiff, .weight = wt,  \
-    .handler = onnx_##h
-#define ONNX(nm, imin, imax, omin, omax, at, ndiff, wt, h, c)                  \
-    {ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h), .core = OP_##c},
-#define ONNX_FN(nm, imin, imax, omin, omax, at, ndiff, wt, h, f, m)            \
-    {ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h), .core = OP_CALL,       \
-     .fn = f, .map = m},
-static const OxOp table[] = {
-#define DOMAIN ""
-#include "frontend/onnx/onnx_ops.def"
-#undef DOMAIN
-#define DOMAIN "com.microsoft"
-#include "frontend/onnx/onnx_contrib.def"
-#undef DOMAIN
-};
-#undef ROW
-#undef ONNX
-#undef ONNX_FN
-
-const OxOp *ox_row(int i) {
-    int n = (int)(sizeof table / sizeof *table);
-    return i >= 0 && i < n ? &table[i] : NULL;
-}
-
-const OxOp *ox_op_in(Str domain, const char *name) {
-    static StrMap rows; /* lives as long as the process */
-    static Arena *a;
-    if (!rows.cap) {
-        a = arena_new();
-        for (int i = 0; ox_row(i); i++)
-            str_map_put(a, &rows,
-                        internf("%s::%s", table[i].domain, table[i].name), i);
-    }
-    return ox_row(str_map_get(&rows, internf("%s::%s", domain, name)));
-}
-
-const OxOp *ox_op_find(const char *name) { return ox_op_in("", name); }
-
 /* The kind letter of an attribute in a row, 0: unknown. */
 static char attr_kind(const OxOp *op, Str name) {
     size_t len = strlen(name);
@@ -500,7 +433,7 @@ static Status check_node(Ox *ox, const OxNode *n) {
         s = ox_fail_node(ox, n, "%d results", n->nout);
     int need = op->in_max < 0 ? n->nin : op->in_min;
     /* a Loop without trip count or condition */
-    for (int i = op->handler == onnx_loop ? 2 : 0; i < need && i < n->nin; i++)
+    for (int i = op->handler == OX_loop ? 2 : 0; i < need && i < n->nin; i++)
         if (!*n->in[i]) s = ox_fail_node(ox, n, "operand %d is required", i);
     for (int i = 0; i < n->nattr; i++) {
         for (int j = 0; j < i; j++)

@@ -8,13 +8,6 @@
 
 #include "frontend/onnx/onnx.h"
 
-Status ox_wrap_negative(Ox *ox, ValueId *i, ValueId d) {
-    ValueId below, moved;
-    TRY(ox2k(ox, OP_LESS, *i, 0, &below));
-    TRY(ox2(ox, OP_ADD, *i, d, &moved));
-    return ox3(ox, OP_WHERE, below, moved, *i, i);
-}
-
 /* ---- row numbers --------------------------------------------------------- */
 
 /* Along the axes of `index` but `axis`: sums of positions times strides. */

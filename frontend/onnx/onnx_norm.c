@@ -67,7 +67,7 @@ void ox_find_modes(Ox *ox) {
     const OxNode *first = NULL;
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        if (n->op->handler != onnx_batch_norm) continue;
+        if (n->op->handler != OX_batch_norm) continue;
         bool t = file_trains(ox, n);
         if (!t && !frozen) first = n;
         t ? trains++ : frozen++;
@@ -111,7 +111,7 @@ Str ox_statistics(const Ox *ox, const OxNode *n, int k) {
     const OxName *x;
     while ((x = ox_name_of(ox, buffer)) && x->kind == OX_RESULT) {
         const OxNode *from = &ox->nodes.data[x->index];
-        if (from->op->handler != onnx_tile && from->op->handler != onnx_expand)
+        if (from->op->handler != OX_tile && from->op->handler != OX_expand)
             break;
         buffer = from->in[0];
     }

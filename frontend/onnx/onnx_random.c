@@ -109,7 +109,7 @@ static void find_drop(Ox *ox, const OxNode *n) {
     OxName *out = n->nout == 1 ? made_name(ox, n->out[0]) : NULL;
     bool alone;
     if (!out) return;
-    if (n->op->handler == onnx_random) {
+    if (n->op->handler == OX_random) {
         out->drawn = ox_torch_node(n, "aten.bernoulli.p") != NULL;
         return;
     }

@@ -219,7 +219,7 @@ static Status object(Ox *ox, const char *what, Lost *lost) {
 static bool used_elsewhere(const Ox *ox, Str name) {
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        bool bn = n->op && n->op->handler == onnx_batch_norm;
+        bool bn = n->op && n->op->handler == OX_batch_norm;
         for (int k = 0; k < n->nin; k++)
             if (n->in[k] == name && !(bn && k >= 3)) return true;
     }
@@ -246,7 +246,7 @@ static void split_role(Ox *ox, OxNode *n, int slot, const OxInit *from) {
 static Status merged_statistics(Ox *ox) {
     for (int i = 0; i < ox->order.len; i++) {
         OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        if (!n->op || n->op->handler != onnx_batch_norm) continue;
+        if (!n->op || n->op->handler != OX_batch_norm) continue;
         for (int k = 3; k < 5; k++) {
             const OxName *name = ox_name_of(ox, n->in[k]);
             if (!name || name->kind != OX_INIT) continue;

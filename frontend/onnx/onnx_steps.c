@@ -10,15 +10,15 @@
 static bool makes_steps(const OxNode *n) {
     static const OpCode steps[] = {OP_ROUND, OP_SIGN, OP_FLOOR, OP_CEIL};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-        if (n->op->handler == onnx_elem && n->op->core == steps[i]) return true;
-    return n->op->handler == onnx_argmax;
+        if (n->op->handler == OX_elem && n->op->core == steps[i]) return true;
+    return n->op->handler == OX_argmax;
 }
 
 static bool compares(const OxNode *n) {
     static const OpCode ops[] = {OP_GREATER, OP_LESS, OP_GREATER_EQUAL,
                                  OP_LESS_EQUAL};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (n->op->handler == onnx_elem && n->op->core == ops[i]) return true;
+        if (n->op->handler == OX_elem && n->op->core == ops[i]) return true;
     return false;
 }
 
@@ -79,7 +79,7 @@ static bool is_step(const Flow *f, const OxNode *n) {
         return false;
     if (makes_steps(n)) return true;
     const OxName *x = ox_name_of(f->ox, n->in[0]);
-    return n->op->handler == onnx_cast && x && x->kind == OX_RESULT &&
+    return n->op->handler == OX_cast && x && x->kind == OX_RESULT &&
            compares(&f->ox->nodes.data[x->index]);
 }
 

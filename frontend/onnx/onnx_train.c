@@ -195,8 +195,8 @@ static bool folded_by_script(Case *c) {
 static bool quantises(Case *c) {
     for (int i = 0; i < c->ox->order.len; i++) {
         const OxNode *n = &c->ox->nodes.data[c->ox->order.data[i]];
-        bool pair = n->op->handler == onnx_quantize ||
-                    n->op->handler == onnx_dequantize;
+        bool pair =
+            n->op->handler == OX_quantize || n->op->handler == OX_dequantize;
         if (pair && n->nin > 1 && n->in[1] == c->x->name) return true;
     }
     return false;
@@ -418,12 +418,12 @@ static void become(OxInit *x, VarKind kind, Str why) {
 
 /* --train and --freeze: the last match wins.  A pattern selects those that can
    train; a name that cannot train is an error. */
-static bool by_user(Ox *ox, OxInit *x, bool trainable) {
+static bool by_user(Ox *ox, OxInit *x, bool trainable, bool *used) {
     const GlobRule *hit = NULL;
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
         const GlobRule *r = &ox->opt->train_rules.data[i];
         if (!glob_layer(r->glob, x->name)) continue;
-        ox->rule_used[i] = true;
+        used[i] = true;
         if (trainable || !r->train || !strpbrk(r->glob, "*?")) hit = r;
     }
     if (!hit) return false;
@@ -493,13 +493,13 @@ static Status check_reach(Ox *ox) {
     return n ? ERR_USER : OK;
 }
 
-static Status decide(Ox *ox, OxInit *x) {
+static Status decide(Ox *ox, OxInit *x, bool *used) {
     const OxName *name = ox_name_of(ox, x->name);
     TRY(ox_tensor(ox, x->proto, x->name, &x->data));
     bool is_float = dtype_is_float(type_get(x->data->type)->dtype);
     Content content = is_float ? content_of(x->data) : ALL_FINITE;
     bool finite = content == ALL_FINITE;
-    bool user = by_user(ox, x, is_float && finite && name->reaches);
+    bool user = by_user(ox, x, is_float && finite && name->reaches, used);
     if (!is_float) {
         x->is_var = false;
     } else if (name->statistics_of) {
@@ -536,10 +536,10 @@ Str ox_keeps_no_stops(const Ox *ox) {
 }
 
 Status ox_decide(Ox *ox) {
-    ox->rule_used = NEW_ARRAY(ox->a, bool, ox->opt->train_rules.len + 1);
+    bool *used = NEW_ARRAY(ox->scratch, bool, ox->opt->train_rules.len + 1);
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        if (n->op->handler != onnx_batch_norm) continue;
+        if (n->op->handler != OX_batch_norm) continue;
         for (int k = 3; k < 5; k++)
             ox_name_of(ox, ox_statistics(ox, n, k))->statistics_of = n;
     }
@@ -547,11 +547,11 @@ Status ox_decide(Ox *ox) {
     ox_find_mutations(ox);
     ox_find_uses(ox);
     for (int i = 0; i < ox->inits.len; i++)
-        if (ox->inits.data[i].live) TRY(decide(ox, &ox->inits.data[i]));
+        if (ox->inits.data[i].live) TRY(decide(ox, &ox->inits.data[i], used));
     TRY(check_reach(ox));
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
         const GlobRule *r = &ox->opt->train_rules.data[i];
-        if (ox->rule_used[i]) continue;
+        if (used[i]) continue;
         ox_fail_model(ox, "%s '%s' matches no initializer of the model",
                       r->train ? "--train" : "--freeze", ox_quote(ox, r->glob));
         return ERR_USAGE;

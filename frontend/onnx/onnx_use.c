@@ -13,7 +13,7 @@ static bool bit(unsigned mask, int slot) {
 }
 
 bool ox_elementwise(const OxNode *n) {
-    return n->op->handler == onnx_elem && bit(n->op->weight, 1);
+    return n->op->handler == OX_elem && bit(n->op->weight, 1);
 }
 
 /* A subgraph, and what its inputs stand for in the model (a weight that a loop
@@ -105,7 +105,7 @@ static void find_roles(Ox *ox) {
 /* ---- data and statistics ------------------------------------------------- */
 
 static bool does(const OxNode *n, OpCode core) {
-    return n->op->handler == onnx_elem && n->op->core == core;
+    return n->op->handler == OX_elem && n->op->core == core;
 }
 
 static bool float_of(const Onnx__TensorProto *t, double *out) {
@@ -215,7 +215,7 @@ static bool adds_epsilon(Ox *ox, const OxNode *n) {
 
 static bool takes_root(Ox *ox, const OxNode *n) {
     double v;
-    return does(n, OP_SQRT) || (n->op->handler == onnx_pow &&
+    return does(n, OP_SQRT) || (n->op->handler == OX_pow &&
                                 number_of(ox, n->in[1], &v) && v == -0.5);
 }
 
