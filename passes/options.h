@@ -187,6 +187,7 @@ typedef struct Options {
     bool only_given;           /* an option of the only objective was */
     uint64_t lines;            /* rows of options.def that a block gave */
     int64_t accumulate;
+    bool optimizer_in_backward; /* updates do not wait for all gradients */
     bool equal_batches; /* the mean of micro-batches' means                  */
     AverageSpec average;
     VEC(LoraSpec) lora; /* of several that match a weight the last counts */

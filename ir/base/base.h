@@ -118,8 +118,9 @@ typedef struct Loc {
     unsigned char amp; /* 1 + AmpClass that the user asked for; 0: the op's */
     int region; /* checkpoint region, whose values backward recomputes; 0: none
                  */
-    int chunk;  /* chunks of rows run one after the other (pass stream), and no
-                   kernel is of two; 0: none */
+    int chunk;  /* chunks of rows run one after the other (pass stream), parts
+                   of an update as early as they may (early.h), and no kernel
+                   is of two; 0: none */
     Str named;  /* what a policy line calls the node: `node`, else its first
                    result; from pass policy on */
     const Str

@@ -114,14 +114,19 @@ static Status check_copies(Verifier *v) {
     return OK;
 }
 
-/* Per value: depends on `flag`. */
+/* Whether n checks the gradients of a part of the update. */
+static bool checks_part(const Node *n) {
+    return n->op == OP_ISFINITE && n->loc.chunk && n->flags & NODE_UPDATE;
+}
+
+/* Per value: depends on `flag`, or on the check of a part. */
 static bool *mark_dependents(Verifier *v, ValueId flag) {
     const Graph *g = v->g;
     bool *marked = NEW_ARRAY(v->a, bool, g->values.len);
     marked[flag.i] = true;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        bool any = false;
+        bool any = checks_part(n);
         for (int k = 0; k < n->nin; k++) any |= marked[n->in[k].i];
         for (int k = 0; any && k < n->nout; k++) marked[n->out[k].i] = true;
     }
@@ -129,7 +134,7 @@ static bool *mark_dependents(Verifier *v, ValueId flag) {
 }
 
 /* No parameter and no optimizer state changes unless every gradient is
-   finite. */
+   finite, or with --optimizer-in-backward those of its part. */
 static Status check_guarded(Verifier *v) {
     const Graph *g = v->g;
     int parameters = 0;

@@ -17,6 +17,7 @@
 #include "ir/fn/optimizer.h"
 #include "passes/passes.h"
 #include "passes/common/average.h"
+#include "passes/common/early.h"
 #include "passes/rewrite.h"
 
 #include <math.h>
@@ -42,6 +43,7 @@ typedef struct Step {
     ValueId loss;    /* f32[], unscaled                                      */
     ValueId shares;  /* f32[]: divisor of the gradients; 0 = nothing */
     Values params;   /* variables                                            */
+    Values squares;  /* per gradient: f64[], the sum of its squares          */
     Values grads;    /* f32: scaled sums, after emit_check unscaled          */
     ValueId some;    /* bool[]: a label counts; 0: one always does           */
     bool labels;     /* a train program in which no label may count           */
@@ -168,22 +170,22 @@ static void set_loss(Step *s, ValueId loss) {
 }
 
 /* The mean over no label is 0 / 0, which has no gradient: 0, and no step. */
-static void without_labels(Step *s) {
+static void without_labels(Step *s, bool last) {
     ValueId nan = b1(&s->b, OP_ISNAN, s->loss, DT_DEFAULT);
     ValueId none = bin(s, OP_AND, nan, s->finite);
     s->some = b1(&s->b, OP_NOT, none, DT_DEFAULT);
-    set_loss(s, b_where(&s->b, none, f32c(s, 0), s->loss));
+    if (last) set_loss(s, b_where(&s->b, none, f32c(s, 0), s->loss));
 }
 
 /* Gradients over scale and shares, and the sum of their squares. */
-static void emit_check(Step *s) {
+static ValueId sum_squares(Step *s, EarlyPart part) {
     ValueId by = scale_of(s), inv = NO_VALUE, total = f64c(s, 0), sq;
     int64_t axes[MAX_RANK];
     if (s->shares.i) by = by.i ? bin(s, OP_MUL, by, s->shares) : s->shares;
     if (by.i) inv = b1(&s->b, OP_RECIPROCAL, by, DT_F32);
     for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
-    for (int i = 0; i < s->grads.len; i++) {
-        ValueId *g = &s->grads.data[i];
+    for (int i = 0; i < part.n; i++) {
+        ValueId *g = &s->grads.data[part.which[i]];
         int rank = value_type(s->g, *g)->rank;
         ASSERT(value_dtype(s->g, *g) == DT_F32);
         if (inv.i) *g = bin(s, OP_MUL, *g, inv);
@@ -195,23 +197,49 @@ static void emit_check(Step *s) {
             sq = bin(s, OP_MUL, wide, wide);
         }
         total = i ? bin(s, OP_ADD, total, sq) : sq;
+        s->squares.data[part.which[i]] = sq;
     }
-    if (s->bad.i) total = b_where(&s->b, s->bad, f64c(s, NAN), total);
-    s->finite = s->ok = b1(&s->b, OP_ISFINITE, total, DT_DEFAULT);
-    if (s->labels) without_labels(s);
-    if (s->some.i) s->ok = bin(s, OP_AND, s->finite, s->some);
-    s->loss_ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
-    s->norm = b_cast(&s->b, b1(&s->b, OP_SQRT, total, DT_F64), DT_F32);
+    return total;
 }
 
-static void emit_clip(Step *s) {
+/* The sum over all parts in the order of parameters, which gives the norm the
+   same bits for any parts. */
+static ValueId sum_parts(Step *s) {
+    ValueId total = s->squares.data[0];
+    for (int i = 1; i < s->squares.len; i++)
+        total = bin(s, OP_ADD, total, s->squares.data[i]);
+    return total;
+}
+
+/* Whether the gradients of a part and of all parts before it are finite. */
+static void emit_check(Step *s, EarlyPart part, bool last) {
+    bool whole = last && !s->finite.i;
+    ValueId total = sum_squares(s, part), finite;
+    if (s->bad.i) total = b_where(&s->b, s->bad, f64c(s, NAN), total);
+    finite = b1(&s->b, OP_ISFINITE, total, DT_DEFAULT);
+    s->ok = s->finite =
+        s->finite.i ? bin(s, OP_AND, s->finite, finite) : finite;
+    if (s->labels) without_labels(s, last);
+    if (s->some.i) s->ok = bin(s, OP_AND, s->finite, s->some);
+    if (!last) return;
+    s->b.loc.chunk = 0;
+    s->loss_ok = b1(&s->b, OP_ISFINITE, s->loss, DT_DEFAULT);
+    if (!whole) {
+        total = sum_parts(s);
+        if (s->bad.i) total = b_where(&s->b, s->bad, f64c(s, NAN), total);
+    }
+    s->norm = b_cast(&s->b, b1(&s->b, OP_SQRT, total, DT_F64), DT_F32);
+    s->b.loc.chunk = part.chunk;
+}
+
+static void emit_clip(Step *s, EarlyPart part) {
     double most = s->objective->clip_norm, lim = s->objective->clip_value;
     Attr bounds[] = {attr_f(AK_min, -lim), attr_f(AK_max, lim)};
     Attr norm = attr_named_f("most", most);
     ValueId f;
     if (most > 0) call(&s->b, "clip_factor", &s->norm, 1, &norm, 1, &f, 1);
-    for (int i = 0; i < s->grads.len; i++) {
-        ValueId *g = &s->grads.data[i];
+    for (int i = 0; i < part.n; i++) {
+        ValueId *g = &s->grads.data[part.which[i]];
         if (most > 0) *g = bin(s, OP_MUL, *g, f);
         if (lim > 0) *g = build(&s->b, OP_CLIP, g, 1, bounds, 2, DT_F32, NULL);
     }
@@ -229,20 +257,21 @@ static Status check_parts(Step *s, const TransformSpec *t, NodeId id) {
     return ERR_USAGE;
 }
 
-static Status emit_transforms(Step *s) {
+static Status emit_transforms(Step *s, EarlyPart part) {
     for (int k = 0; k < s->objective->transforms.len; k++) {
         const TransformSpec *t = &s->objective->transforms.data[k];
         Attr attrs[MAX_OP_ATTRS];
         for (int i = 0; i < t->keys.len; i++)
             attrs[i] =
                 attr_named_f(t->keys.data[i].key->name, t->keys.data[i].value);
-        for (int i = 0; i < s->grads.len; i++) {
-            ValueId in[] = {s->grads.data[i],
-                            b_cast(&s->b, s->params.data[i], DT_F32)};
+        for (int i = 0; i < part.n; i++) {
+            int p = part.which[i];
+            ValueId in[] = {s->grads.data[p],
+                            b_cast(&s->b, s->params.data[p], DT_F32)};
             NodeId id =
                 build_call(&s->b, t->fn, in, 2, attrs, t->keys.len, 1, NULL);
             TRY(check_parts(s, t, id));
-            s->grads.data[i] = node_get(s->g, id)->out[0];
+            s->grads.data[p] = node_get(s->g, id)->out[0];
         }
     }
     return OK;
@@ -289,11 +318,14 @@ static Status rates_of(Step *s, const Var *v, Rates *out) {
     Attr attrs[MAX_OP_ATTRS];
     ValueId in[] = {s->lr, s->number};
     NodeId id;
+    int chunk = s->b.loc.chunk;
+    s->b.loc.chunk = 0;
     if (r.lr_scale != 1) in[0] = bin(s, OP_MUL, s->lr, f64c(s, r.lr_scale));
     optimizer_attrs(o, &r.weight_decay, attrs);
     TRY(call_checked(s, once, in, 2, attrs, o->keys.len, NULL, v, &id));
     for (int i = 0; i < once->results.len; i++)
         r.of[i] = node_get(s->g, id)->out[i];
+    s->b.loc.chunk = chunk;
     vec_push(s->g->arena, &s->rates, r);
     *out = r;
     return OK;
@@ -416,18 +448,36 @@ static void count(Step *s, OwnVar counter, ValueId more) {
     write_var(s, c, bin(s, OP_ADD, c, b_cast(&s->b, more, DT_I64)));
 }
 
+/* Updates the parameters of a part. */
+static Status emit_part(Step *s, EarlyPart part, bool last) {
+    s->b.loc.chunk = part.chunk;
+    emit_check(s, part, last);
+    emit_clip(s, part);
+    TRY(emit_transforms(s, part));
+    s->b.loc.chunk = 0;
+    if (!s->share.i) s->share = average_share(&s->b, s->opt, s->number);
+    s->b.loc.chunk = part.chunk;
+    for (int i = 0; i < part.n; i++) {
+        int p = part.which[i];
+        TRY(update_one(s, s->params.data[p], s->grads.data[p]));
+    }
+    s->b.loc.chunk = 0;
+    return OK;
+}
+
 static Status emit_update(Step *s) {
+    int n = s->grads.len;
+    EarlyParts parts;
     ASSERT(s->objective && is_value(s->loss));
-    ASSERT(s->grads.len > 0 && s->grads.len == s->params.len);
+    ASSERT(n > 0 && n == s->params.len);
     s->b.flags = NODE_UPDATE;
+    s->squares = s->grads;
+    s->squares.data = NEW_ARRAY(s->g->arena, ValueId, n);
+    parts = early_parts(s->g, s->opt, s->grads.data, n);
     emit_lr(s);
-    emit_check(s);
-    emit_clip(s);
-    TRY(emit_transforms(s));
     keep_definition(s->m, s->objective->optimizer.fn);
-    s->share = average_share(&s->b, s->opt, s->number);
-    for (int i = 0; i < s->params.len; i++)
-        TRY(update_one(s, s->params.data[i], s->grads.data[i]));
+    for (int i = 0; i < parts.len; i++)
+        TRY(emit_part(s, parts.data[i], i + 1 == parts.len));
     ValueId scale = scale_of(s), step = graph_own_var(s->g, OWN_STEP, 0);
     output(s, OUT_GRAD_NORM, s->norm);
     output(s, OUT_SCALE, scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));
@@ -619,6 +669,7 @@ static Status make_steps(Graph *train, PassCtx *cx) {
                     "graph %s: unknown objective '%s'", train->name,
                     train->objective);
     TRY(check_objective(s.m, cx, train, s.objective));
+    TRY(early_check(cx->opt, s.objective, cx->diag));
     make_micro(train, cx);
     TRY(make_update(train, cx));
     s.labels = samples_all(train);
@@ -665,6 +716,8 @@ void shadows_write(Graph *g, Arena *scratch) {
         if (g->program == PROGRAM_REFRESH) now[of] = graph_var(g, of);
         if (!is_value(now[of])) continue;
         DType d = type_get(v.type)->dtype;
+        NodeId made = value_get(g, now[of])->def;
+        s.b.loc.chunk = made.i ? node_get(g, made)->loc.chunk : 0;
         write_var(&s, graph_var(g, i), b_cast(&s.b, now[of], d));
     }
 }

@@ -136,6 +136,12 @@ static void start_clusters(Fuse *f) {
     f->cluster_mark = NEW_ARRAY(f->a, unsigned, f->clusters.len + 1);
 }
 
+/* Whether n is of a chunk of rows. The parts of an update (early.h) need no
+   more than kernels of their own. */
+static bool in_chunk(const Node *n) {
+    return n->loc.chunk && !(n->flags & NODE_UPDATE);
+}
+
 /* What chunks of rows (stream.c) read, and what reads them. */
 static void mark_chunks(Fuse *f) {
     Graph *g = f->g;
@@ -146,7 +152,7 @@ static void mark_chunks(Fuse *f) {
         const Node *n = node_get(g, id);
         for (int k = 0; k < n->nin; k++) {
             NodeId from = maker_node(g, n->in[k]);
-            after[id.i] |= after[from.i] || g->nodes.data[from.i].loc.chunk;
+            after[id.i] |= after[from.i] || in_chunk(&g->nodes.data[from.i]);
         }
     }
     for (int i = g->order.len - 1; i >= 0; i--) {
@@ -154,7 +160,7 @@ static void mark_chunks(Fuse *f) {
         const Node *n = node_get(g, id);
         int c = f->cluster_of[id.i];
         for (int k = 0; k < n->nin; k++)
-            before[maker_node(g, n->in[k]).i] |= before[id.i] || n->loc.chunk;
+            before[maker_node(g, n->in[k]).i] |= before[id.i] || in_chunk(n);
         if (c < 0) continue;
         cluster(f, c)->before_chunks = before[id.i];
         cluster(f, c)->after_chunks = after[id.i];

@@ -6,7 +6,8 @@
    other readers of that variable, if possible, so that memplan can let it write
    in place.
 
-   Chunks of rows (stream.c) stay apart: one ends before the next begins.
+   Chunks of rows (stream.c) stay apart: one ends before the next begins. Parts
+   of an update (early.h) run as soon as they may.
 
    Where the target shares launches (launch.c), groups of equal work that may
    run at the same time become neighbours.
@@ -37,7 +38,7 @@ typedef struct Sched {
     VEC(Ready) ready; /* a heap; a group that ran may still be in it         */
     unsigned *seen;   /* per group: stamp of the last search */
     unsigned searches;
-    enum { SOURCE, FREEING, ANY } how; /* criterion for the next group */
+    enum { SOURCE, EARLY, FREEING, ANY } how; /* criterion for the next group */
     uint64_t rng;
 } Sched;
 
@@ -104,8 +105,14 @@ static void gather_sums(Sched *s) {
             if (is_first_sum(s, i)) add_edge(s, i, to);
 }
 
+/* Whether the group is of a part of the update. */
+static bool is_early(const Flow *f, int group) {
+    const Node *n = node_at(f->g, f->first[group]);
+    return n->loc.chunk && n->flags & NODE_UPDATE;
+}
+
 static int chunk_of(const Flow *f, int group) {
-    return node_at(f->g, f->first[group])->loc.chunk;
+    return is_early(f, group) ? 0 : node_at(f->g, f->first[group])->loc.chunk;
 }
 
 /* Chunks of rows (stream.c) run one after the other: the groups that end one
@@ -197,6 +204,7 @@ static bool before(Ready x, Ready y) {
 
 static void push(Sched *s, int group) {
     Ready x = {0, group};
+    if (s->how == EARLY) x.key = is_early(s->f, group);
     if (s->how == FREEING) x.key = freed_bytes(s, group) - s->made[group];
     if (s->how == ANY) {
         s->rng = s->rng * UINT64_C(6364136223846793005) + 1442695040888963407u;
@@ -254,6 +262,25 @@ static int *list_order(Sched *s, int how) {
     return order;
 }
 
+/* Bytes that each group makes; the content of a variable, which has its own
+   place, is not counted where updates run early, since it would hide what
+   their gradients free. Returns whether some do. */
+static bool count_made(Sched *s) {
+    const Flow *f = s->f;
+    const Graph *g = f->g;
+    bool *content = NEW_ARRAY(s->a, bool, g->values.len), early = false;
+    for (int i = 0; i < f->ngroup; i++) early |= is_early(f, i);
+    for (int i = 0; i < g->writes.len && early; i++)
+        content[f->root[g->writes.data[i].value.i].i] = true;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *x = node_at(g, i);
+        for (int k = 0; k < x->nout && x->group >= 0; k++)
+            if (f->stored[x->out[k].i] && !content[x->out[k].i])
+                s->made[x->group] += flow_bytes(f, x->out[k]);
+    }
+    return early;
+}
+
 static void schedule_graph(Graph *g, PassCtx *cx) {
     Sched s = {.f = flow_new(g, cx->scratch), .a = cx->scratch};
     int n = s.f->ngroup;
@@ -264,16 +291,13 @@ static void schedule_graph(Graph *g, PassCtx *cx) {
     s.readers = NEW_ARRAY(s.a, int, g->values.len);
     s.seen = NEW_ARRAY(s.a, unsigned, n + 1);
     s.rng = cx->opt->shuffle;
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *x = node_at(g, i);
-        for (int k = 0; k < x->nout && x->group >= 0; k++)
-            if (s.f->stored[x->out[k].i])
-                s.made[x->group] += flow_bytes(s.f, x->out[k]);
-    }
+    bool early = count_made(&s);
     find_edges(&s);
     order_chunks(&s);
     gather_sums(&s);
-    int *order = list_order(&s, cx->opt->shuffle ? ANY : SOURCE);
+    int *order = list_order(&s, cx->opt->shuffle ? ANY
+                                : early          ? EARLY
+                                                 : SOURCE);
     if (!cx->opt->shuffle) {
         int *greedy = list_order(&s, FREEING);
         if (peak_bytes(&s, greedy) < peak_bytes(&s, order)) order = greedy;

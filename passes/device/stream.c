@@ -463,6 +463,14 @@ static int chunks_of(const Graph *g, const Node *n, const Options *o) {
     return chunks < AUTO_CHUNKS ? (int)chunks : AUTO_CHUNKS;
 }
 
+/* The largest number of a chunk. */
+static int last_chunk(const Graph *g) {
+    int last = 0;
+    for (int i = 0; i < g->order.len; i++)
+        if (node_at(g, i)->loc.chunk > last) last = node_at(g, i)->loc.chunk;
+    return last;
+}
+
 /* last: number of the last chunk of the graph so far. Numbers of two losses do
    not follow each other, as either may run first. */
 static void stream_product(Graph *g, int at, int chunks, bool asked, int *last,
@@ -495,7 +503,7 @@ Status pass_stream(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++) {
         Graph *g = m->graphs.data[i];
         VEC(NodeId) products = {0};
-        int last = 0;
+        int last = last_chunk(g) ? last_chunk(g) + 1 : 0;
         for (int k = 0; k < g->order.len; k++)
             if (chunks_of(g, node_at(g, k), cx->opt) > 1)
                 vec_push(cx->scratch, &products, g->order.data[k]);

@@ -236,7 +236,8 @@ static void dump(const Options *o, StrBuf *sb) {
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
     TEXT_OF(comm_dtype, dtype_info[o->comm_dtype].text);
-    INT(shard_optimizer), INT(sync_batchnorm), INT(heads.len);
+    INT(shard_optimizer), INT(optimizer_in_backward), INT(sync_batchnorm),
+        INT(heads.len);
     INT(train_rules.len), INT(batchnorm_train), INT(batchnorm_unbiased);
     INT(batchnorm_frozen.len), INT(dropout), INT(accept_folded);
     INT(targets.len), INT(sidecar_weights), INT(top_k), INT(time_passes);
@@ -455,6 +456,7 @@ static const struct {
     {"--comm-dtype", "fp16", "comm_dtype=f16"},
     {"--comm-dtype", "fp32", ""},
     {"--shard-optimizer", NULL, "shard_optimizer=1"},
+    {"--optimizer-in-backward", NULL, "optimizer_in_backward=1"},
     {"--sync-batchnorm", NULL, "sync_batchnorm=1"},
     {"--dim", "b=3", "dims.len=1; dim 0=b:-1 3"},
     {"--dim", "x:y:2=3", "dims.len=1; dim 0=x:y:2 3"},

@@ -28,6 +28,44 @@ TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
     arena_free(a);
 }
 
+/* The arena of program train of eight layers, the widest of which has the
+   gradient of 4 MiB. */
+static int64_t train_arena(const char *const *flags) {
+    Arena *a = arena_new();
+    StrBuf sb = {0};
+    sb_puts(&sb, "graph forward(%x0: f32[1,1024]) {\n");
+    for (int i = 0; i < 8; i++)
+        sb_printf(&sb, "  param %%w%d: f32[1024,1024] = normal(%d, 0.02)\n", i,
+                  i);
+    for (int i = 0; i < 8; i++)
+        sb_printf(&sb, "  %%y%d = matmul %%x%d, %%w%d\n  %%x%d = tanh %%y%d\n",
+                  i, i, i, i + 1, i);
+    sb_puts(&sb, "  return %x8\n}\n");
+    Module *m = parsed(a, sb.data);
+    staged(a, m, STAGE_PLANNED, flags);
+    const Graph *g = module_program(m, PROGRAM_TRAIN, intern(""));
+    int64_t bytes = g->arena_bytes;
+    for (int i = 0; i < g->writes.len; i++) {
+        const Write *w = &g->writes.data[i];
+        if (value_var(g, w->var)->kind == VAR_PARAM)
+            CHECK_EQ_INT(value_get(g, w->value)->home,
+                         value_get(g, w->var)->var);
+    }
+    sb_free(&sb);
+    arena_free(a);
+    return bytes;
+}
+
+/* With updates in the backward pass two gradients are in memory at a time: one
+   that is finished, and the next. Updates are still in place. */
+TEST_CASE(memplan, early_updates_free_gradients) {
+    int64_t all = train_arena(FLAGS("--loss", "mse"));
+    int64_t early =
+        train_arena(FLAGS("--loss", "mse", "--optimizer-in-backward"));
+    CHECK_MSG(all >= 32 << 20, "%lld", (long long)all);
+    CHECK_MSG(early <= 9 << 20, "%lld", (long long)early);
+}
+
 /* %v takes the place of %s, which dies there; %w must not, though %v ends with
    the same launch. */
 TEST_CASE(memplan, a_place_is_taken_once) {

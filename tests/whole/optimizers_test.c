@@ -316,6 +316,26 @@ TEST_CASE(optimizers, ranks_share_what_they_can) {
     free(out);
 }
 
+/* Updates in the backward pass come before the last gradient. */
+TEST_CASE(optimizers, in_backward_refuses_what_needs_all_gradients) {
+    static const char *const with[][2] = {
+        {"--clip-norm 1", "--clip-norm needs the norm of all gradients"},
+        {"--precision fp16", "loss scaling leaves all parameters"},
+        {"--accumulate 2", "--accumulate keeps the sums"},
+        {"--debug-nonfinite", "--debug-nonfinite repeats a skipped step"}};
+    const char *path = own_file("early.amp", model);
+    for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
+        char *out;
+        CHECK(test_command(&out,
+                           "%s '%s' --target cpu:x86-64-v2 "
+                           "--optimizer-in-backward %s -o '%s' 2>&1",
+                           test_ampc(), path, with[i][0],
+                           test_tmp("early.so")) == 2);
+        CHECK_MSG(strstr(out, with[i][1]), "%s: %s", with[i][0], out);
+        free(out);
+    }
+}
+
 /* ---- averages ------------------------------------------------------------ */
 
 static double loss_of(const Compiled *c, ampc_session *s) {

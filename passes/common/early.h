@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* early.h: updates in the middle of the backward pass
+   (--optimizer-in-backward).
+   Before:  gradients of all parameters, one check of all, all updates
+   After:   parts of the parameters in the order in which backward finishes
+            their gradients: check and update of one part, then of the next
+   A gradient is freed by its update, so that the gradients of one part are in
+   memory at a time, and not those of all parameters. Few parts keep the number
+   of launches low. Nodes of a part share a number (Loc.chunk), which keeps
+   pass fuse from joining parts and tells pass schedule what may run early. */
+#ifndef AMPC_PASSES_COMMON_EARLY_H
+#define AMPC_PASSES_COMMON_EARLY_H
+
+#include "passes/options.h"
+
+typedef struct EarlyPart {
+    const int *which; /* numbers of parameters */
+    int n;
+    int chunk; /* 0: there are no other parts */
+} EarlyPart;
+
+typedef VEC(EarlyPart) EarlyParts;
+
+/* The parts of the parameters with these gradients; one part of all in the
+   order given, unless the options ask for more. */
+EarlyParts early_parts(Graph *g, const Options *o, const ValueId *grads, int n);
+/* Refuses what needs all gradients before the first update. */
+Status early_check(const Options *o, const Objective *j, Diag *d);
+
+#endif
