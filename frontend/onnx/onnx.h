@@ -35,11 +35,13 @@
 enum {
     OX_MIN_OPSET = 6,
     OX_MAX_OPSET = 28,
+    OX_AMPC_OPSET = 1, /* of domain OX_AMPC_DOMAIN: onnx_ampc.def */
     OX_MIN_IR = 3,
     OX_MAX_IR = 14,
     OX_MAX_NODES = 1 << 20, /* after inlining                        */
     OX_MAX_CALLS = 64,      /* depth of functions calling functions  */
 };
+#define OX_AMPC_DOMAIN     "ampc"
 #define OX_MAX_ELEMENTS    ((int64_t)1 << 33) /* limit for any value */
 #define OX_MAX_FOLD        ((int64_t)1 << 22) /* limit for one fold, with operands */
 #define OX_MAX_COSTLY_FOLD ((int64_t)4096)
@@ -49,7 +51,7 @@ typedef struct Ox Ox;
 typedef struct OxNode OxNode;
 typedef Status OxHandler(Ox *ox);
 
-/* One row of onnx_ops.def or onnx_contrib.def. */
+/* One row of onnx_ops.def, onnx_contrib.def or onnx_ampc.def. */
 typedef struct OxOp {
     const char *domain, *name;
     int in_min, in_max, out_min, out_max;
@@ -425,6 +427,7 @@ Status ox_wrap_negative(Ox *ox, ValueId *i, ValueId d);
 #define ONNX_FN(name, imin, imax, omin, omax, attrs, nd, weight, handler, fn,  \
                 map)                                                           \
     OxHandler onnx_##handler;
+#include "frontend/onnx/onnx_ampc.def"
 #include "frontend/onnx/onnx_contrib.def"
 #include "frontend/onnx/onnx_ops.def"
 #undef ONNX

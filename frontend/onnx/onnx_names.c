@@ -406,6 +406,9 @@ static const OxOp table[] = {
 #define DOMAIN "com.microsoft"
 #include "frontend/onnx/onnx_contrib.def"
 #undef DOMAIN
+#define DOMAIN OX_AMPC_DOMAIN
+#include "frontend/onnx/onnx_ampc.def"
+#undef DOMAIN
 };
 #undef ROW
 #undef ONNX
