@@ -130,6 +130,25 @@ def cosine(y, t):
     return F.cosine_embedding_loss(y, t, torch.ones(len(y)))
 
 
+def labels(width, most, n, blank=0):
+    """Up to `most` labels of n classes, then blanks."""
+    def make(g):
+        t = torch.randint(n - 1, (BATCH, width), generator=g)
+        t = t + (t >= blank)
+        long = torch.randint(most + 1, (BATCH, 1), generator=g)
+        return torch.where(torch.arange(width) < long, t, blank)
+    return make
+
+
+def ctc(blank=0, zero=False, axis=2):
+    def f(y, t):
+        logs = torch.log_softmax(y, axis).movedim(3 - axis, 0)
+        n = (t != blank).sum(1)
+        return F.ctc_loss(logs, t, torch.full_like(n, len(logs)), n, blank=blank,
+                          zero_infinity=zero)
+    return f
+
+
 case("soft_cross_entropy", "soft_cross_entropy", (5,), distribution(5), F.cross_entropy, axis=1)
 case("soft_cross_entropy_smoothed", "soft_cross_entropy,label_smoothing=0.2",
      (3, 2, 2), distribution(3, 2, 2),
@@ -166,6 +185,9 @@ case("smooth_l1", "smooth_l1", (5,), normal(5), F.smooth_l1_loss)
 case("smooth_l1_narrow", "smooth_l1,beta=0.25", (3, 2), normal(3, 2),
      lambda y, t: F.smooth_l1_loss(y, t, beta=.25))
 case("poisson_nll", "poisson_nll", (5,), share(5), F.poisson_nll_loss)
+case("ctc", "ctc", (7, 5), labels(7, 3, 5), ctc(), axis=None)
+case("ctc_keys", "ctc,axis=1,blank=2,zero_infinity=1", (4, 5), labels(5, 5, 4, 2),
+     ctc(2, True, 1))
 case("sum_of_two", "cross_entropy:y0 + 0.5*mse:y1", (5,), [classes(5), normal(5)],
      lambda a, b, t, u: F.cross_entropy(a, t) + .5 * F.mse_loss(b, u), outputs=2, axis=1)
 case("sum_of_three", "2*focal,gamma=1:y0 + 0.25*l1:y1 + quantile,q=0.1:y2", (5,),

@@ -38,11 +38,13 @@
 enum {
     OX_MIN_OPSET = 6,
     OX_MAX_OPSET = 28,
+    OX_AMPC_OPSET = 1, /* of domain OX_AMPC_DOMAIN: onnx_ampc.def */
     OX_MIN_IR = 3,
     OX_MAX_IR = 14,
     OX_MAX_NODES = 1 << 20, /* after inlining                        */
     OX_MAX_CALLS = 64,      /* depth of functions calling functions  */
 };
+#define OX_AMPC_DOMAIN     "ampc"
 #define OX_MAX_ELEMENTS    ((int64_t)1 << 33) /* limit for any value */
 #define OX_MAX_FOLD        ((int64_t)1 << 22) /* limit for one fold, with operands */
 #define OX_MAX_COSTLY_FOLD ((int64_t)4096)
@@ -58,7 +60,7 @@ typedef enum OxHandler {
 #undef HANDLER
 } OxHandler;
 
-/* One row of onnx_ops.def or onnx_contrib.def. */
+/* One row of onnx_ops.def, onnx_contrib.def or onnx_ampc.def. */
 typedef struct OxOp {
     const char *domain, *name;
     int in_min, in_max, out_min, out_max;

@@ -17,6 +17,11 @@ static Status check_opsets(Ox *ox, Onnx__OperatorSetIdProto *const *op,
             if (ox_domain(op[j]->domain) == d)
                 return ox_fail_model(ox, "%s imports domain '%s' twice", whose,
                                      ox_quote(ox, d));
+        if (d == intern(OX_AMPC_DOMAIN) && op[i]->version > OX_AMPC_OPSET)
+            return ox_fail_model(ox,
+                                 "version %lld of domain '%s' is newer than "
+                                 "this compiler knows (%d): use a newer ampc",
+                                 (long long)op[i]->version, d, OX_AMPC_OPSET);
         if (d != intern("")) continue;
         if (op[i]->version > OX_MAX_OPSET)
             return ox_fail_model(ox,
@@ -259,7 +264,8 @@ static Status flatten(Ox *ox, const Scope *sc, Onnx__NodeProto *const *node,
     for (size_t i = 0; i < n; i++) {
         OxNode o = make_node(ox, sc, node[i]);
         const Onnx__FunctionProto *f = find_function(ox, node[i]);
-        if (f) {
+        bool own = o.op && o.domain == intern(OX_AMPC_DOMAIN);
+        if (f && !own) {
             OxNode *call = arena_dup(ox->scratch, &o, sizeof o);
             TRY(enter(ox, sc, f, call));
             continue;

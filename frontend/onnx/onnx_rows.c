@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_rows.c: the rows of onnx_ops.def and onnx_contrib.def: facts about ops.
+/* onnx_rows.c: the rows of onnx_ops.def, onnx_contrib.def and onnx_ampc.def:
+   facts about ops.
    Which function builds an op is the business of onnx_nodes.c alone. */
 #include "frontend/onnx/onnx.h"
 
@@ -18,6 +19,9 @@ static const OxOp table[] = {
 #undef DOMAIN
 #define DOMAIN "com.microsoft"
 #include "frontend/onnx/onnx_contrib.def"
+#undef DOMAIN
+#define DOMAIN OX_AMPC_DOMAIN
+#include "frontend/onnx/onnx_ampc.def"
 #undef DOMAIN
 };
 #undef ROW

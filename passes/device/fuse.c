@@ -132,6 +132,7 @@ static void start_clusters(Fuse *f) {
     start_pivots(f);
     f->closed = NEW_ARRAY(f->a, bool, g->nodes.len);
     f->depth = NEW_ARRAY(f->a, int, g->nodes.len);
+    f->places = NEW_ARRAY(f->a, Places, g->nodes.len);
     f->value_mark = NEW_ARRAY(f->a, unsigned, g->values.len);
     f->cluster_mark = NEW_ARRAY(f->a, unsigned, f->clusters.len + 1);
 }

@@ -37,6 +37,12 @@ typedef struct Reached {
     int64_t rank;
 } Reached;
 
+/* Some of the places at which a kernel computes a node: fuse_fit.c. */
+typedef struct Places {
+    uint32_t at[3];
+    int n;
+} Places;
+
 typedef struct Fuse {
     Graph *g;
     const TargetInfo *target;
@@ -58,7 +64,8 @@ typedef struct Fuse {
     int marked[2]; /* clusters whose nodes fuse_fit.c looks at               */
     unsigned *value_mark, stamp;
     unsigned *cluster_mark, cluster_stamp;
-    int *depth; /* per node: scratch of fuse_fit.c */
+    int *depth;     /* per node: scratch of fuse_fit.c */
+    Places *places; /* the same */
 } Fuse;
 
 static inline OpKind kind_of(const Graph *g, NodeId n) {

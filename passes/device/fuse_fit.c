@@ -93,6 +93,52 @@ bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b) {
 
 /* ---- one function per kind ----------------------------------------------- */
 
+enum { MOST_PLACES = 2 };
+
+static void add_place(Places *to, uint32_t place) {
+    for (int i = 0; i < to->n; i++)
+        if (to->at[i] == place) return;
+    if (to->n <= MOST_PLACES) to->at[to->n++] = place;
+}
+
+/* The places at which a node is computed, told apart by the moves through which
+   the marked nodes read it. */
+static Places places_of(const Fuse *f, const Node *n) {
+    Places x = {0};
+    for (int j = 0; j < n->nout; j++) {
+        if (leaves(f, n->out[j])) add_place(&x, 0);
+        for (Users u = users_of(&f->users, n->out[j]); u.at < u.end; u.at++) {
+            if (!marked(f, *u.at)) continue;
+            const Places *y = &f->places[u.at->i];
+            bool move = kind_of(f->g, *u.at) == KIND_MOVE;
+            for (int i = 0; i < y->n; i++)
+                add_place(&x, move ? y->at[i] * 31 + u.at->i : y->at[i]);
+        }
+    }
+    return x;
+}
+
+/* Costly work that a kernel needs at several moved places is computed again for
+   each; a chain of such steps multiplies the places.  False: at too many. */
+static bool few_places(Fuse *f, const NodeList *nodes) {
+    bool costly = false;
+    int moves = 0;
+    for (int i = 0; i < nodes->len; i++) {
+        const Node *n = node_get(f->g, nodes->data[i]);
+        costly |= op_info[n->op].cost >= COST_LONG;
+        moves += node_kind(n) == KIND_MOVE;
+    }
+    if (!costly || moves <= MOST_PLACES) return true;
+    for (int i = nodes->len - 1; i >= 0; i--) {
+        const Node *n = node_get(f->g, nodes->data[i]);
+        Places *x = &f->places[nodes->data[i].i];
+        *x = places_of(f, n);
+        if (x->n > MOST_PLACES && op_info[n->op].cost >= COST_LONG)
+            return false;
+    }
+    return true;
+}
+
 static bool fits_point(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     const Type *domain = NULL;
@@ -108,7 +154,7 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
             domain = t;
         }
     }
-    return true;
+    return few_places(f, nodes);
 }
 
 /* True if n adds up rows of the marked nodes, whose first reduction along

@@ -414,7 +414,7 @@ TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
          "cross_entropy, nll, mse, l1, huber, bce_with_logits, bce, "
          "soft_cross_entropy, focal, sigmoid_focal, dice, sigmoid_dice, "
          "triplet, info_nce, cosine, kl_div, hinge, multi_margin, quantile, "
-         "smooth_l1, poisson_nll; did you mean 'l1'?\n"
+         "smooth_l1, poisson_nll, ctc; did you mean 'l1'?\n"
          "  train m { loss = l3 }\n            ^\n"},
         {"train m { speed = 3 }", "1:11: error: --speed: unknown option"},
         {"train m { loss }", "1:11: error: --loss: needs a value"},

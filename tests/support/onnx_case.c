@@ -300,6 +300,7 @@ const char *onnx_case_unknown_op(const OnnxCase *c) {
     static const char *const rows[] = {
 #define ONNX(name, ...)    #name,
 #define ONNX_FN(name, ...) #name,
+#include "frontend/onnx/onnx_ampc.def"
 #include "frontend/onnx/onnx_contrib.def"
 #include "frontend/onnx/onnx_ops.def"
 #undef ONNX

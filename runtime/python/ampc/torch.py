@@ -5,7 +5,8 @@ PyTorch.  Needs torch 2.9 or newer, onnx and onnxscript.
 The file is an ordinary one of torch.onnx.export(dynamo=True, optimize=False).
 Before it is written, the exported program is changed where that exporter loses
 what training needs: _prepare says what.  _torch_functions.py has autograd
-Functions and operators without a translation.
+Functions and operators that become several others, _torch_ops.py operators that
+become one of domain ampc.
 """
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from . import _torch_functions as functions
+from . import _torch_ops as ops
 from ._c import Error, Status
 from ._session import Path
 
@@ -92,7 +94,8 @@ def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             a, k = torch.utils._pytree.tree_map(
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
-            return export(module, a, k, dynamic_shapes=shape, **options)
+            with ops.Captured():
+                return export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e
         for buffer, value in state:
