@@ -11,7 +11,8 @@
 A comment counts against the budget if it begins with a pronoun or a relative
 clause ("Of what ..", "That of ..", "By ..") or contains a form that stands for a
 noun ("of those", "what is", "is no").  Such comments leave their subject out.
-A message must not contain these forms at all."""
+A message must not contain these forms at all.  A function's name that stands in
+several files tells a reader too little: NAMES is how many there may be."""
 import argparse
 import collections
 import fnmatch
@@ -22,6 +23,7 @@ import statistics
 import sys
 
 BUDGET = 2.5  # percent of all comments, for either kind
+NAMES = 250  # static functions' names in more than one file; lower it, never raise it
 FOLDERS = ["runtime", "ir", "passes", "codegen", "frontend", "tool", "run", "data",
            "report", "base", "tests"]
 ENDINGS = {".c", ".h", ".cc", ".cuh", ".def"}
@@ -90,6 +92,31 @@ def offenders(glob="*"):
             dark += [(name, line, words) for line, words in messages(text)
                      if DARK_MESSAGE.search(words)]
     return opening, hidden, dark, every
+
+
+FUNCTION = re.compile(r"(?m)^static (?!inline)[^;={}()]*?\b(\w+)\(")
+
+
+def shared_names():
+    """{name: its files} of static functions that several files of the product have."""
+    found = collections.defaultdict(set)
+    for path in sources():
+        name = str(path.relative_to(root))
+        if path.suffix == ".c" and not name.startswith("tests/"):
+            for function in FUNCTION.findall(path.read_text()):
+                found[function].add(name)
+    return {name: files for name, files in found.items() if len(files) > 1}
+
+
+def check_names():
+    shared = shared_names()
+    print(f"{len(shared)} names of static functions stand in more than one file; "
+          f"{NAMES} may")
+    if len(shared) <= NAMES:
+        return 0
+    for name, files in sorted(shared.items(), key=lambda x: (-len(x[1]), x[0]))[:40]:
+        print(f"  {name}: {', '.join(sorted(files))}")
+    return 1
 
 
 def check(glob, show):
@@ -227,7 +254,7 @@ def main():
     args = ap.parse_args()
     if args.report:
         return report(args)
-    return check(args.list or "*", bool(args.list))
+    return check(args.list or "*", bool(args.list)) | check_names()
 
 
 if __name__ == "__main__":

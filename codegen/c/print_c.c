@@ -33,7 +33,7 @@ static bool keeps(const KPrint *p, int id, KKeep keep) {
     return kinst_at(p->k, id)->keep == keep;
 }
 
-static bool is_rows(const KPrint *p) { return p->k->form == KF_ROWS; }
+static bool is_c_rows(const KPrint *p) { return p->k->form == KF_ROWS; }
 
 static bool takes_long(const KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++)
@@ -163,7 +163,7 @@ static bool folds_array(const KPrint *p, int id) {
    FOLD_SUM. */
 static bool adds_lanes(const KPrint *p, const KSweep *s) {
     bool any = false;
-    if (is_rows(p) || p->k->vec < 0 || extent(p, p->k->vec) < LEAST_LENGTH ||
+    if (is_c_rows(p) || p->k->vec < 0 || extent(p, p->k->vec) < LEAST_LENGTH ||
         takes_long(p))
         return false;
     for (int j = 0; j < s->nfold; j++) {
@@ -249,7 +249,7 @@ static DType stored_dtype(const KPrint *p, const KInst *in) {
 static bool is_walked(const KPrint *p, const KInst *in) {
     return (in->op == K_LOAD || in->op == K_STORE) && in->full &&
            in->at.k[p->k->vec] == 1 &&
-           !(is_rows(p) && (in->at.inst || in->place)) && !jumps(p, in) &&
+           !(is_c_rows(p) && (in->at.inst || in->place)) && !jumps(p, in) &&
            !in->guard;
 }
 
@@ -307,7 +307,7 @@ static void enter_loop(const Nest *n, int over) {
         bool piece = over == n->cut;
         kp_enter(p, "for (int64_t i%d = %s; i%d < %s; i%d++)", over,
                  piece ? n->from : "0", over, piece ? n->to : all, over);
-        if (is_rows(p) && n->s->nfold && over == p->cols[p->ncol - 1] &&
+        if (is_c_rows(p) && n->s->nfold && over == p->cols[p->ncol - 1] &&
             extent(p, over) >= 4 * AHEAD)
             put_ahead(p, over, "0", "n", "(c0 + j)");
     }
@@ -321,12 +321,12 @@ static bool *computed(const KPrint *p, const KSweep *s, const bool **held) {
 }
 
 /* The text of one element of a sweep. */
-static void put_element(Nest *n) {
+static void put_c_element(Nest *n) {
     KPrint *p = n->p;
     const KSweep *s = n->s;
     int len = p->k->insts.len;
     const bool *held, *need = computed(p, s, &held);
-    if (is_rows(p)) {
+    if (is_c_rows(p)) {
         bool *of = arena_dup(p->arena, need, (size_t)len * sizeof *of);
         for (int j = 0; j < s->roots.len; j++) of[s->roots.data[j]] = true;
         put_row_operands(p, of);
@@ -344,7 +344,7 @@ static void put_element(Nest *n) {
         int id = s->roots.data[j];
         StrBuf operand = {0};
         sb_put_operand(&operand, p->k, kinst_at(p->k, id)->in[0]);
-        if (is_rows(p))
+        if (is_c_rows(p))
             put_accumulate(p, p->lanes ? 'q' : 'r', "j", id, operand.data);
         else if (folds_array(p, id) && p->lane)
             put_accumulate(p, p->sums, p->lane, id, operand.data);
@@ -401,7 +401,7 @@ static bool is_short(const KPrint *p, int64_t least) {
 /* bf16 may be rounded after each piece of the loop (STORE_BF16): in an
    epilogue, whose pieces are short, if it computes long functions. */
 static bool may_wait(const KPrint *p) {
-    return !is_rows(p) && !is_short(p, LEAST_WAIT) &&
+    return !is_c_rows(p) && !is_short(p, LEAST_WAIT) &&
            (p->k->form != KF_EPILOGUE || takes_long(p));
 }
 
@@ -412,13 +412,13 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     int len = p->k->insts.len;
     const bool *held, blocks = adds_lanes(p, s);
     bool *here = computed(p, s, &held);
-    bool any = false, beside = is_rows(p) || s->nfold;
+    bool any = false, beside = is_c_rows(p) || s->nfold;
     p->piece = NEW_ARRAY(p->arena, bool, len);
     if (p->k->vec < 0 || is_short(p, LEAST_PIECE) ||
         (!beside && l->over != p->k->vec))
         return false;
     bool ordered =
-        is_rows(p) || is_short(p, LEAST_BF16) || s->roots.len == s->nfold;
+        is_c_rows(p) || is_short(p, LEAST_BF16) || s->roots.len == s->nfold;
     for (int id = 1; id < len; id++) {
         const KInst *in = kinst_at(p->k, id);
         if (in->op == K_STORE) here[id] = in->full && s->roots.len > s->nfold;
@@ -453,7 +453,7 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
 static void move_pieces(const Nest *n, KOp op, const char *what,
                         const char *end) {
     KPrint *p = n->p;
-    const char *at = is_rows(p) || n->s->nfold ? "(c0 + w0)" : "w0";
+    const char *at = is_c_rows(p) || n->s->nfold ? "(c0 + w0)" : "w0";
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);
         if (!p->piece[id] || in->op != op) continue;
@@ -525,7 +525,7 @@ static bool put_before(const Nest *n) {
 static void put_innermost(Nest *n, const KLoop *l, const char *from,
                           const char *to) {
     Nest in = *n;
-    if (is_rows(n->p) || n->s->nfold) {
+    if (is_c_rows(n->p) || n->s->nfold) {
         enter_neighbours(n->p, from, to);
     } else {
         in.cut = l->over, in.from = from, in.to = to;
@@ -626,7 +626,7 @@ static void put_vector(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     const Kernel *whole = p->k;
     int64_t cut[MAX_CUTS + 1];
-    bool beside = is_rows(p) || n->s->nfold;
+    bool beside = is_c_rows(p) || n->s->nfold;
     int ncut = n->s->nfold ? 0 : kernel_cuts(p->k, cut);
     if (!ncut) {
         bool all = l->over != n->cut;
@@ -730,7 +730,7 @@ static void put_runs(Nest *n, const KLoop *l) {
 static void put_lanes(Nest *n, const KLoop *l) {
     if (!n->s->nfold)
         kp_nest(n);
-    else if (is_rows(n->p))
+    else if (is_c_rows(n->p))
         put_runs(n, l);
     else
         put_pieces(n, l);
@@ -748,7 +748,7 @@ static void put_serial(Nest *n, const KLoop *l) {
     kp_leave(n->p);
 }
 
-static const Spelling c_loops = {.element = put_element,
+static const Spelling c_loops = {.element = put_c_element,
                                  .loop = {[LOOP_SERIAL] = put_serial,
                                           [LOOP_VECTOR] = put_vector,
                                           [LOOP_THREAD] = kp_loop_outside,
@@ -764,8 +764,8 @@ static const KLoop *shares(const KPrint *p) {
 
 static void put_sweep(KPrint *p, const KSweep *s) {
     Nest n = {p, s, &c_loops, 0, -1, "c0", "c1"};
-    if (!is_rows(p) && shares(p)) n.cut = p->k->vec;
-    if (is_rows(p)) put_start(&n, 'r');
+    if (!is_c_rows(p) && shares(p)) n.cut = p->k->vec;
+    if (is_c_rows(p)) put_start(&n, 'r');
     kp_nest(&n);
 }
 
@@ -816,7 +816,7 @@ static void put_unit(KPrint *p) {
             kp_line(p, "const int64_t row = u / %s, c0 = u %% %s * " I64 ";",
                     size_text(p, nb), size_text(p, nb), step);
         kp_line(p, "(void)row;");
-        if (!is_rows(p))
+        if (!is_c_rows(p))
             put_end(p, 'c', e, step);
         else if (e % step == 0)
             kp_line(p, "const int64_t n = " I64 ";", step);
@@ -861,8 +861,9 @@ static void put_rows(KPrint *p) {
     if (p->side >= 0)
         put_tile_loads(p), put_sweep(p, p->sweeps.data);
     else
-        kp_sweeps(p, is_rows(p) ? put_values_of_rows : kp_row_insts, put_sweep);
-    if (is_rows(p))
+        kp_sweeps(p, is_c_rows(p) ? put_values_of_rows : kp_row_insts,
+                  put_sweep);
+    if (is_c_rows(p))
         put_values_of_rows(p, -1);
     else
         kp_stores(p, false);
@@ -887,7 +888,7 @@ static void put_parts(KPrint *p, int dim, const KPart *part, int n) {
     kp_leave(p);
 }
 
-static void put_body(KPrint *p) {
+static void put_c_body(KPrint *p) {
     KParts parts = kernel_row_parts(p->arena, p->k);
     Nest tile = {p,         p->sweeps.data, &c_loops,    0,
                  p->k->vec, "col",          "col + cols"};
@@ -931,7 +932,7 @@ static void print_body(const Kernel *k, StrBuf *sb) {
                 k->bufs.data[b].written ? "" : "const ",
                 dtype_info[k->bufs.data[b].dtype].c, b, b);
     if (k->bufs.len == 0) kp_line(&p, "(void)buf;");
-    put_body(&p);
+    put_c_body(&p);
     sb_puts(sb, "}\n\n");
     kp_end(&p);
 }
@@ -1012,8 +1013,8 @@ static int *parameters(Arena *a, const Bodies *all, const Body *first) {
     return par;
 }
 
-static void put_head(StrBuf *sb, const Kernel *k, const char *prefix,
-                     const char *more, const char *last) {
+static void put_c_head(StrBuf *sb, const Kernel *k, const char *prefix,
+                       const char *more, const char *last) {
     if (k->form == KF_EPILOGUE)
         sb_printf(sb,
                   "void %se%d%s(void *const *buf, const float *acc, int64_t ld,"
@@ -1027,7 +1028,7 @@ static void put_head(StrBuf *sb, const Kernel *k, const char *prefix,
                   prefix, k->index, more, last);
 }
 
-static void put_text(StrBuf *sb, const Body *b, const int *par) {
+static void put_c_text(StrBuf *sb, const Body *b, const int *par) {
     const char *s = b->text;
     for (int i = 0; i < b->sizes.len; i++) {
         size_t n = strcspn(s, "\1");
@@ -1045,7 +1046,7 @@ static void put_text(StrBuf *sb, const Body *b, const int *par) {
 static void put_shared(StrBuf *sb, const Body *b, const char *prefix) {
     int n = 0;
     sb_puts(sb, "KM_SHARED ");
-    put_head(sb, b->k, prefix, "_of", ", const km_size *size");
+    put_c_head(sb, b->k, prefix, "_of", ", const km_size *size");
     for (int i = 0; i < b->sizes.len; i++) {
         char kind = b->sizes.data[i][0];
         if (b->par[i] != n) continue;
@@ -1057,7 +1058,7 @@ static void put_shared(StrBuf *sb, const Body *b, const char *prefix) {
                   n, n, kind);
         n++;
     }
-    put_text(sb, b, b->par);
+    put_c_text(sb, b, b->par);
 }
 
 static void put_kernel(StrBuf *sb, const Body *b, const char *prefix) {
@@ -1066,9 +1067,9 @@ static void put_kernel(StrBuf *sb, const Body *b, const char *prefix) {
     int n = 0;
     if (b->shared && b->first == b) put_shared(sb, b, prefix);
     sb_put_kernel_comment(sb, k);
-    put_head(sb, k, prefix, "", "");
+    put_c_head(sb, k, prefix, "", "");
     if (!b->shared) {
-        put_text(sb, b, par);
+        put_c_text(sb, b, par);
         return;
     }
     sb_puts(sb, "    static const km_size size[] = {");

@@ -69,7 +69,7 @@ static Vectors widest(void) {
     return (Vectors){multiply_add_v2, 4};
 }
 
-static void *measure(void *p) {
+static void *peaks_measure(void *p) {
     Probe *x = p;
     size_t half = x->bytes / 2;
     Vectors v = widest();
@@ -97,7 +97,7 @@ CpuPeaks cpu_peaks(void) {
         for (; made < best.threads; made++) {
             probe[made].memory = memory + each * (size_t)made;
             probe[made].bytes = each;
-            if (pthread_create(&probe[made].thread, NULL, measure,
+            if (pthread_create(&probe[made].thread, NULL, peaks_measure,
                                &probe[made]))
                 break;
         }

@@ -261,7 +261,7 @@ static void put_price(const char *name, const Price *p, StrBuf *sb) {
               1e6 * p->seconds[WORST], p->roof, bound_text[p->bound]);
 }
 
-static void put_json(const Table *all, bool gpu, StrBuf *sb) {
+static void put_roofline_json(const Table *all, bool gpu, StrBuf *sb) {
     for (int i = 0; i < all->len; i++) {
         const Line *l = &all->data[i];
         sb_puts(sb, i ? ",\n{\"name\":\"" : "\n{\"name\":\"");
@@ -369,7 +369,7 @@ static void put_program_json(const Sums *s, const StepCost *of,
         sb_printf(sb, ",\"threads\":%d,\"flops\":%.4g,\"bandwidth\":%.4g",
                   peaks->threads, peaks->flops, peaks->bytes);
     sb_puts(sb, ",\"steps\":[");
-    put_json(&s->steps, !peaks, sb);
+    put_roofline_json(&s->steps, !peaks, sb);
     sb_puts(sb, "]}");
 }
 

@@ -52,8 +52,9 @@ typedef struct Step {
 } Step;
 
 /* Seconds of a step of `world` ranks; scale: factor for all predicted times. */
-static double walk(const char *cost, const char *target, const CpuPeaks *peaks,
-                   double scale, const Link *l, int world, Step *s) {
+static double scaling_walk(const char *cost, const char *target,
+                           const CpuPeaks *peaks, double scale, const Link *l,
+                           int world, Step *s) {
     StepCost c;
     double now = 0, summed = 0, last = 0;
     *s = (Step){0};
@@ -119,8 +120,8 @@ static Status read_links(Diag *d, const char *text, Link *out, int *n) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-static void put_row(StrBuf *sb, bool json, const char *link, double one,
-                    double step) {
+static void put_scaling_row(StrBuf *sb, bool json, const char *link, double one,
+                            double step) {
     if (json)
         sb_printf(sb, ",\"%s\":{\"ms\":%.4f,\"efficiency\":%.4f}", link,
                   1e3 * step, one / step);
@@ -142,7 +143,7 @@ Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
     TRY(read_links(d, how->link, to, &n));
     CpuPeaks cpu = gpu ? (CpuPeaks){0} : cpu_peaks();
     const CpuPeaks *peaks = gpu ? NULL : &cpu;
-    double one = walk(cost, target, peaks, 1, NULL, 1, &s);
+    double one = scaling_walk(cost, target, peaks, 1, NULL, 1, &s);
     if (!s.buckets)
         return fail(d, (Loc){0}, "no program of the module sums gradients");
     if (ms > 0) scale = ms * 1e-3 / one;
@@ -170,8 +171,9 @@ Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb) {
         sb_printf(sb, how->json ? "%s\n{\"world\":%.0f" : "%s\n%7.0f",
                   how->json && world > 2 ? "," : "", world);
         for (int i = 0; i < n; i++)
-            put_row(sb, how->json, to[i].name, one,
-                    walk(cost, target, peaks, scale, &to[i], (int)world, &s));
+            put_scaling_row(sb, how->json, to[i].name, one,
+                            scaling_walk(cost, target, peaks, scale, &to[i],
+                                         (int)world, &s));
         sb_puts(sb, how->json ? "}" : "");
     }
     sb_puts(sb, how->json ? "]}\n" : "\n");

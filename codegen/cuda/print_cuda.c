@@ -37,7 +37,7 @@ static bool narrow_columns(const Kernel *k) {
     return true;
 }
 
-static KPrint begin(const Kernel *k, StrBuf *sb) {
+static KPrint cuda_begin(const Kernel *k, StrBuf *sb) {
     KPrint p = kp_begin(k, sb);
     double total = 1; /* elements */
     p.block = "blockIdx.x";
@@ -134,7 +134,7 @@ static bool has_work(const KPrint *p) {
     return p->nrows > 0 && (p->ncols > 0 || kp_has_stores(p, false));
 }
 
-static void put_body(KPrint *p) {
+static void put_cuda_body(KPrint *p) {
     p->depth = 1;
     if (has_work(p))
         (p->lanes ? cp_rows : cp_elements)(p);
@@ -144,14 +144,14 @@ static void put_body(KPrint *p) {
 }
 
 void print_cuda_block(const Kernel *k, StrBuf *sb) {
-    KPrint p = begin(k, sb);
+    KPrint p = cuda_begin(k, sb);
     sb_put_kernel_comment(sb, k);
     cp_flat_block(&p);
     kp_end(&p);
 }
 
 void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
-    KPrint p = begin(k, sb);
+    KPrint p = cuda_begin(k, sb);
     ASSERT(k->form != KF_EPILOGUE && k->form != KF_FOLD);
     if (k->form == KF_FLAT) {
         print_cuda_block(k, sb);
@@ -162,7 +162,7 @@ void print_cuda_kernel(const Kernel *k, StrBuf *sb) {
         cp_buffers(k, &l);
         if (kernel_column_sums(k)) cp_item(&l, "float *__restrict__ sums");
         sb_puts(sb, ")\n{\n");
-        put_body(&p);
+        put_cuda_body(&p);
         if (kernel_column_sums(k)) cp_finish(&p);
     }
     kp_end(&p);
@@ -182,7 +182,7 @@ static void begin_many(KPrint *p, const char *suffix, int words) {
 /* Operands of `after` were written by other blocks of the same launch, so
    none of its buffers is __restrict__. */
 static KPrint begin_after(const Kernel *after, StrBuf *sb) {
-    KPrint p = begin(after, sb);
+    KPrint p = cuda_begin(after, sb);
     Kernel *k = arena_dup(p.arena, p.k, sizeof *k);
     k->bufs.data = arena_dup(p.arena, k->bufs.data,
                              (size_t)k->bufs.len * sizeof *k->bufs.data);
@@ -192,7 +192,7 @@ static KPrint begin_after(const Kernel *after, StrBuf *sb) {
 }
 
 void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb) {
-    KPrint p = begin(k, sb), q = begin_after(after, sb);
+    KPrint p = cuda_begin(k, sb), q = begin_after(after, sb);
     int refs = k->bufs.len, all = refs + after->bufs.len;
     char suffix[32], space[48];
     ASSERT(k->form == KF_FOLD && after->form == KF_FOLD &&
@@ -222,7 +222,7 @@ void print_cuda_many_after(const Kernel *k, const Kernel *after, StrBuf *sb) {
 }
 
 void print_cuda_many(const Kernel *k, StrBuf *sb) {
-    KPrint p = begin(k, sb);
+    KPrint p = cuda_begin(k, sb);
     bool flat = k->form == KF_FLAT, fold = k->form == KF_FOLD;
     CudaList l = {.sb = sb, .indent = 8};
     if (!flat) sb_put_kernel_comment(sb, k);
@@ -241,7 +241,7 @@ void print_cuda_many(const Kernel *k, StrBuf *sb) {
         cp_item(&block, "unsigned block");
         sb_puts(sb, ")\n{\n");
         p.block = "block";
-        put_body(&p);
+        put_cuda_body(&p);
     }
     begin_many(&p, "_many", 2 + k->bufs.len);
     sb_printf(sb, "    k%d_block(", k->index);
@@ -274,7 +274,7 @@ static void put_functor_dims(KPrint *p) {
 }
 
 void print_cuda_functor(const Kernel *k, StrBuf *sb) {
-    KPrint p = begin(k, sb);
+    KPrint p = cuda_begin(k, sb);
     bool reads_acc = false;
     int near = cuda_pack(k);
     ASSERT(k->form == KF_EPILOGUE);

@@ -130,7 +130,7 @@ static void put_row_vectors(KPrint *p, const KSweep *s, int n, int threads) {
     kp_leave(p);
 }
 
-static void put_row(KPrint *p) {
+static void put_any_row(KPrint *p) {
     const KSweep *s = p->sweeps.data;
     int n = cuda_pack(p->k), threads = cuda_shape(p->k).threads;
     sb_puts(p->sb, "template <int N>\n");
@@ -191,6 +191,6 @@ static void put_rows(KPrint *p) {
 }
 
 void cp_fold(KPrint *p) {
-    put_row(p);
+    put_any_row(p);
     put_rows(p);
 }

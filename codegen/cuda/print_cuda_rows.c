@@ -316,8 +316,8 @@ static void put_own_values(KPrint *p, int n) {
 /* Computes a sweep's values at one position of the columns; `place` is its
    number among the thread's own. early (may be NULL): values that are
    computed already. */
-static void put_values(KPrint *p, const KSweep *s, int n, const char *place,
-                       const bool *early) {
+static void put_cuda_values(KPrint *p, const KSweep *s, int n,
+                            const char *place, const bool *early) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena);
     bool live = p->lanes && has_idle(p);
@@ -390,7 +390,7 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
     bool live = p->lanes && has_idle(p), stores = false;
     char place[48];
     if (n == 1) {
-        put_values(p, s, 1, first, NULL);
+        put_cuda_values(p, s, 1, first, NULL);
         return;
     }
     for (int id = 1; held && id < p->k->insts.len; id++)
@@ -416,14 +416,14 @@ static void put_neighbours(KPrint *p, const KSweep *s, int n,
                 p->k->vec);
     if (lane_rows(p) > 1) take_own_values(p, true);
     snprintf(place, sizeof place, "%s + u", first);
-    put_values(p, s, n, place, early);
+    put_cuda_values(p, s, n, place, early);
     kp_leave(p);
     if (live && stores) kp_enter(p, "if (live)");
     put_pack_stores(p, need, n);
     if (live && stores) kp_leave(p);
 }
 
-static void put_element(Nest *n) {
+static void put_cuda_element(Nest *n) {
     put_neighbours(n->p, n->s, n->p->lanes ? 1 : cuda_pack(n->p->k), "");
 }
 
@@ -528,7 +528,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
 }
 
 void cp_sweep(KPrint *p, const KSweep *s) {
-    static const Spelling cuda = {.element = put_element,
+    static const Spelling cuda = {.element = put_cuda_element,
                                   .loop = {[LOOP_BLOCK] = kp_loop_outside,
                                            [LOOP_SERIAL] = kp_loop_outside,
                                            [LOOP_THREAD] = kp_loop_outside,
@@ -676,7 +676,7 @@ static void put_side_by_side(KPrint *p, int n) {
 }
 
 /* A team's work on one row. */
-static void put_row(KPrint *p) {
+static void put_cuda_row(KPrint *p) {
     bool idle = has_idle(p), shared = p->lanes->step > 1;
     if (is_sliced(p))
         put_rows_of_lanes(p);
@@ -713,7 +713,7 @@ void cp_rows(KPrint *p) {
         if (!p->k->bufs.data[b].written) kp_line(p, "(void)b%d;", b);
     put_shared(p);
     if (!some) {
-        put_row(p);
+        put_cuda_row(p);
         return;
     }
     put_sums(p);
@@ -722,7 +722,7 @@ void cp_rows(KPrint *p) {
     if (has_idle(p))
         kp_line(p, "if (%s%s * " I64 " + at >= " I64 ") break;",
                 p->wide ? "(uint64_t)" : "", p->block, some->extent, p->nrows);
-    put_row(p);
+    put_cuda_row(p);
     kp_leave(p);
     put_block_sums(p);
 }

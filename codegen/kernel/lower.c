@@ -37,7 +37,7 @@ static GroupFacts group_facts(const Graph *g, int first, const bool *left,
 
 /* Names come from the model and may hold anything: only harmless ones are
    shown, others by number. */
-static void put_name(const Graph *g, ValueId v, StrBuf *sb) {
+static void put_lower_name(const Graph *g, ValueId v, StrBuf *sb) {
     const char *s = is_value(v) ? value_get(g, v)->name : NULL;
     size_t n = s ? strlen(s) : 0;
     bool plain = n > 0 && n <= 48;
@@ -56,12 +56,12 @@ static const char *group_comment(const Graph *g, const GroupFacts *f,
         const Node *n = node_get(g, f->nodes.data[j]);
         for (int i = 0; i < n->nout; i++) {
             if (i) sb_puts(&sb, ", ");
-            put_name(g, n->out[i], &sb);
+            put_lower_name(g, n->out[i], &sb);
         }
         sb_printf(&sb, " = %s", op_info[n->op].text);
         for (int i = 0; i < n->nin; i++) {
             sb_puts(&sb, i ? ", " : " ");
-            put_name(g, n->in[i], &sb);
+            put_lower_name(g, n->in[i], &sb);
         }
         sb_puts(&sb, " : ");
         sb_put_type(&sb, value_get(g, n->out[0])->type);

@@ -7,7 +7,7 @@
 
 /* ---- small instructions -------------------------------------------------- */
 
-static int add(Lower *l, const KInst *in) {
+static int lower_add(Lower *l, const KInst *in) {
     return kernel_add(l->arena, l->k, in);
 }
 
@@ -17,7 +17,7 @@ int lower_const(Lower *l, KType t, double f, int64_t i) {
         in.f = f;
     else
         in.i = i;
-    return add(l, &in);
+    return lower_add(l, &in);
 }
 
 static bool op_tests(OpCode c) {
@@ -33,7 +33,7 @@ int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c) {
     in.in[0] = a;
     in.in[1] = b;
     in.in[2] = c;
-    return add(l, &in);
+    return lower_add(l, &in);
 }
 
 /* A constant in another dtype is another constant. */
@@ -61,13 +61,13 @@ int lower_as(Lower *l, int inst, DType d) {
     if (in.type != t) {
         KInst cvt = kinst(K_CVT, t);
         cvt.in[0] = inst;
-        inst = add(l, &cvt);
+        inst = lower_add(l, &cvt);
     }
     if (!(kinst_at(l->k, inst)->fits >> d & 1)) {
         KInst round = kinst(K_ROUND, t);
         round.dtype = d;
         round.in[0] = inst;
-        inst = add(l, &round);
+        inst = lower_add(l, &round);
     }
     return inst;
 }
@@ -104,7 +104,7 @@ void lower_store(Lower *l, ValueId v, int inst, KIndex at) {
     in.in[0] = x->op == K_ROUND && dtype_is_int(d) ? x->in[0] : inst;
     in.buf = buffer_of(l, v, d, true);
     in.at = at;
-    add(l, &in);
+    lower_add(l, &in);
 }
 
 void lower_add_up(Lower *l, ValueId v, int inst, KIndex at) {
@@ -112,7 +112,7 @@ void lower_add_up(Lower *l, ValueId v, int inst, KIndex at) {
     in.in[0] = inst;
     in.buf = buffer_of(l, v, value_dtype(l->g, v), true);
     in.at = at;
-    add(l, &in);
+    lower_add(l, &in);
 }
 
 /* ---- leaves -------------------------------------------------------------- */
@@ -132,7 +132,7 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
     if (guard_is_false(l, guard)) return lower_const(l, in.type, 0, 0);
     in.buf = buffer_of(l, root, t->dtype, false);
     in.guard = guard;
-    return add(l, &in);
+    return lower_add(l, &in);
 }
 
 /* The node of this group that computes v; NULL if another step has stored v,
@@ -167,9 +167,9 @@ int lower_operand(Lower *l, const Node *n, int which, const KIndex *src) {
         vec_push(l->arena, &l->k->bufs, buf);
     }
     place.in[0] = which;
-    in.place = add(l, &place);
+    in.place = lower_add(l, &place);
     in.at = lower_flatten(l, t, src);
-    return add(l, &in);
+    return lower_add(l, &in);
 }
 
 static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
@@ -190,7 +190,7 @@ static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
     }
     in.in[2] = at_value(l, lower_flatten(l, t, at));
     in.i = attr_int(n, AK_salt);
-    return lower_as(l, add(l, &in), t->dtype);
+    return lower_as(l, lower_add(l, &in), t->dtype);
 }
 
 /* ---- element-wise -------------------------------------------------------- */
@@ -274,7 +274,7 @@ static int elem(Lower *l, const Node *n, const Type *t, const KIndex *at,
         in.in[j] = to_ktype(l, in.in[j], cond ? KT_B8 : c);
     }
     compare_unrounded(l, &in);
-    return lower_as(l, add(l, &in), t->dtype);
+    return lower_as(l, lower_add(l, &in), t->dtype);
 }
 
 /* ---- reductions ---------------------------------------------------------- */
@@ -297,7 +297,7 @@ static int reduce(Lower *l, const Node *n, const Type *t) {
     in.code = squares || mean ? OP_REDUCE_SUM : n->op;
     in.compute = c;
     in.in[0] = squares ? lower_op(l, OP_MUL, c, x, x, 0) : x;
-    x = add(l, &in);
+    x = lower_add(l, &in);
     if (mean)
         x = lower_op(l, OP_DIV, c, x, lower_const(l, c, (double)count, count),
                      0);
@@ -311,7 +311,7 @@ static int inner(Lower *l, ValueId v, const Node *n, const KIndex *at,
     const Type *t = value_type(l->g, v);
     if (same_value(v, l->anchor)) {
         KInst acc = kinst(K_ACC, KT_F32);
-        return lower_as(l, add(l, &acc), t->dtype);
+        return lower_as(l, lower_add(l, &acc), t->dtype);
     }
     switch (node_kind(n)) {
     case KIND_ELEM: return elem(l, n, t, at, guard);

@@ -33,7 +33,7 @@ void sb_put_size(StrBuf *sb, const Kernel *k, char kind, int64_t n) {
     if (mark) sb_puts(sb, "\2");
 }
 
-static void put_float(StrBuf *sb, const Kernel *k, double f, bool f64) {
+static void put_expr_float(StrBuf *sb, const Kernel *k, double f, bool f64) {
     bool mark = k && k->marks && isfinite(f);
     if (!f64) f = (double)(float)f;
     if (mark) sb_puts(sb, f64 ? "\1d" : "\1f");
@@ -54,7 +54,7 @@ void sb_put_operand(StrBuf *sb, const Kernel *k, int id) {
     if (in->op != K_CONST)
         sb_printf(sb, "v%d", id);
     else if (in->type == KT_F32 || in->type == KT_F64)
-        put_float(sb, k, in->f, in->type == KT_F64);
+        put_expr_float(sb, k, in->f, in->type == KT_F64);
     else
         put_int(sb, in->i);
 }
@@ -71,7 +71,7 @@ typedef struct Names {
 } Names;
 
 /* One identifier of an expression: operand, parameter or function. */
-static void put_word(StrBuf *sb, const Names *s, const char *w, size_t n) {
+static void put_expr_word(StrBuf *sb, const Names *s, const char *w, size_t n) {
     if (n == 1 && *w >= 'a' && *w <= 'c') {
         if (s->wraps) sb_puts(sb, "(uint64_t)");
         if (s->in)
@@ -81,7 +81,7 @@ static void put_word(StrBuf *sb, const Names *s, const char *w, size_t n) {
     } else if (n == 2 && *w == 'P') {
         double p = s->in ? s->in->p[w[1] - '0'] : 0;
         if (s->type == KT_F32 || s->type == KT_F64)
-            put_float(sb, s->k, p, s->type == KT_F64);
+            put_expr_float(sb, s->k, p, s->type == KT_F64);
         else
             put_int(sb, int_of_float(p));
     } else {
@@ -99,7 +99,7 @@ static void put_op(StrBuf *sb, OpCode c, Names *s) {
         size_t n = 0;
         while (isalnum((unsigned char)e[n]) || e[n] == '_') n++;
         if (n && !isdigit((unsigned char)*e))
-            put_word(sb, s, e, n);
+            put_expr_word(sb, s, e, n);
         else
             sb_putn(sb, e, n ? n : 1);
         e += n ? n : 1;

@@ -58,8 +58,8 @@ void sb_put_buffer(StrBuf *sb, const Kernel *k, const KInst *in) {
         sb_printf(sb, "b%d", in->buf);
 }
 
-static void put_place(StrBuf *sb, const Kernel *k, const KInst *in,
-                      const char *place) {
+static void put_kernel_place(StrBuf *sb, const Kernel *k, const KInst *in,
+                             const char *place) {
     if (place) {
         sb_puts(sb, place);
         return;
@@ -80,7 +80,7 @@ static void put_load(StrBuf *sb, const Kernel *k, const KInst *in,
         sb_puts(sb, " ? ");
     }
     if (dtype_is_low(d)) sb_printf(sb, "%s_TO_F32(", dtype_info[d].macro);
-    put_place(sb, k, in, place);
+    put_kernel_place(sb, k, in, place);
     if (dtype_is_low(d)) sb_puts(sb, ")");
     if (in->guard) sb_puts(sb, " : 0");
 }
@@ -228,7 +228,7 @@ void kp_store(KPrint *p, int id, const char *place) {
     kp_text(p, "%s", "");
     if (piece && p->in_order && !p->lane && dtype_info[d].shuffled) {
         sb_printf(p->sb, "STORE_%s(", dtype_info[d].macro);
-        put_place(p->sb, p->k, in, place);
+        put_kernel_place(p->sb, p->k, in, place);
         sb_printf(p->sb, ", h%d[%s], ", id, p->piece_at);
         sb_put_operand(p->sb, p->k, in->in[0]);
         sb_puts(p->sb, ");\n");
@@ -237,7 +237,7 @@ void kp_store(KPrint *p, int id, const char *place) {
     if (piece)
         sb_printf(p->sb, "h%d[%s]", id, p->piece_at);
     else
-        put_place(p->sb, p->k, in, place);
+        put_kernel_place(p->sb, p->k, in, place);
     sb_puts(p->sb, " = ");
     if (piece)
         sb_puts(p->sb, "(");

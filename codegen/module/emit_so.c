@@ -59,8 +59,8 @@ static char *in_dir(EmitSo *e, const char *dir, const char *name) {
 }
 
 /* dir/a/b/c.h: makes dir/a and dir/a/b, too */
-static Status put_text(EmitSo *e, const char *dir, const char *name,
-                       const char *text, size_t n) {
+static Status put_so_text(EmitSo *e, const char *dir, const char *name,
+                          const char *text, size_t n) {
     char *path = in_dir(e, dir, name);
     FileGuard *guard = e->role ? e->opt->guard : NULL;
     for (const char *p = path + strlen(dir) + 1; (p = strchr(p, '/')); p++) {
@@ -77,7 +77,7 @@ static Status put_kernels(EmitSo *e, const char *dir, const IsaLevel *l,
     StrBuf sb = {0};
     print_c_kernels(e->src.kernels, &sb, l->prefix, scalars);
     char *name = arena_printf(e->a, "%skernels.c", l->prefix);
-    Status s = put_text(e, dir, name, sb.data ? sb.data : "", sb.len);
+    Status s = put_so_text(e, dir, name, sb.data ? sb.data : "", sb.len);
     sb_free(&sb);
     return s;
 }
@@ -90,7 +90,7 @@ static Status put_headers(EmitSo *e, const char *dir) {
             !strncmp(f->name, "runtime/portable/", 17) ||
             (end && !strcmp(end, ".c"))) /* for --target c */
             continue;
-        TRY(put_text(e, dir, f->name, f->data, f->size));
+        TRY(put_so_text(e, dir, f->name, f->data, f->size));
     }
     return OK;
 }
@@ -107,18 +107,19 @@ static Status put_readable(EmitSo *e) {
         const IsaLevel *l = isa_levels;
         while (l->isa && !isa_compiled(e->opt, l)) l++;
         if (l->isa) TRY(put_kernels(e, dir, l, true));
-        TRY(put_text(e, dir, "plan.c", e->src.text.data, e->src.text.len));
+        TRY(put_so_text(e, dir, "plan.c", e->src.text.data, e->src.text.len));
     }
     if (!(dir = e->opt->emit_cuda)) return OK;
     e->role = "--emit-cuda";
     TRY(file_folder(e->d, dir, e->opt->guard, e->role));
     CudaHeaders h = cuda_headers(e->a);
     for (int i = 0; i < h.len; i++)
-        TRY(put_text(e, dir, h.data[i].name, h.data[i].text, h.data[i].size));
+        TRY(put_so_text(e, dir, h.data[i].name, h.data[i].text,
+                        h.data[i].size));
     for (int i = 0; i < e->src.cuda->units.len; i++) {
         const CudaUnit *u = &e->src.cuda->units.data[i];
         char *name = arena_printf(e->a, "unit%d.cu", i);
-        TRY(put_text(e, dir, name, u->text, u->size));
+        TRY(put_so_text(e, dir, name, u->text, u->size));
     }
     return OK;
 }
@@ -139,10 +140,10 @@ static Status put_sources(EmitSo *e) {
     for (const IsaLevel *l = isa_levels; l->isa; l++)
         if (isa_compiled(e->opt, l))
             TRY(put_kernels(e, e->dir, l, l == isa_least(e->opt)));
-    TRY(put_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
-    TRY(put_text(e, e->dir, "exports.map", map, strlen(map)));
-    return put_text(e, e->dir, "runtime.a", (const char *)embed_runtime_a,
-                    embed_runtime_a_size);
+    TRY(put_so_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
+    TRY(put_so_text(e, e->dir, "exports.map", map, strlen(map)));
+    return put_so_text(e, e->dir, "runtime.a", (const char *)embed_runtime_a,
+                       embed_runtime_a_size);
 }
 
 /* ---- compile and link ---------------------------------------------------- */

@@ -153,7 +153,7 @@ static Status put_entry(StrBuf *sb, const Options *opt, Diag *d) {
     return OK;
 }
 
-static void put_text(Text *t, const PlanSource *src, const IsaLevel *l) {
+static void put_source_text(Text *t, const PlanSource *src, const IsaLevel *l) {
     StrBuf *sb = t->sb;
     EmbedFile plan = {"plan", src->text.data, src->text.len};
     sb_puts(sb, "/* A training module in C, written by ampc --target c.  One "
@@ -219,7 +219,7 @@ Status emit_source(const Options *opt, Diag *d, Arena *a, const char *path,
                    const PlanSource *src) {
     StrBuf sb = {0};
     Text t = {&sb, a, NEW_ARRAY(a, bool, (int)embed_nfile)};
-    put_text(&t, src, isa_source(opt));
+    put_source_text(&t, src, isa_source(opt));
     Status s = put_entry(&sb, opt, d);
     if (s == OK)
         s = has_suffix(path, ".c")

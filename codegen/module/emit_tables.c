@@ -32,7 +32,7 @@ static void put_dims(StrBuf *sb, int rank, const int64_t *dim) {
 
 /* ---- what all targets share ---------------------------------------------- */
 
-static void put_number(StrBuf *sb, double x) {
+static void put_tables_number(StrBuf *sb, double x) {
     if (isnan(x))
         sb_puts(sb, "__builtin_nan(\"\")");
     else if (isinf(x))
@@ -58,13 +58,13 @@ static void put_vars(StrBuf *sb, const Emit *e) {
         put_dims(sb, t->rank, t->dim);
         sb_printf(sb, ", %lld, %lld, ", (long long)type_bytes(t),
                   (long long)x->init);
-        put_number(sb, fill);
+        put_tables_number(sb, fill);
         if (v && v->draw.kind) {
             sb_printf(sb, ", {%u, %lluu, ", v->draw.kind,
                       (unsigned long long)v->draw.seed);
-            put_number(sb, v->draw.a);
+            put_tables_number(sb, v->draw.a);
             sb_puts(sb, ", ");
-            put_number(sb, v->draw.b);
+            put_tables_number(sb, v->draw.b);
             sb_puts(sb, "}");
         } else if (isa_source(e->opt)) { /* -Wextra wants every field */
             sb_puts(sb, ", {0, 0, 0, 0}");

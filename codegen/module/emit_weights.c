@@ -24,13 +24,13 @@ const Tensor *weights_initial(Arena *a, const Var *v) {
 }
 
 /* True for variables of the model, false for variables of training. */
-static bool is_weight(const Var *v) {
+static bool is_stored_weight(const Var *v) {
     return v->init && (v->kind == VAR_PARAM || v->kind == VAR_FROZEN ||
                        v->kind == VAR_BUFFER);
 }
 
 bool weights_in_sidecar(const Options *opt, const Var *v) {
-    return opt->sidecar_weights && is_weight(v);
+    return opt->sidecar_weights && is_stored_weight(v);
 }
 
 unsigned char *weights_all(Arena *a, const PlanSource *src) {
@@ -79,7 +79,7 @@ void weights_entry(StrBuf *sb, const Var *v, int64_t at) {
               (long long)(at + type_bytes(t)));
 }
 
-static bool put(FILE *f, PlanSidecar *out, const void *data, size_t n) {
+static bool put_weights(FILE *f, PlanSidecar *out, const void *data, size_t n) {
     out->bytes += n;
     out->crc = (uint32_t)crc32_z(out->crc, data, n);
     return fwrite(data, 1, n, f) == n;
@@ -90,7 +90,7 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out) {
     int64_t at = 0;
     for (int i = 0; i < m->vars.len; i++) {
         const Var *v = &m->vars.data[i];
-        if (!is_weight(v)) continue;
+        if (!is_stored_weight(v)) continue;
         weights_entry(&head, v, at);
         at += type_bytes(type_get(v->type));
     }
@@ -98,13 +98,13 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out) {
     while (head.len % 8) sb_puts(&head, " ");
     uint64_t n = head.len;
     *out = (PlanSidecar){.crc = (uint32_t)crc32(0, NULL, 0)};
-    bool ok = put(f, out, &n, 8) && put(f, out, head.data, n);
+    bool ok = put_weights(f, out, &n, 8) && put_weights(f, out, head.data, n);
     sb_free(&head);
     for (int i = 0; i < m->vars.len && ok; i++) {
         const Var *v = &m->vars.data[i];
-        if (!is_weight(v)) continue;
+        if (!is_stored_weight(v)) continue;
         size_t bytes = (size_t)type_bytes(type_get(v->type));
-        ok = put(f, out, weights_initial(a, v)->data, bytes);
+        ok = put_weights(f, out, weights_initial(a, v)->data, bytes);
     }
     return ok;
 }

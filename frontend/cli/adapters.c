@@ -23,7 +23,7 @@ static bool number_at(JsonSpan object, const char *key, double *out) {
     return json_get(object, key, &v) && json_double(v, out);
 }
 
-static bool read_one(Arena *a, JsonSpan v, Adapter *x) {
+static bool read_adapters_one(Arena *a, JsonSpan v, Adapter *x) {
     double rank, columns;
     bool ok = text_at(a, v, "module", &x->module) &&
               text_at(a, v, "weight", &x->weight) &&
@@ -47,7 +47,7 @@ bool adapters_read(Arena *a, Diag *d, const char *text, size_t n,
     for (JsonIter it = json_iter(list); json_next(&it, &key, &v);) count++;
     out->at = NEW_ARRAY(a, Adapter, count + 1);
     for (JsonIter it = json_iter(list); json_next(&it, &key, &v);)
-        if (!read_one(a, v, &out->at[out->n++])) return false;
+        if (!read_adapters_one(a, v, &out->at[out->n++])) return false;
     if (!json_get(all, "trained", &list)) return false;
     for (JsonIter it = json_iter(list); json_next(&it, &key, &v);) {
         char *name = arena_alloc(a, v.n + 1);
@@ -111,7 +111,7 @@ Status adapters_merge(const Adapters *x, const char *weight, const Type *type,
 
 /* ---- PEFT's files -------------------------------------------------------- */
 
-static void put_text(StrBuf *sb, const char *before, Str text) {
+static void put_adapters_text(StrBuf *sb, const char *before, Str text) {
     sb_printf(sb, "%s\"", before);
     sb_put_json(sb, text);
     sb_puts(sb, "\"");
@@ -126,7 +126,7 @@ static void put_pattern(const Adapters *x, const char *key, bool rank,
     for (int i = 1; i < x->n; i++) {
         const Adapter *a = &x->at[i], *first = x->at;
         if (rank ? a->rank == first->rank : a->alpha == first->alpha) continue;
-        put_text(sb, before, internf("^%s", a->module));
+        put_adapters_text(sb, before, internf("^%s", a->module));
         sb_printf(sb, ": %.17g", rank ? (double)a->rank : a->alpha);
         before = ", ";
     }
@@ -186,12 +186,13 @@ static void put_config(const Adapters *x, StrBuf *sb) {
         for (int k = 0; k < i; k++)
             told |= layer_of(x->trained.data[k]) == layer;
         if (told) continue;
-        put_text(sb, before, layer);
+        put_adapters_text(sb, before, layer);
         before = ", ";
     }
     if (layers) sb_puts(sb, "],\n");
     sb_puts(sb, "  \"target_modules\": [");
-    for (int i = 0; i < x->n; i++) put_text(sb, i ? ", " : "", x->at[i].module);
+    for (int i = 0; i < x->n; i++)
+        put_adapters_text(sb, i ? ", " : "", x->at[i].module);
     sb_puts(sb, "]\n}\n");
 }
 
@@ -204,7 +205,7 @@ typedef struct PeftFile {
     StrBuf header, data;
 } PeftFile;
 
-static Status put_tensor(PeftFile *p, Str name) {
+static Status put_adapters_tensor(PeftFile *p, Str name) {
     Diag *d = p->x->diag;
     const StTensor *t = st_find(p->f, name);
     if (!t || t->foreign || !is_float_dtype(t->dtype) || t->rank > 2)
@@ -238,11 +239,11 @@ static Status put_tensor(PeftFile *p, Str name) {
 static Status put_tensors(PeftFile *p) {
     sb_puts(&p->header, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = 0; i < p->x->n; i++) {
-        TRY(put_tensor(p, p->x->at[i].a));
-        TRY(put_tensor(p, p->x->at[i].b));
+        TRY(put_adapters_tensor(p, p->x->at[i].a));
+        TRY(put_adapters_tensor(p, p->x->at[i].b));
     }
     for (int i = 0; i < p->x->trained.len; i++)
-        TRY(put_tensor(p, p->x->trained.data[i]));
+        TRY(put_adapters_tensor(p, p->x->trained.data[i]));
     sb_puts(&p->header, "}");
     while (p->header.len % 8) sb_puts(&p->header, " ");
     return OK;

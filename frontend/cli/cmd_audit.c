@@ -61,7 +61,7 @@ static double ratio(double a, double b) {
     return a == 0 ? 0 : b > 0 ? a / b : INFINITY;
 }
 
-static Status fill(Audit *a, int64_t batch) {
+static Status audit_fill(Audit *a, int64_t batch) {
     int64_t size = a->feed.batch > 0 ? a->feed.batch : 1;
     int64_t first = batch * size, n = a->feed.samples - first;
     return feeds_fill(&a->s->diag, &a->feed, NULL, first, n < size ? n : size);
@@ -69,15 +69,16 @@ static Status fill(Audit *a, int64_t batch) {
 
 /* Losses of batches to loss[], if that is given; of gradients one by one to
    a->param, if `each`. */
-static Status measure(Audit *a, Replica *r, const bool *on, int64_t batches,
-                      double *loss, bool each, Apart *out) {
+static Status audit_measure(Audit *a, Replica *r, const bool *on,
+                            int64_t batches, double *loss, bool each,
+                            Apart *out) {
     const double least = 1e-6; /* a loss of about 0 is compared with this */
     double lost = 0, grads = 0;
     for (int i = 0; i < r->grads.len && each; i++) a->param[i] = 0;
     for (int64_t b = 0; b < batches; b++) {
         double own, wide = a->wide[b];
         const float *ref = a->ref + b * r->count;
-        TRY(fill(a, b));
+        TRY(audit_fill(a, b));
         TRY(replica_step(a->s, r, &a->feed, on, &own, a->grad));
         if (loss) loss[b] = own;
         double l = (own - wide) / fmax(fabs(wide), least);
@@ -106,7 +107,7 @@ static Status measure_wide(Audit *a) {
     const Replica *r = &a->step;
     bool *none = NEW_ARRAY(a->s->arena, bool, r->sites.len + 1);
     for (int64_t b = 0; b < a->batches; b++) {
-        TRY(fill(a, b));
+        TRY(audit_fill(a, b));
         TRY(replica_step(a->s, &a->step, &a->feed, none, &a->wide[b],
                          a->ref + b * r->count));
         if (!isfinite(a->wide[b]) ||
@@ -123,7 +124,7 @@ static Status measure_wide(Audit *a) {
 /* The module itself, which its step compiled anew must agree with. */
 static Status measure_own(Audit *a) {
     Run *r = &a->run;
-    TRY(fill(a, 0));
+    TRY(audit_fill(a, 0));
     if (r->api->micro_step(r->s, a->feed.in, (size_t)a->feed.n, &a->own) ==
         AMPC_OK)
         return OK;
@@ -132,7 +133,7 @@ static Status measure_own(Audit *a) {
 }
 
 /* On a terminal, how far it is. */
-static void tell(const char *what, int done, int all) {
+static void audit_tell(const char *what, int done, int all) {
     static double last;
     if (!isatty(STDERR_FILENO) || (now_seconds() - last < 0.5 && done < all))
         return;
@@ -147,12 +148,12 @@ static Status measure_alone(Audit *a) {
     bool *on = NEW_ARRAY(a->s->arena, bool, n + 1);
     a->alone = NEW_ARRAY(a->s->arena, Apart, n + 1);
     for (int i = 0; i < n; i++) {
-        tell("roundings", i, n);
+        audit_tell("roundings", i, n);
         on[i] = true;
-        TRY(measure(a, &a->step, on, 1, NULL, false, &a->alone[i]));
+        TRY(audit_measure(a, &a->step, on, 1, NULL, false, &a->alone[i]));
         on[i] = false;
     }
-    tell("roundings", n, n);
+    audit_tell("roundings", n, n);
     return OK;
 }
 
@@ -170,7 +171,7 @@ static double left_of(const Audit *a, const Apart *x) {
     return fmax(loss, grad);
 }
 
-static double weight_of(const Audit *a, int site, bool by_bytes) {
+static double audit_weight_of(const Audit *a, int site, bool by_bytes) {
     const Apart *x = &a->alone[site];
     double l = a->first.loss > 0 ? x->loss / a->first.loss : 0;
     double g = a->first.grad > 0 ? x->grad / a->first.grad : 0;
@@ -185,7 +186,7 @@ static bool chosen(const Audit *a, Str node) {
     return false;
 }
 
-static void choose(Audit *a, Str node) {
+static void audit_choose(Audit *a, Str node) {
     if (node && !chosen(a, node)) vec_push(a->s->arena, &a->nodes, node);
 }
 
@@ -199,15 +200,17 @@ static bool spared(const Audit *a, const TwinSite *s) {
 }
 
 static void add_lines_for(Audit *a, const TwinSite *s) {
-    choose(a, s->node);
-    for (int i = 0; i < s->readers.len; i++) choose(a, s->readers.data[i]);
+    audit_choose(a, s->node);
+    for (int i = 0; i < s->readers.len; i++)
+        audit_choose(a, s->readers.data[i]);
 }
 
 static Status estimate(Audit *a) {
     int n = a->step.sites.len;
     bool *on = NEW_ARRAY(a->s->arena, bool, n + 1);
     for (int i = 0; i < n; i++) on[i] = !spared(a, &a->step.sites.data[i]);
-    return measure(a, &a->step, on, a->batches, NULL, false, &a->estimate);
+    return audit_measure(a, &a->step, on, a->batches, NULL, false,
+                         &a->estimate);
 }
 
 /* Bytes of the values whose rounding the lines remove. */
@@ -230,7 +233,7 @@ static int *in_order(const Audit *a, bool by_bytes) {
     double(*key)[2] = arena_alloc(a->s->arena, sizeof *key * (size_t)(n + 1));
     int *order = NEW_ARRAY(a->s->arena, int, n + 1);
     for (int i = 0; i < n; i++) {
-        key[i][0] = weight_of(a, i, by_bytes);
+        key[i][0] = audit_weight_of(a, i, by_bytes);
         key[i][1] = i;
     }
     qsort(key, (size_t)n, sizeof *key, by_weight);
@@ -295,7 +298,8 @@ static Status measure_lines(Audit *a) {
     TRY(audit_module(a->s, &a->file, &a->lines, &m));
     Status st = replica_open(a->s, m, a->objective, a->opt.threads, &r);
     if (st == OK) st = replica_weights(a->s, &r, &a->run);
-    if (st == OK) st = measure(a, &r, NULL, a->batches, NULL, false, &a->less);
+    if (st == OK)
+        st = audit_measure(a, &r, NULL, a->batches, NULL, false, &a->less);
     replica_close(&r);
     TRY(st);
     return audit_bytes(a->s, &a->file, &a->lines, &a->more);
@@ -361,13 +365,13 @@ static Status find_lines(Audit *a) {
 
 /* ---- telling ------------------------------------------------------------- */
 
-static const char *part_of(const TwinSite *s) {
+static const char *audit_part_of(const TwinSite *s) {
     return s->parameter ? "weight" : s->backward ? "backward" : "forward";
 }
 
 /* Prints the place of a rounding: the node, or the nodes whose products read
    the value. */
-static void put_place(const TwinSite *s, StrBuf *sb) {
+static void put_audit_place(const TwinSite *s, StrBuf *sb) {
     if (s->node) {
         sb_put_escaped(sb, s->node);
         return;
@@ -383,7 +387,7 @@ static void put_sites(const Audit *a, StrBuf *sb) {
     const int *order = in_order(a, false);
     int n = a->step.sites.len;
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += weight_of(a, i, false);
+    for (int i = 0; i < n; i++) sum += audit_weight_of(a, i, false);
     sb_puts(sb, "\nrounded to 16 bits, each alone on the first batch (share: "
                 "of the squares of both)\n"
                 "    share  gradient      loss       bytes  what\n");
@@ -392,13 +396,13 @@ static void put_sites(const Audit *a, StrBuf *sb) {
         const Apart *x = &a->alone[order[i]];
         sb_printf(sb, "  %5.1f %%  %8.1e  %8.1e  %10lld  %s %s ",
                   isfinite(sum) && sum > 0
-                      ? 100 * weight_of(a, order[i], false) / sum
+                      ? 100 * audit_weight_of(a, order[i], false) / sum
                       : 0,
                   x->grad, x->loss, (long long)s->bytes,
-                  dtype_info[s->dtype].text, part_of(s));
+                  dtype_info[s->dtype].text, audit_part_of(s));
         sb_put_escaped(sb, s->value);
         if (s->node || s->readers.len) sb_puts(sb, "  (");
-        put_place(s, sb);
+        put_audit_place(s, sb);
         sb_puts(sb, s->node || s->readers.len ? ")\n" : "\n");
     }
     if (n > MOST)
@@ -445,7 +449,7 @@ static void put_lines(const Audit *a, StrBuf *sb) {
                   a->policy, a->policy);
 }
 
-static void put_text(const Audit *a, StrBuf *sb) {
+static void put_audit_text(const Audit *a, StrBuf *sb) {
     double own = 0, wide = 0;
     for (int64_t b = 0; b < a->batches; b++) {
         own += a->loss[b] / (double)a->batches;
@@ -475,7 +479,7 @@ static void put_json_text(StrBuf *sb, const char *key, const char *text) {
     sb_puts(sb, "\"");
 }
 
-static void put_number(StrBuf *sb, const char *key, double v) {
+static void put_audit_number(StrBuf *sb, const char *key, double v) {
     if (isfinite(v))
         sb_printf(sb, ",\"%s\":%.9g", key, v);
     else
@@ -483,24 +487,24 @@ static void put_number(StrBuf *sb, const char *key, double v) {
 }
 
 static void put_apart(StrBuf *sb, const Apart *x) {
-    put_number(sb, "loss", x->loss);
-    put_number(sb, "gradient", x->grad);
+    put_audit_number(sb, "loss", x->loss);
+    put_audit_number(sb, "gradient", x->grad);
 }
 
-static void put_json(const Audit *a, StrBuf *sb) {
+static void put_audit_json(const Audit *a, StrBuf *sb) {
     const int *order = in_order(a, false);
     sb_puts(sb, "{");
     put_json_text(sb, "module", a->file.path);
     sb_printf(sb, ",\"batches\":%lld", (long long)a->batches);
     put_apart(sb, &a->all);
-    put_number(sb, "own_loss", a->own);
-    put_number(sb, "first_loss", a->loss[0]);
-    put_number(sb, "first_loss_fp32", a->wide[0]);
+    put_audit_number(sb, "own_loss", a->own);
+    put_audit_number(sb, "first_loss", a->loss[0]);
+    put_audit_number(sb, "first_loss_fp32", a->wide[0]);
     sb_puts(sb, ",\n\"parameters\":[");
     for (int i = 0; i < a->step.grads.len; i++) {
         sb_puts(sb, i ? ",\n{" : "{");
         put_json_text(sb, "name", a->step.grads.data[i].name);
-        put_number(sb, "gradient", a->param[i]);
+        put_audit_number(sb, "gradient", a->param[i]);
         sb_puts(sb, "}");
     }
     sb_puts(sb, "],\n\"roundings\":[");
@@ -511,7 +515,8 @@ static void put_json(const Audit *a, StrBuf *sb) {
         sb_puts(sb, ",");
         put_json_text(sb, "node", s->node);
         sb_printf(sb, ",\"dtype\":\"%s\",\"part\":\"%s\",\"bytes\":%lld",
-                  dtype_info[s->dtype].text, part_of(s), (long long)s->bytes);
+                  dtype_info[s->dtype].text, audit_part_of(s),
+                  (long long)s->bytes);
         put_apart(sb, &a->alone[order[i]]);
         sb_puts(sb, "}");
     }
@@ -548,14 +553,15 @@ static Status write_policy(const Audit *a) {
 
 /* ---- the command --------------------------------------------------------- */
 
-static Status usage(Audit *a, const char *what, const char *arg) {
+static Status audit_usage(Audit *a, const char *what, const char *arg) {
     fail(&a->s->diag, (Loc){0}, "%s '%s' (see ampc audit --help)", what, arg);
     return ERR_USAGE;
 }
 
-static Status take_arg(Audit *a, char **argv, int left, int *used) {
+static Status take_audit_arg(Audit *a, char **argv, int left, int *used) {
     if (argv[0][0] != '-') {
-        if (a->opt.module) return usage(a, "unexpected argument", argv[0]);
+        if (a->opt.module)
+            return audit_usage(a, "unexpected argument", argv[0]);
         a->opt.module = argv[0];
         *used = 1;
         return OK;
@@ -563,15 +569,16 @@ static Status take_arg(Audit *a, char **argv, int left, int *used) {
     if (option_of_run("audit", argv[0]))
         return run_arg(&a->opt, &a->s->diag, argv, left, used);
     TRY(session_own(a->s, argv, left, used));
-    return *used ? OK : usage(a, "unknown option", argv[0]);
+    return *used ? OK : audit_usage(a, "unknown option", argv[0]);
 }
 
 static Status take_args(Audit *a, int argc, char **argv) {
     const OwnOptions *o = &a->s->own;
     a->s->command = "audit";
     for (int i = 1, used; i < argc; i += used)
-        TRY(take_arg(a, argv + i, argc - i, &used));
-    if (!a->opt.module) return usage(a, "a module is missing after", argv[0]);
+        TRY(take_audit_arg(a, argv + i, argc - i, &used));
+    if (!a->opt.module)
+        return audit_usage(a, "a module is missing after", argv[0]);
     a->json = o->json;
     a->policy = o->policy;
     if (o->objective) a->objective = intern(o->objective);
@@ -579,12 +586,12 @@ static Status take_args(Audit *a, int argc, char **argv) {
         char *end;
         a->batches = strtoll(o->batches, &end, 10);
         if (*end || a->batches < 1 || a->batches > 1000000)
-            return usage(a, "--batches: no number from 1:", o->batches);
+            return audit_usage(a, "--batches: no number from 1:", o->batches);
     }
     return OK;
 }
 
-static Status claim_files(Audit *a) {
+static Status claim_audit_files(Audit *a) {
     Diag *d = &a->s->diag;
     FileGuard *g = a->s->opt.guard;
     TRY(file_reads(d, g, a->opt.module, "the module"));
@@ -648,21 +655,21 @@ static Status prepare(Audit *a) {
 
 static Status audit(Audit *a) {
     StrBuf sb = {0};
-    TRY(claim_files(a));
+    TRY(claim_audit_files(a));
     TRY(sections_open(a->s->arena, &a->s->diag, a->opt.module, &a->file));
     a->opened = true;
     TRY(prepare(a));
     TRY(measure_wide(a));
-    TRY(measure(a, &a->step, NULL, 1, NULL, false, &a->first));
-    TRY(measure(a, &a->step, NULL, a->batches, a->loss, true, &a->all));
+    TRY(audit_measure(a, &a->step, NULL, 1, NULL, false, &a->first));
+    TRY(audit_measure(a, &a->step, NULL, a->batches, a->loss, true, &a->all));
     TRY(measure_alone(a));
     TRY(audit_budget(a->s, &a->file, &a->budget));
     if (a->step.sites.len && !a->budget) TRY(find_lines(a));
     TRY(measure_own(a)); /* the last: it draws random numbers */
     if (a->json)
-        put_json(a, &sb);
+        put_audit_json(a, &sb);
     else
-        put_text(a, &sb);
+        put_audit_text(a, &sb);
     fwrite(sb.data, 1, sb.len, stdout);
     sb_free(&sb);
     return write_policy(a);

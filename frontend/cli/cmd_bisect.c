@@ -191,7 +191,7 @@ static void compare_programs(Bisect *b) {
 
 static bool travels(const Before *v) { return v->info.kind <= AMPC_KIND_STATE; }
 
-static TypeId type_of(const Before *v) {
+static TypeId bisect_type_of(const Before *v) {
     return type_make((DType)v->info.dtype, v->info.rank, v->info.shape);
 }
 
@@ -226,7 +226,7 @@ static Status compare_variables(Bisect *b) {
         const Before *w = side_before(&b->side[1], v->info.name);
         if (!travels(v) || !w || !same_shape(v, w)) continue;
         Arena *a = arena_new();
-        Tensor ta = {type_of(v), arena_alloc(a, v->info.bytes + 1)};
+        Tensor ta = {bisect_type_of(v), arena_alloc(a, v->info.bytes + 1)};
         Tensor tb = {ta.type, arena_alloc(a, v->info.bytes + 1)};
         Status st = side_now(&b->side[0], v, ta.data);
         if (st == OK) st = side_now(&b->side[1], w, tb.data);
@@ -250,7 +250,7 @@ static void compare_start(Bisect *b) {
             v->info.kind == AMPC_KIND_SHADOW ||
             v->info.kind == AMPC_KIND_GRADIENT)
             continue;
-        Tensor ta = {type_of(v), v->bytes}, tb = {ta.type, w->bytes};
+        Tensor ta = {bisect_type_of(v), v->bytes}, tb = {ta.type, w->bytes};
         double apart = tensors_apart(&ta, &tb);
         if (apart <= b->tolerance) continue;
         b->part = (Part){.found = true,
@@ -294,7 +294,7 @@ static double usual_tolerance(const Bisect *b) {
     return low_a ? 1e-3 : 1e-5;
 }
 
-static Status compare(Bisect *b) {
+static Status bisect_compare(Bisect *b) {
     int64_t at = 0;
     for (int i = 0; i < 2; i++) {
         TRY(side_open(&b->side[i], b->s, &b->opt, b->path[i]));
@@ -340,7 +340,7 @@ static const char *const cause_text[] = {
         "difference",
 };
 
-static void put_text(const Bisect *b, StrBuf *sb) {
+static void put_bisect_text(const Bisect *b, StrBuf *sb) {
     const Part *p = &b->part;
     if (!p->found) {
         sb_printf(sb,
@@ -372,7 +372,7 @@ static void put_field(StrBuf *sb, const char *key, const char *text) {
     sb_puts(sb, "\"");
 }
 
-static void put_json(const Bisect *b, StrBuf *sb) {
+static void put_bisect_json(const Bisect *b, StrBuf *sb) {
     const Part *p = &b->part;
     sb_printf(sb, "{\"part\":%s,\"tolerance\":%.9g",
               p->found ? "true" : "false", b->tolerance);
@@ -391,26 +391,26 @@ static void put_json(const Bisect *b, StrBuf *sb) {
 
 /* ---- the command --------------------------------------------------------- */
 
-static Status usage(Bisect *b, const char *what, const char *arg) {
+static Status bisect_usage(Bisect *b, const char *what, const char *arg) {
     fail(&b->s->diag, (Loc){0}, "%s '%s' (see ampc bisect --help)", what, arg);
     return ERR_USAGE;
 }
 
-static Status take_arg(Bisect *b, char **argv, int left, int *used) {
+static Status take_bisect_arg(Bisect *b, char **argv, int left, int *used) {
     *used = 1;
     if (argv[0][0] != '-') {
-        if (b->path[1]) return usage(b, "unexpected argument", argv[0]);
+        if (b->path[1]) return bisect_usage(b, "unexpected argument", argv[0]);
         b->path[b->path[0] != NULL] = argv[0];
         return OK;
     }
     if (option_of_run("bisect", argv[0]))
         return run_arg(&b->opt, &b->s->diag, argv, left, used);
     TRY(session_own(b->s, argv, left, used));
-    return *used ? OK : usage(b, "unknown option", argv[0]);
+    return *used ? OK : bisect_usage(b, "unknown option", argv[0]);
 }
 
 /* A number of at least `least`; NULL is none, and leaves *to. */
-static bool take_number(const char *text, double least, double *to) {
+static bool take_bisect_number(const char *text, double least, double *to) {
     if (!text) return true;
     char *end;
     *to = strtod(text, &end);
@@ -421,14 +421,16 @@ static Status take_args(Bisect *b, int argc, char **argv) {
     const OwnOptions *o = &b->s->own;
     b->s->command = "bisect";
     for (int i = 1, used; i < argc; i += used)
-        TRY(take_arg(b, argv + i, argc - i, &used));
-    if (!b->path[1]) return usage(b, "two modules are needed after", argv[0]);
+        TRY(take_bisect_arg(b, argv + i, argc - i, &used));
+    if (!b->path[1])
+        return bisect_usage(b, "two modules are needed after", argv[0]);
     double steps = (double)b->steps;
-    if (!take_number(o->steps, 1, &steps))
-        return usage(b, "--steps: expected a number from 1, got", o->steps);
-    if (!take_number(o->tolerance, 0, &b->tolerance))
-        return usage(b, "--tolerance: expected a number from 0, got",
-                     o->tolerance);
+    if (!take_bisect_number(o->steps, 1, &steps))
+        return bisect_usage(b, "--steps: expected a number from 1, got",
+                            o->steps);
+    if (!take_bisect_number(o->tolerance, 0, &b->tolerance))
+        return bisect_usage(b, "--tolerance: expected a number from 0, got",
+                            o->tolerance);
     b->steps = (int64_t)steps;
     b->json = o->json;
     return OK;
@@ -443,13 +445,13 @@ int cmd_bisect(int argc, char **argv) {
     b.opt.quiet = true;
     b.opt.device = "cpu";
     Status st = take_args(&b, argc, argv);
-    if (st == OK) st = compare(&b);
+    if (st == OK) st = bisect_compare(&b);
     if (st == OK) {
         StrBuf sb = {0};
         if (b.json)
-            put_json(&b, &sb);
+            put_bisect_json(&b, &sb);
         else
-            put_text(&b, &sb);
+            put_bisect_text(&b, &sb);
         fwrite(sb.data, 1, sb.len, stdout);
         sb_free(&sb);
         if (b.part.found) st = ERR_USER;

@@ -126,7 +126,7 @@ static Seen *program_named(Side *x, const char *name) {
 }
 
 /* Constants and results written to a variable have no place of their own. */
-static Status take_value(Side *x, Seen *p, ValueId v) {
+static Status take_side_value(Side *x, Seen *p, ValueId v) {
     const Value *val = value_get(p->g, v);
     size_t bytes = (size_t)type_bytes(type_get(val->type));
     if (val->offset < 0 || val->home >= 0) return OK;
@@ -139,8 +139,8 @@ static Status take_value(Side *x, Seen *p, ValueId v) {
                 x->run.api->error(x->run.s));
 }
 
-static void look(void *ctx, const char *program, const char *step,
-                 uint64_t begin, uint64_t end) {
+static void side_look(void *ctx, const char *program, const char *step,
+                      uint64_t begin, uint64_t end) {
     Side *x = ctx;
     (void)begin;
     (void)end;
@@ -152,11 +152,11 @@ static void look(void *ctx, const char *program, const char *step,
         const Node *n = node_at(p->g, i);
         for (int k = 0; k < n->nout && n->group == group; k++)
             if (x->failed == OK && n->out[k].i)
-                x->failed = take_value(x, p, n->out[k]);
+                x->failed = take_side_value(x, p, n->out[k]);
     }
 }
 
-static Status fill(Side *x, int64_t first) {
+static Status side_fill(Side *x, int64_t first) {
     int64_t batch = x->feed.batch > 0 ? x->feed.batch : 1;
     int64_t at = first % x->feed.samples, left = x->feed.samples - at;
     return feeds_fill(&x->s->diag, &x->feed, NULL, at,
@@ -167,11 +167,11 @@ Status side_step(Side *x, int64_t first) {
     Run *r = &x->run;
     int64_t batch = x->feed.batch > 0 ? x->feed.batch : 1;
     TRY(side_keep(x));
-    r->api->profile(r->s, look, x);
+    r->api->profile(r->s, side_look, x);
     ampc_status status = AMPC_OK;
     x->metrics = (ampc_metrics){.size = sizeof x->metrics};
     for (int64_t i = 0; i < r->info.accumulate && status == AMPC_OK; i++) {
-        TRY(fill(x, first + i * batch));
+        TRY(side_fill(x, first + i * batch));
         status = r->api->step(r->s, x->feed.in, (size_t)x->feed.n, &x->metrics);
     }
     r->api->profile(r->s, NULL, NULL);

@@ -87,7 +87,7 @@ const Tensor *known_value(const Side *x, const Seen *p, ValueId v, Arena *a) {
 
 /* ---- the nodes ----------------------------------------------------------- */
 
-static double work_of(const Graph *g, const Node *n) {
+static double slice_work_of(const Graph *g, const Node *n) {
     double most = 1;
     for (int i = 0; i < n->nin; i++)
         if (n->in[i].i) most = fmax(most, (double)value_count(g, n->in[i]));
@@ -110,7 +110,7 @@ static bool is_common(const Slice *x, ValueId v) {
            value_count(x->q->g, w) == value_count(x->p->g, v);
 }
 
-static bool need(Slice *x, ValueId v, bool *seen, bool target, Arena *a) {
+static bool slice_need(Slice *x, ValueId v, bool *seen, bool target, Arena *a) {
     const Graph *g = x->p->g;
     if (!v.i || seen[v.i]) return true;
     seen[v.i] = true;
@@ -125,9 +125,9 @@ static bool need(Slice *x, ValueId v, bool *seen, bool target, Arena *a) {
     NodeId id = value_get(g, v)->def;
     const Node *n = node_get(g, id);
     for (int i = 0; i < n->nin; i++)
-        if (!need(x, n->in[i], seen, false, a)) return false;
+        if (!slice_need(x, n->in[i], seen, false, a)) return false;
     for (int i = 0; i < n->nout; i++) seen[n->out[i].i] = true;
-    x->work += work_of(g, n);
+    x->work += slice_work_of(g, n);
     vec_push(x->side->s->arena, &x->order, id);
     return true;
 }
@@ -137,13 +137,13 @@ bool slice_find(Slice *x, const Side *side, const Seen *p, ValueId v,
     *x = (Slice){.side = side, .other = other, .p = p, .q = q};
     Arena *a = arena_new();
     bool *seen = NEW_ARRAY(a, bool, p->g->values.len);
-    bool all = need(x, v, seen, true, a);
+    bool all = slice_need(x, v, seen, true, a);
     arena_free(a);
     return all;
 }
 
-static const Tensor *operand(const Slice *x, const Slice *like, ValueId v,
-                             Arena *a) {
+static const Tensor *slice_operand(const Slice *x, const Slice *like, ValueId v,
+                                   Arena *a) {
     const Value *val = value_get(x->p->g, v);
     if (like && val->name && val->kind != VK_CONST) {
         ValueId w = graph_find_value(like->p->g, val->name);
@@ -153,8 +153,8 @@ static const Tensor *operand(const Slice *x, const Slice *like, ValueId v,
     return known_value(x->side, x->p, v, a);
 }
 
-static void load(Slice *x, const Slice *like, ValueId v, Arena *a) {
-    const Tensor *t = operand(x, like, v, a);
+static void slice_load(Slice *x, const Slice *like, ValueId v, Arena *a) {
+    const Tensor *t = slice_operand(x, like, v, a);
     if (t) x->value[v.i] = eval_from_tensor(a, t);
 }
 
@@ -168,7 +168,7 @@ Status slice_run(Slice *x, const Slice *like, Arena *a, Diag *d) {
         char msg[MSG_TEXT] = "";
         for (int k = 0; k < n->nin; k++) {
             if (!n->in[k].i) continue;
-            if (!x->value[n->in[k].i]) load(x, like, n->in[k], a);
+            if (!x->value[n->in[k].i]) slice_load(x, like, n->in[k], a);
             in[k] = x->value[n->in[k].i];
             if (!in[k]) return fail(d, n->loc, "an operand is not known");
         }

@@ -29,7 +29,7 @@ int session_end(Session *s, Status status) {
     return (int)status;
 }
 
-static Status usage(Session *s, const char *what, const char *arg) {
+static Status cmd_usage(Session *s, const char *what, const char *arg) {
     fail(&s->diag, (Loc){0}, "%s '%s' (see ampc --help)", what, arg);
     return ERR_USAGE;
 }
@@ -73,14 +73,14 @@ Status session_own(Session *s, char **argv, int left, int *used) {
     if (!r) return OK;
     void *field = (char *)&s->own + r->field;
     *used = r->kind == OWN_FLAG ? 1 : 2;
-    if (*used > left) return usage(s, "a value is missing after", argv[0]);
+    if (*used > left) return cmd_usage(s, "a value is missing after", argv[0]);
     if (r->kind == OWN_FLAG) {
         *(bool *)field = true;
         return OK;
     }
     /* a text's own options bring the same words a second time */
     const char **text = field;
-    if (*text && *text != argv[1]) return usage(s, "given twice:", argv[0]);
+    if (*text && *text != argv[1]) return cmd_usage(s, "given twice:", argv[0]);
     *text = argv[1];
     return OK;
 }
@@ -97,13 +97,13 @@ static Status unknown_own(Session *s, const char *arg) {
 }
 
 /* One argument; returns how many words it took through *used. */
-static Status take_arg(Session *s, char **argv, int left,
-                       const char **positional, int *used) {
+static Status take_cmd_arg(Session *s, char **argv, int left,
+                           const char **positional, int *used) {
     const char *arg = argv[0], *next = left > 1 ? argv[1] : NULL;
     *used = 1;
     if (arg[0] != '-' || !arg[1]) {
         if (*positional && !s->several)
-            return usage(s, "unexpected argument", arg);
+            return cmd_usage(s, "unexpected argument", arg);
         *positional = arg;
         vec_push(s->arena, &s->files, arg);
         return OK;
@@ -126,8 +126,8 @@ Status session_args(Session *s, int argc, char **argv, const char *command,
     s->command = command;
     s->files.len = 0;
     for (int i = 1, used; i < argc; i += used)
-        TRY(take_arg(s, argv + i, argc - i, positional, &used));
-    if (!*positional) return usage(s, "a file is missing after", argv[0]);
+        TRY(take_cmd_arg(s, argv + i, argc - i, positional, &used));
+    if (!*positional) return cmd_usage(s, "a file is missing after", argv[0]);
     return OK;
 }
 

@@ -50,7 +50,7 @@ static void put_json(const Compile *c, StrBuf *sb) {
 
 /* Writes the page with the JSON in it. "<" occurs only in strings and must
    not end the element that contains them. */
-static void put_page(const Compile *c, StrBuf *sb) {
+static void put_compile_page(const Compile *c, StrBuf *sb) {
     StrBuf json = {0};
     put_json(c, &json);
     for (const char *const *line = report_page_lines; *line; line++) {
@@ -70,7 +70,7 @@ static void put_page(const Compile *c, StrBuf *sb) {
 
 static void put_report(const Compile *c, const char *path, StrBuf *sb) {
     if (has_suffix(path, ".html")) {
-        put_page(c, sb);
+        put_compile_page(c, sb);
     } else if (has_suffix(path, ".json")) {
         put_json(c, sb);
     } else {
@@ -170,7 +170,8 @@ static Status emit_with_report(Compile *c, const char *model, const char *out) {
     return st;
 }
 
-static Status claim_files(Session *s, const char *model, const char *out) {
+static Status claim_compile_files(Session *s, const char *model,
+                                  const char *out) {
     Diag *d = &s->diag;
     FileGuard *g = s->opt.guard;
     const char *report = s->opt.report;
@@ -294,7 +295,7 @@ Status compile_module(Session *s, Module *m, const char *model,
 
 static Status compile(Session *s, const char *model, const char *out) {
     Module *m;
-    TRY(claim_files(s, model, out));
+    TRY(claim_compile_files(s, model, out));
     progress_begin();
     Status st = load_model(s, model, &m);
     if (st == OK) note_frozen_norms(s, m);

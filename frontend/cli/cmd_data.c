@@ -121,7 +121,7 @@ static void try_input(const For *f, uint32_t i, const ampc_tensor_info *t,
 }
 
 /* The file of INPUT=FILE, or the whole text; *input: -1 for all. */
-static const char *split(const For *f, const char *text, int64_t *input) {
+static const char *data_split(const For *f, const char *text, int64_t *input) {
     ampc_tensor_info t;
     *input = -1;
     for (uint32_t i = 0; f->api && input_at(f, i, &t); i++) {
@@ -137,7 +137,7 @@ static Status tell(const For *f, const char *text, StrBuf *sb) {
     int64_t only;
     ampc_tensor_info t;
     bool fits = false;
-    const char *file = split(f, text, &only);
+    const char *file = data_split(f, text, &only);
     TRY(data_tell(&f->s->diag, file, sb));
     if (!f->api) return OK;
     for (uint32_t i = 0; input_at(f, i, &t); i++)

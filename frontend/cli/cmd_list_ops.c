@@ -7,7 +7,7 @@
 #include "frontend/cli/cmd.h"
 #include "ir/fn/fn.h"
 
-static void put_row(const OpInfo *o) {
+static void put_ops_row(const OpInfo *o) {
     static const char *const kinds[] = {"elem",   "gen",    "view", "move",
                                         "reduce", "anchor", "lib",  "function"};
     printf("%-22s %-9s %-8s gradient %-14s %s\n", o->text, kinds[o->kind],
@@ -16,7 +16,7 @@ static void put_row(const OpInfo *o) {
 }
 
 /* The head of a definition, in one line. */
-static void put_head(const Fn *f) {
+static void put_ops_head(const Fn *f) {
     bool space = false;
     const char *p = f->text;
     if (!strncmp(p, "def ", 4)) p += 4;
@@ -30,7 +30,7 @@ static void put_head(const Fn *f) {
     putchar('\n');
 }
 
-static void put_count(int least, int most, const char *what) {
+static void put_ops_count(int least, int most, const char *what) {
     if (most < 0)
         printf("%d or more %ss", least, what);
     else if (most > least)
@@ -43,7 +43,7 @@ static void put_count(int least, int most, const char *what) {
 static void put_op(const OpInfo *o) {
     static const char *const kinds[] = {"int", "float", "ints", "str"};
     printf("%s(", o->text);
-    put_count(o->in_min, o->in_max, "operand");
+    put_ops_count(o->in_min, o->in_max, "operand");
     for (int i = 0; i < o->nattr; i++) {
         const AttrInfo *a = attr_get(o->attrs[i]);
         printf("%s %s: %s", i ? "," : ";", a->text, kinds[a->kind]);
@@ -51,14 +51,14 @@ static void put_op(const OpInfo *o) {
     if (o->kind == KIND_GEN)
         printf("%s shape: ints, dtype", o->nattr ? "," : ";");
     printf(") -> ");
-    put_count(o->out_min, o->out_max, "result");
+    put_ops_count(o->out_min, o->out_max, "result");
     printf(" class %s\n", amp_class_text[o->amp]);
 }
 
 static bool put_named(const char *name) {
     const Fn *f = fn_find(NULL, name, strlen(name));
     if (f) {
-        put_head(f);
+        put_ops_head(f);
         return true;
     }
     OpCode op;
@@ -78,8 +78,8 @@ int cmd_list_ops(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (!put_named(argv[i])) status = ERR_USER;
     for (int i = 0; argc == 1 && i < NUM_OPS; i++)
-        if (i != OP_CALL) put_row(&op_info[i]);
+        if (i != OP_CALL) put_ops_row(&op_info[i]);
     for (int i = 0; argc == 1 && i < fn_std_count(); i++)
-        if (!fn_std_at(i)->optimizer) put_row(&fn_std_at(i)->info);
+        if (!fn_std_at(i)->optimizer) put_ops_row(&fn_std_at(i)->info);
     return status;
 }

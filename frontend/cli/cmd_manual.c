@@ -29,7 +29,7 @@ static const struct Page {
              {"commands", put_commands}, {"options", put_options}};
 
 /* Writes the page, or the man page of a command; false: unknown page. */
-static bool put_page(int argc, char **argv, StrBuf *sb) {
+static bool put_manual_page(int argc, char **argv, StrBuf *sb) {
     if (argc >= 2 && argc <= 3 && !strcmp(argv[1], "man")) {
         const char *command = argc == 3 ? argv[2] : "ampc";
         for (const CommandText *c = command_texts; c->name; c++)
@@ -49,7 +49,7 @@ static bool put_page(int argc, char **argv, StrBuf *sb) {
 
 int cmd_manual(int argc, char **argv) {
     StrBuf sb = {0};
-    if (!put_page(argc, argv, &sb)) {
+    if (!put_manual_page(argc, argv, &sb)) {
         fprintf(stderr, "ampc: error: ampc manual prints cli, functions, ops, "
                         "man [COMMAND], bash, zsh, fish, commands or "
                         "options "

@@ -109,7 +109,7 @@ static Range range_of(const Measure *x, const char *input) {
 }
 
 /* f32, which nearly all of them are, without a call. */
-static void put_number(Tensor *t, DType d, double v) {
+static void put_measure_number(Tensor *t, DType d, double v) {
     if (d == DT_F32) {
         float f = (float)v;
         memcpy(t->data, &f, sizeof f);
@@ -137,7 +137,7 @@ static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
         else if (x->floats == FLOATS_NORMAL)
             v = normal(&seed);
         one.data = to + i * size;
-        put_number(&one, d, v);
+        put_measure_number(&one, d, v);
     }
 }
 
@@ -493,7 +493,7 @@ static Status make_program(Measure *x, SensitivityForm form, Program *p) {
     return replica_load(s, &aside, "inline", 0, &p->r);
 }
 
-static Status measure(Measure *x, Errors *e) {
+static Status measure_steps(Measure *x, Errors *e) {
     const Graph *g = module_program(x->m, PROGRAM_MICRO, x->objective);
     find_ranges(x, g);
     TRY(make_program(x, SENSITIVITY_SLOPES, &x->slopes));
@@ -531,7 +531,7 @@ static void close_all(Session *s) {
 }
 
 /* Multiply-adds of the steps, and the batch. */
-static double work_of(const Module *m, int64_t *batch) {
+static double measure_work_of(const Module *m, int64_t *batch) {
     double work = 0;
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
@@ -551,7 +551,7 @@ static Status smaller(Session *s, const char *model, Module **m) {
     const double most = 2e9;
     enum { LEAST = 4 };
     int64_t batch = 0;
-    double work = work_of(*m, &batch);
+    double work = measure_work_of(*m, &batch);
     int64_t n = work > most ? (int64_t)((double)batch * most / work) : batch;
     if (n < LEAST) n = LEAST;
     if (n >= batch) return OK;
@@ -604,7 +604,7 @@ static Status measure_errors(Session *s, const char *model, Module *m) {
             .s = s, .m = m, .objective = s->opt.objectives.data[i].name};
         if (!module_program(m, PROGRAM_MICRO, x->objective)) continue;
         vec_push(s->arena, all, x);
-        TRY(measure(x, e));
+        TRY(measure_steps(x, e));
     }
     errors_sort(e);
     return OK;

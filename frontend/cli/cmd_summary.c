@@ -8,8 +8,8 @@
 #include "frontend/report/report.h"
 #include "ir/graph/names.h"
 
-static void put_tensor(StrBuf *sb, bool json, int i, const char *name,
-                       TypeId type) {
+static void put_summary_tensor(StrBuf *sb, bool json, int i, const char *name,
+                               TypeId type) {
     sb_puts(sb, i ? ", " : "");
     if (json) {
         sb_puts(sb, "{\"name\":\"");
@@ -32,7 +32,7 @@ static void put_inputs(const Module *m, bool json, StrBuf *sb) {
     if (!g) g = module_program(m, PROGRAM_PREDICT, intern(""));
     for (int i = 0; g && i < g->inputs.len; i++) {
         const Value *v = value_get(g, g->inputs.data[i]);
-        put_tensor(sb, json, i, v->name, v->type);
+        put_summary_tensor(sb, json, i, v->name, v->type);
     }
 }
 
@@ -41,12 +41,14 @@ static void put_outputs(const Module *m, bool json, StrBuf *sb) {
     for (int i = 0, n = 0; g && i < g->outputs.len; i++) {
         const Output *o = &g->outputs.data[i];
         if (!name_is_own(o->name))
-            put_tensor(sb, json, n++, o->name, value_get(g, o->value)->type);
+            put_summary_tensor(sb, json, n++, o->name,
+                               value_get(g, o->value)->type);
     }
 }
 
 /* How many variables of a kind, and their elements. */
-static void put_count(const Module *m, VarKind kind, bool json, StrBuf *sb) {
+static void put_summary_count(const Module *m, VarKind kind, bool json,
+                              StrBuf *sb) {
     int64_t n = 0, elements = 0;
     for (int i = 0; i < m->vars.len; i++) {
         if (m->vars.data[i].kind != kind) continue;
@@ -83,7 +85,7 @@ static void put_kinds(const Module *m, bool json, StrBuf *sb) {
                  {"buffers", VAR_BUFFER}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         sb_printf(sb, json ? ",\"%s\":" : "%-12s", kinds[i].key);
-        put_count(m, kinds[i].kind, json, sb);
+        put_summary_count(m, kinds[i].kind, json, sb);
         if (!json) sb_puts(sb, "\n");
     }
 }

@@ -19,7 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 static bool running, ends;
 
-static void put(double seconds) {
+static void put_progress(double seconds) {
     const char *what = doing_now();
     char text[UNIT_TEXT];
     int room = terminal_columns(STDERR_FILENO) - 1;
@@ -45,7 +45,7 @@ static void *watch(void *arg) {
         while (!ends && rc != ETIMEDOUT)
             rc = pthread_cond_timedwait(&ended, &lock, &until);
         seconds += (double)wait / 1e9;
-        if (!ends) put(seconds);
+        if (!ends) put_progress(seconds);
     }
     pthread_mutex_unlock(&lock);
     return NULL;

@@ -221,8 +221,8 @@ static Status adopt_copy(const Source *s, Array *a) {
     return OK;
 }
 
-static Status load(Source *s, const ArrayPick *pick, unsigned char *head,
-                   Array *a) {
+static Status array_load(Source *s, const ArrayPick *pick, unsigned char *head,
+                         Array *a) {
     ArrayHead h = {.data = 0, .copy = -1};
     size_t n;
     TRY(source_open(s));
@@ -265,7 +265,7 @@ Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a) {
     Source s = {.d = d, .path = path, .fd = -1};
     unsigned char *head = malloc(ARRAY_HEAD);
     *a = (Array){.fd = -1};
-    Status st = head ? load(&s, pick ? pick : &all, head, a)
+    Status st = head ? array_load(&s, pick ? pick : &all, head, a)
                      : source_bad(&s, "out of memory");
     free(head);
     source_close(&s);

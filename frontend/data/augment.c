@@ -52,22 +52,23 @@ static bool read_number(const char *text, double least, double most, double *x,
     return stop != text && *x >= least && *x <= most;
 }
 
-static bool read_one(const char *text, double least, double most, double *x) {
+static bool read_augment_one(const char *text, double least, double most,
+                             double *x) {
     const char *end;
     return read_number(text, least, most, x, &end) && !*end;
 }
 
 static bool read_flip(Step *s, const char *text) {
     s->a = 0.5;
-    return !*text || read_one(text, 0, 1, &s->a);
+    return !*text || read_augment_one(text, 0, 1, &s->a);
 }
 
 static bool read_crop(Step *s, const char *text) {
-    return read_one(text, 1, 4096, &s->a) && s->a == floor(s->a);
+    return read_augment_one(text, 1, 4096, &s->a) && s->a == floor(s->a);
 }
 
 static bool read_mixup(Step *s, const char *text) {
-    return read_one(text, 1e-3, 1e3, &s->a);
+    return read_augment_one(text, 1e-3, 1e3, &s->a);
 }
 
 /* A number, or one for each channel: M or M:M:M. */
@@ -241,25 +242,28 @@ static Planes planes_of(const Feed *f) {
     return p;
 }
 
-static Status misfit(Diag *d, const Feed *f, const Step *s, const char *why) {
+static Status augment_misfit(Diag *d, const Feed *f, const Step *s,
+                             const char *why) {
     return fail(d, (Loc){0}, "--augment %s=%s: %s", f->want.name, s->kind->name,
                 why);
 }
 
 static Status check_step(Diag *d, const Feed *f, const Step *s) {
     Planes p = planes_of(f);
-    if (!f->per) return misfit(d, f, s, "the input has no samples");
+    if (!f->per) return augment_misfit(d, f, s, "the input has no samples");
     if (s->kind->floats && f->want.dtype != AMPC_DTYPE_F32)
-        return misfit(d, f, s,
-                      s->kind->apply ? "the input is not f32"
-                                     : "mixed labels are f32 probabilities, as "
-                                       "--loss soft_cross_entropy takes them");
+        return augment_misfit(d, f, s,
+                              s->kind->apply
+                                  ? "the input is not f32"
+                                  : "mixed labels are f32 probabilities, as "
+                                    "--loss soft_cross_entropy takes them");
     if (s->kind->planes && f->want.rank < 3)
-        return misfit(d, f, s, "the input has no rows and columns");
+        return augment_misfit(d, f, s, "the input has no rows and columns");
     if (s->n > 1 &&
         (s->n != p.channels ||
          f->per * f->want.shape[0] * (int64_t)p.size != (int64_t)f->want.bytes))
-        return misfit(d, f, s, "the input has another number of channels");
+        return augment_misfit(d, f, s,
+                              "the input has another number of channels");
     return OK;
 }
 
@@ -291,7 +295,8 @@ static Status mix_labels(Diag *d, FeedSet *fs) {
         const Step *s = find_mixup(fs->feed[i].augment);
         if (!s) continue;
         if (mixup && mixup->a != s->a)
-            return misfit(d, &fs->feed[i], s, "two inputs have another ALPHA");
+            return augment_misfit(d, &fs->feed[i], s,
+                                  "two inputs have another ALPHA");
         mixup = s;
         first = &fs->feed[i];
         n++;
@@ -305,9 +310,10 @@ static Status mix_labels(Diag *d, FeedSet *fs) {
         n++;
     }
     return n > 1 ? OK
-                 : misfit(d, first, mixup,
-                          "no labels are mixed with it: name their input, too, "
-                          "--augment LABELS=mixup:ALPHA");
+                 : augment_misfit(
+                       d, first, mixup,
+                       "no labels are mixed with it: name their input, too, "
+                       "--augment LABELS=mixup:ALPHA");
 }
 
 Status augment_open(Diag *d, const RunList *specs, const FeedSet *known,

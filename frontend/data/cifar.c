@@ -19,7 +19,7 @@ static const Form forms[] = {{1, {10}}, {2, {20, 100}}};
 
 /* The records at the beginning of a file have labels in range and bright
    pixels, which token numbers and texts at these places do not. */
-static bool fits(const Form *f, const unsigned char *p, size_t n) {
+static bool cifar_fits(const Form *f, const unsigned char *p, size_t n) {
     size_t record = (size_t)f->labels + PIXELS;
     bool bright = false;
     if (n < record || (n < ARRAY_HEAD && n % record)) return false;
@@ -32,14 +32,14 @@ static bool fits(const Form *f, const unsigned char *p, size_t n) {
     return bright;
 }
 
-static const Form *form_of(const unsigned char *p, size_t n) {
+static const Form *cifar_form_of(const unsigned char *p, size_t n) {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-        if (fits(&forms[i], p, n)) return &forms[i];
+        if (cifar_fits(&forms[i], p, n)) return &forms[i];
     return NULL;
 }
 
 static bool is_cifar(const unsigned char *p, size_t n) {
-    return form_of(p, n) != NULL;
+    return cifar_form_of(p, n) != NULL;
 }
 
 /* The bytes of a record that the part is. */
@@ -47,8 +47,8 @@ typedef struct Cut {
     size_t from, n, record;
 } Cut;
 
-static Status choose(const Source *s, const Form *f, const ArrayPick *pick,
-                     Cut *c) {
+static Status cifar_choose(const Source *s, const Form *f,
+                           const ArrayPick *pick, Cut *c) {
     const char *part = pick->part;
     size_t labels = (size_t)f->labels;
     if (!part) part = pick->integers ? "labels" : "images";
@@ -101,9 +101,9 @@ static Status copy(Source *s, const ArrayHead *h, const Cut *c, int64_t *n) {
     return st;
 }
 
-static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+static Status cifar_find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     Cut c;
-    TRY(choose(s, form_of(h->head, h->head_bytes), pick, &c));
+    TRY(cifar_choose(s, cifar_form_of(h->head, h->head_bytes), pick, &c));
     h->copy = source_copy();
     if (h->copy < 0) return source_copy_failed(s);
     h->dtype = AMPC_DTYPE_U8;
@@ -114,8 +114,8 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     return copy(s, h, &c, &h->dim[0]);
 }
 
-static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
-    const Form *f = form_of(h->head, h->head_bytes);
+static Status cifar_parts(Source *s, const ArrayHead *h, ArrayParts *to) {
+    const Form *f = cifar_form_of(h->head, h->head_bytes);
     (void)s;
     vec_push(to->arena, &to->list, (ArrayPart){"images", NULL});
     vec_push(to->arena, &to->list, (ArrayPart){"labels", NULL});
@@ -125,4 +125,4 @@ static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
 }
 
 const ArrayFormat cifar_format = {
-    .name = "CIFAR", .is = is_cifar, .find = find, .parts = parts};
+    .name = "CIFAR", .is = is_cifar, .find = cifar_find, .parts = cifar_parts};

@@ -94,13 +94,13 @@ static Status take_field(Csv *c, int byte, char text[FIELD_MAX], int *end) {
 
 /* ---- numbers ------------------------------------------------------------- */
 
-static bool is_number(const char *text, double *x) {
+static bool is_csv_number(const char *text, double *x) {
     char *end;
     *x = strtod(text, &end);
     return end != text && !*end;
 }
 
-static Status take_number(Csv *c, const char *text, int column) {
+static Status take_csv_number(Csv *c, const char *text, int column) {
     char *end;
     double x;
     if (c->pick->integers) {
@@ -110,7 +110,7 @@ static Status take_number(Csv *c, const char *text, int column) {
         if (end == text || *end)
             return field_bad(
                 c, text,
-                *text && is_number(text, &x)
+                *text && is_csv_number(text, &x)
                     ? "is not a whole number, which this input needs"
                     : "is not a number");
         ((int64_t *)c->row)[column] = n;
@@ -118,12 +118,12 @@ static Status take_number(Csv *c, const char *text, int column) {
     }
     double *to = &c->row[column];
     errno = 0;
-    if (!is_number(text, to)) return field_bad(c, text, "is not a number");
+    if (!is_csv_number(text, to)) return field_bad(c, text, "is not a number");
     if (errno && isinf(*to)) return field_bad(c, text, "is beyond every type");
     return OK;
 }
 
-static Status put_row(Csv *c) {
+static Status put_csv_row(Csv *c) {
     for (int i = 0; i < c->ncolumn; i++) {
         if (c->nout == PART) {
             if (!source_put(c->fd, c->out, c->nout, c->written))
@@ -183,7 +183,7 @@ static Status choose_item(Csv *c, const char *item) {
     int lo = 0, hi = -1;
     double x;
     for (int i = 0; i < c->first.len && hi < 0; i++)
-        if (!strcmp(c->first.data[i], item) && !is_number(item, &x))
+        if (!strcmp(c->first.data[i], item) && !is_csv_number(item, &x))
             lo = hi = i;
     if (hi < 0 && !take_range(item, c->first.len, &lo, &hi))
         return no_column(c, item);
@@ -231,8 +231,8 @@ static char separator_in(const unsigned char *p, size_t n) {
 
 /* No number, but begun as one: 2.5.1, 1x1. */
 static bool is_mistyped(const char *text) {
-    return !is_number(text, &(double){0}) && text[strspn(text, "+-.")] >= '0' &&
-           text[strspn(text, "+-.")] <= '9';
+    return !is_csv_number(text, &(double){0}) &&
+           text[strspn(text, "+-.")] >= '0' && text[strspn(text, "+-.")] <= '9';
 }
 
 /* Handles the first line. It holds names if a chosen field is not a number;
@@ -244,7 +244,7 @@ static Status first_line(Csv *c) {
     TRY(choose_columns(c));
     for (int i = 0; i < c->first.len; i++) {
         const char *text = c->first.data[i];
-        bool number = is_number(text, &x);
+        bool number = is_csv_number(text, &x);
         numbers |= number;
         words |= *text && !number && !is_mistyped(text);
         names |= *text && !number && c->wanted[i];
@@ -252,9 +252,9 @@ static Status first_line(Csv *c) {
     if (names && (words || !numbers)) return OK;
     for (int i = 0; i < c->first.len; i++) {
         c->nfield = i + 1;
-        if (c->wanted[i]) TRY(take_number(c, c->first.data[i], i));
+        if (c->wanted[i]) TRY(take_csv_number(c, c->first.data[i], i));
     }
-    return put_row(c);
+    return put_csv_row(c);
 }
 
 static Status take_line(Csv *c, int byte) {
@@ -273,7 +273,7 @@ static Status take_line(Csv *c, int byte) {
                                   COLUMNS_MAX);
             vec_push(c->a, &c->first, arena_printf(c->a, "%s", text));
         } else if (c->nfield <= c->first.len && c->wanted[c->nfield - 1]) {
-            TRY(take_number(c, text, c->nfield - 1));
+            TRY(take_csv_number(c, text, c->nfield - 1));
         }
         if (end == c->separator) TRY(next(c, &byte));
     }
@@ -281,7 +281,7 @@ static Status take_line(Csv *c, int byte) {
     if (c->nfield != c->first.len)
         return source_bad(c->s, "line %lld has %d columns; the first has %d",
                           (long long)c->line, c->nfield, c->first.len);
-    return put_row(c);
+    return put_csv_row(c);
 }
 
 /* Reads all lines; skips empty lines and those that begin with '#'. */
@@ -300,7 +300,7 @@ static Status take_lines(Csv *c) {
     }
 }
 
-static void begin(Csv *c, const ArrayHead *h) {
+static void csv_begin(Csv *c, const ArrayHead *h) {
     memcpy(c->in, h->head,
            c->got = h->head_bytes < PART ? h->head_bytes : PART);
     c->offset = c->got;
@@ -311,7 +311,7 @@ static void begin(Csv *c, const ArrayHead *h) {
 }
 
 static Status read_all(Csv *c, ArrayHead *h) {
-    begin(c, h);
+    csv_begin(c, h);
     c->fd = source_copy();
     if (c->fd < 0) return source_copy_failed(c->s);
     TRY(take_lines(c));
@@ -326,7 +326,7 @@ static Status read_all(Csv *c, ArrayHead *h) {
     return OK;
 }
 
-static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+static Status csv_find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     Arena *a = arena_new();
     Csv *c = NEW(a, Csv);
     c->s = s;
@@ -347,11 +347,11 @@ static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
         .s = s, .pick = &all, .a = to->arena, .fd = -1, .only_first = true};
     double x;
     bool names = false;
-    begin(c, h);
+    csv_begin(c, h);
     TRY(take_lines(c));
     to->columns = true;
     for (int i = 0; i < c->first.len; i++)
-        names |= !is_number(c->first.data[i], &x);
+        names |= !is_csv_number(c->first.data[i], &x);
     for (int i = 0; i < c->first.len; i++)
         vec_push(to->arena, &to->list,
                  (ArrayPart){arena_printf(to->arena, "%d", i),
@@ -360,6 +360,6 @@ static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
 }
 
 const ArrayFormat csv_format = {
-    .name = ".csv", .end = ".csv", .find = find, .parts = parts};
+    .name = ".csv", .end = ".csv", .find = csv_find, .parts = parts};
 const ArrayFormat tsv_format = {
-    .name = ".tsv", .end = ".tsv", .find = find, .parts = parts};
+    .name = ".tsv", .end = ".tsv", .find = csv_find, .parts = parts};

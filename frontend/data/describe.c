@@ -43,7 +43,8 @@ static void add_value(Values *v, double x) {
     if (v->classes) v->count[(int)x]++;
 }
 
-static Status look(Diag *d, const char *path, const Array *a, Values *v) {
+static Status describe_look(Diag *d, const char *path, const Array *a,
+                            Values *v) {
     char raw[PART * 8];
     double x[PART];
     int dtype = (int)a->dtype;
@@ -70,7 +71,7 @@ static void put_counts(const Values *v, const char *of, StrBuf *sb) {
         sb_printf(sb, " %lld", (long long)v->count[i]);
 }
 
-static void put_values(const Array *a, const Values *v, StrBuf *sb) {
+static void put_describe_values(const Array *a, const Values *v, StrBuf *sb) {
     bool column = a->rank == 1 || (a->rank == 2 && a->dim[1] == 1);
     if (v->finite)
         sb_printf(sb, ", %.6g to %.6g, mean %.4g", v->least, v->most,
@@ -101,7 +102,7 @@ static Status open_array(Diag *d, const char *path, const char *part,
 }
 
 /* "  2 age: ", or less where there is less. */
-static void put_name(const ArrayPart *p, StrBuf *sb) {
+static void put_describe_name(const ArrayPart *p, StrBuf *sb) {
     sb_puts(sb, "  ");
     if (p->part) sb_put_escaped(sb, p->part);
     if (p->label) sb_puts(sb, " ");
@@ -116,13 +117,13 @@ static Status tell_array(Diag *d, const char *path, const ArrayPart *p,
     if (!v) return fail(d, (Loc){.file = intern(path)}, "out of memory");
     Status st = open_array(d, path, p->part, &a);
     if (st == OK) {
-        st = look(d, path, &a, v);
+        st = describe_look(d, path, &a, v);
         *windows = a.windows;
-        put_name(p, sb);
+        put_describe_name(p, sb);
         sb_printf(sb, "%s ", dtype_info[a.dtype].text);
         for (int i = 0; i < a.rank; i++)
             sb_printf(sb, "%s%lld", i ? "x" : "", (long long)a.dim[i]);
-        put_values(&a, v, sb);
+        put_describe_values(&a, v, sb);
         sb_puts(sb, "\n");
         array_close(&a);
     }
@@ -136,7 +137,7 @@ static void tell_part(const char *path, const ArrayPart *p, StrBuf *sb) {
     bool windows;
     if (tell_array(&d, path, p, &windows, sb) != OK) {
         const char *why = strstr(d.text.data, "error: ");
-        put_name(p, sb);
+        put_describe_name(p, sb);
         sb_puts(sb, why ? why + strlen("error: ") : d.text.data);
     }
     sb_free(&d.text);

@@ -151,7 +151,7 @@ Fed feed_facts(const Feed *f, int64_t samples) {
     return (Fed){&f->a, &f->want, f->per, samples};
 }
 
-static Status misfit(Diag *d, const Feed *f, const char *hint) {
+static Status feed_misfit(Diag *d, const Feed *f, const char *hint) {
     StrBuf sb = {0};
     shape_put(&sb, f->a.dtype, f->a.rank, f->a.dim);
     sb_printf(&sb, " does not fit input '%s' ", f->want.name);
@@ -233,11 +233,11 @@ static int64_t count_samples(Feed *f, int64_t batch) {
 
 static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
     int from = f->a.dtype, to = f->want.dtype;
-    if (!converts(from, to)) return misfit(d, f, "another kind of values");
+    if (!converts(from, to)) return feed_misfit(d, f, "another kind of values");
     int64_t samples = count_samples(f, fs->batch);
-    if (samples < 0) return misfit(d, f, "element counts differ");
+    if (samples < 0) return feed_misfit(d, f, "element counts differ");
     Fed fed = feed_facts(f, samples);
-    if (!fed_lies_right(&fed)) return misfit(d, f, "shapes differ");
+    if (!fed_lies_right(&fed)) return feed_misfit(d, f, "shapes differ");
     TRY(check_integers(d, f));
     if (f->per == 0) return OK;
     if (samples == 0)
@@ -260,8 +260,8 @@ static Status open_data(Diag *d, Feed *f) {
     return array_open(d, f->path, &f->pick, &f->a);
 }
 
-static Status open_one(Diag *d, FileGuard *guard, const char *option,
-                       FeedSet *fs, Feed *f) {
+static Status open_feed_one(Diag *d, FileGuard *guard, const char *option,
+                            FeedSet *fs, Feed *f) {
     f->path = strdup(f->file);
     if (!f->path) return fail(d, (Loc){0}, "out of memory");
     f->pick.part = file_part(f->path);
@@ -279,8 +279,8 @@ static Status open_one(Diag *d, FileGuard *guard, const char *option,
                : fail(d, (Loc){.file = f->file}, "out of memory");
 }
 
-static Status begin(Diag *d, const ampc_api *api, const char *program,
-                    FeedSet *fs, uint32_t *ninput) {
+static Status feed_begin(Diag *d, const ampc_api *api, const char *program,
+                         FeedSet *fs, uint32_t *ninput) {
     ampc_program_info p = {.size = sizeof p};
     ampc_module_info m = {.size = sizeof m};
     *fs = (FeedSet){.program = program, .samples = -1};
@@ -305,10 +305,10 @@ Status feed_try(Diag *d, FileGuard *guard, const ampc_api *api,
                 const char *program, uint32_t index, const char *file,
                 FeedSet *fs) {
     uint32_t n;
-    TRY(begin(d, api, program, fs, &n));
+    TRY(feed_begin(d, api, program, fs, &n));
     Feed *f = add_feed(api, index, fs);
     f->file = file;
-    return open_one(d, guard, f->want.name, fs, f);
+    return open_feed_one(d, guard, f->want.name, fs, f);
 }
 
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
@@ -316,7 +316,7 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
     uint32_t n;
     *fs = (FeedSet){.n = 0};
     TRY(check_specs(d, api, program, specs));
-    TRY(begin(d, api, program, fs, &n));
+    TRY(feed_begin(d, api, program, fs, &n));
     for (uint32_t i = 0; i < n; i++) {
         Feed *f = add_feed(api, i, fs);
         bool twice;
@@ -325,7 +325,7 @@ Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
             return fail(d, (Loc){0}, "input '%s' %s (%s %s=FILE)", f->want.name,
                         twice ? "is fed twice" : "is not fed", option_of(specs),
                         f->want.name);
-        TRY(open_one(d, guard, option_of(specs), fs, f));
+        TRY(open_feed_one(d, guard, option_of(specs), fs, f));
     }
     if (fs->samples <= 0)
         return fail(d, (Loc){0}, "the fed files contain no samples");
@@ -384,8 +384,8 @@ static int64_t convert_numbers(char *out, int to, const char *p, int from,
 }
 
 /* Elements [first, first + n) of the file, read to f->raw, to `out`. */
-static Status convert(Diag *d, const Feed *f, int64_t first, int64_t n,
-                      char *out) {
+static Status feed_convert(Diag *d, const Feed *f, int64_t first, int64_t n,
+                           char *out) {
     int from = f->a.dtype, to = f->want.dtype;
     if (!is_float_dtype((uint32_t)to)) {
         size_t a = elem_bytes(from), b = elem_bytes(to);
@@ -415,7 +415,7 @@ static Status fill_rows(Diag *d, Feed *f, int64_t row, int64_t sample,
     char *out = f->to + (size_t)row * to;
     TRY(array_get(d, f->file, &f->a, sample * f->per, n * f->per,
                   f->raw ? f->raw : out));
-    return f->raw ? convert(d, f, sample * f->per, n * f->per, out) : OK;
+    return f->raw ? feed_convert(d, f, sample * f->per, n * f->per, out) : OK;
 }
 
 static Status fill_one(Diag *d, Feed *f, const int64_t *order, int64_t first,
@@ -436,7 +436,7 @@ static void pad_one(Feed *f, int64_t batch, int64_t n) {
 static Status fill_value(Diag *d, Feed *f) {
     char *to = f->raw ? f->raw : f->to;
     TRY(array_get(d, f->file, &f->a, 0, f->a.count, to));
-    return f->raw ? convert(d, f, 0, f->a.count, f->to) : OK;
+    return f->raw ? feed_convert(d, f, 0, f->a.count, f->to) : OK;
 }
 
 void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s) {

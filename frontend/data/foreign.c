@@ -84,7 +84,7 @@ const char *name_to_copy(const char *path) {
     return *path == '-' ? "FILE" : path;
 }
 
-static bool put(const Kind *k, const char *path, StrBuf *sb) {
+static bool put_foreign(const Kind *k, const char *path, StrBuf *sb) {
     const char *name = name_to_copy(path);
     sb_printf(sb, "%s, which is not read as it is: ", k->what);
     for (const char *p = k->how; *p; p++)
@@ -104,7 +104,7 @@ bool foreign_tell(const unsigned char *p, size_t n, const char *path,
         const Kind *k = &kinds[i];
         if (n >= (size_t)(k->at + k->n) &&
             !memcmp(p + k->at, k->mark, (size_t)k->n))
-            return put(k, path, sb);
+            return put_foreign(k, path, sb);
     }
     return false;
 }
@@ -114,7 +114,7 @@ bool foreign_member(const char *member, const char *path, StrBuf *sb) {
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         const Kind *k = &members[i];
         if (n >= (size_t)k->n && !strcmp(member + n - k->n, k->mark))
-            return put(k, path, sb);
+            return put_foreign(k, path, sb);
     }
     return false;
 }

@@ -3,18 +3,18 @@
    axis as a big-endian u32, the elements big-endian.                        */
 #include "frontend/data/array.h"
 
-static int type_of(unsigned char byte) {
+static int idx_type_of(unsigned char byte) {
     for (int i = 0; i < AMPC_NDTYPE; i++)
         if (byte && dtype_info[i].idx == byte) return i;
     return -1;
 }
 
 static bool is_idx(const unsigned char *p, size_t n) {
-    return n >= 4 && !p[0] && !p[1] && type_of(p[2]) >= 0;
+    return n >= 4 && !p[0] && !p[1] && idx_type_of(p[2]) >= 0;
 }
 
-static bool parse(const unsigned char *p, size_t n, ArrayHead *h) {
-    h->dtype = (ampc_dtype)type_of(p[2]);
+static bool idx_parse(const unsigned char *p, size_t n, ArrayHead *h) {
+    h->dtype = (ampc_dtype)idx_type_of(p[2]);
     h->rank = p[3];
     h->data = 4 + 4 * (size_t)p[3];
     h->big = true;
@@ -33,4 +33,5 @@ static bool parse(const unsigned char *p, size_t n, ArrayHead *h) {
     return true;
 }
 
-const ArrayFormat idx_format = {.name = "IDX", .is = is_idx, .parse = parse};
+const ArrayFormat idx_format = {
+    .name = "IDX", .is = is_idx, .parse = idx_parse};

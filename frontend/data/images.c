@@ -248,7 +248,7 @@ typedef struct Sizes {
     int n, looked;
 } Sizes;
 
-static Status look(Diag *d, const char *path, Sizes *z) {
+static Status images_look(Diag *d, const char *path, Sizes *z) {
     char why[100], *file;
     size_t n;
     Picture p = {.pixels = NULL};
@@ -275,7 +275,7 @@ static Status look_in(Diag *d, const char *folder, Sizes *z) {
     for (int i = 0; i < files.n && st == OK; i++) {
         StrBuf name = {0};
         sb_printf(&name, "%s/%s", folder, files.at[i]->d_name);
-        st = look(d, name.data, z);
+        st = images_look(d, name.data, z);
         sb_free(&name);
     }
     list_free(&files);

@@ -103,7 +103,7 @@ static bool is_npy(const unsigned char *p, size_t n) {
     return n >= 8 && memcmp(p, "\x93NUMPY", 6) == 0;
 }
 
-static bool parse(const unsigned char *p, size_t n, ArrayHead *h) {
+static bool npy_parse(const unsigned char *p, size_t n, ArrayHead *h) {
     NpyHead npy = {{0}, false, {false, false, false}};
     if (n < 12 || p[6] < 1 || p[6] > 3)
         return refuse(h, "damaged .npy file: its version", "");
@@ -123,7 +123,8 @@ static bool parse(const unsigned char *p, size_t n, ArrayHead *h) {
     return refuse(h, "dtype cannot be read: ", npy.descr);
 }
 
-const ArrayFormat npy_format = {.name = ".npy", .is = is_npy, .parse = parse};
+const ArrayFormat npy_format = {
+    .name = ".npy", .is = is_npy, .parse = npy_parse};
 
 void npy_header(StrBuf *buf, int dtype, int rank, const int64_t *dim) {
     char shape[256] = "";

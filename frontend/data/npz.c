@@ -19,14 +19,14 @@ enum {
     COMMENT_MAX = 65535
 };
 
-static uint64_t number(const unsigned char *p, int bytes) {
+static uint64_t npz_number(const unsigned char *p, int bytes) {
     uint64_t v = 0;
     for (int i = bytes; i--;) v = v << 8 | p[i];
     return v;
 }
 
 static bool is_npz(const unsigned char *p, size_t n) {
-    return n >= 4 && number(p, 4) == 0x04034b50;
+    return n >= 4 && npz_number(p, 4) == 0x04034b50;
 }
 
 static Status damaged(const Source *s) {
@@ -42,20 +42,20 @@ static Status find_directory(const Source *s, Arena *a, uint64_t *at,
     uint64_t from = s->size - n;
     TRY(source_get(s, p, n, from));
     int64_t i = (int64_t)n - END_SIZE;
-    while (i >= 0 && number(p + i, 4) != 0x06054b50) i--;
+    while (i >= 0 && npz_number(p + i, 4) != 0x06054b50) i--;
     if (i < 0) return damaged(s);
-    *entries = number(p + i + 10, 2);
-    *bytes = number(p + i + 12, 4);
-    *at = number(p + i + 16, 4);
+    *entries = npz_number(p + i + 10, 2);
+    *bytes = npz_number(p + i + 12, 4);
+    *at = npz_number(p + i + 16, 4);
     if (*at != UINT32_MAX && *entries != UINT16_MAX && *bytes != UINT32_MAX)
         return OK;
-    if (i < LOCATOR_SIZE || number(p + i - LOCATOR_SIZE, 4) != 0x07064b50)
+    if (i < LOCATOR_SIZE || npz_number(p + i - LOCATOR_SIZE, 4) != 0x07064b50)
         return damaged(s);
-    TRY(source_get(s, e, sizeof e, number(p + i - LOCATOR_SIZE + 8, 8)));
-    if (number(e, 4) != 0x06064b50) return damaged(s);
-    *entries = number(e + 32, 8);
-    *bytes = number(e + 40, 8);
-    *at = number(e + 48, 8);
+    TRY(source_get(s, e, sizeof e, npz_number(p + i - LOCATOR_SIZE + 8, 8)));
+    if (npz_number(e, 4) != 0x06064b50) return damaged(s);
+    *entries = npz_number(e + 32, 8);
+    *bytes = npz_number(e + 40, 8);
+    *at = npz_number(e + 48, 8);
     return OK;
 }
 
@@ -71,13 +71,13 @@ typedef struct Member {
 static bool take_extra(const unsigned char *p, size_t n, Member *m) {
     uint64_t *const wide[] = {&m->raw, &m->packed, &m->at};
     while (n >= 4) {
-        size_t id = number(p, 2), k = number(p + 2, 2);
+        size_t id = npz_number(p, 2), k = npz_number(p + 2, 2);
         if (k > n - 4) return false;
         const unsigned char *v = p + 4;
         for (int i = 0; id == 1 && i < 3; i++) {
             if (*wide[i] != UINT32_MAX) continue;
             if (v + 8 > p + 4 + k) return false;
-            *wide[i] = number(v, 8);
+            *wide[i] = npz_number(v, 8);
             v += 8;
         }
         p += 4 + k;
@@ -91,19 +91,19 @@ static bool take_entry(const unsigned char *p, size_t n, size_t *at,
                        Member *m) {
     if (n - *at < ENTRY_SIZE) return false;
     p += *at;
-    size_t name = number(p + 28, 2), extra = number(p + 30, 2),
-           comment = number(p + 32, 2);
-    if (number(p, 4) != 0x02014b50 ||
+    size_t name = npz_number(p + 28, 2), extra = npz_number(p + 30, 2),
+           comment = npz_number(p + 32, 2);
+    if (npz_number(p, 4) != 0x02014b50 ||
         n - *at - ENTRY_SIZE < name + extra + comment)
         return false;
     *m = (Member){.name = p + ENTRY_SIZE,
                   .name_bytes = name,
-                  .flags = (unsigned)number(p + 8, 2),
-                  .method = (unsigned)number(p + 10, 2),
-                  .crc = (uint32_t)number(p + 16, 4),
-                  .packed = number(p + 20, 4),
-                  .raw = number(p + 24, 4),
-                  .at = number(p + 42, 4)};
+                  .flags = (unsigned)npz_number(p + 8, 2),
+                  .method = (unsigned)npz_number(p + 10, 2),
+                  .crc = (uint32_t)npz_number(p + 16, 4),
+                  .packed = npz_number(p + 20, 4),
+                  .raw = npz_number(p + 24, 4),
+                  .at = npz_number(p + 42, 4)};
     *at += ENTRY_SIZE + name + extra + comment;
     return take_extra(p + ENTRY_SIZE + name, extra, m);
 }
@@ -135,8 +135,8 @@ static Status no_arrays(const Source *s, const unsigned char *p, size_t n) {
     return ERR_USER;
 }
 
-static Status choose(const Source *s, const unsigned char *p, size_t n,
-                     const ArrayPick *pick, Member *m) {
+static Status npz_choose(const Source *s, const unsigned char *p, size_t n,
+                         const ArrayPick *pick, Member *m) {
     const char *want = pick->part ? pick->part : pick->input;
     StrBuf names = {0};
     char name[256];
@@ -173,10 +173,10 @@ static Status choose(const Source *s, const unsigned char *p, size_t n,
 static Status enter(Source *s, const Member *m) {
     unsigned char local[LOCAL_SIZE];
     TRY(source_get(s, local, sizeof local, m->at));
-    if (number(local, 4) != 0x04034b50) return damaged(s);
+    if (npz_number(local, 4) != 0x04034b50) return damaged(s);
     if (m->flags & 1) return source_bad(s, "the array is encrypted");
-    uint64_t at =
-        m->at + LOCAL_SIZE + number(local + 26, 2) + number(local + 28, 2);
+    uint64_t at = m->at + LOCAL_SIZE + npz_number(local + 26, 2) +
+                  npz_number(local + 28, 2);
     if (m->method == 8)
         return source_deflated(s, at, m->packed, m->raw, m->crc);
     if (m->method != 0)
@@ -199,7 +199,7 @@ static Status read_directory(Source *s, Arena *a, unsigned char **p,
     return source_get(s, *p, *n, at);
 }
 
-static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
+static Status npz_parts(Source *s, const ArrayHead *h, ArrayParts *to) {
     unsigned char *p;
     size_t n;
     char name[256];
@@ -221,14 +221,14 @@ static Status find_in(Source *s, Arena *a, const ArrayPick *pick,
     size_t n;
     Member m;
     TRY(read_directory(s, a, &p, &n));
-    TRY(choose(s, p, n, pick, &m));
+    TRY(npz_choose(s, p, n, pick, &m));
     snprintf(h->why, sizeof h->why, "%.*s",
              (int)(m.name_bytes < 90 ? m.name_bytes : 90),
              (const char *)m.name);
     return enter(s, &m);
 }
 
-static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+static Status npz_find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     Arena *a = arena_new();
     Status st = find_in(s, a, pick, h);
     arena_free(a);
@@ -236,4 +236,4 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
 }
 
 const ArrayFormat npz_format = {
-    .name = ".npz", .is = is_npz, .find = find, .parts = parts};
+    .name = ".npz", .is = is_npz, .find = npz_find, .parts = npz_parts};

@@ -19,7 +19,8 @@ static bool refuse(char why[100], const char *text) {
     return false;
 }
 
-static bool make_room(Picture *p, int64_t width, int64_t height, char *why) {
+static bool make_picture_room(Picture *p, int64_t width, int64_t height,
+                              char *why) {
     if (width < 1 || height < 1 || width > MOST_PIXELS / height)
         return refuse(why, "more than 67 million pixels");
     p->width = width;
@@ -74,8 +75,8 @@ static bool png_decode(Bytes *b, Picture *p, png_structp png, png_infop info,
     png_set_read_fn(png, b, png_take);
     png_read_info(png, info);
     png_plain(png, info, p->channels);
-    if (!make_room(p, png_get_image_width(png, info),
-                   png_get_image_height(png, info), b->why))
+    if (!make_picture_room(p, png_get_image_width(png, info),
+                           png_get_image_height(png, info), b->why))
         return false;
     size_t row = (size_t)(p->width * p->channels);
     if (png_get_rowbytes(png, info) != row)
@@ -134,7 +135,8 @@ static bool jpeg_decode(struct jpeg_decompress_struct *j, JpegErrors *e,
     if (j->jpeg_color_space == JCS_CMYK || j->jpeg_color_space == JCS_YCCK)
         return refuse(e->why, "a CMYK picture: convert it to RGB");
     j->out_color_space = p->channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
-    if (!make_room(p, j->image_width, j->image_height, e->why)) return false;
+    if (!make_picture_room(p, j->image_width, j->image_height, e->why))
+        return false;
     jpeg_start_decompress(j);
     while (j->output_scanline < j->output_height) {
         JSAMPROW row = p->pixels + (size_t)j->output_scanline *

@@ -70,7 +70,7 @@ static Status open_tensors(const Source *s, StFile *f) {
                       strstr(f->why, ": ") + 2);
 }
 
-static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
+static Status tensors_parts(Source *s, const ArrayHead *h, ArrayParts *to) {
     StFile f;
     char text[1000];
     (void)h;
@@ -84,7 +84,7 @@ static Status parts(Source *s, const ArrayHead *h, ArrayParts *to) {
     return OK;
 }
 
-static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+static Status tensors_find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     StFile f;
     TRY(open_tensors(s, &f));
     Status st = find_tensor(s, &f, pick, h);
@@ -92,5 +92,7 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     return st;
 }
 
-const ArrayFormat tensors_format = {
-    .name = "safetensors", .is = is_tensors, .find = find, .parts = parts};
+const ArrayFormat tensors_format = {.name = "safetensors",
+                                    .is = is_tensors,
+                                    .find = tensors_find,
+                                    .parts = tensors_parts};

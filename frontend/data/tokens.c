@@ -38,7 +38,7 @@ static Status take_part(const Source *s, const char *part, ArrayHead *h,
     return OK;
 }
 
-static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
+static Status tokens_find(Source *s, const ArrayPick *pick, ArrayHead *h) {
     int32_t magic = 0;
     int shift;
     if (s->packed) return source_bad(s, "gzipped tokens are not read");
@@ -63,6 +63,6 @@ static Status find(Source *s, const ArrayPick *pick, ArrayHead *h) {
 }
 
 const ArrayFormat tokens_format = {
-    .name = "tokens (.bin)", .end = ".bin", .find = find};
+    .name = "tokens (.bin)", .end = ".bin", .find = tokens_find};
 const ArrayFormat text_format = {
-    .name = "text (.txt)", .end = ".txt", .find = find};
+    .name = "text (.txt)", .end = ".txt", .find = tokens_find};

@@ -57,7 +57,7 @@ static int float_or_none(int code) {
     return dtype_from_onnx(code, &d) && dtype_is_float(d) ? (int)d : -1;
 }
 
-static int known(const Known *k, Str name) {
+static int dtypes_known(const Known *k, Str name) {
     const OxName *n = ox_name_of(k->ox, name);
     if (!n) return -1;
     if (n->kind == OX_INIT)
@@ -73,7 +73,7 @@ static int result_of(const Known *k, const OxNode *n) {
         return -1;
     }
     return n->nin && !n->captured && !is_among(n->type, of_another)
-               ? known(k, n->in[0])
+               ? dtypes_known(k, n->in[0])
                : -1;
 }
 
@@ -81,7 +81,7 @@ static Status check(const Known *k, const OxNode *n) {
     int first = -1, at = 0;
     if (!is_among(n->type, of_one_type)) return OK;
     for (int i = 0; i < n->nin; i++) {
-        int d = known(k, n->in[i]);
+        int d = dtypes_known(k, n->in[i]);
         if (d < 0 || d == first) continue;
         if (first >= 0)
             return ox_fail_node(

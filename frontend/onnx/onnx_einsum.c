@@ -16,7 +16,7 @@ typedef struct Term {
     unsigned char label[MAX_RANK];
 } Term;
 
-static int find(const Term *t, int label) {
+static int einsum_find(const Term *t, int label) {
     for (int i = 0; i < t->rank; i++)
         if (t->label[i] == label) return i;
     return -1;
@@ -144,7 +144,8 @@ static Status take_diagonals(Ox *ox, Term *t) {
 static Status sum_unneeded(Ox *ox, Term *t, const Term *other,
                            const bool *needed) {
     for (int i = t->rank - 1; i >= 0; i--)
-        if (!needed[t->label[i]] && (!other || find(other, t->label[i]) < 0))
+        if (!needed[t->label[i]] &&
+            (!other || einsum_find(other, t->label[i]) < 0))
             TRY(sum_axis(ox, t, i));
     return OK;
 }
@@ -154,7 +155,7 @@ static Status arrange(Ox *ox, Term *t, const Term *want, bool pad) {
     int64_t perm[MAX_RANK], dim[MAX_RANK];
     int n = 0;
     for (int i = 0; i < want->rank; i++) {
-        int k = find(t, want->label[i]);
+        int k = einsum_find(t, want->label[i]);
         dim[i] = k < 0 ? 1 : size_of(ox, t, k);
         if (k >= 0)
             perm[n++] = k;
@@ -183,7 +184,7 @@ static Status add_label(Ox *ox, Term *t, int label) {
 static Status find_roles(Ox *ox, const Term *a, const Term *b,
                          const bool *needed, Roles *r) {
     for (int i = 0; i < a->rank; i++) {
-        int c = a->label[i], k = find(b, c);
+        int c = a->label[i], k = einsum_find(b, c);
         bool same = k >= 0 && size_of(ox, a, i) == size_of(ox, b, k);
         TRY(add_label(ox,
                       k < 0       ? &r->left
@@ -193,12 +194,12 @@ static Status find_roles(Ox *ox, const Term *a, const Term *b,
                       c));
     }
     for (int k = 0; k < b->rank; k++)
-        if (find(a, b->label[k]) < 0)
+        if (einsum_find(a, b->label[k]) < 0)
             TRY(add_label(ox, &r->right, b->label[k]));
     return OK;
 }
 
-static Status join(Ox *ox, const Term *const *parts, int n, Term *out) {
+static Status einsum_join(Ox *ox, const Term *const *parts, int n, Term *out) {
     out->rank = 0;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < parts[i]->rank; k++)
@@ -219,14 +220,16 @@ static Status matrix_product(Ox *ox, Term *a, Term *b, const Roles *r,
                              const Term *to) {
     Term wa, wb;
     int64_t dim[MAX_RANK];
-    TRY(join(ox, (const Term *[]){&r->batch, &r->left, &r->gone}, 3, &wa));
-    TRY(join(ox, (const Term *[]){&r->batch, &r->gone, &r->right}, 3, &wb));
+    TRY(einsum_join(ox, (const Term *[]){&r->batch, &r->left, &r->gone}, 3,
+                    &wa));
+    TRY(einsum_join(ox, (const Term *[]){&r->batch, &r->gone, &r->right}, 3,
+                    &wb));
     TRY(arrange(ox, a, &wa, false));
     TRY(arrange(ox, b, &wb, false));
     for (int i = 0; i < to->rank; i++) {
-        int k = find(a, to->label[i]);
-        dim[i] =
-            k >= 0 ? size_of(ox, a, k) : size_of(ox, b, find(b, to->label[i]));
+        int k = einsum_find(a, to->label[i]);
+        dim[i] = k >= 0 ? size_of(ox, a, k)
+                        : size_of(ox, b, einsum_find(b, to->label[i]));
     }
     TRY(flatten(ox, a, r->batch.rank, r->batch.rank + r->left.rank));
     TRY(flatten(ox, b, r->batch.rank, r->batch.rank + r->gone.rank));
@@ -241,17 +244,18 @@ static Status contract(Ox *ox, Term *a, Term *b, const bool *needed) {
     TRY(sum_unneeded(ox, a, b, needed));
     TRY(sum_unneeded(ox, b, a, needed));
     TRY(find_roles(ox, a, b, needed, &r));
-    TRY(join(ox, (const Term *[]){&r.batch, &r.left, &r.right}, 3, &to));
+    TRY(einsum_join(ox, (const Term *[]){&r.batch, &r.left, &r.right}, 3, &to));
     bool broadcast = false;
     for (int i = 0; i < r.batch.rank; i++)
-        broadcast |= size_of(ox, a, find(a, r.batch.label[i])) !=
-                     size_of(ox, b, find(b, r.batch.label[i]));
+        broadcast |= size_of(ox, a, einsum_find(a, r.batch.label[i])) !=
+                     size_of(ox, b, einsum_find(b, r.batch.label[i]));
     bool floats = dtype_is_float(ox_type(ox, a->v).dtype);
     if (r.gone.rank && floats && !broadcast) {
         TRY(matrix_product(ox, a, b, &r, &to));
     } else {
-        TRY(join(ox, (const Term *[]){&r.batch, &r.left, &r.right, &r.gone}, 4,
-                 &to));
+        TRY(einsum_join(ox,
+                        (const Term *[]){&r.batch, &r.left, &r.right, &r.gone},
+                        4, &to));
         TRY(arrange(ox, a, &to, true));
         TRY(arrange(ox, b, &to, true));
         TRY(ox2(ox, OP_MUL, a->v, b->v, &a->v));
@@ -266,7 +270,7 @@ Status onnx_einsum(Ox *ox) {
     int n = ox->node->nin;
     TRY(read_equation(ox, in, &out));
     for (int k = 0; k < out.rank; k++)
-        if (find(&out, out.label[k]) < k)
+        if (einsum_find(&out, out.label[k]) < k)
             return ox_fail(ox, "a label occurs twice in the result");
     for (int i = 0; i < n; i++) TRY(take_diagonals(ox, &in[i]));
     for (int i = 0; i < n; i++) {

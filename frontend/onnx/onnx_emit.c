@@ -108,7 +108,7 @@ static Str put_ints(Emit *e, const int64_t *v, int n) {
                       arena_dup(e->a, v, sizeof *v * (size_t)n));
 }
 
-static Str put_number(Emit *e, DType d, double v) {
+static Str put_emit_number(Emit *e, DType d, double v) {
     Type t = {.dtype = d};
     const Tensor *x = tensor_new(e->a, type_scalar(d));
     tensor_set(x, 0, v);
@@ -133,8 +133,8 @@ static void put_int(Emit *e, Onnx__NodeProto *p, const char *name, int64_t v) {
     a->i = v;
 }
 
-static void put_word(Emit *e, Onnx__NodeProto *p, const char *name,
-                     const char *v) {
+static void put_emit_word(Emit *e, Onnx__NodeProto *p, const char *name,
+                          const char *v) {
     Onnx__AttributeProto *a =
         put_attr(e, p, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING);
     a->has_s = true;
@@ -150,7 +150,8 @@ static void put_list(Emit *e, Onnx__NodeProto *p, const char *name,
     a->ints = arena_dup(e->a, v, sizeof *v * (size_t)n);
 }
 
-static void put_float(Emit *e, Onnx__NodeProto *p, const char *name, double v) {
+static void put_emit_float(Emit *e, Onnx__NodeProto *p, const char *name,
+                           double v) {
     Onnx__AttributeProto *a =
         put_attr(e, p, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT);
     a->has_f = true;
@@ -161,8 +162,8 @@ static void copy_attr(Emit *e, Onnx__NodeProto *p, const char *name,
                       const Attr *a) {
     switch (attr_get(a->key)->kind) {
     case ATTR_INT: put_int(e, p, name, a->u.i); break;
-    case ATTR_FLOAT: put_float(e, p, name, a->u.f); break;
-    case ATTR_STR: put_word(e, p, name, a->u.s); break;
+    case ATTR_FLOAT: put_emit_float(e, p, name, a->u.f); break;
+    case ATTR_STR: put_emit_word(e, p, name, a->u.s); break;
     case ATTR_INTS: put_list(e, p, name, a->u.ints.v, a->u.ints.n); break;
     }
 }
@@ -182,8 +183,8 @@ static void copy_attrs(Emit *e, Onnx__NodeProto *p, const char *names) {
 
 /* Writes a node; it takes the name of the user's node if it computes that
    node's result. */
-static Onnx__NodeProto *put_node(Emit *e, const char *op, const Str *in,
-                                 int nin, Str out) {
+static Onnx__NodeProto *put_emit_node(Emit *e, const char *op, const Str *in,
+                                      int nin, Str out) {
     Onnx__NodeProto *p = NEW(e->a, Onnx__NodeProto);
     onnx__node_proto__init(p);
     bool users = e->n && e->n->loc.node && out == e->result;
@@ -213,7 +214,8 @@ static Str *called(const Emit *e, ValueId v, DType d) {
 
 /* Declares `to` as a value with type t, except for the dtype d. */
 static Str cast_to(Emit *e, Str from, const Type *t, DType d, Str to) {
-    put_int(e, put_node(e, "Cast", &from, 1, to), "to", dtype_info[d].onnx);
+    put_int(e, put_emit_node(e, "Cast", &from, 1, to), "to",
+            dtype_info[d].onnx);
     put_info(e, to, t, d);
     return to;
 }
@@ -322,7 +324,7 @@ static Status chain(Emit *e, const char *ops, const char *attrs, const Str *in,
         Str op = intern_n(s, strcspn(s, " "));
         s += strlen(op) + strspn(s + strlen(op), " ");
         Str to = *s ? fresh(e, &e->values, internf("%s/%s", y, op)) : y;
-        copy_attrs(e, put_node(e, op, in, nin, to), attrs);
+        copy_attrs(e, put_emit_node(e, op, in, nin, to), attrs);
         part = to;
     }
     return stored(e, y, d);
@@ -386,7 +388,7 @@ static Status put_pad(Emit *e, const Form *f) {
     int n = attr_ints(e->n, AK_pads, &pads);
     DType d = meet(e, 0);
     Str in[] = {as_dtype(e, e->n->in[0], d), put_ints(e, pads, n),
-                put_number(e, d, attr_float(e->n, AK_value))};
+                put_emit_number(e, d, attr_float(e->n, AK_value))};
     return chain(e, f->names, f->attrs, in, 3, d);
 }
 
@@ -408,7 +410,7 @@ static Status put_gather(Emit *e, const Form *f) {
 
 /* Inverts the row of onnx_ops.def: an operand in ONNX that is an attribute
    here becomes an operand again. */
-static Status put_row(Emit *e, const Form *f) {
+static Status put_emit_row(Emit *e, const Form *f) {
     enum { MOST = 8 };
     Str in[MOST];
     const OpInfo *info = node_info(e->n);
@@ -422,11 +424,11 @@ static Status put_row(Emit *e, const Form *f) {
         OxMapEntry from = ox_map_to(row, attr_get(key)->text);
         if (!from.operand) continue;
         ASSERT(from.operand == nin);
-        in[nin++] = put_number(e, DT_I64, (double)attr_int(e->n, key));
+        in[nin++] = put_emit_number(e, DT_I64, (double)attr_int(e->n, key));
     }
     if (!dtype_is_float(y)) d = y;
     Str to = made(e, d);
-    Onnx__NodeProto *p = put_node(e, row->name, in, nin, to);
+    Onnx__NodeProto *p = put_emit_node(e, row->name, in, nin, to);
     for (int i = 0; i < e->n->nattr; i++) {
         const Attr *a = &e->n->attrs[i];
         OxMapEntry from = ox_map_to(row, attr_get(a->key)->text);
@@ -441,7 +443,7 @@ static Status put_argsort(Emit *e, const Form *f) {
     int64_t k = attr_int(e->n, AK_k);
     Str in[] = {as_dtype(e, e->n->in[0], d), put_ints(e, &k, 1)};
     Str y = made(e, DT_I64);
-    Onnx__NodeProto *p = put_node(e, f->names, in, 2, y);
+    Onnx__NodeProto *p = put_emit_node(e, f->names, in, 2, y);
     p->n_output = 2;
     p->output = NEW_ARRAY(e->a, char *, 2);
     p->output[0] = (char *)fresh(e, &e->values, internf("%s/values", y));
@@ -453,8 +455,8 @@ static Status put_argsort(Emit *e, const Form *f) {
 static Status put_clip(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str in[] = {as_dtype(e, e->n->in[0], d),
-                put_number(e, d, attr_float(e->n, AK_min)),
-                put_number(e, d, attr_float(e->n, AK_max))};
+                put_emit_number(e, d, attr_float(e->n, AK_min)),
+                put_emit_number(e, d, attr_float(e->n, AK_max))};
     return chain(e, f->names, "", in, 3, d);
 }
 
@@ -462,14 +464,15 @@ static Status put_mod(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str in[] = {as_dtype(e, e->n->in[0], d), as_dtype(e, e->n->in[1], d)};
     Str y = made(e, d);
-    put_int(e, put_node(e, f->names, in, 2, y), "fmod", dtype_is_float(d));
+    put_int(e, put_emit_node(e, f->names, in, 2, y), "fmod", dtype_is_float(d));
     return stored(e, y, d);
 }
 
 static Status put_gelu_tanh(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str in = as_dtype(e, e->n->in[0], d), y = made(e, d);
-    put_word(e, put_node(e, f->names, &in, 1, y), "approximate", "tanh");
+    put_emit_word(e, put_emit_node(e, f->names, &in, 1, y), "approximate",
+                  "tanh");
     return stored(e, y, d);
 }
 
@@ -498,11 +501,11 @@ static Status put_gelu_slope(Emit *e, const Form *f) {
         int b = parts[i].b;
         Str in[] = {at[parts[i].a], b >= 0 ? at[b]
                                     : b == NUMBER
-                                        ? put_number(e, d, parts[i].number)
+                                        ? put_emit_number(e, d, parts[i].number)
                                         : NULL};
         at[i + 1] =
             i + 1 == PARTS ? y : fresh(e, &e->values, internf("%s/%d", y, i));
-        put_node(e, parts[i].op, in, b == NONE ? 1 : 2, at[i + 1]);
+        put_emit_node(e, parts[i].op, in, b == NONE ? 1 : 2, at[i + 1]);
     }
     return stored(e, y, d);
 }
@@ -512,8 +515,8 @@ static Status put_isfinite(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str x = as_dtype(e, e->n->in[0], d), in[] = {x, x};
     Str zero = fresh(e, &e->values, intern("zero"));
-    put_node(e, "Sub", in, 2, zero);
-    Str both[] = {zero, put_number(e, d, 0)};
+    put_emit_node(e, "Sub", in, 2, zero);
+    Str both[] = {zero, put_emit_number(e, d, 0)};
     return chain(e, f->names, "", both, 2, DT_BOOL);
 }
 
@@ -565,7 +568,7 @@ static Status put_matmul(Emit *e, const Form *f) {
     }
     if (flat && any) {
         Str y = made(e, d);
-        Onnx__NodeProto *p = put_node(e, "Gemm", in, 2, y);
+        Onnx__NodeProto *p = put_emit_node(e, "Gemm", in, 2, y);
         put_int(e, p, "transA", attr_int(e->n, AK_trans_a));
         put_int(e, p, "transB", attr_int(e->n, AK_trans_b));
         return stored(e, y, d);
@@ -578,7 +581,8 @@ static Status put_matmul(Emit *e, const Form *f) {
         perm[rank - 1] = rank - 2;
         perm[rank - 2] = rank - 1;
         Str y = fresh(e, &e->values, internf("%s/transposed", in[i]));
-        put_list(e, put_node(e, "Transpose", &in[i], 1, y), "perm", perm, rank);
+        put_list(e, put_emit_node(e, "Transpose", &in[i], 1, y), "perm", perm,
+                 rank);
         in[i] = y;
     }
     return chain(e, f->names, "", in, 2, d);
@@ -609,7 +613,7 @@ static Status put_conv_transposed(Emit *e, const Form *f) {
                   strides[i] * (y->dim[i + 2] - 1);
     Str in[] = {as_dtype(e, e->n->in[0], d), as_dtype(e, e->n->in[1], d)};
     Str out = made(e, d);
-    Onnx__NodeProto *p = put_node(e, f->names, in, 2, out);
+    Onnx__NodeProto *p = put_emit_node(e, f->names, in, 2, out);
     copy_attrs(e, p, f->attrs);
     put_list(e, p, "output_padding", rest, spatial);
     return stored(e, out, d);
@@ -631,7 +635,7 @@ static Status put_pool(Emit *e, const Form *f) {
         return emit_fail(e, "its windows have no form in ONNX");
     DType d = meet(e, 0);
     Str in = as_dtype(e, e->n->in[0], d), y = made(e, d);
-    Onnx__NodeProto *p = put_node(e, f->names, &in, 1, y);
+    Onnx__NodeProto *p = put_emit_node(e, f->names, &in, 1, y);
     copy_attrs(e, p, f->attrs);
     put_int(e, p, "ceil_mode", !floors);
     return stored(e, y, d);
@@ -692,7 +696,7 @@ static bool find_form(OpCode op, Form *f) {
         if (f->op == op) return true;
     }
     for (int i = 0; (row = ox_row(i)); i++) {
-        *f = (Form){op, row->name, "", put_row};
+        *f = (Form){op, row->name, "", put_emit_row};
         if (!*row->domain &&
             (row->handler == OX_elem || row->handler == OX_call) &&
             ox_callee(row).op == op)
@@ -770,7 +774,7 @@ static void put_outputs(Emit *e, Onnx__GraphProto *p) {
         if (!to) continue;
         ValueId v = g->outputs.data[i].value;
         Str name = as_stored(e, v);
-        if (name != to) put_node(e, "Identity", &name, 1, to);
+        if (name != to) put_emit_node(e, "Identity", &name, 1, to);
         p->output[p->n_output++] = value_info(e, to, value_type(g, v));
     }
 }

@@ -22,7 +22,7 @@ typedef struct External {
 } External;
 
 /* Decimal digits only. */
-static bool number(const char *s, int64_t *out) {
+static bool external_number(const char *s, int64_t *out) {
     int64_t v = 0;
     if (!*s) return false;
     for (; *s; s++)
@@ -46,9 +46,9 @@ static Status parse(Ox *ox, const Onnx__TensorProto *t, const char *name,
         else if (!strcmp(k, "checksum"))
             e->checksum = v;
         else if (!strcmp(k, "offset"))
-            ok = number(v, &e->offset);
+            ok = external_number(v, &e->offset);
         else if (!strcmp(k, "length"))
-            ok = number(v, &e->length);
+            ok = external_number(v, &e->length);
         if (!ok)
             return ox_fail(ox, "tensor '%s': external %s '%s' is not a number",
                            ox_quote(ox, name), k, ox_quote(ox, v));

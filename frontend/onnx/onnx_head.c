@@ -149,7 +149,7 @@ static Status find_layer(Head *h, const char *output) {
 
 /* ---- the new layer ------------------------------------------------------- */
 
-static void fill(Head *h, Onnx__TensorProto *t, double bound) {
+static void head_fill(Head *h, Onnx__TensorProto *t, double bound) {
     int64_t n = 1;
     for (size_t i = 0; i < t->n_dims; i++) n *= t->dims[i];
     float *x = arena_alloc(h->a, (size_t)n * sizeof *x + 1);
@@ -189,7 +189,7 @@ static Status set_shape(Head *h, const char *output, int64_t units) {
     return ERR_USER;
 }
 
-static Status replace(Head *h, const DimBind *b) {
+static Status head_replace(Head *h, const DimBind *b) {
     h->weight = h->bias = NULL;
     TRY(set_shape(h, b->name, b->value));
     TRY(find_layer(h, b->name));
@@ -200,8 +200,8 @@ static Status replace(Head *h, const DimBind *b) {
     h->weight->dims[h->axis] = b->value;
     if (h->bias) h->bias->dims[0] = b->value;
     double bound = 1 / sqrt((double)inputs);
-    fill(h, h->weight, bound);
-    if (h->bias) fill(h, h->bias, bound);
+    head_fill(h, h->weight, bound);
+    if (h->bias) head_fill(h, h->bias, bound);
     return OK;
 }
 
@@ -220,7 +220,7 @@ Status onnx_replace_heads(Arena *a, Diag *d, const char *path, Options *opt,
               .random = (uint64_t)opt->seed * 0xd1342543de82ef95u + 1};
     opt->fresh.len = 0;
     for (int i = 0; i < opt->heads.len; i++) {
-        TRY(replace(&h, &opt->heads.data[i]));
+        TRY(head_replace(&h, &opt->heads.data[i]));
         vec_push(opt->arena, &opt->fresh, intern(h.weight_name));
         if (h.bias) vec_push(opt->arena, &opt->fresh, intern(h.bias_name));
     }

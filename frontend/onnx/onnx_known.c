@@ -6,7 +6,7 @@
 
 #include "frontend/onnx/onnx.h"
 
-static Status known(Ox *ox, int operand, const EvalTensor **out) {
+static Status known_tensor(Ox *ox, int operand, const EvalTensor **out) {
     ValueId v = ox_in(ox, operand);
     const Tensor *t = is_value(v) ? ox_data(ox, v) : NULL;
     if (!t)
@@ -26,7 +26,7 @@ static double at(const EvalTensor *t, int64_t i) {
 Status onnx_non_zero(Ox *ox) {
     const EvalTensor *x;
     ValueId y;
-    TRY(known(ox, 0, &x));
+    TRY(known_tensor(ox, 0, &x));
     const Type *t = type_get(x->type);
     int64_t all = type_count(t), n = 0, dim[2] = {t->rank ? t->rank : 1, 0};
     for (int64_t i = 0; i < all; i++) dim[1] += at(x, i) != 0;
@@ -52,7 +52,7 @@ Status onnx_compress(Ox *ox) {
     Type t = ox_type(ox, x);
     int64_t all = type_count(&t), n = 0;
     int axis = 0;
-    TRY(known(ox, 1, &c));
+    TRY(known_tensor(ox, 1, &c));
     if (ox_attr(ox, "axis"))
         TRY(ox_axis(ox, ox_int(ox, "axis", 0), t.rank, &axis));
     else
@@ -77,7 +77,7 @@ typedef struct Slices {
     int64_t outer, n, inner;
 } Slices;
 
-static int compare(const Slices *s, int64_t a, int64_t b) {
+static int known_compare(const Slices *s, int64_t a, int64_t b) {
     for (int64_t o = 0; o < s->outer; o++)
         for (int64_t i = 0; i < s->inner; i++) {
             int64_t ia = (o * s->n + a) * s->inner + i;
@@ -98,10 +98,10 @@ static int64_t distinct(const Slices *s, bool sorted, int64_t *first,
     int64_t n = 0;
     for (int64_t i = 0; i < s->n; i++) {
         int64_t k = 0, at_most = n;
-        while (k < n && compare(s, first[k], i)) k++;
+        while (k < n && known_compare(s, first[k], i)) k++;
         if (k < n) continue;
         if (sorted)
-            for (k = 0; k < n && compare(s, first[k], i) < 0;) k++;
+            for (k = 0; k < n && known_compare(s, first[k], i) < 0;) k++;
         memmove(first + k + 1, first + k,
                 (size_t)(at_most - k) * sizeof *first);
         first[k] = i;
@@ -109,7 +109,7 @@ static int64_t distinct(const Slices *s, bool sorted, int64_t *first,
     }
     for (int64_t i = 0; i < s->n; i++)
         for (int64_t k = 0; k < n; k++)
-            if (!compare(s, first[k], i)) kind[i] = k;
+            if (!known_compare(s, first[k], i)) kind[i] = k;
     return n;
 }
 
@@ -119,7 +119,7 @@ Status onnx_unique(Ox *ox) {
     Slices s;
     int axis = 0;
     Attr attr;
-    TRY(known(ox, 0, &s.x));
+    TRY(known_tensor(ox, 0, &s.x));
     Type t = ox_type(ox, x);
     int64_t all = type_count(&t);
     if (ox_attr(ox, "axis")) {

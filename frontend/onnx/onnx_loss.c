@@ -48,7 +48,7 @@ Status onnx_nll_loss(Ox *ox) {
 
 /* ---- one op in parts ----------------------------------------------------- */
 
-static bool is_number(const Ox *ox, Str name, double k) {
+static bool is_loss_number(const Ox *ox, Str name, double k) {
     const OxName *x = ox_name_of(ox, name);
     double v;
     return x && is_value(x->value) && value_is_splat(ox->g, x->value, &v) &&
@@ -59,7 +59,7 @@ static bool is_number(const Ox *ox, Str name, double k) {
 static Str bounded_log(const Ox *ox, Str name) {
     const OxNode *max = ox_maker(ox, name, "Max");
     const OxNode *log = max ? ox_maker(ox, max->in[0], "Log") : NULL;
-    bool bounded = log && max->nin == 2 && is_number(ox, max->in[1], -100);
+    bool bounded = log && max->nin == 2 && is_loss_number(ox, max->in[1], -100);
     return bounded ? log->in[0] : NULL;
 }
 
@@ -77,7 +77,8 @@ static Status binary_cross_entropy(Ox *ox, bool *done) {
     const OxNode *add = rest ? ox_maker(ox, rest, "Add") : NULL;
     const OxNode *neg = add ? ox_maker(ox, add->in[0], "Neg") : NULL;
     if (!p || !less || !neg || neg->in[0] != p || less->in[0] != hit->in[0] ||
-        !is_number(ox, less->in[1], 1) || !is_number(ox, add->in[1], 1))
+        !is_loss_number(ox, less->in[1], 1) ||
+        !is_loss_number(ox, add->in[1], 1))
         return OK;
     ValueId in[] = {ox_name_of(ox, p)->value,
                     ox_name_of(ox, hit->in[0])->value},

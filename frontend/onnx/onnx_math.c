@@ -272,8 +272,8 @@ Status onnx_cast_like(Ox *ox) {
 
 /* ---- products ------------------------------------------------------------ */
 
-static Status product(Ox *ox, ValueId a, ValueId b, bool ta, bool tb,
-                      ValueId *y) {
+static Status math_product(Ox *ox, ValueId a, ValueId b, bool ta, bool tb,
+                           ValueId *y) {
     Attr attr[] = {attr_i(AK_trans_a, ta), attr_i(AK_trans_b, tb)};
     return ox_op(ox, OP_MATMUL, (ValueId[]){a, b}, 2, attr, 2, y);
 }
@@ -311,7 +311,7 @@ Status onnx_matmul(Ox *ox) {
     if (ta.rank == 1) TRY(ox_reshape(ox, a, 2, (int64_t[]){1, ta.dim[0]}, &a));
     if (tb.rank == 1) TRY(ox_reshape(ox, b, 2, (int64_t[]){tb.dim[0], 1}, &b));
     TRY(merge_scales(ox, &a, &b));
-    TRY(product(ox, a, b, false, false, &y));
+    TRY(math_product(ox, a, b, false, false, &y));
     Type ty = ox_type(ox, y);
     int64_t dim[MAX_RANK];
     int rank = 0;
@@ -328,8 +328,8 @@ Status onnx_gemm(Ox *ox) {
     double alpha = ox_float(ox, "alpha", 1), beta = ox_float(ox, "beta", 1);
     if (ox_type(ox, a).rank != 2 || ox_type(ox, b).rank != 2)
         return ox_fail(ox, "operands must be matrices");
-    TRY(product(ox, a, b, ox_int(ox, "transA", 0) != 0,
-                ox_int(ox, "transB", 0) != 0, &y));
+    TRY(math_product(ox, a, b, ox_int(ox, "transA", 0) != 0,
+                     ox_int(ox, "transB", 0) != 0, &y));
     if (alpha != 1) TRY(ox2k(ox, OP_MUL, y, alpha, &y));
     if (is_value(c) && beta != 0) {
         Type before = ox_type(ox, y), after;

@@ -29,8 +29,8 @@ static const char *source_line(Ox *ox, const OxNode *n) {
 }
 
 /* "Conv (opset 20): ..", and the line of Python. */
-static void put_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap,
-                     StrBuf *sb) {
+static void put_message_node(Ox *ox, const OxNode *n, const char *fmt,
+                             va_list ap, StrBuf *sb) {
     sb_printf(sb, "%s", ox_quote(ox, n->type));
     if (n->version) sb_printf(sb, " (opset %d)", n->version);
     sb_puts(sb, ": ");
@@ -41,7 +41,7 @@ static void put_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap,
 
 static Status fail_node(Ox *ox, const OxNode *n, const char *fmt, va_list ap) {
     StrBuf sb = {0};
-    put_node(ox, n, fmt, ap, &sb);
+    put_message_node(ox, n, fmt, ap, &sb);
     Status s =
         fail(ox->d, (Loc){.file = ox->file, .node = n->name}, "%s", sb.data);
     sb_free(&sb);
@@ -52,7 +52,7 @@ void ox_warn_node(Ox *ox, const OxNode *n, const char *fmt, ...) {
     va_list ap;
     StrBuf sb = {0};
     va_start(ap, fmt);
-    put_node(ox, n, fmt, ap, &sb);
+    put_message_node(ox, n, fmt, ap, &sb);
     va_end(ap);
     warn(ox->d, (Loc){.file = ox->file, .node = n->name}, "%s", sb.data);
     sb_free(&sb);

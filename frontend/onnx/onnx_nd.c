@@ -230,8 +230,8 @@ static bool is_uniform(Ox *ox, ValueId v, ValueId *scalar) {
 }
 
 /* x where no update applies, else the last update that applies. */
-static Status replace(Ox *ox, ValueId x, ValueId row, ValueId up, const Rows *r,
-                      ValueId *y) {
+static Status nd_replace(Ox *ox, ValueId x, ValueId row, ValueId up,
+                         const Rows *r, ValueId *y) {
     const Tensor *known = ox_data(ox, row);
     Attr axis = attr_i(AK_axis, 0);
     ValueId hit, from;
@@ -336,7 +336,7 @@ static Status scatter(Ox *ox, ValueId row, const Rows *r) {
     TRY(ox_reshape(ox, up, 1 + r->inner, dim, &up));
     TRY(ox_reshape(ox, row, 1, &n, &row));
     if (how->op == OP_WHERE) {
-        TRY(replace(ox, x, row, up, r, &y));
+        TRY(nd_replace(ox, x, row, up, r, &y));
     } else if (how->op == OP_ADD) {
         TRY(sum_updates(ox, row, r, t.dtype, &up));
         TRY(ox2(ox, OP_ADD, x, up, &y));

@@ -61,7 +61,7 @@ static double cubic(double a, double x) {
     return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-static double weight_of(const Resize *z, double distance) {
+static double resize_weight_of(const Resize *z, double distance) {
     if (!strcmp(z->mode, "cubic")) return cubic(z->cubic_a, distance);
     return fabs(distance) < 1 ? 1 - fabs(distance) : 0;
 }
@@ -80,7 +80,8 @@ static void fill_taps(const Resize *z, Axis *a, int64_t i, double x) {
     double wide = z->antialias && a->scale < 1 ? a->scale : 1, sum = 0;
     double first = one ? nearest(z, x) : ceil(x) - a->taps / 2;
     for (int k = 0; k < a->taps; k++) {
-        double at = first + k, w = one ? 1 : weight_of(z, (at - x) * wide);
+        double at = first + k,
+               w = one ? 1 : resize_weight_of(z, (at - x) * wide);
         bool outside = at < 0 || at > (double)(a->in - 1);
         if (z->exclude_outside && outside) w = 0;
         at = at < 0 ? 0 : at > (double)(a->in - 1) ? (double)(a->in - 1) : at;

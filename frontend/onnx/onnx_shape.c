@@ -116,7 +116,7 @@ static Status range_operands(Ox *ox, const EvalTensor *v[3], DType *d) {
     return OK;
 }
 
-static double number(const EvalTensor *e) {
+static double shape_number(const EvalTensor *e) {
     return e->f ? e->f[0] : (double)e->i[0];
 }
 
@@ -125,11 +125,13 @@ Status onnx_range(Ox *ox) {
     DType d = DT_I64;
     ValueId y;
     TRY(range_operands(ox, v, &d));
-    int64_t n = range_count(number(v[0]), number(v[1]), number(v[2]));
-    if (number(v[2]) == 0) return ox_fail(ox, "delta is 0");
+    int64_t n =
+        range_count(shape_number(v[0]), shape_number(v[1]), shape_number(v[2]));
+    if (shape_number(v[2]) == 0) return ox_fail(ox, "delta is 0");
     if (n < 0)
         return ox_fail(ox, "a range from %g to %g by %g is too long",
-                       number(v[0]), number(v[1]), number(v[2]));
+                       shape_number(v[0]), shape_number(v[1]),
+                       shape_number(v[2]));
     TypeId type = type_make(d, 1, &n);
     EvalTensor *e = eval_tensor_new(ox->a, type);
     for (int64_t i = 0; i < n; i++) {

@@ -28,12 +28,12 @@ typedef struct Flow {
     bool *trained, *matters;
 } Flow;
 
-static bool marked(const Flow *f, const bool *marks, Str name) {
+static bool steps_marked(const Flow *f, const bool *marks, Str name) {
     const OxName *n = ox_name_of(f->ox, name);
     return n && marks[n - f->ox->names.data];
 }
 
-static void mark(const Flow *f, bool *marks, Str name) {
+static void steps_mark(const Flow *f, bool *marks, Str name) {
     const OxName *n = ox_name_of(f->ox, name);
     if (n) marks[n - f->ox->names.data] = true;
 }
@@ -42,15 +42,16 @@ static void find_flow(const Flow *f) {
     const Ox *ox = f->ox;
     for (int i = 0; i < ox->inits.len; i++) {
         const OxInit *x = &ox->inits.data[i];
-        if (x->is_var && x->kind == VAR_PARAM) mark(f, f->trained, x->name);
+        if (x->is_var && x->kind == VAR_PARAM)
+            steps_mark(f, f->trained, x->name);
     }
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
         bool trained = false;
         for (int k = 0; k < n->nin; k++)
-            trained |= marked(f, f->trained, n->in[k]);
+            trained |= steps_marked(f, f->trained, n->in[k]);
         for (int r = 0; r < n->nout && trained; r++)
-            mark(f, f->trained, n->out[r]);
+            steps_mark(f, f->trained, n->out[r]);
     }
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->output[i];
@@ -60,22 +61,23 @@ static void find_flow(const Flow *f) {
             v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
             v->type->tensor_type &&
             dtype_from_onnx(v->type->tensor_type->elem_type, &d);
-        if (!known || dtype_is_float(d)) mark(f, f->matters, ox_text(v->name));
+        if (!known || dtype_is_float(d))
+            steps_mark(f, f->matters, ox_text(v->name));
     }
     for (int i = ox->order.len - 1; i >= 0; i--) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
         bool matters = false;
         for (int r = 0; r < n->nout; r++)
-            matters |= marked(f, f->matters, n->out[r]);
+            matters |= steps_marked(f, f->matters, n->out[r]);
         for (int k = 0; k < n->nin && matters; k++)
-            mark(f, f->matters, n->in[k]);
+            steps_mark(f, f->matters, n->in[k]);
     }
 }
 
 /* A step in what trains: of PyTorch's models most stand beside a detach(). */
 static bool is_step(const Flow *f, const OxNode *n) {
-    if (!n->nin || !n->nout || !marked(f, f->trained, n->in[0]) ||
-        !marked(f, f->matters, n->out[0]))
+    if (!n->nin || !n->nout || !steps_marked(f, f->trained, n->in[0]) ||
+        !steps_marked(f, f->matters, n->out[0]))
         return false;
     if (makes_steps(n)) return true;
     const OxName *x = ox_name_of(f->ox, n->in[0]);
@@ -85,9 +87,10 @@ static bool is_step(const Flow *f, const OxNode *n) {
 
 static bool touches(const Flow *f, const OxNode *n) {
     bool trained = false, matters = false;
-    for (int k = 0; k < n->nin; k++) trained |= marked(f, f->trained, n->in[k]);
+    for (int k = 0; k < n->nin; k++)
+        trained |= steps_marked(f, f->trained, n->in[k]);
     for (int r = 0; r < n->nout; r++)
-        matters |= marked(f, f->matters, n->out[r]);
+        matters |= steps_marked(f, f->matters, n->out[r]);
     return trained && matters;
 }
 
@@ -100,9 +103,9 @@ static bool is_function(const Flow *f, const OxNode *n) {
 }
 
 /* The first node of which `is` holds, and their number. */
-static const OxNode *first_of(const Flow *f,
-                              bool (*is)(const Flow *f, const OxNode *n),
-                              int *count) {
+static const OxNode *steps_first_of(const Flow *f,
+                                    bool (*is)(const Flow *f, const OxNode *n),
+                                    int *count) {
     const OxNode *first = NULL;
     *count = 0;
     for (int i = 0; i < f->ox->order.len; i++) {
@@ -121,8 +124,8 @@ void ox_warn_steps(Ox *ox) {
               NEW_ARRAY(tmp, bool, ox->names.len + 1)};
     int count, functions;
     find_flow(&f);
-    const OxNode *step = first_of(&f, is_step, &count);
-    const OxNode *function = first_of(&f, is_function, &functions);
+    const OxNode *step = steps_first_of(&f, is_step, &count);
+    const OxNode *function = steps_first_of(&f, is_function, &functions);
     arena_free(tmp);
     if (step && !known)
         ox_warn_node(

@@ -120,7 +120,7 @@ static bool is_vector(const Onnx__TensorProto *t) {
     return wide <= 1;
 }
 
-static Form form_of(const Unfold *u, const Slot *s, Form folds) {
+static Form unfold_form_of(const Unfold *u, const Slot *s, Form folds) {
     const Onnx__TensorProto *t = u->g->initializer[s->init];
     if (!u->folded[s->init]) return FORM_ITSELF;
     if (folds == FORM_TRANSPOSED && t->n_dims == 2 &&
@@ -213,7 +213,7 @@ static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
     if (!ordered) ns = nat = nat && ns ? unmatched(u, at, nat, s, ns) : 0;
     if (ns != nat && !(drops && ns == 1 && nat == 2)) return OK;
     for (int i = 0; i < ns; i++) {
-        Form form = form_of(u, &s[i], folds);
+        Form form = unfold_form_of(u, &s[i], folds);
         if (form == FORM_NONE || is_itself(u, &s[i], at[i])) continue;
         TRY(unfold_operand(u, &s[i], at[i], form));
     }
@@ -246,7 +246,7 @@ static const struct Named {
 };
 
 /* A matrix with axes of 1 in front. */
-static bool is_rows(const Onnx__TensorProto *t) {
+static bool is_unfold_rows(const Onnx__TensorProto *t) {
     bool rows = t->n_dims >= 2;
     for (size_t i = 0; i + 2 < t->n_dims; i++) rows &= t->dims[i] == 1;
     return rows;
@@ -259,7 +259,7 @@ static Form form_by_name(const Unfold *u, int init) {
         if (!ox_torch_counts(ox_text(t->name), n->op)) continue;
         if (u->with[init] > n->most) return FORM_NONE;
         if (n->form == FORM_TRANSPOSED && t->n_dims != 2) return FORM_NONE;
-        if (n->form == FORM_ROWS && !is_rows(t)) return FORM_NONE;
+        if (n->form == FORM_ROWS && !is_unfold_rows(t)) return FORM_NONE;
         return n->form;
     }
     return FORM_NONE;

@@ -78,8 +78,8 @@ static char *named(Unfold *u, Str of, const char *what, int i) {
 }
 
 /* Appends the names of the parameter's gates, in ONNX's order. */
-static void split(Unfold *u, const struct Rnn *r, const Folded *f, int part,
-                  int64_t rows, char **gates) {
+static void rnn_split(Unfold *u, const struct Rnn *r, const Folded *f, int part,
+                      int64_t rows, char **gates) {
     Str target = u->ox->signature.data[f->at[part]].target;
     int64_t sizes[GATES];
     if (r->gates == 1) {
@@ -119,7 +119,7 @@ static void put_nodes(Unfold *u, const struct Rnn *r, const Folded *f,
     Onnx__NodeProto *all =
         unfold_node(u, "Concat", f->slot.node, f->count * r->gates, 1);
     for (int i = 0; i < f->count; i++)
-        split(u, r, f, i, rows, all->input + i * r->gates);
+        rnn_split(u, r, f, i, rows, all->input + i * r->gates);
     set_axis_0(u, all);
     all->name = named(u, first, "concat", 0);
     all->output[0] = named(u, first, "rows", 0);

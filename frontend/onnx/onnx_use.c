@@ -125,7 +125,7 @@ static bool float_of(const Onnx__TensorProto *t, double *out) {
 }
 
 /* The only element of an initializer or of a Constant node. */
-static bool number_of(Ox *ox, Str name, double *out) {
+static bool use_number_of(Ox *ox, Str name, double *out) {
     const OxName *n = ox_name_of(ox, name);
     if (!n || n->kind == OX_INPUT) return false;
     if (n->kind == OX_INIT)
@@ -178,7 +178,8 @@ static Operands operands_of(const Uses *u, const OxNode *n) {
     for (int k = 0; k < n->nin; k++) {
         double v;
         Made m = made_of(u, n->in[k]);
-        if (!*n->in[k] || bit(n->op->nd, k) || number_of(u->ox, n->in[k], &v))
+        if (!*n->in[k] || bit(n->op->nd, k) ||
+            use_number_of(u->ox, n->in[k], &v))
             continue;
         if (m.raw)
             o.raw = true;
@@ -209,14 +210,14 @@ static bool adds_epsilon(Ox *ox, const OxNode *n) {
     double v;
     if (!does(n, OP_ADD)) return false;
     for (int k = 0; k < 2; k++)
-        if (number_of(ox, n->in[k], &v) && v > 0 && v < 0.1) return true;
+        if (use_number_of(ox, n->in[k], &v) && v > 0 && v < 0.1) return true;
     return false;
 }
 
 static bool takes_root(Ox *ox, const OxNode *n) {
     double v;
     return does(n, OP_SQRT) || (n->op->handler == OX_pow &&
-                                number_of(ox, n->in[1], &v) && v == -0.5);
+                                use_number_of(ox, n->in[1], &v) && v == -0.5);
 }
 
 /* (x - mean) * (scale / sqrt(variance + epsilon)), or x times the latter less

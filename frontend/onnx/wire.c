@@ -27,15 +27,15 @@ static const uint8_t *varint(const uint8_t *p, const uint8_t *end,
     return NULL;
 }
 
-static bool walk(Walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p,
-                 const uint8_t *end, int depth);
+static bool wire_walk(Walk *w, const ProtobufCMessageDescriptor *d,
+                      const uint8_t *p, const uint8_t *end, int depth);
 
 /* Checks the content of one length-delimited field. */
 static bool content(Walk *w, const ProtobufCFieldDescriptor *f,
                     const uint8_t *p, const uint8_t *end, int depth) {
     switch (f ? f->type : PROTOBUF_C_TYPE_BYTES) {
     case PROTOBUF_C_TYPE_MESSAGE:
-        return walk(w, f->descriptor, p, end, depth + 1);
+        return wire_walk(w, f->descriptor, p, end, depth + 1);
     case PROTOBUF_C_TYPE_STRING:
         if (memchr(p, 0, (size_t)(end - p)))
             return stop(w, p, "a name holds a zero byte");
@@ -76,8 +76,8 @@ static bool field(Walk *w, const ProtobufCFieldDescriptor *f, int wire_type,
     return *p ? true : stop(w, at, "truncated");
 }
 
-static bool walk(Walk *w, const ProtobufCMessageDescriptor *d, const uint8_t *p,
-                 const uint8_t *end, int depth) {
+static bool wire_walk(Walk *w, const ProtobufCMessageDescriptor *d,
+                      const uint8_t *p, const uint8_t *end, int depth) {
     if (depth > WIRE_MAX_DEPTH)
         return stop(w, p, "nested deeper than 64 messages");
     w->memory += d->sizeof_message + sizeof(void *);
@@ -116,6 +116,6 @@ ProtobufCMessage *wire_unpack(Arena *a, const ProtobufCMessageDescriptor *d,
     ProtobufCAllocator memory = {arena_take, arena_keep, a};
     Walk w = {.base = p, .limit = ((size_t)64 << 20) + 16 * n, .err = e};
     *e = (WireError){0};
-    if (!walk(&w, d, p, p + n, 1)) return NULL;
+    if (!wire_walk(&w, d, p, p + n, 1)) return NULL;
     return protobuf_c_message_unpack(d, &memory, n, p);
 }

@@ -31,7 +31,7 @@ typedef struct Storage {
     const Node **reader; /* per value: the first reader; NULL: none */
 } Storage;
 
-static const char *part_of(const Node *n) {
+static const char *report_part_of(const Node *n) {
     if (n->flags & NODE_UPDATE) return "update";
     return n->flags & NODE_BACKWARD ? "backward" : "forward";
 }
@@ -133,7 +133,7 @@ static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
         put_type(sb, true, from->type);
         sb_printf(sb, ",\"to\":\"%s\",\"for\":\"%s\",\"why\":\"%s\"", to,
                   reader, why);
-        sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", part_of(n));
+        sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", report_part_of(n));
         put_json_string(sb, kernel ? kernel : "");
         sb_printf(sb, ",\"bytes\":%lld,\"without\":%lld", bytes, more);
         put_adds(value_get(g, n->out[0]), true, sb);
@@ -144,7 +144,8 @@ static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
     sb_put_escaped(sb, name);
     sb_puts(sb, " ");
     sb_put_type(sb, from->type);
-    sb_printf(sb, " -> %s for %s: %s; %s, ", to, reader, why, part_of(n));
+    sb_printf(sb, " -> %s for %s: %s; %s, ", to, reader, why,
+              report_part_of(n));
     if (kernel) {
         sb_puts(sb, "in the kernel of ");
         sb_put_escaped(sb, kernel);
@@ -169,7 +170,7 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
         sb_printf(sb, ",\"op\":\"%s\",\"type\":", op_info[n->op].text);
         put_type(sb, true, v->type);
         sb_printf(sb, ",\"part\":\"%s\",\"bytes\":%lld,\"saved\":%s",
-                  part_of(n), (long long)moved(l, id),
+                  report_part_of(n), (long long)moved(l, id),
                   l->saved[id.i] ? "true" : "false");
         sb_printf(sb, ",\"why\":\"%s\"", why);
         put_adds(v, true, sb);
@@ -180,7 +181,8 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
     sb_put_type(sb, v->type);
     sb_printf(sb, " %s ", op_info[n->op].text);
     sb_put_escaped(sb, v->name);
-    sb_printf(sb, ": %s, %lld bytes%s%s%s", part_of(n), (long long)moved(l, id),
+    sb_printf(sb, ": %s, %lld bytes%s%s%s", report_part_of(n),
+              (long long)moved(l, id),
               l->saved[id.i] ? ", kept for backward" : "",
               *why ? "; f32: " : "", why);
     put_adds(v, false, sb);
@@ -379,7 +381,7 @@ static void kernel_line(const Flow *f, int group, bool json, const char *note,
     const Value *v = value_get(g, end->out[0]);
     if (json)
         sb_printf(sb, "{\"kind\":\"%s\",\"part\":\"%s\",\"ops\":[", kind,
-                  part_of(end));
+                  report_part_of(end));
     else
         sb_printf(sb, "  %-7s", kind);
     for (int i = first; i <= last; i++) {

@@ -12,7 +12,8 @@ static void put_json_text(StrBuf *sb, const char *key, const char *text) {
 }
 
 /* One op of a node: several where the model's node is several here. */
-static void put_node(const Graph *g, const Node *n, bool json, StrBuf *sb) {
+static void put_report_node(const Graph *g, const Node *n, bool json,
+                            StrBuf *sb) {
     const char *op =
         n->loc.types && *n->loc.types ? *n->loc.types : node_info(n)->text;
     Str layer = node_layer(g, n);
@@ -53,7 +54,7 @@ void report_nodes(const Module *m, bool json, StrBuf *sb) {
         const Node *n = node_at(g, i);
         if (n->flags || !n->loc.named || n->op == OP_CAST) continue;
         if (json && rows++) sb_puts(sb, ",\n");
-        put_node(g, n, json, sb);
+        put_report_node(g, n, json, sb);
     }
     if (json) sb_puts(sb, "]\n");
 }

@@ -58,7 +58,7 @@ static Status unfit(const Generate *g, const char *name, const char *why) {
     return ERR_USER;
 }
 
-static bool is_float(const ampc_tensor_info *t) {
+static bool is_generate_float(const ampc_tensor_info *t) {
     return t->dtype >= AMPC_DTYPE_F16;
 }
 
@@ -71,7 +71,7 @@ static Status find_inputs(Generate *g) {
             break;
         Role role = role_of(t.name);
         if (g->nin == INPUTS || t.rank != 2 || t.shape[1] < 1 ||
-            t.shape[0] != g->info.batch || is_float(&t))
+            t.shape[0] != g->info.batch || is_generate_float(&t))
             return unfit(g, t.name,
                          "is not an input of a language model: integers "
                          "[batch, window], attention_mask or position_ids");
@@ -93,9 +93,9 @@ static Status find_inputs(Generate *g) {
 }
 
 static bool are_logits(const Generate *g, const ampc_tensor_info *t) {
-    return t->rank == 3 && is_float(t) && t->shape[0] == g->info.batch &&
-           t->shape[1] == g->window && t->shape[2] > 0 &&
-           strncmp(t->name, "ampc.", 5) != 0;
+    return t->rank == 3 && is_generate_float(t) &&
+           t->shape[0] == g->info.batch && t->shape[1] == g->window &&
+           t->shape[2] > 0 && strncmp(t->name, "ampc.", 5) != 0;
 }
 
 static Status find_output(Generate *g) {
@@ -123,8 +123,8 @@ static Status find_output(Generate *g) {
 
 /* ---- a prediction -------------------------------------------------------- */
 
-static void put_number(const ampc_tensor_info *t, char *data, int64_t i,
-                       int64_t v) {
+static void put_generate_number(const ampc_tensor_info *t, char *data,
+                                int64_t i, int64_t v) {
     size_t n = t->bytes / (size_t)(t->shape[0] * t->shape[1]);
     memcpy(data + (size_t)i * n, &v, n); /* little-endian */
 }
@@ -137,11 +137,11 @@ static Status predict(Generate *g, const int64_t *text, int64_t n,
     for (int k = 0; k < g->nin; k++) {
         const ampc_tensor_info *t = &g->input[k];
         for (int64_t i = 0; i < g->window; i++)
-            put_number(t, g->data[k], i,
-                       g->role[k] == ROLE_PLACES ? i
-                       : g->role[k] == ROLE_MASK ? i < n
-                       : i < n                   ? text[i]
-                                                 : fill);
+            put_generate_number(t, g->data[k], i,
+                                g->role[k] == ROLE_PLACES ? i
+                                : g->role[k] == ROLE_MASK ? i < n
+                                : i < n                   ? text[i]
+                                                          : fill);
         in[k] =
             ampc_in(t->name, g->data[k], t->bytes / rows, (ampc_dtype)t->dtype);
     }
@@ -198,7 +198,7 @@ static double seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void tell(const Generate *g, double s, StrBuf *told) {
+static void generate_tell(const Generate *g, double s, StrBuf *told) {
     ampc_program_info p = {.size = sizeof p};
     bool one = g->info.batch == 1 ||
                g->api->program(g->api->module, "predict@1", &p) == AMPC_OK;
@@ -235,7 +235,7 @@ static Status write_all(Generate *g, const Vocabulary *v, Tokens *text,
     if (st == OK) {
         sb_puts(&sb, "\n");
         st = write_text(g, out, &sb);
-        tell(g, seconds() - begin, told);
+        generate_tell(g, seconds() - begin, told);
     }
     sb_free(&sb);
     return st;

@@ -146,7 +146,7 @@ static int64_t per_sample(const ampc_tensor_info *t, int64_t batch) {
     return n / batch;
 }
 
-static Status misfit(Diag *d, const Metric *m, const char *why) {
+static Status metric_misfit(Diag *d, const Metric *m, const char *why) {
     StrBuf sb = {0};
     const ampc_tensor_info *t[] = {&m->out, &m->labels};
     for (int k = 0; k < 2; k++) {
@@ -166,42 +166,46 @@ static Status find_axis(Diag *d, Metric *m) {
     int found = 0;
     if (m->kind->numbers) {
         m->axis = AXIS_NONE;
-        return same ? OK : misfit(d, m, "the shapes differ");
+        return same ? OK : metric_misfit(d, m, "the shapes differ");
     }
     if (m->axis == AXIS_NONE)
-        return same ? OK : misfit(d, m, "axis=none needs the same shape");
+        return same ? OK
+                    : metric_misfit(d, m, "axis=none needs the same shape");
     if (m->axis >= m->out.rank)
-        return misfit(d, m, "the output lacks this axis");
+        return metric_misfit(d, m, "the output lacks this axis");
     if (m->axis > 0) {
         m->ranked = same;
         return same || same_axes(&m->out, m->axis, &m->labels)
                    ? OK
-                   : misfit(d, m, "the labels have other axes");
+                   : metric_misfit(d, m, "the labels have other axes");
     }
     if (same && per_sample(&m->out, m->batch) == 1) {
         m->axis = AXIS_NONE;
         return OK;
     }
     if (same)
-        return misfit(d, m,
-                      "the shapes are the same: say axis=1 (or another) for "
-                      "one-hot or soft labels, whose largest is the class, or "
-                      "axis=none if each element is a yes or no of its own");
+        return metric_misfit(
+            d, m,
+            "the shapes are the same: say axis=1 (or another) for "
+            "one-hot or soft labels, whose largest is the class, or "
+            "axis=none if each element is a yes or no of its own");
     for (int i = m->out.rank - 1; i > 0; i--)
         if (same_axes(&m->out, i, &m->labels)) {
             if (found)
-                return misfit(d, m, "which axis has the classes? axis=N");
+                return metric_misfit(d, m,
+                                     "which axis has the classes? axis=N");
             found = i;
         }
     m->axis = found;
-    return found ? OK
-                 : misfit(d, m,
-                          "the labels are not the output without an axis "
-                          "of classes");
+    return found
+               ? OK
+               : metric_misfit(d, m,
+                               "the labels are not the output without an axis "
+                               "of classes");
 }
 
 /* positions = outer * inner; the scores of one lie `inner` apart. */
-static void measure(Metric *m) {
+static void metric_measure(Metric *m) {
     int64_t all = per_sample(&m->out, m->batch);
     m->classes = m->axis > 0 ? m->out.shape[m->axis] : 1;
     m->inner = 1;
@@ -210,7 +214,7 @@ static void measure(Metric *m) {
     m->outer = all / m->classes / m->inner;
 }
 
-static Status make_room(Diag *d, Metric *m, int64_t samples) {
+static Status make_metric_room(Diag *d, Metric *m, int64_t samples) {
     int64_t points = m->outer * m->inner, bytes;
     m->nbatch = (samples + m->batch - 1) / m->batch;
     m->ncount = METRIC_HEAD + 3 * metric_classes(m);
@@ -228,11 +232,11 @@ static Status make_room(Diag *d, Metric *m, int64_t samples) {
 static Status check_kind(Diag *d, Metric *m) {
     bool two = metric_classes(m) == 2;
     if (m->kind->asks && (m->classes == 1 || m->ranked))
-        return misfit(d, m, "perplexity needs class numbers as labels");
+        return metric_misfit(d, m, "perplexity needs class numbers as labels");
     if (m->kind->best && m->top > m->classes)
-        return misfit(d, m, "there are fewer classes");
+        return metric_misfit(d, m, "there are fewer classes");
     if (m->average == AVERAGE_BINARY && !two)
-        return misfit(d, m, "average=binary needs two classes");
+        return metric_misfit(d, m, "average=binary needs two classes");
     if (m->average == AVERAGE_PRESET && m->kind->averages)
         m->average = m->classes == 1 ? AVERAGE_BINARY : AVERAGE_MACRO;
     return OK;
@@ -246,18 +250,19 @@ Status metric_fit(Diag *d, Metric *m, const ampc_tensor_info *out,
     m->batch = batch;
     if (mask) m->masks = *mask;
     if (!(out->dtype >= AMPC_DTYPE_F16))
-        return misfit(d, m, "the output has no floating numbers");
+        return metric_misfit(d, m, "the output has no floating numbers");
     if (batch < 1 || !out->rank || !labels->rank || out->shape[0] % batch ||
         out->shape[0] < 1 || labels->shape[0] != out->shape[0])
-        return misfit(d, m, "the first axis is not the samples of a batch");
+        return metric_misfit(d, m,
+                             "the first axis is not the samples of a batch");
     TRY(find_axis(d, m));
-    measure(m);
+    metric_measure(m);
     if (mask && (!mask->rank || mask->shape[0] != out->shape[0] ||
                  per_sample(mask, batch) < 1 ||
                  m->outer * m->inner % per_sample(mask, batch)))
-        return misfit(d, m, "the mask has other positions");
+        return metric_misfit(d, m, "the mask has other positions");
     TRY(check_kind(d, m));
-    return make_room(d, m, samples);
+    return make_metric_room(d, m, samples);
 }
 
 void metric_free(Metric *m) {

@@ -36,8 +36,9 @@ static bool names(const char *pattern, const char *module) {
 }
 
 /* The number of a module: of the first pattern that names it, or all of it. */
-static Status number_of(const Config *c, const char *key, const char *patterns,
-                        const char *module, double *out) {
+static Status adapter_number_of(const Config *c, const char *key,
+                                const char *patterns, const char *module,
+                                double *out) {
     JsonSpan all, name, v;
     char pattern[1024];
     if (!json_get(c->all, key, &v) || !json_double(v, out) || !(*out > 0))
@@ -64,8 +65,8 @@ static Status check_module(const Config *c, const char *module, JsonSpan mine) {
         !json_get(mine, "alpha", &v) || !json_double(v, &alpha))
         return fail(&c->r->diag, (Loc){.file = c->r->opt->module},
                     "damaged module: the adapters that it names");
-    TRY(number_of(c, "r", "rank_pattern", module, &r));
-    TRY(number_of(c, "lora_alpha", "alpha_pattern", module, &a));
+    TRY(adapter_number_of(c, "r", "rank_pattern", module, &r));
+    TRY(adapter_number_of(c, "lora_alpha", "alpha_pattern", module, &a));
     if (json_get(c->all, "use_rslora", &v) && is_true(v)) a *= sqrt(r);
     if (r != rank) return OK; /* the shapes differ, which loading tells */
     if (fabs(a - alpha) <= 1e-6 * fabs(a)) return OK;

@@ -27,7 +27,8 @@ typedef struct Row {
     int n;
 } Row;
 
-static void add(Row *row, int rank, const char *colour, const char *fmt, ...) {
+static void bar_add(Row *row, int rank, const char *colour, const char *fmt,
+                    ...) {
     va_list ap;
     Piece *p = &row->piece[row->n++];
     p->rank = rank;
@@ -64,7 +65,8 @@ static void put_piece(const RunLog *log, const Piece *p, StrBuf *sb) {
     if (coloured) sb_puts(sb, "\033[0m");
 }
 
-static void put_row(const RunLog *log, const Row *row, int from, StrBuf *sb) {
+static void put_bar_row(const RunLog *log, const Row *row, int from,
+                        StrBuf *sb) {
     for (int i = from; i < row->n; i++) {
         if (i) sb_puts(sb, "  ");
         put_piece(log, &row->piece[i], sb);
@@ -96,7 +98,7 @@ static char *put_clock(char text[UNIT_TEXT], double s) {
 static void add_epoch(const RunLog *log, Row *row, int64_t epoch) {
     char last[24];
     int digits = snprintf(last, sizeof last, "%lld", (long long)log->epochs);
-    add(row, 0, "1", "epoch %*lld/%s", digits, (long long)epoch, last);
+    bar_add(row, 0, "1", "epoch %*lld/%s", digits, (long long)epoch, last);
 }
 
 static double mean_loss(const RunLog *log) {
@@ -109,7 +111,8 @@ static void add_rate(const Run *r, Row *row, int rank, double steps,
     double samples =
         steps * (double)(r->info.batch * r->info.accumulate * r->world);
     if (steps > 0 && seconds > 0 && samples > 0)
-        add(row, rank, "", "%s samples/s", unit_count(text, samples / seconds));
+        bar_add(row, rank, "", "%s samples/s",
+                unit_count(text, samples / seconds));
 }
 
 /* ---- the bar ------------------------------------------------------------- */
@@ -131,19 +134,19 @@ static void draw(Run *r, int64_t done, double now) {
     double steps = (double)(done - 1 - log->first), took = now - log->begin;
     double pace = steps > 0 ? took / steps : 0;
     add_epoch(log, &row, r->at.epoch + 1);
-    add(&row, 1, "", "loss %.4g", mean_loss(log));
+    bar_add(&row, 1, "", "loss %.4g", mean_loss(log));
     if (log->evaluated && isfinite(log->accuracy))
-        add(&row, 3, "36", "validation %.4g, accuracy %.4f", log->eval_loss,
-            log->accuracy);
+        bar_add(&row, 3, "36", "validation %.4g, accuracy %.4f", log->eval_loss,
+                log->accuracy);
     else if (log->evaluated)
-        add(&row, 3, "36", "validation %.4g", log->eval_loss);
+        bar_add(&row, 3, "36", "validation %.4g", log->eval_loss);
     if (log->best_epoch)
-        add(&row, 6, "32", "best: epoch %lld", (long long)log->best_epoch);
+        bar_add(&row, 6, "32", "best: epoch %lld", (long long)log->best_epoch);
     add_rate(r, &row, 5, steps, took);
     put_clock(spent, took);
     put_clock(left, pace * (double)(log->goal - done));
-    add(&row, 4, "2", "%s spent", spent);
-    add(&row, 2, "", "%s left", left);
+    bar_add(&row, 4, "2", "%s spent", spent);
+    bar_add(&row, 2, "", "%s left", left);
     fit(&row, room - NARROW - 3);
     int width = room - width_of(&row) - 3;
     StrBuf sb = {0};
@@ -152,7 +155,7 @@ static void draw(Run *r, int64_t done, double now) {
     if (width >= NARROW)
         put_bar(log, width < WIDE ? width : WIDE,
                 (double)done / (double)log->goal, &sb);
-    put_row(log, &row, 1, &sb);
+    put_bar_row(log, &row, 1, &sb);
     sb_puts(&sb, "\033[J\r");
     fwrite(sb.data, 1, sb.len, stderr);
     fflush(stderr);
@@ -189,7 +192,7 @@ static bool has_line(const RunLog *log, int64_t epoch) {
 
 static void add_metric(const Run *r, Row *row, int i) {
     if (metric_told(r, i) || i >= METRICS) return; /* the log has all */
-    add(row, 2, "36", "%s %.4g", metric_label(r, i), metric_last(r, i));
+    bar_add(row, 2, "36", "%s %.4g", metric_label(r, i), metric_last(r, i));
 }
 
 void bar_epoch(Run *r, int64_t epoch) {
@@ -199,21 +202,21 @@ void bar_epoch(Run *r, int64_t epoch) {
     double took = now_seconds() - log->epoch_begin;
     StrBuf sb = {0};
     add_epoch(log, &row, epoch);
-    if (log->loss_n) add(&row, 1, "", "loss %.4g", mean_loss(log));
+    if (log->loss_n) bar_add(&row, 1, "", "loss %.4g", mean_loss(log));
     if (log->evaluated) {
-        add(&row, 0, "36", "validation %.4g", log->eval_loss);
+        bar_add(&row, 0, "36", "validation %.4g", log->eval_loss);
         if (isfinite(log->accuracy))
-            add(&row, 1, "36", "accuracy %.4f", log->accuracy);
+            bar_add(&row, 1, "36", "accuracy %.4f", log->accuracy);
         if (log->top_k)
-            add(&row, 2, "36", "of the best %d %.4f", log->top_k,
-                log->accuracy_top);
+            bar_add(&row, 2, "36", "of the best %d %.4f", log->top_k,
+                    log->accuracy_top);
         for (int i = 0; metric_label(r, i); i++) add_metric(r, &row, i);
     }
     add_rate(r, &row, 4, (double)log->epoch_steps, took);
-    add(&row, 3, "2", "%s", unit_seconds(text, took));
-    if (log->best_epoch == epoch) add(&row, 0, "32", "best");
+    bar_add(&row, 3, "2", "%s", unit_seconds(text, took));
+    if (log->best_epoch == epoch) bar_add(&row, 0, "32", "best");
     if (log->terminal) fit(&row, terminal_columns(STDERR_FILENO) - 1);
-    put_row(log, &row, 0, &sb);
+    put_bar_row(log, &row, 0, &sb);
     if (has_line(log, epoch)) log_note(r, "%s", sb.data);
     sb_free(&sb);
     log->loss_sum = 0;

@@ -21,7 +21,7 @@
 
 /* ---- command line -------------------------------------------------------- */
 
-static Status usage(Diag *d, const char *what, const char *arg) {
+static Status run_usage(Diag *d, const char *what, const char *arg) {
     fail(d, (Loc){0}, "%s '%s' (see ampc run --help)", what, arg);
     return ERR_USAGE;
 }
@@ -108,7 +108,7 @@ static Status take_option(const struct RunOption *o, RunOptions *to, Diag *d,
              o->name, o->form, value);
         return ERR_USAGE;
     }
-    if (list->n == RUN_MAX_LIST) return usage(d, "too many times", o->name);
+    if (list->n == RUN_MAX_LIST) return run_usage(d, "too many times", o->name);
     list->at[list->n++] = value;
     return OK;
 }
@@ -134,10 +134,11 @@ static Status check_untrained(const RunOptions *o, Diag *d) {
                 {o->eval_feed.n && !o->eval, "--eval-feed"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].given && !asks_to_train(o))
-            return usage(d,
-                         "--eval, --fetch and --generate alone do not train "
-                         "(--epochs N does), so this has no effect:",
-                         rows[i].name);
+            return run_usage(
+                d,
+                "--eval, --fetch and --generate alone do not train "
+                "(--epochs N does), so this has no effect:",
+                rows[i].name);
     return OK;
 }
 
@@ -145,7 +146,8 @@ static Status check_comm(const RunOptions *o, Diag *d) {
     static const char *const engines[] = {"mpi", "nccl", "tcp"};
     for (size_t i = 0; o->comm && i < sizeof engines / sizeof *engines; i++)
         if (!strcmp(o->comm, engines[i])) return OK;
-    return o->comm ? usage(d, "--comm is mpi, nccl or tcp, not", o->comm) : OK;
+    return o->comm ? run_usage(d, "--comm is mpi, nccl or tcp, not", o->comm)
+                   : OK;
 }
 
 static Status sample_check(Diag *d, const char *text) {
@@ -157,41 +159,46 @@ static Status sample_check(Diag *d, const char *text) {
 }
 
 static Status check_options(const RunOptions *o, Diag *d) {
-    if (!o->module) return usage(d, "a module is missing after", "ampc run");
+    if (!o->module)
+        return run_usage(d, "a module is missing after", "ampc run");
     if (o->steps >= 0 && o->epochs >= 0)
-        return usage(d, "give --steps or --epochs, not both", "--epochs");
+        return run_usage(d, "give --steps or --epochs, not both", "--epochs");
     if (o->resume && !o->save)
-        return usage(d,
-                     "--resume needs the checkpoint to go on from:", "--save");
+        return run_usage(
+            d, "--resume needs the checkpoint to go on from:", "--save");
     if (o->resume && o->load.n)
-        return usage(d,
-                     "--resume restores everything and cannot be combined with",
-                     "--load");
+        return run_usage(
+            d, "--resume restores everything and cannot be combined with",
+            "--load");
     if (o->load_map.n && !o->load.n)
-        return usage(d, "--load-map renames the tensors of", "--load");
+        return run_usage(d, "--load-map renames the tensors of", "--load");
     if (has_period(o->save_every) && !o->save)
-        return usage(d, "--save-every needs a file:", "--save");
+        return run_usage(d, "--save-every needs a file:", "--save");
     if (o->keep && !has_period(o->save_every))
-        return usage(d, "--keep needs checkpoints to keep:", "--save-every");
+        return run_usage(d,
+                         "--keep needs checkpoints to keep:", "--save-every");
     if (o->patience && !o->eval_feed.n)
-        return usage(d, "--patience needs data to evaluate:", "--eval-feed");
+        return run_usage(d,
+                         "--patience needs data to evaluate:", "--eval-feed");
     if (o->plateau && !o->eval_feed.n)
-        return usage(
+        return run_usage(
             d, "--reduce-on-plateau needs data to evaluate:", "--eval-feed");
     if (o->generate && o->feed.n && !o->eval && !o->fetch && !asks_to_train(o))
-        return usage(d, "--generate alone reads no data:", "--feed");
+        return run_usage(d, "--generate alone reads no data:", "--feed");
     if (o->sample && !o->generate)
-        return usage(d, "--sample says how to generate:", "--generate");
+        return run_usage(d, "--sample says how to generate:", "--generate");
     TRY(sample_check(d, o->sample));
     TRY(plateau_check(d, o->plateau));
     if (o->save_best && !o->eval_feed.n)
-        return usage(d, "--save-best needs data to evaluate:", "--eval-feed");
+        return run_usage(d,
+                         "--save-best needs data to evaluate:", "--eval-feed");
     TRY(metric_options(d, o));
     TRY(augment_check(d, &o->augment));
-    if (o->threads > 1024) return usage(d, "at most 1024:", "--threads");
-    if (o->deadline > 1000000000) return usage(d, "too long:", "--deadline");
+    if (o->threads > 1024) return run_usage(d, "at most 1024:", "--threads");
+    if (o->deadline > 1000000000)
+        return run_usage(d, "too long:", "--deadline");
     if (o->max_skipped > INT32_MAX)
-        return usage(d, "too many:", "--max-skipped");
+        return run_usage(d, "too many:", "--max-skipped");
     TRY(check_comm(o, d));
     return check_untrained(o, d);
 }
@@ -206,7 +213,7 @@ Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used) {
     while (row->name && strcmp(row->name, argv[0])) row++;
     if (!row->name) return OK;
     *used = row->kind == RUN_FLAG ? 1 : 2;
-    if (*used > left) return usage(d, "a value is missing after", argv[0]);
+    if (*used > left) return run_usage(d, "a value is missing after", argv[0]);
     return take_option(row, o, d, argv[*used - 1]);
 }
 
@@ -228,7 +235,7 @@ static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
             TRY(run_arg(o, d, argv + i, argc - i, &used));
             if (!used) return unknown_option(d, argv[i]);
         } else if (o->module) {
-            return usage(d, "unexpected argument", argv[i]);
+            return run_usage(d, "unexpected argument", argv[i]);
         } else {
             o->module = argv[i];
         }

@@ -28,7 +28,7 @@ struct Fetch {
 };
 
 /* NAME with unusual bytes percent-encoded. */
-static void put_name(StrBuf *sb, const char *name) {
+static void put_fetch_name(StrBuf *sb, const char *name) {
     for (const char *p = name; *p; p++) {
         unsigned char c = (unsigned char)*p;
         bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
@@ -56,10 +56,11 @@ static void put_header(const FetchOne *o, int64_t samples, int64_t batch) {
     sb_free(&head);
 }
 
-static Status open_one(Run *r, FetchOne *o, int64_t samples, int64_t batch) {
+static Status open_fetch_one(Run *r, FetchOne *o, int64_t samples,
+                             int64_t batch) {
     StrBuf path = {0};
     sb_printf(&path, "%s/", r->opt->fetch);
-    put_name(&path, o->t.name);
+    put_fetch_name(&path, o->t.name);
     sb_puts(&path, ".npy");
     o->path = path.data;
     o->rows = batch > 0 && o->t.rank > 0 && o->t.shape[0] % batch == 0;
@@ -90,7 +91,7 @@ Status fetch_open(Run *r, const char *program, int64_t samples) {
         r->api->output(r->api->module, program, i, &o->t);
         if (strncmp(o->t.name, "ampc.", 5) == 0) continue;
         f->n++;
-        TRY(open_one(r, o, samples, f->batch));
+        TRY(open_fetch_one(r, o, samples, f->batch));
     }
     return OK;
 }

@@ -147,7 +147,7 @@ typedef struct Fact {
     double value;
 } Fact;
 
-static Status compare(Run *r, const Fact *facts, size_t n) {
+static Status ranks_compare(Run *r, const Fact *facts, size_t n) {
     double *all = calloc(n * (size_t)r->world, sizeof *all);
     if (!all) return fail(&r->diag, (Loc){0}, "out of memory");
     for (size_t i = 0; i < n; i++)
@@ -180,5 +180,5 @@ Status ranks_agree(Run *r) {
         {"--resume", o->resume},
         {"--load", o->load.n},
         {"--lr", isnan(o->lr) ? INFINITY : o->lr}};
-    return r->comm ? compare(r, facts, sizeof facts / sizeof *facts) : OK;
+    return r->comm ? ranks_compare(r, facts, sizeof facts / sizeof *facts) : OK;
 }

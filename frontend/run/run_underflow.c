@@ -9,8 +9,8 @@
 enum { EVERY = 100 }; /* optimizer steps */
 #define LARGE 0.01    /* the share that is worth a line */
 
-static void add(void *ctx, const char *parameter, double flushed,
-                double nonzero) {
+static void underflow_add(void *ctx, const char *parameter, double flushed,
+                          double nonzero) {
     RunUnderflow *u = ctx;
     int i = 0;
     while (i < u->n && strcmp(u->of[i].parameter, parameter) != 0) i++;
@@ -33,8 +33,8 @@ Status run_underflow_look(Run *r) {
     RunUnderflow *u = &r->underflow;
     if (!u->of || u->steps++ % EVERY) return OK;
     u->looks++;
-    if (r->api->underflow(r->s, r->train.in, (size_t)r->train.n, add, u) ==
-        AMPC_OK)
+    if (r->api->underflow(r->s, r->train.in, (size_t)r->train.n, underflow_add,
+                          u) == AMPC_OK)
         return OK;
     return run_api_fail(r, "--count-underflow");
 }

@@ -37,8 +37,9 @@ static Status add_line(Arena *a, Diag *d, const char *file, const char *p,
     return OK;
 }
 
-static Status read_lines(Arena *a, Diag *d, const char *file, const char *text,
-                         size_t bytes, Vocabulary *v) {
+static Status read_vocabulary_lines(Arena *a, Diag *d, const char *file,
+                                    const char *text, size_t bytes,
+                                    Vocabulary *v) {
     for (size_t at = 0; at < bytes;) {
         const char *end = memchr(text + at, '\n', bytes - at);
         size_t n = end ? (size_t)(end - text) - at : bytes - at;
@@ -58,7 +59,7 @@ Status vocabulary_open(Arena *a, Diag *d, const char *file, int64_t size,
     size_t n;
     char *text = read_file(d, file, &n);
     if (!text) return ERR_USER;
-    Status st = read_lines(a, d, file, text, n, v);
+    Status st = read_vocabulary_lines(a, d, file, text, n, v);
     free(text);
     return st;
 }

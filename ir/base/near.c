@@ -11,7 +11,7 @@ enum { LONGEST = 64 };
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-static bool same(char a, char b) {
+static bool near_same(char a, char b) {
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
@@ -25,10 +25,10 @@ static int distance(const char *a, const char *b) {
             *above = row[(i + 1) % 3];
         now[0] = i;
         for (int k = 1; k <= m; k++) {
-            int change = up[k - 1] + !same(a[i - 1], b[k - 1]);
+            int change = up[k - 1] + !near_same(a[i - 1], b[k - 1]);
             now[k] = least(change, 1 + least(up[k], now[k - 1]));
-            if (i > 1 && k > 1 && same(a[i - 1], b[k - 2]) &&
-                same(a[i - 2], b[k - 1]))
+            if (i > 1 && k > 1 && near_same(a[i - 1], b[k - 2]) &&
+                near_same(a[i - 2], b[k - 1]))
                 now[k] = least(now[k], above[k - 2] + 1);
         }
     }

@@ -190,7 +190,7 @@ static EvalTensor *var_start(Evaluator *e, const Var *var) {
     return r;
 }
 
-static Status load(Evaluator *e, Diag *d, ValueId v) {
+static Status eval_load(Evaluator *e, Diag *d, ValueId v) {
     const Value *val = value_get(e->g, v);
     if (e->value[v.i]) return OK;
     if (val->kind == VK_CONST)
@@ -210,7 +210,7 @@ static Status run_one(Evaluator *e, Diag *d, NodeId id) {
     char msg[MSG_TEXT] = "";
     for (int k = 0; k < n->nin; k++) {
         if (!is_value(n->in[k])) continue;
-        TRY(load(e, d, n->in[k]));
+        TRY(eval_load(e, d, n->in[k]));
         in[k] = e->value[n->in[k].i];
     }
     for (int k = 0; k < n->nout; k++) {
@@ -231,11 +231,11 @@ Status eval_run(Evaluator *e, Diag *d) {
     for (int k = 0; k < g->order.len; k++) TRY(run_one(e, d, g->order.data[k]));
     for (int k = 0; k < g->outputs.len; k++) {
         ValueId v = g->outputs.data[k].value;
-        if (value_get(g, v)->kind != VK_RESULT) TRY(load(e, d, v));
+        if (value_get(g, v)->kind != VK_RESULT) TRY(eval_load(e, d, v));
     }
     for (int k = 0; k < g->writes.len; k++) {
         ValueId v = g->writes.data[k].value;
-        if (value_get(g, v)->kind != VK_RESULT) TRY(load(e, d, v));
+        if (value_get(g, v)->kind != VK_RESULT) TRY(eval_load(e, d, v));
     }
     return OK;
 }
@@ -266,7 +266,7 @@ Status eval_call(EvalCx *cx) {
     if (s != OK) eval_fail(cx, "%s", d.text.data);
     sb_free(&d.text);
     for (int k = 0; k < n->nout && s == OK; k++) {
-        if (!e->value[x->out[k].i]) s = load(e, &d, x->out[k]);
+        if (!e->value[x->out[k].i]) s = eval_load(e, &d, x->out[k]);
         assign(cx->out[k], e->value[x->out[k].i]);
     }
     return s;

@@ -51,8 +51,8 @@ static Status read_text(Arena *a, Diag *d, const char *file, const char *text,
     return OK;
 }
 
-static Status read_lines(Arena *a, Diag *d, const char *file,
-                         const char *const *lines) {
+static Status read_fn_lines(Arena *a, Diag *d, const char *file,
+                            const char *const *lines) {
     StrBuf text = {0};
     while (*lines) sb_puts(&text, *lines++);
     const char *kept = arena_dup(a, text.data, text.len + 1);
@@ -70,7 +70,7 @@ static void read_library(void) {
     read = true;
     Arena *a = arena_new(); /* lives as long as the process */
     Diag d = {0};
-    Status s = read_lines(a, &d, "std.amp", std_amp_lines);
+    Status s = read_fn_lines(a, &d, "std.amp", std_amp_lines);
     for (int op = 0; op < NUM_OPS && s == OK; op++) {
         const char *dx = op_info[op].grad_text;
         if (strncmp(dx, "dx(", 3)) continue;
@@ -78,10 +78,11 @@ static void read_library(void) {
                            dx + 3);
         s = read_text(a, &d, "ops.def", rule, strlen(rule));
     }
-    if (s == OK) s = read_lines(a, &d, "losses.amp", losses_amp_lines);
-    if (s == OK) s = read_lines(a, &d, "microsoft.amp", microsoft_amp_lines);
-    if (s == OK) s = read_lines(a, &d, "optimizers.amp", optimizers_amp_lines);
-    if (s == OK) s = read_lines(a, &d, "layers.amp", layers_amp_lines);
+    if (s == OK) s = read_fn_lines(a, &d, "losses.amp", losses_amp_lines);
+    if (s == OK) s = read_fn_lines(a, &d, "microsoft.amp", microsoft_amp_lines);
+    if (s == OK)
+        s = read_fn_lines(a, &d, "optimizers.amp", optimizers_amp_lines);
+    if (s == OK) s = read_fn_lines(a, &d, "layers.amp", layers_amp_lines);
     if (s != OK) fputs(d.text.data, stderr);
     ASSERT(s == OK && "the library can be read");
 }
@@ -237,7 +238,7 @@ static int *find_slot(struct FnTable *t, const FnEntry *e) {
     }
 }
 
-static void grow(Arena *a, struct FnTable *t) {
+static void fn_grow(Arena *a, struct FnTable *t) {
     if (t->slots.len > 2 * t->entries.len) return;
     int n = t->slots.len ? 2 * t->slots.len : 16;
     t->slots.data = NEW_ARRAY(a, int, n);
@@ -272,7 +273,7 @@ const FnInstance *fn_instance(const Node *call, const Type *const *in) {
     e.hash = hash_bytes((uint64_t)call->nout, e.in, sizeof e.in);
     for (int i = 0; i < call->nattr; i++)
         e.hash = attr_hash(e.hash, &call->attrs[i]);
-    grow(fn->arena, t);
+    fn_grow(fn->arena, t);
     int *slot = find_slot(t, &e);
     if (*slot) return &t->entries.data[*slot - 1]->made;
     FnEntry *kept = arena_dup(fn->arena, &e, sizeof e);

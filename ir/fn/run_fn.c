@@ -131,7 +131,7 @@ static Status take_arg(Run *r, const Expr *e, char kind, const Val *v, Arg *a) {
 }
 
 /* Elements of a tensor or of a shape. */
-static Status count_of(Run *r, const Expr *e, const Val *v, Val *out) {
+static Status run_count_of(Run *r, const Expr *e, const Val *v, Val *out) {
     int64_t *dim, n = 1;
     int k;
     if (v->kind == V_TENSOR) {
@@ -167,7 +167,7 @@ static Status eval_builtin(Run *r, const Expr *e, const Val *v, Val *out) {
                             a->t->rank);
         *out = val_int(a->t->dim[axis]);
         break;
-    case F_count: return count_of(r, e, v, out);
+    case F_count: return run_count_of(r, e, v, out);
     case F_len: *out = val_int(v->n); break;
     case F_dtype: *out = val_dtype(a->t->dtype); break;
     case F_present: *out = val_bool(v->kind != V_NONE); break;
@@ -476,8 +476,8 @@ Status run_start(Run *r, const FnCall *call, Builder *b, char *msg) {
 }
 
 /* A tensor, or a number that stands for one. */
-static Status take_value(Run *r, const Val *v, Str name, DType d,
-                         ValueId *out) {
+static Status take_run_value(Run *r, const Val *v, Str name, DType d,
+                             ValueId *out) {
     *out = NO_VALUE;
     if (!v || v->kind == V_NONE) return OK;
     if (val_is_number(v)) {
@@ -505,8 +505,8 @@ Status run_results(Run *r, ValueId *out) {
     const FnCall *c = r->call;
     for (int i = 0; i < c->nout; i++) {
         Str name = r->fn->results.data[i].name;
-        TRY(take_value(r, run_lookup(r, name), name,
-                       c->want ? c->want[i] : NUM_DTYPES, &out[i]));
+        TRY(take_run_value(r, run_lookup(r, name), name,
+                           c->want ? c->want[i] : NUM_DTYPES, &out[i]));
         if (!is_value(out[i]))
             return run_fail(r, NULL, "gives no result '%.60s' here", name);
     }
@@ -533,7 +533,7 @@ Status fn_run_samples(Builder *b, const FnCall *call, FnSamples *out,
     if (s == OK) s = run_block(&r, &call->fn->samples.block);
     for (int i = 0; i < 4 && s == OK; i++) {
         Str name = intern(names[i]);
-        s = take_value(&r, run_lookup(&r, name), name, DT_F32, to[i]);
+        s = take_run_value(&r, run_lookup(&r, name), name, DT_F32, to[i]);
     }
     arena_free(r.a);
     return s;
@@ -545,7 +545,7 @@ static Status take_gradient(Run *r, int i, ValueId *out) {
     const Val *v = run_lookup(r, name);
     DType d = r->call->want[i];
     if (r->fn->all_in) v = &v->list[i];
-    TRY(take_value(r, v, name, rule ? NUM_DTYPES : d, out));
+    TRY(take_run_value(r, v, name, rule ? NUM_DTYPES : d, out));
     if (rule && is_value(*out) && !v->typed && d != NUM_DTYPES &&
         value_dtype(r->b->g, *out) != d)
         node_store(r->b->g, r->first, r->start, *out, d);

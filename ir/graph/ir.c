@@ -548,7 +548,7 @@ int *graph_positions(const Graph *g, Arena *scratch) {
 }
 
 /* Marks the node of v, which is none of the older ones. */
-static void need(const Graph *g, uint32_t first, bool *needed, ValueId v) {
+static void ir_need(const Graph *g, uint32_t first, bool *needed, ValueId v) {
     if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) return;
     uint32_t id = value_get(g, v)->def.i;
     if (id >= first) needed[id - first] = true;
@@ -559,11 +559,11 @@ void graph_drop_unneeded(Graph *g, uint32_t first, int start,
     Arena *scratch = arena_new();
     bool *needed = NEW_ARRAY(scratch, bool, g->nodes.len - (int)first + 1);
     int kept = start;
-    for (int i = 0; i < n; i++) need(g, first, needed, root[i]);
+    for (int i = 0; i < n; i++) ir_need(g, first, needed, root[i]);
     for (int i = g->order.len - 1; i >= start; i--) {
         const Node *x = node_at(g, i);
         if (!needed[g->order.data[i].i - first]) continue;
-        for (int k = 0; k < x->nin; k++) need(g, first, needed, x->in[k]);
+        for (int k = 0; k < x->nin; k++) ir_need(g, first, needed, x->in[k]);
     }
     for (int i = start; i < g->order.len; i++)
         if (needed[g->order.data[i].i - first])

@@ -102,7 +102,7 @@ static Status same_kind(TypeCtx *cx, const Type *a, const Type *b) {
 }
 
 /* Common shape and dtype of operands i and j. */
-static Status join(TypeCtx *cx, int i, int j, Type *out) {
+static Status type_join(TypeCtx *cx, int i, int j, Type *out) {
     const Type *a = cx->ins[i], *b = cx->ins[j];
     TRY(same_kind(cx, a, b));
     if (!shape_broadcast(a, b, out))
@@ -115,7 +115,7 @@ static Status join(TypeCtx *cx, int i, int j, Type *out) {
 Status ty_binary_n(TypeCtx *cx) {
     Type t = {0};
     TRY(type_want(cx, WANT_NUMBER, 0));
-    TRY(join(cx, 0, 1, &t));
+    TRY(type_join(cx, 0, 1, &t));
     return type_result(cx, 0, &t);
 }
 
@@ -127,7 +127,7 @@ Status ty_binary_i(TypeCtx *cx) {
 Status ty_compare(TypeCtx *cx) {
     Type t = {0};
     if (cx->n->op != OP_EQUAL) TRY(type_want(cx, WANT_NUMBER, 0));
-    TRY(join(cx, 0, 1, &t));
+    TRY(type_join(cx, 0, 1, &t));
     t.dtype = DT_BOOL;
     return type_result(cx, 0, &t);
 }
@@ -135,14 +135,14 @@ Status ty_compare(TypeCtx *cx) {
 Status ty_logic(TypeCtx *cx) {
     Type t = *cx->ins[0];
     TRY(type_want(cx, WANT_BOOL, 0));
-    if (cx->n->nin == 2) TRY(join(cx, 0, 1, &t));
+    if (cx->n->nin == 2) TRY(type_join(cx, 0, 1, &t));
     return type_result(cx, 0, &t);
 }
 
 Status ty_where(TypeCtx *cx) {
     Type t = {0};
     TRY(type_want(cx, WANT_BOOL, 0));
-    TRY(join(cx, 1, 2, &t));
+    TRY(type_join(cx, 1, 2, &t));
     Type branches = t;
     if (!shape_broadcast(cx->ins[0], &branches, &t))
         return type_error(cx, "condition %s does not broadcast with %s",
@@ -398,7 +398,7 @@ Status ty_same(TypeCtx *cx) {
 /* ---- reductions ---------------------------------------------------------- */
 
 /* x without the axes of the mask, or with 1 there. */
-static Type reduced(const Type *x, unsigned axes, bool keepdims) {
+static Type type_reduced(const Type *x, unsigned axes, bool keepdims) {
     Type t = {.dtype = x->dtype};
     for (int i = 0; i < x->rank; i++) {
         bool gone = axes >> i & 1;
@@ -422,7 +422,7 @@ Status ty_reduce(TypeCtx *cx) {
             return type_error(cx, "attribute 'axes' wants rising numbers");
         mask |= 1u << axes[i];
     }
-    Type t = reduced(x, mask, attr_int(cx->n, AK_keepdims));
+    Type t = type_reduced(x, mask, attr_int(cx->n, AK_keepdims));
     return type_result(cx, 0, &t);
 }
 
@@ -433,7 +433,7 @@ Status ty_argmax(TypeCtx *cx) {
     TRY(type_want_axis(cx, x->rank, &axis));
     if (x->dim[axis] == 0)
         return type_error(cx, "axis %d of %s is empty", axis, TXT(x));
-    Type t = reduced(x, 1u << axis, attr_int(cx->n, AK_keepdims));
+    Type t = type_reduced(x, 1u << axis, attr_int(cx->n, AK_keepdims));
     t.dtype = DT_I64;
     return type_result(cx, 0, &t);
 }

@@ -58,7 +58,7 @@ typedef struct Autocast {
 
 /* ---- products nearest the loss ------------------------------------------- */
 
-static double count_of(const Graph *g, ValueId v) {
+static double autocast_count_of(const Graph *g, ValueId v) {
     return v.i ? (double)value_count(g, v) : 0;
 }
 
@@ -82,11 +82,12 @@ static bool is_of_vectors(const Graph *g, const Node *n) {
 double product_work(const Graph *g, const Node *n) {
     if (n->fn || op_info[n->op].amp != AMP_LOW) return 0;
     if (n->op == OP_MATMUL)
-        return count_of(g, n->out[0]) * (double)depth_of(g, n);
+        return autocast_count_of(g, n->out[0]) * (double)depth_of(g, n);
     if (n->op == OP_CONV || n->op == OP_CONV_DGRAD) {
         ValueId made = n->op == OP_CONV ? n->out[0] : n->in[0];
         const Type *w = value_type(g, n->in[1]);
-        return count_of(g, made) * (double)type_count(w) / (double)w->dim[0];
+        return autocast_count_of(g, made) * (double)type_count(w) /
+               (double)w->dim[0];
     }
     return 0;
 }
@@ -96,7 +97,8 @@ static bool is_classifier(const Graph *g, const Node *n) {
     ValueId w = n->nin == 2 ? n->in[1] : NO_VALUE;
     return n->op == OP_MATMUL && value_get(g, w)->kind == VK_VAR &&
            value_dtype(g, w) == DT_F32 && value_dtype(g, n->in[0]) == DT_F32 &&
-           count_of(g, n->out[0]) * 8 <= count_of(g, n->in[0]);
+           autocast_count_of(g, n->out[0]) * 8 <=
+               autocast_count_of(g, n->in[0]);
 }
 
 static void find_head(Autocast *ac, Arena *scratch) {
@@ -111,7 +113,7 @@ static void find_head(Autocast *ac, Arena *scratch) {
         if (n->op != OP_MATMUL) convs += its;
         for (int k = 0; k < n->nout && !n->flags; k++)
             if (n->out[k].i && dtype_is_float(value_dtype(g, n->out[k])))
-                numbers += count_of(g, n->out[k]) / NUMBERS_PART;
+                numbers += autocast_count_of(g, n->out[k]) / NUMBERS_PART;
     }
     double work = all / WORK_PART;
     /* fp16 keeps more bits */
@@ -119,12 +121,12 @@ static void find_head(Autocast *ac, Arena *scratch) {
     double rest = few_bits && 2 * convs > all ? all / REST_PART : 0;
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
-        double its = product_work(g, n), of = count_of(g, n->out[0]);
+        double its = product_work(g, n), of = autocast_count_of(g, n->out[0]);
         bool any = false;
         for (int k = 0; k < n->nout; k++) any |= ahead[n->out[k].i];
         for (int k = 0; k < n->nin; k++) {
             ahead[n->in[k].i] |= any || node_info(n)->amp == AMP_LOW;
-            of += count_of(g, n->in[k]);
+            of += autocast_count_of(g, n->in[k]);
         }
         if (any || n->loc.amp || its <= 0) continue;
         if (its <= work && of <= numbers) {
@@ -222,7 +224,7 @@ static ValueId low_copy(Autocast *ac, ValueId v) {
 
 /* Rounds v with a cast marked as the user's: it stays even if no product
    reads it. */
-static ValueId rounded(Autocast *ac, Loc loc, ValueId v) {
+static ValueId autocast_rounded(Autocast *ac, Loc loc, ValueId v) {
     Attr user = attr_i(AK_user, 1);
     ac->b.loc = loc;
     v = build(&ac->b, OP_CAST, &v, 1, &user, 1, ac->low, NULL);
@@ -244,7 +246,8 @@ static void autocast_node(Autocast *ac, NodeId id) {
         if (!v.i || (n.fn && n.fn->operands.data[k].kind == FO_ANY)) continue;
         DType d = value_dtype(g, v);
         if (low && d == DT_F32)
-            n.in[k] = product ? low_copy(ac, v) : rounded(ac, n.loc, v);
+            n.in[k] =
+                product ? low_copy(ac, v) : autocast_rounded(ac, n.loc, v);
         if (wide && dtype_is_low(d)) n.in[k] = b_cast(&ac->b, v, DT_F32);
     }
     vec_push(g->arena, &g->order, id);

@@ -5,8 +5,8 @@
 #include "ir/fn/fn.h"
 #include "passes/rewrite.h"
 
-static ValueId call(Builder *b, const char *fn, const ValueId *in, int nin,
-                    const Attr *attrs, int nattr) {
+static ValueId average_call(Builder *b, const char *fn, const ValueId *in,
+                            int nin, const Attr *attrs, int nattr) {
     NodeId id = build_call(b, fn_std(fn), in, nin, attrs, nattr, 1, NULL);
     return node_get(b->g, id)->out[0];
 }
@@ -18,7 +18,7 @@ ValueId average_share(Builder *b, const Options *o, ValueId number) {
     if (!a->fn) return NO_VALUE;
     for (; n < AVERAGE_KEYS && a->keys[n].name; n++)
         attrs[n] = attr_named_f(a->keys[n].name, a->keys[n].value);
-    return b_cast(b, call(b, a->fn, &number, 1, attrs, n), DT_F32);
+    return b_cast(b, average_call(b, a->fn, &number, 1, attrs, n), DT_F32);
 }
 
 void average_write(Builder *b, const Options *o, ValueId var, ValueId x,
@@ -32,7 +32,7 @@ void average_write(Builder *b, const Options *o, ValueId var, ValueId x,
                                 type, NULL, 0));
     ValueId kept = b_cast(b, x, type_get(v.type)->dtype);
     ValueId in[] = {mean, b_cast(b, kept, DT_F32), share, ok};
-    graph_write(g, mean, call(b, "averaged", in, 4, NULL, 0));
+    graph_write(g, mean, average_call(b, "averaged", in, 4, NULL, 0));
 }
 
 void average_buffers(Builder *b, const Options *o, const Graph *train,

@@ -139,7 +139,7 @@ static bool try_price(Search *s, double price, const double *share) {
 
 /* The lowest price that keeps the limits, to within 1 %; at a higher one some
    errors are smaller, and the bytes are more. */
-static void search(Search *s, const double *share) {
+static void budget_search(Search *s, const double *share) {
     const double start = 1, most = 1e60;
     double lo = 0, hi = start;
     while (!try_price(s, hi, share)) {
@@ -170,7 +170,7 @@ bool choice_within(const Choice *c, Arena *a, Chosen *best) {
             for (int k = 0; k < NUM_ERRORS; k++)
                 sense &= share[k] == 0 || isfinite(c->limit[k]);
             if (sense && (limits > 1 || shares[i] == 0 || shares[i] == 1))
-                search(&s, share);
+                budget_search(&s, share);
         }
     }
     if (!s.found) {

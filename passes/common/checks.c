@@ -166,7 +166,7 @@ static Status find_checks(Cx *cx) {
 
 /* ---- the check ----------------------------------------------------------- */
 
-static ValueId bin(Cx *cx, OpCode op, ValueId x, ValueId y) {
+static ValueId checks_bin(Cx *cx, OpCode op, ValueId x, ValueId y) {
     return b2(&cx->b, op, x, y, DT_DEFAULT);
 }
 
@@ -206,18 +206,20 @@ static ValueId positions(Cx *cx, ValueId v, ValueId root) {
 static ValueId first_bad(Cx *cx, const Check *c) {
     ValueId x = flat(cx, c->checked);
     ValueId at = flat(cx, positions(cx, c->checked, c->root));
-    ValueId bad = bin(cx, OP_OR, bin(cx, OP_LESS, x, i64c(cx, c->least)),
-                      bin(cx, OP_GREATER, x, i64c(cx, c->most)));
+    ValueId bad =
+        checks_bin(cx, OP_OR, checks_bin(cx, OP_LESS, x, i64c(cx, c->least)),
+                   checks_bin(cx, OP_GREATER, x, i64c(cx, c->most)));
     if (c->ignores && !(c->ignore >= c->least && c->ignore <= c->most)) {
-        ValueId same = bin(cx, OP_EQUAL, x, i64c(cx, c->ignore));
-        bad = bin(cx, OP_AND, bad, b1(&cx->b, OP_NOT, same, DT_DEFAULT));
+        ValueId same = checks_bin(cx, OP_EQUAL, x, i64c(cx, c->ignore));
+        bad = checks_bin(cx, OP_AND, bad, b1(&cx->b, OP_NOT, same, DT_DEFAULT));
     }
     ValueId none = i64c(cx, INT64_MAX);
     int64_t axis = 0;
     ValueId first =
         b_reduce(&cx->b, OP_REDUCE_MIN, b_where(&cx->b, bad, at, none), &axis,
                  1, false, DT_DEFAULT);
-    return b_where(&cx->b, bin(cx, OP_EQUAL, first, none), i64c(cx, -1), first);
+    return b_where(&cx->b, checks_bin(cx, OP_EQUAL, first, none), i64c(cx, -1),
+                   first);
 }
 
 static void output(Cx *cx, Family f, const Check *c, ValueId v) {
@@ -252,14 +254,14 @@ static void emit(Cx *cx, bool trains) {
     }
     if (!trains) return;
     for (int i = n; i-- > 0;) { /* the first check that fails; -1: none */
-        ValueId bad = bin(cx, OP_GREATER_EQUAL, at[i], i64c(cx, 0));
+        ValueId bad = checks_bin(cx, OP_GREATER_EQUAL, at[i], i64c(cx, 0));
         which = b_where(&cx->b, bad, i64c(cx, i), which);
         bad_at = b_where(&cx->b, bad, at[i], bad_at);
         bad_value = b_where(&cx->b, bad, value[i], bad_value);
     }
-    ValueId any = bin(cx, OP_GREATER_EQUAL, which, i64c(cx, 0));
+    ValueId any = checks_bin(cx, OP_GREATER_EQUAL, which, i64c(cx, 0));
     ValueId count = graph_own_var(cx->g, OWN_BAD_DATA, 0);
-    keep(cx, OWN_BAD_DATA, any, bin(cx, OP_ADD, count, i64c(cx, 1)));
+    keep(cx, OWN_BAD_DATA, any, checks_bin(cx, OP_ADD, count, i64c(cx, 1)));
     keep(cx, OWN_BAD_CHECK, any, which);
     keep(cx, OWN_BAD_AT, any, bad_at);
     keep(cx, OWN_BAD_VALUE, any, bad_value);

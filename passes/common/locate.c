@@ -33,7 +33,7 @@ static ValueId i64c(Locator *l, int64_t v) {
     return graph_scalar_int(l->g, DT_I64, v);
 }
 
-static ValueId bin(Locator *l, OpCode op, ValueId x, ValueId y) {
+static ValueId locate_bin(Locator *l, OpCode op, ValueId x, ValueId y) {
     return b2(&l->b, op, x, y, DT_DEFAULT);
 }
 
@@ -51,7 +51,7 @@ static ValueId code_of(Locator *l, ValueId v) {
         v = b_cast(&l->b, v, t.rank ? DT_F32 : DT_F64);
     sum = t.rank
               ? b_reduce(&l->b, OP_REDUCE_SUMSQ, v, axes, t.rank, true, DT_F64)
-              : bin(l, OP_MUL, v, v);
+              : locate_bin(l, OP_MUL, v, v);
     sum = b_reshape(&l->b, sum, 0, NULL);
     ValueId is_nan = b1(&l->b, OP_ISNAN, sum, DT_DEFAULT);
     ValueId is_inf = b1(&l->b, OP_ISINF, sum, DT_DEFAULT);
@@ -72,7 +72,7 @@ static void locate(Locator *l, ValueId v, char way, const char *op, Loc loc) {
                      (int)strlen(name), name, source);
     ValueId code = code_of(l, v);
     graph_add_output(l->g, family_name(FAMILY_LOCATED, of), code);
-    l->first = l->n++ ? bin(l, OP_MIN, l->first, code) : code;
+    l->first = l->n++ ? locate_bin(l, OP_MIN, l->first, code) : code;
 }
 
 /* ---- which values -------------------------------------------------------- */

@@ -155,7 +155,7 @@ static void find_levels(Cut *c, int *queue) {
 }
 
 /* Against arc i ^ 1, which has room. */
-static void push(Cut *c, int at, int i, const Amount *flow) {
+static void mincut_push(Cut *c, int at, int i, const Amount *flow) {
     int to = c->arcs.data[i].to;
     Amount moved = *flow;
     bool was_active = !is_zero(&c->excess[to]);
@@ -192,7 +192,7 @@ static void discharge(Cut *c, int at) {
         const Amount *room = &c->arcs.data[i ^ 1].room;
         if (c->level[c->arcs.data[i].to] + 1 == c->level[at] &&
             !is_zero(room)) {
-            push(c, at, i, compare(room, excess) < 0 ? room : excess);
+            mincut_push(c, at, i, compare(room, excess) < 0 ? room : excess);
             if (is_zero(excess)) return;
         }
         c->next[at]++;

@@ -63,16 +63,17 @@ static bool error_of(const Spend *x, const Site *s, Term *t) {
     return true;
 }
 
-static void put(Spend *x, Term t) { choice_add(&x->c, x->a, t); }
+static void put_bytes_budget(Spend *x, Term t) { choice_add(&x->c, x->a, t); }
 
 /* ---- values -------------------------------------------------------------- */
 
 static void force(Spend *x, int var, bool low) {
-    put(x, (Term){.kind = low ? TERM_IS_LOW : TERM_IS_HIGH, .x = var});
+    put_bytes_budget(
+        x, (Term){.kind = low ? TERM_IS_LOW : TERM_IS_HIGH, .x = var});
 }
 
 static void implies(Spend *x, int var, int other) {
-    put(x, (Term){.kind = TERM_IMPLIES, .x = var, .y = other});
+    put_bytes_budget(x, (Term){.kind = TERM_IMPLIES, .x = var, .y = other});
 }
 
 static void add_traffic(Spend *x, ValueId v) {
@@ -82,22 +83,24 @@ static void add_traffic(Spend *x, ValueId v) {
     int64_t half = 2 * value_count(x->g, v);
     if (p->f.cast[v.i].i) copy = &p->traffic[p->f.cast[v.i].i];
     if (t->stored || copy->stored)
-        put(x, (Term){.kind = TERM_LOW,
-                      .x = (int)v.i,
-                      .bytes = half * (1 + t->reads + copy->reads),
-                      .saved = t->saved || copy->saved ? half : 0});
+        put_bytes_budget(x,
+                         (Term){.kind = TERM_LOW,
+                                .x = (int)v.i,
+                                .bytes = half * (1 + t->reads + copy->reads),
+                                .saved = t->saved || copy->saved ? half : 0});
     if (t->stored)
-        put(x, (Term){.kind = TERM_HIGH,
-                      .x = (int)v.i,
-                      .bytes = 2 * half * (1 + t->reads),
-                      .saved = t->saved ? 2 * half : 0});
+        put_bytes_budget(x, (Term){.kind = TERM_HIGH,
+                                   .x = (int)v.i,
+                                   .bytes = 2 * half * (1 + t->reads),
+                                   .saved = t->saved ? 2 * half : 0});
     if (copy->stored) {
         int others = copy->reads - x->product_reads[v.i];
-        put(x, (Term){.kind = TERM_LOW_HIGH,
-                      .x = copy_var(x, v),
-                      .y = (int)v.i,
-                      .bytes = half * (1 + (others > 0 ? others : 0)),
-                      .saved = copy->saved ? half : 0});
+        put_bytes_budget(x,
+                         (Term){.kind = TERM_LOW_HIGH,
+                                .x = copy_var(x, v),
+                                .y = (int)v.i,
+                                .bytes = half * (1 + (others > 0 ? others : 0)),
+                                .saved = copy->saved ? half : 0});
     }
 }
 
@@ -110,14 +113,14 @@ static void add_rounding(Spend *x, const Site *s) {
         return;
     }
     if (!is_selection(n)) {
-        put(x, t);
+        put_bytes_budget(x, t);
         return;
     }
     for (int k = 0; k < n->nin; k++) {
         if (!dtype_is_float(dtype_of(x->g, n->in[k]))) continue;
         t.kind = TERM_LOW_HIGH;
         t.y = (int)n->in[k].i;
-        put(x, t);
+        put_bytes_budget(x, t);
     }
 }
 
@@ -154,13 +157,13 @@ static void add_values(Spend *x) {
                 force(x, (int)n->out[k].i, false);
         for (int k = 0; k < n->nin; k++) {
             if (!mask_cost(&x->s.p, n, n->in[k], &high, &low)) continue;
-            put(x, (Term){.kind = TERM_HIGH,
-                          .x = (int)n->in[k].i,
-                          .bytes = high.of[STEP_BYTES],
-                          .saved = high.of[SAVED_BYTES]});
-            put(x, (Term){.kind = TERM_LOW,
-                          .x = (int)n->in[k].i,
-                          .bytes = low.of[STEP_BYTES]});
+            put_bytes_budget(x, (Term){.kind = TERM_HIGH,
+                                       .x = (int)n->in[k].i,
+                                       .bytes = high.of[STEP_BYTES],
+                                       .saved = high.of[SAVED_BYTES]});
+            put_bytes_budget(x, (Term){.kind = TERM_LOW,
+                                       .x = (int)n->in[k].i,
+                                       .bytes = low.of[STEP_BYTES]});
         }
     }
 }
@@ -186,8 +189,8 @@ static void add_operand(Spend *x, const Site *s) {
         implies(x, var, copy_var(x, v));
         if (!x->s.p.traffic[v.i].stored) implies(x, wide_var(x, v), var);
     }
-    put(x, t);
-    put(x, (Term){.kind = TERM_HIGH, .x = var, .bytes = 2 * half});
+    put_bytes_budget(x, t);
+    put_bytes_budget(x, (Term){.kind = TERM_HIGH, .x = var, .bytes = 2 * half});
 }
 
 /* Products of one node of the model, such as an attention, and of its gradient
@@ -395,7 +398,7 @@ static void predict(const Spend *x, const Chosen *best, const double *ran,
 
 /* Runs the choice of the model of errors.  Where that is too far or not
    nearly as far as allowed, the limits of the model change. */
-static Status search(Spend *x, const Options *o, Chosen *best) {
+static Status bytes_budget_search(Spend *x, const Options *o, Chosen *best) {
     enum { TRIES = 8 };
     const double near = 0.5; /* part of a limit, both squared */
     double limit[NUM_ERRORS], square[NUM_ERRORS], none[NUM_ERRORS];
@@ -452,7 +455,8 @@ static Status search(Spend *x, const Options *o, Chosen *best) {
     return OK;
 }
 
-static Status choose(Spend *x, const Options *o, bool first, Chosen *best) {
+static Status bytes_budget_choose(Spend *x, const Options *o, bool first,
+                                  Chosen *best) {
     Errors *e = x->e;
     if (x->g->program != PROGRAM_TRAIN) {
         add_kinks(x, e->kinks);
@@ -461,7 +465,7 @@ static Status choose(Spend *x, const Options *o, bool first, Chosen *best) {
     }
     double before[NUM_ERRORS];
     memcpy(before, e->predicted, sizeof before);
-    TRY(search(x, o, best));
+    TRY(bytes_budget_search(x, o, best));
     memcpy(e->price, best->price, sizeof e->price);
     if (!first) memcpy(e->predicted, before, sizeof before);
     if (!first) return OK;
@@ -494,7 +498,7 @@ Status place_within(Graph *g, PassCtx *cx) {
     build_choice(&x);
     bool first = g->program == PROGRAM_TRAIN && !e->placed;
     Chosen best;
-    TRY(choose(&x, cx->opt, first, &best));
+    TRY(bytes_budget_choose(&x, cx->opt, first, &best));
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
         if (x.s.p.free[v] && !best.low[v]) x.s.p.high[v] = budget;
     note_errors(&x, best.low);

@@ -177,7 +177,7 @@ static void add_node(Recompute *r, NodeId id) {
     }
 }
 
-static int64_t bytes_of(const Graph *g, ValueId v) {
+static int64_t remat_bytes_of(const Graph *g, ValueId v) {
     return type_bytes(value_type(g, v));
 }
 
@@ -207,7 +207,8 @@ static void solve(Recompute *r) {
     ASSERT(possible && "what must be computed again may be");
     r->kept = 0;
     for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
-        if (is_kept(r, (ValueId){v})) r->kept += bytes_of(g, (ValueId){v});
+        if (is_kept(r, (ValueId){v}))
+            r->kept += remat_bytes_of(g, (ValueId){v});
 }
 
 /* ---- a budget ------------------------------------------------------------ */
@@ -240,7 +241,7 @@ static Line line_new(const Recompute *r) {
         const Node *n = node_get(g, l.node[i]);
         l.made[i + 1] = l.made[i];
         for (int k = 0; k < n->nout; k++) {
-            int64_t bytes = is_view(n) ? 0 : bytes_of(g, n->out[k]);
+            int64_t bytes = is_view(n) ? 0 : remat_bytes_of(g, n->out[k]);
             l.kept[n->out[k].i] = is_kept(r, n->out[k]);
             if (l.kept[n->out[k].i]) l.made[i + 1] += bytes;
             if (last[n->out[k].i] <= i + 1) continue;
@@ -285,7 +286,7 @@ static int64_t bytes_held(const Recompute *r, const Line *l) {
         part = r->part[l->node[i].i];
         for (int k = 0; k < n->nout && part; k++)
             if (l->kept[n->out[k].i] && !is_kept(r, n->out[k]))
-                sum += bytes_of(r->g, n->out[k]);
+                sum += remat_bytes_of(r->g, n->out[k]);
         if (sum > most) most = sum;
     }
     return r->kept + most;
@@ -408,7 +409,7 @@ static int64_t bytes_moved(const Recompute *r, Traffic **traffic, PassCtx *cx) {
     traffic_join(g, *traffic, g->values.len, cx);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
         if ((*traffic)[v].stored)
-            sum += bytes_of(g, (ValueId){v}) * (1 + (*traffic)[v].reads);
+            sum += remat_bytes_of(g, (ValueId){v}) * (1 + (*traffic)[v].reads);
     arena_free(trial.a);
     return sum;
 }
@@ -462,7 +463,7 @@ static bool is_at_hand(const Recompute *r, const Node *n, const bool *made) {
    whose operands backward has: the largest result of at most `missing`
    bytes, else the smallest; of equal ones the first, which is stored
    longest. Returns 0 if there is none. */
-static NodeId choose(Recompute *r, int64_t missing) {
+static NodeId remat_choose(Recompute *r, int64_t missing) {
     const Graph *g = r->g;
     size_t n = (size_t)(r->last - r->nodes);
     bool *stores = arena_dup(r->a, r->stores, n * sizeof *stores);
@@ -479,7 +480,7 @@ static NodeId choose(Recompute *r, int64_t missing) {
         if (stores[id.i] || r->barred[id.i] || !r->material[x->out[0].i] ||
             !is_kept(r, x->out[0]))
             continue;
-        int64_t bytes = bytes_of(g, x->out[0]);
+        int64_t bytes = remat_bytes_of(g, x->out[0]);
         bool fits = bytes <= missing, fitted = found && found <= missing;
         if (fits ? fitted && bytes <= found
                  : fitted || (found && bytes >= found))
@@ -499,7 +500,7 @@ static void halve(Recompute *r, PassCtx *cx) {
     most += most / PART;
     for (int i = 0; i < TRIES && missing > 0; i++) {
         const Recompute before = *r;
-        NodeId id = choose(r, missing);
+        NodeId id = remat_choose(r, missing);
         if (!id.i) return;
         r->stores[id.i] = true;
         solve(r);

@@ -123,7 +123,7 @@ static Pool again(Samples *s, NodeId id, int k, Pool p) {
     return p;
 }
 
-static Pool reduced(Samples *s, NodeId id) {
+static Pool samples_reduced(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
     Pool p = pool(s, n.in[0]);
     if (p.kind == POOL_EACH) {
@@ -444,9 +444,15 @@ static const struct {
     OpCode op;
     Pool (*rule)(Samples *s, NodeId id);
 } rules[] = {
-    {OP_CAST, unary},          {OP_RESHAPE, unary},      {OP_NEG, unary},
-    {OP_REDUCE_MEAN, reduced}, {OP_REDUCE_SUM, reduced}, {OP_ADD, added},
-    {OP_SUB, added},           {OP_MUL, product},        {OP_DIV, quotient},
+    {OP_CAST, unary},
+    {OP_RESHAPE, unary},
+    {OP_NEG, unary},
+    {OP_REDUCE_MEAN, samples_reduced},
+    {OP_REDUCE_SUM, samples_reduced},
+    {OP_ADD, added},
+    {OP_SUB, added},
+    {OP_MUL, product},
+    {OP_DIV, quotient},
     {OP_CALL, call_loss},
 };
 
@@ -541,7 +547,7 @@ static bool can_mask(const Graph *g, PassCtx *cx) {
     return take_apart(trial, cx, true, true, &kind);
 }
 
-static void tell(const Graph *g, PassCtx *cx, PoolKind kind) {
+static void samples_tell(const Graph *g, PassCtx *cx, PoolKind kind) {
     Loc at = {.file = g->module->file};
     if (cx->opt->accumulate == 1 || cx->opt->equal_batches) return;
     if (kind == POOL_SUM)
@@ -569,7 +575,7 @@ Status pass_samples(Module *m, PassCtx *cx) {
         bool masks = can_mask(g, cx);
         masked_ones += masks;
         take_apart(g, cx, masks, false, &kind);
-        tell(g, cx, kind);
+        samples_tell(g, cx, kind);
     }
     m->masks = n > 0 && masked_ones == n;
     return OK;
@@ -577,7 +583,7 @@ Status pass_samples(Module *m, PassCtx *cx) {
 
 /* ---- what pass optimizer does with it ------------------------------------ */
 
-static void put(Graph *g, ValueId old, ValueId with) {
+static void put_samples(Graph *g, ValueId old, ValueId with) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin; k++)
@@ -590,7 +596,7 @@ static void put(Graph *g, ValueId old, ValueId with) {
 static void put_own(Graph *g, OwnVar var, ValueId with) {
     int v = module_find_own_var(g->module, var, g->objective);
     ValueId old = v >= 0 ? graph_find_var(g, v) : NO_VALUE;
-    if (old.i) put(g, old, with);
+    if (old.i) put_samples(g, old, with);
 }
 
 static ValueId take_output(Graph *g, OwnOutput o) {
@@ -637,7 +643,7 @@ bool samples_all(Graph *g) {
     Tensor *ones = tensor_new(g->arena, value_get(g, rows)->type);
     tensor_set(ones, 0, 1);
     tensor_repeat(ones);
-    put(g, rows, graph_const(g, "ampc.rows", ones));
+    put_samples(g, rows, graph_const(g, "ampc.rows", ones));
     /* the divisor of a batch that is not whole */
     int64_t batch = value_type(g, rows)->dim[0];
     put_own(g, OWN_VALID, graph_scalar_int(g, DT_I32, batch));

@@ -45,7 +45,7 @@ static ValueId widened(Maker *m, ValueId v) {
 }
 
 /* v, rounded and f32 again. */
-static ValueId rounded(Maker *m, ValueId v, DType low) {
+static ValueId sensitivity_rounded(Maker *m, ValueId v, DType low) {
     return b_cast(&m->b, b_cast(&m->b, v, low), DT_F32);
 }
 
@@ -56,7 +56,8 @@ static ValueId apart(Maker *m, int i, ValueId v) {
         ValueId on =
             graph_input(m->g, internf("round/%d", i), type_scalar(DT_BOOL));
         vec_push(m->g->arena, &m->out->inputs, value_get(m->g, on)->name);
-        return b_where(&m->b, on, rounded(m, v, m->s.of.data[i].low), v);
+        return b_where(&m->b, on,
+                       sensitivity_rounded(m, v, m->s.of.data[i].low), v);
     }
     const Type *t = value_type(m->g, v);
     Attr shape = attr_v(AK_shape, t->dim, t->rank);
@@ -70,7 +71,7 @@ static bool is_cast_of_f32(const Graph *g, const Node *n) {
 }
 
 /* Makes the node again on f32; *site: the next of the sites. */
-static void widen_node(Maker *m, NodeId id, int *site) {
+static void widen_sensitivity_node(Maker *m, NodeId id, int *site) {
     Graph *g = m->g;
     Node n = *node_get(g, id); /* building moves the pool */
     ValueId *in = NEW_ARRAY(m->a, ValueId, n.nin + 1);
@@ -166,7 +167,7 @@ static Status add_sums(Maker *m, ErrorKind kind, ValueId of) {
                  slope));
     for (int i = 0; i < n; i++) {
         if (!slope[i].i) continue;
-        ValueId d = rounded(m, m->at[i], m->s.of.data[i].low);
+        ValueId d = sensitivity_rounded(m, m->at[i], m->s.of.data[i].low);
         d = b2(&m->b, OP_SUB, d, m->at[i], DT_F32);
         ValueId each = b2(&m->b, OP_MUL, slope[i], d, DT_F32);
         graph_add_output(g, internf("%d/%d", kind, i),
@@ -185,7 +186,7 @@ static void make_step(Maker *m) {
     m->limit = g->values.len;
     m->wide = NEW_ARRAY(m->a, ValueId, m->limit);
     m->at = NEW_ARRAY(m->a, ValueId, m->s.of.len + 1);
-    for (int i = 0; i < n; i++) widen_node(m, old[i], &site);
+    for (int i = 0; i < n; i++) widen_sensitivity_node(m, old[i], &site);
 }
 
 Status sensitivity_make(Graph *g, PassCtx *cx, SensitivityForm form,

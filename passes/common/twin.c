@@ -24,7 +24,7 @@ typedef struct Twin {
 /* ---- a rounding ---------------------------------------------------------- */
 
 /* v, which stands for `old`, or v rounded, as a new input says. */
-static ValueId rounded(Twin *t, ValueId v, ValueId old, TwinSite s) {
+static ValueId twin_rounded(Twin *t, ValueId v, ValueId old, TwinSite s) {
     Str name = internf("round.%d", t->sites->len);
     ValueId on = graph_input(t->g, name, type_scalar(DT_BOOL));
     ValueId low = b_cast(&t->b, v, s.dtype);
@@ -46,10 +46,10 @@ static ValueId copy_of(Twin *t, ValueId v) {
                   .parameter = true};
     ValueId from = graph_var(t->g, source);
     from = b_cast(&t->b, from, DT_F32);
-    return rounded(t, from, v, s);
+    return twin_rounded(t, from, v, s);
 }
 
-static ValueId operand(Twin *t, ValueId v) {
+static ValueId twin_operand(Twin *t, ValueId v) {
     if (!v.i || (int)v.i >= t->limit) return v;
     if (!t->wide[v.i].i) {
         const Value *val = value_get(t->g, v);
@@ -82,7 +82,7 @@ static bool only_moves(const Twin *t, const Node *n) {
            dtype_is_low(value_dtype(t->g, n->in[0]));
 }
 
-static void widen_node(Twin *t, NodeId id) {
+static void widen_twin_node(Twin *t, NodeId id) {
     Node n = *node_get(t->g, id); /* building moves the pool */
     ValueId *in = NEW_ARRAY(t->scratch, ValueId, n.nin + 1);
     DType *out = NEW_ARRAY(t->scratch, DType, n.nout);
@@ -90,7 +90,7 @@ static void widen_node(Twin *t, NodeId id) {
     t->b.loc = n.loc;
     t->b.flags = n.flags;
     for (int i = 0; i < n.nin; i++) {
-        in[i] = operand(t, n.in[i]);
+        in[i] = twin_operand(t, n.in[i]);
         same &= same_value(in[i], n.in[i]);
     }
     for (int i = 0; i < n.nout; i++) {
@@ -117,7 +117,7 @@ static void widen_node(Twin *t, NodeId id) {
                       .dtype = was->dtype,
                       .bytes = type_bytes(was),
                       .backward = n.flags & NODE_BACKWARD};
-        t->wide[n.out[i].i] = rounded(t, t->wide[n.out[i].i], n.out[i], s);
+        t->wide[n.out[i].i] = twin_rounded(t, t->wide[n.out[i].i], n.out[i], s);
     }
 }
 
@@ -159,12 +159,12 @@ static void set_outputs(Twin *t) {
     int n = g->writes.len;
     Write *writes = g->writes.data;
     g->outputs.len = g->writes.len = 0;
-    if (loss.i) graph_add_output(g, intern("loss"), operand(t, loss));
+    if (loss.i) graph_add_output(g, intern("loss"), twin_operand(t, loss));
     for (int i = 0; i < n; i++) {
         Str of = family_member(FAMILY_GRAD, value_var(g, writes[i].var)->name);
         if (!of) continue;
         ValueId v = summand(g, writes[i]);
-        graph_add_output(g, internf("grad/%s", of), operand(t, v));
+        graph_add_output(g, internf("grad/%s", of), twin_operand(t, v));
     }
 }
 
@@ -186,7 +186,7 @@ Status twin_make(Module *m, Diag *d, Str objective, TwinSites *sites) {
     g->order.len = 0;
     t.wide = NEW_ARRAY(t.scratch, ValueId, t.limit);
     t.site = NEW_ARRAY(t.scratch, int, t.limit);
-    for (int i = 0; i < n; i++) widen_node(&t, order[i]);
+    for (int i = 0; i < n; i++) widen_twin_node(&t, order[i]);
     find_readers(&t, order, n);
     set_outputs(&t);
     VEC(ValueId) roots = {0};

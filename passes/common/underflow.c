@@ -61,7 +61,7 @@ static ValueId is_zero(Underflow *u, ValueId v) {
     return b2(&u->b, OP_EQUAL, v, zero, DT_DEFAULT);
 }
 
-static ValueId count(Underflow *u, ValueId flags) {
+static ValueId underflow_count(Underflow *u, ValueId flags) {
     int64_t n = value_count(u->g, flags), axis = 0;
     ValueId x = b_reshape(&u->b, b_cast(&u->b, flags, DT_F64), 1, &n);
     x = b_reduce(&u->b, OP_REDUCE_SUM, x, &axis, 1, true, DT_F64);
@@ -89,9 +89,9 @@ static void count_graph(Graph *g, PassCtx *cx) {
         there = b1(&u.b, OP_NOT, there, DT_DEFAULT);
         lost = b2(&u.b, OP_AND, lost, there, DT_DEFAULT);
         graph_add_output(g, family_name(FAMILY_NONZERO, parameter),
-                         count(&u, there));
+                         underflow_count(&u, there));
         graph_add_output(g, family_name(FAMILY_FLUSHED, parameter),
-                         count(&u, lost));
+                         underflow_count(&u, lost));
     }
 }
 

@@ -76,7 +76,7 @@ static ValueId pad_to(Rewriter *rw, ValueId v, int axis, int64_t to) {
 }
 
 /* The leading part of v with the shape of `of`. */
-static ValueId first_of(Builder *b, ValueId v, const Type *of) {
+static ValueId align_first_of(Builder *b, ValueId v, const Type *of) {
     int64_t starts[MAX_RANK] = {0}, steps[MAX_RANK];
     if (shape_equal(value_type(b->g, v), of)) return v;
     for (int i = 0; i < of->rank; i++) steps[i] = 1;
@@ -112,7 +112,7 @@ static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
         return false;
     x = pad_to(rw, pad_to(rw, x, am, rows), ak, k);
     w = pad_to(rw, pad_to(rw, w, bn, columns), bk, k);
-    with[0] = first_of(b, b_matmul(b, x, w, ta, tb, out.dtype), &out);
+    with[0] = align_first_of(b, b_matmul(b, x, w, ta, tb, out.dtype), &out);
     rewrite_take_name(rw->g, n->out[0], with[0]);
     return true;
 }
@@ -145,8 +145,8 @@ static bool slice_behind_bias(Rewriter *rw, const Node *n, ValueId *with) {
         const Type *whole = value_type(rw->g, in[i]);
         in[1 - i] =
             pad_to(rw, in[1 - i], line.rank - 1, whole->dim[whole->rank - 1]);
-        with[0] =
-            first_of(b, build(b, OP_ADD, in, 2, NULL, 0, to.dtype, NULL), &to);
+        with[0] = align_first_of(
+            b, build(b, OP_ADD, in, 2, NULL, 0, to.dtype, NULL), &to);
         rewrite_take_name(rw->g, n->out[0], with[0]);
         return true;
     }
@@ -162,7 +162,8 @@ static bool slice_behind_view(Rewriter *rw, const Node *n, ValueId *with) {
     int last = whole.rank - 1;
     if (to.rank == 0 || to.dim[to.rank - 1] != part.dim[last]) return false;
     wide.dim[to.rank - 1] = whole.dim[last];
-    with[0] = first_of(&rw->b, b_reshape(&rw->b, from, to.rank, wide.dim), &to);
+    with[0] =
+        align_first_of(&rw->b, b_reshape(&rw->b, from, to.rank, wide.dim), &to);
     rewrite_take_name(rw->g, n->out[0], with[0]);
     return true;
 }
@@ -203,8 +204,8 @@ static bool share_rule(Rewriter *rw, NodeId id, ValueId *with) {
     if (from.i >= rw->limit || !to[from.i]) return false;
     const Type t = *value_type(rw->g, from);
     ValueId *in = arena_dup(rw->g->arena, n.in, (size_t)n.nin * sizeof *in);
-    in[i] =
-        first_of(&rw->b, pad_here(&rw->b, from, t.rank - 1, to[from.i]), &t);
+    in[i] = align_first_of(&rw->b,
+                           pad_here(&rw->b, from, t.rank - 1, to[from.i]), &t);
     with[0] = build(&rw->b, n.op, in, n.nin, n.attrs, n.nattr,
                     value_dtype(rw->g, n.out[0]), NULL);
     rewrite_take_name(rw->g, n.out[0], with[0]);

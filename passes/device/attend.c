@@ -60,7 +60,7 @@ typedef struct Attend {
     Arena *scratch;
 } Attend;
 
-static ValueId operand(const Graph *g, Operand o) {
+static ValueId attend_operand(const Graph *g, Operand o) {
     return o.node.i ? node_get(g, o.node)->in[o.at] : NO_VALUE;
 }
 
@@ -304,8 +304,9 @@ static ValueId undropped(Attend *a, Attention *t, ValueId v) {
         if (!as_large(g, v, 1 - i) ||
             !is_kept(g, n->in[i], value_type(g, v), &o, &ratio, &salt))
             continue;
-        if (t->rng.node.i && (salt != t->salt || ratio != t->ratio ||
-                              !same_value(operand(g, o), operand(g, t->rng))))
+        if (t->rng.node.i &&
+            (salt != t->salt || ratio != t->ratio ||
+             !same_value(attend_operand(g, o), attend_operand(g, t->rng))))
             continue;
         if (!t->rng.node.i) t->rng = o, t->ratio = ratio, t->salt = salt;
         part(a, v, OP_MUL);
@@ -517,8 +518,8 @@ static void find_grad(Attend *a, Attention *t, ValueId p, ValueId d) {
     if (t->dp.i)
         t->moved =
             find_moved(a, node_get(g, t->y)->out[0], node_get(g, t->dp)->in[0]);
-    t->dk_sum = summed(a, t->dk, operand(g, t->k));
-    t->dv_sum = summed(a, t->dv, operand(g, t->v));
+    t->dk_sum = summed(a, t->dk, attend_operand(g, t->k));
+    t->dv_sum = summed(a, t->dv, attend_operand(g, t->v));
     const NodeId last[] = {t->y, t->dv, t->dq, t->dk, t->dk_sum, t->dv_sum};
     for (int i = 0; i < 6; i++)
         if (last[i].i) vec_push(a->scratch, &a->nodes, last[i]);
@@ -548,10 +549,10 @@ static bool is_closed(const Attend *a, const Attention *t) {
 }
 
 /* The routine takes these shapes. */
-static bool fits(const Graph *g, const Attention *t, const char **why) {
-    const Type *q = value_type(g, operand(g, t->q));
-    const Type *k = value_type(g, operand(g, t->k));
-    const Type *v = value_type(g, operand(g, t->v));
+static bool attend_fits(const Graph *g, const Attention *t, const char **why) {
+    const Type *q = value_type(g, attend_operand(g, t->q));
+    const Type *k = value_type(g, attend_operand(g, t->k));
+    const Type *v = value_type(g, attend_operand(g, t->v));
     int r = q->rank;
     bool ok = r >= 3 && k->rank == r && v->rank == r;
     for (int d = 0; ok && d < r - 2; d++)
@@ -569,7 +570,8 @@ static bool fits(const Graph *g, const Attention *t, const char **why) {
         return *why = "few keys", false;
     int64_t div, mod;
     if (t->mask.node.i &&
-        !attend_mask(q, v, value_type(g, operand(g, t->mask)), &div, &mod))
+        !attend_mask(q, v, value_type(g, attend_operand(g, t->mask)), &div,
+                     &mod))
         return *why = "the shape of its mask", false;
     if (t->causal && t->fill != -INFINITY && (t->mask.node.i || t->offset < 0))
         return *why = "a mask that puts a number", false;
@@ -578,7 +580,7 @@ static bool fits(const Graph *g, const Attention *t, const char **why) {
 
 /* Finds the attention that ends in product `id`; *why: the reason why it
    cannot be the routine, else NULL. */
-static bool find(Attend *a, NodeId id, Attention *t, const char **why) {
+static bool attend_find(Attend *a, NodeId id, Attention *t, const char **why) {
     const Graph *g = a->g;
     const Node *y = node_get(g, id);
     *why = NULL;
@@ -607,11 +609,11 @@ static bool find(Attend *a, NodeId id, Attention *t, const char **why) {
         t->k = (Operand){t->scores, 1};
         t->v = (Operand){id, 1};
     }
-    if (!fits(g, t, why)) return false;
+    if (!attend_fits(g, t, why)) return false;
     find_grad(a, t, p, y->in[0]);
     if (t->dp.i && target_of(g)->attend_columns &&
         value_dtype(g, node_get(g, t->dp)->in[0]) !=
-            value_dtype(g, operand(g, t->v)))
+            value_dtype(g, attend_operand(g, t->v)))
         *why = "the dtype of its gradient";
     if (!is_closed(a, t)) *why = "another reader of its scores";
     return !*why;
@@ -637,11 +639,11 @@ static int attributes(const Attention *t, Attr *to) {
 static int operands(Rewriter *rw, const Attention *t, ValueId *in, int at) {
     const Graph *g = rw->g;
     Builder *b = &rw->b;
-    in[0] = operand(g, t->q);
-    in[1] = operand(g, t->k);
-    in[2] = operand(g, t->v);
-    in[at] = operand(g, t->mask);
-    in[at + 1] = operand(g, t->rng);
+    in[0] = attend_operand(g, t->q);
+    in[1] = attend_operand(g, t->k);
+    in[2] = attend_operand(g, t->v);
+    in[at] = attend_operand(g, t->mask);
+    in[at + 1] = attend_operand(g, t->rng);
     if (t->hide.node.i) {
         ValueId with[] = {b_scalar(b, DT_F32, t->hide_seen ? 0 : -INFINITY),
                           b_scalar(b, DT_F32, t->hide_seen ? -INFINITY : 0)};
@@ -733,7 +735,7 @@ Status pass_attend(Module *m, PassCtx *cx) {
         for (int k = 0; k < g->order.len; k++) {
             Attention t;
             const char *why;
-            bool whole = find(&a, g->order.data[k], &t, &why);
+            bool whole = attend_find(&a, g->order.data[k], &t, &why);
             if (whole || why) vec_push(g->arena, &g->attention, why);
             if (!whole) continue;
             vec_push(cx->scratch, &a.found, t);

@@ -263,7 +263,7 @@ static uint64_t sort_of(const NumberVec *w) {
                   : 0;
 }
 
-static void start(Launcher *l) {
+static void launch_start(Launcher *l) {
     Flow *f = l->f;
     int n = f->ngroup;
     for (int i = 0; i < n; i++) {
@@ -406,7 +406,7 @@ Joins *launch_together(Flow *f, const Edges *next, int *order) {
                   .sort = NEW_ARRAY(f->a, uint64_t, n + 1)};
     int *old = arena_dup(f->a, order, (size_t)n * sizeof *old);
     Joins *joins = NEW_ARRAY(f->a, Joins, n + 1);
-    start(&l);
+    launch_start(&l);
     chain(&l, old);
     move_down(&l, old);
     chain(&l, old);

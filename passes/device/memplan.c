@@ -223,7 +223,7 @@ typedef struct Gaps {
     int64_t end;
 } Gaps;
 
-static int64_t take(Gaps *s, int64_t bytes) {
+static int64_t memplan_take(Gaps *s, int64_t bytes) {
     int best = -1;
     for (int i = 0; i < s->list.len; i++) {
         int64_t size = s->list.data[i].to - s->list.data[i].from;
@@ -269,7 +269,7 @@ static int64_t place_in_time(const Plan *p, int64_t *offset) {
             for (int d = dies[now]; d; d = next[d - 1])
                 give_back(p->a, &gaps, offset[d - 1],
                           offset[d - 1] + p->blocks.data[d - 1].bytes);
-        offset[i] = take(&gaps, b->bytes);
+        offset[i] = memplan_take(&gaps, b->bytes);
         if (offset[i] + b->bytes > total) total = offset[i] + b->bytes;
         next[i] = dies[b->to];
         dies[b->to] = i + 1;

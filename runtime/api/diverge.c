@@ -16,8 +16,8 @@ enum { DEFAULT_MAX_SKIPPED = 100 };
 
 /* True if one of n elements, the first at position `at`, is not finite; sets
    its position and value in x. */
-static bool search(uint32_t dtype, const void *data, uint64_t n, uint64_t at,
-                   ampc_nonfinite *x) {
+static bool diverge_search(uint32_t dtype, const void *data, uint64_t n,
+                           uint64_t at, ampc_nonfinite *x) {
     size_t size = dtype_bytes(dtype);
     for (uint64_t i = 0; i < n; i++) {
         double v = float_at(dtype, (const char *)data + i * size);
@@ -39,7 +39,8 @@ static bool search_inputs(const ampc_session *s, ampc_nonfinite *x) {
         uint64_t bytes = 0;
         dense_bytes(t->dtype, t->rank, t->dim, &bytes);
         if (!is_float_dtype(t->dtype) ||
-            !search(t->dtype, s->addr[i], bytes / dtype_bytes(t->dtype), 0, x))
+            !diverge_search(t->dtype, s->addr[i], bytes / dtype_bytes(t->dtype),
+                            0, x))
             continue;
         x->origin = AMPC_ORIGIN_INPUT;
         x->dtype = (int32_t)t->dtype;
@@ -60,7 +61,7 @@ static ampc_status search_var(ampc_session *s, uint32_t var,
         ampc_status status = s->backend->get(s, var_ref(var, at), piece, n);
         if (status != AMPC_OK) return status;
         size_t each = dtype_bytes(v->dtype);
-        if (!search(v->dtype, piece, n / each, at / each, x)) continue;
+        if (!diverge_search(v->dtype, piece, n / each, at / each, x)) continue;
         x->origin = AMPC_ORIGIN_VARIABLE;
         x->dtype = (int32_t)v->dtype;
         x->name = v->name;

@@ -52,7 +52,7 @@ static ampc_status find_bad_data(ampc_session *s, int program,
     return find(s, data_trained(s, s->metrics.bad_data));
 }
 
-static ampc_status tell(ampc_session *s, ampc_status status) {
+static ampc_status train_tell(ampc_session *s, ampc_status status) {
     if (status == AMPC_OK) status = s->found;
     s->found = AMPC_OK;
     return api_leave(s, status);
@@ -209,7 +209,7 @@ ampc_status api_step(ampc_session *s, const ampc_input *in, size_t nin,
     if (status == AMPC_OK) status = do_step(s, in, nin);
     status = rows_end(s, status);
     if (status == AMPC_OK) status = put_metrics(s, metrics);
-    return tell(s, status);
+    return train_tell(s, status);
 }
 
 ampc_status api_sync(ampc_session *s, ampc_metrics *metrics) {
@@ -217,7 +217,7 @@ ampc_status api_sync(ampc_session *s, ampc_metrics *metrics) {
     ampc_status status = metrics_ok(s, metrics);
     if (status == AMPC_OK) status = s->backend->sync(s);
     if (status == AMPC_OK) status = put_metrics(s, metrics);
-    return tell(s, status);
+    return train_tell(s, status);
 }
 
 ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
@@ -226,14 +226,15 @@ ampc_status api_micro_step(ampc_session *s, const ampc_input *in, size_t nin,
     ampc_status status = any_micro(s, in, nin);
     if (status == AMPC_OK && loss) status = fetch_metrics(s);
     if (status == AMPC_OK && loss) *loss = s->metrics.loss;
-    return tell(s, status);
+    return train_tell(s, status);
 }
 
 ampc_status api_vjp(ampc_session *s, const ampc_input *in, size_t nin) {
     ENTER(s);
     if (s->program[PROG_OUTPUTS] < 0)
-        return tell(s, api_unsupported(s, "take gradients from the host"));
-    return tell(s, any_micro(s, in, nin));
+        return train_tell(s,
+                          api_unsupported(s, "take gradients from the host"));
+    return train_tell(s, any_micro(s, in, nin));
 }
 
 /* Gradients are summed for one objective at a time. */
@@ -259,7 +260,7 @@ static ampc_status choose_objective(ampc_session *s, const char *name) {
 
 ampc_status api_objective(ampc_session *s, const char *name) {
     ENTER(s);
-    return tell(s, choose_objective(s, name));
+    return train_tell(s, choose_objective(s, name));
 }
 
 ampc_status api_update(ampc_session *s, ampc_metrics *metrics) {
@@ -267,5 +268,5 @@ ampc_status api_update(ampc_session *s, ampc_metrics *metrics) {
     ampc_status status = metrics_ok(s, metrics);
     if (status == AMPC_OK) status = do_update(s);
     if (status == AMPC_OK) status = put_metrics(s, metrics);
-    return tell(s, status);
+    return train_tell(s, status);
 }

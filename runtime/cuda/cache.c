@@ -73,7 +73,7 @@ static bool cache_name(Cache *c) {
 
 /* ---- reading ------------------------------------------------------------- */
 
-static bool grow(Cache *c, size_t room) {
+static bool cache_grow(Cache *c, size_t room) {
     CacheEntry *more = mem_alloc(c->s, room * sizeof *more);
     if (!more) return false;
     if (c->n) memcpy(more, c->entries, c->n * sizeof *more);
@@ -90,7 +90,7 @@ static bool read_file(Cache *c, int fd) {
         !infile_whole(fd, &h, sizeof h, 0) || h.count > CACHE_MOST ||
         st.st_size != (off_t)(sizeof h + h.count * sizeof(CacheEntry)))
         return false;
-    if (!grow(c, h.count + 16u) ||
+    if (!cache_grow(c, h.count + 16u) ||
         !infile_whole(fd, c->entries, h.count * sizeof(CacheEntry), sizeof h))
         return false;
     want = header_of(c);
@@ -136,7 +136,7 @@ bool cache_writable(const Cache *c) {
 }
 
 bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo) {
-    if (c->n == c->room && !grow(c, c->room + 64)) return false;
+    if (c->n == c->room && !cache_grow(c, c->room + 64)) return false;
     c->entries[c->n++] = (CacheEntry){*key, *algo};
     return true;
 }

@@ -43,7 +43,8 @@ static int arch_next(const GpuDevice *d, const PlanCuda *c, int below,
 
 /* ---- one image ----------------------------------------------------------- */
 
-static ampc_status take(void *ctx, const uint8_t *p, uint64_t at, uint64_t n) {
+static ampc_status image_take(void *ctx, const uint8_t *p, uint64_t at,
+                              uint64_t n) {
     memcpy((char *)ctx + at, p, n);
     return AMPC_OK;
 }
@@ -68,7 +69,7 @@ static ampc_status load_section(ampc_session *s, SectionFile *f,
     char *image = sec->bytes ? mem_alloc(s, sec->bytes) : NULL;
     if (!sec->bytes) return section_damaged(f, "an empty image of CUDA code");
     if (!image) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
-    ampc_status status = section_read(f, sec, take, image);
+    ampc_status status = section_read(f, sec, image_take, image);
     if (status == AMPC_OK && ptx && image[sec->bytes - 1] != 0)
         status = section_damaged(f, "PTX without its end");
     if (status == AMPC_OK) *refused = load_image(s, sec->name, image, m);

@@ -206,7 +206,7 @@ static bool all_have(Nccl *n, bool have) {
     return have && bad < 0;
 }
 
-static bool start(Nccl *n) {
+static bool nccl_start(Nccl *n) {
     NcclConfig config = {
         .size = sizeof config, .magic = NCCL_MAGIC, .version = NCCL_2_14};
     struct {
@@ -253,7 +253,7 @@ static ampc_status nccl_open(double deadline, ampc_comm **out, char *err,
                           .waiting = waiting,
                           .reduce_on = reduce_on};
     bool have = find_gpu(n);
-    if (all_have(n, have) && start(n)) {
+    if (all_have(n, have) && nccl_start(n)) {
         *out = &n->comm;
         return AMPC_OK;
     }

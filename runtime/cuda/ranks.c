@@ -56,7 +56,7 @@ static ampc_status fork_off(ampc_session *s) {
     return AMPC_OK;
 }
 
-static ampc_status join(ampc_session *s) {
+static ampc_status ranks_join(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     GPU(d->cu.EventRecord(d->joined, d->ranks), "cuEventRecord");
     GPU(d->cu.StreamWaitEvent(d->work, d->joined, 0), "cuStreamWaitEvent");
@@ -139,8 +139,8 @@ static ampc_status add_bucket(ampc_session *s, const PlanStep *t) {
 }
 
 /* Kernel of n elements from one place to another, beside the steps. */
-static ampc_status convert(ampc_session *s, uint32_t kernel, CUdeviceptr from,
-                           CUdeviceptr to, int64_t n) {
+static ampc_status ranks_convert(ampc_session *s, uint32_t kernel,
+                                 CUdeviceptr from, CUdeviceptr to, int64_t n) {
     GpuDevice *d = gpu_of(s);
     const PlanCudaKernel *k = &s->m->cuda->kernels[kernel];
     int64_t blocks = gpu_blocks(k, n);
@@ -165,7 +165,7 @@ static ampc_status add_rounded(ampc_session *s, const PlanStep *t,
     ampc_status status = AMPC_OK;
     for (Span x = {0}; status == AMPC_OK && next_span(s, t, &x);
          at += gpu_round(x.bytes) / 2)
-        status = convert(s, t->fn, x.from, at, (int64_t)(x.bytes / 4));
+        status = ranks_convert(s, t->fn, x.from, at, (int64_t)(x.bytes / 4));
     if (status != AMPC_OK) return status;
     int failed = c->group(c->ctx, 1);
     at = gpu_of(s)->sent;
@@ -176,7 +176,8 @@ static ampc_status add_rounded(ampc_session *s, const PlanStep *t,
     at = gpu_of(s)->sent;
     for (Span x = {0}; status == AMPC_OK && next_span(s, t, &x);
          at += gpu_round(x.bytes) / 2)
-        status = convert(s, t->second - 1, at, x.from, (int64_t)(x.bytes / 4));
+        status =
+            ranks_convert(s, t->second - 1, at, x.from, (int64_t)(x.bytes / 4));
     return status;
 }
 
@@ -248,7 +249,7 @@ ampc_status gpu_sum_rest(ampc_session *s) {
             status = gpu_sum_bucket(s, &s->plan->steps[r->step0 + i]);
     if (status == AMPC_OK) status = fork_off(s);
     if (status == AMPC_OK) status = sum_tail(s);
-    return status == AMPC_OK ? join(s) : status;
+    return status == AMPC_OK ? ranks_join(s) : status;
 }
 
 /* Behind program update: what each rank has updated, to all. */
@@ -271,7 +272,7 @@ ampc_status gpu_hand_out(ampc_session *s) {
                                           p.bytes, r, d->ranks);
         }
     if (failed || c->group(c->ctx, 0)) return broken(s, "parameters");
-    return join(s);
+    return ranks_join(s);
 }
 
 /* ---- now ----------------------------------------------------------------- */
@@ -302,7 +303,7 @@ ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t) {
     if (status != AMPC_OK) return status;
     if (add_up(s, t->from, (uint64_t)t->sum->bytes, (ampc_dtype)t->sum->dtype))
         return broken(s, "statistics");
-    return join(s);
+    return ranks_join(s);
 }
 
 /* ---- open ---------------------------------------------------------------- */

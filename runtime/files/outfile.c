@@ -137,17 +137,17 @@ void file_guard_undo(FileGuard *g, const char *role) {
     }
 }
 
-static bool same(const Known *a, const Known *b) {
+static bool outfile_same(const Known *a, const Known *b) {
     if (a->ino && a->ino == b->ino && a->dev == b->dev) return true;
     return a->folder_ino && a->folder_ino == b->folder_ino &&
            a->folder_dev == b->folder_dev && strcmp(a->name, b->name) == 0;
 }
 
 /* Many inputs may be one file; an output is alone. */
-static bool add(FileGuard *g, const Known *k, char why[160]) {
+static bool outfile_add(FileGuard *g, const Known *k, char why[160]) {
     for (size_t i = 0; i < g->n; i++) {
         const Known *other = &g->known[i];
-        if (!same(other, k)) continue;
+        if (!outfile_same(other, k)) continue;
         if (!other->output && !k->output) return true;
         snprintf(why, 160, "%s would overwrite %s",
                  k->output ? k->role : other->role,
@@ -180,7 +180,7 @@ bool file_guard_input(FileGuard *g, const char *path, const char *role,
         memcpy(k.name, o.name, sizeof k.name);
     }
     close_all(&o);
-    return add(g, &k, why);
+    return outfile_add(g, &k, why);
 }
 
 /* file: the present file at the path, or NULL. */
@@ -199,7 +199,7 @@ static bool claim(OutFile *o, FileGuard *g, const char *role,
         k.ino = file->st_ino;
     }
     errno = 0;
-    return add(g, &k, o->why);
+    return outfile_add(g, &k, o->why);
 }
 
 /* ---- open ---------------------------------------------------------------- */
@@ -215,8 +215,8 @@ static bool look(OutFile *o, struct stat *st, bool *there) {
     return true;
 }
 
-static bool begin(OutFile *o, const char *path, FileGuard *g,
-                  const char *role) {
+static bool outfile_begin(OutFile *o, const char *path, FileGuard *g,
+                          const char *role) {
     struct stat st;
     bool there;
     *o = (OutFile){.open = true, .folder = -1, .fd = -1};
@@ -227,7 +227,7 @@ static bool begin(OutFile *o, const char *path, FileGuard *g,
 bool file_guard_claim(FileGuard *g, const char *path, const char *role,
                       char why[160]) {
     OutFile o;
-    bool ok = begin(&o, path, g, role) &&
+    bool ok = outfile_begin(&o, path, g, role) &&
               (o.in_place || faccessat(o.folder, ".", W_OK, AT_EACCESS) == 0 ||
                failed(&o));
     if (!ok) memcpy(why, o.why, sizeof o.why);
@@ -310,7 +310,7 @@ static void sweep(const OutFile *o) {
 
 bool outfile_open(OutFile *o, const char *path, mode_t mode, FileGuard *guard,
                   const char *role) {
-    if (!begin(o, path, guard, role)) return false;
+    if (!outfile_begin(o, path, guard, role)) return false;
     sweep(o);
     return open_nameless(o, mode) || open_named(o, mode);
 }
@@ -318,7 +318,7 @@ bool outfile_open(OutFile *o, const char *path, mode_t mode, FileGuard *guard,
 bool outfile_append(OutFile *o, const char *path, bool goes_on,
                     FileGuard *guard, const char *role) {
     struct stat st;
-    if (!begin(o, path, guard, role)) return false;
+    if (!outfile_begin(o, path, guard, role)) return false;
     o->in_place = true;
     o->fd = openat(o->folder, o->name,
                    O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK |

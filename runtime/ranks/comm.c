@@ -285,7 +285,7 @@ ampc_status comm_join(ampc_session *s, ampc_status status) {
 
 /* ---- rank 0's variables to all ------------------------------------------- */
 
-static ampc_status put_number(ampc_session *s, KnownVar which, double x) {
+static ampc_status put_comm_number(ampc_session *s, KnownVar which, double x) {
     uint64_t value = 0;
     int v = s->known[which];
     if (v < 0 || !scalar_encode(s->m->vars[v].dtype, x, &value)) return AMPC_OK;
@@ -363,7 +363,7 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
     if (status != AMPC_OK || !s->on_device) return status;
     memset(s->bad_of, 0, (size_t)s->opt.comm->world * sizeof *s->bad_of);
     s->bad_of[0] = s->bad_agreed; /* the other ranks count on from 0 */
-    return s->opt.comm->rank ? put_number(s, VAR_BAD_DATA, 0) : AMPC_OK;
+    return s->opt.comm->rank ? put_comm_number(s, VAR_BAD_DATA, 0) : AMPC_OK;
 }
 
 /* ---- a step -------------------------------------------------------------- */
@@ -395,7 +395,7 @@ static ampc_status count_bad(ampc_session *s, const float *bad) {
     if (!total) return AMPC_OK;
     if (bad[c->rank] > 0) s->bad_rank = -1;
     s->bad_agreed += total;
-    return put_number(s, VAR_BAD_DATA, (double)s->bad_agreed);
+    return put_comm_number(s, VAR_BAD_DATA, (double)s->bad_agreed);
 }
 
 int64_t comm_bad(ampc_session *s, const int64_t *each) {
@@ -435,8 +435,8 @@ ampc_status comm_reduce(ampc_session *s) {
     tail[1] = (float)shares;
     tail[2 + c->rank] = (float)(bad - (double)s->bad_agreed);
     status = sums_finish(s);
-    if (status == AMPC_OK) status = put_number(s, VAR_LOSS_SUM, tail[0]);
-    if (status == AMPC_OK) status = put_number(s, VAR_SHARES, tail[1]);
+    if (status == AMPC_OK) status = put_comm_number(s, VAR_LOSS_SUM, tail[0]);
+    if (status == AMPC_OK) status = put_comm_number(s, VAR_SHARES, tail[1]);
     if (status == AMPC_OK) status = count_bad(s, tail + 2);
     return status == AMPC_OK ? share_vars(s, 1u << PLAN_BUFFER) : status;
 }

@@ -331,7 +331,8 @@ static int mpi_broadcast(void *ctx, void *data, size_t bytes, int32_t root) {
 }
 
 /* Number of elements or bytes of rank r in the current piece. */
-static size_t part_of(const uint64_t *at, int r, uint64_t from, uint64_t each) {
+static size_t mpi_part_of(const uint64_t *at, int r, uint64_t from,
+                          uint64_t each) {
     uint64_t n = at[r + 1] - at[r];
     n = n > from ? n - from : 0;
     return n < each ? n : each;
@@ -352,18 +353,18 @@ static int mpi_gather(void *ctx, void *data, const uint64_t *at) {
     uint64_t most = most_of(at, world), each = PIECE / (uint64_t)world;
     if (m->broken) return 1;
     for (uint64_t from = 0; from < most; from += each) {
-        size_t own = part_of(at, me, from, each);
+        size_t own = mpi_part_of(at, me, from, each);
         m->tag = (m->tag + 1) & TAG;
         if (own) memcpy(m->out, (char *)data + at[me] + from, own);
         for (int r = 0; r < world; r++)
             if (r != me && begin(m, GET, r, m->in + (uint64_t)r * each,
-                                 part_of(at, r, from, each), SHORT))
+                                 mpi_part_of(at, r, from, each), SHORT))
                 return 1;
         for (int r = 0; r < world; r++)
             if (r != me && begin(m, SEND, r, m->out, own, SHORT)) return 1;
         if (wait_all(m)) return 1;
         for (int r = 0; r < world; r++) {
-            size_t n = part_of(at, r, from, each);
+            size_t n = mpi_part_of(at, r, from, each);
             if (r != me && n)
                 memcpy((char *)data + at[r] + from, m->in + (uint64_t)r * each,
                        n);
@@ -380,14 +381,14 @@ static int mpi_scatter(void *ctx, void *data, const uint64_t *at,
     uint64_t most = most_of(at, world), piece = PIECE / each / (uint64_t)world;
     if (m->broken) return 1;
     for (uint64_t from = 0; from < most; from += piece) {
-        size_t own = part_of(at, me, from, piece);
+        size_t own = mpi_part_of(at, me, from, piece);
         m->tag = (m->tag + 1) & TAG;
         for (int r = 0; r < world; r++)
             if (r != me && begin(m, GET, r, m->in + (size_t)r * piece * each,
                                  own * each, SHORT))
                 return 1;
         for (int r = 0; r < world; r++) {
-            size_t n = part_of(at, r, from, piece) * each;
+            size_t n = mpi_part_of(at, r, from, piece) * each;
             char *to = (r == me ? m->in : m->out) + (size_t)r * piece * each;
             if (n) memcpy(to, (char *)data + (at[r] + from) * each, n);
             if (r != me && begin(m, SEND, r, to, n, SHORT)) return 1;

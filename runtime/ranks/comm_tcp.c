@@ -106,7 +106,7 @@ static int lost(Tcp *t, int rank, int e) {
     return broken(t);
 }
 
-static int put(Tcp *t, int rank, FrameKind kind, void *data, size_t n) {
+static int put_tcp(Tcp *t, int rank, FrameKind kind, void *data, size_t n) {
     Frame f = {kind, t->number, n};
     double until = limit(t);
     int e = move(t->peer[rank], &f, sizeof f, true, until);
@@ -169,11 +169,11 @@ static int tcp_allreduce(void *ctx, void *data, size_t n, int32_t dtype) {
     if (failed) return 1;
     t->number++;
     if (t->comm.rank)
-        return put(t, 0, FRAME_SUM, data, bytes) ||
+        return put_tcp(t, 0, FRAME_SUM, data, bytes) ||
                get(t, 0, FRAME_SUM, data, bytes);
     failed = collect(t, data, n, dtype, bytes);
     for (int r = 1; r < t->comm.world && !failed; r++)
-        failed = put(t, r, FRAME_SUM, data, bytes);
+        failed = put_tcp(t, r, FRAME_SUM, data, bytes);
     return failed;
 }
 
@@ -186,13 +186,13 @@ static int tcp_scatter(void *ctx, void *data, const uint64_t *at,
     if (failed) return 1;
     t->number++;
     if (me)
-        return put(t, 0, FRAME_SUM, data, at[world] * each) ||
+        return put_tcp(t, 0, FRAME_SUM, data, at[world] * each) ||
                get(t, 0, FRAME_SUM, p + at[me] * each,
                    (at[me + 1] - at[me]) * each);
     failed = collect(t, data, at[world], dtype, at[world] * each);
     for (int r = 1; r < world && !failed; r++)
-        failed =
-            put(t, r, FRAME_SUM, p + at[r] * each, (at[r + 1] - at[r]) * each);
+        failed = put_tcp(t, r, FRAME_SUM, p + at[r] * each,
+                         (at[r + 1] - at[r]) * each);
     return failed;
 }
 
@@ -206,11 +206,11 @@ static int tcp_broadcast(void *ctx, void *data, size_t bytes, int32_t root) {
     int me = t->comm.rank, failed = t->broken;
     if (failed) return 1;
     t->number++;
-    if (me && me == root) return put(t, 0, FRAME_SHARE, data, bytes);
+    if (me && me == root) return put_tcp(t, 0, FRAME_SHARE, data, bytes);
     if (me) return get(t, 0, FRAME_SHARE, data, bytes);
     if (root) failed = get(t, root, FRAME_SHARE, data, bytes);
     for (int r = 1; r < t->comm.world && !failed; r++)
-        if (r != root) failed = put(t, r, FRAME_SHARE, data, bytes);
+        if (r != root) failed = put_tcp(t, r, FRAME_SHARE, data, bytes);
     return failed;
 }
 
@@ -270,7 +270,7 @@ static int serve(int fd, const struct addrinfo *a) {
 
 /* Connects with a deadline: if the host drops packets, connect() alone would
    wait for minutes. */
-static int call(int fd, const struct addrinfo *a, double until) {
+static int tcp_call(int fd, const struct addrinfo *a, double until) {
     int e = 0;
     socklen_t size = sizeof e;
     if (connect(fd, a->ai_addr, a->ai_addrlen) == 0) return 0;
@@ -299,7 +299,7 @@ static int open_socket(const char *host, int port, double until) {
         e = fd < 0 ? errno : 0;
         if (fd < 0) continue;
         prepare(fd);
-        e = listens ? serve(fd, a) : call(fd, a, until);
+        e = listens ? serve(fd, a) : tcp_call(fd, a, until);
         if (!e) continue;
         close(fd);
         fd = -1;
@@ -344,7 +344,7 @@ static int open_port(const char *host, int port, double until) {
 }
 
 /* Rank 0: false with why. */
-static bool gather(Tcp *t, const char *host, int port) {
+static bool tcp_gather(Tcp *t, const char *host, int port) {
     double until = limit(t);
     bool local =
         strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0;
@@ -412,7 +412,7 @@ static bool meet(Tcp *t) {
         snprintf(t->why, sizeof t->why, "$MASTER_PORT is not a port");
         return false;
     }
-    return t->comm.rank ? join(t, host, port) : gather(t, host, port);
+    return t->comm.rank ? join(t, host, port) : tcp_gather(t, host, port);
 }
 
 static ampc_status tcp_open(double deadline, ampc_comm **out, char *err,

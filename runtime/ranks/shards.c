@@ -79,8 +79,9 @@ void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
 }
 
 /* Byte range of variable `var` on a rank; x: how it is spread. */
-static void bytes_of(const ampc_session *s, const Spread *x, uint32_t var,
-                     int rank, uint64_t *lo, uint64_t *hi) {
+static void shards_bytes_of(const ampc_session *s, const Spread *x,
+                            uint32_t var, int rank, uint64_t *lo,
+                            uint64_t *hi) {
     uint64_t each = dtype_bytes(s->m->vars[var].dtype);
     int64_t from, to;
     shard_elements(s, &s->plan->steps[x->step - 1], x->tensor, rank, &from,
@@ -89,15 +90,15 @@ static void bytes_of(const ampc_session *s, const Spread *x, uint32_t var,
     *hi = (uint64_t)to * each;
 }
 
-static void part_of(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
-                    uint64_t *hi) {
-    bytes_of(s, &s->shards->of[var], var, rank, lo, hi);
+static void shards_part_of(const ampc_session *s, uint32_t var, int rank,
+                           uint64_t *lo, uint64_t *hi) {
+    shards_bytes_of(s, &s->shards->of[var], var, rank, lo, hi);
 }
 
 bool shard_sum(const ampc_session *s, uint32_t var, int rank, uint64_t *lo,
                uint64_t *hi) {
     if (!s->shards || !s->shards->sum[var].step) return false;
-    bytes_of(s, &s->shards->sum[var], var, rank, lo, hi);
+    shards_bytes_of(s, &s->shards->sum[var], var, rank, lo, hi);
     return true;
 }
 
@@ -126,7 +127,7 @@ void shard_range(const ampc_session *s, uint32_t var, uint64_t *lo,
     *lo = 0;
     *hi = s->m->vars[var].bytes;
     if (shard_is(s, var) && !(s->shards->gathered && s->shards->whole))
-        part_of(s, var, s->opt.comm->rank, lo, hi);
+        shards_part_of(s, var, s->opt.comm->rank, lo, hi);
 }
 
 char *shard_whole(const ampc_session *s, PlanRef r) {
@@ -382,7 +383,7 @@ static ampc_status move_own(ampc_session *s, Move move) {
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         uint64_t lo, hi;
         if (!x->of[i].step) continue;
-        part_of(s, i, 0, &lo, &hi);
+        shards_part_of(s, i, 0, &lo, &hi);
         char *at = x->whole + x->of[i].at + lo;
         status = move == MOVE_OUT
                      ? s->backend->get(s, var_ref(i, lo), at, hi - lo)
@@ -397,7 +398,7 @@ static ampc_status collect(ampc_session *s, uint32_t var, int r) {
     uint64_t lo, hi;
     size_t room;
     void *block = sums_scratch(s, &room);
-    part_of(s, var, r, &lo, &hi);
+    shards_part_of(s, var, r, &lo, &hi);
     for (uint64_t n; lo < hi && status == AMPC_OK; lo += n) {
         PlanRef ref = var_ref(var, lo);
         n = hi - lo < room ? hi - lo : room;
