@@ -204,6 +204,20 @@ static Status kernels_lowered(void *ctx, const char *const *const notes[2],
     return OK;
 }
 
+/* The nodes of a model are asked for before its loss is chosen, too. */
+static void list_without_loss(Session *s, const Module *m) {
+    Objective *j = &s->opt.objectives.data[0];
+    const Graph *g = module_graph(m, FORWARD);
+    if (!g || s->opt.objectives.len > 1 || j->loss.kind != LOSS_AUTO ||
+        j->loss.outputs.len || j->added.len)
+        return;
+    for (int i = 0; i < g->outputs.len; i++)
+        if (type_count(value_type(g, g->outputs.data[i].value)) == 1) return;
+    j->loss.kind = LOSS_NONE;
+    fail_note(&s->diag, (Loc){.file = m->file},
+              "no --loss: the nodes are those of prediction");
+}
+
 static Status inspect_model(Session *s, const char *path, const Question *q) {
     StrBuf sb = {0};
     Module *m;
@@ -215,9 +229,10 @@ static Status inspect_model(Session *s, const char *path, const Question *q) {
     const char *report = q->report               ? q->report
                          : q->ir || asks_cost(q) ? ""
                                                  : "params";
-    if (!strcmp(report, "nodes"))
+    if (!strcmp(report, "nodes")) {
+        list_without_loss(s, m);
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_CAST, false));
-    else if (strcmp(report, "params")) {
+    } else if (strcmp(report, "params")) {
         TRY(place_measured(s, path, m, q->ir != NULL));
         TRY(run_pipeline(m, &s->diag, &s->opt, STAGE_PLANNED, q->ir != NULL));
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* manual_pages.c: commands and options as Markdown and as man pages.       */
+#include <ctype.h>
 #include <string.h>
 
 #include "frontend/cli/manual.h"
@@ -118,8 +119,10 @@ static void put_others_man(StrBuf *sb) {
 
 void manual_man(const CommandText *c, StrBuf *sb) {
     bool compiler = c == command_texts;
-    sb_printf(sb, ".TH AMPC%s%s 1 \"\" \"ampc %s\" \"ampc manual\"\n",
-              compiler ? "" : "\\-", compiler ? "" : c->name, AMPC_VERSION);
+    sb_puts(sb, compiler ? ".TH AMPC" : ".TH AMPC\\-");
+    for (const char *p = c->name; *p && !compiler; p++)
+        sb_printf(sb, "%c", toupper((unsigned char)*p));
+    sb_printf(sb, " 1 \"\" \"ampc %s\" \"ampc manual\"\n", AMPC_VERSION);
     sb_printf(sb, ".nh\n.ad l\n.SH NAME\nampc%s%s \\- %s\n",
               compiler ? "" : "\\-", compiler ? "" : c->name, c->summary);
     put_synopsis_man(sb, c->synopsis);

@@ -186,7 +186,7 @@ Status set_target(Options *o, Spec *s) {
             return spec_error(
                 s,
                 "this build makes code for cpu, %scuda, cuda:sm_NN "
-                "and cuda:ptx, not for '%s'",
+                "and cuda:ptx, not for '%s' (c is C11 for every machine)",
                 levels, piece);
         }
     }

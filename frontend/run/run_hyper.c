@@ -2,6 +2,7 @@
 /* run_hyper.c: learning rates and schedules that the user changes (--lr,
    --hyper) or that evaluations lower (--reduce-on-plateau). */
 #include "frontend/run/run_cmd.h"
+#include "ir/base/near.h"
 
 #include <errno.h>
 #include <math.h>
@@ -35,6 +36,18 @@ static Status read_value(Run *r, const char *given, const char *text,
 }
 
 /* Sets the key of each objective that has it. */
+/* Why the module takes no `key`. */
+static void put_refusal(const Run *r, const char *key, StrBuf *sb) {
+    char text[NEAR_TEXT];
+    Near near = near_to(key);
+    ampc_variable_info v = {.size = sizeof v};
+    for (uint32_t i = 0; r->api->variable(r->api->module, i, &v) == AMPC_OK;
+         i++)
+        if (v.kind == AMPC_KIND_HYPER)
+            near_offer(&near, v.name + strlen("ampc."));
+    sb_printf(sb, "%s%s", r->api->error(r->s), near_text(&near, text));
+}
+
 static Status set_all(Run *r, const char *key, double value, const char *what) {
     StrBuf why = {0};
     bool any = false;
@@ -45,7 +58,7 @@ static Status set_all(Run *r, const char *key, double value, const char *what) {
             r->api->set_hyper(r->s, key, value) == AMPC_OK)
             any = true;
         else if (!why.len)
-            sb_puts(&why, r->api->error(r->s));
+            put_refusal(r, key, &why);
     }
     if (!any) fail(&r->diag, (Loc){0}, "%s: %s", what, why.data);
     sb_free(&why);

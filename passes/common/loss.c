@@ -10,6 +10,7 @@
    requires     stage TYPED, graph "forward"
    establishes  an output "ampc.loss" (f32[]), unless --loss none; only
                 variables that an objective trains are parameters */
+#include "ir/base/near.h"
 #include "ir/fn/fn.h"
 #include "passes/rewrite.h"
 #include "passes/passes.h"
@@ -44,48 +45,107 @@ static Status no_loss(PassCtx *cx, const Graph *g, const char *why) {
     return s;
 }
 
-static Status loss_auto(Graph *g, PassCtx *cx, Str name, ValueId *loss) {
-    int found = 0;
-    for (int i = 0, n = model_outputs(g); i < n; i++) {
-        ValueId v = g->outputs.data[i].value;
-        const Type *t = value_type(g, v);
-        if (!dtype_is_float(t->dtype) || type_count(t) != 1) continue;
-        if (name && g->outputs.data[i].name != name) continue;
-        *loss = v;
-        found++;
-    }
-    if (found == 0 && name)
-        return no_loss(cx, g, internf("output '%s' is not one number", name));
-    if (found == 0)
-        return no_loss(cx, g, "the model has no output with a single element");
-    if (found > 1) return no_loss(cx, g, "several outputs could be the loss");
-    return OK;
+/* True if the parameters that node n reads belong to layer `name`, or to one
+   below it. */
+static bool in_layer(const Graph *g, const Node *n, Str name) {
+    Str layer = node_layer(g, n);
+    size_t length = strlen(name);
+    return layer && !strncmp(layer, name, length) &&
+           (!layer[length] || layer[length] == '.');
 }
 
-/* The output that is called so; without a name the only one. */
-static Status pick_output(const Graph *g, PassCtx *cx, Str name, ValueId *v) {
+/* An inner value: an input or a result that is called so; else the result of
+   the last node that is called so or reads a parameter of that layer. */
+static ValueId inner_value(const Graph *g, Str name) {
+    ValueId found = NO_VALUE;
+    for (int i = 0; i < g->inputs.len; i++)
+        if (value_get(g, g->inputs.data[i])->name == name)
+            return g->inputs.data[i];
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        for (int k = 0; k < n->nout; k++)
+            if (value_get(g, n->out[k])->name == name) return n->out[k];
+        if (n->loc.node == name || in_layer(g, n, name)) found = n->out[0];
+    }
+    return found;
+}
+
+static Status no_operand(PassCtx *cx, const Graph *g, Str name) {
+    char text[NEAR_TEXT];
+    Near near = near_to(name);
+    for (int i = 0; i < g->outputs.len; i++)
+        near_offer(&near, g->outputs.data[i].name);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        near_offer(&near, value_get(g, n->out[0])->name);
+        near_offer(&near, n->loc.node);
+        near_offer(&near, node_layer(g, n));
+    }
+    return no_loss(cx, g,
+                   internf("'%s' is not an output, inner value, node or layer "
+                           "of the model%s (ampc inspect MODEL --nodes)",
+                           name, near_text(&near, text)));
+}
+
+static bool is_output(const Graph *g, ValueId v) {
+    for (int i = 0, n = model_outputs(g); i < n; i++)
+        if (same_value(g->outputs.data[i].value, v)) return true;
+    return false;
+}
+
+/* The output or inner value that is called so; without a name the only output.
+ */
+static Status pick_operand(const Graph *g, PassCtx *cx, Str name, ValueId *v) {
     if (!name && model_outputs(g) != 1)
         return no_loss(cx, g, "the loss needs an output to look at");
     for (int i = 0, n = model_outputs(g); i < n; i++) {
         *v = g->outputs.data[i].value;
         if (!name || g->outputs.data[i].name == name) return OK;
     }
-    return no_loss(cx, g, internf("'%s' is not an output of the model", name));
+    *v = inner_value(g, name);
+    return is_value(*v) ? OK : no_operand(cx, g, name);
+}
+
+static bool is_one_number(const Graph *g, ValueId v) {
+    const Type *t = value_type(g, v);
+    return dtype_is_float(t->dtype) && type_count(t) == 1;
+}
+
+static Status loss_auto(const Graph *g, PassCtx *cx, Str name, ValueId *loss) {
+    int found = 0;
+    if (name) {
+        TRY(pick_operand(g, cx, name, loss));
+        return is_one_number(g, *loss)
+                   ? OK
+                   : no_loss(cx, g, internf("'%s' is not one number", name));
+    }
+    for (int i = 0, n = model_outputs(g); i < n; i++) {
+        if (!is_one_number(g, g->outputs.data[i].value)) continue;
+        *loss = g->outputs.data[i].value;
+        found++;
+    }
+    if (found == 0)
+        return no_loss(cx, g, "the model has no output with a single element");
+    if (found > 1) return no_loss(cx, g, "several outputs could be the loss");
+    return OK;
 }
 
 /* Whether targets need names of their own. */
-static bool many_targets(const Options *o, const Graph *g) {
+static bool many_targets(const Options *o, const Graph *g, ValueId x) {
     return o->objectives.len > 1 ||
-           (o->objectives.data[0].added.len && model_outputs(g) > 1);
+           (o->objectives.data[0].added.len &&
+            (model_outputs(g) > 1 || !is_output(g, x)));
 }
 
-/* "target", or with several losses "target:OUTPUT". Losses on one output
-   share a target of equal type; one of another type is "target:OUTPUT:LOSS".
+/* "target", or with several losses "target:OUTPUT", where x may also be an
+   inner value that `given` names. Losses on one output share a target of equal
+   type; one of another type is "target:OUTPUT:LOSS".
    model: number of the model's inputs. */
 static ValueId target_input(const Options *o, Graph *g, int model, ValueId x,
-                            TypeId t, Str loss) {
-    Str name = intern("target");
-    for (int i = 0; i < g->outputs.len && many_targets(o, g); i++)
+                            Str given, TypeId t, Str loss) {
+    bool many = many_targets(o, g, x);
+    Str name = many && given ? internf("target:%s", given) : intern("target");
+    for (int i = 0; i < g->outputs.len && many; i++)
         if (same_value(g->outputs.data[i].value, x))
             name = internf("target:%s", g->outputs.data[i].name);
     for (int i = model; i < g->inputs.len; i++) {
@@ -195,11 +255,11 @@ static Status loss_operands(const Graph *g, PassCtx *cx, Call *c) {
         if (n > 1 && !c->l->outputs.len)
             c->in[i] = g->outputs.data[i].value;
         else
-            TRY(pick_output(g, cx,
-                            c->l->outputs.len ? c->l->outputs.data[i] : NULL,
-                            &c->in[i]));
+            TRY(pick_operand(g, cx,
+                             c->l->outputs.len ? c->l->outputs.data[i] : NULL,
+                             &c->in[i]));
         if (!dtype_is_float(value_dtype(g, c->in[i])))
-            return no_loss(cx, g, "the loss needs a floating-point output");
+            return no_loss(cx, g, "the loss needs a floating-point operand");
     }
     return OK;
 }
@@ -235,8 +295,9 @@ static void add_target(Graph *g, PassCtx *cx, Call *c, int model) {
         t.dtype = DT_I64;
     }
     TypeId type = type_make(t.dtype, t.rank, t.dim);
-    c->in[c->nin++] =
-        target_input(cx->opt, g, model, c->in[0], type, c->l->fn->loss);
+    c->in[c->nin++] = target_input(
+        cx->opt, g, model, c->in[0],
+        c->l->outputs.len ? c->l->outputs.data[0] : NULL, type, c->l->fn->loss);
 }
 
 static void add_attrs(Call *c) {
@@ -306,7 +367,11 @@ static Status host_loss(Builder *b, PassCtx *cx, Str output, ValueId *loss) {
         *loss = is_value(*loss) ? b2(b, OP_ADD, *loss, y, DT_F32) : y;
     }
     if (is_value(*loss)) return OK;
-    return no_loss(cx, g, "--loss host names no floating-point output");
+    return no_loss(cx, g,
+                   output ? internf("'%s' is not an output of the model that "
+                                    "--loss host can take",
+                                    output)
+                          : "--loss host needs a floating-point output");
 }
 
 /* One term, times its factor: one number. */
@@ -314,8 +379,6 @@ static Status add_term(Builder *b, PassCtx *cx, const LossSpec *l, int model,
                        ValueId *loss) {
     Graph *g = b->g;
     Str output = l->outputs.len ? l->outputs.data[0] : NULL;
-    ValueId x;
-    if (output) TRY(pick_output(g, cx, output, &x));
     if (l->kind == LOSS_AUTO)
         TRY(loss_auto(g, cx, output, loss));
     else if (l->kind == LOSS_HOST)
@@ -361,6 +424,41 @@ static void freeze_rest(Module *m, PassCtx *cx) {
              frozen > 1 ? " and others" : "");
 }
 
+static void mark_operands(const Graph *g, ValueId v, bool *var, bool *seen) {
+    const Value *val = value_get(g, v);
+    if (val->kind == VK_VAR) var[value_var(g, v) - g->module->vars.data] = true;
+    if (val->kind != VK_RESULT || seen[val->def.i]) return;
+    seen[val->def.i] = true;
+}
+
+/* Tells of parameters that no loss depends on: they keep their values. */
+static void note_unread(const Module *m, PassCtx *cx) {
+    const Graph *g = module_graph(m, FORWARD);
+    bool *var = NEW_ARRAY(cx->scratch, bool, m->vars.len + 1);
+    bool *seen = NEW_ARRAY(cx->scratch, bool, g->nodes.len + 1);
+    StrBuf names = {0};
+    int n = 0;
+    if (g->outputs.len == model_outputs(g)) return; /* --loss none */
+    for (int i = model_outputs(g); i < g->outputs.len; i++)
+        mark_operands(g, g->outputs.data[i].value, var, seen);
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *node = node_at(g, i);
+        for (int k = 0; k < node->nin && seen[g->order.data[i].i]; k++)
+            mark_operands(g, node->in[k], var, seen);
+    }
+    for (int i = 0; i < m->vars.len; i++) {
+        if (m->vars.data[i].kind != VAR_PARAM || var[i]) continue;
+        if (sb_put_next(&names, n++))
+            sb_put_escaped(&names, m->vars.data[i].name);
+    }
+    sb_put_more(&names, n);
+    if (n)
+        fail_note(cx->diag, (Loc){.file = m->file}, "no loss depends on %s: %s",
+                  names.data,
+                  n > 1 ? "they keep their values" : "it keeps its value");
+    sb_free(&names);
+}
+
 /* A text may hold any name. */
 static Status check_name(const Graph *g, PassCtx *cx, const char *what,
                          Str name) {
@@ -391,5 +489,6 @@ Status pass_loss(Module *m, PassCtx *cx) {
         if (graph_is_model(m->graphs.data[i]))
             TRY(model_losses(m->graphs.data[i], cx));
     freeze_rest(m, cx);
+    note_unread(m, cx);
     return OK;
 }

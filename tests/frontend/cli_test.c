@@ -333,12 +333,15 @@ TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     check_text(1, "--top-k 2: the loss is not a classification loss", mlp,
                "--loss mse --top-k 2");
     check_text(0, "can be compiled", mlp, "--loss mse");
-    check_text(1, "'no' is not an output of the model; outputs: ", mlp,
+    check_text(1, "'no' is not an output, inner value, node or layer", mlp,
                "--loss mse:no");
-    check_text(1, "'no' is not an output of the model; outputs: ", mlp,
+    check_text(1, "'no' is not an output, inner value, node or layer", mlp,
                "--loss auto:no");
-    check_text(1, "'no' is not an output of the model; outputs: ", mlp,
-               "--loss host:no");
+    check_text(0, "no loss depends on w: it keeps its value", mlp,
+               "--loss mse:h");
+    check_text(1,
+               "'no' is not an output of the model that --loss host can take",
+               mlp, "--loss host:no");
     check_text(2, "residuals=N is for bf16", mlp,
                "--loss mse --precision fp16 --placement exact,residuals=2");
     check_text(2, "residuals=N is for bf16", mlp,
@@ -571,7 +574,7 @@ TEST_CASE(cli, input_errors_give_status_1) {
     check_refused(1, "--dim batch=64", "");
     check_refused(1, "batch", "--dim bach=64");
     check_refused(1, "Choose with --loss", "--dim batch=8");
-    check_refused(1, "'nosuch' is not an output of the model",
+    check_refused(1, "'nosuch' is not an output, inner value, node or layer",
                   "--dim batch=8 --loss cross_entropy:nosuch");
     check_refused(1, "needs NVRTC",
                   "--dim batch=8 --loss cross_entropy --target cuda:sm_90");

@@ -15,7 +15,8 @@ ampc.Error with the message of the C library.
 """
 from ._c import DTYPES, Error, Status
 from ._compile import compile, find_compiler, options
-from ._session import Communicator, Evaluation, Module, Session
+from ._module import Communicator, Module
+from ._session import Evaluation, Session
 
 __all__ = ["Communicator", "DTYPES", "Error", "Evaluation", "Module",
            "Session", "Status", "compile", "find_compiler", "options"]

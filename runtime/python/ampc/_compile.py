@@ -12,7 +12,8 @@ import warnings
 from typing import Any, Mapping
 
 from ._c import Error, Status
-from ._session import Module, Path
+from ._checks import Path
+from ._module import Module
 
 
 def find_compiler(path: Path | None = None) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Mappi
 
 from ._arrays import Given, same_elements, shape_of
 from ._c import Error, Status
+from ._inputs import count_samples, given_arrays, has_dtype, sample_bytes
 
 if TYPE_CHECKING:
     from ._session import Evaluation, Session
@@ -35,10 +36,12 @@ class _Arrays:
 
     def __init__(self, session: Session, data: Any) -> None:
         wanted = session._wanted(session._training())
-        self.given = session._given(wanted, data, {})
-        self.each = [session._each(t, a) for t, a in zip(wanted, self.given)]
-        self.n = session._samples(wanted, self.given)
-        if not all(map(session._has_dtype, wanted, self.given)):
+        self.given = given_arrays(wanted, data, {})
+        batch = session.module.batch
+        self.each = [sample_bytes(batch, t, a)
+                     for t, a in zip(wanted, self.given)]
+        self.n = count_samples(batch, wanted, self.given)
+        if not all(map(has_dtype, wanted, self.given)):
             session.step(data)  # C's message says which one is wrong
         sizes = {a.name: a.bytes / each
                  for a, each in zip(self.given, self.each) if each}
@@ -98,8 +101,8 @@ def _from_arrays(session: Session, data: _Arrays, shuffle: bool, seed: str,
 def _from_loader(session: Session, loader: Iterable[Any], sums: _Sums) -> None:
     wanted = session._wanted(session._training())
     for batch in loader:
-        given = session._given(wanted, batch, {})
-        n = session._samples(wanted, given)
+        given = given_arrays(wanted, batch, {})
+        n = count_samples(session.module.batch, wanted, given)
         sums.add(session.step({a.name: a for a in given}), n)
 
 

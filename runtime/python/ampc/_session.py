@@ -1,44 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules and sessions: every function of ampc_api as a method."""
+"""Sessions: every function of ampc_api as a method."""
 from __future__ import annotations
 
 import ctypes as c
 import json
-import operator
-import os
-from typing import (Any, Callable, Dict, Iterable, Mapping, Sequence, Tuple,
-                    Union)
+from typing import Any, Callable, Dict, Iterable, Mapping, Sequence
 
 from . import _c, _fit
-from ._arrays import Given, Returned, count, item_size, shape_of
-from ._c import DTYPES, KINDS, ORIGINS, Error, Status
-
-Path = Union[str, "os.PathLike[str]"]
-# Arrays by the names of inputs, in the order of inputs, or one for one input.
-Data = Any
-Tensors = Dict[str, Tuple[str, Tuple[int, ...]]]
-
-
-def _whole(raw: bytes, what: str) -> bytes:
-    """C would end at a byte of 0."""
-    if b"\0" in raw:
-        raise ValueError(f"{what}: embedded null byte")
-    return raw
-
-
-def _text(name: str, what: str) -> bytes:
-    return _whole(name.encode(), what)
-
-
-def _path(path: Path) -> bytes:
-    return _whole(os.fsencode(path), "path")
-
-
-def _number(value: Any, least: int, most: int, what: str) -> int:
-    """C would take a number of more bits for another one."""
-    if isinstance(value, bool) or not least <= operator.index(value) <= most:
-        raise ValueError(f"{what} is {value}, not in {least} .. {most}")
-    return operator.index(value)
+from ._arrays import Given, Returned
+from ._c import DTYPES, ORIGINS, Error, Status
+from ._checks import Path, number, path_bytes, text
+from ._inputs import Data, structs
+from ._module import Communicator, Module
 
 
 class Evaluation(Dict[str, Any]):
@@ -54,140 +27,6 @@ class Evaluation(Dict[str, Any]):
                           if sums.count and sums.top_k else None),
             samples=sums.samples, exact=sums.exact)
         self._sums = sums
-
-
-class Communicator:
-    """Ranks that train one model together (ampc_comm): engine "mpi", "nccl" or
-    "tcp", deadline in seconds.  All ranks make it at the same time, pass it to
-    Module.session, and close it behind their sessions."""
-
-    def __init__(self, module: Module, engine: str = "mpi",
-                 deadline: float = 0) -> None:
-        self._api, self._comm = module.api, c.c_void_p()
-        why = c.create_string_buffer(512)
-        options = _c.CommOptions(engine=_text(engine, "engine"),
-                                 deadline=deadline)
-        status = self._api.comm_open(options, c.byref(self._comm), why,
-                                     len(why))
-        if status != Status.OK:
-            raise Error(status, why.value.decode())
-
-    def close(self) -> None:
-        if self._comm:
-            self._api.comm_close(self._comm)
-            self._comm = c.c_void_p()
-
-    def __enter__(self) -> Communicator:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-
-class Module:
-    """A loaded module; `symbol` is what `ampc --symbol` named.
-
-    batch, accumulate, seed   as compiled
-    batch_sizes               those of --batch-sizes
-    trains, evaluates, predicts, parts   what it can do (ampc_module_info)
-    objectives                the names of --objective, [] without
-    model, info               the graph's name; a dict of what it was made from
-    graph_hash, arena         a hash of what checkpoints depend on; bytes of
-                              activations
-    messages                  what `ampc` said when ampc.compile made it
-
-    Error: the file is no module, or one of another version.
-    """
-
-    def __init__(self, path: Path, symbol: str = "ampc_module") -> None:
-        path = os.fspath(path)
-        self.path, self.messages = path, ""
-        self._keep: Any = None  # a folder that lives as long
-        try:
-            self._lib = _c.library(path)
-            entry = getattr(self._lib, symbol)
-        except (OSError, AttributeError) as e:
-            raise Error(Status.FILE, str(e)) from None
-        entry.restype, entry.argtypes = c.POINTER(_c.Api), [c.c_uint32]
-        api = entry(_c.ABI_VERSION)
-        if not api:
-            raise Error(Status.UNSUPPORTED,
-                        f"{path}: of another version of ampc")
-        if api.contents.size < c.sizeof(_c.Api):
-            raise Error(Status.UNSUPPORTED, f"{path}: of an older version of "
-                        "ampc: compile it again")
-        self.api = api.contents
-        info = _c.ModuleInfo()
-        self.api.describe(self.api.module, info)
-        self.batch: int = info.batch
-        self.accumulate: int = info.accumulate
-        self.seed: int = info.seed
-        self.graph_hash: int = info.graph_hash
-        self.arena: int = info.arena
-        self.trains, self.evaluates = bool(info.trains), bool(info.evaluates)
-        self.predicts, self.parts = bool(info.predicts), bool(info.parts)
-        self.model: str = info.model.decode()
-        self.info: dict[str, Any] = json.loads(info.info.decode())
-        self._nvariable: int = info.nvariable
-        self.batch_sizes: list[int] = self.info.get("options", {}).get(
-            "batch_sizes", [])
-        self.objectives: list[str] = []
-        while True:
-            name = self.api.objective_name(self.api.module,
-                                           len(self.objectives))
-            if not name:
-                break
-            self.objectives.append(name.decode())
-
-    def _tensors(self, call: Any, program: str) -> list[Any]:
-        """Without the metrics among them."""
-        found: list[Any] = []
-        while True:
-            t = _c.TensorInfo()
-            if call(self.api.module, _text(program, "program"), len(found),
-                    t) != Status.OK:
-                return [t for t in found if not t.name.startswith(b"ampc.")]
-            found.append(t)
-
-    def inputs(self, program: str = "train") -> Tensors:
-        """{name: (dtype, shape)}; {} if there is no such program."""
-        return {t.name.decode(): (DTYPES[t.dtype][0], shape_of(t))
-                for t in self._tensors(self.api.input, program)}
-
-    def outputs(self, program: str = "predict") -> Tensors:
-        """{name: (dtype, shape)}; {} if there is no such program."""
-        return {t.name.decode(): (DTYPES[t.dtype][0], shape_of(t))
-                for t in self._tensors(self.api.output, program)}
-
-    def program(self, program: str = "train") -> dict[str, Any]:
-        """ninput, noutput, nstep, and the FLOPs of its matrix products."""
-        info = _c.ProgramInfo()
-        status = self.api.program(self.api.module, _text(program, "program"),
-                                  info)
-        if status != Status.OK:
-            raise Error(status, f"no program '{program}'")
-        return _c.plain(info)
-
-    def variables(self) -> dict[str, tuple[str, str, tuple[int, ...]]]:
-        """{name: (kind, dtype, shape)}; kind: "parameter", "frozen", "buffer",
-        "state", "hyper", "shadow", "gradient" or "constant"."""
-        found = {}
-        for i in range(self._nvariable):
-            v = _c.VariableInfo()
-            self.api.variable(self.api.module, i, v)
-            found[v.name.decode()] = (KINDS[v.kind], DTYPES[v.dtype][0],
-                                      shape_of(v))
-        return found
-
-    def session(self, device: str = "auto", threads: int = 0, *,
-                comm: Communicator | None = None, stream: int | None = None,
-                max_skipped: int = 0) -> Session:
-        """A session with the module's initial weights.  device: "auto", "cpu",
-        "cuda" or "cuda:N"; threads: 0 for all; stream: a CUstream, torch's
-        .cuda_stream; max_skipped: after so many skipped steps in a row step
-        raises (0: 100, -1: never)."""
-        return Session(self, device, threads, comm=comm, stream=stream,
-                       max_skipped=max_skipped)
 
 
 class Session:
@@ -215,10 +54,10 @@ class Session:
         self._comm, self._profile = comm, _c.PROFILE()
         why = c.create_string_buffer(512)
         options = _c.Options(
-            device=_text(device, "device"), stream=stream,
-            threads=_number(threads, 0, 1024, "threads"),
+            device=text(device, "device"), stream=stream,
+            threads=number(threads, 0, 1024, "threads"),
             comm=comm._comm if comm else None,
-            max_skipped=_number(max_skipped, -1, 2**31 - 1, "max_skipped"))
+            max_skipped=number(max_skipped, -1, 2**31 - 1, "max_skipped"))
         status = self._api.open(self._api.module, options, c.byref(self._s),
                                 why, len(why))
         if status != Status.OK:
@@ -258,86 +97,22 @@ class Session:
             details = self.nonfinite()
         raise Error(status, text, details)
 
-    # ---- inputs
+    # ---- inputs and outputs
 
     def _wanted(self, programs: Sequence[str]) -> list[Any]:
         """The inputs of the first program that there is."""
         for program in programs:
-            wanted = self.module._tensors(self._api.input, program)
+            wanted = self.module.tensors(self._api.input, program)
             if wanted:
                 return wanted
         return []
 
-    def _training(self) -> tuple[str, str]:
-        return "train" + self._objective, "micro" + self._objective
-
-    @staticmethod
-    def _by_name(wanted: Sequence[Any], data: Data,
-                 arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """`data` and keywords as one dict of exactly these inputs."""
-        names = [t.name.decode() for t in wanted]
-        if isinstance(data, Mapping):
-            arrays = {**data, **arrays}
-        elif isinstance(data, (list, tuple)):
-            if len(data) > len(names):
-                raise Error(Status.ARGUMENT, f"{len(data)} arrays given; "
-                            f"inputs are {names}")
-            arrays = {**dict(zip(names, data)), **arrays}
-        elif data is not None:
-            arrays = {names[0] if names else "": data, **arrays}
-        if set(names) != set(arrays):
-            raise Error(Status.ARGUMENT, f"inputs are {sorted(names)}, given "
-                                         f"are {sorted(arrays)}")
-        return dict(arrays)
-
-    def _given(self, wanted: Sequence[Any], data: Data,
-               arrays: Mapping[str, Any]) -> list[Given]:
-        named = self._by_name(wanted, data, arrays)
-        return [a if isinstance(a, Given) else Given(a, name)
-                for name, a in ((t.name.decode(), named[t.name.decode()])
-                                for t in wanted)]
-
-    def _each(self, t: Any, a: Given) -> int:
-        """Bytes of one sample as C counts them; 0: no sample axis."""
-        batch = self.module.batch
-        if not batch or not t.rank or t.shape[0] != batch:
-            return 0
-        dtype = a.dtype if self._has_dtype(t, a) else t.dtype
-        return item_size(dtype) * count(shape_of(t)[1:])
-
-    @staticmethod
-    def _has_dtype(t: Any, a: Given) -> bool:
-        """As C takes it; classes of a loss may have fewer bits."""
-        pair = DTYPES[t.dtype][0], DTYPES[a.dtype][0]
-        label = t.name.split(b":")[0] == b"target"
-        return t.dtype == a.dtype or pair == ("bf16", "u16") or (
-            label and pair in (("i64", "i32"), ("i64", "u8")))
-
-    def _samples(self, wanted: Sequence[Any], given: Sequence[Given]) -> int:
-        """How many samples were given; a batch where the arrays differ, so that
-        C says which one is wrong."""
-        found = set()
-        for t, a in zip(wanted, given):
-            each = self._each(t, a)
-            if each:
-                found.add(a.bytes // each if a.bytes % each == 0 else -1)
-        n = found.pop() if len(found) == 1 else -1
-        return self.module.batch if n < 0 else n
-
     def _structs(self, programs: Sequence[str], data: Data,
                  arrays: Mapping[str, Any]) -> tuple[Any, int, int, Any]:
-        """ampc_input[], their number, the number of samples, and what must live
-        until the call ends."""
-        wanted = self._wanted(programs)
-        given = self._given(wanted, data, arrays)
-        n = self._samples(wanted, given)
-        structs = (_c.Input * len(wanted))(*[
-            a.as_input(t, n if self._each(t, a) else None)
-            for t, a in zip(wanted, given)])
-        if any(s.rank != -1 for s in structs) or not all(
-                map(self._has_dtype, wanted, given)):
-            n = self.module.batch  # C refuses it, by its shape or dtype
-        return structs, len(wanted), n, given
+        return structs(self.module.batch, self._wanted(programs), data, arrays)
+
+    def _training(self) -> tuple[str, str]:
+        return "train" + self._objective, "micro" + self._objective
 
     @staticmethod
     def _like(given: Sequence[Given]) -> Any:
@@ -346,7 +121,7 @@ class Session:
     def _results(self, program: str, call: Any, inputs: Any, nin: int, n: int,
                  like: Any) -> dict[str, Any]:
         """All outputs of that program, which `call` computes, for n samples."""
-        infos = self.module._tensors(self._api.output, program)
+        infos = self.module.tensors(self._api.output, program)
         for t in infos:
             if t.rank and self.module.batch and \
                     t.shape[0] % self.module.batch == 0:
@@ -406,7 +181,7 @@ class Session:
     def objective(self, name: str) -> None:
         """Selects the objective for the next calls: one of
         Module.objectives."""
-        self._check(self._api.objective(self._s, _text(name, "objective")))
+        self._check(self._api.objective(self._s, text(name, "objective")))
         self._objective = ":" + name
 
     def fit(self, data: Data, epochs: int = 1, *, validation: Data = None,
@@ -427,7 +202,7 @@ class Session:
         Samples that fill no batch are trained, too, where Module.parts; else
         they are left out of that epoch.  Saving and the schedule are yours:
         `save` in a callback."""
-        epochs = _number(epochs, 0, 2**63 - 1, "epochs")
+        epochs = number(epochs, 0, 2**63 - 1, "epochs")
         return _fit.fit(self, data, epochs, validation, callbacks, shuffle,
                         seed)
 
@@ -444,7 +219,7 @@ class Session:
             return sums if sums is not None else Evaluation(_c.Eval())
         e = _c.Eval.from_buffer_copy(sums._sums) if sums else _c.Eval()
         inputs, nin, given, keep = self._structs(("eval",), data, arrays)
-        rows = given if valid is None else _number(valid, 0, given, "valid")
+        rows = given if valid is None else number(valid, 0, given, "valid")
         self._check(self._api.evaluate(self._s, inputs, nin, rows, e))
         return Evaluation(e)
 
@@ -458,8 +233,8 @@ class Session:
 
     def read_output(self, name: str, program: str = "predict") -> Any:
         """An output of the program that ran last, all rows of its batch."""
-        for t in self.module._tensors(self._api.output, program):
-            if t.name == _text(name, "output"):
+        for t in self.module.tensors(self._api.output, program):
+            if t.name == text(name, "output"):
                 return self._read(self._api.read_output, t)
         raise Error(Status.ARGUMENT, f"no output '{name}' of '{program}'")
 
@@ -483,7 +258,7 @@ class Session:
         for i in range(self.module._nvariable):
             v = _c.VariableInfo()
             self._api.variable(self._api.module, i, v)
-            if v.name == _text(name, "variable"):
+            if v.name == text(name, "variable"):
                 return v
         raise Error(Status.ARGUMENT, f"no variable '{name}'")
 
@@ -503,12 +278,12 @@ class Session:
         """Writes a parameter, frozen weight, buffer or state."""
         given = Given(array, name)
         self._check(self._api.write_variable(
-            self._s, _text(name, "variable"),
+            self._s, text(name, "variable"),
             given.as_input(self._variable(name))))
 
     def hyper(self, name: str, value: float | None = None) -> float:
         """Reads a hyper-parameter ("lr"), or sets it."""
-        key = _text(name, "hyper-parameter")
+        key = text(name, "hyper-parameter")
         if value is not None:
             self._check(self._api.set_hyper(self._s, key, value))
         x = c.c_double()
@@ -525,7 +300,7 @@ class Session:
     # ---- files
 
     def _file(self, call: Any, path: Path) -> str:
-        self._check(call(self._s, _path(path)))
+        self._check(call(self._s, path_bytes(path)))
         return self.notice()
 
     def save(self, path: Path) -> str:
@@ -545,8 +320,8 @@ class Session:
              partial: bool = False) -> str:
         """Weights by name from safetensors files; renames are "OLD=NEW" of
         prefixes.  Returns what was missing and left over, or ""."""
-        files = (c.c_char_p * len(paths))(*[_path(p) for p in paths])
-        maps = (c.c_char_p * len(renames))(*[_text(r, "renames")
+        files = (c.c_char_p * len(paths))(*[path_bytes(p) for p in paths])
+        maps = (c.c_char_p * len(renames))(*[text(r, "renames")
                                              for r in renames])
         self._check(self._api.load_weights(self._s, _c.Weights(
             paths=files, npath=len(paths), renames=maps,
@@ -626,6 +401,6 @@ class Session:
         if name not in names:
             raise Error(Status.ARGUMENT, f"no input '{name}' of '{program}'; "
                         f"inputs are {names}")
-        self._check(self._api.stage(self._s, _text(program, "program"),
+        self._check(self._api.stage(self._s, text(program, "program"),
                                     names.index(name), c.byref(at)))
         return at.value

@@ -24,7 +24,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 from . import _torch_functions as functions
 from . import _torch_ops as ops
 from ._c import Error, Status
-from ._session import Path
+from ._checks import Path
 
 # Key of the file's metadata: modes and gradients are those of the module.
 MARK = "ampc.torch.export"

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of Python as C takes them, or an exception."""
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any, Union
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+def whole(raw: bytes, what: str) -> bytes:
+    """C would end at a byte of 0."""
+    if b"\0" in raw:
+        raise ValueError(f"{what}: embedded null byte")
+    return raw
+
+
+def text(name: str, what: str) -> bytes:
+    return whole(name.encode(), what)
+
+
+def path_bytes(path: Path) -> bytes:
+    return whole(os.fsencode(path), "path")
+
+
+def number(value: Any, least: int, most: int, what: str) -> int:
+    """C would take a number of more bits for another one."""
+    if isinstance(value, bool) or not least <= operator.index(value) <= most:
+        raise ValueError(f"{what} is {value}, not in {least} .. {most}")
+    return operator.index(value)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of a host as the inputs of a program."""
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+from . import _c
+from ._arrays import Given, count, item_size, shape_of
+from ._c import DTYPES, Error, Status
+
+# Arrays by the names of inputs, in the order of inputs, or one for one input.
+Data = Any
+
+
+def by_name(wanted: Sequence[Any], data: Data,
+            arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` and keywords as one dict of exactly these inputs."""
+    names = [t.name.decode() for t in wanted]
+    if isinstance(data, Mapping):
+        arrays = {**data, **arrays}
+    elif isinstance(data, (list, tuple)):
+        if len(data) > len(names):
+            raise Error(Status.ARGUMENT, f"{len(data)} arrays given; "
+                        f"inputs are {names}")
+        arrays = {**dict(zip(names, data)), **arrays}
+    elif data is not None:
+        arrays = {names[0] if names else "": data, **arrays}
+    if set(names) != set(arrays):
+        raise Error(Status.ARGUMENT, f"inputs are {sorted(names)}, given "
+                                     f"are {sorted(arrays)}")
+    return dict(arrays)
+
+
+def given_arrays(wanted: Sequence[Any], data: Data,
+                 arrays: Mapping[str, Any]) -> list[Given]:
+    named = by_name(wanted, data, arrays)
+    return [a if isinstance(a, Given) else Given(a, name)
+            for name, a in ((t.name.decode(), named[t.name.decode()])
+                            for t in wanted)]
+
+
+def has_dtype(t: Any, a: Given) -> bool:
+    """As C takes it; classes of a loss may have fewer bits."""
+    pair = DTYPES[t.dtype][0], DTYPES[a.dtype][0]
+    label = t.name.split(b":")[0] == b"target"
+    return t.dtype == a.dtype or pair == ("bf16", "u16") or (
+        label and pair in (("i64", "i32"), ("i64", "u8")))
+
+
+def sample_bytes(batch: int, t: Any, a: Given) -> int:
+    """Bytes of one sample as C counts them; 0: no sample axis."""
+    if not batch or not t.rank or t.shape[0] != batch:
+        return 0
+    dtype = a.dtype if has_dtype(t, a) else t.dtype
+    return item_size(dtype) * count(shape_of(t)[1:])
+
+
+def count_samples(batch: int, wanted: Sequence[Any],
+                  given: Sequence[Given]) -> int:
+    """How many samples were given; a batch where the arrays differ, so that
+    C says which one is wrong."""
+    found = set()
+    for t, a in zip(wanted, given):
+        each = sample_bytes(batch, t, a)
+        if each:
+            found.add(a.bytes // each if a.bytes % each == 0 else -1)
+    n = found.pop() if len(found) == 1 else -1
+    return batch if n < 0 else n
+
+
+def structs(batch: int, wanted: Sequence[Any], data: Data,
+            arrays: Mapping[str, Any]) -> tuple[Any, int, int, Any]:
+    """ampc_input[], their number, the number of samples, and what must live
+    until the call ends."""
+    given = given_arrays(wanted, data, arrays)
+    n = count_samples(batch, wanted, given)
+    inputs = (_c.Input * len(wanted))(*[
+        a.as_input(t, n if sample_bytes(batch, t, a) else None)
+        for t, a in zip(wanted, given)])
+    if any(s.rank != -1 for s in inputs) or not all(
+            map(has_dtype, wanted, given)):
+        n = batch  # C refuses it, by its shape or dtype
+    return inputs, len(wanted), n, given

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules, as they were compiled, and communicators of ranks."""
+from __future__ import annotations
+
+import ctypes as c
+import json
+import os
+from typing import TYPE_CHECKING, Any, Dict, Tuple
+
+from . import _c
+from ._arrays import shape_of
+from ._c import DTYPES, KINDS, Error, Status
+from ._checks import Path, text
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+Tensors = Dict[str, Tuple[str, Tuple[int, ...]]]
+
+
+class Communicator:
+    """Ranks that train one model together (ampc_comm): engine "mpi", "nccl" or
+    "tcp", deadline in seconds.  All ranks make it at the same time, pass it to
+    Module.session, and close it behind their sessions."""
+
+    def __init__(self, module: Module, engine: str = "mpi",
+                 deadline: float = 0) -> None:
+        self._api, self._comm = module.api, c.c_void_p()
+        why = c.create_string_buffer(512)
+        options = _c.CommOptions(engine=text(engine, "engine"),
+                                 deadline=deadline)
+        status = self._api.comm_open(options, c.byref(self._comm), why,
+                                     len(why))
+        if status != Status.OK:
+            raise Error(status, why.value.decode())
+
+    def close(self) -> None:
+        if self._comm:
+            self._api.comm_close(self._comm)
+            self._comm = c.c_void_p()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Module:
+    """A loaded module; `symbol` is what `ampc --symbol` named.
+
+    batch, accumulate, seed   as compiled
+    batch_sizes               those of --batch-sizes
+    trains, evaluates, predicts, parts   what it can do (ampc_module_info)
+    objectives                the names of --objective, [] without
+    model, info               the graph's name; a dict of what it was made from
+    graph_hash, arena         a hash of what checkpoints depend on; bytes of
+                              activations
+    messages                  what `ampc` said when ampc.compile made it
+
+    Error: the file is no module, or one of another version.
+    """
+
+    def __init__(self, path: Path, symbol: str = "ampc_module") -> None:
+        path = os.fspath(path)
+        self.path, self.messages = path, ""
+        self._keep: Any = None  # a folder that lives as long
+        try:
+            self._lib = _c.library(path)
+            entry = getattr(self._lib, symbol)
+        except (OSError, AttributeError) as e:
+            raise Error(Status.FILE, str(e)) from None
+        entry.restype, entry.argtypes = c.POINTER(_c.Api), [c.c_uint32]
+        api = entry(_c.ABI_VERSION)
+        if not api:
+            raise Error(Status.UNSUPPORTED,
+                        f"{path}: of another version of ampc")
+        if api.contents.size < c.sizeof(_c.Api):
+            raise Error(Status.UNSUPPORTED, f"{path}: of an older version of "
+                        "ampc: compile it again")
+        self.api = api.contents
+        info = _c.ModuleInfo()
+        self.api.describe(self.api.module, info)
+        self.batch: int = info.batch
+        self.accumulate: int = info.accumulate
+        self.seed: int = info.seed
+        self.graph_hash: int = info.graph_hash
+        self.arena: int = info.arena
+        self.trains, self.evaluates = bool(info.trains), bool(info.evaluates)
+        self.predicts, self.parts = bool(info.predicts), bool(info.parts)
+        self.model: str = info.model.decode()
+        self.info: dict[str, Any] = json.loads(info.info.decode())
+        self._nvariable: int = info.nvariable
+        self.batch_sizes: list[int] = self.info.get("options", {}).get(
+            "batch_sizes", [])
+        self.objectives: list[str] = []
+        while True:
+            name = self.api.objective_name(self.api.module,
+                                           len(self.objectives))
+            if not name:
+                break
+            self.objectives.append(name.decode())
+
+    def tensors(self, call: Any, program: str) -> list[Any]:
+        """Without the metrics among them."""
+        found: list[Any] = []
+        while True:
+            t = _c.TensorInfo()
+            if call(self.api.module, text(program, "program"), len(found),
+                    t) != Status.OK:
+                return [t for t in found if not t.name.startswith(b"ampc.")]
+            found.append(t)
+
+    def inputs(self, program: str = "train") -> Tensors:
+        """{name: (dtype, shape)}; {} if there is no such program."""
+        return {t.name.decode(): (DTYPES[t.dtype][0], shape_of(t))
+                for t in self.tensors(self.api.input, program)}
+
+    def outputs(self, program: str = "predict") -> Tensors:
+        """{name: (dtype, shape)}; {} if there is no such program."""
+        return {t.name.decode(): (DTYPES[t.dtype][0], shape_of(t))
+                for t in self.tensors(self.api.output, program)}
+
+    def program(self, program: str = "train") -> dict[str, Any]:
+        """ninput, noutput, nstep, and the FLOPs of its matrix products."""
+        info = _c.ProgramInfo()
+        status = self.api.program(self.api.module, text(program, "program"),
+                                  info)
+        if status != Status.OK:
+            raise Error(status, f"no program '{program}'")
+        return _c.plain(info)
+
+    def variables(self) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+        """{name: (kind, dtype, shape)}; kind: "parameter", "frozen", "buffer",
+        "state", "hyper", "shadow", "gradient" or "constant"."""
+        found = {}
+        for i in range(self._nvariable):
+            v = _c.VariableInfo()
+            self.api.variable(self.api.module, i, v)
+            found[v.name.decode()] = (KINDS[v.kind], DTYPES[v.dtype][0],
+                                      shape_of(v))
+        return found
+
+    def session(self, device: str = "auto", threads: int = 0, *,
+                comm: Communicator | None = None, stream: int | None = None,
+                max_skipped: int = 0) -> Session:
+        """A session with the module's initial weights.  device: "auto", "cpu",
+        "cuda" or "cuda:N"; threads: 0 for all; stream: a CUstream, torch's
+        .cuda_stream; max_skipped: after so many skipped steps in a row step
+        raises (0: 100, -1: never)."""
+        from ._session import Session  # which needs Module
+        return Session(self, device, threads, comm=comm, stream=stream,
+                       max_skipped=max_skipped)
