@@ -136,6 +136,15 @@ typedef struct LoraSpec {
     LoraBias bias;
 } LoraSpec;
 
+/* How frozen weights are stored (--frozen-dtype). */
+typedef enum FrozenDtype {
+    FROZEN_AS_PRECISION, /* 16 bits beside adapters, else as they are */
+    FROZEN_BF16,
+    FROZEN_INT8, /* these and the following: codes of quantized.h, in order */
+    FROZEN_INT4,
+    FROZEN_NF4
+} FrozenDtype;
+
 typedef enum ScaleKind {
     SCALE_DEFAULT,
     SCALE_NONE,
@@ -190,6 +199,7 @@ typedef struct Options {
     bool optimizer_in_backward; /* updates do not wait for all gradients */
     bool equal_batches; /* the mean of micro-batches' means                  */
     AverageSpec average;
+    FrozenDtype frozen_dtype;
     VEC(LoraSpec) lora; /* of several that match a weight the last counts */
     ScaleSpec scale;
     int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,

@@ -18,7 +18,7 @@ typedef struct PassCtx {
 typedef Status PassFn(Module *m, PassCtx *cx);
 
 PassFn pass_simplify, pass_cse, pass_dce; /* any stage before FUSED    */
-PassFn pass_adapt; /* low-rank adapters beside frozen weights           */
+PassFn pass_adapt; /* low-rank adapters; how frozen weights are stored   */
 /* The module's adapters and its other trained parameters as JSON. */
 void adapters_put(const Module *m, StrBuf *sb);
 PassFn pass_loss;     /* forward gets `loss`                               */
@@ -54,6 +54,7 @@ PassFn pass_buckets;  /* groups gradients that are summed over ranks together */
 PassFn pass_stream;   /* losses of wide products, some rows at a time     */
 PassFn pass_attend;   /* attention as one node                             */
 PassFn pass_reduce;   /* reductions in stages                              */
+PassFn pass_quantize; /* products of quantized weights */
 PassFn pass_align;    /* long rows of products at multiples of 16 bytes    */
 PassFn pass_fuse;     /* groups                                            */
 PassFn pass_schedule; /* order of groups                                   */

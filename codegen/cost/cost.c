@@ -288,6 +288,11 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
         c->bytes += value_size(g, s->ep_refs[i]);
     switch (s->lib) {
     case PLAN_LIB_GEMM: add_gemm(par, library, c); break;
+    case PLAN_LIB_GEMM_QUANTIZED: {
+        const LibGemmQuantized *p = par;
+        c->mma = 2 * (double)(p->m * p->n) * (double)p->k;
+        break;
+    }
     case PLAN_LIB_CONV_FWD:
     case PLAN_LIB_CONV_DGRAD:
     case PLAN_LIB_CONV_WGRAD:

@@ -38,16 +38,16 @@ static int64_t up_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* ---- what units include -------------------------------------------------- */
 
 void print_cuda_head(StrBuf *sb) {
-    static const char *const files[] = {"kmath.h",    "fold.cuh",  "device.cuh",
-                                        "ptx.cuh",    "conv.cuh",  "gemm.cuh",
-                                        "pool.cuh",   "index.cuh", "sort.cuh",
-                                        "attend.cuh", "flash.cuh"};
+    static const char *const files[] = {
+        "kmath.h",  "fold.cuh",   "device.cuh", "ptx.cuh",
+        "conv.cuh", "gemm.cuh",   "pool.cuh",   "index.cuh",
+        "sort.cuh", "attend.cuh", "flash.cuh",  "quantized.cuh"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
 
-/* Adds the files of runtime/cuda and kmath.h that `text` includes, and their
-   own includes. */
+/* Adds the files of runtime/cuda, kmath.h and quantized.h that `text` includes,
+   and their own includes. */
 static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
     static const char include[] = "#include \"";
     for (const char *p = text; (p = strstr(p, include));) {
@@ -58,7 +58,8 @@ static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
             const char *base = strrchr(f->name, '/') + 1;
             bool wanted = strlen(base) == n && !strncmp(base, p, n) &&
                           (!strncmp(f->name, "runtime/cuda/", 13) ||
-                           !strcmp(f->name, "runtime/cpu/kmath.h"));
+                           !strcmp(f->name, "runtime/cpu/kmath.h") ||
+                           !strcmp(f->name, "runtime/program/quantized.h"));
             for (int k = 0; k < to->len; k++)
                 wanted &= to->data[k].text != f->data;
             if (!wanted) continue;
@@ -193,7 +194,9 @@ static void put_body(LibPrint *p, const char *suffix, const char *more,
             print_cuda_initializer(e, p->sb);
         } else {
             sb_printf(p->sb, "%s<L%d>{%s}",
-                      p->s->lib == PLAN_LIB_GEMM ? "StoreGemm" : "StoreConv",
+                      p->s->lib == PLAN_LIB_GEMM             ? "StoreGemm"
+                      : p->s->lib == PLAN_LIB_GEMM_QUANTIZED ? "StoreRight"
+                                                             : "StoreConv",
                       p->number, o->name);
         }
     }
@@ -404,6 +407,21 @@ static void print_gemm(LibPrint *p, const LibGemm *g) {
     put_batch(p, g, "a_at", g->a_bs);
     put_batch(p, g, "b_at", g->b_bs);
     kernel_for(p, false, t.shape->threads, t.shape->resident, t.tiles * batch);
+    put_body(p, "", "", "");
+}
+
+static void print_gemm_quantized(LibPrint *p, const LibGemmQuantized *g) {
+    if (g->m * g->n == 0) return;
+    TilePick t = tile_pick(g->a_dtype, g->a_dtype, g->m, g->n, 1);
+    begin(p,
+          (Shape[]){{g->a_dtype, {g->m, g->k}, 2, NULL},
+                    {g->q_dtype, {g->k, g->n}, 2, NULL}},
+          2);
+    int64_t near = near_of(g->a_dtype, g->k ? g->k : 1);
+    TileOperands in = {near > 1 ? STAGE_VECTORS : STAGE_SINGLES, STAGE_SINGLES};
+    put_tile(p, &t, g->a_dtype, in, run_of(p, g->c_dtype, g->n), g->k, t.tiles);
+    put_number(p, "a_near", near);
+    kernel_for(p, false, t.shape->threads, t.shape->resident, t.tiles);
     put_body(p, "", "", "");
 }
 

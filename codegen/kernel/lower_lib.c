@@ -25,6 +25,12 @@ static void spatial_dims(const Type *t, int64_t *to) {
     for (int i = 0; i < 3; i++) to[i] = i < 3 - s ? 1 : t->dim[i - (3 - s) + 2];
 }
 
+static int64_t dims_product(const Type *t, int from, int to) {
+    int64_t p = 1;
+    for (int d = from; d < to; d++) p *= t->dim[d];
+    return p;
+}
+
 /* ---- convolution --------------------------------------------------------- */
 
 static void conv(const Node *n, LibConv *p, const Type *x, const Type *w,
@@ -40,6 +46,18 @@ static void conv(const Node *n, LibConv *p, const Type *x, const Type *w,
     spatial(n, AK_strides, rank, 1, p->stride);
     spatial(n, AK_dilations, rank, 1, p->dilation);
     spatial(n, AK_pads, rank, 0, p->pad);
+}
+
+/* ---- quantized weights --------------------------------------------------- */
+
+static void gemm_quantized(const Node *n, LibGemmQuantized *p, const Type *x,
+                           const Type *y) {
+    bool tb = attr_int(n, AK_trans_b);
+    p->k = x->dim[x->rank - 1];
+    p->n = y->dim[y->rank - 1];
+    p->m = dims_product(y, 0, y->rank - 1);
+    p->b_rs = tb ? 1 : p->n;
+    p->b_cs = tb ? p->k : 1;
 }
 
 /* ---- pools --------------------------------------------------------------- */
@@ -60,12 +78,6 @@ static void pool(const Node *n, LibPool *p, const Type *x, const Type *y) {
 }
 
 /* ---- axes ---------------------------------------------------------------- */
-
-static int64_t dims_product(const Type *t, int from, int to) {
-    int64_t p = 1;
-    for (int d = from; d < to; d++) p *= t->dim[d];
-    return p;
-}
 
 static void scatter_add(const Node *n, LibScatterAdd *p, const Type *idx,
                         const Type *out) {
@@ -111,26 +123,29 @@ int64_t lower_tile_rows(const LoweredStep *s) {
         const LibGemm *p = (const void *)s->pars;
         return p->nbatch_dim ? p->m : 0;
     }
+    if (s->lib == PLAN_LIB_GEMM_QUANTIZED) return 0;
     ASSERT(s->lib == PLAN_LIB_CONV_FWD);
     const LibConv *p = (const void *)s->pars;
     return p->n == 1 ? 0 : p->k;
 }
 
 /* Column `shape` of lib.def; t: the operands' types. */
-#define shape_GEMM(n, p, t)         product_shape(n, p, t)
-#define shape_CONV_FWD(n, p, t)     conv(n, p, t[0], t[1], t[2])
-#define shape_CONV_DGRAD(n, p, t)   conv(n, p, t[2], t[1], t[0])
-#define shape_CONV_WGRAD(n, p, t)   conv(n, p, t[0], t[2], t[1])
-#define shape_MAXPOOL(n, p, t)      pool(n, p, t[0], t[1])
-#define shape_MAXPOOL_GRAD(n, p, t) pool(n, p, t[2], t[0])
-#define shape_AVGPOOL(n, p, t)      pool(n, p, t[0], t[1])
-#define shape_AVGPOOL_GRAD(n, p, t) pool(n, p, t[1], t[0])
-#define shape_SCATTER_ADD(n, p, t)  scatter_add(n, p, t[1], t[2])
-#define shape_ARGSORT(n, p, t)      argsort(p, t[0])
-#define shape_ATTEND(n, p, t)       attend(n, p, t[0], t[2], t[3])
-#define shape_ATTEND_GRAD(n, p, t)  attend(n, p, t[0], t[2], t[6])
-#define shape_COPY(n, p, t)         ((p)->bytes = type_bytes(t[0]))
-#define SHAPE_own(E)                shape_##E(n, p, t)
+#define shape_GEMM(n, p, t)            product_shape(n, p, t)
+#define shape_WIDEN_QUANTIZED(n, p, t) ((p)->n = type_count(t[2]))
+#define shape_GEMM_QUANTIZED(n, p, t)  gemm_quantized(n, p, t[0], t[3])
+#define shape_CONV_FWD(n, p, t)        conv(n, p, t[0], t[1], t[2])
+#define shape_CONV_DGRAD(n, p, t)      conv(n, p, t[2], t[1], t[0])
+#define shape_CONV_WGRAD(n, p, t)      conv(n, p, t[0], t[2], t[1])
+#define shape_MAXPOOL(n, p, t)         pool(n, p, t[0], t[1])
+#define shape_MAXPOOL_GRAD(n, p, t)    pool(n, p, t[2], t[0])
+#define shape_AVGPOOL(n, p, t)         pool(n, p, t[0], t[1])
+#define shape_AVGPOOL_GRAD(n, p, t)    pool(n, p, t[1], t[0])
+#define shape_SCATTER_ADD(n, p, t)     scatter_add(n, p, t[1], t[2])
+#define shape_ARGSORT(n, p, t)         argsort(p, t[0])
+#define shape_ATTEND(n, p, t)          attend(n, p, t[0], t[2], t[3])
+#define shape_ATTEND_GRAD(n, p, t)     attend(n, p, t[0], t[2], t[6])
+#define shape_COPY(n, p, t)            ((p)->bytes = type_bytes(t[0]))
+#define SHAPE_own(E)                   shape_##E(n, p, t)
 #define SHAPE_axis(E)                                                          \
     int axis = axis_norm(attr_int(n, AK_axis), t[0]->rank);                    \
     p->outer = dims_product(t[0], 0, axis);                                    \

@@ -8,6 +8,7 @@
 #include "codegen/codegen.h"
 #include "frontend/data/array.h"
 #include "runtime/program/dtype.h"
+#include "runtime/program/quantized.h"
 
 /* ---- opening ------------------------------------------------------------- */
 
@@ -91,8 +92,64 @@ static bool convert(uint32_t from, const char *p, uint32_t to, char *out,
     return true;
 }
 
+/* ---- weights in codes (--frozen-dtype) ----------------------------------- */
+
+/* "ampc.int8/NAME", of the scales of a weight. */
+static const char *scales_name(const Weights *w, int code, const char *name) {
+    return arena_printf(
+        w->s->arena, "%s",
+        family_name((Family)(FAMILY_INT8 + code), intern(name)));
+}
+
+/* Widens n elements of `type`. */
+static Status widen_codes(const Weights *w, int code, const char *q,
+                          const float *scale, const char *name,
+                          const Type *type, char *out) {
+    size_t size = dtype_bytes(type->dtype);
+    for (int64_t i = 0; i < type_count(type); i++) {
+        float x = quantized_level(code, q, i) * scale[i / QUANTIZED_BLOCK];
+        if (!float_put(type->dtype, x, out + (size_t)i * size))
+            return misfit(w, w->module->path, name,
+                          "holds numbers beyond the model's own type");
+    }
+    return OK;
+}
+
+/* The code of a weight whose tensor `codes` a file has beside scales; -1. */
+static int code_in(const Weights *w, const StFile *f, const StTensor *codes,
+                   const char *name, const Type *type, const StTensor **scale) {
+    if (!dtype_is_float(type->dtype) || codes->foreign ||
+        (codes->dtype != AMPC_I8 && codes->dtype != AMPC_U8))
+        return -1;
+    uint64_t n = (uint64_t)type_count(type);
+    for (int code = 0; code < QUANTIZED_CODES; code++) {
+        const StTensor *t = st_find(f, scales_name(w, code, name));
+        uint64_t bytes = code == QUANTIZED_INT8 ? n : n / 2;
+        if (!t || codes->end - codes->begin != bytes || t->dtype != AMPC_F32 ||
+            t->end - t->begin != 4 * (uint64_t)quantized_blocks((int64_t)n))
+            continue;
+        *scale = t;
+        return code;
+    }
+    return -1;
+}
+
+static Status from_codes(const Weights *w, StFile *f, const StTensor *codes,
+                         int code, const StTensor *scale, const char *name,
+                         const Type *type, char *out) {
+    char *q = arena_alloc(w->s->arena, codes->end - codes->begin + 1);
+    float *x = arena_alloc(w->s->arena, scale->end - scale->begin + 1);
+    if (st_read(f, codes, 0, codes->end - codes->begin, q) != AMPC_OK ||
+        st_read(f, scale, 0, scale->end - scale->begin, x) != AMPC_OK)
+        return st_failed(w->s, f);
+    return widen_codes(w, code, q, x, name, type, out);
+}
+
 static Status from_file(Weights *w, StFile *f, const StTensor *t,
                         const char *name, const Type *type, char *out) {
+    const StTensor *scale;
+    int code = code_in(w, f, t, name, type, &scale);
+    if (code >= 0) return from_codes(w, f, t, code, scale, name, type, out);
     char *raw = arena_alloc(w->s->arena, t->end - t->begin + 1);
     bool same = (int)t->rank == type->rank;
     for (int i = 0; same && i < type->rank; i++)
@@ -111,24 +168,60 @@ static Status from_file(Weights *w, StFile *f, const StTensor *t,
                         "own type");
 }
 
-/* Entry {"dtype":"F32",..,"data_offsets":[..]} as the compiler wrote it. */
-static Status from_module(Weights *w, JsonSpan entry, const char *name,
-                          const Type *type, char *out) {
+/* Reads entry {"dtype":"F32",..,"data_offsets":[..]} as the compiler wrote it.
+ */
+static bool read_entry(JsonSpan entry, uint32_t *dtype, int64_t at[2]) {
     JsonSpan v, key, item;
-    int64_t at[2] = {0, 0}, n = 0;
-    uint32_t dtype = 0;
-    if (!json_get(entry, "dtype", &v))
-        return damaged(w, "its section 'weights.json'");
-    while (dtype < AMPC_NDTYPE &&
-           !json_equals(v, dtype_info[dtype].safetensors))
-        dtype++;
-    if (!json_get(entry, "data_offsets", &v))
-        return damaged(w, "its section 'weights.json'");
+    int n = 0;
+    at[0] = at[1] = 0;
+    *dtype = 0;
+    if (!json_get(entry, "dtype", &v)) return false;
+    while (*dtype < AMPC_NDTYPE &&
+           !json_equals(v, dtype_info[*dtype].safetensors))
+        ++*dtype;
+    if (!json_get(entry, "data_offsets", &v)) return false;
     for (JsonIter it = json_iter(v); json_next(&it, &key, &item) && n < 2; n++)
         if (!json_int(item, &at[n])) break;
+    return n == 2 && *dtype < AMPC_NDTYPE && at[0] >= 0 && at[1] >= at[0];
+}
+
+/* *done: the module has codes and scales of the weight, which are widened. */
+static Status module_codes(const Weights *w, uint32_t dtype, const int64_t *at,
+                           const char *name, const Type *type, char *out,
+                           bool *done) {
+    JsonSpan entry;
+    int64_t scale[2], n = type_count(type);
+    uint32_t of;
+    *done = false;
+    if (!dtype_is_float(type->dtype) || (dtype != AMPC_I8 && dtype != AMPC_U8))
+        return OK;
+    for (int code = 0; code < QUANTIZED_CODES; code++) {
+        int64_t bytes = code == QUANTIZED_INT8 ? n : n / 2;
+        if (!json_get(w->index, scales_name(w, code, name), &entry) ||
+            !read_entry(entry, &of, scale) || of != AMPC_F32 ||
+            at[1] - at[0] != bytes || (uint64_t)at[1] > w->ninitial ||
+            (uint64_t)scale[1] > w->ninitial ||
+            scale[1] - scale[0] != 4 * quantized_blocks(n))
+            continue;
+        float *x = arena_alloc(w->s->arena, (size_t)(scale[1] - scale[0]) + 1);
+        memcpy(x, w->initial + scale[0], (size_t)(scale[1] - scale[0]));
+        *done = true;
+        return widen_codes(w, code, w->initial + at[0], x, name, type, out);
+    }
+    return OK;
+}
+
+static Status from_module(Weights *w, JsonSpan entry, const char *name,
+                          const Type *type, char *out) {
+    int64_t at[2];
+    uint32_t dtype;
+    bool done;
+    if (!read_entry(entry, &dtype, at))
+        return damaged(w, "its section 'weights.json'");
+    TRY(module_codes(w, dtype, at, name, type, out, &done));
+    if (done) return OK;
     int64_t bytes = type_count(type) * (int64_t)dtype_bytes(dtype);
-    bool fits = n == 2 && dtype < AMPC_NDTYPE && at[0] >= 0 &&
-                at[1] - at[0] == bytes && (uint64_t)at[1] <= w->ninitial &&
+    bool fits = at[1] - at[0] == bytes && (uint64_t)at[1] <= w->ninitial &&
                 (dtype == (uint32_t)type->dtype ||
                  (is_float_dtype(dtype) && dtype_is_float(type->dtype)));
     if (!fits) return damaged(w, "its weights do not fit its model");

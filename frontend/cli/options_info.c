@@ -121,6 +121,9 @@ void options_lines(const Options *o, StrBuf *sb) {
                   l->glob, (long long)l->rank, l->alpha, l->dropout);
         sb_printf(sb, "bias %s\n", lora_biases[l->bias]);
     }
+    if (o->frozen_dtype)
+        sb_printf(sb, "frozen      weights in %s\n",
+                  frozen_dtypes[o->frozen_dtype - FROZEN_BF16]);
     sb_printf(sb, "precision   %s, loss scale %s\n",
               precision_words[o->precision], scale_text(o));
 }

@@ -210,6 +210,15 @@ Status add_lora(Options *o, Spec *s) {
     return *l.glob ? OK : spec_error(s, "the names of weights are missing");
 }
 
+const char *const frozen_dtypes[] = {"bf16", "int8", "int4", "nf4", NULL};
+
+Status set_frozen_dtype(Options *o, Spec *s) {
+    int i;
+    TRY(spec_pick(s, frozen_dtypes, s->text, &i));
+    o->frozen_dtype = (FrozenDtype)(FROZEN_BF16 + i);
+    return OK;
+}
+
 Status set_weights(Options *o, Spec *s) {
     static const char *const words[] = {"embed", "sidecar", NULL};
     int i;

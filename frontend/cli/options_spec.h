@@ -94,7 +94,8 @@ typedef Status Setter(Options *o, Spec *s);
 /* ---- words, said again --------------------------------------------------- */
 
 extern const char *const precision_words[];
-extern const char *const lora_biases[]; /* by LoraBias */
+extern const char *const lora_biases[];   /* by LoraBias */
+extern const char *const frozen_dtypes[]; /* by FrozenDtype, from BF16 on */
 
 /* The name of a loss on the command line. */
 const char *loss_word(const LossSpec *l);

@@ -31,6 +31,7 @@ static bool row_at(const Module *m, int i, Row *r) {
         if (v->kind != VAR_PARAM && v->kind != VAR_FROZEN &&
             v->kind != VAR_BUFFER)
             return false;
+        if (name_is_own(v->name)) return false; /* scales of a weight */
     }
     if (!r->why) r->why = intern("");
     return true;

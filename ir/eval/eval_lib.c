@@ -2,6 +2,7 @@
 /* eval_lib.c: reductions, products, convolutions and pools of the
    interpreter, each as the loop nest of its definition.                     */
 #include "ir/eval/eval_impl.h"
+#include "runtime/program/quantized.h"
 
 #include <math.h>
 
@@ -170,6 +171,40 @@ Status eval_matmul(EvalCx *cx) {
                         a.t->f[a0 + i * a.rs + k * a.cs] *
                         b.t->f[b0 + k * b.rs + j * b.cs];
     }
+    return OK;
+}
+
+/* ---- quantized weights --------------------------------------------------- */
+
+/* Element i of the weight that operands q and q + 1 are. */
+static double quantized_at(const EvalCx *cx, int q, int64_t i) {
+    int code = (int)attr_int(cx->n, AK_code);
+    const int64_t *codes = cx->in[q]->i;
+    double level = code == QUANTIZED_INT8
+                       ? (double)codes[i]
+                       : (double)quantized_level4(
+                             code, (unsigned)(codes[i / 2] >> 4 * (i % 2)));
+    return (double)(float)(level * cx->in[q + 1]->f[i / QUANTIZED_BLOCK]);
+}
+
+Status eval_widen_quantized(EvalCx *cx) {
+    int64_t n = type_count(type_get(cx->out[0]->type));
+    for (int64_t i = 0; i < n; i++) cx->out[0]->f[i] = quantized_at(cx, 0, i);
+    return OK;
+}
+
+Status eval_matmul_quantized(EvalCx *cx) {
+    const Type *x = type_get(cx->in[0]->type), *y = type_get(cx->out[0]->type);
+    int64_t k = x->dim[x->rank - 1], n = y->dim[y->rank - 1];
+    int64_t rows = n ? type_count(y) / n : 0;
+    bool tb = attr_int(cx->n, AK_trans_b);
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t j = 0; j < n; j++) {
+            double w = dtype_nearest(
+                x->dtype, quantized_at(cx, 1, tb ? j * k + p : p * n + j));
+            for (int64_t i = 0; i < rows; i++)
+                cx->out[0]->f[i * n + j] += cx->in[0]->f[i * k + p] * w;
+        }
     return OK;
 }
 

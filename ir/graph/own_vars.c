@@ -2,6 +2,7 @@
 /* own_vars.c: the compiler's own variables in a module: what names.def says of
    them, and those that belong to a parameter.                               */
 #include "ir/graph/ir_impl.h"
+#include "runtime/program/quantized.h"
 
 #include <string.h>
 
@@ -79,7 +80,11 @@ Family family_of(const Module *m, Str name, int *parameter) {
 static const VarKind family_kind[] = {
 #define LOW(E, text, C, ...) [FAMILY_##E] = VAR_SHADOW,
 #include "runtime/program/dtypes.def"
-    [FAMILY_OPT] = VAR_STATE, [FAMILY_GRAD] = VAR_GRAD};
+    [FAMILY_OPT] = VAR_STATE,
+    [FAMILY_GRAD] = VAR_GRAD,
+    [FAMILY_INT8] = VAR_FROZEN,
+    [FAMILY_INT4] = VAR_FROZEN,
+    [FAMILY_NF4] = VAR_FROZEN};
 
 static const DType family_dtype[] = {
 #define LOW(E, text, C, ...) [FAMILY_##E] = DT_##E,
@@ -113,7 +118,11 @@ const char *own_var_defect(const Module *m, const Var *v) {
         return "is not one of the compiler's names";
     if (parameter < 0) return "does not belong to a variable";
     TypeId of = m->vars.data[parameter].type;
-    if (family_kind[f] == VAR_SHADOW)
+    if (family_kind[f] == VAR_FROZEN) { /* two codes of four bits in a byte */
+        int64_t codes = type_count(type_get(of)) << (f != FAMILY_INT8);
+        int64_t blocks = quantized_blocks(codes);
+        of = type_make(DT_F32, 1, &blocks);
+    } else if (family_kind[f] == VAR_SHADOW)
         of = type_with_dtype(of, family_dtype[f]);
     else if (dtype_is_low(type_get(of)->dtype))
         of = type_with_dtype(of, DT_F32);

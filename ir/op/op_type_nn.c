@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_type_nn.c: type rules of library ops.                                */
 #include "ir/graph/ir_impl.h"
+#include "runtime/program/quantized.h"
 
 #include <string.h>
 
@@ -30,6 +31,52 @@ Status ty_matmul(TypeCtx *cx) {
     t.dim[t.rank++] = m;
     t.dim[t.rank++] = n;
     return type_result(cx, 0, &t);
+}
+
+/* ---- quantized weights --------------------------------------------------- */
+
+/* The type of the weight whose codes and scales operands q and q + 1 are. */
+static Status quantized_type(TypeCtx *cx, int q, Type *out) {
+    const Type *codes = cx->ins[q], *scale = cx->ins[q + 1];
+    int64_t code = attr_int(cx->n, AK_code);
+    DType want = code == QUANTIZED_INT8 ? DT_I8 : DT_U8;
+    if (code < 0 || code >= QUANTIZED_CODES)
+        return type_error(cx, "attribute 'code' is %lld, wants 0 to %d",
+                          (long long)code, QUANTIZED_CODES - 1);
+    if (codes->dtype != want || codes->rank < 1)
+        return type_error(cx, "codes are %s, want %s and an axis", TXT(codes),
+                          dtype_info[want].text);
+    *out = *codes;
+    out->dtype = DT_F32;
+    if (code != QUANTIZED_INT8) out->dim[out->rank - 1] *= 2;
+    if (scale->dtype != DT_F32 ||
+        type_count(scale) != quantized_blocks(type_count(out)))
+        return type_error(cx, "scales are %s, want %lld of f32", TXT(scale),
+                          (long long)quantized_blocks(type_count(out)));
+    return OK;
+}
+
+Status ty_widen_quantized(TypeCtx *cx) {
+    Type t;
+    TRY(quantized_type(cx, 0, &t));
+    return type_result(cx, 0, &t);
+}
+
+Status ty_matmul_quantized(TypeCtx *cx) {
+    const Type *x = cx->ins[0];
+    bool tb = attr_int(cx->n, AK_trans_b);
+    Type w, y = *x;
+    TRY(type_want(cx, WANT_FLOAT, 0));
+    TRY(quantized_type(cx, 1, &w));
+    if (x->rank < 2 || w.rank != 2)
+        return type_error(cx, "operands %s and %s, wants rank 2 or more, and 2",
+                          TXT(x), TXT(&w));
+    if (x->dim[x->rank - 1] != w.dim[tb])
+        return type_error(cx, "%s and %s: inner dimensions %lld and %lld",
+                          TXT(x), TXT(&w), (long long)x->dim[x->rank - 1],
+                          (long long)w.dim[tb]);
+    y.dim[y.rank - 1] = w.dim[!tb];
+    return type_result(cx, 0, &y);
 }
 
 /* ---- attention ----------------------------------------------------------- */

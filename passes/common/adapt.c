@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* adapt.c: low-rank adapters beside frozen weights (--lora), with the names,
-   shapes, initial values and scaling of PEFT.
+   shapes, initial values and scaling of PEFT, and how frozen weights are stored
+   (frozen.h).
    Before:  param %fc.weight: f32[out,in]
             %y = matmul %x, %fc.weight {trans_b=1}
    After:   frozen %fc.weight: bf16[out,in]
@@ -19,13 +20,11 @@
    requires     stage TYPED, graph forward and its copies for other batches
    establishes  the module's list of adapters                               */
 #include "ir/fn/fn.h"
-#include "passes/passes.h"
+#include "passes/common/frozen.h"
 #include "passes/rewrite.h"
 
 #include <math.h>
 #include <string.h>
-
-enum { NARROW_FROM = 4096 }; /* elements */
 
 /* What the graphs do with a variable. */
 typedef struct Use {
@@ -44,26 +43,6 @@ typedef struct Adapt {
 } Adapt;
 
 /* ---- which weights ------------------------------------------------------- */
-
-/* The variable that v is, or the transpose of, then *turned flips; -1. */
-static int weight_at(const Graph *g, ValueId v, bool *turned) {
-    const int64_t *perm;
-    const Node *n;
-    while ((n = def_of(g, v, OP_TRANSPOSE)) &&
-           attr_ints(n, AK_perm, &perm) == 2 && perm[0] == 1) {
-        *turned = !*turned;
-        v = n->in[0];
-    }
-    return value_get(g, v)->kind == VK_VAR ? value_get(g, v)->var : -1;
-}
-
-/* The weight that a product reads as its right operand; -1. */
-static int weight_of(const Graph *g, const Node *n, bool *columns) {
-    if (n->fn || n->op != OP_MATMUL || value_type(g, n->in[1])->rank != 2)
-        return -1;
-    *columns = !attr_int(n, AK_trans_b);
-    return weight_at(g, n->in[1], columns);
-}
 
 static void note_reader(Adapt *x, const Graph *g, const Node *n) {
     bool columns = false, ignored = false;
@@ -244,23 +223,29 @@ static bool bias_trains(const Adapt *x, Str name) {
     return false;
 }
 
-/* narrow: per variable, whether it becomes one of 16 bits. */
-static void freeze(const Adapt *x, bool *narrow) {
+static bool is_left_out(const Options *o, Str name) {
+    bool out = false;
+    for (int i = 0; i < o->train_rules.len; i++)
+        if (glob_layer(o->train_rules.data[i].glob, name))
+            out = !o->train_rules.data[i].train;
+    return out;
+}
+
+/* ours: per variable, whether --lora or, with --frozen-dtype, --freeze froze
+   it. */
+static void freeze(const Adapt *x, bool *ours) {
     const Options *o = x->cx->opt;
     for (int i = 0; i < x->nvar; i++) {
         Var *v = &x->m->vars.data[i];
-        const Type *t = type_get(v->type);
-        if (v->kind == VAR_PARAM && !x->use[i].whole &&
+        if (o->lora.len && v->kind == VAR_PARAM && !x->use[i].whole &&
             !bias_trains(x, v->name)) {
             v->kind = VAR_FROZEN;
             v->why = intern("--lora");
-        } else if (x->use[i].adapter < 0) {
-            continue;
+            ours[i] = true;
         }
+        ours[i] |= x->use[i].adapter >= 0 ||
+                   (o->frozen_dtype && is_left_out(o, v->name));
         if (x->use[i].adapter >= 0) v->kind = VAR_FROZEN;
-        narrow[i] = o->precision != PREC_FP32 && t->dtype == DT_F32 &&
-                    t->rank >= 2 && type_count(t) >= NARROW_FROM;
-        if (narrow[i]) var_narrow(x->m, i, precision_dtype[o->precision]);
     }
 }
 
@@ -317,11 +302,12 @@ static int64_t next_salt(const Graph *g) {
     return next;
 }
 
-/* Narrow variables are read through a cast. */
-static void widen_reads(Walk *w, const bool *narrow) {
+/* Variables that are not stored as f32 are widened where they are read. */
+static void widen_reads(Walk *w, const Stored *stored) {
     for (int i = 0; i < w->x->nvar; i++) {
         ValueId v = graph_find_var(w->g, i);
-        if (narrow[i] && is_value(v)) w->map[v.i] = b_cast(&w->b, v, DT_F32);
+        if (is_value(v) && (stored[i].narrow || stored[i].scale))
+            w->map[v.i] = frozen_read(&w->b, &stored[i], i);
     }
 }
 
@@ -337,16 +323,21 @@ static int *adapters_of(const Adapt *x, const Graph *g) {
 }
 
 static void adapt_graph(const Adapt *x, Graph *g, const int *adapter,
-                        const bool *narrow) {
+                        const Stored *stored) {
     Arena *scratch = x->cx->scratch;
     Walk w = {.x = x, .g = g, .b = {.g = g}, .salt = next_salt(g)};
     int n;
     w.limit = (uint32_t)g->values.len;
     w.map = NEW_ARRAY(scratch, ValueId, w.limit);
     NodeId *old = order_take(g, scratch, &n);
-    widen_reads(&w, narrow);
+    widen_reads(&w, stored);
     for (int i = 0; i < n; i++) {
         Node *o = node_get(g, old[i]);
+        const Node rows = *o; /* building moves the pool */
+        if (frozen_rows(&w.b, stored, x->nvar, &rows, &w.map[rows.out[0].i])) {
+            rewrite_take_name(g, rows.out[0], w.map[rows.out[0].i]);
+            continue;
+        }
         for (int k = 0; k < o->nin; k++) o->in[k] = read_as(&w, o->in[k]);
         vec_push(g->arena, &g->order, old[i]);
         Node copy = *o; /* building moves the pool */
@@ -362,23 +353,24 @@ static void adapt_graph(const Adapt *x, Graph *g, const int *adapter,
 Status pass_adapt(Module *m, PassCtx *cx) {
     const Options *o = cx->opt;
     Adapt x = {.m = m, .cx = cx, .nvar = m->vars.len};
-    if (!o->lora.len || m->adapters.len) return OK;
+    if ((!o->lora.len && !o->frozen_dtype) || m->adapters.len) return OK;
     if (!module_graph(m, FORWARD))
         return fail(cx->diag, (Loc){.file = m->file},
-                    "--lora: no graph of the file is a model, called '%s'",
-                    FORWARD);
+                    "%s: no graph of the file is a model, called '%s'",
+                    o->lora.len ? "--lora" : "--frozen-dtype", FORWARD);
     x.use = NEW_ARRAY(cx->scratch, Use, x.nvar + 1);
     find_uses(&x);
     for (int i = 0; i < o->lora.len; i++)
         TRY(add_adapters(&x, &o->lora.data[i]));
-    bool *narrow = NEW_ARRAY(cx->scratch, bool, x.nvar + 1);
+    bool *ours = NEW_ARRAY(cx->scratch, bool, x.nvar + 1);
     int **adapter = NEW_ARRAY(cx->scratch, int *, m->graphs.len);
     for (int i = 0; i < m->graphs.len; i++)
         adapter[i] = adapters_of(&x, m->graphs.data[i]);
-    freeze(&x, narrow);
+    freeze(&x, ours);
+    const Stored *stored = frozen_store(m, cx, ours, x.nvar);
     for (int i = 0; i < m->graphs.len; i++)
         if (graph_is_model(m->graphs.data[i]))
-            adapt_graph(&x, m->graphs.data[i], adapter[i], narrow);
+            adapt_graph(&x, m->graphs.data[i], adapter[i], stored);
     return OK;
 }
 

@@ -193,7 +193,7 @@ static const struct {
     {OP_ARGSORT, true, along},    {OP_ARGMAX, true, along},
     {OP_CONV, true, images},      {OP_CONV_DGRAD, true, images},
     {OP_MAX_POOL, true, images},  {OP_AVG_POOL, true, images},
-    {OP_TRILU, true, same},
+    {OP_TRILU, true, same},       {OP_WIDEN_QUANTIZED, true, same},
 };
 
 static Rows of_node(const Walk *w, const Node *n) {

@@ -131,9 +131,9 @@ int block_gemm_is_few(const LibGemm *g) {
            g->m <= most && g->a_cs == 1 && (g->b_rs == 1 || g->b_cs == 1);
 }
 
-void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
+void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
                 GemmBlocks *p) {
-    int tiles = kind == TILE_AMX;
+    int tiles = kind == TILE_AMX, keeps = b == GEMM_B_KEPT;
     int64_t rows = tiles ? BLOCK_TALL : BLOCK_ROWS;
     *p = (GemmBlocks){.batch = block_gemm_batch(g),
                       .k = block_length(kind, g->k),
@@ -146,9 +146,10 @@ void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
     int64_t ma = round_up(g->m, rows), nb = round_up(g->n, BLOCK_COLS);
     int single = p->batch == 1 && g->m > BLOCK_ROWS &&
                  p->k <= GEMM_PREPACK_MAX / (ma + nb);
-    p->columns = !keeps && single && g->m <= GEMM_COLUMNS_ROWS &&
+    p->columns = !keeps && single &&
+                 (g->m <= GEMM_COLUMNS_ROWS || b == GEMM_B_MADE) &&
                  g->n / threads >= GEMM_COLUMNS_MIN;
-    p->prepack = keeps || (single && !p->columns);
+    p->prepack = keeps || (single && !p->columns && b != GEMM_B_MADE);
     block_gemm_split(g, tiles, p);
     if (p->columns)
         block_gemm_columns(g, rows, threads, p);
@@ -169,9 +170,9 @@ void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
 }
 
 static size_t block_gemm_bytes(const LibGemm *g, int kind, int threads,
-                               int keeps) {
+                               GemmB b) {
     GemmBlocks p;
-    block_gemm(g, kind, threads, keeps, &p);
+    block_gemm(g, kind, threads, b, &p);
     size_t workers = (size_t)threads;
     return p.partial + workers * p.acc + p.a * (p.a_whole ? 1 : workers) +
            p.b * (p.prepack ? 1 : workers);
@@ -191,18 +192,40 @@ size_t cpu_gemm_kept(const LibGemm *g, int threads) {
 }
 
 /* The largest size over all kinds of tiles that a machine may choose. */
-size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
+static size_t gemm_most(const LibGemm *g, int threads, GemmB b) {
     int last = g->a_dtype == AMPC_BF16 && g->b_dtype == AMPC_BF16
                    ? TILE_AMX
                    : TILE_WIDENED;
     size_t most = 0;
-    if (threads < 1) threads = 1;
-    for (int keeps = 0; keeps <= (cpu_gemm_kept(g, threads) > 0); keeps++)
-        for (int kind = TILE_WIDENED; kind <= last; kind++) {
-            size_t need = block_gemm_bytes(g, kind, threads, keeps);
-            most = need > most ? need : most;
-        }
+    for (int kind = TILE_WIDENED; kind <= last; kind++) {
+        size_t need = block_gemm_bytes(g, kind, threads < 1 ? 1 : threads, b);
+        most = need > most ? need : most;
+    }
     return most;
+}
+
+size_t cpu_gemm_scratch(const LibGemm *g, int threads) {
+    size_t read = gemm_most(g, threads, GEMM_B_READ), kept = 0;
+    if (cpu_gemm_kept(g, threads)) kept = gemm_most(g, threads, GEMM_B_KEPT);
+    return read > kept ? read : kept;
+}
+
+LibGemm gemm_of_quantized(const LibGemmQuantized *p) {
+    return (LibGemm){.m = p->m,
+                     .n = p->n,
+                     .k = p->k,
+                     .a_rs = p->k,
+                     .a_cs = 1,
+                     .b_rs = p->b_rs,
+                     .b_cs = p->b_cs,
+                     .a_dtype = p->a_dtype,
+                     .b_dtype = p->a_dtype,
+                     .c_dtype = p->c_dtype};
+}
+
+size_t cpu_gemm_quantized_scratch(const LibGemmQuantized *p, int threads) {
+    LibGemm g = gemm_of_quantized(p);
+    return gemm_most(&g, threads, GEMM_B_MADE);
 }
 
 /* ---- scatter-add --------------------------------------------------------- */

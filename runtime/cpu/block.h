@@ -58,8 +58,15 @@ typedef struct GemmBlocks {
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
 
-void block_gemm(const LibGemm *g, int kind, int threads, int keeps,
+/* B lies in memory, or in panels that are kept, or is made while items pack the
+   columns that they need: then it is never whole in memory. */
+typedef enum GemmB { GEMM_B_READ, GEMM_B_KEPT, GEMM_B_MADE } GemmB;
+
+void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
                 GemmBlocks *p);
+
+/* The product of a quantized weight as one of matrices of the dtype of A. */
+LibGemm gemm_of_quantized(const LibGemmQuantized *p);
 
 /* Nonzero: C has so few rows that packing B would take longer than the
    product, which then reads B in place. Nothing is kept of such a B, except

@@ -18,6 +18,7 @@
 #define SIMD_WANTS_DOT
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/block.h"
+#include "runtime/cpu/gemm.h"
 #include "runtime/cpu/routines.h"
 
 #define UNROLL _Pragma("GCC unroll 8")
@@ -26,6 +27,7 @@ typedef struct GemmRun {
     const LibGemm *g;
     int kind; /* kind of tiles; for kinds 1 and 2, k counts pairs of bf16 */
     const void *a, *b;
+    const GemmMade *made; /* B in the place of b; else NULL */
     void *c;
     const CpuEpilogue *ep;
     GemmBlocks p;
@@ -242,6 +244,12 @@ static void gemm_pack_b(const GemmRun *r, float *dst, PackSrc s, int64_t n0,
                         int64_t n, int64_t base, int64_t k0, int64_t k,
                         int64_t k_all) {
     int64_t first = r->kind ? 2 * k0 : k0;
+    if (r->made) {
+        int64_t all = r->kind ? 2 * k : k;
+        r->made->pack(r->made, r->kind, dst, n0, n, first,
+                      min64(all, r->g->k - first), k0 - base, k_all);
+        return;
+    }
     s.p = at(s.p, s.dtype, first * s.rs + n0 * s.cs);
     panel_pack_b(r->kind, dst, &s, k0 - base, k, k_all, n, r->g->k - first);
 }
@@ -287,8 +295,8 @@ static PackSrc gemm_source(const GemmRun *r, int b, int64_t batch) {
     const LibGemm *g = r->g;
     int64_t off = gemm_offset(g, b ? g->b_bs : g->a_bs, batch);
     int dtype = (int)(b ? g->b_dtype : g->a_dtype);
-    PackSrc s = {at(b ? r->b : r->a, dtype, off), dtype, b ? g->b_rs : g->a_rs,
-                 b ? g->b_cs : g->a_cs};
+    PackSrc s = {r->made && b ? NULL : at(b ? r->b : r->a, dtype, off), dtype,
+                 b ? g->b_rs : g->a_rs, b ? g->b_cs : g->a_cs};
     return s;
 }
 
@@ -593,35 +601,51 @@ static void gemm_f64_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
+static void gemm_run(AmpcPool *pool, GemmRun *r, GemmB b, void *scratch,
+                     CpuKept *kept) {
+    const LibGemm *g = r->g;
+    block_gemm(g, r->kind, pool_threads(pool), b, &r->p);
+    int plain = !(r->ep && r->ep->fn) && r->p.nsplit == 1;
+    r->direct = plain && g->c_dtype == AMPC_F32;
+    r->far = plain && g->m * g->n >= GEMM_FAR;
+    r->partial = scratch;
+    r->workers = (char *)scratch + r->p.partial;
+    if (b == GEMM_B_READ && r->p.batch > 0 && g->n > 0 &&
+        block_gemm_is_few(g)) {
+        few_run(pool, r);
+        return;
+    }
+    if (r->p.prepack || r->p.a_whole) {
+        r->packed_a = (float *)(void *)r->workers;
+        r->workers += r->p.a_whole ? r->p.a : 0;
+        r->packed_b = kept ? kept->memory : (float *)(void *)r->workers;
+        r->workers += r->p.prepack ? r->p.b : 0;
+        gemm_prepack(pool, r, kept && kept->made);
+        if (kept) kept->made = 1;
+    }
+    pool_run(pool, r->p.items, r->p.grain, gemm_work, r);
+    if (r->p.nsplit > 1)
+        pool_run(pool, r->p.batch * ceil_div(g->m, MR), 1, gemm_sum, r);
+}
+
 void ISA(gemm)(int isa, AmpcPool *pool, const LibGemm *g, const void *a,
                const void *b, void *c, const CpuEpilogue *ep, void *scratch,
                CpuKept *kept) {
     GemmRun r = {.g = g, .a = a, .b = b, .c = c, .ep = ep};
-    r.kind = product_kind(isa, g->a_dtype, g->b_dtype);
-    block_gemm(g, r.kind, pool_threads(pool), kept != NULL, &r.p);
     if (g->a_dtype == AMPC_F64) {
+        block_gemm(g, TILE_WIDENED, 1, GEMM_B_READ, &r.p);
         pool_run(pool, r.p.batch * ceil_div(g->m, GEMM_F64_ROWS), 1,
                  gemm_f64_work, &r);
         return;
     }
-    int plain = !(ep && ep->fn) && r.p.nsplit == 1;
-    r.direct = plain && g->c_dtype == AMPC_F32;
-    r.far = plain && g->m * g->n >= GEMM_FAR;
-    r.partial = scratch;
-    r.workers = (char *)scratch + r.p.partial;
-    if (!kept && r.p.batch > 0 && g->n > 0 && block_gemm_is_few(g)) {
-        few_run(pool, &r);
-        return;
-    }
-    if (r.p.prepack || r.p.a_whole) {
-        r.packed_a = (float *)(void *)r.workers;
-        r.workers += r.p.a_whole ? r.p.a : 0;
-        r.packed_b = kept ? kept->memory : (float *)(void *)r.workers;
-        r.workers += r.p.prepack ? r.p.b : 0;
-        gemm_prepack(pool, &r, kept && kept->made);
-        if (kept) kept->made = 1;
-    }
-    pool_run(pool, r.p.items, r.p.grain, gemm_work, &r);
-    if (r.p.nsplit > 1)
-        pool_run(pool, r.p.batch * ceil_div(g->m, MR), 1, gemm_sum, &r);
+    r.kind = product_kind(isa, g->a_dtype, g->b_dtype);
+    gemm_run(pool, &r, kept ? GEMM_B_KEPT : GEMM_B_READ, scratch, kept);
+}
+
+void ISA(gemm_made)(int isa, AmpcPool *pool, const LibGemm *g, const void *a,
+                    const GemmMade *b, void *c, const CpuEpilogue *ep,
+                    void *scratch) {
+    GemmRun r = {.g = g, .a = a, .made = b, .c = c, .ep = ep};
+    r.kind = product_kind(isa, g->a_dtype, g->b_dtype);
+    gemm_run(pool, &r, GEMM_B_MADE, scratch, NULL);
 }

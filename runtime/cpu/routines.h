@@ -9,6 +9,7 @@
      pooling_isa.c  pooling                    index_isa.c  scatter, argmax,
                                               copy
      attend_isa.c  attention                  sort_isa.c   argsort
+     quantized_isa.c  weights of few bits
      level_isa.c    the level itself
    Built once: pool.c threads, isa.c detection, dispatch.c calls by row, block.c
    and conv.c geometry and scratch, pooling_f64.c                            */

@@ -27,6 +27,19 @@ ampc_status averages_asked(ampc_session *s, bool *asked);
 Locale locale_enter(void);
 void locale_leave(Locale l);
 
+/* ---- quantized_weights.c ------------------------------------------------- */
+
+/* The variable of the scales of weight v, whose code is *code; -1: v is stored
+   as it is. */
+int scales_of(const AmpcModule *m, const PlanVar *v, int *code);
+/* The weight whose scales v is; -1: of none. */
+int weight_of_scales(const AmpcModule *m, const PlanVar *v);
+/* The variable as files have it. */
+PlanVar widened_weight(const PlanVar *v, int code);
+/* Rounds a floating tensor to codes and scales. */
+ampc_status quantize_tensor(StFile *f, const StTensor *t, int code, void *q,
+                            float *scale);
+
 /* ---- safetensors_write.c ------------------------------------------------- */
 
 /* Text that grows; NUL-terminated once something was put. */

@@ -450,9 +450,26 @@ static ampc_status check_renames(Load *l) {
     return AMPC_OK;
 }
 
-static bool load_lacks(const Load *l, uint32_t i) {
+/* Whether weight i is rounded to codes while it is loaded: then no file has its
+   scales. */
+static bool load_quantizes(const Load *l, int i) {
+    return i >= 0 && l->sources[i].t &&
+           is_float_dtype(l->sources[i].t->dtype) &&
+           !is_float_dtype(l->s->m->vars[i].dtype);
+}
+
+/* Whether a file must have the variable: scales as far as it has their codes.
+ */
+static bool load_needs(const Load *l, uint32_t i) {
     const PlanVar *v = &l->s->m->vars[i];
-    return load_wants(l, v) && !section_of(v) && !l->sources[i].t;
+    int weight = weight_of_scales(l->s->m, v);
+    return load_wants(l, v) && !section_of(v) &&
+           (weight < 0 || l->resume ||
+            (l->sources[weight].t && !load_quantizes(l, weight)));
+}
+
+static bool load_lacks(const Load *l, uint32_t i) {
+    return load_needs(l, i) && !l->sources[i].t;
 }
 
 /* How much of both names is the same from a dot, or a beginning, to the end. */
@@ -609,9 +626,8 @@ static ampc_status load_resolve(Load *l) {
     status = check_renames(l);
     if (status != AMPC_OK) return status;
     for (uint32_t i = 0; i < l->s->m->nvar; i++) {
-        const PlanVar *v = &l->s->m->vars[i];
-        l->want += load_wants(l, v) && !section_of(v);
-        if (load_lacks(l, i)) names_add(&l->missing, v->name);
+        l->want += load_needs(l, i);
+        if (load_lacks(l, i)) names_add(&l->missing, l->s->m->vars[i].name);
     }
     return check_missing(l);
 }
@@ -643,6 +659,13 @@ static ampc_status check_tensor(Load *l, const LoadSource *from,
                                 const PlanVar *v) {
     char want[160], got[160];
     const StTensor *t = from->t;
+    PlanVar wide;
+    int code;
+    if (!l->resume && is_float_dtype(t->dtype) &&
+        scales_of(l->s->m, v, &code) >= 0) {
+        wide = widened_weight(v, code);
+        v = &wide;
+    }
     shape_text(want, v->dtype, v->rank, v->dim);
     if (t->foreign)
         return session_fail(l->s, AMPC_ERR_FORMAT,
@@ -675,7 +698,7 @@ static ampc_status load_layout(Load *l) {
         const PlanVar *v = &m->vars[i];
         l->at[i] = NOT_STAGED;
         if (!load_wants(l, v)) continue;
-        if (!section_of(v)) {
+        if (!section_of(v) && !load_quantizes(l, weight_of_scales(m, v))) {
             if (!l->sources[i].t) continue;
             if (!l->resume && !same_shape(l->sources[i].t, v) &&
                 is_fresh(l->s, v)) {
@@ -744,8 +767,18 @@ static ampc_status stage_tensor(Load *l, uint32_t i) {
     LoadFile *f = l->sources[i].file;
     const StTensor *t = l->sources[i].t;
     char *to = l->stage + l->at[i];
-    if (t->dtype != v->dtype) return stage_converted(l, f, t, v, to);
-    ampc_status status = st_read(&f->st, t, 0, v->bytes, to);
+    ampc_status status;
+    int code;
+    if (!t) return AMPC_OK; /* scales, which their weight makes */
+    if (load_quantizes(l, (int)i)) {
+        int scale = scales_of(l->s->m, v, &code);
+        status = quantize_tensor(&f->st, t, code, to,
+                                 (float *)(void *)(l->stage + l->at[scale]));
+    } else if (t->dtype != v->dtype) {
+        return stage_converted(l, f, t, v, to);
+    } else {
+        status = st_read(&f->st, t, 0, v->bytes, to);
+    }
     return status == AMPC_OK ? status : st_failed(l, &f->st, status);
 }
 
