@@ -133,7 +133,41 @@ def kept():
             with torch.no_grad(): s.running_mean.mul_(0.9).add_(0.1 * h.mean(0))
             return s.m(torch.tanh(h - s.running_mean))
 
+    class PickedMean(Base):
+        own_loss = True
+        def forward(s, x):
+            t = torch.tensor([0, 1, 2, 0, 1, 2])
+            each = F.cross_entropy(s.m(torch.tanh(s.l(x))), t, reduction="none")
+            return each[x[:, 0] > 0.5].mean()
+
+    class PickedRows(Base):
+        """Labels and rows of one mask; a second one selects nothing."""
+        own_loss = True
+        def forward(s, x):
+            t, mask = torch.tensor([0, 1, 2, 0, 1, 2]), x[:, 1] > 0
+            return F.cross_entropy(s.m(torch.tanh(s.l(x[mask]))), t[mask]) + torch.log(s.l(x)[x[:, 0] > 9]).sum()
+
+    class PickedElements(Base):
+        """The divisor is the number of elements that are selected."""
+        own_loss = True
+        def forward(s, x):
+            y = s.m(torch.tanh(s.l(x))); z = y.masked_select(x[:, :1] > 0)
+            return z.pow(2).sum() / z.shape[0] + y[y > -9].mean()
+
+    class Pointer(Base):
+        """Softmax over the rows that are selected, and their weighted sum."""
+        own_loss = True
+        def forward(s, x):
+            h = torch.tanh(s.l(x))[x[:, 2] > 0]
+            return (torch.softmax(h @ s.m.weight[:1].t(), 0).t() @ h).pow(2).sum() + s.m.bias.sum() * 0.1
+
+    class Spelled(Base):
+        own_loss = True
+        def forward(s, x):
+            y = s.m(torch.tanh(s.l(x))).reshape(3, 2, 3).log_softmax(-1)
+            return F.ctc_loss(y, torch.tensor([[1, 2], [2, 2]]), torch.tensor([3, 3]), torch.tensor([2, 1]))
+
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
-                              Distances, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered)]
+                              Distances, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled)]

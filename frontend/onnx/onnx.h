@@ -27,6 +27,7 @@
      onnx_nn.c, onnx_random.c, onnx_quant.c, onnx_recurrent.c, onnx_resize.c,
      onnx_norm.c, onnx_reduce.c, onnx_loss.c, onnx_einsum.c, onnx_sequence.c
                     handlers of the ops whose form in ONNX differs from ours
+     onnx_picked.c  rows that a mask selects
      onnx_flow.c    If, Loop, Scan with known conditions and trip counts: their
                     bodies become nodes */
 #ifndef AMPC_FRONTEND_ONNX_ONNX_H
@@ -54,6 +55,8 @@ typedef struct Ox Ox;
 typedef struct OxNode OxNode;
 
 /* Who builds the nodes of an op: onnx_handlers.def. */
+/* Builds the node being imported. */
+typedef Status OxBuild(Ox *ox);
 typedef enum OxHandler {
 #define HANDLER(x) OX_##x,
 #include "frontend/onnx/onnx_handlers.def"
@@ -135,7 +138,18 @@ typedef struct OxName {
     bool stops;         /* a result that the forward writes to a buffer */
     const ValueId *seq; /* a sequence: its elements */
     int nseq;
+    int pick, pick_axis; /* its rows are those of ox->picks[pick - 1] */
+    int sized, sized_at; /* has that number of rows as an element */
+    bool sized_alone;    /* .. and nothing else */
 } OxName;
+
+/* Rows that a mask selects (onnx_picked.c). */
+typedef struct OxPick {
+    ValueId key;   /* the mask, behind views */
+    ValueId valid; /* bool[n]: whether a row counts */
+    ValueId count; /* f32[]: how many do */
+    int64_t n;     /* elements of the mask */
+} OxPick;
 
 typedef struct OxFold {
     Node node;
@@ -196,6 +210,7 @@ struct Ox {
     const OxNode *node;               /* being imported */
     uint32_t first_node, first_value; /* of its handler */
     OxFolds folds;
+    VEC(OxPick) picks;
     int dropouts, dropouts_enabled;
     bool mixed_modes; /* some of the BatchNormalization train in the file */
 };
@@ -309,6 +324,11 @@ double ox_torch_number(const OxNode *n, const char *target, int index,
 /* onnx_loss.c: builds the node where it is the last part of a function of
    PyTorch's that must be built whole. */
 Status ox_torch_whole(Ox *ox, bool *done);
+/* Builds the node, with its handler, where a mask selects rows, or where it
+   reads such rows. */
+Status ox_make_picked(Ox *ox, OxBuild *run, bool *done);
+/* Refuses an output of such rows. */
+Status ox_check_picked(Ox *ox, Str output);
 /* No gradient flows through that result: the Identity that x.detach() or
    stop_gradient is in files of dynamo and jax2onnx, or OxName.stops. */
 bool ox_stops(const Ox *ox, const OxNode *n, int result);

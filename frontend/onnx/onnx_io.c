@@ -350,6 +350,7 @@ Status ox_make_outputs(Ox *ox) {
         if (!is_value(y))
             return ox_fail_model(ox, "output '%s' is a sequence",
                                  ox_quote(ox, name));
+        TRY(ox_check_picked(ox, name));
         check_declared(ox, v, y);
         TRY(as_declared(ox, v, &y));
         vec_push(ox->a, &ox->g->outputs, (Output){name, y});

@@ -3,7 +3,7 @@
    gradients that stop at their results. */
 #include "frontend/onnx/onnx.h"
 
-static Status (*const handlers[])(Ox *ox) = {
+static OxBuild *const handlers[] = {
 #define HANDLER(x) [OX_##x] = onnx_##x,
 #include "frontend/onnx/onnx_handlers.def"
 #undef HANDLER
@@ -36,8 +36,10 @@ Status ox_make_nodes(Ox *ox, const int *order, int count) {
                 return ox_fail(ox, "operand '%s' is a sequence",
                                ox_quote(ox, n->in[k]));
         bool done;
-        TRY(ox_torch_whole(ox, &done));
-        if (!done) TRY(handlers[n->op->handler](ox));
+        OxBuild *run = handlers[n->op->handler];
+        TRY(ox_make_picked(ox, run, &done));
+        if (!done) TRY(ox_torch_whole(ox, &done));
+        if (!done) TRY(run(ox));
         for (int k = 0; k < n->nout; k++) {
             if (!ox_has_out(ox, k)) continue;
             const OxName *out = ox_name_of(ox, n->out[k]);

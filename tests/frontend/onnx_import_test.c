@@ -949,3 +949,34 @@ TEST_CASE(onnx_functions, causal_attention_of_8192_positions) {
               type_count(type_get(body->values.data[i].type)) == 1);
     made_end(&m);
 }
+
+/* x[mask] and one node behind it; NULL: y is the output. */
+static void picked(const char *op, const char *in, const char *told) {
+    Made m;
+    made_start(&m, 18);
+    made_input(&m, "x", DT_F32, "4,3");
+    made_input(&m, "m", DT_BOOL, "4");
+    made_node(&m, "NonZero", "m", "i");
+    made_node(&m, "Transpose", "i", "t");
+    made_node(&m, "GatherND", "x,t", "y");
+    made_node(&m, "Shape", "y", "s");
+    if (op) made_node(&m, op, in, "z");
+    made_output(&m, op ? "z" : "y");
+    bool taken = made_import(&m) != NULL;
+    CHECK_MSG(taken == !told, "%s: %s", op ? op : "output", made_message(&m));
+    if (told) CHECK_HAS(made_message(&m), told);
+    made_end(&m);
+}
+
+TEST_CASE(onnx_picked, what_has_no_rule_is_refused) {
+    picked("ReduceSum", "y", NULL);
+    picked("ReduceLogSumExp", "y", NULL);
+    picked(NULL, "", "has as many rows as a mask selects");
+    picked("Tanh", "y", "has as many rows as a mask selects");
+    picked("Det", "y", "has no rule for them");
+    picked("Add", "y,x", "meets a tensor with all rows");
+    picked("GatherND", "y,t", "gathers from them");
+    picked("Concat", "y,x", "joins them with others");
+    picked("Mul", "s,s", "computes with their number");
+    picked("ReduceProd", "s", "computes with their number");
+}

@@ -296,24 +296,6 @@ def scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
     return torch.where(hits > 0, sums / hits.clamp(min=1), x)
 
 
-def cross_entropy(x: Any, target: Any, weight: Any = None, reduction: int = 1,
-                  ignore_index: int = -100, label_smoothing: float = 0.0) -> Any:
-    """Of probabilities; that of classes has a translation."""
-    if not target.is_floating_point():
-        return NotImplemented
-    axis = 1 if x.dim() > 1 else 0
-    if label_smoothing:
-        target = target * (1 - label_smoothing) + (
-            label_smoothing / x.shape[axis])
-    each = -torch.log_softmax(x, axis) * target
-    if weight is not None:
-        each = each * weight.reshape([-1] + [1] * (x.dim() - axis - 1))
-    each = each.sum(axis)
-    if reduction == 0:
-        return each
-    return each.sum() if reduction == 2 else each.mean()
-
-
 def table() -> dict[Any, Callable[..., Any]]:
     """{operator of torch: its formula}"""
     aten = torch.ops.aten
@@ -322,6 +304,5 @@ def table() -> dict[Any, Callable[..., Any]]:
             aten.kthvalue.default: kthvalue, aten.median.dim: median_dim,
             aten.median.default: median, aten.cdist.default: cdist,
             aten._cdist_forward.default: cdist, aten.pdist.default: pdist,
-            aten.cross_entropy_loss.default: cross_entropy,
             aten.renorm.default: renorm,
             aten.scatter_reduce.two: scatter_reduce}

@@ -42,12 +42,72 @@ def _functional_ctc_loss(x: Any, target: Any, steps: Any, labels: Any,
                     _REDUCTIONS.index(reduction), zero_infinity)
 
 
+def _cross_entropy(x: Any, target: Any, weight: Any = None,
+                   size_average: Any = None, ignore_index: int = -100,
+                   reduce: Any = None, reduction: str = "mean",
+                   label_smoothing: float = 0.0) -> Any:
+    """That of probabilities has no translation."""
+    if not target.is_floating_point():
+        return torch.nn.functional.cross_entropy(
+            x, target, weight, size_average, ignore_index, reduce, reduction,
+            label_smoothing)
+    axis = 1 if x.dim() > 1 else 0
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + (
+            label_smoothing / x.shape[axis])
+    each = -torch.log_softmax(x, axis) * target
+    if weight is not None:
+        each = each * weight.reshape([-1] + [1] * (x.dim() - axis - 1))
+    each = each.sum(axis)
+    if reduction == "none":
+        return each
+    return each.sum() if reduction == "sum" else each.mean()
+
+
+def _is_mask(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.dim() > 0
+
+
 class Captured(torch.overrides.TorchFunctionMode):
     """Replaces operators that torch.export cannot follow, because it takes the
     shapes of their results to depend on data, while it captures a module."""
 
-    _calls = {torch.ctc_loss: ctc_loss,
-              torch.nn.functional.ctc_loss: _functional_ctc_loss}
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: dict[int, tuple[Any, Any]] = {}  # by a mask's id
+        self._calls = {
+            torch.ctc_loss: ctc_loss,
+            torch.nn.functional.ctc_loss: _functional_ctc_loss,
+            torch.nn.functional.cross_entropy: _cross_entropy,
+            torch.masked_select: self._masked_select,
+            torch.Tensor.masked_select: self._masked_select,
+            torch.Tensor.__getitem__: self._item}
+
+    def _selected(self, mask: Any) -> Any:
+        """The rows that a mask selects; the same for every use of the mask."""
+        if id(mask) not in self._rows:
+            rows = torch.nonzero(mask.reshape(-1)).squeeze(1)
+            torch._check(rows.shape[0] >= 2)  # no rule for sizes asks for less
+            self._rows[id(mask)] = (mask, rows)
+        return self._rows[id(mask)][1]
+
+    def _masked_select(self, x: Any, mask: Any) -> Any:
+        shape = torch.broadcast_shapes(x.shape, mask.shape)
+        if mask.shape != shape:
+            mask = mask.expand(shape)
+        return x.expand(shape).reshape(-1).index_select(0, self._selected(mask))
+
+    def _item(self, x: Any, key: Any) -> Any:
+        """x[mask], and x[:, mask] where the other axes are whole."""
+        keys = key if isinstance(key, tuple) else (key,)
+        masks = [k for k, y in enumerate(keys) if _is_mask(y)]
+        whole = slice(None)
+        if len(masks) != 1 or any(y != whole for k, y in enumerate(keys)
+                                  if k != masks[0]):
+            return x[key]
+        axis, mask = masks[0], keys[masks[0]]
+        flat = x if mask.dim() == 1 else x.flatten(axis, axis + mask.dim() - 1)
+        return flat.index_select(axis, self._selected(mask))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (),
                            kwargs: Any = None) -> Any:
