@@ -187,17 +187,17 @@ class InputNormalised(Two):
 
 class InTuple(Two):
     def more(s): s.ws = (nn.Parameter(randn(4, 4)), nn.Parameter(randn(4)))
-    def named(s): yield "lifted_tensor_0", s.ws[0]; yield "lifted_tensor_1", s.ws[1]
+    def named(s): yield "lifted_tensor_0", "ws.0", s.ws[0]; yield "lifted_tensor_1", "ws.1", s.ws[1]
     def forward(s, x): return s.m(torch.tanh(s.l(x) @ s.ws[0] + s.ws[1]))
 
 class InNested(Two):
     def more(s): s.d = {"a": [{"w": nn.Parameter(randn(4, 4))}], "g": nn.Parameter(torch.tensor(.8))}
-    def named(s): yield "lifted_tensor_0", s.d["a"][0]["w"]; yield "lifted_tensor_1", s.d["g"]
+    def named(s): yield "lifted_tensor_0", "d.a.0.w", s.d["a"][0]["w"]; yield "lifted_tensor_1", "d.g", s.d["g"]
     def forward(s, x): return s.m(torch.tanh(s.l(x) @ s.d["a"][0]["w"]) * s.d["g"])
 
 class InObject(Two):
     def more(s): s.o = type("O", (), {})(); s.o.w = nn.Parameter(randn(4, 4)); s.o.t = randn(4)
-    def named(s): yield "lifted_tensor_0", s.o.w
+    def named(s): yield "lifted_tensor_0", "o.w", s.o.w
     def forward(s, x): return s.m(torch.tanh(s.l(x) @ s.o.w))
 
 class Lists(Two):

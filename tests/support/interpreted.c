@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* interpreted.c: see interpreted.h. */
+#define _POSIX_C_SOURCE 200809L
 #include "tests/support/interpreted.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "frontend/cli/options_text.h"
+#include "frontend/frontend.h"
+#include "passes/passes.h"
 
 static void copy(EvalTensor *to, const EvalTensor *from) {
     size_t n = (size_t)type_count(type_get(to->type));
@@ -23,6 +28,13 @@ static EvalTensor *initial(Arena *a, const Var *v) {
     return x;
 }
 
+static void start(Interpreted *x) {
+    x->var = NEW_ARRAY(x->a, EvalTensor *, x->m->vars.len + 1);
+    for (int i = 0; i < x->m->vars.len; i++)
+        x->var[i] = initial(x->a, &x->m->vars.data[i]);
+    if (module_graph(x->m, "refresh")) interpreted_run(x, "refresh", NULL, 0);
+}
+
 Interpreted interpreted_new(const char *path, EvalMode mode) {
     Interpreted x = {.a = arena_new(), .mode = mode};
     char *text = NULL;
@@ -33,10 +45,37 @@ Interpreted interpreted_new(const char *path, EvalMode mode) {
     if (parse_module(x.a, &d, "buckets", text, strlen(text), &x.m) != OK)
         FAIL("%s", d.text.data);
     free(text);
-    x.var = NEW_ARRAY(x.a, EvalTensor *, x.m->vars.len + 1);
-    for (int i = 0; i < x.m->vars.len; i++)
-        x.var[i] = initial(x.a, &x.m->vars.data[i]);
-    if (module_graph(x.m, "refresh")) interpreted_run(&x, "refresh", NULL, 0);
+    start(&x);
+    return x;
+}
+
+static void set_options(Options *o, Arena *a, Diag *d, const char *options) {
+    char *text = arena_dup(a, options, strlen(options) + 1), *save = NULL;
+    options_init(o, a);
+    for (char *w = strtok_r(text, " ", &save); w;) {
+        char *next = strtok_r(NULL, " ", &save);
+        bool took = false;
+        if (options_set(o, d, w, next, &took) != OK) FAIL("%s", d->text.data);
+        w = took ? strtok_r(NULL, " ", &save) : next;
+    }
+}
+
+Interpreted interpreted_onnx(const char *path, const char *options,
+                             EvalMode mode) {
+    Interpreted x = {.a = arena_new(), .mode = mode};
+    Diag d = {0};
+    Options o;
+    size_t size;
+    char *file = test_read_file(path, &size);
+    const uint8_t *bytes = (const uint8_t *)file;
+    set_options(&o, x.a, &d, options);
+    if (onnx_unfold(x.a, &d, path, &o, &bytes, &size) != OK ||
+        import_onnx(x.a, &d, path, bytes, size, &o, &x.m) != OK ||
+        run_common(x.m, &d, &o, false) != OK)
+        FAIL("%s", d.text.data);
+    sb_free(&d.text);
+    start(&x);
+    free(file);
     return x;
 }
 
@@ -84,6 +123,11 @@ double interpreted_output(const Interpreted *x, const char *name) {
             return t->f ? t->f[0] : (double)t->i[0];
         }
     FAIL("no output %s", name);
+}
+
+const Var *interpreted_find(const Interpreted *x, const char *name) {
+    int i = module_find_var(x->m, name);
+    return i < 0 ? NULL : &x->m->vars.data[i];
 }
 
 const EvalTensor *interpreted_var(const Interpreted *x, const char *name) {

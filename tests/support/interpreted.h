@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interpreted.h: the programs of a module as they are before each target has
-   its own, executed by the interpreter, with the variables that they share. */
+/* interpreted.h: the programs of a module, or of a model that need not be
+   compiled, as they are before each target has its own, executed by the
+   interpreter, with the variables that they share.                          */
 #ifndef AMPC_TESTS_SUPPORT_INTERPRETED_H
 #define AMPC_TESTS_SUPPORT_INTERPRETED_H
 
@@ -19,10 +20,15 @@ typedef struct Interpreted {
 
 /* The module in that file, from its initial weights. */
 Interpreted interpreted_new(const char *path, EvalMode mode);
+/* An ONNX file under these options of `ampc`, with blanks between them. */
+Interpreted interpreted_onnx(const char *path, const char *options,
+                             EvalMode mode);
 /* Inputs of floats in f32 and of i64, by name. */
 void interpreted_run(Interpreted *x, const char *program, const ampc_input *in,
                      int nin);
 double interpreted_output(const Interpreted *x, const char *name);
+/* NULL: there is none of that name. */
+const Var *interpreted_find(const Interpreted *x, const char *name);
 const EvalTensor *interpreted_var(const Interpreted *x, const char *name);
 void interpreted_free(Interpreted *x);
 

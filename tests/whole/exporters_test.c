@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "tests/support/compiled.h"
+#include "tests/support/interpreted.h"
 #include "tests/tolerance.h"
 
 enum { MOST = 4 };
@@ -18,6 +17,10 @@ typedef struct Case {
     char path[512], name[128], options[256]; /* path: of the model */
     ampc_input in[MOST];
     int nin;
+    bool compiles, started; /* it is compiled; else interpreted */
+    Compiled m;             /* compiled */
+    ampc_session *s;
+    Interpreted x; /* interpreted */
 } Case;
 
 /* The next word of a line. */
@@ -72,19 +75,25 @@ static void check_refused(const Case *c, const char *why) {
     free(text);
 }
 
-static void check_losses(const Case *c, const Compiled *m, ampc_session *s,
-                         char **rest) {
-    double want[16];
-    int n = numbers(rest, want, 16);
-    for (int i = 0; i < n; i++) {
-        double got = step_ok(m, s, c->in, (size_t)c->nin).loss;
-        CHECK_MSG(fabs(got - want[i]) <= TOL_EXPORTERS * (1 + fabs(want[i])),
-                  "step %d: loss %.9g, not %.9g", i, got, want[i]);
+/* ---- what trains: an interpreted file, or a compiled one ----------------- */
+
+static void start(Case *c) {
+    if (c->compiles) {
+        c->m = compile_file(c->path, c->options);
+        c->s = open_threads(&c->m, 1);
+    } else {
+        c->x = interpreted_onnx(c->path, c->options, EVAL_STORAGE);
     }
+    c->started = true;
 }
 
-/* The kind of a variable; -1: there is none of that name. */
-static int kind_of(const Compiled *m, const char *name) {
+static double step(Case *c) {
+    if (c->compiles) return step_ok(&c->m, c->s, c->in, (size_t)c->nin).loss;
+    interpreted_run(&c->x, "train", c->in, c->nin);
+    return interpreted_output(&c->x, "ampc.loss");
+}
+
+static int kind_in_module(const Compiled *m, const char *name) {
     ampc_module_info info = {.size = sizeof info};
     REQUIRE(!m->api->describe(m->api->module, &info));
     for (uint32_t i = 0; i < info.nvariable; i++) {
@@ -95,17 +104,60 @@ static int kind_of(const Compiled *m, const char *name) {
     return -1;
 }
 
+/* The kind of a variable; -1: there is none of that name. */
+static int kind_of(const Case *c, const char *name) {
+    if (c->compiles) return kind_in_module(&c->m, name);
+    const Var *v = interpreted_find(&c->x, name);
+    if (!v) return -1;
+    return v->kind == VAR_PARAM    ? AMPC_KIND_PARAMETER
+           : v->kind == VAR_FROZEN ? AMPC_KIND_FROZEN
+           : v->kind == VAR_BUFFER ? AMPC_KIND_BUFFER
+                                   : -1;
+}
+
+static void read_values(const Case *c, const char *name, float *got, int n) {
+    if (c->compiles) {
+        read_var(&c->m, c->s, name, got, (size_t)n * sizeof *got,
+                 AMPC_DTYPE_F32);
+        return;
+    }
+    const EvalTensor *t = interpreted_var(&c->x, name);
+    REQUIRE(t->f && type_count(type_get(t->type)) == n);
+    for (int i = 0; i < n; i++) got[i] = (float)t->f[i];
+}
+
+static void end(Case *c) {
+    if (c->started && c->compiles) {
+        c->m.api->close(c->s);
+        compiled_close(&c->m);
+    } else if (c->started) {
+        interpreted_free(&c->x);
+    }
+    c->started = false;
+}
+
+/* ---- the lines of a case ------------------------------------------------- */
+
+static void check_losses(Case *c, char **rest) {
+    double want[16];
+    int n = numbers(rest, want, 16);
+    for (int i = 0; i < n; i++) {
+        double got = step(c);
+        CHECK_MSG(fabs(got - want[i]) <= TOL_EXPORTERS * (1 + fabs(want[i])),
+                  "step %d: loss %.9g, not %.9g", i, got, want[i]);
+    }
+}
+
 /* A statistic that nothing updates may be frozen. */
-static void check_values(const Compiled *m, ampc_session *s, int kind,
-                         char **rest) {
+static void check_values(const Case *c, int kind, char **rest) {
     static double want[NUMBERS];
     static float got[NUMBERS];
     const char *name = word(rest);
-    int n = numbers(rest, want, NUMBERS), found = kind_of(m, name);
+    int n = numbers(rest, want, NUMBERS), found = kind_of(c, name);
     bool frozen = kind == AMPC_KIND_BUFFER && found == AMPC_KIND_FROZEN;
     if (!CHECK_MSG(found == kind || frozen, "'%s' is of kind %d", name, found))
         return;
-    read_var(m, s, name, got, (size_t)n * sizeof *got, AMPC_DTYPE_F32);
+    read_values(c, name, got, n);
     for (int i = 0; i < n; i++)
         if (!CHECK_MSG(fabs((double)got[i] - want[i]) <=
                            TOL_EXPORTERS * (1 + fabs(want[i])),
@@ -114,7 +166,7 @@ static void check_values(const Compiled *m, ampc_session *s, int kind,
             return;
 }
 
-static void run_line(Case *c, Compiled *m, ampc_session **s, char *line) {
+static void run_line(Case *c, char *line) {
     char *rest = NULL;
     const char *what = strtok_r(line, " ", &rest);
     if (!strcmp(what, "options")) {
@@ -127,16 +179,15 @@ static void run_line(Case *c, Compiled *m, ampc_session **s, char *line) {
     } else if (!strcmp(what, "input")) {
         read_input(c, &rest);
     } else if (!strcmp(what, "loss")) {
-        *m = compile_file(c->path, c->options);
-        *s = open_threads(m, 1);
-        check_losses(c, m, *s, &rest);
+        start(c);
+        check_losses(c, &rest);
     } else if (!strcmp(what, "param")) {
-        check_values(m, *s, AMPC_KIND_PARAMETER, &rest);
+        check_values(c, AMPC_KIND_PARAMETER, &rest);
     } else if (!strcmp(what, "buffer")) {
-        check_values(m, *s, AMPC_KIND_BUFFER, &rest);
+        check_values(c, AMPC_KIND_BUFFER, &rest);
     } else if (!strcmp(what, "still")) {
         const char *name = word(&rest);
-        CHECK_MSG(kind_of(m, name) != AMPC_KIND_PARAMETER, "'%s' trains", name);
+        CHECK_MSG(kind_of(c, name) != AMPC_KIND_PARAMETER, "'%s' trains", name);
     } else {
         FAIL("'%s' is no line of a case", what);
     }
@@ -144,8 +195,6 @@ static void run_line(Case *c, Compiled *m, ampc_session **s, char *line) {
 
 static void run_case(void *arg) {
     Case *c = arg;
-    Compiled m = {.handle = NULL};
-    ampc_session *s = NULL;
     char path[600], *save = NULL;
     size_t size;
     snprintf(path, sizeof path, "%.*s.txt", (int)(strlen(c->path) - 5),
@@ -153,44 +202,40 @@ static void run_case(void *arg) {
     char *text = test_read_file(path, &size);
     for (char *line = strtok_r(text, "\n", &save); line;
          line = strtok_r(NULL, "\n", &save))
-        run_line(c, &m, &s, line);
-    if (s) m.api->close(s);
-    if (s) compiled_close(&m);
+        run_line(c, line);
+    end(c);
     forget(c);
     free(text);
 }
 
-/* PyTorch's unoptimised file of a model whose optimised or TorchScript file is
-   there too: --slow takes both, the harder one is enough. */
-static bool is_thinned(const char *path, const char *name) {
-    static const char raw[] = "torch-2.11-raw-train-";
-    static const char *const harder[] = {"default", "script"};
-    char other[640];
-    bool thin = false;
-    if (test_slow() || strncmp(name, raw, strlen(raw)) != 0) return false;
-    for (int i = 0; i < 2; i++) {
-        snprintf(other, sizeof other, "%.*storch-2.11-%s-train-%s",
-                 (int)(strlen(path) - strlen(name)), path, harder[i],
-                 name + strlen(raw));
-        thin |= access(other, R_OK) == 0;
-    }
-    return thin;
-}
+enum { MOST_CASES = 1024, COMPILED_OF = 12 };
 
-static void add_case(const char *path, const char *name, void *arg) {
-    (void)arg;
-    static Case cases[512]; /* as long as the process: the harness keeps c */
+static void add_case(const char *path, const char *name, bool compiles) {
+    static Case cases[MOST_CASES]; /* as long as the process: the harness
+                                      keeps c */
     static int count;
-    if (is_thinned(path, name)) return;
-    REQUIRE(count < 512);
+    REQUIRE(count < MOST_CASES);
     Case *c = &cases[count++];
+    c->compiles = compiles;
     snprintf(c->name, sizeof c->name, "%.*s", (int)strlen(name) - 4, name);
     snprintf(c->path, sizeof c->path, "%.*s.onnx", (int)(strlen(path) - 4),
              path);
-    harness_register("exporters", c->name, run_case, c);
+    harness_register(compiles ? "exporters_compiled" : "exporters", c->name,
+                     run_case, c);
+}
+
+/* The interpreter reads every file; the C compiler takes nearly all the time
+   of a compiled one, so that one file of twelve is compiled, all with --slow.
+ */
+static void add_file(const char *path, const char *name, void *arg) {
+    int *nfile = arg;
+    add_case(path, name, false);
+    if (test_slow() || (*nfile)++ % COMPILED_OF == 0)
+        add_case(path, name, true);
 }
 
 static void register_cases(void) {
-    test_each_file("tests/exporters", ".txt", add_case, NULL);
+    int nfile = 0;
+    test_each_file("tests/exporters", ".txt", add_file, &nfile);
 }
 TEST_REGISTRAR(register_cases);
