@@ -47,24 +47,6 @@ bool shapes_agree(const int64_t *dim, int rank, const int64_t *other,
     }
 }
 
-bool shape_order(const int64_t *dim, const int64_t *want, int rank,
-                 int order[AMPC_RANK_LIMIT]) {
-    bool used[AMPC_RANK_LIMIT] = {false};
-    if (rank < 2 || rank > AMPC_RANK_LIMIT) return false;
-    for (int i = 1; i < rank; i++) {
-        int found = -1;
-        for (int k = rank - 1; k >= 0; k--)
-            if (!used[k] && dim[k] == want[i] && (k > 0 || found < 0))
-                found = k;
-        if (found < 0) return false;
-        used[found] = true;
-        order[i] = found;
-    }
-    for (int k = 0; k < rank; k++)
-        if (!used[k]) order[0] = k;
-    return true;
-}
-
 /* ---- the samples of a file ----------------------------------------------- */
 
 bool fed_lies_right(const Fed *f) {
@@ -82,14 +64,10 @@ bool fed_lies_right(const Fed *f) {
 }
 
 void fed_hint(const Fed *f, StrBuf *sb) {
-    int order[AMPC_RANK_LIMIT], rank = f->a->rank;
-    if (rank != f->want->rank ||
-        !shape_order(f->a->dim, f->want->shape, rank, order))
-        return;
-    sb_puts(sb, "; its axes are in another order: transposed by (");
-    for (int i = 0; i < rank; i++)
-        sb_printf(sb, "%s%d", i ? ", " : "", order[i]);
-    sb_puts(sb, ") it would fit");
+    char hint[160];
+    sb_puts(sb,
+            axes_hint(hint, (uint32_t)f->a->rank, f->a->dim,
+                      (uint32_t)f->want->rank, f->want->shape, f->per != 0));
 }
 
 /* ---- what is done to it -------------------------------------------------- */

@@ -10,10 +10,6 @@
 
 bool shapes_agree(const int64_t *dim, int rank, const int64_t *other,
                   int other_rank);
-/* The order of axes in which `dim` is `want`, the first axis aside; false:
-   there is none.                                                            */
-bool shape_order(const int64_t *dim, const int64_t *want, int rank,
-                 int order[AMPC_RANK_LIMIT]);
 
 /* An array of that many samples of `per` elements for an input; per 0: the same
    for all batches. */

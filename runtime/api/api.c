@@ -317,12 +317,14 @@ static ampc_status write_check(ampc_session *s, const PlanVar *v,
     for (uint32_t i = 0; same && in->rank > 0 && i < v->rank; i++)
         same = in->shape && in->shape[i] == v->dim[i];
     if (same) return AMPC_OK;
-    bool turned = in->rank > 0 && (uint32_t)in->rank == v->rank && in->shape;
+    bool known = in->rank > 0 && in->shape;
     return session_fail(
         s, AMPC_ERR_ARGUMENT,
         "variable '%.200s' is %s, %llu bytes: the data given differ%s", v->name,
         want, (unsigned long long)v->bytes,
-        turned ? axes_hint(order, v->rank, in->shape, v->dim) : "");
+        known ? axes_hint(order, (uint32_t)in->rank, in->shape, v->rank, v->dim,
+                          false)
+              : "");
 }
 
 static ampc_status do_write_variable(ampc_session *s, const char *name,

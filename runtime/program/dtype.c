@@ -54,17 +54,95 @@ const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
     return buf;
 }
 
+/* An order of `rank` axes, of which n are chosen. */
+typedef struct Order {
+    uint32_t axis[AMPC_MAX_RANK], n;
+    bool used[AMPC_MAX_RANK];
+} Order;
+
+static void choose(Order *o, uint32_t axis) {
+    o->used[axis] = true;
+    o->axis[o->n++] = axis;
+}
+
+/* The first axis is the samples' unless nothing else fits. */
+static bool choose_size(Order *o, uint32_t rank, const int64_t *have,
+                        int64_t size, bool samples) {
+    for (uint32_t i = samples; i < rank + samples; i++) {
+        uint32_t k = i < rank ? i : 0;
+        if (o->used[k] || have[k] != size) continue;
+        choose(o, k);
+        return true;
+    }
+    return false;
+}
+
+/* The axes of `want` one by one. */
+static bool order_by_size(Order *o, uint32_t rank, const int64_t *have,
+                          uint32_t want_rank, const int64_t *want,
+                          bool samples) {
+    uint32_t first = 0;
+    *o = (Order){.n = samples}; /* axis[0] is chosen last */
+    for (uint32_t i = samples; i < want_rank; i++)
+        if (want[i] != 1 && !choose_size(o, rank, have, want[i], samples))
+            return false;
+    while (first < rank && (o->used[first] || have[first] == 1)) first++;
+    for (uint32_t k = 0; first == rank && k < rank; k++)
+        if (!o->used[k]) first = k;
+    if (samples && first == rank) return false;
+    if (samples) o->used[o->axis[0] = first] = true;
+    for (uint32_t k = 0; k < rank; k++) {
+        if (o->used[k]) continue;
+        if (have[k] != 1) return false;
+        choose(o, k);
+    }
+    return true;
+}
+
+static int64_t elements_of(uint32_t rank, const int64_t *dim, uint32_t but,
+                           uint32_t *axes) {
+    int64_t n = 1;
+    *axes = 0;
+    for (uint32_t i = 0; i < rank; i++) {
+        if (i == but || dim[i] == 1) continue;
+        (*axes)++;
+        if (dim[i] < 0 || __builtin_mul_overflow(n, dim[i], &n)) return -1;
+    }
+    return n;
+}
+
+/* The axis of samples first; the others are one, here or there. */
+static bool order_by_samples(Order *o, uint32_t rank, const int64_t *have,
+                             uint32_t want_rank, const int64_t *want) {
+    uint32_t axes, want_axes;
+    int64_t n = elements_of(want_rank, want, 0, &want_axes);
+    for (uint32_t k = 1; k < rank; k++) {
+        if (n < 0 || elements_of(rank, have, k, &axes) != n) continue;
+        if (axes > 1 && want_axes > 1) continue;
+        *o = (Order){.n = 0};
+        choose(o, k);
+        for (uint32_t i = 0; i < rank; i++)
+            if (i != k) choose(o, i);
+        return true;
+    }
+    return false;
+}
+
 const char *axes_hint(char buf[160], uint32_t rank, const int64_t *have,
-                      const int64_t *want) {
-    bool used[AMPC_MAX_RANK] = {0}, moved = false;
+                      uint32_t want_rank, const int64_t *want, bool samples) {
+    Order o;
+    bool moved = false;
+    if (rank > AMPC_MAX_RANK || want_rank > AMPC_MAX_RANK ||
+        want_rank < samples)
+        return "";
+    if (!order_by_size(&o, rank, have, want_rank, want, samples) &&
+        !(samples && order_by_samples(&o, rank, have, want_rank, want)))
+        return "";
     int n = snprintf(buf, 160, "; its axes in the order (");
     for (uint32_t i = 0; i < rank; i++) {
-        uint32_t k = 0;
-        while (k < rank && (used[k] || have[k] != want[i])) k++;
-        if (k == rank) return "";
-        used[k] = true;
-        moved |= k != i;
-        n += snprintf(buf + n, 160 - (size_t)n, "%s%u", i ? ", " : "", k);
+        moved |= o.axis[i] != i;
+        n += snprintf(buf + n, 160 - (size_t)n, "%s%u", i ? ", " : "",
+                      o.axis[i]);
     }
     snprintf(buf + n, 160 - (size_t)n, ") would fit");
     return moved ? buf : "";

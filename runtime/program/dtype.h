@@ -51,9 +51,11 @@ bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
 /* "f32[64,10]" */
 const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
                        const int64_t *dim);
-/* "; its axes in the order (0, 3, 1, 2) would fit" if that is so, else "". */
+/* "; its axes in the order (0, 3, 1, 2) would fit" if that is so, axes of 1
+   aside, else "".  samples: the first axis of `want` may have any size, and
+   the others may be one axis of `have`, or the reverse. */
 const char *axes_hint(char buf[160], uint32_t rank, const int64_t *have,
-                      const int64_t *want);
+                      uint32_t want_rank, const int64_t *want, bool samples);
 
 /* For floating dtypes. Low types are rounded by way of f32. float_put returns
    false if a finite number became infinite. */

@@ -156,30 +156,19 @@ uint32_t given_dtype(const PlanTensor *t, const ampc_input *in) {
     return label && fewer ? (uint32_t)in->dtype : t->dtype;
 }
 
-/* The samples, of any number, may be in any axis of what was given. */
-static const char *order_hint(const ampc_session *s, const PlanTensor *t,
-                              const ampc_input *in, char order[160]) {
-    int64_t dim[AMPC_MAX_RANK];
-    const char *hint = axes_hint(order, t->rank, in->shape, t->dim);
-    if (!t->rank || t->dim[0] != s->batch) return hint;
-    memcpy(dim, t->dim, t->rank * sizeof *dim);
-    for (uint32_t i = 0; i < t->rank && !*hint; i++) {
-        dim[0] = in->shape[i];
-        hint = axes_hint(order, t->rank, in->shape, dim);
-    }
-    return hint;
-}
-
 static ampc_status shape_refused(ampc_session *s, const PlanTensor *t,
                                  const ampc_input *in, const char *want) {
     char have[160] = "unknown", order[160];
     bool known = in->shape && in->rank >= 0 && in->rank <= AMPC_MAX_RANK;
-    bool turned = known && (uint32_t)in->rank == t->rank;
-    if (known)
+    const char *hint = "";
+    if (known) {
         shape_text(have, (uint32_t)in->dtype, (uint32_t)in->rank, in->shape);
+        hint = axes_hint(order, (uint32_t)in->rank, in->shape, t->rank, t->dim,
+                         t->rank && t->dim[0] == s->batch);
+    }
     return session_fail(s, AMPC_ERR_ARGUMENT,
                         "input '%.200s': shape %s given, %s needed%s", t->name,
-                        have, want, turned ? order_hint(s, t, in, order) : "");
+                        have, want, hint);
 }
 
 static ampc_status input_check(ampc_session *s, const PlanTensor *t,
