@@ -5,7 +5,7 @@
     [MODES="raw-train .."] [MODELS="GLOB .."] [ONLY=MODULE] python models/exporters.py FOLDER [AMPC]
 
 Run it with the Python of one framework (PyTorch 2.11 or 2.15, or jax2onnx with flax, or Keras with
-tf2onnx, or skl2onnx with scikit-learn).  It exports every model in every mode of that framework,
+tf2onnx, or skl2onnx with scikit-learn, or Paddle with paddle2onnx).  It exports every model in every mode of that framework,
 trains the framework's own model for 5 steps, writes FOLDER/NAME.onnx and FOLDER/NAME.txt, and
 with AMPC (a binary of `ampc`, whose Python package must be importable) trains each file and prints
 the comparison.  tests/exporters holds what tests/whole/exporters_test.c checks without a framework.
@@ -18,32 +18,13 @@ Lines of NAME.txt:
     param|buffer NAME VALUES..  after the steps
     still NAME                  does not train
 """
-import contextlib, fnmatch, io, itertools, logging, os, re, subprocess, sys, tempfile, warnings
+import contextlib, copy, fnmatch, io, logging, os, subprocess, sys, tempfile, warnings
 import numpy as np
 import onnx
+from exporters_case import Case, RATE, STEPS, held, neutral_paths
+from exporters_others import jax_cases, keras_cases, paddle_cases, sklearn_cases, tensorflow_cases
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
-STEPS, RATE = 5, 0.1
-
-
-class Case:
-    """One file, and what the framework's training made of its model."""
-    def __init__(self, name, path, options, inputs, losses, params, buffers, still):
-        self.name, self.path, self.options, self.inputs = name, path, options, inputs
-        self.losses, self.params, self.buffers, self.still = losses, params, buffers, still
-
-
-def neutral_paths(path):
-    """No folders of this machine stay in stack traces."""
-    m = onnx.load(path)
-    strip = lambda s: re.sub(r'File "[^"<]*/([^"/]+)"', r'File "\1"', s)
-    nodes = list(m.graph.node) + [n for f in m.functions for n in f.node]
-    for n in nodes:
-        n.doc_string = ""
-        for p in n.metadata_props: p.value = strip(p.value)
-    onnx.save(m, path)
-
-
 # ---- PyTorch -----------------------------------------------------------------
 
 def torch_models():
@@ -227,6 +208,7 @@ def torch_models():
     x4 = (lambda r: [torch.tensor(r.randn(6, 4), dtype=torch.float32)])
     from exporters_edges import edges
     from exporters_kinds import kinds
+    from exporters_plain import plain
     image = (lambda r: [torch.tensor(r.rand(4, 3, 6, 6), dtype=torch.float32)])
     sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
     ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
@@ -234,7 +216,7 @@ def torch_models():
             (StraightThrough, x4), (Detached, x4), (NoGrad, x4), (OwnLoss, x4), (BatchNorm, image), (Norms, x4),
             (Attention, sequence), (Embedding, ids), (Rotary, x4), (Codebook, x4), (Gates, x4), (Transposed, x4),
             (Recurrent, sequence), (Literals, x4), (Lstm, sequence), (Equal, x4), (Ones, x4), (Positions, ids),
-            *edges(), *kinds()]
+            *edges(), *kinds(), *plain()]
 
 
 def torch_case(folder, make, data, mode):
@@ -259,7 +241,9 @@ def torch_case(folder, make, data, mode):
                               input_names=names, verbose=False)
     neutral_paths(path)
     own = getattr(make, "own_loss", False)
-    m = make(); m.train(); in_file = held(path)
+    m = make(); m.train("eval" not in mode); in_file, first = held(path), copy.deepcopy(m.state_dict())
+    for n in m.modules():  # a file of eval() trains its normalisations all the same
+        if hasattr(n, "running_mean") and hasattr(n, "momentum") and "own" not in mode: n.train()
     if hasattr(m, "modes"): m.modes()
     for k, b in m.named_buffers():  # TorchScript's export is a step of BatchNorm
         if k in in_file and b.is_floating_point(): b.data.copy_(torch.tensor(np.array(in_file[k])))
@@ -274,20 +258,15 @@ def torch_case(folder, make, data, mode):
         optimizer.zero_grad(); loss.backward(); optimizer.step(); losses.append(loss.item())
     feed = dict(zip(names, (t.numpy() for t in inputs)))
     if not own: feed["target"] = target.numpy()
-    statistics = {k: b.numpy() for k, b in m.named_buffers() if k.endswith(("running_mean", "running_var"))}
+    statistics = {k: b.numpy() for k, b in m.named_buffers() if k.endswith(("running_mean", "running_var"))
+                  and (k in in_file or not torch.equal(b, first.get(k, b)))}
     still = [k for k, b in m.named_buffers() if b.is_floating_point() and k not in statistics]
     still += [k for k, p in named if not p.requires_grad]
     options = [] if "own" in mode else getattr(make, "options", [])
     batch = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_param
     if batch: options = ["--dim", f"{batch}={inputs[0].shape[0]}", *options]
     return Case(name, path, ["--loss", "auto" if own else "mse", *options], feed, losses,
-                {name_in(in_file, m, k, p): p.detach().numpy() for k, p in named if p.requires_grad}, statistics, still)
-
-
-def held(path):
-    """The file's initializers."""
-    from onnx import numpy_helper
-    return {i.name: numpy_helper.to_array(i) for i in onnx.load(path).graph.initializer}
+                {name_in(in_file, m, k, p): p.detach().numpy() for k, p in named if p.requires_grad and p.grad is not None}, statistics, still)
 
 
 def name_in(in_file, m, name, p):
@@ -304,124 +283,6 @@ def torch_cases(folder):
             if not any(fnmatch.fnmatch(make.__name__, g) for g in os.environ.get("MODELS", "*").split()): continue
             try: yield torch_case(folder, make, data, mode)
             except Exception as e: print(f"{mode} {make.__name__}: not exported: {str(e).splitlines()[0][:100] if str(e) else e}")
-
-
-# ---- jax2onnx ----------------------------------------------------------------
-
-def jax_cases(folder):
-    import jax, jax.numpy as jnp
-    from flax import nnx
-    from jax2onnx import to_onnx
-
-    class Base(nnx.Module):
-        def __init__(s):
-            r = nnx.Rngs(0)
-            s.l = nnx.Linear(4, 4, rngs=r, bias_init=nnx.initializers.normal()); s.m = nnx.Linear(4, 3, rngs=r, bias_init=nnx.initializers.normal())
-
-    class Numbers(Base):
-        def __call__(s, x): return s.m(jnp.tanh(s.l(x) * 0.5) * jnp.sqrt(2.0) + 0.25)
-
-    class Norm(Base):
-        def __init__(s):
-            super().__init__(); s.n = nnx.LayerNorm(4, rngs=nnx.Rngs(1), scale_init=nnx.initializers.normal(1.0), bias_init=nnx.initializers.normal())
-        def __call__(s, x): return s.m(jnp.tanh(s.n(s.l(x)) * 0.5) * 1.5)
-
-    class Normalised(Base):
-        def __call__(s, x): return s.m(jnp.tanh(s.l((x - jnp.array([.1, .2, .3, .4])) / jnp.array([.5, .6, .7, .8]))))
-
-    class Stopped(Base):
-        def __call__(s, x):
-            h = jnp.tanh(s.l(x)); q = jnp.round(h * 4) / 4
-            return s.m(h + jax.lax.stop_gradient(q - h)) * 2.0
-
-    class Gains(Base):
-        def __init__(s):
-            super().__init__(); s.gain = nnx.Param(jnp.array([.5, 1., 1.5, 2.]))
-        def __call__(s, x): return s.m(jnp.tanh(s.l(x)) * s.gain[...])
-
-    class Clipped(Base):
-        def __call__(s, x): return s.m(jnp.clip(nnx.gelu(s.l(x)), -0.9, 0.9) + jnp.arange(4.0) / 3)
-
-    for make in (Numbers, Norm, Normalised, Stopped, Gains, Clipped):
-        name = f"jax2onnx-{make.__name__.lower()}"; path = f"{folder}/{name}.onnx"
-        m = make(); x = np.random.RandomState(1).randn(6, 4).astype("f"); target = np.random.RandomState(2).randn(6, 3).astype("f")
-        to_onnx(m, [(6, 4)], model_name=name, return_mode="file", output_path=path)
-        neutral_paths(path)
-        g, params, rest = nnx.split(m, nnx.Param, ...)
-        first = params; losses = []
-        f = lambda p: ((nnx.merge(g, p, rest)(x) - target) ** 2).mean()
-        for _ in range(STEPS):
-            loss, grad = jax.value_and_grad(f)(params); losses.append(float(loss))
-            params = jax.tree.map(lambda p, d: p - RATE * d, params, grad)
-        yield Case(name, path, ["--loss", "mse"], {"in_0": x, "target": target}, losses,
-                   *named_by_content(path, jax.tree.leaves(first), jax.tree.leaves(params)))
-
-
-def named_by_content(path, first, last):
-    """Parameters by the names of the initializers that hold their first values; the others stay."""
-    in_file, params = held(path), {}
-    for a, b in zip(map(np.asarray, first), map(np.asarray, last)):
-        for order in itertools.permutations(range(a.ndim)):  # a convolution's kernel lies otherwise in ONNX
-            turned = a.transpose(order).ravel()
-            names = [k for k, v in in_file.items() if v.dtype == a.dtype and v.size == a.size and np.array_equal(v.ravel(), turned)]
-            if names: break
-        assert len(names) == 1, (names, a.shape)
-        params[names[0]] = b.transpose(order)
-    return params, {}, [k for k, v in in_file.items() if v.dtype == np.float32 and k not in params]
-
-
-# ---- Keras -------------------------------------------------------------------
-
-def keras_cases(folder):
-    """With the backend of KERAS_BACKEND; biases are not 0, which tf2onnx drops."""
-    import keras
-    from keras import layers as L
-    normal = keras.initializers.RandomNormal(stddev=0.5, seed=1)
-    dense = lambda n, k, **o: L.Dense(n, kernel_initializer=keras.initializers.RandomNormal(seed=k), bias_initializer=keras.initializers.RandomNormal(seed=k + 9), **o)
-    def numbers(i): return dense(3, 2)(L.Activation("tanh")(dense(4, 1)(i)) * 2 + 0.5)
-    def norm(i): return dense(3, 2)(L.LayerNormalization(gamma_initializer=normal, beta_initializer=keras.initializers.RandomNormal(seed=4))(dense(4, 1)(i)))
-    def normalised(i): return dense(3, 2)(L.Normalization(mean=[.1, .2, .3, .4], variance=[.5, .6, .7, .8])(i))
-    def convolved(i):
-        c = L.Conv1D(3, 2, kernel_initializer=normal, bias_initializer=keras.initializers.RandomNormal(seed=5))(L.Reshape((4, 1))(i))
-        return dense(3, 2)(L.Flatten()(L.Activation("relu")(c)))
-    def rescaled(i): return dense(3, 2)(L.Activation("tanh")(dense(4, 1)(L.Rescaling(1 / 127.5, -1)(i))))
-    backend = keras.backend.backend()
-    for make in (numbers, norm, normalised, rescaled, convolved):
-        name = f"keras-{backend}-{make.__name__}"; path = f"{folder}/{name}.onnx"
-        i = keras.Input((4,), batch_size=6); m = keras.Model(i, make(i))
-        x = np.random.RandomState(1).randn(6, 4).astype("f"); target = np.random.RandomState(2).randn(6, 3).astype("f")
-        m(x)
-        with contextlib.redirect_stdout(io.StringIO()): m.export(path, format="onnx", verbose=False)
-        neutral_paths(path)
-        m.compile(keras.optimizers.SGD(RATE), "mse"); first = [np.array(v) for v in m.trainable_variables]
-        losses = [float(m.train_on_batch(x, target)) for _ in range(STEPS)] if backend == "jax" else \
-                 [m.fit(x, target, batch_size=6, shuffle=False, verbose=0).history["loss"][0] for _ in range(STEPS)]
-        # constants that Keras hands to tf2onnx as arguments: mean and variance
-        feed = {i.name: np.array([[.5, .6, .7, .8] if "Sqrt" in i.name else [.1, .2, .3, .4]], "f") for i in onnx.load(path).graph.input[1:]}
-        feed = {onnx.load(path).graph.input[0].name: x, **feed, "target": target}
-        batch = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_param
-        options = ["--loss", "mse"] + (["--dim", f"{batch}=6"] if batch else [])
-        yield Case(name, path, options, feed, losses,
-                   *named_by_content(path, first, [np.array(v) for v in m.trainable_variables]))
-
-
-def sklearn_cases(folder):
-    from sklearn.neural_network import MLPRegressor
-    from skl2onnx import to_onnx
-    x = np.random.RandomState(1).randn(6, 4).astype("f"); target = np.random.RandomState(2).randn(6, 1).astype("f")
-    m = MLPRegressor(hidden_layer_sizes=(5,), activation="tanh", solver="sgd", max_iter=1, batch_size=6, learning_rate_init=RATE, momentum=0, alpha=0, shuffle=False, random_state=0)
-    m.partial_fit(x, target[:, 0]); path = f"{folder}/sklearn-regressor.onnx"
-    proto = to_onnx(m, x); del proto.metadata_props[:]
-    for d in (proto.graph.input[0], ): d.type.tensor_type.shape.dim[0].dim_value = 6
-    onnx.save(proto, path)
-    first = [v.astype("f") for v in m.coefs_ + m.intercepts_]; losses = []
-    w = [v.astype(np.float64) for v in first]
-    for _ in range(STEPS):  # scikit-learn's loss is half of this one
-        h = np.tanh(x @ w[0] + w[2]); y = h @ w[1] + w[3]; d = 2 * (y - target) / y.size; losses.append(float(((y - target) ** 2).mean()))
-        dh = (d @ w[1].T) * (1 - h * h)
-        w = [w[0] - RATE * x.T @ dh, w[1] - RATE * h.T @ d, w[2] - RATE * dh.sum(0), w[3] - RATE * d.sum(0)]
-    yield Case("sklearn-regressor", path, ["--loss", "mse"], {"X": x, "target": target}, losses,
-               *named_by_content(path, first, w))
 
 
 # ---- beside ampc -------------------------------------------------------------
@@ -466,7 +327,8 @@ def ampc_error():
 def main():
     folder, binary = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
     os.makedirs(folder, exist_ok=True)
-    for module, cases in (("torch", torch_cases), ("jax2onnx", jax_cases), ("keras", keras_cases), ("skl2onnx", sklearn_cases)):
+    for module, cases in (("torch", torch_cases), ("jax2onnx", jax_cases), ("keras", keras_cases), ("tf2onnx", tensorflow_cases),
+                          ("skl2onnx", sklearn_cases), ("paddle2onnx", paddle_cases)):
         if os.environ.get("ONLY", module) != module: continue
         try: __import__(module)
         except ImportError: continue

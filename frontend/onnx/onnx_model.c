@@ -14,9 +14,13 @@ static Status check_opsets(Ox *ox, Onnx__OperatorSetIdProto *const *op,
     for (size_t i = 0; i < n; i++) {
         Str d = ox_domain(op[i]->domain);
         for (size_t j = 0; j < i; j++)
-            if (ox_domain(op[j]->domain) == d)
-                return ox_fail_model(ox, "%s imports domain '%s' twice", whose,
-                                     ox_quote(ox, d));
+            if (ox_domain(op[j]->domain) == d &&
+                op[j]->version != op[i]->version)
+                return ox_fail_model(
+                    ox,
+                    "%s imports domain '%s' twice, as version %lld and %lld",
+                    whose, ox_quote(ox, d), (long long)op[j]->version,
+                    (long long)op[i]->version);
         if (d == intern(OX_AMPC_DOMAIN) && op[i]->version > OX_AMPC_OPSET)
             return ox_fail_model(ox,
                                  "version %lld of domain '%s' is newer than "

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_mutation.c: buffers that PyTorch's forward writes in training.
+/* onnx_mutation.c: buffers, and parameters such as a teacher's, that PyTorch's
+   forward writes in training.
 
    Files of dynamo name them in their signature, and the values that they take;
    running statistics of BatchNormalization are onnx_norm.c's.  No gradient
@@ -94,12 +95,43 @@ static bool reads_both(Ox *ox, const OxInit *u) {
     return x && x->live && x->proto->n_dims == 1 && !u->written && !x->written;
 }
 
+static bool counts_batches(Str name) {
+    static const char last[] = "num_batches_tracked";
+    size_t n = strlen(name), m = strlen(last);
+    return n >= m && !strcmp(name + n - m, last);
+}
+
+/* What the forward writes in training and reads in evaluation alone is in no
+   file of a model that trains.  Power iterations begin with either vector. */
+static void warn_lost_buffers(Ox *ox) {
+    StrBuf names = {0};
+    int n = 0;
+    for (int i = 0; i < ox->signature.len; i++) {
+        const OxSigned *s = &ox->signature.data[i];
+        if (!ox_signed_as(s, "BUFFER_MUTATION") || ox_name_of(ox, s->target) ||
+            counts_batches(s->target) ||
+            power_of(ox, ox_name_of(ox, s->argument)) ||
+            !sb_put_next(&names, n++))
+            continue;
+        sb_printf(&names, "'%s'", ox_quote(ox, s->target));
+    }
+    sb_put_more(&names, n);
+    if (n && options_train(ox->opt))
+        ox_warn_model(ox,
+                      "the model's forward writes %s in training, but the file "
+                      "lacks %s: predict and evaluate compute as training does",
+                      names.data, n == 1 ? "the buffer" : "the buffers");
+    sb_free(&names);
+}
+
 void ox_find_mutations(Ox *ox) {
     for (int i = 0; i < ox->signature.len; i++)
-        if (ox_signed_as(&ox->signature.data[i], "BUFFER_MUTATION"))
+        if (ox_signed_as(&ox->signature.data[i], "BUFFER_MUTATION") ||
+            ox_signed_as(&ox->signature.data[i], "PARAMETER_MUTATION"))
             find_mutation(ox, &ox->signature.data[i]);
     for (int i = 0; i < ox->order.len; i++)
         follow_power(ox, &ox->nodes.data[ox->order.data[i]]);
+    warn_lost_buffers(ox);
     for (int i = 0; i < ox->inits.len && options_train(ox->opt); i++)
         if (reads_both(ox, &ox->inits.data[i]))
             ox_warn_model(ox,

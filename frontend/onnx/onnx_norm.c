@@ -127,11 +127,13 @@ static Status over_samples(Ox *ox, ValueId buffer, ValueId *batch) {
     return ox_reduce(ox, OP_REDUCE_MEAN, *batch, &axis, 1, false, batch);
 }
 
-/* PyTorch's momentum=None, a mean over all batches, is in the file as a
+/* PyTorch's momentum=None, a mean over all batches, is in files of eval() as a
    momentum of 1, which would leave the statistics as they are for ever.  How
-   many batches there were is kept in the buffer that PyTorch has for it. */
+   many batches there were is kept in the buffer that PyTorch has for it.  In
+   files of train() a momentum of 1 is PyTorch's 0. */
 static bool is_cumulative(const Ox *ox) {
-    return ox->is_torch && ox_float(ox, "momentum", 0.9) == 1;
+    return ox->is_torch && ox_float(ox, "momentum", 0.9) == 1 &&
+           !file_trains(ox, ox->node);
 }
 
 static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,

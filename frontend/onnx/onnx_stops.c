@@ -377,6 +377,19 @@ static bool reads_lost(const Reads *r, int i, const bool *is, int lost) {
     return r->odd == lost ? !r->call[i] : r->nouter == r->nargs && is[i];
 }
 
+/* Operands of cat() and stack() stand in the order of its arguments. */
+static bool stop_in_order(Stops *s, int node, const Reads *r, const bool *is) {
+    bool placed = false;
+    const OxNode *n = &s->ox->nodes.data[node];
+    if (n->op->handler != OX_concat || n->nin != r->nargs) return false;
+    for (int k = 0; k < r->nargs; k++) {
+        if (!is[k]) continue;
+        stop(s, node, k);
+        placed = true;
+    }
+    return placed;
+}
+
 /* Operands of a node that reads what detach() gave, and the file does not. */
 static void restore_detach(Stops *s, int node) {
     Reads r;
@@ -385,7 +398,8 @@ static void restore_detach(Stops *s, int node) {
     read_node(s, node, &r);
     for (int i = 0; i < r.nargs; i++)
         lost += is[i] = is_lost_stop(s, node, r.args[i]);
-    bool trained = false, placed = false;
+    bool trained = false, placed = stop_in_order(s, node, &r, is);
+    if (placed) lost = 0;
     for (int i = 0; i < r.nouter && lost; i++) {
         trained |= is_trained(s, s->ox->nodes.data[node].in[r.outer[i]]);
         if (!reads_lost(&r, i, is, lost)) continue;

@@ -167,6 +167,24 @@ static bool constant_of_tensorflow(Case *c) {
     return matches(c->x->name, globs) && !in_weights_place(c);
 }
 
+/* What tf2onnx computed beforehand, from variables or from constants; a change
+   of shape is of a variable, mostly. */
+static bool folded_by_tensorflow(Case *c) {
+    static const char *const globs[] = {"*ReadVariableOp*", "*/Reshape*:0",
+                                        "*/Squeeze*:0", "*/Transpose*:0", NULL};
+    return c->role && !in_weights_place(c) && !matches(c->x->name, globs);
+}
+
+/* jax2onnx writes x @ w of a forward with a bias of one element, that of a
+   layer with the layer's. */
+static bool bare_product(Case *c) {
+    const OxNode *n = c->role;
+    if (!n || c->x->proto->n_dims < 2) return false;
+    return !strcmp(n->type, "Einsum") ||
+           (!strcmp(n->type, "Gemm") && n->nin > 2 &&
+            !strncmp(n->in[2], "dot_bias_", 9));
+}
+
 /* Named as a node of PyTorch's graph that makes numbers or tables. */
 static bool counted(Case *c) {
     static const char *const ops[] = {"scalar_tensor", "scalar_tensor_default",
@@ -230,7 +248,7 @@ static bool before_weight(Case *c) {
     if (!c->role || !ox_elementwise(c->role)) return false;
     for (const OxInit *x = c->x + 1; x < end && !c->from; x++)
         if (!x->alias && same_module(c->x->name, x->name) &&
-            is_weight(c->ox, x))
+            is_weight(c->ox, x) && glob_match("*weight*", x->name))
             c->from = x->name;
     return c->from;
 }
@@ -363,9 +381,10 @@ static const struct {
     {DYNAMO, rewritten, GUESSED, "operand of %s, without a mark"},
     {DYNAMO, always, CODE, "a constant of the model's code"},
 
-    {JAX, number, CODE, "a number of the model's code"},
+    {JAX, number, CODE, "a number; jax2onnx does not tell whose"},
     {TF, no_variable, CODE, "a number of the model's code"},
     {TF, constant_of_tensorflow, CODE, "a constant of the model's code"},
+    {TF, folded_by_tensorflow, GUESSED, "operand of %s, computed beforehand"},
     {STRIPPED, counted, CODE, "a constant of the model's code"},
     {SKLEARN, coefficient, TRAINS, "operand of %s"},
     {SKLEARN, always, CODE, "no coefficient or intercept"},
@@ -383,6 +402,7 @@ static const struct {
      "a table of sines and cosines"},
     {SCRIPT | STRIPPED, unlayered, GUESSED, "operand of %s"},
     {JAX, doubtful, GUESSED, "operand of %s"},
+    {JAX, bare_product, GUESSED, "operand of %s, not of a layer"},
     {ANY, weight, TRAINS, "operand of %s"},
     {ANY, one_element, CODE,
      "one element, in no weight's place: --train overrides"},
@@ -493,6 +513,20 @@ static Status check_reach(Ox *ox) {
     return n ? ERR_USER : OK;
 }
 
+/* In PyTorch the gradient of such a parameter is that of the value written. */
+static Status check_written(Ox *ox, const OxInit *x, bool frozen) {
+    const OxName *value = x->written ? ox_name_of(ox, x->written) : NULL;
+    if (!value || !value->reaches || frozen || !x->mark ||
+        strcmp(x->mark, "PARAMETER"))
+        return OK;
+    return ox_fail_model(ox,
+                         "the model's forward writes the parameter '%s' and a "
+                         "gradient reaches it; a tensor that trains cannot be "
+                         "written as well: --freeze '%s' leaves it to the "
+                         "forward",
+                         ox_quote(ox, x->name), ox_quote(ox, x->name));
+}
+
 static Status decide(Ox *ox, OxInit *x, bool *used) {
     const OxName *name = ox_name_of(ox, x->name);
     TRY(ox_tensor(ox, x->proto, x->name, &x->data));
@@ -500,6 +534,7 @@ static Status decide(Ox *ox, OxInit *x, bool *used) {
     Content content = is_float ? content_of(x->data) : ALL_FINITE;
     bool finite = content == ALL_FINITE;
     bool user = by_user(ox, x, is_float && finite && name->reaches, used);
+    TRY(check_written(ox, x, user && x->kind == VAR_FROZEN));
     if (!is_float) {
         x->is_var = false;
     } else if (name->statistics_of) {
@@ -530,7 +565,9 @@ Str ox_keeps_no_stops(const Ox *ox) {
                       "parameter");
     case STRIPPED:
         return intern("without PyTorch's metadata no detach() is left");
-    case TF: return intern("tf2onnx keeps no stop_gradient");
+    case TF:
+        return intern("tf2onnx keeps no stop_gradient and no trainable=False");
+    case JAX: return intern("jax2onnx does not tell what trains");
     default: return NULL;
     }
 }

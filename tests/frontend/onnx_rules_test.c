@@ -165,9 +165,9 @@ TEST_CASE(onnx_rules, other_exporters) {
         /* jax2onnx counts what it writes */
         {"jax2onnx", "const_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
         {"jax2onnx", "const_7", "", "Add", CONSTANT,
-         "a number of the model's code"},
+         "a number; jax2onnx does not tell whose"},
         {"jax2onnx", "eps_0", "", "Add", CONSTANT,
-         "a number of the model's code"},
+         "a number; jax2onnx does not tell whose"},
         {"jax2onnx", "const_2", "4", "Mul", TRAINS, "by guess: operand of Mul"},
         /* tf2onnx names after TensorFlow's nodes */
         {"tf2onnx 1.17.0", "m/dense/MatMul/ReadVariableOp:0", "4,4", "MatMul",
@@ -184,6 +184,10 @@ TEST_CASE(onnx_rules, other_exporters) {
          "a constant of the model's code"},
         {"tf2onnx 1.17.0", "ConstantFolding/m/truediv_recip:0", "1,4", "Mul",
          CONSTANT, "a constant of the model's code"},
+        {"tf2onnx 1.17.0", "m/table_1/mul:0", "4", "Add", TRAINS,
+         "by guess: operand of Add, computed beforehand"},
+        {"tf2onnx 1.17.0", "m/gru_cell/Squeeze_1:0", "4", "Add", TRAINS,
+         "operand of Add"},
         {"tf2onnx 1.17.0", "m/const_fold_opt__23", "4,4", "MatMul", TRAINS,
          "operand of MatMul"},
         /* skl2onnx */
@@ -203,6 +207,28 @@ TEST_CASE(onnx_rules, other_exporters) {
         Made m;
         start(&m, rows[i].by, rows[i].name, rows[i].dims, rows[i].op);
         check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
+        made_end(&m);
+    }
+}
+
+/* The kernel of a layer of flax, and a matrix of x @ w. */
+TEST_CASE(onnx_rules, products_of_jax) {
+    static const struct {
+        const char *bias, *dims, *why;
+    } rows[] = {
+        {"const_1", "4", "operand of Gemm"},
+        {"dot_bias_0", "", "by guess: operand of Gemm, not of a layer"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 18);
+        produced_by(&m, "jax2onnx");
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "const_0", "4,4", 0.5f);
+        made_f32(&m, rows[i].bias, rows[i].dims, 0.5f);
+        made_node(&m, "Gemm", arena_printf(m.a, "x,const_0,%s", rows[i].bias),
+                  "y");
+        made_output(&m, "y");
+        check_becomes(&m, "const_0", TRAINS, rows[i].why);
         made_end(&m);
     }
 }
@@ -287,6 +313,22 @@ TEST_CASE(onnx_rules, order_within_a_module) {
     check_becomes(&m, "b.table", FROZEN,
                   "its module writes it behind 'b.steps'");
     check_becomes(&m, "c.table", TRAINS, "by guess: operand of Add");
+    made_end(&m);
+}
+
+/* A matrix in a buffer is no sure weight: nor what stands before it. */
+TEST_CASE(onnx_rules, order_of_buffers) {
+    Made m;
+    made_start(&m, 18);
+    produced_by(&m, "pytorch");
+    made_input(&m, "x", DT_F32, "2,4");
+    made_f32(&m, "support", "4", 0.5f);
+    made_f32(&m, "project", "4,4", 0.5f);
+    made_node(&m, "Mul", "x,support", "s");
+    made_node(&m, "MatMul", "s,project", "y");
+    made_output(&m, "y");
+    check_becomes(&m, "support", TRAINS, "by guess: operand of Mul");
+    check_becomes(&m, "project", TRAINS, "by guess: operand of MatMul");
     made_end(&m);
 }
 

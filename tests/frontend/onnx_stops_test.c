@@ -189,6 +189,19 @@ TEST_CASE(onnx_stops, detach_of_what_does_not_tell_its_name) {
     made_end(&m);
 }
 
+/* torch.stack([t, t.detach()]): one node of the value, read twice. */
+TEST_CASE(onnx_stops, detach_within_a_stack) {
+    Made m;
+    start(&m, NULL);
+    fx_node(&m, "Neg", "t", "u", "stack", "[%t, %detach], 1", NULL);
+    fx_node(&m, "Concat", "u,u", "y", "stack", "[%t, %detach], 1", NULL);
+    made_int(&m, m.graph.node[m.graph.n_node - 1], "axis", 1);
+    made_output(&m, "y");
+    CHECK_EQ_INT(stops(&m), 1);
+    CHECK(!strstr(made_message(&m), "by which operand"));
+    made_end(&m);
+}
+
 /* The backward of a user's own function is in no file. */
 TEST_CASE(onnx_stops, functions_of_autograd) {
     static const char *const lines[] = {

@@ -238,7 +238,11 @@ TEST_CASE(onnx_train, what_the_forward_writes_is_a_buffer) {
         {"x: BUFFER_MUTATION target='fc.weight_v'",
          "writes 'fc.weight_v', but the file lacks the value", VAR_FROZEN, 0,
          NULL},
-        {"v: BUFFER_MUTATION target='gone'", "", VAR_FROZEN, 1, NULL},
+        {"v: BUFFER_MUTATION target='gone'",
+         "writes 'gone' in training, but the file lacks the buffer", VAR_FROZEN,
+         1, NULL},
+        {"v: BUFFER_MUTATION target='n.num_batches_tracked'", "", VAR_FROZEN, 1,
+         NULL},
         {"v: BUFFER_MUTATION target='x'", "", VAR_FROZEN, 1, NULL},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -254,7 +258,8 @@ TEST_CASE(onnx_train, what_the_forward_writes_is_a_buffer) {
             CHECK(value_var(g, g->writes.data[k].var) == v);
         CHECK_EQ_INT(count_calls(g, "stop"), all[i].stops);
         CHECK_HAS(made_message(&m), all[i].says);
-        CHECK(*all[i].says || !*made_message(&m));
+        CHECK_MSG(*all[i].says || !*made_message(&m), "row %zu: %s", i,
+                  made_message(&m));
         made_end(&m);
     }
 }
@@ -266,6 +271,52 @@ TEST_CASE(onnx_train, what_it_writes_has_the_buffers_type) {
     CHECK_HAS(made_message(&m),
               "the forward writes to 'fc.weight_v' has another type");
     made_end(&m);
+}
+
+/* A teacher follows within the forward; a weight that is written trains not. */
+TEST_CASE(onnx_train, a_parameter_that_the_forward_writes) {
+    static const struct {
+        bool stopped;
+        const char *freeze, *says;
+    } rows[] = {
+        {true, NULL, NULL},
+        {false, "t", NULL},
+        {false, NULL, "writes the parameter 't' and a gradient reaches it"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, "pytorch");
+        made_input(&m, "x", DT_F32, "2,3");
+        made_f32(&m, "w", "3,3", 1);
+        made_mark(&m, "w", KIND, "PARAMETER");
+        made_f32(&m, "t", "3,3", 1);
+        made_mark(&m, "t", KIND, "PARAMETER");
+        sign(&m, "p_w: PARAMETER target='w'\np_t: PARAMETER target='t'\n"
+                 "add: PARAMETER_MUTATION target='t'\nx: USER_INPUT\n");
+        made_node(&m, "Add", "t,w", "add");
+        made_node(&m, "MatMul", "x,add", "target");
+        Onnx__NodeProto *n = made_node(&m, "Identity", "target", "kept");
+        if (rows[i].stopped)
+            made_metadata(&m, &n->metadata_props, &n->n_metadata_props,
+                          "pkg.torch.onnx.fx_node",
+                          "%detach : [num_users=1] = call_function[target="
+                          "torch.ops.aten.detach.default](args = (%linear,), "
+                          "kwargs = {})");
+        made_node(&m, "MatMul", "x,w", "p");
+        made_node(&m, "Sub", "p,kept", "y");
+        made_output(&m, "y");
+        if (rows[i].freeze) {
+            GlobRule r = {.glob = intern(rows[i].freeze)};
+            vec_push(m.a, &m.opt.train_rules, r);
+        }
+        Module *mod = made_import(&m);
+        CHECK_MSG((mod == NULL) == (rows[i].says != NULL), "row %zu: %s", i,
+                  made_message(&m));
+        if (mod) CHECK_EQ_INT(var_named(mod, "t")->kind, VAR_BUFFER);
+        if (!mod) CHECK_HAS(made_message(&m), rows[i].says);
+        made_end(&m);
+    }
 }
 
 /* y = x w + b, b first split into a sequence that the signature names. */
