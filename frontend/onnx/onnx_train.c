@@ -381,7 +381,7 @@ static const struct {
     {DYNAMO, rewritten, GUESSED, "operand of %s, without a mark"},
     {DYNAMO, always, CODE, "a constant of the model's code"},
 
-    {JAX, number, CODE, "a number; jax2onnx does not tell whose"},
+    {JAX, number, CODE, "a number, of the code or a parameter"},
     {TF, no_variable, CODE, "a number of the model's code"},
     {TF, constant_of_tensorflow, CODE, "a constant of the model's code"},
     {TF, folded_by_tensorflow, GUESSED, "operand of %s, computed beforehand"},

@@ -165,9 +165,9 @@ TEST_CASE(onnx_rules, other_exporters) {
         /* jax2onnx counts what it writes */
         {"jax2onnx", "const_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
         {"jax2onnx", "const_7", "", "Add", CONSTANT,
-         "a number; jax2onnx does not tell whose"},
+         "a number, of the code or a parameter"},
         {"jax2onnx", "eps_0", "", "Add", CONSTANT,
-         "a number; jax2onnx does not tell whose"},
+         "a number, of the code or a parameter"},
         {"jax2onnx", "const_2", "4", "Mul", TRAINS, "by guess: operand of Mul"},
         /* tf2onnx names after TensorFlow's nodes */
         {"tf2onnx 1.17.0", "m/dense/MatMul/ReadVariableOp:0", "4,4", "MatMul",
