@@ -255,8 +255,10 @@ static Status check_step(Diag *d, const Feed *f, const Step *s) {
         return augment_misfit(d, f, s,
                               s->kind->apply
                                   ? "the input is not f32"
-                                  : "mixed labels are f32 probabilities, as "
-                                    "--loss soft_cross_entropy takes them");
+                                  : "mixed labels are probabilities: "
+                                    "compile with --loss "
+                                    "soft_cross_entropy, which takes class "
+                                    "numbers from files, too");
     if (s->kind->planes && f->want.rank < 3)
         return augment_misfit(d, f, s, "the input has no rows and columns");
     if (s->n > 1 &&

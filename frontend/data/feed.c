@@ -148,7 +148,7 @@ static void shape_put(StrBuf *sb, int dtype, int rank, const int64_t *dim) {
 }
 
 Fed feed_facts(const Feed *f, int64_t samples) {
-    return (Fed){&f->a, &f->want, f->per, samples};
+    return (Fed){&f->a, &f->want, f->per, samples, f->classes};
 }
 
 static Status feed_misfit(Diag *d, const Feed *f, const char *hint) {
@@ -231,10 +231,46 @@ static int64_t count_samples(Feed *f, int64_t batch) {
     return mul_ok(samples, f->per, &all) && all == a->count ? samples : -1;
 }
 
+/* Labels [batch, classes, ..] of probabilities, and a file with a class number
+   for each: samples in it; -1: it is no such file. */
+static int64_t count_labels(Feed *f, int64_t batch) {
+    const Array *a = &f->a;
+    const ampc_tensor_info *t = &f->want;
+    int64_t all;
+    if (strncmp(t->name, "target", 6) || t->dtype != AMPC_DTYPE_F32 ||
+        t->rank < 2 || t->shape[0] != batch || t->shape[1] < 1 ||
+        !is_integer(a->dtype) || a->windows || a->rank < 1)
+        return -1;
+    f->classes = t->shape[1];
+    return mul_ok(a->dim[0], f->per / f->classes, &all) && all == a->count
+               ? a->dim[0]
+               : -1;
+}
+
+/* Puts n samples of class numbers, from `sample` on, as probabilities. */
+static Status put_classes(Diag *d, const Feed *f, int64_t sample, int64_t n,
+                          char *out) {
+    int64_t each = f->per / f->classes;
+    size_t size = elem_bytes(f->a.dtype);
+    memset(out, 0, (size_t)(n * f->per) * sizeof(float));
+    for (int64_t i = 0; i < n * each; i++) {
+        int64_t c = integer_at(f->raw + (size_t)i * size, f->a.dtype);
+        int64_t row = i / each, at = i % each;
+        if (c < 0 || c >= f->classes)
+            return fail(d, (Loc){.file = f->file},
+                        "sample %" PRId64 ": class %" PRId64
+                        " is not one of the %" PRId64 " of input '%s'",
+                        sample + row, c, f->classes, f->want.name);
+        ((float *)out)[row * f->per + c * each + at] = 1;
+    }
+    return OK;
+}
+
 static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
     int from = f->a.dtype, to = f->want.dtype;
     if (!converts(from, to)) return feed_misfit(d, f, "another kind of values");
     int64_t samples = count_samples(f, fs->batch);
+    if (samples < 0) samples = count_labels(f, fs->batch);
     if (samples < 0) return feed_misfit(d, f, "element counts differ");
     Fed fed = feed_facts(f, samples);
     if (!fed_lies_right(&fed)) return feed_misfit(d, f, "shapes differ");
@@ -413,6 +449,11 @@ static Status fill_rows(Diag *d, Feed *f, int64_t row, int64_t sample,
                         int64_t n) {
     size_t to = (size_t)f->per * elem_bytes(f->want.dtype);
     char *out = f->to + (size_t)row * to;
+    if (f->classes) {
+        int64_t each = f->per / f->classes;
+        TRY(array_get(d, f->file, &f->a, sample * each, n * each, f->raw));
+        return put_classes(d, f, sample, n, out);
+    }
     TRY(array_get(d, f->file, &f->a, sample * f->per, n * f->per,
                   f->raw ? f->raw : out));
     return f->raw ? feed_convert(d, f, sample * f->per, n * f->per, out) : OK;

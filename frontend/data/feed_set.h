@@ -12,8 +12,10 @@ typedef struct Feed {
     ArrayPick pick;
     Array a;
     int64_t per; /* elements per sample; 0: one value for all batches       */
-    char *batch; /* converted rows */
-    char *to;    /* destination of converted rows: batch, or staged memory */
+    int64_t classes; /* the file has a class number where the input has so many
+                        probabilities; 0: it has the input's elements */
+    char *batch;     /* converted rows */
+    char *to; /* destination of converted rows: batch, or staged memory */
     struct Augment *augment; /* augment.h; NULL: none */
     char *raw; /* a batch as the file has it; NULL: of the input's dtype  */
 } Feed;

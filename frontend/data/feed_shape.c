@@ -52,6 +52,9 @@ bool shapes_agree(const int64_t *dim, int rank, const int64_t *other,
 bool fed_lies_right(const Fed *f) {
     int64_t want[AMPC_RANK_LIMIT + 1];
     const ampc_tensor_info *t = f->want;
+    if (f->classes)
+        return shapes_agree(f->a->dim + 1, f->a->rank - 1, t->shape + 2,
+                            t->rank - 2);
     if (f->a->windows || f->samples == 0) return true;
     if (f->per == 0)
         return shapes_agree(f->a->dim, f->a->rank, t->shape, t->rank);
@@ -74,6 +77,7 @@ void fed_hint(const Fed *f, StrBuf *sb) {
 
 static const char *conversion(const Fed *f) {
     uint32_t from = f->a->dtype, to = (uint32_t)f->want->dtype;
+    if (f->classes) return "class numbers as probabilities: 1 of the class";
     if (from == to || !is_float_dtype(to)) return NULL; /* every value fits */
     if (from == AMPC_DTYPE_U8) return "divided by 255";
     if (from == AMPC_DTYPE_BOOL) return "as 0 and 1";
@@ -103,7 +107,7 @@ static bool same_axes(const Fed *f) {
 
 void fed_tells(const Fed *f, StrBuf *sb) {
     const char *how = conversion(f);
-    bool shaped = f->per && !f->a->windows && !same_axes(f);
+    bool shaped = f->per && !f->a->windows && !f->classes && !same_axes(f);
     size_t start = sb->len;
     if (!how && !shaped) return;
     sb_put_escaped(sb, f->want->name);

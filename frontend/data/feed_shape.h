@@ -17,6 +17,7 @@ typedef struct Fed {
     const Array *a;
     const ampc_tensor_info *want;
     int64_t per, samples;
+    int64_t classes; /* as in Feed */
 } Fed;
 
 bool fed_lies_right(const Fed *f);

@@ -203,7 +203,9 @@ static bool are_channels(int64_t n) { return n == 1 || n == 3; }
 
 static Status plan(Folder *f, const ampc_tensor_info *want) {
     Array *a = f->a;
-    f->labels = !is_float_dtype((uint32_t)want->dtype) && want->rank <= 2;
+    bool numbers = !is_float_dtype((uint32_t)want->dtype);
+    f->labels =
+        want->rank <= 2 && (numbers || !strncmp(want->name, "target", 6));
     a->dtype = f->labels ? AMPC_DTYPE_I64 : AMPC_DTYPE_U8;
     a->rank = 1;
     if (f->labels) return OK;

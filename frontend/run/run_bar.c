@@ -217,7 +217,10 @@ void bar_epoch(Run *r, int64_t epoch) {
     if (log->best_epoch == epoch) bar_add(&row, 0, "32", "best");
     if (log->terminal) fit(&row, terminal_columns(STDERR_FILENO) - 1);
     put_bar_row(log, &row, 0, &sb);
-    if (has_line(log, epoch)) log_note(r, "%s", sb.data);
+    if (has_line(log, epoch) && !log->quiet) { /* with colours, so no note */
+        bar_clear(log);
+        fprintf(stderr, "%s\n", sb.data);
+    }
     sb_free(&sb);
     log->loss_sum = 0;
     log->loss_n = log->epoch_steps = 0;

@@ -20,10 +20,12 @@ void bar_clear(RunLog *log) {
 
 void log_note(Run *r, const char *fmt, ...) {
     va_list ap;
+    StrBuf sb = {0};
     if (r->log.quiet) return;
     bar_clear(&r->log);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    sb_put_message(&sb, fmt, ap);
     va_end(ap);
-    putc('\n', stderr);
+    fputs(sb.data, stderr);
+    sb_free(&sb);
 }

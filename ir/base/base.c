@@ -476,9 +476,7 @@ void sb_put_double(StrBuf *sb, double v, bool as_f32) {
     sb_puts(sb, text);
 }
 
-/* Text of a message that may quote the user's bytes: control bytes but line
-   breaks are shown, never sent. */
-static void put_message(StrBuf *sb, const char *fmt, va_list ap) {
+void sb_put_message(StrBuf *sb, const char *fmt, va_list ap) {
     StrBuf msg = {0};
     sb_vprintf(&msg, fmt, ap);
     for (const char *s = msg.data; *s;) {
@@ -510,7 +508,7 @@ Status fail(Diag *d, Loc loc, const char *fmt, ...) {
     put_loc(&d->text, loc);
     sb_puts(&d->text, "error: ");
     va_start(ap, fmt);
-    put_message(&d->text, fmt, ap);
+    sb_put_message(&d->text, fmt, ap);
     va_end(ap);
     d->errors++;
     return ERR_USER;
@@ -521,7 +519,7 @@ void warn(Diag *d, Loc loc, const char *fmt, ...) {
     put_loc(&d->text, loc);
     sb_puts(&d->text, "warning: ");
     va_start(ap, fmt);
-    put_message(&d->text, fmt, ap);
+    sb_put_message(&d->text, fmt, ap);
     va_end(ap);
     d->warnings++;
 }
@@ -530,7 +528,7 @@ void fail_note(Diag *d, Loc loc, const char *fmt, ...) {
     va_list ap;
     put_loc(&d->text, loc);
     va_start(ap, fmt);
-    put_message(&d->text, fmt, ap);
+    sb_put_message(&d->text, fmt, ap);
     va_end(ap);
 }
 

@@ -139,6 +139,9 @@ Status fail(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void warn(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* More about the message before: "file:line:col: ...".                      */
 void fail_note(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Text of a message that may quote the user's bytes, and a line's end: control
+   bytes but line breaks are shown, never sent.                              */
+void sb_put_message(StrBuf *sb, const char *fmt, va_list ap);
 /* Bytes of a message without its place, which the caller knows. */
 enum { MSG_TEXT = 256 };
 /* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */

@@ -371,6 +371,8 @@ static const struct {
      "loss=hinge; loss.kind=3; loss.margin=1; loss.squared=1"},
     {"--loss", "smooth_l1,beta=2", "loss=smooth_l1; loss.kind=3; loss.beta=2"},
     {"--loss", "quantile,q=0.25", "loss=quantile; loss.kind=3; loss.q=0.25"},
+    {"--loss", "ctc,blank=1,zero_infinity=1",
+     "loss=ctc; loss.kind=3; loss.blank=1; loss.zero_infinity=1"},
     {"--loss", "kl_div,log_target=1",
      "loss=kl_div; loss.kind=3; loss.log_target=1"},
     {"--loss", "triplet,eps=0.5",

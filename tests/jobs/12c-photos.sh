@@ -26,3 +26,10 @@ def losses(path):
 assert len(losses("whole.jsonl")) == 6 and losses("whole.jsonl") == losses("parts.jsonl")
 P
 cmp whole.safetensors parts.safetensors
+# mixup wants probabilities; the folder's class numbers become them
+refused ampc run net.so --feed x=photos --feed target=photos --augment x=mixup:0.2
+grep 'soft_cross_entropy' said
+ampc net.amp -o soft.so --loss soft_cross_entropy
+ampc run soft.so --feed x=photos --feed target=photos --augment x=mixup:0.2 --shuffle \
+    --eval-feed x=photos --eval-feed target=photos 2>&1 | tee said
+grep 'class numbers as probabilities' said
