@@ -6,7 +6,8 @@
 
 /* Smaller tensors stay fp32: norms and biases are few bytes. */
 #define LEAST_ELEMENTS 4096
-/* Streams of random numbers that no model uses. */
+/* Streams of random numbers that no model uses. A weight and its state share
+   them: each is right on average by itself. */
 #define FIRST_SALT ((int64_t)1 << 30)
 
 bool compact_draws(const Options *o) {
@@ -50,9 +51,9 @@ static ValueId call(Builder *b, const char *fn, const ValueId *in, int nin,
 /* Random numbers for the lines of x along its last axis, or for the columns.
    Their sums without the integer part are uniform for each element, and cost
    one addition where a number of its own would cost ten rounds of Philox. */
-static ValueId random_part(Builder *b, ValueId x, bool columns, int64_t salt) {
+static ValueId random_part(Builder *b, ValueId x, bool columns) {
     Type t = *value_type(b->g, x);
-    Attr stream = attr_i(AK_salt, 2 * salt + columns);
+    Attr stream = attr_i(AK_salt, FIRST_SALT + columns);
     ValueId rng = graph_own_var(b->g, OWN_RNG, 0);
     for (int i = 0; i < t.rank; i++)
         if ((i == t.rank - 1) != columns) t.dim[i] = 1;
@@ -61,11 +62,10 @@ static ValueId random_part(Builder *b, ValueId x, bool columns, int64_t salt) {
 }
 
 /* x as bf16, rounded stochastically. */
-static ValueId rounded(Builder *b, const CompactVar *c, ValueId x) {
+static ValueId rounded(Builder *b, ValueId x) {
     ValueId near = bf16_of(b, x), other;
     ValueId in[] = {x, b_cast(b, near, DT_F32), NO_VALUE,
-                    random_part(b, x, false, c->salt),
-                    random_part(b, x, true, c->salt)};
+                    random_part(b, x, false), random_part(b, x, true)};
     other = bf16_of(b, call(b, "beside_bf16", in, 2, NULL, 0));
     in[2] = b_cast(b, other, DT_F32);
     return b_where(b, call(b, "rounds_away", in, 5, NULL, 0), other, near);
@@ -90,7 +90,7 @@ ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
                            CompactVar *c) {
     const Var v = *value_var(b->g, p);
     ValueId x = b_cast(b, p, DT_F32);
-    *c = (CompactVar){.var = p, .salt = FIRST_SALT};
+    *c = (CompactVar){.var = p};
     if (o->masters != MASTERS_KAHAN || type_get(v.type)->dtype != DT_BF16)
         return x;
     c->more = state_var(b->g, &v, intern("remainder"), v.type, 0);
@@ -104,7 +104,7 @@ ValueId compact_write_param(Builder *b, const CompactVar *c, ValueId x,
         graph_write(g, c->var, b_cast(b, x, value_dtype(g, c->var)));
         return x;
     }
-    ValueId y = c->more.i ? bf16_of(b, x) : rounded(b, c, x);
+    ValueId y = c->more.i ? bf16_of(b, x) : rounded(b, x);
     if (c->more.i) {
         ValueId left = b2(b, OP_SUB, x, b_cast(b, y, DT_F32), DT_F32);
         stored(b, c->more, left, ok);
@@ -115,21 +115,20 @@ ValueId compact_write_param(Builder *b, const CompactVar *c, ValueId x,
 /* ---- state --------------------------------------------------------------- */
 
 ValueId compact_read_state(Builder *b, const Options *o, const Var *v,
-                           const OptimizerState *state, TypeId type, int index,
+                           const OptimizerState *state, TypeId type,
                            CompactVar *c) {
     const Type *t = type_get(type);
     bool compact = t->dtype == DT_F32 && is_large(t);
     if (compact) type = type_with_dtype(type, o->state_dtype);
-    *c = (CompactVar){.var =
-                          state_var(b->g, v, state->name, type, state->initial),
-                      .salt = FIRST_SALT + 1 + index};
+    *c = (CompactVar){
+        .var = state_var(b->g, v, state->name, type, state->initial)};
     return compact ? b_cast(b, c->var, DT_F32) : c->var;
 }
 
 void compact_write_state(Builder *b, const CompactVar *c, ValueId x,
                          ValueId ok) {
     if (value_dtype(b->g, c->var) == DT_BF16)
-        stored(b, c->var, rounded(b, c, x), ok);
+        stored(b, c->var, rounded(b, x), ok);
     else
         graph_write(b->g, c->var, b_cast(b, x, value_dtype(b->g, c->var)));
 }

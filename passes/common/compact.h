@@ -27,7 +27,6 @@ Status compact_params(Module *m, const Options *o, Diag *d, Arena *scratch);
 typedef struct CompactVar {
     ValueId var;  /* what is stored */
     ValueId more; /* its remainder; 0: none */
-    int64_t salt; /* stream of its random numbers */
 } CompactVar;
 
 ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
@@ -35,9 +34,9 @@ ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
 /* What is stored, as f32. */
 ValueId compact_write_param(Builder *b, const CompactVar *c, ValueId x,
                             ValueId ok);
-/* The index-th state of variable v, of a type that the update wants. */
+/* A state of variable v, of a type that the update wants. */
 ValueId compact_read_state(Builder *b, const Options *o, const Var *v,
-                           const OptimizerState *state, TypeId type, int index,
+                           const OptimizerState *state, TypeId type,
                            CompactVar *c);
 void compact_write_state(Builder *b, const CompactVar *c, ValueId x,
                          ValueId ok);

@@ -368,7 +368,7 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
         if (types[i + 1].i)
             in[n + i] =
                 compact_read_state(&s->b, s->opt, &v, &def->states.data[i],
-                                   types[i + 1], i, &stored[i]);
+                                   types[i + 1], &stored[i]);
     TRY(call_checked(s, o->fn, in, n + nstate, attrs, o->keys.len, types, &v,
                      &id));
     TRY(check_shared(s, o->fn, id));
