@@ -15,6 +15,13 @@ extern const DType precision_dtype[]; /* what products read */
 
 typedef enum Remat { REMAT_AUTO, REMAT_NONE, REMAT_BYTES } Remat;
 
+/* What an update reads of a 16-bit parameter. */
+typedef enum Masters {
+    MASTERS_F32,
+    MASTERS_KAHAN, /* the parameter and a 16-bit remainder */
+    MASTERS_NONE
+} Masters;
+
 typedef enum Placement { PLACE_EXACT, PLACE_PYTORCH } Placement;
 
 typedef enum LossKind {
@@ -196,6 +203,8 @@ typedef struct Options {
     bool only_given;           /* an option of the only objective was */
     uint64_t lines;            /* rows of options.def that a block gave */
     int64_t accumulate;
+    Masters masters;
+    DType state_dtype;          /* of the optimizer's state: DT_F32, DT_BF16 */
     bool optimizer_in_backward; /* updates do not wait for all gradients */
     bool equal_batches; /* the mean of micro-batches' means                  */
     AverageSpec average;

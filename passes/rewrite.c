@@ -141,3 +141,30 @@ void var_narrow(Module *m, int var, DType d) {
         if (x.i) value_get(m->graphs.data[i], x)->type = v->type;
     }
 }
+
+static void widen_reads(Graph *g, const bool *narrow, Arena *scratch) {
+    int limit = g->values.len, nvar = g->module->vars.len, n;
+    Builder b = {.g = g};
+    ValueId *map = NEW_ARRAY(scratch, ValueId, limit);
+    NodeId *old = order_take(g, scratch, &n);
+    for (int i = 0; i < nvar; i++) {
+        ValueId x = narrow[i] ? graph_find_var(g, i) : NO_VALUE;
+        if (x.i) map[x.i] = b_cast(&b, x, DT_F32);
+    }
+    for (int i = 0; i < n; i++) {
+        Node *o = node_get(g, old[i]);
+        for (int k = 0; k < o->nin; k++)
+            if (map[o->in[k].i].i) o->in[k] = map[o->in[k].i];
+        vec_push(g->arena, &g->order, old[i]);
+    }
+    for (int i = 0; graph_root(g, i); i++)
+        if (map[graph_root(g, i)->i].i)
+            *graph_root(g, i) = map[graph_root(g, i)->i];
+}
+
+void vars_narrow(Module *m, const bool *narrow, DType d, Arena *scratch) {
+    for (int i = 0; i < m->vars.len; i++)
+        if (narrow[i]) var_narrow(m, i, d);
+    for (int i = 0; i < m->graphs.len; i++)
+        widen_reads(m->graphs.data[i], narrow, scratch);
+}

@@ -57,5 +57,7 @@ bool is_number(const Graph *g, ValueId v, double c);
 
 /* The variable and its initial value, in all graphs, from now on. */
 void var_narrow(Module *m, int var, DType d);
+/* The same for those marked; what reads one reads a cast of it to f32. */
+void vars_narrow(Module *m, const bool *narrow, DType d, Arena *scratch);
 
 #endif

@@ -56,6 +56,22 @@ Status set_logit_rows(Options *o, Spec *s) {
     return spec_integer(s, s->text, 1, INT64_MAX, &o->logit_rows);
 }
 
+Status set_state_dtype(Options *o, Spec *s) {
+    static const char *const words[] = {"fp32", "bf16", NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    o->state_dtype = i ? DT_BF16 : DT_F32;
+    return OK;
+}
+
+Status set_masters(Options *o, Spec *s) {
+    static const char *const words[] = {"fp32", "kahan", "none", NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    o->masters = (Masters)i;
+    return OK;
+}
+
 Status set_placement(Options *o, Spec *s) {
     static const char *const words[] = {"exact", "pytorch", NULL};
     const SpecKey none[] = {{0}},

@@ -48,7 +48,9 @@ bool node_same(const Graph *g, const Node *a, const Node *b) {
     if (!node_same_work(a, b) || a->loc.amp != b->loc.amp ||
         (a->flags ^ b->flags) & NODE_AGAIN)
         return false;
-    if (a->loc.chunk != b->loc.chunk && !a->nin) return false;
+    if (a->loc.chunk != b->loc.chunk &&
+        (!a->nin || (a->flags | b->flags) & NODE_UPDATE))
+        return false;
     for (int i = 0; i < a->nin; i++)
         if (!same_value(a->in[i], b->in[i])) return false;
     for (int i = 0; i < a->nout; i++)

@@ -2,6 +2,8 @@
 /* early.c: see early.h. */
 #include "passes/common/early.h"
 
+#include "passes/rewrite.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,13 +20,20 @@ static int by_place(const void *x, const void *y) {
     return a->at != b->at ? a->at - b->at : a->number - b->number;
 }
 
+/* Below casts, which stand anywhere. */
+static const Value *made_value(const Graph *g, ValueId v) {
+    const Node *n;
+    while ((n = def_of(g, v, OP_CAST))) v = n->in[0];
+    return value_get(g, v);
+}
+
 /* The numbers of gradients in the order in which they are finished. */
 static int *finished(Graph *g, const ValueId *grads, int n) {
     const int *position = graph_positions(g, g->arena);
     Placed *all = NEW_ARRAY(g->arena, Placed, n);
     int *number = NEW_ARRAY(g->arena, int, n);
     for (int i = 0; i < n; i++) {
-        const Value *v = value_get(g, grads[i]);
+        const Value *v = made_value(g, grads[i]);
         bool made = v->kind == VK_RESULT;
         all[i] = (Placed){made ? position[v->def.i] : -1, i};
     }

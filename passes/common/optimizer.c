@@ -17,6 +17,7 @@
 #include "ir/fn/optimizer.h"
 #include "passes/passes.h"
 #include "passes/common/average.h"
+#include "passes/common/compact.h"
 #include "passes/common/early.h"
 #include "passes/rewrite.h"
 
@@ -331,22 +332,15 @@ static Status rates_of(Step *s, const Var *v, Rates *out) {
     return OK;
 }
 
-static ValueId opt_state(Step *s, const Var *v, const OptimizerState *state,
-                         TypeId type) {
-    Str name = internf("%s/%s", family_name(FAMILY_OPT, v->name), state->name);
-    int i = module_var(s->m, VAR_STATE, name, type, NULL, state->initial);
-    return graph_var(s->g, i);
-}
-
 /* Ranks share state that every element of a parameter has for itself. */
 static Status check_shared(Step *s, const Fn *fn, NodeId id) {
-    if (!s->opt->shard_optimizer ||
-        optimizer_can_share(fn->optimizer, s->g, id))
+    bool whole = !optimizer_can_share(fn->optimizer, s->g, id);
+    if (!s->opt->shard_optimizer || (!whole && !compact_draws(s->opt)))
         return OK;
     fail(s->diag, (Loc){0},
          "--shard-optimizer: %s looks at whole parameters, so that ranks "
          "cannot share their state",
-         fn->info.text);
+         whole ? fn->info.text : "--state-dtype");
     return ERR_USAGE;
 }
 
@@ -355,7 +349,9 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
     const Optimizer *def = o->fn->optimizer;
     const Var v = *value_var(s->g, p);
     int once = def->once->results.len, n = 3 + once, nstate = def->states.len;
-    ValueId in[MAX_FN_OPERANDS] = {b_cast(&s->b, p, DT_F32), g, s->ok};
+    CompactVar stored[MAX_FN_OPERANDS];
+    ValueId in[MAX_FN_OPERANDS] = {
+        compact_read_param(&s->b, s->opt, p, &stored[nstate]), g, s->ok};
     TypeId types[MAX_FN_OPERANDS];
     Attr attrs[MAX_OP_ATTRS];
     char msg[MSG_TEXT];
@@ -370,15 +366,18 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
                     o->fn->info.text, v.name, msg);
     for (int i = 0; i < nstate; i++)
         if (types[i + 1].i)
-            in[n + i] = opt_state(s, &v, &def->states.data[i], types[i + 1]);
+            in[n + i] =
+                compact_read_state(&s->b, s->opt, &v, &def->states.data[i],
+                                   types[i + 1], &stored[i]);
     TRY(call_checked(s, o->fn, in, n + nstate, attrs, o->keys.len, types, &v,
                      &id));
     TRY(check_shared(s, o->fn, id));
     ValueId out[MAX_FN_OPERANDS];
     memcpy(out, node_get(s->g, id)->out, (size_t)(nstate + 1) * sizeof *out);
     for (int i = 0; i < nstate; i++)
-        if (types[i + 1].i) write_var(s, in[n + i], out[i + 1]);
-    write_var(s, p, out[0]);
+        if (types[i + 1].i)
+            compact_write_state(&s->b, &stored[i], out[i + 1], s->ok);
+    out[0] = compact_write_param(&s->b, &stored[nstate], out[0], s->ok);
     average_write(&s->b, s->opt, p, out[0], s->share, s->ok);
     return OK;
 }
@@ -573,6 +572,7 @@ static void make_micro(const Graph *train, PassCtx *cx) {
         set_loss(&s, b_where(&s.b, some, s.loss, f32c(&s, 0)));
     }
     take_outputs(&s);
+    if (compact_draws(cx->opt)) graph_own_var(g, OWN_RNG, 0);
     ValueId *least = s.grads.data; /* tells the update of a bad micro-batch */
     for (int i = 1; i < s.grads.len; i++)
         if (value_count(g, s.grads.data[i]) < value_count(g, *least))
@@ -675,6 +675,7 @@ static Status make_steps(Graph *train, PassCtx *cx) {
     s.labels = samples_all(train);
     s.loss = graph_output(train, own_output(OUT_LOSS, train->objective));
     take_outputs(&s);
+    if (compact_draws(cx->opt)) graph_own_var(train, OWN_RNG, 0);
     write_forward(&s);
     TRY(emit_update(&s));
     average_buffers(&s.b, cx->opt, train, s.share, s.ok);

@@ -21,6 +21,7 @@
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
 #include "passes/rewrite.h"
+#include "passes/common/compact.h"
 #include "passes/passes.h"
 
 typedef struct Rules {
@@ -232,6 +233,7 @@ Status pass_rules(Module *m, PassCtx *cx) {
              "no casts to place");
         return ERR_USAGE;
     }
+    TRY(compact_params(m, o, cx->diag, cx->scratch));
     if (!o->fp16_residuals && o->residuals < INFINITY &&
         (o->half_model || o->precision == PREC_FP16)) {
         fail(cx->diag, (Loc){0},

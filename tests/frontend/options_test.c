@@ -236,6 +236,7 @@ static void dump(const Options *o, StrBuf *sb) {
     REAL(scale.backoff), REAL(scale.min), REAL(scale.max), INT(scale.interval);
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
     TEXT_OF(comm_dtype, dtype_info[o->comm_dtype].text);
+    TEXT_OF(state_dtype, dtype_info[o->state_dtype].text), INT(masters);
     INT(shard_optimizer), INT(optimizer_in_backward), INT(sync_batchnorm),
         INT(heads.len);
     INT(train_rules.len), INT(batchnorm_train), INT(batchnorm_unbiased);
@@ -459,6 +460,11 @@ static const struct {
     {"--comm-dtype", "fp32", ""},
     {"--shard-optimizer", NULL, "shard_optimizer=1"},
     {"--optimizer-in-backward", NULL, "optimizer_in_backward=1"},
+    {"--state-dtype", "fp32", ""},
+    {"--state-dtype", "bf16", "state_dtype=bf16"},
+    {"--masters", "fp32", ""},
+    {"--masters", "kahan", "masters=1"},
+    {"--masters", "none", "masters=2"},
     {"--sync-batchnorm", NULL, "sync_batchnorm=1"},
     {"--dim", "b=3", "dims.len=1; dim 0=b:-1 3"},
     {"--dim", "x:y:2=3", "dims.len=1; dim 0=x:y:2 3"},

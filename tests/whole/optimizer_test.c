@@ -492,6 +492,89 @@ TEST_CASE(optimizer, in_backward_keeps_the_parts_before_a_bad_gradient) {
     compiled_close(&c);
 }
 
+/* ---- weights and state of 16 bits ---------------------------------------- */
+
+enum { FLAT = 4096, FLAT_STEPS = 32 };
+
+static const char flat[] = "graph forward(%x: f32[64,64]) {\n"
+                           "  param %a: f32[64,64] = 1\n"
+                           "  %xa = mul %x, %a : f32[64,64]\n"
+                           "  %loss = reduce_sum %xa {axes=[0,1], keepdims=0}\n"
+                           "  return %loss\n}\n";
+
+static double mean_of(const Compiled *c, ampc_session *s, const char *name,
+                      ampc_dtype dtype, double *least) {
+    static uint16_t low[FLAT];
+    static float x[FLAT];
+    double sum = 0;
+    if (dtype == AMPC_DTYPE_F32)
+        read_var(c, s, name, x, sizeof x, dtype);
+    else
+        read_var(c, s, name, low, sizeof low, dtype);
+    *least = INFINITY;
+    for (int i = 0; i < FLAT; i++) {
+        uint32_t bits = (uint32_t)low[i] << 16;
+        if (dtype != AMPC_DTYPE_F32) memcpy(&x[i], &bits, sizeof bits);
+        sum += (double)x[i];
+        *least = fmin(*least, (double)x[i]);
+    }
+    return sum / FLAT;
+}
+
+/* Each update is a 16th of a unit in the last place, which rounding to nearest
+   would lose: stochastic rounding moves the mean by all of them, within five
+   standard deviations; a remainder, or fp32 masters, move each element. */
+TEST_CASE(optimizer, small_updates_of_bf16_weights_are_not_lost) {
+    static const char *const masters[] = {"fp32", "kahan", "none"};
+    const double want = 1 - FLAT_STEPS * 0x1p-12;
+    const double deviation = 0x1p-8 * sqrt(FLAT_STEPS * 15) / 16 / sqrt(FLAT);
+    static float x[FLAT];
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    for (int i = 0; i < 3; i++) {
+        char options[160];
+        double least;
+        snprintf(options, sizeof options,
+                 "--masters %s --optimizer sgd,lr=1 --target cpu:x86-64-v2",
+                 masters[i]);
+        Compiled c = compile_text(flat, options);
+        ampc_session *s = open_threads(&c, 2);
+        for (int k = 0; k < FLAT_STEPS; k++) {
+            for (int j = 0; j < FLAT; j++) x[j] = 0x1p-12f;
+            CHECK_EQ_INT(step_ok(&c, s, &in, 1).applied, 1);
+            for (int j = 0; j < FLAT; j++) x[j] = k % 2 ? NAN : INFINITY;
+            CHECK_EQ_INT(step_ok(&c, s, &in, 1).applied, 0);
+        }
+        double mean =
+            mean_of(&c, s, "a", i ? AMPC_DTYPE_BF16 : AMPC_DTYPE_F32, &least);
+        CHECK_MSG(fabs(mean - want) <= (i == 2 ? 5 * deviation : 0),
+                  "%s: %.9g, not %.9g", masters[i], mean, want);
+        CHECK((least < mean) == (i == 2));
+        c.api->close(s);
+        compiled_close(&c);
+    }
+}
+
+/* A mean of squares that decays by a thousandth a step, and nothing added: bf16
+   to nearest would stay as it is. */
+TEST_CASE(optimizer, bf16_state_decays) {
+    static float x[FLAT];
+    double first = 0, least;
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    Compiled c = compile_text(flat, "--state-dtype bf16 --optimizer adam "
+                                    "--target cpu:x86-64-v2");
+    ampc_session *s = open_threads(&c, 2);
+    for (int k = 0; k <= 64; k++) {
+        for (int j = 0; j < FLAT; j++) x[j] = k ? 0 : 1;
+        CHECK_EQ_INT(step_ok(&c, s, &in, 1).applied, 1);
+        double mean =
+            mean_of(&c, s, "ampc.opt/a/exp_avg_sq", AMPC_DTYPE_BF16, &least);
+        if (k == 0) first = mean;
+        CHECK_REL(mean, first * pow(0.999, k), 2e-3);
+    }
+    c.api->close(s);
+    compiled_close(&c);
+}
+
 static void add_rules(void) {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         harness_register("optimizer", rules[i].name, run, (void *)&rules[i]);

@@ -298,6 +298,11 @@ TEST_CASE(training, same_bits_for_any_threads_and_across_resume_bf16) {
                                       "--optimizer sgd,lr=0.1,momentum=0.9");
 }
 
+TEST_CASE(training, same_bits_for_any_threads_and_across_resume_compact) {
+    threads_and_resume("--dim batch=8 --loss cross_entropy --masters none "
+                       "--state-dtype bf16 --optimizer-in-backward");
+}
+
 TEST_CASE(training, same_bits_for_any_threads_and_across_resume_fp16) {
     threads_and_resume(RESNET_OPTIONS "--precision fp16");
 }
