@@ -12,7 +12,9 @@ op returns, with five draws of weights.  For each sample that exports, compiles,
 has a finite loss and gradient and is in fp32 what it is in PyTorch (to 1e-3;
 exporters write some ops as others): the root mean square, over the draws, of the
 distances of loss and gradient from fp64 that losses.py has.  Printed are samples
-that are more than twice as far as autocast beyond four roundings of the loss, and
+that are more than twice as far as autocast beyond four roundings of the loss.
+Their roundings are the same in all five draws, so they run again with 20 draws of
+their own numbers: "again" are the geometric means of losses.py's ratios.  Printed
 at the end how many there were, how many ran and how many of them were farther
 than 1e-6.  --record writes the distances of all samples that ran, and "none" for
 others; samples that FILE.csv has are not done again.  All first samples of ops
@@ -35,6 +37,7 @@ import torch.nn as nn
 
 import losses
 
+DRAWS, MORE_DRAWS = 5, 20
 SKIP = ("rand", "bernoulli", "dropout", "normal", "uniform", "empty", "poisson",
         "multinomial", "exponential", "cauchy", "geometric", "log_normal")
 
@@ -155,10 +158,9 @@ def all_samples(n, names):
             yield f"{name}/{i}", make
 
 
-def weights(net):
+def weights(net, draws):
     n = max(v.numel() for v in net.results())
-    return [losses.numbers("n_w", d, (n,)) * .5 + 1
-            for d in range(losses.DRAWS)]
+    return [losses.numbers("n_w", d, (n,)) * .5 + 1 for d in range(draws)]
 
 
 def backward(net, w, scale=1.):
@@ -171,6 +173,8 @@ def stepped(m, ws, start):
     out = []
     for w in ws:
         s = m.session(device="cpu", threads=1)
+        for n, v in start.items():
+            s[n] = v.numpy().reshape(s[n].shape)
         for _ in range(30):
             r = s.step(w=w.numpy())
             if r["applied"]:
@@ -224,14 +228,40 @@ def export(make, w, path):
                               external_data=False, verbose=False)
 
 
+def with_other_numbers(make, draw):
+    """The sample, each parameter times about 1, with a deviation of 0.3."""
+    def other():
+        net, rng = make(), torch.Generator().manual_seed(draw)
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(1 + .3 * torch.randn(p.shape, generator=rng))
+        return net
+    return other
+
+
+def values(net):
+    return {n: p.detach().clone() for n, p in net.named_parameters()}
+
+
+def mean_ratio(m, make, low, floor):
+    """Geometric means of the ratios over draws of the sample's own numbers."""
+    ratios = []
+    for d, w in enumerate(weights(make(), MORE_DRAWS)):
+        other = with_other_numbers(make, d)
+        want, = in_fp64(other, [w])
+        theirs = losses.distances(in_autocast(other, w, low), want)
+        ours = losses.distances(stepped(m, [w], values(other()))[0], want)
+        ratios.append(ours / np.maximum(theirs, floor))
+    return losses.mean(np.array(ratios))
+
+
 def one(program, make, folder):
     """Distances of autocast and of ampc by precision; "other": the file has
     another model; None: not to be told."""
     net = make()
     if not list(net.parameters()):
         return None
-    ws = weights(net)
-    start = {n: p.detach().clone() for n, p in net.named_parameters()}
+    ws, start = weights(net, DRAWS), values(net)
     want = in_fp64(make, ws)
     for loss, g in want:
         size = np.sqrt(sum((v ** 2).sum() for v in g.values()))
@@ -240,16 +270,20 @@ def one(program, make, folder):
     path, out = f"{folder}/m.onnx", {}
     export(make, ws[0], path)
 
-    def far(precision):
-        m = losses.module(program, path, precision, "--train", "*")
+    def module(precision):
+        return losses.module(program, path, precision, "--train", "*")
+
+    def far(m):
         return rms(stepped(m, ws, start), want)
+    modules = {p: module(p) for p in losses.LOW}
     for p, (low, floor) in losses.LOW.items():
         theirs = [in_autocast(make, w, low) for w in ws]
-        out[p] = rms(theirs, want), far(p), floor
+        out[p] = rms(theirs, want), far(modules[p]), floor
     if any(is_bad(*o) or not (o[1] < 1e-2).all() for o in out.values()) and not (
-            far("fp32") < 1e-3).all():
+            far(module("fp32")) < 1e-3).all():
         return "other"
-    return out
+    return {p: (*o, mean_ratio(modules[p], make, losses.LOW[p][0], o[2])
+                if is_bad(*o) else None) for p, o in out.items()}
 
 
 def one_apart(*args):
@@ -279,7 +313,7 @@ def is_bad(theirs, ours, floor):
 
 
 HEADER = ["sample", "precision", "autocast_loss", "loss", "autocast_gradient",
-          "gradient"]
+          "gradient", "ratio_loss", "ratio_gradient"]
 
 
 def recorded(path):
@@ -332,16 +366,19 @@ def main():
             out.writerow([name, r or "none"])
             continue
         ran += 1
-        apart += any((ours > 1e-6).any() for _, ours, _ in r.values())
-        for precision, (theirs, ours, floor) in r.items():
-            bad = is_bad(theirs, ours, floor)
+        apart += any((ours > 1e-6).any() for _, ours, *_ in r.values())
+        for precision, (theirs, ours, floor, ratio) in r.items():
+            bad = ratio is not None
             over += bad
             out.writerow([name, precision] +
                          [f"{v:.2e}" for v in (theirs[0], ours[0], theirs[1],
-                                               ours[1])])
+                                               ours[1])] +
+                         [f"{v:.3f}" for v in (ratio if bad else ())])
             if bad or a.names:
                 print(f"| {name} | {precision} | {theirs[0]:.1e} | {ours[0]:.1e}"
-                      f" | {theirs[1]:.1e} | {ours[1]:.1e} |", flush=True)
+                      f" | {theirs[1]:.1e} | {ours[1]:.1e} |"
+                      + (f" again {ratio[0]:.2f} {ratio[1]:.2f}" if bad else ""),
+                      flush=True)
     print(f"{tried} samples, {other} of another model in their file, {ran} ran, "
           f"{apart} farther than 1e-6 in either "
           f"precision; {over} more than twice as far as autocast", flush=True)

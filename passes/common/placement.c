@@ -44,6 +44,9 @@
        small: nearest the loss first, while this adds at most 1/256 to the bytes
        of a step, or if they have at most 2,048 elements.  Errors of earlier
        values average out; these reach the loss.
+     - scores of attention that no target keeps in its cache, nearest the loss
+       first, while this adds at most 1/64 to the bytes of a step: PyTorch's
+       fused attention has them in fp32, and exp amplifies their errors
      - values of wide.h: torch.autocast has them in fp32, and a reader would
        amplify their rounding error
    A view has the dtype of its source, as do operand and result of a pool.  Low
@@ -213,30 +216,48 @@ static void spare_logs(Place *p, const bool *ahead, Arena *a) {
     }
 }
 
-static void spare_the_loss(Place *p, Arena *a) {
-    enum { PART = 256, FEW = 2048 };
+/* Bytes that v adds if it is high. */
+static int64_t bytes_of_high(const Place *p, ValueId v) {
+    return 2 * value_count(p->g, v) * (1 + p->traffic[v.i].reads);
+}
+
+enum { FEW = 2048 };
+
+/* Makes the result of n high if it has few elements or *left bytes are
+   enough. */
+static void spare_cheap(Place *p, const Node *n, int64_t *left,
+                        const char *why) {
+    ValueId v = n->out[0];
+    bool few = value_count(p->g, v) <= FEW;
+    int64_t more = few ? 0 : bytes_of_high(p, v);
+    if (more > *left) return;
+    *left -= more;
+    spare(p, v, why);
+}
+
+static void spare_few_bytes(Place *p, Arena *a) {
+    enum { LOSS_PART = 256, SCORES_PART = 64, LARGE_PART = 8 };
     const Graph *g = p->g;
     const bool *ahead = find_ahead(p, a);
-    int64_t left = 0, large = 0;
+    int64_t all = 0, large = FEW * LARGE_PART;
     spare_logs(p, ahead, a);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
-        int64_t count = value_count(g, (ValueId){v});
+        ValueId id = {v};
         if (!p->free[v] || !p->traffic[v].stored) continue;
-        left += 4 * count * (1 + p->traffic[v].reads);
-        if (count > large) large = count;
+        all += 2 * bytes_of_high(p, id);
+        if (value_count(g, id) > large) large = value_count(g, id);
     }
-    left /= PART;
+    int64_t of_loss = all / LOSS_PART, of_scores = all / SCORES_PART;
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         ValueId v = n->out[0];
-        int64_t more = 2 * value_count(g, v) * (1 + p->traffic[v.i].reads);
-        bool few = value_count(g, v) <= FEW;
-        if (n->flags || ahead[v.i] || n->loc.amp || shares_type(n) ||
-            !p->free[v.i] || !p->traffic[v.i].stored ||
-            (!few && (value_count(g, v) * 8 > large || more > left)))
+        if (n->flags || n->loc.amp || shares_type(n) || !p->free[v.i] ||
+            !p->traffic[v.i].stored)
             continue;
-        if (!few) left -= more;
-        spare(p, v, "near the loss");
+        if (p->f.scores[v.i])
+            spare_cheap(p, n, &of_scores, "scores of attention");
+        else if (!ahead[v.i] && value_count(g, v) * LARGE_PART <= large)
+            spare_cheap(p, n, &of_loss, "near the loss");
     }
 }
 
@@ -735,7 +756,7 @@ Place place_begin(Graph *g, PassCtx *cx) {
     find_prices(&p);
     p.traffic = NEW_ARRAY(a, Traffic, g->values.len);
     traffic_join(g, p.traffic, g->values.len, cx);
-    spare_the_loss(&p, a);
+    spare_few_bytes(&p, a);
     if (!whole && cx->opt->residuals < INFINITY)
         keep_streams(&p, cx->opt->residuals, a);
     return p;

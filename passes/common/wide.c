@@ -399,6 +399,34 @@ static void note_positions(Facts *f) {
     }
 }
 
+/* The softmax of n = exp(s - max(s)): s; NO_VALUE: n is no such node. */
+static ValueId softmax_operand(const Graph *g, const Node *n) {
+    const Node *sub = n->op == OP_EXP ? value_maker(g, n->in[0]) : NULL;
+    if (!sub || sub->op != OP_SUB) return NO_VALUE;
+    const Node *max = value_maker(g, sub->in[1]);
+    while (max && moves(max)) max = value_maker(g, max->in[0]);
+    bool fits =
+        max && max->op == OP_REDUCE_MAX && same_value(max->in[0], sub->in[0]);
+    return fits ? sub->in[0] : NO_VALUE;
+}
+
+/* Scores of attention, and what scales and masks them. */
+static void note_scores(const Growth *w) {
+    Facts *f = w->f;
+    const Graph *g = f->g;
+    for (int i = g->order.len - 1; i >= 0; i--) {
+        const Node *n = node_at(g, i);
+        ValueId v = n->out[0];
+        if (n->flags) continue;
+        if (w->ahead[v.i]) f->scores[softmax_operand(g, n).i] = true;
+        bool from = f->scores[v.i] && (node_kind(n) == KIND_ELEM || moves(n));
+        for (int k = 0; k < n->nin && from; k++)
+            if (f->half[n->in[k].i] && is_activation(g, n, n->in[k]))
+                f->scores[n->in[k].i] = true;
+    }
+    f->scores[0] = false; /* NO_VALUE */
+}
+
 static void note_exact(Facts *f, Arena *a) {
     const Graph *g = f->g;
     int values = g->values.len;
@@ -406,6 +434,7 @@ static void note_exact(Facts *f, Arena *a) {
                 NEW_ARRAY(a, bool, values), NEW_ARRAY(a, bool, values)};
     note_positions(f);
     find_products(&w);
+    note_scores(&w);
     find_safe(&w);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
@@ -436,6 +465,7 @@ Facts facts_of(const Graph *g, Arena *a) {
     f.own = NEW_ARRAY(a, bool, n);
     f.copied = NEW_ARRAY(a, bool, n);
     f.stream = NEW_ARRAY(a, bool, n);
+    f.scores = NEW_ARRAY(a, bool, n);
     f.exact = NEW_ARRAY(a, const char *, n);
     for (int i = 0; i < g->inputs.len; i++)
         f.half[g->inputs.data[i].i] =

@@ -18,6 +18,8 @@ typedef struct Facts {
     bool *own;     /* computed of variables and constants alone          */
     bool *copied;  /* products alone read it, rounded                    */
     bool *stream;  /* part of a residual stream that autocast has in fp32 */
+    bool *scores;  /* of attention: the operand of a softmax that a product
+                      reads, in 16 bits where PyTorch does not fuse them     */
     const char **exact; /* why 16 bits would make loss or gradient less exact
                            than autocast's; NULL: they would not              */
 } Facts;

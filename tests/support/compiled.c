@@ -245,7 +245,7 @@ static void read_entry(TraceTensor *t, const char *p, const char *data) {
 }
 
 Trace trace_read(const char *path) {
-    enum { MOST = 2048 };
+    enum { MOST = 8192 };
     size_t size;
     Trace t = {test_read_file(path, &size), NULL, 0};
     unsigned long long header;
