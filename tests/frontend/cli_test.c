@@ -280,6 +280,35 @@ TEST_CASE(cli, each_objective_is_evaluated) {
     check_run(0, "{\"epoch\":1,\"objective\":\"b\",\"eval_loss\":1.5,",
               "run two.so --feed x=x.csv --feed target:y=t.csv --eval-feed "
               "x=x.csv --eval-feed target:y=t.csv");
+    /* a key of the schedule is set for both */
+    check_run(0,
+              "\"objective\":\"b\",\"loss\":2.25,\"grad_norm\":2.25,"
+              "\"scale\":1,\"skipped\":0,\"skip_streak\":0,\"lr\":0.5,",
+              "run two.so --feed x=x.csv --feed target:y=t.csv --steps 1 "
+              "--hyper lr=0.5");
+}
+
+/* A checkpoint resumes with the options that it was made with, no fewer and no
+   more. */
+TEST_CASE(cli, resumes_with_the_same_options) {
+    static const char text[] =
+        "graph forward(%x: f32[2,1]) {\n  param %w: f32[1] = 1\n"
+        "  %y = mul %x, %w : f32[2,1]\n  return %y\n}\n";
+#define RESUMED " --feed x=x.csv --feed target=t.csv --save "
+    REQUIRE(test_write_file(test_tmp("one.amp"), text, strlen(text)) &&
+            test_write_file(test_tmp("x.csv"), "1\n2\n", 4) &&
+            test_write_file(test_tmp("t.csv"), "0\n0\n", 4));
+#define ONE "one.amp --target cpu:x86-64-v2 --precision fp32 --loss mse -o "
+    check_run(0, "", ONE "plain.so");
+    check_run(0, "", ONE "clip.so --clip-norm 1");
+    check_run(0, "", "run plain.so" RESUMED "plain.ck");
+    check_run(0, "", "run clip.so" RESUMED "clip.ck");
+    check_run(1, "--clip-norm was '1' there and is not given in this module",
+              "run plain.so" RESUMED "clip.ck --resume");
+    check_run(1, "--clip-norm was not given there and is '1' in this module",
+              "run clip.so" RESUMED "plain.ck --resume");
+#undef ONE
+#undef RESUMED
 }
 
 /* Any identifier is taken, except the names in the module's own code, which

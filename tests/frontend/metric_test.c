@@ -230,6 +230,16 @@ TEST_CASE(metric, leaves_out_what_the_mask_and_the_padding_leave_out) {
         2.0 / 3, 1e-12);
 }
 
+TEST_CASE(metric, takes_the_largest_label_as_the_class_with_an_axis) {
+    const float y[8] = {1, 0, 0, 1, 2, 1, 5, 0};
+    const float soft[8] = {0.6f, 0.4f, 0.9f, 0.1f, 0.2f, 0.8f, 1, 0};
+    char why[300];
+    CHECK_NEAR(measure_rows("accuracy,axis=1", &y42, &t42, NULL, 4, y, soft,
+                            NULL, why),
+               0.5, 1e-12);
+    CHECK_EQ_INT(*why, 0);
+}
+
 TEST_CASE(metric, has_no_value_without_numbers) {
     const float y[8] = {NAN, 0, 0, 1, 2, 2, 5, 0};
     const int64_t zeros[4] = {0};

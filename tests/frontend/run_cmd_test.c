@@ -47,6 +47,9 @@ TEST_CASE(run, changes_keys_of_the_schedule) {
     out = good(&tiny_module, FEEDS "--steps 1 --hyper lr=1epochs");
     CHECK(field(out, 0, "lr") == 40 / TINY_BATCH);
     free(out);
+    out = good(&tiny_module, FEEDS "--steps 3 --hyper lr=50%"); /* rounds up */
+    CHECK(field(out, 0, "lr") == 2);
+    free(out);
     bad(&tiny_module, FEEDS "--hyper warmup=5%", 1, "the module has: lr");
     bad(&tiny_module, FEEDS "--hyper lr=5x", 2, "'lr=5x': a value is");
     bad(&tiny_module, FEEDS "--hyper lr", 2, "KEY=VALUE is needed");
