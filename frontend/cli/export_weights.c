@@ -267,6 +267,18 @@ static Status part_of(void *ctx, const char *name, int64_t rows,
     return from_file(w, w->file, t, name, &type, (char *)out);
 }
 
+/* Names as PEFT's files of adapters have them. */
+static bool is_peft(const StFile *f) {
+    static const char peft[] = "base_model.model.";
+    char name[1024];
+    for (size_t i = 0; i < f->ntensor; i++)
+        if (f->tensors[i].name.n &&
+            json_text(f->tensors[i].name, name, sizeof name) >= 0 &&
+            !strncmp(name, peft, sizeof peft - 1))
+            return true;
+    return false;
+}
+
 /* A checkpoint that is given has them all. Programs of ours compute adapters
    themselves; the user's graph has them in the weights. */
 Status weights_of(void *ctx, const char *name, const Type *type, void *data) {
@@ -281,8 +293,12 @@ Status weights_of(void *ctx, const char *name, const Type *type, void *data) {
     }
     if (w->file)
         return misfit(w, w->file->path, name,
-                      "is not in it: saved by another model, or under other "
-                      "names");
+                      is_peft(w->file)
+                          ? "is not in it, a file of adapters alone: ampc run "
+                            "MODULE --load FILE --steps 0 --save CKPT, with "
+                            "--feed, makes a checkpoint of all weights"
+                          : "is not in it: saved by another model, or under "
+                            "other names");
     if (json_get(w->index, name, &entry))
         return from_module(w, entry, name, type, data);
     int var = w->m ? module_find_var(w->m, intern(name)) : -1;

@@ -319,8 +319,7 @@ Status run_load(Run *r) {
                          .partial = 1};
     if (o->load.n && r->api->load_weights(r->s, &from) != AMPC_OK)
         return run_api_fail(r, "--load");
-    if (o->resume && r->api->resume(r->s, o->save) != AMPC_OK)
-        return run_api_fail(r, "--resume");
+    if (o->resume) TRY(run_resume(r));
     run_print_notice(r);
     if (o->resume) TRY(choose_averages(r));
     for (uint32_t i = 0; !isnan(o->lr) && (i == 0 || run_objective(r, i));

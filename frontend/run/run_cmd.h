@@ -208,6 +208,9 @@ Status run_save(Run *r, const char *path);
    writes outputs to opt->fetch. */
 Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first);
 Status run_predict(Run *r, FeedSet *fs);
+/* Resumes from the --save file; where that cannot be read, from the newest of
+   the checkpoints of --keep that can, which is said. */
+Status run_resume(Run *r);
 /* Takes up the position that a resumed checkpoint holds. */
 void run_cursor_read(Run *r);
 

@@ -311,20 +311,54 @@ static int64_t kept_step(const char *file, const char *name) {
     return errno ? -1 : step;
 }
 
-/* The oldest kept checkpoint up to step `last`; count: their number. */
-static int64_t oldest_kept(const char *dir, const char *name, int64_t last,
-                           int64_t *count) {
-    int64_t oldest = -1;
+/* The step of the oldest, or the newest, kept checkpoint up to step `last`;
+   count: their number. */
+static int64_t end_of_kept(const char *dir, const char *name, bool newest,
+                           int64_t last, int64_t *count) {
+    int64_t found = -1;
     DIR *d = opendir(dir);
     *count = 0;
     for (struct dirent *e; d && (e = readdir(d));) {
         int64_t step = kept_step(e->d_name, name);
         if (step < 0 || step > last) continue;
         ++*count;
-        if (oldest < 0 || step < oldest) oldest = step;
+        if (found < 0 || (newest ? step > found : step < found)) found = step;
     }
     if (d) closedir(d);
-    return oldest;
+    return found;
+}
+
+/* The folder of the checkpoint; returns its name there. */
+static const char *kept_beside(const char *save, StrBuf *dir) {
+    const char *slash = strrchr(save, '/');
+    sb_printf(dir, "%.*s", slash ? (int)(slash + 1 - save) : 2,
+              slash ? save : "./");
+    return slash ? slash + 1 : save;
+}
+
+Status run_resume(Run *r) {
+    const char *save = r->opt->save;
+    char why[1024];
+    StrBuf dir = {0}, path = {0};
+    int64_t count, step = INT64_MAX;
+    bool done = r->api->resume(r->s, save) == AMPC_OK;
+    snprintf(why, sizeof why, "%s", done ? "" : r->api->error(r->s));
+    const char *name = kept_beside(save, &dir);
+    while (!done && r->opt->keep && step > 0) {
+        step = end_of_kept(dir.data, name, true, step - 1, &count);
+        if (step < 0) break;
+        path.len = 0;
+        sb_printf(&path, "%s.step-%lld", save, (long long)step);
+        done = r->api->resume(r->s, path.data) == AMPC_OK;
+    }
+    Status st = OK;
+    if (!done)
+        st = fail(&r->diag, (Loc){0}, "--resume: %s", why);
+    else if (*why)
+        fprintf(stderr, "%s; resumed from %s\n", why, path.data);
+    sb_free(&dir);
+    sb_free(&path);
+    return st;
 }
 
 static Status keep_failed(Run *r, const char *path) {
@@ -369,17 +403,15 @@ static Status keep_as(Run *r, const char *save, const char *path) {
    old ones. */
 static Status keep_checkpoint(Run *r, int64_t step) {
     if (r->rank) return OK;
-    const char *save = r->opt->save, *slash = strrchr(save, '/');
+    const char *save = r->opt->save;
     StrBuf path = {0}, dir = {0};
     int64_t count;
     sb_printf(&path, "%s.step-%lld", save, (long long)step);
-    sb_printf(&dir, "%.*s", slash ? (int)(slash + 1 - save) : 2,
-              slash ? save : "./");
+    const char *name = kept_beside(save, &dir);
     Status st = file_writes(&r->diag, r->guard, path.data, "--keep");
     if (st == OK) st = keep_as(r, save, path.data);
-    const char *name = slash ? slash + 1 : save;
     while (st == OK) {
-        int64_t old = oldest_kept(dir.data, name, step, &count);
+        int64_t old = end_of_kept(dir.data, name, false, step, &count);
         if (count <= r->opt->keep) break;
         path.len = 0;
         sb_printf(&path, "%s.step-%lld", save, (long long)old);

@@ -334,6 +334,25 @@ TEST_CASE(run, resumes_from_the_checkpoint_before_a_torn_one) {
     }
 }
 
+/* The newest of the kept checkpoints that is whole, where neither CKPT nor
+   CKPT.prev is. */
+TEST_CASE(run, resumes_from_the_newest_kept_checkpoint_that_is_whole) {
+#define KEEPING FEEDS "--save @kr --save-every 2 --keep 3 "
+    static const char *const names[] = {"kr.step-6", "kr", "kr.prev"};
+    write_data(42);
+    free(good(&tiny_module, KEEPING "--steps 6"));
+    for (int i = 0; i < 3; i++) /* names of one file share its bytes */
+        if (unlink(test_tmp(names[i])) == 0)
+            REQUIRE(test_write_file(test_tmp(names[i]), "torn", 4));
+    REQUIRE(access(test_tmp("kr.step-4"), F_OK) == 0);
+    bad(&tiny_module, FEEDS "--save @kr --resume --steps 2", 1, "kr: ");
+    Ran r = run_module(&tiny_module, KEEPING "--resume --steps 2");
+    CHECK_EQ_INT(r.status, 0);
+    CHECK_HAS(r.err, "kr.step-4");
+    CHECK_EQ_INT(field(r.out, 0, "step"), 5);
+    ran_free(&r);
+}
+
 TEST_CASE(run, shuffle_changes_order_only) {
     write_data(40);
     char *a = good(&tiny_module, FEEDS "--steps 10");

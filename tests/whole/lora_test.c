@@ -254,6 +254,10 @@ TEST_CASE(lora, adapters_alone_as_peft_has_them) {
     CHECK(trace_find(&t, "base_model.model.fc.lora_A.weight"));
     CHECK(trace_find(&t, "base_model.model.head.bias"));
     trace_free(&t);
+    snprintf(words, sizeof words,
+             "export '%s' --load adapter/adapter_model.safetensors -o w.onnx",
+             c.path);
+    check_ampc(1, "a file of adapters alone: ampc run MODULE", words);
     s = open_threads(&c, 1);
     ampc_weights from = {
         .size = sizeof from, .paths = &file, .npath = 1, .partial = 1};
