@@ -207,20 +207,23 @@ template <class P> struct Flash {
     static constexpr bool turned = !P::trans_b; /* keys are [d, u] */
     template <int N> using Keys = Panel<turned ? d : N, turned ? N : d>;
 
-    /* Rows R of a matrix, from row j on. */
+    /* Rows R from row j on; p points to row 0 of their matrix. */
     template <class R, class Pn>
-    static __device__ void fill(Pn &to, const E *p, int matrix, int j) {
-        panel_fill<R::pitch, R::cols>(to, p + R::at(matrix, j),
-                                      (int)R::rows - j, (int)R::cols);
+    static __device__ void fill(Pn &to, const E *p, int j) {
+        panel_fill<R::pitch, R::cols>(to, p + j * R::pitch, (int)R::rows - j,
+                                      (int)R::cols);
     }
-    /* Keys from j on. */
+    /* Keys from j on; k points to the keys of one matrix. */
     template <class Pn>
-    static __device__ void fill_keys(Pn &to, const E *k, int matrix, int j) {
+    static __device__ void fill_keys(Pn &to, const E *k, int j) {
         if constexpr (turned)
-            panel_fill<P::u, P::u>(to, k + (long long)matrix * P::u * P::d + j,
-                                   (int)P::d, u - j);
+            panel_fill<P::u, P::u>(to, k + j, (int)P::d, u - j);
         else
-            fill<typename At::K>(to, k, matrix, j);
+            fill<typename At::K>(to, k, j);
+    }
+    /* Offset of a matrix of keys, or of their gradients, of rows R. */
+    template <class R> static __device__ long long keys_at(int matrix) {
+        return turned ? (long long)matrix * P::u * P::d : R::at(matrix, 0);
     }
 
     static __device__ int seen(int n) { return Attend<P>::seen(n); }
@@ -325,17 +328,19 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
     const int row0 = (int)(blocks - 1 - blockIdx.x % blocks) * F::rows;
     const int warp0 = row0 + flash_warp() * 16 * F::mt;
     const int matrix = (int)(blockIdx.x / blocks);
-    const int keys = matrix / (int)some(P::group);
     unsigned a[F::mt][F::d / 16][4];
-    F::template fill<typename F::At::Q>(shared.q, q, matrix, row0);
+    F::template fill<typename F::At::Q>(shared.q, q + F::At::Q::at(matrix, 0),
+                                        row0);
     flash_wait();
     UNROLL
     for (int m = 0; m < F::mt; m++)
         flash_rows<false>(a[m], shared.q, (flash_warp() * F::mt + m) * 16);
     __syncthreads();
+    k += F::template keys_at<typename F::At::K>(matrix / (int)some(P::group));
+    v += F::At::V::at(matrix / (int)some(P::group), 0);
     auto fill = [&](int n, int j) {
-        F::fill_keys(shared.in[n].k, k, keys, j);
-        F::template fill<typename F::At::V>(shared.in[n].v, v, keys, j);
+        F::fill_keys(shared.in[n].k, k, j);
+        F::template fill<typename F::At::V>(shared.in[n].v, v, j);
     };
     float x[F::mt][F::e / 8][4] = {}, top[F::mt][2], sum[F::mt][2] = {};
     UNROLL
@@ -428,35 +433,53 @@ template <class P, bool KEYS> struct FlashSweep {
     const typename P::Lse *lse;
     const typename P::Delta *delta;
 
-    template <bool OF_KEYS, class Pn>
-    __device__ void fill_first(Pn &to, int matrix, int from) const {
-        if constexpr (OF_KEYS)
-            F::fill_keys(to, all.k, matrix, from);
-        else
-            F::template fill<typename F::At::Q>(to, all.q, matrix, from);
-    }
-    template <bool OF_KEYS, class Pn>
-    __device__ void fill_second(Pn &to, int matrix, int from) const {
-        if constexpr (OF_KEYS)
-            F::template fill<typename F::At::V>(to, v, matrix, from);
-        else
-            F::template fill<typename F::At::Y>(to, dy, matrix, from);
-    }
-    /* Sets the arguments of power() and delta for a row. */
-    __device__ void sums(int matrix, int row, float &top, float &less,
-                         float &sum) const {
-        const long long at = (long long)matrix * P::t + row;
-        const bool in = row < F::t;
-        top = in ? widen(lse[2 * at]) / F::factor() : 0.0f;
-        less = in ? widen(lse[2 * at + 1]) * FLASH_PER_LN2 : 0.0f;
-        sum = in ? widen(delta[F::At::Delta::at(matrix, row)]) : 0.0f;
-    }
-    __device__ void fill(In &to, int matrix, int from) const {
+    /* Where a matrix begins: keys and values, or queries and dy, with the sums
+       of their rows. */
+    template <bool OF_KEYS> struct Matrix {
+        const E *first, *second;
+        const typename P::Lse *lse;
+        const typename P::Delta *delta;
+
+        __device__ Matrix(const FlashSweep &s, int matrix) {
+            if constexpr (OF_KEYS) {
+                first =
+                    s.all.k + F::template keys_at<typename F::At::K>(matrix);
+                second = s.v + F::At::V::at(matrix, 0);
+            } else {
+                first = s.all.q + F::At::Q::at(matrix, 0);
+                second = s.dy + F::At::Y::at(matrix, 0);
+                lse = s.lse + 2 * ((long long)matrix * P::t);
+                delta = s.delta + F::At::Delta::at(matrix, 0);
+            }
+        }
+        template <class Pn> __device__ void fill_first(Pn &to, int from) const {
+            if constexpr (OF_KEYS)
+                F::fill_keys(to, first, from);
+            else
+                F::template fill<typename F::At::Q>(to, first, from);
+        }
+        template <class Pn>
+        __device__ void fill_second(Pn &to, int from) const {
+            if constexpr (OF_KEYS)
+                F::template fill<typename F::At::V>(to, second, from);
+            else
+                F::template fill<typename F::At::Y>(to, second, from);
+        }
+        /* Sets the arguments of power() and delta for a row. */
+        __device__ void sums(int row, float &top, float &less,
+                             float &sum) const {
+            const bool in = row < F::t;
+            top = in ? widen(lse[2 * row]) / F::factor() : 0.0f;
+            less = in ? widen(lse[2 * row + 1]) * FLASH_PER_LN2 : 0.0f;
+            sum = in ? widen(delta[row * F::At::Delta::pitch]) : 0.0f;
+        }
+    };
+    static __device__ void fill(In &to, const Matrix<!KEYS> &m, int from) {
         int i = (int)threadIdx.x;
-        fill_first<!KEYS>(to.first, matrix, from);
-        fill_second<!KEYS>(to.second, matrix, from);
-        if (KEYS && i < step)
-            sums(matrix, from + i, to.top[i], to.less[i], to.delta[i]);
+        m.fill_first(to.first, from);
+        m.fill_second(to.second, from);
+        if constexpr (KEYS)
+            if (i < step) m.sums(from + i, to.top[i], to.less[i], to.delta[i]);
     }
 
     /* Computes the results of the block's rows, from row0 on in that matrix. */
@@ -466,22 +489,24 @@ template <class P, bool KEYS> struct FlashSweep {
         const int warp0 = row0 + flash_warp() * 16;
         unsigned a[1][F::d / 16][4], b[1][stays ? 1 : F::e / 16][4];
         auto &moving = shared.moving;
-        fill_first<KEYS>(moving.first, matrix, row0);
+        const Matrix<KEYS> own(*this, matrix);
+        own.fill_first(moving.first, row0);
         flash_wait();
         flash_rows<own_turned>(a[0], moving.first, flash_warp() * 16);
         __syncthreads();
         if constexpr (stays) {
-            fill_second<KEYS>(shared.second, matrix, row0);
+            own.fill_second(shared.second, row0);
         } else {
-            fill_second<KEYS>(moving.second, matrix, row0);
+            own.fill_second(moving.second, row0);
             flash_wait();
             flash_rows<false>(b[0], moving.second, flash_warp() * 16);
             __syncthreads();
         }
         float top[2] = {}, less[2] = {}, sum[2] = {};
         UNROLL
-        for (int h = 0; h < 2 && !KEYS; h++)
-            sums(matrix, warp0 + flash_row(2 * h), top[h], less[h], sum[h]);
+        for (int h = 0; h < 2; h++)
+            if constexpr (!KEYS)
+                own.sums(warp0 + flash_row(2 * h), top[h], less[h], sum[h]);
         float x[1][F::d / 8][4] = {}, z[1][KEYS ? F::e / 8 : 2][4] = {};
         /* steps, and the matrices that they are of */
         const int start = KEYS ? F::first_row(row0) / step * step : 0;
@@ -491,14 +516,17 @@ template <class P, bool KEYS> struct FlashSweep {
         const int to = KEYS ? from + group : from + 1;
         int of = start < end ? from : to, next_of;
         int j = start, next, n = 0;
-        if (of < to) fill(moving.in[0], of, j);
+        Matrix<!KEYS> other(*this, from);
+        if (of < to) fill(moving.in[0], other, j);
         UNROLL_1
         for (; of < to; of = next_of, j = next, n ^= 1) {
             const In &in = moving.in[n];
             next = j + step < end ? j + step : start;
             next_of = of + (j + step >= end);
+            if (KEYS && group > 1 && next_of > of)
+                other = Matrix<!KEYS>(*this, next_of);
             flash_wait();
-            if (next_of < to) fill(moving.in[n ^ 1], next_of, next);
+            if (next_of < to) fill(moving.in[n ^ 1], other, next);
             float s[1][step / 8][4] = {}, ds[1][step / 8][4] = {};
             unsigned p[1][step / 16][4];
             const int of_query = KEYS ? of : matrix;
@@ -540,9 +568,7 @@ template <class P, bool KEYS> struct FlashSweep {
             typedef typename F::At::DV V;
             if (dk)
                 flash_store<(int)P::d, K::pitch, F::turned>(
-                    dk + (F::turned ? (long long)matrix * P::u * P::d
-                                    : K::at(matrix, 0)),
-                    x[0], warp0, F::u);
+                    dk + F::template keys_at<K>(matrix), x[0], warp0, F::u);
             if (dv)
                 flash_store<(int)P::e, V::pitch, false>(dv + V::at(matrix, 0),
                                                         z[0], warp0, F::u);
