@@ -327,6 +327,16 @@ Str attr_str(const Node *n, AttrKey k);
 /* Returns the count, 0 if absent; *v points into the node. */
 int attr_ints(const Node *n, AttrKey k, const int64_t **v);
 
+/* Operand `at` of an attention (0..2: q, k, v) as a batch of matrices
+   `type`, [.., heads, rows, features].  Row i of matrix b is line
+   (b / heads * rows + i) * width + first + b % heads of it; where heads do not
+   lie beside rows, heads and width are 1. */
+typedef struct AttendPart {
+    Type type;
+    int64_t heads, width, first;
+} AttendPart;
+AttendPart attend_part(const Node *n, int at, const Type *t);
+
 /* Equal op, operands, attributes and result types; equal nodes hash equally. */
 bool node_same(const Graph *g, const Node *a, const Node *b);
 uint64_t node_hash(const Graph *g, const Node *n);

@@ -53,6 +53,7 @@ PassFn pass_underflow; /* counts gradients that fp16 flushes to zero */
 PassFn pass_buckets;  /* groups gradients that are summed over ranks together */
 PassFn pass_stream;   /* losses of wide products, some rows at a time     */
 PassFn pass_attend;   /* attention as one node                             */
+PassFn pass_heads;    /* attention reads and writes heads beside rows      */
 PassFn pass_reduce;   /* reductions in stages                              */
 PassFn pass_quantize; /* products of quantized weights */
 PassFn pass_align;    /* long rows of products at multiples of 16 bytes    */

@@ -302,6 +302,19 @@ typedef struct ampc_device_info {
     const char *name; /* of the GPU, from its driver; "" for a CPU */
 } ampc_device_info;
 
+/* Bytes that a session holds, by kind, as they are now. */
+typedef struct ampc_memory_info {
+    size_t size;
+    uint64_t parameters;  /* trained or not, and buffers (running statistics) */
+    uint64_t copies;      /* 16-bit copies of parameters                      */
+    uint64_t state;       /* of the optimizer, the scaler and the schedule    */
+    uint64_t gradients;   /* that micro-steps add up; 0 before the first      */
+    uint64_t activations; /* of the program that needs most                   */
+    uint64_t workspace;   /* scratch, packed weights, inputs on their way ..  */
+    uint64_t total;       /* all of the above, of the device's memory         */
+    uint64_t host;        /* beside a GPU: pinned memory of the host          */
+} ampc_memory_info;
+
 /* Details of AMPC_ERR_DATA. */
 typedef struct ampc_bad_data {
     size_t size;
@@ -588,6 +601,9 @@ typedef struct ampc_api {
        type (`ampc inspect --ir memplan`): `ampc bisect` reads values so.    */
     ampc_status (*peek)(ampc_session *s, uint64_t offset, void *to,
                         size_t bytes);
+
+    /* What the session holds of its device's memory. */
+    ampc_status (*memory)(ampc_session *s, ampc_memory_info *out);
 } ampc_api;
 
 /* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when

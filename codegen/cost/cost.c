@@ -279,11 +279,22 @@ static void add_pool(const LibPool *p, bool grad, StepCost *c) {
     add_visits(c, 40 + each * visits);
 }
 
+/* The part of operand i that the routine reads or writes: attention's heads. */
+static double part_read(const LoweredStep *s, int i) {
+    const LibAttend *p = (const void *)s->pars;
+    if ((s->lib != PLAN_LIB_ATTEND && s->lib != PLAN_LIB_ATTEND_GRAD) || i > 2)
+        return 1;
+    const int64_t heads[] = {p->q_heads, p->kv_heads, p->kv_heads};
+    const int64_t width[] = {p->q_width, p->k_width, p->v_width};
+    return (double)heads[i] / (double)width[i];
+}
+
 static void add_routine(const Graph *g, const LoweredStep *s, bool library,
                         StepCost *c) {
     const LibInfo *lib = lib_info(s->lib);
     const void *par = s->pars;
-    for (int i = 0; i < s->nref; i++) c->bytes += value_size(g, s->refs[i]);
+    for (int i = 0; i < s->nref; i++)
+        c->bytes += value_size(g, s->refs[i]) * part_read(s, i);
     for (int i = 0; i < s->nep_ref; i++)
         c->bytes += value_size(g, s->ep_refs[i]);
     switch (s->lib) {

@@ -96,9 +96,21 @@ static void argsort(LibArgsort *p, const Type *x) {
 /* ---- attention ----------------------------------------------------------- */
 
 /* mask: NULL where there is none. */
-static void attend(const Node *n, LibAttend *p, const Type *q, const Type *v,
+static void attend(const Node *n, LibAttend *p, const Type *const *t,
                    const Type *mask) {
     double ratio = attr_float(n, AK_ratio);
+    const AttendPart qs = attend_part(n, 0, t[0]), ks = attend_part(n, 1, t[1]),
+                     vs = attend_part(n, 2, t[2]);
+    const Type *q = &qs.type, *v = &vs.type;
+    p->q_heads = qs.heads;
+    p->q_width = qs.width;
+    p->q_first = qs.first;
+    p->kv_heads = vs.heads;
+    p->k_width = ks.width;
+    p->k_first = ks.first;
+    p->v_width = vs.width;
+    p->v_first = vs.first;
+    p->packed = n->nout == 1;
     p->batch = dims_product(q, 0, q->rank - 2);
     p->group =
         v->dim[v->rank - 3] ? q->dim[q->rank - 3] / v->dim[v->rank - 3] : 1;
@@ -142,8 +154,8 @@ int64_t lower_tile_rows(const LoweredStep *s) {
 #define shape_AVGPOOL_GRAD(n, p, t)    pool(n, p, t[1], t[0])
 #define shape_SCATTER_ADD(n, p, t)     scatter_add(n, p, t[1], t[2])
 #define shape_ARGSORT(n, p, t)         argsort(p, t[0])
-#define shape_ATTEND(n, p, t)          attend(n, p, t[0], t[2], t[3])
-#define shape_ATTEND_GRAD(n, p, t)     attend(n, p, t[0], t[2], t[6])
+#define shape_ATTEND(n, p, t)          attend(n, p, t, t[3])
+#define shape_ATTEND_GRAD(n, p, t)     attend(n, p, t, t[6])
 #define shape_COPY(n, p, t)            ((p)->bytes = type_bytes(t[0]))
 #define SHAPE_own(E)                   shape_##E(n, p, t)
 #define SHAPE_axis(E)                                                          \
@@ -226,11 +238,11 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     int nin = 0, nout = 0;
     out->empty = true;
     for (int i = 0; i < (int)lib->noperand; i++) {
-        v[i] = lib_writes(lib, i) ? n->out[nout++]
+        v[i] = lib_writes(lib, i) ? nout < n->nout ? n->out[nout++] : NO_VALUE
                : nin < n->nin     ? n->in[nin++]
                                   : NO_VALUE;
         t[i] = is_value(v[i]) ? value_type(g, v[i]) : NULL;
-        if (lib_writes(lib, i) && type_count(t[i])) out->empty = false;
+        if (lib_writes(lib, i) && t[i] && type_count(t[i])) out->empty = false;
     }
     ASSERT(nin == n->nin && nout == n->nout);
     memset(&p, 0, sizeof p);

@@ -210,36 +210,39 @@ Status eval_matmul_quantized(EvalCx *cx) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* One matrix of the batch: q[t, d] and dy[t, e], k[u, d] by strides, v[u, e].
- */
+/* Matrices q[t, d] and dy[t, e], k[u, d] by columns kcol apart, v[u, e]; part:
+   where lines of q, k and v lie. */
 typedef struct Attend {
-    int64_t batch, group, t, u, d, e, krow, kcol;
+    int64_t batch, group, t, u, d, e, kcol;
+    AttendPart part[3];
     int64_t seen; /* keys that query 0 sees; u: all see all */
     int64_t mask_div, mask_mod, mask_row, mask_col;
     const EvalTensor *mask, *rng;
     double scale, ratio;
     int64_t salt;
+    bool one; /* the gradient has one result */
 } Attend;
 
 static Attend attend(const EvalCx *cx, int at) {
-    const Type *q = type_get(cx->in[0]->type), *v = type_get(cx->in[2]->type);
     const Node *n = cx->n;
-    bool tb = attr_int(n, AK_trans_b);
-    int r = q->rank;
     Attend a = {.batch = 1,
-                .t = q->dim[r - 2],
-                .u = v->dim[r - 2],
-                .d = q->dim[r - 1],
-                .e = v->dim[r - 1],
                 .mask = n->nin > at ? cx->in[at] : NULL,
                 .rng = n->nin > at + 1 ? cx->in[at + 1] : NULL,
                 .scale = attr_float(n, AK_scale),
                 .ratio = attr_float(n, AK_ratio),
-                .salt = attr_int(n, AK_salt)};
+                .salt = attr_int(n, AK_salt),
+                .one = n->nout == 1};
+    for (int i = 0; i < 3; i++)
+        a.part[i] = attend_part(n, i, type_get(cx->in[i]->type));
+    const Type *q = &a.part[0].type, *v = &a.part[2].type;
+    int r = q->rank;
+    a.t = q->dim[r - 2];
+    a.u = v->dim[r - 2];
+    a.d = q->dim[r - 1];
+    a.e = v->dim[r - 1];
     for (int i = 0; i < r - 2; i++) a.batch *= q->dim[i];
     a.group = v->dim[r - 3] ? q->dim[r - 3] / v->dim[r - 3] : 1;
-    a.krow = tb ? a.d : 1;
-    a.kcol = tb ? 1 : a.u;
+    a.kcol = attr_int(n, AK_trans_b) ? 1 : a.u;
     a.seen = attr_int(n, AK_causal) ? attr_int(n, AK_offset) + 1 : a.u + a.t;
     if (a.mask) {
         const Type *m = type_get(a.mask->type);
@@ -251,12 +254,41 @@ static Attend attend(const EvalCx *cx, int at) {
     return a;
 }
 
+/* The line of the operand that has row i, counted over all matrices. */
+static int64_t attend_line(const AttendPart *p, int64_t i) {
+    int64_t rows = p->type.dim[p->type.rank - 2], b = i / rows;
+    return (b / p->heads * rows + i % rows) * p->width + p->first +
+           b % p->heads;
+}
+
+/* The same of y, whose heads are those of q alone. */
+static int64_t attend_result(const Attend *a, int64_t i) {
+    AttendPart y = a->part[0];
+    y.width = y.heads;
+    y.first = 0;
+    return attend_line(&y, i);
+}
+
+/* First elements of row i of q, and of the j-th key and value that it reads. */
+static int64_t attend_query(const Attend *a, int64_t i) {
+    return attend_line(&a->part[0], i) * a->d;
+}
+static int64_t attend_key(const Attend *a, int64_t i, int64_t j) {
+    int64_t m = i / a->t / a->group;
+    if (a->kcol > 1) return m * a->u * a->d + j;
+    return attend_line(&a->part[1], m * a->u + j) * a->d;
+}
+static int64_t attend_value(const Attend *a, int64_t i, int64_t j) {
+    int64_t m = i / a->t / a->group;
+    return attend_line(&a->part[2], m * a->u + j) * a->e;
+}
+
 /* The score of key j for row i, counted over all matrices. */
 static double attend_score(const EvalCx *cx, const Attend *a, int64_t i,
                            int64_t j) {
     int64_t b = i / a->t, row = i % a->t;
-    const double *q = cx->in[0]->f + i * a->d;
-    const double *k = cx->in[1]->f + b / a->group * a->u * a->d + j * a->krow;
+    const double *q = cx->in[0]->f + attend_query(a, i);
+    const double *k = cx->in[1]->f + attend_key(a, i, j);
     double s = 0;
     for (int64_t c = 0; c < a->d; c++) s += q[c] * k[c * a->kcol];
     s *= a->scale;
@@ -280,20 +312,19 @@ Status eval_attend(EvalCx *cx) {
     Attend a = attend(cx, 3);
     bool zeros = attr_int(cx->n, AK_zeros) != 0;
     for (int64_t i = 0; i < a.batch * a.t; i++) {
-        const double *v = cx->in[2]->f + i / a.t / a.group * a.u * a.e;
+        double *y = cx->out[0]->f + attend_result(&a, i) * a.e;
         double top = -INFINITY, sum = 0;
         for (int64_t j = 0; j < a.u; j++)
             top = fmax(top, attend_score(cx, &a, i, j));
         bool none = top == -INFINITY; /* no key is seen */
         for (int64_t j = 0; j < a.u; j++)
             sum += exp(attend_score(cx, &a, i, j) - top);
-        for (int64_t c = 0; c < a.e; c++)
-            cx->out[0]->f[i * a.e + c] = none && !zeros ? NAN : 0;
+        for (int64_t c = 0; c < a.e; c++) y[c] = none && !zeros ? NAN : 0;
         for (int64_t j = 0; j < a.u && !none; j++)
             for (int64_t c = 0; c < a.e; c++)
-                cx->out[0]->f[i * a.e + c] +=
-                    exp(attend_score(cx, &a, i, j) - top) / sum *
-                    attend_kept(&a, i, j) * v[j * a.e + c];
+                y[c] += exp(attend_score(cx, &a, i, j) - top) / sum *
+                        attend_kept(&a, i, j) *
+                        cx->in[2]->f[attend_value(&a, i, j) + c];
         cx->out[1]->f[2 * i] = none && zeros ? INFINITY : top;
         cx->out[1]->f[2 * i + 1] = none ? 0 : log(sum);
     }
@@ -301,24 +332,34 @@ Status eval_attend(EvalCx *cx) {
 }
 
 Status eval_attend_grad(EvalCx *cx) {
-    Attend a = attend(cx, 6);
+    Attend a = attend(cx, 6), to = a;
+    double *out[3];
+    for (int i = 0; i < 3; i++) {
+        out[i] = cx->out[a.one ? 0 : i]->f;
+        if (a.one) continue;
+        to.part[i].width = to.part[i].heads;
+        to.part[i].first = 0;
+    }
     for (int64_t i = 0; i < a.batch * a.t; i++)
         for (int64_t j = 0; j < a.u; j++) {
-            int64_t m = i / a.t / a.group * a.u;
-            int64_t kj = m * a.d + j * a.krow, vj = (m + j) * a.e;
+            int64_t row = attend_result(&a, i);
+            int64_t q = attend_query(&a, i), k = attend_key(&a, i, j);
+            const double *dy = cx->in[3]->f + row * a.e;
+            const double *v = cx->in[2]->f + attend_value(&a, i, j);
             const double *lse = cx->in[4]->f + 2 * i;
+            double *dv = out[2] + attend_value(&to, i, j);
             double p = exp(attend_score(cx, &a, i, j) - lse[0] - lse[1]);
             double kept = attend_kept(&a, i, j), dp = 0;
             for (int64_t c = 0; c < a.e; c++) {
-                dp += cx->in[3]->f[i * a.e + c] * cx->in[2]->f[vj + c];
-                cx->out[2]->f[vj + c] += p * kept * cx->in[3]->f[i * a.e + c];
+                dp += dy[c] * v[c];
+                dv[c] += p * kept * dy[c];
             }
-            double ds = p * (dp * kept - cx->in[5]->f[i]) * a.scale;
+            double ds = p * (dp * kept - cx->in[5]->f[row]) * a.scale;
             for (int64_t c = 0; c < a.d; c++) {
-                cx->out[0]->f[i * a.d + c] +=
-                    ds * cx->in[1]->f[kj + c * a.kcol];
-                cx->out[1]->f[kj + c * a.kcol] +=
-                    ds * cx->in[0]->f[i * a.d + c];
+                out[0][attend_query(&to, i) + c] +=
+                    ds * cx->in[1]->f[k + c * a.kcol];
+                out[1][attend_key(&to, i, j) + c * a.kcol] +=
+                    ds * cx->in[0]->f[q + c];
             }
         }
     return OK;

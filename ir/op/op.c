@@ -17,6 +17,9 @@
 #define A7(a, b, c, d, e, f, g)                                                \
     .attrs = {AK_##a, AK_##b, AK_##c, AK_##d, AK_##e, AK_##f, AK_##g},         \
     .nattr = 7
+#define A8(a, b, c, d, e, f, g, h)                                             \
+    .attrs = {AK_##a, AK_##b, AK_##c, AK_##d, AK_##e, AK_##f, AK_##g, AK_##h}, \
+    .nattr = 8
 
 #define FOLD_ELEM(lower)      FOLD_NONE
 #define FOLD_GEN(lower)       FOLD_NONE

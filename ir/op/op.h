@@ -199,8 +199,8 @@ static inline Callee callee_op(OpCode op) {
 bool op_from_text(const char *s, size_t n, OpCode *out);
 bool info_takes(const OpInfo *info, AttrKey k);
 
-/* Attention's mask for operands q and v: matrix b of the scores has matrix
-   b / div % mod of it.  false: none of its shape. */
+/* Attention's mask for operands q and v (as matrices): matrix b of the scores
+   has matrix b / div % mod of it.  false: none of its shape. */
 bool attend_mask(const Type *q, const Type *v, const Type *mask, int64_t *div,
                  int64_t *mod);
 

@@ -100,13 +100,56 @@ bool attend_mask(const Type *q, const Type *v, const Type *mask, int64_t *div,
     return mask->rank <= r;
 }
 
+/* [.., rows, heads, features] from [.., heads, rows, features], or back. */
+static Type heads_moved(const Type *t) {
+    Type to = *t;
+    to.dim[t->rank - 3] = t->dim[t->rank - 2];
+    to.dim[t->rank - 2] = t->dim[t->rank - 3];
+    return to;
+}
+
+AttendPart attend_part(const Node *n, int at, const Type *t) {
+    const int64_t *heads;
+    AttendPart p = {*t, 1, 1, 0};
+    if (!attr_ints(n, AK_heads, &heads)) return p;
+    p.width = t->dim[t->rank - 2];
+    p.first = heads[2 * at];
+    p.heads = heads[2 * at + 1];
+    p.type = heads_moved(t);
+    p.type.dim[t->rank - 3] = p.heads;
+    return p;
+}
+
+/* Attribute `heads` names heads that the operands have. */
+static Status attend_heads(TypeCtx *cx) {
+    const int64_t *heads;
+    if (!attr_find(cx->n, AK_heads)) return OK;
+    TRY(type_want_ints(cx, AK_heads, 6, &heads));
+    if (!attr_int(cx->n, AK_trans_b))
+        return type_error(cx, "attribute 'heads' wants trans_b=1");
+    for (int i = 0; i < 3; i++) {
+        const Type *t = cx->ins[i];
+        int64_t first = heads[2 * i], n = heads[2 * i + 1];
+        if (t->rank < 3 || first < 0 || n < 1 || n > t->dim[t->rank - 2] ||
+            first > t->dim[t->rank - 2] - n)
+            return type_error(cx, "operand %d, %s, has no %lld heads from %lld",
+                              i, TXT(t), (long long)n, (long long)first);
+    }
+    return OK;
+}
+
 /* q[.., t, d], k and v for it, mask and random numbers from operand `at` on; y:
    what attend(q, k, v) gives. */
 static Status attend_shape(TypeCtx *cx, int at, Type *y) {
-    const Type *q = cx->ins[0], *k = cx->ins[1], *v = cx->ins[2];
+    AttendPart part[3];
+    TRY(attend_heads(cx));
+    for (int i = 0; i < 3; i++) {
+        TRY(type_want(cx, WANT_FLOAT, i));
+        part[i] = attend_part(cx->n, i, cx->ins[i]);
+    }
+    const Type *q = &part[0].type, *k = &part[1].type, *v = &part[2].type;
     int r = q->rank;
     bool tb = attr_int(cx->n, AK_trans_b), ok = r >= 3;
-    for (int i = 0; i < 3; i++) TRY(type_want(cx, WANT_FLOAT, i));
     ok = ok && k->rank == r && v->rank == r &&
          k->dim[r - 1 - !tb] == q->dim[r - 1] &&
          k->dim[r - 2 + !tb] == v->dim[r - 2];
@@ -158,17 +201,43 @@ static Type attend_sums(const Type *q, int64_t n) {
 Status ty_attend(TypeCtx *cx) {
     Type y;
     TRY(attend_shape(cx, 3, &y));
-    Type lse = attend_sums(cx->ins[0], 2);
+    Type lse = attend_sums(&y, 2);
+    if (attr_find(cx->n, AK_heads)) y = heads_moved(&y);
     type_result(cx, 0, &y);
     type_result(cx, 1, &lse);
     cx->free_dtype[1] = false;
     return OK;
 }
 
+/* The gradient of the one value that q, k and v are parts of. */
+static Status attend_one_gradient(TypeCtx *cx) {
+    const int64_t *heads;
+    const ValueId *in = cx->n->in;
+    int64_t all = 0, last = 0;
+    bool ok = attr_ints(cx->n, AK_heads, &heads) == 6 &&
+              same_value(in[0], in[1]) && same_value(in[0], in[2]);
+    for (int i = 0; ok && i < 3; i++) {
+        int64_t end = heads[2 * i] + heads[2 * i + 1];
+        all += heads[2 * i + 1];
+        if (end > last) last = end;
+        for (int j = 0; j < i; j++)
+            ok &= heads[2 * j] >= end ||
+                  heads[2 * i] >= heads[2 * j] + heads[2 * j + 1];
+    }
+    const Type *t = cx->ins[0];
+    if (!ok || all != t->dim[t->rank - 2] || last != all)
+        return type_error(cx, "has one result, wants attribute 'heads' that "
+                              "names each head of one operand once");
+    return type_result(cx, 0, t);
+}
+
 Status ty_attend_grad(TypeCtx *cx) {
     Type y;
     TRY(attend_shape(cx, 6, &y));
-    Type lse = attend_sums(cx->ins[0], 2), d = attend_sums(cx->ins[0], 1);
+    bool beside = attr_find(cx->n, AK_heads) != NULL;
+    Type lse = attend_sums(&y, 2);
+    if (beside) y = heads_moved(&y);
+    Type d = attend_sums(&y, 1);
     const Type *want[] = {&y, &lse, &d};
     for (int i = 3; i < 6; i++) {
         TRY(type_want(cx, WANT_FLOAT, i));
@@ -176,8 +245,15 @@ Status ty_attend_grad(TypeCtx *cx) {
             return type_error(cx, "operand %d is %s, wants the shape of %s", i,
                               TXT(cx->ins[i]), TXT(want[i - 3]));
     }
-    for (int i = 0; i < 3; i++) type_result(cx, i, cx->ins[i]);
-    return OK;
+    if (cx->n->nout == 1) return attend_one_gradient(cx);
+    for (int i = 0; i < cx->n->nout; i++) {
+        Type t = attend_part(cx->n, i, cx->ins[i]).type;
+        if (beside) t = heads_moved(&t);
+        type_result(cx, i, &t);
+    }
+    return cx->n->nout == 3
+               ? OK
+               : type_error(cx, "has %d results, wants 1 or 3", cx->n->nout);
 }
 
 /* ---- windows: what convolutions and pools share -------------------------- */

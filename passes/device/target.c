@@ -36,6 +36,7 @@ const TargetInfo target_info[NUM_TARGETS] = {
         {.epilogue = target_epilogue_cuda,
          .attend_keys = 32, /* a step of the kernel                 */
          .attend_columns = FLASH_MOST,
+         .attend_heads = true,
          .shares_launches = true,
          /* 16 bytes in flight of each: 96 of the 128 registers that threads
             of two blocks of 256 on an SM have                               */

@@ -26,6 +26,7 @@ typedef struct TargetInfo {
        many keys; 0: never */
     int64_t attend_keys;
     int64_t attend_columns; /* most, of operands of one 16-bit type; 0: any  */
+    bool attend_heads; /* attention reads and writes heads beside rows       */
     bool shares_launches; /* groups of equal work may run in one launch      */
     /* one kernel */
     int max_buffers; /* operands and results                                 */

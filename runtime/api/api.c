@@ -464,6 +464,29 @@ static ampc_status api_device(ampc_session *s, ampc_device_info *out) {
     return api_leave(s, AMPC_OK);
 }
 
+static ampc_status api_memory(ampc_session *s, ampc_memory_info *out) {
+    ENTER(s);
+    if (!SIZED(out))
+        return api_leave(s, session_unsized(s, "ampc_memory_info"));
+    ampc_memory_info i = {.size = 0};
+    s->backend->memory(s, &i);
+    for (uint32_t k = 0; k < s->m->nvar; k++) {
+        const PlanVar *v = &s->m->vars[k];
+        uint64_t lo, hi;
+        shard_range(s, k, &lo, &hi);
+        if (v->kind == PLAN_SHADOW)
+            i.copies += hi - lo;
+        else if (v->kind == PLAN_STATE || v->kind == PLAN_HYPER)
+            i.state += hi - lo;
+        else if (v->kind != PLAN_GRAD)
+            i.parameters += hi - lo;
+    }
+    i.workspace = i.total - i.parameters - i.copies - i.state - i.gradients -
+                  i.activations;
+    PUT(out, i);
+    return api_leave(s, AMPC_OK);
+}
+
 static ampc_status api_nonfinite(ampc_session *s, ampc_nonfinite *out) {
     ENTER(s);
     if (!SIZED(out)) return api_leave(s, session_unsized(s, "ampc_nonfinite"));
@@ -573,6 +596,7 @@ static const ampc_api api_template = {
     .stage = api_stage,
     .device = api_device,
     .peek = api_peek,
+    .memory = api_memory,
 };
 
 /* A module has one plan, so its table is built once. */

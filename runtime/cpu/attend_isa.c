@@ -37,14 +37,52 @@ static int attend_kind(int isa, const LibAttend *p) {
                                                              : TILE_WIDENED;
 }
 
-/* Rows from `row` on of matrix `batch` of [batch][rows][cols], or of
-   [batch][cols][rows] if it is stored so. */
-static PackSrc attend_rows(const void *p, int64_t dtype, int64_t batch,
-                           int64_t rows, int64_t cols, int64_t row,
-                           int across) {
-    int64_t rs = across ? 1 : cols, cs = across ? rows : 1;
-    PackSrc s = {at(p, (int)dtype, batch * rows * cols + row * rs), (int)dtype,
-                 rs, cs};
+/* Matrices whose rows lie as lib.def says, or are columns of
+   [batch][cols][rows] (across). */
+typedef struct AttendRows {
+    int64_t rows, cols, heads, width, first;
+    int across;
+} AttendRows;
+
+static AttendRows attend_rows_q(const LibAttend *p) {
+    return (AttendRows){p->t, p->d, p->q_heads, p->q_width, p->q_first, 0};
+}
+
+static AttendRows attend_rows_k(const LibAttend *p) {
+    return (AttendRows){p->u,       p->d,       p->kv_heads,
+                        p->k_width, p->k_first, !p->trans_b};
+}
+
+static AttendRows attend_rows_v(const LibAttend *p) {
+    return (AttendRows){p->u, p->e, p->kv_heads, p->v_width, p->v_first, 0};
+}
+
+static AttendRows attend_rows_y(const LibAttend *p, int64_t cols) {
+    return (AttendRows){p->t, cols, p->q_heads, p->q_heads, 0, 0};
+}
+
+/* Rows of an operand's gradient. */
+static AttendRows attend_rows_grad(const LibAttend *p, AttendRows r) {
+    if (!p->packed) r.width = r.heads, r.first = 0;
+    return r;
+}
+
+/* Elements between rows. */
+static int64_t attend_pitch(const AttendRows *r) {
+    return r->across ? 1 : r->width * r->cols;
+}
+
+/* The first element of row `row` of matrix `batch`. */
+static int64_t attend_at(const AttendRows *r, int64_t batch, int64_t row) {
+    if (r->across) return batch * r->rows * r->cols + row;
+    int64_t line = (batch / r->heads * r->rows + row) * r->width;
+    return (line + r->first + batch % r->heads) * r->cols;
+}
+
+static PackSrc attend_rows(const void *p, int64_t dtype, AttendRows r,
+                           int64_t batch, int64_t row) {
+    PackSrc s = {at(p, (int)dtype, attend_at(&r, batch, row)), (int)dtype,
+                 attend_pitch(&r), r.across ? r.rows : 1};
     return s;
 }
 
@@ -56,20 +94,20 @@ static PackSrc attend_turned(PackSrc s) {
 }
 
 static PackSrc attend_q(const AttendRun *r, int64_t batch, int64_t row) {
-    return attend_rows(r->q, r->p->q_dtype, batch, r->p->t, r->p->d, row, 0);
+    return attend_rows(r->q, r->p->q_dtype, attend_rows_q(r->p), batch, row);
 }
 
 static PackSrc attend_dy(const AttendRun *r, int64_t batch, int64_t row) {
-    return attend_rows(r->dy, r->p->y_dtype, batch, r->p->t, r->p->e, row, 0);
+    return attend_rows(r->dy, r->p->y_dtype, attend_rows_y(r->p, r->p->e),
+                       batch, row);
 }
 
 static PackSrc attend_k(const AttendRun *r, int64_t batch, int64_t row) {
-    return attend_rows(r->k, r->p->k_dtype, batch, r->p->u, r->p->d, row,
-                       !r->p->trans_b);
+    return attend_rows(r->k, r->p->k_dtype, attend_rows_k(r->p), batch, row);
 }
 
 static PackSrc attend_v(const AttendRun *r, int64_t batch, int64_t row) {
-    return attend_rows(r->v, r->p->v_dtype, batch, r->p->u, r->p->e, row, 0);
+    return attend_rows(r->v, r->p->v_dtype, attend_rows_v(r->p), batch, row);
 }
 
 static void attend_pack_a(const AttendRun *r, float *to, PackSrc s, int64_t m,
@@ -309,9 +347,11 @@ static void attend_store(const AttendRun *r, AttendState *a, float *o,
     for (int64_t i = 0; i < p->e; i++)
         for (int64_t j = 0; j < n; j++) o[i * lanes + j] /= a->sum[j];
     attend_turn(turned, o, r->b.e, lanes);
+    const AttendRows y = attend_rows_y(p, p->e);
+    const int64_t to = attend_at(&y, batch, q0), pitch = attend_pitch(&y);
     for (int64_t j = 0; j < n; j++) {
-        narrow(r->y, (int)p->y_dtype, (batch * p->t + q0 + j) * p->e,
-               turned + j * r->b.e, p->e);
+        narrow(r->y, (int)p->y_dtype, to + j * pitch, turned + j * r->b.e,
+               p->e);
         float *lse = r->lse_out + 2 * (batch * p->t + q0 + j);
         if (r->lse_out) lse[0] = a->top[j], lse[1] = LOG_F32(a->sum[j]);
     }
@@ -440,10 +480,13 @@ static void attend_slopes(const AttendRun *r, AttendGrad *g,
     float *restrict s = g->s, *restrict dp = g->dp, *restrict kept = g->kept;
     const float scale = lib_float(r->p->scale);
     int64_t lanes = b->lanes, row = b->batch * r->p->t + b->q0;
+    const AttendRows of = attend_rows_y(r->p, 1);
+    const int64_t from = attend_at(&of, b->batch, b->q0);
     for (int64_t j = 0; j < b->n; j++) {
         top[j] = load1(r->lse, (int)r->p->lse_dtype, 2 * (row + j));
         sum[j] = load1(r->lse, (int)r->p->lse_dtype, 2 * (row + j) + 1);
-        delta[j] = load1(r->delta, (int)r->p->delta_dtype, row + j);
+        delta[j] = load1(r->delta, (int)r->p->delta_dtype,
+                         from + j * attend_pitch(&of));
     }
     attend_mask_scores(r, s, b);
     attend_exp(s, top, sum, b->keys, lanes);
@@ -483,18 +526,16 @@ static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
                    lanes, 1);
 }
 
-/* n rows of x, ld long, to rows from `row` on of the result, as attend_rows
-   has them. */
-static void attend_put(void *to, int64_t dtype, int64_t batch, int64_t rows,
-                       int64_t cols, int64_t row, int across, const float *x,
-                       int64_t ld, int64_t n) {
-    int64_t first = batch * rows * cols;
+/* n rows of x, ld long, to rows from `row` on of the result. */
+static void attend_put(void *to, int64_t dtype, AttendRows r, int64_t batch,
+                       int64_t row, const float *x, int64_t ld, int64_t n) {
+    const int64_t first = attend_at(&r, batch, row), pitch = attend_pitch(&r);
     if (!to) return;
-    for (int64_t i = 0; i < n && !across; i++)
-        narrow(to, (int)dtype, first + (row + i) * cols, x + i * ld, cols);
-    for (int64_t c = 0; c < cols && across; c++)
+    for (int64_t i = 0; i < n && !r.across; i++)
+        narrow(to, (int)dtype, first + i * pitch, x + i * ld, r.cols);
+    for (int64_t c = 0; c < r.cols && r.across; c++)
         for (int64_t i = 0; i < n; i++)
-            store1(to, (int)dtype, first + c * rows + row + i, x[i * ld + c]);
+            store1(to, (int)dtype, first + c * r.rows + i, x[i * ld + c]);
 }
 
 /* One matrix of keys, and the heads of queries that it serves. */
@@ -516,16 +557,18 @@ static void attend_grad_matrix(const AttendRun *r, AttendGrad *g,
         for (int64_t h = 0; h < p->group; h++)
             for (int64_t q = first / Q_LANES * Q_LANES; q < p->t; q += Q_LANES)
                 attend_grad_block(r, g, heads + h, k0, block, q);
-        attend_put(r->dk, p->dk_dtype, batch, p->u, p->d, k0, !p->trans_b,
-                   g->dk, b->d, block);
-        attend_put(r->dv, p->dv_dtype, batch, p->u, p->e, k0, 0, g->dv, b->e,
-                   block);
+        attend_put(r->dk, p->packed ? p->dq_dtype : p->dk_dtype,
+                   attend_rows_grad(p, attend_rows_k(p)), batch, k0, g->dk,
+                   b->d, block);
+        attend_put(r->dv, p->packed ? p->dq_dtype : p->dv_dtype,
+                   attend_rows_grad(p, attend_rows_v(p)), batch, k0, g->dv,
+                   b->e, block);
     }
     for (int64_t i = 0; i < p->group * b->queries; i++) {
         int64_t q = i % b->queries * Q_LANES, n = min64(Q_LANES, p->t - q);
         attend_turn(g->qt, g->dqt + i * Q_LANES * b->d, b->d, round_up(n, VL));
-        attend_put(r->dq, p->dq_dtype, heads + i / b->queries, p->t, p->d, q, 0,
-                   g->qt, b->d, n);
+        attend_put(r->dq, p->dq_dtype, attend_rows_grad(p, attend_rows_q(p)),
+                   heads + i / b->queries, q, g->qt, b->d, n);
     }
 }
 
@@ -553,8 +596,8 @@ void ISA(attend_grad)(int isa, AmpcPool *pool, const LibAttend *p,
                    .lse = lse,
                    .delta = delta,
                    .dq = dq,
-                   .dk = dk,
-                   .dv = dv,
+                   .dk = p->packed ? dq : dk,
+                   .dv = p->packed ? dq : dv,
                    .scratch = scratch,
                    .b = attend_blocks(p),
                    .kind = attend_kind(isa, p)};

@@ -223,6 +223,18 @@ static void cpu_close(ampc_session *s) {
     s->device = NULL;
 }
 
+static void cpu_memory(const ampc_session *s, ampc_memory_info *out) {
+    const CpuDevice *d = s->device;
+    out->gradients = d->grads_bytes;
+    out->activations = d->arena_bytes;
+    out->total =
+        d->vars_bytes + d->grads_bytes + d->arena_bytes + d->scratch_bytes;
+    for (uint32_t i = 0; i < s->m->nprogram; i++)
+        out->total += d->bound[i].bytes;
+    for (const Kept *k = d->kept; k; k = k->next)
+        out->total += sizeof *k + k->bytes;
+}
+
 static void cpu_describe(const ampc_session *s, char *text, size_t size) {
     const CpuDevice *d = s->device;
     int threads = pool_threads(d->pool);
@@ -249,5 +261,6 @@ const AmpcBackend cpu_backend = {
     .sync = cpu_nothing,
     .watched = cpu_watched,
     .kind = "cpu",
+    .memory = cpu_memory,
     .describe = cpu_describe,
 };

@@ -12,15 +12,50 @@
 
 enum { ATTEND_COLUMNS = 16 };
 
-/* Offset of column c of key j of matrix b. */
-template <class P>
+/* Where matrices of ROWS x COLS elements lie: HEADS of them beside each other,
+   from FIRST of WIDTH on (LibAttend). */
+template <long long ROWS, long long COLS, long long HEADS, long long WIDTH,
+          long long FIRST>
+struct AttendRows {
+    static constexpr long long rows = ROWS, cols = COLS, pitch = WIDTH * COLS;
+    /* Offset of row `row` of matrix b. */
+    template <class I> static __device__ long long at(I b, I row) {
+        return (((long long)(b / (I)HEADS) * ROWS + row) * WIDTH + FIRST +
+                b % (I)HEADS) *
+               COLS;
+    }
+};
+
+/* Rows of q, k (with trans_b), v and y, and of their gradients. */
+template <class P> struct AttendLayout {
+    static constexpr bool packed = P::packed;
+    static constexpr long long qh = P::q_heads, kh = P::kv_heads;
+    typedef AttendRows<P::t, P::d, qh, P::q_width, P::q_first> Q;
+    typedef AttendRows<P::u, P::d, kh, P::k_width, P::k_first> K;
+    typedef AttendRows<P::u, P::e, kh, P::v_width, P::v_first> V;
+    typedef AttendRows<P::t, P::e, qh, qh, 0> Y;
+    typedef AttendRows<P::t, 1, qh, qh, 0> Delta;
+    typedef AttendRows<P::t, P::d, qh, packed ? P::q_width : qh,
+                       packed ? P::q_first : 0>
+        DQ;
+    typedef AttendRows<P::u, P::d, kh, packed ? P::k_width : kh,
+                       packed ? P::k_first : 0>
+        DK;
+    typedef AttendRows<P::u, P::e, kh, packed ? P::v_width : kh,
+                       packed ? P::v_first : 0>
+        DV;
+};
+
+/* Offset of column c of key j of matrix b, of rows R. */
+template <class P, class R>
 __device__ inline long long attend_key(long long b, long long j, long long c) {
-    return P::trans_b ? (b * P::u + j) * P::d + c : (b * P::d + c) * P::u + j;
+    return P::trans_b ? R::at(b, j) + c : (b * P::d + c) * P::u + j;
 }
 
 /* Operands that all threads read. Rows are counted over all matrices: row
    `row` belongs to matrix row / t. */
 template <class P> struct Attend {
+    typedef AttendLayout<P> At;
     const typename P::Q *q;
     const typename P::K *k;
     const typename P::Mask *mask;
@@ -37,11 +72,17 @@ template <class P> struct Attend {
     __device__ static float scale() {
         return __uint_as_float((unsigned)P::scale);
     }
+    /* Offset of row `row` in rows R. */
+    template <class R> __device__ static long long line(long long row) {
+        return R::at(row / some(R::rows), row % some(R::rows));
+    }
     __device__ float score(long long row, long long j) const {
         float s = 0.0f;
+        const long long from = line<typename At::Q>(row);
         for (long long c = 0; c < P::d; c++)
-            s = fmaf(widen(q[row * P::d + c]),
-                     widen(k[attend_key<P>(keys(row), j, c)]), s);
+            s = fmaf(widen(q[from + c]),
+                     widen(k[attend_key<P, typename At::K>(keys(row), j, c)]),
+                     s);
         return masked(s * scale(), row, j);
     }
     __device__ float masked(float s, long long row, long long j) const {
@@ -63,9 +104,11 @@ __device__ void attend(const typename P::Q *q, const typename P::K *k,
                        const typename P::V *v, const typename P::Mask *mask,
                        const typename P::Rng *rng, typename P::Y *y,
                        typename P::Lse *lse) {
+    typedef AttendLayout<P> At;
     Attend<P> a = {q, k, mask, rng};
     long long row = flat_index<long long>();
     if (row >= P::batch * P::t) return;
+    const long long out = a.template line<typename At::Y>(row);
     long long n = a.seen(row % some(P::t) + 1), b = a.keys(row);
     float top = -INFINITY, sum = 0.0f;
     for (long long j = 0; j < n; j++) {
@@ -83,11 +126,10 @@ __device__ void attend(const typename P::Q *q, const typename P::K *k,
         for (long long j = 0; j < n && !none; j++) {
             float p = EXP_F32(a.score(row, j) - top - log_sum) * a.kept(row, j);
             UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) if (c0 + c < P::e)
-                to[c] =
-                    fmaf(p, widen(v[(b * P::u + j) * P::e + c0 + c]), to[c]);
+                to[c] = fmaf(p, widen(v[At::V::at(b, j) + c0 + c]), to[c]);
         }
         UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) if (c0 + c < P::e)
-            y[row * P::e + c0 + c] =
+            y[out + c0 + c] =
                 narrow<typename P::Y>(none && !P::zeros ? NAN : to[c]);
     }
 }
@@ -100,17 +142,35 @@ template <class P> struct AttendSlope {
                            const typename P::Y *dy, const typename P::Lse *lse,
                            const typename P::Delta *delta, long long row,
                            long long j) {
-        long long value = a.keys(row) * P::u + j;
+        typedef AttendLayout<P> At;
+        const long long value = At::V::at(a.keys(row), j);
+        const long long out = a.template line<typename At::Y>(row);
         float dp = 0.0f, kept = a.kept(row, j);
         for (long long c = 0; c < P::e; c++)
-            dp =
-                fmaf(widen(dy[row * P::e + c]), widen(v[value * P::e + c]), dp);
+            dp = fmaf(widen(dy[out + c]), widen(v[value + c]), dp);
         p = EXP_F32(a.score(row, j) - widen(lse[2 * row]) -
                     widen(lse[2 * row + 1]));
-        ds = p * (dp * kept - widen(delta[row])) * a.scale();
+        ds = p *
+             (dp * kept -
+              widen(delta[a.template line<typename At::Delta>(row)])) *
+             a.scale();
         p *= kept;
     }
 };
+
+/* Where a gradient goes that has a result of its own unless all have one. */
+template <class P, class One, class Own>
+__device__ inline auto attend_result(One *one, Own *own) {
+    if constexpr (P::packed)
+        return one;
+    else
+        return own;
+}
+
+template <class T>
+__device__ inline void attend_put(T *to, long long at, float value) {
+    if (to) to[at] = narrow<T>(value);
+}
 
 /* The first threads each compute a row of dq, the following ones a row of dk
    and dv. */
@@ -121,6 +181,7 @@ attend_grad(const typename P::Q *q, const typename P::K *k,
             const typename P::Lse *lse, const typename P::Delta *delta,
             const typename P::Mask *mask, const typename P::Rng *rng,
             typename P::DQ *dq, typename P::DK *dk, typename P::DV *dv) {
+    typedef AttendLayout<P> At;
     Attend<P> a = {q, k, mask, rng};
     long long i = flat_index<long long>(), rows = P::batch * P::t;
     long long matrices = P::batch / some(P::group);
@@ -140,22 +201,32 @@ attend_grad(const typename P::Q *q, const typename P::K *k,
                 AttendSlope<P> s(a, v, dy, lse, delta, row, n);
                 UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) {
                     if (c0 + c < P::d)
-                        x[c] =
-                            fmaf(s.ds,
-                                 query ? widen(k[attend_key<P>(b, n, c0 + c)])
-                                       : widen(q[row * P::d + c0 + c]),
-                                 x[c]);
+                        x[c] = fmaf(
+                            s.ds,
+                            query
+                                ? widen(k[attend_key<P, typename At::K>(
+                                      b, n, c0 + c)])
+                                : widen(q[a.template line<typename At::Q>(row) +
+                                          c0 + c]),
+                            x[c]);
                     if (!query && c0 + c < P::e)
-                        y[c] = fmaf(s.p, widen(dy[row * P::e + c0 + c]), y[c]);
+                        y[c] =
+                            fmaf(s.p,
+                                 widen(dy[a.template line<typename At::Y>(row) +
+                                          c0 + c]),
+                                 y[c]);
                 }
             }
         UNROLL for (int c = 0; c < ATTEND_COLUMNS; c++) {
-            if (c0 + c < P::d && query && dq)
-                dq[i * P::d + c0 + c] = narrow<typename P::DQ>(x[c]);
-            if (c0 + c < P::d && !query && dk)
-                dk[attend_key<P>(b, j, c0 + c)] = narrow<typename P::DK>(x[c]);
-            if (c0 + c < P::e && !query && dv)
-                dv[i * P::e + c0 + c] = narrow<typename P::DV>(y[c]);
+            if (c0 + c < P::d && query)
+                attend_put(dq, a.template line<typename At::DQ>(i) + c0 + c,
+                           x[c]);
+            if (c0 + c < P::d && !query)
+                attend_put(attend_result<P>(dq, dk),
+                           attend_key<P, typename At::DK>(b, j, c0 + c), x[c]);
+            if (c0 + c < P::e && !query)
+                attend_put(attend_result<P>(dq, dv), At::DV::at(b, j) + c0 + c,
+                           y[c]);
         }
     }
 }

@@ -257,6 +257,17 @@ static ampc_status gpu_prepare(ampc_session *s, int program) {
 
 static const char *gpu_name(const ampc_session *s) { return gpu_of(s)->name; }
 
+static void gpu_memory(const ampc_session *s, ampc_memory_info *out) {
+    const GpuDevice *d = gpu_of(s);
+    out->activations = d->input - d->arena; /* lie side by side */
+    out->total = d->bytes;
+    out->host = d->pinned_bytes;
+    if (!d->late) return;
+    out->total += d->late_bytes;
+    out->gradients = d->grads_bytes;
+    out->activations += d->late_bytes - d->grads_bytes;
+}
+
 static void gpu_describe(const ampc_session *s, char *text, size_t size) {
     const GpuDevice *d = gpu_of(s);
     snprintf(
@@ -283,6 +294,7 @@ const AmpcBackend ampc_cuda_backend = {
     .sync = gpu_sync,
     .watched = gpu_watched,
     .kind = "cuda",
+    .memory = gpu_memory,
     .name = gpu_name,
     .describe = gpu_describe,
     .async = true,

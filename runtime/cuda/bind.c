@@ -373,10 +373,12 @@ ampc_status bind_all(ampc_session *s) {
     pad.names = cut(&p, d->nproduct, sizeof(char *));
     pad.rows = cut(&p, d->row_bytes, 1);
     uint64_t rows = 0;
+    gpu_hold_captures();
     ampc_status status = bind_programs(s, &pad, &rows);
     if (status == AMPC_OK && pad.nproduct)
         status = tune_all(s, d->products + d->nbound, pad.nproduct, pad.keys,
                           pad.names);
+    gpu_release_captures();
     if (status == AMPC_OK)
         status = gpu_write(s, d->rows + d->rows_bound, pad.rows, rows);
     d->nbound += pad.nproduct;

@@ -28,12 +28,12 @@ template <int LINES, int COLS> struct Panel {
     alignas(16) unsigned v[LINES][pitch];
 };
 
-/* Fills a panel from a matrix with rows of ROW elements. `lines` and `cols`
-   remain from `from` on; the rest becomes zero. Rows whose size is a
-   multiple of 16 bytes are copied asynchronously. */
-template <long long ROW, class E, class Pn>
+/* Fills a panel from a matrix whose rows begin ROW elements apart, at a
+   multiple of STEP. `lines` and `cols` remain from `from` on; the rest becomes
+   zero. Rows that begin at multiples of 16 bytes are copied asynchronously. */
+template <long long ROW, long long STEP, class E, class Pn>
 __device__ void panel_fill(Pn &to, const E *from, int lines, int cols) {
-    constexpr int n = ROW % 8 ? 2 : 8, per = Pn::cols / n;
+    constexpr int n = ROW % 8 || STEP % 8 ? 2 : 8, per = Pn::cols / n;
     constexpr int all = Pn::lines * per;
     auto put = [&](int i) {
         int r = i / per, c = i % per * n;
@@ -151,9 +151,9 @@ __device__ inline void flash_gather(unsigned (&two)[4]) {
     }
 }
 
-/* Rows from row0 on of a matrix of `rows` by COLS; TURNED: of `rows` columns.
- */
-template <int COLS, bool TURNED, class T, int NT>
+/* Rows from row0 on of a matrix of `rows` by COLS, PITCH elements apart;
+   TURNED: of `rows` columns. */
+template <int COLS, long long PITCH, bool TURNED, class T, int NT>
 __device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
                             int rows) {
     constexpr bool wide =
@@ -172,7 +172,7 @@ __device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
             flash_gather(two);
             int c = (n + (int)threadIdx.x % 4) * 8;
             if (r < rows && c < COLS)
-                pack_store(reinterpret_cast<unsigned *>(to + r * COLS + c),
+                pack_store(reinterpret_cast<unsigned *>(to + r * PITCH + c),
                            Pack<4, unsigned>{{two[0], two[1], two[2], two[3]}});
             continue;
         }
@@ -183,10 +183,11 @@ __device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
             for (int k = 0; k < 2; k++)
                 if (c + k < COLS)
                     to[TURNED ? (long long)(c + k) * rows + r
-                              : r * COLS + c + k] = narrow<T>(x[n][i + k]);
+                              : r * PITCH + c + k] = narrow<T>(x[n][i + k]);
         } else {
-            pack_store(to + r * COLS + c, Pack<2, T>{{narrow<T>(x[n][i]),
-                                                      narrow<T>(x[n][i + 1])}});
+            pack_store(
+                to + r * PITCH + c,
+                Pack<2, T>{{narrow<T>(x[n][i]), narrow<T>(x[n][i + 1])}});
         }
     }
 }
@@ -195,6 +196,7 @@ __device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
 
 template <class P> struct Flash {
     typedef typename P::Q E;
+    typedef AttendLayout<P> At;
     static constexpr int t = (int)P::t, u = (int)P::u;
     static constexpr int d = (int)up_div(P::d, 16) * 16;
     static constexpr int e = (int)up_div(P::e, 16) * 16;
@@ -205,13 +207,23 @@ template <class P> struct Flash {
     static constexpr bool turned = !P::trans_b; /* keys are [d, u] */
     template <int N> using Keys = Panel<turned ? d : N, turned ? N : d>;
 
-    /* Loads keys from j on; k points to the keys of one matrix. */
+    /* Rows R from row j on; p points to row 0 of their matrix. */
+    template <class R, class Pn>
+    static __device__ void fill(Pn &to, const E *p, int j) {
+        panel_fill<R::pitch, R::cols>(to, p + j * R::pitch, (int)R::rows - j,
+                                      (int)R::cols);
+    }
+    /* Keys from j on; k points to the keys of one matrix. */
     template <class Pn>
     static __device__ void fill_keys(Pn &to, const E *k, int j) {
-        if (turned)
-            panel_fill<P::u>(to, k + j, (int)P::d, u - j);
+        if constexpr (turned)
+            panel_fill<P::u, P::u>(to, k + j, (int)P::d, u - j);
         else
-            panel_fill<P::d>(to, k + j * P::d, u - j, (int)P::d);
+            fill<typename At::K>(to, k, j);
+    }
+    /* Offset of a matrix of keys, or of their gradients, of rows R. */
+    template <class R> static __device__ long long keys_at(int matrix) {
+        return turned ? (long long)matrix * P::u * P::d : R::at(matrix, 0);
     }
 
     static __device__ int seen(int n) { return Attend<P>::seen(n); }
@@ -315,20 +327,20 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
     /* blocks that see most keys start first */
     const int row0 = (int)(blocks - 1 - blockIdx.x % blocks) * F::rows;
     const int warp0 = row0 + flash_warp() * 16 * F::mt;
-    const long long matrix = blockIdx.x / blocks;
+    const int matrix = (int)(blockIdx.x / blocks);
     unsigned a[F::mt][F::d / 16][4];
-    panel_fill<P::d>(shared.q, q + (matrix * P::t + row0) * P::d, F::t - row0,
-                     (int)P::d);
+    F::template fill<typename F::At::Q>(shared.q, q + F::At::Q::at(matrix, 0),
+                                        row0);
     flash_wait();
     UNROLL
     for (int m = 0; m < F::mt; m++)
         flash_rows<false>(a[m], shared.q, (flash_warp() * F::mt + m) * 16);
     __syncthreads();
-    k += matrix / some(P::group) * P::u * P::d;
-    v += matrix / some(P::group) * P::u * P::e;
+    k += F::template keys_at<typename F::At::K>(matrix / (int)some(P::group));
+    v += F::At::V::at(matrix / (int)some(P::group), 0);
     auto fill = [&](int n, int j) {
         F::fill_keys(shared.in[n].k, k, j);
-        panel_fill<P::e>(shared.in[n].v, v + j * P::e, F::u - j, (int)P::e);
+        F::template fill<typename F::At::V>(shared.in[n].v, v, j);
     };
     float x[F::mt][F::e / 8][4] = {}, top[F::mt][2], sum[F::mt][2] = {};
     UNROLL
@@ -352,9 +364,9 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
             if constexpr (P::drop > 0) UNROLL
             for (int c = 0; c < F::step / 8; c++) UNROLL
             for (int i = 0; i < 4; i++)
-                s[m][c][i] *=
-                    all.kept(matrix * P::t + warp0 + 16 * m + flash_row(i),
-                             j + flash_col(c, i));
+                s[m][c][i] *= all.kept((long long)matrix * P::t + warp0 +
+                                           16 * m + flash_row(i),
+                                       j + flash_col(c, i));
             flash_operand<E>(p[m], s[m]);
         }
         flash_product<E, true>(x, p, shared.in[n].v);
@@ -372,13 +384,14 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
             for (int c = 0; c < F::e / 8; c++) UNROLL
             for (int i = 2 * h; i < 2 * h + 2; i++) x[m][c][i] *= by;
             if (lse && threadIdx.x % 4 == 0 && row < F::t) {
-                typename P::Lse *to = lse + 2 * (matrix * P::t + row);
+                typename P::Lse *to =
+                    lse + 2 * ((long long)matrix * P::t + row);
                 to[0] = none && P::zeros ? INFINITY : top[m][h] * F::factor();
                 to[1] = none ? 0.0f : LOG_F32(part);
             }
         }
-        flash_store<(int)P::e, false>(y + matrix * P::t * P::e, x[m],
-                                      warp0 + 16 * m, F::t);
+        flash_store<(int)P::e, F::At::Y::pitch, false>(
+            y + F::At::Y::at(matrix, 0), x[m], warp0 + 16 * m, F::t);
     }
 }
 
@@ -420,82 +433,103 @@ template <class P, bool KEYS> struct FlashSweep {
     const typename P::Lse *lse;
     const typename P::Delta *delta;
 
-    template <class Pn>
-    __device__ void fill_first(Pn &to, long long matrix, int from,
-                               bool keys) const {
-        if (keys)
-            F::fill_keys(to, all.k + matrix * P::u * P::d, from);
-        else
-            panel_fill<P::d>(to, all.q + (matrix * P::t + from) * P::d,
-                             F::t - from, (int)P::d);
-    }
-    template <class Pn>
-    __device__ void fill_second(Pn &to, long long matrix, int from,
-                                bool keys) const {
-        const E *p = keys ? v + (matrix * P::u + from) * P::e
-                          : dy + (matrix * P::t + from) * P::e;
-        panel_fill<P::e>(to, p, (keys ? F::u : F::t) - from, (int)P::e);
-    }
-    /* Sets the arguments of power() and delta for a row. */
-    __device__ void sums(long long matrix, int row, float &top, float &less,
-                         float &sum) const {
-        const long long at = matrix * P::t + row;
-        const bool in = row < F::t;
-        top = in ? widen(lse[2 * at]) / F::factor() : 0.0f;
-        less = in ? widen(lse[2 * at + 1]) * FLASH_PER_LN2 : 0.0f;
-        sum = in ? widen(delta[at]) : 0.0f;
-    }
-    __device__ void fill(In &to, long long matrix, int from) const {
+    /* Where a matrix begins: keys and values, or queries and dy, with the sums
+       of their rows. */
+    template <bool OF_KEYS> struct Matrix {
+        const E *first, *second;
+        const typename P::Lse *lse;
+        const typename P::Delta *delta;
+
+        __device__ Matrix(const FlashSweep &s, int matrix) {
+            if constexpr (OF_KEYS) {
+                first =
+                    s.all.k + F::template keys_at<typename F::At::K>(matrix);
+                second = s.v + F::At::V::at(matrix, 0);
+            } else {
+                first = s.all.q + F::At::Q::at(matrix, 0);
+                second = s.dy + F::At::Y::at(matrix, 0);
+                lse = s.lse + 2 * ((long long)matrix * P::t);
+                delta = s.delta + F::At::Delta::at(matrix, 0);
+            }
+        }
+        template <class Pn> __device__ void fill_first(Pn &to, int from) const {
+            if constexpr (OF_KEYS)
+                F::fill_keys(to, first, from);
+            else
+                F::template fill<typename F::At::Q>(to, first, from);
+        }
+        template <class Pn>
+        __device__ void fill_second(Pn &to, int from) const {
+            if constexpr (OF_KEYS)
+                F::template fill<typename F::At::V>(to, second, from);
+            else
+                F::template fill<typename F::At::Y>(to, second, from);
+        }
+        /* Sets the arguments of power() and delta for a row. */
+        __device__ void sums(int row, float &top, float &less,
+                             float &sum) const {
+            const bool in = row < F::t;
+            top = in ? widen(lse[2 * row]) / F::factor() : 0.0f;
+            less = in ? widen(lse[2 * row + 1]) * FLASH_PER_LN2 : 0.0f;
+            sum = in ? widen(delta[row * F::At::Delta::pitch]) : 0.0f;
+        }
+    };
+    static __device__ void fill(In &to, const Matrix<!KEYS> &m, int from) {
         int i = (int)threadIdx.x;
-        fill_first(to.first, matrix, from, !KEYS);
-        fill_second(to.second, matrix, from, !KEYS);
-        if (KEYS && i < step)
-            sums(matrix, from + i, to.top[i], to.less[i], to.delta[i]);
+        m.fill_first(to.first, from);
+        m.fill_second(to.second, from);
+        if constexpr (KEYS)
+            if (i < step) m.sums(from + i, to.top[i], to.less[i], to.delta[i]);
     }
 
     /* Computes the results of the block's rows, from row0 on in that matrix. */
-    __device__ void run(Shared &shared, long long matrix, int row0,
-                        typename P::DQ *dq, typename P::DK *dk,
-                        typename P::DV *dv) const {
+    template <class DK, class DV>
+    __device__ void run(Shared &shared, int matrix, int row0,
+                        typename P::DQ *dq, DK *dk, DV *dv) const {
         const int warp0 = row0 + flash_warp() * 16;
         unsigned a[1][F::d / 16][4], b[1][stays ? 1 : F::e / 16][4];
         auto &moving = shared.moving;
-        fill_first(moving.first, matrix, row0, KEYS);
+        const Matrix<KEYS> own(*this, matrix);
+        own.fill_first(moving.first, row0);
         flash_wait();
         flash_rows<own_turned>(a[0], moving.first, flash_warp() * 16);
         __syncthreads();
         if constexpr (stays) {
-            fill_second(shared.second, matrix, row0, KEYS);
+            own.fill_second(shared.second, row0);
         } else {
-            fill_second(moving.second, matrix, row0, KEYS);
+            own.fill_second(moving.second, row0);
             flash_wait();
             flash_rows<false>(b[0], moving.second, flash_warp() * 16);
             __syncthreads();
         }
         float top[2] = {}, less[2] = {}, sum[2] = {};
         UNROLL
-        for (int h = 0; h < 2 && !KEYS; h++)
-            sums(matrix, warp0 + flash_row(2 * h), top[h], less[h], sum[h]);
+        for (int h = 0; h < 2; h++)
+            if constexpr (!KEYS)
+                own.sums(warp0 + flash_row(2 * h), top[h], less[h], sum[h]);
         float x[1][F::d / 8][4] = {}, z[1][KEYS ? F::e / 8 : 2][4] = {};
         /* steps, and the matrices that they are of */
         const int start = KEYS ? F::first_row(row0) / step * step : 0;
         const int end = KEYS ? F::t : F::seen(row0 + rows);
-        const long long from =
-            KEYS ? matrix * P::group : matrix / some(P::group);
-        const long long to = KEYS ? from + P::group : from + 1;
-        long long of = start < end ? from : to, next_of;
+        constexpr int group = (int)some(P::group);
+        const int from = KEYS ? matrix * group : matrix / group;
+        const int to = KEYS ? from + group : from + 1;
+        int of = start < end ? from : to, next_of;
         int j = start, next, n = 0;
-        if (of < to) fill(moving.in[0], of, j);
+        Matrix<!KEYS> other(*this, from);
+        if (of < to) fill(moving.in[0], other, j);
         UNROLL_1
         for (; of < to; of = next_of, j = next, n ^= 1) {
             const In &in = moving.in[n];
             next = j + step < end ? j + step : start;
             next_of = of + (j + step >= end);
+            if (KEYS && group > 1 && next_of > of)
+                other = Matrix<!KEYS>(*this, next_of);
             flash_wait();
-            if (next_of < to) fill(moving.in[n ^ 1], next_of, next);
+            if (next_of < to) fill(moving.in[n ^ 1], other, next);
             float s[1][step / 8][4] = {}, ds[1][step / 8][4] = {};
             unsigned p[1][step / 16][4];
-            const long long of_query = KEYS ? of : matrix;
+            const int of_query = KEYS ? of : matrix;
             flash_product<E, in_turned>(s, a, in.first);
             UNROLL
             for (int k = 0; k < (stays ? F::e : 16); k += 16) {
@@ -512,7 +546,8 @@ template <class P, bool KEYS> struct FlashSweep {
                 int col = flash_col(c, i), row = warp0 + flash_row(i);
                 float y = F::power(s[0][c][i], KEYS ? in.top[col] : top[i / 2],
                                    KEYS ? in.less[col] : less[i / 2]);
-                float kept = all.kept(of_query * P::t + (KEYS ? j + col : row),
+                float kept = all.kept((long long)of_query * P::t +
+                                          (KEYS ? j + col : row),
                                       KEYS ? row : j + col);
                 s[0][c][i] = y * kept;
                 ds[0][c][i] = y * (ds[0][c][i] * kept -
@@ -529,15 +564,18 @@ template <class P, bool KEYS> struct FlashSweep {
         for (int c = 0; c < F::d / 8; c++) UNROLL
         for (int i = 0; i < 4; i++) x[0][c][i] *= all.scale();
         if constexpr (KEYS) {
+            typedef typename F::At::DK K;
+            typedef typename F::At::DV V;
             if (dk)
-                flash_store<(int)P::d, F::turned>(dk + matrix * P::u * P::d,
-                                                  x[0], warp0, F::u);
+                flash_store<(int)P::d, K::pitch, F::turned>(
+                    dk + F::template keys_at<K>(matrix), x[0], warp0, F::u);
             if (dv)
-                flash_store<(int)P::e, false>(dv + matrix * P::u * P::e, z[0],
-                                              warp0, F::u);
+                flash_store<(int)P::e, V::pitch, false>(dv + V::at(matrix, 0),
+                                                        z[0], warp0, F::u);
         } else {
-            flash_store<(int)P::d, false>(dq + matrix * P::t * P::d, x[0],
-                                          warp0, F::t);
+            typedef typename F::At::DQ Q;
+            flash_store<(int)P::d, Q::pitch, false>(dq + Q::at(matrix, 0), x[0],
+                                                    warp0, F::t);
         }
     }
 };
@@ -561,14 +599,17 @@ attend_grad_flash(const typename P::Q *q, const typename P::K *k,
     constexpr unsigned keys = (unsigned)up_div(P::u, rows);
     const bool query = blockIdx.x < P::batch * most;
     const unsigned i = blockIdx.x - (query ? 0 : (unsigned)P::batch * most);
-    if (query ? !dq : !dk && !dv) return;
+    auto *to_k = attend_result<P>(dq, dk);
+    auto *to_v = attend_result<P>(dq, dv);
+    if (query ? !dq : !to_k && !to_v) return;
     if (query)
-        Queries{all, v, dy, lse, delta}.run(shared.queries, i / most,
+        Queries{all, v, dy, lse, delta}.run(shared.queries, (int)(i / most),
                                             (int)((most - 1 - i % most) * rows),
-                                            dq, nullptr, nullptr);
+                                            dq, dk, dv);
     else
-        Keys{all, v, dy, lse, delta}.run(
-            shared.keys, i / keys, (int)(i % keys * rows), nullptr, dk, dv);
+        Keys{all, v, dy, lse, delta}.run(shared.keys, (int)(i / keys),
+                                         (int)(i % keys * rows), dq, to_k,
+                                         to_v);
 }
 
 #endif

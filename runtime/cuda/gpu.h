@@ -145,6 +145,7 @@ typedef struct GpuDevice {
     uint64_t row_bytes, counter_bytes;
 
     char *pinned;
+    uint64_t pinned_bytes;
     char *host_slot[GPU_SLOTS], *small, *bounce, *scalars;
 
     CUstream stream;                   /* the host's or our own */
@@ -226,6 +227,9 @@ bool gpu_has_products(const AmpcModule *m);
    be and are not yet. */
 ampc_status bind_tables(ampc_session *s);
 ampc_status bind_all(ampc_session *s);
+/* Between the two no thread captures a stream (run.c). */
+void gpu_hold_captures(void);
+void gpu_release_captures(void);
 /* Blocks of a kernel over n elements. */
 int64_t gpu_blocks(const PlanCudaKernel *k, int64_t n);
 

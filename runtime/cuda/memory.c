@@ -157,6 +157,7 @@ static ampc_status alloc_pinned(ampc_session *s) {
     if (e != CUDA_OK)
         return no_memory(s, e, "cuMemHostAlloc", total, 0, "pinned host");
     d->pinned = p;
+    d->pinned_bytes = total;
     memset(p, 0, total);
     for (int i = 0; i < GPU_SLOTS; i++) d->host_slot[i] = d->pinned + slot[i];
     d->small = d->pinned + small;

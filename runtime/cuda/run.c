@@ -12,6 +12,7 @@
    on the device, the last micro-step and the update are one run (ranks.c).  At
    the end of a program the scalars that the API reports are copied to pinned
    memory. */
+#include <pthread.h>
 #include <string.h>
 
 #include "runtime/cuda/gpu.h"
@@ -260,6 +261,16 @@ ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
     return status;
 }
 
+/* ---- captures and the library -------------------------------------------- */
+
+/* From 13.3 on cuBLASLt finds no algorithm while any thread of the process
+   captures a stream. Captures go on side by side; who asks for algorithms waits
+   for all of them. Sessions of another module are out of reach. */
+static pthread_rwlock_t captures = PTHREAD_RWLOCK_INITIALIZER;
+
+void gpu_hold_captures(void) { pthread_rwlock_wrlock(&captures); }
+void gpu_release_captures(void) { pthread_rwlock_unlock(&captures); }
+
 /* ---- one program --------------------------------------------------------- */
 
 /* Out of memory: nothing has run, and the next run may try again. */
@@ -276,6 +287,20 @@ static ampc_status instantiate(ampc_session *s, GpuProgram *p, CUgraph graph) {
     return AMPC_OK;
 }
 
+static ampc_status begin_capture(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    pthread_rwlock_rdlock(&captures);
+    CUresult e =
+        d->cu.StreamBeginCapture(d->capture, CUDA_CAPTURE_THREAD_LOCAL);
+    if (e != CUDA_OK) {
+        pthread_rwlock_unlock(&captures);
+        return gpu_fail(s, e, "cuStreamBeginCapture", NULL);
+    }
+    d->work = d->capture;
+    d->mode = GPU_CAPTURE;
+    return AMPC_OK;
+}
+
 /* The capture is ended in any case; a graph is built only if it succeeded. A
    capture that goes on would forbid even to free memory. */
 static ampc_status end_capture(ampc_session *s, GpuProgram *p,
@@ -285,6 +310,7 @@ static ampc_status end_capture(ampc_session *s, GpuProgram *p,
     CUresult e = d->cu.StreamEndCapture(d->capture, &graph);
     d->work = d->stream;
     if (e != CUDA_OK && !graph) d->cu.StreamEndCapture(d->capture, &graph);
+    pthread_rwlock_unlock(&captures);
     if (status == AMPC_OK && e != CUDA_OK)
         status = gpu_fail(s, e, "cuStreamEndCapture", NULL);
     if (status == AMPC_OK) status = instantiate(s, p, graph);
@@ -330,11 +356,7 @@ ampc_status gpu_begin(ampc_session *s, int program, const void *const *in,
         *walk = false;
         return AMPC_OK;
     }
-    GPU(d->cu.StreamBeginCapture(d->capture, CUDA_CAPTURE_THREAD_LOCAL),
-        "cuStreamBeginCapture");
-    d->work = d->capture;
-    d->mode = GPU_CAPTURE;
-    return AMPC_OK;
+    return begin_capture(s);
 }
 
 ampc_status gpu_end(ampc_session *s, int program, ampc_status status) {

@@ -72,6 +72,8 @@ typedef struct AmpcBackend {
                            uint64_t value[WATCH_COUNT]);
     const char *kind;                           /* as in ampc_device_info */
     const char *(*name)(const ampc_session *s); /* NULL: it has none */
+    /* Sets gradients, activations, total and host. */
+    void (*memory)(const ampc_session *s, ampc_memory_info *out);
     /* One line for the log. */
     void (*describe)(const ampc_session *s, char *text, size_t size);
     bool async; /* a run may return before it is done; if the session has a

@@ -242,6 +242,7 @@ TEST_CASE(cuda_access, forms) {
             .u = 256,                                                          \
             .d = 64,                                                           \
             .e = 64,                                                           \
+            ATTEND_APART,                                                      \
             .causal = 1,                                                       \
             .trans_b = 1,                                                      \
             .scale = 0x3e000000,                                               \

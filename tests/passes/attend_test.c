@@ -317,3 +317,86 @@ TEST_CASE(attend, only_what_hides_rows_is_recognised) {
         sb_free(&sb);
     }
 }
+
+/* ---- heads beside rows --------------------------------------------------- */
+
+enum { ROWS = 5, WIDE = 4 };
+
+/* %<to> = %<from> times factor, heads before rows. */
+static void put_scaled(StrBuf *sb, const char *to, const char *from, int i,
+                       const char *factor, int heads, bool turned) {
+    sb_printf(sb, "  %%%s%d = mul %%%s%d, %s : bf16[2,%d,%d,%d]\n", to, i, from,
+              i, factor, heads, turned ? WIDE : ROWS, turned ? ROWS : WIDE);
+}
+
+/* %m<i>: heads of %x<source>, before rows, times factor. */
+static void put_part(StrBuf *sb, int i, int source, int first, int heads,
+                     bool turned, const char *factor) {
+    sb_printf(sb,
+              "  %%s%d = slice %%x%d {sizes=[2,%d,%d,%d], starts=[0,0,%d,0], "
+              "steps=[1,1,1,1]} : f32[2,%d,%d,%d]\n"
+              "  %%t%d = transpose %%s%d {perm=[%s]}\n",
+              i, source, ROWS, heads, WIDE, first, ROWS, heads, WIDE, i, i,
+              turned ? "0,2,3,1" : "0,2,1,3");
+    put_scaled(sb, "m", "t", i, factor, heads, turned);
+}
+
+/* Attention and gradient of heads beside rows are what they were, wherever the
+   heads lie, and copy nothing. */
+TEST_CASE(heads, are_read_where_they_lie) {
+    for (int i = 0; i < 32; i++) {
+        bool one = i & 1, turned = i & 2, group = i & 4, moved = i & 8;
+        int keys = group ? 1 : 2, found = 0, copies = 0;
+        int first[] = {moved ? 2 * keys : 0, moved ? keys : 2,
+                       moved ? 0 : 2 + keys};
+        const char *factor = i & 16 ? "0.5" : "2";
+        const char *mask = turned ? "" : "causal=1, ";
+        StrBuf sb = {0};
+        sb_printf(&sb, "graph train(%%x0: bf16[2,%d,%d,%d]", ROWS, 2 + 2 * keys,
+                  WIDE);
+        for (int k = 1; k < 3 && !one; k++)
+            sb_printf(&sb, ", %%x%d: bf16[2,%d,%d,%d]", k, ROWS, 2 + 2 * keys,
+                      WIDE);
+        sb_printf(&sb, ", %%g: bf16[2,%d,2,%d]) on cuda {\n", ROWS, WIDE);
+        put_part(&sb, 0, 0, first[0], 2, false, factor);
+        put_part(&sb, 1, one ? 0 : 1, first[1], keys, turned, factor);
+        put_part(&sb, 2, one ? 0 : 2, first[2], keys, false, "1");
+        sb_printf(
+            &sb,
+            "  %%y, %%l = attend %%m0, %%m1, %%m2 {%strans_b=%d}\n"
+            "  %%z = transpose %%y {perm=[0,2,1,3]}\n"
+            "  %%dy = transpose %%g {perm=[0,2,1,3]}\n"
+            "  %%p = mul %%dy, %%y : f32[2,2,%d,%d]\n"
+            "  %%d = reduce_sum %%p {axes=[3], keepdims=1}\n"
+            "  %%g0, %%g1, %%g2 = attend_grad %%m0, %%m1, %%m2, %%dy, %%l, "
+            "%%d {%strans_b=%d}\n",
+            mask, !turned, ROWS, WIDE, mask, !turned);
+        for (int k = 0; k < 3; k++) {
+            put_scaled(&sb, "f", "g", k, k == 2 ? "1" : factor, k ? keys : 2,
+                       k == 1 && turned);
+            sb_printf(&sb, "  %%r%d = transpose %%f%d {perm=[%s]}\n", k, k,
+                      k == 1 && turned ? "0,3,1,2" : "0,2,1,3");
+        }
+        sb_printf(&sb, "  %%all = concat %s {axis=2}\n  return %%z, %%all\n}\n",
+                  moved ? "%r2, %r1, %r0" : "%r0, %r1, %r2");
+        Arena *a = arena_new();
+        Module *m = parsed(a, sb.data);
+        const Graph *g = m->graphs.data[0];
+        passed(a, m, "simplify,dce", for_gpus);
+        Results before = results(a, g, EVAL_EXACT);
+        passed(a, m, "heads,simplify,cse,dce", for_gpus);
+        Results after = results(a, g, EVAL_EXACT);
+        expect_equal(&before, &after, 1e-6, sb.data);
+        for (int k = 0; k < g->order.len; k++) {
+            const Node *n = node_at(g, k);
+            found += (n->op == OP_ATTEND || n->op == OP_ATTEND_GRAD) &&
+                     attr_find(n, AK_heads) != NULL;
+            copies += n->op == OP_TRANSPOSE || n->op == OP_SLICE;
+            if (n->op == OP_ATTEND_GRAD) CHECK_EQ_INT(n->nout, one ? 1 : 3);
+        }
+        CHECK_MSG(found == 2 && copies == 0, "%d, %d copies: %s", found, copies,
+                  sb.data);
+        arena_free(a);
+        sb_free(&sb);
+    }
+}

@@ -120,6 +120,15 @@ static const struct Place {
     AT(ampc_device_info, size, 0),
     AT(ampc_device_info, kind, 8),
     AT(ampc_device_info, name, 16),
+    AT(ampc_memory_info, size, 0),
+    AT(ampc_memory_info, parameters, 8),
+    AT(ampc_memory_info, copies, 16),
+    AT(ampc_memory_info, state, 24),
+    AT(ampc_memory_info, gradients, 32),
+    AT(ampc_memory_info, activations, 40),
+    AT(ampc_memory_info, workspace, 48),
+    AT(ampc_memory_info, total, 56),
+    AT(ampc_memory_info, host, 64),
 
     AT(ampc_bad_data, size, 0),
     AT(ampc_bad_data, input, 8),
@@ -214,6 +223,7 @@ static const struct Place {
     AT(ampc_api, stage, 336),
     AT(ampc_api, device, 344),
     AT(ampc_api, peek, 352),
+    AT(ampc_api, memory, 360),
 };
 
 TEST_CASE(abi, structs_grow_at_their_end) {
@@ -240,6 +250,7 @@ TEST_CASE(abi, every_field_has_a_row) {
         {"ampc_output", sizeof(ampc_output)},
         {"ampc_metrics", sizeof(ampc_metrics)},
         {"ampc_device_info", sizeof(ampc_device_info)},
+        {"ampc_memory_info", sizeof(ampc_memory_info)},
         {"ampc_bad_data", sizeof(ampc_bad_data)},
         {"ampc_nonfinite", sizeof(ampc_nonfinite)},
         {"ampc_eval", sizeof(ampc_eval)},

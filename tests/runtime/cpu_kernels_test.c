@@ -494,8 +494,34 @@ typedef struct AttendCase {
     void *first[5]; /* results of one thread */
 } AttendCase;
 
+/* The element at column c of row i of matrix b. */
+static int64_t attend_q(const LibAttend *p, int64_t b, int64_t i, int64_t c) {
+    int64_t line = b / p->q_heads * p->t + i;
+    return (line * p->q_width + p->q_first + b % p->q_heads) * p->d + c;
+}
+static int64_t attend_y(const LibAttend *p, int64_t b, int64_t i, int64_t c) {
+    int64_t line = b / p->q_heads * p->t + i;
+    return (line * p->q_heads + b % p->q_heads) * p->e + c;
+}
 static int64_t attend_key(const LibAttend *p, int64_t b, int64_t j, int64_t c) {
-    return p->trans_b ? (b * p->u + j) * p->d + c : (b * p->d + c) * p->u + j;
+    int64_t line = b / p->kv_heads * p->u + j;
+    if (!p->trans_b) return (b * p->d + c) * p->u + j;
+    return (line * p->k_width + p->k_first + b % p->kv_heads) * p->d + c;
+}
+static int64_t attend_value(const LibAttend *p, int64_t b, int64_t j,
+                            int64_t c) {
+    int64_t line = b / p->kv_heads * p->u + j;
+    return (line * p->v_width + p->v_first + b % p->kv_heads) * p->e + c;
+}
+
+/* The layout of the gradients. */
+static LibAttend attend_grads(const LibAttend *p) {
+    LibAttend g = *p;
+    if (p->packed) return g;
+    g.q_width = g.q_heads;
+    g.k_width = g.v_width = g.kv_heads;
+    g.q_first = g.k_first = g.v_first = 0;
+    return g;
 }
 
 static double attend_score(const AttendCase *c, int64_t b, int64_t i,
@@ -504,7 +530,7 @@ static double attend_score(const AttendCase *c, int64_t b, int64_t i,
     double s = 0;
     if (p->causal && j > i + p->offset) return -(double)INFINITY;
     for (int64_t f = 0; f < p->d; f++)
-        s += array_get(c->in[0], p->q_dtype, (b * p->t + i) * p->d + f) *
+        s += array_get(c->in[0], p->q_dtype, attend_q(p, b, i, f)) *
              array_get(c->in[1], p->k_dtype, attend_key(p, b / p->group, j, f));
     s *= (double)lib_float(p->scale);
     if (!c->in[4]) return s;
@@ -522,7 +548,7 @@ static void attend_add(AttendCase *c, int result, int64_t i, double x) {
 
 /* One row of scores, and all that it adds to the results. */
 static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
-    const LibAttend *p = &c->p;
+    const LibAttend *p = &c->p, to = attend_grads(p);
     int64_t row = b * p->t + i, m = b / p->group;
     double top = -(double)INFINITY, sum = 0, delta = 0;
     for (int64_t j = 0; j < p->u; j++)
@@ -541,31 +567,31 @@ static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
                       ? 0
                       : (double)lib_float(p->keep);
     for (int64_t f = 0; f < p->e; f++) {
-        double *y = &c->want[0][row * p->e + f];
+        int64_t at = attend_y(p, b, i, f);
         for (int64_t j = 0; j < p->u; j++)
             attend_add(
-                c, 0, row * p->e + f,
+                c, 0, at,
                 s[j] / sum * kept[j] *
-                    array_get(c->in[2], p->v_dtype, (m * p->u + j) * p->e + f));
-        delta += *y * array_get(c->in[3], p->y_dtype, row * p->e + f);
+                    array_get(c->in[2], p->v_dtype, attend_value(p, m, j, f)));
+        delta += c->want[0][at] * array_get(c->in[3], p->y_dtype, at);
     }
-    c->sums[1][row] = (float)delta;
+    c->sums[1][attend_y(p, b, i, 0) / p->e] = (float)delta;
     for (int64_t j = 0; j < p->u; j++) {
         double dp = 0, g;
         for (int64_t f = 0; f < p->e; f++) {
-            g = array_get(c->in[3], p->y_dtype, row * p->e + f);
-            dp +=
-                g * array_get(c->in[2], p->v_dtype, (m * p->u + j) * p->e + f);
-            attend_add(c, 4, (m * p->u + j) * p->e + f,
+            g = array_get(c->in[3], p->y_dtype, attend_y(p, b, i, f));
+            dp += g * array_get(c->in[2], p->v_dtype, attend_value(p, m, j, f));
+            attend_add(c, p->packed ? 2 : 4, attend_value(&to, m, j, f),
                        s[j] / sum * kept[j] * g);
         }
         dp = s[j] / sum * (dp * kept[j] - delta) * (double)lib_float(p->scale);
         for (int64_t f = 0; f < p->d; f++) {
             int64_t key = attend_key(p, m, j, f);
-            attend_add(c, 2, row * p->d + f,
+            attend_add(c, 2, attend_q(&to, b, i, f),
                        dp * array_get(c->in[1], p->k_dtype, key));
-            attend_add(c, 3, key,
-                       dp * array_get(c->in[0], p->q_dtype, row * p->d + f));
+            attend_add(
+                c, p->packed ? 2 : 3, attend_key(&to, m, j, f),
+                dp * array_get(c->in[0], p->q_dtype, attend_q(p, b, i, f)));
         }
     }
     block_free(kept);
@@ -619,6 +645,27 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
 
 static int past_blocks;
 
+/* Heads lie beside rows, others around them; or one value has all. */
+static void attend_beside(LibAttend *p, int64_t heads) {
+    p->trans_b = 1;
+    p->kv_heads = heads;
+    p->q_heads = heads * p->group;
+    p->packed = rnd() % 2;
+    p->q_first = rnd_in(0, 2);
+    p->k_first = rnd_in(0, 2);
+    p->v_first = rnd_in(0, 2);
+    p->q_width = p->q_first + p->q_heads + rnd_in(0, 2);
+    p->k_width = p->k_first + heads + rnd_in(0, 2);
+    p->v_width = p->v_first + heads + rnd_in(0, 2);
+    if (!p->packed) return;
+    p->u = p->t;
+    p->e = p->d;
+    p->q_width = p->k_width = p->v_width = p->q_heads + 2 * heads;
+    p->v_first = 0;
+    p->q_first = heads;
+    p->k_first = heads + p->q_heads;
+}
+
 /* size: of the largest shapes */
 static void attend_case(int64_t size) {
     int64_t group = rnd_in(1, 3), heads = rnd_in(1, 2), samples = rnd_in(1, 2);
@@ -628,6 +675,11 @@ static void attend_case(int64_t size) {
                           .u = rnd_in(1, size),
                           .d = rnd_in(1, 40),
                           .e = rnd_in(1, 40),
+                          .q_heads = 1,
+                          .q_width = 1,
+                          .kv_heads = 1,
+                          .k_width = 1,
+                          .v_width = 1,
                           .causal = rnd() % 2,
                           .offset = rnd() % 2 ? rnd_in(-20, 20) : 0,
                           .trans_b = rnd() % 2,
@@ -659,17 +711,21 @@ static void attend_case(int64_t size) {
         p->offset = rnd_in(-p->t, p->u);
     }
     if (p->drop) p->keep = lib_bits(1.0f / (1.0f - (float)p->drop * 0x1p-24f));
+    if (rnd() % 2) attend_beside(p, heads);
     if (rnd() % 2) p->mask_div = heads * group; /* one for each sample */
     if (rnd() % 2) p->mask_mod = p->batch / p->mask_div;
     int64_t q = p->batch * p->t, k = p->batch / group * p->u;
-    const int64_t count[] = {q * p->e, 2 * q, q * p->d, k * p->d, k * p->e};
+    int64_t q_lines = q / p->q_heads, k_lines = k / p->kv_heads;
+    const int64_t count[] = {
+        q * p->e, 2 * q, p->packed ? q_lines * p->q_width * p->d : q * p->d,
+        p->packed ? 0 : k * p->d, p->packed ? 0 : k * p->e};
     for (int i = 0; i < 5; i++) {
         c.want[i] = zeros(c.count[i] = count[i]);
         c.terms[i] = zeros(count[i]);
     }
-    c.in[0] = array(p->q_dtype, q * p->d);
-    c.in[1] = array(p->k_dtype, k * p->d);
-    c.in[2] = array(p->v_dtype, k * p->e);
+    c.in[0] = array(p->q_dtype, q_lines * p->q_width * p->d);
+    c.in[1] = array(p->k_dtype, k_lines * p->k_width * p->d);
+    c.in[2] = array(p->v_dtype, k_lines * p->v_width * p->e);
     c.in[3] = array(p->y_dtype, q * p->e);
     if (rnd() % 3)
         c.in[4] = array(p->mask_dtype, p->mask_mod * (p->mask_rows ? p->t : 1) *

@@ -309,8 +309,9 @@ static void run_case(SimTwin *t, int number, const CudaCase *c,
     cpu_run(c, want);
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         for (int i = first; i < n; i++)
-            memset(got[i], 0xff,
-                   (size_t)(b[i].count * dtype_info[b[i].dtype].bytes));
+            if (got[i])
+                memset(got[i], 0xff,
+                       (size_t)(b[i].count * dtype_info[b[i].dtype].bytes));
         sim()->seed(seed);
         gpu_run(t, number, lib, got, n);
         compare(c, b, n, first, want, got);

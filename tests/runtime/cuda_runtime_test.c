@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/cuda/driver.h"
@@ -224,6 +225,47 @@ TEST_CASE(cuda_runtime, sessions_run_in_parallel) {
     for (int i = 0; i < 3; i++) pthread_join(t[i], NULL);
     CHECK(alone[0].step == 5 && alone[0].loss > 0);
     for (int i = 1; i < 3; i++) CHECK_MEM(&alone[0], &alone[i], sizeof *alone);
+    check_clean();
+}
+
+static bool opened, opened_early;
+
+static void *open_beside(void *unused) {
+    const ampc_api *a = model(&plain)->c.api;
+    ampc_options o = {.size = sizeof o, .device = "cuda"};
+    ampc_session *s = NULL;
+    char err[300] = "";
+    (void)unused;
+    CHECK_MSG(a->open(a->module, &o, &s, err, sizeof err) == AMPC_OK, "%s",
+              err);
+    a->close(s);
+    __atomic_store_n(&opened, true, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* A thread begins to open a session while this one captures. */
+static void open_in_capture(void *thread) {
+    const struct timespec moment = {.tv_nsec = 50000000};
+    REQUIRE(!pthread_create(thread, NULL, open_beside, NULL));
+    nanosleep(&moment, NULL);
+    opened_early = __atomic_load_n(&opened, __ATOMIC_SEQ_CST);
+}
+
+/* cuBLASLt finds no algorithm while a stream is captured. */
+TEST_CASE(cuda_runtime, sessions_open_while_others_capture) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    ampc_metrics out;
+    pthread_t other;
+    opened = opened_early = false;
+    CHECK_EQ_INT(step(m, s, 0, &out), AMPC_OK);
+    sim()->at_capture(open_in_capture, &other);
+    CHECK_EQ_INT(step(m, s, 1, &out), AMPC_OK);
+    CHECK(!opened_early);
+    pthread_join(other, NULL);
+    CHECK(opened);
+    a->close(s);
     check_clean();
 }
 
@@ -928,6 +970,27 @@ static size_t zero_gradients(const Model *m, ampc_session *s) {
         sum += v.bytes;
     }
     return sum;
+}
+
+/* All that the device gave, before gradients have their memory and after. */
+TEST_CASE(cuda_runtime, memory_by_kind) {
+    const Model *m = model(&plain);
+    const ampc_api *a = machine(m, NULL);
+    ampc_session *s = open_gpu(a);
+    for (int i = 0; i < 2; i++) {
+        ampc_memory_info now = {.size = sizeof now};
+        SimStats stats;
+        sim()->stats(&stats);
+        CHECK_EQ_INT(a->memory(s, &now), AMPC_OK);
+        CHECK_EQ_INT(now.total, stats.allocated);
+        CHECK(now.parameters && now.state && now.activations && now.host);
+        CHECK(now.workspace < now.total);
+        CHECK((now.gradients > 0) == (i > 0));
+        CHECK_EQ_INT(micro(m, s, i), AMPC_OK);
+        CHECK_EQ_INT(a->update(s, NULL), AMPC_OK);
+    }
+    a->close(s);
+    check_clean();
 }
 
 /* A module that accumulates nothing has no room for gradients until a host

@@ -132,6 +132,13 @@ uintptr_t sim_capture(CUstream s) {
     return c;
 }
 
+bool sim_captures(void) {
+    sim_lock();
+    bool any = captures != NULL;
+    sim_unlock();
+    return any;
+}
+
 CUresult sim_unsafe(void) {
     sim_lock();
     CUresult rc = capture_forbids();

@@ -271,6 +271,7 @@ int cublasLtMatmulAlgoGetHeuristic(LtHandle h, LtDesc d, LtLayout a, LtLayout b,
     int s = problem_of(h, d, a, b, c, out, &problem);
     if (s == LT_SUCCESS) s = lt_check_problem(&problem, &why);
     if (s == LT_SUCCESS) s = answer();
+    if (s == LT_SUCCESS && sim_captures()) s = LT_INTERNAL_ERROR; /* 13.3 */
     if (s != LT_SUCCESS) return s;
     for (int kind = 0; kind < LT_NKIND && *found < wanted; kind++)
         if (preferred(kind, &problem, p)) {

@@ -388,10 +388,26 @@ ENTRY(StreamIsCapturing, "cuStreamIsCapturing", CONTEXT,
     return rc;
 }
 
-ENTRY(StreamBeginCapture, "cuStreamBeginCapture_v2", CONTEXT,
-      (CUstream s, int mode), (s, mode)) {
-    CUresult rc = stream_of(s, &s);
-    return rc ? rc : capture_begin(s, mode);
+static void (*at_capture)(void *ctx);
+static void *at_capture_ctx;
+
+void sim_at_capture(void (*fn)(void *ctx), void *ctx) {
+    sim_lock();
+    at_capture = fn;
+    at_capture_ctx = ctx;
+    sim_unlock();
+}
+
+CUresult drv_StreamBeginCapture(CUstream s, int mode) {
+    CUresult rc = enter("cuStreamBeginCapture_v2", CONTEXT);
+    if (!rc) rc = sticky();
+    if (!rc) rc = stream_of(s, &s);
+    if (!rc) rc = capture_begin(s, mode);
+    void (*then)(void *) = rc ? NULL : at_capture;
+    if (then) at_capture = NULL;
+    sim_unlock();
+    if (then) then(at_capture_ctx);
+    return rc == SIM_LEFT_OUT ? CUDA_OK : rc;
 }
 
 static CUresult end_capture(CUstream s, CUgraph *g) {

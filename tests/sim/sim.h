@@ -61,6 +61,9 @@ SIM_API void sim_reset(const SimConfig *c);
 enum { SIM_LEFT_OUT = -1 };
 SIM_API void sim_fail(const char *entry, int nth, int code, bool sticky);
 
+/* fn(ctx) is called once, right after the next capture has begun. */
+SIM_API void sim_at_capture(void (*fn)(void *ctx), void *ctx);
+
 typedef struct SimStats {
     uint64_t launches; /* kernels run, including kernels of graphs */
     uint64_t graph_launches;
@@ -120,6 +123,8 @@ SIM_API void sim_reads(const void *a, size_t a_bytes, const void *b,
    that no capture of this thread allows; 0 or 900.                          */
 SIM_API uintptr_t sim_capture(CUstream s);
 SIM_API CUresult sim_unsafe(void);
+/* Whether any thread captures a stream. */
+SIM_API bool sim_captures(void);
 /* Whether all bytes lie in one live allocation of the device. */
 SIM_API bool sim_device_range(CUdeviceptr p, size_t bytes);
 /* Ordinal of the calling thread's current device, -1 without context. */

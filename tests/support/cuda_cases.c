@@ -53,9 +53,12 @@ static int attend_bufs(const CudaCase *c, CudaBuf *b) {
     const LibAttend *p = &c->p.attend;
     int64_t keys = p->batch / p->group, queries = p->batch * p->t;
     int64_t mask = (p->mask_rows ? p->t : 1) * (p->mask_cols ? p->u : 1);
-    CudaBuf q = {p->q_dtype, queries * p->d, NULL};
-    CudaBuf k = {p->k_dtype, keys * p->u * p->d, NULL};
-    CudaBuf v = {p->v_dtype, keys * p->u * p->e, NULL};
+    int64_t lines = p->batch / p->q_heads * p->t; /* of k and v: of u */
+    CudaBuf q = {p->q_dtype, lines * p->q_width * p->d, NULL};
+    CudaBuf k = {p->k_dtype, keys / p->kv_heads * p->u * p->k_width * p->d,
+                 NULL};
+    CudaBuf v = {p->v_dtype, keys / p->kv_heads * p->u * p->v_width * p->e,
+                 NULL};
     CudaBuf y = {p->y_dtype, queries * p->e, NULL};
     CudaBuf lse = {p->lse_dtype, 2 * queries, NULL};
     CudaBuf delta = {p->delta_dtype, queries, NULL};
@@ -67,9 +70,10 @@ static int attend_bufs(const CudaCase *c, CudaBuf *b) {
     }
     memcpy(b, (CudaBuf[]){q, k, v, y, lse, delta, m, rng, q, k, v},
            11 * sizeof *b);
-    b[8].dtype = p->dq_dtype;
-    b[9].dtype = p->dk_dtype;
-    b[10].dtype = p->dv_dtype;
+    b[8] = (CudaBuf){p->dq_dtype, queries * p->d, NULL};
+    b[9] = (CudaBuf){p->dk_dtype, keys * p->u * p->d, NULL};
+    b[10] = (CudaBuf){p->dv_dtype, keys * p->u * p->e, NULL};
+    if (p->packed) b[8].count = q.count, b[9].count = b[10].count = -1;
     return 11;
 }
 
@@ -586,7 +590,15 @@ const CudaCases cuda_argsort_cases = {argsort_cases, COUNT(argsort_cases)};
             .attend = {.batch = 4, ATTEND_TYPES(T), __VA_ARGS__ }              \
         }                                                                      \
     }
-#define SIZES(g, t_, u_, d_, e_) .group = g, .t = t_, .u = u_, .d = d_, .e = e_
+#define SIZES_OF(g, t_, u_, d_, e_)                                            \
+    .group = g, .t = t_, .u = u_, .d = d_, .e = e_
+#define SIZES(g, t_, u_, d_, e_) SIZES_OF(g, t_, u_, d_, e_), ATTEND_APART
+/* 4 / n samples of n heads beside their rows; first and number of heads that
+   are there. */
+#define BESIDE(n, g, q0, q, k0, k, v0, v)                                      \
+    .trans_b = 1, .q_heads = n, .q_width = q, .q_first = q0,                   \
+    .kv_heads = (n) / (g), .k_width = k, .k_first = k0, .v_width = v,          \
+    .v_first = v0
 /* Bits of a number that is small enough for scores of d numbers. */
 #define TENTH   0x3dcccccd
 #define QUARTER 0x3e800000
@@ -610,6 +622,21 @@ static const CudaCase attend_cases[] = {
            .mask_div = 1, .mask_mod = 4, .mask_rows = 1, .mask_cols = 1),
     ATTEND("dropout", F16, SIZES(1, 40, 70, 16, 16), .trans_b = 1,
            .scale = QUARTER, .drop = 6710887, .keep = 0x3fd55555, .salt = 3),
+    ATTEND("one operand", BF16, SIZES_OF(1, 150, 150, 64, 64),
+           BESIDE(2, 1, 0, 6, 2, 6, 4, 6), .packed = 1, .causal = 1,
+           .scale = TENTH),
+    ATTEND("one operand of groups", F16, SIZES_OF(2, 70, 70, 128, 128),
+           BESIDE(4, 2, 4, 8, 2, 8, 0, 8), .packed = 1, .scale = TENTH,
+           .mask_div = 4, .mask_mod = 1, .mask_cols = 1),
+    ATTEND("heads beside rows", BF16, SIZES_OF(2, 90, 65, 48, 80),
+           BESIDE(2, 2, 1, 4, 0, 1, 1, 3), .causal = 1, .offset = 2,
+           .scale = TENTH),
+    ATTEND("odd heads beside rows", F16, SIZES_OF(1, 40, 50, 12, 20),
+           BESIDE(4, 1, 1, 6, 0, 4, 2, 6), .scale = QUARTER),
+    ATTEND("beside rows, f32", F32, SIZES_OF(2, 20, 30, 6, 5),
+           BESIDE(2, 2, 1, 4, 1, 2, 0, 1), .causal = 1, .scale = QUARTER),
+    ATTEND("one operand, f32", F32, SIZES_OF(1, 20, 20, 6, 6),
+           BESIDE(1, 1, 2, 3, 0, 3, 1, 3), .packed = 1, .scale = QUARTER),
     ATTEND("f32", F32, SIZES(2, 20, 30, 6, 5), .causal = 1, .trans_b = 1,
            .zeros = 1, .scale = QUARTER, .mask_div = 4, .mask_mod = 1,
            .mask_cols = 1),

@@ -7,6 +7,10 @@
 #include "codegen/cuda/cuda.h"
 #include "runtime/cpu/kernels.h"
 
+/* Matrices of an attention that follow each other. */
+#define ATTEND_APART                                                           \
+    .q_heads = 1, .q_width = 1, .kv_heads = 1, .k_width = 1, .v_width = 1
+
 /* A library step. */
 typedef struct CudaCase {
     const char *name;

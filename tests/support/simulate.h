@@ -17,7 +17,8 @@ typedef struct Sim {
     X(reset)                                                                   \
     X(fail)                                                                    \
     X(stats)                                                                   \
-    X(calls) X(leaks) X(errors) X(twin_open) X(twin_close) X(run) X(seed)
+    X(calls)                                                                   \
+    X(leaks) X(errors) X(twin_open) X(twin_close) X(run) X(seed) X(at_capture)
 #define SIM_MEMBER(name) __typeof__(&sim_##name) name;
     SIM_FUNCTIONS(SIM_MEMBER)
 #undef SIM_MEMBER

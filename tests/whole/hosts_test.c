@@ -48,21 +48,22 @@ TEST_CASE(python, structs_are_those_of_the_header) {
     char *out = run_script(
         "from ampc import _c\n"
         "for t in (_c.ModuleInfo, _c.ProgramInfo, _c.TensorInfo,\n"
-        "          _c.VariableInfo, _c.DeviceInfo, _c.CommOptions,\n"
+        "          _c.VariableInfo, _c.DeviceInfo, _c.MemoryInfo,\n"
+        "          _c.CommOptions,\n"
         "          _c.Options, _c.Input, _c.Output, _c.Metrics, _c.BadData,\n"
         "          _c.Nonfinite, _c.Eval, _c.Scaler, _c.Weights, _c.Api):\n"
         "    print(ctypes.sizeof(t), end=' ')\n"
         "print(_c.Api.objective.offset, _c.Metrics.skip_streak.offset)\n");
     snprintf(want, sizeof want,
              "%zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu %zu "
-             "%zu %zu\n",
+             "%zu %zu %zu\n",
              sizeof(ampc_module_info), sizeof(ampc_program_info),
              sizeof(ampc_tensor_info), sizeof(ampc_variable_info),
-             sizeof(ampc_device_info), sizeof(ampc_comm_options),
-             sizeof(ampc_options), sizeof(ampc_input), sizeof(ampc_output),
-             sizeof(ampc_metrics), sizeof(ampc_bad_data),
-             sizeof(ampc_nonfinite), sizeof(ampc_eval), sizeof(ampc_scaler),
-             sizeof(ampc_weights), sizeof(ampc_api),
+             sizeof(ampc_device_info), sizeof(ampc_memory_info),
+             sizeof(ampc_comm_options), sizeof(ampc_options),
+             sizeof(ampc_input), sizeof(ampc_output), sizeof(ampc_metrics),
+             sizeof(ampc_bad_data), sizeof(ampc_nonfinite), sizeof(ampc_eval),
+             sizeof(ampc_scaler), sizeof(ampc_weights), sizeof(ampc_api),
              offsetof(ampc_api, objective),
              offsetof(ampc_metrics, skip_streak));
     CHECK_STR(out, want);

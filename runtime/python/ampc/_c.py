@@ -85,6 +85,10 @@ VariableInfo = _struct("VariableInfo", ("name", _str), ("kind", _i32),
                        ("dtype", _i32), ("rank", _i32), ("shape", _dims),
                        ("bytes", _size))
 DeviceInfo = _struct("DeviceInfo", ("kind", _str), ("name", _str))
+MemoryInfo = _struct(
+    "MemoryInfo", ("parameters", _u64), ("copies", _u64), ("state", _u64),
+    ("gradients", _u64), ("activations", _u64), ("workspace", _u64),
+    ("total", _u64), ("host", _u64))
 CommOptions = _struct("CommOptions", ("engine", _str), ("deadline", _f64))
 Options = _struct(
     "Options", ("device", _str), ("threads", _i32), ("reserved0", _i32),
@@ -173,7 +177,8 @@ class Api(c.Structure):
         ("outputs", _fn(_session, *_inputs, _i64, _p(Output), _size)),
         ("stage", _fn(_session, _str, _u32, _p(_ptr))),
         ("device", _fn(_session, _p(DeviceInfo))),
-        ("peek", _fn(_session, _u64, _ptr, _size))]
+        ("peek", _fn(_session, _u64, _ptr, _size)),
+        ("memory", _fn(_session, _p(MemoryInfo)))]
 
 
 def plain(struct: Any) -> dict[str, Any]:

@@ -351,6 +351,13 @@ class Session:
         self._check(self._api.device(self._s, info))
         return _c.plain(info)
 
+    def memory(self) -> dict[str, int]:
+        """Bytes held: parameters, copies (16-bit), state, gradients,
+        activations, workspace, total; host: pinned, beside a GPU."""
+        info = _c.MemoryInfo()
+        self._check(self._api.memory(self._s, info))
+        return _c.plain(info)
+
     def bad_data(self) -> dict[str, Any]:
         """Behind Status.DATA: input, index, value, least, most, count."""
         info = _c.BadData()

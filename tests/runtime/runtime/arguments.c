@@ -162,6 +162,7 @@ TEST_CASE(runtime, wrong_arguments_have_messages) {
     WRONG(bad_data(s, &(ampc_bad_data){.size = 0}), "ampc_bad_data.size is");
     WRONG(nonfinite(s, &(ampc_nonfinite){.size = 0}), "ampc_nonfinite.size is");
     WRONG(device(s, &(ampc_device_info){.size = 0}), "ampc_device_info.size");
+    WRONG(memory(s, &(ampc_memory_info){.size = 0}), "ampc_memory_info.size");
     WRONG(load_weights(s, NULL), "ampc_weights.size is not set");
     WRONG(load_weights(s, &from), "ampc_weights.size is not set");
     WRONG(predict(s, b.in, 1, 4, NULL, 1), "ampc_output.size is not set");

@@ -150,6 +150,36 @@ static bool fails_at(Call c, int at, int i, const char *path) {
     return st != AMPC_OK;
 }
 
+/* What the host's allocator gave, but for the session itself. */
+TEST_CASE(runtime, memory_by_kind) {
+    enum { SESSION = 64 << 10 };
+    Hook h = {.fail_at = -1};
+    const ampc_api *a = tiny_api();
+    ampc_options o = {.size = sizeof o,
+                      .threads = 1,
+                      .alloc = hook_alloc,
+                      .free = hook_free,
+                      .alloc_ctx = &h};
+    ampc_session *s = NULL;
+    Batch b;
+    REQUIRE(a->open(tiny_handle(&tiny_accumulating), &o, &s, NULL, 0) ==
+            AMPC_OK);
+    for (int i = 0; i < 3; i++) {
+        ampc_memory_info m = {.size = sizeof m};
+        CHECK_EQ_INT(a->memory(s, &m), AMPC_OK);
+        CHECK((int64_t)m.total <= h.bytes);
+        CHECK((int64_t)m.total + SESSION >= h.bytes);
+        CHECK_EQ_INT(m.total, m.parameters + m.copies + m.state + m.gradients +
+                                  m.activations + m.workspace);
+        CHECK(m.parameters && m.state && m.activations);
+        CHECK(m.workspace < SESSION && m.host == 0);
+        CHECK(m.gradients || i == 0);
+        CHECK_EQ_INT(a->step(s, batch(&b, i), 2, NULL), AMPC_OK);
+    }
+    a->close(s);
+    CHECK_EQ_INT(h.bytes, 0);
+}
+
 TEST_CASE(runtime, allocations_of_each_call_fail) {
     static const char *const names[] = {"open", "step", "predict", "save",
                                         "resume"};
