@@ -10,6 +10,8 @@ from typing import Any, Callable, Iterator, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
+from . import _torch_linear as linear
+
 # ---- autograd Functions -----------------------------------------------------
 #
 # torch.export follows the forward of a Function and forgets its backward B.  B
@@ -201,7 +203,7 @@ def _digamma_right(x: Any) -> Any:
 
 def lgamma(x: Any) -> Any:
     left = x < 0.5
-    y = _lgamma_right(torch.where(left, 1 - x, x))
+    y = _lgamma_right(torch.where(left, -x + 1, x))
     turn = torch.where(left, x - torch.round(x), 0.5)
     sine = torch.abs(torch.sin(math.pi * turn))
     return torch.where(left, math.log(math.pi) - torch.log(sine) - y, y)
@@ -209,14 +211,14 @@ def lgamma(x: Any) -> Any:
 
 def digamma(x: Any) -> Any:
     left = x < 0.5
-    y = _digamma_right(torch.where(left, 1 - x, x))
+    y = _digamma_right(torch.where(left, -x + 1, x))
     turn = torch.where(left, x - torch.round(x), 0.25)
     return torch.where(left, y - math.pi / torch.tan(math.pi * turn), y)
 
 
 def erfinv(x: Any) -> Any:
     """M. Giles, Approximating the erfinv function: rational in log(1 - x^2)."""
-    w = -torch.log((1 - x) * (1 + x))
+    w = -torch.log((-x + 1) * (x + 1))
     middle = [2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06,
               0.00021858087, -0.00125372503, -0.00417768164, 0.246640727,
               1.50140941]
@@ -241,6 +243,74 @@ def cumprod(x: Any, dim: int, *, dtype: Any = None) -> Any:
         y = y * torch.cat([ones, y.narrow(dim, 0, n - reach)], dim)
         reach *= 2
     return y
+
+
+def _bessel(x: Any, order: int) -> Any:
+    """I(|x|) exp(-|x|) / x^order of order 0 or 1: the power series below 12, the
+    asymptotic one above."""
+    size = x.abs()
+    near = size < 12
+    low, high = torch.where(near, size, 1.0), torch.where(near, 12.0, size)
+    square = low * low * 0.25
+    sum_ = term = torch.full_like(square, 0.5 ** order)
+    for k in range(1, 34):
+        term = term * square * (1 / (k * (k + order)))
+        sum_ = sum_ + term
+    far = part = torch.ones_like(high)
+    for k in range(1, 10):
+        part = part * (((2 * k - 1) ** 2 - 4 * order) / (8 * k)) / high
+        far = far + part
+    far = far / torch.sqrt(2 * math.pi * high)
+    far = far / high if order else far
+    return torch.where(near, sum_ * torch.exp(-low), far)
+
+
+def i0e(x: Any) -> Any:
+    return _bessel(x, 0)
+
+
+def i0(x: Any) -> Any:
+    return _bessel(x, 0) * torch.exp(x.abs())
+
+
+def i1e(x: Any) -> Any:
+    return _bessel(x, 1) * x
+
+
+def i1(x: Any) -> Any:
+    return _bessel(x, 1) * x * torch.exp(x.abs())
+
+
+def hypot(x: Any, y: Any) -> Any:
+    return torch.sqrt(x * x + y * y)
+
+
+def _running(x: Any, dim: int, greatest: bool) -> Any:
+    """The greatest or least so far, of equals the last, and where it stands."""
+    if x.dim() == 0:
+        return x, torch.zeros((), dtype=torch.int64)
+    best, n, reach = x.detach(), x.shape[dim], 1
+    shape = [n if k == dim % x.dim() else 1 for k in range(x.dim())]
+    at = torch.arange(n).reshape(shape).expand(x.shape)
+    while reach < n:
+        old, new = best.narrow(dim, 0, n - reach), best.narrow(dim, reach,
+                                                               n - reach)
+        newer = new >= old if greatest else new <= old
+        place = torch.where(newer, at.narrow(dim, reach, n - reach),
+                            at.narrow(dim, 0, n - reach))
+        best = torch.cat([best.narrow(dim, 0, reach),
+                          torch.where(newer, new, old)], dim)
+        at = torch.cat([at.narrow(dim, 0, reach), place], dim)
+        reach *= 2
+    return x.gather(dim, at), at
+
+
+def cummax(x: Any, dim: int) -> Any:
+    return _running(x, dim, True)
+
+
+def cummin(x: Any, dim: int) -> Any:
+    return _running(x, dim, False)
 
 
 def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
@@ -305,4 +375,8 @@ def table() -> dict[Any, Callable[..., Any]]:
             aten.median.default: median, aten.cdist.default: cdist,
             aten._cdist_forward.default: cdist, aten.pdist.default: pdist,
             aten.renorm.default: renorm,
+            aten.i0.default: i0, aten.special_i0e.default: i0e,
+            aten.special_i1.default: i1, aten.special_i1e.default: i1e,
+            aten.cummax.default: cummax, aten.cummin.default: cummin,
+            aten.hypot.default: hypot, **linear.table(),
             aten.scatter_reduce.two: scatter_reduce}

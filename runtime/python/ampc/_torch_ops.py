@@ -64,6 +64,30 @@ def _cross_entropy(x: Any, target: Any, weight: Any = None,
     return each.sum() if reduction == "sum" else each.mean()
 
 
+def _quantile(x: Any, q: Any, dim: Any = None, keepdim: bool = False, *,
+              interpolation: str = "linear", out: Any = None) -> Any:
+    shape = x.shape
+    if dim is None:
+        x, dim = x.reshape(-1), 0
+    one = not isinstance(q, torch.Tensor) or q.dim() == 0
+    place = torch.as_tensor(q, dtype=x.dtype).reshape(-1) * (x.shape[dim] - 1)
+    if interpolation == "lower":
+        place = torch.floor(place)
+    if interpolation in ("higher", "nearest"):
+        place = (torch.ceil if interpolation == "higher" else torch.round)(place)
+    low = torch.floor(place)
+    part = place - low if interpolation == "linear" else (
+        torch.ceil(place) - low) * 0.5
+    x = torch.sort(x, dim)[0].movedim(dim, -1)
+    a = x.index_select(-1, low.to(torch.int64))
+    b = x.index_select(-1, torch.ceil(place).to(torch.int64))
+    y = (a + part * (b - a)).movedim(-1, 0)
+    if keepdim:
+        y = y.unsqueeze(dim % len(shape) + 1) if y.dim() == len(shape) and \
+            len(shape) else y.reshape([-1] + [1] * len(shape))
+    return y.squeeze(0) if one else y
+
+
 def _is_mask(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.dim() > 0
 
@@ -79,6 +103,7 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.ctc_loss: ctc_loss,
             torch.nn.functional.ctc_loss: _functional_ctc_loss,
             torch.nn.functional.cross_entropy: _cross_entropy,
+            torch.quantile: _quantile, torch.Tensor.quantile: _quantile,
             torch.masked_select: self._masked_select,
             torch.Tensor.masked_select: self._masked_select,
             torch.Tensor.__getitem__: self._item}
