@@ -209,7 +209,7 @@ typedef struct Table {
     int len, cap;
 } Table;
 
-/* Of all steps of a program on one machine. */
+/* All steps of a program on one machine. */
 typedef struct Total {
     double seconds[NGUESS], flops, floor;
 } Total;
@@ -328,7 +328,7 @@ static void put_rates(StrBuf *sb) {
                   rates[i].share[BEST], rates[i].of, rates[i].source);
 }
 
-/* What all steps of a program together are. */
+/* The sum of all steps of a program. */
 typedef struct Sums {
     Table steps;
     Total on[NGPU_SHEET]; /* a CPU is the first                              */

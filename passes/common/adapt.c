@@ -26,7 +26,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What the graphs do with a variable. */
+/* The uses of a variable in the graphs. */
 typedef struct Use {
     const LoraSpec *spec;  /* the last --lora that matches; NULL: none */
     bool product, columns; /* it is a right operand, as [in,out] */

@@ -540,7 +540,7 @@ static Status diff_train(Graph *g, PassCtx *cx, const Objective *j) {
     for (int k = 0; k < n; k++) {
         Str name = value_get(g, want[k])->name;
         DType d = value_dtype(g, want[k]);
-        bool low = d == DT_BF16 && cx->opt->masters != MASTERS_F32;
+        bool low = dtype_is_low(d) && cx->opt->masters != MASTERS_F32;
         if (d != DT_F32 && !low && !(m->rule && d == m->low))
             return fail(
                 cx->diag, (Loc){.file = m->file},

@@ -91,7 +91,7 @@ ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
     const Var v = *value_var(b->g, p);
     ValueId x = b_cast(b, p, DT_F32);
     *c = (CompactVar){.var = p};
-    if (o->masters != MASTERS_KAHAN || type_get(v.type)->dtype != DT_BF16)
+    if (o->masters != MASTERS_KAHAN || !dtype_is_low(type_get(v.type)->dtype))
         return x;
     c->more = state_var(b->g, &v, intern("remainder"), v.type, 0);
     return b2(b, OP_ADD, x, b_cast(b, c->more, DT_F32), DT_F32);
@@ -100,7 +100,7 @@ ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
 ValueId compact_write_param(Builder *b, const CompactVar *c, ValueId x,
                             ValueId ok) {
     Graph *g = b->g;
-    if (value_dtype(g, c->var) != DT_BF16) {
+    if (!dtype_is_low(value_dtype(g, c->var))) {
         graph_write(g, c->var, b_cast(b, x, value_dtype(g, c->var)));
         return x;
     }
@@ -127,7 +127,7 @@ ValueId compact_read_state(Builder *b, const Options *o, const Var *v,
 
 void compact_write_state(Builder *b, const CompactVar *c, ValueId x,
                          ValueId ok) {
-    if (value_dtype(b->g, c->var) == DT_BF16)
+    if (dtype_is_low(value_dtype(b->g, c->var)))
         stored(b, c->var, rounded(b, x), ok);
     else
         graph_write(b->g, c->var, b_cast(b, x, value_dtype(b->g, c->var)));

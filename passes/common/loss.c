@@ -179,7 +179,7 @@ static bool takes_logits(const Fn *fn) {
     return false;
 }
 
-/* What the output is made of, casts and reshapes aside. */
+/* The source of the output, casts and reshapes aside. */
 static ValueId behind_moves(const Graph *g, ValueId x) {
     const Node *n;
     while ((n = def_of(g, x, OP_CAST)) || (n = def_of(g, x, OP_RESHAPE)))

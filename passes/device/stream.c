@@ -363,7 +363,7 @@ static ValueId build_node(Stream *s, NodeId id) {
 
 /* ---- results ------------------------------------------------------------- */
 
-/* What the chunks leave of one value. */
+/* The rest of one value after the chunks. */
 typedef struct Result {
     ValueId of, sum;
     ValueId *parts;

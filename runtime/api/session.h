@@ -413,7 +413,7 @@ extern const CommEngine comm_mpi;  /* comm_mpi.c */
 extern const CommEngine comm_nccl; /* cuda/nccl.c */
 extern const CommEngine comm_tcp;  /* comm_tcp.c: for comm_nccl alone */
 bool comm_tcp_possible(void);      /* the launcher has said enough */
-/* What the first variable that is set holds; -1: no number from 0 on; dflt:
+/* The number in the first variable that is set; -1: no number from 0 on; dflt:
    none is set. */
 int comm_number(const char *const *names, size_t n, int dflt);
 int comm_local_rank(void); /* among this machine's; 0: nobody says */

@@ -263,7 +263,7 @@ static ampc_status load_open(Load *l) {
 
 /* ---- a checkpoint's own facts */
 
-/* Of one of the two: "'sgd,lr=0.1'", or that it is not given. */
+/* For one of the two: "'sgd,lr=0.1'", or that it is not given. */
 static void put_said(const char *buf, bool given, char *out, size_t size) {
     snprintf(out, size, given ? "'%.200s'" : "not given", buf);
 }

@@ -81,8 +81,8 @@ TEST_CASE(stream, losses_are_what_they_were) {
                       losses[i], rows[k]);
 }
 
-/* What needs whole logits leaves them whole: another reader, a gradient that
-   depends on all rows, and classes that are not the last axis. */
+/* A reader that needs whole logits leaves them whole: another reader, a
+   gradient that depends on all rows, and classes that are not the last axis. */
 TEST_CASE(stream, what_needs_all_rows_stays_whole) {
     static const char *const losses[] = {
         "  %z = add %y, %b\n" CROSS "reduction=\"mean\"}\n"

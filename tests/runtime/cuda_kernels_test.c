@@ -239,6 +239,7 @@ static double case_terms(const CudaCase *c) {
     double taps = (double)cuda_volume(p->kernel);
     switch (c->lib) {
     case PLAN_LIB_GEMM: return (double)c->p.gemm.k;
+    case PLAN_LIB_GEMM_QUANTIZED: return (double)c->p.gemm_quantized.k;
     case PLAN_LIB_CONV_FWD: return (double)(p->c / p->group) * taps;
     case PLAN_LIB_CONV_DGRAD: return (double)(p->k / p->group) * taps;
     case PLAN_LIB_CONV_WGRAD: return (double)(p->n * cuda_volume(p->out));

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "runtime/program/quantized.h"
+
 int64_t cuda_volume(const int64_t *v) { return v[0] * v[1] * v[2]; }
 
 /* Product of the batch dims that a stride moves along. */
@@ -22,6 +24,15 @@ static void gemm_bufs(const LibGemm *g, CudaBuf *b) {
     b[0] = (CudaBuf){g->a_dtype, gemm_span(g, g->a_bs, g->m * g->k), NULL};
     b[1] = (CudaBuf){g->b_dtype, gemm_span(g, g->b_bs, g->k * g->n), NULL};
     b[2] = (CudaBuf){g->c_dtype, batch * g->m * g->n, NULL};
+}
+
+/* Codes of int8: the magnitudes of 4-bit codes are not those of their levels.
+ */
+static void gemm_quantized_bufs(const LibGemmQuantized *g, CudaBuf *b) {
+    b[0] = (CudaBuf){g->a_dtype, g->m * g->k, NULL};
+    b[1] = (CudaBuf){g->q_dtype, g->k * g->n, NULL};
+    b[2] = (CudaBuf){g->scale_dtype, quantized_blocks(g->k * g->n), NULL};
+    b[3] = (CudaBuf){g->c_dtype, g->m * g->n, NULL};
 }
 
 static void conv_bufs(const CudaCase *c, CudaBuf *b) {
@@ -83,6 +94,9 @@ int cuda_case_bufs(const CudaCase *c, CudaBuf *b) {
     const LibArgsort *o = &c->p.argsort;
     switch (c->lib) {
     case PLAN_LIB_GEMM: gemm_bufs(&c->p.gemm, b); return 3;
+    case PLAN_LIB_GEMM_QUANTIZED:
+        gemm_quantized_bufs(&c->p.gemm_quantized, b);
+        return 4;
     case PLAN_LIB_CONV_FWD:
     case PLAN_LIB_CONV_DGRAD:
     case PLAN_LIB_CONV_WGRAD: conv_bufs(c, b); return 3;
@@ -143,7 +157,28 @@ LoweredStep cuda_case_step(const CudaCase *c) {
         }                                                                      \
     }
 
+#define QUANTIZED(name, m_, n_, k_, tb, a)                                     \
+    {                                                                          \
+        name, PLAN_LIB_GEMM_QUANTIZED, {                                       \
+            .gemm_quantized = {                                                \
+                .m = m_,                                                       \
+                .n = n_,                                                       \
+                .k = k_,                                                       \
+                .b_rs = tb ? 1 : n_,                                           \
+                .b_cs = tb ? k_ : 1,                                           \
+                .code = QUANTIZED_INT8,                                        \
+                .a_dtype = a,                                                  \
+                .q_dtype = AMPC_I8,                                            \
+                .scale_dtype = F32,                                            \
+                .c_dtype = a                                                   \
+            }                                                                  \
+        }                                                                      \
+    }
+
 static const CudaCase gemm_cases[] = {
+    QUANTIZED("codes", 33, 70, 67, 0, F32),
+    QUANTIZED("codes transposed", 65, 19, 130, 1, BF16),
+    QUANTIZED("codes, f16", 7, 130, 64, 1, F16),
     GEMM("f32", 70, 67, 33, 0, 0, F32, F32, F32),
     GEMM("f32 transposed", 5, 130, 40, 1, 1, F32, F32, BF16),
     GEMM("bf16", 65, 70, 37, 0, 0, BF16, BF16, BF16),

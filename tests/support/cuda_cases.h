@@ -17,6 +17,7 @@ typedef struct CudaCase {
     PlanLib lib;
     union {
         LibGemm gemm;
+        LibGemmQuantized gemm_quantized;
         LibConv conv;
         LibPool pool;
         LibScatterAdd scatter;

@@ -179,9 +179,9 @@ static void build_twin(const char *dir, int unit, const char *text) {
     int rc = test_command(&log,
                           "g++ " TWIN_FLAGS SANITIZE
                           "-I'%s' -I'%stests/sim' -I'%sruntime/cuda' "
-                          "-I'%sruntime/cpu' '%s/unit%d.twin.cc' "
-                          "-o '%s/unit%d.so'",
-                          dir, root, root, root, dir, unit, dir, unit);
+                          "-I'%sruntime/cpu' -I'%sruntime/program' "
+                          "'%s/unit%d.twin.cc' -o '%s/unit%d.so'",
+                          dir, root, root, root, root, dir, unit, dir, unit);
     if (rc) FAIL("%s/unit%d.cu: %s", dir, unit, log);
     if (*log) fprintf(stderr, "%s", log);
     free(log);

@@ -168,7 +168,7 @@ TEST_CASE(accumulate, means_of_means_on_request) {
     compiled_close(&c);
 }
 
-/* What is not the mean of a batch is said. */
+/* A message names a loss other than the mean of a batch. */
 TEST_CASE(accumulate, other_losses_are_said) {
     static const struct {
         const char *loss, *options, *says;

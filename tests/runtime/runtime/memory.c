@@ -150,7 +150,7 @@ static bool fails_at(Call c, int at, int i, const char *path) {
     return st != AMPC_OK;
 }
 
-/* What the host's allocator gave, but for the session itself. */
+/* Bytes of the host's allocator without the session itself. */
 TEST_CASE(runtime, memory_by_kind) {
     enum { SESSION = 64 << 10 };
     Hook h = {.fail_at = -1};
