@@ -576,7 +576,7 @@ static const Case cases[] = {
      FORWARD "  param %v: f32[12,7] = 0\n" PRODUCT
              "  %n = softmax %y {axis=1} : f32[11,12]\n"
              "  %q = matmul %n, %v : f32[11,7]\n  return %q\n}\n",
-     softmaxed_inside, "xwynv", "qdemts", "x", M, NULL, M *P},
+     softmaxed_inside, "xwnv", "yqdemts", "x", M, NULL, M *P},
     {"sums_are_f32",
      "graph forward(%x: f32[40,6]) {\n  param %w: f32[6,12] = 0\n"
      "  %y = matmul %x, %w : f32[40,12]\n"
