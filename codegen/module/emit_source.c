@@ -92,7 +92,7 @@ static void put_runtime(Text *t) {
         const EmbedFile *f = &embed_files[i];
         if (!has_suffix(f->name, ".c")) continue;
         bool files = !strncmp(f->name, "runtime/files/", 14) &&
-                     !has_suffix(f->name, "weights.c");
+                     !has_suffix(f->name, "/weights.c");
         if (files) sb_puts(t->sb, "\n#ifndef AMPC_NO_FILES");
         put_named(t, f->name);
         end_macros(t, f);

@@ -64,8 +64,11 @@ static ValueId inner_value(const Graph *g, Str name) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
         for (int k = 0; k < n->nout; k++)
-            if (value_get(g, n->out[k])->name == name) return n->out[k];
-        if (n->loc.node == name || in_layer(g, n, name)) found = n->out[0];
+            if (is_value(n->out[k]) && value_get(g, n->out[k])->name == name)
+                return n->out[k];
+        if (is_value(n->out[0]) &&
+            (n->loc.node == name || in_layer(g, n, name)))
+            found = n->out[0];
     }
     return found;
 }
@@ -77,7 +80,8 @@ static Status no_operand(PassCtx *cx, const Graph *g, Str name) {
         near_offer(&near, g->outputs.data[i].name);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        near_offer(&near, value_get(g, n->out[0])->name);
+        if (is_value(n->out[0]))
+            near_offer(&near, value_get(g, n->out[0])->name);
         near_offer(&near, n->loc.node);
         near_offer(&near, node_layer(g, n));
     }
@@ -425,6 +429,7 @@ static void freeze_rest(Module *m, PassCtx *cx) {
 }
 
 static void mark_operands(const Graph *g, ValueId v, bool *var, bool *seen) {
+    if (!is_value(v)) return;
     const Value *val = value_get(g, v);
     if (val->kind == VK_VAR) var[value_var(g, v) - g->module->vars.data] = true;
     if (val->kind != VK_RESULT || seen[val->def.i]) return;

@@ -246,6 +246,8 @@ static bool has_form(const Node *n) {
     case OP_CONV_WGRAD:
     case OP_ATTEND:
     case OP_ATTEND_GRAD:
+    case OP_WIDEN_QUANTIZED:
+    case OP_MATMUL_QUANTIZED:
     case OP_MAX_POOL_GRAD:
     case OP_AVG_POOL_GRAD: return false;
     default: return true;
