@@ -163,7 +163,9 @@ TEST_CASE(onnx_header, versions_and_imports) {
     m.model.ir_version = 99;
     refuse(&m, "ir_version 99; accepted");
     start(&m, "2", "Relu", "x");
-    Onnx__OperatorSetIdProto *two[] = {&m.opset, &m.opset};
+    Onnx__OperatorSetIdProto other = m.opset;
+    Onnx__OperatorSetIdProto *two[] = {&m.opset, &other};
+    other.version--;
     m.model.opset_import = two;
     m.model.n_opset_import = 2;
     refuse(&m, "twice");
