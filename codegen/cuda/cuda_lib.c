@@ -193,10 +193,9 @@ static void put_body(LibPrint *p, const char *suffix, const char *more,
             sb_printf(p->sb, "E%d", kernel_index(e));
             print_cuda_initializer(e, p->sb);
         } else {
-            sb_printf(p->sb, "%s<L%d>{%s}",
-                      p->s->lib == PLAN_LIB_GEMM             ? "StoreGemm"
-                      : p->s->lib == PLAN_LIB_GEMM_QUANTIZED ? "StoreRight"
-                                                             : "StoreConv",
+            bool product = p->s->lib == PLAN_LIB_GEMM ||
+                           p->s->lib == PLAN_LIB_GEMM_QUANTIZED;
+            sb_printf(p->sb, "%s<L%d>{%s}", product ? "StoreGemm" : "StoreConv",
                       p->number, o->name);
         }
     }

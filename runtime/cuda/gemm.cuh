@@ -44,6 +44,19 @@ template <class Out, class I> struct GemmOut {
     }
 };
 
+/* The part of C that is tile number `tile`, columns of tiles first. */
+template <class P, class I> __device__ auto gemm_part(unsigned tile) {
+    typedef typename P::Tile T;
+    constexpr unsigned mt = some(up_div(P::m, T::m));
+    return Part<I, P::m % T::m == 0, P::n % T::n == 0, P::k % T::k == 0>{
+        (I)(tile % mt) * T::m,
+        (I)P::m,
+        (I)(tile / mt) * T::n,
+        (I)P::n,
+        0,
+        (I)P::k};
+}
+
 template <class P, class Out>
 __device__ void gemm(const typename P::A *a, const typename P::B *b,
                      const Out &out) {
@@ -57,14 +70,7 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
                                                                 P::a_at(batch)};
     Matrix<typename P::B, I, P::b_cs, P::b_rs, P::b_near> lb = {b +
                                                                 P::b_at(batch)};
-    Part<I, P::m % T::m == 0, P::n % T::n == 0, P::k % T::k == 0> part = {
-        (I)(tile % mt) * T::m,
-        (I)P::m,
-        (I)(tile / mt) * T::n,
-        (I)P::n,
-        0,
-        (I)P::k};
-    T::run(la, lb, GemmOut<Out, I>{out, batch}, part);
+    T::run(la, lb, GemmOut<Out, I>{out, batch}, gemm_part<P, I>(tile));
 }
 
 /* ---- where cuBLASLt refuses ---------------------------------------------- */

@@ -49,35 +49,14 @@ template <class P> struct QuantizedMatrix {
     }
 };
 
-/* Row-major C, without an epilogue. */
-template <class P> struct StoreRight {
-    typedef typename P::C C;
-    static constexpr int near = near_of<C>(some(P::n));
-    C *c;
-    template <int N, class Acc>
-    __device__ void operator()(const Pack<N, Acc> &acc, long long,
-                               long long row, long long col) const {
-        pack_store(c + (row * P::n + col), narrow<C>(acc));
-    }
-};
-
 template <class P, class Out>
 __device__ void gemm_quantized(const typename P::A *a, const typename P::Q *q,
                                const typename P::S *scale, const Out &out) {
     typedef long long I;
     typedef typename P::Tile T;
-    constexpr unsigned mt = some(up_div(P::m, T::m));
-    unsigned tile = blockIdx.x;
     Matrix<typename P::A, I, P::k, 1, P::a_near> la = {a};
     QuantizedMatrix<P> lb = {q, scale};
-    Part<I, P::m % T::m == 0, P::n % T::n == 0, P::k % T::k == 0> part = {
-        (I)(tile % mt) * T::m,
-        (I)P::m,
-        (I)(tile / mt) * T::n,
-        (I)P::n,
-        0,
-        (I)P::k};
-    T::run(la, lb, GemmOut<Out, I>{out, 0}, part);
+    T::run(la, lb, GemmOut<Out, I>{out, 0}, gemm_part<P, I>(blockIdx.x));
 }
 
 #endif
