@@ -90,9 +90,9 @@ ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
                            CompactVar *c) {
     const Var v = *value_var(b->g, p);
     ValueId x = b_cast(b, p, DT_F32);
-    *c = (CompactVar){.var = p};
-    if (o->masters != MASTERS_KAHAN || !dtype_is_low(type_get(v.type)->dtype))
-        return x;
+    bool low = dtype_is_low(type_get(v.type)->dtype);
+    *c = (CompactVar){.var = p, .compact = low && o->masters != MASTERS_F32};
+    if (o->masters != MASTERS_KAHAN || !low) return x;
     c->more = state_var(b->g, &v, intern("remainder"), v.type, 0);
     return b2(b, OP_ADD, x, b_cast(b, c->more, DT_F32), DT_F32);
 }
@@ -100,7 +100,7 @@ ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
 ValueId compact_write_param(Builder *b, const CompactVar *c, ValueId x,
                             ValueId ok) {
     Graph *g = b->g;
-    if (!dtype_is_low(value_dtype(g, c->var))) {
+    if (!c->compact) { /* fp32, or 16 bits by --precision O2, O3 */
         graph_write(g, c->var, b_cast(b, x, value_dtype(g, c->var)));
         return x;
     }
@@ -118,16 +118,18 @@ ValueId compact_read_state(Builder *b, const Options *o, const Var *v,
                            const OptimizerState *state, TypeId type,
                            CompactVar *c) {
     const Type *t = type_get(type);
-    bool compact = t->dtype == DT_F32 && is_large(t);
+    bool compact =
+        o->state_dtype != DT_F32 && t->dtype == DT_F32 && is_large(t);
     if (compact) type = type_with_dtype(type, o->state_dtype);
     *c = (CompactVar){
-        .var = state_var(b->g, v, state->name, type, state->initial)};
+        .var = state_var(b->g, v, state->name, type, state->initial),
+        .compact = compact};
     return compact ? b_cast(b, c->var, DT_F32) : c->var;
 }
 
 void compact_write_state(Builder *b, const CompactVar *c, ValueId x,
                          ValueId ok) {
-    if (dtype_is_low(value_dtype(b->g, c->var)))
+    if (c->compact)
         stored(b, c->var, rounded(b, x), ok);
     else
         graph_write(b->g, c->var, b_cast(b, x, value_dtype(b->g, c->var)));

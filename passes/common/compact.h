@@ -27,6 +27,7 @@ Status compact_params(Module *m, const Options *o, Diag *d, Arena *scratch);
 typedef struct CompactVar {
     ValueId var;  /* what is stored */
     ValueId more; /* its remainder; 0: none */
+    bool compact; /* in 16 bits by --masters or --state-dtype */
 } CompactVar;
 
 ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
