@@ -635,15 +635,23 @@ ValueId samples_weigh(Graph *g) {
     return share;
 }
 
+/* Ones of that type, from the first node of the graph: a constant would take
+   memory and time in proportion to the batch. */
+static ValueId ones_first(Graph *g, TypeId type) {
+    Builder b = {.g = g};
+    ValueId ones = b_full(&b, type, 1);
+    NodeId *order = g->order.data, made = order[g->order.len - 1];
+    memmove(order + 1, order, (size_t)(g->order.len - 1) * sizeof *order);
+    order[0] = made;
+    return ones;
+}
+
 bool samples_all(Graph *g) {
     ValueId rows = take_output(g, OUT_ROWS), share = take_output(g, OUT_SHARE);
     bool labels = share.i && reads_inputs(g, share);
     put_own(g, OWN_SHARES, graph_scalar(g, DT_F32, 1));
     if (!rows.i) return labels;
-    Tensor *ones = tensor_new(g->arena, value_get(g, rows)->type);
-    tensor_set(ones, 0, 1);
-    tensor_repeat(ones);
-    put_samples(g, rows, graph_const(g, "ampc.rows", ones));
+    put_samples(g, rows, ones_first(g, value_get(g, rows)->type));
     /* the divisor of a batch that is not whole */
     int64_t batch = value_type(g, rows)->dim[0];
     put_own(g, OWN_VALID, graph_scalar_int(g, DT_I32, batch));
