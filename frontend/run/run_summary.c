@@ -6,6 +6,9 @@
 
 #include "ir/base/terminal.h"
 
+/* glibc prints the sign of a NaN. */
+static double without_nan_sign(double x) { return isnan(x) ? fabs(x) : x; }
+
 static void put_trained(const Run *r, StrBuf *sb) {
     const RunLog *log = &r->log;
     double seconds = log->trained > 0 ? log->trained : 1e-9;
@@ -16,7 +19,8 @@ static void put_trained(const Run *r, StrBuf *sb) {
               "loss %.4g -> %.4g",
               unit_count(n, steps), unit_seconds(whole, log->trained),
               unit_seconds(each, seconds / steps),
-              unit_count(rate, samples / seconds), log->first_loss, log->loss);
+              unit_count(rate, samples / seconds),
+              without_nan_sign(log->first_loss), without_nan_sign(log->loss));
     if (log->skipped) sb_printf(sb, ", %lld skipped", (long long)log->skipped);
     sb_puts(sb, "\n");
 }
@@ -24,7 +28,7 @@ static void put_trained(const Run *r, StrBuf *sb) {
 static void put_evaluated(const Run *r, StrBuf *sb) {
     const RunLog *log = &r->log;
     const RunOptions *o = r->opt;
-    sb_printf(sb, "evaluation: loss %.4g", log->eval_loss);
+    sb_printf(sb, "evaluation: loss %.4g", without_nan_sign(log->eval_loss));
     if (isfinite(log->accuracy))
         sb_printf(sb, ", accuracy %.4f", log->accuracy);
     if (log->top_k)
