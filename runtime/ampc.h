@@ -95,6 +95,15 @@ typedef enum ampc_dtype {
     AMPC_DTYPE_F64 = 12
 } ampc_dtype;
 
+/* Where an array lies. AMPC_IN_DEVICE: `data` is a CUdeviceptr of the session's
+   GPU. What writes or reads the array is ordered with the call by
+   options.stream, else by the legacy default stream: work that was put there
+   before the call is done when the array is read, and work that is put there
+   after it finds the array as the call has left it.  Wait for another stream
+   of your own before the call, and call `sync` before you use the array on it
+   or free it.                                                                */
+typedef enum ampc_place { AMPC_IN_HOST = 0, AMPC_IN_DEVICE = 1 } ampc_place;
+
 typedef struct ampc_session ampc_session;
 typedef struct ampc_module_t ampc_module_t;
 
@@ -265,6 +274,9 @@ typedef struct ampc_input {
                              added as an i64 input may be i32 or u8, too */
     int32_t rank;         /* -1: shape is not given                         */
     const int64_t *shape; /* rank values, checked                           */
+    int32_t place; /* ampc_place. In a device: whole batches, of the dtypes
+                      that the program reads; not for write_variable */
+    int32_t reserved0;
 } ampc_input;
 
 typedef struct ampc_output {
@@ -273,7 +285,7 @@ typedef struct ampc_output {
     void *data;
     size_t bytes;  /* room in `data`                                        */
     int32_t dtype; /* ampc_dtype; always checked                            */
-    int32_t reserved0;
+    int32_t place; /* ampc_place */
 } ampc_output;
 
 typedef struct ampc_metrics {
@@ -622,6 +634,8 @@ static inline ampc_input ampc_in(const char *name, const void *data,
     in.dtype = (int32_t)dtype;
     in.rank = -1;
     in.shape = NULL;
+    in.place = AMPC_IN_HOST;
+    in.reserved0 = 0;
     return in;
 }
 
@@ -633,7 +647,7 @@ static inline ampc_output ampc_out(const char *name, void *data, size_t bytes,
     out.data = data;
     out.bytes = bytes;
     out.dtype = (int32_t)dtype;
-    out.reserved0 = 0;
+    out.place = AMPC_IN_HOST;
     return out;
 }
 

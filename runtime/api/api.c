@@ -290,7 +290,7 @@ static ampc_status do_read_variable(ampc_session *s, const char *name,
     const PlanVar *p = &s->m->vars[v];
     status = out_fits(s, name, p->dtype, p->bytes, out);
     if (status != AMPC_OK) return status;
-    return s->backend->get(s, var_ref((uint32_t)v, 0), out->data, p->bytes);
+    return out_get(s, var_ref((uint32_t)v, 0), out, 0, p->bytes);
 }
 
 static ampc_status api_read_variable(ampc_session *s, const char *name,
@@ -309,8 +309,11 @@ static ampc_status write_check(ampc_session *s, const PlanVar *v,
                                 ? "'%.200s': set_hyper sets it"
                                 : "'%.200s' is read-only",
                             v->name);
-    if (!SIZED(in) || in->size < sizeof *in)
-        return session_unsized(s, "ampc_input");
+    if (!SIZED(in) || !input_sized(in)) return session_unsized(s, "ampc_input");
+    if (input_in_device(in))
+        return session_fail(s, AMPC_ERR_ARGUMENT,
+                            "'%.200s' is written from the host's memory",
+                            v->name);
     bool same = (uint32_t)in->dtype == v->dtype && in->bytes == v->bytes &&
                 (in->data || !v->bytes) &&
                 (in->rank < 0 || (uint32_t)in->rank == v->rank);

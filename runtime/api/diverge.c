@@ -38,7 +38,7 @@ static bool search_inputs(const ampc_session *s, ampc_nonfinite *x) {
         const PlanTensor *t = &s->m->tensors[p->in0 + i];
         uint64_t bytes = 0;
         dense_bytes(t->dtype, t->rank, t->dim, &bytes);
-        if (!is_float_dtype(t->dtype) ||
+        if (!is_float_dtype(t->dtype) || s->in_device[i] ||
             !diverge_search(t->dtype, s->addr[i], bytes / dtype_bytes(t->dtype),
                             0, x))
             continue;

@@ -19,17 +19,19 @@ ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
         return session_fail(
             s, AMPC_ERR_ARGUMENT, "'%.200s' needs %llu bytes; %zu given", name,
             (unsigned long long)bytes, out->data ? out->bytes : 0);
-    return AMPC_OK;
+    return place_check(s, name, out->place);
+}
+
+ampc_status out_get(ampc_session *s, PlanRef from, const ampc_output *out,
+                    uint64_t at, uint64_t bytes) {
+    void *to = (char *)out->data + at;
+    if (out->place == AMPC_IN_DEVICE)
+        return s->backend->give(s, from, to, bytes);
+    return s->backend->get(s, from, to, bytes);
 }
 
 static const PlanTensor *output_tensor(const ampc_session *s, int i) {
     return &s->m->tensors[s->m->programs[s->last].out0 + (uint32_t)i];
-}
-
-/* The first bytes of output i of the program that ran last. */
-static ampc_status output_read(ampc_session *s, int i, void *to,
-                               uint64_t bytes) {
-    return s->backend->get(s, output_ref(s, s->last, i), to, bytes);
 }
 
 /* ---- evaluation ---------------------------------------------------------- */
@@ -226,9 +228,9 @@ static ampc_status predict_batch(ampc_session *s, const ampc_input *in,
         const ampc_output *o = output_arg(p->out, i);
         int at = output_place(s, s->program[p->id], o, i);
         const PlanTensor *t = output_tensor(s, at);
-        char *to = o->data;
-        if (s->first) to += valid_bytes(s, t, s->first);
-        status = output_read(s, at, to, valid_bytes(s, t, valid));
+        uint64_t behind = s->first ? valid_bytes(s, t, s->first) : 0;
+        status = out_get(s, output_ref(s, s->last, at), o, behind,
+                         valid_bytes(s, t, valid));
     }
     return status;
 }
@@ -291,7 +293,8 @@ static ampc_status do_read_output(ampc_session *s, const char *name,
     uint64_t bytes = 0;
     dense_bytes(t->dtype, t->rank, t->dim, &bytes);
     ampc_status status = out_fits(s, t->name, t->dtype, bytes, out);
-    return status == AMPC_OK ? output_read(s, at, out->data, bytes) : status;
+    if (status != AMPC_OK) return status;
+    return out_get(s, output_ref(s, s->last, at), out, 0, bytes);
 }
 
 ampc_status api_read_output(ampc_session *s, const char *name,

@@ -36,7 +36,7 @@ static bool shape_fits(const PlanTensor *t, const ampc_input *in, int64_t n) {
 int64_t rows_given(const ampc_session *s, int program, const ampc_input *in,
                    size_t nin) {
     int64_t n = -1;
-    if (program < 0 || !in || !nin || in->size < sizeof *in) return -1;
+    if (program < 0 || !in || !nin || !input_sized(in)) return -1;
     const PlanProgram *p = &s->m->programs[program];
     for (size_t i = 0; i < nin; i++) {
         const ampc_input *a = given(in, i);
@@ -85,7 +85,8 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
         int at = input_place(s->m, p, a, i);
         const PlanTensor *t = &s->m->tensors[p->in0 + (uint32_t)at];
         size_t each = (size_t)sample_bytes(s, t, a);
-        to[i] = *a;
+        memset(&to[i], 0, sizeof *to);
+        memcpy(&to[i], a, a->size < sizeof *to ? a->size : sizeof *to);
         to[i].size = sizeof *to;
         if (!each) continue;
         const char *from = (const char *)a->data + (size_t)first * each;
@@ -93,6 +94,11 @@ ampc_status rows_take(ampc_session *s, int program, const ampc_input *in,
         to[i].bytes = each * (size_t)s->batch;
         to[i].data = from;
         if (n == s->batch || !a->data) continue;
+        if (input_in_device(a))
+            return session_fail(s, AMPC_ERR_ARGUMENT,
+                                "input '%.200s' lies in the memory of a "
+                                "device: give whole batches of %lld samples",
+                                t->name, (long long)s->batch);
         to[i].data = room;
         memcpy(room, from, (size_t)n * each);
         for (int64_t k = n; k < s->batch; k++)

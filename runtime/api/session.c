@@ -176,9 +176,10 @@ static ampc_status session_build(ampc_session *s) {
     size_t most = 0; /* inputs of a program */
     for (uint32_t i = 0; i < s->m->nprogram; i++)
         if (s->m->programs[i].nin > most) most = s->m->programs[i].nin;
-    s->addr_bytes = most * sizeof *s->addr;
+    s->addr_bytes = most * (sizeof *s->addr + sizeof *s->in_device);
     s->addr = mem_alloc(s, s->addr_bytes);
     if (!s->addr) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
+    s->in_device = (bool *)(s->addr + most);
     ampc_status status = choose_device(s);
     if (status == AMPC_OK) status = with_device(s, weights_init);
     s->stale = true;

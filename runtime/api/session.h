@@ -89,6 +89,7 @@ struct ampc_session {
     int known[VAR_KNOWN];    /* index in m->vars or -1 */
     int last;                /* program that ran last or -1 */
     const void **addr;       /* inputs of the call */
+    bool *in_device;         /* whether they lie there; behind addr */
     size_t addr_bytes;
     int64_t *labels; /* inputs of `addr` that were given in fewer bits,
                         converted; NULL: none */
@@ -196,6 +197,11 @@ ampc_status session_refresh(ampc_session *s);
 /* Makes the next session_run of a program unable to run out of memory. */
 ampc_status session_prepare(ampc_session *s, ProgramId id);
 
+/* Whether the struct has all fields of the first version. */
+bool input_sized(const ampc_input *in);
+bool input_in_device(const ampc_input *in);
+/* Refuses an ampc_place that the session's device does not have. */
+ampc_status place_check(ampc_session *s, const char *name, int32_t place);
 /* The dtype in which the host may give an input. */
 uint32_t given_dtype(const PlanTensor *t, const ampc_input *in);
 /* The program input that an argument is for; -1 if there is none. */
@@ -282,6 +288,9 @@ ampc_status api_read_output(ampc_session *s, const char *name,
 /* Checks that `out` has room for a value with that type. */
 ampc_status out_fits(ampc_session *s, const char *name, uint32_t dtype,
                      uint64_t bytes, const ampc_output *out);
+/* Copies bytes to out->data + at, wherever that lies. */
+ampc_status out_get(ampc_session *s, PlanRef from, const ampc_output *out,
+                    uint64_t at, uint64_t bytes);
 
 /* data.c: return AMPC_ERR_DATA. data_trained: if training has counted more
    bad batches than were reported. data_ran: if the last program found a bad

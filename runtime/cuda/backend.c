@@ -67,7 +67,7 @@ static ampc_status load_libraries(ampc_session *s) {
 
 /* ---- what lives in its context ------------------------------------------- */
 
-enum { EVENTS = 2 * GPU_SLOTS + GPU_SMALL + 4 };
+enum { EVENTS = 2 * GPU_SLOTS + GPU_SMALL + 6 };
 
 static void list_events(GpuDevice *d, CUevent *to[EVENTS]) {
     int n = 0;
@@ -78,6 +78,8 @@ static void list_events(GpuDevice *d, CUevent *to[EVENTS]) {
     to[n++] = &d->forked;
     to[n++] = &d->joined;
     to[n++] = &d->waited;
+    to[n++] = &d->given;
+    to[n++] = &d->taken;
 }
 
 static ampc_status make_streams(ampc_session *s) {
@@ -284,6 +286,7 @@ const AmpcBackend ampc_cuda_backend = {
     .get = gpu_get,
     .put = gpu_put,
     .zero = gpu_zero,
+    .give = gpu_give,
     .need_grads = gpu_need_grads,
     .zero_grads = gpu_zero_grads,
     .prepare = gpu_prepare,

@@ -49,7 +49,8 @@ enum {
     CUDA_STREAM_CAPTURE_WRONG_THREAD = 908
 };
 
-/* CUdevice_attribute, CUfunction_attribute, CUjit_option and flags */
+/* CUdevice_attribute, CUfunction_attribute, CUpointer_attribute, CUjit_option
+   and flags */
 enum {
     CUDA_ATTR_MAX_THREADS_PER_BLOCK = 1,
     CUDA_ATTR_MULTIPROCESSOR_COUNT = 16,
@@ -58,6 +59,7 @@ enum {
     CUDA_ATTR_COMPUTE_MINOR = 76,
     CUDA_ATTR_MAX_SHARED_OPTIN = 97,
     CUDA_FUNC_MAX_DYNAMIC_SHARED = 8,
+    CUDA_POINTER_DEVICE_ORDINAL = 9,
     CUDA_JIT_ERROR_LOG = 5,
     CUDA_JIT_ERROR_LOG_BYTES = 6,
     CUDA_STREAM_NON_BLOCKING = 1,

@@ -151,6 +151,7 @@ typedef struct GpuDevice {
     CUstream stream;                   /* the host's or our own */
     CUstream own, copy, capture, work; /* work: where steps go now */
     CUevent uploaded[GPU_SLOTS], freed[GPU_SLOTS], written[GPU_SMALL], done;
+    CUevent given, taken; /* of the host's arrays in the device */
     CUevent *marks; /* around the steps of a program, for profiles           */
     uint32_t nmark;
     unsigned next_slot, next_small;
@@ -214,6 +215,13 @@ ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes);
 ampc_status gpu_put(ampc_session *s, PlanRef to, const void *from,
                     uint64_t bytes);
 ampc_status gpu_zero(ampc_session *s, PlanRef to, uint64_t bytes);
+ampc_status gpu_give(ampc_session *s, PlanRef from, void *to, uint64_t bytes);
+/* Refuses an array that is not in the memory of the session's GPU. */
+ampc_status gpu_owns(ampc_session *s, const char *what, const void *array);
+/* Around copies of the session's stream from or to arrays of the host's in the
+   device: the legacy default stream and ours wait for each other. */
+ampc_status gpu_join_host(ampc_session *s);
+ampc_status gpu_leave_host(ampc_session *s);
 ampc_status gpu_zero_grads(ampc_session *s);
 ampc_status gpu_write(ampc_session *s, CUdeviceptr to, const void *from,
                       uint64_t bytes);

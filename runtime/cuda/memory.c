@@ -245,6 +245,55 @@ ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
     return AMPC_OK;
 }
 
+ampc_status gpu_owns(ampc_session *s, const char *what, const void *array) {
+    GpuDevice *d = gpu_of(s);
+    int ordinal;
+    CUresult e = d->cu.PointerGetAttribute(
+        &ordinal, CUDA_POINTER_DEVICE_ORDINAL, (uintptr_t)array);
+    if (e == CUDA_OK && ordinal == d->device) return AMPC_OK;
+    if (e != CUDA_OK && e != CUDA_INVALID_VALUE)
+        return gpu_fail(s, e, "cuPointerGetAttribute", NULL);
+    return session_fail(s, AMPC_ERR_ARGUMENT,
+                        e ? "'%.200s' points to no memory of GPU '%s'"
+                          : "'%.200s' lies in the memory of another GPU than "
+                            "'%s', which the session runs on",
+                        what, d->name);
+}
+
+ampc_status gpu_join_host(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    if (s->opt.stream) return AMPC_OK; /* it is ours */
+    GPU(d->cu.EventRecord(d->given, NULL), "cuEventRecord");
+    GPU(d->cu.StreamWaitEvent(d->stream, d->given, 0), "cuStreamWaitEvent");
+    return AMPC_OK;
+}
+
+ampc_status gpu_leave_host(ampc_session *s) {
+    GpuDevice *d = gpu_of(s);
+    if (s->opt.stream) return AMPC_OK;
+    GPU(d->cu.EventRecord(d->taken, d->stream), "cuEventRecord");
+    GPU(d->cu.StreamWaitEvent(NULL, d->taken, 0), "cuStreamWaitEvent");
+    return AMPC_OK;
+}
+
+ampc_status gpu_give(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
+    GpuDevice *d = gpu_of(s);
+    const char *whole = shard_whole(s, from);
+    CUdeviceptr p = gpu_address(s, s->last, from), out = (uintptr_t)to;
+    if (!bytes) return AMPC_OK;
+    ampc_status status = gpu_owns(s, "output", to);
+    if (status == AMPC_OK) status = gpu_join_host(s);
+    if (status != AMPC_OK) return status;
+    if (whole)
+        status = gpu_write(s, out, whole, bytes);
+    else if (p)
+        GPU(d->cu.MemcpyDtoDAsync(out, p, bytes, d->stream),
+            "copy in the device");
+    else /* a gradient before any micro-step */
+        GPU(d->cu.MemsetD8Async(out, 0, bytes, d->stream), "cuMemsetD8Async");
+    return status == AMPC_OK ? gpu_leave_host(s) : status;
+}
+
 /* Waits only for what wrote from the same place of the ring before. */
 static ampc_status write_small(ampc_session *s, CUdeviceptr to,
                                const void *from, uint64_t bytes) {

@@ -2,10 +2,11 @@
 /* run.c: one run of a program.
 
    Inputs go from the caller's buffers to a pinned slot, unless they were made
-   there (gpu_stage), from there by the copy
-   stream to a slot on the device, and from there to the place that kernels
-   know, all in order with the steps by events: while one step runs, the batch
-   of the next is on its way, and the caller may reuse its buffers at once.
+   there (gpu_stage), from there by the copy stream to a slot on the device, and
+   from there to the place that kernels know, all in order with the steps by
+   events: while one step runs, the batch of the next is on its way, and the
+   caller may reuse its buffers at once.  Inputs in the device's memory go to
+   that place at once.
 
    The first run of a program is eager: it touches every kernel.  The second is
    captured into a graph, which it and all later ones launch.  Where ranks sum
@@ -59,31 +60,92 @@ static ampc_status stage_inputs(ampc_session *s, int program, unsigned slot,
     if (status != AMPC_OK) return status;
     for (uint32_t i = 0; i < s->m->programs[program].nin; i++) {
         uint64_t bytes = input_bytes(s, program, i);
-        if (bytes && in[i] != to) memcpy(to, in[i], bytes);
+        if (bytes && in[i] != to && !s->in_device[i]) memcpy(to, in[i], bytes);
         to += gpu_round(bytes);
     }
     return AMPC_OK;
 }
 
-static ampc_status upload(ampc_session *s, int program, const void *const *in) {
+/* Neighbouring inputs that all lie in the host's memory. */
+typedef struct InputRange {
+    uint64_t at, bytes;
+} InputRange;
+
+/* The next one from input *i on, which moves behind it; of no bytes: there is
+   none. *at: where input *i lies. */
+static InputRange next_range(const ampc_session *s, int program, uint32_t *i,
+                             uint64_t *at) {
+    InputRange r = {*at, 0};
+    for (; *i < s->m->programs[program].nin; ++*i) {
+        if (s->in_device[*i] && r.bytes) break;
+        *at += gpu_round(input_bytes(s, program, *i));
+        if (s->in_device[*i])
+            r.at = *at;
+        else
+            r.bytes = *at - r.at;
+    }
+    return r;
+}
+
+/* From the host's memory, by the copy stream and a slot on the device. */
+static ampc_status upload_slot(ampc_session *s, int program,
+                               const void *const *in) {
     GpuDevice *d = gpu_of(s);
-    uint64_t bytes = d->programs[program].input_bytes;
-    unsigned i = d->next_slot;
-    if (bytes == 0) return AMPC_OK;
-    if (is_taken(s, program, i, in)) i = (i + 1) % GPU_SLOTS;
-    ampc_status status = stage_inputs(s, program, i, in);
+    unsigned slot = d->next_slot;
+    if (is_taken(s, program, slot, in)) slot = (slot + 1) % GPU_SLOTS;
+    ampc_status status = stage_inputs(s, program, slot, in);
     if (status != AMPC_OK) return status;
-    d->next_slot = (i + 1) % GPU_SLOTS;
-    GPU(d->cu.StreamWaitEvent(d->copy, d->freed[i], 0), "cuStreamWaitEvent");
-    GPU(d->cu.MemcpyHtoDAsync(d->slot[i], d->host_slot[i], bytes, d->copy),
-        "upload of inputs");
-    GPU(d->cu.EventRecord(d->uploaded[i], d->copy), "cuEventRecord");
-    GPU(d->cu.StreamWaitEvent(d->stream, d->uploaded[i], 0),
+    d->next_slot = (slot + 1) % GPU_SLOTS;
+    GPU(d->cu.StreamWaitEvent(d->copy, d->freed[slot], 0), "cuStreamWaitEvent");
+    uint32_t i = 0;
+    uint64_t at = 0;
+    for (InputRange r; r = next_range(s, program, &i, &at), r.bytes;)
+        GPU(d->cu.MemcpyHtoDAsync(d->slot[slot] + r.at,
+                                  d->host_slot[slot] + r.at, r.bytes, d->copy),
+            "upload of inputs");
+    GPU(d->cu.EventRecord(d->uploaded[slot], d->copy), "cuEventRecord");
+    GPU(d->cu.StreamWaitEvent(d->stream, d->uploaded[slot], 0),
         "cuStreamWaitEvent");
-    GPU(d->cu.MemcpyDtoDAsync(d->input, d->slot[i], bytes, d->stream),
-        "copy of inputs");
-    GPU(d->cu.EventRecord(d->freed[i], d->stream), "cuEventRecord");
+    i = 0, at = 0;
+    for (InputRange r; r = next_range(s, program, &i, &at), r.bytes;)
+        GPU(d->cu.MemcpyDtoDAsync(d->input + r.at, d->slot[slot] + r.at,
+                                  r.bytes, d->stream),
+            "copy of inputs");
+    GPU(d->cu.EventRecord(d->freed[slot], d->stream), "cuEventRecord");
     return AMPC_OK;
+}
+
+/* From arrays of the host's in the device's memory. */
+static ampc_status take_inputs(ampc_session *s, int program,
+                               const void *const *in) {
+    GpuDevice *d = gpu_of(s);
+    CUdeviceptr to = d->input;
+    ampc_status status = gpu_join_host(s);
+    if (status != AMPC_OK) return status;
+    for (uint32_t i = 0; i < s->m->programs[program].nin; i++) {
+        uint64_t bytes = input_bytes(s, program, i);
+        if (bytes && s->in_device[i])
+            GPU(d->cu.MemcpyDtoDAsync(to, (uintptr_t)in[i], bytes, d->stream),
+                "copy of inputs");
+        to += gpu_round(bytes);
+    }
+    return gpu_leave_host(s);
+}
+
+static ampc_status upload(ampc_session *s, int program, const void *const *in) {
+    const PlanProgram *p = &s->m->programs[program];
+    uint32_t given = 0;
+    ampc_status status = AMPC_OK;
+    if (gpu_of(s)->programs[program].input_bytes == 0) return AMPC_OK;
+    for (uint32_t i = 0; i < p->nin && status == AMPC_OK; i++) {
+        if (!s->in_device[i] || !input_bytes(s, program, i)) continue;
+        status = gpu_owns(s, s->m->tensors[p->in0 + i].name, in[i]);
+        given++;
+    }
+    if (status == AMPC_OK && given < p->nin)
+        status = upload_slot(s, program, in);
+    if (status == AMPC_OK && given) status = take_inputs(s, program, in);
+    return status;
 }
 
 /* ---- scalars ------------------------------------------------------------- */

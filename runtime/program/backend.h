@@ -45,6 +45,10 @@ typedef struct AmpcBackend {
     ampc_status (*put)(ampc_session *s, PlanRef to, const void *from,
                        uint64_t bytes);
     ampc_status (*zero)(ampc_session *s, PlanRef to, uint64_t bytes);
+    /* As get, to an array in the device's memory. NULL: the host's memory is
+       the device's, and arrays in a device are refused. */
+    ampc_status (*give)(ampc_session *s, PlanRef from, void *to,
+                        uint64_t bytes);
 
     /* Gives gradients their memory, zeroed at first. */
     ampc_status (*need_grads)(ampc_session *s);
@@ -52,7 +56,8 @@ typedef struct AmpcBackend {
 
     /* Makes the next run of a program unable to run out of memory. */
     ampc_status (*prepare)(ampc_session *s, int program);
-    /* A run is begin, step for each of the program's steps (unless begin
+    /* The inputs that s->in_device marks lie in the device's memory.
+       A run is begin, step for each of the program's steps (unless begin
        clears walk), then end, which gets the status of the run and returns
        it. */
     ampc_status (*begin)(ampc_session *s, int program, const void *const *in,

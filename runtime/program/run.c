@@ -156,6 +156,39 @@ uint32_t given_dtype(const PlanTensor *t, const ampc_input *in) {
     return label && fewer ? (uint32_t)in->dtype : t->dtype;
 }
 
+/* The structs of a host that knows no places are shorter. */
+enum { INPUT_LEAST = offsetof(ampc_input, place) };
+
+bool input_sized(const ampc_input *in) { return in->size >= INPUT_LEAST; }
+
+bool input_in_device(const ampc_input *in) {
+    return in->size >= sizeof *in && in->place != AMPC_IN_HOST;
+}
+
+ampc_status place_check(ampc_session *s, const char *name, int32_t place) {
+    bool known = place == AMPC_IN_HOST || place == AMPC_IN_DEVICE;
+    if (place == AMPC_IN_HOST || (known && s->backend->give)) return AMPC_OK;
+    return session_fail(s, AMPC_ERR_ARGUMENT,
+                        known ? "'%.200s' lies in the memory of a device, but "
+                                "the session runs on the CPU: copy it to the "
+                                "host's memory first"
+                              : "'%.200s': unknown place",
+                        name);
+}
+
+/* The host cannot convert what lies in a device. */
+static ampc_status input_place_check(ampc_session *s, const PlanTensor *t,
+                                     const ampc_input *in) {
+    if (!input_in_device(in)) return AMPC_OK;
+    ampc_status status = place_check(s, t->name, in->place);
+    if (status != AMPC_OK || (uint32_t)in->dtype == t->dtype) return status;
+    return session_fail(s, AMPC_ERR_ARGUMENT,
+                        "input '%.200s': classes in the memory of a device "
+                        "are %s, not %s",
+                        t->name, dtype_name(t->dtype),
+                        dtype_name((uint32_t)in->dtype));
+}
+
 static ampc_status shape_refused(ampc_session *s, const PlanTensor *t,
                                  const ampc_input *in, const char *want) {
     char have[160] = "unknown", order[160];
@@ -195,7 +228,7 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "input '%.200s': the data pointer is %s", t->name,
                             in->data ? "not aligned to its elements" : "NULL");
-    return AMPC_OK;
+    return input_place_check(s, t, in);
 }
 
 /* The program input that an argument is for; -1 if there is none. */
@@ -228,7 +261,7 @@ void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
     int own = find_program(s->m, program_names[id]);
     s->program[id] = own;
     s->batch = s->own_batch;
-    if (!in || !nin || in->size < sizeof *in) return;
+    if (!in || !nin || !input_sized(in)) return;
     for (uint32_t i = 0; i < s->m->nprogram; i++) {
         const PlanProgram *p = &s->m->programs[i];
         if (strncmp(p->name, program_names[id], n) != 0 || p->name[n] != '@')
@@ -294,8 +327,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
                                 const void **addr) {
     if (nin != p->nin || (nin && !in)) return input_count(s, p, nin);
     for (size_t i = 0; i < nin; i++) addr[i] = &not_given;
-    if (nin && in->size < sizeof(ampc_input))
-        return session_unsized(s, "ampc_input");
+    if (nin && !input_sized(in)) return session_unsized(s, "ampc_input");
     for (size_t i = 0; i < nin; i++) {
         /* the host's structs may be of a later version, and longer */
         const ampc_input *a = (const void *)((const char *)in + i * in->size);
@@ -308,6 +340,7 @@ static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,
         ampc_status status = input_check(s, &s->m->tensors[p->in0 + at], a);
         if (status != AMPC_OK) return status;
         addr[at] = a->data;
+        s->in_device[at] = input_in_device(a);
     }
     return widen_labels(s, p, in, nin);
 }

@@ -95,13 +95,15 @@ static const struct Place {
     AT(ampc_input, dtype, 32),
     AT(ampc_input, rank, 36),
     AT(ampc_input, shape, 40),
+    AT(ampc_input, place, 48),
+    AT(ampc_input, reserved0, 52),
 
     AT(ampc_output, size, 0),
     AT(ampc_output, name, 8),
     AT(ampc_output, data, 16),
     AT(ampc_output, bytes, 24),
     AT(ampc_output, dtype, 32),
-    AT(ampc_output, reserved0, 36),
+    AT(ampc_output, place, 36),
 
     AT(ampc_metrics, size, 0),
     AT(ampc_metrics, loss, 8),

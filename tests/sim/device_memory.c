@@ -113,6 +113,13 @@ CUresult memory_alloc(size_t bytes, CUdeviceptr *p) {
     return CUDA_OK;
 }
 
+bool memory_is(CUdeviceptr p) {
+    const char *at = (const char *)(uintptr_t)p;
+    for (const Block *b = blocks; b; b = b->next)
+        if (at >= b->p && (size_t)(at - b->p) < b->bytes) return true;
+    return false;
+}
+
 static bool pattern_kept(const char *p, size_t n) {
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)p[i] != SLACK) return false;

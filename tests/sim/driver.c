@@ -246,6 +246,17 @@ ENTRY_END(MemFree, "cuMemFree_v2", CONTEXT | SAFE, (CUdeviceptr p), (p)) {
     return p ? memory_free(p) : CUDA_OK;
 }
 
+ENTRY(PointerGetAttribute, "cuPointerGetAttribute", CONTEXT,
+      (void *value, int attribute, CUdeviceptr p), (value, attribute, p)) {
+    if (attribute != CUDA_POINTER_DEVICE_ORDINAL) {
+        sim_violation("pointer attribute %d is not simulated", attribute);
+        return CUDA_INVALID_VALUE;
+    }
+    if (!memory_is(p)) return CUDA_INVALID_VALUE;
+    *(int *)value = context_current()->device;
+    return CUDA_OK;
+}
+
 ENTRY(MemHostAlloc, "cuMemHostAlloc", CONTEXT | SAFE,
       (void **p, size_t bytes, unsigned flags), (p, bytes, flags)) {
     (void)flags;

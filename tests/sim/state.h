@@ -183,6 +183,7 @@ void capture_forget(void);
 void memory_open(bool open);
 CUresult memory_alloc(size_t bytes, CUdeviceptr *p);
 CUresult memory_free(CUdeviceptr p);
+bool memory_is(CUdeviceptr p); /* inside of an allocation */
 CUresult pinned_alloc(size_t bytes, void **p);
 CUresult pinned_free(void *p);
 bool pinned_has(const void *p, size_t bytes);

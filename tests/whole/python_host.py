@@ -61,7 +61,8 @@ class Strided:
     def __dlpack_device__(self):
         return self.device, 0
 
-    def __dlpack__(self):
+    def __dlpack__(self, stream=None):
+        assert stream == (1 if self.device == 2 else None), stream
         return new(c.addressof(self.managed), b"dltensor", None)
 
     def __array_namespace__(self):
@@ -136,7 +137,11 @@ def arrays(path):
         0, 1, 2, 3, 4, 5]
     E = ampc.Error
     refused(E, "'x' is in the memory of another device",
-            lambda: s.predict(x=Strided(x, (4, 3), None, device=2)))
+            lambda: s.predict(x=Strided(x, (4, 3), None, device=10)))
+    refused(E, "'x' lies in the memory of a device, but the session runs on "
+            "the CPU", lambda: s.predict(x=Strided(x, (4, 3), None, device=2)))
+    refused(E, "'x' is in a GPU's memory and not dense",
+            lambda: s.predict(x=Strided(columns, (4, 3), (1, 4), device=2)))
     refused(E, "'x': dtype i64 given, f32[4,3] needed",
             lambda: s.predict(x=Strided(range(12), (4, 3), None, 0, 0, 64)))
     refused(E, "dtype bf16 given, f32[4,3] needed",

@@ -2,7 +2,7 @@
 """Arrays of other libraries, without numpy: the buffer protocol and DLPack.
 
 What a caller gives becomes a memoryview of the caller's memory; only an array
-that is not dense is copied.  What a call returns is an array of the library
+that is not dense is copied.  An array in a GPU's memory stays there.  What a call returns is an array of the library
 whose arrays were given: numpy's, an array of the array API, a torch tensor.
 """
 from __future__ import annotations
@@ -104,7 +104,8 @@ class _DLManagedTensor(c.Structure):
                 ("deleter", c.c_void_p)]
 
 
-_CPU = 1
+_CPU, _CUDA = 1, 2  # DLDeviceType
+_LEGACY_STREAM = 1  # of CUDA, in DLPack's words
 # DLDataTypeCode of the kinds of DTYPES
 _CODES = {"i": 0, "u": 1, "f": 2, "bf": 4, "bool": 6}
 
@@ -117,14 +118,22 @@ def _dl_type(dtype: int) -> tuple[int, int]:
     return _CODES[kind], bits
 
 
-def _from_dlpack(array: Any, name: str) -> tuple[int, memoryview, Any]:
+def _on_cuda(array: Any, name: str) -> bool:
     kind, _ = array.__dlpack_device__()
-    if int(kind) != _CPU:
+    if int(kind) not in (_CPU, _CUDA):
         raise Error(Status.ARGUMENT, f"'{name}' is in the memory of another "
-                    "device: give it from the CPU's (torch: x.cpu())")
+                    "device: give it from the CPU's or from a CUDA device's "
+                    "(torch: x.cpu())")
+    return int(kind) == _CUDA
+
+
+def _from_dlpack(array: Any, name: str, cuda: bool) -> \
+        tuple[int, memoryview, Any]:
     if getattr(array, "requires_grad", False):
         array = array.detach()
-    capsule = array.__dlpack__()
+    # What made the array is done before what follows on the legacy stream.
+    capsule = array.__dlpack__(stream=_LEGACY_STREAM) if cuda \
+        else array.__dlpack__()
     t = _DLManagedTensor.from_address(
         _python.PyCapsule_GetPointer(capsule, b"dltensor")).tensor
     found = [i for i in range(len(DTYPES))
@@ -198,6 +207,7 @@ class Given:
 
     def __init__(self, array: Any, name: str) -> None:
         keep: Any = None
+        self.cuda = False  # in the memory of a GPU: its view is not for Python
         try:
             view = memoryview(array)
             shape: Sequence[int] = view.shape or ()
@@ -209,8 +219,13 @@ class Given:
                     f"'{name}' is a {type(array).__name__}; arrays have "
                     "Python's buffer protocol or DLPack: numpy.asarray(x) "
                     "makes one") from None
-            dtype, view, (shape, keep) = _from_dlpack(array, name)
+            self.cuda = _on_cuda(array, name)
+            dtype, view, (shape, keep) = _from_dlpack(array, name, self.cuda)
         if not view.c_contiguous:
+            if self.cuda:
+                raise Error(Status.ARGUMENT,
+                            f"'{name}' is in a GPU's memory and not dense "
+                            "(torch: x.contiguous())")
             view = memoryview(view.tobytes())
         self.name, self.dtype, self.shape = name, dtype, tuple(shape)
         self.array, self._keep = array, (view, keep)
@@ -233,7 +248,7 @@ class Given:
         """Samples first to last, of `each` bytes."""
         part = object.__new__(Given)
         part.name, part.dtype, part._keep = self.name, self.dtype, self._keep
-        part.array = self.array
+        part.array, part.cuda = self.array, self.cuda
         part.shape = (last - first, *self.shape[1:])
         part.view = self.view[first * each:last * each]
         part.bytes = part.view.nbytes
@@ -241,6 +256,11 @@ class Given:
 
     def taken(self, order: Sequence[int], each: int) -> Given:
         """The samples of those numbers, copied."""
+        if self.cuda:
+            raise Error(Status.ARGUMENT,
+                        f"'{self.name}' is in a GPU's memory, where its "
+                        "samples are not put in another order: give batches, "
+                        "or shuffle=False")
         room = bytearray(len(order) * each)
         for k, i in enumerate(order):
             room[k * each:(k + 1) * each] = self.view[i * each:(i + 1) * each]
@@ -260,7 +280,7 @@ class Given:
         if n is not None:
             wanted = (n, *wanted[1:])
         s = _c.Input(name=info.name, data=address(self.view), bytes=self.bytes,
-                     dtype=dtype, rank=-1)
+                     dtype=dtype, rank=-1, place=int(self.cuda))
         if not same_elements(self.shape, wanted):
             s.rank = len(self.shape)
             s.shape = (c.c_int64 * s.rank)(*self.shape)

@@ -96,9 +96,10 @@ Options = _struct(
     ("log_ctx", _ptr), ("stream", _ptr), ("comm", _ptr),
     ("max_skipped", _i32), ("reserved1", _i32))
 Input = _struct("Input", ("name", _str), ("data", _ptr), ("bytes", _size),
-                ("dtype", _i32), ("rank", _i32), ("shape", c.POINTER(_i64)))
+                ("dtype", _i32), ("rank", _i32), ("shape", c.POINTER(_i64)),
+                ("place", _i32), ("reserved0", _i32))
 Output = _struct("Output", ("name", _str), ("data", _ptr), ("bytes", _size),
-                 ("dtype", _i32), ("reserved0", _i32))
+                 ("dtype", _i32), ("place", _i32))
 Metrics = _struct(
     "Metrics", ("loss", _f64), ("grad_norm", _f64), ("scale", _f64),
     ("lr", _f64), ("updated", _i32), ("applied", _i32), ("step", _i64),
