@@ -121,9 +121,9 @@ ValueId compact_read_state(Builder *b, const Options *o, const Var *v,
     bool compact =
         o->state_dtype != DT_F32 && t->dtype == DT_F32 && is_large(t);
     if (compact) type = type_with_dtype(type, o->state_dtype);
-    *c = (CompactVar){
-        .var = state_var(b->g, v, state->name, type, state->initial),
-        .compact = compact};
+    *c = (CompactVar){.var =
+                          state_var(b->g, v, state->name, type, state->initial),
+                      .compact = compact};
     return compact ? b_cast(b, c->var, DT_F32) : c->var;
 }
 
