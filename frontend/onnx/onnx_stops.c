@@ -324,8 +324,8 @@ static void stop(Stops *s, int node, int k) {
     ox->nodes.data[node].in[k] = n.name;
 }
 
-enum { MOST = 64 };        /* of a node's operands */
-enum { PLACED = INT_MAX }; /* no node */
+enum { MOST = 64 };            /* of a node's operands */
+enum { PLACED = INT_MAX - 1 }; /* no node; a map holds no larger number */
 
 static void doubt(Doubt *d, const OxNode *n) {
     if (!d->count++) d->first = n->name;

@@ -25,6 +25,13 @@ const PortableCompiler portable_compilers[] = {
     {NULL, NULL, NULL, NULL},
 };
 
+/* The host of a module with sanitizers has them, too. */
+#ifdef __SANITIZE_ADDRESS__
+#define HOST_CC "gcc -fsanitize=address,undefined"
+#else
+#define HOST_CC "gcc"
+#endif
+
 static char *say(const char *command) {
     char *out;
     int rc = test_command(&out, "%s", command);
@@ -51,7 +58,8 @@ Portable portable_write(const char *model, const char *options) {
     say(command);
     free(command);
     REQUIRE(asprintf(&command,
-                     "cd '%s' && gcc -DMODULE='\"./v2.so\"' -I. -o v2 '%s' "
+                     "cd '%s' && " HOST_CC
+                     " -DMODULE='\"./v2.so\"' -I. -o v2 '%s' "
                      "-ldl && ./v2",
                      dir, host) > 0);
     p.wanted = say(command);
