@@ -14,37 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "frontend/cli/kept.h"
 #include "ir/base/files.h"
-
-/* How far a step is from fp32: relative, root mean square over batches. */
-typedef struct Apart {
-    double loss, grad;
-} Apart;
-
-typedef struct Audit {
-    Session *s;
-    RunOptions opt;
-    Run run; /* the module */
-    SectionFile file;
-    FeedSet feed;
-    Replica step;
-    Str objective;
-    const char *policy; /* --policy FILE */
-    int64_t batches;
-    bool json, opened, budget;
-    float *ref, *grad;   /* in fp32, batch by batch; of the current step */
-    double *loss, *wide; /* loss of each batch: in 16 bits, in fp32 */
-    double *param;       /* per gradient: difference */
-    double *part; /* per gradient: its share of all in fp32, squared, at most */
-    double own;   /* the loss of the module itself, first batch   */
-    Apart all, first; /* over all batches, in the first */
-    Apart *alone;     /* per rounding, in the first batch */
-    VEC(Str) nodes;   /* nodes of the lines */
-    Settings lines;
-    Apart less, estimate; /* with the lines: measured, and estimated from the
-                             roundings */
-    int64_t bytes, more;  /* bytes of a step, without and with the lines */
-} Audit;
 
 /* ---- measuring ----------------------------------------------------------- */
 
@@ -94,8 +65,10 @@ static Status audit_measure(Audit *a, Replica *r, const bool *on,
                 fmax(a->part[i], ratio(size, squares(ref, NULL, r->count)));
         }
     }
-    for (int i = 0; i < r->grads.len && each; i++)
+    for (int i = 0; i < r->grads.len && each; i++) {
         a->param[i] = sqrt(a->param[i] / (double)batches);
+        if (isnan(a->param[i])) a->param[i] = INFINITY;
+    }
     out->loss = sqrt(lost / (double)batches);
     out->grad = sqrt(grads / (double)batches);
     if (isnan(out->loss)) out->loss = INFINITY;
@@ -117,6 +90,54 @@ static Status measure_wide(Audit *a) {
                         "either: weights, data or model have that from "
                         "elsewhere (ampc --debug-nonfinite says where)",
                         (long long)b);
+    }
+    return OK;
+}
+
+static Status set_scale(Audit *a, float scale) {
+    const char *name = own_var_text(OWN_SCALE);
+    ampc_input in = ampc_in(name, &scale, sizeof scale, AMPC_DTYPE_F32);
+    Run *both[] = {&a->run, &a->step.run};
+    for (int i = 0; i < 2; i++)
+        if (both[i]->api->write_variable(both[i]->s, name, &in) != AMPC_OK)
+            return fail(&a->s->diag, (Loc){0}, "%s: %s", name,
+                        both[i]->api->error(both[i]->s));
+    a->scale = scale;
+    return OK;
+}
+
+static Status find_overflow(Audit *a) {
+    const Replica *r = &a->step;
+    a->overflows = false;
+    for (int64_t b = 0; b < a->batches && !a->overflows; b++) {
+        double loss;
+        TRY(audit_fill(a, b));
+        TRY(replica_step(a->s, &a->step, &a->feed, NULL, &loss, a->grad));
+        a->overflows =
+            isfinite(loss) && !isfinite(squares(a->grad, NULL, r->count));
+    }
+    return OK;
+}
+
+/* Training skips a step whose gradient overflows and lowers the loss scale, and
+   so does this, until no batch overflows. */
+static Status settle_scale(Audit *a) {
+    const char *name = own_var_text(OWN_SCALE);
+    ampc_output out =
+        ampc_out(name, &a->scale, sizeof a->scale, AMPC_DTYPE_F32);
+    Options o;
+    TRY(kept_options(a->s, &a->file, &o));
+    if (!options_has_scaler(&o)) return OK;
+    if (a->run.api->read_variable(a->run.s, name, &out) != AMPC_OK)
+        return fail(&a->s->diag, (Loc){0}, "%s: %s", name,
+                    a->run.api->error(a->run.s));
+    a->first_scale = a->scale;
+    TRY(find_overflow(a));
+    while (a->overflows && o.scale.kind != SCALE_STATIC) {
+        double next = (double)a->scale * o.scale.backoff;
+        if (next < fmax(o.scale.min, 0x1p-100)) break;
+        TRY(set_scale(a, (float)next));
+        TRY(find_overflow(a));
     }
     return OK;
 }
@@ -162,7 +183,7 @@ static Status measure_alone(Audit *a) {
 /* The part of the original difference that is left in a step: the larger of the
    parts in loss and gradient. A difference of four roundings of fp32 counts as
    none. */
-static double left_of(const Audit *a, const Apart *x) {
+double audit_left(const Audit *a, const Apart *x) {
     const double none = 4 * 0x1p-24;
     double loss = a->all.loss > none ? x->loss / a->all.loss : 0;
     double grad = a->all.grad > none ? x->grad / a->all.grad : 0;
@@ -171,7 +192,7 @@ static double left_of(const Audit *a, const Apart *x) {
     return fmax(loss, grad);
 }
 
-static double audit_weight_of(const Audit *a, int site, bool by_bytes) {
+double audit_weight(const Audit *a, int site, bool by_bytes) {
     const Apart *x = &a->alone[site];
     double l = a->first.loss > 0 ? x->loss / a->first.loss : 0;
     double g = a->first.grad > 0 ? x->grad / a->first.grad : 0;
@@ -228,12 +249,12 @@ static int by_weight(const void *x, const void *y) {
     return a[0] < b[0] ? 1 : a[0] > b[0] ? -1 : a[1] < b[1] ? -1 : 1;
 }
 
-static int *in_order(const Audit *a, bool by_bytes) {
+int *audit_order(const Audit *a, bool by_bytes) {
     int n = a->step.sites.len;
     double(*key)[2] = arena_alloc(a->s->arena, sizeof *key * (size_t)(n + 1));
     int *order = NEW_ARRAY(a->s->arena, int, n + 1);
     for (int i = 0; i < n; i++) {
-        key[i][0] = audit_weight_of(a, i, by_bytes);
+        key[i][0] = audit_weight(a, i, by_bytes);
         key[i][1] = i;
     }
     qsort(key, (size_t)n, sizeof *key, by_weight);
@@ -256,7 +277,7 @@ static Status drop_nodes(Audit *a, double left) {
         a->nodes.data[i] = a->nodes.data[a->nodes.len - 1];
         a->nodes.len--;
         TRY(estimate(a));
-        if (left_of(a, &a->estimate) <= left) continue;
+        if (audit_left(a, &a->estimate) <= left) continue;
         a->nodes.data[a->nodes.len++] = a->nodes.data[i];
         a->nodes.data[i] = node;
     }
@@ -266,14 +287,14 @@ static Status drop_nodes(Audit *a, double left) {
 /* Nodes until no more than `left` is left of the error, as few of the order as
    that takes; *done false: all of them do not do it. */
 static Status pick_nodes(Audit *a, bool by_bytes, double left, bool *done) {
-    const int *order = in_order(a, by_bytes);
+    const int *order = audit_order(a, by_bytes);
     int least = 0, most = a->step.sites.len;
     TRY(try_first(a, order, most));
-    *done = left_of(a, &a->estimate) <= left;
+    *done = audit_left(a, &a->estimate) <= left;
     while (*done && least < most) {
         int n = least + (most - least) / 2;
         TRY(try_first(a, order, n));
-        if (left_of(a, &a->estimate) <= left)
+        if (audit_left(a, &a->estimate) <= left)
             most = n;
         else
             least = n + 1;
@@ -320,7 +341,7 @@ static Status drop_lines(Audit *a) {
         a->nodes.len--;
         make_lines(a);
         TRY(measure_lines(a));
-        if (left_of(a, &a->less) <= 0.5 && a->more <= more) continue;
+        if (audit_left(a, &a->less) <= 0.5 && a->more <= more) continue;
         vec_push(a->s->arena, &a->nodes, node);
         memmove(a->nodes.data + i + 1, a->nodes.data + i,
                 sizeof node * (size_t)(a->nodes.len - 1 - i));
@@ -357,183 +378,10 @@ static Status find_lines(Audit *a) {
         if (!a->nodes.len) return OK;
         make_lines(a);
         TRY(measure_lines(a));
-        if (left_of(a, &a->less) <= 0.5) return drop_lines(a);
+        if (audit_left(a, &a->less) <= 0.5) return drop_lines(a);
         if (!by_error && !by_bytes) return OK;
     }
     return OK;
-}
-
-/* ---- telling ------------------------------------------------------------- */
-
-static const char *audit_part_of(const TwinSite *s) {
-    return s->parameter ? "weight" : s->backward ? "backward" : "forward";
-}
-
-/* Prints the place of a rounding: the node, or the nodes whose products read
-   the value. */
-static void put_audit_place(const TwinSite *s, StrBuf *sb) {
-    if (s->node) {
-        sb_put_escaped(sb, s->node);
-        return;
-    }
-    for (int i = 0; i < s->readers.len && i < 3; i++) {
-        sb_puts(sb, i ? ", " : "read by ");
-        sb_put_escaped(sb, s->readers.data[i]);
-    }
-}
-
-static void put_sites(const Audit *a, StrBuf *sb) {
-    enum { MOST = 20 };
-    const int *order = in_order(a, false);
-    int n = a->step.sites.len;
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += audit_weight_of(a, i, false);
-    sb_puts(sb, "\nrounded to 16 bits, each alone on the first batch (share: "
-                "of the squares of both)\n"
-                "    share  gradient      loss       bytes  what\n");
-    for (int i = 0; i < n && i < MOST; i++) {
-        const TwinSite *s = &a->step.sites.data[order[i]];
-        const Apart *x = &a->alone[order[i]];
-        sb_printf(sb, "  %5.1f %%  %8.1e  %8.1e  %10lld  %s %s ",
-                  isfinite(sum) && sum > 0
-                      ? 100 * audit_weight_of(a, order[i], false) / sum
-                      : 0,
-                  x->grad, x->loss, (long long)s->bytes,
-                  dtype_info[s->dtype].text, audit_part_of(s));
-        sb_put_escaped(sb, s->value);
-        if (s->node || s->readers.len) sb_puts(sb, "  (");
-        put_audit_place(s, sb);
-        sb_puts(sb, s->node || s->readers.len ? ")\n" : "\n");
-    }
-    if (n > MOST)
-        sb_printf(sb, "  and %d that change less (--json has all)\n", n - MOST);
-}
-
-static void put_parameters(const Audit *a, StrBuf *sb) {
-    const double zero =
-        1e-12; /* square of the error that fp32 leaves in a sum that is 0 */
-    sb_puts(sb, "\n   apart  gradient of\n");
-    for (int i = 0; i < a->step.grads.len; i++) {
-        bool none = a->part[i] < zero;
-        if (none)
-            sb_puts(sb, "       -  ");
-        else
-            sb_printf(sb, "%8.1e  ", a->param[i]);
-        sb_put_escaped(sb, a->step.grads.data[i].name);
-        sb_puts(sb, none ? "  (about 0, in fp32, too)\n" : "\n");
-    }
-}
-
-static void put_lines(const Audit *a, StrBuf *sb) {
-    if (a->budget) {
-        sb_puts(sb, "\ncompiled with an error budget: a smaller one makes it "
-                    "less, not policy lines\n");
-        return;
-    }
-    if (!a->lines.len) {
-        sb_puts(sb, "\nno policy line makes it less\n");
-        return;
-    }
-    double left = left_of(a, &a->less);
-    sb_printf(sb,
-              "\npolicy lines that %s, measured with them: loss %.1e, "
-              "gradient %.1e, %.2f MB a step where it is %.2f (%+.1f %%)\n",
-              left <= 0.5 ? "halve it" : "make it less, all that there are",
-              a->less.loss, a->less.grad, (double)a->more / 1e6,
-              (double)a->bytes / 1e6,
-              100 * ((double)a->more / (double)a->bytes - 1));
-    for (int i = 0; i < a->lines.len; i++)
-        sb_printf(sb, "  %s\n", a->lines.data[i].text);
-    if (a->policy)
-        sb_printf(sb, "written to %s, for ampc MODEL --amp-policy %s\n",
-                  a->policy, a->policy);
-}
-
-static void put_audit_text(const Audit *a, StrBuf *sb) {
-    double own = 0, wide = 0;
-    for (int64_t b = 0; b < a->batches; b++) {
-        own += a->loss[b] / (double)a->batches;
-        wide += a->wide[b] / (double)a->batches;
-    }
-    sb_printf(sb,
-              "%s: %lld batch%s of %lld, beside fp32 from the same weights "
-              "(relative, root mean square)\n"
-              "loss      %.1e  (%.9g, fp32 %.9g)\ngradient  %.1e\n"
-              "the module itself on the first batch: loss %.9g, its step "
-              "compiled anew %.9g\n",
-              a->file.path, (long long)a->batches, a->batches > 1 ? "es" : "",
-              (long long)a->feed.batch, a->all.loss, own, wide, a->all.grad,
-              a->own, a->loss[0]);
-    put_parameters(a, sb);
-    if (!a->step.sites.len) {
-        sb_puts(sb, "\nnothing is rounded to 16 bits\n");
-        return;
-    }
-    put_sites(a, sb);
-    put_lines(a, sb);
-}
-
-static void put_json_text(StrBuf *sb, const char *key, const char *text) {
-    sb_printf(sb, "\"%s\":\"", key);
-    sb_put_json(sb, text ? text : "");
-    sb_puts(sb, "\"");
-}
-
-static void put_audit_number(StrBuf *sb, const char *key, double v) {
-    if (isfinite(v))
-        sb_printf(sb, ",\"%s\":%.9g", key, v);
-    else
-        sb_printf(sb, ",\"%s\":null", key);
-}
-
-static void put_apart(StrBuf *sb, const Apart *x) {
-    put_audit_number(sb, "loss", x->loss);
-    put_audit_number(sb, "gradient", x->grad);
-}
-
-static void put_audit_json(const Audit *a, StrBuf *sb) {
-    const int *order = in_order(a, false);
-    sb_puts(sb, "{");
-    put_json_text(sb, "module", a->file.path);
-    sb_printf(sb, ",\"batches\":%lld", (long long)a->batches);
-    put_apart(sb, &a->all);
-    put_audit_number(sb, "own_loss", a->own);
-    put_audit_number(sb, "first_loss", a->loss[0]);
-    put_audit_number(sb, "first_loss_fp32", a->wide[0]);
-    sb_puts(sb, ",\n\"parameters\":[");
-    for (int i = 0; i < a->step.grads.len; i++) {
-        sb_puts(sb, i ? ",\n{" : "{");
-        put_json_text(sb, "name", a->step.grads.data[i].name);
-        put_audit_number(sb, "gradient", a->param[i]);
-        sb_puts(sb, "}");
-    }
-    sb_puts(sb, "],\n\"roundings\":[");
-    for (int i = 0; i < a->step.sites.len; i++) {
-        const TwinSite *s = &a->step.sites.data[order[i]];
-        sb_puts(sb, i ? ",\n{" : "{");
-        put_json_text(sb, "value", s->value);
-        sb_puts(sb, ",");
-        put_json_text(sb, "node", s->node);
-        sb_printf(sb, ",\"dtype\":\"%s\",\"part\":\"%s\",\"bytes\":%lld",
-                  dtype_info[s->dtype].text, audit_part_of(s),
-                  (long long)s->bytes);
-        put_apart(sb, &a->alone[order[i]]);
-        sb_puts(sb, "}");
-    }
-    sb_puts(sb, "],\n\"policy\":[");
-    for (int i = 0; i < a->lines.len; i++) {
-        sb_puts(sb, i ? ",\"" : "\"");
-        sb_put_json(sb, a->lines.data[i].text);
-        sb_puts(sb, "\"");
-    }
-    sb_puts(sb, "]");
-    if (a->lines.len) {
-        sb_printf(sb, ",\"bytes\":%lld,\"with\":{\"bytes\":%lld",
-                  (long long)a->bytes, (long long)a->more);
-        put_apart(sb, &a->less);
-        sb_puts(sb, "}");
-    }
-    sb_puts(sb, "}\n");
 }
 
 static Status write_policy(const Audit *a) {
@@ -659,6 +507,7 @@ static Status audit(Audit *a) {
     TRY(sections_open(a->s->arena, &a->s->diag, a->opt.module, &a->file));
     a->opened = true;
     TRY(prepare(a));
+    TRY(settle_scale(a));
     TRY(measure_wide(a));
     TRY(audit_measure(a, &a->step, NULL, 1, NULL, false, &a->first));
     TRY(audit_measure(a, &a->step, NULL, a->batches, a->loss, true, &a->all));
@@ -667,9 +516,9 @@ static Status audit(Audit *a) {
     if (a->step.sites.len && !a->budget) TRY(find_lines(a));
     TRY(measure_own(a)); /* the last: it draws random numbers */
     if (a->json)
-        put_audit_json(a, &sb);
+        audit_put_json(a, &sb);
     else
-        put_audit_text(a, &sb);
+        audit_put_text(a, &sb);
     fwrite(sb.data, 1, sb.len, stdout);
     sb_free(&sb);
     return write_policy(a);

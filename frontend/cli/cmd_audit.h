@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_audit.h: what `ampc audit` runs beside a module: its own training step,
    compiled anew from the IR that it keeps, with roundings that can be turned
-   off (passes/common/twin.h).                                               */
+   off (passes/common/twin.h); and what the command has measured.            */
 #ifndef AMPC_FRONTEND_DRIVER_CMD_AUDIT_H
 #define AMPC_FRONTEND_DRIVER_CMD_AUDIT_H
 
@@ -53,5 +53,51 @@ Status replica_weights(Session *s, Replica *r, Run *from);
 Status replica_step(Session *s, Replica *r, const FeedSet *feed, const bool *on,
                     double *loss, float *grad);
 void replica_close(Replica *r);
+
+/* ---- the command --------------------------------------------------------- */
+
+/* How far a step is from fp32: relative, root mean square over batches. */
+typedef struct Apart {
+    double loss, grad;
+} Apart;
+
+typedef struct Audit {
+    Session *s;
+    RunOptions opt;
+    Run run; /* the module */
+    SectionFile file;
+    FeedSet feed;
+    Replica step;
+    Str objective;
+    const char *policy; /* --policy FILE */
+    int64_t batches;
+    bool json, opened, budget;
+    float *ref, *grad;   /* in fp32, batch by batch; of the current step */
+    double *loss, *wide; /* loss of each batch: in 16 bits, in fp32 */
+    double *param;       /* per gradient: difference */
+    double *part; /* per gradient: its share of all in fp32, squared, at most */
+    double own;   /* the loss of the module itself, first batch   */
+    float scale, first_scale; /* of the loss: measured with, and the module's;
+                                 0: none */
+    bool overflows;           /* the gradient, at that scale, too */
+    Apart all, first;         /* over all batches, in the first */
+    Apart *alone;             /* per rounding, in the first batch */
+    VEC(Str) nodes;           /* nodes of the lines */
+    Settings lines;
+    Apart less, estimate; /* with the lines: measured, and estimated from the
+                             roundings */
+    int64_t bytes, more;  /* bytes of a step, without and with the lines */
+} Audit;
+
+/* The part of the original difference that is left in a step: the larger of the
+   parts in loss and gradient. */
+double audit_left(const Audit *a, const Apart *x);
+/* What a rounding adds to the squares of both, relative to all of them. */
+double audit_weight(const Audit *a, int site, bool by_bytes);
+/* The roundings, sorted by weight or by weight per byte, largest first. */
+int *audit_order(const Audit *a, bool by_bytes);
+
+void audit_put_text(const Audit *a, StrBuf *sb);
+void audit_put_json(const Audit *a, StrBuf *sb);
 
 #endif

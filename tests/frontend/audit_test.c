@@ -215,6 +215,41 @@ TEST_CASE(audit, refuses) {
     }
 }
 
+/* Training lowers a loss scale that overflows; audit measures at such a scale
+   and does not call the gradient infinite. A static scale stays. */
+TEST_CASE(audit, loss_scale_settles_as_in_training) {
+    static const char feed[] = "--feed x=x.npy --feed target=y.npy";
+    static const char line[] =
+        "model line(x: f32[16,8]) { return y = Linear(x, "
+        "units=8) }\ntrain line { loss = mse }\n";
+    double scale = 0, first = 0;
+    char *out, *log, said[60];
+    write_npy("x.npy", 16, 8, 1);
+    write_npy("y.npy", 16, 8, 1e4);
+    free(compiled(line, "--precision fp16 --optimizer sgd,lr=1e-9"));
+    out = audited(feed, 0);
+    const char *at = strstr(out, "loss scale ");
+    CHECK_MSG(at &&
+                  sscanf(at, "loss scale %lf: at the module's %lf", &scale,
+                         &first) == 2 &&
+                  scale < first,
+              "%s", out);
+    CHECK_MSG(!strstr(out, "inf"), "%s", out);
+    snprintf(said, sizeof said, "\"scale\":%g,", scale);
+    CHECK(test_command(&log,
+                       "cd '%s' && '%s' run m.so %s --steps 40 --log log.jsonl "
+                       "--quiet && tail -n 1 log.jsonl",
+                       test_tmpdir(), test_ampc(), feed) == 0);
+    CHECK_HAS(log, said);
+    free(out), free(log);
+    free(compiled(line, "--precision fp16 --loss-scale static=65536"));
+    out = audited(feed, 0);
+    CHECK_HAS(out,
+              "at loss scale 65536 the gradient overflows: training skips");
+    CHECK_MSG(!strstr(out, "nan"), "%s", out);
+    free(out);
+}
+
 /* fp32 itself has none, so that nothing can be compared. */
 TEST_CASE(audit, infinite_in_fp32_is_told) {
     write_npy("x.npy", 16, 8, 1e38);
