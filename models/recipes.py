@@ -36,7 +36,7 @@ class Given(dict):
 
     def __init__(self):
         super().__init__()
-        self.step, self.salts, self.ints = 0, 0, {}
+        self.step, self.salts, self.ints, self.part = 0, 0, {}, ""
 
     def p(self, name, *shape, trains=True):
         if name not in self:
@@ -53,10 +53,10 @@ class Given(dict):
         w = self.p(name + ".weight", n, x.shape[1], size, size)
         return F.conv2d(x, w, self.p(name + ".bias", n), **how)
 
-    def norm(self, x, name):
+    def norm(self, x, name, trains=True):
         n = x.shape[-1]
-        return F.layer_norm(x, (n,), self.p(name + ".weight", n),
-                            self.p(name + ".bias", n))
+        return F.layer_norm(x, (n,), self.p(name + ".weight", n, trains=trains),
+                            self.p(name + ".bias", n, trains=trains))
 
     def attention(self, x, name, heads, causal=False):
         n, parts = x.shape[-1], []
@@ -65,6 +65,13 @@ class Given(dict):
             parts.append(y.unflatten(-1, (heads, n // heads)).transpose(1, 2))
         y = F.scaled_dot_product_attention(*parts, is_causal=causal)
         return self.linear(y.transpose(1, 2).flatten(2), name + ".out", n)
+
+    def lora(self, x, name, n, rank, alpha):
+        """A frozen Linear with a low-rank adapter."""
+        a = self.p(name + ".lora_A.weight", rank, x.shape[-1])
+        b = self.p(name + ".lora_B.weight", n, rank)
+        return (self.linear(x, name, n, trains=False) +
+                alpha / rank * F.linear(F.linear(x, a), b))
 
     def input(self, name, *shape, below=0):
         if below:
@@ -102,6 +109,21 @@ def vae(g):
         q, torch.distributions.Normal(torch.zeros(()), torch.ones(())))
     made = F.binary_cross_entropy_with_logits(y, x, reduction="sum")
     return (made + apart.sum()) / 4
+
+
+def gan(g):
+    z, x = g.input("z", 4, 5), g.input("x", 4, 12)
+    fake = torch.tanh(g.linear(F.relu(g.linear(z, "G.fc1", 8)), "G.fc2", 12))
+
+    def loss(images, real):
+        h = F.leaky_relu(g.linear(images, "D.fc1", 8), 0.2)
+        logit = g.linear(h, "D.fc2", 1)
+        return F.binary_cross_entropy_with_logits(
+            logit, torch.full_like(logit, real))
+
+    if g.part == "d":
+        return loss(x, 1) + loss(fake.detach(), 0)
+    return loss(fake, 1)
 
 
 def ddpm(g):
@@ -234,6 +256,42 @@ def detect(g):
     return (focal + (found.flatten() * giou).sum()) / objects
 
 
+def crnn(g):
+    h = F.relu(g.conv(g.input("x", 2, 1, 8, 32), "c1", 2, 3, padding=1))
+    h = F.relu(g.conv(F.max_pool2d(h, 2), "c2", 4, 3, padding=1))
+    h = F.max_pool2d(h, 2).permute(0, 3, 1, 2).flatten(2)
+    weights = []
+    for end in ("", "_reverse"):
+        for name, *shape in (("weight_ih", 24, 8), ("weight_hh", 24, 6),
+                             ("bias_ih", 24), ("bias_hh", 24)):
+            weights.append(g.p(f"lstm.{name}_l0{end}", *shape))
+    zero = torch.zeros(2, 2, 6)
+    h = torch.lstm(h, (zero, zero), weights, True, 1, 0.0, True, True, True)[0]
+    logits = g.linear(h, "letters", 5)
+    label = g.input("label", 2, 3, below=5)
+    lengths = [next((i for i, v in enumerate(row) if v == 0), 3) for row in label]
+    return F.ctc_loss(logits.log_softmax(2).transpose(0, 1), label,
+                      torch.tensor([8, 8]), torch.tensor(lengths))
+
+
+def lora(g):
+    x = F.embedding(g.input("ids", 2, 6, below=11), g.p("wte.weight", 11, 8, trains=False))
+    for i in range(1):
+        h, parts = g.norm(x, f"ln1.{i}", trains=False), []
+        for part in "qkv":
+            name = f"attn.{i}.{part}"
+            y = (g.linear(h, name, 8, trains=False) if part == "k" else
+                 g.lora(h, name, 8, 4, 8))
+            parts.append(y.unflatten(-1, (2, 4)).transpose(1, 2))
+        y = F.scaled_dot_product_attention(*parts, is_causal=True)
+        x = x + g.linear(y.transpose(1, 2).flatten(2), f"attn.{i}.out", 8, trains=False)
+        h = g.norm(x, f"ln2.{i}", trains=False)
+        h = F.gelu(g.linear(h, f"up.{i}", 32, trains=False))
+        x = x + g.linear(h, f"down.{i}", 8, trains=False)
+    y = g.linear(g.norm(x, "ln", trains=False), "head", 11, bias=False, trains=False)
+    return F.cross_entropy(y.flatten(0, 1), g.input("next", 2, 6, below=11).flatten())
+
+
 def graph(g):
     x, adj = g.input("x", 6, 5), g.input("adj", 6, 6)
     h = F.relu(adj @ g.linear(x, "gc1", 4, bias=False))
@@ -318,6 +376,7 @@ def sgd(lr):
 
 RECIPES = [
     (vae, adam(1e-3), "B=4 X=12 H=8 Z=3"),
+    (gan, adam(2e-4, betas=(0.5, 0.999)), "B=4 Z=5 X=12 H=8"),
     (ddpm, adamw(2e-4), "B=4 X=12 H=8 F=4"),
     (flow, adamw(2e-4), "B=4 X=12 H=8"),
     (distill, sgd(0.1), "B=4 X=12 H=10 S=6 C=5"),
@@ -327,6 +386,8 @@ RECIPES = [
     (byol, sgd(0.05), "B=4 X=12 H=8 D=6"),
     (segment, adamw(1e-3), "B=2 SIZE=8 W=4"),
     (detect, adamw(1e-3), "B=2 SIZE=8 W=4 G=2"),
+    (crnn, adamw(1e-3), "B=2 HIGH=8 WIDE=32 LETTERS=3 CLASSES=5 W=2 H=6"),
+    (lora, adamw(1e-3), "B=2 T=6 VOCAB=11 D=8 HEADS=2 L=1"),
     (graph, adam(0.01, weight_decay=5e-4), "N=6 X=5 H=4 C=3"),
     (series, adamw(1e-3), "B=3 T=6 F=2 P=4 D=8 HEADS=2 L=1"),
     (qat, sgd(0.01), "B=4 X=12 H=6 C=5"),
@@ -335,17 +396,21 @@ RECIPES = [
 
 
 def record(recipe, make, dims):
-    g, losses, optimizer = Given(), [], None
-    for g.step in range(STEPS):
-        g.salts = 0
+    """Objectives, which train the parameters of their letter, in turns."""
+    g, losses, optimizer = Given(), [], {}
+    parts = ["d", "g"] if recipe is gan else [""]
+    for i in range(STEPS * len(parts)):
+        g.step, g.salts, g.part = i // len(parts), 0, parts[i % len(parts)]
         loss = recipe(g)
-        trained = [p for p in g.values() if p.requires_grad]
-        optimizer = optimizer or make(trained)
-        optimizer.zero_grad()
+        trained = [p for n, p in g.items()
+                   if p.requires_grad and n.startswith(g.part.upper())]
+        if g.part not in optimizer:
+            optimizer[g.part] = make(trained)
+        optimizer[g.part].zero_grad()
         loss.backward()
         if recipe is ppo:
             torch.nn.utils.clip_grad_norm_(trained, 0.5)
-        optimizer.step()
+        optimizer[g.part].step()
         losses.append(loss.item())
     print(f"case {recipe.__name__}", *(f"--dim {d}" for d in dims.split()))
     for name, below in g.ints.items():
