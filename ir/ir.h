@@ -44,10 +44,10 @@ void tensor_set_int(const Tensor *t, int64_t i, int64_t v);
 Tensor *tensor_drawn(Arena *a, TypeId t, const Draw *d);
 /* A bound: no element of such random numbers is larger. */
 double draw_bound(const Draw *d);
-double f16_to_double(uint16_t h);
-double bf16_to_double(uint16_t h);
-uint16_t double_to_f16(double v);
-uint16_t double_to_bf16(double v);
+#define LOW(E, text, C, ...)                                                   \
+    double text##_to_double(C code);                                           \
+    C double_to_##text(double v);
+#include "runtime/program/dtypes.def"
 /* The nearest number of a floating type. */
 double dtype_nearest(DType d, double v);
 

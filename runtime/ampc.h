@@ -92,7 +92,10 @@ typedef enum ampc_dtype {
     AMPC_DTYPE_F16 = 9,
     AMPC_DTYPE_BF16 = 10,
     AMPC_DTYPE_F32 = 11,
-    AMPC_DTYPE_F64 = 12
+    AMPC_DTYPE_F64 = 12,
+    AMPC_DTYPE_F8E4M3 = 13, /* 8 bits; files and variables have them */
+    AMPC_DTYPE_F8E5M2 = 14,
+    AMPC_DTYPE_E8M0 = 15 /* a power of two */
 } ampc_dtype;
 
 /* Where an array lies. AMPC_IN_DEVICE: `data` is a CUdeviceptr of the session's

@@ -92,7 +92,8 @@ static bool npy_dtype(const char *descr, ArrayHead *h) {
     h->big = descr[0] == '>';
     if (!descr[0] || !strchr("<>|=", descr[0])) return false;
     for (int i = 0; i < AMPC_NDTYPE; i++) {
-        if (strcmp(dtype_info[i].npy, descr + 1) != 0) continue;
+        const char *npy = dtype_info[i].npy;
+        if (!npy || strcmp(npy, descr + 1) != 0) continue;
         h->dtype = (ampc_dtype)i;
         return true;
     }

@@ -254,19 +254,45 @@ Status onnx_where(Ox *ox) {
 
 /* ---- casts --------------------------------------------------------------- */
 
+/* ONNX's casts to 8-bit floats saturate unless they are told not to; those of
+   the IR overflow to infinity or NaN. */
+static Status math_cast(Ox *ox, ValueId x, DType d, ValueId *y) {
+    Attr limits[] = {attr_f(AK_min, -dtype_info[d].most),
+                     attr_f(AK_max, dtype_info[d].most)};
+    ValueId wide, inf, clipped;
+    if (!dtype_info[d].stored || ox_type(ox, x).dtype == d)
+        return ox_cast(ox, x, d, true, y);
+    if (d == DT_E8M0 && strcmp(ox_str(ox, "round_mode", "up"), "nearest"))
+        return ox_fail(ox,
+                       "round_mode '%s' of a power of two: ampc rounds to "
+                       "the nearest one; write round_mode = nearest",
+                       ox_quote(ox, ox_str(ox, "round_mode", "up")));
+    TRY(ox_cast(ox, x, DT_F32, true, &wide));
+    if (ox_int(ox, "saturate", 1)) {
+        TRY(ox_op(ox, OP_CLIP, &wide, 1, limits, 2, &clipped));
+        if (d == DT_E8M0) { /* infinity stays NaN */
+            TRY(ox_op(ox, OP_ISINF, &wide, 1, NULL, 0, &inf));
+            TRY(ox_op(ox, OP_WHERE, (ValueId[]){inf, wide, clipped}, 3, NULL, 0,
+                      &clipped));
+        }
+        wide = clipped;
+    }
+    return ox_cast(ox, wide, d, true, y);
+}
+
 Status onnx_cast(Ox *ox) {
     DType d;
     ValueId y;
     if (!ox_attr(ox, "to")) return ox_fail(ox, "attribute 'to' is missing");
     int64_t to = ox_int(ox, "to", 0);
     TRY(ox_dtype(ox, to < 0 || to > 1000 ? -1 : (int)to, "attribute to", &d));
-    TRY(ox_cast(ox, ox_in(ox, 0), d, true, &y));
+    TRY(math_cast(ox, ox_in(ox, 0), d, &y));
     return ox_out(ox, 0, y);
 }
 
 Status onnx_cast_like(Ox *ox) {
     ValueId y;
-    TRY(ox_cast(ox, ox_in(ox, 0), ox_type(ox, ox_in(ox, 1)).dtype, true, &y));
+    TRY(math_cast(ox, ox_in(ox, 0), ox_type(ox, ox_in(ox, 1)).dtype, &y));
     return ox_out(ox, 0, y);
 }
 

@@ -13,7 +13,11 @@
 static Status read_operands(Ox *ox, ValueId in[3], int *n) {
     int axis, block = (int)ox_int(ox, "block_size", 0);
     *n = is_value(ox_in(ox, 2)) ? 3 : 2;
-    for (int i = 0; i < *n; i++) in[i] = ox_in(ox, i);
+    for (int i = 0; i < *n; i++) {
+        in[i] = ox_in(ox, i);
+        if (dtype_info[ox_type(ox, in[i]).dtype].stored)
+            TRY(ox_cast(ox, in[i], DT_F32, true, &in[i]));
+    }
     Type x = ox_type(ox, in[0]);
     for (int i = 1; i < *n; i++) {
         Type t = ox_type(ox, in[i]);

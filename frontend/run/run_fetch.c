@@ -41,6 +41,12 @@ static void put_fetch_name(StrBuf *sb, const char *name) {
     }
 }
 
+/* NumPy has not the type. */
+static bool is_widened(int dtype) {
+    const char *npy = dtype_info[dtype].npy;
+    return !npy || npy[0] == 'V';
+}
+
 static void put_header(const FetchOne *o, int64_t samples, int64_t batch) {
     StrBuf head = {0};
     int64_t dim[AMPC_RANK_LIMIT + 1];
@@ -50,7 +56,7 @@ static void put_header(const FetchOne *o, int64_t samples, int64_t batch) {
         dim[1] = o->t.shape[0] / batch * samples;
     else
         dim[0] = batch > 0 ? (samples + batch - 1) / batch : 1;
-    npy_header(&head, dtype == AMPC_DTYPE_BF16 ? AMPC_DTYPE_F32 : dtype,
+    npy_header(&head, is_widened(dtype) ? AMPC_DTYPE_F32 : dtype,
                o->rows ? rank : rank + 1, o->rows ? dim + 1 : dim);
     fwrite(head.data, 1, head.len, o->f);
     sb_free(&head);
@@ -96,11 +102,10 @@ Status fetch_open(Run *r, const char *program, int64_t samples) {
     return OK;
 }
 
-static void write_wide(FILE *f, const char *data, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, data + 2 * i, sizeof h);
-        float x = bf16_to_f32(h);
+static void write_wide(FILE *f, int dtype, const char *data, size_t bytes) {
+    size_t size = dtype_bytes((uint32_t)dtype);
+    for (size_t i = 0; i < bytes; i += size) {
+        float x = (float)float_at((uint32_t)dtype, data + i);
         fwrite(&x, sizeof x, 1, f);
     }
 }
@@ -114,8 +119,8 @@ Status fetch_batch(Run *r, Fetch *f, int64_t n) {
             return run_api_fail(r, o->t.name);
         size_t bytes = o->t.bytes;
         if (o->rows) bytes = bytes / (size_t)f->batch * (size_t)n;
-        if (o->t.dtype == AMPC_DTYPE_BF16)
-            write_wide(o->f, o->data, bytes / 2);
+        if (is_widened(o->t.dtype))
+            write_wide(o->f, o->t.dtype, o->data, bytes);
         else
             fwrite(o->data, 1, bytes, o->f);
     }

@@ -74,6 +74,23 @@ static Status check_given(const Type *given, const Type *got, bool free_dtype,
                dtype_info[given->dtype].text);
 }
 
+/* Casts and views alone know types that are only stored. */
+static Status check_stored(const TypeCtx *cx, char *msg) {
+    const Node *n = cx->n;
+    if (n->op == OP_CAST || node_kind(n) == KIND_VIEW) return OK;
+    for (int i = 0; i < n->nin; i++)
+        if (cx->ins[i] && dtype_info[cx->ins[i]->dtype].stored)
+            return bad(msg, "operand %d is %s: cast it to f32 first", i,
+                       TXT(cx->ins[i]));
+    for (int i = 0; i < n->nout; i++) {
+        DType d = cx->given ? cx->given[i].dtype : cx->out[i].dtype;
+        if (d != NUM_DTYPES && dtype_info[d].stored)
+            return bad(msg, "result %d cannot be %s: cast it instead", i,
+                       dtype_info[d].text);
+    }
+    return OK;
+}
+
 Status infer_types(const Graph *g, const Node *n, const Type *given,
                    TypeId *out, char *msg) {
     enum { FEW = 16 };
@@ -98,6 +115,7 @@ Status infer_types(const Graph *g, const Node *n, const Type *given,
             return bad(msg, "operand %d is absent", i);
     }
     if (op_info[n->op].type(&cx) != OK) return bad(msg, "%s", cx.msg);
+    TRY(check_stored(&cx, msg));
     for (int i = 0; i < n->nout; i++) {
         Type t = cx.out[i];
         if (given) {

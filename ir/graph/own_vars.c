@@ -79,6 +79,7 @@ Family family_of(const Module *m, Str name, int *parameter) {
 /* What the variables of a family are; families of outputs come behind. */
 static const VarKind family_kind[] = {
 #define LOW(E, text, C, ...) [FAMILY_##E] = VAR_SHADOW,
+#define STORED(...)
 #include "runtime/program/dtypes.def"
     [FAMILY_OPT] = VAR_STATE,
     [FAMILY_GRAD] = VAR_GRAD,
@@ -88,6 +89,7 @@ static const VarKind family_kind[] = {
 
 static const DType family_dtype[] = {
 #define LOW(E, text, C, ...) [FAMILY_##E] = DT_##E,
+#define STORED(...)
 #include "runtime/program/dtypes.def"
 };
 

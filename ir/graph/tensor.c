@@ -1,55 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor.c: elements of host tensors in their storage dtypes.
 
-   The two 16-bit formats differ in two numbers only, so one encoder and one
-   decoder serve both; a double goes to 16 bits in one rounding. */
+   The low formats with a sign differ in a few numbers, so one encoder and one
+   decoder serve them; a double is rounded once. */
 #include "ir/ir.h"
 
 #include <math.h>
 #include <string.h>
 
-typedef struct Half {
-    int stored;  /* mantissa bits in memory */
-    int min_exp; /* exponent of the smallest normal number */
-    int max_exp; /* exponent of the largest number */
-} Half;
-static const Half half_f16 = {10, -14, 15}, half_bf16 = {7, -126, 127};
+typedef struct LowFormat {
+    int bits;
+    int stored;    /* mantissa bits in memory */
+    int min_exp;   /* exponent of the smallest normal number */
+    unsigned over; /* code of what overflows: infinity, else NaN */
+    unsigned nan;
+} LowFormat;
+static const LowFormat low_f16 = {16, 10, -14, 0x7c00, 0x7e00},
+                       low_bf16 = {16, 7, -126, 0x7f80, 0x7fc0},
+                       low_f8e4m3 = {8, 3, -6, 0x7f, 0x7f},
+                       low_f8e5m2 = {8, 2, -14, 0x7c, 0x7f};
 
-static uint16_t encode(Half h, double v) {
-    uint16_t sign = signbit(v) ? 0x8000 : 0;
-    uint16_t inf = (uint16_t)((h.max_exp + 1 - h.min_exp + 1) << h.stored);
+static unsigned encode(LowFormat h, double v) {
+    unsigned sign = signbit(v) ? 1u << (h.bits - 1) : 0;
     double a = fabs(v);
-    if (isnan(v)) return (uint16_t)(sign | inf | 1u << (h.stored - 1));
-    if (isinf(v)) return sign | inf;
+    if (isnan(v)) return sign | h.nan;
+    if (isinf(v)) return sign | h.over;
     int e = a > 0 ? ilogb(a) : h.min_exp;
     if (e < h.min_exp) e = h.min_exp;
-    if (e > h.max_exp) return sign | inf;
+    if (e > 127) return sign | h.over; /* so that the code fits an int64_t */
     /* a / quantum has stored + 1 bits before the point: rint rounds to even,
        and a carry into the next exponent is right as it stands */
     int64_t m = (int64_t)rint(ldexp(a, h.stored - e));
-    int64_t bits = ((int64_t)(e - h.min_exp) << h.stored) + m;
-    return (uint16_t)(bits >= inf ? sign | inf : sign | bits);
+    int64_t code = ((int64_t)(e - h.min_exp) << h.stored) + m;
+    return sign | (code >= h.over ? h.over : (unsigned)code);
 }
 
-static double decode(Half h, uint16_t bits) {
-    int e = (bits & 0x7fff) >> h.stored, m = bits & ((1 << h.stored) - 1);
+static double decode(LowFormat h, unsigned code) {
+    unsigned sign = 1u << (h.bits - 1), mag = code & (sign - 1);
+    int e = (int)(mag >> h.stored), m = (int)(mag & ((1u << h.stored) - 1));
     double v;
-    if (e == h.max_exp + 1 - h.min_exp + 1)
-        v = m ? (double)NAN : (double)INFINITY;
+    if (mag >= h.over)
+        v = mag > h.over || h.over == h.nan ? (double)NAN : (double)INFINITY;
     else if (e == 0)
         v = ldexp(m, h.min_exp - h.stored);
     else
         v = ldexp(m + (1 << h.stored), e - 1 + h.min_exp - h.stored);
-    return bits & 0x8000 ? -v : v;
+    return code & sign ? -v : v;
 }
 
-double f16_to_double(uint16_t h) { return decode(half_f16, h); }
+#define CODEC(text, C)                                                         \
+    double text##_to_double(C h) { return decode(low_##text, h); }             \
+    C double_to_##text(double v) { return (C)encode(low_##text, v); }
+CODEC(f16, uint16_t)
+CODEC(bf16, uint16_t)
+CODEC(f8e4m3, uint8_t)
+CODEC(f8e5m2, uint8_t)
 
-double bf16_to_double(uint16_t h) { return decode(half_bf16, h); }
+double e8m0_to_double(uint8_t h) {
+    return h == 255 ? (double)NAN : ldexp(1, h - 127);
+}
 
-uint16_t double_to_f16(double v) { return encode(half_f16, v); }
-
-uint16_t double_to_bf16(double v) { return encode(half_bf16, v); }
+/* See runtime/program/half.h. */
+uint8_t double_to_e8m0(double v) {
+    int e;
+    if (!isfinite(v)) return 255;
+    if (fabs(v) < 0x1p-126) return fabs(v) > 0x1p-127;
+    double m = frexp(fabs(v), &e); /* v = 2 m 2^(e - 1), 2 m >= 1 */
+    e += m >= 0.75;
+    return e - 1 > 127 ? 255 : (uint8_t)(e - 1 + 127);
+}
 
 Tensor *tensor_new(Arena *a, TypeId t) {
     Tensor *x = NEW(a, Tensor);

@@ -190,6 +190,76 @@ KM_INLINE uint16_t EXACT_F16(float f) {
 KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
 #endif
 
+/* ---- 8-bit floats: see runtime/program/half.h ---------------------------- */
+
+/* Less its last exponent, f8e4m3 is f16 of 256 times less; f8e5m2 is the upper
+   half of f16. */
+KM_INLINE float F8E4M3_TO_F32(uint8_t h) {
+    uint32_t u = h;
+    float r = F16_TO_F32((uint16_t)((u & 0x80u) << 8 | (u & 0x7fu) << 7)) * 256;
+    return (u & 0x7fu) == 0x7fu ? NAN : r;
+}
+
+KM_INLINE float F8E5M2_TO_F32(uint8_t h) {
+    return F16_TO_F32((uint16_t)((uint32_t)h << 8));
+}
+
+/* As ROUND_F16, for exponents from `least` on and `stored` bits; what exceeds
+   `most` becomes `over`. */
+KM_INLINE float km_round8(float f, int stored, int least, float most,
+                          float over) {
+    uint32_t u = km_bits(f);
+    int32_t e = (int32_t)(u & 0x7f800000u), low = (127 + least) << 23;
+    float a = km_float(u & 0x7fffffffu);
+    float by = km_float((uint32_t)(e > low ? e : low) +
+                        ((uint32_t)(23 - stored) << 23));
+    float r = (a + by) - by;
+    r = a > most ? over : r;
+    return km_float(km_bits(r) | (u & 0x80000000u));
+}
+
+/* f must be a value of the format */
+KM_INLINE uint8_t km_exact8(float f, int stored, int least, uint32_t inf) {
+    uint32_t u = km_bits(f), mag = u & 0x7fffffffu, r;
+    uint32_t big = (uint32_t)(127 + least + 23 - stored) << 23;
+    float a = km_float(mag);
+    uint32_t tiny = km_bits(a + km_float(big)) - big;
+    r = a < km_float((uint32_t)(127 + least) << 23)
+            ? tiny
+            : (mag - ((uint32_t)(126 + least) << 23)) >> (23 - stored);
+    r = a < INFINITY ? r : a == INFINITY ? inf : 0x7fu;
+    return (uint8_t)(r | (u >> 24 & 0x80u));
+}
+
+KM_INLINE float ROUND_F8E4M3(float f) {
+    return km_round8(f, 3, -6, 464.0f, NAN);
+}
+KM_INLINE uint8_t EXACT_F8E4M3(float f) { return km_exact8(f, 3, -6, 0x7f); }
+KM_INLINE uint8_t F32_TO_F8E4M3(float f) {
+    return EXACT_F8E4M3(ROUND_F8E4M3(f));
+}
+
+KM_INLINE float ROUND_F8E5M2(float f) {
+    return km_round8(f, 2, -14, 61439.996f, INFINITY);
+}
+KM_INLINE uint8_t EXACT_F8E5M2(float f) { return km_exact8(f, 2, -14, 0x7c); }
+KM_INLINE uint8_t F32_TO_F8E5M2(float f) {
+    return EXACT_F8E5M2(ROUND_F8E5M2(f));
+}
+
+KM_INLINE float E8M0_TO_F32(uint8_t h) {
+    uint32_t u = (uint32_t)h << 23;
+    u = h == 0 ? 0x400000u : u; /* 2^-127 is subnormal */
+    return km_float(h == 0xff ? 0x7fc00000u : u);
+}
+KM_INLINE uint8_t EXACT_E8M0(float f) {
+    uint32_t mag = km_bits(f) & 0x7fffffffu, r = (mag + 0x400000u) >> 23;
+    r = mag < 0x800000u ? (uint32_t)(mag > 0x400000u) : r;
+    return (uint8_t)(mag > 0x7f800000u ? 0xffu : r);
+}
+KM_INLINE uint8_t F32_TO_E8M0(float f) { return EXACT_E8M0(f); }
+KM_INLINE float ROUND_E8M0(float f) { return E8M0_TO_F32(EXACT_E8M0(f)); }
+
 /* ---- kernels of one text (C only) ---------------------------------------- */
 
 #ifndef __cplusplus
@@ -531,6 +601,33 @@ KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = F32_TO_F16(from[i]);
 }
 #endif
+
+/* Arrays of 8-bit floats. */
+#define KM_BYTES(E)                                                            \
+    KM_CALLED void WIDEN_##E(float *restrict to, const uint8_t *restrict from, \
+                             int64_t n) {                                      \
+        for (int64_t i = 0; i < n; i++) to[i] = E##_TO_F32(from[i]);           \
+    }                                                                          \
+    KM_CALLED void NARROW_##E(uint8_t *restrict to,                            \
+                              const float *restrict from, int64_t n) {         \
+        for (int64_t i = 0; i < n; i++) to[i] = F32_TO_##E(from[i]);           \
+    }                                                                          \
+    KM_VECTOR void WIDEN16_##E(float *to, const uint8_t *from) {               \
+        WIDEN_##E(to, from, 16);                                               \
+    }                                                                          \
+    KM_VECTOR void NARROW16_##E(uint8_t *to, const float *from) {              \
+        NARROW_##E(to, from, 16);                                              \
+    }                                                                          \
+    KM_VECTOR void WIDEN_REST_##E(float *to, const uint8_t *from, int64_t n) { \
+        WIDEN_##E(to, from, n);                                                \
+    }                                                                          \
+    KM_VECTOR void NARROW_REST_##E(uint8_t *to, const float *from,             \
+                                   int64_t n) {                                \
+        NARROW_##E(to, from, n);                                               \
+    }
+KM_BYTES(F8E4M3)
+KM_BYTES(F8E5M2)
+KM_BYTES(E8M0)
 #endif
 
 /* ---- to integers: towards zero, saturating, NaN gives 0 ------------------ */

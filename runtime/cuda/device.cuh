@@ -29,12 +29,27 @@ struct bf16 {
     uint16_t bits;
 };
 
+struct f8e4m3 {
+    uint8_t bits;
+};
+
+struct f8e5m2 {
+    uint8_t bits;
+};
+
+struct e8m0 {
+    uint8_t bits;
+};
+
 /* ---- widening and narrowing ---------------------------------------------- */
 
 /* A value as it is computed with: float, double, or an integer of 4 or 8
    bytes. */
 __device__ inline float widen(f16 x) { return F16_TO_F32(x.bits); }
 __device__ inline float widen(bf16 x) { return BF16_TO_F32(x.bits); }
+__device__ inline float widen(f8e4m3 x) { return F8E4M3_TO_F32(x.bits); }
+__device__ inline float widen(f8e5m2 x) { return F8E5M2_TO_F32(x.bits); }
+__device__ inline float widen(e8m0 x) { return E8M0_TO_F32(x.bits); }
 template <class T> __device__ inline auto widen(T x) { return +x; }
 template <class T> using Compute = decltype(widen(T()));
 
@@ -49,6 +64,21 @@ template <> struct Narrow<f16> {
 template <> struct Narrow<bf16> {
     template <class C> static __device__ bf16 from(C x) {
         return bf16{F32_TO_BF16((float)x)};
+    }
+};
+template <> struct Narrow<f8e4m3> {
+    template <class C> static __device__ f8e4m3 from(C x) {
+        return f8e4m3{F32_TO_F8E4M3((float)x)};
+    }
+};
+template <> struct Narrow<f8e5m2> {
+    template <class C> static __device__ f8e5m2 from(C x) {
+        return f8e5m2{F32_TO_F8E5M2((float)x)};
+    }
+};
+template <> struct Narrow<e8m0> {
+    template <class C> static __device__ e8m0 from(C x) {
+        return e8m0{F32_TO_E8M0((float)x)};
     }
 };
 template <class T, class C> __device__ inline T narrow(C x) {

@@ -29,13 +29,14 @@ typedef struct DTypeInfo {
     int bytes;
     DKind kind;
     bool low;           /* computed in fp32, rounded when stored */
+    bool stored;        /* a low one that only casts read or write */
     bool shuffled;      /* vectors of it are converted in another order: kmath.h
                            has PACK_E, and GET_E, PUT_E, STORE_E in order */
     AmpcDtype compute;  /* type of arithmetic on it */
     int mantissa;       /* significant bits */
     double most, least; /* floating: the largest number, the least normal one */
     int onnx;           /* TensorProto.DataType */
-    const char *safetensors, *npy; /* npy without the byte order */
+    const char *safetensors, *npy; /* npy without the byte order; NULL: none */
     const char *numpy, *buffer;    /* names of NumPy and of Python's buffers */
     int idx;                       /* type byte of IDX files; 0: none */
     int cublaslt, nccl; /* 1 + cudaDataType_t, ncclDataType_t; 0: none */
@@ -62,7 +63,7 @@ const char *axes_hint(char buf[160], uint32_t rank, const int64_t *have,
 double float_at(uint32_t dtype, const void *p);
 bool float_put(uint32_t dtype, double x, void *p);
 
-/* dtype: a low one of 16 bits. */
+/* dtype: a low one. */
 static inline float half_to_f32(uint32_t dtype, uint16_t h) {
     switch (dtype) {
 #define LOW(E, text, C, ...)                                                   \

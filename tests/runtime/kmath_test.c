@@ -2,6 +2,7 @@
 /* kmath_test.c: the functions that generated kernels call, against libm in
    double: a sweep over all fp32 bit patterns, and the special values.       */
 #include "runtime/cpu/kmath.h"
+#include "ir/ir.h"
 #include "runtime/program/dtype.h"
 #include "tests/harness.h"
 
@@ -290,6 +291,52 @@ TEST_CASE(kmath, narrowing) {
     CHECK_EQ_INT(F32_TO_F16(65519.9f), 0x7bff);
     CHECK_EQ_INT(F32_TO_F16(65520.0f), 0x7c00);
     CHECK_EQ_INT(F32_TO_BF16(3.4e38f), 0x7f80);
+}
+
+/* Both ways, and by way of a rounded number; NaN may have another code. */
+#define STORED(E, text, C, ...)                                                \
+    static bool agree_##text(float x) {                                        \
+        C want = f32_to_##text(x), direct = F32_TO_##E(x), all;                \
+        NARROW_##E(&all, &x, 1);                                               \
+        return want == direct && want == all &&                                \
+               want == EXACT_##E(ROUND_##E(x)) &&                              \
+               want == double_to_##text((double)x);                            \
+    }                                                                          \
+    static void check_codes_##text(void) {                                     \
+        for (int i = 0; i < 256; i++) {                                        \
+            C code = (C)i;                                                     \
+            float want = text##_to_f32(code), got = E##_TO_F32(code), all;     \
+            WIDEN_##E(&all, &code, 1);                                         \
+            CHECK(isnan(want) ? isnan(got) && isnan(all)                       \
+                              : want == got && want == all &&                  \
+                                    signbit(want) == signbit(got) &&           \
+                                    EXACT_##E(want) == code);                  \
+            CHECK(isnan(want) ? isnan(text##_to_double(code))                  \
+                              : (double)want == text##_to_double(code));       \
+        }                                                                      \
+    }
+#define LOW(...)
+#include "runtime/program/dtypes.def"
+
+TEST_CASE(kmath, eight_bits) {
+    static const struct {
+        const char *name;
+        void (*codes)(void);
+        bool (*agree)(float);
+    } types[] = {
+#define STORED(E, text, C, ...) {#text, check_codes_##text, agree_##text},
+#define LOW(...)
+#include "runtime/program/dtypes.def"
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        types[i].codes();
+        for (uint64_t u = 0; u < UINT64_C(1) << 32; u += 1021) {
+            float x = km_float((uint32_t)u);
+            if (!CHECK_MSG(types[i].agree(x), "%s of %a", types[i].name,
+                           (double)x))
+                break;
+        }
+    }
 }
 
 /* ---- integers ------------------------------------------------------------ */

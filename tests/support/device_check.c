@@ -91,26 +91,13 @@ double dc_output_tolerance(ampc_dtype d) {
     }
 }
 
-static size_t dtype_size(int32_t d) {
-    static const uint8_t size[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
-    return size[d];
-}
-
-static double element_at(int32_t d, const char *p, size_t i) {
-    uint16_t h;
-    float f;
-    double v;
-    if (d == AMPC_DTYPE_F32) return memcpy(&f, p + 4 * i, 4), f;
-    if (d == AMPC_DTYPE_F64) return memcpy(&v, p + 8 * i, 8), v;
-    memcpy(&h, p + 2 * i, 2);
-    return d == AMPC_DTYPE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-}
-
 static void compare_floats(DcReport *r, const ampc_tensor_info *t,
                            const char *a, const char *b) {
     double worst = 0, scale = 0;
-    for (size_t i = 0; i < t->bytes / dtype_size(t->dtype); i++) {
-        double x = element_at(t->dtype, a, i), y = element_at(t->dtype, b, i);
+    for (size_t i = 0; i < t->bytes / dtype_bytes((uint32_t)t->dtype); i++) {
+        size_t at = i * dtype_bytes((uint32_t)t->dtype);
+        double x = float_at((uint32_t)t->dtype, a + at),
+               y = float_at((uint32_t)t->dtype, b + at);
         if (isfinite(x)) scale = fmax(scale, fabs(x));
         if (x == y || (isnan(x) && isnan(y))) continue;
         double off = fabs(x - y);
@@ -221,8 +208,10 @@ typedef struct Norms {
 static Norms norms_of(const ampc_variable_info *v, const char *a,
                       const char *b) {
     Norms n = {0, 0};
-    for (size_t i = 0; i < v->bytes / dtype_size(v->dtype); i++) {
-        double x = element_at(v->dtype, a, i), y = element_at(v->dtype, b, i);
+    for (size_t i = 0; i < v->bytes / dtype_bytes((uint32_t)v->dtype); i++) {
+        size_t at = i * dtype_bytes((uint32_t)v->dtype);
+        double x = float_at((uint32_t)v->dtype, a + at),
+               y = float_at((uint32_t)v->dtype, b + at);
         n.size += x * x;
         if (x != y && !(isnan(x) && isnan(y))) n.off += (x - y) * (x - y);
     }

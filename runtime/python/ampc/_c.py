@@ -13,12 +13,14 @@ KINDS = ["parameter", "frozen", "buffer", "state", "hyper", "shadow",
          "gradient", "constant"]
 ORIGINS = ["none", "input", "variable", "loss", "gradient", "forward",
            "backward"]
-# name, struct/buffer format, numpy's name; bf16 has neither
+# name, struct/buffer format, numpy's name; bf16 and 8-bit floats have neither
 DTYPES = [("bool", "?", "bool"), ("u8", "B", "uint8"), ("i8", "b", "int8"),
           ("u16", "H", "uint16"), ("i16", "h", "int16"), ("u32", "I", "uint32"),
           ("i32", "i", "int32"), ("u64", "Q", "uint64"), ("i64", "q", "int64"),
           ("f16", "e", "float16"), ("bf16", "H", "uint16"),
-          ("f32", "f", "float32"), ("f64", "d", "float64")]
+          ("f32", "f", "float32"), ("f64", "d", "float64"),
+          ("f8e4m3", "B", "uint8"), ("f8e5m2", "B", "uint8"),
+          ("e8m0", "B", "uint8")]
 
 
 class Status(enum.IntEnum):

@@ -77,8 +77,7 @@ TEST_CASE(weights, other_widths_are_converted) {
 /* Dtypes that the format has and ampc does not: they matter only if a wanted
    tensor has one. */
 TEST_CASE(weights, dtypes_that_are_not_read) {
-    static const char *const dtypes[] = {"F8_E4M3", "F8_E5M2", "F8_E8M0",
-                                         "C64",     "F4",      "F6_E2M3"};
+    static const char *const dtypes[] = {"C64", "F4", "F6_E2M3"};
     char header[400], data[40 + 24] = {0};
     ampc_session *s = open_module(&tiny_module);
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
