@@ -122,10 +122,10 @@ class Equilibrium(Two):
 
 # ---- normalisation, embeddings ----
 
-def normalised(name, norm):
+def normalised(name, norm, options=()):
     def init(s):
         nn.Module.__init__(s); torch.manual_seed(0); s.c = nn.Conv2d(3, 4, 3); s.n = norm(); s.l = nn.Linear(4, 2)
-    return type(name, (nn.Module,), {"__init__": init, "forward": lambda s, x: s.l(F.relu(s.n(s.c(x))).mean((2, 3)))})
+    return type(name, (nn.Module,), {"__init__": init, "options": list(options), "forward": lambda s, x: s.l(F.relu(s.n(s.c(x))).mean((2, 3)))})
 
 class NormTwice(nn.Module):
     def __init__(s): super().__init__(); torch.manual_seed(0); s.c = nn.Conv2d(3, 3, 3, padding=1); s.n = nn.BatchNorm2d(3); s.l = nn.Linear(3, 2)
@@ -249,6 +249,9 @@ def edges():
              (transposed("TransposedGroups", 3, stride=2, padding=1, output_padding=2, dilation=3, groups=2, kind=nn.ConvTranspose1d, channels=(4, 6)), signal)] +
             [(m, sequence) for m in (Attend, AttendAdded, AttendScaled, AttendInput, MultiHead, CrossAttend)] +
             [(normalised("InstanceRunning", lambda: nn.InstanceNorm2d(4, affine=True, track_running_stats=True, momentum=.3)), image),
+             *((normalised(f"{kind}{name}", lambda layer=layer, momentum=momentum: layer(4, affine=True, track_running_stats=True, momentum=momentum), options), image)
+               for kind, layer in (("NormBatch", nn.BatchNorm2d), ("NormOfInstance", nn.InstanceNorm2d))
+               for name, momentum, options in (("None", None, ["--batchnorm", "train:cumulative"]), ("Zero", 0., ["--batchnorm", "train:momentum"]), ("One", 1., ["--batchnorm", "train:momentum"]))),
              (normalised("NormUntracked", lambda: nn.BatchNorm2d(4, track_running_stats=False)), image),
              (normalised("GroupNorm", lambda: nn.GroupNorm(2, 4)), image)] +
             [(own_loss(k, f), x4) for k, f in LOSSES.items()])

@@ -153,7 +153,7 @@ void options_init(Options *o, Arena *a) {
     o->comm_dtype = DT_F32;
     o->scale = scale_default(SCALE_DEFAULT);
     o->batchnorm_train = true;
-    o->batchnorm_unbiased = -1;
+    o->batchnorm_unbiased = o->batchnorm_cumulative = -1;
     o->dropout = true;
     o->symbol = intern("ampc_module");
 }

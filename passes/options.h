@@ -229,6 +229,8 @@ typedef struct Options {
     bool batchnorm_said;       /* .. and asked for: also those that the file
                                   has frozen beside training ones */
     int batchnorm_unbiased;    /* -1 by producer, 0 population, 1 unbiased */
+    int batchnorm_cumulative;  /* a momentum that the file does not tell from
+                                  None: -1 by mode, 0 the number, 1 None */
     VEC(Str) batchnorm_frozen; /* globs; "*" when frozen without a glob */
     bool dropout;
     bool accept_folded;

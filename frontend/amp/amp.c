@@ -187,11 +187,14 @@ static void disable_dropout(Graph *g, Arena *scratch) {
 
 static Status apply_options(Amp *x) {
     const Options *o = x->opt;
-    if (o->batchnorm_unbiased >= 0) {
+    if (o->batchnorm_unbiased >= 0 || o->batchnorm_cumulative >= 0) {
         fail(x->d, x->loc,
              "--batchnorm train:%s: this is for ONNX models; a .amp model "
              "writes its running statistics itself",
-             o->batchnorm_unbiased ? "unbiased" : "population");
+             o->batchnorm_unbiased > 0     ? "unbiased"
+             : o->batchnorm_unbiased == 0  ? "population"
+             : o->batchnorm_cumulative > 0 ? "cumulative"
+                                           : "momentum");
         return ERR_USAGE;
     }
     if (o->sync_batchnorm) {

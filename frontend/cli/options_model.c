@@ -105,8 +105,10 @@ Status set_freeze(Options *o, Spec *s) {
 }
 
 Status set_batchnorm(Options *o, Spec *s) {
-    static const char *const words[] = {"train:population", "train:unbiased",
-                                        "train", NULL};
+    enum { POPULATION, UNBIASED, MOMENTUM, CUMULATIVE, PLAIN };
+    static const char *const words[] = {
+        "train:population", "train:unbiased", "train:momentum",
+        "train:cumulative", "train",          NULL};
     const char *v = s->text;
     over_model(&o->batchnorm_frozen.len, &o->model_frozen);
     if (!strncmp(v, "frozen", 6) && (!v[6] || v[6] == ':')) {
@@ -117,10 +119,16 @@ Status set_batchnorm(Options *o, Spec *s) {
     if (i < 0)
         return spec_error(s,
                           "'%s' is not one of train, train:unbiased, "
-                          "train:population, frozen[:GLOB]",
+                          "train:population, train:momentum, "
+                          "train:cumulative, frozen[:GLOB]",
                           v);
-    o->batchnorm_train = o->batchnorm_said = true;
-    o->batchnorm_unbiased = i == 2 ? -1 : i;
+    o->batchnorm_train = true;
+    if (i == MOMENTUM || i == CUMULATIVE) {
+        o->batchnorm_cumulative = i == CUMULATIVE;
+        return OK;
+    }
+    o->batchnorm_said = true;
+    o->batchnorm_unbiased = i == PLAIN ? -1 : i;
     return OK;
 }
 

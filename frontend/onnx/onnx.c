@@ -95,6 +95,7 @@ static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     TRY(ox_sort(ox));
     TRY(ox_check_nodes(ox, ox->order.data, ox->order.len));
     TRY(ox_check_spoiled(ox));
+    ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
     TRY(ox_decide(ox));
     TRY(ox_check_dtypes(ox));
     ox_warn_steps(ox);
@@ -102,7 +103,6 @@ static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     start_module(ox);
     TRY(ox_make_inputs(ox, given, ngiven));
     make_inits(ox);
-    ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
     TRY(ox_make_nodes(ox, ox->order.data, ox->order.len));
     TRY(check_frozen(ox));
     TRY(ox_write_mutations(ox));

@@ -11,22 +11,30 @@
 
 /* ---- batch normalisation ------------------------------------------------- */
 
-static bool frozen_by_user(const Ox *ox) {
+static bool frozen_by_user(const Ox *ox, const OxNode *n) {
     bool frozen = false;
     for (int i = 0; i < ox->opt->batchnorm_frozen.len; i++) {
         const char *glob = ox->opt->batchnorm_frozen.data[i];
-        if (!glob_match(glob, ox->node->name) &&
-            !glob_match(glob, ox->node->in[1]))
-            continue;
+        if (!glob_match(glob, n->name) && !glob_match(glob, n->in[1])) continue;
         frozen = ox->frozen_used[i] = true;
     }
     return frozen;
 }
 
-static int64_t int_of(const OxNode *n, const char *name) {
+static const Onnx__AttributeProto *attr_of(const OxNode *n, const char *name) {
     for (int i = 0; i < n->nattr; i++)
-        if (!strcmp(n->attr[i].name, name)) return n->attr[i].p->i;
-    return 0;
+        if (!strcmp(n->attr[i].name, name)) return n->attr[i].p;
+    return NULL;
+}
+
+static int64_t int_of(const OxNode *n, const char *name) {
+    const Onnx__AttributeProto *p = attr_of(n, name);
+    return p ? p->i : 0;
+}
+
+static double momentum_of(const OxNode *n) {
+    const Onnx__AttributeProto *p = attr_of(n, "momentum");
+    return p ? (double)p->f : 0.9;
 }
 
 /* The forward writes the buffer, as the signature has it. */
@@ -47,11 +55,11 @@ static bool file_trains(const Ox *ox, const OxNode *n) {
     return int_of(n, "training_mode") != 0;
 }
 
-static bool in_training(const Ox *ox) {
-    if (frozen_by_user(ox)) return false;
+static bool in_training(const Ox *ox, const OxNode *n) {
+    if (frozen_by_user(ox, n)) return false;
     if (ox->opt->batchnorm_train && options_train(ox->opt) && !ox->mixed_modes)
         return true;
-    return file_trains(ox, ox->node);
+    return file_trains(ox, n);
 }
 
 /* ampc.torch.export writes a module in the mode that it is in. */
@@ -60,9 +68,64 @@ static bool modes_are_meant(const Ox *ox) {
                        "ampc.torch.export");
 }
 
+/* Statistics of each sample and channel, repeated: an InstanceNorm. */
+static bool is_instance_norm(const Ox *ox, const OxNode *n) {
+    return ox_statistics(ox, n, 3) != n->in[3];
+}
+
+/* PyTorch's exporters write 1 - momentum, and a momentum of None as one of 0.
+   A node in eval(), which has 1, was one of None or of 0; a node of TorchScript
+   in train(), which has 0, was one of None or of 1.  Other files and modes have
+   one meaning: dynamo exports no None in train(), and None is 0 to
+   InstanceNorm.
+ */
+static bool momentum_is_ambiguous(const Ox *ox, const OxNode *n) {
+    double m = momentum_of(n);
+    bool trains = file_trains(ox, n);
+    return ox->is_torch && n->nin == 5 && !is_instance_norm(ox, n) &&
+           (trains ? m == 0 && !ox->has_signature : m == 1);
+}
+
+/* Running statistics are means over all batches (PyTorch's momentum=None). */
+static bool is_cumulative(const Ox *ox, const OxNode *n) {
+    if (!momentum_is_ambiguous(ox, n)) return false;
+    return ox->opt->batchnorm_cumulative >= 0
+               ? ox->opt->batchnorm_cumulative != 0
+               : momentum_of(n) == 1;
+}
+
+static const char *statistics_of_momentum(const Ox *ox, const OxNode *n) {
+    return is_cumulative(ox, n)  ? "means over all batches"
+           : momentum_of(n) == 1 ? "held"
+                                 : "those of the last batch";
+}
+
+/* One line, unless the user said which is meant. */
+static void say_ambiguous_momentum(Ox *ox) {
+    const OxNode *first = NULL;
+    int count = 0;
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        if (n->op->handler != OX_batch_norm || !in_training(ox, n) ||
+            !momentum_is_ambiguous(ox, n))
+            continue;
+        first = count++ ? first : n;
+    }
+    if (!count || ox->opt->batchnorm_cumulative >= 0) return;
+    bool cumulative = is_cumulative(ox, first);
+    fail_note(ox->d, (Loc){.file = ox->file},
+              "the file does not tell PyTorch's momentum=None from momentum=%d "
+              "(BatchNormalization '%s'%s): running statistics are %s, as of "
+              "%s; --batchnorm train:%s is the other",
+              momentum_of(first) == 0, ox_quote(ox, first->in[1]),
+              count > 1 ? " and others" : "", statistics_of_momentum(ox, first),
+              cumulative ? "None" : "the number",
+              cumulative ? "momentum" : "cumulative");
+}
+
 /* Files of one mode train all; where some are frozen beside others that train,
    as bn.eval() leaves them, each does as it stands in the file. */
-void ox_find_modes(Ox *ox) {
+static void find_mixed_modes(Ox *ox) {
     int trains = 0, frozen = 0;
     const OxNode *first = NULL;
     for (int i = 0; i < ox->order.len; i++) {
@@ -82,6 +145,11 @@ void ox_find_modes(Ox *ox) {
               "the file has them; --batchnorm train trains all",
               trains, trains == 1 ? "s" : "", frozen, frozen == 1 ? "s" : "",
               ox_quote(ox, first->in[1]), frozen > 1 ? " and others" : "");
+}
+
+void ox_find_modes(Ox *ox) {
+    find_mixed_modes(ox);
+    say_ambiguous_momentum(ox);
 }
 
 /* batch variance as running statistics count it */
@@ -127,15 +195,7 @@ static Status over_samples(Ox *ox, ValueId buffer, ValueId *batch) {
     return ox_reduce(ox, OP_REDUCE_MEAN, *batch, &axis, 1, false, batch);
 }
 
-/* PyTorch's momentum=None, a mean over all batches, is in files of eval() as a
-   momentum of 1, which would leave the statistics as they are for ever.  How
-   many batches there were is kept in the buffer that PyTorch has for it.  In
-   files of train() a momentum of 1 is PyTorch's 0. */
-static bool is_cumulative(const Ox *ox) {
-    return ox->is_torch && ox_float(ox, "momentum", 0.9) == 1 &&
-           !file_trains(ox, ox->node);
-}
-
+/* How many batches there were is kept in the buffer that PyTorch has for it. */
 static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
                                  ValueId batch, ValueId *out) {
     Str of = value_var(ox->g, buffer)->name;
@@ -153,7 +213,7 @@ static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
 }
 
 static Status run_average(Ox *ox, int operand, ValueId batch, ValueId *out) {
-    double m = ox_float(ox, "momentum", 0.9);
+    double m = momentum_of(ox->node);
     ValueId buffer =
         ox_name_of(ox, ox_statistics(ox, ox->node, operand))->value;
     const Value *b = value_get(ox->g, buffer);
@@ -161,7 +221,7 @@ static Status run_average(Ox *ox, int operand, ValueId batch, ValueId *out) {
         b->kind == VK_VAR && value_var(ox->g, buffer)->kind == VAR_BUFFER;
     ValueId *write = pending_write(ox, buffer), old = write ? *write : buffer;
     TRY(over_samples(ox, buffer, &batch));
-    if (is_state && is_cumulative(ox)) {
+    if (is_state && is_cumulative(ox, ox->node)) {
         TRY(cumulative_average(ox, buffer, old, batch, out));
         write = pending_write(ox, buffer); /* the list may have moved */
     } else {
@@ -197,11 +257,7 @@ Status onnx_batch_norm(Ox *ox) {
     for (int i = 0; i < 5; i++) in[i] = ox_in(ox, i);
     if (ox->node->version < 9 && ox_int(ox, "spatial", 1) == 0)
         return ox_fail(ox, "spatial=0 is not supported");
-    bool training = in_training(ox);
-    if (training && ox_float(ox, "momentum", 0.9) == 0)
-        ox_warn(ox, ox->node,
-                "momentum is 0: running statistics will be those "
-                "of the last batch (torch's momentum=None exports wrongly)");
+    bool training = in_training(ox, ox->node);
     Attr attr[MAX_OP_ATTRS + 2];
     int n;
     TRY(ox_mapped(ox, attr, &n));

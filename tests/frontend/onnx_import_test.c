@@ -144,6 +144,44 @@ TEST_CASE(onnx_batch_norm, versions_say_otherwise_whether_it_trains) {
     }
 }
 
+/* PyTorch's momentum of None is written as that of another number. */
+TEST_CASE(onnx_batch_norm, a_momentum_that_may_be_none_is_said) {
+    static const struct {
+        float momentum;
+        int training, cumulative; /* attributes; the option */
+        const char *says;
+    } rows[] = {
+        {1, 0, -1, "means over all batches, as of None"},
+        {1, 0, 0, NULL},
+        {1, 0, 1, NULL},
+        {1, 1, -1, NULL}, /* None would be a 0 */
+        {0, 0, -1, NULL},
+        {0, 1, -1, "those of the last batch, as of the number"},
+        {0, 1, 1, NULL},
+        {0.9f, 0, -1, NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        int writes;
+        bn_model(&m, OPERANDS);
+        m.graph.n_node = 0;
+        Onnx__NodeProto *n = made_node(&m, "BatchNormalization", OPERANDS,
+                                       rows[i].training ? "y,m2,v2" : "y");
+        made_float(&m, n, "momentum", rows[i].momentum);
+        if (rows[i].training) made_int(&m, n, "training_mode", 1);
+        m.opset.version = 17;
+        m.model.producer_name = made_text(&m, "pytorch");
+        m.opt.batchnorm_cumulative = rows[i].cumulative;
+        CHECK_EQ_INT(training_of(&m, &writes), 1);
+        const char *text = m.d.text.data ? m.d.text.data : "";
+        const char *says =
+            rows[i].says ? rows[i].says : "PyTorch's momentum=None";
+        CHECK_MSG((strstr(text, says) != NULL) == (rows[i].says != NULL),
+                  "row %zu: %s", i, text);
+        made_end(&m);
+    }
+}
+
 /* The running variance after one step on x = 0, 1, 2, ...: channel 0 sees
    0 1 2, 6 7 8, 12 13 14, 18 19 20. */
 static double new_variance(Made *m) {

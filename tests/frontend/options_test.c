@@ -239,7 +239,8 @@ static void dump(const Options *o, StrBuf *sb) {
     TEXT_OF(state_dtype, dtype_info[o->state_dtype].text), INT(masters);
     INT(shard_optimizer), INT(optimizer_in_backward), INT(sync_batchnorm),
         INT(heads.len);
-    INT(train_rules.len), INT(batchnorm_train), INT(batchnorm_unbiased);
+    INT(train_rules.len), INT(batchnorm_train), INT(batchnorm_unbiased),
+        INT(batchnorm_cumulative);
     INT(batchnorm_frozen.len), INT(dropout), INT(accept_folded);
     INT(targets.len), INT(sidecar_weights), INT(top_k), INT(time_passes);
     INT(debug_nonfinite), INT(count_underflow), TEXT(amp_policy), TEXT(dump_ir);
@@ -476,6 +477,8 @@ static const struct {
     {"--batchnorm", "train", ""},
     {"--batchnorm", "train:population", "batchnorm_unbiased=0"},
     {"--batchnorm", "train:unbiased", "batchnorm_unbiased=1"},
+    {"--batchnorm", "train:momentum", "batchnorm_cumulative=0"},
+    {"--batchnorm", "train:cumulative", "batchnorm_cumulative=1"},
     {"--batchnorm", "frozen", "batchnorm_frozen.len=1; frozen 0=*"},
     {"--batchnorm", "frozen:a*", "batchnorm_frozen.len=1; frozen 0=a*"},
     {"--dropout", "off", "dropout=0"},
