@@ -103,7 +103,7 @@ Status fetch_open(Run *r, const char *program, int64_t samples) {
 }
 
 static void write_wide(FILE *f, int dtype, const char *data, size_t bytes) {
-    size_t size = dtype_bytes((uint32_t)dtype);
+    size_t size = (size_t)dtype_info[dtype].bytes;
     for (size_t i = 0; i < bytes; i += size) {
         float x = (float)float_at((uint32_t)dtype, data + i);
         fwrite(&x, sizeof x, 1, f);
