@@ -24,7 +24,8 @@ static const char *checker(void) {
             &log,
             "cc -std=c17 -O1 -I. tests/bench/gpu_*.c "
             "tests/support/device_check.c tests/support/device_repeat.c "
-            "tests/support/device_feed.c -o '%s' -ldl -lm -pthread",
+            "tests/support/device_feed.c runtime/program/dtype.c -o '%s' "
+            "-ldl -lm -pthread",
             path))
         FAIL("%s", log);
     free(log);
