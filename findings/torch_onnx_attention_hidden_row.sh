@@ -4,24 +4,14 @@
 # export to opset 20 gives the mean of all values where the mask is boolean (hidden keys get the
 # least float, not -inf) and NaN where the mask is added; the export to opset 23 is right.
 # Padded batches have such rows, and a loss over them trains on other numbers, or is NaN.
-# Installs PyTorch with its CUDA libraries (some GB); a GPU is not needed.
-set -euo pipefail
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-python3 -m venv "$dir/venv"
-"$dir/venv/bin/pip" -q --disable-pip-version-check install torch==2.11.0 onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0 numpy==2.4.6
-cd "$dir"
-"$dir/venv/bin/python" - <<'PY'
-import contextlib
-import io
-import warnings
-
+# shellcheck source=torch.sh
+. "$(dirname "$0")/torch.sh"
+with_torch 2.11.0 <<'PY'
 import onnx
 import onnx.reference
 import torch
 import torch.nn.functional as F
-
-warnings.simplefilter("ignore")
+from finding import export
 
 
 class Attend(torch.nn.Module):
@@ -37,14 +27,13 @@ torch.manual_seed(0)
 q, k, v = (torch.randn(1, 1, 3, 4) for _ in range(3))
 seen = torch.tensor([[False, False, False], [True, True, False], [True, True, True]])
 added = torch.zeros(3, 3).masked_fill(~seen, -torch.inf)
-print("torch", torch.__version__, "onnx", onnx.__version__)
+print("onnx", onnx.__version__)
 rows = {}
 for name, mask in (("boolean", seen), ("added", added)):
     model = Attend(mask)
     print(f"{name} mask: PyTorch's row of the hidden query:", model(q, k, v)[0, 0, 0].tolist())
     for opset in (20, 23):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            torch.onnx.export(model, (q, k, v), "m.onnx", dynamo=True, opset_version=opset, external_data=False, verbose=False)
+        export(model, (q, k, v), "m.onnx", opset_version=opset)
         names = [i.name for i in onnx.load("m.onnx").graph.input]
         y = onnx.reference.ReferenceEvaluator("m.onnx").run(None, dict(zip(names, (q.numpy(), k.numpy(), v.numpy()))))[0]
         rows[name, opset] = torch.tensor(y)[0, 0, 0]

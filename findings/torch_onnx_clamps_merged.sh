@@ -5,24 +5,14 @@
 # optimiser joins the clamps, and a Clip reads a bound that no node defines.  The export ends
 # without an error; onnx.checker and ONNX Runtime refuse the file.  optimize=False writes a valid
 # one, and one chain alone is right.
-# Installs PyTorch twice with its CUDA libraries (some GB); a GPU is not needed.
-set -euo pipefail
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir"
+# shellcheck source=torch.sh
+. "$(dirname "$0")/torch.sh"
 for version in 2.11.0 2.15.0; do
-    python3 -m venv "$dir/$version"
-    "$dir/$version/bin/pip" -q --disable-pip-version-check install "torch==$version" onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0 numpy==2.4.6
-    "$dir/$version/bin/python" - <<'PY'
-import contextlib
-import io
-import warnings
-
+    with_torch "$version" <<'PY'
 import onnx
 import onnxruntime
 import torch
-
-warnings.filterwarnings("ignore")
+from finding import export
 
 
 class Chains(torch.nn.Module):
@@ -36,9 +26,7 @@ class Chain(torch.nn.Module):
 
 
 def is_valid(model, optimize):
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        torch.onnx.export(model, (torch.randn(3, 4),), "clamps.onnx", dynamo=True,
-                          optimize=optimize, verbose=False)
+    export(model, (torch.randn(3, 4),), "clamps.onnx", optimize=optimize)
     try:
         onnx.checker.check_model(onnx.load("clamps.onnx"))
         checked = True
@@ -53,7 +41,6 @@ def is_valid(model, optimize):
     return checked
 
 
-print("torch", torch.__version__)
 seen = []
 for model in (Chain(), Chains()):
     for optimize in (True, False):
@@ -61,6 +48,5 @@ for model in (Chain(), Chains()):
         print(f"  {type(model).__name__}, optimize={optimize}: valid {seen[-1]}")
 assert seen == [True, True, False, True], "the behaviour has changed"
 PY
-    rm -rf "${dir:?}/$version"
 done
 echo "as recorded"

@@ -4,22 +4,14 @@
 # F.avg_pool2d without an error or a warning: the file computes another loss.  The same file's
 # default (optimised) form has Python's numbers as initializers beside the weights: a reader that
 # trains every floating-point initializer trains the 2 and the 0.5 of `tanh(x) * 2 + 0.5`.
-# Installs PyTorch with its CUDA libraries (some GB); a GPU is not needed.
-set -euo pipefail
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-python3 -m venv "$dir/venv"
-"$dir/venv/bin/pip" -q --disable-pip-version-check install torch==2.11.0 onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0 numpy==2.4.6
-cd "$dir"
-"$dir/venv/bin/python" - <<'PY'
-import contextlib
-import io
-import warnings
-
+# shellcheck source=torch.sh
+. "$(dirname "$0")/torch.sh"
+with_torch 2.11.0 <<'PY'
 import onnx
 import onnxruntime
 import torch
 import torch.nn.functional as F
+from finding import export
 
 
 class Smoothed(torch.nn.Module):
@@ -41,15 +33,6 @@ class Scaled(torch.nn.Module):
         return torch.tanh(self.fc(x)) * 2 + 0.5
 
 
-def export(model, inputs, optimize):
-    said = io.StringIO()
-    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        warnings.simplefilter("always")
-        torch.onnx.export(model, inputs, "m.onnx", dynamo=True, optimize=optimize, external_data=False, verbose=False)
-    text = said.getvalue() + " ".join(str(w.message) for w in caught)
-    return onnx.load("m.onnx"), text
-
-
 def run(model, inputs):
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return torch.tensor(session.run(None, {i.name: x.numpy() for i, x in zip(session.get_inputs(), inputs)})[0])
@@ -57,14 +40,16 @@ def run(model, inputs):
 
 torch.manual_seed(0)
 x, t, image = torch.randn(4, 5), torch.tensor([0, 1, 2, 3]), torch.randn(1, 1, 4, 4)
-print("torch", torch.__version__, "onnx", onnx.__version__, "onnxruntime", onnxruntime.__version__)
+print("onnx", onnx.__version__, "onnxruntime", onnxruntime.__version__)
 changed = []
 for model, inputs, word in ((Smoothed(), (x, t), "smoothing"), (Divided(), (image,), "divisor")):
-    file, said = export(model, inputs, False)
+    said = export(model, inputs, "m.onnx", optimize=False)
+    file = onnx.load("m.onnx")
     ours, theirs = model(*inputs).flatten()[0].item(), run(file, inputs).flatten()[0].item()
     print(f"{type(model).__name__}: PyTorch {ours:.6f}, the exported file {theirs:.6f}; the exporter said of it: {word in said}")
     changed.append(abs(ours - theirs) < 1e-4 or word in said)
-file, _ = export(Scaled(), (torch.randn(2, 3),), True)
+export(Scaled(), (torch.randn(2, 3),), "m.onnx", optimize=True)
+file = onnx.load("m.onnx")
 numbers = [i.name for i in file.graph.initializer if not i.dims and i.data_type == onnx.TensorProto.FLOAT]
 print("Scaled: initializers of one number:", numbers)
 changed.append(len(numbers) != 2)

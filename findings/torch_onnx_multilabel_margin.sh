@@ -4,23 +4,13 @@
 # every row with fewer labels than classes, the file that torch.onnx.export(dynamo=True) of PyTorch
 # 2.11 writes is another loss (1.7125 for 0.775 below), without an error or a warning.  In 2.15 it
 # is right.
-# Installs PyTorch twice with its CUDA libraries (some GB); a GPU is not needed.
-set -euo pipefail
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir"
+# shellcheck source=torch.sh
+. "$(dirname "$0")/torch.sh"
 for version in 2.11.0 2.15.0; do
-    python3 -m venv "$dir/$version"
-    "$dir/$version/bin/pip" -q --disable-pip-version-check install "torch==$version" onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.32.0 numpy==2.4.6
-    "$dir/$version/bin/python" - <<'PY'
-import contextlib
-import io
-import warnings
-
+    with_torch "$version" <<'PY'
 import onnxruntime
 import torch
-
-warnings.filterwarnings("ignore")
+from finding import export
 
 
 class Loss(torch.nn.Module):
@@ -32,11 +22,8 @@ x = torch.tensor([[0.1, 0.2, 0.4, 0.8], [0.5, -0.3, 0.25, 1.0]])
 labels = {"as many labels as classes": torch.tensor([[0, 2, 1, 3], [3, 0, 1, 2]]),
           "two labels, then -1": torch.tensor([[0, 2, -1, -1], [3, 0, -1, -1]]),
           "a label behind -1": torch.tensor([[0, 2, -1, 1], [3, 0, -1, 2]])}
-with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-    torch.onnx.export(Loss(), (x, labels["a label behind -1"]), "loss.onnx", dynamo=True,
-                      input_names=["x", "t"], verbose=False)
+export(Loss(), (x, labels["a label behind -1"]), "loss.onnx", input_names=["x", "t"])
 file = onnxruntime.InferenceSession("loss.onnx")
-print("torch", torch.__version__)
 for name, t in labels.items():
     want = Loss()(x, t).item()
     got = float(file.run(None, {"x": x.numpy(), "t": t.numpy()})[0])
@@ -44,6 +31,5 @@ for name, t in labels.items():
     wrong = torch.__version__.startswith("2.11") and -1 in t
     assert (abs(got - want) > 1e-4) == wrong, "the behaviour has changed"
 PY
-    rm -rf "${dir:?}/$version"
 done
 echo "as recorded"

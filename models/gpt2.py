@@ -53,6 +53,12 @@ def make(small, seed):
     return transformers.GPT2LMHeadModel(config).train()
 
 
+def export(model, x, path):
+    torch.onnx.export(Logits(model), (x,), path, input_names=["ids"],
+                      output_names=["logits"], dynamo=True, optimize=False,
+                      verbose=False)
+
+
 def published(state):
     """As Hugging Face publishes it: what is tied stands there once."""
     return {k: v.contiguous() for k, v in state.items()
@@ -100,6 +106,12 @@ def torch_losses(model, tokens, o):
     return np.array(losses)
 
 
+def onnx_logits(path, x):
+    import onnxruntime
+    onnxruntime.set_default_logger_severity(3)
+    return onnxruntime.InferenceSession(path).run(None, {"ids": x.numpy()})[0]
+
+
 def apart(a, b):
     return float(np.abs(a - b).max() / np.abs(b).max())
 
@@ -116,9 +128,7 @@ def work(o, folder):
         save_file(published(make(o.small, 0).state_dict()), weights)
     x = windows(tokens, o, 0)[0]
     # The exported weights are others than those that are loaded.
-    torch.onnx.export(Logits(make(o.small, 1)), (x,), at("gpt2.onnx"),
-                      input_names=["ids"], output_names=["logits"],
-                      dynamo=True, optimize=False, verbose=False)
+    export(make(o.small, 1), x, at("gpt2.onnx"))
 
     ampc = os.path.abspath(o.ampc)
     os.environ["AMPC_CACHE_DIR"] = "none"  # compile times are of compiling
@@ -154,10 +164,7 @@ def work(o, folder):
     np.save(at("x.npy"), x.numpy())
     call(folder, ampc, "run", "gpt2.so", "--device", "cpu", "--feed",
          "ids=x.npy", "--load", "trained.safetensors", "--fetch", "out")
-    import onnxruntime
-    onnxruntime.set_default_logger_severity(3)
-    ort = onnxruntime.InferenceSession(at("trained.onnx")).run(
-        None, {"ids": x.numpy()})[0]
+    ort = onnx_logits(at("trained.onnx"), x)
     with torch.no_grad():
         want = model.eval()(input_ids=x, use_cache=False).logits.numpy()
     back = Logits(make(o.small, 3))
@@ -172,26 +179,36 @@ def work(o, folder):
     return 0 if far < LOSS_LIMIT and max(near) < LOGIT_LIMIT else 1
 
 
-def main():
+def parser(doc, steps, length, lr):
+    """The options that lora.py has too, with these defaults."""
     p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+        description=doc, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("ampc")
-    p.add_argument("--small", action="store_true", help="2 layers of 64")
     p.add_argument("--text", default="README.md", metavar="FILE")
-    p.add_argument("--weights", metavar="FILE.safetensors")
-    p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--steps", type=int, default=steps)
     p.add_argument("--batch", type=int, default=2)
-    p.add_argument("--length", type=int, default=64)
-    p.add_argument("--lr", type=float, default=1e-4)
-    p.add_argument("--target", default="cpu")
-    p.add_argument("--keep", metavar="DIR")
-    o = p.parse_args()
+    p.add_argument("--length", type=int, default=length)
+    p.add_argument("--lr", type=float, default=lr)
+    p.add_argument("--keep", metavar="DIR", help="work there, and keep it")
+    return p
+
+
+def in_folder(work, o):
+    """Status of work(o, folder): --keep's, or one that is removed."""
     warnings.filterwarnings("ignore")
     if o.keep:
         os.makedirs(o.keep, exist_ok=True)
         return work(o, os.path.abspath(o.keep))
     with tempfile.TemporaryDirectory() as folder:
         return work(o, folder)
+
+
+def main():
+    p = parser(__doc__, steps=20, length=64, lr=1e-4)
+    p.add_argument("--small", action="store_true", help="2 layers of 64")
+    p.add_argument("--weights", metavar="FILE.safetensors")
+    p.add_argument("--target", default="cpu")
+    return in_folder(work, p.parse_args())
 
 
 if __name__ == "__main__":

@@ -12,12 +12,9 @@ on the merged model.  Status 1 if a loss is more than 1e-5 apart, or logits are
 more than 1e-4 of the largest.
 
 Needs what gpt2.py needs, and peft."""
-import argparse
 import json
 import os
 import sys
-import tempfile
-import warnings
 
 import numpy as np
 import torch
@@ -25,7 +22,8 @@ import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 
-from gpt2 import Logits, apart, call, make, windows
+from gpt2 import (Logits, apart, call, export, in_folder, make, onnx_logits,
+                  parser, windows)
 
 LOSS_LIMIT, LOGIT_LIMIT = 1e-5, 1e-4
 PREFIX = "base_model.model."
@@ -43,9 +41,7 @@ def work(o, folder):
     tokens = np.fromfile(o.text, np.uint8)[:o.steps * o.batch * o.length + 1]
     tokens.astype(np.uint16).tofile(at("text.bin"))
     x = windows(tokens, o, 0)[0]
-    torch.onnx.export(Logits(make(True, 0)), (x,), at("gpt2.onnx"),
-                      input_names=["ids"], output_names=["logits"],
-                      dynamo=True, optimize=False, verbose=False)
+    export(make(True, 0), x, at("gpt2.onnx"))
     net = adapted(Logits(make(True, 0)))
     save_file({n.replace(PREFIX, "").replace(".default", ""): p.detach()
                for n, p in net.named_parameters() if "lora_" in n},
@@ -91,10 +87,7 @@ def work(o, folder):
     with torch.no_grad():
         loaded = PeftModel.from_pretrained(
             Logits(make(True, 0)), at("adapter")).eval()(x).numpy()
-    import onnxruntime
-    onnxruntime.set_default_logger_severity(3)
-    ort = onnxruntime.InferenceSession(at("merged.onnx")).run(
-        None, {"ids": x.numpy()})[0]
+    ort = onnx_logits(at("merged.onnx"), x)
     near = (apart(loaded, want), apart(ort, want),
             apart(np.load(at("again/logits.npy")), want))
     print("logits beside ampc's: PEFT with ampc's adapters {:.1e}, ONNX Runtime "
@@ -104,22 +97,8 @@ def work(o, folder):
 
 
 def main():
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("ampc")
-    p.add_argument("--text", default="README.md", metavar="FILE")
-    p.add_argument("--steps", type=int, default=10)
-    p.add_argument("--batch", type=int, default=2)
-    p.add_argument("--length", type=int, default=32)
-    p.add_argument("--lr", type=float, default=1e-3)
-    p.add_argument("--keep", metavar="DIR")
-    o = p.parse_args()
-    warnings.filterwarnings("ignore")
-    if o.keep:
-        os.makedirs(o.keep, exist_ok=True)
-        return work(o, os.path.abspath(o.keep))
-    with tempfile.TemporaryDirectory() as folder:
-        return work(o, folder)
+    p = parser(__doc__, steps=10, length=32, lr=1e-3)
+    return in_folder(work, p.parse_args())
 
 
 if __name__ == "__main__":

@@ -142,29 +142,46 @@ void var_narrow(Module *m, int var, DType d) {
     }
 }
 
-static void widen_reads(Graph *g, const bool *narrow, Arena *scratch) {
-    int limit = g->values.len, nvar = g->module->vars.len, n;
-    Builder b = {.g = g};
-    ValueId *map = NEW_ARRAY(scratch, ValueId, limit);
-    NodeId *old = order_take(g, scratch, &n);
-    for (int i = 0; i < nvar; i++) {
-        ValueId x = narrow[i] ? graph_find_var(g, i) : NO_VALUE;
-        if (x.i) map[x.i] = b_cast(&b, x, DT_F32);
+void reads_begin(ReadWalk *w, Graph *g, Arena *scratch, ReadVar *read,
+                 const void *user) {
+    *w = (ReadWalk){.b = {.g = g}, .limit = (uint32_t)g->values.len};
+    w->map = NEW_ARRAY(scratch, ValueId, w->limit);
+    w->old = order_take(g, scratch, &w->n);
+    for (int i = 0; i < g->module->vars.len; i++) {
+        ValueId v = graph_find_var(g, i);
+        if (is_value(v) && v.i < w->limit) w->map[v.i] = read(&w->b, i, user);
     }
-    for (int i = 0; i < n; i++) {
-        Node *o = node_get(g, old[i]);
-        for (int k = 0; k < o->nin; k++)
-            if (map[o->in[k].i].i) o->in[k] = map[o->in[k].i];
-        vec_push(g->arena, &g->order, old[i]);
-    }
-    for (int i = 0; graph_root(g, i); i++)
-        if (map[graph_root(g, i)->i].i)
-            *graph_root(g, i) = map[graph_root(g, i)->i];
+}
+
+static ValueId read_as(const ReadWalk *w, ValueId v) {
+    return v.i < w->limit && w->map[v.i].i ? w->map[v.i] : v;
+}
+
+void reads_keep(ReadWalk *w, NodeId id) {
+    Graph *g = w->b.g;
+    Node *n = node_get(g, id);
+    for (int k = 0; k < n->nin; k++) n->in[k] = read_as(w, n->in[k]);
+    vec_push(g->arena, &g->order, id);
+}
+
+void reads_end(const ReadWalk *w) {
+    for (int i = 0; graph_root(w->b.g, i); i++)
+        *graph_root(w->b.g, i) = read_as(w, *graph_root(w->b.g, i));
+}
+
+static ValueId read_wide(Builder *b, int var, const void *user) {
+    const bool *narrow = user;
+    return narrow[var] ? b_cast(b, graph_find_var(b->g, var), DT_F32)
+                       : NO_VALUE;
 }
 
 void vars_narrow(Module *m, const bool *narrow, DType d, Arena *scratch) {
     for (int i = 0; i < m->vars.len; i++)
         if (narrow[i]) var_narrow(m, i, d);
-    for (int i = 0; i < m->graphs.len; i++)
-        widen_reads(m->graphs.data[i], narrow, scratch);
+    for (int i = 0; i < m->graphs.len; i++) {
+        ReadWalk w;
+        reads_begin(&w, m->graphs.data[i], scratch, read_wide, narrow);
+        for (int k = 0; k < w.n; k++) reads_keep(&w, w.old[k]);
+        reads_end(&w);
+    }
 }

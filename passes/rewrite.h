@@ -55,6 +55,28 @@ NodeId *order_take(Graph *g, Arena *scratch, int *n);
 /* True if every element of v is the constant *c. */
 bool is_number(const Graph *g, ValueId v, double c);
 
+/* ---- what stands for a variable ------------------------------------------ */
+
+/* What readers of variable `var` read instead; NO_VALUE: the variable. */
+typedef ValueId ReadVar(Builder *b, int var, const void *user);
+
+/* A walk over all nodes of a graph, whose readers of variables may read other
+   values. */
+typedef struct ReadWalk {
+    Builder b;
+    NodeId *old; /* the n nodes, in order */
+    int n;
+    ValueId *map;   /* per value, what is read instead; 0 = itself */
+    uint32_t limit; /* values below it have an entry */
+} ReadWalk;
+
+/* Empties the order of the graph and builds what stands for variables. The
+   caller puts each node back, or leaves it out. */
+void reads_begin(ReadWalk *w, Graph *g, Arena *scratch, ReadVar *read,
+                 const void *user);
+void reads_keep(ReadWalk *w, NodeId id);
+void reads_end(const ReadWalk *w);
+
 /* The variable and its initial value, in all graphs, from now on. */
 void var_narrow(Module *m, int var, DType d);
 /* The same for those marked; what reads one reads a cast of it to f32. */

@@ -251,25 +251,20 @@ static void freeze(const Adapt *x, bool *ours) {
 
 /* ---- the products -------------------------------------------------------- */
 
-/* One graph; value map: what is read in the place of a value. */
+/* One graph. */
 typedef struct Walk {
     const Adapt *x;
     Graph *g;
-    Builder b;
-    ValueId *map;
-    uint32_t limit;
+    ReadWalk reads;
     int64_t salt; /* of the next dropout */
 } Walk;
-
-static ValueId read_as(const Walk *w, ValueId v) {
-    return v.i < w->limit && w->map[v.i].i ? w->map[v.i] : v;
-}
 
 static ValueId dropped(Walk *w, ValueId v, double ratio) {
     if (!(ratio > 0) || !w->x->cx->opt->dropout) return v;
     ValueId in[] = {v, graph_own_var(w->g, OWN_RNG, 0)};
     Attr attrs[] = {attr_named_f("ratio", ratio), attr_i(AK_salt, w->salt++)};
-    NodeId id = build_call(&w->b, fn_std("dropout"), in, 2, attrs, 2, 1, NULL);
+    NodeId id =
+        build_call(&w->reads.b, fn_std("dropout"), in, 2, attrs, 2, 1, NULL);
     return node_get(w->g, id)->out[0];
 }
 
@@ -278,7 +273,7 @@ static ValueId var_named(const Walk *w, Str name) {
 }
 
 static void adapt_product(Walk *w, const Node *n, const Adapter *a) {
-    Builder *b = &w->b;
+    Builder *b = &w->reads.b;
     DType d = value_dtype(w->g, n->out[0]);
     double scale = a->alpha / (double)a->rank;
     ValueId y = n->out[0];
@@ -289,7 +284,7 @@ static void adapt_product(Walk *w, const Node *n, const Adapter *a) {
     ValueId add = b_matmul(b, low, var_named(w, a->b), false, true, DT_F32);
     if (scale != 1)
         add = b2(b, OP_MUL, add, b_scalar(b, DT_F32, scale), DT_F32);
-    w->map[y.i] = b2(b, OP_ADD, y, add, d);
+    w->reads.map[y.i] = b2(b, OP_ADD, y, add, d);
     b->loc = (Loc){0};
 }
 
@@ -302,13 +297,18 @@ static int64_t next_salt(const Graph *g) {
     return next;
 }
 
+/* Stored variables of one module: its first nvar. */
+typedef struct AllStored {
+    const Stored *data;
+    int nvar;
+} AllStored;
+
 /* Variables that are not stored as f32 are widened where they are read. */
-static void widen_reads(Walk *w, const Stored *stored) {
-    for (int i = 0; i < w->x->nvar; i++) {
-        ValueId v = graph_find_var(w->g, i);
-        if (is_value(v) && (stored[i].narrow || stored[i].scale))
-            w->map[v.i] = frozen_read(&w->b, &stored[i], i);
-    }
+static ValueId read_stored(Builder *b, int var, const void *user) {
+    const AllStored *all = user;
+    if (var >= all->nvar) return NO_VALUE;
+    const Stored *s = &all->data[var];
+    return s->narrow || s->scale ? frozen_read(b, s, var) : NO_VALUE;
 }
 
 /* The adapter of each node in order, while weights have their own types. */
@@ -324,28 +324,22 @@ static int *adapters_of(const Adapt *x, const Graph *g) {
 
 static void adapt_graph(const Adapt *x, Graph *g, const int *adapter,
                         const Stored *stored) {
-    Arena *scratch = x->cx->scratch;
-    Walk w = {.x = x, .g = g, .b = {.g = g}, .salt = next_salt(g)};
-    int n;
-    w.limit = (uint32_t)g->values.len;
-    w.map = NEW_ARRAY(scratch, ValueId, w.limit);
-    NodeId *old = order_take(g, scratch, &n);
-    widen_reads(&w, stored);
-    for (int i = 0; i < n; i++) {
-        Node *o = node_get(g, old[i]);
-        const Node rows = *o; /* building moves the pool */
-        if (frozen_rows(&w.b, stored, x->nvar, &rows, &w.map[rows.out[0].i])) {
-            rewrite_take_name(g, rows.out[0], w.map[rows.out[0].i]);
+    Walk w = {.x = x, .g = g, .salt = next_salt(g)};
+    ReadWalk *r = &w.reads;
+    reads_begin(r, g, x->cx->scratch, read_stored,
+                &(AllStored){stored, x->nvar});
+    for (int i = 0; i < r->n; i++) {
+        const Node old = *node_get(g, r->old[i]); /* building moves the pool */
+        ValueId *with = &r->map[old.out[0].i];
+        if (frozen_rows(&r->b, stored, x->nvar, &old, with)) {
+            rewrite_take_name(g, old.out[0], *with);
             continue;
         }
-        for (int k = 0; k < o->nin; k++) o->in[k] = read_as(&w, o->in[k]);
-        vec_push(g->arena, &g->order, old[i]);
-        Node copy = *o; /* building moves the pool */
+        reads_keep(r, r->old[i]);
         if (adapter[i] >= 0)
-            adapt_product(&w, &copy, &x->m->adapters.data[adapter[i]]);
+            adapt_product(&w, &old, &x->m->adapters.data[adapter[i]]);
     }
-    for (int i = 0; graph_root(g, i); i++)
-        *graph_root(g, i) = read_as(&w, *graph_root(g, i));
+    reads_end(r);
 }
 
 /* ---- the pass ------------------------------------------------------------ */

@@ -21,13 +21,35 @@ static void sign(Made *m, const char *lines) {
                   SIGNED, lines);
 }
 
+/* Adds tensors of 0.5, "name dims; .."; a number has the dims "-". */
+static void weights(Made *m, const char *rows) {
+    char name[40], dims[20];
+    for (int n; sscanf(rows, " %39s %19[^;];%n", name, dims, &n) == 2;
+         rows += n)
+        made_f32(m, name, *dims == '-' ? "" : dims, 0.5f);
+}
+
+/* Adds nodes, "Op inputs output; ..", of which y is the model's output. */
+static void nodes(Made *m, const char *rows) {
+    char op[20], in[60], out[20];
+    for (int n; sscanf(rows, " %19s %59s %19[^;];%n", op, in, out, &n) == 3;
+         rows += n)
+        made_node(m, op, in, out);
+    made_output(m, "y");
+}
+
+/* A model of the exporter with the input x[2,4]. */
+static void begin_model(Made *m, const char *by) {
+    made_start(m, 18);
+    produced_by(m, by);
+    made_input(m, "x", DT_F32, "2,4");
+}
+
 /* One tensor behind y = op(x w, name), of w that trains for sure. */
 static void start(Made *m, const char *by, const char *name, const char *dims,
                   const char *op) {
     char in[80];
-    made_start(m, 18);
-    produced_by(m, by);
-    made_input(m, "x", DT_F32, "2,4");
+    begin_model(m, by);
     made_f32(m, "fc.weight", "4,4", 0);
     made_mark(m, "fc.weight", KIND, "PARAMETER");
     made_node(m, "MatMul", "x,fc.weight", "a");
@@ -220,9 +242,7 @@ TEST_CASE(onnx_rules, products_of_jax) {
         {"dot_bias_0", "", "by guess: operand of Gemm, not of a layer"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
-        made_start(&m, 18);
-        produced_by(&m, "jax2onnx");
-        made_input(&m, "x", DT_F32, "2,4");
+        begin_model(&m, "jax2onnx");
         made_f32(&m, "const_0", "4,4", 0.5f);
         made_f32(&m, rows[i].bias, rows[i].dims, 0.5f);
         made_node(&m, "Gemm", arena_printf(m.a, "x,const_0,%s", rows[i].bias),
@@ -261,23 +281,12 @@ TEST_CASE(onnx_rules, normalised_inputs) {
     static const char *const by[] = {"pytorch", "jax2onnx", "Spox", ""};
     for (size_t i = 0; i < sizeof by / sizeof *by; i++) {
         Made m;
-        made_start(&m, 18);
-        produced_by(&m, by[i]);
-        made_input(&m, "x", DT_F32, "2,4");
-        made_f32(&m, "const_2", "4", 0.5f);
-        made_f32(&m, "const_3", "4,4", 0.5f);
-        made_f32(&m, "const_4", "4", 0.5f);
-        made_f32(&m, "const_0", "1,4", 0.5f);
-        made_f32(&m, "const_1", "1,4", 0.5f);
-        made_node(&m, "Transpose", "x", "xt");
-        made_node(&m, "Transpose", "xt", "xtt");
-        made_node(&m, "Sub", "xtt,const_0", "s");
-        made_node(&m, "Sqrt", "const_1", "root");
-        made_node(&m, "Div", "s,root", "d");
-        made_node(&m, "Sub", "d,const_2", "e");
-        made_node(&m, "MatMul", "e,const_3", "p");
-        made_node(&m, "Div", "p,const_4", "y");
-        made_output(&m, "y");
+        begin_model(&m, by[i]);
+        weights(&m, "const_2 4; const_3 4,4; const_4 4; const_0 1,4; "
+                    "const_1 1,4;");
+        nodes(&m, "Transpose x xt; Transpose xt xtt; Sub xtt,const_0 s; "
+                  "Sqrt const_1 root; Div s,root d; Sub d,const_2 e; "
+                  "MatMul e,const_3 p; Div p,const_4 y;");
         check_becomes(&m, "const_0", FROZEN, "normalises an input (Div)");
         check_becomes(&m, "const_1", FROZEN, "normalises an input (Div)");
         Module *mod = made_import(&m);
@@ -292,22 +301,12 @@ TEST_CASE(onnx_rules, normalised_inputs) {
 /* TorchScript writes the parameters of a module before its buffers. */
 TEST_CASE(onnx_rules, order_within_a_module) {
     Made m;
-    made_start(&m, 18);
-    produced_by(&m, "pytorch");
-    made_input(&m, "x", DT_F32, "2,4");
-    made_f32(&m, "a.gain", "4", 0.5f);
-    made_f32(&m, "a.weight", "4,4", 0.5f);
-    made_f32(&m, "b.weight", "4,4", 0.5f);
+    begin_model(&m, "pytorch");
+    weights(&m, "a.gain 4; a.weight 4,4; b.weight 4,4;");
     made_i64(&m, "b.steps", 1, (int64_t[]){4});
-    made_f32(&m, "b.table", "4", 0.5f);
-    made_f32(&m, "c.table", "4", 0.5f);
-    made_node(&m, "MatMul", "x,a.weight", "p");
-    made_node(&m, "Mul", "p,a.gain", "q");
-    made_node(&m, "MatMul", "q,b.weight", "r");
-    made_node(&m, "Mul", "r,b.table", "s");
-    made_node(&m, "Add", "s,c.table", "t");
-    made_node(&m, "Expand", "t,b.steps", "y");
-    made_output(&m, "y");
+    weights(&m, "b.table 4; c.table 4;");
+    nodes(&m, "MatMul x,a.weight p; Mul p,a.gain q; MatMul q,b.weight r; "
+              "Mul r,b.table s; Add s,c.table t; Expand t,b.steps y;");
     check_becomes(&m, "a.gain", TRAINS,
                   "its module writes it before 'a.weight'");
     check_becomes(&m, "b.table", FROZEN,
@@ -319,14 +318,9 @@ TEST_CASE(onnx_rules, order_within_a_module) {
 /* A matrix in a buffer is no sure weight: nor what stands before it. */
 TEST_CASE(onnx_rules, order_of_buffers) {
     Made m;
-    made_start(&m, 18);
-    produced_by(&m, "pytorch");
-    made_input(&m, "x", DT_F32, "2,4");
-    made_f32(&m, "support", "4", 0.5f);
-    made_f32(&m, "project", "4,4", 0.5f);
-    made_node(&m, "Mul", "x,support", "s");
-    made_node(&m, "MatMul", "s,project", "y");
-    made_output(&m, "y");
+    begin_model(&m, "pytorch");
+    weights(&m, "support 4; project 4,4;");
+    nodes(&m, "Mul x,support s; MatMul s,project y;");
     check_becomes(&m, "support", TRAINS, "by guess: operand of Mul");
     check_becomes(&m, "project", TRAINS, "by guess: operand of MatMul");
     made_end(&m);
@@ -334,36 +328,21 @@ TEST_CASE(onnx_rules, order_of_buffers) {
 
 /* BatchNormalization of evaluation, as Keras on JAX writes it: the scale and
    the bias train, the statistics do not. */
+#define SCALED                                                                 \
+    "MatMul x,w p; Add variance,eps v; Sqrt v root; Div one,root inv; "        \
+    "Mul inv,scale by; "
 TEST_CASE(onnx_rules, statistics_in_arithmetic) {
+    static const char *const forms[] = {
+        SCALED "Sub p,mean less; Mul less,by scaled; Add scaled,offset y;",
+        SCALED "Neg mean less; Mul less,by shift; Add shift,offset add; "
+               "Mul p,by scaled; Add scaled,add y;"};
     for (int form = 0; form < 2; form++) {
         Made m;
-        made_start(&m, 18);
-        produced_by(&m, "jax2onnx");
-        made_input(&m, "x", DT_F32, "2,4");
-        made_f32(&m, "w", "4,4", 0.5f);
-        made_f32(&m, "mean", "4", 0.5f);
-        made_f32(&m, "variance", "4", 0.5f);
-        made_f32(&m, "scale", "4", 0.5f);
-        made_f32(&m, "offset", "4", 0.5f);
+        begin_model(&m, "jax2onnx");
+        weights(&m, "w 4,4; mean 4; variance 4; scale 4; offset 4;");
         made_f32(&m, "eps", "", 1e-3f);
         made_f32(&m, "one", "", 1);
-        made_node(&m, "MatMul", "x,w", "p");
-        made_node(&m, "Add", "variance,eps", "v");
-        made_node(&m, "Sqrt", "v", "root");
-        made_node(&m, "Div", "one,root", "inv");
-        made_node(&m, "Mul", "inv,scale", "by");
-        if (form) {
-            made_node(&m, "Neg", "mean", "less");
-            made_node(&m, "Mul", "less,by", "shift");
-            made_node(&m, "Add", "shift,offset", "add");
-            made_node(&m, "Mul", "p,by", "scaled");
-            made_node(&m, "Add", "scaled,add", "y");
-        } else {
-            made_node(&m, "Sub", "p,mean", "less");
-            made_node(&m, "Mul", "less,by", "scaled");
-            made_node(&m, "Add", "scaled,offset", "y");
-        }
-        made_output(&m, "y");
+        nodes(&m, forms[form]);
         check_becomes(&m, "variance", FROZEN,
                       "running statistics, as Sqrt has them");
         check_becomes(&m, "mean", FROZEN,

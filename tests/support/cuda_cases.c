@@ -139,40 +139,31 @@ LoweredStep cuda_case_step(const CudaCase *c) {
 #define F16      AMPC_F16
 #define F64      AMPC_F64
 
-#define GEMM(name, m_, n_, k_, ta, tb, a, b, c)                                \
+/* a[m,k] b[k,n], b transposed if tb. */
+#define PRODUCT(pars, m_, n_, k_, tb, ...)                                     \
     {                                                                          \
-        name, PLAN_LIB_GEMM, {                                                 \
-            .gemm = {                                                          \
-                .m = m_,                                                       \
-                .n = n_,                                                       \
-                .k = k_,                                                       \
-                .a_rs = ta ? 1 : k_,                                           \
-                .a_cs = ta ? m_ : 1,                                           \
-                .b_rs = tb ? 1 : n_,                                           \
-                .b_cs = tb ? k_ : 1,                                           \
-                .a_dtype = a,                                                  \
-                .b_dtype = b,                                                  \
-                .c_dtype = c                                                   \
-            }                                                                  \
+        .pars = {                                                              \
+            .m = m_,                                                           \
+            .n = n_,                                                           \
+            .k = k_,                                                           \
+            .b_rs = tb ? 1 : n_,                                               \
+            .b_cs = tb ? k_ : 1,                                               \
+            __VA_ARGS__                                                        \
         }                                                                      \
     }
-
+#define GEMM(name, m_, n_, k_, ta, tb, a, b, c)                                \
+    {                                                                          \
+        name, PLAN_LIB_GEMM,                                                   \
+            PRODUCT(gemm, m_, n_, k_, tb, .a_rs = ta ? 1 : k_,                 \
+                    .a_cs = ta ? m_ : 1, .a_dtype = a, .b_dtype = b,           \
+                    .c_dtype = c)                                              \
+    }
 #define QUANTIZED(name, m_, n_, k_, tb, a)                                     \
     {                                                                          \
-        name, PLAN_LIB_GEMM_QUANTIZED, {                                       \
-            .gemm_quantized = {                                                \
-                .m = m_,                                                       \
-                .n = n_,                                                       \
-                .k = k_,                                                       \
-                .b_rs = tb ? 1 : n_,                                           \
-                .b_cs = tb ? k_ : 1,                                           \
-                .code = QUANTIZED_INT8,                                        \
-                .a_dtype = a,                                                  \
-                .q_dtype = AMPC_I8,                                            \
-                .scale_dtype = F32,                                            \
-                .c_dtype = a                                                   \
-            }                                                                  \
-        }                                                                      \
+        name, PLAN_LIB_GEMM_QUANTIZED,                                         \
+            PRODUCT(gemm_quantized, m_, n_, k_, tb, .code = QUANTIZED_INT8,    \
+                    .a_dtype = a, .q_dtype = AMPC_I8, .scale_dtype = F32,      \
+                    .c_dtype = a)                                              \
     }
 
 static const CudaCase gemm_cases[] = {

@@ -180,6 +180,37 @@ static void narrow_labels(const char *device) {
 TEST_CASE(data, labels_of_fewer_bits_cpu) { narrow_labels("cpu"); }
 TEST_CASE(data, labels_of_fewer_bits_gpu) { narrow_labels("cuda"); }
 
+/* Bytes have no sign: labels above 127 train as they do in 64 bits. */
+static void labels_above_127(const char *device) {
+    const Compiled *c = compile_on(
+        device, "model net(x: f32[4,3]) { return y = Linear(x, units=200) }\n",
+        OPTIONS, "");
+    ampc_session *s = open_on(c, device, 0), *wide = open_on(c, device, 0);
+    ampc_eval a = {.size = sizeof a}, b = a;
+    ampc_metrics m = {.size = sizeof m};
+    uint8_t bytes[BATCH] = {199, 128, 127, 0};
+    int64_t target[BATCH] = {199, 128, 127, 0};
+    float x[BATCH * 3] = {1, -1, 2, 3, 0, -2, 1, 1, 4, 0, 2, -3};
+    ampc_input in[] = {
+        ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+        ampc_in("target", target, sizeof target, AMPC_DTYPE_I64)};
+    step_ok(c, wide, in, 2);
+    CHECK_EQ_INT(c->api->evaluate(wide, in, 2, BATCH, &a), AMPC_OK);
+    in[1] = ampc_in("target", bytes, sizeof bytes, AMPC_DTYPE_U8);
+    step_ok(c, s, in, 2);
+    CHECK_EQ_INT(c->api->evaluate(s, in, 2, BATCH, &b), AMPC_OK);
+    same_states(c, s, wide);
+    CHECK(a.loss_num == b.loss_num && a.correct == b.correct);
+    bytes[1] = 200;
+    CHECK_EQ_INT(c->api->step(s, in, 2, &m), AMPC_ERR_DATA);
+    CHECK_HAS(c->api->error(s), "'target': 200 at position 1");
+    c->api->close(s);
+    c->api->close(wide);
+}
+
+TEST_CASE(data, labels_above_127_cpu) { labels_above_127("cpu"); }
+TEST_CASE(data, labels_above_127_gpu) { labels_above_127("cuda"); }
+
 /* Both micro-batches of a step go when one of them is bad. */
 static void accumulation(const char *device) {
     const Compiled *c = compile(device, "--accumulate 2");
