@@ -394,10 +394,12 @@ int module_own_var(Module *m, OwnVar v, Str objective, double fill);
 ValueId graph_own_var(Graph *g, OwnVar v, double fill);
 const char *own_var_text(OwnVar v);
 int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
-/* The state that holds the average of a variable (--ema, --swa); it is complete
-   on all ranks, as evaluation reads it. */
+/* State that evaluation reads in the place of its variable, complete on all
+   ranks: the average of --ema and --swa, when averages are asked for, or what
+   an optimizer calls `evaluated`. */
 Str average_name(Str variable);
 bool is_average(Str name);
+bool is_evaluated(Str name);
 /* The family that the name belongs to; *parameter: the variable is a copy,
    the gradient or the state of this parameter; -1: none. */
 Family family_of(const Module *m, Str name, int *parameter);

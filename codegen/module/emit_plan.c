@@ -137,7 +137,8 @@ static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
         const Value *x = value_get(g, view_root(g, s->refs[i]));
         if (x->kind != VK_RESULT) continue;
         const Var *v = x->home >= 0 ? &e->m->vars.data[x->home] : NULL;
-        state |= v && family_has(FAMILY_OPT, v->name) && !is_average(v->name);
+        state |= v && family_has(FAMILY_OPT, v->name) && !is_average(v->name) &&
+                 !is_evaluated(v->name);
         int64_t n = type_count(type_get(x->type));
         whole |= !v && n > 1;
         if (n > most) most = n;

@@ -247,13 +247,12 @@ static Status from_text(const Weights *w, const Var *v, const Type *type,
 }
 
 static const StTensor *find_tensor(Weights *w, const char *name) {
+    static const char *const ends[] = {"evaluated", "average"};
     const StTensor *t = NULL;
-    if (w->averaged) {
-        const char *mean =
-            arena_printf(w->s->arena, "ampc.opt/%s/average", name);
-        t = st_find(w->file, mean);
-        w->averages += t != NULL;
-    }
+    for (int i = 0; w->file && !t && i < 1 + w->averaged; i++)
+        t = st_find(w->file,
+                    arena_printf(w->s->arena, "ampc.opt/%s/%s", name, ends[i]));
+    w->averages += t != NULL;
     return w->file && !t ? st_find(w->file, name) : t;
 }
 

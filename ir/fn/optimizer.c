@@ -124,6 +124,8 @@ static Status parse_title(DefParser *p, Optimizer *o) {
     return lex_expect(lx, ')');
 }
 
+static const char evaluated[] = "evaluated";
+
 static Status parse_state(DefParser *p, Optimizer *o) {
     OptimizerState s = {.dtype = DT_F32};
     Lexer *lx = p->lx;
@@ -146,6 +148,10 @@ static Status parse_state(DefParser *p, Optimizer *o) {
     TRY(lex_take(lx, ':', &taken));
     if (taken) TRY(lex_expect_dtype(lx, &s.dtype));
     if (lex_is(lx, '[')) TRY(def_primary(p, &s.shape));
+    if (!strcmp(s.name, evaluated) && (s.shape || s.dtype != DT_F32))
+        return lex_fail(lx, &at,
+                        "'evaluated' stands in for the parameter: it is f32 "
+                        "and has no shape of its own");
     TRY(lex_take(lx, '=', &taken));
     if (taken) TRY(def_number(lx, &s.initial));
     TRY(def_word(lx, "if", &taken));
@@ -293,6 +299,13 @@ const Fn *optimizer_next(const Fn *f) {
         found |= x == f;
     }
     return NULL;
+}
+
+bool optimizer_evaluates(const Optimizer *o) {
+    bool any = false;
+    for (int i = 0; i < o->states.len; i++)
+        any |= !strcmp(o->states.data[i].name, evaluated);
+    return any;
 }
 
 /* ---- state --------------------------------------------------------------- */

@@ -12,7 +12,9 @@
    body gives both p and the state their new values; where a gradient is not
    finite all keep the old ones.  State has its parameter's shape, or its own;
    it is f32, or of the dtype behind a colon, begins as 0 or INITIAL, and
-   is there where CONDITION holds, of the keys and of p's shape.
+   is there where CONDITION holds, of the keys and of p's shape.  State called
+   `evaluated` is read in the place of p by evaluation, predictions, files of
+   weights and exports, from the first step on.
 
    `once` computes numbers that parameters with equal keys share: from lr, the
    rate of this step, and t, its number (1, 2, ..).  It works in f64 and
@@ -48,6 +50,9 @@ typedef struct Optimizer {
 const Fn *optimizer_find(const Module *m, const char *name);
 /* The next one of the library behind `f`, or the first; NULL: no more. */
 const Fn *optimizer_next(const Fn *f);
+
+/* Whether there is a state `evaluated`. */
+bool optimizer_evaluates(const Optimizer *o);
 
 /* The functions of a text, which are definitions and one optimizer at the end;
    into m. */

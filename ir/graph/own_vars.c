@@ -55,10 +55,13 @@ Str average_name(Str variable) {
     return internf("%s/average", family_name(FAMILY_OPT, variable));
 }
 
-bool is_average(Str name) {
+static bool is_state(Str name, const char *end) {
     const char *slash = strrchr(name, '/');
-    return family_has(FAMILY_OPT, name) && !strcmp(slash, "/average");
+    return family_has(FAMILY_OPT, name) && !strcmp(slash, end);
 }
+
+bool is_average(Str name) { return is_state(name, "/average"); }
+bool is_evaluated(Str name) { return is_state(name, "/evaluated"); }
 
 /* For state, the last part says which. */
 Family family_of(const Module *m, Str name, int *parameter) {

@@ -51,29 +51,32 @@ void average_buffers(Builder *b, const Options *o, const Graph *train,
 /* ---- reading ------------------------------------------------------------- */
 
 /* Whether evaluation reads averages: it is asked to, and there is one, since
-   the objective has stepped. */
-static ValueId is_read(Builder *b, Str objective) {
+   the objective has stepped.  `evaluated` needs the step alone. */
+static ValueId is_read(Builder *b, Str objective, bool average) {
     Graph *g = b->g;
     ValueId zero = b_scalar(b, DT_F64, 0);
     int v = module_own_var(g->module, OWN_STEP, objective, 0);
     ValueId steps = b_cast(b, graph_var(g, v), DT_F64);
+    ValueId there = b2(b, OP_GREATER, steps, zero, DT_DEFAULT);
+    if (!average) return there;
     ValueId asked = graph_own_var(g, OWN_AVERAGED, 0);
-    return b2(b, OP_AND, b2(b, OP_GREATER, asked, zero, DT_DEFAULT),
-              b2(b, OP_GREATER, steps, zero, DT_DEFAULT), DT_DEFAULT);
+    return b2(b, OP_AND, b2(b, OP_GREATER, asked, zero, DT_DEFAULT), there,
+              DT_DEFAULT);
 }
 
-/* The averages that `train` writes, in the place of their variables. */
+/* What `train` writes for evaluation, in the place of its variables. */
 static void read_in(Builder *b, const Graph *train, ValueId *map) {
     Graph *g = b->g;
     ValueId when = NO_VALUE;
     for (int i = 0; i < train->writes.len; i++) {
         int mean = value_get(train, train->writes.data[i].var)->var, of;
         Str name = g->module->vars.data[mean].name;
-        if (!is_average(name)) continue;
+        if (!is_average(name) && !is_evaluated(name)) continue;
         family_of(g->module, name, &of);
         ValueId x = graph_find_var(g, of);
         if (!is_value(x)) continue;
-        if (!is_value(when)) when = is_read(b, train->objective);
+        if (!is_value(when))
+            when = is_read(b, train->objective, is_average(name));
         ValueId m = b_cast(b, graph_var(g, mean), value_dtype(g, x));
         map[x.i] = b_where(b, when, m, x);
     }
@@ -102,8 +105,12 @@ static void read_program(Graph *g, Arena *scratch) {
     }
 }
 
-void average_read(Module *m, const Options *o, Arena *scratch) {
-    for (int i = 0; i < m->graphs.len && o->average.fn; i++) {
+void average_read(Module *m, Arena *scratch) {
+    bool any = false;
+    for (int i = 0; i < m->vars.len; i++)
+        any |= is_average(m->vars.data[i].name) ||
+               is_evaluated(m->vars.data[i].name);
+    for (int i = 0; i < m->graphs.len && any; i++) {
         ProgramKind p = m->graphs.data[i]->program;
         if (p == PROGRAM_EVAL || p == PROGRAM_PREDICT)
             read_program(m->graphs.data[i], scratch);

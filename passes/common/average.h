@@ -3,8 +3,8 @@
 
    They are optimizer state, ampc.opt/NAME/average in f32, which the update of a
    parameter writes with it.  Programs eval and predict read an average in the
-   place of its variable while ampc.averaged is not 0, from the first step on.
- */
+   place of its variable while ampc.averaged is not 0, from the first step on;
+   the state `evaluated` of an optimizer always. */
 #ifndef AMPC_PASSES_COMMON_AVERAGE_H
 #define AMPC_PASSES_COMMON_AVERAGE_H
 
@@ -18,7 +18,7 @@ void average_write(Builder *b, const Options *o, ValueId var, ValueId x,
 /* Writes those of the buffers that `train` writes. */
 void average_buffers(Builder *b, const Options *o, const Graph *train,
                      ValueId share, ValueId ok);
-/* Lets eval and predict read them. */
-void average_read(Module *m, const Options *o, Arena *scratch);
+/* Lets eval and predict read them, and the state `evaluated`. */
+void average_read(Module *m, Arena *scratch);
 
 #endif

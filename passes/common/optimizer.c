@@ -644,6 +644,14 @@ static Status check_glob(const Module *m, PassCtx *cx, const Objective *j,
 /* State is the parameter's, so that only one objective may change it. */
 static Status check_objective(const Module *m, PassCtx *cx, const Graph *train,
                               const Objective *j) {
+    const Fn *fn = j->optimizer.fn;
+    if (cx->opt->average.fn && optimizer_evaluates(fn->optimizer)) {
+        fail(cx->diag, (Loc){.file = m->file},
+             "--ema and --swa: --optimizer %s computes itself what evaluation "
+             "reads; leave one of both out",
+             fn->info.text);
+        return ERR_USAGE;
+    }
     for (int i = 0; i < j->param_groups.len; i++)
         TRY(check_glob(m, cx, j, "--param-group",
                        j->param_groups.data[i].glob));
@@ -756,7 +764,7 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     for (int i = 0, n = m->graphs.len; i < n; i++)
         if (m->graphs.data[i]->program == PROGRAM_TRAIN)
             TRY(make_steps(m->graphs.data[i], cx));
-    average_read(m, cx->opt, cx->scratch);
+    average_read(m, cx->scratch);
     for (int i = 0; i < m->graphs.len; i++)
         rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
     graph_new(m, program_name(PROGRAM_REFRESH, intern("")));

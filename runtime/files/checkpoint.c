@@ -135,16 +135,16 @@ static ampc_status put_metadata(ampc_session *s, Text *t) {
     return status;
 }
 
-static const char average_begin[] = "ampc.opt/", average_end[] = "/average";
-
-const char *average_of(const char *name, char *buf, size_t cap) {
-    size_t begin = sizeof average_begin - 1, end = sizeof average_end - 1;
-    size_t n = strlen(name);
-    if (n <= begin + end || strncmp(name, average_begin, begin) ||
-        strcmp(name + n - end, average_end) || n - begin - end >= cap)
+const char *evaluated_for(const char *name, bool asked, char *buf, size_t cap) {
+    static const char state[] = "ampc.opt/";
+    const char *slash = strrchr(name, '/'), *of = name + sizeof state - 1;
+    if (strncmp(name, state, sizeof state - 1) != 0 || slash <= of ||
+        (size_t)(slash - of) >= cap ||
+        (strcmp(slash, "/evaluated") != 0 &&
+         !(asked && !strcmp(slash, "/average"))))
         return NULL;
-    memcpy(buf, name + begin, n - begin - end);
-    buf[n - begin - end] = 0;
+    memcpy(buf, of, (size_t)(slash - of));
+    buf[slash - of] = 0;
     return buf;
 }
 
@@ -158,7 +158,8 @@ ampc_status averages_asked(ampc_session *s, bool *asked) {
 
 /* Whether every objective has stepped: before, averages hold nothing. */
 static ampc_status averages_there(ampc_session *s, bool *there) {
-    ampc_status status = averages_asked(s, there);
+    ampc_status status = AMPC_OK;
+    *there = true;
     for (uint32_t i = 0; i < s->m->nvar && *there && status == AMPC_OK; i++) {
         const char *name = s->m->vars[i].name;
         double steps = 1;
@@ -185,11 +186,12 @@ static size_t list_tensors(const ampc_session *s, bool all, StItem *items) {
     return n;
 }
 
-/* Averages take the place of the weights that they belong to. */
-static void take_averages(const ampc_session *s, StItem *items, size_t n) {
+/* What evaluation reads takes the place of the weights. */
+static void take_averages(const ampc_session *s, bool asked, StItem *items,
+                          size_t n) {
     char of[1024];
     for (uint32_t i = 0; i < s->m->nvar; i++) {
-        if (!average_of(s->m->vars[i].name, of, sizeof of)) continue;
+        if (!evaluated_for(s->m->vars[i].name, asked, of, sizeof of)) continue;
         for (size_t k = 0; k < n; k++)
             if (!strcmp(items[k].name, of))
                 put_item(s, items[k].name, i, &items[k]);
@@ -217,12 +219,13 @@ ampc_status checkpoint_save(ampc_session *s, const char *path) {
 ampc_status checkpoint_save_weights(ampc_session *s, const char *path) {
     size_t bytes = s->m->nvar * sizeof(StItem);
     StItem *items = mem_alloc(s, bytes);
-    bool averaged;
+    bool asked, there = false;
     if (!items)
         return session_fail(s, AMPC_ERR_MEMORY, "%s: out of memory", path);
     size_t n = list_tensors(s, false, items);
-    ampc_status status = averages_there(s, &averaged);
-    if (averaged) take_averages(s, items, n);
+    ampc_status status = averages_asked(s, &asked);
+    if (status == AMPC_OK) status = averages_there(s, &there);
+    if (there) take_averages(s, asked, items, n);
     if (status == AMPC_OK)
         status = st_write(s, path, items, n, &(StOutput){"format", "pt", NULL});
     mem_free(s, items, bytes);

@@ -20,8 +20,10 @@ bool is_saved(const PlanVar *v, int64_t micro);
 typedef struct Locale {
     locale_t c, host;
 } Locale;
-/* The variable that `name` is the average of (--ema, --swa); NULL: of none. */
-const char *average_of(const char *name, char *buf, size_t cap);
+/* The variable in whose place evaluation reads `name`: an average of --ema or
+   --swa if averages are asked for, or an optimizer's `evaluated`; NULL: none.
+ */
+const char *evaluated_for(const char *name, bool asked, char *buf, size_t cap);
 /* Whether the host asked for averages in the place of weights. */
 ampc_status averages_asked(ampc_session *s, bool *asked);
 Locale locale_enter(void);

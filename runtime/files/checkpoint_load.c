@@ -384,11 +384,12 @@ static bool load_wants(const Load *l, const PlanVar *v) {
     return l->resume ? is_saved(v, l->micro) : is_weight(v);
 }
 
-/* With averages (averages_asked), these are the weights of a checkpoint. */
-static void resolve_average(Load *l, LoadFile *f, const StTensor *t) {
+/* What evaluation reads are the weights of a checkpoint. */
+static void resolve_average(Load *l, LoadFile *f, const StTensor *t,
+                            bool asked) {
     char name[1024], of[1024];
     if (!meant_name(l, t->name, name, sizeof name) ||
-        !average_of(name, of, sizeof of))
+        !evaluated_for(name, asked, of, sizeof of))
         return;
     int v = find_var(l->s->m, of);
     if (v >= 0 && load_wants(l, &l->s->m->vars[v]))
@@ -397,12 +398,12 @@ static void resolve_average(Load *l, LoadFile *f, const StTensor *t) {
 
 static ampc_status resolve_averages(Load *l) {
     bool asked = false;
-    ampc_status status = l->resume ? AMPC_OK : averages_asked(l->s, &asked);
-    for (size_t i = 0; i < l->nfile && asked; i++) {
+    ampc_status status = averages_asked(l->s, &asked);
+    for (size_t i = 0; i < l->nfile && !l->resume; i++) {
         const StFile *f = &l->files[i]->st;
         for (size_t k = 0; k < f->ntensor; k++)
             if (f->tensors[k].name.n)
-                resolve_average(l, l->files[i], &f->tensors[k]);
+                resolve_average(l, l->files[i], &f->tensors[k], asked);
     }
     return status;
 }

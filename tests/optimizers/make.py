@@ -4,7 +4,7 @@
 
 Run in a folder where the packages below are installed:
 
-    pip install torch==2.15.0 timm==1.0.31 pytorch-optimizer==4.1.0
+    pip install torch==2.15.0 timm==1.0.31 pytorch-optimizer==4.1.0 schedulefree==1.4.1
     python3 tests/optimizers/make.py > tests/optimizers/reference.txt
 
 Parameters and gradients are doubles.  Each case trains three parameters for 20
@@ -89,6 +89,13 @@ def timm_file(name, folder="optim"):
 def adafactor(groups, lr, weight_decay=0.0):
     return torch.optim.Adafactor(groups, lr=lr, weight_decay=weight_decay,
                                  eps=(1.1920928955078125e-07, 1e-3))
+
+
+def schedule_free(groups, **kw):
+    from schedulefree import AdamWScheduleFree
+    optimizer = AdamWScheduleFree(groups, foreach=False, **kw)
+    optimizer.train()
+    return optimizer
 
 
 def transforms():
@@ -189,6 +196,19 @@ def main():
     four("lion", "lr=0.02", pytorch_optimizer.Lion, weight_decouple=True)
     four("ademamix", "lr=0.02,beta3=0.99,alpha=5.0", pytorch_optimizer.AdEMAMix,
          betas=(0.9, 0.999, 0.99), alpha=5.0, weight_decouple=True)
+    four("schedule_free_adamw", "lr=0.05", schedule_free)
+    case("schedule_free_adamw_warmup", "schedule_free_adamw,lr=0.05,r=1.0,weight_lr_power=1.0",
+         lambda groups: schedule_free(groups, lr=0.05, warmup_steps=6, r=1.0, weight_lr_power=1.0),
+         extra=" --lr-schedule constant,warmup=6 --precision fp32")
+    adopt, adan = timm_file("adopt"), timm_file("adan")
+    four("adopt", "lr=0.02,beta2=0.99", adopt.Adopt, betas=(0.9, 0.99), foreach=False)
+    case("adopt_decoupled", "adopt,lr=0.02,decoupled,weight_decay=0.1",
+         lambda groups: adopt.Adopt(groups, lr=0.02, decoupled=True, weight_decay=0.1,
+                                    foreach=False), extra=" --precision fp32")
+    four("adan", "lr=0.02", adan.Adan, foreach=False)
+    case("adan_no_prox", "adan,lr=0.02,no_prox,weight_decay=0.1",
+         lambda groups: adan.Adan(groups, lr=0.02, no_prox=True, weight_decay=0.1,
+                                  foreach=False), extra=" --precision fp32")
     four("lars", "lr=0.5,momentum=0.9", lars.Lars, momentum=0.9)
     four("lars", "lr=0.5,always_adapt", lars.Lars, always_adapt=True, label="_always")
     four("lamb", "lr=0.05", lamb.Lamb, max_grad_norm=None)

@@ -13,6 +13,7 @@ over three channels, of which PyTorch averages the running statistics too.
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+import make
 from make import PLAIN, SHAPES, SKIPS, gradients, initial, timm_file
 
 
@@ -53,6 +54,24 @@ def case(name, options, update, module, letters=PLAIN, precision="fp32"):
             average = update(steps, module)
         if i in (0, 4, 19):
             show(i, dict(average.named_parameters()))
+
+
+def schedule_free(letters=PLAIN, precision="fp32"):
+    """What evaluation reads: x, beside the y of make.py's case."""
+    params = {n: torch.nn.Parameter(initial(n)) for n in SHAPES}
+    optimizer = make.schedule_free([{"params": list(params.values())}],
+                                   lr=0.05, weight_decay=0.1)
+    print(f"case schedule_free_{precision} {letters} --optimizer "
+          f"schedule_free_adamw,lr=0.05,weight_decay=0.1 --precision {precision}")
+    for i, letter in enumerate(letters):
+        if letter == ".":
+            for n, g in gradients(i).items():
+                params[n].grad = g.clone()
+            optimizer.step()
+        if i in (0, 4, 19):
+            optimizer.eval()
+            show(i, params)
+            optimizer.train()
 
 
 def torch_average(module, start=1, every=1, **how):
@@ -108,6 +127,8 @@ def main():
     case("after", "--ema 0.6,warmup=2,power=0.75,after=3", timm_average(
         m, decay=0.6, use_warmup=True, warmup_gamma=2.0, warmup_power=0.75,
         update_after_step=3), m)
+    schedule_free()
+    schedule_free(SKIPS, "fp16")
     m = Parameters()
     case("swa", "--swa start=4,every=3", torch_average(m, start=4, every=3), m)
     buffers()

@@ -108,7 +108,8 @@ static void check_var(const Compiled *c, ampc_session *s, const Case *x,
         p = end;
         largest = fmax(largest, fabs(want[i]));
     }
-    snprintf(average, sizeof average, "ampc.opt/%s/average", name);
+    snprintf(average, sizeof average, "ampc.opt/%s/%s", name,
+             strstr(x->options, "schedule_free") ? "evaluated" : "average");
     read_var(c, s, x->average ? average : name, got, (size_t)n * sizeof *got,
              AMPC_DTYPE_F32);
     for (int i = 0; i < n; i++)
@@ -231,7 +232,7 @@ TEST_CASE(optimizers, each_has_a_source_and_cases) {
                       name);
         }
     }
-    CHECK(n >= 15);
+    CHECK(n >= 18);
 }
 
 /* ---- a user's own -------------------------------------------------------- */
@@ -288,8 +289,9 @@ TEST_CASE(optimizers, a_user_writes_one) {
    others are refused. */
 TEST_CASE(optimizers, ranks_share_what_they_can) {
     for (const Fn *f = NULL; (f = optimizer_next(f));) {
-        static const char *const whole[] = {"lars", "lamb", "adafactor", "muon",
-                                            "nadam"};
+        static const char *const whole[] = {"lars",      "lamb",
+                                            "adafactor", "muon",
+                                            "nadam",     "schedule_free_adamw"};
         bool refused = false;
         for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
             refused |= !strcmp(whole[i], f->info.text);
@@ -381,4 +383,64 @@ TEST_CASE(averages, are_what_evaluation_and_files_have_when_asked) {
     c.api->close(s);
     c.api->close(t);
     compiled_close(&c);
+}
+
+/* An optimizer's state `evaluated`, which no host asks for. */
+TEST_CASE(averages, evaluated_is_what_evaluation_and_files_have) {
+    Compiled c = compile_text(
+        model, "--precision fp32 --optimizer "
+               "schedule_free_adamw,lr=0.1 --target cpu:x86-64-v2");
+    Case x = {.letters = "...................."};
+    ampc_session *s = begin(&c), *t = open_threads(&c, 1);
+    double before = loss_of(&c, s), want = 0;
+    Feed f;
+    steps(&c, s, &x, 0, 5);
+    feed_fill(&f, 2, false);
+    for (int k = 0; k < NPARAM; k++) {
+        float p[MAX_N];
+        char name[40];
+        snprintf(name, sizeof name, "ampc.opt/%s/evaluated", name_of[k]);
+        read_var(&c, s, name, p, (size_t)count[k] * sizeof *p, AMPC_DTYPE_F32);
+        for (int i = 0; i < count[k]; i++) want += (double)f.x[k][i] * p[i];
+    }
+    double there = loss_of(&c, s);
+    CHECK(fabs(there - before) > 0.01);
+    CHECK_REL(there, 3 * want, 1e-5);
+    const char *weights = test_tmp("weights"), *all = test_tmp("all");
+    REQUIRE(c.api->save(s, all) == AMPC_OK);
+    REQUIRE(c.api->load(t, all) == AMPC_OK);
+    CHECK(loss_of(&c, t) == there);
+    REQUIRE(c.api->save_weights(s, weights) == AMPC_OK);
+    REQUIRE(c.api->load(t, weights) == AMPC_OK);
+    CHECK(loss_of(&c, t) == there);
+    c.api->close(t);
+    t = open_threads(&c, 1);
+    REQUIRE(c.api->resume(t, all) == AMPC_OK);
+    CHECK(loss_of(&c, t) == there);
+    c.api->close(s);
+    c.api->close(t);
+    compiled_close(&c);
+}
+
+static void check_refused(const char *optimizer, const char *options,
+                          const char *message) {
+    const char *path = own_file("refused.amp", model);
+    char *out;
+    CHECK(test_command(&out,
+                       "%s '%s' --target cpu:x86-64-v2 --optimizer '%s' %s "
+                       "-o '%s' 2>&1",
+                       test_ampc(), path, optimizer, options,
+                       test_tmp("refused.so")) != 0);
+    CHECK_MSG(strstr(out, message), "%s", out);
+    free(out);
+}
+
+TEST_CASE(averages, evaluated_is_one_and_as_its_parameter) {
+    check_refused("schedule_free_adamw", "--ema 0.9",
+                  "--optimizer schedule_free_adamw computes itself what "
+                  "evaluation reads");
+    check_refused(own_file("own.amp", "optimizer own(p, g; lr = 0.1)\n"
+                                      "  state evaluated[2]\n"
+                                      "{ p = p - g * lr }\n"),
+                  "", ":2:9: error: 'evaluated' stands in for the");
 }
