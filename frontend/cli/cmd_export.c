@@ -15,6 +15,7 @@
 #include "frontend/cli/options_text.h"
 #include "frontend/cli/progress.h"
 #include "ir/base/files.h"
+#include "passes/common/frozen.h"
 
 /* ---- as ONNX ------------------------------------------------------------- */
 
@@ -33,6 +34,8 @@ static Status predictions(Weights *w, Module **m) {
     TRY(option(s, "--loss-scale", "none"));
     for (int k = 0; k < NUM_ERRORS; k++) s->opt.max_error[k] = 0;
     TRY(kept_ir(s, w->module, "policy", m));
+    if (module_graph(*m, "predict"))
+        frozen_widen(module_graph(*m, "predict"), s->arena);
     TRY(kept_programs(s, kinds, 1, m));
     if (!module_graph(*m, "predict"))
         return fail(&s->diag, (Loc){.file = w->module->path},

@@ -124,7 +124,8 @@ const char *own_var_defect(const Module *m, const Var *v) {
     if (parameter < 0) return "does not belong to a variable";
     TypeId of = m->vars.data[parameter].type;
     if (family_kind[f] == VAR_FROZEN) { /* two codes of four bits in a byte */
-        int64_t codes = type_count(type_get(of)) << (f != FAMILY_INT8);
+        int64_t codes = type_count(type_get(of))
+                        << (type_get(of)->dtype == DT_U8);
         int64_t blocks = quantized_blocks(codes);
         of = type_make(DT_F32, 1, &blocks);
     } else if (family_kind[f] == VAR_SHADOW)

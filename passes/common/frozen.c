@@ -185,3 +185,66 @@ bool frozen_rows(Builder *b, const Stored *s, int nvar, const Node *n,
     *with = widened(b, in[0], in[1], s[var].code);
     return true;
 }
+
+/* ---- as f32 again -------------------------------------------------------- */
+
+/* The nodes between a variable and an operand of widen_quantized. */
+static void note_path(const Graph *g, ValueId x, bool *path) {
+    NodeId def = value_get(g, x)->def;
+    if (!def.i) return;
+    path[def.i] = true;
+    note_path(g, node_get(g, def)->in[0], path);
+}
+
+static ValueId widen_var(Graph *g, ValueId x, int64_t code) {
+    int i = value_get(g, x)->var;
+    Var *v = &g->module->vars.data[i];
+    Type t = *type_get(v->type);
+    if (t.dtype == DT_F32) return x;
+    if (code != QUANTIZED_INT8) t.dim[1] *= 2;
+    v->type = value_get(g, x)->type = type_make(DT_F32, t.rank, t.dim);
+    v->init = NULL;
+    v->init_text = NULL;
+    return x;
+}
+
+/* n widens all codes of a variable, or rows of them (frozen_rows). */
+static ValueId read_wide(Builder *b, const Node *n) {
+    NodeId rows = value_get(b->g, n->in[0])->def;
+    int64_t code = attr_int(n, AK_code);
+    if (!rows.i) return widen_var(b->g, n->in[0], code);
+    const Node *gather = node_get(b->g, rows);
+    ValueId in[] = {widen_var(b->g, gather->in[0], code), gather->in[1]};
+    Attr axis = attr_i(AK_axis, 0);
+    return build(b, OP_GATHER, in, 2, &axis, 1, NUM_DTYPES, NULL);
+}
+
+void frozen_widen(Graph *g, Arena *scratch) {
+    Builder b = {.g = g};
+    uint32_t limit = (uint32_t)g->values.len;
+    ValueId *map = NEW_ARRAY(scratch, ValueId, limit);
+    bool *path = NEW_ARRAY(scratch, bool, g->nodes.len + 1);
+    int n;
+    NodeId *old = order_take(g, scratch, &n);
+    for (int i = 0; i < n; i++) {
+        const Node *x = node_get(g, old[i]);
+        for (int k = 0; k < 2 && x->op == OP_WIDEN_QUANTIZED; k++)
+            note_path(g, x->in[k], path);
+    }
+    for (int i = 0; i < n; i++) {
+        Node *o = node_get(g, old[i]);
+        const Node x = *o; /* building moves the pool */
+        if (path[old[i].i]) continue;
+        for (int k = 0; k < o->nin; k++)
+            if (o->in[k].i < limit && map[o->in[k].i].i)
+                o->in[k] = map[o->in[k].i];
+        if (x.op == OP_WIDEN_QUANTIZED)
+            map[x.out[0].i] = read_wide(&b, &x);
+        else
+            vec_push(g->arena, &g->order, old[i]);
+    }
+    for (int i = 0; graph_root(g, i); i++) {
+        ValueId *v = graph_root(g, i);
+        if (v->i < limit && map[v->i].i) *v = map[v->i];
+    }
+}

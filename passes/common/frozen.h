@@ -27,4 +27,8 @@ ValueId frozen_read(Builder *b, const Stored *s, int var);
 bool frozen_rows(Builder *b, const Stored *s, int nvar, const Node *n,
                  ValueId *with);
 
+/* Weights of codes in a graph that leaves ampc: f32 variables again, without
+   initial values. */
+void frozen_widen(Graph *g, Arena *scratch);
+
 #endif

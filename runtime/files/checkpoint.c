@@ -17,6 +17,7 @@
 
 #include "runtime/api/session.h"
 #include "runtime/files/checkpoint.h"
+#include "runtime/program/quantized.h"
 
 /* ---- what goes where ----------------------------------------------------- */
 
@@ -173,15 +174,38 @@ static ampc_status averages_there(ampc_session *s, bool *there) {
 static void put_item(const ampc_session *s, const char *name, uint32_t var,
                      StItem *to) {
     const PlanVar *v = &s->m->vars[var];
-    *to = (StItem){name, v->dtype, v->rank, v->dim, var, v->bytes};
+    *to = (StItem){.name = name,
+                   .dtype = v->dtype,
+                   .rank = v->rank,
+                   .var = var,
+                   .bytes = v->bytes,
+                   .scales = -1};
+    memcpy(to->dim, v->dim, sizeof to->dim);
+}
+
+/* Codes are written as the numbers that they stand for. */
+static void put_weight(const ampc_session *s, uint32_t var, StItem *to) {
+    const PlanVar *v = &s->m->vars[var];
+    int code, scales = scales_of(s->m, v, &code);
+    put_item(s, v->name, var, to);
+    if (scales < 0) return;
+    PlanVar wide = widened_weight(v, code);
+    memcpy(to->dim, wide.dim, sizeof to->dim);
+    to->dtype = wide.dtype;
+    to->scales = scales;
+    to->code = code;
+    to->bytes *= code == QUANTIZED_INT8 ? 4 : 8;
 }
 
 static size_t list_tensors(const ampc_session *s, bool all, StItem *items) {
     size_t n = 0;
     for (uint32_t i = 0; i < s->m->nvar; i++) {
         const PlanVar *v = &s->m->vars[i];
-        if ((all ? is_saved(v, s->micro) : is_weight(v)) && !section_of(v))
+        if (section_of(v)) continue;
+        if (all && is_saved(v, s->micro))
             put_item(s, v->name, i, &items[n++]);
+        else if (!all && is_weight(v) && weight_of_scales(s->m, v) < 0)
+            put_weight(s, i, &items[n++]);
     }
     return n;
 }

@@ -62,9 +62,10 @@ void text_free(Text *t);
 typedef struct StItem {
     const char *name;
     uint32_t dtype, rank;
-    const int64_t *dim;
-    uint32_t var; /* whose bytes */
-    uint64_t bytes;
+    int64_t dim[AMPC_MAX_RANK];
+    uint32_t var;     /* whose bytes */
+    uint64_t bytes;   /* in the file */
+    int scales, code; /* var holds codes, which are widened; -1: as it is */
 } StItem;
 
 typedef struct StOutput {

@@ -10,6 +10,7 @@
 #include "runtime/base/crc.h"
 #include "runtime/base/utf8.h"
 #include "runtime/files/outfile.h"
+#include "runtime/program/quantized.h"
 
 enum { PART = 256 << 10 };
 
@@ -105,9 +106,11 @@ static void st_put_header(Text *t, const StItem *items, size_t n,
     while (t->n % 8 && !t->failed) text_put(t, " ", 1);
 }
 
-/* Room for what a CRC is taken of. */
+/* Room for what a CRC is taken of, and for codes that become it. */
 typedef struct SummedWrite {
-    char part[PART];
+    _Alignas(8) char part[PART];
+    char codes[PART / 4];
+    float scales[PART / 4 / QUANTIZED_BLOCK];
 } SummedWrite;
 
 /* A file being written, and its CRC so far. */
@@ -129,11 +132,37 @@ static ampc_status out_put(StOut *o, const void *data, uint64_t n) {
     return AMPC_OK;
 }
 
+static ampc_status get(StOut *o, uint32_t var, uint64_t at, void *to,
+                       uint64_t n) {
+    return o->s->backend->get(o->s, var_ref(var, at), to, n);
+}
+
+/* n bytes of f32 at `at`, both of whole blocks but at the end. */
+static ampc_status get_wide(StOut *o, const StItem *item, uint64_t at,
+                            uint64_t n) {
+    SummedWrite *w = o->sum;
+    uint64_t first = at / 4, some = n / 4;
+    uint64_t in_byte = item->code == QUANTIZED_INT8 ? 1 : 2;
+    uint64_t blocks = (uint64_t)quantized_blocks((int64_t)some);
+    ampc_status status =
+        get(o, item->var, first / in_byte, w->codes, some / in_byte);
+    if (status == AMPC_OK)
+        status = get(o, (uint32_t)item->scales, first / QUANTIZED_BLOCK * 4,
+                     w->scales, blocks * 4);
+    for (uint64_t i = 0; i < some && status == AMPC_OK; i++) {
+        float x = quantized_level(item->code, w->codes, (int64_t)i) *
+                  w->scales[i / QUANTIZED_BLOCK];
+        memcpy(w->part + i * 4, &x, 4);
+    }
+    return status;
+}
+
 static ampc_status out_item(StOut *o, const StItem *item) {
     for (uint64_t at = 0; at < item->bytes; at += PART) {
         uint64_t n = item->bytes - at < PART ? item->bytes - at : PART;
-        ampc_status status =
-            o->s->backend->get(o->s, var_ref(item->var, at), o->sum->part, n);
+        ampc_status status = item->scales < 0
+                                 ? get(o, item->var, at, o->sum->part, n)
+                                 : get_wide(o, item, at, n);
         if (status == AMPC_OK) status = out_put(o, o->sum->part, n);
         if (status != AMPC_OK) return status;
     }

@@ -491,6 +491,55 @@ TEST_CASE(lora, codes_in_checkpoints) {
     compiled_close(&c);
 }
 
+/* --save-weights and exports have the numbers that codes stand for; a file of
+   them loads as the same codes. */
+static void run_widened(const char *dtype) {
+    char options[300], words[700];
+    static float want[MOST_CODED];
+    size_t n[2];
+    const char *file = test_tmp("wide.safetensors");
+    snprintf(options, sizeof options, CODED_OPTIONS " --frozen-dtype %s",
+             dtype);
+    Compiled plain = compile_text(coded_model, CODED_OPTIONS);
+    Compiled c = compile_text(coded_model, options);
+    ampc_session *s = open_threads(&c, 1), *t = open_threads(&plain, 1);
+    coded_step(&c, s, 0);
+    REQUIRE(c.api->save_weights(s, file) == AMPC_OK);
+    Trace w = trace_read(file);
+    for (int i = 0; i < CODED; i++) {
+        size_t bytes = (size_t)coded[i].n * sizeof *want;
+        read_var(&plain, t, coded[i].name, want, bytes, AMPC_DTYPE_F32);
+        round_coded(dtype, want, coded[i].n);
+        const TraceTensor *x = trace_find(&w, coded[i].name);
+        REQUIRE(x && x->rank == 2 && x->dim[0] * x->dim[1] == coded[i].n);
+        for (int k = 0; k < coded[i].n; k++) {
+            float got;
+            memcpy(&got, x->data + (size_t)k * sizeof got, sizeof got);
+            CHECK_REL(got, want[k], TOL_LORA);
+        }
+    }
+    for (int i = 0; i < w.n; i++) CHECK(!strstr(w.t[i].name, "ampc."));
+    trace_free(&w);
+    void *a = read_codes(&c, s, &n[0]);
+    c.api->close(s);
+    s = open_threads(&c, 1);
+    REQUIRE(c.api->load(s, file) == AMPC_OK);
+    void *b = read_codes(&c, s, &n[1]);
+    CHECK(n[0] == n[1] && !memcmp(a, b, n[0]));
+    free(a);
+    free(b);
+    snprintf(words, sizeof words,
+             "export '%s' --load wide.safetensors -o wide.onnx", c.path);
+    check_ampc(0, "", words);
+    c.api->close(s);
+    plain.api->close(t);
+    compiled_close(&c);
+    compiled_close(&plain);
+}
+
+TEST_CASE(lora, int8_weights_leave_as_numbers) { run_widened("int8"); }
+TEST_CASE(lora, nf4_weights_leave_as_numbers) { run_widened("nf4"); }
+
 /* Weights that other ops read have no codes, which a note says. */
 TEST_CASE(lora, what_has_no_codes) {
     static const char text[] =
