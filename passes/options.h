@@ -204,7 +204,8 @@ typedef struct Options {
     uint64_t lines;            /* rows of options.def that a block gave */
     int64_t accumulate;
     Masters masters;
-    DType state_dtype;          /* of the optimizer's state: DT_F32, DT_BF16 */
+    DType state_dtype;          /* of the optimizer's state: DT_F32, DT_BF16, or
+                                   codes of blocks: DT_I8, DT_F8E4M3 */
     bool optimizer_in_backward; /* updates do not wait for all gradients */
     bool equal_batches; /* the mean of micro-batches' means                  */
     AverageSpec average;

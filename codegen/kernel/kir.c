@@ -2,6 +2,7 @@
 /* kir.c: building and reading kernels; the set of kernels of a module. */
 #include "codegen/kernel/kir.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +55,21 @@ DType dtype_of_ktype(KType t) {
     return dtype[t];
 }
 
+/* The integer types that have all integers between bounds of a clip; NaN
+   becomes 0. */
+static uint32_t fits_of_bounds(const KInst *x) {
+    uint32_t m = 0;
+    if (x->op != K_OP || x->code != OP_CLIP || !(fabs(x->p[0]) < 0x1p31) ||
+        !(fabs(x->p[1]) < 0x1p31))
+        return 0;
+    for (DType d = 0; d < NUM_DTYPES; d++)
+        if (dtype_is_int(d) && dtype_holds(d, 0) &&
+            dtype_holds(d, (int64_t)x->p[0]) &&
+            dtype_holds(d, (int64_t)x->p[1]))
+            m |= 1u << d;
+    return m;
+}
+
 static uint32_t fits_of(const Kernel *k, const KInst *in) {
     uint32_t m = fits_of_dtype(dtype_of_ktype(in->type)), all = ~0u;
     const KInst *x = in->in[0] ? kinst_at(k, in->in[0]) : NULL;
@@ -78,6 +94,7 @@ static uint32_t fits_of(const Kernel *k, const KInst *in) {
         return m | all;
     case K_CVT:
         if (x->type == KT_B8) return ~0u; /* 0 and 1 */
+        if (in->type == KT_I64) return m | fits_of_bounds(x);
         return x->type == KT_I64 ? m : m | x->fits;
     default: return m;
     }

@@ -135,7 +135,8 @@ void sb_put_kinst(StrBuf *sb, const Kernel *k, const KInst *in) {
         if (in->type == KT_B8)
             sb_puts(sb, "0 != ");
         else if (in->type == KT_I64 && x->type != KT_B8)
-            sb_printf(sb, "TO_I64%s", ktype_suffix[x->type]);
+            sb_printf(sb, "%s%s", in->fits >> DT_I32 & 1 ? "TO_I32" : "TO_I64",
+                      ktype_suffix[x->type]);
         else if (x->type == KT_I64 && x->fits >> DT_I32 & 1)
             sb_printf(sb, "(%s)(int32_t)", ktype_c[in->type]);
         else

@@ -57,10 +57,11 @@ Status set_logit_rows(Options *o, Spec *s) {
 }
 
 Status set_state_dtype(Options *o, Spec *s) {
-    static const char *const words[] = {"fp32", "bf16", NULL};
+    static const char *const words[] = {"fp32", "bf16", "int8", "f8", NULL};
+    static const DType dtypes[] = {DT_F32, DT_BF16, DT_I8, DT_F8E4M3};
     int i;
     TRY(spec_pick(s, words, s->text, &i));
-    o->state_dtype = i ? DT_BF16 : DT_F32;
+    o->state_dtype = dtypes[i];
     return OK;
 }
 

@@ -400,6 +400,48 @@ Status optimizer_call(Builder *b, const Fn *fn, ValueId *in, int nin,
     return OK;
 }
 
+/* Whether two bodies are the same steps, each for one element. */
+static bool same_steps(const Graph *x, const Graph *y) {
+    if (x->order.len != y->order.len) return false;
+    for (int i = 0; i < x->order.len; i++) {
+        const Node *a = node_at(x, i), *b = node_at(y, i);
+        if (a->op != b->op || a->fn != b->fn) return false;
+        if (!a->fn && node_kind(a) != KIND_ELEM) return false;
+        if (a->fn && !same_steps(instance_of(x, a)->g, instance_of(y, b)->g))
+            return false;
+    }
+    return true;
+}
+
+bool optimizer_can_reshape(const Fn *update, const Attr *attrs, int nattr,
+                           const TypeId *types, int n, TypeId whole,
+                           TypeId part) {
+    const Type *as[2][MAX_FN_OPERANDS] = {{NULL}};
+    const FnInstance *body[2];
+    ValueId in[MAX_FN_OPERANDS] = {{0}};
+    for (int i = 0; i < update->optimizer->states.len; i++)
+        if (update->optimizer->states.data[i].shape) return false;
+    for (int k = 0; k < 2; k++) {
+        Node call = {.op = OP_CALL,
+                     .fn = update,
+                     .in = in,
+                     .nin = n,
+                     .attrs = attrs,
+                     .nattr = nattr,
+                     .nout = update->results.len};
+        for (int i = 0; i < n; i++) {
+            bool moves = k && types[i].i &&
+                         shape_equal(type_get(types[i]), type_get(whole));
+            TypeId t = moves ? type_with_dtype(part, type_get(types[i])->dtype)
+                             : types[i];
+            as[k][i] = t.i ? type_get(t) : NULL;
+        }
+        body[k] = fn_instance(&call, as[k]);
+        if (body[k]->status != OK) return false;
+    }
+    return same_steps(body[0]->g, body[1]->g);
+}
+
 bool call_is_elementwise(const Graph *g, const Node *call) {
     const FnInstance *x = instance_of(g, call);
     for (int i = 0; i < x->g->order.len; i++) {

@@ -59,6 +59,13 @@ bool optimizer_evaluates(const Optimizer *o);
 Status optimizer_read(Module *m, Diag *d, const char *file, const char *text,
                       size_t n, const Fn **out);
 
+/* Whether the update takes the same steps of operands in another shape, `part`
+   in place of `whole`, each step for one element at a time.  types: those of
+   the operands; 0: absent. */
+bool optimizer_can_reshape(const Fn *update, const Attr *attrs, int nattr,
+                           const TypeId *types, int n, TypeId whole,
+                           TypeId part);
+
 /* The state that update has of parameter p, for those attributes: type[i] is 0
    where state i is not there.  types has one for each of o->states. */
 Status optimizer_types(const Optimizer *o, Graph *g, ValueId p,

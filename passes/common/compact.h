@@ -11,7 +11,13 @@
    average. Its random numbers are those of dropout: a function of the seed, the
    step and the place of the element.
 
-   kahan: the state `remainder` has what bf16 leaves of the parameter. */
+   kahan: the state `remainder` has what bf16 leaves of the parameter.
+
+   int8, f8: %m has codes and %m.scale: f32[n/128] the largest magnitude of each
+   block of 128 elements. Where the update is one of single elements, all of it
+   is computed as [n/128,128], so that it is one kernel of rows; else codes are
+   widened before it and made after it. State that is not whole blocks is
+   bf16. */
 #ifndef AMPC_PASSES_COMMON_COMPACT_H
 #define AMPC_PASSES_COMMON_COMPACT_H
 
@@ -25,19 +31,29 @@ Status compact_params(Module *m, const Options *o, Diag *d, Arena *scratch);
 
 /* One variable, as an update reads and writes it. */
 typedef struct CompactVar {
-    ValueId var;  /* what is stored */
-    ValueId more; /* its remainder; 0: none */
-    bool compact; /* in 16 bits by --masters or --state-dtype */
+    ValueId var;   /* what is stored */
+    ValueId more;  /* its remainder; 0: none */
+    ValueId scale; /* its blocks'; 0: no codes */
+    int of;        /* number of the parameter */
+    TypeId as;     /* f32, in the shape of the update */
+    bool compact;  /* by --masters or --state-dtype */
 } CompactVar;
 
-ValueId compact_read_param(Builder *b, const Options *o, ValueId p,
+/* The shape of the update of a parameter of type `whole` (f32) whose state has
+   codes, if they are whole blocks; else `whole`. */
+TypeId compact_blocks(const Options *o, TypeId whole);
+/* x in the shape of t. */
+ValueId compact_view(Builder *b, ValueId x, TypeId t);
+
+/* as: the type of the update's operands. */
+ValueId compact_read_param(Builder *b, const Options *o, ValueId p, TypeId as,
                            CompactVar *c);
-/* What is stored, as f32. */
+/* What is stored, as f32 in the variable's shape. */
 ValueId compact_write_param(Builder *b, const CompactVar *c, ValueId x,
                             ValueId ok);
-/* A state of variable v, of a type that the update wants. */
+/* A state of variable v, of type `type`; `as`: how the update wants it. */
 ValueId compact_read_state(Builder *b, const Options *o, const Var *v,
-                           const OptimizerState *state, TypeId type,
+                           const OptimizerState *state, TypeId type, TypeId as,
                            CompactVar *c);
 void compact_write_state(Builder *b, const CompactVar *c, ValueId x,
                          ValueId ok);

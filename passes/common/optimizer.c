@@ -344,15 +344,28 @@ static Status check_shared(Step *s, const Fn *fn, NodeId id) {
     return ERR_USAGE;
 }
 
+/* The type of the update's operands: the parameter's, or blocks of it. */
+static TypeId update_type(Step *s, const ValueId *in, int n, TypeId whole,
+                          const TypeId *states, int nstate, const Attr *attrs) {
+    const OptimizerSpec *o = &s->objective->optimizer;
+    TypeId of[MAX_FN_OPERANDS], blocks = compact_blocks(s->opt, whole);
+    if (blocks.i == whole.i) return whole;
+    of[0] = of[1] = whole;
+    for (int i = 2; i < n; i++) of[i] = value_get(s->g, in[i])->type;
+    for (int i = 0; i < nstate; i++) of[n + i] = states[i];
+    bool can = optimizer_can_reshape(o->fn, attrs, o->keys.len, of, n + nstate,
+                                     whole, blocks);
+    return can ? blocks : whole;
+}
+
 static Status update_one(Step *s, ValueId p, ValueId g) {
     const OptimizerSpec *o = &s->objective->optimizer;
     const Optimizer *def = o->fn->optimizer;
     const Var v = *value_var(s->g, p);
     int once = def->once->results.len, n = 3 + once, nstate = def->states.len;
     CompactVar stored[MAX_FN_OPERANDS];
-    ValueId in[MAX_FN_OPERANDS] = {
-        compact_read_param(&s->b, s->opt, p, &stored[nstate]), g, s->ok};
-    TypeId types[MAX_FN_OPERANDS];
+    ValueId in[MAX_FN_OPERANDS] = {p, g, s->ok};
+    TypeId types[MAX_FN_OPERANDS], whole = type_with_dtype(v.type, DT_F32), as;
     Attr attrs[MAX_OP_ATTRS];
     char msg[MSG_TEXT];
     Rates r;
@@ -360,15 +373,19 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
     TRY(rates_of(s, &v, &r));
     for (int i = 0; i < once; i++) in[3 + i] = r.of[i];
     optimizer_attrs(o, &r.weight_decay, attrs);
-    types[0] = value_get(s->g, in[0])->type;
-    if (optimizer_types(def, s->g, in[0], attrs, o->keys.len, types + 1, msg))
+    if (optimizer_types(def, s->g, g, attrs, o->keys.len, types + 1, msg))
         return fail(s->diag, (Loc){0}, "--optimizer %s, parameter '%s': %s",
                     o->fn->info.text, v.name, msg);
-    for (int i = 0; i < nstate; i++)
-        if (types[i + 1].i)
-            in[n + i] =
-                compact_read_state(&s->b, s->opt, &v, &def->states.data[i],
-                                   types[i + 1], &stored[i]);
+    types[0] = as = update_type(s, in, n, whole, types + 1, nstate, attrs);
+    in[0] = compact_read_param(&s->b, s->opt, p, as, &stored[nstate]);
+    in[1] = compact_view(&s->b, g, as);
+    for (int i = 0; i < nstate; i++) {
+        TypeId type = types[i + 1];
+        if (!type.i) continue;
+        if (as.i != whole.i) types[i + 1] = as;
+        in[n + i] = compact_read_state(&s->b, s->opt, &v, &def->states.data[i],
+                                       type, types[i + 1], &stored[i]);
+    }
     TRY(call_checked(s, o->fn, in, n + nstate, attrs, o->keys.len, types, &v,
                      &id));
     TRY(check_shared(s, o->fn, id));
@@ -727,7 +744,9 @@ void shadows_write(Graph *g, Arena *scratch) {
         DType d = type_get(v.type)->dtype;
         NodeId made = value_get(g, now[of])->def;
         s.b.loc.chunk = made.i ? node_get(g, made)->loc.chunk : 0;
-        write_var(&s, graph_var(g, i), b_cast(&s.b, now[of], d));
+        const Node *view = def_of(g, now[of], OP_RESHAPE); /* of blocks */
+        ValueId x = b_cast(&s.b, view ? view->in[0] : now[of], d);
+        write_var(&s, graph_var(g, i), compact_view(&s.b, x, v.type));
     }
 }
 

@@ -314,6 +314,11 @@ static int part_of(Fuse *f, const NodeList *nodes, int a, int b, int part) {
     return part;
 }
 
+/* Codes of state are long: twice as many nodes for rows of an update. */
+static int most_nodes(const Fuse *f, const Cluster *x) {
+    return f->target->max_nodes << (x->kind == GROUP_ROW && x->part == 2);
+}
+
 /* The merged cluster keeps the number of a and has the greater kind (POINT <
    ROW < ANCHOR; a pool after an ANCHOR has that kind); fuse_fits refuses
    other combinations. */
@@ -324,7 +329,7 @@ static bool merge(Fuse *f, int a, int b) {
     GroupKind kind = ca->kind > cb->kind ? ca->kind : cb->kind;
     if (ca->kind == GROUP_ANCHOR && cb->kind == GROUP_LIB) kind = GROUP_ANCHOR;
     if (a == b || !chunks_agree(ca, cb) || kind == GROUP_LIB ||
-        x->len + y->len > f->target->max_nodes)
+        x->len + y->len > most_nodes(f, kind == ca->kind ? ca : cb))
         return false;
     all->len = 0;
     for (int i = 0, j = 0; i < x->len || j < y->len;) {
@@ -509,10 +514,34 @@ static int64_t full_count(const Fuse *f, int row) {
     return value_count(f->g, node_get(f->g, r)->in[0]);
 }
 
+/* Columns of blocks of state (compact.h): the nearest cache has the row of each
+   operand in all phases. */
+enum { BLOCK_COLUMNS = 128 };
+
+/* Whether c makes what the ROW cluster reads, or the reverse, and rows are
+   blocks, whose scale is their largest magnitude. */
+static bool updates_blocks(Fuse *f, int row, int c) {
+    NodeId r = fuse_reduce_node(f->g, &cluster(f, row)->nodes);
+    const Node *reduce = node_get(f->g, r);
+    int64_t rows = value_count(f->g, reduce->out[0]);
+    if (reduce->op != OP_REDUCE_MAX ||
+        value_count(f->g, reduce->in[0]) > BLOCK_COLUMNS * rows)
+        return false;
+    for (int side = 0; side < 2; side++) {
+        const NodeList *reads = &cluster(f, side ? row : c)->nodes;
+        for (int i = 0; i < reads->len; i++) {
+            const Node *n = node_get(f->g, reads->data[i]);
+            for (int k = 0; k < n->nin; k++)
+                if (maker(f, n->in[k]) == (side ? c : row)) return true;
+        }
+    }
+    return false;
+}
+
 /* Work on rows is free in a ROW cluster, and on small tensors a step costs more
    than the work; other full work must share a tensor.  Point-wise work of the
-   update stays in one piece, since a POINT group can do it in place, unless all
-   that it makes is read in the ROW cluster. */
+   update stays in one piece, unless all that it makes is read in the ROW
+   cluster, or rows are blocks of state. */
 static bool row_neighbour_pays(Fuse *f, int row, int c) {
     const Cluster *x = cluster(f, c);
     int64_t full = full_count(f, row);
@@ -520,6 +549,7 @@ static bool row_neighbour_pays(Fuse *f, int row, int c) {
     if (x->kind == GROUP_POINT && type_count(t) < full) return true;
     if (x->kind != GROUP_POINT || x->part != 2)
         return full <= f->target->small_tensor || share_large(f, row, c, full);
+    if (updates_blocks(f, row, c)) return true;
     for (int i = 0; i < x->nodes.len; i++) {
         const Node *n = node_get(f->g, x->nodes.data[i]);
         for (int k = 0; k < n->nout; k++)
@@ -580,7 +610,7 @@ static bool chain_pays(Fuse *f, int p, int c) {
 static bool take_over(Fuse *f, int a, int c) {
     const Cluster *x = cluster(f, a), *y = cluster(f, c);
     bool after = y->rank > x->rank, pays = false;
-    if (x->nodes.len + y->nodes.len > f->target->max_nodes) return false;
+    if (x->nodes.len + y->nodes.len > most_nodes(f, x)) return false;
     if (y->kind != GROUP_POINT &&
         (y->kind != GROUP_ROW || x->kind != GROUP_ROW))
         return false;
@@ -604,7 +634,8 @@ enum { READERS = 512 }; /* readers of one value that its producer may absorb */
 
 static bool grow_once(Fuse *f, int a) {
     const NodeList nodes = cluster(f, a)->nodes;
-    for (int i = 0; i < nodes.len && nodes.len < f->target->max_nodes; i++) {
+    int most = most_nodes(f, cluster(f, a));
+    for (int i = 0; i < nodes.len && nodes.len < most; i++) {
         const Node *n = node_get(f->g, nodes.data[i]);
         bool closed = true, *is_closed = &f->closed[nodes.data[i].i];
         if (*is_closed) continue;

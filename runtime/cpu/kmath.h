@@ -644,6 +644,10 @@ KM_INLINE int64_t TO_I64_F64(double x) {
 
 KM_INLINE int64_t TO_I64_F32(float x) { return TO_I64_F64((double)x); }
 
+/* Of numbers that int32_t has; NaN gives 0. */
+KM_INLINE int32_t TO_I32_F32(float x) { return x == x ? (int32_t)x : 0; }
+KM_INLINE int32_t TO_I32_F64(double x) { return x == x ? (int32_t)x : 0; }
+
 /* ---- fp32 ---------------------------------------------------------------- */
 
 KM_INLINE float ABS_F32(float x) { return km_float(km_bits(x) & 0x7fffffffu); }

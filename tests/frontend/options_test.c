@@ -463,6 +463,8 @@ static const struct {
     {"--optimizer-in-backward", NULL, "optimizer_in_backward=1"},
     {"--state-dtype", "fp32", ""},
     {"--state-dtype", "bf16", "state_dtype=bf16"},
+    {"--state-dtype", "int8", "state_dtype=i8"},
+    {"--state-dtype", "f8", "state_dtype=f8e4m3"},
     {"--masters", "fp32", ""},
     {"--masters", "kahan", "masters=1"},
     {"--masters", "none", "masters=2"},

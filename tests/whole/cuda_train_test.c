@@ -116,6 +116,55 @@ static const Subject subjects[] = {
      true},
 };
 
+/* ---- weights and state of fewer bits ------------------------------------- */
+
+static const char layers[] =
+    "graph forward(%x: f32[16,64]) {\n"
+    "  param %a: f32[64,64] = normal(0, 0.1)\n"
+    "  param %b: f32[64,64] = normal(0, 0.1)\n"
+    "  %h = matmul %x, %a : f32[16,64]\n"
+    "  %r = tanh %h : f32[16,64]\n"
+    "  %y = matmul %r, %b : f32[16,64]\n"
+    "  %s = mul %y, %y : f32[16,64]\n"
+    "  %loss = reduce_mean %s {axes=[0,1], keepdims=0}\n"
+    "  return %loss\n}\n";
+
+static const ampc_input *next_random(void *ctx, int step, size_t *nin) {
+    sim()->seed((uint64_t)step + 1);
+    return dc_random_feed(ctx, step, nin);
+}
+
+/* Losses after several updates, since a code beside another is no error where
+   it is drawn; the same bits eager and replayed. */
+TEST_CASE(cuda_train, masters_and_state_of_fewer_bits) {
+    static const char *const options[] = {
+        "--masters none --state-dtype int8 --optimizer-in-backward",
+        "--masters kahan --state-dtype f8",
+        "--masters none --state-dtype bf16 --clip-norm 1"};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        char all[200];
+        DcReport report;
+        snprintf(all, sizeof all, "--optimizer adamw,lr=1e-2 %s", options[i]);
+        Compiled c = compile_text_cuda(layers, all, "cuda:sm_80");
+        gpu_for(&c, 1);
+        DcTraining t = {.steps = 6,
+                        .metrics_only = true,
+                        .tolerance = dc_training_tolerance("bf16"),
+                        .feed = next_random,
+                        .feed_ctx = dc_random_new(c.api, "train", 1, 1)};
+        REQUIRE(t.feed_ctx != NULL);
+        CHECK_MSG(dc_train(c.api, "cpu", "cuda", &t, &report), "%s: %s",
+                  options[i], report.text);
+        t.metrics_only = false;
+        CHECK_MSG(
+            dc_same_bits(c.api, "cuda", "AMPC_CUDA_GRAPH", "0", &t, &report),
+            "%s: graph replay against eager: %s", options[i], report.text);
+        gpu_clean(options[i]);
+        dc_random_free(t.feed_ctx);
+        compiled_close(&c);
+    }
+}
+
 static void register_subjects(void) {
     for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
         harness_register("cuda_train", subjects[i].name, check_subject,

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/program/half.h"
 #include "tests/support/compiled.h"
 #include "tests/support/update_rule.h"
 #include "tests/tolerance.h"
@@ -573,6 +574,72 @@ TEST_CASE(optimizer, bf16_state_decays) {
     }
     c.api->close(s);
     compiled_close(&c);
+}
+
+/* ---- state of 8 bits ----------------------------------------------------- */
+
+enum { BLOCK_OF = 128 };
+
+static double of_code(ampc_dtype dtype, uint8_t code, float scale) {
+    double c = (int8_t)code / 127.0, sign = c < 0 ? -1 : 1;
+    if (dtype == AMPC_DTYPE_I8) return sign * c * c * c * c * (double)scale;
+    return (double)f8e4m3_to_f32(code) / 448 * (double)scale;
+}
+
+/* The mean of a state; every 61st element has code 0. */
+static double mean_of_codes(const Compiled *c, ampc_session *s,
+                            const char *name, ampc_dtype dtype) {
+    static uint8_t code[FLAT];
+    static float scale[FLAT / BLOCK_OF];
+    char of[80];
+    double sum = 0;
+    snprintf(of, sizeof of, "%s.scale", name);
+    read_var(c, s, name, code, sizeof code, dtype);
+    read_var(c, s, of, scale, sizeof scale, AMPC_DTYPE_F32);
+    for (int i = 0; i < FLAT; i++) {
+        if (i % 61 == 0 ? code[i] & 0x7f : !(code[i] & 0x7f))
+            FAIL("%s, element %d: code %d", name, i, code[i]);
+        sum += of_code(dtype, code[i], scale[i / BLOCK_OF]);
+    }
+    return sum / FLAT;
+}
+
+/* Means decay although a step is less than the distance of two codes; an
+   element without a gradient keeps its weight to the bit; a step that is
+   skipped changes nothing. */
+TEST_CASE(optimizer, state_in_codes_decays) {
+    static const ampc_dtype dtypes[] = {AMPC_DTYPE_I8, AMPC_DTYPE_F8E4M3};
+    static float x[FLAT], a[FLAT];
+    ampc_input in = ampc_in("x", x, sizeof x, AMPC_DTYPE_F32);
+    for (int d = 0; d < 2; d++) {
+        char options[120];
+        double first = 0, firsts = 0;
+        snprintf(options, sizeof options,
+                 "--state-dtype %s --optimizer adam --target cpu:x86-64-v2",
+                 d ? "f8" : "int8");
+        Compiled c = compile_text(flat, options);
+        ampc_session *s = open_threads(&c, 2);
+        for (int k = 0; k <= 48; k++) {
+            for (int j = 0; j < FLAT; j++)
+                x[j] = k || j % 61 == 0 ? 0 : (float)(j % 61 - 30) - 0.5f;
+            CHECK_EQ_INT(step_ok(&c, s, &in, 1).applied, 1);
+            x[3] = NAN;
+            CHECK_EQ_INT(step_ok(&c, s, &in, 1).applied, 0);
+            double squares =
+                       mean_of_codes(&c, s, "ampc.opt/a/exp_avg_sq", dtypes[d]),
+                   mean = mean_of_codes(&c, s, "ampc.opt/a/exp_avg", dtypes[d]);
+            if (k == 0) first = squares, firsts = mean;
+            CHECK_REL(squares, first * pow(0.999, k), 1e-2);
+            CHECK_MSG(fabs(mean - firsts * pow(0.9, k)) < 2e-3 * pow(0.9, k),
+                      "step %d: %g", k, mean);
+        }
+        read_var(&c, s, "a", a, sizeof a, AMPC_DTYPE_F32);
+        for (int j = 0; j < FLAT; j++)
+            if ((a[j] == 1) != (j % 61 == 0))
+                FAIL("weight %d: %g", j, (double)a[j]);
+        c.api->close(s);
+        compiled_close(&c);
+    }
 }
 
 static void add_rules(void) {

@@ -300,7 +300,7 @@ TEST_CASE(training, same_bits_for_any_threads_and_across_resume_bf16) {
 
 TEST_CASE(training, same_bits_for_any_threads_and_across_resume_compact) {
     threads_and_resume("--dim batch=8 --loss cross_entropy --masters none "
-                       "--state-dtype bf16 --optimizer-in-backward");
+                       "--state-dtype int8 --optimizer-in-backward");
 }
 
 TEST_CASE(training, same_bits_for_any_threads_and_across_resume_fp16) {
