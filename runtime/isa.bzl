@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime's objects as they ship inside every train.so."""
 
+# Optimisation: of what is compiled once, and of the files of each level.
+COMMON_OPT = "-O2"
+ISA_OPT = "-O3"
+
 COPTS = [
     "-std=gnu17",
     "-fPIC",
@@ -31,7 +35,7 @@ def isa_library(name, vectors, flags, srcs, hdrs):
         ] + select({
             "//:asan": ["-O1"], # at -O3 a sanitized kernel compiles for minutes
             "//:tsan": ["-O1"],
-            "//conditions:default": ["-O3"],
+            "//conditions:default": [ISA_OPT],
         }),
         linkstatic = True,
         alwayslink = True, # they and the common part need each other

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* emit_cc.c: runs the system's C compiler ($CC, default cc), several at once
-   (emit.h).  The environment variable may hold options: CC="gcc -m64".      */
+   (emit.h).  The environment variable may hold options: CC="gcc -m64".  For
+   another kind of processor, such as aarch64, it runs $CC_aarch64, by default
+   aarch64-linux-gnu-gcc, and binutils of that prefix.                       */
 #define _GNU_SOURCE
 #include "codegen/module/embed.h"
 #include "codegen/module/emit.h"
@@ -31,9 +33,15 @@ static void split_words(Arena *a, const char *text, char **argv, int *argc) {
     }
 }
 
-static const char *compiler(void) {
-    const char *cc = getenv("CC");
-    return cc && cc[strspn(cc, " ")] ? cc : "cc";
+/* The variable that names the compiler for that kind of processor. */
+static const char *compiler_variable(Arena *a, const char *arch) {
+    return isa_is_here(arch) ? "CC" : arena_printf(a, "CC_%s", arch);
+}
+
+static const char *compiler(Arena *a, const char *arch) {
+    const char *cc = getenv(compiler_variable(a, arch));
+    if (cc && cc[strspn(cc, " ")]) return cc;
+    return isa_is_here(arch) ? "cc" : arena_printf(a, "%s-linux-gnu-gcc", arch);
 }
 
 /* The environment without variables that would change the module's bytes;
@@ -82,8 +90,11 @@ static int set_files(posix_spawn_file_actions_t *fa, const char *dir,
     return rc ? rc : posix_spawn_file_actions_adddup2(fa, 1, 2);
 }
 
-static const char *job_program(const CcJob *job) {
-    return job->program ? job->program : compiler();
+static const char *job_program(Arena *a, const CcJob *job) {
+    if (!job->program) return compiler(a, job->arch);
+    return isa_is_here(job->arch)
+               ? job->program
+               : arena_printf(a, "%s-linux-gnu-%s", job->arch, job->program);
 }
 
 /* 0 or an errno. */
@@ -93,7 +104,7 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
     posix_spawn_file_actions_t fa;
     posix_spawnattr_t at;
     pid_t pid = -1;
-    split_words(a, job_program(job), argv, &argc);
+    split_words(a, job_program(a, job), argv, &argc);
     split_words(a, job->words, argv, &argc);
     int rc = posix_spawn_file_actions_init(&fa);
     if (rc) return rc;
@@ -113,19 +124,25 @@ static int spawn(Arena *a, const char *dir, CcJob *job) {
     return rc;
 }
 
-static Status no_program(Diag *d, const CcJob *job, int rc) {
+static Status no_program(Diag *d, Arena *a, const CcJob *job, int rc) {
+    const char *program = job_program(a, job);
     if (rc == ENOENT && job->program)
         return fail(d, (Loc){0},
                     "no program '%s': an object or archive needs binutils "
                     "(Debian: apt-get install binutils)",
-                    job->program);
+                    program);
+    if (rc == ENOENT && !isa_is_here(job->arch))
+        return fail(d, (Loc){0},
+                    "no C compiler for %s: '%s' was not found; install one "
+                    "(Debian: gcc-aarch64-linux-gnu, gcc-x86-64-linux-gnu) or "
+                    "set %s",
+                    job->arch, program, compiler_variable(a, job->arch));
     if (rc == ENOENT)
         return fail(d, (Loc){0},
                     "no C compiler: '%s' was not found; install gcc or clang "
                     "(Debian: apt-get install gcc libc6-dev) or set CC",
-                    compiler());
-    return fail(d, (Loc){0}, "'%s' does not start: %s", job_program(job),
-                strerror(rc));
+                    program);
+    return fail(d, (Loc){0}, "'%s' does not start: %s", program, strerror(rc));
 }
 
 /* malloc'ed content of a file; NULL if it cannot be read, for any reason. */
@@ -143,7 +160,7 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     if (text && n > LOG_SHOWN) text[LOG_SHOWN] = 0;
     Status s = fail(d, (Loc){0}, "%s failed: %s %s\n%s",
                     job->program ? job->program : "the C compiler",
-                    job_program(job), job->words, text ? text : "");
+                    job_program(a, job), job->words, text ? text : "");
     free(text);
     return s;
 }
@@ -160,8 +177,8 @@ static Status check_written(Diag *d, Arena *a, const char *dir,
         return OK;
     return fail(d, (Loc){0},
                 "the C compiler '%s' reports success, but has written no %s "
-                "($CC names another one)",
-                compiler(), name);
+                "($%s names another one)",
+                compiler(a, job->arch), name, compiler_variable(a, job->arch));
 }
 
 /* ---- what was kept ------------------------------------------------------- */
@@ -184,14 +201,14 @@ static void key_program(Arena *a, CompileKey *k, const char *word) {
 /* The part of the key that all jobs share: everything that the compiler
    reads. The driver's date stands for the headers and programs that come
    with it. */
-static CompileKey key_of_compiler(Arena *a) {
+static CompileKey key_of_compiler(Arena *a, const char *arch) {
     static const char *const read[] = {
         "CPATH",         "C_INCLUDE_PATH", "GCC_EXEC_PREFIX",
         "COMPILER_PATH", "PATH",           "CCC_OVERRIDE_OPTIONS"};
     char *argv[MAX_WORDS + 1];
     int argc = 0;
     CompileKey k = compile_key("object 2");
-    split_words(a, compiler(), argv, &argc);
+    split_words(a, compiler(a, arch), argv, &argc);
     for (int i = 0; i < argc; i++) key_program(a, &k, argv[i]);
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
         const char *v = getenv(read[i]);
@@ -241,7 +258,7 @@ static void keep_object(Arena *a, const char *cache, const char *dir,
 void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs,
               int n) {
     CompileKey shared = {0};
-    if (cache) shared = key_of_compiler(a);
+    if (cache) shared = key_of_compiler(a, jobs->arch);
     for (int i = 0; i < n; i++) {
         CcJob *j = &jobs[i];
         if (!cache || !j->source || !key_of(a, dir, shared, j))
@@ -264,8 +281,8 @@ Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
                                              : 128;
     }
     for (int i = 0; i < n; i++) {
-        if (jobs[i].error) return no_program(d, &jobs[i], jobs[i].error);
-        if (jobs[i].status == 127) return no_program(d, &jobs[i], ENOENT);
+        if (jobs[i].error) return no_program(d, a, &jobs[i], jobs[i].error);
+        if (jobs[i].status == 127) return no_program(d, a, &jobs[i], ENOENT);
         if (jobs[i].status) return job_failed(d, a, dir, &jobs[i]);
         if (jobs[i].pid) TRY(check_written(d, a, dir, &jobs[i]));
     }

@@ -56,7 +56,8 @@ Status cuda_targets(Options *o, Diag *d, const char *object) {
     if (!object) nvrtc_facts(o->arena, &f);
     if (o->targets.len) return check_targets(o, d, &f);
     for (const IsaLevel *l = isa_levels; l->isa; l++)
-        if (!l->source) add_target(o, (Target){.isa = l->isa});
+        if (!l->source && isa_is_here(l->arch))
+            add_target(o, (Target){.isa = l->isa});
     if (object) return OK;
     for (size_t i = 0; f.toolkit && i < 3; i++)
         add_target(o, (Target){.cuda = true, .arch = default_archs[i]});

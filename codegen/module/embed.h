@@ -8,9 +8,11 @@
                      The linker takes from it the objects that the module refers
                      to.
    embed_files       the headers and hand-written sources under runtime/ that
-                     generated code includes.  `name` is the path from the
-                     repository root ("runtime/program/plan.h"): written below a
-   folder D and compiled with -ID, `#include "runtime/program/plan.h"` works.
+                     generated code includes; the rest of the runtime, for
+                     --target c (portable.txt lists its files) and for modules
+                     of other processors (flags.txt).  `name` is the path from
+   the repository root ("runtime/program/plan.h"): written below a folder D and
+   compiled with -ID, `#include "runtime/program/plan.h"` works.
 
    Both outlive main; nothing here is allocated. */
 #ifndef AMPC_CODEGEN_MODULE_EMBED_H

@@ -23,10 +23,12 @@ echo '.Larchive_end:'
 symbol embed_runtime_a_size 8
 echo '    .quad .Larchive_end - embed_runtime_a'
 
-files=$(printf '%s\n' "$@" | sort)
+# What the build made lies elsewhere and is named as if beside the sources.
+name() { printf '%s' "${1#bazel-out/*/bin/}"; }
+files=$(for f; do echo "$(name "$f") $f"; done | sort | cut -d' ' -f2)
 i=0
 for f in $files; do
-    printf '.Lname%d: .asciz "%s"\n' $i "$f"
+    printf '.Lname%d: .asciz "%s"\n' $i "$(name "$f")"
     printf '.Ldata%d: .incbin "%s"\n.Lend%d: .byte 0\n' $i "$f" $i
     i=$((i + 1))
 done

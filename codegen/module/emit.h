@@ -7,6 +7,7 @@
    emit_cc.c        runs the system's C compiler
    emit_cuda.c      GPU steps and kernels (cuda.h)
    cost.c           the work of the steps in numbers (cost.h)
+   emit_runtime.c   the runtime for another kind of processor
    emit_so.c        puts it all into one file
    emit_source.c    or writes it as C
    emit_object.c    or as an object to link into a program                  */
@@ -16,6 +17,7 @@
 #include "codegen/codegen.h"
 #include "codegen/levels.h"
 #include "codegen/cache/compile_cache.h"
+#include "codegen/module/embed.h"
 #include "codegen/module/section.h"
 
 /* A piece of section "weights". */
@@ -87,6 +89,7 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
    hold none.  Its messages go to `log` in that folder.                      */
 typedef struct CcJob {
     const char *program; /* of binutils; NULL: the compiler */
+    const char *arch;    /* the kind of processor, of all jobs of a call */
     const char *words;
     const char *log;
     const char *source, *object; /* NULL: the result is not kept */
@@ -96,13 +99,27 @@ typedef struct CcJob {
     int status;                  /* exit status */
 } CcJob;
 
-/* Starts all jobs at once, except those whose object is in `cache` (may be
-   NULL). */
+/* Starts all jobs (one at least) at once, except those whose object is in
+   `cache` (may be NULL). */
 void cc_start(Arena *a, const char *cache, const char *dir, CcJob *jobs, int n);
 /* Waits for all jobs and stores their results in the cache. Reports a job
    that fails or a missing compiler. */
 Status cc_wait(Diag *d, Arena *a, const char *cache, const char *dir,
                CcJob *jobs, int n);
+
+/* ---- emit_runtime.c ------------------------------------------------------ */
+
+/* The embedded file of that name. */
+const EmbedFile *embedded(const char *name);
+/* Where the text of embedded file `name` has a line that is `line`. */
+bool embedded_lists(const char *name, const char *line);
+/* Compiles the runtime's sources for the processors of the module, in folder
+   dir, and writes the linker's list of objects. A relocatable object has
+   initial values of its own. */
+Status emit_runtime(const Options *opt, Diag *d, Arena *a, const char *cache,
+                    const char *dir, bool relocatable);
+/* What the linker gets: that list, or the archive of `ampc` itself. */
+const char *emit_runtime_name(const Options *opt);
 
 /* ---- emit_source.c ------------------------------------------------------- */
 

@@ -16,7 +16,7 @@
 #include "ir/base/files.h"
 
 #define CC_RELOCATABLE                                                         \
-    "-r -nostdlib -o whole.o %s sections.o initial.o runtime.a "               \
+    "-r -nostdlib -o whole.o %s sections.o initial.o %s "                      \
     "-Wl,--build-id=none -Wl,--gc-sections -Wl,-u,%s"
 
 bool emit_is_object(const char *path) {
@@ -47,8 +47,7 @@ static Status put_sources(Diag *d, Arena *a, const char *dir,
         "ampc_initial_bytes: .quad %lld\n"
         ".section .note.GNU-stack,\"\",%%progbits\n",
         (long long)src->weight_bytes);
-    const EmbedFile *f = embed_files;
-    while (strcmp(f->name, reader)) f++;
+    const EmbedFile *f = embedded(reader);
     TRY(file_text(d, in_dir(a, dir, "sections.c"), f->data, f->size, NULL,
                   NULL));
     TRY(file_text(d, in_dir(a, dir, "initial.bin"),
@@ -66,13 +65,16 @@ static Status run_one(Diag *d, Arena *a, const char *dir, CcJob job) {
 /* Whoever links the program decides on the C library: "dlopen@GLIBC_2.2.5"
    (runtime/base/glibc.h) is dlopen here, which a static one has, too. Writes
    file "renames" from what nm says. */
-static Status put_renames(Diag *d, Arena *a, const char *dir) {
+static Status put_renames(Diag *d, Arena *a, const char *dir,
+                          const char *arch) {
     StrBuf renames = {0};
     size_t n;
     char *save;
-    TRY(run_one(
-        d, a, dir,
-        (CcJob){.program = "nm", .words = "-u whole.o", .log = "undefined"}));
+    TRY(run_one(d, a, dir,
+                (CcJob){.program = "nm",
+                        .arch = arch,
+                        .words = "-u whole.o",
+                        .log = "undefined"}));
     char *text = read_file(d, in_dir(a, dir, "undefined"), &n);
     if (!text) return ERR_USER;
     for (char *w = strtok_r(text, " \n", &save); w;
@@ -90,21 +92,26 @@ static Status put_renames(Diag *d, Arena *a, const char *dir) {
 Status emit_object(const Options *opt, Diag *d, Arena *a, const char *dir,
                    const char *path, const PlanSource *src, const char *objects,
                    const char **made) {
-    const char *symbol = opt->symbol;
-    CcJob parts[] = {
-        {.words = CC_PLAN " sections.c -o sections.o", .log = "sections.log"},
-        {.words = "-c initial.s -o initial.o", .log = "initial.log"}};
+    const char *symbol = opt->symbol, *arch = isa_arch(opt);
+    CcJob parts[] = {{.arch = arch,
+                      .words = CC_PLAN " sections.c -o sections.o",
+                      .log = "sections.log"},
+                     {.arch = arch,
+                      .words = "-c initial.s -o initial.o",
+                      .log = "initial.log"}};
     TRY(put_sources(d, a, dir, src));
     cc_start(a, NULL, dir, parts, 2);
     TRY(cc_wait(d, a, NULL, dir, parts, 2));
-    TRY(run_one(
-        d, a, dir,
-        (CcJob){.words = arena_printf(a, CC_RELOCATABLE, objects, symbol),
-                .log = "link.log"}));
-    TRY(put_renames(d, a, dir));
+    TRY(run_one(d, a, dir,
+                (CcJob){.arch = arch,
+                        .words = arena_printf(a, CC_RELOCATABLE, objects,
+                                              emit_runtime_name(opt), symbol),
+                        .log = "link.log"}));
+    TRY(put_renames(d, a, dir, arch));
     *made = arena_printf(a, "%s.o", symbol);
     TRY(run_one(d, a, dir,
                 (CcJob){.program = "objcopy",
+                        .arch = arch,
                         .words = arena_printf(
                             a,
                             "--strip-unneeded --remove-section .comment "
@@ -117,6 +124,7 @@ Status emit_object(const Options *opt, Diag *d, Arena *a, const char *dir,
     *made = "linked.a";
     return run_one(d, a, dir,
                    (CcJob){.program = "ar",
+                           .arch = arch,
                            .words = arena_printf(a, "rcsD linked.a %s", object),
                            .log = "ar.log"});
 }

@@ -29,7 +29,7 @@
 #define CC_OLD_GLIBC ""
 #endif
 #define CC_LINK                                                                \
-    "-shared -static-libgcc -o linked.so %s runtime.a -Wl,--build-id=none "    \
+    "-shared -static-libgcc -o linked.so %s %s -Wl,--build-id=none "           \
     "-Wl,-s -Wl,--gc-sections -Wl,--as-needed -Wl,-z,noexecstack "             \
     "-Wl,-z,relro -Wl,-z,now -Wl,--version-script=exports.map "                \
     "-lm -lpthread -ldl" CC_OLD_GLIBC
@@ -88,7 +88,7 @@ static Status put_headers(EmitSo *e, const char *dir) {
         const char *end = strrchr(f->name, '.');
         if (!strncmp(f->name, "runtime/cuda/", 13) ||
             !strncmp(f->name, "runtime/portable/", 17) ||
-            (end && !strcmp(end, ".c"))) /* for --target c */
+            (end && (!strcmp(end, ".c") || !strcmp(end, ".txt"))))
             continue;
         TRY(put_so_text(e, dir, f->name, f->data, f->size));
     }
@@ -142,6 +142,7 @@ static Status put_sources(EmitSo *e) {
             TRY(put_kernels(e, e->dir, l, l == isa_least(e->opt)));
     TRY(put_so_text(e, e->dir, "plan.c", e->src.text.data, e->src.text.len));
     TRY(put_so_text(e, e->dir, "exports.map", map, strlen(map)));
+    if (!isa_is_here(isa_arch(e->opt))) return OK;
     return put_so_text(e, e->dir, "runtime.a", (const char *)embed_runtime_a,
                        embed_runtime_a_size);
 }
@@ -154,9 +155,12 @@ static Status compile_all(EmitSo *e) {
     CcJob jobs[8] = {0};
     int n = 0;
     char *objects = "plan.o";
+    const char *arch = isa_arch(e->opt);
+    bool is_object = emit_is_object(e->in->path);
     for (const IsaLevel *l = isa_levels; l->isa; l++) {
         if (!isa_compiled(e->opt, l)) continue;
         CcJob *j = &jobs[n++];
+        j->arch = arch;
         j->source = arena_printf(e->a, "%skernels.c", l->prefix);
         j->object = arena_printf(e->a, "%skernels.o", l->prefix);
         j->words = arena_printf(
@@ -165,7 +169,8 @@ static Status compile_all(EmitSo *e) {
         j->log = arena_printf(e->a, "%slog", l->prefix);
         objects = arena_printf(e->a, "%s %s", objects, j->object);
     }
-    jobs[n++] = (CcJob){.words = CC_PLAN " plan.c -o plan.o",
+    jobs[n++] = (CcJob){.arch = arch,
+                        .words = CC_PLAN " plan.c -o plan.o",
                         .source = "plan.c",
                         .object = "plan.o",
                         .log = "plan.log"};
@@ -178,13 +183,17 @@ static Status compile_all(EmitSo *e) {
                            c->archs.data, c->archs.len, &c->build);
     TRY(cc_wait(e->d, e->a, e->cache, e->dir, jobs, n));
     TRY(cuda);
+    if (!isa_is_here(arch))
+        TRY(emit_runtime(e->opt, e->d, e->a, e->cache, e->dir, is_object));
     compile_cache_trim(e->cache, COMPILE_CACHE_MOST);
     doing("linking");
-    if (emit_is_object(e->in->path))
+    if (is_object)
         return emit_object(e->opt, e->d, e->a, e->dir, e->in->path, &e->src,
                            objects, &e->linked);
     e->linked = "linked.so";
-    CcJob link = {.words = arena_printf(e->a, CC_LINK, objects),
+    CcJob link = {.arch = arch,
+                  .words = arena_printf(e->a, CC_LINK, objects,
+                                        emit_runtime_name(e->opt)),
                   .log = "link.log"};
     cc_start(e->a, NULL, e->dir, &link, 1);
     return cc_wait(e->d, e->a, NULL, e->dir, &link, 1);

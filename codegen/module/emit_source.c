@@ -90,7 +90,9 @@ static void end_macros(Text *t, const EmbedFile *f) {
 static void put_runtime(Text *t) {
     for (size_t i = 0; i < embed_nfile; i++) {
         const EmbedFile *f = &embed_files[i];
-        if (!has_suffix(f->name, ".c")) continue;
+        if (!has_suffix(f->name, ".c") ||
+            !embedded_lists("runtime/portable.txt", f->name))
+            continue;
         bool files = !strncmp(f->name, "runtime/files/", 14) &&
                      !has_suffix(f->name, "/weights.c");
         if (files) sb_puts(t->sb, "\n#ifndef AMPC_NO_FILES");

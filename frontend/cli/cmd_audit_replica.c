@@ -18,14 +18,20 @@
 
 /* ---- the module's IR ----------------------------------------------------- */
 
+static bool runs_here(const IsaLevel *l) {
+#if defined __x86_64__
+    if (strstr(l->name, "-v4") && !__builtin_cpu_supports("x86-64-v4"))
+        return false;
+    if (strstr(l->name, "-v3") && !__builtin_cpu_supports("x86-64-v3"))
+        return false;
+#endif
+    return l->flags && isa_is_here(l->arch);
+}
+
 /* The best level that this machine runs and whose kernels are compiled. */
 static void only_this_cpu(Options *o) {
-    bool v4 = __builtin_cpu_supports("x86-64-v4");
-    bool v3 = __builtin_cpu_supports("x86-64-v3");
     const IsaLevel *l = isa_levels;
-    while (l[1].isa && (!l->flags || (!v4 && strstr(l->name, "-v4")) ||
-                        (!v3 && strstr(l->name, "-v3"))))
-        l++;
+    while (!runs_here(l)) l++;
     o->targets.len = 0;
     vec_push(o->arena, &o->targets, (Target){.isa = l->isa});
 }

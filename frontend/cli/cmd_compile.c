@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "codegen/codegen.h"
+#include "codegen/levels.h"
 #include "frontend/cli/cmd.h"
 #include "frontend/cli/cmd_measure.h"
 #include "frontend/cli/options_text.h"
@@ -176,6 +177,7 @@ static Status claim_compile_files(Session *s, const char *model,
     FileGuard *g = s->opt.guard;
     const char *report = s->opt.report;
     TRY(file_reads(d, g, model, "the model"));
+    TRY(isa_check(&s->opt, d));
     TRY(emit_object_check(&s->opt, d, out));
     TRY(emit_is_source(&s->opt) ? emit_source_check(&s->opt, d, out)
                                 : file_writes(d, g, out, "-o"));

@@ -6,8 +6,8 @@
 #include <string.h>
 
 static const char targets_text[] =
-    "Machines to make code for: cpu (all levels), cpu:LEVEL, cuda (sm_80, "
-    "sm_90 "
+    "Machines to make code for: cpu (all levels of this kind of processor), "
+    "cpu:LEVEL, cuda (sm_80, sm_90 "
     "and PTX), cuda:sm_NN, cuda:ptx. A session chooses the best level that its "
     "machine runs. Levels:"
 #define ISA(E, number, name, prefix, arch, vectors, flags) " " name

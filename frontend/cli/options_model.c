@@ -153,22 +153,21 @@ static void add_cuda_target(Options *o, const char *arch) {
     vec_push(o->arena, &o->targets, t);
 }
 
-/* Adds the targets that `word` names: one level, or for `cpu` all, lowest
-   first. */
+/* Adds the targets that `word` names: one level, or for `cpu` all of the
+   processors that `ampc` runs on, lowest first. */
 static bool add_cpu_targets(Options *o, const char *word) {
     static const struct {
-        const char *word;
+        const char *word, *arch;
         int isa;
-        bool source;
     } levels[] = {
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
-    {"cpu:" name, number, false},
-#define ISA_SOURCE(E, number, name, prefix, vectors) {name, number, true},
+    {"cpu:" name, arch, number},
+#define ISA_SOURCE(E, number, name, prefix, vectors) {name, "", number},
 #include "runtime/cpu/isa.def"
     };
     int before = o->targets.len;
     for (size_t i = sizeof levels / sizeof *levels; i-- > 0;)
-        if ((!strcmp(word, "cpu") && !levels[i].source) ||
+        if ((!strcmp(word, "cpu") && !strcmp(levels[i].arch, AMPC_ARCH)) ||
             !strcmp(word, levels[i].word))
             vec_push(o->arena, &o->targets, (Target){.isa = levels[i].isa});
     return o->targets.len > before;

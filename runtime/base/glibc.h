@@ -11,7 +11,7 @@
 #ifndef AMPC_GLIBC_H
 #define AMPC_GLIBC_H
 
-#if defined __GLIBC__ && defined __x86_64__ && !defined AMPC_PORTABLE &&       \
+#if defined __GLIBC__ && !defined AMPC_PORTABLE &&                             \
     !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,8 +19,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define AMPC_SYMBOL(name, version)                                             \
-    __asm__(".symver " #name "," #name "@GLIBC_" version)
+/* The first glibc for AArch64 is 2.17. */
+#if defined __aarch64__
+#define AMPC_SYMBOL(name, x86_64)                                              \
+    __asm__(".symver " #name "," #name "@GLIBC_2.17")
+#else
+#define AMPC_SYMBOL(name, x86_64)                                              \
+    __asm__(".symver " #name "," #name "@GLIBC_" x86_64)
+#endif
 AMPC_SYMBOL(dladdr, "2.2.5");
 AMPC_SYMBOL(dlclose, "2.2.5");
 AMPC_SYMBOL(dlerror, "2.2.5");
@@ -33,7 +39,7 @@ AMPC_SYMBOL(pthread_join, "2.2.5");
 AMPC_SYMBOL(pthread_once, "2.2.5");
 AMPC_SYMBOL(pthread_sigmask, "2.2.5");
 
-/* On x86-64 the kernel's struct stat is the library's. */
+/* On both processors the kernel's struct stat is the library's. */
 static inline int ampc_fstat(int fd, struct stat *st) {
     return (int)syscall(SYS_fstat, fd, st);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* isa.c: which instruction set level this machine can run.
+/* isa.c: which instruction set level this x86-64 machine can run; other
+   processors have isa_arm.c.
 
    A level counts only if CPUID names every feature its translation units may
    use and XCR0 says that the kernel saves the registers.  The environment
@@ -16,6 +17,9 @@
    machine decides alike each time.  AMPC_ISA=v4-dot and v4-fma decide instead.
  */
 #define _GNU_SOURCE
+#include "runtime/cpu/block.h"
+
+#if defined __x86_64__
 #include <cpuid.h>
 #include <dlfcn.h>
 #include <immintrin.h>
@@ -25,8 +29,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "runtime/cpu/block.h"
 
 #include "runtime/base/glibc.h" /* last */
 
@@ -63,6 +65,7 @@ static int isa_has_V4(void) {
 static int isa_has_AMX(void) { return 0; }
 
 static int isa_machine(void) {
+#define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
     if (isa_has_##E()) return AMPC_ISA_##E;
 #include "runtime/cpu/isa.def"
@@ -214,9 +217,12 @@ int cpu_isa_level(void) {
 
 const char *cpu_isa_name(int level) {
     static const char *const names[] = {
+#define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags) [number] = name,
 #include "runtime/cpu/isa.def"
     };
     int known = level >= AMPC_ISA_V2 && level <= AMPC_ISA_AMX;
     return known ? names[level] : "an unknown level";
 }
+
+#endif

@@ -702,10 +702,17 @@ KM_INLINE float km_divide(float x, float y) {
 #endif
 }
 
+/* Multiply-adds that round once are one instruction; what --target c writes
+   has the same bits everywhere and never uses them. */
+#if defined KM_GPU ||                                                          \
+    (!defined AMPC_PORTABLE && (defined __FMA__ || defined __ARM_FEATURE_FMA))
+#define KM_FUSED
+#endif
+
 /* a b + c, rounded once where that is one instruction: the functions below
    take 0.6 to 0.8 of the time. */
 KM_INLINE float km_fma(float a, float b, float c) {
-#if defined(KM_GPU) || defined(__FMA__)
+#ifdef KM_FUSED
     return fmaf(a, b, c);
 #else
     return a * b + c;
@@ -714,7 +721,7 @@ KM_INLINE float km_fma(float a, float b, float c) {
 
 /* y^2 - sq, where sq is y^2 in fp32 */
 KM_INLINE float km_square_rest(float y, float sq) {
-#if defined(KM_GPU) || defined(__FMA__)
+#ifdef KM_FUSED
     return fmaf(y, y, -sq);
 #else
     float hi = km_float(km_bits(y) & 0xfffff000u), lo = y - hi;
@@ -1042,11 +1049,16 @@ static inline int ISNAN_F64(double x) { return x != x; }
 static inline int ISINF_F64(double x) { return fabs(x) == INFINITY; }
 static inline int ISFINITE_F64(double x) { return fabs(x) < INFINITY; }
 /* Versions that glibc 2.17 has, too (runtime/base/glibc.h). */
-#if defined __GLIBC__ && defined __x86_64__ && !defined AMPC_PORTABLE
-__asm__(".symver exp,exp@GLIBC_2.2.5");
-__asm__(".symver fmod,fmod@GLIBC_2.2.5");
-__asm__(".symver log,log@GLIBC_2.2.5");
-__asm__(".symver pow,pow@GLIBC_2.2.5");
+#if defined __GLIBC__ && !defined AMPC_PORTABLE
+#if defined __aarch64__
+#define KM_GLIBC "@GLIBC_2.17"
+#else
+#define KM_GLIBC "@GLIBC_2.2.5"
+#endif
+__asm__(".symver exp,exp" KM_GLIBC);
+__asm__(".symver fmod,fmod" KM_GLIBC);
+__asm__(".symver log,log" KM_GLIBC);
+__asm__(".symver pow,pow" KM_GLIBC);
 #endif
 
 static inline double MOD_F64(double x, double y) { return fmod(x, y); }

@@ -63,7 +63,13 @@ static void pool_futex(_Atomic uint32_t *word, int op, uint32_t value) {
             0);
 }
 
-static void pool_pause(void) { __builtin_ia32_pause(); }
+static void pool_pause(void) {
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#else
+    __asm__ volatile("yield");
+#endif
+}
 
 static void pool_draw(AmpcPool *p, int worker) {
     for (;;) {

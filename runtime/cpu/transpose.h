@@ -19,8 +19,10 @@ INLINE v4 load_v4(const void *p, int dtype) {
 #else
     if (dtype == AMPC_BF16) return (v4)((u4){h[0], h[1], h[2], h[3]} << 16);
 #endif
-#if HAS_F16
+#if HAS_F16 && HAS_SSE
     return (v4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(const void *)h));
+#elif HAS_F16
+    return vload_f16(h);
 #else
     return (v4){f16_to_f32(h[0]), f16_to_f32(h[1]), f16_to_f32(h[2]),
                 f16_to_f32(h[3])};

@@ -1008,6 +1008,7 @@ static int dot_under(const char *isa) {
 
 /* The flags with which runtime/BUILD compiles routines of a level; NULL: it
    names none. */
+#define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
     extern const char ampc_v##number##_flags[] __attribute__((weak));          \
     extern const char ampc_v##number##_vectors[] __attribute__((weak));
@@ -1017,6 +1018,7 @@ TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
     static const struct {
         const char *name, *flags, *built, *vectors, *built_vectors;
     } rows[] = {
+#define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
     {name, flags, ampc_v##number##_flags, vectors, ampc_v##number##_vectors},
 #include "runtime/cpu/isa.def"

@@ -36,6 +36,7 @@ const AmpcCpuLib ampc_cpu_AMX = {
 };
 
 const AmpcCpuLib *cpu_level(int isa) {
+#define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
     if (isa == number) return &ampc_cpu_##E;
 #include "runtime/cpu/isa.def"

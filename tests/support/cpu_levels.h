@@ -6,6 +6,7 @@
 #include "runtime/cpu/kernels.h"
 
 /* ampc_cpu_V2 and so on: one per row of isa.def. */
+#define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
     extern const AmpcCpuLib ampc_cpu_##E;
 #include "runtime/cpu/isa.def"

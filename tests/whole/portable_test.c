@@ -69,6 +69,9 @@ TEST_CASE(portable, refuses_what_does_not_go_together) {
     static const struct {
         const char *options, *message;
     } cases[] = {
+        {"--target cpu:armv8-a,cpu:x86-64-v2 -o x",
+         "--target cpu:x86-64-v2,cpu:armv8-a: a module is for one kind of "
+         "processor"},
         {"--target c,cpu -o x", "--target c stands alone: compile once more"},
         {"--target c --weights sidecar -o x",
          "--weights sidecar does not go with --target c"},
@@ -88,4 +91,17 @@ TEST_CASE(portable, refuses_what_does_not_go_together) {
         CHECK_EQ_INT(rc, 1);
         CHECK_HAS(out, cases[i].message);
     }
+}
+
+/* The name of the program and that of the variable that names another. */
+TEST_CASE(portable, another_processor_needs_a_cross_compiler) {
+    char *out;
+    int rc = test_command(&out,
+                          "cd '%s' && CC_aarch64=missing-cc '%s' '%s' "
+                          "--target cpu:armv8-a -o arm.so",
+                          test_tmpdir(), test_ampc(),
+                          test_data_path("models/mlp.amp"));
+    CHECK_EQ_INT(rc, 1);
+    CHECK_HAS(out, "no C compiler for aarch64: 'missing-cc' was not found");
+    CHECK_HAS(out, "or set CC_aarch64");
 }
