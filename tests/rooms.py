@@ -8,8 +8,8 @@
 rooms.txt lists the rooms, lowest first, and the allowed edges. A room may call a
 lower one that stands in its line. An edge upwards closes a circle: it has a line
 of its own with the reason why it is still there. An edge that is no longer
-needed fails the test too, so the list only shrinks. The circles of files inside
-rooms are counted in the same way.
+needed fails the test too, so the list only shrinks. Inside a room at most three
+files call each other in a circle.
 """
 import collections
 import os
@@ -19,14 +19,14 @@ import sys
 TOPS = ("ir", "passes", "codegen", "frontend", "runtime")
 LIST, PICTURE = "tests/rooms.txt", "docs/internals/rooms.svg"
 SYMBOLS = "tests/symbols.txt"  # of nm, archive by archive: tests/BUILD
-FEW = 3  # files of a circle that needs no line
+FEW = 3  # files of the largest circle inside a room
 
 
 # ---- the list ---------------------------------------------------------------
 
 class Rooms:
     def __init__(self, path):
-        self.floor, self.down, self.up, self.circle = {}, set(), {}, {}
+        self.floor, self.down, self.up = {}, set(), {}
         for number, line in enumerate(open(path), 1):
             line = line.split("#")[0].strip()
             words = line.split(None, 2)
@@ -39,9 +39,6 @@ class Rooms:
             elif words[0] == "up":
                 edge, _, why = line[3:].partition(":")
                 self.up[tuple(edge.replace(">", " ").split())] = why.strip()
-            elif words[0] == "circle":
-                room, _, why = words[2].partition(":")
-                self.circle[room.strip()] = (int(words[1]), why.strip())
             else:
                 sys.exit(f"{path}:{number}: {line}")
 
@@ -155,18 +152,13 @@ def defects(graph, rooms):
     for (a, b), why in rooms.up.items():
         if not why or rooms.floor.get(a, 0) >= rooms.floor.get(b, 0):
             yield f"up {a} > {b}: without a reason, or not upwards"
-    inside = collections.defaultdict(int)
     for room in rooms.floor:
         own = {f: [t for t in to if room_of(t) == room]
                for f, to in graph.items() if room_of(f) == room}
         for circle in circles(own):
-            inside[room] = max(inside[room], len(circle))
-    for room in sorted(set(inside) | set(rooms.circle)):
-        most, why = rooms.circle.get(room, (FEW, "few"))
-        if inside[room] > most or not why:
-            yield f"{room}: {inside[room]} files call in a circle, {most} may"
-        if room in rooms.circle and inside[room] < most:
-            yield f"{room}: the circle has {inside[room]} files, not {most}"
+            if len(circle) > FEW:
+                yield (f"{room}: {len(circle)} files call in a circle, {FEW} "
+                       f"may: {' '.join(sorted(circle))}")
 
 
 def selftest():
@@ -179,8 +171,8 @@ def selftest():
     ring = {f"a/{i}.c": {f"a/{(i + 1) % 5}.c": "f"} for i in range(5)}
     rooms.down = set()
     assert any("5 files call in a circle" in d for d in defects(ring, rooms))
-    rooms.circle = {"a": (6, "why")}
-    assert any("not 6" in d for d in defects(ring, rooms))
+    few = {f"a/{i}.c": {f"a/{(i + 1) % FEW}.c": "f"} for i in range(FEW)}
+    assert not any("circle" in d for d in defects(few, rooms))
 
 
 # ---- the picture ------------------------------------------------------------

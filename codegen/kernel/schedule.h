@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.h: decides how a kernel runs (Kernel.loop).
 
-   schedule.c        the form of the nest, the same everywhere; reading loops
+   schedule.c        the form of the nest, the same everywhere
+   loops.c           writing and reading loops
    schedule_cpu.c    threads, vectors, values kept for later sweeps; cost
    schedule_cuda.c   blocks, threads, elements per thread
 
@@ -16,6 +17,8 @@
 enum { MAX_KERNEL_PARS = 2 };
 int kernel_schedule(Arena *a, Kernel *k, TargetKind target,
                     int64_t par[MAX_KERNEL_PARS]);
+
+/* ---- loops.c ------------------------------------------------------------- */
 
 /* The first loop with that kind over a dim or LOOP_ROWS, ..; NULL: none. */
 const KLoop *kernel_loop(const Kernel *k, KLoopKind kind, int over);

@@ -5,9 +5,18 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/fn/model.h"
 #include "ir/fn/run.h"
 
 /* ---- messages ------------------------------------------------------------ */
+
+void run_failed_at(const Run *r, int line, int col) {
+    Model *e = r->model;
+    int n = e->failed.len;
+    if (n && e->failed.data[n - 1].depth <= r->depth) return;
+    vec_push(e->m->arena, &e->failed,
+             ((Frame){r->fn, r->scope->prefix, r->depth, line, col}));
+}
 
 Status run_fail(Run *r, const Expr *at, const char *fmt, ...) {
     char text[MSG_TEXT];
@@ -15,7 +24,7 @@ Status run_fail(Run *r, const Expr *at, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (at && r->model) model_failed_at(r, at->line, at->col);
+    if (at && r->model) run_failed_at(r, at->line, at->col);
     if (at && !r->model)
         snprintf(r->msg, MSG_TEXT, "%.180s (%.40s:%d:%d)", text,
                  r->fn->file ? r->fn->file : "def", at->line, at->col);

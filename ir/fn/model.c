@@ -39,14 +39,6 @@ void model_close(Model *e) {
     e->top = NULL;
 }
 
-void model_failed_at(const Run *r, int line, int col) {
-    Model *e = r->model;
-    int n = e->failed.len;
-    if (n && e->failed.data[n - 1].depth <= r->depth) return;
-    vec_push(e->m->arena, &e->failed,
-             ((Frame){r->fn, r->scope->prefix, r->depth, line, col}));
-}
-
 /* file:line:col: in Linear of h.0.fc1, and that line. */
 static void show_frame(Model *e, const Frame *f) {
     Lexer own = {.diag = e->lx->diag, .text = f->fn->text, .n = f->fn->size};
@@ -64,7 +56,7 @@ static void show_frame(Model *e, const Frame *f) {
    there. */
 static Status told(Model *e, Status s, int line, int col) {
     if (s == OK) return OK;
-    model_failed_at(e->top, line, col);
+    run_failed_at(e->top, line, col);
     const Frame *f = &e->failed.data[e->failed.len - 1];
     Token at = lex_token_at(e->lx, f->line, f->col);
     lex_fail(e->lx, &at, "%s", e->msg);
@@ -437,7 +429,7 @@ Status run_model_stmt(Run *r, const Stmt *s) {
     case S_SCOPE: st = run_scope(r, s); break;
     default: st = run_region(r, s); break;
     }
-    if (st != OK) model_failed_at(r, s->line, s->col);
+    if (st != OK) run_failed_at(r, s->line, s->col);
     return st;
 }
 
@@ -591,7 +583,7 @@ Status model_layer(Run *r, const Expr *at, const Fn *fn, const Scope *s,
                             TXT(value_type(r->b->g, in[i])));
     }
     if (import_all(&x)) {
-        model_failed_at(r, at->line, at->col);
+        run_failed_at(r, at->line, at->col);
         return ERR_USER;
     }
     for (int i = 0; i < nout; i++) out[i] = x.to[g->outputs.data[i].value.i];

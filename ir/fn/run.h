@@ -74,6 +74,9 @@ typedef enum Builtin {
 
 /* At a place of the text, or NULL: of the call as a whole. */
 Status run_fail(Run *r, const Expr *at, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Of a model: the place in r that the message belongs to; one that is known
+ * stays. */
+void run_failed_at(const Run *r, int line, int col);
 /* "WHAT expected, found .." */
 Status run_wants(Run *r, const Expr *at, const char *what, const Val *v);
 bool val_is_number(const Val *v);
@@ -154,7 +157,5 @@ Status model_layer(Run *r, const Expr *at, const Fn *fn, const Scope *s,
                    const ValueId *in, int nin, ValueId *out, int nout);
 /* A tensor that this statement made takes the name that it is bound to. */
 void model_name(Run *r, uint32_t first, Str name, const Val *v);
-/* The place in r that the message belongs to; one that is known stays. */
-void model_failed_at(const Run *r, int line, int col);
 
 #endif

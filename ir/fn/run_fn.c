@@ -303,7 +303,7 @@ static Status run_require(Run *r, const Stmt *s) {
     if (status == OK) {
         snprintf(r->msg, MSG_TEXT, "%.*s", MSG_TEXT - 1,
                  sb.data ? sb.data : "");
-        if (r->model) model_failed_at(r, s->line, s->col);
+        if (r->model) run_failed_at(r, s->line, s->col);
     }
     sb_free(&sb);
     return ERR_USER;

@@ -227,7 +227,7 @@ bool var_in_range(const ampc_session *s, uint32_t var, const void *value);
 /* Scalar variables as numbers; dflt when var is -1 or no scalar. */
 ampc_status var_number(ampc_session *s, int var, double dflt, double *out);
 
-/* api.c: one thread at a time, on the session's device. */
+/* enter.c: one thread at a time, on the session's device. */
 ampc_status api_enter(ampc_session *s);
 ampc_status api_leave(ampc_session *s, ampc_status status);
 

@@ -227,10 +227,6 @@ static ampc_status launch_shape(Binder *b, uint32_t kernel, int64_t blocks,
     return AMPC_OK;
 }
 
-int64_t gpu_blocks(const PlanCudaKernel *k, int64_t n) {
-    return k->blocks ? k->blocks : n / k->per_block + (n % k->per_block > 0);
-}
-
 static ampc_status bind_launch(Binder *b, GpuStep *out) {
     const PlanCuda *c = b->s->m->cuda;
     const PlanStep *t = b->t;

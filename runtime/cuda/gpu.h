@@ -239,7 +239,9 @@ ampc_status bind_all(ampc_session *s);
 void gpu_hold_captures(void);
 void gpu_release_captures(void);
 /* Blocks of a kernel over n elements. */
-int64_t gpu_blocks(const PlanCudaKernel *k, int64_t n);
+static inline int64_t gpu_blocks(const PlanCudaKernel *k, int64_t n) {
+    return k->blocks ? k->blocks : n / k->per_block + (n % k->per_block > 0);
+}
 
 /* ---- ranks.c ------------------------------------------------------------- */
 
