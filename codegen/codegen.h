@@ -139,7 +139,8 @@ Status emit_so(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 Status emit_check(Module *m, const Options *opt, Diag *d, const EmitInput *in);
 
 /* emit_object.c: -o FILE.o or FILE.a asks for an object to link with; the check
-   refuses options that an object cannot have. */
+   refuses options that an object cannot have and, for C text too, a --symbol
+   that no C program can call. */
 bool emit_is_object(const char *path);
 Status emit_object_check(const Options *opt, Diag *d, const char *path);
 

@@ -23,7 +23,28 @@ bool emit_is_object(const char *path) {
     return has_suffix(path, ".o") || has_suffix(path, ".a");
 }
 
+/* A C program that links with the module declares the function and calls it. */
+
+static bool c_can_declare(const char *name) {
+    static const char *const taken[] = {
+        "auto",     "break",    "case",   "char",     "const",   "continue",
+        "default",  "do",       "double", "else",     "enum",    "extern",
+        "float",    "for",      "goto",   "if",       "inline",  "int",
+        "long",     "register", "return", "restrict", "short",   "signed",
+        "sizeof",   "static",   "struct", "switch",   "typedef", "union",
+        "unsigned", "void",     "while",  "volatile", "main"};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (!strcmp(name, taken[i])) return false;
+    return true;
+}
+
 Status emit_object_check(const Options *opt, Diag *d, const char *path) {
+    bool linked = emit_is_object(path) || emit_is_source(opt);
+    if (linked && !c_can_declare(opt->symbol))
+        return fail(d, (Loc){0},
+                    "--symbol %s: a C program cannot call a function of that "
+                    "name, which C keeps for itself; choose another name",
+                    opt->symbol);
     if (emit_is_object(path) && opt->sidecar_weights)
         return fail(d, (Loc){0},
                     "--weights sidecar does not go with -o %s: initial values "

@@ -54,6 +54,9 @@ Status spec_integer(const Spec *s, const char *text, int64_t lo, int64_t hi,
     long long v = strtoll(text, &end, 10);
     if (!spec_starts_number(text) || end == text || *end)
         return spec_error(s, "'%s' is not an integer", text);
+    if (hi == INT64_MAX && v < lo)
+        return spec_error(s, "%s is less than %lld, the smallest value", text,
+                          (long long)lo);
     if (errno == ERANGE || v < lo || v > hi)
         return spec_error(s, "%s is not in %lld .. %lld", text, (long long)lo,
                           (long long)hi);

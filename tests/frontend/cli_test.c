@@ -338,6 +338,11 @@ TEST_CASE(cli, exported_symbols) {
         check_run(0, "", words);
         check_run(0, "inputs", "inspect s.so");
     }
+    check_run(1,
+              "--symbol int: a C program cannot call a function of that name",
+              "s.amp -o s.o --loss none --symbol int");
+    check_run(1, "--symbol main: a C program cannot call a function",
+              "s.amp -o s.c --target c --loss none --symbol main");
 }
 
 /* An .amp file is told what an ONNX model would be. */
@@ -579,6 +584,8 @@ TEST_CASE(cli, numbers_are_numbers_in_range) {
                   "--seed 99999999999999999999");
     check_refused(2, "99999999999999999999 is not in 1 ..",
                   "--dim batch=99999999999999999999");
+    check_refused(2, "--dim: 0 is less than 1, the smallest value",
+                  "--dim batch=0");
     check_refused(2, "a name is missing before '='", "--dim =5");
     check_refused(2, "a name is missing before ':'", "--dim :0=5");
     check_refused(2, "'' is not an integer", "--dim batch=");
