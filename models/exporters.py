@@ -208,6 +208,7 @@ def torch_models():
     x4 = (lambda r: [torch.tensor(r.randn(6, 4), dtype=torch.float32)])
     from exporters_edges import edges
     from exporters_kinds import kinds
+    from exporters_more import MODELS as more
     from exporters_plain import plain
     image = (lambda r: [torch.tensor(r.rand(4, 3, 6, 6), dtype=torch.float32)])
     sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
@@ -216,7 +217,7 @@ def torch_models():
             (StraightThrough, x4), (Detached, x4), (NoGrad, x4), (OwnLoss, x4), (BatchNorm, image), (Norms, x4),
             (Attention, sequence), (Embedding, ids), (Rotary, x4), (Codebook, x4), (Gates, x4), (Transposed, x4),
             (Recurrent, sequence), (Literals, x4), (Lstm, sequence), (Equal, x4), (Ones, x4), (Positions, ids),
-            *edges(), *kinds(), *plain()]
+            *edges(), *kinds(), *plain(), *more]
 
 
 def torch_case(folder, make, data, mode):

@@ -163,6 +163,13 @@ static int padding_of(const OxNode *n) {
     return s && *s == ' ' && isdigit((unsigned char)s[1]) ? atoi(s + 1) : -1;
 }
 
+/* scale_grad_by_freq divides a row's gradient by how often the row is read. */
+static bool scales_by_frequency(const OxNode *n) {
+    Str s =
+        ox_torch_node(n, "aten.embedding.") ? ox_torch_argument(n, 3) : NULL;
+    return s && !strcmp(s, "True");
+}
+
 /* TorchScript drops padding_idx, whose row is zeros before training. */
 static void warn_of_padding(Ox *ox) {
     const OxName *name = ox_name_of(ox, ox->node->in[0]);
@@ -190,6 +197,10 @@ Status onnx_gather(Ox *ox) {
     TRY(ox_axis(ox, ox_int(ox, "axis", 0), ox_type(ox, in[0]).rank, &axis));
     Attr attr = attr_i(AK_axis, axis);
     if (axis == 0) warn_of_padding(ox);
+    if (options_train(ox->opt) && scales_by_frequency(ox->node))
+        return ox_fail(ox,
+                       "scale_grad_by_freq=True changes the gradient, which "
+                       "no ONNX operator does: export without it");
     if (axis == 0 && padding >= 0) {
         attr = attr_named_i("unused", padding);
         TRY(ox_call(ox, "padded_rows", in, 2, &attr, 1, 1, &y));

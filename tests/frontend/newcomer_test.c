@@ -86,20 +86,6 @@ TEST_CASE(newcomer, of_many_lost_parameters_eight_are_named) {
     refused(&m, "'b6', 'b7' and 2 more; re-export", "optimize=False");
 }
 
-TEST_CASE(newcomer, batch_norm_without_momentum) {
-    Made m;
-    made_start(&m, 17);
-    made_input(&m, "x", DT_F32, "4,2");
-    static const char *const names[] = {"bn.s", "bn.b", "bn.m", "bn.v"};
-    for (int i = 0; i < 4; i++) made_f32(&m, names[i], "2", (float)i);
-    made_float(
-        &m, made_node(&m, "BatchNormalization", "x,bn.s,bn.b,bn.m,bn.v", "y"),
-        "momentum", 0);
-    made_output(&m, "y");
-    warned(&m, "running statistics will be those of the last batch",
-           "momentum=None");
-}
-
 static void start_body(Made *body) {
     made_start(body, 17);
     made_input(body, "i", DT_I64, "");
@@ -223,7 +209,7 @@ TEST_CASE(newcomer, padding_idx) {
         const char *target;
         int64_t calls;
     } rows[] = {{"aten.embedding.default](args = (%w, %ids, 0)", 1},
-                {"aten.embedding.default](args = (%w, %ids, 0, True)", 1},
+                {"aten.embedding.default](args = (%w, %ids, 0, False)", 1},
                 {"aten.embedding.default](args = (%w, %ids, -1)", 0},
                 {"aten.embedding.default](args = (%w, %ids)", 0},
                 {"aten.embedding", 0},
@@ -241,6 +227,19 @@ TEST_CASE(newcomer, padding_idx) {
         CHECK_EQ_INT(calls(mod, "padded_rows"), rows[i].calls);
         made_end(&m);
     }
+}
+
+TEST_CASE(newcomer, gradients_by_frequency_are_refused) {
+    Made m;
+    made_start(&m, 17);
+    made_input(&m, "ids", DT_I64, "2,3");
+    made_f32(&m, "e.weight", "5,4", 0);
+    torch_node(&m, made_node(&m, "Gather", "e.weight,ids", "y"),
+               "aten.embedding.default](args = (%w, %ids, -1, True)");
+    made_output(&m, "y");
+    CHECK(made_import(&m) == NULL);
+    CHECK_HAS(m.d.text.data, "scale_grad_by_freq=True changes the gradient");
+    made_end(&m);
 }
 
 /* ---- files of other exporters ---------------------------------------------

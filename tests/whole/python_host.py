@@ -7,6 +7,7 @@ Needs nothing but Python: `Strided` stands for a library's array with DLPack.
 import array
 import ctypes as c
 import gc
+import itertools
 import os
 import pickle
 import sys
@@ -108,7 +109,26 @@ def refused(kind, words, call):
 
 # ---- cases ------------------------------------------------------------------
 
+def orders():
+    """Every order of three axes, in every grouping of neighbours, with an axis
+    of 1 anywhere: the input's own order alone fits."""
+    from ampc._arrays import same_elements
+    right = ((2, 3, 4), (6, 4), (2, 12), (24,))
+    for order in itertools.permutations((2, 3, 4)):
+        for cuts in range(4):
+            shape = [order[0]]
+            for i, n in enumerate(order[1:]):
+                if cuts >> i & 1:
+                    shape.append(n)
+                else:
+                    shape[-1] *= n
+            for at in range(len(shape) + 1):
+                given = (*shape[:at], 1, *shape[at:])
+                assert same_elements(given, (2, 3, 4)) == (tuple(shape) in right), given
+
+
 def arrays(path):
+    orders()
     """x: f32[4,3]; y = x @ w"""
     x, t = floats(i / 8 for i in range(12)), floats(i % 3 for i in range(8))
     s = ampc.Module(path).session("cpu", 1)
