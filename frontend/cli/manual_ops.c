@@ -92,6 +92,8 @@ void manual_functions(StrBuf *sb) {
             "modules. `scope=\"NAME\"` names them.\n\n");
     put_functions(sb, layers_amp_lines);
     put_functions(sb, std_amp_lines);
+    put_functions(sb, special_amp_lines);
+    put_functions(sb, linalg_amp_lines);
     put_functions(sb, losses_amp_lines);
     put_functions(sb, microsoft_amp_lines);
 }

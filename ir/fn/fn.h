@@ -110,7 +110,9 @@ const Fn *fn_std(const char *name);
 extern const char *const std_amp_lines[],
     *const losses_amp_lines[], *const layers_amp_lines[],
                                    *const optimizers_amp_lines[],
-                                       *const microsoft_amp_lines[];
+                                       *const microsoft_amp_lines[],
+                                           *const special_amp_lines[],
+                                               *const linalg_amp_lines[];
 /* All functions except layers, in the order of the file. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);

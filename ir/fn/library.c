@@ -76,6 +76,8 @@ static void read_library(void) {
                            dx + 3);
         s = read_text(a, &d, "ops.def", rule, strlen(rule));
     }
+    if (s == OK) s = read_fn_lines(a, &d, "special.amp", special_amp_lines);
+    if (s == OK) s = read_fn_lines(a, &d, "linalg.amp", linalg_amp_lines);
     if (s == OK) s = read_fn_lines(a, &d, "losses.amp", losses_amp_lines);
     if (s == OK) s = read_fn_lines(a, &d, "microsoft.amp", microsoft_amp_lines);
     if (s == OK)

@@ -48,7 +48,8 @@ TEST_CASE(format, of_the_models_and_the_library) {
         "models/gpt.amp",      "models/llama.amp",    "models/mlp.amp",
         "models/resnet18.amp", "models/resnet50.amp", "models/unet.amp",
         "models/vit.amp",      "models/wgan_gp.amp",  "models/wgan_gp_onnx.amp",
-        "ir/fn/std.amp",       "ir/fn/layers.amp",    "ir/fn/microsoft.amp"};
+        "ir/fn/std.amp",       "ir/fn/layers.amp",    "ir/fn/microsoft.amp",
+        "ir/fn/special.amp",   "ir/fn/linalg.amp"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         size_t n;
         char *text = test_read_file(test_data_path(files[i]), &n);
