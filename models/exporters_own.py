@@ -167,7 +167,30 @@ def kept():
             y = s.m(torch.tanh(s.l(x))).reshape(3, 2, 3).log_softmax(-1)
             return F.ctc_loss(y, torch.tensor([[1, 2], [2, 2]]), torch.tensor([3, 3]), torch.tensor([2, 1]))
 
+    class Special(Base):
+        def forward(s, x):
+            h = torch.tanh(s.l(x)); q = torch.sigmoid(h)
+            return s.m(0.01 * (torch.special.ndtri(q) + torch.special.log_ndtr(4 * h - 6) + torch.special.erfcx(h)
+                               + torch.polygamma(1, 1 + q) + torch.polygamma(2, q - 1) + torch.logcumsumexp(h, 1)))
+
+    class Decomposed(Base):
+        """Eigenvalues and vectors, whose signs are free; singular values; exp."""
+        def forward(s, x):
+            a = s.l.weight + torch.diag(torch.tensor([0., 1., 2., 3.])); w, v = torch.linalg.eigh(a + a.t())
+            u, d, vh = torch.linalg.svd(x[:5] @ a, full_matrices=False)
+            h = s.l(x) * w @ v.abs() + d * (u.abs().sum(0) + vh.abs().sum(1)) @ torch.matrix_exp(0.3 * a)
+            return s.m(torch.tanh(0.1 * h))
+
+    class Rare(Base):
+        """Operators that torch.onnx has no translation for, or only for some arguments."""
+        def forward(s, x):
+            h = torch.tanh(s.l(x)); i = torch.tensor([0, 2, 2, 1, 0, 2])
+            y = torch.fmax(h, x) + torch.fmin(h * 2, x) + torch.copysign(h, x) + torch.fmod(h, 0.3 + x.abs())
+            z = torch.zeros(3, 4).index_add(0, i, h, alpha=0.5) + torch.ones(3, 4).index_reduce(0, i, 1 + h * h, "prod")
+            return s.m(torch.tanh(y)) + 0.1 * torch.nansum(z) * F.adaptive_max_pool2d(h[None], (3, 3))[0].mean() + h.nanmedian()
+
     import numpy as np
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
-                              Distances, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled)]
+                              Distances, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
+                              Special, Decomposed, Rare)]

@@ -9,8 +9,8 @@ usage: opinfo.py [--plain] [--samples N] [--part K/N] [--record FILE.csv]
        opinfo.py --table FILE.csv
 
 A sample's floating tensors are parameters, its loss is a weighted sum of what the op
-returns.  A sample counts if its loss and gradient are finite and some parameter has a
-gradient.  It is right if loss and gradient are at most 1e-5 from PyTorch's fp64, or at
+returns.  A sample counts if its loss and gradient are finite, some parameter has a
+gradient, and PyTorch's fp32 has two of its digits.  It is right if loss and gradient are at most 1e-5 from PyTorch's fp64, or at
 most twice as far as PyTorch's fp32: distances of losses are relative to the sum of the
 magnitudes of what the loss adds up, those of gradients to the sample's largest.  An op
 is right if all of its samples are.
@@ -21,6 +21,7 @@ not right.  --record writes a row for each sample; ops that FILE.csv has are not
 again.  --table prints its sums and what is not right."""
 import argparse
 import contextlib
+import copy
 import csv
 import io
 import logging
@@ -131,10 +132,24 @@ def together(nets):
     return Several()
 
 
-def trained(program, makes, w, path, plain):
-    """Loss of all, and gradients by parameter of each."""
+def rate_of(net, wants):
+    """A power of 2: a step with it is much longer than the parameters, so that a
+    difference of parameters has all digits of the gradient."""
+    import numpy as np
+    most = [max(np.abs(v).max() for v in x[2].values() if v.size) for x in wants]
+    size = 1 + max(p.detach().abs().max().item() for p in net.parameters()
+                   if p.numel())
+    most = [m for m in most if m] or [1.0]
+    rate = np.log2(size / min(most)) + 24
+    return float(2 ** np.floor(min(rate, 120 - np.log2(max(most)), 120)))
+
+
+def trained(program, makes, wants, w, path, plain):
+    """Loss of all, and gradients by parameter of each; those without one in
+    PyTorch are frozen."""
     np, torch, losses, base = modules()
     net = together([m() for m in makes])
+    wanted = [f"nets.{k}.{n}" for k, x in enumerate(wants) for n in x[2]]
     hide = io.StringIO()
     with contextlib.redirect_stdout(hide), contextlib.redirect_stderr(hide):
         if plain:
@@ -149,9 +164,13 @@ def trained(program, makes, w, path, plain):
     with open(cc, "w", encoding="utf-8") as f:
         f.write('#!/bin/sh\nexec cc "$@" -O0\n')
     os.chmod(cc, 0o755)
+    rate = rate_of(net, wants)
+    parts = [x for n in wanted for x in ("--train", n)] + [
+        x for n, _ in net.named_parameters() if n not in wanted
+        for x in ("--freeze", n)]
     done = subprocess.run(
         [program, path, "-o", path + ".so", "--precision", "fp32", "--optimizer",
-         "sgd,lr=1", "--target", "cpu:x86-64-v3", "--train", "*"],
+         f"sgd,lr={rate}", "--target", "cpu:x86-64-v3", *parts],
         env=dict(os.environ, CC=cc), capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError("ampc: " + done.stderr)
@@ -166,7 +185,7 @@ def trained(program, makes, w, path, plain):
     found = [{} for _ in makes]
     for n, v in start.items():
         _, k, own = n.split(".", 2)
-        found[int(k)][own] = v - s[n].astype("f8")
+        found[int(k)][own] = (v - s[n].astype("f8")) / rate
     return r["loss"], found
 
 
@@ -206,7 +225,8 @@ def one(program, samples, w_of, plain, write):
         except Exception as e:
             write(k, "none", None, short(e))
             continue
-        if not counts(want) or not counts(own):
+        if not counts(want) or not counts(own) or \
+                max(distance(own, want)) > 1e-2:
             write(k, "none", None, "")
             continue
         kept.append((k, make, w, want, own))
@@ -217,7 +237,8 @@ def one(program, samples, w_of, plain, write):
 
     def attempt(some):
         with tempfile.TemporaryDirectory() as folder:
-            got = trained(program, [m for _, m, *_ in some], w,
+            got = trained(program, [m for _, m, *_ in some],
+                          [x[2] for x in some], w,
                           f"{folder}/m.onnx", plain)
         wants = [x[2] for x in some]
         all_ = sum(x[0] for x in wants)
@@ -241,6 +262,25 @@ def one(program, samples, w_of, plain, write):
             write(x[0], "right" if ok else "wrong", ours + theirs, "")
         except Exception as e:
             write(x[0], "refused", None, short(e))
+
+
+def warm(folder):
+    """What every export builds again is built once, before a process is forked.
+    No operator with threads of its own runs: a forked process could not."""
+    import torch
+    import ampc.torch
+    from torch.onnx._internal.exporter import _registration
+    registry = _registration.ONNXRegistry
+    build, built = registry.from_torchlib, {}
+
+    def from_torchlib(_=None, **options):
+        key = tuple(options.items())
+        if key not in built:
+            built[key] = build(**options)
+        return copy.copy(built[key])
+    registry.from_torchlib = from_torchlib
+    path = os.path.join(folder, "w.onnx")
+    ampc.torch.export(torch.nn.ReLU(), (torch.zeros(2, 2),), path)
 
 
 def by_op(count, chosen):
@@ -281,6 +321,8 @@ def main():
         n = max([v.numel() for v in make().results()] or [1])
         return losses.numbers("n_w", 0, (n,)) * .5 + 1
 
+    with tempfile.TemporaryDirectory() as folder:
+        warm(folder)
     for i, (op, samples) in enumerate(sorted(by_op(a.samples, a.names).items())):
         if i % parts != part or op in done:
             continue

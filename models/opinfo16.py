@@ -48,6 +48,7 @@ class OfOp(nn.Module):
     def __init__(self, op, sample):
         super().__init__()
         self.op, self.fixed, n = op, {}, 0
+        self.process = sample.output_process_fn_grad
         self.parts = (sample.input,) + tuple(sample.args)
         self.kwargs = dict(sample.kwargs)
 
@@ -74,8 +75,8 @@ class OfOp(nn.Module):
         return getattr(self, v) if kind == "name" else v
 
     def results(self):
-        r = self.op(*[self.value(p) for p in self.parts],
-                    **{k: self.value(p) for k, p in self.kwargs.items()})
+        r = self.process(self.op(*[self.value(p) for p in self.parts], **{
+            k: self.value(p) for k, p in self.kwargs.items()}))
         return [v for v in (r if isinstance(r, (tuple, list)) else [r])
                 if isinstance(v, torch.Tensor) and v.is_floating_point()]
 

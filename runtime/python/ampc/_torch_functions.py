@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
+from . import _torch_forms as forms
 from . import _torch_linear as linear
 
 # ---- autograd Functions -----------------------------------------------------
@@ -379,4 +380,5 @@ def table() -> dict[Any, Callable[..., Any]]:
             aten.special_i1.default: i1, aten.special_i1e.default: i1e,
             aten.cummax.default: cummax, aten.cummin.default: cummin,
             aten.hypot.default: hypot, **linear.table(),
+            **forms.table(),
             aten.scatter_reduce.two: scatter_reduce}

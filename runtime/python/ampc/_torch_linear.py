@@ -171,8 +171,11 @@ def cholesky_solve(b: Any, root: Any, upper: bool = False) -> Any:
 def qr(a: Any, mode: str = "reduced") -> Any:
     """Householder's, with LAPACK's signs; of matrices with full column rank."""
     m, n = a.shape[-2:]
-    if mode != "reduced" or m < n:
+    if mode != "reduced" and m > n:
         return NotImplemented
+    if m < n:
+        q, r = qr(a.narrow(-1, 0, m))
+        return q, torch.cat([r, _flip(q) @ a.narrow(-1, m, n - m)], -1)
     r = a.detach()
     q = _eye(m, a).expand(*a.shape[:-2], m, m)
     rows = torch.arange(m).reshape(m, 1)

@@ -20,6 +20,14 @@ def node(name: str, inputs: Sequence[Any], shape: Sequence[Any],
         shape=shape, version=VERSION)
 
 
+def nodes(name: str, inputs: Sequence[Any], shapes: Sequence[Any],
+          **attributes: Any) -> Any:
+    """A node with several results of the first input's dtype."""
+    return torch.onnx.ops.symbolic_multi_out(
+        f"ampc::{name}", inputs, attributes,
+        dtypes=[inputs[0].dtype] * len(shapes), shapes=shapes, version=VERSION)
+
+
 def _numbers(n: Any) -> Any:
     return n.reshape(-1) if isinstance(n, torch.Tensor) else torch.tensor(n)
 
@@ -88,6 +96,33 @@ def _quantile(x: Any, q: Any, dim: Any = None, keepdim: bool = False, *,
     return y.squeeze(0) if one else y
 
 
+def _take(x: Any, index: Any) -> Any:
+    at = index.reshape(-1)
+    at = torch.where(at < 0, at + x.numel(), at)
+    return x.reshape(-1).index_select(0, at).reshape(index.shape)
+
+
+def _corrcoef(x: Any) -> Any:
+    if x.dim() < 2:
+        x = x.reshape(1, -1)
+    d = x - x.mean(1, keepdim=True)
+    c = d @ d.transpose(0, 1)
+    size = torch.sqrt((d * d).sum(1))
+    y = (c / size.unsqueeze(1) / size.unsqueeze(0)).clip(-1, 1)
+    return y.reshape(()) if y.numel() == 1 else y
+
+
+def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
+    """Of matrices with full rank."""
+    vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and
+                              b.shape == a.shape[:-1])
+    y = torch.linalg.pinv(a) @ (b.unsqueeze(-1) if vector else b)
+    none = a.new_zeros(0)
+    return torch.return_types.linalg_lstsq((
+        y.squeeze(-1) if vector else y, none,
+        torch.zeros((), dtype=torch.int64), none))
+
+
 def _is_mask(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.dim() > 0
 
@@ -104,6 +139,9 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.nn.functional.ctc_loss: _functional_ctc_loss,
             torch.nn.functional.cross_entropy: _cross_entropy,
             torch.quantile: _quantile, torch.Tensor.quantile: _quantile,
+            torch.take: _take, torch.Tensor.take: _take,
+            torch.corrcoef: _corrcoef, torch.Tensor.corrcoef: _corrcoef,
+            torch.linalg.lstsq: _lstsq,
             torch.masked_select: self._masked_select,
             torch.Tensor.masked_select: self._masked_select,
             torch.Tensor.__getitem__: self._item}

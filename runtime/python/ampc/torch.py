@@ -205,6 +205,29 @@ def _prepare(program: Any) -> Any:
     return program.run_decompositions(table) if table else program
 
 
+def _registry() -> Any:
+    """torch.onnx's translations."""
+    from torch.onnx._internal.exporter import _registration
+    return _registration.ONNXRegistry().from_torchlib(opset_version=18)
+
+
+def _prepare_composites(program: Any) -> Any:
+    """Also operators inside of those without a translation, which torch composes
+    of others."""
+    registry, ours = _registry(), functions.table()
+    every = torch.export.default_decompositions()
+    for _ in range(8):
+        strange = {n.target for n in program.graph.nodes
+                   if isinstance(n.target, torch._ops.OpOverload) and
+                   not registry.is_registered(n.target)}
+        table = {op: every[op] for op in strange
+                 if op in every and op not in ours}
+        if not table:
+            break
+        program = program.run_decompositions({**table, **ours})
+    return program
+
+
 # What torch.onnx.export writes beside each initializer.
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 
@@ -290,8 +313,8 @@ def _hooks() -> Iterator[list[str]]:
 def _untranslated(program: Any) -> list[str]:
     """Every operator that torch.onnx has no translation for, with its line."""
     try:
-        from torch.onnx._internal.exporter import (_core, _registration)
-        registry = _registration.ONNXRegistry().from_torchlib(opset_version=18)
+        from torch.onnx._internal.exporter import _core
+        registry = _registry()
         done = _core._prepare_exported_program_for_export(program,
                                                           registry=registry)
     except (ImportError, AttributeError, TypeError):
@@ -310,9 +333,18 @@ def _translate(program: Any, module: Any, output_names: Sequence[str] | None,
     """torch's ONNXProgram."""
     names = output_names or _output_names(program)
     frozen = _name_parameters(program, module)
-    done: Any = torch.onnx.export(
-        _prepare(program), (), dynamo=True, optimize=False, verbose=False,
-        output_names=names, **options)
+    prepared = _prepare(program)
+
+    def write(p: Any) -> Any:
+        return torch.onnx.export(p, (), dynamo=True, optimize=False,
+                                 verbose=False, output_names=names, **options)
+    try:
+        done: Any = write(prepared)
+    except Exception as e:
+        try:
+            done = write(_prepare_composites(prepared))
+        except Exception:
+            raise e from None
     _freeze(done.model, frozen)
     return done
 

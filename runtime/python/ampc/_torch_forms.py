@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of torch in others, where torch.onnx has no translation, or one that
+fails for scalars and rare arguments.  NotImplemented leaves the operator as it
+is."""
+from __future__ import annotations
+
+import math
+from typing import Any, Sequence
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+
+from . import _torch_linear as linear
+from ._torch_ops import node, nodes
+
+# ---- scalars and axes -------------------------------------------------------
+
+
+def _extreme(x: Any, dim: Sequence[int], keepdim: bool, op: Any) -> Any:
+    if x.dim() == 0:
+        return x.clone()
+    if dim:
+        return NotImplemented
+    return op(x, list(range(x.dim())), keepdim)
+
+
+def amax(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+    return _extreme(x, dim, keepdim, torch.amax)
+
+
+def amin(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+    return _extreme(x, dim, keepdim, torch.amin)
+
+
+def extreme_of_scalar(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """max and min along an axis: value and place."""
+    if x.dim():
+        return NotImplemented
+    return x.clone(), torch.zeros((), dtype=torch.int64)
+
+
+def topk_of_scalar(x: Any, k: int, dim: int = -1, largest: bool = True,
+                   sorted: bool = True) -> Any:
+    return extreme_of_scalar(x, dim)
+
+
+def squeeze(x: Any, dim: Any) -> Any:
+    """Axes that have other sizes than 1 stay, which ONNX refuses."""
+    axes = [dim] if isinstance(dim, int) else list(dim)
+    ones = [d for d in axes if x.dim() and x.shape[d] == 1]
+    if len(ones) == len(axes):
+        return NotImplemented
+    return x.squeeze(tuple(ones)) if ones else x.clone()
+
+
+def column_stack(tensors: Sequence[Any]) -> Any:
+    return torch.cat([t.reshape(t.numel(), 1) if t.dim() < 2 else t
+                      for t in tensors], 1)
+
+
+# ---- elements ---------------------------------------------------------------
+
+def copysign(x: Any, sign: Any) -> Any:
+    sign = torch.as_tensor(sign, dtype=x.dtype)
+    below = (sign < 0) | ((sign == 0) & (1 / sign < 0))
+    size = x.abs()
+    return torch.where(below, -size, size)
+
+
+def fmax(x: Any, y: Any) -> Any:
+    return torch.where((x >= y) | torch.isnan(y), x, y)
+
+
+def fmin(x: Any, y: Any) -> Any:
+    return torch.where((x <= y) | torch.isnan(y), x, y)
+
+
+def _without_nan(x: Any) -> Any:
+    return torch.where(torch.isnan(x), torch.zeros_like(x), x)
+
+
+def nansum(x: Any, dim: Any = None, keepdim: bool = False, *,
+           dtype: Any = None) -> Any:
+    x = _without_nan(x if dtype is None else x.to(dtype))
+    dims = list(range(x.dim())) if dim is None or dim == [] else dim
+    return x.sum(dims, keepdim=keepdim) if x.dim() else x.clone()
+
+
+def polygamma(n: int, x: Any) -> Any:
+    return node("Polygamma", [x], x.shape, n=n)
+
+
+def mvlgamma(x: Any, p: int) -> Any:
+    y = torch.lgamma(x)
+    for k in range(1, p):
+        y = y + torch.lgamma(x - 0.5 * k)
+    return y + p * (p - 1) / 4 * math.log(math.pi)
+
+
+def _unary(name: str) -> Any:
+    return lambda x: node(name, [x], x.shape)
+
+
+def logcumsumexp(x: Any, dim: int) -> Any:
+    return node("LogCumSumExp", [x], x.shape, axis=dim) if x.dim() else \
+        x.clone()
+
+
+# ---- order, places ----------------------------------------------------------
+
+def nanmedian_dim(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    if x.dim() == 0:
+        return extreme_of_scalar(x, dim)
+    nan = torch.isnan(x)
+    order = torch.where(nan, torch.full_like(x, math.inf), x)
+    values, places = torch.sort(order, dim)
+    there = (~nan).to(torch.int64).sum(dim, keepdim=True)
+    at = (there - 1).clamp(min=0) // 2
+    place = places.gather(dim, at)
+    y = x.gather(dim, place)
+    return (y, place) if keepdim else (y.squeeze(dim), place.squeeze(dim))
+
+
+def nanmedian(x: Any) -> Any:
+    return nanmedian_dim(x.reshape(-1), 0)[0]
+
+
+def index_add(x: Any, dim: int, index: Any, src: Any, *,
+              alpha: float = 1) -> Any:
+    if alpha == 1:
+        return NotImplemented
+    return torch.index_add(x, dim, index, src * torch.full_like(src, alpha))
+
+
+def index_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
+                 include_self: bool = True) -> Any:
+    if x.dim() == 0:
+        x, src = x.reshape(1), src.reshape(1)
+        return index_reduce(x, 0, index.reshape(1), src, reduce,
+                            include_self=include_self).reshape(())
+    shape = [1] * x.dim()
+    shape[dim] = index.numel()
+    at = index.reshape(shape).expand(src.shape)
+    names = {"amax": "amax", "amin": "amin", "prod": "prod", "mean": "mean"}
+    return torch.scatter_reduce(x, dim, at, src, names[reduce],
+                                include_self=include_self)
+
+
+def max_pool_slope(dy: Any, x: Any, kernel_size: Any, stride: Any, padding: Any,
+                   dilation: Any, ceil_mode: bool, indices: Any) -> Any:
+    flat = torch.zeros_like(x).flatten(-2)
+    return flat.scatter_add(-1, indices.flatten(-2),
+                            dy.flatten(-2)).reshape(x.shape)
+
+
+def adaptive_max_pool(x: Any, size: Sequence[int]) -> Any:
+    """Axis after axis; values and places in the plane."""
+    n = len(size)
+    plane = x.shape[-n:]
+    at = torch.arange(math.prod(plane)).reshape(plane).expand(x.shape)
+    for k, out in enumerate(size):
+        axis, length = x.dim() - n + k, plane[k]
+        parts, places = [], []
+        for i in range(out):
+            first = i * length // out
+            span = -(-(i + 1) * length // out) - first
+            y, place = x.narrow(axis, first, span).max(axis, keepdim=True)
+            parts.append(y)
+            places.append(at.narrow(axis, first, span).gather(axis, place))
+        x, at = torch.cat(parts, axis), torch.cat(places, axis)
+    return x, at
+
+
+# ---- linear algebra ---------------------------------------------------------
+
+def eigh(a: Any, uplo: str = "L", compute_v: bool = True) -> Any:
+    if uplo.upper() == "U":
+        a = a.transpose(-1, -2)
+    return nodes("Eigh", [a], [a.shape[:-1], a.shape])
+
+
+def svd(a: Any, full_matrices: bool = False, compute_uv: bool = True, *,
+        driver: Any = None) -> Any:
+    m, n = a.shape[-2:]
+    if full_matrices and compute_uv and m != n:
+        return NotImplemented
+    k, batch = min(m, n), list(a.shape[:-2])
+    u, s, v = nodes("Svd", [a], [batch + [m, k], batch + [k], batch + [n, k]])
+    return u, s, v.transpose(-1, -2)
+
+
+def pinv(a: Any, *, atol: Any = None, rtol: Any = None,
+         hermitian: bool = False) -> Any:
+    """Of matrices with full rank."""
+    if a.shape[-2] < a.shape[-1]:
+        return pinv(a.transpose(-1, -2)).transpose(-1, -2)
+    q, r = linear.qr(a)
+    return linear.solve_triangular(r, q.transpose(-1, -2), upper=True)
+
+
+def matrix_exp(a: Any) -> Any:
+    return node("MatrixExp", [a], a.shape)
+
+
+def table() -> dict[Any, Any]:
+    """{operator of torch: its formula}"""
+    aten = torch.ops.aten
+    found = {name: _unary(op) for name, op in (
+        (aten.special_ndtri.default, "Ndtri"),
+        (aten.special_log_ndtr.default, "LogNdtr"),
+        (aten.special_erfcx.default, "Erfcx"))}
+    found.update({
+        aten.amax.default: amax, aten.amin.default: amin,
+        aten.max.dim: extreme_of_scalar, aten.min.dim: extreme_of_scalar,
+        aten.topk.default: lambda x, *a, **k: topk_of_scalar(x, *a, **k)
+        if x.dim() == 0 else NotImplemented,
+        aten.squeeze.dim: squeeze, aten.squeeze.dims: squeeze,
+        aten.column_stack.default: column_stack,
+        aten.copysign.Tensor: copysign, aten.copysign.Scalar: copysign,
+        aten.fmax.default: fmax, aten.fmin.default: fmin,
+        aten.nansum.default: nansum, aten.polygamma.default: polygamma,
+        aten.special_polygamma.default: polygamma,
+        aten.mvlgamma.default: mvlgamma,
+        aten.logcumsumexp.default: logcumsumexp,
+        aten.nanmedian.dim: nanmedian_dim, aten.nanmedian.default: nanmedian,
+        aten.index_add.default: index_add,
+        aten.index_reduce.default: index_reduce,
+        aten.max_pool2d_with_indices_backward.default: max_pool_slope,
+        aten.adaptive_max_pool2d.default: adaptive_max_pool,
+        aten.adaptive_max_pool3d.default: adaptive_max_pool,
+        aten._linalg_eigh.default: eigh, aten.linalg_eigh.default: eigh,
+        aten.linalg_eigvalsh.default: lambda a, uplo="L": eigh(a, uplo)[0],
+        aten._linalg_svd.default: svd, aten.linalg_svd.default: svd,
+        aten.linalg_svdvals.default: lambda a, *, driver=None: svd(a)[1],
+        aten.linalg_pinv.atol_rtol_tensor: pinv,
+        aten.linalg_matrix_exp.default: matrix_exp})
+    return found
