@@ -6,7 +6,7 @@ ModuleInfo of torch.testing._internal) in fp32, of files that an exporter writes
 
 usage: opinfo.py [--plain] [--samples N] [--part K/N] [--record FILE.csv]
                  AMPC [NAME...]
-       opinfo.py --table FILE.csv
+       opinfo.py --table FILE.csv [SUMMARY.csv]
 
 A sample's floating tensors are parameters, its loss is a weighted sum of what the op
 returns.  A sample counts if its loss and gradient are finite, some parameter has a
@@ -18,7 +18,9 @@ is right if all of its samples are.
 Files come from ampc.torch.export; with --plain from torch.onnx.export(dynamo=True,
 optimize=False).  The samples of an op are one file, and a file each where that one is
 not right.  --record writes a row for each sample; ops that FILE.csv has are not done
-again.  --table prints its sums and what is not right."""
+again.  --table prints its sums and what is not right, and writes a row for each op:
+how many of its samples count, how many are right, the largest distances of those,
+and why others are not."""
 import argparse
 import contextlib
 import copy
@@ -67,6 +69,24 @@ def show(table):
           f"{sum(r['result'] != 'none' for r in table)} samples")
 
 
+def summary(table, path):
+    """A row for each op."""
+    with open(path, "w", encoding="utf-8") as f:
+        out = csv.writer(f, lineterminator="\n")
+        out.writerow(["op", "samples", "right", "loss", "gradient", "reason"])
+        for op in sorted({r["op"] for r in table}):
+            mine = [r for r in table if r["op"] == op and r["result"] != "none"]
+            good = [r for r in mine if r["result"] == "right"]
+            bad = [r for r in mine if r["result"] != "right"]
+            far = [max((r[k] for r in good), key=float, default="")
+                   for k in ("loss", "gradient")]
+            if mine:
+                why = bad and (bad[0]["reason"] or "the numbers differ: loss "
+                               f"{bad[0]['loss']}, gradient {bad[0]['gradient']}")
+                out.writerow([op, len(mine), len(good), *far,
+                              re.sub(r"^.*?: no tr", "no tr", why or "")[:160]])
+
+
 # ---- one sample -------------------------------------------------------------
 
 def modules():
@@ -113,7 +133,8 @@ def distance(x, want):
 def counts(want):
     import numpy as np
     return want and np.isfinite(want[0]) and want[2] and all(
-        np.isfinite(v).all() for v in want[2].values())
+        np.isfinite(v).all() for v in want[2].values()) and any(
+            v.any() for v in want[2].values())
 
 
 def together(nets):
@@ -132,6 +153,14 @@ def together(nets):
     return Several()
 
 
+def tiny(net, want):
+    """A difference of parameters in fp32 has no digits of such a gradient."""
+    most = max(abs(v).max() for v in want[2].values() if v.size)
+    size = max(p.detach().abs().max().item() for p in net.parameters()
+               if p.numel())
+    return 0 < most < size * 2 ** -70
+
+
 def rate_of(net, wants):
     """A power of 2: a step with it is much longer than the parameters, so that a
     difference of parameters has all digits of the gradient."""
@@ -141,15 +170,16 @@ def rate_of(net, wants):
                    if p.numel())
     most = [m for m in most if m] or [1.0]
     rate = np.log2(size / min(most)) + 24
-    return float(2 ** np.floor(min(rate, 120 - np.log2(max(most)), 120)))
+    return float(2 ** np.floor(min(rate, 100 - np.log2(max(most)), 100)))
 
 
 def trained(program, makes, wants, w, path, plain):
-    """Loss of all, and gradients by parameter of each; those without one in
-    PyTorch are frozen."""
+    """Loss of all, and gradients by parameter of each; those whose
+    gradient is 0 in PyTorch are frozen."""
     np, torch, losses, base = modules()
     net = together([m() for m in makes])
-    wanted = [f"nets.{k}.{n}" for k, x in enumerate(wants) for n in x[2]]
+    wanted = [f"nets.{k}.{n}" for k, x in enumerate(wants) for n, v in
+              x[2].items() if v.any()]
     hide = io.StringIO()
     with contextlib.redirect_stdout(hide), contextlib.redirect_stderr(hide):
         if plain:
@@ -234,6 +264,12 @@ def one(program, samples, w_of, plain, write):
         return
     w = max((x[2] for x in kept), key=len)
     kept = [(k, m, of(m, w, True), of(m, w, False)) for k, m, *_ in kept]
+    for k, m, want, _ in kept:
+        if tiny(m(), want):
+            write(k, "none", None, "gradients far below their parameters")
+    kept = [x for x in kept if not tiny(x[1](), x[2])]
+    if not kept:
+        return
 
     def attempt(some):
         with tempfile.TemporaryDirectory() as folder:
@@ -304,6 +340,8 @@ def main():
     p.add_argument("names", nargs="*")
     a = p.parse_args()
     if a.table:
+        if a.ampc:
+            summary(rows(a.table), a.ampc)
         return show(rows(a.table))
     np, torch, losses, base = modules()
     warnings.filterwarnings("ignore")

@@ -239,3 +239,37 @@ static void register_cases(void) {
     test_each_file("tests/exporters", ".txt", add_file, &nfile);
 }
 TEST_REGISTRAR(register_cases);
+
+/* ---- PyTorch's samples of its ops (models/opinfo.py) --------------------- */
+
+enum { FEWEST_OPS = 80 };
+
+/* Parts of a row: op, samples, right ones, their largest distances of loss and
+   gradient, why others are not. */
+TEST_CASE(exporters, samples_of_ops_are_right_or_have_a_reason) {
+    char *all =
+        test_read_file(test_data_path("tests/exporters/opinfo.csv"), NULL);
+    char before[100] = "";
+    int ops = 0, right = 0;
+    REQUIRE(all != NULL);
+    strtok(all, "\n"); /* the header */
+    for (char *line; (line = strtok(NULL, "\n"));) {
+        char op[100], reason[200] = "";
+        int samples, good, end = 0;
+        int n = sscanf(line, "%99[^,],%d,%d,%n", op, &samples, &good, &end);
+        REQUIRE(n == 3 && end > 0);
+        sscanf(line + end, "%*[^,],%*[^,],%199[^\n]", reason);
+        CHECK_MSG(strcmp(before, op) < 0, "%s stands behind %s", op, before);
+        CHECK_MSG(samples > 0 && good >= 0 && good <= samples, "%s", op);
+        CHECK_MSG(good == samples || strchr(line + end, ' '),
+                  "%s: no reason for %d of %d samples", op, samples - good,
+                  samples);
+        CHECK_MSG(good < samples || !*reason, "%s is right: %s", op, reason);
+        strcpy(before, op);
+        ops++;
+        right += good == samples;
+    }
+    CHECK_MSG(ops >= FEWEST_OPS && right >= 0.95 * ops, "%d of %d ops", right,
+              ops);
+    free(all);
+}

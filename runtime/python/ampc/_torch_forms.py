@@ -170,6 +170,109 @@ def adaptive_max_pool(x: Any, size: Sequence[int]) -> Any:
     return x, at
 
 
+def fractional_max_pool(x: Any, kernel: Sequence[int], size: Sequence[int],
+                        samples: Any) -> Any:
+    """Windows of each plane begin where its random samples say."""
+    n = len(size)
+    if x.dim() == n + 1:
+        return tuple(y.squeeze(0) for y in fractional_max_pool(
+            x.unsqueeze(0), kernel, size, samples))
+    plane = x.shape[2:]
+    at = torch.arange(math.prod(plane)).reshape(plane).expand(x.shape)
+    for k, (span, out) in enumerate(zip(kernel, size)):
+        axis, length = 2 + k, plane[k]
+        u = samples[:, :, n - 1 - k if n == 2 else k].unsqueeze(-1)
+        step = (length - span) / max(out - 1, 1)
+        i = torch.arange(out)
+        first = torch.floor((i + u) * step) - torch.floor(u * step)
+        first = torch.where(i == out - 1, float(length - span), first)
+        index = first.to(torch.int64).unsqueeze(-1) + torch.arange(span)
+        shape = [1] * x.dim()
+        shape[axis] = out * span
+        index = index.reshape(*x.shape[:2], *shape[2:])
+        full = list(x.shape)
+        full[axis] = out * span
+        index = index.expand(full)
+        window = full[:axis] + [out, span] + full[axis + 1:]
+        x, place = x.gather(axis, index).reshape(window).max(axis + 1)
+        at = at.gather(axis, index).reshape(window).gather(
+            axis + 1, place.unsqueeze(axis + 1)).squeeze(axis + 1)
+    return x, at
+
+
+def avg_pool(x: Any, kernel: Sequence[int], stride: Sequence[int] = (),
+             padding: Sequence[int] = (0,), ceil_mode: bool = False,
+             count_include_pad: bool = True, divisor: Any = None) -> Any:
+    """With a divisor of its own."""
+    if not divisor:
+        return NotImplemented
+    kernel, n = list(kernel), len(kernel)
+    stride = list(stride) or kernel
+    padding = list(padding) * (n if len(padding) == 1 else 1)
+    pads = []
+    for length, k, s, p in zip(x.shape[-n:], kernel, stride, padding):
+        room = length + 2 * p - k
+        count = (-(-room // s) if ceil_mode else room // s) + 1
+        if ceil_mode and (count - 1) * s >= length + p:
+            count -= 1
+        pads.append((p, max((count - 1) * s + k - length - p, -length)))
+    flat = [v for pair in reversed(pads) for v in pair]
+    pool = torch.nn.functional.avg_pool2d if n == 2 else \
+        torch.nn.functional.avg_pool3d
+    y = pool(torch.nn.functional.pad(x, flat), kernel, stride)
+    return y * (math.prod(kernel) / divisor)
+
+
+def edge_pad(x: Any, padding: Sequence[int]) -> Any:
+    """Pads below 0 cut, which ONNX has no mode for."""
+    if min(padding) >= 0:
+        return NotImplemented
+    for k in range(0, len(padding), 2):
+        axis, cut = x.dim() - 1 - k // 2, [max(-p, 0) for p in padding[k:k + 2]]
+        x = x.narrow(axis, cut[0], x.shape[axis] - sum(cut))
+    rest = [max(p, 0) for p in padding]
+    return torch.nn.functional.pad(x, rest, mode="replicate") if any(rest) \
+        else x.clone()
+
+
+def _grid_place(g: Any, size: int, padding: int, align: bool) -> Any:
+    x = (g + 1) / 2 * (size - 1) if align else ((g + 1) * size - 1) / 2
+    if padding == 2:
+        low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
+        if span == 0:
+            return torch.zeros_like(x)
+        far = (x - low).abs()
+        turns = torch.floor(far / span)
+        rest = far - turns * span
+        odd = turns - 2 * torch.floor(turns / 2)
+        x = torch.where(odd == 0, rest, span - rest) + low
+    return x.clamp(0, size - 1) if padding else x
+
+
+def grid_sample_3d(x: Any, grid: Any, mode: int, padding: int,
+                   align: bool) -> Any:
+    n, c = x.shape[:2]
+    sizes = list(x.shape[2:])
+    at = [_grid_place(grid[..., 2 - k], sizes[k], padding, align)
+          for k in range(3)]
+    flat, out = x.reshape(n, c, -1), 0.0
+    low = [torch.round(a) if mode == 1 else torch.floor(a) for a in at]
+    for corner in range(1 if mode == 1 else 8):
+        weight, index, inside = 1.0, 0, True
+        for k in range(3):
+            up = corner >> k & 1
+            i = low[k] + up
+            if mode == 0:
+                share = at[k] - low[k]
+                weight = weight * (share if up else 1 - share)
+            inside = (i >= 0) & (i < sizes[k]) & inside
+            index = index * sizes[k] + i.clamp(0, sizes[k] - 1).to(torch.int64)
+        y = flat.gather(2, index.reshape(n, 1, -1).expand(n, c, -1))
+        y = torch.where(inside.reshape(n, 1, -1), y, torch.zeros_like(y))
+        out = out + (y if mode == 1 else y * weight.reshape(n, 1, -1))
+    return out.reshape(n, c, *grid.shape[1:4])
+
+
 # ---- linear algebra ---------------------------------------------------------
 
 def eigh(a: Any, uplo: str = "L", compute_v: bool = True) -> Any:
@@ -227,6 +330,13 @@ def table() -> dict[Any, Any]:
         aten.max_pool2d_with_indices_backward.default: max_pool_slope,
         aten.adaptive_max_pool2d.default: adaptive_max_pool,
         aten.adaptive_max_pool3d.default: adaptive_max_pool,
+        aten.fractional_max_pool2d.default: fractional_max_pool,
+        aten.fractional_max_pool3d.default: fractional_max_pool,
+        aten.avg_pool2d.default: avg_pool, aten.avg_pool3d.default: avg_pool,
+        aten.replication_pad1d.default: edge_pad,
+        aten.replication_pad2d.default: edge_pad,
+        aten.replication_pad3d.default: edge_pad,
+        aten.grid_sampler_3d.default: grid_sample_3d,
         aten._linalg_eigh.default: eigh, aten.linalg_eigh.default: eigh,
         aten.linalg_eigvalsh.default: lambda a, uplo="L": eigh(a, uplo)[0],
         aten._linalg_svd.default: svd, aten.linalg_svd.default: svd,

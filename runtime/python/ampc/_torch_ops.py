@@ -116,11 +116,16 @@ def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
     """Of matrices with full rank."""
     vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and
                               b.shape == a.shape[:-1])
-    y = torch.linalg.pinv(a) @ (b.unsqueeze(-1) if vector else b)
-    none = a.new_zeros(0)
+    b = b.unsqueeze(-1) if vector else b
+    y = torch.linalg.pinv(a) @ b
+    none = rest = a.new_zeros(0)
+    if a.shape[-2] > a.shape[-1] and driver not in (None, "gelsy"):
+        rest = (a @ y - b).square().sum(-2)
+    values = torch.linalg.svdvals(a).detach() \
+        if driver in ("gelsd", "gelss") else none
     return torch.return_types.linalg_lstsq((
-        y.squeeze(-1) if vector else y, none,
-        torch.zeros((), dtype=torch.int64), none))
+        y.squeeze(-1) if vector else y, rest,
+        torch.zeros((), dtype=torch.int64), values))
 
 
 def _is_mask(x: Any) -> bool:

@@ -216,16 +216,16 @@ def _prepare_composites(program: Any) -> Any:
     of others."""
     registry, ours = _registry(), functions.table()
     every = torch.export.default_decompositions()
-    for _ in range(8):
+    before: set[Any] = set()
+    while True:
         strange = {n.target for n in program.graph.nodes
                    if isinstance(n.target, torch._ops.OpOverload) and
                    not registry.is_registered(n.target)}
-        table = {op: every[op] for op in strange
-                 if op in every and op not in ours}
-        if not table:
-            break
-        program = program.run_decompositions({**table, **ours})
-    return program
+        if strange <= before:
+            return program
+        before |= strange
+        program = program.run_decompositions({
+            **{op: every[op] for op in strange if op in every}, **ours})
 
 
 # What torch.onnx.export writes beside each initializer.
