@@ -8,7 +8,7 @@ those of fp32 (maintainers).
 usage: placement.py [--precision P] [--runs N] AMPC[,AMPC...] [NAME...]
        placement.py --table [--runs N] AMPC [NAME...]
        placement.py --draws N [--precision P] [--runs N] AMPC [NAME...]
-       placement.py --starts N AMPC [NAME...]
+       placement.py --starts N [--precision P] AMPC [NAME...]
        with --placement P: of the modules in 16 bits (--draws: of several)
 
 A row for each AMPC and one for PyTorch's autocast on the CPU.  Least: every
@@ -25,8 +25,9 @@ fp32 before each step.
 Runs that begin 1e-6 apart round alike, so a row of that table is nearly one
 sample.  --draws repeats it over N data sets and weights and prints the ratios of
 each placement: geometric mean, range, how many are at most 1, and all.  --starts
-prints the root mean square of the bf16 distances over N starts with data of their
-own, each step from the weights of PyTorch's fp32."""
+prints the root mean square of the distances over N starts with data of their own,
+each step from the weights of PyTorch's fp32, and the geometric mean of the ratios
+of ampc and autocast from the same start, with its standard error."""
 import argparse
 import json
 import os
@@ -527,7 +528,9 @@ def draws(name, program, runs, n, precision, placements):
                       "| " + " ".join(f"{x:.2f}" for x in r) + " |", flush=True)
 
 
-def starts(name, program, n, placement):
+def starts(name, program, n, precision, placement):
+    """Both from the same weights before each step, over n data sets and weights;
+    the ratio of each, whose logarithms have a mean and its standard error."""
     make, data, rate = MODELS[name]
     ours, theirs = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -538,18 +541,23 @@ def starts(name, program, n, placement):
             if not seed:
                 export(model, batches, folder, True)
                 so = [module(program, folder, name, p, placement)
-                      for p in ("fp32", "bf16")]
+                      for p in ("fp32", precision)]
             start = {k: v.clone() for k, v in model.state_dict().items()}
             want, states = torch_trace(make, start, batches, rate)
-            low, _ = torch_trace(make, start, batches, rate, LOW["bf16"],
+            low, _ = torch_trace(make, start, batches, rate, LOW[precision],
                                  states)
             full, got = (module_trace(program, f, folder, batches, start,
                                       states) for f in so)
             ours.append((got - full) / full)
             theirs.append((low - want) / want)
-    ours, theirs = (np.sqrt(np.mean(np.square(x))) for x in (ours, theirs))
-    print(f"{name:9} ampc {ours:.2e}  autocast {theirs:.2e}  "
-          f"ratio {ours / theirs:.2f}", flush=True)
+    ours, theirs = (np.sqrt(np.mean(np.square(x), 1)) for x in (ours, theirs))
+    log = np.log(ours / theirs)
+    error = log.std(ddof=1) / n**.5 if n > 1 else np.nan
+    ours, theirs = (np.sqrt(np.mean(x**2)) for x in (ours, theirs))
+    print(f"{name:9} {precision} ampc {ours:.2e}  autocast {theirs:.2e}  "
+          f"ratio {ours / theirs:.2f}; of pairs {np.exp(log.mean()):.2f} "
+          f"(+- {np.exp(log.mean()) * error:.2f}), {(log <= 0).sum()} of {n} "
+          "at most 1", flush=True)
 
 
 def main():
@@ -575,7 +583,8 @@ def main():
         return
     if a.starts:
         for name in a.names or MODELS:
-            starts(name, os.path.abspath(a.ampc), a.starts, placements[0])
+            starts(name, os.path.abspath(a.ampc), a.starts, a.precision,
+                   placements[0])
         return
     if a.table:
         print("| model | precision | ampc apart | autocast apart | ratio "

@@ -41,7 +41,7 @@
      - log-softmax values that no forward product reads, and values computed
        from them with at most 1/8 as many elements: PyTorch has them in fp32
      - values after the last forward product, such as class scores, if they are
-       small: nearest the loss first, while this adds at most 1/256 to the bytes
+       small: nearest the loss first, while this adds at most 1/128 to the bytes
        of a step, or if they have at most 2,048 elements.  Errors of earlier
        values average out; these reach the loss.
      - scores of attention that no target keeps in its cache, nearest the loss
@@ -236,15 +236,15 @@ static void spare_cheap(Place *p, const Node *n, int64_t *left,
 }
 
 static void spare_few_bytes(Place *p, Arena *a) {
-    enum { LOSS_PART = 256, SCORES_PART = 64, LARGE_PART = 8 };
+    enum { LOSS_PART = 128, SCORES_PART = 64, LARGE_PART = 8 };
     const Graph *g = p->g;
     const bool *ahead = find_ahead(p, a);
-    int64_t all = 0, large = FEW * LARGE_PART;
+    int64_t all = 0 /* in 16 bits */, large = FEW * LARGE_PART;
     spare_logs(p, ahead, a);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
         ValueId id = {v};
         if (!p->free[v] || !p->traffic[v].stored) continue;
-        all += 2 * bytes_of_high(p, id);
+        all += bytes_of_high(p, id);
         if (value_count(g, id) > large) large = value_count(g, id);
     }
     int64_t of_loss = all / LOSS_PART, of_scores = all / SCORES_PART;

@@ -4,7 +4,8 @@
    Autocast's types follow from the primitives: a product gives 16 bits, what
    is computed element by element of 16 bits alone has them too, and an fp32
    operand that is more than a number widens the result (a product's bias and
-   the gains of a norm do not).  What autocast has in 16 bits it has rounded
+   the gains of a norm do not), as do functions that autocast has in fp32 on
+   GPUs (exp, log, softplus, ..).  What autocast has in 16 bits it has rounded
    itself, so another rounding is as large as its own.
 
    What it has in fp32 may be rounded only where no reader can make more of the
@@ -231,7 +232,8 @@ static void note_half(Facts *f, const Node *n) {
             wide |= widens(f, n, k);
     }
     bool half = is_low_product(f, n) ||
-                (kind != KIND_GEN && any && !wide && !f->wide[n->out[0].i]);
+                (kind != KIND_GEN && any && !wide && !f->wide[n->out[0].i] &&
+                 op_info[n->op].torch != TORCH_WIDE);
     if (n->op == OP_CAST && attr_int(n, AK_user))
         half = dtype_is_low(value_dtype(g, n->out[0]));
     for (int k = 0; k < n->nout; k++) f->half[n->out[k].i] = half;

@@ -714,6 +714,13 @@ TEST_CASE(place, what_autocast_has_in_fp32_is_rounded_where_nothing_grows) {
         {"mul %p, %z", "  %s = softmax %v {axis=1}\n", "%s", true},
         {"add %p, %m", "  %s = softmax %v {axis=1}\n", "%s", true},
         {"add %p, %b", "  %s = floor %v\n", "%s", true},
+        /* autocast on GPUs has these functions of 16 bits in fp32 */
+        {"softplus %p", "  %s = sub %v, 1\n", "%s", true},
+        {"softplus %p", "  %s = log %v\n", "%s", true},
+        {"exp %p", "  %s = log %v\n", "%s", true},
+        {"softplus %p", "  %s = tanh %v\n", NULL, true},
+        {"softplus %p", "  %s = tanh %v\n", "%s", false},
+        {"tanh %p", "  %s = sub %v, 1\n", "%s", false},
         /* the loss is computed of it */
         {"mul %p, %z", "  %s = tanh %v\n", NULL, true},
         {"gather %z, %i {axis=0}", "  %s = mul %v, %p\n", NULL, true},
