@@ -198,7 +198,13 @@ TEST_CASE(checkpoint, a_tensor_is_written_in_parts) {
     ampc_session *s = open_module(&tiny_module);
     struct AmpcBackend device = *s->backend;
     const struct AmpcBackend *own = s->backend;
-    StItem item = {"long", AMPC_U8, 1, (int64_t[]){BYTES}, 0, BYTES};
+    StItem item = {.name = "long",
+                   .dtype = AMPC_U8,
+                   .rank = 1,
+                   .dim = {BYTES},
+                   .bytes = BYTES,
+                   .scales = -1,
+                   .code = -1};
     device.get = get_pattern;
     s->backend = &device;
     check_ok(s, st_write(s, path, &item, 1, &(StOutput){"format", "pt", NULL}));
