@@ -144,8 +144,8 @@ static ampc_status get_wide(StOut *o, const StItem *item, uint64_t at,
     uint64_t first = at / 4, some = n / 4;
     uint64_t in_byte = item->code == QUANTIZED_INT8 ? 1 : 2;
     uint64_t blocks = (uint64_t)quantized_blocks((int64_t)some);
-    ampc_status status =
-        get(o, item->var, first / in_byte, w->codes, some / in_byte);
+    ampc_status status = get(o, item->var, first / in_byte, w->codes,
+                             (some + in_byte - 1) / in_byte);
     if (status == AMPC_OK)
         status = get(o, (uint32_t)item->scales, first / QUANTIZED_BLOCK * 4,
                      w->scales, blocks * 4);
