@@ -18,9 +18,9 @@
      the group reads. The operand of another MOVE never depends on a REDUCE of
      the same group.
    - GROUP_ANCHOR: one ANCHOR node and ELEM/GEN nodes of its result shape
-     (external operands broadcast to it), no MOVE.  The anchor's own operands
-     come from other groups.  After a convolution the last node may be a pool of
-     the group's result (node_pools).
+     (external operands broadcast to it), no MOVE.  The anchor reads operands of
+     other groups only. After a convolution the last node may be a pool of the
+     group's result (node_pools).
    - GROUP_LIB: one LIB node, alone.
    - A group marked `beside` (POINT or ROW, on a GPU) computes the same as the
      group before it on other operands: both share a kernel; if that is flat,
@@ -42,7 +42,8 @@ typedef struct LoweredStep {
     PlanLib lib;             /* PLAN_LIB                                     */
     const Kernel *kernel;    /* PLAN_KERNEL                                  */
     const Kernel *epilogue;  /* PLAN_LIB, NULL: none                         */
-    ProductEnd end;          /* the epilogue's, if cuBLASLt computes it whole */
+    ProductEnd end;          /* the epilogue's buffers, if cuBLASLt computes
+                                the whole epilogue */
     uint32_t fn, second;     /* fields of PlanStep, as is scratch; for GPUs */
     uint32_t after;          /* PLAN_PRODUCT: PlanStep.epilogue              */
     ValueId *refs, *ep_refs; /* 0 = PLAN_NONE                                */
@@ -60,8 +61,8 @@ typedef struct LoweredStep {
 
 /* lower.c: the step of every group.  Kernels are shared structurally through
    the kernel set: equal text, equal Kernel pointer, so that 60 parameters
-   share one update kernel (flat kernels take their length from par[0]).  All
-   that is refused is in the messages. */
+   share one update kernel (flat kernels take their length from par[0]).
+   Lowering refuses only with a message. */
 typedef struct KernelSet KernelSet;
 KernelSet *kernel_set_new(Arena *a, TargetKind target);
 int kernel_set_count(const KernelSet *ks, bool epilogues);
@@ -106,8 +107,9 @@ typedef struct EmitInput {
     const char *said; /* the model and the options given, as JSON, for what
                          checkpoints ask                                     */
     size_t model_size;
-    const EmitSection *sections; /* further tail sections: reports; the texts
-                                    of m->texts are added as "ir:PASS" */
+    const EmitSection *sections; /* further sections at the end of the file:
+                                    reports; the texts of m->texts are added
+                                    as "ir:PASS" */
     int nsection;
     /* Called, if set, when everything is compiled and before the sections are
        written: notes[json][i] describes how the i-th group of all graphs runs,
@@ -123,9 +125,9 @@ typedef struct EmitInput {
 char *weights_sidecar_path(Arena *a, const char *module);
 
 /* cuda_target.c: sets the default targets if none is given, and warns if GPU
-   code is left out because NVRTC is missing; refuses GPU targets for which it
-   cannot compile, and all of them for the file `object` (NULL: the output is
-   none), which cannot hold GPU code. */
+   code is left out because NVRTC is missing. Refuses GPU targets that this
+   machine cannot compile, and every GPU target for the output `object`,
+   which cannot hold GPU code (NULL: the output is no object). */
 Status cuda_targets(Options *opt, Diag *d, const char *object);
 
 /* emit_so.c: everything: lower, print, compile with the system compiler (CC,
@@ -145,8 +147,8 @@ bool emit_is_object(const char *path);
 Status emit_object_check(const Options *opt, Diag *d, const char *path);
 
 /* emit_source.c: with --target c emit_so writes C text instead.
-   emit_source_check refuses options that do not go with it, and an output that
-   cannot be a folder or FILE.c; it claims the file. */
+   emit_source_check refuses options that do not go with C text, and an
+   output that can be neither a folder nor FILE.c; it claims the file. */
 bool emit_is_source(const Options *opt);
 Status emit_source_check(const Options *opt, Diag *d, const char *path);
 

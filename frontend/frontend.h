@@ -5,12 +5,13 @@
    "forward": every shape a number (dimensions bound by opt->dims), shape
    arithmetic folded away, outputs in order under their ONNX names, module->vars
    filled with parameters, frozen tensors and buffers, each with the reason why
-   it trains or does not.  BatchNormalization is batch_norm with training=1 and
-   its running statistics are graph writes where training asks for it; Dropout
-   is one dropout node reading the state variable "ampc.rng".
+   it trains or does not.  BatchNormalization becomes batch_norm with
+   training=1, and its running statistics become graph writes where training
+   updates them; Dropout is one dropout node reading the state variable
+   "ampc.rng".
 
-   Everything that can be refused at once is: all unsupported ops are listed
-   before the import fails.  No input file can reach an assert. */
+   Errors are collected where possible: all unsupported ops are listed before
+   the import fails. No input file can reach an assert. */
 #ifndef AMPC_FRONTEND_FRONTEND_H
 #define AMPC_FRONTEND_FRONTEND_H
 
@@ -18,29 +19,31 @@
 #include "passes/options.h"
 #include "runtime/files/outfile.h"
 
-/* `path` serves messages and locates external data. */
+/* `path` is for messages and for locating external data. */
 Status import_onnx(Arena *a, Diag *d, const char *path, const uint8_t *bytes,
                    size_t n, const Options *opt, Module **out);
 
-/* As a layer: inputs are of types in[0..nin), which bind its dimensions. */
+/* Imports the model as a layer: its inputs have types in[0..nin), which bind
+   its dimensions. */
 Status import_onnx_layer(Arena *a, Diag *d, const char *path,
                          const uint8_t *bytes, size_t n, const Options *opt,
                          const TypeId *in, int nin, Module **out);
 
 /* Imports a text of the language: a model (graph "forward", or the only
    graph), or programs as a pass prints them. Applies the options for
-   dropout, batch normalisation and training. passes: the text is for passes
-   that the user names; graphs keep their names. */
+   dropout, batch normalisation and training. passes: the text is for
+   user-chosen passes; graphs keep their names. */
 Status import_amp(Arena *a, Diag *d, const char *path, const char *text,
                   size_t n, const Options *opt, bool passes, Module **out);
-/* The text in its one layout, comments kept; any bytes.  ERR_USER: a bracket or
-   a string is not closed, or a closing bracket has no partner. */
+/* Prints the text in the standard layout; comments stay. Any bytes are
+   accepted. ERR_USER: a bracket or a string is not closed, or a closing
+   bracket has no partner. */
 Status amp_format(Diag *d, const char *file, const char *text, size_t n,
                   StrBuf *out);
 
-/* Replaces *bytes by an ONNX file, in the arena, with the parameters that
-   PyTorch's exporter folded or merged, as far as the file tells them; bytes of
-   another exporter, or not of an ONNX file, stay unchanged. */
+/* Replaces *bytes by an ONNX file, in the arena, in which the parameters
+   that PyTorch's exporter folded or merged are restored as far as possible.
+   Files of other exporters, and other bytes, stay unchanged. */
 Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
                    const uint8_t **bytes, size_t *n);
 
@@ -49,23 +52,23 @@ Status onnx_unfold(Arena *a, Diag *d, const char *path, const Options *opt,
 Status onnx_replace_heads(Arena *a, Diag *d, const char *path, Options *opt,
                           const uint8_t **bytes, size_t *n);
 
-/* The model of `n` bytes without the data of tensors that are variables of m,
-   appended to `out`; false: it is not an ONNX model. */
+/* Appends the ONNX model of `n` bytes to `out`, without the data of tensors
+   that are variables of m; false: the bytes are not an ONNX model. */
 bool onnx_skeleton(const Module *m, const void *model, size_t n, StrBuf *out);
 
-/* The inverse: fills `data` with the values of tensor `name`, of that type. */
+/* Fills `data` with the values of tensor `name`, converted to that type. */
 typedef Status OnnxWeightFn(void *ctx, const char *name, const Type *type,
                             void *data);
-/* Writes the skeleton with its tensors in the form for inference:
-   BatchNormalization and Dropout are not in training mode. `path`, the path
-   of `out`, is for messages. */
+/* Writes the skeleton with its tensors for inference: BatchNormalization and
+   Dropout are not in training mode. `path`, the path of `out`, is for
+   messages. */
 Status onnx_export(Arena *a, Diag *d, const char *path, const void *skeleton,
                    size_t n, OnnxWeightFn *weight, void *ctx, OutFile *out);
 
-/* A graph of common stage PRIMITIVE as an ONNX model of opset 20 that computes
-   the same, roundings included, from the variables' initial values, or from
-   those that `weight` gives for parameters, frozen weights and buffers.
-   Errors: ops that ONNX has not, all at once; more than 2 GiB.              */
+/* Writes a graph of common stage PRIMITIVE as an ONNX model of opset 20 with
+   the same results, roundings included. Its weights are the variables' initial
+   values, or come from `weight` for parameters, frozen weights and buffers.
+   Errors: ops that ONNX lacks, all listed; more than 2 GiB. */
 Status onnx_emit(Arena *a, Diag *d, const char *path, const Graph *g,
                  OnnxWeightFn *weight, void *ctx, OutFile *out);
 

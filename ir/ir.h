@@ -38,17 +38,18 @@ Tensor *tensor_new(Arena *a, TypeId t); /* zeros */
 double tensor_get(const Tensor *t, int64_t i);
 int64_t tensor_get_int(const Tensor *t, int64_t i); /* floats: truncated    */
 void tensor_set(const Tensor *t, int64_t i, double v);
-void tensor_repeat(const Tensor *t); /* element 0 becomes every element */
+void tensor_repeat(const Tensor *t); /* element 0 is repeated for all
+                                        elements */
 void tensor_set_int(const Tensor *t, int64_t i, int64_t v);
 /* Random numbers, rounded to the type (runtime/program/draw.h). */
 Tensor *tensor_drawn(Arena *a, TypeId t, const Draw *d);
-/* A bound: no element of such random numbers is larger. */
+/* An upper bound of such random numbers. */
 double draw_bound(const Draw *d);
 #define LOW(E, text, C, ...)                                                   \
     double text##_to_double(C code);                                           \
     C double_to_##text(double v);
 #include "runtime/program/dtypes.def"
-/* The nearest number of a floating type. */
+/* The nearest number that a floating type can represent. */
 double dtype_nearest(DType d, double v);
 
 typedef enum VarKind {
@@ -56,7 +57,7 @@ typedef enum VarKind {
     VAR_FROZEN, /* initializer that does not train                          */
     VAR_BUFFER, /* running statistics, written by train                     */
     VAR_STATE,  /* optimizer, scaler, RNG state                             */
-    VAR_HYPER,  /* scalar the host may set between steps                    */
+    VAR_HYPER,  /* scalar that the host may set between steps */
     VAR_SHADOW, /* 16-bit copy of a parameter, kept by update and refresh   */
     VAR_GRAD    /* gradient accumulator of program micro                    */
 } VarKind;
@@ -68,18 +69,19 @@ typedef struct Var {
     TypeId type;
     const Tensor *init; /* NULL: `fill`                                     */
     double fill;
-    Draw draw;          /* random numbers of a kind, instead of `fill` */
+    Draw draw;          /* distribution of random initial values, instead of
+                           `fill` */
     DType stored_dtype; /* dtype of the initializer in the user's file */
     double lr_scale, weight_decay; /* per-parameter; weight_decay NaN = the
                                       optimizer's                            */
     Str init_text; /* "normal(1, 0.02)" of the .amp file, or NULL; code that
                       replaces `init` must clear it */
-    Str why; /* why it trains or not, for inspect --params                  */
+    Str why;       /* why it trains or does not, for inspect --params */
 } Var;
-/* Begins Var.why where the file does not tell that it trains. */
+/* Var.why begins with it if the file does not say whether it trains. */
 #define GUESS "by guess: "
-/* The initial value as a tensor (random numbers are drawn); NULL if it is
-   `fill`. */
+/* The initial value as a tensor (random numbers are drawn); NULL if `fill`
+   gives it. */
 const Tensor *var_initial(Arena *a, const Var *v);
 
 typedef enum ValueKind { VK_INPUT, VK_VAR, VK_CONST, VK_RESULT } ValueKind;
@@ -89,16 +91,17 @@ typedef struct Value {
     TypeId type;
     ValueKind kind;
     int var;            /* VK_VAR: index into module vars                  */
-    int home;           /* PLANNED: index of the var it is computed into
-                           (an in-place write), else -1 */
+    int home;           /* PLANNED: index of the variable in whose memory it
+                           is computed (an in-place write), else -1 */
     const Tensor *data; /* VK_CONST                                        */
-    Str init_text;      /* VK_CONST: as Var.init_text                      */
+    Str init_text;      /* VK_CONST: like Var.init_text */
     NodeId def;         /* VK_RESULT                                       */
     int result;         /* VK_RESULT: which                                */
-    bool held;          /* an op grad differentiates by it                 */
-    const char *why;    /* PRIMITIVE: reason why it is f32; NULL: not known */
-    float adds[2];      /* PRIMITIVE: what rounding it adds to the relative
-                           errors of loss and gradient, within a budget */
+    bool held;          /* an op grad differentiates with respect to it */
+    const char *why;    /* PRIMITIVE: the reason why it is f32; NULL: unknown */
+    float adds[2];      /* PRIMITIVE: how much its rounding adds to the
+                           relative errors of loss and gradient, if there is
+                           a budget */
     int64_t offset;     /* PLANNED: arena byte offset, else -1             */
 } Value;
 
@@ -106,8 +109,8 @@ enum { ARENA_ALIGN = 256 }; /* alignment of offsets, as cuBLASLt assumes */
 
 enum {
     NODE_BACKWARD = 1, /* made by autodiff                                  */
-    NODE_UPDATE = 2,   /* made by the optimizer pass                        */
-    NODE_AGAIN = 4     /* recomputes a value of forward in backward */
+    NODE_UPDATE = 2,   /* created by the optimizer pass */
+    NODE_AGAIN = 4     /* recomputes a forward value in the backward pass */
 };
 
 typedef struct Node {
@@ -131,10 +134,10 @@ extern const char *const group_kind_text[];
 
 typedef struct Group {
     GroupKind kind;
-    bool beside; /* POINT, ROW: runs in the launch of the previous group, with
-                    the same work on other operands */
-    bool after;  /* ROW, beside: runs after one of that launch's groups, on its
-                    results */
+    bool beside; /* POINT, ROW: runs in the previous group's launch, with the
+                    same computation on other operands */
+    bool after;  /* ROW, beside: runs after another group of that launch, on
+                    its results */
 } Group;
 
 typedef struct Output {
@@ -148,10 +151,10 @@ typedef struct Write {
                    over ranks; 0: not summed */
 } Write;
 
-/* The target whose passes a graph runs through, once types and casts are
+/* The target for which a graph is compiled, once types and casts are
    decided. */
 typedef enum TargetKind {
-    TARGET_ANY, /* not split yet: the graph is common to all                */
+    TARGET_ANY, /* not split yet: the graph serves all targets */
     TARGET_CPU,
     TARGET_CUDA,
     NUM_TARGETS
@@ -162,9 +165,10 @@ typedef struct Graph {
     struct Module *module;
     Arena *arena; /* == module->arena */
     Str name;
-    ProgramKind program; /* follows from the name, as does the objective */
+    ProgramKind program; /* follows from the name; so does the objective */
     Str objective;
-    int64_t batch; /* in NAME@batch (--batch-sizes); 0: the module's own */
+    int64_t batch; /* batch in NAME@batch (--batch-sizes); 0: the module's
+                      own batch */
     TargetKind target;
     VEC(Value) values; /* [0] is the null value */
     VEC(Node) nodes;   /* [0] is the null node */
@@ -174,9 +178,10 @@ typedef struct Graph {
     VEC(Write) writes;
     VEC(Group) groups;
     VEC(const char *)
-    attention; /* for each attention, after pass attend: reason why it stays in
-                  parts; NULL: it is one node */
-    int64_t rows_at_once, rows_all; /* of a loss that pass stream cut, else 0 */
+    attention; /* for each attention, after pass attend: why it is not fused;
+                  NULL: it is one node */
+    int64_t rows_at_once, rows_all; /* number of chunks of a loss that pass
+                                       stream cut, else 0 */
     int64_t arena_bytes;            /* PLANNED */
     struct NameMap *names;          /* unique names of this graph */
 } Graph;
@@ -186,7 +191,7 @@ typedef struct Literal {
     Str name;
     TypeId type;
     Str why;
-    bool reaches; /* a gradient would reach it */
+    bool reaches; /* true: a gradient would reach it */
 } Literal;
 
 /* The text of a module after a pass, kept for `ampc inspect --ir`. */
@@ -196,16 +201,16 @@ typedef struct StageText {
     size_t size;
 } StageText;
 
-/* Products of x with a frozen weight add alpha / rank * (x a^T) b^T. */
+/* Matrix products of x with a frozen weight add alpha / rank (x a^T) b^T. */
 typedef struct Adapter {
     Str module, weight; /* "fc", fc.weight */
     Str a, b;           /* parameters [rank, in] and [out, rank] */
     int64_t rank;
     double alpha, dropout;
-    bool columns; /* the weight is [in, out], else [out, in] */
+    bool columns; /* true: the weight is [in, out], else [out, in] */
 } Adapter;
 
-/* A line of a block of the model's text. */
+/* A line from a block of the model's text. */
 typedef struct Setting {
     Str text;
     Loc loc;
@@ -215,36 +220,36 @@ typedef VEC(Setting) Settings;
 typedef struct Module {
     Arena *arena;
     Str name;
-    Str file; /* the file that the module was read from */
+    Str file; /* the file of the module */
     VEC(Graph *) graphs;
     VEC(Var) vars;
     struct NameMap *names;      /* names of the variables */
     VEC(const struct Fn *) fns; /* functions that the model's file defines */
     Settings settings, policy;  /* blocks `train` and `policy` of the file */
     Str onnx; /* file that the model is imported from; NULL: none */
-    /* facts from the frontend that passes and the runtime's info need */
+    /* facts of the frontend that passes and the runtime's info need */
     Str producer; /* "pytorch", ... or NULL */
     VEC(Literal) literals;
     VEC(Adapter) adapters; /* of pass adapt */
-    Str keeps;             /* what such a file has lost, for people; or NULL */
+    Str keeps;             /* for people: what files of that producer lose;
+                              or NULL */
     int class_axis;        /* class axis of the classification loss; -1: none */
-    bool masks;            /* samples that only fill a batch can be masked */
-    uint64_t hash; /* set by the optimizer pass: hash of all programs and their
-                      options, equal for all targets */
+    bool masks;            /* samples that only fill up a batch can be masked */
+    uint64_t hash; /* set by the optimizer pass: hash of all programs and
+                      their options, the same for all targets */
     DType low; /* 16-bit dtype of autocast; NUM_DTYPES: autocast has not run */
-    Str rule;  /* name of the rule that chose dtypes op by op; NULL: the minimum
-                  cut did */
+    Str rule;  /* NULL: the minimum cut chose them NULL: the minimum cut did */
     /* the pass runner's */
-    int stage; /* Stage reached so far */
-    int given; /* Stage of the text that was read; the compiler cannot vouch for
-                  promises up to it */
-    int passes; /* number of pipeline rows that have run */
+    int stage;  /* Stage reached so far */
+    int given;  /* Stage of a module read from text; the compiler does not
+                   guarantee the promises up to it */
+    int passes; /* number of pipeline rows already run */
     VEC(StageText) texts;
 } Module;
 
 Module *module_new(Arena *a, const char *name);
-Graph *graph_new(Module *m, const char *name); /* appended to the module */
-/* Adds a graph that is in no module, or was removed from this one. */
+Graph *graph_new(Module *m, const char *name); /* appends it to the module */
+/* Adds a graph that belongs to no module, or was removed from this one. */
 void graph_append(Module *m, Graph *g, const char *name);
 Graph *module_graph(const Module *m, const char *name); /* NULL if absent */
 /* The program for one target, once the module is split. */
@@ -252,14 +257,14 @@ Graph *module_graph_on(const Module *m, const char *name, TargetKind t);
 /* Deep copy (values, nodes, order) without a target; shares variables and
    tensor data. */
 Graph *graph_clone(const Graph *g, const char *name);
-/* The same with the same name, in a copy of the module that holds no other
-   graph and allocates from a. */
+/* The same under the same name, in a copy of the module without other
+   graphs, allocated from a. */
 Graph *graph_clone_aside(const Graph *g, Module *aside, Arena *a);
 void module_remove_graph(Module *m, const char *name);
 /* Moves graph g of another module with the same arena to m under that name.
    g then reads m's variables of the same names. Returns NULL, or the first
-   variable that m lacks or has with another type or kind; then nothing was
-   changed. */
+   variable that m lacks or has with another type or kind; in that case the
+   module is unchanged. */
 const Var *graph_move(Graph *g, Module *m, const char *name);
 /* True for the model's graph, FORWARD, and its copies for other batches. */
 bool graph_is_model(const Graph *g);
@@ -277,7 +282,8 @@ static inline Node *node_get(const Graph *g, NodeId n) {
 static inline Node *node_at(const Graph *g, int i) {
     return node_get(g, g->order.data[i]);
 }
-/* The node that computes v; NULL: v is not a node's result, or is no value. */
+/* NULL: v is not a node's result, or is 0. Address of the i-th value that
+   leaves the program: first outputs, then writes; */
 static inline const Node *value_maker(const Graph *g, ValueId v) {
     const Value *x = v.i ? value_get(g, v) : NULL;
     return x && x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
@@ -285,8 +291,7 @@ static inline const Node *value_maker(const Graph *g, ValueId v) {
 static inline const Type *value_type(const Graph *g, ValueId v) {
     return type_get(value_get(g, v)->type);
 }
-/* Address of the i-th value that leaves the program: outputs, then writes; NULL
- * after the last. */
+/* NULL after the last one. NULL after the last. */
 static inline ValueId *graph_root(const Graph *g, int i) {
     if (i < g->outputs.len) return &g->outputs.data[i].value;
     i -= g->outputs.len;
@@ -309,8 +314,7 @@ static inline Var *value_var(const Graph *g, ValueId v) {
    attributes) of the function that n calls. */
 const OpInfo *node_info(const Node *n);
 static inline OpKind node_kind(const Node *n) { return op_info[n->op].kind; }
-/* Autocast class: the one that the user asked for, else the class of the op
-   or function. */
+/* Autocast class: the user's choice, else the class of the op or function. */
 AmpClass node_class(const Node *n);
 static inline Callee node_callee(const Node *n) {
     Callee c = {n->op, n->fn};
@@ -320,11 +324,11 @@ static inline Callee node_callee(const Node *n) {
 /* ---- attributes of a node ------------------------------------------------ */
 
 const Attr *attr_find(const Node *n, AttrKey k); /* NULL if absent */
-/* The attribute's value, or its default from the table. */
+/* The attribute's value, or the table's default. */
 int64_t attr_int(const Node *n, AttrKey k);
 double attr_float(const Node *n, AttrKey k);
 Str attr_str(const Node *n, AttrKey k);
-/* Returns the count, 0 if absent; *v points into the node. */
+/* Returns the number of entries, 0 if absent; *v points into the node. */
 int attr_ints(const Node *n, AttrKey k, const int64_t **v);
 
 /* Operand `at` of an attention (0..2: q, k, v) as a batch of matrices
@@ -356,41 +360,41 @@ ValueId graph_scalar(Graph *g, DType d, double v);
 ValueId graph_scalar_int(Graph *g, DType d, int64_t v);
 /* True if v is a constant whose elements all equal one number. */
 bool value_is_splat(const Graph *g, ValueId v, double *out);
-/* True if v is a constant that is printed into code and has no buffer. */
+/* True if v is a constant that is written into code and has no buffer. */
 bool value_is_immediate(const Graph *g, ValueId v);
 /* The value whose buffer v shares through VIEW nodes (v itself otherwise). */
 ValueId view_root(const Graph *g, ValueId v);
-/* Index of the variable that v equals up to reshapes and factors; -1 if
-   there is none. */
+/* Index of the variable that equals v up to reshapes and constant factors;
+   -1: none. */
 int var_scaled(const Graph *g, ValueId v);
-/* If n, a rank_sum, adds up sums of squares of a variable's rows over ranks:
-   the variable, and *row: elements of a row; else -1. */
+/* If n is a rank_sum over sums of squares of a variable's rows: the
+   variable, and *row: elements per row; else -1. */
 int node_sums_squares(const Graph *g, const Node *n, int64_t *row);
 /* Elements of the smallest part of a gradient that a rank may have: whole
    rows, and a multiple of the elements that GPUs load at once. */
 int64_t rank_unit(int64_t row);
 /* True if a gradient of n elements, summed by rows of `row` elements, is
-   spread over ranks: it has enough rows. */
+   divided among ranks: it has enough rows. */
 bool rank_parts(int64_t n, int64_t row);
-/* True if n slices only the ends of rows off: the elements that it returns
+/* True if n only cuts off the ends of rows: the elements that it returns
    keep their offsets within each row. */
 bool node_cuts_rows(const Graph *g, const Node *n);
 /* True if n appends a few zeros to the rows of its operand, and `reduce`
-   folds these rows one by one: the kernel that computes the rows may store
-   n's result instead. */
+   folds these rows: the kernel that computes the rows may store n's result
+   instead. */
 bool node_pads_rows(const Graph *g, const Node *reduce, const Node *n);
 /* True if n sums over all axes before those along which `reduce` folds the
-   same rows: the kernel that has the rows may add them up, too. */
+   same rows: the kernel that has the rows may compute the sum, too. */
 bool node_sums_columns(const Graph *g, const Node *reduce, const Node *n);
-/* True if n is a pool that an anchor group may end with. */
+/* True if n is a pool that may end an anchor group. */
 bool node_pools(const Node *n);
 /* New variable in the module (name must be new) or the existing one. */
 int module_var(Module *m, VarKind k, const char *name, TypeId t,
                const Tensor *init, double fill);
 int module_find_var(const Module *m, const char *name); /* -1 */
-/* The compiler's own variables (names.h); one that exists keeps its fill. */
+/* The compiler's own variables (names.h); an existing one keeps its fill. */
 int module_own_var(Module *m, OwnVar v, Str objective, double fill);
-/* The compiler's variable of the graph's objective, as a value. */
+/* The compiler's variable for the graph's objective, as a value. */
 ValueId graph_own_var(Graph *g, OwnVar v, double fill);
 const char *own_var_text(OwnVar v);
 int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
@@ -400,15 +404,15 @@ int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
 Str average_name(Str variable);
 bool is_average(Str name);
 bool is_evaluated(Str name);
-/* The family that the name belongs to; *parameter: the variable is a copy,
-   the gradient or the state of this parameter; -1: none. */
+/* The family of the name; *parameter: the parameter of which the variable is
+   a copy, the gradient or the state; -1: none. */
 Family family_of(const Module *m, Str name, int *parameter);
-/* The family of the copies in a low type. */
+/* The family of copies in a 16-bit type. */
 Family shadow_family(DType d);
-/* The variable that a VAR_SHADOW copies; -1 if none. */
+/* The variable of which a VAR_SHADOW is a copy; -1: it is none. */
 int shadow_source(const Module *m, const Var *shadow);
-/* The defect of a variable that has one of the compiler's names; NULL if
-   none. */
+/* What is wrong with a variable that has one of the compiler's names; NULL:
+   nothing. */
 const char *own_var_defect(const Module *m, const Var *v);
 /* The output's value; 0 if absent. */
 ValueId graph_output(const Graph *g, const char *name);
@@ -420,14 +424,14 @@ void graph_write(Graph *g, ValueId var, ValueId value);
 ValueId graph_find_var(const Graph *g, int var); /* 0 if not read here */
 ValueId graph_find_value(const Graph *g, const char *name); /* 0 if absent */
 Str graph_unique_name(Graph *g, Str base); /* reserved at once */
-/* `name` comes from graph_unique_name, or two values swap theirs. */
+/* `name` must come from graph_unique_name, or two values swap their names. */
 void graph_rename(Graph *g, ValueId v, Str name);
 
 /* ---- the builder --------------------------------------------------------- */
 
 /* Appends nodes to g->order (or, with `before`, collects them in a list that
    the pass splices).  Results get the default type of the op's type rule
-   unless `dtype` asks for another legal one.  On a type error: ASSERT (passes
+   unless `dtype` requests another legal one. On a type error: ASSERT (passes
    and rules build only legal nodes; frontends use build_checked). */
 typedef struct Builder {
     Graph *g;
@@ -441,11 +445,11 @@ typedef struct Builder {
 /* One result. `name` NULL: derived from op and operands. */
 ValueId build(Builder *b, OpCode op, const ValueId *in, int nin,
               const Attr *attrs, int nattr, DType dtype, const char *name);
-/* Several results; dtypes may be NULL. */
+/* Makes several results; dtypes may be NULL. */
 NodeId build_multi(Builder *b, OpCode op, const ValueId *in, int nin,
                    const Attr *attrs, int nattr, int nout, const DType *dtypes,
                    const char *const *names);
-/* For generators: the type is given. */
+/* For generators, whose type is given. */
 ValueId build_gen(Builder *b, OpCode op, const ValueId *in, int nin,
                   const Attr *attrs, int nattr, TypeId type, const char *name);
 /* For frontends: mistakes become a Diag message at b->loc. */
@@ -462,22 +466,23 @@ NodeId build_again(Builder *b, NodeId id, const ValueId *in);
 NodeId build_call(Builder *b, const struct Fn *fn, const ValueId *in, int nin,
                   const Attr *attrs, int nattr, int nout, const DType *dtypes);
 
-/* Shorthands (dtype DT_DEFAULT = rule's). */
+/* Shorthands (dtype DT_DEFAULT: the rule's dtype). */
 ValueId b1(Builder *b, OpCode op, ValueId x, DType dtype);
 ValueId b2(Builder *b, OpCode op, ValueId x, ValueId y, DType dtype);
 ValueId b_where(Builder *b, ValueId c, ValueId yes, ValueId no);
 ValueId b_scalar(Builder *b, DType d, double v);
-ValueId b_cast(Builder *b, ValueId x, DType d); /* x itself if already d */
+ValueId b_cast(Builder *b, ValueId x, DType d); /* x itself if it has dtype d
+                                                   already */
 ValueId b_reshape(Builder *b, ValueId x, int rank, const int64_t *dim);
 ValueId b_reduce(Builder *b, OpCode op, ValueId x, const int64_t *axes, int n,
                  bool keepdims, DType dtype);
 ValueId b_transpose(Builder *b, ValueId x, const int64_t *perm);
 ValueId b_matmul(Builder *b, ValueId x, ValueId y, bool ta, bool tb, DType d);
 ValueId b_full(Builder *b, TypeId t, double v);
-/* x, but 0 where `closed` is true; x itself if `closed` is missing or has
+/* x with 0 where `closed` is true; x itself if `closed` is missing or has
    another shape. */
 ValueId b_close(Builder *b, ValueId closed, ValueId x);
-/* x summed to the shape of `like`: undoes broadcasting. */
+/* x summed to the shape of `like`: reverses broadcasting. */
 ValueId b_sum_to(Builder *b, ValueId x, ValueId like, DType dtype);
 /* Dtype of the gradient of v: fp32 if v is a cast that the compiler made
    from an fp32 value (its gradient is then not rounded), else the dtype of
@@ -507,7 +512,7 @@ static inline Users users_of(const UserIndex *x, ValueId v) {
     Users u = {x->node + x->first[v.i], x->node + x->first[v.i + 1]};
     return u;
 }
-/* True if the op's type rule lets the result have that dtype. */
+/* True if the op's type rule allows that dtype for the result. */
 bool node_may_store(const Graph *g, const Node *n, int result, DType d);
 /* Makes the node of v store dtype d instead of its own. Returns false unless
    the node is at `start` or later in the order, no other of these nodes (all
@@ -525,15 +530,16 @@ uint64_t graph_hash(const Graph *g);
 /* ---- type rules ---------------------------------------------------------- */
 
 /* A type rule fills out[] (defaults) given operands and attributes.  When
-   `given` dtypes are present the rule's dtype-freedom is checked by
-   verify/build through `free_dtype`: set it for each result whose dtype may be
-   any float type rather than the default. */
+   `given` dtypes are present, verify and build check the rule's freedom of
+   dtypes through `free_dtype`: set it for each result that may have any
+   float type instead of the default. */
 typedef struct TypeCtx {
-    const Node *n; /* op, counts and attributes; its values may not be made */
+    const Node *n; /* op, counts and attributes; its values may not exist yet */
     const Type **ins;   /* [nin], NULL: absent operand                        */
     Type *out;          /* [nout] */
     bool *free_dtype;   /* [nout] */
-    const Type *given;  /* [nout] or NULL: declared types (gen, cast need it) */
+    const Type *given;  /* [nout] or NULL: declared types (generators and
+                           casts need them) */
     char msg[MSG_TEXT]; /* why it is wrong */
 } TypeCtx;
 
@@ -543,12 +549,12 @@ void print_module(const Module *m, StrBuf *sb);
 void print_graph(const Graph *g, StrBuf *sb);
 /* Its line. */
 void print_node(const Graph *g, const Node *n, StrBuf *sb);
-/* Parses a file of graphs.  Caret diagnostics. Types that the text leaves out
-   are inferred; given ones are checked. */
+/* Parses a text of graphs. Caret diagnostics. Types missing in the text are
+   inferred; given ones are checked. */
 Status parse_module(Arena *a, Diag *d, const char *file, const char *text,
                     size_t n, Module **out);
 
-/* A dimension that the command line binds before a text is read. */
+/* A dimension that the command line sets before a text is read. */
 typedef struct DimBind {
     Str name; /* a symbol, or an input's name when axis >= 0 */
     int axis; /* -1: name is a symbol */
@@ -558,7 +564,7 @@ typedef struct DimBind {
 typedef struct TextOptions {
     const DimBind *dims;
     int ndims;
-    int64_t seed; /* for initial values and dropout */
+    int64_t seed; /* seed for initial values and dropout */
     /* First dimension of the first input: batch overrides dims, batch_else
        is used if dims do not name it; 0: not given. */
     int64_t batch, batch_else;
@@ -571,8 +577,9 @@ typedef struct TextOptions {
 /* Parses a text with symbols, such as B in f32[B,4], that opt binds. */
 Status parse_model(Arena *a, Diag *d, const char *file, const char *text,
                    size_t n, const TextOptions *opt, Module **out);
-/* Reads only settings, policy and onnx of a text into a module without
-   graphs. A text with mistakes gives nothing; parse_model reports them. */
+/* Reads only settings, policy and onnx blocks of a text into a module
+   without graphs. A text with mistakes gives no blocks; parse_model reports
+   the mistakes. */
 void text_blocks(Arena *a, const char *file, const char *text, size_t n,
                  Module **out);
 
@@ -583,7 +590,7 @@ typedef enum Stage {
     STAGE_CAST,    /* + LOW ops read the dtypes that autocast chose */
     STAGE_DIFF,    /* + backward present                                     */
     STAGE_STEP,    /* + optimizer                                            */
-    STAGE_INLINED, /* no calls but of whole functions                    */
+    STAGE_INLINED, /* only calls of whole functions are left */
     STAGE_PRIMITIVE, /* no SPLIT, reductions keep their dimensions         */
     STAGE_FUSED,     /* every node in exactly one group (VIEW and GEN: none or
                         one), groups contiguous in order */
@@ -616,15 +623,15 @@ const EvalTensor *eval_get(const Evaluator *e, ValueId v);
 EvalTensor *eval_from_tensor(Arena *a, const Tensor *t);
 Tensor *eval_to_tensor(Arena *a, const EvalTensor *t, TypeId as);
 EvalTensor *eval_tensor_new(Arena *a, TypeId t);
-/* Folding: evaluates one node whose operands are all given. Fails with a
-   message (integer division by zero, ...). */
+/* Folding: evaluates one node from given operands. Fails with a message
+   (integer division by zero, ...). */
 Status eval_node(const Graph *g, NodeId n, Arena *a, EvalMode mode,
                  const EvalTensor *const *in, EvalTensor **out, char *msg);
 /* The expression of an ELEM or REDUCE row without attributes; REDUCE: a is the
    result so far, b the next element. */
 double eval_expr_f(OpCode op, double a, double b);
 double round_to_dtype(double v, DType d);
-/* False for a number that is finite and becomes infinite in that dtype. */
+/* False for a finite number that becomes infinite in that dtype. */
 bool dtype_can_hold(DType d, double v);
 
 #endif

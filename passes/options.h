@@ -15,7 +15,7 @@ extern const DType precision_dtype[]; /* what products read */
 
 typedef enum Remat { REMAT_AUTO, REMAT_NONE, REMAT_BYTES } Remat;
 
-/* What an update reads of a 16-bit parameter. */
+/* How an update reads a 16-bit parameter. */
 typedef enum Masters {
     MASTERS_F32,
     MASTERS_KAHAN, /* the parameter and a 16-bit remainder */
@@ -34,7 +34,7 @@ typedef enum LossKind {
 typedef VEC(double) Reals;
 typedef VEC(Str) Strs;
 
-/* A key by its function's definition. */
+/* A key, from its function's definition. */
 typedef struct LossKey {
     const struct FnAttr *key;
     double value;
@@ -44,7 +44,9 @@ typedef struct LossSpec {
     LossKind kind;
     const struct Fn *fn; /* LOSS_FN */
     double factor;
-    VEC(Str) outputs; /* graph outputs it is applied to; empty: the only ones */
+    VEC(Str)
+    outputs; /* graph outputs to which it is applied; empty: the
+                only ones */
     VEC(LossKey) keys;
     Reals class_weights; /* empty: all 1 */
 } LossSpec;
@@ -55,13 +57,13 @@ typedef struct OptimizerKey {
 } OptimizerKey;
 
 typedef struct OptimizerSpec {
-    const struct Fn *fn; /* the update: optimizer.h */
+    const struct Fn *fn; /* the update function: optimizer.h */
     double lr;
-    VEC(OptimizerKey) keys; /* all but lr, as the definition has them */
+    VEC(OptimizerKey) keys; /* all keys except lr, from the definition */
 } OptimizerSpec;
 
-/* A function gradient_NAME(g, p; keys) of optimizers.amp, by which the gradient
-   of each parameter goes before the optimizer has it. */
+/* A function gradient_NAME(g, p; keys) of optimizers.amp that transforms
+   each gradient before the optimizer reads it. */
 typedef struct TransformSpec {
     const struct Fn *fn;
     VEC(OptimizerKey) keys;
@@ -78,7 +80,7 @@ typedef enum ScheduleKey {
     SCHEDULE_KEYS
 } ScheduleKey;
 
-/* A key as every schedule has it. */
+/* A key, the same for all schedules. */
 typedef struct ScheduleKeyRow {
     const char *name;
     double least, most;
@@ -94,7 +96,7 @@ typedef struct ScheduleRow {
     int n;
     struct {
         ScheduleKey key;
-        double preset; /* NaN: it must be given */
+        double preset; /* NaN: required */
     } keys[SCHEDULE_KEYS];
 } ScheduleRow;
 extern const ScheduleRow schedule_rows[];
@@ -110,30 +112,33 @@ typedef struct Objective {
     Str name; /* "": the only one */
     LossSpec loss;
     VEC(LossSpec) added; /* to it */
-    VEC(Str) params; /* globs; empty: every parameter that the loss reaches */
+    VEC(Str)
+    params; /* globs; empty: every parameter that the loss depends
+               on */
     OptimizerSpec optimizer;
     VEC(ParamGroup) param_groups;
     ScheduleSpec schedule;
     double clip_norm, clip_value;  /* 0: off */
-    VEC(TransformSpec) transforms; /* behind clipping, in order */
+    VEC(TransformSpec) transforms; /* applied after clipping, in order */
 } Objective;
 
-/* An average of the parameters beside them, which evaluation may read. */
+/* An average of the parameters, stored beside them, which evaluation may
+   read. */
 enum { AVERAGE_KEYS = 5 };
 typedef struct AverageSpec {
-    const char *fn; /* of std.amp: what share of an average is new at a step;
-                       NULL: there is no average */
+    const char *fn; /* function of std.amp: the share of the average that a
+                       step replaces; NULL: there is no average */
     struct {
         const char *name; /* NULL: no more */
         double value;
     } keys[AVERAGE_KEYS];
-    bool buffers; /* the buffers have averages, too */
+    bool buffers; /* true: buffers have averages, too */
 } AverageSpec;
 
-/* Adapters of the weights that `glob` names (--lora). */
+/* Adapters for the weights that match `glob` (--lora). */
 typedef enum LoraBias {
     LORA_BIAS_NONE,
-    LORA_BIAS_ADAPTED, /* biases of layers with an adapter train */
+    LORA_BIAS_ADAPTED, /* true: biases of layers with an adapter train */
     LORA_BIAS_ALL      /* all biases train */
 } LoraBias;
 typedef struct LoraSpec {
@@ -145,9 +150,10 @@ typedef struct LoraSpec {
 
 /* How frozen weights are stored (--frozen-dtype). */
 typedef enum FrozenDtype {
-    FROZEN_AS_PRECISION, /* 16 bits beside adapters, else as they are */
+    FROZEN_AS_PRECISION, /* 16 bits with adapters, else unchanged */
     FROZEN_BF16,
-    FROZEN_INT8, /* these and the following: codes of quantized.h, in order */
+    FROZEN_INT8, /* this and the following ones: codes of quantized.h, in
+                    order */
     FROZEN_INT4,
     FROZEN_NF4
 } FrozenDtype;
@@ -182,53 +188,58 @@ typedef enum ErrorKind { ERROR_LOSS, ERROR_GRADIENT, NUM_ERRORS } ErrorKind;
 typedef struct Options {
     Arena *arena;
     Precision precision;
-    bool half_model; /* O2, O3: the model itself is of 16 bits, .. */
+    bool half_model; /* O2, O3: the model itself is 16 bits, .. */
     bool keep_batchnorm, master_weights; /* .. but for these */
     Placement placement;
     bool fp16_residuals; /* PLACE_EXACT: residual streams are fp16, and in bf16
                             so are operands of norms, .. */
-    double residuals; /* else streams are fp32 for this percentage of a step's
-                         bytes; infinite: all */
+    double residuals;    /* else streams are fp32 until a step's bytes have
+                            grown by this percentage; infinite: all streams */
     double max_error[NUM_ERRORS]; /* relative; 0: no limit */
     Strs calibrate;               /* --calibrate INPUT=FILE */
     struct Errors *errors;        /* measurements for these limits (budget.h);
-                                     NULL: nothing yet */
+                                     NULL: not yet measured */
     bool wide_head; /* PLACE_EXACT: a small product nearest the loss reads
-                       fp32, or a weight of two parts */
+                       fp32, or a weight in two parts */
     Remat remat;
     int64_t remat_bytes;       /* REMAT_BYTES */
-    int64_t logit_rows;        /* rows of logits at a time; 0: all, -1: auto */
+    int64_t logit_rows;        /* rows of logits per chunk; 0: all rows, -1:
+                                  auto */
     VEC(Objective) objectives; /* at least one */
     bool loss_given;           /* --loss was */
-    bool only_given;           /* an option of the only objective was */
-    uint64_t lines;            /* rows of options.def that a block gave */
+    bool only_given;           /* true: an option of the only objective was
+                                  given */
+    uint64_t lines;            /* true: a block gave this row of options.def */
     int64_t accumulate;
     Masters masters;
     DType state_dtype;          /* of the optimizer's state: DT_F32, DT_BF16, or
                                    codes of blocks: DT_I8, DT_F8E4M3 */
-    bool optimizer_in_backward; /* updates do not wait for all gradients */
-    bool equal_batches; /* the mean of micro-batches' means                  */
+    bool optimizer_in_backward; /* true: updates do not wait for all
+                                   gradients */
+    bool equal_batches;         /* true: the mean of the micro-batches' means */
     AverageSpec average;
     FrozenDtype frozen_dtype;
-    VEC(LoraSpec) lora; /* of several that match a weight the last counts */
+    VEC(LoraSpec) lora; /* if several match a weight, the last counts */
     ScaleSpec scale;
-    int64_t comm_bucket; /* bytes of gradients, as f32, that ranks sum at once,
-                            and the dtype that they send */
+    int64_t comm_bucket; /* bytes of gradients, counted as f32, that ranks
+                            sum together, and the dtype in which they send */
     DType comm_dtype;
-    bool shard_optimizer; /* state and updates are spread over ranks         */
-    bool sync_batchnorm;  /* statistics of all ranks                         */
+    bool shard_optimizer; /* true: optimizer state and updates are divided
+                             among ranks */
+    bool sync_batchnorm;  /* true: statistics over all ranks */
     VEC(DimBind) dims;
     /* Number of list entries that come from the .amp file. --dim adds to its
        entries; for the other lists the command line replaces them. */
     int model_dims, model_frozen, model_targets, model_batches;
-    VEC(int64_t) batch_sizes; /* --batch-sizes, each once */
-    int64_t batch;      /* the model is for this one of them; 0: its own     */
+    VEC(int64_t) batch_sizes; /* --batch-sizes, without repetitions */
+    int64_t batch;      /* the model is compiled for this one of them; 0: for
+                           its own */
     VEC(DimBind) heads; /* --replace-head: an output, its units */
     VEC(Str) fresh;     /* the parameters of these layers */
     VEC(GlobRule) train_rules; /* in command-line order */
     bool batchnorm_train;      /* default true */
-    bool batchnorm_said;       /* .. and asked for: also those that the file
-                                  has frozen beside training ones */
+    bool batchnorm_said;       /* .. and requested: also layers that the file
+                                  has frozen while others train */
     int batchnorm_unbiased;    /* -1 by producer, 0 population, 1 unbiased */
     int batchnorm_cumulative;  /* a momentum that the file does not tell from
                                   None: -1 by mode, 0 the number, 1 None */
@@ -238,18 +249,18 @@ typedef struct Options {
     VEC(Target) targets; /* empty: default */
     bool sidecar_weights;
     Str no_cuda; /* reason why GPU code is missing although no option asked for
-                    that; NULL: not missing */
+                    that; NULL: it is not missing */
     int64_t top_k; /* --top-k; 0: accuracy counts the best class only */
     bool time_passes;
-    bool debug_nonfinite; /* program locate is made */
-    bool count_underflow; /* program underflow is made */
+    bool debug_nonfinite; /* true: program locate is made */
+    bool count_underflow; /* true: program underflow is made */
     Str amp_policy;       /* a file, NULL: none */
     Str dump_ir, emit_c, emit_cuda, emit_onnx, report;
     Str cache; /* --cache: folder of compilers' results, or "none"; NULL: the
                   default folder */
     VEC(Str)
-    said; /* each option that was taken and its value, "" of a flag;
-             two "" where another source begins */
+    said; /* each option given and its value, "" for a flag; two "" separate
+             sources */
     struct FileGuard *guard; /* keeps outputs apart from inputs; may be NULL */
     Str symbol;              /* "ampc_module" */
     int64_t seed;
@@ -260,28 +271,30 @@ typedef struct Options {
 
 void options_init(Options *o, Arena *a);
 LossSpec loss_default(LossKind kind);
-/* With every key's default. */
+/* Every key has its default. */
 ScheduleSpec schedule_default(const ScheduleRow *row);
-/* The value of a key, else `other`. */
+/* The value of a key, or `other` if it has none. */
 double loss_key(const LossSpec *l, const char *name, double other);
 ScaleSpec scale_default(ScaleKind kind);
-/* With every key's default. */
+/* Every key has its default. */
 OptimizerSpec optimizer_default(Arena *a, const struct Fn *fn);
 TransformSpec transform_default(Arena *a, const struct Fn *fn);
-/* The value of a key; NULL: the optimizer has none such. */
+/* The value of a key; NULL: the optimizer lacks it. */
 const double *optimizer_key(const OptimizerSpec *o, const char *name);
-/* The keys as attributes of a call, weight_decay apart where it is not NULL. */
+/* The keys as attributes of a call; weight_decay is returned separately if
+   not NULL. */
 void optimizer_attrs(const OptimizerSpec *o, const double *weight_decay,
                      Attr *to);
-/* Whether the optimizer takes those values; else msg says why not. */
+/* True if the optimizer allows those values; else msg says why not. */
 Status optimizer_check(const OptimizerSpec *o, Arena *a, char *msg);
 const Objective *options_objective(const Options *o, Str name); /* NULL */
 bool objective_trains(const Objective *j, const char *parameter);
-/* The largest of --batch-sizes; 0: there are none. */
+/* The largest of --batch-sizes; 0 without the option. */
 int64_t options_largest_batch(const Options *o);
-bool options_has_scaler(const Options *o); /* after defaults by precision */
+bool options_has_scaler(const Options *o); /* with the precision's default
+                                              applied */
 bool options_train(const Options *o);      /* some objective has a loss   */
 bool options_budget(
-    const Options *o); /* errors have a limit that dtypes keep */
+    const Options *o); /* some error is limited, and dtypes keep the limit */
 
 #endif

@@ -18,45 +18,48 @@ typedef struct PassCtx {
 typedef Status PassFn(Module *m, PassCtx *cx);
 
 PassFn pass_simplify, pass_cse, pass_dce; /* any stage before FUSED    */
-PassFn pass_adapt; /* low-rank adapters; how frozen weights are stored   */
+PassFn pass_adapt; /* low-rank adapters; storage of frozen weights */
 /* The module's adapters and its other trained parameters as JSON. */
 void adapters_put(const Module *m, StrBuf *sb);
 PassFn pass_loss;     /* forward gets `loss`                               */
 PassFn pass_programs; /* forward -> train, eval, predict                   */
-PassFn pass_grad;     /* op grad: the nodes that compute it                */
-PassFn pass_checks;   /* classes and rows named by inputs are in range      */
-/* The layer whose parameter a node reads, "fc1" of fc1.weight; NULL: none. */
+PassFn pass_grad;     /* op grad: the nodes that compute the gradient */
+PassFn pass_checks;   /* checks that class and row numbers in inputs are in
+                         range */
+/* The layer whose parameter a node reads: "fc1" for fc1.weight; NULL: none. */
 Str node_layer(const Graph *g, const Node *n);
 PassFn pass_samples; /* shares of micro-batches, masks of samples         */
-/* samples.c, for later passes. sum: the loss is a sum over samples. The others
-   take the pass's outputs off. weigh: with masks, and returns the share of the
-   micro-batch. all: all samples count, in one batch; returns whether the share
-   depends on the data. */
+/* samples.c, for later passes. sum: the loss is a sum over samples. Others
+   remove the pass's outputs. weigh: with masks, and returns the share of the
+   micro-batch. all: all samples count, in one batch; returns whether the
+   share depends on the data. */
 bool samples_sum(const Graph *g);
 ValueId samples_weigh(Graph *g);
 bool samples_all(Graph *g);
-PassFn pass_policy;    /* classes of --amp-policy                           */
+PassFn pass_policy;    /* classes from --amp-policy */
 PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
 PassFn pass_autocast;  /* casts by class                                    */
-PassFn pass_ranges;    /* warns of constants that 16 bits change */
+PassFn pass_ranges;    /* warns of constants that change in 16 bits */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */
 PassFn pass_probes;    /* train -> locate, underflow                        */
 PassFn pass_optimizer; /* train -> train, micro, update, refresh            */
 PassFn pass_inline;    /* calls to their bodies                             */
 PassFn pass_canon;     /* primitives in the forms that fuse and lower       */
-PassFn pass_lift;      /* f32 again, except operands of products */
-PassFn pass_join;      /* products that are added up become one             */
-PassFn pass_place;     /* 16 bits where they save traffic                   */
+PassFn pass_lift;      /* makes values f32 again, except operands of matrix
+                          products */
+PassFn pass_join;      /* joins matrix products that are summed */
+PassFn pass_place;     /* chooses 16 bits where they save traffic */
 PassFn pass_remat;     /* recomputation in backward */
 PassFn pass_locate;    /* finds values that are not finite */
 PassFn pass_underflow; /* counts gradients that fp16 flushes to zero */
 PassFn pass_buckets;  /* groups gradients that are summed over ranks together */
-PassFn pass_stream;   /* losses of wide products, some rows at a time     */
+PassFn pass_stream;   /* losses of wide matrix products, some rows at a time */
 PassFn pass_attend;   /* attention as one node                             */
 PassFn pass_heads;    /* attention reads and writes heads beside rows      */
 PassFn pass_reduce;   /* reductions in stages                              */
-PassFn pass_quantize; /* products of quantized weights */
-PassFn pass_align;    /* long rows of products at multiples of 16 bytes    */
+PassFn pass_quantize; /* matrix products of quantized weights */
+PassFn pass_align;    /* pads rows of matrix products to multiples of 16
+                         bytes */
 PassFn pass_fuse;     /* groups                                            */
 PassFn pass_schedule; /* order of groups                                   */
 PassFn pass_memplan;  /* offsets                                           */
@@ -68,13 +71,14 @@ PassFn pass_memplan;  /* offsets                                           */
 Status autodiff(Graph *g, Diag *d, Arena *scratch, uint32_t flags, ValueId loss,
                 ValueId seed, const ValueId *want, int n, ValueId *grads);
 
-/* autocast.c: multiply-adds of a product, 0 for gradients of weights of
-   convolutions; none of a call. */
+/* autocast.c: multiply-adds of a matrix product; 0 for gradients of a
+   convolution's weight, and for calls. */
 double product_work(const Graph *g, const Node *n);
 
 /* optimizer.c, for pass_autodiff: the scale of this step's loss. */
 ValueId optimizer_scale(Builder *b, const Options *o);
-/* The variable that holds the 16-bit copy of variable v; none: it has none. */
+/* The variable that holds the 16-bit copy of variable v; none: it has no
+   copy. */
 ValueId shadow_of(Graph *g, ValueId v, DType d);
 /* Makes a program that writes a parameter also write its 16-bit copies,
    unless it does already; refresh writes all copies. */
@@ -83,8 +87,8 @@ void shadows_write(Graph *g, Arena *scratch);
 /* ---- the runner (pipeline.c) --------------------------------------------- */
 
 typedef enum PassSide {
-    PASS_COMMON, /* once: types, casts, gradients, the training step        */
-    PASS_TARGET  /* for each target on graphs of its own                    */
+    PASS_COMMON, /* runs once: types, casts, gradients, the training step */
+    PASS_TARGET  /* runs for each target on its own graphs */
 } PassSide;
 extern const char *const pass_side_text[];
 
@@ -99,15 +103,17 @@ typedef struct PassRow {
 extern const PassRow pipeline[];
 extern const int pipeline_length;
 
-/* Whether rows contradict the reasons for the order, and which. */
+/* Checks the rows against the reasons for their order, and names
+   contradictions. */
 bool pipeline_defect(const PassRow *rows, int n, StrBuf *why);
 
-/* The rows that the module has not seen yet, as far as stage `last`.  Verifies
-   after each; writes dumps into opt->dump_ir when set; keeps the text after
-   the last of each name in m->texts when `keep`. */
+/* Runs the rows that the module has not passed yet, up to stage `last`.
+   Verifies after each; writes dumps into opt->dump_ir when set; keeps the
+   text after the last of each name in m->texts when `keep`. */
 Status run_pipeline(Module *m, Diag *d, const Options *opt, Stage last,
                     bool keep);
-/* Runs the rows that the module has not seen yet, up to pass `next`. */
+/* For a module read from the text before pass `first`: runs the rows from it
+   to pass `last`; both are in the same list. */
 Status run_until(Module *m, Diag *d, const Options *opt, const char *next,
                  bool keep);
 /* Runs only the passes that all targets share. */

@@ -11,7 +11,7 @@ static ValueId mapped(const Rewriter *rw, ValueId v) {
     return v;
 }
 
-/* The readers of `old` now read `built`: adds their number to its uses. */
+/* The readers of `old` now read `built`, which gets their uses. */
 static void take_uses(Rewriter *rw, ValueId old, ValueId built) {
     if (built.i < rw->limit) return;
     while (rw->fresh.len <= (int)(built.i - rw->limit))

@@ -19,17 +19,17 @@ typedef struct Rewriter {
     Graph *g;
     Builder b; /* flags and loc of the current node */
     Arena *scratch;
-    uint32_t limit; /* ValueId.i of values that existed before the walk are
-                       below it */
-    int *uses;      /* number of uses of these values */
-    VEC(int) fresh; /* the same for new ones */
+    uint32_t limit; /* ValueIds of values that existed before the walk are
+                       smaller */
+    int *uses;      /* number of uses of each of these values */
+    VEC(int) fresh; /* the same for values made during the walk */
     ValueId *map;   /* per value: 0 = itself */
     int changes;
     void *user;
 } Rewriter;
 
-/* Sets with[0..nout) and returns true to replace node n; with[i] = 0 keeps
-   result i alive through the old node (then the node stays). */
+/* Sets with[0..nout) and returns true to replace node n; if with[i] is 0,
+   the old node stays for result i. */
 typedef bool RewriteRule(Rewriter *rw, NodeId n, ValueId *with);
 
 /* Number of replaced nodes. */
@@ -37,22 +37,22 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 
 /* ---- helpers for rules --------------------------------------------------- */
 
-/* The node that makes v if its op is `op`, else NULL; a move that rounds is not
-   only a move, and around a value that an op grad differentiates by leads no
-   way. */
+/* The node that computes v if its op is `op`, else NULL. A move that also
+   rounds does not count, nor does a value with respect to which an op grad
+   differentiates. */
 const Node *def_of(const Graph *g, ValueId v, OpCode op);
-/* `old`, which is replaced, gives its name to the result that replaces it. */
+/* The result that replaces `old` takes its name. */
 void rewrite_take_name(Graph *g, ValueId old, ValueId new_value);
-/* How many operands and outputs v is. */
+/* Number of operands and outputs that are v. */
 int uses_of(const Rewriter *rw, ValueId v);
-/* The node that makes v if it calls the library's function, else NULL. */
+/* The node that computes v if it calls the library's function, else NULL. */
 const Node *call_of(const Graph *g, ValueId v, const char *name);
 /* Per value: true if a root depends on the value, through any operand. */
 bool *needed_by(const Graph *g, Arena *scratch, const ValueId *root, int n);
 /* Returns the *n nodes in order and empties the order of the graph; the
    caller puts them back. */
 NodeId *order_take(Graph *g, Arena *scratch, int *n);
-/* True if every element of v is the constant *c. */
+/* True if every element of v equals the constant *c. */
 bool is_number(const Graph *g, ValueId v, double c);
 
 /* ---- what stands for a variable ------------------------------------------ */
@@ -77,9 +77,9 @@ void reads_begin(ReadWalk *w, Graph *g, Arena *scratch, ReadVar *read,
 void reads_keep(ReadWalk *w, NodeId id);
 void reads_end(const ReadWalk *w);
 
-/* The variable and its initial value, in all graphs, from now on. */
+/* Changes the type of a variable and its initial value, in all graphs. */
 void var_narrow(Module *m, int var, DType d);
-/* The same for those marked; what reads one reads a cast of it to f32. */
+/* The same for the marked variables; their readers read a cast to f32. */
 void vars_narrow(Module *m, const bool *narrow, DType d, Arena *scratch);
 
 #endif

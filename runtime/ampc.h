@@ -61,7 +61,7 @@ extern "C" {
 
 typedef enum ampc_status {
     AMPC_OK = 0,
-    AMPC_ERR_ARGUMENT = 1,    /* a wrong name, shape, dtype, size or value  */
+    AMPC_ERR_ARGUMENT = 1,    /* wrong name, shape, dtype, size or value */
     AMPC_ERR_MEMORY = 2,      /* out of memory or threads                   */
     AMPC_ERR_FILE = 3,        /* a file cannot be read or written           */
     AMPC_ERR_FORMAT = 4,      /* truncated, foreign or mismatched file      */
@@ -70,8 +70,8 @@ typedef enum ampc_status {
     AMPC_ERR_INTERNAL = 7,    /* a defect of ampc: please report            */
     AMPC_ERR_DEVICE = 8,      /* the GPU or its driver failed; the session
                                  can only be closed */
-    AMPC_ERR_DATA = 9,        /* an input names a class or a row that is not
-                                 there: see bad_data */
+    AMPC_ERR_DATA = 9,        /* an input has a class or a row number out of
+                                 range: see bad_data */
     AMPC_ERR_DIVERGED = 10,   /* max_skipped steps in a row were skipped
                                  (ampc_options): see nonfinite */
     AMPC_ERR_COMM = 11        /* another rank is gone, late or different, or
@@ -121,10 +121,10 @@ typedef struct ampc_module_info {
     int64_t batch;       /* samples per call; 0 when inputs have no batch   */
     int64_t accumulate;  /* micro-batches per optimizer step (--accumulate) */
     int64_t seed;        /* --seed                                          */
-    int32_t trains, evaluates, predicts; /* 1 = the module can do that      */
+    int32_t trains, evaluates, predicts; /* 1: the module supports it */
     uint32_t nvariable;
     uint64_t arena; /* bytes of activations, the largest program            */
-    int32_t parts;  /* 1 = a step takes fewer samples than `batch`, too     */
+    int32_t parts;  /* 1: a step accepts fewer samples than `batch` */
     int32_t reserved0;
 } ampc_module_info;
 
@@ -146,13 +146,13 @@ typedef struct ampc_tensor_info {
 
 typedef enum ampc_kind {
     AMPC_KIND_PARAMETER = 0, /* trained; fp32 master                        */
-    AMPC_KIND_FROZEN = 1,    /* weights that do not train                   */
+    AMPC_KIND_FROZEN = 1,    /* weights that are not trained */
     AMPC_KIND_BUFFER = 2,    /* running statistics                          */
     AMPC_KIND_STATE = 3,     /* optimizer and loss-scaler state             */
     AMPC_KIND_HYPER = 4,     /* learning rate ...: see set_hyper            */
     AMPC_KIND_SHADOW = 5,    /* 16-bit copy of a parameter: read-only       */
-    AMPC_KIND_GRADIENT = 6,  /* accumulated, still scaled and times
-                                ampc.shares: read-only                      */
+    AMPC_KIND_GRADIENT = 6,  /* accumulated; still multiplied by the loss
+                                scale and ampc.shares: read-only */
     AMPC_KIND_CONSTANT = 7   /* read-only                                   */
 } ampc_kind;
 
@@ -172,47 +172,48 @@ typedef struct ampc_variable_info {
    its own part of the batch: one step of all ranks equals one step of a single
    rank that accumulates `world` times as many micro-batches. api->comm_open
    creates a communicator; a host may implement its own. All ranks call these
-   functions in the same order. They return 0 on success; after any other value
-   none is called again. If another rank does not answer they must still return
-   in time. */
+   functions in the same order. They return 0 on success; after a failure no
+   function is called again. If another rank does not answer they must still
+   return in time. */
 typedef struct ampc_comm {
     size_t size;
     int32_t rank, world;
-    int32_t local; /* among the ranks of this machine: which GPU "cuda" is  */
-    int32_t any_thread; /* not 0: allreduce may be called by another thread of
-                           the process, one call at a time; then gradients are
-                           summed while backward goes on */
+    int32_t local;      /* rank among those of this machine: it chooses the GPU
+                           for "cuda" */
+    int32_t any_thread; /* not 0: allreduce may be called by another thread
+                           of the process, one call at a time; then gradients
+                           are summed during the backward pass */
     void *ctx;
-    /* Sums of AMPC_DTYPE_F32 or F64 (and the one of --comm-dtype), in place:
-       the same bits on all ranks. */
+    /* Sums of AMPC_DTYPE_F32 or F64 (and of --comm-dtype), in place: the
+       same bits on all ranks. */
     int (*allreduce)(void *ctx, void *data, size_t count, int32_t dtype);
     /* From rank `root` to all others. */
     int (*broadcast)(void *ctx, void *data, size_t bytes, int32_t root);
     int (*barrier)(void *ctx);
-    const char *(*error)(void *ctx); /* why the last failed; may be NULL    */
+    const char *(*error)(void *ctx); /* message of the last failure; may be
+                                        NULL */
 
     /* All NULL, or functions that enqueue the same operations on a CUstream
        of GPU `local`, in that GPU's memory; they also sum 16-bit floats and
-       AMPC_DTYPE_I64. Calls between group(ctx, 1) and group(ctx, 0) are made
-       as one. A training step with its sums is then one CUDA graph. */
+       AMPC_DTYPE_I64. Calls between group(ctx, 1) and group(ctx, 0) are
+       combined. A training step with its sums is then one CUDA graph. */
     int (*allreduce_on)(void *ctx, uint64_t data, size_t count, int32_t dtype,
                         void *stream);
     int (*broadcast_on)(void *ctx, uint64_t data, size_t bytes, int32_t root,
                         void *stream);
     int (*group)(void *ctx, int32_t begin);
-    /* The host has waited for that many seconds for a stream.  Not 0: in vain;
-       what was put on streams ends, with any result.                        */
+    /* Called when the host has waited that many seconds for a stream. Not 0:
+       the wait has failed; work enqueued on streams ends, with any result. */
     int (*waiting)(void *ctx, double seconds);
 
-    /* NULL: by broadcasts.  Bytes at[r] to at[r + 1] of `data`, which rank r
-       has, to all others; at[0] is 0. */
+    /* NULL: broadcasts do it. Sends bytes at[r] to at[r + 1] of `data`,
+       which rank r has, to all other ranks; at[0] is 0. */
     int (*gather)(void *ctx, void *data, const uint64_t *at);
 
-    /* NULL: allreduce or allreduce_on is used instead. Sums with the same bits;
-       only one rank needs each of them. scatter: elements at[r] to at[r + 1] of
-       `data` are needed by rank r, at[0] is 0; reduce_on: all are needed by
-       rank `root`. On the other ranks these elements are undefined
-       afterwards. */
+    /* NULL: allreduce or allreduce_on is used instead. Sums with the same
+       bits, of which each rank needs only some. scatter: rank r needs
+       elements at[r] to at[r + 1] of `data`, at[0] is 0; reduce_on: rank
+       `root` needs all. The other ranks' elements are undefined afterwards. */
     int (*scatter)(void *ctx, void *data, const uint64_t *at, int32_t dtype);
     int (*reduce_on)(void *ctx, uint64_t data, size_t count, int32_t dtype,
                      int32_t root, void *stream);
@@ -224,8 +225,8 @@ typedef struct ampc_comm_options {
                            are added in the order of ranks.  "nccl": NCCL on
                            the GPUs; its ranks find each other over TCP where
                            MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE are
-                           set, else through MPI.  "tcp": those variables
-                           alone; rank 0 adds, in the order of ranks */
+                           set, else through MPI.  "tcp": only through those
+                           variables; rank 0 adds, in the order of ranks */
     double deadline;    /* seconds to wait for another rank; 0: 300         */
 } ampc_comm_options;
 
@@ -235,7 +236,7 @@ typedef struct ampc_comm_options {
 typedef void *(*ampc_alloc_fn)(void *ctx, size_t bytes, size_t align);
 typedef void (*ampc_free_fn)(void *ctx, void *p, size_t bytes);
 typedef void (*ampc_log_fn)(void *ctx, const char *line);
-/* One step of a program: times from a monotonic clock, in nanoseconds. */
+/* One step of a program; times in nanoseconds of a monotonic clock. */
 typedef void (*ampc_profile_fn)(void *ctx, const char *program,
                                 const char *step, uint64_t begin_ns,
                                 uint64_t end_ns);
@@ -246,14 +247,14 @@ typedef struct ampc_options {
                            for it, else the CPU; "cpu"; "cuda", "cuda:N" */
     int32_t threads;    /* 0: one per CPU that affinity and cgroup allow    */
     int32_t reserved0;
-    ampc_alloc_fn alloc; /* both or none; called by the thread that calls   */
+    ampc_alloc_fn alloc; /* both or neither; the calling thread calls them */
     ampc_free_fn free;   /* the API                                         */
     void *alloc_ctx;
     ampc_log_fn log; /* notes of interest to a developer; may be NULL       */
     void *log_ctx;
     void *stream; /* CUstream of the host (in the device's primary context)
-                     that steps are put on, in order; NULL: one of our own;
-                     not with "cpu" */
+                     on which steps are enqueued, in order; NULL: the
+                     session's own stream; not allowed with "cpu" */
     /* NULL: a single process. Must outlive the session. All ranks must then
        call open, step, micro_step, update, load, load_weights, resume and
        save alike (and save_weights, in a module compiled with
@@ -272,7 +273,7 @@ typedef struct ampc_input {
     size_t size;
     const char *name; /* NULL: by position                                  */
     const void *data;
-    size_t bytes;         /* size of `data`; always checked */
+    size_t bytes;         /* size of `data` in bytes; always checked */
     int32_t dtype;        /* ampc_dtype; always checked.  Classes that --loss
                              added as an i64 input may be i32 or u8, too */
     int32_t rank;         /* -1: shape is not given                         */
@@ -293,7 +294,7 @@ typedef struct ampc_output {
 
 typedef struct ampc_metrics {
     size_t size;
-    double loss;      /* unscaled, of all samples of the step               */
+    double loss;      /* unscaled, mean over all samples of the step */
     double grad_norm; /* unscaled, before clipping                          */
     double scale;     /* loss scale used in this step; 1 without scaling    */
     double lr;        /* learning rate used in this step                    */
@@ -317,33 +318,38 @@ typedef struct ampc_device_info {
     const char *name; /* of the GPU, from its driver; "" for a CPU */
 } ampc_device_info;
 
-/* Bytes that a session holds, by kind, as they are now. */
+/* Bytes that a session holds at present, by kind. */
 typedef struct ampc_memory_info {
     size_t size;
-    uint64_t parameters;  /* trained or not, and buffers (running statistics) */
+    uint64_t parameters;  /* parameters, trained or not, and buffers (running
+                             statistics) */
     uint64_t copies;      /* 16-bit copies of parameters                      */
-    uint64_t state;       /* of the optimizer, the scaler and the schedule    */
-    uint64_t gradients;   /* that micro-steps add up; 0 before the first      */
-    uint64_t activations; /* of the program that needs most                   */
-    uint64_t workspace;   /* scratch, packed weights, inputs on their way ..  */
-    uint64_t total;       /* all of the above, of the device's memory         */
-    uint64_t host;        /* beside a GPU: pinned memory of the host          */
+    uint64_t state;       /* state of the optimizer, the scaler and the
+                             schedule */
+    uint64_t gradients;   /* gradients that micro-steps add up; 0 before the
+                             first one */
+    uint64_t activations; /* activations of the program that needs most */
+    uint64_t workspace;   /* scratch, packed weights, copies of inputs .. */
+    uint64_t total;       /* sum of the above, in the device's memory */
+    uint64_t host;        /* with a GPU: pinned memory of the host */
 } ampc_memory_info;
 
 /* Details of AMPC_ERR_DATA. */
 typedef struct ampc_bad_data {
     size_t size;
     const char *input;   /* its name                                          */
-    int64_t index;       /* position in the input, which counts all elements  */
-    int64_t value;       /* the value found there */
-    int64_t least, most; /* legal; --loss may allow one more, ignore_index */
+    int64_t index;       /* position in the input, as an index over all its
+                            elements */
+    int64_t value;       /* the value at that position */
+    int64_t least, most; /* legal range; --loss may allow one more value,
+                            ignore_index */
     int64_t count;       /* ampc_metrics.bad_data                           */
 } ampc_bad_data;
 
 typedef enum ampc_origin {
     AMPC_ORIGIN_NONE = 0,
-    AMPC_ORIGIN_INPUT = 1,    /* an input of this call */
-    AMPC_ORIGIN_VARIABLE = 2, /* a parameter or a buffer                    */
+    AMPC_ORIGIN_INPUT = 1,    /* an input of this call is not finite */
+    AMPC_ORIGIN_VARIABLE = 2, /* a parameter or a buffer is not finite */
     AMPC_ORIGIN_LOSS = 3,     /* inputs and variables are finite */
     AMPC_ORIGIN_GRADIENT = 4, /* the loss is finite, too */
     AMPC_ORIGIN_FORWARD = 5,  /* --debug-nonfinite: a value that forward */
@@ -359,18 +365,18 @@ typedef struct ampc_nonfinite {
     size_t size;
     int32_t origin;   /* ampc_origin                                          */
     int32_t dtype;    /* ampc_dtype of the named value */
-    const char *name; /* of the input, variable or value, or ""             */
-    int64_t index;    /* position in it, which counts all elements, or -1   */
-    double value;     /* the element: NaN or an infinity */
-    int64_t tried;    /* ampc_metrics.tried of that step */
-    const char *op;   /* op that computes the value, or "" */
-    const char *source; /* the node of the model that it comes from, "line 7"
-                           of an .amp file, or "" */
+    const char *name; /* name of the input, variable or value, or "" */
+    int64_t index;    /* index of the element, or -1 */
+    double value;     /* the element's value: NaN or an infinity */
+    int64_t tried;    /* ampc_metrics.tried at that step */
+    const char *op;   /* op that computed the value, or "" */
+    const char *source; /* the model's node that it comes from, "line 7" in
+                           an .amp file, or "" */
     const char *advice; /* a suggestion; only a guess */
 } ampc_nonfinite;
 
 /* For the gradient of one parameter: the number of elements that are not
-   zero when backward computes in fp32, and how many of these are zero in the
+   zero if backward computes in fp32, and how many of these are zero in the
    module's own arithmetic. */
 typedef void (*ampc_underflow_fn)(void *ctx, const char *parameter,
                                   double flushed, double nonzero);
@@ -382,9 +388,9 @@ typedef struct ampc_eval {
     double loss_num, loss_den;
     double correct, count; /* count = 0: the model is not a classifier */
     int64_t samples;
-    int32_t exact; /* 0 = the model's own loss is a mean that a partial batch
-                      cannot be masked out of: loss is over whole batches */
-    int32_t top_k; /* --top-k; 0: not requested */
+    int32_t exact;      /* 0: the model's own loss is a mean from which samples
+                           cannot be left out: loss is the mean over whole batches */
+    int32_t top_k;      /* --top-k; 0: not requested */
     double correct_top; /* samples whose class is among the top_k best */
 } ampc_eval;
 
@@ -392,7 +398,7 @@ typedef struct ampc_scaler {
     size_t size;
     double scale;
     int64_t good, hysteresis; /* clean steps since the last change; overflows
-                                 still tolerated */
+                                 still allowed before the scale is reduced */
     int64_t step, tried, skipped, bad_forward;
     int64_t micro; /* micro-steps since the last update                     */
 } ampc_scaler;
@@ -400,13 +406,15 @@ typedef struct ampc_scaler {
 /* Weights from files of any origin. */
 typedef struct ampc_weights {
     size_t size;
-    const char *const *paths; /* safetensors files, or the JSON index of such */
+    const char *const *paths; /* safetensors files, or a JSON index of
+                                 several */
     size_t npath;
     const char *const *renames; /* "OLD=NEW": a tensor whose name begins with
-                                   OLD is taken as NEW and the rest; the first
-                                   that fits counts */
+                                   OLD is read as if it began with NEW; the
+                                   first match counts */
     size_t nrename;
-    int32_t partial; /* 1 = what no file has stays as it is; else an error    */
+    int32_t partial; /* 1: variables in no file keep their values; 0: that is
+                        an error */
     int32_t reserved0;
 } ampc_weights;
 
@@ -441,22 +449,23 @@ typedef struct ampc_api {
 
     /* Creates a session with the module's initial weights.  options may be
        NULL.  On failure *out is NULL and `err` (may be NULL) holds a message of
-       at most err_size - 1 bytes.  Threads start here and end with `close`. */
+       at most err_size - 1 bytes.  Starts threads, which end with `close`. */
     ampc_status (*open)(const ampc_module_t *m, const ampc_options *options,
                         ampc_session **out, char *err, size_t err_size);
     void (*close)(ampc_session *s); /* s may be NULL */
 
-    /* Why the last call failed; "" when it did not. */
+    /* Why the last call failed; "" if it succeeded. */
     const char *(*error)(const ampc_session *s);
 
     /* Makes one optimizer step on one batch: forward, backward, unscale, check,
-       clip, update.  A module that accumulates N micro-batches updates with
-       every N-th call (metrics->updated).  Takes the inputs of program "train"
-       (or "micro"), named or by position, in any order.  All may hold fewer
-       samples than the batch (ampc_module_info.parts): the rest counts nowhere;
-       for none, a micro-batch is left out.  metrics may be NULL:
-       then a device may still be working when the call returns, and `sync`
-       fetches them.                                                         */
+       clip, update.  A module that accumulates N micro-batches makes an update
+       at every N-th call (metrics->updated). Takes the inputs of program
+       "train"
+       (or "micro"), named or by position, in any order.  All inputs may hold
+       fewer samples than the batch (ampc_module_info.parts): the missing
+       ones do not count; with no samples, a micro-batch is left out. metrics
+       may be NULL: then a device may still be working when the call returns,
+       and `sync` fetches them. */
     ampc_status (*step)(ampc_session *s, const ampc_input *in, size_t nin,
                         ampc_metrics *metrics);
 
@@ -472,17 +481,16 @@ typedef struct ampc_api {
                               double *loss);
     ampc_status (*update)(ampc_session *s, ampc_metrics *metrics);
 
-    /* A loss of the host's own, of a module compiled with --loss host: the
-       inputs of program "micro", which are the model's and, as
-       "gradient:OUTPUT", the gradient of the host's loss with respect to each
-       output, f32 (see `outputs`).  Adds to the gradients like micro_step;
-       `step` and micro_step take the same.                                  */
+    /* A loss computed by the host, in a module compiled with --loss host. The
+       inputs are those of program "micro": the model's, and as
+       "gradient:OUTPUT" the gradient of the host's loss with respect to each
+       output, f32 (see `outputs`). Adds to the gradients like micro_step;
+       `step` and micro_step take the same inputs. */
     ampc_status (*vjp)(ampc_session *s, const ampc_input *in, size_t nin);
 
-    /* Evaluates the inputs, which hold a batch or any other number of samples,
-       and adds the first `valid` samples to *sums; the other rows are ignored.
-       Changes no variable; *sums stays
-       as it was when it fails, as with AMPC_ERR_DATA.                       */
+    /* Evaluates a batch, or any other number of samples, and adds the first
+       `valid` samples to *sums; the other rows are ignored. Changes no
+       variable. If it fails, as with AMPC_ERR_DATA, *sums is unchanged. */
     ampc_status (*evaluate)(ampc_session *s, const ampc_input *in, size_t nin,
                             int64_t valid, ampc_eval *sums);
 
@@ -521,12 +529,13 @@ typedef struct ampc_api {
                                   const ampc_input *in);
 
     /* Checkpoint: one safetensors file with a checksum, written under a
-       temporary name, synced and renamed; the one before it stays as
-       PATH.prev.  `resume` takes all, and the run goes on bit for bit as if it
-       had not stopped; when PATH is truncated, damaged or gone, it takes
-       PATH.prev, and `notice` says so.  `load` takes weights and buffers by
-       name from any safetensors file; `notice` tells of tensors left over.  A
-       file that cannot serve is refused and changes nothing.                */
+       temporary name, synced and renamed; the previous one is kept as
+       PATH.prev. `resume` restores everything, and the run continues bit for
+       bit as if it had not stopped. If PATH is truncated, damaged or missing,
+       it reads PATH.prev, and `notice` says so. `load` takes weights and
+       buffers by
+       name from any safetensors file; `notice` names unused tensors. A file
+       that does not match is refused and changes nothing. */
     ampc_status (*save)(ampc_session *s, const char *path);
     ampc_status (*load)(ampc_session *s, const char *path);
     ampc_status (*resume)(ampc_session *s, const char *path);
@@ -541,20 +550,20 @@ typedef struct ampc_api {
        them when the program ends. */
     ampc_status (*profile)(ampc_session *s, ampc_profile_fn fn, void *ctx);
 
-    /* A note from the last call, though it succeeded; "" if there is none.
-       After `open`: why a GPU that is there is not used (device "auto").     */
+    /* A note from the last call, which succeeded; "" if there is none.
+       After `open`: why an existing GPU is not used (device "auto"). */
     const char *(*notice)(const ampc_session *s);
 
-    /* Details after a call that trains, evaluates or predicts returned
+    /* Details after a call that trains, evaluates or predicts has returned
        AMPC_ERR_DATA. On an asynchronous device a training step's error is
-       returned by the next call that asks for metrics, and describes the last
-       bad batch before it. */
+       returned by the next call that asks for metrics, and describes the
+       last bad batch before it. */
     ampc_status (*bad_data)(ampc_session *s, ampc_bad_data *out);
 
-    /* Details after step or update returned AMPC_ERR_DIVERGED; on an
+    /* Details after step or update has returned AMPC_ERR_DIVERGED; on an
        asynchronous device the next call that asks for metrics returns it.
-       Inputs are examined only if they belong to that call. A batch with
-       AMPC_ERR_DATA is reported as such. Strings live until the next call. */
+       Inputs are examined only if they belong to that call. AMPC_ERR_DATA
+       takes precedence. Strings live until the next call. */
     ampc_status (*nonfinite)(ampc_session *s, ampc_nonfinite *out);
 
     /* `load` from several files at once; floating numbers of any width are
@@ -562,8 +571,8 @@ typedef struct ampc_api {
        without any matching tensor, and shapes that differ, are refused. */
     ampc_status (*load_weights)(ampc_session *s, const ampc_weights *from);
 
-    /* Parameters, frozen weights and buffers alone, in one safetensors file
-       that load_state_dict of PyTorch takes.                                */
+    /* Writes only parameters, frozen weights and buffers, to one safetensors
+       file that PyTorch's load_state_dict accepts. */
     ampc_status (*save_weights)(ampc_session *s, const char *path);
 
     /* For modules compiled with --count-underflow: calls fn for every trained
@@ -582,21 +591,21 @@ typedef struct ampc_api {
                              char *err, size_t err_size);
     void (*comm_close)(ampc_comm *comm);
 
-    /* The objectives of a module compiled with --objective NAME,..., in their
-       order; "" of one without; NULL behind the last.                       */
+    /* The objectives of a module compiled with --objective NAME,..., in
+       order; "" for one without a name; NULL after the last. */
     const char *(*objective_name)(const ampc_module_t *m, uint32_t index);
 
     /* Selects the objective: from now on step, micro_step, update, vjp and
        underflow run its programs ("train:NAME", ...), and the other functions
-       report its loss, counters and learning rate. Initially it is the first
-       one.  All objectives share the loss scale: it is updated once when each
-       has stepped, or one steps again.
-       Not between the micro-steps of an update.                             */
+       report its loss, counters and learning rate. The first objective is
+       selected initially. All objectives share the loss scale. It is updated
+       when each has made a step, or when one makes another step first.
+       Not allowed between the micro-steps of an update. */
     ampc_status (*objective)(ampc_session *s, const char *name);
 
-    /* As predict, of a module compiled with --loss host: the outputs as the
-       next vjp computes them, with the statistics of the batch and dropout
-       where the model trains with them.  Changes no variable.               */
+    /* Like predict, for a module compiled with --loss host: the outputs as
+       the next vjp will compute them, with the batch's statistics and
+       dropout as in training. Changes no variable. */
     ampc_status (*outputs)(ampc_session *s, const ampc_input *in, size_t nin,
                            int64_t valid, ampc_output *out, size_t nout);
 
@@ -610,19 +619,19 @@ typedef struct ampc_api {
     /* The device that `auto` chose or options.device named. */
     ampc_status (*device)(ampc_session *s, ampc_device_info *out);
 
-    /* For a function of `profile` to call, on the CPU: bytes of the memory that
-       programs compute in, as the step that it is told of has left them.  A
-       value lies at the offset that the IR after pass memplan has behind its
-       type (`ampc inspect --ir memplan`): `ampc bisect` reads values so.    */
+    /* For a function called by `profile`, on the CPU: bytes of the arena as the
+       reported step has left them. The IR after pass memplan shows each
+       value's offset after its type (`ampc inspect --ir memplan`); `ampc
+       bisect` reads values in this way. */
     ampc_status (*peek)(ampc_session *s, uint64_t offset, void *to,
                         size_t bytes);
 
-    /* What the session holds of its device's memory. */
+    /* How much of its device's memory the session holds. */
     ampc_status (*memory)(ampc_session *s, ampc_memory_info *out);
 } ampc_api;
 
-/* The one symbol that a module exports (`ampc --symbol` renames it).  NULL when
-   the module cannot serve that version.                                     */
+/* The one symbol that a module exports (`ampc --symbol` renames it).  NULL
+   if the module cannot serve that version. */
 typedef const ampc_api *ampc_module_fn(uint32_t abi_version);
 
 /* ---- conveniences -------------------------------------------------------- */
@@ -665,8 +674,8 @@ static inline ampc_output ampc_out(const char *name, void *data, size_t bytes,
 #include <stdio.h>
 #include <string.h>
 
-/* Loads a module by path ("train.so" means ./train.so).  `symbol` is what
-   `ampc --symbol` named.  NULL on failure, with a message in err (may be
+/* Loads a module by path ("train.so" means ./train.so).  `symbol` is the name
+   given to `ampc --symbol`. NULL on failure, with a message in err (may be
    NULL).  *handle (may be NULL) is for dlclose, after the last session.     */
 static inline const ampc_api *ampc_load_symbol(const char *path,
                                                const char *symbol,

@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Constructors of C files run before those of this file, so what they touch
-// is plain data that needs none.
+// Constructors of C files run before those of this file, so they may use only
+// plain data.
 HarnessCase *first_case, **last_case = &first_case;
 void (*registrars[64])(void);
 int nregistrar;
@@ -57,7 +57,7 @@ std::string format(const char *fmt, va_list ap) {
     return s;
 }
 
-// Data files are shown as in the tree, not by their place in the runfiles.
+// Data files are shown by their path in the tree, not in the runfiles.
 bool report(const char *path, int line, const std::string &text) {
     bool under = !root.empty() && !strncmp(path, root.c_str(), root.size());
     const char *file = under ? path + root.size() + 1 : path;
@@ -109,7 +109,7 @@ std::string env(const char *name) {
     return s ? s : "";
 }
 
-// Where test data lies: bazel's runfiles, else the current folder, which
+// The folder of test data: bazel's runfiles, else the current folder, which
 // `bazel run` sets to the runfiles and a person to the repository's root.
 std::string find_root() {
     std::string src = env("TEST_SRCDIR"), ws = env("TEST_WORKSPACE");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* harness.h: what a C test file needs.  GoogleTest runs the cases.
+/* harness.h: the interface of C test files. GoogleTest runs the cases.
 
      TEST_CASE(intern, equal_types_share_an_id) {
          CHECK_EQ_INT(a.i, b.i);
@@ -130,7 +130,8 @@ void harness_leave(void) __attribute__((noreturn));
 const char *test_tmpdir(void);
 const char *test_tmp(const char *name); /* a path in it */
 
-/* How many entries the folder has, hidden ones too; it must exist. */
+/* Number of entries in the folder, including hidden ones; the folder must
+   exist. */
 int test_entries(const char *folder);
 /* Half-written files in the test's folder. */
 int test_temporaries(void);
@@ -145,22 +146,25 @@ const char *test_data_path(const char *rel);
    out/bin/ampc. */
 const char *test_ampc(void);
 
-bool test_bless(void); /* expectations are to be rewritten                  */
-bool test_slow(void);  /* script/test --slow: long cases are wanted         */
+bool test_bless(void); /* true: expectations are to be rewritten */
+bool test_slow(void);  /* true: script/test --slow requests long cases */
 
-/* Calls fn(path, name, arg) for every file of the folder (relative to the
-   root) that ends in `suffix`, sorted by name; subfolders too.  `name` is the
-   path below the folder without suffix.  Returns how many. */
+/* Calls fn(path, name, arg) for every file of the folder (relative to the root)
+   whose name ends in `suffix`, sorted by name, including subfolders. `name` is
+   the
+   path below the folder without suffix.  Returns the number of files. */
 int test_each_file(const char *rel_dir, const char *suffix,
                    void (*fn)(const char *path, const char *name, void *arg),
                    void *arg);
 
-/* The whole file, NUL-terminated, for free(); NULL when it cannot be read. */
+/* The whole file, NUL-terminated; the caller frees it; NULL if it cannot be
+   read. */
 char *test_read_file(const char *path, size_t *size);
 bool test_write_file(const char *path, const void *data, size_t size);
 
-/* Runs a shell command; standard output and error come back together (for
-   free(); out may be NULL).  Returns the exit status, 128 + N for signal N. */
+/* Runs a shell command; standard output and error are returned together in
+   out (the caller frees it; out may be NULL). Returns the exit status, 128 +
+   N for signal N. */
 int test_command(char **out, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

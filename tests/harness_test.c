@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The harness itself: checks that hold, and, in a second process of this same
-   binary, checks that must fail.                                           */
+/* Tests the harness itself: checks that hold, and, in a second process of
+   this binary, checks that must fail. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -45,7 +45,7 @@ static const char *compiler(Arena *a, const char *arch) {
 }
 
 /* The environment without variables that would change the module's bytes;
-   temporary files go to the folder in which the compiler runs. */
+   temporary files go to the compiler's working folder. */
 static char **environment(Arena *a) {
     static const char *const without[] = {
         "LD_RUN_PATH=",         "LDEMULATION=",       "TMPDIR=",
@@ -165,7 +165,7 @@ static Status job_failed(Diag *d, Arena *a, const char *dir, const CcJob *job) {
     return s;
 }
 
-/* The path behind -o exists. */
+/* True if the file named after -o exists. */
 static Status check_written(Diag *d, Arena *a, const char *dir,
                             const CcJob *job) {
     struct stat st;
@@ -199,8 +199,8 @@ static void key_program(Arena *a, CompileKey *k, const char *word) {
 }
 
 /* The part of the key that all jobs share: everything that the compiler
-   reads. The driver's date stands for the headers and programs that come
-   with it. */
+   reads. The date of the compiler's driver stands for the headers and
+   programs that come with it. */
 static CompileKey key_of_compiler(Arena *a, const char *arch) {
     static const char *const read[] = {
         "CPATH",         "C_INCLUDE_PATH", "GCC_EXEC_PREFIX",

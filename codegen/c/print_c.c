@@ -49,7 +49,8 @@ static const char *size_text(KPrint *p, int64_t n) {
     return text;
 }
 
-/* A number of neighbours: short loops are printed without a block. */
+/* A loop's length as text: a small one as a number, others as a size that
+   kernels may share. */
 static const char *length_text(KPrint *p, int64_t n) {
     return n < LEAST_LENGTH ? arena_printf(p->arena, I64, n) : size_text(p, n);
 }
@@ -58,7 +59,7 @@ static const char *compute_c(const KPrint *p, int id) {
     return ktype_c[kinst_at(p->k, id)->compute];
 }
 
-/* n, of a piece of at most `step` from c0 on. */
+/* The length of a piece that begins at c0: `step`, or less at the end. */
 static void put_length(KPrint *p, int64_t e, int64_t step) {
     const char *end = size_text(p, e);
     kp_line(p, "const int64_t n = %s - c0 < " I64 " ? %s - c0 : " I64 ";", end,
@@ -76,7 +77,7 @@ static void ivdep(KPrint *p) { sb_puts(p->sb, "#pragma GCC ivdep\n"); }
 
 /* ---- values that are kept ------------------------------------------------ */
 
-/* v<id> from or to its place in the row: s<id>. */
+/* Copies v<id> from or to its element s<id> of the row. */
 static void put_kept(KPrint *p, int id, bool load) {
     int64_t stride = 1;
     StrBuf at = {0};
@@ -94,7 +95,7 @@ static void put_kept(KPrint *p, int id, bool load) {
     sb_free(&at);
 }
 
-/* v<id> from or to its place in the tile: t<id>. */
+/* Copies v<id> from or to its element t<id> of the tile. */
 static void put_in_tile(KPrint *p, int id, bool load) {
     const char *at =
         arena_printf(p->arena, "t%d[(i%d - y0) * " I64 " + i%d - c0]", id,
@@ -126,7 +127,7 @@ static void put_tile_loads(KPrint *p) {
 }
 
 /* Form rows: loads or recomputes the row values that instructions `of` read
-   and that are not among them. */
+   and do not compute themselves. */
 static void put_row_operands(KPrint *p, const bool *of) {
     bool *want = NEW_ARRAY(p->arena, bool, p->k->insts.len);
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -185,7 +186,7 @@ static int64_t left_over(const KPrint *p) {
     return rest && (e > p->lanes->step || p->lanes->step % BLOCK) ? -1 : rest;
 }
 
-/* v<id>, of n columns from c0 on. */
+/* The n elements of v<id> from column c0 on. */
 static void put_fold_call(KPrint *p, int id) {
     static const char *const name[] = {[FOLD_SUM] = "SUM",
                                        [FOLD_PROD] = "PROD",
@@ -253,7 +254,8 @@ static bool is_walked(const KPrint *p, const KInst *in) {
            !in->guard;
 }
 
-/* Elements of a low type, converted a vector at a time: in order, or not. */
+/* True for elements of a 16-bit type that are converted a vector at a time,
+   in memory order or shuffled. */
 static bool is_ordered(const KPrint *p, const KInst *in) {
     return is_walked(p, in) && dtype_is_low(stored_dtype(p, in)) &&
            !dtype_info[stored_dtype(p, in)].shuffled;
@@ -264,7 +266,7 @@ static bool is_shuffled(const KPrint *p, const KInst *in) {
 }
 
 /* A row takes many instructions, so only few rows wait for memory at the same
-   time. So the kernel prefetches what a row further on (along dim `over`) will
+   time. So the kernel prefetches what a later row (along dim `over`) will
    read and write. j counts columns in [from, to). */
 enum { AHEAD = 16, LINE = 64 };
 
@@ -314,7 +316,7 @@ static void enter_loop(const Nest *n, int over) {
 }
 
 /* Per instruction: full values that the sweep computes. *held: row values
-   that earlier sweeps kept, or NULL. */
+   kept by earlier sweeps, or NULL. */
 static bool *computed(const KPrint *p, const KSweep *s, const bool **held) {
     *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     return kernel_need(p->k, s, *held, p->arena);
@@ -380,8 +382,8 @@ static bool any_order(const KPrint *p, const KInst *in) {
     }
 }
 
-/* True if the stored value is a rounding to the buffer's type that only
-   stores read. */
+/* True if the value is rounded to the buffer's type and only stores read the
+   result. */
 static bool only_stored(const KPrint *p, int store) {
     const KInst *to = kinst_at(p->k, store), *r = kinst_at(p->k, to->in[0]);
     if (r->op != K_ROUND || r->dtype != p->k->bufs.data[to->buf].dtype)
@@ -448,8 +450,8 @@ static bool find_pieces(const Nest *n, const KLoop *l) {
     return any;
 }
 
-/* Calls that convert a piece from w0 on between arrays and buffers; `what`
-   follows their names, `end` ends them. */
+/* Prints the calls that convert a piece from w0 on between arrays and
+   buffers; `what` follows their names, `end` ends them. */
 static void move_pieces(const Nest *n, KOp op, const char *what,
                         const char *end) {
     KPrint *p = n->p;
@@ -521,7 +523,7 @@ static bool put_before(const Nest *n) {
     return true;
 }
 
-/* The innermost loop, over [from, to). */
+/* Prints the innermost loop over [from, to). */
 static void put_innermost(Nest *n, const KLoop *l, const char *from,
                           const char *to) {
     Nest in = *n;
@@ -605,7 +607,7 @@ static void put_blocks(Nest *n) {
     p->lane = NULL;
 }
 
-/* Over [from, to) of the innermost loop. */
+/* Prints the innermost loop over [from, to). */
 static void put_range(Nest *n, const KLoop *l, const char *from,
                       const char *to) {
     KPrint *p = n->p;
@@ -621,7 +623,7 @@ static void put_range(Nest *n, const KLoop *l, const char *from,
     p->piece = p->before = NULL;
 }
 
-/* Over columns in parts in which guards are constant, if that helps. */
+/* Prints the columns in parts in which guards are constant, if that helps. */
 static void put_vector(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     const Kernel *whole = p->k;
@@ -664,8 +666,8 @@ static void put_lanes_sum(KPrint *p, int id, bool over) {
             ktype_suffix[kinst_at(p->k, id)->compute], id, id);
 }
 
-/* Folds columns piece by piece, each when it is computed. An operand in
-   memory is folded before, because a result may be stored in its place. */
+/* Folds each piece of columns as soon as it is computed. An operand that
+   lies in memory is folded first, because a result may overwrite it. */
 static void put_pieces(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
     int64_t e = l->extent, step = l->step;
@@ -826,8 +828,8 @@ static void put_unit(KPrint *p) {
     kp_dims(p, l ? "row" : "u", p->rows, p->nrow, NULL);
 }
 
-/* Elements that are reserved for a row that is kept: kernels whose rows differ
-   a little have one text. */
+/* Elements reserved for a row that is kept. The number is rounded up, so
+   that kernels with slightly different rows have one text. */
 static int64_t place_of_row(const KPrint *p) {
     int64_t n = 1;
     while (n < p->ncols) n *= 2;
@@ -835,9 +837,9 @@ static int64_t place_of_row(const KPrint *p) {
 }
 
 /* Declares accumulators, arrays s<id> (values kept for the row) and arrays
-   r<id> (values of the rows of a block). If gcc indexes one array, it keeps
-   the accumulators of another in memory, unless they are reached by a
-   pointer of their own. */
+   r<id> (values of the rows of a block). gcc keeps accumulators in memory
+   while it indexes another array, unless each array has a pointer of its
+   own. */
 static void put_declarations(KPrint *p) {
     for (int id = 1; id < p->k->insts.len; id++) {
         const KInst *in = kinst_at(p->k, id);

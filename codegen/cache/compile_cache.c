@@ -34,7 +34,8 @@ CompileKey compile_key(const char *what) {
     return k;
 }
 
-/* The size first, so that no two lists of parts are one. */
+/* The size comes first, so that two different lists of parts never give the
+   same bytes. */
 void compile_key_add(CompileKey *k, const void *p, size_t n) {
     uint64_t size = n;
     SHA256Update(k, (const uint8_t *)&size, sizeof size);

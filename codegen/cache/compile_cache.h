@@ -5,7 +5,7 @@
    Files lie in folder `objects` of the cache folder
    (runtime/files/cache_folder.h), which is used only if it is the user's own
    and nobody else may write there, because its files become code of a module.
-   Of more than a GiB those go that were not used for the longest time.  A
+   Above 1 GiB the files that were unused for the longest time are deleted. A
    failure here is not an error: the compiler runs.
  */
 #ifndef AMPC_CODEGEN_CACHE_COMPILE_CACHE_H
@@ -23,7 +23,7 @@ typedef SHA2_CTX CompileKey;
 CompileKey compile_key(const char *what);
 void compile_key_add(CompileKey *k, const void *p, size_t n);
 void compile_key_text(CompileKey *k, const char *s);
-/* The size of a program or library and when it was written. */
+/* The size of a program or library, and its date. */
 void compile_key_file(CompileKey *k, const char *path);
 
 /* want: a folder, "none", or NULL: the default. Returns NULL if nothing is

@@ -53,14 +53,14 @@ typedef struct Shape {
     const Graph *g;
     const LoweredStep *step;
     const Kernel *k;
-    double extent[MAX_RANK]; /* the step's, if it has them */
+    double extent[MAX_RANK]; /* the extents of the step, if it has any */
     double rows, elements;
-    int dims; /* dims into which an element's index is split */
-    int fast; /* dim along which neighbouring threads are neighbours */
-    int pack; /* neighbours of one thread                                    */
+    int dims;      /* dims into which an element's index is divided */
+    int fast;      /* dim along which neighbouring threads are neighbours */
+    int pack;      /* adjacent elements that one thread computes */
     double lanes;  /* threads of a row                                        */
     double walked; /* rows at one time                                       */
-    double fetched; /* bytes of a row that a thread asks for at first        */
+    double fetched; /* bytes of a row that a thread requests before it waits */
     bool wide;
 } Shape;
 
@@ -94,8 +94,8 @@ static Shape shape_of(const Graph *g, const LoweredStep *step,
     return s;
 }
 
-/* Elements of the buffer that a load or store touches: under a guard (a pad, a
-   part of a concat) no more than there are. */
+/* Elements of the buffer that a load or store touches. Under a guard (a pad,
+   a part of a concat) at most the elements of the buffer. */
 static double footprint(const Shape *s, const KInst *in) {
     bool walks = s->k->bufs.data[in->buf].walk != WALK_NOT; /* form fold */
     double n = walks ? s->rows : 1;
@@ -156,13 +156,13 @@ static void add_sweep(const Shape *s, const KSweeps *all, const KSweep *w,
         each += packed_in(s, in) ? 2.0 / s->pack + 1 : 4 + 2 * s->wide;
         c->l2 += sectors(s, in, s->elements);
         if (load && s->fetched == 0) loads += size * s->pack;
-        /* if the rows walked at the same time fit the cache, data read by
-           the sweep before are still there */
+        /* if rows in progress fit the cache, data of earlier sweeps are
+           still there */
         if (!store && again && bytes * part <= CACHED) continue;
         c->bytes += bytes;
         if (load) c->reads += bytes;
     }
-    /* loads do not pass stores; without these the compiler unrolls by four */
+    /* loads do not pass stores; without stores the compiler unrolls by four */
     if (!stores && k->form != KF_FLAT && (s->pack == 1 || k->form == KF_ROWS))
         loads *= 4;
     if (s->fetched > 0) loads = s->fetched;
@@ -236,8 +236,8 @@ static void add_gemm(const LibGemm *p, bool library, StepCost *c) {
         c->odd += ld[i] * dtype_info[dtype[i]].bytes % 16 != 0 && c->odd < 1;
 }
 
-/* Two products of forward, three more and two again for the gradient, on a GPU
-   twice those (flash.cuh); where causal, of half the scores. */
+/* Two matrix products forward; three backward, which also repeats the two (a
+   GPU does so twice, flash.cuh). Causal attention: half of the scores. */
 static void add_attend(const LibAttend *p, bool grad, bool cuda, StepCost *c) {
     double features = (double)(p->d + p->e);
     if (grad)
@@ -259,16 +259,17 @@ static void add_conv(const LibConv *p, bool library, bool back, StepCost *c) {
     c->odd = positions * dtype_info[p->x_dtype].bytes % 16 != 0;
 }
 
-/* Adds threads with that many instructions, which read and write all data. */
+/* Adds threads with that many instructions each; together they read and
+   write all data. */
 static void add_visits(StepCost *c, double insts) {
     c->insts = c->blocks * c->threads * insts;
     c->reads = c->bytes / 2;
     c->in_flight = 16;
 }
 
-/* A thread for each result, or for some neighbours, and what these visit:
-   elements of a window, or windows.  Neighbours read them together (counted in
-   SASS of 3 x 3 at stride 2). */
+/* A thread computes one result or some neighbours. It visits the elements of
+   a window, or the windows of an element. Neighbours read them together
+   (counted in SASS of 3 x 3 at stride 2). */
 static void add_pool(const LibPool *p, bool grad, StepCost *c) {
     double visits = (double)(p->planes * lib_volume(grad ? p->in : p->out));
     visits = c->threads ? ceil(visits / (c->blocks * c->threads)) : 1;
@@ -354,8 +355,8 @@ static void add_launch(const CudaSource *cuda, const EmitStep *e, StepCost *c) {
     }
 }
 
-/* Adds bytes of gradients that are sent. in_parts: counts the gradients
-   whose sum each rank needs only in part. */
+/* Adds bytes of gradients that are sent. in_parts: counts only gradients of
+   which each rank needs a part of the sum. */
 static void add_sum(const EmitStep *e, bool in_parts, StepCost *c) {
     for (int i = 0; i < e->s->nref; i++)
         if ((e->s->pars[1 + i] != 0) == in_parts)
@@ -363,15 +364,15 @@ static void add_sum(const EmitStep *e, bool in_parts, StepCost *c) {
     c->bytes *= dtype_info[e->s->pars[0]].bytes / 4.0;
 }
 
-/* The variable that a reference is, or -1. */
+/* The variable that a reference names, or -1. */
 static int var_of(const Graph *g, ValueId ref) {
     if (!is_value(ref)) return -1;
     const Value *x = value_get(g, view_root(g, ref));
     return x->kind == VK_VAR ? x->var : x->kind == VK_RESULT ? x->home : -1;
 }
 
-/* By variable: whether steps read it that ranks do not share, so that each has
-   all of it (drop_read in runtime/ranks/shards.c). */
+/* Per variable: whether steps read it that ranks do not share, so that each
+   rank has all elements (drop_read in runtime/ranks/shards.c). */
 static const bool *whole_vars(const PlanSource *src, TargetKind target,
                               Arena *a) {
     bool *whole = NULL;

@@ -4,8 +4,8 @@
 
    One line of text a step, after a line that names the fields; a module carries
    them as section "cost", and `ampc inspect --roofline` prices them
-   (codegen/cost/roofline.c).  Counts are exact where shapes say them, and
-   estimates where the compilers decide (insts, in_flight).                  */
+   (codegen/cost/roofline.c).  Counts are exact where shapes decide them, and
+   estimates where the compilers do (insts, in_flight). */
 #ifndef AMPC_CODEGEN_MODULE_COST_H
 #define AMPC_CODEGEN_MODULE_COST_H
 
@@ -60,14 +60,14 @@ typedef struct StepCost {
 #undef FIELD
 } StepCost;
 
-/* All steps of all programs. "sum" and "sum_now" are sums over ranks. "scatter"
-   precedes a sum that is split among the ranks; its bytes count only such
-   gradients. "hand_out" follows a step that ranks share (--shard-optimizer);
-   its bytes are exchanged by all ranks afterwards. */
+/* All steps of all programs. "sum" and "sum_now" are sums over ranks.
+   "scatter" precedes a sum that is split among the ranks; its bytes count
+   only these gradients. "hand_out" follows a step that ranks share
+   (--shard-optimizer); its bytes are exchanged by all ranks afterwards. */
 void cost_put(const PlanSource *src, StrBuf *sb);
-/* FLOPs of a step's product or convolution; 0: it has none. */
+/* FLOPs of a step's matrix product or convolution; 0 for other steps. */
 double cost_flops(const EmitStep *e);
-/* The next line of such text; false at the end. Advances *at. */
+/* Reads the next line; false at the end. Advances *at. */
 bool cost_next(const char **at, StepCost *out);
 
 #endif

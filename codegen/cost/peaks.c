@@ -15,9 +15,9 @@
 
 enum {
     MOST_THREADS = 256,
-    CHAINS = 12, /* latency of 4 to 5 clocks, two a clock */
+    CHAINS = 12, /* latency of 4 to 5 clocks, two multiply-adds a clock */
     ROUNDS = 1 << 20,
-    COPY_BYTES = 256 << 20, /* for all threads together */
+    COPY_BYTES = 256 << 20, /* sum over all threads */
     TRIES = 3
 };
 

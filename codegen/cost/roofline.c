@@ -17,7 +17,7 @@ typedef enum RateName {
     NRATE
 } RateName;
 
-/* How well things may go. */
+/* The pessimistic, likely and optimistic estimate. */
 typedef enum Guess { WORST, LIKELY, BEST, NGUESS } Guess;
 
 typedef struct Rate {
@@ -47,11 +47,11 @@ typedef enum Bound {
 static const char *const bound_text[] = {"memory", "cache", "waiting", "tensor",
                                          "shared", "issue", "launch"};
 
-/* Times are in seconds; bound and roof are of the likely one. */
+/* Times are in seconds; bound and roof belong to the likely estimate. */
 typedef struct Price {
     double seconds[NGUESS], roof;
-    double flops; /* its FLOPs at the peak                                   */
-    double floor; /* the best product, or the best copy                      */
+    double flops; /* the FLOPs at peak speed */
+    double floor; /* the time of the best product or the best copy */
     Bound bound;
 } Price;
 
@@ -79,9 +79,9 @@ static double peak_for(const GpuSheet *m, const StepCost *c) {
     return c->bits == 64 ? m->single / 2 : m->single;
 }
 
-/* Seconds of a library product on some of its tiles, at `speed` FLOPs a second:
-   a tile fills and empties its pipeline once; a part of the steps leaves
-   partial sums. */
+/* Seconds that a library's matrix product takes with one of its tile sizes,
+   at `speed` FLOPs a second. A tile fills and empties its pipeline once;
+   splitting the sum adds partial sums. */
 static double tiled(const GpuSheet *m, const StepCost *c, double speed,
                     double tile_rows, double tile_cols, double parts) {
     enum { PIPELINE = 96 }; /* steps of k                                    */
@@ -95,11 +95,11 @@ static double tiled(const GpuSheet *m, const StepCost *c, double speed,
            sums / m->cache;
 }
 
-/* Seconds of a library product that nothing but its FLOPs bounds, as the best
-   of its tiles does it. */
+/* Seconds of a library's matrix product with the best of its tile sizes,
+   bounded by FLOPs alone. */
 static double library(const GpuSheet *m, const StepCost *c, Guess g) {
     static const struct {
-        double rows, cols, speed; /* of the largest tile's: estimates        */
+        double rows, cols, speed; /* relative to the largest tile: estimates */
     } tile[] = {{256, 128, 1},   {128, 256, 1},   {128, 128, 0.93},
                 {128, 64, 0.75}, {64, 128, 0.75}, {64, 64, 0.55}};
     enum { MOST_PARTS = 16, LEAST_DEPTH = 512 };
@@ -116,7 +116,7 @@ static double library(const GpuSheet *m, const StepCost *c, Guess g) {
     return c->odd ? most(time, c->mma / odd) : time;
 }
 
-/* FLOPs a second of a kernel of this compiler. */
+/* FLOPs a second that a kernel of this compiler reaches. */
 static double own_speed(const GpuSheet *m, const StepCost *c, Guess g) {
     double peak = peak_for(m, c) * (c->bits == 16 ? m->mma : 1);
     if (!strcmp(c->how, "attend")) peak *= rates[RATE_FLASH].share[g];
@@ -129,8 +129,8 @@ static void bounds_of_kernel(const GpuSheet *m, const StepCost *c, Guess g,
     double each = resident(m, c), at_once = each * m->sms;
     double blocks = least(c->blocks, at_once);
     double warps = blocks * c->threads / 32 / m->sms / 4;
-    /* an instruction waits 4 clocks for the one before, unless loops are
-       unrolled into independent ones, as tiles' are */
+    /* an instruction waits 4 clocks for the previous one, unless loops are
+       unrolled into independent ones, as loops of tiles are */
     double busy = least(c->wavefronts > 0 ? warps : warps / 4, 1);
     RateName shared = each < 2   ? RATE_SHARED_ONE
                       : each < 3 ? RATE_SHARED_TWO
@@ -188,7 +188,7 @@ static Price price_cpu(const CpuPeaks *m, const StepCost *c) {
     return p;
 }
 
-/* The sheet that tables are printed for. */
+/* The data sheet for which tables are printed. */
 static const GpuSheet *main_gpu(void) { return gpu_sheet("H100"); }
 
 double roofline_seconds(const StepCost *c, const CpuPeaks *cpu) {
@@ -403,7 +403,8 @@ static bool trains(const StepCost *c) {
     return !strncmp(c->program, "train", 5);
 }
 
-/* Programs that train, of a module that does not those that predict. */
+/* Programs that train; for a module that does not train, programs that
+   predict. */
 void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb) {
     struct {
         StepCost *data;

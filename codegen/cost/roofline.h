@@ -2,9 +2,8 @@
 /* roofline.h: predicts the time of a training step on a machine.
 
    The input is the numbers of cost.h.  A machine is a row of data-sheet numbers
-   (runtime/cuda/gpus.def); rates.def has the shares of them that such code
-   reaches: a likely one, a worst and a best one, each with its source.  A GPU's
-   launch takes
+   (runtime/cuda/gpus.def); rates.def holds the shares that code like ours
+   reaches: likely, worst and best, each with its source. A GPU's launch takes
 
      launches + the largest of
        memory   bytes / bandwidth
@@ -27,8 +26,9 @@
    requested. `% roof` is the ratio of the time that the data sheet alone would
    allow for bytes and FLOPs to the predicted time; MFU is the same ratio for
    the FLOPs of a step.  The floor of a plan is the sum over its launches of the
-   time of a best product or a best copy, whichever is longer.  A range's ends
-   are sums of ends: as if all went well, or ill, together.  Nothing here was
+   time of a best product or a best copy, whichever is longer.  The ends of a
+   range are sums of the launches' ends, as if every launch went well, or every
+   launch badly. Nothing here was
    measured with code of this compiler on a GPU.                              */
 #ifndef AMPC_FRONTEND_DRIVER_ROOFLINE_H
 #define AMPC_FRONTEND_DRIVER_ROOFLINE_H
@@ -40,15 +40,15 @@
    the one that predicts; totals.                                            */
 void roofline_put(Arena *a, const char *cost, bool json, StrBuf *sb);
 
-/* This machine, as its CPUs are (peaks.c). */
+/* Describes this machine by the measured speed of its CPUs (peaks.c). */
 typedef struct CpuPeaks {
     int threads;
-    double flops, bytes; /* a second, of all threads                         */
+    double flops, bytes; /* per second, all threads together */
 } CpuPeaks;
 CpuPeaks cpu_peaks(void);
 
 struct StepCost;
-/* The likely time, for CPUs, or, NULL, for an H100. */
+/* The likely time: on CPUs, or for NULL on an H100. */
 double roofline_seconds(const struct StepCost *c, const CpuPeaks *cpu);
 
 #endif

@@ -23,13 +23,13 @@ enum { NLINK = sizeof links / sizeof *links, MOST_WORLD = 1 << 20 };
 
 /* ---- bytes that move ----------------------------------------------------- */
 
-/* Each rank's part of them to all. */
+/* Each rank sends its part to all ranks. */
 static double ring(double n, double latency, double bandwidth, double bytes) {
     return (n - 1) * (latency + bytes / n / bandwidth);
 }
 
-/* Seconds of a sum, for which data circle twice, or of an exchange of parts,
-   for which they circle once. */
+/* Seconds of a sum, in which data circle twice, or of an exchange of parts,
+   in which data circle once. */
 static double move_seconds(const Link *l, int world, double bytes, bool sum) {
     int inside = world < l->ranks ? world : l->ranks;
     int machines = (world + inside - 1) / inside, levels = 0;
@@ -45,9 +45,10 @@ static double move_seconds(const Link *l, int world, double bytes, bool sum) {
 /* ---- a step -------------------------------------------------------------- */
 
 typedef struct Step {
-    double micro, update; /* seconds of computing                            */
-    double bytes, parts, handed; /* gradients as sent; of these in parts;
-                                    exchanged after update */
+    double micro, update;        /* seconds of computation */
+    double bytes, parts, handed; /* bytes of gradients as sent; the share
+                                    sent in parts; bytes exchanged after
+                                    update */
     int buckets, now; /* sums concurrent with backward; sums that block */
 } Step;
 

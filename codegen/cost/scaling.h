@@ -6,8 +6,8 @@
    measured, its share of them. The sum of a bucket can begin when the step that
    computes its last gradient ends; buckets are summed one after the other,
    concurrently with backward on a GPU, in a thread on a CPU; sums of statistics
-   over ranks block.  Program update begins when all are summed.  So a step of N
-   ranks takes
+   over ranks block.  Program update begins when all sums are complete. So a
+   step of N ranks takes
 
      max(end of micro, end of the last sum) + update
 
@@ -32,8 +32,9 @@
    Links (`--link`): nvlink, one machine whatever its size, 450 GB/s each way of
    a fourth-generation NVLink; infiniband, machines of 8 with 400 Gbit/s each;
    ethernet, machines of 8 that share 100 Gbit/s.  80 % of a data sheet's
-   bandwidth are counted, and latencies of 3, 5 and 30 us: estimates.  Another
-   link is MICROSECONDS,GB/S, of machines of one rank.                        */
+   bandwidth are counted, and latencies of 3, 5 and 30 us: estimates.
+   Another link is written MICROSECONDS,GB/S; each of its machines has one
+   rank. */
 #ifndef AMPC_FRONTEND_DRIVER_SCALING_H
 #define AMPC_FRONTEND_DRIVER_SCALING_H
 
@@ -44,7 +45,8 @@ typedef struct Scaling {
     bool json;
 } Scaling;
 
-/* 2, 4, 8 .. world ranks, from section "cost" of a module.  ERR_USAGE: an
+/* Predicts for 2, 4, 8 .. world ranks, from section "cost" of a module.
+   ERR_USAGE: an
    option's text is wrong.                                                    */
 Status scaling_put(Diag *d, const char *cost, const Scaling *how, StrBuf *sb);
 

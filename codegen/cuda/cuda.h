@@ -36,13 +36,13 @@ uint64_t cuda_scratch(const Kernel *k);
 
 /* extern "C" __global__ k<index>(buffers.., [long long n], [float *sums]), any
    form but epilogue and fold, and, if it sums columns, k<index>_2 with the same
-   parameters. A comment above has the kernel's IR. */
+   parameters. A comment above the kernel shows its IR. */
 void print_cuda_kernel(const Kernel *k, StrBuf *sb);
 /* k<index>_block of a kernel of form flat, if k<index> is not printed. */
 void print_cuda_block(const Kernel *k, StrBuf *sb);
 /* extern "C" __global__ k<index>_many(const unsigned long long *table,
-   unsigned count): PLAN_MANY, of form fold PLAN_ROWS.  Of form flat: after
-   print_cuda_kernel or print_cuda_block. */
+   unsigned count): PLAN_MANY, of form fold PLAN_ROWS.  Form flat: comes
+   after print_cuda_kernel or print_cuda_block. */
 void print_cuda_many(const Kernel *k, StrBuf *sb);
 /* k<i>_<j>_many(table, count): PLAN_ROWS of k, and after each tensor that
    has one a row of `after`; both have form fold. */
@@ -66,7 +66,8 @@ typedef struct CudaWork {
 } CudaWork;
 
 typedef struct CudaLib {
-    CudaShape first, second; /* l<number> and l<number>_2; no threads: none  */
+    CudaShape first, second; /* threads of l<number> and l<number>_2; 0: no
+                                such kernel */
     uint64_t scratch;        /* bytes */
     double weight;           /* cost of compiling it: 1 = a point-wise kernel */
     CudaWork work;
@@ -74,8 +75,8 @@ typedef struct CudaLib {
 
 /* A library step as kernels of its own: extern "C" __global__ l<number>(refs..,
    ep_refs.., [scratch]) and, if `second` has threads, l<number>_2 of the same
-   parameters.  They instantiate the templates of runtime/cuda with the step's
-   parameters as literals.  Any route but copy; a product only where
+   parameters.  Takes any route but copy; a product only where cuBLASLt cannot
+   compute it (emit_cuda.c decides). Any route but copy; a product only where
    cuBLASLt cannot do it (emit_cuda.c decides).                              */
 void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb, CudaLib *out);
 /* l<number> computes any product with those dtypes that was planned for
@@ -87,7 +88,7 @@ void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
 /* l<number>(const float *from, T *to, long long n): converts fp32 gradients to
    the dtype that is sent; l<number>_2 converts them back. */
 void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out);
-/* How a routine is done: column `cuda` of lib.def. */
+/* How a routine runs on a GPU: column `cuda` of lib.def. */
 typedef enum CudaRoute {
     CUDA_ROUTE_each,
     CUDA_ROUTE_kernel,
@@ -129,7 +130,7 @@ typedef struct NvrtcFacts {
     VEC(int) archs;  /* NN of every sm_NN it compiles for, from 80 on       */
 } NvrtcFacts;
 /* Whether NVRTC can be loaded: $AMPC_LIBNVRTC (a path; "none": never), else
-   the usual names and places.                                               */
+   the usual names and folders. */
 bool nvrtc_facts(Arena *a, NvrtcFacts *out);
 /* "compute_80": PTX instead of a cubin. */
 bool cuda_arch_is_ptx(const char *arch);
@@ -175,17 +176,17 @@ typedef struct CudaSource {
 
 /* Sets *out to the step that does the work of `s`, of the n - 1 steps after
    it, and of their `behind` steps: kind, fn, second, scratch, refs and pars
-   for a GPU. false: there is nothing to do. */
+   for a GPU. false: the step has no work. */
 bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
                LoweredStep *out);
-/* fn and second of a PLAN_SUM that sends that dtype, of 16 bits. */
+/* fn and second of a PLAN_SUM that sends that 16-bit dtype. */
 void cuda_sum(Arena *a, CudaSource *c, DType sent, LoweredStep *out);
-/* Buffer b of the kernel shares bytes with another buffer in one of its
-   launches, and one of the two is written. */
+/* True if in one of the kernel's launches buffer b shares bytes with another
+   buffer and one of the two is written. */
 void cuda_overlap(CudaSource *c, const Kernel *k, int b);
-/* When all steps are known. */
+/* Called when all steps are known. */
 void cuda_units(Arena *a, CudaSource *c);
-/* The work of a hand-written kernel; of any other nothing. */
+/* The work of a hand-written kernel; nothing for other kernels. */
 CudaWork cuda_work(const CudaSource *c, uint32_t fn);
 
 /* ---- cuda_gemm.c --------------------------------------------------------- */
@@ -194,17 +195,18 @@ CudaWork cuda_work(const CudaSource *c, uint32_t fn);
    else returns false. */
 bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out);
 
-/* True if windows have one element and cover all inputs: 1 x 1 at stride 1. */
+/* True if windows have one element and cover all inputs: 1 x 1 kernels at
+   stride 1. */
 bool cuda_conv_points(const LibConv *c);
-/* s, such a convolution or its gradient by X, as a product for each image that
-   cuBLASLt does; false: it is something else.                               */
+/* Turns s, a 1 x 1 convolution or its gradient by X, into a matrix product
+   for each image by cuBLASLt; false: s is another step. */
 bool cuda_conv_product(Arena *a, const LoweredStep *s, LoweredStep *out);
 
 /* ---- cuda_tables.c ------------------------------------------------------- */
 
 /* PlanCuda `cuda` for plan.c. */
 void put_cuda_tables(StrBuf *sb, const CudaSource *c, int toolkit);
-/* A group's step for people, and as a JSON object. */
+/* Describes a group's step for people, or as a JSON object. */
 void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
                    const EmitGroup *g);
 

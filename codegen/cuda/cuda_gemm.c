@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_gemm.c: products and convolutions that cuBLASLt does, with what it does
-   to them before it stores them (passes/device/product.h), as steps (cuda.h).
+/* cuda_gemm.c: matrix products and convolutions by cuBLASLt, with the
+   operations that it applies before it stores the results
+   (passes/device/product.h), as steps (cuda.h).
  */
 #include "codegen/cuda/cuda.h"
 #include "runtime/program/lib.h"

@@ -19,7 +19,7 @@
 
 enum {
     GPU_BLOCKS = 264,    /* blocks that keep a large GPU busy               */
-    DIRECT_CHANNELS = 4, /* per group: fewer than a tile is worth           */
+    DIRECT_CHANNELS = 4, /* per group: too few for a tile */
     FMA_RATE = 50, /* percent of the peak that multiply-adds of a tile reach */
     SLICE_STEPS = 512, /* least steps of a slice of a weight gradient     */
     SCRATCH_MAX = 64 << 20
@@ -104,15 +104,15 @@ static void put_params(LibPrint *p) {
     }
 }
 
-/* An operand of the comment; a plane has three dims more. */
+/* An operand, as the comment shows it; a plane has three more dims. */
 typedef struct Shape {
     int64_t dtype, dim[3];
     int n;
     const int64_t *plane;
 } Shape;
 
-/* Begins the struct, under a comment that mentions shapes only: steps of
-   equal text share kernels. The caller adds further members. */
+/* Begins the struct under a comment that mentions shapes only, so that steps
+   of equal text share kernels. The caller adds further members. */
 static void begin(LibPrint *p, const Shape *shape, int n) {
     sb_printf(p->sb, "/* %s", p->lib->name);
     for (const Shape *s = shape; s < shape + n; s++) {
@@ -131,8 +131,8 @@ static void begin(LibPrint *p, const Shape *shape, int n) {
 
 /* ---- the kernels --------------------------------------------------------- */
 
-/* Threads and blocks of l<number> (second: l<number>_2), and its head up to
-   the parameters; registers are so few that `resident` blocks fit. */
+/* Prints threads and blocks of l<number> (second: l<number>_2), and its head
+   up to the parameters; limits registers so that `resident` blocks fit. */
 static void kernel_for(LibPrint *p, bool second, int threads, int resident,
                        int64_t blocks) {
     CudaShape *l = second ? &p->out->second : &p->out->first;
@@ -149,7 +149,7 @@ static void kernel(LibPrint *p, bool second, int threads, int64_t blocks) {
     kernel_for(p, second, threads, 1, blocks);
 }
 
-/* One thread for each of n results. */
+/* One thread computes each of n results. */
 static void kernel_each(LibPrint *p, bool second, int64_t n) {
     kernel(p, second, EACH_THREADS, up_div(n, EACH_THREADS));
 }
@@ -206,14 +206,15 @@ static void put_body(LibPrint *p, const char *suffix, const char *more,
 
 typedef struct TileShape {
     int m, n;         /* of a block                                         */
-    int sub_m, sub_n; /* tile of a warp (mma) or a thread (fma) */
-    int threads, resident; /* of a block; blocks of a multiprocessor at least */
+    int sub_m, sub_n; /* tile of a warp (mma) or of a thread (fma) */
+    int threads, resident; /* tile of a block; least number of blocks per
+                              multiprocessor */
 } TileShape;
 
 typedef struct TilePick {
     bool mma;
     const TileShape *shape;
-    int64_t tiles; /* tiles of one product */
+    int64_t tiles; /* number of tiles of one product */
 } TilePick;
 
 /* A second block of 128 x 128 costs no spills (SASS of sm_90), one of 256 x 128
@@ -240,10 +241,12 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
 
 /* How an operand reaches shared memory (struct Pairs of tile.cuh). */
 typedef enum Staging {
-    STAGE_VECTORS, /* several elements at once                              */
-    STAGE_ROWS,    /* one by one, neighbours along rows, places looked up    */
-    STAGE_STEPS,   /* one by one, neighbours along k, places looked up       */
-    STAGE_SINGLES, /* one by one, neighbours along k                         */
+    STAGE_VECTORS, /* vectors of several elements */
+    STAGE_ROWS,    /* single elements, adjacent along rows, addresses from a
+                      table */
+    STAGE_STEPS,   /* single elements, adjacent along k, addresses from a
+                      table */
+    STAGE_SINGLES, /* single elements, adjacent along k */
     NSTAGING
 } Staging;
 
@@ -266,7 +269,7 @@ typedef struct TileOperands {
    (counted in SASS). */
 typedef struct StoreRun {
     int near;
-    bool apart; /* one by one: only their place is computed once */
+    bool apart; /* single elements: only their address is computed once */
     double insts;
 } StoreRun;
 
@@ -276,7 +279,8 @@ static int near_of(int64_t dtype, int64_t line) {
     return n;
 }
 
-/* As the epilogue's functor has it, or as device.cuh does for lines of `line`.
+/* The store of the epilogue's functor, or that of device.cuh for lines of
+   `line`.
  */
 static StoreRun run_of(const LibPrint *p, int64_t dtype, int64_t line) {
     const Kernel *e = p->s->epilogue;
@@ -284,8 +288,8 @@ static StoreRun run_of(const LibPrint *p, int64_t dtype, int64_t line) {
     return (StoreRun){near, false, e ? 45. / near + 7 : 27. / near + 1};
 }
 
-/* The run in which elements of planes are stored, as in struct Planes of
-   conv.cuh. */
+/* The number of adjacent elements of planes stored together, as in struct
+   Planes of conv.cuh. */
 static StoreRun run_of_planes(const LibPrint *p, int64_t dtype, int64_t plane,
                               int64_t images) {
     StoreRun r = run_of(p, dtype, plane);
@@ -303,8 +307,8 @@ static StoreRun run_of_phase(int64_t dtype, int64_t line, int64_t stride) {
     return (StoreRun){near, true, 46. / near + 3};
 }
 
-/* A cell of stride[0] x stride[1] x stride[2] whose first is not zero, of some
-   on a line at once. */
+/* A cell of stride[0] x stride[1] x stride[2] elements of which only the
+   first is not zero; several cells of a line are stored at once. */
 static StoreRun run_of_cells(int64_t dtype, int64_t line,
                              const int64_t *stride) {
     int near = near_of(dtype, line);
@@ -316,16 +320,17 @@ static StoreRun run_of_cells(int64_t dtype, int64_t line,
     return (StoreRun){near, true, (30 + 12 * stores * places) / near};
 }
 
-/* The work of `blocks` tiles of sums of `depth` products on tensor cores.  In a
-   step each warp reads its rows and columns with ldmatrix, four wavefronts
-   each, and 21 instructions go round the loop (counted in SASS). */
+/* The work of `blocks` tiles of sums of `depth` products on tensor cores.
+   In each step a warp reads its rows and columns with ldmatrix, four
+   wavefronts each; 21 instructions keep the loop going (counted in SASS). */
 static CudaWork tile_work(const TilePick *t, TileOperands in, StoreRun r,
                           int64_t depth, int64_t blocks) {
     const TileShape *s = t->shape;
     double warps = s->threads / 32., steps = ceil((double)depth / TILE_K_MMA);
     double loads = 2 * (s->sub_m / 16 + s->sub_n / 16);
     double products = 2. * (s->sub_m / 16) * (s->sub_n / 8);
-    double each = TILE_K_MMA / 8 * 1. / s->threads; /* of 8 elements of a row */
+    double each = TILE_K_MMA / 8 * 1. / s->threads; /* per 8 elements of a
+                                                       row */
     double wavefronts = warps * 4 * loads + s->m * staging[in.a].wavefronts +
                         s->n * staging[in.b].wavefronts;
     double insts = 21 + loads + products + each * s->m * staging[in.a].insts +
@@ -358,7 +363,7 @@ static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype,
 
 /* ---- matrix product ------------------------------------------------------ */
 
-/* Element offset of batch b: one term for each batch dim that matters. */
+/* Element offset of batch b: one term for each batch dim that changes it. */
 static void put_batch(LibPrint *p, const LibGemm *g, const char *name,
                       const int64_t *stride) {
     int64_t inner = 1;
@@ -375,8 +380,8 @@ static void put_batch(LibPrint *p, const LibGemm *g, const char *name,
     sb_puts(p->sb, "b * 0;\n    }\n");
 }
 
-/* Elements along k that fill 16 bytes wherever k is a multiple of their
-   number; 1 if they are not adjacent. */
+/* Elements along k that fill 16 bytes, where k is a multiple of their
+   number; 1 if elements are not adjacent. */
 static int64_t near_in(const LibGemm *g, int64_t dtype, int64_t along_k,
                        int64_t other, const int64_t *batch) {
     int64_t n = along_k == 1 ? near_of(dtype, g->k ? g->k : 1) : 1;
@@ -469,8 +474,8 @@ static void begin_conv(LibPrint *p, const LibConv *c) {
           3);
 }
 
-/* Products of m x n each of operands x and w; where a group has few channels, a
-   thread for each vector of the results. */
+/* Prints products of m x n for operands x and w; where a group has few
+   channels, one thread computes each vector of the results. */
 static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
                      int64_t n, int64_t products, int64_t results,
                      TileOperands in, StoreRun r, int64_t depth) {
@@ -516,8 +521,8 @@ static void print_conv_dgrad(LibPrint *p, const LibConv *c) {
              depth);
 }
 
-/* Times that `blocks` are to run so that all multiprocessors have about equal
-   work: one to four blocks each, least idle. */
+/* Number of rounds in which the blocks run (one to four blocks per
+   multiprocessor), chosen so that multiprocessors have about equal work. */
 static int64_t fill_gpu(int64_t blocks, int64_t times) {
     int64_t best = 1;
     double most = 0;
@@ -537,7 +542,8 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t cols = cg * lib_volume(c->kernel), size = c->k * cols;
     bool points = cuda_conv_points(c);
     if (size == 0) return;
-    /* slices of the sum: of a length worth a block, within scratch */
+    /* number of slices of the sum: each long enough for a block, all within
+       scratch */
     int64_t times = c->n * lib_volume(c->out) / SLICE_STEPS;
     if (times > SCRATCH_MAX / (size * 4)) times = SCRATCH_MAX / (size * 4);
     if (times < 1) times = 1;
@@ -577,7 +583,7 @@ static void print_conv_wgrad(LibPrint *p, const LibConv *c) {
 
 /* A thread computes `near` neighbouring results of a line: as many as 16
    bytes hold, but fewer if windows are so wide that the text would become
-   long. The gradient takes whole strides, so that all threads meet the same
+   long. The gradient takes whole strides, so that all threads visit the same
    windows. */
 static void put_pool(LibPrint *p, const LibPool *c, const int64_t *plane,
                      int64_t stride) {
@@ -613,19 +619,20 @@ static void print_avgpool_grad(LibPrint *p, const LibPool *c) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* Scores are products in their order (flash.cuh). */
+/* Scores are matrix products in their own order (flash.cuh). */
 static bool is_plain(const LibAttend *c) {
     return c->mask_mod == 0 && lib_float(c->scale) > 0;
 }
 
 /* Percentage of the peak of mma.sync, which is 613 TFLOP/s on an H100. A step
-   of flash.cuh issues 6 to 8 instructions for each of tensor cores (counted in
-   SASS for sm_90), and overlaps as much as FlashAttention-2.  This has with 64
-   features and 1,024 tokens in the figures of FlashAttention-3's paper 306
-   TFLOP/s forward and 238 backward, and 0.74 times as much where causal (told
-   for 128 features); 1.05 times as much is expected here, since the panels have
-   no bank conflicts.  Products are those that are done: backward does seven
-   where FlashAttention-2 does five. */
+   of flash.cuh issues 6 to 8 other instructions for each tensor-core
+   instruction (counted in SASS for sm_90), and overlaps them as well as
+   FlashAttention-2. FlashAttention-3's paper gives for FlashAttention-2 with
+   64 features and 1,024 tokens 306 TFLOP/s forward and 238 backward; causal
+   attention reaches 0.74 times as much (reported for 128 features). 1.05
+   times as much is expected here, since the panels have no bank conflicts.
+   The FLOPs count all matrix products that run: backward runs seven,
+   FlashAttention-2 five. */
 static double flash_rate(bool grad, bool causal) {
     return grad ? causal ? 30.2 : 40.8 : causal ? 39.2 : 52.5;
 }
@@ -654,7 +661,7 @@ static void put_attend(LibPrint *p, const LibAttend *c, bool grad, int64_t rows,
 }
 
 static void print_attend(LibPrint *p, const LibAttend *c) {
-    /* twice the rows in a warp where registers are enough */
+    /* a warp takes twice the rows if registers suffice */
     int64_t tall =
         c->d <= FLASH_NARROW && c->e <= FLASH_NARROW && is_plain(c) ? 2 : 1;
     put_attend(p, c, false, c->batch * c->t, tall,
@@ -753,7 +760,7 @@ static void print_argsort(LibPrint *p, const LibArgsort *c) {
 
 /* ---- all ----------------------------------------------------------------- */
 
-/* One thread for each result, and nothing to choose. */
+/* One thread computes each result; there is no choice. */
 static void print_each(LibPrint *p, int64_t results) {
     if (results == 0) return;
     begin(p, NULL, 0);

@@ -14,11 +14,11 @@
 
 struct CudaItem {
     const Kernel *kernel; /* k; NULL: l                                      */
-    const Kernel *after;  /* k: print_cuda_many_after                        */
-    const char *key;      /* l: its text as number 0                         */
-    const LoweredStep *step; /* l: first of its steps                        */
-    const LibGemm *product;  /* l: of print_cuda_product                     */
-    const DType *sent;       /* l: of print_cuda_sum                         */
+    const Kernel *after;  /* k: has print_cuda_many_after */
+    const char *key;      /* l: the text that it has as number 0 */
+    const LoweredStep *step; /* l: the first of its steps */
+    const LibGemm *product;  /* l: printed by print_cuda_product */
+    const DType *sent;       /* l: printed by print_cuda_sum */
     uint32_t how;            /* PlanProduct                                  */
     int number;              /* l<number>                                    */
     double weight;
@@ -26,7 +26,7 @@ struct CudaItem {
     uint64_t scratch;
     uint32_t first, second, many; /* PlanCudaKernel + 1; 0: none             */
     uint32_t unit;
-    bool *over; /* k, by buffer: cuda_overlap */
+    bool *over; /* k: cuda_overlap of each buffer */
 };
 typedef struct CudaItem Item;
 
@@ -86,7 +86,8 @@ static char *lib_text(Arena *a, const Item *x, int number, CudaLib *out) {
     return text;
 }
 
-/* The item with the text of x, whose step, product or dtype is set. */
+/* Finds or adds the item with the text of x; x's step, product or dtype is
+   set. */
 static const Item *item_of_lib(Arena *a, CudaSource *c, Item x) {
     CudaLib lib;
     int nlib = 0;
@@ -214,8 +215,8 @@ CudaWork cuda_work(const CudaSource *c, uint32_t fn) {
 
 /* ---- units --------------------------------------------------------------- */
 
-/* A unit with that weight compiles for about a second; starting NVRTC takes
-   a thirtieth of a second. */
+/* A unit of that weight compiles in about a second; starting NVRTC takes a
+   thirtieth of a second. */
 enum { FEW_ITEMS = 8, UNIT_WEIGHT = 150 };
 
 /* Every unit has an item. A unit ends at its share of the weight, or earlier

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nvrtc.c: CUDA C++ to cubins and PTX with NVRTC, which is found at run time
    (cuda.h).  A job is one unit for one architecture; jobs run on threads and
-   share nothing, so that what comes out does not depend on their order.     */
+   share nothing, so that their order does not change the results. */
 #define _GNU_SOURCE
 #include "codegen/cuda/cuda.h"
 #include "codegen/cache/compile_cache.h"
@@ -17,7 +17,7 @@
 /* ---- the library --------------------------------------------------------- */
 
 #ifdef __SANITIZE_THREAD__
-/* NVRTC's own locks are built in ways that the sanitizer cannot follow. */
+/* The sanitizer cannot follow NVRTC's own locks. */
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void) { return "race:libnvrtc.so\n"; }
 #endif
@@ -56,8 +56,8 @@ static const struct {
                ENTRY(GetCUBINSize),      ENTRY(GetCUBIN),
                ENTRY(GetProgramLogSize), ENTRY(GetProgramLog)};
 
-/* NVRTC opens its second library by name. It finds the library beside
-   itself, unless something replaces dlopen, as sanitizers do. */
+/* NVRTC opens its second library by name. NVRTC finds the library beside
+   itself, unless dlopen is replaced, as sanitizers do. */
 static void load_builtins(Nvrtc *n) {
     char path[4200];
     Dl_info info;
@@ -139,7 +139,8 @@ bool nvrtc_facts(Arena *a, NvrtcFacts *out) {
 /* malloc'ed: threads have no arena */
 typedef struct Job {
     const char *text, *arch;
-    int unit, twin; /* twin: the job that makes its code; itself: this one  */
+    int unit, twin; /* twin: the job whose program also gives this one's
+                       code; itself: no other */
     char *log, *cubin, *ptx;
     size_t log_size, cubin_size, ptx_size;
     CompileKey key;
@@ -322,8 +323,8 @@ static void read_log(Arena *a, Diag *d, const Job *job, CudaBuild *out) {
 
 /* ---- all ----------------------------------------------------------------- */
 
-/* A job for each image, and the headers.  The program of sm_80 yields the PTX
-   of compute_80, too. */
+/* One job for each image, and the headers. The program of sm_80 yields the
+   PTX of compute_80, too. */
 static Build build_new(Arena *a, const Nvrtc *lib, const char *cache,
                        const CudaUnit *unit, int nunit, const char *const *arch,
                        int narch) {

@@ -19,8 +19,8 @@ bool cp_any_used(const KPrint *p, const int *dim, int n) {
     return false;
 }
 
-/* The contribution of columns to any index, up to one vector beyond the last
-   column, is a non-negative 32-bit number. */
+/* A column's part of an index is a non-negative 32-bit number, up to one
+   vector beyond the last column. */
 static bool narrow_columns(const Kernel *k) {
     enum { BEHIND = 65536 };
     if (kernel_cols(k) > INT32_MAX - BEHIND) return false;
@@ -323,7 +323,7 @@ CudaShape cuda_shape(const Kernel *k) {
 }
 
 CudaShape cuda_finish_shape(const Kernel *k) {
-    enum { WARP = 32, SLICES = 32 }; /* there are few blocks */
+    enum { WARP = 32, SLICES = 32 }; /* true: the launch has few blocks */
     int64_t blocks = kernel_column_sums(k) * ((kernel_cols(k) - 1) / WARP + 1);
     return (CudaShape){SLICES * WARP, blocks, 0, 0};
 }

@@ -49,12 +49,12 @@
 
 /* ---- print_cuda.c -------------------------------------------------------- */
 
-/* Notes the dims that the index of an instruction mentions. */
+/* Notes the dims that an instruction's index mentions. */
 void cp_mark_used(const KInst *in, bool *used);
-/* One of the n dims is mentioned (KPrint.used). */
+/* True if the index mentions one of the n dims (KPrint.used). */
 bool cp_any_used(const KPrint *p, const int *dim, int n);
-const char *cp_unsigned(const KPrint *p);    /* type of numbers of elements */
-const char *cp_type(const Kernel *k, int b); /* type of a buffer's elements */
+const char *cp_unsigned(const KPrint *p);    /* type of element numbers */
+const char *cp_type(const Kernel *k, int b); /* type of the buffer's elements */
 
 /* A list of parameters or arguments, at least `indent` from the left. */
 typedef struct CudaList {
@@ -62,11 +62,11 @@ typedef struct CudaList {
     int indent;
     bool begun;
 } CudaList;
-/* One item, on a new line where the line would get too long. */
+/* Prints one item, on a new line if the line would get too long. */
 void cp_item(CudaList *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void cp_buffers(const Kernel *k, CudaList *l);
-/* "extern "C" .. k<i><suffix>(" and "static .. k<i><name>(buffers..": up to
-   further parameters. */
+/* Prints "extern "C" .. k<i><suffix>(" or "static .. k<i><name>(buffers..",
+   without the further parameters. */
 CudaList cp_head(KPrint *p, const char *suffix, int threads);
 CudaList cp_device(KPrint *p, const char *name);
 /* Prints const auto f<id>: the function that folds two values of a
@@ -78,16 +78,16 @@ void cp_fold_function(KPrint *p, int id);
 /* Print k<i>_at and k<i>_block of form flat; then k<i>. */
 void cp_flat_block(KPrint *p);
 void cp_flat(KPrint *p);
-/* k<i>_row and k<i>_rows of form fold. */
+/* Prints k<i>_row and k<i>_rows of form fold. */
 void cp_fold(KPrint *p);
 
 /* ---- print_cuda_rows.c --------------------------------------------------- */
 
-/* A thread's element of the whole domain. */
+/* A thread computes one element of the whole domain. */
 void cp_elements(KPrint *p);
 /* Prints a block's work on its rows. */
 void cp_rows(KPrint *p);
-/* k<i>_2: a warp has 32 neighbouring columns of one of the sums. */
+/* k<i>_2: a warp sums 32 neighbouring columns of one of the sums. */
 void cp_finish(KPrint *p);
 void cp_sweep(KPrint *p, const KSweep *s);
 

@@ -7,7 +7,7 @@
 
 /* ---- form flat ----------------------------------------------------------- */
 
-/* "k<i><name>(buffers..": up to further arguments. */
+/* Prints "k<i><name>(buffers..", without the further arguments. */
 static CudaList begin_call(KPrint *p, const char *name, int n) {
     CudaList l = {.sb = p->sb, .indent = 4 * (p->depth + 1)};
     kp_text(p, "k%d%s", p->k->index, name);
@@ -17,7 +17,7 @@ static CudaList begin_call(KPrint *p, const char *name, int n) {
     return l;
 }
 
-/* k<i><name><n>(buffers.., last); */
+/* Prints k<i><name><n>(buffers.., last); */
 static void put_call(KPrint *p, const char *name, int n, const char *last) {
     CudaList l = begin_call(p, name, n);
     cp_item(&l, "%s", last);
@@ -102,7 +102,7 @@ void cp_flat(KPrint *p) {
 
 /* ---- form fold ----------------------------------------------------------- */
 
-/* The vectors of a thread, folded to v<id>. */
+/* The vectors of a thread are folded to v<id>. */
 static void put_row_vectors(KPrint *p, const KSweep *s, int n, int threads) {
     const Kernel *k = p->k;
     bool *need = kernel_need(k, s, NULL, p->arena);
@@ -158,7 +158,8 @@ static void put_any_row(KPrint *p) {
     sb_puts(p->sb, "}\n\n");
 }
 
-/* Row r, of n columns, of the tensor whose operands' addresses are at `ref`. */
+/* Row r of the tensor whose operands' addresses are at `ref`; the row has n
+   columns. */
 static void put_rows(KPrint *p) {
     static const char *const walk[] = {
         [WALK_NOT] = "", [WALK_ONE] = " + r", [WALK_ROW] = " + r * n"};

@@ -8,15 +8,18 @@
 /* ---- rows of a thread -----------------------------------------------------
  */
 
-/* The columns of a row are slices of a block's, one in each of its warps. */
+/* The columns of a row are divided into slices; each warp of the block has
+   one. */
 static bool is_sliced(const KPrint *p) { return p->k->form == KF_ROWS; }
 
-/* Rows of a lane side by side, whose folds are w<id>[u]; 1: v<id>. */
+/* Rows of a lane side by side; w<id>[u] holds the fold of row u. 1: one row,
+   in v<id>. */
 static int lane_rows(const KPrint *p) {
     return is_sliced(p) ? cuda_pack(p->k) : 1;
 }
 
-/* The rows of a block that adds up columns; NULL: it does not. */
+/* The rows of a block that adds up columns; NULL: the kernel has no such
+   sums. */
 static const KLoop *sum_rows(const KPrint *p) {
     return kernel_column_sums(p->k) ? kernel_loop(p->k, LOOP_SERIAL, LOOP_ROWS)
                                     : NULL;
@@ -30,7 +33,8 @@ static bool has_idle(const KPrint *p) {
     return p->threads && n % p->threads->extent != 0;
 }
 
-/* The lane selects the row along dim `vec`, the block selects the others. */
+/* The lane selects the row along dim `vec`, the block selects the other
+   dims. */
 static void put_rows_of_lanes(KPrint *p) {
     int vec = p->k->vec;
     const KLoop *block = kernel_loop(p->k, LOOP_BLOCK, vec);
@@ -74,7 +78,7 @@ static void put_rows_of_teams(KPrint *p) {
 
 /* ---- sweeps -------------------------------------------------------------- */
 
-/* Load `id` was copied to shared memory by a sweep before s. */
+/* True if a sweep before s has copied load `id` to shared memory. */
 static bool is_copied(const KPrint *p, const KSweep *s, int id) {
     if (kinst_at(p->k, id)->keep != KEEP_SHARED) return false;
     for (const KSweep *x = p->sweeps.data; x < s; x++)
@@ -82,7 +86,7 @@ static bool is_copied(const KPrint *p, const KSweep *s, int id) {
     return false;
 }
 
-/* Types of a row's columns: counted, and as indices. */
+/* Types of a row's columns: as counts and as indices. */
 static const char *columns_unsigned(const KPrint *p) {
     return p->narrow_cols ? "unsigned" : cp_unsigned(p);
 }
@@ -110,7 +114,7 @@ static int compared_column(const KPrint *p, const KInst *in, int *index) {
     return 0;
 }
 
-/* The last of the row's vectors of n may be cut. */
+/* The last vector of n elements in a row may be incomplete. */
 static bool has_cut(const KPrint *p, int n) {
     return !is_sliced(p) && p->ncols % n != 0;
 }
@@ -132,7 +136,7 @@ static int enter_columns(KPrint *p, bool index) {
     }
     if (tail && p->ncols < step)
         kp_enter(p, "if (c < " I64 ")", p->ncols);
-    else if (tail) /* only the last one asks */
+    else if (tail) /* only the last vector needs a check */
         kp_enter(p, "if (j < " I64 " || c < " I64 ")", p->ncols / step,
                  p->ncols);
     return 1 + tail;
@@ -251,8 +255,8 @@ static bool *before_packs(const KPrint *p, const bool *need, int n) {
 
 /* ---- values of rows side by side ----------------------------------------- */
 
-/* Per instruction: values of single rows that are read by the sweep, or by
-   the instructions after it; r<id>[u] holds the value of row u. */
+/* Per instruction: values of single rows that are read by the sweep or by
+   the instructions after the sweep; r<id>[u] holds the value of row u. */
 static bool *own_values(const KPrint *p, bool sweep) {
     const Kernel *k = p->k;
     bool *reads = NEW_ARRAY(p->arena, bool, k->insts.len);
@@ -276,7 +280,7 @@ static void take_own_values(KPrint *p, bool sweep) {
                     ktype_c[kinst_at(p->k, id)->type], id, id);
 }
 
-/* Computes those values for n rows from i<vec> on, before the sweep. */
+/* Computes the row values for n rows from i<vec> on, before the sweep. */
 static void put_own_values(KPrint *p, int n) {
     const Kernel *k = p->k;
     const bool *inside = own_values(p, true), *behind = own_values(p, false);
@@ -313,9 +317,9 @@ static void put_own_values(KPrint *p, int n) {
 
 /* ---- elements ------------------------------------------------------------ */
 
-/* Computes a sweep's values at one position of the columns; `place` is its
-   number among the thread's own. early (may be NULL): values that are
-   computed already. */
+/* Computes a sweep's values at one position of the columns; `place` is the
+   position's number among the thread's columns. early (may be NULL): values
+   that are computed already. */
 static void put_cuda_values(KPrint *p, const KSweep *s, int n,
                             const char *place, const bool *early) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
@@ -382,7 +386,7 @@ static void put_cuda_values(KPrint *p, const KSweep *s, int n,
     }
 }
 
-/* Prints it for n neighbours along dim vec from i<vec> on. */
+/* Prints the sweep for n neighbours along dim vec from i<vec> on. */
 static void put_neighbours(KPrint *p, const KSweep *s, int n,
                            const char *first) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
@@ -427,8 +431,8 @@ static void put_cuda_element(Nest *n) {
     put_neighbours(n->p, n->s, n->p->lanes ? 1 : cuda_pack(n->p->k), "");
 }
 
-/* The end of part<depth>, and a thread's vectors by it: whole ones, for which
-   nothing is asked, and the row's last. */
+/* Prints the end of part<depth>, and the vectors that a thread stores
+   through it: whole ones without a check, and the row's last with one. */
 static void put_parts(KPrint *p, const KSweep *s, const char *type, int pack,
                       int64_t step) {
     p->depth--;
@@ -442,8 +446,9 @@ static void put_parts(KPrint *p, const KSweep *s, const char *type, int pack,
             p->ncols, s->depth);
 }
 
-/* Columns t, t + T, .., or n neighbours there; each fold is f<id>(a, b), its
-   accumulator v<id>.  Held values require a loop of known length.
+/* A thread takes columns t, t + T, .., or n neighbours there; each fold is
+   f<id>(a, b), its accumulator v<id>. Held values require a loop of known
+   length.
  */
 static void put_lanes(Nest *n, const KLoop *l) {
     KPrint *p = n->p;
@@ -493,7 +498,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
             bool index = sums;
             for (int i = 0; i < p->ncol; i++) index |= used[p->cols[i]];
             open = enter_columns(p, index);
-        } else if (cut) { /* the last vector is written out for itself */
+        } else if (cut) { /* the last vector is printed separately */
             kp_enter(p, "const auto part%d = [&](%s c, int left)", s->depth, u);
         } else if (pack > 1) {
             kp_enter(p, "for (%s c = t * %d; c < " I64 "; c += " I64 ")", u,
@@ -555,8 +560,8 @@ void cp_elements(KPrint *p) {
     kp_stores(p, false);
 }
 
-/* Declares shared memory for copies of a row's loads; each is read by the
-   threads that wrote it. */
+/* Declares shared memory for copies of a row's loads; each copy is read by
+   the thread that wrote it. */
 static void put_shared(KPrint *p) {
     if (cuda_shared(p->k, 0) > 0) kp_line(p, "BLOCK_SHARED(shared);");
     for (int id = 1; id < p->k->insts.len; id++) {
@@ -577,7 +582,7 @@ static int column_sum(const Kernel *k, int j) {
     return id;
 }
 
-/* All teams' sums, which begin at 0. */
+/* Declares the sums of all teams, which begin at 0. */
 static void put_sums(KPrint *p) {
     int64_t teams = p->threads ? p->threads->extent : 1;
     int64_t cols = cuda_sum_columns(p->k);

@@ -16,7 +16,8 @@ KType ktype_of(DType d) {
 
 KInst kinst(KOp op, KType type) {
     KInst in;
-    memset(&in, 0, sizeof in); /* padding too: instructions compare as bytes */
+    memset(&in, 0, sizeof in); /* padding must be zero too: instructions are
+                                  compared as bytes */
     in.op = op;
     in.type = type;
     return in;
@@ -27,7 +28,7 @@ int64_t int_of_float(double f) {
     return f >= 0x1p63 ? INT64_MAX : f < -0x1p63 ? INT64_MIN : (int64_t)f;
 }
 
-/* Every value of dtype d is a value of the dtypes in the mask. */
+/* dtypes that can represent every value of dtype d, as a mask. */
 static uint32_t fits_of_dtype(DType d) {
     uint32_t m = 1u << d;
     switch (d) {
@@ -221,7 +222,7 @@ bool kinst_is_row_value(const KInst *in) {
            in->op != K_CONST;
 }
 
-/* Two neighbouring dims of a sort that count as one in every index. */
+/* Two neighbouring dims of one kind that every index walks as one dim. */
 static bool merge_one(Kernel *k, bool col) {
     int dim[MAX_RANK], n = dims_of(k, col, dim);
     for (int j = n - 1; j > 0; j--) {
@@ -241,8 +242,8 @@ static bool merge_one(Kernel *k, bool col) {
     return false;
 }
 
-/* Epilogues keep their column dim, reductions one to fold over; without them
-   the innermost dim is the column. */
+/* Epilogues keep their column dim; reductions keep one dim to fold over;
+   other kernels use the innermost dim as the column. */
 void kernel_finish(Arena *a, Kernel *k) {
     int cols[MAX_RANK];
     drop_dead(a, k);

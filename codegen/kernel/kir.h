@@ -33,7 +33,8 @@ typedef enum KOp {
     K_CONST,  /* f (floats) or i (integers, bool)                           */
     K_INDEX,  /* i64: `at`                                                  */
     K_LOAD,   /* buf[at], widened to the register; 0 where guard is false   */
-    K_PLACE,  /* i64: the address of buffer buf + in[0]                     */
+    K_PLACE,  /* buf[at], widened to the register type; 0 where guard is
+                 false */
     K_ACC,    /* epilogue: the fp32 accumulator of this element             */
     K_OP,     /* op_info[code].expr over in[], computed in type `compute`;
                  comparisons and tests give KT_B8 */
@@ -44,7 +45,7 @@ typedef enum KOp {
                  (REDUCE_SUM, PROD, MAX, MIN) */
     K_STORE,  /* buf[at] = in[0], narrowed to the buffer's dtype            */
     K_ADD_UP  /* buf[at] = the sum of in[0] over all rows, in fp32 until it is
-                 narrowed; `at` is the number of the column                  */
+                 narrowed; `at` is the column's number */
 } KOp;
 
 /* c + sum k[d] * (loop index of dim d) + instruction `inst` (0: none). */
@@ -53,14 +54,15 @@ typedef struct KIndex {
     int inst;
 } KIndex;
 
-/* Values that outlive the innermost loop, as the schedule decides. */
+/* Values that must outlive the innermost loop, as the schedule decides. */
 typedef enum KKeep {
     KEEP_NOT,
-    KEEP_ROW,    /* for later sweeps over the columns of the row             */
-    KEEP_SHARED, /* K_LOAD: the same, in the block's shared memory          */
-    KEEP_BLOCK,  /* one for each of the neighbouring rows of a block         */
-    KEEP_TILE,   /* K_LOAD: all of a tile, before its first row              */
-    KEEP_BUFFER  /* K_REDUCE: the operand is folded in its buffer */
+    KEEP_ROW,    /* kept for later sweeps over the columns of the row */
+    KEEP_SHARED, /* K_LOAD: kept likewise, in the block's shared memory */
+    KEEP_BLOCK,  /* one value for each neighbouring row of a block */
+    KEEP_TILE,   /* K_LOAD: the whole tile is loaded before its first row */
+    KEEP_BUFFER  /* K_REDUCE: the operand is folded in the array that holds
+                    it */
 } KKeep;
 
 typedef struct KInst {
@@ -78,8 +80,8 @@ typedef struct KInst {
     double f;
     double p[2]; /* K_OP: P0, P1 */
     /* facts */
-    uint32_t fits; /* bit d: every value is a value of dtype d */
-    uint32_t dims; /* bit d: it depends on dim d               */
+    uint32_t fits; /* bit d: dtype d can represent every value */
+    uint32_t dims; /* bit d: the value depends on dim d */
     int depth;
     bool full;
     KKeep keep;
@@ -90,25 +92,26 @@ typedef struct KDim {
     bool col;
 } KDim;
 
-/* Form fold: from one row to the next. */
+/* Form fold: how the address moves from one row to the next. */
 typedef enum KWalk { WALK_NOT, WALK_ONE, WALK_ROW } KWalk;
 
 typedef struct KBuf {
     DType dtype;
     bool written;
     KWalk walk;
-    bool apart; /* in no launch does it share bytes with another buffer that is
-                   written, or is itself written over another; known once all
-                   launches are (emit_cuda.c) */
+    bool apart; /* true: no launch lets it share bytes with another buffer if
+                   one of the two is written; known when all launches are
+                   known (emit_cuda.c) */
 } KBuf;
 
 typedef enum KForm {
     KF_FLAT, /* one column dim whose extent is par[0]                       */
-    KF_FOLD, /* CUDA: par[0] rows of par[1] columns, the only dim; buffers hold
-                the current row, by KBuf.walk */
+    KF_FOLD, /* CUDA: par[0] rows of par[1] columns, the only dim; KBuf.walk
+                moves the buffers from row to row */
     KF_COLS, /* rows are independent; inside, columns run as vectors */
-    KF_ROWS, /* neighbours of row dim `vec` side by side (a column dim is not
-                unit-stride anywhere); around them, columns */
+    KF_ROWS, /* neighbours along row dim `vec` form vectors (some access is
+                not contiguous along columns); an outer loop runs over
+                columns */
     KF_EPILOGUE /* rows and columns of a tile; the row of an accumulator is
                    batch * tile_rows + row */
 } KForm;
@@ -116,9 +119,9 @@ typedef enum KForm {
 typedef enum KLoopKind {
     LOOP_SERIAL,
     LOOP_VECTOR, /* iterations are independent: vector instructions */
-    LOOP_THREAD, /* shared out among the threads (of a block)              */
-    LOOP_BLOCK,  /* shared out among the blocks of a grid                  */
-    LOOP_LANES,  /* a reduction in parts that are folded together          */
+    LOOP_THREAD, /* divided among the threads (of a block) */
+    LOOP_BLOCK,  /* divided among the blocks of a grid */
+    LOOP_LANES,  /* a reduction in parts whose results are folded together */
     LOOP_UNROLLED,
     LOOP_KINDS
 } KLoopKind;
@@ -144,21 +147,24 @@ struct Kernel {
                          -1 = no loop */
     KLoop loop[MAX_LOOPS]; /* outermost first */
     int nloop;
-    int64_t tile_rows; /* KF_EPILOGUE; 0 = there is one batch               */
+    int64_t tile_rows; /* KF_EPILOGUE; 0: there is one batch */
     int index;         /* position in its list                              */
     uint64_t hash;
-    const char *comment; /* the group it was first made for                 */
-    bool marks;          /* printed for sharing: sb_put_size                */
+    const char *comment; /* the group for which it was first made */
+    bool marks;          /* its text may be shared: sizes are printed by
+                            sb_put_size */
 };
 
 /* ---- building (kir.c) ---------------------------------------------------- */
 
 KType ktype_of(DType d);
-DType dtype_of_ktype(KType t);   /* dtype whose values the type holds exactly */
+DType dtype_of_ktype(KType t);   /* the dtype whose values this type holds
+                                    exactly */
 KInst kinst(KOp op, KType type); /* zeroed */
-/* Truncated; saturates; 0 for NaN: as TO_I64 of kmath.h. */
+/* Truncates; saturates; gives 0 for NaN, like TO_I64 of kmath.h. */
 int64_t int_of_float(double f);
-/* Appends, or finds an equal instruction.  Fills the facts. */
+/* Appends an instruction, or finds an equal one. Sets the derived fields
+   (dims, values). */
 int kernel_add(Arena *a, Kernel *k, const KInst *in);
 /* The instructions that it reads: operands, guard, place, index; 0 = none. */
 enum { KINST_READS = 6 };
@@ -172,11 +178,11 @@ static inline KInst *kinst_at(const Kernel *k, int id) {
     ASSERT(id > 0 && id < k->insts.len);
     return &k->insts.data[id];
 }
-/* Drops what no store needs, and dims of extent 1; merges neighbouring dims
-   of one sort that every index walks as one (without reductions: dims of any
-   sort, the last that remains is the column). */
+/* Drops instructions that no store needs, and dims of extent 1. Merges
+   neighbouring dims of one kind that every index walks as one dim (without
+   reductions: dims of any kind; the last one that remains is the column). */
 void kernel_finish(Arena *a, Kernel *k);
-/* Indices no longer depend on dim d. */
+/* Afterwards no index depends on dim d. */
 void kernel_remove_dim(Kernel *k, int d);
 /* The loops in one line: "thread rows < 64, vector i1 < 128"; or as the members
    of a JSON array, an object each, without `extent` where the step has it. */
@@ -187,11 +193,12 @@ void kernel_dump_loops(const Kernel *k, bool json, StrBuf *sb);
 /* Per instruction: true if it is a store or a store needs it. */
 bool *kernel_live(Arena *a, const Kernel *k);
 bool kernel_reduces(const Kernel *k);
-/* The step has the extents. */
+/* True if the step has the extents. */
 static inline bool kernel_any_length(const Kernel *k) {
     return k->form == KF_FLAT || k->form == KF_FOLD;
 }
-int kernel_col_dims(const Kernel *k, int *dim); /* in order; returns count */
+int kernel_col_dims(const Kernel *k, int *dim); /* the column dims in order;
+                                                   returns their number */
 int64_t kernel_rows(const Kernel *k);           /* product of the row dims */
 int64_t kernel_cols(const Kernel *k);
 
@@ -202,7 +209,7 @@ int64_t kernel_cols(const Kernel *k);
    values are known by then, else they get a sweep of their own. */
 typedef struct KSweep {
     int depth, nfold;
-    VEC(int) roots; /* nfold folds, then stores */
+    VEC(int) roots; /* the folds (nfold), then the stores */
 } KSweep;
 typedef struct KSweeps {
     KSweep *data;
@@ -210,10 +217,10 @@ typedef struct KSweeps {
 } KSweeps;
 KSweeps kernel_sweeps(const Kernel *k, Arena *a);
 /* Per instruction: full values that the sweep computes. cut (may be NULL):
-   values that were kept, so their operands are not needed. */
+   values kept by earlier sweeps, whose operands are not needed. */
 bool *kernel_need(const Kernel *k, const KSweep *s, const bool *cut, Arena *a);
-/* Per instruction: row values that sweeps before s keep for it; NULL if there
-   are none. */
+/* Per instruction: row values that sweeps before s keep for it; NULL if no
+   values are kept. */
 const bool *kernel_held(const Kernel *k, const KSweeps *all, const KSweep *s,
                         Arena *a);
 
@@ -246,13 +253,13 @@ KParts kernel_row_parts(Arena *a, const Kernel *k);
 static inline bool kinst_stores(const KInst *in) {
     return in->op == K_STORE || in->op == K_ADD_UP;
 }
-/* An op whose function takes long. */
+/* True for an op whose function is expensive. */
 static inline bool kinst_is_long(const KInst *in) {
     return in->op == K_OP && op_info[in->code].cost >= COST_LONG;
 }
-/* How many sums over all rows it makes. */
+/* The number of sums over all rows that the kernel computes. */
 int kernel_column_sums(const Kernel *k);
-/* Computed once per row, by its own instruction. */
+/* True if an instruction of its own computes the value once per row. */
 bool kinst_is_row_value(const KInst *in);
 
 /* ---- kernel set ---------------------------------------------------------- */
@@ -267,7 +274,8 @@ struct KernelSet {
     int cap;
 };
 
-/* The equal kernel of the set, or a copy of k, which is now in it. */
+/* Returns the set's kernel that equals k; if none does, adds a copy of k to
+   the set. */
 Kernel *kernel_set_add(KernelSet *ks, Kernel *k);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kir_known.c: conditions that are constant over a range of one dim.
-   Padding and concatenation guard every load by where an index is; cut at
-   those places, a loop falls into parts without guards, and of the parts of a
-   concatenation along the rows each row computes its own alone.             */
+   Pads and concats guard every load by a condition on the index. A loop that
+   is cut where a condition changes becomes parts without guards; for a
+   concat along the rows, each row then computes only its own part. */
 #include "codegen/kernel/schedule.h"
 
 /* A comparison of the index i of one dim with a number: i + shift or shift - i,
@@ -36,7 +36,7 @@ static int find_cuts(const Kernel *k, int dim, int most, int64_t *cut) {
     for (int id = 1; id < k->insts.len; id++) {
         Bound b;
         if (!bound_of(k, kinst_at(k, id), dim, &b)) continue;
-        /* constant below `at` and from there on */
+        /* constant below `at`, and constant from `at` on */
         int64_t at = b.minus ? b.shift - b.limit + 1 : b.limit - b.shift;
         int j = 0;
         while (j < n && cut[j] < at) j++;
@@ -62,8 +62,7 @@ int kernel_cuts(const Kernel *k, int64_t *cut) {
     return n < 0 ? 0 : n;
 }
 
-/* Number of loads that are executed or not depending on a condition on row
-   dim d. */
+/* Number of loads that run or not depending on a condition on row dim d. */
 static int guarded_loads(const Kernel *k, int d, Arena *a) {
     bool *on = NEW_ARRAY(a, bool, k->insts.len);
     int n = 0;

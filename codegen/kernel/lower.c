@@ -15,7 +15,9 @@
 typedef struct GroupFacts {
     int group;
     VEC(NodeId) nodes;
-    VEC(ValueId) leave; /* values used outside, in order of definition */
+    VEC(ValueId)
+    leave; /* values that leave the group, in order of
+              definition */
 } GroupFacts;
 
 /* The nodes of a group are adjacent in the order; `left`, per value: read by
@@ -82,7 +84,7 @@ static const Node *find_kind(const Graph *g, const GroupFacts *f, OpKind k) {
     return NULL;
 }
 
-/* The first reduction, along the rows if any is. */
+/* The first reduction along the rows, else the first reduction. */
 static const Node *find_reduction(const Graph *g, const GroupFacts *f) {
     const Node *first = NULL;
     for (int j = 0; j < f->nodes.len; j++) {
@@ -118,8 +120,7 @@ static void choose_domain(Lower *l, const GroupFacts *f, const Node *anchor) {
     for (int j = 0; j < na; j++) l->k->dim[axes[j]].col = true;
 }
 
-/* Stores v, the result of a pad of rows: the elements of the domain, and
-   zeros. */
+/* Stores v, the result of a pad of rows: the domain's elements, then zeros. */
 static void store_padded(Lower *l, ValueId v, const Node *pad) {
     const Type *t = value_type(l->g, v);
     KIndex at[MAX_RANK];
@@ -134,7 +135,7 @@ static void store_padded(Lower *l, ValueId v, const Node *pad) {
     }
 }
 
-/* Adds up v, which n sums over the rows: one number per column. */
+/* Sums v over the rows: one number per column. */
 static void add_columns(Lower *l, ValueId v, const Node *n) {
     const Type *t = value_type(l->g, v);
     KIndex at[MAX_RANK];
@@ -145,7 +146,7 @@ static void add_columns(Lower *l, ValueId v, const Node *n) {
     lower_add_up(l, v, inst, lower_flatten(l, t, at));
 }
 
-/* Stores v: one value for each element of the domain, or of its rows. */
+/* Stores v for each element of the domain, or for each row. */
 static void store_value(Lower *l, ValueId v) {
     const Type *t = value_type(l->g, v);
     const Node *def = node_get(l->g, value_get(l->g, v)->def);
@@ -184,8 +185,8 @@ static const Kernel *lower_kernel(Lower *l, const GroupFacts *f, KernelSet *ks,
     return k;
 }
 
-/* Operands of a role that are not to be stored: all, or those that do not
-   leave. */
+/* Sets the operands of a role that are not to be stored: all, or those that
+   do not leave. */
 static void drop_refs(LoweredStep *s, LibRole role, const GroupFacts *f) {
     for (int i = 0; i < s->nref; i++) {
         bool leaves = false;
@@ -197,8 +198,7 @@ static void drop_refs(LoweredStep *s, LibRole role, const GroupFacts *f) {
 }
 
 /* The pool of the group's result: its refs and parameters follow the
-   convolution's own. A value that only the pool reads has no place in
-   memory. */
+   convolution's own. A value that only the pool reads is not stored. */
 static Status lower_pool(const Graph *g, const GroupFacts *f, const Node *pool,
                          Arena *a, Diag *d, LoweredStep *out) {
     LoweredStep tail = {0};
@@ -226,7 +226,7 @@ static Status lower_pool(const Graph *g, const GroupFacts *f, const Node *pool,
     return OK;
 }
 
-/* The values that the epilogue stores if a pool follows. */
+/* The values that the epilogue stores if a pool follows the convolution. */
 static GroupFacts pooled_facts(const GroupFacts *f, const Node *pool,
                                Arena *a) {
     GroupFacts x = {.group = f->group, .nodes = f->nodes};

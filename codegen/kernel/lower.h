@@ -28,7 +28,7 @@ typedef struct Lower {
     VEC(LowerMemo) memo;
     ValueId anchor;   /* the value whose elements are accumulators */
     Type domain;      /* shape */
-    const Node *rows; /* a reduction along the rows; NULL: none */
+    const Node *rows; /* true: a reduction along the rows; NULL: none */
     int64_t par[MAX_KERNEL_PARS]; /* of the step */
     int npar;
 } Lower;
@@ -43,9 +43,9 @@ int lower_as(Lower *l, int inst, DType d); /* converts, rounds */
 int lower_const(Lower *l, KType t, double f, int64_t i);
 int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c);
 void lower_store(Lower *l, ValueId v, int inst, KIndex at);
-/* Element src of the operand whose number is the instruction `which`; 0
-   unless all operands of the node have one type and none is computed in the
-   group. */
+/* Element src of one operand; the instruction `which` holds the operand's
+   number. Returns 0 unless all operands of the node have one type and the
+   group computes none of them. */
 int lower_operand(Lower *l, const Node *n, int which, const KIndex *src);
 /* Like lower_store, but adds up the values of all rows in each column. */
 void lower_add_up(Lower *l, ValueId v, int inst, KIndex at);
@@ -58,7 +58,7 @@ KIndex at_const(int64_t c);
 KIndex at_loop(int dim);
 KIndex at_add(Lower *l, KIndex x, KIndex y);
 KIndex at_scale(Lower *l, KIndex x, int64_t s);
-int at_value(Lower *l, KIndex x); /* the index as an instruction */
+int at_value(Lower *l, KIndex x); /* the index as one instruction */
 bool guard_is_false(const Lower *l, int guard);
 
 /* The result of a MOVE node. */
@@ -72,7 +72,7 @@ int lower_pad_grad(Lower *l, const Node *n, const KIndex *at);
    result is the last ref. */
 Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
                       LoweredStep *out);
-/* Whether a node of kind ANCHOR or LIB becomes such a step. */
+/* True if a node of kind ANCHOR or LIB becomes a step of that kind. */
 bool lower_has_routine(OpCode op);
 /* Rows of one batch in the routine's numbering: `row` of PlanEpilogueFn. */
 int64_t lower_tile_rows(const LoweredStep *s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lower_lib.c: parameters and operands of the library routines (lib.def) from
-   nodes.  Operands and dtypes follow from a routine's row, and so does the rest
-   where its column `shape` is not `own`.                                    */
+   nodes.  A routine's row gives operands and dtypes, and the parameters too
+   unless its column `shape` is `own`. */
 #include "codegen/kernel/lower.h"
 #include "passes/device/product.h"
 #include "runtime/program/lib.h"
@@ -95,7 +95,7 @@ static void argsort(LibArgsort *p, const Type *x) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* mask: NULL where there is none. */
+/* mask: NULL if there is none. */
 static void attend(const Node *n, LibAttend *p, const Type *const *t,
                    const Type *mask) {
     double ratio = attr_float(n, AK_ratio);
@@ -205,7 +205,8 @@ static Status operands(const Graph *g, const Node *n, Diag *d,
     return OK;
 }
 
-/* PlanLib + 1 of the rows of kind ANCHOR and LIB; 0: a generated kernel. */
+/* PlanLib + 1 for nodes of kind ANCHOR and LIB; 0: the node becomes a
+   generated kernel. */
 enum { PLAN_LIB_kernel = -1 };
 #define ROUTINE_ELEM(lower)      0
 #define ROUTINE_GEN(lower)       0
@@ -246,7 +247,7 @@ Status lower_lib_call(const Graph *g, const Node *n, Arena *a, Diag *d,
     }
     ASSERT(nin == n->nin && nout == n->nout);
     memset(&p, 0, sizeof p);
-    int64_t *par = (int64_t *)(void *)&p; /* named like attributes */
+    int64_t *par = (int64_t *)(void *)&p; /* named like their attributes */
     for (uint32_t i = 0; i < lib->nfield; par += lib->fields[i++].n)
         for (int k = 0; k < op_info[n->op].nattr; k++) {
             AttrKey key = op_info[n->op].attrs[k];

@@ -55,7 +55,8 @@ static KIndex at_shift(KIndex x, int64_t by) {
     return x;
 }
 
-/* Least and greatest value; false where an instruction hides it. */
+/* Least and greatest value of the index; false if an instruction in it hides
+   them. */
 static bool at_range(const Lower *l, const KIndex *x, int64_t *lo,
                      int64_t *hi) {
     if (x->inst) return false;
@@ -100,7 +101,7 @@ static int guard_and(Lower *l, int a, int b) {
     return lower_op(l, OP_AND, KT_B8, a, b, 0);
 }
 
-/* `guard` and lo <= x < hi, without conditions that always hold. */
+/* `guard` and lo <= x < hi, without conditions that are always true. */
 static int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
     int64_t least, most;
     bool known = at_range(l, &x, &least, &most);
@@ -114,7 +115,7 @@ static int at_within(Lower *l, KIndex x, int64_t lo, int64_t hi, int guard) {
     return guard;
 }
 
-/* cond ? yes : no, where cond 0 = always. */
+/* cond ? yes : no; cond 0 means always true. */
 static int where(Lower *l, int cond, int yes, int no) {
     if (!cond || yes == no) return yes;
     if (guard_is_false(l, cond)) return no;
@@ -123,7 +124,10 @@ static int where(Lower *l, int cond, int yes, int no) {
 
 /* ---- the ops ------------------------------------------------------------- */
 
-enum { MANY_PARTS = 16 }; /* selects cost more than to find one by number */
+enum {
+    MANY_PARTS = 16
+}; /* many selects cost more than finding a part by
+      its number */
 
 static const Type *type_in(const Lower *l, const Node *n, int j) {
     return value_type(l->g, n->in[j]);
@@ -174,7 +178,7 @@ static int move_slice_grad(Lower *l, const Node *n, const KIndex *at,
         src[d] = at_shift(at[d], -starts[d]);
         if (step == 1 || step == -1) {
             src[d] = at_scale(l, src[d], step);
-        } else { /* inside where the step divides it */
+        } else { /* inside where the stride divides it */
             int v = at_value(l, src[d]), by = iconst(l, step);
             int q = iop(l, OP_DIV, v, by), back = iop(l, OP_MUL, q, by);
             inside = guard_and(l, inside, iop(l, OP_EQUAL, back, v));
@@ -185,17 +189,17 @@ static int move_slice_grad(Lower *l, const Node *n, const KIndex *at,
     return guarded(l, n, src, guard, inside);
 }
 
-/* Along the innermost loop a few parts become loops of their own
-   (kernel_cuts), and a GPU's threads select among registers; otherwise an
+/* A concat with few parts along the innermost loop becomes separate loops
+   (kernel_cuts), and a GPU's threads select among registers. Otherwise an
    element's part is found by its number, once per row if possible. Returns 0
-   in the former cases. */
+   in the former two cases. */
 static int concat_by_number(Lower *l, const Node *n, int axis, const KIndex *at,
                             int guard) {
     const Type *t = type_in(l, n, 0);
     int64_t size = t->dim[axis], least, most;
     KIndex src[MAX_RANK], x = at[axis];
     bool inmost = x.inst || x.k[l->k->ndim - 1];
-    /* an index outside the guard names no part */
+    /* an index outside the guard selects no part */
     if (l->target == TARGET_CUDA || guard || size == 0 ||
         (inmost && n->nin < MANY_PARTS) ||
         (at_range(l, &x, &least, &most) && least / size == most / size))
@@ -233,7 +237,7 @@ static int move_concat(Lower *l, const Node *n, const KIndex *at, int guard) {
     return r ? r : lower_const(l, ktype_of(t->dtype), 0, 0);
 }
 
-/* A constant of integers in [0, size). */
+/* True for an integer constant in [0, size). */
 static bool is_const_below(const Lower *l, ValueId v, int64_t size) {
     const Value *r = value_get(l->g, view_root(l->g, v));
     if (r->kind != VK_CONST) return false;
@@ -264,7 +268,7 @@ static int move_gather(Lower *l, const Node *n, const KIndex *at, int guard) {
 static int move_trilu(Lower *l, const Node *n, const KIndex *at, int guard) {
     const Type *t = type_in(l, n, 0);
     int64_t k = attr_int(n, AK_k);
-    /* column - row >= k, or <= k */
+    /* triangle: column - row >= k, or <= k */
     KIndex off = at_add(l, at[t->rank - 1], at_scale(l, at[t->rank - 2], -1));
     bool upper = attr_int(n, AK_upper) != 0;
     int keep = upper
@@ -339,7 +343,7 @@ int lower_move(Lower *l, const Node *n, const KIndex *at, int guard) {
 
 /* ---- gradient of padding ------------------------------------------------- */
 
-/* One padded position that a source position feeds, where `ok`. */
+/* One padded position that is a copy of a source position, if `ok`. */
 typedef struct PadTerm {
     KIndex at;
     int ok;
@@ -351,7 +355,8 @@ static void term(Lower *l, PadTerms *ts, KIndex at, int64_t padded, int ok) {
     if (!guard_is_false(l, t.ok)) vec_push(l->arena, ts, t);
 }
 
-/* All padded positions of source position x, in increasing order. */
+/* All padded positions that are copies of source position x, in increasing
+   order. */
 static PadTerms pad_terms(Lower *l, Str mode, KIndex x, int64_t size,
                           int64_t begin, int64_t padded) {
     PadTerms ts = {0};
@@ -379,7 +384,7 @@ static PadTerms pad_terms(Lower *l, Str mode, KIndex x, int64_t size,
     return ts;
 }
 
-/* Sum over all combinations of the terms of dims d.. */
+/* Sums over all combinations of the terms of dims d and above. */
 static int pad_sum(Lower *l, const Node *n, const PadTerms *ts, int d,
                    KIndex *src, int guard, int sum) {
     const Type *t = type_in(l, n, 0);

@@ -36,7 +36,7 @@ int lower_op(Lower *l, OpCode code, KType compute, int a, int b, int c) {
     return lower_add(l, &in);
 }
 
-/* A constant in another dtype is another constant. */
+/* A constant in another dtype is a new constant. */
 static int const_as(Lower *l, const KInst *in, DType d) {
     bool was_float = in->type == KT_F32 || in->type == KT_F64;
     if (dtype_is_float(d)) {
@@ -117,7 +117,7 @@ void lower_add_up(Lower *l, ValueId v, int inst, KIndex at) {
 
 /* ---- leaves -------------------------------------------------------------- */
 
-/* A value that another step has left in memory; scalars are immediates. */
+/* A value that another step has stored in memory; scalars are immediates. */
 static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
     ValueId root = view_root(l->g, v);
     const Value *r = value_get(l->g, root);
@@ -136,7 +136,7 @@ static int external(Lower *l, ValueId v, const KIndex *at, int guard) {
 }
 
 /* The node of this group that computes v; NULL if another step has stored v,
-   or the value that v is a view of, in memory. */
+   or the value of which v is a view, in memory. */
 static const Node *own_node(const Lower *l, ValueId v) {
     const Value *val = value_get(l->g, v);
     const Node *n = val->kind == VK_RESULT ? node_get(l->g, val->def) : NULL;
@@ -195,7 +195,7 @@ static int generate(Lower *l, const Node *n, const Type *t, const KIndex *at) {
 
 /* ---- element-wise -------------------------------------------------------- */
 
-/* The register type an element-wise node computes in. */
+/* The register type in which an element-wise node computes. */
 static KType elem_compute(const Lower *l, const Node *n, DType result) {
     bool any_float = false, any_int = false, any_f64 = false;
     for (int j = n->op == OP_WHERE; j < n->nin; j++) {
@@ -218,7 +218,7 @@ int lower_broadcast(Lower *l, ValueId v, const KIndex *at, int rank,
     return lower_value(l, v, src, guard);
 }
 
-/* Floats in the order of integers. */
+/* Maps floats to integers in the same order. */
 static double float_of_order(int64_t order) {
     int32_t bits = (int32_t)(order >= 0 ? order : INT32_MIN - order);
     float f;
@@ -226,8 +226,8 @@ static double float_of_order(int64_t order) {
     return (double)f;
 }
 
-/* The largest x that, rounded to d, is below c, or c itself where `equal`; NaN:
-   none is.  Rounding keeps order.                                           */
+/* The largest x that is below c after rounding to d (`equal`: at most c);
+   NaN if there is none. Rounding is monotonic. */
 static double last_below(DType d, double c, bool equal) {
     const int64_t infinity = INT64_C(0xff) << 23;
     int64_t low = -infinity - 1, high = infinity + 1;

@@ -30,7 +30,7 @@ extern const char *const ktype_suffix[]; /* "_B8", "_I64", "_F32", "_F64"   */
 /* ---- places (print_place.c), for every printer --------------------------- */
 
 /* An index in terms of i<dim> and v<number>; `vec` spells the index of dim
-   k->vec, NULL: i<dim>. */
+   k->vec; NULL: as i<dim>. */
 void sb_put_index(StrBuf *sb, const Kernel *k, const KIndex *at,
                   const char *vec);
 /* Prints the address that a load or store uses: b<buf>, or its K_PLACE. */
@@ -46,21 +46,24 @@ typedef struct KPrint {
     Arena *arena;
     KSweeps sweeps;
     int cols[MAX_RANK], ncol;
-    int rows[MAX_RANK], nrow;     /* form rows: without dim vec; no side */
+    int rows[MAX_RANK], nrow;     /* form rows: dim vec and its side are left
+                                     out */
     int side;                     /* kernel_side */
-    int64_t ncols, nrows;         /* products of the extents, vec counted */
-    const KLoop *threads, *lanes; /* the innermost of their kind; NULL: none */
+    int64_t ncols, nrows;         /* products of the extents, including vec */
+    const KLoop *threads, *lanes; /* the innermost loops of their kind; NULL:
+                                     none */
     const char *acc;              /* K_ACC */
-    bool *piece; /* loads and stores whose place is h<id>[piece_at], in
-                    fp32, roundings left to those stores; or NULL */
+    bool *piece; /* loads and stores that use element h<id>[piece_at], in
+                    fp32; the stores round it later. NULL: none */
     const char *piece_at;
     const char *lane;    /* C: position in the current block; or NULL */
     char sums;           /* array to which sums of a block are added: t or u */
-    bool in_order;       /* a piece of bf16 is rounded in memory order */
+    bool in_order;       /* bf16 values of a piece are rounded in memory
+                            order */
     bool *before;        /* instructions computed before this loop; or NULL */
     const char *block;   /* CUDA: the number of this block */
     bool wide;           /* indices need 64 bits */
-    bool narrow_cols;    /* CUDA: indices of columns do not */
+    bool narrow_cols;    /* CUDA: column indices fit 32 bits */
     bool used[MAX_RANK]; /* dims that an index mentions */
     int depth;           /* levels of indentation */
 } KPrint;
@@ -68,19 +71,19 @@ typedef struct KPrint {
 /* Ends with kp_end. */
 KPrint kp_begin(const Kernel *k, StrBuf *sb);
 void kp_end(KPrint *p);
-/* A line, the head of a block, its end; the beginning of a line. */
+/* Prints a line, the head of a block, its end, or the beginning of a line. */
 void kp_line(KPrint *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void kp_enter(KPrint *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void kp_leave(KPrint *p);
 void kp_text(KPrint *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* const v<id> = ..; place: of a load, NULL: b<buf>[index]. */
+/* Prints const v<id> = ..; place: the load's address, NULL: b<buf>[index]. */
 void kp_inst(KPrint *p, int id, const char *place);
 /* Prints the row values of one depth: values that the sweep with this depth
    may use and earlier sweeps could not. */
 void kp_row_insts(KPrint *p, int depth);
-/* The depth of the row values that come last. */
+/* The depth of the row values that are computed last. */
 int kp_last_depth(const KPrint *p);
-/* All sweeps, and before each the row values that it may use. */
+/* Prints all sweeps, and before each the row values that it may use. */
 void kp_sweeps(KPrint *p, void row_values(KPrint *, int depth),
                void sweep(KPrint *, const KSweep *));
 /* ---- the nest of a sweep ------------------------------------------------- */
@@ -92,7 +95,8 @@ typedef struct Nest {
     const KSweep *s;
     const struct Spelling *spell;
     int depth; /* loops that are open */
-    int cut;   /* the current piece [from, to) is part of this dim; -1: none */
+    int cut;   /* the current piece [from, to) is a part of this dim; -1: no
+                  piece */
     const char *from, *to;
 } Nest;
 typedef struct Spelling {
@@ -105,15 +109,15 @@ void kp_loop_outside(Nest *n, const KLoop *l);
 
 /* ---- stores and dims ----------------------------------------------------- */
 
-/* The statement of a K_STORE; place as above. */
+/* Prints the statement of a K_STORE; place as above. */
 void kp_store(KPrint *p, int id, const char *place);
-/* Prints a K_ADD_UP: adds its operand to its sum at that place. */
+/* Prints a K_ADD_UP: adds the operand to the sum of its column. */
 void kp_add_up(KPrint *p, int id, const char *place);
-/* The stores, full ones or the others. */
+/* Prints the full stores, or the others. */
 void kp_stores(KPrint *p, bool full);
 bool kp_has_stores(const KPrint *p, bool full);
-/* Declares the indices of the n dims that are `used` (NULL: all), computed
-   from their flat index `of`. */
+/* Declares the indices of the n dims that are `used` (NULL: of all),
+   computed from the flat index `of`. */
 void kp_dims(KPrint *p, const char *of, const int *dim, int n,
              const bool *used);
 const char *kp_signed(const KPrint *p); /* type of indices */

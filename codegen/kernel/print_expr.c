@@ -23,7 +23,8 @@ static void put_int(StrBuf *sb, int64_t i) {
         sb_printf(sb, i < 0 ? "(" I64 ")" : I64, i);
 }
 
-/* Below, loops are unrolled and numbers are powers of two more often. */
+/* Smaller numbers are constants in the text, since they often decide how
+   loops are unrolled. */
 enum { LEAST_SIZE = 8 };
 
 void sb_put_size(StrBuf *sb, const Kernel *k, char kind, int64_t n) {
@@ -67,7 +68,8 @@ typedef struct Names {
     const KInst *in;        /* operands and parameters, or */
     const char *operand[3]; /* operands as text */
     KType type;
-    bool wraps; /* integers: computed unsigned, so that overflow wraps */
+    bool wraps; /* true: integers are computed as unsigned, so that overflow
+                   wraps */
 } Names;
 
 /* One identifier of an expression: operand, parameter or function. */

@@ -8,8 +8,8 @@
 
 /* ---- indices ------------------------------------------------------------- */
 
-/* One term of a sum; `first` drops the leading plus.  marks: of the kernel
-   whose strides may be marked, NULL: not this one. */
+/* Prints one term of a sum; `first` drops the leading plus. marks: the
+   kernel whose strides may be marked; NULL: the stride is not marked. */
 static void put_term(StrBuf *sb, const Kernel *marks, bool *first, int64_t k,
                      const char *name) {
     if (!*first)
@@ -287,7 +287,7 @@ static void put_divisor(KPrint *p, bool size, const char *sign, int64_t n) {
 void kp_dims(KPrint *p, const char *of, const int *dim, int n,
              const bool *used) {
     int64_t stride = 1;
-    /* C: rows are numbers of 32 bits, which are divided faster */
+    /* C: row numbers have 32 bits, which divide faster */
     bool rows = p->k->marks && dim == p->rows && p->nrows <= INT32_MAX;
     for (int j = n - 1; j >= 0; j--) {
         int64_t extent = p->k->dim[dim[j]].extent;
@@ -300,7 +300,8 @@ void kp_dims(KPrint *p, const char *of, const int *dim, int n,
             if (j > 0) put_divisor(p, rows, " % ", extent);
             sb_puts(p->sb, ";\n");
         }
-        /* zero extents: nothing runs; never print a division by zero */
+        /* an extent of zero: the loop never runs; never print a division by
+           zero */
         stride *= extent ? extent : 1;
     }
 }

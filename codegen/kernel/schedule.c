@@ -4,8 +4,8 @@
 
 /* ---- form ---------------------------------------------------------------- */
 
-/* Full loads and stores that jump when dim d moves on by one; *unit counts
-   those that go to their neighbour. */
+/* Full loads and stores whose address jumps when dim d advances by one;
+ *unit counts those whose address advances by one element. */
 static int strided(const Kernel *k, int d, int *unit) {
     int n = 0;
     *unit = 0;
@@ -20,14 +20,14 @@ static int strided(const Kernel *k, int d, int *unit) {
 
 enum { FEW_ROWS = 8 }; /* too few for vectors */
 
-/* Returns the numbers that its step has. */
+/* Returns the number of the kernel's parameters that the step supplies. */
 static int choose_form(Kernel *k, int64_t *par) {
     int cols[MAX_RANK], n = kernel_col_dims(k, cols);
     bool reduces = kernel_reduces(k);
     k->vec = n ? cols[n - 1] : -1;
     if (k->form == KF_EPILOGUE) return 0;
-    /* row dim whose neighbours should be computed side by side, instead of
-       columns one after the other; -1: none */
+    /* row dim whose neighbours should be computed together as vectors,
+       instead of columns; -1: none */
     int rows = -1, unit, least = reduces ? strided(k, k->vec, &unit) : 0;
     for (int d = 0; d < k->ndim && reduces && !kernel_column_sums(k); d++) {
         if (k->dim[d].col || k->dim[d].extent < FEW_ROWS) continue;

@@ -13,23 +13,24 @@
 #include "codegen/kernel/kir.h"
 
 /* Sets form, vec, loops and kept values for the target; sets the numbers
-   that the kernel takes from its step, and returns how many there are. */
+   that the step supplies to the kernel, and returns how many there are. */
 enum { MAX_KERNEL_PARS = 2 };
 int kernel_schedule(Arena *a, Kernel *k, TargetKind target,
                     int64_t par[MAX_KERNEL_PARS]);
 
 /* ---- loops.c ------------------------------------------------------------- */
 
-/* The first loop with that kind over a dim or LOOP_ROWS, ..; NULL: none. */
+/* Finds the first loop of that kind over a dim or LOOP_ROWS, ..; NULL: none. */
 const KLoop *kernel_loop(const Kernel *k, KLoopKind kind, int over);
 enum { LOOP_ANY = -5 };
-/* Form cols: the row dim that threads divide into tiles together with dim
-   vec; a loop inside runs over a tile's rows; -1: none. */
+/* Form cols: the row dim that together with dim vec is divided into tiles
+   for threads; an inner loop runs over a tile's rows; -1: none. */
 int kernel_side(const Kernel *k);
 /* Steps of a loop. */
 int64_t loop_steps(const KLoop *l);
-/* Number of iterations of the outermost loops with that kind: the threads'
-   or blocks' shares of the work; par0: their number if the step has it. */
+/* Number of iterations of the outermost loops of that kind, which are the
+   shares of threads or blocks; par0: the number of elements, if the step
+   supplies it. */
 int64_t kernel_units(const Kernel *k, int64_t par0);
 /* Adds a loop inside the others. */
 void add_loop(Kernel *k, KLoopKind kind, int over, int64_t extent,
@@ -38,7 +39,7 @@ void add_loop(Kernel *k, KLoopKind kind, int over, int64_t extent,
 /* ---- schedule_cpu.c ------------------------------------------------------ */
 
 void schedule_cpu(Arena *a, Kernel *k);
-/* Units worth handing to a thread. */
+/* Least number of units that is worth a thread. */
 int64_t cpu_grain(Arena *a, const Kernel *k, int64_t flat_len);
 
 /* ---- schedule_cuda.c ----------------------------------------------------- */
@@ -52,17 +53,18 @@ int make_fold(Arena *a, Kernel *k, int64_t par[MAX_KERNEL_PARS]);
 static inline bool cuda_uniform(const Kernel *k, const KInst *in) {
     return k->vec >= 0 && !(in->dims >> k->vec & 1);
 }
-/* A row's own value that is known before its columns are. */
+/* True for a row value that is known before the row's columns are computed. */
 bool cuda_own_value(const Kernel *k, const KInst *in);
-/* Read or written by vectors of n: neighbours along dim vec, aligned. */
+/* True if vectors of n read or write it: n neighbours along dim vec,
+   aligned. */
 bool cuda_packed(const Kernel *k, const KInst *in, int n);
-/* Elements of a thread side by side, along dim vec. */
+/* Elements along dim vec that one thread computes together. */
 int cuda_pack(const Kernel *k);
-/* Bytes of shared memory before the copy of load `id` of a row; 0: total. */
+/* Offset in shared memory of the copy of load `id`; 0: the total size. */
 int64_t cuda_shared(const Kernel *k, int id);
 /* Load `id` is made for all of a thread's columns before the first sweep. */
 bool cuda_fetched(const Kernel *k, int id);
-/* Columns of a team's part of a column sum in shared memory. */
+/* Columns of a team's partial column sums in shared memory. */
 int64_t cuda_sum_columns(const Kernel *k);
 
 #endif

@@ -21,17 +21,18 @@ enum {
     COL_BLOCK = 4096,
     CHUNK = 1024, /* columns folded at once */
     RUN = 128,    /* columns summed into one partial sum, form rows */
-    LINE = 64,    /* bytes that memory moves at once */
+    LINE = 64,    /* bytes of a cache line */
     TILE_ROWS = 16,
     TILE_COLS = 128,
     KEEP_COLS = 4096, /* longest row whose values are kept */
-    KEEP_MAX = 4      /* how many such values */
+    KEEP_MAX = 4      /* largest number of such values */
 };
 
 /* ---- loops --------------------------------------------------------------- */
 
-/* Neighbours along row dim d share a line of the cache, while at most two
-   columns do: a line that a whole row of columns has driven out is met again.
+/* Rows that are neighbours along dim d share a cache line, while at most two
+   columns do: without tiles, a row of many columns evicts the line before the
+   next row needs it.
    */
 static bool turned(const Kernel *k, const KInst *in, int d) {
     int64_t bytes = dtype_info[k->bufs.data[in->buf].dtype].bytes;
@@ -41,8 +42,8 @@ static bool turned(const Kernel *k, const KInst *in, int d) {
 }
 
 /* The row dim along which most transposed loads of a kernel without folds
-   are contiguous; -1 if there is none, or if so few columns that their cache
-   lines stay near. */
+   are contiguous; -1 if there is none, or if columns are so few that their
+   cache lines stay in the cache. */
 static int side_of_tiles(const Kernel *k) {
     int side = -1, most = 0;
     if (kernel_reduces(k) || k->vec < 0 || k->dim[k->vec].extent < TILE_COLS)
@@ -58,8 +59,9 @@ static int side_of_tiles(const Kernel *k) {
     return side;
 }
 
-/* Loops over tiles of columns and rows of dim `side`, row by row; loads whose
- * address depends only on indices are made before, line by line (KEEP_TILE). */
+/* Loops over tiles of columns and rows of dim `side`, row by row. Loads
+ * whose address depends on indices only are made first, line by line
+ * (KEEP_TILE). */
 static void loops_of_tiles(Kernel *k, int side) {
     int64_t rows = k->dim[side].extent, cols = k->dim[k->vec].extent;
     add_loop(k, LOOP_THREAD, LOOP_ROWS, kernel_rows(k) / rows, 1);
@@ -93,7 +95,7 @@ static void loops_of_columns(Kernel *k, const int *col, int n) {
     add_loop(k, LOOP_VECTOR, k->vec, extent, 1);
 }
 
-/* Neighbouring rows side by side: whole vectors, and enough units for many
+/* Neighbouring rows form vectors: whole vectors, and enough units for many
    threads. */
 static void loops_of_rows(Kernel *k, const int *col, int n) {
     int64_t rows = k->dim[k->vec].extent, last = k->dim[col[n - 1]].extent;
@@ -112,22 +114,22 @@ static void loops_of_rows(Kernel *k, const int *col, int n) {
 
 /* ---- kept values --------------------------------------------------------- */
 
-/* An expensive function. */
+/* True for an expensive function. */
 static bool is_costly(const Kernel *k, const KInst *in) {
     (void)k;
     return in->op == K_PHILOX || kinst_is_long(in);
 }
 
-/* True for loads of 16-bit elements along dim vec: if they are kept in wide
- * form, later sweeps read them without a conversion. */
+/* True for loads of 16-bit elements along dim vec: kept as fp32, they need
+ * no conversion in later sweeps. */
 static bool is_widened(const Kernel *k, const KInst *in) {
     if (in->op != K_LOAD || in->guard || in->place || in->at.inst) return false;
     DType d = k->bufs.data[in->buf].dtype;
     return dtype_is_low(d) && in->full && in->at.k[k->vec] == 1;
 }
 
-/* Keeps wanted values that several sweeps over the columns of a row need, up
-   to KEEP_MAX in all. */
+/* Keeps the wanted values that several sweeps of a row need, at most
+   KEEP_MAX. */
 static void keep_row(Arena *a, Kernel *k, int *n,
                      bool (*wanted)(const Kernel *, const KInst *)) {
     KSweeps sweeps = kernel_sweeps(k, a);
@@ -158,7 +160,7 @@ static void keep_values(Arena *a, Kernel *k) {
 static void choose_kept(Arena *a, Kernel *k) {
     for (int id = 1; id < k->insts.len; id++) {
         KInst *in = kinst_at(k, id);
-        /* cheap to compute wherever it is used, without other instructions */
+        /* cheap to compute again without other instructions */
         bool cheap = in->op == K_INDEX || (in->op == K_LOAD && !in->guard &&
                                            !in->at.inst && !in->place);
         const KInst *x = in->op == K_REDUCE ? kinst_at(k, in->in[0]) : NULL;

@@ -26,22 +26,22 @@ enum {
     SLICE_BYTES = 32768, /* shared memory of all folds, form rows */
     ROWS_COLS = 512,     /* form rows: from here on, 16 threads per row */
     FLAT_BYTES = 16,     /* bytes of the narrowest operand, per thread, ... */
-    WIDEST_BYTES = 32,   /* ... and at most of the widest */
+    WIDEST_BYTES = 32,   /* ... and at most in the widest */
     FLAT_REGISTERS = 64, /* registers for one thread's elements */
     FLAT_WEIGHT = 48,    /* see flat_weight */
     ROW_WEIGHT = 32,     /* limit if lanes share a row */
-    HELD_EACH = 32,      /* columns of a thread whose values are held, ... */
+    HELD_EACH = 32,      /* columns per thread whose values are held, ... */
     HELD_REGISTERS = 96, /* ... in this many registers */
     FETCHED_REGISTERS = 64,  /* registers of a row that is loaded ahead */
     SUM_ROWS = 2,            /* rows per team, at least */
     BLOCK_SHARED = 99 << 10, /* shared memory of a block, from sm_80 on */
-    SUM_BYTES = 96 << 10     /* bytes of it for sums of columns */
+    SUM_BYTES = 96 << 10     /* bytes of shared memory for column sums */
 };
 
 /* ---- folds of any length ------------------------------------------------- */
 
-/* How the address of an access moves from row to row of `cols` elements; -1:
-   in another way. */
+/* How an access's address moves from row to row of `cols` elements; -1: not
+   by a constant. */
 static int walk_of(const Kernel *k, const KInst *in, int row, int64_t cols) {
     int64_t step = row < 0 ? 0 : in->at.k[row];
     int col = k->vec;
@@ -51,8 +51,8 @@ static int walk_of(const Kernel *k, const KInst *in, int row, int64_t cols) {
     return in->at.k[col] == 1 && (row < 0 || step == cols) ? WALK_ROW : -1;
 }
 
-/* Rows that follow each other in memory are folded, nothing else is made of
-   their elements, and no index depends on how many or how long they are. */
+/* True if rows follow each other in memory, only folds read their elements,
+   and no index depends on the number or length of rows. */
 static bool walk_buffers(Arena *a, Kernel *k, int row, int64_t cols) {
     enum { UNKNOWN = -1 };
     int *walk = NEW_ARRAY(a, int, k->bufs.len);
@@ -98,8 +98,8 @@ int make_fold(Arena *a, Kernel *k, int64_t par[MAX_KERNEL_PARS]) {
 
 /* ---- elements per thread ------------------------------------------------- */
 
-/* True if the value that an index adds (0: nothing) is the same for all
-   neighbours and a multiple of n. */
+/* True if the value that instruction adds to an index (0: none) is the same
+   for all neighbours and a multiple of n. */
 static bool steps_by(const Kernel *k, int id, int n) {
     const KInst *in = id ? kinst_at(k, id) : NULL;
     if (!in || n == 1) return !in || cuda_uniform(k, in);
@@ -120,7 +120,7 @@ bool cuda_packed(const Kernel *k, const KInst *in, int n) {
     else
         packed = packed && steps_by(k, in->at.inst, n) &&
                  (!in->guard || cuda_uniform(k, kinst_at(k, in->guard)));
-    int64_t row = 0; /* from one to the next */
+    int64_t row = 0; /* from one neighbour to the next */
     for (int d = 0; packed && d < k->ndim; d++) {
         int64_t step = d == k->vec ? 0 : in->at.k[d];
         packed = step % n == 0 && step >= 0;
@@ -128,7 +128,8 @@ bool cuda_packed(const Kernel *k, const KInst *in, int n) {
     }
     if (!packed || kernel_any_length(k) || k->dim[k->vec].extent % n == 0)
         return packed;
-    /* the last vector of a row extends beyond it, but not into the next row */
+    /* the last vector of a row may extend beyond the row, but not into the
+       next row */
     int64_t end = (k->dim[k->vec].extent + n - 1) / n * n;
     return row > 0 && in->at.c % row + end <= row;
 }
@@ -138,9 +139,9 @@ int cuda_pack(const Kernel *k) {
     return l ? (int)l->extent : 1;
 }
 
-/* How much text an instruction becomes: long functions are not to be written
-   out many times, and division and square root call functions around which
-   registers are saved.                                                      */
+/* Size of an instruction's text: long functions should not be repeated
+   often, and division and square root become calls, around which registers
+   are saved. */
 static int flat_weight(const KInst *in) {
     if (in->op == K_PHILOX) return 2;
     if (in->op != K_OP) return 0;
@@ -174,7 +175,8 @@ static int choose_pack(const Kernel *k, int most, bool tail) {
     int n = FLAT_BYTES / narrowest;
     while (n * widest > WIDEST_BYTES) n /= 2;
     for (; n > 1; n /= 2) {
-        int bytes = 0, packs = 0, others = 0; /* bytes: in vector registers */
+        int bytes = 0, packs = 0, others = 0; /* bytes that it takes in
+                                                 vector registers */
         for (int id = 1; id < k->insts.len; id++) {
             const KInst *in = kinst_at(k, id);
             bool access = (in->op == K_LOAD || kinst_stores(in)) && in->full;
@@ -291,15 +293,15 @@ static int power_of_two(int64_t n, int max) {
     return p;
 }
 
-/* Neighbours of a lane along a row. */
+/* Number of adjacent elements that a lane takes along a row. */
 static int row_pack(const Kernel *k) {
     int dims[MAX_RANK];
     return choose_pack(k, ROW_WEIGHT, kernel_col_dims(k, dims) == 1);
 }
 
-/* Lanes of a warp for a row with that many columns: all, or for a shorter row
-   as many as get a whole vector each; if there are enough rows to fill the
-   machine, a few elements per lane. */
+/* Lanes of a warp for a row with that many columns: all lanes, or for a
+   shorter row one lane per whole vector; a few elements per lane if there
+   are enough rows to fill the machine. */
 static int row_lanes(const Kernel *k, int64_t rows, int64_t cols) {
     enum { EACH = 8 };
     int n = row_pack(k);
@@ -366,7 +368,7 @@ static int row_neighbours(Arena *a, const Kernel *k) {
 }
 
 /* Threads that share a row in form rows: if blocks fill only a part of the
-   machine, as many as leave a few elements to each. */
+   machine, as many threads as leave a few elements to each. */
 static int row_slices(int64_t blocks, int64_t cols) {
     enum { MOST = 32, EACH = 8 };
     int n = power_of_two(cols, cols < ROWS_COLS ? 8 : 16);

@@ -26,12 +26,12 @@ typedef struct WeightPiece {
     int64_t bytes, offset;
 } WeightPiece;
 
-/* A group and the step of its target that does it. */
+/* A group and its target's step. */
 typedef struct EmitGroup {
     TargetKind target;
     const LoweredStep *s;
     PlanStep step; /* of a GPU                                              */
-    bool idle;     /* nothing is to be done                                 */
+    bool idle;     /* the step has no work */
     bool part;     /* the group is part of the previous group's step */
 } EmitGroup;
 
@@ -51,13 +51,13 @@ typedef struct PlanSource {
     StrBuf index; /* position of each model variable in the weights, as header
                      of a safetensors file; freed by the caller */
     uint64_t id;  /* AmpcModule.id                              */
-    PlanSidecar sidecar;     /* the file that weights_sidecar has written */
-    struct CudaSource *cuda; /* cuda.h; NULL: not asked for */
+    PlanSidecar sidecar;     /* the file written by weights_sidecar */
+    struct CudaSource *cuda; /* cuda.h; NULL: not requested */
     VEC(EmitGroup) groups;   /* of all graphs */
     VEC(EmitStep) steps;     /* of all targets */
 } PlanSource;
 
-/* If the text has that word outside of strings that begin with it. */
+/* True if the text has that word outside of strings that begin with it. */
 bool text_has_word(const char *text, const char *word);
 #define SYMBOL_TAKEN "--symbol %s: the module's own code has that name"
 
@@ -66,16 +66,17 @@ Status emit_plan(Module *m, const Options *opt, Diag *d, const EmitInput *in,
 
 /* ---- emit_weights.c ------------------------------------------------------ */
 
-/* All weight_bytes of the initial values. */
+/* All weight_bytes bytes of the initial values. */
 unsigned char *weights_all(Arena *a, const PlanSource *src);
-/* The variable's initial values in its own dtype; NULL: filled by a number. */
+/* The variable's initial values in its own dtype; NULL: a number fills the
+   variable. */
 const Tensor *weights_initial(Arena *a, const Var *v);
 bool weights_in_sidecar(const Options *opt, const Var *v);
 /* Sections "weights" and "weights.json". */
 void weights_section(SectionWriter *w, const PlanSource *src);
 /* One more entry of a safetensors header: the variable at byte `at`. */
 void weights_entry(StrBuf *header, const Var *v, int64_t at);
-/* All of the file; fills *out. */
+/* Reads the whole file; fills *out. */
 bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
 
 /* ---- emit_cc.c ----------------------------------------------------------- */
@@ -86,7 +87,7 @@ bool weights_sidecar(FILE *f, const Module *m, Arena *a, PlanSidecar *out);
 #define CC_PLAN "-std=gnu17 -O1 " CC_COMMON
 
 /* One run of the compiler in folder `dir`; words are separated by blanks and
-   hold none.  Its messages go to `log` in that folder.                      */
+   contain none. Its messages go to `log` in that folder. */
 typedef struct CcJob {
     const char *program; /* of binutils; NULL: the compiler */
     const char *arch;    /* the kind of processor, of all jobs of a call */
@@ -95,7 +96,7 @@ typedef struct CcJob {
     const char *source, *object; /* NULL: the result is not kept */
     CompileKey key;              /* of the object file */
     long pid;                    /* 0: it does not run */
-    int error;                   /* errno of starting it */
+    int error;                   /* errno if it could not be started */
     int status;                  /* exit status */
 } CcJob;
 
@@ -129,8 +130,8 @@ Status emit_source(const Options *opt, Diag *d, Arena *a, const char *path,
 
 /* ---- emit_object.c ------------------------------------------------------- */
 
-/* Makes an object or an archive, as `path` ends, of the compiled `objects` in
-   folder dir, where *made is its name. */
+/* Makes an object or an archive (by the ending of `path`) from the compiled
+   `objects` in folder dir, where *made is its name. */
 Status emit_object(const Options *opt, Diag *d, Arena *a, const char *dir,
                    const char *path, const PlanSource *src, const char *objects,
                    const char **made);

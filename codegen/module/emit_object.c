@@ -2,11 +2,11 @@
 /* emit_object.c: a module as an object file or an archive, for programs that
    are linked with it instead of loading a library.
 
-   All that train.so is linked of becomes one relocatable object, in which one
-   symbol stays global, so that a program can hold several.  Such a module is
-   no file of its own behind which sections could lie: initial values are a part
-   of the object, read by runtime/portable/sections.c as in what --target c
-   writes.  What `ampc inspect` reads, and GPU code, are left out.            */
+   Everything that is linked into train.so becomes one relocatable object in
+   which one symbol stays global, so that a program can hold several. Such a
+   module is not a file that could have sections at its end: initial values
+   are a part of the object, read by runtime/portable/sections.c as for
+   --target c. It has no GPU code and no sections for `ampc inspect`. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
@@ -83,9 +83,9 @@ static Status run_one(Diag *d, Arena *a, const char *dir, CcJob job) {
     return cc_wait(d, a, NULL, dir, &job, 1);
 }
 
-/* Whoever links the program decides on the C library: "dlopen@GLIBC_2.2.5"
-   (runtime/base/glibc.h) is dlopen here, which a static one has, too. Writes
-   file "renames" from what nm says. */
+/* Whoever links the program chooses the C library: "dlopen@GLIBC_2.2.5"
+   (runtime/base/glibc.h) becomes dlopen, which static C libraries have, too.
+   Writes file "renames" from the output of nm. */
 static Status put_renames(Diag *d, Arena *a, const char *dir,
                           const char *arch) {
     StrBuf renames = {0};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* emit_plan.c: the programs of a planned module as tables (emit.h).
 
-   Every graph is a program of its target, its groups the steps.  A write whose
-   value was not computed in the variable itself becomes a copy at the program's
+   Every graph becomes a program of its target, and its groups become the steps.
+   A write whose value was not computed in the variable itself becomes a copy at
+   the program's
    end.                                                                      */
 #define _GNU_SOURCE
 #include "codegen/module/emit_plan.h"
@@ -63,7 +64,7 @@ static int add_constant(Emit *e, const Tensor *t) {
 
 /* ---- where values are ---------------------------------------------------- */
 
-/* The place of v. PLAN_NONE for an optional result that nothing reads. */
+/* The reference of v. PLAN_NONE for an optional result without readers. */
 static PlanRef ref_of(Emit *e, const Graph *g, ValueId v) {
     if (!is_value(v)) return (PlanRef){.space = PLAN_NONE};
     ValueId root = view_root(g, v);
@@ -94,7 +95,8 @@ static int add_refs(Emit *e, const Graph *g, const ValueId *v, int n) {
     return at;
 }
 
-/* Places in the arena differ by offset: their index is a value's number. */
+/* Values in the arena have different offsets: the index of a PlanRef is the
+   value's number. */
 static bool same_storage(PlanRef a, PlanRef b) {
     return a.space == b.space && a.space != PLAN_NONE &&
            (a.space == PLAN_ARENA || a.index == b.index);
@@ -123,9 +125,10 @@ static void find_overlaps(Emit *e, const Graph *g, const LoweredStep *s) {
         }
 }
 
-/* PlanStep.split of a step that ranks may share: of program update one that
-   writes optimizer state, of refresh one that copies parameters.  One for few
-   numbers need not be a kernel of its own, or cut: all ranks have all.      */
+/* PlanStep.split of a step that ranks may share: in program update a step that
+   writes optimizer state, in refresh one that copies parameters. A step of
+   few elements is not worth a kernel of its own or a cut: every rank
+   computes all of it. */
 static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
                        int64_t *split) {
     bool update = g->program == PROGRAM_UPDATE;
@@ -164,7 +167,7 @@ static Status splits_of(Emit *e, const Graph *g, const LoweredStep *s, int n,
     return OK;
 }
 
-/* The step of n groups that share a launch; NULL: there is nothing to do. */
+/* The step of n groups that share a launch; NULL: the step has no work. */
 static const PlanStep *add_step(Emit *e, const Graph *g, const LoweredStep *s,
                                 int n) {
     EmitTarget *t = &e->target[g->target];
@@ -210,7 +213,7 @@ static void add_tensor(Emit *e, const Graph *g, Str name, ValueId v) {
     vec_push(e->a, &e->tensors, x);
 }
 
-/* A step that copies the bytes of `from`; false: it has none. */
+/* A step that copies the bytes of `from`; false: nothing to copy. */
 static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
                      Str name) {
     ValueId refs[] = {from, to};
@@ -227,7 +230,7 @@ static bool add_copy(Emit *e, const Graph *g, ValueId from, ValueId to,
 }
 
 /* An output that is also an input gets bytes after the planned arena: the
-   host's array may be gone when the output is read. */
+   host's array may be freed when the output is read. */
 static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
                        PlanRef *ref) {
     EmitTarget *t = &e->target[g->target];
@@ -239,8 +242,8 @@ static void add_output(Emit *e, const Graph *g, EmitRun *r, ValueId v,
     t->refs.data[t->steps.data[t->steps.len - 1].ref0 + 1] = *ref;
 }
 
-/* The group that writes the variable in place; ngroup if none does, that is
-   at the end of the program. */
+/* The group that writes the variable in place; ngroup if none does, which
+   means the end of the program. */
 static int written_by(const Graph *g, const Write *w) {
     const Value *root = value_get(g, view_root(g, w->value));
     bool there =
@@ -259,8 +262,8 @@ typedef struct Buckets {
     const int64_t *units; /* units_of */
 } Buckets;
 
-/* Per variable: the parts of a gradient are multiples of this number of
-   elements, if each rank needs a part only and has zeros elsewhere; 0: ranks
+/* Per variable: if each rank needs only a part of a gradient and has zeros
+   elsewhere, the parts are multiples of this number of elements; 0: ranks
    need all of it. */
 static const int64_t *units_of(const Emit *e, TargetKind target) {
     int64_t *units = NEW_ARRAY(e->a, int64_t, e->m->vars.len), row;
@@ -291,8 +294,8 @@ static Buckets buckets_of(Emit *e, const Graph *g) {
     return all;
 }
 
-/* Adds sums over ranks of buckets from *next on, one after the other, while
-   groups before `end` write all of a bucket. */
+/* Appends sums over ranks for buckets from *next on, one after the other,
+   while groups before `end` write the whole bucket. */
 static void add_sums(Emit *e, const Graph *g, const Buckets *all, int end,
                      int *next) {
     for (; *next < all->len && all->data[*next].ready < end; ++*next) {
@@ -333,7 +336,7 @@ static void end_sum(Emit *e, const Graph *g, LoweredStep *sum) {
     *sum = (LoweredStep){0};
 }
 
-/* The result of a copy, with the copies before it. */
+/* A copy's result as a reference, with the copies before it. */
 static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
                        LoweredStep *sum) {
     LibCopy *all = (void *)sum->pars;
@@ -358,7 +361,8 @@ static void add_to_sum(Emit *e, const Graph *g, const LoweredStep *copy,
 
 /* ---- a program ----------------------------------------------------------- */
 
-/* The step among n whose results `after` folds; NULL if none matches. */
+/* The step among n whose results the step `after` folds; NULL if none
+   matches. */
 static LoweredStep *maker_of(const Graph *g, LoweredStep *s, int n,
                              const LoweredStep *after) {
     for (int i = 0; i < n; i++)
@@ -373,8 +377,8 @@ static LoweredStep *maker_of(const Graph *g, LoweredStep *s, int n,
     return NULL;
 }
 
-/* Groups from `next` on that the launch of n steps runs after them, with one
-   kernel; returns their number. */
+/* Number of groups from `next` on that the launch of n steps runs after them
+   with one kernel. */
 static int set_behind(const Graph *g, LoweredStep *s, int n, int next) {
     int count = 0;
     for (; next < g->groups.len && g->groups.data[next].after; next++) {
@@ -426,8 +430,8 @@ static Status add_run(Emit *e, const Graph *g) {
         add_sums(e, g, &buckets, i + all, &bucket);
     }
     end_sum(e, g, &sum);
-    /* values not computed in place; fuse.c made sure that no source is a
-       variable that this program writes */
+    /* values that are not computed in place; fuse.c ensures that no source
+       is a variable that this program writes */
     for (int i = 0; i < g->writes.len; i++) {
         const Write *w = &g->writes.data[i];
         const Value *root = value_get(g, view_root(g, w->value));
@@ -494,8 +498,8 @@ bool text_has_word(const char *text, const char *name) {
     return false;
 }
 
-/* The exported symbol is none of the tables' and none that the runtime or a
-   library of C has. */
+/* The exported symbol must differ from the tables', the runtime's and the C
+   library's symbols. */
 static Status check_symbol(const Emit *e) {
     static const char *const starting[] = {"_init", "_fini"};
     const char *name = e->opt->symbol;

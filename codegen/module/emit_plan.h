@@ -6,14 +6,14 @@
 
 #include "codegen/cuda/cuda.h"
 
-/* A program as a target runs it. */
+/* A program for one target. */
 typedef struct EmitRun {
     const Graph *g;
     int step0, nstep, out0;
     int64_t arena;
 } EmitRun;
 
-/* The parts of a plan that each target has. */
+/* The parts of a plan that each target has separately. */
 typedef struct EmitTarget {
     TargetKind kind;
     KernelSet *kernels;
@@ -23,7 +23,7 @@ typedef struct EmitTarget {
     VEC(int64_t) pars;
 } EmitTarget;
 
-/* A program as the host sees it. */
+/* A program for the host. */
 typedef struct EmitProgram {
     Str name;
     int in0, nin, out0, nout;
@@ -47,7 +47,8 @@ typedef struct Emit {
     VEC(EmitVar) vars;
     VEC(EmitProgram) programs;
     VEC(PlanTensor) tensors;
-    EmitTarget target[NUM_TARGETS]; /* without runs: not compiled for        */
+    EmitTarget target[NUM_TARGETS]; /* without runs: the target is not
+                                       compiled */
     int *const_number; /* of the current graph, by ValueId.i: PlanVar or -1 */
 } Emit;
 

@@ -43,7 +43,8 @@ typedef struct EmitSo {
     char *dir;
     const char *cache;  /* folder of compilers' results; NULL: none */
     const char *linked; /* what the linker made, in dir */
-    const char *role;   /* role of the texts being written; NULL: internal */
+    const char *role;   /* the kind of text that is being written; NULL:
+                           internal */
     PlanSource src;
     OutFile module, weights;
 } EmitSo;
@@ -246,7 +247,7 @@ static Status put_module(EmitSo *e, FILE *f) {
     return section_finish(&w, e->src.id) ? OK : io_error(e, e->in->path);
 }
 
-/* A file of ours to be, open for writing; NULL: a message. */
+/* Opens a future output file for writing; NULL after a message. */
 static FILE *open_file(EmitSo *e, OutFile *o, const char *path, unsigned mode) {
     FILE *f = NULL;
     if (outfile_open(o, path, mode, NULL, NULL)) f = outfile_stream(o);
@@ -254,9 +255,9 @@ static FILE *open_file(EmitSo *e, OutFile *o, const char *path, unsigned mode) {
     return f;
 }
 
-/* Both files are complete before the first is renamed. Until the new module
-   is in place the old one keeps its weights: the new weights wait beside
-   them. */
+/* Both files are complete before the first one is renamed. The old module
+   keeps its weights until the new module is in place; the new weights wait
+   in a temporary file beside them. */
 static Status put_files(EmitSo *e) {
     OutFile *module = &e->module, *weights = &e->weights;
     const char *path = e->in->path, *side = weights_sidecar_path(e->a, path);

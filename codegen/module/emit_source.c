@@ -4,8 +4,9 @@
    (//runtime:portable), all in one file, so that a host compiles it with one
    command.
 
-   The sources' own headers are copied in where they are included first. Macros
-   of a source end with it, since another may define the same name.          */
+   The sources' own headers are copied in where they are included first.
+   Macros of a source are undefined at its end, since another source may
+   define the same name. */
 #define _GNU_SOURCE
 #include "codegen/codegen.h"
 #include "codegen/module/embed.h"
@@ -30,7 +31,8 @@ static size_t find_file(const char *name, size_t n) {
     return 0;
 }
 
-/* Behind the words of a directive, if the line is that one; NULL: it is not. */
+/* The text after the directive's words, if the line is that directive; NULL
+   if it is another line. */
 static const char *directive(const char *line, const char *words) {
     while (*line == ' ') line++;
     if (*line++ != '#') return NULL;
@@ -52,7 +54,7 @@ static void put_source(Text *t, const EmbedFile *f) {
             name = "\"runtime/cpu/simd_generic.h\"";
         } else if (feature && has_suffix(f->name, ".c") &&
                    memmem(feature, (size_t)(p + n - feature), "_SOURCE", 7)) {
-            continue; /* portable.h has said what is asked of the system */
+            continue; /* portable.h has included what the system provides */
         }
         if (name && *name == '"')
             put_file(t, name + 1, strcspn(name + 1, "\""));
@@ -76,12 +78,12 @@ static void put_named(Text *t, const char *name) {
     put_file(t, name, strlen(name));
 }
 
-/* #undef of each macro that the source itself defines. */
+/* Prints #undef of each macro that the source itself defines. */
 static void end_macros(Text *t, const EmbedFile *f) {
     for (const char *p = f->data; *p; p += strcspn(p, "\n"), p += *p == '\n') {
         const char *name = directive(p, "define ");
         int n = 0;
-        if (name && *name == '_') continue; /* asks the system's headers */
+        if (name && *name == '_') continue; /* includes the system's headers */
         while (name && (isalnum((unsigned char)name[n]) || name[n] == '_')) n++;
         if (n) sb_printf(t->sb, "#undef %.*s\n", n, name);
     }

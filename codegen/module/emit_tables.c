@@ -9,8 +9,8 @@
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* A C string literal; after an octal escape the literal is not reopened, since
-   three digits end it. */
+/* A C string literal. It is not closed and reopened after an octal escape,
+   since three digits end the escape. */
 static void put_string(StrBuf *sb, const char *s) {
     sb_puts(sb, "\"");
     for (; *s; s++) {
@@ -74,7 +74,7 @@ static void put_vars(StrBuf *sb, const Emit *e) {
     sb_puts(sb, "    {0}};\n");
 }
 
-/* Inputs and outputs, and the slices of them that are a program's. */
+/* Inputs and outputs, and the ranges of them that belong to a program. */
 static void put_programs(StrBuf *sb, const Emit *e) {
     sb_puts(sb, "\nstatic const PlanTensor tensors[] = {\n");
     for (int i = 0; i < e->tensors.len; i++) {
@@ -200,8 +200,8 @@ static void put_functions(StrBuf *sb, const Emit *e, const IsaLevel *l) {
     }
 }
 
-/* Lists the routines that steps name, for that level; the linker leaves the
-   others out. */
+/* Lists the routines that steps of that level name; the linker leaves other
+   routines out. */
 static void put_routines(StrBuf *sb, StrBuf *table, const Emit *e,
                          const IsaLevel *l) {
     bool named[PLAN_NLIB] = {false};
@@ -257,7 +257,7 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path ? path : "";
 }
 
-/* How strong adapters are: their files alone do not tell. */
+/* The adapters' alpha and rank: their files do not contain them. */
 static void put_lora(const Module *m, StrBuf *js) {
     for (int i = 0; i < m->adapters.len; i++) {
         const Adapter *a = &m->adapters.data[i];
@@ -320,7 +320,7 @@ static void put_module(StrBuf *sb, const Emit *e, const EmitInput *in, int nisa,
     sb_puts(sb, "\nstruct ampc_api;\n"
                 "const struct ampc_api *ampc_module_api(const AmpcModule *, "
                 "uint32_t);\n");
-    if (isa_source(e->opt)) return; /* its entry is emit_source.c's */
+    if (isa_source(e->opt)) return; /* emit_source.c prints its entry */
     sb_printf(sb,
               "__attribute__((visibility(\"default\"))) const struct ampc_api "
               "*\nampc_entry(uint32_t abi_version) __asm__(\"%s\");\n"

@@ -149,7 +149,7 @@ static Status read_directory(Arena *a, Diag *d, uint64_t size, SectionFile *f) {
 
 Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f) {
     struct stat st;
-    /* O_NONBLOCK: a named pipe must not hang us */
+    /* O_NONBLOCK: opening a named pipe must not block */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     *f = (SectionFile){.path = path, .file = fd < 0 ? NULL : fdopen(fd, "rb")};
     if (!f->file || fstat(fd, &st) != 0) {
@@ -177,7 +177,7 @@ const PlanSection *sections_find(const SectionFile *f, const char *name) {
 }
 
 /* Unpacks at most `most` bytes of the file into `text` and drops the bytes
-   before section s; false if they are damaged. */
+   before section s; false if the data are damaged. */
 static bool unpack(FILE *file, uint64_t most, const PlanSection *s,
                    ZSTD_DCtx *z, StrBuf *text) {
     char stored[1 << 14], buf[1 << 16];

@@ -31,13 +31,14 @@ typedef struct SectionWriter {
 
 void section_begin(SectionWriter *w, const char *name); /* 64-byte aligned   */
 void section_put(SectionWriter *w, const void *data, size_t n);
-void section_pad(SectionWriter *w, uint64_t to); /* zeros up to that size    */
+void section_pad(SectionWriter *w, uint64_t to); /* writes zeros up to that
+                                                    size */
 void section_end(SectionWriter *w);
 /* Adds a text; all texts are packed together at the end, and `data` must
    live until then. The first texts are the fastest to unpack. */
 void section_add_text(SectionWriter *w, const char *name, const void *data,
                       size_t n);
-/* Texts, directory and tail; false: errno. */
+/* Writes texts, directory and tail; returns false with errno. */
 bool section_finish(SectionWriter *w, uint64_t id);
 
 /* ---- reading ------------------------------------------------------------- */

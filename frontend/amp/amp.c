@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp.c: models in text.  For an ONNX model the command line decides which
-   parameters train, which norms use running statistics and which dropouts drop
-   (onnx_train.c, onnx_norm.c), and so it does here; the text decides everything
-   else. */
+/* amp.c: models in text.  The command line decides which parameters train,
+   which norms use running statistics and which dropouts drop, as for an ONNX
+   model (onnx_train.c, onnx_norm.c); the text decides everything else. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,7 +103,7 @@ static bool is_frozen(const Amp *x, const Node *n, bool *used) {
     return frozen;
 }
 
-/* Drops the writes of its statistics; the nodes that compute them become
+/* Drops the writes of running statistics; the nodes that compute them become
    dead. */
 static void stop_writes(Graph *g, const Node *n) {
     int kept = 0;
@@ -116,7 +115,7 @@ static void stop_writes(Graph *g, const Node *n) {
     g->writes.len = kept;
 }
 
-/* The form that reads running statistics: one result. */
+/* The form of batch norm that reads running statistics: it has one result. */
 static Status freeze_norm(const Amp *x, Node *n, const int *uses) {
     Attr *attrs = NEW_ARRAY(x->g->arena, Attr, n->nattr);
     int kept = 0;

@@ -7,8 +7,8 @@
    and `=`, except `=` before the value of an attribute, and inside of brackets,
    types and ranges.  In a line of IR, and in the values of a block `train` or
    `policy`, runs of blanks only become one blank; the keys of a block `train`
-   have their `=` in one column.  A comment after code has two blanks before it.
-   Several empty lines become one.
+   have their `=` in one column.  A comment after code is preceded by two
+   blanks. Several empty lines become one.
    Formatting a formatted text changes nothing.  A text with unbalanced brackets
    or an unterminated string has no layout.                                  */
 #include "frontend/frontend.h"
@@ -23,7 +23,7 @@ typedef enum PieceKind {
     P_TEXT, /* "..", and %name */
     P_OPEN,
     P_CLOSE,
-    P_MARK, /* operators and the rest */
+    P_MARK, /* operators and other characters */
     P_COMMENT
 } PieceKind;
 
@@ -44,7 +44,7 @@ typedef struct Layout {
     StrBuf *out;
     VEC(Piece) line;
     VEC(Bracket) open;
-    const char *wrong; /* the first place that has no layout, and why */
+    const char *wrong; /* the first position that has no layout, and why */
     const char *why;
     bool raw;        /* inside of a block `train` or `policy` */
     bool train;      /* .. of a train block */
@@ -52,7 +52,7 @@ typedef struct Layout {
     bool header;     /* in the header of a definition, up to its block */
     int first, last; /* column of its first line: old and new */
     size_t key;      /* of a train block: length of its longest key */
-    bool blank;      /* an empty line is due */
+    bool blank;      /* an empty line must be printed first */
 } Layout;
 
 /* ---- pieces -------------------------------------------------------------- */
@@ -106,7 +106,7 @@ static void no_layout(Layout *l, const char *at, const char *why) {
     if (!l->wrong) l->wrong = at, l->why = why;
 }
 
-/* A string, or a name in quotes, that the line ends before. */
+/* A string or a quoted name that is not closed on its line. */
 static bool is_cut(const Piece *p) {
     size_t from = *p->at == '%', i = from + 1;
     if (p->kind != P_TEXT || p->at[from] != '"') return false;
@@ -124,7 +124,7 @@ static bool is_any(const Piece *p, const char *const *words, size_t n) {
     return false;
 }
 
-/* True if the piece may be part of a name of IR; next: the piece after it in
+/* True if the piece may be part of a name in IR; next: the piece after it in
    the name, or NULL. */
 static bool is_of_name(const Piece *p, const Piece *next) {
     static const char *const marks[] = {".", "..", "-", "/", "//"};
@@ -180,7 +180,7 @@ static bool gives_next(const char *s, const char *end) {
     return s < end && *s == '=' && take_piece(s, end).n == 1;
 }
 
-/* text_end: of all lines. */
+/* text_end: the end of all lines. */
 static void split_line(Layout *l, const char *s, const char *end,
                        const char *text_end) {
     bool spaced = false;
@@ -204,7 +204,7 @@ static void split_line(Layout *l, const char *s, const char *end,
     if (n && gives_next(end, text_end)) join_name(l, n);
 }
 
-/* A word of the language, no name. */
+/* True for a word of the language that is not a name. */
 static bool is_keyword(const Piece *p) {
     static const char *const words[] = {"if",     "else",    "for",   "in",
                                         "and",    "or",      "not",   "return",
@@ -249,7 +249,7 @@ static char around(const Layout *l) {
     return l->open.len ? l->open.data[l->open.len - 1].kind : '{';
 }
 
-/* True if a blank separates p, whose predecessor is `before`, from q. */
+/* True if a blank separates p from the next piece q; `before` precedes p. */
 static bool is_spaced(const Layout *l, const Piece *before, const Piece *p,
                       const Piece *q) {
     char in = around(l), c = *q->at;
@@ -269,7 +269,7 @@ static bool is_spaced(const Layout *l, const Piece *before, const Piece *p,
     return true;
 }
 
-/* blank: one has been printed before it. */
+/* blank: a blank was printed before it. */
 static void open_bracket(Layout *l, const Piece *p, const Piece *before,
                          bool blank, bool variable) {
     char c = *p->at;
@@ -292,7 +292,7 @@ static void close_bracket(Layout *l, const Piece *p) {
                   open ? "closes another bracket" : "closes no bracket");
 }
 
-/* The pieces from number `from` on. */
+/* Prints the pieces from number `from` on. */
 static void put_words(Layout *l, int from, bool as_is) {
     static const char *const kinds[] = {"param", "frozen", "buffer", "state"};
     const Piece *before = NULL, *p = NULL;

@@ -65,7 +65,7 @@ static const Adapter *adapter_of(const Adapters *x, const char *weight) {
     return NULL;
 }
 
-/* The same, with its two matrices. */
+/* The module with its two matrices' names. */
 typedef struct Parts {
     int64_t in, out, rank;
     float *a, *b;
@@ -117,8 +117,8 @@ static void put_adapters_text(StrBuf *sb, const char *before, Str text) {
     sb_puts(sb, "\"");
 }
 
-/* "^a": 1 of the modules whose number is not that of the first; PEFT takes "a"
-   for b.a, too. */
+/* "^a" also excludes modules with another number than the first; PEFT
+   understands "a" as b.a, too. */
 static void put_pattern(const Adapters *x, const char *key, bool rank,
                         StrBuf *sb) {
     const char *before = "";
@@ -150,7 +150,7 @@ static bool is_beside(const Adapters *x, Str name) {
     return false;
 }
 
-/* Biases of other layers than the adapted ones train with bias=all alone. */
+/* Biases of layers that are not adapted train only with bias=all. */
 static const char *bias_word(const Adapters *x, bool *layers) {
     bool adapted = false, others = false;
     *layers = false;
@@ -196,7 +196,7 @@ static void put_config(const Adapters *x, StrBuf *sb) {
     sb_puts(sb, "]\n}\n");
 }
 
-/* A file in the making: header and data. */
+/* A file that is being written: header and data. */
 typedef struct PeftFile {
     const Adapters *x;
     AdapterPart *part;

@@ -28,27 +28,29 @@ typedef struct Session {
     Diag diag;
     Options opt;
     char *file;        /* the bytes of the model's file, read once */
-    const char *model; /* these, or with fresh heads (--replace-head) */
+    const char *model; /* the model, or its copy with fresh heads
+                          (--replace-head) */
     size_t model_bytes;
-    bool is_text; /* they do not belong to an ONNX model */
+    bool is_text; /* options that do not apply to an ONNX model */
     int argc;     /* of session_args */
     char **argv;
-    const char *command; /* as options.def has it */
+    const char *command; /* as in options.def */
     OwnOptions own;
-    const char *compile_option; /* the last of them; NULL: none was given */
-    bool passes;                /* a text is for passes that the user names */
-    bool own_only; /* compile options are unknown to this command */
-    bool several;  /* the command takes several files: */
+    const char *compile_option; /* the last option given; NULL: none */
+    bool passes;                /* the text may have programs for passes that
+                                   the user names */
+    bool own_only;              /* the command takes no compile options */
+    bool several;               /* the command takes several files: */
     VEC(const char *) files;
 } Session;
 void session_init(Session *s);
 /* Prints the collected messages, frees all; returns the exit status. */
 int session_end(Session *s, Status status);
 
-/* The command's own option argv[0] of `left` words, to s->own; *used: how many
-   of them it took, 0: it is none. */
+/* Applies the command's own option argv[0], of `left` words, to s->own;
+ *used: the number of words taken, 0 for another option. */
 Status session_own(Session *s, char **argv, int left, int *used);
-/* True if the option of `ampc run` is one of the command, too (AS_RUN). */
+/* True if the command takes this option of `ampc run` (AS_RUN). */
 bool option_of_run(const char *command, const char *flag);
 /* Splits argv[1..] into compile options (applied to s->opt), options of that
    command, and one positional argument. */
@@ -56,13 +58,14 @@ Status session_args(Session *s, int argc, char **argv, const char *command,
                     const char **positional);
 
 /* An .onnx or .amp file to a module; the model's bytes, which an .amp file may
-   import, stay in s->model.  What the file says of options is done, but for
-   those of the command line. */
+   import, stay in s->model.  Options in the file are applied, unless the
+   command line sets them. */
 Status load_model(Session *s, const char *path, Module **m);
-/* The same model for batches of n; NULL: it has only one. */
+/* The same model for batches of n; NULL: it has only one batch size. */
 Module *load_batch(Session *s, const char *path, int64_t n);
-/* Compiles m, whose file's bytes are s->model, from where it is on, and says
-   what it has become (cmd_compile.c); `model` is the path of the file. */
+/* Compiles m from its current stage on and describes the result
+   (cmd_compile.c); s->model has the bytes of its file; `model` is the path
+   of the file. */
 Status compile_module(Session *s, Module *m, const char *model,
                       const char *out);
 /* Describes the module (cmd_summary.c); m has its programs. */

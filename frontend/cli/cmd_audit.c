@@ -2,9 +2,9 @@
 /* cmd_audit.c: ampc audit OUT.so --feed NAME=FILE ..: what 16 bits cost.
 
    The step of the module runs in its precision and in fp32 from the same
-   weights on the same batches, then with one rounding at a time.  Of policy
-   lines the effect is estimated by turning off the roundings that they spare,
-   and then measured: the step is compiled with them.                        */
+   weights on the same batches, then with one rounding at a time.  The effect
+   of policy lines is estimated by turning off the roundings that they
+   remove, and then measured by compiling the step with them. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/cli/cmd_audit.h"
 
@@ -38,12 +38,12 @@ static Status audit_fill(Audit *a, int64_t batch) {
     return feeds_fill(&a->s->diag, &a->feed, NULL, first, n < size ? n : size);
 }
 
-/* Losses of batches to loss[], if that is given; of gradients one by one to
-   a->param, if `each`. */
+/* Stores the batches' losses in loss[] (may be NULL), and each gradient's
+   difference in a->param if `each`. */
 static Status audit_measure(Audit *a, Replica *r, const bool *on,
                             int64_t batches, double *loss, bool each,
                             Apart *out) {
-    const double least = 1e-6; /* a loss of about 0 is compared with this */
+    const double least = 1e-6; /* a loss near 0 is compared with this number */
     double lost = 0, grads = 0;
     for (int i = 0; i < r->grads.len && each; i++) a->param[i] = 0;
     for (int64_t b = 0; b < batches; b++) {
@@ -142,7 +142,7 @@ static Status settle_scale(Audit *a) {
     return OK;
 }
 
-/* The module itself, which its step compiled anew must agree with. */
+/* Runs the module itself; its step compiled anew must give the same loss. */
 static Status measure_own(Audit *a) {
     Run *r = &a->run;
     TRY(audit_fill(a, 0));
@@ -153,7 +153,7 @@ static Status measure_own(Audit *a) {
                 r->api->error(r->s));
 }
 
-/* On a terminal, how far it is. */
+/* Shows the progress on a terminal. */
 static void audit_tell(const char *what, int done, int all) {
     static double last;
     if (!isatty(STDERR_FILENO) || (now_seconds() - last < 0.5 && done < all))
@@ -180,8 +180,8 @@ static Status measure_alone(Audit *a) {
 
 /* ---- lines --------------------------------------------------------------- */
 
-/* The part of the original difference that is left in a step: the larger of the
-   parts in loss and gradient. A difference of four roundings of fp32 counts as
+/* The share of the original difference that a step still has: the larger of
+   loss and gradient. A difference of up to four fp32 roundings counts as
    none. */
 double audit_left(const Audit *a, const Apart *x) {
     const double none = 4 * 0x1p-24;
@@ -262,14 +262,14 @@ int *audit_order(const Audit *a, bool by_bytes) {
     return order;
 }
 
-/* The lines that spare the first n of them. */
+/* The policy lines that remove the first n roundings. */
 static Status try_first(Audit *a, const int *order, int n) {
     a->nodes.len = 0;
     for (int i = 0; i < n; i++) add_lines_for(a, &a->step.sites.data[order[i]]);
     return estimate(a);
 }
 
-/* Drops nodes without which the difference stays within `left`. */
+/* Drops nodes as long as the difference stays within `left`. */
 static Status drop_nodes(Audit *a, double left) {
     enum { FEW = 12 };
     for (int i = a->nodes.len - 1; i >= 0 && a->nodes.len <= FEW; i--) {
@@ -284,8 +284,8 @@ static Status drop_nodes(Audit *a, double left) {
     return OK;
 }
 
-/* Nodes until no more than `left` is left of the error, as few of the order as
-   that takes; *done false: all of them do not do it. */
+/* Takes nodes in this order until at most `left` of the error remains; *done
+   is false if all of them do not suffice. */
 static Status pick_nodes(Audit *a, bool by_bytes, double left, bool *done) {
     const int *order = audit_order(a, by_bytes);
     int least = 0, most = a->step.sites.len;
@@ -353,9 +353,9 @@ static Status drop_lines(Audit *a) {
     return OK;
 }
 
-/* Tries two orders and takes the one that widens fewer bytes. The cut may
-   turn the lines into something else than the roundings suggest, so the
-   result is measured. */
+/* Tries two orders and takes the one that widens fewer bytes. The chosen
+   lines may change more than the roundings suggest, so the result is
+   measured. */
 static Status find_lines(Audit *a) {
     static const double aims[] = {0.8, 0.65, 0.5, 0.35, 0.2, 0.1};
     const Settings none = {0};
@@ -514,7 +514,7 @@ static Status audit(Audit *a) {
     TRY(measure_alone(a));
     TRY(audit_budget(a->s, &a->file, &a->budget));
     if (a->step.sites.len && !a->budget) TRY(find_lines(a));
-    TRY(measure_own(a)); /* the last: it draws random numbers */
+    TRY(measure_own(a)); /* the last operand: random numbers */
     if (a->json)
         audit_put_json(a, &sb);
     else

@@ -10,7 +10,7 @@
 #include "frontend/run/run_cmd.h"
 #include "passes/common/twin.h"
 
-/* A gradient, as elements of one array of all. */
+/* A gradient as a range of the array that holds all gradients. */
 typedef struct ReplicaGrad {
     Str name;
     int64_t at, count;
@@ -21,13 +21,13 @@ typedef struct Replica {
     Run run;
     TwinSites sites;
     VEC(ReplicaGrad) grads;
-    int64_t count;  /* elements of all gradients */
-    ampc_input *in; /* those of the batch, and one for each rounding */
+    int64_t count;  /* elements of all gradients together */
+    ampc_input *in; /* the batch's inputs, and one switch for each rounding */
     char *on;       /* what these say */
 } Replica;
 
-/* Section "ir:place" of a module, or, with lines of a policy, the IR before
-   pass policy compiled with them up to pass place. */
+/* Section "ir:place" of a module; with policy lines, the IR before pass
+   policy compiled with them up to pass place. */
 Status audit_module(Session *s, const SectionFile *f, const Settings *lines,
                     Module **m);
 /* Whether the module was compiled with limits of errors. */
@@ -41,15 +41,16 @@ Status replica_load(Session *s, Module *m, const char *first, int64_t threads,
                     Replica *r);
 /* Finds the outputs "loss" and "grad/NAME" of the program. */
 Status replica_grads(Session *s, Replica *r);
-/* A gradient of the last run, to its place in an array of all. */
+/* Copies a gradient of the last run into the array of all gradients. */
 Status replica_grad(Session *s, const Replica *r, const ReplicaGrad *g,
                     float *grad);
-/* The same of its step with roundings; m as audit_module gives it. */
+/* The module's step with roundings as switches; m as audit_module returns
+   it. */
 Status replica_open(Session *s, Module *m, Str objective, int64_t threads,
                     Replica *r);
 /* The variables of the module's session. */
 Status replica_weights(Session *s, Replica *r, Run *from);
-/* One batch; roundings are on where on[i], or everywhere if on is NULL. */
+/* Runs one batch; roundings are on where on[i], or everywhere if on is NULL. */
 Status replica_step(Session *s, Replica *r, const FeedSet *feed, const bool *on,
                     double *loss, float *grad);
 void replica_close(Replica *r);

@@ -28,7 +28,8 @@ static bool runs_here(const IsaLevel *l) {
     return l->flags && isa_is_here(l->arch);
 }
 
-/* The best level that this machine runs and whose kernels are compiled. */
+/* The best level that this machine can run and for which the module has
+   kernels. */
 static void only_this_cpu(Options *o) {
     const IsaLevel *l = isa_levels;
     while (!runs_here(l)) l++;
@@ -88,7 +89,7 @@ static Status compile_at(Session *s, Module *m, const char *first,
     return st;
 }
 
-/* A name that nobody foresees, where temporary files are. */
+/* A name that nobody can guess, in the folder for temporary files. */
 static const char *temporary_name(Session *s) {
     const char *tmp = getenv("TMPDIR");
     uint64_t any[2] = {(uint64_t)getpid(), 0};

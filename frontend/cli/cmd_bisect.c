@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_bisect.c: ampc bisect A.so B.so --feed NAME=FILE ..: where two modules
-   part.
+/* cmd_bisect.c: ampc bisect A.so B.so --feed NAME=FILE ..: finds the first
+   value in which two modules differ.
 
    Both start from A's variables and make the same steps.  Values that both
-   store under one name are compared in the order of B's step; the first that
-   parts beyond the tolerance is looked into: the nodes of its kernel are
-   interpreted in both modules from the same operands.  Where these part, the
-   modules compute something else; where they do not, but memory holds other
-   numbers than the interpreter makes, a module's code does; else operands that
-   agree within the tolerance were amplified.                                */
+   store under one name are compared in the order of B's step. At the first that
+   differs by more than the tolerance, the nodes of its kernel are interpreted
+   for both modules from the same operands. If the interpreted results
+   differ, the modules compute different things. If they agree but memory
+   differs from them, a module's code is wrong. Otherwise operands that agree
+   within the tolerance were amplified. */
 #include "frontend/cli/cmd_bisect.h"
 
 #include <limits.h>
@@ -27,11 +27,11 @@ typedef enum Cause {
 typedef struct Part {
     bool found;
     int64_t step;        /* from 1 */
-    const char *program; /* NULL: before any ran */
+    const char *program; /* NULL: before the first step */
     Str value, node;
     double apart;
     Cause cause;
-    char *line[2]; /* the node in A and in B; NULL: no node */
+    char *line[2]; /* the node in A and in B; NULL: no node differs */
 } Part;
 
 typedef struct Bisect {
@@ -40,11 +40,12 @@ typedef struct Bisect {
     const char *path[2];
     Side side[2];
     int64_t steps;
-    double tolerance; /* < 0: by the modules' precision */
+    double tolerance; /* < 0: chosen by the modules' precision */
     bool json;
     Part part;
-    Part grown; /* the first that only grew, unless there is a cause behind */
-    int looks;  /* values that were looked into in this step */
+    Part grown; /* the first value that was only amplified, used unless a
+                   cause is found later */
+    int looks;  /* number of values interpreted in this step */
 } Bisect;
 
 /* ---- a value that parts -------------------------------------------------- */
@@ -59,7 +60,7 @@ static char *line_of(Bisect *b, const Graph *g, ValueId v) {
     return line;
 }
 
-/* Two dtypes differ by their roundings. */
+/* Values of two dtypes differ by their roundings. */
 static double allowed(const Bisect *b, DType x, DType y) {
     int bits = INT_MAX;
     if (dtype_is_low(x)) bits = dtype_info[x].mantissa;
@@ -89,10 +90,12 @@ static const Tensor *settled(const Slice *x, ValueId v, Arena *a) {
     return x->value[v.i] ? eval_to_tensor(a, x->value[v.i], type) : NULL;
 }
 
-/* The first node of the slices whose results part though operands are equal. */
+/* The first node of the slices whose results differ though its operands are
+   equal. */
 static bool part_inside(Bisect *b, const Slice *xa, const Slice *xb, Arena *a) {
     const double least = 1e-9; /* tolerance of an interpreter in double */
-    const double several = 4;  /* roundings, once dtypes have differed */
+    const double several = 4;  /* tolerance of roundings, once dtypes have
+                                  differed */
     bool rounded = false;
     for (int i = 0; i < xb->order.len; i++) {
         const Node *n = node_get(xb->p->g, xb->order.data[i]);
@@ -115,7 +118,7 @@ static bool part_inside(Bisect *b, const Slice *xa, const Slice *xb, Arena *a) {
     return false;
 }
 
-/* Whether memory holds the interpreter's result for the same operands. */
+/* True if memory holds the interpreter's result for the same operands. */
 static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
                           Arena *a) {
     if (slice_run(x, NULL, a, &b->s->diag) != OK) return false;
@@ -123,11 +126,11 @@ static bool code_is_apart(Bisect *b, Slice *x, ValueId v, const Tensor *stored,
     return made && tensors_apart(stored, made) > b->tolerance;
 }
 
-/* Values va and vb, which memory holds as ta and tb, are so far apart. */
+/* Values va and vb, stored as ta and tb, differ by this much. */
 static void look_into(Bisect *b, const Seen *pa, ValueId va, const Tensor *ta,
                       const Seen *pb, ValueId vb, const Tensor *tb,
                       double apart) {
-    const double most = 1e9; /* multiply-adds that are interpreted */
+    const double most = 1e9; /* limit of multiply-adds that are interpreted */
     const double noise =
         1e-6; /* tolerance of sums in fp32, relative to their terms */
     Slice xa, xb;
@@ -145,7 +148,7 @@ static void look_into(Bisect *b, const Seen *pa, ValueId va, const Tensor *ta,
     if (run && part_inside(b, &xa, &xb, a)) {
         /* told */
     } else if (difference <= noise * largest) {
-        /* a sum that is about 0, and rounding */
+        /* tolerance of a sum near 0, and of rounding */
     } else if (run && code_is_apart(b, &xa, va, ta, a)) {
         part_at(b, pa, pb, name, apart, CAUSE_A);
     } else if (run && code_is_apart(b, &xb, vb, tb, a)) {
@@ -240,7 +243,7 @@ static Status compare_variables(Bisect *b) {
 
 /* ---- the start ----------------------------------------------------------- */
 
-/* Numbers that both begin with, unless a file has given them. */
+/* Initial values that both modules start with, unless a file supplies them. */
 static void compare_start(Bisect *b) {
     for (int i = 0; i < b->side[0].before.len && !b->part.found; i++) {
         const Before *v = &b->side[0].before.data[i];
@@ -260,7 +263,7 @@ static void compare_start(Bisect *b) {
     }
 }
 
-/* B begins with what A has. */
+/* Copies A's variables to B. */
 static Status copy_variables(Bisect *b) {
     Side *to = &b->side[1];
     for (int i = 0; i < b->side[0].before.len; i++) {
@@ -287,7 +290,7 @@ static bool is_low(const Side *x) {
     return false;
 }
 
-/* The error that sums in another order, or other roundings, may cause. */
+/* The error that another order of sums, or other roundings, may cause. */
 static double usual_tolerance(const Bisect *b) {
     bool low_a = is_low(&b->side[0]), low_b = is_low(&b->side[1]);
     if (low_a != low_b) return 5e-2;
@@ -409,7 +412,7 @@ static Status take_bisect_arg(Bisect *b, char **argv, int left, int *used) {
     return *used ? OK : bisect_usage(b, "unknown option", argv[0]);
 }
 
-/* A number of at least `least`; NULL is none, and leaves *to. */
+/* Reads a number of at least `least`; NULL leaves `*to` unchanged. */
 static bool take_bisect_number(const char *text, double least, double *to) {
     if (!text) return true;
     char *end;
@@ -436,7 +439,7 @@ static Status take_args(Bisect *b, int argc, char **argv) {
     return OK;
 }
 
-/* As diff has it: status 1 where they part. */
+/* Returns status 1 if the modules differ, as diff does. */
 int cmd_bisect(int argc, char **argv) {
     Session s;
     session_init(&s);

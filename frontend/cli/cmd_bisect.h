@@ -11,7 +11,7 @@
 #include "frontend/cli/cmd.h"
 #include "frontend/run/run_cmd.h"
 
-/* Values of one program, as its IR after pass memplan names them. */
+/* Values of one program, with their names in the IR after pass memplan. */
 typedef struct Seen {
     const Graph *g;
     void **bytes; /* by ValueId.i: result stored by the last run; NULL: none  */
@@ -34,7 +34,7 @@ typedef struct Side {
     VEC(Seen) seen; /* the programs of a step, in their order */
     VEC(Before) before;
     ampc_metrics metrics;
-    Status failed; /* in the profile's function */
+    Status failed; /* set by the profile's function */
 } Side;
 
 /* Loads the module, its weights and its IR, and opens its data. */
@@ -43,14 +43,14 @@ void side_close(Side *x);
 /* Keeps all variables. */
 Status side_keep(Side *x);
 const Before *side_before(const Side *x, const char *name); /* NULL */
-/* A variable as it is now, to memory of its size. */
+/* Copies a variable's current value to memory of its size. */
 Status side_now(Side *x, const Before *v, void *to);
 /* One optimizer step on samples from `first` on, recorded. */
 Status side_step(Side *x, int64_t first);
 Seen *side_program(const Side *x, const char *name); /* NULL */
 
-/* How far numbers are: the norm of the difference as a part of the larger norm;
-   infinite where only one is finite. */
+/* The relative distance of numbers: the norm of the difference divided by
+   the larger norm; infinite where only one is finite. */
 double tensors_apart(const Tensor *a, const Tensor *b);
 /* Root of the mean square. */
 double tensor_size(const Tensor *t);
@@ -64,16 +64,16 @@ typedef struct Slice {
     VEC(NodeId) order;
     EvalTensor **value; /* by ValueId.i */
     double largest;     /* root mean square of the elements that it reads */
-    double work;        /* about the number of multiply-adds */
+    double work;        /* estimate of the number of multiply-adds */
 } Slice;
 
-/* From values that the same program of the other side has in memory, too;
-   false: something that it reads is not known. */
+/* Also uses values that the other side's program has in memory; false: an
+   operand is unknown. */
 bool slice_find(Slice *x, const Side *side, const Seen *p, ValueId v,
                 const Side *other, const Seen *q);
-/* What is in memory: of `like` where that has the value, too. */
+/* The stored value: of `like` if that side has it. */
 Status slice_run(Slice *x, const Slice *like, Arena *a, Diag *d);
-/* The values in memory under a name; NULL: there are none. */
+/* The stored values with a name; NULL if there are none. */
 const Tensor *known_value(const Side *x, const Seen *p, ValueId v, Arena *a);
 
 #endif

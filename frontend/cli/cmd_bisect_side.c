@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_bisect_side.c: see cmd_bisect.h.
 
-   After each step of a program the runtime tells its name, and lets us look
-   into the memory that it computes in; the IR after pass memplan says which
-   values the step's group has stored, and where.                            */
+   After each step of a program the runtime reports the step's name and lets
+   us read the arena; the IR after pass memplan says which values the step's
+   group has stored, and where. */
 #include "frontend/cli/cmd_bisect.h"
 
 #include <dlfcn.h>
@@ -125,7 +125,7 @@ static Seen *program_named(Side *x, const char *name) {
     return &x->seen.data[x->seen.len - 1];
 }
 
-/* Constants and results written to a variable have no place of their own. */
+/* Constants, and results written to a variable, are not in the arena. */
 static Status take_side_value(Side *x, Seen *p, ValueId v) {
     const Value *val = value_get(p->g, v);
     size_t bytes = (size_t)type_bytes(type_get(val->type));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_bisect_slice.c: see cmd_bisect.h.
 
-   A kernel stores the last of what it computes.  What it computes on the way is
-   interpreted: the same nodes, from the same operands, of both modules.     */
+   A kernel stores only its last values. Its inner values are interpreted for
+   both modules: the same nodes from the same operands. */
 #include "frontend/cli/cmd_bisect.h"
 
 #include <math.h>
@@ -66,7 +66,7 @@ static const Tensor *variable_value(const Side *x, const Seen *p,
     const Var *var = &m->vars.data[v->var];
     int source = var->kind == VAR_SHADOW ? shadow_source(m, var) : -1;
     if (source >= 0) var = &m->vars.data[source];
-    /* the sums of program micro are of this step, not of an earlier one */
+    /* program micro's sums belong to this step, not to an earlier one */
     if (var->kind == VAR_GRAD && p->g->program == PROGRAM_UPDATE) return NULL;
     const Before *before = side_before(x, var->name);
     if (!before) return NULL;
@@ -101,7 +101,7 @@ static double slice_work_of(const Graph *g, const Node *n) {
     return sqrt(a * b * (double)value_count(g, n->out[0]));
 }
 
-/* Whether the other side has it in memory. */
+/* True if the other side has it in memory. */
 static bool is_common(const Slice *x, ValueId v) {
     const Value *val = value_get(x->p->g, v);
     if (val->kind != VK_RESULT) return true;

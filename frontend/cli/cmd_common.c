@@ -41,7 +41,7 @@ typedef enum OwnKind { OWN_FLAG, OWN_TEXT, OWN_FILE } OwnKind;
 static const struct OwnRow {
     const char *command, *flag;
     OwnKind kind;
-    size_t field; /* OWN_FLAG: a bool of OwnOptions; else a text */
+    size_t field; /* OWN_FLAG: a bool of OwnOptions; other kinds: a text */
 } own_rows[] = {
 #define OWN(command, flag, kind, field, value, preset, text)                   \
     {command, flag, OWN_##kind, offsetof(OwnOptions, field)},
@@ -78,7 +78,7 @@ Status session_own(Session *s, char **argv, int left, int *used) {
         *(bool *)field = true;
         return OK;
     }
-    /* a text's own options bring the same words a second time */
+    /* options in a text repeat the command line's words */
     const char **text = field;
     if (*text && *text != argv[1]) return cmd_usage(s, "given twice:", argv[0]);
     *text = argv[1];
@@ -96,7 +96,7 @@ static Status unknown_own(Session *s, const char *arg) {
     return ERR_USAGE;
 }
 
-/* One argument; returns how many words it took through *used. */
+/* Applies one argument; *used: the number of words taken. */
 static Status take_cmd_arg(Session *s, char **argv, int left,
                            const char **positional, int *used) {
     const char *arg = argv[0], *next = left > 1 ? argv[1] : NULL;
@@ -139,7 +139,7 @@ static Status import(Session *s, Diag *d, const char *path, Module **m) {
                              s->model_bytes, &s->opt, m);
 }
 
-/* The batch that the model is for; 0: no input has one. */
+/* The batch size of the model; 0: no input has one. */
 static int64_t batch_of(const Graph *g) {
     for (int i = 0; i < g->inputs.len; i++) {
         const Type *t = value_type(g, g->inputs.data[i]);
@@ -159,8 +159,8 @@ Module *load_batch(Session *s, const char *path, int64_t n) {
     return st == OK ? m : NULL;
 }
 
-/* Adds the model for batches of n to the model for its own batch. Drops its
-   warnings, which the model's own import gave already. */
+/* Adds the model for batches of n to the model for its first batch size.
+   Drops its warnings, which the model's own import gave already. */
 static Status add_batch(Session *s, const char *path, int64_t n, Module *m) {
     Module *other;
     Diag d = {0};

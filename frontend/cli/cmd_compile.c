@@ -16,7 +16,7 @@
 
 /* Reports inside a module, and for --report: each as text and as JSON. */
 enum { SUMMARY, PARAMS, NODES, CASTS, KERNELS, MEMORY, NREPORT };
-/* and the cost, the options, and the adapters if there are some */
+/* section with the cost, the options, and the adapters if there are any */
 enum { COST = 2 * NREPORT, OPTIONS, ADAPTERS, NSECTION };
 
 static const char *const report_names[NREPORT][2] = {
@@ -83,7 +83,8 @@ static void put_report(const Compile *c, const char *path, StrBuf *sb) {
 }
 
 /* Loops and registers of kernels are known when everything is compiled.  The
-   report is whole before the module is made, and named after it. */
+   report is complete before the module is made, and is named after the
+   module. */
 static Status report_compiled(void *ctx, const char *const *const notes[2],
                               const char *cost) {
     Compile *c = ctx;
@@ -199,7 +200,7 @@ static void add_report(Compile *c, int which, ReportFn *fn) {
         fn(c->m, json, &c->reports[which][json]);
 }
 
-/* The program that predicts, as every target computes it. */
+/* The program that predicts, in the form that all targets share. */
 static Status emit_onnx(Compile *c) {
     Session *s = c->s;
     const char *path = s->opt.emit_onnx;
@@ -257,7 +258,8 @@ static void note_frozen_norms(Session *s, const Module *m) {
                   n > 1 ? "use" : "uses", n > 1 ? "move their" : "moves its");
 }
 
-/* What was predicted of the errors that the options limit, and of the other. */
+/* Prints the predicted errors: those that the options limit, and the other
+   one. */
 static void put_errors(const Options *o, StrBuf *sb) {
     static const char *const of[] = {"loss", "gradient"};
     const Errors *e = o->errors;
@@ -309,7 +311,8 @@ static Status compile(Session *s, const char *model, const char *out) {
 int cmd_compile(int argc, char **argv) {
     Session s;
     const char *model = NULL;
-    signal(SIGPIPE, SIG_IGN); /* a reader of our messages may go away */
+    signal(SIGPIPE, SIG_IGN); /* the reader of our messages may close the
+                                 pipe */
     session_init(&s);
     Status st = session_args(&s, argc, argv, "ampc", &model);
     if (st == OK && !s.own.out) {

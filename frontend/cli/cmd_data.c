@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_data.c: ampc data [INPUT=]FILE... [OUT.so|MODEL].
 
-   What a file is for an input is what the reader of `ampc run` says when it
-   opens the file for that input.  A model that is not compiled answers as its
-   module would: through the calls of ampc.h that the reader makes. */
+   The reader of `ampc run` opens the file for an input and says what the
+   file is for it. A model that is not compiled answers as its module would:
+   through the calls of ampc.h that the reader makes. */
 #include <dlfcn.h>
 #include <string.h>
 
@@ -64,7 +64,7 @@ static Status open_model(Session *s, const char *path, ampc_api *api) {
 
 /* ---- files and inputs ---------------------------------------------------- */
 
-/* What the files are for. */
+/* What the files are used for. */
 typedef struct For {
     Session *s;
     const ampc_api *api;
@@ -91,13 +91,13 @@ static void put_fits(const FeedSet *fs, StrBuf *sb) {
                   (long long)fs->batch);
         if (rest) sb_printf(sb, " and one of %lld", (long long)rest);
     }
-    /* behind the input's name */
+    /* the text after the input's name */
     const char *rest = how.data ? strstr(how.data, ": ") : NULL;
     sb_printf(sb, "%s%s", rest ? "; " : "", rest ? rest + 2 : "\n");
     sb_free(&how);
 }
 
-/* One input and one file; *fits. */
+/* Describes one file for one input; *fits: whether it can be fed. */
 static void try_input(const For *f, uint32_t i, const ampc_tensor_info *t,
                       const char *file, bool *fits, StrBuf *sb) {
     Diag d = {0};
@@ -120,7 +120,7 @@ static void try_input(const For *f, uint32_t i, const ampc_tensor_info *t,
     sb_free(&d.text);
 }
 
-/* The file of INPUT=FILE, or the whole text; *input: -1 for all. */
+/* The file of INPUT=FILE, or the whole text; *input: -1 for all inputs. */
 static const char *data_split(const For *f, const char *text, int64_t *input) {
     ampc_tensor_info t;
     *input = -1;

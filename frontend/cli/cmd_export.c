@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_export.c: ampc export OUT.so [--load CKPT] -o trained.onnx|--module SO.
 
-   Of an ONNX model the module keeps the user's graph without its tensors, which
-   are filled in.  Of an .amp text it keeps the IR of its predictions, which is
-   written in ONNX's ops, in fp32.  --module goes on from the IR in which all
-   dtypes are decided, with the program that predicts alone.  The module is
-   read, never loaded as code. */
+   For an ONNX model the module keeps the user's graph without its tensors,
+   which are filled in. For an .amp text the module keeps the IR of its
+   predictions, which is written in ONNX's ops, in fp32. --module continues
+   from the IR in which all dtypes are decided, with only the program that
+   predicts. The module is read, never loaded as code. */
 #include <string.h>
 
 #include "codegen/codegen.h"
@@ -86,7 +86,7 @@ static Status set_weights(Weights *w, Module *m) {
     return OK;
 }
 
-/* The text of pass policy, and the model's own, for the next export. */
+/* Passes on the text of pass policy and of the model, for the next export. */
 static Status keep_sources(Weights *w, Module *m) {
     Session *s = w->s;
     char *text;

@@ -16,8 +16,8 @@
 #include "ir/base/files.h"
 
 typedef struct Question {
-    const char *report; /* casts, kernels, memory, params; NULL: IR, or none of
-                           these: what the module is, and its parameters     */
+    const char *report; /* casts, kernels, memory, params; NULL: IR, or a
+                           description of the module and its parameters */
     const char *ir;     /* pass name */
     bool json, cuda, roofline;
     Scaling scaling; /* world: asked for */
@@ -29,7 +29,7 @@ static bool asks_cost(const Question *q) {
 
 static void put(const char *text, size_t n) { fwrite(text, 1, n, stdout); }
 
-/* A text as it is, or {"KIND":"NAME","text":"..."}. */
+/* Prints a text as it is, or {"KIND":"NAME","text":"..."}. */
 static void put_text(const Session *s, const Question *q, const char *kind,
                      const char *name, const char *text, size_t n) {
     StrBuf sb = {0};
@@ -204,7 +204,7 @@ static Status kernels_lowered(void *ctx, const char *const *const notes[2],
     return OK;
 }
 
-/* The nodes of a model are asked for before its loss is chosen, too. */
+/* Nodes of a model may be listed before a loss is chosen, too. */
 static void list_without_loss(Session *s, const Module *m) {
     Objective *j = &s->opt.objectives.data[0];
     const Graph *g = module_graph(m, FORWARD);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_list_ops.c: `ampc --list-ops [NAME...]`: all ops, or how those are
-   called.                                                                   */
+/* cmd_list_ops.c: `ampc --list-ops [NAME...]`: all ops, or those with the
+   given names. */
 #include <ctype.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static void put_ops_count(int least, int most, const char *what) {
         printf("%d %s%s", least, what, least == 1 ? "" : "s");
 }
 
-/* An op of the table; gradients and updates have others. */
+/* True for an op that a user may call; gradients and updates are excluded. */
 static void put_op(const OpInfo *o) {
     static const char *const kinds[] = {"int", "float", "ints", "str"};
     printf("%s(", o->text);

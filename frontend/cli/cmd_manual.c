@@ -12,7 +12,8 @@ static void put_commands(StrBuf *sb) {
         sb_printf(sb, "%s\n", c->name);
 }
 
-/* The compiler's options for programs: flag, form of the value, one or many. */
+/* Lists the compiler's options for programs: flag, form of the value,
+   whether it may be repeated. */
 static void put_options(StrBuf *sb) {
     for (const OptionText *o = option_texts; o->command; o++)
         if (o->flag && option_is_of(o, "ampc"))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_measure.c: see cmd_measure.h.
 
-   The programs of passes/common/sensitivity.h are compiled for this machine and
-   run on a few batches: of --calibrate, or of random numbers; with other
-   initial weights each time where these are random. */
+   The programs of passes/common/sensitivity.h are compiled for this machine
+   and run on a few batches: of --calibrate, or of random numbers. Random
+   initial weights are drawn anew for each batch. */
 #include "frontend/cli/cmd_measure.h"
 
 #include <math.h>
@@ -17,8 +17,8 @@
 
 enum { LEAST_DRAWS = 4, MOST_DRAWS = 64 };
 
-/* Inputs are normal; where the loss of those is not finite, as of a logarithm,
-   they are in [0, 1). */
+/* Inputs are normally distributed; in [0, 1) if the loss would not be
+   finite, as with a logarithm. */
 typedef enum Floats { FLOATS_NORMAL, FLOATS_UNIT } Floats;
 
 typedef struct Range {
@@ -26,12 +26,12 @@ typedef struct Range {
     int64_t least, most;
 } Range;
 
-/* One form of sensitivity.h. */
+/* One program of sensitivity.h. */
 typedef struct Program {
     Replica r;
     Sensitivity sensitivity;
-    ampc_input *in; /* inputs of the model, then signs or switches */
-    char **own;     /* data of the inputs that are not of --calibrate */
+    ampc_input *in; /* the model's inputs, then signs or switches */
+    char **own;     /* data of the inputs that --calibrate does not feed */
     int nmodel, nin;
 } Program;
 
@@ -43,13 +43,15 @@ typedef struct Measure {
     VEC(Range) ranges;
     FeedSet feed; /* of --calibrate */
     Floats floats;
-    double *sum[2 * NUM_ERRORS]; /* per site: of squares of relative errors */
-    int draws;                   /* number of draws in these sums */
+    double *sum[2 * NUM_ERRORS]; /* per site: sum of squared relative errors */
+    int draws;                   /* number of repetitions in these sums */
     double fp32[NUM_ERRORS];
-    VEC(int) used;       /* draws whose loss and gradient are finite */
-    int kept;            /* .. and the first of them whose gradients are kept */
-    double *loss, *norm; /* in fp32, per kept draw */
-    float *ref, *grad;   /* gradients of the kept draws; the present one's */
+    VEC(int) used;       /* repetitions whose loss and gradient are finite */
+    int kept;            /* .. and the first of these, whose gradients are
+                            kept */
+    double *loss, *norm; /* in fp32, per kept repetition */
+    float *ref, *grad;   /* gradients of the kept repetitions; of the present
+                            one */
 } Measure;
 
 typedef VEC(Measure *) Measures;
@@ -85,8 +87,8 @@ static uint64_t seed_of(const char *name, int draw) {
     return hash_bytes((uint64_t)draw + 1, name, strlen(name));
 }
 
-/* Finds the numbers that a class or row index may be, by the model's check, an
-   output ampc.check/K/LEAST/MOST/INPUT. */
+/* Finds the range of a class or row index from the model's check, an output
+   ampc.check/K/LEAST/MOST/INPUT. */
 static void find_ranges(Measure *x, const Graph *g) {
     for (int i = 0; i < g->outputs.len; i++) {
         const char *name = g->outputs.data[i].name;
@@ -108,7 +110,7 @@ static Range range_of(const Measure *x, const char *input) {
     return r;
 }
 
-/* f32, which nearly all of them are, without a call. */
+/* f32 is by far the commonest and needs no call. */
 static void put_measure_number(Tensor *t, DType d, double v) {
     if (d == DT_F32) {
         float f = (float)v;
@@ -141,7 +143,7 @@ static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
     }
 }
 
-/* Random initial weights are others in each draw. */
+/* Random initial weights are drawn anew in each repetition. */
 static Status draw_weights(const Measure *x, const Program *p, int draw) {
     const Run *r = &p->r.run;
     for (int i = 0; i < x->m->vars.len; i++) {
@@ -163,7 +165,7 @@ static Status draw_weights(const Measure *x, const Program *p, int draw) {
 
 /* ---- inputs -------------------------------------------------------------- */
 
-/* The inputs of the model alone, for the reader of data. */
+/* Only the model's own inputs, for the reader of data. */
 static const ampc_api *whole;
 
 static ampc_status model_input(const ampc_module_t *m, const char *program,
@@ -196,7 +198,7 @@ static Status open_data(Measure *x) {
     const Options *o = &x->s->opt;
     RunList specs = {.option = "--calibrate"};
     ampc_api api = *x->slopes.r.run.api;
-    bool one = o->objectives.len == 1; /* else others may have the input */
+    bool one = o->objectives.len == 1; /* otherwise other inputs may read it */
     if (!o->calibrate.len) return OK;
     for (int i = 0; i < o->calibrate.len; i++) {
         if (!one && !input_of(&x->slopes, o->calibrate.data[i])) continue;
@@ -242,10 +244,11 @@ static bool random_weights(const Module *m) {
     return false;
 }
 
-/* A small program can afford more.  A batch comes again only with other
-   weights. */
+/* A small program can run more repetitions. A batch is repeated only with
+   other weights. */
 static int all_draws(const Measure *x) {
-    const double work = 4e9; /* multiply-adds and so on of all */
+    const double work = 4e9; /* multiply-adds and other operations of all
+                                sites */
     const ampc_api *api = x->slopes.r.run.api;
     ampc_program_info p = {.size = sizeof p};
     int n = MOST_DRAWS;
@@ -296,10 +299,11 @@ static Status run_program(const Measure *x, Program *p) {
                : api_fail(x, p, "the step");
 }
 
-/* A loss of about 0 is compared with 1e-6. */
+/* A loss near 0 is compared with 1e-6. */
 static double size_of_loss(double loss) { return fmax(fabs(loss), 1e-6); }
 
-/* The squares of loss and gradient; *finite false: one of them is not. */
+/* Sums the squares of loss and gradient; *finite is false if one of them is
+   not finite. */
 static Status run_slopes(Measure *x, int draw, double *size, bool *finite) {
     double loss;
     Program *p = &x->slopes;
@@ -366,9 +370,10 @@ static Status run_step(Measure *x, int draw, double *loss) {
     return OK;
 }
 
-/* The step in fp32, of as many draws as fit. */
+/* The step in fp32, for as many repetitions as fit. */
 static Status keep_fp32(Measure *x) {
-    const int64_t most = INT64_C(1) << 28; /* elements of all gradients */
+    const int64_t most = INT64_C(1) << 28; /* elements of all gradients
+                                              together */
     int64_t n = x->step.r.count;
     x->kept = x->used.len;
     if (x->kept == LEAST_DRAWS) x->kept = 2; /* of a long step */
@@ -433,11 +438,11 @@ static Status simulate(void *ctx, Str objective, const uint64_t *on, int n,
 
 /* ---- results ------------------------------------------------------------- */
 
-/* The errors of elements are independent, unless their sum is far larger than
-   that allows. */
+/* Errors of elements count as independent, unless their sum is far larger
+   than independent errors would give. */
 static double mean_square(const Measure *x, int k, int site) {
-    const double far = 3; /* beyond what four draws of a normal number are,
-                             but for one in 60 */
+    const double far = 3; /* exceeded by four normal random numbers in one
+                             case of 60 */
     double alone = x->sum[k][site] / x->draws;
     double both = x->sum[NUM_ERRORS + k][site] / x->draws;
     if (isnan(alone) || isnan(both)) return INFINITY;
@@ -459,7 +464,7 @@ static void add_errors(Measure *x, Errors *e) {
     }
 }
 
-/* times: the rounding error of 16 bits over the error of fp32. */
+/* ratio: the rounding error of 16 bits over the error of fp32. */
 static Status check_limits(const Measure *x, Errors *e) {
     static const char *const flag[] = {"--max-loss-error",
                                        "--max-gradient-error"};
@@ -530,7 +535,7 @@ static void close_all(Session *s) {
     if (e) e->ctx = NULL;
 }
 
-/* Multiply-adds of the steps, and the batch. */
+/* Multiply-adds of the steps, and the batch size. */
 static double measure_work_of(const Module *m, int64_t *batch) {
     double work = 0;
     for (int i = 0; i < m->graphs.len; i++) {
@@ -546,7 +551,7 @@ static double measure_work_of(const Module *m, int64_t *batch) {
     return work;
 }
 
-/* The model for a smaller batch, up to pass place, where the step is long. */
+/* The model for a smaller batch, up to pass place, if the step is long. */
 static Status smaller(Session *s, const char *model, Module **m) {
     const double most = 2e9;
     enum { LEAST = 4 };
@@ -566,7 +571,7 @@ static Status smaller(Session *s, const char *model, Module **m) {
     return OK;
 }
 
-/* Each file is for an input that some objective reads. */
+/* Each file must be for an input that some objective reads. */
 static Status check_inputs(Session *s, const Module *m) {
     for (int i = 0; i < s->opt.calibrate.len; i++) {
         const char *spec = s->opt.calibrate.data[i];
@@ -588,8 +593,8 @@ static Status check_inputs(Session *s, const Module *m) {
     return OK;
 }
 
-/* Measures the roundings of each objective of m, which pass place is next to
-   work on: s->opt.errors. */
+/* Measures the roundings of each objective of m before pass place runs:
+   s->opt.errors. */
 static Status measure_errors(Session *s, const char *model, Module *m) {
     Errors *e = NEW(s->arena, Errors);
     Measures *all = NEW(s->arena, Measures);
@@ -610,7 +615,7 @@ static Status measure_errors(Session *s, const char *model, Module *m) {
     return OK;
 }
 
-/* Refuses what would be ignored. */
+/* Refuses options that would have no effect. */
 static Status check_budget(Session *s, const Module *m) {
     const Options *o = &s->opt;
     if (m->rule)

@@ -5,8 +5,8 @@
 
 #include "frontend/cli/cmd.h"
 
-/* Runs the passes of m up to pass place, and that so that it keeps the limits
-   of errors; does nothing if the options have none. */
+/* Runs the passes of m up to pass place, which keeps the limits of errors;
+   does nothing if the options set no limits. */
 Status place_measured(Session *s, const char *model, Module *m, bool keep);
 
 #endif

@@ -30,7 +30,7 @@ int cmd_opt(int argc, char **argv) {
     return session_end(&s, st);
 }
 
-/* Drops layers: they were expanded where they are called. */
+/* Drops layers, which are already expanded where they are called. */
 static void drop_layers(Module *m) {
     int kept = 0;
     for (int i = 0; i < m->fns.len; i++)

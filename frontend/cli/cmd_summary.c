@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_summary.c: what a module is, in a few lines: what `ampc inspect` says
-   first.                                                                    */
+/* cmd_summary.c: describes a module in a few lines, as `ampc inspect`
+   begins. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/module/emit.h"
 #include "frontend/cli/cmd.h"
@@ -24,7 +24,7 @@ static void put_summary_tensor(StrBuf *sb, bool json, int i, const char *name,
     sb_put_type(sb, type);
 }
 
-/* Inputs of the first training program, or of predict. */
+/* Inputs of the first training program, or of predict if none trains. */
 static void put_inputs(const Module *m, bool json, StrBuf *sb) {
     const Graph *g = NULL;
     for (int i = m->graphs.len - 1; i >= 0; i--)
@@ -46,7 +46,7 @@ static void put_outputs(const Module *m, bool json, StrBuf *sb) {
     }
 }
 
-/* How many variables of a kind, and their elements. */
+/* The number of variables of a kind, and of their elements. */
 static void put_summary_count(const Module *m, VarKind kind, bool json,
                               StrBuf *sb) {
     int64_t n = 0, elements = 0;

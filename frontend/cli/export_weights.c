@@ -94,14 +94,14 @@ static bool convert(uint32_t from, const char *p, uint32_t to, char *out,
 
 /* ---- weights in codes (--frozen-dtype) ----------------------------------- */
 
-/* "ampc.int8/NAME", of the scales of a weight. */
+/* "ampc.int8/NAME", the name of the scales of a weight. */
 static const char *scales_name(const Weights *w, int code, const char *name) {
     return arena_printf(
         w->s->arena, "%s",
         family_name((Family)(FAMILY_INT8 + code), intern(name)));
 }
 
-/* Widens n elements of `type`. */
+/* Converts n elements of `type` to f32. */
 static Status widen_codes(const Weights *w, int code, const char *q,
                           const float *scale, const char *name,
                           const Type *type, char *out) {
@@ -115,7 +115,8 @@ static Status widen_codes(const Weights *w, int code, const char *q,
     return OK;
 }
 
-/* The code of a weight whose tensor `codes` a file has beside scales; -1. */
+/* The number of the weight whose codes are tensor `codes` and whose scales
+   are in the file, too; -1: none. */
 static int code_in(const Weights *w, const StFile *f, const StTensor *codes,
                    const char *name, const Type *type, const StTensor **scale) {
     if (!dtype_is_float(type->dtype) || codes->foreign ||
@@ -168,7 +169,7 @@ static Status from_file(Weights *w, StFile *f, const StTensor *t,
                         "own type");
 }
 
-/* Reads entry {"dtype":"F32",..,"data_offsets":[..]} as the compiler wrote it.
+/* Reads entry {"dtype":"F32",..,"data_offsets":[..]}, as the compiler wrote it.
  */
 static bool read_entry(JsonSpan entry, uint32_t *dtype, int64_t at[2]) {
     JsonSpan v, key, item;
@@ -185,7 +186,7 @@ static bool read_entry(JsonSpan entry, uint32_t *dtype, int64_t at[2]) {
     return n == 2 && *dtype < AMPC_NDTYPE && at[0] >= 0 && at[1] >= at[0];
 }
 
-/* *done: the module has codes and scales of the weight, which are widened. */
+/* * done: the module has codes and scales of the weight, which become f32. */
 static Status module_codes(const Weights *w, uint32_t dtype, const int64_t *at,
                            const char *name, const Type *type, char *out,
                            bool *done) {
@@ -233,7 +234,7 @@ static Status from_module(Weights *w, JsonSpan entry, const char *name,
                         "model's own type");
 }
 
-/* What an .amp text says, such as normal(0.02). */
+/* An initial value of an .amp text, such as normal(0.02). */
 static Status from_text(const Weights *w, const Var *v, const Type *type,
                         void *data) {
     const Tensor *t = var_initial(w->s->arena, v);
@@ -266,7 +267,7 @@ static Status part_of(void *ctx, const char *name, int64_t rows,
     return from_file(w, w->file, t, name, &type, (char *)out);
 }
 
-/* Names as PEFT's files of adapters have them. */
+/* Names as in PEFT's adapter files. */
 static bool is_peft(const StFile *f) {
     static const char peft[] = "base_model.model.";
     char name[1024];
@@ -278,8 +279,8 @@ static bool is_peft(const StFile *f) {
     return false;
 }
 
-/* A checkpoint that is given has them all. Programs of ours compute adapters
-   themselves; the user's graph has them in the weights. */
+/* A checkpoint has all of them. Our programs compute adapters themselves; in
+   the user's graph the weights contain them. */
 Status weights_of(void *ctx, const char *name, const Type *type, void *data) {
     Weights *w = ctx;
     JsonSpan entry;

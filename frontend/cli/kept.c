@@ -19,7 +19,7 @@ Status kept_ir(Session *s, const SectionFile *f, const char *pass, Module **m) {
     return OK;
 }
 
-/* The text of a graph declares the variables that it has. */
+/* The text of a graph declares its variables. */
 Status kept_programs(Session *s, const ProgramKind *kinds, int n, Module **m) {
     Module *all = *m;
     int kept = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kept.h: what a module keeps of its compilation, for commands that go on from
-   there. */
+/* kept.h: what a module keeps of its compilation, for commands that continue
+   from it. */
 #ifndef AMPC_FRONTEND_CLI_KEPT_H
 #define AMPC_FRONTEND_CLI_KEPT_H
 
@@ -9,9 +9,9 @@
 
 /* The IR after a pass. */
 Status kept_ir(Session *s, const SectionFile *f, const char *pass, Module **m);
-/* Of that module the graphs of some programs and their variables alone. */
+/* The graphs of some programs of that module, with their variables only. */
 Status kept_programs(Session *s, const ProgramKind *kinds, int n, Module **m);
-/* The options that the module was compiled with, but for files. */
+/* The options with which the module was compiled, except files. */
 Status kept_options(Session *s, const SectionFile *f, Options *o);
 
 #endif

@@ -99,7 +99,7 @@ static int run(int argc, char **argv) {
         return print_help(argv[1]);
     }
     if (asks_for_help(argc, argv)) return print_help(NULL);
-    /* a model has a suffix, or a folder in front */
+    /* a model's name has a suffix, or a folder in front */
     if (strpbrk(argv[1], "./") || argv[1][0] == '-')
         return cmd_compile(argc, argv);
     return no_command(argv[1], "neither a command nor a model (.onnx, .amp)");
@@ -110,8 +110,8 @@ static int run(int argc, char **argv) {
 int main(int argc, char **argv) {
     enum { KEPT = 1 << 30 };
     leave_install();
-    /* memory that one pass gives back is the next one's: of large models the
-       system takes longer to clear pages than a pass to fill them */
+    /* memory that one pass frees serves the next one: for large models the
+       system takes longer to clear pages than a pass takes to fill them */
     mallopt(M_MMAP_THRESHOLD, KEPT);
     mallopt(M_TRIM_THRESHOLD, KEPT);
     int status = run(argc, argv);

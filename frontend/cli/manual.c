@@ -81,7 +81,8 @@ static size_t line_end(const char *text, size_t room) {
     return end ? end : n;
 }
 
-/* Words in lines of WIDTH, from column `at` on; the cursor is there. */
+/* Words in lines of WIDTH, indented by `at` columns; the cursor is already
+   at that column. */
 static void put_wrapped(StrBuf *sb, const char *text, int at) {
     while (*text) {
         size_t n = line_end(text, (size_t)(WIDTH - at));
@@ -117,7 +118,7 @@ static void put_synopsis(StrBuf *sb, const CommandText *c) {
     }
 }
 
-/* The compiler's page lists the others. */
+/* The compiler's page lists the other options. */
 static void put_commands(StrBuf *sb) {
     sb_puts(sb, "\nCommands (ampc COMMAND --help says more)\n");
     for (const CommandText *c = command_texts + 1; c->name; c++)

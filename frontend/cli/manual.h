@@ -16,8 +16,8 @@
 typedef struct OptionText {
     const char *command;
     const char *flag;   /* NULL: the row is a heading, `text` */
-    const char *kind;   /* "SETTER", .. as options.def has it */
-    const char *value;  /* form of the value; NULL: no value */
+    const char *kind;   /* "SETTER", .. as in options.def */
+    const char *value;  /* form of the value; NULL: the option has no value */
     const char *preset; /* default; NULL: none */
     const char *text;
 } OptionText;
@@ -27,22 +27,23 @@ typedef struct CommandText {
     const char *synopsis, *summary, *text;
 } CommandText;
 
-/* Rows in the order of their definition; an entry of NULLs ends each table. */
+/* Rows in the order of options.def and commands.def; an entry of NULLs ends
+   each table. */
 extern const OptionText option_texts[];
 extern const CommandText command_texts[];
 
-/* Whether the row belongs to the command. */
+/* True if the row belongs to the command. */
 bool option_is_of(const OptionText *o, const char *command);
-/* The row with the description: `ampc run`'s for an option that another command
-   shares with it. */
+/* The row with the description: the row of `ampc run` for an option that
+   another command shares. */
 const OptionText *option_described(const OptionText *o);
-/* Whether a `train` block may hold the option. */
+/* True if a `train` block may hold the option. */
 bool option_is_key(const OptionText *o);
-/* Whether the value is a path. */
+/* True if the value is a path. */
 bool option_names_file(const OptionText *o);
-/* Whether it may be given more than once. */
+/* True if the option may be given more than once. */
 bool option_repeats(const OptionText *o);
-/* Whether `value` lists words, with bars between them. */
+/* True if `value` lists words, with bars between them. */
 bool option_has_words(const OptionText *o);
 
 /* Text of `ampc COMMAND --help`. */

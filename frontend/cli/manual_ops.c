@@ -18,7 +18,7 @@ static bool is_section(const char *line) {
     return starts_with(line, "# ---- ");
 }
 
-/* The comment's text, its lines joined; *at is behind it. */
+/* The comment's text as one line; `*at` moves behind the comment. */
 static void put_comment(StrBuf *sb, const char *const *lines, int *at) {
     for (; lines[*at][0] == '#' && !is_section(lines[*at]); ++*at) {
         const char *text = lines[*at] + 1;
@@ -59,7 +59,7 @@ static void put_function(StrBuf *sb, const char *const *lines, int at,
     sb_free(&head);
 }
 
-/* The definitions of a text in order, under the headings of its sections. */
+/* The definitions of a text in order, under its section headings. */
 static void put_functions(StrBuf *sb, const char *const *lines) {
     for (int i = 0; lines[i];) {
         StrBuf comment = {0};

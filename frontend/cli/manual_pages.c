@@ -8,7 +8,7 @@
 
 /* ---- Markdown ------------------------------------------------------------ */
 
-/* Text with what Markdown would read as its own between backslashes. */
+/* Puts a backslash before each character that Markdown would interpret. */
 static void put_markdown(StrBuf *sb, const char *text) {
     for (bool code = false; *text; text++) {
         if (*text == '`') code = !code;
@@ -69,7 +69,7 @@ void manual_cli(StrBuf *sb) {
 
 /* ---- man ----------------------------------------------------------------- */
 
-/* A dash as it is typed, no line that begins as a request. */
+/* Prints a dash as typed; no line may begin like a roff request. */
 static void put_troff(StrBuf *sb, const char *text) {
     if (*text == '.' || *text == '\'') sb_puts(sb, "\\&");
     for (; *text; text++) {

@@ -6,7 +6,7 @@
 #include "frontend/cli/options_text.h"
 #include "ir/fn/optimizer.h"
 
-/* All but a few commands take the compiler's options besides their own. */
+/* All commands but a few take the compiler's options besides their own. */
 static bool takes_compile_options(const char *command) {
     static const char *const others[] = {"run",    "export",  "audit",
                                          "manual", "version", "help"};
@@ -39,7 +39,7 @@ static void put_precisions(StrBuf *sb) {
     sb_puts(sb, "fp32 bf16 fp16 O0 O1 O2 O3");
 }
 
-/* Options whose form does not list the words that they begin with. */
+/* Options whose form does not list the words with which their value begins. */
 static const struct {
     const char *flag;
     void (*put)(StrBuf *sb);

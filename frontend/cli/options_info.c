@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options_info.c: compile options for people and for the module's info. */
+/* options_info.c: compile options as text for people and for the module's
+   info. */
 #include "frontend/cli/options_spec.h"
 
 #include <string.h>

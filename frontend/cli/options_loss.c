@@ -26,14 +26,14 @@ static Status find_loss(Options *o, Spec *s, LossSpec *l) {
     return OK;
 }
 
-/* Operands in front of `target` are outputs of the model. */
+/* The operands before `target` are outputs of the model. */
 static int loss_outputs(const LossSpec *l) {
     if (l->kind != LOSS_FN) return 1;
     int target = fn_loss_target(l->fn);
     return target < 0 ? l->fn->info.in_min : target;
 }
 
-/* OUTPUT, or OUTPUT,OUTPUT.. of a loss that takes several. */
+/* OUTPUT, or OUTPUT,OUTPUT.. for a loss of several outputs. */
 static Status read_outputs(Options *o, const Spec *s, LossSpec *l, char *text) {
     int n = loss_outputs(l);
     for (char *comma; text; text = comma) {
@@ -56,9 +56,10 @@ static SpecKey loss_spec_key(const FnAttr *a, double *real) {
                      .whole = a->kind != FA_FLOAT};
 }
 
-/* The value of a key that is not given; NaN: there is none. A single loss
-   ignores -100, as PyTorch's. In a sum only what is said is ignored: else the
-   mean over samples that evaluation reports would be no sum of such means. */
+/* The default of a key; NaN: it has none. A single loss ignores label -100,
+   as PyTorch's do. In a sum, labels are ignored only where a key says so:
+   otherwise the mean that evaluation reports would not be the sum of the
+   terms' means. */
 static double unsaid(Options *o, const LossSpec *l, const FnAttr *a,
                      bool single) {
     char msg[MSG_TEXT];
@@ -126,8 +127,9 @@ static bool starts_term(const char *text) {
     return fn_loss(intern_n(text, n)) != NULL;
 }
 
-/* The text behind the next plus sign in front of a term, which is cut off;
-   NULL: there is none.  Names of outputs may hold plus signs, too. */
+/* Cuts the text at the next plus sign before a term, and returns the text after
+   the sign;
+   NULL if no term follows. Names of outputs may hold plus signs, too. */
 static char *next_term(char *text) {
     char *plus = text;
     while ((plus = strchr(plus, '+'))) {
@@ -178,7 +180,7 @@ static Status set_params(Options *o, Spec *s) {
     return s->text ? spec_error(s, "params: unknown key '%s'", s->text) : OK;
 }
 
-/* The keys of --objective; a key's value extends to the next key. */
+/* The keys of --objective; a value extends to the next key. */
 static const struct ObjectiveKey {
     const char *name;
     Setter *set;
@@ -201,7 +203,7 @@ static const struct ObjectiveKey *objective_key(const char *text) {
     return NULL;
 }
 
-/* The first takes the place of the only objective that there is without. */
+/* The first named objective replaces the unnamed one. */
 static Status start_objective(Options *o, const Spec *s, const char *name) {
     Options fresh;
     size_t ok = strspn(name, "abcdefghijklmnopqrstuvwxyz_-."
@@ -222,8 +224,8 @@ static Status start_objective(Options *o, const Spec *s, const char *name) {
     return OK;
 }
 
-/* NAME,loss=L,params=GLOB,optimizer=O,lr=..: pieces between keys are the
-   key's own. */
+/* NAME,loss=L,params=GLOB,optimizer=O,lr=..: text between two keys belongs
+   to the first key. */
 Status set_objective(Options *o, Spec *s) {
     TRY(start_objective(o, s, spec_next(s)));
     bool loss = false;

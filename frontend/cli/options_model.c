@@ -8,7 +8,7 @@ Status set_top_k(Options *o, Spec *s) {
     return spec_integer(s, s->text, 2, INT32_MAX, &o->top_k);
 }
 
-/* Micro-batches are counted in an f32. */
+/* Micro-batches are counted in an f32 number. */
 Status set_accumulate(Options *o, Spec *s) {
     const SpecKey keys[] = {
         {"mean_of_means", .flag = &o->equal_batches, .hi = 1}, {0}};
@@ -67,7 +67,7 @@ Status set_dim(Options *o, Spec *s) {
     return OK;
 }
 
-/* N,N..: how large batches are that the module evaluates and predicts, too. */
+/* N,N..: further batch sizes for evaluation and prediction. */
 Status set_batch_sizes(Options *o, Spec *s) {
     over_model(&o->batch_sizes.len, &o->model_batches);
     for (char *piece; (piece = spec_next(s));) {
@@ -140,7 +140,7 @@ Status set_dropout(Options *o, Spec *s) {
     return OK;
 }
 
-/* "sm_90" or "ptx" after "cuda:"; which of them there are is NVRTC's to say
+/* "sm_90" or "ptx" after "cuda:"; NVRTC decides which architectures exist
    (codegen/cuda/cuda_target.c). */
 static bool is_cuda_arch(const char *s) {
     if (!strcmp(s, "ptx")) return true;

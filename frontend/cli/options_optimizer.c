@@ -12,8 +12,8 @@ static Status read_optimizer(Options *o, Spec *s, const char *path,
                              const Fn **out) {
     const char *slash = s->loc.file ? strrchr(s->loc.file, '/') : NULL;
     size_t n;
-    if (slash &&
-        *path != '/') /* files that a model names lie beside the model */
+    if (slash && *path != '/') /* files that a model names are looked up beside
+                                  the model */
         path = arena_printf(o->arena, "%.*s/%s", (int)(slash - s->loc.file),
                             s->loc.file, path);
     char *text = read_file(s->d, path, &n);
@@ -23,7 +23,7 @@ static Status read_optimizer(Options *o, Spec *s, const char *path,
     return optimizer_read(module_new(o->arena, ""), s->d, path, kept, n, out);
 }
 
-/* One of the library's, or a file's. */
+/* An optimizer of the library, or one from a file. */
 static Status find_optimizer(Options *o, Spec *s, const Fn **out) {
     const char **words = NEW_ARRAY(o->arena, const char *, fn_std_count() + 1);
     char *word = spec_next(s);
@@ -100,7 +100,7 @@ static Status find_schedule(const Spec *s, const char *word,
     return OK;
 }
 
-/* A share of total=, in percent: rounded up, as transformers' warmup_ratio. */
+/* A percentage of total=, rounded up as in transformers' warmup_ratio. */
 static Status resolve_share(const Spec *s, const char *name, double total,
                             double share, double *to) {
     if (isnan(share)) return OK;
@@ -190,7 +190,7 @@ Status add_gradient(Options *o, Spec *s) {
 
 static const char *const buffer_words[] = {"copy", "average", NULL};
 
-/* Reads the keys of an average; *buffers, of buffer_words, is its last. */
+/* Reads the keys of an average; *buffers, of buffer_words, is its last key. */
 static Status set_average(Options *o, Spec *s, const char *fn,
                           const SpecKey *keys, const int *buffers) {
     AverageSpec a = {.fn = fn};

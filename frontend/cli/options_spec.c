@@ -64,7 +64,8 @@ Status spec_integer(const Spec *s, const char *text, int64_t lo, int64_t hi,
     return OK;
 }
 
-/* Numbers end up as f32, so none is larger or, if not 0, smaller. */
+/* Numbers become f32, so that none may be above f32's range, or be below it
+   unless 0. */
 
 Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
     double v;

@@ -24,18 +24,20 @@ Status spec_error(const Spec *s, const char *fmt, ...);
 /* Next comma-separated piece, or NULL. */
 char *spec_next(Spec *s);
 
-/* strtod and strtoll skip spaces and know words; a number starts as one. */
+/* strtod and strtoll skip spaces and accept words; a number here must begin
+   as a number. */
 bool spec_starts_number(const char *text);
-/* key: whose value the text is; "": the option's own. */
+/* key: the key whose value the text is; "": the value of the option itself. */
 Status spec_number(const Spec *s, const char *key, const char *text,
                    double *out);
 Status spec_integer(const Spec *s, const char *text, int64_t lo, int64_t hi,
                     int64_t *out);
 
-/* Numbers end up as f32, so none is larger or, if not 0, smaller. */
+/* Numbers become f32, so that none may be above f32's range, or be below it
+   unless 0. */
 #define MOST  1e38
 #define LEAST 1e-37
-#define COUNT 1e15 /* integers that are exact as double */
+#define COUNT 1e15 /* integers that a double represents exactly */
 
 typedef struct SpecKey {
     const char *name;
@@ -43,13 +45,15 @@ typedef struct SpecKey {
     int64_t *integer;
     bool *flag;
     double lo, hi;    /* legal values */
-    bool open;        /* hi is not one of them */
+    bool open;        /* the range excludes hi */
     bool whole;       /* an integer */
     Reals *list;      /* separated by slashes */
     double *share;    /* "5%" goes there */
-    const char *word; /* may stand for a number, and is what was said */
+    const char *word; /* also accepts this word instead of a number, and
+                         tells which was given */
     bool *said;
-    const char *const *words; /* legal values; *choice: the number of one */
+    const char *const *words; /* legal values; *choice: the index of the one
+                                 given */
     int *choice;
 } SpecKey;
 
@@ -57,18 +61,18 @@ Status spec_assign(const Spec *s, const SpecKey *k, char *value);
 /* The rest of a spec: key=value pieces; a bare flag key means 1. */
 Status spec_keys(Spec *s, const SpecKey *keys);
 
-/* The number of the word among these; spec_word: -1 if it is another. */
+/* The index of the word in the list; spec_word: -1 if the word is not in it. */
 int spec_word(const char *const *words, const char *w);
 Status spec_pick(const Spec *s, const char *const *words, const char *word,
                  int *out);
 
-/* The whole text as a limit above 0. */
+/* The whole text as a limit, which is above 0. */
 Status spec_limit(const Spec *s, double *out);
 
-/* The command line's entries of a list take the place of the model's. */
+/* The command line's entries of a list replace the model's entries. */
 void over_model(int *len, int *of_model);
 
-/* The objective that the option belongs to: the only one, or the one that
+/* The objective to which the option belongs: the only one, or the one that
    --objective is reading. */
 Status spec_objective(Options *o, const Spec *s, Objective **j);
 
@@ -76,7 +80,7 @@ Status spec_objective(Options *o, const Spec *s, Objective **j);
 
 typedef Status Setter(Options *o, Spec *s);
 
-/* One for each row of options.def that has a setter. */
+/* One setter for each row of options.def that names it. */
 #define DECLARE_SETTER(function) Setter function;
 #define DECLARE_ADDER(function)  Setter function;
 #define DECLARE_FLAG(field)
@@ -97,9 +101,10 @@ extern const char *const precision_words[];
 extern const char *const lora_biases[];   /* by LoraBias */
 extern const char *const frozen_dtypes[]; /* by FrozenDtype, from BF16 on */
 
-/* The name of a loss on the command line. */
+/* The name of a loss, as the command line spells it. */
 const char *loss_word(const LossSpec *l);
-/* The name of a gradient transform there; NULL: f is another function. */
+/* The name of a gradient transform on the command line; NULL: f is another
+   function. */
 const char *transform_word(const Fn *f);
 
 #endif

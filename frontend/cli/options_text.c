@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options_text.c: the table of compile options: set from text, and said again.
-   A row of options.def is an option. */
+/* options_text.c: the table of compile options: reads them from text and
+   prints them. Each row of options.def is an option. */
 #include "frontend/cli/options_spec.h"
 
 #include <stdlib.h>
@@ -22,10 +22,10 @@ typedef enum RowKind { SETTER, ADDER, FLAG, PATH, PATHS } RowKind;
 
 static const struct OptionRow {
     const char *name;
-    RowKind kind; /* an ADDER may stand in a block more than once */
+    RowKind kind; /* an ADDER may be repeated in a block */
     Setter *set;
-    size_t field; /* FLAG: a bool, set true.  PATH: a Str, the value as it is;
-                     PATHS: a list of them */
+    size_t field; /* FLAG: a bool, set true.  PATH: a Str, the unchanged
+                     value; PATHS: a list of them */
     enum { SAME, FREE } resume; /* options.def */
 } option_rows[] = {
 #define COMPILE(flag, kind, what, resume, value, preset, text)                 \
@@ -169,14 +169,15 @@ static bool names_file(const char *option) {
     return false;
 }
 
-/* Without names of files, which change no bit of a module. */
+/* Leaves out file names, which do not change any bit of a module. */
 void options_words(const Options *o, StrBuf *sb) {
     for (int i = 0; i + 1 < o->said.len; i += 2)
         for (int k = 0; k < 2 && !names_file(o->said.data[i]); k++)
             sb_putn(sb, o->said.data[i + k], strlen(o->said.data[i + k]) + 1);
 }
 
-/* All values of row r; false: it was not given.  Of a file its contents count.
+/* All values of row r; false if it was not given. For a file, the value is a
+   hash of its contents.
  */
 static bool said_of(const Options *o, const struct OptionRow *r,
                     StrBuf *value) {

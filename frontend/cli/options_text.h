@@ -6,20 +6,21 @@
 #include "passes/options.h"
 
 /* One option "--name" with its value (NULL for flags). *used_value tells the
-   caller whether the value was consumed.  ERR_USAGE with a message. */
+   caller whether the value was consumed.  Returns ERR_USAGE with a message. */
 Status options_set(Options *o, Diag *d, const char *name, const char *value,
                    bool *used_value);
-/* "name = value" or "flag" of a `train` block; - and _ are one.  Files are not
-   for a model to name. */
+/* "name = value" or "flag" of a `train` block; - and _ are the same there.
+   A model may not name files. */
 Status options_set_line(Options *o, Diag *d, const Setting *line);
-/* Options given so far come from another source: they may be given again. */
+/* The options given so far come from another source, so that they may be
+   given again. */
 void options_second_source(Options *o);
-/* All that was taken, as section "options" of a module keeps it: each option
-   and its value end with a NUL; and what such a section says, but for files.
-   What is not of this build is refused. */
+/* All options that were given, as section "options" of a module stores them:
+   each option and its value end with a NUL. And the reverse: the options in
+   such a section, except files. Options that this build lacks are refused. */
 void options_words(const Options *o, StrBuf *sb);
-/* A JSON object of what decides how training goes on: the model, by a number
-   that it has, and each option that was given.                              */
+/* A JSON object of everything that decides how training continues: the
+   model, as a hash, and each option that was given. */
 void options_said(const Options *o, uint64_t model, StrBuf *sb);
 Status options_again(Options *o, Diag *d, const char *words, size_t n);
 /* Every option as text, for the module's info (JSON object). */

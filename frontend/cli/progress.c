@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.c: see progress.h.  A thread writes, since the work waits for
-   compilers. */
+/* progress.c: see progress.h.  A thread writes the row, since the main
+   thread waits for compilers. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/cli/progress.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* progress.h: what `ampc` does, for a person who waits for it. */
+/* progress.h: shows a waiting person what `ampc` is doing. */
 #ifndef AMPC_FRONTEND_CLI_PROGRESS_H
 #define AMPC_FRONTEND_CLI_PROGRESS_H
 
-/* On a terminal: from half a second on until progress_end, the last row says
-   what doing() has named, and for how long. */
+/* On a terminal, after half a second and until progress_end, the last row
+   shows the text given to doing(), and for how long it has been running. */
 void progress_begin(void);
 void progress_end(void);
 

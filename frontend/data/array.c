@@ -53,7 +53,7 @@ static void adopt(Array *a, int fd) {
 
 /* ---- unpacking ----------------------------------------------------------- */
 
-/* The rest of a packed file, which must be exactly the array. */
+/* Reads the rest of a packed file, which must contain exactly the array. */
 static Status unpack(const Source *s, const char *head, size_t nhead,
                      Array *a) {
     char *part = a->memory ? NULL : malloc(PART);
@@ -80,7 +80,7 @@ static Status unpack(const Source *s, const char *head, size_t nhead,
     return st;
 }
 
-/* Nothing may follow, and the checksum at the end must be right. */
+/* Nothing may follow, and the checksum at the end must match. */
 static Status check_end(const Source *s, size_t extra) {
     char more;
     size_t got = 0;
@@ -91,7 +91,8 @@ static Status check_end(const Source *s, size_t extra) {
 
 /* ---- column order -------------------------------------------------------- */
 
-/* Rows [lo, hi) of the first axis, dense, from data in column order. */
+/* Copies rows [lo, hi) of the first axis, without gaps, from data in column
+   order. */
 static Status get_columns(Diag *d, const char *path, const Array *a, int64_t lo,
                           int64_t hi, char *line, char *out) {
     size_t size = dtype_bytes((uint32_t)a->dtype);
@@ -145,7 +146,7 @@ static Status from_columns(const Source *s, Array *a) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-/* True if the file name, without a final .gz, ends so. */
+/* True if the file name, without a final .gz, has that ending. */
 static bool has_end(const char *path, const char *end) {
     size_t n = strlen(path), k = end ? strlen(end) : 0;
     if (n > 3 && !strcmp(path + n - 3, ".gz")) n -= 3;
@@ -211,7 +212,7 @@ static Status check_size(const Source *s, const ArrayHead *h, Array *a) {
     return OK;
 }
 
-/* Text becomes numbers in a copy, which is the array. */
+/* Numbers of a text are written to a copy, which becomes the array. */
 static Status adopt_copy(const Source *s, Array *a) {
     Source copy = {.d = s->d, .path = s->path, .fd = a->fd, .size = a->bytes};
     if (!a->memory) return OK;

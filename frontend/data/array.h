@@ -3,11 +3,11 @@
    IDX (as MNIST ships), CIFAR's, tokens (.bin) and text (.csv); also gzipped,
    if a file is one array.
 
-   Files are treated as hostile. The header decides how much is read; its sizes
-   are checked against the file's size before anything is allocated, and no more
-   than that is unpacked. Small arrays are kept in memory; large ones are read
-   in windows from the file itself or, if it is packed or in another order, from
-   a nameless temporary copy.
+   Files are treated as hostile. The header decides how many bytes are read. Its
+   sizes are checked against the file's size before anything is allocated, and
+   no more bytes than that are unpacked. Small arrays are kept in memory; large
+   ones are read in windows from the file itself or, if it is packed or in
+   another order, from a nameless temporary copy.
 
    array.c  shapes and windows;  source.c  bytes of files
    npy.c, npz.c, idx.c, cifar.c, tensors.c, tokens.c, csv.c  a format each
@@ -34,21 +34,23 @@ typedef struct Array {
     uint64_t at;  /* offset of the data */
     bool swap;    /* the data are in the other byte order */
     bool windows; /* has no samples: the reader cuts windows as it needs them */
-    bool text;    /* the numbers were digits */
+    bool text;    /* the numbers were written as text */
 } Array;
 
-/* Selects an array of a file with several, or how to read it. */
+/* Selects an array of a file that has several, or how to read the file. */
 typedef struct ArrayPick {
-    const char *part; /* FILE:PART, by the format; NULL: not given */
+    const char *part; /* FILE:PART; the format decides what PART means; NULL:
+                         not given */
     const char
-        *input; /* the input that it is for; names the part if part is NULL */
+        *input;    /* the input that it feeds; names the part if part is NULL */
     bool integers; /* text: read integers, not floats */
 } ArrayPick;
 
-/* Tells formats apart by content.  pick may be NULL.  On failure nothing is
+/* Recognises formats by content. pick may be NULL. On failure nothing is
    left to close.                                                            */
 Status array_open(Diag *d, const char *path, const ArrayPick *pick, Array *a);
-/* Elements [first, first + n), dense, row-major, in this machine's order. */
+/* Elements [first, first + n), without gaps, row-major, in this machine's
+   byte order. */
 Status array_get(Diag *d, const char *path, const Array *a, int64_t first,
                  int64_t n, void *out);
 void array_close(Array *a);
@@ -60,7 +62,7 @@ typedef struct ArrayPart {
 typedef struct ArrayParts {
     Arena *arena;
     const char *format;
-    bool columns; /* of a table, which is also an array of all */
+    bool columns; /* part of a table, which is also an array as a whole */
     VEC(ArrayPart) list;
 } ArrayParts;
 Status array_parts(Diag *d, const char *path, ArrayParts *to);
@@ -76,27 +78,28 @@ typedef struct ArrayHead {
     int64_t dim[AMPC_RANK_LIMIT];
     size_t data;   /* offset of the first element */
     bool big;      /* endian */
-    bool columns;  /* Fortran: the first index is the fastest */
+    bool columns;  /* Fortran order: the first index varies fastest */
     bool windows;  /* as in Array; the last element belongs to no window */
     char why[100]; /* reason of a refusal */
     /* for `find` */
     const unsigned char *head; /* the first bytes of the file */
     size_t head_bytes;
-    bool found; /* set: all of the above is known, nothing is left to parse */
-    int copy;  /* set: the elements are in this file, from its start; else -1 */
-    bool text; /* set: as in Array */
+    bool found; /* set: all fields above are known; nothing is left to parse */
+    int copy;   /* set: the elements begin at the start of this file; else -1 */
+    bool text;  /* set: as in Array */
 } ArrayHead;
 
-/* p: the first bytes of a file, ARRAY_HEAD of them or all. */
+/* p: the first ARRAY_HEAD bytes of a file, or all of a shorter one. */
 typedef struct ArrayFormat {
     const char *name;
     bool (*is)(const unsigned char *p, size_t n);
-    const char *end; /* of a name, if content has no mark (is == NULL) */
-    /* One of these: a header; or, in a file that is more than header and
-       elements, the place of the array.                                     */
+    const char *end; /* ending of a file name, for content without a mark (is
+                        == NULL) */
+    /* One of the two: reads a header; or, if a file has more than header and
+       elements, finds the array. */
     bool (*parse)(const unsigned char *p, size_t n, ArrayHead *h);
     Status (*find)(Source *s, const ArrayPick *pick, ArrayHead *h);
-    /* NULL: a file has no parts.  h: the first bytes of the file. */
+    /* NULL: such a file has no parts. h: the first bytes of the file. */
     Status (*parts)(Source *s, const ArrayHead *h, ArrayParts *to);
 } ArrayFormat;
 
@@ -106,8 +109,8 @@ extern const ArrayFormat npy_format, npz_format, idx_format, cifar_format,
 /* tensors.c: memory for st_open of runtime/files/safetensors.h. */
 extern const ampc_options safetensors_memory;
 
-/* The header of a .npy file; bf16 has no type there: write it as f32.
-   buf is freed by the caller (sb_free).                                     */
+/* The header of a .npy file; .npy has no bf16: write f32. The caller frees
+   buf (sb_free). */
 void npy_header(StrBuf *buf, int dtype, int rank, const int64_t *dim);
 
 #endif

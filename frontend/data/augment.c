@@ -14,7 +14,7 @@ enum { STEPS = 8, CHANNELS = 64 };
 
 typedef struct Step {
     const struct StepKind *kind;
-    double a; /* of flip, crop, mixup */
+    double a; /* the kinds flip, crop and mixup use it */
     double mean[CHANNELS], std[CHANNELS];
     int n; /* of these */
 } Step;
@@ -106,8 +106,8 @@ static void flip(const Step *s, Planes *p, uint64_t *state) {
     }
 }
 
-/* With zeros around it the picture is larger by `a` on each side; a window of
-   its size lies anywhere there. */
+/* With zeros around it the picture is larger by `a` on each side; a window
+   of the original size lies at a random position in it. */
 static void crop(const Step *s, Planes *p, uint64_t *state) {
     int64_t pad = (int64_t)s->a, h = p->height, w = p->width;
     int64_t dy = (int64_t)(uniform(state) * (double)(2 * pad + 1)) - pad;
@@ -193,7 +193,7 @@ static Status read_step(Diag *d, char *word, Step *s) {
     return ERR_USAGE;
 }
 
-/* The steps behind the last '=': names may hold one. */
+/* The steps follow the last '=': names may contain one. */
 static Status read_spec(Diag *d, const char *spec, Augment *a) {
     char text[512], *save = NULL;
     const char *steps = strrchr(spec, '=') + 1;
@@ -288,7 +288,7 @@ static const Step *find_mixup(const Augment *a) {
     return NULL;
 }
 
-/* Labels are mixed with their pictures: inputs 'target', or those named. */
+/* Labels are mixed like their pictures: input 'target', or the inputs named. */
 static Status mix_labels(Diag *d, FeedSet *fs) {
     const Step *mixup = NULL;
     const Feed *first = NULL;
@@ -380,7 +380,7 @@ static double normal(uint64_t *state) {
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
-/* Marsaglia and Tsang's method, with their boost below 1. */
+/* Marsaglia and Tsang's method; shapes below 1 use their boost. */
 static double gamma_draw(double shape, uint64_t *state) {
     double boost = shape < 1 ? pow(1 - uniform(state), 1 / shape) : 1;
     double k = (shape < 1 ? shape + 1 : shape) - 1.0 / 3;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cifar.c: the binary files of CIFAR-10 and CIFAR-100: records of one or two
    class numbers and a picture, 3x32x32 bytes.  An input of integers takes the
-   class numbers, any other the pictures; FILE:images, FILE:labels, and of
-   CIFAR-100 FILE:coarse and FILE:fine (labels) say which.  Several files in one
-   (cat data_batch_*.bin > train.bin) are read as one. */
+   class numbers, any other input the pictures; FILE:images, FILE:labels, and
+   for CIFAR-100 FILE:coarse and FILE:fine (labels) select one. Several files
+   joined into one (cat data_batch_ .bin > train.bin) are read as one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +12,13 @@
 enum { PIXELS = 3 * 32 * 32, RECORDS = 64 };
 
 typedef struct Form {
-    int labels, classes[2]; /* bytes before a picture; below these */
+    int labels, classes[2]; /* bytes before a picture; each is below this */
 } Form;
 
 static const Form forms[] = {{1, {10}}, {2, {20, 100}}};
 
-/* The records at the beginning of a file have labels in range and bright
-   pixels, which token numbers and texts at these places do not. */
+/* A file's first records have labels in range and some bright pixels; token
+   numbers and texts do not have both at these positions. */
 static bool cifar_fits(const Form *f, const unsigned char *p, size_t n) {
     size_t record = (size_t)f->labels + PIXELS;
     bool bright = false;
@@ -42,7 +42,7 @@ static bool is_cifar(const unsigned char *p, size_t n) {
     return cifar_form_of(p, n) != NULL;
 }
 
-/* The bytes of a record that the part is. */
+/* The bytes of a record that make up the part. */
 typedef struct Cut {
     size_t from, n, record;
 } Cut;
@@ -70,13 +70,13 @@ static Status cifar_choose(const Source *s, const Form *f,
     return OK;
 }
 
-/* That part of each record, one after the other, to a copy. */
+/* Copies that part of each record, one after the other. */
 static Status copy(Source *s, const ArrayHead *h, const Cut *c, int64_t *n) {
     unsigned char *in = malloc(RECORDS * c->record), *out = in;
     uint64_t at = 0, written = 0;
     size_t got = in ? 1 : 0;
     Status st = in ? OK : source_bad(s, "out of memory");
-    /* of a packed file, the first bytes have been read already */
+    /* the first bytes of a packed file have been read already */
     size_t kept = s->packed ? h->head_bytes : 0;
     for (size_t fresh; st == OK && got; at += got) {
         size_t want = RECORDS * c->record, known = 0;

@@ -23,10 +23,10 @@ typedef struct Csv {
     Arena *a;
     char separator;
     VEC(char *) first; /* fields of the first line */
-    int *columns;      /* column of each place in a sample */
+    int *columns;      /* for each element of a sample, its column */
     int ncolumn;
     bool *wanted;    /* by column */
-    bool only_first; /* the first line is all that is asked for */
+    bool only_first; /* only the first line is requested */
     int64_t line, rows;
     double *row; /* values of one line, all columns; or int64_t */
     int nfield;  /* fields of the current line so far */
@@ -43,7 +43,7 @@ typedef struct Csv {
 
 /* ---- characters ---------------------------------------------------------- */
 
-/* The next byte; -1 at the end. */
+/* Returns the next byte; -1 at the end. */
 static Status next(Csv *c, int *byte) {
     if (c->at == c->got && !c->ended) {
         TRY(source_take(c->s, c->in, PART, c->offset, &c->got));
@@ -195,7 +195,7 @@ static Status choose_item(Csv *c, const char *item) {
     return OK;
 }
 
-/* Every column at most once, so that the list has room for all. */
+/* Each column is taken at most once, so that the list has room for all. */
 static Status choose_columns(Csv *c) {
     int n = c->first.len;
     c->columns = NEW_ARRAY(c->a, int, n + 1);
@@ -229,15 +229,15 @@ static char separator_in(const unsigned char *p, size_t n) {
     return found;
 }
 
-/* No number, but begun as one: 2.5.1, 1x1. */
+/* True for text that begins as a number but is none: 2.5.1, 1x1. */
 static bool is_mistyped(const char *text) {
     return !is_csv_number(text, &(double){0}) &&
            text[strspn(text, "+-.")] >= '0' && text[strspn(text, "+-.")] <= '9';
 }
 
-/* Handles the first line. It holds names if a chosen field is not a number;
-   if other fields are numbers and none is a word, that field is an error
-   instead. */
+/* Reads the first line. It holds names if a chosen field is not a number.
+   But if other fields are numbers and no field is a word, that field is an
+   error. */
 static Status first_line(Csv *c) {
     double x;
     bool names = false, numbers = false, words = false;

@@ -15,8 +15,8 @@
 enum {
     PART = 8192,    /* elements at a time */
     CLASSES = 1000, /* no more are counted */
-    PARTS = 100,    /* arrays of a file that are told */
-    COLUMNS = 32,   /* a table with more is one array */
+    PARTS = 100,    /* arrays of a file that are described */
+    COLUMNS = 32,   /* a table with more columns is described as one array */
     SHOWN_CLASSES = 20
 };
 
@@ -89,7 +89,7 @@ static void put_describe_values(const Array *a, const Values *v, StrBuf *sb) {
 
 /* ---- arrays -------------------------------------------------------------- */
 
-/* Text is read as integers if it can be, as an input of integers asks for. */
+/* Text is read as integers if possible, as for an input of integers. */
 static Status open_array(Diag *d, const char *path, const char *part,
                          Array *a) {
     Diag whole = {0};
@@ -101,7 +101,7 @@ static Status open_array(Diag *d, const char *path, const char *part,
     return st;
 }
 
-/* "  2 age: ", or less where there is less. */
+/* " 2 age: ", or shorter if there is no name. */
 static void put_describe_name(const ArrayPart *p, StrBuf *sb) {
     sb_puts(sb, "  ");
     if (p->part) sb_put_escaped(sb, p->part);
@@ -131,7 +131,7 @@ static Status tell_array(Diag *d, const char *path, const ArrayPart *p,
     return st;
 }
 
-/* What cannot be read of a file with parts is told like the others. */
+/* A part that cannot be read is described with the reason. */
 static void tell_part(const char *path, const ArrayPart *p, StrBuf *sb) {
     Diag d = {0};
     bool windows;

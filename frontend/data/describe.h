@@ -5,8 +5,8 @@
 
 #include "ir/base/base.h"
 
-/* Kind, arrays with their dtypes, shapes and values, and how `ampc run` takes
-   them, of FILE or FILE:PART; every line ends. */
+/* The kind, arrays with their dtypes, shapes and values, and how `ampc run`
+   reads them, for FILE or FILE:PART; every line ends with a newline. */
 Status data_tell(Diag *d, const char *file, StrBuf *sb);
 
 #endif

@@ -18,7 +18,7 @@
 
 /* ---- names --------------------------------------------------------------- */
 
-/* The file of "INPUT=FILE" if the input is `name`; names may hold '='. */
+/* The file of "INPUT=FILE" if the input is `name`; names may contain '='. */
 static const char *spec_file(const char *spec, const char *name) {
     size_t n = strlen(name);
     return strncmp(spec, name, n) == 0 && spec[n] == '=' ? spec + n + 1 : NULL;
@@ -47,7 +47,7 @@ static const char *option_of(const RunList *specs) {
     return specs->option ? specs->option : "--feed";
 }
 
-/* "; did you mean 'x'?", of the name in NAME=FILE. */
+/* "; did you mean 'x'?", for the name in NAME=FILE. */
 static const char *like_input(const ampc_api *api, const char *program,
                               const char *spec, char text[NEAR_TEXT]) {
     char name[100];
@@ -79,7 +79,7 @@ static Status check_specs(Diag *d, const ampc_api *api, const char *program,
     return OK;
 }
 
-/* The file for an input; NULL: none. *twice when there are two. */
+/* The file for an input; NULL: none. *twice: set if two specs name it. */
 static const char *find_file(const RunList *specs, const char *name,
                              bool *twice) {
     const char *found = NULL;
@@ -186,7 +186,7 @@ static Status integers_fit(Diag *d, const Feed *f, const char *p, int64_t first,
     return OK;
 }
 
-/* Whatever the values are. */
+/* True for every value of the type. */
 static bool widens(int from, int to) {
     bool sign_from = dtype_info[from].npy[0] == 'i';
     bool sign_to = dtype_info[to].npy[0] == 'i';
@@ -194,7 +194,7 @@ static bool widens(int from, int to) {
     return sign_to && elem_bytes(from) < elem_bytes(to);
 }
 
-/* Every value survives the change of width. */
+/* True if every value can be stored in the other width. */
 static Status check_integers(Diag *d, const Feed *f) {
     enum { PART = 8192 };
     _Alignas(8) char part[PART * 8];
@@ -209,10 +209,11 @@ static Status check_integers(Diag *d, const Feed *f) {
     return OK;
 }
 
-/* Samples in the file for an input that takes `batch` of them at once; -1 when
-   the shapes do not agree.  An input whose first axis is k times the batch
-   takes k rows per sample, from files of either layout; one whose first axis is
-   no multiple of the batch is given whole, the same to each.                */
+/* Number of samples in the file for an input that takes `batch` of them at
+   once; -1 if the shapes do not match. If the first axis of an input is k
+   times the batch, a sample has k rows, in a file of either layout. If the
+   first axis is not a multiple of the batch, the whole array is passed with
+   each batch. */
 static int64_t count_samples(Feed *f, int64_t batch) {
     int64_t elems = (int64_t)(f->want.bytes / elem_bytes(f->want.dtype));
     const Array *a = &f->a;
@@ -231,8 +232,8 @@ static int64_t count_samples(Feed *f, int64_t batch) {
     return mul_ok(samples, f->per, &all) && all == a->count ? samples : -1;
 }
 
-/* Labels [batch, classes, ..] of probabilities, and a file with a class number
-   for each: samples in it; -1: it is no such file. */
+/* For labels [batch, classes, ..] of probabilities and a file with one class
+   number for each label: number of samples in it; -1: another kind of file. */
 static int64_t count_labels(Feed *f, int64_t batch) {
     const Array *a = &f->a;
     const ampc_tensor_info *t = &f->want;
@@ -247,7 +248,7 @@ static int64_t count_labels(Feed *f, int64_t batch) {
                : -1;
 }
 
-/* Puts n samples of class numbers, from `sample` on, as probabilities. */
+/* Stores n samples of class numbers, from `sample` on, as probabilities. */
 static Status put_classes(Diag *d, const Feed *f, int64_t sample, int64_t n,
                           char *out) {
     int64_t each = f->per / f->classes;
@@ -288,7 +289,7 @@ static Status check_fit(Diag *d, FeedSet *fs, Feed *f) {
 
 /* ---- open ---------------------------------------------------------------- */
 
-/* A folder holds pictures. */
+/* A folder contains pictures. */
 static Status open_data(Diag *d, Feed *f) {
     struct stat st;
     if (stat(f->path, &st) == 0 && S_ISDIR(st.st_mode))
@@ -406,7 +407,8 @@ void numbers_of(int dtype, const void *data, int64_t first, int64_t n,
         to[i] = plain_number(p + (size_t)i * size, dtype);
 }
 
-/* A finite number must not become infinite; -1, or where one does. */
+/* A finite number must not become infinite: returns the index where one
+   does, or -1. */
 static int64_t convert_numbers(char *out, int to, const char *p, int from,
                                int64_t n) {
     size_t a = elem_bytes(from), b = elem_bytes(to);
@@ -419,7 +421,8 @@ static int64_t convert_numbers(char *out, int to, const char *p, int from,
     return bad;
 }
 
-/* Elements [first, first + n) of the file, read to f->raw, to `out`. */
+/* Converts elements [first, first + n) of the file, read to f->raw, to
+   `out`. */
 static Status feed_convert(Diag *d, const Feed *f, int64_t first, int64_t n,
                            char *out) {
     int from = f->a.dtype, to = f->want.dtype;
@@ -444,7 +447,7 @@ static Status feed_convert(Diag *d, const Feed *f, int64_t first, int64_t n,
                 f->want.name, dtype_info[to].text);
 }
 
-/* Rows [row, row + n) of the batch: samples from `sample` on. */
+/* Fills rows [row, row + n) of the batch with samples from `sample` on. */
 static Status fill_rows(Diag *d, Feed *f, int64_t row, int64_t sample,
                         int64_t n) {
     size_t to = (size_t)f->per * elem_bytes(f->want.dtype);

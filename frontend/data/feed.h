@@ -2,12 +2,12 @@
 /* feed.h: data files as the inputs of a program, batch by batch.
 
    FILE may be FILE:PART where a format has parts (array.h).  The first axis of
-   an array counts samples; tokens are cut in windows.  An input without the
-   batch in its first axis, such as the edges of a graph, is one array for all
-   batches.  A sample may have another shape if its elements are the same ones
-   in the same order (feed_shape.h); u8 data for a floating input is divided by
-   255, i8 data is taken as it is; integers and floating numbers may change
-   width if every value fits; all other differences are errors. */
+   an array counts samples; tokens are cut in windows.  An input whose first
+   axis is not the batch, such as the edges of a graph, is one array for all
+   batches. A sample may have another shape if its elements have the same
+   meaning and order (feed_shape.h). u8 data for a floating input is divided
+   by 255, i8 data is taken unchanged; integers and floating numbers may
+   change width if every value fits. All other differences are errors. */
 #ifndef AMPC_FRONTEND_DRIVER_FEED_H
 #define AMPC_FRONTEND_DRIVER_FEED_H
 
@@ -19,22 +19,22 @@
    Files that `guard` reserves for output are not read. */
 Status feeds_open(Diag *d, FileGuard *guard, const ampc_api *api,
                   const char *program, const RunList *specs, FeedSet *fs);
-/* FILE alone, for input `index` of `program`; fs->samples: the samples in it,
-   -1: it is one value for all batches. feeds_free is due even after a failure.
+/* Opens FILE alone, for input `index` of `program`; fs->samples: the number of
+   samples, -1: one array for all batches. Call feeds_free even after a failure.
  */
 Status feed_try(Diag *d, FileGuard *guard, const ampc_api *api,
                 const char *program, uint32_t index, const char *file,
                 FeedSet *fs);
 void feeds_free(FeedSet *fs);
 
-/* Cuts FILE:PART behind FILE and returns PART, if FILE is there; else NULL. */
+/* If FILE exists, cuts FILE:PART after FILE and returns PART; else NULL. */
 const char *file_part(char *file);
 
-/* The facts that feed_shape.h asks for. */
+/* The facts that feed_shape.h needs. */
 Fed feed_facts(const Feed *f, int64_t samples);
 
-/* Converts the next batch directly into memory that the device reads, if the
-   device has such memory. */
+/* Converts the next batch directly into memory that the device reads, if
+   there is such memory. */
 void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);
 
 /* Loads samples order[first .. first + n) (order NULL: in file order); rows
@@ -42,7 +42,7 @@ void feeds_stage(FeedSet *fs, const ampc_api *api, ampc_session *s);
 Status feeds_fill(Diag *d, FeedSet *fs, const int64_t *order, int64_t first,
                   int64_t n);
 
-/* Elements [first, first + n) of an array as they are: u8 is not divided. */
+/* Elements [first, first + n) of an array, unchanged: u8 is not divided. */
 void numbers_of(int dtype, const void *data, int64_t first, int64_t n,
                 double *to);
 

@@ -12,21 +12,23 @@ typedef struct Feed {
     ArrayPick pick;
     Array a;
     int64_t per; /* elements per sample; 0: one value for all batches       */
-    int64_t classes; /* the file has a class number where the input has so many
-                        probabilities; 0: it has the input's elements */
+    int64_t classes; /* the file has class numbers, and the input this many
+                        probabilities for each; 0: the file has the input's
+                        elements */
     char *batch;     /* converted rows */
     char *to; /* destination of converted rows: batch, or staged memory */
     struct Augment *augment; /* augment.h; NULL: none */
-    char *raw; /* a batch as the file has it; NULL: of the input's dtype  */
+    char *raw; /* a batch in the file's dtype; NULL: the file has the input's
+                  dtype */
 } Feed;
 
 typedef struct FeedSet {
     const char *program;
     Feed *feed;
-    ampc_input *in; /* as the API takes them; valid after feeds_fill        */
+    ampc_input *in; /* inputs for the API; valid after feeds_fill */
     int n;
     int64_t samples, batch;
-    int64_t seed, epoch; /* of what augment.h draws */
+    int64_t seed, epoch; /* seed of augment.h's random choices */
 } FeedSet;
 
 /* Values of an option that may be given several times. */

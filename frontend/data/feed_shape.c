@@ -9,7 +9,7 @@
 
 /* ---- the same elements in the same order --------------------------------- */
 
-/* The number of axes left to look at, without axes of 1. */
+/* The number of remaining axes, not counting axes of length 1. */
 typedef struct Axes {
     const int64_t *dim;
     int n, group; /* axes in the product */
@@ -92,7 +92,7 @@ static void put_dims(StrBuf *sb, const int64_t *dim, int rank) {
         sb_printf(sb, "%s%lld", i ? "x" : "", (long long)dim[i]);
 }
 
-/* Without axes of 1 and the axis of samples. */
+/* The shape without axes of length 1 and the axis of samples. */
 static bool same_axes(const Fed *f) {
     int i = 1, k = 1, rank = f->a->rank;
     const int64_t *dim = f->a->dim, *want = f->want->shape;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* feed_shape.h: whether an array has the elements of an input in their order.
-   Its shape may be the input's, with axes of 1 more or fewer, or with
-   neighbouring axes as one (pictures of 28x28 as rows of 784); any other has
-   as many elements, but means others by them.                               */
+/* feed_shape.h: whether an array has the elements of an input in the same
+   order. Its shape may equal the input's, have axes of length 1 more or
+   fewer, or neighbouring axes merged (pictures of 28x28 as rows of 784).
+   Other shapes with as many elements would assign them differently and are
+   refused. */
 #ifndef AMPC_FRONTEND_DRIVER_FEED_SHAPE_H
 #define AMPC_FRONTEND_DRIVER_FEED_SHAPE_H
 
@@ -11,8 +12,8 @@
 bool shapes_agree(const int64_t *dim, int rank, const int64_t *other,
                   int other_rank);
 
-/* An array of that many samples of `per` elements for an input; per 0: the same
-   for all batches. */
+/* Compares an array of that many samples of `per` elements with an input;
+   per 0: one array for all batches. */
 typedef struct Fed {
     const Array *a;
     const ampc_tensor_info *want;
@@ -21,10 +22,10 @@ typedef struct Fed {
 } Fed;
 
 bool fed_lies_right(const Fed *f);
-/* The transposition that would make it fit, if one does. */
+/* The transposition that would make the array fit, if one exists. */
 void fed_hint(const Fed *f, StrBuf *sb);
-/* "x: u8 500x3x32x32, divided by 255" and a line's end; nothing if the values
-   are taken as they are.                                                    */
+/* "x: u8 500x3x32x32, divided by 255" and a line end; nothing if the values
+   are used unchanged. */
 void fed_tells(const Fed *f, StrBuf *sb);
 
 #endif

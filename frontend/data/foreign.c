@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* foreign.c: a row for each kind; '@' in a command stands for the file. */
+/* foreign.c: a table of kinds of files; '@' in a command stands for the
+   file. */
 #include "frontend/data/foreign.h"
 
 #include <ctype.h>
@@ -25,7 +26,7 @@
     "for labels, too"
 
 typedef struct Kind {
-    int at; /* of the mark in the file */
+    int at; /* offset of the mark in the file */
     const char *mark;
     int n;
     const char *what, *how;
@@ -68,7 +69,7 @@ static const Kind kinds[] = {
     {0, "[", 1, "a JSON text", PANDAS("read_json('@')")},
 };
 
-/* Of zip archives, by the end of a member's name. */
+/* Kinds of zip archives, recognised by the ending of a member's name. */
 static const Kind members[] = {
     {0, "/data.pkl", 9, "a file of torch.save",
      "python3 -c \"import torch, numpy; numpy.save('@.npy', "

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* images.c: a folder of pictures as an array: see images.h.  All of them are
-   decoded when it is opened, into memory or a nameless file. */
+/* images.c: a folder of pictures as an array: see images.h.  Opening a
+   folder decodes all pictures into memory or a nameless file. */
 #define _GNU_SOURCE
 #include "frontend/data/images.h"
 
@@ -16,7 +16,7 @@
 
 enum { KEPT = 16 << 20, MOST_FILE = 256 << 20 };
 
-/* Names in a folder, sorted by their bytes. */
+/* Names in a folder, sorted by byte values. */
 typedef struct NameList {
     struct dirent **at;
     int n;
@@ -48,23 +48,25 @@ static bool is_folder(const char *path) {
 
 /* ---- the samples --------------------------------------------------------- */
 
-/* A folder being read: the form of a sample, and the place of the next. */
+/* The state of reading a folder: the form of a sample, and where the next
+   one is stored. */
 typedef struct Folder {
     Diag *d;
     const char *path;
-    bool labels, plain; /* plain: without classes */
+    bool labels, plain; /* plain: the folder has no classes */
     bool last;          /* channels are the last axis */
     int channels;
     int64_t width, height;
     Array *a;
-    int64_t room; /* bytes that a->memory has */
+    int64_t room; /* bytes allocated for a->memory */
 } Folder;
 
 static Status bad_picture(const Folder *f, const char *path, const char *why) {
     return fail(f->d, (Loc){.file = intern(path)}, "%s", why);
 }
 
-/* A file that is no picture, or one of a kind that is not decoded. */
+/* The message for a file that is not a picture, or for a kind that is not
+   decoded. */
 static Status no_picture(const Source *s, const char *file, size_t n) {
     StrBuf text = {0};
     if (!foreign_tell((const unsigned char *)file, n, s->path, &text))
@@ -90,7 +92,7 @@ static Status read_whole(Diag *d, const char *path, char **out, size_t *n) {
     return st;
 }
 
-/* Appends bytes; what grows beyond KEPT goes to a file. */
+/* Appends bytes; moves to a file if there are more than KEPT. */
 static Status append(Folder *f, const void *data, size_t n) {
     Array *a = f->a;
     Source s = {.d = f->d, .path = f->path};
@@ -117,7 +119,7 @@ static Status append(Folder *f, const void *data, size_t n) {
     return OK;
 }
 
-/* Channel by channel, as [C,H,W] has them. */
+/* Channel by channel, the order of [C,H,W]. */
 static unsigned char *planes(const unsigned char *p, int64_t pixels, int c) {
     unsigned char *out = malloc((size_t)(pixels * c));
     for (int64_t i = 0; out && i < pixels; i++)
@@ -243,7 +245,7 @@ Status images_open(Diag *d, const char *folder, const ampc_tensor_info *want,
 
 /* ---- for people ---------------------------------------------------------- */
 
-enum { LOOKED_AT = 64 }; /* pictures whose size is looked at */
+enum { LOOKED_AT = 64 }; /* number of pictures whose sizes are examined */
 
 typedef struct Sizes {
     int64_t least[2], most[2]; /* width and height */
@@ -284,7 +286,7 @@ static Status look_in(Diag *d, const char *folder, Sizes *z) {
     return st;
 }
 
-/* The classes as the labels that images_open makes of them. */
+/* The classes, as numbered by images_open. */
 static Status tell_classes(Diag *d, const char *folder, const NameList *names,
                            Sizes *z, StrBuf *sb) {
     StrBuf path = {0};

@@ -13,21 +13,22 @@ typedef struct Picture {
     unsigned char *pixels;
 } Picture;
 
-/* Whether the file in memory begins as PNG and JPEG do. */
+/* True if the file in memory begins as PNG and JPEG do. */
 bool picture_is(const unsigned char *file, size_t n);
-/* Such a file; false: why. */
+/* Decodes such a file; false: the reason is set. */
 bool picture_decode(const unsigned char *file, size_t n, int channels,
                     Picture *p, char why[100]);
-/* To width x height, as Pillow's BILINEAR: each pixel is a mean of the pixels
-   that it covers, weighted by a triangle.  NULL: out of memory; for free(). */
+/* Resizes to width x height, as Pillow's BILINEAR: each pixel is a mean of
+   the pixels that it covers, weighted by a triangle. NULL: out of memory;
+   the caller frees it. */
 unsigned char *picture_resize(const Picture *p, int64_t width, int64_t height);
 
-/* FOLDER/CLASS/FILE, or FOLDER/FILE: what input `want` takes of it, pictures of
-   its size as u8 or, if it takes integers, the number of each picture's class.
-   Classes and files are in the order of their names' bytes. */
+/* FOLDER/CLASS/FILE, or FOLDER/FILE: reads it for input `want`: pictures
+   resized to it as u8 or, for an input of integers, the number of each
+   picture's class. Classes and files are sorted by the bytes of their names. */
 Status images_open(Diag *d, const char *folder, const ampc_tensor_info *want,
                    Array *a);
-/* How many pictures of which sizes, and the classes, for people. */
+/* The number of pictures, their sizes, and the classes, for people. */
 Status images_tell(Diag *d, const char *folder, StrBuf *sb);
 
 #endif

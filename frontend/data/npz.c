@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* npz.c: an array of a .npz file, which is a zip archive of .npy files, stored
-   as they are (numpy.savez) or deflated (savez_compressed).
+/* npz.c: an array of a .npz file, which is a zip archive of .npy files, either
+   uncompressed (numpy.savez) or deflated (savez_compressed).
 
    The directory at the end tells where members are; each has a header of its
    own before its data.  All sizes may be in a 64-bit extension.             */
@@ -64,10 +64,10 @@ typedef struct Member {
     size_t name_bytes;
     unsigned flags, method;
     uint32_t crc;
-    uint64_t packed, raw, at; /* at: of its own header */
+    uint64_t packed, raw, at; /* at: offset of the member's own header */
 } Member;
 
-/* Sizes that do not fit 32 bits stand, in this order, in extension 1. */
+/* Sizes that do not fit 32 bits are in extension 1, in this order. */
 static bool take_extra(const unsigned char *p, size_t n, Member *m) {
     uint64_t *const wide[] = {&m->raw, &m->packed, &m->at};
     while (n >= 4) {
@@ -108,7 +108,7 @@ static bool take_entry(const unsigned char *p, size_t n, size_t *at,
     return take_extra(p + ENTRY_SIZE + name, extra, m);
 }
 
-/* The array's name, without ".npy"; other members are none. */
+/* The array's name, without ".npy"; NULL for members that are not arrays. */
 static bool array_name(const Member *m, char *out, size_t cap) {
     size_t n = m->name_bytes;
     if (n < 4 || n - 4 >= cap || memcmp(m->name + n - 4, ".npy", 4) != 0)
@@ -118,7 +118,7 @@ static bool array_name(const Member *m, char *out, size_t cap) {
     return strlen(out) == n - 4;
 }
 
-/* A zip archive of something else. */
+/* A zip archive without arrays. */
 static Status no_arrays(const Source *s, const unsigned char *p, size_t n) {
     StrBuf text = {0};
     Member x;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* picture.c: decodes with libpng and libjpeg, which jump out of errors. */
+/* picture.c: decodes with libpng and libjpeg, which report errors by
+   longjmp. */
 #include "frontend/data/images.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 #include <jerror.h>
 #include <png.h>
 
-/* A file may say any size: more pixels are not decoded. */
+/* A hostile file may claim any size: pictures with more pixels are refused. */
 #define MOST_PIXELS ((int64_t)1 << 26)
 
 static bool refuse(char why[100], const char *text) {
@@ -55,7 +56,7 @@ static void png_take(png_structp png, png_bytep to, size_t n) {
     b->left -= n;
 }
 
-/* 8 bits a channel, without alpha, palette or interlacing. */
+/* Converts to 8 bits a channel, without alpha, palette or interlacing. */
 static void png_plain(png_structp png, png_infop info, int channels) {
     int colour = png_get_color_type(png, info);
     png_set_expand(png);
@@ -107,7 +108,7 @@ static bool decode_png(const unsigned char *file, size_t n, Picture *p,
 /* ---- JPEG ---------------------------------------------------------------- */
 
 typedef struct JpegErrors {
-    struct jpeg_error_mgr manager; /* first: libjpeg has its address */
+    struct jpeg_error_mgr manager; /* first member: libjpeg gets its address */
     jmp_buf leave;
     char *why;
 } JpegErrors;
@@ -120,8 +121,8 @@ static void jpeg_failed(j_common_ptr j) {
     longjmp(e->leave, 1);
 }
 
-/* A warning is not an error, unless the file is cut off: its rows would be
-   grey. */
+/* A warning is not an error, unless the file is truncated: its missing rows
+   would be grey. */
 static void jpeg_warned(j_common_ptr j, int level) {
     if (level < 0 && j->err->msg_code == JWRN_JPEG_EOF) jpeg_failed(j);
 }
@@ -210,8 +211,8 @@ static unsigned char to_byte(double x) {
     return (unsigned char)(x < 0 ? 0 : x > 255 ? 255 : x + 0.5);
 }
 
-/* Along one axis: `lines` lines of `from` pixels, `step` bytes apart, the lines
-   `line` bytes apart; each channel for itself. */
+/* Resizes along one axis: `lines` lines of `from` pixels, `step` bytes
+   apart; the lines are `line` bytes apart; each channel separately. */
 typedef struct Axis {
     int64_t lines, from, to, step, line, out_step, out_line;
 } Axis;

@@ -19,7 +19,7 @@ enum { PART = 1 << 20, IN = 64 << 10 };
 struct SourcePacked {
     gzFile gz;
     z_stream z;
-    uint64_t at, raw; /* stored bytes consumed; size when unpacked */
+    uint64_t at, raw; /* stored bytes consumed; unpacked size */
     uint32_t crc, sum;
     bool ended;
     unsigned char in[IN];
@@ -71,11 +71,14 @@ static Status take_gzip(const Source *s, char *p, size_t n, size_t *got) {
         if (k == 0) break;
         *got += (size_t)k;
     }
-    if (*got < n) gzerror(s->packed->gz, &e); /* cut off: reads end, too */
+    if (*got < n)
+        gzerror(s->packed->gz, &e); /* the file is truncated:
+                                       reading past its end returns
+                                       no bytes */
     return e == Z_OK || e == Z_STREAM_END ? OK : gz_failed(s);
 }
 
-/* The next stored bytes for inflate. */
+/* Gives inflate the next stored bytes. */
 static Status refill(const Source *s) {
     SourcePacked *k = s->packed;
     size_t got = 0;
@@ -123,7 +126,7 @@ Status source_get(const Source *s, void *out, size_t n, uint64_t at) {
     return got == n ? OK : source_bad(s, "truncated");
 }
 
-/* zlib compresses at most 1032 to 1: a larger size is false. */
+/* zlib compresses at most 1032 to 1: a larger size is a lie. */
 uint64_t source_most(const Source *s) {
     return s->packed ? s->size * 1040 + 1024 : s->size;
 }
@@ -144,7 +147,7 @@ Status source_open(Source *s) {
     struct stat st;
     unsigned char magic[2] = {0};
     size_t got;
-    /* O_NONBLOCK: a named pipe must not hang us */
+    /* O_NONBLOCK: opening a named pipe must not block */
     s->fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (s->fd < 0 || fstat(s->fd, &st) != 0) return source_errno(s);
     if (S_ISDIR(st.st_mode)) return source_bad(s, "is a folder");

@@ -6,7 +6,7 @@
 #include "frontend/data/array.h"
 #include "runtime/files/safetensors.h"
 
-/* The header is an object; no other format here begins so. */
+/* The header is a JSON object; no other format here begins with one. */
 static bool is_tensors(const unsigned char *p, size_t n) {
     uint64_t head = 0;
     if (n < 10) return false;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokens.c: texts as token numbers, .bin: u16 or u32 (FILE.bin:u32) without a
-   header, as nanoGPT writes them, or after the header of llm.c; .txt: the bytes
-   themselves (FILE:u8 of a .bin file, too).  Samples are
-   windows of as many tokens as the input takes; FILE.bin:+1 (FILE.bin:u32+1)
-   begins each one token later, as the target of predicting the next one.    */
+/* tokens.c: texts as token numbers. .bin: u16 or u32 (FILE.bin:u32) without a
+   header, as nanoGPT writes them, or after the header of llm.c. .txt: the bytes
+   themselves (also FILE:u8 of a .bin file). Samples are windows of as many
+   tokens as the input takes; FILE.bin:+1 (FILE.bin:u32+1) starts each window
+   one token later, as the target of next-token prediction. */
 #include <string.h>
 
 #include "frontend/data/array.h"

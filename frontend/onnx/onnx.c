@@ -17,8 +17,8 @@ const Tensor *ox_as(Arena *a, const Tensor *t, DType d) {
     return r;
 }
 
-/* Notes tensors of the file that are not variables, each once, so that the
-   report omits nothing. */
+/* Records the file's tensors that are not variables, each once, so that the
+   report is complete. */
 static void note_literal(Ox *ox, const OxInit *x) {
     DType dtype;
     const Onnx__TensorProto *t = x->proto;
@@ -68,8 +68,8 @@ static void start_module(Ox *ox) {
     ox->b = (Builder){.g = ox->g};
 }
 
-/* Globs are checked when everything that they could match has been seen; the
-   one of a bare `--batchnorm frozen` may match nothing. */
+/* Globs are checked after everything that they could match has been seen;
+   the glob of a bare `--batchnorm frozen` may match nothing. */
 static Status check_frozen(Ox *ox) {
     for (int i = 0; i < ox->opt->batchnorm_frozen.len; i++) {
         Str glob = ox->opt->batchnorm_frozen.data[i];

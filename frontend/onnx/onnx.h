@@ -39,7 +39,7 @@
 enum {
     OX_MIN_OPSET = 6,
     OX_MAX_OPSET = 28,
-    OX_AMPC_OPSET = 1, /* of domain OX_AMPC_DOMAIN: onnx_ampc.def */
+    OX_AMPC_OPSET = 1, /* rows of domain OX_AMPC_DOMAIN: onnx_ampc.def */
     OX_MIN_IR = 3,
     OX_MAX_IR = 14,
     OX_MAX_NODES = 1 << 20, /* after inlining                        */
@@ -54,7 +54,7 @@ enum {
 typedef struct Ox Ox;
 typedef struct OxNode OxNode;
 
-/* Who builds the nodes of an op: onnx_handlers.def. */
+/* The function that builds the nodes of an op: onnx_handlers.def. */
 /* Builds the node being imported. */
 typedef Status OxBuild(Ox *ox);
 typedef enum OxHandler {
@@ -69,16 +69,18 @@ typedef struct OxOp {
     int in_min, in_max, out_min, out_max;
     const char *attrs;
     unsigned nd;     /* operands through which no gradient flows            */
-    unsigned weight; /* operands that make an unmarked initializer train    */
+    unsigned weight; /* operands for which an unmarked initializer trains */
     OxHandler handler;
     OpCode core;
-    const char *fn;  /* or the op or function by name, with .. */
-    const char *map; /* .. how attributes become its own, see onnx_call.c */
+    const char *fn;  /* or an op or function by name, and .. */
+    const char *map; /* .. how its attributes follow from ONNX's, see
+                        onnx_call.c */
 } OxOp;
 
 typedef struct OxAttr {
     Str name;
-    const Onnx__AttributeProto *p; /* value; its own name does not matter   */
+    const Onnx__AttributeProto *p; /* the value; its own name in IR is
+                                      irrelevant */
 } OxAttr;
 
 struct OxNode {
@@ -107,8 +109,9 @@ typedef struct OxInit {
     bool is_var;
     VarKind kind;
     Str why;
-    Str written; /* value that the forward writes to it in training, or NULL */
-    const OxNode *normalises; /* data as it came in: (x - mean) / std */
+    Str written; /* name of the value that the forward writes to it in
+                    training, or NULL */
+    const OxNode *normalises; /* input data normalised: (x - mean) / std */
     const OxNode *statistic;  /* part of a written-out normalisation */
 } OxInit;
 
@@ -119,7 +122,7 @@ typedef struct OxSigned {
 
 typedef enum OxNameKind { OX_INPUT, OX_INIT, OX_RESULT } OxNameKind;
 
-/* In power iterations from a vector that the forward writes. */
+/* part of a power iteration that begins at a vector written by the forward */
 typedef enum OxPower { OX_NO_POWER, OX_PRODUCT, OX_UNIT } OxPower;
 
 typedef struct OxName {
@@ -129,31 +132,32 @@ typedef struct OxName {
     int result; /* OX_RESULT: which */
     int uses;   /* number of uses by live nodes and graph outputs */
     ValueId value;
-    bool reaches;       /* an output, through differentiable operands */
+    bool reaches;       /* an output depends on it through differentiable
+                           operands */
     const OxNode *role; /* the node that uses it as a weight */
     const OxNode *statistics_of; /* BatchNormalization */
-    bool drawn; /* made of a draw of zeros and ones, and numbers */
+    bool drawn; /* computed only from random zeros and ones, and constants */
     Str drops;  /* name of a dropout's result outside training, or NULL */
     OxPower power;
     bool stops;         /* a result that the forward writes to a buffer */
-    const ValueId *seq; /* a sequence: its elements */
+    const ValueId *seq; /* it is a sequence: its elements */
     int nseq;
     int pick, pick_axis; /* its rows are those of ox->picks[pick - 1] */
-    int sized, sized_at; /* has that number of rows as an element */
+    int sized, sized_at; /* it has the number of those rows as an element */
     bool sized_alone;    /* .. and nothing else */
 } OxName;
 
 /* Rows that a mask selects (onnx_picked.c). */
 typedef struct OxPick {
-    ValueId key;   /* the mask, behind views */
+    ValueId key;   /* the mask, without views */
     ValueId valid; /* bool[n]: whether a row counts */
     ValueId count; /* f32[]: how many do */
-    int64_t n;     /* elements of the mask */
+    int64_t n;     /* number of elements of the mask */
 } OxPick;
 
 typedef struct OxFold {
     Node node;
-    ValueId *out; /* the constants it became */
+    ValueId *out; /* the constants that replace the node */
 } OxFold;
 
 /* onnx_fold.c: constants and folds by content. */
@@ -163,29 +167,31 @@ typedef struct OxFolds {
     int64_t elements; /* of all folds so far */
 } OxFolds;
 
-/* What the framework that wrote the file takes for a gradient where there is
-   none, beside what std.amp takes, which is PyTorch's newest. */
+/* The gradients at kinks of the framework that wrote the file, where they
+   differ from std.amp's, which are those of PyTorch's newest version. */
 typedef struct OxKinks {
-    bool clamp_passes;   /* at a bound all of it; else none at a number's */
+    bool clamp_passes;   /* clamp: the full gradient at a bound; else none at
+                            a constant bound */
     bool clamp_shares;   /* .. half of it */
-    bool abs_is_above;   /* |x| and leaky ReLU at 0 have the slope above */
-    bool max_is_element; /* over one axis, where the file does not tell: the
-                            first of the greatest has all of it */
+    bool abs_is_above;   /* |x| and leaky ReLU have at 0 the slope of the
+                            positive side */
+    bool max_is_element; /* reductions over one axis, if the file does not
+                            say: the first maximum gets the whole gradient */
 } OxKinks;
 
 struct Ox {
     Arena *a;       /* the module's */
-    Arena *scratch; /* until the import ends */
+    Arena *scratch; /* lives until the import ends */
     Diag *d;
     const Options *opt;
     const Onnx__ModelProto *model;
     const Onnx__GraphProto *graph;
     Str file;
     Str dir;      /* folder of external data */
-    Str verified; /* location and checksum that matched last */
+    Str verified; /* location and checksum of the last match */
     bool has_signature, is_torch;
     OxKinks kinks;
-    bool *frozen_used; /* per opt->batchnorm_frozen */
+    bool *frozen_used; /* for each glob of opt->batchnorm_frozen */
 
     /* onnx_model.c, onnx_names.c: the file in one list of nodes, and names */
     StrMap functions; /* domain, name and overload to index */
@@ -193,14 +199,14 @@ struct Ox {
     struct {
         Str type, domain;
         const struct OxScope *scope;
-        const Str *types; /* NULL: of no node yet */
-    } typed; /* Loc.types of the node before, and its type and scope */
+        const Str *types; /* NULL: before the first node */
+    } typed; /* Loc.types of the previous node, and its type and scope */
     VEC(OxSigned) signature;
     VEC(OxNode) nodes;
     VEC(OxInit) inits;
     VEC(OxName) names;
     StrMap by_name;
-    StrMap outputs; /* of the graph, by index */
+    StrMap outputs; /* the graph's variables, by index */
     VEC(int) order; /* live nodes */
 
     /* onnx_nodes.c and handlers: the graph */
@@ -212,56 +218,56 @@ struct Ox {
     OxFolds folds;
     VEC(OxPick) picks;
     int dropouts, dropouts_enabled;
-    bool mixed_modes; /* some of the BatchNormalization train in the file */
+    bool mixed_modes; /* some BatchNormalization nodes train in the file */
 };
 
 /* ---- messages ------------------------------------------------------------ */
 
-/* About the node being imported: "Conv (opset 20): ...", and the source line
-   that the exporter recorded.  Returns ERR_USER. */
+/* A message about the node being imported: "Conv (opset 20): ...", and the
+   source line that the exporter recorded. Returns ERR_USER. */
 Status ox_fail(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 Status ox_fail_node(Ox *ox, const OxNode *n, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 Status ox_fail_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void ox_warn(Ox *ox, const OxNode *n, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* With the op, its version and the line of Python. */
+/* A message with the op, its version and the line of Python. */
 void ox_warn_node(Ox *ox, const OxNode *n, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 void ox_warn_model(Ox *ox, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Escaped and shortened. */
+/* The text escaped and shortened. */
 const char *ox_quote(Ox *ox, const char *s);
-/* A name of the file; "" if it is absent. */
+/* A name in the file; "" if it is absent. */
 Str ox_text(const char *s);
 
 /* ---- stages -------------------------------------------------------------- */
 
-/* An op of the standard domain; of any. */
+/* True for an op of the standard domain; of any domain. */
 const OxOp *ox_op_find(const char *name);
 const OxOp *ox_op_in(Str domain, const char *name);
 Status ox_check_model(Ox *ox);
 Status ox_flatten(Ox *ox);
-/* Location of everything that is built for a node. */
+/* The location of everything that the node becomes. */
 Loc ox_loc(Ox *ox, const OxNode *n);
-/* The name inside the importer of a name that a subgraph of `owner` reads
+/* The name inside the importer of a value that a subgraph of `owner` reads
    from outside. */
 Str ox_scoped(const OxNode *owner, const char *name);
 /* Appends the nodes of a subgraph of `owner` to ox->nodes. in, inits: names
-   that its inputs and initializers stand for; out: receives the names of its
-   outputs. */
+   that replace those of its inputs and initializers; out: receives the names
+   of its outputs. */
 Status ox_flatten_body(Ox *ox, const OxNode *owner, const Onnx__GraphProto *g,
                        const Str *in, int nin, const Str *inits, Str *out);
 Status ox_resolve_names(Ox *ox);
-/* "" for the standard domain, which the file may call "ai.onnx". */
+/* "" for the standard domain, which a file may also call "ai.onnx". */
 Str ox_domain(const char *s);
 Str onnx_domain(const Onnx__NodeProto *n);
-/* An op of the standard domain. */
+/* True for an op of the standard domain. */
 bool onnx_is_op(const Onnx__NodeProto *n, const char *op);
-/* Floating point, and not one element. */
+/* True for a floating-point tensor with more than one element. */
 bool onnx_may_be_weight(const Onnx__TensorProto *t);
-/* The file has no initializer that could train: its Constant nodes hold the
-   weights (paddle2onnx, Spox), and are read as initializers. */
+/* True if the file has no initializer that could train: its Constant nodes
+   hold the weights (paddle2onnx, Spox) and are read as initializers. */
 bool onnx_weights_in_nodes(const Onnx__GraphProto *g);
-/* The tensor of such a node, which its result names; NULL: none. */
+/* The tensor of such a node, named after its result; NULL: none. */
 Onnx__TensorProto *onnx_node_weight(const Onnx__NodeProto *n);
 Status ox_define_results(Ox *ox, int first_node);
 /* A new name for a value. */
@@ -270,7 +276,7 @@ Status ox_sort(Ox *ox);
 /* The nodes from `first` on that these outputs depend on, in order. */
 int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n);
 Status ox_check_nodes(Ox *ox, const int *order, int n);
-/* given: types of a layer's operands; NULL: as the file says. */
+/* given: types of a layer's operands; NULL: as in the file. */
 Status ox_make_inputs(Ox *ox, const TypeId *given, int ngiven);
 Status ox_make_outputs(Ox *ox);
 Status ox_make_nodes(Ox *ox, const int *order, int n);
@@ -278,17 +284,17 @@ void ox_read_signature(Ox *ox);
 void ox_find_kinks(Ox *ox);
 void ox_find_modes(Ox *ox);
 void ox_find_drops(Ox *ox);
-/* The result of the node, which has OxName.drops, as training alone has it. */
+/* The result of the node with OxName.drops, as it is in training only. */
 Status ox_drop(Ox *ox, int result);
-/* The buffer that operand k of a BatchNormalization is, or is tiled from, as
-   InstanceNorm's running statistics are for each sample. */
+/* The buffer that is operand k of a BatchNormalization, directly or tiled
+   (InstanceNorm's running statistics are tiled for each sample). */
 Str ox_statistics(const Ox *ox, const OxNode *n, int k);
-/* True if the framework's reduction over one axis selects one of several equal
-   elements; false: it shares the gradient among them, as std.amp does. */
+/* True if the framework's reduction over one axis passes the gradient to one
+   of several equal elements; false: they share it, as in std.amp. */
 bool ox_picks_element(const Ox *ox, DType d, int naxes);
 /* True if the entry has that kind and a target. */
 bool ox_signed_as(const OxSigned *x, const char *kind);
-/* The folder in which data beside the file lies. */
+/* The folder that holds the model's external data. */
 Str ox_directory(const char *path);
 Status ox_check_spoiled(Ox *ox);
 /* Checks live nodes in order. */
@@ -300,77 +306,80 @@ void ox_find_uses(Ox *ox);
 /* True for Add, Sub, Mul and Div: each operand may be a weight. */
 bool ox_elementwise(const OxNode *n);
 Status ox_decide(Ox *ox);
-/* A note for the user about a file whose gradients pass everywhere. */
+/* A note to the user about a file in which all gradients pass. */
 Str ox_keeps_no_stops(const Ox *ox);
-/* Nodes for the stops that the file lost (onnx_stops.c). */
+/* Inserts nodes for the gradient stops that the file lost (onnx_stops.c). */
 void ox_restore_stops(Ox *ox);
-/* Warns where an exporter that keeps no stops has likely lost one. */
+/* Warns if an exporter that drops stops has probably dropped one. */
 void ox_warn_steps(Ox *ox);
-/* onnx_torch.c: the node as a line of PyTorch's graph; "": it has none. */
+/* onnx_torch.c: the node as a line of PyTorch's graph; "": the file does not
+   say. */
 Str ox_torch_text(const Onnx__NodeProto *n);
-/* The next %name of such a line, without '%'; NULL behind the last. */
+/* The next %name of such a line, without '%'; NULL after the last one. */
 Str ox_torch_next_name(const char **s);
 bool ox_torch_in_name(char c);
-/* The name numbers an op, as permute, permute_1. */
+/* True if the name is an op's, possibly numbered: permute, permute_1. */
 bool ox_torch_counts(Str name, const char *op);
-/* What the node is in PyTorch's graph, if the exporter wrote it
-   and it is a `target`, from there on; else NULL. */
+/* The text of the node's line in PyTorch's graph from the target on, if the
+   exporter wrote one and it is a `target`; else NULL. */
 Str ox_torch_node(const OxNode *n, const char *target);
-/* Its argument of that place as it is printed; NULL: there is none. */
+/* The argument at that position, as printed; NULL: the node lacks it. */
 Str ox_torch_argument(const OxNode *n, int index);
-/* The same of a `target`, where it is a number. */
+/* The same for a `target`, if the argument is a number. */
 double ox_torch_number(const OxNode *n, const char *target, int index,
                        double otherwise);
-/* onnx_loss.c: builds the node where it is the last part of a function of
-   PyTorch's that must be built whole. */
+/* onnx_loss.c: builds the node if it is the last part of a PyTorch function
+   that must be built as a whole. */
 Status ox_torch_whole(Ox *ox, bool *done);
-/* Builds the node, with its handler, where a mask selects rows, or where it
+/* Builds the node with its handler if a mask selects rows in it, or if it
    reads such rows. */
 Status ox_make_picked(Ox *ox, OxBuild *run, bool *done);
-/* Refuses an output of such rows. */
+/* Refuses an output with such rows. */
 Status ox_check_picked(Ox *ox, Str output);
-/* No gradient flows through that result: the Identity that x.detach() or
-   stop_gradient is in files of dynamo and jax2onnx, or OxName.stops. */
+/* True if no gradient flows through that result: an Identity for x.detach()
+   or stop_gradient in files of dynamo and jax2onnx, or OxName.stops. */
 bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);
-/* A tool that wrote the exporter's file again, whose metadata are gone;
-   NULL: none that shows. */
+/* The tool that rewrote the exporter's file and dropped its metadata; NULL:
+   no such tool is visible. */
 Str ox_rewritten_by(const Ox *ox);
 
-/* The tensor's elements rounded to dtype d. */
+/* The tensor's elements, rounded to dtype d. */
 const Tensor *ox_as(Arena *a, const Tensor *t, DType d);
-/* Host data of a tensor; `name` for messages. */
+/* A tensor's data in host memory; `name` for messages. */
 Status ox_tensor(Ox *ox, const Onnx__TensorProto *t, const char *name,
                  const Tensor **out);
 /* Reads [offset, offset+length) of a file inside ox->dir (onnx_external.c). */
 Status ox_external(Ox *ox, const Onnx__TensorProto *t, const char *name,
                    int64_t bytes, void **out);
-/* Checked shape to type: rank, signs, total. */
+/* A checked shape becomes a type: rank, signs, total size. */
 Status ox_type_make(Ox *ox, const char *what, DType dtype, int rank,
                     const int64_t *dim, TypeId *out);
 Status ox_dtype(Ox *ox, int code, const char *what, DType *out);
 
-/* A message as a file, unless it is larger than one can be (onnx_export.c). */
+/* Writes a message as a file, unless it exceeds the format's limit
+   (onnx_export.c). */
 Status ox_write(Diag *d, const char *path, const Onnx__ModelProto *m,
                 OutFile *out);
 
 /* ---- for handlers: the node's operands and attributes -------------------- */
 
-ValueId ox_in(const Ox *ox, int i);   /* NO_VALUE when absent */
-bool ox_has_out(const Ox *ox, int i); /* named, and used by something live */
+ValueId ox_in(const Ox *ox, int i);   /* NO_VALUE if it is absent */
+bool ox_has_out(const Ox *ox, int i); /* it is named, and something live uses
+                                         it */
 Type ox_type(const Ox *ox, ValueId v);
 OxName *ox_name_of(const Ox *ox, Str name);
-/* The node of that type that makes the name, or NULL. */
+/* The node of that type whose result has the name, or NULL. */
 const OxNode *ox_maker(const Ox *ox, Str name, const char *type);
-int ox_uses(const Ox *ox, Str name); /* in live nodes and graph outputs */
+int ox_uses(const Ox *ox, Str name); /* uses in live nodes and graph outputs */
 const Onnx__AttributeProto *ox_attr(const Ox *ox, const char *name);
 int64_t ox_int(const Ox *ox, const char *name, int64_t dflt);
 double ox_float(const Ox *ox, const char *name, double dflt);
 Str ox_str(const Ox *ox, const char *name, const char *dflt);
 int ox_ints(const Ox *ox, const char *name, const int64_t **v); /* -1: none */
 
-/* The node of this op that makes v, else NULL. */
+/* The node of this op whose result is v, else NULL. */
 const Node *ox_def(const Ox *ox, ValueId v, OpCode op);
 /* Data known at compile time, else NULL: constants, and frozen initializers
    (for operands that act as attributes). */
@@ -398,9 +407,9 @@ typedef struct OxMapEntry {
 } OxMapEntry;
 /* Reads one entry and returns the text after it. */
 const char *ox_map_entry(const char *s, OxMapEntry *e);
-/* The source of attribute `ours` of the op or function. */
+/* The value for attribute `ours` of the op or function. */
 OxMapEntry ox_map_to(const OxOp *op, Str ours);
-/* The node's attributes as its row's map has them; room for MAX_OP_ATTRS. */
+/* The node's attributes, translated by its row's map; room for MAX_OP_ATTRS. */
 Status ox_mapped(Ox *ox, Attr *out, int *n);
 /* The defect of a row: an unknown op or function, or an attribute that it
    lacks. */
@@ -409,17 +418,17 @@ const OxOp *ox_row(int i); /* NULL after the last */
 
 /* ---- for handlers: building ---------------------------------------------- */
 
-/* Binds result i of the node; names the value after it. */
+/* Binds result i of the node, and names the value after it. */
 Status ox_out(Ox *ox, int i, ValueId v);
 Status ox_out_sequence(Ox *ox, int i, const ValueId *v, int n);
-/* Result i is the value of `name`, also if that is a sequence. */
+/* Result i becomes the value of `name`, also if that is a sequence. */
 Status ox_out_name(Ox *ox, int i, Str name);
-/* One node; folded at once when every operand is constant. */
+/* Builds one node, and folds it at once if every operand is constant. */
 Status ox_op(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
              int nattr, ValueId *out);
 Status ox_call(Ox *ox, const char *fn, const ValueId *in, int nin,
                const Attr *attrs, int nattr, int nout, ValueId *out);
-/* types, names: NULL, or NULL for a result: by rule, derived. */
+/* types, names: NULL as a whole or for a result: they are derived. */
 Status ox_make(Ox *ox, Callee callee, const ValueId *in, int nin,
                const Attr *attrs, int nattr, int nout, const TypeId *types,
                const char *const *names, ValueId *out);
@@ -428,7 +437,7 @@ Status ox_opn(Ox *ox, OpCode op, const ValueId *in, int nin, const Attr *attrs,
 Status ox1(Ox *ox, OpCode op, ValueId x, ValueId *out);
 Status ox2(Ox *ox, OpCode op, ValueId x, ValueId y, ValueId *out);
 Status ox3(Ox *ox, OpCode op, ValueId x, ValueId y, ValueId z, ValueId *out);
-/* y = x OP k, k a constant of x's dtype. */
+/* Builds y = x OP k; k is a constant of x's dtype. */
 Status ox2k(Ox *ox, OpCode op, ValueId x, double k, ValueId *out);
 Status ox_cast(Ox *ox, ValueId x, DType d, bool user, ValueId *out);
 Status ox_reshape(Ox *ox, ValueId x, int rank, const int64_t *dim,
@@ -441,20 +450,20 @@ Status ox_slice(Ox *ox, ValueId x, const int64_t *starts, const int64_t *sizes,
                 const int64_t *steps, ValueId *out);
 Status ox_split(Ox *ox, ValueId x, int axis, const int64_t *sizes, int n,
                 ValueId *out);
-/* Sizes of parts of an axis of `total`. */
+/* Sizes of the parts of an axis of length `total`. */
 Status ox_check_sizes(Ox *ox, const int64_t *v, int n, int64_t total);
-/* fresh: along a new axis. */
+/* fresh: joins along a new axis. */
 Status ox_concat(Ox *ox, const ValueId *v, int n, int axis, bool fresh,
                  ValueId *out);
 ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t);
 bool ox_foldable(const Ox *ox, NodeId id);
-/* The node leaves the order; *out are constants. */
+/* Removes the node from the order; its results *out are constants. */
 Status ox_fold(Ox *ox, NodeId id, ValueId *out);
 Status ox_const(Ox *ox, const Tensor *t, ValueId *out);
 Status ox_const_i64(Ox *ox, const int64_t *v, int rank, int64_t n,
                     ValueId *out);
 ValueId ox_scalar(Ox *ox, DType d, double v);
-/* Positions below 0 count from the end of axes of length d. */
+/* Negative positions count from the end of axes of length d. */
 Status ox_wrap_negative(Ox *ox, ValueId *i, ValueId d);
 
 #define HANDLER(x) Status onnx_##x(Ox *ox);

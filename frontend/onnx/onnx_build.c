@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_build.c: what handlers work with: operands and attributes of the node
-   being imported, and the node makers. */
+/* onnx_build.c: used by handlers: operands and attributes of the node being
+   imported, and functions that make nodes. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -153,7 +153,7 @@ Status ox_out(Ox *ox, int i, ValueId v) {
     bool ours = val->kind == VK_CONST ||
                 (val->kind == VK_RESULT && val->def.i >= ox->first_node);
     ox_name_of(ox, name)->value = v;
-    /* a value that this node built takes the name of the ONNX result */
+    /* a value that this node built gets the name of the ONNX result */
     if (ours && v.i >= ox->first_value && val->name && val->name != name)
         graph_rename(ox->g, v, graph_unique_name(ox->g, name));
     return OK;
@@ -175,7 +175,7 @@ Status ox_out_name(Ox *ox, int i, Str name) {
 
 /* ---- making nodes -------------------------------------------------------- */
 
-/* Doing nothing to a value is that value. */
+/* An op that does nothing returns its operand. */
 static bool is_noop(const Ox *ox, OpCode op, const ValueId *in, const Node *n) {
     if (op != OP_RESHAPE && op != OP_EXPAND && op != OP_TRANSPOSE &&
         op != OP_SLICE)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_call.c: ONNX ops that are one op or function of ours.  An attribute goes
+/* onnx_call.c: ONNX ops that are one op or function of ours.  An attribute maps
    to the one of the same name, unless the row's map has an entry for it.
    Entries are separated by blanks:
      a>b     attribute a is called b
@@ -38,7 +38,7 @@ const char *ox_map_entry(const char *s, OxMapEntry *e) {
     return s + n + strspn(s + n, " ");
 }
 
-/* Our name of an attribute; NULL: it is dropped. */
+/* Our name of an attribute; NULL: it is ignored. */
 static Str our_name(const OxOp *op, Str name) {
     OxMapEntry e;
     if (!strcmp(name, "consumed_inputs")) return NULL;

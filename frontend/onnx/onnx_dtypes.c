@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_dtypes.c: operands whose element types differ where ONNX wants one, as
-   in files of Keras in mixed precision.  Variables are fp32 here whatever the
-   file stores, so that the types are followed as the file has them.         */
+/* onnx_dtypes.c: operands with different element types where ONNX requires
+   equal ones, as in files of Keras in mixed precision. Variables are fp32
+   here whatever the file stores, so that this file tracks the file's own
+   types. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
 
-/* Ops of one type for all operands. */
+/* Ops whose operands all have one type. */
 static const char *const of_one_type[] = {
     "Add",    "Sub",  "Mul",  "Div",           "Max",    "Min",   "Sum", "Mean",
     "MatMul", "Gemm", "Conv", "ConvTranspose", "Concat", "PRelu", NULL};
-/* Ops whose result has another type than the first operand, or one that stands
-   in an attribute that is not read here. */
+/* Ops whose result has another type than the first operand, or a type from
+   an attribute that is not read here. */
 static const char *const of_another[] = {"CastLike",
                                          "Constant",
                                          "ConstantOfShape",
@@ -46,7 +47,7 @@ static bool is_among(Str type, const char *const *list) {
     return false;
 }
 
-/* Element type by a value's name; -1: not known, or not floating. */
+/* Element type of each named value; -1: unknown, or not floating. */
 typedef struct Known {
     Ox *ox;
     int *dtype;

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_einsum.c: Einsum as transposes, sums and products.  Operands are taken
-   from the left; each pair is multiplied and at once summed over the labels
-   that nothing needs any more, as a matrix product where there are such. */
+/* onnx_einsum.c: Einsum as transposes, sums and matrix products. Operands
+   are taken from the left. Each pair is multiplied and summed at once over
+   the labels that are no longer needed, as a matrix product if there are
+   any. */
 #include <ctype.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
 
-enum { MAX_OPERANDS = 16, DOTS = 'z' + 1 }; /* labels DOTS.. stand for "..." */
+enum {
+    MAX_OPERANDS = 16,
+    DOTS = 'z' + 1
+}; /* labels from DOTS on stand for
+      "..." */
 
 /* A tensor whose axes have labels. */
 typedef struct Term {
@@ -46,7 +51,7 @@ static Status read_term(Ox *ox, const char *s, size_t n, int dots, Term *t) {
                                "a term of the equation has more than %d "
                                "labels",
                                MAX_RANK);
-            /* aligned at the right, so that shorter ones broadcast */
+            /* aligned at the right, so that shorter shapes broadcast */
             int label = ellipsis ? DOTS + dots - 1 - k : s[i];
             t->label[t->rank++] = (unsigned char)label;
         }
@@ -71,7 +76,8 @@ static Status read_operand(Ox *ox, const char *s, size_t n, int i, Term *t,
     return ox_fail(ox, "operand %d has rank %d, its term another", i, rank);
 }
 
-/* No "->": the labels that occur once, in order, after the dots. */
+/* Without "->" the result has the labels that occur once, in order, after
+   the dots. */
 static void implicit_output(const Term *in, int n, int dots, Term *out) {
     out->rank = 0;
     for (int k = dots; k-- > 0 && out->rank < MAX_RANK;)
@@ -115,8 +121,8 @@ static Status sum_axis(Ox *ox, Term *t, int axis) {
     return OK;
 }
 
-/* A label twice in one term takes the diagonal: all else becomes 0, then one
-   of the axes is summed. */
+/* A label that occurs twice in one term selects the diagonal: all other
+   elements become 0, then one of the axes is summed. */
 static Status diagonal(Ox *ox, Term *t, int a, int b) {
     Type x = ox_type(ox, t->v);
     int64_t d = x.dim[a], dim[MAX_RANK];
@@ -140,7 +146,7 @@ static Status take_diagonals(Ox *ox, Term *t) {
     return OK;
 }
 
-/* Sums the labels that neither `other` nor `needed` has. */
+/* Sums over the labels that neither `other` nor `needed` has. */
 static Status sum_unneeded(Ox *ox, Term *t, const Term *other,
                            const bool *needed) {
     for (int i = t->rank - 1; i >= 0; i--)
@@ -150,7 +156,7 @@ static Status sum_unneeded(Ox *ox, Term *t, const Term *other,
     return OK;
 }
 
-/* Axes in the order of `want`; with `pad`, missing ones get size 1. */
+/* Orders the axes as in `want`; with `pad`, missing axes get size 1. */
 static Status arrange(Ox *ox, Term *t, const Term *want, bool pad) {
     int64_t perm[MAX_RANK], dim[MAX_RANK];
     int n = 0;
@@ -207,7 +213,7 @@ static Status einsum_join(Ox *ox, const Term *const *parts, int n, Term *out) {
     return OK;
 }
 
-/* Three axes: batch, rows, columns. */
+/* Reshapes to three axes: batch, rows, columns. */
 static Status flatten(Ox *ox, Term *t, int first, int second) {
     int64_t dim[3] = {1, 1, 1};
     for (int i = 0; i < t->rank; i++)
@@ -237,7 +243,7 @@ static Status matrix_product(Ox *ox, Term *a, Term *b, const Roles *r,
     return ox_reshape(ox, a->v, to->rank, dim, &a->v);
 }
 
-/* a = a times b, summed over the labels that are no longer needed. */
+/* a = a times b, summed over labels that are no longer needed. */
 static Status contract(Ox *ox, Term *a, Term *b, const bool *needed) {
     Roles r = {0};
     Term to = {0};

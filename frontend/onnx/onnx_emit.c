@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_emit.c: a program as an ONNX file: --emit-onnx, ampc export.
 
-   What is stored in 16 bits is a 16-bit tensor, and each rounding and widening
-   is a Cast.  Arithmetic is fp32, as in compiled code: ONNX's products have one
-   type, so a 16-bit one would round the sum that ampc keeps, and most of its
-   runtimes have no bf16 arithmetic on CPUs.  Ops that only move elements stay
-   in the type of their operand.  The 16-bit copy of a parameter is a Cast of
+   A value stored in 16 bits becomes a 16-bit tensor, and each rounding or
+   widening becomes a Cast. Arithmetic is fp32, as in compiled code. ONNX's
+   matrix products have one type, so a 16-bit one would round the sum that ampc
+   keeps in fp32; and most ONNX runtimes have no bf16 arithmetic on CPUs. Ops
+   that only move elements keep the type of their operand. The 16-bit copy of a
+   parameter is a Cast of
    the parameter.                                                            */
 #include <math.h>
 #include <string.h>
@@ -21,17 +22,17 @@ typedef struct Emit {
     VEC(Onnx__NodeProto *) nodes;
     VEC(Onnx__TensorProto *) tensors;
     VEC(Onnx__ValueInfoProto *) infos;
-    StrMap values, labels; /* names in use, of values and of nodes            */
-    StrMap lists;          /* of put_ints: index in `tensors` */
+    StrMap values, labels; /* names that values and nodes use */
+    StrMap lists;          /* integer lists of put_ints: index in `tensors` */
     Str *as;       /* name of a value in each dtype; NULL: not written yet */
     const Node *n; /* node being written */
     Str result;    /* name of its result */
     Str *outputs;  /* name of each output */
     bool *has_var; /* per variable: already in the file */
-    bool *needed;  /* per value: an output of the user depends on it */
+    bool *needed;  /* per value: a user's output depends on it */
     OnnxWeightFn *weight; /* NULL: initial values */
     void *ctx;
-    Status weights; /* what it has returned */
+    Status weights; /* its last status */
 } Emit;
 
 static Status emit_fail(const Emit *e, const char *what) {
@@ -40,7 +41,7 @@ static Status emit_fail(const Emit *e, const char *what) {
 
 /* ---- parts of the file --------------------------------------------------- */
 
-/* The name, made unique with a number. */
+/* The name, made unique by a number. */
 static Str fresh(Emit *e, StrMap *used, Str name) {
     Str s = name;
     int i = str_map_get(used, name);
@@ -93,7 +94,7 @@ static Str put_tensor(Emit *e, Str name, const Type *t, const void *data) {
     return name;
 }
 
-/* A list that is an operand in ONNX; equal ones are one. */
+/* A list that ONNX takes as an operand; equal lists share one. */
 static Str put_ints(Emit *e, const int64_t *v, int n) {
     StrBuf name = {0};
     sb_puts(&name, "ints");
@@ -181,8 +182,8 @@ static void copy_attrs(Emit *e, Onnx__NodeProto *p, const char *names) {
     }
 }
 
-/* Writes a node; it takes the name of the user's node if it computes that
-   node's result. */
+/* Writes a node; if it computes the result of a user's node, it takes that
+   node's name. */
 static Onnx__NodeProto *put_emit_node(Emit *e, const char *op, const Str *in,
                                       int nin, Str out) {
     Onnx__NodeProto *p = NEW(e->a, Onnx__NodeProto);
@@ -212,7 +213,7 @@ static Str *called(const Emit *e, ValueId v, DType d) {
     return &e->as[v.i * NUM_DTYPES + d];
 }
 
-/* Declares `to` as a value with type t, except for the dtype d. */
+/* Declares `to` as a value of type t, but with dtype d. */
 static Str cast_to(Emit *e, Str from, const Type *t, DType d, Str to) {
     put_int(e, put_emit_node(e, "Cast", &from, 1, to), "to",
             dtype_info[d].onnx);
@@ -244,7 +245,7 @@ static Str put_var(Emit *e, int var) {
     return put_tensor(e, v->name, type_get(v->type), t->data);
 }
 
-/* The number of a constant in another dtype is written so. */
+/* A constant in another dtype is written with that dtype. */
 static Str put_const(Emit *e, const Value *v, DType d) {
     const Tensor *t = ox_as(e->a, v->data, d);
     Str name = v->name ? v->name : intern("number");
@@ -271,7 +272,7 @@ static Str as_stored(Emit *e, ValueId id) {
                             internf("%s/%s", from, dtype_info[t->dtype].text));
 }
 
-/* Casts of one value to one dtype share a node. */
+/* Casts of one value to the same dtype share a node. */
 static Str as_dtype(Emit *e, ValueId id, DType d) {
     const Value *v = value_get(e->g, id);
     const Type *t = type_get(v->type);
@@ -286,7 +287,7 @@ static Str as_dtype(Emit *e, ValueId id, DType d) {
 
 /* ---- nodes --------------------------------------------------------------- */
 
-/* The dtype in which operands from `first` on meet: fp32 or more. */
+/* The common dtype of the operands from `first` on: at least fp32. */
 static DType meet(const Emit *e, int first) {
     DType d = value_dtype(e->g, e->n->in[first]);
     for (int i = first + 1; i < e->n->nin; i++)
@@ -295,7 +296,8 @@ static DType meet(const Emit *e, int first) {
     return dtype_compute(d, value_dtype(e->g, e->n->out[0]));
 }
 
-/* The result as the node computes it, in dtype d, and then as it is stored. */
+/* Converts the result from dtype d, in which the node computes it, to its
+   stored dtype. */
 static Str made(Emit *e, DType d) {
     ValueId v = e->n->out[0];
     DType stored = value_dtype(e->g, v);
@@ -315,8 +317,9 @@ static Status stored(Emit *e, Str name, DType d) {
     return OK;
 }
 
-/* Writes a chain of nodes, "Sqrt Reciprocal": the last computes the result,
-   of dtype d; the first reads `in` and has the named attributes. */
+/* Writes a chain of nodes, "Sqrt Reciprocal": the last node computes the
+   result, of dtype d; the first node reads `in` and has the named
+   attributes. */
 static Status chain(Emit *e, const char *ops, const char *attrs, const Str *in,
                     int nin, DType d) {
     Str y = made(e, d), part = NULL;
@@ -349,7 +352,7 @@ static Status put_elem(Emit *e, const Form *f) {
                  dtype_is_float(y) ? d : y);
 }
 
-/* Operands but for the first are numbers that ONNX does not round. */
+/* All operands but the first are constants that ONNX does not round. */
 static Status put_moved(Emit *e, const Form *f) {
     Str in[2] = {as_stored(e, e->n->in[0])};
     const int64_t *v;
@@ -375,7 +378,9 @@ static Status put_slice(Emit *e, const Form *f) {
         axes[i] = i;
         to[i] = size[i] ? from[i] + (size[i] - 1) * step[i] : from[i] - 1;
         to[i] += step[i] > 0 || !size[i] ? 1 : -1;
-        if (to[i] < 0) to[i] = INT64_MIN + 1; /* and not from the end */
+        if (to[i] < 0)
+            to[i] = INT64_MIN + 1; /* and does not count from the
+                                      end */
     }
     Str in[] = {as_stored(e, e->n->in[0]), put_ints(e, from, x->rank),
                 put_ints(e, to, x->rank), put_ints(e, axes, x->rank),
@@ -408,7 +413,7 @@ static Status put_gather(Emit *e, const Form *f) {
     return chain(e, f->names, f->attrs, in, 2, value_dtype(e->g, e->n->in[0]));
 }
 
-/* Inverts the row of onnx_ops.def: an operand in ONNX that is an attribute
+/* Reverses the row of onnx_ops.def: an operand in ONNX that is an attribute
    here becomes an operand again. */
 static Status put_emit_row(Emit *e, const Form *f) {
     enum { MOST = 8 };
@@ -437,7 +442,7 @@ static Status put_emit_row(Emit *e, const Form *f) {
     return stored(e, to, d);
 }
 
-/* TopK's second result. */
+/* The second result of TopK. */
 static Status put_argsort(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     int64_t k = attr_int(e->n, AK_k);
@@ -481,7 +486,7 @@ static Status put_gelu_slope(Emit *e, const Form *f) {
     enum { NUMBER = -1, NONE = -2 };
     static const struct {
         const char *op;
-        int a, b; /* 0: x, n: what part n - 1 makes */
+        int a, b; /* 0: x; n: the result of part n - 1 */
         double number;
     } parts[] = {{"Mul", 0, NUMBER, 0.7071067811865476},
                  {"Erf", 1, NONE, 0},
@@ -510,7 +515,7 @@ static Status put_gelu_slope(Emit *e, const Form *f) {
     return stored(e, y, d);
 }
 
-/* Neither NaN nor infinite: x - x is 0. */
+/* True for finite numbers: x - x is 0. */
 static Status put_isfinite(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str x = as_dtype(e, e->n->in[0], d), in[] = {x, x};
@@ -520,7 +525,7 @@ static Status put_isfinite(Emit *e, const Form *f) {
     return chain(e, f->names, "", both, 2, DT_BOOL);
 }
 
-/* A cast that a store needs, or that the user wrote. */
+/* A cast that a store needs, or that the user's model contains. */
 static Status put_user_cast(Emit *e, const Form *f) {
     (void)f;
     const Type *t = value_type(e->g, e->n->out[0]);
@@ -555,7 +560,7 @@ static Status put_reduced(Emit *e, const Form *f) {
     return chain(e, f->names, f->attrs, in, 2, d);
 }
 
-/* Gemm for two matrices; else the last two axes are exchanged before. */
+/* Gemm for two matrices; otherwise the last two axes are transposed first. */
 static Status put_matmul(Emit *e, const Form *f) {
     DType d = meet(e, 0);
     Str in[2];
@@ -588,7 +593,7 @@ static Status put_matmul(Emit *e, const Form *f) {
     return chain(e, f->names, "", in, 2, d);
 }
 
-/* How far a window may move along spatial axis i of x. */
+/* The range of window positions along spatial axis i of x. */
 static int64_t window_room(const Node *n, const Type *x, int i,
                            int64_t kernel) {
     const int64_t *pads, *dilations;
@@ -598,8 +603,9 @@ static int64_t window_room(const Node *n, const Type *x, int i,
            (kernel - 1) * dilations[i] - 1;
 }
 
-/* The gradient of a convolution with respect to its operand is ConvTranspose;
-   places at the end that no window reached are output_padding. */
+/* The gradient of a convolution with respect to its operand is
+   ConvTranspose; positions at the end that no window reached are
+   output_padding. */
 static Status put_conv_transposed(Emit *e, const Form *f) {
     const Type *y = value_type(e->g, e->n->in[0]);
     const Type *w = value_type(e->g, e->n->in[1]);
@@ -705,8 +711,8 @@ static bool find_form(OpCode op, Form *f) {
     return false;
 }
 
-/* Finds the nodes that the user's outputs need. Reports every op without a
-   form in ONNX, once. */
+/* Finds the nodes that the user's outputs need. Reports every op that ONNX
+   lacks, once. */
 static Status check_forms(Emit *e) {
     const Graph *g = e->g;
     Form f;
@@ -733,8 +739,8 @@ static Status check_forms(Emit *e) {
 
 /* ---- the file ------------------------------------------------------------ */
 
-/* Names of inputs, outputs and variables are theirs; the first output that a
-   result is gives it its name. */
+/* Inputs, outputs and variables keep their names; a result that is several
+   outputs takes the name of the first. */
 static void name_values(Emit *e) {
     const Graph *g = e->g;
     const Module *m = g->module;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_export.c: the user's ONNX file again, with other weights.
+/* onnx_export.c: writes the user's ONNX file with other weights.
 
-   What a module keeps of the file is a skeleton (onnx_skeleton.c).  Its empty
-   tensors are filled; nodes that an exporter left in training mode compute as
-   evaluation does, since an exported model is there to predict.             */
+   A module keeps a skeleton of the file (onnx_skeleton.c). Its empty tensors
+   are filled. Nodes that an exporter left in training mode are switched to
+   evaluation, since an exported model is for prediction. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -15,7 +15,7 @@ typedef struct Export {
     Diag *d;
     const char *path;
     Onnx__ModelProto *m;
-    StrMap used; /* names that nodes or the graph's outputs read */
+    StrMap used; /* names read by nodes or by the graph's outputs */
 } Export;
 
 static Status export_fail(const Export *e, const char *what, const char *name) {
@@ -54,7 +54,7 @@ static Status fill_tensor(Export *e, Onnx__TensorProto *t, const char *name,
                                name);
     }
     int64_t bytes = type_bytes(&type);
-    if (bytes == 0) return OK; /* whether it was stored or not */
+    if (bytes == 0) return OK; /* whether the file stored it or not */
     t->raw_data.data = arena_alloc(e->a, (size_t)bytes + 1);
     t->raw_data.len = (size_t)bytes;
     t->has_raw_data = true;
@@ -69,7 +69,7 @@ static void note_used(Export *e, Onnx__NodeProto *const *node, size_t n) {
             str_map_put(e->a, &e->used, intern(node[i]->input[k]), 1);
 }
 
-/* Outputs that only training has. */
+/* Outputs that exist only in training. */
 static Status drop_outputs(Export *e, Onnx__NodeProto *n) {
     for (size_t k = 1; k < n->n_output; k++)
         if (*n->output[k] && str_map_get(&e->used, intern(n->output[k])) >= 0)
@@ -96,7 +96,7 @@ static Status infer_node(Export *e, Onnx__NodeProto *n) {
         return drop_outputs(e, n);
     }
     if (!onnx_is_op(n, "Dropout")) return OK;
-    if (n->n_input > 2) n->n_input = 2; /* the third: training_mode */
+    if (n->n_input > 2) n->n_input = 2; /* the third operand: training_mode */
     return drop_outputs(e, n);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_external.c: tensors stored beside the model.  `location` is attacker
-   input: the file is opened one component at a time below the model's folder,
-   never through a symlink, and must be a regular file.                      */
+/* onnx_external.c: tensors stored beside the model.  `location` is hostile
+   input: the file is opened one component at a time below the model's
+   folder, never through a symlink, and must be a regular file. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +59,7 @@ static Status parse(Ox *ox, const Onnx__TensorProto *t, const char *name,
     return OK;
 }
 
-/* Relative, below the folder, by plain components only. */
+/* The path must be relative, below the folder, of plain components only. */
 static const char *objection(const char *loc) {
     if (!*loc) return "is empty";
     if (*loc == '/') return "is absolute";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_flow.c: If, Loop, Scan.  Which branch is taken and how often a body runs
-   are known when the model is compiled, so bodies become nodes, each time under
-   names of their own.                                                       */
+/* onnx_flow.c: If, Loop, Scan.  The branch that is taken and the number of
+   iterations are known when the model is compiled, so bodies become nodes,
+   with new names each time. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { MAX_TURNS = 4096 };
 
-/* Names for the initializers of a body, whose values are constants. */
+/* Names for a body's initializers, whose values are constants. */
 static Status body_constants(Ox *ox, const Onnx__GraphProto *g, Str *name) {
     for (size_t i = 0; i < g->n_initializer; i++) {
         const Tensor *t;
@@ -85,7 +85,7 @@ Status onnx_if(Ox *ox) {
 
 /* ---- loops --------------------------------------------------------------- */
 
-/* An element per turn of a scan output. */
+/* A scan output has an element per iteration. */
 typedef struct Stack {
     VEC(ValueId) turn;
 } Stack;
@@ -170,7 +170,7 @@ static Status entry(Ox *ox, const char *name, int i, int64_t *v) {
     return OK;
 }
 
-/* Element `turn` of a scanned operand, without the axis. */
+/* Element `turn` of a scanned operand, without the scanned axis. */
 static Status element(Ox *ox, ValueId x, int axis, int64_t turn, Str *name) {
     Type t = ox_type(ox, x);
     int64_t start[MAX_RANK] = {0}, size[MAX_RANK], step[MAX_RANK];

@@ -2,8 +2,8 @@
 /* onnx_fold.c: nodes whose operands are all constant become constants at once,
    so that shape arithmetic is gone when the next node needs it.  Equal
    constants and equal folds are shared: exporters repeat the same mask in every
-   layer.  Each value and their total are bounded; past the bounds a node stays
-   a node.                                                                   */
+   layer.  The size of each constant and their total are limited; beyond the
+   limits a node is kept. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -11,7 +11,7 @@
 
 /* ---- constants ----------------------------------------------------------- */
 
-/* Scalars are anonymous; equal bytes of one type are one constant. */
+/* Scalars have no names; constants of one type with equal bytes are shared. */
 ValueId ox_make_const(Ox *ox, const char *name, const Tensor *t) {
     const Type *type = type_get(t->type);
     DType d = type->dtype;
@@ -78,7 +78,7 @@ static Status evaluate(Ox *ox, const Node *n, NodeId id, ValueId *out) {
 }
 
 Status ox_fold(Ox *ox, NodeId id, ValueId *out) {
-    Node n = *node_get(ox->g, id); /* making constants moves the pool */
+    Node n = *node_get(ox->g, id); /* creating constants may move the pool */
     Str key = internf("%llx", (unsigned long long)node_hash(ox->g, &n));
     int i = str_map_get(&ox->folds.index, key);
     ox->g->order.len--;

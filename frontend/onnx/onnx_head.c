@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_head.c: --replace-head OUTPUT=N: the linear layer before an output gets
-   N units, with fresh weights as PyTorch's Linear begins: uniform in
+   N units. Its fresh weights are initialised as by PyTorch's Linear: uniform in
    +-1/sqrt(inputs), by the seed.
 
    The file's bytes are changed before anything else reads them, so that the
@@ -65,7 +65,7 @@ static int readers(const Head *h, const char *name) {
     return n;
 }
 
-/* Ops that give their last axis as they got it. */
+/* Ops that leave their last axis unchanged. */
 static bool passes_on(const Onnx__NodeProto *n) {
     static const char *const ops[] = {"Identity", "Cast",       "Dropout",
                                       "Sigmoid",  "LogSoftmax", "Softmax"};
@@ -81,7 +81,7 @@ static int64_t integer_attribute(const Onnx__NodeProto *n, const char *name) {
     return 0;
 }
 
-/* The weight of a product, with or without a Transpose. */
+/* The weight of a matrix product, with or without a Transpose. */
 static void take_weight(Head *h, const char *name) {
     const Onnx__NodeProto *n = made_by(h, name);
     h->axis = 1;

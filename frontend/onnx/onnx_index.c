@@ -19,7 +19,7 @@ Status onnx_concat(Ox *ox) {
 
 /* ---- split --------------------------------------------------------------- */
 
-/* n chunks; the last may be smaller where `uneven` allows it. */
+/* n chunks; the last may be smaller if `uneven` allows it. */
 static Status even_sizes(Ox *ox, int64_t total, int n, bool uneven,
                          int64_t *sizes) {
     int64_t chunk = (total + n - 1) / n, left = total;
@@ -154,8 +154,8 @@ Status onnx_slice(Ox *ox) {
 
 /* ---- gather, pad, trilu -------------------------------------------------- */
 
-/* padding_idx of PyTorch's embedding, which the ONNX op lacks; -1: none.
-   Example: aten.embedding.default](args = (%weight, %ids, 0), .. */
+/* padding_idx of PyTorch's embedding, which the ONNX op cannot express; -1:
+   none. Example: aten.embedding.default](args = (%weight, %ids, 0), .. */
 static int padding_of(const OxNode *n) {
     const char *s = ox_torch_node(n, "aten.embedding");
     for (int i = 0; i < 2 && s; i++)
@@ -230,7 +230,7 @@ static Status is_position(Ox *ox, ValueId i, int axis, int64_t n,
     return ox2(ox, OP_EQUAL, i, iota, out);
 }
 
-/* One of the two values [off, on]. */
+/* Selects one of the two values [off, on]. */
 static Status one_of_two(Ox *ox, ValueId v, int64_t which, ValueId *out) {
     int64_t size = 1, step = 1;
     TRY(ox_slice(ox, v, &which, &size, &step, out));
@@ -258,8 +258,8 @@ Status onnx_one_hot(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* 1 at the first maximum, else 0.  Before opset 13 everything from `axis` on
-   was one axis. */
+/* 1 at the first maximum, 0 elsewhere. Before opset 13 all axes from `axis`
+   on were treated as one. */
 Status onnx_hardmax(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     Type t = ox_type(ox, x), r = t;
@@ -280,7 +280,8 @@ Status onnx_hardmax(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* Begins then ends of every axis, from the operand or attribute. */
+/* For every axis the beginnings, then the ends, from the operand or
+   attribute. */
 static Status read_pads(Ox *ox, int rank, int64_t *pads) {
     const int64_t *v, *axes;
     int n, naxes = -1;
@@ -345,7 +346,8 @@ Status onnx_pad(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* Each axis is cut or padded with zeros at both ends, the odd one at the end.
+/* Each axis is cut or padded with zeros at both ends; an odd element goes to
+   the end.
  */
 Status onnx_center_crop_pad(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;

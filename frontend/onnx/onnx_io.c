@@ -10,19 +10,18 @@
 
 typedef Onnx__TensorShapeProto__Dimension Dim;
 
-/* Values of symbolic dimensions, and what gives them. */
+/* Values of symbolic dimensions, and their sources. */
 typedef struct Dims {
     Ox *ox;
-    const TypeId *given; /* types of a layer's operands; NULL: as the file says
-                            and the options bind */
+    const TypeId *given; /* types of a layer's operands; NULL: as in the
+                            file, with the options' values */
     int ngiven;
     StrMap index; /* dim_param to its index in `value` */
     VEC(int64_t) value;
     Str batch; /* the dimension whose value is Options.batch; NULL: none */
 } Dims;
 
-/* "?" says of several dimensions that they are unknown, not that they are
-   equal. */
+/* "?" means that several dimensions are unknown, not that they are equal. */
 static Str dim_name(const Dim *d) {
     if (d->value_case != ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM)
         return intern("");
@@ -30,7 +29,7 @@ static Str dim_name(const Dim *d) {
     return strcmp(name, "?") ? name : intern("");
 }
 
-/* -1 is how PaddlePaddle and TensorFlow write an unknown one. */
+/* PaddlePaddle and TensorFlow write an unknown dimension as -1. */
 static bool dim_known(const Dim *d) {
     return d->value_case ==
                ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE &&
@@ -72,9 +71,8 @@ static const char *known_dims(Ox *ox) {
     return r;
 }
 
-/* Binds --dim NAME=N, or the name of the dimension of --dim INPUT:AXIS=N,
-   and thereby every equal dimension. A batch of --batch-sizes is not
-   changed. */
+/* Binds --dim NAME=N, or the dimension named by --dim INPUT:AXIS=N, and
+   every equal dimension. A batch size of --batch-sizes is not changed. */
 static Status bind(Dims *s, Str name, int64_t value) {
     int old = str_map_get(&s->index, name);
     if (old >= 0 && name == s->batch) return OK;
@@ -89,7 +87,7 @@ static Status bind(Dims *s, Str name, int64_t value) {
     return OK;
 }
 
-/* How to export the file so that dimension `axis` of its inputs is free. */
+/* How to export the file so that dimension `axis` of its inputs is dynamic. */
 static Str export_again(const Ox *ox, int axis) {
     StrBuf all = {0};
     int n = 0;
@@ -208,7 +206,7 @@ static Status bind_dims(Dims *dims) {
     return OK;
 }
 
-/* The value of one input dimension, -1: unbound. */
+/* The value of one input dimension; -1: unbound. */
 static int64_t dim_value(const Dims *dims, Str input, int axis, const Dim *d) {
     const Ox *ox = dims->ox;
     if (dim_known(d)) return d->dim_value;
@@ -228,7 +226,7 @@ static int64_t dim_value(const Dims *dims, Str input, int axis, const Dim *d) {
 
 /* ---- inputs -------------------------------------------------------------- */
 
-/* Dimensions without a value: each name once. */
+/* Dimensions without a value; each name once. */
 typedef struct Unbound {
     StrBuf text;
     StrMap seen;
@@ -254,7 +252,8 @@ static Status make_input(Dims *dims, const Onnx__ValueInfoProto *v,
     Ox *ox = dims->ox;
     Str name = intern(v->name);
     const Onnx__TensorShapeProto *s = shape_of(v);
-    int at = ox->g->inputs.len; /* with a layer's operands all are complete */
+    int at = ox->g->inputs.len; /* for a layer's operands all dimensions are
+                                   known */
     const Type *given = at < dims->ngiven ? type_get(dims->given[at]) : NULL;
     int64_t dim[MAX_RANK] = {0};
     bool complete = true;
@@ -310,8 +309,8 @@ Status ox_make_inputs(Ox *ox, const TypeId *given, int ngiven) {
 
 /* ---- outputs ------------------------------------------------------------- */
 
-/* A file's declared output shapes are not relied on: in files edited by hand
-   they are often wrong, and other runtimes run such files. */
+/* The output shapes that a file declares are ignored: in files edited by
+   hand they are often wrong, and other runtimes run such files. */
 static void check_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId y) {
     const Onnx__TensorShapeProto *s = shape_of(v);
     Type t = ox_type(ox, y);
@@ -328,9 +327,9 @@ static void check_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId y) {
                           t.dim[k]);
 }
 
-/* Weights stored in 16 bits are f32 here, and so are the values computed
-   from them; outputs are cast to the dtype that the file declares. A loss is
-   not cast. */
+/* Weights stored in 16 bits are f32 here, and so are values computed from
+   them; outputs are cast to the dtype that the file declares. A loss is not
+   cast. */
 static Status as_declared(Ox *ox, const Onnx__ValueInfoProto *v, ValueId *y) {
     Type t = ox_type(ox, *y);
     DType d;

@@ -10,7 +10,7 @@
 
 #include "frontend/onnx/onnx.h"
 
-/* clamp passed the gradient at its bounds up to PyTorch 2.11. */
+/* Up to PyTorch 2.11, clamp passed the gradient at its bounds. */
 static bool clamp_passed(const char *version) {
     char *end;
     long major = strtol(version, &end, 10);
@@ -32,7 +32,7 @@ void ox_find_kinks(Ox *ox) {
 
 /* ---- clamp --------------------------------------------------------------- */
 
-/* The node that makes operand i, casts aside, or NULL. */
+/* The node whose result is operand i, ignoring casts, or NULL. */
 static const OxNode *origin(const Ox *ox, Str name) {
     for (;;) {
         const OxName *x = ox_name_of(ox, name);
@@ -46,7 +46,7 @@ static const OxNode *origin(const Ox *ox, Str name) {
     }
 }
 
-/* A number of Python's as dynamo writes one, not a tensor. */
+/* A Python number, as dynamo writes it, not a tensor. */
 static bool is_python_number(const Ox *ox, Str name) {
     const OxNode *n = origin(ox, name);
     const OxName *x = ox_name_of(ox, name);
@@ -56,7 +56,7 @@ static bool is_python_number(const Ox *ox, Str name) {
     return x && x->kind == OX_INIT && !strncmp(x->name, "scalar_tensor", 13);
 }
 
-/* In files of TorchScript only clamp's bounds are cast, and relu6's. */
+/* In files of TorchScript only the bounds of clamp and relu6 are cast. */
 static bool bounds_are_cast(const Ox *ox) {
     for (int i = 1; i < ox->node->nin; i++) {
         const OxName *x = ox_name_of(ox, ox->node->in[i]);
@@ -67,7 +67,7 @@ static bool bounds_are_cast(const Ox *ox) {
     return false;
 }
 
-/* By hardtanh or relu6: no version of PyTorch passes a gradient at their
+/* For hardtanh and relu6 no version of PyTorch passes a gradient at the
    bounds. */
 static bool is_activation(const Ox *ox, double min, double max) {
     const OxNode *n = ox->node;
@@ -76,7 +76,8 @@ static bool is_activation(const Ox *ox, double min, double max) {
     return (min == 0 && max == 6) || !bounds_are_cast(ox);
 }
 
-/* x where it is no less (more) than the bound, which has the gradient else. */
+/* Selects x if it is not below (above) the bound; otherwise the bound, which
+   gets the gradient. */
 static Status pass_at_bound(Ox *ox, OpCode op, ValueId x, ValueId bound,
                             ValueId *y) {
     ValueId inside, other;
@@ -123,8 +124,8 @@ Status onnx_clip(Ox *ox) {
 
 /* ---- max, min ------------------------------------------------------------ */
 
-/* The Max below a Min that is JAX's relu6, hard_tanh or lax.clamp, by the name
-   that jax2onnx gives its result; or NULL. */
+/* The Max inside a Min that together are JAX's relu6, hard_tanh or
+   lax.clamp, by the result's name in jax2onnx; or NULL. */
 static const OxNode *jax_max(const Ox *ox, bool *inclusive) {
     static const char *const names[] = {"hard_tanh_maxed", "relu6_max",
                                         "clamp_max_out"};
@@ -141,7 +142,7 @@ static const OxNode *jax_max(const Ox *ox, bool *inclusive) {
     return NULL;
 }
 
-/* Of hard_tanh the slope is 1 also at the bounds. */
+/* hard_tanh has slope 1 also at the bounds. */
 static Status bounded(Ox *ox, const OxNode *max, bool inclusive, ValueId *y) {
     ValueId x = ox_name_of(ox, max->in[0])->value;
     ValueId low = ox_name_of(ox, max->in[1])->value;
@@ -157,7 +158,7 @@ static Status bounded(Ox *ox, const OxNode *max, bool inclusive, ValueId *y) {
     return ox3(ox, OP_WHERE, above, high, inner, y);
 }
 
-/* One bound of dynamo's clamp: a Max or Min of x and it. */
+/* One bound of dynamo's clamp: a Max or Min of x and the bound. */
 static Status clamp_part(Ox *ox, OpCode op, ValueId x, ValueId bound,
                          ValueId *y) {
     double k;
@@ -188,7 +189,7 @@ Status onnx_extreme(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* x.max(dim), not x.amax(dim), which shares. */
+/* x.max(dim), not x.amax(dim), which shares the gradient. */
 bool ox_picks_element(const Ox *ox, DType d, int naxes) {
     OpCode op = ox->node->op->core;
     if (ox->node->op->fn || (op != OP_REDUCE_MAX && op != OP_REDUCE_MIN) ||
@@ -218,8 +219,8 @@ Status onnx_leaky_relu(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* The angle of (0, 0) is 0, but TorchScript's form gives 0/0.  It reads
-   the atan thrice; an atan of the user's own keeps its NaN. */
+/* The angle of (0, 0) is 0, but TorchScript's formula gives 0/0. The formula
+   reads the atan three times; a user's own atan keeps its NaN. */
 static Status angle_of_zero(Ox *ox, const ValueId *in, ValueId *y) {
     ValueId zero, other;
     if (!ox->is_torch || ox_uses(ox, ox->node->out[0]) != 3) return OK;
@@ -230,14 +231,15 @@ static Status angle_of_zero(Ox *ox, const ValueId *in, ValueId *y) {
                y);
 }
 
-/* Exporters write atan2 as an atan of a quotient, corrected: its gradient is
-   the angle's, which is finite even where the quotient is not. */
+/* Exporters write atan2 as a corrected atan of a quotient: its gradient is
+   the angle's, which is finite even if the quotient is not. */
 Status onnx_atan(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     const Node *n = ox_def(ox, x, OP_DIV);
     ValueId in[2];
     if (n) {
-        in[0] = n->in[0], in[1] = n->in[1]; /* making nodes moves the pool */
+        in[0] = n->in[0], in[1] = n->in[1]; /* creating nodes may move the
+                                               pool */
         TRY(ox_call(ox, "atan_of_ratio", in, 2, NULL, 0, 1, &y));
         TRY(angle_of_zero(ox, in, &y));
     } else {

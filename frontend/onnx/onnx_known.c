@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_known.c: ops whose result's shape depends on the data, of data that is
-   known when the model is compiled.                                         */
+/* onnx_known.c: ops whose result's shape depends on data, for data that is
+   known when the model is compiled. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,7 +71,7 @@ Status onnx_compress(Ox *ox) {
 
 /* ---- unique -------------------------------------------------------------- */
 
-/* Slices of x along an axis, or its elements. */
+/* Selects slices of x along an axis, or elements of x. */
 typedef struct Slices {
     const EvalTensor *x;
     int64_t outer, n, inner;
@@ -92,7 +92,8 @@ static int known_compare(const Slices *s, int64_t a, int64_t b) {
 }
 
 /* Finds the distinct slices, in order of value or of appearance: first[k] is
-   the first of its kind; kind: for each slice, its k. Returns their number. */
+   the first one equal to slice k; kind: for each slice, its k. Returns their
+   number. */
 static int64_t distinct(const Slices *s, bool sorted, int64_t *first,
                         int64_t *kind) {
     int64_t n = 0;
@@ -114,7 +115,7 @@ static int64_t distinct(const Slices *s, bool sorted, int64_t *first,
 }
 
 Status onnx_unique(Ox *ox) {
-    enum { MOST = 4096 }; /* all slices are compared with all */
+    enum { MOST = 4096 }; /* every slice is compared with every other */
     ValueId x = ox_in(ox, 0), rows, y;
     Slices s;
     int axis = 0;

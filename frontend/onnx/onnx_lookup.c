@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_lookup.c: texts of the file, and what a name in it stands for.  Every
-   stage asks; nothing here asks a stage. */
+/* onnx_lookup.c: texts of the file, and the meaning of its names. Every
+   stage calls it; it calls no stage. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -9,7 +9,7 @@
 
 Str ox_text(const char *s) { return intern(s ? s : ""); }
 
-/* "" and "ai.onnx" are one domain. */
+/* "" and "ai.onnx" name the same domain. */
 Str ox_domain(const char *s) {
     Str d = ox_text(s);
     return d == intern("ai.onnx") ? intern("") : d;

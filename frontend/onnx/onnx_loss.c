@@ -16,14 +16,14 @@ static Status check_target(Ox *ox, ValueId x, ValueId target) {
     return OK;
 }
 
-/* Operands scores, target, weight. */
+/* The operands are scores, target and weight. */
 static Status loss(Ox *ox, ValueId *out) {
     ValueId in[3] = {ox_in(ox, 0), ox_in(ox, 1), ox_in(ox, 2)};
     Attr attr[MAX_OP_ATTRS];
     int n, nout = ox_callee(ox->node->op).fn->info.out_max;
     TRY(check_target(ox, in[0], in[1]));
     TRY(ox_mapped(ox, attr, &n));
-    /* ONNX has no label smoothing; PyTorch's exporter leaves it out */
+    /* ONNX lacks label smoothing; PyTorch's exporter leaves it out */
     double smoothing =
         ox_torch_number(ox->node, "aten.cross_entropy_loss", 5, 0);
     if (smoothing) attr[n++] = attr_named_f("label_smoothing", smoothing);
@@ -55,7 +55,7 @@ static bool is_loss_number(const Ox *ox, Str name, double k) {
            v == k;
 }
 
-/* x of max(log(x), -100), or NULL. */
+/* x if the node is max(log(x), -100), or NULL. */
 static Str bounded_log(const Ox *ox, Str name) {
     const OxNode *max = ox_maker(ox, name, "Max");
     const OxNode *log = max ? ox_maker(ox, max->in[0], "Log") : NULL;
@@ -63,9 +63,9 @@ static Str bounded_log(const Ox *ox, Str name) {
     return bounded ? log->in[0] : NULL;
 }
 
-/* (t - 1) max(log(1 - p), -100) - t max(log(p), -100): into that torch.export
-   takes F.binary_cross_entropy apart.  The gradient of a log that is bounded is
-   0 at a probability of 0 or 1, but the gradient of PyTorch's function is not.
+/* torch.export splits F.binary_cross_entropy into (t - 1) max(log(1 - p), -100)
+   - t max(log(p), -100). The gradient of the bounded log is 0 at a probability
+   of 0 or 1; the gradient of PyTorch's function is not.
  */
 static Status binary_cross_entropy(Ox *ox, bool *done) {
     const OxNode *n = ox->node;
@@ -89,8 +89,8 @@ static Status binary_cross_entropy(Ox *ox, bool *done) {
     return ox_out(ox, 0, y);
 }
 
-/* Functions of PyTorch's that the file has in parts, and that lose something
-   thereby: built whole at the last part. */
+/* PyTorch functions that the file contains in parts and that would lose
+   something: they are built as a whole at the last part. */
 Status ox_torch_whole(Ox *ox, bool *done) {
     static const struct {
         const char *target;

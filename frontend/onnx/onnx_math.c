@@ -6,7 +6,7 @@
 #include "frontend/onnx/onnx.h"
 #include "ir/fn/fn.h"
 
-/* Before opset 7 the second operand was aligned at attribute `axis`. */
+/* Before opset 7 the second operand was aligned at axis `axis`. */
 static Status align(Ox *ox, ValueId a, ValueId *b) {
     if (ox->node->version >= 7 || !ox_attr(ox, "axis")) return OK;
     Type ta = ox_type(ox, a), tb = ox_type(ox, *b);
@@ -36,7 +36,7 @@ Status onnx_elem(Ox *ox) {
 }
 
 /* The result has the base's type; the exponent may have another. */
-/* The sum of |x|^p whose root of order p the node takes: a norm. */
+/* True if the node takes the p-th root of the sum of |x|^p: a norm. */
 static bool is_norm(const Ox *ox, ValueId sum, double root) {
     const Node *n;
     double p;
@@ -47,8 +47,8 @@ static bool is_norm(const Ox *ox, ValueId sum, double root) {
            fabs(root * p - 1) < 1e-5;
 }
 
-/* No gradient at 0: there the power's gradient is infinite, and PyTorch's norm
-   has gradient 0. */
+/* The gradient at 0 is 0: there the power's gradient is infinite, and
+   PyTorch's norm has gradient 0. */
 static Status root_of_norm(Ox *ox, ValueId a, ValueId b, ValueId *y) {
     ValueId zero, one = ox_scalar(ox, ox_type(ox, a).dtype, 1);
     TRY(ox2k(ox, OP_EQUAL, a, 0, &zero));
@@ -77,7 +77,7 @@ Status onnx_pow(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* r takes the sign of b: r + b where r is not 0 and the signs differ. */
+/* Gives r the sign of b: r + b if r is not 0 and the signs differ. */
 static Status floor_rule(Ox *ox, ValueId r, ValueId b, ValueId *out) {
     ValueId rneg, bneg, differ, zero, fixed;
     TRY(ox2k(ox, OP_LESS, r, 0, &rneg));
@@ -90,8 +90,8 @@ static Status floor_rule(Ox *ox, ValueId r, ValueId b, ValueId *out) {
     return ox3(ox, OP_WHERE, differ, fixed, r, out);
 }
 
-/* The core's integer remainder takes the divisor's sign, its floating one the
-   dividend's: ONNX fmod=0 and fmod=1. */
+/* The core's integer remainder takes the divisor's sign, and its floating
+   one the dividend's: ONNX fmod=0 and fmod=1. */
 Status onnx_mod(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), y;
     bool fl = dtype_is_float(ox_type(ox, a).dtype);
@@ -142,7 +142,8 @@ Status onnx_mean(Ox *ox) {
 
 /* ---- bits ---------------------------------------------------------------- */
 
-/* Sums and products wrap, so one bitwise op suffices to express the others. */
+/* Integer arithmetic wraps, so one bitwise op suffices to express the
+   others. */
 Status onnx_bitwise(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), both, y;
     OpCode core = ox->node->op->core;
@@ -162,8 +163,8 @@ Status onnx_bitwise(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* Products with powers of 2, or quotients rounded down.  Beyond the bits
-   nothing is left but the sign. */
+/* Shifts are products with powers of 2, or quotients rounded down. Shifts by
+   the number of bits or more leave only the sign. */
 Status onnx_bit_shift(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), ok, below, y, rest;
     Str way = ox_str(ox, "direction", "");
@@ -199,7 +200,7 @@ Status onnx_bit_shift(Ox *ox) {
 
 /* ---- where --------------------------------------------------------------- */
 
-/* The softmax that v is, casts aside. */
+/* The softmax whose result is v, ignoring casts. */
 static const Node *softmax_of(const Ox *ox, ValueId v) {
     const Node *n;
     while ((n = ox_def(ox, v, OP_CAST))) v = n->in[0];
@@ -207,8 +208,8 @@ static const Node *softmax_of(const Ox *ox, ValueId v) {
     return n && is_call(n, "softmax") ? n : NULL;
 }
 
-/* Exporters write softmax of rows that may be nothing but -inf as
-   Where(IsNaN(p), 0, p), or with a condition per row.  The NaN of such a row
+/* Exporters write the softmax of rows that may be all -inf as
+   Where(IsNaN(p), 0, p), or with a condition per row. The NaN of such a row
    would spoil its gradient, so its scores are replaced before the softmax. */
 static Status guarded_softmax(Ox *ox, const Node *p, ValueId *in) {
     int axis = (int)attr_int(p, AK_axis);
@@ -229,8 +230,8 @@ static Status guarded_softmax(Ox *ox, const Node *p, ValueId *in) {
     return ox_cast(ox, in[2], t.dtype, false, &in[2]);
 }
 
-/* PyTorch's exporter hides keys by the least number instead of -inf: a query
-   that sees none would get the mean of all values. */
+/* PyTorch's exporter masks keys with the lowest finite number instead of
+   -inf: a query without any key would get the mean of all values. */
 static void hide_keys(Ox *ox, ValueId *in) {
     double hidden, seen;
     if (ox_torch_node(ox->node, "aten.scaled_dot_product_attention") &&
@@ -245,7 +246,7 @@ Status onnx_where(Ox *ox) {
     double k;
     hide_keys(ox, in);
     if (p && value_is_splat(ox->g, in[1], &k) && k == 0) {
-        Node copy = *p; /* making nodes moves the pool */
+        Node copy = *p; /* creating nodes may move the pool */
         TRY(guarded_softmax(ox, &copy, in));
     }
     TRY(ox_op(ox, OP_WHERE, in, 3, NULL, 0, &y));
@@ -315,9 +316,9 @@ static ValueId unscaled(const Ox *ox, ValueId v, double *k) {
     return NO_VALUE;
 }
 
-/* Exporters spread the scale of attention over both operands. Moved to the
-   first, it leaves the second a plain transpose, which costs the matrix
-   product nothing. */
+/* Exporters apply a part of the attention scale to each operand. If all of
+   it is applied to the first operand, the second is a plain transpose, which
+   the matrix product reads at no cost. */
 static Status merge_scales(Ox *ox, ValueId *a, ValueId *b) {
     double ka, kb;
     ValueId xa = unscaled(ox, *a, &ka), xb = unscaled(ox, *b, &kb);
@@ -327,8 +328,8 @@ static Status merge_scales(Ox *ox, ValueId *a, ValueId *b) {
     return OK;
 }
 
-/* A vector on the left is a row, on the right a column; the extra dimension
-   leaves the result again. */
+/* A vector on the left becomes a row, one on the right a column; the result
+   loses that dimension again. */
 Status onnx_matmul(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), y;
     Type ta = ox_type(ox, a), tb = ox_type(ox, b);

@@ -13,8 +13,8 @@ const char *ox_quote(Ox *ox, const char *s) {
     return r;
 }
 
-/* The last line of the exporter's stack trace: the user's source.  TorchScript
-   writes "FILE(LINE): FUNCTION" first, where verbose=True asks for it. */
+/* The last line of the exporter's stack trace is the user's source.
+   TorchScript writes "FILE(LINE): FUNCTION" first if verbose=True. */
 static const char *source_line(Ox *ox, const OxNode *n) {
     Str s = ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
                         "pkg.torch.onnx.stack_trace");

@@ -62,15 +62,15 @@ Status ox_check_model(Ox *ox) {
 
 /* ---- functions ----------------------------------------------------------- */
 
-/* A body being copied: the model's graph, a function called from `up`, or a
-   subgraph of a node of `up`, which sees the names of `up`. */
+/* A body that is being copied: the model's graph, a function called from
+   `up`, or a subgraph of a node in `up`, which can read the names of `up`. */
 typedef struct OxScope {
     const struct OxScope *up;
     const Onnx__FunctionProto *fn; /* NULL: a graph */
     bool inner;                    /* a subgraph    */
     const OxNode *call;
     Str prefix;
-    StrMap to; /* formal name -> index in `actual` */
+    StrMap to; /* formal name to index in `actual` */
     VEC(Str) actual;
     Onnx__OperatorSetIdProto *const *opset;
     size_t nopset;
@@ -129,7 +129,7 @@ static int version_of(const Scope *sc, Str domain) {
     return 0;
 }
 
-/* The attribute that a reference inside a function body stands for: from the
+/* The attribute to which a reference inside a function body refers: from the
    call, else the function's default, else none. */
 static const Onnx__AttributeProto *referred(const Scope *sc, Str ref) {
     while (sc->inner) sc = sc->up;
@@ -294,8 +294,8 @@ static Str full_type(const OxNode *n) {
     return *n->domain ? internf("%s::%s", n->domain, n->type) : n->type;
 }
 
-/* Neighbouring nodes often have one type, and there may be very many: they
-   share one list. */
+/* Neighbouring nodes often have one type, and there may be very many: nodes
+   of one type share one list. */
 static const Str *types_of(Ox *ox, const OxNode *n) {
     if (ox->typed.types && ox->typed.type == n->type &&
         ox->typed.domain == n->domain && ox->typed.scope == n->scope)

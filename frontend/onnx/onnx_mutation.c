@@ -2,17 +2,18 @@
 /* onnx_mutation.c: buffers, and parameters such as a teacher's, that PyTorch's
    forward writes in training.
 
-   Files of dynamo name them in their signature, and the values that they take;
-   running statistics of BatchNormalization are onnx_norm.c's.  No gradient
-   flows through such a value: it would reach the previous forward, whose graph
-   is gone. So a model that trains has no_grad or detach() around it, and
-   no_grad leaves no trace in the file.
+   Files of dynamo name them in their signature, with the values that are
+   written to them; onnx_norm.c handles the running statistics of
+   BatchNormalization. No gradient flows through such a value into the previous
+   forward, whose graph is gone. So a model that trains has no_grad or detach()
+   around it, and no_grad leaves no trace in the file.
 
    spectral_norm makes power iterations under no_grad,
        u = W v / |W v|,  v = W' u / |W' u|,
    writes both, and divides W by u' W v (torch/nn/utils/parametrizations.py,
-   _SpectralNorm; spectral_norm.py begins with u).  With several iterations, or
-   in a layer that is used twice, only the last one is in the signature. */
+   _SpectralNorm; spectral_norm.py begins with u).  With several iterations,
+   or in a layer that is called twice, only the last write is in the
+   signature. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -29,7 +30,8 @@ static OxPower power_of(Ox *ox, const OxName *n) {
     return n ? n->power : OX_NO_POWER;
 }
 
-/* Is `divisor` the length of `x`, kept from zero and spread? */
+/* True if `divisor` is the length of `x`, bounded away from zero and
+   broadcast. */
 static bool is_length(const Ox *ox, Str divisor, Str x) {
     for (int steps = 0; steps < 4; steps++) {
         const OxName *name = ox_name_of(ox, divisor);
@@ -84,7 +86,8 @@ static void find_mutation(Ox *ox, const OxSigned *s) {
                       known ? "it holds integers" : "the file lacks the value");
 }
 
-/* True for the buffer u of spectral_norm in evaluation mode, with its v. */
+/* True for the buffer u of spectral_norm in evaluation mode, together with
+   its v. */
 static bool reads_both(Ox *ox, const OxInit *u) {
     size_t n = strlen(u->name);
     if (!u->live || u->proto->n_dims != 1 || n < 2 ||
@@ -101,8 +104,9 @@ static bool counts_batches(Str name) {
     return n >= m && !strcmp(name + n - m, last);
 }
 
-/* What the forward writes in training and reads in evaluation alone is in no
-   file of a model that trains.  Power iterations begin with either vector. */
+/* A buffer that the forward writes in training and reads only in evaluation
+   is missing from files of models in training mode. Power iterations begin
+   with either vector. */
 static void warn_lost_buffers(Ox *ox) {
     StrBuf names = {0};
     int n = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_names.c: what every name stands for, the live nodes in order, and each
-   node against its row of onnx_ops.def.                                     */
+/* onnx_names.c: the meaning of every name, the live nodes in order, and the
+   check of each node against its row of onnx_ops.def. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -55,8 +55,9 @@ static int shared_names(const Ox *ox) {
     return n;
 }
 
-/* PyTorch writes all initializers as inputs too, or none: an argument of the
-   forward, or a name in input_names=, is called as a parameter is. */
+/* PyTorch writes either all initializers as inputs, too, or none. Otherwise
+   an argument of the forward, or a name in input_names=, has the same name
+   as a parameter. */
 static Status check_shared(Ox *ox) {
     int shared = shared_names(ox);
     if (!ox->is_torch || !shared || shared == ox->inits.len) return OK;
@@ -142,8 +143,8 @@ static Status check_defined(Ox *ox) {
 
 /* ---- marks of the exporter ----------------------------------------------- */
 
-/* Identity nodes that exporters write for a stop: the names of their results,
-   or of themselves. */
+/* Identity nodes that exporters write for a gradient stop, recognised by the
+   names of their results or their own names. */
 static bool named_stop(const Ox *ox, const OxNode *n) {
     static const struct {
         const char *producer, *glob;
@@ -180,9 +181,10 @@ static void read_marks(Ox *ox) {
     }
 }
 
-/* A BatchNormalization that a model uses again reads, as dynamo exports it, its
-   statistics by an Identity for each use before: they are the buffer itself.
-   (Of TorchScript's they are tensors of their own, see below.)              */
+/* In dynamo's files a BatchNormalization that is used again reads its
+   statistics through one Identity for each earlier use: the results are the
+   buffer itself.
+   (In TorchScript's files they are separate tensors, see below.) */
 static void find_statistics(Ox *ox) {
     enum { USES = 64 };
     if (!ox->has_signature) return;
@@ -200,7 +202,7 @@ static void find_statistics(Ox *ox) {
     }
 }
 
-/* The result of a node, which is then no longer read. */
+/* Removes the result of a node, so that nothing reads it. */
 static void becomes_init(Ox *ox, Str name, OxInit init) {
     OxName *to = ox_name_of(ox, name);
     to->kind = OX_INIT;
@@ -211,7 +213,7 @@ static void becomes_init(Ox *ox, Str name, OxInit init) {
 
 /* TorchScript keeps one of several equal tensors and rebuilds the others as
    Identity nodes named after the lost parameter: each is a separate parameter.
-   (Genuine ties share one name and have no Identity.) */
+   (Truly tied parameters share one name and have no Identity.) */
 static void split_identities(Ox *ox) {
     if (ox->has_signature) return;
     for (int i = 0; i < ox->nodes.len; i++) {
@@ -276,7 +278,7 @@ Status ox_resolve_names(Ox *ox) {
 /* ---- order --------------------------------------------------------------- */
 
 typedef struct Frame {
-    int node, next; /* operand to look at next */
+    int node, next; /* the operand to examine next */
 } Frame;
 
 enum { UNSEEN, OPEN, DONE };
@@ -294,7 +296,7 @@ static Status report_cycle(Ox *ox, const Frame *stack, int len, int node) {
     return s;
 }
 
-/* The node that an operand waits for, -1: none. */
+/* The node that an operand needs first; -1: none. */
 static int producer_of(Ox *ox, Str name) {
     OxName *n = ox_name_of(ox, name);
     if (!n) return -1;
@@ -303,7 +305,8 @@ static int producer_of(Ox *ox, Str name) {
     return n->kind == OX_RESULT ? n->index : -1;
 }
 
-/* Depth first from one output; operands first, each in its written order. */
+/* Depth-first order from one output; operands come first, in their written
+   order. */
 static Status visit(Ox *ox, int root, char *state, Frame *stack) {
     int len = 0;
     if (state[root] == UNSEEN) {
@@ -363,7 +366,7 @@ int *ox_needed(Ox *ox, int first, const Str *out, int nout, int *n) {
 
 /* ---- signatures ---------------------------------------------------------- */
 
-/* The kind letter of an attribute in a row, 0: unknown. */
+/* The letter for the kind of an attribute in a row; 0: unknown. */
 static char attr_kind(const OxOp *op, Str name) {
     size_t len = strlen(name);
     for (const char *s = op->attrs; *s;) {
@@ -393,7 +396,7 @@ static const struct {
     {'G', ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH, "a graph"},
 };
 
-/* The attribute holds a value that its type does not name. */
+/* True if the attribute holds a value of another kind than its type. */
 static bool stray_value(const Onnx__AttributeProto *p, char letter) {
     return (p->has_i && letter != 'i') || (p->has_f && letter != 'f') ||
            (p->has_s && letter != 's') || (p->t && letter != 't') ||
@@ -457,7 +460,7 @@ static const char *hint(Str domain, Str type) {
            "that depend on data do not train";
 }
 
-/* Every unsupported op once, with its count and first node. */
+/* Lists every unsupported op once, with its count and first node. */
 static Status report_unsupported(Ox *ox, const int *order, int len) {
     StrMap seen = {0};
     VEC(int) first = {0}, count = {0};

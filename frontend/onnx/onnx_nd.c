@@ -10,7 +10,7 @@
 
 /* ---- row numbers --------------------------------------------------------- */
 
-/* Along the axes of `index` but `axis`: sums of positions times strides. */
+/* Sums positions times strides along the axes of `index` other than `axis`. */
 static Status bases(Ox *ox, const int64_t *stride, const Type *index, int axis,
                     ValueId *out) {
     int64_t n = type_count(index);
@@ -27,8 +27,8 @@ static Status bases(Ox *ox, const int64_t *stride, const Type *index, int axis,
     return ox_const(ox, eval_to_tensor(ox->a, e, type), out);
 }
 
-/* Given positions along one axis of x for each element: the offsets of these
-   elements. */
+/* Given a position along one axis of x for each element, returns the offsets
+   of these elements. */
 static Status rows_of_elements(Ox *ox, const Type *x, ValueId i, int axis,
                                ValueId *row) {
     Type t = ox_type(ox, i);
@@ -45,7 +45,8 @@ static Status rows_of_elements(Ox *ox, const Type *x, ValueId i, int axis,
     return ox2(ox, OP_ADD, i, base, row);
 }
 
-/* View of x: the first `lead` axes are rows, the others are inside a row. */
+/* View of x: the first `lead` axes are rows, the other axes are inside a
+   row. */
 typedef struct Rows {
     int lead, inner;
     int64_t dim[MAX_RANK + 1]; /* number of rows, then the other dims */
@@ -60,8 +61,8 @@ static Rows rows_of(const Type *x, int lead) {
     return r;
 }
 
-/* Given tuples of positions along the last axis of i: the row numbers. The
-   first `batch` axes of x and i correspond. */
+/* Given tuples of positions along the last axis of i, returns the row
+   numbers. The first `batch` axes of x and i correspond. */
 static Status rows_of_tuples(Ox *ox, const Type *x, ValueId i, int batch,
                              Rows *r, ValueId *row) {
     Type t = ox_type(ox, i);
@@ -132,7 +133,7 @@ Status onnx_gather_nd(Ox *ox) {
 
 typedef struct Reduction {
     const char *text;
-    OpCode op, fold; /* op of two operands; fold along an axis */
+    OpCode op, fold; /* op of two operands; reduction along an axis */
     double none;     /* neutral element */
 } Reduction;
 
@@ -150,7 +151,7 @@ static Status scatter_add(Ox *ox, ValueId from, ValueId row, const int64_t *dim,
     return ox_op(ox, OP_SCATTER_ADD, (ValueId[]){from, row}, 2, attr, 2, y);
 }
 
-/* For each row, true if an update applies: [rows, 1, ..]. */
+/* For each row, true if an update is applied to it: [rows, 1, ..]. */
 static Status touched(Ox *ox, ValueId row, const Rows *r, ValueId *hit) {
     TypeId type = type_make(DT_F32, 1, ox_type(ox, row).dim);
     int64_t dim[MAX_RANK + 1] = {r->dim[0]};
@@ -162,8 +163,8 @@ static Status touched(Ox *ox, ValueId row, const Rows *r, ValueId *hit) {
     return ox_reshape(ox, *hit, 1 + r->inner, dim, hit);
 }
 
-/* For known row numbers: for each row of x the last index that names it;
-   ONNX's reference evaluator keeps that one, too. */
+/* If row numbers are known: for each row of x the last index that names it;
+   ONNX's reference evaluator keeps the last one, too. */
 static Status pick_last(Ox *ox, const int64_t *row, int64_t n, const Rows *r,
                         ValueId *hit, ValueId *from) {
     int64_t rows = r->dim[0], dim[MAX_RANK + 1] = {rows};
@@ -183,7 +184,7 @@ static Status pick_last(Ox *ox, const int64_t *row, int64_t n, const Rows *r,
     return ox_reshape(ox, *hit, 1 + r->inner, dim, hit);
 }
 
-/* For every row the sum of the updates that go to it. */
+/* For every row, the sum of its updates. */
 static Status sum_updates(Ox *ox, ValueId row, const Rows *r, DType d,
                           ValueId *up) {
     if (!dtype_is_float(d)) TRY(ox_cast(ox, *up, DT_F64, false, up));
@@ -191,7 +192,7 @@ static Status sum_updates(Ox *ox, ValueId row, const Rows *r, DType d,
     return ox_cast(ox, *up, d, false, up);
 }
 
-/* Sorts updates by their rows and sets all but the last update of each row
+/* Sorts updates by their rows and sets all updates of a row but the last one
    to 0. */
 static Status keep_last(Ox *ox, ValueId *row, ValueId *up, const Rows *r) {
     int64_t n = ox_type(ox, *row).dim[0], one = 1, none = -1;
@@ -212,7 +213,7 @@ static Status keep_last(Ox *ox, ValueId *row, ValueId *up, const Rows *r) {
     return ox3(ox, OP_WHERE, last, zero, *up, up);
 }
 
-/* One number, where all elements are known to be it: a scalar. */
+/* A scalar, if all elements are known to equal it. */
 static bool is_uniform(Ox *ox, ValueId v, ValueId *scalar) {
     const Tensor *t = ox_data(ox, v);
     int64_t n = t ? type_count(type_get(t->type)) : 0;
@@ -229,7 +230,7 @@ static bool is_uniform(Ox *ox, ValueId v, ValueId *scalar) {
     return ox_const(ox, eval_to_tensor(ox->a, one, type), scalar) == OK;
 }
 
-/* x where no update applies, else the last update that applies. */
+/* For each row the last update that applies, or x if none does. */
 static Status nd_replace(Ox *ox, ValueId x, ValueId row, ValueId up,
                          const Rows *r, ValueId *y) {
     const Tensor *known = ox_data(ox, row);
@@ -282,8 +283,8 @@ static Status combine(Ox *ox, const Reduction *how, ValueId x, ValueId row,
     return ox2(ox, how->op, x, up, y);
 }
 
-/* TorchScript writes index_put(accumulate=True) as what is scattered over zeros
-   and then added, and forgets that rows which an index names twice are summed.
+/* TorchScript writes index_put(accumulate=True) as a scatter over zeros
+   followed by an addition, which loses that rows named twice are summed.
  */
 static bool lost_sum(const Ox *ox) {
     const OxNode *n = ox->node;
@@ -367,7 +368,7 @@ Status onnx_scatter_nd(Ox *ox) {
 
 /* ---- signals ------------------------------------------------------------- */
 
-/* Along the first axis after the batch before opset 20. */
+/* Before opset 20 positions were along the first axis after the batch. */
 Status onnx_dft(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     Attr attr[MAX_OP_ATTRS];
@@ -388,8 +389,8 @@ Status onnx_stft(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* a - b cos(2 pi i / n) + c cos(4 pi i / n) for each i; n is one less where the
-   last is to be as the first.                                               */
+/* a - b cos(2 pi i / n) + c cos(4 pi i / n) for each i; n is one less if the
+   last value should equal the first. */
 Status onnx_window(Ox *ox) {
     static const struct {
         const char *op;

@@ -32,8 +32,8 @@ static int64_t extent(const Window *w, int i) {
     return (w->kernel[i] - 1) * w->dilation[i] + 1;
 }
 
-/* SAME: results = ceil(in / stride); the odd one of the padding at the end
-   (UPPER) or the beginning (LOWER). */
+/* SAME: results = ceil(in / stride); an odd element of padding goes to the
+   end (UPPER) or the beginning (LOWER). */
 static void same_pads(Window *w, bool upper) {
     for (int i = 0; i < w->n; i++) {
         int64_t out = (w->in[i] + w->stride[i] - 1) / w->stride[i];
@@ -44,7 +44,7 @@ static void same_pads(Window *w, bool upper) {
     }
 }
 
-/* kernel: of the weight, or NULL for attribute kernel_shape. */
+/* kernel: the weight's, or NULL for attribute kernel_shape. */
 static Status read_window(Ox *ox, const Type *x, const int64_t *kernel,
                           Window *w) {
     w->n = x->rank - 2;
@@ -113,8 +113,8 @@ Status onnx_conv(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* The transposed convolution is a convolution's gradient with respect to its
-   input: x is the convolution's result, y its operand. */
+/* A transposed convolution is the gradient of a convolution with respect to
+   its input: here x is the convolution's result, y its operand. */
 static Status transposed_sizes(Ox *ox, Window *w, int64_t *size) {
     const int64_t *want;
     int64_t extra[MAX_SPATIAL];
@@ -139,8 +139,9 @@ static Status transposed_sizes(Ox *ox, Window *w, int64_t *size) {
     return OK;
 }
 
-/* The core's result may extend beyond its last window by less than a stride.
-   More of it is less padding at the end; then rows that no window reaches. */
+/* The core op's result may extend beyond its last window by less than a
+   stride. A larger result means less padding at the end, then rows that no
+   window reaches. */
 static void split_surplus(Window *w, int64_t *size, int64_t *zeros) {
     for (int i = 0; i < w->n; i++) {
         int64_t *end = &w->pads[i + w->n];
@@ -255,7 +256,7 @@ Status onnx_average_pool(Ox *ox) {
     int64_t sizes[MAX_SPATIAL];
     Attr attr[6];
     TRY(read_pool(ox, x, &w, sizes, attr));
-    /* PyTorch's exporter leaves divisor_override out */
+    /* PyTorch's exporter omits divisor_override */
     double divisor = ox_torch_number(ox->node, "aten.avg_pool", 6, 0), area = 1;
     for (int i = 0; i < w.n; i++) area *= (double)w.kernel[i];
     if (divisor && ox_int(ox, "ceil_mode", 0))
@@ -270,7 +271,7 @@ Status onnx_average_pool(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* A window that hangs over the end sees zeros there. */
+/* A window that extends beyond the end reads zeros there. */
 Status onnx_lp_pool(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     Window w;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_nodes.c: builds nodes in order, each by the handler of its row, and the
-   gradients that stop at their results. */
+/* onnx_nodes.c: builds nodes in order, each by its row's handler, and stops
+   gradients at results where the file says so. */
 #include "frontend/onnx/onnx.h"
 
 static OxBuild *const handlers[] = {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_norm.c: batch normalisation and softmax.
 
-   BatchNormalization in training normalises by the batch's statistics, and the
-   program writes its running ones: new = momentum*old + (1-momentum)*batch.
-   ONNX keeps the population variance there, torch the unbiased one.         */
+   BatchNormalization in training normalises by the *batch's statistics, and the
+   program updates its running statistics: new = momentum old + (1-momentum)
+   batch.
+   ONNX uses the population variance here, torch the unbiased one. */
 #include <math.h>
 #include <string.h>
 
@@ -37,7 +38,7 @@ static double momentum_of(const OxNode *n) {
     return p ? (double)p->f : 0.9;
 }
 
-/* The forward writes the buffer, as the signature has it. */
+/* The signature says that the forward writes the buffer. */
 static bool is_written(const Ox *ox, Str buffer) {
     for (int i = 0; i < ox->signature.len; i++)
         if (ox_signed_as(&ox->signature.data[i], "BUFFER_MUTATION") &&
@@ -46,8 +47,8 @@ static bool is_written(const Ox *ox, Str buffer) {
     return false;
 }
 
-/* As it was exported.  Files of dynamo may have an inference node for a module
-   that trains. */
+/* Takes the mode of the file. Files of dynamo may have an inference node for
+   a module in training mode. */
 static bool file_trains(const Ox *ox, const OxNode *n) {
     if (is_written(ox, ox_statistics(ox, n, 3))) return true;
     if (n->version < 7) return int_of(n, "is_test") == 0;
@@ -62,7 +63,7 @@ static bool in_training(const Ox *ox, const OxNode *n) {
     return file_trains(ox, n);
 }
 
-/* ampc.torch.export writes a module in the mode that it is in. */
+/* ampc.torch.export writes each module in its current mode. */
 static bool modes_are_meant(const Ox *ox) {
     return ox_metadata(ox->model->metadata_props, ox->model->n_metadata_props,
                        "ampc.torch.export");
@@ -123,8 +124,8 @@ static void say_ambiguous_momentum(Ox *ox) {
               cumulative ? "momentum" : "cumulative");
 }
 
-/* Files of one mode train all; where some are frozen beside others that train,
-   as bn.eval() leaves them, each does as it stands in the file. */
+/* If all nodes of a file have one mode, all train. If some are frozen beside
+   others that train, as after bn.eval(), each keeps the file's mode. */
 static void find_mixed_modes(Ox *ox) {
     int trains = 0, frozen = 0;
     const OxNode *first = NULL;
@@ -152,7 +153,7 @@ void ox_find_modes(Ox *ox) {
     say_ambiguous_momentum(ox);
 }
 
-/* batch variance as running statistics count it */
+/* batch variance, as running statistics define it */
 static Status unbiased(Ox *ox, ValueId x, ValueId *var) {
     Type t = ox_type(ox, x);
     double n = t.dim[1] ? (double)(type_count(&t) / t.dim[1]) : 0;
@@ -186,7 +187,8 @@ Str ox_statistics(const Ox *ox, const OxNode *n, int k) {
     return x && x->kind == OX_INIT ? buffer : n->in[k];
 }
 
-/* The batch's statistics, of each sample and channel, as means over samples. */
+/* The batch's statistics, computed for each sample and channel, as means
+   over samples. */
 static Status over_samples(Ox *ox, ValueId buffer, ValueId *batch) {
     int64_t each = ox_type(ox, buffer).dim[0], axis = 0;
     int64_t dim[] = {each ? ox_type(ox, *batch).dim[0] / each : 0, each};
@@ -195,7 +197,7 @@ static Status over_samples(Ox *ox, ValueId buffer, ValueId *batch) {
     return ox_reduce(ox, OP_REDUCE_MEAN, *batch, &axis, 1, false, batch);
 }
 
-/* How many batches there were is kept in the buffer that PyTorch has for it. */
+/* PyTorch's own buffer counts the batches. */
 static Status cumulative_average(Ox *ox, ValueId buffer, ValueId old,
                                  ValueId batch, ValueId *out) {
     Str of = value_var(ox->g, buffer)->name;
@@ -272,8 +274,9 @@ Status onnx_batch_norm(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* A scale of more than the normalised axes, as PyTorch's exporter writes one of
-   ones for rms_norm without weight, is multiplied behind. */
+/* If the scale has more axes than are normalised, such as the scale of ones
+   that PyTorch's exporter writes for rms_norm without weight, it is
+   multiplied afterwards. */
 Status onnx_rms_norm(Ox *ox) {
     ValueId in[2] = {ox_in(ox, 0), ox_in(ox, 1)}, y;
     Type x = ox_type(ox, in[0]), scale = ox_type(ox, in[1]);
@@ -293,11 +296,11 @@ Status onnx_rms_norm(Ox *ox) {
 
 /* ---- softmax ------------------------------------------------------------- */
 
-/* Before opset 13 everything from `axis` on was one axis, and the default
-   was 1. */
+/* Before opset 13 all axes from `axis` on were treated as one, and the
+   default was 1. */
 /* ---- attention of PyTorch ------------------------------------------------ */
 
-/* x times the root of the scale: TorchScript's form of the function. */
+/* x times the square root of the scale: TorchScript's form of the function. */
 static bool times_root(const Ox *ox, Str name) {
     const OxNode *n = ox_maker(ox, name, "Mul");
     return n &&
@@ -338,8 +341,8 @@ static bool is_checked_for_nan(const Ox *ox) {
     return false;
 }
 
-/* PyTorch's function gives zeros for a query that sees no key; the export of a
-   mask that is added gives NaN. */
+/* PyTorch's function gives zeros for a query without any key; the exported
+   form of an additive mask gives NaN. */
 static bool may_hide_rows(const Ox *ox, ValueId x) {
     const Node *sum = ox_def(ox, x, OP_ADD);
     if (!sum || !is_torch_attention(ox) || is_checked_for_nan(ox)) return false;

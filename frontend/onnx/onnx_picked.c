@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_picked.c: axes whose length depends on data, as x[mask], within the
-   bound that the mask has.
+/* onnx_picked.c: axes whose length depends on data, as in x[mask], bounded by
+   the size of the mask.
    Before:  i = NonZero(mask), y = GatherND(x, Transpose(i)),
             loss = ReduceMean(y)
    After:   y has a row for each element of the mask, in order;
             loss = the mean over the rows that count
 
    Rows that the mask does not select repeat the first that it selects; if it
-   selects none, numbers in them are 0.  So what is computed row by row needs
-   no change, and no number of a row that is not selected reaches a result or
-   a gradient.  A rule for each op (`rules`) says on which axis of the result
-   the rows are, or how a reduction leaves them out.  Ops without a rule are
-   refused; so are outputs of such a size, and the number of rows in any other
-   place than a shape or a divisor. */
+   selects none, numbers in them are 0.  So computations on single rows need no
+   change, and no number of an unselected row reaches a result or a gradient.
+   For each op a rule (`rules`) says which axis of the result has the rows,
+   or how a reduction leaves them out. Ops without a rule are refused, and so
+   are outputs of such a size, and uses of the number of rows other than in a
+   shape or as a divisor. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
 
-/* How a node is built: rows that do not count become `fill` in operand 0 where
-   that is not NaN; the rows are on `axis` of the result, -1: on none. */
+/* How a node is built: rows that do not count become `fill` in operand 0
+   unless it is NaN; the rows are on `axis` of the result, -1: on none. */
 typedef struct Plan {
     OxBuild *run; /* the node's */
     int pick, axis;
@@ -55,7 +55,7 @@ static Status refuse(Ox *ox, const char *why) {
 
 /* ---- masks --------------------------------------------------------------- */
 
-/* mask as bool[n], behind views of it. */
+/* The mask as bool[n], without views. */
 static Status flat_mask(Ox *ox, ValueId *mask, ValueId *key) {
     Type t = ox_type(ox, *mask);
     int64_t n = type_count(&t);
@@ -66,7 +66,7 @@ static Status flat_mask(Ox *ox, ValueId *mask, ValueId *key) {
     return t.dtype == DT_BOOL ? OK : ox_cast(ox, *mask, DT_BOOL, false, mask);
 }
 
-/* The pick of a mask; equal masks have one. */
+/* The pick of a mask; equal masks share one. */
 static Status find_pick(Ox *ox, ValueId mask, int *pick) {
     OxPick p = {0};
     ValueId ones, zero = ox_scalar(ox, DT_F32, 0);
@@ -82,7 +82,7 @@ static Status find_pick(Ox *ox, ValueId mask, int *pick) {
     return OK;
 }
 
-/* i64[n]: the element that each row stands for. */
+/* i64[n]: the element that each row represents. */
 static Status rows_of(Ox *ox, const OxPick *p, ValueId *row) {
     TypeId index = type_make(DT_I64, 1, &p->n);
     Attr axis = attr_i(AK_axis, 0), first[] = {axis, attr_i(AK_keepdims, 1)};
@@ -106,8 +106,7 @@ static Status coordinates(Ox *ox, const Type *t, ValueId row, ValueId *out) {
     return ox_concat(ox, at, t->rank, 0, true, out);
 }
 
-/* x, and 0 if no row counts: then rows repeat one that the mask does not
- * select. */
+/* x, or 0 if no row counts: then the rows repeat an unselected one. */
 static Status zero_if_none(Ox *ox, int pick, ValueId x, ValueId *y) {
     ValueId any;
     DType d = ox_type(ox, x).dtype;
@@ -151,7 +150,7 @@ static Status compress(Ox *ox, Plan *p) {
     return ox_out(ox, 0, y);
 }
 
-/* x with `fill` in rows that do not count. */
+/* x, with `fill` in rows that do not count. */
 static Status masked(Ox *ox, ValueId x, int axis, int pick, double fill,
                      ValueId *y) {
     int64_t dim[MAX_RANK];
@@ -164,7 +163,7 @@ static Status masked(Ox *ox, ValueId x, int axis, int pick, double fill,
 
 /* ---- rules --------------------------------------------------------------- */
 
-/* Broadcasting: the axis counts from the last. */
+/* For broadcasting, the axis counts from the last one. */
 static Status elementwise(Ox *ox, Plan *p) {
     int rank = 0, from_last = -1;
     for (int k = 0; k < ox->node->nin; k++) {
@@ -188,7 +187,7 @@ static Status elementwise(Ox *ox, Plan *p) {
     return OK;
 }
 
-/* The first operand's axis stays, the others are numbers. */
+/* The first operand keeps its axis; the other operands are constants. */
 static Status same_axis(Ox *ox, Plan *p) {
     if (!is_picked(ox, 0))
         return refuse(ox, "has them in another operand than the first");
@@ -206,7 +205,8 @@ static Status transposed(Ox *ox, Plan *p) {
     return OK;
 }
 
-/* After a view: the axis of that length with as many elements before it. */
+/* After a view, the axis with the same length and as many elements before
+   it. */
 static Status found_again(Ox *ox, Plan *p) {
     ValueId y = ox_name_of(ox, ox->node->out[0])->value;
     Type a = ox_type(ox, ox_in(ox, 0)), b = ox_type(ox, y);
@@ -238,7 +238,7 @@ static Status expanded(Ox *ox, Plan *p) {
     return OK;
 }
 
-/* Rows of a product stay rows; along the axis that is summed they become 0. */
+/* Rows of a matrix product stay rows; along a summed axis they become 0. */
 static Status product(Ox *ox, Plan *p) {
     bool gemm = !strcmp(ox->node->type, "Gemm");
     bool ta = gemm && ox_int(ox, "transA", 0),
@@ -311,7 +311,7 @@ static Status softmax(Ox *ox, Plan *p) {
     return OK;
 }
 
-/* Axes before `axis` are rows. */
+/* The axes before `axis` are rows. */
 static Status row_norm(Ox *ox, Plan *p) {
     int axis;
     for (int k = 1; k < ox->node->nin; k++)
@@ -387,7 +387,7 @@ static Status class_loss(Ox *ox, Plan *p) {
 }
 
 typedef struct Rule {
-    const char *types; /* names with blanks around them */
+    const char *types; /* op names with blanks around them */
     Status (*plan)(Ox *ox, Plan *p);
 } Rule;
 
@@ -427,9 +427,9 @@ static const Rule *rule_of(const OxNode *n) {
 
 /* ---- the number of rows -------------------------------------------------- */
 
-/* Shape gives the bound: right for reshapes, not as a number.  The element that
-   is the number of rows is followed to where it becomes a floating-point
-   number, which is their count. */
+/* Shape returns the bound, which is right for reshapes but wrong as a
+   number. The element that holds the number of rows is followed to its cast
+   to floating point, whose result becomes the count of selected rows. */
 static Status counted(Ox *ox, OxBuild *run, bool *done) {
     const OxNode *n = ox->node;
     const OxName *x = operand(ox, 0);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_quant.c: quantisation.  A model that is trained with it has
-   QuantizeLinear and DequantizeLinear in pairs: together they are one function,
-   whose gradient passes straight through.                                   */
+/* onnx_quant.c: quantisation.  A model trained with quantisation has
+   QuantizeLinear and DequantizeLinear in pairs. A pair is one function,
+   whose gradient passes straight through. */
 #include <math.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
 #include "ir/fn/fn.h"
 
-/* Operands x, scale and zero point; a scale or zero point per channel or block
-   is spread along its axis.  n: how many there are. */
+/* Operands x, scale and zero point; a scale or zero point per channel or
+   block is broadcast along its axis. n: their number. */
 static Status read_operands(Ox *ox, ValueId in[3], int *n) {
     int axis, block = (int)ox_int(ox, "block_size", 0);
     *n = is_value(ox_in(ox, 2)) ? 3 : 2;
@@ -77,8 +77,8 @@ Status onnx_quantize(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* Equal at run time: one value, one tensor of the file under two names, or
-   equal nodes of such. */
+/* True if two values are equal at run time: one value, one tensor of the
+   file with two names, or equal nodes of such values. */
 static bool equal(const Ox *ox, ValueId a, ValueId b) {
     if (same_value(a, b)) return true;
     const Value *va = value_get(ox->g, a), *vb = value_get(ox->g, b);
@@ -95,8 +95,8 @@ static bool equal(const Ox *ox, ValueId a, ValueId b) {
     return false;
 }
 
-/* The quantize that made v with this scale and zero point, and the levels that
-   a clip behind it leaves. */
+/* The quantize node whose result is v and which has this scale and zero
+   point, and the levels that a later clip leaves. */
 static const Node *made_by(const Ox *ox, const ValueId *in, int n, double *low,
                            double *high) {
     ValueId v = in[0];
@@ -118,7 +118,7 @@ static const Node *made_by(const Ox *ox, const ValueId *in, int n, double *low,
     return q;
 }
 
-/* There and back: one function, with the levels of both. */
+/* Quantise and dequantise: one function, with the levels of both. */
 static Status fake_quantize(Ox *ox, const Node *q, ValueId *in, int n,
                             double low, double high, ValueId *y) {
     double least = attr_float(q, attr_key("low", ATTR_FLOAT));

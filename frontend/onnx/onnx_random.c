@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_random.c: ops that draw random numbers.  All read one state (seed,
-   counter), each has a stream of its own; the counter advances by the step. */
+/* onnx_random.c: ops that draw random numbers.  All ops read one state
+   (seed, counter), and each has its own stream; the counter advances each
+   step. */
 #include <inttypes.h>
 
 #include "frontend/onnx/onnx.h"
@@ -17,8 +18,8 @@ static ValueId random_state(Ox *ox) {
 
 /* ---- dropout ------------------------------------------------------------- */
 
-/* Ratio and mode: attributes before opset 12, operands since.  A Dropout
-   without a mode was exported disabled. */
+/* Ratio and mode are attributes before opset 12, and operands from 12 on. A
+   Dropout without a mode was exported in evaluation mode. */
 static Status dropout_form(Ox *ox, double *ratio, bool *training) {
     double mode = 0;
     *ratio = ox_float(ox, "ratio", 0.5);
@@ -67,9 +68,9 @@ Status onnx_dropout(Ox *ox) {
 
 /* ---- dropout in parts ---------------------------------------------------- */
 
-/* Dropout of whole channels, AlphaDropout and stochastic depth are arithmetic
-   with a draw b of zeros and ones in files of dynamo: x * (b / p), or
-   x * (a b) + (c b + d).  Outside training the product, or the sum, is x. */
+/* In dynamo's files, dropout of whole channels, AlphaDropout and stochastic
+   depth are arithmetic with random zeros and ones b: x (b / p), or x (a b) +
+   (c b + d). In evaluation the product, or the sum, is x. */
 
 static OxName *made_name(const Ox *ox, Str name) {
     return *name ? ox_name_of(ox, name) : NULL;
@@ -79,7 +80,8 @@ static bool matters(const OxNode *n, int operand) {
     return !(n->op->nd & (1u << operand));
 }
 
-/* Known when the model is compiled, as far as the nodes around it tell. */
+/* Their constants are known when the model is compiled if the nodes around
+   them tell. */
 static bool is_number(const Ox *ox, Str name, int depth) {
     const OxName *x = made_name(ox, name);
     if (!x) return true;
@@ -91,7 +93,7 @@ static bool is_number(const Ox *ox, Str name, int depth) {
     return true;
 }
 
-/* The operand that is drawn; *alone: all the others are numbers. */
+/* The random operand; *alone: all other operands are constants. */
 static int drawn_operand(const Ox *ox, const OxNode *n, bool *alone) {
     int drawn = -1;
     *alone = true;
@@ -141,8 +143,8 @@ Status ox_drop(Ox *ox, int result) {
 
 /* ---- draws --------------------------------------------------------------- */
 
-/* The function of the row draws from the state and, where it has operands, from
-   the first of the node's. */
+/* The row's function draws from the state and, if it has operands, takes the
+   node's first one. */
 static Status draw(Ox *ox, int operands, Attr *attr, int n, DType d) {
     ValueId in[2] = {random_state(ox), ox_in(ox, 0)}, y;
     attr[n++] = attr_i(AK_salt, ox->dropouts++);
@@ -158,7 +160,7 @@ static Status drawn_dtype(Ox *ox, DType dflt, DType *d) {
               : OK;
 }
 
-/* The shape is an attribute, or the operand's. */
+/* The shape is an attribute, or the shape of the operand. */
 Status onnx_random(Ox *ox) {
     Attr attr[MAX_OP_ATTRS];
     int n, rank = 0;

@@ -8,8 +8,8 @@ static bool is_l1(const OxOp *op) {
     return op->fn && !strcmp(op->fn, "reduce_l1");
 }
 
-/* ReduceSum takes axes as an operand from opset 13, the others from 18.  Over
-   no axes a reduction gives its operand (sumsq: its square). */
+/* ReduceSum takes axes as an operand from opset 13, the others from 18.  A
+   reduction over no axes returns its operand (sumsq: its square). */
 Status onnx_reduce(Ox *ox) {
     const OxOp *op = ox->node->op;
     ValueId x = ox_in(ox, 0), y;
@@ -42,7 +42,7 @@ Status onnx_reduce(Ox *ox) {
         TRY(ox_op(ox, op->core, &x, 1, attr, 2, &y));
     else if (op->core == OP_REDUCE_SUMSQ)
         TRY(ox2(ox, OP_MUL, x, x, &y));
-    /* the maximum of no elements is below 0, the minimum above */
+    /* -inf or less for the maximum of no elements, +inf for the minimum */
     if (logic) TRY(ox2k(ox, OP_GREATER, y, 0, &y));
     return ox_out(ox, 0, y);
 }
@@ -61,8 +61,9 @@ static Status flip(Ox *ox, ValueId x, int axis, ValueId *y) {
     return ox_slice(ox, x, starts, t.dim, steps, y);
 }
 
-/* ArgMin is the arg-max of -x, of integers of -1 - x, which each type has; the
-   last of several equals is the first of the reversed axis. */
+/* ArgMin is the arg-max of -x, for integers of -1 - x, which never
+   overflows; the last of equal elements is the first one along the reversed
+   axis. */
 Status onnx_argmax(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     Type t = ox_type(ox, x);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_resize.c: Resize and Upsample.  Sizes are known, so each axis is a sum
-   of a few gathers at known places, times known weights (Keys 1981 for the
-   cubic ones); axes go one after the other. */
+/* onnx_resize.c: Resize and Upsample.  Sizes are known, so each axis becomes
+   a sum of a few gathers at known positions times known weights (cubic: Keys
+   1981); axes are resized one after the other. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -18,17 +18,17 @@ typedef struct Resize {
 
 typedef struct Axis {
     int64_t in, out;
-    double scale, start, end; /* start, end: of the region, 0 to 1 */
+    double scale, start, end; /* start, end: the region, as parts from 0 to 1 */
     int taps;
-    int64_t *at;     /* [taps][out], inside the operand */
+    int64_t *at;     /* [taps][out], indices inside the operand */
     double *weight;  /* [taps][out]                     */
-    int64_t *inside; /* [out]: 0 gives the fill value   */
+    int64_t *inside; /* [out]: 0 where the result is the fill value */
 } Axis;
 
 /* ---- one axis ------------------------------------------------------------ */
 
-/* The position of result i between the operand's elements, by the rules of
-   ONNX's Resize; false if the mode is unknown. */
+/* The position of result i between the operand's elements, by ONNX's rules
+   for Resize; false if the mode is unknown. */
 static bool position(const Resize *z, const Axis *a, int64_t i, double *x) {
     double n = (double)a->out, in = (double)a->in, at = (double)i;
     Str m = z->coordinate;
@@ -73,7 +73,7 @@ static double nearest(const Resize *z, double x) {
     return ceil(x - 0.5);
 }
 
-/* The taps of result i: elements around x, weighed by their distance; with
+/* The taps of result i: elements around x, weighted by distance; with
    antialias the kernel is as wide as the step between results. */
 static void fill_taps(const Resize *z, Axis *a, int64_t i, double x) {
     bool one = !strcmp(z->mode, "nearest");
@@ -118,7 +118,8 @@ static Status make_axis(Ox *ox, const Resize *z, Axis *a) {
 
 /* ---- the nodes of one axis ----------------------------------------------- */
 
-/* Every element n times: a copy, not a gather, so that its gradient is a sum.
+/* Repeats every element n times: a copy, not a gather, so that its gradient is
+   a sum.
  */
 static bool repeats(const Axis *a) {
     if (a->taps != 1 || a->out % a->in) return false;
@@ -138,7 +139,7 @@ static Status repeat(Ox *ox, ValueId *x, int axis, int64_t n) {
     return ox_reshape(ox, *x, t.rank, whole.dim, x);
 }
 
-/* Numbers along one axis: [1, .., n, .., 1]. */
+/* Constants along one axis: [1, .., n, .., 1]. */
 static Status along(Ox *ox, DType d, const double *f, const int64_t *i,
                     int axis, int rank, int64_t n, ValueId *out) {
     int64_t dim[MAX_RANK];

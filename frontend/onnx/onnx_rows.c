@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_rows.c: the rows of onnx_ops.def, onnx_contrib.def and onnx_ampc.def:
    facts about ops.
-   Which function builds an op is the business of onnx_nodes.c alone. */
+   Only onnx_nodes.c knows which function builds an op. */
 #include "frontend/onnx/onnx.h"
 
 #define ROW(nm, imin, imax, omin, omax, at, ndiff, wt, h)                      \
@@ -34,7 +34,7 @@ const OxOp *ox_row(int i) {
 }
 
 const OxOp *ox_op_in(Str domain, const char *name) {
-    static StrMap rows; /* lives as long as the process */
+    static StrMap rows; /* allocated for the life of the process */
     static Arena *a;
     if (!rows.cap) {
         a = arena_new();

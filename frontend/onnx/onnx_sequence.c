@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_sequence.c: sequences of tensors.  Their lengths and positions are
-   known, so a sequence is a list of values and has no nodes of its own. */
+   known, so a sequence is a list of values and needs no nodes. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -60,7 +60,7 @@ Status onnx_split_to_sequence(Ox *ox) {
 
 /* ---- sequences made and read --------------------------------------------- */
 
-/* Operand i is a sequence: its elements, with room for one more. */
+/* Returns the elements of operand i, a sequence, with room for one more. */
 static Status elements(Ox *ox, int i, ValueId **v, int *n) {
     const OxName *seq = ox_name_of(ox, ox->node->in[i]);
     if (!seq->seq)
@@ -72,7 +72,7 @@ static Status elements(Ox *ox, int i, ValueId **v, int *n) {
     return OK;
 }
 
-/* A position among n, from an operand; absent: the last. */
+/* A position among n, from an operand; the last if absent. */
 static Status position(Ox *ox, int operand, int n, int *at) {
     const int64_t *v;
     int count;
@@ -100,7 +100,7 @@ Status onnx_sequence_at(Ox *ox) {
     return ox_out(ox, 0, v[at]);
 }
 
-/* In front of the element at the position; without one, at the end. */
+/* Inserts before the element at the position; at the end without a position. */
 Status onnx_sequence_insert(Ox *ox) {
     ValueId *v, x = ox_in(ox, 1);
     const int64_t *where;
@@ -136,8 +136,7 @@ Status onnx_sequence_length(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* ConcatFromSequence; new_axis puts the elements side by side on an axis of
-   their own. */
+/* ConcatFromSequence; new_axis stacks the elements along a new axis. */
 Status onnx_sequence_concat(Ox *ox) {
     ValueId *v, y;
     int n, axis;

@@ -63,7 +63,7 @@ Status onnx_constant_of_shape(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* The identity matrix, or one with its diagonal moved. */
+/* The identity matrix, possibly with another diagonal. */
 Status onnx_eye_like(Ox *ox) {
     Type t = ox_type(ox, ox_in(ox, 0));
     int64_t k = ox_int(ox, "k", 0), code = ox_int(ox, "dtype", 0);
@@ -91,7 +91,7 @@ Status onnx_eye_like(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* Elements of a range, -1: no such range. */
+/* Number of elements of a range; -1: invalid range. */
 static int64_t range_count(double start, double limit, double delta) {
     double n = ceil((limit - start) / delta);
     if (!(n > 0)) return n <= 0 ? 0 : -1;
@@ -170,7 +170,7 @@ Status onnx_size(Ox *ox) {
 
 Status onnx_identity(Ox *ox) { return ox_out_name(ox, 0, ox->node->in[0]); }
 
-/* 0 copies a dimension; -1 is computed from the others. */
+/* 0 copies a dimension; -1 follows from the other dimensions. */
 static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,
                            bool allowzero, int64_t *dim) {
     int64_t known = 1, total = type_count(t);
@@ -212,8 +212,8 @@ static Status reshape_dims(Ox *ox, const Type *t, const int64_t *want, int n,
     return OK;
 }
 
-/* Exporters swap the last two axes of [.., a, b] by way of three axes: [n,
-   a, b], [n, b, a], [.., b, a]. Returns x of such a chain, or NO_VALUE. */
+/* Exporters swap the last two axes of [.., a, b] through three axes: [n, a,
+   b], [n, b, a], [.., b, a]. Returns x of such a chain, or NO_VALUE. */
 static ValueId swapped(const Ox *ox, ValueId v, const int64_t *dim, int rank) {
     const Node *t = ox_def(ox, v, OP_TRANSPOSE);
     const Node *r = t ? ox_def(ox, t->in[0], OP_RESHAPE) : NULL;
@@ -314,7 +314,7 @@ Status onnx_unsqueeze(Ox *ox) {
 
 /* ---- order and repetition ------------------------------------------------ */
 
-/* Entries from the end are not ONNX, but TorchScript writes them (Mamba2). */
+/* Negative entries are not valid ONNX, but TorchScript writes them (Mamba2). */
 Status onnx_transpose(Ox *ox) {
     ValueId x = ox_in(ox, 0), y;
     int rank = ox_type(ox, x).rank;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_skeleton.c: an ONNX file without the tensors that a module stores as
-   variables: what `ampc export` needs beside them.  Copied field by field as
-   the wire has it, so that whatever else is in the file stays.              */
+   variables: `ampc export` needs the rest. It is copied field by field in
+   wire format, so that unknown fields of the file stay. */
 #include <string.h>
 
 #include "frontend/frontend.h"
@@ -67,7 +67,7 @@ static void put_varint(StrBuf *sb, uint64_t v) {
     sb_putn(sb, (char[]){(char)v}, 1);
 }
 
-/* State while tensors are removed; m: the module whose variables they are. */
+/* State while tensors are removed; m: the module that has them as variables. */
 typedef struct Strip {
     const Module *m;
     Str name; /* name of a node's result, for a tensor in its attribute; NULL:
@@ -77,7 +77,7 @@ typedef struct Strip {
 typedef bool StripFn(const Strip *s, const uint8_t *p, const uint8_t *end,
                      StrBuf *out);
 
-/* Fields of a message that are messages to strip, up to a NULL. */
+/* Fields of a message that are messages to strip, terminated by NULL. */
 typedef struct Part {
     uint64_t number;
     StripFn *strip;
@@ -109,7 +109,8 @@ static bool strip_parts(const Strip *s, const uint8_t *p, const uint8_t *end,
     return true;
 }
 
-/* The last string of this number, NULL: none; false: no message. */
+/* The last string in this field number, NULL: none; false: the bytes are not
+   a message. */
 static bool find_name(const uint8_t *p, const uint8_t *end, uint64_t number,
                       Str *name) {
     Field f;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_spoiled.c: exports in which parameters were fused, folded or merged.
-   Optimised exports are meant for inference; where state is lost they cannot
-   train, and repair is impossible: refuse with the recipe.                  */
+   Optimised exports are for inference. If state is lost the model cannot
+   train, and it cannot be repaired: it is refused with the recipe. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
 
-/* Without the optimiser every initializer carries the exporter's mark. */
+/* Without the optimiser every initializer has the exporter's mark. */
 static bool was_optimised(const Ox *ox) {
     for (int i = 0; i < ox->inits.len; i++)
         if (!ox->inits.data[i].mark) return true;
@@ -43,7 +43,7 @@ static void folded_parameters(Ox *ox, Lost *lost) {
 /* Names in PyTorch's graph: of the file's nodes, and of their arguments. */
 typedef struct Told {
     StrMap defined, read;
-    StrMap untold; /* last parts of names that nodes without a text read */
+    StrMap untold; /* last parts of names read by nodes without a text */
     bool any;
 } Told;
 
@@ -74,7 +74,7 @@ static void read_told(Ox *ox, Told *t) {
     }
 }
 
-/* Nodes that change no element: their names may go without a loss. */
+/* Nodes that change no element: their names may be missing without loss. */
 static bool changes_nothing(Str name) {
     static const char *const ops[] = {"_to_copy",   "_unsafe_view",
                                       "alias",      "alpha_dropout",
@@ -99,8 +99,8 @@ static bool changes_nothing(Str name) {
     return !strncmp(name, "sym_", 4);
 }
 
-/* A node of PyTorch's graph that something reads, and the file lacks, such as a
-   product with a parameter of ones. */
+/* A node of PyTorch's graph that something reads but the file lacks, such as
+   a product with a parameter of ones. */
 static bool lacks_node(Ox *ox, const Told *t) {
     for (int i = 0; i < ox->nodes.len; i++) {
         const char *s =
@@ -119,22 +119,22 @@ static bool lacks_node(Ox *ox, const Told *t) {
     return false;
 }
 
-/* A node that does not tell what it read, as the Split that the exporter makes
-   of split_with_sizes, reads a parameter of that name in another module: equal
-   ones became one. */
+/* A node without a record of what it read, such as the Split that the
+   exporter makes of split_with_sizes, reads a parameter of that name in
+   another module: equal parameters were merged. */
 static bool perhaps_read(const Told *t, Str parameter) {
     const char *end = strrchr(parameter, '.');
     return end && str_map_get(&t->untold, intern(end)) >= 0;
 }
 
-/* In the file, and read there. */
+/* The node is in the file and is read there. */
 static bool is_held(const Ox *ox, Str name) {
     const OxName *n = ox_name_of(ox, name);
     return n && n->kind == OX_INIT && ox->inits.data[n->index].live;
 }
 
-/* A parameter that is not there was not read (or is another by a second name),
-   unless a node says that it read it, is missing too, or does not tell. */
+/* A parameter that is missing was not read (or has a second name), unless a
+   node's record names it, or a node is missing or has no record. */
 static void merged_parameters(Ox *ox, Lost *lost) {
     Told t = {0};
     int missing = 0;
@@ -168,7 +168,7 @@ static bool lost_batch_norm(const Ox *ox) {
     return false;
 }
 
-/* InstanceNorm of PyTorch's reads the buffer. */
+/* PyTorch's InstanceNorm reads the buffer. */
 static bool has_reader(const Ox *ox, Str argument) {
     Str name = internf("%%%s", argument);
     for (int i = 0; i < ox->order.len; i++) {
@@ -195,7 +195,8 @@ static bool by_tensorflow(const Ox *ox) {
     return by && !strncmp(by, "tf2onnx", 7);
 }
 
-/* Refuses if something is lost, or warns where the user accepts it. */
+/* Refuses the file if something is lost, or warns if the user accepts the
+   loss. */
 static Status object(Ox *ox, const char *what, Lost *lost) {
     Status s = OK;
     if (!lost->count) return OK;
@@ -289,7 +290,7 @@ static void warn_lost_statistics(Ox *ox) {
     sb_free(&lost.names);
 }
 
-/* TorchScript's own folding: allowed, said once. */
+/* TorchScript's own folding is allowed, with one note. */
 static void warn_anonymous(Ox *ox) {
     int count = 0;
     Str first = NULL;
@@ -311,7 +312,8 @@ static void warn_anonymous(Ox *ox) {
                       count, ox_quote(ox, first));
 }
 
-/* Simplifiers drop the metadata, and what inference does not need. */
+/* Simplifiers drop the metadata, and everything that inference does not
+   need. */
 static void warn_rewritten(Ox *ox) {
     Str by = ox_rewritten_by(ox);
     if (by && options_train(ox->opt))
@@ -354,7 +356,7 @@ static void fused_by_tensorflow(Ox *ox, Lost *lost) {
     }
 }
 
-/* Dense and convolutional layers without a bias: one of zeros is dropped. */
+/* Dense and convolutional layers without a bias: a bias of zeros is dropped. */
 static void warn_no_bias(Ox *ox) {
     Lost none = {0};
     for (int i = 0; i < ox->order.len; i++) {
@@ -377,7 +379,7 @@ static void warn_no_bias(Ox *ox) {
     sb_free(&none.names);
 }
 
-/* Keras hands some of its constants to tf2onnx as arguments. */
+/* Keras passes some of its constants to tf2onnx as arguments. */
 static void warn_constant_inputs(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_input; i++) {
         Str name = ox_text(ox->graph->input[i]->name);

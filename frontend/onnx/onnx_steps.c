@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_steps.c: warnings where the file has a model's forward, but has lost
-   that its gradient is another one: steps in what trains, beside which most
-   models have a detach() that the exporter does not keep, and functions of
-   torch.autograd.Function, whose backward no exporter keeps.               */
+/* onnx_steps.c: warnings about a file that has a model's forward but whose
+   gradient is known to differ. Two causes: step functions in what trains,
+   beside which most models have a detach() that the exporter drops; and
+   functions of torch.autograd.Function, whose backward no exporter keeps. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -22,7 +22,7 @@ static bool compares(const OxNode *n) {
     return false;
 }
 
-/* By name: it changes with parameters that train; the loss changes with it. */
+/* By name: it depends on parameters that train; the loss depends on it. */
 typedef struct Flow {
     const Ox *ox;
     bool *trained, *matters;
@@ -74,7 +74,8 @@ static void find_flow(const Flow *f) {
     }
 }
 
-/* A step in what trains: of PyTorch's models most stand beside a detach(). */
+/* A step function in what trains: in PyTorch models most are used with a
+   detach(). */
 static bool is_step(const Flow *f, const OxNode *n) {
     if (!n->nin || !n->nout || !steps_marked(f, f->trained, n->in[0]) ||
         !steps_marked(f, f->matters, n->out[0]))
@@ -94,7 +95,7 @@ static bool touches(const Flow *f, const OxNode *n) {
     return trained && matters;
 }
 
-/* A line of the stack trace is F.apply(..). */
+/* A line of the stack trace is a call F.apply(..). */
 static bool is_function(const Flow *f, const OxNode *n) {
     Str trace =
         ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
@@ -102,7 +103,7 @@ static bool is_function(const Flow *f, const OxNode *n) {
     return trace && strstr(trace, ".apply(") && touches(f, n);
 }
 
-/* The first node of which `is` holds, and their number. */
+/* The first node for which `is` holds, and the number of such nodes. */
 static const OxNode *steps_first_of(const Flow *f,
                                     bool (*is)(const Flow *f, const OxNode *n),
                                     int *count) {

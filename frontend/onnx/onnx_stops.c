@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_stops.c: where the gradient stops although no node says it.
+/* onnx_stops.c: finds where the gradient stops although no node says it.
 
    PyTorch's default export drops the nodes of detach(), but a node's fx_node
    still tells what it read,
        %mul : [..] = call_function[target=..](args = (%tanh, %detach), ..)
-   while its operands are both 'tanh'.  What stood under torch.no_grad() was a
-   graph of its own, which shows in the first line of its nodes' stack traces;
-   one under torch.autocast() looks alike, but calls parameters by numbers.
-   The other exporters' marks are in ox_stops (onnx_names.c).                */
+   while its operands are both 'tanh'.  A block under torch.no_grad() was a
+   graph of its own, which shows in the first line of its nodes' stack traces; a
+   block under torch.autocast() looks alike, but names parameters by numbers.
+   ox_stops (onnx_names.c) handles the other exporters' marks. */
 #include <ctype.h>
 #include <limits.h>
 #include <string.h>
@@ -22,43 +22,45 @@ typedef struct Fx {
 
 typedef enum Block { NO_BLOCK, NO_GRAD, AUTOCAST, UNKNOWN } Block;
 
-/* What copies that the exporter dropped are: of values, or of detached ones. */
+/* The kind of copies that the exporter dropped: copies of values, or of
+   detached values. */
 typedef enum Copied { PASSES, STOPS, EITHER } Copied;
 
 /* A line of Python that says detach(), and what its nodes read. */
 typedef struct Line {
-    int says;   /* times it says detach() */
-    int named;  /* nodes of detach() that its nodes name */
-    int copies; /* dropped copies that they name */
-    int times;  /* at most: the line may have run so often */
+    int says;   /* how often the line says detach() */
+    int named;  /* detach() nodes that its nodes name */
+    int copies; /* dropped copies that its nodes name */
+    int times;  /* upper bound of how often the line ran */
     Copied copied;
 } Line;
 
 /* Nodes at which the gradient may have to stop. */
 typedef struct Doubt {
-    Str first; /* the name of the first */
+    Str first; /* the name of the first one */
     int count;
 } Doubt;
 
 typedef struct Stops {
     Ox *ox;
-    int names, nodes; /* of the file: those of stops come behind */
+    int names, nodes; /* nodes of the file; nodes of stops follow them */
     Fx *fx;           /* by node */
-    Str *block;       /* by node: which it stands in; NULL: none */
+    Str *block;       /* by node: the block that contains it; NULL: none */
     bool *trained;    /* by name: a function of parameters */
-    StrMap known;     /* names of nodes in PyTorch's graph */
-    StrMap arguments; /* an initializer's or an input's, to signature's line */
-    StrMap stopped;   /* a value's name to a node behind the file's */
+    StrMap known;     /* nodes in PyTorch's graph by name */
+    StrMap arguments; /* name of an initializer or an input to its line of
+                         the signature */
+    StrMap stopped;   /* a value's name to the node of its stop */
     StrMap kinds;     /* a block's name to its Block */
-    StrMap read;      /* names that nodes read in PyTorch's graph */
+    StrMap read;      /* names read by nodes in PyTorch's graph */
     StrMap lines;     /* a trace that says detach(), to its Line */
-    StrMap counted;   /* what a line has counted already */
+    StrMap counted;   /* names that a line has counted already */
     StrMap placed;    /* lines of PyTorch's graph that got their stops */
     VEC(Line) list;
     Doubt copies;   /* reads a copy, perhaps of a detached value */
     Doubt unknown;  /* reads a block of unknown kind */
-    Doubt merged;   /* reads a node that an equal one stands for */
-    Doubt unplaced; /* reads a detached value, by which operand is unknown */
+    Doubt merged;   /* reads a node that an equal node replaced */
+    Doubt unplaced; /* reads a detached value through an unknown operand */
 } Stops;
 
 static Fx fx_of(const OxNode *n) {
@@ -70,7 +72,8 @@ static Fx fx_of(const OxNode *n) {
     return fx;
 }
 
-/* A name that counts one of an op, as detach, detach_1, detach_. */
+/* True for a name that numbers results of one op, as detach, detach_1,
+   detach_. */
 static bool is_of(Str name, const char *op) {
     size_t n = strlen(op);
     return !strncmp(name, op, n) && (!name[n] || name[n] == '_');
@@ -104,7 +107,7 @@ static bool has_word(const char *s, const char *start, bool number) {
     return false;
 }
 
-/* The kind of block that one node's trace shows. */
+/* The kind of block, from the trace of one node. */
 static Block kind_told(const OxNode *n) {
     Str s = trace_of(n);
     if (strstr(s, "wrap_with_set_grad_enabled(False")) return NO_GRAD;
@@ -164,7 +167,7 @@ static int count_of(const char *s, const char *text) {
     return n;
 }
 
-/* True the first time. */
+/* True at the first call. */
 static bool count_once(Stops *s, int line, Str name) {
     Str key = internf("%d:%s", line, name);
     if (str_map_get(&s->counted, key) >= 0) return false;
@@ -172,7 +175,7 @@ static bool count_once(Stops *s, int line, Str name) {
     return true;
 }
 
-/* How often the line ran, at most: as its rarest op. */
+/* Upper bound of how often the line ran: the count of its rarest op. */
 static void count_times(Stops *s, int line, int node) {
     Str op = ox_torch_node(&s->ox->nodes.data[node], "");
     size_t length = op ? strcspn(op, "]") : 0;
@@ -239,7 +242,7 @@ static void read_lines(Stops *s) {
     }
 }
 
-/* In the file's order, which PyTorch sorts. */
+/* In the file's order; PyTorch sorts nodes. */
 static void find_trained(Stops *s) {
     Ox *ox = s->ox;
     for (int i = 0; i < ox->signature.len; i++) {
@@ -268,15 +271,15 @@ static bool is_trained(const Stops *s, Str name) {
     return i < s->names && s->trained[i];
 }
 
-/* The node that made it; NULL: none of the file's. */
+/* The node that made it; NULL: the file has no such node. */
 static const OxNode *maker(const Stops *s, Str name) {
     const OxName *x = ox_name_of(s->ox, name);
     bool made = x && x->kind == OX_RESULT && x->index < s->nodes;
     return made ? &s->ox->nodes.data[x->index] : NULL;
 }
 
-/* What the program calls the operand, and the file where its maker does not
-   tell; NULL: it is a constant, or was made by the same line as the node. */
+/* The operand's name in PyTorch's graph, or in the file if its node does not
+   tell; NULL: it is a constant, or a result of the same line as the node. */
 static Str called(const Stops *s, int node, Str operand) {
     const OxName *n = ox_name_of(s->ox, operand);
     if (!n) return NULL;
@@ -294,7 +297,7 @@ static Str called(const Stops *s, int node, Str operand) {
 /* ---- stops ----------------------------------------------------------------
  */
 
-/* The operand is read by way of a node that stops the gradient. */
+/* The operand is read through a node that stops the gradient. */
 static void stop(Stops *s, int node, int k) {
     Ox *ox = s->ox;
     Str from = ox->nodes.data[node].in[k];
@@ -316,7 +319,7 @@ static void stop(Stops *s, int node, int k) {
     n.out = NEW(ox->scratch, Str);
     n.in[0] = from;
     n.out[0] = n.name = internf("%.80s.detach.%d", from, ox->nodes.len);
-    if (ox_name_of(ox, n.name)) return; /* a model that wants it so */
+    if (ox_name_of(ox, n.name)) return; /* the model itself says so */
     str_map_put(ox->scratch, &s->stopped, from, ox->nodes.len);
     vec_push(ox->scratch, &ox->nodes, n);
     (void)ox_define_results(ox, ox->nodes.len - 1);
@@ -324,15 +327,15 @@ static void stop(Stops *s, int node, int k) {
     ox->nodes.data[node].in[k] = n.name;
 }
 
-enum { MOST = 64 };            /* of a node's operands */
+enum { MOST = 64 };            /* index among a node's operands */
 enum { PLACED = INT_MAX - 1 }; /* no node; a map holds no larger number */
 
 static void doubt(Doubt *d, const OxNode *n) {
     if (!d->count++) d->first = n->name;
 }
 
-/* The program reads `name`, whose node the exporter dropped: detach(), or a
-   copy of what the same line of Python detached. */
+/* The program reads `name`, whose node the exporter dropped: a detach(), or
+   a copy of a value that the same line of Python detached. */
 static bool is_lost_stop(Stops *s, int node, Str name) {
     if (str_map_get(&s->known, name) >= 0) return false;
     if (is_of(name, "detach")) return true;
@@ -344,13 +347,13 @@ static bool is_lost_stop(Stops *s, int node, Str name) {
     return copied == STOPS;
 }
 
-/* What a node reads in PyTorch's graph, beside its operands. */
+/* What a node reads in PyTorch's graph, besides its operands. */
 typedef struct Reads {
     Str args[MOST];
     int nargs;
-    int outer[MOST]; /* operands that no node of the same line made */
+    int outer[MOST]; /* operands computed by other lines than the node's */
     Str call[MOST];  /* their names in PyTorch's graph; NULL: not in args */
-    int nouter, odd; /* odd: without such a name */
+    int nouter, odd; /* odd: operands without such a name */
 } Reads;
 
 static void read_node(const Stops *s, int node, Reads *r) {
@@ -371,13 +374,13 @@ static void read_node(const Stops *s, int node, Reads *r) {
     }
 }
 
-/* True if operand i of r->outer is one of the `lost` arguments, of which
-   is[..] tells. */
+/* True if operand i of r->outer is one of the `lost` arguments, for which
+   is[..] is true. */
 static bool reads_lost(const Reads *r, int i, const bool *is, int lost) {
     return r->odd == lost ? !r->call[i] : r->nouter == r->nargs && is[i];
 }
 
-/* Operands of cat() and stack() stand in the order of its arguments. */
+/* Operands of cat() and stack() are in the order of its arguments. */
 static bool stop_in_order(Stops *s, int node, const Reads *r, const bool *is) {
     bool placed = false;
     const OxNode *n = &s->ox->nodes.data[node];
@@ -390,7 +393,8 @@ static bool stop_in_order(Stops *s, int node, const Reads *r, const bool *is) {
     return placed;
 }
 
-/* Operands of a node that reads what detach() gave, and the file does not. */
+/* Operands of a node that reads the result of a detach() that the file
+   lacks. */
 static void restore_detach(Stops *s, int node) {
     Reads r;
     bool is[MOST];
@@ -411,7 +415,7 @@ static void restore_detach(Stops *s, int node) {
                     placed ? PLACED : node);
 }
 
-/* Some of the nodes of one line read the operands, and none got the stop. */
+/* Some nodes of one line read the operands, and none got the stop. */
 static void find_unplaced(Stops *s) {
     for (int i = 0; i < s->nodes; i++)
         if (s->fx[i].name && str_map_get(&s->placed, s->fx[i].name) == i)
@@ -421,7 +425,7 @@ static void find_unplaced(Stops *s) {
 /* ---- values that another stands for --------------------------------------
  */
 
-/* Two nodes of one op, as linear and linear_1. */
+/* True for two nodes of one op, as linear and linear_1. */
 static bool of_one_op(Str a, Str b) {
     size_t n[2], i = 0;
     for (const char *s = a; i < 2; i++, s = b) {
@@ -432,7 +436,7 @@ static bool of_one_op(Str a, Str b) {
     return n[0] == n[1] && !memcmp(a, b, n[0]);
 }
 
-/* The operands that are called so, less the arguments that are. */
+/* The number of operands with that name, minus that of arguments with it. */
 static int unnamed(const Stops *s, int node, const Reads *r, Str name) {
     const OxNode *n = &s->ox->nodes.data[node];
     int count = 0;
@@ -442,8 +446,8 @@ static int unnamed(const Stops *s, int node, const Reads *r, Str name) {
     return count;
 }
 
-/* f(h) and f(h.detach()) are equal, and the exporter keeps one.  leave_block()
-   knows which, where it stands in a block. */
+/* f(h) and f(h.detach()) are equal, and the exporter keeps one of them.
+   leave_block() knows which one if it is in a block. */
 static void find_merged(Stops *s, int node) {
     const OxNode *n = &s->ox->nodes.data[node];
     Reads r;
@@ -464,7 +468,8 @@ static void find_merged(Stops *s, int node) {
     }
 }
 
-/* Its line says detach() once more than its nodes show: of its last value. */
+/* The line says detach() once more than its nodes show: its last value is
+   detached. */
 static bool hides_detach(const Stops *s, Str name) {
     const OxNode *n = maker(s, name);
     int at = n ? str_map_get(&s->lines, trace_of(n)) : -1;
@@ -472,8 +477,9 @@ static bool hides_detach(const Stops *s, Str name) {
     return l && (int64_t)l->times * l->says > (int64_t)l->named + l->copies;
 }
 
-/* The node compares its operands, as a loss does a target; contiguous() and
-   dropout that drops nothing make copies too, and say nothing of detach(). */
+/* The node compares its operands, as a loss compares with a target;
+   contiguous() and inactive dropout make copies too, and do not imply
+   detach(). */
 static bool is_target(const Stops *s, int node) {
     static const char *const ops[] = {"aten.sub.", "aten.kl_div", "_loss",
                                       "aten.cosine_", "cross_entropy"};
@@ -486,8 +492,8 @@ static bool is_target(const Stops *s, int node) {
     return false;
 }
 
-/* Copies whose node is gone, on lines that do not say detach():
-   t = h.detach().clone() and t = h.clone() look alike. */
+/* Copies whose node is gone, on lines without detach(): t =
+   h.detach().clone() and t = h.clone() look alike. */
 static void find_copies(Stops *s, int node) {
     const OxNode *n = &s->ox->nodes.data[node];
     Reads r;
@@ -512,7 +518,7 @@ static void find_copies(Stops *s, int node) {
     }
 }
 
-/* Operands that come out of a block. */
+/* Operands that leave a block. */
 static void leave_block(Stops *s, int node) {
     int nin = s->ox->nodes.data[node].nin;
     for (int k = 0; k < nin; k++) {
@@ -523,7 +529,8 @@ static void leave_block(Stops *s, int node) {
         if (!block || block == s->block[node]) continue;
         Block kind = kind_of(s, block);
         Str name = s->fx[x->index].name;
-        /* equal values of the block and of outside are one in the file */
+        /* equal values inside and outside of the block are one value in the
+           file */
         Str reads = s->fx[node].all;
         if (name && reads && !strstr(reads, internf("%%%s,", name)) &&
             !strstr(reads, internf("%%%s)", name)) &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_tensor.c: TensorProto to Tensor.  The content stands in exactly one
+/* onnx_tensor.c: TensorProto to Tensor.  The content is in exactly one
    place: raw_data (little-endian), the typed field of the dtype, or a file
-   beside the model.                                                         */
+   beside the model. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -38,7 +38,8 @@ Str ox_torch_node(const OxNode *n, const char *target) {
     return at && !strncmp(at, target, strlen(target)) ? at : NULL;
 }
 
-/* Length of an argument, which ends at a comma or bracket of its level. */
+/* Length of an argument, which ends at a comma or bracket of its nesting
+   level. */
 static size_t argument_length(const char *s) {
     int depth = 0;
     size_t n = 0;

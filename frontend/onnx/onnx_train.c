@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_train.c: which initializers train.  The first rule that fires decides:
-   the user's globs; tensors that cannot train are constant; running statistics
-   of BatchNormalization and tensors that the forward writes are buffers; the
-   exporter's marks; else the role of the tensor and its name.  The reason is
-   kept for
+/* onnx_train.c: decides which initializers train. The first rule that applies
+   decides: the user's globs; tensors that cannot train are constant; running
+   statistics of BatchNormalization and tensors that the forward writes are
+   buffers; the exporter's marks; else the role of the tensor and its name. The
+   reason is kept for
    `inspect --params`.                                                       */
 #include <ctype.h>
 #include <math.h>
@@ -15,12 +15,12 @@
  */
 
 typedef enum Exporter {
-    DYNAMO = 1, /* PyTorch with torch.export: a signature is in the file */
+    DYNAMO = 1, /* PyTorch with torch.export: the file has a signature */
     SCRIPT = 2, /* PyTorch with TorchScript                              */
     JAX = 4,    /* jax2onnx: flax, equinox, Keras on JAX                 */
-    TF = 8,     /* tf2onnx: TensorFlow, Keras on it                      */
+    TF = 8,     /* tf2onnx: TensorFlow, or Keras on it */
     SKLEARN = 16,
-    STRIPPED = 32, /* PyTorch with torch.export, the metadata gone */
+    STRIPPED = 32, /* PyTorch with torch.export, without its metadata */
     OTHER = 64,
     ANY = 127
 } Exporter;
@@ -47,7 +47,7 @@ typedef struct Case {
     Ox *ox;
     const OxInit *x;
     const OxName *name;
-    const OxNode *role; /* NULL: none, or no gradient reaches it */
+    const OxNode *role; /* NULL: it has none, or no gradient reaches it */
     Str from;           /* name that a test found, for the reason */
 } Case;
 
@@ -68,8 +68,8 @@ static bool any_mark(Case *c) {
     return c->x->mark;
 }
 
-/* A signature names it, but the mark is gone: BatchNormalization was fused into
-   it, or another tool wrote the file again. */
+/* A signature names it, but it has no mark: BatchNormalization was fused
+   into it, or another tool rewrote the file. */
 static bool signed_as(Case *c, const char *kind) {
     for (int i = 0; i < c->ox->signature.len; i++) {
         const OxSigned *p = &c->ox->signature.data[i];
@@ -83,7 +83,7 @@ static bool signed_other(Case *c) {
     return signed_as(c, "BUFFER") || signed_as(c, "CONSTANT_TENSOR");
 }
 
-/* torch.tensor(..) inside a forward is copied first. */
+/* torch.tensor(..) inside a forward makes a copy first. */
 static bool made_by_forward(const Ox *ox, Str name) {
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
@@ -93,7 +93,7 @@ static bool made_by_forward(const Ox *ox, Str name) {
     return false;
 }
 
-/* A parameter or a plain tensor: torch.export forgets which. */
+/* A parameter or a plain tensor: torch.export does not record which. */
 static bool lifted(Case *c) {
     return marked(c, "CONSTANT_TENSOR") && c->role && !c->x->normalises &&
            !strncmp(c->x->name, "lifted_tensor_", 14) &&
@@ -175,8 +175,8 @@ static bool folded_by_tensorflow(Case *c) {
     return c->role && !in_weights_place(c) && !matches(c->x->name, globs);
 }
 
-/* jax2onnx writes x @ w of a forward with a bias of one element, that of a
-   layer with the layer's. */
+/* jax2onnx writes the forward's own x @ w with a bias of one element, and a
+   layer's with the layer's bias. */
 static bool bare_product(Case *c) {
     const OxNode *n = c->role;
     if (!n || c->x->proto->n_dims < 2) return false;
@@ -185,7 +185,8 @@ static bool bare_product(Case *c) {
             !strncmp(n->in[2], "dot_bias_", 9));
 }
 
-/* Named as a node of PyTorch's graph that makes numbers or tables. */
+/* True if it is named like a node of PyTorch's graph that creates numbers or
+   tables. */
 static bool counted(Case *c) {
     static const char *const ops[] = {"scalar_tensor", "scalar_tensor_default",
                                       "val",           "arange",
@@ -203,7 +204,7 @@ static bool coefficient(Case *c) {
     return c->role && matches(c->x->name, globs);
 }
 
-/* onnx::MatMul_12 and its like: weights that were transposed or fused. */
+/* onnx::MatMul_12 and the like: weights that were transposed or fused. */
 static bool folded_by_script(Case *c) {
     return c->role && !ox_elementwise(c->role) &&
            !strncmp(c->x->name, "onnx::", 6) &&
@@ -223,8 +224,8 @@ static bool quantises(Case *c) {
 static bool statistic(Case *c) { return c->x->statistic; }
 static bool normalises(Case *c) { return c->x->normalises; }
 
-/* TorchScript writes the tensors of a module together, its parameters first:
-   the path before the last dot. */
+/* TorchScript writes the tensors of a module together, parameters first; the
+   module is the path before the last dot. */
 static bool same_module(Str a, Str b) {
     const char *end = strrchr(a, '.');
     size_t n = end ? (size_t)(end - a) : 0;
@@ -280,8 +281,8 @@ static bool named_like_buffer(Case *c) {
            matches(intern(dot ? dot + 1 : c->x->name), globs);
 }
 
-/* sin and cos of 0 alternate in the first row of a table of positions, or each
-   fills a half. */
+/* sin and cos of 0 alternate in the first row of a table of positions, or
+   each fills one half. */
 static bool sines(Case *c) {
     const Type *t = type_get(c->x->data->type);
     int64_t n = t->rank ? t->dim[t->rank - 1] : 0, rows = 1;
@@ -305,7 +306,7 @@ static bool digits(const char *s) {
     return true;
 }
 
-/* A name that a module gave, not an exporter (the last two: paddle2onnx). */
+/* A name given by a module, not by an exporter (the last two: paddle2onnx). */
 static bool is_module_path(Str s) {
     return !digits(s) && s[0] != '/' && strncmp(s, "onnx::", 6) &&
            !(strncmp(s, "val_", 4) == 0 && digits(s + 4)) &&
@@ -314,7 +315,7 @@ static bool is_module_path(Str s) {
 
 static bool weight(Case *c) { return c->role && is_module_path(c->x->name); }
 
-/* A tensor of that last part in the initializer's module; NULL: none. */
+/* A tensor with that last part in the initializer's module; NULL: none. */
 static const OxInit *beside(const Case *c, const char *last) {
     const OxInit *end = c->ox->inits.data + c->ox->inits.len;
     for (const OxInit *x = c->ox->inits.data; x < end; x++) {
@@ -326,8 +327,8 @@ static const OxInit *beside(const Case *c, const char *last) {
     return NULL;
 }
 
-/* Gain and offset of a frozen BatchNorm in plain arithmetic, as torchvision
-   has it, and weights of classes in a loss: buffers that are called weight. */
+/* Gain and offset of a frozen BatchNorm in plain arithmetic, as in
+   torchvision, and class weights of a loss: buffers that are named weight. */
 static bool with_buffer(Case *c) {
     const OxInit *x = beside(c, "running_var");
     if (!x) x = beside(c, "pos_weight");
@@ -338,7 +339,7 @@ static bool with_buffer(Case *c) {
     return true;
 }
 
-/* True if the initializer has no name that layers use. */
+/* True if layers do not use such a name. */
 static bool unlayered(Case *c) {
     static const char *const globs[] = {"*weight*", "*bias*", NULL};
     return weight(c) && !matches(c->x->name, globs);
@@ -362,7 +363,7 @@ typedef enum Verdict {
     CODE  /* a constant */
 } Verdict;
 
-/* The first row that holds decides. why: %s stands for the op that uses it
+/* The first row that applies decides. why: %s stands for the op that uses it
    as a weight, or for the name that the test found. */
 static const struct {
     unsigned by; /* Exporter */
@@ -436,8 +437,8 @@ static void become(OxInit *x, VarKind kind, Str why) {
     x->why = why;
 }
 
-/* --train and --freeze: the last match wins.  A pattern selects those that can
-   train; a name that cannot train is an error. */
+/* --train and --freeze: the last match wins.  A pattern selects tensors that
+   can train; the name of a tensor that cannot train is an error. */
 static bool by_user(Ox *ox, OxInit *x, bool trainable, bool *used) {
     const GlobRule *hit = NULL;
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
@@ -513,7 +514,7 @@ static Status check_reach(Ox *ox) {
     return n ? ERR_USER : OK;
 }
 
-/* In PyTorch the gradient of such a parameter is that of the value written. */
+/* In PyTorch the gradient of such a parameter is that of the written value. */
 static Status check_written(Ox *ox, const OxInit *x, bool frozen) {
     const OxName *value = x->written ? ox_name_of(ox, x->written) : NULL;
     if (!value || !value->reaches || frozen || !x->mark ||

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_unfold.c: parameters that torch.onnx.export folded or merged, restored.
+/* onnx_unfold.c: restores parameters that torch.onnx.export folded or merged.
 
    PyTorch's default export (dynamo, optimised) turns a Linear's weight that a
-   Transpose reads into a constant 'val_9' of the transposed shape, and keeps
-   one of several equal tensors: all LayerNorms of a fresh model share a weight.
-   The file still tells what each node read in PyTorch's graph,
-       aten.linear.default](args = (%x, %p_fc_weight, %p_fc_bias), ..
-   and the signature tells that p_fc_weight is PARAMETER 'fc.weight'.  Where
-   that and the form of the tensor determine the parameter, the file gets it
-   back, with the node that made the constant (onnx_unfold_make.c; those of
-   recurrent layers: onnx_unfold_rnn.c).  What cannot be restored is left to
-   onnx_spoiled.c, which refuses it.
+   Transpose reads into a constant 'val_9' of the transposed shape. It also
+   keeps only one of several equal tensors: all LayerNorms of a fresh model
+   share a weight. The file still records what each node read in PyTorch's
+   graph, aten.linear.default](args = (%x, %p_fc_weight, %p_fc_bias), .. and the
+   signature says that p_fc_weight is PARAMETER 'fc.weight'. If the record and
+   the form of the tensor determine the parameter, the file gets it back, with
+   the node that made the constant (onnx_unfold_make.c; recurrent layers:
+   onnx_unfold_rnn.c). Everything else is left to onnx_spoiled.c, which refuses
+   the file.
 
    The file's bytes are changed before anything else reads them, so that the
-   copy of the model in the module, and its exports, have the parameters.    */
+   module's copy of the model, and its exports, have the parameters. */
 #include <string.h>
 
 #include "frontend/onnx/onnx_unfold.h"
@@ -32,7 +32,7 @@ static Beside beside(Str name) {
     return range ? BESIDE_RANGE : BESIDE_OTHERS;
 }
 
-/* The only parameter or buffer in the list; -1: there is none, or several. */
+/* The only parameter or buffer in the list; -1: none, or several. */
 static int only_source(const Unfold *u, Str list, Beside *with) {
     int found = -1;
     const char *s = list, *end;
@@ -96,7 +96,7 @@ static void read_model(Unfold *u) {
 static const struct {
     const char *op;
     Form form;
-    bool drops; /* its bias, where that is 0 */
+    bool drops; /* its bias, if that is 0 */
 } in_order[] = {
     {"aten.linear", FORM_TRANSPOSED, true},
     {"aten.layer_norm", FORM_NONE, false},
@@ -167,8 +167,8 @@ static bool is_itself(const Unfold *u, const Slot *s, int at) {
                    u->ox->signature.data[at].target);
 }
 
-/* Without an order: the one argument that is not there is the one operand that
-   is not named. */
+/* Without an order: the only missing argument is the only operand without a
+   name. */
 static int unmatched(const Unfold *u, int *at, int nat, Slot *s, int ns) {
     int left = 0, open = 0;
     for (int i = 0; i < nat; i++) {
@@ -184,7 +184,8 @@ static int unmatched(const Unfold *u, int *at, int nat, Slot *s, int ns) {
     return left == 1 && open == 1;
 }
 
-/* Nothing was folded or merged: ONNX may read them in another order. */
+/* Nothing was folded or merged: ONNX may read the parameters in another
+   order. */
 static bool all_there(const Unfold *u, const int *at, int nat, const Slot *s,
                       int ns) {
     for (int i = 0; i < nat; i++) {
@@ -226,7 +227,7 @@ static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
 static const struct Named {
     const char *op;
     Form form;
-    Beside most; /* that may be folded with the parameter */
+    Beside most; /* constants that may be folded with the parameter */
 } named[] = {
     {"t", FORM_TRANSPOSED, BESIDE_NOTHING},
     {"permute", FORM_TRANSPOSED, BESIDE_NOTHING},
@@ -245,7 +246,7 @@ static const struct Named {
     {"embedding", FORM_ROWS, BESIDE_RANGE}, /* of positions 0, 1, .. */
 };
 
-/* A matrix with axes of 1 in front. */
+/* A matrix with leading axes of length 1. */
 static bool is_unfold_rows(const Onnx__TensorProto *t) {
     bool rows = t->n_dims >= 2;
     for (size_t i = 0; i + 2 < t->n_dims; i++) rows &= t->dims[i] == 1;
@@ -279,7 +280,8 @@ static void find_reads(Unfold *u) {
         }
 }
 
-/* True if all readers name the constant: no equal one was merged into it. */
+/* True if all readers name the constant, which means that no equal one was
+   merged into it. */
 static bool all_name_it(const Unfold *u, int init) {
     Str name = ox_text(u->g->initializer[init]->name);
     for (int i = u->last[init]; i >= 0; i = u->before.data[i]) {

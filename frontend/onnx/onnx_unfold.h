@@ -9,53 +9,56 @@
 typedef enum Form {
     FORM_NONE,
     FORM_ITSELF,     /* equal tensors became one */
-    FORM_TRANSPOSED, /* a matrix, its axes exchanged */
-    FORM_VECTOR,     /* a vector with axes of 1 around it */
-    FORM_ROWS,       /* rows of a matrix, with axes of 1 in front */
-    FORM_VIEW,       /* its elements in another shape */
+    FORM_TRANSPOSED, /* a transposed matrix */
+    FORM_VECTOR,     /* a vector with axes of length 1 around it */
+    FORM_ROWS,       /* rows of a matrix, with leading axes of length 1 */
+    FORM_VIEW,       /* the same elements in another shape */
     FORM_PART        /* some of them */
 } Form;
 
-enum { MOST = 128 }; /* of a node's parameters */
+enum { MOST = 128 }; /* part of a node's parameters */
 
 /* Things folded together with a parameter, harmless ones first. */
 typedef enum Beside {
     BESIDE_NOTHING,
     BESIDE_CODE,  /* the exporter's own constants */
     BESIDE_RANGE, /* positions 0, 1, .. */
-    BESIDE_OTHERS /* nodes of the user's that may change it */
+    BESIDE_OTHERS /* user's nodes that may change it */
 } Beside;
 
 /* An operand of a node: an initializer. */
 typedef struct Slot {
     Onnx__NodeProto *node;
     size_t k;
-    int init; /* of the graph's initializers, as they came */
+    int init; /* the graph's initializers before any change */
 } Slot;
 
 typedef struct Unfold {
-    Ox *ox; /* for messages, and tensors beside the file */
+    Ox *ox; /* for messages, and for tensors stored beside the file */
     Arena *a;
     Onnx__GraphProto *g;
     StrMap arguments; /* "p_fc_weight" to a line of the signature */
-    StrMap targets;   /* "fc.weight", likewise: parameters and buffers */
+    StrMap targets;   /* "fc.weight" to its line: parameters and buffers */
     StrMap defined;   /* names in PyTorch's graph: of nodes, and of inputs */
-    StrMap inits;     /* names of initializers, by index; behind those of the
-                         file, of `tensors` */
+    StrMap inits;     /* names of initializers, by index; after those of the
+                         file, those of `tensors` */
     int ninits;       /* of the file */
     Str *folded;      /* by initializer: folded_from, or NULL */
     int *source;      /* by initializer: its only parameter, or -1 */
-    Beside *with;     /* by initializer: the worst thing folded with it */
+    Beside *with;     /* by initializer: the worst kind of thing folded with
+                         it */
     VEC(Onnx__TensorProto *) tensors; /* to add */
     VEC(Onnx__ValueInfoProto *) infos;
-    VEC(Onnx__NodeProto *) nodes; /* in front of the file's */
+    VEC(Onnx__NodeProto *) nodes; /* nodes placed before the file's */
     VEC(Onnx__NodeProto *) dropouts;
     VEC(size_t) behind; /* by dropout: the node of the file before it */
     StrMap made;        /* results of added nodes */
-    VEC(Slot) reads;    /* of constants made of one parameter */
-    int *last;          /* by initializer: its last entry there; -1: none */
-    VEC(int) before;    /* by entry: the one before of the same initializer */
-    size_t copied;      /* bytes of added tensors */
+    VEC(Slot) reads;    /* entries for constants made of one parameter */
+    int *last;          /* by initializer: its last entry; -1: none */
+    VEC(int)
+    before;        /* by entry: the previous entry of the same
+                      initializer */
+    size_t copied; /* bytes of added tensors */
     int changes;
 } Unfold;
 
@@ -63,40 +66,42 @@ typedef struct Unfold {
    "": none. */
 const char *unfold_op(Str text);
 /* Lines of the signature that the text's arguments name, in order, at most
-   MOST; their number. */
+   MOST; returns their number. */
 int unfold_arguments(const Unfold *u, Str text, int *at);
 
 char *unfold_copy(const Unfold *u, Str s);
 /* A node that was part of `of` in PyTorch's graph; the caller fills its
-   operands and results, and puts it where it belongs. */
+   operands and results, and inserts it. */
 Onnx__NodeProto *unfold_node(Unfold *u, const char *op,
                              const Onnx__NodeProto *of, int nin, int nout);
-/* The name of a new constant: integers, a vector. */
+/* The name of a new constant: a vector of integers. */
 char *unfold_integers(Unfold *u, Str name, const int64_t *x, size_t n);
-/* The parameter of line `at` of the signature, unless the file has it, from
-   the initializer that holds it. */
+/* The parameter of line `at` of the signature: the file's own, or a new one
+   from the initializer that holds it. */
 Status unfold_parameter(Unfold *u, int at, const Onnx__TensorProto *from,
                         Form form);
-/* The same from `data`, `bytes` long, of shape dim[0..rank). */
+/* The same, made from `data`, `bytes` long, of shape dim[0..rank). */
 Status unfold_values(Unfold *u, int at, const Onnx__TensorProto *from,
                      uint8_t *data, size_t bytes, const int64_t *dim,
                      size_t rank);
-/* The operand reads the parameter of line `at`. */
+/* Makes the operand read the parameter of line `at`. */
 Status unfold_operand(Unfold *u, const Slot *s, int at, Form form);
-/* The same for the parameters of node i, which tells nothing, from the module
-   in which its result is read. */
+/* The same for the parameters of node i, which has no record, from the
+   module that reads its result. */
 Status unfold_scope(Unfold *u, size_t i);
-/* Gives the layer its bias of zeros, which the exporter dropped. */
+/* Gives the layer back its bias of zeros, which the exporter dropped. */
 Status unfold_bias(Unfold *u, Onnx__NodeProto *n);
-/* Nodes first .. end - 1 came from one node of PyTorch: if it was attention
+/* Nodes first .. end - 1 came from one PyTorch node: if it was attention
  * with dropout, restores the dropout. */
 void unfold_dropout(Unfold *u, size_t first, size_t end);
-/* Nodes first .. end - 1 likewise: a recurrent layer gets its parameters. */
+/* Nodes first .. end - 1 of one PyTorch node: a recurrent layer gets its
+   parameters back. */
 Status unfold_rnn(Unfold *u, size_t first, size_t end, Str text);
-/* Nodes first .. end - 1 likewise: where they read a constant of the model's
-   code that a parameter of equal value stands for, they get one again. */
+/* Nodes first .. end - 1 of one PyTorch node: if they read a constant of the
+   model's code that was merged with an equal parameter, they get a constant
+   again. */
 Status unfold_code(Unfold *u, size_t first, size_t end, Str text);
-/* Puts what was added into the graph. */
+/* Inserts everything added into the graph. */
 void unfold_write(Unfold *u);
 
 #endif

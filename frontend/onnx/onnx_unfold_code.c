@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_unfold_code.c: numbers and tables of the model's code that are equal to
-   a parameter, as torch.full((4,), 0.5) beside a gain of 0.5: the exporter
-   keeps one of them.  The node that read the other still says so,
-       aten.add.Tensor](args = (%mul, %full), kwargs = {})
-   and gets a constant again, which does not train.                          */
+/* onnx_unfold_code.c: numbers and tables of the model's code that equal a
+   parameter, as torch.full((4,), 0.5) beside a gain of 0.5: the exporter keeps
+   one of them. The node that read the constant still says so,
+   aten.add.Tensor](args = (%mul, %full), kwargs = {}) and gets a constant
+   again, which does not train. */
 #include <string.h>
 
 #include "frontend/onnx/onnx_unfold.h"
@@ -30,12 +30,13 @@ static bool makes_constant(Str name) {
     return false;
 }
 
-/* What the nodes' common line reads. */
+/* What the nodes' common line of Python reads. */
 typedef struct Args {
     Str name[MOST];
     int n;
     bool parameters; /* one is a parameter or a buffer */
-    bool copies;     /* one is gone, and may have been a copy of one */
+    bool copies;     /* one is missing, and may have been a copy of a
+                        parameter */
 } Args;
 
 static void read_args(const Unfold *u, Str text, Args *a) {
@@ -49,7 +50,7 @@ static void read_args(const Unfold *u, Str text, Args *a) {
     }
 }
 
-/* The operand is a parameter of the file, under its own name. */
+/* The operand is a parameter of the file under its own name. */
 static bool is_parameter(const Unfold *u, Str name) {
     int line = str_map_get(&u->targets, name);
     int init = str_map_get(&u->inits, name);
@@ -57,7 +58,7 @@ static bool is_parameter(const Unfold *u, Str name) {
            ox_signed_as(&u->ox->signature.data[line], "PARAMETER");
 }
 
-/* One name for each operand, in order; -1: it cannot be told. */
+/* The name of each operand, in order; -1: unknown. */
 static int argument_of(const Args *a, const Onnx__NodeProto *n, size_t k,
                        bool alone) {
     return alone && n->n_input == (size_t)a->n ? (int)k : -1;

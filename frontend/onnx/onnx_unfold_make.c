@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_unfold_make.c: the parameters and nodes that onnx_unfold.c puts back. */
+/* onnx_unfold_make.c: makes the parameters and nodes that onnx_unfold.c
+   restores. */
 #include <string.h>
 
 #include "frontend/onnx/onnx_unfold.h"
 
 #define KIND "pkg.torch.export.graph_signature.InputSpec.kind"
 
-/* Most elements of a bias. */
+/* Largest number of elements of a restored bias. */
 #define MOST_BIAS ((int64_t)1 << 24)
 
-/* Most bytes of parameters that are added. */
+/* Largest number of bytes of added parameters. */
 #define MOST_BYTES ((size_t)4 << 30)
 
 /* ---- what is added ------------------------------------------------------- */
@@ -18,7 +19,7 @@ char *unfold_copy(const Unfold *u, Str s) {
     return arena_printf(u->a, "%s", s);
 }
 
-/* Marks a restored initializer as the exporter marks the others. */
+/* Marks a restored initializer with the exporter's own mark. */
 static void add_info(Unfold *u, const OxSigned *x) {
     Onnx__ValueInfoProto *v = NEW(u->a, Onnx__ValueInfoProto);
     Onnx__StringStringEntryProto *p = NEW(u->a, Onnx__StringStringEntryProto);
@@ -33,7 +34,7 @@ static void add_info(Unfold *u, const OxSigned *x) {
     vec_push(u->a, &u->infos, v);
 }
 
-/* Turns the bytes of a [rows, cols] matrix into the bytes of its transpose. */
+/* Transposes the bytes of a [rows, cols] matrix. */
 static uint8_t *transposed(Unfold *u, const uint8_t *from, int64_t rows,
                            int64_t cols, size_t size) {
     size_t bytes = (size_t)rows * (size_t)cols * size;
@@ -137,8 +138,8 @@ char *unfold_integers(Unfold *u, Str name, const int64_t *x, size_t n) {
     return t->name;
 }
 
-/* The result of the node that gives the parameter the form in which `reader`
-   reads it. */
+/* The result of the node that converts the parameter to the form that
+   `reader` reads. */
 static Str formed(Unfold *u, int at, const Onnx__TensorProto *as, Form form,
                   const Onnx__NodeProto *reader) {
     Str target = u->ox->signature.data[at].target;
@@ -180,8 +181,8 @@ static int64_t integer(const Onnx__NodeProto *n, const char *name,
     return otherwise;
 }
 
-/* Number of elements of the bias that the node has no operand for; -1: it is
-   not such a node. */
+/* Number of elements of the bias that the node lacks; -1: the node needs
+   none. */
 static int64_t bias_length(const Onnx__NodeProto *n,
                            const Onnx__TensorProto *w) {
     int64_t groups = integer(n, "group", 1);
@@ -212,8 +213,8 @@ static Status add_zeros(Unfold *u, Onnx__NodeProto *n, int at,
     return OK;
 }
 
-/* A linear or convolutional layer whose third argument is a parameter that the
-   file does not have. */
+/* A linear or convolutional layer whose third argument is a parameter that
+   the file lacks. */
 Status unfold_bias(Unfold *u, Onnx__NodeProto *p) {
     const OxNode n = {.proto = p};
     if (!ox_torch_node(&n, "aten.linear") && !ox_torch_node(&n, "aten.conv"))
@@ -312,7 +313,7 @@ static void put_nodes(Unfold *u) {
     g->n_node = n;
 }
 
-/* Drops constants that nothing reads any more, and puts in what was added. */
+/* Drops constants without readers, and inserts everything added. */
 void unfold_write(Unfold *u) {
     Onnx__GraphProto *g = u->g;
     StrMap read = {0};

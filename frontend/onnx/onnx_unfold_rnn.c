@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_unfold_rnn.c: parameters of recurrent layers, which PyTorch's exporter
-   folds into W, R and B of ONNX: parts of gates in another order, both
-   directions and both biases behind each other.
+   folds into W, R and B of ONNX: the gates in another order, both directions
+   concatenated, and both biases concatenated.
 
-   Each parameter has its gates back in PyTorch's order; nodes Split, Concat and
-   Reshape make of them what the layer reads.                                */
+   Each parameter gets its gates back in PyTorch's order; nodes Split, Concat
+   and Reshape convert them to what the layer reads. */
 #include <string.h>
 
 #include "frontend/onnx/onnx_unfold.h"
 
 enum { GATES = 4 };
 
-/* The gate of PyTorch's order at each place of ONNX's. */
+/* For each gate in ONNX's order, its number in PyTorch's. */
 static const struct Rnn {
     const char *aten, *onnx;
     int gates, order[GATES];
@@ -22,7 +22,7 @@ static const struct Rnn {
     {"aten.rnn_relu.input", "RNN", 1, {0}},
 };
 
-/* W, R or B of a node, and the parameters that it was made of. */
+/* W, R or B of a node, and the parameters of which it consists. */
 typedef struct Folded {
     Slot slot;
     int at[4], count; /* lines of the signature */
@@ -35,7 +35,7 @@ static const struct Rnn *rnn_of(Str text) {
     return NULL;
 }
 
-/* The tensor was made of just these parameters and constants of the code. */
+/* The tensor consists of exactly these parameters and constants of the code. */
 static bool made_of(const Unfold *u, const Folded *f) {
     Str list = f->slot.init >= 0 ? u->folded[f->slot.init] : NULL;
     int found = 0;
@@ -54,7 +54,7 @@ static bool made_of(const Unfold *u, const Folded *f) {
 
 /* ---- a parameter's values ------------------------------------------------ */
 
-/* Gates of part `part` of the tensor, whose parts lie behind each other. */
+/* The gates of part `part` of the tensor, whose parts are concatenated. */
 static Status put_values(Unfold *u, const struct Rnn *r, const Folded *f,
                          int part, const Tensor *data) {
     const Onnx__TensorProto *from = u->g->initializer[f->slot.init];

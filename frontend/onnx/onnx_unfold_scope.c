@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_unfold_scope.c: merged parameters of nodes that do not tell what they
-   read in PyTorch's graph, such as the Split of an attention's in_proj_bias.
-   The module in which the result is read names the parameter:
-       pkg.torch.onnx.name_scopes = ['', 't', 't.cross_attn', 'linear_2'] */
+/* onnx_unfold_scope.c: merged parameters of nodes without a record of what
+   they read in PyTorch's graph, such as the Split of an attention's
+   in_proj_bias. The module in which the result is read names the parameter:
+   pkg.torch.onnx.name_scopes = ['', 't', 't.cross_attn', 'linear_2'] */
 #include <string.h>
 
 #include "frontend/onnx/onnx_unfold.h"
@@ -15,7 +15,7 @@ static bool gives(const Onnx__NodeProto *n, const char *name) {
     return false;
 }
 
-/* The exporter puts such a node before its reader. */
+/* The exporter puts such a node before the node that reads it. */
 enum { NEAR = 64 };
 
 /* The next node that reads a result of node i, if it is near. */
@@ -27,7 +27,7 @@ static const Onnx__NodeProto *reader_of(const Unfold *u, size_t i) {
     return NULL;
 }
 
-/* The last but one of the quoted names; NULL: there is none. */
+/* The second-last quoted name; NULL: fewer than two. */
 static Str module_of(const Onnx__NodeProto *n) {
     const char *s =
         ox_text(ox_metadata(n->metadata_props, n->n_metadata_props, SCOPES));

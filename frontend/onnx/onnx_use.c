@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_use.c: how the model uses each initializer: whether a gradient reaches
-   it, whether it stands in a weight's place, and whether it only normalises an
-   input or is a statistic of a normalisation that was written as arithmetic. */
+/* onnx_use.c: how the model uses each initializer: whether a gradient
+   reaches it, whether an op uses it as a weight, and whether it only
+   normalises an input or is a statistic of a normalisation written as
+   arithmetic. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -16,16 +17,16 @@ bool ox_elementwise(const OxNode *n) {
     return n->op->handler == OX_elem && bit(n->op->weight, 1);
 }
 
-/* A subgraph, and what its inputs stand for in the model (a weight that a loop
-   hands on); NULL: made in the one around it. */
+/* A subgraph, and the values that its inputs stand for in the model (such as
+   a weight that a loop passes on); NULL: computed in the surrounding one. */
 typedef struct Body {
     const struct Body *up;
     StrMap formal; /* an input's name to its index in `actual` */
     OxName *const *actual;
 } Body;
 
-/* The meaning of a name inside the innermost of some bodies of `owner`;
-   NULL: defined inside. */
+/* The meaning of a name inside the innermost of nested bodies of `owner`;
+   NULL: it is defined inside. */
 static OxName *outside(const Ox *ox, const OxNode *owner, const Body *body,
                        const char *name) {
     for (; body; body = body->up) {
@@ -36,7 +37,7 @@ static OxName *outside(const Ox *ox, const OxNode *owner, const Body *body,
 }
 
 /* Finds weights that the body of an If, a Loop or a Scan reads; single
-   numbers that it reads are bounds or steps, not weights. */
+   numbers there are bounds or steps, not weights. */
 static void find_body_roles(Ox *ox, const OxNode *owner, const Body *up,
                             OxName *const *actual, size_t n,
                             const Onnx__GraphProto *g) {
@@ -74,8 +75,8 @@ static void find_roles_inside(Ox *ox, const OxNode *n) {
     }
 }
 
-/* Backwards over the live nodes: what reaches an output through differentiable
-   operands, and which of it stands in a weight's place. */
+/* Goes backwards over the live nodes: marks everything that reaches an
+   output through differentiable operands, and the operands used as weights. */
 static void find_roles(Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_output; i++)
         ox_name_of(ox, intern(ox->graph->output[i]->name))->reaches = true;
@@ -136,15 +137,16 @@ static bool use_number_of(Ox *ox, Str name, double *out) {
     return p->attribute[0]->has_f || float_of(p->attribute[0]->t, out);
 }
 
-/* The ingredients of a value. */
+/* The values from which a value is computed. */
 typedef struct Made {
-    int source;   /* 1 + the initializer that it is a function of, with numbers
-                     alone */
-    int minus;    /* 1 + an initializer that is subtracted last */
-    bool raw;     /* computed from data and constants only */
-    bool epsilon; /* a small number is added to an initializer */
-    bool negated; /* minus an initializer */
-    bool deviation; /* the root of such a sum, its inverse, or scaled */
+    int source;     /* 1 + the only initializer on which it depends, besides
+                       constants */
+    int minus;      /* 1 + the initializer that is subtracted last */
+    bool raw;       /* computed from data and constants only */
+    bool epsilon;   /* a small constant is added to an initializer */
+    bool negated;   /* an initializer is subtracted */
+    bool deviation; /* the square root of such a sum, its inverse, or a
+                       multiple */
 } Made;
 
 typedef struct Uses {
@@ -166,8 +168,7 @@ static OxInit *init_at(const Uses *u, int source) {
     return &u->ox->inits.data[source - 1];
 }
 
-/* The ingredients of a node's operands, except operands that pass no
-   gradient. */
+/* Collects these from a node's operands, except operands without a gradient. */
 typedef struct Operands {
     bool raw, deviation, other;
     int source;
@@ -193,7 +194,7 @@ static Operands operands_of(const Uses *u, const OxNode *n) {
     return o;
 }
 
-/* (x - mean) / std of data as it came in. */
+/* (x - mean) / std of input data. */
 static void follow_data(const Uses *u, const OxNode *n, const Operands *o,
                         Made *out) {
     Made x = made_of(u, n->in[0]);
@@ -220,8 +221,8 @@ static bool takes_root(Ox *ox, const OxNode *n) {
                                 use_number_of(ox, n->in[1], &v) && v == -0.5);
 }
 
-/* (x - mean) * (scale / sqrt(variance + epsilon)), or x times the latter less
-   mean times it. */
+/* (x - mean) (scale / sqrt(variance + epsilon)), or x times the second
+   factor minus mean times it. */
 static void follow_statistics(const Uses *u, const OxNode *n, const Operands *o,
                               Made *out) {
     Made x = made_of(u, n->in[0]);
@@ -243,7 +244,7 @@ static void follow_statistics(const Uses *u, const OxNode *n, const Operands *o,
     }
 }
 
-/* Forwards: what each result is made of. */
+/* Goes forwards: computes the origin of each result. */
 static void find_sources(Ox *ox) {
     Arena *tmp = arena_new();
     Uses u = {ox, NEW_ARRAY(tmp, Made, ox->names.len + 1)};

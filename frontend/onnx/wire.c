@@ -81,7 +81,8 @@ static bool wire_walk(Walk *w, const ProtobufCMessageDescriptor *d,
     if (depth > WIRE_MAX_DEPTH)
         return stop(w, p, "nested deeper than 64 messages");
     w->memory += d->sizeof_message + sizeof(void *);
-    uint64_t seen = 0; /* singular messages: protobuf-c would merge them     */
+    uint64_t seen = 0; /* fields that may occur once: protobuf-c would merge
+                          repeated messages */
     while (p < end) {
         const uint8_t *at = p;
         uint64_t key;

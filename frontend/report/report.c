@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.c: what was decided, for people (text) and for tools (JSON).      */
+/* report.c: the compiler's decisions, for people (text) and for tools
+   (JSON). */
 #include "frontend/report/report.h"
 #include "passes/passes.h"
 #include "passes/device/flow.h"
@@ -21,14 +22,14 @@ static void put_type(StrBuf *sb, bool json, TypeId t) {
 
 /* ---- casts --------------------------------------------------------------- */
 
-/* Storage of a planned program's values, and their traffic. */
+/* Memory and traffic of a planned program's values. */
 typedef struct Storage {
     Graph *g;
     const Flow *f;
     int *reads;          /* per root: number of groups that read it */
     const bool *saved;   /* flow_kept                                       */
     int *var_reads;      /* per variable: number of groups that read it */
-    const Node **reader; /* per value: the first reader; NULL: none */
+    const Node **reader; /* per value: its first reader; NULL: none */
 } Storage;
 
 static const char *report_part_of(const Node *n) {
@@ -74,8 +75,8 @@ static int64_t moved(const Storage *l, ValueId v) {
     return is_stored(l, v) ? flow_bytes(l->f, v) * (1 + l->reads[v.i]) : 0;
 }
 
-/* Extra bytes per step if the readers of a cast read its operand instead;
-   for the 16-bit copy of a parameter: if products read the parameter. */
+/* Extra bytes per step if the readers of a cast read its operand instead.
+   For the 16-bit copy of a parameter: if matrix products read the parameter. */
 static int64_t without(const Storage *l, const Node *n) {
     ValueId from = n->in[0], to = n->out[0], source = l->f->root[from.i];
     if (!is_stored(l, to)) return 0;
@@ -96,7 +97,8 @@ static const char *cast_reason(const Graph *g, const Node *n, const Node *r) {
     return "computes in fp32";
 }
 
-/* The kernel of a node: its last result; NULL: the cast alone. */
+/* The kernel of a node, named by its last result; NULL: the kernel is only
+   the cast. */
 static const char *kernel_of(const Storage *l, const Node *n) {
     const Flow *f = l->f;
     const Node *last = NULL;
@@ -247,7 +249,7 @@ typedef struct Share {
 typedef struct Sum {
     int products, low_products, values, low_values;
     int64_t bytes, low_bytes;
-    VEC(Share) wide; /* values in memory that are f32, by reason */
+    VEC(Share) wide; /* stored f32 values, by reason */
 } Sum;
 
 static void sum_node(Sum *s, const Storage *l, const Node *n, Arena *a) {
@@ -301,7 +303,7 @@ static void sum_logits(const Graph *g, StrBuf *sb) {
                   g->rows_at_once, g->rows_all);
 }
 
-/* The program that trains, else the first one; NULL: there is none. */
+/* The program that trains, or the first one; NULL: the module has none. */
 static Graph *main_program(const Module *m) {
     Graph *g = m->graphs.len ? m->graphs.data[0] : NULL;
     for (int i = m->graphs.len - 1; i >= 0; i--)
@@ -419,7 +421,7 @@ static void kernels_of_graph(Graph *g, bool json, const char *const *notes,
                              StrBuf *sb) {
     Arena *a = arena_new();
     const Flow *f = flow_new(g, a);
-    long long bytes = 0; /* each buffer once a group */
+    long long bytes = 0; /* each buffer once per group */
     for (int i = 0; i < f->read_at[f->ngroup]; i++)
         bytes += flow_bytes(f, f->read[i]);
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++)
@@ -460,8 +462,8 @@ void report_kernels(const Module *m, bool json, const char *const *notes,
 
 enum { USE_KEPT, USE_FORWARD, USE_BACKWARD, USE_UPDATE, NUSE };
 
-/* Contents of a program's arena when it is fullest, by use, and bytes stored
-   for backward, by dtype. */
+/* Contents of a program's arena at its peak, by use, and bytes stored for
+   the backward pass, by dtype. */
 typedef struct Fill {
     int64_t at[NUSE], kept[NUM_DTYPES];
     int nkept[NUM_DTYPES];
@@ -478,7 +480,7 @@ static bool in_arena(const Storage *l, uint32_t v) {
     return l->f->def[v] >= 0 && value_get(l->g, (ValueId){v})->offset >= 0;
 }
 
-/* The group at which most bytes are in use; a result computed in place of an
+/* The group at which most bytes are in use; a result that overwrites an
    operand counts twice. */
 static int fullest_group(const Storage *l, Arena *a) {
     const Flow *f = l->f;
@@ -499,7 +501,7 @@ static int fullest_group(const Storage *l, Arena *a) {
     return best;
 }
 
-/* True if a result of `group` has the place of value v. */
+/* True if a result of `group` overwrites value v. */
 static bool is_replaced(const Storage *l, int group, ValueId v) {
     for (int i = l->f->first[group]; i < l->f->end[group]; i++) {
         ValueId w = node_at(l->g, i)->out[0];

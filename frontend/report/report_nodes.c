@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report_nodes.c: the nodes of the model as policy lines call them.         */
+/* report_nodes.c: the model's nodes by the names that policy lines use. */
 #include <string.h>
 
 #include "frontend/report/report.h"
@@ -11,7 +11,7 @@ static void put_json_text(StrBuf *sb, const char *key, const char *text) {
     sb_puts(sb, "\"");
 }
 
-/* One op of a node: several where the model's node is several here. */
+/* One op of a node; a node of the model may become several ops. */
 static void put_report_node(const Graph *g, const Node *n, bool json,
                             StrBuf *sb) {
     const char *op =
@@ -43,7 +43,7 @@ static void put_report_node(const Graph *g, const Node *n, bool json,
     sb_puts(sb, "\n");
 }
 
-/* The program that trains, else the first. */
+/* The program that trains, or the first one. */
 void report_nodes(const Module *m, bool json, StrBuf *sb) {
     const Graph *g = m->graphs.len ? m->graphs.data[0] : NULL;
     int rows = 0;

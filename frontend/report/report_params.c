@@ -10,12 +10,12 @@ typedef struct Row {
     Str name, why;
     const char *kind;
     TypeId type;
-    bool trains, looks; /* looks: as if it could train */
+    bool trains, looks; /* looks: it could be a parameter */
 } Row;
 
 static int count_rows(const Module *m) { return m->vars.len + m->literals.len; }
 
-/* false: the row is for nobody. */
+/* false: the row is not printed. */
 static bool row_at(const Module *m, int i, Row *r) {
     if (i >= m->vars.len) {
         const Literal *l = &m->literals.data[i - m->vars.len];
@@ -79,7 +79,7 @@ static bool is_guess(const Row *r) {
 
 static bool is_odd(const Row *r) { return is_guess(r) || r->looks; }
 
-/* Names of the rows from `first` on that have its reason, then the reason. */
+/* Names of the rows from `first` on with the same reason, then the reason. */
 static void put_reason(const Module *m, int first, const Row *of, StrBuf *sb) {
     enum { NAMES = 3 };
     int n = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* generate.c: see generate.h.
 
-   The module predicts for all positions of a window of T tokens.  The prompt
-   stands at the beginning of the window, what is behind it is filled with token
-   0, and the logits at the last position of the text give the next token: the
-   model must be causal, which is tried once.  A text that is longer than the
-   window loses its beginning.  No keys and values are kept: each token computes
-   the whole window again. */
+   The module predicts for all positions of a window of T tokens.  The prompt is
+   at the beginning of the window, followed by token 0, and the logits at the
+   text's last position give the next token. The model must be causal, which is
+   tested once. A text that is longer than the
+   window loses its beginning.  Keys and values are not kept: each token
+   computes the whole window again. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/generate.h"
 
@@ -22,7 +22,8 @@
 
 enum { INPUTS = 8 };
 
-/* Inputs beside the tokens, as exporters of language models name them. */
+/* Inputs besides the tokens, with the names that exporters of language
+   models give them. */
 typedef enum Role { ROLE_TOKENS, ROLE_MASK, ROLE_PLACES } Role;
 
 typedef struct Generate {
@@ -37,7 +38,7 @@ typedef struct Generate {
     Role role[INPUTS];
     char *data[INPUTS];   /* of one sample */
     int64_t window, size; /* positions; tokens of the vocabulary */
-    char *raw;            /* logits of one sample, as the module has them */
+    char *raw;            /* logits of one sample, in the module's dtype */
     double *logits;       /* of one position */
     int64_t *order;
 } Generate;
@@ -129,7 +130,8 @@ static void put_generate_number(const ampc_tensor_info *t, char *data,
     memcpy(data + (size_t)i * n, &v, n); /* little-endian */
 }
 
-/* The n tokens from `text` on, then `fill`; the logits behind the last. */
+/* The n tokens from `text` on, then `fill`; the logits at the last of the n
+   tokens. */
 static Status predict(Generate *g, const int64_t *text, int64_t n,
                       int64_t fill) {
     ampc_input in[INPUTS];
@@ -158,7 +160,7 @@ static Status predict(Generate *g, const int64_t *text, int64_t n,
     return OK;
 }
 
-/* Whether what follows the text changes what the model predicts. */
+/* True if tokens after the text change the prediction. */
 static Status check_causal(Generate *g, const int64_t *text, int64_t n) {
     double most = 0, off = 0;
     if (n == g->window) return OK;
@@ -180,7 +182,7 @@ static Status check_causal(Generate *g, const int64_t *text, int64_t n) {
 
 /* ---- the text ------------------------------------------------------------ */
 
-/* A terminal gets no control characters but ends of lines and tabs. */
+/* A terminal gets no control characters except line ends and tabs. */
 static Status write_text(const Generate *g, FILE *out, StrBuf *sb) {
     bool terminal = isatty(fileno(out));
     for (size_t i = 0; i < sb->len && terminal; i++) {

@@ -8,8 +8,8 @@
 #define AMPC_NO_LOADER
 #include "runtime/ampc.h"
 
-/* Writes the prompt and what follows to `out` as it is made; `told`: a line of
-   what it cost. */
+/* Writes the prompt and the generated text to `out`, token by token; `told`:
+   receives a line with the time that it took. */
 Status generate(Diag *d, const ampc_api *api, ampc_session *s,
                 const char *prompt, const char *sample, FILE *out,
                 StrBuf *told);

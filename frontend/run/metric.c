@@ -124,7 +124,7 @@ Status metric_read(Diag *d, const char *text, Metric *m) {
 
 /* ---- shapes -------------------------------------------------------------- */
 
-/* The axes but those of 1 and axis `without`. */
+/* The axes except those of length 1 and axis `without`. */
 static int axes_of(const ampc_tensor_info *t, int without, int64_t *dim) {
     int n = 0;
     for (int i = 0; i < t->rank; i++)
@@ -160,7 +160,7 @@ static Status metric_misfit(Diag *d, const Metric *m, const char *why) {
     return ERR_USER;
 }
 
-/* The axis of the classes: the one that the labels do not have. */
+/* The axis of the classes: the one that the labels lack. */
 static Status find_axis(Diag *d, Metric *m) {
     bool same = same_axes(&m->out, -1, &m->labels);
     int found = 0;
@@ -280,7 +280,8 @@ void metric_clear(Metric *m) {
 
 /* ---- batches ------------------------------------------------------------- */
 
-/* Whether these may be probabilities: that of yes, or all, whose sum is 1. */
+/* True if these may be probabilities: of one class, or of all, whose sum is
+   1. */
 static bool like_probabilities(const Point *p) {
     double sum = 0;
     for (int64_t i = 0; i < p->n; i++) {
@@ -306,7 +307,7 @@ static Status bad_label(Diag *d, const Metric *m, int64_t sample, double x) {
         (long long)metric_classes(m) - 1);
 }
 
-/* The label of a position; *counts: whether it has one. */
+/* The label of a position; *counts: whether the position counts. */
 static Status find_label(Diag *d, const Metric *m, int64_t sample, Point *p,
                          const double *label, bool *counts) {
     p->wanted = *label;
@@ -333,7 +334,7 @@ static void add_point(Metric *m, const Point *p) {
         m->kind->add(m, p);
 }
 
-/* The positions of one sample, whose scores and labels are numbers now. */
+/* The positions of one sample; its scores and labels are already numbers. */
 static Status add_sample(Diag *d, Metric *m, int64_t sample, int64_t row,
                          const double *score, const double *label,
                          const void *mask) {
@@ -377,7 +378,7 @@ Status metric_add(Diag *d, Metric *m, int64_t first, int64_t n, const void *out,
 
 Status metric_value(Diag *d, const Metric *m, double *value) {
     double rows = m->count[METRIC_ROWS], like = m->count[METRIC_LIKE];
-    /* a threshold, too, depends on what scores are */
+    /* a threshold also depends on the kind of scores */
     bool reads = !m->kind->numbers &&
                  (m->classes == 1
                       ? !m->kind->keeps

@@ -10,7 +10,7 @@
 
 #include "frontend/run/metric_kinds.h"
 
-/* How the rows are called, for messages. */
+/* The names of the rows, for messages. */
 void metric_names(StrBuf *sb);
 Status metric_read(Diag *d, const char *text, Metric *m);
 bool metric_higher_is_better(const Metric *m);
@@ -19,12 +19,13 @@ Status metric_fit(Diag *d, Metric *m, const ampc_tensor_info *out,
                   const ampc_tensor_info *labels, const ampc_tensor_info *mask,
                   int64_t batch, int64_t samples);
 void metric_free(Metric *m);
-/* Before an evaluation. */
+/* Call before an evaluation. */
 void metric_clear(Metric *m);
-/* Samples [first, first + n), at the beginning of a batch's arrays. */
+/* Adds samples [first, first + n), which are the first rows of a batch's
+   arrays. */
 Status metric_add(Diag *d, Metric *m, int64_t first, int64_t n, const void *out,
                   const void *labels, const void *mask);
-/* NaN: it has none, as the AUC of a class without samples. */
+/* NaN: undefined, as the AUC of a class without samples. */
 Status metric_value(Diag *d, const Metric *m, double *value);
 
 #endif

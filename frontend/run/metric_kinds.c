@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metric_kinds.c: what each metric adds up and makes of its sums.  Definitions
-   are those of scikit-learn and, for perplexity and mean IoU, of torchmetrics;
-   models/metric_values.py records their numbers. */
+/* metric_kinds.c: what each metric sums, and how its value follows from the
+   sums. Definitions are those of scikit-learn and, for perplexity and mean
+   IoU, of torchmetrics; models/metric_values.py has their values. */
 #include "frontend/run/metric_kinds.h"
 
 #include <math.h>
@@ -27,8 +27,8 @@ static void add_accuracy(Metric *m, const Point *p) {
     own_counts(m)[0] += told(m, p) == p->label;
 }
 
-/* Classes before the label: of a higher score, or as high with a lower number,
-   so that top1 is accuracy. */
+/* The number of classes ahead of the label: with a higher score, or an equal
+   score and a lower number, so that top1 is accuracy. */
 static void add_top(Metric *m, const Point *p) {
     int64_t before = 0;
     double own = p->score[p->label * p->step];
@@ -91,7 +91,7 @@ static double end_share(const Metric *m) {
     return own_counts(m)[0] / m->count[METRIC_ROWS];
 }
 
-/* A mean over the classes that occur, of labels or answers. */
+/* A mean over the classes that occur among labels or predictions. */
 static double mean_of_classes(const Metric *m, double extra) {
     int64_t c = metric_classes(m);
     const double *hit = own_counts(m), *wrong = hit + c, *missed = wrong + c;
@@ -149,8 +149,8 @@ static int by_score(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Mann and Whitney: of all pairs of a positive and another, the share in which
-   the positive has the higher score; equal ones count half. */
+/* Mann and Whitney: the share of pairs of a positive and a negative in which
+   the positive has the higher score; equal scores count half. */
 static double area(Scored *s, int64_t n) {
     double positive = 0, pairs = 0, below = 0;
     qsort(s, (size_t)n, sizeof *s, by_score);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_adapter.c: adapter_config.json of PEFT beside a file of adapters.  It
-   scales B A by lora_alpha / r, by lora_alpha / sqrt(r) with use_rslora; the
-   file of tensors says none of it, and the module has the scale of --lora.  */
+/* run_adapter.c: adapter_config.json of PEFT beside a file of adapters.
+   PEFT scales B A by lora_alpha / r, or by lora_alpha / sqrt(r) with
+   use_rslora. The file of tensors contains none of these, and the module has
+   the scale of --lora. */
 #include "frontend/run/run_cmd.h"
 
 #include <math.h>
@@ -27,7 +28,8 @@ static Status config_bad(const Config *c, const char *key) {
 
 static bool is_true(JsonSpan v) { return v.n == 4 && !memcmp(v.p, "true", 4); }
 
-/* A pattern is a module's name, or its end after a dot; with ^ it is whole. */
+/* A pattern is a module's name, or its end after a dot; with ^ it is the
+   whole name. */
 static bool names(const char *pattern, const char *module) {
     if (*pattern == '^') return !strcmp(pattern + 1, module);
     size_t n = strlen(module), k = strlen(pattern);
@@ -35,7 +37,8 @@ static bool names(const char *pattern, const char *module) {
            (k == n || module[n - k - 1] == '.');
 }
 
-/* The number of a module: of the first pattern that names it, or all of it. */
+/* The value for a module: that of the first pattern that matches, or the
+   common value. */
 static Status adapter_number_of(const Config *c, const char *key,
                                 const char *patterns, const char *module,
                                 double *out) {
@@ -68,7 +71,7 @@ static Status check_module(const Config *c, const char *module, JsonSpan mine) {
     TRY(adapter_number_of(c, "r", "rank_pattern", module, &r));
     TRY(adapter_number_of(c, "lora_alpha", "alpha_pattern", module, &a));
     if (json_get(c->all, "use_rslora", &v) && is_true(v)) a *= sqrt(r);
-    if (r != rank) return OK; /* the shapes differ, which loading tells */
+    if (r != rank) return OK; /* the shapes differ, which loading reports */
     if (fabs(a - alpha) <= 1e-6 * fabs(a)) return OK;
     return source_bad(&c->source,
                       "the adapter of '%s' is trained with alpha=%g, and this "

@@ -2,10 +2,10 @@
 /* run_bar.c: what a person sees of a run: the bar, which is drawn over itself,
    and a line for each epoch.
 
-   Both are made of pieces.  Where a row of the terminal has no room for all,
-   the piece with the highest rank goes first.  The cursor rests at the
-   beginning of the bar: if the window becomes narrower and the terminal breaks
-   the bar into several rows, it is still on the first of them. */
+   Both are made of pieces.  If a row of the terminal is too short for all,
+   the piece with the highest rank is dropped first. The cursor rests at the
+   beginning of the bar: if the window becomes narrower and the terminal
+   breaks the bar into several rows, it is still on the first of them. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
 #include "ir/base/terminal.h"
@@ -45,7 +45,7 @@ static int width_of(const Row *row) {
     return width;
 }
 
-/* Takes pieces away until the others have room. */
+/* Drops pieces until the others fit. */
 static void fit(Row *row, int room) {
     while (width_of(row) > room) {
         int worst = 0;
@@ -182,7 +182,7 @@ void bar_step(Run *r, const ampc_metrics *m, int64_t done) {
 
 /* ---- lines of epochs ----------------------------------------------------- */
 
-/* A long run has lines for some epochs; the log has all. */
+/* A long run prints lines for some epochs; the log has all. */
 static bool has_line(const RunLog *log, int64_t epoch) {
     int64_t n = log->epochs - log->first_epoch;
     int64_t every = (n + EPOCH_LINES - 1) / EPOCH_LINES;
@@ -217,7 +217,8 @@ void bar_epoch(Run *r, int64_t epoch) {
     if (log->best_epoch == epoch) bar_add(&row, 0, "32", "best");
     if (log->terminal) fit(&row, terminal_columns(STDERR_FILENO) - 1);
     put_bar_row(log, &row, 0, &sb);
-    if (has_line(log, epoch) && !log->quiet) { /* with colours, so no note */
+    if (has_line(log, epoch) && !log->quiet) { /* contains colours, so it is
+                                                  not printed as a note */
         bar_clear(log);
         fprintf(stderr, "%s\n", sb.data);
     }

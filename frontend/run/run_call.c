@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_call.c: what all parts of a run ask of the module. */
+/* run_call.c: calls of the module that all parts of a run share. */
 #include "frontend/run/run_cmd.h"
 
 #include <stddef.h>
@@ -8,7 +8,7 @@ Status run_api_fail(Run *r, const char *what) {
     return fail(&r->diag, (Loc){0}, "%s: %s", what, r->api->error(r->s));
 }
 
-/* Without --quiet it was logged. */
+/* Without --quiet it is in the log. */
 void run_print_notice(Run *r) {
     const char *text = r->api->notice(r->s);
     if (*text && r->opt->quiet) fprintf(stderr, "%s\n", text);

@@ -81,7 +81,7 @@ static const struct RunOption {
     RunKind kind;
     size_t field;
     int64_t least;    /* RUN_COUNT */
-    const char *form; /* RUN_PAIRS: what each must look like */
+    const char *form; /* RUN_PAIRS: the required form of each value */
 } run_options[] = {
 #define RUN(flag, kind, field, least, value, preset, text)                     \
     {flag, RUN_##kind, offsetof(RunOptions, field), least, value},
@@ -245,8 +245,8 @@ static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* Whether this machine hears it for the first time.  Without a place to keep
-   that, it does. */
+/* True if this machine has not printed the note before. Also true if there
+   is no folder in which to remember it. */
 static bool first_time(const char *mark) {
     char path[1024];
     if (!cache_folder(path, sizeof path)) return true;
@@ -293,7 +293,7 @@ Status run_session(Run *r) {
     return OK;
 }
 
-/* The module forgets what an earlier run asked for. */
+/* Clears the settings that an earlier run made in the module. */
 static Status choose_averages(Run *r) {
     double now;
     if (r->api->get_hyper(r->s, "averaged", &now) != AMPC_OK)
@@ -427,7 +427,7 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
                       w->predict ? predict->samples : r->eval.samples);
 }
 
-/* What is done to the data, once for each input that is read. */
+/* Lists the conversions of the data, once for each input that is read. */
 static void tell_data(Run *r, const FeedSet *const *sets, int n) {
     StrBuf all = {0};
     for (int k = 0; k < n; k++)
@@ -466,7 +466,7 @@ static Status do_work(Run *r, const Work *w, FeedSet *predict) {
     if (r->opt->resume) run_cursor_read(r);
     if (w->train) TRY(run_training(r));
     if (r->opt->save_weights) TRY(save_weights(r));
-    leave_on_request(NULL); /* all that a signal would cost is written */
+    leave_on_request(NULL); /* everything that a signal would lose is written */
     if (leave_requested()) return OK;
     if (w->eval) {
         ampc_eval e = {.size = sizeof e};
@@ -477,7 +477,8 @@ static Status do_work(Run *r, const Work *w, FeedSet *predict) {
     return !w->train && r->opt->save ? run_save(r, r->opt->save) : OK;
 }
 
-/* Said when a signal asks; NULL: it ends the run. */
+/* Printed when a signal asks the run to end; NULL: the signal ends the run
+   at once. */
 static void await_signals(const Run *r) {
     const RunOptions *o = r->opt;
     StrBuf sb = {0};
@@ -490,7 +491,7 @@ static void await_signals(const Run *r) {
     sb_free(&sb);
 }
 
-/* Tells how a run that a signal has ended goes on. */
+/* Prints how to continue a run that a signal has ended. */
 static void tell_stopped(const Run *r) {
     const RunOptions *o = r->opt;
     ampc_scaler sc = {.size = sizeof sc};

@@ -22,11 +22,11 @@
 #include "frontend/run/metric.h"
 #include "ir/base/files.h"
 
-/* argv[0] is "run".  api is NULL, but for tests: then argv names the module's
-   file.  Returns the exit status.                                           */
+/* argv[0] is "run". api is NULL except in tests; then argv names the
+   module's file. Returns the exit status. */
 int run_cmd(int argc, char **argv, const ampc_api *api);
 
-/* Steps, or seconds; one of them is 0. */
+/* Steps or seconds; the other one is 0. */
 typedef struct RunPeriod {
     int64_t steps;
     double seconds;
@@ -34,38 +34,40 @@ typedef struct RunPeriod {
 
 typedef struct RunOptions {
     const char *module, *device;
-    const char *comm; /* engine; NULL: as the launcher */
+    const char *comm; /* engine; NULL: the launcher decides */
     RunList feed, eval_feed, load, load_map, hyper, metric, augment;
     int64_t steps, epochs; /* -1: not given */
-    RunPeriod save_every;  /* of 0: at the end only */
-    int64_t keep;     /* number of these to keep, beside the newest; 0: none */
-    int64_t patience; /* epochs without a better evaluation; 0: no end */
+    RunPeriod save_every;  /* period 0: only at the end */
+    int64_t keep;          /* number of older checkpoints to keep; 0: none */
+    int64_t patience;      /* epochs without a better evaluation; 0: no limit */
     int64_t threads;
     int64_t max_skipped; /* as in ampc_options */
     int64_t deadline;    /* seconds to wait for another rank; 0: the default */
     const char *save, *save_best, *save_weights, *fetch, *log, *profile,
         *tensorboard, *report;
-    const char *plateau; /* --reduce-on-plateau; NULL: not asked for */
+    const char *plateau; /* --reduce-on-plateau; NULL: not requested */
     const char *best_by; /* a --metric; NULL: the loss */
-    const char *generate, *sample; /* a prompt, and how (generate.h) */
+    const char *generate, *sample; /* a prompt, and how to sample
+                                      (generate.h) */
     bool shuffle, eval, resume, quiet, averaged;
     double lr; /* NaN: the module's */
 } RunOptions;
 
 /* State of the log, and of the terminal's last line. */
 typedef struct RunLog {
-    FILE *out;     /* stream of log lines; NULL: none is written */
-    FILE *stream;  /* `out` if it is a device, a pipe or a descriptor */
+    FILE *out;     /* stream of log lines; NULL: lines are not written */
+    FILE *stream;  /* `out`, if it is a device, a pipe or a descriptor */
     bool lost;     /* a line could not be written */
-    bool streamed; /* lines went to `stream`, which has been closed */
+    bool streamed; /* lines were written to `stream`, which is now closed */
     OutFile file, trace;
     bool terminal, quiet;        /* the bar is shown; notes are not */
     bool silent;                 /* neither notes nor the summary: rank > 0 */
     bool colour, bar;            /* a bar is on the terminal */
     bool mixed;                  /* log lines go to a terminal, too        */
     double begin, last;          /* start of the clock; time of the last bar */
-    int64_t first, goal;         /* step at which the clock started; steps */
-    int64_t first_epoch, epochs; /* done before this run; the last of it */
+    int64_t first, goal;         /* step at which the clock started; number
+                                    of steps */
+    int64_t first_epoch, epochs; /* steps done before this run; last step */
     double epoch_begin,
         loss_sum; /* start of the epoch; sum of its finite losses */
     int64_t loss_n, epoch_steps;
@@ -74,17 +76,18 @@ typedef struct RunLog {
     uint64_t profile_zero;
     double flops, device_s; /* profiled training steps on a GPU */
     OutFile events_file;    /* --tensorboard */
-    FILE *events_out;       /* over it; NULL: not asked for */
+    FILE *events_out;       /* over it; NULL: not requested */
     char *events_path;
     OutFile page;             /* --report */
     struct RunCurves *curves; /* NULL: not needed */
     /* for the summary */
     int64_t steps, samples;  /* of this run */
-    double first_loss, loss; /* of the first and the last step of this run */
+    double first_loss, loss; /* of the first and the last step in this run */
     double trained;          /* seconds */
-    int64_t step, skipped;   /* as in ampc_metrics, the last */
+    int64_t step, skipped;   /* as in ampc_metrics; the last value */
     bool evaluated;
-    double eval_loss, accuracy; /* the last; NaN: no classifier */
+    double eval_loss, accuracy; /* the last; NaN: the model is not a
+                                   classifier */
     double accuracy_top;        /* --top-k, or NaN */
     int32_t top_k;
     char top_key[40];   /* name of accuracy_top among the scalars */
@@ -101,10 +104,10 @@ typedef struct RunScalar {
 typedef struct RunCursor {
     int64_t epoch, done; /* samples of this epoch that have trained         */
     int64_t samples;     /* in the data                                     */
-    double best;         /* lowest evaluation loss so far, or what --best-by
-                            compares; infinity: none                               */
+    double best;         /* lowest value so far of the evaluation loss or of
+                            --best-by; infinity: none */
     int64_t stale;       /* evaluations since then */
-    bool due; /* the epoch that ended last is still to be evaluated */
+    bool due;            /* the last finished epoch must still be evaluated */
     double plateau_best; /* --reduce-on-plateau: lowest loss; infinity: none */
     int64_t plateau_bad; /* evaluations since then */
 } RunCursor;
@@ -116,7 +119,8 @@ typedef struct RunFlushed {
 } RunFlushed;
 
 typedef struct RunUnderflow {
-    RunFlushed *of; /* n of at most `limit`; NULL: the module does not count */
+    RunFlushed *of; /* n parameters, at most `limit`; NULL: the module does
+                       not count */
     int n, limit;
     int64_t steps, looks;
 } RunUnderflow;
@@ -130,17 +134,18 @@ typedef struct Run {
     ampc_module_info info;
     ampc_session *s;
     const char *gpu; /* name of the GPU; NULL: the CPU is used */
-    ampc_comm *comm; /* NULL: one process alone */
+    ampc_comm *comm; /* NULL: a single process */
     int rank, world;
     FeedSet train, eval;
-    FeedSet *others; /* train: of the second objective on                 */
+    FeedSet *others; /* data of the second and further objectives */
     uint32_t nother;
     RunLog log;
     RunCursor at;
-    bool stopped; /* by a signal, between two steps or within an evaluation */
+    bool stopped; /* by a signal, between two steps or during an evaluation */
     RunUnderflow underflow;
     struct RunMetrics *metrics; /* NULL: not asked for */
-    struct Fetch *fetch; /* NULL: no outputs are asked for, or another rank's */
+    struct Fetch *fetch; /* NULL: outputs are not requested, or another rank
+                            writes them */
     int64_t *order; /* shuffled samples of this epoch, or NULL              */
 } Run;
 
@@ -148,12 +153,13 @@ typedef struct Run {
  */
 
 void run_options_init(RunOptions *o);
-/* The option argv[0] of `left` words; *used: how many of them, 0: it is none.
+/* Reads option argv[0] of `left` words; *used: the number of words, 0 if it is
+   another option.
  */
 Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used);
 /* Loads the code of opt->module and opens a session. */
 Status run_session(Run *r);
-/* --load and --resume, --lr. */
+/* Applies --load, --resume and --lr. */
 Status run_load(Run *r);
 
 /* ---- run_call.c ---------------------------------------------------------- */
@@ -161,24 +167,25 @@ Status run_load(Run *r);
 /* The message of a call that failed. */
 Status run_api_fail(Run *r, const char *what);
 
-/* Logs at once, even with --quiet: the note of a call that succeeded. */
+/* Logs even with --quiet: the note of a call that succeeded. */
 void run_print_notice(Run *r);
 
-/* Name of objective i; NULL after the last. Modules compiled before
+/* Name of objective i; NULL after the last one. Modules compiled before
    objectives existed have one without a name. */
 const char *run_objective(const Run *r, uint32_t i);
 /* Selects the objective of the next calls. */
 Status run_choose(Run *r, uint32_t objective);
 
-/* run_adapter.c: an adapter_model.safetensors of --load has the scales of the
-   module's --lora, as far as there is an adapter_config.json beside it. */
+/* run_adapter.c: scales the adapters of an adapter_model.safetensors
+   (--load) for the module's --lora, if there is an adapter_config.json
+   beside the file. */
 Status run_check_adapters(Run *r);
 
 /* ---- run_note.c ---------------------------------------------------------- */
 
 double now_seconds(void);
 void log_note(Run *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Takes the bar off the terminal's last line. */
+/* Removes the bar from the terminal's last line. */
 void bar_clear(RunLog *log);
 
 /* run_open.c: sets lib and api from opt->module. */
@@ -191,33 +198,35 @@ Status ranks_open(Run *r);
 /* Checks that all ranks have the same command and the same number of
    samples. */
 Status ranks_agree(Run *r);
-/* The sums over all ranks, in place. */
+/* Sums over all ranks, in place. */
 Status ranks_sum(Run *r, double *x, size_t n, const char *what);
-/* All have come to the end, with that status. */
+/* Waits until all ranks end with that status. */
 Status ranks_close(Run *r, Status st);
 
 /* ---- run_train.c --------------------------------------------------------- */
 
 Status run_training(Run *r);
-/* A signal ends the run after a step: it leaves something to go on from. */
+/* Ends the run after the step when a signal comes, and keeps a checkpoint to
+   continue from. */
 bool run_may_stop(const Run *r);
-/* With the place in the data, if there are data to train on; by rank 0. */
+/* Saves the checkpoint, with the position in the data if there are training
+   data; rank 0 does it. */
 Status run_save(Run *r, const char *path);
 /* Evaluates all samples of r->eval for each objective in turn, logs the sums
    and returns the first objective's. epoch < 0: the evaluation of --eval, which
    writes outputs to opt->fetch. */
 Status run_evaluate(Run *r, int64_t epoch, ampc_eval *first);
 Status run_predict(Run *r, FeedSet *fs);
-/* Resumes from the --save file; where that cannot be read, from the newest of
-   the checkpoints of --keep that can, which is said. */
+/* Resumes from the --save file; if it cannot be read, from the newest
+   readable checkpoint of --keep, with a note. */
 Status run_resume(Run *r);
-/* Takes up the position that a resumed checkpoint holds. */
+/* Restores the position that a resumed checkpoint holds. */
 void run_cursor_read(Run *r);
 
 /* ---- run_hyper.c --------------------------------------------------------- */
 
-/* Optimizer steps since the start of training until the end of this run, and of
-   an epoch. */
+/* Optimizer steps from the start of training to the end of this run;
+   optimizer steps per epoch. */
 typedef struct RunLength {
     int64_t all, epoch;
 } RunLength;
@@ -225,46 +234,46 @@ typedef struct RunLength {
 /* What --hyper says. */
 Status hyper_apply(Run *r, RunLength length);
 Status plateau_check(Diag *d, const char *text);
-/* After an evaluation that had this loss: may lower learning rates. */
+/* Call after an evaluation with this loss: may lower learning rates. */
 Status plateau_step(Run *r, double loss);
 
 /* ---- run_metric.c -------------------------------------------------------- */
 
 Status metric_options(Diag *d, const RunOptions *o);
-/* Finds outputs and labels among the program "eval" and what it is fed. */
+/* Finds outputs and labels in program "eval" and its fed inputs. */
 Status metrics_open(Run *r);
 void metrics_close(Run *r);
-void metrics_clear(Run *r); /* before an evaluation */
-/* After the evaluation of samples [first, first + n) of r->eval. */
+void metrics_clear(Run *r); /* call before an evaluation */
+/* Call after the evaluation of samples [first, first + n) of r->eval. */
 Status metrics_batch(Run *r, int64_t first, int64_t n);
-/* sum: over ranks, which have evaluated different samples. */
+/* sum: over ranks, each of which has evaluated other samples. */
 Status metrics_end(Run *r, bool sum);
-/* The last value of metric i, or NULL behind the last. */
+/* The last value of metric i, or NULL after the last one. */
 const char *metric_label(const Run *r, int i);
 const char *metric_tag(const Run *r, int i); /* its name among scalars */
 double metric_last(const Run *r, int i);
-/* It is the accuracy that stands beside the loss already. */
+/* The accuracy that is printed beside the loss anyway. */
 bool metric_told(const Run *r, int i);
-/* What decides on the best epoch, lower is better: the loss, or the metric of
-   --best-by with a sign. *higher: then its sign is turned. */
+/* The value that decides on the best epoch, lower is better: the loss, or
+   the metric of --best-by, negated if `*higher` is set. */
 double metrics_best(const Run *r, double loss, bool *higher);
 
 /* ---- run_underflow.c ----------------------------------------------------- */
 
 Status run_underflow_open(Run *r);
-/* On the batch that is about to train. */
+/* Counts on the batch that trains next. */
 Status run_underflow_look(Run *r);
 void run_underflow_close(Run *r);
 
 /* ---- run_log.c ----------------------------------------------------------- */
 
 Status log_open(Run *r);
-Status log_close(Run *r); /* the profile gets its name                      */
+Status log_close(Run *r); /* gives the profile its name */
 void log_abort(Run *r);
 void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms);
-/* epoch < 0: the line that --eval ends with */
+/* epoch < 0: the last line of --eval */
 void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e);
-/* {"underflow":{"w":0.25}}: shares, of every parameter */
+/* {"underflow":{"w":0.25}}: the share for every parameter */
 void log_underflow(Run *r);
 /* run_summary.c: a summary of the run for the terminal. logged: the log files
    are mentioned, too. */
@@ -272,12 +281,13 @@ void log_summary_text(Run *r, bool logged, StrBuf *sb);
 
 /* ---- run_bar.c ----------------------------------------------------------- */
 
-/* Before the first of `steps` steps: `first` epochs are done, the run ends in
-   epoch `last`. */
+/* Call before the first of `steps` steps: `first` epochs are done, the run
+   ends in epoch `last`. */
 void bar_begin(Run *r, int64_t steps, int64_t first, int64_t last);
-/* At most ten times a second; time left from the pace since the start. */
+/* Draws at most ten times a second; time left from the speed since the
+   start. */
 void bar_step(Run *r, const ampc_metrics *m, int64_t done);
-/* The line of an epoch that has ended, evaluated or not. */
+/* Prints the line of a finished epoch, evaluated or not. */
 void bar_epoch(Run *r, int64_t epoch);
 
 /* ---- run_profile.c ------------------------------------------------------- */
@@ -290,8 +300,8 @@ void profile_text(const Run *r, StrBuf *sb);
 /* ---- run_page.c ---------------------------------------------------------- */
 
 typedef struct RunCurves RunCurves;
-RunCurves *curves_new(void); /* NULL: out of memory; for free() */
-/* Numbers that are not finite are in no curve; all may be NULL.  Tags are kept,
+RunCurves *curves_new(void); /* NULL: out of memory; the caller frees it */
+/* Curves skip numbers that are not finite; all may be NULL. Tags are kept,
    not copied.                                                               */
 void curves_add(RunCurves *all, int64_t step, const RunScalar *s, int n);
 /* The training loss as one line of text of at most that width; empty without a
@@ -310,10 +320,10 @@ Status events_close(Run *r);
 
 typedef struct Fetch Fetch;
 
-/* One file per model output of `program` for that many samples, before any work
-   begins; sets r->fetch.                                                    */
+/* Creates one file per model output of `program` for that many samples,
+   before any work begins; sets r->fetch. */
 Status fetch_open(Run *r, const char *program, int64_t samples);
-/* The outputs of the program that ran last: its first n samples. */
+/* Appends the outputs of the last program run: its first n samples. */
 Status fetch_batch(Run *r, Fetch *f, int64_t n);
 Status fetch_close(Run *r); /* renames the files into place                 */
 void fetch_abort(Run *r);

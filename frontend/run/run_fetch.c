@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_fetch.c: model outputs, batch after batch, to DIR/NAME.npy.  The files
-   get their names when all are complete; else none is left, nor a folder that
-   was made for them.                                                        */
+   get their names when all are complete; otherwise they are removed, with a
+   folder made for them. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
 
@@ -10,8 +10,8 @@
 
 #include "runtime/program/dtype.h"
 
-/* One output.  With a batch axis its rows are appended; without one each batch
-   adds an item along a new first axis.                                      */
+/* One output.  An output with a batch axis appends its rows; one without
+   appends one item per batch along a new first axis. */
 typedef struct FetchOne {
     ampc_tensor_info t;
     char *path;

@@ -35,8 +35,8 @@ static Status read_value(Run *r, const char *given, const char *text,
     return OK;
 }
 
-/* Sets the key of each objective that has it. */
-/* Why the module takes no `key`. */
+/* Sets the key in each objective that has it. */
+/* The reason why the module does not accept `key`. */
 static void put_refusal(const Run *r, const char *key, StrBuf *sb) {
     char text[NEAR_TEXT];
     Near near = near_to(key);

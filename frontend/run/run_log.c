@@ -15,7 +15,7 @@
 
 /* ---- JSON ---------------------------------------------------------------- */
 
-/* The shortest text that reads back as the same float; null when not finite. */
+/* The shortest text that reads back as the same float; null if not finite. */
 static void put_f32(StrBuf *sb, double x) {
     char text[40];
     if (!isfinite(x)) {
@@ -38,9 +38,9 @@ static void put_double(StrBuf *sb, double x) {
 
 /* ---- open and close ------------------------------------------------------ */
 
-/* A file is written in place, at its end after --resume.  A device, a pipe or
-   an open descriptor takes lines as they come; a reader that goes away must not
-   end the run. */
+/* A log file is written directly, and extended after --resume. A device, a
+   pipe or an open descriptor gets lines at once; a reader that closes it
+   must not end the run. */
 static Status open_lines(Run *r, const char *path) {
     static const char *const standard[] = {"/dev/stdin", "/dev/stdout",
                                            "/dev/stderr"};
@@ -67,7 +67,7 @@ static Status open_lines(Run *r, const char *path) {
     return OK;
 }
 
-/* A terminal shows the bar in the place of lines; launchers such as mpirun give
+/* A terminal shows the bar instead of lines; launchers such as mpirun give
    each rank a terminal of its own, whose output they collect. */
 static void open_standard(Run *r) {
     if (r->world > 1 || !isatty(STDOUT_FILENO)) r->log.out = stdout;
@@ -97,7 +97,7 @@ Status log_open(Run *r) {
     return r->opt->profile ? profile_open(r) : OK;
 }
 
-/* Lines that were lost are an error, but not before the work is done. */
+/* Lost lines are an error, but only after the work is done. */
 static Status close_out(Run *r) {
     RunLog *log = &r->log;
     FILE *out = log->out;
@@ -163,7 +163,7 @@ void log_abort(Run *r) {
 static void put_line(RunLog *log, StrBuf *sb) {
     sb_puts(sb, "\n");
     if (log->mixed) bar_clear(log);
-    if (log->out) { /* NULL: rank 0 alone logs */
+    if (log->out) { /* NULL: only rank 0 logs */
         log->lost |= fwrite(sb->data, 1, sb->len, log->out) != sb->len;
         log->lost |= fflush(log->out) != 0; /* for readers */
     }
@@ -175,7 +175,7 @@ static void put_scalars(Run *r, int64_t step, const RunScalar *s, int n) {
     curves_add(r->log.curves, step, s, n);
 }
 
-/* Curves and the summary are the first objective's. */
+/* Curves and the summary show the first objective. */
 void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms) {
     StrBuf sb = {0};
     const char *name = run_objective(r, objective);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_metric.c: the metrics of --metric, measured while r->eval is evaluated.
-   Outputs and labels are read as the module has them, so that the loss may be
-   any. */
+   Outputs and labels are read in the module's own form, so that any loss is
+   allowed. */
 #include "frontend/run/run_cmd.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct One {
 
 typedef struct RunMetrics {
     One one[RUN_MAX_LIST];
-    int n, best; /* best: index of --best-by, or -1 */
+    int n, best; /* best: index of the metric of --best-by, or -1 */
 } RunMetrics;
 
 /* ---- options ------------------------------------------------------------- */
@@ -46,7 +46,7 @@ Status metric_options(Diag *d, const RunOptions *o) {
 
 /* ---- outputs and labels -------------------------------------------------- */
 
-/* The output of that name; "": the only one of floating numbers. */
+/* The output of that name; "": the only floating-point output. */
 static Status find_output(Run *r, const Metric *m, ampc_tensor_info *found) {
     StrBuf names = {0};
     int n = 0, seen = 0;

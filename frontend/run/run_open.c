@@ -56,8 +56,8 @@ static const char *exported_symbol(const char *file, size_t n) {
 
 static Status open_mapped(Run *r, const char *path, const char *file,
                           size_t n) {
-    /* without the tail of plan.h it is some other library, whose code calling
-       into it would run */
+    /* without the tail of plan.h it is another library, whose code would run
+       when loaded */
     bool ours = n > 8 && memcmp(file + n - 8, "AMPTAIL2", 8) == 0;
     const char *symbol = ours ? exported_symbol(file, n) : NULL;
     ampc_module_fn *fn;
@@ -81,7 +81,7 @@ Status run_open_code(Run *r) {
     const char *path = r->opt->module;
     struct stat st;
     Status s;
-    /* O_NONBLOCK: a named pipe must not hang us */
+    /* O_NONBLOCK: opening a named pipe must not block */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) != 0) {
         s = fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno));

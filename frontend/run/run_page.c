@@ -18,7 +18,7 @@ typedef struct Curve {
     int n;
     int64_t stride, pending;
     double sum;
-    int64_t step[POINTS]; /* the last of each mean */
+    int64_t step[POINTS]; /* the last number of each mean */
     double mean[POINTS];
 } Curve;
 
@@ -157,7 +157,7 @@ static void put_page(Run *r, FILE *f) {
     fputs("</html>\n", f);
 }
 
-/* The place is taken when the run begins, so that a mistake shows at once. */
+/* The file is created when the run begins, so that a mistake shows at once. */
 Status page_open(Run *r) {
     RunLog *log = &r->log;
     if (outfile_open(&log->page, r->opt->report, 0666, r->guard, "--report") &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_profile.c: --profile: a Chrome trace of all steps, and how much of a GPU
-   training took. */
+/* run_profile.c: --profile: a Chrome trace of all steps, and the share of a
+   GPU's peak that training reached. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
 #include "runtime/cuda/peak.h"
@@ -9,10 +9,10 @@
 
 /* ---- the trace ----------------------------------------------------------- */
 
-/* Viewers give up on larger files. */
+/* Viewers cannot open larger files. */
 enum { PROFILE_EVENTS = 1000000 };
 
-/* Each step as its share of the program's FLOPs: all of them run. */
+/* Each step's share of the program's FLOPs, which all run. */
 static void count_work(Run *r, const char *program, uint64_t ns) {
     ampc_program_info p = {.size = sizeof p};
     bool trains = !strncmp(program, "train", 5) ||

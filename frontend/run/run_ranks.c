@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_ranks.c: `ampc run` as one of many ranks: which one, the same command and
-   data on all, sums over them.
+/* run_ranks.c: `ampc run` as one of many ranks: finds the rank's number, checks
+   that all have the same command and data, and sums over ranks.
 
    A rank that cannot go on reports why and ends with a nonzero status without
    notifying the others. Launchers then end the other ranks; if a launcher does
@@ -25,7 +25,7 @@ static const struct Launcher {
                  {"WORLD_SIZE", "RANK"}};
 enum { NLAUNCHER = sizeof launchers / sizeof *launchers, RANKS_MOST = 65536 };
 
-/* A number up to RANKS_MOST; -1: it is none. */
+/* A number up to RANKS_MOST; -1 for other texts. */
 static int read_count(const char *text) {
     char *end;
     if (*text < '0' || *text > '9') return -1;
@@ -34,11 +34,12 @@ static int read_count(const char *text) {
     return *end || errno || n > RANKS_MOST ? -1 : (int)n;
 }
 
-/* How many one launcher has started; 0: it has started none.  A process that is
-   one of many and cannot tell of how many must not train alone.             */
+/* The number of processes that one launcher has started; 0: no launcher. A
+   process of many that does not know their number must not train alone. */
 static Status read_launcher(Run *r, const struct Launcher *l, int *world) {
     const char *size = getenv(l->size), *text = getenv(l->rank);
-    bool shared = strcmp(l->rank, "RANK") == 0; /* others name theirs so, too */
+    bool shared = strcmp(l->rank, "RANK") == 0; /* other launchers use these
+                                                   names, too */
     int rank = text ? read_count(text) : 0;
     *world = 0;
     if (!size && (rank == 0 || (shared && !getenv("MASTER_ADDR")))) return OK;
@@ -56,7 +57,7 @@ static Status read_launcher(Run *r, const struct Launcher *l, int *world) {
                 text, l->size);
 }
 
-/* *world: 0 where MPI is to say. */
+/* * world: 0 if MPI decides. */
 static Status started(Run *r, int *world, const char **variable) {
     bool said = false;
     *world = 1;
@@ -79,7 +80,7 @@ static Status started(Run *r, int *world, const char **variable) {
                 r->opt->comm);
 }
 
-/* Launchers that start no MPI say where rank 0 is. */
+/* Launchers that do not start MPI give the address of rank 0. */
 static const char *choose_engine(const RunOptions *o) {
     bool cpu = o->device && strcmp(o->device, "cpu") == 0;
     if (o->comm) return o->comm;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_train.c: training, evaluation and prediction over fed files.
 
-   The position in the data is (epoch, samples of it that have trained);
-   together with the seed it determines the next samples, so that a resumed run
-   continues as if it had not stopped, also with another number of ranks. Ranks
-   take equally many micro-batches of a step, in turn: together the same ones
-   that a single rank would take. */
+   The position in the data is (epoch, samples of the epoch already used for
+   training). Together with the seed it determines the next samples, so that
+   a resumed run continues as if it had not stopped, also with another number
+   of ranks. In each step all ranks take equally many micro-batches, in turn:
+   together the same ones that a single rank would take. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
 
@@ -23,7 +23,7 @@
 
 /* ---- order of samples ---------------------------------------------------- */
 
-/* A permutation that depends on the seed and the epoch alone. */
+/* A permutation that depends only on the seed and the epoch. */
 static void shuffle(int64_t *order, int64_t n, int64_t seed, int64_t epoch) {
     uint64_t state = (uint64_t)seed * 0xd1342543de82ef95u + (uint64_t)epoch;
     for (int64_t i = 0; i < n; i++) order[i] = i;
@@ -53,7 +53,7 @@ static void put_said(StrBuf *sb, const char *key, const char *text) {
     sb_puts(sb, "\"");
 }
 
-/* All of --augment; NULL: none.  For free(). */
+/* All texts of --augment; NULL: none. For free(). */
 static char *augment_text(const Run *r) {
     StrBuf all = {0};
     for (int i = 0; i < r->opt->augment.n; i++)
@@ -84,7 +84,7 @@ static Status cursor_write(Run *r) {
     return status == AMPC_OK ? OK : run_api_fail(r, "cursor");
 }
 
-/* Whether the checkpoint was made with the same text under that key. */
+/* True if the checkpoint was made with the same text for that key. */
 static bool said_same(const char *cursor, const char *key, const char *text) {
     char begin[40];
     StrBuf want = {0};
@@ -143,7 +143,7 @@ void run_cursor_read(Run *r) {
 
 Status run_save(Run *r, const char *path) {
     if (r->train.n) TRY(cursor_write(r));
-    leave_hold(); /* an interruption waits for the file to be whole */
+    leave_hold(); /* an interruption waits until the file is complete */
     ampc_status status = r->api->save(r->s, path);
     leave_release();
     return status == AMPC_OK ? OK : run_api_fail(r, "--save");
@@ -151,15 +151,15 @@ Status run_save(Run *r, const char *path) {
 
 /* ---- data that must not train -------------------------------------------- */
 
-/* A batch of samples of `fs` from order[first] on. */
+/* A batch of samples of `fs`, from order[first] on. */
 typedef struct Batch {
     const FeedSet *fs;
-    const int64_t *order; /* NULL: as in the file */
+    const int64_t *order; /* NULL: in the file's order */
     int64_t first;
 } Batch;
 
-/* The file that fed an input with samples, and the one with element `index`;
-   NULL if there is none. */
+/* The file that fed an input with samples, and the file with element
+   `index`; NULL if there is none. */
 static const Feed *find_sample(const Batch *b, const char *input, int64_t index,
                                int64_t *sample) {
     for (int i = 0; i < b->fs->n; i++) {
@@ -180,7 +180,7 @@ static Status bad_data_fail(Run *r, const Batch *batch, const char *what) {
     bool told = r->api->bad_data(r->s, &b) == AMPC_OK && *b.input;
     if (!told) fail(&r->diag, (Loc){0}, "%s: %s", what, why.data);
     sb_free(&why);
-    if (!told) return ERR_USER; /* another rank names the sample */
+    if (!told) return ERR_USER; /* the sample is another rank's */
     const Feed *f = find_sample(batch, b.input, b.index, &sample);
     if (f)
         return fail(&r->diag, (Loc){.file = intern(f->file)},
@@ -205,8 +205,8 @@ static Status diverged_fail(Run *r, const Batch *batch, const char *what) {
                 "sample %lld (from 0) has %g", (long long)sample, x.value);
 }
 
-/* A batch failed: the message names file and sample where a number in them is
-   to blame. */
+/* A batch failed: if a number in it is the cause, the message names file and
+   sample. */
 static Status batch_fail(Run *r, Batch b, ampc_status status,
                          const char *what) {
     if (status == AMPC_ERR_DATA) return bad_data_fail(r, &b, what);
@@ -216,14 +216,14 @@ static Status batch_fail(Run *r, Batch b, ampc_status status,
 
 /* ---- one step ------------------------------------------------------------ */
 
-/* Samples of a step on all ranks together. */
+/* Samples of one step on all ranks together. */
 static int64_t step_samples(const Run *r) {
     return r->info.batch * r->info.accumulate * r->world;
 }
 
-/* Samples of an epoch that train. A batch that is not whole is filled up if the
-   module can mask samples; else whole batches train, and ranks, which may add
-   up statistics, take equally many. */
+/* The number of an epoch's samples that train. An incomplete batch is filled
+   up if the module can mask samples. Otherwise only whole batches train, and
+   all ranks take equally many, since they may sum statistics. */
 static int64_t trained_samples(const Run *r) {
     int64_t n = r->train.samples;
     if (r->info.parts) return n;
@@ -235,7 +235,7 @@ static int64_t steps_for(const Run *r, int64_t samples) {
     return need > 0 ? (samples + need - 1) / need : 0;
 }
 
-/* The n samples from `first` on; inputs without any for n = 0. */
+/* The n samples from `first` on; n = 0: the inputs without samples. */
 static Status fill_part(Run *r, FeedSet *fs, int64_t first, int64_t n) {
     TRY(feeds_fill(&r->diag, fs, r->order, n ? first : 0, n ? n : 1));
     for (int i = 0; i < fs->n && n < fs->batch; i++)
@@ -268,7 +268,7 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
 
 bool run_may_stop(const Run *r) { return r->opt->save || r->opt->save_weights; }
 
-/* What a signal asks, of all ranks. */
+/* The request of a signal, agreed among all ranks. */
 static Status look_for_stop(Run *r) {
     double asked = leave_requested() != 0;
     if (!run_may_stop(r)) return OK;
@@ -328,7 +328,7 @@ static int64_t end_of_kept(const char *dir, const char *name, bool newest,
     return found;
 }
 
-/* The folder of the checkpoint; returns its name there. */
+/* The folder of the checkpoint; returns the file's name in it. */
 static const char *kept_beside(const char *save, StrBuf *dir) {
     const char *slash = strrchr(save, '/');
     sb_printf(dir, "%.*s", slash ? (int)(slash + 1 - save) : 2,
@@ -424,8 +424,8 @@ static Status keep_checkpoint(Run *r, int64_t step) {
 
 /* ---- the loop ------------------------------------------------------------ */
 
-/* The step or epoch to stop at, counted from the start of training.  If a
-   resumed run is already past it, that many additional ones are made, unless a
+/* The step or epoch at which to stop, counted from the start of training. If
+   a resumed run is already past it, that many more are trained, unless a
    signal ended the run in its last evaluation. */
 static int64_t goal(const Run *r, int64_t asked, int64_t made) {
     if (made < asked) return asked;
@@ -442,7 +442,8 @@ static Status plan_steps(Run *r, int64_t *steps) {
             (long long)r->train.samples,
             (long long)(r->world > 1 ? step_samples(r) : r->info.batch));
     if (r->at.done >= most) {
-        r->at.epoch++; /* other ranks made the checkpoint: too few are left */
+        r->at.epoch++; /* other ranks made the checkpoint: too few samples
+                          are left */
         r->at.done = 0;
     }
     r->api->scaler(r->s, &sc);
@@ -458,7 +459,7 @@ static Status plan_steps(Run *r, int64_t *steps) {
     return OK;
 }
 
-/* *ends: nothing has become better for as long as --patience says. */
+/* * ends: evaluations have not improved for the time of --patience. */
 static Status evaluate_epoch(Run *r, bool *ends) {
     TRY(end_epoch(r, r->at.epoch));
     if (!r->stopped) bar_epoch(r, r->at.epoch);
@@ -471,7 +472,7 @@ static Status evaluate_epoch(Run *r, bool *ends) {
     return OK;
 }
 
-/* Tells which samples fill no step. */
+/* Prints which samples do not fill a step. */
 static void tell_left(Run *r) {
     long long need = step_samples(r), all = r->train.samples;
     long long lost = all - trained_samples(r), part = (all - lost) % need;
@@ -514,7 +515,8 @@ static void tell_plan(Run *r, int64_t steps) {
              total, (long long)(sc.step + steps), last);
 }
 
-/* The epoch in which that many steps from here end, from 1. */
+/* The epoch, counted from 1, in which the run is after that many further
+   steps. */
 static int64_t last_epoch(const Run *r, int64_t steps) {
     int64_t most = trained_samples(r), per_epoch = steps_for(r, most);
     int64_t later = steps - steps_for(r, most - r->at.done);
@@ -522,8 +524,8 @@ static int64_t last_epoch(const Run *r, int64_t steps) {
            (later > 0 ? (later + per_epoch - 1) / per_epoch : 0);
 }
 
-/* Whether --save-every asks for a checkpoint behind a step: for all ranks when
-   it is time on one. */
+/* True if --save-every asks for a checkpoint after a step: on all ranks as
+   soon as one rank's time is up. */
 static Status is_save_due(Run *r, int64_t tried, double *last, bool *due) {
     RunPeriod p = r->opt->save_every;
     *due = p.steps && tried % p.steps == 0;
@@ -603,7 +605,7 @@ static int64_t valid_rows(const FeedSet *fs, int64_t first) {
     return left < fs->batch ? left : fs->batch;
 }
 
-/* The sums of one batch. */
+/* Adds the sums of one batch. */
 typedef struct EvalPart {
     double loss_num, loss_den, correct, count, inexact, top_k, correct_top;
 } EvalPart;
@@ -621,14 +623,14 @@ static Status evaluate_batch(Run *r, FeedSet *fs, int64_t first, EvalPart *p) {
     return OK;
 }
 
-/* Ranks take turns at the batches. If outputs are written, rank 0 runs all
-   batches and the others run equally many. Sums are added in the order of
+/* Ranks evaluate batches in turn. If outputs are written, rank 0 runs all
+   batches, and the others run as many. Sums are added in the order of
    batches, so that they do not depend on the number of ranks. */
 static Status evaluate_parts(Run *r, FeedSet *fs, bool all, bool measured,
                              Fetch *f, EvalPart *part, size_t n) {
     for (size_t i = 0; i < n; i++) {
         int64_t first = (int64_t)i * fs->batch;
-        /* ranks that take turns cannot agree here to stop */
+        /* ranks that take turns cannot agree to stop here */
         r->stopped |=
             r->at.due && run_may_stop(r) && r->world == 1 && leave_requested();
         if (r->stopped) return OK;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_underflow.c: what fp16 flushes to zero, for modules compiled with
-   --count-underflow: measured now and then, told at the end.                */
+/* run_underflow.c: gradient elements that fp16 flushes to zero, for modules
+   compiled with --count-underflow: measured at intervals, printed at the
+   end. */
 #include "frontend/run/run_cmd.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { EVERY = 100 }; /* optimizer steps */
-#define LARGE 0.01    /* the share that is worth a line */
+#define LARGE 0.01    /* the share from which a line is printed */
 
 static void underflow_add(void *ctx, const char *parameter, double flushed,
                           double nonzero) {

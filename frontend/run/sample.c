@@ -97,7 +97,7 @@ static int by_logit(const void *a, const void *b, void *logits) {
     return x[i] != x[k] ? (x[i] < x[k] ? 1 : -1) : (i > k) - (i < k);
 }
 
-/* The probability of a token relative to that of the likeliest. */
+/* The probability of a token divided by that of the likeliest one. */
 static double weight(const Sampling *s, const double *logits, int64_t i,
                      int64_t best) {
     return exp((logits[i] - logits[best]) / s->temperature);

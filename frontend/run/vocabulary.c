@@ -7,7 +7,8 @@
 
 #include "ir/base/files.h"
 
-/* Escapes of a line, in place; its length, or -1: an unknown one. */
+/* Replaces escapes of a line in place; returns its length, or -1 for an
+   unknown escape. */
 static int unescape(char *s) {
     static const char from[] = "ntr\\", to[] = "\n\t\r\\";
     char *out = s;
@@ -79,7 +80,7 @@ static Status bad_prompt(Diag *d, const Vocabulary *v, const char *at) {
     return ERR_USER;
 }
 
-/* The token at the beginning of the text, and its length; -1: none. */
+/* The first token of the text, and its length; -1: no token matches. */
 static int64_t first_token(const Vocabulary *v, const char *text, size_t *n) {
     int64_t found = -1;
     *n = 1;

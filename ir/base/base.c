@@ -24,7 +24,7 @@ void assert_set_hook(AssertHook *hook, void *ctx) {
 
 void assert_failed(const char *cond, const char *file, int line) {
     AssertHook *hook = assert_hook;
-    assert_hook = NULL; /* the hook may assert too */
+    assert_hook = NULL; /* the hook may fail an assertion itself */
     fflush(stdout);
     fprintf(stderr, "%s:%d: internal error: %s\n", file, line, cond);
     if (hook) hook(assert_ctx, stderr);
@@ -47,7 +47,7 @@ typedef struct Chunk {
 } Chunk;
 
 struct Arena {
-    Chunk *chunks; /* the first is the one in use */
+    Chunk *chunks; /* the first chunk is the current one */
     size_t next_size;
 };
 
@@ -121,9 +121,9 @@ char *arena_printf(Arena *a, const char *fmt, ...) {
     return s;
 }
 
-/* Returns the old memory of a grown table, if it has its own chunk;
-   otherwise it stays until the arena ends. bytes: the size that was
-   requested. */
+/* Returns the old memory of a grown table if it has a chunk of its own;
+   otherwise it stays allocated until the arena ends. bytes: the size that
+   was requested. */
 static void arena_drop(Arena *a, void *p, size_t bytes) {
     if (bytes <= LAST_CHUNK) return;
     Chunk *c = (Chunk *)p - 1;
@@ -152,11 +152,11 @@ void *vec_grow(Arena *a, void *data, int len, int *cap, size_t size) {
 /* ---- interned strings ---------------------------------------------------- */
 
 typedef struct StrSlot {
-    uint32_t hash, id; /* 1 + which string it is; 0: none */
+    uint32_t hash, id; /* 1 + the number of the string; 0: none */
 } StrSlot;
 
-/* Process-wide and never freed; open addressing, power of two.  The four bytes
-   before a string say which it is. */
+/* Process-wide and never freed; open addressing, power of two.  The four
+   bytes before a string hold its number. */
 static struct {
     Arena *arena;
     StrSlot *slot;
@@ -223,7 +223,7 @@ enum { PAGE_BITS = 5, PAGE = 1 << PAGE_BITS };
 
 typedef struct StrPage {
     int *val;    /* for PAGE strings: 1 + the number; 0: none. NULL: no page */
-    uint32_t no; /* number of the first, divided by PAGE */
+    uint32_t no; /* the first number divided by PAGE */
 } StrPage;
 
 static uint32_t str_id(Str s) {
@@ -347,8 +347,8 @@ static bool set_match(const char *p, char c, const char **end) {
     return hit != negate;
 }
 
-/* One pattern element against one character; the rest of the pattern, or
-   NULL. */
+/* Matches one pattern element against one character; returns the rest of the
+   pattern, or NULL. */
 static const char *glob_step(const char *p, char c) {
     const char *end;
     if (*p == '?') return p + 1;
@@ -449,7 +449,7 @@ void sb_put_quoted(StrBuf *sb, const char *s) {
     sb_puts(sb, "\"");
 }
 
-/* text = v in that many digits; whether reading it gives v */
+/* text = v in that many digits; true if reading it gives v */
 static bool read_back(char text[40], int digits, double v, bool as_f32) {
     snprintf(text, 40, "%.*g", digits, v);
     double back = strtod(text, NULL);
@@ -466,7 +466,7 @@ void sb_put_double(StrBuf *sb, double v, bool as_f32) {
         sb_puts(sb, v < 0 ? "-inf" : "inf");
         return;
     }
-    /* few numbers need between 1 and `usual` digits */
+    /* few numbers need more than 1 and fewer than `usual` digits */
     bool whole = fabs(v) < 1e9 && v == floor(v); /* 10, not 1e+01 */
     int usual = as_f32 ? 6 : 15;
     bool short_text = read_back(text, whole ? 9 : usual, v, as_f32);
@@ -558,7 +558,8 @@ uint64_t hash_bytes(uint64_t seed, const void *p, size_t n) {
     return h ^ h >> 29;
 }
 
-/* The bytes that the file has now; NULL: errno, 0 where it became shorter. */
+/* The file's present bytes; NULL: errno is set, 0 if the file became
+   shorter. */
 static char *read_open(int fd, size_t bytes) {
     char *text = malloc(bytes + 1);
     size_t at = 0;
@@ -581,7 +582,7 @@ char *read_file(Diag *d, const char *path, size_t *n) {
     struct stat st;
     char *text = NULL;
     Loc loc = {.file = intern(path)};
-    /* O_NONBLOCK: a named pipe must not hang us */
+    /* O_NONBLOCK: opening a named pipe must not block */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) != 0) {
         fail(d, loc, "%s", strerror(errno));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base.h: what every part of the compiler shares.
+/* base.h: declarations that every part of the compiler uses.
 
-   Memory: an Arena lives as long as one compilation; nothing in it is freed
-   alone.  Strings that name things are interned: equal text, equal pointer.
-   Failure: the user's mistakes are a Status passed up by TRY, with messages
+   Memory: an Arena lives as long as one compilation; its allocations are not
+   freed individually. Strings that name things are interned: equal text, equal
+   pointer. Failure: the user's mistakes are a Status passed up by TRY, with
+   messages
    collected in Diag; our own bugs end in ASSERT (exit status 3 in ampc).    */
 #ifndef AMPC_IR_GRAPH_BASE_H
 #define AMPC_IR_GRAPH_BASE_H
@@ -29,7 +30,7 @@ typedef enum Status {
         if (try_status_ != OK) return try_status_;                             \
     } while (0)
 
-/* Independent of NDEBUG.  Calls the hook (pass name, IR dump), exits 3.    */
+/* Works with NDEBUG, too. Calls the hook (pass name, IR dump), exits 3. */
 #define ASSERT(cond)                                                           \
     ((cond) ? (void)0 : assert_failed(#cond, __FILE__, __LINE__))
 _Noreturn void assert_failed(const char *cond, const char *file, int line);
@@ -79,8 +80,8 @@ Str intern(const char *s);
 Str intern_n(const char *s, size_t n);
 Str internf(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
-/* Maps interned strings to numbers >= 0. Strings made one after the other
-   share a page, so walking a model reads memory in order. */
+/* Maps interned strings to numbers >= 0. hash table: open addressing, size a
+   power of two */
 typedef struct StrMap {
     struct StrPage *page; /* open addressing, power of two */
     int len, cap;
@@ -102,8 +103,8 @@ void sb_free(StrBuf *sb);
 
 /* fnmatch-like: * ? [set]; matches the whole name. */
 bool glob_match(const char *pattern, const char *name);
-/* The same of a name or of any beginning of it up to a dot or slash: `fc1` and
-   `layers.*` name what is in these layers.                                  */
+/* Matches a name or any beginning of it up to a dot or slash: `fc1` and
+   `layers. ` name everything in these layers. */
 bool glob_layer(const char *pattern, const char *name);
 
 /* ---- diagnostics --------------------------------------------------------- */
@@ -113,16 +114,17 @@ typedef struct Loc {
     Str file; /* may be NULL */
     int line; /* 1-based; 0 = none */
     int col;
-    Str node;    /* model node name; may be NULL */
-    bool inside; /* inside a function that the node calls, not a result of it */
-    unsigned char amp; /* 1 + AmpClass that the user asked for; 0: the op's */
+    Str node;          /* model node name; may be NULL */
+    bool inside;       /* computed inside a function that the node calls; not a
+                          result of it */
+    unsigned char amp; /* 1 + the AmpClass that the user chose; 0: the op's */
     int region; /* checkpoint region, whose values backward recomputes; 0: none
                  */
-    int chunk;  /* chunks of rows run one after the other (pass stream), parts
-                   of an update as early as they may (early.h), and no kernel
-                   is of two; 0: none */
-    Str named;  /* what a policy line calls the node: `node`, else its first
-                   result; from pass policy on */
+    int chunk;  /* chunks of rows run one after the other (pass stream), and
+                   parts of an update as early as possible (early.h); no
+                   kernel belongs to two regions; 0: none */
+    Str named;  /* the node's name in policy lines: `node`, else its first
+                   result; set from pass policy on */
     const Str
         *types; /* op types of the model's node and of the functions around it,
                    the innermost first; NULL at the end; NULL: not known */
@@ -137,20 +139,21 @@ typedef struct Diag {
    escaped and shortened.  Always returns ERR_USER. */
 Status fail(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void warn(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* More about the message before: "file:line:col: ...".                      */
+/* Adds a line to the message before: "file:line:col: ...". */
 void fail_note(Diag *d, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* Text of a message that may quote the user's bytes, and a line's end: control
-   bytes but line breaks are shown, never sent.                              */
+/* Text of a message that may quote the user's bytes, and a line end: control
+   bytes except line breaks are shown as escapes. */
 void sb_put_message(StrBuf *sb, const char *fmt, va_list ap);
-/* Bytes of a message without its place, which the caller knows. */
+/* Length of a message without its place, which the caller knows. */
 enum { MSG_TEXT = 256 };
 /* Escapes control bytes, quotes and backslashes; at most ~120 chars.       */
 void sb_put_escaped(StrBuf *sb, const char *s);
-/* Separator before item i of a list in a message; false: enough items were
-   listed, and the text after the last of n gives the number of the others. */
+/* Returns the separator before item i of a list in a message. false: enough
+   items were listed; the text after the last of n then gives the number of
+   the others. */
 bool sb_put_next(StrBuf *sb, int i);
 void sb_put_more(StrBuf *sb, int n);
-/* In double quotes, escaped so that the text form reads it back; whole.    */
+/* The whole text in double quotes, with escapes that the parser understands. */
 void sb_put_quoted(StrBuf *sb, const char *s);
 /* The inside of a JSON string. */
 void sb_put_json(StrBuf *sb, const char *s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* files.h: the files that `ampc` writes (runtime/files/outfile.h), with
-   its messages. */
+/* files.h: writes the files of `ampc` (runtime/files/outfile.h) and prints
+   messages. */
 #ifndef AMPC_PASSES_FILES_H
 #define AMPC_PASSES_FILES_H
 
@@ -19,7 +19,7 @@ Status file_writes(Diag *d, FileGuard *g, const char *path, const char *role);
    folder of `other`, unless absolute. */
 Str file_beside(const char *other, const char *name);
 
-/* Whether a name ends so. */
+/* True if a name has that ending. */
 bool has_suffix(const char *name, const char *suffix);
 
 /* Makes the folder unless it exists. If this or file_text fails, everything
@@ -27,7 +27,8 @@ bool has_suffix(const char *name, const char *suffix);
 Status file_folder(Diag *d, const char *path, FileGuard *guard,
                    const char *role);
 
-/* A file for people to read: not synced, since it is easily made again.    */
+/* Writes a file for people to read. It is not synced, since it is easily
+   made again. */
 Status file_text(Diag *d, const char *path, const void *text, size_t n,
                  FileGuard *guard, const char *role);
 

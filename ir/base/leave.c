@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* leave.c: see leave.h.
 
-   Signals that end a program are blocked in all threads and awaited by one
-   thread, which may do things that a handler must not: wait for a lock, walk a
-   folder. It keeps the lock, so that no other thread creates files meanwhile.
+   All threads block the signals that end a program, and one thread waits for
+   them. It may do what a signal handler must not: wait for a lock, or walk a
+   folder. It holds the lock, so that no other thread creates files meanwhile.
  */
 #define _GNU_SOURCE
 #include "ir/base/leave.h"
@@ -44,7 +44,7 @@ static char said[1024]; /* when a signal asks */
 static atomic_bool asks;
 static atomic_int requested;
 
-/* Recursive: an assertion may fail between hold and release. */
+/* Recursive: an assertion may fail while the lock is held. */
 static void make_lock(void) {
     pthread_mutexattr_t a;
     pthread_mutexattr_init(&a);
@@ -122,7 +122,7 @@ static void hear_of_file(int folder, const char *tmp, bool there) {
 
 /* ---- taking it back ------------------------------------------------------ */
 
-/* A killed compiler may make one more file before it is gone. */
+/* A killed compiler may create one more file before it ends. */
 static void take_back(void) {
     struct timespec pause = {0, 10000000};
     for (int i = 0; i < ngroup; i++) kill(-(pid_t)groups[i], SIGKILL);
@@ -148,7 +148,7 @@ static void end_by(int sig, const sigset_t *set) {
     pthread_sigmask(SIG_UNBLOCK, set, NULL);
 }
 
-/* Whether the signal was a request. */
+/* True if the signal only asked the program to end. */
 static bool take_request(int sig) {
     int none = 0;
     if ((sig != SIGINT && sig != SIGTERM) || !atomic_load(&asks) ||
@@ -176,7 +176,9 @@ void leave_as_requested(void) {
     sigaddset(&set, sig);
     at_exit();
     end_by(sig, &set);
-    for (;;) pause(); /* the watching thread may have taken it, and ends us */
+    for (;;)
+        pause(); /* the watching thread may have taken the signal, and
+                    ends the process */
 }
 
 static void *watch(void *arg) {
@@ -199,7 +201,7 @@ void leave_install(void) {
     struct sigaction old;
     pthread_t thread;
     pthread_once(&once, make_lock);
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error */
+    signal(SIGXFSZ, SIG_IGN); /* exceeding a limit on file sizes is an error */
     outfile_set_hook(hear_of_file);
     atexit(at_exit);
     sigemptyset(&set); /* signals that were ignored at start stay ignored */

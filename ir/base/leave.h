@@ -8,27 +8,28 @@
 
 #include <stdbool.h>
 
-/* Before any other thread is started. */
+/* Call before any other thread is started. */
 void leave_install(void);
 
-/* Between the two calls an interruption waits, but not for ever: used around
-   code that creates a file and registers it, and around a save. */
+/* Between the two calls an interruption waits, for a limited time. Use them
+   around code that creates a file and registers it, and around a save. */
 void leave_hold(void);
 void leave_release(void);
 
-/* From here on the first SIGINT or SIGTERM asks the program to end, and prints
-   that line; the next one ends it.  NULL: the first does, as before.         */
+/* From now on the first SIGINT or SIGTERM asks the program to end, and
+   prints that line; the second ends it. NULL: the first signal ends it, as
+   before. */
 void leave_on_request(const char *line);
-/* The signal that asked, 0: none did. */
+/* The signal that asked the program to end; 0: none. */
 int leave_requested(void);
-/* Ends as that signal ends a program. */
+/* Ends the process by that signal. */
 void leave_as_requested(void);
 
-/* One folder at a time; `pattern` as for mkdtemp.  False: errno. */
+/* One folder at a time; `pattern` is a template for mkdtemp. False: errno. */
 bool leave_make_folder(char *pattern);
 void leave_remove_folder(void); /* and all in it */
 
-/* A group of processes that was started, or has ended. */
+/* Registers a group of processes, or removes it when it has ended. */
 void leave_group(long pgid, bool there);
 
 #endif

@@ -15,8 +15,8 @@ static bool near_same(char a, char b) {
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* Letters to put in, leave out, change or exchange with the next one, in any
-   case; both words are shorter than LONGEST. */
+/* Number of letters to insert, delete, change or swap with the next one,
+   ignoring case; both words are shorter than LONGEST. */
 static int distance(const char *a, const char *b) {
     int row[3][LONGEST + 1], n = (int)strlen(a), m = (int)strlen(b);
     for (int k = 0; k <= m; k++) row[0][k] = k;

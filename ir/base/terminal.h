@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* terminal.h: what a person reads: the terminal, and numbers with units. */
+/* terminal.h: output for people: the terminal, and numbers with units. */
 #ifndef AMPC_IR_TERMINAL_H
 #define AMPC_IR_TERMINAL_H
 
@@ -7,15 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A terminal that can erase a line: not a file, not a pipe, not TERM=dumb. */
+/* True for a terminal that can erase a line; false for a file, a pipe or
+   TERM=dumb. */
 bool terminal_redraws(int fd);
-/* Cells in a row, also after the window has changed; 80 where unknown. */
+/* Columns of the terminal, also after the window's size has changed; 80 if
+   unknown. */
 int terminal_columns(int fd);
-/* Whether it redraws and NO_COLOR is not set (https://no-color.org). */
+/* True if it can erase lines and NO_COLOR is not set (https://no-color.org). */
 bool terminal_colours(int fd);
 
-/* Erases a line that was drawn with the cursor at its beginning, all rows that
-   it takes. */
+/* Erases a drawn line, with all rows that it takes; the cursor is at its
+   beginning. */
 #define TERMINAL_ERASE "\r\033[J"
 
 /* Each returns `text`, at most UNIT_TEXT bytes long. */
@@ -27,9 +29,9 @@ char *unit_seconds(char *text, double s);
 
 /* ---- work that takes a while --------------------------------------------- */
 
-/* Names the work that begins now, for a line that a terminal shows; the text is
-   kept, not copied. */
+/* Names the work that begins now, for the terminal's progress line; the text
+   is kept, not copied. */
 void doing(const char *what);
-const char *doing_now(void); /* NULL: nothing was named */
+const char *doing_now(void); /* NULL: no work was named */
 
 #endif

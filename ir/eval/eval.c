@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eval.c: the reference interpreter: what a graph means, in double precision.
+/* eval.c: the reference interpreter: defines what a graph computes, in double
+   precision.
 
-   It is written for being right: plain loops, one function per op, nothing
-   shared with the code generator but the expressions of the op table.  Tests
-   compare everything else with it; constant folding runs it.
+   It is written to be obviously right: plain loops, one function per op. It
+   shares only the expressions of the op table with the code generator. Tests
+   compare everything else with it; constant folding uses it.
    Integers are int64_t and wrap to their dtype; u64 is its bit pattern.     */
 #include "ir/eval/eval_impl.h"
 #include "ir/fn/fn.h"
@@ -13,7 +14,7 @@
 
 /* ---- numbers ------------------------------------------------------------- */
 
-/* Low types go through fp32 first: generated code computes there. */
+/* 16-bit types are first rounded to fp32, in which generated code computes. */
 double round_to_dtype(double v, DType d) {
     return dtype_nearest(d, dtype_is_low(d) ? (double)(float)v : v);
 }
@@ -134,7 +135,7 @@ static void clear(EvalTensor *t) {
     if (t->i) memset(t->i, 0, n * sizeof *t->i);
 }
 
-/* Copies t into `to`, converting kinds. */
+/* Copies t into `to`, converting the elements. */
 static void assign(EvalTensor *to, const EvalTensor *t) {
     int64_t n = type_count(type_get(to->type));
     for (int64_t k = 0; k < n; k++)
@@ -226,7 +227,7 @@ Status eval_grad(EvalCx *cx) {
     return eval_fail(cx, "pass grad puts in what computes it");
 }
 
-/* The body, nothing rounded on the way. */
+/* Evaluates the body without intermediate rounding. */
 Status eval_call(EvalCx *cx) {
     const Type *types[MAX_FN_OPERANDS];
     const Node *n = cx->n;

@@ -8,7 +8,7 @@
 
 /* ---- expressions over doubles -------------------------------------------- */
 
-/* The rows' functions by their own names. */
+/* Evaluates rows by their own functions. */
 #define FN(NAME, f64, integer, ulps)                                           \
     static double NAME(double x) { return f64; }
 #include "ir/op/ops.def"
@@ -19,7 +19,7 @@
 #define DIV(x, y)     ((x) / (y))
 #define MOD(x, y)     fmod(x, y)
 #define POW(x, y)     pow(x, y)
-#define BIT_AND(x, y) 0 /* type rules keep floats away */
+#define BIT_AND(x, y) 0 /* type rules refuse floats here */
 
 typedef double ElemF(double a, double b, double c, double P0, double P1);
 
@@ -48,13 +48,14 @@ double eval_expr_f(OpCode op, double a, double b) {
 typedef struct Elem {
     EvalCx *cx;
     const EvalTensor *in[3];
-    int64_t stride[3][MAX_RANK]; /* over the result's index; 0 = repeated */
+    int64_t stride[3][MAX_RANK]; /* strides over the result's index; 0:
+                                    broadcast */
     int64_t pos[3];
     int nin;
     double p[2]; /* the float attributes, in table order */
 } Elem;
 
-/* Moves every operand's position to the next element of the result. */
+/* Advances every operand's position to the next element of the result. */
 static void elem_step(Elem *e, const Type *out, int64_t *idx) {
     for (int d = out->rank - 1; d >= 0; d--) {
         bool carry = ++idx[d] == out->dim[d];
@@ -74,7 +75,7 @@ static int64_t arg_i(const Elem *e, int k) {
     return k < e->nin ? e->in[k]->i[e->pos[k]] : 0;
 }
 
-/* One element, from the operands' positions. */
+/* Computes one element from the operands' positions. */
 static Status elem_one(Elem *e, bool floats, int64_t k) {
     EvalTensor *out = e->cx->out[0];
     OpCode op = e->cx->n->op;

@@ -28,7 +28,7 @@ static inline int64_t eval_to_int(double v) {
     return v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
 }
 
-/* v as the kind of number that t holds. */
+/* v converted to the kind of number that t holds. */
 static inline void eval_put(EvalTensor *t, int64_t k, double v) {
     if (t->f)
         t->f[k] = v;
@@ -52,13 +52,13 @@ typedef struct EvalAxis {
 } EvalAxis;
 EvalAxis eval_axis(const Type *t, int axis);
 
-/* An INTS attribute of n entries, `dflt` each where it is absent. */
+/* An INTS attribute of n entries; each is `dflt` if absent. */
 void eval_ints(const Node *n, AttrKey k, int count, int64_t dflt, int64_t *out);
 
-/* Element i of the stream (rng, salt), in [0, 1); see eval_move.c. */
+/* Element i of the random stream (rng, salt), in [0, 1); see eval_move.c. */
 double eval_uniform(const int64_t rng[2], int64_t salt, int64_t i);
 
-/* Text for the rows of ops.def whose expression is computed, by kind. */
+/* Text for those rows of ops.def whose expression is evaluated, by kind. */
 #define EXPR_ELEM(...)   __VA_ARGS__
 #define EXPR_REDUCE(...) __VA_ARGS__
 #define EXPR_GEN(...)
@@ -68,8 +68,8 @@ double eval_uniform(const int64_t rng[2], int64_t salt, int64_t i);
 #define EXPR_LIB(...)
 #define EXPR_COMPOSITE(...)
 
-/* eval_expr_f over integers, which wrap; *err: the reason why the result is
-   missing. */
+/* eval_expr_f for integers, which wrap; *err: the reason why there is no
+   result. */
 typedef struct EvalInts {
     int64_t a, b, c, P0, P1;
 } EvalInts;

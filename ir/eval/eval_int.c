@@ -28,7 +28,7 @@ static Wide i_pow(Wide a, Wide b, const char **err) {
         if (a == 0) *err = "0 raised to a negative power";
         return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
     }
-    uint64_t r = 1, base = (uint64_t)a; /* wraps like the dtype does */
+    uint64_t r = 1, base = (uint64_t)a; /* wraps like the dtype */
     for (; b > 0; b /= 2, base *= base)
         if (b % 2) r *= base;
     return (int64_t)r;
@@ -40,7 +40,7 @@ static Wide float_only(void) {
     return 0;
 }
 
-/* The rows' functions by their own names. */
+/* Evaluates rows by their own functions. */
 #define FN(NAME, f64, integer, ulps)                                           \
     static Wide NAME(Wide x) {                                                 \
         (void)x;                                                               \

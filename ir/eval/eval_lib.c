@@ -18,7 +18,8 @@ Status eval_reduce(EvalCx *cx) {
     int64_t stride[MAX_RANK], idx[MAX_RANK] = {0}, step = 1;
     const int64_t *axes;
     int naxes = attr_ints(cx->n, AK_axes, &axes);
-    for (int d = t->rank - 1; d >= 0; d--) { /* of the result; 0: reduced */
+    for (int d = t->rank - 1; d >= 0; d--) { /* strides of the result; 0:
+                                                reduced */
         bool reduced = false;
         for (int k = 0; k < naxes; k++) reduced |= axes[k] == d;
         stride[d] = reduced ? 0 : step;
@@ -46,7 +47,7 @@ Status eval_reduce(EvalCx *cx) {
     return OK;
 }
 
-/* Position of the first largest; the first NaN is larger than all. */
+/* Position of the first maximum; the first NaN counts as the maximum. */
 static int64_t argmax_row(const EvalTensor *in, int64_t at, int64_t n,
                           int64_t step) {
     int64_t best = 0;
@@ -176,7 +177,7 @@ Status eval_matmul(EvalCx *cx) {
 
 /* ---- quantized weights --------------------------------------------------- */
 
-/* Element i of the weight that operands q and q + 1 are. */
+/* Element i of the quantized weight in operands q and q + 1. */
 static double quantized_at(const EvalCx *cx, int q, int64_t i) {
     int code = (int)attr_int(cx->n, AK_code);
     const int64_t *codes = cx->in[q]->i;
@@ -210,17 +211,18 @@ Status eval_matmul_quantized(EvalCx *cx) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* Matrices q[t, d] and dy[t, e], k[u, d] by columns kcol apart, v[u, e]; part:
-   where lines of q, k and v lie. */
+/* Matrices q[t, d] and dy[t, e], k[u, d] with columns kcol apart, v[u, e];
+   part: the position of the rows of q, k and v. */
 typedef struct Attend {
     int64_t batch, group, t, u, d, e, kcol;
     AttendPart part[3];
-    int64_t seen; /* keys that query 0 sees; u: all see all */
+    int64_t seen; /* number of keys that query 0 attends to; u: all queries
+                     attend to all */
     int64_t mask_div, mask_mod, mask_row, mask_col;
     const EvalTensor *mask, *rng;
     double scale, ratio;
     int64_t salt;
-    bool one; /* the gradient has one result */
+    bool one; /* the gradient is a single result */
 } Attend;
 
 static Attend attend(const EvalCx *cx, int at) {
@@ -254,14 +256,14 @@ static Attend attend(const EvalCx *cx, int at) {
     return a;
 }
 
-/* The line of the operand that has row i, counted over all matrices. */
+/* The offset of row i of the operand, counted over all matrices. */
 static int64_t attend_line(const AttendPart *p, int64_t i) {
     int64_t rows = p->type.dim[p->type.rank - 2], b = i / rows;
     return (b / p->heads * rows + i % rows) * p->width + p->first +
            b % p->heads;
 }
 
-/* The same of y, whose heads are those of q alone. */
+/* The same for y, which has only q's heads. */
 static int64_t attend_result(const Attend *a, int64_t i) {
     AttendPart y = a->part[0];
     y.width = y.heads;
@@ -269,7 +271,7 @@ static int64_t attend_result(const Attend *a, int64_t i) {
     return attend_line(&y, i);
 }
 
-/* First elements of row i of q, and of the j-th key and value that it reads. */
+/* Offsets of row i of q, and of the j-th key and value that it reads. */
 static int64_t attend_query(const Attend *a, int64_t i) {
     return attend_line(&a->part[0], i) * a->d;
 }
@@ -373,7 +375,8 @@ typedef struct Window {
     int64_t pad[2 * MAX_RANK];
     Type taps;   /* the kernel's shape */
     int64_t *at; /* per tap: its position in the input plane; -1: outside */
-    int64_t ntap, inside, padded; /* taps; within the input, and its pads */
+    int64_t ntap, inside, padded; /* taps of the window; those inside the
+                                     input, and inside its padding */
 } Window;
 
 static Window window(EvalCx *cx, const Type *x, const int64_t *kernel) {
@@ -471,7 +474,8 @@ Status eval_conv_wgrad(EvalCx *cx) {
 
 /* ---- pools --------------------------------------------------------------- */
 
-/* The first largest of each window and its number; NaN wins; -1: empty. */
+/* The first maximum of each window and its number in the window; NaN wins;
+   -1: empty. */
 Status eval_max_pool(EvalCx *cx) {
     const Type *x = type_get(cx->in[0]->type);
     const Type *y = type_get(cx->out[0]->type);

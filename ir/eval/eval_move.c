@@ -91,9 +91,9 @@ Status eval_reshape(EvalCx *cx) {
     return OK;
 }
 
-/* A move is a map from the index space of its larger-or-moved side (`dom`) to
-   a position in the data (`src`), -1 for none.  Forward: dom is the result;
-   adjoint: dom is the operand, added into the result. */
+/* A move maps the index space of one side (`dom`) to positions of the other
+   side's data (`src`), -1 for none. Forward: dom is the result; adjoint: dom
+   is the operand, added into the result. */
 typedef struct Move {
     const Type *dom, *src;
     int64_t stride[MAX_RANK];      /* of src */
@@ -128,7 +128,7 @@ static void forward(EvalTensor *out, const EvalTensor *in, const Move *m,
 typedef void PutFn(EvalTensor *to, int64_t k, const EvalTensor *from,
                    int64_t j);
 
-/* put: add_elem, or copy_elem where every position is hit once. */
+/* put: add_elem, or copy_elem if every position is written once. */
 static void adjoint(EvalTensor *out, const EvalTensor *in, const Move *m,
                     MapFn *map, PutFn *put) {
     int64_t n = type_count(m->dom), idx[MAX_RANK] = {0};
@@ -188,8 +188,8 @@ Status eval_slice_grad(EvalCx *cx) {
     return OK;
 }
 
-/* `part` occupies `whole` from *at on along the axis; advances *at to the
-   next part. */
+/* `part` occupies positions from `*at` on along the axis of `whole`;
+   advances *at to the next part. */
 static Move part_move(EvalCx *cx, const EvalTensor *part,
                       const EvalTensor *whole, int64_t *at) {
     Move m = move_init(part, whole);

@@ -152,14 +152,14 @@ Status parse_optimizer(Lexer *lx, Arena *a, const struct Module *m, Fn **once,
 enum { MAX_RULE_OPS = 8 };
 Status parse_rule(Lexer *lx, Arena *a, Fn **out, OpCode *ops, int *n);
 
-/* Parse one line of a model, up to the token after it; an expression of such
-   a line; the type of an input. lx is at the first token, in infix mode. */
+/* Parse one line of a model up to the next token; an expression of such a
+   line; the type of an input. lx is at the first token, in infix mode. */
 Status parse_model_line(Lexer *lx, Arena *a, const struct Module *m, Stmt *out);
 Status parse_model_expr(Lexer *lx, Arena *a, const struct Module *m,
                         const Expr **out);
 Status parse_model_type(Lexer *lx, Arena *a, const struct Module *m, Stmt *out);
 
-/* Index of a built-in, -1: there is none of this name. */
+/* Index of a built-in; -1: unknown name. */
 int fn_builtin(Str name);
 
 #endif

@@ -34,7 +34,7 @@ Status fn_canonical_attrs(Graph *g, Node *n, char *msg) {
     Attr *to = NEW_ARRAY(g->arena, Attr, n->nattr + fn->attrs.len + 1);
     int rank = n->nin && is_value(n->in[0]) ? value_type(g, n->in[0])->rank : 0;
     int kept = 0;
-    for (int i = 0; i < n->nattr; i++) { /* checks report unknown ones */
+    for (int i = 0; i < n->nattr; i++) { /* checks report unknown names */
         Attr x = n->attrs[i];
         const FnAttr *a = fn_attr(fn, attr_get(x.key)->text);
         bool ours = a && a->key == x.key;
@@ -62,7 +62,7 @@ Status fn_canonical_attrs(Graph *g, Node *n, char *msg) {
 typedef struct FnEntry {
     uint64_t hash;
     TypeId in[MAX_FN_OPERANDS];
-    Node call; /* the call: attributes and counts */
+    Node call; /* the call's attributes and counts */
     FnInstance made;
 } FnEntry;
 

@@ -40,7 +40,7 @@ typedef struct FnOperand {
     bool optional;
 } FnOperand;
 
-/* AXIS and AXES count in the first operand's rank and are kept normalised. */
+/* AXIS and AXES count in the first operand's rank and are kept non-negative. */
 typedef enum FnAttrKind {
     FA_INT,
     FA_BOOL,
@@ -56,10 +56,10 @@ typedef struct FnAttr {
     FnAttrKind kind;
     AttrKey key;
     bool optional;    /* may be absent, and then has no value               */
-    const Expr *dflt; /* NULL: it must be given, or is optional             */
-    double lo, hi;    /* a key of options: the values that it may have      */
-    bool open;        /* hi is not one of them                              */
-    Str doc;          /* what the key is; NULL                              */
+    const Expr *dflt; /* NULL: required, or optional */
+    double lo, hi;    /* a key of options: the range of its values */
+    bool open;        /* the range excludes hi */
+    Str doc;          /* the meaning of the key; NULL */
 } FnAttr;
 
 typedef struct FnResult {
@@ -68,7 +68,7 @@ typedef struct FnResult {
     DType dtype; /* NUM_DTYPES: the dtype of the first floating operand */
 } FnResult;
 
-/* Beside the body: `grad (in) -> out { .. }`, `inference { .. }`,
+/* Parts beside the body: `grad (in) -> out { .. }`, `inference { .. }`,
    `samples { .. }`. */
 typedef struct FnPart {
     bool given;
@@ -78,13 +78,14 @@ typedef struct FnPart {
 
 enum { MAX_FN_OPERANDS = 16 };
 
-/* A definition, or the rule by which an op of the table passes gradients: the
-   latter has the op's own info, and of the parts `grad` alone. */
+/* A definition, or the rule for the gradients of an op of the table; a rule
+   has the op's own info, and only the part `grad`. */
 struct Fn {
-    OpInfo info; /* text, counts, classes, attributes: as a row of ops.def  */
-    bool layer;  /* without a class: expanded where it is called             */
-    Str onnx;    /* a layer from this file, which has no body; else NULL     */
-    bool whole;  /* inlined by each target only                             */
+    OpInfo info; /* text, counts, classes and attributes, like a row of
+                    ops.def */
+    bool layer;  /* has no class: expanded where it is called */
+    Str onnx;    /* the file of a layer without a body; else NULL */
+    bool whole;  /* inlined only by each target */
     bool rule;
     bool all_in, all_out; /* rule: its one name stands for the list of all */
     Arena *arena;
@@ -94,19 +95,19 @@ struct Fn {
     FnPart body, grad, inference, samples;
     Str file;
     int line;         /* first line of the definition */
-    const char *text; /* the definition as it was written                   */
+    const char *text; /* the text of the definition */
     size_t size;
     struct FnTable *instances;
-    Str loss; /* name for --loss and texts; NULL: no loss                  */
+    Str loss; /* name for --loss and in texts; NULL: it is not a loss */
     const struct Optimizer *optimizer; /* optimizer.h; NULL: an op          */
 };
 
 /* ---- finding ------------------------------------------------------------- */
 
-/* An op of std.amp; NULL: there is none of this name. */
+/* An op of std.amp; NULL: unknown name. */
 const Fn *fn_std(const char *name);
-/* The texts of the library (made by ir/BUILD), a string a line; each ends with
-   NULL. */
+/* The texts of the library (made by ir/BUILD), one string a line; each ends
+   with NULL. */
 extern const char *const std_amp_lines[],
     *const losses_amp_lines[], *const layers_amp_lines[],
                                    *const optimizers_amp_lines[],
@@ -116,23 +117,24 @@ extern const char *const std_amp_lines[],
 /* All functions except layers, in the order of the file. */
 int fn_std_count(void);
 const Fn *fn_std_at(int i);
-/* The loss that --loss calls so; NULL: none. */
+/* The loss with that name on the command line; NULL: none. */
 const Fn *fn_loss(const char *name);
-/* Operand `target` of a loss: -1, there is none. */
+/* The number of a loss's operand `target`; -1: it has none. */
 int fn_loss_target(const Fn *loss);
-/* The module's own or the library's; m may be NULL. */
+/* A function of the module or of the library; m may be NULL. */
 const Fn *fn_find(const Module *m, const char *name, size_t n);
-/* How gradients pass an op of the table; NULL: they do not. */
+/* The rule by which gradients pass an op of the table; NULL: they do not
+   pass. */
 const Fn *op_gradient(OpCode op);
-/* Attribute of a function by name; NULL: it has none such. */
+/* Attribute of a function by name; NULL: unknown name. */
 const FnAttr *fn_attr(const Fn *fn, const char *name);
 
 /* ---- calls --------------------------------------------------------------- */
 
-/* The value of an attribute of a call, from the node or else the default;
-   false: it is optional and not given. */
+/* The value of a call's attribute: the node's, else the default; false: it
+   is optional and absent. */
 bool call_attr(const Graph *g, const Node *call, const char *name, Attr *out);
-/* n is a call of the library's function `name`. */
+/* True if n is a call of the library's function `name`. */
 bool is_call(const Node *n, const char *name);
 
 /* ---- running ------------------------------------------------------------- */
@@ -148,16 +150,17 @@ typedef struct FnCall {
     const Attr *attrs;
     int nattr;
     int nout;
-    const DType *want; /* NULL: the arithmetic's */
+    const DType *want; /* NULL: dtype of the arithmetic */
     bool flat;
-    ValueId closed; /* of a gradient: where nothing may pass; 0: nowhere */
+    ValueId closed; /* of a gradient: true where no gradient passes; 0:
+                       passes everywhere */
 } FnCall;
-/* The call that node n makes; points to n's lists. Results have the dtype of
-   the arithmetic, and calls inside stay calls. */
+/* The call that node n makes; it refers to n's lists. Results have the dtype
+   of the arithmetic, and calls inside stay calls. */
 FnCall fn_call(const Node *n);
 Status fn_run(Builder *b, const FnCall *call, const FnPart *part, ValueId *out,
               char *msg);
-/* The samples part; a value that it does not bind is 0. */
+/* Runs the samples part; a value that it does not set is 0. */
 typedef struct FnSamples {
     ValueId num, den, correct, count;
 } FnSamples;
@@ -182,11 +185,11 @@ typedef struct FnInstance {
 } FnInstance;
 struct FnTable {
     VEC(struct FnEntry *) entries;
-    VEC(int) slots; /* open addressing: entry + 1 */
+    VEC(int) slots; /* hash table: entry + 1 */
 };
 const FnInstance *fn_instance(const Node *call, const Type *const *in);
 
-/* n->attrs in the one form, in g's arena: defaults left out, axes normalised
+/* n->attrs in normal form, in g's arena: without defaults, axes non-negative
    and written out. */
 Status fn_canonical_attrs(Graph *g, Node *n, char *msg);
 /* The default of one attribute; only the shapes of operands in[] are used. */

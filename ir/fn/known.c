@@ -170,7 +170,7 @@ static Status known_arithmetic(Run *r, const Expr *e, const Val *a,
     }
     bool divides = e->op == B_FLOORDIV || e->op == B_MOD;
     if (divides && y == 0) return run_fail(r, e, "division by 0");
-    /* Not by -1: the least integer has no such quotient. */
+    /* Does not negate: the least integer has no positive counterpart. */
     int64_t q = divides && y != -1 ? x / y : 0;
     int64_t rest = divides && y != -1 ? x % y : 0;
     if (rest != 0 && (rest < 0) != (y < 0)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make.c: the nodes that calls and operators of a body make.
+/* make.c: makes the nodes for calls and operators of a body.
 
    Arithmetic is wide: a node that rounds stores fp32 (fp64 if a floating
    operand of the call is fp64), whatever the operands' storage; ops of class
@@ -18,11 +18,11 @@
 typedef struct Made {
     Node n;
     const OpInfo *info;
-    Attr attrs[MAX_OP_ATTRS]; /* n.attrs while they are read */
-    DType dtype;              /* asked for; NUM_DTYPES: by rule */
+    Attr attrs[MAX_OP_ATTRS]; /* n.attrs while it is being built */
+    DType dtype;              /* asked for; NUM_DTYPES: the type rule decides */
     Type gen;  /* type of a generator; rank -1: not a generator */
     Str scope; /* of a layer */
-    bool list; /* results form one list, whatever their number */
+    bool list; /* results form one list, however many there are */
 } Made;
 
 static Made made_new(OpCode op, const Fn *fn) {
@@ -42,7 +42,7 @@ static DType stored(const Run *r, const Made *m, DType d) {
     return r->wide;
 }
 
-/* The body of a function called inside, in place. */
+/* Expands the body of an inner function in place. */
 static Status expand_call(Run *r, const Expr *at, const Made *m,
                           const DType *want, ValueId *out) {
     char msg[MSG_TEXT];
@@ -61,10 +61,10 @@ static Status expand_call(Run *r, const Expr *at, const Made *m,
     if (s == OK) return OK;
     if (!inner.model || r->model->failed.len <= 1)
         return run_fail(r, at, "%s: %s", name, msg);
-    return run_fail(r, at, "%s", msg); /* the trace has the names */
+    return run_fail(r, at, "%s", msg); /* the trace contains the names */
 }
 
-/* Calls a layer: its body, or its file, builds nodes in the model. */
+/* Calls a layer: its body, or its file, makes nodes in the model. */
 static Status expand_layer(Run *r, const Expr *at, const Made *m, Val *out) {
     const OpInfo *info = m->info;
     int n = m->n.nout;
@@ -85,7 +85,7 @@ static Status expand_layer(Run *r, const Expr *at, const Made *m, Val *out) {
     return OK;
 }
 
-/* Sets the source location of nodes that are built next. */
+/* Sets the source location of nodes made from now on. */
 static void set_place(Run *r, const Expr *at) {
     Loc *loc = &r->b->loc;
     if (r->fn->file == r->model->file)
@@ -150,7 +150,7 @@ Status run_scalar(Run *r, const Expr *at, const Val *v, DType d, ValueId *out) {
     return OK;
 }
 
-/* A number as a scalar that meets a tensor of dtype d. */
+/* A number as a scalar for use with a tensor of dtype d. */
 static Status scalar_for(Run *r, const Expr *at, const Val *v, DType d,
                          ValueId *out) {
     Graph *g = r->b->g;
@@ -161,8 +161,9 @@ static Status scalar_for(Run *r, const Expr *at, const Val *v, DType d,
     return OK;
 }
 
-/* Operands: numbers are what a function asks for, and take the kind of the
-   tensors beside them in an op (the condition of `where` does not count). */
+/* Operands: a number becomes what the function expects; in an op it takes
+   the dtype of the tensors beside it (the condition of `where` does not
+   count). */
 static Status take_operands(Run *r, const Expr *at, const Val *v, int n,
                             Made *m) {
     DType beside = DT_F32;
@@ -285,8 +286,8 @@ static void inherit_attrs(const Run *r, const Expr *e, Made *m) {
     }
 }
 
-/* Over no axes a reduction gives its operand (sumsq: its square); what has the
-   wanted shape is not reshaped. */
+/* A reduction over no axes returns its operand (sumsq: its square); a value
+   of the wanted shape is not reshaped. */
 static Status shortcut(Run *r, const Expr *e, const Made *m, bool *done,
                        Val *out) {
     bool given = m->n.nin && is_value(m->n.in[0]);

@@ -39,7 +39,7 @@ void model_close(Model *e) {
     e->top = NULL;
 }
 
-/* file:line:col: in Linear of h.0.fc1, and that line. */
+/* Returns file:line:col: in Linear of h.0.fc1, and the source line. */
 static void show_frame(Model *e, const Frame *f) {
     Lexer own = {.diag = e->lx->diag, .text = f->fn->text, .n = f->fn->size};
     bool ours = f->fn->file == e->file;
@@ -52,7 +52,7 @@ static void show_frame(Model *e, const Frame *f) {
     lex_show(lx, &at);
 }
 
-/* Reports a mistake at the model's own line, and below it the calls that led
+/* Reports a mistake at the model's own line, followed by the calls that led
    there. */
 static Status told(Model *e, Status s, int line, int col) {
     if (s == OK) return OK;
@@ -94,7 +94,7 @@ Symbol *model_declare(Model *e, Str name, int64_t value) {
     return &e->symbols.data[e->symbols.len - 1];
 }
 
-/* A name that only --dim knows is a symbol. */
+/* An unknown name that --dim gives a value becomes a symbol. */
 static Symbol *symbol_of(Model *e, Str name) {
     Symbol *s = find_symbol(e, name);
     for (int i = 0; i < e->opt->ndims && !s; i++)
@@ -227,8 +227,8 @@ Status model_type(Model *e, const Stmt *s, TypeId *out) {
 
 enum { NUMBERS = 2 };
 
-/* Fan-out and fan-in of a weight [out, in, ..]: elements computed from one
-   input, and read for one output. */
+/* Fan-out and fan-in of a weight [out, in, ..]: the number of elements
+   computed from one input, and read for one output. */
 static Status fans(Run *r, const Stmt *s, const Type *t, double *in,
                    double *out) {
     double window = 1;
@@ -458,7 +458,7 @@ typedef struct Import {
     Run *r;
     const Graph *from;
     Str prefix;
-    ValueId *to; /* by ValueId.i of from */
+    ValueId *to; /* map by ValueId.i of `from` */
 } Import;
 
 static Str import_name(const Import *x, Str name) {
@@ -479,8 +479,8 @@ static Status import_value(Import *x, uint32_t i) {
         x->to[i] = graph_const(g, name, v->data);
     } else if (v->kind == VK_VAR) {
         Var var = x->from->module->vars.data[v->var];
-        if (name_is_own(var.name)) { /* a random state: the only variable of the
-                                        compiler's */
+        if (name_is_own(var.name)) { /* a random state: the only compiler
+                                        variable allowed here */
             x->to[i] = random_state(x->r);
             return OK;
         }
@@ -490,7 +490,7 @@ static Status import_value(Import *x, uint32_t i) {
     return OK;
 }
 
-/* Random numbers are others at each call. */
+/* Each call draws different random numbers. */
 static void own_salt(Import *x, Node *n) {
     Attr *attrs = NEW_ARRAY(x->r->a, Attr, n->nattr + 1);
     int k = 0;

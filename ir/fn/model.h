@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.h: the lines of a model that are not IR: statements of ast.h. Each
-   builds its nodes and variables as soon as it is read.
+/* model.h: the lines of a model that are not IR: statements of ast.h. Each line
+   makes its nodes and variables as soon as it is read.
 
    A call of a layer, a function without a class, opens a scope, named by
    `scope=` or else after the function; the full name of a variable joins the
@@ -18,7 +18,7 @@ typedef struct Symbol {
     bool given;    /* by --dim */
 } Symbol;
 
-/* A line that runs when a mistake is met, of the model or of a layer. */
+/* A line being executed when a mistake is found, of the model or of a layer. */
 typedef struct Frame {
     const Fn *fn;
     Str prefix; /* prefix of the enclosing scope */
@@ -32,33 +32,34 @@ typedef struct Model {
     Str file;
     const TextOptions *opt;
     VEC(Symbol) symbols;
-    Str batch; /* the symbol that opt->batch is for; NULL: not yet known */
+    Str batch; /* the symbol whose value is opt->batch; NULL: not yet known */
     struct Run *top;
     Fn *fn; /* function that contains the current lines */
     Builder b;
     int64_t work; /* so far */
     int64_t salt;
-    unsigned char amp; /* Loc.amp and Loc.region of the regions around */
+    unsigned char amp; /* Loc.amp and Loc.region of the enclosing regions */
     int region, regions;
-    VEC(Frame) failed; /* from the first mistake up to the model's own line */
+    VEC(Frame) failed; /* lines from the mistake to the model's own line */
     char msg[MSG_TEXT];
 } Model;
 
 void model_open(Model *e, Lexer *lx, Module *m, const TextOptions *opt);
-/* The lines that come are g's. */
+/* The next lines belong to g. */
 void model_begin(Model *e, Graph *g);
 void model_close(Model *e);
 
 /* `dim NAME = value`, -1: without a value; --dim overrides it. NULL: the
    name exists already. */
 Symbol *model_declare(Model *e, Str name, int64_t value);
-/* The value of a symbol; one that is nowhere declared is by --dim. */
+/* The value of a symbol; a symbol that is not declared takes --dim's value. */
 bool model_symbol(Model *e, Str name, int64_t *value);
-/* --dim INPUT:AXIS where a dimension is one symbol; every --dim is used. */
+/* Applies --dim INPUT:AXIS if that dimension is a single symbol; checks that
+   every --dim is used. */
 Status model_bind_axes(Model *e, Str input, const Stmt *type);
 Status model_check_dims(Model *e);
 
-/* s was read by parse_model_line, .. */
+/* parse_model_line, .. has read s */
 Status model_run(Model *e, const Stmt *s);
 Status model_value(Model *e, const Expr *x, ValueId *out);
 Status model_type(Model *e, const Stmt *s, TypeId *out);

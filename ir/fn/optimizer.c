@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizer.c: see optimizer.h: reads optimizers, and says which state they
-   have.
+/* optimizer.c: see optimizer.h: reads optimizers, and determines their state.
 
-   What a definition leaves out is added to its body as statements: the old
-   values are kept under names that no text has, and at the end every result is
-   where(finite, new, old). */
+   Statements that a definition leaves out are added to its body: old values
+   are kept under names that no text can contain, and at the end every result
+   is where(finite, new, old). */
 #include "ir/fn/optimizer.h"
 
 #include <string.h>
@@ -43,7 +42,7 @@ static Stmt guarded(DefParser *p, Str name) {
     return made_assign(p, name, e);
 }
 
-/* Likewise for state; p stands in for missing entries. */
+/* The same for state; p replaces missing entries. */
 static Stmt guarded_state(DefParser *p, Str name) {
     Stmt s = {.kind = S_IF, .line = p->fn->line};
     Expr *e = made_expr(p, E_CALL, intern("present"));
@@ -162,7 +161,7 @@ static Status parse_state(DefParser *p, Optimizer *o) {
 
 /* ---- `once` -------------------------------------------------------------- */
 
-/* The names of lr and t, and of the results; lr is f32 if this part is missing.
+/* The names of lr, t and the results; if this part is missing, lr is f32.
  */
 static Status parse_once(DefParser *p, const Optimizer *o, Fn *f) {
     Lexer *lx = p->lx;
@@ -362,7 +361,7 @@ static bool reads(const FnInstance *x, int nout, ValueId v) {
     return any;
 }
 
-/* A zero in place of each scalar that the body does not read here. */
+/* A zero replaces each scalar that the body does not read here. */
 static Status drop_unread(Builder *b, Node *n, char *msg) {
     const Optimizer *o = n->fn->optimizer;
     const FnInstance *x = instance_of(b->g, n);

@@ -68,7 +68,7 @@ static void reach(Expr *e, const Expr *child) {
     if (child && child->depth >= e->depth) e->depth = child->depth + 1;
 }
 
-/* An expression is whole. */
+/* Ends an expression. */
 static Status grown(DefParser *p, Expr *e) {
     reach(e, e->a);
     reach(e, e->b);
@@ -253,7 +253,7 @@ static Status parse_unary(DefParser *p, const Expr **out) {
     return OK;
 }
 
-/* Binary operators by how loosely they bind. */
+/* Binary operators, the loosest binding first. */
 typedef struct Operator {
     int level;
     char ch; /* or */
@@ -281,7 +281,7 @@ static const Operator operators[] = {{0, 0, "or", B_OR},
                                      {6, '%', NULL, B_MOD},
                                      {6, '@', NULL, B_MATMUL}};
 
-/* A line that begins with % is a node of the text. */
+/* A line that begins with % is a node in IR. */
 static const Operator *operator_at(const Lexer *lx, int level) {
     if (lex_is(lx, '%') && lx->tok.line != lx->prev_line) return NULL;
     for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
@@ -398,7 +398,7 @@ static Status parse_variable(DefParser *p, Stmt *s) {
     return OK;
 }
 
-/* A word of models, which as an assigned name is a name. */
+/* A word that begins a line of a model; assigned to, it is a name. */
 static bool is_keyword(const Lexer *lx, const char *word) {
     char next = lex_behind(lx);
     return lex_is_word(lx, word) && next && next != '=' && next != ',';
@@ -490,7 +490,7 @@ static Status parse_stmt(DefParser *p, Stmt *s) {
     return OK;
 }
 
-/* Up to the closing brace, which is still to be read. */
+/* Reads up to the closing brace, which is not consumed. */
 Status def_open_block(DefParser *p, Block *b) {
     TRY(deeper(p));
     TRY(lex_expect(p->lx, '{'));
@@ -510,7 +510,7 @@ static Status parse_stmts(DefParser *p, Block *b) {
 
 /* ---- the header ---------------------------------------------------------- */
 
-/* The name of an operand, attribute or result; `?` and `:` behind it. */
+/* Reads the name of an operand, attribute or result; `?` and `:` follow it. */
 static Status parse_member(DefParser *p, const char *what, Str *name,
                            bool *optional, bool *typed) {
     const Fn *f = p->fn;
@@ -557,7 +557,7 @@ Status def_operand(DefParser *p) {
     return OK;
 }
 
-/* The kind of an attribute that follows from its default. */
+/* The kind of an attribute, from its default. */
 static Status kind_of_default(DefParser *p, const Token *at, const Expr *e,
                               FnAttrKind *out) {
     const Expr *x = e && e->kind == E_NEG ? e->a : e;
@@ -614,7 +614,7 @@ Status def_number(Lexer *lx, double *out) {
 Status def_bounds(DefParser *p, FnAttr *a) {
     Lexer *lx = p->lx;
     bool taken;
-    a->hi = 1e38; /* numbers end up as f32 */
+    a->hi = 1e38; /* numbers become f32 */
     TRY(def_word(lx, "from", &taken));
     if (taken) TRY(def_number(lx, &a->lo));
     TRY(def_word(lx, "to", &taken));
@@ -663,7 +663,7 @@ Status def_title(DefParser *p, const char *what) {
     if (op_from_text(name, n, &op) || dtype_from_text(name, n, &d) ||
         fn_builtin(name) >= 0)
         return lex_fail(lx, &at, "'%.60s' is a word of the language", name);
-    /* a model's own function may have the name of a loss */
+    /* a model's own function may be named like a loss */
     const Fn *other = fn_find(p->m, name, n);
     if (other && !(p->m && other->loss && other == fn_find(NULL, name, n)))
         return lex_fail(lx, &at, "a function '%.60s' exists already", name);

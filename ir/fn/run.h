@@ -17,7 +17,7 @@ typedef enum ValKind {
     V_DTYPE,
     V_LIST,
     V_TENSOR,
-    V_INIT /* how a variable begins */
+    V_INIT /* initial value of a variable */
 } ValKind;
 
 typedef struct Val Val;
@@ -29,7 +29,7 @@ struct Val {
     ValueId t;
     const Val *list; /* INIT: numbers */
     int n;
-    bool typed; /* TENSOR: the text declares its dtype */
+    bool typed; /* TENSOR: the text declares the dtype */
 };
 
 typedef struct Binding {
@@ -37,11 +37,11 @@ typedef struct Binding {
     Val val;
 } Binding;
 
-/* MAX_WORK: expressions and elements of lists of one body, with all that it
-   expands; of one model. */
+/* MAX_WORK: limits of expressions and list elements: of one body with
+   everything that it expands; of one model. */
 enum { MAX_CALLS = 64, MAX_LIST = 4096, MAX_ARGS = 64, MAX_WORK = 1 << 20 };
 
-/* How deep parameters' names are, and how often a layer was called there. */
+/* The nesting depth of a scope, and how often a layer was called in it. */
 typedef struct Scope Scope;
 struct Scope {
     Str prefix; /* "block.fc1." */
@@ -72,7 +72,7 @@ typedef enum Builtin {
 
 /* ---- known.c ------------------------------------------------------------- */
 
-/* At a place of the text, or NULL: of the call as a whole. */
+/* An error at a place in the text, or NULL: in the call as a whole. */
 Status run_fail(Run *r, const Expr *at, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Of a model: the place in r that the message belongs to; one that is known
  * stays. */
@@ -93,38 +93,39 @@ const Type *val_type(const Run *r, const Val *tensor);
 const char *val_kind(const Val *v);
 Status run_want_bool(Run *r, const Expr *at, const Val *v, bool *out);
 Status run_want_int(Run *r, const Expr *at, const Val *v, int64_t *out);
-/* A whole number that the integer dtype d has. */
+/* A whole number in the range of the integer dtype d. */
 Status run_want_element(Run *r, const Expr *at, const Val *v, DType d,
                         int64_t *out);
-/* A number that the floating dtype d can hold. */
+/* A number in the range of the floating dtype d. */
 Status run_want_number(Run *r, const Expr *at, const Val *v, DType d,
                        double *out);
 /* A number as a constant of the floating dtype d. */
 Status run_scalar(Run *r, const Expr *at, const Val *v, DType d, ValueId *out);
-/* A list of integers; one integer is a list of one. */
+/* A list of integers; a single integer counts as a list. */
 Status run_want_ints(Run *r, const Expr *at, const Val *v, int64_t **out,
                      int *n);
 Status run_want_shape(Run *r, const Expr *at, const Val *v, Type *out);
 Status run_want_dtype(Run *r, const Expr *at, const Val *v, DType *out);
-/* n steps more; an error where they are too many. */
+/* Counts n more steps; an error if there are too many. */
 Status run_count(Run *r, const Expr *at, int64_t n);
-/* As a message has it. */
+/* The value as messages show it. */
 void run_put(Run *r, StrBuf *sb, const Val *v);
 Status known_binary(Run *r, const Expr *e, const Val *a, const Val *b,
                     Val *out);
-/* sqrt(2.0): an element-wise op of known numbers; false: it makes a node. */
+/* sqrt(2.0): evaluates an element-wise op on known numbers; false: it must
+   become a node. */
 bool known_op(OpCode op, const Val *v, int n, Val *out);
 
 /* ---- make.c -------------------------------------------------------------- */
 
 Status make_elementwise(Run *r, const Expr *at, OpCode op, const Val *v, int n,
                         Val *out);
-/* Call e, of an op or a function, with those n operands and nout results. */
+/* Call e, of an op or a function, with n operands and nout results. */
 Status make_call(Run *r, const Expr *e, int nout, const Val *v, int n,
                  Val *out);
 Status make_attr(Run *r, const Expr *at, AttrKey key, const Val *v, Attr *out);
-/* v rounded to d (NUM_DTYPES: as it is), by the node that makes it where it
-   may; cast: what has a name keeps its dtype.                               */
+/* v rounded to d (NUM_DTYPES: unchanged), by the node that computes it if
+   possible; cast: a named value keeps its dtype. */
 ValueId make_rounded(Run *r, ValueId v, DType d);
 ValueId make_cast(Run *r, ValueId v, DType d);
 
@@ -133,10 +134,10 @@ ValueId make_cast(Run *r, ValueId v, DType d);
 Val *run_lookup(Run *r, Str name);
 void run_bind(Run *r, Str name, Val v);
 Status run_eval(Run *r, const Expr *e, Val *out);
-/* A tensor, or a number that stands for one, as a value of the graph. */
+/* A tensor, or a number in place of one, as a value of the graph. */
 Status run_value(Run *r, const Expr *e, ValueId *out);
 Status run_block(Run *r, const Block *b);
-/* r->depth, work, model and scope are set. */
+/* The caller has set r->depth, work, model and scope. */
 void run_open(Run *r, const FnCall *call, Builder *b, char *msg);
 /* Starts a run: binds attributes and checks operands. */
 Status run_start(Run *r, const FnCall *call, Builder *b, char *msg);
@@ -144,18 +145,18 @@ Status run_results(Run *r, ValueId *out);
 
 /* ---- model.c ------------------------------------------------------------- */
 
-/* A statement that only models have. */
+/* Runs a statement that only models have. */
 Status run_model_stmt(Run *r, const Stmt *s);
-/* The meaning of a name that is not bound; false: none. */
+/* The meaning of an unbound name; false: unknown. */
 bool model_lookup(Run *r, Str name, Val *out);
 /* rng, salt, initialisers */
 Status model_builtin(Run *r, const Expr *e, const Val *v, Val *out);
-/* The scope of a call of fn: `name`, or if NULL one of its own. */
+/* The scope of a call of fn: `name`, or a generated name if NULL. */
 Scope *model_call_scope(Run *r, const Fn *fn, Str name);
-/* The nodes of fn's file, for operands in[0..nin), in scope s. */
+/* Makes the nodes of fn's file for operands in[0..nin), in scope s. */
 Status model_layer(Run *r, const Expr *at, const Fn *fn, const Scope *s,
                    const ValueId *in, int nin, ValueId *out, int nout);
-/* A tensor that this statement made takes the name that it is bound to. */
+/* A tensor made by this statement takes the name to which it is bound. */
 void model_name(Run *r, uint32_t first, Str name, const Val *v);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run_fn.c: runs a function's body: expressions, statements, calls.
 
-   Values are known when the model is compiled (known.c) or tensors; an operator
-   whose operands are all known gives a known value, one with a tensor makes a
-   node (make.c).                                                            */
+   Values are known when the model is compiled (known.c) or are tensors. An
+   operator gives a known value if all its operands are known, else it makes
+   a node (make.c). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -38,7 +38,8 @@ static Status eval_binary(Run *r, const Expr *e, Val *out) {
     Val v[2];
     TRY(run_eval(r, e->a, &v[0]));
     bool logic = e->op == B_AND || e->op == B_OR;
-    if (logic && v[0].kind != V_TENSOR) { /* the right side only if needed */
+    if (logic && v[0].kind != V_TENSOR) { /* the right side is evaluated only
+                                             if needed */
         bool left;
         TRY(run_want_bool(r, e->a, &v[0], &left));
         if (left == (e->op == B_OR)) {
@@ -130,7 +131,7 @@ static Status take_arg(Run *r, const Expr *e, char kind, const Val *v, Arg *a) {
     return OK;
 }
 
-/* Elements of a tensor or of a shape. */
+/* Number of elements of a tensor or of a shape. */
 static Status run_count_of(Run *r, const Expr *e, const Val *v, Val *out) {
     int64_t *dim, n = 1;
     int k;
@@ -243,7 +244,7 @@ Status run_eval(Run *r, const Expr *e, Val *out) {
             *out = val_dtype(d);
         else if ((builtin = fn_builtin(e->name)) >= 0 &&
                  !*builtins[builtin].takes) {
-            /* one that needs no operands is a value */
+            /* a call without operands is written as a name */
             Expr call = *e;
             call.builtin = builtin;
             return eval_builtin(r, &call, NULL, out);
@@ -309,7 +310,7 @@ static Status run_require(Run *r, const Stmt *s) {
     return ERR_USER;
 }
 
-/* A rule's gradient of an operand that needs none is not computed. */
+/* The gradient of an operand that needs none is not computed. */
 static bool is_unwanted(const Run *r, Str name) {
     const FnPart *p = &r->fn->grad;
     bool unwanted = false;
@@ -408,7 +409,7 @@ static Status check_axes(Run *r, const FnAttr *a, Attr *x) {
     return OK;
 }
 
-/* Given, or else the default; *out absent: neither. */
+/* The given value, or the default; *out absent: neither. */
 static Status find_attr(Run *r, const FnAttr *a, Attr *x, bool *found) {
     Node holder = {.attrs = r->call->attrs, .nattr = r->call->nattr};
     const Attr *given = attr_find(&holder, a->key);
@@ -475,7 +476,7 @@ Status run_start(Run *r, const FnCall *call, Builder *b, char *msg) {
     return OK;
 }
 
-/* A tensor, or a number that stands for one. */
+/* A tensor, or a number in place of one. */
 static Status take_run_value(Run *r, const Val *v, Str name, DType d,
                              ValueId *out) {
     *out = NO_VALUE;
@@ -552,8 +553,8 @@ static Status take_gradient(Run *r, int i, ValueId *out) {
     return OK;
 }
 
-/* Names of the body stay bound in the grad part: values that forward also
-   computes become one value when equal nodes are joined. */
+/* Names of the body stay bound in the grad part: values that the forward
+   pass also computes become one value when equal nodes are merged. */
 static Status grad_of(Run *r, const ValueId *result, const ValueId *gout,
                       ValueId *gin) {
     const FnCall *c = r->call;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* build.c: the builder.  Attributes are kept in one form (sorted, axes
+/* build.c: the builder.  Attributes are kept in normal form (sorted, axes
    non-negative, default axis written out), so that equal nodes are equal in
-   memory and readers need no cases. */
+   memory and readers need no special cases. */
 #include "ir/fn/fn.h"
 #include "ir/graph/ir_impl.h"
 
@@ -12,12 +12,12 @@
 
 static size_t last_dot(const char *s, size_t n) {
     while (n && s[n - 1] != '.') n--;
-    return n ? n - 1 : 0; /* 0: none, or an empty stem, which is kept */
+    return n ? n - 1 : 0; /* 0: no stem, or an empty one, which is kept */
 }
 
 /* Length of the name without an op or dtype that this file appended, so that
-   chains of derived names stay short: "h.mul.2" -> "h".  "h.grad" is a name of
-   autodiff's. */
+   chains of derived names stay short: "h.mul.2" -> "h".  "h.grad" is a name
+   that autodiff gives. */
 static size_t stem_length(const Module *m, const char *s) {
     size_t n = strlen(s), end = n, dot = last_dot(s, n);
     bool number =
@@ -64,7 +64,8 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The rank that attribute `axis` counts in; -1: unknown, the rule complains. */
+/* The rank in which attribute `axis` counts; -1: unknown, and the type rule
+   reports it. */
 static int axis_rank(const Graph *g, const Node *n, const Type *given) {
     const int64_t *shape;
     if (n->op == OP_IOTA) return given ? given->rank : -1;
@@ -85,7 +86,7 @@ Attr attr_copy(Arena *a, Attr x) {
     return x;
 }
 
-/* A copy, with axis 0 where no axis is given. */
+/* A copy in which a missing axis is 0. */
 static void op_attrs(const Graph *g, Node *n, const Type *given) {
     int rank = axis_rank(g, n, given);
     bool takes = info_takes(&op_info[n->op], AK_axis);
@@ -336,7 +337,8 @@ DType grad_dtype(const Graph *g, ValueId v) {
 
 /* ---- storage of a new value ---------------------------------------------- */
 
-/* v is of a new node, and of the new nodes only `reader` reads it. */
+/* v is a result of a new node, and only `reader` among the new nodes reads
+   it. */
 static bool is_new_alone(const Graph *g, uint32_t first, int start, ValueId v,
                          NodeId reader) {
     const Value *x = value_get(g, v);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* infer.c: runs type rules, and checks the rules that hold for every op. */
+/* infer.c: runs type rules, and checks the rules common to all ops. */
 #include "ir/graph/ir_impl.h"
 
 #include <string.h>
@@ -60,7 +60,7 @@ static Status check_attrs(const OpInfo *info, const Node *n, char *msg) {
     return OK;
 }
 
-/* Declared against inferred. */
+/* Compares declared and inferred types. */
 static Status check_given(const Type *given, const Type *got, bool free_dtype,
                           int i, char *msg) {
     if (given->rank >= 0 && !shape_equal(given, got))
@@ -98,7 +98,7 @@ Status infer_types(const Graph *g, const Node *n, const Type *given,
     const Type *few_in[FEW];
     Type few_out[FEW];
     bool few_free[FEW] = {0};
-    TypeCtx cx; /* most of it is for a message, which is seldom needed */
+    TypeCtx cx; /* most of the text is for a message, which is seldom needed */
     cx.n = n;
     cx.given = given;
     cx.msg[0] = msg[0] = 0;
@@ -129,8 +129,7 @@ Status infer_types(const Graph *g, const Node *n, const Type *given,
     return OK;
 }
 
-/* The types that n's results have, but for `result` (-1: none), which is of
-   dtype d. */
+/* The types of n's results, with dtype d for `result` (-1: for none). */
 static Status check_types_as(const Graph *g, const Node *n, int result, DType d,
                              char *msg) {
     enum { FEW = 16 };

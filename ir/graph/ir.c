@@ -16,18 +16,18 @@ const char *const stage_text[] = {"typed",   "cast",      "diff",  "step",
 /* ---- names of a graph ---------------------------------------------------- */
 
 typedef struct Name {
-    int next; /* number to try first when the name is wanted again */
+    int next; /* the number to try first for the next value with that name */
     uint32_t value;
 } Name;
 
 /* For a graph: names in use, the value that reads each variable, and shared
    scalars. For a module: names of its variables. */
 struct NameMap {
-    StrMap at; /* in names; of a module: in its variables */
+    StrMap at; /* index of the name; in a module, of its variable */
     VEC(Name) names;
-    VEC(ValueId) vars; /* by variable; 0: not read */
+    VEC(ValueId) vars; /* by variable; 0: the graph does not read it */
     struct {
-        ValueId *slot; /* open addressing, power of two; 0 = free */
+        ValueId *slot; /* hash table: size a power of two; 0 = free */
         int len, cap;
     } scalars;
 };
@@ -49,7 +49,7 @@ static bool name_taken(const Graph *g, Str name) {
     return name_find(g->names, name) || module_find_name(g->module, name) >= 0;
 }
 
-/* The name is reserved at once.  Names of variables are never given away. */
+/* The name is reserved at once.  Names of variables stay reserved. */
 Str graph_unique_name(Graph *g, Str base) {
     if (!name_taken(g, base)) {
         name_add(g->arena, g->names, base);
@@ -239,8 +239,8 @@ ValueId graph_const(Graph *g, const char *name, const Tensor *t) {
         (Value){.name = unique, .type = t->type, .kind = VK_CONST, .data = t});
 }
 
-/* The slot of a scalar, or the free slot where it belongs. Scalars are equal
-   if their bits are: -0 differs from 0, and a NaN equals itself. */
+/* The slot of a scalar, or the free slot for it. Scalars are equal if their
+   bits are: -0 differs from 0, and a NaN equals itself. */
 static ValueId *scalar_slot(const Graph *g, const Tensor *t) {
     const struct NameMap *m = g->names;
     size_t bytes = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
@@ -363,7 +363,7 @@ bool node_cuts_rows(const Graph *g, const Node *n) {
     return true;
 }
 
-/* The axes that a reduction folds, as bits. */
+/* The axes that a reduction folds, as a bit mask. */
 static unsigned folded_axes(const Node *n) {
     const int64_t *axes;
     unsigned bits = 0;
@@ -460,7 +460,7 @@ ValueId graph_var(Graph *g, int var) {
     ValueId v = graph_find_var(g, var);
     if (is_value(v)) return v;
     const Var *x = &g->module->vars.data[var];
-    /* a value that took the name before the variable existed is renamed */
+    /* a value that got the name before the variable existed is renamed */
     ValueId taken = graph_find_name(g, x->name);
     if (is_value(taken)) graph_rename(g, taken, graph_unique_name(g, x->name));
     v = value_new(
@@ -547,7 +547,7 @@ int *graph_positions(const Graph *g, Arena *scratch) {
     return pos;
 }
 
-/* Marks the node of v, which is none of the older ones. */
+/* Marks the node that computes v if it is not one of the older nodes. */
 static void ir_need(const Graph *g, uint32_t first, bool *needed, ValueId v) {
     if (!is_value(v) || value_get(g, v)->kind != VK_RESULT) return;
     uint32_t id = value_get(g, v)->def.i;

@@ -9,13 +9,13 @@
 
 /* Appends a value; v.name must be free (graph_unique_name) or NULL. */
 ValueId value_new(Graph *g, Value v);
-/* graph_find_value and module_find_var of a name that is interned. */
+/* graph_find_value and module_find_var for an interned name. */
 ValueId graph_find_name(const Graph *g, Str name);
 int module_find_name(const Module *m, Str name);
 
 /* ---- print.c ------------------------------------------------------------- */
 
-/* True if c may be in a plain name, given the character after it. */
+/* True if c may occur in an unquoted name, given the character after it. */
 bool name_char(char c, char next);
 /* One number, or "[1, 2]"; with more than DATA_SHOWN elements that differ,
    "data(0x..)". */
@@ -31,15 +31,15 @@ void node_own_ids(Arena *a, Node *n);
 /* Checks a node that is not in the graph yet: op or function, operands,
    attributes, counts. given: types of results, or NULL. */
 
-/* n->attrs in the one form, in g's arena. */
+/* n->attrs in normal form, in g's arena. */
 Status canonical_attrs(Graph *g, Node *n, const Type *given, char *msg);
-/* The common end of all functions that build nodes. given, names: nout
+/* The last step of all functions that build nodes. given, names: nout
    entries or NULL. */
 Status node_make(Builder *b, const Node *want, const Type *given,
                  const char *const *names, NodeId *out, char *msg);
 /* With integers in memory of the arena. */
 Attr attr_copy(Arena *a, Attr x);
-/* Axes in [0, rank), ascending; those out of range stay. */
+/* Axes in [0, rank), ascending; invalid ones are unchanged. */
 void attr_sort_axes(int64_t *v, int n, int rank);
 
 /* ---- same.c -------------------------------------------------------------- */
@@ -49,18 +49,18 @@ bool attr_same(const Attr *a, const Attr *b);
 
 /* ---- infer.c ------------------------------------------------------------- */
 
-/* Type of a result about which nothing is known before inference. rank < 0:
-   shape by rule; dtype NUM_DTYPES: dtype by rule. */
+/* Type of a result before inference. rank < 0: the rule gives the shape;
+   dtype NUM_DTYPES: the rule gives the dtype. */
 static inline Type type_by_rule(void) {
     Type t = {.dtype = NUM_DTYPES, .rank = -1};
     return t;
 }
-/* Runs the op's rule over types that are given in part, if at all: `given` has
-   nout entries or is NULL.  out NULL: they are only checked.  On failure
-   ERR_USER, and msg (MSG_TEXT bytes) says why. */
+/* Runs the op's rule over partly given types: `given` has nout entries or is
+   NULL. out NULL: they are only checked. On failure ERR_USER, and msg
+   (MSG_TEXT bytes) says why. */
 Status infer_types(const Graph *g, const Node *n, const Type *given,
                    TypeId *out, char *msg);
-/* Whether n's results have the types that its op's rule says. */
+/* True if n's results have the types that its op's rule allows. */
 Status node_check_types(const Graph *g, const Node *n, char *msg);
 /* "f32[2,3]", "absent": for messages.  buf of TYPE_TEXT bytes is returned. */
 enum { TYPE_TEXT = 200 };
@@ -75,7 +75,7 @@ Status type_error(TypeCtx *cx, const char *fmt, ...) PRINTF_LIKE(2, 3);
 Status type_result(TypeCtx *cx, int i, const Type *t);
 typedef enum TypeWant { WANT_FLOAT, WANT_INT, WANT_NUMBER, WANT_BOOL } TypeWant;
 Status type_want(TypeCtx *cx, TypeWant what, int operand);
-/* Attribute `key` of n integers is required. */
+/* Requires attribute `key` with n integers. */
 Status type_want_ints(TypeCtx *cx, AttrKey key, int n, const int64_t **v);
 /* Attribute `shape` as a shape with x's dtype. */
 Status type_want_shape(TypeCtx *cx, DType d, Type *out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* names.c: names of programs and of what is the compiler's own; the table is
-   runtime/program/names.def. */
+/* names.c: names of programs and of the compiler's own variables; the table
+   is runtime/program/names.def. */
 #include "ir/graph/names.h"
 
 #include <inttypes.h>

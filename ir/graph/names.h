@@ -33,14 +33,15 @@ typedef enum Family {
     NUM_FAMILIES
 } Family;
 
-/* Whether only the compiler may give it. */
+/* True if only the compiler may give the name. */
 bool name_is_own(const char *name);
 
-/* "TEXT", or "TEXT:OBJECTIVE" for one that has a name; whether `name` is so. */
+/* "TEXT", or "TEXT:OBJECTIVE" for a named objective; whether `name` has that
+   form. */
 Str name_for_objective(const char *text, Str objective);
 bool name_has_objective(const char *name, const char *text, Str *objective);
 
-/* "train", or "train:NAME" for an objective that has a name. */
+/* "train", or "train:NAME" for a named objective. */
 Str program_name(ProgramKind p, Str objective);
 /* PROGRAM_NONE: no program's name.  *objective: "" or its name; *batch: 0, or
    the number of NAME@N. */

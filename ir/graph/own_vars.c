@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* own_vars.c: the compiler's own variables in a module: what names.def says of
-   them, and those that belong to a parameter.                               */
+/* own_vars.c: the compiler's own variables in a module: their properties in
+   names.def, and those that belong to a parameter. */
 #include "ir/graph/ir_impl.h"
 #include "runtime/program/quantized.h"
 
@@ -63,7 +63,7 @@ static bool is_state(Str name, const char *end) {
 bool is_average(Str name) { return is_state(name, "/average"); }
 bool is_evaluated(Str name) { return is_state(name, "/evaluated"); }
 
-/* For state, the last part says which. */
+/* For state, the last part of the name identifies it. */
 Family family_of(const Module *m, Str name, int *parameter) {
     for (int f = 0; f < NUM_FAMILIES; f++) {
         Str of = family_member((Family)f, name);
@@ -79,7 +79,7 @@ Family family_of(const Module *m, Str name, int *parameter) {
     return NUM_FAMILIES;
 }
 
-/* What the variables of a family are; families of outputs come behind. */
+/* Properties of the variables of a family; families of outputs come last. */
 static const VarKind family_kind[] = {
 #define LOW(E, text, C, ...) [FAMILY_##E] = VAR_SHADOW,
 #define STORED(...)
@@ -123,7 +123,7 @@ const char *own_var_defect(const Module *m, const Var *v) {
         return "is not one of the compiler's names";
     if (parameter < 0) return "does not belong to a variable";
     TypeId of = m->vars.data[parameter].type;
-    if (family_kind[f] == VAR_FROZEN) { /* two codes of four bits in a byte */
+    if (family_kind[f] == VAR_FROZEN) { /* two 4-bit codes per byte */
         int64_t codes = type_count(type_get(of))
                         << (type_get(of)->dtype == DT_U8);
         int64_t blocks = quantized_blocks(codes);

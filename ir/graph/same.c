@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* same.c: tells if two nodes compute the same, and computes P0 and P1 of an
-   expression: facts about attributes that passes, importers and printers
-   share. */
+   expression. Passes, importers and printers share these functions on
+   attributes. */
 #include <math.h>
 #include <string.h>
 
@@ -80,13 +80,13 @@ static uint64_t hash_type(uint64_t h, TypeId id) {
     return hash_bytes(h, t->dim, (size_t)t->rank * sizeof *t->dim);
 }
 
-/* One NaN is as good as another. */
+/* All NaNs are equal here. */
 static uint64_t hash_number(uint64_t h, double x) {
     if (isnan(x)) x = (double)NAN;
     return hash_bytes(h, &x, sizeof x);
 }
 
-/* Hashes data as the text shows it: large data by their hash. */
+/* Hashes data as the text shows them: large data by their hash. */
 static uint64_t hash_data(uint64_t h, const Value *x) {
     StrBuf text = {0};
     if (x->init_text) return hash_text(h, x->init_text);
@@ -96,8 +96,8 @@ static uint64_t hash_data(uint64_t h, const Value *x) {
     return h;
 }
 
-/* made: position of the value's node. The initial value of a variable does
-   not belong to the program: a checkpoint holds its content. */
+/* made: position of the value's node. The initial value of a variable is not
+   a part of the program: a checkpoint holds the value. */
 static uint64_t hash_value(const Graph *g, ValueId v, uint64_t made) {
     const Value *x = value_get(g, v);
     uint64_t h = hash_type(hash_text((uint64_t)x->kind, x->name), x->type);

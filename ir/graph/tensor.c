@@ -10,7 +10,7 @@
 
 typedef struct LowFormat {
     int bits;
-    int stored;    /* mantissa bits in memory */
+    int stored;    /* stored mantissa bits */
     int min_exp;   /* exponent of the smallest normal number */
     unsigned over; /* code of what overflows: infinity, else NaN */
     unsigned nan;
@@ -29,7 +29,7 @@ static unsigned encode(LowFormat h, double v) {
     if (e < h.min_exp) e = h.min_exp;
     if (e > 127) return sign | h.over; /* so that the code fits an int64_t */
     /* a / quantum has stored + 1 bits before the point: rint rounds to even,
-       and a carry into the next exponent is right as it stands */
+       and a carry into the next exponent is correct */
     int64_t m = (int64_t)rint(ldexp(a, h.stored - e));
     int64_t code = ((int64_t)(e - h.min_exp) << h.stored) + m;
     return sign | (code >= h.over ? h.over : (unsigned)code);
@@ -133,7 +133,7 @@ double tensor_get(const Tensor *t, int64_t i) {
     }
 }
 
-/* The nearest representable integer; NaN gives 0. */
+/* The nearest value that the dtype can represent; NaN gives 0. */
 static int64_t to_int(double v) {
     if (isnan(v)) return 0;
     if (v >= 0x1p63) return INT64_MAX;

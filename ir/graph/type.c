@@ -58,8 +58,8 @@ DType dtype_promote(DType a, DType b) {
 enum { PAGE = 256 };
 static struct {
     Type **page;
-    uint32_t *slot;  /* open addressing: type index or 0 */
-    size_t len, cap; /* len counts type 0, which is none */
+    uint32_t *slot;  /* hash table: type index or 0 */
+    size_t len, cap; /* the count includes type 0, which means "no type" */
 } types;
 
 static Type *type_at(uint32_t i) { return &types.page[i / PAGE][i % PAGE]; }

@@ -8,7 +8,8 @@
 #include "runtime/program/dtype.h"
 
 #define MAX_RANK 8
-/* So that bytes of some, and strides, are far from overflowing. */
+/* So small that byte counts of several tensors, and strides, cannot
+   overflow. */
 #define MAX_ELEMENTS ((int64_t)1 << 40)
 
 typedef enum DType {
@@ -25,21 +26,21 @@ static inline bool dtype_is_float(DType d) {
 static inline bool dtype_is_int(DType d) {
     return dtype_info[d].kind == DK_I || dtype_info[d].kind == DK_U;
 }
-/* Whether an integer dtype or bool has v. */
+/* True if an integer dtype or bool can represent v. */
 bool dtype_holds(DType d, int64_t v);
-/* Low types are stored, and computed in a wider one: f16, bf16. */
+/* Low types (f16, bf16) are only stored; arithmetic uses a wider type. */
 static inline bool dtype_is_low(DType d) { return dtype_info[d].low; }
 /* True for a low type with a shorter range than f32, such as f16. */
 static inline bool dtype_is_short(DType d) {
     return dtype_is_low(d) && dtype_info[d].most < dtype_info[DT_F32].most / 2;
 }
-/* True if the floating type `to` has every number of `from`. */
+/* True if the floating type `to` can represent every number of `from`. */
 bool dtype_widens(DType from, DType to);
 
 /* The arithmetic dtype of a float op: F64 if any is F64, else F32. */
 DType dtype_compute(DType a, DType b);
-/* The least type that has the numbers of both. Floating: one of the two, else
-   F32 (BF16 and F16). Integers: the larger. */
+/* The smallest type that can represent the numbers of both. Floating: one of
+   the two, else F32 (BF16 and F16). Integers: the larger. */
 DType dtype_promote(DType a, DType b);
 
 typedef struct Type {
@@ -58,8 +59,9 @@ TypeId type_scalar(DType dtype);
 TypeId type_with_dtype(TypeId t, DType dtype);
 const Type *type_get(TypeId t);
 
-int64_t type_count(const Type *t); /* elements; types never overflow: the
-                                      maker checks against INT64_MAX/16      */
+int64_t type_count(const Type *t); /* number of elements; it never overflows:
+                                      whoever makes a type checks it against
+                                      INT64_MAX/16 */
 int64_t type_bytes(const Type *t);
 bool shape_equal(const Type *a, const Type *b);
 /* numpy broadcasting of shapes (dtype of `out` untouched); false: mismatch */

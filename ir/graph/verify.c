@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.c: checks that the IR is what its stage promises. Runs after every
+/* verify.c: checks the promises of the IR's current stage. Runs after every
    pass (passes/pipeline/pipeline.c).
 
    From TYPED on
@@ -111,8 +111,7 @@ static Status check_const(Verifier *v, const Value *x) {
     return OK;
 }
 
-/* Leaves are defined from the start.  Dead values are not looked at, except
-   variables, whose values a pass may still find. */
+/* Leaves are defined from the start.  the type rule checks it */
 static Status check_leaves(Verifier *v) {
     uint32_t *reader = NEW_ARRAY(v->a, uint32_t, v->g->module->vars.len + 1);
     for (int i = 1; i < v->g->values.len; i++) {

@@ -95,7 +95,7 @@ static const Node *row_reduction(const GroupCheck *c, Span s) {
     return first;
 }
 
-/* Column sums are for others to read. */
+/* Column sums are read only by other groups. */
 static Status check_column_sum(GroupCheck *c, Span s, const Node *n) {
     for (int i = s.first; i < s.end; i++)
         for (int k = 0; k < node_at(c->g, i)->nin; k++)
@@ -205,13 +205,13 @@ static GroupCheck *group_check(Verifier *v) {
 }
 
 /* Groups of one launch (the first is `first`) run at the same time, except
-   groups marked `after`: each runs after one of the others. done: by group,
-   another group runs after it. */
+   groups marked `after`: each runs after another group of the launch. done:
+   by group, a group runs after it. */
 static Status check_beside(GroupCheck *c, int group, int first, bool *done) {
     const Group *g = c->g->groups.data;
     GroupKind kind = g[group].kind;
     bool after = g[group].after;
-    int before = -1; /* the group after which it runs */
+    int before = -1; /* the group after which this one runs */
     if (group == 0 || (kind != GROUP_POINT && kind != GROUP_ROW) ||
         g[first].kind != kind || (after && kind != GROUP_ROW))
         return verify_fail(c->v, node_at(c->g, c->span[group].first),
@@ -263,19 +263,19 @@ Status verify_groups(Verifier *v) {
 
 /* ---- the memory plan ----------------------------------------------------- */
 
-/* A root made by a group; time counts launches. */
+/* A root computed by a group; time is counted in launches. */
 typedef struct Buffer {
     ValueId value;
     int64_t from, to; /* bytes */
-    int born, dies;   /* steps, both inclusive */
+    int born, dies;   /* first and last step, both inclusive */
 } Buffer;
 
 typedef struct PlanCheck {
     GroupCheck *c;
-    int *step;   /* per group: its launch */
+    int *step;   /* per group: the launch to which it belongs */
     int *last;   /* per root: last launch that reads it */
-    int *reader; /* per root: the only group of that launch that reads it; -1:
-                    several */
+    int *reader; /* per root: the only group of that launch that reads it;
+                    -1: several groups */
     const Write **write; /* per variable */
     int steps;
 } PlanCheck;
@@ -329,8 +329,8 @@ static bool reads_in_step(const PlanCheck *p, int group, ValueId r,
     return true;
 }
 
-/* b may take a's place: a dies where b is computed, and has the same offset
-   and size. */
+/* b may overwrite a: a is last read where b is computed, and both have the
+   same offset and size. */
 static bool in_place(const PlanCheck *p, const Buffer *a, const Buffer *b) {
     const Type *ta = value_type(p->c->g, a->value);
     const Type *tb = value_type(p->c->g, b->value);
@@ -355,7 +355,7 @@ static int by_start(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The new content of a variable is computed straight into it. */
+/* The new value of a variable is computed directly in the variable's memory. */
 static Status check_home(PlanCheck *p, const Node *n, ValueId id) {
     GroupCheck *c = p->c;
     const Value *x = value_get(c->g, id);

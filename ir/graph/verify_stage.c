@@ -97,7 +97,7 @@ static Status check_counted(Verifier *v, const OwnVar *counters, int n) {
     return OK;
 }
 
-/* A program that writes a variable also writes the copies of it. */
+/* A program that writes a variable also writes its 16-bit copies. */
 static Status check_copies(Verifier *v) {
     const Module *m = v->g->module;
     bool *written = NEW_ARRAY(v->a, bool, m->vars.len + 1);
@@ -114,7 +114,7 @@ static Status check_copies(Verifier *v) {
     return OK;
 }
 
-/* Whether n checks the gradients of a part of the update. */
+/* True if n checks the gradients of one part of the update. */
 static bool checks_part(const Node *n) {
     return n->op == OP_ISFINITE && n->loc.chunk && n->flags & NODE_UPDATE;
 }
@@ -133,8 +133,8 @@ static bool *mark_dependents(Verifier *v, ValueId flag) {
     return marked;
 }
 
-/* No parameter and no optimizer state changes unless every gradient is
-   finite, or with --optimizer-in-backward those of its part. */
+/* Parameters and optimizer state change only if every gradient is finite, or
+   with --optimizer-in-backward every gradient of their part. */
 static Status check_guarded(Verifier *v) {
     const Graph *g = v->g;
     int parameters = 0;

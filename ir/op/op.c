@@ -75,7 +75,8 @@ enum {
     NUM_NUMERIC
 };
 
-/* "NUMERIC_X undeclared": op X of kind ELEM has no row NUMERIC in ops.def. */
+/* A compiler error "NUMERIC_X undeclared" means: op X of kind ELEM has no
+   row NUMERIC in ops.def. */
 #define NUMERIC_OF_ELEM(E)                                                     \
     _Static_assert(NUMERIC_##E < NUM_NUMERIC, "ops.def: NUMERIC(" #E ")");
 #define NUMERIC_OF_GEN(E)
@@ -138,7 +139,7 @@ const AttrInfo *attr_get(AttrKey k) {
 }
 
 AttrKey attr_key(const char *name, AttrKind kind) {
-    static Arena *arena; /* lives as long as the process */
+    static Arena *arena; /* allocated for the life of the process */
     int n = NUM_ATTRS + attr_made.len;
     for (int k = 0; k < n; k++)
         if (attr_get((AttrKey)k)->kind == kind &&

@@ -45,10 +45,10 @@ typedef enum OpKind {
     KIND_COMPOSITE
 } OpKind;
 
-/* Cost of an element; each is several times the previous one. */
+/* Cost per element; each is several times the previous one. */
 typedef enum OpCost { COST_CHEAP, COST_DIVIDE, COST_LONG, COST_SLOW } OpCost;
 
-/* How a reduction folds what its expression adds. */
+/* How a reduction combines the values of its expression. */
 typedef enum OpFold {
     FOLD_NONE,
     FOLD_SUM,
@@ -83,7 +83,7 @@ typedef struct AttrInfo {
     const char *string; /* of a STR                                         */
 } AttrInfo;
 const AttrInfo *attr_get(AttrKey k);
-/* The key for a name and kind; created if it does not exist. */
+/* The key for a name and kind; it is created if new. */
 AttrKey attr_key(const char *name, AttrKind kind);
 
 typedef struct Attr {
@@ -131,7 +131,7 @@ enum { MAX_OP_ATTRS = 12 };
 struct TypeCtx;
 struct Fn;
 
-/* Who a node calls: an op, or with OP_CALL a function (ir/fn/fn.h). */
+/* What a node calls: an op, or with OP_CALL a function (ir/fn/fn.h). */
 typedef struct Callee {
     OpCode op;
     const struct Fn *fn;
@@ -170,10 +170,10 @@ extern const bool op_steep[NUM_OPS];
 
 /* Rows NUMERIC of ops.def; zero for ops of other kinds than ELEM. */
 typedef struct OpNumeric {
-    double insts;               /* 0: as many as its cost says */
+    double insts;               /* 0: the number follows from its cost */
     bool grows;                 /* relative errors may */
-    const char *stores, *reads; /* why the result, the operand is not stored in
-                                   a low type; NULL: it may be */
+    const char *stores, *reads; /* why the result, or the operand, is not
+                                   stored in a 16-bit type; NULL: it may be */
     bool leaves_short_range;
     bool folds;
 } OpNumeric;
@@ -199,8 +199,9 @@ static inline Callee callee_op(OpCode op) {
 bool op_from_text(const char *s, size_t n, OpCode *out);
 bool info_takes(const OpInfo *info, AttrKey k);
 
-/* Attention's mask for operands q and v (as matrices): matrix b of the scores
-   has matrix b / div % mod of it.  false: none of its shape. */
+/* Attention's mask for operands q and v (as matrices): matrix b of the
+   scores uses matrix b / div % mod of the mask. false: the shapes do not
+   fit. */
 bool attend_mask(const Type *q, const Type *v, const Type *mask, int64_t *div,
                  int64_t *mod);
 

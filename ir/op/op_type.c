@@ -3,7 +3,7 @@
    reductions; op_type_nn.c has the rules of library ops and composites.
 
    Float operands may differ in storage dtype, and a result may be declared in
-   any float dtype. No op combines floats with integers. */
+   any float dtype. No op takes floats and integers together. */
 #include "ir/graph/ir_impl.h"
 
 #include <string.h>
@@ -60,7 +60,7 @@ Status type_want_shape(TypeCtx *cx, DType d, Type *out) {
     return OK;
 }
 
-/* Attribute `axis`, which counts in `rank` and is never negative. */
+/* Attribute `axis`, which refers to `rank` axes and is never negative. */
 static Status type_want_axis(TypeCtx *cx, int rank, int *axis) {
     int64_t a = attr_int(cx->n, AK_axis);
     if (!attr_find(cx->n, AK_axis)) return type_error(cx, "axis is missing");
@@ -397,7 +397,7 @@ Status ty_same(TypeCtx *cx) {
 
 /* ---- reductions ---------------------------------------------------------- */
 
-/* x without the axes of the mask, or with 1 there. */
+/* x without the masked axes, or with length 1 there. */
 static Type type_reduced(const Type *x, unsigned axes, bool keepdims) {
     Type t = {.dtype = x->dtype};
     for (int i = 0; i < x->rank; i++) {

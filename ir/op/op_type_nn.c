@@ -35,7 +35,7 @@ Status ty_matmul(TypeCtx *cx) {
 
 /* ---- quantized weights --------------------------------------------------- */
 
-/* The type of the weight whose codes and scales operands q and q + 1 are. */
+/* The type of the quantized weight in operands q and q + 1. */
 static Status quantized_type(TypeCtx *cx, int q, Type *out) {
     const Type *codes = cx->ins[q], *scale = cx->ins[q + 1];
     int64_t code = attr_int(cx->n, AK_code);
@@ -120,7 +120,7 @@ AttendPart attend_part(const Node *n, int at, const Type *t) {
     return p;
 }
 
-/* Attribute `heads` names heads that the operands have. */
+/* Checks that attribute `heads` names heads that the operands have. */
 static Status attend_heads(TypeCtx *cx) {
     const int64_t *heads;
     if (!attr_find(cx->n, AK_heads)) return OK;
@@ -138,8 +138,8 @@ static Status attend_heads(TypeCtx *cx) {
     return OK;
 }
 
-/* q[.., t, d], k and v for it, mask and random numbers from operand `at` on; y:
-   what attend(q, k, v) gives. */
+/* Types of q[.., t, d], its k and v, mask and random numbers from operand
+   `at` on; y: the result of attend(q, k, v). */
 static Status attend_shape(TypeCtx *cx, int at, Type *y) {
     AttendPart part[3];
     TRY(attend_heads(cx));
@@ -190,7 +190,7 @@ static Status attend_shape(TypeCtx *cx, int at, Type *y) {
     return OK;
 }
 
-/* n numbers for each query. */
+/* n numbers per query. */
 static Type attend_sums(const Type *q, int64_t n) {
     Type t = *q;
     t.dim[t.rank - 1] = n;
@@ -209,7 +209,7 @@ Status ty_attend(TypeCtx *cx) {
     return OK;
 }
 
-/* The gradient of the one value that q, k and v are parts of. */
+/* The gradient of the single value that contains q, k and v. */
 static Status attend_one_gradient(TypeCtx *cx) {
     const int64_t *heads;
     const ValueId *in = cx->n->in;
@@ -263,7 +263,7 @@ typedef struct Window {
     int64_t kernel[3], stride[3], dilation[3], begin[3], end[3];
 } Window;
 
-/* An attribute of n positive numbers, default all 1. */
+/* An attribute of n positive numbers; they default to 1. */
 static Status window_attr(TypeCtx *cx, AttrKey key, int n, int64_t *to) {
     const int64_t *v = NULL;
     if (attr_find(cx->n, key)) TRY(type_want_ints(cx, key, n, &v));
@@ -372,8 +372,8 @@ Status ty_conv_grad(TypeCtx *cx) {
 
 /* ---- pools --------------------------------------------------------------- */
 
-/* The result of pooling x.  Windows may hang over the end (ceil_mode), but
-   start inside the padded input. */
+/* The result of pooling x.  Windows may extend beyond the end (ceil_mode),
+   but start inside the padded input. */
 static Status pool_shape(TypeCtx *cx, const Type *x, Type *out) {
     Window w;
     const int64_t *sizes;
@@ -399,7 +399,8 @@ static Status pool_shape(TypeCtx *cx, const Type *x, Type *out) {
     return OK;
 }
 
-/* The dtype of the number of an element of a window, -1: none. */
+/* The dtype for the number of an element in a window; -1: the window is too
+   large. */
 static Status tap_dtype(TypeCtx *cx, DType *d) {
     const int64_t *kernel;
     int64_t taps = 1, n = attr_ints(cx->n, AK_kernel_shape, &kernel);
@@ -419,7 +420,7 @@ Status ty_max_pool(TypeCtx *cx) {
     return type_result(cx, 1, &t);
 }
 
-/* Operand 0 is the gradient of pooling an input of `shape`. */
+/* Operand 0 is the gradient of the pool of an input of `shape`. */
 static Status pool_grad(TypeCtx *cx) {
     Type x, y;
     TRY(type_want(cx, WANT_FLOAT, 0));

@@ -13,9 +13,10 @@
 
 #include <string.h>
 
-enum { MAX_LINES = 256 }; /* lines of all blocks of a file */
+enum { MAX_LINES = 256 }; /* number of lines of all blocks in a file */
 
-/* As far as the end of an entry, without blanks there; strings hold anything.
+/* Finds the end of an entry, without blanks before it; strings may contain
+   anything.
  */
 static Str cut_entry(Lexer *lx) {
     bool quoted = false;
@@ -32,7 +33,8 @@ static Str cut_entry(Lexer *lx) {
 static Status read_entries(Lexer *lx, Arena *a, Settings *out) {
     if (!lex_is(lx, '{')) return lex_expected(lx, "'{'");
     for (;;) {
-        lex_skip(lx, " \t\r\n;"); /* to an entry, or the closing brace */
+        lex_skip(lx, " \t\r\n;"); /* moves to an entry, or to the closing
+                                     brace */
         Token here = lex_here(lx);
         if (lx->at == lx->n)
             return lex_fail(lx, &here, "'}' expected, found end of file");
@@ -69,7 +71,7 @@ Status parse_import(Lexer *lx, Str *file, size_t *end) {
     return lex_expect(lx, ')');
 }
 
-/* Functions, attributes and dimensions may have the words' names. */
+/* Functions, attributes and dimensions may be named like these words. */
 static bool begins_block(const Lexer *lx) {
     Lexer ahead = *lx;
     return (lex_is_word(lx, "train") || lex_is_word(lx, "policy")) &&
@@ -77,8 +79,8 @@ static bool begins_block(const Lexer *lx) {
            lex_next(&ahead) == OK && lex_is(&ahead, '{');
 }
 
-/* Reads one item at the top level of a file; skips all but blocks and
-   imports. */
+/* Reads one item at the top level of a file; skips everything except blocks
+   and imports. */
 static Status scan_item(Lexer *lx, Module *m, int *depth) {
     Token name;
     size_t end;
@@ -100,7 +102,7 @@ void text_blocks(Arena *a, const char *file, const char *text, size_t n,
     Module *m = *out = module_new(a, "");
     Status s = lex_start(&lx, &unsaid, file, text, n);
     while (s == OK && lx.tok.kind != T_EOF) {
-        lx.infix = true; /* most is a token there */
+        lx.infix = true; /* most of the text is tokens there */
         s = scan_item(&lx, m, &depth);
     }
     if (s != OK) *out = module_new(a, "");

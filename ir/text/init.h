@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* init.h: how a variable or a constant begins. */
+/* init.h: initial values of variables and constants. */
 #ifndef AMPC_IR_TEXT_INIT_H
 #define AMPC_IR_TEXT_INIT_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lex.c: text to tokens.  The text is not trusted: any bytes may stand in it,
+/* lex.c: text to tokens.  The text is not trusted: it may contain any bytes,
    NUL too. */
 #include "ir/text/lex.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lex.h: words of the text form, and messages that point at them.          */
+/* lex.h: tokens of the text form, and messages that point at them. */
 #ifndef AMPC_IR_TEXT_LEX_H
 #define AMPC_IR_TEXT_LEX_H
 
@@ -14,7 +14,7 @@ typedef enum TokenKind {
     T_PUNCT   /* one character: ch; two in definitions: a LexPair */
 } TokenKind;
 
-/* Token.ch of tokens that are written with two characters. */
+/* Token.ch of tokens of two characters. */
 typedef enum LexPair {
     LEX_RANGE = 1, /* .. */
     LEX_ARROW,     /* -> */
@@ -41,21 +41,21 @@ typedef struct Lexer {
     size_t n, at;
     size_t counted; /* col is the column of byte `counted` */
     int line, col;
-    Token tok;     /* the one to be read next */
+    Token tok;     /* the next token */
     int prev_line; /* line of the last token read */
-    bool infix;    /* inside a definition: names are letters, digits and _,
-                      operators stand between them */
+    bool infix;    /* inside a definition: names are letters, digits and _;
+                      other characters are operators */
 } Lexer;
 
 /* Reads the first token.  A byte-order mark is skipped. */
 Status lex_start(Lexer *lx, Diag *d, const char *file, const char *text,
                  size_t n);
 Status lex_next(Lexer *lx);
-/* Reads again from a token on, in infix mode or not. */
+/* Reads again from a token on, in or out of infix mode. */
 Status lex_again(Lexer *lx, const Token *from, bool infix);
-/* Moves lx->at over characters that are among these, and comments. */
+/* Moves lx->at over these characters and over comments. */
 void lex_skip(Lexer *lx, const char *blank);
-/* The text at lx->at as a token that only has a position. */
+/* The position lx->at as a token without content. */
 Token lex_here(Lexer *lx);
 /* The token at a line and column of the text. */
 Token lex_token_at(const Lexer *lx, int line, int col);
@@ -69,18 +69,19 @@ Loc lex_loc(const Lexer *lx, const Token *t);
 bool lex_is(const Lexer *lx, char ch);
 bool lex_is_word(const Lexer *lx, const char *word);
 bool lex_is_dtype(const Lexer *lx, DType *out);
-/* The first byte after the token that is not blank; 0: none. */
+/* The first non-blank byte after the token; 0: none. */
 char lex_behind(const Lexer *lx);
-/* Reads ch if it is next. */
+/* Consumes ch if it is next. */
 Status lex_take(Lexer *lx, char ch, bool *taken);
 Status lex_expect(Lexer *lx, char ch);
 /* "WHAT expected, found .." */
 Status lex_expected(Lexer *lx, const char *what);
-/* `open item, .. close`: whether an item comes first, whether one more does. */
+/* `open item, .. close`: true if a first item follows; true if another item
+   follows. */
 Status lex_open(Lexer *lx, char open, char close, bool *more);
 Status lex_more(Lexer *lx, char close, bool *more);
 Status lex_expect_word(Lexer *lx, Str *out, const char *what);
-/* A word that is one in infix mode, too. */
+/* A word that is a word in infix mode, too. */
 bool lex_is_plain(const Token *t);
 Status lex_expect_string(Lexer *lx, Str *out);
 Status lex_expect_dtype(Lexer *lx, DType *out);

@@ -59,7 +59,7 @@ static Status parse_type(Parser *p, TypeId *out) {
                     "a dimension is negative, or the type is too large");
 }
 
-/* A type, and where the memory plan put the value. */
+/* A type, and the memory plan's place of the value. */
 typedef struct Placed {
     TypeId type;
     int64_t offset;
@@ -99,7 +99,7 @@ static Status twice(Parser *p, const Token *at) {
     return lex_fail(&p->lx, at, "%s is already defined", lex_describe(at, buf));
 }
 
-/* A new name: the value is made by the caller right after. */
+/* Reads a new name; the caller makes the value right after. */
 static Status parse_new_name(Parser *p, Token *at) {
     *at = p->lx.tok;
     if (at->kind != T_NAME) return lex_expected(&p->lx, "a name such as %x");
@@ -296,8 +296,8 @@ static Status parse_rest(Parser *p, NodeText *t) {
     return OK;
 }
 
-/* The text's name wins over the one the builder thought unique: it may be the
-   name of a variable that this graph does not read. */
+/* The text's name wins over the one that the builder made unique: it may be
+   the name of a variable that this graph does not read. */
 static Status name_results(Parser *p, const NodeText *t, NodeId id) {
     for (int i = 0; i < t->names.len; i++) {
         const Token *at = &t->names.data[i];
@@ -376,8 +376,8 @@ static Status parse_var_option(Parser *p, Var *v) {
     return lex_fail(lx, &at, "lr_scale, stored, weight_decay or why");
 }
 
-/* Graphs of one file declare a variable in the same way; init and options of
-   a second declaration, if given, must agree with the first. */
+/* Graphs of one file declare a variable alike; if a second declaration gives
+   init and options, they must equal the first's. */
 static Status redeclare(Parser *p, const Token *at, const Var *old,
                         const Var *v, bool has_init) {
     char buf[80];
@@ -541,8 +541,9 @@ static Status parse_output(Parser *p) {
 
 static Status parse_line(Parser *p);
 
-/* autocast off { } is all that is in it with !full; on: with its op's class.
-   checkpoint { }: with !checkpoint=N, as the outermost has. */
+/* autocast off { } marks all nodes in it with !full; autocast on { } with
+   the op's class; checkpoint { } with !checkpoint=N, where the outermost
+   block counts. */
 static Status parse_region(Parser *p) {
     Lexer *lx = &p->lx;
     Model *e = &p->model;
@@ -619,7 +620,8 @@ static void start_graph(Parser *p, Str name) {
     model_begin(&p->model, p->g);
 }
 
-/* (x: f32[B,4], ..); all are read before any is made, for --dim INPUT:AXIS */
+/* (x: f32[B,4], ..); all inputs are parsed before any is made, for --dim
+   INPUT:AXIS */
 static Status parse_inputs(Parser *p) {
     Lexer *lx = &p->lx;
     VEC(Stmt) inputs = {0};
@@ -677,7 +679,7 @@ static Status parse_model_def(Parser *p) {
     return import ? OK : parse_body(p);
 }
 
-/* Blocks are of the model; one that is imported has no graph here. */
+/* Blocks belong to the model; an imported model has no graph here. */
 static Status check_model(Parser *p) {
     Module *m = p->m;
     Graph *g = m->graphs.len == 1 ? m->graphs.data[0] : NULL;

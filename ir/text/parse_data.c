@@ -14,7 +14,7 @@
 
 enum {
     DATA_LIMIT = 1 << 30, /* bytes of one tensor                            */
-    MADE_LIMIT = 1 << 26  /* numbers of all constants: a second             */
+    MADE_LIMIT = 1 << 26  /* limit for all constants: about a second */
 };
 
 /* ---- generated data ------------------------------------------------------ */
@@ -45,7 +45,7 @@ typedef union Element {
     int64_t i;
 } Element;
 
-/* A number in base 10 or 16 that needs the 64th bit; false: it is none. */
+/* A number in base 10 or 16 that needs the 64th bit; false: another token. */
 static bool as_u64(const Token *t, int base, uint64_t *out) {
     char *end;
     errno = 0;
@@ -81,7 +81,7 @@ static void store(const Tensor *t, int64_t i, Element e) {
         tensor_set_int(t, i, e.i);
 }
 
-/* ":bf16" right behind the number; ": f32[2]" is the type of the result. */
+/* ":bf16" directly after the number; ": f32[2]" is the type of the result. */
 static bool dtype_follows(const Lexer *lx, const Token *number) {
     size_t i = number->at + strlen(number->text);
     if (i >= lx->n || lx->text[i] != ':') return false;
@@ -104,7 +104,7 @@ Status parse_scalar(Parser *p, ValueId *out) {
     }
     Lexer again = *lx;
     again.tok = number;
-    again.at = again.counted = lx->n; /* the text after it is not read */
+    again.at = again.counted = lx->n; /* the text after it is not consumed */
     TRY(parse_element(&again, d, &e));
     *out = dtype_is_float(d) ? graph_scalar(p->g, d, e.f)
                              : graph_scalar_int(p->g, d, e.i);
@@ -124,7 +124,7 @@ static Status new_tensor(Parser *p, const Token *at, TypeId t, Tensor **out) {
     return OK;
 }
 
-/* A few characters make all of a constant. */
+/* A few characters can fill a whole constant. */
 static Status count_made(Parser *p, const Token *at, TypeId t) {
     if (type_bytes(type_get(t)) > DATA_LIMIT) return too_large(p, at, t);
     p->made += type_count(type_get(t));
@@ -196,7 +196,7 @@ static Status parse_generator(Parser *p, TypeId t, Generator gen, bool is_const,
     return OK;
 }
 
-/* The number as a double; false: it is none. */
+/* The number as a double; false: not a number. */
 static bool as_double(DType d, Element e, double *out) {
     if (dtype_is_float(d)) {
         *out = e.f;
@@ -225,7 +225,7 @@ static Status parse_splat(Parser *p, TypeId t, bool is_const, Init *init) {
     return OK;
 }
 
-/* Data that print.c would not show in a variable is kept as text. */
+/* Data that print.c would not show for a variable are kept as text. */
 Status parse_init(Parser *p, TypeId t, bool is_const, Init *init) {
     StrBuf text = {0};
     *init = (Init){0};

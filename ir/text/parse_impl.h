@@ -12,11 +12,12 @@ typedef struct Parser {
     Arena *scratch;
     Module *m;
     Graph *g;
-    int group;         /* of the nodes being read; -1: none */
+    int group;         /* group of the nodes being read; -1: none */
     int regions;       /* how many are open                         */
-    int64_t made;      /* numbers of constants, not written out     */
+    int64_t made;      /* number of constants' elements that are not written
+                          out */
     Model model;       /* for lines that are not IR */
-    VEC(Token) blocks; /* the names of whose blocks were read */
+    VEC(Token) blocks; /* the models whose blocks were read */
 } Parser;
 
 /* Parses the part after `=`. A single number is a fill value; is_const makes

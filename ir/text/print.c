@@ -56,7 +56,7 @@ static void put_word(StrBuf *sb, Str s) {
 
 /* ---- data ---------------------------------------------------------------- */
 
-/* Shortest text that a low type rounds back to the same number. */
+/* Shortest text that rounds back to the same number in a 16-bit type. */
 static void put_low(StrBuf *sb, DType d, double v) {
     char text[32];
     if (!isfinite(v)) {
@@ -144,7 +144,7 @@ static void put_operand(StrBuf *sb, const Graph *g, ValueId id) {
     if (d != DT_F32) sb_printf(sb, ":%s", dtype_info[d].text);
 }
 
-/* "f32[2] @1024": a type and where the memory plan put the value. */
+/* "f32[2] @1024": a type and the memory plan's place of the value. */
 static void put_typed(StrBuf *sb, const Graph *g, const Value *v) {
     sb_put_type(sb, v->type);
     if (v->offset >= 0) sb_printf(sb, " @%lld", (long long)v->offset);
@@ -173,7 +173,7 @@ static void put_init(StrBuf *sb, const Var *v) {
                  (n <= INIT_SHOWN || all_equal(v->init, n));
     if (v->init_text) {
         sb_puts(&text, v->init_text);
-    } else if (!v->init) { /* the number as the variable's dtype holds it */
+    } else if (!v->init) { /* the number in the variable's dtype */
         tensor_set(&one, 0, v->fill);
         put_element(&text, &one, 0);
     } else if (shown) {
@@ -239,7 +239,7 @@ static int *shown_values(const Graph *g, Arena *scratch) {
     return shown;
 }
 
-/* Declarations of one kind share a line while it has 80 columns. */
+/* Declarations of one kind share a line of at most 80 columns. */
 static void print_vars(StrBuf *sb, const Graph *g, const int *shown) {
     StrBuf item = {0};
     int kind = -1;
@@ -401,7 +401,9 @@ static void print_header(const Module *m, StrBuf *sb) {
 void print_module(const Module *m, StrBuf *sb) {
     print_header(m, sb);
     for (int i = 0; i < m->fns.len; i++) {
-        if (!m->fns.data[i]->size) continue; /* the next one's text has it */
+        if (!m->fns.data[i]->size)
+            continue; /* the text of the next token
+                         contains it */
         sb_putn(sb, m->fns.data[i]->text, m->fns.data[i]->size);
         sb_puts(sb, "\n\n");
     }

@@ -28,10 +28,12 @@
 
 /* The uses of a variable in the graphs. */
 typedef struct Use {
-    const LoraSpec *spec;  /* the last --lora that matches; NULL: none */
-    bool product, columns; /* it is a right operand, as [in,out] */
-    const char *other;     /* NULL, or why it can have no adapter */
-    int adapter;           /* in m->adapters; -1: none */
+    const LoraSpec *spec;  /* the last matching --lora; NULL: none */
+    bool product, columns; /* the matrix product has it on the right, as
+                              [in,out] */
+    const char *other;     /* NULL, or the reason why it cannot have an
+                              adapter */
+    int adapter;           /* index in m->adapters; -1: none */
     bool whole;            /* it trains itself */
 } Use;
 
@@ -165,7 +167,8 @@ static Status add_adapter(Adapt *x, int var) {
     return OK;
 }
 
-/* Each --lora adapts a weight; matrices that it leaves out are told. */
+/* Each --lora adapts at least one weight; the matrices that it skips are
+   listed. */
 static Status add_adapters(Adapt *x, const LoraSpec *spec) {
     Diag *d = x->cx->diag;
     Loc loc = {.file = x->m->file};
@@ -231,8 +234,8 @@ static bool is_left_out(const Options *o, Str name) {
     return out;
 }
 
-/* ours: per variable, whether --lora or, with --frozen-dtype, --freeze froze
-   it. */
+/* ours: per variable, whether --lora froze it or, with --frozen-dtype,
+   --freeze did. */
 static void freeze(const Adapt *x, bool *ours) {
     const Options *o = x->cx->opt;
     for (int i = 0; i < x->nvar; i++) {
@@ -303,7 +306,7 @@ typedef struct AllStored {
     int nvar;
 } AllStored;
 
-/* Variables that are not stored as f32 are widened where they are read. */
+/* Variables not stored as f32 are converted where they are read. */
 static ValueId read_stored(Builder *b, int var, const void *user) {
     const AllStored *all = user;
     if (var >= all->nvar) return NO_VALUE;
@@ -311,7 +314,8 @@ static ValueId read_stored(Builder *b, int var, const void *user) {
     return s->narrow || s->scale ? frozen_read(b, s, var) : NO_VALUE;
 }
 
-/* The adapter of each node in order, while weights have their own types. */
+/* Makes the adapter of each node in order, while weights still have their
+   own types. */
 static int *adapters_of(const Adapt *x, const Graph *g) {
     int *adapter = NEW_ARRAY(x->cx->scratch, int, g->order.len + 1);
     for (int i = 0; i < g->order.len; i++) {
@@ -329,7 +333,8 @@ static void adapt_graph(const Adapt *x, Graph *g, const int *adapter,
     reads_begin(r, g, x->cx->scratch, read_stored,
                 &(AllStored){stored, x->nvar});
     for (int i = 0; i < r->n; i++) {
-        const Node old = *node_get(g, r->old[i]); /* building moves the pool */
+        const Node old = *node_get(g, r->old[i]); /* building may move the
+                                                     pool */
         ValueId *with = &r->map[old.out[0].i];
         if (frozen_rows(&r->b, stored, x->nvar, &old, with)) {
             rewrite_take_name(g, old.out[0], *with);

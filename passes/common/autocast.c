@@ -11,22 +11,22 @@
      converted to floats, and values computed from them until a sine or cosine
      bounds them): an angle of some thousand radians has no phase in 16 bits
    - the last products before the loss, nearest first, such as a classifier: no
-     other product reads their results.  They may have at most 1/4096 of the
-     multiply-adds of all products and 1/256 of the elements of forward.
-     Rounding errors of earlier products average out; those of the last reach
-     the loss.  An fp32 product takes up to 16 times as long, so the cost is at
-     most 1/256 of the time of all products.
-   A last product with at most 1/64 of the multiply-adds, behind convolutions
-   that have most of them, and with at most 1/8 as many results as operand
-   elements, reads its weight as two bf16 numbers: the second is the rounding
-   error of the first.  A convolution's weight is read at many places, so the
-   classifier's weights make the largest error of a CNN's loss.  The gradient
-   goes to the first number.
+     other product reads their results.  They may have at most 1/4096 of all
+     multiply-adds in matrix products and 1/256 of the activation elements.
+     Rounding errors of earlier products average out; errors of the last
+     products reach the loss. An fp32 product takes up to 16 times as long, so
+     the cost is at most 1/256 of the time of all products. A last product with
+     at most 1/64 of the multiply-adds, behind convolutions that have most of
+     them, and with at most 1/8 as many results as operand elements, reads its
+     weight as two bf16 numbers: the second is the rounding
+   error of the first.  A convolution reads its weight at many positions, so
+   that errors average out; the classifier's weights cause the largest error of
+   a CNN's loss. The gradient goes to the first number.
    --placement exact,head=0: the last products read 16 bits like the others,
    as they do with an error budget, for which pass place decides.
-   A number that a product's result is multiplied with before another product
-   reads it multiplies that product's result instead: the operand is rounded
-   once, not again after the multiplication.
+   If the result of a product is multiplied by a constant before another product
+   reads it, the constant multiplies the second product's result instead: the
+   operand is then rounded only once.
    Before:  %k = mul %h, 0.6     %s = matmul %q, %k
    After:   %p = matmul %q, %h   %s = mul %p, 0.6
    A dot product of two vectors, an outer product and the product of a matrix
@@ -142,8 +142,8 @@ static void find_head(Autocast *ac, Arena *scratch) {
 
 /* ---- factors of operands ------------------------------------------------- */
 
-/* Whether v, a value that others do not read, is x times (*op is OP_DIV: over)
-   the number *by. */
+/* True if v, a value without other readers, is x times ( *op is OP_DIV:
+   over) the number *by. */
 static bool is_multiple(const Rewriter *rw, ValueId v, ValueId *x, OpCode *op,
                         ValueId *by) {
     const Graph *g = rw->g;
@@ -157,7 +157,8 @@ static bool is_multiple(const Rewriter *rw, ValueId v, ValueId *x, OpCode *op,
             !shape_equal(value_type(g, *x), value_type(g, v)))
             continue;
         int exponent;
-        double part = frexp(fabs(c), &exponent); /* others change the range */
+        double part = frexp(fabs(c), &exponent); /* other constants change
+                                                    the range */
         return part > .5 && exponent > -8 && exponent < 8;
     }
     return false;
@@ -168,7 +169,7 @@ static bool is_moved(const Graph *g, const Node *n) {
            (node_kind(n) == KIND_VIEW || node_kind(n) == KIND_MOVE);
 }
 
-/* v is a product's result, moved, with a bias or not. */
+/* True if v is the result of a product, possibly moved and with a bias. */
 static bool is_of_product(const Graph *g, ValueId v) {
     for (const Node *n; (n = value_maker(g, v));) {
         bool bias = !n->fn && n->op == OP_ADD &&
@@ -179,7 +180,8 @@ static bool is_of_product(const Graph *g, ValueId v) {
     return false;
 }
 
-/* The operand v without its factor: *op and *by; NO_VALUE: it has none. */
+/* The operand of v without its constant factor: *op and *by; NO_VALUE: it
+   has no factor. */
 static ValueId without_factor(Rewriter *rw, ValueId v, OpCode *op,
                               ValueId *by) {
     const Node *n = value_maker(rw->g, v);
@@ -195,7 +197,7 @@ static ValueId without_factor(Rewriter *rw, ValueId v, OpCode *op,
 
 static bool factor_behind(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
-    Node n = *node_get(g, id); /* building moves the pool */
+    Node n = *node_get(g, id); /* building may move the pool */
     ValueId by[2] = {NO_VALUE};
     OpCode op[2];
     if (n.fn || n.op != OP_MATMUL || n.loc.amp) return false;
@@ -234,11 +236,11 @@ static ValueId autocast_rounded(Autocast *ac, Loc loc, ValueId v) {
 
 static void autocast_node(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
-    Node n = *node_get(g, id); /* building moves the pool */
+    Node n = *node_get(g, id); /* building may move the pool */
     bool product = node_info(&n)->amp == AMP_LOW;
     bool apart = ac->head[n.out[0].i] || is_of_vectors(g, &n);
     bool wide = product && (node_class(&n) == AMP_FULL || apart);
-    /* the user's word holds for positions, too */
+    /* the user's choice also holds for positions */
     bool low = node_class(&n) == AMP_LOW && !apart &&
                (n.loc.amp || origin_joined(g, &ac->origins, &n) == FROM_DATA);
     for (int k = 0; k < n.nin; k++) {
@@ -260,11 +262,11 @@ static void autocast_node(Autocast *ac, NodeId id) {
             %y = add %p, %q */
 static bool add_rest(Rewriter *rw, NodeId id, ValueId *with) {
     const Autocast *ac = rw->user;
-    Node n = *node_get(rw->g, id); /* building moves the pool */
+    Node n = *node_get(rw->g, id); /* building may move the pool */
     Builder *b = &rw->b;
     if (n.out[0].i >= ac->limit || !ac->rest[n.out[0].i]) return false;
     const Node *cast = def_of(rw->g, n.in[1], OP_CAST);
-    if (!cast) return false; /* the product of positions */
+    if (!cast) return false; /* a product of positions */
     ValueId w = cast->in[0], wide = b_cast(b, n.in[1], DT_F32), in[2];
     ValueId left = b2(b, OP_SUB, w, wide, DT_F32);
     ValueId of[] = {n.in[0], b_cast(b, left, ac->low)};

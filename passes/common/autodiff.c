@@ -10,15 +10,15 @@
    gradient of a cast that the compiler made from an fp32 value stays fp32, so
    that weight gradients leave 16-bit products unrounded.  A call without a
    gradient of its own is differentiated through its body, which is built again
-   after the forward nodes; cse then merges the values that both compute.  The
+   after the forward nodes; cse then merges the values that occur twice. The
    walk reads and writes the same IR, so it may be applied to its own result.
-   Elements that were not selected have gradient 0, whatever their slope is:
-   behind a value that a later node may leave out (where, max, relu),
-   an op whose slope can be infinite passes 0 if the gradient of its result is
-   0, because 0 times infinity would be NaN.  Slices and gathers leave out whole
-   samples or positions, most often of values that are finite all over: there
-   an op does so only if finite.c finds no bound of its slope.  In the same way
-   the root of a sum of squares passes 0 if the sum is 0, as norms and
+   Elements that are not selected have gradient 0, whatever their slope is.
+   Before a node that may leave elements out (where, max, relu), an op whose
+   slope can be infinite passes 0 if the gradient of its result is 0, because 0
+   times infinity would be NaN. Slices and gathers leave out whole samples or
+   positions, mostly of values that are finite everywhere: an op before them
+   does so only if finite.c finds no bound of its slope. In the same way the
+   root of a sum of squares passes 0 if the sum is 0, as norms and
    deviations do in PyTorch. requires     stage CAST; output "ampc.loss";
    "ampc.scale" if losses are scaled establishes  stage DIFF; an output
    "ampc.grad/NAME", f32, for every parameter that the objective trains and its
@@ -39,8 +39,8 @@ typedef struct Diff {
     Diag *diag;
     Arena *scratch;
     Builder b;
-    uint32_t first, end;  /* values that count, and before them .. */
-    const ValueId *outer; /* .. the operands of a call whose body this is */
+    uint32_t first, end;  /* the wanted values, and before them .. */
+    const ValueId *outer; /* .. the operands of the call whose body this is */
     int nouter;
     uint32_t first_node; /* of the body */
     int start;           /* position of the body's first node in the order */
@@ -53,7 +53,7 @@ typedef struct Diff {
     VEC(int) rank; /* per value: rank of its name's source, see name_grad */
 } Diff;
 
-/* Index of the facts about v; 0 if no gradient flows through v. */
+/* Index of v's slot; 0 if no gradient flows through v. */
 static uint32_t slot(const Diff *s, ValueId v) {
     if (v.i >= s->end) return 0;
     if (v.i >= s->first) return v.i - s->first + 1 + (uint32_t)s->nouter;
@@ -116,7 +116,8 @@ static void mark_active(Diff *s, int start) {
 
 /* ---- which slopes must not be multiplied by 0 ---------------------------- */
 
-/* A zero in the gradient of a product's result is one term of sums. */
+/* In the gradient of a matrix product's result, a zero is only one term of
+   sums. */
 static void mark_selected(Diff *s, int start, const ValueId *out, int nout,
                           const uint8_t *selected) {
     for (int k = 0; k < nout; k++) s->selected[slot(s, out[k])] |= selected[k];
@@ -141,7 +142,7 @@ static bool is_even_power(const Graph *g, const Node *n) {
            (fmod(k, 2) == 0 || (base && base->op == OP_ABS));
 }
 
-/* v is 0 only where all that it is made of is, whose squares are added. */
+/* True if v is 0 only if all values whose squares it sums are 0. */
 static bool is_sum_of_squares(const Graph *g, ValueId v, int depth) {
     const Node *n = value_maker(g, v);
     double k;
@@ -167,7 +168,8 @@ static bool is_root(const Graph *g, const Node *n) {
     return root && is_sum_of_squares(g, n->in[0], 0);
 }
 
-/* True if n multiplies or divides by a number that is not 0 or infinite. */
+/* True if n multiplies or divides by a constant that is neither 0 nor
+   infinite. */
 static bool scales_by_number(const Graph *g, const Node *n) {
     double k;
     if (n->op != OP_MUL && n->op != OP_DIV) return false;
@@ -175,7 +177,8 @@ static bool scales_by_number(const Graph *g, const Node *n) {
            (n->op == OP_MUL && value_is_splat(g, n->in[0], &k) && isfinite(k));
 }
 
-/* Where no gradient passes n, whose result's is dy: 0 where that is anywhere.
+/* Where no gradient passes n, given the gradient dy of its result: wherever dy
+   is 0.
  */
 static ValueId closed_at(Diff *s, const Node *n, ValueId dy) {
     Graph *g = s->g;
@@ -195,12 +198,12 @@ static ValueId closed_at(Diff *s, const Node *n, ValueId dy) {
 
 /* ---- sums ---------------------------------------------------------------- */
 
-/* The sum for %v is called %v.grad.  One that passes on unchanged to a value
-   further up keeps its name, unless that value is a wanted one. */
+/* The sum for %v is called %v.grad.  A sum that is passed on unchanged to a
+   value further up keeps its name, unless that value is a wanted one. */
 static void name_grad(Diff *s, ValueId grad, ValueId of) {
     const Value *v = value_get(s->g, of);
     int rank = s->wanted[slot(s, of)] ? 2 : 1;
-    if (s->outer) return; /* names inside a body say nothing */
+    if (s->outer) return; /* names inside a body are meaningless to the user */
     while (s->rank.len <= (int)grad.i) vec_push(s->scratch, &s->rank, 0);
     if (grad.i < s->end || s->rank.data[grad.i] >= rank || !v->name) return;
     if (value_get(s->g, grad)->kind != VK_RESULT) return; /* shared constant */
@@ -295,8 +298,8 @@ static ValueId gradient(Diff *s, ValueId v) {
     ValueId sum = p->data[0];
     for (int k = 1; k < p->len; k++)
         sum = b2(&s->b, OP_ADD, sum, p->data[k], k == p->len - 1 ? d : wide);
-    /* Inside a body a gradient keeps the dtype in which it was computed; a
-       narrower one is stored so by the node that computes it. */
+    /* Inside a body a gradient keeps the dtype in which it was computed; the
+       node that computes a narrower gradient stores it in that dtype. */
     bool fits = s->outer && (dtype_promote(value_dtype(s->g, sum), d) == d ||
                              node_store(s->g, s->first_node, s->start, sum, d));
     if (!fits) sum = b_cast(&s->b, sum, d);
@@ -316,7 +319,7 @@ static Status walk_back(Diff *s, int start) {
     return OK;
 }
 
-/* The body again, unrounded, and its gradient. */
+/* Builds the body again, without roundings, and its gradient. */
 static Status through_body(Diff *s, const FnCall *call, const Node *of,
                            const ValueId *gout, ValueId *gin, char *msg) {
     Graph *g = s->g;
@@ -355,7 +358,8 @@ static Status through_body(Diff *s, const FnCall *call, const Node *of,
     return OK;
 }
 
-/* want[k]: the dtype for operand k, NUM_DTYPES: it needs no gradient. */
+/* want[k]: the dtype of operand k's gradient; NUM_DTYPES: no gradient is
+   needed. */
 static Status grad_node(Diff *s, const Node *n, const ValueId *gout,
                         const DType *want, ValueId *gin) {
     char msg[MSG_TEXT] = "";
@@ -455,7 +459,7 @@ static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
     return s;
 }
 
-/* Names the first node after v where gradients end. */
+/* Names the first node after v at which gradients end. */
 static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
                           ValueId v, int nnode) {
     bool *after = NEW_ARRAY(cx->scratch, bool, g->values.len);
@@ -482,7 +486,7 @@ static Status no_gradient(const Graph *g, PassCtx *cx, const bool *needs,
                 block ? node_info(block)->text : "");
 }
 
-/* An .amp text may hold any graph named train. */
+/* An .amp text may contain any graph named train. */
 static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     Loc loc = {.file = g->module->file};
     if (value_get(g, loss)->type.i != type_scalar(DT_F32).i)
@@ -495,7 +499,8 @@ static Status check_train(const Graph *g, PassCtx *cx, ValueId loss) {
     return fail(cx->diag, loc, "graph %s is already differentiated", g->name);
 }
 
-/* Parameters change when gradients are finite, and then by the update. */
+/* Parameters change only through the update, and only if gradients are
+   finite. */
 static Status check_writes(const Graph *g, Diag *d) {
     for (int i = 0; i < g->writes.len; i++) {
         const Var *v = value_var(g, g->writes.data[i].var);

@@ -50,8 +50,8 @@ void average_buffers(Builder *b, const Options *o, const Graph *train,
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* Whether evaluation reads averages: it is asked to, and there is one, since
-   the objective has stepped.  `evaluated` needs the step alone. */
+/* True if evaluation reads averages: averages are enabled, and the objective
+   has made a step. `evaluated` needs the step alone. */
 static ValueId is_read(Builder *b, Str objective, bool average) {
     Graph *g = b->g;
     ValueId zero = b_scalar(b, DT_F64, 0);

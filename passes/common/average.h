@@ -10,12 +10,13 @@
 
 #include "passes/passes.h"
 
-/* What share of an average step `number` replaces, f32; none: no average. */
+/* The share of the average that step `number` replaces, f32; none: no
+   average. */
 ValueId average_share(Builder *b, const Options *o, ValueId number);
 /* Writes the average of variable `var`, whose new value is x. */
 void average_write(Builder *b, const Options *o, ValueId var, ValueId x,
                    ValueId share, ValueId ok);
-/* Writes those of the buffers that `train` writes. */
+/* Writes the averages of the buffers that `train` writes. */
 void average_buffers(Builder *b, const Options *o, const Graph *train,
                      ValueId share, ValueId ok);
 /* Lets eval and predict read them, and the state `evaluated`. */

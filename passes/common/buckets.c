@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buckets.c: which gradients are summed over ranks together.
+/* buckets.c: groups the gradients that are summed over ranks together.
    Before:  graph micro:  write %ampc.grad/a = %a.sum    # last in backward
                           write %ampc.grad/b = %b.sum    # first
    After:                 write %ampc.grad/a = %a.sum bucket 2
                           write %ampc.grad/b = %b.sum bucket 1
    Every gradient is in one bucket, in the order in which backward makes them,
    so that the sum of one begins while the next are still computed (PLAN_SUM).
-   A bucket ends before it would exceed --comm-bucket; one gradient alone may.
-   In a session without ranks nothing is summed.
+   A bucket ends before it would exceed --comm-bucket; only a bucket of one
+   gradient may exceed it. In a session without ranks nothing is summed.
    requires     stage PRIMITIVE, types chosen
    establishes  buckets from 1 on, in all programs that sum gradients        */
 #include "passes/passes.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 typedef struct Made {
-    int at, write; /* when it can be made; index in g->writes */
+    int at, write; /* when backward has computed it; index in g->writes */
 } Made;
 
 static int by_position(const void *a, const void *b) {
@@ -25,7 +25,7 @@ static int by_position(const void *a, const void *b) {
 }
 
 /* For each value, the position of the last backward node that it depends on.
-   Sums onto gradients of earlier micro-steps count as the end of backward. */
+   Sums with gradients of earlier micro-steps count as the end of backward. */
 static int *ready_at(const Graph *g, Arena *scratch) {
     int *at = NEW_ARRAY(scratch, int, g->values.len + 1);
     for (int i = 0; i < g->values.len; i++) at[i] = -1;

@@ -12,7 +12,7 @@
 const double error_margin[NUM_ERRORS] = {
     [ERROR_LOSS] = 3, [ERROR_GRADIENT] = 1.5};
 
-/* Costs are integers: parts of a byte. */
+/* Costs are integers, in fractions of a byte. */
 enum { PARTS = 256 };
 
 void choice_add(Choice *c, Arena *a, Term t) { vec_push(a, &c->terms, t); }
@@ -26,7 +26,7 @@ static double sum_bytes(const Choice *c) {
     return sum;
 }
 
-/* More than twice all bytes never decides otherwise. */
+/* A higher price than twice all bytes gives the same assignment. */
 static int64_t in_parts(double bytes, double most) {
     return (int64_t)llround(PARTS * fmin(bytes, 2 * most));
 }
@@ -80,7 +80,7 @@ static bool applies(const Term *t, const bool *low) {
 }
 
 static double bound_of(const Choice *c, const Chosen *x, int64_t parts) {
-    /* each term was rounded by at most half a part */
+    /* rounding changed each term by at most half a unit */
     double bound = ((double)parts - c->terms.len) / PARTS;
     for (int k = 0; k < NUM_ERRORS; k++)
         if (x->price[k] > 0) bound -= x->price[k] * c->limit[k];
@@ -123,7 +123,7 @@ static bool keeps(const Choice *c, const Chosen *x) {
     return true;
 }
 
-/* share: how much of the price is for an error of each limit. */
+/* share: the part of the price that each limit's error gets. */
 static bool try_price(Search *s, double price, const double *share) {
     double of[NUM_ERRORS];
     for (int k = 0; k < NUM_ERRORS; k++)
@@ -137,8 +137,8 @@ static bool try_price(Search *s, double price, const double *share) {
     return true;
 }
 
-/* The lowest price that keeps the limits, to within 1 %; at a higher one some
-   errors are smaller, and the bytes are more. */
+/* The lowest price that keeps the limits, to within 1 %; a higher price
+   gives smaller errors but more bytes. */
 static void budget_search(Search *s, const double *share) {
     const double start = 1, most = 1e60;
     double lo = 0, hi = start;
@@ -209,9 +209,9 @@ static uint64_t hash_text(uint64_t h, Str s) {
     return s ? hash_bytes(h, s, strlen(s) + 1) : hash_bytes(h, "", 1);
 }
 
-/* How often each key has come so far. */
+/* The number of earlier occurrences of each key. */
 typedef struct Seen {
-    uint64_t *key; /* open addressing; 0: free */
+    uint64_t *key; /* hash table; 0: free */
     int *times;
     size_t room; /* a power of 2 */
 } Seen;

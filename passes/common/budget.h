@@ -2,7 +2,7 @@
 /* budget.h: the fewest bytes whose error stays within a limit.
 
    Variables are low or high (mincut.h).  A term costs bytes and adds to errors;
-   the sum of each error has a limit.  For a price of each error the cheapest
+   the sum of each error is limited. For a price of each error the cheapest
    assignment of bytes + price * error is a minimum cut and exact. The prices
    are found by bisection.  An assignment that keeps the limits may take more
    bytes than the best one, because not every assignment is the cheapest of some
@@ -16,7 +16,7 @@ typedef enum TermKind {
     TERM_LOW,      /* if x is low */
     TERM_HIGH,     /* if x is high */
     TERM_LOW_HIGH, /* if x is low and y is high */
-    TERM_IMPLIES,  /* if x is low, y must be: no cost */
+    TERM_IMPLIES,  /* if x is low, y must be low: no cost */
     TERM_IS_LOW,   /* x must be low, .. */
     TERM_IS_HIGH   /* .. or high */
 } TermKind;
@@ -25,7 +25,7 @@ typedef struct Term {
     TermKind kind;
     int x, y;
     int64_t bytes, saved; /* bytes of a step; bytes kept for backward, which
-                             decide between equals */
+                             decide between equal costs */
     double error[NUM_ERRORS];
 } Term;
 
@@ -38,7 +38,7 @@ typedef struct Choice {
 typedef struct Chosen {
     bool *low;
     int64_t bytes;
-    double error[NUM_ERRORS], price[NUM_ERRORS]; /* bytes for an error of 1 */
+    double error[NUM_ERRORS], price[NUM_ERRORS]; /* bytes per unit of error */
     double bound; /* no assignment within the limits takes fewer bytes */
     int cuts;     /* that were solved */
 } Chosen;
@@ -46,19 +46,20 @@ typedef struct Chosen {
 void choice_add(Choice *c, Arena *a, Term t);
 /* The cheapest assignment of bytes + price * error. */
 Chosen choice_at(const Choice *c, const double *price, Arena *a);
-/* The fewest bytes that were found within the limits; false: no assignment
-   keeps them, and *best has the least error. */
+/* The assignment with the fewest bytes found within the limits; false: no
+   assignment keeps them, and *best has the least error. */
 bool choice_within(const Choice *c, Arena *a, Chosen *best);
 
 /* ---- what was measured --------------------------------------------------- */
 
-/* A limit is kept by so many times the predicted root mean square: the loss has
-   one error, which is about normal and exceeds three times that once in 370;
-   the error of a gradient is the norm of many numbers and hardly varies. */
+/* The predicted root mean square times this number must be within the limit.
+   A loss is one number with a nearly normal error, which exceeds three times
+   its root mean square once in 370 cases; the error of a gradient is the
+   norm of many numbers and hardly varies. */
 extern const double error_margin[NUM_ERRORS];
 
-/* The squares of what rounding one value, or one operand of a product, adds to
-   the relative errors; a mean over the draws. */
+/* Squares of the relative errors that rounding one value, or one operand of
+   a product, adds; means over the repetitions. */
 typedef struct ErrorOf {
     uint64_t key;
     double square[NUM_ERRORS];
@@ -67,10 +68,10 @@ typedef struct ErrorOf {
 
 typedef struct Errors {
     VEC(ErrorOf) of;         /* sorted by key */
-    double fp32[NUM_ERRORS]; /* relative error that fp32 leaves */
-    /* Runs the step of an objective with the roundings of these keys: root mean
+    double fp32[NUM_ERRORS]; /* relative error of the step in fp32 */
+    /* Runs an objective's step with the roundings of these keys: root mean
        squares of the relative errors. */
-    int64_t part; /* batch that was measured; 0: the model's own */
+    int64_t part; /* batch size of the measurement; 0: the model's own */
     Status (*simulate)(void *ctx, Str objective, const uint64_t *on, int n,
                        double *error);
     void *ctx;
@@ -81,20 +82,19 @@ typedef struct Errors {
     double predicted[NUM_ERRORS]; /* relative, root mean square */
     int64_t bytes;
     double bound;
-    int wide, products; /* products that are fp32, of how many            */
+    int wide, products; /* number of fp32 products, of all products */
 } Errors;
 
 void errors_sort(Errors *e);
-/* NULL: it was not measured. */
+/* NULL: not measured. */
 const ErrorOf *errors_find(const Errors *e, uint64_t key);
 
-/* Keys of values by what they are computed from, equal in all programs of a
+/* Keys that identify values by their computation: equal in all programs of a
    module and in the same model for another batch. */
 uint64_t *value_keys(const Graph *g, Str objective, Arena *a);
-/* A key of the operand of a product. */
+/* The key for an operand of a matrix product. */
 uint64_t operand_key(uint64_t product, int operand);
-/* A key of the value by its name and op: for programs without
-   gradients. */
+/* The key for a value by its name and op: for programs without gradients. */
 uint64_t name_key(const Graph *g, Str objective, ValueId v);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* canon.c: primitives in the forms that fuse and lower best.
+/* canon.c: brings primitives into the forms that fuse and lower best.
    Before:  %m = reduce_mean %x {axes=[0,1], keepdims=0} : f32[]
    After:   %x.reduce_mean = reduce_mean %x {axes=[0,1], keepdims=1} : f32[1,1]
             %m = reshape %x.reduce_mean {shape=[]} : f32[]
@@ -35,7 +35,7 @@ static bool canon_split(Rewriter *rw, const Node *n, ValueId *out) {
     return true;
 }
 
-/* The axis of `from` that `to` splits in two; -1: it does something else. */
+/* The axis of `from` that `to` splits in two; -1: `to` is not such a split. */
 static int split_axis(const Type *from, const Type *to) {
     if (to->rank != from->rank + 1) return -1;
     int a = 0;
@@ -62,8 +62,8 @@ static ValueId slice_of_reshape(Rewriter *rw, const Node *sl, const Type *to,
 }
 
 /* reshape(slice(x)) = slice(reshape(x)) if the reshape drops an axis that
-   the slice reduces to one element: a step of a recurrence is then read in
-   place. */
+   the slice reduces to one element: a step of a recurrence is then read
+   without a copy. */
 static bool squeeze_of_slice(Rewriter *rw, const Node *n, const Node *cast,
                              const Node *sl, ValueId *out) {
     const int64_t *starts, *steps;
@@ -186,7 +186,8 @@ static bool canon_reshape(Rewriter *rw, const Node *n, ValueId *out) {
 }
 
 /* A smaller value that broadcasts to the elements of operand v: the operand
-   of an expand, or a reduction's result with its leading ones. */
+   of an expand, or a reduction's result without its leading axes of length
+   1. */
 static ValueId broadcast_source(const Graph *g, ValueId v, int rank) {
     const Node *x = def_of(g, v, OP_EXPAND);
     if (x) return x->in[0];
@@ -206,7 +207,7 @@ static bool sink_reshape(Rewriter *rw, const Node *n, ValueId *out) {
     Graph *g = rw->g;
     ValueId in[3];
     int at = -1;
-    if (n->flags & NODE_UPDATE) return false; /* stays with the update */
+    if (n->flags & NODE_UPDATE) return false; /* the update keeps it */
     for (int i = 0; i < n->nin; i++) {
         in[i] = n->in[i];
         if (value_type(g, in[i])->rank == 0) continue;
@@ -269,7 +270,7 @@ static bool canon_node(Rewriter *rw, const Node *n, ValueId *out) {
 
 static bool canon_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
-    Node n = *node_get(g, id); /* building moves the pool */
+    Node n = *node_get(g, id); /* building may move the pool */
     int made = g->order.len;
     if (!canon_node(rw, &n, with)) return false;
     for (int i = 0; i < n.nout; i++)

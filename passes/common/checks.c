@@ -19,8 +19,8 @@
 
 #include <string.h>
 
-/* Operand 1 names rows (gather: negative ones count from the end) or classes (a
-   loss of the library) along `axis` of operand 0. */
+/* Operand 1 holds row numbers (gather: negative ones count from the end) or
+   classes (a loss of the library) along `axis` of operand 0. */
 static bool reads_indices(const Node *n) {
     if (!n->fn) return n->op == OP_GATHER;
     return n->fn->loss && fn_loss_target(n->fn) == 1 &&
@@ -32,7 +32,7 @@ typedef struct Check {
     ValueId checked;     /* the index operand of the op */
     ValueId root;        /* the input it comes from                         */
     int64_t least, most; /* legal numbers                                   */
-    bool ignores;        /* `ignore` is legal, too                          */
+    bool ignores;        /* true: `ignore` is legal, too */
     int64_t ignore;
     Loc loc;
 } Check;
@@ -43,7 +43,7 @@ typedef struct Cx {
     Builder b;
     PassCtx *pass;
     Checks checks;
-    VEC(bool) fed; /* per value: computed from inputs; so far */
+    VEC(bool) fed; /* per value: computed from inputs, as far as known */
 } Cx;
 
 /* ---- the indices --------------------------------------------------------- */
@@ -59,7 +59,7 @@ static ValueId only_operand(const Graph *g, const Node *n) {
     return found;
 }
 
-/* Whether node n passes positions on: element-wise, or a move. */
+/* True if node n preserves positions: element-wise, or a move. */
 static bool keeps_elements(const Graph *g, const Node *n, ValueId from) {
     OpKind kind = node_kind(n);
     if (n->nout != 1) return false;

@@ -46,7 +46,7 @@ Status compact_params(Module *m, const Options *o, Diag *d, Arena *scratch) {
 
 /* x rounded to d, as f32. */
 static ValueId low_of(Builder *b, ValueId x, DType d) {
-    Attr kept = attr_i(AK_user, 1); /* a rounding that stays */
+    Attr kept = attr_i(AK_user, 1); /* a rounding that no pass removes */
     return b_cast(b, build(b, OP_CAST, &x, 1, &kept, 1, d, NULL), DT_F32);
 }
 

@@ -5,11 +5,11 @@
    After:   %w.f32 = cast %w   %m.f32 = cast %m              %w, %m: bf16
             %w.new, %m.new = adamw %w.f32, %g, .., %m.f32
             %w.out, %m.out = either bf16 number beside %w.new, %m.new
-   All is part of the one kernel that updates the parameter. A rounding to
-   nearest would lose each change below half a unit in the last place, which is
-   most changes of a weight and all of a slow mean; a stochastic one is right on
-   average. Its random numbers are those of dropout: a function of the seed, the
-   step and the place of the element.
+   All is part of the one kernel that updates the parameter. Rounding to nearest
+   would lose each change below half a unit in the last place, which is most
+   changes of a weight and all changes of a slow mean; stochastic rounding is
+   correct on average. Its random numbers are those of dropout: a function of
+   the seed, the step and the place of the element.
 
    kahan: the state `remainder` has what bf16 leaves of the parameter.
 
@@ -24,9 +24,9 @@
 #include "ir/fn/optimizer.h"
 #include "passes/options.h"
 
-/* Whether updates read random numbers. */
+/* True if updates read random numbers. */
 bool compact_draws(const Options *o);
-/* Makes the parameters that --masters is about bf16 ones. */
+/* Makes the parameters to which --masters applies bf16. */
 Status compact_params(Module *m, const Options *o, Diag *d, Arena *scratch);
 
 /* One variable, as an update reads and writes it. */

@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* Equal by bits: -0 is not 0, and a NaN is equal to itself.  Scalars are shared
-   from the beginning. */
+/* Equal by bits: -0 differs from 0, and a NaN equals itself. Scalars are
+   shared when they are built. */
 typedef struct ConstTable {
     const Graph *g;
     ValueId *slot;
@@ -65,7 +65,7 @@ typedef struct CseTable {
     NodeId *waits; /* per value: a reader that is not yet in the table */
 } CseTable;
 
-/* The slot of a node equal to this one, or where it would be. */
+/* The slot of a node equal to this one, or the free slot for it. */
 static CseSlot *slot_of(const CseTable *t, const Graph *g, NodeId id) {
     const Node *n = node_get(g, id);
     uint32_t hash = (uint32_t)node_hash(g, n), at = hash & t->mask;
@@ -77,7 +77,7 @@ static CseSlot *slot_of(const CseTable *t, const Graph *g, NodeId id) {
     return &t->slot[at];
 }
 
-/* The first operand that nothing else reads; none. */
+/* The first operand that no other node reads; 0: none. */
 static ValueId read_alone(const Rewriter *rw, const Node *n) {
     for (int k = 0; k < n->nin; k++)
         if (uses_of(rw, n->in[k]) == 1) return n->in[k];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dce.c: drop nodes that nothing needs.
+/* dce.c: removes nodes that nothing needs.
    Roots are the outputs and the writes.  A node with several results stays
    while one of them is needed.
    requires     any stage before FUSED

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* At most so many parts, none of which but the last is smaller. */
+/* Largest number of parts, all of at least this size except the last. */
 #define MOST_PARTS  16
 #define LEAST_BYTES ((int64_t)4 << 20)
 
@@ -20,14 +20,14 @@ static int by_place(const void *x, const void *y) {
     return a->at != b->at ? a->at - b->at : a->number - b->number;
 }
 
-/* Below casts, which stand anywhere. */
+/* Casts are skipped, since they may stand anywhere in the order. */
 static const Value *made_value(const Graph *g, ValueId v) {
     const Node *n;
     while ((n = def_of(g, v, OP_CAST))) v = n->in[0];
     return value_get(g, v);
 }
 
-/* The numbers of gradients in the order in which they are finished. */
+/* The numbers of gradients in the order in which they are complete. */
 static int *finished(Graph *g, const ValueId *grads, int n) {
     const int *position = graph_positions(g, g->arena);
     Placed *all = NEW_ARRAY(g->arena, Placed, n);

@@ -16,15 +16,15 @@
 typedef struct EarlyPart {
     const int *which; /* numbers of parameters */
     int n;
-    int chunk; /* 0: there are no other parts */
+    int chunk; /* 0: there is only one part */
 } EarlyPart;
 
 typedef VEC(EarlyPart) EarlyParts;
 
-/* The parts of the parameters with these gradients; one part of all in the
-   order given, unless the options ask for more. */
+/* The parts of the parameters with these gradients; one part with all, in
+   the given order, unless the options request more. */
 EarlyParts early_parts(Graph *g, const Options *o, const ValueId *grads, int n);
-/* Refuses what needs all gradients before the first update. */
+/* Refuses options that need all gradients before the first update. */
 Status early_check(const Options *o, const Objective *j, Diag *d);
 
 #endif

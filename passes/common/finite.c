@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* finite.c: see finite.h.  Ops that leave the finite numbers (quotients,
-   logarithms, roots, powers, exponentials) do not where their operand is
-   bounded away from 0, as in norms, or not above 0, as in a softmax.         */
+/* finite.c: see finite.h.  Ops whose results may be infinite or NaN
+   (quotients, logarithms, roots, powers, exponentials) have finite results
+   if their operand is bounded away from 0, as in norms, or is never above 0,
+   as in a softmax. */
 #include "passes/common/finite.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@ static bool moves(const Node *n) {
                       n->op == OP_CAST || n->op == OP_EXPAND);
 }
 
-/* n is x minus the largest x of each row. */
+/* True if n is x minus the maximum of each row. */
 static bool is_below_largest(const Graph *g, const Node *n) {
     const Node *most = n->op == OP_SUB ? value_maker(g, n->in[1]) : NULL;
     for (int i = 0; i < DEPTH && most && moves(most); i++)
@@ -37,11 +38,12 @@ typedef enum Sign {
     SIGN_FIRST,  /* from the first */
     SIGN_BOTH,   /* if both have it */
     SIGN_EITHER, /* if one has it */
-    SIGN_SUM,    /* above 0 if one is, and the other not below 0 */
+    SIGN_SUM,    /* above 0 if one operand is, and the other is not below 0 */
     SIGN_POWER,
-    SIGN_SQUARE, /* from both, or because they are one */
+    SIGN_SQUARE, /* from both operands, or because both are the same value */
     SIGN_BOUND,  /* from attribute min */
-    SIGN_SOFTMAX /* from the first, or because that is a softmax's */
+    SIGN_SOFTMAX /* from the first operand, or because that is the operand of
+                    a softmax */
 } Sign;
 
 static const struct {
@@ -102,7 +104,7 @@ static bool is_positive_sum(const Graph *g, const Node *n, int depth) {
     return false;
 }
 
-/* v is above some positive number everywhere. */
+/* True if v is above some positive number everywhere. */
 static bool is_positive(const Graph *g, ValueId v, int depth) {
     const Node *n = value_maker(g, v);
     double c;
@@ -151,7 +153,7 @@ static bool never(const Graph *g, const Node *n) {
     return false;
 }
 
-/* Ops that leave the finite numbers, and when they do not. */
+/* Ops whose results may be infinite or NaN, and when they are finite. */
 static const struct {
     OpCode op;
     bool (*stays)(const Graph *g, const Node *n);
@@ -165,7 +167,7 @@ static const struct {
     {OP_ACOSH, never},         {OP_ATANH, never},
 };
 
-/* Whether n makes finite results of finite operands. */
+/* True if n computes finite results from finite operands. */
 static bool stays_finite(const Graph *g, const Node *n) {
     if (n->fn) return true; /* norms, activations, losses */
     for (size_t i = 0; i < sizeof leaving / sizeof *leaving; i++)

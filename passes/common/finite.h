@@ -12,10 +12,10 @@ typedef struct Finite {
     VEC(bool) may_not; /* by ValueId.i: it may be infinite or NaN */
 } Finite;
 
-/* Notes the results of n, whose operands are noted already.  Sums and products
-   of finite values are taken to be finite. */
+/* Notes the results of n, whose operands are noted already.  Sums and
+   products of finite values count as finite. */
 void finite_note(Finite *f, const Node *n);
-/* Whether a slope of n may be infinite or NaN. */
+/* True if a slope of n may be infinite or NaN. */
 bool has_infinite_slope(const Finite *f, const Node *n);
 
 #endif

@@ -13,7 +13,7 @@
 #include "passes/rewrite.h"
 #include "runtime/program/quantized.h"
 
-enum { FEW = 4096 }; /* elements: smaller weights stay as they are */
+enum { FEW = 4096 }; /* elements: smaller weights are left unchanged */
 
 /* ---- readers ------------------------------------------------------------- */
 
@@ -35,7 +35,7 @@ int weight_of(const Graph *g, const Node *n, bool *columns) {
     return weight_at(g, n->in[1], columns);
 }
 
-/* The table of whose rows n gathers some; -1. */
+/* The table from which n gathers rows; -1: none. */
 static int table_of(const Graph *g, const Node *n) {
     if (n->fn || n->op != OP_GATHER || attr_int(n, AK_axis) != 0) return -1;
     const Value *x = value_get(g, n->in[0]);
@@ -44,7 +44,7 @@ static int table_of(const Graph *g, const Node *n) {
 
 typedef struct Readers {
     bool product, table;
-    const char *other; /* NULL, or a reader that is neither */
+    const char *other; /* NULL, or a reader that is neither of the two */
 } Readers;
 
 static void note_readers(const Graph *g, const Node *n, Readers *r) {
@@ -76,7 +76,7 @@ static Readers *readers_of(const Module *m, Arena *a) {
 
 /* ---- storing ------------------------------------------------------------- */
 
-/* Why a weight has no codes; NULL: it can have them. */
+/* The reason why a weight has no codes; NULL: it may have codes. */
 static const char *why_whole(const Type *t, const Readers *r, int code) {
     if (t->rank != 2) return "is no matrix";
     if (r->other) return internf("is read by %s", r->other);

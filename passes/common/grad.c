@@ -50,7 +50,7 @@ static Status do_graph(Graph *g, PassCtx *cx) {
     ValueId *map = /* 0: itself */
         NEW_ARRAY(cx->scratch, ValueId, g->values.len);
     for (int i = 0; i < n; i++) {
-        Node x = *node_get(g, old[i]); /* building moves the pool */
+        Node x = *node_get(g, old[i]); /* building may move the pool */
         for (int k = 0; k < x.nin; k++)
             if (map[x.in[k].i].i) x.in[k] = map[x.in[k].i];
         if (x.fn) TRY(check_call(g, cx, &x));

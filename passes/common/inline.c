@@ -18,7 +18,7 @@
 
 static bool inline_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
-    Node n = *node_get(g, id); /* building moves the pool */
+    Node n = *node_get(g, id); /* building may move the pool */
     DType *want = NEW_ARRAY(rw->scratch, DType, n.nout);
     FnCall call = fn_call(&n);
     char msg[MSG_TEXT];

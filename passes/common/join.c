@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* join.c: products that are added up become one product with a longer
+/* join.c: matrix products that are summed become one product with a longer
    reduction.
    Before:  %p = matmul %a, %b {trans_a=1} : f32[m,n]    %a: [k,m], %b: [k,n]
             %q = matmul %c, %d {trans_a=1} : f32[m,n]
@@ -20,12 +20,13 @@ typedef VEC(ValueId) ValueList;
 /* Terms of one sum that are products of operands with equal layout. */
 typedef struct Kind {
     ValueList of;
-    int64_t copied; /* elements of their operands */
+    int64_t copied; /* elements of the operands */
     ValueId joined; /* 0: not yet */
 } Kind;
 typedef VEC(Kind) KindList;
 
-/* The node that adds up v, all of type t, in forward or backward. */
+/* The node of forward or backward that computes the sum v; all terms have
+   type t. */
 static const Node *sum_of(const Graph *g, ValueId v, TypeId t) {
     const Node *n = def_of(g, v, OP_ADD);
     return n && value_get(g, v)->type.i == t.i && !(n->flags & NODE_UPDATE)
@@ -93,7 +94,7 @@ static const Node *product_of(const Graph *g, ValueId v) {
     return node_get(g, value_get(g, v)->def);
 }
 
-/* For each term the index of its kind in *kinds; -1 if it has none. */
+/* For each term the index of its kind in *kinds; -1: none. */
 static int *sort_terms(const Rewriter *rw, const ValueList *terms, TypeId t,
                        KindList *kinds) {
     const Graph *g = rw->g;
@@ -115,14 +116,13 @@ static int *sort_terms(const Rewriter *rw, const ValueList *terms, TypeId t,
     return kind;
 }
 
-/* Copying the operands moves less than results that are added up. */
+/* True if copying the operands moves fewer bytes than adding the results. */
 static bool pays(const Kind *k, TypeId t) {
     return k->copied < (k->of.len - 1) * type_count(type_get(t));
 }
 
-/* Concatenates the operands in reverse: gradients are added in the order of
-   backward, and forward's own concats, which then hold the same values, are
-   in the opposite order. */
+/* Concatenates the operands in reverse: backward adds gradients in one
+   order, and forward's own concats of the same values have the opposite one. */
 static ValueId join_operands(Rewriter *rw, const ValueList *v, int which,
                              int axis) {
     ValueId *in = NEW_ARRAY(rw->scratch, ValueId, v->len);
@@ -134,7 +134,8 @@ static ValueId join_operands(Rewriter *rw, const ValueList *v, int which,
 }
 
 static ValueId join_products(Rewriter *rw, const ValueList *v) {
-    Node first = *product_of(rw->g, v->data[0]); /* building moves the pool */
+    Node first = *product_of(rw->g, v->data[0]); /* building may move the
+                                                    pool */
     DType d = value_dtype(rw->g, v->data[0]);
     ValueId in[2];
     in[0] = join_operands(rw, v, 0, attr_int(&first, AK_trans_a) ? 0 : 1);

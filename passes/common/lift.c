@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lift.c: values that the compiler made 16 bits are f32 again, except operands
-   of products.
+/* lift.c: makes values that the compiler rounded to 16 bits f32 again, except
+   operands of matrix products.
    Before:  %h = matmul %x, %w : bf16[..]     %r = add %h, %y : bf16[..]
    After:   %h = matmul %x, %w : f32[..]      %r = add %h, %y : f32[..]
             %r.bf16 = cast %r         before the product that reads %r
@@ -16,12 +16,12 @@ typedef struct Lift {
     Graph *g;
     DType low;
     Builder b;
-    bool *own;       /* per value: 16 bits as the model declares */
+    bool *own;       /* per value: the model declares it as 16 bits */
     bool *made;      /* per value: 16 bits by the compiler's choice; not a
-                        constant or a copy of a variable, nor moved from one */
+                        constant or a copy of a variable, nor a move of one */
     ValueId *wide;   /* per value: its f32 replacement; 0: itself */
     ValueId *low_of; /* per value: its 16-bit cast */
-    bool *stands;    /* per value: this cast is in the order again */
+    bool *stands;    /* per value: this cast is in the new order already */
     uint32_t limit;
 } Lift;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* locate.c: --debug-nonfinite: where a value first is not finite.
+/* locate.c: --debug-nonfinite: finds the first value that is not finite.
    Before:  graph locate, as probes makes it: %y = matmul %x, %w  ...
    After:   of each value that the model names, in its type,
             %c = 2 k + kind if an element is not finite; else 2^63 - 1
@@ -8,9 +8,10 @@
    k counts values in the program's order: inputs, variables, then nodes; kind
    is 0 for NaN, 1 for infinities alone.  WAY is i(nput), v(ariable), f(orward)
    or b(ackward), SOURCE the node of the model.
-   The runtime runs it before each step (runtime/api/locate.c): programs that
-   train are the same, bit for bit, and so are their checkpoints. Infinities
-   that come from a constant by arithmetic and moves are meant, as in masks; NaN
+   The runtime runs it before each step (runtime/api/locate.c). Programs that
+   train are unchanged bit for bit, and so are their checkpoints. Infinities
+   computed from constants by arithmetic and moves are intended, as in masks;
+   NaN
    never is.  Values inside a function are its own affair. requires     stage
    PRIMITIVE, types chosen */
 #include "passes/rewrite.h"
@@ -25,7 +26,7 @@ typedef struct Locator {
     Builder b;
     bool *meant;   /* per value: infinities are intended, they come from
                       constants */
-    ValueId first; /* i64[]: the least code so far                 */
+    ValueId first; /* i64[]: the smallest code so far */
     int n;         /* values so far                                */
 } Locator;
 
@@ -95,7 +96,7 @@ static bool is_meant(const Locator *l, const Node *n) {
     return false;
 }
 
-/* Variables that forward and backward read, the copies last. */
+/* Variables that forward and backward read; copies come last. */
 static void locate_vars(Locator *l, const bool *read, int limit) {
     static const VarKind kinds[] = {VAR_PARAM, VAR_FROZEN, VAR_BUFFER,
                                     VAR_SHADOW};
@@ -109,7 +110,7 @@ static void locate_vars(Locator *l, const bool *read, int limit) {
 }
 
 static void locate_node(Locator *l, NodeId id) {
-    Node n = *node_get(l->g, id); /* building moves the pool */
+    Node n = *node_get(l->g, id); /* building may move the pool */
     vec_push(l->g->arena, &l->g->order, id);
     bool meant = is_meant(l, &n);
     for (int i = 0; i < n.nout; i++) {

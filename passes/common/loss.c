@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loss.c: give the forward graph the scalar loss of each objective.
+/* loss.c: adds the scalar loss of each objective to the forward graph.
    Before:  return %logits
    After:   input %target; %loss = softmax_cross_entropy %logits, %target
             return %logits, ampc.loss=%loss
@@ -54,8 +54,8 @@ static bool in_layer(const Graph *g, const Node *n, Str name) {
            (!layer[length] || layer[length] == '.');
 }
 
-/* An inner value: an input or a result that is called so; else the result of
-   the last node that is called so or reads a parameter of that layer. */
+/* An inner value: an input or a result with that name; else the result of
+   the last node with that name or with a parameter of that layer. */
 static ValueId inner_value(const Graph *g, Str name) {
     ValueId found = NO_VALUE;
     for (int i = 0; i < g->inputs.len; i++)
@@ -97,7 +97,7 @@ static bool is_output(const Graph *g, ValueId v) {
     return false;
 }
 
-/* The output or inner value that is called so; without a name the only output.
+/* The output or inner value with that name; without a name the only output.
  */
 static Status pick_operand(const Graph *g, PassCtx *cx, Str name, ValueId *v) {
     if (!name && model_outputs(g) != 1)
@@ -134,7 +134,7 @@ static Status loss_auto(const Graph *g, PassCtx *cx, Str name, ValueId *loss) {
     return OK;
 }
 
-/* Whether targets need names of their own. */
+/* True if targets need names of their own. */
 static bool many_targets(const Options *o, const Graph *g, ValueId x) {
     return o->objectives.len > 1 ||
            (o->objectives.data[0].added.len &&
@@ -142,9 +142,9 @@ static bool many_targets(const Options *o, const Graph *g, ValueId x) {
 }
 
 /* "target", or with several losses "target:OUTPUT", where x may also be an
-   inner value that `given` names. Losses on one output share a target of equal
-   type; one of another type is "target:OUTPUT:LOSS".
-   model: number of the model's inputs. */
+   inner value that `given` names. Losses on one output share a target of
+   equal type; a target of another type is "target:OUTPUT:LOSS". model:
+   number of the model's inputs. */
 static ValueId target_input(const Options *o, Graph *g, int model, ValueId x,
                             Str given, TypeId t, Str loss) {
     bool many = many_targets(o, g, x);
@@ -162,7 +162,7 @@ static ValueId target_input(const Options *o, Graph *g, int model, ValueId x,
     return graph_input(g, name, t);
 }
 
-/* Elsewhere it is axis 1. */
+/* For other ranks it is axis 1. */
 static void note_axis(PassCtx *cx, const Graph *g, ValueId x) {
     StrBuf type = {0};
     sb_put_type(&type, value_get(g, x)->type);
@@ -173,7 +173,7 @@ static void note_axis(PassCtx *cx, const Graph *g, ValueId x) {
     sb_free(&type);
 }
 
-/* Losses that take the softmax or the sigmoid of the output themselves. */
+/* Losses that apply the softmax or the sigmoid to the output themselves. */
 static bool takes_logits(const Fn *fn) {
     static const char *const names[] = {"cross_entropy", "soft_cross_entropy",
                                         "focal", "bce_with_logits",
@@ -183,7 +183,7 @@ static bool takes_logits(const Fn *fn) {
     return false;
 }
 
-/* The source of the output, casts and reshapes aside. */
+/* The source of the output, ignoring casts and reshapes. */
 static ValueId behind_moves(const Graph *g, ValueId x) {
     const Node *n;
     while ((n = def_of(g, x, OP_CAST)) || (n = def_of(g, x, OP_RESHAPE)))
@@ -191,8 +191,9 @@ static ValueId behind_moves(const Graph *g, ValueId x) {
     return x;
 }
 
-/* The output is a softmax's or sigmoid's result, and the loss applies another
-   one to it: PyTorch would compute the same, but hardly anyone means it. */
+/* The output is the result of a softmax or sigmoid, and the loss applies
+   another one to it: PyTorch would compute the same, but it is rarely
+   intended. */
 static void warn_of_probabilities(PassCtx *cx, const Graph *g, const Fn *fn,
                                   ValueId x) {
     if (!takes_logits(fn)) return;
@@ -206,9 +207,10 @@ static void warn_of_probabilities(PassCtx *cx, const Graph *g, const Fn *fn,
          soft ? "the softmax" : "the sigmoid", soft ? "nll" : "bce");
 }
 
-/* The loss of probabilities as one of what they were made of, which does not
-   overflow where they are 0 or 1: nll of a softmax's result takes its log, and
-   bce of a sigmoid's is bce_with_logits.  *fn: the function to call. */
+/* Replaces a loss of probabilities by one of logits, which does not overflow
+   at probabilities of 0 or 1: nll of a softmax's result takes the log of it,
+   and bce of a sigmoid's result becomes bce_with_logits. *fn: the function
+   to call. */
 static ValueId before_probabilities(Builder *b, PassCtx *cx, ValueId x,
                                     const Fn **fn) {
     Graph *g = b->g;
@@ -236,7 +238,7 @@ static ValueId before_probabilities(Builder *b, PassCtx *cx, ValueId x,
                                              : b_reshape(b, y, t.rank, t.dim);
 }
 
-/* One call of a loss, as it is made. */
+/* One call of a loss, while it is built. */
 typedef struct Call {
     const LossSpec *l;
     ValueId in[MAX_FN_OPERANDS];
@@ -246,7 +248,7 @@ typedef struct Call {
     int axis; /* class axis; -1: the loss has none */
 } Call;
 
-/* The outputs that are named, or all. */
+/* The named outputs, or all. */
 static Status loss_operands(const Graph *g, PassCtx *cx, Call *c) {
     int target = fn_loss_target(c->l->fn), all = model_outputs(g);
     int n = target < 0 ? c->l->fn->info.in_min : target;
@@ -286,8 +288,8 @@ static Status class_axis(const Graph *g, PassCtx *cx, Call *c) {
     return OK;
 }
 
-/* The definition tells the target's type: class numbers without the class
-   axis, or as the output. */
+/* The loss's definition gives the target's type: class numbers without the
+   class axis, or the output's type. */
 static void add_target(Graph *g, PassCtx *cx, Call *c, int model) {
     int target = fn_loss_target(c->l->fn);
     if (target < 0) return;
@@ -352,7 +354,8 @@ static Status call_loss(Builder *b, PassCtx *cx, const LossSpec *l, int model,
     return OK;
 }
 
-/* sum <output, its gradient>, over the one that is named or all that float. */
+/* Sums the products of outputs and their given gradients, for the named
+   output or for all floating-point ones. */
 static Status host_loss(Builder *b, PassCtx *cx, Str output, ValueId *loss) {
     Graph *g = b->g;
     int64_t axes[MAX_RANK];
@@ -378,7 +381,7 @@ static Status host_loss(Builder *b, PassCtx *cx, Str output, ValueId *loss) {
                           : "--loss host needs a floating-point output");
 }
 
-/* One term, times its factor: one number. */
+/* One term times its factor: a scalar. */
 static Status add_term(Builder *b, PassCtx *cx, const LossSpec *l, int model,
                        ValueId *loss) {
     Graph *g = b->g;
@@ -408,7 +411,7 @@ static Status add_loss(Graph *g, PassCtx *cx, const Objective *j, int model) {
     return OK;
 }
 
-/* Warns of parameters that no objective trains: they keep their values. */
+/* Warns of parameters that no objective trains, and which keep their values. */
 static void freeze_rest(Module *m, PassCtx *cx) {
     Str first = NULL;
     int frozen = 0;
@@ -436,7 +439,7 @@ static void mark_operands(const Graph *g, ValueId v, bool *var, bool *seen) {
     seen[val->def.i] = true;
 }
 
-/* Tells of parameters that no loss depends on: they keep their values. */
+/* Reports parameters on which no loss depends, and which keep their values. */
 static void note_unread(const Module *m, PassCtx *cx) {
     const Graph *g = module_graph(m, FORWARD);
     bool *var = NEW_ARRAY(cx->scratch, bool, m->vars.len + 1);
@@ -464,7 +467,7 @@ static void note_unread(const Module *m, PassCtx *cx) {
     sb_free(&names);
 }
 
-/* A text may hold any name. */
+/* A text may contain any name. */
 static Status check_name(const Graph *g, PassCtx *cx, const char *what,
                          Str name) {
     if (!name_is_own(name)) return OK;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mincut.c: preflows (Goldberg and Tarjan), highest label first, with
    capacities from an ordered group instead of numbers: it only adds, subtracts
-   and compares them.  A constraint is an arc whose leading number is 1, which
-   no sum of terms reaches. The preflow goes from the sink to the source,
-   against the arcs: what cannot go on is left where it is, and the nodes that
-   the source still reaches are the smallest low side of all minimum cuts.
-   Excess moves along a chain of nodes as one, so that time grows with the
-   chain; paths from end to end (Dinic) take its square. */
+   and compares them.  A constraint is an arc whose leading number is 1; no
+   sum of terms reaches 1. The preflow goes from the sink to the source,
+   against the arcs. Excess that cannot move on stays, and the nodes that the
+   source still reaches are the smallest low side of all minimum cuts. Excess
+   moves along a chain of nodes in one go, so that time is linear in the
+   chain; with augmenting paths (Dinic) it is quadratic. */
 #include "passes/common/mincut.h"
 
 enum { SOURCE, SINK, FIRST_VARIABLE };
@@ -28,13 +28,15 @@ struct Cut {
     VEC(Arc) arcs;
     Ints *out;      /* per node: its arcs */
     Amount *excess; /* per node: flow that arrived and did not leave */
-    int *level;  /* per node: at most its distance from the source; n: none */
-    int *next;   /* per node: the first arc that may still take excess */
-    int *count;  /* per level: number of nodes */
-    int *active; /* per level: a node with excess; -1: none */
-    int *below;  /* per node: the next active one of its level */
-    int highest; /* no active node is of a higher level */
-    int lifted;  /* nodes, since the levels were distances */
+    int *level;     /* per node: lower bound of its distance from the source; n:
+                       unreachable */
+    int *next;      /* per node: the first arc that may still take excess */
+    int *count;     /* per level: the number of its nodes */
+    int *active;    /* per level: a node with excess; -1: none */
+    int *below;     /* per node: the next active one on its level */
+    int highest;    /* the highest level with an active node, or above it */
+    int lifted;     /* number of nodes relabelled since levels were exact
+                       distances */
 };
 
 /* ---- amounts ------------------------------------------------------------- */
@@ -125,7 +127,8 @@ static void activate(Cut *c, int at) {
     if (level > c->highest) c->highest = level;
 }
 
-/* Distances from the source over arcs with room, and what follows of them. */
+/* Computes distances from the source over arcs with capacity left, and the
+   lists that follow from them. */
 static void find_levels(Cut *c, int *queue) {
     int head = 0, tail = 0;
     for (int i = 0; i < c->n; i++) c->level[i] = c->n;
@@ -154,7 +157,7 @@ static void find_levels(Cut *c, int *queue) {
     }
 }
 
-/* Against arc i ^ 1, which has room. */
+/* Pushes against arc i ^ 1, which has capacity left. */
 static void mincut_push(Cut *c, int at, int i, const Amount *flow) {
     int to = c->arcs.data[i].to;
     Amount moved = *flow;
@@ -164,8 +167,9 @@ static void mincut_push(Cut *c, int at, int i, const Amount *flow) {
     if (!was_active) activate(c, to);
 }
 
-/* One more than the lowest that still takes from it; n where the level that it
-   leaves is empty now: nothing above has a way to the source.               */
+/* Relabels to one above the lowest neighbour that can still take excess; to
+   n if the level that it leaves is now empty, since no node above can reach
+   the source. */
 static void lift(Cut *c, int at) {
     int level = c->n, old = c->level[at];
     for (int k = 0; k < c->out[at].len; k++) {
@@ -180,7 +184,7 @@ static void lift(Cut *c, int at) {
     c->lifted++;
 }
 
-/* Until all excess of a node has gone on, or nowhere can. */
+/* Pushes until a node has no excess, or no place for it. */
 static void discharge(Cut *c, int at) {
     Amount *excess = &c->excess[at];
     while (!is_zero(excess) && c->level[at] < c->n) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mincut.h: the cheapest assignment of two labels, exactly.
+/* mincut.h: the exact cheapest assignment of two labels.
 
-   Every variable is low or high.  What that costs is a sum of terms over one
-   variable or two; minimising it is a minimum s-t cut, with low on the side of
-   the source.  Costs are vectors that compare lexicographically:
-   the second number decides only between assignments that agree in the first.
-   Of several cheapest assignments the one with the fewest low variables is
-   returned: they are contained in every other, so that neither the order of
-   variables and terms nor the algorithm shows.                              */
+   Every variable is low or high.  The cost is a sum of terms over one variable
+   or two; its minimum is a minimum s-t cut, with low on the side of the source.
+   Costs are vectors that compare lexicographically: the second number decides
+   only between assignments that agree in the first. Among several cheapest
+   assignments, the one with the fewest low variables is returned. It is
+   contained in every other, so that the result does not depend on the order
+   of variables and terms or on the algorithm. */
 #ifndef AMPC_PASSES_COMMON_MINCUT_H
 #define AMPC_PASSES_COMMON_MINCUT_H
 
@@ -30,7 +30,7 @@ void cut_if_low_high(Cut *c, int x, int y, CutCost cost);
 /* Constraints. */
 void cut_force(Cut *c, int x, bool low);
 void cut_low_implies_low(Cut *c, int x, int y);
-/* low[variables]; false when the constraints contradict each other. */
+/* low[variables]; false if the constraints contradict each other. */
 bool cut_solve(Cut *c, bool *low, CutCost *total);
 
 #endif

@@ -8,8 +8,8 @@
             graph refresh  16-bit copies of variables
    All of section 6 of the design is IR here: unscale, non-finite check, global
    norm, clipping, skip, optimizer, loss-scale growth and backoff, learning-rate
-   schedule, counters.  Nothing is decided on the host. The formulas are
-   functions of the language (optimizer.h); the update of a parameter is one
+   schedule, counters.  The host decides nothing. The formulas are functions of
+   the language (optimizer.h); the update of a parameter is one
    call.  The sum of squares is f64, in which finite f32 gradients cannot
    overflow, so one isfinite of it is the whole check. requires     stage DIFF
    establishes  stage STEP; casts of variables became VAR_SHADOW reads;
@@ -26,8 +26,8 @@
 
 typedef VEC(ValueId) Values;
 
-/* Values of this step that parameters with equal options share: the results of
-   the optimizer's `once`. */
+/* Values of this step, shared by parameters with equal options: the results
+   of the optimizer's `once`. */
 typedef struct Rates {
     double weight_decay, lr_scale;
     ValueId of[MAX_FN_OPERANDS];
@@ -41,21 +41,23 @@ typedef struct Step {
     const Options *opt;
     const Objective *objective;
     Builder b;
-    ValueId loss;    /* f32[], unscaled                                      */
-    ValueId shares;  /* f32[]: divisor of the gradients; 0 = nothing */
-    Values params;   /* variables                                            */
-    Values squares;  /* per gradient: f64[], the sum of its squares          */
-    Values grads;    /* f32: scaled sums, after emit_check unscaled          */
-    ValueId some;    /* bool[]: a label counts; 0: one always does           */
-    bool labels;     /* a train program in which no label may count           */
-    ValueId finite;  /* bool[]: every gradient is finite                     */
-    ValueId ok;      /* bool[]: and there is a gradient                      */
-    ValueId loss_ok; /* bool[]                                               */
-    ValueId bad;     /* bool[]: pass checks found bad data; 0: did not look  */
-    ValueId norm;    /* f32[]                                                */
-    ValueId lr;      /* f64[]                                                */
-    ValueId number;  /* f64[]: number of the step: 1, 2, .. */
-    ValueId share;   /* f32[]: of the average that this step replaces         */
+    ValueId loss;     /* f32[], unscaled                                      */
+    ValueId shares;   /* f32[]: divisor of the gradients; 0: no samples */
+    Values params;    /* variables                                            */
+    Values squares;   /* per gradient: f64[], its sum of squares */
+    Values grads;     /* f32: scaled sums; unscaled after emit_check */
+    ValueId some;     /* bool[]: at least one label counts; 0: labels always
+                         count */
+    bool labels;      /* a train program in which possibly no label counts */
+    ValueId finite;   /* bool[]: every gradient is finite                     */
+    ValueId ok;       /* bool[]: finite is true, and there is a gradient */
+    ValueId loss_ok;  /* bool[]                                               */
+    ValueId bad;      /* bool[]: pass checks found bad data; 0: there are no
+                         checks */
+    ValueId norm;     /* f32[]                                                */
+    ValueId lr;       /* f64[]                                                */
+    ValueId number;   /* f64[]: number of the step: 1, 2, .. */
+    ValueId share;    /* f32[]: share of the average that this step replaces */
     VEC(Rates) rates; /* computed so far */
 } Step;
 
@@ -70,7 +72,7 @@ static ValueId bin(Step *s, OpCode op, ValueId x, ValueId y) {
     return b2(&s->b, op, x, y, DT_DEFAULT);
 }
 
-/* A function of std.amp; its first nout results. */
+/* Calls a function of std.amp; returns its first nout results. */
 static void call(Builder *b, const char *fn, const ValueId *in, int nin,
                  const Attr *attrs, int nattr, ValueId *out, int nout) {
     NodeId id = build_call(b, fn_std(fn), in, nin, attrs, nattr, nout, NULL);
@@ -110,9 +112,9 @@ static void next_iteration(Builder *b, const Options *o, ValueId when,
     call(b, "next_iteration", in, 6, attrs, SCALER_ATTRS, it, 5);
 }
 
-/* With several objectives: loads the state that the last iteration left. If
-   this objective has already stepped in that iteration, the iteration has
-   ended; returns whether it has. */
+/* With several objectives: loads the state left by the last iteration. If
+   this objective has already made a step in that iteration, the iteration
+   has ended; returns whether it has. */
 static ValueId open_iteration(Builder *b, const Options *o, ValueId it[5]) {
     Graph *g = b->g;
     it[0] = graph_own_var(g, OWN_SCALE, o->scale.init);
@@ -170,7 +172,8 @@ static void set_loss(Step *s, ValueId loss) {
             s->g->outputs.data[i].value = loss;
 }
 
-/* The mean over no label is 0 / 0, which has no gradient: 0, and no step. */
+/* A mean over no labels is 0 / 0 and has no gradient: the loss becomes 0,
+   and the step is skipped. */
 static void without_labels(Step *s, bool last) {
     ValueId nan = b1(&s->b, OP_ISNAN, s->loss, DT_DEFAULT);
     ValueId none = bin(s, OP_AND, nan, s->finite);
@@ -178,7 +181,7 @@ static void without_labels(Step *s, bool last) {
     if (last) set_loss(s, b_where(&s->b, none, f32c(s, 0), s->loss));
 }
 
-/* Gradients over scale and shares, and the sum of their squares. */
+/* Gradients divided by scale and shares, and the sum of their squares. */
 static ValueId sum_squares(Step *s, EarlyPart part) {
     ValueId by = scale_of(s), inv = NO_VALUE, total = f64c(s, 0), sq;
     int64_t axes[MAX_RANK];
@@ -203,8 +206,8 @@ static ValueId sum_squares(Step *s, EarlyPart part) {
     return total;
 }
 
-/* The sum over all parts in the order of parameters, which gives the norm the
-   same bits for any parts. */
+/* The sum over all parts in the order of parameters, so that the norm has
+   the same bits for any division into parts. */
 static ValueId sum_parts(Step *s) {
     ValueId total = s->squares.data[0];
     for (int i = 1; i < s->squares.len; i++)
@@ -212,7 +215,7 @@ static ValueId sum_parts(Step *s) {
     return total;
 }
 
-/* Whether the gradients of a part and of all parts before it are finite. */
+/* True if the gradients of a part and of all earlier parts are finite. */
 static void emit_check(Step *s, EarlyPart part, bool last) {
     bool whole = last && !s->finite.i;
     ValueId total = sum_squares(s, part), finite;
@@ -246,7 +249,7 @@ static void emit_clip(Step *s, EarlyPart part) {
     }
 }
 
-/* Ranks that share updates have parts of gradients. */
+/* Ranks that share updates hold parts of gradients. */
 static Status check_parts(Step *s, const TransformSpec *t, NodeId id) {
     if (!s->opt->shard_optimizer ||
         call_is_elementwise(s->g, node_get(s->g, id)))
@@ -280,7 +283,7 @@ static Status emit_transforms(Step *s, EarlyPart part) {
 
 /* ---- parameters ---------------------------------------------------------- */
 
-/* Calls one of the optimizer's functions, which a user may have written. */
+/* Calls one of the optimizer's functions, which may be the user's own. */
 static Status call_checked(Step *s, const Fn *fn, ValueId *in, int nin,
                            const Attr *attrs, int nattr, const TypeId *want,
                            const Var *v, NodeId *out) {
@@ -291,7 +294,7 @@ static Status call_checked(Step *s, const Fn *fn, ValueId *in, int nin,
                 fn->optimizer->update->info.text, v->name, msg);
 }
 
-/* The rates of variable v: its own options, else the last matching
+/* The rates of variable v: its own options, else those of the last matching
    --param-group, else the optimizer's. */
 static Status rates_of(Step *s, const Var *v, Rates *out) {
     const OptimizerSpec *o = &s->objective->optimizer;
@@ -332,7 +335,7 @@ static Status rates_of(Step *s, const Var *v, Rates *out) {
     return OK;
 }
 
-/* Ranks share state that every element of a parameter has for itself. */
+/* Ranks share state that has one element for each element of a parameter. */
 static Status check_shared(Step *s, const Fn *fn, NodeId id) {
     bool whole = !optimizer_can_share(fn->optimizer, s->g, id);
     if (!s->opt->shard_optimizer || (!whole && !compact_draws(s->opt)))
@@ -399,7 +402,7 @@ static Status update_one(Step *s, ValueId p, ValueId g) {
     return OK;
 }
 
-/* Functions that a program's text calls are defined in that text. */
+/* A program's text must define the functions that it calls. */
 static void keep_definition(Module *m, const Fn *fn) {
     const Fn *parts[] = {fn->optimizer->once, fn};
     if (optimizer_find(m, fn->info.text) == fn) return;
@@ -408,7 +411,7 @@ static void keep_definition(Module *m, const Fn *fn) {
 
 /* ---- scaler and counters ------------------------------------------------- */
 
-/* The iteration ends when every objective has stepped. */
+/* The iteration ends when every objective has made a step. */
 static void emit_iteration(Step *s) {
     static const OwnVar vars[] = {OWN_SCALE, OWN_GOOD, OWN_HYST, OWN_BAD_STEP,
                                   OWN_BLAMED};
@@ -516,7 +519,7 @@ static Status emit_update(Step *s) {
 
 /* ---- programs ------------------------------------------------------------ */
 
-/* The parameter whose gradient an output is; -1. */
+/* The parameter whose gradient is that output; -1: none. */
 static int gradient_of(const Module *m, const Output *o) {
     Str of = family_member(FAMILY_GRAD, o->name);
     int v = of ? module_find_var(m, of) : -1;
@@ -532,7 +535,7 @@ static Step step_new(Graph *g, PassCtx *cx, uint32_t flags) {
     return s;
 }
 
-/* Takes the gradients and ampc.bad off the graph's outputs. Bad data make
+/* Removes the gradients and ampc.bad from the graph's outputs. Bad data make
    the loss NaN, so they are handled like any loss that is not finite. */
 static void take_outputs(Step *s) {
     Graph *g = s->g;
@@ -590,7 +593,8 @@ static void make_micro(const Graph *train, PassCtx *cx) {
     }
     take_outputs(&s);
     if (compact_draws(cx->opt)) graph_own_var(g, OWN_RNG, 0);
-    ValueId *least = s.grads.data; /* tells the update of a bad micro-batch */
+    ValueId *least = s.grads.data; /* passes the flag of a bad micro-batch to
+                                      the update */
     for (int i = 1; i < s.grads.len; i++)
         if (value_count(g, s.grads.data[i]) < value_count(g, *least))
             least = &s.grads.data[i];
@@ -606,7 +610,7 @@ static void make_micro(const Graph *train, PassCtx *cx) {
     write_var(&s, n, bin(&s, OP_ADD, n, i32c(&s, 1)));
     write_var(&s, total, bin(&s, OP_ADD, total, s.loss));
     write_var(&s, shares, bin(&s, OP_ADD, shares, share));
-    if (some.i) /* the mean of this micro-batch alone */
+    if (some.i) /* the mean of only this micro-batch */
         set_loss(&s, bin(&s, OP_DIV, s.loss,
                          b_where(&s.b, some, share, f32c(&s, 1))));
 }
@@ -642,8 +646,8 @@ static Status make_update(const Graph *train, PassCtx *cx) {
     return OK;
 }
 
-/* Every glob is of a parameter that the objective trains, or would without
-   adapters. */
+/* Every glob must match a parameter that the objective trains, or would
+   train without adapters. */
 static Status check_glob(const Module *m, PassCtx *cx, const Objective *j,
                          const char *option, Str glob) {
     for (int k = 0; k < m->vars.len; k++) {
@@ -658,7 +662,7 @@ static Status check_glob(const Module *m, PassCtx *cx, const Objective *j,
     return ERR_USAGE;
 }
 
-/* State is the parameter's, so that only one objective may change it. */
+/* State belongs to a parameter, so that only one objective may change it. */
 static Status check_objective(const Module *m, PassCtx *cx, const Graph *train,
                               const Objective *j) {
     const Fn *fn = j->optimizer.fn;
@@ -719,7 +723,7 @@ ValueId shadow_of(Graph *g, ValueId v, DType d) {
     return graph_var(g, module_var(g->module, VAR_SHADOW, name, t, NULL, 0));
 }
 
-/* cast %w = the copy of %w, or itself */
+/* cast %w = the copy of %w, or the cast itself */
 static bool shadow_rule(Rewriter *rw, NodeId id, ValueId *with) {
     const Node *n = node_get(rw->g, id);
     if (n->op != OP_CAST || n->flags & NODE_UPDATE) return false;
@@ -752,7 +756,7 @@ void shadows_write(Graph *g, Arena *scratch) {
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* A text may declare any copy, and hold programs that are made here. */
+/* A text may declare any copy, and contain programs that are made here. */
 static Status check_text(const Module *m, PassCtx *cx) {
     Loc loc = {.file = m->file};
     for (int i = 0; i < m->vars.len; i++) {
@@ -790,8 +794,8 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     for (int i = 0; i < m->graphs.len; i++)
         shadows_write(m->graphs.data[i], cx->scratch);
     /* A hash of everything that decides how a run continues from a
-       checkpoint. Nothing was inlined or fused yet, so targets and later
-       passes do not affect it. */
+       checkpoint. It is taken before inlining and fusion, so that targets
+       and later passes do not affect it. */
     m->hash = (uint64_t)cx->opt->accumulate;
     for (int i = 0; i < m->graphs.len; i++) {
         ProgramKind p = m->graphs.data[i]->program;

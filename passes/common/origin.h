@@ -7,7 +7,7 @@
 
 typedef enum Origin {
     FROM_CONSTANTS, /* numbers that do not train                            */
-    FROM_POSITIONS, /* and integers, until a sine or cosine bounds them     */
+    FROM_POSITIONS, /* also integers, until a sine or cosine bounds them */
     FROM_DATA
 } Origin;
 
@@ -18,10 +18,10 @@ typedef struct Origins {
 } Origins;
 
 Origins origins_of(const Graph *g, Arena *a);
-/* The origin that the result of n has if it does not bound it. */
+/* The origin of n's result, unless n bounds it. */
 Origin origin_joined(const Graph *g, const Origins *o, const Node *n);
 /* True if 16-bit dtype d can store the result of n, which combines data with
-   numbers up to `bound`: next to a larger number a sum loses data of
+   numbers up to `bound`: beside a larger number a sum loses data of
    magnitude 1, and values that other ops compute may use half of the range. */
 bool origin_fits(const Node *n, double bound, DType d);
 

@@ -5,8 +5,8 @@
    After:   %h = matmul %x.bf16, %w.bf16 : f32    %r = relu %h : bf16
             %z = matmul %r, ..
 
-   All arithmetic except matrix products and convolutions ("products") is f32,
-   whatever the storage, so 16 bits only help values that reach memory.  A value
+   Arithmetic other than matrix products and convolutions ("products") is f32,
+   whatever the storage, so 16 bits only help values that reach memory. A value
    is low (16 bits) or high (f32); a high value that a product reads has a cast
    beside it.  The pass chooses the cheapest assignment, in this order:
      1. bytes read and written in a step
@@ -27,14 +27,13 @@
        their rounding errors.  They are stored as fp16 after division by 64,
        which gives 11 significant bits (bf16: 8) for magnitudes from 1/256 to
        4.19e6 and an absolute step of 3.8e-6 below; products read a 16-bit copy.
-       Streams that a routine, a gather or the host reads are f32; f32 for all
-       streams would add 4 to 7 % to the bytes of transformers
-       (docs/numerics.md).
-       --placement exact,residuals=inf: all streams in f32.  =N: f32 for streams
-       as long as the bytes of a step grow by at most N %, bf16 for the others.
-       Streams behind most sums per byte come first: a rounding error is
-       relative to the stream, which grows with each sum, so the last streams
-       weigh most.
+       Streams that a routine, a gather or the host reads are f32. All streams
+       in f32 would add 4 to 7 % to the bytes of transformers
+       (docs/numerics.md). --placement exact,residuals=inf: all streams in f32.
+       =N: f32 for streams as long as the bytes of a step grow by at most N %,
+       bf16 for the others. Streams behind most sums per byte come first: a
+       rounding error is relative to the stream, which grows with each sum, so
+       the last streams weigh most.
      - in fp16, because of its short range: powers, roots, reciprocals, squares,
        and forward products that are then scaled down, such as attention scores;
        the loss scale keeps gradients in range
@@ -80,8 +79,8 @@ static bool leaves_short_range(const Node *n) {
            (n->op == OP_MUL && same_value(n->in[0], n->in[1]));
 }
 
-/* The reason why result k of n is high (the type rule, or the reason for the
-   first result); NULL: none. */
+/* The reason why result k of n is high (from the type rule; an op's own
+   reason holds for the first result); NULL: none. */
 static const char *must_be_high(const Place *p, const Node *n, int k) {
     OpKind kind = node_kind(n);
     ValueId v = n->out[0];
@@ -216,15 +215,15 @@ static void spare_logs(Place *p, const bool *ahead, Arena *a) {
     }
 }
 
-/* Bytes that v adds if it is high. */
+/* Bytes that v adds to a step if it is high. */
 static int64_t bytes_of_high(const Place *p, ValueId v) {
     return 2 * value_count(p->g, v) * (1 + p->traffic[v.i].reads);
 }
 
 enum { FEW = 2048 };
 
-/* Makes the result of n high if it has few elements or *left bytes are
-   enough. */
+/* Makes the result of n high if it has few elements or if `*left` bytes
+   suffice for it. */
 static void spare_cheap(Place *p, const Node *n, int64_t *left,
                         const char *why) {
     ValueId v = n->out[0];
@@ -280,8 +279,8 @@ static void find_prices(Place *p) {
 
 /* ---- the cut ------------------------------------------------------------- */
 
-/* Cost of v. Low: one 16-bit form serves all readers. High: an f32 form for
-   its readers, and a 16-bit copy for products. */
+/* Cost of v. Low: one 16-bit form serves all readers. High: readers get an
+   f32 form, and matrix products a 16-bit copy. */
 static CutCost traffic_cost(const Place *p, ValueId v, bool low) {
     static const Traffic none;
     const Traffic *t = &p->traffic[v.i], *copy = &none;
@@ -335,9 +334,9 @@ static void add_node(Place *p, const Node *n) {
             cut_if_low_high(p->cut, (int)v.i, (int)n->in[k].i, rounding(p, v));
 }
 
-/* A mask that forward stores for backward, of a value whose 16-bit copy is
-   stored, too: with a low value, backward could read the value instead of
-   the mask. */
+/* Forward stores this mask for backward, of a value whose 16-bit copy is
+   stored, too: if the value is low, backward can read it instead of the
+   mask. */
 bool mask_cost(const Place *p, const Node *n, ValueId v, CutCost *high,
                CutCost *low) {
     const Traffic *mask = &p->traffic[n->out[0].i];
@@ -398,7 +397,7 @@ static CutCost solve(Place *p, bool *low, Arena *a) {
 typedef struct Stream {
     uint32_t first; /* ValueId.i */
     bool any;       /* includes a stream */
-    bool bound;     /* high for another reason */
+    bool bound;     /* high for a reason other than the stream */
     int64_t bytes, sums;
 } Stream;
 
@@ -422,7 +421,7 @@ static uint32_t *find_types(const Place *p, Arena *a) {
     return first;
 }
 
-/* Per value of the first value of each dtype class. */
+/* For the first value of each dtype class. */
 static Stream *find_streams(const Place *p, const uint32_t *first, Arena *a) {
     const Graph *g = p->g;
     Stream *s = NEW_ARRAY(a, Stream, g->values.len);
@@ -493,7 +492,7 @@ static ValueId divided_by(const Graph *g, const Node *n, double *eps) {
 }
 
 /* True if v is the result of a convolution, with or without its bias, and
-   every target can continue from there before it stores v. */
+   every target can compute the next operations before it stores v. */
 static bool ends_a_conv(const Place *p, ValueId v) {
     const Graph *g = p->g;
     const Node *sum = def_of(g, v, OP_ADD);
@@ -504,10 +503,10 @@ static bool ends_a_conv(const Place *p, ValueId v) {
     return conv && target_any_epilogue(g, conv);
 }
 
-/* Per value: results of convolutions whose only readers are their mean
-   and a norm. fp16 after division by 64 has an error of at most 2^-19, which
-   for an eps of 2^-20 is at most 2^-9 of the norm's root; bf16 rounds 1 by
-   as much. */
+/* Per value: results of convolutions that only their mean and a norm read.
+   fp16 after division by 64 has an error of at most 2^-19; for an eps of
+   2^-20 that is at most 2^-9 of the norm's root, which equals the rounding
+   error of 1 in bf16. */
 static bool *find_divided(const Place *p, Arena *a) {
     const Graph *g = p->g;
     int values = g->values.len;
@@ -533,9 +532,9 @@ static bool *find_divided(const Place *p, Arena *a) {
     return divided;
 }
 
-/* Per value of the first value of each dtype class: true if the class
-   includes a stream that fits fp16, or the operand of a norm, and all
-   readers widen it as they read. */
+/* For the first value of each dtype class: true if the class includes a
+   stream that fits fp16, or the operand of a norm, and all readers convert
+   it as they read. */
 static bool *find_fp16(const Place *p, const uint32_t *first, Arena *a) {
     const Graph *g = p->g;
     int values = g->values.len;
@@ -584,7 +583,7 @@ static bool *streams_as_fp16(Graph *g, Arena *a) {
             *stands = NEW_ARRAY(a, ValueId, values);
     NodeId *old = order_take(g, a, &n);
     for (int i = 0; i < n; i++) {
-        Node x = *node_get(g, old[i]); /* building moves the pool */
+        Node x = *node_get(g, old[i]); /* building may move the pool */
         ValueId v = x.nout ? x.out[0] : NO_VALUE;
         Str name = value_get(g, v)->name;
         Builder b = {.g = g, .flags = x.flags, .loc = x.loc};
@@ -653,8 +652,8 @@ void place_apply(const Place *p, Graph *g, const bool *low, Arena *a) {
     g->order.len = kept;
 }
 
-/* Narrows biases: parameters with one element per column that are added to a
-   matrix product, before it is rounded, and to nothing else. */
+/* Makes biases 16 bits: parameters with one element per column that are
+   added only to a matrix product, before it is rounded. */
 static void narrow_biases(Graph *g, Arena *a) {
     DType low = g->module->low;
     const int *uses = graph_use_counts(g, a);
@@ -675,7 +674,7 @@ static void narrow_biases(Graph *g, Arena *a) {
     }
 }
 
-/* The f32 stream that the norm n divides; NO_VALUE if there is none. */
+/* The f32 stream that the norm n divides; NO_VALUE: n divides no stream. */
 static ValueId normalised(const Place *p, const Node *n) {
     const Graph *g = p->g;
     double eps;
@@ -702,7 +701,7 @@ static ValueId from_copy(Keep *k, ValueId v) {
         k->p->traffic[v.i].stored || dtype_of(g, v) != DT_F32)
         return k->stands[v.i];
     NodeId id = value_get(g, v)->def;
-    Node n = *node_get(g, id); /* building moves the pool */
+    Node n = *node_get(g, id); /* building may move the pool */
     ValueId in[2] = {NO_VALUE};
     int large = 0;
     if (n.op != OP_ADD && n.op != OP_SUB && n.op != OP_MUL) return NO_VALUE;
@@ -748,7 +747,8 @@ static void keep_normalised(const Place *p, Graph *g, Arena *a) {
     }
 }
 
-/* The traffic is taken from f32 kernels: values in registers have none. */
+/* The traffic is measured on f32 kernels, where values in registers have
+   none. */
 Place place_begin(Graph *g, PassCtx *cx) {
     Arena *a = cx->scratch;
     const bool *whole = cx->opt->fp16_residuals ? streams_as_fp16(g, a) : NULL;

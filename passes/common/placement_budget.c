@@ -5,9 +5,9 @@
    After:   %h = matmul %x, %w : f32       if rounding %x or %w costs too much
 
    The values are the same as in placement.c.  A product is chosen as well: it
-   is low if it reads 16 bits.  In place of the accuracy price stands the
-   measured error of each rounding (sites.h, sensitivity.h): budget.h finds the
-   price of it.  A value that was not measured is f32, as is an operand of a
+   is low if it reads 16 bits.  The measured error of each rounding (sites.h,
+   sensitivity.h) replaces the accuracy price; budget.h finds the price of
+   error. A value without a measurement is f32, and so is such an operand of a
    product. Programs without gradients take the price of the program that
    trains.
 
@@ -56,8 +56,9 @@ static bool error_of(const Spend *x, const Site *s, Term *t) {
         if (!isfinite(e->square[k])) return false;
         t->error[k] = e->square[k];
     }
-    /* Errors of samples are independent, and the loss is their mean.  So are
-       errors of gradients, but gradients become smaller with the batch, too. */
+    /* Errors of samples are independent, and the loss is their mean.  Errors
+       of gradients are independent, too, but gradients also become smaller
+       with the batch. */
     if (e->count > 0 && site_count(x->g, s) > e->count)
         t->error[ERROR_LOSS] *= (double)e->count / (double)site_count(x->g, s);
     return true;
@@ -170,7 +171,7 @@ static void add_values(Spend *x) {
 
 /* ---- products ------------------------------------------------------------ */
 
-/* Operand `s` of a product: f32 in full, or 16 bits that a copy has. */
+/* Operand `s` of a product: whole in f32, or in 16 bits from a copy. */
 static void add_operand(Spend *x, const Site *s) {
     Graph *g = x->g;
     const Node *n = node_get(g, s->node);
@@ -193,8 +194,8 @@ static void add_operand(Spend *x, const Site *s) {
     put_bytes_budget(x, (Term){.kind = TERM_HIGH, .x = var, .bytes = 2 * half});
 }
 
-/* Products of one node of the model, such as an attention, and of its gradient
-   are of one dtype if there are several: a routine computes them together. */
+/* Products of one model node, such as an attention, and of its gradient have
+   one dtype if there are several: a routine computes them together. */
 static void join_products(Spend *x) {
     Graph *g = x->g;
     for (int i = 0; i < g->order.len; i++) {
@@ -231,8 +232,8 @@ static void count_reads(Spend *x) {
     }
 }
 
-/* Finds what parameters the products read, which makes values; then no more
-   are made. */
+/* Finds the parameters that products read, which makes values; afterwards no
+   values are made. */
 static void build_choice(Spend *x) {
     Graph *g = x->g;
     count_reads(x);
@@ -269,7 +270,7 @@ static ValueId widened(Widen *w, ValueId v) {
     } else if (!n || n->op == OP_CAST) {
         to = from;
     } else {
-        Node move = *n; /* building moves the pool */
+        Node move = *n; /* building may move the pool */
         ValueId in = widened(w, move.in[0]);
         to =
             build(&w->b, move.op, &in, 1, move.attrs, move.nattr, DT_F32, NULL);
@@ -303,8 +304,7 @@ static void widen_products(Spend *x, const bool *low, Errors *note) {
     }
 }
 
-/* Streams that were to be fp16 and are high stay f32: a factor of 1/64 is
-   exact. */
+/* Streams meant for fp16 that are high stay f32: a factor of 1/64 is exact. */
 static void widen_streams(Spend *x, const bool *low) {
     Graph *g = x->g;
     for (uint32_t v = 1; v < (uint32_t)g->values.len; v++) {
@@ -326,7 +326,8 @@ static void add_to(Graph *g, ValueId v, const double *square) {
         adds[k] = (float)sqrt((double)(adds[k] * adds[k]) + square[k]);
 }
 
-/* Notes errors at values that are rounded, and at copies that products read. */
+/* Records errors at values that are rounded, and at copies that products
+   read. */
 static void note_errors(const Spend *x, const bool *low) {
     Graph *g = x->g;
     for (int i = 0; i < x->s.of.len; i++) {
@@ -343,7 +344,7 @@ static void note_errors(const Spend *x, const bool *low) {
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* The roundings of an assignment, run: the squares of the errors. */
+/* The squared errors of running the roundings of an assignment. */
 static Status simulate(const Spend *x, const bool *low, double *square) {
     Graph *g = x->g;
     uint64_t *on = NEW_ARRAY(x->a, uint64_t, x->s.of.len + 1);
@@ -362,10 +363,10 @@ static Status simulate(const Spend *x, const bool *low, double *square) {
     return OK;
 }
 
-/* Rounding moves values past the kinks of relu and of maxima, where the
-   gradient jumps: to first order no rounding does.  What a run has measured
-   beyond the first order is divided among the roundings by what they add to the
-   loss. */
+/* Rounding moves values across the kinks of relu and of maxima, where the
+   gradient jumps; the first-order prediction misses this. The measured error
+   beyond the first order is divided among the roundings in proportion to
+   what they add to the loss. */
 static void add_kinks(Spend *x, double times) {
     for (int i = 0; i < x->c.terms.len; i++) {
         double *error = x->c.terms.data[i].error;
@@ -385,8 +386,8 @@ static Status find_kinks(Spend *x) {
     return OK;
 }
 
-/* The loss has one error a draw, which tells its root mean square badly: the
-   model is used, unless it is wrong by far. */
+/* Each repetition gives one error of the loss, which estimates its root mean
+   square badly: the prediction is used unless it is far off. */
 static void predict(const Spend *x, const Chosen *best, const double *ran,
                     double *square) {
     const double far = 9;
@@ -396,11 +397,11 @@ static void predict(const Spend *x, const Chosen *best, const double *ran,
     square[ERROR_GRADIENT] = ran[ERROR_GRADIENT];
 }
 
-/* Runs the choice of the model of errors.  Where that is too far or not
-   nearly as far as allowed, the limits of the model change. */
+/* Runs the assignment that the error prediction chose. If its error exceeds
+   the limits, or is far below them, the prediction's limits change. */
 static Status bytes_budget_search(Spend *x, const Options *o, Chosen *best) {
     enum { TRIES = 8 };
-    const double near = 0.5; /* part of a limit, both squared */
+    const double near = 0.5; /* fraction of a limit, both squared */
     double limit[NUM_ERRORS], square[NUM_ERRORS], none[NUM_ERRORS];
     double keeps[NUM_ERRORS] = {0}, fails[NUM_ERRORS];
     bool found = false;

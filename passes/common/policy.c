@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy.c: --amp-policy FILE, and the model's own `policy` block before it:
-   autocast classes that the user gives to nodes, and checkpoint regions.
+/* policy.c: --amp-policy FILE, and before it the model's own `policy` block:
+   autocast classes that the user chooses for nodes, and checkpoint regions.
    Before:  %y = softmax %x {axis=1} : f32[4,8]
    After:   %y = softmax %x {axis=1} : f32[4,8] !low       with "op softmax low"
    A line is `op NAME CLASS` (NAME of ampc --list-ops or of a function, or a
@@ -34,7 +34,7 @@ typedef struct Rule {
 
 typedef struct Rules {
     VEC(Rule) list;
-    VEC(Str) parts; /* parts that are regions */
+    VEC(Str) parts; /* number of parts that are regions */
     int regions;    /* of the text */
 } Rules;
 
@@ -48,7 +48,7 @@ static bool same_letters(const char *a, const char *b) {
     }
 }
 
-/* True if `name` is the node's op or the model's name for it. */
+/* True if `name` is the node's op, or its op in the model's file. */
 static bool is_op(const Node *n, Str name) {
     if (same_letters(name, node_info(n)->text)) return true;
     for (const Str *t = n->loc.types; t && *t; t++)
@@ -56,7 +56,7 @@ static bool is_op(const Node *n, Str name) {
     return false;
 }
 
-/* Words of a line, in place; how many. */
+/* Splits a line into words in place; returns their number. */
 static int split(char *line, char **word, int max) {
     int n = 0;
     line[strcspn(line, "#")] = 0;
@@ -69,7 +69,7 @@ static int split(char *line, char **word, int max) {
     return n;
 }
 
-/* A class, or the dtype that it stands for. */
+/* A class, or the dtype that stands for a class. */
 static Status read_class(const char *word, Loc loc, PassCtx *cx,
                          AmpClass *out) {
     static const char *const low[] = {
@@ -132,7 +132,7 @@ static Status read_rules(Rules *rules, PassCtx *cx) {
     return OK;
 }
 
-/* The region of the part that a node belongs to; 0: GLOB matches none. */
+/* The region of a node's part; 0: GLOB does not match. */
 static int region_of(Rules *rules, const char *glob, Str name, Arena *a) {
     for (size_t n = 1; name && *name && name[n - 1]; n++) {
         Str part = !name[n] || name[n] == '/' || name[n] == '.'
@@ -147,7 +147,8 @@ static int region_of(Rules *rules, const char *glob, Str name, Arena *a) {
     return 0;
 }
 
-/* What lines call a node, which later passes hand on to all that comes of it.
+/* The name of a node in policy lines, which later passes copy to all nodes made
+   from it.
  */
 static void name_nodes(const Graph *g) {
     for (int k = 0; k < g->order.len; k++) {
@@ -158,7 +159,7 @@ static void name_nodes(const Graph *g) {
     }
 }
 
-/* The variable that a node reads, if only its shape or order are changed. */
+/* The variable that a node reads, possibly reshaped or permuted. */
 static const Var *variable_of(const Graph *g, ValueId v) {
     enum { STEPS = 4 };
     for (int i = 0; v.i && i < STEPS; i++) {

@@ -33,7 +33,7 @@ static void drop_losses(Graph *g) {
 /* ---- inference forms ----------------------------------------------------- */
 
 static bool inference_rule(Rewriter *rw, NodeId id, ValueId *with) {
-    Node n = *node_get(rw->g, id); /* building moves the pool */
+    Node n = *node_get(rw->g, id); /* building may move the pool */
     char msg[MSG_TEXT];
     if (!n.fn || !n.fn->inference.given) return false;
     FnCall call = fn_call(&n);
@@ -69,18 +69,18 @@ static void top_hits(Builder *b, Str objective, const Node *loss, Attr axis,
                      node_get(b->g, hits)->out[0]);
 }
 
-/* A part of the sum that the loss is: a mean over samples times a number. */
+/* A term of the loss, which is a sum of means over samples times constants. */
 typedef struct Term {
     Node node;
     double factor;
-    ValueId num, den; /* sums of the samples [B]; 0: it has none */
+    ValueId num, den; /* sums over the samples [B]; 0: none */
 } Term;
 enum { TERMS = 16 };
 
 typedef struct Sum {
     Term term[TERMS];
     int n;
-    Node classifies; /* the first term that does; without operands: none */
+    Node classifies; /* the first term with operands; none: no term has any */
     ValueId correct, count;
 } Sum;
 
@@ -106,7 +106,7 @@ static bool find_terms(const Graph *g, ValueId v, double factor, Sum *s) {
     return n->fn ? n->fn->samples.given : n->op == OP_REDUCE_MEAN;
 }
 
-/* A call of a loss as its sums over samples, by the loss's own definition. */
+/* A call of a loss as its sums per sample, by the loss's own definition. */
 static void split_call(Builder *b, Sum *sum, Term *t, int64_t batch) {
     Graph *g = b->g;
     char msg[MSG_TEXT];
@@ -139,8 +139,8 @@ static void report_hits(Builder *b, Str objective, const Sum *s,
         top_hits(b, objective, &s->classifies, axis, top_k);
 }
 
-/* A mean over everything whose first axis is the batch: sums [B] over the
-   sample's share. */
+/* A mean over all elements whose first axis is the batch: sums [B], each
+   over the sample's share. */
 static void split_mean(Builder *b, Term *term, int64_t batch) {
     Graph *g = b->g;
     Node mean = term->node;
@@ -159,8 +159,8 @@ static void split_mean(Builder *b, Term *term, int64_t batch) {
     term->den = b_full(b, type_make(DT_F32, 1, &batch), (double)share);
 }
 
-/* Whether each sample counts as much as any other in the mean: then the sum of
-   such means is one. */
+/* True if each sample has the same weight in the mean: then a sum of such
+   means is a mean, too. */
 static bool samples_count_alike(const Graph *g, const Term *t) {
     Attr x;
     const Fn *fn = t->node.fn;
@@ -171,7 +171,8 @@ static bool samples_count_alike(const Graph *g, const Term *t) {
     return fn_loss_target(fn) < 0 || t->node.nin <= fn_loss_target(fn) + 1;
 }
 
-/* sum of factor num / den, over 1 a sample; one term keeps its own den. */
+/* The sum of factor num / den, over 1 per sample; a single term keeps its
+   own den. */
 static bool report_sum(Builder *b, Str objective, Sum *s, int64_t batch) {
     ValueId num = NO_VALUE, den = s->term[0].den;
     for (int i = 0; i < s->n; i++) {
@@ -215,8 +216,7 @@ static void report_loss(Graph *g, Str objective, ValueId loss, int64_t top_k) {
 /* ---- the pass ------------------------------------------------------------ */
 
 /* With several objectives each program runs only the nodes that its loss
-   needs: statistics of normalisations that the loss does not read stay
-   unchanged. */
+   needs: running statistics that the loss does not read stay unchanged. */
 static void drop_writes(Graph *g, Arena *scratch, ValueId loss) {
     const bool *needed = needed_by(g, scratch, &loss, 1);
     bool *off = NEW_ARRAY(scratch, bool, g->values.len);
@@ -301,7 +301,7 @@ Status pass_programs(Module *m, PassCtx *cx) {
     Graph *f = module_graph(m, FORWARD);
     bool reports = false, host = false;
     if (!f) return OK;
-    for (int i = 0; i < m->graphs.len; i++) /* a text may hold anything */
+    for (int i = 0; i < m->graphs.len; i++) /* a text may contain anything */
         if (m->graphs.data[i]->program != PROGRAM_NONE)
             return fail(cx->diag, (Loc){.file = m->file},
                         "graph %s: a file with a graph %s, which the programs "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranges.c: what 16 bits do to numbers that are known when compiling.
+/* ranges.c: warns of constants and options that 16-bit types cannot represent.
    Changes nothing.  Each finding is a warning at the node of the model, with
    what to do:
      training in fp16 without a loss scale, or with one that is too large
@@ -26,7 +26,7 @@ typedef struct Ranges {
 typedef struct Low {
     double most;  /* largest finite                       */
     double least; /* normal                              */
-    int exact;    /* integers are, up to here             */
+    int exact;    /* largest range of consecutive integers */
     double one;   /* from this x on, sigmoid(x) rounds to 1 */
 } Low;
 
@@ -58,7 +58,7 @@ static void check_scale(const Ranges *r) {
              c->init, 65504 / c->init);
 }
 
-/* A parameter that gets no gradient, as an unused row of a table: 0 / 0. */
+/* A parameter without a gradient, such as an unused row of a table: 0 / 0. */
 static void check_eps(const Ranges *r) {
     const Objective *j = options_objective(r->opt, r->g->objective);
     const double *eps = j ? optimizer_key(&j->optimizer, "eps") : NULL;
@@ -72,7 +72,8 @@ static void check_eps(const Ranges *r) {
 /* ---- weights and constants ----------------------------------------------- */
 
 /* The data of a constant or of a variable with initial values; NULL if there
-   are none. Random numbers are drawn only if 16 bits may lose many of them. */
+   are none. Random numbers are drawn only if many of them may be lost in 16
+   bits. */
 static const Tensor *data_of(const Ranges *r, ValueId v, DType d) {
     const Value *val = value_get(r->g, v);
     if (val->kind == VK_CONST) return val->data;
@@ -83,7 +84,7 @@ static const Tensor *data_of(const Ranges *r, ValueId v, DType d) {
     return var->draw.kind && safe ? NULL : var_initial(r->scratch, var);
 }
 
-/* Effect of a cast on the elements of its operand. */
+/* The effect of a cast on the elements of its operand. */
 typedef struct Lost {
     int64_t n, infinite, zero, one;
     double example; /* an element of the worst kind */
@@ -226,7 +227,8 @@ static void check_node(const Ranges *r, const Node *n) {
     for (int k = where ? 1 : 0; k < n->nin; k++) check_operand(r, n, k);
 }
 
-/* All programs come from the same nodes: one of them is enough. */
+/* All programs come from the same nodes, so that checking one of them is
+   enough. */
 Status pass_ranges(Module *m, PassCtx *cx) {
     Ranges r = {NULL, cx->diag, cx->opt, cx->scratch};
     if (!m->graphs.len) return OK;

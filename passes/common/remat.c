@@ -60,7 +60,7 @@ typedef struct Recompute {
     ValueId *from;  /* per root: the one large value from which free work
                        computes  it */
     bool *free;     /* per node */
-    bool *barred;   /* per node: not to be recomputed, even if free */
+    bool *barred;   /* per node: must not be recomputed, even if free */
     bool *stores;   /* per node: free even if its result is needed in memory */
     int *position;  /* per node */
     ValueId *twin;  /* per value of the old graph: the recomputed value */
@@ -70,8 +70,8 @@ static bool is_view(const Node *n) { return node_kind(n) == KIND_VIEW; }
 
 /* ---- what may be computed again ------------------------------------------ */
 
-/* The user's region, else the compiler's. The compiler's casts and views
-   belong to the region of their operand. */
+/* The user's region, or the compiler's if there is none. The compiler's
+   casts and views belong to the region of their operand. */
 static int region_of(const Recompute *r, NodeId id) {
     const Node *n = node_get(r->g, id);
     while (!n->loc.region && (is_view(n) || n->op == OP_CAST) &&
@@ -137,7 +137,7 @@ static void note_free(Recompute *r) {
     }
 }
 
-/* Ranks would speak with each other once more. */
+/* Recomputing it would make ranks communicate once more. */
 static bool may_again(const Recompute *r, NodeId id) {
     const Node *n = node_get(r->g, id);
     bool leaves = false;
@@ -181,7 +181,7 @@ static int64_t remat_bytes_of(const Graph *g, ValueId v) {
     return type_bytes(value_type(g, v));
 }
 
-/* Whether forward leaves v for backward. */
+/* True if forward stores v for backward. */
 static bool is_kept(const Recompute *r, ValueId v) {
     if (!is_forward(r->g, v) || !r->low[v.i]) return false;
     NodeId id = value_get(r->g, v)->def;
@@ -213,14 +213,14 @@ static void solve(Recompute *r) {
 
 /* ---- a budget ------------------------------------------------------------ */
 
-/* Forward in execution order, and which values are stored when only free
+/* Forward in execution order, and the values that are stored if only free
    work is recomputed. */
 typedef struct Line {
     NodeId *node;
     int n;
     bool *kept;     /* per value */
-    int64_t *made;  /* [n + 1] stored bytes that earlier nodes compute */
-    int64_t *cross; /* [n + 1] bytes computed before and read later */
+    int64_t *made;  /* [n + 1] stored bytes computed by earlier nodes */
+    int64_t *cross; /* [n + 1] bytes computed earlier and read later */
 } Line;
 
 static Line line_new(const Recompute *r) {
@@ -253,8 +253,8 @@ static Line line_new(const Recompute *r) {
     return l;
 }
 
-/* The narrowest place within half a part of the end of part i of n; of several
-   the nearest to it. */
+/* The narrowest place within half a part of the end of part i of n; if
+   several are equal, the nearest one. */
 static int end_of_part(const Line *l, int i, int n) {
     int64_t half = l->made[l->n] / (2 * n), end = 2 * half * i, best = half + 1;
     int found = l->n;
@@ -269,7 +269,7 @@ static int end_of_part(const Line *l, int i, int n) {
     return found;
 }
 
-/* The first m of n parts are regions. */
+/* The first m of the n parts become regions. */
 static void make_parts(Recompute *r, const Line *l, int m, int n) {
     memset(r->part, 0, (size_t)(r->last - r->nodes) * sizeof *r->part);
     for (int i = 1, at = 0; i <= m; i++)
@@ -303,7 +303,9 @@ static Status fit(Recompute *r, PassCtx *cx) {
     for (int m = 1; m < PARTS; m++)
         for (int n = PARTS; n >= 2; n /= 2) {
             if (least <= budget) return OK;
-            if (m * n % PARTS) continue; /* not whole parts of n */
+            if (m * n % PARTS)
+                continue; /* the regions are not whole parts
+                             of n */
             make_parts(r, &l, m * n / PARTS, n);
             solve(r);
             int64_t held = bytes_held(r, &l);
@@ -335,7 +337,7 @@ static ValueId twin_of(const Recompute *r, ValueId v) {
 
 static void make_again(Recompute *r, NodeId id) {
     Graph *g = r->g;
-    Node n = *node_get(g, id); /* building moves the pool */
+    Node n = *node_get(g, id); /* building may move the pool */
     ValueId *in = NEW_ARRAY(r->a, ValueId, n.nin + 1);
     bool changed = !is_view(&n);
     for (int k = 0; k < n.nin; k++) {
@@ -351,8 +353,8 @@ static void make_again(Recompute *r, NodeId id) {
     }
 }
 
-/* Recomputes everything that backward node `id` needs, before it and in the
-   order of forward. */
+/* Recomputes everything that backward node `id` needs; the new nodes stand
+   before it, in the order of forward. */
 static void give_twins(Recompute *r, NodeId id, bool *done) {
     Graph *g = r->g;
     MadeList list = {0};
@@ -388,8 +390,8 @@ static void make_all(Recompute *r) {
 
 /* ---- recomputing free work must hardly move more bytes ------------------- */
 
-/* Puts into *trial a copy of the graph with the recomputed nodes.  It lives
-   in an arena of its own, which the caller frees. */
+/* Fills *trial with a copy of the graph with the recomputed nodes. The copy
+   has an arena of its own, which the caller frees. */
 static void try_out(const Recompute *r, Recompute *trial, Module *aside) {
     *trial = *r;
     trial->a = arena_new();
@@ -428,8 +430,8 @@ static void solve_moving_little(Recompute *r, PassCtx *cx) {
         solve(r);
         if (r->kept >= without.kept) break;
         if (!i) most = bytes_moved(&without, &traffic, cx);
-        /* The estimate joins all targets, so it is more than any of them
-           moves. */
+        /* The estimate is the maximum over all targets, so it exceeds what
+           each of them moves. */
         if (bytes_moved(r, &traffic, cx) <= most + most / 25) return;
         for (uint32_t v = 1; v < (uint32_t)r->nodes; v++)
             if (r->twin[v].i && traffic[r->twin[v].i].stored)
@@ -449,8 +451,8 @@ static int64_t beyond_half(const Recompute *r, PassCtx *cx) {
     return beyond;
 }
 
-/* True if backward has all operands of n: stored, recomputed, or not of
-   forward. */
+/* True if backward has all operands of n: stored, recomputed, or computed in
+   backward. */
 static bool is_at_hand(const Recompute *r, const Node *n, const bool *made) {
     for (int k = 0; k < n->nin; k++) {
         ValueId v = n->in[k].i ? view_root(r->g, n->in[k]) : NO_VALUE;
@@ -461,7 +463,7 @@ static bool is_at_hand(const Recompute *r, const Node *n, const bool *made) {
 
 /* Chooses free work whose result is stored for a product of backward and
    whose operands backward has: the largest result of at most `missing`
-   bytes, else the smallest; of equal ones the first, which is stored
+   bytes, or else the smallest; among equal ones the first, which is stored
    longest. Returns 0 if there is none. */
 static NodeId remat_choose(Recompute *r, int64_t missing) {
     const Graph *g = r->g;

@@ -13,7 +13,7 @@ typedef struct Walk {
 
 static const Rows mixed = {.mixed = true};
 
-/* Two operands of one result, whose axes are counted in the result. */
+/* Two operands with a common result; axes are counted in the result. */
 static Rows both(Rows x, Rows y) {
     Rows r = x.has ? x : y;
     r.mixed = x.mixed || y.mixed;
@@ -64,7 +64,7 @@ static Rows transposed(const Walk *w, const Node *n) {
     return r;
 }
 
-/* The axis must keep its elements, in their order. */
+/* The axis must keep its elements in their order. */
 static Rows cut(const Walk *w, const Node *n) {
     Rows r = w->of[n->in[0].i];
     const Type *from = value_type(w->g, n->in[0]);
@@ -88,7 +88,7 @@ static Rows reduced(const Walk *w, const Node *n) {
     return attr_int(n, AK_keepdims) ? r : moved(r, -before);
 }
 
-/* An op along one axis that its attribute names; of argmax the axis may go. */
+/* An op along the axis named by its attribute; argmax may drop the axis. */
 static Rows along(const Walk *w, const Node *n) {
     Rows r = w->of[n->in[0].i];
     int rank = value_type(w->g, n->in[0])->rank;
@@ -120,8 +120,9 @@ static Rows gathered(const Walk *w, const Node *n) {
     return both(data, moved(index, axis));
 }
 
-/* The axis in the result: `line` is the operand's axis that the product keeps
-   and `to` its place there; the other one of the last two is summed over. */
+/* The axis in the result: `line` is the operand's axis that the matrix
+   product keeps and `to` its position in the result; the product sums over
+   the other one of the last two axes. */
 static Rows product_operand(Rows r, int rank, int line, int out_rank, int to) {
     if (!r.has || r.axis < rank - 2) return moved(r, out_rank - rank);
     if (r.axis != line) return mixed;
@@ -141,7 +142,7 @@ static Rows product(const Walk *w, const Node *n) {
                         out - 1));
 }
 
-/* Samples along axis 0 of the image, or channels of them along axis 1. */
+/* Samples along axis 0 of the image, or their channels along axis 1. */
 static Rows images(const Walk *w, const Node *n) {
     Rows x = w->of[n->in[0].i], weight = {0};
     bool conv = n->op == OP_CONV || n->op == OP_CONV_DGRAD;
@@ -153,7 +154,7 @@ static Rows images(const Walk *w, const Node *n) {
 
 static void walk(const Walk *w);
 
-/* Result k of a call, by the body. */
+/* Result k of a call, from the function's body. */
 static void call(const Walk *w, const Node *n) {
     const Type **in = NEW_ARRAY(w->a, const Type *, n->nin + 1);
     for (int k = 0; k < n->nin; k++)
@@ -179,7 +180,7 @@ static Rows expanded(const Walk *w, const Node *n) {
 
 static Rows same(const Walk *w, const Node *n) { return w->of[n->in[0].i]; }
 
-/* The rules of ops that keep samples apart; all others mix them. */
+/* Rules of the ops that keep samples apart; all other ops mix them. */
 static const struct {
     OpCode op;
     bool first; /* operand 0 has the axis */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rules.c: dtypes op by op, by a rule of PyTorch's instead of the cut's.
+/* rules.c: chooses dtypes op by op, by a rule of PyTorch or Apex instead of the
+   minimum cut.
    Before:  %h = matmul %x, %w : f32[..]      %p = softmax %h : f32[..]
    After:   %x.f16 = cast %x {user=1}   %w.f16 = cast %w {user=1}
             %h = matmul %x.f16, %w.f16 : f16[..]   %p = softmax %h : f32[..]
@@ -54,7 +55,7 @@ static ValueId cast_to(Rules *r, ValueId v, DType d) {
 static TorchRule rule_of(const Rules *r, const Node *n) {
     TorchRule rule = node_info(n)->torch;
     AmpClass class = node_class(n);
-    /* and what evaluation computes for it */
+    /* and whatever evaluation computes from it */
     bool loss = (n->fn && node_info(n)->amp == AMP_FULLOUT) ||
                 (r->g->program == PROGRAM_EVAL && !r->model[n->out[0].i]);
     bool lists = r->opt->placement == PLACE_PYTORCH && !n->loc.amp;
@@ -69,7 +70,8 @@ static bool is_leaf(const Graph *g, ValueId v) {
     return kind == VK_VAR || kind == VK_CONST;
 }
 
-/* The product's result that n adds a bias to, as operand; -1. */
+/* The operand of n that is a product's result and to which n adds a bias;
+   -1: none. */
 static int find_biased(const Graph *g, const Node *n, const int *uses) {
     for (int k = 0; k < 2 && n->op == OP_ADD; k++) {
         ValueId y = n->in[k], b = n->in[!k];
@@ -84,8 +86,8 @@ static int find_biased(const Graph *g, const Node *n, const int *uses) {
 
 /* ---- one node ------------------------------------------------------------ */
 
-/* True for leaves that are 16 bits in a 16-bit model: not single numbers,
-   and not constants beyond the range of 16 bits. */
+/* True for leaves that are 16 bits in a 16-bit model: all except single
+   numbers, and constants beyond the range of 16 bits. */
 static bool halves(const Rules *r, ValueId v) {
     const Value *val = value_get(r->g, v);
     const Type *t = value_type(r->g, v);
@@ -101,8 +103,8 @@ static bool halves(const Rules *r, ValueId v) {
 }
 
 /* True if n, in a 16-bit model, is a product of a 16-bit operand and one
-   left in f32 by a class or a large constant: f32 ends here, since the
-   product reads 16 bits. */
+   left in f32 by a class or as a large constant: from here on values are 16
+   bits, since the product reads 16 bits. */
 static bool meets_halves(const Rules *r, const Node *n) {
     bool wide = false, low = false;
     for (int k = 0; k < n->nin; k++) {
@@ -139,7 +141,7 @@ static DType result(const Rules *r, const Node *n, TorchRule rule) {
         DType *d = one ? &number : &tensor;
         if (*d != DT_F32) *d = t->dtype;
     }
-    /* single numbers do not count beside tensors */
+    /* single numbers do not count among tensors */
     return tensor == NUM_DTYPES ? number : tensor;
 }
 
@@ -156,7 +158,7 @@ static void do_node(Rules *r, NodeId id) {
     for (int k = 0; k < n->nin; k++) {
         if (n->fn && n->fn->operands.data[k].kind == FO_ANY) continue;
         ValueId v = operand(r, rule, n->in[k]);
-        n = node_get(g, id); /* building moves the pool */
+        n = node_get(g, id); /* building may move the pool */
         n->in[k] = v;
     }
     vec_push(g->arena, &g->order, id);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* samples.c: what a micro-batch weighs in the mean of a step, and samples that
-   only fill a batch.
+/* samples.c: the weight of a micro-batch in the mean of a step, and samples
+   that only fill a batch.
    Before:  %loss = softmax_cross_entropy %y, %target {ignore_index=-100}
             return ampc.loss=%loss
    After:   %rows = 1 for the first %ampc.valid samples, else 0
@@ -12,12 +12,12 @@
    micro-batches and ranks, equals the loss of all its samples in one batch, and
    its gradients are equal, too. A mean over samples has the share of samples
    that count; a quotient of sums has its divisor; a sum has the constant 0,
-   which says that losses are added up. Terms that are added must agree in their
-   share. For any other loss each micro-batch counts the same: there is no
-   ampc.share. Samples are masked in the loss alone; so nothing is masked where
-   one sample can affect another's loss or a running statistic (rows.h). Pass
-   optimizer takes both outputs off. It puts the share where %ampc.shares is
-   read, which stands for it until then; in program train that and the rows are
+   which says that losses are added up. Terms that are added must have the same
+   share. With any other loss each micro-batch has the same weight: there is no
+   ampc.share. Samples are masked only in the loss; so nothing is masked if one
+   sample can affect another's loss or a running statistic (rows.h). Pass
+   optimizer removes both outputs. It puts the share where %ampc.shares is read,
+   which stands for it until then; in program train that and the rows are
    1, and simplify leaves the model's own loss. requires     stage TYPED; one
    graph per program, whose inputs were checked establishes  Module.masks:
    whether all objectives can mask samples        */
@@ -30,7 +30,7 @@
 #include <string.h>
 
 typedef enum PoolKind {
-    POOL_NONE,   /* no sample affects it */
+    POOL_NONE,   /* it is the same for all samples */
     POOL_EACH,   /* has the axis of samples  */
     POOL_MEAN,   /* the mean over samples */
     POOL_SUM,    /* their sum */
@@ -41,9 +41,9 @@ typedef enum PoolKind {
 /* How a value depends on the samples of the batch. */
 typedef struct Pool {
     PoolKind kind;
-    ValueId value;  /* masked; MEAN and LABELS: times the share */
+    ValueId value;  /* masked; MEAN and LABELS: multiplied by the share */
     ValueId share;  /* LABELS: f32[] */
-    double nominal; /* elements that MEAN and SUM are of */
+    double nominal; /* number of elements that MEAN and SUM add */
 } Pool;
 
 typedef struct Samples {
@@ -51,12 +51,13 @@ typedef struct Samples {
     Builder b;
     const Options *opt;
     int64_t batch;
-    const Rows *rows;    /* per value that the pass found */
+    const Rows *rows;    /* number of values when the pass began */
     const bool *trained; /* per value: depends on a parameter */
-    bool masks, fails;   /* masks samples; cannot */
-    ValueId stand_in;    /* f32[]: for the share of LABELS */
+    bool masks, fails;   /* true: masks samples; true: it cannot */
+    ValueId stand_in;    /* f32[]: multiplied into losses of kind LABELS */
     ValueId valid;       /* f32[batch]: 1 for samples that count */
-    ValueId part;        /* f32[]: their part of the batch; 0: no masks */
+    ValueId part;        /* f32[]: the share of the batch that counts; 0: no
+                            masks */
 } Samples;
 
 static Pool pool(Samples *s, ValueId v);
@@ -80,15 +81,16 @@ static ValueId mask_of(Samples *s, ValueId v, Rows r) {
     return b_reshape(&s->b, m, (int)rank, dim);
 }
 
-/* Whether samples of v can be masked; if not, no sample is. */
+/* True if samples of v can be masked; if any cannot, none is. */
 static bool maskable(Samples *s, ValueId v) {
     Rows r = s->rows[v.i];
     if (s->masks && (!r.has || r.mixed)) s->fails = true;
     return s->masks && !s->fails;
 }
 
-/* A product, not a choice: choices would guard the gradients in front of them,
-   and the samples that fill a batch are copies of others, thus finite. */
+/* Multiplies instead of selecting: a select would add guards to the
+   gradients before it, and the samples that fill a batch are copies of
+   others, thus finite. */
 static ValueId masked(Samples *s, ValueId v) {
     if (!maskable(s, v)) return v;
     DType d = value_dtype(s->g, v);
@@ -109,7 +111,7 @@ static bool is_linear(PoolKind k) {
     return k == POOL_MEAN || k == POOL_SUM || k == POOL_LABELS;
 }
 
-/* Node id with the pooled operand k in its place. */
+/* Node id with operand k replaced by the given one. */
 static Pool again(Samples *s, NodeId id, int k, Pool p) {
     Node n = *node_get(s->g, id);
     ValueId in[2] = {n.in[0], n.nin > 1 ? n.in[1] : NO_VALUE};
@@ -134,7 +136,7 @@ static Pool samples_reduced(Samples *s, NodeId id) {
     return again(s, id, 0, p);
 }
 
-/* A sum over the number of its samples or elements is a mean. */
+/* A sum divided by the number of its samples or elements is a mean. */
 static bool counts_them(const Samples *s, const Pool *sum, ValueId by) {
     double n;
     if (sum->kind != POOL_SUM || !value_is_splat(s->g, by, &n)) return false;
@@ -144,8 +146,8 @@ static bool counts_them(const Samples *s, const Pool *sum, ValueId by) {
            (int64_t)sum->nominal % (int64_t)n == 0;
 }
 
-/* The divisor of a quotient: a sum over samples, perhaps kept away from 0
-   (`kept`).  *sum: the sum itself. */
+/* The divisor of a quotient: a *sum over samples, possibly bounded away from
+   0 (`kept`). sum: the sum itself. */
 static ValueId divisor(Samples *s, ValueId v, Pool *sum, bool *kept) {
     const Value *val = value_get(s->g, v);
     NodeId id = val->kind == VK_RESULT ? val->def : NO_NODE;
@@ -175,15 +177,15 @@ static ValueId sum_of_all(Samples *s, ValueId v) {
                 : v;
 }
 
-/* The weight of `sum`: its part of the sum of as many ones; f32[]. */
+/* The weight of `sum`: its ratio to a sum of as many ones; f32[]. */
 static ValueId share_of(Samples *s, ValueId sum, double nominal) {
     ValueId x = b_reshape(&s->b, b_cast(&s->b, sum, DT_F32), 0, NULL);
     return b2(&s->b, OP_DIV, x, b_scalar(&s->b, DT_F32, nominal), DT_F32);
 }
 
-/* The share of a quotient whose model keeps its divisor `by` away from 0, as
-   detectors do that divide by the number of objects: where there are none but
-   the numerator is not 0, it counts as `by`. */
+/* The share of a quotient whose model bounds its divisor `by` away from 0,
+   as detectors do that divide by the number of objects: if there are no
+   objects but the numerator is not 0, the share counts as `by`. */
 static ValueId kept_share(Samples *s, ValueId num, ValueId by, ValueId share,
                           double nominal) {
     ValueId zero = b_scalar(&s->b, DT_F32, 0);
@@ -195,8 +197,9 @@ static ValueId kept_share(Samples *s, ValueId num, ValueId by, ValueId share,
     return b_where(&s->b, some, share, alone);
 }
 
-/* sum(each * weight) / sum(weight), the weights known without parameters. Where
-   all are 0 it is NaN, as is the mean of a library's loss, without a gradient.
+/* sum(each * weight) / sum(weight), the weights known without parameters. If
+   all weights are 0 it is NaN, like the mean of a library's loss, and has no
+   gradient.
  */
 static Pool quotient(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
@@ -250,7 +253,7 @@ static bool same_share(const Samples *s, ValueId a, ValueId b) {
     return true;
 }
 
-/* A term that no sample affects counts as often as the others do. */
+/* A term that depends on no sample has the same weight as the others. */
 static Pool added(Samples *s, NodeId id) {
     Node n = *node_get(s->g, id);
     Pool p[] = {pool(s, n.in[0]), pool(s, n.in[1])};
@@ -300,7 +303,7 @@ static ValueId call_with(Samples *s, const Node *n, ValueId target, Attr a) {
     return node_get(s->g, id)->out[0];
 }
 
-/* f32[]: what the targets weigh, of as many ones. */
+/* f32[]: the weight of the targets, relative to as many ones. */
 static ValueId class_share(Samples *s, const Node *n, ValueId target,
                            Attr ignore, bool ignores) {
     ValueId in[] = {n->in[0], target, n->nin > 2 ? n->in[2] : NO_VALUE}, each;
@@ -320,7 +323,7 @@ static ValueId class_share(Samples *s, const Node *n, ValueId target,
     return share_of(s, sum_of_all(s, each), (double)value_count(s->g, target));
 }
 
-/* A loss of classes: targets of masked samples are ignored. */
+/* A loss over classes: targets of masked samples are ignored. */
 static Pool class_loss(Samples *s, const Node *n, bool sum) {
     enum { IGNORED = -100 };
     ValueId target = n->in[1], value = n->out[0];
@@ -346,7 +349,7 @@ static Pool class_loss(Samples *s, const Node *n, bool sum) {
 }
 
 /* The loss of each element of the first operand; NO_VALUE: the loss is not a
-   mean or sum of losses of elements. */
+   mean or sum of per-element losses. */
 static ValueId loss_of_each(Samples *s, const Node *n) {
     ValueId each = call_with(s, n, n->in[1],
                              attr_s(attr_key("reduction", ATTR_STR), "none"));
@@ -372,7 +375,7 @@ static Pool element_loss(Samples *s, const Node *n, ValueId each, bool sum) {
     return p;
 }
 
-/* The part of a loss's function that says what evaluation sums up. */
+/* The part of a loss's function that defines the sums of evaluation. */
 static FnSamples samples_of(Samples *s, const Node *n) {
     FnCall call = fn_call(n);
     FnSamples x;
@@ -381,7 +384,7 @@ static FnSamples samples_of(Samples *s, const Node *n) {
     return x;
 }
 
-/* Numbers that neither samples nor parameters change. */
+/* True for numbers that depend on neither samples nor parameters. */
 static bool is_fixed(const Samples *s, ValueId v, int depth) {
     const Node *n = value_maker(s->g, v);
     if (!n) return value_get(s->g, v)->kind == VK_CONST;
@@ -394,7 +397,7 @@ static bool is_fixed(const Samples *s, ValueId v, int depth) {
     return all;
 }
 
-/* The divisor of the mean is the number of elements of the first operand. */
+/* The mean divides by the number of elements of the first operand. */
 static bool is_mean_of_elements(Samples *s, const Node *n) {
     ValueId den = samples_of(s, n).den;
     const Node *share = value_maker(s->g, den);
@@ -402,7 +405,7 @@ static bool is_mean_of_elements(Samples *s, const Node *n) {
            same_value(share->in[0], n->in[0]);
 }
 
-/* Any loss with such a part, as the user's own may have. */
+/* Any loss with such a part; the user's own loss may have one. */
 static Pool own_loss(Samples *s, const Node *n) {
     enum { DEPTH = 4 };
     s->fails = true;
@@ -416,7 +419,7 @@ static Pool own_loss(Samples *s, const Node *n) {
 }
 
 static Pool call_loss(Samples *s, NodeId id) {
-    Node n = *node_get(s->g, id); /* building moves the pool */
+    Node n = *node_get(s->g, id); /* building may move the pool */
     const char *name = n.fn->info.text;
     Attr reduction;
     if (!n.fn->samples.given) return other;
@@ -439,7 +442,7 @@ static Pool unary(Samples *s, NodeId id) {
     return again(s, id, 0, pool(s, node_get(s->g, id)->in[0]));
 }
 
-/* How a value that has lost the axis of samples was made. */
+/* How a value without the axis of samples was computed. */
 static const struct {
     OpCode op;
     Pool (*rule)(Samples *s, NodeId id);
@@ -487,7 +490,7 @@ static bool *find_trained(const Graph *g, Arena *a) {
     return t;
 }
 
-/* Statistics that are kept would count masked samples, too. */
+/* Running statistics would count masked samples, too. */
 static bool keeps_statistics(const Graph *g, const Rows *rows) {
     for (int i = 0; i < g->writes.len; i++) {
         const Write *w = &g->writes.data[i];
@@ -499,8 +502,8 @@ static bool keeps_statistics(const Graph *g, const Rows *rows) {
     return false;
 }
 
-/* Takes the loss of g apart, with masks or without; whether it was done. The
-   number of samples of a trial is not a variable. */
+/* Splits the loss of g into terms, with masks or without; returns whether it
+   succeeded. In a trial the number of samples is not a variable. */
 static bool take_apart(Graph *g, PassCtx *cx, bool masks, bool trial,
                        PoolKind *kind) {
     Samples s = {.g = g, .b = {.g = g}, .opt = cx->opt, .masks = masks};
@@ -616,7 +619,7 @@ bool samples_sum(const Graph *g) {
     return v.i && value_is_splat(g, v, &share) && share == 0;
 }
 
-/* Whether v is computed from inputs. */
+/* True if v is computed from inputs. */
 static bool reads_inputs(const Graph *g, ValueId v) {
     const Value *val = value_get(g, v);
     if (val->kind != VK_RESULT) return val->kind == VK_INPUT;
@@ -652,7 +655,7 @@ bool samples_all(Graph *g) {
     put_own(g, OWN_SHARES, graph_scalar(g, DT_F32, 1));
     if (!rows.i) return labels;
     put_samples(g, rows, ones_first(g, value_get(g, rows)->type));
-    /* the divisor of a batch that is not whole */
+    /* the divisor for an incomplete batch */
     int64_t batch = value_type(g, rows)->dim[0];
     put_own(g, OWN_VALID, graph_scalar_int(g, DT_I32, batch));
     return labels;

@@ -44,13 +44,13 @@ static ValueId widened(Maker *m, ValueId v) {
     return m->wide[v.i];
 }
 
-/* v, rounded and f32 again. */
+/* v rounded, and converted back to f32. */
 static ValueId sensitivity_rounded(Maker *m, ValueId v, DType low) {
     return b_cast(&m->b, b_cast(&m->b, v, low), DT_F32);
 }
 
-/* Site i is v: another value, by which the loss can be differentiated, or v
-   rounded as an input says. */
+/* Site i is v: as another value, with respect to which the loss can be
+   differentiated, or v rounded if an input says so. */
 static ValueId apart(Maker *m, int i, ValueId v) {
     if (m->form == SENSITIVITY_SWITCHES) {
         ValueId on =
@@ -70,10 +70,10 @@ static bool is_cast_of_f32(const Graph *g, const Node *n) {
            dtype_of(g, n->in[0]) == DT_F32;
 }
 
-/* Makes the node again on f32; *site: the next of the sites. */
+/* Builds the node again in f32; *site: the next site. */
 static void widen_sensitivity_node(Maker *m, NodeId id, int *site) {
     Graph *g = m->g;
-    Node n = *node_get(g, id); /* building moves the pool */
+    Node n = *node_get(g, id); /* building may move the pool */
     ValueId *in = NEW_ARRAY(m->a, ValueId, n.nin + 1);
     DType *out = NEW_ARRAY(m->a, DType, n.nout + 1);
     const Site *sites = m->s.of.data;
@@ -127,15 +127,15 @@ static ValueId plus(Maker *m, ValueId a, ValueId b) {
     return a.i ? b2(&m->b, OP_ADD, a, b, DT_F32) : b;
 }
 
-/* %dw of: write %ampc.grad/w = add %ampc.grad/w, %dw. */
+/* Finds %dw in: write %ampc.grad/w = add %ampc.grad/w, %dw. */
 static ValueId summand(const Graph *g, Write w) {
     const Node *n = def_of(g, w.value, OP_ADD);
     if (!n) return w.value;
     return same_value(n->in[0], w.var) ? n->in[1] : n->in[0];
 }
 
-/* Outputs the gradients; or returns <G, signs>, and outputs the square of G's
-   norm. */
+/* Outputs the gradients; or returns <G, signs>, and outputs the squared norm
+   of G. */
 static ValueId add_gradients(Maker *m, const Write *w, int n) {
     Graph *g = m->g;
     ValueId q = NO_VALUE, norm = NO_VALUE;

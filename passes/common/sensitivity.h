@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sensitivity.h: a program that measures what each rounding does to loss and
-   gradient, without doing it.
+/* sensitivity.h: a program that measures the effect of each rounding on loss
+   and gradient, without rounding.
 
    To first order, rounding element i of a value by d_i changes the loss by
-   (dL/dv_i) d_i.  If the errors of elements are independent and as often up as
-   down, the variance of all is sum_i (dL/dv_i d_i)^2.  The program is the
+   (dL/dv_i) d_i.  If the errors of elements are independent and symmetric, the
+   variance of their total effect is sum_i (dL/dv_i d_i)^2. The program is the
    training step in fp32 with its own derivative: it returns this sum for each
    site (sites.h).  For the gradient G, L is <G, u> with a random vector u of
-   signs, of which the mean over u is the square of the change of G.         */
+   signs; the mean of its squared change over u is the square of G's change. */
 #ifndef AMPC_PASSES_COMMON_SENSITIVITY_H
 #define AMPC_PASSES_COMMON_SENSITIVITY_H
 
@@ -16,7 +16,7 @@
 typedef struct SensitivitySite {
     uint64_t key, name_key;
     int64_t count;             /* of elements */
-    bool measured[NUM_ERRORS]; /* false: it does not change that */
+    bool measured[NUM_ERRORS]; /* false: rounding has no effect on it */
 } SensitivitySite;
 
 typedef struct Sensitivity {

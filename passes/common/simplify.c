@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FOLD_LIMIT = 1 << 20 }; /* elements of a folded constant */
+enum { FOLD_LIMIT = 1 << 20 }; /* limit of elements of a folded constant */
 #define SQRT_2 1.41421356237309505
 
 static TypeId type_of(const Rewriter *rw, ValueId v) {
@@ -24,7 +24,7 @@ static bool same_type(const Rewriter *rw, ValueId a, ValueId b) {
 
 /* ---- constants ----------------------------------------------------------- */
 
-/* A gather with rows out of range is left for pass checks to refuse. */
+/* A gather with rows out of range is left as it is: pass checks refuses it. */
 static bool foldable(const Graph *g, const Node *n) {
     OpKind kind = node_kind(n);
     if (kind == KIND_GEN || kind == KIND_LIB || kind == KIND_ANCHOR ||
@@ -67,13 +67,13 @@ static bool rule_fold(Rewriter *rw, const Node *n, NodeId id, ValueId *with) {
     return true;
 }
 
-/* f(full(c), y) = f(c, y) where y alone has the result's shape: the scalar is
-   an immediate, the tensor would be a buffer. */
+/* f(full(c), y) = f(c, y) if y alone has the result's shape: the scalar is
+   an immediate, the tensor would need a buffer. */
 static bool rule_scalar_operand(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
     if (node_kind(n) != KIND_ELEM || n->nin < 2) return false;
     const Type *res = value_type(g, n->out[0]);
-    bool whole = false; /* an operand that keeps the result's shape */
+    bool whole = false; /* another operand has the result's shape */
     int splat = -1;
     double c = 0;
     for (int i = 0; i < n->nin; i++) {
@@ -141,8 +141,8 @@ static bool rule_pow(Rewriter *rw, const Node *n, ValueId *with) {
 }
 
 /* log(sigmoid x) = log_sigmoid x: the left side is -inf for x < -88 (in fp16
-   from x = -17), the right side is exact there.  So are log(softmax) and
-   log(1 - sigmoid x) = log_sigmoid(-x). */
+   from x = -17), and the right side is exact there. The same holds for
+   log(softmax) and log(1 - sigmoid x) = log_sigmoid(-x). */
 static bool rule_log(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
     DType d = value_dtype(g, n->out[0]);
@@ -226,8 +226,9 @@ static ValueId under_inverse_root(const Graph *g, ValueId v) {
     return n ? n->in[0] : NO_VALUE;
 }
 
-/* x / sqrt(mean(x x) + epsilon) = unit_rms(x), whose gradient is by the
-   quotient and not by x.  Its root and reciprocal are rounded once. */
+/* x / sqrt(mean(x x) + epsilon) = unit_rms(x), whose gradient is computed
+   from the quotient and not from x. Its root and reciprocal are rounded
+   once. */
 static bool rule_unit_rms(Rewriter *rw, const Node *n, ValueId *with) {
     Graph *g = rw->g;
     for (int k = 0; k < 2 && g->module->stage <= STAGE_TYPED; k++) {
@@ -352,8 +353,8 @@ static bool rule_transpose(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
-/* matmul(transpose x) where x's lines become columns = matmul with a flag, of a
-   transpose that moves whole lines, if any */
+/* matmul(transpose x) in which lines of x become columns = matmul with a
+   flag; any remaining transpose moves whole lines */
 static bool rule_matmul(Rewriter *rw, const Node *n, ValueId *with) {
     ValueId in[2] = {n->in[0], n->in[1]};
     bool flag[2] = {attr_int(n, AK_trans_a), attr_int(n, AK_trans_b)};
@@ -420,7 +421,7 @@ static const struct {
 };
 
 static bool simplify_node(Rewriter *rw, NodeId id, ValueId *with) {
-    Node n = *node_get(rw->g, id); /* building moves the pool */
+    Node n = *node_get(rw->g, id); /* building may move the pool */
     for (int i = 0; i < n.nout; i++)
         if (value_get(rw->g, n.out[i])->held) return false;
     if (rule_fold(rw, &n, id, with)) return true;

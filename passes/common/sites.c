@@ -64,7 +64,7 @@ static void find_values(Sites *s, Arena *a) {
     }
 }
 
-/* A value in registers saves nothing. */
+/* Storing a value that stays in registers in 16 bits saves nothing. */
 static bool is_stored(const Place *p, ValueId v) {
     ValueId copy = p->f.cast[v.i];
     return p->traffic[v.i].stored || (copy.i && p->traffic[copy.i].stored);
@@ -83,7 +83,7 @@ static void add_site(Sites *s, Site x, const uint64_t *keys, Arena *a) {
     vec_push(a, &s->of, x);
 }
 
-/* So that rounded_from makes no values later. */
+/* Done first, so that rounded_from makes no values later. */
 static void read_parameters(Graph *g) {
     for (int v = 1, n = g->values.len; v < n; v++)
         if (value_get(g, (ValueId){(uint32_t)v})->kind == VK_VAR)

@@ -3,8 +3,8 @@
 
    Fusion decides which values reach memory, but it runs after types are chosen.
    So a copy of the graph is fused here, once for each kind of target (a very
-   large graph for one only), whatever targets the options name: types must not
-   depend on the machine. */
+   large graph only for one kind), whatever targets the options name: types
+   must not depend on the machine. */
 #include "passes/common/traffic.h"
 #include "passes/device/flow.h"
 

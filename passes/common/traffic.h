@@ -8,22 +8,22 @@
 /* Memory traffic of a value and all its views that have a buffer. */
 typedef struct Traffic {
     bool stored; /* the value is stored by the kernel that computes it */
-    int reads;   /* kernels that read it; the host is one                    */
-    bool saved;  /* the forward pass makes it, the backward pass reads it    */
+    int reads;   /* number of kernels that read it; the host counts as one */
+    bool saved;  /* the forward pass computes it, the backward pass reads it */
 } Traffic;
 
-/* Joins to t[0..values), by ValueId.i, the traffic of g with its present
-   types: the maximum over all targets. */
+/* Takes the maximum over all targets of the traffic of g with its present
+   types into t[0..values), by ValueId.i. */
 void traffic_join(const Graph *g, Traffic *t, int values, PassCtx *cx);
 
-/* Bytes kept for backward beyond 2 per element of floats, or beyond half of
-   the bytes of other values; estimated as above. */
+/* Bytes kept for backward beyond 2 per floating-point element, or beyond
+   half of the bytes of other values; estimated as above. */
 int64_t traffic_beyond_half(const Graph *g, PassCtx *cx);
 
-/* Whether the forward pass makes v; it may be none. */
+/* True if the forward pass computes v; v may be 0. */
 bool is_forward(const Graph *g, ValueId v);
 
-/* Whether a node of the update makes v. */
+/* True if a node of the update computes v. */
 bool is_updates(const Graph *g, ValueId v);
 
 #endif

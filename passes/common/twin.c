@@ -15,15 +15,16 @@ typedef struct Twin {
     Graph *g;
     Builder b;
     Arena *scratch;
-    ValueId *wide; /* per value: its replacement for readers, or 0 */
-    int *site;     /* per value: 1 + its rounding, or 0 */
+    ValueId *wide; /* per value: the value that its readers read instead, or
+                      0 */
+    int *site;     /* per value: 1 + the number of its rounding, or 0 */
     int limit;     /* length of `wide` and `site` */
     TwinSites *sites;
 } Twin;
 
 /* ---- a rounding ---------------------------------------------------------- */
 
-/* v, which stands for `old`, or v rounded, as a new input says. */
+/* v, which replaces `old`, possibly rounded if a new input says so. */
 static ValueId twin_rounded(Twin *t, ValueId v, ValueId old, TwinSite s) {
     Str name = internf("round.%d", t->sites->len);
     ValueId on = graph_input(t->g, name, type_scalar(DT_BOOL));
@@ -34,7 +35,7 @@ static ValueId twin_rounded(Twin *t, ValueId v, ValueId old, TwinSite s) {
     return b_where(&t->b, on, b_cast(&t->b, low, DT_F32), v);
 }
 
-/* The copy of a parameter is made here, from the parameter. */
+/* The copy of a parameter is computed here from the parameter. */
 static ValueId copy_of(Twin *t, ValueId v) {
     const Var *var = value_var(t->g, v);
     int source =
@@ -57,7 +58,7 @@ static ValueId twin_operand(Twin *t, ValueId v) {
             t->wide[v.i] = v;
         else if (val->kind == VK_VAR)
             t->wide[v.i] = copy_of(t, v);
-        else /* the host's, or a constant: as exact as they are */
+        else /* an input or a constant: it is as exact as given */
             t->wide[v.i] = b_cast(&t->b, v, DT_F32);
     }
     return t->wide[v.i];
@@ -83,7 +84,7 @@ static bool only_moves(const Twin *t, const Node *n) {
 }
 
 static void widen_twin_node(Twin *t, NodeId id) {
-    Node n = *node_get(t->g, id); /* building moves the pool */
+    Node n = *node_get(t->g, id); /* building may move the pool */
     ValueId *in = NEW_ARRAY(t->scratch, ValueId, n.nin + 1);
     DType *out = NEW_ARRAY(t->scratch, DType, n.nout);
     bool same = true;
@@ -145,7 +146,7 @@ static void find_readers(Twin *t, const NodeId *order, int n) {
 
 /* ---- results ------------------------------------------------------------- */
 
-/* %dw of: write %ampc.grad/w = add %ampc.grad/w, %dw. */
+/* Finds %dw in: write %ampc.grad/w = add %ampc.grad/w, %dw. */
 static ValueId summand(const Graph *g, Write w) {
     const Value *v = value_get(g, w.value);
     const Node *n = v->kind == VK_RESULT ? node_get(g, v->def) : NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* underflow.c: --count-underflow: what of each gradient fp16 flushes to zero.
+/* underflow.c: --count-underflow: counts the elements of each gradient that
+   fp16 flushes to zero.
    Before:  graph underflow, as probes makes it:
             %dy = ... : f16[4,3]                 %g = matmul %x, %dy : f32[2,3]
    After:   the same, and backward once more in fp32
@@ -17,7 +18,7 @@ typedef struct Underflow {
     Graph *g;
     Builder b;
     Arena *scratch;
-    ValueId *wide; /* per value: the value in fp32; 0: none */
+    ValueId *wide; /* per value: its form in fp32; 0: none yet */
     int limit;     /* length of `wide` */
 } Underflow;
 
@@ -29,9 +30,9 @@ static ValueId wide(Underflow *u, ValueId v) {
     return dtype_is_short(value_dtype(u->g, v)) ? b_cast(&u->b, v, DT_F32) : v;
 }
 
-/* Widens a node of backward; forward nodes stay unchanged. */
+/* Makes a node of backward fp32; forward nodes stay unchanged. */
 static void widen_node(Underflow *u, NodeId id) {
-    Node n = *node_get(u->g, id); /* building moves the pool */
+    Node n = *node_get(u->g, id); /* building may move the pool */
     if (!(n.flags & NODE_BACKWARD) || n.flags & NODE_AGAIN) return;
     ValueId *in = NEW_ARRAY(u->scratch, ValueId, n.nin);
     DType *out = NEW_ARRAY(u->scratch, DType, n.nout);

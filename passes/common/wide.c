@@ -5,8 +5,8 @@
    is computed element by element of 16 bits alone has them too, and an fp32
    operand that is more than a number widens the result (a product's bias and
    the gains of a norm do not), as do functions that autocast has in fp32 on
-   GPUs (exp, log, softplus, ..).  What autocast has in 16 bits it has rounded
-   itself, so another rounding is as large as its own.
+   GPUs (exp, log, softplus, ..).  Where autocast has 16 bits it has rounded the
+   value itself, so another rounding adds an error of the same size.
 
    What it has in fp32 may be rounded only where no reader can make more of the
    error than autocast makes of its own roundings:
@@ -20,10 +20,10 @@
      - a sum of two residual streams, as measured (docs/numerics.md)
    Differences of two fp32 values or with a number, logarithms, exponentials,
    powers, roots, quotients, comparisons and positions may cancel or amplify.
-   Behind the last product of forward the loss is computed, where no product
-   rounds: all that autocast has in fp32 there stays so, as do the gradients
-   up to the first product of backward, and gradients that are computed of
-   values which must be exact.                                               */
+   After the last matrix product of forward the loss is computed, and no
+   product rounds there: all values that autocast has in fp32 stay fp32, as
+   do the gradients up to the first product of backward, and gradients
+   computed from values that must be exact. */
 #include "passes/common/wide.h"
 
 #include "passes/rewrite.h"
@@ -65,7 +65,7 @@ static bool is_activation(const Graph *g, const Node *n, ValueId v) {
     return !is_leaf(g, v) && !broadcasts(g, n, v);
 }
 
-/* The 16-bit copy for products. */
+/* The 16-bit copy that products read. */
 static bool is_copy(const Facts *f, const Node *n) {
     return n->op == OP_CAST && !attr_int(n, AK_user) &&
            !(n->flags & NODE_UPDATE) && dtype_of(f->g, n->in[0]) == DT_F32 &&
@@ -84,7 +84,7 @@ bool is_vector_view(const Graph *g, ValueId v) {
            value_type(g, n->in[0])->rank == 1;
 }
 
-/* Values that are computed and always the same. */
+/* Computed values that do not change from step to step. */
 static bool *find_computed_constants(const Graph *g, Arena *a) {
     bool *fixed = NEW_ARRAY(a, bool, g->values.len);
     for (int i = 0; i < g->order.len; i++) {
@@ -98,9 +98,10 @@ static bool *find_computed_constants(const Graph *g, Arena *a) {
     return fixed;
 }
 
-/* Products that read f32 (autocast.c) and their gradients, which autocast has
-   in fp32, too: of a vector (a linear layer with one output is not one), and
-   with a computed constant, such as the matrix of a Fourier transform. */
+/* Matrix products that read f32 (autocast.c) and their gradients, which
+   autocast has in fp32, too: products with a vector (a linear layer with one
+   output is not one), and with a computed constant, such as the matrix of a
+   Fourier transform. */
 static void note_wide_products(Facts *f, Arena *a) {
     enum { FEW = 2048 };
     const Graph *g = f->g;
@@ -123,7 +124,7 @@ static void note_wide_products(Facts *f, Arena *a) {
     }
 }
 
-/* A product that rounds its operands. */
+/* A matrix product that rounds its operands. */
 static bool is_low_product(const Facts *f, const Node *n) {
     return op_info[n->op].amp == AMP_LOW && !f->wide[n->out[0].i];
 }
@@ -153,7 +154,7 @@ static void note_few(Facts *f, const Node *n) {
 
 /* ---- autocast's types ---------------------------------------------------- */
 
-/* v is a product's result, moved or not. */
+/* True if v is the result of a matrix product, possibly moved. */
 static bool is_product(const Facts *f, ValueId v) {
     const Graph *g = f->g;
     const Node *n = value_maker(g, v);
@@ -161,7 +162,8 @@ static bool is_product(const Facts *f, ValueId v) {
     return n && is_low_product(f, n);
 }
 
-/* v is what a norm makes: a quotient by a root, or that times its gain. */
+/* True if v is the result of a norm: a quotient by a root, possibly times
+   its gain. */
 static bool is_normed(const Graph *g, ValueId v) {
     for (int hops = 0; hops < 3; hops++) {
         const Node *n = value_maker(g, v);
@@ -178,7 +180,7 @@ static bool is_normed(const Graph *g, ValueId v) {
     return false;
 }
 
-/* One number for each column or channel. */
+/* One number per column or channel. */
 static bool is_vector(const Graph *g, ValueId v) {
     const Type *t = value_type(g, v);
     int axes = 0;
@@ -186,7 +188,8 @@ static bool is_vector(const Graph *g, ValueId v) {
     return axes <= 1;
 }
 
-/* v is a norm's, which inference computes of its parameters: a root in it. */
+/* True if v is a factor of a norm that inference computes from parameters: a
+   root in it. */
 static bool has_root(const Graph *g, ValueId v, int depth) {
     const Node *n = value_maker(g, v);
     bool any = n && n->op == OP_RSQRT;
@@ -195,7 +198,7 @@ static bool has_root(const Graph *g, ValueId v, int depth) {
     return any;
 }
 
-/* Whether operand k makes the result fp32, but for its own type. */
+/* True if operand k alone would make the result fp32. */
 static bool widens(const Facts *f, const Node *n, int k) {
     const Graph *g = f->g;
     ValueId v = n->in[k];
@@ -203,13 +206,12 @@ static bool widens(const Facts *f, const Node *n, int k) {
     if (!is_float(g, v) || value_count(g, v) == 1 ||
         value_type(g, v)->rank == 0)
         return false;
-    /* zeros and infinities alone leave the others as they are */
+    /* a mask of zeros and infinities does not change the other elements */
     if (n->op == OP_ADD && f->origins.of[v.i] != FROM_DATA &&
         f->origins.bound[v.i] == 0)
         return false;
     if (!broadcasts(g, n, v) && !is_own(f, v)) return true;
-    if (f->few[v.i] && !is_own(f, v))
-        return false; /* of the rows that it is of */
+    if (f->few[v.i] && !is_own(f, v)) return false; /* axes of the rows */
     if (is_own(f, v) && is_vector(g, v) && has_root(g, v, 4)) return false;
     bool sum = n->op == OP_ADD || n->op == OP_SUB;
     for (int j = 0; j < n->nin && is_own(f, v) && is_vector(g, v); j++) {
@@ -241,8 +243,9 @@ static void note_half(Facts *f, const Node *n) {
 
 /* ---- residual streams ---------------------------------------------------- */
 
-/* Forward sums of two activations of which PyTorch has one in fp32, such values
-   that they read and others too, and what only adds and moves bring into them.
+/* Sums in forward of two activations of which PyTorch has one in fp32; values
+   that both they and others read; and values that only additions and moves
+   bring into them.
  */
 static void note_streams(Facts *f) {
     const Graph *g = f->g;
@@ -265,7 +268,7 @@ static void note_streams(Facts *f) {
 
 /* ---- what products read -------------------------------------------------- */
 
-/* Values that, moved or not, are read only as rounded copies. */
+/* Values that, possibly moved, are read only as rounded copies. */
 static void note_copied(Facts *f) {
     const Graph *g = f->g;
     for (int v = 0; v < g->values.len; v++) f->copied[v] = true;
@@ -283,26 +286,26 @@ static void note_copied(Facts *f) {
 
 typedef struct Growth {
     Facts *f;
-    bool *safe;  /* by ValueId.i: no reader makes more of its error          */
-    bool *ahead; /* by ValueId.i: a product of forward computes from it      */
-    bool *past; /* by ValueId.i: computed from a result of a backward product */
-    bool *read; /* by ValueId.i: a product reads a copy of it, moved or not */
+    bool *safe;  /* by ValueId.i: no reader amplifies its error */
+    bool *ahead; /* by ValueId.i: a forward product is computed from it */
+    bool *past;  /* by ValueId.i: computed from a backward product's result */
+    bool *read; /* by ValueId.i: a product reads a copy of it, possibly moved */
 } Growth;
 
-/* o is the mean of v that a norm takes from it. */
+/* True if o is the mean of v that a norm subtracts from v. */
 static bool is_mean_of(const Graph *g, ValueId o, ValueId v) {
     const Node *n = value_maker(g, o);
     while (n && moves(n)) n = value_maker(g, n->in[0]);
     return n && n->op == OP_REDUCE_MEAN && same_value(n->in[0], v);
 }
 
-/* Sum or difference n of v and something else. */
+/* n is the sum or difference of v and another value. */
 static bool sum_is_safe(const Growth *w, const Node *n, ValueId v) {
     const Facts *f = w->f;
     ValueId o = same_value(n->in[0], v) ? n->in[1] : n->in[0], out = n->out[0];
     if (f->few[v.i] && broadcasts(f->g, n, v)) return w->safe[out.i];
     if (same_value(n->in[0], n->in[1])) return w->safe[out.i];
-    if (is_own(f, o)) /* a bias; a number may be what v is near to */
+    if (is_own(f, o)) /* a bias; v may be close to a constant */
         return w->safe[out.i] && n->op == OP_ADD &&
                (value_count(f->g, o) > 1 || f->few[v.i]);
     if (is_mean_of(f->g, o, v)) return w->safe[out.i];
@@ -311,7 +314,7 @@ static bool sum_is_safe(const Growth *w, const Node *n, ValueId v) {
     return n->op == OP_ADD && f->stream[out.i] && w->safe[out.i];
 }
 
-/* Whether n, which reads v, makes no more of an error of v than others do. */
+/* True if n, which reads v, does not amplify an error of v. */
 static bool reader_is_safe(const Growth *w, const Node *n, ValueId v) {
     const Facts *f = w->f;
     bool next = w->safe[n->out[0].i];
@@ -376,14 +379,14 @@ static void find_products(Growth *w) {
     }
 }
 
-/* A gradient that n computes of a value which must be exact. */
+/* A gradient that n computes from a value which must be exact. */
 static bool reads_exact(const Facts *f, const Node *n) {
     for (int k = 0; k < n->nin && node_kind(n) == KIND_ELEM; k++)
         if (f->exact[n->in[k].i] && !broadcasts(f->g, n, n->in[k])) return true;
     return false;
 }
 
-/* What floor, or a cast to integers, makes positions of. */
+/* Positions computed by floor or a cast to integers. */
 static void note_positions(Facts *f) {
     const Graph *g = f->g;
     for (int i = g->order.len - 1; i >= 0; i--) {
@@ -401,7 +404,7 @@ static void note_positions(Facts *f) {
     }
 }
 
-/* The softmax of n = exp(s - max(s)): s; NO_VALUE: n is no such node. */
+/* If n is exp(s - max(s)) of a softmax: s; NO_VALUE otherwise. */
 static ValueId softmax_operand(const Graph *g, const Node *n) {
     const Node *sub = n->op == OP_EXP ? value_maker(g, n->in[0]) : NULL;
     if (!sub || sub->op != OP_SUB) return NO_VALUE;
@@ -412,7 +415,7 @@ static ValueId softmax_operand(const Graph *g, const Node *n) {
     return fits ? sub->in[0] : NO_VALUE;
 }
 
-/* Scores of attention, and what scales and masks them. */
+/* Scores of attention, and the nodes that scale and mask them. */
 static void note_scores(const Growth *w) {
     Facts *f = w->f;
     const Graph *g = f->g;
@@ -445,7 +448,8 @@ static void note_exact(Facts *f, Arena *a) {
         for (int k = 0; k < n->nout; k++) {
             ValueId v = n->out[k];
             if (dtype_of(g, v) != DT_F32 || f->exact[v.i]) continue;
-            /* autocast has the gradient of a product's result in 16 bits */
+            /* autocast has the gradient of a matrix product's result in 16
+               bits */
             if (f->half[v.i] || f->copied[v.i] || (back && w.read[v.i]))
                 continue;
             if (back ? !w.past[v.i] : !w.ahead[v.i])

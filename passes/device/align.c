@@ -86,7 +86,7 @@ static ValueId align_first_of(Builder *b, ValueId v, const Type *of) {
     return build(b, OP_SLICE, &v, 1, a, 3, of->dtype, NULL);
 }
 
-/* A length that memory is read along, as it should be. */
+/* A row length in memory, rounded up to the alignment. */
 static int64_t aligned(const TargetInfo *target, int64_t n, DType d) {
     int64_t unit = target->row_bytes / dtype_info[d].bytes;
     return unit <= 1 || n < target->long_row ? n : (n + unit - 1) / unit * unit;
@@ -117,7 +117,7 @@ static bool align_product(Rewriter *rw, const Node *n, ValueId *with) {
     return true;
 }
 
-/* The product whose first columns v is. */
+/* The product of whose columns v is the first part. */
 static bool columns_of(const Graph *g, ValueId v, ValueId *product) {
     const Node *cut = def_of(g, v, OP_SLICE);
     if (!cut || !def_of(g, cut->in[0], OP_MATMUL)) return false;
@@ -128,8 +128,8 @@ static bool columns_of(const Graph *g, ValueId v, ValueId *product) {
     return true;
 }
 
-/* First columns plus a line: the first of all plus a longer line, which the
-   product adds before it stores them (product.h). */
+/* First columns plus a vector: the first columns of all plus a longer
+   vector, which the product adds before it stores (product.h). */
 static bool slice_behind_bias(Rewriter *rw, const Node *n, ValueId *with) {
     Builder *b = &rw->b;
     for (int i = 0; i < 2; i++) {
@@ -153,7 +153,7 @@ static bool slice_behind_bias(Rewriter *rw, const Node *n, ValueId *with) {
     return false;
 }
 
-/* A view of the first columns: the first columns of a view. */
+/* A view of the first columns = the first columns of a view. */
 static bool slice_behind_view(Rewriter *rw, const Node *n, ValueId *with) {
     ValueId from;
     if (!columns_of(rw->g, n->in[0], &from)) return false;
@@ -169,14 +169,13 @@ static bool slice_behind_view(Rewriter *rw, const Node *n, ValueId *with) {
 }
 
 static bool align_rule(Rewriter *rw, NodeId id, ValueId *with) {
-    const Node n = *node_get(rw->g, id); /* building moves the pool */
+    const Node n = *node_get(rw->g, id); /* building may move the pool */
     if (n.op == OP_MATMUL) return align_product(rw, &n, with);
     if (n.op == OP_ADD) return slice_behind_bias(rw, &n, with);
     return n.op == OP_RESHAPE && slice_behind_view(rw, &n, with);
 }
 
-/* Per value: the row length with which it is stored, if padded; 0: not
-   padded. */
+/* Per value: its stored row length if padded; 0: not padded. */
 static int64_t *padded_rows(const Graph *g, Arena *scratch) {
     int64_t *to = NEW_ARRAY(scratch, int64_t, g->values.len);
     for (int i = 0; i < g->order.len; i++) {

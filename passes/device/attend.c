@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend.c: products around a softmax, and their gradients, as one node each.
+/* attend.c: replaces matrix products around a softmax, and their gradients, by
+   one node each.
    Before:  %s = matmul %q, %k
             %a = add %s, %mask                %m = where %seen, %a, -inf
             %e = exp(%m - reduce_max %m)      %p = %e * (1 / reduce_sum %e)
@@ -12,11 +13,11 @@
             %delta = reduce_sum(%dy * %y), %y read where it is kept
             %dq, %dk, %dv = attend_grad %q, %k, %v, %dy, %lse, %delta, %mask
    Scores and probabilities then are fp32 in the cache, whatever they were
-   stored as.  A factor of the scores, one mask that is added or that selects,
-   positions after a query's, heads of keys that are repeated and dropout go
-   with it.  What else reads a score or a probability (an output, the gradient
-   of a mask) leaves all as it is, and so do few keys that all are seen: the
-   gradient computes scores again.
+   stored as.  A factor of the scores, one mask (added or selecting), causal
+   positions, repeated heads of keys and dropout become a part of it. What else
+   reads a score or a probability (an output, the gradient of a mask) leaves all
+   as it is, and so do few keys that all are seen: the gradient computes scores
+   again.
 
    requires     stage PRIMITIVE
    establishes  Graph.attention
@@ -34,14 +35,15 @@ typedef struct Operand {
     int at;
 } Operand;
 
-/* An attention in the graph; nodes of the gradient are 0 if it has none. */
+/* An attention in the graph; its gradient's nodes are 0 if it has none. */
 typedef struct Attention {
     NodeId scores, y, dp, dv, dq, dk;
-    NodeId dk_sum, dv_sum; /* over the heads that share keys; else dk and dv  */
-    NodeId moved;          /* transposes y as dy is transposed back           */
+    NodeId dk_sum, dv_sum; /* sums over the heads that share keys; else dk
+                              and dv */
+    NodeId moved;          /* transposes y like dy is transposed back */
     Operand q, k, v, mask, rng, hide; /* hide: the condition of a where       */
     bool causal, trans_b, zeros;
-    bool hide_seen; /* hide says who is seen, not who is hidden               */
+    bool hide_seen; /* hide is true for visible keys instead of hidden ones */
     double scale, ratio, fill;
     int64_t offset, salt;
     ValueId lse, to_y; /* their replacements */
@@ -54,7 +56,7 @@ typedef struct Attend {
     int *of;   /* per node: 1 + number of the attention that contains the node
                 */
     UserIndex users;
-    uint32_t limit; /* nodes before the pass                                 */
+    uint32_t limit;    /* number of nodes before the pass */
     VEC(NodeId) nodes; /* nodes of the current attention */
     VEC(Attention) found;
     Arena *scratch;
@@ -64,15 +66,15 @@ static ValueId attend_operand(const Graph *g, Operand o) {
     return o.node.i ? node_get(g, o.node)->in[o.at] : NO_VALUE;
 }
 
-/* The node that defines v if its op is `op`; it is then counted as part of
-   the attention. */
+/* The node that defines v if its op is `op`; it then counts as part of the
+   attention. */
 static const Node *part(Attend *a, ValueId v, OpCode op) {
     const Node *n = def_of(a->g, v, op);
     if (n) vec_push(a->scratch, &a->nodes, value_get(a->g, v)->def);
     return n;
 }
 
-/* v is the fold of x over its last axis. */
+/* True if v is the fold of x over its last axis. */
 static bool folds(Attend *a, ValueId v, OpCode op, ValueId x) {
     const int64_t *axes;
     const Node *n = part(a, v, op);
@@ -80,7 +82,7 @@ static bool folds(Attend *a, ValueId v, OpCode op, ValueId x) {
            axes[0] == value_type(a->g, x)->rank - 1;
 }
 
-/* x and y are equal: remat computes values again. */
+/* True if x and y are equal: remat computes values again. */
 static bool again(const Graph *g, ValueId x, ValueId y, int depth) {
     if (same_value(x, y)) return true;
     const Value *vx = value_get(g, x), *vy = value_get(g, y);
@@ -103,7 +105,7 @@ static bool as_large(const Graph *g, ValueId v, int at) {
     return shape_equal(value_type(g, v), value_type(g, n->in[at]));
 }
 
-/* v = x times the number *c. */
+/* True if v is x times the constant *c. */
 static bool scaled(const Graph *g, ValueId v, ValueId *x, double *c) {
     const Node *n = def_of(g, v, OP_MUL), *d = def_of(g, v, OP_DIV);
     for (int i = 0; n && i < 2; i++)
@@ -117,8 +119,9 @@ static bool scaled(const Graph *g, ValueId v, ValueId *x, double *c) {
 
 /* ---- masks --------------------------------------------------------------- */
 
-/* Constant m, with the rows and columns of v, is `seen` up to `offset` after
-   the diagonal and `hidden` (or less, if that is a number) beyond it. */
+/* True if constant m, with the rows and columns of v, is `seen` up to
+   `offset` after the diagonal and `hidden` (or less, for a number) beyond
+   it. */
 static bool is_triangle(const Graph *g, ValueId m, ValueId v, double seen,
                         double hidden, int64_t *offset) {
     const Type *t = value_type(g, v), *tm = value_type(g, m);
@@ -138,8 +141,8 @@ static bool is_triangle(const Graph *g, ValueId m, ValueId v, double seen,
     return first > 0;
 }
 
-/* v is the number of the row (from_end 2) or the column (1), plus *more, and no
-   addition of them wraps. */
+/* True if v is the number of the row (from_end 2) or the column (1), plus
+ *more, and no addition in it wraps. */
 static bool is_place(const Graph *g, ValueId v, int rank, int from_end,
                      double *more) {
     const Node *n = def_of(g, v, OP_ADD);
@@ -157,8 +160,8 @@ static bool is_place(const Graph *g, ValueId v, int rank, int from_end,
            fabs(*more) <= 1 << 30;
 }
 
-/* c is true if a column is at most `offset` after its row; *seen: or false
-   if it is. */
+/* True if c is true where a column is at most `offset` after its row; *seen:
+   or false there. */
 static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
                      int64_t *offset) {
     static const OpCode ops[] = {OP_LESS_EQUAL, OP_LESS, OP_GREATER,
@@ -174,7 +177,7 @@ static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
             if (!is_place(g, n->in[x], r, 1, &j) ||
                 !is_place(g, n->in[1 - x], r, 2, &i))
                 continue;
-            /* column + j .. row + i, or with sides exchanged */
+            /* column + j .. row + i, or with both sides swapped */
             bool less = (k < 2) != (x == 1), strict = k == 1 || k == 2;
             *seen = less;
             int64_t none = -t->dim[t->rank - 2], all = t->dim[t->rank - 1];
@@ -193,7 +196,7 @@ static bool is_product(const Node *n, bool ta, bool tb) {
            attr_int(n, AK_trans_b) == tb;
 }
 
-/* Nodes that read v, up to `most`; more: none. */
+/* Nodes that read v, up to `most`; if there are more: none. */
 static int readers(const Attend *a, ValueId v, NodeId *to, int most) {
     int n = 0;
     for (Users u = users_of(&a->users, v); u.at < u.end; u.at++) {
@@ -228,8 +231,8 @@ static Operand repeated(const Graph *g, NodeId id, int at) {
 
 enum { MOST_READERS = 8 };
 
-/* `product`, or its sum over the heads that share `of`, where it is read for
-   that alone; 0: neither. */
+/* `product`, or its sum over the heads that share `of`, if nothing else
+   reads it; 0: neither. */
 static NodeId summed(Attend *a, NodeId product, ValueId of) {
     NodeId r, s;
     const int64_t *axes;
@@ -293,7 +296,7 @@ static bool is_kept(const Graph *g, ValueId u, const Type *t, Operand *o,
 }
 
 /* v without its dropout factor, if it has one; else v. Sets t->rng, or
-   requires the factor to be the one found before. */
+   requires the factor found before. */
 static ValueId undropped(Attend *a, Attention *t, ValueId v) {
     const Graph *g = a->g;
     const Node *n = def_of(g, v, OP_MUL);
@@ -315,8 +318,8 @@ static ValueId undropped(Attend *a, Attention *t, ValueId v) {
     return v;
 }
 
-/* The scores of a softmax p, or NO_VALUE; zeros: p gives zeros if everything
-   is hidden. */
+/* The scores of a softmax p, or NO_VALUE; zeros: p is 0 if everything is
+   hidden. */
 static ValueId softmax_of(Attend *a, ValueId p, bool zeros) {
     const Graph *g = a->g;
     double c;
@@ -360,9 +363,9 @@ static ValueId not_nan(Attend *a, ValueId v, ValueId *scores) {
     return w->in[2];
 }
 
-/* Finds the matrix product below the scores v, and the scale and masks between
-   them; false without one. *why: the reason why the attention routine cannot do
-   it. */
+/* Finds the matrix product that gives the scores v, and the scale and masks
+   between them; false: there is none. *why: the reason why the attention
+   routine cannot compute it. */
 static bool find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
     const Graph *g = a->g;
     const double hidden = -1e30;
@@ -403,7 +406,8 @@ static bool find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
         return false;
     }
     if (!(n = part(a, v, OP_WHERE))) return false;
-    for (int i = 1; i < 3; i++) { /* 1: hides where the condition is false */
+    for (int i = 1; i < 3; i++) { /* 1: hides keys where the condition is
+                                     false */
         bool seen;
         int64_t offset;
         if (!value_is_splat(g, n->in[3 - i], &c) || !(c <= hidden) ||
@@ -430,7 +434,8 @@ static bool find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
     return false;
 }
 
-/* ds = p (dp - sum(dp p)), dp = dy v^T: from one of the nodes that read p. */
+/* ds = p (dp - sum(dp p)), dp = dy v^T: found from one of the nodes that
+   read p. */
 static bool find_scores_grad(Attend *a, Attention *t, ValueId p, NodeId id) {
     const Graph *g = a->g;
     const Node *n = node_get(g, id), *u = NULL;
@@ -467,7 +472,7 @@ static bool find_scores_grad(Attend *a, Attention *t, ValueId p, NodeId id) {
         const Node *next = node_get(g, r1);
         if (next->op == OP_WHERE && (t->causal || t->hide.node.i) &&
             (is_number(g, next->in[1], 0) || is_number(g, next->in[2], 0))) {
-            /* gives 0 where p is 0 */
+            /* the result is 0 where p is 0 */
         } else if (scaled(g, next->out[0], &x, &c)) {
             scale *= c;
         } else {
@@ -481,7 +486,7 @@ static bool find_scores_grad(Attend *a, Attention *t, ValueId p, NodeId id) {
     return true;
 }
 
-/* The node that moves y to where dy is moved from, rows staying rows. */
+/* The node that moves y like dy was moved, with rows staying rows. */
 static NodeId find_moved(Attend *a, ValueId y, ValueId dy) {
     NodeId r[MOST_READERS];
     const int64_t *back, *perm;
@@ -502,7 +507,7 @@ static NodeId find_moved(Attend *a, ValueId y, ValueId dy) {
 }
 
 /* Finds the gradient, if there is one. p: the softmax; d: the first operand
-   of y's product. */
+   of the product that gives y. */
 static void find_grad(Attend *a, Attention *t, ValueId p, ValueId d) {
     NodeId r[MOST_READERS];
     const Graph *g = a->g;
@@ -548,7 +553,7 @@ static bool is_closed(const Attend *a, const Attention *t) {
     return true;
 }
 
-/* The routine takes these shapes. */
+/* True if the routine supports these shapes. */
 static bool attend_fits(const Graph *g, const Attention *t, const char **why) {
     const Type *q = value_type(g, attend_operand(g, t->q));
     const Type *k = value_type(g, attend_operand(g, t->k));
@@ -578,8 +583,8 @@ static bool attend_fits(const Graph *g, const Attention *t, const char **why) {
     return !*why;
 }
 
-/* Finds the attention that ends in product `id`; *why: the reason why it
-   cannot be the routine, else NULL. */
+/* Finds the attention that ends in product `id`; *why: the reason why the
+   routine cannot compute it, else NULL. */
 static bool attend_find(Attend *a, NodeId id, Attention *t, const char **why) {
     const Graph *g = a->g;
     const Node *y = node_get(g, id);
@@ -635,7 +640,7 @@ static int attributes(const Attention *t, Attr *to) {
     return n;
 }
 
-/* q, k, v; from `at` on mask and random numbers. */
+/* q, k, v; mask and random numbers from `at` on. */
 static int operands(Rewriter *rw, const Attention *t, ValueId *in, int at) {
     const Graph *g = rw->g;
     Builder *b = &rw->b;
@@ -666,8 +671,8 @@ static void make_forward(Rewriter *rw, Attention *t) {
     t->lse = node_get(g, id)->out[1];
 }
 
-/* y for backward. If forward stores only the transposed y, for the next
-   product, it is transposed back, so that y itself is not stored. */
+/* The y that backward reads. If forward stores only the transposed y, for
+   the next product, it is transposed back, so that y itself is not stored. */
 static ValueId again_y(Rewriter *rw, const Attention *t, ValueId dy) {
     Builder b = rw->b;
     const int64_t *back;
@@ -678,7 +683,7 @@ static ValueId again_y(Rewriter *rw, const Attention *t, ValueId dy) {
     return b_transpose(&b, node_get(rw->g, t->moved)->out[0], back);
 }
 
-/* At the first of the nodes that read dy. */
+/* Placed at the first of the nodes that read dy. */
 static void make_grad(Rewriter *rw, Attention *t, ValueId dy) {
     Graph *g = rw->g;
     Builder *b = &rw->b;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* epilogue.c: what a product's launch on a GPU may do besides (target.h).  What
-   cuBLASLt does takes what it can (product.h), convolutions that it does
-   nothing; all others are kernels of our own, which take any epilogue.      */
+/* epilogue.c: which operations a matrix product's launch on a GPU may include
+   (target.h). cuBLASLt includes those of product.h, and none in
+   convolutions; all other launches are our own kernels, which take any
+   epilogue. */
 #include "passes/device/product.h"
 #include "passes/device/target.h"
 

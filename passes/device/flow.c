@@ -88,15 +88,15 @@ int64_t flow_bytes(const Flow *f, ValueId root) {
     return type_bytes(value_type(f->g, root));
 }
 
-/* True if the group has a node of forward. */
+/* True if the group has a forward node. */
 static bool is_forwards(const Flow *f, int group) {
     for (int i = f->first[group]; i < f->end[group]; i++)
         if (!node_at(f->g, i)->flags) return true;
     return false;
 }
 
-/* True if forward computes v, or if v is a value for backward that is
-   computed from forward values (a mask, a slope) and is not a gradient. */
+/* True if forward computes v, or if v is computed for backward from forward
+   values (a mask, a slope) and is not a gradient. */
 static bool is_of_forward(const Flow *f, ValueId v) {
     const Graph *g = f->g;
     const Value *val = value_get(g, v);

@@ -15,7 +15,7 @@ typedef struct Flow {
     int *first, *end; /* per group: range of its nodes in g->order */
     int *from, *to;   /* per group: first and last group of its launch */
     ValueId *root;    /* per value: view_root */
-    int *def;         /* per root: group that defines it; -1: none */
+    int *def;         /* per root: group that computes it; -1: none */
     int *last; /* per root: last group that reads it; ngroup: kept for outputs
                   and writes; -1: never read */
     bool *crowded; /* per root: several groups of its last launch read it
@@ -36,9 +36,9 @@ int64_t flow_bytes(const Flow *f, ValueId root);
    backward reads it. */
 const bool *flow_kept(const Flow *f, Arena *a);
 
-/* Group order[i] becomes number i of n; those that are not named have no nodes.
-   VIEWs stand directly before the first group that reads them, or at the end;
-   other nodes that are in no group go.                                      */
+/* Gives group order[i] the number i of n; groups that are not in the list have
+   no nodes. VIEWs are placed directly before the first group that reads
+   them, or at the end; other nodes without a group are removed. */
 void groups_reorder(Graph *g, Arena *scratch, const int *order, int n);
 
 #endif

@@ -8,9 +8,9 @@
 
 enum { GPU_BLOCKS = 264 }; /* blocks that fill the GPU: 2 on each SM */
 
-/* True if one kernel can fold the rows whatever their number and length,
-   which it takes from the step, with one block per row: rows are few, and at
-   least as long as a block has threads. */
+/* True if one kernel can fold rows of any number and length, given by the
+   step, with one block per row: rows are few, and at least as long as a
+   block has threads. */
 static inline bool folds_alike(int64_t rows, int64_t columns) {
     enum { LEAST = 256 };
     if (rows < 1 || columns < 1 || columns > INT32_MAX / 2) return false;

@@ -26,17 +26,17 @@
 
 static Cluster *cluster(Fuse *f, int c) { return &f->clusters.data[c]; }
 
-/* The node that makes v, or none. */
+/* The node that computes v, or none. */
 static NodeId maker_node(const Graph *g, ValueId v) {
     return g->values.data[v.i].def;
 }
 
-/* Cluster that makes v; -1: none (input, variable, constant, VIEW). */
+/* Cluster that computes v; -1: none (input, variable, constant, VIEW). */
 static int maker(const Fuse *f, ValueId v) {
     return f->cluster_of[maker_node(f->g, v).i];
 }
 
-/* Who reads each value. */
+/* The readers of each value. */
 static void index_users(Fuse *f) {
     Graph *g = f->g;
     f->users = graph_users(g, f->a);
@@ -74,8 +74,8 @@ static void number_clusters(Fuse *f) {
         cluster(f, c)->rank = rank += RANK_STEP;
 }
 
-/* Up to 64 nodes spread over the order, and for each cluster which of them
-   it depends on and which depend on it. */
+/* Up to 64 nodes spread over the order; for each cluster, those on which it
+   depends and those that depend on it. */
 static void start_pivots(Fuse *f) {
     Graph *g = f->g;
     int step = g->order.len / 64 + 1;
@@ -137,13 +137,14 @@ static void start_clusters(Fuse *f) {
     f->cluster_mark = NEW_ARRAY(f->a, unsigned, f->clusters.len + 1);
 }
 
-/* Whether n is of a chunk of rows. The parts of an update (early.h) need no
-   more than kernels of their own. */
+/* True if n belongs to a chunk of rows. The parts of an update (early.h)
+   only need kernels of their own. */
 static bool in_chunk(const Node *n) {
     return n->loc.chunk && !(n->flags & NODE_UPDATE);
 }
 
-/* What chunks of rows (stream.c) read, and what reads them. */
+/* The values that chunks of rows (stream.c) read, and the readers of their
+   results. */
 static void mark_chunks(Fuse *f) {
     Graph *g = f->g;
     bool *before = NEW_ARRAY(f->a, bool, g->nodes.len);
@@ -168,8 +169,8 @@ static void mark_chunks(Fuse *f) {
     }
 }
 
-/* A kernel of two chunks, or one that both follows and precedes chunks, would
-   keep a chunk from ending before the next begins. */
+/* A kernel of two chunks, or one both before and after chunks, would prevent
+   a chunk from ending before the next begins. */
 static bool chunks_agree(const Cluster *a, const Cluster *b) {
     return a->chunk == b->chunk &&
            (a->chunk || !(a->before_chunks || b->before_chunks) ||
@@ -241,11 +242,11 @@ static Search reach_back(Fuse *f, int c, int lo, int hi) {
     return found;
 }
 
-/* A long path leads past one of the pivots. Otherwise both ends are searched
-   in turns, ever farther: an early value that is read late reaches half of
-   the graph, while its reader needs little. A search that finds nothing
-   within FARTHEST steps, or within NEAR once the graph's steps are spent,
-   counts as a cycle, so that fusion takes linear time. */
+/* A long path passes one of the pivots. Otherwise the search goes from both
+   ends in turns, in growing steps: an early value that is read late reaches
+   half of the graph, while its reader needs little. A search without a
+   result after FARTHEST steps, or after NEAR once the graph's total of steps
+   is used up, counts as a cycle, so that fusion takes linear time. */
 static Search search(Fuse *f, int lo, int hi, bool *back) {
     enum { NEAR = 64, FARTHER = 4, FARTHEST = 1024 };
     const Cluster *x = cluster(f, lo), *y = cluster(f, hi);
@@ -398,8 +399,8 @@ static bool parts_agree(const Fuse *f, int a, int b) {
 }
 
 /* True for a cluster c of one later node that turns a value, which nothing
-   else reads in that part or keeps for it, into one of at most half its size
-   (the mask of a relu): computed early, the smaller value is stored instead. */
+   else in that part reads or keeps, into one of at most half its size (the
+   mask of a relu): computed early, the smaller value is stored instead. */
 static int keeps_instead(Fuse *f, int c) {
     const Cluster *x = cluster(f, c);
     const Node *n = node_get(f->g, x->nodes.data[0]);
@@ -421,8 +422,8 @@ static int keeps_instead(Fuse *f, int c) {
     return from >= 0 && cluster(f, from)->part < x->part ? from : -1;
 }
 
-/* True if v needs a buffer in any case: the host, a VIEW, a library routine
-   or several clusters read it. */
+/* True if v needs a buffer anyway: the host, a VIEW, a library routine or
+   several clusters read it. */
 static bool stored_anyway(const Fuse *f, ValueId v) {
     int reader = -1;
     if (f->escapes[v.i]) return true;
@@ -450,9 +451,9 @@ static bool sum_pays(const Fuse *f, const Node *product, const Node *n) {
             stored_anyway(f, v));
 }
 
-/* True if n is a long function (exp, ..), its only reader is a cast that is
-   stored, and all readers of its operand are long functions, too, which
-   backward should not repeat. */
+/* True if n is a long function (exp, ..) that a stored cast alone reads, and
+   all readers of its operand are long functions, too, which backward should
+   not repeat. */
 static bool stored_as_cast(const Fuse *f, const Node *n) {
     const Graph *g = f->g;
     Users cast = users_of(&f->users, n->out[0]),
@@ -467,7 +468,7 @@ static bool stored_as_cast(const Fuse *f, const Node *n) {
 }
 
 /* If the product is stored for other readers, too, an epilogue with a second
-   result pays only if that result would not rather merge with its one
+   result is worthwhile only if that result cannot better merge with its one
    reader. */
 static bool epilogue_pays(Fuse *f, int anchor, int c) {
     const NodeList *x = &cluster(f, c)->nodes,
@@ -487,7 +488,7 @@ static bool epilogue_pays(Fuse *f, int anchor, int c) {
     return !second || needed;
 }
 
-/* A value with at least `count` elements that both clusters touch. */
+/* A value with at least `count` elements that both clusters read or write. */
 static bool share_large(Fuse *f, int a, int b, int64_t count) {
     const NodeList *x = &cluster(f, a)->nodes, *y = &cluster(f, b)->nodes;
     Graph *g = f->g;
@@ -538,10 +539,10 @@ static bool updates_blocks(Fuse *f, int row, int c) {
     return false;
 }
 
-/* Work on rows is free in a ROW cluster, and on small tensors a step costs more
-   than the work; other full work must share a tensor.  Point-wise work of the
-   update stays in one piece, unless all that it makes is read in the ROW
-   cluster, or rows are blocks of state. */
+/* Element-wise work on rows costs nothing in a ROW cluster, and on small
+   tensors a launch costs more than the work; other full work must share a
+   tensor. Point-wise work of the update stays in one piece, unless all that
+   it makes is read in the ROW cluster, or rows are blocks of state. */
 static bool row_neighbour_pays(Fuse *f, int row, int c) {
     const Cluster *x = cluster(f, c);
     int64_t full = full_count(f, row);
@@ -564,7 +565,7 @@ static bool is_costly(const Graph *g, const NodeList *x) {
     return false;
 }
 
-/* Parts of the concatenation into which costly work may move. */
+/* Operands of the concatenation into which costly work may move. */
 static int costly_parts(const Fuse *f, const Node *concat) {
     const Type *t = value_type(f->g, concat->out[0]);
     int axis = axis_norm(attr_int(concat, AK_axis), t->rank);
@@ -573,8 +574,8 @@ static int costly_parts(const Fuse *f, const Node *concat) {
     return f->target->costly_parts[last];
 }
 
-/* The producer p may be computed inside consumer c: element for element, or
-   for a short p read once at another index. */
+/* True if the producer p may be computed inside consumer c: element by
+   element, or for a short p that is read once at another index. */
 static bool chain_pays(Fuse *f, int p, int c) {
     const NodeList *x = &cluster(f, p)->nodes, *y = &cluster(f, c)->nodes;
     Graph *g = f->g;
@@ -683,7 +684,7 @@ static bool join_siblings(Fuse *f, int a, int b) {
 enum { SIBLING_USERS = 64 };
 
 /* Clusters that read the same large value: directly, or, where a launch is
-   dear, moved. */
+   expensive, through moves. */
 static void all_siblings(Fuse *f) {
     bool moved = f->target->shares_launches;
     for (uint32_t i = 1, nv = (uint32_t)f->g->values.len; i < nv; i++) {
@@ -710,8 +711,9 @@ static void join_masks(Fuse *f) {
     }
 }
 
-/* A widening cast joins its reader. Otherwise the kernel that computes the
-   narrower value could absorb the cast, and the wider value would be stored. */
+/* A cast to a wider type joins its reader. Otherwise the kernel that
+   computes the narrower value could absorb the cast, and the wider value
+   would be stored. */
 static void join_widened(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
         const Cluster *x = cluster(f, c);
@@ -727,7 +729,7 @@ static void join_widened(Fuse *f) {
     }
 }
 
-/* Pools after convolutions: some images are pooled while they are in a
+/* Pools after convolutions: some images are pooled while they are in the
    cache. The convolution's result needs no buffer if only the pool reads it. */
 static void join_pools(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
@@ -741,12 +743,12 @@ static void join_pools(Fuse *f) {
     }
 }
 
-/* Scalars, or reductions of one small shape, that have nothing else in
-   common: their cost is the launch, so they form as few kernels as the order
+/* Scalars, or reductions of one small shape, without common operands: they
+   cost a launch each, so they are joined into as few kernels as the order
    allows. If launches are shared, unmerged reductions get one launch, side
    by side. */
 static void join_small(Fuse *f, GroupKind kind) {
-    enum { MAX_OPEN = 8 }; /* clusters that one more may join */
+    enum { MAX_OPEN = 8 }; /* clusters that one more cluster may join */
     VEC(int) open = {0};
     for (int c = 0; c < f->clusters.len; c++) {
         const NodeList *x = &cluster(f, c)->nodes;
@@ -772,7 +774,7 @@ static void join_small(Fuse *f, GroupKind kind) {
 /* ---- losses -------------------------------------------------------------- */
 
 /* Follows the chain of nodes that compute the gradient of an operand of
-   `id`, while each has one element-wise reader; returns the last. */
+   `id`, as long as each has one element-wise reader; returns the last. */
 static NodeId gradient_end(const Fuse *f, NodeId id, const Node *reduce) {
     for (;;) {
         ValueId v = node_get(f->g, id)->out[0];
@@ -791,8 +793,8 @@ static bool listed(const NodeList *all, NodeId n) {
     return false;
 }
 
-/* The nodes from which `last` follows by work on rows alone, in graph order;
-   false: they are too many. */
+/* The nodes from which `last` is computed by work on rows alone, in graph
+   order; false: too many. */
 static bool gather_rows(const Fuse *f, NodeId last, const Type *full,
                         const Type *row, NodeList *all) {
     const Graph *g = f->g;
@@ -823,8 +825,8 @@ static bool gather_rows(const Fuse *f, NodeId last, const Type *full,
     return true;
 }
 
-/* A row value that depends on none of `all`: its readers may be placed after
-   others that need it. */
+/* A row value independent of `all`: its readers may be placed after others
+   that need it. */
 static bool is_apart(const Fuse *f, const NodeList *all, NodeId id,
                      const Type *row) {
     const Node *n = node_get(f->g, id);
@@ -835,7 +837,8 @@ static bool is_apart(const Fuse *f, const NodeList *all, NodeId id,
     return apart;
 }
 
-/* Bytes of full values from elsewhere that nothing else reads in backward. */
+/* Bytes of full values from other clusters that nothing else in backward
+   reads. */
 static int64_t bytes_freed(Fuse *f, const NodeList *all, const Type *full) {
     int64_t bytes = 0;
     unsigned s = ++f->stamp;
@@ -861,8 +864,8 @@ static int64_t bytes_freed(Fuse *f, const NodeList *all, const Type *full) {
 
 /* A loss of rows and its gradient become one kernel, which still has the
    rows in registers or cache, if the gradient needs only rows and takes no
-   more room than the values that only the two read. (Its other parts, which
-   would close cycles with the gradient, come later.) */
+   more memory than the values that only the two read. (Its other parts,
+   which would close cycles with the gradient, come later.) */
 static void join_losses(Fuse *f) {
     for (int c = 0; c < f->clusters.len; c++) {
         const Cluster *x = cluster(f, c);
@@ -919,8 +922,8 @@ static bool reads_alone(const Fuse *f, const Node *n) {
     return false;
 }
 
-/* Equal copies that met in one cluster become one node again. Values that
-   replace others are marked. */
+/* Equal copies in one cluster become one node again. Values that replace
+   others are marked. */
 static void drop_copies(Fuse *f, Cluster *c) {
     Graph *g = f->g;
     int kept = 0;
@@ -939,7 +942,7 @@ static void drop_copies(Fuse *f, Cluster *c) {
     c->nodes.len = kept;
 }
 
-/* Places a cluster after the clusters that it reads. */
+/* Places a cluster after the clusters whose results it reads. */
 static void place_cluster(Fuse *f, int c) {
     const NodeList *x = &cluster(f, c)->nodes;
     if (cluster(f, c)->placed) return;
@@ -955,7 +958,8 @@ static void place_cluster(Fuse *f, int c) {
     vec_push(f->a, &f->placed, c);
 }
 
-/* Each cluster is placed where its last node was, or where it is first read. */
+/* A cluster is placed at the position of its last node, or where its results
+   are first read. */
 static void place_all(Fuse *f) {
     Graph *g = f->g;
     for (int i = 0; i < g->order.len; i++) node_at(g, i)->group = -1;

@@ -17,17 +17,19 @@ typedef struct NodeList {
     int len, cap;
 } NodeList;
 
-/* A group in the making. */
+/* A group under construction. */
 typedef struct Cluster {
     GroupKind kind;
     NodeList nodes; /* in graph order                                        */
-    int64_t rank;   /* grows along a topological order of clusters,          */
+    int64_t rank;   /* it grows along a topological order of clusters, */
     int prev, next; /* neighbours in that order; -1: the end */
-    uint64_t pivots, behind, before; /* pivots inside, reachable, reaching */
-    int part;  /* part of the step, by its earliest node: forward 0, backward 1,
-                  update 2 */
+    uint64_t pivots, behind, before; /* bit masks of pivots: inside,
+                                        reachable, reaching */
+    int part;  /* part of the step of its earliest node: forward 0, backward
+                  1, update 2 */
     int chunk; /* Loc.chunk of its nodes */
-    bool before_chunks, after_chunks; /* chunks read it; it reads chunks */
+    bool before_chunks, after_chunks; /* chunks read its results; it reads
+                                         results of chunks */
     bool dead;   /* merged away                                           */
     bool placed; /* in the result                                         */
 } Cluster;
@@ -37,7 +39,7 @@ typedef struct Reached {
     int64_t rank;
 } Reached;
 
-/* Some of the places at which a kernel computes a node: fuse_fit.c. */
+/* Some of the index maps at which a kernel computes a node: fuse_fit.c. */
 typedef struct Places {
     uint32_t at[3];
     int n;
@@ -56,12 +58,12 @@ typedef struct Fuse {
     int first;            /* first cluster in rank order */
     VEC(Reached) reached; /* clusters found by a search */
     int steps;            /* steps left in this search */
-    int64_t steps_left;   /* steps left for all far searches together */
+    int64_t steps_left;   /* steps left for all long searches together */
     NodeList joined;      /* scratch of a merge                              */
-    VEC(int) placed;      /* clusters in the order of the result             */
-    bool *closed;  /* per node: all operands except numbers are computed in
-                      its cluster, and only this cluster reads them */
-    int marked[2]; /* clusters whose nodes fuse_fit.c looks at               */
+    VEC(int) placed;      /* clusters in their final order */
+    bool *closed;  /* per node: all operands except constants are computed in
+                      its cluster, and no other cluster reads them */
+    int marked[2]; /* clusters whose nodes fuse_fit.c examines */
     unsigned *value_mark, stamp;
     unsigned *cluster_mark, cluster_stamp;
     int *depth;     /* per node: scratch of fuse_fit.c */
@@ -74,22 +76,23 @@ static inline OpKind kind_of(const Graph *g, NodeId n) {
 
 /* ---- fuse_prep.c --------------------------------------------------------- */
 
-/* Gives every result that the host or a variable receives its own buffer, and
-   (unless every node is to be a group) copies generators, expands and cheap
-   element-wise nodes to each of their users.                                */
+/* Gives every result that the host or a variable receives a buffer of its
+   own, and (unless every node becomes a group) copies generators, expands
+   and cheap element-wise nodes to each of their users. */
 void fuse_prepare(Graph *g, Arena *scratch, bool copy_nodes);
-/* The result of element-wise work that n, cheap work on it and numbers, makes
-   wider, or none. */
+/* The result of element-wise work that n, by cheap work with it and
+   constants, converts to a wider type; or none. */
 ValueId fuse_widened(const Graph *g, NodeId n);
 
 /* ---- fuse_fit.c ---------------------------------------------------------- */
 
-/* True if the nodes of clusters a and b (in graph order) can be one legal
-   group with that kind. */
+/* True if the nodes of clusters a and b (in graph order) can form one legal
+   group of that kind. */
 bool fuse_fits(Fuse *f, GroupKind kind, const NodeList *nodes, int a, int b);
-/* Shape that the values leaving a POINT cluster have; NULL if there is none. */
+/* Shape of the values that leave a POINT cluster; NULL if there is none. */
 const Type *fuse_domain(Fuse *f, int cluster);
-/* First REDUCE node of the list, along its rows if any is, or none. */
+/* The first REDUCE node of the list along its rows, else the first REDUCE
+   node, or none. */
 NodeId fuse_reduce_node(const Graph *g, const NodeList *nodes);
 bool fuse_same_reduction(const Graph *g, NodeId a, NodeId b);
 

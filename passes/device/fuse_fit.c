@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuse_fit.c: may these nodes be one group?  The promises that codegen.h lists
-   per group kind, plus limits on size.  Cycles are fuse.c's business.       */
+/* fuse_fit.c: decides whether some nodes may form one group. The promises that
+   codegen.h lists
+   per group kind, plus limits on size.  fuse.c checks for cycles. */
 #include "passes/device/fuse.h"
 
 #include <string.h>
@@ -19,7 +20,7 @@ static bool marked(const Fuse *f, NodeId n) {
     return c == f->marked[0] || c == f->marked[1];
 }
 
-/* Whether value v leaves the set of marked nodes. */
+/* True if value v leaves the set of marked nodes. */
 static bool leaves(const Fuse *f, ValueId v) {
     if (f->escapes[v.i]) return true;
     for (Users u = users_of(&f->users, v); u.at < u.end; u.at++)
@@ -101,8 +102,8 @@ static void add_place(Places *to, uint32_t place) {
     if (to->n <= MOST_PLACES) to->at[to->n++] = place;
 }
 
-/* The places at which a node is computed, told apart by the moves through which
-   the marked nodes read it. */
+/* The index maps at which a node is computed, distinguished by the moves
+   through which the marked nodes read it. */
 static Places places_of(const Fuse *f, const Node *n) {
     Places x = {0};
     for (int j = 0; j < n->nout; j++) {
@@ -118,8 +119,9 @@ static Places places_of(const Fuse *f, const Node *n) {
     return x;
 }
 
-/* Costly work that a kernel needs at several moved places is computed again for
-   each; a chain of such steps multiplies the places.  False: at too many. */
+/* A kernel that needs costly work at several index maps computes it again
+   for each; in a chain of such steps the maps multiply. False: there are too
+   many. */
 static bool few_places(Fuse *f, const NodeList *nodes) {
     bool costly = false;
     int moves = 0;
@@ -143,7 +145,9 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     const Type *domain = NULL;
     for (int i = 0; i < nodes->len; i++) {
-        if (f->closed[nodes->data[i].i]) continue; /* in a cluster that fits */
+        if (f->closed[nodes->data[i].i])
+            continue; /* as in a cluster that
+                         fits */
         const Node *n = node_get(g, nodes->data[i]);
         OpKind k = node_kind(n);
         if (k != KIND_ELEM && k != KIND_GEN && k != KIND_MOVE) return false;
@@ -158,7 +162,7 @@ static bool fits_point(Fuse *f, const NodeList *nodes) {
 }
 
 /* True if n adds up rows of the marked nodes, whose first reduction along
-   them is `first`; *bytes: size of all such sums. */
+   rows is `first`; *bytes: size of all such sums. */
 static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
                             int64_t *bytes) {
     if (!node_sums_columns(f->g, first, n) || read_inside(f, n->out[0]))
@@ -167,7 +171,7 @@ static bool fits_column_sum(Fuse *f, const Node *first, const Node *n,
     return *bytes <= f->target->column_sums;
 }
 
-/* A transposition in which the last axis stays. */
+/* True for a transposition that keeps the last axis. */
 static bool moves_lines(const Node *n) {
     const int64_t *perm;
     int rank = n->op == OP_TRANSPOSE ? attr_ints(n, AK_perm, &perm) : 0;
@@ -214,8 +218,8 @@ static bool fits_row(Fuse *f, const NodeList *nodes) {
 }
 
 /* Expensive values that depend on no reduction would be computed once per
-   phase: a kernel of their own is then cheaper. With few, long rows, work
-   after the reduction needs more units than there are rows. */
+   phase: a separate kernel is then cheaper. With few, long rows, work after
+   the reduction needs more threads than there are rows. */
 static bool row_pays(Fuse *f, const NodeList *nodes) {
     Graph *g = f->g;
     NodeId first = fuse_reduce_node(g, nodes);
@@ -233,7 +237,7 @@ static bool row_pays(Fuse *f, const NodeList *nodes) {
         bool reduce = node_kind(n) == KIND_REDUCE && !sums;
         bool is_full =
             sums || (!reduce && shape_equal(value_type(g, n->out[0]), full));
-        int depth = 0; /* reductions on the longest path to n, with itself */
+        int depth = 0; /* reductions on the longest path to n, including n */
         for (int k = 0; k < n->nin; k++) {
             if (!is_value(n->in[k]) || !made_inside(f, n->in[k])) continue;
             int d = f->depth[value_get(g, n->in[k])->def.i];

@@ -6,16 +6,16 @@
    element-wise nodes that are cheap, or that backward recomputes to save
    storage, and read one large operand that is no larger than their result (a
    widening cast, x - mean, grad * inverse_scale): reading that operand again
-   costs no more than reading the result.  A mask made of indices that its
-   readers broadcast stays one.                                              */
+   costs no more than reading the result.  A mask computed from indices that
+   its readers broadcast is not copied. */
 #include "passes/device/fuse.h"
 
 #include <string.h>
 
 /* ---- results with a buffer of their own ---------------------------------- */
 
-/* A scalar constant has no buffer; a variable that this program writes has a
-   new content when the program ends. */
+/* A scalar constant has no buffer; a variable that this program writes gets
+   a new value when the program ends. */
 static bool needs_copy(const Graph *g, ValueId v, const bool *written) {
     const Value *root = value_get(g, view_root(g, v));
     if (root->kind == VK_CONST) return type_get(root->type)->rank == 0;
@@ -38,8 +38,8 @@ static void copy_roots(Graph *g, Arena *scratch) {
 /* ---- copies -------------------------------------------------------------- */
 
 typedef struct Use {
-    int count;   /* reading nodes, outputs and writes */
-    bool stored; /* needs a buffer in any case */
+    int count;   /* number of reading nodes, outputs and writes */
+    bool stored; /* needs a buffer anyway */
 } Use;
 
 typedef struct Prep {
@@ -112,8 +112,8 @@ ValueId fuse_widened(const Graph *g, NodeId id) {
     return wider && made ? from : NO_VALUE;
 }
 
-/* A sum with a value that each of many rows reads and that is not a bias: a
-   mask, whose huge numbers keep the sum, but not the scores, in f32. */
+/* A sum with a value that many rows read and that is not a bias: a mask,
+   whose huge numbers keep the sum in f32, but not the scores. */
 static bool adds_mask(const Graph *g, const Node *n) {
     for (int i = 0; i < n->nin && n->op == OP_ADD; i++) {
         ValueId v = n->in[i];
@@ -127,9 +127,9 @@ static bool adds_mask(const Graph *g, const Node *n) {
     return false;
 }
 
-/* True if an operand of n would be in registers only: it is the result of a
+/* True if an operand of n would be only in registers: it is the result of a
    product or of much arithmetic (for a large operand including the nodes
-   that compute it for n alone). Storing n's result then costs no more than
+   that compute it only for n). Storing n's result then costs no more than
    storing the operand. */
 static bool follows_work(Prep *p, const Node *n, int depth) {
     int64_t count = value_count(p->g, n->out[0]);
@@ -151,8 +151,8 @@ static bool follows_work(Prep *p, const Node *n, int depth) {
     return false;
 }
 
-/* A mask computed from indices that the reader broadcasts: computed once, it
-   is small. */
+/* A mask computed from indices, which the reader broadcasts: computed once,
+   it is small. */
 static bool is_mask_for(const Graph *g, const Node *n, const Node *reader) {
     for (int i = 0; i < n->nin; i++) {
         const Value *v = value_get(g, n->in[i]);
@@ -177,7 +177,7 @@ static bool copied_to_users(Prep *p, const Node *n) {
            !follows_work(p, n, LONGEST_WORK);
 }
 
-/* A second node like `id`, in the reader's part of the step. */
+/* A copy of node `id` in the reader's part of the step. */
 static NodeId copy_node(Graph *g, NodeId id, uint32_t flags) {
     int at = g->order.len;
     const Node *n = node_get(g, id);
@@ -188,7 +188,7 @@ static NodeId copy_node(Graph *g, NodeId id, uint32_t flags) {
 }
 
 /* Gives reader `user` its own copies of the nodes that compute its operands.
-   Runs from the last node to the first, so that chains are copied whole. */
+   Goes from the last node to the first, so that chains are copied whole. */
 static void give_copies(Prep *p, NodeId user) {
     Graph *g = p->g;
     for (int i = 0; i < node_get(g, user)->nin; i++) {
@@ -211,9 +211,9 @@ static void give_copies(Prep *p, NodeId user) {
 }
 
 /* Walks from the last node to the first. A copy is made for a reader before
-   the copy itself is visited as a reader, so it goes on a stack that is
-   emptied at once: the copy then precedes its reader directly. In a long
-   chain whose results all have a second reader, each node would copy
+   the copy itself is visited as a reader. It is pushed on a stack that is
+   emptied at once, so that the copy stands directly before its reader. In a
+   long chain whose results all have a second reader, each node would copy
    everything before it; the limit `copied` prevents that. */
 enum { LONGEST_COPY = 8 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heads.c: attention reads and writes heads where they lie beside rows.
+/* heads.c: lets attention read and write heads that are stored beside rows.
    Before:  %s = slice %x {sizes=[2,64,4,16], starts=[0,0,0,0]}
             %q = transpose %s {perm=[0,2,1,3]}      %f = mul %q, 0.25
             (%k and %v are later heads of %x)
@@ -8,7 +8,8 @@
    After:   %z, %lse = attend %x, %x, %x {heads=[0,4,4,4,8,4], scale=0.25,
                                           trans_b=1} : bf16[2,64,4,16]
    The gradient of such an attention is likewise; one concat that puts its three
-   results together becomes its one result.  Copies in another order are saved.
+   results together becomes its one result.  This saves copies into another
+   order.
 
    A factor of q or k that is a power of two joins `scale`: where a product of
    16 bits would be subnormal, scores are more exact than before.
@@ -26,18 +27,19 @@
 
 enum { MAX_PIECES = 4 * MAX_RANK, DEPTH = 16 };
 
-/* `size` elements that lie `of` apart in the value and `at` apart in its
+/* `size` elements, which are `of` apart in the value and `at` apart in its
    source. */
 typedef struct Piece {
     int64_t size, of, at;
 } Piece;
 
-/* A value is `factor` times elements of `source`, in other places. */
+/* A value whose elements are `factor` times elements of `source`, at other
+   positions. */
 typedef struct View {
     ValueId source;
     Piece piece[MAX_PIECES];
     int n;
-    int64_t first; /* the source's element that is element 0 of the value */
+    int64_t first; /* index in the source of the value's element 0 */
     double factor;
 } View;
 
@@ -57,8 +59,8 @@ static View view_of(const Graph *g, ValueId v) {
     return w;
 }
 
-/* The source, of type t, lies with step[d] between elements of dim d.  False
-   where a piece crosses dims that do not follow each other. */
+/* Describes a source of type t with step[d] between elements of dim d. False
+   if a piece crosses dims that are not contiguous. */
 static bool view_through(View *w, const Type *t, const int64_t *step) {
     int64_t stride[MAX_RANK], last[MAX_RANK], first = 0;
     strides_of(t, stride);
@@ -72,7 +74,8 @@ static bool view_through(View *w, const Type *t, const int64_t *step) {
         while (d > 0 && p->at >= stride[d] * t->dim[d]) d--;
         if (d < 0 || p->at % stride[d]) return false;
         int64_t each = p->at / stride[d];
-        if ((p->size - 1) * each >= t->dim[d]) { /* goes on in the dim before */
+        if ((p->size - 1) * each >= t->dim[d]) { /* continues in the dim
+                                                    before */
             int64_t here = t->dim[d] / each;
             if (t->dim[d] % each || p->size % here || w->n == MAX_PIECES)
                 return false;
@@ -94,7 +97,8 @@ static bool is_power_of_2(double c) {
     return c > 0 && isfinite(c) && frexp(c, &e) == 0.5;
 }
 
-/* One node towards the source; false: there is none, or not a move. */
+/* One node further towards the source; false: there is none, or it is not a
+   move. */
 static bool view_deeper(const Graph *g, View *w) {
     const Value *v = value_get(g, w->source);
     if (v->kind != VK_RESULT || v->held) return false;
@@ -157,7 +161,8 @@ typedef struct Beside {
     double factor;
 } Beside;
 
-/* True if w, of matrices m, has them beside their rows in `count` elements. */
+/* True if w has the heads of matrices m beside their rows, in `count`
+   elements. */
 static bool lies_beside(const View *w, const Matrices *m, int64_t count,
                         Beside *to) {
     int64_t lines = m->outer * m->rows * m->features;
@@ -185,8 +190,8 @@ static bool lies_beside(const View *w, const Matrices *m, int64_t count,
     return w->first % m->features == 0 && to->first + m->heads <= width;
 }
 
-/* The value, furthest back, that has v's matrices beside their rows.  16-bit
-   values are exact in between in fp32. */
+/* The earliest value that has v's matrices beside their rows. 16-bit values
+   stay exact if fp32 is between. */
 static bool find_beside(const Graph *g, ValueId v, const Matrices *m,
                         Beside *to) {
     bool found = false;
@@ -209,7 +214,7 @@ static bool find_beside(const Graph *g, ValueId v, const Matrices *m,
 
 /* ---- the pass ------------------------------------------------------------ */
 
-/* The concat of an attention's gradients: where those of q, k and v lie. */
+/* The concat of an attention's gradients: the positions of q's, k's and v's. */
 typedef struct Packed {
     NodeId concat;
     Beside part[3];
@@ -219,9 +224,9 @@ typedef struct Heads {
     const Graph *g;
     UserIndex users;
     int *uses;
-    Packed *packed;   /* per node: of that gradient; concat 0: none          */
-    ValueId *instead; /* per node: what replaces its result                  */
-    uint32_t limit;   /* nodes before the pass                               */
+    Packed *packed;   /* per node: the concat of its gradient; concat 0: none */
+    ValueId *instead; /* per node: the value that replaces its result */
+    uint32_t limit;   /* number of nodes before the pass */
 } Heads;
 
 /* `at`: q, k or v. */
@@ -230,7 +235,7 @@ static Matrices operand_matrices(const Graph *g, const Node *n, int at) {
                        at == 1 && !attr_int(n, AK_trans_b));
 }
 
-/* Part i of concat c, which result *at of an attention's gradient is. */
+/* The part i of concat c that result `*at` of an attention's gradient is. */
 static bool find_part(const Heads *h, const Node *c, int i, NodeId *grad,
                       int *at, Beside *to) {
     const Graph *g = h->g;
@@ -284,7 +289,7 @@ static void find_packed(Heads *h, NodeId id) {
     if (has[0] && has[1] && has[2]) h->packed[grad.i] = p;
 }
 
-/* Heads and rows exchanged: both ways. */
+/* Exchanges heads and rows, in both directions. */
 static ValueId exchanged(Builder *b, ValueId v) {
     int64_t perm[MAX_RANK];
     int r = value_type(b->g, v)->rank;
@@ -305,7 +310,8 @@ static ValueId as_lines(Builder *b, const Beside *s, const Type *t,
     return b_reshape(b, s->source, t->rank, dim);
 }
 
-/* A value that has the matrices of v, one of `heads` for each row, there. */
+/* A value with the matrices of v, one of `heads` for each row, at that
+   position. */
 static bool find_result(const Graph *g, ValueId v, Beside *s) {
     Matrices m = matrices_of(value_type(g, v), false);
     return find_beside(g, v, &m, s) && s->width == m.heads && s->factor == 1;
@@ -317,7 +323,7 @@ static ValueId result_lines(Builder *b, ValueId v, const Beside *s) {
     return as_lines(b, s, t, &m);
 }
 
-/* True if q, k and v of the node lie beside rows. */
+/* True if q, k and v of the node are stored beside rows. */
 static bool find_operands(const Graph *g, const Node *n, Beside *s) {
     if (attr_find(n, AK_heads)) return false;
     for (int i = 0; i < 3; i++) {
@@ -331,7 +337,7 @@ static bool find_operands(const Graph *g, const Node *n, Beside *s) {
 
 enum { NATTR = 8 };
 
-/* Sets in[0..2] and the attributes for operands that lie as s says. */
+/* Sets in[0..2] and the attributes for operands stored as s says. */
 static int heads_operands(Rewriter *rw, const Node *n, const Beside *s,
                           ValueId *in, int64_t *heads, Attr *to) {
     const Graph *g = rw->g;
@@ -414,8 +420,8 @@ static ValueId moved_delta(Rewriter *rw, ValueId delta) {
                     DT_F32);
 }
 
-/* True if the concat of gradients is the gradient of the one value that all
-   three operands are parts of. */
+/* True if the concat of gradients is the gradient of the single value that
+   contains all three operands. */
 static bool is_packed(const Packed *p, const Beside *s, const int64_t *heads) {
     int64_t all = 0;
     for (int i = 0; i < 3; i++) {
@@ -428,7 +434,8 @@ static bool is_packed(const Packed *p, const Beside *s, const int64_t *heads) {
     return all == s[0].width;
 }
 
-/* Result i of the node, of operand x that lies as s says, for old readers. */
+/* Result i of the node for the old readers; its operand x is stored as s
+   says. */
 static void replace_result(Rewriter *rw, const Node *n, int i, ValueId x,
                            const Beside *s, ValueId *with) {
     Heads *h = rw->user;
@@ -479,7 +486,7 @@ static bool heads_backward(Rewriter *rw, NodeId old, ValueId *with) {
                             packed ? 1 : 3, d, NULL);
     if (packed) {
         h->instead[p->concat.i] = node_get(g, id)->out[0];
-        return false; /* nobody reads the old one's results */
+        return false; /* the old node's results have no readers */
     }
     for (int i = 0; i < 3; i++)
         replace_result(rw, &n, i, node_get(g, id)->out[i], &s[i], &with[i]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch.c: groups of equal work in one launch (launch.h).
+/* launch.c: puts groups of equal work into one launch (launch.h).
    Before:  group point { %w.new = sub %w, %w.step : f32[784,10] }
             group anchor { .. }
             group point { %b.new = sub %b, %b.step : f32[10] }
@@ -11,7 +11,7 @@
    (folds_alike), or the same of operands of the same shapes.  A group moves up
    to a launch whose groups all run after everything that it needs, but only if
    its earlier results occupy little more memory: the updates of all parameters
-   do. A group with others of its sort first moves down to its first reader,
+   do. A group with others of its kind first moves down to its first reader,
    unless a value that it alone reads would then live longer. So the last stages
    of bias gradients become one launch, as do the norms of all gradients, which
    the updates read.
@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REACH = 256 }; /* groups of one sort, considered for a launch */
+enum { REACH = 256 }; /* groups of one kind that may share a launch */
 
 typedef struct NumberVec {
     int *data, len, cap;
@@ -38,23 +38,25 @@ typedef struct NumberVec {
 typedef struct Launcher {
     Flow *f;
     const Edges *next;
-    int *waiting; /* per group: groups that it needs and that are not yet placed
-                   */
-    int *need; /* per group: place of the last group that it needs; -1: none */
-    int *left; /* per root: groups not yet placed that read it */
-    bool *content;   /* per root: the new content of a variable */
-    int *later;      /* per group: the next of its sort; -1: none */
-    bool *paired;    /* per group: there are others of its sort */
-    bool *placed;    /* per group */
-    int *at;         /* per group: its place, once placed */
+    int *waiting;  /* per group: number of groups that it needs and that are not
+                      yet placed
+                    */
+    int *need;     /* per group: position of the last group that it needs; -1:
+                      none */
+    int *left;     /* per root: number of readers not yet placed */
+    bool *content; /* per root: the new value of a variable */
+    int *later;    /* per group: the next of its kind; -1: none */
+    bool *paired;  /* per group: others of its kind exist */
+    bool *placed;  /* per group */
+    int *at;       /* per group: its position, once placed */
     NumberVec *work; /* per group */
-    uint64_t *sort;  /* per group: equal for groups of equal work; 0: shares no
-                        launch */
+    uint64_t *sort;  /* per group: equal numbers for groups of equal work; 0:
+                        shares no launch */
 } Launcher;
 
 /* ---- equal work ---------------------------------------------------------- */
 
-/* The number of a root among those that a group has met. */
+/* The number of a root among the roots of a group. */
 static int number_of(Arena *a, NumberVec *met, ValueId root) {
     int i = 0;
     while (i < met->len && met->data[i] != (int)root.i) i++;
@@ -79,7 +81,7 @@ static int64_t flat_count(const Flow *f, int group) {
     return count > 1 ? count : 0;
 }
 
-/* How the kernel of a group takes shapes. */
+/* How a group's kernel gets its shapes. */
 typedef enum Sizes {
     SIZES_TEXT, /* they are constants in its text */
     SIZES_FLAT, /* one flat range of any length     */
@@ -88,7 +90,8 @@ typedef enum Sizes {
 
 typedef struct Span {
     Sizes sizes;
-    int64_t rows, count; /* for SIZES_FOLD: rows, and elements of all rows */
+    int64_t rows, count; /* for SIZES_FOLD: number of rows, and of elements
+                            of all rows */
 } Span;
 
 /* Number of rows that reduction n folds, if they are adjacent in memory;
@@ -109,8 +112,8 @@ static int64_t rows_folded(const Graph *g, const Node *n) {
     return rows;
 }
 
-/* Whether a group folds rows of any length: elements of the rows, and numbers
-   that it makes of the folds. */
+/* True if a group folds rows of any length; sets the number of elements in
+   the rows, and of values that it computes from the folds. */
 static bool folds_rows(const Flow *f, int group, Span *s) {
     const Graph *g = f->g;
     *s = (Span){.sizes = SIZES_FOLD};
@@ -150,8 +153,8 @@ static Span span_of(const Flow *f, int group) {
     return s;
 }
 
-/* The facts about a value's type in which kernels of equal text must agree.
-   made: computed by the group, so in a fold with one number per row it
+/* The facts about a value's type that must be equal in kernels of equal
+   text. made: computed by the group, so in a fold with one number per row it
    counts as a row even if there is one. */
 static int kind_of_type(const Flow *f, ValueId v, const Span *s, bool made) {
     const Type *t = value_type(f->g, v);
@@ -210,7 +213,7 @@ static NumberVec describe(const Flow *f, int group) {
     return w;
 }
 
-/* Whether groups a and b compute the same of other operands. */
+/* True if groups a and b compute the same on different operands. */
 static bool same_work(const Launcher *l, int a, int b) {
     const Flow *f = l->f;
     const NumberVec *x = &l->work[a], *y = &l->work[b];
@@ -228,8 +231,8 @@ static bool same_work(const Launcher *l, int a, int b) {
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Results that are not the new content of a variable are hardly larger than the
-   operands that nothing else reads any more. */
+/* True if results other than new values of variables are hardly larger than
+   the operands that nothing else reads any more. */
 static bool keeps_no_more(const Launcher *l, int group) {
     const Flow *f = l->f;
     int64_t more = 0;
@@ -278,7 +281,7 @@ static void launch_start(Launcher *l) {
         l->content[f->root[f->g->writes.data[i].value.i].i] = true;
 }
 
-/* The next of each group's sort in that order. */
+/* The next group of each group's kind in that order. */
 static void chain(Launcher *l, const int *order) {
     Flow *f = l->f;
     int n = f->ngroup;
@@ -294,8 +297,8 @@ static void chain(Launcher *l, const int *order) {
     }
 }
 
-/* Moves groups of a sort down to where their results are needed, if this
-   keeps few bytes alive that would otherwise be dead. */
+/* Moves groups of a kind down to where their results are needed, if this
+   keeps only few bytes alive for longer. */
 static void move_down(Launcher *l, int *order) {
     const Flow *f = l->f;
     int n = f->ngroup;
@@ -337,8 +340,8 @@ static void place(Launcher *l, int group, int at) {
 
 /* ---- behind a launch ----------------------------------------------------- */
 
-/* True if c folds all results of `group`, which is in the launch that begins at
-   place `from`, and needs nothing else from the launch. */
+/* True if c folds all results of `group`, whose launch begins at position
+   `from`, and needs nothing else from the launch. */
 static bool finishes(const Launcher *l, int group, int c, int from) {
     const Flow *f = l->f;
     Span made, s;
@@ -355,7 +358,8 @@ static bool finishes(const Launcher *l, int group, int c, int from) {
     return reads;
 }
 
-/* Whether another group of the launch in places [from, to) must come before c.
+/* True if another group of the launch at positions [from, to) must come before
+   c.
  */
 static bool follows_another(const Launcher *l, const int *order, int from,
                             int to, int group, int c) {
@@ -365,9 +369,9 @@ static bool follows_another(const Launcher *l, const int *order, int from,
     return false;
 }
 
-/* After the launch in places [from, to), places for each of its groups one
-   group that finishes its results, all of equal work; returns the end of
-   their places. */
+/* After the launch at positions [from, to), places for each of its groups
+   one group that folds its results, all of equal work; returns the end of
+   these positions. */
 static int place_after(Launcher *l, int *order, int from, int to) {
     const NumberVec *work = &l->work[order[from]];
     int at = to, first = -1;

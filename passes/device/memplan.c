@@ -26,15 +26,15 @@
 #include <string.h>
 
 /* A piece of the arena: one value, a chain of values computed in place, or
-   values side by side. */
+   adjacent values. */
 typedef struct Block {
-    ValueId value, now; /* the first, and which of a chain it holds */
+    ValueId value, now; /* the first value, and the present one of a chain */
     int64_t bytes, offset;
-    int from, to; /* groups, both inclusive; whole launches */
+    int from, to; /* first and last group, both inclusive; whole launches */
     bool side_by_side;
 } Block;
 
-/* Limit for one program; more than any machine has. */
+/* Limit for one program; no machine has more. */
 #define MAX_STORED ((int64_t)1 << 50)
 
 typedef struct Plan {
@@ -97,7 +97,8 @@ static void choose_homes(Plan *p) {
 
 /* ---- blocks -------------------------------------------------------------- */
 
-/* A block that dies in `group` and may hold result v of it; -1: none. */
+/* A block whose last use is in `group` and which may hold the group's result
+   v; -1: none. */
 static int dying_block(const Plan *p, int group, ValueId v) {
     const Flow *f = p->f;
     const Type *t = value_type(p->g, v);
@@ -116,7 +117,7 @@ static int dying_block(const Plan *p, int group, ValueId v) {
     return -1;
 }
 
-/* Sums over ranks lie side by side until something reads one of them. */
+/* Sums over ranks are adjacent until something reads one of them. */
 static int block_of_sums(Plan *p, int group) {
     const Flow *f = p->f;
     for (int k = f->read_at[group]; k < f->read_at[group + 1]; k++)
@@ -154,7 +155,10 @@ static void place_value(Plan *p, int group, ValueId v) {
 
 typedef enum Order { BY_BYTES, BY_AREA, BY_LIFE, IN_TIME } Order;
 
-enum { FEW_BLOCKS = 4096 }; /* limit for these orders, of quadratic time */
+enum {
+    FEW_BLOCKS = 4096
+}; /* limit for these orders, which take quadratic
+      time */
 
 typedef struct Sorted {
     double size;
@@ -168,8 +172,8 @@ static int by_size(const void *a, const void *b) {
                               : x->block - y->block;
 }
 
-/* The tightest gap among placed blocks (sorted by offset) that are alive with
-   b; else behind them all. */
+/* The smallest sufficient gap among placed blocks (sorted by offset) that
+   are alive with b; else the place after all of them. */
 static int64_t best_gap(const Plan *p, const int *placed, int n, const Block *b,
                         const int64_t *offset) {
     int64_t end = 0, best = -1, best_size = INT64_MAX;
@@ -217,7 +221,7 @@ typedef struct Gap {
     int64_t from, to;
 } Gap;
 
-/* Free bytes below `end`, ascending, apart from each other. */
+/* Free ranges below `end`, ascending and disjoint. */
 typedef struct Gaps {
     VEC(Gap) list;
     int64_t end;
@@ -260,8 +264,8 @@ static int64_t place_in_time(const Plan *p, int64_t *offset) {
     int ng = p->f->ngroup, nb = p->blocks.len;
     int64_t total = 0;
     Gaps gaps = {0};
-    int *dies =
-        NEW_ARRAY(p->a, int, ng + 2); /* + 1: the first that dies there */
+    int *dies = NEW_ARRAY(p->a, int, ng + 2); /* + 1: the first block whose last
+                                                 use is there */
     int *next = NEW_ARRAY(p->a, int, nb + 1);
     for (int i = 0, now = 0; i < nb; i++) {
         const Block *b = &p->blocks.data[i];

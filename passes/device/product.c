@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* product.c: see product.h.
 
-   An operation is fused only where every rounding stays: nothing may be rounded
-   between the product and what follows, so the product itself is fp32.  The
-   library's relu is left alone: its result for NaN is not documented, and a NaN
+   An operation is fused only if every rounding stays: nothing may be rounded
+   between the product and the next operations, so the product itself is fp32.
+   The library's relu is left alone: its result for NaN is not documented, and a
+   NaN
    must not go unseen.                                                    */
 #include "passes/device/product.h"
 
@@ -34,7 +35,7 @@ void product_shape(const Node *n, LibGemm *p, const Type *const *t) {
         int64_t bs = batch_stride(w, y->rank, d, p->k * p->n);
         if (size == 1) continue;
         if (j >= 0 && p->a_bs[j] == as * size && p->b_bs[j] == bs * size) {
-            p->batch_dim[j] *= size; /* one with the dim before */
+            p->batch_dim[j] *= size; /* merged with the dim before */
         } else {
             j = p->nbatch_dim++;
             p->batch_dim[j] = size;
@@ -42,8 +43,8 @@ void product_shape(const Node *n, LibGemm *p, const Type *const *t) {
         p->a_bs[j] = as;
         p->b_bs[j] = bs;
     }
-    /* rows of A that follow each other over the batch, times one B, are one
-       product: [b,t,k] x [k,n] has b*t rows */
+    /* if the rows of A follow each other over the batch and B is the same,
+       the batch is one product: [b,t,k] x [k,n] has b t rows */
     for (int64_t j; (j = p->nbatch_dim - 1) >= 0; p->nbatch_dim--) {
         if (p->b_bs[j] != 0 || p->a_bs[j] != p->m * p->a_rs) break;
         p->m *= p->batch_dim[j];
@@ -65,7 +66,7 @@ static bool legal_types(int64_t in, int64_t out) {
 
 static bool fits_int(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
-/* As many as a grid has in its third dim; more are refused (INVALID_VALUE). */
+/* The limit of a grid's third dim; more are refused (INVALID_VALUE). */
 static bool fits_batch(int64_t n) { return n > 0 && n <= 65535; }
 
 bool product_fits(const LibGemm *p) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* product.h: which matrix products cuBLASLt computes, and with which epilogues.
-   Fusion and the passes that form launches ask here. */
+   Fusion and the passes that form launches call it. */
 #ifndef AMPC_PASSES_TARGET_PRODUCT_H
 #define AMPC_PASSES_TARGET_PRODUCT_H
 
@@ -15,8 +15,8 @@ bool product_fits(const LibGemm *p);
 bool product_is_library(const Graph *g, const Node *n);
 
 typedef struct ProductEnd {
-    PlanProduct how; /* PLAN_PRODUCT_PLAIN: nothing                          */
-    ValueId with;    /* the buffer of its operand                            */
+    PlanProduct how; /* PLAN_PRODUCT_PLAIN: no epilogue */
+    ValueId with;    /* the buffer of the epilogue's operand */
 } ProductEnd;
 /* The epilogue by which cuBLASLt can compute n, the only reader of the
    product. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantize.c: products read quantized weights as they are stored.
+/* quantize.c: matrix products read quantized weights directly.
    Before:  %w = widen_quantized %q, %s : f32    %b = cast %w : bf16
             %y = matmul %x, %b {trans_b=1}
    After:   %y = matmul_quantized %x, %q, %s {trans_b=1}
@@ -10,8 +10,8 @@
 #include "passes/passes.h"
 #include "passes/rewrite.h"
 
-/* The node that widens what v is, or is rounded to d from; *turned flips for
-   each transposition. */
+/* The node that widens v, or of whose result v is a rounding to d; *turned
+   flips for each transposition. */
 static const Node *widened(const Graph *g, ValueId v, DType d, bool *turned) {
     const int64_t *perm;
     for (const Node *n; (n = value_maker(g, v)); v = n->in[0]) {
@@ -29,7 +29,7 @@ static const Node *widened(const Graph *g, ValueId v, DType d, bool *turned) {
 
 static bool quantize_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
-    const Node n = *node_get(g, id); /* building moves the pool */
+    const Node n = *node_get(g, id); /* building may move the pool */
     if (n.fn || n.op != OP_MATMUL || attr_int(&n, AK_trans_a)) return false;
     bool tb = attr_int(&n, AK_trans_b) != 0;
     DType d = value_dtype(g, n.in[0]);

@@ -9,13 +9,13 @@
    on whether the operand is computed element by element, so the bits depend on
    nothing else. Outer reduced axes become rows of a first stage; one remaining
    long axis is cut into chunks. The last stage folds the results of the first.
-   If launches are shared, all stored tensors that are reduced whole are cut
-   into the same number of rows. A sum over rows that other reductions fold
+   If launches are shared, all stored tensors that are reduced to one number are
+   cut into the same number of rows. A sum over rows that other reductions fold
    stays whole if the kernel of those rows can add them up, too (fuse_fit.c).
 
-   With --shard-optimizer each rank has a part of a large gradient, whole rows,
-   and zeros elsewhere. The row sums are added over all ranks, so that the later
-   stages add the same numbers as without the option.
+   With --shard-optimizer each rank has a part of a large gradient, in whole
+   rows, and zeros elsewhere. The row sums are added over all ranks, so that the
+   later stages add the same numbers as without the option.
 
    requires     stage STEP after expand
    establishes  every REDUCE folds only axes longer than 1
@@ -31,7 +31,7 @@ typedef struct Stages {
     bool in_parts; /* the operand is a gradient that is spread over ranks */
 } Stages;
 
-/* Lists the axes longer than 1; folding the others changes nothing. */
+/* Lists the axes longer than 1; folding the other axes changes nothing. */
 static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
     int kept = 0;
     for (int i = 0; i < n; i++)
@@ -39,11 +39,11 @@ static int long_axes(const Type *t, const int64_t *axes, int n, int64_t *out) {
     return kept;
 }
 
-/* How the target takes a reduction over long axes. */
+/* How the target computes a reduction over long axes. */
 typedef struct Work {
     int64_t rows, columns; /* of t */
-    int64_t shares, each;  /* shares of work for workers: their number, and
-                              elements of each */
+    int64_t shares, each;  /* shares of work: their number, and the elements
+                              of each */
 } Work;
 
 static Work work_of(const Stages *e, const Type *t, const int64_t *axes,
@@ -69,7 +69,7 @@ static OpCode combining(OpCode op) {
     return op == OP_REDUCE_SUMSQ || op == OP_REDUCE_MEAN ? OP_REDUCE_SUM : op;
 }
 
-/* The least divisor of n that is at least `want`; 0: none nearby. */
+/* The smallest divisor of n that is at least `want`; 0: none is close. */
 static int64_t divisor_from(int64_t n, int64_t want) {
     for (int64_t d = want; d <= n / 2 && d < want + 65536; d++)
         if (n % d == 0) return d;
@@ -83,11 +83,12 @@ static DType partial_dtype(const Stages *e, DType result) {
 
 /* ---- sums over rows that others fold ------------------------------------- */
 
-/* Values of one shape that element-wise nodes link are of one class; each class
+/* Values of one shape linked by element-wise nodes form a class; each class
    has the reductions that read it. */
 typedef struct Classes {
     int nvalue;
-    uint32_t *of;    /* per value: another of its class, nearer to the root */
+    uint32_t *of;    /* per value: another value of its class, nearer to the
+                        root */
     NodeId *first;   /* per root: a reduction of the class */
     NodeId *next;    /* per node: the next reduction of the class */
     const bool *has; /* see with_state */
@@ -123,8 +124,8 @@ static void classify(const Graph *g, Arena *a, Classes *c) {
     }
 }
 
-/* True if the target can add up these rows in a kernel that folds them in
-   the same part of the step. */
+/* True if the target can sum these rows in a kernel that folds them in the
+   same part of the step. */
 static bool beside_rows(const Stages *e, const Classes *c, const Node *n) {
     enum { PART = NODE_BACKWARD | NODE_UPDATE };
     const Graph *g = e->b->g;
@@ -151,8 +152,8 @@ static ValueId of_ranks(const Stages *e, ValueId x, ValueId part) {
     return rank_parts(n, row) ? b1(e->b, OP_RANK_SUM, part, DT_DEFAULT) : part;
 }
 
-/* x in another shape. A gradient is scaled after the reshape, in the kernel
-   that folds it: its update scales it again itself, which reads no more. */
+/* Reshapes x. A gradient is scaled after the reshape, in the kernel that
+   folds it: its update scales it again by itself, which reads no more. */
 static ValueId reshaped(const Stages *e, ValueId x, int rank,
                         const int64_t *dim) {
     const Graph *g = e->b->g;
@@ -169,8 +170,8 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
                               const int64_t *all, int nall, DType dtype);
 
 /* Outer axes become rows of a first stage until there are enough rows; the
-   last axis is left to fold. If it is the only one, it is cut: x[.., c, n/c,
-   ..] is folded over n/c, then over c. */
+   last axis remains to be folded. If it is the only one, it is cut: x[.., c,
+   n/c, ..] is folded over n/c, then over c. */
 static ValueId in_stages(Stages *e, OpCode op, ValueId x, const int64_t *axes,
                          int n, Work w, DType dtype) {
     Builder *b = e->b;
@@ -223,11 +224,11 @@ static ValueId in_best_stages(Stages *e, OpCode op, ValueId x,
     return b2(b, OP_DIV, sum, count, dtype);
 }
 
-/* Reduces all of x to one number, if launches are shared: it is cut into
-   rows by its size alone, so that sums of equal size are alike whatever
+/* Reduces x to one number, if launches are shared: only its size decides how
+   it is cut into rows, so that sums of equal size share a kernel whatever
    their shapes. A gradient is scaled in the kernel that folds it; other
-   operands that are computed element by element in that part of the step are
-   folded in the kernel that computes them. */
+   operands computed element by element in that part of the step are folded
+   in the kernel that computes them. */
 static bool in_equal_stages(Stages *e, const Node *n, ValueId *with) {
     Graph *g = e->b->g;
     Type to = *value_type(g, n->out[0]);
@@ -276,7 +277,7 @@ static bool *with_state(const Graph *g, Arena *a) {
     return has;
 }
 
-/* Whether x is the gradient, scaled, of one of them. */
+/* True if x is the scaled gradient of one of them. */
 static bool is_shared(const Graph *g, ValueId x, const bool *has) {
     int parameter, v = var_scaled(g, x);
     const Var *vars = g->module->vars.data;
@@ -287,7 +288,7 @@ static bool is_shared(const Graph *g, ValueId x, const bool *has) {
 
 static bool reduce_rule(Rewriter *rw, NodeId id, ValueId *with) {
     Graph *g = rw->g;
-    Node n = *node_get(g, id); /* building moves the pool */
+    Node n = *node_get(g, id); /* building may move the pool */
     const Classes *c = rw->user;
     int64_t kept[MAX_RANK];
     const int64_t *axes;

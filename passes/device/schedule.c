@@ -6,8 +6,8 @@
    other readers of that variable, if possible, so that memplan can let it write
    in place.
 
-   Chunks of rows (stream.c) stay apart: one ends before the next begins. Parts
-   of an update (early.h) run as soon as they may.
+   Chunks of rows (stream.c) stay separate: one ends before the next begins.
+   Parts of an update (early.h) run as early as possible.
 
    Where the target shares launches (launch.c), groups of equal work that may
    run at the same time become neighbours.
@@ -20,7 +20,8 @@
 
 #include <string.h>
 
-/* A group that may run; the greatest key goes first, then the source's order.
+/* A group that may run next; the largest key goes first, then the source's
+   order.
  */
 typedef struct Ready {
     int64_t key;
@@ -32,10 +33,12 @@ typedef struct Sched {
     Arena *a;
     Edges *next;      /* per group: groups that must run later */
     int64_t *made;    /* per group: bytes of its results */
-    int *blocked;     /* per group: predecessors that have not yet run */
-    int *left;        /* per root: readers that have not yet run */
-    int *readers;     /* per root: exclusive or of the readers' numbers */
-    VEC(Ready) ready; /* a heap; a group that ran may still be in it         */
+    int *blocked;     /* per group: number of predecessors that have not yet
+                         run */
+    int *left;        /* per root: number of readers that have not yet run */
+    int *readers;     /* per root: exclusive or of the numbers of these
+                         readers */
+    VEC(Ready) ready; /* a heap; it may still contain groups that ran */
     unsigned *seen;   /* per group: stamp of the last search */
     unsigned searches;
     enum { SOURCE, EARLY, FREEING, ANY } how; /* criterion for the next group */
@@ -44,7 +47,7 @@ typedef struct Sched {
 
 /* ---- dependences --------------------------------------------------------- */
 
-/* Doubles do no harm: most are neighbours, and left out. */
+/* Duplicates are harmless: most are adjacent and are skipped. */
 static void add_edge(Sched *s, int from, int to) {
     Edges *e = &s->next[from];
     if (e->len && e->to[e->len - 1] == to) return;
@@ -83,7 +86,7 @@ static void find_edges(Sched *s) {
         }
 }
 
-/* .. that none leads to, after a search from what reads them. */
+/* .. if no path leads to it, after a search from its readers. */
 static bool is_first_sum(const Sched *s, int group) {
     return flow_sums_ranks(s->f, group) && s->seen[group] != s->searches;
 }
@@ -105,7 +108,7 @@ static void gather_sums(Sched *s) {
             if (is_first_sum(s, i)) add_edge(s, i, to);
 }
 
-/* Whether the group is of a part of the update. */
+/* True if the group belongs to a part of the update. */
 static bool is_early(const Flow *f, int group) {
     const Node *n = node_at(f->g, f->first[group]);
     return n->loc.chunk && n->flags & NODE_UPDATE;
@@ -116,8 +119,8 @@ static int chunk_of(const Flow *f, int group) {
 }
 
 /* Chunks of rows (stream.c) run one after the other: the groups that end one
-   come before those that begin the next. In a text whose marks contradict its
-   values the values decide. */
+   chunk come before those that begin the next. If marks in a text contradict
+   its values, the values decide. */
 static void order_chunks(Sched *s) {
     int n = s->f->ngroup;
     bool *goes_on = NEW_ARRAY(s->a, bool, n + 1);
@@ -161,7 +164,7 @@ static void start(Sched *s) {
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* A group is the only one left to read a buffer that groups make. */
+/* A group is the last reader of a buffer computed by groups. */
 static bool last_reader(const Sched *s, ValueId root) {
     return s->f->def[root.i] >= 0 && s->left[root.i] == 1;
 }
@@ -229,8 +232,8 @@ static int pop(Sched *s) {
     return first;
 }
 
-/* A key grows while a group waits, where it becomes the last reader of a
-   buffer: then it is queued once more. */
+/* The key of a waiting group grows when it becomes the last reader of a
+   buffer: then it is queued again. */
 static int *list_order(Sched *s, int how) {
     const Flow *f = s->f;
     int n = f->ngroup, done = 0;
@@ -262,9 +265,9 @@ static int *list_order(Sched *s, int how) {
     return order;
 }
 
-/* Bytes that each group makes; the content of a variable, which has its own
-   place, is not counted where updates run early, since it would hide what
-   their gradients free. Returns whether some do. */
+/* Bytes that each group adds. New values of variables, which have their own
+   memory, are not counted if updates run early, since they would hide the
+   bytes that gradients free. Returns whether there are such values. */
 static bool count_made(Sched *s) {
     const Flow *f = s->f;
     const Graph *g = f->g;

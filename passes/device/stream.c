@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.c: a loss over a wide product is computed for some rows at a time,
+/* stream.c: computes a loss over a wide matrix product for some rows at a time,
    forward and backward, so that the product is never whole in memory.
    Before:  %y = matmul %x, %w {trans_b=1} : bf16[2048,50257]
             %m = reduce_max %y ..   %l = .. : f32[2048,1]     the loss of rows
@@ -11,15 +11,16 @@
             and %l = concat %l.1, ..   %dx = concat %dx.1, ..
                 %dw = add .. (add %dw.1, %dw.2) ..
    The gradient of a row's loss depends on nothing but the row, so that a chunk
-   can be finished before the next one begins. Chunks of classes would need each
-   logit twice: once for the sum of exponentials and once for the gradient.
+   can be finished before the next one begins. Chunks of classes would compute
+   each logit twice: once for the sum of exponentials and once for the gradient.
 
-   What moves into the chunks is found by its shape: all readers of wide values,
-   and the numbers per row between them. Ops may work element by element, fold
-   the classes, or fold the rows into a sum: products and column sums. If
-   anything else reads the logits, or the gradient needs a number of all rows
-   (the square of a mean loss), the graph stays as it is. Rows keep their bits;
-   sums over all rows are added up chunk by chunk, in f32.
+   The nodes that move into the chunks are found by their shape: all readers of
+   wide values, and the numbers per row between them. Ops may work element by
+   element, fold the classes, or fold the rows into a sum: matrix products and
+   column sums. If anything else reads the logits, or the gradient needs a
+   number that depends on all rows (the square of a mean loss), the graph stays
+   unchanged. Rows keep their bits; sums over all rows are added up chunk by
+   chunk, in f32.
 
    requires     stage PRIMITIVE
    establishes  Graph.rows_at_once
@@ -38,13 +39,13 @@
 #define AUTO_CHUNKS 8
 #define MOST_CHUNKS 256 /* --logit-rows N */
 
-/* What a value is to the chunks. */
+/* The role of a value for the chunks. */
 typedef enum Form {
-    ONE,  /* the same for all rows: read as it is */
+    ONE,  /* the same for all rows: read unchanged */
     LINE, /* a number per class */
     ROWS, /* a number per row: [n,1] */
     WIDE, /* a number per row and class: [n,columns] */
-    PART, /* rows of a product: [n,k] */
+    PART, /* rows of a matrix product: [n,k] */
     SUM,  /* a sum over rows */
     BAD
 } Form;
@@ -56,15 +57,16 @@ typedef struct Stream {
     NodeId product;
     int at; /* its position in the order */
     int64_t rows, columns;
-    bool *within;    /* per value: some node of the chunks makes it */
+    bool *within;    /* per value: a node of the chunks computes it */
     bool *after;     /* per value: it depends on the product */
     bool *inside;    /* per position: the node moves into the chunks */
-    int last;        /* the last such position */
+    int last;        /* the largest such position */
     uint8_t *form;   /* per value within */
     ValueId *now;    /* per value: its piece in this chunk; 0: not built */
-    ValueId *flat;   /* per value from outside: with rows in one dimension */
+    ValueId *flat;   /* per value from outside: its form with rows in one
+                        dimension */
     int64_t from, n; /* rows of this chunk */
-    int chunk;       /* its number, as in Loc.chunk */
+    int chunk;       /* number of the chunk, as in Loc.chunk */
 } Stream;
 
 /* ---- forms --------------------------------------------------------------- */
@@ -78,7 +80,7 @@ static bool is_rows(const Stream *s, const Type *t) {
     return type_count(t) == s->rows;
 }
 
-/* What an operand of shape x is to an element-wise result of shape t. */
+/* The role of an operand of shape x for an element-wise result of shape t. */
 static Form broadcast_form(const Type *x, const Type *t) {
     int shift = t->rank - x->rank, last = t->rank - 1;
     bool all = shift == 0, one = true;
@@ -107,7 +109,7 @@ static bool from_within(const Stream *s, ValueId v) {
     return is_value(v) && s->within[v.i];
 }
 
-/* Whether operand v, of either side, can be read as `want`. */
+/* True if operand v, of either side, can be read as `want`. */
 static bool fits(const Stream *s, ValueId v, Form want) {
     if (!from_within(s, v)) return !s->after[v.i];
     return s->form[v.i] == want;
@@ -190,7 +192,7 @@ static bool depends(const Stream *s, const Node *n) {
     return any;
 }
 
-/* Nodes that compute wide values of nothing that depends on the product. */
+/* Nodes that compute wide values independent of the product. */
 static bool makes_wide(const Stream *s, const Node *n) {
     return n->nout == 1 && is_wide(s, value_type(s->g, n->out[0])) &&
            (node_kind(n) == KIND_ELEM || n->op == OP_FULL ||
@@ -202,8 +204,8 @@ static void take(Stream *s, int at) {
     if (at > s->last) s->last = at;
 }
 
-/* All readers of wide values, then whatever these need of the product, and
-   wide values that only shapes and labels decide. */
+/* All readers of wide values, then the nodes that they need and that depend
+   on the product, and wide values that depend only on shapes and labels. */
 static void gather(Stream *s) {
     const Graph *g = s->g;
     bool *wide = NEW_ARRAY(s->a, bool, g->values.len);
@@ -229,7 +231,7 @@ static void gather(Stream *s) {
     }
 }
 
-/* A value that the chunks compute and that something else reads. */
+/* A value computed in the chunks that something else reads. */
 static bool is_result(const Stream *s, const bool *read, ValueId v) {
     return s->after[v.i] && read[v.i];
 }
@@ -266,8 +268,9 @@ static bool find_forms(Stream *s, const bool *read) {
     return folds;
 }
 
-/* Logits save more memory than the sums over rows take, which chunks read and
-   write once more: gradients of large weights and of few rows. */
+/* True if chunked logits save more memory than the sums over rows cost,
+   which chunks read and write again: gradients of large weights, with few
+   rows. */
 static bool saves(const Stream *s, const bool *read, int chunks) {
     const Graph *g = s->g;
     const Node *product = node_at(g, s->at);
@@ -293,7 +296,7 @@ static ValueId rows_of(Stream *s, ValueId v, int64_t columns) {
                  NULL);
 }
 
-/* Value v as the chunk reads it. */
+/* Value v in the form that the chunk reads. */
 static ValueId piece(Stream *s, ValueId v, Form f) {
     const Type *t = value_type(s->g, v);
     int64_t last = t->rank ? t->dim[t->rank - 1] : 1;
@@ -328,7 +331,7 @@ static ValueId build_gen_rows(Stream *s, const Node *n) {
                      type_make(value_dtype(s->g, n->out[0]), 2, dim), NULL);
 }
 
-/* A sum of low precision is rounded once, when all rows are in it. */
+/* A 16-bit sum is rounded once, when all rows are added. */
 static DType sum_dtype(DType d) { return dtype_is_low(d) ? DT_F32 : d; }
 
 static ValueId build_node(Stream *s, NodeId id) {
@@ -363,7 +366,7 @@ static ValueId build_node(Stream *s, NodeId id) {
 
 /* ---- results ------------------------------------------------------------- */
 
-/* The rest of one value after the chunks. */
+/* The last step for one value, after the chunks. */
 typedef struct Result {
     ValueId of, sum;
     ValueId *parts;
@@ -444,7 +447,7 @@ static void build_chunks(Stream *s, const bool *read, int chunks) {
 
 /* ---- the decision -------------------------------------------------------- */
 
-/* How many chunks the rows of product n make; 1: it stays whole. */
+/* The number of chunks for the rows of product n; 1: it stays whole. */
 static int chunks_of(const Graph *g, const Node *n, const Options *o) {
     const Type *t = value_type(g, n->out[0]);
     if (n->op != OP_MATMUL || t->rank < 2 || o->logit_rows == 0 ||
@@ -463,7 +466,7 @@ static int chunks_of(const Graph *g, const Node *n, const Options *o) {
     return chunks < AUTO_CHUNKS ? (int)chunks : AUTO_CHUNKS;
 }
 
-/* The largest number of a chunk. */
+/* The largest number of a chunk in the graph. */
 static int last_chunk(const Graph *g) {
     int last = 0;
     for (int i = 0; i < g->order.len; i++)
@@ -471,8 +474,8 @@ static int last_chunk(const Graph *g) {
     return last;
 }
 
-/* last: number of the last chunk of the graph so far. Numbers of two losses do
-   not follow each other, as either may run first. */
+/* last: number of the last chunk of the graph so far. Numbers of two losses
+   are not consecutive, as either may run first. */
 static void stream_product(Graph *g, int at, int chunks, bool asked, int *last,
                            Arena *a) {
     const Type *t = value_type(g, node_at(g, at)->out[0]);

@@ -7,17 +7,16 @@
 #include "passes/device/fold.h"
 #include "runtime/cuda/tile.h"
 
-/* CPU: cores of 90-180 GFLOP/s fp32 and 15-20 GB/s, tens of them, a step costs
-   a hand-over to threads (microseconds).
+/* CPU: cores with 90-180 GFLOP/s fp32 and 15-20 GB/s, tens of them; a step
+   costs a hand-over to threads (microseconds).
 
    CUDA: one H100 or H200 SXM: 132 multiprocessors (SM) of 65,536 registers and
    67 TFLOP/s fp32 on 3.35 TB/s, so 25 GB/s for each SM and 80 operations for
-   each float that moves.  A launch from a graph costs about 2 us, what an SM
-   needs for 50 KB and all of them for 6 MB.  The launch is an estimate: it was
-   not measured.                                                             */
+   each float that moves.  A launch from a graph costs about 2 us, in which an
+   SM reads 50 KB and all SMs 6 MB. The cost of a launch is an estimate. */
 const TargetInfo target_info[NUM_TARGETS] = {
     [TARGET_CPU] = {.pools = true,
-                    .attend_keys = 96, /* 64, of 64 features: 13 % slower   */
+                    .attend_keys = 96, /* 64 keys of 64 features: 13 % slower */
                     .max_buffers = 24,
                     .max_numbers = 24,
                     .max_nodes = 96,
@@ -34,31 +33,31 @@ const TargetInfo target_info[NUM_TARGETS] = {
                     .tiny_tensor = 2048},
     [TARGET_CUDA] =
         {.epilogue = target_epilogue_cuda,
-         .attend_keys = 32, /* a step of the kernel                 */
+         .attend_keys = 32, /* costs a step of the kernel */
          .attend_columns = FLASH_MOST,
          .attend_heads = true,
          .shares_launches = true,
-         /* 16 bytes in flight of each: 96 of the 128 registers that threads
-            of two blocks of 256 on an SM have                               */
+         /* 16 bytes in flight for each: 96 of the 128 registers that a
+            thread has with two blocks of 256 per SM */
          .max_buffers = 24,
          /* a launch may have 512 pointers */
          .max_numbers = 256,
-         /* 8 elements of a thread, 16 bytes of code each: 12 KB of 32 KB     */
+         /* 8 elements per thread, 16 bytes of code each: 12 KB of 32 KB */
          .max_nodes = 96,
          /* the text may have 80 operations; each node has a few */
          .max_moved = 8,
          .max_padded = 64,
          .costly_parts = {16, 16}, /* the same limit of 80 operations */
          .max_copies = 16,
-         .min_copied = 2, /* a number costs a launch, not its bytes          */
+         .min_copied = 2, /* a number costs a launch, whatever its size */
          .row_bytes = 16,
          .long_row = 1024,
          .column_sums = 96 << 10, /* a block has 99 KB of shared memory */
          .rows_enough = GPU_BLOCKS,
          .rows_beside = 32,       /* lanes of a warp (schedule_cuda.c)       */
          .columns_serial = 16384, /* 64 KB: a launch                         */
-         .least_share = 2048,     /* 256 threads, 8 elements each            */
-         .short_row = 4096,       /* three times 16 KB: a launch             */
+         .least_share = 2048,     /* 256 threads with 8 elements each */
+         .short_row = 4096,       /* three times 16 KB: as long as a launch */
          .small_tensor = 262144,  /* 1 MB: a sixth of a launch               */
          .tiny_tensor = 8192},    /* 32 KB: less than a launch               */
 };

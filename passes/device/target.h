@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* target.h: facts about devices for the passes after the split.
 
-   Types, casts and the training step are the same everywhere.  After the split
-   each kind of target has its own graphs (Graph.target), and a pass that needs
-   a number about the machine reads the row of its graph's target: passes
-   contain no such numbers. */
+   Types, casts and the training step are the same everywhere.  After the
+   split each kind of target has its own graphs (Graph.target). A pass that
+   needs a number about the machine reads the row of its graph's target:
+   passes contain no such numbers. */
 #ifndef AMPC_PASSES_TARGET_TARGET_H
 #define AMPC_PASSES_TARGET_TARGET_H
 
@@ -16,50 +16,52 @@
 typedef bool EpilogueFn(const Graph *g, NodeId anchor, const NodeId *nodes,
                         int n, bool stored);
 EpilogueFn target_epilogue_cuda; /* epilogue.c */
-/* True if each target can do any such work after it. */
+/* True if every target can compute any such work after it. */
 bool target_any_epilogue(const Graph *g, const Node *product);
 
 typedef struct TargetInfo {
     EpilogueFn *epilogue; /* NULL: any                                       */
-    bool pools; /* a convolution may have its pool behind it                */
+    bool pools;           /* a convolution's group may end in its pool */
     /* attention becomes one routine if it is causal or has at least this
        many keys; 0: never */
     int64_t attend_keys;
-    int64_t attend_columns; /* most, of operands of one 16-bit type; 0: any  */
+    int64_t attend_columns; /* largest number of features, for operands of
+                               one 16-bit type; 0: any */
     bool attend_heads; /* attention reads and writes heads beside rows       */
     bool shares_launches; /* groups of equal work may run in one launch      */
     /* one kernel */
     int max_buffers; /* operands and results                                 */
-    int max_numbers; /* limit if each result is one number */
+    int max_numbers; /* limit if each result is a single number */
     int max_nodes;
-    /* arithmetic against memory */
-    int max_moved;  /* nodes worth computing at a moved index            */
-    int max_padded; /* ... for a pad alone, each element once            */
-    /* parts of a concatenation into which costly work may move, by whether
-       its axis is the last. Each element computes the work of all parts,
-       unless each part is a loop of its own. On CPUs parts of an outer axis
-       are such loops, but moving work into them was measured to save
-       nothing. */
+    /* largest ratio of arithmetic to memory traffic */
+    int max_moved;  /* nodes that may be computed again at another index */
+    int max_padded; /* ... for a pad alone, which computes each element once */
+    /* parts of a concatenation into which costly work may move: for its last
+       axis, and for other axes. Each element computes the work of all parts,
+       unless each part is a loop of its own. On CPUs the parts along an
+       outer axis are separate loops, but moving work into them was measured
+       to save nothing. */
     int costly_parts[2];
-    int max_copies;     /* readers worth computing a cheap value for, each   */
-    int64_t min_copied; /* elements: smaller values cost nothing to keep     */
+    int max_copies;     /* number of readers that may each compute a cheap
+                           value */
+    int64_t min_copied; /* elements: storing smaller values costs nothing */
     /* rows of matrices that tensor cores read: the alignment in bytes of
        their beginnings (0: any), and the number of elements from which on
        copying the other operand costs less than unaligned rows */
     int64_t row_bytes, long_row;
-    /* bytes of column sums that a kernel of rows may compute as well; 0:
-       none */
+    /* largest size in bytes of column sums that a kernel of rows may
+       compute, too; 0: none */
     int64_t column_sums;
     /* reductions that keep the target busy: a worker (a core, a block of
        threads) takes one row, or neighbouring rows if the innermost axis is
        not folded */
-    int64_t rows_enough;    /* workers' shares that are enough               */
-    int64_t rows_beside;    /* neighbouring rows of one worker               */
+    int64_t rows_enough;    /* number of shares that keeps all workers busy */
+    int64_t rows_beside;    /* neighbouring rows per worker */
     int64_t columns_serial; /* elements that a worker may fold by itself     */
-    int64_t least_share;    /* elements that are worth a worker of their own */
-    int64_t short_row;      /* columns that a worker may walk once more      */
+    int64_t least_share;    /* elements that are worth another worker */
+    int64_t short_row;      /* columns that a worker may read a second time */
     int64_t small_tensor;   /* elements that cost less than a step           */
-    int64_t tiny_tensor;    /* elements that one worker may fold alone */
+    int64_t tiny_tensor;    /* elements that a single worker may fold */
 } TargetInfo;
 
 extern const TargetInfo target_info[NUM_TARGETS]; /* [TARGET_ANY]: unused    */
@@ -69,8 +71,8 @@ static inline const TargetInfo *target_of(const Graph *g) {
     return &target_info[g->target];
 }
 
-/* Gives every kind of target that the options ask for (none: the CPU) its own
-   graphs, in order of kind; a split module stays as it is.                  */
+/* Gives every kind of target in the options (none: the CPU) its own graphs,
+   in order of kind; a split module stays unchanged. */
 void target_split(Module *m, const Options *opt);
 
 #endif

@@ -165,7 +165,7 @@ static int row_named(const PassRow *rows, int n, const char *name) {
 }
 
 bool pipeline_defect(const PassRow *rows, int n, StrBuf *why) {
-    for (int i = 1; i < n; i++) /* stages and sides only move on */
+    for (int i = 1; i < n; i++) /* stages and sides never go backwards */
         if (rows[i].stage < rows[i - 1].stage ||
             rows[i].side < rows[i - 1].side) {
             sb_printf(why, "%s (%s) comes after %s (%s)", rows[i].name,
@@ -191,7 +191,7 @@ typedef struct Runner {
     Diag *d;
     const Options *opt;
     bool keep;
-    bool named; /* the rows: by the user */
+    bool named; /* the user chose the rows */
     const PassRow *pass;
     uint64_t hash; /* hash of the text after the last pass */
 } Runner;
@@ -220,8 +220,8 @@ static Status write_dump(const Runner *r, const char *name, const StrBuf *text,
     return s;
 }
 
-/* The module's text after a pass (before the first: NULL), to the dump
-   directory and, after its last run, m->texts. */
+/* Writes the module's text after a pass (NULL: before the first) to the dump
+   directory and, after the pass's last run, to m->texts. */
 static Status record(Runner *r, double ms) {
     const char *name = r->pass ? r->pass->name : "import";
     bool keep = r->keep;
@@ -261,7 +261,7 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Why a graph that was read from a text is nothing for that pass; NULL. */
+/* Why a graph read from a text cannot be the input of that pass; NULL. */
 static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
     if (p->stage < STAGE_FUSED && g->groups.len)
         return "it is in groups already";
@@ -289,7 +289,7 @@ static const char *unfit(const Graph *g, const PassRow *p, Stage has) {
 }
 
 /* A module read from text may be at any stage: checks that pass `row` can
-   read it. Between rows of the pipeline this always holds. */
+   read it. Rows of the pipeline always meet this. */
 static Status check_input(const Runner *r, int row) {
     Module *m = r->m;
     const PassRow *p = &pipeline[row];

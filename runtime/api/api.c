@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api.c: the table of functions that ampc.h describes: description, variables,
-   files.  Every entry that takes a session enters it (one thread at a time),
-   checks its arguments, and leaves it.  train.c and infer.c hold those that run
-   programs.                                                                  */
+/* api.c: the table of functions that ampc.h describes; those for description,
+   variables and files. Every entry that takes a session enters it (one
+   thread at a time), checks its arguments, and leaves it. train.c and
+   infer.c hold the entries that run programs. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -335,7 +335,7 @@ static ampc_status need_path(ampc_session *s, const char *path) {
     return session_fail(s, AMPC_ERR_ARGUMENT, "no path given");
 }
 
-/* One of many ranks need not see the file. */
+/* Only one of the ranks needs access to the file. */
 static bool uses_files(const ampc_session *s) {
     return !s->opt.comm || s->opt.comm->rank == 0;
 }
@@ -502,7 +502,7 @@ static ampc_status api_stage(ampc_session *s, const char *program,
     return api_leave(s, do_stage(s, program, index, data));
 }
 
-/* No ENTER: it is called while the session runs a program. */
+/* Does not ENTER: it is called while the session runs a program. */
 static ampc_status api_peek(ampc_session *s, uint64_t offset, void *to,
                             size_t bytes) {
     if (!s) return AMPC_ERR_ARGUMENT;

@@ -4,9 +4,9 @@
    Every program returns, per check of the compiler (passes/common/checks.c),
    ampc.check/NUMBER/LEAST/MOST/INPUT, the position in the input of the first
    such number or -1, and ampc.checked/NUMBER/LEAST/MOST/INPUT, that number.
-   Programs that train count bad batches in ampc.bad_data and keep the details
-   of the last one, since a device may be several steps ahead when the host
-   asks. */
+   Programs that train count bad batches in ampc.bad_data and keep the
+   details of the last one, since a device may be several steps ahead when
+   the host reads them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ static ampc_status kept(ampc_session *s, KnownVar which, int64_t *out) {
     return s->backend->get(s, var_ref((uint32_t)v, 0), out, sizeof *out);
 }
 
-/* Check k of the programs that train. */
+/* Check k of the training programs. */
 static bool check_at(const ampc_session *s, int64_t k, ampc_bad_data *b) {
     int program = s->program[PROG_TRAIN] >= 0 ? s->program[PROG_TRAIN]
                                               : s->program[PROG_MICRO];
@@ -77,8 +77,8 @@ ampc_status data_trained(ampc_session *s, int64_t count) {
 
 /* ---- evaluation and prediction ------------------------------------------- */
 
-/* Whether the position belongs to the first `valid` samples of the batch; it
-   becomes the one in the input of the call. */
+/* True if the position belongs to the first `valid` samples of the batch; it
+   is converted to the position in the call's input. */
 static bool counts(const ampc_session *s, const PlanProgram *p,
                    ampc_bad_data *b, int64_t valid) {
     for (uint32_t i = 0; i < p->nin; i++) {

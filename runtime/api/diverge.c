@@ -14,8 +14,8 @@
 
 enum { DEFAULT_MAX_SKIPPED = 100 };
 
-/* True if one of n elements, the first at position `at`, is not finite; sets
-   its position and value in x. */
+/* True if one of n elements is not finite; sets its position (the first
+   element is at `at`) and value in x. */
 static bool diverge_search(uint32_t dtype, const void *data, uint64_t n,
                            uint64_t at, ampc_nonfinite *x) {
     size_t size = dtype_bytes(dtype);
@@ -23,7 +23,7 @@ static bool diverge_search(uint32_t dtype, const void *data, uint64_t n,
         double v = float_at(dtype, (const char *)data + i * size);
         if (isfinite(v)) continue;
         x->index = (int64_t)(at + i);
-        x->value = isnan(v) ? NAN : v; /* without a sign, for messages */
+        x->value = isnan(v) ? NAN : v; /* without its sign, for messages */
         return true;
     }
     return false;
@@ -50,7 +50,7 @@ static bool search_inputs(const ampc_session *s, ampc_nonfinite *x) {
     return false;
 }
 
-/* In pieces: they may lie on a device. */
+/* Piece by piece, since they may be in a device's memory. */
 static ampc_status search_var(ampc_session *s, uint32_t var,
                               ampc_nonfinite *x) {
     const PlanVar *v = &s->m->vars[var];
@@ -70,7 +70,7 @@ static ampc_status search_var(ampc_session *s, uint32_t var,
     return AMPC_OK;
 }
 
-/* In the order in which they are looked at. */
+/* In the order in which they are examined. */
 static const struct {
     uint32_t kind;
     const char *text;
@@ -86,7 +86,7 @@ static const char *kind_of(const PlanVar *v) {
     return "variable";
 }
 
-/* Sets x->origin if a variable is not finite; *kind: its kind. */
+/* Sets x->origin if a variable of that *kind is not finite. */
 static ampc_status search_vars(ampc_session *s, ampc_nonfinite *x,
                                const char **kind) {
     for (size_t k = 0; k < NKIND; k++)
@@ -110,8 +110,8 @@ static ampc_status search_vars(ampc_session *s, ampc_nonfinite *x,
     "a row that is masked everywhere has no softmax: mask with a finite "      \
     "number"
 
-/* Advice by the op that computed NaN, or infinity in a type with the range
-   of fp32. */
+/* Advice for the op that computed NaN, or infinity in a type with fp32's
+   range. */
 static const struct {
     const char *op, *text;
 } op_advice[] = {
@@ -195,7 +195,7 @@ static ampc_status find_element(ampc_session *s, ampc_nonfinite *x,
     return status;
 }
 
-/* The first thing that is not finite, and what to call it. */
+/* The first thing that is not finite, and its name in messages. */
 static ampc_status find_first(ampc_session *s, ampc_nonfinite *x,
                               const char **kind) {
     *kind = "input";
@@ -209,7 +209,7 @@ static ampc_status find_first(ampc_session *s, ampc_nonfinite *x,
     return AMPC_OK;
 }
 
-/* A step is skipped, too, if nothing in it counts: its mean would be 0 / 0. */
+/* A step in which no sample counts is skipped, too: its mean would be 0 / 0. */
 static ampc_status empty(ampc_session *s, bool over) {
     static const char why[] =
         "no label counts: all are ignored, or weigh nothing";

@@ -36,7 +36,7 @@ static const PlanTensor *output_tensor(const ampc_session *s, int i) {
 
 /* ---- evaluation ---------------------------------------------------------- */
 
-/* given: samples that the inputs hold; -1: a batch. */
+/* given: number of samples in the inputs; -1: a batch. */
 static ampc_status valid_ok(ampc_session *s, int64_t given, int64_t valid) {
     int64_t most = given < 0 ? s->batch : given;
     if (valid >= 0 && valid <= most) return AMPC_OK;
@@ -54,8 +54,8 @@ static uint64_t valid_bytes(const ampc_session *s, const PlanTensor *t,
     return bytes / (uint64_t)s->batch * (uint64_t)valid;
 }
 
-/* Sum of the valid elements of a metric; *there = false when the program lacks
-   it.                                                                        */
+/* Sum of the valid elements of a metric; *there = false if the program lacks
+   it. */
 static ampc_status metric_sum(ampc_session *s, KnownOutput o, int64_t valid,
                               double *sum, bool *there) {
     float part[1024];
@@ -76,7 +76,7 @@ static ampc_status metric_sum(ampc_session *s, KnownOutput o, int64_t valid,
     return AMPC_OK;
 }
 
-/* Adds two sums of a program where it has both. */
+/* Adds two sums of a program if it has both. */
 static ampc_status add_pair(ampc_session *s, KnownOutput a, KnownOutput b,
                             int64_t valid, double *num, double *den,
                             bool *there) {
@@ -139,7 +139,7 @@ static ampc_status evaluate_batch(ampc_session *s, const ampc_input *in,
     return status;
 }
 
-/* The inputs batch by batch, the last one filled up. */
+/* Runs the inputs batch by batch; the last batch is filled up. */
 static ampc_status all_batches(ampc_session *s, int program,
                                const ampc_input *in, size_t nin, int64_t valid,
                                ampc_status (*run)(ampc_session *,
@@ -235,7 +235,7 @@ static ampc_status predict_batch(ampc_session *s, const ampc_input *in,
     return status;
 }
 
-/* An output that is not per sample has one value in each batch. */
+/* An output that is not per sample has one value for each batch. */
 static ampc_status outputs_join(ampc_session *s, int program,
                                 const ampc_output *out, size_t nout) {
     for (size_t i = 0; i < nout; i++) {

@@ -30,7 +30,7 @@ ampc_status locate_run(ampc_session *s, const ampc_input *in, size_t nin) {
 
 /* ---- names --------------------------------------------------------------- */
 
-/* Copies the part before the next '/' and moves *text past that. */
+/* Copies the *text before the next '/' and moves `text` after it. */
 static void take_part(const char **text, char *part, size_t size) {
     size_t n = strcspn(*text, "/");
     snprintf(part, size, "%.*s", (int)n, *text);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rows.c: inputs that hold other than a whole batch of samples.
+/* rows.c: inputs with more or fewer samples than a batch.
 
    Fewer samples than a batch are filled up with copies of the last one; more
-   are taken batch by batch.  The copies count nowhere: program micro masks
-   those from ampc.valid on, evaluation and prediction leave them out. */
+   are taken batch by batch.  The copies do not count: program micro masks
+   rows from ampc.valid on, and evaluation and prediction leave them out. */
 #include <string.h>
 
 #include "runtime/api/session.h"
@@ -16,7 +16,7 @@ static bool has_samples(const ampc_session *s, const PlanTensor *t) {
     return t->rank > 0 && s->batch > 0 && t->dim[0] == s->batch;
 }
 
-/* Bytes of one sample, in the dtype that is given; 0: it has none. */
+/* Bytes of one sample, in the given dtype; 0: the input has no samples. */
 static uint64_t sample_bytes(const ampc_session *s, const PlanTensor *t,
                              const ampc_input *in) {
     uint64_t bytes = 0;
@@ -151,8 +151,8 @@ ampc_status rows_end(ampc_session *s, ampc_status status) {
     return status == AMPC_OK ? reset : status;
 }
 
-/* A micro-step without samples draws its random numbers all the same, so that
-   those that follow do not depend on the number of ranks. */
+/* A micro-step without samples still draws its random numbers, so that later
+   ones do not depend on the number of ranks. */
 ampc_status rows_skip(ampc_session *s) {
     int v = s->known[VAR_RNG];
     int64_t count;

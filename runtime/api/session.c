@@ -131,8 +131,8 @@ static void tell_missed(ampc_session *s) {
 }
 
 /* "auto" falls back to the CPU if the GPU cannot be used, but not if its
-   memory is merely full: a run that is unexpectedly slow helps nobody. An
-   unused GPU is worth a notice. */
+   memory is full: a slow run would surprise the user. An unused GPU is worth
+   a notice. */
 static ampc_status choose_device(ampc_session *s) {
     const PlanCuda *cuda = s->m->cuda;
     if (!cuda && s->want == DEVICE_AUTO) tell_missed(s);
@@ -212,7 +212,7 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
     memset(s, 0, sizeof *s);
     s->m = m;
     s->opt = o;
-    s->opt.device = NULL; /* not kept: the host's string may go away */
+    s->opt.device = NULL; /* cleared, because the host may free the string */
     s->want = want;
     s->ordinal = ordinal;
     s->pid = host_process();

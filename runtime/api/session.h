@@ -45,7 +45,7 @@ typedef enum KnownVar {
     VAR_KNOWN
 } KnownVar;
 
-/* Outputs that it reads by name. */
+/* Outputs that the API reads by name. */
 typedef enum KnownOutput {
 #define OUTPUT(id, text) OUT_##id,
 #include "runtime/program/names.def"
@@ -74,14 +74,16 @@ struct ampc_session {
     void *device;           /* the backend's */
     int pid;                /* threads and GPUs do not survive fork */
     atomic_int busy;
-    fenv_t host_mode; /* of the thread that is in a call */
-    bool stale;       /* 16-bit copies lag behind their masters */
+    fenv_t host_mode; /* rounding mode of the thread that is in a call */
+    bool stale;       /* 16-bit copies must be made again from their
+                         parameters */
     int64_t accumulate;
-    int64_t batch, own_batch; /* of the program that evaluates or predicts, and
-                                 of the module */
+    int64_t batch, own_batch; /* batch size of the evaluating or predicting
+                                 program, and of the module */
     int64_t valid;            /* samples of this micro-step that count */
-    int64_t first; /* sample of the call with which this batch begins */
-    char *rows;    /* inputs of other than a batch, filled up (rows.c) */
+    int64_t first; /* number of the call's sample with which this batch
+                      begins */
+    char *rows;    /* inputs filled up to a batch (rows.c) */
     size_t rows_bytes;
     const char *objective;   /* current objective of steps; "": the only one */
     int64_t micro;           /* micro-steps since the last update */
@@ -91,18 +93,19 @@ struct ampc_session {
     const void **addr;       /* inputs of the call */
     bool *in_device;         /* whether they lie there; behind addr */
     size_t addr_bytes;
-    int64_t *labels; /* inputs of `addr` that were given in fewer bits,
+    int64_t *labels; /* inputs in `addr` that were given in narrower types,
                         converted; NULL: none */
     size_t labels_bytes;
     ampc_metrics metrics;
     int due_update, due_loss; /* programs whose metrics are not yet fetched,
                                  or -1 */
-    bool gpu_is_there;        /* the one that is wanted, usable or not */
+    bool gpu_is_there;        /* the requested GPU, usable or not */
     char *cursor;             /* JSON or NULL */
     ampc_profile_fn profile;
     void *profile_ctx;
-    int told; /* 1 + the program of whose step that is told now, or 0 */
-    ampc_bad_data bad; /* of the last AMPC_ERR_DATA; count: reported */
+    int told;          /* 1 + the program whose step is being reported, or 0 */
+    ampc_bad_data bad; /* details of the last AMPC_ERR_DATA; count: number
+                          reported */
     ampc_status found; /* AMPC_ERR_DATA or AMPC_ERR_DIVERGED, if fetched metrics
                           say so, until the call returns it */
     int fed;           /* program whose inputs `addr` holds during the call, or
@@ -110,24 +113,27 @@ struct ampc_session {
     ampc_nonfinite nonfinite; /* details of the last examined step */
     int64_t located;          /* ampc.nonfinite of this optimizer step, or
                                  INT64_MAX */
-    char located_name[256], located_op[64]; /* strings of nonfinite */
-    struct Shards *shards; /* shards.c; NULL: no state is spread */
-    struct Sums *sums;     /* sums.c; NULL: no ranks */
+    char located_name[256], located_op[64]; /* strings that nonfinite points
+                                               to */
+    struct Shards *shards; /* shards.c; NULL: state is not divided among
+                              ranks */
+    struct Sums *sums;     /* sums.c; NULL: a single process */
     bool on_device; /* ranks sum in the GPU's memory (ampc_comm.allreduce_on) */
-    bool whole;     /* ... and the last micro-step and program update that
-                       follows are one run                                   */
-    int64_t random; /* ampc.rng's count between steps of ranks; -1: not known */
-    int64_t *bad_of; /* on_device, of each rank: bad batches when last looked */
-    int64_t bad_agreed; /* ampc.bad_data as all ranks know it */
+    bool whole;     /* ... and the last micro-step and the following program
+                       update are one run */
+    int64_t random; /* ampc.rng's counter between steps of ranks; -1: unknown */
+    int64_t *bad_of;    /* on_device: each rank's number of bad batches at the
+                           last check */
+    int64_t bad_agreed; /* ampc.bad_data summed over ranks */
     int bad_rank; /* the first other rank with bad data in the last step, if
                      this rank's data were good; -1: none */
     char error[1024];
-    char notice[1024]; /* of the current call, or "" */
+    char notice[1024]; /* message of the current call, or "" */
 };
 
 /* ---- cuda/library.c ------------------------------------------------------ */
 
-/* GPUs that the driver counts, in any module; 0: there is none. */
+/* Number of GPUs that the driver reports; 0: none. */
 int gpu_count(void);
 
 /* ---- names (known.c) ----------------------------------------------------- */
@@ -145,13 +151,13 @@ const char *objective_at(const AmpcModule *m, uint32_t index);
 /* Programs and variables of the session's objective by number. */
 void session_find_known(ampc_session *s);
 int find_output(const AmpcModule *m, int program, const char *name);
-/* The index of the program's output; -1: none. */
+/* The index of the program's output; -1: none has that name. */
 int find_known_output(const ampc_session *s, int program, KnownOutput o);
-/* True if the name is that variable's, for any objective. */
+/* True if the name is that of this variable for some objective. */
 bool is_known(const char *name, KnownVar v);
-/* True if a checkpoint may hold x for that variable. */
+/* True if x is a legal value of that variable in a checkpoint. */
 bool known_in_range(const char *name, double x);
-/* IN_COUNT: in no section; it is a tensor. */
+/* IN_COUNT: in no section; it is stored as a tensor. */
 Section section_of_name(const char *name);
 
 /* ---- session ------------------------------------------------------------- */
@@ -182,19 +188,18 @@ ampc_status session_open(const AmpcModule *m, const ampc_options *options,
                          ampc_session **out, char *err, size_t err_size);
 void session_close(ampc_session *s);
 
-/* Chooses the program whose inputs have these sizes, the module's own or one of
-   --batch-sizes: it becomes s->program[id]. */
+/* Chooses the program whose inputs have these sizes, the module's own or one
+   of --batch-sizes, as s->program[id]. */
 void session_choose(ampc_session *s, ProgramId id, const ampc_input *in,
                     size_t nin);
-/* Checks inputs, binds them, refreshes 16-bit copies if they lag behind, and
-   runs the program.  Unless the
-   device fails, a failure happens before anything runs.                     */
+/* Checks inputs, binds them, refreshes outdated 16-bit copies, and runs the
+   program. All failures except the device's happen before anything runs. */
 ampc_status session_run(ampc_session *s, ProgramId id, const ampc_input *in,
                         size_t nin);
 uint64_t now_ns(void); /* for profiles */
-/* Program refresh, if 16-bit copies lag behind. */
+/* Runs program refresh if 16-bit copies are outdated. */
 ampc_status session_refresh(ampc_session *s);
-/* Makes the next session_run of a program unable to run out of memory. */
+/* Allocates everything that the next session_run of a program needs. */
 ampc_status session_prepare(ampc_session *s, ProgramId id);
 
 /* Whether the struct has all fields of the first version. */
@@ -202,29 +207,29 @@ bool input_sized(const ampc_input *in);
 bool input_in_device(const ampc_input *in);
 /* Refuses an ampc_place that the session's device does not have. */
 ampc_status place_check(ampc_session *s, const char *name, int32_t place);
-/* The dtype in which the host may give an input. */
+/* True for a dtype in which the host may give the input. */
 uint32_t given_dtype(const PlanTensor *t, const ampc_input *in);
-/* The program input that an argument is for; -1 if there is none. */
+/* The program input to which an argument belongs; -1 if there is none. */
 int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
                 size_t position);
 
-/* The place of a scalar after a program has run; false: it does not exist. */
+/* The address of a scalar after a program has run; false: it does not exist. */
 bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
                    uint32_t *dtype);
 
-/* The place of output i after the program has run. */
+/* The address of output i after the program has run. */
 PlanRef output_ref(const ampc_session *s, int program, int i);
 PlanRef var_ref(uint32_t var, uint64_t offset);
 static inline int session_rank(const ampc_session *s) {
     return s->opt.comm ? s->opt.comm->rank : 0;
 }
 double scalar_number(uint32_t dtype, const void *p);
-/* False when the type cannot hold x. */
+/* False if the type cannot represent x. */
 bool scalar_encode(uint32_t dtype, double x, void *out);
 /* False for a scalar that would spoil every step: a scale of NaN or 0, a
    negative count, more micro-steps than an update has. */
 bool var_in_range(const ampc_session *s, uint32_t var, const void *value);
-/* Scalar variables as numbers; dflt when var is -1 or no scalar. */
+/* Scalar variables as numbers; dflt if var is -1 or not a scalar. */
 ampc_status var_number(ampc_session *s, int var, double dflt, double *out);
 
 /* enter.c: one thread at a time, on the session's device. */
@@ -237,7 +242,7 @@ ampc_status api_leave(ampc_session *s, ampc_status status);
         if (enter_ != AMPC_OK) return enter_;                                  \
     } while (0)
 
-/* Copies a struct out, no further than its reader knows it. */
+/* Copies a struct out, up to the size that its reader gave. */
 #define PUT(out, value)                                                        \
     do {                                                                       \
         size_t size_ = (out)->size;                                            \
@@ -298,8 +303,8 @@ ampc_status out_get(ampc_session *s, PlanRef from, const ampc_output *out,
 ampc_status data_trained(ampc_session *s, int64_t count);
 ampc_status data_ran(ampc_session *s, int64_t valid);
 
-/* diverge.c: returns AMPC_ERR_DIVERGED if as many steps in a row were
-   skipped as the session allows. In a module with program locate, leaves a
+/* diverge.c: returns AMPC_ERR_DIVERGED when the number of steps skipped in a
+   row reaches the session's limit. In a module with program locate, leaves a
    notice of every skipped step. */
 ampc_status diverge_trained(ampc_session *s);
 
@@ -313,15 +318,16 @@ bool locate_read(ampc_session *s, ampc_nonfinite *x);
 ampc_status api_underflow(ampc_session *s, const ampc_input *in, size_t nin,
                           ampc_underflow_fn fn, void *ctx);
 
-/* comm.c, for sessions with ampc_options.comm.  comm_join: all ranks, also one
-   whose session could not be opened, whose status it is; the same modules?  */
+/* comm.c, for sessions with ampc_options.comm. comm_join: called by all
+   ranks, also by one that failed to open its session (it passes the status);
+   checks that modules are equal. */
 ampc_status comm_join(ampc_session *s, ampc_status status);
 /* Broadcasts rank 0's status of reading a file, and the loaded data, to all
    ranks. */
 ampc_status comm_share(ampc_session *s, ampc_status status);
 /* Sets the random state for this rank's micro-step of the common step. */
 ampc_status comm_random(ampc_session *s, int64_t micro_steps);
-/* After program update. */
+/* Called after program update. */
 ampc_status comm_updated(ampc_session *s);
 /* True if the communicator has its three required functions, and rank and
    world fit. */
@@ -334,19 +340,19 @@ int64_t comm_bad(ampc_session *s, const int64_t *each);
 /* Reduces gradients, loss and counts of bad batches over ranks, before
    program update. */
 ampc_status comm_reduce(ampc_session *s);
-/* AMPC_ERR_COMM, with the engine's own message. */
+/* AMPC_ERR_COMM, with the communicator's own message. */
 ampc_status comm_failed(ampc_session *s, const char *what);
 ampc_status comm_broadcast(ampc_session *s, void *data, size_t bytes, int root,
                            const char *what);
-/* As ampc_comm.gather. */
+/* Like ampc_comm.gather. */
 ampc_status comm_gather(ampc_session *s, char *data, const uint64_t *at,
                         const char *what);
-/* As ampc_comm.scatter and reduce_on. */
+/* Like ampc_comm.scatter and reduce_on. */
 int comm_scatter(const ampc_comm *c, void *data, const uint64_t *at,
                  int32_t dtype);
 int comm_reduce_on(const ampc_comm *c, uint64_t data, size_t count,
                    int32_t dtype, int root, void *stream);
-/* OK where all ranks have that status; "another rank WHAT". */
+/* OK if all ranks have that status; "another rank WHAT". */
 ampc_status comm_agree(ampc_session *s, ampc_status status, const char *what);
 /* PLAN_SUM_NOW. */
 ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what);
@@ -354,10 +360,11 @@ ampc_status comm_open(const ampc_comm_options *options, ampc_comm **out,
                       char *err, size_t err_size);
 void comm_close(ampc_comm *comm);
 
-/* sums.c; all functions but open accept a session without ranks.  Calls of an
+/* sums.c; all functions but open accept a session without ranks.  Calls in an
    update: begin before its micro-steps; ready at each PLAN_SUM; wait after the
-   last micro-step (it returns the engine's failure, if any); finish just before
-   program update.  Then the gradients are sums over all ranks, or this rank's
+   last micro-step (it returns the communicator's failure, if any); finish just
+   before program update. Then the gradients are sums over all ranks, or this
+   rank's
    part of the sums and zeros, and the tail (2 + world numbers) is summed.   */
 ampc_status sums_open(ampc_session *s);
 void sums_close(ampc_session *s);
@@ -366,7 +373,8 @@ void sums_ready(ampc_session *s);
 ampc_status sums_wait(ampc_session *s);
 ampc_status sums_finish(ampc_session *s);
 float *sums_tail(const ampc_session *s);
-/* Memory to use between steps, enough for a network. */
+/* Memory for use between steps, large enough for efficient network
+   transfers. */
 float *sums_scratch(const ampc_session *s, size_t *bytes);
 
 /* shards.c; all functions accept a session without shards.
@@ -380,8 +388,8 @@ float *sums_scratch(const ampc_session *s, size_t *bytes);
    next       the next part that the rank sends after a program, from {0} on
    refresh    the copies on all ranks, after parameters were read or created
    gather     rank 0 gets everything that is spread, until shards_part, to save
-              or to fill it.  All ranks call it, also one that has failed
-              before; it passes its status. */
+              or to fill it.  All ranks call it, also a rank that has failed
+              before, which passes its status. */
 ampc_status shards_open(ampc_session *s);
 void shards_close(ampc_session *s);
 void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
@@ -406,7 +414,7 @@ ampc_status shards_gather(ampc_session *s, ampc_status status, bool saving);
 bool shards_gathered(const ampc_session *s);
 ampc_status shards_part(ampc_session *s, ampc_status status);
 
-/* An engine that moves bytes between ranks; close also accepts one that
+/* A backend that moves bytes between ranks; close also accepts one that
    failed. The ctx of a communicator begins with a CommHead. */
 typedef struct CommEngine {
     const char *name;
@@ -420,12 +428,13 @@ typedef struct CommHead {
 } CommHead;
 extern const CommEngine comm_mpi;  /* comm_mpi.c */
 extern const CommEngine comm_nccl; /* cuda/nccl.c */
-extern const CommEngine comm_tcp;  /* comm_tcp.c: for comm_nccl alone */
-bool comm_tcp_possible(void);      /* the launcher has said enough */
-/* The number in the first variable that is set; -1: no number from 0 on; dflt:
-   none is set. */
+extern const CommEngine comm_tcp;  /* comm_tcp.c: only for comm_nccl */
+bool comm_tcp_possible(void);      /* true if the launcher's variables
+                                      suffice */
+/* The number in the first variable that is set; -1: not a number from 0 on;
+   dflt: none is set. */
 int comm_number(const char *const *names, size_t n, int dflt);
-int comm_local_rank(void); /* among this machine's; 0: nobody says */
+int comm_local_rank(void); /* rank among this machine's; 0 if unknown */
 /* sum[i] += x[i]; x of 16 bits is added to fp32. */
 void comm_add(void *sum, const void *x, size_t n, int32_t dtype);
 /* fp32 to 16 bits in place, and back. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train.c: steps and micro-steps, and their metrics.
 
-   On an asynchronous device metrics are fetched when the host asks for them:
-   due_update and due_loss name the programs whose
-   scalars are newer than the session's metrics.                             */
+   On an asynchronous device metrics are fetched when the host requests them:
+   due_update and due_loss name the programs whose scalars are newer than the
+   session's metrics. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 /* ---- metrics ------------------------------------------------------------- */
 
-/* A scalar of a program that ran; dflt when there is none. */
+/* A scalar of a program that ran; dflt if it does not exist. */
 static double watch_number(const ampc_session *s, int program,
                            const uint64_t *value, Watch w, double dflt) {
     PlanRef ref;
@@ -37,8 +37,8 @@ static void fill_metrics(ampc_session *s, int program, const uint64_t *value) {
 #undef NUMBER
 }
 
-/* Remembers AMPC_ERR_DATA and AMPC_ERR_DIVERGED, the first of them, until
-   the call has finished its work. */
+/* Remembers the first AMPC_ERR_DATA or AMPC_ERR_DIVERGED until the call has
+   finished its work. */
 static ampc_status find(ampc_session *s, ampc_status status) {
     if (status != AMPC_ERR_DATA && status != AMPC_ERR_DIVERGED) return status;
     s->found = status;
@@ -98,8 +98,8 @@ static ampc_status updated(ampc_session *s, ProgramId id) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* The program itself counts, too: both write the same number.  A whole step may
-   be in a capture that nothing else may come to.                            */
+/* The program counts, too: both write the same number. If a graph captures a
+   whole step, nothing else may enter the capture. */
 static ampc_status set_micro(ampc_session *s, int64_t micro) {
     uint64_t value = 0;
     int v = s->known[VAR_MICRO];

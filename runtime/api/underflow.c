@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* underflow.c: runs program underflow (passes/common/underflow.c) and passes
-   on its count for each parameter. */
+/* underflow.c: runs program underflow (passes/common/underflow.c) and
+   reports its counts for each parameter. */
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/api/session.h"
 
-/* A count that the program that ran last returned; 0 if there is none. */
+/* A count that the last program run returned; 0 if there is none. */
 static ampc_status count(ampc_session *s, int output, double *n) {
     *n = 0;
     if (output < 0) return AMPC_OK;

@@ -8,7 +8,7 @@
 
 #include "runtime/base/glibc.h" /* last */
 
-/* t[k][i]: the byte i, and k zero bytes behind it */
+/* t[k][i]: the CRC of byte i followed by k zero bytes */
 static uint32_t t[8][256];
 static HostOnce once = HOST_ONCE;
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* glibc.h: the oldest symbols of glibc that do the work, so that a module that
-   was linked on a newer system loads on glibc 2.17 (RHEL 7) and everything
-   after it.
+/* glibc.h: uses the oldest sufficient symbols of glibc, so that a module linked
+   on a newer system loads on glibc 2.17 (RHEL 7) and later.
 
    A linker takes a symbol's newest version: pthread_create@GLIBC_2.34 came with
-   the move of libpthread into libc.  The older versions are still there, and
-   system calls take the place of functions that came later.  Include this
-   header last, in each file that calls one of them; //tests/codegen:emit_test
-   names a symbol that is newer. */
+   the move of libpthread into libc.  glibc still has the older versions;
+   system calls replace functions that were added later. Include this header
+   last, in each file that calls one of them; //tests/codegen:emit_test names
+   a symbol that is newer. */
 #ifndef AMPC_GLIBC_H
 #define AMPC_GLIBC_H
 

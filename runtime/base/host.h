@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host.h: what the runtime asks of the system beside files and threads.
+/* host.h: the runtime's calls of the system, besides files and threads.
 
-   AMPC_PORTABLE is set by `ampc --target c`: then it asks for nothing but
-   C11.*/
+   AMPC_PORTABLE is set by `ampc --target c`: then only C11 is used. */
 #ifndef AMPC_HOST_H
 #define AMPC_HOST_H
 
@@ -41,7 +40,7 @@ static inline void host_once(HostOnce *o, void (*work)(void)) {
     host_unlock(&o->lock);
 }
 
-/* Tells a forked child from its parent: here nothing forks. */
+/* Tells a forked child from its parent: portable code does not fork. */
 static inline int host_process(void) { return 0; }
 
 static inline void *host_alloc(size_t bytes, size_t align) {
@@ -63,7 +62,7 @@ static inline void host_free(void *p) {
 #endif
 }
 
-/* Without files: the text has no part in another file. */
+/* Without files: the text has no parts in other files. */
 static inline int host_exists(const char *path) {
 #ifdef AMPC_NO_FILES
     (void)path;
@@ -108,7 +107,7 @@ static inline void *host_alloc(size_t bytes, size_t align) {
     int big = bytes >= 2 * (size_t)HOST_HUGE_PAGE;
     if (posix_memalign(&p, big ? HOST_HUGE_PAGE : align, bytes) != 0)
         return NULL;
-    /* a tenth of the page faults */
+    /* reduces page faults to a tenth */
     if (big) madvise(p, bytes, MADV_HUGEPAGE);
     return p;
 }

@@ -151,7 +151,7 @@ JsonIter json_iter(JsonSpan v) {
     return it;
 }
 
-/* The text was checked: only the closing bracket ends the walk. */
+/* The text is already checked: only the closing bracket ends the walk. */
 bool json_next(JsonIter *it, JsonSpan *key, JsonSpan *value) {
     Json j = {it->p, it->end};
     json_space(&j);
@@ -259,7 +259,7 @@ bool json_equals(JsonSpan string, const char *text) {
     return left == 0;
 }
 
-/* Copies a number to where strto* can read it; false when it is none. */
+/* Copies a number to where strto can read it; false if it is not a number. */
 static bool json_number_text(JsonSpan v, char buf[64]) {
     if (v.n == 0 || v.n >= 64 || !(*v.p == '-' || (*v.p >= '0' && *v.p <= '9')))
         return false;

@@ -15,8 +15,8 @@ typedef struct JsonSpan {
     size_t n;
 } JsonSpan;
 
-/* The one value that the text is; false when it is not JSON, or nested deeper
-   than 32.                                                                  */
+/* Checks a text that must be a single value; false if it is not JSON, or
+   nested deeper than 32. */
 bool json_parse(const char *text, size_t n, JsonSpan *value);
 
 bool json_is_object(JsonSpan v);
@@ -27,12 +27,13 @@ typedef struct JsonIter {
     const char *p, *end;
 } JsonIter;
 
-/* Walks the members of an object or the items of an array (key untouched);
-   of anything else there are none.                                          */
+/* Walks the members of an object or the items of an array (key is
+   unchanged); other values have none. */
 JsonIter json_iter(JsonSpan v);
 bool json_next(JsonIter *it, JsonSpan *key, JsonSpan *value);
 
-/* Member of an object; false when absent.  The first of equal keys. */
+/* Finds a member of an object; false if it is absent. Among equal keys the
+   first counts. */
 bool json_get(JsonSpan object, const char *key, JsonSpan *value);
 
 /* A string's characters as UTF-8. json_text writes at most cap bytes, ends
@@ -41,10 +42,12 @@ bool json_get(JsonSpan object, const char *key, JsonSpan *value);
 bool json_equals(JsonSpan string, const char *text);
 int64_t json_text(JsonSpan string, char *buf, size_t cap);
 
-/* Well-formed, as files of JSON must be; json_parse takes other bytes, too. */
+/* True for well-formed UTF-8, which JSON files must have; json_parse accepts
+   other bytes, too. */
 bool json_is_utf8(const char *text, size_t n);
 
-/* Integers without fraction or exponent; numbers.  The locale must have '.'. */
+/* Integers without fraction or exponent; any numbers. The locale's decimal
+   point must be '.'. */
 bool json_int(JsonSpan v, int64_t *out);
 bool json_double(JsonSpan v, double *out);
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amx.h: products of bf16 on AMX tiles (level v4+amx).
+/* amx.h: matrix products of bf16 on AMX tiles (level v4+amx).
 
    A tile has 16 rows of 64 bytes.  TDPBF16PS adds to 16 x 16 fp32 the products
    of 16 rows of 32 bf16 with 16 rows of 16 pairs of bf16, which is what panels
    of pairs hold (pack.h).  Per element of C, for each 32 bf16 of k: one chain
    of fused multiply-adds of the even and one of the odd elements, from zero,
    both added, and the sum added to C; subnormal numbers count as zero (Intel
-   SDM, TDPBF16PS).  So bits depend on the order of k alone.
+   SDM, TDPBF16PS).  So the bits depend only on the order of k.
 
    Each thread has its own tiles.  Code that multiplies calls amx_begin before
-   and amx_end after: the kernel takes longer to switch a thread whose tiles are
-   in use. There is code at level v4 only; it is called where cpu_isa_level()
-   says so.
+   and amx_end after it: the kernel takes longer to switch a thread whose tiles
+   are in use. The code exists at level v4 only; it is called if cpu_isa_level()
+   allows.
  */
 #ifndef AMPC_CPU_AMX_H
 #define AMPC_CPU_AMX_H
@@ -29,8 +29,8 @@ enum {
    on it. */
 INLINE int on_tiles(int kind) { return HAS_TILES && kind == TILE_AMX; }
 
-/* How two operands are multiplied at a level: on tiles or in pairs if both are
-   bf16 and that pays. */
+/* How a level multiplies two operands: on tiles or in pairs if both are bf16
+   and that is faster. */
 INLINE int product_kind(int isa, int64_t a_dtype, int64_t b_dtype) {
     if (!HAS_DOT || a_dtype != AMPC_BF16 || b_dtype != AMPC_BF16)
         return TILE_WIDENED;
@@ -52,19 +52,20 @@ void amx_product(int64_t units, int64_t rows, int w, const float *a,
 
 /* Pairs k0 .. k0 + k - 1 of m rows into panels of 16 rows and k_all pairs, each
    [k_all / 16] tiles; panel i at dst + i * 16 * k_all.  Missing rows, and
-   elements beyond the `real` ones that src has, become zero. */
+   elements beyond the `real` ones of src, become zero. */
 void amx_pack_a(float *dst, const PackSrc *src, int64_t k0, int64_t k,
                 int64_t k_all, int64_t m, int64_t real);
 
 /* ---- panels of any kind -------------------------------------------------- */
 
-/* Rows of a panel of A, and how many are multiplied at a time. */
+/* Rows of a panel of A, and the number multiplied at a time. */
 INLINE int64_t panel_rows(int kind) { return on_tiles(kind) ? AMX_ROWS : MR; }
 INLINE int64_t panel_height(int kind) {
     return on_tiles(kind) ? AMX_HEIGHT : MR;
 }
 
-/* m rows into panels so long, of `real` elements that exist from src on. */
+/* Packs m rows into panels of that length; `real` elements exist from src
+   on. */
 INLINE void panel_pack_a(int kind, float *dst, const PackSrc *src, int64_t m,
                          int64_t length, int64_t real) {
     if (on_tiles(kind))
@@ -75,7 +76,7 @@ INLINE void panel_pack_a(int kind, float *dst, const PackSrc *src, int64_t m,
         ISA(pack_a)(dst, src, m, length);
 }
 
-/* As pack_b and pack_pairs_b. */
+/* Like pack_b and pack_pairs_b. */
 INLINE void panel_pack_b(int kind, float *dst, const PackSrc *src, int64_t k0,
                          int64_t k, int64_t k_all, int64_t n, int64_t real) {
     if (kind == TILE_WIDENED)

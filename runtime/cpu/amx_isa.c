@@ -88,7 +88,7 @@ INLINE float *tile_at(float *panel, int64_t r, int64_t q) {
     return panel + q / AMX_UNIT * AMX_TILE + r * AMX_UNIT + q % AMX_UNIT;
 }
 
-/* One row that runs along memory: pairs k0 .., `real` elements at p. */
+/* One row contiguous in memory: pairs k0 .., `real` elements at p. */
 INLINE void pack_tiles_row(float *panel, int64_t r, const uint16_t *p,
                            int64_t k0, int64_t k, int64_t real) {
     int64_t pairs = min64(k, real / 2);
@@ -106,7 +106,7 @@ INLINE void pack_tiles_row(float *panel, int64_t r, const uint16_t *p,
     }
 }
 
-/* 16 rows that lie side by side, a whole tile of pairs `cs` elements apart. */
+/* 16 adjacent rows, a whole tile of pairs `cs` elements apart. */
 INLINE void pack_tiles_turn(float *to, const uint16_t *p, int64_t cs) {
     uint32_t woven[AMX_UNIT][AMX_ROWS];
     for (int64_t q = 0; q < AMX_UNIT; q++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend.h: how attention cuts its work. */
+/* attend.h: how attention divides its work. */
 #ifndef AMPC_CPU_ATTEND_H
 #define AMPC_CPU_ATTEND_H
 

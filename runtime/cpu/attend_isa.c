@@ -2,15 +2,15 @@
 /* attend_isa.c: attention and its gradient, block by block: scores stay in the
    cache.
 
-   All is computed with queries along the lanes: scores are K Q^T, one row a
-   key, so that maxima, sums and scalings go down columns and the product with V
-   reads probabilities where they lie.  A query's sums go by keys in order, in
-   blocks of ATTEND_KEYS; a key's by queries, in blocks of ATTEND_QUERIES, and
-   by the heads of queries that it serves.
+   Queries run along the vector lanes: scores are K Q^T, one row per key, so
+   that maxima, sums and scalings go down columns, and the product with V reads
+   probabilities in place. A query's sums add keys in order, in blocks of
+   ATTEND_KEYS; a key's sums add queries, in blocks of ATTEND_QUERIES, over the
+   query heads that it serves.
 
-   Where all operands are bf16 and products of pairs pay (tile kinds 1 and 2),
-   all products are such: probabilities and their gradients are rounded to bf16
-   as factors, not where they are added up.                                  */
+   If all operands are bf16 and products of pairs are faster (tile kinds 1
+   and 2), all matrix products use pairs: probabilities and their gradients
+   are rounded to bf16 as operands, not where they are summed. */
 #define SIMD_WANTS_DOT
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/attend.h"
@@ -30,14 +30,14 @@ typedef struct AttendRun {
     int kind; /* kind of tiles, the same for all matrix products */
 } AttendRun;
 
-/* The gradient's products have dY, whose dtype is y's. */
+/* The gradient's products read dY, whose dtype is y's. */
 static int attend_kind(int isa, const LibAttend *p) {
     int kind = product_kind(isa, p->q_dtype, p->k_dtype);
     return kind && product_kind(isa, p->v_dtype, p->y_dtype) ? kind
                                                              : TILE_WIDENED;
 }
 
-/* Matrices whose rows lie as lib.def says, or are columns of
+/* Matrices whose rows are stored as lib.def says, or are columns of
    [batch][cols][rows] (across). */
 typedef struct AttendRows {
     int64_t rows, cols, heads, width, first;
@@ -67,7 +67,7 @@ static AttendRows attend_rows_grad(const LibAttend *p, AttendRows r) {
     return r;
 }
 
-/* Elements between rows. */
+/* Number of elements between rows. */
 static int64_t attend_pitch(const AttendRows *r) {
     return r->across ? 1 : r->width * r->cols;
 }
@@ -121,8 +121,8 @@ static void attend_pack_b(const AttendRun *r, float *to, PackSrc s, int64_t k,
     panel_pack_b(r->kind, to, &s, 0, length, length, n, k);
 }
 
-/* c[m][n] (+)= a b over k elements: a packed in panels of a_k, b in panels of
-   b_k or, where that is 0, in rows ldc apart as c is (and attend_pairs).     */
+/* c[m][n] (+)= a b over k elements: a packed in panels of a_k, b in panels
+   of b_k or, if that is 0, in rows ldc apart like c (and attend_pairs). */
 static void attend_product(const AttendRun *r, int64_t m, int64_t n, int64_t k,
                            const float *a, int64_t a_k, const float *b,
                            int64_t b_k, float *c, int64_t ldc, int add) {
@@ -142,7 +142,8 @@ static void attend_product(const AttendRun *r, int64_t m, int64_t n, int64_t k,
     }
 }
 
-/* s[keys][lanes], rounded, as what a product sums over keys: in place. */
+/* Rounds s[keys][lanes] in place to the precision that the product over keys
+   reads. */
 static void attend_pairs(const AttendRun *r, float *s, int64_t keys,
                          int64_t lanes) {
 #if HAS_DOT
@@ -187,18 +188,18 @@ static void attend_pack_scores(const AttendRun *r, float *to, const float *s,
     attend_pack_a(r, to, src, keys, n);
 }
 
-/* Keys of a block at k0 that queries up to `last` see. */
+/* Keys of a block at k0 that queries up to `last` attend to. */
 static int64_t attend_seen(const AttendRun *r, int64_t k0, int64_t last) {
     int64_t n = min64(ATTEND_KEYS, r->p->u - k0);
     return r->p->causal ? max64(0, min64(n, last + r->p->offset + 1 - k0)) : n;
 }
 
-/* A block of scores: of `keys` keys from k0 on and n queries from q0 on. */
+/* A block of scores of `keys` keys from k0 on and n queries from q0 on. */
 typedef struct AttendBlock {
     int64_t batch, k0, q0, keys, n, lanes;
 } AttendBlock;
 
-/* s += rows of the mask turned, which has one for each query. */
+/* s += the transposed rows of the mask, one row per query. */
 static void attend_add_rows(float *restrict s, const void *mask, int dtype,
                             int64_t pitch, int64_t cols, const AttendBlock *b) {
     float t[TB * TB];
@@ -224,7 +225,7 @@ static void attend_add_rows(float *restrict s, const void *mask, int dtype,
         }
 }
 
-/* From products to scores. */
+/* Turns matrix products into scores. */
 static void attend_mask_scores(const AttendRun *r, float *restrict s,
                                const AttendBlock *b) {
     const LibAttend *p = r->p;
@@ -244,7 +245,8 @@ static void attend_mask_scores(const AttendRun *r, float *restrict s,
             for (int64_t j = 0; j < b->lanes; j++) s[i * b->lanes + j] += x;
         }
     }
-    int64_t ahead = b->k0 - b->q0 - p->offset; /* keys before them are seen */
+    int64_t ahead = b->k0 - b->q0 - p->offset; /* keys before this one are
+                                                  visible */
     for (int64_t i = max64(0, 1 - ahead); p->causal && i < b->keys; i++)
         for (int64_t j = 0; j < min64(b->lanes, ahead + i); j++)
             s[i * b->lanes + j] = -INFINITY;
@@ -307,12 +309,12 @@ static void attend_turn(float *x, const float *from, int64_t cols,
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* A block of queries on its way through the keys. */
+/* A block of queries while it is multiplied with the keys. */
 typedef struct AttendState {
     float top[Q_LANES], sum[Q_LANES];
 } AttendState;
 
-/* Scores become probabilities up to a factor, which sum and o have, too. */
+/* Scores become probabilities up to a factor, which sum and o contain, too. */
 static void attend_softmax(AttendState *a, float *restrict s, int64_t keys,
                            int64_t lanes, float *restrict o, int64_t e,
                            int first) {
@@ -357,8 +359,7 @@ static void attend_store(const AttendRun *r, AttendState *a, float *o,
     }
 }
 
-/* Queries q0 and the following ones of one matrix, at most ATTEND_CHUNK
-   blocks. */
+/* At most ATTEND_CHUNK blocks of queries from q0 on, of one matrix. */
 static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
                          float *own) {
     const LibAttend *p = r->p;
@@ -368,7 +369,7 @@ static void attend_chunk(const AttendRun *r, int64_t batch, int64_t q0,
     float *s = o + ATTEND_CHUNK * b->e * Q_LANES;
     float *kept = s + ATTEND_KEYS * Q_LANES;
     float *kp = kept + ATTEND_KEYS * Q_LANES, *vp = kp + ATTEND_KEYS * b->d;
-    int64_t keys_of = batch / p->group; /* their matrix of keys */
+    int64_t keys_of = batch / p->group; /* the matrix of keys that they use */
     int64_t end = min64(p->t, q0 + ATTEND_CHUNK * Q_LANES);
     for (int64_t q = q0, c = 0; q < end; q += Q_LANES, c++) {
         attend_pack_b(r, qt + c * b->d * Q_LANES,
@@ -472,7 +473,8 @@ static AttendGrad attend_buffers(const AttendRun *r, float *own) {
     return g;
 }
 
-/* s: from products to what multiplies values; dp: to the products' gradients.
+/* s: products become probabilities; dp: products become gradients of the
+   scores.
  */
 static void attend_slopes(const AttendRun *r, AttendGrad *g,
                           const AttendBlock *b) {
@@ -500,7 +502,8 @@ static void attend_slopes(const AttendRun *r, AttendGrad *g,
     for (int64_t i = 0; r->p->drop && i < b->keys * lanes; i++) s[i] *= kept[i];
 }
 
-/* Queries q0 .. of one block, against `keys` of the block of `block` keys. */
+/* One block of queries from q0 on, with `keys` keys of the block of `block`
+   keys. */
 static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
                               int64_t k0, int64_t block, int64_t q0) {
     const LibAttend *p = r->p;
@@ -526,7 +529,7 @@ static void attend_grad_block(const AttendRun *r, AttendGrad *g, int64_t batch,
                    lanes, 1);
 }
 
-/* n rows of x, ld long, to rows from `row` on of the result. */
+/* Copies n rows of x, ld apart, to the result's rows from `row` on. */
 static void attend_put(void *to, int64_t dtype, AttendRows r, int64_t batch,
                        int64_t row, const float *x, int64_t ld, int64_t n) {
     const int64_t first = attend_at(&r, batch, row), pitch = attend_pitch(&r);
@@ -538,7 +541,7 @@ static void attend_put(void *to, int64_t dtype, AttendRows r, int64_t batch,
             store1(to, (int)dtype, first + c * r.rows + i, x[i * ld + c]);
 }
 
-/* One matrix of keys, and the heads of queries that it serves. */
+/* One matrix of keys, and the query heads that it serves. */
 static void attend_grad_matrix(const AttendRun *r, AttendGrad *g,
                                int64_t batch) {
     const LibAttend *p = r->p;

@@ -40,8 +40,8 @@ static ampc_status need(ampc_session *s, void **p, size_t *size, size_t bytes,
     return AMPC_OK;
 }
 
-/* Variables lie in one block: the programs' tables, two of numbers for each
-   variable, then each variable on a 64-byte boundary.                       */
+/* Variables are in one block: the programs' tables, two arrays with a number
+   per variable, then each variable on a 64-byte boundary. */
 static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
     const AmpcModule *m = s->m;
     size_t head = round64(m->nprogram * sizeof(Bound) +
@@ -64,7 +64,8 @@ static ampc_status alloc_vars(ampc_session *s, CpuDevice *d) {
         if (m->vars[i].kind == PLAN_GRAD) continue;
         shard_range(s, i, &lo, &hi);
         d->var[i] =
-            (void *)((uintptr_t)p - (uintptr_t)lo); /* as if all were there */
+            (void *)((uintptr_t)p - (uintptr_t)lo); /* as if all gradients
+                                                       existed */
         p += round64(hi - lo);
     }
     return AMPC_OK;
@@ -127,7 +128,7 @@ static ampc_status cpu_get(ampc_session *s, PlanRef from, void *to,
     if (p)
         memmove(to, p, bytes);
     else
-        memset(to, 0, bytes); /* a gradient before any micro-step */
+        memset(to, 0, bytes); /* a gradient before the first micro-step */
     return AMPC_OK;
 }
 
@@ -195,7 +196,7 @@ static ampc_status cpu_open(ampc_session *s) {
     *d = (CpuDevice){.isa = NULL};
     ampc_status status = choose_isa(s, d);
     if (status != AMPC_OK) return status;
-    cpu_bf16_dot(); /* measured here and not in a step */
+    cpu_bf16_dot(); /* measured here, so that no step includes it */
     d->pool = pool_create(s->opt.threads);
     if (!d->pool)
         return session_fail(s, AMPC_ERR_MEMORY,

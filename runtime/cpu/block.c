@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* block.c: block sizes and scratch sizes. */
+/* block.c: sizes of blocks and of scratch memory. */
 #include "runtime/cpu/block.h"
 #include "runtime/cpu/attend.h"
 
@@ -9,18 +9,21 @@ enum {
     GEMM_KC = 384,
     GEMM_PREPACK_MC = 128,
     GEMM_PREPACK_KC = 1024,
-    GEMM_COLUMNS_NC = 144, /* at most and at least, of an item of all rows, */
+    GEMM_COLUMNS_NC = 144, /* largest and smallest number of columns for an
+                              item of all rows, */
     GEMM_COLUMNS_MIN = 48, /* and the most rows                            */
     GEMM_COLUMNS_ROWS = 512,
-    GEMM_TILE_KC = 256, /* pairs: panels of both operands fit a first cache  */
-    GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands                   */
-    GEMM_AGAIN = 8,          /* packing A so often is cheaper than a round    */
-    GEMM_KEPT_ROWS = 512,    /* with more, packing B is a few percent */
-    GEMM_SPLIT_MIN = 1024,   /* k per slice, at least                         */
-    GEMM_SPLIT_TILES = 16,   /* enough tiles without slices                   */
+    GEMM_TILE_KC = 256, /* pairs: panels of both operands fit a first-level
+                           cache */
+    GEMM_PREPACK_MAX = 1 << 23, /* floats of both operands in a block */
+    GEMM_AGAIN = 8,             /* packing A that often is cheaper than a round
+                                   of threads */
+    GEMM_KEPT_ROWS = 512,    /* from here on, packing B takes a few percent */
+    GEMM_SPLIT_MIN = 1024,   /* smallest k of a slice */
+    GEMM_SPLIT_TILES = 16,   /* enough tiles to work without slices */
     GEMM_ITEM_MIN = 1 << 13, /* elements of C that one item should have,      */
     GEMM_ITEM_WORK = 1 << 21, /* or multiply-adds                            */
-    GEMM_GRAIN = 1 << 17,     /* multiply-adds worth a hand-over              */
+    GEMM_GRAIN = 1 << 17,     /* multiply-adds that are worth a hand-over */
     GEMM_ROW_MAX = 1 << 28    /* elements                                     */
 };
 
@@ -77,9 +80,9 @@ static void block_gemm_columns(const LibGemm *g, int64_t rows, int threads,
     }
 }
 
-/* Cuts C until every thread has work, not below GEMM_ITEM_MIN elements, and
-   takes the cut that leaves the busiest thread least.  When items pack for
-   themselves, every cut packs something twice.                              */
+/* Cuts C until every thread has work, but not below GEMM_ITEM_MIN elements;
+   among these it takes the cut that leaves the busiest thread the least work.
+   If items pack for themselves, every cut packs some operand twice. */
 static void block_gemm_cuts(const LibGemm *g, int64_t rows, int threads,
                             GemmBlocks *p) {
     int64_t want = threads == 1 ? 1 : threads * (p->prepack ? 4 : 2);
@@ -92,7 +95,7 @@ static void block_gemm_cuts(const LibGemm *g, int64_t rows, int threads,
         int64_t items =
             p->batch * p->nsplit * ceil_div(g->m, mc) * ceil_div(g->n, nc);
         int64_t work = ceil_div(items, threads) * mc * nc;
-        /* finer ones are evened out better, and of packed panels as fast */
+        /* finer cuts balance better, and packed panels are as fast */
         if (p->prepack ? work <= busiest : work < busiest) {
             busiest = work;
             p->mc = mc;
@@ -116,8 +119,8 @@ static int64_t block_gemm_batch(const LibGemm *g) {
     return batch;
 }
 
-/* Tiles of whose rows along memory hold what panels would: fp32, or whole pairs
-   of bf16.                                                                  */
+/* Tiles that read rows in memory as panels hold them: fp32, or whole pairs
+   of bf16. */
 static int block_gemm_as_is(const LibGemm *g, int kind) {
     if (g->a_cs != 1 || g->a_rs > GEMM_ROW_MAX) return 0;
     if (kind == TILE_WIDENED) return g->a_dtype == AMPC_F32;
@@ -139,7 +142,7 @@ void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
                       .k = block_length(kind, g->k),
                       .a_as_is = block_gemm_as_is(g, kind)};
     if (p->batch <= 0 || g->m <= 0 || g->n <= 0) return;
-    /* Bytes per worker: enough for the largest blocks at any number of
+    /* Bytes per worker: enough for the largest blocks for any number of
        threads. */
     int64_t mc = round_up(min64(g->m, GEMM_MC), rows);
     int64_t nc = round_up(min64(g->n, GEMM_NC), 3 * BLOCK_COLS);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* block.h: how the routines cut their work, and the scratch this takes.
+/* block.h: how the routines divide their work, and the scratch memory for it.
 
-   Compiled once: all ISA levels cut alike.  Row blocks are multiples of
+   Compiled once: all ISA levels divide alike. Row blocks are multiples of
    BLOCK_ROWS and column blocks of BLOCK_COLS, which every register tile
    divides or ends at.  Cuts of a summed dimension depend on shapes only;
    cuts of rows and columns may depend on the number of threads.  AMX tiles
@@ -31,8 +31,9 @@ typedef struct CpuTiles {
 } CpuTiles;
 extern const CpuTiles cpu_tiles;
 
-/* Products of bf16 by bf16 use vdpbf16ps (level v4 only), where that is fast.
-   The second call is for tests: 0 never, 1 wherever the machine has it, -1
+/* The second function is for tests: 0 never, 1 whenever the machine has it, -1
+   decides anew at the next call. The second call is for tests: 0 never, 1
+   wherever the machine has it, -1
    decides anew at the next question.                                        */
 int cpu_bf16_dot(void);
 void cpu_bf16_dot_force(int how);
@@ -42,8 +43,8 @@ void cpu_bf16_dot_force(int how);
 /* Three ways: B is packed whole before the products (`prepack`); or an item has
    all rows and packs its own columns of B (`columns`), and A is packed first if
    many items read the same part (`a_whole`); or each item packs the blocks that
-   it needs. Kept panels of B are whole and not in the scratch. A is not packed
-   if tiles can read it in place (`a_as_is`). */
+   it needs. Kept panels of B are whole and are not in scratch memory. A is
+   not packed if tiles can read it in place (`a_as_is`). */
 typedef struct GemmBlocks {
     int64_t batch;      /* product of batch_dim                          */
     int64_t k;          /* length of panels: elements or pairs */
@@ -51,31 +52,31 @@ typedef struct GemmBlocks {
     int64_t mblocks, nblocks;
     int64_t nsplit, ksplit; /* slices of k, and the length of each           */
     int64_t items;          /* batch * nsplit * nblocks, or * mblocks        */
-    int64_t grain;          /* items worth one hand-over                     */
+    int64_t grain;          /* number of items worth one hand-over */
     int prepack, columns, a_whole, a_as_is;
-    size_t a, b;    /* bytes: shared if whole, else per worker       */
+    size_t a, b;    /* bytes: shared if B is packed whole, else per worker */
     size_t acc;     /* bytes per worker                              */
     size_t partial; /* bytes shared: [nsplit][batch][m][n]           */
 } GemmBlocks;
 
-/* B lies in memory, or in panels that are kept, or is made while items pack the
+/* B is in memory, or in kept panels, or is computed while items pack the
    columns that they need: then it is never whole in memory. */
 typedef enum GemmB { GEMM_B_READ, GEMM_B_KEPT, GEMM_B_MADE } GemmB;
 
 void block_gemm(const LibGemm *g, int kind, int threads, GemmB b,
                 GemmBlocks *p);
 
-/* The product of a quantized weight as one of matrices of the dtype of A. */
+/* The product with a quantized weight, as if its matrix had the dtype of A. */
 LibGemm gemm_of_quantized(const LibGemmQuantized *p);
 
 /* Nonzero: C has so few rows that packing B would take longer than the
-   product, which then reads B in place. Nothing is kept of such a B, except
-   of fp32 with contiguous rows: its sums have the order of panels. */
+   product, which then reads B in place. Such a B is not kept, except fp32
+   with contiguous rows, whose sums have the order of panels. */
 enum { BLOCK_FEW = BLOCK_ROWS };
 int block_gemm_is_few(const LibGemm *g);
 
-/* k elements along a sum as panels count them: in pairs but for
-   TILE_WIDENED, and for AMX in whole tiles.                                 */
+/* The length of a sum over k elements in panels: in pairs except for
+   TILE_WIDENED, and for AMX in whole tiles. */
 int64_t block_length(int kind, int64_t k);
 
 /* ---- scatter-add --------------------------------------------------------- */
@@ -89,15 +90,16 @@ int scatter_is_few(const LibScatterAdd *s);
 
 enum { SORT_DIGITS = 256, SORT_ROOM = 64, SORT_LONG = 1 << 15 };
 
-/* The k first of each row, in order; an item has 8 bytes. */
+/* The first k of each sorted row; an item has 8 bytes. */
 typedef struct SortBlocks {
     int wide;       /* keys have 64 bits                                    */
-    int selects;    /* the k first are found in one sweep; else all sorted  */
+    int selects;    /* the first k are found in one sweep; else rows are
+                       sorted */
     int64_t parts;  /* parts of a row that all workers sort together; 0: one
                        worker sorts a row */
-    int64_t room;   /* items that a worker has twice                        */
+    int64_t room;   /* items of which a worker has two copies */
     int64_t memory; /* items of all workers                                 */
-    int64_t found;  /* items found in parts, twice                          */
+    int64_t found;  /* items found in parts, in two copies */
 } SortBlocks;
 
 SortBlocks sort_blocks(const LibArgsort *a, int threads);

@@ -5,23 +5,25 @@
 #include <string.h>
 
 enum {
-    CHLAST_CHANNELS = 16,   /* fewer of source or result: not here       */
+    CHLAST_CHANNELS = 16,   /* fewer channels of source or result: not
+                               supported here */
     CHLAST_STAGE = 1 << 18, /* floats staged at a time, if an image fits   */
     CHLAST_STAGE_MAX = 1 << 27,
     CHLAST_POINTS = 256, /* results of an item                          */
     CHLAST_COLS = 192,   /* channels of an item                         */
     CHLAST_KC = 288,     /* products summed in registers                */
-    CHLAST_TILES = 16,   /* parts in pads that make skipping them pay   */
+    CHLAST_TILES = 16,   /* share of multiplications in pads from which
+                            skipping them pays */
     CHLAST_LISTS = 16,   /* the same limit for dW, which skips all pads */
-    CHLAST_WORTH = 8192, /* products of a result in pads                */
-    CHLAST_PAD = 3 * BLOCK_COLS /* a panel may be this wide                  */
+    CHLAST_WORTH = 8192, /* multiplications in pads per result */
+    CHLAST_PAD = 3 * BLOCK_COLS /* a panel may have this many columns */
 };
 
 static size_t chlast_floats(int64_t n) {
     return (size_t)ceil_div(n, BLOCK_LANES) * BLOCK_LANES * sizeof(float);
 }
 
-/* How far the results of one dimension reach over the source's edges. */
+/* How far the results of one dimension extend over the source's edges. */
 static void chlast_reach(const ChlastPlan *c, int i, int64_t *low,
                          int64_t *high) {
     const ConvDim *d = &c->p.dim[i];
@@ -75,12 +77,12 @@ int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
     for (int i = 0; i < 2; i++) p->count *= p->p.dim[i].count;
     p->count *= ceil_div(p->p.dim[2].count, along);
     if (p->p.taps > CHLAST_TAPS || p->p.subs > CHLAST_TAPS) return 0;
-    /* row and place of each sub-problem; shift and order of taps */
+    /* row and position of each sub-problem; shift and order of taps */
     p->rows = chlast_floats(2 * p->p.subs * p->count + 2 * p->p.taps);
     return 1;
 }
 
-/* The taps by which result x of dimension i reads the source, as bits. */
+/* The taps through which result x of dimension i reads the source, as bits. */
 static uint64_t chlast_inside(const ChlastPlan *p, const ConvSub *s, int i,
                               int64_t x) {
     const ConvDim *d = &p->p.dim[i];
@@ -94,7 +96,7 @@ static uint64_t chlast_inside(const ChlastPlan *p, const ConvSub *s, int i,
 }
 
 /* True if more than 1/parts of all multiplications read pads, and each
-   result has enough of them to pay for finding them. */
+   result has enough of them to make finding them worthwhile. */
 static int chlast_skips(const ChlastPlan *p, int parts) {
     double all = 0, real = 0, results = 0;
     for (int64_t k = 0; k < p->p.subs; k++) {
@@ -206,15 +208,15 @@ void chlast_shifts(const ChlastPlan *p, const ConvSub *s, int32_t *shift) {
     }
 }
 
-/* Along one dimension: the taps that a result reads with, and how often they
-   changed before.                                                           */
+/* Along one dimension: the taps of a result, and how often they have changed
+   before it. */
 typedef struct Side {
     uint64_t bits;
     int64_t sort;
 } Side;
 
-/* For each group of `every` neighbours: the taps with which at least one of
-   them reads the source. */
+/* For each group of `every` neighbours: the taps through which at least one
+   of them reads the source. */
 static void chlast_side(const ChlastPlan *p, const ConvSub *s, int i, int64_t x,
                         int64_t every, Side *side) {
     uint64_t was = side->bits;

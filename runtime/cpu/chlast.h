@@ -28,8 +28,8 @@
    two blocks of channels, the source elements for CHLAST_GATHER elements of dY
    are copied to a panel.
 
-   Sums run over blocks of channels, taps, channels of a block (dW: over blocks
-   of CHLAST_SUM elements), as shapes alone decide.                          */
+   Sums run over blocks of channels, then taps, then channels of a block (dW:
+   over blocks of CHLAST_SUM elements); only shapes decide the order. */
 #ifndef AMPC_CPU_CHLAST_H
 #define AMPC_CPU_CHLAST_H
 
@@ -39,39 +39,42 @@ enum {
     CHLAST = 16,
     CHLAST_SUM = 128,
     CHLAST_GATHER = 256,
-    CHLAST_TAPS = 64 /* more taps or strides: not here */
+    CHLAST_TAPS = 64 /* more taps or strides: not supported here */
 };
 
 typedef struct ChlastPlan {
-    ConvPlan p;          /* geometry, pairs and cs only                     */
+    ConvPlan p;          /* only geometry, pairs and cs are set */
     int kind;            /* of tiles                                        */
     int64_t images;      /* staged at a time                                */
-    int64_t per, along;  /* channels and points of an element: 1, or 2      */
-    int64_t cb, cblocks; /* elements of a point in a block; blocks          */
+    int64_t per, along;  /* channels and points per element: 1, or 2 */
+    int64_t cb, cblocks; /* elements per point in a block; number of blocks */
     int64_t pitch[3]; /* distances in the source's dimensions, pads included */
-    int64_t lead;     /* zero points in front of the first               */
+    int64_t lead;     /* zero points before the first */
     int64_t image;    /* points of an image                              */
     int64_t points;   /* points of the stage */
-    int64_t count;    /* results of all images staged, largest sub (dW:
-                         elements of a column of dY) */
+    int64_t count;    /* results of all staged images, in the largest
+                         sub-problem (dW: elements of a column of dY) */
     int64_t block;    /* results of an item                              */
-    int64_t cols;     /* result channels of an item                      */
+    int64_t cols;     /* result channels per item */
     int64_t kc;       /* channel blocks multiplied at a time             */
-    int64_t width;    /* dW: columns of dY in the panels, or its rows    */
+    int64_t width;    /* dW: dY is stored as columns of the panels, or as
+                         rows */
     int64_t length;   /* dW: elements of a row of dY in the panels       */
     size_t stage, other; /* shared bytes: other is weights, or dY and dW    */
-    int skips;           /* taps that read pads; else every tap is used     */
+    int skips;           /* taps that read pads are skipped; else every tap
+                            is used */
     size_t rows;         /* and tables of rows, places and shifts           */
     size_t order;        /* and what chlast_order makes                     */
     size_t worker;
 } ChlastPlan;
 
-/* The fields up to `count`, and rows; 0: it cannot be staged. */
+/* Sets the fields up to `count`, and rows; returns 0 if the convolution
+   cannot be staged. */
 int chlast_geometry(const LibConv *c, int dgrad, int kind, int64_t per,
                     int64_t along, ChlastPlan *p);
 
-/* Nonzero: this convolution is computed here, as described by p. dW in pairs
-   is refused if rows are too short for pairs. */
+/* Nonzero: the convolution is computed here, as p describes. dW in pairs is
+   refused if rows are too short for pairs. */
 int chlast_plan(const LibConv *c, int dgrad, int kind, int threads,
                 ChlastPlan *p);
 int chlast_wgrad_plan(const LibConv *c, int kind, ChlastPlan *p);
@@ -83,12 +86,12 @@ int64_t chlast_rows(const ChlastPlan *p, const ConvSub *s, int64_t images,
                     int64_t every, int32_t *row, int32_t *place);
 
 /* For results 0, every, 2 every, .. of each row: taps[i]: bits of the taps
-   with which the result, or a neighbour up to the next one listed, reads the
-   source; sort[i]: changes when they do. Returns their number. */
+   through which the result, or a neighbour before the next one listed, reads
+   the source; sort[i] changes when they do. Returns their number. */
 int64_t chlast_reads(const ChlastPlan *p, const ConvSub *s, int64_t images,
                      int64_t every, uint64_t *taps, int32_t *sort);
-/* Fills order: the sorts of n results, then for each item the numbers (from
-   its first result) of its results, grouped by sort. */
+/* Fills order: the kinds of n results, then for each item the numbers (from
+   its first result) of its results, grouped by kind. */
 void chlast_order(const ChlastPlan *p, int64_t n, int32_t *order);
 /* list[tap * count ..]: the many[tap] of n results that use the tap. */
 void chlast_lists(const ChlastPlan *p, int64_t n, const uint64_t *taps,

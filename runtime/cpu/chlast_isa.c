@@ -14,11 +14,13 @@ typedef struct ChlastRun {
     float *stage, *other;   /* other: packed weights, or dY                 */
     float *dw;              /* [panel][block][tap][channel][columns]        */
     int32_t *row, *place, *shift;
-    uint64_t *inside;      /* per result: the taps that read the source */
-    int32_t *order, *many; /* of an item's results; dW: lists, lengths */
+    uint64_t *inside;      /* per result: the taps through which it reads the
+                              source */
+    int32_t *order, *many; /* tables of an item's results; dW: lists and
+                              lengths */
     char *workers;
     ConvSub sub;
-    int64_t index, results; /* sub-problem: number, per image */
+    int64_t index, results; /* sub-problem: its number, and results per image */
     int64_t groups;         /* groups of result channels */
     const float *w;         /* its weights                                  */
     int64_t taps;           /* dW: taps of an item */
@@ -68,7 +70,7 @@ INLINE void stage_block4(float *dst, int64_t cb, const void *src, int dtype,
     for (int i = 0; i < 4; i++) *(v4_any *)(dst + i * cb) = r[i];
 }
 
-/* n points of nc channels that lie `chan` elements apart; elements up to
+/* n points of nc channels, which are `chan` elements apart; elements up to
    `zeros` of a point are zero. */
 INLINE void stage_row(float *dst, int64_t cb, const void *src, int dtype,
                       int per, int64_t from, int64_t chan, int64_t nc,
@@ -78,7 +80,8 @@ INLINE void stage_row(float *dst, int64_t cb, const void *src, int dtype,
         int64_t x = 0, at_c = from + c * per * chan;
         for (; x + TB <= n; x += TB)
             stage_block(dst + x * cb + c, cb, src, dtype, per, at_c + x, chan);
-        if (x < n && n >= TB) { /* the last block may overlap the one before */
+        if (x < n && n >= TB) { /* the last block may overlap the previous
+                                   one */
             x = n - TB;
             stage_block(dst + x * cb + c, cb, src, dtype, per, at_c + x, chan);
             x = n;
@@ -193,8 +196,8 @@ INLINE void pack_put1(float *to, float x, int per, int64_t channel) {
         *pair |= half_bits(x);
 }
 
-/* `run` weights of each of cols columns, the first (channel, tap 0): weight q
-   is of tap q % taps, channel + q / taps of the block of nc elements.       */
+/* `run` weights of each of cols columns, from (channel, tap 0) on: weight q
+   belongs to tap q % taps, channel + q / taps of the block of nc elements. */
 INLINE void pack_run(const ChlastRun *r, const ChlastWeights *s, int dtype,
                      int per, float *dst, int64_t pw, int64_t from, int64_t run,
                      int64_t channel, int64_t nc, int64_t cols) {
@@ -280,8 +283,8 @@ static void pack_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 /* ---- forward, and the gradient by the input ------------------------------ */
 
-/* Lists the taps with which any of n results reads the source; returns their
-   number. */
+/* Lists the taps through which any of n results reads the source; returns
+   their number. */
 static int64_t chlast_used(const uint64_t *inside, const int32_t *at, int64_t n,
                            int32_t *tap) {
     uint64_t bits = 0;
@@ -291,7 +294,7 @@ static int64_t chlast_used(const uint64_t *inside, const int32_t *at, int64_t n,
     return used;
 }
 
-/* acc[n][ld] = the results of item's points and columns. */
+/* acc[n][ld] = the results for the item's points and columns. */
 static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
                             int64_t first, int64_t n, int64_t n0, int64_t m) {
     const ChlastPlan *c = &r->c;
@@ -299,7 +302,7 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
     const int32_t *order = c->skips ? r->order + all : r->order;
     int32_t tap[CHLAST_TAPS];
     int64_t b = 0;
-    do { /* once even without taps: the result is zero then */
+    do { /* runs once even without taps: the result is then zero */
         TilePoints t = {.cb = c->cb,
                         .taps = r->sub.taps,
                         .used = r->sub.taps,
@@ -329,7 +332,7 @@ static void chlast_multiply(const ChlastRun *r, float *acc, int64_t ld,
     } while (r->sub.taps > 0 && b < c->cblocks);
 }
 
-/* The columns of `from`, channels from `channel` on, to the result. */
+/* Copies the columns of `from`, channels from `channel` on, to the result. */
 static void chlast_store(const ChlastRun *r, const float *from, int64_t ld,
                          int64_t first, int64_t n, int64_t channel,
                          int64_t channels) {
@@ -382,7 +385,7 @@ static void chlast_tiles(const ChlastRun *r, float *acc, int64_t ld,
                          int64_t m) {
     const ChlastPlan *c = &r->c;
     int64_t k = c->p.cs * r->sub.taps, b = 0;
-    do { /* once even without taps: the result is zero then */
+    do { /* runs once even without taps: the result is then zero */
         int64_t blocks = min64(c->kc, c->cblocks - b);
         int64_t units = blocks * r->sub.taps, k0 = b * c->cb * r->sub.taps;
         for (int64_t i = 0; i < n; i += AMX_HEIGHT) {
@@ -514,8 +517,8 @@ static int64_t wgrad_piece(const ChlastRun *r) {
     return width % r->c.along ? width : CHLAST_PIECE;
 }
 
-/* The points of a staged image, and those in front of the first, become pairs
-   with the points `step` behind; the next image may be pairs already.       */
+/* The points of a staged image, and those before the first, become pairs
+   with the points `step` later; the next image may consist of pairs already. */
 static void stage_pairs(const ChlastRun *r, int64_t image, int64_t b) {
     const ChlastPlan *c = &r->c;
     int64_t cb = c->cb, step = c->p.dim[2].stride;
@@ -573,7 +576,7 @@ static void wgrad_stage_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Panel i of dY: its first column; *w vectors. */
+/* Panel i of dY: its first column; its width is *w vectors. */
 static int64_t wgrad_panel(const ChlastRun *r, int64_t i, int *w) {
     int64_t left = ceil_div(r->c.p.m, VL), col = 0;
     for (;; i--) {
@@ -611,15 +614,16 @@ static void wgrad_item(const ChlastRun *r, int64_t col, int w, int64_t b,
         }
 }
 
-/* On tiles dW lies as [two blocks of channels][tap][k][their channels]. */
+/* For tiles dW is stored as [two blocks of channels][tap][k][their
+   channels]. */
 static float *wgrad_tile_at(const ChlastRun *r, int64_t b, int64_t tap,
                             int64_t w) {
     const ChlastPlan *c = &r->c;
     return r->dw + (b * c->cb * c->p.taps + tap * w * VL) * c->width;
 }
 
-/* Elements [y, y + n) of X as the tap sees them, of w blocks of channels;
-   behind the last one, `all`, zeros. */
+/* Elements [y, y + n) of X as the tap reads them, from w blocks of channels;
+   after the last block, `all`, zeros. */
 static void wgrad_gather(const ChlastRun *r, float *to, int64_t b, int64_t w,
                          int64_t tap, int64_t y, int64_t n, int64_t all) {
     const float *x = chlast_stage_at(r, b) + r->shift[tap];

@@ -5,18 +5,20 @@
 #include <string.h>
 
 enum {
-    CONV_SRC_MAX = 1 << 17,  /* floats of source one item should hold        */
+    CONV_SRC_MAX = 1 << 17,  /* floats of the source that one item should
+                                hold */
     CONV_ACC_MAX = 48 << 10, /* floats of accumulators                       */
     CONV_ROW_MAX = 384,      /* columns of accumulators                      */
     CONV_MB = 256,
     CONV_KC = 288,
-    CONV_PRODUCT = 128, /* positions of an image that make a product worth it */
-    CONV_GRAIN = 1 << 17, /* multiply-adds worth a hand-over              */
+    CONV_PRODUCT = 128,   /* positions in an image from which a matrix product
+                             is faster */
+    CONV_GRAIN = 1 << 17, /* multiply-adds that are worth a hand-over */
     WGRAD_LEN = 1024,     /* positions summed in registers                */
     WGRAD_KB = 128,
     WGRAD_ACC_MAX = 1 << 16, /* floats of accumulators                       */
     WGRAD_SRC_MAX = 3 << 16, /* floats of X                                  */
-    WGRAD_ITEMS = 16         /* enough items without slices                  */
+    WGRAD_ITEMS = 16         /* enough items to work without slices */
 };
 
 static size_t conv_bytes(int64_t floats) {
@@ -89,7 +91,7 @@ static void conv_dims(const LibConv *c, ConvPlan *p) {
     }
 }
 
-/* Rows per item: source that fits the cache, and enough items. */
+/* Rows per item: its source fits the cache, and there are enough items. */
 static void conv_rows(ConvPlan *p, int threads) {
     const ConvDim *h = &p->dim[1];
     int64_t slots = p->dim[0].slots * h->slots * p->dim[2].slots;
@@ -100,7 +102,8 @@ static void conv_rows(ConvPlan *p, int threads) {
         p->rows = ceil_div(h->count, blocks);
         int fits = row * (p->rows + h->reach) <= CONV_SRC_MAX;
         int busy = threads == 1 || outer * blocks >= 2 * threads;
-        int halo = p->rows <= 2 * h->reach; /* cutting further doubles loads */
+        int halo = p->rows <= 2 * h->reach; /* smaller items would double the
+                                               loads */
         if (fits && (busy || halo)) break;
         if (!fits && p->rows <= h->reach) break;
     }

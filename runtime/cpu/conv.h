@@ -22,7 +22,7 @@ typedef struct ConvDim {
     int64_t step, pad;   /* see above                                  */
     int64_t slots;       /* phases that some tap reads                 */
     int64_t reach;       /* largest shift                              */
-    int64_t width;       /* buffer extent: reach + result positions    */
+    int64_t width;       /* extent of the buffer: reach + result positions */
     int64_t result;      /* extent of the result tensor                */
     int64_t result_step; /* 1, or the stride for dgrad                 */
     int64_t count;       /* positions of the longest sub-problem       */
@@ -60,15 +60,15 @@ typedef struct ConvSub {
     int64_t taps;
 } ConvSub;
 
-/* The fields up to `subs`, without `cs`. */
+/* Sets the fields up to `subs`, without `cs`. */
 void conv_geometry(const LibConv *c, int dgrad, ConvPlan *p);
 void conv_plan(const LibConv *c, int dgrad, int pairs, int threads,
                ConvPlan *p);
-/* Nonzero: of every image a matrix product, *g, with the weights on the left.
+/* Nonzero: each image is a matrix product, *g, with the weights on the left.
  */
 int conv_product(const LibConv *c, int dgrad, LibGemm *g);
 
-/* Images made before they are pooled. */
+/* Images computed before they are pooled. */
 int64_t conv_pool_images(const LibConv *c, const LibPool *p, int threads);
 
 void conv_sub(const ConvPlan *p, int64_t index, ConvSub *s);
@@ -82,8 +82,8 @@ int64_t conv_tap(const ConvPlan *p, const ConvSub *s, int64_t i);
    tap). */
 void conv_offsets(const ConvPlan *p, int32_t *off);
 
-/* Source position that result 0 of its sub-problem reads for tap t of
-   dimension i; may lie outside.                                             */
+/* Source position that result 0 of the sub-problem reads through tap t of
+   dimension i; it may lie outside. */
 int64_t conv_shift(const ConvPlan *p, int i, int64_t t);
 
 int64_t conv_phase(const ConvDim *d, int64_t slot);
@@ -91,7 +91,8 @@ int64_t conv_phase(const ConvDim *d, int64_t slot);
 /* ---- gradient by the weights --------------------------------------------- */
 
 /* dW[k, (c, tap)] sums over positions.  A unit is `images` images, one depth
-   and `rows` rows; slices are runs of units.  Shape alone decides all of it. */
+   and `rows` rows; slices are runs of units.  Only shape decides these
+   numbers. */
 typedef struct WgradPlan {
     ConvPlan p;     /* the source is X; rows, vh, plane, chan      */
     int64_t kb, cb; /* output and input channels of an item        */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv_isa.c: convolution forward and its gradient by the input, as one
-   implicit matrix product (see conv.h): rows = result channels, columns =
-   positions of an image, k = source channels times taps.
+/* conv_isa.c: convolution forward and its gradient with respect to the input,
+   as one implicit matrix product (see conv.h): rows = result channels, columns
+   = positions of an image, k = source channels times taps.
 
    An item is some rows of one image and group: its worker loads the source
    rows once, then multiplies `inner` result rows and `mb` channels at a time.
    Weights are packed once per call, or once if they are kept.
 
-   Kernels of one element at stride 1 are a matrix product of each image, but of
-   small ones, whose columns fill no tiles.  Others go by wino.h or chlast.h
-   where these take them.                                                    */
+   Kernels of one element at stride 1 are a matrix product for each image,
+   except small images, whose columns would not fill tiles. Others use wino.h
+   or chlast.h where these support them. */
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/image.h"
 #include "runtime/cpu/routines.h"
@@ -149,8 +149,9 @@ static void conv_pack(AmpcPool *pool, const ConvRun *r) {
 
 /* ---- results ------------------------------------------------------------- */
 
-/* Moves the rows of `width` columns at pitch vw together, VL to the left so
-   that whole vectors may be copied: they never reach unread columns.        */
+/* Moves the rows of `width` columns from pitch vw together, VL elements at a
+   time from the left, so that whole vectors may be copied: they never
+   overwrite unread columns. */
 static const float *conv_compact(float *acc, int64_t rows, int64_t width,
                                  int64_t vw) {
     float *to = acc - VL;
@@ -236,7 +237,7 @@ static void conv_job(const ConvRun *r, const ConvJob *j) {
         const float *src = j->src + (y - j->row0) * p->vw;
         for (int64_t m0 = 0; m0 < p->m; m0 += p->mb) {
             int64_t m = min64(p->mb, p->m - m0), k0 = 0;
-            do { /* once even without taps: the result is zero then */
+            do { /* runs once even without taps: the result is then zero */
                 int64_t kc = min64(p->kc, k - k0);
                 conv_multiply(r, j, src, m0, m, k0, kc, cols);
                 k0 += kc;
@@ -288,7 +289,7 @@ static void conv_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Images r->first on, r->n of them. */
+/* r->n images from r->first on. */
 static void conv_run(int isa, AmpcPool *pool, const LibConv *c, int dgrad,
                      ConvRun *r, void *scratch) {
     int64_t channels = (dgrad ? c->k : c->c) / c->group;
@@ -315,7 +316,7 @@ static void conv_run(int isa, AmpcPool *pool, const LibConv *c, int dgrad,
     pool_run(pool, r->p.items / c->n * r->n, r->p.grain, conv_work, r);
 }
 
-/* The planes of images r->first on. */
+/* The planes of the images from r->first on. */
 static void conv_pool(AmpcPool *pool, const LibConv *c, const ConvRun *r,
                       const CpuPool *q, const void *x) {
     LibPool p = *q->par;
@@ -331,8 +332,9 @@ static void conv_pool(AmpcPool *pool, const LibConv *c, const ConvRun *r,
      q->buf[2] ? (char *)q->buf[2] + tap * from * lib_volume(p.out) : NULL);
 }
 
-/* Computes some images at a time. A result without a place of its own is in
-   front of the scratch; the address passed is the first image's of all. */
+/* Computes some images at a time. A result that is not stored is kept in
+   front of the scratch memory; the address passed is that of the first of
+   all images. */
 static void conv_pooled(int isa, AmpcPool *pool, const LibConv *c, ConvRun *r,
                         char *scratch) {
     const CpuPool *q = r->ep->pool;

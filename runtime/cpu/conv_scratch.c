@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv_scratch.c: memory of the convolutions, whichever way they go: by conv.h,
-   by chlast.h or by wino.h.                                                 */
+/* conv_scratch.c: scratch memory of the convolutions, for each method:
+   conv.h, chlast.h and wino.h. */
 #include "runtime/cpu/wino.h"
 
 enum {
     CONV_POOLED =
-        1 << 16,     /* floats that a thread makes before they are pooled */
-    CONV_KEPT = 1024 /* results of a channel: of more, packing the weights is a
-                        few percent */
+        1 << 16,     /* floats that a thread computes before they are pooled */
+    CONV_KEPT = 1024 /* results per channel: above this, packing the weights
+                        takes a few percent */
 };
 
 size_t cpu_conv_wgrad_scratch(const LibConv *c, int threads) {
@@ -36,7 +36,7 @@ static size_t conv_scratch(const LibConv *c, int dgrad, int threads) {
     LibGemm g;
     int product = conv_product(c, dgrad, &g);
     size_t most = product ? cpu_gemm_scratch(&g, threads) : 0;
-    /* A smaller pool, and every kind of tiles, must fit too. */
+    /* It must also suffice for a smaller pool, and for every kind of tiles. */
     for (int n = 1; n == 1 || n <= threads; n++)
         for (int kind = TILE_WIDENED; kind <= TILE_AMX; kind++) {
             ConvPlan p;

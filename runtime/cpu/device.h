@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h: declarations that the two files of the CPU's backend share. */
+/* device.h: declarations shared by the two files of the CPU backend. */
 #ifndef AMPC_CPU_DEVICE_H
 #define AMPC_CPU_DEVICE_H
 
@@ -15,7 +15,7 @@ typedef struct Kept {
     const int64_t *par;
     PlanRef of;
     uint64_t seen;
-    CpuKept kept; /* memory NULL: not yet worth it                           */
+    CpuKept kept; /* memory NULL: not yet worthwhile */
 } Kept;
 
 /* One step with its operands resolved. */
@@ -31,14 +31,15 @@ typedef struct BoundStep {
     bool writes;  /* variables that the step writes */
 } BoundStep;
 
-/* A table entry that follows an input's address. */
+/* A table entry that must follow an input's address. */
 typedef struct BoundPatch {
     void **slot;
     uint32_t input;
     uint64_t offset;
 } BoundPatch;
 
-/* A program ready to run; `memory` holds all its tables.  NULL: not bound. */
+/* A program that is ready to run; `memory` holds all its tables. NULL: not
+   bound. */
 typedef struct Bound {
     void *memory;
     size_t bytes;
@@ -52,7 +53,7 @@ typedef struct CpuDevice {
     const PlanIsa *isa;
     AmpcPool *pool;
     Bound *bound;      /* per program */
-    void **var;        /* address of each variable; gradients: late */
+    void **var;        /* address of each variable; gradients are set late */
     uint64_t *written; /* how often each was */
     uint64_t runs;     /* of programs */
     Kept *kept;

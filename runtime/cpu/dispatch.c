@@ -2,7 +2,7 @@
 /* dispatch.c: calls of the CPU's routines by their rows of lib.def. */
 #include "runtime/cpu/kernels.h"
 
-/* The operands by name, as they lie in a step's table of addresses. */
+/* Addresses of operands by name, as they are in a step's table. */
 #define REF_IN(x)                   const void *x;
 #define REF_OPT_IN(x)               const void *x;
 #define REF_OUT(x)                  void *x;

@@ -3,18 +3,18 @@
 
    An item is one block of C (mc x nc) of one matrix of the batch, over one
    slice of k.  Its worker multiplies packed panels tile by tile and hands each
-   finished strip of columns to the epilogue.  Of A, rows that lie as tiles can
-   read them are not packed.  A single matrix has B packed whole by a round of
-   its own, once where it is kept, and A if many items read the same of it; of
-   few hundred rows an item has all, and packs its columns of B; else, in a
-   batch, or when they are huge, items pack the blocks they need.
-   With slices of k the panels go to `partial` first and a last round adds them
-   in order.
+   finished strip of columns to the epilogue.  Rows of A that tiles can read in
+   place are not packed. For a single matrix, B is packed whole by a separate
+   round, once if it is kept, and so is A if many items read the same part of
+   it. With few hundred rows an item has all rows and packs its own columns of
+   B. Otherwise, in a batch or for huge matrices, items pack the blocks they
+   need. With slices of k the panels go to `partial` first and a last round adds
+   them in order.
 
-   Of a few rows nothing is packed: B is read once, where it lies.
+   With few rows nothing is packed: B is read once, in place.
 
-   Products of bf16 by bf16 may count k in pairs (tile kinds 1 and 2); what AMX
-   tiles need is in amx.h.                                                   */
+   Products of bf16 by bf16 may count k in pairs (tile kinds 1 and 2); amx.h
+   describes what AMX tiles need. */
 #define SIMD_WANTS_DOT
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/block.h"
@@ -27,24 +27,24 @@ typedef struct GemmRun {
     const LibGemm *g;
     int kind; /* kind of tiles; for kinds 1 and 2, k counts pairs of bf16 */
     const void *a, *b;
-    const GemmMade *made; /* B in the place of b; else NULL */
+    const GemmMade *made; /* computes B instead of reading b; else NULL */
     void *c;
     const CpuEpilogue *ep;
     GemmBlocks p;
-    int direct; /* C is fp32, and nothing else is done to it               */
+    int direct; /* C is fp32, and there is no other operation on it */
     int far;    /* direct, and C is larger than a second-level cache */
     float *partial;
     float *packed_a, *packed_b; /* the whole operands, if prepacked */
     char *workers;
 } GemmRun;
 
-/* One block of C in the making. */
+/* One block of C while it is computed. */
 typedef struct GemmItem {
     int64_t batch, slice;
     int64_t m0, n0, m, n; /* rows and columns of C                        */
     int64_t k0, k1;       /* range of k                                   */
-    PackSrc a, b;         /* at (0, 0) of this matrix of the batch        */
-    const float *rows;    /* rows of A where they lie, lda apart */
+    PackSrc a, b;         /* address of (0, 0) in this matrix of the batch */
+    const float *rows;    /* rows of A in place, lda apart */
     int64_t lda;
     float *pa, *pb, *acc; /* else packed panels; accumulators             */
 } GemmItem;
@@ -55,7 +55,7 @@ typedef struct GemmPart {
     int first, last;
 } GemmPart;
 
-/* A panel of B that begins at column j of an item, `w` vectors wide. */
+/* A panel of B that begins at column j of an item and has `w` vectors. */
 typedef struct GemmPanel {
     int64_t j;
     int w;
@@ -72,9 +72,8 @@ static int64_t gemm_offset(const LibGemm *g, const int64_t *stride, int64_t b) {
 }
 
 #if HAS_DOT
-/* Rows of bf16 results of products by the machine's own bf16 instruction are
-   rounded by its conversion, too: fp32 subnormals become zero, as in the
-   sums. */
+/* bf16 results of products by the machine's own bf16 instruction are rounded
+   by its conversion, too: fp32 subnormals become zero, as in the sums. */
 static void gemm_round_rows(uint16_t *to, int64_t next, const float *acc,
                             int64_t ld, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; i++, to += next, acc += ld) {
@@ -135,9 +134,12 @@ static float *gemm_direct(const GemmRun *r, const GemmItem *it, int64_t col,
     return (float *)r->c + (it->batch * g->m + it->m0) * g->n + it->n0 + col;
 }
 
-enum { GEMM_FAR = 1 << 18 }; /* elements of C: beyond a second-level cache */
+enum {
+    GEMM_FAR = 1 << 18
+}; /* elements of C: larger than a second-level
+      cache */
 
-/* The panel of B that begins at column j of an item, its rows of a part. */
+/* The panel of B that begins at column j of an item, rows of one part. */
 static GemmPanel gemm_panel(const GemmRun *r, const GemmItem *it,
                             const GemmPart *part, int64_t j) {
     int w = panel_width(r->kind, ceil_div(it->n, VL) - j / VL);
@@ -146,7 +148,7 @@ static GemmPanel gemm_panel(const GemmRun *r, const GemmItem *it,
 }
 
 /* Address that tile `i` of a panel prefetches from the next panel: one cache
-   line per step of k. From a third-level cache, panels arrive more slowly
+   line per step of k. Panels arrive from a third-level cache more slowly
    than they are multiplied. */
 INLINE const float *gemm_ahead(const GemmPart *part, int64_t i,
                                GemmPanel next) {
@@ -154,7 +156,7 @@ INLINE const float *gemm_ahead(const GemmPart *part, int64_t i,
     return next.b + (line < next.w * VL ? line : 0) * part->k;
 }
 
-/* The lines of C that rows i .. of a panel end in. */
+/* The cache lines of C at the ends of rows i .. in a panel. */
 INLINE void gemm_fetch_as(const GemmRun *r, const GemmItem *it, int64_t i,
                           int64_t rows, GemmPanel b, int dtype) {
     int64_t row = it->batch * r->g->m + it->m0 + i;
@@ -172,7 +174,7 @@ INLINE void gemm_fetch(const GemmRun *r, const GemmItem *it, int64_t i,
         gemm_fetch_as(r, it, i, rows, b, AMPC_BF16); /* or f16 */
 }
 
-/* All rows of an item by one panel of B. */
+/* Multiplies all rows of an item by one panel of B. */
 static void gemm_panels(const GemmRun *r, const GemmItem *it,
                         const GemmPart *part, GemmPanel b, GemmPanel next,
                         float *c, int64_t ld) {
@@ -187,7 +189,7 @@ static void gemm_panels(const GemmRun *r, const GemmItem *it,
     }
 }
 
-/* Multiplies rows of A where they lie, without packing. */
+/* Multiplies rows of A in place, without packing. */
 static void gemm_rows(const GemmRun *r, const GemmItem *it,
                       const GemmPart *part, GemmPanel b, GemmPanel next,
                       float *c, int64_t ld) {
@@ -206,7 +208,7 @@ static void gemm_rows(const GemmRun *r, const GemmItem *it,
    number of vectors. */
 static void gemm_multiply(const GemmRun *r, const GemmItem *it,
                           const GemmPart *part) {
-    int once = part->first && part->last; /* then acc holds but two panels */
+    int once = part->first && part->last; /* then acc holds only two panels */
     int64_t all = round_up(it->n, VL), done = 0;
     int64_t wide = once ? min64(all, 2 * NR) : all;
     for (int64_t j = 0; j < it->n;) {
@@ -256,7 +258,7 @@ static void gemm_pack_b(const GemmRun *r, float *dst, PackSrc s, int64_t n0,
 
 static void gemm_item(const GemmRun *r, GemmItem *it) {
     int64_t k = it->k0;
-    do { /* once even if k is empty: C is zero then */
+    do { /* runs once even if k is empty: C is then zero */
         int64_t kc = min64(r->p.kc, it->k1 - k);
         GemmPart part = {.k = kc,
                          .a_all = kc,
@@ -278,7 +280,7 @@ static void gemm_item(const GemmRun *r, GemmItem *it) {
     } while (k < it->k1);
 }
 
-/* Rows of A, and the worker's or the shared packed panels. */
+/* Rows of A, or the packed panels of the worker or of all. */
 static void gemm_buffers(const GemmRun *r, GemmItem *it, int worker) {
     const GemmBlocks *p = &r->p;
     size_t a = p->a_whole ? 0 : p->a, b = p->prepack ? 0 : p->b;
@@ -372,7 +374,7 @@ static void gemm_prepack(AmpcPool *pool, GemmRun *r, int made) {
 
 enum { GEMM_SUM_COLS = 48 };
 
-/* Rows [lo, hi) in groups of MR of all matrices. */
+/* Rows [lo, hi), in groups of MR, of all matrices. */
 static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
     const GemmRun *r = ctx;
     const LibGemm *g = r->g;
@@ -402,8 +404,9 @@ static void gemm_sum(void *ctx, int64_t lo, int64_t hi, int worker) {
 /* B is read once, in place, and widened to fp32. An item is some columns of
    one matrix. */
 enum {
-    FEW_FLOATS = 384 * BLOCK_FEW, /* floats of an item; `acc` holds them */
-    FEW_UNIT = 64,      /* columns of an item are multiples of these         */
+    FEW_FLOATS = 384 * BLOCK_FEW, /* columns of an item are multiples of this
+                                     `acc` holds them */
+    FEW_UNIT = 64,                /* multiply-adds that are worth a hand-over */
     FEW_SUMS = 8,       /* vectors of sums, or rows of B, at a time          */
     FEW_GRAIN = 1 << 16 /* multiply-adds worth a hand-over                   */
 };
@@ -413,8 +416,8 @@ typedef struct FewRun {
     int64_t cols, nblocks;
 } FewRun;
 
-/* Loads elements i .. of a row or column with n elements left; 2 VL elements if
-   they are pairs. */
+/* Loads elements i .. of a row or column in which n elements are left; 2 VL
+   elements if they are pairs. */
 INLINE vf few_load(const void *p, int dtype, int pairs, int64_t i, int64_t n) {
 #if HAS_DOT
     if (pairs) {
@@ -436,7 +439,7 @@ INLINE vf few_fma(vf x, vf y, vf sum, int pairs) {
     return vfma(x, y, sum);
 }
 
-/* Rows of A by columns of B, both along memory, summed by lanes. */
+/* Rows of A times columns of B, both contiguous, summed by lanes. */
 INLINE void few_dots(const LibGemm *g, const void *a, const void *b, int dtype,
                      int pairs, float *acc, int64_t ld, int rows, int cols) {
     vf sum[FEW_SUMS] = {{0}}, x[4];
@@ -505,7 +508,8 @@ INLINE void few_rows_of_b(const LibGemm *g, PackSrc a, PackSrc b, int dtype,
     }
 }
 
-/* In slices of k as panels would be; `slice` is room for another. */
+/* Uses the slices of k that panels would have; `slice` is room for the sums
+   of one more slice. */
 INLINE void few_along_n(const GemmRun *r, PackSrc a, PackSrc b, int dtype,
                         float *acc, int64_t ld, int64_t n) {
     const LibGemm *g = r->g;

@@ -5,13 +5,13 @@
 #include <string.h>
 
 /* One buffer row: buffer[v] = src[from + v * step + first] where that lies in
-   [0, in), else 0.  All rows of a plane are alike, so the lane masks of the
-   first vectors are kept.                                                   */
+   [0, in), else 0.  All rows of a plane have equal masks, so the lane masks
+   of the first vectors are kept. */
 enum { IMAGE_MASKS = 16 };
 
 typedef struct ImageRow {
     int64_t width, in, step;
-    int64_t first;  /* source position of v = 0, may be negative            */
+    int64_t first;  /* source position of v = 0; may be negative */
     int64_t lo, hi; /* the v with a source                                  */
     uint32_t mask[IMAGE_MASKS];
 } ImageRow;
@@ -29,7 +29,7 @@ INLINE void *image_at(int kind, void *dst, int64_t i) {
     return (char *)dst + i * (kind == IMAGE_RAW ? 2 : 4);
 }
 
-/* The lanes of the vector at v that have a source. */
+/* The lanes of the vector at v that have a source element. */
 INLINE uint32_t image_mask(const ImageRow *r, int64_t v, int64_t lanes) {
     int64_t skip = max64(r->lo - v, 0), end = min64(r->hi - v, lanes);
     if (end <= skip) return 0;
@@ -60,7 +60,7 @@ INLINE void image_zero(int kind, void *dst, int64_t n) {
 }
 
 /* Rows are short and are read as several streams, which hardware prefetchers
-   follow badly; the next elements lie a little further on in memory. */
+   follow badly; the next elements are a little further on in memory. */
 enum { IMAGE_AHEAD = 2048 };
 
 INLINE void image_prefetch(const void *p) {
@@ -87,7 +87,8 @@ INLINE void image_vector(int kind, void *dst, int dtype, const ImageSrc *s,
     }
 }
 
-/* Whole vectors with masked lanes; the last may pass the row's end. */
+/* Whole vectors with masked lanes; the last vector may extend beyond the
+   row's end. */
 INLINE void image_copy(int kind, void *dst, int dtype, const ImageSrc *s,
                        int64_t from, const ImageRow *r) {
     int64_t lanes = image_lanes(kind);
@@ -138,14 +139,14 @@ INLINE void image_line(int kind, void *dst, int dtype, const ImageSrc *s,
     void *to = image_at(kind, dst, r->lo);
     image_zero(kind, dst, r->lo);
     from += r->first + r->lo * r->step;
-    if (r->step == 2) /* a constant: becomes shuffles */
+    if (r->step == 2) /* a constant, so that the vector is made by shuffles */
         image_stride(kind, to, dtype, s, from, 2, r->hi - r->lo);
     else
         image_stride(kind, to, dtype, s, from, r->step, r->hi - r->lo);
     image_zero(kind, image_at(kind, dst, r->hi), r->width - r->hi);
 }
 
-/* All slots and rows of one buffer channel and one depth. */
+/* Copies all slots and rows of one buffer channel and one depth. */
 INLINE void image_plane(const ConvPlan *p, int kind, void *dst, int dtype,
                         const ImageSrc *s, int inside, int64_t row0,
                         int64_t rows) {

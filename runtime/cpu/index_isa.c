@@ -16,13 +16,13 @@ typedef struct ScatterRun {
     const void *src;
     void *out;
     const int64_t *start, *order;
-    const void *idx; /* short rows are summed here, in index order */
+    const void *idx; /* short rows are summed here, in the order of the index */
     float *sum;
 } ScatterRun;
 
 enum { SCATTER_COLS = 256, SCATTER_GRAIN = 1 << 14 };
 
-/* Row that position i names, or -1. */
+/* The row that position i selects, or -1. */
 INLINE int64_t scatter_row(const LibScatterAdd *s, const void *idx, int64_t i) {
     int64_t t = integer_at(idx, (int)s->idx_dtype, i);
     if (t < 0 && s->idx_dtype != AMPC_U64) t += s->rows;
@@ -41,7 +41,8 @@ static void scatter_invert(const LibScatterAdd *s, const void *idx,
         int64_t t = scatter_row(s, idx, i);
         if (t >= 0) order[--start[t + 1]] = i;
     }
-    /* start[t + 1] now is the beginning of row t: move down, close the end. */
+    /* start[t + 1] is now the beginning of row t: shifts the array down and
+       sets the end. */
     int64_t used = 0;
     for (int64_t i = 0; i < s->nidx; i++) used += scatter_row(s, idx, i) >= 0;
     for (int64_t t = 0; t < s->rows; t++) start[t] = start[t + 1];
@@ -238,12 +239,12 @@ typedef struct CumsumRun {
 
 enum { CUMSUM_COLS = 256, CUMSUM_GRAIN = 1 << 14 };
 
-/* Element k of the sum's order, as a place along the axis. */
+/* Element k in the order of summation, as a position along the axis. */
 INLINE int64_t cumsum_at(const LibCumsum *c, int64_t k) {
     return c->reverse ? c->axis - 1 - k : k;
 }
 
-/* Blocks of columns that lie side by side, in fp32. */
+/* Adjacent blocks of columns, in fp32. */
 INLINE void cumsum_as(const CumsumRun *r, int dtype, int64_t lo, int64_t hi) {
     const LibCumsum *c = r->c;
     int64_t blocks = ceil_div(c->inner, CUMSUM_COLS);
@@ -262,8 +263,8 @@ INLINE void cumsum_as(const CumsumRun *r, int dtype, int64_t lo, int64_t hi) {
     }
 }
 
-/* Columns [lo, hi), one by one, in type T; `element` and `put` name the place
-   `at` and, of the latter, `sum`.                                           */
+/* Columns [lo, hi), one by one, in type T; `element` and `put` are
+   expressions over the position `at` and, for `put`, over `sum`. */
 #define CUMSUM_ONE_BY_ONE(T, element, put)                                     \
     for (int64_t i = lo; i < hi; i++) {                                        \
         int64_t first = i / c->inner * c->axis * c->inner + i % c->inner;      \
@@ -277,7 +278,7 @@ INLINE void cumsum_as(const CumsumRun *r, int dtype, int64_t lo, int64_t hi) {
         }                                                                      \
     }
 
-/* Fewer scans than lanes are adjacent: one scan at a time. */
+/* Fewer adjacent scans than lanes: one scan at a time. */
 INLINE void cumsum_few(const CumsumRun *r, int dtype, int out, int64_t lo,
                        int64_t hi) {
     const LibCumsum *c = r->c;

@@ -6,15 +6,14 @@
    use and XCR0 says that the kernel saves the registers.  The environment
    variable AMPC_ISA (v2, v3, v4, v4-amx) can lower the level, never raise it.
 
-   AMX tiles are the kernel's to permit, once for all threads of a process, and
-   have to be faster than multiply-adds.  AMPC_ISA=v4-amx with `ampc_tiles` in
-   the process takes them unasked: that is a test's emulator of the
-   instructions.
+   The kernel must permit AMX tiles, once for all threads of a process, and they
+   must be faster than multiply-adds. AMPC_ISA=v4-amx with `ampc_tiles` in the
+   process takes them unasked: that is a test's emulator of the instructions.
 
    vdpbf16ps takes one cycle on some processors and four on others, where the
    widened product is twice as fast: the two are measured once per process, for
-   some ten microseconds.  Known ratios are 1 and 4, far from the limit, so one
-   machine decides alike each time.  AMPC_ISA=v4-dot and v4-fma decide instead.
+   some ten microseconds.  Known ratios are 1 and 4, far from the limit, so that
+   a machine always decides the same. AMPC_ISA=v4-dot and v4-fma decide instead.
  */
 #define _GNU_SOURCE
 #include "runtime/cpu/block.h"
@@ -61,7 +60,7 @@ static int isa_has_V4(void) {
            isa_has(b, avx512) && (isa_xcr0() & 0xe6) == 0xe6;
 }
 
-/* cpu_isa_level asks for tiles, since asking cannot be taken back. */
+/* cpu_isa_level requests tiles, and the request cannot be withdrawn. */
 static int isa_has_AMX(void) { return 0; }
 
 static int isa_machine(void) {
@@ -72,7 +71,8 @@ static int isa_machine(void) {
     return AMPC_ISA_V2;
 }
 
-/* Highest level wanted: -1 without AMPC_ISA or with one unknown. */
+/* Highest level that AMPC_ISA allows: -1 without AMPC_ISA or for an unknown
+   name. */
 static int isa_wanted(const char **how) {
     const char *want = secure_getenv("AMPC_ISA");
     *how = "";
@@ -92,7 +92,8 @@ static int isa_has_dot(void) {
            __get_cpuid_count(7, 1, &a, &b, &c, &d) && isa_has(a, 1u << 5);
 }
 
-/* Nanoseconds of a loop of independent instructions, at best. */
+/* Nanoseconds of a loop of independent instructions; the best of several
+   tries. */
 #define ISA_TIME(name, features, step)                                         \
     __attribute__((target(features))) static int64_t name(void) {              \
         int64_t best = INT64_MAX;                                              \
@@ -123,8 +124,8 @@ ISA_TIME(isa_time_fma, "avx512f", _mm512_fmadd_ps(x, x, a[j]))
 ISA_TIME(isa_time_dot, "avx512f,avx512bf16",
          _mm512_dpbf16_ps(a[j], (__m512bh)x, (__m512bh)x))
 
-/* Asked on every call, so the answer is kept: it must not change while a
-   session lives.  0 = not asked yet, 1 = no, 2 = yes.                       */
+/* Every call reads it, so the answer is kept: it must not change while a
+   session lives. 0 = not asked yet, 1 = no, 2 = yes. */
 static _Atomic int isa_dot;
 
 int cpu_bf16_dot(void) {
@@ -134,7 +135,7 @@ int cpu_bf16_dot(void) {
     int level = isa_wanted(&how), dot = isa_has_dot();
     if (level == AMPC_ISA_V4 && *how)
         dot = dot && !strcmp(how, "-dot");
-    else if (dot) /* one does the work of two multiply-adds; packing is dearer
+    else if (dot) /* one instruction does two multiply-adds; packing costs more
                    */
         dot = 2 * isa_time_dot() < 3 * isa_time_fma();
     known = 0; /* the first answer counts */
@@ -153,8 +154,8 @@ void cpu_bf16_dot_force(int how) {
 enum {
     ISA_REQ_XCOMP_PERM = 0x1023, /* arch_prctl: ARCH_REQ_XCOMP_PERM          */
     ISA_TILE_DATA = 18,          /* XFEATURE_XTILEDATA                       */
-    ISA_TILE_FMAS = 512 /* one TDPBF16PS does as many multiply-adds as this many
-                           fp32 FMAs */
+    ISA_TILE_FMAS = 512 /* the number of fp32 FMAs with as many multiply-adds
+                           as one TDPBF16PS */
 };
 
 const CpuTiles cpu_tiles = {
@@ -187,10 +188,11 @@ static int64_t isa_time_tiles(void) {
         if (took < best) best = took;
     }
     __asm__ volatile("tilerelease" ::);
-    return best / 16; /* 4 instructions a step, 4 times the steps */
+    return best / 16; /* 4 instructions per step, 4 times the steps */
 }
 
-/* As isa_dot; asked of the kernel once, since that cannot be taken back. */
+/* Like isa_dot; the kernel is asked once, since the request cannot be
+   withdrawn. */
 static _Atomic int isa_tiles;
 
 static int isa_tiles_pay(void) {

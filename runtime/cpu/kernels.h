@@ -50,7 +50,7 @@ void pool_run(AmpcPool *p, int64_t n, int64_t grain, PoolFn *fn, void *ctx);
 int pool_threads(const AmpcPool *p);
 
 /* threads = 0: one per CPU that affinity and the cgroup quota allow.
-   NULL when out of memory or threads. */
+   NULL: out of memory or threads. */
 AmpcPool *pool_create(int threads);
 void pool_destroy(AmpcPool *p);
 
@@ -62,11 +62,11 @@ typedef struct CpuPool {
     PlanLib lib; /* MAXPOOL or AVGPOOL                                      */
     const LibPool *par;
     void *const *buf; /* operands of the pooling */
-    void **at; /* fn reads the pooled input here: its address is stored in *at;
-                  NULL: it is the result */
+    void **at; /* fn reads the pooled input here: its address is stored in
+                  `*at`; NULL: it is the result */
 } CpuPool;
 
-/* Epilogue of a finished fp32 tile. fn == NULL: store it as `dtype` in
+/* Epilogue of a finished fp32 tile. fn == NULL: store the tile as `dtype` in
    `out`, in the layout of the routine's result. */
 typedef struct CpuEpilogue {
     PlanEpilogueFn *fn;
@@ -74,8 +74,8 @@ typedef struct CpuEpilogue {
     const CpuPool *pool; /* CONV_FWD; NULL: none                            */
 } CpuEpilogue;
 
-/* Bytes for the convolution result that is pooled and has no other place.
-   The convolution's own scratch begins after them. */
+/* Bytes for a convolution result that is pooled and not stored elsewhere.
+   They precede the convolution's own scratch memory. */
 size_t cpu_pool_scratch(const LibConv *c, const LibPool *p, int threads);
 
 /* ---- the routines (lib.def) ---------------------------------------------- */
@@ -127,7 +127,7 @@ typedef struct AmpcCpuLib {
 #undef LIB_NEED_scratch
 #undef LIB_NEED_none
 
-/* dispatch.c: any of them, by its row. */
+/* dispatch.c: calls any routine by its row. */
 typedef struct CpuLibCall {
     AmpcPool *pool;
     const void *par;  /* the row's parameters                               */
@@ -138,7 +138,7 @@ typedef struct CpuLibCall {
 } CpuLibCall;
 void cpu_lib_run(const AmpcCpuLib *l, PlanLib lib, const CpuLibCall *c);
 size_t cpu_lib_scratch(PlanLib lib, const void *par, int threads);
-/* 0: it keeps nothing. */
+/* 0: it keeps no data. */
 size_t cpu_lib_kept(PlanLib lib, const void *par, int threads);
 
 /* Highest level this machine can run; AMPC_ISA lowers it (tests).  The first

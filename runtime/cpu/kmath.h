@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kmath.h: the functions that generated kernels call, in C, in CUDA C++ (NVRTC)
+/* kmath.h: the functions called by generated kernels, in C, in CUDA C++ (NVRTC)
    and in CUDA text compiled for the host.
 
    The functions of the op table's expressions for each register type (_F32,
    _F64, _I64), conversions of 16-bit floats, folds over arrays (C only), and
-   the random stream.  fp32 functions are branch-free, so that compilers
-   vectorise the loops they stand in; fp64 ones call libm.  All keep NaN and are
+   the random stream. fp32 functions are branch-free, so that compilers can
+   vectorise loops around them; fp64 functions call libm. All keep NaN and are
    correct at infinities.  Compiled without contraction, so that ISA levels and
    GPUs differ only in the last bits of exponentials, logarithms and functions
    built on them (km_fma). fp64 functions, sine, cosine and tangent, and on a
    GPU the functions that are computed in double here, come from each system's
-   library.  Nothing else may be included: parsing this file is part of the time
-   that each model's compilation takes. */
+   library.  It includes nothing else: parsing this file is part of the
+   compilation time of each model. */
 #ifndef AMPC_KMATH_H
 #define AMPC_KMATH_H
 
 /* ---- languages ----------------------------------------------------------- */
 
-#ifdef __CUDACC_RTC__ /* has no headers, only CUDA's built-in functions */
+#ifdef __CUDACC_RTC__ /* NVRTC has no headers, only CUDA's built-in functions  \
+                       */
 
 typedef signed char int8_t;
 typedef short int16_t;
@@ -59,7 +60,7 @@ typedef unsigned long long uint64_t;
 #else
 #define KM_NO_UNROLL
 #endif
-/* Folds are called, not copied into every kernel; their lanes want to be
+/* Folds are called, not copied into every kernel; their lanes must be
    unrolled into registers. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define KM_CALLED static __attribute__((noinline, unused, optimize("O3")))
@@ -71,11 +72,12 @@ typedef unsigned long long uint64_t;
 
 #endif
 
-/* One switch: the GPU's own conversions, exp2 and quotients.  EXP_F32 then errs
-   by 4 units in the last place (ex2.approx: 2) and is 0 where that is below the
-   normal numbers; TANH_F32 by 3, ERF_F32 by 4, SIGMOID_F32 and LOG_SIGMOID_F32
-   by 6, GELU_F32 by 11 (kmath_gpu_test.c); all other results are as on a CPU,
-   but for the sign of a zero that a maximum or minimum is.                  */
+/* One switch for the GPU's own conversions, exp2 and quotients. EXP_F32 then
+   has an error of up to 4 units in the last place (ex2.approx: 2) and is 0
+   where the result would be subnormal; TANH_F32 up to 3, ERF_F32 4,
+   SIGMOID_F32 and LOG_SIGMOID_F32 6, GELU_F32 11 (kmath_gpu_test.c). All
+   other results equal the CPU's, except the sign of a zero that is a maximum
+   or minimum. */
 #if defined __CUDACC_RTC__ && !defined KM_PORTABLE
 #define KM_GPU
 #endif
@@ -122,7 +124,7 @@ KM_INLINE double km_double(uint64_t u) {
 KM_INLINE float BF16_TO_F32(uint16_t h) { return km_float((uint32_t)h << 16); }
 
 #if defined KM_GPU && defined __CUDACC_RTC__
-/* One instruction each; the same values, but for bits of NaN. */
+/* One instruction each; the same values, except the bits of NaN. */
 KM_INLINE uint16_t F32_TO_BF16(float f) {
     uint16_t h;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
@@ -154,11 +156,12 @@ KM_INLINE float ROUND_BF16(float f) {
 KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
 KM_INLINE uint16_t F32_TO_BF16(float f) { return EXACT_BF16(ROUND_BF16(f)); }
 
-/* Comparisons are of floats, which become masks of the right width. */
+/* Floats are compared with floats, which gives masks of the right width. */
 KM_INLINE float F16_TO_F32(uint16_t h) {
     uint32_t mag = h & 0x7fffu, sign = (uint32_t)h << 16 & 0x80000000u;
     float normal = km_float((mag << 13) + (112u << 23)), r;
-    /* subnormal: as if with a leading one, which is then taken off */
+    /* subnormal: treated as if it had a leading one, which is then
+       subtracted */
     float tiny = km_float(km_bits(normal) + (1u << 23)) - 0x1p-14f;
     float special = km_float(km_bits(normal) + (112u << 23));
     r = normal < 0x1p-14f ? tiny : normal;
@@ -273,7 +276,7 @@ typedef union km_size {
 
 /* ---- arrays of 16-bit floats (C only) ------------------------------------ */
 
-/* <NAME>16: of a block of 16, which stays in registers; inlined. */
+/* <NAME>16: for a block of 16, which stays in registers; inlined. */
 #define KM_VECTOR static inline __attribute__((always_inline, unused))
 
 /* Two neighbours. */
@@ -295,7 +298,7 @@ KM_CALLED void WIDEN_BF16(float *restrict to, const uint16_t *restrict from,
     for (int64_t i = 0; i < n; i++) to[i] = BF16_TO_F32(from[i]);
 }
 
-/* from[] must hold values of the 16-bit format. */
+/* from[] must contain values that the 16-bit format can represent. */
 KM_VECTOR void PACK16_BF16(uint16_t *to, const float *from) {
     for (int i = 0; i < 8; i++)
         ((km_pair *)to)[i] =
@@ -327,9 +330,9 @@ KM_CALLED void km_put_each(uint16_t *restrict to, const float *restrict from,
     for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
 }
 
-/* STORE_BF16 rounds in the same loop, or leaves a piece of values for
-   PUT_BF16 after it: short vectors have too few registers to round in the
-   loop. */
+/* STORE_BF16 rounds in the same loop, or leaves a piece of values for a
+   later PUT_BF16: with short vectors there are too few registers to round in
+   the loop. */
 #ifdef __AVX512F__
 #define STORE_BF16(to, at, x) (to) = F32_TO_BF16(x)
 #define PUT_BF16(to, from, n) (void)(from)
@@ -360,8 +363,9 @@ KM_VECTOR void GET16_BF16(float *to, const uint16_t *from) {
 #endif
 
 #if defined __AVX2__ && !defined __clang__
-/* Sixteen at once as pairs of halves. What the lower ones are, less one where
-   the upper one is even, begins with the bit that is carried. */
+/* Sixteen elements at once, as pairs of halves. Rounding adds half of the
+   lower 16 bits' range, less one if the upper half is even; the carry then
+   rounds. */
 typedef uint32_t km_word8 __attribute__((vector_size(32)));
 typedef char km_char32 __attribute__((vector_size(32)));
 typedef float km_real8 __attribute__((vector_size(32)));
@@ -385,7 +389,8 @@ KM_VECTOR km_word8 km_unordered(km_word8 a, km_word8 b) {
 
 KM_VECTOR km_char32 km_round16(const float *from) {
     km_word8 a, b;
-#ifdef __AVX512F__ /* loaded as it was stored: else not from a register */
+#ifdef __AVX512F__ /* must be loaded as it was stored: else it is not taken    \
+                      from a register */
     km_word16 u;
     __builtin_memcpy(&u, from, sizeof u);
     a = __builtin_shufflevector(u, u, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -401,7 +406,8 @@ KM_VECTOR km_char32 km_round16(const float *from) {
     return (km_char32)h;
 }
 
-/* Pairs of four numbers and those eight further on, in their order. */
+/* Interleaves groups of four numbers with the groups eight further on, in
+   order. */
 KM_VECTOR km_char32 km_deinterleave(km_char32 h) {
     return __builtin_shufflevector(h, h, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7,
                                    10, 11, 14, 15, 16, 17, 20, 21, 24, 25, 28,
@@ -587,7 +593,7 @@ KM_VECTOR void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
     if (n & 15) km_narrow_rest(to, from, n);
 }
 #else
-/* Long: called, a block like any piece. */
+/* Long functions are called for a block or for a piece. */
 #define WIDEN16_F16(to, from)  WIDEN_F16(to, from, 16)
 #define NARROW16_F16(to, from) NARROW_F16(to, from, 16)
 #define WIDEN_REST_F16         WIDEN_F16
@@ -669,12 +675,13 @@ static inline float SIN_F32(float x) { return sinf(x); }
 static inline float COS_F32(float x) { return cosf(x); }
 static inline float TAN_F32(float x) { return tanf(x); }
 
-/* 2^k for whole k in [-126, 127] */
+/* 2^k for integers k in [-126, 127] */
 KM_INLINE float km_pow2(int32_t k) {
     return km_float((uint32_t)(k + 127) << 23);
 }
 
-#if defined KM_GPU && defined __CUDACC_RTC__ /* else the test's that has it */
+#if defined KM_GPU && defined __CUDACC_RTC__ /* otherwise the test defines it  \
+                                              */
 KM_INLINE float km_ex2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -685,7 +692,7 @@ KM_INLINE float km_rcp(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* x, but no less than `low` and no more than `high`; NaN stays. */
+/* x limited to [low, high]; NaN stays. */
 KM_INLINE float km_between(float x, float low, float high) {
     asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(low));
     asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(high));
@@ -693,7 +700,7 @@ KM_INLINE float km_between(float x, float low, float high) {
 }
 #endif
 
-/* x / y, y >= 1; 0 where y is 2^126 or more on a GPU */
+/* x / y, y >= 1; on a GPU 0 if y is 2^126 or more */
 KM_INLINE float km_divide(float x, float y) {
 #ifdef KM_GPU
     return x * km_rcp(y);
@@ -709,8 +716,8 @@ KM_INLINE float km_divide(float x, float y) {
 #define KM_FUSED
 #endif
 
-/* a b + c, rounded once where that is one instruction: the functions below
-   take 0.6 to 0.8 of the time. */
+/* a b + c, rounded once if that is one instruction: the functions below then
+   take 0.6 to 0.8 times as long. */
 KM_INLINE float km_fma(float a, float b, float c) {
 #ifdef KM_FUSED
     return fmaf(a, b, c);
@@ -719,7 +726,7 @@ KM_INLINE float km_fma(float a, float b, float c) {
 #endif
 }
 
-/* y^2 - sq, where sq is y^2 in fp32 */
+/* y^2 - sq, exactly, where sq is y^2 rounded to fp32 */
 KM_INLINE float km_square_rest(float y, float sq) {
 #ifdef KM_FUSED
     return fmaf(y, y, -sq);
@@ -741,13 +748,13 @@ KM_INLINE float EXP_F32(float x) {
     return p * fmaf(r, -0x1.62e43p-1f, 1.0f);
 #else
     /* Clamp: e^-104 is below half of the smallest subnormal (a masked
-       score). Left to arithmetic, a result that is too small costs hundreds
-       of cycles. */
+       score). Without it, a result that underflows would cost hundreds of
+       cycles. */
     float given = x, k;
     int32_t n;
     x = x < -104.0f ? 0.0f : x;
     x = x > 89.0f ? 89.0f : x;
-    /* nearest whole number, in its bits */
+    /* the nearest integer, as its bits */
     t = km_fma(x, 0x1.715476p+0f, 0x1.8p+23f);
     n = (int32_t)(km_bits(t) - 0x4b400000u);
     k = t - 0x1.8p+23f;
@@ -783,7 +790,7 @@ KM_INLINE float LOG_F32(float x) {
     p = km_fma(k, 0x1.62e4p-1f, p);
     p = x == 0 ? -INFINITY : p;
     p = x < 0 ? NAN : p;
-    return x < INFINITY ? p : x; /* infinity and NaN: themselves */
+    return x < INFINITY ? p : x; /* infinity and NaN are returned unchanged */
 }
 
 /* ln(1 + x), 0 <= x <= 1 */
@@ -818,7 +825,7 @@ KM_INLINE float TANH_F32(float x) {
     return a < 0.6f ? p : x != x ? x : km_sign_of(big, x);
 }
 
-/* For y >= 0, phi and Phi the normal density and distribution function:
+/* For y >= 0, with phi and Phi the normal density and distribution function:
    1 - Phi(y) - slope y phi(y), where 1 - Phi(y) = erfc(y / sqrt 2) / 2 is
    e^(-y^2/2) times a polynomial in 1/(1 + 0.3 y); the square is kept in two
    floats. */
@@ -871,7 +878,7 @@ KM_INLINE float GELU_TANH_F32(float x) {
 
 /* ---- fp32 by way of doubles: a short series, rounded once ---------------- */
 
-/* log2 a, a > 0, and infinity */
+/* log2 a for a > 0, also infinity */
 KM_INLINE double km_log2(double a) {
     uint64_t u = km_bits64(a) - UINT64_C(0x3fe6a09e667f3bcd);
     double k = (double)((int32_t)(u >> 32) >> 20);
@@ -892,7 +899,7 @@ KM_INLINE double km_log2(double a) {
 
 /* 2^t, |t| <= 200 */
 KM_INLINE double km_exp2(double t) {
-    double n = t + 0x1.8p+52; /* nearest whole number, in its bits */
+    double n = t + 0x1.8p+52; /* the nearest integer, as its bits */
     double f = (t - (n - 0x1.8p+52)) * 0x1.62e42fefa39efp-1, r;
     r = 1.0 / 3628800;
     r = r * f + 1.0 / 362880;
@@ -919,7 +926,7 @@ KM_INLINE float POW_F32(float x, float y) {
     int odd = whole & (rintf(half) != half);
     int negative = km_bits(x) >> 31;
     int defined = whole | (x == 0) | (a == INFINITY);
-    /* selects one after the other: gcc turns nested selects into branches */
+    /* consecutive selects: gcc turns nested selects into branches */
     q = (negative & odd) ? -q : q;
     q = (negative & !defined) ? NAN : q;
     q = ((x != x) | (y != y)) ? x + y : q;
@@ -927,7 +934,7 @@ KM_INLINE float POW_F32(float x, float y) {
     return ((y == 0) | (x == 1.0f)) ? 1.0f : q;
 }
 
-#ifdef __CUDACC_RTC__ /* double is slow there */
+#ifdef __CUDACC_RTC__ /* double is slow on GPUs */
 static inline float MOD_F32(float x, float y) { return fmodf(x, y); }
 static inline float ASIN_F32(float x) { return asinf(x); }
 static inline float ACOS_F32(float x) { return acosf(x); }
@@ -938,8 +945,8 @@ static inline float ASINH_F32(float x) { return asinhf(x); }
 static inline float ACOSH_F32(float x) { return acoshf(x); }
 static inline float ATANH_F32(float x) { return atanhf(x); }
 #else
-/* A quotient below 2^29 times y is exact, and one too large where it was
-   rounded up. */
+/* A quotient below 2^29 times y is exact, or one too large if it was rounded
+   up. */
 static inline float MOD_F32(float x, float y) {
     double a = (double)ABS_F32(x), b = (double)ABS_F32(y), q = a / b, r;
     if (!(q < 0x1p+29) | !(b < (double)INFINITY)) return fmodf(x, y);
@@ -977,8 +984,8 @@ KM_INLINE float ACOS_F32(float x) {
     return a <= 1 ? (float)p : NAN;
 }
 
-/* Beyond tan(pi/8) = 1 / tan(3 pi/8): of (a - 1)/(a + 1) and pi/4, of -1/a and
-   pi/2. */
+/* Beyond tan(pi/8) = 1 / tan(3 pi/8): uses atan of (a - 1)/(a + 1) plus
+   pi/4, or of -1/a plus pi/2. */
 KM_INLINE float ATAN_F32(float x) {
     double a = (double)ABS_F32(x), n, d, r, z, p;
     int near = a<0x1.a827999fcef32p-2, far = a> 0x1.3504f333f9de6p+1;
@@ -1048,7 +1055,7 @@ static inline double DIV_F64(double x, double y) { return x / y; }
 static inline int ISNAN_F64(double x) { return x != x; }
 static inline int ISINF_F64(double x) { return fabs(x) == INFINITY; }
 static inline int ISFINITE_F64(double x) { return fabs(x) < INFINITY; }
-/* Versions that glibc 2.17 has, too (runtime/base/glibc.h). */
+/* Versions of functions that glibc 2.17 has, too (runtime/base/glibc.h). */
 #if defined __GLIBC__ && !defined AMPC_PORTABLE
 #if defined __aarch64__
 #define KM_GLIBC "@GLIBC_2.17"
@@ -1109,7 +1116,7 @@ static inline int64_t DIV_I64(int64_t x, int64_t y) {
     return y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y;
 }
 static inline int64_t BIT_AND_I64(int64_t x, int64_t y) { return x & y; }
-/* has the divisor's sign */
+/* the result has the divisor's sign */
 static inline int64_t MOD_I64(int64_t x, int64_t y) {
     int64_t r = y == 0 || y == -1 ? 0 : x % y;
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
@@ -1147,8 +1154,8 @@ KM_INLINE KmPhilox km_philox(int64_t seed, int64_t count, uint64_t block,
     return word;
 }
 
-/* One word per element i: of block i / 4 word i % 4; uniform in [0, 1) with 24
-   bits. */
+/* One word for each element i: word i % 4 of block i / 4; uniform in [0, 1)
+   with 24 bits. */
 KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
     KmPhilox w = km_philox(seed, count, (uint64_t)i >> 2, salt);
     uint32_t low = i & 1 ? w.b : w.a, high = i & 1 ? w.d : w.c;
@@ -1157,11 +1164,11 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
 
 /* ---- folds --------------------------------------------------------------- */
 
-#ifndef __cplusplus /* GPU kernels fold by threads: cuda/fold.cuh */
+#ifndef __cplusplus /* GPU kernels fold across threads: cuda/fold.cuh */
 
-/* Sets each of 16 lanes for which p[i..n) has an element; FROM holds the
+/* Sets each of the 16 lanes for which p[i..n) has an element; FROM holds the
    previous values of the lanes. */
-#ifdef __AVX2__ /* loads some lanes of a vector */
+#ifdef __AVX2__ /* loads only some lanes of a vector */
 #define KM_REST(T, START, FROM, EXPR)                                          \
     const T *restrict rest = p + i;                                            \
     T some[16];                                                                \
@@ -1192,8 +1199,8 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
     KM_CALLED T NAME(T acc, const T *restrict p, int64_t n) {                  \
         T lane[16], x, y;                                                      \
         int64_t i = 0;                                                         \
-        if (n <=                                                               \
-            4) { /* one by one: what a vector waits for is just written */     \
+        if (n <= 4) { /* one by one: a vector load would wait for stores just  \
+                         made */                                               \
             T even = START, odd = START;                                       \
             if (n > 0) x = even, y = p[0], even = EXPR;                        \
             if (n > 2) x = even, y = p[2], even = EXPR;                        \
@@ -1234,7 +1241,7 @@ KM_INLINE float PHILOX(int64_t seed, int64_t count, int64_t i, int64_t salt) {
 KM_SUM_LANES(F32, float)
 KM_SUM_LANES(F64, double)
 
-/* `|` where || would branch; keeps NaN */
+/* `|` because || would branch; keeps NaN */
 #define KM_LARGER  (((y > x) | (y != y)) ? y : x)
 #define KM_SMALLER (((y < x) | (y != y)) ? y : x)
 #define KM_FOLDS(S, T, LEAST, MOST)                                            \

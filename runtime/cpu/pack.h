@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack.h: copies blocks of strided matrices into the panels tiles read.
+/* pack.h: copies blocks of strided matrices into the panels that tiles read.
 
-   A: panels of MR rows, each [k][MR]; the last one has the same pitch, its
-   missing rows are never read.  B: panels of tile_width vectors, each
+   A: panels of MR rows, each [k][MR]; the last panel has the same pitch, and
+   its missing rows are never read. B: panels of tile_width vectors, each
    [k][width * VL], missing columns zero.  16-bit elements are widened.      */
 #ifndef AMPC_CPU_PACK_H
 #define AMPC_CPU_PACK_H
@@ -16,8 +16,8 @@ typedef struct PackSrc {
     int64_t rs, cs;
 } PackSrc;
 
-/* Elements 2j and 2j + 1 along k, `step` apart from p on; the second is zero
-   beyond `real` elements. */
+/* Elements 2j and 2j + 1 along k, `step` apart, from p on; the second is
+   zero beyond `real` elements. */
 INLINE uint32_t pair1(const uint16_t *p, int64_t step, int64_t j,
                       int64_t real) {
     uint32_t lo = p[2 * j * step];

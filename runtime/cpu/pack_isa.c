@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_isa.c: packing, with vector transposition where memory runs across. */
+/* pack_isa.c: packing, with vector transposition where memory has the other
+   order. */
 #include "runtime/cpu/pack.h"
 #include "runtime/cpu/transpose.h"
 
@@ -20,14 +21,18 @@ INLINE void spread(float *dst, int64_t next, vf v) {
 #endif
 }
 
-enum { PACK_NEAR = 8 }; /* columns whose lines are in the cache together */
+enum {
+    PACK_NEAR = 8
+}; /* columns whose cache lines are in the cache
+      together */
 
-/* Element i will be wanted soon. */
+/* Prefetches element i. */
 INLINE void pack_ahead(const void *p, int dtype, int64_t i) {
     __builtin_prefetch(at(p, dtype, i));
 }
 
-/* Columns run along memory (rs == 1): VL rows at a time; returns how many. */
+/* Columns are contiguous (rs == 1): packs VL rows at a time; returns their
+   number. */
 INLINE int64_t pack_a_cols(float *dst, const PackSrc *s, int dtype, int64_t m,
                            int64_t k) {
     m = m / VL * VL;
@@ -41,7 +46,7 @@ INLINE int64_t pack_a_cols(float *dst, const PackSrc *s, int dtype, int64_t m,
     return m;
 }
 
-/* Eight columns of four rows of 16 bits, widened when they lie side by side. */
+/* Eight columns of four rows of 16 bits, widened when they are adjacent. */
 INLINE void pack_a_halves(float *dst, const char *src, int dtype, int64_t ld) {
     uint16_t turned[32];
 #if HAS_SSE
@@ -66,7 +71,8 @@ INLINE void pack_a_halves(float *dst, const char *src, int dtype, int64_t ld) {
         vstore(dst + i, vload_as(turned, dtype, i));
 }
 
-/* MR rows, `ld` bytes apart, become columns; returns how many it did. */
+/* Packs MR rows, `ld` bytes apart, as columns; returns the number of columns
+   packed. */
 INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
                                 int64_t ld, int64_t k) {
     int64_t j = 0, size = dtype_size(dtype);
@@ -79,7 +85,7 @@ INLINE int64_t pack_a_transpose(float *dst, const char *src, int dtype,
     return j;
 }
 
-/* Rows run along memory (cs == 1). */
+/* Rows are contiguous (cs == 1). */
 INLINE void pack_a_rows(float *dst, const PackSrc *s, int dtype, int64_t k) {
     int64_t ld = s->rs * dtype_size(dtype);
     int64_t j = pack_a_transpose(dst, s->p, dtype, ld, k);
@@ -146,7 +152,7 @@ INLINE void pack_b_any(float *dst, const PackSrc *s, int dtype, int64_t pw,
                 j < n ? load1(s->p, dtype, i * s->rs + j * s->cs) : 0.0f;
 }
 
-/* rs == 1: columns run along memory.  The last blocks lie over the ones before.
+/* rs == 1: columns are contiguous. The last blocks overlap the ones before.
  */
 INLINE void pack_b_blocks(int wide, float *dst, const PackSrc *s, int dtype,
                           int64_t pw, int64_t k, int64_t n) {
@@ -195,7 +201,7 @@ INLINE void pack_b_panels(float *dst, const PackSrc *s, int dtype, int64_t k0,
     }
 }
 
-/* Rows that run along memory are read whole, a few at a time. */
+/* Contiguous rows are read whole, a few at a time. */
 INLINE void pack_b_as(float *dst, const PackSrc *s, int dtype, int64_t k0,
                       int64_t k, int64_t k_all, int64_t n) {
     int64_t step = s->cs == 1 ? PACK_NEAR : k;
@@ -226,7 +232,7 @@ INLINE void pack_pairs_a_any(uint32_t *dst, const uint16_t *p, int rows,
             dst[j * MR + r] = pair1(p + r * rs, cs, j, real);
 }
 
-/* As pack_a_cols, of k pairs that have both elements; a panel has k_all. */
+/* Like pack_a_cols, for k pairs that have both elements; a panel has k_all. */
 INLINE int64_t pack_pairs_a_cols(float *dst, const uint16_t *p, int64_t cs,
                                  int64_t m, int64_t k, int64_t k_all) {
     m = m / VL * VL;
@@ -260,7 +266,7 @@ void ISA(pack_pairs_a)(float *dst, const PackSrc *s, int64_t m, int64_t k,
     }
 }
 
-/* cs == 1: two rows are woven together. */
+/* cs == 1: two rows are interleaved. */
 INLINE void pack_pairs_b_rows(uint32_t *dst, const uint16_t *p, int64_t rs,
                               int w, int64_t k, int64_t real, int64_t n) {
     for (int64_t i = 0; i < k; i++, dst += w * VL) {
@@ -286,7 +292,7 @@ INLINE void pack_pairs_b_any(uint32_t *dst, const uint16_t *p, int64_t rs,
             dst[i * pw + j] = j < n ? pair1(p + j * cs, rs, i, real) : 0;
 }
 
-/* rs == 1: columns run along memory. */
+/* rs == 1: columns are contiguous. */
 INLINE void pack_pairs_b_cols(float *dst, const uint16_t *p, int64_t cs,
                               int64_t pw, int64_t k, int64_t real, int64_t n) {
     uint32_t *to = (uint32_t *)(void *)dst;

@@ -42,13 +42,13 @@ typedef struct PoolWorker {
 } PoolWorker;
 
 struct AmpcPool {
-    /* The job: written by the caller while the state is closed. */
+    /* The job: the caller writes it while the state is closed. */
     PoolFn *fn;
     void *ctx;
     int64_t n, chunk;
     _Alignas(64) _Atomic int64_t next;
     _Alignas(64) _Atomic uint64_t state;
-    _Alignas(64) _Atomic uint32_t bell; /* changes when there is news       */
+    _Alignas(64) _Atomic uint32_t bell; /* changes when there is a new job */
     _Atomic uint32_t sleepers;
     _Atomic uint32_t caller_waits;
     _Atomic int stop;
@@ -186,7 +186,8 @@ void pool_run(AmpcPool *p, int64_t n, int64_t grain, PoolFn *fn, void *ctx) {
 
 /* ---- how many threads ---------------------------------------------------- */
 
-/* CPUs that a cgroup quota in one of the usual places allows; 0 = no limit. */
+/* Number of CPUs that a cgroup quota in one of the usual places allows; 0 =
+   no limit. */
 static int pool_quota_file(const char *path, int v2, double period) {
     char text[64] = {0};
     FILE *f = fopen(path, "re");
@@ -224,9 +225,9 @@ static int pool_default_threads(void) {
 /* ---- create and destroy -------------------------------------------------- */
 
 static int pool_start(AmpcPool *p) {
-    /* Signals are for the host's threads, except the synchronous ones
-       (SIGSEGV, ..): blocked in a worker, they would end the process without
-       calling the host's handler. */
+    /* Signals belong to the host's threads, except the synchronous ones
+       (SIGSEGV, ..): if a worker blocked these, they would end the process
+       without calling the host's handler. */
     static const int own[] = {SIGILL, SIGBUS, SIGFPE, SIGSEGV};
     sigset_t most, old;
     sigfillset(&most);

@@ -25,12 +25,12 @@ static inline void pool_set_idx(const PoolRun *r, int64_t i, int32_t tap) {
         ((int32_t *)r->idx_out)[i] = tap;
 }
 
-/* Input position of window element t of output o along dimension d. */
+/* Input position that window element t of output o reads along dimension d. */
 static inline int64_t pool_at(const LibPool *p, int d, int64_t o, int64_t t) {
     return o * p->stride[d] + t * p->dilation[d] - p->pad[d];
 }
 
-/* First window element of output o at or behind input position `from`. */
+/* First window element of output o at or after input position `from`. */
 static inline int64_t pool_first(const LibPool *p, int d, int64_t o,
                                  int64_t from) {
     int64_t low = pool_at(p, d, o, 0), step = p->dilation[d];
@@ -38,7 +38,7 @@ static inline int64_t pool_first(const LibPool *p, int d, int64_t o,
     return step == 1 ? from - low : (from - low + step - 1) / step;
 }
 
-/* Elements that output o averages along dimension d. */
+/* Number of elements that output o averages along dimension d. */
 static inline int64_t pool_count(const LibPool *p, int d, int64_t o) {
     int64_t from = 0, to = p->in[d];
     if (p->count_include_pad) {
@@ -50,7 +50,7 @@ static inline int64_t pool_count(const LibPool *p, int d, int64_t o) {
     return t1 > t0 ? t1 - t0 : 0;
 }
 
-/* The output whose window element t is input i, if there is one. */
+/* The output of which input i is window element t, if there is one. */
 static inline int pool_window(const LibPool *p, int d, int64_t i, int64_t t,
                               int64_t *o) {
     int64_t at = i + p->pad[d] - t * p->dilation[d];

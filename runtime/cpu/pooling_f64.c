@@ -4,7 +4,7 @@
 
 #include "runtime/cpu/pooling.h"
 
-/* Visits the inputs of one window: `pos` of each, in order. */
+/* Visits the inputs of one window in order: `pos` is each one's position. */
 typedef struct PoolWalk {
     int64_t t; /* next window element                                       */
     int64_t pos;
@@ -75,7 +75,7 @@ void pool_avg_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Gradient of MaxPool if there are indices, else of AveragePool. */
+/* The gradient of MaxPool if there are indices, else that of AveragePool. */
 void pool_grad_f64(void *ctx, int64_t lo, int64_t hi, int worker) {
     const PoolRun *r = ctx;
     int64_t in = pool_in(r->p), out = pool_out(r->p);

@@ -3,9 +3,9 @@
 
    Forward: for POOL_ROW outputs of one row, each input row of the window is
    copied to a padded fp32 line, and every window element becomes a strided
-   vector read of that line.  Gradient: each input row is a padded fp32 line
-   to which the window elements that meet it are added, then stored.  So
-   16-bit sums are never rounded half-way, and the order is fixed.  A window
+   vector read of that line.  Gradient: each input row is a padded fp32 line to
+   which the window elements that read it are added before it is stored. So
+   16-bit sums are never rounded in between, and the order is fixed. A window
    that is the whole input (global pooling) is a sum over contiguous memory.
 
    Only loops that load or store in their inner loop are instantiated for each
@@ -28,12 +28,12 @@ typedef struct PoolPart {
     int64_t w0, n, k0, k, left, width;
 } PoolPart;
 
-/* State shared by all rows of a call. */
+/* State that all rows of a call share. */
 typedef struct PoolCall {
     PoolRun r;
     int64_t n, k;          /* largest part                                  */
-    int counted;           /* the row fits one part, and count is filled    */
-    float count[POOL_ROW]; /* averaged elements along the row               */
+    int counted;           /* true: the row fits one part, and count is set */
+    float count[POOL_ROW]; /* number of averaged elements along the row */
 } PoolCall;
 
 static PoolPart pool_part(const PoolCall *c, int64_t w0, int64_t k0) {
@@ -57,7 +57,7 @@ static void pool_call(PoolCall *c) {
         c->count[i] = (float)pool_count(p, 2, i);
 }
 
-/* The even and the odd elements of two vectors, and the way back. */
+/* The even and the odd elements of two vectors, and the reverse. */
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #if SIMD_LANES == 16
 #define EVEN   0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
@@ -208,8 +208,9 @@ INLINE void pool_take_row(const LibPool *p, const PoolPart *q, int max,
         pool_take_sum(p, q, line, step, acc);
 }
 
-/* MaxPool starts at -infinity and the window's first input, so that ties and
-   windows of only -infinity select that one; -1 if the window is empty. */
+/* MaxPool starts with -infinity and the window's first input, so that ties
+   and windows of only -infinity select that input; -1 if the window is
+   empty. */
 static void pool_begin(const LibPool *p, const PoolPart *q, int max, int64_t od,
                        int64_t oh, PoolAcc *acc) {
     for (int64_t i = 0; i < q->n + VL; i++)
@@ -232,7 +233,7 @@ static void pool_begin(const LibPool *p, const PoolPart *q, int max, int64_t od,
     }
 }
 
-/* All input rows of the window of output row (od, oh). */
+/* Adds all input rows of the window of output row (od, oh). */
 static void pool_window_rows(const PoolCall *c, int max, int64_t plane,
                              int64_t od, int64_t oh, PoolPart q, PoolAcc *acc) {
     const LibPool *p = c->r.p;
@@ -260,7 +261,7 @@ static void pool_window_rows(const PoolCall *c, int max, int64_t plane,
     }
 }
 
-/* value[i] by the number of elements that output w0 + i averages. */
+/* value[i] divided by the number of elements that output w0 + i averages. */
 static void pool_divide(const PoolCall *c, const PoolPart *q, int64_t od,
                         int64_t oh, float *value) {
     const LibPool *p = c->r.p;
@@ -297,7 +298,8 @@ static void pool_forward(const PoolCall *c, int max, int64_t plane) {
 
 /* ---- gradient ------------------------------------------------------------ */
 
-/* g[i] = what each output of the row passes to one of its inputs. */
+/* g[i] = the gradient that each output of the row passes to one of its
+   inputs. */
 static void pool_row_grad(const PoolCall *c, const PoolPart *q, int64_t from,
                           int64_t od, int64_t oh, float *g) {
     pool_widen(g, &c->r, from, q->n);
@@ -305,8 +307,8 @@ static void pool_row_grad(const PoolCall *c, const PoolPart *q, int64_t from,
     for (int64_t i = q->n; i < q->n + VL; i++) g[i] = 0.0f;
 }
 
-/* Adds g to the padded line where window element k0 + k is this input; tap: the
-   number of the window row's first element. */
+/* Adds g to the padded line at window element k0 + k if it is the output's
+   maximum; tap: the number of the window row's first element. */
 INLINE void pool_spread(const PoolRun *r, const PoolPart *q, const float *g,
                         int64_t from, int64_t tap, int64_t step, float *line) {
     for (int64_t k = 0; k < q->k; k++) {
@@ -352,7 +354,7 @@ static void pool_gather_row(const PoolCall *c, int64_t plane, int64_t z,
     }
 }
 
-/* The line spans the row with both pads; it must fit, see pool_fits. */
+/* The line spans the row with both pads; pool_fits checks that it fits. */
 static void pool_backward(const PoolCall *c, int64_t plane) {
     const LibPool *p = c->r.p;
     float line[POOL_LINE + 4 * VL];
@@ -477,8 +479,8 @@ INLINE void pool_store_pairs(void *x, int dtype, int64_t to, int64_t n, vf even,
     pool_store_n(x, dtype, to + VL, SHUFFLE(even, odd, ZIP_HI), 2 * n - VL);
 }
 
-/* n maxima, without indices, of the inputs from `from` on and of those one
-   row below. Rows are compared first, which halves the shuffles. */
+/* n maxima, without indices, of the inputs from `from` on and of those in
+   the row below. Rows are compared first, which halves the shuffles. */
 INLINE vf pool_max_n(const void *x, int dtype, int64_t from, int64_t width,
                      int64_t n) {
     int64_t next = from + width;
@@ -495,7 +497,7 @@ INLINE vf pool_max_n(const void *x, int dtype, int64_t from, int64_t width,
     return vgreater(SHUFFLE(a, b, EVEN), SHUFFLE(a, b, ODD));
 }
 
-/* n outputs from `to` on, of the inputs from `from` on and the row behind. */
+/* n outputs from `to` on, from the inputs from `from` on and the next row. */
 INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
                            int64_t to, int64_t n) {
     vf a, b, c, d;
@@ -513,7 +515,7 @@ INLINE void pool_forward_n(const PoolRun *r, int dtype, int max, int64_t from,
     pool_put_taps(r, to, w, n);
 }
 
-/* The inputs from `to` on and of the row behind, of n outputs from `from` on.
+/* The inputs from `to` on and in the next row, from n outputs from `from` on.
  */
 INLINE void pool_backward_n(const PoolRun *r, int dtype, int64_t to,
                             int64_t from, int64_t n) {
@@ -581,7 +583,7 @@ INLINE void pool_backward_2x2(const PoolRun *r, int dtype, int64_t plane) {
     const LibPool *p = r->p;
     int64_t width = p->in[2], done = 2 * p->out[2];
     pool_plane_2x2(r, dtype, -1, plane);
-    for (int64_t y = 0; y < p->in[1]; y++) /* inputs that no window covers */
+    for (int64_t y = 0; y < p->in[1]; y++) /* inputs that no window reads */
         for (int64_t x = y < 2 * p->out[1] ? done : 0; x < width; x++)
             store1(r->dst, dtype, (plane * p->in[1] + y) * width + x, 0.0f);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantized_isa.c: weights of few bits (quantized.h), widened whole or, by
-   products, while they pack a piece.                                        */
+/* quantized_isa.c: quantised weights (quantized.h), widened as a whole or by
+   matrix products while they pack a piece. */
 #define SIMD_WANTS_DOT
 #include "runtime/cpu/amx.h"
 #include "runtime/cpu/gemm.h"
@@ -9,7 +9,7 @@
 
 enum { BLOCK = QUANTIZED_BLOCK };
 
-/* Levels of both codes of a byte. */
+/* The levels of both codes in a byte. */
 typedef struct Levels {
     float pair[256][2];
 } Levels;
@@ -98,7 +98,7 @@ void ISA(widen_quantized)(AmpcPool *pool, const LibWidenQuantized *p,
 
 /* ---- products ------------------------------------------------------------ */
 
-/* Elements of B in the making: some rows of all columns of an item. */
+/* Elements of B while it is packed: some rows of all columns of an item. */
 enum { PIECE_K = 32, PIECE_N = 432 };
 
 typedef struct Right {
@@ -107,8 +107,8 @@ typedef struct Right {
     Weight w;
 } Right;
 
-/* Rows [k0, k0 + k) of columns [n0, n0 + n) as memory has them, in the dtype of
-   A. */
+/* Rows [k0, k0 + k) of columns [n0, n0 + n), in memory order and in the
+   dtype of A. */
 static PackSrc piece_of(const Right *r, int64_t n0, int64_t n, int64_t k0,
                         int64_t k, void *piece) {
     const LibGemmQuantized *p = r->p;

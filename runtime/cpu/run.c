@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c: programs on the CPU.
 
-   Binding resolves every PlanRef to an address once; a run then only patches
-   the addresses of inputs that moved and walks the steps.  Nothing allocates
-   while steps run, so a call that fails has changed nothing.                */
+   Binding resolves every PlanRef to an address once; a run then only updates
+   the addresses of inputs that moved and walks the steps. Nothing is
+   allocated while steps run, so a call that fails has changed nothing. */
 #include <string.h>
 
 #include "runtime/cpu/device.h"
@@ -29,8 +29,8 @@ static void *bind_ref(BindCtx *cx, const PlanRef *r, void **slot) {
     }
 }
 
-/* Counts table entries, those that follow inputs and parameters of steps that
-   ranks share. */
+/* Counts table entries, entries that follow inputs, and parameters of steps
+   that ranks share. */
 static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
                        size_t *npatch, size_t *npar, bool *grads) {
     const PlanTarget *plan = s->plan;
@@ -49,8 +49,8 @@ static void bind_count(const ampc_session *s, const PlanRun *r, size_t *nbuf,
     }
 }
 
-/* This rank's part of a step, as if it were all: its variables begin there, and
-   its first parameter counts elements.                                      */
+/* This rank's part of a step, as if it were the whole: its variables begin
+   there, and its first parameter counts elements. */
 static void bind_part(BindCtx *cx, const PlanStep *t, BoundStep *b, void **buf,
                       int64_t *par) {
     int64_t lo, hi;
@@ -68,8 +68,8 @@ static void bind_part(BindCtx *cx, const PlanStep *t, BoundStep *b, void **buf,
     }
 }
 
-/* Whether a step's ref i is a variable that it may write: of generated code any
-   is.                                                                       */
+/* True if a step's ref i is a variable that it may write; generated code may
+   write any. */
 static bool writes_var(const PlanTarget *plan, const PlanStep *t, uint32_t i) {
     if (plan->refs[t->ref0 + i].space != PLAN_VAR) return false;
     if (t->kind != PLAN_LIB || i >= t->nref) return true;
@@ -79,8 +79,8 @@ static bool writes_var(const PlanTarget *plan, const PlanStep *t, uint32_t i) {
                : lib_writes(lib_info(t->second - 1), (int)(i - l->noperand));
 }
 
-/* The pool's input, if it has no place, is one of the epilogue's refs or the
-   result: the one without a place. */
+/* If the pool's input is not stored, it is one of the epilogue's refs or the
+   result: the one without memory. */
 static void bind_pool(const BindCtx *cx, const PlanStep *t, BoundStep *b) {
     const PlanRef *refs = cx->plan->refs + t->ref0;
     const LibInfo *l = lib_info(t->fn);
@@ -115,7 +115,7 @@ static void bind_step(BindCtx *cx, const PlanStep *t, BoundStep *b,
 /* ---- kept data of operands ----------------------------------------------- */
 
 /* The entry shared by steps with that routine, parameters and operand; NULL:
-   none yet. */
+   not yet made. */
 static Kept *find_kept(const CpuDevice *d, const PlanStep *t, const PlanRef *of,
                        const int64_t *par) {
     for (Kept *k = d->kept; k; k = k->next)
@@ -150,8 +150,8 @@ static ampc_status count_use(ampc_session *s, const PlanStep *t, BoundStep *b) {
     return AMPC_OK;
 }
 
-/* Frozen weights of 16 bits are there to save memory, which panels of them in
-   fp32 would take twice over. Predictions, of few rows, are faster with them.
+/* Frozen weights of 16 bits save memory; fp32 panels of them would take twice
+   as much again. Predictions with few rows are faster with panels.
  */
 static bool is_lean(const ampc_session *s, const PlanProgram *p,
                     const PlanRef *of) {
@@ -162,13 +162,13 @@ static bool is_lean(const ampc_session *s, const PlanProgram *p,
     return v->kind == PLAN_FROZEN && dtype_bytes(v->dtype) == 2;
 }
 
-/* A training step changes its parameters, and every run the arena, so that only
-   what one uses more than once is worth memory. */
+/* A training step changes its parameters, and every run changes the arena,
+   so that only data used more than once per run are worth memory. */
 static ampc_status keep(ampc_session *s, const PlanProgram *p, const PlanRun *r,
                         Bound *b) {
     CpuDevice *d = s->device;
     ampc_status status = AMPC_OK;
-    size_t bytes = s->m->nvar + 1; /* no variables: one, all the same */
+    size_t bytes = s->m->nvar + 1; /* no variables: the data never change */
     bool *changes = mem_alloc(s, bytes);
     if (!changes) return session_fail(s, AMPC_ERR_MEMORY, "out of memory");
     memset(changes, 0, bytes);

@@ -125,7 +125,7 @@ INLINE void widen_as(float *dst, const void *src, int dtype, int64_t i,
     int64_t j = 0;
     for (; j + VL <= n; j += VL) vstore(dst + j, vload_as(src, dtype, i + j));
     if (j == n) return;
-    if (n >= VL) /* the last vector may overlap the one before */
+    if (n >= VL) /* the last vector may overlap the previous one */
         vstore(dst + n - VL, vload_as(src, dtype, i + n - VL));
     else
         vstore_n(dst, AMPC_F32, 0, vload_n(src, dtype, i, n), n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simd_four.h: what levels of four lanes share that have no instructions for
-   fp16; see simd.h. */
+/* simd_four.h: shared by levels of four lanes without fp16 instructions; see
+   simd.h. */
 #ifndef AMPC_CPU_SIMD_FOUR_H
 #define AMPC_CPU_SIMD_FOUR_H
 

@@ -2,14 +2,14 @@
 /* simd_generic.h: vectors in C, for any machine: see simd.h.
 
    Four lanes, which are added up in the order of x86-64-v2, so that results
-   have the same bits.  The compiler (gcc or clang) maps them to what the
-   machine has, or to single floats.                                         */
+   have the same bits.  The compiler (gcc or clang) maps them to the
+   machine's vectors, or to single floats. */
 #ifndef AMPC_CPU_SIMD_GENERIC_H
 #define AMPC_CPU_SIMD_GENERIC_H
 
 #include <string.h>
 
-#include "runtime/cpu/kernels.h" /* before ISA: it reads isa.def */
+#include "runtime/cpu/kernels.h" /* before ISA, which reads isa.def */
 
 #define ISA(name) ampc_c_##name
 #define ISA_LEVEL AMPC_ISA_C

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simd_types.h: vectors of SIMD_LANES lanes, and what needs no instruction of a
-   level. The header of a level includes it. */
+/* simd_types.h: vectors of SIMD_LANES lanes, and operations that need no
+   special instruction. The header of a level includes it. */
 #ifndef AMPC_CPU_SIMD_TYPES_H
 #define AMPC_CPU_SIMD_TYPES_H
 
 #include "runtime/program/half.h"
 
 #define INLINE static inline __attribute__((always_inline, unused))
-/* For functions that are long, seldom run or slow anyway: one copy per file. */
+/* For functions that are long, rarely run or slow anyway: one copy per file. */
 #define OUTLINE static __attribute__((noinline, unused))
 
 /* VL lanes of fp32 per vector; a register tile of MR rows and NV vectors. */

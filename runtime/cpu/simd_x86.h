@@ -19,9 +19,9 @@ INLINE void x86_sum4(float *to, __m128 x, __m128 y, __m128 z, __m128 w) {
     _mm_storeu_ps(to, _mm_add_ps(_mm_movelh_ps(xy, zw), _mm_movehl_ps(zw, xy)));
 }
 
-/* n bytes, but at most VL and 8; the others are 0. They go through a general
-   register, not through memory: loading a vector right after storing its parts
-   stalls (store forwarding). */
+/* Loads n bytes, at most VL and 8; other lanes are 0. They go through a
+   general register, not through memory: loading a vector right after storing
+   its parts stalls (store forwarding). */
 INLINE __m128i x86_bytes(const int8_t *p, int64_t n) {
     enum { MOST = VL < 8 ? VL : 8 };
     uint64_t all = 0;

@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "runtime/cpu/kernels.h" /* before ISA: it reads isa.def */
+#include "runtime/cpu/kernels.h" /* before ISA, which reads isa.def */
 
 #define ISA(name) ampc_v2_##name
 #define ISA_LEVEL AMPC_ISA_V2

@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "runtime/cpu/kernels.h" /* before ISA: it reads isa.def */
+#include "runtime/cpu/kernels.h" /* before ISA, which reads isa.def */
 
 #define ISA(name) ampc_v3_##name
 #define ISA_LEVEL AMPC_ISA_V3
@@ -22,8 +22,8 @@
 #define HAS_SSE       1
 #define HAS_TILES     0
 
-/* Steps of 12 multiply-adds leave a core that is shared by two threads no time
-   to count each.                                                            */
+/* Steps of 12 multiply-adds leave no time for separate prefetches on a core
+   that two threads share. */
 #define SIMD_STEPS    _Pragma("GCC unroll 4")
 #define SIMD_FETCHES  0
 #define SIMD_REGISTER "+x"
@@ -65,7 +65,7 @@ INLINE vu vround_bf16(vf v) {
     return r | (vu)(v != v);
 }
 
-/* Packed in half the steps. */
+/* Packing halves the number of steps. */
 INLINE void vstore2_bf16(uint16_t *p, vf v, vf w) {
     vu a = vround_bf16(v), b = vround_bf16(w);
     __m256i h = _mm256_packus_epi32((__m256i)(a >> 16), (__m256i)(b >> 16));
@@ -98,7 +98,7 @@ INLINE void vtake(vf v, vi tap, vf *m, vi *w) {
     *w = (vi)vselect(take, (vf)tap, (vf)*w);
 }
 
-INLINE vf vgreater(vf a, vf b) { /* max: b where one is NaN */
+INLINE vf vgreater(vf a, vf b) { /* max: returns b if one operand is NaN */
     return vselect(a != a, a, (vf)_mm256_max_ps((__m256)a, (__m256)b));
 }
 

@@ -5,12 +5,13 @@
 #define AMPC_CPU_SIMD_X86_V4_H
 
 #ifdef SIMD_WANTS_DOT
-#pragma GCC target("avx512bf16") /* for pairs only; plain C never uses it */
+#pragma GCC target("avx512bf16") /* for pairs only; plain C code never         \
+                                    includes it */
 #endif
 
 #include <immintrin.h>
 
-#include "runtime/cpu/kernels.h" /* before ISA: it reads isa.def */
+#include "runtime/cpu/kernels.h" /* before ISA, which reads isa.def */
 
 #define ISA(name) ampc_v4_##name
 #define ISA_LEVEL AMPC_ISA_V4

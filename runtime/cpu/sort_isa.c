@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sort_isa.c: where the first of each row stand, in order.
+/* sort_isa.c: positions of the first elements of each row, in sorted order.
 
-   An item is a key of 32 bits, whose order is the one asked for, above a
-   position.  Sorts of items are stable: of equal keys the first comes first.
-   Keys of 64 bits are sorted by their lower, then by their upper half.  What
-   is sorted is determined by the row, so cuts may depend on threads.        */
+   An item has a 32-bit key, whose order is the requested one, above a position.
+   Sorts of items are stable: equal keys keep their order.
+   Keys of 64 bits are sorted by their lower half, then by their upper half.
+   The row determines the result, so cuts may depend on the number of
+   threads. */
 #include <string.h>
 
 #include "runtime/cpu/block.h"
@@ -25,7 +26,8 @@ typedef struct SortRun {
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* Zeros are equal, NaNs too, and greater than all. */
+/* All zeros are equal; all NaNs are equal, and greater than all other
+   values. */
 INLINE uint32_t key_of(float v, uint32_t flip) {
     union {
         float f;
@@ -50,7 +52,7 @@ INLINE uint64_t wide_key_of(const SortRun *r, int64_t at) {
     return r->a->descending ? ~u : u;
 }
 
-/* Keys of elements [at, at + n); n is at most KEYS. */
+/* Fills the keys of elements [at, at + n); n is at most KEYS. */
 static void put_keys(const SortRun *r, int64_t at, int64_t n, uint32_t *key) {
     uint32_t flip = r->a->descending ? ~0u : 0;
     float v[KEYS];
@@ -110,8 +112,8 @@ typedef struct Radix {
     uint32_t (*count)[DIGITS];
 } Radix;
 
-/* Beginnings of digits in the parts, from how many each has of them; whether
-   there is more than one digit. */
+/* Sets the positions where digits begin in each part, from their counts;
+   returns whether there is more than one digit. */
 static int radix_starts(const Radix *r) {
     uint32_t at = 0;
     for (int d = 0; d < DIGITS; d++) {
@@ -175,11 +177,11 @@ static uint64_t *sort_items(AmpcPool *pool, uint64_t *items, uint64_t *other,
 typedef struct Best {
     uint64_t *items, *other;
     int64_t len;
-    uint32_t limit; /* upper bound of keys that may be among the first */
+    uint32_t limit; /* upper bound of keys that may be among the first k */
     int done;
 } Best;
 
-/* Sorts what was found and keeps the k first. */
+/* Sorts the items found and keeps the first k. */
 static void best_sort(const SortRun *r, Best *b) {
     uint32_t count[1][DIGITS];
     uint64_t *first = sort_items(NULL, b->items, b->other, b->len, 1, count);
@@ -188,7 +190,7 @@ static void best_sort(const SortRun *r, Best *b) {
     if (b->len < r->a->k) return;
     uint32_t last = (uint32_t)(b->items[b->len - 1] >> 32);
     b->done = last == 0;
-    b->limit = last - 1; /* an equal one comes later */
+    b->limit = last - 1; /* an equal key here comes later */
 }
 
 INLINE int any_below(const uint32_t *key, uint32_t limit) {
@@ -200,7 +202,7 @@ INLINE int any_below(const uint32_t *key, uint32_t limit) {
     return all != 0;
 }
 
-/* The first of elements [from, to) of a row. */
+/* The first elements among [from, to) of a row. */
 static uint64_t first_of(const SortRun *r, int64_t row, int64_t from,
                          int64_t to) {
     uint64_t first = 0;
@@ -217,7 +219,7 @@ static uint64_t first_of(const SortRun *r, int64_t row, int64_t from,
     return first;
 }
 
-/* The k first of elements [from, to) of a row, sorted. */
+/* The first k elements among [from, to) of a row, sorted. */
 static Best best_of(const SortRun *r, int64_t row, int64_t from, int64_t to,
                     int worker) {
     uint64_t *memory = r->memory + 2 * r->b.room * worker;
@@ -293,7 +295,7 @@ static void items_of_part(void *ctx, int64_t lo, int64_t hi, int worker) {
     put_items(r, r->row, n * lo / parts, n * hi / parts, r->memory);
 }
 
-/* A row that all workers sort. */
+/* A row that all workers sort together. */
 static void sort_row(AmpcPool *pool, SortRun *r) {
     int64_t n = r->a->n, k = r->a->k, parts = r->b.parts;
     uint64_t *first;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tile.h: the register tiles that all matrix work is made of.
+/* tile.h: the register tiles from which all matrix products are built.
 
    A tile has R rows (1..MR, index R - 1 below) and W vectors of columns (1..NV,
-   index W - 1).  Each element is one chain of multiply-adds in order of k, the
-   same chain in every tile, so neither tile position nor blocking of rows and
-   columns shows in the bits.                                                */
+   index W - 1).  Each element is one chain of multiply-adds in order of k,
+   the same chain in every tile, so that the bits depend neither on the
+   position in a tile nor on the blocking of rows and columns. */
 #ifndef AMPC_CPU_TILE_H
 #define AMPC_CPU_TILE_H
 
@@ -24,7 +24,8 @@ typedef void TileRowsFn(int64_t k, const float *a, int64_t lda, const float *b,
                         int64_t b_step, float *c, int64_t ldc, int add,
                         const float *ahead);
 
-/* Panels again, with row k of b at b + off[k]: a convolution's shifted images.
+/* Like TileFn, with row k of b at b + off[k], for a convolution's shifted
+   images.
  */
 typedef void TileSliceFn(int64_t k, const float *a, const float *b,
                          const int32_t *off, float *c, int64_t ldc, int add);
@@ -54,8 +55,9 @@ typedef void TileOuterFn(int64_t n, const int32_t *at, const float *a,
 
 /* First index 1: each 32-bit element of both factors holds two bf16 that belong
    to neighbouring k (channels, i), the even one in the low half (vdpbf16ps).
-   Level v4 on machines where cpu_bf16_dot() says so.  Kind 2 is multiplied on
-   AMX tiles and has no instances here (amx.h). */
+   First index 1: each 32-bit element of both factors holds two bf16 that
+   belong to neighbouring k (channels, i), the even one in the low half
+   (vdpbf16ps). It exists at level v4 and is used if cpu_bf16_dot() is true. */
 enum { TILE_KINDS = 1 + HAS_DOT };
 
 extern TilePanelFn *const ISA(tile_panel)[TILE_KINDS][MR][NV];
@@ -67,7 +69,7 @@ extern TileOuterFn *const ISA(tile_outer)[TILE_KINDS][MR][NV];
 /* Both factors run along the summed dimension:
      c[r][j] += sum over images, i < len of a[r * lda + i] * b[off[j] + i]
    with a and b advancing by a_image, b_image.  len is a multiple of VL.  The
-   order of the sum depends on images and len only.  Kind 1: a and b are arrays
+   order of the sum depends only on images and len. Kind 1: a and b are arrays
    of bf16 and len is a multiple of 2 * VL; all counts are in elements.      */
 typedef struct TileDot {
     int64_t images, len;
@@ -84,8 +86,8 @@ typedef void TileDotFn(const TileDot *t);
 enum { DOT_R = SIMD_DOT_ROWS, DOT_C = SIMD_DOT_COLS };
 extern TileDotFn *const ISA(tile_dot)[TILE_KINDS][DOT_R][DOT_C];
 
-/* Number of vectors of the next column tile when `left` vectors remain: NV,
-   but a full tile never leaves a single vector behind. */
+/* Width in vectors of the next column tile when `left` vectors remain: NV,
+   unless a full tile would leave a single vector. */
 INLINE int tile_width(int64_t left) {
     if (left == NV + 1 && NV > 2) return NV - 1;
     return left < NV ? (int)left : NV;

@@ -5,19 +5,20 @@
 
 /* The loops below are unrolled completely: R, W and C are constants. */
 #define UNROLL _Pragma("GCC unroll 32")
-/* A loop with a second condition: some gcc warn that it stays as it is. */
+/* A loop with a second condition: some gcc warn that they do not unroll it. */
 #ifdef AMPC_PORTABLE
 #define UNROLL_IF
 #else
 #define UNROLL_IF UNROLL
 #endif
 
-/* A step of a small tile has no time to spare. */
+/* A step of a small tile has no time for prefetches. */
 INLINE void tile_fetch(const float *ahead, int64_t k) {
     if (SIMD_FETCHES) __builtin_prefetch(ahead + k * TILE_LINE, 0, 2);
 }
 
-/* Makes the compiler step through rows instead of keeping an address each. */
+/* Makes the compiler advance a pointer from row to row instead of keeping
+   one address per row. */
 #define HIDE(p) __asm__("" : "+r"(p))
 
 INLINE void tile_begin(int R, int W, vf acc[MR][NV], const float *c,
@@ -62,7 +63,7 @@ INLINE void tile_step(int kind, int R, int W, vf acc[MR][NV], const float *a,
     }
 }
 
-/* One step of k with rows of A that are not packed: element i of each row. */
+/* One step of k with unpacked rows of A: element i of each row. */
 INLINE void tile_step_rows(int kind, int R, int W, vf acc[MR][NV],
                            const float *const p[MR], int64_t i,
                            const float *b) {

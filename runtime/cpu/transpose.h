@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transpose.h: blocks of TB x TB elements across, 16-bit ones widened. */
+/* transpose.h: transposes blocks of TB x TB elements; 16-bit elements are
+   widened. */
 #ifndef AMPC_CPU_TRANSPOSE_H
 #define AMPC_CPU_TRANSPOSE_H
 
@@ -40,7 +41,7 @@ INLINE void transpose_registers4(v4 r[4]) {
     r[3] = __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7);
 }
 
-/* As transpose() below, 4 x 4. */
+/* Like transpose() below, for 4 x 4. */
 INLINE void transpose4(float *dst, int64_t dld, const void *src, int dtype,
                        int64_t ld) {
     v4 r[4];
@@ -137,7 +138,7 @@ INLINE void transpose_wide(float *dst, int64_t dld, const void *src, int dtype,
         r[i + 3] = PD(hi, t[i + 1], t[i + 3]);
     }
 #undef PD
-    /* r[4 i + j]: in quarter q elements 4 q + j of rows 4 i on */
+    /* r[4 i + j]: in quarter q, elements 4 q + j of rows from 4 i on */
     for (int j = 0; j < 4; j++, dst += dld) {
         __m512 a = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x44);
         __m512 b = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x44);

@@ -3,10 +3,10 @@
 
    dW[k, (c, tap)] = sum over images and positions of dY[k, j] * X[off + j]
    with X in the padded buffer of conv.h and dY copied to the same row pitch,
-   zero in the columns that X's rows have more.  Both factors run along memory,
-   so neither is transposed.  (An infinite X times such a zero is NaN; the
-   same X meets a true element of dY as well, so the gradient is not finite in
-   either case.)
+   zero in the columns that X's rows have more.  Both factors are contiguous
+   along the sum, so neither is transposed. (An infinite X times such a zero is
+   NaN; the same X meets a true element of dY as well, so the gradient is not
+   finite in either case.)
 
    An item is a block of output channels and one of input channels, over one
    slice of the units; slices are added in order by a second round.          */

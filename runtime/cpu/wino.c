@@ -1,31 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wino.c: which convolutions go by wino.h, block sizes and scratch. */
+/* wino.c: chooses the convolutions that use wino.h; block sizes and scratch
+   memory. */
 #include "runtime/cpu/wino.h"
 
 enum {
-    WINO_TILES = 96, /* fewer do not pay for turning the weights      */
-    WINO_PART = 3,   /* pays only if this many quarters of a tile are results */
+    WINO_TILES = 96, /* with fewer, transforming the weights costs more than
+                        it saves */
+    WINO_PART = 3,   /* faster only if this many quarters of the tiles are
+                        results */
     WINO_SOURCE = 1 << 17, /* floats of an item's tiles                     */
-    WINO_SOURCE_MAX = 1 << 18, /* and of a single row of tiles */
+    WINO_SOURCE_MAX = 1 << 18, /* the same for a single row of tiles */
     WINO_ITEM = 64,        /* tiles of an item                             */
-    WINO_TURN = 64,        /* tiles of a turn of dW; twice as many if the */
-    WINO_SUMS = 1 << 17,   /* sums of a place have more floats than this */
+    WINO_TURN = 64,        /* tiles per turn of dW; twice as many if the */
+    WINO_SUMS = 1 << 17,   /* sums of a position have more floats than this */
     WINO_SLICES = 8,       /* slices of turns, each of which is short, */
-    WINO_SLICED = 1 << 13, /* used if a place has at most this many sums */
+    WINO_SLICED = 1 << 13, /* used if a position has at most this many sums */
 };
 
 static size_t wino_floats(int64_t n) {
     return (size_t)round_up(n, BLOCK_LANES) * sizeof(float);
 }
 
-/* Floats of a place: an odd number of lines, so that the same of all places do
-   not fall together in a cache.                                             */
+/* Floats per position: an odd number of cache lines, so that equal elements
+   of all positions do not share a cache set. */
 static int64_t wino_place(int64_t n) {
     return (ceil_div(n, BLOCK_LANES) | 1) * BLOCK_LANES;
 }
 
-/* Rows of tiles per item: of the numbers from most / 2 up to most, the one
-   that leaves the fewest tiles in an incomplete block of BLOCK_ROWS. */
+/* Rows of tiles per item: the number from most / 2 to most that leaves the
+   fewest tiles in an incomplete block of BLOCK_ROWS. */
 static int64_t wino_rows(int64_t most, int64_t wide) {
     int64_t best = most;
     for (int64_t n = most; 2 * n > most; n--)
@@ -35,7 +38,7 @@ static int64_t wino_rows(int64_t most, int64_t wide) {
     return best;
 }
 
-/* The stage, with what tiles reach over its end. */
+/* The stage, including the points that tiles read beyond its end. */
 static void wino_staged(ChlastPlan *p) {
     p->points += p->pitch[2] + 2;
     p->stage = wino_floats(p->points * p->cb * p->cblocks + BLOCK_LANES);
@@ -78,8 +81,7 @@ int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
     p->source = wino_place(tiles * p->channels);
     p->sums = wino_place(tiles * 3 * BLOCK_COLS);
     p->other = wino_floats(WINO_PLACES * p->x.p.channels * p->cols);
-    /* results of 3 vectors by point, with a block to turn behind them, and
-       across */
+    /* results of 3 vectors by point, followed by a block for transposing */
     int64_t points = 4 * tiles + BLOCK_LANES;
     p->worker = wino_floats(WINO_PLACES * (p->source + p->sums) +
                             2 * points * 3 * BLOCK_COLS);
@@ -88,7 +90,7 @@ int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p) {
 
 int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
     if (!wino_geometry(c, 0, kind, p)) return 0;
-    /* dY as the source of a convolution that reaches over odd edges */
+    /* dY as the source of a convolution that extends over odd edges */
     LibConv even = *c;
     even.c = c->k;
     for (int i = 1; i < 3; i++) {
@@ -114,7 +116,7 @@ int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p) {
     p->other = (p->slices > 1 ? 0 : both) +
                wino_floats(p->slices * WINO_PLACES * p->channels * p->cols) +
                wino_floats(2 * tiles);
-    /* a block of dW: nine taps of its channels, and across */
+    /* a block of dW: nine taps of its channels, and their transposes */
     p->worker = 2 * wino_floats(9 * CHLAST * BLOCK_LANES);
     if (p->slices > 1 && p->worker < both) p->worker = both;
     return 1;

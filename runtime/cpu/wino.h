@@ -26,20 +26,21 @@ enum { WINO_PLACES = 16 };
 
 typedef struct WinoPlan {
     ChlastPlan x;       /* geometry and stage of the source                 */
-    ChlastPlan dy;      /* dW: of dY, whose odd rows and columns are evened  */
+    ChlastPlan dy;      /* dW: stage of dY, whose odd rows and columns are
+                           made even */
     int64_t high, wide; /* tiles of an image                           */
     int64_t begin[2];   /* first row and column that tile 0 reads      */
-    int64_t rows;       /* rows of tiles of an item (dW: of a turn)    */
-    int64_t channels, cols; /* floats of a tile in a place: of the source,
+    int64_t rows;       /* rows of tiles per item (dW: per turn) */
+    int64_t channels, cols; /* floats per tile and position: of the source,
                                of results (dW: of dY) */
-    int64_t source, sums;   /* floats of a place of an item, or of a turn  */
-    int64_t slices; /* dW: of the turns, each with sums and tiles of its own
-                       (the worker's); 1: all turns share both */
+    int64_t source, sums;   /* floats per position of an item, or of a turn */
+    int64_t slices; /* dW: number of slices of turns, each with its own sums
+                       and tiles (its worker's); 1: all turns share both */
     size_t other;   /* shared bytes: weights, or tiles of both and the sums */
     size_t worker;
 } WinoPlan;
 
-/* Nonzero: this convolution is computed here, as described by p. */
+/* Nonzero: the convolution is computed here, as p describes. */
 int wino_plan(const LibConv *c, int dgrad, int kind, int threads, WinoPlan *p);
 int wino_wgrad_plan(const LibConv *c, int kind, WinoPlan *p);
 size_t wino_bytes(const WinoPlan *p, int threads);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* wino_isa.c: 3x3 convolutions at stride 1 by minimal filtering (wino.h).
 
-   An item is some rows of tiles. Its worker transforms their source points to
-   the 16 places, multiplies there, up to three vectors of result channels at a
-   time, and transforms the sums to results while they are in cache. For dW a
-   turn is some rows of tiles of both X and dY. All threads transform them first
-   and then add to the sums, one place and some channels at a time. */
+   An item is some rows of tiles. Its worker transforms their source points
+   to the 16 positions, multiplies there, up to three vectors of result
+   channels at a time, and transforms the sums to results while they are in
+   the cache. For dW a turn is some rows of tiles of both X and dY. All
+   threads transform them first and then add to the sums, one position and
+   some channels at a time. */
 #include "runtime/cpu/wino_run.h"
 #include "runtime/cpu/routines.h"
 #include "runtime/cpu/tile.h"
 #include "runtime/cpu/transpose.h"
 
-enum { WINO_CHANNELS = 64 /* channels of an item of dW */ };
+enum { WINO_CHANNELS = 64 /* channels per item of dW */ };
 
 typedef struct WinoRun {
     WinoPlan p;
@@ -19,17 +20,18 @@ typedef struct WinoRun {
     int dgrad;
     int64_t image0, images; /* staged now                                   */
     float *stage, *stage_dy;
-    float *w; /* weights by place: panels of columns, [channel][columns] */
-    /* dW: a turn's tiles of both operands, the sums by place, the numbers of
-       the tiles, and the turn's rows of tiles */
+    float *w; /* weights by position: panels of columns, [channel][columns] */
+    /* dW: a turn's tiles of both operands, the sums by position, the numbers
+       of the tiles, and the turn's rows of tiles */
     float *tiles, *tiles_dy, *sums;
     int32_t *each, *row;
     int64_t row0, rows;
-    int adds; /* adds to the sums of earlier turns */
+    int adds; /* true: adds to the sums of earlier turns */
     char *workers;
 } WinoRun;
 
-/* Makes the compiler step through places instead of keeping an address each. */
+/* Makes the compiler advance a pointer instead of keeping an address per
+   position. */
 #define NEXT(p, step)                                                          \
     do {                                                                       \
         (p) += (step);                                                         \
@@ -46,13 +48,13 @@ INLINE void wino_source(const vf d[4], vf t[4]) {
     t[3] = d[1] - d[3];
 }
 
-/* A' of a column of sums. */
+/* A' times a column of sums. */
 INLINE void wino_result(const vf m[4], vf y[2]) {
     y[0] = m[0] + m[1] + m[2];
     y[1] = m[1] - m[2] - m[3];
 }
 
-/* G of a column of weights, and its transpose for sums of dW. */
+/* G times a column of weights, and its transpose for sums of dW. */
 INLINE void wino_weight(const vf w[3], vf t[4]) {
     vf half = vset(0.5f), even = half * (w[0] + w[2]), odd = half * w[1];
     t[0] = w[0];
@@ -68,7 +70,7 @@ INLINE void wino_weight_back(const vf m[4], vf w[3]) {
     w[2] = sum + m[3];
 }
 
-/* A of a column of dY. */
+/* A times a column of dY. */
 INLINE void wino_gradient(const vf d[2], vf t[4]) {
     t[0] = d[0];
     t[1] = d[0] + d[1];
@@ -76,8 +78,8 @@ INLINE void wino_gradient(const vf d[2], vf t[4]) {
     t[3] = -d[1];
 }
 
-/* A row of `wide` tiles, VL channels, from the first point that tile 0 reads,
-   to places `step` apart; tiles are `next` apart there.                     */
+/* Transforms a row of `wide` tiles, VL channels, from the first point that
+   tile 0 reads, to positions `step` apart; tiles are `next` apart there. */
 static void wino_turn_source(const float *from, int64_t cb, int64_t pitch,
                              int64_t wide, float *to, int64_t next,
                              int64_t step) {
@@ -166,7 +168,8 @@ static void wino_stage(AmpcPool *pool, const WinoRun *r, const ChlastPlan *c,
 
 /* ---- weights ------------------------------------------------------------- */
 
-/* The nine weights of a channel and VL columns, those beyond `cols` zero. */
+/* The nine weights of a channel and VL columns; columns beyond `cols` are
+   zero. */
 static void wino_load_weights(const WinoRun *r, int64_t col, int64_t cols,
                               int64_t channel, vf w[9]) {
     const ConvPlan *p = &r->p.x.p;
@@ -176,7 +179,7 @@ static void wino_load_weights(const WinoRun *r, int64_t col, int64_t cols,
     float tap[9][VL];
     if (cols < VL) memset(tap, 0, sizeof tap);
     for (int64_t j = 0; j < min64(cols, VL); j += TB) {
-        if (j + TB > cols) { /* the last few, one by one */
+        if (j + TB > cols) { /* the last few columns, one by one */
             for (int64_t i = j; i < cols; i++)
                 for (int t = 0; t < 9; t++)
                     tap[t][i] =
@@ -200,7 +203,7 @@ static void wino_weights_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     (void)worker;
     for (int64_t i = lo; i < hi; i++) {
         int64_t left = ceil_div(m, VL), panel = 0, v;
-        int w = tile_width(left); /* the panel that has vector i */
+        int w = tile_width(left); /* the panel that contains vector i */
         for (v = i; v >= w; w = tile_width(left)) {
             v -= w;
             left -= w;
@@ -226,8 +229,9 @@ static void wino_weights_work(void *ctx, int64_t lo, int64_t hi, int worker) {
 
 /* ---- forward, and the gradient by the input ------------------------------ */
 
-/* Sums of a row of tiles, VL columns, to the two rows of results that begin at
-   `to`, `width` points of `ld` floats; `two`: there is a second row.        */
+/* Transforms the sums of a row of tiles, VL columns, to the two rows of
+   results that begin at `to`, `width` points of `ld` floats; `two`: there is
+   a second row. */
 static void wino_turn_sums(const float *from, int64_t step, int64_t next,
                            int64_t wide, float *to, int64_t ld, int64_t width,
                            int two) {
@@ -363,7 +367,7 @@ static void wino_turn_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Units [lo, hi): a place, some channels. */
+/* Units [lo, hi): a position, some channels. */
 static void wino_sum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
@@ -387,9 +391,9 @@ static void wino_sum_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Slices [lo, hi) of the staged turns. One thread does a whole slice and
-   reads what it has just written: with few channels, exchanging tiles
-   between threads takes longer than the multiplications. */
+/* Slices [lo, hi) of the staged turns. One thread computes a whole slice and
+   reads its own results: with few channels, exchanging tiles between threads
+   takes longer than the multiplications. */
 static void wino_slice_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     const WinoPlan *p = &r->p;
@@ -411,7 +415,7 @@ static void wino_slice_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     }
 }
 
-/* Vectors [lo, hi) of the sums of all slices, in their order. */
+/* Adds vectors [lo, hi) of the sums of all slices, in order. */
 static void wino_add_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     const WinoRun *r = ctx;
     int64_t each = WINO_PLACES * r->p.channels * r->p.cols;

@@ -6,7 +6,7 @@
 #include "runtime/cpu/chlast_run.h"
 #include "runtime/cpu/wino.h"
 
-/* 0: not such a convolution, nothing done. */
+/* 0: another kind of convolution, nothing was done. */
 int ISA(wino_conv)(AmpcPool *pool, const LibConv *conv, int dgrad, int kind,
                    const ChlastCall *call, void *scratch);
 int ISA(wino_wgrad)(AmpcPool *pool, const LibConv *conv, int kind,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend.cuh: attention and its gradient, one thread for each row of a result.
 
-   For what tensor cores cannot do (flash.cuh), which the compiler leaves in
-   parts where it may: scores are computed for each ATTEND_COLUMNS columns of a
-   result anew.
-   P: the parameters of LibAttend; Q, K, V, Y, Lse, Delta, DQ, DK, DV: types. */
+   For cases that tensor cores do not support (flash.cuh), which the compiler
+   avoids fusing where it can: scores are computed again for each
+   ATTEND_COLUMNS columns of a result. P: the parameters of LibAttend; Q, K,
+   V, Y, Lse, Delta, DQ, DK, DV: types. */
 #ifndef AMPC_ATTEND_CUH
 #define AMPC_ATTEND_CUH
 
@@ -12,8 +12,8 @@
 
 enum { ATTEND_COLUMNS = 16 };
 
-/* Where matrices of ROWS x COLS elements lie: HEADS of them beside each other,
-   from FIRST of WIDTH on (LibAttend). */
+/* Describes how matrices of ROWS x COLS elements are stored: HEADS of them
+   beside each other, from FIRST of WIDTH on (LibAttend). */
 template <long long ROWS, long long COLS, long long HEADS, long long WIDTH,
           long long FIRST>
 struct AttendRows {
@@ -46,7 +46,7 @@ template <class P> struct AttendLayout {
         DV;
 };
 
-/* Offset of column c of key j of matrix b, of rows R. */
+/* Offset of column c of key j in matrix b, with rows R. */
 template <class P, class R>
 __device__ inline long long attend_key(long long b, long long j, long long c) {
     return P::trans_b ? R::at(b, j) + c : (b * P::d + c) * P::u + j;
@@ -64,7 +64,7 @@ template <class P> struct Attend {
     __device__ static long long keys(long long row) { /* matrix of keys */
         return row / some(P::t) / some(P::group);
     }
-    /* Keys that the first n rows of a matrix see. */
+    /* Number of keys to which the first n rows of a matrix attend. */
     template <class I> __device__ static I seen(I n) {
         n += (I)P::offset;
         return !P::causal || n > (I)P::u ? (I)P::u : n < 0 ? 0 : n;
@@ -134,8 +134,8 @@ __device__ void attend(const typename P::Q *q, const typename P::K *k,
     }
 }
 
-/* The probability of key j for the row, as it is multiplied with the value, and
-   the gradient of its product. */
+/* The probability of key j for the row, as the factor of the value, and the
+   gradient of that product. */
 template <class P> struct AttendSlope {
     float p, ds;
     __device__ AttendSlope(const Attend<P> &a, const typename P::V *v,
@@ -158,7 +158,8 @@ template <class P> struct AttendSlope {
     }
 };
 
-/* Where a gradient goes that has a result of its own unless all have one. */
+/* The address of a gradient: in its own result, or in the one that all
+   share. */
 template <class P, class One, class Own>
 __device__ inline auto attend_result(One *one, Own *own) {
     if constexpr (P::packed)

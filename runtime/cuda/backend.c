@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backend.c: programs on an NVIDIA GPU.  Opens the device, loads the module's
-   code, lays out memory, binds all programs; close gives back whatever a
-   half-built device has.  See gpu.h for what the other files do.
+   code, lays out memory, binds all programs; close releases everything that a
+   half-built device has. See gpu.h for what the other files do.
 
    The primary context is shared with the host's own CUDA code; it is current
    only while a call of the API runs.  Environment: AMPC_CUDA_GRAPH=0 runs every
@@ -26,8 +26,8 @@ static ampc_status find_device(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     int n = 0;
     CUresult e = d->cu.Init(0);
-    /* a driver that does not start has a reason: another version than the
-       kernel's module, a fabric that is not up */
+    /* a driver that does not start gives a reason: its version differs from
+       the kernel module's, or a fabric is not up */
     s->gpu_is_there = e != CUDA_NO_DEVICE && e != CUDA_STUB_LIBRARY;
     if (e != CUDA_OK) return absent(s, e, "cuInit");
     e = d->cu.DeviceGetCount(&n);
@@ -117,7 +117,9 @@ static ampc_status gpu_need_grads(ampc_session *s) {
     if (status != AMPC_OK) return status;
     status = gpu_zero_grads(s);
     if (status == AMPC_OK) status = bind_all(s);
-    if (status != AMPC_OK) d->broken = status; /* programs are half bound */
+    if (status != AMPC_OK)
+        d->broken = status; /* programs are only partly
+                               bound */
     return status;
 }
 
@@ -139,7 +141,7 @@ static ampc_status build(ampc_session *s) {
     if (status == AMPC_OK) status = gpu_ranks_open(s);
     if (status == AMPC_OK) status = make_handle(s);
     if (status == AMPC_OK) status = memory_alloc(s);
-    /* measuring fills all memory, so it must not come later */
+    /* measuring fills all memory, so it must not run later */
     if (status == AMPC_OK &&
         (s->opt.comm || s->accumulate > 1 || tune_measures()))
         status = memory_alloc_late(s);
@@ -194,7 +196,7 @@ static void close_streams(GpuDevice *d) {
         if (streams[i]) d->cu.StreamDestroy(streams[i]);
 }
 
-/* Nothing may be in use any more when it is given back. */
+/* No work may use the memory when it is released. */
 static void close_context(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     bool current = d->cu.CtxPushCurrent(d->context) == CUDA_OK;
@@ -245,14 +247,14 @@ static ampc_status gpu_enter(ampc_session *s) {
         return session_fail(s, AMPC_ERR_DEVICE,
                             "a GPU cannot be used in a forked process: open "
                             "another session before, or exec");
-    if (d->broken) return d->broken; /* the message exists already */
+    if (d->broken) return d->broken; /* the message is set already */
     GPU(d->cu.CtxPushCurrent(d->context), "cuCtxPushCurrent");
     ampc_status status = stream_free(s);
     if (status != AMPC_OK) gpu_leave(s);
     return status;
 }
 
-/* The rest was done at open. */
+/* Open has done the rest. */
 static ampc_status gpu_prepare(ampc_session *s, int program) {
     return gpu_of(s)->programs[program].late ? gpu_need_grads(s) : AMPC_OK;
 }

@@ -12,7 +12,7 @@
 
 /* ---- is it sound? -------------------------------------------------------- */
 
-/* Whether a kernel takes its element count from the step. */
+/* True if a kernel gets its number of elements from the step. */
 static bool takes_count(const PlanCuda *c, uint32_t kernel) {
     return c->kernels[kernel].blocks == 0;
 }
@@ -30,7 +30,7 @@ static const LibCopy *copy_of(const PlanTarget *p, const PlanStep *t) {
     return (const void *)(p->pars + t->par0);
 }
 
-/* Checks that plan_defect does not make. */
+/* Checks that plan_defect leaves out. */
 static bool step_ok(const PlanCuda *c, const PlanStep *t) {
     switch (t->kind) {
     case PLAN_LAUNCH:
@@ -90,7 +90,7 @@ static uint64_t inputs_bytes(const AmpcModule *m, const PlanProgram *p) {
     return total;
 }
 
-/* Cuts the next piece from the block. */
+/* Takes the next piece from the block. */
 static void *cut(char **p, size_t n, size_t size) {
     void *piece = *p;
     *p += n * size;
@@ -111,18 +111,18 @@ static bool is_late(const ampc_session *s, const PlanRun *r) {
     return false;
 }
 
-/* Blocks of its tensors are counted. */
+/* Counts the blocks of the launch's tensors. */
 static bool counts_blocks(const PlanStep *t) {
     return t->kind == PLAN_ROWS && t->second;
 }
 
-/* The words of a step's table. */
+/* The number of words in a step's table. */
 static uint64_t table_words(const PlanStep *t) {
     uint64_t n = plan_tensors(t);
     return n ? t->nref + (counts_blocks(t) ? 4 : 2) * n : 0;
 }
 
-/* Pieces are in order of alignment, largest first; params stay behind. */
+/* Pieces are ordered by alignment, largest first; params come last. */
 ampc_status bind_tables(ampc_session *s) {
     const AmpcModule *m = s->m;
     GpuDevice *d = gpu_of(s);
@@ -179,7 +179,7 @@ typedef struct Binder {
     GpuDevice *d;
     int program;
     const PlanStep *t;
-    uint64_t *row; /* the next row of a table, on the host */
+    uint64_t *row; /* the next row of a table in host memory */
     CUdeviceptr row_at;
 } Binder;
 
@@ -202,7 +202,7 @@ static int64_t own_count(const Binder *b, uint32_t i, int64_t *from) {
     return hi - lo;
 }
 
-/* Address of the share in operand i; a single number is not shared. */
+/* Address of the share in operand i; a single number is not divided. */
 static CUdeviceptr own_at(const Binder *b, uint32_t i, int64_t from) {
     const PlanRef *r = &b->s->plan->refs[b->t->ref0 + i];
     CUdeviceptr at = ref_at(b, i);
@@ -244,7 +244,7 @@ static ampc_status bind_launch(Binder *b, GpuStep *out) {
                         &out->second);
 }
 
-/* The rows go to the device later, all at once. */
+/* The rows are copied to the device later, all at once. */
 static ampc_status bind_table(Binder *b, GpuStep *out) {
     const PlanStep *t = b->t;
     const PlanCudaKernel *k = &b->s->m->cuda->kernels[t->fn];
@@ -276,7 +276,7 @@ static ampc_status bind_table(Binder *b, GpuStep *out) {
     return launch_shape(b, t->fn, blocks, &out->first);
 }
 
-/* For where cuBLASLt refuses: see PLAN_PRODUCT. */
+/* Used if cuBLASLt refuses the product: see PLAN_PRODUCT. */
 static ampc_status bind_own(Binder *b, GpuStep *out) {
     const PlanStep *t = b->t;
     const LibGemm *g = (const void *)(b->s->plan->pars + t->par0);
@@ -298,7 +298,7 @@ static ampc_status bind_own(Binder *b, GpuStep *out) {
     return status;
 }
 
-typedef struct Scratchpad { /* host memory that open gives back */
+typedef struct Scratchpad { /* host memory that open frees */
     ProductKey *keys;
     const char **names;
     uint64_t *rows;
@@ -336,7 +336,7 @@ static ampc_status bind_step(Binder *b, GpuStep *out, Scratchpad *p) {
     }
 }
 
-/* *rows: bytes of tables that were made. */
+/* * rows: bytes of the tables made so far. */
 static ampc_status bind_programs(ampc_session *s, Scratchpad *pad,
                                  uint64_t *rows) {
     GpuDevice *d = gpu_of(s);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache.c: chosen algorithms in a file, one per kind of GPU and version of
-   cuBLASLt (cache_folder.h).
+/* cache.c: stores chosen algorithms in a file, one per kind of GPU and version
+   of cuBLASLt (cache_folder.h).
 
-   A file that is not exactly what was written is left alone and not used.  A
-   new one is written under a temporary name and renamed; of sessions that
-   measure at the same time the first to keep its choice decides for all.    */
+   A file that differs in any way from what was written is neither used nor
+   changed. A new file is written under a temporary name and renamed; of
+   sessions that measure at the same time, the first to store its choice
+   decides for all. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +30,8 @@ enum { CACHE_MOST = 1 << 16 };
 typedef struct CacheHeader {
     char magic[8];
     uint64_t version;                      /* of cuBLASLt */
-    uint32_t count, entry_bytes, sms, crc; /* crc: of all, itself 0 */
+    uint32_t count, entry_bytes, sms, crc; /* crc: of the whole file, with
+                                              this field 0 */
     char device[96];
 } CacheHeader;
 
@@ -141,7 +143,7 @@ bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo) {
     return true;
 }
 
-/* Entries that another process has written to the file meanwhile win. */
+/* Entries that another process has written meanwhile take precedence. */
 static bool merge(Cache *now, const Cache *c) {
     bool ok = read_path(now);
     for (size_t i = c->loaded; i < c->n && ok; i++)
@@ -150,8 +152,8 @@ static bool merge(Cache *now, const Cache *c) {
     return ok && now->n <= CACHE_MOST;
 }
 
-/* Holds the folder's lock for a moment; never waits long for another holder.
-   Where a file system has no locks, the last writer wins.                   */
+/* Holds the folder's lock briefly; never waits long for another holder.
+   If a file system has no locks, the last writer wins. */
 static bool lock_folder(const OutFile *o) {
     struct timespec pause = {0, 10000000};
     for (int i = 0; i < 100; i++) {

@@ -29,14 +29,14 @@ struct ConvDim {
     static constexpr Int step = period * DILATION / STRIDE;
     static constexpr Int count = up_div(IN, STRIDE); /* results of a phase   */
     static constexpr Int ntap = up_div(KERNEL, period);
-    /* more than any result reads from */
+    /* more than the number of outputs that a result reads */
     static constexpr Int past = IN + PAD + 2 * STRIDE;
     /* No window reads padding; every result reads one output. */
     static constexpr bool whole =
         PAD == 0 && (OUT - 1) * STRIDE + (KERNEL - 1) * DILATION < IN;
     static constexpr bool single =
         PAD == 0 && KERNEL == 1 && STRIDE == 1 && IN == OUT;
-    /* An input that some window reads, or padding. */
+    /* True for an input that some window reads; else it is padding. */
     static __device__ bool inside(Int i) { return whole || below(i, in); }
     static __device__ bool written(Int o) { return single || below(o, out); }
 };
@@ -45,7 +45,7 @@ template <class P> struct Conv {
     static constexpr long long xs = P::in0 * P::in1 * P::in2;
     static constexpr long long ys = P::out0 * P::out1 * P::out2;
     static constexpr long long taps_all = P::kernel0 * P::kernel1 * P::kernel2;
-    /* a tile may reach 128 images or channels past the end */
+    /* a tile may extend 128 images or channels beyond the end */
     typedef Index<largest((P::n + 128) * P::c * largest(xs, 1),
                           (P::n + 128) * P::k * largest(ys, 1),
                           (P::k + 128) * (P::c / P::group + 128) * taps_all)>
@@ -86,8 +86,8 @@ __device__ inline I spot_offset(const Spot<I> &s, I n1, I n2) {
     return (s.z * n1 + s.y) * n2 + s.x;
 }
 
-/* *p, or zero unless `in`.  Two bytes each, such loads are most of a tile's
-   text; without a branch they are fewer instructions, and compiled sooner. */
+/* * *p, or zero unless `in`. These two-byte loads are most of a tile's text;
+   without a branch they need fewer instructions and compile faster. */
 template <class T> __device__ inline T load_if(const T *p, bool in) {
     if constexpr (sizeof(T) == 2)
         return T{ampc_load_16(p, in)};
@@ -136,10 +136,10 @@ template <class P> struct ConvX {
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* Results of one channel, planes of PLANE in each of `images`.  If planes are
-   not multiples of 8 bytes, `near` results are stored one by one, but their
-   address is computed once; the last ones may be in the next image, `next`
-   after the end of the plane. */
+/* Results of one channel, planes of PLANE in each of `images`.  If planes
+   are not multiples of 8 bytes, `near` results are stored one by one, but
+   their address is computed once; the last ones may belong to the next
+   image, `next` after the end of the plane. */
 template <class T, long long PLANE, long long IMAGES> struct Planes {
     static constexpr int packs = near_of<T>(PLANE);
     static constexpr bool apart = 16 / sizeof(T) >
@@ -211,7 +211,7 @@ __device__ void conv_fwd(const typename P::X *x, const typename P::W *w,
     T::run(a, b, ConvOut<P, Out>{out, g * G::kg}, part);
 }
 
-/* Few channels per group: a thread has Out::near results. */
+/* Few channels per group: a thread computes Out::near results. */
 template <class P, class Out>
 __device__ void conv_fwd_direct(const typename P::X *x, const typename P::W *w,
                                 const Out &out) {
@@ -256,8 +256,8 @@ template <class D, class I> struct ConvPhase {
         base = (r + D::pad - tap * D::dilation) / D::stride;
         taps = tap < D::kernel ? (D::kernel - 1 - tap) / D::period + 1 : 0;
     }
-    /* Number of taps to sum. With at most two taps per phase: those that
-       this phase has. */
+    /* The number of taps to sum. If a phase has at most two taps: the number
+       that this phase has. */
     __device__ I steps() const {
         return taps > 0 && D::ntap > 2 ? D::ntap : taps;
     }
@@ -306,7 +306,7 @@ template <class P> struct ConvPhases {
     __device__ I depth() const {
         return G::kg * p0.steps() * p1.steps() * p2.steps();
     }
-    /* Tap numbers of a step, and its channel. */
+    /* The tap numbers of a step, and its channel. */
     __device__ Spot<I> step(I k) const {
         Spot<I> s;
         s.x = p2.split(k);
@@ -388,8 +388,8 @@ template <class P> struct ConvBackY {
 };
 
 /* Stores results. With several phases, neighbours on a line are `stride`
-   apart; windows of a single element are stored together with the zeros
-   between them. */
+   apart; for windows of one element, results are stored together with the
+   zeros between them. */
 template <class P> struct ConvBackOut {
     typedef Conv<P> G;
     typedef ConvPhases<P> Ph;
@@ -484,7 +484,7 @@ __device__ void conv_dgrad(const typename P::Y *dy, const typename P::W *w,
     T::run(a, b, out, part);
 }
 
-/* Few channels per group: a thread has results that lie side by side. */
+/* Few channels per group: a thread computes adjacent results. */
 template <class P>
 __device__ void conv_dgrad_direct(const typename P::Y *dy,
                                   const typename P::W *w, typename P::X *dx) {
@@ -533,7 +533,7 @@ template <class P> struct ConvTaps : ConvX<P> {
     __device__ Spot<I> col(I k) const { return this->output(k); }
 };
 
-/* dY, or X where windows are single places, by channel and (image, place). */
+/* dY, or X for windows of one element, by channel and (image, position). */
 template <class E, class Int, long long CHANNELS, long long SIZE>
 struct ConvPlanes {
     typedef E Element;
@@ -600,7 +600,7 @@ __device__ void conv_wgrad(const typename P::X *x, const typename P::Y *dy,
                part);
 }
 
-/* The slices, added in order. */
+/* Adds the slices in order. */
 template <class P>
 __device__ void conv_wgrad_sum(typename P::W *dw, const float *partial) {
     typedef Conv<P> G;
@@ -617,7 +617,7 @@ __device__ void conv_wgrad_sum(typename P::W *dw, const float *partial) {
     pack_store(dw + i, narrow<typename P::W>(sum));
 }
 
-/* Few channels per group: one block for each element of dw. */
+/* Few channels per group: one block computes each element of dw. */
 template <class P>
 __device__ void conv_wgrad_direct(const typename P::X *x,
                                   const typename P::Y *dy, typename P::W *dw) {

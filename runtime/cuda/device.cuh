@@ -43,8 +43,8 @@ struct e8m0 {
 
 /* ---- widening and narrowing ---------------------------------------------- */
 
-/* A value as it is computed with: float, double, or an integer of 4 or 8
-   bytes. */
+/* The type for computing with a value: float, double, or an integer of 4 or
+   8 bytes. */
 __device__ inline float widen(f16 x) { return F16_TO_F32(x.bits); }
 __device__ inline float widen(bf16 x) { return BF16_TO_F32(x.bits); }
 __device__ inline float widen(f8e4m3 x) { return F8E4M3_TO_F32(x.bits); }
@@ -103,7 +103,7 @@ __device__ inline double fused(double a, double b, double c) {
 
 /* ---- indices ------------------------------------------------------------- */
 
-/* int where `most` elements, and a block past them, can be counted in one. */
+/* int if `most` elements, and a block beyond them, can be counted in an int. */
 template <bool SMALL> struct IndexOf { typedef int Type; };
 template <> struct IndexOf<false> { typedef long long Type; };
 template <long long MOST>
@@ -114,10 +114,10 @@ constexpr long long largest(long long a, long long b, long long c) {
     return largest(largest(a, b), c);
 }
 constexpr long long up_div(long long a, long long b) { return (a + b - 1) / b; }
-/* Divisors of shapes without elements. */
+/* Divisors for shapes without elements. */
 constexpr long long some(long long a) { return a > 0 ? a : 1; }
 
-/* 0 <= i < n as one comparison, which compilers do not see by themselves. */
+/* 0 <= i < n as one comparison, which compilers do not find by themselves. */
 __device__ inline bool below(int i, int n) { return (unsigned)i < (unsigned)n; }
 __device__ inline bool below(long long i, long long n) {
     return (unsigned long long)i < (unsigned long long)n;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flash.cuh: attention and its gradient on tensor cores (FlashAttention-2, Dao
-   2023): a block keeps some rows of one operand in registers and walks over the
-   other; scores are never in memory.
+   2023): a block keeps some rows of one operand in registers and goes over the
+   other operand; scores are never in memory.
 
    P: the parameters of LibAttend (attend.cuh) with Q, K, V and, for the
    gradient, Y of one 16-bit type, d and e up to FLASH_MOST; plain (Flash) and
-   tall, the times 16 rows of a warp in forward.  Scores, their sums
+   tall, the number of times 16 rows of a warp in forward. Scores, their sums
    and the softmax are fp32; probabilities and gradients of scores are rounded
    to 16 bits where they are operands of a product.  The gradient has blocks for
    rows of dq and others for rows of dk and dv, each of which computes its
@@ -53,14 +53,14 @@ __device__ void panel_fill(Pn &to, const E *from, int lines, int cols) {
             put((int)threadIdx.x + i * FLASH_THREADS);
         int rest = (int)threadIdx.x + all / FLASH_THREADS * FLASH_THREADS;
         if (all % FLASH_THREADS && rest < all) put(rest);
-    } else { /* few at once: registers hold results */
+    } else { /* few columns at a time: registers hold the results */
         UNROLL_2
         for (int i = (int)threadIdx.x; i < all; i += FLASH_THREADS) put(i);
     }
 }
 
-/* Operand A, 16 x 16, from row m0 and column k0 on.  TURNED: the panel has the
-   transposed. */
+/* Operand A, 16 x 16, from row m0 and column k0 on.  TURNED: the panel holds
+   the transposed matrix. */
 template <bool TURNED, class Pn>
 __device__ void panel_a(unsigned a[4], const Pn &p, int m0, int k0) {
     int lane = (int)threadIdx.x % 32;
@@ -72,7 +72,7 @@ __device__ void panel_a(unsigned a[4], const Pn &p, int m0, int k0) {
         ampc_ldmatrix_x4(a, &p.v[m0 + lane % 16][(k0 + lane / 16 * 8) / 2]);
 }
 
-/* Two of operand B, 16 x 8 each, from k0 and column n0 on.  TURNED: lines of
+/* Two operands B, 16 x 8 each, from k0 and column n0 on. TURNED: lines of
    the panel are k. */
 template <bool TURNED, class Pn>
 __device__ void panel_b(unsigned b[4], const Pn &p, int k0, int n0) {
@@ -88,7 +88,7 @@ __device__ void panel_b(unsigned b[4], const Pn &p, int k0, int n0) {
 
 /* ---- fragments in registers ---------------------------------------------- */
 
-/* Operand A of 16 rows from m0 on. */
+/* Operand A: 16 rows from m0 on. */
 template <bool TURNED, int KT, class Pn>
 __device__ void flash_rows(unsigned (&a)[KT][4], const Pn &p, int m0) {
     UNROLL
@@ -114,7 +114,7 @@ __device__ void flash_product(float (&acc)[MT][NT][4],
     }
 }
 
-/* Results as operand A of the next product. */
+/* Turns results into operand A of the next product. */
 template <class E, int NT>
 __device__ void flash_operand(unsigned (&a)[NT / 2][4],
                               const float (&s)[NT][4]) {
@@ -135,8 +135,8 @@ __device__ inline int flash_col(int n, int i) {
     return n * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
 }
 
-/* Four lanes that share a row have two columns of each of four results; then
-   each of them has all eight of one. */
+/* Four lanes that share a row have two columns of each of four results;
+   afterwards each lane has all eight columns of one result. */
 __device__ inline void flash_gather(unsigned (&two)[4]) {
     const int lane = (int)threadIdx.x % 4;
     UNROLL
@@ -152,7 +152,7 @@ __device__ inline void flash_gather(unsigned (&two)[4]) {
 }
 
 /* Rows from row0 on of a matrix of `rows` by COLS, PITCH elements apart;
-   TURNED: of `rows` columns. */
+   TURNED: a matrix with `rows` columns. */
 template <int COLS, long long PITCH, bool TURNED, class T, int NT>
 __device__ void flash_store(T *to, const float (&x)[NT][4], int row0,
                             int rows) {
@@ -201,7 +201,7 @@ template <class P> struct Flash {
     static constexpr int d = (int)up_div(P::d, 16) * 16;
     static constexpr int e = (int)up_div(P::e, 16) * 16;
     static constexpr bool narrow = d <= FLASH_NARROW && e <= FLASH_NARROW;
-    /* times 16 rows of a result in each warp; keys of a step */
+    /* number of times 16 rows of a result in each warp; keys per step */
     static constexpr int mt = (int)P::tall, step = 32;
     static constexpr int rows = FLASH_WARPS * 16 * mt;
     static constexpr bool turned = !P::trans_b; /* keys are [d, u] */
@@ -221,19 +221,19 @@ template <class P> struct Flash {
         else
             fill<typename At::K>(to, k, j);
     }
-    /* Offset of a matrix of keys, or of their gradients, of rows R. */
+    /* Offset of a matrix of keys, or of their gradients, with rows R. */
     template <class R> static __device__ long long keys_at(int matrix) {
         return turned ? (long long)matrix * P::u * P::d : R::at(matrix, 0);
     }
 
     static __device__ int seen(int n) { return Attend<P>::seen(n); }
-    /* The first row that sees a key. */
+    /* The first row that attends to a key. */
     static __device__ int first_row(int key) {
         return P::causal && key > P::offset ? key - (int)P::offset : 0;
     }
 
     /* P::plain: nothing is added to a score and `scale` keeps the order of
-       scores, so a score is the plain product, which is multiplied by
+       scores, so that a score is the plain product, which is multiplied by
        `factor` later. */
     static __device__ float factor() {
         return P::plain ? Attend<P>::scale() : 1.0f;
@@ -324,7 +324,7 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
     __shared__ Shared shared;
     const Attend<P> all = {q, k, mask, rng};
     constexpr unsigned blocks = (unsigned)up_div(F::t, F::rows);
-    /* blocks that see most keys start first */
+    /* blocks that attend to most keys start first */
     const int row0 = (int)(blocks - 1 - blockIdx.x % blocks) * F::rows;
     const int warp0 = row0 + flash_warp() * 16 * F::mt;
     const int matrix = (int)(blockIdx.x / blocks);
@@ -400,14 +400,15 @@ __device__ void attend_flash(const typename P::Q *q, const typename P::K *k,
 /* KEYS: the block's own rows are keys (it computes dk and dv) and it sweeps
    over the queries of all matrices that read them. Otherwise its rows are
    queries (it computes dq) and it sweeps over keys. `own` holds the two
-   matrices of its rows, `in` those of a step; the first of each pair are the
-   factors of the scores. */
+   matrices of its rows, `in` those of a step; the first matrix of each pair
+   is a factor of the scores. */
 template <class P, bool KEYS> struct FlashSweep {
     typedef Flash<P> F;
     typedef typename F::E E;
     static constexpr int rows = FLASH_GRAD_ROWS;
     static constexpr int step = KEYS && !F::narrow ? 16 : 32;
-    /* The second of `own` stays in shared memory: registers are few. */
+    /* The second matrix of `own` stays in shared memory, since registers are
+       few. */
     static constexpr bool stays = !F::narrow && KEYS;
     static constexpr bool own_turned = KEYS && F::turned;
     static constexpr bool in_turned = !KEYS && F::turned;
@@ -433,8 +434,8 @@ template <class P, bool KEYS> struct FlashSweep {
     const typename P::Lse *lse;
     const typename P::Delta *delta;
 
-    /* Where a matrix begins: keys and values, or queries and dy, with the sums
-       of their rows. */
+    /* The address of a matrix: keys and values, or queries and dy, with the
+       sums of their rows. */
     template <bool OF_KEYS> struct Matrix {
         const E *first, *second;
         const typename P::Lse *lse;
@@ -508,7 +509,7 @@ template <class P, bool KEYS> struct FlashSweep {
             if constexpr (!KEYS)
                 own.sums(warp0 + flash_row(2 * h), top[h], less[h], sum[h]);
         float x[1][F::d / 8][4] = {}, z[1][KEYS ? F::e / 8 : 2][4] = {};
-        /* steps, and the matrices that they are of */
+        /* number of steps, and the matrices to which they belong */
         const int start = KEYS ? F::first_row(row0) / step * step : 0;
         const int end = KEYS ? F::t : F::seen(row0 + rows);
         constexpr int group = (int)some(P::group);

@@ -32,14 +32,14 @@ static __device__ __forceinline__ Pack<N, T> pack_load(const T *p) {
     return *reinterpret_cast<const Pack<N, T> *>(p);
 }
 
-/* To memory of the block. */
+/* Stores to memory of the block. */
 template <int N, typename T>
 static __device__ __forceinline__ void pack_keep(T *p, const Pack<N, T> &x) {
     CHECK_ALIGNED(p, N * sizeof(T));
     *reinterpret_cast<Pack<N, T> *>(p) = x;
 }
 
-/* An address of global memory, known to be one. */
+/* An address known to be in global memory. */
 template <typename T>
 static __device__ __forceinline__ T *global_at(unsigned long long address) {
 #ifdef __CUDACC_RTC__
@@ -49,9 +49,9 @@ static __device__ __forceinline__ T *global_at(unsigned long long address) {
 #endif
 }
 
-/* To global memory, in one instruction: of an address that is a sum the
-   compiler does not see that neighbours follow each other, and stores them one
-   by one. */
+/* Stores to global memory in one instruction: if the address is a sum, the
+   compiler does not see that neighbours are adjacent, and would store them
+   one by one. */
 template <int N, typename T>
 static __device__ __forceinline__ void pack_store(T *p, const Pack<N, T> &x) {
 #ifdef __CUDACC_RTC__
@@ -64,7 +64,8 @@ static __device__ __forceinline__ void pack_store(T *p, const Pack<N, T> &x) {
 
 /* ---- elements ------------------------------------------------------------ */
 
-/* NaN if either is; of two zeros either, on a GPU the larger or smaller. */
+/* NaN if either operand is NaN; for two zeros either one (a CPU), or the
+   larger or smaller one (a GPU). */
 static __device__ __forceinline__ float larger(float a, float b) {
 #ifdef KM_GPU
     float y;
@@ -85,15 +86,15 @@ static __device__ __forceinline__ float smaller(float a, float b) {
 #endif
 }
 
-/* The 32-bit column number equal to v; -1, which no column has, if there is
-   none. */
+/* The 32-bit column number equal to v; -1, which is not a column, if there
+   is none. */
 static __device__ __forceinline__ int column_of(int64_t v) {
     return v >= 0 && v == (int)v ? (int)v : -1;
 }
 
 /* ---- folds --------------------------------------------------------------- */
 
-/* Over LANES neighbouring lanes, a power of two up to 32. */
+/* Folds over LANES neighbouring lanes, a power of two up to 32. */
 template <int LANES, typename T, typename F>
 static __device__ __forceinline__ T fold_lanes(T v, F f) {
     UNROLL
@@ -107,7 +108,7 @@ template <int THREADS, typename T, typename F>
 static __device__ __forceinline__ T fold_block(T v, F f) {
     __shared__ T part[THREADS / 32];
     v = fold_lanes<32>(v, f);
-    __syncthreads(); /* an earlier call's results are read */
+    __syncthreads(); /* results of an earlier call may still be read */
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
     __syncthreads();
     v = part[0];
@@ -116,7 +117,7 @@ static __device__ __forceinline__ T fold_block(T v, F f) {
     return v;
 }
 
-/* Over the SLICES warps of the block, for each lane. */
+/* Folds over the SLICES warps of the block, for each lane. */
 template <int SLICES, typename T, typename F>
 static __device__ __forceinline__ T fold_slices(T v, F f) {
     __shared__ T part[SLICES][32];
@@ -145,7 +146,8 @@ static __device__ __forceinline__ bool last_block(unsigned *counter,
 
 /* ---- many tensors -------------------------------------------------------- */
 
-/* The row of this block in a table whose rows start with their first block. */
+/* The table row that this block computes; rows hold the number of their
+   first block. */
 static __device__ __forceinline__ const unsigned long long *
 many_row(const unsigned long long *table, unsigned count, unsigned width) {
     unsigned low = 0, high = count;

@@ -9,7 +9,7 @@
 
 #include "tile.cuh"
 
-/* Past the last element that a tile may address. */
+/* One past the last element that a tile may address. */
 constexpr long long gemm_reach(long long rows, long long row, long long cols,
                                long long col) {
     return (rows + 128) * row + (cols + 128) * col;
@@ -44,7 +44,7 @@ template <class Out, class I> struct GemmOut {
     }
 };
 
-/* The part of C that is tile number `tile`, columns of tiles first. */
+/* The part of C that is tile `tile`; tiles are numbered down columns first. */
 template <class P, class I> __device__ auto gemm_part(unsigned tile) {
     typedef typename P::Tile T;
     constexpr unsigned mt = some(up_div(P::m, T::m));
@@ -75,13 +75,13 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
 
 /* ---- where cuBLASLt refuses ---------------------------------------------- */
 
-/* PlanProduct, as product_any does it. */
+/* A PlanProduct, computed by product_any. */
 #define PRODUCT_PLAIN 0
 #define PRODUCT_BIAS  1
 #define PRODUCT_SCALE 2
 #define PRODUCT_ADD   3
 
-/* Epilogue of element i, in column col, of a product of P; rounds once. */
+/* The epilogue of element i, in column col, of a product of P; rounds once. */
 template <class P, class Acc>
 __device__ typename P::C product_finish(Acc acc, const typename P::More *more,
                                         long long i, long long col) {
@@ -117,7 +117,7 @@ template <class T> struct AnyMatrix {
     __device__ T load(I r, I c, bool ok) const { return ok ? p[r + c] : T(); }
 };
 
-/* The numbers of LibGemm that a product of at most one batch dim has. */
+/* The fields of LibGemm for a product with at most one batch dim. */
 struct ProductShape {
     long long m, n, k, batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs;
 };
@@ -142,7 +142,7 @@ __device__ void product_any(const typename P::A *a, const typename P::A *b,
     }
 }
 
-/* The product lies in c: what follows it. */
+/* The product is in c: applies what follows it. */
 template <class P>
 __device__ void product_after(typename P::C *c, const typename P::More *more,
                               const ProductShape &s) {

@@ -49,22 +49,22 @@ typedef struct GpuLaunch {
     void **params;
 } GpuLaunch;
 
-/* A matrix product, column-major: out = op(a) op(b).  Without descriptor it is
-   empty: `zeros` bytes of out are cleared.                                  */
+/* A matrix product, column-major: out = op(a) op(b).  Without a descriptor
+   it is empty: `zeros` bytes of out are cleared. */
 typedef enum ProductBy {
     BY_LIBRARY,
-    BY_LIBRARY_AND_AFTER, /* cuBLASLt, then GpuStep.second                   */
+    BY_LIBRARY_AND_AFTER, /* runs cuBLASLt, then GpuStep.second */
     BY_OWN                /* GpuStep.first                                   */
 } ProductBy;
 
 typedef struct GpuProduct {
     ProductBy by;
-    bool own, after; /* there are kernels for those                          */
+    bool own, after; /* true: there are kernels for them */
     LtDesc desc;
     LtLayout la, lb, lout;
     CUdeviceptr a, b, out;
     CUdeviceptr add;   /* 0: nothing */
-    CUdeviceptr alpha; /* 0: one, from the host */
+    CUdeviceptr alpha; /* 0: one number, from the host */
     bool f64;
     uint64_t zeros;
     LtAlgo algo;
@@ -95,7 +95,8 @@ typedef struct GpuProgram {
     GpuRange range[WATCH_COUNT];
     bool late; /* gradients are variables of the program */
     bool bound;
-    bool sums;        /* over ranks, through the host: it cannot be captured */
+    bool sums;        /* sums over ranks go through the host: they cannot be
+                         captured */
     bool ran;         /* all kernels and library calls have been touched */
     CUgraphExec exec; /* for program update, if ranks sum on the device: the
                          last micro-step and the update */
@@ -105,9 +106,9 @@ typedef struct GpuProgram {
 
 enum {
     GPU_ALIGN = 256,
-    GPU_LEAST_MAJOR = 8, /* bf16 on tensor cores */
-    GPU_SLOTS = 2,       /* batches on their way to the device */
-    GPU_SMALL = 8,       /* small host writes on their way */
+    GPU_LEAST_MAJOR = 8, /* the GPU's bf16 tensor-core FLOPs */
+    GPU_SLOTS = 2,       /* batches being copied to the device */
+    GPU_SMALL = 8,       /* small host writes being copied */
     GPU_SMALL_BYTES = 256,
     GPU_BOUNCE = 1 << 20,   /* piece size of large copies */
     GPU_SCALARS = 16 << 10, /* per program */
@@ -126,8 +127,8 @@ typedef struct GpuDevice {
     int major, minor, sms;
     bool graphs;        /* AMPC_CUDA_GRAPH */
     bool ready;         /* open is done */
-    ampc_status broken; /* the driver or other ranks failed: nothing can be
-                           trusted any more                                  */
+    ampc_status broken; /* true: the driver or other ranks failed; nothing
+                           can be trusted any more */
 
     CUmodule *units;
     CUfunction *kernels;
@@ -136,10 +137,10 @@ typedef struct GpuDevice {
     CUdeviceptr memory;
     uint64_t bytes;
     CUdeviceptr *var;
-    CUdeviceptr late; /* gradients first; 0: not yet there */
+    CUdeviceptr late; /* gradients come first; 0: not yet allocated */
     CUdeviceptr arena, late_arena, input, slot[GPU_SLOTS], scratch, workspace;
-    CUdeviceptr zero, rows; /* a constant; the tables of launches */
-    CUdeviceptr counters; /* u32, of blocks that are done: 0 between launches */
+    CUdeviceptr zero, rows; /* constants; tables of launches */
+    CUdeviceptr counters; /* u32, counts finished blocks: 0 between launches */
     uint64_t grads_bytes, late_bytes, slot_bytes, scratch_bytes,
         workspace_bytes;
     uint64_t row_bytes, counter_bytes;
@@ -148,14 +149,15 @@ typedef struct GpuDevice {
     uint64_t pinned_bytes;
     char *host_slot[GPU_SLOTS], *small, *bounce, *scalars;
 
-    CUstream stream;                   /* the host's or our own */
-    CUstream own, copy, capture, work; /* work: where steps go now */
+    CUstream stream;                   /* the host's stream or our own */
+    CUstream own, copy, capture, work; /* work: the stream on which steps are
+                                          enqueued now */
     CUevent uploaded[GPU_SLOTS], freed[GPU_SLOTS], written[GPU_SMALL], done;
     CUevent given, taken; /* of the host's arrays in the device */
-    CUevent *marks; /* around the steps of a program, for profiles           */
+    CUevent *marks; /* events around the steps of a program, for profiles */
     uint32_t nmark;
     unsigned next_slot, next_small;
-    GpuMode mode; /* of the running program */
+    GpuMode mode; /* steps of the running program */
 
     /* ranks.c, in sessions whose ranks sum in the GPU's memory */
     CUstream ranks;
@@ -167,8 +169,8 @@ typedef struct GpuDevice {
     GpuProgram *programs;
     GpuProduct *products;
     uint32_t nproduct;
-    size_t nbound;       /* products that are bound */
-    uint64_t rows_bound; /* bytes of `rows` that exist */
+    size_t nbound;       /* number of products already bound */
+    uint64_t rows_bound; /* bytes of `rows` already made */
     void **params;       /* next free launch parameter while binding */
     uint64_t *values;
     void *tables; /* host memory that holds all tables above */
@@ -184,10 +186,10 @@ bool cuda_find(CudaApi *cu, char *text, size_t size);
 bool nccl_find(NcclApi *nccl, char *text, size_t size);
 ampc_status lt_load(ampc_session *s, const CudaApi *cu, LtApi *lt);
 void library_unload(void *lib);
-/* "CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)" */
+/* The text "CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure)". */
 const char *gpu_error_text(const GpuDevice *d, CUresult e, char text[200]);
-/* AMPC_ERR_DEVICE (AMPC_ERR_MEMORY during open), and the session is good for
-   nothing but close.                                                         */
+/* AMPC_ERR_DEVICE (AMPC_ERR_MEMORY during open); afterwards the session can
+   only be closed. */
 ampc_status gpu_fail(ampc_session *s, CUresult e, const char *call,
                      const char *step);
 ampc_status lt_fail(ampc_session *s, int e, const char *call, const char *step);
@@ -206,7 +208,7 @@ void image_unload(ampc_session *s);
 
 /* ---- memory.c ------------------------------------------------------------ */
 
-uint64_t gpu_round(uint64_t bytes); /* to GPU_ALIGN; saturates */
+uint64_t gpu_round(uint64_t bytes); /* rounds up to GPU_ALIGN; saturates */
 ampc_status memory_alloc(ampc_session *s);
 ampc_status memory_alloc_late(ampc_session *s);
 void memory_free(ampc_session *s);
@@ -231,14 +233,14 @@ ampc_status gpu_write(ampc_session *s, CUdeviceptr to, const void *from,
 /* NULL, or the name of the step whose CUDA tables are damaged. */
 const char *gpu_plan_defect(const AmpcModule *m);
 bool gpu_has_products(const AmpcModule *m);
-/* Tables for every program; before memory_alloc.  bind_all fills those that can
-   be and are not yet. */
+/* Tables for every program; called before memory_alloc. bind_all fills those
+   that can be filled and are not yet. */
 ampc_status bind_tables(ampc_session *s);
 ampc_status bind_all(ampc_session *s);
-/* Between the two no thread captures a stream (run.c). */
+/* Between the two calls no thread captures a stream (run.c). */
 void gpu_hold_captures(void);
 void gpu_release_captures(void);
-/* Blocks of a kernel over n elements. */
+/* Number of blocks of a kernel over n elements. */
 static inline int64_t gpu_blocks(const PlanCudaKernel *k, int64_t n) {
     return k->blocks ? k->blocks : n / k->per_block + (n % k->per_block > 0);
 }
@@ -249,16 +251,16 @@ ampc_status gpu_ranks_open(ampc_session *s);
 /* Bytes of GpuDevice.bad and host_bad, and of sent. */
 uint64_t gpu_ranks_bytes(const ampc_session *s);
 uint64_t gpu_sent_bytes(const ampc_session *s);
-/* PLAN_SUM of program micro, in a whole step. */
+/* PLAN_SUM of program micro, as part of a whole step. */
 ampc_status gpu_sum_bucket(ampc_session *s, const PlanStep *t);
 /* Sums the remaining gradients before program update. */
 ampc_status gpu_sum_rest(ampc_session *s);
-/* With --shard-optimizer, behind program update. */
+/* With --shard-optimizer: called after program update. */
 ampc_status gpu_hand_out(ampc_session *s);
 /* PLAN_SUM_NOW. */
 ampc_status gpu_sum_now(ampc_session *s, const GpuStep *t);
-/* Until an event, or all work of a stream, is done; with ranks, no longer than
-   the communicator allows.                                                  */
+/* Waits for an event, or for all work of a stream; with ranks, no longer
+   than the communicator allows. */
 ampc_status gpu_wait(ampc_session *s, CUevent e, const char *what);
 ampc_status gpu_wait_stream(ampc_session *s, CUstream stream, const char *what);
 
@@ -274,7 +276,8 @@ typedef struct ProductKey {
 
 ampc_status product_bind(ampc_session *s, int program, const PlanStep *t,
                          GpuProduct *p, ProductKey *key);
-/* Leaves what follows the product to a kernel.  The cublasStatus_t. */
+/* Leaves the operations after the product to a kernel. Returns the
+   cublasStatus_t. */
 int product_unfuse(const LtApi *lt, GpuProduct *p, ProductKey *key);
 /* The cublasStatus_t. */
 int product_launch(const GpuDevice *d, const GpuProduct *p, const LtAlgo *algo,
@@ -294,13 +297,13 @@ typedef struct CacheEntry {
 typedef struct Cache {
     ampc_session *s;
     char path[1024];
-    bool damaged; /* the file exists but cannot be trusted */
+    bool damaged; /* the file exists but is not valid */
     CacheEntry *entries;
-    size_t loaded, n, room; /* entries: from the file, in all */
+    size_t loaded, n, room; /* number of entries: from the file; in all */
 } Cache;
 
-/* Never fails: at worst an empty cache that cannot be written.  The algorithm
-   among the first n entries, or NULL.                                       */
+/* Never fails: at worst the cache is empty and cannot be written. Returns
+   the algorithm among the first n entries, or NULL. */
 void cache_open(ampc_session *s, Cache *c);
 const LtAlgo *cache_find(const Cache *c, size_t n, const ProductKey *key);
 bool cache_add(Cache *c, const ProductKey *key, const LtAlgo *algo);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* image.c: loads the module's CUDA code.
 
-   The images of one architecture are taken together: first the exact one (sm_90
-   on a 9.0), then those of the same major version and a lower minor, highest
-   first, then PTX that this GPU can run, highest first.  If the driver rejects
-   an image's content, the next architecture is tried. */
+   The images of one architecture are tried together: first the exact one
+   (sm_90 on a 9.0), then those of the same major version and a lower minor,
+   highest first, then PTX that this GPU can run, highest first. If the
+   driver rejects an image's content, the next architecture is tried. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "runtime/cuda/gpu.h"
 #include "runtime/files/sections.h"
 
-/* How good "sm_90", "sm_90a" or "compute_80" is for this GPU; 0: useless.
+/* How well "sm_90", "sm_90a" or "compute_80" suits this GPU; 0: it cannot run.
    A letter ties code to exactly that GPU.                                    */
 static int arch_rank(const GpuDevice *d, const char *arch) {
     int have = d->major * 10 + d->minor;
@@ -113,7 +113,7 @@ static bool is_refusal(CUresult e) {
            e == CUDA_UNSUPPORTED_PTX_VERSION || e == CUDA_JIT_DISABLED;
 }
 
-/* The driver's answer in the words of somebody who has to act on it. */
+/* The driver's answer in words that say what to do. */
 static const char *refusal_text(CUresult e) {
     switch (e) {
     case CUDA_NO_BINARY_FOR_GPU: return "it holds no code for this GPU";
@@ -181,8 +181,8 @@ static ampc_status try_all(ampc_session *s, SectionFile *f) {
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* Every kernel is looked up here: one that is loaded at its first launch would
-   be loaded while a graph is captured.                                      */
+/* Every kernel is looked up here: otherwise its first launch could load it
+   while a graph is captured. */
 static ampc_status find_kernels(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     const PlanCuda *c = s->m->cuda;

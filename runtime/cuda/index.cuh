@@ -39,7 +39,8 @@ __device__ inline int scatter_row(const typename P::Idx *idx, int s) {
     return s < P::nidx ? scatter_row<P>(idx[s]) : -1;
 }
 
-/* Threads before this one whose flag is set; *all: how many in the block.
+/* Number of earlier threads whose flag is set; *all: the number in the whole
+   block.
    Every thread calls it.                                                     */
 template <int THREADS> __device__ int block_rank(bool flag, int *all) {
     __shared__ int warps[THREADS / 32];
@@ -57,7 +58,7 @@ template <int THREADS> __device__ int block_rank(bool flag, int *all) {
     return before;
 }
 
-/* Sum of n over the threads of the block; in every thread. */
+/* Sum of n over the threads of the block, returned to every thread. */
 template <int THREADS> __device__ int block_sum(int n) {
     __shared__ int sums[THREADS];
     int t = (int)threadIdx.x;
@@ -70,7 +71,7 @@ template <int THREADS> __device__ int block_sum(int n) {
     return sums[0];
 }
 
-/* How many positions name a row before `low`. */
+/* Number of positions that name a row before `low`. */
 template <class P>
 __device__ int scatter_before(const typename P::Idx *idx, int low) {
     constexpr int N = 16 / sizeof(typename P::Idx);
@@ -88,7 +89,7 @@ __device__ int scatter_before(const typename P::Idx *idx, int low) {
     return block_sum<P::threads>(n);
 }
 
-/* Collects the positions of rows [low, high) in order; returns how many. */
+/* Collects the positions of rows [low, high) in order; returns their number. */
 template <class P>
 __device__ int scatter_find(const typename P::Idx *idx, int low, int high,
                             int *to) {
@@ -105,7 +106,7 @@ __device__ int scatter_find(const typename P::Idx *idx, int low, int high,
     return n;
 }
 
-/* visit(j) where the row of found[j] is `row`, ascending. */
+/* Calls visit(j) if the row of found[j] is `row`, in ascending order. */
 template <class P, class Visit>
 __device__ void scatter_each(const typename P::Idx *idx, const int *found,
                              int n, int row, Visit visit) {
@@ -121,7 +122,7 @@ __device__ void scatter_each(const typename P::Idx *idx, const int *found,
     }
 }
 
-/* Stably sorts found[0, n) by row: the thread of a row counts and places. */
+/* Stably sorts found[0, n) by row: each row's thread counts and places. */
 template <class P>
 __device__ void scatter_sort(const typename P::Idx *idx, const int *found,
                              int n, int low, int high, int base,
@@ -156,7 +157,7 @@ __device__ void scatter_invert(const typename P::Idx *idx, int *scratch) {
     scatter_sort<P>(idx, found, n, low, high, base, s);
 }
 
-/* `line` threads sum a row; they run over its columns, `near` at a time. */
+/* `line` threads sum a row; each takes `near` adjacent columns at a time. */
 template <class P>
 __device__ void scatter_sum(const typename P::Src *src, typename P::Out *out,
                             int *scratch) {
@@ -187,7 +188,7 @@ template <class C> struct Best {
     long long at;
 };
 
-/* NaN counts as the largest value; the first of equals wins. */
+/* NaN counts as the largest value; among equal values the first wins. */
 template <class C>
 __device__ inline bool better(const Best<C> &a, const Best<C> &b) {
     bool an = a.value != a.value, bn = b.value != b.value;
@@ -218,7 +219,7 @@ __device__ void argmax(const typename P::T *x, typename P::Out *out) {
     out[i] = argmax_of<P>(from, 0, 1).at;
 }
 
-/* For inner = 1 and axis >= 32: one warp computes a result. */
+/* For inner = 1 and axis >= 32: one warp computes each result. */
 template <class P>
 __device__ void argmax_warp(const typename P::T *x, typename P::Out *out) {
     typedef Compute<typename P::T> C;
@@ -241,7 +242,7 @@ template <class C> struct CumsumSum { typedef unsigned long long Type; };
 template <> struct CumsumSum<float> { typedef float Type; };
 template <> struct CumsumSum<double> { typedef double Type; };
 
-/* P: the parameters of LibCumsum.  A thread for each column. */
+/* P: the parameters of LibCumsum.  One thread for each column. */
 template <class P>
 __device__ void cumsum(const typename P::T *x, typename P::Out *y) {
     typedef typename CumsumSum<Compute<typename P::T>>::Type Sum;

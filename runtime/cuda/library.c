@@ -17,7 +17,7 @@
 
 /* ---- finding ------------------------------------------------------------- */
 
-/* $VARIABLE, if it says anything. */
+/* The value of $VARIABLE, unless it is empty. */
 static const char *given_name(const char *variable) {
     const char *name = secure_getenv(variable);
     return name && *name ? name : NULL;
@@ -32,7 +32,7 @@ static bool given_none(const char *variable, char *why, size_t why_size) {
     return true;
 }
 
-/* `why` keeps the first answer. */
+/* `why` keeps the first library's message. */
 static void *library_open(const char *name, char *why, size_t why_size) {
     void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     const char *text = lib ? NULL : dlerror();
@@ -59,7 +59,7 @@ void library_unload(void *lib) {
     if (lib) dlclose(lib);
 }
 
-/* One that lacks a symbol is not taken. */
+/* A library that lacks a symbol is rejected. */
 static void *library_take(const char *name, const Symbol *symbols, size_t n,
                           char *why, size_t why_size) {
     void *lib = library_open(name, why, why_size);
@@ -70,7 +70,7 @@ static void *library_take(const char *name, const Symbol *symbols, size_t n,
     return NULL;
 }
 
-/* A file that has the pattern below a folder, and that is taken. */
+/* Loads a file below a folder that matches the pattern and is accepted. */
 static bool take_below(const char *root, const char *pattern,
                        bool (*take)(void *ctx, const char *name), void *ctx) {
     char path[600];
@@ -86,8 +86,8 @@ static bool take_below(const char *root, const char *pattern,
     return taken;
 }
 
-/* As the loader finds it, of the toolkit, or of NVIDIA's Python packages, in
-   which it is below `in`. */
+/* Tries the loader's path, the toolkit, then NVIDIA's Python packages, in
+   which the library is below `in`. */
 static bool take_usual(const char *in, const char *name,
                        bool (*take)(void *ctx, const char *name), void *ctx) {
     char toolkit[80], package[120], user[130], debian[120];
@@ -146,7 +146,7 @@ typedef struct LtSearch {
     char why[300];
 } LtSearch;
 
-/* One that the driver is too old for is passed over, too. */
+/* A library that is too new for the driver is rejected, too. */
 static bool lt_take(void *ctx, const char *name) {
     LtSearch *f = ctx;
     LtApi *lt = f->lt;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.c: the device's memory: one allocation on it, one pinned on the host,
-   made at open, and one for what micro-steps alone need, made before the first.
+/* memory.c: the device's memory: one allocation on the device and one pinned on
+   the host, made at open; and one for micro-steps only, made before the first
+   of them.
 
-   On the device, each piece on a 256-byte boundary: scalars, other variables,
-   activations, inputs of the running program, slots for the inputs of the next
-   ones, scratch, cuBLASLt's workspace, tables, counters; apart, gradients and,
-   where the programs that read or write them need more, their activations.
-   Scalars lie side by side, so that one copy brings all those that the API
-   reports. */
+   On the device, each piece on a 256-byte boundary: scalars, other
+   variables, activations, inputs of the running program, slots for the
+   inputs of the next ones, scratch, cuBLASLt's workspace, tables, counters.
+   A separate block has gradients and, if the programs that read or write
+   them need more, their activations. Scalars are adjacent, so that one copy
+   transfers all those that the API reports. */
 #include <stdio.h>
 #include <string.h>
 
@@ -95,7 +96,8 @@ static void move_all(const AmpcModule *m, GpuDevice *d) {
 
 /* ---- allocation ---------------------------------------------------------- */
 
-/* What would fit, where `arena` of the bytes are activations; else "". */
+/* For the message: what would fit, if `arena` of the bytes are activations;
+   else "". */
 static void put_remedy(uint64_t bytes, uint64_t arena, uint64_t free_bytes,
                        char *text, size_t size) {
     unsigned long long others = bytes - arena;
@@ -198,7 +200,7 @@ void memory_free(ampc_session *s) {
 
 /* ---- addresses ----------------------------------------------------------- */
 
-/* Inputs of a program lie side by side. */
+/* Inputs of a program are adjacent. */
 static uint64_t input_offset(const AmpcModule *m, int program, uint32_t input) {
     uint64_t at = 0, bytes = 0;
     const PlanProgram *p = &m->programs[program];
@@ -233,7 +235,7 @@ ampc_status gpu_get(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
     CUdeviceptr p = gpu_address(s, s->last, from);
     if (whole && bytes) memcpy(to, whole, bytes);
     if (whole) return AMPC_OK;
-    if (!p) memset(to, 0, bytes); /* a gradient before any micro-step */
+    if (!p) memset(to, 0, bytes); /* a gradient before the first micro-step */
     for (uint64_t at = 0; p && at < bytes; at += GPU_BOUNCE) {
         uint64_t n = bytes - at < GPU_BOUNCE ? bytes - at : GPU_BOUNCE;
         GPU(d->cu.MemcpyDtoHAsync(d->bounce, p + at, n, d->stream),
@@ -294,7 +296,7 @@ ampc_status gpu_give(ampc_session *s, PlanRef from, void *to, uint64_t bytes) {
     return status == AMPC_OK ? gpu_leave_host(s) : status;
 }
 
-/* Waits only for what wrote from the same place of the ring before. */
+/* Waits only for the earlier copy that used the same part of the ring. */
 static ampc_status write_small(ampc_session *s, CUdeviceptr to,
                                const void *from, uint64_t bytes) {
     GpuDevice *d = gpu_of(s);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.c: sums of gradients over GPUs by NCCL.
 
-   A communicator of NCCL and beside it one of processes, MPI's or over TCP: it
-   transfers NCCL's id and data in host memory, and finds the missing rank after
-   NCCL has waited in vain. NCCL's communicator is non-blocking, so that nothing
+   It uses a communicator of NCCL and one of processes (MPI or TCP), which
+   transfers NCCL's id and data in host memory, and finds the missing rank if
+   NCCL waits too long. NCCL's communicator is non-blocking, so that nothing
    waits without a deadline; aborting it ends the work on its streams. */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -34,7 +34,7 @@ static void give_up(Nccl *n) {
     n->handle = NULL;
 }
 
-/* Who else has given up comes here, too. */
+/* Also ranks that have given up elsewhere come here. */
 static void ask_around(Nccl *n) {
     enum { SECONDS = 5 };
     CommHead *h = n->host->ctx;
@@ -61,7 +61,7 @@ static int late(Nccl *n) {
     return 1;
 }
 
-/* Until a call is done that goes on by itself. */
+/* Waits until an asynchronous call is done. */
 static int settle(Nccl *n, const char *call, NcclResult e) {
     double begin = comm_seconds();
     while (e == NCCL_IN_PROGRESS) {

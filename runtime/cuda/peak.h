@@ -20,8 +20,8 @@ static const GpuSheet gpu_sheets[] = {
 };
 enum { NGPU_SHEET = sizeof gpu_sheets / sizeof *gpu_sheets };
 
-/* The sheet of the GPU that a driver calls so; NULL: it is unknown, or a part
-   of one (MIG). */
+/* The sheet of the GPU that the driver names; NULL: it is unknown, or a part
+   of a GPU (MIG). */
 static inline const GpuSheet *gpu_sheet(const char *text) {
     if (strstr(text, " MIG ")) return NULL;
     for (int i = 0; i < NGPU_SHEET; i++) {
@@ -32,7 +32,7 @@ static inline const GpuSheet *gpu_sheet(const char *text) {
     return NULL;
 }
 
-/* Dense FLOPs of 16 bits a second; 0: it has no sheet. */
+/* Dense 16-bit FLOPs per second; 0: there is no sheet. */
 static inline double peak_of(const char *text) {
     const GpuSheet *s = gpu_sheet(text);
     return s ? s->tensor : 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.cuh: MaxPool, AveragePool and their gradients, one thread per result or
-   for `near` of them, neighbours on a line, which are stored at once.
+/* pool.cuh: MaxPool, AveragePool and their gradients. A thread computes one
+   result, or `near` adjacent ones on a line, which are stored together.
 
-   Gradients gather: a thread visits the windows that hold its input, in
+   Gradients gather: a thread visits the windows that contain its input, in
    ascending order, so that sums have one order and need no atomics.
    P: the parameters of LibPool; near; T: type of X and Y.                   */
 #ifndef AMPC_POOL_CUH
@@ -18,20 +18,21 @@ struct PoolDim {
     static constexpr I in = IN, out = OUT, kernel = KERNEL, dilation = DILATION,
                        stride = STRIDE, pad = PAD;
 
-    /* First window element of output o at or behind input `from`. */
+    /* First window element of output o at or after input `from`. */
     static __device__ I first(I o, I from) {
         I low = o * stride - pad;
         return low >= from ? 0 : (from - low + dilation - 1) / dilation;
     }
     static __device__ I at(I o, I t) { return o * stride + t * dilation - pad; }
-    /* Elements that output o averages. */
+    /* Number of elements that output o averages. */
     static __device__ I count(I o) {
         I t0 = first(o, COUNT_PAD ? -pad : 0);
         I t1 = first(o, COUNT_PAD ? in + (I)PAD_END : in);
         t1 = t1 < kernel ? t1 : kernel;
         return t1 > t0 ? t1 - t0 : 0;
     }
-    /* Outputs [low, high) whose windows may hold input i; holds() decides. */
+    /* Outputs [low, high) whose windows may contain input i; holds()
+       decides. */
     static __device__ I low(I i) {
         I reach = i + pad - (kernel - 1) * dilation;
         return reach <= 0 ? 0 : (reach + stride - 1) / stride;
@@ -43,10 +44,10 @@ struct PoolDim {
     static __device__ bool holds(I o, I i) {
         return (i + pad - o * stride) % dilation == 0;
     }
-    /* No input is held by more windows. */
+    /* No input is in more windows. */
     static constexpr I most = up_div((KERNEL - 1) * DILATION + 1, STRIDE);
-    /* Number of the element that input i is in the window of output o; i
-       must be in it. */
+    /* Number of input i among the elements of output o's window; i must be
+       in the window. */
     static __device__ I tap(I o, I i) {
         return (i + pad - o * stride) / dilation;
     }
@@ -60,8 +61,8 @@ struct PoolDim {
     static constexpr int meet(int n) {
         return (int)((n - 1 + PAD) / STRIDE) - nearest + 1;
     }
-    /* Number of the element that the u-th input is in the window of the j-th
-       of these outputs; -1 if it is not in it. */
+    /* Number of the u-th input among the elements of the j-th of these
+       outputs' windows; -1 if it is not in the window. */
     static constexpr int tap_of(int j, int u) {
         int from = u + (int)PAD - (nearest + j) * (int)STRIDE;
         return from < 0 || from > reach || from % (int)DILATION
@@ -87,13 +88,13 @@ template <class P> struct Pool {
                     P::pad2, P::pad_end2, pads>
         D2;
 
-    /* Elements of a line that the windows of n neighbouring outputs cover. */
+    /* Number of elements of a line in the windows of n adjacent outputs. */
     static constexpr int span(int n) {
         return (n - 1) * (int)P::stride2 + D2::reach + 1;
     }
 
-    /* visit(where a line of the input plane begins, number of the window's
-       first element on it) over the lines that the window of output o reads. */
+    /* Calls visit(start of a line of the input plane, number of the window's
+       first element on it) for the lines that the window of output o reads. */
     template <class Visit> static __device__ void rows(I o, Visit visit) {
         I oy = o / D2::out % D1::out, oz = o / D2::out / D1::out;
         UNROLL_4
@@ -107,8 +108,8 @@ template <class P> struct Pool {
         }
     }
 
-    /* visit(position in the input plane, number of the window element) over the
-       window of output o. */
+    /* Calls visit(position in the input plane, number of the window element)
+       for the window of output o. */
     template <class Visit> static __device__ void window(I o, Visit visit) {
         I ox = o % D2::out;
         rows(o, [&](I row, I tap) {
@@ -119,8 +120,9 @@ template <class P> struct Pool {
         });
     }
 
-    /* visit(where a line of the output plane begins, number of the first window
-       element on a line) over the lines whose windows hold line i of the input.
+    /* Calls visit(start of a line of the output plane, number of the first
+       window element on a line) for the lines whose windows contain line i of
+       the input.
      */
     template <class Visit>
     static __device__ void rows_around(I i, Visit visit) {
@@ -140,8 +142,8 @@ template <class P> struct Pool {
         }
     }
 
-    /* visit(output, number of the window element) over the windows that hold
-       position i of the plane. */
+    /* Calls visit(output, number of the window element) for the windows that
+       contain position i of the plane. */
     template <class Visit> static __device__ void windows(I i, Visit visit) {
         I x = i % D2::in;
         rows_around(i, [&](I row, I tap) {
@@ -180,8 +182,8 @@ template <class P> struct Pool {
         }
     }
 
-    /* visit(values of a line, number of its first window element) over the
-       lines that the windows of N outputs from o on share. */
+    /* Calls visit(values of a line, number of its first window element) for
+       the lines that the windows of N outputs from o on share. */
     template <int N, class T, class C, class Visit>
     static __device__ void lines(const T *plane, I o, C outside, Visit visit) {
         rows(o, [&](I row, I tap) {
@@ -190,13 +192,14 @@ template <class P> struct Pool {
             visit(value, tap);
         });
     }
-    /* Position in that line of element t of the u-th output's window. */
+    /* Position in that line of element t in the u-th output's window. */
     static constexpr int place(int u, int t) {
         return u * (int)D2::stride + t * (int)D2::dilation;
     }
 
-    /* visit(output, number of the first element of its window's line, j) over
-       the windows that hold one of N positions from i on (PoolDim::meet). */
+    /* Calls visit(output, number of the first element of its window's line,
+       j) for the windows that contain one of N positions from i on
+       (PoolDim::meet). */
     template <int N, class Visit>
     static __device__ void around(I i, Visit visit) {
         I x = i % D2::in;
@@ -213,7 +216,7 @@ template <class P> struct Pool {
         return D0::count(o / D2::out / D1::out) *
                D1::count(o / D2::out % D1::out) * D2::count(o % D2::out);
     }
-    /* The first element of a window; -1: it has none. */
+    /* The first element of a window; -1: the window is empty. */
     static __device__ I first(I o) {
         I x = o % D2::out, y = o / D2::out % D1::out, z = o / D2::out / D1::out;
         I tx = D2::first(x, 0), ty = D1::first(y, 0), tz = D0::first(z, 0);
@@ -229,7 +232,8 @@ template <class C> __device__ inline C pool_lowest() { return 0; }
 template <> __device__ inline float pool_lowest() { return -INFINITY; }
 template <> __device__ inline double pool_lowest() { return -(double)INFINITY; }
 
-/* NaN wins, the first of equals is named; -1 where the window is empty. */
+/* NaN wins; among equal values the first one's number is returned; -1 if the
+   window is empty. */
 template <class P>
 __device__ void maxpool(const typename P::T *x, typename P::T *y,
                         typename P::Idx *idx) {

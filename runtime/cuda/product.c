@@ -2,7 +2,7 @@
 /* product.c: matrix products as cuBLASLt sees them.
 
    Row-major C[m,n] = A[m,k] B[k,n] is column-major C'[n,m] = B'[n,k] A'[k,m]:
-   the operands change places and nothing is transposed in memory.  Matrices are
+   the operands are exchanged and nothing is transposed in memory. Matrices are
    described once, at open.                                                   */
 #include "runtime/cuda/gpu.h"
 
@@ -14,7 +14,7 @@ static int type_code(int64_t dtype) {
 }
 
 /* op(X) of rows x cols with element (r, c) at r * rs + c * cs: how X is stored.
-   False when neither stride is 1.                                            */
+   False if neither stride is 1. */
 static bool operand(int64_t rows, int64_t cols, int64_t rs, int64_t cs,
                     int32_t *op, int64_t *ld) {
     if (rows == 1) rs = 1;
@@ -28,7 +28,8 @@ static bool operand(int64_t rows, int64_t cols, int64_t rs, int64_t cs,
     return cs == 1 && rs >= cols;
 }
 
-/* Batch axes as one: adjacent axes of equal stepping merge.  Stride 0 repeats a
+/* Merges batch axes into one: adjacent axes must have matching steps. Stride 0
+   repeats a
    matrix.                                                                    */
 static bool one_batch(const LibGemm *g, ProductKey *k) {
     k->batch = 1;
@@ -48,7 +49,7 @@ static bool one_batch(const LibGemm *g, ProductKey *k) {
     return k->batch <= INT32_MAX;
 }
 
-/* *empty: nothing to multiply, an empty result or a sum of nothing. */
+/* * empty: an empty result or an empty sum. */
 static bool dims_ok(const LibGemm *g, uint64_t *result_bytes, bool *empty) {
     bool ok = g->m >= 0 && g->n >= 0 && g->k >= 0 && g->m <= INT32_MAX &&
               g->n <= INT32_MAX && g->k <= INT32_MAX && g->nbatch_dim >= 0 &&

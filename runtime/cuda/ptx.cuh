@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ptx.cuh: everything that is inline assembly, one function per instruction.
+/* ptx.cuh: all inline assembly, one function per instruction.
 
    Kernels never contain asm, so that a simulator can define AMPC_PTX_CUH and
-   these functions itself.  Unless said, all lanes of a warp call them together.
-   With g = lane / 4, t = lane % 4 and two 16-bit values per register, the lower
-   index in the low half:
+   these functions itself.  Unless noted, all lanes of a warp call them
+   together. With g = lane / 4, t = lane % 4 and two 16-bit values per register,
+   the lower index in the low half:
      A  16 x 16  a[0] (g, 2t..)  a[1] (g + 8, 2t..)
                  a[2] (g, 2t + 8..)  a[3] (g + 8, 2t + 8..)
      B  16 x 8   b[0] (k 2t.., column g)  b[1] (k 2t + 8.., column g)
@@ -60,8 +60,9 @@ static __device__ __forceinline__ void ampc_ldmatrix_x4_trans(unsigned r[4],
                  : "memory");
 }
 
-/* 16 bytes from global to shared memory, both aligned to that, or, unless `in`,
-   zeros; there when this thread has waited.  Of each lane by itself. */
+/* Copies 16 bytes from global to shared memory, both aligned to 16 bytes, or
+   zeros unless `in`; they are there after this thread has waited. Each lane
+   calls it by itself. */
 static __device__ __forceinline__ void
 ampc_cp_async_16(void *to, const void *from, bool in) {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -70,13 +71,13 @@ ampc_cp_async_16(void *to, const void *from, bool in) {
                  : "memory");
 }
 
-/* For all copies of this thread.  Of each lane by itself. */
+/* Waits for all copies of this thread. Each lane calls it by itself. */
 static __device__ __forceinline__ void ampc_cp_async_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* The two bytes there, or 0 and no access unless `in`, of memory that nothing
-   writes meanwhile.  Of each lane by itself. */
+/* The two bytes at the address, or 0 without an access unless `in`; nothing
+   may write the memory meanwhile. Each lane calls it by itself. */
 static __device__ __forceinline__ unsigned short ampc_load_16(const void *from,
                                                               bool in) {
     unsigned short v;
@@ -91,8 +92,8 @@ static __device__ __forceinline__ unsigned short ampc_load_16(const void *from,
     return v;
 }
 
-/* 2^x to 2 units in the last place, subnormal results 0.  Of each lane by
- * itself. */
+/* 2^x with an error of up to 2 units in the last place; subnormal results
+ * become 0. Each lane calls it by itself. */
 static __device__ __forceinline__ float ampc_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantized.cuh: weights of few bits (quantized.h), widened whole or by the
-   products that read them.                                                  */
+/* quantized.cuh: quantised weights (quantized.h), widened as a whole or by
+   the products that read them. */
 #ifndef AMPC_QUANTIZED_CUH
 #define AMPC_QUANTIZED_CUH
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ranks.c: sums over ranks inside programs.
 
-   Where the communicator works on the GPU's memory, its calls are put on a
-   stream of their own, which forks from the one of the steps when a bucket of
-   gradients is ready and joins it before program update.  The last micro-step
-   of an update, the sums and program update are then one run, and one CUDA
-   graph.  What all ranks found in their data goes along: each counts its own,
-   and all counts are in one array afterwards.
+   If the communicator works on the GPU's memory, its calls are enqueued on a
+   separate stream, which forks from the stream of the steps when a bucket of
+   gradients is ready and joins it before program update. The last micro-step of
+   an update, the sums and program update are then one run, and one CUDA
+   graph.  The counts of bad data are sent along: each rank counts its own, and
+   afterwards one array has all counts.
 
    Otherwise sums go through the host's memory: PLAN_SUM by sums.c, before
    program update, PLAN_SUM_NOW here.                                        */
@@ -70,8 +70,8 @@ static int add_up(ampc_session *s, CUdeviceptr data, uint64_t bytes,
                            dtype, gpu_of(s)->ranks);
 }
 
-/* Gradients that are adjacent in memory, including gaps, or a single one
-   that is summed in parts. */
+/* Gradients that are adjacent in memory, including gaps, or a single
+   gradient that is summed in parts. */
 typedef struct Span {
     uint32_t ref; /* to look at next */
     CUdeviceptr from;
@@ -96,7 +96,7 @@ static bool next_span(const ampc_session *s, const PlanStep *t, Span *x) {
     return true;
 }
 
-/* A span that lies at `at` in that dtype. */
+/* A span that is stored at `at` in that dtype. */
 static int add_span(ampc_session *s, const PlanStep *t, const Span *x,
                     CUdeviceptr at, ampc_dtype dtype) {
     const ampc_comm *c = s->opt.comm;
@@ -138,7 +138,8 @@ static ampc_status add_bucket(ampc_session *s, const PlanStep *t) {
     return AMPC_OK;
 }
 
-/* Kernel of n elements from one place to another, beside the steps. */
+/* Runs a kernel over n elements from one address to another, outside of the
+   steps. */
 static ampc_status ranks_convert(ampc_session *s, uint32_t kernel,
                                  CUdeviceptr from, CUdeviceptr to, int64_t n) {
     GpuDevice *d = gpu_of(s);
@@ -219,7 +220,7 @@ static int share_buffers(ampc_session *s) {
     return failed;
 }
 
-/* All ranks' loss and shares, and what each has found in its data. */
+/* Exchanges all ranks' loss and shares, and their counts of bad data. */
 static ampc_status sum_tail(ampc_session *s) {
     GpuDevice *d = gpu_of(s);
     const ampc_comm *c = s->opt.comm;
@@ -252,7 +253,7 @@ ampc_status gpu_sum_rest(ampc_session *s) {
     return status == AMPC_OK ? ranks_join(s) : status;
 }
 
-/* Behind program update: what each rank has updated, to all. */
+/* After program update: sends each rank's updated parts to all ranks. */
 ampc_status gpu_hand_out(ampc_session *s) {
     enum { MOST = 1024 }; /* calls in a group */
     const ampc_comm *c = s->opt.comm;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c: one run of a program.
 
-   Inputs go from the caller's buffers to a pinned slot, unless they were made
-   there (gpu_stage), from there by the copy stream to a slot on the device, and
-   from there to the place that kernels know, all in order with the steps by
-   events: while one step runs, the batch of the next is on its way, and the
-   caller may reuse its buffers at once.  Inputs in the device's memory go to
-   that place at once.
+   Inputs are copied from the caller's buffers to a pinned slot (unless they
+   were written there, gpu_stage), by the copy stream to a slot on the device,
+   and then to the address that kernels read. Events keep the order with the
+   steps: while one step runs, the next batch is being copied, and the caller
+   may reuse its buffers at once. Inputs in the device's memory go to that place
+   at once.
 
    The first run of a program is eager: it touches every kernel.  The second is
-   captured into a graph, which it and all later ones launch.  Where ranks sum
-   on the device, the last micro-step and the update are one run (ranks.c).  At
-   the end of a program the scalars that the API reports are copied to pinned
-   memory. */
+   captured into a graph, which it and all later ones launch.  If ranks sum
+   on the device, the last micro-step and the update are one run (ranks.c).
+   At the end of a program the scalars that the API reports are copied to
+   pinned memory. */
 #include <pthread.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@
 
 /* ---- inputs -------------------------------------------------------------- */
 
-/* Bytes of an input, and from it to the next. */
+/* Bytes of an input, and the distance to the next input. */
 static uint64_t input_bytes(const ampc_session *s, int program, uint32_t i) {
     const PlanTensor *t = &s->m->tensors[s->m->programs[program].in0 + i];
     uint64_t bytes = 0;
@@ -179,7 +179,7 @@ static bool reports(const ampc_session *s, int program) {
     return false;
 }
 
-/* Scalars less than a gap apart travel together. */
+/* Scalars less than a gap apart are copied together. */
 void watch_bind(ampc_session *s, int program) {
     enum { GAP = 1024 };
     GpuDevice *d = gpu_of(s);
@@ -252,7 +252,7 @@ static ampc_status mark(ampc_session *s, uint32_t i) {
     return AMPC_OK;
 }
 
-/* The host's clock has the end. */
+/* The host's clock gives the end. */
 static ampc_status tell_profile(ampc_session *s, int program) {
     GpuDevice *d = gpu_of(s);
     const PlanRun *r = &s->plan->runs[program];
@@ -326,8 +326,9 @@ ampc_status gpu_step(ampc_session *s, int program, uint32_t step) {
 /* ---- captures and the library -------------------------------------------- */
 
 /* From 13.3 on cuBLASLt finds no algorithm while any thread of the process
-   captures a stream. Captures go on side by side; who asks for algorithms waits
-   for all of them. Sessions of another module are out of reach. */
+   captures a stream. Captures may run at the same time; a thread that
+   requests algorithms waits for all of them. Sessions of another module
+   cannot be synchronised. */
 static pthread_rwlock_t captures = PTHREAD_RWLOCK_INITIALIZER;
 
 void gpu_hold_captures(void) { pthread_rwlock_wrlock(&captures); }
@@ -363,8 +364,8 @@ static ampc_status begin_capture(ampc_session *s) {
     return AMPC_OK;
 }
 
-/* The capture is ended in any case; a graph is built only if it succeeded. A
-   capture that goes on would forbid even to free memory. */
+/* The capture is ended in any case; a graph is built only if it succeeded.
+   An open capture would even forbid freeing memory. */
 static ampc_status end_capture(ampc_session *s, GpuProgram *p,
                                ampc_status status) {
     GpuDevice *d = gpu_of(s);
@@ -380,13 +381,13 @@ static ampc_status end_capture(ampc_session *s, GpuProgram *p,
     return status;
 }
 
-/* Part of a step that is one run. */
+/* The part of a step that is one run. */
 static bool in_whole(const ampc_session *s, int program) {
     return s->whole && (program == s->program[PROG_MICRO] ||
                         program == s->program[PROG_UPDATE]);
 }
 
-/* The program that has the graph of a run: of a whole step, update. */
+/* The program that owns the graph of a run: for a whole step, update. */
 static GpuProgram *run_of(const ampc_session *s, int program) {
     int p = in_whole(s, program) ? s->program[PROG_UPDATE] : program;
     return &gpu_of(s)->programs[p];

@@ -7,8 +7,8 @@
 
 /* ---- keys ---------------------------------------------------------------- */
 
-/* Unsigned numbers in the order that is asked for.  Zeros are equal, NaNs too,
-   and greater than all.                                                      */
+/* Converts keys to unsigned numbers in the requested order. All zeros are
+   equal; all NaNs are equal, and greater than all other values. */
 template <class C> struct SortKey {
     typedef unsigned long long Key;
     __device__ static Key of(C x) {
@@ -40,8 +40,8 @@ template <class P> __device__ inline KeyOf<P> sort_key(typename P::T x) {
 
 /* ---- short rows ---------------------------------------------------------- */
 
-/* P: the parameters of LibArgsort.  A thread for each element of all rows
-   counts those that come before it.                                          */
+/* P: the parameters of LibArgsort.  One thread for each element of all rows
+   counts the elements that come before it. */
 template <class P>
 __device__ void argsort(const typename P::T *x, typename P::Out *out) {
     long long i = flat_index<long long>();
@@ -59,9 +59,9 @@ __device__ void argsort(const typename P::T *x, typename P::Out *out) {
 
 /* ---- long rows ----------------------------------------------------------- */
 
-/* A block sorts the positions [begin, begin + n) of a row, N at most, by a
-   digit of SORT_BITS.  A thread has a strip of them; count[d][t] is how many of
-   its keys have digit d, then where it puts the next one.  SORT_THREADS
+/* A block sorts at most N positions [begin, begin + n) of a row by a digit of
+   SORT_BITS. A thread has a strip of them; count[d][t] is the number of its
+   keys with digit d, then the position for the next such key. SORT_THREADS
    threads. */
 template <class P, int N>
 __device__ void argsort_digit(const typename P::T *x, const int *from, int *to,
@@ -77,7 +77,7 @@ __device__ void argsort_digit(const typename P::T *x, const int *from, int *to,
         count[(int)(sort_key<P>(x[at]) >> shift) & (digits - 1)][t]++;
     }
     __syncthreads();
-    /* a thread sums `digits` counts that follow each other */
+    /* a thread sums `digits` consecutive counts */
     int *mine = &count[0][0] + t * digits, sum = 0;
     for (int d = 0; d < digits; d++) sum += mine[d];
     sums[t] = sum;
@@ -101,8 +101,8 @@ __device__ void argsort_digit(const typename P::T *x, const int *from, int *to,
     __syncthreads();
 }
 
-/* Sorts by all digits, lowest first. Returns the half of `space` (room for 2
-   N) that holds the sorted positions. */
+/* Sorts by all digits, lowest digit first. Returns the half of `space` (room
+   for 2 N) that holds the sorted positions. */
 template <class P, int N>
 __device__ const int *argsort_block(const typename P::T *x, int *space,
                                     int begin, int n) {
@@ -174,7 +174,8 @@ __device__ void argsort_parts(const typename P::T *x, int *scratch) {
     }
 }
 
-/* How many of n keys in order are less than `key`, or `equal` to it. */
+/* The number of the n sorted keys that are less than `key`, or `equal` to
+   it. */
 template <class Key>
 __device__ inline int argsort_before(const Key *keys, int n, Key key,
                                      bool equal) {
@@ -189,8 +190,8 @@ __device__ inline int argsort_before(const Key *keys, int n, Key key,
     return low;
 }
 
-/* One thread per kept element: its place in the row is its place in its part
-   plus the number of elements of the other parts that come before it. */
+/* One thread per kept element: its position in the row is its position in
+   its part plus the number of elements of other parts that come before it. */
 template <class P>
 __device__ void argsort_merge(typename P::Out *out, int *scratch) {
     typedef SortParts<P> S;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tile.cuh: C[m, n] = sum over k of A(m, k) B(k, n), one tile of C per block.
 
-   Operands come from loaders, results go to a functor, so that matrix products
-   and convolutions are the same loop.  A loader L:
+   Operands come from loaders, and results go to a functor, so that matrix
+   products and convolutions share the same loop. A loader L:
      L::Element, L::I          type in memory, type of indices
      L::along_k                neighbours in memory are neighbours in k
      L::table                  the index that a thread meets in many values is
@@ -19,7 +19,7 @@
    A block stages some steps of both operands in shared memory while the next
    ones are on their way to registers.  Elements past the edges are zeros.
    Results pass through shared memory, so that neighbouring threads store
-   neighbours, and the functor's code stands there once.                      */
+   neighbours, and the functor's code occurs once. */
 #ifndef AMPC_TILE_CUH
 #define AMPC_TILE_CUH
 
@@ -27,7 +27,8 @@
 #include "ptx.cuh"
 
 /* The part of a product that a block computes: rows from m0 below m, columns
-   from n0 below n, steps [k0, k1).  M, N, K: of these there are whole tiles. */
+   from n0 below n, steps [k0, k1).  M, N, K: extents of which only whole
+   tiles exist. */
 template <class Int, bool M = false, bool N = false, bool K = false>
 struct Part {
     typedef Int I;
@@ -37,8 +38,8 @@ struct Part {
 
 /* ---- places of a loader -------------------------------------------------- */
 
-/* The rows (along_k) or columns of a tile, in shared memory; nothing for
-   loaders that do without.                                                   */
+/* Tables for the rows (along_k) or columns of a tile, in shared memory;
+   empty for loaders without tables. */
 template <class L, int ROWS, int COLS, bool TABLE> struct Table {
     typedef typename L::I I;
     __device__ void start(const L &, I) {}
@@ -56,7 +57,7 @@ template <class L, int ROWS, int COLS> struct Table<L, ROWS, COLS, true> {
     static constexpr int lines = L::along_k ? ROWS : COLS;
     typename L::Place at[lines];
 
-    /* Before the first tile, and before each one; then a barrier. */
+    /* Called before the first tile, and before each one; a barrier follows. */
     __device__ void start(const L &in, I row0) {
         int t = (int)threadIdx.x;
         if (L::along_k && t < lines) at[t] = in.row(row0 + t);
@@ -91,19 +92,19 @@ template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
     }
 };
 
-/* Pairs of 16-bit values that follow each other in k, W words at a time. */
+/* Pairs of 16-bit values that are adjacent in k, W words at a time. */
 template <int W> struct alignas(4 * W) Words { unsigned v[W]; };
 
-/* Where word `word` of a row's TILE_K_MMA / 2 lies in shared memory.  A row has
-   four pieces of 16 bytes; rows exchange theirs, so that the eight lanes that
-   shared memory serves at once meet all banks, whether they have the same piece
-   of eight rows (ldmatrix, gathers) or all pieces of two. */
+/* Position in shared memory of word `word` of a row's TILE_K_MMA / 2 words.
+   A row has four pieces of 16 bytes; rows exchange theirs, so that the eight
+   lanes that shared memory serves at once meet all banks, whether they have
+   the same piece of eight rows (ldmatrix, gathers) or all pieces of two. */
 __device__ inline int tile_word(int row, int word) {
     return word ^ row / 2 % 4 * 4;
 }
 
-/* to[row][tile_word(row, k / 2)].  A thread gathers what fills 16 bytes if its
-   neighbours have the same k of other rows. */
+/* to[row][tile_word(row, k / 2)].  A thread gathers enough values to fill 16
+   bytes if its neighbours have the same k of other rows. */
 template <class L, int ROWS, int THREADS> struct Pairs {
     static constexpr int most = ROWS * (TILE_K_MMA / 2) / THREADS;
     static constexpr int words = L::near > 1 ? L::near / 2 : L::along_k ? 1 : 4;
@@ -151,7 +152,7 @@ template <class L, int ROWS, int THREADS> struct Pairs {
     }
 };
 
-/* Single values, widened to C: to[k][row]. */
+/* Single values, converted to C: to[k][row]. */
 template <class L, class C, int ROWS, int THREADS> struct Singles {
     static constexpr int pitch = ROWS + 4;
     typedef Unit<ROWS, TILE_K_FMA, THREADS, L::along_k> U;
@@ -177,8 +178,8 @@ template <class L, class C, int ROWS, int THREADS> struct Singles {
     }
 };
 
-/* The loop over k: `step` computes on the tiles that SA and SB staged in as and
-   bs, while the next ones are loaded.                                       */
+/* The loop over k: `step` computes on the tiles that SA and SB have staged
+   in as and bs, while the next ones are loaded. */
 template <class T, class SA, class SB, class A, class B, class P, class SharedA,
           class SharedB, class Step>
 __device__ void tile_loop(const A &a, const B &b, const P &p, SharedA &as,
@@ -208,7 +209,8 @@ __device__ void tile_loop(const A &a, const B &b, const P &p, SharedA &as,
     }
 }
 
-/* Hands a slice of results to `out`; row_of: slice row to row of the tile. */
+/* Passes a slice of results to `out`; row_of: maps a slice's row to the
+   tile's row. */
 template <class T, class C, int ROWS, int PITCH, class P, class Out,
           class RowOf>
 __device__ void tile_flush(const C (&slice)[ROWS][PITCH], const P &p,
@@ -245,8 +247,8 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
     static constexpr int mt = WM / 16, nt = WN / 8;
     static_assert(nt % 2 == 0, "ldmatrix brings two columns of B");
 
-    /* 16 steps of k, from word kw of each row on; lane and row are equal modulo
-       8, as tile_word needs. */
+    /* 16 steps of k, from word kw of each row on; lane and row must be equal
+       modulo 8, as tile_word needs. */
     static __device__ void step(const unsigned (*as)[pitch],
                                 const unsigned (*bs)[pitch], int kw,
                                 float acc[mt][nt][4]) {
@@ -330,7 +332,7 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
 
 /* ---- fused multiply-add -------------------------------------------------- */
 
-/* Any operands, widened to C: BM x BN of C per block, TM x TN per thread. */
+/* Any operands, converted to C: BM x BN of C per block, TM x TN per thread. */
 template <class C, int BM, int BN, int TM, int TN> struct FmaTile {
     static constexpr int m = BM, n = BN, k = TILE_K_FMA;
     static constexpr int cols = BN / TN, threads = BM / TM * cols;

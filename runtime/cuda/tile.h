@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tile.h: sizes that the kernels and the compiler (codegen/cuda_lib.c) share.
-   Plain numbers, read as C and as CUDA.                                      */
+/* tile.h: sizes shared by the kernels and the compiler (codegen/cuda_lib.c).
+   Plain numbers that both C and CUDA read. */
 #ifndef AMPC_CUDA_TILE_H
 #define AMPC_CUDA_TILE_H
 
@@ -8,39 +8,41 @@
 #define TILE_K_MMA 32
 #define TILE_K_FMA 16
 
-/* Threads of a block of the kernels that give one thread to each result. */
+/* Threads per block of the kernels in which a thread computes each result. */
 #define EACH_THREADS 256
 
-/* Gradients that a thread turns into another type. */
+/* Gradients per thread that are converted to another type. */
 #define CONVERT_NEAR 8
 
 /* A block of DIRECT_THREADS sums one element of a small weight gradient. */
 #define DIRECT_THREADS 256
 
 /* scatter-add: at most SCATTER_BLOCKS ranges of rows, each inverted by one
-   block; a line of threads, at most SCATTER_LINE, sums a row.                */
+   block; a line of at most SCATTER_LINE threads sums a row. */
 #define SCATTER_BLOCKS       256
 #define SCATTER_THREADS      256
 #define SCATTER_THREADS_LONG 1024
 #define SCATTER_LINE         256
 
-/* attention on tensor cores: columns of a matrix at most; up to FLASH_NARROW
-   of them a block of forward may have twice the rows. */
+/* attention on tensor cores: largest number of columns of a matrix; with up
+   to FLASH_NARROW columns a block of forward may have twice the rows. */
 #define FLASH_MOST      128
 #define FLASH_NARROW    64
 #define FLASH_WARPS     4
 #define FLASH_THREADS   (FLASH_WARPS * 32)
 #define FLASH_GRAD_ROWS (FLASH_WARPS * 16)
 
-/* argsort: rows of at most SORT_SHORT are compared, each with all; longer ones
-   sorted by digits of SORT_BITS, each by a block of SORT_THREADS or, where rows
-   are few, in parts of at least SORT_PART, which are merged.                 */
+/* argsort: in rows of at most SORT_SHORT elements, each is compared with
+   all; longer rows are sorted by digits of SORT_BITS, each by a block of
+   SORT_THREADS or, if rows are few, in parts of at least SORT_PART, which
+   are merged. */
 #define SORT_SHORT   256
 #define SORT_BITS    4
 #define SORT_THREADS 512
 #define SORT_PART    2048
 
-/* argmax: a warp for each result where the axis is innermost and longer. */
+/* argmax: a warp computes each result if the axis is innermost and longer
+   than this. */
 #define ARGMAX_WARP 32
 
 #endif

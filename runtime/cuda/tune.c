@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune.c: which of cuBLASLt's algorithms a product uses.
+/* tune.c: chooses cuBLASLt's algorithm for each product.
 
    The choice decides the bits of the result, so it must not change from run to
    run nor from machine to machine: the library's own first choice is taken,
-   which follows from its version and the kind of GPU.  With AMPC_TUNE=1 several
-   are measured; what was measured once is kept in a file and taken from there,
-   and where nothing can be kept, or what was kept is in doubt, nothing is
-   measured.  Then another machine may get other bits.                       */
+   which depends only on its version and the kind of GPU. With AMPC_TUNE=1
+   several are measured. A measured choice is kept in a file and read from
+   there; if the choice cannot be kept, or the file is in doubt, nothing is
+   measured. Another machine may then get other bits. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,8 @@ typedef struct Tuner {
     Cache cache;
     LtPref pref;
     CUevent begin, end;
-    CUdeviceptr cold; /* twice the cache; 0: no room, trials find it warm     */
+    CUdeviceptr cold; /* twice the cache; 0: no room, trials run with a warm
+                         cache */
     uint64_t cold_bytes;
     bool may_measure;
     GpuProduct *products;
@@ -54,7 +55,7 @@ static bool is_refusal(int e) {
            e == LT_ARCH_MISMATCH;
 }
 
-/* Asks for algorithms, best guess first; *n = 0: there is none. */
+/* Requests algorithms, best guess first; *n = 0: there are none. */
 static ampc_status candidates(Tuner *t, const GpuProduct *p,
                               const ProductKey *k, const char *name, int wanted,
                               LtHeuristic *found, int *n) {
@@ -74,8 +75,8 @@ static ampc_status candidates(Tuner *t, const GpuProduct *p,
     return AMPC_OK;
 }
 
-/* cuBLASLt has no algorithm: the product alone may have one, and our own kernel
-   does any. */
+/* cuBLASLt has no algorithm: there may be one for the product alone, and our
+   own kernel computes any product. */
 static ampc_status refused(Tuner *t, GpuProduct *p, ProductKey *k,
                            const char *name) {
     LtHeuristic found;
@@ -100,7 +101,8 @@ static ampc_status refused(Tuner *t, GpuProduct *p, ProductKey *k,
 
 /* ---- measuring ----------------------------------------------------------- */
 
-/* A block, from its first piece on, which is in `bounce`. */
+/* Fills a block of memory by copies of its first piece, which is in
+   `bounce`. */
 static ampc_status fill_block(Tuner *t, CUdeviceptr block, uint64_t bytes) {
     GpuDevice *d = t->d;
     ampc_session *s = t->s;
@@ -116,9 +118,9 @@ static ampc_status fill_block(Tuner *t, CUdeviceptr block, uint64_t bytes) {
     return AMPC_OK;
 }
 
-/* Memory has no data yet: products get numbers of either sign around 1, in
-   whatever type they read it, since power consumption, and so speed, depends
-   on the data. */
+/* Memory has no data yet: it is filled with numbers of either sign around 1,
+   whatever type the product reads, since power consumption, and so speed,
+   depends on the data. */
 static ampc_status fill_memory(Tuner *t) {
     GpuDevice *d = t->d;
     ampc_session *s = t->s;
@@ -148,8 +150,8 @@ static void alloc_cold(Tuner *t) {
         t->cold = 0;
 }
 
-/* As in a step, where other work runs between a product and its operands:
-   reads and writes more than a cache holds. */
+/* Imitates a step, in which other work runs between a product and its
+   operands: reads and writes more than a cache holds. */
 static ampc_status cool_cache(Tuner *t) {
     GpuDevice *d = t->d;
     ampc_session *s = t->s;
@@ -160,7 +162,7 @@ static ampc_status cool_cache(Tuner *t) {
     return AMPC_OK;
 }
 
-/* Milliseconds of all repeats; negative: this algorithm does not run. */
+/* Milliseconds of all repetitions; negative: this algorithm does not run. */
 static ampc_status measure(Tuner *t, const GpuProduct *p, const LtAlgo *algo,
                            float *ms) {
     GpuDevice *d = t->d;
@@ -183,7 +185,7 @@ static ampc_status measure(Tuner *t, const GpuProduct *p, const LtAlgo *algo,
     return AMPC_OK;
 }
 
-/* The fastest; another than the first must be clearly faster. */
+/* The fastest algorithm; it must be clearly faster than the first. */
 static ampc_status fastest(Tuner *t, const GpuProduct *p,
                            const LtHeuristic *found, int n, int *best) {
     float least = -1;
@@ -232,11 +234,13 @@ static ampc_status choose(Tuner *t, GpuProduct *p, ProductKey *k,
     return status;
 }
 
-/* Measured algorithms are used only once they are saved, so that later runs
+/* Measured algorithms are used only after they are saved, so that later runs
    use the same. */
 static void apply_new(Tuner *t, const ProductKey *keys) {
     Cache *c = &t->cache;
-    if (c->n == c->loaded || !cache_save(c)) return; /* nothing new, or lost */
+    if (c->n == c->loaded || !cache_save(c))
+        return; /* nothing new, or
+                   saving failed */
     for (size_t i = 0; i < t->n; i++) {
         GpuProduct *p = &t->products[i];
         const LtAlgo *algo = p->by == BY_LIBRARY && p->desc

@@ -40,7 +40,7 @@ bool is_weight(const PlanVar *v) {
            v->kind == PLAN_BUFFER;
 }
 
-/* Gradients count only between micro-steps. */
+/* Gradients are saved only between micro-steps. */
 bool is_saved(const PlanVar *v, int64_t micro) {
     return is_weight(v) || v->kind == PLAN_STATE || v->kind == PLAN_HYPER ||
            (v->kind == PLAN_GRAD && micro > 0);
@@ -131,7 +131,7 @@ static ampc_status put_metadata(ampc_session *s, Text *t) {
         status = put_section(s, t, sections[i]);
     const char *cursor = s->cursor ? s->cursor : "null";
     text_printf(t, ",\"cursor\":");
-    text_json(t, cursor); /* of a checkpoint of before, maybe no UTF-8 */
+    text_json(t, cursor); /* from an older checkpoint, possibly not UTF-8 */
     text_printf(t, "}");
     return status;
 }
@@ -157,7 +157,7 @@ ampc_status averages_asked(ampc_session *s, bool *asked) {
     return status;
 }
 
-/* Whether every objective has stepped: before, averages hold nothing. */
+/* True if every objective has made a step: before, averages are empty. */
 static ampc_status averages_there(ampc_session *s, bool *there) {
     ampc_status status = AMPC_OK;
     *there = true;
@@ -239,7 +239,7 @@ ampc_status checkpoint_save(ampc_session *s, const char *path) {
     return status;
 }
 
-/* "format" is what readers of PyTorch's files look for. */
+/* PyTorch's readers of such files expect "format". */
 ampc_status checkpoint_save_weights(ampc_session *s, const char *path) {
     size_t bytes = s->m->nvar * sizeof(StItem);
     StItem *items = mem_alloc(s, bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint.h: what saving and loading of checkpoints share. */
+/* checkpoint.h: declarations shared by saving and loading of checkpoints. */
 #ifndef AMPC_CHECKPOINT_H
 #define AMPC_CHECKPOINT_H
 
@@ -10,13 +10,13 @@
 
 enum { CHECKPOINT_VERSION = 2, RNG_MAX = 16 };
 
-/* The section in the JSON for scalars and the random state (a few numbers);
+/* The JSON section for scalars and the random state (a few numbers);
    NULL: the variable is a tensor.                                           */
 const char *section_of(const PlanVar *v);
 bool is_weight(const PlanVar *v);
 bool is_saved(const PlanVar *v, int64_t micro);
 
-/* Decimal points are points in files, whatever the host's locale. */
+/* The decimal point in files is a point, whatever the host's locale. */
 typedef struct Locale {
     locale_t c, host;
 } Locale;
@@ -24,19 +24,19 @@ typedef struct Locale {
    --swa if averages are asked for, or an optimizer's `evaluated`; NULL: none.
  */
 const char *evaluated_for(const char *name, bool asked, char *buf, size_t cap);
-/* Whether the host asked for averages in the place of weights. */
+/* True if the host asked for averages instead of weights. */
 ampc_status averages_asked(ampc_session *s, bool *asked);
 Locale locale_enter(void);
 void locale_leave(Locale l);
 
 /* ---- quantized_weights.c ------------------------------------------------- */
 
-/* The variable of the scales of weight v, whose code is *code; -1: v is stored
-   as it is. */
+/* The variable with the scales of weight v, whose *code is code; -1: v is
+   not quantised. */
 int scales_of(const AmpcModule *m, const PlanVar *v, int *code);
-/* The weight whose scales v is; -1: of none. */
+/* The weight whose scales v is; -1: v is not scales. */
 int weight_of_scales(const AmpcModule *m, const PlanVar *v);
-/* The variable as files have it. */
+/* The variable in the form that files have. */
 PlanVar widened_weight(const PlanVar *v, int code);
 /* Rounds a floating tensor to codes and scales. */
 ampc_status quantize_tensor(StFile *f, const StTensor *t, int code, void *q,
@@ -44,7 +44,7 @@ ampc_status quantize_tensor(StFile *f, const StTensor *t, int code, void *q,
 
 /* ---- safetensors_write.c ------------------------------------------------- */
 
-/* Text that grows; NUL-terminated once something was put. */
+/* Text that grows; NUL-terminated once text was appended. */
 typedef struct Text {
     const ampc_session *s;
     char *p;
@@ -56,7 +56,8 @@ void text_put(Text *t, const char *p, size_t n);
 void text_printf(Text *t, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void text_quoted(Text *t, const char *p);  /* as a JSON string */
-void text_json(Text *t, const char *json); /* as it is, made UTF-8 */
+void text_json(Text *t, const char *json); /* appends unchanged text, made
+                                              valid UTF-8 */
 void text_free(Text *t);
 
 typedef struct StItem {
@@ -70,12 +71,12 @@ typedef struct StItem {
 
 typedef struct StOutput {
     const char *key, *metadata; /* __metadata__.KEY */
-    const char *keep; /* the old file is kept under PATH with this suffix; NULL:
+    const char *keep; /* the old file is kept as PATH with this suffix; NULL:
                          not kept */
 } StOutput;
 
 #define ST_PREVIOUS ".prev"
-/* A whole new file at the path, or the old one (outfile.h). */
+/* Leaves a complete new file at the path, or the old one (outfile.h). */
 ampc_status st_write(ampc_session *s, const char *path, const StItem *items,
                      size_t nitem, const StOutput *out);
 

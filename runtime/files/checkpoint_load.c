@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_load.c: a safetensors file to a session.
 
-   Reading goes to a staging block first; when all of it has been read and
-   checked, it is copied over, which can fail only with the device itself.
-   Resuming wants a checkpoint of the same programs, whole; when the file is
-   cut off, damaged or gone, the one saved before it serves, and the session
-   says so.  Loading wants the weights by name, from any files: shards, other
-   widths of floating numbers, other prefixes.                               */
+   The file is first read into a staging block. When all of it is read and
+   checked, it is copied to the session, which can fail only with the device
+   itself. Resuming needs a complete checkpoint of the same programs; if the
+   file is truncated, damaged or missing, the previous checkpoint is used, and a
+   notice says so. Loading takes weights by name, from any files: shards,
+   other widths of floating numbers, other prefixes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <inttypes.h>
@@ -82,11 +82,11 @@ typedef struct LoadFile {
 /* Source of a variable's value. */
 typedef struct LoadSource {
     LoadFile *file;
-    const StTensor *t; /* NULL: no file has it */
+    const StTensor *t; /* NULL: no file contains it */
     bool average;      /* .. of the variable */
 } LoadSource;
 
-/* Names for a message: how many, and the first of them. */
+/* Names for a message: their number, and the first few. */
 typedef struct LoadNames {
     size_t count, n;
     char text[300];
@@ -102,16 +102,17 @@ typedef struct Load {
     size_t text_bytes;
     JsonSpan meta;
     bool resume, torn;
-    bool other; /* resume: another build of the compiler made it  */
+    bool other; /* resume: another build of the compiler made the checkpoint */
     bool told;  /* and it names its model and options */
     int64_t micro;
-    const char *summed; /* ":OBJECTIVE" that they are for, or NULL */
-    uint64_t used;      /* bit per renaming: it renamed something */
-    size_t want;        /* tensors that the module has */
+    const char *summed; /* ":OBJECTIVE" that the scalars belong to, or NULL */
+    uint64_t used;      /* bit per renaming: it has renamed a tensor */
+    size_t want;        /* number of tensors that the module has, too */
     LoadNames left, missing;
-    LoadNames fresh;     /* other shapes, in layers that --replace-head made */
+    LoadNames fresh;     /* number of other shapes, in layers that
+                            --replace-head made */
     LoadSource *sources; /* per variable */
-    uint64_t *at;        /* per variable: place in `stage` */
+    uint64_t *at;        /* per variable: offset in `stage` */
     char *stage;
     size_t stage_bytes;
     char *cursor; /* NULL: leave it */
@@ -154,7 +155,8 @@ static bool files_room(Load *l) {
     return true;
 }
 
-/* Files written by ampc have a checksum; without one, the file was damaged. */
+/* Files written by ampc have a checksum; if it is missing, the file was
+   damaged. */
 static ampc_status file_verify(Load *l, StFile *f) {
     JsonSpan v;
     bool there;
@@ -166,8 +168,8 @@ static ampc_status file_verify(Load *l, StFile *f) {
     return load_foreign(l, "it has no checksum");
 }
 
-/* Adds file NAME in the directory of `beside` (which may be empty). *json:
-   the file is not a safetensors file but may be an index of several. */
+/* Adds file NAME in the folder of `beside` (which may be empty). *json: the
+   file is not a safetensors file but may be an index of several. */
 static ampc_status add_file(Load *l, const char *beside, const char *name,
                             bool *json) {
     const char *slash = strrchr(beside, '/');
@@ -202,7 +204,7 @@ static bool opened_for(const Load *l, size_t first, JsonSpan name) {
     return false;
 }
 
-/* Files that "weight_map" names, beside the index. */
+/* Files that "weight_map" names, in the folder of the index. */
 static ampc_status add_shards(Load *l, const char *path, JsonSpan index) {
     JsonSpan map, key, v;
     char name[256];
@@ -263,12 +265,13 @@ static ampc_status load_open(Load *l) {
 
 /* ---- a checkpoint's own facts */
 
-/* For one of the two: "'sgd,lr=0.1'", or that it is not given. */
+/* For one of the two sides: "'sgd,lr=0.1'", or that the option is not given. */
 static void put_said(const char *buf, bool given, char *out, size_t size) {
     snprintf(out, size, given ? "'%.200s'" : "not given", buf);
 }
 
-/* Names the options that the user set differently; AMPC_OK: none. */
+/* Names the options that differ between the checkpoint and the module;
+   AMPC_OK: none. */
 static ampc_status said_differs(Load *l, JsonSpan key, JsonSpan there,
                                 JsonSpan here) {
     char name[80], a[300] = "", b[300] = "", was[300], is[300];
@@ -307,8 +310,10 @@ static ampc_status said_in_both(Load *l, JsonSpan of, JsonSpan other,
     return AMPC_OK;
 }
 
-/* Another graph: of another build of the compiler, if the user said the same.
-   The first checkpoints did not tell; then the variables must be the same.  */
+/* The graphs differ: another build of the compiler made the checkpoint, if
+   model and options are the same.
+   The first checkpoints did not name them; then the variables must be the
+   same. */
 static ampc_status load_other(Load *l) {
     JsonSpan there, here;
     l->told = json_get(l->meta, "said", &there) && json_is_object(there);
@@ -373,7 +378,8 @@ static bool meant_name(Load *l, JsonSpan name, char *buf, size_t cap) {
     return true;
 }
 
-/* PyTorch counts batches beside every running mean; no graph reads it. */
+/* PyTorch counts batches beside every running mean; no graph reads that
+   counter. */
 static bool is_batch_count(const char *name) {
     static const char end[] = "num_batches_tracked";
     size_t n = strlen(name), k = sizeof end - 1;
@@ -408,7 +414,7 @@ static ampc_status resolve_averages(Load *l) {
     return status;
 }
 
-/* PEFT's files of adapters put this before every name. */
+/* PEFT's adapter files put this prefix before every name. */
 static int find_meant(const Load *l, const char *name) {
     static const char peft[] = "base_model.model.";
     int v = find_var(l->s->m, st_name_of_tensor(name));
@@ -451,15 +457,16 @@ static ampc_status check_renames(Load *l) {
     return AMPC_OK;
 }
 
-/* Whether weight i is rounded to codes while it is loaded: then no file has its
-   scales. */
+/* True if weight i is rounded to codes while it is loaded: then no file has
+   its scales. */
 static bool load_quantizes(const Load *l, int i) {
     return i >= 0 && l->sources[i].t &&
            is_float_dtype(l->sources[i].t->dtype) &&
            !is_float_dtype(l->s->m->vars[i].dtype);
 }
 
-/* Whether a file must have the variable: scales as far as it has their codes.
+/* True if a file must have the variable: scales only if the file has their
+   codes.
  */
 static bool load_needs(const Load *l, uint32_t i) {
     const PlanVar *v = &l->s->m->vars[i];
@@ -473,7 +480,7 @@ static bool load_lacks(const Load *l, uint32_t i) {
     return load_needs(l, i) && !l->sources[i].t;
 }
 
-/* How much of both names is the same from a dot, or a beginning, to the end. */
+/* Length of the common end of both names, from a dot or the beginning on. */
 static size_t common_end(const char *a, const char *b) {
     size_t n = strlen(a), k = strlen(b), whole = 0;
     for (size_t i = 1; i <= n && i <= k && a[n - i] == b[k - i]; i++)
@@ -482,13 +489,14 @@ static size_t common_end(const char *a, const char *b) {
     return whole;
 }
 
-/* A renaming of prefixes, and how many missing variables it would find. */
+/* A renaming of prefixes, and the number of missing variables that it would
+   find. */
 typedef struct Renaming {
     char old[200], new[200];
     size_t found;
 } Renaming;
 
-/* The name of tensor k of a file; false for metadata and for names that are
+/* The name of tensor k in a file; false for metadata and for names that are
    not text. */
 static bool tensor_name(const StFile *f, size_t k, char *name, size_t cap) {
     JsonSpan s = f->tensors[k].name;
@@ -547,7 +555,8 @@ static const char *load_hint(const Load *l, char *buf, size_t cap) {
     return buf;
 }
 
-/* Nothing fits: most likely another model's, or other prefixes. */
+/* No tensor matches: most likely the file is another model's, or has other
+   prefixes. */
 static ampc_status load_strange(Load *l) {
     char hint[500];
     return session_fail(l->s, AMPC_ERR_FORMAT,
@@ -570,7 +579,7 @@ static ampc_status check_missing(Load *l) {
     return AMPC_OK;
 }
 
-/* Tells that another build made the checkpoint. */
+/* Reports that another build made the checkpoint. */
 static void report_other(Load *l) {
     JsonSpan v;
     char version[40];
@@ -641,8 +650,8 @@ static bool same_shape(const StTensor *t, const PlanVar *v) {
             memcmp(t->dim, v->dim, v->rank * sizeof *v->dim) == 0);
 }
 
-/* Whether --replace-head made the variable: old files have the layer that it
-   took the place of. */
+/* True if --replace-head made the variable: old files have the layer that it
+   replaced. */
 static bool is_fresh(const ampc_session *s, const PlanVar *v) {
     JsonSpan info, options, fresh, key, name;
     const char *json = s->m->info;
@@ -727,7 +736,8 @@ static ampc_status stage_scalar(Load *l, uint32_t i) {
     bool there = json_get(l->meta, section, &members) &&
                  json_get(members, v->name + 5, &value);
     bool later = is_known(v->name, VAR_SHARES) || is_known(v->name, VAR_VALID);
-    if (!there && (later || (l->other && l->told))) { /* that build lacked it */
+    if (!there && (later || (l->other && l->told))) { /* that build did not
+                                                         have it */
         l->at[i] = NOT_STAGED;
         return AMPC_OK;
     }
@@ -770,7 +780,7 @@ static ampc_status stage_tensor(Load *l, uint32_t i) {
     char *to = l->stage + l->at[i];
     ampc_status status;
     int code;
-    if (!t) return AMPC_OK; /* scales, which their weight makes */
+    if (!t) return AMPC_OK; /* scales, which follow from their weight */
     if (load_quantizes(l, (int)i)) {
         int scale = scales_of(l->s->m, v, &code);
         status = quantize_tensor(&f->st, t, code, to,
@@ -805,7 +815,7 @@ static ampc_status load_cursor(Load *l) {
 }
 
 /* Checks and stages the data that resuming needs in addition to weights. If
-   a later check fails, memory of gradients may stay allocated; it has no
+   a later check fails, memory of gradients may stay allocated, which has no
    visible effect. */
 static ampc_status load_resume(Load *l) {
     JsonSpan counts, v;
@@ -828,7 +838,7 @@ static ampc_status load_resume(Load *l) {
     return load_cursor(l);
 }
 
-/* Builds before ampc.shares gave each micro-batch the same weight. */
+/* Builds without ampc.shares gave each micro-batch the same weight. */
 static ampc_status apply_shares(Load *l) {
     ampc_session *s = l->s;
     int v = s->known[VAR_SHARES];
@@ -895,7 +905,8 @@ static ampc_status load_one(ampc_session *s, const char *path, bool resume,
     return load_files(s, &from, resume, torn);
 }
 
-/* PATH is torn, as s->error tells: its predecessor, if that is whole. */
+/* PATH is truncated or damaged, as s->error says: tries its predecessor, if
+   that is complete. */
 static ampc_status resume_previous(ampc_session *s, const char *path,
                                    ampc_status torn) {
     char why[sizeof s->error];

@@ -47,7 +47,7 @@ static bool too_long(OutFile *o) {
 
 /* ---- paths --------------------------------------------------------------- */
 
-/* FOLDER/NAME: opens the folder, keeps the name. */
+/* FOLDER/NAME: opens the folder and keeps the name. */
 static bool open_folder(OutFile *o, const char *path) {
     char folder[4096];
     const char *slash = strrchr(path, '/');
@@ -111,8 +111,8 @@ void file_guard_free(FileGuard *g) {
     free(g);
 }
 
-/* Without memory the folder is not recorded and stays: this is not worth
-   failing for. */
+/* Without memory the folder is not recorded and stays: that is not worth a
+   failure. */
 void file_guard_made(FileGuard *g, const char *path, const char *role) {
     size_t n = strlen(path) + 1;
     Made *m = g ? malloc(sizeof *m + n) : NULL;
@@ -143,7 +143,7 @@ static bool outfile_same(const Known *a, const Known *b) {
            a->folder_dev == b->folder_dev && strcmp(a->name, b->name) == 0;
 }
 
-/* Many inputs may be one file; an output is alone. */
+/* Many inputs may be the same file; an output must differ from all others. */
 static bool outfile_add(FileGuard *g, const Known *k, char why[160]) {
     for (size_t i = 0; i < g->n; i++) {
         const Known *other = &g->known[i];
@@ -183,7 +183,7 @@ bool file_guard_input(FileGuard *g, const char *path, const char *role,
     return outfile_add(g, &k, why);
 }
 
-/* file: the present file at the path, or NULL. */
+/* file: the existing file at the path, or NULL. */
 static bool claim(OutFile *o, FileGuard *g, const char *role,
                   const struct stat *file) {
     struct stat st;
@@ -253,7 +253,7 @@ static void set_named(OutFile *o, bool named) {
     if (hook) hook(o->folder, o->tmp, named);
 }
 
-/* Tells a living writer's file from one that a killed writer left. */
+/* Distinguishes a living writer's file from one that a killed writer left. */
 static bool lock(int fd) {
     return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
@@ -268,7 +268,7 @@ static bool open_named(OutFile *o, mode_t mode) {
         if (o->fd < 0) continue;
         set_named(o, true);
         if (lock(o->fd)) return true;
-        set_named(o, false); /* another writer takes it for left behind */
+        set_named(o, false); /* another writer takes it for a leftover */
         close(o->fd);
         o->fd = -1;
     }
@@ -333,7 +333,7 @@ bool outfile_append(OutFile *o, const char *path, bool goes_on,
 
 /* ---- write --------------------------------------------------------------- */
 
-/* Blocks SIGXFSZ in this thread; one that was raised meanwhile is taken. */
+/* Blocks SIGXFSZ in this thread, and consumes one that was raised meanwhile. */
 typedef struct Quiet {
     sigset_t set, old, pending;
 } Quiet;
@@ -422,7 +422,8 @@ bool outfile_ready(OutFile *o) {
            (o->named || o->in_place || give_name(o));
 }
 
-/* The new file has the name, the former one the temporary one; or back. */
+/* The new file has the name and the old one the temporary name; or the
+   reverse. */
 static bool exchange(const OutFile *o) {
     return renameat2(o->folder, o->tmp, o->folder, o->name, RENAME_EXCHANGE) ==
            0;
@@ -430,9 +431,9 @@ static bool exchange(const OutFile *o) {
 
 /* The new file gets the path, the old one the path with suffix `keep`. If the
    system cannot exchange two names, there is a moment without a file at the
-   path. The old file is locked while it has a temporary name, or another writer
-   would remove it as a leftover; if two writers exchange at once that may fail,
-   and only the old file is lost. */
+   path. The old file is locked while it has a temporary name, or another
+   writer would remove it as a leftover. If two writers exchange at once that
+   may fail, and only the old file is lost. */
 static bool rename_keeping(OutFile *o) {
     struct stat st;
     char old[sizeof o->name];

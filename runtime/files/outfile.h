@@ -2,13 +2,13 @@
 /* outfile.h: writes files safely, for the runtime inside a module and for
    `ampc` itself.
 
-   A new file is written without a name where the file system can do that, else
-   under a random one beside its path; it is synced and then renamed.  At any
-   moment the path holds the old file or the new one, whole.  An existing path
-   that is not a regular file is refused, also a symbolic link: devices are not
-   replaced, and links are not followed. Nothing waits for a lock. Temporary
-   files of a killed writer (.ampc-RANDOM) are removed by the next writer in the
-   folder.
+   A new file is written without a name if the file system allows that, else
+   under a random name beside its path; it is synced and then renamed. At any
+   moment the path holds the complete old file or the complete new one. An
+   existing path that is not a regular file is refused, also a symbolic link:
+   devices are not replaced, and links are not followed. Nothing waits for a
+   lock. Temporary files of a killed writer (.ampc-RANDOM) are removed by the
+   next writer in the folder.
 
      OutFile o;
      bool ok = outfile_open(&o, path, 0666, NULL, NULL) &&
@@ -28,9 +28,9 @@ typedef struct FileGuard FileGuard;
 typedef struct OutFile {
     bool open;
     int folder, fd;
-    FILE *stream; /* over fd, once outfile_stream was called */
+    FILE *stream; /* a stream over fd, after outfile_stream was called */
     char name[256], tmp[32];
-    bool named;       /* tmp is in the folder */
+    bool named;       /* the folder that contains tmp */
     bool in_place;    /* opened by outfile_append */
     const char *keep; /* set by the caller: the old file is kept under the path
                          with this suffix */
@@ -51,14 +51,14 @@ bool outfile_append(OutFile *o, const char *path, bool goes_on,
                     FileGuard *guard, const char *role);
 /* A full disk and a limit on file sizes are failures, never a signal. */
 bool outfile_write(OutFile *o, const void *data, uint64_t n);
-/* Over bytes that were written. */
+/* Overwrites bytes already written. */
 bool outfile_patch(OutFile *o, const void *data, size_t n, uint64_t at);
 FILE *outfile_stream(OutFile *o); /* NULL: o->why */
-/* Does everything that can fail for lack of room, so that several files can
+/* Does everything that can fail for lack of space, so that several files can
    be completed before the first is renamed. */
 bool outfile_ready(OutFile *o);
 bool outfile_commit(OutFile *o);
-/* Before that: it is to take the path with the suffix behind it. */
+/* Call before that: the file will take the path plus this suffix. */
 bool outfile_suffix(OutFile *o, const char *suffix);
 void outfile_abort(OutFile *o);
 
@@ -85,7 +85,8 @@ void file_guard_undo(FileGuard *g, const char *role);
 
 /* ---- for a program that is interrupted ----------------------------------- */
 
-/* fn hears of every temporary name that appears in a folder, or goes. */
+/* fn is called with every temporary name that is created in a folder, or
+   removed. */
 typedef void OutFileHook(int folder, const char *tmp, bool there);
 void outfile_set_hook(OutFileHook *fn);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantized_weights.c: variables that are codes of a frozen weight, and those
-   that are their scales (--frozen-dtype).                                   */
+/* quantized_weights.c: variables that hold codes of a frozen weight, and
+   those that hold the scales (--frozen-dtype). */
 #include <stdio.h>
 #include <string.h>
 

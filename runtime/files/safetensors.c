@@ -20,7 +20,7 @@
 
 enum { HEADER_MAX = 100 << 20, SUM_PART = 256 << 10, ZIP_MAGIC = 0x04034b50 };
 
-#define RESERVED "__metadata__" /* the one name that the format keeps */
+#define RESERVED "__metadata__" /* the only name that the format reserves */
 
 const char *st_name_in_file(const char *name) {
     return strcmp(name, RESERVED) == 0 ? "ampc." RESERVED : name;
@@ -93,8 +93,8 @@ static bool st_offsets(JsonSpan v, StTensor *t) {
     return n == 2 && at[0] >= 0 && at[1] >= at[0];
 }
 
-/* A tensor that the format has and we do not, of another dtype (F8_E4M3, F4,
-   C64) or of more axes: it counts where it is asked for.                    */
+/* A tensor that the format allows and ampc does not, with another dtype
+   (F8_E4M3, F4, C64) or more axes: it is an error only if it is needed. */
 static bool st_foreign(JsonSpan dtype, JsonSpan shape, StTensor *t) {
     JsonSpan key, item;
     int64_t n;
@@ -145,7 +145,8 @@ static ampc_status st_header(StFile *f) {
     for (JsonIter it = json_iter(root); json_next(&it, &key, &v);) n++;
     f->tensors = st_alloc(f, n * sizeof *f->tensors);
     if (!f->tensors) return st_memory(f);
-    f->ntensor = n; /* st_close frees by it; counted anew below */
+    f->ntensor = n; /* st_close frees by this number; it is counted again
+                       below */
     size_t used = 0;
     for (JsonIter it = json_iter(root); json_next(&it, &key, &v);) {
         if (json_equals(key, "__metadata__") && json_is_object(v))
@@ -193,7 +194,7 @@ static ampc_status st_read_header(StFile *f) {
 
 ampc_status st_open(const ampc_options *mem, const char *path, StFile *f) {
     *f = (StFile){.path = path, .mem = mem};
-    /* O_NONBLOCK: a named pipe must not hang us. */
+    /* O_NONBLOCK: opening a named pipe must not block. */
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     f->torn = f->fd < 0 && errno == ENOENT;
     if (f->fd < 0) return st_errno(f);
@@ -214,7 +215,7 @@ void st_close(StFile *f) {
 
 /* ---- checksum ------------------------------------------------------------ */
 
-/* Room for what a CRC is taken of. */
+/* Buffer for computing a CRC. */
 typedef struct Summed {
     char part[SUM_PART];
 } Summed;
@@ -273,7 +274,7 @@ const StTensor *st_find(const StFile *f, const char *name) {
         if (!f->tensors[i].name.n ||
             !json_equals(f->tensors[i].name, st_name_in_file(name)))
             continue;
-        if (found) return NULL; /* twice: which one would be meant? */
+        if (found) return NULL; /* twice: the name would be ambiguous */
         found = &f->tensors[i];
     }
     return found;

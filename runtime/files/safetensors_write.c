@@ -49,8 +49,8 @@ void text_printf(Text *t, const char *fmt, ...) {
     if (n > 0) text_put(t, buf, (size_t)n < sizeof buf ? (size_t)n : 511);
 }
 
-/* A byte that is no UTF-8 becomes the character of that number (Latin-1): a
-   header must be UTF-8 whatever stands in it. */
+/* An invalid UTF-8 byte becomes the character of that number (Latin-1): a
+   header must be UTF-8 whatever names contain. */
 static size_t put_character(Text *t, const char *p, const char *end) {
     size_t n = utf8_length(p, end);
     if (n == 0) text_printf(t, "\\u%04x", (unsigned char)*p);
@@ -169,7 +169,7 @@ static ampc_status out_item(StOut *o, const StItem *item) {
     return AMPC_OK;
 }
 
-/* The checksum is known last and stands first. */
+/* The checksum is known last, but its place is at the beginning. */
 static ampc_status out_digits(StOut *o, const Text *header) {
     char digits[ST_CRC_DIGITS + 1];
     const char *key = strstr(header->p, ST_CRC_KEY);

@@ -22,8 +22,8 @@
 
 /* ---- which file are we? -------------------------------------------------- */
 
-/* The path that the kernel maps at `addr`: right even when the host has
-   changed its folder since dlopen.                                          */
+/* The path that the kernel maps at `addr`: correct even if the host has
+   changed its working folder since dlopen. */
 static bool path_from_maps(const void *addr, char *path, size_t size) {
     char line[4352];
     bool found = false;
@@ -45,8 +45,8 @@ static bool path_from_maps(const void *addr, char *path, size_t size) {
     return found;
 }
 
-/* The kernel writes a newline as \012, and nothing else so; a path may as well
-   hold these four characters.                                               */
+/* The kernel writes a newline as \012, but a path may also contain these
+   four characters. */
 static bool decode_newlines(char *path) {
     char *to = path, *from = path;
     while (*from) {
@@ -84,7 +84,7 @@ static bool has_id(int fd, uint64_t id) {
            tail.magic == AMPC_TAIL_MAGIC && tail.id == id;
 }
 
-/* Ways to read a path, in the order of their likelihood. */
+/* Ways to interpret a path, the likeliest first. */
 enum { WAY_PLAIN, WAY_NEWLINES, WAY_DELETED, WAY_BOTH, WAY_LOADER, WAYS };
 
 static bool path_in_way(const AmpcModule *m, int way, char *path, size_t size) {
@@ -94,8 +94,8 @@ static bool path_in_way(const AmpcModule *m, int way, char *path, size_t size) {
     return way == WAY_PLAIN || way == WAY_DELETED || decode_newlines(path);
 }
 
-/* The module's file if one of the ways leads to it, else another file in its
-   place; -1: none.                                                          */
+/* The module's file if one of the ways leads to it, else another file at the
+   path; -1: none. */
 static int open_self(const AmpcModule *m, char *path, size_t size) {
     int fd = -1, first = -1;
     for (int way = 0; way < WAYS; way++) {
@@ -111,10 +111,10 @@ static int open_self(const AmpcModule *m, char *path, size_t size) {
     return -1;
 }
 
-/* The file stays open while the module is loaded: it can then be replaced on
-   disk, and sessions still begin with the weights that belong to the code.
-   A host that closes descriptors it does not know may have given ours to
-   another file, which must stay open.                                       */
+/* The file stays open while the module is loaded: if it is replaced on disk,
+   sessions still begin with the weights that belong to the code. A host that
+   closes unknown descriptors may have given our number to another file,
+   which must stay open. */
 static struct {
     const AmpcModule *m;
     int fd;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sections.h: the sections behind the module's own ELF image (plan.h). */
+/* sections.h: reads the sections after the module's own ELF image (plan.h). */
 #ifndef AMPC_SECTIONS_H
 #define AMPC_SECTIONS_H
 
@@ -23,13 +23,13 @@ void module_hold(const AmpcModule *m);
 /* Path of the file that holds m. */
 bool module_path(const AmpcModule *m, char *path, size_t size);
 bool section_inside(uint64_t offset, uint64_t bytes, uint64_t limit);
-/* section_close is due even after a failure. */
+/* Call section_close even after a failure. */
 ampc_status section_open(ampc_session *s, SectionFile *f);
 void section_close(SectionFile *f);
-/* Sections that are stored plainly only. */
+/* Only sections stored without compression. */
 ampc_status section_find(SectionFile *f, const char *name, PlanSection *found,
                          bool *there);
-/* Hands out all bytes, then fails if their CRC is wrong. */
+/* Passes on all bytes, then fails if their CRC is wrong. */
 ampc_status section_read(SectionFile *f, const PlanSection *sec, SectionFn *fn,
                          void *ctx);
 ampc_status section_damaged(SectionFile *f, const char *what);

@@ -12,7 +12,8 @@
 
 /* ---- from the file ------------------------------------------------------- */
 
-/* Copies what a chunk (section bytes [at, at + n)) holds of each variable. */
+/* Copies the parts of variables that a chunk (section bytes [at, at + n))
+   contains. */
 static ampc_status scatter(void *ctx, const uint8_t *chunk, uint64_t at,
                            uint64_t n) {
     ampc_session *s = ctx;
@@ -131,7 +132,7 @@ static ampc_status fill_drawn(ampc_session *s, uint32_t var, AmpcPool *pool,
     return AMPC_OK;
 }
 
-/* Many numbers are drawn by all threads that the session may use. */
+/* Large variables are drawn by all threads that the session may use. */
 static ampc_status fill_all_drawn(ampc_session *s) {
     ampc_status status = AMPC_OK;
     uint64_t most = 0;
@@ -158,7 +159,7 @@ static ampc_status take_facts(void *ctx, const uint8_t *p, uint64_t at,
     return AMPC_OK;
 }
 
-/* Reads the module's section about the file beside it. */
+/* Reads the section that describes the file beside the module. */
 static ampc_status sidecar_facts(ampc_session *s, PlanSidecar *want) {
     SectionFile f;
     PlanSection sec;

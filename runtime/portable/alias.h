@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alias.h: for the kernels that `ampc --target c` writes, between this file and
-   unalias.h: results may share bytes with operands of another type.         */
+/* alias.h: for the kernels that `ampc --target c` writes between this file
+   and unalias.h: results may share bytes with operands of another type. */
 typedef float ampc_alias_f32 __attribute__((may_alias));
 typedef double ampc_alias_f64 __attribute__((may_alias));
 typedef int64_t ampc_alias_i64 __attribute__((may_alias));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alone.c: a session that is no rank among others.  Takes the place of ranks/:
-   MPI, sockets and shared optimizer state are left out of what `ampc --target
-   c` writes.  A host that gives a communicator is told so when it opens a
-   session; then nothing below that needs one is called. */
+/* alone.c: replaces ranks/ for a session with a single process. MPI, sockets
+   and shared optimizer state are not a part of what `ampc --target c`
+   writes. A host that passes a communicator gets an error when it opens a
+   session; the functions below that need one are never called. */
 #include <stdio.h>
 
 #include "runtime/api/session.h"

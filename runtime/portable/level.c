@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* level.c: the one level of a module that `ampc --target c` wrote.  Takes the
-   place of cpu/isa.c.                                                       */
+/* level.c: the only level of a module written by `ampc --target c`. It
+   replaces cpu/isa.c. */
 #include "runtime/cpu/block.h"
 
 int cpu_isa_level(void) { return AMPC_ISA_C; }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nofiles.c: with AMPC_NO_FILES a module opens no file.  Takes the place of
-   files/: a host reads and writes variables (read_variable, write_variable). */
+/* nofiles.c: with AMPC_NO_FILES a module opens no file.  It replaces files/:
+   a host reads and writes variables (read_variable, write_variable). */
 #include "runtime/api/session.h"
 
 #ifdef AMPC_NO_FILES

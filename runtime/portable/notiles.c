@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* notiles.c: what routines call behind HAS_TILES; a compiler that does not
-   optimise keeps the calls.  Takes the place of cpu/amx_isa.c.              */
+/* notiles.c: functions that routines call only under HAS_TILES; a compiler
+   that does not optimise keeps the calls. It replaces cpu/amx_isa.c. */
 #include "runtime/cpu/amx.h"
 
 void amx_begin(void) {}

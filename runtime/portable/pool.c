@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool.c: pool_run in plain C.  Takes the place of cpu/pool.c.
+/* pool.c: pool_run in plain C.  It replaces cpu/pool.c.
 
-   Without AMPC_THREADS all work is done by the caller.  With it, POSIX threads
-   draw chunks of one job at a time; results do not depend on their number. */
+   Without AMPC_THREADS the caller does all work. With it, POSIX threads draw
+   chunks of one job at a time; results do not depend on their number. */
 #include "runtime/cpu/kernels.h"
 
 #ifndef AMPC_THREADS
@@ -55,7 +55,7 @@ typedef struct PoolChunk {
 
 int pool_threads(const AmpcPool *p) { return p ? p->threads : 1; }
 
-/* Draws until the job is done; the lock is held before and after. */
+/* Draws chunks until the job is done; the lock is held before and after. */
 static void pool_draw(AmpcPool *p, int worker) {
     p->inside++;
     while (p->next < p->n) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* portable.h: stands before everything else that `ampc --target c` writes.
-   Macros that a person may set:
+/* portable.h: comes first in everything that `ampc --target c` writes. Macros
+   that a person may set:
      AMPC_THREADS    work is shared by POSIX threads (ampc_options.threads)
      AMPC_NO_FILES   save, load and resume refuse; no file is ever opened
      AMPC_NO_MALLOC  memory comes from ampc_options.alloc alone              */
@@ -22,8 +22,8 @@
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "initial values are written for little-endian machines"
 #endif
-/* The same bits everywhere: no multiply-add is fused that is not written as
-   one, and no sum is reordered. */
+/* The same bits everywhere: compilers may neither fuse multiply-adds nor
+   reorder sums. */
 #if defined __FAST_MATH__
 #error "-ffast-math changes results: leave it out"
 #endif
@@ -36,7 +36,7 @@
 #error "use -std=c11, or -ffp-contract=off -DAMPC_NO_CONTRACTION"
 #endif
 #pragma GCC diagnostic ignored "-Woverlength-strings"
-#if !defined __clang__ /* sees paths that are not there */
+#if !defined __clang__ /* the analyser sees paths that cannot happen */
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sections.c: the initial values that `ampc --target c` wrote into the
-   program's text.  Takes the place of files/sections.c, which reads the
-   module's own file. There is one section, and no checksum: what loads the
-   program loads it.   */
+/* sections.c: initial values in the program text that `ampc --target c` wrote.
+   It replaces files/sections.c, which reads the module's own file. There is
+   one section without a checksum: the loader of the program guarantees its
+   bytes. */
 #include <stdio.h>
 #include <string.h>
 

@@ -35,7 +35,7 @@ static inline double draw_uniform01(uint64_t seed, uint64_t i) {
     return (double)(draw_next(&at) >> 11) * 0x1p-53;
 }
 
-/* Element i of integers, of floats of at most 32 bits, or of wider ones. */
+/* Element i of integers, of floats of at most 32 bits, or of wider floats. */
 typedef enum DrawType { DRAW_INTEGER, DRAW_FLOAT, DRAW_DOUBLE } DrawType;
 
 static inline double draw_at(const Draw *d, DrawType type, uint64_t i) {

@@ -54,7 +54,7 @@ const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
     return buf;
 }
 
-/* An order of `rank` axes, of which n are chosen. */
+/* An order of `rank` axes of which n are already chosen. */
 typedef struct Order {
     uint32_t axis[AMPC_MAX_RANK], n;
     bool used[AMPC_MAX_RANK];
@@ -65,7 +65,7 @@ static void choose(Order *o, uint32_t axis) {
     o->axis[o->n++] = axis;
 }
 
-/* The first axis is the samples' unless nothing else fits. */
+/* The first axis is the samples' unless no other order fits. */
 static bool choose_size(Order *o, uint32_t rank, const int64_t *have,
                         int64_t size, bool samples) {
     for (uint32_t i = samples; i < rank + samples; i++) {
@@ -111,7 +111,7 @@ static int64_t elements_of(uint32_t rank, const int64_t *dim, uint32_t but,
     return n;
 }
 
-/* The axis of samples first; the others are one, here or there. */
+/* The axis of samples first; the remaining axes are merged on one side. */
 static bool order_by_samples(Order *o, uint32_t rank, const int64_t *have,
                              uint32_t want_rank, const int64_t *want) {
     uint32_t axes, want_axes;

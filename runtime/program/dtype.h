@@ -12,7 +12,7 @@
 
 #define AMPC_MAX_RANK 8
 
-/* The numbers are stored in files. */
+/* Files store the numbers of the rows. */
 typedef enum AmpcDtype {
 #define DTYPE(E, ...) AMPC_##E,
 #include "runtime/program/dtypes.def"
@@ -28,15 +28,18 @@ typedef struct DTypeInfo {
     const char *cuda;  /* ... and in CUDA */
     int bytes;
     DKind kind;
-    bool low;           /* computed in fp32, rounded when stored */
+    bool low;           /* low: computed in fp32, rounded when stored */
     bool stored;        /* a low one that only casts read or write */
-    bool shuffled;      /* vectors of it are converted in another order: kmath.h
-                           has PACK_E, and GET_E, PUT_E, STORE_E in order */
+    bool shuffled;      /* shuffled: vectors are converted in another order;
+                           kmath.h has PACK_E, and GET_E, PUT_E, STORE_E for
+                           memory order */
     AmpcDtype compute;  /* type of arithmetic on it */
     int mantissa;       /* significant bits */
-    double most, least; /* floating: the largest number, the least normal one */
+    double most, least; /* floating: the largest number, and the smallest
+                           normal one */
     int onnx;           /* TensorProto.DataType */
-    const char *safetensors, *npy; /* npy without the byte order; NULL: none */
+    const char *safetensors, *npy; /* NumPy's letter, without the byte order;
+                                      NULL: none */
     const char *numpy, *buffer;    /* names of NumPy and of Python's buffers */
     int idx;                       /* type byte of IDX files; 0: none */
     int cublaslt, nccl; /* 1 + cudaDataType_t, ncclDataType_t; 0: none */
@@ -52,13 +55,14 @@ bool dense_bytes(uint32_t dtype, uint32_t rank, const int64_t *dim,
 /* "f32[64,10]" */
 const char *shape_text(char buf[160], uint32_t dtype, uint32_t rank,
                        const int64_t *dim);
-/* "; its axes in the order (0, 3, 1, 2) would fit" if that is so, axes of 1
-   aside, else "".  samples: the first axis of `want` may have any size, and
-   the others may be one axis of `have`, or the reverse. */
+/* "; its axes in the order (0, 3, 1, 2) would fit" if that is true, ignoring
+   axes of length 1, else "". samples: the first axis of `want` may have any
+   size, and the others may be merged into one axis of `have`, or the
+   reverse. */
 const char *axes_hint(char buf[160], uint32_t rank, const int64_t *have,
                       uint32_t want_rank, const int64_t *want, bool samples);
 
-/* For floating dtypes. Low types are rounded by way of f32. float_put returns
+/* For floating dtypes. 16-bit types are rounded from f32. float_put returns
    false if a finite number became infinite. */
 double float_at(uint32_t dtype, const void *p);
 bool float_put(uint32_t dtype, double x, void *p);

@@ -2,8 +2,8 @@
 /* half.h: low types to fp32 and back, scalar.
 
    Narrowing rounds to nearest even and overflows to infinity; NaN stays NaN: in
-   f16 it is quiet and keeps its sign and upper payload bits, in bf16 all its
-   bits are set, which takes vector code the fewest steps.  Widening is
+   f16 it becomes quiet and keeps its sign and upper payload bits, in bf16 all
+   its bits are set, which takes vector code the fewest steps. Widening is
    exact.
 
    f8e4m3 has no infinity: NaN is what overflows. NaN is 0x7f or 0xff. e8m0 is

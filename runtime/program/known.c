@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* known.c: the table of names that the compiler shares (names.def).         */
+/* known.c: the table of names shared with the compiler (names.def). */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -57,7 +57,7 @@ static const char *objective_with(const AmpcModule *m, ProgramId id,
     return NULL;
 }
 
-/* A module may have no program that does all of a step. */
+/* A module need not have a program that does a whole step. */
 const char *objective_at(const AmpcModule *m, uint32_t index) {
     ProgramId id = objective_with(m, PROG_TRAIN, 0) ? PROG_TRAIN : PROG_MICRO;
     return objective_with(m, id, index);
@@ -65,7 +65,7 @@ const char *objective_at(const AmpcModule *m, uint32_t index) {
 
 typedef int Find(const AmpcModule *m, const char *name);
 
-/* Names that each objective has for itself end with ":OBJECTIVE". */
+/* Names that exist once for each objective end with ":OBJECTIVE". */
 static int find_of(const ampc_session *s, Find *find, const char *name) {
     char own[1100];
     int n = snprintf(own, sizeof own, "%s:%s", name, s->objective);
@@ -98,7 +98,7 @@ int find_known_output(const ampc_session *s, int program, KnownOutput o) {
 
 bool own_name(const char *name) { return strncmp(name, "ampc.", 5) == 0; }
 
-/* The row of "ampc.step", or of "ampc.step:OBJECTIVE". */
+/* The row for "ampc.step" or "ampc.step:OBJECTIVE". */
 static const struct KnownRow *row_of(const char *name) {
     for (int i = 0; i < VAR_KNOWN; i++) {
         size_t n = strlen(known_rows[i].name);

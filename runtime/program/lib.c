@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lib.c: lib.def as data.  Part of the runtime and of the compiler. */
+/* lib.c: lib.def as data.  It is a part of the runtime and of the compiler. */
 #include "runtime/program/lib.h"
 
 #include <stddef.h>

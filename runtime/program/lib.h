@@ -27,7 +27,7 @@ typedef union LibParams {
 #include "runtime/program/lib.def"
 } LibParams;
 
-/* A number of 4 bytes is a parameter by its bits. */
+/* A number of 4 bytes is a parameter through its bits. */
 static inline float lib_float(int64_t bits) {
     union {
         uint32_t u;
@@ -80,10 +80,10 @@ typedef struct LibOperand {
     uint32_t dtype_at; /* index of its dtype among the parameters */
 } LibOperand;
 
-/* A field of the parameters; those before it take up the places before it. */
+/* A field of the parameters; earlier fields take up the positions before it. */
 typedef struct LibField {
     const char *name;
-    const char *type; /* DTYPE: its name in CUDA, else NULL                 */
+    const char *type; /* DTYPE: the type's name in CUDA, else NULL */
     uint32_t n;       /* int64_t of it                                      */
 } LibField;
 

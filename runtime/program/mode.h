@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mode.h: how a host's thread computes inside a call.  A host may have set
-   another rounding mode, zeros for subnormals or traps; a call computes with
-   the mode that processes start with, as the threads of the pool do, so that
-   results do not depend on the host, and nothing traps.  The host's mode, with
-   its exception flags, comes back when the call returns.                     */
+/* mode.h: the floating-point mode of a host's thread inside a call. A host may
+   have set another rounding mode, flushing of subnormals, or traps. A call
+   computes with the mode in which processes start, like the threads of the
+   pool, so that results do not depend on the host, and nothing traps. When
+   the call returns, the host's mode and its exception flags are restored. */
 #ifndef AMPC_RUNTIME_MODE_H
 #define AMPC_RUNTIME_MODE_H
 
@@ -13,7 +13,8 @@ static inline void mode_enter(fenv_t *host) {
     fegetenv(host);
     fesetenv(FE_DFL_ENV);
 #ifdef __SSE__
-    __builtin_ia32_ldmxcsr(0x1f80); /* glibc leaves the trap for subnormals */
+    __builtin_ia32_ldmxcsr(0x1f80); /* glibc does not mask the trap for
+                                       subnormals */
 #endif
 }
 

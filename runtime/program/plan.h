@@ -19,11 +19,11 @@
 /* ---- where bytes live ---------------------------------------------------- */
 
 typedef enum PlanSpace {
-    PLAN_NONE = 0, /* an absent operand: resolves to NULL                   */
-    PLAN_ARENA,    /* offset into the session's one arena; index = number of
-                      the value that lies there then, 0 = not told: in a run
-                      equal numbers of a program are equal bytes */
-    PLAN_VAR,      /* index = PlanVar; storage that outlives a step         */
+    PLAN_NONE = 0, /* an absent operand; its address is NULL */
+    PLAN_ARENA,    /* offset in the session's one arena; index = number of
+                      the value stored there at that time, 0 = unknown: in a
+                      run, equal numbers of a program mean equal bytes */
+    PLAN_VAR,      /* index = PlanVar; memory that outlives a step */
     PLAN_INPUT     /* index = input of the running program                  */
 } PlanSpace;
 
@@ -34,19 +34,19 @@ typedef struct PlanRef {
 } PlanRef;
 
 typedef struct PlanTensor {
-    const char *name; /* as in the model, not NUL-free of odd bytes         */
+    const char *name; /* as in the model; may contain odd bytes, but no NUL */
     uint32_t dtype;   /* AmpcDtype                                          */
     uint32_t rank;
     int64_t dim[AMPC_MAX_RANK];
 } PlanTensor;
 
 typedef enum PlanVarKind {
-    PLAN_PARAM,  /* trained: fp32 master                                    */
+    PLAN_PARAM,  /* trained; fp32 masters */
     PLAN_FROZEN, /* an initializer that does not train; in the checkpoint   */
     PLAN_BUFFER, /* running statistics; in the checkpoint                   */
     PLAN_STATE,  /* optimizer and scaler state; checkpointed for resume     */
     PLAN_HYPER,  /* written by the host: learning rate, ...                 */
-    PLAN_SHADOW, /* 16-bit copy of a parameter: program "refresh" fills it  */
+    PLAN_SHADOW, /* 16-bit copy of a parameter; program "refresh" fills it */
     PLAN_GRAD,   /* gradient accumulator; zero before the first micro-step  */
     PLAN_CONST   /* never written                                           */
 } PlanVarKind;
@@ -59,7 +59,7 @@ typedef struct PlanVar {
     uint32_t stored_dtype; /* dtype of the initializer in the user's model  */
     int64_t dim[AMPC_MAX_RANK];
     uint64_t bytes;
-    int64_t init; /* offset in section "weights", or -1: drawn, or `fill`   */
+    int64_t init; /* offset in section "weights", or -1: random or `fill` */
     double fill;
     Draw draw;
 } PlanVar;
@@ -87,10 +87,10 @@ typedef enum PlanStepKind {
     /* on a CPU */
     PLAN_KERNEL, /* fn = index of a generated kernel                        */
     PLAN_LIB,    /* fn = PlanLib; `second`: PlanLib + 1 of a pool of CONV_FWD's
-                    result; the pool's refs and pars follow CONV_FWD's own. If the
-                    pool's input is PLAN_NONE, nothing else reads it and it has no
-                    place: then the epilogue's ref that stands for it, or the
-                    result if there is no epilogue, is PLAN_NONE */
+                    result; the pool's refs and pars follow CONV_FWD's own.
+                    If the pool's input is PLAN_NONE, nothing else reads it
+                    and it is not stored: then the epilogue's ref for it, or
+                    the result if there is no epilogue, is PLAN_NONE */
     /* on a GPU */
     PLAN_LAUNCH,  /* fn = PlanCuda.kernels: kernel(refs.., [n], [scratch]),
                      then, if `second`, that one with the same parameters: n,
@@ -131,38 +131,40 @@ typedef enum PlanLib {
     PLAN_NLIB
 } PlanLib;
 
-/* Epilogue that cuBLASLt applies to a product before it stores it. */
+/* Epilogue that cuBLASLt applies to a product before storing it. */
 typedef enum PlanProduct {
     PLAN_PRODUCT_PLAIN,
     PLAN_PRODUCT_BIAS,  /* + ref 3, one value per column, of the result's dtype
                          */
     PLAN_PRODUCT_SCALE, /* * ref 3, an f32 on the device                    */
-    PLAN_PRODUCT_ADD    /* + ref 3, which has the result's layout and may be the
-                           result's place */
+    PLAN_PRODUCT_ADD    /* + ref 3, which has the result's layout and may
+                           share its memory */
 } PlanProduct;
 
 typedef struct PlanStep {
     uint32_t kind;
     uint32_t fn;
     uint32_t epilogue;   /* PLAN_LIB: index of a generated one + 1;
-                            PLAN_PRODUCT: of a kernel + 1; 0 = none */
+                            PLAN_PRODUCT: a kernel's + 1; 0 = none */
     uint32_t second;     /* PLAN_LAUNCH, PLAN_PRODUCT: index of a kernel + 1;
                             PLAN_LIB, PLAN_ROWS: see there; 0 = none */
-    uint32_t ref0, nref; /* slice of PlanTarget.refs                        */
-    uint32_t ep_nref;    /* behind them: the epilogue's own                 */
-    uint32_t par0, npar; /* slice of PlanTarget.pars                        */
+    uint32_t ref0, nref; /* range of PlanTarget.refs */
+    uint32_t ep_nref;    /* after them: the epilogue's own refs */
+    uint32_t par0, npar; /* range of PlanTarget.pars */
     int64_t units; /* PLAN_KERNEL: independent work units                */
-    int64_t grain; /* PLAN_KERNEL: units worth one thread hand-over      */
+    int64_t grain; /* PLAN_KERNEL: units that are worth a hand-over to a
+                      thread */
     /* PLAN_KERNEL, PLAN_LAUNCH, PLAN_MANY: not 0: the step updates
        parameters and their optimizer state, par i elements each, this many
        elements per unit; ranks may share the units. Refs are variables with
        that many elements, or scalars. */
     int64_t split;
-    uint64_t scratch; /* PLAN_LAUNCH: bytes needed while the step runs      */
+    uint64_t scratch; /* PLAN_LAUNCH: bytes of scratch memory while the step
+                         runs */
     const char *name; /* IR value it computes; for profiles and messages    */
 } PlanStep;
 
-/* Tensors of a launch that has a table of them; 0: it has none. */
+/* Number of tensors in a launch with a table of them; 0: no table. */
 static inline uint32_t plan_tensors(const PlanStep *t) {
     return t->kind == PLAN_MANY   ? t->npar
            : t->kind == PLAN_ROWS ? t->npar / 2
@@ -172,19 +174,19 @@ static inline uint32_t plan_tensors(const PlanStep *t) {
 /* A program as the host sees it, the same on every target. */
 typedef struct PlanProgram {
     const char *name;  /* train, micro, update, eval, predict, refresh       */
-    uint32_t in0, nin; /* slice of AmpcModule.tensors: inputs             */
-    uint32_t out0, nout; /* slice of AmpcModule.tensors: outputs            */
+    uint32_t in0, nin; /* range of AmpcModule.tensors: inputs */
+    uint32_t out0, nout; /* range of AmpcModule.tensors: outputs */
 } PlanProgram;
 
-/* A program as one target runs it. */
+/* A program for one target. */
 typedef struct PlanRun {
-    uint32_t step0, nstep; /* slice of PlanTarget.steps                     */
-    uint32_t out0;         /* PlanTarget.refs: where its outputs lie        */
+    uint32_t step0, nstep; /* range of PlanTarget.steps */
+    uint32_t out0;         /* PlanTarget.refs: addresses of its outputs */
     uint64_t arena;        /* bytes                                         */
     double flops;          /* FLOPs of its matrix products and convolutions */
 } PlanRun;
 
-/* All programs as one target runs them. */
+/* All programs for one target. */
 typedef struct PlanTarget {
     uint32_t nstep, nref, npar;
     const PlanRun *runs; /* one per entry of AmpcModule.programs */
@@ -231,12 +233,12 @@ typedef struct AmpcModule {
     const char *model;
     const char *info; /* JSON: options, precision, producer, class axis ... */
     uint64_t graph_hash;
-    uint64_t id; /* of tables and weights; also in the file's tail */
+    uint64_t id; /* hash of tables and weights; also in the file's tail */
     uint32_t nprogram, nvar, ntensor, nisa;
     const PlanProgram *programs;
     const PlanVar *vars;
     const PlanTensor *tensors;
-    const PlanTarget *cpu; /* NULL: no code for CPUs                        */
+    const PlanTarget *cpu; /* NULL: no CPU code */
     const PlanIsa *isas;   /* best first                                    */
     const PlanCuda *cuda;  /* NULL: no CUDA code                            */
 } AmpcModule;
@@ -264,7 +266,8 @@ typedef struct PlanSection {
 typedef struct PlanTail {
     uint64_t directory; /* offset of the first PlanSection                  */
     uint64_t nsection;
-    uint64_t id; /* AmpcModule.id: is this the file that was loaded?        */
+    uint64_t id; /* AmpcModule.id: tells whether the file is the one that was
+                    loaded */
     uint64_t magic;
 } PlanTail;
 

@@ -62,7 +62,7 @@ static bool plan_slice(uint64_t first, uint64_t n, uint64_t size) {
     return first <= size && n <= size - first;
 }
 
-/* One program on one target. */
+/* One program for one target. */
 typedef struct RunCheck {
     const AmpcModule *m;
     const PlanTarget *t;
@@ -88,7 +88,8 @@ static bool plan_refs_ok(const RunCheck *c, uint32_t first, uint32_t n) {
     return true;
 }
 
-/* Operands of the routine's row; `stored`: each has a place that must. */
+/* The operands of the routine's row; `stored`: those that need memory have
+   it. */
 static bool plan_operands_ok(const LibInfo *l, const PlanRef *refs,
                              const int64_t *pars, bool stored) {
     for (uint32_t i = 0; i < l->noperand; i++) {
@@ -115,9 +116,9 @@ static bool plan_lib_ok(const PlanTarget *p, const PlanStep *t, uint32_t lib,
            (!more || refs[l->noperand].space != PLAN_NONE);
 }
 
-/* Checks a convolution with a pool of its result over the planes of its
-   images. If the pool's input has no place, exactly one ref of the
-   convolution has none. */
+/* Checks a convolution with a pool over the planes of its result. If the
+   pool's input is not stored, exactly one ref of the convolution has no
+   memory. */
 static bool plan_pooled_ok(const PlanTarget *p, const PlanStep *t) {
     const LibInfo *l = lib_info(t->fn), *q = lib_info(t->second - 1);
     if (t->fn != PLAN_LIB_CONV_FWD || (t->second - 1 != PLAN_LIB_MAXPOOL &&
@@ -158,7 +159,7 @@ static bool plan_sum_ok(const RunCheck *c, const PlanStep *t) {
            (dtype >= 0 && dtype < AMPC_NDTYPE && dtype_info[dtype].low);
 }
 
-/* Elements that ranks may share are counted by pars. */
+/* The pars count the elements that ranks may share. */
 static bool plan_split_ok(const PlanTarget *p, const PlanStep *t,
                           bool counted) {
     bool ok = t->split >= 0 && (!t->split || counted);
@@ -198,7 +199,7 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
 }
 
 /* Outputs are read after the program has ended, when the host's inputs may
-   be gone: none may be an input. */
+   be freed: an output must not be an input. */
 static bool plan_outputs_ok(const RunCheck *c) {
     if (!plan_refs_ok(c, c->r->out0, c->p->nout)) return false;
     for (uint32_t i = 0; i < c->p->nout; i++)

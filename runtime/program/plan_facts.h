@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_facts.h: what can be said of a plan without a session. */
+/* plan_facts.h: facts about a plan that need no session. */
 #ifndef AMPC_PLAN_FACTS_H
 #define AMPC_PLAN_FACTS_H
 
@@ -11,14 +11,14 @@
 
 int find_program(const AmpcModule *m, const char *name);
 int find_var(const AmpcModule *m, const char *name);
-/* A member of m->info, or of its "options"; dflt when absent. */
+/* A member of m->info, or of its "options"; dflt if absent. */
 int64_t info_int(const AmpcModule *m, const char *key, int64_t dflt);
-/* What the user said of it: the model and the options; false: it is not known.
+/* The model and the options that the user gave; false: unknown.
  */
 bool module_said(const AmpcModule *m, JsonSpan *said);
 int64_t module_batch(const AmpcModule *m);
-/* The plan that describes the module without a session: the CPU's if it has
-   one.                                                                      */
+/* The plan that describes the module without a session: the CPU's if there
+   is one. */
 const PlanTarget *module_plan(const AmpcModule *m);
 /* The first defect of the tables, or NULL. */
 const char *plan_defect(const AmpcModule *m);

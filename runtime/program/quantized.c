@@ -13,7 +13,7 @@ static int nearest_nf4(float x) {
     return i;
 }
 
-/* The scale of a block, and its reciprocal's divisor. */
+/* The scale of a block, and the divisor in its reciprocal. */
 static float scale_of(int code, const float *x, int n) {
     float most = 0;
     for (int i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantized.h: weights of few bits.  QUANTIZED_BLOCK consecutive elements, row
+/* quantized.h: weights with few bits. QUANTIZED_BLOCK consecutive elements, row
    by row, share an fp32 scale; the last block may be shorter.  An element is
    the level of its code times the scale:
      QUANTIZED_INT8  -127 .. 127, an i8 each; scale = largest magnitude / 127
@@ -17,8 +17,8 @@
 #define QUANTIZED_NF4   2
 #define QUANTIZED_CODES 3
 
-/* The 4-bit NormalFloat of QLoRA (Dettmers et al. 2023), as bitsandbytes
-   rounds it. */
+/* The 4-bit NormalFloat of QLoRA (Dettmers et al. 2023), rounded like
+   bitsandbytes. */
 #define NF4_LEVELS                                                             \
     -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,  \
         -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f,   \
@@ -33,7 +33,7 @@ static inline int64_t quantized_blocks(int64_t elements) {
     return elements / QUANTIZED_BLOCK + (elements % QUANTIZED_BLOCK != 0);
 }
 
-/* The level of a code of four bits. */
+/* The level of a 4-bit code. */
 static inline float quantized_level4(int code, unsigned bits) {
     static const float nf4[16] = {NF4_LEVELS};
     return code == QUANTIZED_NF4 ? nf4[bits & 15] : (float)(bits & 15) - 8;
@@ -48,7 +48,8 @@ static inline float quantized_level(int code, const void *q, int64_t i) {
 
 /* Rounds a block: elements `first` .. first + n - 1, first a multiple of
    QUANTIZED_BLOCK, to the nearest level, ties to even (NF4: to the lower one,
-   as bitsandbytes does). An element that is not finite makes its scale NaN. */
+   as bitsandbytes does). If an element is not finite, the block's scale is
+   NaN. */
 void quantized_put(int code, const float *x, int64_t first, int n, void *q,
                    float *scale);
 #endif

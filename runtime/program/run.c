@@ -148,7 +148,7 @@ bool session_watch(const ampc_session *s, int program, Watch w, PlanRef *ref,
 
 /* ---- inputs -------------------------------------------------------------- */
 
-/* Classes for a loss may have fewer bits than the program reads. */
+/* Class numbers for a loss may have narrower types than the program reads. */
 uint32_t given_dtype(const PlanTensor *t, const ampc_input *in) {
     bool label = t->dtype == AMPC_I64 && !strncmp(t->name, "target", 6) &&
                  (!t->name[6] || t->name[6] == ':');
@@ -231,7 +231,7 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
     return input_place_check(s, t, in);
 }
 
-/* The program input that an argument is for; -1 if there is none. */
+/* The program input to which an argument belongs; -1 if there is none. */
 int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
                 size_t position) {
     if (!in->name) return position < p->nin ? (int)position : -1;
@@ -240,7 +240,7 @@ int input_place(const AmpcModule *m, const PlanProgram *p, const ampc_input *in,
     return -1;
 }
 
-/* An input that is of another program fits none. */
+/* An input of another program matches none. */
 static bool inputs_fit(const AmpcModule *m, const PlanProgram *p,
                        const ampc_input *in, size_t nin) {
     for (size_t i = 0; i < nin; i++) {
@@ -284,7 +284,7 @@ static ampc_status input_count(ampc_session *s, const PlanProgram *p,
                         p->nin, p->name, names);
 }
 
-/* In memory that the session keeps. */
+/* Converts it in memory that the session keeps. */
 static ampc_status widen_labels(ampc_session *s, const PlanProgram *p,
                                 const ampc_input *in, size_t nin) {
     enum { NEED, WIDEN };
@@ -319,7 +319,7 @@ static ampc_status widen_labels(ampc_session *s, const PlanProgram *p,
     return AMPC_OK;
 }
 
-/* Marks an input that the call has not given. */
+/* Marks an input that the call did not pass. */
 static const char not_given;
 
 static ampc_status inputs_check(ampc_session *s, const PlanProgram *p,

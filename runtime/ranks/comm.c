@@ -3,13 +3,13 @@
 
    A step of N ranks that make A micro-steps each is the step of one rank that
    makes N A of them: rank r computes those from r A on.  Its gradients
-   (sums.c), its sums of losses and shares and whether its data were bad are
-   added up over ranks; program update then sees the same bits everywhere and
-   decides alike: norm, skip, scale, step.  So between steps all ranks hold the
-   same variables, but for buffers, which rank 0 hands out, and random numbers
-   are counted on as one rank would.
+   (sums.c), its sums of losses and shares, and flags for bad data are summed
+   over ranks; program update then sees the same bits on every rank and makes
+   the same decisions: norm, skip, scale, step. So between steps all ranks hold
+   the same variables, except buffers, which rank 0 broadcasts. The random
+   counter advances as on a single rank.
 
-   Bytes are moved by ampc_options.comm alone.                               */
+   Only ampc_options.comm moves bytes. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include <stdio.h>
@@ -113,7 +113,8 @@ void comm_widen(void *data, size_t n, int32_t dtype) {
 
 /* ---- the engine ---------------------------------------------------------- */
 
-/* A host's communicator ends where the interface did that it was built for. */
+/* A host's communicator ends with the last field of the interface for which
+   it was built. */
 #define HAS(c, fn)                                                             \
     ((c)->size >= offsetof(ampc_comm, fn) + sizeof(c)->fn && (c)->fn)
 
@@ -194,7 +195,7 @@ ampc_status comm_sum_now(ampc_session *s, void *data, const LibCopy *what) {
 
 /* ---- the same module everywhere? ----------------------------------------- */
 
-/* The facts that ranks exchange first, as numbers that a double holds
+/* The facts that ranks exchange first, as numbers that a double represents
    exactly. */
 typedef enum Fact {
     FACT_STATUS,
@@ -217,7 +218,7 @@ static void facts_fill(const ampc_session *s, ampc_status status, double *f) {
     f[FACT_ID_LOW] = (double)(uint32_t)m->id;
 }
 
-/* How two ranks differ, or NULL. */
+/* The difference between two ranks, or NULL. */
 static const char *facts_differ(const double *a, const double *b) {
     static const char *const what[FACT_COUNT] = {
         [FACT_GRAPH_HIGH] = "another graph",
@@ -231,7 +232,7 @@ static const char *facts_differ(const double *a, const double *b) {
 }
 
 /* Compares the facts of `n` ranks from `first` on with rank 0's facts. All
-   ranks come to the same status; a rank that failed keeps its message. */
+   ranks get the same status; a rank that failed keeps its message. */
 static ampc_status facts_judge(ampc_session *s, ampc_status status,
                                const double *facts, int first, int n,
                                const double *of_0) {
@@ -258,7 +259,7 @@ static ampc_status bad_open(ampc_session *s) {
     return AMPC_OK;
 }
 
-/* Without memory of its own: a rank that has none must say so, too. */
+/* Uses no allocated memory: a rank without memory must say so, too. */
 ampc_status comm_join(ampc_session *s, ampc_status status) {
     enum { AT_ONCE = 4 };
     const ampc_comm *c = s->opt.comm;
@@ -293,7 +294,7 @@ static ampc_status put_comm_number(ampc_session *s, KnownVar which, double x) {
                            s->m->vars[v].bytes);
 }
 
-/* Through the block, which is as large as a network needs. */
+/* Sends through the block, which is large enough for efficient transfers. */
 static ampc_status share_var(ampc_session *s, uint32_t var) {
     const PlanVar *v = &s->m->vars[var];
     bool has = s->opt.comm->rank == 0;
@@ -362,14 +363,14 @@ ampc_status comm_share(ampc_session *s, ampc_status status) {
     s->random = -1;
     if (status != AMPC_OK || !s->on_device) return status;
     memset(s->bad_of, 0, (size_t)s->opt.comm->world * sizeof *s->bad_of);
-    s->bad_of[0] = s->bad_agreed; /* the other ranks count on from 0 */
+    s->bad_of[0] = s->bad_agreed; /* the other ranks continue counting from 0 */
     return s->opt.comm->rank ? put_comm_number(s, VAR_BAD_DATA, 0) : AMPC_OK;
 }
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* The second element of ampc.rng counts the forwards that trained.  A device
-   that is steps ahead is not asked for it again and again.                  */
+/* The second element of ampc.rng counts the training forward passes. It is
+   read rarely, since a device may be steps ahead. */
 ampc_status comm_random(ampc_session *s, int64_t micro_steps) {
     int v = s->known[VAR_RNG];
     if (v < 0 || s->m->vars[v].bytes != 2 * sizeof s->random) return AMPC_OK;
@@ -383,7 +384,7 @@ ampc_status comm_random(ampc_session *s, int64_t micro_steps) {
     return s->backend->put(s, at, &count, sizeof count);
 }
 
-/* Counts bad batches of this step; bad[r]: how many rank r found. */
+/* Counts bad batches of this step; bad[r]: the number on rank r. */
 static ampc_status count_bad(ampc_session *s, const float *bad) {
     const ampc_comm *c = s->opt.comm;
     int64_t total = 0;

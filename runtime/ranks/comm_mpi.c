@@ -44,7 +44,7 @@ typedef struct MpiApi {
     int (*Test)(Handle *request, int *done, void *status);
     Handle world, byte, errors_return;
     void *status_ignore;
-    int serialized; /* MPI_THREAD_SERIALIZED */
+    int serialized; /* the constant MPI_THREAD_SERIALIZED */
 } MpiApi;
 
 /* The n messages of a rank; the first `done` have completed. */
@@ -65,7 +65,7 @@ typedef struct Mpi {
     ampc_comm comm;
     MpiApi mpi;
     Handle world;
-    bool ours, broken; /* MPI was initialised here; a call failed */
+    bool ours, broken; /* MPI was initialised here; a call has failed */
     int tag;
     Messages *messages[WAYS]; /* one a rank */
     Handle *requests;         /* of all */
@@ -127,7 +127,7 @@ static void find_constants(void *lib, MpiApi *a) {
     a->status_ignore = world ? NULL : (void *)1;
 }
 
-/* The one that the process has already, else the launcher's, else any. */
+/* The library that the process has loaded, else the launcher's, else any. */
 static void *find_library(char *why, size_t size) {
     static const char *const names[] = {"libmpi.so.40", "libmpich.so.12",
                                         "libmpi.so.12", "libmpi_abi.so.0"};
@@ -167,7 +167,8 @@ static int fail_mpi(Mpi *m, Way way, int rank) {
     return 1;
 }
 
-/* Processors may be fewer than ranks: who waits for long lets others work. */
+/* There may be fewer processors than ranks: a rank that waits long lets
+   others work. */
 static void wait_a_little(double since) {
     if (comm_seconds() - since < 1e-3)
         sched_yield();
@@ -188,7 +189,7 @@ static int test_all(Mpi *m, Way way, int *late) {
     return 0;
 }
 
-/* Until all messages have come and gone. */
+/* Waits until all messages are sent and received. */
 static int wait_all(Mpi *m) {
     double begin = comm_seconds();
     for (;;) {
@@ -206,7 +207,8 @@ static int wait_all(Mpi *m) {
     }
 }
 
-/* Bytes to or from a rank in messages of `most`, or an empty one. */
+/* Sends or receives a rank's bytes in messages of at most `most`, or one
+   empty message. */
 static int begin(Mpi *m, Way way, int rank, char *data, size_t bytes,
                  size_t most) {
     Messages *x = &m->messages[way][rank];
@@ -306,7 +308,7 @@ static int mpi_allreduce(void *ctx, void *data, size_t count, int32_t dtype) {
     return 0;
 }
 
-/* All wait for all, though no number is added. */
+/* Every rank waits for all others, although no number is summed. */
 static int mpi_barrier(void *ctx) {
     char none = 0;
     return mpi_allreduce(ctx, &none, 0, AMPC_DTYPE_F32);
@@ -338,7 +340,7 @@ static size_t mpi_part_of(const uint64_t *at, int r, uint64_t from,
     return n < each ? n : each;
 }
 
-/* The largest number that a rank has. */
+/* The largest number of elements of any rank. */
 static uint64_t most_of(const uint64_t *at, int world) {
     uint64_t most = 0;
     for (int r = 0; r < world; r++)
@@ -416,7 +418,9 @@ static void mpi_free(Mpi *m) {
 
 static void mpi_close(ampc_comm *comm) {
     Mpi *m = comm->ctx;
-    if (m->broken) return; /* MPI would wait for a rank that does not answer */
+    if (m->broken)
+        return; /* MPI itself would wait for a rank that does not
+                   answer */
     m->mpi.Comm_free(&m->world);
     if (m->ours) m->mpi.Finalize();
     mpi_free(m);

@@ -2,9 +2,9 @@
 /* comm_tcp.c: communication between ranks over TCP, through rank 0.
 
    It needs only the variables that launchers set: MASTER_ADDR, MASTER_PORT,
-   RANK, WORLD_SIZE. Ranks of an engine that only connects GPUs find each other
-   with it and learn which rank is missing. A few ranks on CPUs need nothing
-   else; rank 0's link then carries all traffic.
+   RANK, WORLD_SIZE. An engine that only connects GPUs uses it so that ranks
+   find each other and learn which rank is missing. A few ranks on CPUs need
+   nothing else; rank 0's link then carries all traffic.
 
    Every message is a frame with the kind and number of the call and the number
    of bytes that follow. A rank that receives another frame, none in time, or
@@ -32,19 +32,21 @@ typedef enum FrameKind {
     FRAME_SUM,
     FRAME_SHARE,
     FRAME_FAILED, /* why follows */
-    FRAME_WELCOME /* sent by rank 0; differs from HELLO, so an echo of HELLO is
-                     not a welcome */
+    FRAME_WELCOME /* sent by rank 0; it differs from HELLO, so that an echo
+                     of HELLO is not taken for a welcome */
 } FrameKind;
 
 typedef struct Frame {
-    uint32_t kind, number; /* number of the call; HELLO, WELCOME: the rank */
-    uint64_t bytes;        /* HELLO, WELCOME: the world */
+    uint32_t kind, number; /* number of the call; HELLO, WELCOME: the rank's
+                              number */
+    uint64_t bytes;        /* HELLO, WELCOME: number of ranks */
 } Frame;
 
 typedef struct Tcp {
     CommHead head;
     ampc_comm comm;
-    int *peer; /* per rank: rank 0 has all, other ranks only rank 0; -1: none */
+    int *peer; /* per rank: rank 0 has connections to all, other ranks only
+                  to rank 0; -1: none */
     uint32_t number;
     bool broken;
     char why[WHY];
@@ -218,8 +220,8 @@ static const char *tcp_error(void *ctx) { return ((Tcp *)ctx)->why; }
 
 /* ---- meeting ------------------------------------------------------------- */
 
-/* The first that is set counts, and -1 where it is no number: a rank that took
-   another launcher's would train alone. */
+/* The first variable that is set counts, and gives -1 if it is not a number:
+   a rank that used another launcher's variable would train alone. */
 static int find_number(const char *const *names, size_t n) {
     while (n > 1 && !secure_getenv(*names)) {
         names++;
@@ -245,7 +247,7 @@ bool comm_tcp_possible(void) {
     return address && *address && find_rank() >= 0 && find_world() > 0;
 }
 
-/* torchrun itself listens on the port that it names. */
+/* torchrun itself listens on the port that it passes on. */
 static int find_port(void) {
     static const char *const name = "MASTER_PORT";
     const char *agent = secure_getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -280,8 +282,8 @@ static int tcp_call(int fd, const struct addrinfo *a, double until) {
     return errno;
 }
 
-/* One of the addresses that a name has, bound, or connected before that time
-   (0: bound); -1 with errno.                                                */
+/* One of the addresses of a name, bound, or connected before that time (0:
+   bound); -1 with errno. */
 static int open_socket(const char *host, int port, double until) {
     bool listens = until == 0;
     struct addrinfo want = {.ai_socktype = SOCK_STREAM,
@@ -343,7 +345,7 @@ static int open_port(const char *host, int port, double until) {
     }
 }
 
-/* Rank 0: false with why. */
+/* Rank 0: returns false with the reason in why. */
 static bool tcp_gather(Tcp *t, const char *host, int port) {
     double until = limit(t);
     bool local =
@@ -364,7 +366,7 @@ static bool tcp_gather(Tcp *t, const char *host, int port) {
     return !r;
 }
 
-/* The others, until rank 0 listens. */
+/* The other ranks retry until rank 0 listens. */
 static bool join(Tcp *t, const char *host, int port) {
     const Frame hello = {FRAME_HELLO, (uint32_t)t->comm.rank,
                          (uint64_t)t->comm.world},

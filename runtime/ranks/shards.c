@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shards.c: optimizer state that is spread over ranks (--shard-optimizer).
+/* shards.c: optimizer state divided among ranks (--shard-optimizer).
 
    The kernels that update parameters and their state work on independent units
    of elements (PlanStep.split). Rank r of N updates the r-th of N parts of
    every such tensor and stores only that part of the state. The same holds for
    parameters that programs only read in 16 bits: after an update the ranks
    exchange the 16-bit copies, half of the bytes. All other parameters are
-   complete on all ranks, and their updated parts are exchanged themselves. For
-   a large gradient a rank has the sum of its part (whole rows) and zeros
-   elsewhere; squares are added along rows and then over ranks, so norm,
-   skipping and scale are the same as without shards. A checkpoint is complete:
-   while one is written or read, rank 0 has all data in host memory. */
+   complete on all ranks, which exchange the updated parts. For a large
+   gradient a rank has the sum of its part (whole rows) and zeros elsewhere;
+   squares are added along rows and then over ranks, so norm, skipping and
+   scale are the same as without shards. A checkpoint is complete: while one
+   is written or read, rank 0 has all data in host memory. */
 #include <string.h>
 
 #include "runtime/api/session.h"
 
-/* How a variable is spread: the step and tensor that update it. */
+/* How a variable is divided: the step and tensor that update it. */
 typedef struct Spread {
-    uint32_t step;   /* step of the plan + 1; 0: all ranks have all of it */
+    uint32_t step;   /* step of the plan + 1; 0: every rank has all of it */
     uint32_t tensor; /* number of the tensor in PLAN_MANY, else 0 */
     int64_t unit;    /* of elements */
     uint64_t at;     /* in the whole, bytes */
@@ -26,13 +26,14 @@ typedef struct Spread {
 struct Shards {
     Spread *of;   /* per variable */
     Spread *sum;  /* per variable: gradients whose sums are split among ranks */
-    uint64_t *at; /* per rank: start of the part that it sends, in a block of
-                     all; then the end */
-    char *whole;  /* rank 0's, during a save or a load */
+    uint64_t *at; /* per rank: start of the part that it sends, in a block
+                     with all parts; then the end */
+    char *whole;  /* rank 0's complete data, during a save or a load */
     size_t bytes, whole_bytes;
     bool gathered; /* rank 0 has all */
-    bool saving;   /* .. to write it; else its own part goes back */
-    bool refresh;  /* programs also read copies of the exchanged parameters */
+    bool saving;   /* .. to write it; else its own part is copied back */
+    bool refresh;  /* true: programs also read copies of the exchanged
+                      parameters */
 };
 
 /* ---- who has what -------------------------------------------------------- */
@@ -52,7 +53,7 @@ static const PlanRef *tensor_refs(const ampc_session *s, const PlanStep *t,
     return &s->plan->refs[t->ref0 + tensor * *n];
 }
 
-/* The tensor's first spread variable with that kind, or NULL. */
+/* The tensor's first divided variable of that kind, or NULL. */
 static const Spread *spread_of(const ampc_session *s, const PlanStep *t,
                                uint32_t tensor, PlanVarKind kind) {
     uint32_t n;
@@ -78,7 +79,7 @@ void shard_elements(const ampc_session *s, const PlanStep *t, uint32_t tensor,
     *hi = to < units ? to * unit : n;
 }
 
-/* Byte range of variable `var` on a rank; x: how it is spread. */
+/* Byte range of variable `var` on a rank; x: how it is divided. */
 static void shards_bytes_of(const ampc_session *s, const Spread *x,
                             uint32_t var, int rank, uint64_t *lo,
                             uint64_t *hi) {
@@ -139,7 +140,7 @@ char *shard_whole(const ampc_session *s, PlanRef r) {
 
 /* ---- open and close ------------------------------------------------------ */
 
-/* Whether ref k of step t is a variable that the step has in parts. */
+/* True if ref k of step t is a variable that the step has in parts. */
 static bool in_parts(const ampc_session *s, const PlanStep *t, uint32_t k) {
     const PlanRef *r = &s->plan->refs[t->ref0 + k];
     if (!t->split || k >= t->nref || r->space != PLAN_VAR || r->offset)
@@ -173,9 +174,9 @@ static void keep_whole(ampc_session *s, const PlanRef *r) {
         s->shards->of[r->index].step = 0;
 }
 
-/* Parameters that a program reads in full precision, averages that evaluation
-   reads, and results must be complete on all ranks: these are not spread. With
-   several ranks, program train (a whole step) never runs. */
+/* Parameters that a program reads in full precision, averages that
+   evaluation reads, and results must be complete on all ranks: they are not
+   divided. With several ranks, program train (a whole step) never runs. */
 static void drop_read(ampc_session *s, uint32_t program) {
     const PlanTarget *p = s->plan;
     const PlanRun *run = &p->runs[program];
@@ -278,8 +279,8 @@ void shards_close(ampc_session *s) {
 
 /* ---- what others updated ------------------------------------------------- */
 
-/* Whether ref k of step t is handed out, and the first of its tensor to name
-   that variable. */
+/* True if ref k of step t is exchanged, and is the first ref of its tensor
+   to name that variable. */
 static bool is_handed_out(const ampc_session *s, const PlanStep *t,
                           uint32_t k) {
     uint32_t tensor = tensor_of(t, k), n;
@@ -318,8 +319,8 @@ bool shard_next(const ampc_session *s, ProgramId id, int rank, ShardPart *p) {
 
 typedef enum Move { MOVE_NOTHING, MOVE_OUT, MOVE_IN } Move;
 
-/* Copies the part that a rank sends to a block, or from it: of averages, or of
-   all others.  *bytes: its size there. */
+/* Copies the part that a rank sends to a block, or from it: of averages, or
+   of all other variables. *bytes: its size there. */
 static ampc_status move_part(ampc_session *s, ProgramId id, bool averages,
                              int rank, Move move, char *block, size_t *bytes) {
     ampc_status status = AMPC_OK;
@@ -339,7 +340,8 @@ static ampc_status hand_out_some(ampc_session *s, ProgramId id, bool averages) {
     uint64_t *at = s->shards->at;
     int me = s->opt.comm->rank, world = s->opt.comm->world;
     size_t bytes;
-    char *block = (char *)sums_scratch(s, &bytes); /* as large as gradients */
+    char *block = (char *)sums_scratch(s, &bytes); /* as large as the
+                                                      gradients */
     for (int r = 0; r < world; r++) {
         move_part(s, id, averages, r, MOVE_NOTHING, block, &bytes);
         at[r + 1] = at[r] + bytes;
@@ -360,7 +362,7 @@ static ampc_status hand_out(ampc_session *s, ProgramId id) {
     return status == AMPC_OK ? hand_out_some(s, id, true) : status;
 }
 
-/* On devices it is done with program update (gpu_hand_out). */
+/* On devices program update does it (gpu_hand_out). */
 ampc_status shards_allgather(ampc_session *s) {
     if (!s->shards) return AMPC_OK;
     s->stale |= s->shards->refresh;
@@ -376,7 +378,7 @@ ampc_status shards_refresh(ampc_session *s) {
 
 /* ---- checkpoints --------------------------------------------------------- */
 
-/* Rank 0's own part, to the whole or from it. */
+/* Copies rank 0's own part to the whole, or from it. */
 static ampc_status move_own(ampc_session *s, Move move) {
     struct Shards *x = s->shards;
     ampc_status status = AMPC_OK;
@@ -392,7 +394,7 @@ static ampc_status move_own(ampc_session *s, Move move) {
     return status;
 }
 
-/* Rank r's part of a variable to rank 0. */
+/* Sends rank r's part of a variable to rank 0. */
 static ampc_status collect(ampc_session *s, uint32_t var, int r) {
     ampc_status status = AMPC_OK;
     uint64_t lo, hi;

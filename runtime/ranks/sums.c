@@ -23,7 +23,7 @@ enum { LEAST_BLOCK = 1 << 16 };
 
 struct Sums {
     float *block, *tail;
-    size_t bytes, ntail; /* of the block; the tail is at its end */
+    size_t bytes, ntail; /* size of the block; the tail is at its end */
     bool tried, threaded, stop, failed;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -113,7 +113,7 @@ static int sum_block(const ampc_session *s, uint32_t dtype, float *block,
 
 /* ---- beside backward ----------------------------------------------------- */
 
-/* Not 0: it failed.  On the CPU alone, whose get only copies. */
+/* Not 0: the sum has failed. Only on the CPU, whose get just copies. */
 static int sum_next(ampc_session *s) {
     struct Sums *x = s->sums;
     const PlanStep *t = bucket_step(s, x->summed);
@@ -148,7 +148,7 @@ static void *sums_main(void *arg) {
     return NULL;
 }
 
-/* Signals are the host's. */
+/* Signals belong to the host's threads. */
 static void start_thread(ampc_session *s) {
     struct Sums *x = s->sums;
     sigset_t all, before;
@@ -191,7 +191,7 @@ ampc_status sums_wait(ampc_session *s) {
 
 /* ---- before program update ----------------------------------------------- */
 
-/* Sums the buckets that are left; the last together with the tail, which is
+/* Sums the remaining buckets; the last one together with the tail, which is
    f32. */
 static ampc_status sum_rest(ampc_session *s) {
     struct Sums *x = s->sums;
@@ -269,7 +269,7 @@ ampc_status sums_open(ampc_session *s) {
 void sums_close(ampc_session *s) {
     struct Sums *x = s->sums;
     if (!x) return;
-    if (x->threaded && s->pid == getpid()) { /* none survives a fork */
+    if (x->threaded && s->pid == getpid()) { /* threads do not survive a fork */
         pthread_mutex_lock(&x->lock);
         x->stop = true;
         pthread_cond_broadcast(&x->news);

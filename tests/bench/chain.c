@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chain.c: a long model, to see what compiling costs.
-     chain LAYERS WIDTH FILE.onnx|FILE.amp;  ampc check FILE --loss mse      */
+/* chain.c: writes a long model, to measure compilation. chain LAYERS WIDTH
+   FILE.onnx|FILE.amp; ampc check FILE --loss mse */
 #include <stdlib.h>
 #include <string.h>
 

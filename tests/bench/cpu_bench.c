@@ -5,10 +5,10 @@
      cpu_bench threads serve
 
    With one thread the time is CPU time, which a busy machine disturbs less.
-   The first line tells the machine's fp32 multiply-add peak and how fast it
-   copies memory (bytes read and written); then one line per shape: best and
-   median time, GFLOP/s of the best, and its share of that peak.  A filter that
-   fits no name leaves the first line.  AMPC_ISA (ampc.h) chooses the level.
+   The first line gives the machine's fp32 multiply-add peak and its copy speed
+   (bytes read and written). Then each shape has a line: best and median time,
+   GFLOP/s of the best, and its share of that peak. A filter that matches no
+   name leaves only the first line. AMPC_ISA (ampc.h) chooses the level.
 
    serve: answers each line of the input with a median in milliseconds:
      gemm f32|bf16 SECONDS M N K NN|NT|TN
@@ -29,7 +29,7 @@ enum { REPS = 400 };
 static AmpcPool *pool;
 static int threads = 2;
 static const AmpcCpuLib *lib;
-static double peak; /* GFLOP/s of all threads                               */
+static double peak; /* GFLOP/s of all threads together */
 static const char *filter = "";
 static double budget = 0.4; /* seconds of a shape                           */
 static int serves;
@@ -117,7 +117,7 @@ static void copy_work(void *ctx, int64_t lo, int64_t hi, int worker) {
     memcpy(p + COPY_BYTES + lo, p + lo, (size_t)(hi - lo));
 }
 
-/* GB/s of all threads. */
+/* GB/s of all threads together. */
 static double measure_copy(void) {
     char *p = malloc(2 * (size_t)COPY_BYTES);
     double best = 1e9;

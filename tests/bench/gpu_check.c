@@ -22,9 +22,9 @@
    FEED is a file, or random:BOUNDS.
 
    Prints a line of JSON per result.  AMPC_CHECK_DEVICE (default cuda:0) names
-   the device; with cpu the program checks itself.  Exit status 0: all well;
-   1: not; 2: usage; 3: no GPU.  Plain C: gpu_*.c, tests/support/device_*.c and
-   headers of runtime. */
+   the device; with cpu the program checks itself.  Exit status 0: no
+   difference; 1: a difference; 2: usage; 3: no GPU. Plain C: gpu_*.c,
+   tests/support/device_*.c and headers of runtime. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/bench/gpu_check.h"
 
@@ -167,7 +167,8 @@ static size_t device_memory(void *ctx) {
     return total - free_bytes;
 }
 
-/* Drivers count in units of 2 MiB, the process's allocator is noisy. */
+/* Drivers count memory in units of 2 MiB, and the process's allocator is
+   noisy. */
 static int check_leaks(int argc, char **argv) {
     Subject s;
     DcReport r;
@@ -185,7 +186,8 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* Steps without waiting in between; the time of each on average, or below 0. */
+/* Runs steps without waiting between them; returns the average time of one,
+   or a number below 0. */
 static double time_steps(Subject *s, ampc_session *session, int steps) {
     double start = now_ms();
     for (int i = 0; i < steps; i++) {
@@ -230,8 +232,8 @@ static int by_value(const void *a, const void *b) {
 
 enum { ROUNDS = 5, WARM_STEPS = 20 };
 
-/* Inputs that are generated once and fed at every step: the clock sees the copy
-   to the device and the step. */
+/* Inputs that are generated once and fed at every step: the time contains
+   only the copy to the device and the step. */
 static const ampc_input *fixed_feed(void *random, int step, size_t *nin) {
     static const ampc_input *in;
     static size_t n;
@@ -241,7 +243,7 @@ static const ampc_input *fixed_feed(void *random, int step, size_t *nin) {
     return in;
 }
 
-/* The unit in which a sample counts: the tokens of a text, else one sample. */
+/* The unit for counting samples: the tokens of a text, else one sample. */
 static int64_t sample_tokens(const ampc_api *api, const char **unit) {
     ampc_tensor_info x = {.size = sizeof x};
     if (api->input(api->module, "train", 0, &x) || x.rank != 2 ||
@@ -265,7 +267,7 @@ static int64_t count_parameters(const ampc_api *api, uint32_t nvariable) {
     return sum;
 }
 
-/* before: the device's memory that was in use without the session. */
+/* before: the device's memory in use without the session. */
 static int print_time(Subject *s, ampc_session *session, int steps,
                       size_t before) {
     double ms[ROUNDS];
@@ -403,7 +405,7 @@ static int print_device(int argc, char **argv) {
     return 0;
 }
 
-/* The file, where the line of the log tells it. */
+/* The file, if the log line names it. */
 static void find_library(void *ctx, const char *line) {
     const char *at = strstr(line, "cuBLASLt "),
                *file = at ? strchr(at, '/') : 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_driver.c: the driver for gpu_check, found where the runtime finds it. */
+/* gpu_driver.c: loads the driver for gpu_check from the place where the
+   runtime finds it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_gemm.c: what this machine's cuBLASLt offers: for the products of a
-   module's training step, and per types, epilogue and size (multiples of 8 and
-   not) of square ones, the number of algorithms and the time of the first; and
-   whether a fused ReLU keeps NaN.                                            */
+/* gpu_gemm.c: measures this machine's cuBLASLt: for the products of a
+   module's training step, and per types, epilogue and size (multiples of 8
+   and not) of square ones, the number of algorithms and the time of the
+   first; and whether a fused ReLU keeps NaN. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -80,7 +80,7 @@ typedef struct Bench {
     CUdeviceptr a, b, c, d, bias, work;
 } Bench;
 
-/* D = op(A) op(B), column-major as cuBLASLt has it: m x n. */
+/* D = op(A) op(B), column-major as in cuBLASLt: m x n. */
 typedef struct Problem {
     const Types *t;
     int64_t m, n, k, lda, ldb, stride_a, stride_b;
@@ -157,7 +157,7 @@ static int run(const Bench *b, const Product *p, const Problem *x,
 #undef AT
 }
 
-/* Milliseconds of one product; below 0: it failed. */
+/* Milliseconds of one product; a number below 0: it failed. */
 static float time_of(const Bench *b, const Product *p, const Problem *x,
                      const LtAlgo *algo) {
     float ms = -1;
@@ -170,7 +170,8 @@ static float time_of(const Bench *b, const Product *p, const Problem *x,
     return ms / REPEATS;
 }
 
-/* Asks and times; the line's end: `epilogue`, algorithms, time and rate. */
+/* Requests algorithms, times them, and prints the end of the line:
+   `epilogue`, algorithms, time and rate. */
 static bool row(const Bench *b, const Problem *x, const char *epilogue) {
     Product p = {0};
     LtHeuristic r[WANTED];
@@ -204,8 +205,8 @@ static bool is_nan(const Types *t, uint32_t bits) {
     return low > (t->out == LT_R_16F ? 0x7c00u : 0x7f80u);
 }
 
-/* Whether max(x, 0) keeps a NaN, as the CPU does: else the check for finite
-   gradients could miss it.  b->a holds NaN. */
+/* True if max(x, 0) keeps a NaN, as on the CPU: otherwise the check for
+   finite gradients could miss it. b->a holds NaN. */
 static bool nan_row(const Bench *b, const Types *t, int n, int epilogue) {
     Product p = {0};
     LtHeuristic r[1];
@@ -229,7 +230,7 @@ static bool nan_row(const Bench *b, const Types *t, int n, int epilogue) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-/* Bytes that each of them has. */
+/* Number of bytes of each matrix. */
 typedef struct Room {
     size_t a, b, d, bias;
 } Room;
@@ -282,7 +283,7 @@ int gpu_gemm_table(Gpu *g, int size) {
 
 /* ---- the products of a module -------------------------------------------- */
 
-/* NULL: fp64, which is no part of a training step in 16 bits. */
+/* NULL: fp64, which a training step in 16 bits does not use. */
 static const Types *types_of(int64_t in, int64_t out) {
     static const int code[] = {
         [AMPC_F16] = LT_R_16F, [AMPC_BF16] = LT_R_16BF, [AMPC_F32] = LT_R_32F};
@@ -293,14 +294,14 @@ static const Types *types_of(int64_t in, int64_t out) {
     return NULL;
 }
 
-/* A row-major rows x cols matrix is its transpose by columns. */
+/* A row-major rows x cols matrix is column-major as its transpose. */
 static void turned(int64_t rows, int64_t cols, int64_t rs, int64_t cs, int *op,
                    int64_t *ld) {
     bool plain = cs == 1;
     int64_t line = plain ? cols : rows, pitch = plain ? rs : cs;
     *op = plain ? LT_OP_N : LT_OP_T;
     *ld = pitch > line ? pitch
-                       : line; /* for a single line the pitch has no meaning */
+                       : line; /* for a single line the pitch is meaningless */
 }
 
 static Problem problem_of(const LibGemm *p, uint32_t how) {
@@ -324,7 +325,7 @@ static size_t more(size_t x, int64_t count, size_t size) {
     return (size_t)count * size > x ? (size_t)count * size : x;
 }
 
-/* Memory for the matrices of x, which the batches may share. */
+/* Allocates the matrices of x, which the batches may share. */
 static void make_room(Room *r, const Problem *x) {
     int64_t a = x->m * x->k, b = x->k * x->n, last = x->batch - 1;
     r->a = more(r->a, a + last * x->stride_a, x->t->in_size);
@@ -339,7 +340,7 @@ typedef struct Products {
     uint32_t n;
 } Products;
 
-/* The products of program train. */
+/* The matrix products of program train. */
 static Products products_of(const AmpcModule *m) {
     for (uint32_t i = 0; m->cuda && i < m->nprogram; i++)
         if (!strcmp(m->programs[i].name, "train")) {
@@ -350,8 +351,8 @@ static Products products_of(const AmpcModule *m) {
     return (Products){NULL, NULL, 0};
 }
 
-/* The number of steps like step i; 0: step i is not a product, or is like an
-   earlier one. */
+/* The number of steps equal to step i; 0: step i is not a product, or equals
+   an earlier one. */
 static int count_like(const Products *all, uint32_t i) {
     const PlanStep *s = &all->step[i];
     int count = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_steps.c: every step of a training step, timed by events where it runs,
-   beside a copy and the best product of the same run.
+/* gpu_steps.c: times every step of a training step by events, beside a copy and
+   the best product in the same run.
 
-   What the compiler knows of the steps is what `ampc inspect --roofline --json`
-   prints of the module: a line each, in their order.                         */
+   It reads the compiler's facts about the steps from `ampc inspect
+   --roofline --json`: one line per step, in order. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 typedef struct Fact {
     char name[64], how[16];
     double mma, bytes, predicted; /* FLOPs, bytes, us */
-    double us;                    /* measured, of all repeats */
+    double us;                    /* measured, over all repetitions */
 } Fact;
 
 typedef struct Facts {
@@ -26,7 +26,7 @@ typedef struct Facts {
     double mma; /* of all */
 } Facts;
 
-/* The machine of the predictions that is most like the device. */
+/* The machine in the predictions that is most like the device. */
 static const char *machine_of(const Gpu *g) {
     const GpuSheet *sheet = gpu_sheet(g->name);
     return sheet ? sheet->name : "H100";
@@ -81,7 +81,7 @@ static bool read_facts(const char *path, const char *machine, Facts *f) {
     return ok && f->n > 0;
 }
 
-/* MODULE.so: MODULE.json. */
+/* MODULE.so becomes MODULE.json. */
 static void facts_path(const char *module, char path[600]) {
     size_t n = strlen(module);
     if (n > 3 && !strcmp(module + n - 3, ".so")) n -= 3;
@@ -121,7 +121,7 @@ static double copy_speed(Gpu *g) {
 
 typedef struct Timer {
     Facts *f;
-    int at, wrong; /* number of the next step; steps without facts */
+    int at, wrong; /* number of the next step; number of steps without facts */
 } Timer;
 
 static void count_time(void *ctx, const char *program, const char *step,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compile_cache_test.c: what compilers made is found again when all that they
-   were given is the same, and never otherwise.                              */
+/* compile_cache_test.c: compiled results are reused if and only if all
+   inputs are the same. */
 #define _GNU_SOURCE
 #include "codegen/cache/compile_cache.h"
 #include "tests/harness.h"
@@ -19,7 +19,7 @@ static CompileKey key_of(const char *a, const char *b) {
     return k;
 }
 
-/* Checks the entry that is kept for the key; "": no entry. */
+/* Checks the entry stored under the key; "": no entry. */
 static void check_kept(const char *folder, CompileKey k, const char *want) {
     size_t n = 0;
     char *got = compile_cache_get(folder, k, &n);
@@ -29,7 +29,7 @@ static void check_kept(const char *folder, CompileKey k, const char *want) {
     free(got);
 }
 
-/* The only file of the folder. */
+/* The only file in the folder. */
 static void entry_path(char path[4096], const char *folder) {
     char *out;
     REQUIRE(test_command(&out, "ls '%s'", folder) == 0);
@@ -61,7 +61,8 @@ TEST_CASE(compile_cache, a_result_is_found_by_all_of_its_key) {
     arena_free(a);
 }
 
-/* A byte changed, cut off, added, and a link instead of the file. */
+/* A changed byte, a truncation, an appended byte, and a link instead of the
+   file. */
 TEST_CASE(compile_cache, damage_is_no_result) {
     Arena *a = arena_new();
     char path[4096], text[256];
@@ -155,7 +156,7 @@ TEST_CASE(compile_cache, what_was_not_used_for_long_goes_first) {
     arena_free(a);
 }
 
-/* An entry that cannot be removed stays, all others go. */
+/* An entry that cannot be removed stays; all others are removed. */
 TEST_CASE(compile_cache, a_folder_in_the_place_of_an_entry) {
     Arena *a = arena_new();
     const char *folder = compile_cache_open(a, test_tmp("stays"));
@@ -227,7 +228,7 @@ TEST_CASE(compile_cache, a_second_compilation_only_links) {
     CHECK_EQ_INT(compiled("AMPC_CACHE_DIR=none", ""), all);
 }
 
-/* Another compiler under the same name. */
+/* Another compiler with the same name. */
 TEST_CASE(compile_cache, a_new_compiler_compiles) {
     put_model();
     (void)compiled("", "");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cost_test.c: what steps ask of a machine, counted by hand, and their price.
+/* cost_test.c: the work of steps, counted by hand, and their predicted times.
  */
 #include "codegen/cost/cost.h"
 #include "frontend/cli/options_text.h"
@@ -107,7 +107,8 @@ TEST_CASE(cost, convolutions_are_counted_by_hand) {
     }
 }
 
-/* Convolutions that are products: rows of whole vectors are as fast. */
+/* Convolutions computed as matrix products: rows of whole vectors are as
+   fast. */
 TEST_CASE(cost, planes_at_odd_addresses_are_slow) {
     for (int places = 1; places <= 16; places++) {
         Costs c;
@@ -125,7 +126,8 @@ TEST_CASE(cost, planes_at_odd_addresses_are_slow) {
     }
 }
 
-/* A pool's neighbours on a line of whole vectors read their windows together.
+/* Neighbouring results of a pool on a line of whole vectors read their windows
+   together.
  */
 TEST_CASE(cost, neighbours_of_a_pool_share_what_they_read) {
     static const struct {
@@ -152,12 +154,12 @@ TEST_CASE(cost, neighbours_of_a_pool_share_what_they_read) {
     }
 }
 
-/* Between a tile's sums and memory something is computed: that takes longer,
-   the more so the fewer products a sum has. */
+/* Operations between a tile's sums and the stores take time, the more of the
+   total the fewer products a sum has. */
 TEST_CASE(cost, epilogues_take_time) {
     static const char *const after[] = {"", "  %y = gelu %z\n"};
     static const int channels[] = {16, 256};
-    double each[2][2]; /* instructions for a FLOP */
+    double each[2][2]; /* instructions per FLOP */
     for (int few = 0; few < 2; few++)
         for (int i = 0; i < 2; i++) {
             Costs c;
@@ -230,10 +232,10 @@ TEST_CASE(cost, attention_is_counted_by_hand) {
     }
 }
 
-/* With 64 features, as FlashAttention-2 is published for an H100 and 1,024
-   tokens (figures of FlashAttention-3's paper): 306 TFLOP/s forward, 238
-   backward, which count five products there and are seven here; where causal,
-   as with 128 features 260 of 350.  1.05 times that is predicted. */
+/* With 64 features and 1,024 tokens on an H100, FlashAttention-2 is
+   published (in FlashAttention-3's paper) at 306 TFLOP/s forward and 238
+   backward, which counts five products; here there are seven. Causal: as
+   with 128 features, 260 of 350. 1.05 times these are predicted. */
 TEST_CASE(cost, attention_is_as_fast_as_published) {
     for (int causal = 0; causal < 2; causal++) {
         Costs c;
@@ -258,8 +260,8 @@ TEST_CASE(cost, attention_is_as_fast_as_published) {
     }
 }
 
-/* Products that cuBLASLt does not do, of two batches that lie apart: tiles as
-   large as leave a block for each multiprocessor.                           */
+/* Products that cuBLASLt does not compute, with two separate batch dims: the
+   largest tiles that leave a block for each multiprocessor. */
 TEST_CASE(cost, tiles_leave_enough_blocks) {
     enum { SMS = 132, SMALLEST = 64 * 64 };
     static const int batches[] = {2, 4, 16, 64, 256};
@@ -292,12 +294,12 @@ TEST_CASE(cost, tiles_leave_enough_blocks) {
             }
 }
 
-/* Whichever sweep meets it first, and where a fold takes it from memory. */
+/* Whichever sweep reads it first, also if a fold reads it from memory. */
 TEST_CASE(cost, every_operand_of_a_row_counts) {
     enum { ROWS = 64, COLS = 300, ALL = 4 * ROWS * COLS };
     static const struct {
         const char *body;
-        int operands; /* bytes, of kind ALL, with the results */
+        int operands; /* bytes of steps of kind ALL, including results */
     } cases[] = {
         {"%z = reduce_sum %x {axes=[1], keepdims=1}", 1},
         {"%s = reduce_sum %x {axes=[1], keepdims=1}\n  %z = sub %y, %s", 3},
@@ -332,8 +334,8 @@ TEST_CASE(cost, every_operand_of_a_row_counts) {
         }
 }
 
-/* One piece reaches from the first buffer that is summed to the end of the
-   last, with the gaps that align them. */
+/* One piece extends from the first summed buffer to the end of the last,
+   including gaps for alignment. */
 TEST_CASE(cost, sums_over_ranks_are_one_piece) {
     static const char *const names[] = {"a", "b", "c"};
     Costs c;
@@ -370,10 +372,10 @@ static double number_after(const char *text, const char *key) {
     return strtod(at + strlen(key), NULL);
 }
 
-/* Fields behind `launches` of a step that is no product or tile. */
+/* Fields after `launches` for a step that is neither a product nor a tile. */
 #define REST "\t0\t0\t0\t0\t0\t0"
 
-/* A number of the JSON of a step with these fields. */
+/* A number from the JSON of a step with these fields. */
 static double priced(Arena *a, const char *fields, const char *key) {
     StrBuf sb = {0};
     char line[400];
@@ -401,8 +403,8 @@ static double product_speed(Arena *a, double rows, double cols, double depth,
     return 1e-9 * mma / h100_ms(a, fields);
 }
 
-/* GPT-2's and ResNet-50's products, as published figures leave them: short sums
-   and few tiles are slower than a cube, odd rows far slower. */
+/* Products of GPT-2 and ResNet-50, with published figures: short sums and
+   few tiles are slower than a cube, and unaligned rows are far slower. */
 TEST_CASE(cost, products_have_speeds_by_shape) {
     static const struct {
         double rows, cols, depth;
@@ -431,7 +433,7 @@ TEST_CASE(cost, products_have_speeds_by_shape) {
     arena_free(a);
 }
 
-/* Every machine's range holds its likely time and begins above its floor. */
+/* Every machine's range contains its likely time and begins above its floor. */
 TEST_CASE(cost, ranges_hold_what_is_likely) {
     static const char *const machines[] = {"H100", "H200", "A100",     "B200",
                                            "L40S", "A10",  "RTX 4090", "L4"};
@@ -462,8 +464,8 @@ TEST_CASE(cost, ranges_hold_what_is_likely) {
     arena_free(a);
 }
 
-/* Tiles are bound by shared memory; a second block on a multiprocessor hides
-   the barriers of the first. */
+/* Shared memory limits tiles; a second block on a multiprocessor hides the
+   barriers of the first. */
 TEST_CASE(cost, occupancy_hides_barriers) {
     static const char form[] =
         "conv_fwd\t6e10\t16\t0\t1e8\t0\t1e8\t1e6\t1584\t256\t%d\t21000\t0\t1"
@@ -476,7 +478,7 @@ TEST_CASE(cost, occupancy_hides_barriers) {
         snprintf(fields, sizeof fields, form, registers[i]);
         ms[i] = h100_ms(a, fields);
     }
-    /* 1 ms at one wavefront a clock and multiprocessor, and a launch */
+    /* 1 ms at one wavefront per clock and multiprocessor, plus a launch */
     CHECK_MSG(fabs(ms[0] - 0.5 / 0.66 - 0.0011) < 2e-3, "%g", ms[0]);
     CHECK_MSG(fabs(ms[1] - 0.5 / 0.85 - 0.0011) < 2e-3, "%g", ms[1]);
     CHECK_MSG(fabs(ms[2] - 0.5 / 0.90 - 0.0011) < 2e-3, "%g", ms[2]);
@@ -526,8 +528,8 @@ TEST_CASE(cost, functions_of_doubles_take_at_least_twice_as_long) {
     }
 }
 
-/* Each bound by the formula of roofline.h, on an H100: 132 SMs of 1.755 GHz,
-   3.35 TB/s, 67 TFLOP/s in fp32, 680 ns; and 1.1 us for a launch.           */
+/* Each case is limited by one formula of roofline.h, on an H100: 132 SMs of
+   1.755 GHz, 3.35 TB/s, 67 TFLOP/s in fp32, 680 ns; and 1.1 us per launch. */
 TEST_CASE(cost, each_bound_has_its_formula) {
     static const struct {
         const char *how;
@@ -539,16 +541,17 @@ TEST_CASE(cost, each_bound_has_its_formula) {
         {"copy", 0, 0, 0, 0, 0, 5.5e9, 0, 0, 0, 0, 0, 0, 1, 1.0011},
         {"copy", 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 500, 0.55},
         {"copy", 0, 0, 0, 3.35e9, 0, 0, 0, 0, 0, 0, 0, 0, 250, 1.5637},
-        /* products of the library in fp32, f64 */
+        /* products of the library in fp32 and f64 */
         {"cublaslt", 46.9e9, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.0011},
         {"cublaslt", 46.9e9, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2.0011},
-        /* our own in whole waves, at half the rate, and with one block more */
+        /* our own products in whole waves, at half the rate, and with one
+           extra block */
         {"product", 67e9, 32, 100, 0, 0, 0, 0, 132, 256, 0, 0, 0, 1, 1.0011},
         {"product", 67e9, 32, 50, 0, 0, 0, 0, 132, 256, 0, 0, 0, 1, 2.0011},
         {"product", 67e9, 32, 100, 0, 0, 0, 0, 133, 256, 0, 0, 0, 1,
          1.0011 + 131.0 / 133},
-        /* waiting: 8 blocks of 256 on an SM, fewer by registers, by shared
-           memory, by threads, by their number, by what there is; two reads in
+        /* waiting: 8 blocks of 256 on an SM; fewer because of registers,
+           shared memory, threads, their limit, or a small grid; two reads in
            flight */
         {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 1, 1, 0.6811},
         {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 256, 64, 0, 1, 1, 1.3611},
@@ -559,7 +562,7 @@ TEST_CASE(cost, each_bound_has_its_formula) {
         {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 528, 256, 0, 0, 1, 1, 1.3611},
         {"kernel", 0, 0, 0, 0, 270.336e6, 0, 0, 9999, 256, 0, 0, 2, 1, 0.3411},
         /* instructions: on busy SMs, and with a sixteenth of the warps that
-           hide each other */
+           hide each other's latency */
         {"kernel", 0, 0, 0, 0, 0, 0, 17.7915e9, 9999, 256, 0, 0, 0, 1, 1.0011},
         {"kernel", 0, 0, 0, 0, 0, 0, 17.7915e9, 33, 128, 0, 0, 0, 1, 16.0011},
     };
@@ -582,7 +585,7 @@ TEST_CASE(cost, each_bound_has_its_formula) {
 
 /* ---- scaling ------------------------------------------------------------- */
 
-/* Milliseconds of `world` ranks. */
+/* Milliseconds with `world` ranks. */
 static double scaled_ms(const char *cost, const char *world, const char *link,
                         double *efficiency) {
     Diag d = {0};
@@ -599,8 +602,9 @@ static double scaled_ms(const char *cost, const char *world, const char *link,
     return ms;
 }
 
-/* Two steps of 4 ms and an update of 2: a bucket of 4 MB that is ready after
-   the first is hidden by the second, one at the end is not.                 */
+/* Two steps of 4 ms and an update of 2: the sum of a 4 MB bucket that is
+   ready after the first step is hidden by the second; that of a bucket at
+   the end is not. */
 TEST_CASE(cost, buckets_hide_behind_backward) {
     static const char head[] = "target\tprogram\n";
 #define ROW(program, how, mma, bytes)                                          \
@@ -625,8 +629,8 @@ TEST_CASE(cost, buckets_hide_behind_backward) {
     CHECK(fabs(scaled_ms(late, "8", "1000,1", &e) - (10 + 14)) < 0.02);
 }
 
-/* A step of 4 ms, an update of 1 that ranks share and one of 5 that they do
-   not; 8 MB are handed out at the end, each rank's to all others.           */
+/* A step of 4 ms, a shared update of 1 ms and an unshared one of 5 ms; at
+   the end each rank sends its part of 8 MB to all others. */
 TEST_CASE(cost, shards_are_handed_out) {
     static const char cost[] =
         "target\tprogram\n" ROW("micro", "cublaslt", "4e12", "1e6")
@@ -642,8 +646,8 @@ TEST_CASE(cost, shards_are_handed_out) {
     CHECK(fabs(scaled_ms(cost, "8", "100,1", &e) - 25.225) < 0.02);
 }
 
-/* Ranks hand out the rounded copy of a weight that products read rounded, and
-   the parameter itself if it is read unrounded: 64 x 32 elements and 32. */
+/* Ranks exchange the rounded copy of a weight that products read rounded,
+   and the parameter itself if it is read unrounded: 64 x 32 elements and 32. */
 TEST_CASE(cost, what_is_handed_out_is_counted_by_hand) {
     static const char *const precisions[] = {"fp32", "bf16"};
     static const double want[2][2] = {{4 * 64 * 32, 4 * 32},
@@ -699,7 +703,7 @@ TEST_CASE(cost, every_launch_is_in_the_total) {
           number_after(sb.data, "\"H100_ms\":"));
     sb.len = 0;
     roofline_put(
-        a, /* 989 TFLOP at 0.7 times the peak, and a launch of 1.1 us */
+        a, /* 989 TFLOP/s at 0.7 times the peak, and a launch of 1.1 us */
         "cuda\ttrain\tcublaslt\t989e12\t16\t0\t0\t0\t0\t0\t0\t0\t"
         "0\t0\t0\t1" REST "\tx\n",
         true, &sb);
@@ -709,8 +713,8 @@ TEST_CASE(cost, every_launch_is_in_the_total) {
     arena_free(a);
 }
 
-/* Three launches of 1 ms that move bytes and one that multiplies; the range and
-   the floor of their sum; what is assumed, with its sources. */
+/* Three launches of 1 ms limited by bytes and one by FLOPs; the range and
+   the floor of their sum; the assumptions and their sources. */
 TEST_CASE(cost, a_line_tells_of_equal_launches) {
     static const char moves[] =
         "cuda\ttrain\tcopy\t0\t0\t0\t2.5996e9\t0\t0\t0\t"
@@ -771,8 +775,8 @@ TEST_CASE(cost, every_program_that_trains_or_else_predicts) {
     }
 }
 
-/* Sums of squares of tensors of as many elements are alike, whatever their
-   shapes, and where the loss scale is taken out first, too. */
+/* Sums of squares of tensors with equally many elements share a kernel,
+   whatever their shapes, also if the loss scale is divided out first. */
 TEST_CASE(cost, norms_share_launches) {
     static const char text[] =
         "graph forward(%x: f32[8,256]) {\n"
@@ -795,7 +799,7 @@ TEST_CASE(cost, norms_share_launches) {
         for (const char *at = c.text.data; cost_next(&at, &s);)
             if (!strcmp(s.program, "train") && strstr(s.name, "sumsq"))
                 launches += (int)s.launches;
-        /* products' weights and convolutions', each in two stages */
+        /* weights of products and of convolutions, each in two stages */
         CHECK_MSG(launches >= 1 && launches <= 4, "%s: %d launches",
                   precisions[p], launches);
         end(&c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_access_test.c: how many bytes kernels read and write at once, in every
-   form and every routine, by the PTX that NVRTC makes of them: 16 wherever the
-   shape allows it.  What is narrower says why.                              */
+/* cuda_access_test.c: the width of reads and writes in the PTX from NVRTC,
+   for every form and every routine: 16 bytes wherever the shape allows it.
+   Rows with narrower accesses give the reason. */
 #include <string.h>
 
 #include "codegen/cuda/cuda.h"
@@ -10,10 +10,10 @@
 
 typedef struct Widths {
     int loads[17],
-        stores[17]; /* number of instructions, by bytes that one moves */
+        stores[17]; /* number of instructions, by the bytes that each moves */
 } Widths;
 
-/* Bytes of "ld.global.nc.v4.u32" behind its first dot. */
+/* The bytes of "ld.global.nc.v4.u32", from the text after its first dot. */
 static int width_of(const char *type) {
     int n = 1, bits = 0, end = (int)strcspn(type, " \t");
     for (const char *p = type; p < type + end; p += strcspn(p, ". \t") + 1) {
@@ -25,7 +25,7 @@ static int width_of(const char *type) {
     return n * bits / 8;
 }
 
-/* Counts for all entries, or for entries called `name`. */
+/* Counts for all entries, or for entries with that name. */
 static Widths widths_of(const char *ptx, const char *name) {
     Widths w = {{0}, {0}};
     bool here = false;
@@ -40,7 +40,7 @@ static Widths widths_of(const char *ptx, const char *name) {
         if (!strncmp(p, "ld.global.", 10)) w.loads[width_of(p + 10)]++;
         if (!strncmp(p, "st.global.", 10)) w.stores[width_of(p + 10)]++;
         if (!strncmp(p, "cp.async.cg.", 12)) w.loads[16]++;
-        /* nothing escapes the count */
+        /* the count is complete */
         CHECK_MSG(strncmp(p, "ld.u", 4) && strncmp(p, "ld.v", 4) &&
                       strncmp(p, "st.u", 4) && strncmp(p, "st.v", 4),
                   "%s: %.40s", name, p);
@@ -48,7 +48,7 @@ static Widths widths_of(const char *ptx, const char *name) {
     return w;
 }
 
-/* "16 4": the widths that there are, descending. */
+/* "16 4": all widths that occur, descending. */
 static char *listed(const int of[17], char text[32]) {
     char *at = text;
     *at = 0;
@@ -103,8 +103,8 @@ static void check_widths(const char *ptx, const char *kernel, const char *what,
 #define ROW(in, nodes, out)                                                    \
     "graph g(" in ") { group row { " nodes " } return " out " }"
 
-/* 16 for the widest operand, less for others of as many elements; flat: and one
-   element for the last n % N. */
+/* 16 for the widest operand, less for others with equally many elements;
+   flat: also one element at a time for the last n % N */
 static const struct {
     const char *what, *graph, *loads, *stores;
 } forms[] = {
@@ -112,7 +112,8 @@ static const struct {
      "16 4", "16 4"},
     {"flat, bf16", POINT("%a: bf16[4096], %b: bf16[4096]", "%y = max %a, %b"),
      "16 2", "16 2"},
-    {"flat, of two widths", /* 8 of bf16: 32 bytes of f32 are two of 16 */
+    {"flat, of two widths", /* 8 for bf16: 32 bytes of f32 are two accesses
+                               of 16 */
      POINT("%a: f32[4096], %b: bf16[4096]", "%y = add %a, %b : bf16[4096]"),
      "16 4 2", "16 2"},
     {"AdamW with a copy of 16 bits, 8 of a thread",
@@ -164,11 +165,11 @@ static const struct {
          "%y = sub %p, %m : bf16[4096,768] "
          "%s = reduce_sum %p {axes=[0]} : f32[1,768]",
          "%y, %s"),
-     "16", "16 4"}, /* 4: what a block has summed, a warp 128 bytes */
+     "16", "16 4"}, /* 4: sums of a block; a warp writes 128 bytes */
     {"neighbouring rows",
      ROW("%a: bf16[264,3,1024]",
          "%y = reduce_sum %a {axes=[1]} : bf16[264,1,1024]", "%y"),
-     "16", "2"}, /* sums of a warp are stored row by row */
+     "16", "2"}, /* a warp's sums are stored row by row */
     {"neighbouring rows with values of their own",
      ROW("%a: bf16[264,3,1024], %g: f32[1024]",
          "%d = mul %a, %g : bf16[264,3,1024] "
@@ -283,19 +284,20 @@ static const struct {
      "16",
      NULL,
      NULL},
-    /* weights; X number by number: each tap moves a line by one */
+    /* weights; X is read one element at a time: each tap shifts a line by
+       one */
     {"a convolution", CONV(CONV_FWD, 56, 128, BF16, BF16, BF16), "16 2", "16",
      NULL, NULL},
     {"its gradient by X", CONV(CONV_DGRAD, 56, 128, BF16, BF16, BF16), "2",
      "16", NULL, NULL},
     {"its gradient by W", CONV(CONV_WGRAD, 28, 512, BF16, F32, BF16), "16 2",
      "16", "16", "16"},
-    /* 7 x 7: no plane but each eighth begins at a multiple of 16 bytes */
+    /* 7 x 7: only each eighth plane begins at a multiple of 16 bytes */
     {"a convolution of odd planes", CONV(CONV_FWD, 7, 128, BF16, BF16, BF16),
      "16 2", "2", NULL, NULL},
     {"a pool", POOL(MAXPOOL), "16", "16 8", NULL, NULL}, /* 8: i8 */
     {"an average", POOL(AVGPOOL), "16", "16", NULL, NULL},
-    /* half as many windows as results, one by one in the order of sums */
+    /* half as many windows as results, one by one in the order of summation */
     {"a pool's gradient", POOL(MAXPOOL_GRAD), "2 1", "16", NULL, NULL},
     {"an average's gradient", POOL(AVGPOOL_GRAD), "2", "16", NULL, NULL},
     {"scatter-add",
@@ -312,11 +314,11 @@ static const struct {
      "4",
      "16 4",
      "16"},
-    /* 4: two numbers of each row, delta */
+    /* 4: two numbers per row, delta */
     {"attention", ATTENTION(ATTEND, BF16), "16", "16 4", NULL, NULL},
     {"attention's gradient", ATTENTION(ATTEND_GRAD, BF16), "16 4", "16", NULL,
      NULL},
-    /* searches compare one element after the other */
+    /* searches compare one element at a time */
     {"argmax",
      {.lib = PLAN_LIB_ARGMAX, .p.argmax = {64, 1000, 1, AMPC_BF16, AMPC_I64}},
      "2",
@@ -353,7 +355,7 @@ TEST_CASE(cuda_access, routines) {
     }
 }
 
-/* A whole vector of gradients, and the last ones. */
+/* A whole vector of gradients, and the remainder. */
 TEST_CASE(cuda_access, gradients_as_they_are_sent) {
     Unit u = unit_new();
     CudaLib lib;
@@ -367,7 +369,7 @@ TEST_CASE(cuda_access, gradients_as_they_are_sent) {
 /* ---- the GPU's own functions --------------------------------------------- */
 
 /* One switch, KM_PORTABLE: without it roundings are one instruction, and exp
-   and tanh are made of ex2.approx. */
+   and tanh use ex2.approx. */
 TEST_CASE(cuda_access, one_switch_for_the_own_functions_of_gpus) {
     static const char text[] =
         "extern \"C\" __global__ void k(const float *a, uint16_t *b) {\n"

@@ -57,7 +57,7 @@ static void add_all(Units *u, const CudaCases *c) {
             unit_add(u, &c->data[i]);
 }
 
-/* Two groups, and depthwise: tiles, and one thread for each result. */
+/* Two groups, and depthwise: tiles, and one thread per result. */
 static void add_convs(Units *u, PlanLib lib) {
     for (int i = 1; i < 3; i++)
         for (int j = 0; j < 4; j++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files that the build puts inside `ampc`: the runtime's archive links into
-   a shared library that needs nothing but libc, libm and threads; the headers
-   equal the source tree's. */
+/* Tests the files inside `ampc`: the runtime's archive links into a shared
+   library that needs nothing but libc, libm and threads; the headers equal
+   the source tree's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ TEST_CASE(embed, files_are_the_sources) {
     CHECK(plan);
 }
 
-/* Sanitized objects leave the sanitizer's symbols to the program. */
+/* Sanitized objects expect the sanitizer's symbols in the program. */
 #ifdef __SANITIZE_ADDRESS__
 #define DEFS ""
 #else
@@ -46,6 +46,6 @@ TEST_CASE(embed, archive_links_alone) {
     free(out);
     rc = test_command(&out, "nm -D --defined-only %s/all.so", test_tmpdir());
     CHECK_EQ_INT(rc, 0);
-    CHECK_STR(out, ""); /* nothing is visible but what a module exports */
+    CHECK_STR(out, ""); /* only a module's exports are visible */
     free(out);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* emit_cuda_test.c: what plan steps become on a GPU; needs no NVRTC. */
+/* emit_cuda_test.c: plan steps for a GPU; needs no NVRTC. */
 #include "codegen/cuda/cuda.h"
 #include "frontend/cli/options_text.h"
 #include "passes/passes.h"
@@ -20,7 +20,7 @@ static void set(Emitted *e, const char *name, const char *value) {
         FAIL("%s", e->d.text.data);
 }
 
-/* precision NULL: fp32, every node a step of its own */
+/* precision NULL: fp32, with a step for every node */
 static const CudaSource *emit(Emitted *e, const char *text, const char *loss,
                               const char *precision) {
     EmitInput in = {.path = "m.so", .model_path = "m.amp"};
@@ -96,14 +96,14 @@ TEST_CASE(emit_cuda, epilogues_that_round_alike_are_fused) {
                 "  %h = matmul %x, %w\n  %i = add %h, %b\n"
                 "  %z = matmul %i, %v\n",
                 "bf16", PLAN_PRODUCT_BIAS);
-    /* the next op is another step */
+    /* the next op is a separate step */
     check_fused(wb, "  %h = matmul %x, %w\n  %i = add %h, %b\n  %z = relu %i\n",
                 "fp32", PLAN_PRODUCT_BIAS);
     check_fused(ws, "  %h = matmul %x, %w\n  %i = mul %h, %s\n  %z = relu %i\n",
                 "fp32", PLAN_PRODUCT_SCALE);
 }
 
-/* cuBLASLt's relu makes no promise about NaN. */
+/* cuBLASLt documents nothing about relu and NaN. */
 TEST_CASE(emit_cuda, other_work_is_in_other_steps) {
     check_fused("%w: f32[6,4]", "  %h = matmul %x, %w\n  %z = relu %h\n",
                 "fp32", PLAN_PRODUCT_PLAIN);
@@ -121,7 +121,8 @@ TEST_CASE(emit_cuda, other_work_is_in_other_steps) {
                 PLAN_PRODUCT_PLAIN);
 }
 
-/* cuBLASLt takes 65,535 products in a batch; more are a kernel of ours. */
+/* cuBLASLt accepts 65,535 products in a batch; for more, our own kernel is
+   used. */
 TEST_CASE(emit_cuda, batches_of_products_have_a_limit) {
     for (int batch = 65535; batch <= 65536; batch++) {
         char text[300];
@@ -162,8 +163,8 @@ TEST_CASE(emit_cuda, updates_share_a_launch) {
     end(&e);
 }
 
-/* All gradients, whatever their shapes: weights of 256 rows or fewer, biases of
-   one row, and the sums that the rows give. */
+/* All gradients, whatever their shapes: weights of 256 rows or fewer, biases
+   of one row, and the sums of rows. */
 TEST_CASE(emit_cuda, norms_are_one_launch) {
     static const char text[] =
         "graph forward(%x: f32[8,600]) {\n"
@@ -239,8 +240,8 @@ static bool head_has(const char *head, const char *what) {
     return at && at < strchr(head, '{');
 }
 
-/* Whether the first launch of a kernel whose comment has that text says that
-   its operands lie apart. */
+/* True if the first launch of a kernel whose comment has that text declares
+   its operands disjoint. */
 static bool is_restricted(const char *text, const char *comment) {
     Emitted e;
     const CudaSource *c = emit(&e, text, "none", NULL);
@@ -253,8 +254,7 @@ static bool is_restricted(const char *text, const char *comment) {
     return all;
 }
 
-/* .. and where one of two launches of a kernel writes over its operand, it does
-   not. */
+/* .. and false if one of two launches of the kernel overwrites its operand. */
 TEST_CASE(emit_cuda, what_lies_apart_is_restricted) {
 #define BETWEEN(lines)                                                         \
     "graph forward(%x: f32[70,8], %y: f32[8,70]) {\n"                          \
@@ -276,8 +276,8 @@ TEST_CASE(emit_cuda, what_lies_apart_is_restricted) {
     CHECK(!is_restricted(second_over, "= neg"));
 }
 
-/* A result is never stored over what a routine reads, but may be over what its
-   epilogue does. */
+/* A result never overwrites an operand of the routine, but may overwrite an
+   operand of its epilogue. */
 TEST_CASE(emit_cuda, what_routines_read_is_restricted) {
     static const char conv[] =
         "graph forward(%x: f32[2,3,8,8], %r: f32[2,5,6,6]) {\n"
@@ -309,15 +309,15 @@ static bool defines(const char *text, const char *kernel) {
     return false;
 }
 
-/* Each kernel of the table is defined in its unit, and there only; no unit is
-   without one. */
+/* Each kernel of the table is defined in its unit, and only there; every
+   unit has a kernel. */
 static int count(const char *text, const char *what) {
     int n = 0;
     for (const char *at = text; (at = strstr(at, what)); n++) at++;
     return n;
 }
 
-/* Compiling is dear: nothing is there that no step launches. */
+/* Compiling is expensive: every kernel is launched by some step. */
 TEST_CASE(emit_cuda, kernels_are_in_their_units) {
     Emitted e;
     const CudaSource *c = emit(&e, two_layers, "cross_entropy", "bf16");

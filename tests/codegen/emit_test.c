@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* emit_test.c: a module as a file: its sections, reproducible bytes, its needs,
-   and failures while compiling or writing. */
+/* emit_test.c: a module as a file: its sections, reproducible bytes, its
+   dependencies, and failures while compiling or writing. */
 #define _GNU_SOURCE
 #include "codegen/codegen.h"
 #include "codegen/module/section.h"
@@ -75,7 +75,7 @@ static char *in_tmp(Arena *a, const char *name) {
     return arena_printf(a, "%s/%s", test_tmpdir(), name);
 }
 
-/* A folder of its own for temporary files: emit must leave it empty. */
+/* A separate folder for temporary files: emit must leave it empty. */
 static char *fresh_dir(Arena *a, const char *name) {
     char *dir = in_tmp(a, name);
     REQUIRE(mkdir(dir, 0777) == 0);
@@ -90,13 +90,14 @@ static void emit_ok(const char *options, const char *path) {
 
 /* ---- cases --------------------------------------------------------------- */
 
-/* A section is found by its whole name. */
+/* A section is found only by its whole name. */
 static void check_names(const SectionFile *f) {
     char name[sizeof f->dir->name + 2];
     for (int i = 0; i < f->n; i++) {
         size_t n = strlen(f->dir[i].name);
         CHECK(sections_find(f, f->dir[i].name) == &f->dir[i]);
-        for (size_t k = 0; k <= n + 1; k++) { /* a part of it; one more */
+        for (size_t k = 0; k <= n + 1; k++) { /* a prefix of it; one more
+                                                 character */
             snprintf(name, sizeof name, "%sx", f->dir[i].name);
             name[k] = 0;
             const PlanSection *s = sections_find(f, name);
@@ -169,7 +170,7 @@ TEST_CASE(emit, needs_only_libc) {
     arena_free(a);
 }
 
-/* Symbols of glibc 2.17 and older alone, which RHEL 7 and later have. */
+/* Only symbols of glibc 2.17 and older, which RHEL 7 and later have. */
 TEST_CASE(emit, loads_on_an_old_glibc) {
     Arena *a = arena_new();
     char *path = in_tmp(a, "old.so"), *out, *save;
@@ -215,7 +216,7 @@ TEST_CASE(emit, trains) {
     arena_free(a);
 }
 
-/* A host of two modules that it is linked with, or of one that it loads. */
+/* A host that is linked with two modules, or loads one. */
 static const char program[] =
     "#include \"runtime/ampc.h\"\n"
     "#include <stdio.h>\n"
@@ -307,7 +308,7 @@ TEST_CASE(emit, sources_compile_as_they_are) {
     arena_free(a);
 }
 
-/* A parameter as a module that was opened begins with it. */
+/* A parameter's initial value in a module that was opened. */
 static void read_initial(const char *path, const char *name, void *to,
                          size_t bytes) {
     char err[1000];
@@ -340,7 +341,7 @@ TEST_CASE(emit, sidecar) {
     arena_free(a);
 }
 
-/* zstd runs out of memory where the arena has just not. */
+/* zstd runs out of memory in a place where the arena does not. */
 static void pack_without_memory(void) {
     Arena *a = arena_new();
     SectionWriter w = {.file = tmpfile(), .arena = a};
@@ -348,7 +349,7 @@ static void pack_without_memory(void) {
     if (!w.file || !freopen("/dev/null", "w", stderr)) _exit(10);
     section_begin(&w, "first"); /* facts that the list of sections needs */
     section_end(&w);
-    void *room = malloc(100000); /* an arena's chunk, not a compressor */
+    void *room = malloc(100000); /* a chunk of an arena, not of a compressor */
     setrlimit(RLIMIT_AS, &none);
     for (size_t n = 1 << 20; n >= 16; n /= 2)
         while (malloc(n)) {
@@ -369,7 +370,8 @@ TEST_CASE(emit, memory_exhausted_while_packing) {
               "wait status %#x", status);
 }
 
-/* Texts of many lengths, like the one before and not, read in any order. */
+/* Texts of many lengths, similar to the previous one or not, read in any
+   order. */
 TEST_CASE(section, texts) {
     static const size_t size[] = {0,     1,      70000,  70000,  0,
                                   65536, 200001, 200001, 1000003};
@@ -409,7 +411,7 @@ TEST_CASE(section, texts) {
     arena_free(a);
 }
 
-/* A stage's text takes no room but for what differs from the stage before. */
+/* A stage's text takes space only for its differences from the stage before. */
 TEST_CASE(section, a_text_is_not_stored_twice) {
     enum { SIZE = 300000 };
     static char noise[2][SIZE];
@@ -464,8 +466,8 @@ TEST_CASE(emit, no_compiler) {
 }
 
 /* The compiler's output on either channel reaches the user. Signals that the
-   caller blocks or ignores are restored for the compiler: it could not be
-   stopped otherwise. */
+   caller blocks or ignores are restored for the compiler: otherwise it could
+   not be stopped. */
 TEST_CASE(emit, what_compilers_say_and_which_signals_they_get) {
     static const char text[] =
         "#!/bin/sh\n"
@@ -532,8 +534,8 @@ TEST_CASE(emit, old_output_stays_when_compiling_fails) {
     arena_free(a);
 }
 
-/* Every truncation and every damaged byte of the tail is an error or harmless;
-   none may crash. */
+/* Every truncation and every damaged byte of the tail gives an error or is
+   harmless; none crashes. */
 /* Packed texts that hardly shrink, longer than any buffer. */
 TEST_CASE(section, long_texts_come_back_whole) {
     enum { N = 3, SIZE = 1 << 20 };
@@ -580,8 +582,8 @@ static SectionWriter weights_in(Arena *a, const char *path) {
     return w;
 }
 
-/* The last byte in front of the directory may be a section's, not the one
-   behind it, whatever the numbers wrap to. */
+/* The last byte before the directory may belong to a section, the byte after
+   it may not, even if the numbers wrap. */
 TEST_CASE(section, lie_before_the_directory) {
     static const struct {
         int64_t from; /* offset in the directory */

@@ -10,7 +10,7 @@
 
 static int pick(int n) { return (int)(random_bits() % (uint32_t)n); }
 
-/* Rank-2 values of a random graph, all of the shape rows x cols or (transposed
+/* Rank-2 values of a random graph, all with shape rows x cols or (transposed
    = 1) cols x rows. */
 typedef struct RandomGraph {
     StrBuf sb;
@@ -18,7 +18,7 @@ typedef struct RandomGraph {
 } RandomGraph;
 
 static int pick_shaped(const RandomGraph *r, int shape) {
-    for (;;) { /* mostly recent values, so that most nodes live */
+    for (;;) { /* mostly recent values, so that most nodes are used */
         int v = pick(4) ? r->n - 1 - pick(r->n < 6 ? r->n : 6) : pick(r->n);
         if (r->shape[v] == shape) return v;
     }
@@ -42,7 +42,7 @@ static void random_node(RandomGraph *r) {
                   dims);
         break;
     case 2: sb_printf(&r->sb, "%%v%d = %s %%v%d ", c, unary[pick(6)], a); break;
-    case 3: /* a window, moved by one row */
+    case 3: /* a slice, moved by one row */
         sb_printf(&r->sb,
                   "%%s%d = slice %%v%d {starts=[1,0], sizes=[%s], "
                   "steps=[1,1]} %%v%d = pad %%s%d {pads=[0,0,1,0], "
@@ -99,7 +99,7 @@ TEST_CASE(kernel_random, graphs) {
 
 /* ---- random reductions --------------------------------------------------- */
 
-/* Two levels of reductions over the same axes.  All numbers are whole ones
+/* Two levels of reductions over the same axes.  All numbers are integers
    below 2^24, so that sums are exact in any order. */
 static const char *random_rows(Arena *a) {
     static const int dims[] = {5, 1, 20, 70};
@@ -108,7 +108,8 @@ static const char *random_rows(Arena *a) {
     static const char *const axes[] = {"0",   "1",   "2",    "0,1",
                                        "0,2", "1,2", "0,1,2"};
     int d[3] = {dims[pick(4)], dims[pick(4)], dims[pick(3)]};
-    bool large = d[0] * d[1] * d[2] > 1500; /* sums of sums would be too */
+    bool large = d[0] * d[1] * d[2] > 1500; /* sums of sums would be too
+                                               large */
     const char *ax = axes[pick(7)], *dt = pick(2) ? "f32" : "bf16";
     return arena_printf(
         a,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel_test.c: kernels of every sort of group compute the interpreter's
+/* kernel_test.c: kernels of every kind of group compute the interpreter's
    results (subject.h). */
 #include "runtime/cpu/kernels.h"
 #include "tests/harness.h"
@@ -42,9 +42,9 @@ TEST_CASE(kernel, point) {
     CHECK_GRAPHS(s, "");
 }
 
-/* Every element-wise op with float operands, in every float dtype.  `free`
-   is filled by the op's rule; transcendental functions may differ by a few
-   units of fp32. */
+/* Every element-wise op with float operands, in every float dtype.  The op's
+   rule sets `free`; transcendental functions may differ by a few units in
+   the last place of fp32. */
 static int elem_graph(char *text, size_t n, OpCode op, const char *dtype,
                       const char *attrs) {
     const OpInfo *info = &op_info[op];
@@ -96,13 +96,13 @@ static int elem_subjects(Subject *s, char (*text)[256]) {
             if (takes_bools(op) != (d == 7)) continue;
             if (ints && !takes_ints(op)) continue;
             if (d < 4 && !takes_floats(op)) continue;
-            /* the interpreter refuses zero divisors; powers get large */
+            /* the interpreter refuses zero divisors; powers become large */
             if (ints && (op == OP_DIV || op == OP_MOD || op == OP_POW))
                 continue;
             elem_graph(text[n], sizeof text[n], op, dtypes[d], elem_attrs(op));
             s[n].text = text[n];
             s[n].ulps = elem_ulps(op, dtypes[d]);
-            /* 1 + tanh cancels; it has a root */
+            /* 1 + tanh cancels; the op takes a root of it */
             s[n].scale = op == OP_GELU_TANH || op == OP_GELU_SLOPE ? 0.5 : 0;
             n++;
         }
@@ -183,7 +183,7 @@ TEST_CASE(kernel, moves) {
         MOVE("%x: f32[2,3], %z: bf16[2,5], %w: f32[2,1]",
              "%y = concat %x, %z, %w {axis=1}"),
         MOVE("%x: f32[2,3], %z: f32[4,3]", "%y = concat %x, %z {axis=0}"),
-        /* parts of one type: found by number */
+        /* parts of one type: an element's part is found by its number */
         MOVE("%x: f32[2,3], %z: f32[2,3], %w: f32[2,3]",
              "%y = concat %x, %z, %w {axis=0}"),
         MOVE("%x: bf16[3,1,150], %z: bf16[3,1,150]",
@@ -228,7 +228,7 @@ TEST_CASE(kernel, moves) {
         MOVE("%x: f32[3,4], %i: i64[5], %j: i64[2]",
              "%a = gather %x, %i {axis=0} %y = gather %a, %j {axis=1}"),
         MOVE("%x: f32[0,4], %z: f32[2,4]", "%y = concat %x, %z {axis=0}"),
-        /* tiles, the last ones only partly full */
+        /* tiles, the last ones incomplete */
         MOVE("%x: f32[150,2,20], %z: f32[2,20,150]",
              "%t = transpose %x {perm=[1,2,0]} %y = add %t, %z"),
         MOVE("%x: f16[131,17], %z: bf16[17,131]",
@@ -323,14 +323,14 @@ TEST_CASE(kernel, reductions) {
              ROW("%x: f32[4,200,5]", "%y = reduce_sum %x {axes=[0,1]}", "%y"),
          .ulps = 8,
          .scale = 512},
-        /* rows of a table, each folded where it lies */
+        /* rows of a table, each folded in place */
         {.text = ROW("%x: f32[5,4,8]",
                      "%e = pad %x {pads=[0,2,0,0,3,0], mode=\"edge\"} "
                      "%y = reduce_sum %e {axes=[1,2]}",
                      "%y"),
          .ulps = 8,
          .scale = 128},
-        /* fewer neighbours than a vector; a mask that they share */
+        /* fewer neighbours than a vector; a shared mask */
         {.text = ROW("%x: f32[6,40,8], %m: bool[6,40,1], %v: f32[6,40,8]",
                      "%w = where %m, %v, %x %e = exp %w "
                      "%y = reduce_sum %e {axes=[1]}",
@@ -364,7 +364,8 @@ TEST_CASE(kernel, softmax_and_norms) {
                      "%y"),
          .ulps = 8,
          .scale = 32},
-        /* as much along as across: columns of many loads that are turned */
+        /* equally many loads in both directions: columns with many
+           transposed loads */
         {.text = ROW("%x: f32[20,200], %t: f32[200,20]",
                      "%u = transpose %t {perm=[1,0]} %a = add %x, %u "
                      "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
@@ -391,7 +392,7 @@ TEST_CASE(kernel, softmax_and_norms) {
                      "%y, %m, %r"),
          .ulps = 8,
          .scale = 64},
-        /* batch norm: rows are channels, columns n and pixels */
+        /* batch norm: rows are channels, columns are samples and pixels */
         {.text = ROW("%x: bf16[4,3,50], %g: f32[3,1], %b: f32[3,1]",
                      "%c = cast %x : f32[4,3,50] "
                      "%m = reduce_mean %c {axes=[0,2]} %d = sub %c, %m "
@@ -410,7 +411,7 @@ TEST_CASE(kernel, softmax_and_norms) {
                      "%y, %a, %b, %s"),
          .ulps = 8,
          .scale = 1024},
-        /* cross-entropy: one-hot by index */
+        /* cross-entropy: one-hot from indices */
         {.text = ROW("%x: f32[9,10], %t: i64[9,1]",
                      "%m = reduce_max %x {axes=[1]} %d = sub %x, %m "
                      "%e = exp %d %s = reduce_sum %e {axes=[1]} "
@@ -478,8 +479,9 @@ TEST_CASE(kernel, matrix_products) {
     CHECK_GRAPHS(s, "");
 }
 
-/* Parts of unequal sizes along the rows: each computes its own alone, in loads
-   of every kind, in what is folded and kept, within pads, backwards. */
+/* Parts of unequal sizes along the rows: each computes only its own part,
+   with loads of every kind, in folds and kept values, within pads,
+   backwards. */
 TEST_CASE(kernel, parts_of_rows) {
     Subject s[] = {
         MOVE("%x: f32[3,2,40], %z: f32[3,5,40], %w: f32[3,1,40]",
@@ -514,8 +516,8 @@ TEST_CASE(kernel, parts_of_rows) {
     CHECK_GRAPHS(s, "");
 }
 
-/* fp16 is widened and narrowed in pieces: walked one by one, across, at a
-   stride, behind guards, rounded for others than the store, too. */
+/* fp16 is converted in pieces: read one by one, transposed, with a stride,
+   under guards, and if it is rounded for something other than the store. */
 TEST_CASE(kernel, pieces_of_fp16) {
     Subject s[] = {
         {.text = "graph g(%a: f16[7,300], %b: f16[300,1], %c: f16[1,300]) {"
@@ -549,8 +551,8 @@ TEST_CASE(kernel, pieces_of_fp16) {
     CHECK_GRAPHS(s, "");
 }
 
-/* bf16, too, where places need no order: not beside fp32, numbers of elements
-   and what is kept for a later sweep. */
+/* bf16, too, if positions need no order: not beside fp32, element numbers or
+   values kept for a later sweep. */
 TEST_CASE(kernel, pieces_of_bf16) {
     Subject s[] = {
         {.text = "graph g(%a: bf16[7,300], %b: bf16[7,1], %c: bf16[1,300]) {"
@@ -595,8 +597,8 @@ TEST_CASE(kernel, pieces_of_bf16) {
     CHECK_GRAPHS(s, "");
 }
 
-/* Sums are added up in blocks of 16 columns, with and without stores beside
-   them, in one piece of columns and in several, with something left over. */
+/* Sums are added in blocks of 16 columns, with and without stores beside
+   them, in one or several pieces of columns, with a remainder. */
 TEST_CASE(kernel, sums_in_blocks) {
     static const int length[] = {32, 33, 47, 196, 784, 1039, 2048, 2060};
     static const char *const dtype[] = {"f32", "f16", "bf16"};
@@ -620,7 +622,7 @@ TEST_CASE(kernel, sums_in_blocks) {
                      "%%q = reduce_sumsq %%d {axes=[0,2]} : f64[1,2,1]",
                      "%%q"),
                  d, n, n);
-        /* the interpreter adds them in a row, rounding 3 n times */
+        /* the interpreter adds them in sequence, with 3 n roundings */
         s[2 * i + 1] = (Subject){.text = squares, .ulps = 3 * n};
     }
     CHECK_GRAPHS(s, "");
@@ -663,8 +665,8 @@ TEST_CASE(kernel, convolutions) {
     CHECK_GRAPHS(s, "");
 }
 
-/* Pools of a convolution's result: it alone, behind an epilogue, stored too;
-   overlapping windows and pads, more images than are made at a time.        */
+/* Pools of a convolution's result: alone, after an epilogue, also stored;
+   overlapping windows and pads, more images than are computed at a time. */
 TEST_CASE(kernel, pools_behind_convolutions) {
     Subject s[] = {
         {.text = ANCHOR("%x: f32[2,3,8,8], %w: f32[4,3,3,3]",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nvrtc_standin_test.c: what NVRTC makes and says gets to its place in a
-   module, and is kept for the next compilation.  In NVRTC's stead stands
-   tests/support/standin_nvrtc.c, whose results tell what they were made of.  */
+/* nvrtc_standin_test.c: NVRTC's results and messages get to their places in a
+   module, and are cached for the next compilation.
+   tests/support/standin_nvrtc.c replaces NVRTC; its results show from what
+   they were made. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ static const char model[] =
     "  %h = matmul %x, %w\n  %r = gelu %h\n  %n = softmax %r\n"
     "  %y = matmul %n, %v\n  return %y\n}\n";
 
-/* Status of compiling to m.so; *out: what was said. */
+/* Status of compiling to m.so; *out: its messages. */
 static int compiled(char **out, const char *environment, const char *options) {
     REQUIRE(test_write_file(test_tmp("m.amp"), model, strlen(model)));
     (void)unlink(test_tmp("runs"));
@@ -31,7 +32,7 @@ static int compiled(char **out, const char *environment, const char *options) {
         test_tmp("kept"), environment, test_ampc(), options);
 }
 
-/* How often it made code for an architecture the last time. */
+/* How often the last compilation made code for an architecture. */
 static int runs(const char *arch) {
     char *text = test_read_file(test_tmp("runs"), NULL);
     int n = 0;
@@ -82,7 +83,7 @@ static unsigned long long mark(const char *text) {
     return hash;
 }
 
-/* Each image is of its unit's text and its architecture. */
+/* Each image comes from its unit's text for its architecture. */
 static void check_images(Sections *m, const char *const *cubin, bool ptx) {
     char want[200];
     size_t n;
@@ -97,7 +98,7 @@ static void check_images(Sections *m, const char *const *cubin, bool ptx) {
             CHECK_EQ_INT(n, strlen(want));
             CHECK_STR(image, want);
         }
-        /* as the oldest driver takes it, 8.0 instead of 8.7 */
+        /* in the version that the oldest driver accepts, 8.0 instead of 8.7 */
         snprintf(want, sizeof want,
                  "//\n.version 8.0\n.target sm_80\n// %016llx\n", mark(text));
         image = section(m, "cuda:compute_80", u, &n);
@@ -114,7 +115,8 @@ TEST_CASE(nvrtc_standin, results_are_kept) {
         "--target cpu:x86-64-v2,cuda:sm_80,cuda:sm_90,cuda:ptx";
     Sections m;
     char *out;
-    for (int time = 0; time < 3; time++) { /* without, into and from a cache */
+    for (int time = 0; time < 3; time++) { /* without a cache, to a cache,
+                                              and from it */
         int rc = compiled(&out, time ? "" : "AMPC_CACHE_DIR=none", all);
         CHECK_MSG(rc == 0, "status %d\n%s", rc, out);
         free(out);
@@ -144,8 +146,8 @@ TEST_CASE(nvrtc_standin, results_are_kept) {
     close_sections(&m);
 }
 
-/* Finds a kernel in the text: its number among the kernels of its unit, and the
-   most threads that it allows. */
+/* Finds a kernel in the text: its number among the kernels of its unit, and
+   its largest number of threads. */
 static bool find_kernel(Sections *m, const char *name, int *number,
                         unsigned *threads) {
     size_t n;
@@ -233,7 +235,8 @@ static void copy(const char *from, const char *to) {
     free(data);
 }
 
-/* NVRTC opens its builtins by name alone: they are loaded from beside it. */
+/* NVRTC opens its builtins by name only: they are loaded from the folder of
+   NVRTC itself. */
 TEST_CASE(nvrtc_standin, builtins_stand_beside_it) {
     const char *of = test_data_path("tests/support/libstandin_nvrtc.so");
     char library[600], builtins[600], words[1400], *out;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nvrtc_test.c: the CUDA code of the demo models goes through NVRTC: cubins of
-   the right architecture with every kernel in them, nothing spilled, no
-   warning, the same bytes twice.                                            */
+/* nvrtc_test.c: NVRTC compiles the CUDA code of the demo models to cubins of
+   the right architecture with every kernel, without spills or warnings, and
+   the same bytes twice. */
 #define _POSIX_C_SOURCE 200809L
 #include <elf.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static const char *demo_options(const char *model) {
                                 : "--dim batch=32 --loss cross_entropy";
 }
 
-/* Compiles for all default architectures, with nothing to warn of. */
+/* Compiles for all default architectures, without warnings. */
 static char *compile_demo(const char *model, const char *name) {
     static char path[2][600];
     static int n;
@@ -110,8 +110,8 @@ static const char *ptxas(void) {
     return NULL;
 }
 
-/* As a driver for CUDA 12.0 takes it; NVIDIA's own assembler, where there is
-   one, agrees that no kernel needs more.                                    */
+/* In the version that a driver for CUDA 12.0 accepts; NVIDIA's own
+   assembler, if it is installed, agrees that no kernel needs more. */
 static void check_ptx(const char *data, size_t n) {
     const char *assembler = ptxas();
     char *out;
@@ -235,7 +235,7 @@ static int compile_mlp(const char *path, const char *target, char **out) {
                         demo_options("mlp"), target);
 }
 
-/* Blackwell's, of NVRTC 12.8 and later. */
+/* Blackwell, in NVRTC 12.8 and later. */
 TEST_CASE(nvrtc, later_architectures_get_cubins) {
     char path[600], *out;
     Module m;
@@ -261,7 +261,7 @@ TEST_CASE(nvrtc, later_architectures_get_cubins) {
     close_module(&m);
 }
 
-/* A machine without any library of NVIDIA trains a module with cubins. */
+/* A machine without any NVIDIA library trains a module with cubins. */
 TEST_CASE(nvrtc, module_with_gpu_code_trains_on_the_cpu) {
     static const char text[] =
         "graph forward(%x: f32[4,3]) {\n  param %w: f32[3,2] = 0.5\n"
@@ -297,7 +297,8 @@ static void *trained_state(Compiled c, size_t *bytes) {
     return all;
 }
 
-/* Beside GPU code steps stand in another order, which changes no bit. */
+/* In a module that also has GPU code the steps are in another order, which
+   changes no bit. */
 TEST_CASE(nvrtc, gpu_code_changes_no_bit_on_the_cpu) {
     static const char text[] =
         "graph forward(%x: f32[4,6]) {\n"
@@ -316,7 +317,7 @@ TEST_CASE(nvrtc, gpu_code_changes_no_bit_on_the_cpu) {
     free(without);
 }
 
-/* PTX of a target sm_80 beside others equals the PTX of a target of its own. */
+/* PTX for target sm_80 equals the same PTX when compiled alone. */
 TEST_CASE(nvrtc, ptx_alone_and_beside_a_cubin) {
     Module m[2];
     size_t n[2];
@@ -338,8 +339,8 @@ TEST_CASE(nvrtc, ptx_alone_and_beside_a_cubin) {
     }
 }
 
-/* Places behind a 16-bit store that stands alone, as `[%rd7+2]`, are stored by
-   another one: a vector was taken apart. */
+/* If another store writes the address after a single 16-bit store, such as
+   `[%rd7+2]`, a vector was split. */
 static void check_vectors(const char *ptx, const char *name) {
     static const char store[] = "st.global.u16 \t[";
     const char *entry = "";
@@ -370,8 +371,8 @@ TEST_CASE(nvrtc, neighbours_are_stored_together) {
     compiled_close(&c);
 }
 
-/* In a tensor of more than 2^31 elements, indices are found without a 64-bit
-   division, which would be a loop; shapes of products never need one. */
+/* In a tensor with more than 2^31 elements, indices need no 64-bit division,
+   which would be a loop; shapes of products never need one. */
 TEST_CASE(nvrtc, places_in_large_tensors_are_found_in_32_bits) {
     Module m;
     int kernels = 0;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_test.c: what whole models ask of memory and machine, counted anew.
+/* plan_test.c: the memory and the work that whole models need, counted
+   independently.
 
-   Everything here is counted from the nodes, groups and places of a planned
-   graph, with nothing that the passes count with, and held against what follows
-   from the graph.  A bound says how far from that our plans are today.      */
+   Everything here is counted from the nodes, groups and addresses of a
+   planned graph, without the passes' own counters, and compared with bounds
+   that follow from the graph. Each bound states how far today's plans are
+   from it. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cost/cost.h"
 #include "frontend/cli/options_text.h"
@@ -17,8 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* MB that a step moves and its launches, as they are today: no more.  Lower
-   ones may replace them; higher ones are a loss that wants a reason.        */
+/* MB that a step moves, and its launches, as they are today: upper limits.
+   Lower numbers may replace them; higher numbers are a loss that needs a
+   reason. */
 typedef struct Figure {
     double moved;
     int launches;
@@ -26,8 +29,8 @@ typedef struct Figure {
 
 static const struct {
     const char *name, *dims;
-    Figure of[4]; /* CPU in fp32 and bf16, GPU in both */
-    double least; /* MB kept for backward that --remat can reach in fp32 */
+    Figure of[4]; /* CPU in fp32 and bf16; GPU in both */
+    double least; /* MB kept for backward that --remat reaches in fp32 */
 } models[] = {
     {"mlp",
      "B=256",
@@ -96,7 +99,7 @@ static Status plan_of(Whole *w, const char *path, const char *text, size_t n,
     return OK;
 }
 
-/* flag: one more option, NULL: none. */
+/* flag: one more option; NULL: none. */
 static Status try_plan(Whole *w, const Case *c, const char *flag,
                        const char *value) {
     char path[100], dims[100];
@@ -137,14 +140,15 @@ static void end(Whole *w) {
 
 /* ---- buffers ------------------------------------------------------------- */
 
-/* A value below views that lies in memory.  Time counts launches. */
+/* The value below views that is in memory. Time is counted in launches. */
 typedef struct Buffer {
     int64_t bytes;
     int born, dies;
-    int reads, reader; /* groups that do, the last of them */
+    int reads, reader; /* number of groups that do, and the last of them */
     uint32_t by;       /* flags of the nodes that do */
     bool made, arena, outlives;
-    bool kept; /* groups of forward make it, others read it for backward */
+    bool kept; /* groups of forward compute it, and others read it for
+                  backward */
 } Buffer;
 
 typedef struct Buffers {
@@ -167,7 +171,7 @@ static const Node *maker(const Graph *g, ValueId v) {
     return x->kind == VK_RESULT ? node_get(g, x->def) : NULL;
 }
 
-/* By group: whether the group holds a node of forward. */
+/* By group: true if it holds a forward node. */
 static bool *forward_groups(const Whole *w) {
     bool *forward = NEW_ARRAY(w->a, bool, w->g->groups.len + 1);
     for (int i = 0; i < w->g->order.len; i++) {
@@ -177,7 +181,7 @@ static bool *forward_groups(const Whole *w) {
     return forward;
 }
 
-/* No gradient: made of values of forward. */
+/* Not a gradient: computed from forward values. */
 static bool is_forwards(const Graph *g, const Node *n) {
     for (int k = 0; k < n->nin && n->flags; k++) {
         const Node *from = n->in[k].i ? maker(g, n->in[k]) : NULL;
@@ -243,7 +247,7 @@ static double moved(const Buffers *b) {
     return sum;
 }
 
-/* Bytes that forward leaves for backward. */
+/* Bytes that forward stores for backward. */
 static int64_t kept(const Buffers *b) {
     int64_t sum = 0;
     for (int v = 1; v < b->n; v++)
@@ -253,9 +257,9 @@ static int64_t kept(const Buffers *b) {
     return sum;
 }
 
-/* The most bytes of the arena at one time. together: the operands that a launch
-   reads for the last time and its results count both, else the larger of the
-   two. */
+/* The largest number of live bytes in the arena. together: the operands that
+   a launch reads for the last time and its results both count, otherwise the
+   larger of the two. */
 static int64_t most_alive(const Buffers *b, Arena *a, bool together) {
     int64_t *change = NEW_ARRAY(a, int64_t, b->end + 3), most = 0, alive = 0;
     for (int v = 1; v < b->n; v++) {
@@ -274,7 +278,7 @@ static int64_t most_alive(const Buffers *b, Arena *a, bool together) {
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* Gaps between blocks and results made in place nearly balance. */
+/* Gaps between blocks and results computed in place nearly balance. */
 static void check_arena(const Whole *w, const Buffers *b) {
     int64_t all = most_alive(b, w->a, true), least = most_alive(b, w->a, false);
     CHECK_MSG(w->g->arena_bytes >= least, "%lld bytes for %lld",
@@ -294,8 +298,8 @@ static bool has_moves(const Graph *g, int group) {
     return false;
 }
 
-/* Element-wise work that alone reads what element-wise work makes would be one
-   kernel with it; but vit's first token is put before the others on its own. */
+/* Element-wise work whose only operand is element-wise work would be one
+   kernel with it; vit's first token, which is prepended, is an exception. */
 static void check_chains(const Buffers *b) {
     enum { LARGE = 1 << 18 };
     const Group *groups = b->g->groups.data;
@@ -315,8 +319,8 @@ static void check_chains(const Buffers *b) {
 typedef struct Rows {
     const Graph *g;
     int group;
-    int *depth; /* by node: number of reductions of the group in front of its
-                   end */
+    int *depth; /* by node: largest number of reductions on a path to its
+                   group's end */
     unsigned
         *sweeps; /* by node: the sweeps over the columns that need the node */
 } Rows;
@@ -387,7 +391,7 @@ static void check_types(const Buffers *b, bool bf16) {
 
 /* ---- steps --------------------------------------------------------------- */
 
-/* The group of a step that is a kernel; -1: it is none. */
+/* The group of a step that is a kernel; -1: another step. */
 static int group_of(const EmitStep *e) {
     int group = -1;
     for (int i = 0; e->n && e->s->kernel && i < e->s->nref; i++) {
@@ -435,7 +439,7 @@ static Operands operands_of(const EmitStep *e) {
     return o;
 }
 
-/* The work that keeps a GPU's 132 multiprocessors, or a CPU's threads, busy. */
+/* Enough work for a GPU's 132 multiprocessors, or for a CPU's threads. */
 static void check_busy(const EmitStep *e, const StepCost *s, Operands o) {
     if (e->g->target == TARGET_CUDA) {
         CHECK_MSG(s->threads >= 32 && s->threads <= 1024 &&
@@ -446,8 +450,9 @@ static void check_busy(const EmitStep *e, const StepCost *s, Operands o) {
                   s->blocks, s->threads, o.most);
         return;
     }
-    /* at 16 bytes and 7 instructions in a ns: a hand-over to another thread
-       costs microseconds, and nothing longer is to wait for one thread */
+    /* at 16 bytes and 7 instructions per ns: a hand-over to another thread
+       costs microseconds, and no longer piece of work should wait for one
+       thread */
     double tasks = ceil((double)e->step.units / (double)e->step.grain);
     double us = (o.bytes / 16 + s->insts / 7) / 1e3 / tasks;
     CHECK_MSG(s->insts >= o.most, "%s: %g instructions", s->name, s->insts);
@@ -457,9 +462,9 @@ static void check_busy(const EmitStep *e, const StepCost *s, Operands o) {
               tasks, us);
 }
 
-/* Every operand of a kernel that moves nothing is priced once; but that sums of
-   columns write parts and read them, and rows that no cache of a GPU holds are
-   read by two sweeps.                                                       */
+/* Every operand of a kernel that moves nothing is counted once, except that
+   sums of columns write parts and read them, and two sweeps read rows that
+   exceed a GPU's caches. */
 static void check_steps(const Whole *w) {
     const Graph *g = w->g;
     StepCost s;
@@ -488,8 +493,8 @@ static void check_steps(const Whole *w) {
     CHECK_REL(products, flops, 1e-9);
 }
 
-/* Compilers run side by side, each on a part of the text that is hardly longer
-   than others.                                                              */
+/* Compilers run in parallel, each on a part of the text; the parts have
+   nearly equal lengths. */
 static void check_units(const Whole *w) {
     size_t all = 0, most = 0, n = (size_t)w->src.cuda->units.len;
     for (size_t i = 0; i < n; i++) {
@@ -533,16 +538,17 @@ static void whole_model(void *arg) {
     CHECK_MSG(moved(&x) > 2 * moved(&b), "%g times", moved(&x) / moved(&b));
     end(&other);
 
-    /* remat.c: a part in 25 more than what it estimates without, for less */
+    /* remat.c: at most 1/25 more than its estimate without recomputation, in
+       return for less storage */
     plan(&other, c, "--remat", "none");
     x = buffers_of(&other);
     CHECK_MSG(moved(&b) < 1.04 * moved(&x), "%g times", moved(&b) / moved(&x));
-    /* but for a row of numbers that what is made again reads */
+    /* except for a row of numbers that recomputed values read */
     CHECK_MSG((double)kept(&b) < 1.0001 * (double)kept(&x), "%lld kept of %lld",
               (long long)kept(&b), (long long)kept(&x));
     end(&other);
 
-    /* the better of two tried orders is near the best that random orders find
+    /* the better of the two orders is close to the best of many random orders
      */
     plan(&other, c, "--shuffle", "17");
     CHECK_MSG((double)w.g->arena_bytes < 1.08 * (double)other.g->arena_bytes,
@@ -550,8 +556,8 @@ static void whole_model(void *arg) {
               (long long)other.g->arena_bytes);
     end(&other);
 
-    /* groups that share a launch live at once, but hardly more does: ViT has
-       59.9 MB, on a CPU 56.2 */
+    /* groups that share a launch are live at the same time, but hardly more
+       is: ViT has 59.9 MB, on a CPU 56.2 */
     if (c->cuda && c->bf16) {
         const Case cpu = {c->model, false, true};
         plan(&other, &cpu, NULL, NULL);
@@ -564,7 +570,8 @@ static void whole_model(void *arg) {
     end(&w);
 }
 
-/* With masks and slopes that forward makes, without what its own groups read.
+/* Including masks and slopes that forward computes, without values that only
+   its own groups read.
  */
 static int64_t kept_by_groups(const Buffers *b) {
     int64_t sum = 0;
@@ -573,7 +580,8 @@ static int64_t kept_by_groups(const Buffers *b) {
     return sum;
 }
 
-/* Statistics of norms and attention are f32 in both, masks have a byte. */
+/* Statistics of norms and attention are f32 in both precisions, and masks
+   take a byte. */
 TEST_CASE(plan, sixteen_bits_keep_half) {
     static const char *const names[] = {"resnet18", "vit", "gpt", "bert",
                                         "llama"};
@@ -599,7 +607,7 @@ TEST_CASE(plan, sixteen_bits_keep_half) {
 
 /* ---- a budget ------------------------------------------------------------ */
 
-/* The values that backward reads of forward fit the budget; the smallest
+/* The forward values that backward reads fit the budget; the smallest
    possible budget is printed, and is accepted. */
 TEST_CASE(plan, budgets_are_kept) {
     for (int i = 2; i < (int)(sizeof models / sizeof *models); i++) {
@@ -619,7 +627,7 @@ TEST_CASE(plan, budgets_are_kept) {
             end(&w);
         }
         end(&w);
-        /* the blocks are alike: one at a time is recomputed */
+        /* the blocks are equal: one at a time is recomputed */
         CHECK_MSG((double)least / 1e6 <= models[i].least, "%s: %lld of %lld",
                   models[i].name, (long long)least, (long long)all);
         int64_t former = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* print_c_test.c: the C text of kernels is shared, cut where this pays, and
-   safe whatever names a model has. */
+/* print_c_test.c: kernels share C text, are cut where that is faster, and
+   are safe for any names in a model. */
 #define _POSIX_C_SOURCE 200809L
 #include "runtime/cpu/kernels.h"
 #include "tests/harness.h"
@@ -122,7 +122,7 @@ TEST_CASE(print_c, scalar_constants_are_immediates) {
     subject_end(&s);
 }
 
-/* How often a word stands in the text of the graph's kernels. */
+/* Number of occurrences of a word in the text of the graph's kernels. */
 static int count_of(const char *graph, const char *word) {
     Subject s = lowered(graph);
     StrBuf sb = {0};
@@ -134,9 +134,10 @@ static int count_of(const char *graph, const char *word) {
     return n;
 }
 
-/* Tiles prefetch the rows that lie apart in memory, the operand and both
-   results, but not data that all rows share or one element a row. On a machine
-   with AVX2 a bf16 GPT takes 1.05 times as long without prefetching. */
+/* Tiles prefetch rows that are far apart in memory, the operand and both
+   results, but not data that all rows share, nor data with one element per
+   row. On a machine with AVX2 a bf16 GPT takes 1.05 times as long without
+   prefetching. */
 TEST_CASE(print_c, rows_of_tiles_are_fetched_ahead) {
     const char *tile = "graph g(%x: f32[64,7], %w: f32[7,30], %b: f32[30],"
                        " %r: f32[64,1], %s: bf16[64,30]) { group anchor {"
@@ -152,9 +153,9 @@ TEST_CASE(print_c, rows_of_tiles_are_fetched_ahead) {
     CHECK_EQ_INT(count_of(point, "__builtin_prefetch"), 0);
 }
 
-/* gcc keeps a sum in registers beside a row that it walks if that is reached by
-   a pointer that is alone: norms of rows in 16 bits take 1.3 to 1.5 times as
-   long where it does not. */
+/* gcc keeps a sum in registers beside a row in memory only if the row is
+   reached through a separate pointer: otherwise norms of rows in 16 bits
+   take 1.3 to 1.5 times as long. */
 TEST_CASE(print_c, kept_rows_are_reached_by_pointers_of_their_own) {
     const char *norm = "graph g(%x: f16[64,128]) { group row {"
                        " %m = reduce_mean %x {axes=[1]} : f32[64,1]"
@@ -164,8 +165,8 @@ TEST_CASE(print_c, kept_rows_are_reached_by_pointers_of_their_own) {
     CHECK_EQ_INT(count_of(norm, "[128], *restrict const s"), 1);
 }
 
-/* Sums of columns prefetch, too, if there are many rows: they take twice as
-   long without. */
+/* Sums of columns prefetch, too, if there are many rows: without prefetching
+   they take twice as long. */
 TEST_CASE(print_c, rows_of_sums_are_fetched_ahead) {
     const char *many = "graph g(%x: f32[512,40], %b: f32[1,40]) { group row {"
                        " %y = mul %x, %b %s = reduce_sum %y {axes=[0]} }"
@@ -181,7 +182,7 @@ TEST_CASE(print_c, rows_of_sums_are_fetched_ahead) {
     CHECK_EQ_INT(count_of(few, "__builtin_prefetch"), 0);
 }
 
-/* To compare with a constant takes no rounding; to store does. */
+/* A comparison with a constant needs no rounding; a store does. */
 TEST_CASE(print_c, compared_values_are_not_rounded) {
     const char *sign = "graph g(%a: f32[40], %g: bf16[40]) { group point {"
                        " %x = cast %a : bf16[40] %m = less_equal %x, 0"
@@ -204,8 +205,8 @@ TEST_CASE(print_c, compared_values_are_not_rounded) {
         }
 }
 
-/* A value that is rounded only for its store is rounded behind a piece of the
-   loop. */
+/* A value that is rounded only for its store is rounded after each piece of
+   the loop. */
 TEST_CASE(print_c, stores_of_bf16_are_late) {
     const char *cast = "graph g(%a: f32[4000]) { group point {"
                        " %x = cast %a : bf16[4000] } return %x }";
@@ -221,7 +222,7 @@ TEST_CASE(print_c, stores_of_bf16_are_late) {
     CHECK_EQ_INT(count_of(tiny, "PUT_BF16("), 0);
 }
 
-/* A row that is read again was kept as fp32. */
+/* A row that is read again is kept as fp32. */
 TEST_CASE(print_c, rows_of_16_bits_are_widened_once) {
     const char *rows = "graph g(%a: bf16[30,200]) { group row {"
                        " %m = reduce_max %a {axes=[1], keepdims=1}"
@@ -239,7 +240,7 @@ TEST_CASE(print_c, rows_of_16_bits_are_widened_once) {
           1);
 }
 
-/* No name of the model can end a comment or spoil the source. */
+/* No name in the model can end a comment or break the source. */
 TEST_CASE(print_c, hostile_names) {
     Subject s[] = {
         {.text = "graph g(%\"*/ #error no\\n\": f32[3]) { group point {"
@@ -254,7 +255,7 @@ TEST_CASE(print_c, hostile_names) {
     CHECK_GRAPHS(s, "-Wall -Werror -Wno-unused");
 }
 
-/* An output may lie over an input that is read at its own index only. */
+/* An output may overwrite an input that is read only at the same index. */
 TEST_CASE(print_c, in_place) {
     Subject s = lowered("graph g(%x: f32[6,70]) { group row { %m = reduce_max "
                         "%x {axes=[1]} %d = sub %x, %m %t = reduce_sum %d "

@@ -25,7 +25,7 @@
     "graph g(" in ") { group anchor { " nodes " } return " out " }"
 
 static const char *const graphs[] = {
-    /* flat: whole vectors, tails, one element, widths, scalars */
+    /* flat: whole vectors, remainders, one element, widths, scalars */
     POINT("%a: f32[4096], %b: f32[4096]", "%y = add %a, %b"),
     POINT("%a: f32[1027], %b: f32[1027]", "%y = sub %a, %b"),
     POINT("%a: f32[1025], %b: f32[1025]", "%y = mul %a, %b"),
@@ -72,8 +72,8 @@ static const char *const graphs[] = {
         "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
         "%s = reduce_sum %d {axes=[1]} %t = add %s, %r %y = mul %d, %t",
         "%y, %s, %d, %t"),
-    /* values of the row held for later sweeps: vectors, tails, two column
-       dimensions, teams without a row */
+    /* values of the row held for later sweeps: vectors, remainders, two
+       column dimensions, teams without a row */
     ROW("%a: bf16[5,64], %b: f32[64]",
         "%c = add %a, %b : f32[5,64] %m = reduce_max %c {axes=[1]} "
         "%d = sub %c, %m %s = reduce_sum %d {axes=[1]} "
@@ -100,7 +100,7 @@ static const char *const graphs[] = {
         "%y, %s"),
     ROW("%a: f32[70,80]", "%y = reduce_sum %a {axes=[0,1]}", "%y"),
     /* rows that stay in shared memory: vectors, cut rows stored with zeros
-       behind them, element by element; and one that is too long */
+       after them, element by element; and one that is too long */
     ROW("%a: bf16[2,16400], %b: bf16[2,16400]",
         "%m = reduce_max %a {axes=[1]} %d = sub %a, %m : f32[2,16400] "
         "%e = add %d, %b : f32[2,16400] %s = reduce_sum %e {axes=[1]} "
@@ -135,9 +135,9 @@ static const char *const graphs[] = {
         "%m = reduce_max %a {axes=[1]} %d = sub %a, %m "
         "%s = reduce_sum %d {axes=[1]} %y = mul %d, %s",
         "%y, %s"),
-    /* sums over the rows beside what is done with each: vectors and tails, two
-       row dimensions, several rows of a warp, rows of a block, few rows and
-       more than there are blocks */
+    /* sums over the rows beside other work on each row: vectors and
+       remainders, two row dimensions, several rows of a warp, rows of a
+       block, few rows, and more rows than there are blocks */
     ROW("%a: bf16[4,70,64], %g: f32[64]",
         "%c = mul %a, %g : f32[4,70,64] %m = reduce_sum %c {axes=[2]} "
         "%y = sub %c, %m %s = reduce_sum %a {axes=[0,1]} : f32[1,1,64] "
@@ -179,18 +179,18 @@ static const char *const graphs[] = {
     ANCHOR("%a: f32[2,4,5,6], %w: f32[3,4,1,1], %q: f32[5,1], "
            "%r: f32[2,1,1,6]",
            "%z = conv %a, %w %c = add %z, %q %y = mul %c, %r", "%y"),
-    /* neighbours along a row, every second pair unaligned */
+    /* neighbours along a row, with every second pair unaligned */
     POINT("%a: f32[6,26]",
           "%y = slice %a {starts=[0,8], sizes=[4,16], steps=[1,1]}"),
-    /* neighbours that are there or not all together, or whose place is read */
+    /* neighbours that exist only partly, or whose index is read */
     POINT("%a: bf16[4,2,16], %b: bf16[4,3,16]",
           "%c = neg %a %y = concat %c, %b {axis=1}"),
     POINT("%a: f32[4,8]", "%y = pad %a {pads=[1,0,2,0], value=2}"),
     POINT("%a: f32[9,6], %i: i64[2,5]", "%y = gather %a, %i {axis=0}"),
     POINT("%a: bf16[3,9,8], %i: i64[5]", "%y = gather %a, %i {axis=1}"),
-    /* neighbouring rows, several of them in a lane: 16 bytes of 2, 4 and 8, two
-       folds and what follows them, stores, a part that is not there, one read
-       by elements */
+    /* neighbouring rows, several of them per lane: 16 bytes of 2, 4 and 8,
+       two folds and the operations after them, stores, an absent part, a
+       part read element by element */
     ROW("%a: bf16[66,3,1024]",
         "%y = reduce_sum %a {axes=[1]} : bf16[66,1,1024]", "%y"),
     ROW("%a: bf16[132,2,512], %b: f32[132,2,1]",
@@ -208,7 +208,7 @@ static const char *const graphs[] = {
         "%u = transpose %t {perm=[0,2,1]} %c = add %a, %b %d = mul %c, %u "
         "%y = reduce_sum %d {axes=[1]}",
         "%y"),
-    /* neighbouring rows with values of their own, read before and behind */
+    /* neighbouring rows with row values, read before and after the folds */
     ROW("%a: bf16[264,3,256], %g: f32[256], %h: bf16[264,1,256]",
         "%n = neg %g %d = mul %a, %n : f32[264,3,256] "
         "%e = add %d, %h : f32[264,3,256] %b = cast %e : bf16[264,3,256] "
@@ -221,7 +221,8 @@ static const char *const graphs[] = {
         "%s = reduce_max %e {axes=[1]} : f32[264,1,128] "
         "%y = add %s, %g : f32[264,1,128]",
         "%y"),
-    /* operands that lie across, or under a guard, are read element by element
+    /* transposed operands, or operands under a guard, are read element by
+       element
      */
     ROW("%a: f32[264,2,128], %g: f32[264,128,1]",
         "%t = transpose %g {perm=[0,2,1]} %e = add %a, %t "
@@ -236,7 +237,8 @@ static const char *const graphs[] = {
         "%m = reduce_max %a {axes=[0]} : f32[1,70] %t = mul %s, %b : f32[1,70] "
         "%y = add %t, %m : f32[1,70]",
         "%y"),
-    /* short rows: a vector for each of few lanes, of a last one a part */
+    /* short rows: a vector for each of few lanes, an incomplete one at the
+       end */
     ROW("%a: bf16[70,64], %b: bf16[70,64]",
         "%p = mul %a, %b : f32[70,64] "
         "%y = reduce_sum %p {axes=[1]} : f32[70,1]",
@@ -252,7 +254,7 @@ static const char *const graphs[] = {
         "%m = reduce_sum %a {axes=[1]} %y = mul %a, %m : f32[700,24] "
         "%s = reduce_sum %a {axes=[0]}",
         "%y, %s"),
-    /* columns are compared in 32 bits with numbers of 64 */
+    /* columns are compared in 32 bits with 64-bit numbers */
     ROW("%a: f32[40,70], %k: i64[40,1], %t: bool[40,1]",
         "%i = iota {axis=1} : i64[40,70] %c = cast %t : f32[40,1] "
         "%g = mul %c, 4294967296 %h = cast %g : i64[40,1] "
@@ -283,7 +285,7 @@ typedef struct Subject {
     Graph *g;
     LoweredStep step;
     EvalTensor **in; /* by value */
-    void **data;     /* by value: memory of exactly its size, from malloc */
+    void **data;     /* by value: a block of exactly its size, from malloc */
 } Subject;
 
 typedef struct Suite {
@@ -381,7 +383,7 @@ static void suite_free(Suite *x) {
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* f<i>: the functor called for all elements of the dense product `raw`. */
+/* f<i>: the functor, called for all elements of the dense product `raw`. */
 static void put_functor_kernel(const Kernel *k, StrBuf *sb) {
     int64_t rows = kernel_rows(k), cols = 1;
     int64_t tile = k->tile_rows ? k->tile_rows : rows;
@@ -475,7 +477,7 @@ static uint64_t put_row(const Subject *s, uint64_t *row, uint64_t first) {
                                            : (n - 1) / shape.per_block + 1);
 }
 
-/* n steps of one kernel in one launch. */
+/* Runs n steps of one kernel in one launch. */
 static void run_many(const Subject *s, int n, SimTwin *t) {
     int width = 2 + s->step.nref;
     uint64_t blocks = 0, *table = block_new((size_t)(n * width) * 8);
@@ -513,7 +515,7 @@ static void run_kernel(const Subject *s, SimTwin *t) {
     free(sums);
 }
 
-/* The product by the CPU, in fp32, then the epilogue. */
+/* The CPU computes the product in fp32, then the epilogue. */
 static void run_epilogue(const Subject *s, SimTwin *t) {
     const LoweredStep *st = &s->step;
     Args p = {0};
@@ -549,7 +551,7 @@ static size_t value_bytes(const Subject *s, ValueId v) {
     return (size_t)type_bytes(value_type(s->g, v));
 }
 
-/* Compares the outputs, then spoils them. */
+/* Compares the outputs, then overwrites them. */
 static void check_outputs(Subject *s, Arena *a, const Evaluator *e) {
     for (int i = 0; i < s->g->outputs.len; i++) {
         ValueId v = s->g->outputs.data[i].value;
@@ -570,7 +572,7 @@ static Evaluator *interpret(Subject *s, Arena *a) {
     return e;
 }
 
-/* A warp's width of columns a block and none without any. */
+/* A block for each warp's width of columns, and none without columns. */
 static void check_finish(const Kernel *k) {
     if (!k || !cuda_scratch(k)) return;
     int64_t sums = kernel_column_sums(k), blocks = cuda_finish_shape(k).blocks;
@@ -600,7 +602,7 @@ TEST_CASE(print_cuda, kernels_compute_what_the_interpreter_does) {
 
 /* ---- outputs over inputs ------------------------------------------------- */
 
-/* The output takes the place of input `in`. */
+/* The output overwrites input `in`. */
 static void check_in_place(const char *text, int in) {
     Suite x = suite_new(&text, 1);
     Subject *s = &x.s[0];
@@ -660,7 +662,7 @@ TEST_CASE(print_cuda, outputs_may_lie_over_inputs) {
 
 /* ---- many tensors -------------------------------------------------------- */
 
-/* Checks that the texts from `from` on share the kernel of the last, in one
+/* Checks that the texts from `from` on share the last one's kernel in one
    launch. */
 static void check_many(const char *const *text, int n, int from) {
     Suite x = suite_new(text, n);
@@ -720,8 +722,8 @@ TEST_CASE(print_cuda, one_launch_folds_rows_of_any_length) {
 
 enum { TENSORS = 5 };
 
-/* Sums of squares of rows, and then of those: all in one launch, but of tensor
-   3 the former alone. */
+/* Sums of squares of rows, and then sums of these: all in one launch, except
+   tensor 3, which has only the former. */
 typedef struct Behind {
     Suite x; /* subjects 2i and 2i + 1 */
     SimTwin *t;
@@ -783,7 +785,8 @@ static void run_behind(Behind *b) {
     free(table);
 }
 
-/* In whatever order blocks run, time after time: the bits of two launches. */
+/* Whatever the order of the blocks, every run gives the bits of two separate
+   launches. */
 TEST_CASE(print_cuda, the_last_block_folds_what_all_have_made) {
     Arena *a = arena_new();
     Behind b = behind_new(a);
@@ -824,8 +827,8 @@ TEST_CASE(print_cuda, the_last_block_folds_what_all_have_made) {
     arena_free(a);
 }
 
-/* A fold whose text gives another meaning to its place in memory, its rows or
-   its columns is a kernel of its own. */
+/* A fold gets a kernel of its own if its text uses its address, its rows or
+   its columns in another way. */
 TEST_CASE(print_cuda, folds_that_are_no_rows_in_memory_keep_their_form) {
     static const char *const others[] = {
         ROW("%a: f32[256,300]", "%y = reduce_sum %a {axes=[0]}", "%y"),
@@ -921,23 +924,23 @@ TEST_CASE(print_cuda, shapes) {
     check_shape(POINT("%a: bf16[99]", "%y = neg %a"), 256, 0, 2048,
                 "k0_at<8>(");
     check_shape(POINT("%a: f64[99]", "%y = neg %a"), 256, 0, 512, "k0_at<2>(");
-    /* an unaligned operand is read by elements */
+    /* an unaligned operand is read element by element */
     check_shape(graphs[10], 256, 0, 1024, "b0[i0 + 5]");
     check_shape(graphs[11], 256, 0, 1024, "pack_load<N>(b0 + e + 8)");
     check_shape(graphs[12], 256, 0, 1024, " ? b0[i0 - 3] : 0");
-    /* an element each, 64-bit indices where needed */
+    /* one element per thread, 64-bit indices where needed */
     check_shape(POINT("%a: f32[9,70]", "%y = transpose %a {perm=[1,0]}"), 256,
                 3, 0, "const unsigned e = ");
     check_shape(POINT("%a: u8[50000,50000]", "%y = transpose %a {perm=[1,0]}"),
                 256, 9765625, 0, "const uint64_t e = ");
     check_shape(POINT("%a: f32[0,4], %b: f32[4]", "%y = mul %a, %b"), 256, 1, 0,
                 "(void)b0;");
-    /* teams of lanes, of a block, of warps */
+    /* teams of lanes, of a block, of several warps */
     check_shape(ROW("%a: f32[100,10]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 4, 0, "fold_lanes<8>");
     check_shape(ROW("%a: f32[300,1000]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 38, 0, "fold_lanes<32>");
-    /* short rows share a warp, if enough of them are left for all */
+    /* short rows share a warp, if enough rows remain for all warps */
     check_shape(ROW("%a: bf16[8447,49]", "%y = reduce_sum %a {axes=[1]}", "%y"),
                 256, 1056, 0, "fold_lanes<32>");
     check_shape(ROW("%a: bf16[8448,49]", "%y = reduce_sum %a {axes=[1]}", "%y"),
@@ -953,10 +956,10 @@ TEST_CASE(print_cuda, shapes) {
                 1024, 2, 0, "pack_load<8>(s1 + c)");
     check_shape(ROW("%a: f32[50,40]", "%y = reduce_sum %a {axes=[0]}", "%y"),
                 256, 2, 0, "v2 = fold_slices<8>");
-    /* few blocks have more threads, of 8 numbers each */
+    /* few blocks have more threads, with 8 numbers each */
     check_shape(ROW("%a: f32[256,64]", "%y = reduce_sum %a {axes=[0]}", "%y"),
                 1024, 2, 0, "v2 = fold_slices<32>");
-    /* vectors where they leave as many blocks as a large GPU wants */
+    /* vectors if they leave as many blocks as a large GPU needs */
     check_shape(
         ROW("%a: bf16[66,3,1024]", "%y = reduce_sum %a {axes=[1]}", "%y"), 128,
         264, 0, "pack_load<8>(b0 + ");
@@ -968,8 +971,8 @@ TEST_CASE(print_cuda, shapes) {
         2997, 0, "v2 = fold_slices<4>");
 }
 
-/* A row is asked for at once as long as that takes few registers: of 16 bits
-   two share one where vectors read them. */
+/* A row is loaded at once as long as that takes few registers: two 16-bit
+   numbers share a register if vectors read them. */
 TEST_CASE(print_cuda, rows_are_read_ahead) {
     static const char *const texts[] = {
         ROW("%a: bf16[9,768], %b: bf16[9,768], %c: bf16[9,768], "
@@ -995,7 +998,7 @@ TEST_CASE(print_cuda, rows_are_read_ahead) {
     }
 }
 
-/* The IR stands above each kernel. */
+/* Each kernel's IR is in the comment above it. */
 TEST_CASE(print_cuda, comments_tell_the_group) {
     check_shape(graphs[0], 256, 0, 1024,
                 "/* %y = add %a, %b : f32[4096]\n"
@@ -1035,9 +1038,9 @@ static void check_taken(LibGemm p, bool want, const char *what) {
     arena_free(a);
 }
 
-/* Limits of cuBLASLt's manual: sizes and leading dimensions have 32 bits, a
-   matrix is stored by rows or by columns, at least its length apart; a grid has
-   65,535 blocks along its third axis. */
+/* Limits from cuBLASLt's manual: sizes and leading dimensions have 32 bits;
+   a matrix is stored by rows or by columns, with a leading dimension of at
+   least its length; a grid has 65,535 blocks along its third axis. */
 TEST_CASE(cuda_products, what_cublaslt_takes) {
     check_taken(dense(1), true, "dense");
     check_taken(dense(65535), true, "as many as a grid has");

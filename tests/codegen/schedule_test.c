@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule_test.c: how kernels run, by target: one line of loops a kernel. */
+/* schedule_test.c: the loops of kernels by target, one line per kernel. */
 #include "codegen/kernel/schedule.h"
 #include "tests/harness.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The step of a graph with one group. */
+/* The kernel of a graph with one group. */
 static const LoweredStep *step_of(Arena *a, const char *text,
                                   TargetKind target) {
     Diag d = {0};
@@ -39,7 +39,7 @@ static void check_both(const char *text, const char *cpu, const char *cuda) {
     check_loops(text, TARGET_CUDA, cuda);
 }
 
-/* A vector of 16 bytes for a thread; fewer where the text would get long. */
+/* A thread has a vector of 16 bytes; less if the text would become long. */
 TEST_CASE(schedule, flat) {
     check_both("graph g(%x: bf16[64,100]) {\n"
                "  group point { %y = neg %x }\n"
@@ -47,7 +47,7 @@ TEST_CASE(schedule, flat) {
                "thread columns by 1024, vector i0",
                "block columns by 2048, thread columns < 2048 by 8, "
                "unrolled columns < 8");
-    /* 16 bytes of the narrowest, 32 at most of the widest */
+    /* 16 bytes of the narrowest operand, at most 32 of the widest */
     check_loops("graph g(%x: bf16[64,100]) {\n"
                 "  group point { %y = cast %x : f32[64,100] }\n"
                 "  return %y\n}\n",
@@ -83,7 +83,8 @@ TEST_CASE(schedule, columns) {
                "unrolled i1 < 4");
 }
 
-/* On a CPU in tiles, so that a line that 300 others follow is met once. */
+/* On a CPU in tiles, so that each cache line is read once although 300 other
+   lines come between. */
 TEST_CASE(schedule, turned) {
     check_both("graph g(%x: f32[300,40]) {\n"
                "  group point {\n"
@@ -93,7 +94,7 @@ TEST_CASE(schedule, turned) {
                "thread rows < 1, thread i0 < 40 by 16, thread i1 < 300 by 128, "
                "serial i0 < 40, vector i1 < 300",
                "block elements < 12000 by 256, thread elements < 256");
-    /* rows are short: their lines are still there for the next one */
+    /* rows are short: their lines are still in the cache for the next row */
     check_loops("graph g(%x: f32[100,40]) {\n"
                 "  group point {\n"
                 "    %t = transpose %x {perm=[1,0]} : f32[40,100]\n"
@@ -117,7 +118,7 @@ TEST_CASE(schedule, reductions_along_rows) {
                "unrolled i1 < 4");
 }
 
-/* Neighbouring rows side by side; long sums in runs of 128. */
+/* Neighbouring rows together; long sums in runs of 128. */
 TEST_CASE(schedule, reductions_along_columns) {
     check_both("graph g(%x: f32[300,64]) {\n"
                "  group row { %y = reduce_sum %x {axes=[0], keepdims=1} }\n"
@@ -141,7 +142,7 @@ TEST_CASE(schedule, reductions_along_columns) {
                 "unrolled i2 < 8");
 }
 
-/* .. but not where neighbouring rows lie apart in memory: these are 600
+/* .. but not if neighbouring rows are far apart in memory: these are 600
    elements long. */
 TEST_CASE(schedule, rows_without_neighbours) {
     check_loops("graph g(%x: f32[64,300,2], %a: f32[300,2], %b: f32[300,2]) {\n"
@@ -153,8 +154,8 @@ TEST_CASE(schedule, rows_without_neighbours) {
                 "thread rows < 128, lanes i1 < 300 by 1024, vector i1 < 300");
 }
 
-/* On a GPU the tile hands over as many neighbours as 16 bytes hold, and as the
-   row's length is a multiple of. */
+/* On a GPU a tile passes on as many neighbours as fit 16 bytes and divide
+   the row's length. */
 TEST_CASE(schedule, epilogues) {
     check_both("graph g(%x: f32[8,16], %w: f32[16,32], %b: f32[32]) {\n"
                "  group anchor { %h = matmul %x, %w   %y = add %h, %b }\n"
@@ -174,8 +175,8 @@ TEST_CASE(schedule, epilogues) {
 
 /* ---- threads ------------------------------------------------------------- */
 
-/* A task of one thread moves about the same number of bytes in every form: 12
-   us at some GB/s. */
+/* A thread's task moves about the same number of bytes in every form: 12 us
+   at some GB/s. */
 TEST_CASE(schedule, tasks_are_worth_a_hand_over) {
     static const struct {
         const char *what, *text;
@@ -222,8 +223,8 @@ TEST_CASE(schedule, tasks_are_worth_a_hand_over) {
     }
 }
 
-/* Blocks of neighbouring rows are whole vectors of any level, and as soon as
-   there are enough rows several threads have some. */
+/* Blocks of neighbouring rows are whole vectors at any level, and with
+   enough rows several threads get some. */
 TEST_CASE(schedule, rows_for_many_threads) {
     for (int rows = 8; rows <= 4096; rows += rows < 40 ? 1 : rows / 8) {
         Arena *a = arena_new();
@@ -244,8 +245,8 @@ TEST_CASE(schedule, rows_for_many_threads) {
     }
 }
 
-/* Values that are dear are kept for the row, on the stack: of more columns or
-   of more values there would be too much of them. */
+/* Expensive values are kept for the row, on the stack, unless there are too
+   many columns or values. */
 TEST_CASE(schedule, kept_values_fit_the_stack) {
     enum { STACK = 64 << 10 };
     for (int cols = 4096; cols <= 4097; cols++)
@@ -284,9 +285,9 @@ TEST_CASE(schedule, kept_values_fit_the_stack) {
 
 enum {
     BLOCK_SHARED = 99 << 10
-}; /* shared memory of sm_86, which has the least */
+}; /* shared memory of sm_86, the smallest of all */
 
-/* A row that several sweeps read lies there as long as both folds find room
+/* A row that several sweeps read stays in shared memory if both folds fit
    beside it: 8 bytes for each of up to 32 warps. */
 TEST_CASE(schedule, rows_leave_room_for_folds) {
     int inside = 0, outside = 0;
@@ -310,7 +311,7 @@ TEST_CASE(schedule, rows_leave_room_for_folds) {
     CHECK(inside && outside);
 }
 
-/* Teams of a block each have their own sums of columns. */
+/* Each team of a block has its own sums of columns. */
 TEST_CASE(schedule, teams_have_room_for_their_sums) {
     enum { COLS = 1024 };
     for (int sums = 1; sums <= 6; sums++) {
@@ -343,12 +344,12 @@ TEST_CASE(schedule, teams_have_room_for_their_sums) {
 
 enum { GPU_WARP = 32, GPU_MOST = 1024, GPU_VECTOR = 16, GPU_SMS = 132 };
 
-/* How a kernel lies on a grid. */
+/* How a kernel is divided over a grid. */
 typedef struct GpuShape {
     int64_t blocks, threads; /* of a block                                   */
     int64_t lanes,
-        row;  /* threads that share a row; elements of the row for each */
-    int pack; /* neighbours of a thread                       */
+        row;  /* threads that share a row; elements of the row per thread */
+    int pack; /* neighbours per thread */
 } GpuShape;
 
 static GpuShape gpu_shape(const Kernel *k) {
@@ -374,8 +375,8 @@ static GpuShape gpu_shape_of(const char *text) {
     return g;
 }
 
-/* Whole warps, as many threads as a block may have, every number covered, and
-   no more than two vectors of any operand in a thread. */
+/* Whole warps, a legal number of threads per block, every element covered,
+   and at most two vectors of any operand per thread. */
 static void check_gpu_shape(const GpuShape *g, int64_t elements, int widest,
                             const char *what) {
     CHECK_MSG(g->threads % GPU_WARP == 0 && g->threads <= GPU_MOST,
@@ -399,9 +400,10 @@ static GpuShape softmax_shape(int rows, int cols, const char *dtype) {
     return gpu_shape_of(text);
 }
 
-/* Up to 1,024 columns a row is one warp's or less: its folds need no barrier.
-   No lane is idle while others have two vectors, a block is full where rows
-   suffice, and so is the machine as long as there is something to share. */
+/* Up to 1,024 columns a row belongs to one warp or less: its folds need no
+   barrier. Lanes are idle only if no lane has two vectors; a block is full
+   if there are enough rows; the machine is full as long as there is work to
+   share. */
 TEST_CASE(schedule, rows_fill_warps_blocks_and_the_machine) {
     static const int columns[] = {
         1,    2,    7,    8,    12,   31,   32,   33,   48,   64,
@@ -429,8 +431,9 @@ TEST_CASE(schedule, rows_fill_warps_blocks_and_the_machine) {
                 if (cols <= 1024 && all >= 256)
                     CHECK_MSG(g.threads == 256, "%s: %lld threads", what,
                               (long long)g.threads);
-                /* shared among more where threads are fewer than the SMs take,
-                   with about eight numbers each where they are more        */
+                /* rows are shared among more threads if threads would be
+                   fewer than the SMs can hold; with about eight numbers each
+                   if they would be more */
                 int64_t vectors = cols % g.pack ? cols : cols / g.pack;
                 int64_t could = vectors < GPU_WARP ? vectors : GPU_WARP;
                 if (cols <= 1024 && all < 2 * GPU_SMS * 256)
@@ -443,9 +446,10 @@ TEST_CASE(schedule, rows_fill_warps_blocks_and_the_machine) {
             }
 }
 
-/* The most neighbours, a power of two, that 16 bytes of the narrowest and 32 of
-   the widest operand hold, that leave a quarter of a thread's 255 registers to
-   vectors, and for which long functions are written out at most 24 times.   */
+/* The most neighbours, a power of two, that fit 16 bytes of the narrowest
+   and 32 of the widest operand, that leave a quarter of a thread's 255
+   registers for vectors, and for which long functions are repeated at most
+   24 times. */
 static int most_neighbours(int narrowest, int widest, int bytes,
                            int functions) {
     int n = GPU_VECTOR / narrowest;
@@ -483,7 +487,7 @@ TEST_CASE(schedule, neighbours_of_a_thread) {
         const char *name;
         int bytes;
     } dtypes[] = {{"i8", 1}, {"bf16", 2}, {"f32", 4}, {"f64", 8}};
-    int seen = 0; /* bits: numbers of neighbours */
+    int seen = 0; /* bits: the possible numbers of neighbours */
     for (int x = 0; x < 4; x++)
         for (int y = 0; y < 4; y++)
             for (int operands = 1; operands <= 17; operands += 4)
@@ -507,7 +511,7 @@ TEST_CASE(schedule, neighbours_of_a_thread) {
     CHECK_EQ_INT(seen, 1 | 2 | 4 | 8);
 }
 
-/* Beside a row of numbers vectors end with it. */
+/* With a row of numbers, vectors end where the row ends. */
 TEST_CASE(schedule, neighbours_end_with_their_row) {
     for (int cols = 2; cols <= 40; cols++) {
         StrBuf sb = {0};
@@ -523,8 +527,8 @@ TEST_CASE(schedule, neighbours_end_with_their_row) {
     }
 }
 
-/* Gradients of a norm: a block adds up whole rounds of its teams, and the grid
-   has at most the blocks that run at once; their sums are then added. */
+/* Gradients of a norm: a block sums whole rounds of its teams, and the grid
+   has at most the blocks that run at once; their sums are added afterwards. */
 TEST_CASE(schedule, sums_of_columns_fill_the_machine_once) {
     for (int rows = 2; rows < 20000; rows += rows < 40 ? 1 : 1 + rows / 40) {
         char text[400];
@@ -552,8 +556,8 @@ TEST_CASE(schedule, sums_of_columns_fill_the_machine_once) {
     }
 }
 
-/* A sum along the columns of a matrix that is read across is one along its
-   rows: as they lie in memory, neighbours are side by side.                 */
+/* A sum along the columns of a transposed matrix is one along its rows:
+   neighbours are adjacent in memory. */
 TEST_CASE(schedule, sums_of_what_is_turned) {
     static const char lying[] = "graph g(%x: f32[512,4096]) {\n  group row {\n"
                                 "    %y = reduce_sum %x {axes=[0]} }\n"

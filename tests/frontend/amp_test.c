@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_test.c: options of a compilation change a text's model. */
+/* amp_test.c: compile options change a text's model. */
 #include <string.h>
 
 #include "frontend/cli/options_text.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* audit_test.c: `ampc audit` finds what 16 bits cost, and its lines halve it.
+/* audit_test.c: `ampc audit` measures the cost of 16 bits, and its policy lines
+   halve it.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -11,8 +12,8 @@
 #include "runtime/base/json.h"
 #include "tests/harness.h"
 
-/* The log-probability of a squashed normal: 1 - tanh^2 cancels, so that tanh
-   rounded to 16 bits is another loss. */
+/* The log-probability of a squashed normal: 1 - tanh^2 cancels, so that
+   rounding tanh to 16 bits changes the loss. */
 static const char squashed[] =
     "model sac(x: f32[64,8], e: f32[64,4]) {\n"
     "  mu = Linear(x, units=4, scope=\"mu\")\n"
@@ -29,7 +30,7 @@ static const char perceptron[] =
     "}\n"
     "train mlp { loss = mse }\n";
 
-/* `spread` times numbers in -1..1. */
+/* `spread` times random numbers in -1..1. */
 static void write_npy(const char *name, int rows, int columns, double spread) {
     StrBuf sb = {0};
     uint32_t state = (uint32_t)(rows * columns);
@@ -99,7 +100,7 @@ static bool names(JsonSpan v, const char *key, const char *text) {
 
 static const char feeds[] = "--feed x=x.npy --feed e=e.npy";
 
-/* Another placement may round other values: it rounds tanh or its square. */
+/* Another placement may round other values: tanh or its square. */
 TEST_CASE(audit, names_what_cancels_and_its_lines_halve_it) {
     write_npy("x.npy", 64, 8, 4);
     write_npy("e.npy", 64, 4, 2);
@@ -122,8 +123,8 @@ TEST_CASE(audit, names_what_cancels_and_its_lines_halve_it) {
     free(b.text);
 }
 
-/* Every rounding that the module makes is in the step that is compiled anew,
-   and dropout draws the same numbers. */
+/* The step compiled anew has every rounding of the module, and dropout draws
+   the same numbers. */
 TEST_CASE(audit, computes_what_the_module_does) {
     static const char *const precisions[] = {"bf16", "fp16", "fp32"};
     write_npy("x.npy", 40, 8, 1);
@@ -250,7 +251,7 @@ TEST_CASE(audit, loss_scale_settles_as_in_training) {
     free(out);
 }
 
-/* fp32 itself has none, so that nothing can be compared. */
+/* fp32 itself has no roundings, so that there is nothing to compare. */
 TEST_CASE(audit, infinite_in_fp32_is_told) {
     write_npy("x.npy", 16, 8, 1e38);
     write_npy("y.npy", 16, 8, 1);

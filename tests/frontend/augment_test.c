@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* augment_test.c: what --augment does to samples, beside a plain description of
-   it: each result is one of the pictures that a flip and a window can give. */
+/* augment_test.c: --augment compared with a simple description of it: each
+   result is one of the pictures that a flip and a window can give. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -45,7 +45,7 @@ static void close_set(Set *s) {
     sb_free(&s->diag.text);
 }
 
-/* Every element of a sample is its own number; labels are one-hot. */
+/* Every element of a sample is a different number; labels are one-hot. */
 static void fill(Set *s) {
     for (int i = 0; i < BATCH * PER; i++) s->x[i] = (float)(1 + i);
     for (int i = 0; i < BATCH * 3; i++) s->labels[i] = i % 3 == i / 3 % 3;
@@ -58,7 +58,7 @@ static float pixel(int sample, int c, int y, int x) {
     return (float)(1 + ((sample * C + c) * H + y) * W + x);
 }
 
-/* Whether row `row` is sample `row` flipped and moved so. */
+/* True if row `row` is sample `row`, flipped and moved that way. */
 static bool is_moved(const Set *s, int row, bool flipped, int dy, int dx) {
     for (int c = 0; c < C; c++)
         for (int y = 0; y < H; y++)
@@ -94,7 +94,8 @@ static void count_moves(const char *spec, int count[2][3][3]) {
 TEST_CASE(augment, flips_half_and_moves_everywhere) {
     int n[2][3][3];
     count_moves("x=flip,crop:1", n);
-    for (int k = 0; k < 18; k++) /* 22 expected, 4.6 the standard deviation */
+    for (int k = 0; k < 18; k++) /* 22 expected, with a standard deviation of
+                                    4.6 */
         CHECK_MSG(n[k / 9][k / 3 % 3][k % 3] > 3, "%d", k);
     count_moves("x=flip", n);
     CHECK_EQ_INT(n[0][1][1] + n[1][1][1], MANY);
@@ -116,7 +117,7 @@ TEST_CASE(augment, draws_by_epoch_and_sample_alone) {
         a.fs.epoch = b.fs.epoch = epoch;
         fill(&a);
         fill(&b);
-        for (int i = 0; i < BATCH; i++) /* b has the samples turned round */
+        for (int i = 0; i < BATCH; i++) /* b has the samples in reverse order */
             memcpy(b.x + (BATCH - 1 - i) * PER, a.x + i * PER, 4 * PER);
         augment_rows(&a.fs, NULL, 0, BATCH);
         augment_rows(&b.fs, order, 0, 2);
@@ -160,7 +161,7 @@ TEST_CASE(augment, mixes_labels_as_pictures) {
     for (s.fs.epoch = 0; s.fs.epoch < MANY; s.fs.epoch++) {
         fill(&s);
         augment_rows(&s.fs, NULL, 0, BATCH);
-        /* sample 1 has label 1 alone: its label is its share */
+        /* only sample 1 has label 1: the label is its share */
         double share = s.labels[3 + 1], other = 1 - share;
         CHECK_NEAR(s.labels[3] + s.labels[4] + s.labels[5], 1, 1e-6);
         double from = (s.x[PER] - share * pixel(1, 0, 0, 0)) / other;
@@ -172,7 +173,7 @@ TEST_CASE(augment, mixes_labels_as_pictures) {
         mixed++;
     }
     close_set(&s);
-    CHECK(mixed > MANY / 2); /* a quarter meets itself */
+    CHECK(mixed > MANY / 2); /* a quarter is mixed with itself */
     /* uniform between 0 and 0.95: mean 0.475, mean of squares 0.301 */
     CHECK_NEAR(sum / mixed, 0.475, 0.05);
     CHECK_NEAR(squares / mixed, 0.301, 0.05);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bisect_test.c: `ampc bisect` names the one thing that differs between two
-   modules: the op, constant, option or compiled code that was changed.      */
+/* bisect_test.c: `ampc bisect` names the only difference between two
+   modules: the op, constant, option or compiled code that was changed. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@ static uint32_t drawn(uint32_t *state, uint32_t n) {
     return (*state >> 8) % n;
 }
 
-/* A line of a model, and the same with another op or constant; %s: the value
-   before, %d: an older one. */
+/* A line of a model, and the same line with another op or constant; %s: the
+   value before, %d: an older one. */
 static const struct {
     const char *text, *changed;
 } forms[] = {
@@ -38,7 +38,7 @@ static const struct {
 };
 enum { FORMS = sizeof forms / sizeof *forms, LINES = 16 };
 
-/* Line `changed` is changed; -1: none. */
+/* Changes line `changed`; -1: none. */
 static void put_model(StrBuf *sb, uint32_t seed, int changed) {
     uint32_t state = seed * 7919 + 1;
     sb_puts(sb, "graph forward(%x: f32[8,16]) {\n"
@@ -97,7 +97,8 @@ static void field(const char *json, const char *key, char *to, size_t n) {
 
 /* ---- planted changes ----------------------------------------------------- */
 
-/* Changes that change no bit of any value, as max(x, 0.2) of larger numbers. */
+/* Changes that change no bit of any value, as max(x, 0.2) for larger
+   numbers. */
 static int no_effect;
 
 static void plant(uint32_t seed, int line, const char *options) {
@@ -107,7 +108,7 @@ static void plant(uint32_t seed, int line, const char *options) {
     put_model(&text, seed, line);
     compile("b", text.data, options);
     char *out = bisected("--json", &status);
-    if (status == 0) { /* less than the tolerance, or nothing at all */
+    if (status == 0) { /* less than the tolerance, or no difference */
         free(out);
         out = bisected("--json --tolerance 0", &status);
     }
@@ -145,7 +146,7 @@ static void plant_all(int models) {
     CHECK_MSG(no_effect <= models, "%d", no_effect);
 }
 
-/* More of them with script/test --slow. */
+/* script/test --slow runs more of them. */
 TEST_CASE(bisect, names_each_planted_change) { plant_all(test_slow() ? 7 : 2); }
 
 /* ---- options, weights, code ---------------------------------------------- */
@@ -230,7 +231,7 @@ TEST_CASE(bisect, other_initial_weights_are_named) {
     free(out);
 }
 
-/* The constant of a kernel is changed in the machine code of B alone. */
+/* The constant of a kernel is changed only in the machine code of B. */
 TEST_CASE(bisect, code_that_is_not_what_the_ir_says_is_blamed) {
     static const char model[] =
         "graph forward(%x: f32[8,16]) {\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli_test.c: the command line as a user meets it: messages, exit status, and
-   no files left behind after an error. */
+/* cli_test.c: the command line from a user's view: messages, exit status,
+   and no files left after an error. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 static const char *cnn(void) { return test_data_path("models/mnist_cnn.onnx"); }
 
-/* Runs ampc with those words; the text must hold `says`. */
+/* Runs ampc with those words; the output must contain `says`. */
 static void check_run(int status, const char *says, const char *words) {
     char *out;
     int rc = test_command(&out, "cd '%s' && AMPC_LIBNVRTC=none '%s' %s",
@@ -72,7 +72,7 @@ TEST_CASE(cli, help_version_and_tables) {
     check_run(0, "usage: ampc fmt MODEL.amp", "fmt --help");
 }
 
-/* ampc.h has the version; what cannot include it repeats it. */
+/* ampc.h has the version; files that cannot include it repeat it. */
 TEST_CASE(cli, python_has_the_same_version) {
     char *text =
         test_read_file(test_data_path("runtime/python/ampc/__init__.py"), NULL);
@@ -81,7 +81,7 @@ TEST_CASE(cli, python_has_the_same_version) {
     free(text);
 }
 
-/* Odd models are the user's mistakes, never ours. */
+/* Odd models are reported as the user's mistakes, never as ours. */
 static void check_text(int status, const char *says, const char *text,
                        const char *options) {
     char words[600];
@@ -120,7 +120,8 @@ TEST_CASE(cli, classes_may_be_along_axis_0) {
               "inspect one.so --json");
 }
 
-/* Classes of tokens are said to lie last, of all else along axis 1. */
+/* Messages say that the class axis of tokens is the last, and axis 1 for all
+   other models. */
 TEST_CASE(cli, class_axis_is_said) {
     static const char tokens[] = "graph forward(%x: f32[2,3,5]) {\n"
                                  "  param %w: f32[5,5] = 1\n"
@@ -143,7 +144,7 @@ TEST_CASE(cli, class_axis_is_said) {
               "inspect odd.amp --loss nll,axis=1 --ir loss --json");
 }
 
-/* Nobody has to ask for the best that a processor has. */
+/* The best level of a processor is used without an option. */
 TEST_CASE(cli, a_module_is_for_every_level_by_default) {
     static const char text[] = "graph forward(%x: f32[2,5]) {\n"
                                "  param %w: f32[5,5] = 1\n"
@@ -157,7 +158,7 @@ TEST_CASE(cli, a_module_is_for_every_level_by_default) {
               "inspect plain.so");
 }
 
-/* The types of an ONNX model's nodes are those that its author knows. */
+/* Types of ONNX nodes are given by the names that the model's author knows. */
 TEST_CASE(cli, a_policy_names_types_of_the_model) {
     static const char policy[] = "op Gemm full\n";
     char words[900];
@@ -234,7 +235,7 @@ TEST_CASE(cli, fetches_what_has_no_samples) {
     free(file);
 }
 
-/* Each of several losses finds the one output of the model. */
+/* Each of several losses finds the model's only output. */
 TEST_CASE(cli, objectives_of_one_output) {
     static const char layers[] = "graph forward(%x: f32[4,3]) {\n"
                                  "  param %v: f32[3,3], %w: f32[3,2]\n"
@@ -256,8 +257,8 @@ TEST_CASE(cli, objectives_of_one_output) {
                "b,loss=auto,params=w");
 }
 
-/* With y = x and no target but 0 the mean square is 2.5 and the mean
-   distance 1.5, at the end of the run as well as after an epoch. */
+/* With y = x and targets of 0 the mean square is 2.5 and the mean distance
+   1.5, at the end of the run as well as after an epoch. */
 TEST_CASE(cli, each_objective_is_evaluated) {
     static const char text[] =
         "graph forward(%x: f32[2,1]) {\n  param %v: f32[1] = 1, %w: f32[1] = "
@@ -280,7 +281,7 @@ TEST_CASE(cli, each_objective_is_evaluated) {
     check_run(0, "{\"epoch\":1,\"objective\":\"b\",\"eval_loss\":1.5,",
               "run two.so --feed x=x.csv --feed target:y=t.csv --eval-feed "
               "x=x.csv --eval-feed target:y=t.csv");
-    /* a key of the schedule is set for both */
+    /* a key of the schedule is set for both objectives */
     check_run(0,
               "\"objective\":\"b\",\"loss\":2.25,\"grad_norm\":2.25,"
               "\"scale\":1,\"skipped\":0,\"skip_streak\":0,\"lr\":0.5,",
@@ -288,8 +289,7 @@ TEST_CASE(cli, each_objective_is_evaluated) {
               "--hyper lr=0.5");
 }
 
-/* A checkpoint resumes with the options that it was made with, no fewer and no
-   more. */
+/* A checkpoint resumes only with exactly the options with which it was made. */
 TEST_CASE(cli, resumes_with_the_same_options) {
     static const char text[] =
         "graph forward(%x: f32[2,1]) {\n  param %w: f32[1] = 1\n"
@@ -311,8 +311,8 @@ TEST_CASE(cli, resumes_with_the_same_options) {
 #undef RESUMED
 }
 
-/* Any identifier is taken, except the names in the module's own code, which
-   `check` knows, too. */
+/* Any identifier is accepted, except the names in the module's own code,
+   which `check` knows, too. */
 TEST_CASE(cli, exported_symbols) {
     static const char text[] =
         "graph forward(%x: f32[2,1]) {\n  %y = relu %x : f32[2,1]\n"
@@ -345,7 +345,7 @@ TEST_CASE(cli, exported_symbols) {
               "s.amp -o s.c --target c --loss none --symbol main");
 }
 
-/* An .amp file is told what an ONNX model would be. */
+/* An .amp file's message explains what would be different for an ONNX model. */
 TEST_CASE(cli, a_text_takes_the_options_of_a_model) {
     static const char mlp[] = "graph mlp(%x: f32[4,3]) {\n"
                               "  param %v: f32[3,3], %w: f32[3,2]\n"
@@ -421,7 +421,8 @@ TEST_CASE(cli, a_text_drops_and_normalises_as_asked) {
     check_run(0, "write %mean = %next", "opt bn.amp --pass simplify");
 }
 
-/* A file with its own options; options of the command line win. */
+/* A file with options of its own; options of the command line take
+   precedence. */
 TEST_CASE(cli, a_model_brings_its_options) {
     static const char mlp[] =
         "dim B = 4\n"
@@ -478,7 +479,7 @@ TEST_CASE(cli, mistakes_of_blocks_have_a_place) {
     }
 }
 
-/* An imported ONNX file trains as the text says that imports it. */
+/* An imported ONNX file trains as the importing text says. */
 TEST_CASE(cli, a_recipe_over_an_onnx_file) {
     char text[1000];
     snprintf(text, sizeof text,
@@ -631,7 +632,8 @@ TEST_CASE(cli, without_nvrtc_there_is_a_warning) {
     CHECK(access(words, F_OK) == 0);
 }
 
-/* Each result is within what a type may be, all of them are not. */
+/* Each result is within the limit of a type, but all of them together are
+   not. */
 TEST_CASE(cli, sizes_are_those_of_machines) {
     StrBuf text = {0}, out = {0};
     check_text(1, "Linear: the type is too large",
@@ -750,7 +752,7 @@ TEST_CASE(cli, inspect_answers_from_models_and_modules) {
               words);
 }
 
-/* An .npy file of zeros. */
+/* Writes an .npy file of zeros. */
 static void put_zeros(const char *name, const char *type, const char *shape,
                       size_t bytes) {
     char *file = calloc(128 + bytes, 1);
@@ -770,7 +772,7 @@ static void put_zeros(const char *name, const char *type, const char *shape,
     "--feed input=in.npy --feed target=t.npy --threads 1 --device cpu "        \
     "--steps 1 "
 
-/* Weights of the model before go into the one with another head. */
+/* Weights of the old model are loaded into one with another head. */
 TEST_CASE(cli, weights_under_a_fresh_head) {
     char words[1400];
     size_t n = (size_t)snprintf(words, sizeof words,
@@ -812,7 +814,7 @@ TEST_CASE(cli, a_fresh_head) {
     check_run(0, "", "export head.so -o head.onnx");
     check_run(0, "fc2.weight  f32[3,",
               "inspect head.onnx --params --loss none --dim batch=4");
-    /* again, over what was exported */
+    /* again, over the exported file */
     check_run(0, "fc2.weight  f32[7,",
               "inspect head.onnx --params --loss none --dim batch=4 "
               "--replace-head logits=7");
@@ -883,7 +885,7 @@ TEST_CASE(cli, opt_refuses_a_wrong_order) {
 
 /* ---- data in another order ----------------------------------------------- */
 
-/* With two samples, one a step, either may be the first of an epoch. */
+/* With two samples, one per step, either may be the first of an epoch. */
 TEST_CASE(cli, two_samples_come_in_both_orders) {
     static const char csv[] = "a,b,class\n1,2,0\n-3,0.5,1\n";
     static const char text[] = "graph forward(%x: f32[1,2]) {\n"
@@ -951,7 +953,7 @@ TEST_CASE(cli, each_kernel_says_what_runs) {
     }
 }
 
-/* Numbers of rows are divided with 32 bits where those are enough. */
+/* Row numbers are divided in 32 bits if these suffice. */
 TEST_CASE(cli, numbers_of_many_rows_have_64_bits) {
     for (int side = 46340; side <= 46341; side++) { /* squared: about 2^31 */
         char text[400];
@@ -974,12 +976,13 @@ TEST_CASE(cli, numbers_of_many_rows_have_64_bits) {
     }
 }
 
-/* The sum of a padding's gradient has a term for each position that an element
-   may go to: 1,000 terms are compiled, the terms of two axes multiply. */
+/* The gradient of a padding sums a term for each position to which an
+   element is copied: up to 1,000 terms are compiled; the terms of two axes
+   multiply. */
 TEST_CASE(cli, terms_of_the_gradient_of_a_padding) {
     static const struct {
         const char *mode;
-        int size, pads[4]; /* before, behind of both axes */
+        int size, pads[4]; /* before and after both axes */
         bool compiles;
     } rows[] = {{"edge", 1, {0, 24, 0, 39}, true},
                 {"edge", 1, {24, 0, 40, 0}, false},

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data_test.c: `ampc data`, CIFAR's files, and files of kinds that are not
-   read. */
+/* data_test.c: `ampc data`, CIFAR's files, and unsupported kinds of files. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +15,7 @@ static unsigned char pixel(int record, int i) {
     return (unsigned char)(record * 7 + i * 31);
 }
 
-/* Records with that many labels: record % 10, and 7 less. */
+/* Records with that number of labels: record % 10, and 7 less. */
 static size_t write_cifar(const char *name, int labels) {
     size_t n = (size_t)(RECORDS * (labels + PIXELS));
     unsigned char *file = malloc(n), *p = file;
@@ -86,7 +85,7 @@ TEST_CASE(data, cifar_that_is_cut_off_is_refused) {
     refused("ten.bin", "fine", "no part 'fine' (FILE:PART chooses)");
 }
 
-/* Tokens of small vocabularies are tokens. */
+/* Tokens of small vocabularies are recognised as tokens. */
 TEST_CASE(data, tokens_are_not_cifar) {
     uint16_t tokens[4 * 3073];
     for (size_t i = 0; i < 4 * 3073; i++) tokens[i] = (uint16_t)(i % 5);
@@ -173,7 +172,7 @@ static const char model[] =
     "}\n"
     "train m { loss = cross_entropy }\n";
 
-/* A module and its model answer alike. */
+/* A module and its model give the same answer. */
 TEST_CASE(data, says_which_inputs_a_file_fits) {
     char words[1200], *out;
     const char *images = test_data_path("tests/images");

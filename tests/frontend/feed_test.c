@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* feed_test.c: data files as `ampc run` reads them: layouts, damage, and sizes
-   that lie.  What is read is compared with what was written here by hand.   */
+/* feed_test.c: data files read by `ampc run`: layouts, damage, and false
+   sizes. The data that are read are compared with the data written by hand
+   here. */
 #define _GNU_SOURCE
 #include "tests/frontend/feed/files.h"
 
@@ -76,7 +77,7 @@ TEST_CASE(feed, an_input_without_the_batch_is_given_whole) {
 
 /* ---- widths -------------------------------------------------------------- */
 
-/* The dtype of the one input of a module whose batch is 4. */
+/* The dtype of the only input of a module whose batch is 4. */
 static int taken_dtype;
 static int64_t taken_shape[3] = {4, 1, 1};
 
@@ -107,7 +108,7 @@ static const ampc_api one_api = {
 
 __extension__ typedef __int128 Wide;
 
-/* Numbers that are the first or the last of some type, or beside it. */
+/* Numbers that are the first or the last of some type, or just outside. */
 static const Wide edges_of_types[] = {0,          1,         127,
                                       128,        255,       256,
                                       32767,      32768,     65535,
@@ -124,10 +125,10 @@ static bool holds(int dtype, Wide v) {
     return v <= most && v >= (sign ? -most - 1 : 0);
 }
 
-/* Integers of every width for inputs of every other: the number itself, or the
-   sample and the number that do not fit. */
+/* Integers of every width for inputs of every other width: converted
+   exactly, or refused with the sample and the number that do not fit. */
 TEST_CASE(feed, integers_of_every_width) {
-    enum { COUNT = 8204, BAD = 8195 }; /* behind the part that is looked at */
+    enum { COUNT = 8204, BAD = 8195 }; /* after the part that is examined */
     char spec[700];
     RunList specs = {.n = 1, .at = {spec}};
     char *file = calloc(COUNT, 8);
@@ -173,7 +174,7 @@ TEST_CASE(feed, integers_of_every_width) {
     free(file);
 }
 
-/* Integers but bytes are numbers; so is a truth value. */
+/* Integers other than bytes are plain numbers; so are truth values. */
 TEST_CASE(feed, integers_for_floating_inputs) {
     char spec[700];
     RunList specs = {.n = 1, .at = {spec}};
@@ -204,7 +205,7 @@ TEST_CASE(feed, integers_for_floating_inputs) {
             }
             feeds_free(&fs);
         }
-        /* and no number is a truth value, no fraction an integer */
+        /* but numbers are not truth values, and fractions are not integers */
         Diag d = {0};
         FeedSet fs;
         taken_dtype = AMPC_DTYPE_BOOL;
@@ -224,7 +225,7 @@ TEST_CASE(feed, integers_for_floating_inputs) {
     sb_free(&d.text);
 }
 
-/* Bytes are images, 0 to 1; signed ones are numbers. */
+/* Unsigned bytes are images, 0 to 1; signed bytes are numbers. */
 TEST_CASE(feed, bytes_for_floating_inputs) {
     static const int dtypes[] = {AMPC_DTYPE_F16, AMPC_DTYPE_BF16,
                                  AMPC_DTYPE_F32, AMPC_DTYPE_F64};
@@ -256,8 +257,9 @@ TEST_CASE(feed, bytes_for_floating_inputs) {
         }
 }
 
-/* How many samples a file has for an input, by both shapes; -1: it does not
-   fit.  A sample may have several rows of the input's first axis.           */
+/* The number of samples in a file for an input, by both shapes; -1: the
+   shapes do not match. A sample may have several rows of the input's first
+   axis. */
 TEST_CASE(feed, samples_are_counted_by_shape) {
     static const struct {
         int64_t input[3];
@@ -290,7 +292,8 @@ TEST_CASE(feed, samples_are_counted_by_shape) {
         if (rows[i].samples < 0) {
             CHECK_MSG(st == ERR_USER, "row %zu is taken", i);
             CHECK_HAS(d.text.data, "element counts differ");
-        } else if (rows[i].samples == 0) { /* whole, but there are no samples */
+        } else if (rows[i].samples == 0) { /* the whole array, which has no
+                                              samples */
             CHECK_EQ_INT(st, ERR_USER);
             CHECK_HAS(d.text.data, "the fed files contain no samples");
         } else {
@@ -355,7 +358,7 @@ TEST_CASE(feed, another_order_of_axes_is_refused) {
     memcpy(taken_shape, (int64_t[]){4, 1, 1}, sizeof taken_shape);
 }
 
-/* A line for each array that is converted. */
+/* One line for each converted array. */
 TEST_CASE(feed, what_is_done_to_data_is_told) {
     static const struct {
         int64_t input[3];

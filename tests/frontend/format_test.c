@@ -26,7 +26,7 @@ static void check_refused(const char *text, size_t n, const char *want) {
     sb_free(&d.text);
 }
 
-/* The IR of the model in a text, in memory to be freed. */
+/* The IR of the model in a text; the caller frees it. */
 static char *meaning(const char *text) {
     Arena *a = arena_new();
     Diag d = {0};
@@ -38,7 +38,7 @@ static char *meaning(const char *text) {
     arena_free(a);
     char *graph = strstr(sb.data, "graph ");
     REQUIRE(graph);
-    memmove(sb.data, graph, strlen(graph) + 1); /* behind the definitions */
+    memmove(sb.data, graph, strlen(graph) + 1); /* after the definitions */
     return sb.data;
 }
 
@@ -62,7 +62,7 @@ TEST_CASE(format, of_the_models_and_the_library) {
     }
 }
 
-/* Without blanks that say nothing, and with too many. */
+/* Without optional blanks, and with too many. */
 static const char ugly[] =
     "\n\n# a model\n"
     "dim B=2,H = 4 # symbols\n"
@@ -114,7 +114,7 @@ static const char pretty[] =
     "}\n"
     "policy m { op relu full }\n";
 
-/* Blanks of one line of a model, as they were and as they are. */
+/* Blanks in one line of a model, before and after formatting. */
 TEST_CASE(format, blanks_of_a_line) {
     static const char *const rows[][2] = {
         {"y=a+b", "y = a + b"},
@@ -205,7 +205,7 @@ TEST_CASE(format, blanks_of_a_line) {
     }
 }
 
-/* Lines as they were and as they are: blocks, what goes on, empty lines. */
+/* Lines before and after formatting: blocks, continued lines, empty lines. */
 TEST_CASE(format, lines) {
     static const char *const rows[][2] = {
         {"\n\na = 1\n\n\n\nb = 2\n\n", "a = 1\n\nb = 2\n"},
@@ -260,7 +260,7 @@ TEST_CASE(format, of_every_kind_of_line) {
     free(again);
 }
 
-/* Shapes have no blanks, whatever they are of; lists have. */
+/* Shapes contain no blanks; lists do. */
 TEST_CASE(format, shapes_of_every_type) {
     static const char *const types[] = {"f32",  "f64", "f16", "bf16",
                                         "bool", "i64", "i32", "u8"};
@@ -276,7 +276,7 @@ TEST_CASE(format, shapes_of_every_type) {
     }
 }
 
-/* An entry that shares its line with the brace behind the block stays. */
+/* An entry on the same line as a block's closing brace stays there. */
 TEST_CASE(format, entries_and_the_end_of_their_block) {
     static const char text[] = "train m {\nloss=mse\n  lr=1 }\n";
     char *got = formatted(text, sizeof text - 1);
@@ -303,8 +303,8 @@ TEST_CASE(format, keeps_what_a_text_says) {
     free(read);
 }
 
-/* Time grows with the text, not with its square: 100,000 comments took half a
-   minute when each line looked for a word behind all of them. */
+/* Time is linear in the text: 100,000 comments took half a minute when each
+   line searched for a word after all of them. */
 TEST_CASE(format, many_comments) {
     StrBuf sb = {0};
     sb_puts(&sb, "model m(x: f32[2]) {\n  y = x\n");
@@ -319,7 +319,7 @@ TEST_CASE(format, many_comments) {
     sb_free(&sb);
 }
 
-/* As exporters name them; neither / nor : begins an operand of %. */
+/* Names as exporters write them; neither / nor : begins an operand with %. */
 TEST_CASE(format, names_that_begin_with_a_mark) {
     static const char text[] = "graph forward(%/in: f32[2]) {\n"
                                "  %/relu/out_0 = relu %/in : f32[2]\n"
@@ -336,7 +336,7 @@ TEST_CASE(format, names_that_begin_with_a_mark) {
     free(read);
 }
 
-/* Any bytes, at any depth. */
+/* Any bytes, at any nesting depth. */
 TEST_CASE(format, of_hostile_texts) {
     static const char *const texts[] = {"",       "%",       "train", "# ",
                                         "\t\r\n", "1..2...", "x=-",   "def",
@@ -357,7 +357,7 @@ TEST_CASE(format, of_hostile_texts) {
     free(formatted(deep, sizeof deep));
 }
 
-/* With the place, as what a model's parser refuses. */
+/* With the place, as in messages of the model's parser. */
 TEST_CASE(format, of_texts_that_have_none) {
     static const char *const texts[][2] = {
         {"graph g() {\n  a\n", "m.amp:1:11: error: '{' is not closed\n  "
@@ -372,7 +372,7 @@ TEST_CASE(format, of_texts_that_have_none) {
         check_refused(texts[i][0], strlen(texts[i][0]), texts[i][1]);
 }
 
-/* Columns are of characters, however many bytes they have. */
+/* Columns count characters, however many bytes they have. */
 TEST_CASE(format, counts_characters) {
     static const char text[] = "a = \"\xc3\xa9\xe2\x82\xac\xf0\x9f\x8d\x8e\" ]";
     check_refused(text, sizeof text - 1,
@@ -382,7 +382,7 @@ TEST_CASE(format, counts_characters) {
 }
 
 /* A line that ends in one of these continues on a second, indented line; the
-   line behind is not indented. */
+   line after that is not indented. */
 TEST_CASE(format, lines_that_go_on) {
     static const char *const ends[] = {
         "x =",      "x = a +",  "x = a -",           "x = a *",
@@ -409,7 +409,7 @@ TEST_CASE(format, lines_that_go_on) {
     }
 }
 
-/* A whole line has none: what follows begins where it does. */
+/* A complete line: the next line has the same indentation. */
 TEST_CASE(format, lines_that_are_whole) {
     static const char *const lines[] = {"x = a",  "x = f(a)",  "x = [a, b]",
                                         "x = -a", "x = not a", "x = a[1]"};
@@ -425,7 +425,7 @@ TEST_CASE(format, lines_that_are_whole) {
     }
 }
 
-/* Blanks where one stands may be more, and stand behind a line. */
+/* A blank may be repeated, and may be at the end of a line. */
 TEST_CASE(format, any_number_of_blanks_is_one) {
     static const char *const files[] = {"models/gpt.amp", "models/unet.amp",
                                         "ir/fn/std.amp", "ir/fn/layers.amp"};

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* generate_test.c: text from language models.  Draws are compared with the
-   probabilities that they are drawn by, texts with models whose next token is
-   known. */
+/* generate_test.c: text from language models.  Random choices are compared
+   with their probabilities, and texts with models whose next token is known. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,7 @@ static Sampling sampling(const char *text) {
     return s;
 }
 
-/* The share of u in [0, 1) that draws each token is its probability. */
+/* The share of u in [0, 1) that selects each token equals its probability. */
 static void check_shares(const char *text, double temperature,
                          const bool kept[N]) {
     Sampling s = sampling(text);
@@ -49,7 +48,7 @@ TEST_CASE(sample, draws_have_their_probabilities) {
     check_shares("top_k=100,temperature=2", 2, all);
     check_shares("top_p=0.75", 1, two); /* 0.378 + 0.378 */
     check_shares("top_p=0.76", 1, three);
-    check_shares("top_k=3,top_p=0.8", 1, two); /* 0.42 of the three each */
+    check_shares("top_k=3,top_p=0.8", 1, two); /* 0.42 for the three together */
 }
 
 TEST_CASE(sample, temperature_0_takes_the_first_of_the_largest) {
@@ -79,8 +78,8 @@ TEST_CASE(sample, mistakes_are_named) {
 
 /* ---- models -------------------------------------------------------------- */
 
-/* The next token is the number of ones so far, modulo V, whatever is behind:
-   logits are minus the square of the distance. */
+/* The next token is the number of ones so far, modulo V, whatever follows in
+   the window: logits are minus the squared distance from it. */
 static const char causal[] =
     "dim B = 2, T = 8, V = 128\n"
     "model m(tokens: i64[B,T]) {\n"
@@ -90,7 +89,7 @@ static const char causal[] =
     "  return logits = -(d * d)\n"
     "}\n";
 
-static const char cyclic[] = /* not causal: adds what the last token is */
+static const char cyclic[] = /* not causal: adds the last token's number */
     "dim B = 1, T = 8, V = 128\n"
     "model m(tokens: i64[B,T]) {\n"
     "  n = cast(tokens, f32) + 1\n"
@@ -100,7 +99,7 @@ static const char cyclic[] = /* not causal: adds what the last token is */
     "  return logits = -(d * d)\n"
     "}\n";
 
-/* As exporters name the inputs; the place and the mask count, too. */
+/* Input names of exporters; position and mask are used, too. */
 static const char exported[] =
     "dim B = 1, T = 8, V = 300\n"
     "model m(input_ids: i64[B,T], attention_mask: i64[B,T],\n"
@@ -141,7 +140,7 @@ TEST_CASE(generate, a_causal_model_goes_on) {
                "--generate alone reads no data: '--feed'");
 }
 
-/* 100, then 100 + place, until the window moves. */
+/* 100, then 100 + position, until the window moves. */
 TEST_CASE(generate, inputs_of_exporters_are_known) {
     check_says(0, exported,
                "--generate 100,100 --sample temperature=0,tokens=4",

@@ -26,8 +26,9 @@ static Array opened(const char *folder, const ampc_tensor_info *want) {
     return a;
 }
 
-/* Bytes may be off by `most`, one in `part` of them: Pillow rounds fixed-point
-   sums, and makes grey of a JPEG's colours, whose brightness we read. */
+/* Bytes may differ by `most`, in at most one of `part` bytes: Pillow rounds
+   fixed-point sums, and converts a JPEG's colours to grey, while we read its
+   brightness. */
 static void check_bytes(const Array *a, const char *path, int most,
                         size_t part) {
     size_t n, off = 0;
@@ -121,7 +122,8 @@ TEST_CASE(images, what_is_no_picture_is_refused) {
     refuse(folder, 1, "has no folders of classes");
 }
 
-/* Every cut and every changed byte of a file ends in a message or a picture. */
+/* Every truncation and every changed byte of a file gives a message or a
+   picture. */
 TEST_CASE(images, damaged_files_end_nothing) {
     static const char *const files[] = {"tests/images/ant/palette.png",
                                         "tests/images/bee/progressive.jpg"};
@@ -132,7 +134,7 @@ TEST_CASE(images, damaged_files_end_nothing) {
         char *file = test_read_file(test_data_path(files[k]), &n);
         REQUIRE(file);
         for (size_t i = 0; i < n; i++) {
-            unsigned char *cut = malloc(i + 1); /* sanitizers see its end */
+            unsigned char *cut = malloc(i + 1); /* sanitizers check its end */
             memcpy(cut, file, i);
             if (picture_decode(cut, i, 3, &p, why)) free(p.pixels);
             free(cut);

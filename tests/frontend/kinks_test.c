@@ -3,10 +3,9 @@
    docs/coverage/subgradients.csv, cell by cell.
 
    Each file in tests/onnx/kinks is a sum of functions, each of an input named
-   as its row; models/kinks.py wrote the files with PyTorch and JAX and recorded
-   their own gradients in the table.  The last two columns have where ampc
-   differs and why: there the gradient must be the one that stands in that
-   column.       */
+   like its row; models/kinks.py wrote the files with PyTorch and JAX and
+   recorded their gradients in the table. The last two columns say where ampc
+   differs and why: there the gradient must be the one in that column. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +36,7 @@ typedef struct Numbers {
 
 /* ---- the table ----------------------------------------------------------- */
 
-/* Ends the cell at *s, without its quotes, and moves *s behind it. */
+/* Terminates the cell at *s, without its quotes, and moves *s after it. */
 static char *next_cell(char **s) {
     char *from = *s, *cell = from, *to = from;
     bool quoted = *from == '"';
@@ -86,8 +85,8 @@ static Numbers numbers(const char *s) {
     return r;
 }
 
-/* The numbers that ampc gives for this file: "FILE: NUMBERS" of the last
-   column, else the framework's. */
+/* The expected numbers for this file: "FILE: NUMBERS" of the last column,
+   else the framework's. */
 static Numbers wanted(const Row *r, const char *file, int column) {
     const char *s = r->cell[DIFFERS];
     size_t n = strlen(file);
@@ -116,7 +115,7 @@ static ValueId sum_of(Graph *g, ValueId y) {
     return b_reduce(&b, OP_REDUCE_SUM, y, axes, rank, false, DT_F32);
 }
 
-/* The name of an input is at.ROW, so that no node's result is called so. */
+/* An input is named at.ROW, so that no node's result has that name. */
 static const char *row_of(const Gradients *x, int i) {
     return value_get(x->g, x->in[i])->name + strlen("at.");
 }

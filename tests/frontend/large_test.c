@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* large_test.c: models of very many nodes: `ampc check` in bounded time, memory
-   and stack.  The bound on time is loose, as machines differ: what grows with
-   the square of the nodes takes minutes. */
+/* large_test.c: models with very many nodes: `ampc check` in bounded time,
+   memory and stack. The bound on time is loose, as machines differ:
+   quadratic time would take minutes. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ typedef struct Large {
     StrBuf graph, node;
 } Large;
 
-/* Operands that are "" are absent. */
+/* Operands "" are absent. */
 static void put_node(Large *m, const char *op, const char *x, const char *y,
                      const char *result) {
     if (*x) wire_text(&m->node, 1, x);
@@ -67,8 +67,8 @@ static void put_parameter(Large *m, const char *name) {
     wire_message(&m->graph, 5, &tensor);
 }
 
-/* Checks and frees the model of x; seconds of processor time and memory that
-   `ampc check` took.                                                         */
+/* Checks the model of x and frees it; sets the processor time and memory
+   that `ampc check` took. */
 static void check_large(Large *m, const char *result, const char *loss,
                         double seconds, int64_t megabytes) {
     StrBuf model = {0}, opset = {0};
@@ -95,7 +95,7 @@ static void check_large(Large *m, const char *result, const char *loss,
               (unsigned)status);
     double took = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec);
     CHECK_MSG(took <= seconds, "%g s", took);
-#ifdef __SANITIZE_ADDRESS__ /* the sanitizer keeps freed memory */
+#ifdef __SANITIZE_ADDRESS__ /* the sanitizer does not reuse freed memory */
     (void)megabytes;
 #else
     CHECK_MSG(used.ru_maxrss / 1000 <= megabytes, "%ld MB",
@@ -128,7 +128,7 @@ TEST_CASE(large, chain) {
         check_chain(50000, 20, 200);
 }
 
-/* Many numbers, no two of them equal. */
+/* Many numbers, all different. */
 TEST_CASE(large, numbers_that_differ) {
     int n = test_slow() ? 500000 : 200000;
     Large m = {{0}, {0}};
@@ -142,7 +142,7 @@ TEST_CASE(large, numbers_that_differ) {
 }
 
 /* Every value of a chain has a second reader: y = (((x + v0) + v1) + ..).
-   A copy of each for both would be a copy of all before it. */
+   Copying each for both readers would copy everything before it. */
 TEST_CASE(large, chain_that_is_added_up) {
     enum { LINKS = 20000 };
     Large m = {{0}, {0}};
@@ -156,8 +156,8 @@ TEST_CASE(large, chain_that_is_added_up) {
     check_large(&m, name_of(a, 's', LINKS - 1), "none", 30, 500);
 }
 
-/* A sum of x times each of many parameters: whether merging two of the products
-   closes a cycle is never asked along the whole sum. */
+/* A sum of x times each of many parameters: the search for a cycle when two
+   products merge never walks the whole sum. */
 TEST_CASE(large, sum_of_parameters) {
     int terms = test_slow() ? 20000 : 2000;
     Large m = {{0}, {0}};
@@ -170,8 +170,8 @@ TEST_CASE(large, sum_of_parameters) {
     check_large(&m, name_of(a, 's', terms - 1), "mse", 120, 1000);
 }
 
-/* ((x w + b) + b) + ..: the readers of b are asked a bounded number of times
-   whether they move to where it is made. */
+/* ((x w + b) + b) + ..: it is checked only a bounded number of times whether
+   readers of b move to the node that computes it. */
 TEST_CASE(large, one_operand_of_all) {
     int terms = test_slow() ? 300000 : 20000;
     Large m = {{0}, {0}};
@@ -185,7 +185,7 @@ TEST_CASE(large, one_operand_of_all) {
                 1500);
 }
 
-/* Every parameter of a chain needs the gradient of all that comes behind it. */
+/* Every parameter of a chain needs the gradient of everything after it. */
 TEST_CASE(large, chain_of_parameters) {
     int links = test_slow() ? 20000 : 2000;
     Large m = {{0}, {0}};
@@ -198,9 +198,8 @@ TEST_CASE(large, chain_of_parameters) {
                 1000);
 }
 
-/* A chain that backward may recompute, in front of a parameter or behind: the
-   cut between kept and recomputed values is found in time that grows with the
-   chain. */
+/* A chain that backward may recompute, before or after a parameter: the cut
+   between kept and recomputed values is found in linear time. */
 static void check_kept_chain(bool behind) {
     int links = (behind ? 5000 : 20000) * (test_slow() ? 5 : 1);
     Large m = {{0}, {0}};

@@ -8,7 +8,7 @@
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 
-/* layer.onnx in the test's folder: `extra` adds to y = x w. */
+/* layer.onnx in the test's folder: `extra` is appended to y = x w. */
 static void write_layer(void (*extra)(Made *m)) {
     Made m;
     size_t n;
@@ -25,7 +25,7 @@ static void write_layer(void (*extra)(Made *m)) {
     made_end(&m);
 }
 
-/* The graph that `lines` become, or the messages. */
+/* The graph of `lines`, or the messages. */
 static void becomes(const char *inputs, const char *lines, const char *want) {
     Arena *a = arena_new();
     Diag d = {0};
@@ -92,7 +92,7 @@ static void drop(Made *m) {
     made_output(m, "dropped");
 }
 
-/* Each call draws numbers of its own, of the one state of the module. */
+/* Each call draws different numbers, from the module's only random state. */
 TEST_CASE(layer, random_numbers_differ) {
     write_layer(drop);
     becomes("x: f32[2,3]",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* leave_test.c: `ampc` interrupted at its work, out of memory, or asserting:
-   no temporary folder, no half-written file and no compiler stays behind.   */
+/* leave_test.c: if `ampc` is interrupted, out of memory, or fails an
+   assertion, it leaves no temporary folder, no half-written file and no
+   compiler. */
 #define _GNU_SOURCE
 #include "ir/base/leave.h"
 
@@ -155,7 +156,7 @@ TEST_CASE(leave, what_nohup_ignores_stays_ignored) {
     CHECK(within_seconds(10, compilers_stopped));
 }
 
-/* Whenever the signal comes: all of the outputs, or what was there before. */
+/* Whenever the signal comes, the result is all outputs, or the former files. */
 TEST_CASE(leave, interrupted_at_any_time) {
     int times = test_slow() ? 200 : 8;
     put_model();

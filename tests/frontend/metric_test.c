@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metric_test.c: metrics beside scikit-learn's and torchmetrics' numbers
-   (models/metric_values.py), however samples are cut into batches and ranks;
-   and what is refused. */
+/* metric_test.c: metrics compared with scikit-learn's and torchmetrics'
+   values (models/metric_values.py), however samples are divided into batches
+   and ranks; and refusals. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/harness.h"
 
@@ -42,7 +42,7 @@ static void set_batch(ampc_tensor_info *t, int64_t batch) {
     t->shape[0] = batch;
 }
 
-/* As made() of the script. */
+/* The same data as made() in the script. */
 static Data make(const char *kind, const char *shape, const char *labels,
                  int classes) {
     Data d = {.out = {.name = "y", .dtype = AMPC_DTYPE_F32},
@@ -96,7 +96,7 @@ static void open_metric(const char *text, Data *d, int64_t batch, Metric *m) {
     sb_free(&diag.text);
 }
 
-/* The batches that `rank` of `ranks` evaluates, last first. */
+/* The batches that `rank` of `ranks` evaluates, the last one first. */
 static void add_turn(Metric *m, const Data *d, int64_t batch, int rank,
                      int ranks) {
     Diag diag = {0};
@@ -138,7 +138,7 @@ static double measured(const char *text, Data *d, int64_t batch, int ranks) {
     return value;
 }
 
-/* Sums of doubles in another order; torchmetrics has fp32. */
+/* Sums of doubles in another order; torchmetrics uses fp32. */
 static const double close_enough = 1e-9;
 
 static void check_row(char *line) {

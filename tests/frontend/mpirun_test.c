@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mpirun_test.c: `ampc run` under the launchers of Open MPI and MPICH, and
-   where nothing but torchrun's variables is there, ranks on one machine: the
-   bits of one process that accumulates, and what becomes of all when one dies,
-   hangs or differs.                                      */
+   with only torchrun's variables, with ranks on one machine. They must give
+   the bits of one process that accumulates; and all must end when one dies,
+   hangs or differs. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static const Launcher openmpi = {"mpirun.openmpi",
                                  "--allow-run-as-root --oversubscribe"};
 static const Launcher mpich = {"mpirun.mpich", ""};
 
-/* The variables that torchrun sets, or srun. */
+/* The variables set by torchrun, or by srun. */
 static const Launcher *variables(bool srun) {
     static Launcher l[2] = {{.options = ""}, {.options = "--srun"}};
     if (!l[srun].name)
@@ -60,7 +60,7 @@ static Compiled compile_model(const char *model, const char *options,
     "--device cpu --feed x=x.all.npy --feed y=y.all.npy --threads 1 --quiet "
 #define EVALS "--eval-feed x=x.all.npy --eval-feed y=y.all.npy "
 
-/* Runs `command` in the test's folder, with $AMPC, and gives back its output.
+/* Runs `command` in the test's folder, with $AMPC, and returns its output.
    MPI does not free all of its memory. */
 static int shell(char **out, const char *command) {
     return test_command(out,
@@ -76,7 +76,7 @@ static void shell_ok(const char *command) {
     free(out);
 }
 
-/* Each of n ranks: sh -c 'BEFORE exec $AMPC run WORDS'. */
+/* Runs in each of n ranks: sh -c 'BEFORE exec $AMPC run WORDS'. */
 static int launch(const Launcher *l, int n, const char *before,
                   const char *words, char **out) {
     char command[5000];
@@ -95,7 +95,7 @@ static void launch_ok(const Launcher *l, int n, const char *words) {
 
 /* ---- as one process ------------------------------------------------------ */
 
-/* Log lines but for their times, and the weights. */
+/* Log lines without their times, and the weights. */
 #define TRAIN "--steps 20 --shuffle " FEEDS EVALS "--eval "
 
 static void same_as_one(const Launcher *l, const Compiled *one, int n,
@@ -117,14 +117,16 @@ static void same_as_one(const Launcher *l, const Compiled *one, int n,
 
 typedef struct Trained {
     const char *model, *options;
-    Compiled of[5]; /* one for each value of --accumulate; compiled once */
+    Compiled of[5]; /* one module for each value of --accumulate; compiled
+                       once */
 } Trained;
 
 #define FP16 "--precision fp16 " OVERFLOWS
 #define MLP  "--precision fp32 " FOR_MLP
 
 static Trained mlp = {.model = "mlp.dyn.onnx", .options = FP16 FOR_MLP};
-/* Running statistics come from rank 0, which does not see all batches. */
+/* Running statistics come from rank 0, which sees only a part of the
+   batches. */
 static Trained cnn = {.model = "cnn.dyn.onnx",
                       .options = FP16 FOR_CNN "--batchnorm frozen"};
 static Trained gpt = {.model = "gpt.dyn.onnx", .options = FP16 FOR_GPT};
@@ -185,8 +187,8 @@ TEST_CASE(mpirun, outputs_as_one_process) {
 
 /* ---- sizes --------------------------------------------------------------- */
 
-/* Sums, broadcasts and gathers of fewer numbers than ranks, and of several
- * pieces. */
+/* Sums, broadcasts and gathers with fewer numbers than ranks, and with
+ * several pieces. */
 static void sizes(const Launcher *l, const char *lib, const char *engine) {
     need(l);
     for (int n = 1; n <= 3; n++) {
@@ -202,7 +204,7 @@ static void sizes(const Launcher *l, const char *lib, const char *engine) {
     }
 }
 
-/* The program has started MPI, and goes on with it. */
+/* The program has initialised MPI, and uses it afterwards. */
 TEST_CASE(mpirun, sizes_of_a_program_with_mpi_openmpi) {
     sizes(&openmpi, "", "mpi libmpi.so.40");
 }
@@ -234,7 +236,8 @@ TEST_CASE(mpirun, adam_in_parts) {
         snprintf(words, sizeof words, "%s " TRAIN "--log %d.log --save %d.save",
                  c.path, i, i);
         launch_ok(&openmpi, 3, words);
-        snprintf(words, sizeof words, /* all is handed out in 16 bits */
+        snprintf(words, sizeof words, /* all parameters are exchanged in 16
+                                         bits */
                  "$AMPC inspect %s --scaling 2 --json | grep -q "
                  "'\"in_parts\":%d,.*\"waited_for\":%d,\"handed_out\":%d,'",
                  c.path, i * 4 * SAMPLES_WIDE_SUM, i, i * 2 * SAMPLES_WIDE);
@@ -253,7 +256,7 @@ static double number_behind(const char *text, const char *key) {
     return p ? strtod(p + strlen(key), NULL) : -1;
 }
 
-/* Three steps of four ranks, then one of two: on the samples that come next. */
+/* Three steps with four ranks, then one with two, on the following samples. */
 TEST_CASE(mpirun, two_ranks_resume_what_four_saved) {
     need(&openmpi);
     const Compiled *c = small(1);
@@ -280,7 +283,7 @@ TEST_CASE(mpirun, two_ranks_resume_what_four_saved) {
 /* ---- what goes wrong ----------------------------------------------------- */
 
 /* Runs two ranks, one or both of them faulty: all end, and one is named. The
-   checkpoint that one of them wrote before is whole. */
+   earlier checkpoint is intact. */
 static void ends(const Launcher *l, const char *before, const char *words,
                  const char *why) {
     char *out;
@@ -292,7 +295,7 @@ static void ends(const Launcher *l, const char *before, const char *words,
     free(out);
 }
 
-/* Once the checkpoint exists, rank 1 sends itself this signal; checks the
+/* When the checkpoint exists, rank 1 sends itself this signal; checks the
    message. */
 static void ends_after(const Launcher *l, const char *signal, const char *why) {
     char before[200], words[2000];
@@ -314,7 +317,7 @@ static void ends_after(const Launcher *l, const char *signal, const char *why) {
     shell_ok(words);
 }
 
-/* The launchers of MPI end the others and say so themselves. */
+/* The launchers of MPI end the other ranks and say so themselves. */
 TEST_CASE(mpirun, a_rank_dies_openmpi) {
     ends_after(&openmpi, "KILL", "process rank 1");
 }
@@ -345,8 +348,8 @@ TEST_CASE(mpirun, bad_data_of_one_rank) {
     char words[1000];
     samples_write_bad(c);
     snprintf(words, sizeof words, "%s " FEEDS, c->path);
-    ends(&openmpi, "", words,
-         "rank 1"); /* as it says itself, or the other of it */
+    ends(&openmpi, "", words, "rank 1"); /* the message of the rank itself, or
+                                            the other rank's message about it */
 }
 
 /* Rank 1 has another module, other options or other data. */

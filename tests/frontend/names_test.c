@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* names_test.c: a user finds nodes and layers, gives them precisions by words,
-   and is told which name was meant.                                         */
+/* names_test.c: a user finds nodes and layers, chooses their precision by
+   name, and gets "did you mean" for a wrong name. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static const char model[] =
     "}\n"
     "train net { loss = mse }\n";
 
-/* Prints what both streams say; %s is the program. */
+/* Prints both output streams; %s is the program. */
 static char *told(const char *arguments, int status) {
     char *out;
     REQUIRE(test_write_file(test_tmp("m.amp"), model, strlen(model)));
@@ -38,7 +38,7 @@ static void policy(const char *lines) {
     REQUIRE(test_write_file(test_tmp("p.txt"), lines, strlen(lines)));
 }
 
-/* How often in the text. */
+/* Number of occurrences in the text. */
 static int count(const char *text, const char *what) {
     int n = 0;
     for (; (text = strstr(text, what)); text += strlen(what)) n++;

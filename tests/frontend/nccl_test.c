@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_test.c: `ampc run` as several processes, each on a simulated GPU of its
-   own, with the simulated NCCL, found over TCP as torchrun's variables say: the
-   steps of one process that accumulates, and what becomes of all when one
-   fails.
+/* nccl_test.c: `ampc run` as several processes, each on its own simulated GPU,
+   with the simulated NCCL, connected over TCP by torchrun's variables. They
+   must make the steps of one process that accumulates; and all must end when
+   one fails.
  */
 #define _GNU_SOURCE
 #include <math.h>
@@ -35,7 +35,7 @@ static Compiled compile_model(const char *model, const char *options,
     return compile_at(test_data_path(path), all);
 }
 
-/* One that is compiled once. */
+/* A module that is compiled once. */
 typedef struct Trained {
     const char *model, *options;
     Compiled of[5]; /* by --accumulate */
@@ -53,13 +53,13 @@ typedef struct Launch {
     const Compiled *c;
     int world;          /* 1: no ranks */
     const char *words;  /* of `ampc run` */
-    const char *before; /* in each rank's shell, which knows $RANK, ahead of
-                           its command; NULL: nothing */
+    const char *before; /* shell text that each rank runs before its command;
+                           it may use $RANK NULL: nothing */
     bool in_rank_order; /* are numbers added */
 } Launch;
 
-/* Each rank's command, in a shell; the status of the first rank that failed.
-   Once rank 0 is through there is a file `ended`. */
+/* The shell command of each rank; returns the status of the first rank that
+   failed. When rank 0 is done it creates file `ended`. */
 static int launch(const Launch *l, char **out) {
     char command[8000];
     size_t n = (size_t)snprintf(
@@ -70,7 +70,7 @@ static int launch(const Launch *l, char **out) {
         "AMPC_SIM_TWINS='%s' AMPC_SIM_DEVICES=%d AMPC_SIM_NCCL_ORDER=%s; ",
         test_tmpdir(), sim()->path, sim()->cublaslt, sim()->nccl,
         l->c->cuda_dir, l->world, l->in_rank_order ? "ranks" : "any");
-    /* below those that connections get */
+    /* below the ports that connections get */
     int port = 20000 + (int)(getpid() * 7 + time(NULL)) % 12000;
     for (int r = 0; r < l->world; r++) {
         if (l->world > 1)
@@ -96,7 +96,7 @@ static int launch(const Launch *l, char **out) {
     return test_command(out, "%s", command);
 }
 
-/* All end well, and the simulated machine has nothing to say. */
+/* All ranks succeed, and the simulated machine reports no error. */
 static char *launch_ok(const Launch *l) {
     char *out, *report;
     int rc = launch(l, &out);
@@ -125,7 +125,7 @@ static double number_behind(const char **text, const char *key) {
     return p ? strtod(*text, NULL) : NAN;
 }
 
-/* Logs of `steps` steps. */
+/* Logs with `steps` steps. */
 static void same_logs(const char *got, const char *want, int steps,
                       double near) {
     static const char *const keys[] = {
@@ -165,7 +165,7 @@ static void same_weights(const char *got, const char *want, double near) {
     trace_free(&b);
 }
 
-/* Logs but for times, and weights: the same bits. */
+/* Logs without times, and weights: the same bits. */
 static void same_bits(const char *got, const char *want) {
     char *out;
     int rc =
@@ -187,7 +187,7 @@ static void as_one(const Compiled *one, const Compiled *all, int n,
     free(launch_ok(&(Launch){all, 1, WORDS_MANY("a"), NULL, false}));
     char *report =
         launch_ok(&(Launch){one, n, WORDS_MANY("r"), NULL, in_rank_order});
-    /* eager, captured, replayed: each step but the first is one graph */
+    /* eager, captured, replayed: each step after the first is one graph */
     const char *p = report;
     for (int k = 0; k < n; k++)
         CHECK_MSG(number_behind(&p, "graph launches ") >= MANY - 1, "%s",
@@ -201,8 +201,8 @@ static void as_one(const Compiled *one, const Compiled *all, int n,
     }
 }
 
-/* Two numbers have one sum in any order; four are added in the ranks' order.
-   The optimizer multiplies a gradient by at most lr/eps. */
+/* Two numbers have the same sum in any order; four are added in the ranks'
+   order. The optimizer multiplies a gradient by at most lr/eps. */
 #define FP16     "--precision fp16 " OVERFLOWS
 #define FP32     "--precision fp32 "
 #define CALM_MLP FOR_MLP "--optimizer adamw,lr=0.01,eps=0.01 "
@@ -217,7 +217,7 @@ static Trained cnn = {.model = "cnn.dyn.onnx",
                           FP16 FOR_CNN "--batchnorm frozen --comm-bucket 300"};
 static Trained gpt = {.model = "gpt.dyn.onnx", .options = FP16 CALM_GPT};
 
-/* Steps were skipped, and rates several. */
+/* Some steps were skipped, and learning rates differ. */
 static void overflowed(const Trained *t) {
     char *out;
     int rc =
@@ -239,8 +239,8 @@ TEST_CASE(nccl, mlp_of_four_as_one) { trained_as_one(&mlp, 4); }
 TEST_CASE(nccl, cnn_of_four_as_one) { trained_as_one(&cnn, 4); }
 TEST_CASE(nccl, gpt_of_two_as_one) { trained_as_one(&gpt, 2); }
 
-/* Sums in any order: a last bit stays one in fp32; in fp16 it makes a 16-bit
-   copy round the other way now and then. */
+/* Sums in any order: a difference in the last bit stays one in fp32; in fp16
+   it occasionally rounds a 16-bit copy the other way. */
 static void in_any_order(Trained *t) {
     bool half = strstr(t->options, FP16) != NULL;
     as_one(trained(t, 1), trained(t, 4), 4, false,
@@ -274,8 +274,8 @@ TEST_CASE(nccl, mlp_of_two_that_accumulate_as_one) {
     as_one(trained(&mlp_fp32, 2), trained(&mlp_fp32, 4), 2, false, TOL_RANKS);
 }
 
-/* Statistics of all ranks inside the graph of a step: two ranks of two samples
-   are one of four. */
+/* Statistics of all ranks inside the graph of a step: two ranks with two
+   samples equal one rank with four. */
 TEST_CASE(nccl, batch_norm_over_ranks_as_one_batch) {
     static const char options[] =
         "--precision fp32 --optimizer sgd,lr=0.01,momentum=0.9 "
@@ -291,8 +291,8 @@ TEST_CASE(nccl, batch_norm_over_ranks_as_one_batch) {
     compiled_close(&four);
 }
 
-/* Compares bits, checkpoints included, where sums do not depend on the order
-   (two ranks), with 1/N of the state in a GPU's memory; and once more after
+/* Compares bits, including checkpoints, if sums do not depend on the order
+   (two ranks), with 1/N of the state in a GPU's memory; and again after
    resuming. */
 #define AGAIN(x)                                                               \
     FEEDS "--steps 9 --resume --save s" x " --log l" x " --save-weights w" x
@@ -339,8 +339,8 @@ TEST_CASE(nccl, momentum_in_parts_with_overflows) {
              4, 2);
 }
 
-/* Each gradient is rounded twice on its way; a sum that did not come back would
-   leave a rank's own, about half of it. */
+/* Each gradient is rounded twice on its way; if a sum did not come back, a
+   rank would have its own gradient, about half of the sum. */
 static void in_16_bits(const char *path, const char *more) {
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
     double loss[3], norm[3];
@@ -374,7 +374,7 @@ TEST_CASE(nccl, gradients_in_16_bits) {
     in_16_bits(test_data_path("tests/onnx/mlp.dyn.onnx"), dim);
 }
 
-/* The first bucket that is ready needs a thousand times the room of the last.
+/* The first bucket that is ready needs a thousand times the memory of the last.
  */
 TEST_CASE(nccl, buckets_of_all_sizes_in_16_bits) {
     static const char text[] =
@@ -390,8 +390,8 @@ TEST_CASE(nccl, buckets_of_all_sizes_in_16_bits) {
 
 /* ---- what goes wrong ----------------------------------------------------- */
 
-/* Runs two ranks, one of them faulty: both end in time and say `why`; the
-   earlier checkpoint is whole. */
+/* Runs two ranks, one of them faulty: both end in time with message `why`;
+   the earlier checkpoint is intact. */
 static void ends(const Compiled *c, const char *before, const char *words,
                  const char *why) {
     char *out, all[600];
@@ -410,7 +410,7 @@ static const Compiled *small(int accumulate) {
     return c;
 }
 
-/* Once the checkpoint exists, this rank sends itself the signal. */
+/* When the checkpoint exists, this rank sends itself the signal. */
 #define LATER(rank, signal)                                                    \
     "test $RANK = " rank                                                       \
     " && (while ! test -s s; do sleep 0.1; done; kill -" signal " $$) &"
@@ -436,7 +436,7 @@ TEST_CASE(nccl, a_rank_hangs) {
                "rank 1 did not answer within 3 s");
 }
 
-/* The NCCL of one rank fails. */
+/* NCCL fails on one rank. */
 TEST_CASE(nccl, calls_that_fail) {
     const Compiled *c = small(1);
     static const struct {
@@ -479,7 +479,7 @@ TEST_CASE(nccl, bad_data_of_one_rank) {
     free(out);
 }
 
-/* A rank that differs is named by all. */
+/* All ranks name the rank that differs. */
 static void differs(const Compiled *other, const char *why) {
     char before[600];
     snprintf(before, sizeof before, "test $RANK = 1 && M=%s;", other->path);
@@ -504,7 +504,7 @@ TEST_CASE(nccl, ranks_that_differ) {
 
 /* ---- one verdict --------------------------------------------------------- */
 
-/* The sample is the first of rank 1 in the second step. */
+/* The sample is the first one of rank 1 in the second step. */
 TEST_CASE(nccl, what_one_skips_all_skip) {
     const Compiled *one = small(1), *two = small(2);
     samples_write_inf(one, 2 * MANY * BATCH, 3 * BATCH);
@@ -522,7 +522,7 @@ TEST_CASE(nccl, what_one_skips_all_skip) {
 
 /* ---- resuming ------------------------------------------------------------ */
 
-/* Three steps of four ranks, then one of two: on the samples that come next. */
+/* Three steps with four ranks, then one with two, on the following samples. */
 TEST_CASE(nccl, two_ranks_resume_what_four_saved) {
     const Compiled *c = small(1);
     samples_write(c, "next", 3 * 4 * BATCH, 2 * BATCH);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* newcomer_test.c: mistakes that people make first, and the messages they get;
-   more of them: onnx_import_test.c (dimensions, folded exports, soft labels)
+/* newcomer_test.c: mistakes that people make first, and their messages;
+   others are in onnx_import_test.c (dimensions, folded exports, soft labels)
    and cli_test.c. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 
-/* x: f32[2,3] times fc.weight -> y; `weight` names it otherwise. */
+/* x: f32[2,3] times fc.weight -> y; `weight` is another name for it. */
 static Onnx__TensorProto *linear(Made *m, const char *weight) {
     char operands[80];
     made_start(m, 17);
@@ -110,7 +110,8 @@ TEST_CASE(newcomer, control_flow_over_data) {
     made_start(&m, 17);
     made_input(&m, "n", DT_I64, "");
     made_input(&m, "c", DT_BOOL, "");
-    Made body; /* two turns or three: its result would have 2 or 3 elements */
+    Made body; /* two iterations or three: the result would have 2 or 3
+                  elements */
     start_body(&body);
     made_node(&body, "Identity", "go", "on");
     made_node(&body, "Identity", "i", "turn");
@@ -122,7 +123,8 @@ TEST_CASE(newcomer, control_flow_over_data) {
     made_end(&body);
 }
 
-/* dynamo's EmbeddingBag: no trip count, a condition that can be computed. */
+/* dynamo's EmbeddingBag: no trip count, but a condition that can be
+   computed. */
 TEST_CASE(newcomer, loops_without_a_trip_count) {
     Made m, body;
     start_body(&body);
@@ -142,12 +144,12 @@ TEST_CASE(newcomer, loops_without_a_trip_count) {
     const Graph *g = module_graph(mod, "forward");
     for (int i = 0; i < g->order.len; i++)
         products += node_get(g, g->order.data[i])->op == OP_MUL;
-    CHECK_EQ_INT(products, 3); /* after turns 0, 1 and 2 */
+    CHECK_EQ_INT(products, 3); /* after iterations 0, 1 and 2 */
     made_end(&m);
     made_end(&body);
 }
 
-/* TorchScript's file of Mamba2 has axes that count from the end. */
+/* TorchScript's file of Mamba2 has negative axes. */
 TEST_CASE(newcomer, transposes_from_the_end) {
     Made m;
     made_start(&m, 17);
@@ -245,7 +247,7 @@ TEST_CASE(newcomer, gradients_by_frequency_are_refused) {
 /* ---- files of other exporters ---------------------------------------------
  */
 
-/* Constant nodes hold an initializer's tensor, whose own name is gone. */
+/* Constant nodes contain an initializer's tensor, without the tensor's name. */
 static void move_to_nodes(Made *m) {
     for (size_t i = 0; i < m->graph.n_initializer; i++) {
         Onnx__TensorProto *t = m->graph.initializer[i];
@@ -299,7 +301,7 @@ TEST_CASE(newcomer, weights_in_constant_nodes) {
     free(text);
     made_end(&m);
 
-    /* beside initializers they are constants, as the exporter says */
+    /* in a file with initializers they are constants, as in PyTorch's files */
     linear(&m, "fc.weight");
     move_to_nodes(&m);
     made_f32(&m, "scale", "4", 1);
@@ -312,7 +314,7 @@ TEST_CASE(newcomer, weights_in_constant_nodes) {
     made_end(&m);
 }
 
-/* Keras' recurrent layers are Loops that hand their weights on. */
+/* Keras' recurrent layers are Loops that pass their weights on. */
 TEST_CASE(newcomer, weights_inside_bodies) {
     Made m, body;
     start_body(&body);
@@ -349,7 +351,7 @@ TEST_CASE(newcomer, weights_inside_bodies) {
     made_end(&body);
 }
 
-/* Each loop gives the values that it hands on new names, at places of its own.
+/* Each loop gives the values that it passes on new names and positions.
  */
 TEST_CASE(newcomer, weights_inside_bodies_of_bodies) {
     Made m, outer, inner;
@@ -400,7 +402,7 @@ TEST_CASE(newcomer, weights_inside_bodies_of_bodies) {
     made_end(&inner);
 }
 
-/* The eps of a norm that TensorFlow wrote must not learn. */
+/* The eps of a norm written by TensorFlow must not train. */
 TEST_CASE(newcomer, literals_of_tf2onnx) {
     static const struct {
         const char *producer, *name, *dims;
@@ -430,7 +432,7 @@ TEST_CASE(newcomer, literals_of_tf2onnx) {
     }
 }
 
-/* "?" and -1 are unknown, and not equal to each other. */
+/* "?" and -1 are unknown dimensions, and not equal to each other. */
 TEST_CASE(newcomer, dimensions_that_other_exporters_leave_open) {
     Made m;
     made_start(&m, 17);
@@ -449,7 +451,8 @@ TEST_CASE(newcomer, dimensions_that_other_exporters_leave_open) {
     made_end(&m);
 }
 
-/* A pattern trains what can train; who names a constant is told. */
+/* A pattern trains the tensors that can train; naming a constant is an
+   error. */
 TEST_CASE(newcomer, patterns_of_what_trains) {
     static const struct {
         const char *glob;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_bounds_test.c: where each operator begins to be refused.  A row is a
-   small model; beside one that is refused stands one that is not, as close to
-   it as there is.  onnx_bounds/ has the other subjects. */
+/* onnx_bounds_test.c: the limits beyond which each operator is refused. A
+   row is a small model; beside each refused model is an accepted one that
+   differs as little as possible. onnx_bounds/ has the other subjects. */
 #include "tests/frontend/onnx_bounds/rows.h"
 
 /* ---- the rows ------------------------------------------------------------ */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_defaults_test.c: a node without an attribute is what it is with the
-   value that ONNX's schemas give that attribute (tests/onnx/defaults.txt), in
-   every version of its op that there is.  The nodes are those of the node tests
-   of the onnx package, imported without and with the attribute. */
+/* onnx_defaults_test.c: a node without an attribute equals the node with the
+   default of ONNX's schemas (tests/onnx/defaults.txt), in every version of
+   its op. The nodes are those of the onnx package's node tests, imported
+   without and with the attribute. */
 #define _POSIX_C_SOURCE 200809L
 #include <glob.h>
 #include <stdio.h>
@@ -94,7 +94,8 @@ static Imported imported(const Onnx__ModelProto *m) {
     return x;
 }
 
-/* The results of the model for inputs from -2 to 2; NULL: it has no results. */
+/* The results of the model for inputs from -2 to 2; NULL: it gives no
+   results. */
 static Evaluator *evaluated(const Imported *x) {
     const Graph *g = module_graph(x->m, "forward");
     Evaluator *e = eval_new(g, x->a, EVAL_EXACT);
@@ -116,7 +117,7 @@ static Evaluator *evaluated(const Imported *x) {
     return ok ? e : NULL;
 }
 
-/* Equal texts, or equal results: 0.01 is a float in one place. */
+/* Equal texts, or equal results: 0.01 is a float in one case. */
 static bool same(const Imported *x, const Imported *y) {
     if (!x->m || !y->m) return !x->m == !y->m;
     if (!strcmp(x->text.data, y->text.data)) return true;
@@ -163,7 +164,8 @@ static void compare(const char *path, const Onnx__ModelProto *m,
     *n = was;
 }
 
-/* Old versions of an op take no integers, and then say nothing of them. */
+/* Old versions of an op take no integers, and do not document the attribute
+   for them. */
 static bool reads_floats(const Onnx__GraphProto *g) {
     if (!g->n_input || !g->input[0]->type || !g->input[0]->type->tensor_type)
         return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_export_test.c: models of both PyTorch exporters against PyTorch's
-   numbers; dimensions and how they are bound.                               */
+/* onnx_export_test.c: models of both PyTorch exporters, compared with
+   PyTorch's numbers; dimensions and how they are set. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +142,7 @@ TEST_CASE(onnx_export, a_tie_is_one_parameter) {
     end(&t);
 }
 
-/* Every layer computes the causal mask anew in the file. */
+/* In the file every layer computes the causal mask again. */
 TEST_CASE(onnx_export, one_mask_serves_all_layers) {
     Torch t = {0};
     REQUIRE(import_file(&t, "gpt.dyn.onnx") == OK);
@@ -271,7 +271,7 @@ TEST_CASE(onnx_dims, wrong_bindings) {
     made_end(&m);
 }
 
-/* Files of PyTorch: how to export again. */
+/* Messages for PyTorch's files say how to export again. */
 TEST_CASE(onnx_dims, fixed_ones_say_how_to_export) {
     Made m;
     made_relu(&m, "1,3");
@@ -291,7 +291,7 @@ TEST_CASE(onnx_dims, names_are_listed_once) {
     made_start(&m, 17);
     made_input(&m, "x", DT_F32, "n,t,n");
     made_input(&m, "u", DT_F32, "n,?,k");
-    made_f32(&m, "w", "2", 0); /* an initializer is not data */
+    made_f32(&m, "w", "2", 0); /* an initializer does not count as data */
     made_node(&m, "Relu", "x", "y");
     made_output(&m, "y");
     bind_batch(&m.opt, "time", 5);
@@ -300,7 +300,7 @@ TEST_CASE(onnx_dims, names_are_listed_once) {
     made_end(&m);
 }
 
-/* --batch-sizes is for the first axis alone. */
+/* --batch-sizes applies only to the first axis. */
 TEST_CASE(onnx_dims, an_axis_without_a_name_is_no_batch) {
     Made m;
     made_relu(&m, "batch,?");
@@ -342,7 +342,7 @@ TEST_CASE(onnx_dims, batch_of_batch_sizes) {
     vec_push(m.a, &m.opt.batch_sizes, 9);
     vec_push(m.a, &m.opt.batch_sizes, 8);
     vec_push(m.a, &m.opt.dims, (DimBind){intern("u"), 0, 2});
-    shapes(&m, "9 3 9 2 9 "); /* the largest, where nothing says more */
+    shapes(&m, "9 3 9 2 9 "); /* the largest, if no other option decides */
     m.opt.batch = 7;
     shapes(&m, "7 3 7 7 7 ");
     bind_batch(&m.opt, "batch", 4);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_hostile_test.c: broken and hostile ONNX files.  Every row of the
-   importer's contract has a case with its message; tests/fuzz tries damaged
-   copies of good models.                                                    */
+   importer's contract has a case with its message; tests/fuzz uses damaged
+   copies of good models. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <math.h>
@@ -60,7 +60,7 @@ TEST_CASE(onnx_bytes, not_a_model) {
                  "a\0",
                  4, "zero byte");
     refuse_bytes("\x3a\x00\x3a\x00", 4, "given twice");
-    /* unknown fields of 8 and of 4 bytes are passed over, if they are whole */
+    /* unknown fields of 8 and of 4 bytes are skipped if they are complete */
     refuse_bytes("\x08\x07"
                  "\xc1\x3e"
                  "12345678",
@@ -99,7 +99,7 @@ TEST_CASE(onnx_bytes, not_a_model) {
                  "truncated");
 }
 
-/* A field of length n; returns the new start, writing backwards. */
+/* A field of length n; writes backwards and returns the new start. */
 static uint8_t *wrap(uint8_t *p, uint8_t *end, unsigned field) {
     size_t n = (size_t)(end - p);
     uint8_t head[12];
@@ -310,7 +310,7 @@ TEST_CASE(onnx_signature, operands_and_attributes) {
     refuse(&m, "exactly one attribute");
 }
 
-/* The fields of an attribute that may hold its value, as Constant has them. */
+/* The fields of an attribute that may contain its value, as in Constant. */
 static const struct {
     const char *name;
     int type; /* 0: of none */
@@ -491,7 +491,7 @@ TEST_CASE(onnx_tensor, content) {
     refuse(&m, "segments");
 }
 
-/* Numbers of each width, in the field that is theirs. */
+/* Numbers of each width, in the field for that width. */
 TEST_CASE(onnx_tensor, fields_by_type) {
     static const struct {
         int type; /* of onnx.proto */
@@ -544,7 +544,7 @@ TEST_CASE(onnx_tensor, fields_by_type) {
     }
 }
 
-/* The text of an attribute ends at a zero byte. */
+/* The text of an attribute ends at its first zero byte. */
 TEST_CASE(onnx_operands, texts_end_at_a_zero_byte) {
     Made m;
     made_start(&m, 14);
@@ -588,7 +588,7 @@ TEST_CASE(onnx_operands, lists_end) {
 
 /* ---- external data ------------------------------------------------------- */
 
-/* w: f32[2] at `location` beside the model. */
+/* w: f32[2] at `location`, relative to the model. */
 static Onnx__TensorProto *with_external(Made *m, const char *location,
                                         const char *offset,
                                         const char *length) {
@@ -633,7 +633,7 @@ TEST_CASE(onnx_external, is_read_from_beside_the_model) {
     made_end(&m);
 }
 
-/* A part may end where the file does, and be empty there. */
+/* A tensor may end where the file ends, and be empty there. */
 TEST_CASE(onnx_external, the_end_of_the_file) {
     static const struct {
         int64_t dim;
@@ -947,7 +947,8 @@ TEST_CASE(onnx_folding, a_shape_that_depends_on_data) {
     refuse(&m, "'s' is not known at compile time");
 }
 
-/* f0 calls f1 twice, f1 calls f2 twice, ...: 2^40 calls of nothing. */
+/* f0 calls f1 twice, f1 calls f2 twice, ...: 2^40 calls of an empty
+   function. */
 TEST_CASE(onnx_functions, exponential_chains_are_stopped) {
     enum { N = 40 };
     Made m;
@@ -984,8 +985,9 @@ TEST_CASE(onnx_functions, exponential_chains_are_stopped) {
 
 /* ---- how many nodes ------------------------------------------------------ */
 
-/* Imports nodes without an op, functions of `each` nodes that are called
-   `times` times, and `more` nodes. The first is looked at when all are counted.
+/* Imports nodes without an op: functions of `each` nodes that are called
+   `times` times, and `more` nodes. All are counted before the first one is
+   read.
  */
 static void check_nodes(int times, int each, int more, const char *says) {
     Made m;

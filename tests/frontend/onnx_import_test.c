@@ -10,7 +10,7 @@
 #include "tests/harness.h"
 #include "tests/support/onnx_util.h"
 
-/* A model has its file's name without folders and the last suffix. */
+/* A model is named like its file, without folders and the last suffix. */
 TEST_CASE(onnx_graph, modules_are_named_by_their_file) {
     static const char *const rows[][2] = {
         {"net.onnx", "net"}, {"a/b.c/net.v2.onnx", "net.v2"}, {"/net", "net"},
@@ -113,7 +113,7 @@ TEST_CASE(onnx_batch_norm, follows_the_options) {
     made_end(&m);
 }
 
-/* As exported: by is_test, then by the results, then by training_mode. */
+/* The file's mode: from is_test, then the results, then training_mode. */
 TEST_CASE(onnx_batch_norm, versions_say_otherwise_whether_it_trains) {
     static const struct {
         int version;
@@ -223,7 +223,7 @@ TEST_CASE(onnx_batch_norm, shared_statistics_are_updated_twice) {
     made_end(&m);
 }
 
-/* So dynamo writes a module that is called three times. */
+/* dynamo writes a module that is called three times in this way. */
 TEST_CASE(onnx_batch_norm, statistics_behind_identities_are_the_buffers) {
     Made m;
     bn_model(&m, OPERANDS);
@@ -240,7 +240,8 @@ TEST_CASE(onnx_batch_norm, statistics_behind_identities_are_the_buffers) {
     Module *mod = made_import(&m);
     REQUIRE(mod != NULL);
     CHECK_EQ_INT(module_graph(mod, "forward")->writes.len, 2);
-    m.graph.n_metadata_props = 0; /* TorchScript: equal tensors of others */
+    m.graph.n_metadata_props = 0; /* TorchScript: equal tensors of other
+                                     modules */
     CHECK(!made_import(&m));
     CHECK_HAS(made_message(&m), "serves as running statistics and as");
     made_end(&m);
@@ -272,7 +273,8 @@ TEST_CASE(onnx_dropout, forms_and_options) {
     made_end(&m);
 }
 
-/* A ratio drops; that the mode, which is its own operand, was off is told. */
+/* A ratio makes it drop; a note says that the mode, a separate operand, was
+   off. */
 TEST_CASE(onnx_dropout, what_was_exported_disabled_is_told) {
     static const float ratios[] = {0, 0.25F};
     for (int i = 0; i < 4; i++) {
@@ -502,7 +504,7 @@ TEST_CASE(onnx_graph, a_function_that_calls_itself_is_an_error) {
 
 /* ---- version rules that no stored model covers --------------------------- */
 
-/* The type of y after one node on x: f32[dims], or NULL when refused. */
+/* The type of y after one node on x: f32[dims], or NULL if it is refused. */
 static const Type *one_node(Made *m, int version, const char *dims,
                             const char *op, const char *in,
                             Onnx__NodeProto **node) {
@@ -553,9 +555,10 @@ TEST_CASE(onnx_versions, reduce_takes_axes_both_ways) {
     made_end(&m);
 }
 
-/* Slices of five elements, compared with Python's range(5)[start:end:step]; but
-   a slice that begins before the first element and goes backwards gets this
-   element (ONNX clamps such a start to 0, as ONNX Runtime does). */
+/* Slices of five elements, compared with Python's range(5)[start:end:step].
+   Exception: a slice that begins before the first element and goes backwards
+   contains that element (ONNX clamps such a start to 0, as ONNX Runtime
+   does). */
 TEST_CASE(onnx_versions, slices_reach_both_ends) {
     static const int64_t cases[][4] = {
         {-1, INT64_MIN, -1, 5}, {-1, -6, -1, 5}, {9, INT64_MIN, -1, 5},
@@ -581,7 +584,7 @@ TEST_CASE(onnx_versions, slices_reach_both_ends) {
     }
 }
 
-/* The model's result for its one input, floats or integers. */
+/* The model's result for its only input, floats or integers. */
 static const EvalTensor *result_of(Made *m, const double *f, const int64_t *i) {
     Module *mod = made_import(m);
     REQUIRE(mod != NULL);
@@ -599,8 +602,8 @@ static const EvalTensor *result_of(Made *m, const double *f, const int64_t *i) {
     return eval_get(e, g->outputs.data[0].value);
 }
 
-/* Hardmax of 0, 1, .. 23 in [2,3,4]: the bits tell where the result is 1. Up to
-   opset 12 all axes from its own on are one. */
+/* Hardmax of 0, 1, .. 23 in [2,3,4]: the bits show where the result is 1. Up
+   to opset 12 all axes from `axis` on are treated as one. */
 TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
     static const struct {
         int version, axis;
@@ -625,8 +628,8 @@ TEST_CASE(onnx_versions, hardmax_has_one_axis_or_many) {
     }
 }
 
-/* Where(c, 0, softmax(x)) is that, whether c is of rows, of columns, of
-   elements or of several x. */
+/* Where(c, 0, softmax(x)) is that function, whether c has rows, columns,
+   elements or several x. */
 TEST_CASE(onnx_math, where_of_a_softmax) {
     enum { ROWS = 2, COLS = 3 };
     static const char *const dims[] = {"2,3", "2,1", "1,3", "3", "1", "2,2,3"};
@@ -665,7 +668,8 @@ TEST_CASE(onnx_math, where_of_a_softmax) {
     }
 }
 
-/* The smallest and the largest number of a type have no negative one. */
+/* The smallest and the largest number of a type have no negation in that
+   type. */
 TEST_CASE(onnx_versions, the_least_of_integers) {
     static const struct {
         DType dtype;
@@ -792,7 +796,8 @@ TEST_CASE(onnx_functions, rows_name_what_there_is) {
     sb_free(&why);
 }
 
-/* Rows that are named when it runs: any of the updates may differ. */
+/* Row numbers are known only at run time: any two updates may name different
+   rows. */
 TEST_CASE(onnx_functions, scatters_of_updates_that_are_nearly_equal) {
     enum { ROWS = 4, UPDATES = 3 };
     for (int other = 0; other < UPDATES; other++) {
@@ -854,7 +859,7 @@ TEST_CASE(onnx_graph, declared_shapes_of_outputs) {
     }
 }
 
-/* Ops that move steps, of whatever they are made. */
+/* Ops that move time steps, whatever computes the steps. */
 TEST_CASE(onnx_functions, steps_of_any_type) {
     static const DType types[] = {DT_F32, DT_I64, DT_BOOL};
     for (int i = 0; i < 3; i++) {
@@ -893,8 +898,8 @@ TEST_CASE(onnx_functions, steps_of_any_type) {
     }
 }
 
-/* Among equal elements the last one, however many; or the greatest, which is
-   the first. */
+/* Among equal elements the last one, however many there are; or the largest,
+   of which the first counts. */
 TEST_CASE(onnx_functions, the_last_of_equal_elements) {
     for (int i = 0; i < 8; i++) {
         int n = 1 + i / 2;
@@ -922,9 +927,9 @@ TEST_CASE(onnx_functions, the_last_of_equal_elements) {
     }
 }
 
-/* A mask with one column is the same for all keys, and adds nothing to what
-   softmax makes of a row; one with fewer columns than there are keys hides the
-   others. */
+/* A mask with one column is the same for all keys and does not change a
+   row's softmax; a mask with fewer columns than keys hides the remaining
+   keys. */
 TEST_CASE(onnx_functions, masks_of_attention_with_few_columns) {
     enum { KEYS = 3, WIDE = 2 };
     static const char *const columns[] = {NULL, "2,1", "2,3", "2,2"};
@@ -938,7 +943,7 @@ TEST_CASE(onnx_functions, masks_of_attention_with_few_columns) {
         if (columns[i]) {
             int n = columns[i][2] - '0';
             Onnx__TensorProto *t = made_f32(&m, "mask", columns[i], 0);
-            for (int k = 0; k < 2 * n; k++) /* a number for each row */
+            for (int k = 0; k < 2 * n; k++) /* one number per row */
                 t->float_data[k] = k < n ? 0.5f : -2.0f;
         }
         made_node(&m, "Attention", columns[i] ? "q,k,v,mask" : "q,k,v", "y");
@@ -963,7 +968,7 @@ TEST_CASE(onnx_functions, masks_of_attention_with_few_columns) {
     }
 }
 
-/* The mask is a comparison of positions, not a constant of T x T elements. */
+/* The mask compares positions; it is not a constant of T x T elements. */
 TEST_CASE(onnx_functions, causal_attention_of_8192_positions) {
     Made m;
     made_start(&m, 23);
@@ -988,7 +993,7 @@ TEST_CASE(onnx_functions, causal_attention_of_8192_positions) {
     made_end(&m);
 }
 
-/* x[mask] and one node behind it; NULL: y is the output. */
+/* x[mask] and one node after it; NULL: y is the output. */
 static void picked(const char *op, const char *in, const char *told) {
     Made m;
     made_start(&m, 18);

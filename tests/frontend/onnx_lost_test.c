@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_lost_test.c: what a file lost and its metadata tell, or nothing but its
-   form.                                                                     */
+/* onnx_lost_test.c: information that a file has lost, found in its metadata
+   or its form. */
 #include <string.h>
 
 #include "tests/harness.h"
@@ -117,7 +117,8 @@ TEST_CASE(onnx_lost, operands_of_two_element_types) {
     }
 }
 
-/* Keras by tf2onnx: BatchNormalization as one product, no biases of 0. */
+/* Keras through tf2onnx: BatchNormalization as one product, without biases
+   of 0. */
 TEST_CASE(onnx_lost, layers_of_keras) {
     Made m;
     made_start(&m, 15);
@@ -155,7 +156,7 @@ TEST_CASE(onnx_lost, rms_norm_without_weight) {
     made_end(&m);
 }
 
-/* padding_idx of TorchScript: its row is zeros in the table, and trains. */
+/* padding_idx of TorchScript: its row of the table is zeros, and trains. */
 TEST_CASE(onnx_lost, row_of_padding) {
     static const int64_t ids[] = {0, 2};
     static float table[12] = {0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8};
@@ -209,7 +210,8 @@ TEST_CASE(onnx_lost, statistics_of_instance_norm) {
     }
 }
 
-/* Nodes of torch.export's without its metadata: onnxsim names itself. */
+/* Nodes of torch.export without its metadata: onnxsim gives its own name as
+   producer. */
 TEST_CASE(onnx_lost, metadata_that_a_simplifier_dropped) {
     static const struct {
         const char *key, *node, *says;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_rules_test.c: what trains in files of each exporter, and the reason.
-   The names and marks are those that the exporters write (versions in
-   docs/exporters.md).                                                       */
+/* onnx_rules_test.c: the tensors that train in files of each exporter, with the
+   reason. Names and marks are those that the exporters write (versions in
+   docs/exporters.md). */
 #include <string.h>
 
 #include "tests/harness.h"
@@ -45,7 +45,7 @@ static void begin_model(Made *m, const char *by) {
     made_input(m, "x", DT_F32, "2,4");
 }
 
-/* One tensor behind y = op(x w, name), of w that trains for sure. */
+/* A tensor used in y = op(x w, name), where w certainly trains. */
 static void start(Made *m, const char *by, const char *name, const char *dims,
                   const char *op) {
     char in[80];
@@ -78,7 +78,7 @@ static void check_becomes(Made *m, const char *name, Becomes want,
 }
 
 /* PyTorch's exporter over torch.export: its marks decide, and constants that
-   its optimiser made of Python's numbers and tables do not train. */
+   its optimiser made from Python's numbers and tables do not train. */
 TEST_CASE(onnx_rules, dynamo) {
     static const struct {
         const char *name, *dims, *mark, *folded, *op;
@@ -124,7 +124,7 @@ TEST_CASE(onnx_rules, dynamo) {
                  "b_table: BUFFER target='table'\n"
                  "p_conv_weight: PARAMETER target='conv.weight'\n"
                  "x: USER_INPUT\n");
-        m.opt.accept_folded = true; /* 'conv.weight' may be lost */
+        m.opt.accept_folded = true; /* 'conv.weight' may have been lost */
         if (rows[i].mark) made_mark(&m, rows[i].name, KIND, rows[i].mark);
         if (rows[i].folded) made_mark(&m, rows[i].name, FOLDED, rows[i].folded);
         check_becomes(&m, rows[i].name, rows[i].becomes, rows[i].why);
@@ -132,7 +132,7 @@ TEST_CASE(onnx_rules, dynamo) {
     }
 }
 
-/* torch.tensor(..) inside a forward is read by a clone. */
+/* A clone reads a torch.tensor(..) inside a forward. */
 TEST_CASE(onnx_rules, tensors_that_a_forward_makes) {
     Made m;
     start(&m, "pytorch", "fc.bias", "4", "Add");
@@ -151,7 +151,7 @@ TEST_CASE(onnx_rules, tensors_that_a_forward_makes) {
     made_end(&m);
 }
 
-/* Weights that --accept-folded leaves still train. */
+/* Weights that --accept-folded keeps still train. */
 TEST_CASE(onnx_rules, what_was_folded_of_a_parameter) {
     Made m;
     start(&m, "pytorch", "val_3", "4,4", "MatMul");
@@ -168,7 +168,7 @@ TEST_CASE(onnx_rules, other_exporters) {
         Becomes becomes;
         const char *why;
     } rows[] = {
-        /* TorchScript has no marks: names of modules */
+        /* TorchScript has no marks, but names of modules */
         {"pytorch", "logit_scale", "", "Mul", TRAINS,
          "by guess: operand of Mul"},
         {"pytorch", "head.weight", "4,4", "MatMul", TRAINS,
@@ -184,14 +184,14 @@ TEST_CASE(onnx_rules, other_exporters) {
          "by guess: operand of MatMul"},
         {"pytorch", "proj", "4,4", "MatMul", TRAINS,
          "by guess: operand of MatMul"},
-        /* jax2onnx counts what it writes */
+        /* jax2onnx numbers its tensors */
         {"jax2onnx", "const_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
         {"jax2onnx", "const_7", "", "Add", CONSTANT,
          "a number, of the code or a parameter"},
         {"jax2onnx", "eps_0", "", "Add", CONSTANT,
          "a number, of the code or a parameter"},
         {"jax2onnx", "const_2", "4", "Mul", TRAINS, "by guess: operand of Mul"},
-        /* tf2onnx names after TensorFlow's nodes */
+        /* tf2onnx uses the names of TensorFlow's nodes */
         {"tf2onnx 1.17.0", "m/dense/MatMul/ReadVariableOp:0", "4,4", "MatMul",
          TRAINS, "operand of MatMul"},
         {"tf2onnx 1.17.0", "m/dense/BiasAdd/ReadVariableOp:0", "4", "Add",
@@ -233,7 +233,7 @@ TEST_CASE(onnx_rules, other_exporters) {
     }
 }
 
-/* The kernel of a layer of flax, and a matrix of x @ w. */
+/* The kernel of a flax layer, and the matrix of x @ w. */
 TEST_CASE(onnx_rules, products_of_jax) {
     static const struct {
         const char *bias, *dims, *why;
@@ -253,7 +253,7 @@ TEST_CASE(onnx_rules, products_of_jax) {
     }
 }
 
-/* torch.export's names without its metadata, which a simplifier dropped. */
+/* Names of torch.export without its metadata, which a simplifier dropped. */
 TEST_CASE(onnx_rules, names_that_a_simplifier_left) {
     static const struct {
         const char *name, *dims, *op;
@@ -275,8 +275,8 @@ TEST_CASE(onnx_rules, names_that_a_simplifier_left) {
     }
 }
 
-/* (x - mean) / std of an input, whatever the names; a matrix apart and a bias
-   that is taken off first, as sparse autoencoders do, train. */
+/* (x - mean) / std of an input, whatever the names. A separate matrix, and a
+   bias that is subtracted first, as in sparse autoencoders, train. */
 TEST_CASE(onnx_rules, normalised_inputs) {
     static const char *const by[] = {"pytorch", "jax2onnx", "Spox", ""};
     for (size_t i = 0; i < sizeof by / sizeof *by; i++) {
@@ -315,7 +315,7 @@ TEST_CASE(onnx_rules, order_within_a_module) {
     made_end(&m);
 }
 
-/* A matrix in a buffer is no sure weight: nor what stands before it. */
+/* A matrix in a buffer is not certainly a weight; nor are tensors before it. */
 TEST_CASE(onnx_rules, order_of_buffers) {
     Made m;
     begin_model(&m, "pytorch");
@@ -326,8 +326,8 @@ TEST_CASE(onnx_rules, order_of_buffers) {
     made_end(&m);
 }
 
-/* BatchNormalization of evaluation, as Keras on JAX writes it: the scale and
-   the bias train, the statistics do not. */
+/* BatchNormalization in evaluation mode, as Keras on JAX writes it: the
+   scale and the bias train, the statistics do not. */
 #define SCALED                                                                 \
     "MatMul x,w p; Add variance,eps v; Sqrt v root; Div one,root inv; "        \
     "Mul inv,scale by; "

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_stops_test.c: where gradients stop in files that lost the node that said
-   so.  The metadata are those that PyTorch 2.11 and 2.15 write.             */
+/* onnx_stops_test.c: where gradients stop in files that lost the node for
+   the stop. The metadata are those written by PyTorch 2.11 and 2.15. */
 #include <string.h>
 
 #include "tests/harness.h"
@@ -24,7 +24,7 @@ static void fx_node(Made *m, const char *op, const char *in, const char *out,
                       "pkg.torch.onnx.stack_trace", trace);
 }
 
-/* a = x w, t = tanh(a); trace: of both. */
+/* a = x w, t = tanh(a); trace: the stack trace of both. */
 static void start(Made *m, const char *trace) {
     made_start(m, 18);
     m->model.producer_name = made_text(m, "pytorch");
@@ -57,7 +57,7 @@ TEST_CASE(onnx_stops, detach_that_was_dropped) {
         {"t,t", "%detach_1, %t", NULL, 1},
         {"a,t", "%a, %detach", NULL, 1},
         {"a,t", "%detach, %detach_1", NULL, 2},
-        {"a,t", "%a_1, %t_1", NULL, 0}, /* equal nodes became one */
+        {"a,t", "%a_1, %t_1", NULL, 0}, /* equal nodes were merged */
         {"a,t", "%a, %detachment", NULL, 0},
         {"a,t", "%a, %clone", "File \"m.py\", line 3\n    a * t.clone()", 0},
         {"a,t", "%a, %clone",
@@ -76,8 +76,8 @@ TEST_CASE(onnx_stops, detach_that_was_dropped) {
     }
 }
 
-/* Copies that the exporter dropped too: cosine_similarity makes some of its
-   own, and on another line than detach() they look like any. */
+/* The exporter also drops copies: cosine_similarity makes some of its own,
+   and on a line without detach() they look like any copy. */
 TEST_CASE(onnx_stops, copies_that_were_dropped) {
     static const char both[] =
         "File \"m.py\", line 3\n    cosine_similarity(a, "
@@ -115,8 +115,8 @@ TEST_CASE(onnx_stops, copies_that_were_dropped) {
     }
 }
 
-/* A loss's target; dropout that drops nothing and contiguous() are copies too.
-   A detach() that the value's own line hides is of that value. */
+/* A loss's target; inactive dropout and contiguous() are copies, too. A
+   detach() that the value's own line hides applies to that value. */
 TEST_CASE(onnx_stops, copies_that_alone_read_their_value) {
     static const char hidden[] =
         "File \"m.py\", line 3\n    u = f(t).detach().clone()";
@@ -147,7 +147,7 @@ TEST_CASE(onnx_stops, copies_that_alone_read_their_value) {
     }
 }
 
-/* f(t) and f(t.detach()) became one node. */
+/* f(t) and f(t.detach()) were merged into one node. */
 TEST_CASE(onnx_stops, equal_nodes_that_were_merged) {
     static const struct {
         const char *in, *args;
@@ -169,8 +169,8 @@ TEST_CASE(onnx_stops, equal_nodes_that_were_merged) {
     }
 }
 
-/* Parts that a node without a text made; several nodes of one line that share
-   what differs. */
+/* Results of a node without a record; several nodes of one line that share
+   the difference. */
 TEST_CASE(onnx_stops, detach_of_what_does_not_tell_its_name) {
     Made m;
     start(&m, NULL);
@@ -189,7 +189,8 @@ TEST_CASE(onnx_stops, detach_of_what_does_not_tell_its_name) {
     made_end(&m);
 }
 
-/* torch.stack([t, t.detach()]): one node of the value, read twice. */
+/* torch.stack([t, t.detach()]): one node computes the value, and it is read
+   twice. */
 TEST_CASE(onnx_stops, detach_within_a_stack) {
     Made m;
     start(&m, NULL);
@@ -202,7 +203,7 @@ TEST_CASE(onnx_stops, detach_within_a_stack) {
     made_end(&m);
 }
 
-/* The backward of a user's own function is in no file. */
+/* The backward of a user's own function is not in any file. */
 TEST_CASE(onnx_stops, functions_of_autograd) {
     static const char *const lines[] = {
         "File \"m.py\", line 3, in forward\n    q = Round.apply(t)\n"
@@ -270,7 +271,7 @@ TEST_CASE(onnx_stops, blocks_without_gradients) {
     }
 }
 
-/* An equal value outside of the block became one with the block's. */
+/* An equal value outside of the block was merged with the block's. */
 TEST_CASE(onnx_stops, values_shared_with_a_block) {
     Made m;
     start(&m, "File \"<eval_with_key>.7\", line 5, in forward\n    a = "
@@ -308,7 +309,7 @@ TEST_CASE(onnx_stops, identities_that_exporters_name) {
     }
 }
 
-/* Steps in a trained path: TorchScript keeps no detach() beside them. */
+/* Step functions in a trained path: TorchScript keeps no detach() for them. */
 TEST_CASE(onnx_stops, steps_where_no_stop_is_left) {
     static const struct {
         const char *by, *op, *in;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_train_test.c: tells the parameters of a model from its buffers and
-   constants, and reports the others. */
+/* onnx_train_test.c: distinguishes parameters of a model from its buffers
+   and constants, and reports the others. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <string.h>
@@ -25,7 +25,7 @@ TEST_CASE(onnx_train, unmarked_files_go_by_role_and_name) {
     made_end(&m);
 }
 
-/* Names with an exporter's counter are not the names of modules. */
+/* Names with an exporter's counter are not names of modules. */
 TEST_CASE(onnx_train, names_of_weights) {
     static const struct {
         const char *name;
@@ -63,11 +63,11 @@ TEST_CASE(onnx_train, names_of_weights) {
     }
 }
 
-/* CLIP's scale of its logits, a gate, weights that Softmax mixes, a token; by
-   way of everything that passes a gradient on, and of nothing else. */
+/* CLIP's scale of its logits, a gate, weights mixed by Softmax, a token:
+   found through all ops that pass a gradient on, and through no others. */
 TEST_CASE(onnx_train, a_number_that_is_used_by_way_of_a_function) {
     static const struct {
-        const char *ops, *in; /* separated by blanks; of each */
+        const char *ops, *in; /* separated by blanks; number of each */
         bool trains;
     } rows[] = {
         {"Exp Sigmoid Softmax Dropout Abs Neg Log Sqrt Reciprocal Erf Tanh "
@@ -105,7 +105,7 @@ TEST_CASE(onnx_train, a_number_that_is_used_by_way_of_a_function) {
     }
 }
 
-/* Nothing floating in the file goes unmentioned. */
+/* Every floating-point tensor in the file is mentioned. */
 TEST_CASE(onnx_train, what_is_no_variable_is_listed) {
     Made m;
     made_linear(&m);
@@ -166,8 +166,8 @@ TEST_CASE(onnx_train, the_exporters_marks_win_over_names) {
     made_end(&m);
 }
 
-/* Half a power iteration, n = W v / |W v|, the length kept from zero; of: NULL
-   or what the length is of. */
+/* Half a power iteration, n = W v / |W v|, with the length bounded away from
+   zero; of: NULL, or the value whose length is taken. */
 static void normalised(Made *m, const char *w, const char *v, const char *n,
                        const char *of) {
     char in[80], mv[20], len[20], most[20];
@@ -217,7 +217,7 @@ static int count_calls(const Graph *g, const char *fn) {
     return n;
 }
 
-/* trace_test.c checks the values that it then computes. */
+/* trace_test.c checks the values that it computes. */
 TEST_CASE(onnx_train, what_the_forward_writes_is_a_buffer) {
     static const struct {
         const char *signature, *says;
@@ -273,7 +273,7 @@ TEST_CASE(onnx_train, what_it_writes_has_the_buffers_type) {
     made_end(&m);
 }
 
-/* A teacher follows within the forward; a weight that is written trains not. */
+/* The forward updates a teacher; a weight that is written does not train. */
 TEST_CASE(onnx_train, a_parameter_that_the_forward_writes) {
     static const struct {
         bool stopped;
@@ -319,7 +319,7 @@ TEST_CASE(onnx_train, a_parameter_that_the_forward_writes) {
     }
 }
 
-/* y = x w + b, b first split into a sequence that the signature names. */
+/* y = x w + b; b is first split into a sequence that the signature names. */
 TEST_CASE(onnx_train, a_sequence_is_written_to_no_buffer) {
     Made m;
     int64_t zero = 0;
@@ -342,7 +342,7 @@ TEST_CASE(onnx_train, a_sequence_is_written_to_no_buffer) {
     made_end(&m);
 }
 
-/* y = x w (scale + q), the sum written to scale: no gradient reaches q. */
+/* y = x w (scale + q); the sum is written to scale: no gradient reaches q. */
 TEST_CASE(onnx_train, a_parameter_of_what_is_written_alone) {
     Made m;
     made_start(&m, 18);
@@ -365,7 +365,7 @@ TEST_CASE(onnx_train, a_parameter_of_what_is_written_alone) {
     made_end(&m);
 }
 
-/* All of them are in one message, each with its option. */
+/* One message lists all of them, each with its option. */
 TEST_CASE(onnx_train, parameters_behind_operands_without_gradient) {
     Made m;
     made_linear(&m);
@@ -504,9 +504,9 @@ TEST_CASE(onnx_train, half_precision_parameters_become_fp32_masters) {
     made_end(&m);
 }
 
-/* Two nodes of one name: one doubles, the other squares. */
-/* Identity nodes that TorchScript leaves for equal tensors are parameters of
-   their own, but for outputs of the model, whichever. */
+/* Two nodes with one name: one doubles, the other squares. */
+/* Identity nodes that TorchScript leaves for equal tensors are separate
+   parameters, unless they are outputs of the model. */
 TEST_CASE(onnx_train, an_output_is_no_copy_of_a_parameter) {
     static const char *const outputs[][3] = {
         {"y", "z", "w.copy"}, {"y", "w.copy", "z"}, {"w.copy", "y", "z"}};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_values_test.c: the ONNX backend tests through the importer and the
-   interpreter alone (tests/whole/onnx_nodes_test.c compiles them): in seconds
-   for who changes the importer.                                             */
+/* onnx_values_test.c: the ONNX backend tests through only the importer and
+   the interpreter (tests/whole/onnx_nodes_test.c compiles them): in seconds,
+   for those who change the importer. */
 #include <stdlib.h>
 
 #include "tests/harness.h"
@@ -21,7 +21,7 @@ static void check_case(void *arg) {
 
 static void register_folder(const char *set, const char *root) {
     int n;
-    Arena *a = arena_new(); /* as long as the process */
+    Arena *a = arena_new(); /* lives as long as the process */
     const char *const *names = onnx_case_names(a, root, "node", &n);
     for (int i = 0; i < n; i++) {
         Folder f = {set, names[i], arena_printf(a, "%s/%s", root, names[i])};
@@ -34,7 +34,7 @@ static void register_all(void) {
     const char *made = getenv("AMPC_ONNX_NODES");
     if (made) register_folder("onnx_1_23", made);
     register_folder("onnx_1_12", "/usr/share/libonnx-testdata/data");
-    /* by tests/onnx/make_contrib.py */
+    /* written by tests/onnx/make_contrib.py */
     register_folder("microsoft", test_data_path("tests/onnx/contrib"));
 }
 TEST_REGISTRAR(register_all);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options_test.c: for every number on the command line the last legal and the
-   first illegal value, on either side.                                      */
+/* options_test.c: the last legal and the first illegal value, at both ends,
+   for every number on the command line. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,7 +166,7 @@ static Status set(const char *option, const char *value, Diag *d) {
     return s;
 }
 
-/* Options of the only objective and objectives exclude each other. */
+/* Options of the only objective and --objective exclude each other. */
 TEST_CASE(options, objectives_have_names_and_their_own_options) {
     static const struct {
         const char *option[2], *value[2], *why;
@@ -218,8 +218,8 @@ TEST_CASE(options, bounds_are_exact) {
 
 static const char *text(Str s) { return s ? s : "-"; }
 
-/* Every field of the record, a line each; of lists how long they are and the
-   last of them. */
+/* Every field of the record, one per line; for lists their length and last
+   entry. */
 static void dump(const Options *o, StrBuf *sb) {
     const Objective *j = &o->objectives.data[o->objectives.len - 1];
 #define INT(f)        sb_printf(sb, #f "=%lld\n", (long long)(o->f))
@@ -527,7 +527,7 @@ static const struct {
      "group 0=w* 2 nan"},
 };
 
-/* Options in a text, and then on the command line, which alone counts. */
+/* Options in a text, then on the command line, which takes precedence. */
 static const struct {
     const char *option, *text, *line;
 } said_twice[] = {
@@ -574,7 +574,7 @@ TEST_CASE(options, the_command_line_wins) {
     }
 }
 
-/* `ampc inspect` prints them; --dim given twice. */
+/* `ampc inspect` prints both; --dim is given twice. */
 TEST_CASE(options, are_told) {
     static const struct {
         const char *set[6][2];
@@ -635,7 +635,7 @@ TEST_CASE(options, are_told) {
     }
 }
 
-/* A text's --dim and the command line's: of one symbol the last counts. */
+/* A text's --dim and the command line's: for one symbol the last one counts. */
 TEST_CASE(options, dims_of_a_text_are_replaced_one_by_one) {
     static const struct {
         const char *text, *line;
@@ -700,7 +700,7 @@ static bool has_word(const char *text, const char *word, size_t n) {
     return false;
 }
 
-/* The other has every "key=" of one; "k=v" stands for any. */
+/* The other has every "key=" of the first; "k=v" stands for any. */
 static void check_keys(const char *of, const char *in, const char *missing) {
     for (const char *s = of; (s = strchr(s, '=')); s++) {
         const char *from = s;
@@ -726,7 +726,7 @@ TEST_CASE(options, help_names_each_key) {
     free(help);
 }
 
-/* Appends the fields that the value of an option sets, as text. */
+/* Appends the fields that the option's value sets, as text. */
 static void dump_set(const char *option, const char *value, StrBuf *sb) {
     Arena *a = arena_new();
     Diag d = {0};
@@ -740,7 +740,7 @@ static void dump_set(const char *option, const char *value, StrBuf *sb) {
     arena_free(a);
 }
 
-/* The help's text without what wrapping put in behind commas. */
+/* The help's text without the line breaks after commas. */
 static void unwrap(char *text) {
     char *to = text;
     for (const char *from = text; *from;) {
@@ -750,7 +750,7 @@ static void unwrap(char *text) {
     *to = 0;
 }
 
-/* Checks each "key=number" behind "word," in the help. */
+/* Checks each "key=number" after "word," in the help. */
 static int check_defaults(const char *help, const char *option,
                           const char *word, const char *needed) {
     char head[40];
@@ -800,7 +800,7 @@ TEST_CASE(options, help_tells_the_defaults_of_keys) {
     free(help);
 }
 
-/* Words of other trainers are answered with what says it here. */
+/* Options of other trainers get a message with the option to use here. */
 TEST_CASE(options, words_from_elsewhere_are_known) {
     static const char *const rows[][2] = {{"--amp", "--precision"},
                                           {"--batch-size", "--dim NAME=N"},
@@ -824,7 +824,7 @@ TEST_CASE(options, words_from_elsewhere_are_known) {
     }
 }
 
-/* Lines of a `train` block, as the command line takes them. */
+/* Lines of a `train` block, with the values that the command line accepts. */
 TEST_CASE(options, lines_of_a_block) {
     static const struct {
         const char *line, *want, *why;

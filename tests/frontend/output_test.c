@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* output_test.c: `ampc` writes its outputs, and never over inputs, other
-   outputs or things that are not files; full disks; former outputs stay when a
-   new one fails. */
+/* output_test.c: `ampc` writes its outputs, but never over inputs, other
+   outputs or non-files; full disks; old outputs stay if a new one fails. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +26,8 @@ static void put_model(const char *name) {
               "  %y = matmul %x, %w : f32[4,2]\n  return %y\n}\n");
 }
 
-/* Runs a shell command in the test's folder with $AMPC: checks its status, and
-   that its output holds `says`. */
+/* Runs a shell command in the test's folder with $AMPC: checks its status,
+   and that its output contains `says`. */
 static void check(int status, const char *says, const char *command) {
     char *out;
     int rc = test_command(
@@ -118,7 +117,7 @@ TEST_CASE(output, models_are_files) {
 
 /* ---- failure ------------------------------------------------------------- */
 
-/* 16 MB of weights; everything else that is written is smaller. */
+/* 16 MB of weights; all other outputs are smaller. */
 static void put_large_model(void) {
     static const char head[] = "graph forward(%x: f32[4,2048]) {\n"
                                "  param %w: f32[2048,2048] = [";
@@ -151,7 +150,7 @@ TEST_CASE(output, a_failed_compile_leaves_the_former_module) {
     CHECK_EQ_INT(test_temporaries(), 0);
 }
 
-/* Folders of several files, when a later file cannot be written. */
+/* Folders with several files, if a later file cannot be written. */
 TEST_CASE(output, a_failed_folder_is_taken_back) {
     put_model("m.amp");
     put("d.csv", "1,2,3\n4,5,6\n7,8,9\n1,2,300000000000000000000\n");

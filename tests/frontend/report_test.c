@@ -8,7 +8,7 @@
 
 #include "tests/harness.h"
 
-/* Names are the model's: a page must show them and nothing else. */
+/* Names come from the model: a page must show them as plain text. */
 static const char model[] =
     "graph forward(%x: f32[4,8]) {\n"
     "  param %\"w</script><b>&\": f32[8,3], %v: f32[3,3]\n"
@@ -48,7 +48,7 @@ TEST_CASE(report, text) {
     free(text);
 }
 
-/* "N casts, M bytes" behind the casts of each program. */
+/* "N casts, M bytes" after the casts of each program. */
 TEST_CASE(report, totals_of_the_text) {
     char *text = report("r.txt");
     long long sum = 0, bytes, n = 0, total;
@@ -71,7 +71,7 @@ TEST_CASE(report, totals_of_the_text) {
     free(text);
 }
 
-/* Python, which knows no more than the numbers, adds them up. */
+/* Python adds up the numbers independently. */
 static const char adds_up[] =
     "import json, re\n"
     "r = json.load(open('r.json'))\n"
@@ -109,8 +109,9 @@ TEST_CASE(report, json_adds_up) {
     free(text);
 }
 
-/* The kernel of the first product makes gelu's slope, not gelu's operand, which
-   nothing else reads; the gradient that the loss's kernel makes is none. */
+/* The first product's kernel computes gelu's slope, not gelu's operand,
+   which nothing else reads; the gradient from the loss's kernel is not
+   counted. */
 TEST_CASE(report, what_forward_makes_for_backward_is_kept) {
     static const char text[] = "graph forward(%x: f32[4,8]) {\n"
                                "  param %w: f32[8,64], %v: f32[64,3]\n"
@@ -143,7 +144,7 @@ TEST_CASE(report, page_holds_names_as_text) {
     free(text);
 }
 
-/* In a real browser: what its document has become when the page has run. */
+/* In a real browser: the document after the page's script has run. */
 TEST_CASE(report, page_in_a_browser) {
     char *out, *text = report("r.html");
     if (test_command(&out, "chromium --version 2>/dev/null | grep Chromium")) {
@@ -152,7 +153,7 @@ TEST_CASE(report, page_in_a_browser) {
         printf("browser: none, a case is skipped\n");
         SKIP("no chromium");
     }
-    printf("browser: %s", out); /* script/test repeats it */
+    printf("browser: %s", out); /* script/test runs it again */
     free(out);
     int rc = test_command(
         &out,
@@ -166,7 +167,7 @@ TEST_CASE(report, page_in_a_browser) {
     CHECK_HAS(out, ">w&lt;/script&gt;&lt;b&gt;&amp;</td>");
     CHECK_HAS(out, ">one/two</td>"); /* a part of the model */
     CHECK_HAS(out, ">train on cpu</option>");
-    /* a box for every kernel of the program that trains */
+    /* a box for every kernel of the training program */
     char *train = strstr(text, "{\"program\":\"train\",\"target\":\"cpu\","
                                "\"kernels\"");
     REQUIRE(train != NULL);

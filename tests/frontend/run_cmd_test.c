@@ -34,7 +34,8 @@ TEST_CASE(run, trains_and_logs) {
     free(out);
     write_data(42);
     out = good(&tiny_module, FEEDS "--steps 13 --lr 0.05");
-    CHECK_EQ_INT(count_lines(out), 13); /* 10 per epoch: wrapped */
+    CHECK_EQ_INT(count_lines(out), 13); /* 10 per epoch: continues in the
+                                           next one */
     CHECK(field(out, 10, "lr") == 0.05);
     free(out);
 }
@@ -56,8 +57,8 @@ TEST_CASE(run, changes_keys_of_the_schedule) {
     bad(&tiny_module, FEEDS "--hyper lr=1 --eval", 2, "no effect: '--hyper'");
 }
 
-/* Beside ReduceLROnPlateau, written here, over the losses in the log; the run
-   is broken off and goes on in the middle. */
+/* Compared with ReduceLROnPlateau, written here, over the losses in the log;
+   the run is interrupted and resumed in the middle. */
 TEST_CASE(run, lowers_lr_where_the_loss_does_not_fall) {
     static const char *const runs[] = {"--epochs 6 --save @plateau.ck",
                                        "--epochs 12 --save @plateau.ck "
@@ -139,14 +140,14 @@ TEST_CASE(run, log_file_and_profile) {
     free(trace);
 }
 
-/* Four digits of a number, as the summary has them. */
+/* Four digits of a number, as in the summary. */
 static void check_told(double told, double is, const char *what,
                        const char *words) {
     CHECK_MSG(fabs(told - is) <= 6e-4 * fabs(is) + 1e-12, "%s: %s %g, not %g",
               words, what, told, is);
 }
 
-/* The seconds of "4.42 s", "23.8 ms" or "3.2 us". */
+/* The seconds in "4.42 s", "23.8 ms" or "3.2 us". */
 static double told_seconds(const char *text) {
     char *unit;
     double x = strtod(text, &unit);
@@ -156,7 +157,7 @@ static double told_seconds(const char *text) {
                                       : NAN;
 }
 
-/* A number with commas in it. */
+/* A number with commas. */
 static double told_count(const char *text) {
     double x = 0;
     if (text[strspn(text, "0123456789,")] == '.') return strtod(text, NULL);
@@ -165,7 +166,7 @@ static double told_count(const char *text) {
     return x;
 }
 
-/* The summary beside the log: steps, times, samples, losses. */
+/* The summary compared with the log: steps, times, samples, losses. */
 static void check_summary(const AmpcModule *m, const char *words) {
     Ran r = run_module(m, words);
     CHECK_MSG(r.status == 0, "%s\n%s", words, r.err);
@@ -218,7 +219,7 @@ TEST_CASE(run, the_summary_tells_what_the_log_does) {
     check_summary(&tiny_accumulating, FEEDS "--epochs 3 " EVAL_FEEDS);
 }
 
-/* Steps of the profile follow one another; all of them fit into the run. */
+/* Steps of the profile do not overlap; their total is below the run's time. */
 TEST_CASE(run, the_profile_adds_up) {
     write_data(40);
     char *log = good(&tiny_module, FEEDS "--epochs 5 --profile @adds.json");
@@ -274,7 +275,8 @@ TEST_CASE(run, resumes_bit_for_bit) {
     resume_case(&tiny_accumulating, "--steps 4", "--steps 12", "--steps 12");
 }
 
-/* The place in the data is kept only where the data are as many. */
+/* The position in the data is kept only if the data have equally many
+   samples. */
 TEST_CASE(run, resumes_with_other_data) {
     write_data(42); /* 10 steps an epoch */
     free(good(&tiny_module, FEEDS "--save @moved --steps 13"));
@@ -298,7 +300,7 @@ TEST_CASE(run, resumes_with_other_data) {
     ran_free(&r);
 }
 
-/* Other draws than before are named. */
+/* A note says that the random choices differ from before. */
 TEST_CASE(run, resumes_with_another_augmentation) {
     static const char note[] = "--augment differs from the checkpoint's";
     write_data(42);
@@ -315,7 +317,8 @@ TEST_CASE(run, resumes_with_another_augmentation) {
     ran_free(&r);
 }
 
-/* A checkpoint cut off: the run goes on from the one before, and says so. */
+/* A truncated checkpoint: the run continues from the previous one, and says
+   so. */
 TEST_CASE(run, resumes_from_the_checkpoint_before_a_torn_one) {
     write_data(42);
     for (int quiet = 0; quiet < 2; quiet++) {
@@ -334,14 +337,14 @@ TEST_CASE(run, resumes_from_the_checkpoint_before_a_torn_one) {
     }
 }
 
-/* The newest of the kept checkpoints that is whole, where neither CKPT nor
-   CKPT.prev is. */
+/* The newest complete checkpoint of those kept, if neither CKPT nor
+   CKPT.prev is complete. */
 TEST_CASE(run, resumes_from_the_newest_kept_checkpoint_that_is_whole) {
 #define KEEPING FEEDS "--save @kr --save-every 2 --keep 3 "
     static const char *const names[] = {"kr.step-6", "kr", "kr.prev"};
     write_data(42);
     free(good(&tiny_module, KEEPING "--steps 6"));
-    for (int i = 0; i < 3; i++) /* names of one file share its bytes */
+    for (int i = 0; i < 3; i++) /* two names of one file share its bytes */
         if (unlink(test_tmp(names[i])) == 0)
             REQUIRE(test_write_file(test_tmp(names[i]), "torn", 4));
     REQUIRE(access(test_tmp("kr.step-4"), F_OK) == 0);
@@ -366,8 +369,8 @@ TEST_CASE(run, shuffle_changes_order_only) {
     free(c);
 }
 
-/* Batches of one sample's copies would hide it: with a learning rate of 0 the
-   losses of an epoch sum to the same, in whatever order.                    */
+/* Batches with copies of one sample would hide it: with a learning rate of 0
+   the losses of an epoch have the same sum in any order. */
 TEST_CASE(run, every_epoch_has_every_sample_in_another_order) {
     double sum[3] = {0};
     int same = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* terminal_test.c: what a person sees of `ampc run` in a terminal of 100, 80
-   and 50 columns: the bytes that it writes, as a terminal would show them. */
+/* terminal_test.c: the display of `ampc run` in a terminal of 100, 80 and 50
+   columns: interprets the bytes that it writes like a terminal. */
 #define _GNU_SOURCE
 #include "tests/harness.h"
 
@@ -21,12 +21,13 @@
 
 enum { ROWS = 400, CELLS = 200 };
 
-/* Rows since the start; none scrolls away. */
+/* Rows since the start; no row scrolls away. */
 typedef struct Screen {
     int columns, row, column, rows;
     char cell[ROWS][CELLS + 1]; /* '#': a character outside ASCII */
-    int bars, erased;           /* bars drawn; rows erased below the cursor */
-    bool wrapped;               /* a row with a bar went on in the next one */
+    int bars, erased;           /* number of bars drawn; of rows erased below
+                                   the cursor */
+    bool wrapped;               /* a row with a bar continued in the next row */
     bool coloured;
 } Screen;
 
@@ -52,7 +53,7 @@ static void put_cell(Screen *s, char c) {
     if (c == '[') s->bars++;
 }
 
-/* An escape sequence from p on; its last byte. */
+/* Reads an escape sequence from p on; returns its last byte. */
 static const char *escape(Screen *s, const char *p) {
     const char *end = p + 2;
     REQUIRE(p[1] == '[');
@@ -73,7 +74,7 @@ static void show(Screen *s, const char *text) {
         if (c == '\r')
             s->column = 0;
         else if (c == '\n')
-            next_row(s); /* the driver put a CR before it */
+            next_row(s); /* the driver has inserted a CR before it */
         else if (c == 033)
             p = escape(s, p);
         else if (c < 0x80)
@@ -125,9 +126,9 @@ static void set_columns(int terminal, int columns) {
     REQUIRE(ioctl(terminal, TIOCSWINSZ, &w) == 0);
 }
 
-/* Runs the program with standard output and error on the terminal and gives
-   back the screen. After `at` bytes of output the window gets `later` columns,
-   unless `later` is 0. */
+/* Runs the program with standard output and error on the terminal and
+   returns the screen. After `at` bytes of output the window gets `later`
+   columns, unless `later` is 0. */
 static Screen *run_shown(const char *words, int columns, size_t at, int later) {
     static char text[1 << 21];
     static Screen s;
@@ -170,7 +171,7 @@ static Screen *run_shown(const char *words, int columns, size_t at, int later) {
 
 static void no_colour(void) { setenv("NO_COLOR", "1", 1); }
 
-/* Every width: bars fit, none is left behind, every epoch has its line. */
+/* Every width: bars fit, none is left over, every epoch has its line. */
 TEST_CASE(terminal, a_run_of_744_steps_is_at_most_30_rows) {
     static const int widths[] = {100, 80, 50};
     write_data(248);
@@ -204,8 +205,8 @@ TEST_CASE(terminal, a_bar_is_drawn_over_itself) {
     CHECK_EQ_INT(rows_with(s, "epoch 50000/50000  "), 1);
 }
 
-/* The bytes of a window that becomes narrower, in the narrow one: bars from
-   before take several rows there, and go all the same. */
+/* A window becomes narrower: earlier bars then take several rows, and are
+   still erased. */
 TEST_CASE(terminal, a_window_that_becomes_narrower) {
     write_data(8);
     setenv("TERM", "xterm", 1);

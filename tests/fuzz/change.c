@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* change.c: an input to another input, knowing nothing but a dictionary. */
+/* change.c: changes an input; it knows only a dictionary. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,8 +39,8 @@ int64_t fuzz_odd_number(void) {
     return fuzz_below(4) ? v : (int64_t)((uint64_t)v + fuzz_below(5) - 2);
 }
 
-/* Replaces the bytes [at, at + old) by `with`; changes nothing if the room is
-   too small. */
+/* Replaces the bytes [at, at + old) by `with`; changes nothing if there is
+   not enough room. */
 static size_t replace(uint8_t *p, size_t n, size_t at, size_t old,
                       const void *with, size_t size) {
     if (n - old + size > FUZZ_MOST) return n;
@@ -73,8 +73,8 @@ static size_t set_number(uint8_t *p, size_t n) {
     return n;
 }
 
-/* Swaps the bytes that the program found with the bytes that it compared them
-   with. */
+/* Replaces bytes of the input that the program compared by the bytes with
+   which it compared them. */
 static size_t set_compared(uint8_t *p, size_t n) {
     size_t width = (size_t)1 << fuzz_below(4);
     bool big = fuzz_below(4) == 0;
@@ -141,7 +141,7 @@ static size_t splice(uint8_t *p, size_t n) {
     return copy(p, n, other, m);
 }
 
-/* Two lines, or what stands between two zero bytes, trade places. */
+/* Exchanges two lines, or the texts between zero bytes. */
 static size_t move_line(uint8_t *p, size_t n) {
     const uint8_t *from = memchr(p, '\n', n);
     if (!from) return repeat(p, n);
@@ -165,7 +165,7 @@ static size_t put_word(uint8_t *p, size_t n, const char *const *words) {
     while (words[count]) count++;
     if (!count) return n;
     const char *w = words[fuzz_below(count)];
-    if (fuzz_below(2)) { /* over a word that is there */
+    if (fuzz_below(2)) { /* over an existing word */
         while (end < n && ((p[end] | 32) >= 'a' && (p[end] | 32) <= 'z')) end++;
         while (to && ((p[to - 1] | 32) >= 'a' && (p[to - 1] | 32) <= 'z')) to--;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compile.h: a module of a fuzz target through the compiler, with options that
-   the input's bytes choose.                                                 */
+/* compile.h: compiles the module of a fuzz target with options chosen by the
+   input's bytes. */
 #ifndef AMPC_TESTS_FUZZ_COMPILE_H
 #define AMPC_TESTS_FUZZ_COMPILE_H
 
@@ -16,14 +16,14 @@ typedef struct Compile {
 } Compile;
 
 void compile_begin(Compile *c, const uint8_t *p, size_t n);
-/* .amp text into c->m, checked as far as a text can be. */
+/* Parses .amp text into c->m, with all checks that a text allows. */
 Status compile_parse(Compile *c, const uint8_t *p, size_t n);
-/* compile_begin, and that. */
+/* compile_begin, and then the same. */
 bool compile_read(Compile *c, const uint8_t *p, size_t n);
-/* A model of hundreds of layers is compiled too, but not in the time of one
-   execution: that is no finding. */
+/* A model of hundreds of layers compiles, too, but not within the time of
+   one execution: that is not a finding. */
 bool compile_is_short(const Compile *c);
-/* Passes and lowering, up to the sources. */
+/* Runs passes and lowering, up to the sources. */
 void compile_all(Compile *c);
 /* Checks that a refusal has a message and is the user's mistake. */
 void compile_check(const Compile *c, Status s);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cover.c: what gcc's -fsanitize-coverage=trace-pc,trace-cmp calls, at every
-   block and comparison: half of all time goes by here.  So it is built without
-   sanitizers, and numbers are noted in one of NOTED executions.             */
+/* cover.c: the functions that gcc's -fsanitize-coverage=trace-pc,trace-cmp
+   calls, at every block and comparison: they take half of all time. So it is
+   built without sanitizers, and numbers are recorded in one of NOTED
+   executions. */
 #include "tests/fuzz/fuzz.h"
 
 void __sanitizer_cov_trace_pc(void);
@@ -65,7 +66,7 @@ void __sanitizer_cov_trace_const_cmp8(uint64_t a, uint64_t b) {
 void __sanitizer_cov_trace_cmpf(float a, float b) { (void)a, (void)b; }
 void __sanitizer_cov_trace_cmpd(double a, double b) { (void)a, (void)b; }
 
-/* cases: how many, their bits, their values */
+/* cases: their number, their bits, their values */
 void __sanitizer_cov_trace_switch(uint64_t v, uint64_t *cases) {
     if (noting && cases[0]) compared(v, cases[2 + fuzz_below(cases[0])]);
 }
@@ -88,8 +89,8 @@ void cover_start(void) {
     on = true;
 }
 
-/* Whether `seen` did not have that count; counts differ when their powers of
-   two do. */
+/* True if `seen` lacks that count; counts are equal if the powers of two
+   below them are. */
 static bool is_new(uint8_t c, uint8_t *seen, uint64_t *reached) {
     uint8_t bit = (uint8_t)(1 << (31 - __builtin_clz(c)));
     if (*seen & bit) return false;

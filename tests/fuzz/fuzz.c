@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz.c: see fuzz.h.  What must outlive a child that ends lies in memory that
-   it shares with its parent: the inputs, the one being executed, what was
-   reached, the random state.                                                */
+/* fuzz.c: see fuzz.h.  Data that must outlive a child are in memory shared
+   with its parent: the inputs, the current one, what was reached, the random
+   state. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -29,12 +29,12 @@
 
 enum {
     BROKEN = 85,    /* exit status of a child: fuzz_check */
-    SANITIZER = 86, /* ... a sanitizer's report */
+    SANITIZER = 86, /* KiB; then another child continues */
     MOST_INPUTS = 1 << 16,
     POOL = 256 << 20,
-    MOST_RESIDENT = 1200 << 10, /* KiB; then another child goes on */
-    MOST_SECONDS =
-        10 /* processor time for one input, or twice in the clock's time */
+    MOST_RESIDENT = 1200 << 10, /* processor time for one input; twice that
+                                   in elapsed time */
+    MOST_SECONDS = 10 /* number of steps that the input takes, if known */
 };
 
 typedef struct Input {
@@ -58,7 +58,8 @@ typedef struct Shared {
 static Shared *sh;
 bool fuzz_replaying;
 
-/* Read by the sanitizers before main. Exhausted memory is not a finding. */
+/* The sanitizers read it before main. Running out of memory is not a
+   finding. */
 const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 const char *__asan_default_options(void) {
@@ -163,7 +164,7 @@ void fuzz_check(bool ok, const char *fmt, ...) {
 
 void fuzz_taken(void) { sh->r.taken++; }
 
-/* The folder is made by the parent, and goes with it. */
+/* The parent makes the folder and removes it. */
 static char work[64];
 enum { FILES = 8 };
 static struct {
@@ -188,8 +189,8 @@ static void remove_work(void) {
     rmdir(work);
 }
 
-/* Making and closing files takes longer than many an execution: they stay open,
-   as long as nobody puts others in their place. */
+/* Creating and closing files takes longer than many an execution: they stay
+   open unless something replaces them. */
 const char *fuzz_file(const char *name, const void *p, size_t n) {
     char path[200];
     struct stat st = {0};
@@ -216,14 +217,14 @@ const char *fuzz_file(const char *name, const void *p, size_t n) {
 
 /* ---- one execution ------------------------------------------------------- */
 
-/* A process that keeps more memory does not leak yet: only the check tells. */
+/* A process with more memory need not leak: only the check decides. */
 static void check_leaks(void) {
 #ifdef __SANITIZE_ADDRESS__
     if (__lsan_do_recoverable_leak_check()) _exit(SANITIZER);
 #endif
 }
 
-/* Every MOST_SECONDS: the same input still? */
+/* Every MOST_SECONDS: checks whether it is still the same input. */
 static void too_long(int sig) {
     static uint64_t before = UINT64_MAX;
     if (before == sh->r.runs) {
@@ -242,7 +243,8 @@ static void limit_time(void) {
 }
 
 static void execute(const FuzzTarget *t) {
-    uint8_t *exact = malloc(sh->n ? sh->n : 1); /* reads past it are seen */
+    uint8_t *exact = malloc(sh->n ? sh->n : 1); /* so that reads past its end
+                                                   are seen */
     if (!exact) abort();
     memcpy(exact, sh->now, sh->n);
     uint64_t blocks, taken = sh->r.taken;
@@ -263,8 +265,8 @@ static void execute(const FuzzTarget *t) {
     sh->input[place].taken = sh->r.taken > taken;
 }
 
-/* Draws half of the inputs from those found last; slow inputs are drawn less
-   often, and refused inputs less often than accepted ones. */
+/* Draws half of the inputs from the most recent ones; slow inputs are drawn
+   less often, and refused inputs less often than accepted ones. */
 static const Input *choose_input(void) {
     enum { LITTLE = 1 << 16 };
     for (;;) {
@@ -276,7 +278,7 @@ static const Input *choose_input(void) {
     }
 }
 
-/* The next input: the seeds first, then changes. */
+/* The next input: the seeds first, then changed copies. */
 static void choose(const FuzzTarget *t) {
     bool change = sh->next_seed >= sh->r.seeds;
     const Input *in = change ? choose_input() : &sh->input[sh->next_seed];
@@ -333,7 +335,7 @@ static _Noreturn void child(const FuzzTarget *t, double end, uint64_t runs) {
 
 /* ---- the parent ---------------------------------------------------------- */
 
-/* Judges how a child ended; false: nothing bad. */
+/* Judges how a child ended; false: without a finding. */
 static bool judge(int status, char *why, size_t size) {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     if (code == 0) return false;
@@ -366,7 +368,7 @@ static void keep(const FuzzTarget *t, const char *folder) {
 
 static void begin(void) {
     size_t size = sizeof *sh;
-    /* every execution writes a file, and many are waited for on a disk */
+    /* every execution writes a file, and disks would be slow */
     const char *tmp = access("/dev/shm", W_OK) ? getenv("TMPDIR") : "/dev/shm";
     sh = mmap(NULL, size, PROT_READ | PROT_WRITE,
               MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

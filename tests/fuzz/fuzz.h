@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz.h: changed inputs against everything that reads bytes.
+/* fuzz.h: runs everything that reads bytes on changed inputs.
 
    A target (a row of fuzz_targets.def) is a function of bytes that must neither
    crash, hang, end the process nor break a rule of its own (fuzz_check).  Seeds
@@ -26,7 +26,8 @@ typedef struct FuzzTarget {
     void (*run)(const uint8_t *p, size_t n);
     void (*seeds)(void);               /* calls fuzz_seed, fuzz_seed_files    */
     const char *const *(*words)(void); /* a dictionary, NULL-terminated      */
-    /* In place; the new size, 0: no result.  May be NULL. */
+    /* Changes the input in place; returns the new size, 0: no result. May be
+       NULL. */
     size_t (*mutate)(uint8_t *p, size_t n);
     void (*fix)(uint8_t *p, size_t n); /* may be NULL */
     int runs;
@@ -37,17 +38,17 @@ extern const int fuzz_target_count;
 
 typedef struct FuzzResult {
     uint64_t runs, taken, seeds, kept, reached, exhausted;
-    double seconds, cpu; /* seconds of the clock and of the processor */
+    double seconds, cpu; /* elapsed and processor seconds */
     char finding[512];   /* description of the finding; empty: none */
     char file[512];      /* the input that did it */
 } FuzzResult;
 
 /* Ends after `seconds` or `runs` executions (0: no such limit), or with the
-   first finding, whose input is left in `folder`, which must exist.  Seeds lie
-   below `root`, the repository's.                                           */
+   first finding, whose input is written to `folder`, which must exist. Seeds
+   are below `root`, the repository's root. */
 FuzzResult fuzz_run(const FuzzTarget *t, double seconds, uint64_t runs,
                     uint64_t seed, const char *root, const char *folder);
-/* One input, which may tell more, in this process, `times` times. */
+/* Runs one input `times` times in this process, which may print more. */
 void fuzz_replay(const FuzzTarget *t, const uint8_t *p, size_t n, int times);
 
 extern bool fuzz_replaying;
@@ -70,20 +71,20 @@ void cublaslt_fix(uint8_t *p, size_t n);
 
 void fuzz_seed(const void *p, size_t n);
 const char *fuzz_root(void); /* the repository's */
-/* Files below a folder of the repository, by the end of their names. */
+/* Files below a folder of the repository, by the ending of their names. */
 void fuzz_seed_files(const char *folder, const char *suffix);
-/* Calls `take` with each file, which makes seeds from it; a zero byte stands
-   behind the data. */
+/* Calls `take` with each file, which makes seeds from it; a zero byte
+   follows the data. */
 void fuzz_each_file(const char *folder, const char *suffix,
                     void (*take)(const void *p, size_t n));
-/* A rule that was broken is a finding. */
+/* A broken rule is a finding. */
 void fuzz_check(bool ok, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-/* This execution's input was valid to the end: it is counted. */
+/* Counts this execution's input as valid to the end. */
 void fuzz_taken(void);
-/* The bytes as a file, in a folder of the process's own. */
+/* Writes the bytes as a file in a folder of this process. */
 const char *fuzz_file(const char *name, const void *p, size_t n);
-/* The inputs that there are so far. */
+/* The inputs known so far. */
 size_t fuzz_inputs(void);
 const uint8_t *fuzz_input(size_t i, size_t *n);
 
@@ -98,11 +99,11 @@ size_t fuzz_change(uint8_t *p, size_t n, const char *const *words);
 
 /* cover.c */
 void cover_start(void);
-/* Ends a count; whether `seen` (COVER_PLACES bytes) had not all of it; *work:
-   how many blocks ran.                                                      */
+/* Ends a count; returns whether `seen` (COVER_PLACES bytes) lacked some of
+   it; *work: number of blocks that ran. */
 enum { COVER_PLACES = 1 << 16 };
 bool cover_end(uint8_t *seen, uint64_t *reached, uint64_t *work);
-/* Two numbers that an execution of late compared; false: none known. */
+/* Two numbers that a recent execution compared; false: none known. */
 bool cover_compared(uint64_t *a, uint64_t *b);
 
 #endif

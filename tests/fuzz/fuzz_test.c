@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_test.c: every target over its seeds and kept cases, then some changes of
-   them: always the same, so that what fails once fails again.               */
+/* fuzz_test.c: every target on its seeds and kept cases, then on some
+   changed copies: always the same ones, so that a failure is repeatable. */
 #include "tests/fuzz/fuzz.h"
 
 #include "tests/harness.h"

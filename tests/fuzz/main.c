@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c: fuzz FOLDER SECONDS [TARGET]: each target in turn, or one, and
-           figures: how many inputs were executed, and taken as valid, in
-           seconds of processor time; a finding's input is left in FOLDER.
-           fuzz --replay FILE TARGET [TIMES]: one input, in this process; again
-           and again for a profile.
-   In the repository's root.  $AMPC_FUZZ_SEED is the random seed.            */
+/* main.c: fuzz FOLDER SECONDS [TARGET]: each target in turn, or one, with
+   figures: numbers of executed and of valid inputs, and seconds of processor
+   time; a finding's input is written to FOLDER. fuzz --replay FILE TARGET
+   [TIMES]: one input, in this process; repeated for a profile.
+   Run it in the repository's root. $AMPC_FUZZ_SEED is the random seed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

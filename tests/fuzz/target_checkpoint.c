@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* target_checkpoint.c: checkpoints of a tiny module: a refused file changes
-   nothing; an accepted one can be saved, and is then the same. */
+   nothing; an accepted one can be saved again and is then identical. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,12 @@
 
 enum { STATE = 4096 };
 
-/* A file of another program: a header of 72 bytes, one matrix. */
+/* A file from another program: a header of 72 bytes, one matrix. */
 static const char plain_file[] =
     "\x48\0\0\0\0\0\0\0{\"module.w\":{\"dtype\":\"BF16\",\"shape\":[3,2],"
     "\"data_offsets\":[0,12]}}       0123456789ab";
 
-/* Writes all values of a checkpoint, one behind the other. */
+/* Writes all values of a checkpoint, one after the other. */
 static size_t state_of(const ampc_api *api, ampc_session *s, char out[STATE]) {
     ampc_variable_info v = {.size = sizeof v};
     size_t n = 0;
@@ -52,7 +52,7 @@ static void step(ampc_session *s) {
     fuzz_check(st == AMPC_OK, "a step: %s", tiny_api()->error(s));
 }
 
-/* Loads parts that an index may name, with other names for its tensors. */
+/* Loads parts that an index may name, with other names for their tensors. */
 static ampc_status load_parts(ampc_session *s, const char *path) {
     static const char *const renames[] = {"module.=", "v=w"};
     ampc_weights from = {.size = sizeof from,
@@ -108,7 +108,8 @@ void checkpoint_run(const uint8_t *p, size_t n) {
 
 /* ---- checksums ----------------------------------------------------------- */
 
-/* The eight digits behind "ampc.crc32": CRC-32 of the file, they being 0. */
+/* The eight digits after "ampc.crc32": the CRC-32 of the file with these
+   digits as 0. */
 void checkpoint_fix(uint8_t *p, size_t n) {
     static const char key[] = "\"ampc.crc32\":\"";
     size_t k = sizeof key - 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target_cublaslt.c: the file of chosen algorithms is used whole or not at all;
-   its entries are found, and written again as they were. */
+/* target_cublaslt.c: the file of chosen algorithms is used completely or not
+   at all; its entries are found, and written again unchanged. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,8 +77,8 @@ void cublaslt_run(const uint8_t *p, size_t n) {
     cache_close(&c);
 }
 
-/* The CRC stands in the header, counted as 0: of the header and `count` entries
-   of 192 bytes behind its 128.                                              */
+/* The CRC is in the header and counts as 0: it covers the header of 128
+   bytes and the `count` entries of 192 bytes after it. */
 void cublaslt_fix(uint8_t *p, size_t n) {
     enum { COUNT = 16, CRC = 28, HEAD = 128, ENTRY = 192 };
     uint32_t count, crc = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* target_data.c: data files as `ampc run` reads them: whole, in windows, as the
-   inputs of a program; every third one packed.  Formats that are told by a name
-   take turns.                                                               */
+   inputs of a program; every third one packed.  Formats recognised by file
+   name take turns. */
 #include <string.h>
 #include <zlib.h>
 
@@ -9,7 +9,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/tiny_module.h"
 
-enum { MANY = 1 << 16 }; /* elements that are read in windows */
+enum { MANY = 1 << 16 }; /* number of elements that are read in windows */
 
 static const char *const names[] = {"feed", "feed.bin", "feed.csv", "feed.csv"};
 
@@ -23,7 +23,8 @@ static const ArrayPick picks[] = {
 };
 enum { PICKS = sizeof picks / sizeof *picks };
 
-/* gzip, its table of 256 KB kept; one of eight is made smaller, too. */
+/* gzip, with its table of 256 KB reused; one of eight files is also made
+   smaller. */
 static size_t pack(const uint8_t *p, size_t n, int level, uint8_t *out,
                    size_t room) {
     static z_stream kept[2];
@@ -48,7 +49,7 @@ static const char *file_of(const uint8_t *p, size_t n, uint64_t hash) {
     return fuzz_file(name, packed, n);
 }
 
-/* Element by element is the same as at once. */
+/* Reading element by element gives the same as reading all at once. */
 static void check_windows(const char *path, const Array *a) {
     static char all[MANY * 8], part[MANY * 8];
     Diag d = {0};
@@ -105,7 +106,7 @@ static bool feed_as(int way, int64_t samples, const char *path) {
     return s == OK;
 }
 
-/* Half of all arrays are picked as what most files are. */
+/* Half of all arrays are read without a part name, like most files. */
 static const ArrayPick *pick_of(uint64_t hash) {
     return &picks[hash >> 12 & 1 ? 1 : (hash >> 16) % PICKS];
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target_module.c: the sections behind a module, as `ampc inspect` reads them:
-   all of them, whatever they are called.                                    */
+/* target_module.c: the sections after a module, as `ampc inspect` reads
+   them: all sections, whatever their names. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ void module_run(const uint8_t *p, size_t n) {
     arena_free(a);
 }
 
-/* The tail, if the file ends in one that names a directory inside it. */
+/* The tail, if the file ends in one whose directory is inside the file. */
 static PlanSection *directory(uint8_t *p, size_t n, PlanTail *t) {
     if (n < sizeof *t) return NULL;
     memcpy(t, p + n - sizeof *t, sizeof *t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* target_onnx.c: ONNX models, imported, through all passes, lowered.  The
-   mutator works on messages: nodes, names, attributes and tensors are changed,
-   and nodes of other models are taken over.                                 */
+   mutator works on messages: it changes nodes, names, attributes and
+   tensors, and copies nodes from other models. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 
 static void bind_dims(Compile *c, const uint8_t *p, size_t n);
 
-/* The path of the model: beside a file for its external data. */
+/* The path of the model: in the folder of its external data. */
 static const char *model_path(void) {
     static const uint8_t numbers[1024];
     static char path[300];
@@ -72,7 +72,7 @@ typedef struct Edit {
     Onnx__GraphProto *g;
 } Edit;
 
-/* NULL: of another kind, or none */
+/* NULL: another kind, or none */
 static Onnx__TypeProto__Tensor *tensor_type(const Onnx__ValueInfoProto *v) {
     return v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE
                ? v->type->tensor_type
@@ -95,7 +95,7 @@ static Onnx__ModelProto *unpack(Edit *e, const uint8_t *p, size_t n) {
     return e->g ? m : NULL;
 }
 
-/* Each symbolic dimension of an input is a small number. */
+/* Sets each symbolic dimension of an input to a small number. */
 static void bind_dims(Compile *c, const uint8_t *p, size_t n) {
     Edit e = {.memory = {take, forget, c->a}};
     Onnx__ModelProto *m = unpack(&e, p, n);
@@ -115,7 +115,7 @@ static char *text(Edit *e, const char *s) {
     return arena_dup(e->a, s, strlen(s) + 1);
 }
 
-/* A list of pointers with one more place, at `at`. */
+/* Inserts one more entry in a list of pointers, at `at`. */
 static void insert(Edit *e, void ***list, size_t *n, size_t at, void *item) {
     void **more = NEW_ARRAY(e->a, void *, *n + 1);
     if (at) memcpy(more, *list, at * sizeof *more);
@@ -127,8 +127,8 @@ static void insert(Edit *e, void ***list, size_t *n, size_t at, void *item) {
 
 /* ---- names --------------------------------------------------------------- */
 
-/* The name of an input, an initializer or a result; sometimes a name that the
-   file does not have. */
+/* The name of an input, an initializer or a result; sometimes a name that
+   the file lacks. */
 static char *some_name(Edit *e) {
     Onnx__GraphProto *g = e->g;
     Onnx__NodeProto *n = g->n_node ? g->node[fuzz_below(g->n_node)] : NULL;
@@ -180,7 +180,7 @@ static void edit_tensor(Onnx__TensorProto *t) {
     }
 }
 
-/* Numbers that lie in another file. */
+/* Moves numbers to another file. */
 static void make_external(Edit *e, Onnx__TensorProto *t) {
     static const char *const keys[] = {"location", "offset", "length",
                                        "checksum"};
@@ -216,7 +216,7 @@ static void edit_attribute(Onnx__AttributeProto *p) {
     if (p->has_s && p->s.len) p->s.len -= fuzz_below(2);
 }
 
-/* One that the node's op has, of its kind. */
+/* An attribute that the node's op has, of its kind. */
 static void give_attribute(Edit *e, Onnx__NodeProto *n) {
     const char *attrs = "";
     char name[64], kind;
@@ -274,7 +274,7 @@ static void add_output(Edit *e, char *name) {
     insert(e, (void ***)&e->g->output, &e->g->n_output, 0, v);
 }
 
-/* Makes its result an output, or an operand of another node. */
+/* Makes the node's result an output, or an operand of another node. */
 static void use_result(Edit *e, Onnx__NodeProto *n) {
     Onnx__NodeProto *user = some_node(e);
     if (!n->n_output) return;
@@ -284,7 +284,7 @@ static void use_result(Edit *e, Onnx__NodeProto *n) {
         add_output(e, n->output[0]);
 }
 
-/* A name that nothing has yet. */
+/* A name that is not in use. */
 static char *new_name(Edit *e) {
     return arena_printf(e->a, "n%x", (unsigned)fuzz_random());
 }
@@ -314,7 +314,7 @@ static Onnx__TensorProto *initializer(const Onnx__GraphProto *g,
     return NULL;
 }
 
-/* A node of another input, with the initializers that it reads. */
+/* Copies a node of another input, with the initializers that it reads. */
 static void take_node(Edit *e) {
     size_t size;
     const uint8_t *p = fuzz_input(fuzz_below(fuzz_inputs()), &size);
@@ -336,7 +336,8 @@ static void take_node(Edit *e) {
     use_result(e, n);
 }
 
-/* 1.5 everywhere, of the shape of an input of f32; NULL: of another, or large.
+/* 1.5 everywhere, in the shape of an f32 input; NULL: another dtype, or too
+   large.
  */
 static Onnx__TensorProto *weight_like(Edit *e, const Onnx__ValueInfoProto *v) {
     enum { MOST = 256 };
@@ -389,7 +390,7 @@ static void add_weight(Edit *e) {
     insert(e, (void ***)&g->node, &g->n_node, 0, add);
 }
 
-/* A loss looks at one. */
+/* A loss needs one output. */
 static void keep_output(Edit *e) {
     if (!e->g->n_output) return;
     e->g->output[0] = e->g->output[fuzz_below(e->g->n_output)];
@@ -501,8 +502,8 @@ static void seed_model(Edit *e) {
     if (n) fuzz_seed(bytes, n);
 }
 
-/* Inputs behind the first that are few numbers, as sizes and axes are, become
-   the constants that come with the test. */
+/* Inputs after the first that are few numbers, such as sizes and axes,
+   become the constants given with the test. */
 static void make_known(Edit *e, const char *test) {
     enum { FEW = 16 };
     Onnx__GraphProto *g = e->g;
@@ -528,7 +529,8 @@ static void make_known(Edit *e, const char *test) {
     g->n_input = kept;
 }
 
-/* A test of one node as it is, with its sizes known, and so that it trains. */
+/* A test of one node unchanged, with its sizes known, and in a form that
+   trains. */
 static void seed_node_test(const char *name) {
     char test[300], path[320];
     Diag d = {0};
@@ -567,7 +569,7 @@ void onnx_seeds(void) {
     fuzz_seed_files("tests/onnx", "p.ts.onnx");
     fuzz_seed_files("tests/onnx", "n.ts.onnx");
     fuzz_seed_files("tests/onnx", "n.opt.onnx"); /* BatchNorm folded */
-    seed_node_tests(); /* where Debian's package is installed */
+    seed_node_tests(); /* the folder of Debian's package */
 }
 
 const char *const *onnx_words(void) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target_passes.c: passes keep what a program computes.  The interpreter
-   evaluates every program when a stage is reached, unrounded: what has the name
-   of an output or of a written variable of an earlier stage has its numbers,
-   too.  That is IR against IR by the numbers alone; no pass judges itself.
+/* target_passes.c: passes keep what a program computes.  When a stage is
+   reached, the interpreter evaluates every program without rounding: a value
+   with the name of an output or of a written variable of an earlier stage must
+   have the same numbers. That compares IR with IR by numbers alone; no pass
+   judges itself.
 
-   Numbers that are no longer the same only because a sum is in another order
-   are told from those that are wrong by two more evaluations, of operands and
-   constants that differ a little: what moves much then is not compared.     */
+   Two more evaluations, with slightly changed operands and constants,
+   distinguish differences caused only by the order of sums from errors:
+   values that change much in them are not compared. */
 #include "tests/fuzz/compile.h"
 
 #include <math.h>
@@ -18,7 +19,8 @@
 #include "tests/support/changed_graph.h"
 
 enum {
-    SHAKEN = 3,             /* evaluations: as it is, and operands moved     */
+    SHAKEN = 3,             /* evaluations: unchanged, and with operands
+                               moved */
     MOST_NUMBERS = 1 << 13, /* of a model's values */
     MOST_WORK = 1 << 20     /* ... of all programs of a stage */
 };
@@ -52,8 +54,8 @@ static double number(Str name, int64_t i, double least, int shake) {
     return moved(least + 2 * unit(hash_bytes(1, key, sizeof key)), key, shake);
 }
 
-/* Classes and rows that integers name: the only one that there is for sure, or
-   some that there may not be. */
+/* Class and row numbers for integers: the only one that is surely legal, or
+   some that may not be. */
 static int most_int(const Keeper *k) {
     return (int)(k->c.hash >> 10 & 0xff) % 3;
 }
@@ -81,7 +83,7 @@ static void bind_var(const Keeper *k, Evaluator *e, Arena *a, const Graph *g,
     const Var *var = value_var(g, v);
     int parameter;
     bool own = name_is_own(var->name);
-    if (!strcmp(var->name, "ampc.shares")) { /* until pass step: the share */
+    if (!strcmp(var->name, "ampc.shares")) { /* the share, until pass step */
         EvalTensor *one = eval_tensor_new(a, value_get(g, v)->type);
         one->f[0] = 1;
         eval_bind(e, v, one);
@@ -127,8 +129,8 @@ static Evaluator *evaluate(const Keeper *k, const Graph *g, Arena *a,
     return s == OK ? e : NULL;
 }
 
-/* Shortens constants to the values that 16 bits hold, if 16-bit types are in
-   use: constants are folded there. */
+/* Shortens constants to values that 16 bits represent, if 16-bit types are
+   in use: constants are folded in them. */
 static void shorten_constants(const Module *m) {
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];
@@ -241,8 +243,8 @@ static bool any_known(const Keeper *k, const Graph *g) {
     return false;
 }
 
-/* A step with classes or rows out of range, or with a loss that is not finite,
-   writes nothing. */
+/* A step with class or row numbers out of range, or with a loss that is not
+   finite, writes nothing. */
 static bool skips(const Keeper *k, const Graph *g) {
     const Known *bad = find(k, g, own_output(OUT_BAD, g->objective), false);
     const Known *loss = find(k, g, own_output(OUT_LOSS, g->objective), false);
@@ -286,7 +288,7 @@ static bool look(Keeper *k, const char *stage) {
 
 /* ---- the target ---------------------------------------------------------- */
 
-/* Makes steps as long as gradients, so that a wrong gradient shows. */
+/* Scales steps to the length of gradients, so that a wrong gradient shows. */
 static void long_steps(Compile *c) {
     static const char *const optimizers[] = {
         "sgd,lr=1", "sgd,lr=1,momentum=0.5,weight_decay=0.25",
@@ -309,8 +311,8 @@ static void read_instead(Graph *g, ValueId v, ValueId with) {
         if (same_value(*root, v)) *root = with;
 }
 
-/* Gradients of everything: the inputs of f32 are parameters, and the loss is a
-   sum of all that the model returns. */
+/* Gradients of everything: f32 inputs are parameters, and the loss is the
+   sum of everything the model returns. */
 static void train_all(Compile *c, Graph *g) {
     Builder b = {.g = g};
     ValueId loss = NO_VALUE;
@@ -348,10 +350,10 @@ static bool compile_and_look(Keeper *k) {
     else if (g->outputs.len != 1) /* a loss wants one */
         c->opt.objectives.data[0].loss = loss_default(LOSS_NONE);
     if (c->opt.precision != PREC_FP32) shorten_constants(c->m);
-    if (most_int(k) == 0) look(k, "import"); /* nothing checks them yet */
+    if (most_int(k) == 0) look(k, "import"); /* no pass has checked them yet */
     Status s = run_passes(c->m, &c->d, &c->opt, "simplify", false);
     if (s == ERR_USAGE)
-        s = ERR_USER; /* IR of a later stage is the user's mistake */
+        s = ERR_USER; /* IR of a later stage counts as the user's mistake */
     if (s == OK) look(k, "simplify");
     for (Stage stage = STAGE_TYPED; stage <= STAGE_PLANNED && s == OK;
          stage++) {
@@ -366,8 +368,8 @@ static bool compile_and_look(Keeper *k) {
     return s == OK;
 }
 
-/* Not what a pass of a later stage made, nor what rounds to 16 bits itself:
-   folding rounds, too. */
+/* Excludes results of passes of a later stage, and IR that itself rounds to
+   16 bits: folding rounds, too. */
 static bool is_model(const Module *m) {
     for (int i = 0; i < m->graphs.len; i++) {
         const Graph *g = m->graphs.data[i];

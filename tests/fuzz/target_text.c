@@ -32,8 +32,8 @@ static bool same_text(const StrBuf *x, const StrBuf *y) {
     return x->len == y->len && (!x->len || !memcmp(x->data, y->data, x->len));
 }
 
-/* Lines that go on keep their distance from the start of the first, which is no
-   definition's where that begins behind something else. */
+/* Continued lines keep their distance from the start of the first line,
+   which is not the definition's if that begins after something else. */
 static bool same_but_columns(const StrBuf *x, const StrBuf *y) {
     const char *p = x->data, *q = y->data;
     for (; *p && *p == *q; p++, q++)
@@ -41,8 +41,8 @@ static bool same_but_columns(const StrBuf *x, const StrBuf *y) {
     return *p == *q;
 }
 
-/* The text as `ampc fmt` lays it out, which must not change when laid out
-   again; false: the text cannot be laid out. */
+/* The text in the layout of `ampc fmt`, which must not change when laid out
+   again; false: the text has no layout. */
 static bool lay_out(const char *text, size_t n, StrBuf *once) {
     StrBuf twice = {0};
     Diag d = {0};
@@ -60,8 +60,8 @@ static bool lay_out(const char *text, size_t n, StrBuf *once) {
     return s == OK;
 }
 
-/* The module that stands in those bytes, as text; its definitions stay as they
-   stood.  *raw: some lines mean nothing yet.  false: there is none. */
+/* The module in those bytes, as text; its definitions are unchanged. *raw:
+   some lines have no meaning yet. false: there is none. */
 static bool read_and_print(const char *text, size_t n, StrBuf *sb, bool *raw) {
     Compile c = {.a = arena_new()};
     Status s = compile_parse(&c, (const uint8_t *)text, n);
@@ -75,7 +75,7 @@ static bool read_and_print(const char *text, size_t n, StrBuf *sb, bool *raw) {
     return s == OK;
 }
 
-/* Laid out anew a text says the same. */
+/* A text in a new layout has the same meaning. */
 void text_run(const uint8_t *p, size_t n) {
     StrBuf text = {0}, said = {0}, again = {0}, x = {0}, y = {0};
     bool raw, module = read_and_print((const char *)p, n, &said, &raw);
@@ -94,7 +94,7 @@ void text_run(const uint8_t *p, size_t n) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) sb_free(all[i]);
 }
 
-/* The first graph, changed, unless it is long. */
+/* The first graph, changed, unless it is too long. */
 size_t graph_mutate(uint8_t *p, size_t n) {
     enum { MOST = 400 };
     Compile c = {.a = arena_new()};
@@ -111,7 +111,7 @@ size_t graph_mutate(uint8_t *p, size_t n) {
     return size;
 }
 
-/* A recipe over an ONNX file is not a model until the driver has read that
+/* A recipe over an ONNX file is a model only when the driver has read that
    file. */
 void amp_run(const uint8_t *p, size_t n) {
     Compile c;
@@ -122,7 +122,7 @@ void amp_run(const uint8_t *p, size_t n) {
     compile_end(&c);
 }
 
-/* One to four passes that stand in order, chosen by the bytes. */
+/* One to four passes in their order, chosen by the bytes. */
 static void pass_names(const Compile *c, char names[200]) {
     uint64_t h = c->hash;
     int row = 0, n = 0;
@@ -150,8 +150,8 @@ void opt_run(const uint8_t *p, size_t n) {
     compile_end(&c);
 }
 
-/* [at, end) of the line `dim`: what is more than `most` becomes that, and
-   widths twice that, for heads to share. */
+/* [at, end) of the line `dim`: numbers above `most` become `most`, and
+   widths twice that, so that heads can share them. */
 static void put_small(StrBuf *sb, const char *at, const char *end, long most) {
     while (at < end) {
         char *behind = NULL;
@@ -164,8 +164,8 @@ static void put_small(StrBuf *sb, const char *at, const char *end, long most) {
     }
 }
 
-/* A model, of one layer instead of many: those take a second and more.  Its
-   other sizes are `most` at most. */
+/* A model with one layer instead of many, which would take a second and
+   more. Its other sizes are at most `most`. */
 static void seed_model(const char *name, long most) {
     static const char dims[] = "\ndim ", many[] = ", L = ";
     char path[4096];
@@ -210,7 +210,7 @@ static void seed_golden(const void *p, size_t n) {
     if (out) fuzz_seed(out, n - first);
 }
 
-/* [at, end) in fp32, whatever it is in. */
+/* [at, end) in fp32, whatever its dtypes were. */
 static void put_f32(StrBuf *sb, const char *at, const char *end) {
     static const char *const types[] = {"$T", "bf16", "f16"};
     while (at < end) {
@@ -225,7 +225,7 @@ static void put_f32(StrBuf *sb, const char *at, const char *end) {
     }
 }
 
-/* Graphs of a test of ops or of a pass, each as a model of fp32. */
+/* Graphs of a test of ops or of a pass, each as a model in fp32. */
 static void seed_graphs(const void *p, size_t n) {
     static const char begin[] = "graph ";
     const char *at = strstr(p, begin), *end = (const char *)p + n;

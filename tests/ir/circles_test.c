@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* circles_test.c: no file includes, by others or at once, a file that includes
-   it.  A header and the .c file beside it are one. */
+/* circles_test.c: no file includes itself, directly or through others. A
+   header and the .c file of the same name count as one. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static int read_includes(Files *f) {
     return n;
 }
 
-/* Takes a file that includes none of the remaining ones; false: every file
+/* Removes a file that includes none of the remaining ones; false: every file
    includes one. */
 static bool take_one(Files *f) {
     for (int i = 0; i < f->n; i++) {
@@ -66,7 +66,7 @@ static bool take_one(Files *f) {
 TEST_CASE(circles, none_among_files) {
     Files *f = calloc(1, sizeof *f);
     REQUIRE(f != NULL);
-    CHECK(read_includes(f) > 500); /* the sources are there */
+    CHECK(read_includes(f) > 500); /* the source tree was found */
     while (take_one(f)) {
     }
     for (int i = 0; i < f->n; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eval_test.c: the interpreter against numbers from elsewhere: by hand, from
+/* eval_test.c: the interpreter compared with independent numbers: by hand, from
    libm's documented values, and from PyTorch 2.11 in fp64 (convolutions, pools,
-   norms, losses).  Floating inputs of a graph are filled with
+   norms, losses). Floating inputs of a graph are filled with
    ((7 i + 3 k) mod 11 - 5) / 4, element i of input k.                       */
 #include "ir/ir.h"
 #include "tests/harness.h"
@@ -35,7 +35,7 @@ static double element(const EvalTensor *t, int64_t i) {
     return t->f ? t->f[i] : (double)t->i[i];
 }
 
-/* Runs the graph; its outputs, laid end to end, are want[0..n). */
+/* Runs the graph; its concatenated outputs must be want[0..n). */
 static void expect_at(const char *file, int line, EvalMode mode,
                       const char *text, int n, const double *want) {
     Arena *a = arena_new();
@@ -155,7 +155,7 @@ TEST_CASE(eval, binary) {
     BINARY("sub", 5, -9, 9, NAN);
     BINARY("mul", 14, -14, -14, NAN);
     BINARY("div", 3.5, -3.5, -3.5, NAN);
-    BINARY("mod", 1, -1, 1, NAN); /* fmod: the dividend's sign */
+    BINARY("mod", 1, -1, 1, NAN); /* fmod: takes the dividend's sign */
     BINARY("pow", 49, 49, 1.0 / 49, NAN);
     BINARY("min", 2, -7, -2, NAN);
     BINARY("max", 7, 2, 7, NAN);
@@ -202,7 +202,7 @@ TEST_CASE(eval, integers) {
            3, 0, -4, 3, 0, 4, -1, 0, 1, -1, 0, 2, 0, 0, 4);
 }
 
-/* As C converts: the low bits, with or without a sign. */
+/* Converts as in C: keeps the low bits, with or without a sign. */
 TEST_CASE(eval, integers_of_every_width) {
 #define WIDTH(dtype, ...)                                                      \
     EXPECT("g() {\nconst %x: i64[5] = [127, 128, 32768, 65535, 4294967297]\n"  \
@@ -305,7 +305,7 @@ TEST_CASE(eval, casts) {
 /* ---- storage ------------------------------------------------------------- */
 
 TEST_CASE(eval, storage_rounds_every_value) {
-    /* 1 + 2^-9 is not a bf16, 1 + 2^-12 is not an f16: ties go to even */
+    /* bf16 cannot represent 1 + 2^-9, nor f16 1 + 2^-12: ties go to even */
     EXPECT_STORED("g() {\nconst %x: f32[2] = [1.001953125, 1.00390625]\n"
                   "%b = cast %x : bf16[2]\n%h = cast %x : f16[2]\n"
                   "return %b, %h",
@@ -360,7 +360,7 @@ TEST_CASE(eval, generators) {
     EXPECT("g() {\n%a = full {value=2.5} : f32[2]\n"
            "%b = iota {axis=1} : i32[2,3]\nreturn %a, %b",
            2.5, 2.5, 0, 1, 2, 0, 1, 2);
-    /* the published answers of philox4x32-10 for zeros and for pi */
+    /* published results of philox4x32-10 for zeros and for pi */
     EXPECT("g() {\nconst %r: i64[2] = [0, 0]\n"
            "%u = rand_uniform %r {salt=0} : f64[4]\nreturn %u",
            (0x6627e8d5u >> 8) * 0x1p-24, (0xe169c58du >> 8) * 0x1p-24,
@@ -372,7 +372,7 @@ TEST_CASE(eval, generators) {
 }
 
 TEST_CASE(eval, dropout) {
-    /* the stream above against ratio 0.25 */
+    /* the stream above compared with ratio 0.25 */
     EXPECT("g() {\nconst %r: i64[2] = [2999170649027065890, 5]\n"
            "const %x: f64[6] = [3, 6, 9, 12, 15, 18]\n"
            "%y = dropout %x, %r {salt=7, ratio=0.25}\nreturn %y",
@@ -553,7 +553,7 @@ TEST_CASE(eval, max_pool) {
            "strides=[2,2]}\nreturn %y, %p",
            1, 1.25, 0.75, 0.25, 1, 1.25, 0.75, 0.5, -0.5, 6, 3, 9, 15, 17, 14,
            20, 23, 24);
-    /* first on ties, NaN wins */
+    /* the first maximum wins, and NaN above all */
     EXPECT("g() {\nconst %x: f32[1,1,4] = [2, 2, 5, nan]\n"
            "%y, %i = max_pool %x {kernel_shape=[2], strides=[2], sizes=[2]}\n"
            "return %y, %i",
@@ -592,7 +592,8 @@ TEST_CASE(eval, avg_pool) {
         "kernel_shape=[2,2], strides=[2,2], pads=[1,1,1,1], "
         "sizes=[3,3], count_include_pad=1",
         -0.3125, 0, 0.375, -0.25, 0.0625, 0.125, 0.25, -0.3125, -0.25);
-    /* a window that hangs over the padded input counts what it covers */
+    /* a window that extends beyond the padded input counts only what it
+       covers */
     EXPECT("g() {\nconst %x: f32[1,1,3] = [1, 2, 6]\n%y = avg_pool %x "
            "{kernel_shape=[2], strides=[2], sizes=[2], count_include_pad=1}\n"
            "return %y",
@@ -619,8 +620,8 @@ TEST_CASE(eval, softmax) {
            0.268941421369995, 0.731058578630005);
 }
 
-/* Equal scores: each of four queries gets the mean of the elements of 1, 2, 4,
-   8 that it sees. */
+/* Equal scores: each of four queries gets the mean of those elements of 1,
+   2, 4, 8 to which it attends. */
 #define SEEN(args, ...)                                                        \
     EXPECT("g() {\nconst %q: f64[1,1,4,1] = 0\n"                               \
            "const %v: f64[1,1,4,1] = [1, 2, 4, 8]\n"                           \
@@ -738,7 +739,7 @@ TEST_CASE(eval, variables_start_from_their_data_and_inputs_are_needed) {
     arena_free(a);
 }
 
-/* Constant folding calls this. */
+/* Constant folding calls this function. */
 TEST_CASE(eval, folds_one_node) {
     Arena *a = arena_new();
     Graph *g = parse(a, "g() {\nconst %x: i32[2] = [1, 2]\n"

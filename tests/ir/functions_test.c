@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* functions_test.c: functions of std.amp, whose bodies are all that the
-   interpreter, the expansion and the gradient know of them, against loops
-   written here from ONNX's and PyTorch's words, on random shapes, values and
-   attributes.                                                                */
+   interpreter, the expansion and the gradient know of them, compared with
+   loops written here from the documentation of ONNX and PyTorch, on random
+   shapes, values and attributes. */
 #include "ir/ir.h"
 #include "tests/harness.h"
 
@@ -48,7 +48,7 @@ static int64_t count(const Operand *o) {
     return n;
 }
 
-/* The next operand, %a, %b ..; numbers in lo .. hi, whole ones for "i64". */
+/* The next operand, %a, %b ..; numbers in lo .. hi, integers for "i64". */
 static Operand *operand(const char *dtype, double lo, double hi, int rank,
                         const int64_t *dim) {
     Operand *o = &operands[noperand++];
@@ -71,7 +71,8 @@ static Operand *operand(const char *dtype, double lo, double hi, int rank,
 
 static char text[4000]; /* the text of the last call, for messages */
 
-/* The results of a function of all operands in got[]; fmt: its attributes. */
+/* Computes a function of all operands, with attributes fmt; the results are
+   in got[]. */
 static void call(const char *name, int nout, const char *fmt, ...) {
     char attrs[600];
     StrBuf sb = {0};
@@ -140,7 +141,7 @@ static void expect(int k, const double *want, int64_t n) {
     }
 }
 
-/* x seen as [outer, n, inner] around an axis. */
+/* x viewed as [outer, n, inner] around an axis. */
 typedef struct Axis {
     int64_t outer, n, inner;
 } Axis;
@@ -206,12 +207,13 @@ TEST_CASE(functions, steps_are_written_where_they_begin) {
 
 typedef struct Net {
     int64_t time, batch, in, hidden;
-    int cell; /* gates: 1 rnn, 3 gru, 4 lstm */
+    int cell; /* number of gates: 1 rnn, 3 gru, 4 lstm */
     bool batch_first, input_forget, reset_after;
     double limit;
     const Operand *x, *w, *r, *bias, *lens, *h0, *c0, *p;
     const char *f[2], *g[2], *out[2]; /* forward, back */
-    int ways, back;                   /* back: of the first way */
+    int ways, back;                   /* back: result of the backward
+                                         direction */
 } Net;
 
 static double activation(const char *kind, double x) {
@@ -230,7 +232,7 @@ static const char *draw_activation(void) {
     return kinds[draw(0, 5)];
 }
 
-/* The sum at gate k of unit j, from the input or from a state. */
+/* The sum at gate k of unit j, of the input or of a state. */
 static double from_input(const Net *n, int way, const double *x, int k,
                          int64_t j) {
     int64_t rows = n->cell * n->hidden, row = k * n->hidden + j;
@@ -437,7 +439,7 @@ TEST_CASE(functions, greatest_and_least) {
     }
 }
 
-/* Rows with infinities, and of nothing but -inf. */
+/* Rows with infinities, and rows of only -inf. */
 TEST_CASE(functions, softmaxes) {
     static const char *const names[] = {"softmax", "log_softmax",
                                         "masked_softmax"};
@@ -511,8 +513,8 @@ TEST_CASE(functions, norms_of_axes) {
 
 /* ---- normalisations ------------------------------------------------------ */
 
-/* x[from .. from + n) less its mean over its standard deviation; rms: over its
-   root mean square alone. */
+/* x[from .. from + n) minus its mean, divided by its standard deviation;
+   rms: divided by its root mean square only. */
 static void standard(const double *x, int64_t n, double epsilon, bool rms,
                      double *z) {
     double mean = 0, square = 0;
@@ -625,8 +627,8 @@ TEST_CASE(functions, blocks_add_up_to_an_image) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* Query head h reads key head h / (heads / own); key j is hidden by masks, by
-   order and by the window. */
+/* Query head h reads key head h / (heads / own); masks, causal order and the
+   window hide key j. */
 TEST_CASE(functions, attention) {
     for (uint64_t seed = 0; seed < 60; seed++) {
         begin(seed);

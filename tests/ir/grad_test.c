@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* grad_test.c: autodiff against finite differences.
+/* grad_test.c: compares autodiff with finite differences.
 
    Every graph of grad_cases.def, every unary op, and every binary op in five
    broadcast patterns, is reduced to loss = sum over results of <result, random
-   numbers>; the gradient that autodiff appends, evaluated exactly, must equal
-   the fourth-order central difference of the forward graph in fp64.  Then the
-   same for the gradient's own gradient.  In f32 the constants of the rules are
-   rounded to fp32, so the bound is 1e-6; in f64 it is 1e-8.
-   The graphs of tests/ops, which are larger, go the same way along one random
-   direction of all inputs: a new op has its case there.  They are reduced
-   with the results' squares, too, and the second order is by the random numbers
-   as well, so that it passes through forward and through all that rules make.
-   Conventions at kinks, dtypes and messages are tested below that.         */
+   numbers>. The gradient from autodiff, evaluated without rounding, must equal
+   the fourth-order central difference of the forward graph in fp64. The same is
+   then tested for the gradient of the gradient. In f32 the constants of the
+   rules are rounded to fp32, so the bound is 1e-6; in f64 it is 1e-8. The
+   larger graphs of tests/ops are tested along one random direction of all
+   inputs: a new op has its case there. They are also reduced by the squares of
+   the results; the second order uses random numbers, too, so that it passes
+   through forward and through all nodes that rules make.
+   Conventions at kinks, dtypes and messages are tested after that. */
 #define _GNU_SOURCE
 #include "ir/fn/fn.h"
 #include "passes/passes.h"
@@ -22,8 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Magnitudes of 0.3 .. 1.5, with signs but for POSITIVE; UNIT: times 0.6;
-   ABOVE_1: 1 more, without signs. */
+/* Magnitudes of 0.3 .. 1.5, with random signs except for POSITIVE; UNIT:
+   times 0.6; ABOVE_1: larger by 1, without signs. */
 typedef enum Range { SIGNED, POSITIVE, UNIT, ABOVE_1, NRANGE } Range;
 
 typedef struct GradCase {
@@ -105,7 +105,7 @@ static bool is_defined(OpCode op, Range range) {
 static GradCase unary_cases[4 * NUM_OPS];
 static int nunary;
 
-/* Attributes that say yes or no; `chosen` has a bit for each. */
+/* Attributes with the values yes and no; `chosen` has a bit for each. */
 static const char *flags_of(const OpInfo *x, int chosen, int *count) {
     StrBuf sb = {0};
     *count = 0;
@@ -194,7 +194,7 @@ static bool is_float(const Graph *g, ValueId v) {
     return dtype_is_float(value_dtype(g, v));
 }
 
-/* sum over the values of <value, fresh random input> */
+/* Sums <value, fresh random input> over the values */
 static ValueId weighed_sum(Graph *g, const ValueId *v, int n) {
     Builder b = {.g = g};
     ValueId sum = NO_VALUE;
@@ -212,7 +212,7 @@ static ValueId weighed_sum(Graph *g, const ValueId *v, int n) {
     return sum;
 }
 
-/* squares: and over theirs, so that its slope is no constant */
+/* squares: and the squares, so that the slope is not constant */
 static ValueId results_sum(Graph *g, bool squares) {
     Builder b = {.g = g};
     ValueId v[16];
@@ -298,7 +298,7 @@ static double difference(Evaluator *e, ValueId loss, ValueId x, int64_t i) {
     return sum / (12 * h);
 }
 
-/* t->grads, evaluated in t->g, against differences of `loss` in `fwd`. */
+/* Compares t->grads, evaluated in t->g, with differences of `loss` in `fwd`. */
 static void compare(const Trial *t, const Graph *fwd, ValueId loss, double tol,
                     const char *what) {
     Evaluator *plain = evaluator(t, fwd), *full = evaluator(t, t->g);
@@ -322,8 +322,8 @@ static void compare(const Trial *t, const Graph *fwd, ValueId loss, double tol,
     }
 }
 
-/* A gradient asked for alone equals the one computed with all others. given: an
-   evaluator of t->g with its inputs. */
+/* A gradient requested alone equals the one computed together with all
+   others. given: an evaluator of t->g with its inputs. */
 static void compare_alone(const Trial *t, const Graph *fwd, ValueId loss,
                           Evaluator *given) {
     value_of(given, loss);
@@ -419,14 +419,14 @@ typedef struct OpsFile {
 static OpsFile ops_files[128];
 static int nops_files;
 
-/* In f64, or in f32 where the file does not say that its ops take that. */
+/* In f64, or in f32 if the file does not say that its ops accept f64. */
 static Module *ops_module(Arena *a, const OpsFile *f) {
     const char *dtypes = strstr(f->text, "# dtypes ");
     bool wide = !dtypes || memmem(dtypes, strcspn(dtypes, "\n"), "f64", 3);
     return parse_text(a, replace(a, f->text, "$T", wide ? "f64" : "f32"));
 }
 
-/* Uniform in the range that the file gives, else -2 .. 2. */
+/* Uniform in the range given by the file, else in -2 .. 2. */
 static void fill_range(const OpsFile *f, const char *name, EvalTensor *t) {
     uint32_t seed = (uint32_t)(99 + strlen(name) * 7 + (unsigned char)*name);
     int64_t n = type_count(type_get(t->type));
@@ -508,7 +508,7 @@ static void compare_along(const Trial *t, const OpsFile *f, const Graph *fwd,
 
 static void mark_fns(const Graph *g, bool *seen);
 
-/* The function, and those that its body calls. */
+/* The function, and the functions that its body calls. */
 static void mark_call(const Graph *g, const Node *n, bool *seen) {
     const Type *types[MAX_FN_OPERANDS];
     for (int i = 0; i < fn_std_count(); i++)
@@ -558,7 +558,7 @@ static void note_passed(const Trial *t, const Graph *g, ValueId slope,
     }
 }
 
-/* passed: it is noted there, and no number is compared; or NULL */
+/* passed: records the rules there, and compares no numbers; or NULL */
 static void check_ops_graph(Arena *a, const OpsFile *f, Graph *g,
                             Passed *passed) {
     Trial t = {.a = a, .g = g};
@@ -671,8 +671,8 @@ TEST_CASE(grad_table, every_rule_is_differentiated_again) {
     arena_free(a);
 }
 
-/* No difference tells what is no slope: g is c where x is in range, else 0, and
-   so the gradient of sum g^2 by c is 2 g. */
+/* A difference cannot test this: g is c where x is in range, else 0, and so
+   the gradient of sum g^2 with respect to c is 2 g. */
 TEST_CASE(grad_table, a_straight_through_gradient_is_differentiated_again) {
     static const double x[] = {-1.2, -0.8, 0.03, 0.7, 0.9};
     Arena *a = arena_new();
@@ -706,7 +706,8 @@ TEST_CASE(grad_table, a_straight_through_gradient_is_differentiated_again) {
 
 /* ---- conventions at kinks: PyTorch's ------------------------------------- */
 
-/* Gradient of sum(results) with respect to %x = x[0..n), all else constant. */
+/* Gradient of sum(results) with respect to %x = x[0..n); all else is
+   constant. */
 static void expect_grad(const char *file, int line, const char *type,
                         const char *body, int n, const double *x,
                         const double *want) {
@@ -809,7 +810,7 @@ TEST_CASE(grad_kinks, what_a_slice_leaves_out_passes_nothing) {
 #undef SECOND
 }
 
-/* As PyTorch's norms and standard deviations. */
+/* Like PyTorch's norms and standard deviations. */
 TEST_CASE(grad_kinks, root_of_a_sum_of_squares_at_zero) {
     KINK("f32[2]",
          "%s = mul %x, %x\n%r = reduce_sum %s {axes=[0]}\n%y = sqrt %r",
@@ -870,7 +871,7 @@ static const Node *maker(const Graph *g, ValueId v) {
     return node_get(g, value_get(g, v)->def);
 }
 
-/* A norm and a softmax have no infinite slope: behind them a slice costs no
+/* Slopes of a norm and a softmax are finite: a slice after them costs no
    comparison. */
 TEST_CASE(grad_kinks, finite_slopes_in_front_of_a_slice_are_not_guarded) {
 #define GUARDS(body, n)                                                        \
@@ -1019,7 +1020,7 @@ TEST_CASE(autodiff, parameters_without_a_gradient_are_errors) {
                "%l = reduce_sum %y {axes=[0], keepdims=0}\n"
                "return ampc.loss=%l\n}\n",
                "parameter 'w'", "non-differentiable input of greater");
-    for (int k = 0; k < 2; k++) { /* behind either result of split */
+    for (int k = 0; k < 2; k++) { /* after either result of split */
         char text[500];
         snprintf(text, sizeof text,
                  "graph train(%%x: f32[4]) {\nparam %%w: f32[8], %%v: f32[4]\n"

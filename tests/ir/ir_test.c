@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core of the IR: memory, strings, numbers, types, graphs, the builder.  */
+/* Tests the core of the IR: memory, strings, numbers, types, graphs, the
+   builder. */
 #include "ir/fn/fn.h"
 #include "ir/ir.h"
 
@@ -47,7 +48,7 @@ TEST_CASE(strings, equal_text_is_one_pointer) {
     CHECK_STR(intern_n("", 0), "");
 }
 
-/* Every third of many names, and names from far apart; a copy is its own. */
+/* Every third of many names, and names far apart; a copy is independent. */
 TEST_CASE(strings, map_tells_what_was_put) {
     enum { N = 4000 };
     Arena *a = arena_new();
@@ -124,7 +125,7 @@ TEST_CASE(strings, globs) {
                   "'%s' against '%s'", cases[i].pattern, cases[i].name);
 }
 
-/* Backtracking over many stars would not end. */
+/* Backtracking over many stars would take too long. */
 TEST_CASE(strings, hostile_glob_is_quick) {
     char name[4001], pattern[401];
     memset(name, 'a', 4000);
@@ -166,8 +167,8 @@ static bool unescape(const char *s, char *out) {
     return true;
 }
 
-/* Any two bytes: the text holds nothing that a terminal acts on, and nothing is
-   lost. */
+/* Any two bytes: the text contains nothing that a terminal interprets, and
+   no information is lost. */
 TEST_CASE(strings, escapes_hide_every_control_character_and_read_back) {
     StrBuf sb = {0};
     for (int i = 1; i < 256; i++)
@@ -307,8 +308,8 @@ TEST_CASE(halves, every_pattern_reads_back) {
     }
 }
 
-/* Between neighbours: below the middle down, above it up, the middle to the
-   even one. */
+/* Between two neighbours: below the middle rounds down, above it up, and the
+   middle to even. */
 static void check_rounding(double (*decode)(uint16_t),
                            uint16_t (*encode)(double), uint16_t inf) {
     for (uint16_t h = 0; h + 1 < inf; h++) {
@@ -372,8 +373,8 @@ TEST_CASE(tensors, one_element_becomes_all) {
     arena_free(a);
 }
 
-/* The declared distribution of a variable holds every value that is drawn, and
-   is checked. */
+/* The declared distribution of a variable contains every drawn value, and is
+   checked. */
 TEST_CASE(tensors, bounds_of_what_is_drawn) {
     static const Draw draws[] = {{DRAW_NORMAL, 1, 0.5, 0},
                                  {DRAW_NORMAL, 2, -3, 0},
@@ -397,7 +398,7 @@ TEST_CASE(types, equal_types_share_an_id) {
     CHECK(make(DT_F32, 3, 3, 4, 0).i != a.i);
     CHECK(make(DT_F64, 2, 3, 4, 0).i != a.i);
     for (int i = 0; i < 2000; i++) make(DT_I8, 1, i + 100, 0, 0);
-    CHECK(type_get(a) == p); /* the table grew, the type did not move */
+    CHECK(type_get(a) == p); /* the table grew, but the type did not move */
     CHECK_EQ_INT(make(DT_F32, 2, 3, 4, 0).i, a.i);
     CHECK_EQ_INT(type_with_dtype(a, DT_BF16).i, make(DT_BF16, 2, 3, 4, 0).i);
 }
@@ -616,8 +617,8 @@ TEST_CASE(graph, clone_is_apart) {
 
 /* ---- the builder --------------------------------------------------------- */
 
-/* A checkpoint is of a program: whatever its text says makes another, but not
-   what a variable begins with. */
+/* The hash identifies a program: everything in its text changes the hash,
+   except initial values of variables. */
 TEST_CASE(graph, hash_tells_programs_apart) {
     static const char *const texts[] = {
         "graph g(%x: f32[4], %y: f32[4]) {\n  state %s: f32[4], %t: f32[4], "
@@ -684,7 +685,7 @@ TEST_CASE(graph, hash_tells_programs_apart) {
     }
 }
 
-/* The name of a program tells its kind, its objective and its batch. */
+/* The name of a program gives its kind, its objective and its batch. */
 TEST_CASE(graph, programs_are_known_by_name) {
     static const struct {
         const char *name;
@@ -728,7 +729,7 @@ TEST_CASE(graph, programs_are_known_by_name) {
     CHECK_STR(program_name(PROGRAM_TRAIN, intern("d")), "train:d");
 }
 
-/* Two lines that are one computation, or not. */
+/* Two lines that are one computation, or are not. */
 TEST_CASE(graph, nodes_that_are_the_same) {
     static const struct {
         const char *one, *other;
@@ -782,7 +783,7 @@ TEST_CASE(graph, nodes_that_are_the_same) {
     }
 }
 
-/* Blocks beside graphs are found without reading the graphs. */
+/* Blocks beside graphs are found without parsing the graphs. */
 TEST_CASE(text, blocks_are_cut_out) {
     static const struct {
         const char *text, *train, *policy, *onnx;
@@ -860,7 +861,7 @@ TEST_CASE(builder, names_stay_short) {
         y = graph_input(f.g, derived[i][0], value_get(f.g, f.x)->type);
         y = b1(&f.b, OP_NEG, y, DT_DEFAULT);
         const char *want = derived[i][1], *got = name_of(&f, y);
-        size_t n = strlen(want); /* perhaps with a number */
+        size_t n = strlen(want); /* possibly with a number */
         CHECK_MSG(!strncmp(got, want, n) && (!got[n] || got[n] == '.'),
                   "%s: %s, not %s", derived[i][0], got, want);
     }
@@ -888,7 +889,7 @@ TEST_CASE(builder, attributes_have_one_form) {
     CHECK_EQ_INT(attr_ints(n, AK_axes, &v), 2);
     CHECK_EQ_INT(v[0], 0);
     CHECK_EQ_INT(v[1], 1);
-    CHECK_EQ_INT(axes[0], -1); /* the caller's own are left alone */
+    CHECK_EQ_INT(axes[0], -1); /* the caller's own entries stay unchanged */
     n = node_get(
         f.g, build_call(&f.b, fn_std("softmax"), &f.x, 1, NULL, 0, 1, NULL));
     CHECK_EQ_INT(attr_int(n, AK_axis), 1);
@@ -951,8 +952,8 @@ TEST_CASE(builder, mistakes_are_messages) {
     arena_free(f.a);
 }
 
-/* The slice leaves elements where they are: the first of each row, all rows,
-   none left out. */
+/* The slice moves no elements: it takes the first elements of each row, all
+   rows, without gaps. */
 TEST_CASE(ir, a_slice_cuts_rows_where_it_begins_them) {
     static const struct {
         int64_t starts[2], sizes[2], steps[2];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_test.c: lines of a model that are not IR: their expansion, and the
-   messages for wrong ones. */
+/* model_test.c: lines of a model that are not IR: their expansion, and
+   messages for wrong lines. */
 #include <math.h>
 #include <string.h>
 
 #include "ir/fn/fn.h"
 #include "tests/harness.h"
 
-/* The graph of a text, its first line and the module's name left out; or the
+/* The graph of a text, without its first line and the module's name; or the
    messages. */
 static void expand(const char *text, const TextOptions *opt, StrBuf *out) {
     Arena *a = arena_new();
@@ -74,7 +74,8 @@ TEST_CASE(model, known_values_choose_and_repeat) {
             "  return x=%x.3\n");
 }
 
-/* As Python's: towards minus infinity, the rest has the divisor's sign. */
+/* Like Python's: the quotient rounds towards minus infinity, the remainder
+   has the divisor's sign. */
 TEST_CASE(model, integers_divide_downwards) {
     BECOMES("model m(x: i64[2]) {\n"
             "  L = -9223372036854775807\n"
@@ -373,7 +374,7 @@ TEST_CASE(model, mistakes_have_a_place) {
         BECOMES(cases[i][0], cases[i][1]);
 }
 
-/* From the model's line down to where it is. */
+/* From the model's line down to the place of the mistake. */
 /* Expressions that the compiler evaluates, checked by its message, equal
    Python's results. */
 TEST_CASE(model, values_known_to_the_compiler) {
@@ -507,7 +508,7 @@ TEST_CASE(model, values_known_to_the_compiler) {
     }
 }
 
-/* Operands and attributes of other kinds than are wanted. */
+/* Operands and attributes of the wrong kinds. */
 TEST_CASE(model, kinds_that_are_not_wanted) {
     static const char *const rows[][2] = {
         {"k = 1 + \"a\"", "a number expected, found text"},
@@ -635,7 +636,7 @@ TEST_CASE(model, initialisers_are_printed) {
     arena_free(a);
 }
 
-/* The name of an output: the given one, the variable's, the value's. */
+/* An output's name: the given one, else the variable's, else the value's. */
 TEST_CASE(model, outputs_are_named) {
     BECOMES("model m(x: f32[2]) {\n  b = x\n  c = relu(x)\n  d = c\n"
             "  return q = b, b, c, r = d, d, w = c + 1\n}\n",
@@ -702,7 +703,7 @@ TEST_CASE(model, the_batch_is_bound) {
     CHECK_HAS(got.data, "m.amp:1:20: error: dimension 'B' is bound to 8 and to "
                         "9");
     sb_free(&got);
-    opt.batch = 4; /* --batch wins over the bound value */
+    opt.batch = 4; /* --batch takes precedence over --dim */
     expand(two, &opt, &got);
     CHECK_HAS(got.data, "forward(%x: f32[4], %y: f32[4])");
     sb_free(&got);
@@ -757,7 +758,7 @@ static void repeated(StrBuf *sb, const char *what, int n) {
     for (int i = 0; i < n; i++) sb_puts(sb, what);
 }
 
-/* The depth of nested expressions and the length of chains are bounded. */
+/* The nesting of expressions and the length of chains are limited. */
 TEST_CASE(model, depth_is_bounded) {
     static const struct {
         const char *before, *again, *behind;
@@ -781,7 +782,7 @@ TEST_CASE(model, depth_is_bounded) {
     }
 }
 
-/* A function of n operands, which adds the first and the last of them. */
+/* A function of n operands, which adds the first and the last one. */
 static Status define_many(int n, Diag *d) {
     Arena *a = arena_new();
     Module *m;
@@ -800,7 +801,7 @@ static Status define_many(int n, Diag *d) {
     return s;
 }
 
-/* 256 operators deep, wherever the deep operand stands. */
+/* 256 operators deep, whichever operand is the deep one. */
 TEST_CASE(model, deep_operands_count_with_what_reads_them) {
     static const char *const wheres[][2] = {{"(", ")"},
                                             {"0 + (", ")"},
@@ -824,7 +825,7 @@ TEST_CASE(model, deep_operands_count_with_what_reads_them) {
             sb_puts(&text, "\n  return x = x\n}\n");
             expand(text.data, NULL, &got);
             bool refused = strstr(got.data, "more than 256 operators") != NULL;
-            bool alone = i == 0; /* the surroundings add nothing */
+            bool alone = i == 0; /* the surrounding text adds no depth */
             CHECK_MSG(refused == (many && !alone), "%s: %.300s", wheres[i][0],
                       got.data);
             sb_free(&text);
@@ -843,7 +844,8 @@ TEST_CASE(model, sixteen_operands_are_most) {
     sb_free(&d.text);
 }
 
-/* PyTorch's: uniform in 1 / sqrt(numbers that make one result). */
+/* Like PyTorch's: uniform in 1 / sqrt(number of elements that make one
+   result). */
 TEST_CASE(model, weights_of_a_convolution_begin_as_pytorchs) {
     static const char text[] =
         "model m(x: f32[2,6,8,8]) {\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_switch_test.c: all knowledge of an op stands in ops.def: no switch over
-   ops and no table by op anywhere else. */
+/* op_switch_test.c: ops.def has all facts about ops: no file switches over
+   ops or has a table by op. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +22,6 @@ static int count_lines(const char *pattern, bool show) {
 }
 
 TEST_CASE(op_switch, no_switch_over_ops) {
-    CHECK(count_lines("OP_ADD", false) > 0); /* the sources are there */
+    CHECK(count_lines("OP_ADD", false) > 0); /* the source tree was found */
     CHECK_EQ_INT(count_lines("case OP_[A-Z]|\\[OP_[A-Z0-9_]+\\] *=", true), 0);
 }

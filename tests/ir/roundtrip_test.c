@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text form: printed text reads back and prints the same bytes, for random
-   graphs with everything in them; hostile text is refused or gives a graph that
-   verifies; messages point at the mistake. */
+/* Tests the text form: printed text reads back and prints the same bytes,
+   for random graphs with everything in them; hostile text is refused or
+   gives a graph that verifies; messages point at the mistake. */
 #include "ir/ir.h"
 
 #include <math.h>
@@ -107,7 +107,7 @@ static ValueId random_value(Rng *r, const Graph *g) {
     return (ValueId){1 + (uint32_t)below(r, g->values.len - 1)};
 }
 
-/* One node that fits the values drawn, or none. */
+/* Makes one node that fits the values drawn, or none. */
 static void add_node(Rng *r, Builder *b) {
     static const OpCode unary[] = {OP_NEG, OP_EXP,   OP_RELU, OP_GELU,
                                    OP_NOT, OP_ISNAN, OP_CLIP, OP_LEAKY_RELU};
@@ -157,7 +157,7 @@ static void add_node(Rng *r, Builder *b) {
     sb_free(&d.text);
 }
 
-/* Groups, offsets and homes of any kind: the text form does not judge. */
+/* Groups, offsets and homes of any kind: the text form does not check them. */
 static void add_plan(Rng *r, Graph *g) {
     int at = 0;
     g->arena_bytes = below(r, 2) * 4096;
@@ -259,7 +259,7 @@ TEST_CASE(roundtrip, random_modules) {
     }
 }
 
-/* Data survives, not only text. */
+/* Data are preserved, not only text. */
 TEST_CASE(roundtrip, constants_keep_their_bits) {
     Rng r = {42};
     for (int i = 0; i < 200; i++) {
@@ -396,7 +396,7 @@ TEST_CASE(parse, generated_data) {
         if (CHECK(v >= 0 && v < 10)) seen[v]++;
     }
     for (int i = 0; i < 10; i++) CHECK(seen[i] > 50);
-    /* the numbers are part of the text form: they never change */
+    /* the numbers belong to the text form: they never change */
     CHECK_NEAR(tensor_get(t[1], 0), (double)0.325769484f, 0);
     arena_free(a);
 }
@@ -431,7 +431,7 @@ static void put_times(StrBuf *sb, const char *s, int n) {
     while (n-- > 0) sb_puts(sb, s);
 }
 
-/* A long line shows 60 bytes in front of the mistake and 40 behind; a character
+/* A long line shows 60 bytes before the mistake and 40 after it; a character
    cut at the front is shown whole, one cut at the end is left out. */
 TEST_CASE(parse, long_lines_are_cut_around_the_mistake) {
     static const char *const letters[] = {"a", "\xc3\xa9"};
@@ -445,7 +445,7 @@ TEST_CASE(parse, long_lines_are_cut_around_the_mistake) {
                 sb_puts(&text, "\" = ^");
                 put_times(&text, c, after);
                 sb_puts(&text, "\n}\n");
-                /* 4 bytes in front of ^ are none of the letters */
+                /* 4 bytes before ^ are not letters */
                 int most = (56 + w - 1) / w, shown = before;
                 bool whole = w * before + 6 <= 60;
                 if (before > most) shown = most;
@@ -483,7 +483,7 @@ TEST_CASE(parse, a_mark_may_stand_in_front) {
     arena_free(a);
 }
 
-/* Statements about one variable that two graphs of a file may both make. */
+/* Two graphs of a file may make the same statements about one variable. */
 TEST_CASE(parse, variables_of_two_graphs_begin_alike) {
     static const struct {
         const char *first, *second;
@@ -549,7 +549,7 @@ TEST_CASE(roundtrip, headers) {
     }
 }
 
-/* Texts that print as others, which read back as themselves. */
+/* Texts that print differently; the printed texts read back as themselves. */
 TEST_CASE(roundtrip, other_ways_to_write_it) {
     static const char *const rows[][2] = {
         {"graph g(%\"\\x4a\\x4F\\x6B\": f32[2]) {\n  return %JOk\n}\n",
@@ -594,7 +594,7 @@ TEST_CASE(roundtrip, other_ways_to_write_it) {
         }
 }
 
-/* Blocks belong to the module or to its one graph. */
+/* Blocks belong to the module or to its only graph. */
 TEST_CASE(parse, blocks_are_of_a_model) {
 #define G "graph g(%x: f32[2]) { return %x }\n"
     static const char *const good[] = {"module m\n" G "train m { lr=1 }\n",
@@ -713,7 +713,7 @@ TEST_CASE(parse, mistakes) {
         check_message(cases[i][0], cases[i][1]);
 }
 
-/* A name that is a variable in another graph is free in this one. */
+/* A variable's name in another graph may be used in this one. */
 TEST_CASE(parse, names_belong_to_their_graph) {
     static const char text[] = "graph a() {\n  param %w: f32[2]\n"
                                "  return %w\n}\n\n"
@@ -731,7 +731,7 @@ TEST_CASE(parse, names_belong_to_their_graph) {
 
 /* ---- hostile text -------------------------------------------------------- */
 
-/* Refused with a message, or a module that verifies. */
+/* Either refused with a message, or read as a module that verifies. */
 static void check_hostile(const char *text, size_t n) {
     Arena *a = arena_new();
     Diag d = {0};
@@ -746,7 +746,8 @@ static void check_hostile(const char *text, size_t n) {
     arena_free(a);
 }
 
-/* Seconds, when each number counted the columns to the end of the file. */
+/* It took seconds when each number counted the columns to the end of the
+   file. */
 TEST_CASE(parse, many_numbers_take_no_time) {
     enum { LINES = 20000 };
     StrBuf sb = {0};
@@ -767,7 +768,8 @@ TEST_CASE(parse, many_numbers_take_no_time) {
 
 TEST_CASE(hostile, truncated_anywhere) {
     for (size_t n = 0; n <= strlen(sample); n++) {
-        char *copy = malloc(n + 1); /* exact, for the address sanitizer */
+        char *copy = malloc(n + 1); /* exactly sized, for the address
+                                       sanitizer */
         memcpy(copy, sample, n);
         check_hostile(copy, n);
         free(copy);
@@ -830,7 +832,7 @@ TEST_CASE(hostile, bytes_changed_and_pieces_put_in) {
                 memcpy(text + at, piece, len);
                 n += len;
                 break;
-            default: { /* a line again elsewhere */
+            default: { /* a line repeated elsewhere */
                 size_t from = (size_t)below(&r, (int)sizeof sample - 81);
                 memmove(text + at + 80, text + at, n - at);
                 memcpy(text + at, sample + from, 80);

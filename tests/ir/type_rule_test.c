@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Type rules: the operands that each op accepts, with the types of its results,
-   and the operands that it refuses, with the message. */
+/* Tests type rules: the operands that each op accepts, with the types of its
+   results, and the operands that it refuses, with the message. */
 #include "ir/ir.h"
 
 #include <stdio.h>
@@ -532,7 +532,7 @@ static void check_row(const Row *r) {
     arena_free(a);
 }
 
-/* One operand, the result like it: all of such a rule are alike. */
+/* One operand, and a result of the same type: all ops of such a rule. */
 static void check_alike(const char *rule, const char *const (*want)[2], int n) {
     for (int op = 0; op < NUM_OPS; op++) {
         char line[80];
@@ -563,8 +563,8 @@ TEST_CASE(type_rules, every_op_gives_and_refuses) {
 /* ---- dimensions that are one ----------------------------------------------
  */
 
-/* $a, $b, ...: dimensions.  Those of one letter must be the same: where only
-   one occurrence is greater by 1, the node is refused. */
+/* $a, $b, ...: dimensions.  Equal letters stand for equal dimensions: if a
+   single occurrence is greater by 1, the node is refused. */
 static const char *const bound[][2] = {
     {"%x: f32[$a,$b], %z: f32[$a,$b]", "%y = mul %x, %z"},
     {"%m: bool[$a], %x: f32[$a], %z: f32[$a]", "%y = where %m, %x, %z"},
@@ -609,7 +609,8 @@ static const char *const bound[][2] = {
     {"%x: f32[$n,$c], %t: i64[$n], %w: f32[$c]", "%l = nll_loss %x, %t, %w"},
 };
 
-/* Appends text with the dimensions put in, the one at `wrong` greater by 1. */
+/* Appends text with the dimensions filled in; the one at `wrong` is greater
+   by 1. */
 static void put_bound(StrBuf *sb, const char *text, const char *wrong) {
     for (const char *s = text; *s; s++)
         if (*s == '$') {

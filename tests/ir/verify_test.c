@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verifier: each check of the list in verify.c fails on a graph that
-   breaks it, and good graphs pass at every stage.                          */
+/* Tests the verifier: each check in verify.c's list fails on a graph that
+   breaks it, and good graphs pass at every stage. */
 #include "ir/ir.h"
 
 #include <stdio.h>
@@ -77,7 +77,7 @@ TEST_CASE(verify, order) {
     f.g->order.data[1] = t;
     refused(&f, "%b = relu: operand %a is used before its definition");
     f = load(base);
-    f.g->order.len = 2; /* %r is gone, but returned */
+    f.g->order.len = 2; /* %r is removed, but still returned */
     refused(&f, "output r is not defined");
 }
 
@@ -184,7 +184,7 @@ TEST_CASE(verify, variables_and_constants) {
     refused(&f, "its initial value f32[]");
 }
 
-/* Names that the compiler uses itself. */
+/* Names reserved for the compiler. */
 TEST_CASE(verify, names_of_the_compiler) {
     static const char *const wrong[][2] = {
         {"state %ampc.scale: f32[4]", "ampc.scale has another kind or type"},
@@ -245,8 +245,8 @@ TEST_CASE(verify, effects) {
 
 /* ---- what each stage promises -------------------------------------------- */
 
-/* A text with `from` replaced by `to` is refused with `want`; as it is, it
-   passes. */
+/* A text in which `from` is replaced by `to` is refused with message `want`;
+   unchanged, it passes. */
 typedef struct Fault {
     const char *from, *to, *want;
 } Fault;
@@ -587,7 +587,7 @@ static const Row rows[] = {
      "group point { %a = relu %x : f32[8,4] @0 } "
      "group point { %b = exp %a : f32[8,4] @64 } return %b",
      "%a and %b live at the same time and overlap"},
-    /* in place: read at the same index only */
+    /* in place: the operand is read only at the same index */
     {STAGE_PLANNED, X,
      "group point { %a = relu %x : f32[8,4] @0 } "
      "group point { %b = exp %a : f32[8,4] @0 } return %b",
@@ -956,7 +956,7 @@ TEST_CASE(verify, groups_and_memory) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_row(&rows[i]);
 }
 
-/* A number behind the last of its kind is none. */
+/* A number beyond the last one of its kind is refused. */
 TEST_CASE(verify, numbers_end) {
     Fixture f = load(base);
     node(&f, "b")->op = NUM_OPS;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* models_test.c: the models of models/, at small dimensions: all of them learn
-   one batch; MLP, CNN and GPT train as PyTorch does (models/gen_amp_traces.py).
+/* models_test.c: the models of models/, with small dimensions: all of them
+   learn one batch; MLP, CNN and GPT train as PyTorch does
+   (models/gen_amp_traces.py).
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,9 +13,9 @@
 
 typedef struct Case {
     const char *file, *options;
-    int integers; /* inputs of integers are below it */
+    int integers; /* integer inputs are below it */
     int steps;
-    double falls; /* the last loss is at most this share of the first */
+    double falls; /* the last loss is at most this fraction of the first */
 } Case;
 
 #define FAST                                                                   \
@@ -58,8 +59,8 @@ typedef struct Batch {
     size_t n;
 } Batch;
 
-/* Normal numbers of variance 1; integers below a bound, which is 1 or 2 for
-   masks and for kinds of tokens. */
+/* Normal numbers with variance 1; integers below a bound, which is 1 or 2
+   for masks and for types of tokens. */
 static Batch make_batch(const Compiled *c, const char *program, int integers) {
     Batch b = {.n = 0};
     uint64_t seed = 1;
@@ -120,8 +121,8 @@ static void register_cases(void) {
 }
 TEST_REGISTRAR(register_cases);
 
-/* Each objective lowers its own loss and leaves the parameters of the other
-   alone. */
+/* Each objective lowers its own loss and leaves the other's parameters
+   unchanged. */
 TEST_CASE(models, wgan_gp) {
     static const char *const names[] = {"d", "g"};
     static const char *const others[] = {"G.fc1.weight", "D.fc1.weight"};
@@ -224,7 +225,7 @@ static Batch gan_batch(const Compiled *c, const Trace *t, const char *program,
     return b;
 }
 
-/* Critic and generator in turn, as PyTorch with create_graph. */
+/* Critic and generator in turn, like PyTorch with create_graph. */
 static void gan_as_pytorch(Compiled c, bool set) {
     static const char *const names[] = {"d", "g"};
     Trace t = trace_read(test_data_path("tests/models/wgan_gp.safetensors"));
@@ -264,7 +265,7 @@ TEST_CASE(models, wgan_gp_of_onnx_files_trains_as_pytorch) {
     gan_as_pytorch(compile_model("wgan_gp_onnx.amp", GAN), false);
 }
 
-/* The recipe, over the files of the other exporter. */
+/* The recipe, applied to the files of the other exporter. */
 TEST_CASE(models, wgan_gp_of_torchscript_files_trains_as_pytorch) {
     static const char *const files[] = {"generator.onnx", "critic.onnx"};
     size_t n;
@@ -287,7 +288,7 @@ TEST_CASE(models, wgan_gp_of_torchscript_files_trains_as_pytorch) {
 
 /* ---- computed again ------------------------------------------------------ */
 
-/* The text of a model, its loop's line `call` inside a region. */
+/* The text of a model, with its loop's line `call` inside a region. */
 static char *with_region(const char *file, const char *call) {
     char path[200];
     size_t n;
@@ -320,7 +321,7 @@ static void *trained(const char *text, const char *options, int integers,
     return state;
 }
 
-/* Dropout included: everything kept; regions; a budget in bytes. */
+/* Includes dropout: everything kept; regions; a budget in bytes. */
 static void same_bits(const char *file, const char *call, int integers,
                       const char *options, const char *budget) {
     const char *remat[] = {"none", "auto", budget};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recipes_test.c: the recipes of models/recipes beside PyTorch over five steps
-   (recipes.txt, which models/recipes.py recorded in f64).                   */
+/* recipes_test.c: the recipes in models/recipes, compared with PyTorch over
+   five steps (recipes.txt, which models/recipes.py recorded in f64). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static float drawn(uint64_t *state) {
     return (float)((double)draw(state) / (1 << 23) - 1);
 }
 
-/* Numbers of the names, in the weights of the model. */
+/* Sum of the sizes of the named weights of the model. */
 static void fill_weights(const Compiled *c, ampc_session *s) {
     ampc_variable_info v = {.size = sizeof v};
     for (uint32_t i = 0; c->api->variable(c->api->module, i, &v) == AMPC_OK;
@@ -50,7 +50,7 @@ static void fill_weights(const Compiled *c, ampc_session *s) {
     }
 }
 
-/* The line that begins so; NULL: the case has none. */
+/* The line that begins with the text; NULL: the case has none. */
 static const char *line_of(const Case *x, const char *head) {
     const char *end = strstr(x->lines, "\ncase "), *p = strstr(x->lines, head);
     return p && (!end || p < end) ? p + strlen(head) : NULL;
@@ -146,7 +146,7 @@ static void read_cases(void) {
 }
 TEST_REGISTRAR(read_cases);
 
-/* Short enough to read: the promise of docs/guide/recipes.md. */
+/* Recipes are short, as docs/guide/recipes.md promises. */
 TEST_CASE(recipes, have_at_most_80_lines) {
     for (int i = 0; i < ncases; i++) {
         char file[120];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* align_test.c: products whose rows begin anywhere. */
+/* align_test.c: products whose rows are unaligned. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* m, n and k of the product %y that has been padded. */
+/* m, n and k of the padded product %y. */
 static void padded_to(const Graph *g, bool ta, bool tb, int64_t to[3]) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
@@ -16,8 +16,8 @@ static void padded_to(const Graph *g, bool ta, bool tb, int64_t to[3]) {
     }
 }
 
-/* The axis along which memory is read becomes a multiple of 8 two-byte
-   elements; other axes, and axes that are multiples already, stay. */
+/* The contiguous axis in memory becomes a multiple of 8 two-byte elements;
+   other axes, and axes that are multiples already, stay. */
 TEST_CASE(align, what_rows_are_made_of) {
     static const int64_t odd[] = {1030, 1027, 1031},
                          even[] = {1032, 1032, 1032};
@@ -37,16 +37,17 @@ TEST_CASE(align, what_rows_are_made_of) {
         passed(a, m, "inline,canon,align,cse,dce", for_gpus);
         padded_to(m->graphs.data[0], ta, tb, to);
         CHECK_EQ_INT(to[0], ta ? 1032 : n[0]);
-        CHECK_EQ_INT(to[1], 1032); /* the result's, whatever the operand's */
+        CHECK_EQ_INT(to[1], 1032); /* the result's alignment, whatever the
+                                      operand's */
         CHECK_EQ_INT(to[2], !ta || tb ? 1032 : n[2]);
         sb_free(&sb);
         arena_free(a);
     }
 }
 
-/* Other readers of the rows that a product reads padded: their values stay, and
-   where the zeros behind the columns change nothing they read the padded rows,
-   too. */
+/* Other readers of rows that a product reads padded: their values stay the
+   same, and if the zeros after the columns change nothing they read the
+   padded rows, too. */
 TEST_CASE(align, other_readers) {
     static const struct {
         const char *x;

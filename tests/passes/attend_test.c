@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend_test.c: attention as one node computes what its parts did. */
+/* attend_test.c: attention as one node computes the same as its parts. */
 #include <string.h>
 
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* The values of `text` before and after pass attend; how many it has found, of
-   gradients as well. */
+/* The values of `text` before and after pass attend; the number of
+   attentions found, and of gradients. */
 static int attended(const char *text) {
     Arena *a = arena_new();
     int found = 0;
@@ -24,7 +24,7 @@ static int attended(const char *text) {
     return found;
 }
 
-/* Masks of four queries and keys: with few keys only triangles are taken. */
+/* Masks of four queries and keys: with few keys only causal masks are taken. */
 TEST_CASE(attend, masks_hide_what_they_hid) {
     static const struct {
         bool triangle;
@@ -51,9 +51,9 @@ TEST_CASE(attend, masks_hide_what_they_hid) {
     }
 }
 
-/* The same mask written with positions, columns %j and rows %i; %i1 and %j1 are
-   `more` behind them. where: the operand that is chosen where the order holds,
-   or where it does not. */
+/* The same mask written with positions, columns %j and rows %i; %i1 and %j1
+   are `more` larger. where: the operand that is selected where the order
+   holds, or where it does not. */
 static void check_order(const char *dtype, const char *more, const char *order,
                         const char *where, bool taken) {
     StrBuf sb = {0};
@@ -71,7 +71,8 @@ static void check_order(const char *dtype, const char *more, const char *order,
     sb_free(&sb);
 }
 
-/* Masks that name the visible keys, then masks that name the hidden ones. */
+/* Masks that are true for visible keys, then masks that are true for hidden
+   ones. */
 TEST_CASE(attend, orders_hide_what_they_hid) {
     enum { SEEN = 7 };
     static const char *const orders[] = {
@@ -86,7 +87,8 @@ TEST_CASE(attend, orders_hide_what_they_hid) {
 }
 
 /* Positions beside the integers from 0 on: between them, beyond all keys, too
-   large to be exact. Taken or not, the masks hide the same keys. */
+   large to be exact. Whether they are fused or not, the masks hide the same
+   keys. */
 TEST_CASE(attend, orders_of_any_places_hide_what_they_hid) {
     check_order("f32", "0.5", "less %j, %i1", "%s, %low", false);
     check_order("f32", "0.5", "less_equal %j, %i1", "%s, %low", false);
@@ -101,8 +103,8 @@ TEST_CASE(attend, orders_of_any_places_hide_what_they_hid) {
     check_order("i8", "127:i8", "less_equal %j, %i1", "%s, %low", false);
 }
 
-/* Operations on scores %s between their product and the softmax of %a, some of
-   which the routine cannot do; no value and no gradient changes. */
+/* Operations on scores %s between their product and the softmax of %a, some
+   of which the routine cannot compute; values and gradients do not change. */
 TEST_CASE(attend, scores_are_what_they_were) {
     static const struct {
         bool taken;
@@ -163,8 +165,8 @@ TEST_CASE(attend, scores_are_what_they_were) {
         }
 }
 
-/* Operands with fewer or more elements than the scores: dropout that heads or
-   queries share, and repetitions of all scores. */
+/* Operands with fewer or more elements than the scores: dropout shared by
+   heads or queries, and repetitions of all scores. */
 TEST_CASE(attend, scores_are_not_repeated) {
     static const struct {
         bool taken;
@@ -205,8 +207,8 @@ TEST_CASE(attend, scores_are_not_repeated) {
         }
 }
 
-/* A mask that is a product has the scores' gradient, too: the products of the
-   mask's own gradient are not a part of the routine. */
+/* A mask that is a product gets the scores' gradient, too: the products of
+   the mask's own gradient do not belong to the routine. */
 TEST_CASE(attend, products_of_a_mask_are_its_own) {
     static const char *const asked[] = {
         "%q", "%q2", "%q2, %v", "%q2, %k, %v", "%k2, %k, %v", "%k2, %q, %v"};
@@ -251,8 +253,8 @@ TEST_CASE(attend, results_may_be_moved) {
     }
 }
 
-/* Fusing would then only repeat work. %o: as PyTorch exports it, 0 where all
-   keys are hidden. */
+/* Fusing would then only repeat work. %o: PyTorch's exported form, 0 where
+   all keys are hidden. */
 TEST_CASE(attend, probabilities_that_others_read_stay) {
     static const char *const results_of[] = {"%y",       "%o",     "%y, %p",
                                              "%y, %s",   "%o, %p", "%o, %s",
@@ -271,7 +273,7 @@ TEST_CASE(attend, probabilities_that_others_read_stay) {
     }
 }
 
-/* A softmax written out, and the same times a number. */
+/* A softmax written out, and the same times a constant. */
 TEST_CASE(attend, rows_that_add_up_to_1_are_recognised) {
     for (int number = 1; number < 3; number++) {
         StrBuf sb = {0};
@@ -289,8 +291,8 @@ TEST_CASE(attend, rows_that_add_up_to_1_are_recognised) {
     }
 }
 
-/* A softmax that gives zeros where all is hidden, and its like with another
-   number in one place, which is another function. */
+/* A softmax that gives zeros where everything is hidden, and a copy with
+   another number in one place, which is a different function. */
 TEST_CASE(attend, only_what_hides_rows_is_recognised) {
     static const char *const numbers[][4] = {{"-inf", "0", "0", "1"},
                                              {"-5", "0", "0", "1"},
@@ -341,8 +343,8 @@ static void put_part(StrBuf *sb, int i, int source, int first, int heads,
     put_scaled(sb, "m", "t", i, factor, heads, turned);
 }
 
-/* Attention and gradient of heads beside rows are what they were, wherever the
-   heads lie, and copy nothing. */
+/* Attention with heads beside rows, and its gradient, give the same values
+   and copy nothing, wherever the heads are. */
 TEST_CASE(heads, are_read_where_they_lie) {
     for (int i = 0; i < 32; i++) {
         bool one = i & 1, turned = i & 2, group = i & 4, moved = i & 8;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backend_passes_test.c: expand, fuse, schedule and memplan change no value.
 
-   Random graphs go through the passes, fused and unfused, in source order and
-   shuffled; then the planned graph is executed on a model of memory.  verify.c
-   checks every stage besides.                                              */
+   Random graphs go through the passes, fused and unfused, in source order
+   and shuffled; then the planned graph is executed on a model of memory.
+   verify.c also checks every stage. */
 #include <string.h>
 
 #include "ir/fn/fn.h"
@@ -15,7 +15,7 @@
 typedef struct Maker {
     Graph *g;
     Builder b;
-    VEC(ValueId) pool; /* floating values to read from */
+    VEC(ValueId) pool; /* floating-point values that can be read */
     uint64_t rng;
 } Maker;
 
@@ -72,7 +72,7 @@ static ValueId make_composite(Maker *m) {
     return node_get(m->g, n)->out[0];
 }
 
-/* Sometimes rounded to another dtype, by the node itself. */
+/* Sometimes the node itself rounds to another dtype. */
 static ValueId stored(Maker *m, ValueId v) {
     Value *x = value_get(m->g, v);
     if (x->kind == VK_RESULT && pick(m, 3) == 0)
@@ -85,7 +85,7 @@ static ValueId make_full(Maker *m) {
     return b_full(&m->b, type_make(any_float(m), 2, dim), pick(m, 5) / 3.0);
 }
 
-/* An axis in two, two axes in one, or all but the first in one. */
+/* Splits an axis in two, merges two axes, or merges all but the first. */
 static ValueId make_view(Maker *m) {
     ValueId x = any(m);
     Type t = *value_type(m->g, x);
@@ -155,7 +155,7 @@ static ValueId make_product(Maker *m) {
     return b_matmul(&m->b, x, y, false, tb, any_float(m));
 }
 
-/* Work that is alike on a value which little else reads. */
+/* Equal work on a value that few other nodes read. */
 static ValueId make_alike(Maker *m) {
     ValueId x = b1(&m->b, OP_TANH, any(m), DT_F32);
     ValueId u = b1(&m->b, OP_NEG, x, DT_F32);
@@ -186,7 +186,7 @@ static void add_output(Maker *m, int i, ValueId v) {
     vec_push(m->g->arena, &m->g->outputs, o);
 }
 
-/* A variable that takes any value of its type. */
+/* A variable that may take any value of its type. */
 static void add_write(Maker *m, int var) {
     ValueId v = graph_var(m->g, var);
     for (int tries = 0; tries < 50; tries++) {
@@ -224,7 +224,7 @@ static Module *random_module(Arena *a, uint64_t seed) {
 
 /* ---- cases --------------------------------------------------------------- */
 
-static int shared; /* launches of several groups that random cases had */
+static int shared; /* number of launches of several groups in random cases */
 
 static void random_case(uint64_t seed, const char *const *flags) {
     Arena *a = arena_new();
@@ -280,7 +280,7 @@ TEST_CASE(backend_random, shuffled) {
     random_cases(flags);
 }
 
-/* Expects the same numbers before and after, in exact arithmetic. */
+/* Requires the same numbers before and after, in exact arithmetic. */
 static void expect_expansion_for(const char *text, const char *const *flags) {
     Arena *a = arena_new();
     Module *m = parsed(a, text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* buckets_test.c: what ranks add, and when. */
+/* buckets_test.c: what ranks sum, and when. */
 #include <string.h>
 
 #include "tests/harness.h"
@@ -37,8 +37,9 @@ TEST_CASE(buckets, are_ready_one_after_the_other) {
     arena_free(a);
 }
 
-/* Three sums that wait for nothing are one: side by side, and made before what
-   reads the first of them, though that would free memory; the fourth waits. */
+/* Three sums that wait for nothing are one: adjacent, and computed before
+   the first reader, though another order would free memory; the fourth
+   waits. */
 TEST_CASE(rank_sums, are_made_as_one) {
     static const char text[] =
         "graph update(%x: f32[512], %y: f32[256], %z: f32[128]) {\n"

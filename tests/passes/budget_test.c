@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* budget_test.c: the choice within limits of errors beside all assignments of
-   small problems. */
+/* budget_test.c: the choice within error limits, compared with all
+   assignments of small problems. */
 #include <math.h>
 #include <string.h>
 
@@ -84,8 +84,8 @@ TEST_CASE(budget, each_price_gives_the_cheapest_of_all_assignments) {
         double want = cheapest(&c, price);
         double is = (double)got.bytes + price[0] * got.error[0] +
                     price[1] * got.error[1];
-        /* costs are rounded to 1/256 byte; beyond twice all bytes they do not
-           count on */
+        /* costs are rounded to 1/256 byte; above twice all bytes they make
+           no difference */
         bool dear = want > 24000;
         CHECK_MSG(dear || fabs(is - want) <= 0.1, "%g, all %g", is, want);
         arena_free(a);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* canon_test.c: numbers and moves that simplify and canon recognise. */
+/* canon_test.c: constants and moves that simplify and canon recognise. */
 #include <string.h>
 
 #include "tests/harness.h"
@@ -7,7 +7,7 @@
 
 /* ---- constants ----------------------------------------------------------- */
 
-/* Rows of a constant table that are none of it are found when they are read. */
+/* Row numbers outside of a constant table are found when they are read. */
 TEST_CASE(simplify, rows_of_constants) {
     static const struct {
         const char *rows;
@@ -107,7 +107,7 @@ static void put_ints(StrBuf *sb, const char *name, const int64_t *v, int n) {
     sb_puts(sb, "]");
 }
 
-/* %x sliced along one axis, cast or not, and then of shape `to`. */
+/* %x sliced along one axis, cast or not, and then reshaped to `to`. */
 static void check_reshape_of_slice(const int64_t *starts, const int64_t *sizes,
                                    const int64_t *steps, const int64_t *to,
                                    int rank, bool cast) {
@@ -135,7 +135,7 @@ static void check_reshape_of_slice(const int64_t *starts, const int64_t *sizes,
     arena_free(a);
 }
 
-/* An axis is split in all ways, or one of one is dropped. */
+/* Splits an axis in all ways, or drops an axis of length 1. */
 static void check_reshapes_of_slice(const int64_t *starts, const int64_t *sizes,
                                     const int64_t *steps) {
     for (int a = 0; a < 3; a++)
@@ -153,7 +153,8 @@ static void check_reshapes_of_slice(const int64_t *starts, const int64_t *sizes,
         }
 }
 
-/* Each slice of each axis, and the same without the first of the next axis. */
+/* Each slice of each axis, and the same without the first element of the
+   next axis. */
 TEST_CASE(canon, reshapes_of_slices) {
     static const int64_t whole[] = {4, 6, 5};
     for (int axis = 0; axis < 3; axis++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cse_test.c: pass cse leaves one node for each computation, in whatever order
-   equal ones stand.  How many there are is counted by value numbers of the
-   test's own.                                                               */
+/* cse_test.c: pass cse leaves one node for each computation, whatever the order
+   of equal ones. The test counts distinct computations by its own value
+   numbers. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
@@ -32,8 +32,8 @@ static int operand(Maker *m, int before) {
     return pick(m, 5) ? before - 1 - pick(m, near) : pick(m, before);
 }
 
-/* Steps that are equal by op and the numbers of their operands have one number;
-   how many there are. */
+/* Steps with equal ops and operand numbers get one number; returns how many
+   numbers there are. */
 static int number_steps(Maker *m) {
     static const OpCode ops[] = {OP_TANH, OP_NEG, OP_MUL, OP_ADD};
     int count = 0;
@@ -52,7 +52,7 @@ static int number_steps(Maker *m) {
     return count;
 }
 
-/* A copy of the next step that it lacks, of operands of any copy. */
+/* A copy of the next missing step, with operands from any copy. */
 static void make_next(Maker *m, int copy, int i) {
     const Step *s = &m->step[i];
     ValueId in[2];

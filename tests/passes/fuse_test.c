@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuse_test.c: which kernels and launches groups become, and in what order. */
+/* fuse_test.c: the kernels and launches of groups, and their order. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* The new content of a variable is computed in place, after all readers of the
-   old. */
+/* The new value of a variable is computed in place, after all readers of the
+   old one. */
 TEST_CASE(schedule, readers_come_before_new_content) {
     static const char text[] =
         "graph train(%x: f32[8,16]) {\n"
@@ -26,8 +26,8 @@ TEST_CASE(schedule, readers_come_before_new_content) {
     arena_free(a);
 }
 
-/* Three large values are made before the first is read: read at once, each lies
-   where the one before was. */
+/* Three large values are computed before the first is read: if each is read
+   at once, all share the same memory. */
 TEST_CASE(schedule, takes_the_order_of_least_memory) {
     static const char text[] =
         "graph predict(%x: f32[16,16]) {\n"
@@ -47,9 +47,9 @@ TEST_CASE(schedule, takes_the_order_of_least_memory) {
     arena_free(a);
 }
 
-/* %p and %q share their work, but %a and %b, which others read later, would
-   then live beside both of them: three of the four at most. If nothing else
-   reads %a and %b, each is overwritten in place. */
+/* %p and %q share work, but %a and %b, which others read later, would then
+   be live beside both: three of the four at most. If nothing else reads %a
+   and %b, each is overwritten in place. */
 TEST_CASE(launch, shares_where_little_more_lives) {
     static const char *const rest[] = {
         "  %s = matmul %a, %u\n  %t = matmul %b, %u\n"
@@ -81,9 +81,9 @@ TEST_CASE(launch, shares_where_little_more_lives) {
     }
 }
 
-/* The squares of %a and of %b, of other shapes, are added up in one launch
-   late, when %b is there: where %a is read later still.  Else it would stay for
-   it. */
+/* Sums of squares of %a and of %b, which have other shapes, share one late
+   launch if %a is also read later. Otherwise %a would stay in memory only
+   for it. */
 TEST_CASE(launch, folds_of_any_length_wait_for_each_other) {
     static const char *const rest[] = {
         "  %y = mul %a, %s\n  %z = mul %b, %s\n  return %y, %z\n}\n",
@@ -117,8 +117,8 @@ TEST_CASE(launch, folds_of_any_length_wait_for_each_other) {
     }
 }
 
-/* Two kernels of rows alike share a launch, but not where they add up those
-   rows as well: that takes two launches, one after the other. */
+/* Two equal row kernels share a launch, but not if they also sum the rows:
+   that takes two launches, one after the other. */
 TEST_CASE(launch, sums_of_columns_stand_alone) {
     static const char *const columns[] = {
         "  return %r0, %r1\n}\n",
@@ -164,13 +164,14 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
         const char *inputs, *body;
         int cpu, gpu; /* kernels */
     } rows[] = {
-        /* readers of one value; moved ones share a launch where that is dear */
+        /* readers of one value; moved readers share a launch if launches are
+           expensive */
         {"%x: f32[64,64]", "%a = exp %x\n%b = tanh %x\nreturn %a, %b", 1, 1},
         {"%x: f32[64,64]",
          "%a = exp %x\n%b = transpose %x {perm=[1,0]}\nreturn %a, %b", 2, 1},
         {"%x: f32[64,64]",
          "%b = transpose %x {perm=[1,0]}\n%a = exp %x\nreturn %a, %b", 2, 1},
-        /* reductions that share nothing */
+        /* reductions without common operands */
         {"%x: f32[2,1024], %z: f32[2,1024]",
          "%a = reduce_sum %x {axes=[1], keepdims=1}\n"
          "%b = reduce_sum %z {axes=[1], keepdims=1}\nreturn %a, %b",
@@ -179,8 +180,8 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
          "%a = reduce_sum %x {axes=[1], keepdims=1}\n"
          "%b = reduce_sum %z {axes=[1], keepdims=1}\nreturn %a, %b",
          2, 2},
-        /* a loss and its gradient, which lies where the scores were; but not
-           where the host reads those */
+        /* a loss and its gradient, which overwrites the scores, unless the
+           host reads those */
         {"%x: f32[300,64], %w: f32[64,1000]", LOSS "return %log, %dx", 3, 3},
         {"%x: f32[300,64], %w: f32[64,1000]", LOSS "return %log, %dx, %l", 4,
          4},
@@ -202,8 +203,8 @@ TEST_CASE(fuse, kernels_join_up_to_a_bound) {
         }
 }
 
-/* Sums of columns are whole when the last row is done: their readers, even such
-   as have the shape of the rows, are in another kernel. */
+/* Sums of columns are complete when the last row is done: their readers,
+   even those with the shape of the rows, are in another kernel. */
 TEST_CASE(fuse, sums_of_columns_are_read_in_another_kernel) {
     static const char text[] = "graph predict(%x: f32[4096,64]) {\n"
                                "  %g = mul %x, %x\n"
@@ -221,7 +222,8 @@ TEST_CASE(fuse, sums_of_columns_are_read_in_another_kernel) {
     arena_free(a);
 }
 
-/* Two readers of a large gradient get it scaled, not each what scales it. */
+/* Two readers of a large gradient read it scaled, instead of each scaling
+   it. */
 TEST_CASE(fuse, gradients_are_stored_as_they_are_read) {
     static const char text[] =
         "graph predict(%x: f32[4096,64], %w: f32[64,1000], %c: "

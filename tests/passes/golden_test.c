@@ -32,7 +32,7 @@ typedef struct Case {
 
 /* ---- the RUN line -------------------------------------------------------- */
 
-/* Splits the first line into words, in place in a copy. */
+/* Splits a copy of the first line into words in place. */
 static int split_run_line(Case *c, char **word, int max) {
     static const char run[] = "# RUN: ampc ";
     if (strncmp(c->text, run, sizeof run - 1) != 0) return 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gradients_test.c: gradients as values of a graph. */
+/* gradients_test.c: gradients as values in a graph. */
 #include <string.h>
 
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* Wherever the gradient stands in the function, and however deep that is. */
+/* Wherever the gradient is in the function, and however deeply nested. */
 TEST_CASE(grad, functions_ask_for_none) {
     static const char *const functions[] = {
         "def f(x) -> y class full {\n  y = grad(x, x)\n}\n",
@@ -34,8 +34,8 @@ TEST_CASE(grad, functions_ask_for_none) {
     }
 }
 
-/* y = x x z has the gradients 2 x z and x x, in whatever place of the results
-   and in whichever graph they stand. */
+/* y = x x z has the gradients 2 x z and x x, at any position of the results
+   and in any graph. */
 TEST_CASE(grad, results_may_be_gradients) {
     static const char *const orders[] = {"%y, %gx, %gz", "%gx, %y, %gz",
                                          "%gz, %gx, %y", "%gz", "%gx"};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* join_test.c: sums of products become one where that moves less. */
+/* join_test.c: sums of products become one product if that moves fewer
+   bytes. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
@@ -54,7 +55,8 @@ TEST_CASE(join, where_operands_are_smaller_than_results) {
         }
 }
 
-/* A kernel no larger than its operands stays, however small the rest is. */
+/* A kernel no larger than its operands is kept, however small the remainder
+   is. */
 TEST_CASE(join, large_operands_stay) {
     int64_t to[MOST];
     CHECK_EQ_INT(joined((int[]){4, 40, 4}, 3, to), 2);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memplan_test.c: places of values in the arena. */
+/* memplan_test.c: addresses of values in the arena. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* More values than are sorted: %p of 4 KB takes the place of %a and %b, of 1
-   and 3 KB, side by side. */
+/* More values than are sorted: %p of 4 KB takes the memory of %a and %b, of
+   1 and 3 KB, which are adjacent. */
 TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
     enum { TIMES = 850 };
     Arena *a = arena_new();
@@ -28,7 +28,7 @@ TEST_CASE(memplan, neighbours_that_end_leave_one_gap) {
     arena_free(a);
 }
 
-/* The arena of program train of eight layers, the widest of which has the
+/* The arena of program train with eight layers, the widest of which has a
    gradient of 4 MiB. */
 static int64_t train_arena(const char *const *flags) {
     Arena *a = arena_new();
@@ -56,8 +56,8 @@ static int64_t train_arena(const char *const *flags) {
     return bytes;
 }
 
-/* With updates in the backward pass two gradients are in memory at a time: one
-   that is finished, and the next. Updates are still in place. */
+/* With updates in the backward pass two gradients are in memory at a time: a
+   finished one, and the next. Updates are still computed in place. */
 TEST_CASE(memplan, early_updates_free_gradients) {
     int64_t all = train_arena(FLAGS("--loss", "mse"));
     int64_t early =
@@ -66,8 +66,8 @@ TEST_CASE(memplan, early_updates_free_gradients) {
     CHECK_MSG(early <= 9 << 20, "%lld", (long long)early);
 }
 
-/* %v takes the place of %s, which dies there; %w must not, though %v ends with
-   the same launch. */
+/* %v may take the memory of %s, whose last use is there; %w must not, though
+   %v's lifetime ends with the same launch. */
 TEST_CASE(memplan, a_place_is_taken_once) {
     static const char text[] =
         "graph predict(%x: f32[64,50], %y: f32[64,100]) on cuda {\n"

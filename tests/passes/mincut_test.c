@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mincut_test.c: the cut beside all assignments of small problems. */
+/* mincut_test.c: the cut, compared with all assignments of small problems. */
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -37,7 +37,7 @@ static int pick(int n) {
     return (int)((state >> 33) % (uint64_t)n);
 }
 
-/* Small numbers, so that ties are common, and gaps in every rank. */
+/* Small numbers, so that ties are common, and gaps in every component. */
 static CutCost random_cost(void) {
     CutCost c = {{0}};
     int64_t unit = pick(8) ? 1 : INT64_C(1) << 40;
@@ -157,8 +157,8 @@ TEST_CASE(mincut, equals_enumeration) {
     CHECK(contradictions > PROBLEMS / 10 && contradictions < PROBLEMS);
 }
 
-/* A chain that alternates and one long way through: no recursion, no search
-   that grows with the capacities. */
+/* An alternating chain with one long path: no recursion, and no search whose
+   time grows with the capacities. */
 TEST_CASE(mincut, thousands_of_variables) {
     enum { N = 4000 };
     Arena *a = arena_new();
@@ -177,8 +177,8 @@ TEST_CASE(mincut, thousands_of_variables) {
     arena_free(a);
 }
 
-/* Costs of the second number that all of one costly arc flows to, each farther
-   away than the one before: time grows with the chain, not with its square. */
+/* All of the flow from one costly arc goes to costs in the second component,
+   each farther away than the one before: time is linear in the chain. */
 TEST_CASE(mincut, a_chain_of_small_costs) {
     enum { N = 200000 };
     Arena *a = arena_new();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pipeline's order as data, and the runner, which refuses to run others. */
+/* Tests the pipeline's order as data, and the runner, which refuses other
+   orders. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,7 +113,8 @@ TEST_CASE(pipeline, a_pass_refuses_ir_of_another_stage) {
     expect_refused("fuse", split, ERR_USAGE, "only some graphs are a target's");
 }
 
-/* A plan has at most 2^50 bytes, and 256 of these values have as many. */
+/* A plan has at most 2^50 bytes, and 256 of these values have exactly as
+   many. */
 TEST_CASE(pipeline, memory_that_no_machine_has_is_refused) {
     StrBuf sb = {0};
     sb_puts(&sb, "graph predict(%v0: f32[1048576,1048576]) on cpu {\n");
@@ -127,8 +129,8 @@ TEST_CASE(pipeline, memory_that_no_machine_has_is_refused) {
     sb_free(&sb);
 }
 
-/* A text may hold any name; names that the compiler makes must not collide with
-   them. */
+/* A text may contain any name; names made by the compiler must not collide
+   with them. */
 TEST_CASE(pipeline, names_of_the_compiler_are_refused) {
     static const char *const texts[][2] = {
         {"graph forward(%x: f32[4]) {\n  param %w: f32[4]\n"
@@ -189,8 +191,8 @@ static bool writes(const Module *m, const char *graph, const char *var) {
     return false;
 }
 
-/* Each has programs, counters, a finite flag and state of its own; parameters
-   of the other are read and left alone. */
+/* Each has its own programs, counters, finite flag and state; the other's
+   parameters are read and unchanged. */
 TEST_CASE(pipeline, objectives_train_what_is_theirs) {
     static const char text[] = "graph forward(%x: f32[8,4]) {\n"
                                "  param %g.w: f32[4,4], %d.w: f32[4,3]\n"
@@ -203,7 +205,7 @@ TEST_CASE(pipeline, objectives_train_what_is_theirs) {
     Module *m = parsed(a, text);
     add_objective(&o, "gen", "g.*", "made", "adamw");
     add_objective(&o, "dis", "d.*", "seen", "sgd");
-    o.objectives.data++, o.objectives.len--; /* without the nameless one */
+    o.objectives.data++, o.objectives.len--; /* without the unnamed one */
     if (run_pipeline(m, &d, &o, STAGE_PRIMITIVE, false) != OK)
         FAIL("%s", d.text.data);
     CHECK(writes(m, "train:gen", "g.w") && writes(m, "train:dis", "d.w"));
@@ -238,7 +240,7 @@ static char *text_after(const char *text, Stage first, bool common) {
     return sb.data;
 }
 
-/* The pipeline, stopped anywhere, goes on behind the last pass that ran. */
+/* The pipeline, stopped anywhere, continues after the last pass that ran. */
 TEST_CASE(pipeline, in_parts_is_the_same) {
     static const char text[] = "graph forward(%x: f32[8,4]) {\n"
                                "  param %w: f32[4,6]\n"
@@ -282,9 +284,9 @@ TEST_CASE(pipeline, any_part_of_it_runs_or_is_refused) {
         }
 }
 
-/* A frozen table that products read rounded is kept rounded, but not where a
-   program gives it back as it is. */
-/* Files get the bits that were loaded: products read a 16-bit copy. */
+/* A frozen table that products read rounded is stored rounded, unless a
+   program returns it unchanged. */
+/* Files get the bits that were loaded, although products read a 16-bit copy. */
 TEST_CASE(pipeline, frozen_weights_stay_wide) {
     static const char *const results[] = {"%y", "%y, %t"};
     for (int i = 0; i < 2; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_test.c: what pass place promises, looked at in planned graphs of a
-   transformer block that trains.                                            */
+/* place_test.c: the promises of pass place, checked in planned graphs of a
+   transformer block that trains. */
 #include <stdio.h>
 #include <string.h>
 
@@ -105,7 +105,7 @@ static bool is_kept(const Graph *g, ValueId v) {
     return false;
 }
 
-/* A gradient of a parameter, for the host, or %y less its target, which no
+/* A gradient of a parameter, for the host, or %y minus its target, which no
    product reads. */
 static bool is_wide_by_contract(const Graph *g, ValueId v) {
     if (!strncmp(value_get(g, v)->name, "y.sub", 5)) return true;
@@ -117,8 +117,8 @@ static bool is_wide_by_contract(const Graph *g, ValueId v) {
     return is_kept(g, v);
 }
 
-/* Part of the bytes that 16 bits would halve, of all that forward and backward
-   write. */
+/* Share of the bytes that 16 bits would halve, among all bytes that forward
+   and backward write. */
 static double share_above(Graph *g, Arena *a) {
     const Flow *f = flow_new(g, a);
     int64_t above = 0, all = 0;
@@ -158,8 +158,8 @@ static int64_t bytes_moved(const Module *m, TargetKind t, Arena *a) {
     return sum;
 }
 
-/* The block of the model normalises a host input: recomputed it moves again,
-   and pass remat allows a part in 25 for this. */
+/* The block of the model normalises a host input: recomputing that moves it
+   again, and pass remat allows 1/25 more bytes. */
 TEST_CASE(place, what_backward_computes_again_moves_hardly_more) {
     static const char gated[] =
         "graph forward(%x: f32[8,32,64]) {\n"
@@ -196,8 +196,8 @@ TEST_CASE(place, what_backward_computes_again_moves_hardly_more) {
     }
 }
 
-/* The copies for heads that share keys repeat the rounded key, so the key is
-   rounded and not its copies. */
+/* The copies of a key for heads that share it repeat the rounded key: the
+   key is rounded, not its copies. */
 TEST_CASE(place, rounds_what_products_repeat) {
     static const char shared[] =
         "graph forward(%x: f32[4,128,64]) {\n"
@@ -242,8 +242,8 @@ TEST_CASE(place, rounds_what_products_repeat) {
     }
 }
 
-/* Scores are scaled before their product: their gradient is scaled behind the
-   routine and is a gradient, whose range the loss scale keeps. */
+/* Scores are scaled before their product: their gradient is scaled after the
+   routine and is a gradient, whose range the loss scale protects. */
 TEST_CASE(place, gradients_that_are_scaled_are_of_16_bits) {
     static const char scaled[] =
         "graph forward(%x: f32[4,4,128,16]) {\n"
@@ -269,7 +269,7 @@ TEST_CASE(place, gradients_that_are_scaled_are_of_16_bits) {
     arena_free(a);
 }
 
-/* Bytes that the final kernels move, although the share is an estimate's. */
+/* Bytes that the final kernels move, although the share is an estimate. */
 TEST_CASE(place, residual_streams_cost_what_they_may) {
     static const char *const parts[] = {"exact,residuals=0",
                                         "exact,residuals=2",
@@ -308,7 +308,7 @@ TEST_CASE(place, residual_streams_cost_what_they_may) {
     arena_free(a);
 }
 
-/* Programs that examine a step have its types. */
+/* Programs that examine a step have the step's types. */
 TEST_CASE(place, probes_store_what_the_step_stores) {
     Arena *a = arena_new();
     Module *m = planned(a, block, "fp16", "auto");
@@ -376,7 +376,7 @@ TEST_CASE(place, rounds_nothing_in_registers) {
     }
 }
 
-/* PyTorch's types are not weighed: they stay as they are at first. */
+/* PyTorch's types are not optimised: they stay as first chosen. */
 TEST_CASE(place, pytorchs_types_stay) {
     static const char *const precisions[] = {"bf16", "fp16"};
     for (int p = 0; p < 2; p++) {
@@ -442,7 +442,7 @@ TEST_CASE(place, regions_are_f32_forward_and_backward) {
         }
         CHECK_EQ_INT(products[0], 1);
         CHECK_EQ_INT(products[1], 2);
-        CHECK_EQ_INT(low, 5); /* two forward, of %w one and of %u two */
+        CHECK_EQ_INT(low, 5); /* two in forward, one of %w and one of %u */
     }
     arena_free(a);
 }
@@ -478,8 +478,8 @@ TEST_CASE(place, running_statistics_are_sums) {
 
 /* ---- near the loss ------------------------------------------------------- */
 
-/* In a deep net a value is spared only if it is small beside the net's largest
-   values, however little it adds. */
+/* In a deep network a value may be f32 only if it is small beside the
+   network's largest values, however little it adds. */
 TEST_CASE(place, what_is_spared_is_small) {
     static const int widths[] = {7, 8, 9, 20};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
@@ -513,8 +513,8 @@ TEST_CASE(place, what_is_spared_is_small) {
     }
 }
 
-/* Logits are as many as all else together: their loss reads 16 bits, and so do
-   the products that their gradient is for. */
+/* Logits are as large as all other values together: their loss reads 16
+   bits, and so do the products that read their gradient. */
 TEST_CASE(place, logits_of_many_classes_are_16_bits) {
     enum { LOGITS = 256 * 1024 };
     static const char model[] =
@@ -542,9 +542,9 @@ TEST_CASE(place, logits_of_many_classes_are_16_bits) {
     arena_free(a);
 }
 
-/* A few elements nearest the loss stay f32, unless the user asks for 16 bits.
+/* A few elements nearest the loss stay f32, unless the user requests 16 bits.
  */
-/* However many it is, but not where a product computes from it. */
+/* Whatever their number, but not if a product computes from them. */
 TEST_CASE(place, logs_of_a_softmax_are_f32_in_front_of_a_loss) {
     static const char *const ends[] = {
         "  %e = exp %p\n  %f = sub 1, %e\n  %q = mul %f, %f\n"
@@ -612,7 +612,8 @@ TEST_CASE(place, the_user_says_what_is_spared) {
     }
 }
 
-/* Products fuse with nothing here: each reads memory and writes memory. */
+/* Products fuse with nothing here: each reads its operands from memory and
+   writes its result to memory. */
 TEST_CASE(place, traffic_of_products) {
     static const char text[] = "graph predict(%x: f32[16,16]) {\n"
                                "  %a = matmul %x, %x\n  %b = matmul %a, %a\n"
@@ -648,9 +649,9 @@ TEST_CASE(place, traffic_of_products) {
     arena_free(a);
 }
 
-/* Neither %v nor %r needs a buffer, so that it costs no bytes to round in front
-   of the relu or behind it: what reads %v keeps its digits.  A sum behind the
-   relu is behind %v, too: nothing is gained by rounding %v instead of %r. */
+/* Neither %v nor %r needs a buffer, so that rounding before or after the
+   relu costs no bytes: readers of %v keep its digits. A sum after the relu
+   is after %v, too: rounding %v instead of %r gains nothing. */
 TEST_CASE(place, rounds_behind_what_others_read) {
     static const struct {
         const char *reader;
@@ -692,14 +693,14 @@ static const char a_product[] =
     "  param %b: f32[64] = 0, %m: f32[256,64] = normal(3, 1)\n"
     "  %p = matmul %x, %w : f32[256,64]\n";
 
-/* %v, which is stored, of products and of fp32, with readers that end in the
+/* %v, which is stored, from products and fp32, with readers that end in the
    product %y or in the loss. */
 TEST_CASE(place, what_autocast_has_in_fp32_is_rounded_where_nothing_grows) {
     static const struct {
         const char *v, *readers, *last;
         bool high;
     } cases[] = {
-        /* products read it, and what passes on the error as it is */
+        /* products read it, and ops that pass the error on unchanged */
         {"mul %p, %z", "  %s = tanh %v\n", "%s", false},
         {"mul %p, %z", "  %s = mul %v, %p\n", "%s", false},
         {"add %p, %b", "  %s = sub 1, %v\n", "%s", false},
@@ -721,7 +722,7 @@ TEST_CASE(place, what_autocast_has_in_fp32_is_rounded_where_nothing_grows) {
         {"softplus %p", "  %s = tanh %v\n", NULL, true},
         {"softplus %p", "  %s = tanh %v\n", "%s", false},
         {"tanh %p", "  %s = sub %v, 1\n", "%s", false},
-        /* the loss is computed of it */
+        /* the loss is computed from it */
         {"mul %p, %z", "  %s = tanh %v\n", NULL, true},
         {"gather %z, %i {axis=0}", "  %s = mul %v, %p\n", NULL, true},
         {"add %p, %b", "  %s = tanh %v\n", NULL, false},
@@ -753,9 +754,9 @@ TEST_CASE(place, what_autocast_has_in_fp32_is_rounded_where_nothing_grows) {
 /* ---- against all labelings ------------------------------------------------
  */
 
-/* The objective as placement.c states it, for graphs of nodes whose user gave
-   them class any (free) or full (fp32): the bytes of a step, bytes saved, the
-   accuracy price, roundings.                                                */
+/* The objective as placement.c defines it, for graphs whose nodes have class
+   any (free) or full (fp32) from the user: bytes of a step, bytes saved, the
+   accuracy price, roundings. */
 typedef struct Trial {
     Graph *g;
     const Traffic *traffic;
@@ -847,7 +848,7 @@ static void find_labels(Trial *t) {
     for (int v = 0; v < 64; v++) t->price[v]++;
 }
 
-/* A dozen nodes over [80,80], each reading the node before. */
+/* A dozen nodes over [80,80], each of which reads the previous one. */
 static char *random_graph(Arena *a, uint32_t seed) {
     static const char *const ops[][2] = {{"add", ""},
                                          {"mul", ""},
@@ -882,7 +883,7 @@ static char *random_graph(Arena *a, uint32_t seed) {
     return arena_printf(a, "%s  return a=%%v14, b=%%v8\n}\n", text);
 }
 
-/* As pass place finds it. */
+/* In the form that pass place gets. */
 static Module *lifted(Arena *a, const char *text) {
     Module *m = parsed(a, text);
     passed(a, m, "cse,dce,autocast,inline,canon,dce,lift,cse,dce", no_flags);
@@ -936,8 +937,9 @@ static uint32_t draw(uint32_t *seed, uint32_t n) {
     return ((*seed = *seed * 1664525u + 1013904223u) >> 8) % n;
 }
 
-/* One or two towers of their own width, each of residual sums that something
-   else may read, too, and that may be moved or bent before the next.        */
+/* One or two towers of different widths, of residual sums that something
+   else may read, too, and that may be moved or transformed before the next
+   sum. */
 static char *random_towers(Arena *a, uint32_t seed) {
     static const char *const between[] = {"reshape", "reshape", "tanh", "relu"},
                              *const rows[] = {"32", "4,8"};
@@ -982,15 +984,15 @@ static bool is_stream(const Graph *g, ValueId v) {
 typedef struct Chain {
     ValueId member[4];
     int members;
-    int64_t bytes,
-        worth; /* bytes and worth of f32 storage; 1 and the sums up to it */
+    int64_t bytes, worth; /* bytes and value of f32 storage; 1 and the number of
+                             sums before it */
 } Chain;
 
 typedef struct Towers {
     Trial t;
     bool *least; /* by ValueId.i: values that are low if streams get no bytes */
     int64_t bytes;
-    Chain chain[12]; /* the most for its bytes first */
+    Chain chain[12]; /* the highest value per byte first */
     int n;
 } Towers;
 
@@ -1039,7 +1041,7 @@ static void find_chains(Towers *w, const Graph *all) {
     }
     for (int i = 0; i < w->n; i++)
         w->chain[i].bytes = bytes_with(w, 1u << i) - w->bytes;
-    for (int i = 0; i < w->n; i++) /* later ones before equal ones */
+    for (int i = 0; i < w->n; i++) /* later streams before equal ones */
         for (int k = i; k > 0; k--) {
             Chain *x = &w->chain[k - 1], *y = x + 1, swap = *x;
             if (x->worth * y->bytes > y->worth * x->bytes) break;
@@ -1047,8 +1049,8 @@ static void find_chains(Towers *w, const Graph *all) {
         }
 }
 
-/* The first set in this order that fits, of all: the first chain in it wherever
-   that is possible, then the second, and so on. */
+/* The first set in this order that fits, among all: with the first chain in
+   it if possible, then the second, and so on. */
 static uint32_t best_within(Towers *w, double percent) {
     double most = (double)w->bytes * (1 + percent / 100) + 0.5;
     for (uint32_t in = 1u << w->n; in-- > 0;) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* policy_test.c: which line of --amp-policy a node follows. */
+/* policy_test.c: the line of --amp-policy that a node follows. */
 #include <string.h>
 
 #include "tests/harness.h"
@@ -13,7 +13,7 @@ static const char text[] =
 
 enum { NODES = 5 };
 
-/* The graph under those lines; NULL: refused, and d tells. */
+/* The graph with those lines; NULL: refused; d has the message. */
 static const Graph *under(Arena *a, Diag *d, const char *lines) {
     Module *m = parsed(a, text);
     REQUIRE(test_write_file(test_tmp("policy.txt"), lines, strlen(lines)));
@@ -22,7 +22,7 @@ static const Graph *under(Arena *a, Diag *d, const char *lines) {
                                                        : NULL;
 }
 
-/* A letter a node: of its class, or - for none; equal digits: one region. */
+/* One letter per node: its class, or - for none; equal digits: one region. */
 TEST_CASE(policy, the_last_line_that_matches_wins) {
     static const struct {
         const char *lines, *classes, *regions;

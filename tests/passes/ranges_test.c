@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranges_test.c: warnings of pass `ranges`, and its silence where numbers fit.
-   Types come from the texts: the decisions of autocast are not judged. */
+/* ranges_test.c: warnings of pass `ranges`, and no warning if numbers fit.
+   Types come from the texts: autocast's decisions are not tested here. */
 #include <string.h>
 
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* A model whose loss is a sum, around some lines that make %y: f16[4] of
-   %x: f16[4], %i: i32[4]. */
+/* A model whose loss is a sum, around some lines that compute %y: f16[4]
+   from %x: f16[4], %i: i32[4]. */
 #define MODEL(lines)                                                           \
     "graph forward(%x: f16[4], %i: i32[4]) {\n"                                \
     "  param %w: f32[4] = 0.5\n" lines "  %yw = mul %y, %w : f32[4]\n"         \

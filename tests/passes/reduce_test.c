@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce_test.c: sums in stages, where they pay. */
+/* reduce_test.c: sums in stages, where that is faster. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* Where forward folds the rows of %x, a kernel of these rows may add them up as
-   well, in the same few columns; backward is another kernel, and there two
+/* If forward folds the rows of %x, a kernel of these rows may sum them as
+   well, over the same few columns; backward is another kernel, and there two
    blocks of a GPU would do all the work. */
 TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
     static const char *const part[] = {"", " !backward"};
@@ -29,7 +29,7 @@ TEST_CASE(stages, are_left_out_beside_rows_of_one_part) {
     }
 }
 
-/* %p and %q have the bias in common, which no kernel of theirs shares. */
+/* %p and %q have only the bias in common, which their kernels do not share. */
 TEST_CASE(stages, are_not_left_out_for_what_is_spread) {
     Arena *a = arena_new();
     Module *m = parsed(
@@ -47,8 +47,8 @@ TEST_CASE(stages, are_not_left_out_for_what_is_spread) {
     arena_free(a);
 }
 
-/* Few long rows are cut into pieces for all multiprocessors, but each is worth
-   a block of threads: eight elements of each. */
+/* Few long rows are cut into pieces for all multiprocessors, but each piece
+   is worth a block of threads: eight elements per thread. */
 TEST_CASE(stages, pieces_are_worth_a_block) {
     enum { ROWS = 3, SMS = 132, LEAST = 256 * 8 };
     for (int64_t n = 1 << 12; n <= 1 << 24; n *= 2) {
@@ -76,8 +76,8 @@ TEST_CASE(stages, pieces_are_worth_a_block) {
     }
 }
 
-/* A kernel of rows that adds up columns as well has their sums when it ends:
-   what reads %c is another one. */
+/* A kernel of rows that also sums columns has their sums only at its end:
+   the reader of %c is another kernel. */
 TEST_CASE(stages, sums_of_columns_are_for_others) {
     static const char text[] =
         "graph predict(%x: f32[64,300]) {\n"

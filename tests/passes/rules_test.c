@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rules_test.c: --placement pytorch op by op beside torch.autocast
-   (tests/passes/autocast.txt, which models/gen_autocast.py writes).         */
+/* rules_test.c: --placement pytorch, op by op, compared with torch.autocast
+   (tests/passes/autocast.txt, which models/gen_autocast.py writes). */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
-/* Operands are floats of 16 bits and 32, declared in the model as in PyTorch.
+/* Operands are 16-bit and 32-bit floats, declared in the model as in PyTorch.
  */
 static void write_graph(char *line, char *text, char *dtype) {
     char *save, *word = strtok_r(line, " ", &save);
@@ -43,7 +43,7 @@ static Module *by_rule(Arena *a, const char *text) {
     return m;
 }
 
-/* The result's dtype; a product, and what else is low, reads 16 bits. */
+/* The result's dtype; products, and other low ops, read 16 bits. */
 static void check_line(char *line) {
     Arena *a = arena_new();
     char text[800], want[8];

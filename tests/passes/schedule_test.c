@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule_test.c: the order of groups beside the best of all orders.
+/* schedule_test.c: the order of groups, compared with the best of all orders.
 
-   Random graphs of few products, none of which fuses with another: the least
-   peak over all orders is found by trying them, and what pass schedule takes is
-   near it, and never above the order of the source.                         */
+   Random graphs of few products that do not fuse: the least peak over all
+   orders is found by trying them; the order from pass schedule must be close
+   to it, and never worse than the order of the source. */
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
@@ -11,7 +11,7 @@
 
 enum { GROUPS = 10, SIZES = 4 };
 
-/* A value that a group makes. */
+/* A value that a group computes. */
 typedef struct Made {
     int64_t bytes;
     unsigned readers; /* groups, a bit each */
@@ -73,7 +73,7 @@ static void make_small(Small *s, uint64_t seed) {
     REQUIRE(s->g->groups.len == GROUPS);
 }
 
-/* Bytes that stay when the groups of `ran` have run. */
+/* Bytes that are live when the groups in `ran` have run. */
 static int64_t alive(const Small *s, unsigned ran) {
     int64_t sum = 0;
     for (int i = 0; i < GROUPS; i++)
@@ -84,7 +84,7 @@ static int64_t alive(const Small *s, unsigned ran) {
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The least peak over all orders, by what has run. */
+/* The least peak over all orders, by the set of groups that have run. */
 static int64_t least_peak(const Small *s) {
     enum { ALL = 1 << GROUPS };
     int64_t *best = NEW_ARRAY(s->a, int64_t, ALL);
@@ -103,7 +103,7 @@ static int64_t least_peak(const Small *s) {
     return best[ALL - 1];
 }
 
-/* The peak of an order; order[i]: a group's number in the source. */
+/* The peak of an order; order[i] is a group's number in the source. */
 static int64_t peak(const Small *s, const int *order) {
     int64_t p = 0;
     unsigned ran = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream_test.c: losses of wide products in chunks of rows compute what they
-   did whole, and nothing is wide any more. */
+/* stream_test.c: losses of wide products in chunks of rows compute the same
+   as whole ones, and no value is wide any more. */
 #include <string.h>
 
 #include "tests/harness.h"
@@ -8,7 +8,7 @@
 
 enum { ROWS = 12, CLASSES = 40 };
 
-/* Elements of the largest value with all classes that is kept in memory. */
+/* Number of elements of the largest stored value with all classes. */
 static int64_t widest(const Graph *g) {
     int64_t most = 0;
     for (int i = 0; i < g->order.len; i++) {
@@ -21,9 +21,9 @@ static int64_t widest(const Graph *g) {
     return most;
 }
 
-/* Before and after the pass, with so many rows at a time, the graph computes
-   the same, also in the memory that is planned for it. Returns the widest
-   value's rows. */
+/* Before and after the pass, with that many rows at a time, the graph
+   computes the same, also in its planned memory. Returns the number of rows
+   of the widest value. */
 static int64_t streamed(const char *text, const char *rows) {
     Arena *a = arena_new();
     Module *m = parsed(a, text);
@@ -81,8 +81,8 @@ TEST_CASE(stream, losses_are_what_they_were) {
                       losses[i], rows[k]);
 }
 
-/* A reader that needs whole logits leaves them whole: another reader, a
-   gradient that depends on all rows, and classes that are not the last axis. */
+/* Logits stay whole if a reader needs them whole: another reader, a gradient
+   that depends on all rows, or classes along another axis than the last. */
 TEST_CASE(stream, what_needs_all_rows_stays_whole) {
     static const char *const losses[] = {
         "  %z = add %y, %b\n" CROSS "reduction=\"mean\"}\n"
@@ -122,8 +122,8 @@ TEST_CASE(stream, shapes_of_logits) {
         4);
 }
 
-/* --logit-rows auto leaves small logits whole, and logits of so few rows that
-   the gradient of the weight takes more memory than they do. */
+/* --logit-rows auto keeps small logits whole, and logits with so few rows
+   that the gradient of the weight takes more memory than they do. */
 TEST_CASE(stream, auto_asks_for_size) {
     static const struct {
         int rows, columns, inner;

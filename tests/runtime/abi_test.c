@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* abi_test.c: what CONTRIBUTING.md promises of the C API: structs and the table
-   of functions only grow at their end, so that a host keeps working that was
-   compiled with an older header of the same AMPC_ABI_VERSION.  A new field or
-   function gets a row; a row that fails wants another AMPC_ABI_VERSION. */
+/* abi_test.c: CONTRIBUTING.md's promise about the C API: structs and the
+   table of functions only grow at their end, so that a host compiled with an
+   older header of the same AMPC_ABI_VERSION keeps working. A new field or
+   function gets a row; if a row fails, AMPC_ABI_VERSION must change. */
 #include <stddef.h>
 #include <string.h>
 
@@ -235,7 +235,7 @@ TEST_CASE(abi, structs_grow_at_their_end) {
                   places[i].type, places[i].field, places[i].is, places[i].was);
 }
 
-/* Each struct's last row is its last field but for padding. */
+/* The last row of each struct is its last field, except for padding. */
 TEST_CASE(abi, every_field_has_a_row) {
     static const struct {
         const char *type;

@@ -78,7 +78,7 @@ TEST_CASE(checkpoint, states_that_are_not_finite) {
     a->close(s);
 }
 
-/* With these every later step would be skipped, or refused. */
+/* With these values every later step would be skipped, or refused. */
 TEST_CASE(checkpoint, scalars_that_cannot_be) {
     static const float scales[] = {NAN, 0, -1, INFINITY, -INFINITY};
     static const int64_t counts[] = {-1, INT64_MIN, INT64_MAX};
@@ -105,7 +105,7 @@ TEST_CASE(checkpoint, scalars_that_cannot_be) {
     a->close(s);
 }
 
-/* The bf16 copy of w from the last step is not a copy of the loaded w. */
+/* The bf16 copy of w from the last step does not match the loaded w. */
 TEST_CASE(checkpoint, loading_refreshes_the_16_bit_copies) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("refresh.safetensors");
@@ -155,7 +155,7 @@ TEST_CASE(checkpoint, load_takes_weights_alone) {
     a->close(t);
 }
 
-/* Weights from elsewhere: no metadata, tensors that nobody asked for. */
+/* Weights from other programs: no metadata, and unneeded tensors. */
 TEST_CASE(checkpoint, load_takes_files_from_elsewhere) {
     static const char header[] =
         "{\"w\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,24]},"
@@ -249,7 +249,7 @@ TEST_CASE(checkpoint, file_is_as_promised) {
     a->close(s);
 }
 
-/* A header is UTF-8, or it is none of a safetensors file. */
+/* A safetensors header must be UTF-8. */
 TEST_CASE(checkpoint, a_cursor_is_utf8) {
     static const char *const wrong[] = {
         "\"caf\xe9\"",          "\"\xc0\x80\"", "\"\xed\xa0\x80\"",
@@ -342,7 +342,7 @@ TEST_CASE(checkpoint, a_torn_file_falls_back_and_says_so) {
     a->close(s);
 }
 
-/* A whole file of other programs is a mistake, no accident. */
+/* A complete file of another program is a mistake, not damage. */
 TEST_CASE(checkpoint, a_foreign_file_does_not_fall_back) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("foreign.safetensors");
@@ -386,7 +386,7 @@ TEST_CASE(checkpoint, a_save_destroys_nothing_of_the_user) {
     REQUIRE(test_write_file(other, "mine", 4));
     int fd = open(other, O_RDONLY);
     REQUIRE(flock(fd, LOCK_EX) == 0);
-    alarm(20); /* a lock that somebody holds is not waited for */
+    alarm(20); /* a lock held by another process is not waited for */
     check_ok(s, a->save(s, path));
     alarm(0);
     char *text = test_read_file(other, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_tcp_test.c: ranks over sockets: sums beside plain C, and ranks that are
-   silent, answer another call or are there twice.  Those are played here, frame
-   by frame; the others are processes of their own.                           */
+/* comm_tcp_test.c: ranks over sockets: sums compared with plain C, and ranks
+   that are silent, answer another call or exist twice. Such ranks are
+   simulated here, frame by frame; the others are separate processes. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -31,7 +31,7 @@ static struct sockaddr_in address(int at) {
                                 .sin_addr = {htonl(INADDR_LOOPBACK)}};
 }
 
-/* A port that nobody listens on. */
+/* A port on which no process listens. */
 static void choose_port(void) {
     struct sockaddr_in a = address(0);
     socklen_t size = sizeof a;
@@ -45,7 +45,8 @@ static void choose_port(void) {
 typedef const char *
 RankFn(ampc_comm *c); /* NULL, or a description of the error */
 
-/* Runs a rank that has met the others: 0, or 1 with its message in a file. */
+/* Runs a rank that has connected to the others: returns 0, or 1 with its
+   message in a file. */
 static int run_rank(int rank, int world, double deadline, RankFn *fn) {
     char text[16], err[400] = "", name[32];
     ampc_comm *c = NULL;
@@ -65,7 +66,8 @@ static int run_rank(int rank, int world, double deadline, RankFn *fn) {
     return 1;
 }
 
-static int taken = -1; /* a socket that has the port, which no rank has */
+static int taken = -1; /* a socket bound to the port, which belongs to no
+                          rank */
 
 static pid_t start_rank(int rank, int world, double deadline, RankFn *fn) {
     pid_t child = fork();
@@ -98,7 +100,7 @@ static float number(int rank, int i) {
     return (float)((rank + 1) * 37 + i * 11 % 101) / 64;
 }
 
-/* 16 bits are rounded once, whatever is between. */
+/* 16-bit sums are rounded once, whatever the ranks between. */
 static const char *sums(ampc_comm *c) {
     float wide[COUNT];
     uint16_t half[COUNT];
@@ -145,9 +147,9 @@ static const char *shares(ampc_comm *c) {
     return NULL;
 }
 
-static atomic_int *came; /* at barriers, of all ranks */
+static atomic_int *came; /* at barriers, over all ranks */
 
-/* Nobody leaves a barrier before all came, whoever comes last. */
+/* No rank leaves a barrier before all have arrived, whichever is last. */
 static const char *meets(ampc_comm *c) {
     for (int turn = 1; turn <= 3 * WORLD; turn++) {
         struct timespec late = {.tv_nsec = (turn + c->rank) % WORLD * 5000000};
@@ -179,13 +181,13 @@ TEST_CASE(comm_tcp, barriers_wait_for_all) {
 
 /* ---- a rank played here -------------------------------------------------- */
 
-typedef struct Frame { /* as comm_tcp.c sends it */
+typedef struct Frame { /* in the form that comm_tcp.c sends */
     uint32_t kind, number;
     uint64_t bytes;
 } Frame;
 enum { HELLO = 0x72706d61, SUM, WELCOME = SUM + 3 };
 
-/* Connected, once rank 0 listens. */
+/* Connects when rank 0 listens. */
 static int connect_to(void) {
     struct sockaddr_in a = address(port);
     for (int i = 0; i < 400; i++) {
@@ -197,7 +199,7 @@ static int connect_to(void) {
     FAIL("rank 0 does not listen");
 }
 
-/* Whether the other side answers with n bytes, and does not hang up. */
+/* True if the other side answers with n bytes, and does not hang up. */
 static bool hears(int fd, void *to, size_t n) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     return poll(&p, 1, 8000) == 1 && recv(fd, to, n, MSG_WAITALL) == (ssize_t)n;
@@ -216,8 +218,8 @@ static const char *one_sum(ampc_comm *c) {
     return x == 3 ? NULL : "another sum";
 }
 
-/* Checks rank 0's message for a frame that comes in front of a sum of one
-   number, and of 2. */
+/* Checks rank 0's message for a frame that arrives before a sum of one
+   number, and before one of 2. */
 static void answered_with(Frame f, const char *says) {
     float two = 2;
     choose_port();
@@ -239,7 +241,7 @@ TEST_CASE(comm_tcp, answers_are_to_what_was_asked) {
     answered_with((Frame){SUM, 1, 8}, other);
 }
 
-/* Who is silent is named by all others, whom rank 0 tells. */
+/* Rank 0 tells all others which rank is silent, and they name it. */
 TEST_CASE(comm_tcp, all_name_the_silent_one) {
     static const char silent[] = "rank 2 did not answer within 3 s";
     choose_port();
@@ -267,7 +269,7 @@ TEST_CASE(comm_tcp, every_rank_is_there_once) {
     int stranger = connect_to();
     CHECK(!greet(stranger, 2, 4));
     close(stranger);
-    close(fd); /* rank 1 is gone, which rank 0 says when all are there */
+    close(fd); /* rank 1 is gone, which rank 0 reports when all are there */
     fd = connect_to();
     CHECK(greet(fd, 2, 3));
     check_rank(zero, 0, "rank 1 is gone");
@@ -286,8 +288,8 @@ static void free_port(void) {
     taken = -1;
 }
 
-/* A connection to a port of one's own host that nobody listens on may get this
-   port on its own side: the program then hears itself. */
+/* A connection to an unused port of the same host may get this port as its
+   own side's: the program then connects to itself. */
 TEST_CASE(comm_tcp, an_echo_is_not_rank_0) {
     int calls = 0;
     take_port();
@@ -335,14 +337,14 @@ TEST_CASE(comm, the_local_rank_is_what_a_launcher_says) {
                                         "LOCAL_RANK"};
     static const struct {
         const char *text;
-        int rank; /* -1: none, the next name counts */
+        int rank; /* -1: not set, so that the next name counts */
     } rows[] = {{"0", 0},   {"3", 3},          {"2147483647", INT32_MAX},
                 {"", -1},   {"-1", -1},        {"x", -1},
                 {"3x", -1}, {"2147483648", -1}};
     enum { NAMES = sizeof names / sizeof *names };
     for (int i = 0; i < NAMES; i++) unsetenv(names[i]);
     CHECK_EQ_INT(comm_local_rank(), 0);
-    for (int i = NAMES; i-- > 0;) { /* earlier names count first */
+    for (int i = NAMES; i-- > 0;) { /* earlier names take precedence */
         int next = comm_local_rank();
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
             setenv(names[i], rows[k].text, 1);
@@ -435,7 +437,7 @@ TEST_CASE(comm, tables_of_a_host) {
     WITHOUT(comm_sums_on_device, c.size = offsetof(ampc_comm, waiting));
 }
 
-/* A launcher has said enough. */
+/* The launcher's variables suffice. */
 TEST_CASE(comm, what_a_launcher_must_say) {
     static const struct {
         const char *address, *rank, *world;

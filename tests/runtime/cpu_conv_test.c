@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_conv_test.c: convolution and pooling on CPUs against a naive reference in
-   double, over random shapes and dtypes, at every ISA level this machine has;
-   the same bits for 1, 2 and 5 threads; scratch stays within its bounds.     */
+/* cpu_conv_test.c: convolution and pooling on CPUs against a naive reference
+   in double, over random shapes and dtypes, at every ISA level this machine
+   has; the same bits for 1, 2 and 5 threads; scratch memory stays within its
+   bounds. */
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>
 #include <math.h>
@@ -25,7 +26,7 @@ typedef struct ConvCase {
 
 static int64_t prod3(const int64_t v[3]) { return v[0] * v[1] * v[2]; }
 
-/* Input position of tap t of output o, or -1. */
+/* Input position that tap t of output o reads, or -1. */
 static int64_t conv_at(const LibConv *c, int d, int64_t o, int64_t t) {
     int64_t i = o * c->stride[d] - c->pad[d] + t * c->dilation[d];
     return i < 0 || i >= c->in[d] ? -1 : i;
@@ -62,7 +63,7 @@ static void conv_reference(ConvCase *k) {
     }
 }
 
-/* Operands of the dtypes that k->c has, and the references. */
+/* Operands with the dtypes of k->c, and the references. */
 static void conv_fill(ConvCase *k) {
     const LibConv *c = &k->c;
     k->taps = prod3(c->kernel);
@@ -139,7 +140,7 @@ static void conv_call(const ConvCase *k, const AmpcCpuLib *lib, int which,
     scratch_check(scratch, need);
 }
 
-/* The packed W that forward kept replaces W: the same bits, though W is gone.
+/* The packed W that forward kept replaces W: the same bits, even if W is gone.
  */
 static void conv_check_kept(const ConvCase *k, const AmpcCpuLib *lib,
                             const void *want, size_t bytes) {
@@ -251,7 +252,7 @@ TEST_CASE(conv, random_shapes) {
 /* Random convolutions of one group. */
 typedef struct ConvRange {
     int cases, least; /* channels on either side                             */
-    int c[2], k[2];   /* at most; the second of every third                  */
+    int c[2], k[2];   /* largest numbers; the second for every third case */
     int extent[3];    /* at most, by rank                                    */
 } ConvRange;
 
@@ -319,7 +320,7 @@ TEST_CASE(conv, images_in_turns) {
     conv_check_row(&(ConvRow){165, 56, 57, 1, {4, 4}, {3, 3}, 1, 1});
 }
 
-/* Taps read mostly pads: odd widths, strides, taps beyond both edges, rows of
+/* Most taps read pads: odd widths, strides, taps beyond both edges, rows of
    one result. */
 TEST_CASE(conv, small_images) {
     static const ConvRow rows[] = {
@@ -360,11 +361,12 @@ TEST_CASE(conv, taps_that_read_pads_are_skipped) {
     c.in[1] = c.in[2] = c.out[1] = c.out[2] = 56;
     CHECK(chlast_plan(&c, 0, 0, 1, &p) && !p.skips);
     c.in[1] = c.in[2] = c.out[1] = c.out[2] = 4;
-    c.c = c.k = 32; /* too little work to look for pads */
+    c.c = c.k = 32; /* too little work to make finding pads worthwhile */
     CHECK(chlast_plan(&c, 0, 0, 1, &p) && !p.skips);
 }
 
-/* Kernels of one element: images that make products, and some too small. */
+/* Kernels of one element: images that are matrix products, and some that are
+   too small. */
 TEST_CASE(conv, products) {
     static const ConvRow rows[] = {
         {2, 40, 24, 1, {13, 11}, {1, 1}, 1, 0},
@@ -401,8 +403,8 @@ TEST_CASE(conv, common_shapes) {
         conv_check_row(&rows[i]);
 }
 
-/* buf: the result, a number of its elements for an image, and one for a plane:
-   stores twice the sum.                                                     */
+/* buf: the result, its number of elements per image and per plane: stores
+   twice the sum. */
 static void store_twice(void *const *buf, const float *acc, int64_t ld,
                         int64_t batch, int64_t row, int64_t col, int64_t rows,
                         int64_t cols) {
@@ -414,9 +416,9 @@ static void store_twice(void *const *buf, const float *acc, int64_t ld,
                 2 * acc[i * ld + j];
 }
 
-/* Checks that convolution and pool together give the bits of the convolution
-   and then the pool, with and without a place for the convolution's result and
-   an epilogue, for any number of threads. */
+/* Checks that convolution and pool together give the same bits as one after
+   the other, with and without storing the convolution's result and with an
+   epilogue, for any number of threads. */
 static void conv_check_pooled(const ConvCase *k, const LibPool *p, int max) {
     LibConv c = k->c;
     int64_t out = p->planes * prod3(p->out), image = c.k * k->ys, plane = k->ys;
@@ -549,7 +551,7 @@ TEST_CASE(conv, minimal_filtering_is_as_exact_as_taps) {
     CHECK(worst[1] <= worst[0]);
 }
 
-/* A result does not change with elements that it does not read, even in the
+/* A result does not depend on elements that it does not read, even in the
    same tile. */
 TEST_CASE(conv, minimal_filtering_keeps_infinities_apart) {
     static const ConvRow row = {4, 16, 16, 1, {11, 11}, {3, 3}, 1, 1};
@@ -616,7 +618,7 @@ static void pool_random(LibPool *p, int rank) {
     }
 }
 
-/* One window: the whole plane. */
+/* One window that covers the plane. */
 static void pool_whole(LibPool *p, int64_t h, int64_t w) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
     *p = (LibPool){.planes = 3,
@@ -633,7 +635,7 @@ typedef struct PoolRef {
     int32_t *tap;
 } PoolRef;
 
-/* One window: its maximum, which element that is and its position, the sum and
+/* One window: its maximum, the maximum's number and position, the sum and
    the count. */
 static void pool_window_ref(const LibPool *p, const void *x, int64_t plane,
                             int64_t o, double *max, int32_t *best,
@@ -741,8 +743,8 @@ static void pool_compare(LibPool p) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) block_free(all[i]);
 }
 
-/* Among equal elements the first is the greatest, even if all are minus
-   infinity. */
+/* Among equal elements the first counts as the maximum, even if all are
+   minus infinity. */
 TEST_CASE(pooling, windows_of_minus_infinity) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
     enum { SIDE = 22, IN = SIDE * SIDE, OUT = IN / 4 };
@@ -789,13 +791,14 @@ TEST_CASE(pooling, whole_planes) {
         LibPool p;
         pool_whole(&p, 1 + n % 3, n);
         pool_compare(p);
-        pool_whole(&p, n % 9 + 1, n % 9 + 1); /* 7 x 7: 1 more than vectors */
+        pool_whole(&p, n % 9 + 1, n % 9 + 1); /* 7 x 7: one more than whole
+                                                 vectors */
         pool_compare(p);
     }
     pools_close();
 }
 
-/* Rows of 2 x 2 windows around the length of a vector, planes of few rows. */
+/* Rows of 2 x 2 windows of about the length of a vector, planes of few rows. */
 TEST_CASE(pooling, halves) {
     rng = 33;
     pools_open();
@@ -811,7 +814,8 @@ TEST_CASE(pooling, halves) {
     pools_close();
 }
 
-/* Rows about as wide as the lines in which gradients are summed, and wider. */
+/* Rows about as wide as the lines in which gradients are summed, and wider
+   ones. */
 TEST_CASE(pooling, wide_rows) {
     static const int64_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16};
     static const int64_t widths[] = {2030, 2036, 2037, 2038, 2039, 2040,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_kernels_test.c: the CPU routines against naive references in double, over
    random shapes, strides and dtypes, at every ISA level this machine has; the
-   same bits for 1, 2 and 5 threads; scratch stays within its bounds.  Those of
-   convolution and pooling are in cpu_conv_test.c.                            */
+   same bits for 1, 2 and 5 threads; scratch memory stays within its bounds.
+   Convolution and pooling are in cpu_conv_test.c. */
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>
 #include <math.h>
@@ -34,7 +34,7 @@ TEST_CASE(half, every_16_bit_value_survives_the_round_trip) {
     }
 }
 
-/* The nearest of two neighbours, ties to the even one. */
+/* The nearest of two neighbours; ties go to the even one. */
 static uint16_t nearest(double x, uint16_t lo, double vlo, double vhi) {
     double below = fabs(x - vlo), above = fabs(vhi - x);
     if (below != above) return below < above ? lo : (uint16_t)(lo + 1);
@@ -74,7 +74,8 @@ typedef struct GemmCase {
     double *want, *slack; /* reference, sum of |a * b|                      */
 } GemmCase;
 
-/* Random strides of one operand: rows or columns dense, or neither. */
+/* Random strides of one operand: contiguous rows, contiguous columns, or
+   neither. */
 static int64_t gemm_layout(int64_t rows, int64_t cols, int64_t *rs,
                            int64_t *cs) {
     int64_t pad = rnd_in(0, 3), kind = rnd_in(0, 5);
@@ -177,7 +178,7 @@ static int gemm_close(const GemmCase *c, const void *got, int64_t dtype,
     return 1;
 }
 
-/* The packed B that was kept replaces B: the same bits, though B is gone. */
+/* The packed B that was kept replaces B: the same bits, even if B is gone. */
 static void gemm_check_kept(const GemmCase *c, const AmpcCpuLib *lib,
                             const void *want, size_t bytes) {
     const LibGemm *g = &c->g;
@@ -239,7 +240,7 @@ static void gemm_check_level(const GemmCase *c, const AmpcCpuLib *lib) {
     block_free(r.count);
 }
 
-/* At every level, beside its reference; frees it. */
+/* Runs it at every level, compares with the reference, and frees it. */
 static void gemm_check_levels(GemmCase *c) {
     int top = top_level();
     for (int level = 2; level <= top; level++)
@@ -261,7 +262,7 @@ TEST_CASE(gemm, small_shapes) {
     pools_close();
 }
 
-/* Computes 1 x + 0 for n elements in this number of rows. */
+/* Computes 1 x + 0 for n elements in that many rows. */
 static void convert(int level, int64_t rows, int64_t n, const void *x,
                     int64_t from, void *y, int64_t to) {
     const AmpcCpuLib *lib = lib_of(level);
@@ -276,7 +277,8 @@ static void convert(int level, int64_t rows, int64_t n, const void *x,
 
 enum { HALVES = 1 << 16, BETWEEN = 1 << 19, ROWS = 5 };
 
-/* All of them, and below, at and above the middle of each two. */
+/* All 16-bit numbers, and numbers below, at and above the middle of each two
+   neighbours. */
 TEST_CASE(half, routines_convert_as_half_h_does) {
     static const uint32_t low[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x1fff};
     uint16_t *h = malloc(HALVES * sizeof *h), *got = malloc(BETWEEN * ROWS * 2);
@@ -373,8 +375,8 @@ TEST_CASE(gemm, all_rows_by_some_columns) {
     pools_close();
 }
 
-/* Elements stored as bf16 are rounded to nearest even wherever they stand in a
-   row, and NaN stays NaN, whatever its bits. One row, few, and panels. */
+/* Elements stored as bf16 are rounded to nearest even at every position in a
+   row, and NaN stays NaN, whatever its bits. One row, few rows, and panels. */
 TEST_CASE(gemm, results_are_rounded_at_every_place) {
     static const uint32_t bits[] = {
         0x3f808000, 0x3f818000, 0x3f807fff, 0x3f808001, 0xbf808000, 0xbf818000,
@@ -419,8 +421,8 @@ TEST_CASE(gemm, results_are_rounded_at_every_place) {
     pools_close();
 }
 
-/* Sums longer than a block of k, of 16 bits, however the operands lie; alone
-   and in a batch, whose items pack for themselves. */
+/* Sums longer than a block of k, of 16 bits, in every storage order of the
+   operands; alone and in a batch, whose items pack for themselves. */
 TEST_CASE(gemm, long_sums_of_16_bits) {
     rng = 14;
     pools_open();
@@ -452,8 +454,8 @@ TEST_CASE(gemm, long_sums_of_16_bits) {
     pools_close();
 }
 
-/* Waking a thread takes some microseconds, in which it could have made 2^16
-   multiply-adds; a second of work that one thread does alone is lost. */
+/* Waking a thread takes some microseconds, in which it could do 2^16
+   multiply-adds; a large product on one thread alone is a failure. */
 TEST_CASE(gemm, work_is_handed_over_in_sizes_that_pay) {
     static const int64_t sizes[][4] = {
         {8, 8, 8, 1},          {64, 10, 64, 1},    {128, 512, 784, 1},
@@ -482,7 +484,7 @@ TEST_CASE(gemm, work_is_handed_over_in_sizes_that_pay) {
 
 /* ---- attention ----------------------------------------------------------- */
 
-/* q, k, v, dy, mask; lse, delta; and what should come of them. */
+/* q, k, v, dy, mask; lse, delta; and the expected results. */
 typedef struct AttendCase {
     LibAttend p;
     void *in[5];
@@ -546,7 +548,7 @@ static void attend_add(AttendCase *c, int result, int64_t i, double x) {
     c->terms[result][i] += fabs(x);
 }
 
-/* One row of scores, and all that it adds to the results. */
+/* Adds one row of scores to the results. */
 static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
     const LibAttend *p = &c->p, to = attend_grads(p);
     int64_t row = b * p->t + i, m = b / p->group;
@@ -597,7 +599,7 @@ static void attend_row(AttendCase *c, int64_t b, int64_t i, double *s) {
     block_free(kept);
 }
 
-/* In products of bf16 pairs one factor of each term is rounded, the other is
+/* In products of bf16 pairs one factor of each term is rounded; the other is
    exact. */
 static void attend_close(const AttendCase *c, int i, const void *got,
                          int64_t dtype, int level) {
@@ -645,7 +647,8 @@ static void attend_compare(AttendCase *c, int level, AmpcPool *pool,
 
 static int past_blocks;
 
-/* Heads lie beside rows, others around them; or one value has all. */
+/* Heads are stored beside rows, with others around them; or one value has
+   all heads. */
 static void attend_beside(LibAttend *p, int64_t heads) {
     p->trans_b = 1;
     p->kv_heads = heads;
@@ -774,7 +777,7 @@ TEST_CASE(attend, pairs_of_bf16) {
 
 /* ---- scatter-add, argmax ------------------------------------------------- */
 
-/* Indices of each integer type, about both of its ends. */
+/* Indices of each integer type, around both ends of the range. */
 static const struct IndexType {
     int64_t dtype, least, most;
     size_t bytes;
@@ -789,7 +792,9 @@ static void scatter_case(int which) {
     LibScatterAdd s = {rnd_in(1, 3),   rnd_in(1, 50), rnd_in(0, 200),
                        rnd_in(1, 300), rnd_float(),   AMPC_I64,
                        rnd_float()};
-    if (rnd() % 2) s.inner = rnd_in(1, 16); /* about a vector, or fewer */
+    if (rnd() % 2)
+        s.inner = rnd_in(1, 16); /* about as many as a vector, or
+                                    fewer */
     if (rnd() % 5 == 0) s.src_dtype = s.out_dtype = AMPC_F64;
     const struct IndexType *type = &index_types[which];
     s.idx_dtype = type->dtype;
@@ -799,7 +804,7 @@ static void scatter_case(int which) {
     void *idx = block((size_t)s.nidx * 8);
     double *want = zeros(nout);
     for (int64_t i = 0; i < s.nidx; i++) {
-        int64_t t = rnd_in(-s.rows - 1, s.rows); /* both ends out of range */
+        int64_t t = rnd_in(-s.rows - 1, s.rows); /* out of range at both ends */
         if (rnd() % 8 == 0) t = rnd() % 2 ? type->least : type->most;
         t = t < type->least ? type->least : t > type->most ? type->most : t;
         memcpy((char *)idx + (size_t)i * type->bytes, &t, type->bytes);
@@ -911,7 +916,7 @@ TEST_CASE(cumsum, random_shapes) {
 
 /* ---- argsort ------------------------------------------------------------- */
 
-/* Whether element i of a row comes before element j. */
+/* True if element i of a row is sorted before element j. */
 static int comes_before(const LibArgsort *a, const void *x, int64_t row,
                         int64_t i, int64_t j) {
     double p = array_get(x, a->dtype, row + i);
@@ -921,8 +926,8 @@ static int comes_before(const LibArgsort *a, const void *x, int64_t row,
     return (p > q) == !!a->descending;
 }
 
-/* Each position once, and each before those behind it and all left out: with
-   the last that is there. */
+/* Each position occurs once, before all later ones and all that are left
+   out, including the last. */
 static void argsort_check(const LibArgsort *a, const void *x,
                           const int32_t *got) {
     char *seen = block((size_t)a->n);
@@ -999,15 +1004,15 @@ TEST_CASE(argsort, random_shapes) {
     pools_close();
 }
 
-/* The answer of a fresh question under this AMPC_ISA. */
+/* The answer of a new process under this AMPC_ISA. */
 static int dot_under(const char *isa) {
     setenv("AMPC_ISA", isa, 1);
     cpu_bf16_dot_force(-1);
     return cpu_bf16_dot();
 }
 
-/* The flags with which runtime/BUILD compiles routines of a level; NULL: it
-   names none. */
+/* The flags with which runtime/BUILD compiles a level's routines; NULL: it
+   does not name the level. */
 #define ISA_HERE
 #define ISA(E, number, name, prefix, arch, vectors, flags)                     \
     extern const char ampc_v##number##_flags[] __attribute__((weak));          \
@@ -1036,8 +1041,8 @@ TEST_CASE(isa, runtime_build_has_the_rows_of_isa_def) {
     }
 }
 
-/* Code asks a level for its features (simd.h), never for its number: another
-   machine has none of these numbers. */
+/* Code must ask for a level's features (simd.h), never for its number: other
+   machines do not have these numbers. */
 TEST_CASE(isa, no_routine_compares_levels) {
     char line[1000];
     int n = 0;

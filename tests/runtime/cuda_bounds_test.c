@@ -2,11 +2,12 @@
 /* cuda_bounds_test.c: every emitted kernel on buffers of exactly its size.
 
    The runtime puts all buffers into one allocation, where a kernel that reads
-   or writes one element too many hits a neighbour and may go unseen.  Here the
-   kernels of the whole op collection (tests/ops) run one by one on the host,
-   each value in a block of its own: a guard behind every block must survive,
-   and under the address sanitizer reading it is a fault.  The results must be
-   the interpreter's, for three orders of threads and blocks.                */
+   or writes one element too many hits a neighbour and may go unnoticed. Here
+   the kernels of the whole op collection (tests/ops) run one by one on the
+   host, with each value in a separate block: a guard after every block must
+   survive, and under the address sanitizer reading it is a fault. The
+   results must equal the interpreter's, for three orders of threads and
+   blocks. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ typedef struct Bounds {
     Item *items;
     int n, nunit;
     StrBuf *unit;
-    void **data;   /* by ValueId.i of roots: base of the block */
+    void **data;   /* by ValueId.i of roots: address of its block */
     size_t *bytes; /* by ValueId.i */
     char dir[512];
 } Bounds;
@@ -47,7 +48,7 @@ typedef struct Bounds {
 /* ---- blocks -------------------------------------------------------------- */
 
 #ifdef __SANITIZE_ADDRESS__
-enum { ROOM = 0 }; /* the sanitizer guards, to the byte */
+enum { ROOM = 0 }; /* the sanitizer guards every byte */
 #else
 enum { ROOM = GUARD };
 #endif
@@ -92,13 +93,13 @@ static StrBuf *unit_for(Bounds *x, int item, int *unit) {
     return &x->unit[*unit];
 }
 
-/* A copy, which the driver makes. */
+/* A copy, done by the driver. */
 static bool is_copy(const Item *t) {
     return t->lib >= 0 && t->s->lib == PLAN_LIB_COPY;
 }
 
-/* Kernels are shared: each is printed where it is used first, a functor in
-   every unit that uses it. */
+/* Kernels are shared: each is printed where it is first used; a functor is
+   printed in every unit that uses it. */
 static void print_items(Bounds *x) {
     int *where = NEW_ARRAY(x->b.a, int, kernel_set_count(x->ks, false) + 1);
     int *functor = NEW_ARRAY(x->b.a, int, kernel_set_count(x->ks, true) + 1);
@@ -166,7 +167,7 @@ static void launch(const Item *t, SimTwin *twin, const char *name,
     if (rc) FAIL("%s (%s): %s", t->s->name, name, sim()->errors());
 }
 
-/* A launch for one tensor alone, from a table of one row. */
+/* A launch for one tensor, from a table with one row. */
 static void run_fold(Bounds *x, const Item *t, SimTwin *twin) {
     CudaShape shape = cuda_shape(t->s->kernel);
     uint64_t *table = block_new((size_t)(2 + t->s->nref) * sizeof *table);
@@ -352,8 +353,8 @@ static void bounds_of_text(Bounds *x, const char *text) {
     print_items(x);
 }
 
-/* 12 GB, of which the test touches a few pages: offsets need more than 32 bits,
-   in a kernel of elements and in one of rows. */
+/* 12 GB, of which the test touches a few pages: offsets need more than 32
+   bits, in a kernel over elements and in one over rows. */
 TEST_CASE(cuda_bounds, offsets_beyond_32_bits) {
     static const char text[] =
         "graph predict(%x: f32[3,1073741824]) {\n"
@@ -394,7 +395,7 @@ TEST_CASE(cuda_bounds, offsets_beyond_32_bits) {
 
 /* ---- a mistake of that kind ---------------------------------------------- */
 
-/* "e >= N" becomes "e > N": one thread too many computes. */
+/* Turns "e >= N" into "e > N": one thread too many computes. */
 static void one_too_many(StrBuf *text) {
     static const char test[] = "if (e >= ";
     char *p = strstr(text->data, test);
@@ -402,7 +403,8 @@ static void one_too_many(StrBuf *text) {
     memcpy(p, "if (e >  ", sizeof test - 1);
 }
 
-/* In a child, which the sanitizer may end; whether the guard was hit. */
+/* Runs in a child process, which the sanitizer may end; returns whether the
+   guard was hit. */
 static bool mistake_is_seen(Bounds *x, SimTwin **twins) {
     int status = 0;
     fflush(NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_failure_test.c: sessions on the simulated GPU when files, memory, the
-   driver or cuBLASLt fail; algorithms that are remembered.                  */
+   driver or cuBLASLt fail; stored algorithms. */
 #define _GNU_SOURCE
 #include "tests/support/gpu_session.h"
 
@@ -28,7 +28,8 @@ static char *only_file(const char *dir) {
     return path;
 }
 
-/* Opens once; how often cuBLASLt was asked for algorithms and for products. */
+/* Opens once; returns how often cuBLASLt was asked for algorithms and for
+   products. */
 static void open_counted(const Model *m, const char *dir, uint64_t *asked,
                          uint64_t *tried) {
     const ampc_api *a = machine(m, NULL);
@@ -80,7 +81,7 @@ TEST_CASE(cuda_failure, nothing_is_measured_unasked_or_that_cannot_be_kept) {
 }
 
 /* Before each timed trial, as many bytes are written as the cache holds, and
-   the operands hold many different numbers. */
+   the operands have many different numbers. */
 TEST_CASE(cuda_failure, trials_find_the_cache_cold_and_random_numbers) {
     const Model *m = model(&plain);
     char dir[600];
@@ -103,7 +104,7 @@ TEST_CASE(cuda_failure, trials_find_the_cache_cold_and_random_numbers) {
     unsetenv("AMPC_TUNE");
 }
 
-/* Every way of cutting and some of changing a kept file. */
+/* Every truncation of a kept file, and some changes of it. */
 TEST_CASE(cuda_failure, damaged_choices_are_not_used) {
     const Model *m = model(&plain);
     uint64_t asked, tried;
@@ -136,8 +137,7 @@ TEST_CASE(cuda_failure, damaged_choices_are_not_used) {
 
 /* ---- what cuBLASLt has no algorithm for ---------------------------------- */
 
-/* Losses of some steps, of products done by cuBLASLt as far as it does not
-   refuse them. */
+/* Losses of some steps, with products by cuBLASLt unless it refuses them. */
 static void train_refused(const Model *m, const char *refuse, double loss[4],
                           uint64_t *products) {
     if (refuse) setenv("AMPC_SIM_REFUSE", refuse, 1);
@@ -158,7 +158,8 @@ static void train_refused(const Model *m, const char *refuse, double loss[4],
 TEST_CASE(cuda_failure, refused_products_are_our_own_kernels) {
     Model *const models[] = {&plain, &accumulating, &plain, &plain};
     static const char *const refusals[] = {"products", "products", "7", "8"};
-    for (int k = 0; k < 4; k++) { /* an invalid value, a GPU it does not know */
+    for (int k = 0; k < 4; k++) { /* an invalid value; a GPU unknown to the
+                                     library */
         const Model *m = model(models[k]);
         double want[4], fused[4], own[4], tolerance = k == 1 ? 2e-2 : 1e-5;
         uint64_t all, some, none;
@@ -179,7 +180,8 @@ TEST_CASE(cuda_failure, refused_products_are_our_own_kernels) {
 
 /* ---- failures ------------------------------------------------------------ */
 
-/* Everything that calls the driver.  AMPC_OK, or the status that came. */
+/* Everything that calls the driver.  Returns AMPC_OK, or the status of the
+   failure. */
 static ampc_status use_all(const Model *m, const ampc_api *a) {
     ampc_session *s;
     ampc_metrics metrics = {.size = sizeof metrics};
@@ -206,7 +208,7 @@ static ampc_status use_all(const Model *m, const ampc_api *a) {
     return st;
 }
 
-/* Makes the nth call of an entry point fail; false: fewer calls are made. */
+/* Makes the nth call of an entry point fail; false: there are fewer calls. */
 static bool fail_at(const Model *m, const char *entry, int nth, int code,
                     bool sticky) {
     const ampc_api *a = machine(m, NULL);
@@ -234,7 +236,7 @@ static void fail_each(const Model *m, const char *entry, int code, int other) {
     fail_at(m, entry, 2, code, true);
 }
 
-/* Entry points that give something back: if they fail, it leaks. */
+/* Entry points that release something: if they fail, memory leaks. */
 static bool gives_back(const char *e) {
     return strstr(e, "Destroy") || strstr(e, "Free") || strstr(e, "Unload") ||
            strstr(e, "Release") || strstr(e, "Pop");
@@ -258,7 +260,7 @@ TEST_CASE(cuda_failure, every_driver_call_may_fail) {
 
 typedef ampc_status ReadFn(const Model *m, ampc_session *s);
 
-/* Sums stay as they were where it fails. */
+/* Sums are unchanged if it fails. */
 static ampc_status evaluates(const Model *m, ampc_session *s) {
     ampc_eval sums = {.size = sizeof sums}, before = sums;
     size_t n;
@@ -298,7 +300,8 @@ static ampc_status saves(const Model *m, ampc_session *s) {
     return st;
 }
 
-/* How often `entry` failed and somebody was told, of each of its calls. */
+/* The number of times that `entry` failed and the host was told, over each
+   of its calls. */
 static int fails_in(const Model *m, ReadFn *read, const char *entry) {
     for (int nth = 1;; nth++) {
         const ampc_api *a = machine(m, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_kernels_test.c: the hand-written CUDA kernels on the simulated GPU
-   against the CPU's routines, over the tables of cuda_cases.c.               */
+/* cuda_kernels_test.c: the hand-written CUDA kernels on the simulated GPU,
+   compared with the CPU's routines, over the tables of cuda_cases.c. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ static double fresh(const CudaCase *c, const CudaBuf *b, int which) {
     int64_t rows = c->p.scatter.rows;
     if (c->lib == PLAN_LIB_SCATTER_ADD && which == 1) {
         if (dtype_info[b->dtype].kind == DK_U) return (double)rnd_in(0, rows);
-        return (double)rnd_in(-rows - 1, rows); /* both ends out of range */
+        return (double)rnd_in(-rows - 1, rows); /* out of range at both ends */
     }
     if (c->lib == PLAN_LIB_ARGMAX || c->lib == PLAN_LIB_ARGSORT ||
         c->lib == PLAN_LIB_MAXPOOL || !dtype_is_float((DType)b->dtype)) {
@@ -105,7 +105,7 @@ static double fresh(const CudaCase *c, const CudaBuf *b, int which) {
     return (double)rnd_in(-1000, 1000) / 500.0;
 }
 
-/* Indices as a forward pass gives them. */
+/* Window numbers as a forward pass gives them. */
 static void fill_indices(const LibPool *p, void *idx) {
     CudaBuf x = {p->dtype, p->planes * cuda_volume(p->in), NULL};
     CudaBuf y = {p->dtype, p->planes * cuda_volume(p->out), NULL};
@@ -126,7 +126,7 @@ static void cpu_run(const CudaCase *c, void *const *b) {
     free(call.scratch);
 }
 
-/* The logarithm of sums and delta as they belong to q, k, v and dy. */
+/* lse and delta that are consistent with q, k, v and dy. */
 static void fill_sums(const CudaCase *c, const CudaBuf *b) {
     const LibAttend *p = &c->p.attend;
     CudaCase forward = {.lib = PLAN_LIB_ATTEND, .p = c->p};
@@ -200,8 +200,8 @@ static void same(const CudaCase *c, const CudaBuf *b, const void *want,
     }
 }
 
-/* Sums in other orders: as far apart as the sum of the terms' magnitudes
-   allows, and one rounding of the result. */
+/* Sums in another order may differ by as much as the sum of the terms'
+   magnitudes allows, plus one rounding of the result. */
 static void close_to(const CudaCase *c, const CudaBuf *b, const void *want,
                      const void *got, const CudaBuf *size, double terms) {
     double u = b->dtype == AMPC_F64 ? 0x1p-53 : 0x1p-24;
@@ -215,8 +215,8 @@ static void close_to(const CudaCase *c, const CudaBuf *b, const void *want,
     }
 }
 
-/* On tensor cores factors of the second product have 16 bits: two units of the
-   largest result; without them sums in other orders. */
+/* On tensor cores the factors of the second product have 16 bits: two units
+   of the largest result; otherwise sums in another order. */
 static void close_in_all(const CudaCase *c, const CudaBuf *b, const void *want,
                          const void *got) {
     double most = 0, part = 2 * unit(c->p.attend.q_dtype);
@@ -233,7 +233,7 @@ static void close_in_all(const CudaCase *c, const CudaBuf *b, const void *want,
     }
 }
 
-/* Terms of the longest sum. */
+/* Number of terms of the longest sum. */
 static double case_terms(const CudaCase *c) {
     const LibConv *p = &c->p.conv;
     double taps = (double)cuda_volume(p->kernel);
@@ -247,8 +247,8 @@ static double case_terms(const CudaCase *c) {
     }
 }
 
-/* The step of the operands' magnitudes, in f32 or f64 where its result may have
-   another dtype than its operands. */
+/* The spacing of the operands' magnitudes, in f32 or f64 if the result may
+   have another dtype than the operands. */
 static CudaBuf magnitudes(const CudaCase *c, const CudaBuf *b, int out) {
     CudaCase m = *c;
     CudaBuf r = b[out], in[CUDA_MAX_BUFS];
@@ -337,8 +337,8 @@ static void run_cases(const CudaCase *c, int n) {
     sb_free(&sb);
 }
 
-/* Routines that choose tiles or threads by shape need shapes of their own; the
-   others are tried on tests/ops. */
+/* Routines that choose tiles or threads by shape need special shapes; the
+   others are tested by tests/ops. */
 TEST_CASE(cuda_kernels, every_routine_has_cases) {
     for (int lib = 0; lib < PLAN_NLIB; lib++)
         if (cuda_lib_route((PlanLib)lib) == CUDA_ROUTE_kernel ||
@@ -359,7 +359,7 @@ TEST_CASE(cuda_kernels, large_tiles) {
 
 /* ---- convolution --------------------------------------------------------- */
 
-/* Every geometry in four of the combinations of dtypes. */
+/* Every geometry with four of the combinations of dtypes. */
 static void conv_run(const CudaGeometry *g, int n, PlanLib lib) {
     CudaCase *c = calloc((size_t)n * (size_t)cuda_nconv_type, sizeof *c);
     int count = 0;
@@ -390,7 +390,7 @@ TEST_CASE(cuda_kernels, conv_wgrad) {
     conv_run(cuda_geometries, cuda_ngeometry, PLAN_LIB_CONV_WGRAD);
 }
 
-/* A sum over positions that is cut in slices. */
+/* A sum over positions that is divided into slices. */
 TEST_CASE(cuda_kernels, conv_wgrad_slices) {
     static const CudaGeometry g[] = {{"slices",
                                       {.n = 7,
@@ -464,7 +464,8 @@ TEST_CASE(cuda_kernels, maxpool_without_indices) {
     maxpool_once(&cuda_pools[0], false, false);
 }
 
-/* The first of equals is named, and there is one of -infinity. */
+/* Among equal elements the first is chosen, and there is one even if all are
+   -infinity. */
 TEST_CASE(cuda_kernels, maxpool_of_the_lowest) {
     for (int i = 0; i < cuda_npool; i++)
         maxpool_once(&cuda_pools[i], true, true);
@@ -472,7 +473,7 @@ TEST_CASE(cuda_kernels, maxpool_of_the_lowest) {
 
 /* ---- scatter-add, argmax, argsort ---------------------------------------- */
 
-/* Exact: the terms of a sum come in the CPU's order. */
+/* Exact: the terms of a sum are added in the CPU's order. */
 TEST_CASE(cuda_kernels, scatter_add) {
     run_cases(cuda_scatter_cases.data, cuda_scatter_cases.len);
 }
@@ -481,7 +482,7 @@ TEST_CASE(cuda_kernels, argmax) {
     run_cases(cuda_argmax_cases.data, cuda_argmax_cases.len);
 }
 
-/* The CPU's routine knows floats only. */
+/* The CPU's routine accepts only floats. */
 static void integer_case(SimTwin *t, int number, const CudaCase *c,
                          const CudaLib *lib) {
     const LibArgmax *a = &c->p.argmax;
@@ -534,8 +535,8 @@ TEST_CASE(cuda_kernels, attend) {
 
 /* ---- epilogues ----------------------------------------------------------- */
 
-/* relu(product + bias) of a lowered group, beside the same on the CPU's
-   unfused product. */
+/* relu(product + bias) of a lowered group, compared with the same on the
+   CPU's unfused product. */
 typedef struct Fused {
     const char *text;
     int64_t rows, inner; /* element i has bias[i / inner % rows]            */
@@ -579,7 +580,7 @@ static void fused_run(SimTwin *t, const CudaLib *lib, const float *x,
     CHECK_MSG(rc == 0, "%s", sim()->errors());
 }
 
-/* Small whole numbers: exact in any order. */
+/* Small integers: sums are exact in any order. */
 static void fused_case(const Fused *f) {
     Arena *a = arena_new();
     LoweredStep s;

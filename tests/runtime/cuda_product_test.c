@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_product_test.c: matrix products of the GPU runtime on the simulated
    cuBLASLt: random sizes, strides, batches, dtypes and fused forms, against
-   plain loops.  The plan is made by hand and holds products only.           */
+   plain loops.  The plan is made by hand and contains only products. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/simulate.h"
 
@@ -18,7 +18,7 @@
 enum { CASES = 160, ELEMENTS = 4096, REFS = 4 };
 enum { PARS = sizeof(LibGemm) / sizeof(int64_t) };
 
-/* Per dtype, operand A and B and a bias; then the scale. */
+/* For each dtype, operands A and B and a bias; then the scale. */
 enum { V_A, V_B, V_BIAS, V_PER_TYPE, V_SCALE = 4 * V_PER_TYPE, V_COUNT };
 static const uint32_t types[] = {AMPC_F32, AMPC_BF16, AMPC_F16, AMPC_F64};
 
@@ -77,7 +77,7 @@ static void make_var(Products *p, int v, uint32_t dtype, int64_t n) {
                            .init = -1};
 }
 
-/* rows x cols: packed or padded, either way round. */
+/* rows x cols: packed or padded, in either order. */
 static void strides(int64_t rows, int64_t cols, int64_t *rs, int64_t *cs) {
     bool by_row = random_below(2);
     int64_t pad = random_below(3);
@@ -129,7 +129,7 @@ static int var_of(uint32_t dtype, int which) {
     return t * V_PER_TYPE + which;
 }
 
-/* Bytes of a few elements, so that each operand has an alignment of its own. */
+/* A few elements in bytes, so that each operand has a different alignment. */
 static uint64_t shift(uint32_t dtype) {
     static const int64_t elements[] = {0, 0, 1, 2, 4, 8};
     return (uint64_t)elements[random_below(6)] * dtype_bytes(dtype);
@@ -262,7 +262,7 @@ static void check_case(const Products *p, ampc_session *s, uint32_t i) {
     }
 }
 
-/* Every run is another: eager, captured, replayed. */
+/* Runs differ: eager, captured, replayed. */
 static void check_products(Products *p) {
     ampc_options o = {.size = sizeof o, .device = "cuda"};
     ampc_session *s;
@@ -299,13 +299,13 @@ TEST_CASE(cuda_product, agrees_with_plain_loops) {
     for (uint32_t seed = 1; seed < 4; seed++) with_seed(seed, "1");
 }
 
-/* The first algorithm that is offered is taken untried: for where operands,
-   addends and results lie. */
+/* The first offered algorithm is used without measuring: for the addresses
+   of operands, addends and results. */
 TEST_CASE(cuda_product, agrees_untried) {
     for (uint32_t seed = 4; seed < 8; seed++) with_seed(seed, "0");
 }
 
-/* A product that cuBLASLt cannot do is refused with the step's name. */
+/* A product that cuBLASLt cannot compute is refused with the step's name. */
 TEST_CASE(cuda_product, refuses_what_has_no_algorithm) {
     static Products p;
     ampc_options o = {.size = sizeof o, .device = "cuda"};
@@ -334,7 +334,7 @@ TEST_CASE(cuda_product, refuses_what_has_no_algorithm) {
     CHECK_STR(sim()->leaks(), "");
 }
 
-/* Operands of two types, and a factor of f32 in memory for a product in f64. */
+/* Operands of two types, and an f32 factor in memory for a product in f64. */
 TEST_CASE(cuda_product, refuses_what_has_no_type) {
     static Products p;
     ampc_options o = {.size = sizeof o, .device = "cuda"};
@@ -371,7 +371,7 @@ TEST_CASE(cuda_product, refuses_what_has_no_type) {
     }
 }
 
-/* Parts of a sum are never rounded to 16 bits: 2049 - 2048 would be 0. */
+/* Partial sums are never rounded to 16 bits: 2049 - 2048 would be 0. */
 TEST_CASE(cuda_product, parts_of_a_sum_are_wide) {
     enum { M = 16, K = 48 };
     static Products p;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_runtime_test.c: sessions on the simulated GPU: training beside the CPU,
-   what waits and what does not, graphs, devices and images, state.          */
+/* cuda_runtime_test.c: sessions on the simulated GPU: training compared with
+   the CPU, which calls wait, graphs, devices and images, state. */
 #define _GNU_SOURCE
 #include "tests/support/gpu_session.h"
 
@@ -65,7 +65,7 @@ TEST_CASE(cuda_runtime, graphs_do_not_change_bits) {
         CHECK_MSG(dc_same_bits(a, "cuda", "AMPC_CUDA_GRAPH", "0", &t, &r), "%s",
                   r.text);
         CHECK(sim()->calls("cuGraphLaunch") > 0);
-        /* nor does what was measured before, unless it is asked for */
+        /* nor do measured choices count, unless they are requested */
         setenv("AMPC_TUNE", "1", 1);
         a->close(open_gpu(a));
         unsetenv("AMPC_TUNE");
@@ -76,7 +76,7 @@ TEST_CASE(cuda_runtime, graphs_do_not_change_bits) {
     }
 }
 
-/* One launch per step once a program has been captured. */
+/* One launch per step after a program has been captured. */
 TEST_CASE(cuda_runtime, a_step_is_one_graph) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, NULL);
@@ -93,8 +93,8 @@ TEST_CASE(cuda_runtime, a_step_is_one_graph) {
 
 /* ---- what waits ---------------------------------------------------------- */
 
-/* Only the calls that ask for a result wait for the device: no other waits for
-   the stream, or for events except the slot's of two steps before. */
+/* Only calls that request a result wait for the device: no other call waits
+   for the stream, or for events, except for the slot of two steps before. */
 TEST_CASE(cuda_runtime, steps_do_not_wait) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, NULL);
@@ -114,7 +114,8 @@ TEST_CASE(cuda_runtime, steps_do_not_wait) {
     check_clean();
 }
 
-/* The loss of step 4, each step's inputs overwritten as soon as it returns. */
+/* The loss of step 4, with each step's inputs overwritten as soon as it
+   returns. */
 static double loss_with_reuse(const Model *m, uint64_t seed, bool reuse) {
     const ampc_api *a = machine(m, &(SimConfig){.seed = seed});
     ampc_session *s = open_gpu(a);
@@ -139,8 +140,8 @@ TEST_CASE(cuda_runtime, inputs_are_the_callers_again_at_once) {
         CHECK(loss_with_reuse(m, seed, true) == want);
 }
 
-/* Five steps on inputs that are made in staged memory, which is spoiled after
-   each; or, misplaced, the target alone, where the first input would lie.    */
+/* Five steps on inputs written to staged memory, which is overwritten after
+   each; or, misplaced, only the target, at the address of the first input. */
 static double loss_of_staged(const Model *m, uint64_t seed, bool spoil,
                              bool misplaced) {
     const ampc_api *a = machine(m, &(SimConfig){.seed = seed});
@@ -282,7 +283,7 @@ typedef CUresult PushFn(CUcontext c);
 typedef CUresult PopFn(CUcontext *c);
 typedef CUresult InitFn(unsigned flags);
 
-/* A function of the simulated driver, as a host with its own CUDA calls it. */
+/* A function of the simulated driver, as a host with CUDA code calls it. */
 static void *driver(const char *name) {
     void *fn = dlsym(sim()->handle, name);
     if (!fn) FAIL("no %s", name);
@@ -527,7 +528,7 @@ TEST_CASE(cuda_runtime, profiles_every_step) {
     check_clean();
 }
 
-/* Counters are of 64 bits all the way to the host. */
+/* Counters have 64 bits all the way to the host. */
 TEST_CASE(cuda_runtime, counters_beyond_32_bits) {
     static const struct {
         const char *name;
@@ -566,7 +567,7 @@ TEST_CASE(cuda_runtime, counters_beyond_32_bits) {
 
 /* ---- plans that cannot be ------------------------------------------------ */
 
-/* A copy of the module's tables for CUDA, to be changed. */
+/* A copy of the module's tables for CUDA, which the test changes. */
 typedef struct Copied {
     AmpcModule m;
     PlanCuda cuda;
@@ -598,7 +599,8 @@ static PlanStep *step_of(const Copied *c, uint32_t kind) {
     return NULL;
 }
 
-/* One number of a step or of its kernel; each next to one that can be. */
+/* One number of a step or of its kernel; each invalid number is next to a
+   valid one. */
 TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
     static const struct {
         uint32_t kind;
@@ -609,7 +611,7 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
 #define STEP_FIELD(f) false, offsetof(PlanStep, f), sizeof(((PlanStep *)0)->f)
 #define KERNEL_FIELD(f)                                                        \
     true, offsetof(PlanCudaKernel, f), sizeof(((PlanCudaKernel *)0)->f)
-#define KERNELS  (INT64_MIN / 2) /* kernels: as many as there are */
+#define KERNELS  (INT64_MIN / 2) /* kernels: the number of kernels */
 #define AS_IT_IS INT64_MAX
         {PLAN_LAUNCH, STEP_FIELD(fn), KERNELS, KERNELS - 1},
         {PLAN_LAUNCH, STEP_FIELD(second), KERNELS + 1, KERNELS},
@@ -667,7 +669,7 @@ TEST_CASE(cuda_runtime, a_damaged_plan_is_refused) {
 
 /* ---- devices and images -------------------------------------------------- */
 
-/* `there`: a GPU is, which is worth a notice. */
+/* `there`: a GPU exists, which is worth a notice. */
 static void refused(const ampc_api *a, const char *device, bool there,
                     const char *why) {
     ampc_session *s;
@@ -725,7 +727,7 @@ TEST_CASE(cuda_runtime, auto_tells_of_a_driver_that_does_not_start) {
     } rows[] = {{CUDA_NO_DEVICE, false},
                 {CUDA_STUB_LIBRARY, false},
                 {802, true}, /* the fabric is not up */
-                {803, true}, /* another version than the kernel's module */
+                {803, true}, /* its version differs from the kernel module's */
                 {999, true}};
     const Model *m = model(&plain);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -740,7 +742,7 @@ TEST_CASE(cuda_runtime, auto_tells_of_a_driver_that_does_not_start) {
     }
 }
 
-/* Nobody asked for a module that has no GPU code because NVRTC was missing. */
+/* The user did not ask for a module without GPU code: NVRTC was missing. */
 TEST_CASE(cuda_runtime, a_module_without_gpu_code_tells_of_a_gpu) {
     static const struct {
         bool asked;                  /* for no GPU code */
@@ -862,8 +864,8 @@ TEST_CASE(cuda_runtime, the_compiler_of_ptx_is_heard) {
     unsetenv("AMPC_SIM_BLAS_VERSION");
 }
 
-/* Each unit of an image in turn is refused: the next image is taken, and
-   nothing stays of the units before. */
+/* Each unit of an image in turn is rejected: the next image is used, and
+   nothing of the earlier units stays. */
 TEST_CASE(cuda_runtime, an_image_is_taken_whole) {
     const Model *m = model(&plain);
     int nth = 1;
@@ -881,7 +883,7 @@ TEST_CASE(cuda_runtime, an_image_is_taken_whole) {
     CHECK(nth > 3);
 }
 
-/* A file whose list of sections has another name in the place of one. */
+/* A file whose list of sections has one name replaced by another. */
 TEST_CASE(cuda_runtime, a_missing_section_is_named) {
     static const char name[] = "cuda:sm_90:0";
     const Model *m = model(&plain);
@@ -918,7 +920,7 @@ TEST_CASE(cuda_runtime, out_of_memory_names_the_bytes) {
     CHECK_HAS(open_text, "--remat is not enough");
     CHECK_EQ_INT(try_open(a, "auto", NULL, &s), AMPC_ERR_MEMORY);
     check_clean();
-    /* a byte too few: activations may be that much smaller */
+    /* one byte too few: activations may be that much smaller */
     unsigned long long needed, have, arena, remat;
     const char *at = strstr(open_text, "': ");
     REQUIRE(at && sscanf(at, "': %llu bytes", &needed) == 1);
@@ -936,8 +938,8 @@ TEST_CASE(cuda_runtime, out_of_memory_names_the_bytes) {
 
 /* ---- ampc run ------------------------------------------------------------ */
 
-/* Zeroes for an input of "train", two batches of them, as a .npy file whose
-   header is 128 bytes: 'v' is the length of its text.                       */
+/* Zeros for an input of "train", two batches, as a .npy file whose header
+   has 128 bytes: 'v' is the length of its text. */
 static void write_zeroes(const ampc_api *a, uint32_t index, char option[700]) {
     ampc_tensor_info t = {.size = sizeof t};
     char head[128], path[600];
@@ -984,7 +986,7 @@ TEST_CASE(cuda_runtime, ampc_run_takes_a_device) {
         CHECK_HAS(out, rows[i].says);
         free(out);
     }
-    /* how much of the GPU that took */
+    /* the share of the GPU's peak */
     char *out = NULL;
     int rc =
         test_command(&out,
@@ -998,7 +1000,7 @@ TEST_CASE(cuda_runtime, ampc_run_takes_a_device) {
     unsetenv("AMPC_SIM_TWINS");
 }
 
-/* Folders with libraries of these names; "no": one that is none. */
+/* Folders with libraries of these names; "no": a file that is not a library. */
 static const char *put_libraries(const char *folder, const char *v13,
                                  const char *v12) {
     const char *at = test_tmp(folder);
@@ -1025,7 +1027,7 @@ typedef struct Found {
     const char *home; /* NULL: there is none */
 } Found;
 
-/* In front of a command: a CUDA toolkit of this machine is not seen. */
+/* Precedes a command: hides this machine's CUDA toolkit. */
 static const char *hide_toolkit(void) {
     static const char hides[] =
         "unshare -rm sh -c 'mount -t tmpfs none /usr/local && exec \"$@\"' sh";
@@ -1115,7 +1117,7 @@ static size_t allocated(void) {
     return stats.allocated;
 }
 
-/* All gradients, which are 0; their bytes. */
+/* Checks that all gradients are 0; returns their bytes. */
 static size_t zero_gradients(const Model *m, ampc_session *s) {
     ampc_module_info info = {.size = sizeof info};
     size_t sum = 0;
@@ -1134,7 +1136,8 @@ static size_t zero_gradients(const Model *m, ampc_session *s) {
     return sum;
 }
 
-/* All that the device gave, before gradients have their memory and after. */
+/* All memory taken from the device, before gradients are allocated and
+   after. */
 TEST_CASE(cuda_runtime, memory_by_kind) {
     const Model *m = model(&plain);
     const ampc_api *a = machine(m, NULL);
@@ -1155,7 +1158,7 @@ TEST_CASE(cuda_runtime, memory_by_kind) {
     check_clean();
 }
 
-/* A module that accumulates nothing has no room for gradients until a host
+/* A module that does not accumulate allocates gradients only when a host
    makes micro-steps. */
 TEST_CASE(cuda_runtime, micro_steps_bring_their_memory) {
     enum { WEIGHTS = 1 << AMPC_KIND_PARAMETER | 1 << AMPC_KIND_STATE };
@@ -1185,9 +1188,9 @@ TEST_CASE(cuda_runtime, micro_steps_bring_their_memory) {
     check_clean();
 }
 
-/* A host that makes the micro-steps and the update by itself, of ranks that add
-   up on the device: micro-steps are replayed, updates must not be taken for
-   such. */
+/* A host that calls micro_step and update itself, with ranks that sum on the
+   device: micro-steps are replayed, and updates must not be confused with
+   them. */
 TEST_CASE(cuda_runtime, micro_steps_and_updates_of_ranks_on_the_device) {
     enum { WEIGHTS = 1 << AMPC_KIND_PARAMETER | 1 << AMPC_KIND_STATE };
     static const char *const set[][2] = {{"MASTER_ADDR", "127.0.0.1"},
@@ -1226,7 +1229,7 @@ TEST_CASE(cuda_runtime, micro_steps_and_updates_of_ranks_on_the_device) {
     check_clean();
 }
 
-/* Gradients of no elements need no memory; their programs run all the same. */
+/* Gradients without elements need no memory; their programs still run. */
 TEST_CASE(cuda_runtime, micro_steps_of_empty_parameters) {
     Model m = {.c = compile_text_cuda(
                    "graph forward(%x: f32[4]) {\n"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_seeded_test.c: mistakes put into the product on purpose, one of each
-   kind, which the tests on the simulated GPU must see: a barrier removed, a
+/* cuda_seeded_test.c: deliberate mistakes in the product, one of each kind,
+   which the tests on the simulated GPU must detect: a removed barrier, a
    missing event, a call that was not captured, a leaked allocation, a wrong
-   leading dimension.  (An index past the end: cuda_bounds_test.c.)
+   leading dimension. (An index past the end: cuda_bounds_test.c.)
 
    A driver call is taken out by SIM_LEFT_OUT: it reports success and does
    nothing.                                                                  */
@@ -37,8 +37,8 @@ static ampc_status try_open(const Compiled *c, const AmpcModule *m,
     return c->api->open(module, &o, s, err, sizeof err);
 }
 
-/* Losses of STEPS asynchronous steps, each seen at the step after the next;
-   `at` is called before each step.  False when a call failed. */
+/* Losses of STEPS asynchronous steps, each read at the step after the next;
+   `at` is called before each step.  False if a call failed. */
 static bool losses(const Compiled *c, ampc_session *s, double *loss,
                    void (*at)(int step)) {
     DcRandom *feed = dc_random_new(c->api, "train", 3, 1);
@@ -66,8 +66,8 @@ static double reference(const Compiled *c) {
     return loss;
 }
 
-/* Whether a run with a mistake shows it: another loss, a failed call or a
-   violation that the simulator names. */
+/* Whether a run shows its mistake: another loss, a failed call, or a
+   violation that the simulator reports. */
 static bool is_seen(const Compiled *c, uint64_t seed, double right,
                     void (*at)(int step)) {
     ampc_session *s;
@@ -81,7 +81,7 @@ static bool is_seen(const Compiled *c, uint64_t seed, double right,
 
 /* ---- a barrier removed --------------------------------------------------- */
 
-/* The emitted text beside a fold.cuh whose barriers are gone. */
+/* The emitted text, with a fold.cuh from which the barriers are removed. */
 static void without_barriers(const Compiled *c, const char *dir) {
     char path[700];
     size_t n;
@@ -165,8 +165,8 @@ TEST_CASE(cuda_seeded, a_missing_event) {
     compiled_close(&c);
 }
 
-/* The second step captures the program: a launch or product that is missing
-   there is missing in every replay. */
+/* The second step captures the program: a launch or product missing there is
+   missing in every replay. */
 TEST_CASE(cuda_seeded, an_uncaptured_call) {
     Compiled c = module();
     double right = reference(&c);
@@ -206,8 +206,8 @@ TEST_CASE(cuda_seeded, a_leaked_allocation) {
 
 /* ---- a wrong leading dimension ------------------------------------------- */
 
-/* A copy of the plan in which the first products that cuBLASLt computes have
-   one column too many between rows of the operand whose stride is `field`. */
+/* A copy of the plan in which the first products by cuBLASLt have one column
+   too many between rows of the operand whose stride is `field`. */
 typedef struct Wrong {
     AmpcModule m;
     PlanCuda cuda;

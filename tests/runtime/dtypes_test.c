@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtypes_test.c: every row of runtime/program/dtypes.def has all columns, the
-   languages that cannot read the table agree with it, and no file asks which of
-   two low types a type is.  A row that was added in no other place makes each
-   of these tests name the place. */
+/* dtypes_test.c: every row of runtime/program/dtypes.def has all columns,
+   the languages that cannot read the table agree with it, and no file asks
+   which of the two 16-bit types a type is. A row that was added only to the
+   table makes each of these tests name the missing place. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdarg.h>
@@ -110,8 +110,8 @@ TEST_CASE(dtypes, codes_of_libraries) {
 
 /* ---- functions of low types ---------------------------------------------- */
 
-/* The places that a low type needs besides its row; %s is its macro or its
-   text. `macros`: what may stand there instead. */
+/* The places that a 16-bit type needs besides its row; %s is its macro or
+   its text. `macros`: what may stand there instead. */
 static const struct {
     const char *file, *macro, *text, *macros;
 } functions[] = {{"runtime/ampc.h", "AMPC_DTYPE_%s ", NULL, NULL},
@@ -209,7 +209,8 @@ TEST_CASE(dtypes, go_has_the_types) {
     char *file = text_of("runtime/go/ampc.go");
     int n = 0;
     for (const char *p = file; (p = strstr(p, "return C.AMPC_DTYPE_")); n++) {
-        char macro[20] = "", name[20] = "float64"; /* the last has no case */
+        char macro[20] = "", name[20] = "float64"; /* the last row has no
+                                                      case */
         const char *line = p;
         while (line > file && line[-1] != '\n') line--;
         if (line > file) line--;
@@ -295,9 +296,9 @@ TEST_CASE(dtypes, casts_to_8_bits_are_those_of_libraries) {
 
 /* ---- questions ----------------------------------------------------------- */
 
-/* Files that choose between low types by name. Routines
-   of runtime/cpu may: lib.def says which types each takes, so that another one
-   never gets there. */
+/* Files that choose between 16-bit types by name. Routines of runtime/cpu
+   may: lib.def says which types each accepts, so that another type never
+   gets there. */
 static const char *const may_ask[] = {"runtime/cpu/"};
 
 static bool asks(const char *line) {

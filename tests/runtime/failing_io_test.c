@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* failing_io_test.c: saving while a system call fails.
 
-   A child process lets the kernel refuse the call (seccomp) and saves: it is
-   told so, the checkpoint that was there stays, nothing is left behind, and
-   the session goes on.                                                      */
+   In a child process the kernel refuses the call (seccomp) during a save:
+   the save reports it, the existing checkpoint stays, nothing is left
+   behind, and the session continues. */
 #define _GNU_SOURCE
 #include "tests/harness.h"
 
@@ -38,7 +38,7 @@ static const Refusal refusals[] = {
     {"no rename", {SYS_rename, SYS_renameat, SYS_renameat2}, EIO},
 };
 
-/* From now on; false where the kernel does not let us. */
+/* Refuses them from now on; false if the kernel does not support that. */
 static bool refuse(const Refusal *r) {
     struct sock_filter code[16];
     unsigned short n = 0;
@@ -137,8 +137,8 @@ static void take(void *ctx, void *p, size_t bytes) {
     free(p);
 }
 
-/* "On failure nothing is left to close": what has the number of a file that was
-   refused is not closed with it. */
+/* "On failure nothing is left to close": a descriptor with the number of a
+   refused file's is not closed with it. */
 TEST_CASE(failing_io, a_refused_file_is_closed_once) {
     static const char damaged[] = "\x08\0\0\0\0\0\0\0no json!";
     ampc_options mem = {.size = sizeof mem, .alloc = give, .free = take};
@@ -149,7 +149,7 @@ TEST_CASE(failing_io, a_refused_file_is_closed_once) {
     close(before);
     CHECK(st_open(&mem, path, &f) != AMPC_OK);
     int other = open("/dev/null", O_RDONLY);
-    CHECK_EQ_INT(other, before); /* nothing is left open */
+    CHECK_EQ_INT(other, before); /* no descriptor is left open */
     st_close(&f);
     CHECK(fcntl(other, F_GETFD) >= 0);
     close(other);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kmath_gpu_test.c: kmath_test.c with the formulas that GPUs have of their own.
-   Their instructions are functions here, which err as far as the manual of PTX
-   allows: ex2.approx by 2 units in the last place, rcp.approx by 1, one way or
-   the other by the bits of the operand; subnormal numbers are 0.            */
+/* kmath_gpu_test.c: kmath_test.c with the formulas that only GPUs use. Their
+   instructions are simulated by functions with the errors that the manual of
+   PTX allows: 2 units in the last place for ex2.approx, 1 for rcp.approx, in
+   a direction that depends on the operand's bits; subnormal numbers are 0. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static float flushed(float x) {
     return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
 }
 
-/* `want`, which x has led to, off by up to `units`. */
+/* `want`, the result for x, changed by up to `units`. */
 static float erring(float x, double want, double units) {
     uint32_t bits;
     int e;
@@ -41,7 +41,8 @@ static float km_between(float x, float low, float high) {
 
 #define KM_GPU
 
-/* The error bound in kmath.h; also for results of an e^x that may be 0. */
+/* The error bound in kmath.h; also for results computed from an e^x that may
+   be 0. */
 static double most(const char *name, double elsewhere) {
     static const struct {
         const char *name;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kmath_test.c: the functions that generated kernels call, against libm in
-   double: a sweep over all fp32 bit patterns, and the special values.       */
+/* kmath_test.c: the functions that generated kernels call, compared with
+   libm in double: a sweep over all fp32 bit patterns, and the special
+   values. */
 #include "runtime/cpu/kmath.h"
 #include "ir/ir.h"
 #include "runtime/program/dtype.h"
@@ -10,14 +11,14 @@
 
 /* ---- fp32 functions ------------------------------------------------------ */
 
-/* Limits of another system: the largest number that may become 0, and the
+/* Limits for another system: the largest number that may become 0, and the
    largest error of a function. */
 #ifndef LEAST
 #define LEAST             0
 #define MOST(NAME, limit) limit
 #endif
 
-/* Distance in units of the wanted value's last place. */
+/* Distance in units of the expected value's last place. */
 static double ulps(double want, float got) {
     float w = (float)want;
     int e;
@@ -43,7 +44,8 @@ static double sweep(F32Fn *f, F64Fn *ref, float *worst) {
     return max;
 }
 
-/* NAME_F32, always inlined, as a function; and its entry in the table. */
+/* NAME_F32, which is always inlined, as a function; and its entry in the
+   table. */
 #define FN(NAME, f64, integer, limit)                                          \
     static float f_##NAME(float x) { return NAME##_F32(x); }                   \
     static double d_##NAME(double x) { return NAME##_F64(x); }                 \
@@ -63,7 +65,7 @@ TEST_CASE(kmath, functions_of_the_op_table) {
 #include "ir/op/ops.def"
 }
 
-/* gelu's derivative has a root, near which the sweep asks for nothing. */
+/* gelu's derivative has a root, near which the sweep checks nothing. */
 TEST_CASE(kmath, slope_of_gelu) {
     double near = 0, far = 0;
     for (int i = -20000; i <= 20000; i++) {
@@ -115,7 +117,7 @@ TEST_CASE(kmath, mod) {
         }
     for (uint32_t u = 0; u < 0x7f800000u; u += 9973) {
         float x = km_float(u ^ u << 31);
-        /* quotients up to 2^32, and next to whole ones */
+        /* quotients up to 2^32, and close to integers */
         float y =
             u % 3 ? km_float(u - (u * 2654435761u >> 4)) : x / (float)(u % 97);
         double want = fmod((double)x, (double)y);
@@ -150,7 +152,7 @@ TEST_CASE(kmath, widening) {
         uint16_t x = (uint16_t)h;
         uint32_t want = half_bits(f16_to_f32(x));
         CHECK_EQ_INT(km_bits(BF16_TO_F32(x)), half_bits(bf16_to_f32(x)));
-        if ((x & 0x7fff) > 0x7c00) /* signalling NaNs may stay so */
+        if ((x & 0x7fff) > 0x7c00) /* signalling NaNs may stay signalling */
             want &= ~0x400000u | (uint32_t)(x & 0x200) << 13;
         if (!CHECK_EQ_INT(km_bits(F16_TO_F32(x)), want)) return;
         CHECK_EQ_INT(EXACT_F16(F16_TO_F32(x)), x);
@@ -175,8 +177,8 @@ TEST_CASE(kmath, arrays_of_fp16) {
     }
 }
 
-/* The place from which element i of WIDEN_BF16's n results came: among 16 the
-   even ones come first, and the remainder in order. */
+/* The index from which element i of WIDEN_BF16's n results came: among 16
+   the even ones come first; the remainder is in order. */
 static int widened(int i, int n) {
     return i >= n / 16 * 16 ? i : i / 16 * 16 + i % 8 * 2 + i % 16 / 8;
 }
@@ -209,8 +211,8 @@ TEST_CASE(kmath, arrays_of_bf16) {
     }
 }
 
-/* Arrays of all kinds of numbers, as one by one: ties, what carries into the
-   exponent, infinities; every other array holds a NaN. */
+/* Arrays of all kinds of numbers give the same as element by element: ties,
+   carries into the exponent, infinities; every other array contains a NaN. */
 TEST_CASE(kmath, rounded_arrays_of_bf16) {
     enum { N = 37 };
     for (uint32_t first = 0; first < 4000; first++) {
@@ -376,7 +378,7 @@ TEST_CASE(kmath, folds) {
     for (int n = 0; n <= 100; n++) {
         float sum = 3, max = -60, min = 60;
         for (int i = 0; i < n; i++) {
-            sum += x[i]; /* whole numbers: exact in any order */
+            sum += x[i]; /* integers: exact in any order */
             max = x[i] > max ? x[i] : max;
             min = x[i] < min ? x[i] : min;
         }
@@ -395,9 +397,9 @@ TEST_CASE(kmath, folds) {
     CHECK(isnan(FOLD_MAX_F32(NAN, x, 100)));
 }
 
-/* The order of additions is equal on every level and depends on the count
-   alone: element i goes to lane i mod 16, then halves of the lanes are added;
-   elements behind the count are not read. */
+/* The order of additions is equal on every level and depends only on the
+   count: element i goes to lane i mod 16, then halves of the lanes are
+   added; elements after the count are not read. */
 #define IN_LANES(T, op, START, FOLD)                                           \
     for (int n = 0; n <= 70; n++) {                                            \
         T x[86], lane[16], acc = (T)0.3;                                       \

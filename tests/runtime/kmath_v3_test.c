@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kmath_v3_test.c: kmath_test.c where kernels have AVX2 and F16C.           */
+/* kmath_v3_test.c: kmath_test.c for kernels with AVX2 and F16C. */
 #include <stdio.h>
 #include <stdlib.h>
 

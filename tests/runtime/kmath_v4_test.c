@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kmath_v4_test.c: kmath_test.c where kernels have AVX-512.           */
+/* kmath_v4_test.c: kmath_test.c for kernels with AVX-512. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outfile_test.c: how files get to disk (runtime/files/outfile.h), seen from
-   outside: what lies in the folder afterwards, and what was left alone. */
+/* outfile_test.c: how files are written (runtime/files/outfile.h), seen from
+   outside: the folder's content afterwards, and the files that must not
+   change. */
 #define _GNU_SOURCE
 #include "runtime/files/outfile.h"
 
@@ -25,7 +26,7 @@
 
 /* ---- helpers ------------------------------------------------------------- */
 
-/* A fresh folder per case keeps the counting of its entries simple. */
+/* A new folder per case makes counting its entries simple. */
 static char folder[500];
 
 static void new_folder(void) {
@@ -189,7 +190,7 @@ TEST_CASE(outfile, leftovers_go_and_living_writers_stay) {
     close(alive);
 }
 
-/* Runs fn in a process of its own; it must end with status 0. */
+/* Runs fn in a separate process; it must end with status 0. */
 static void in_child(void (*fn)(void)) {
     int status;
     pid_t pid = fork();
@@ -221,7 +222,7 @@ TEST_CASE(outfile, a_limit_on_file_sizes_is_a_failure_not_a_signal) {
     CHECK_EQ_INT(test_entries(folder), 1);
 }
 
-/* A patch whose end lies beyond the limit is written in part. */
+/* A patch whose end exceeds the limit is written in part. */
 static void limited_patch(void) {
     static char data[60000];
     struct rlimit l = {50000, 50000};
@@ -279,7 +280,7 @@ static void named(void) {
     outfile_abort(&o);
     if (heard != 101 || !save(&o, "a", "new") || heard != 202) _exit(4);
     if (!outfile_open(&o, in("b"), 0666, NULL, NULL)) _exit(5);
-    _exit(0); /* killed, in effect: the name stays */
+    _exit(0); /* like a killed process: the name stays */
 }
 
 TEST_CASE(outfile, with_a_name_all_is_the_same) {
@@ -293,7 +294,7 @@ TEST_CASE(outfile, with_a_name_all_is_the_same) {
     CHECK_EQ_INT(test_entries(folder), 2);
 }
 
-/* flock fails, as on file systems without it. */
+/* flock fails, as on file systems without locks. */
 static void without_locks(void) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool_test.c: the thread pool: every index once, whole grains, memory handed
-   over in both directions; pools side by side.                              */
+/* pool_test.c: the thread pool: every index once, whole grains, memory
+   passed in both directions; several pools at once. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <signal.h>
@@ -54,7 +54,7 @@ TEST_CASE(pool, every_index_once_and_chunks_respect_the_grain) {
     for (int i = 0; i < 3; i++) pool_destroy(pools[i]);
 }
 
-/* The longest chunk and how many there are. */
+/* The longest chunk, and the number of chunks. */
 typedef struct Cut {
     _Atomic int64_t longest, chunks;
 } Cut;
@@ -69,7 +69,7 @@ static void measure(void *ctx, int64_t lo, int64_t hi, int worker) {
     c->chunks++;
 }
 
-/* Threads that are equally fast have nearly equal shares, in few chunks. */
+/* Equally fast threads get nearly equal shares, in few chunks. */
 TEST_CASE(pool, shares_are_even) {
     for (int threads = 2; threads <= 5; threads += 3) {
         AmpcPool *p = pool_create(threads);
@@ -90,7 +90,7 @@ TEST_CASE(pool, shares_are_even) {
 
 /* A job reads data that the caller wrote before and writes data that the caller
    reads after, without any other synchronisation; workers are in every state:
-   drawing, spinning, asleep. For the thread sanitizer above all. */
+   drawing, spinning, asleep. This is mainly for the thread sanitizer. */
 typedef struct Relay {
     int64_t from[256], to[256];
 } Relay;
@@ -155,11 +155,11 @@ static void look(void *ctx, int64_t lo, int64_t hi, int worker) {
     (void)lo, (void)hi;
     pthread_sigmask(SIG_BLOCK, NULL, &m->of[worker]);
     m->seen[worker] = 1;
-    nanosleep(&nap, NULL); /* the others shall have some, too */
+    nanosleep(&nap, NULL); /* the other threads should get some, too */
 }
 
-/* Signals are the host's, but a fault is its own thread's: blocked, it would
-   end the process without the host's handler. */
+/* Signals belong to the host, but a fault belongs to its own thread: if
+   blocked, it would end the process without the host's handler. */
 TEST_CASE(pool, workers_block_all_signals_but_faults) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
     static const int others[] = {SIGINT, SIGTERM, SIGALRM, SIGUSR1, SIGCHLD};

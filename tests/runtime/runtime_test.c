@@ -102,7 +102,7 @@ TEST_CASE(runtime, skips_steps_that_are_not_finite) {
     CHECK_EQ_INT(tiny_api()->step(s, b.in, 2, &m), AMPC_OK);
     CHECK(!m.applied && m.skipped == 1 && m.step == 3 && m.tried == 4);
     CHECK_EQ_INT(m.bad_forward, 1);
-    CHECK_EQ_INT(m.scale, 1024); /* the one used in this step */
+    CHECK_EQ_INT(m.scale, 1024); /* the value used in this step */
     read_w(s, after);
     CHECK_MEM(before, after, sizeof before);
     m = train(s, 3, 1);
@@ -111,7 +111,7 @@ TEST_CASE(runtime, skips_steps_that_are_not_finite) {
 }
 
 /* Whichever session reports them, the counters are the host's: good steps,
-   steps whose loss is not finite, and steps with only gradients that are not
+   steps whose loss is not finite, and steps in which only gradients are not
    finite. */
 TEST_CASE(runtime, counters_are_the_hosts_own) {
     static const char steps[] = ".G.LLG...L.G";
@@ -201,8 +201,8 @@ TEST_CASE(runtime, evaluates_valid_samples_only) {
     a->close(s);
 }
 
-/* If a program gives one mean over all samples, a batch that is not full tells
-   nothing about the valid ones. */
+/* If a program returns only a mean over all samples, a partial batch gives
+   no information about the valid ones. */
 TEST_CASE(runtime, a_mean_of_a_part_of_a_batch_is_not_exact) {
     const ampc_api *a = tiny_api();
     const AmpcModule *micro = &tiny_accumulating; /* its loss is a mean */
@@ -276,8 +276,8 @@ TEST_CASE(runtime, predicts_valid_rows) {
     a->close(s);
 }
 
-/* A host of a later version has larger entries; they lie as far apart as the
-   first one says. */
+/* A host of a later version has larger entries; the first one gives the
+   distance between them. */
 TEST_CASE(runtime, larger_output_entries) {
     typedef struct Later {
         ampc_output known;

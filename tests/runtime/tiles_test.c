@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tiles_test.c: products on AMX tiles, bit for bit, on machines with and
-   without them; and the emulator that stands in for them.                    */
+   without them; and the emulator that replaces them. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
@@ -30,21 +30,22 @@ static float dot(float c0, int n, const uint32_t *a, const uint32_t *b) {
     return c[0][0];
 }
 
-/* Computed by hand from the definition: even and odd elements are chains of
-   their own, C comes last, and subnormal numbers are zero as operands and as
-   results. */
+/* Computed by hand from the definition: even and odd elements are separate
+   chains, C is added last, and subnormal numbers count as zero, as operands
+   and as results. */
 TEST_CASE(tiles, the_emulator_adds_as_the_manual_says) {
     const float big = 0x1p24f, tiny = 0x1p-127f, small = 0x1p-70f;
     uint32_t one = pair(1, 1), a[4], b[4] = {one, one, one, one};
     CHECK(dot(0.5f, 1, &one, &one) == 2.5f);
     a[0] = pair(3, -2), b[0] = pair(5, 7);
     CHECK(dot(0, 1, a, b) == 1);
-    /* one chain would lose both ones, and the sum of -big and 2 is exact */
+    /* a single chain would lose both ones, and the sum of -big and 2 is
+       exact */
     a[0] = pair(big, 1), a[1] = pair(-big, 1), b[0] = one;
     CHECK(dot(0, 2, a, b) == 2);
     a[0] = pair(big, 0), a[1] = pair(1, 0), a[2] = pair(-big, 0);
     CHECK(dot(0, 3, a, b) == 0);
-    CHECK(dot(-big, 2, a, b) == 0); /* C joins when 1 is lost already */
+    CHECK(dot(-big, 2, a, b) == 0); /* C is added when 1 is already lost */
     a[0] = pair(tiny, 0), b[0] = pair(0x1p10f, 0);
     CHECK(dot(0, 1, a, b) == 0);
     a[0] = b[0] = pair(small, 0);
@@ -54,8 +55,8 @@ TEST_CASE(tiles, the_emulator_adds_as_the_manual_says) {
     CHECK(dot(0, 1, a, &one) == INFINITY && isnan(dot(-INFINITY, 1, a, &one)));
 }
 
-/* The forms of address that a compiler may choose: from rows of x to rows of y
-   by way of tiles.                                                          */
+/* The addressing modes that a compiler may choose: from rows of x to rows of
+   y through tiles. */
 TEST_CASE(tiles, the_emulator_finds_operands) {
     static const uint8_t config[64] __attribute__((aligned(64))) = {
         [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64,
@@ -125,7 +126,7 @@ static void product(const LibGemm *g, const uint16_t *a, const uint16_t *b,
         }
 }
 
-/* Each layout, each remainder, and blocks of more than one along every side. */
+/* Each layout, each remainder, and several blocks along every side. */
 TEST_CASE(tiles, products_have_the_bits_of_their_definition) {
     static const int64_t shapes[][3] = {
         {9, 1, 1},     {16, 16, 32},  {17, 33, 31},   {32, 48, 64},
@@ -171,7 +172,7 @@ TEST_CASE(tiles, products_have_the_bits_of_their_definition) {
 
 /* ---- levels -------------------------------------------------------------- */
 
-/* The level that AMPC_ISA=`isa` leaves. */
+/* The level that AMPC_ISA=`isa` allows. */
 static int level_under(const char *isa) {
     setenv("AMPC_ISA", isa, 1);
     return cpu_isa_level();

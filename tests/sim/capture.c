@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* capture.c: stream capture and graphs.
 
-   A stream that is capturing has a front: the nodes that its next node
-   follows.  An event recorded there remembers the front; a stream that waits
-   for it joins the capture.  Whatever is forbidden returns its error at once
-   and makes the end of the capture fail with 901.                           */
+   A stream that is capturing has a front: the nodes after which its next node
+   comes. An event recorded there remembers the front; a stream that waits for
+   the event joins the capture. A forbidden call returns its error at once
+   and makes the end of the capture fail with 901. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,7 +167,7 @@ CUresult capture_begin(CUstream s, int mode) {
     return CUDA_OK;
 }
 
-/* Whether the last node of the origin follows all others. */
+/* True if the last node of the origin follows all others. */
 static bool joined(const Capture *c) {
     bool *seen = calloc((size_t)c->n + 1, sizeof *seen);
     bool all = seen != NULL;
@@ -182,7 +182,7 @@ static bool joined(const Capture *c) {
     return all;
 }
 
-/* Streams and events are free of it. */
+/* Streams and events no longer belong to it. */
 static void leave(const Capture *c) {
     for (Object *o = object_first(); o; o = o->next) {
         CUstream s = (CUstream)o;

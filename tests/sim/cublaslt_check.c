@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cublaslt_check.c: what cuBLASLt demands of a product.
+/* cublaslt_check.c: cuBLASLt's requirements for a product.
 
-   What the real library refuses is refused here with the same status.  Where
-   it would read or write foreign memory, or race with itself, the call is
-   refused too, with the reason for the simulator's list of errors.           */
+   Products that the real library refuses are refused here with the same status.
+   Where the library would read or write foreign memory, or race with itself,
+   the call is refused, too, and the reason goes to the simulator's list of
+   errors. */
 #include "tests/sim/cublaslt_sim.h"
 
 #include "tests/sim/sim.h"

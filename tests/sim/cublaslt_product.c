@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cublaslt_product.c: D = act(alpha op(A) op(B) + beta C + bias), one result
-   after the other from its definition.
+   after the other from the definition.
 
-   Accumulation is in fp32 (f64 for f64), in the order that the algorithm's kind
-   says; alpha, beta, bias and activation act on the sum, and one rounding to
-   D's type is the last.                                                      */
+   Accumulation is in fp32 (f64 for f64), in the order of the algorithm's
+   kind; alpha, beta, bias and activation are applied to the sum, and the
+   only rounding to D's type comes last. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,7 +90,7 @@ static double dot(const LtCall *c, const void *a, const void *b, uint64_t n) {
 
 /* ---- one matrix of the batch --------------------------------------------- */
 
-/* op(matrix) as `n` vectors along k, of the type that sums have. */
+/* op(matrix) as `n` vectors along k, in the type of sums. */
 static void *along_k(const LtCall *c, int which, int64_t batch, uint64_t n,
                      bool k_is_row) {
     const struct LtLayout_st *m = &c->p.m[which];
@@ -147,7 +147,8 @@ static bool product(const LtCall *c, int64_t batch) {
     return ok;
 }
 
-/* Spoils the data that a split leaves in the workspace: nobody may rely on it.
+/* Overwrites the data that a split leaves in the workspace: nothing may rely on
+   it.
  */
 static void spoil_workspace(const LtCall *c) {
     size_t n = lt_kind_workspace(c->kind, &c->p);
@@ -157,7 +158,7 @@ static void spoil_workspace(const LtCall *c) {
 int lt_product(void *call) {
     LtCall c = *(const LtCall *)call;
     const char *why;
-    if (lt_check_call(&c, &why)) { /* freed since it was queued? */
+    if (lt_check_call(&c, &why)) { /* was it freed since it was queued? */
         sim_violation("cublasLtMatmul on the device: %s", why);
         return CUDA_ILLEGAL_ADDRESS;
     }

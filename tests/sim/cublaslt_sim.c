@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cublaslt_sim.c: what libcublasLt exports as far as runtime/cuda/cublaslt.def
-   calls it.
+/* cublaslt_sim.c: the functions of libcublasLt that runtime/cuda/cublaslt.def
+   names.
 
-   Attributes are taken like the real library takes them (measured with 13.1):
-   an unknown name, a wrong size or NULL is INVALID_VALUE, values are looked at
-   when a product is asked for.  Algorithms carry version and problem; those of
-   another version or problem are refused.  AMPC_SIM_BLAS_VERSION changes the
+   Attributes behave as in the real library (measured with 13.1): an unknown
+   name, a wrong size or NULL is INVALID_VALUE; values are checked when a
+   product is requested. Algorithms contain version and problem; those of
+   another version or problem are refused. AMPC_SIM_BLAS_VERSION changes the
    version (default 130100).                                                  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
@@ -40,7 +40,7 @@ struct LtHandle_st {
     int device;
 };
 
-/* Counts a call and leaves when a failure was asked for. */
+/* Counts a call and returns if a failure was requested. */
 #define ENTER()                                                                \
     do {                                                                       \
         int injected_ = sim_entered(__func__);                                 \
@@ -186,7 +186,8 @@ static uint64_t mix(uint64_t h, uint64_t v) {
     return (h ^ v) * UINT64_C(1099511628211);
 }
 
-/* A hash of everything that an algorithm depends on: all but addresses. */
+/* A hash of everything that an algorithm depends on: everything except
+   addresses. */
 static uint64_t problem_hash(const LtProblem *p) {
     uint64_t h = UINT64_C(14695981039346656037);
     const struct LtDesc_st *d = &p->desc;
@@ -226,8 +227,8 @@ static void describe(int kind, const LtProblem *p, LtHeuristic *out) {
     out->waves = 1.0f / (float)(kind + 1);
 }
 
-/* Reads AMPC_SIM_REFUSE: no algorithms for "epilogues", or for "products", or a
-   status that the heuristic gives back. */
+/* Reads AMPC_SIM_REFUSE: no algorithms for "epilogues", or for "products",
+   or a status that the heuristic returns. */
 static int answer(void) {
     const char *what = getenv("AMPC_SIM_REFUSE");
     return what ? atoi(what) : LT_SUCCESS;

@@ -28,8 +28,8 @@ struct LtPref_st {
     uint32_t reductions, align[4]; /* alignment of a, b, c, d in bytes */
 };
 
-/* One product: everything by value, since the caller may change or destroy its
-   descriptors before the stream runs it. */
+/* One product with everything by value, since the caller may change or
+   destroy its descriptors before the stream runs it. */
 typedef struct LtProblem {
     struct LtDesc_st desc;
     struct LtLayout_st m[4]; /* a, b, c, d */
@@ -45,7 +45,7 @@ typedef struct LtCall {
     int kind; /* LtKind */
 } LtCall;
 
-/* Ways to sum over k, so that algorithms can be told apart by their bits. */
+/* Ways to sum over k, so that algorithms can be distinguished by their bits. */
 typedef enum LtKind {
     LT_KIND_OUTPUT,  /* 3 parts, rounded to D's type in the workspace */
     LT_KIND_PLAIN,   /* one sum in order                              */
@@ -70,9 +70,10 @@ uint64_t lt_extent(const struct LtLayout_st *m);
 
 /* LT_SUCCESS, or another status and the reason in *why. */
 int lt_check_problem(const LtProblem *p, const char **why);
-/* Whether an algorithm of that kind can do it at all. */
+/* True if an algorithm of that kind can compute it. */
 bool lt_kind_fits(int kind, const LtProblem *p);
-/* Bytes of workspace that it needs, and alignment of pointers and columns. */
+/* Bytes of workspace that it needs, and the alignment of pointers and
+   columns. */
 size_t lt_kind_workspace(int kind, const LtProblem *p);
 uint32_t lt_kind_align(int kind, int type);
 /* Reduction scheme (LT_REDUCTION_*), 0: none. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_memory.c: device memory and pinned host memory.
 
-   Device addresses come from one reserved range and are never used twice.
-   Everything in it is closed (PROT_NONE) but for live allocations while
-   simulated work runs.  Pages between allocations stay closed for good; in the
-   pages of an allocation the bytes around it hold a pattern, which is checked,
-   and under ASan they are poisoned.  Allocations start or end (by seed) at a
-   page.  Big ones get huge pages where there are any: opening and closing
-   costs a piece of time per page.                                           */
+   Device addresses come from one reserved range and are never reused.
+   Its pages are inaccessible (PROT_NONE), except live allocations while
+   simulated work runs. Pages between allocations always stay inaccessible;
+   within the pages of an allocation the bytes around it hold a pattern, which
+   is checked, and under ASan they are poisoned. Allocations start or end (by
+   seed) at a page boundary. Large ones use huge pages if available: changing
+   the access costs time per page. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

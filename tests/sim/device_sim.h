@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_sim.h: emitted CUDA text as C++17 for the host.
+/* device_sim.h: compiles emitted CUDA text as C++17 for the host.
 
    Read before the text, which a twin wraps in an unnamed namespace, so that
    statics of templates belong to this library alone:
@@ -12,10 +12,10 @@
 
    Every thread is a fiber of engine.c; whatever waits for other threads calls
    the engine.  A __shared__ array is a static object, and the library's .bss
-   is nothing but those: the engine fills it with NaN bytes before each block.
-   (A section of their own would be clearer, but gcc ignores it for statics of
-   templates.)  So units have no __device__ variables, and the twin is linked
-   with -nostartfiles.                                                       */
+   contains only those: the engine fills it with NaN bytes before each block.
+   (A separate section would be clearer, but gcc ignores it for statics of
+   templates.) So units have no __device__ variables, and the twin is linked
+   with -nostartfiles. */
 #ifndef AMPC_TESTS_SIM_DEVICE_H
 #define AMPC_TESTS_SIM_DEVICE_H
 
@@ -53,8 +53,8 @@ static SimNow sim_now SIM_DATA = {};
 #define blockDim        (sim_now.block_dim)
 #define gridDim         (sim_now.grid_dim)
 #define warpSize        32
-/* extern __shared__ cannot be spelt on the host: the text says
-   SIM_DYNAMIC_SHARED(type, name) through a macro of its own. */
+/* extern __shared__ cannot be written on the host: the text says
+   SIM_DYNAMIC_SHARED(type, name) through a macro. */
 #define SIM_DYNAMIC_SHARED(type, name) type *name = (type *)sim_now.dynamic
 typedef struct dim3 {
     unsigned x, y, z;
@@ -62,11 +62,10 @@ typedef struct dim3 {
 
 /* ---- vectors ------------------------------------------------------------- */
 
-/* Copies check the alignment that the device would. */
+/* Copies check the alignment that the device requires. */
 SIM_INLINE void sim_aligned(const void *p, size_t n) {
     uintptr_t a = (uintptr_t)p;
-    __asm__(""
-            : "+r"(a)); /* the type already promises the result of the check */
+    __asm__("" : "+r"(a)); /* the type already guarantees the check's result */
     if (__builtin_expect(a & (n - 1), 0))
         sim_engine->fault(716, "%zu-byte access at %p", n, p);
 }
@@ -244,7 +243,7 @@ struct SimShuffle {
     int arg, width;
 };
 
-/* Each lane reads from(lane); out of its segment it keeps its own value. */
+/* Each lane reads from(lane); outside of its segment it keeps its own value. */
 template <typename From>
 SIM_INLINE void sim_shuffle(void **request, uint32_t mask, const char *name,
                             From from) {
@@ -307,7 +306,7 @@ SIM_INLINE int __all_sync(uint32_t mask, int v) {
     return __ballot_sync(mask, v) == mask;
 }
 
-/* Makes .bss start a page of its own, the first behind __bss_start. */
+/* Makes .bss start at a page boundary, the first one after __bss_start. */
 static char sim_page[64] __attribute__((aligned(4096), used));
 extern "C" __attribute__((visibility("hidden"))) char __bss_start[], _end[];
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.c: the entry points of libcuda, by the names of driver.def.
+/* driver.c: the entry points of libcuda, with the names of driver.def.
 
-   Each one enters through a table of what it needs: a failure asked for, then
-   initialisation, a context that is current and well, no capture that forbids
-   it.  The functions do_X do the rest.                                      */
+   Each one first checks a table of its requirements: a requested failure,
+   then initialisation, a current context without a fault, and no capture
+   that forbids it. The functions do_X do the rest. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +14,12 @@ enum { INIT = 1, CONTEXT = 2, SAFE = 4 /* not while capturing */ };
 enum { MAX_STACK = 16 };
 
 static bool initialised;
-static unsigned
-    generation; /* number of sim_reset calls: stacks of other threads expire */
+static unsigned generation; /* number of sim_reset calls: stacks of other
+                               threads become invalid */
 static CUcontext primary[16];
 static __thread struct {
     CUcontext c[MAX_STACK];
-    int number[MAX_STACK]; /* number of the object: addresses are used again */
+    int number[MAX_STACK]; /* number of the object: addresses are reused */
     int n;
     unsigned generation;
 } stack;
@@ -64,7 +64,7 @@ static CUresult enter(const char *entry, int needs) {
     return needs & SAFE ? capture_forbids() : CUDA_OK;
 }
 
-/* A faulted context: destruction still counts as done for the leak list. */
+/* A faulted context: destruction still counts as done for the list of leaks. */
 static CUresult sticky(void) {
     CUcontext c = context_current();
     return c ? c->sticky : CUDA_OK;
@@ -240,7 +240,7 @@ ENTRY(MemAlloc, "cuMemAlloc_v2", CONTEXT | SAFE,
     return memory_alloc(bytes, p);
 }
 
-/* Freeing waits for all work, as a real driver does. */
+/* Freeing waits for all work, like a real driver. */
 ENTRY_END(MemFree, "cuMemFree_v2", CONTEXT | SAFE, (CUdeviceptr p), (p)) {
     work_wait(NULL, NULL);
     return p ? memory_free(p) : CUDA_OK;
@@ -427,7 +427,7 @@ static CUresult end_capture(CUstream s, CUgraph *g) {
     return rc ? rc : capture_end(s, g);
 }
 
-/* The capture is over also when this fails on demand. */
+/* The capture ends even if this call is made to fail. */
 CUresult drv_StreamEndCapture(CUstream s, CUgraph *g) {
     CUresult asked = enter("cuStreamEndCapture", CONTEXT);
     CUresult rc = asked == SIM_LEFT_OUT ? CUDA_OK : end_capture(s, g);
@@ -468,7 +468,7 @@ ENTRY(EventSynchronize, "cuEventSynchronize", CONTEXT, (CUevent e), (e)) {
     return work_wait(e->o.context, e->last);
 }
 
-/* A caller that asks again and again gets somewhere. */
+/* Makes progress, so that a caller that polls gets an answer. */
 ENTRY(EventQuery, "cuEventQuery", CONTEXT, (CUevent e), (e)) {
     CUresult rc = captured(e);
     if (rc || !e->last || e->last->done) return rc;
@@ -526,7 +526,7 @@ ENTRY_END(GraphDestroy, "cuGraphDestroy", CONTEXT, (CUgraph g), (g)) {
     return CUDA_OK;
 }
 
-/* Every row of driver.def is there: a missing one does not link. */
+/* Every row of driver.def must exist: a missing one fails to link. */
 const void *const sim_entries[] = {
 #define CU(member, symbol, params) (const void *)(uintptr_t)&drv_##member,
 #include "runtime/cuda/driver.def"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine.c: blocks, threads, barriers.
 
-   A thread starts on whatever fiber is free and keeps it only while it waits,
-   so that threads which never wait run one after the other on one stack.
-   Whenever a thread ends or waits, the next one is drawn at random from those
+   A thread starts on any free fiber and keeps it only while it waits, so that
+   threads which never wait run one after the other on one stack. Whenever a
+   thread ends or waits, the next one is drawn at random from those
    that may run and those that have not begun.  A fault ends the launch: its
-   fibers are abandoned where they stand.                                    */
+   fibers are abandoned. */
 #include "tests/sim/engine.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ typedef struct Thread {
     int line;
 } Thread;
 
-typedef struct Collective { /* lanes that have come so far */
+typedef struct Collective { /* lanes that have arrived so far */
     uint32_t mask, arrived;
     SimCombine *fn;
     const char *name;
@@ -40,7 +40,8 @@ typedef struct Warp {
 static struct {
     const SimLaunch *launch;
     SimNow *now;
-    int n, live; /* threads of the block, those that have not ended */
+    int n, live; /* number of threads of the block, and of those that have
+                    not ended */
     int current;
     int ready[SIM_MAX_THREADS], nready;
     int waiting[SIM_MAX_THREADS], nwaiting;  /* at __syncthreads */
@@ -54,7 +55,7 @@ static struct {
 } e;
 
 static Fiber fibers[SIM_MAX_THREADS];
-static __thread Fiber outside; /* the stack of the caller */
+static __thread Fiber outside; /* the caller's stack */
 static Fiber *running;         /* the fiber that runs, or `outside` */
 
 /* ---- who runs next ------------------------------------------------------- */
@@ -87,7 +88,7 @@ static void describe_waiting(void) {
 static void engine_fault(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3), noreturn));
 
-/* Draws the thread to run; e.next >= 0: it has to be begun. */
+/* Draws the thread to run; e.next >= 0: it must be started. */
 static Fiber *draw(void) {
     int fresh = e.n - e.begun;
     e.next = -1;
@@ -112,7 +113,7 @@ static Fiber *draw(void) {
     return f;
 }
 
-/* The current thread has been put where it will be found again. */
+/* The current thread is already in the list where it will be found again. */
 static void wait_turn(const char *where, int line) {
     Thread *t = &e.thread[e.current];
     t->fiber = running;
@@ -146,7 +147,7 @@ static void engine_fault(int code, const char *fmt, ...) {
     leave_launch();
 }
 
-/* The place where the handler of signals resumes a fiber. */
+/* The point at which a signal handler resumes a fiber. */
 static void landing(void) {
     const void *p = fault_address();
     size_t size;
@@ -198,7 +199,7 @@ static Collective *find_op(Warp *w, uint32_t mask, const char *name,
     return &w->op[w->nop++];
 }
 
-/* All lanes are there: answers them and lets them run. */
+/* All lanes have arrived: answers them and lets them run. */
 static void finish_op(Warp *w, Collective *c, int first) {
     uint32_t lanes = c->arrived;
     if (c->fn) c->fn(w->request, c->mask);
@@ -236,7 +237,7 @@ static uint32_t engine_active(void) {
 
 /* ---- threads ------------------------------------------------------------- */
 
-/* The other threads may have waited for this thread only. */
+/* The other threads may have waited only for this one. */
 static void end_thread(void) {
     int lane = e.current % SIM_WARP;
     Warp *w = &e.warp[e.current / SIM_WARP];
@@ -318,11 +319,11 @@ static void number_threads(SimDim b) {
     }
 }
 
-/* Blocks in an order that a random start and stride make. */
+/* Visits blocks in an order given by a random start and stride. */
 static void run_blocks(SimDim g) {
     uint64_t n = (uint64_t)g.x * g.y * g.z, at = sim_random_below(n);
     uint64_t step = sim_random_below(n) | 1, a, b, r;
-    do { /* until it has no divisor in common with n */
+    do { /* until it has no common divisor with n */
         step += 2;
         for (a = n, b = step; (r = a % b) != 0; a = b, b = r) continue;
     } while (b != 1 && n > 1);

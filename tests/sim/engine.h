@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine.h: runs kernels of twin libraries, block by block, every thread a
-   fiber.  One launch at a time: callers hold the simulator's lock.          */
+/* engine.h: runs kernels of twin libraries, block by block, with a fiber for
+   every thread. One launch at a time: callers hold the simulator's lock. */
 #ifndef AMPC_TESTS_SIM_ENGINE_H
 #define AMPC_TESTS_SIM_ENGINE_H
 
@@ -33,7 +33,7 @@ typedef struct SimLaunch {
     void **params;
 } SimLaunch;
 
-/* A CUresult; what went wrong is in sim_errors. */
+/* Returns a CUresult; sim_errors has the reason. */
 int sim_launch(const SimLaunch *l);
 
 /* ---- common.c: random numbers, the texts of errors ----------------------- */

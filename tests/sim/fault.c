@@ -16,7 +16,7 @@ static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE};
 enum { NSIGNAL = sizeof signals / sizeof *signals };
 static struct sigaction before[NSIGNAL];
 static struct {
-    char *begin, *end; /* whole pages, closed at first */
+    char *begin, *end; /* whole pages, inaccessible at first */
     int used[MAX_PAGES], nused;
     char *dynamic;
     size_t dynamic_size;
@@ -26,7 +26,8 @@ static const void *address;
 static int kind;
 static _Alignas(16) char emergency[256 << 10];
 
-/* ASan's red zones lie between the arrays: no library function may do it. */
+/* ASan's red zones are between the arrays: library functions must not write
+   here. */
 __attribute__((no_sanitize("address"))) static void fill(char *p, size_t n) {
     __asm__ volatile("rep stosb" : "+D"(p), "+c"(n) : "a"(0xff) : "memory");
 }

@@ -8,18 +8,18 @@
 enum { FAULT_ADDRESS, FAULT_ARITHMETIC };
 
 /* From here to fault_end a bad access or a division by zero makes the thread
-   go on in landing(), on a stack of its own.  The static shared memory of the
-   unit is closed, and opened page by page as it is touched, so that a block
-   pays only for what its kernel uses.                                       */
+   continue in landing(), on a separate stack. The static shared memory of
+   the unit is inaccessible at first and opened page by page when it is
+   touched, so that a block pays only for the memory that its kernel uses. */
 void fault_begin(char *shared, char *shared_end, void (*landing)(void));
 void fault_end(void);
 char *fault_stack(size_t *size); /* of landing */
 const void *fault_address(void);
 int fault_signal(void);
 
-/* Dynamic shared memory: an object of its own, of exactly that size. */
+/* Dynamic shared memory: a separate object of exactly that size. */
 char *fault_dynamic(size_t bytes);
-/* NaN bytes in all shared memory in use. */
+/* Fills all shared memory in use with NaN bytes. */
 void fault_fill_shared(void);
 
 #endif

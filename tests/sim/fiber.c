@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fiber.c: see fiber.h.  Under ASan each switch is announced, so that stack
-   frames of fibers are checked like any other.                              */
+   frames of fibers are checked like others. */
 #define _GNU_SOURCE
 #include "tests/sim/fiber.h"
 
@@ -52,15 +52,15 @@ bool fibers_make(Fiber *f, int n) {
     return true;
 }
 
-/* The stacks' tops lie at different offsets within their pages: equal ones
-   would share a few cache sets. */
+/* The tops of the stacks have different offsets within their pages: equal
+   ones would share a few cache sets. */
 void fiber_start(Fiber *f, int index, void (*entry)(void)) {
 #ifdef __SANITIZE_ADDRESS__
     __asan_unpoison_memory_region(f->stack, f->size);
 #endif
     uintptr_t top = (uintptr_t)f->stack + f->size - (size_t)(index % 61) * 64;
     void **sp = (void **)(top & ~(uintptr_t)63);
-    *--sp = NULL; /* return address of entry: keeps it aligned */
+    *--sp = NULL; /* return address of entry: keeps the stack aligned */
     *--sp = (void *)(uintptr_t)entry;
     for (int i = 0; i < 6; i++) *--sp = NULL;
     f->sp = sp;

@@ -13,18 +13,19 @@ typedef struct Fiber {
     void *fake; /* ASan's */
 } Fiber;
 
-/* n fibers with guard pages below their stacks, once; false: no memory. */
+/* Allocates n fibers with guard pages below their stacks, once; false: no
+   memory. */
 bool fibers_make(Fiber *f, int n);
 /* (Re)starts a fiber at entry, which never returns. */
 void fiber_start(Fiber *f, int index, void (*entry)(void));
-/* Saves the state in *from, continues with *to. The caller's own stack is a
-   Fiber, too, of which only sp is used. */
+/* Saves the state in `*from` and continues with `*to`. The caller's own
+   stack is a Fiber, too, of which only sp is used. */
 void fiber_switch(Fiber *from, Fiber *to);
-/* First thing in an entry function. */
+/* Must be called first in an entry function. */
 void fiber_entered(void);
-/* Goes on, on that stack, which no fiber owns: after a signal. */
+/* Continues on that stack, which belongs to no fiber, after a signal. */
 void fiber_adopt(char *stack, size_t size);
-/* Whether the address lies in the guard of a stack. */
+/* True if the address is in the guard of a stack. */
 bool fiber_guards(const Fiber *f, int n, const void *p);
 
 #endif

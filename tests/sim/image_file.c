@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* image_file.c: cubins and PTX as far as a driver looks at them before it runs
-   anything: ELF magic, architecture, kernels, their limits.                 */
+/* image_file.c: the parts of cubins and PTX that a driver checks before it
+   runs anything: ELF magic, architecture, kernels, their limits. */
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "tests/sim/module.h"
 
 enum { EM_NVIDIA = 190, INFO_MAX_THREADS = 5, INFO_PARAM = 0x17 };
-enum { RESERVED_SHARED = 1024 }; /* the system's own, from sm_90 */
+enum { RESERVED_SHARED = 1024 }; /* the system's own, from sm_90 on */
 
 typedef struct Elf {
     const char *data;
@@ -93,7 +93,7 @@ static CUresult read_elf(const char *data, Image *im) {
 
 /* ---- PTX ----------------------------------------------------------------- */
 
-/* Newest PTX that a driver takes, times 10. */
+/* The newest PTX version that a driver accepts, times 10. */
 static int newest_ptx(void) {
     static const int table[][2] = {
         {13000, 90}, {12090, 88}, {12080, 87}, {12070, 86}, {12050, 85},

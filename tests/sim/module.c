@@ -27,7 +27,7 @@ static bool has_all(const SimTwin *t, const Image *im) {
     return true;
 }
 
-/* The library of the folder that has all kernels of the image. */
+/* The library in the folder that has all kernels of the image. */
 static SimTwin *find_twin(const Image *im) {
     const char *dir =
         sim_config.twins ? sim_config.twins : getenv("AMPC_SIM_TWINS");

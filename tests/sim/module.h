@@ -13,7 +13,8 @@ struct CUfunc_st {
     const SimKernel *kernel;
     unsigned max_threads; /* launch bounds; 0: none */
     unsigned nparam; /* from a cubin: its parameters; from PTX: the twin's */
-    unsigned shared, dynamic_limit; /* bytes: static, dynamic allowed */
+    unsigned shared, dynamic_limit; /* bytes: static, and the limit of
+                                       dynamic ones */
 };
 
 struct CUmod_st {
@@ -23,7 +24,7 @@ struct CUmod_st {
     int nfn;
 };
 
-/* image_file.c: what an image says of itself.  The result is a CUresult. */
+/* image_file.c: the facts in an image. The result is a CUresult. */
 typedef struct Image {
     struct CUfunc_st *fn; /* for free() */
     int nfn;
@@ -33,7 +34,7 @@ CUresult image_read(const void *image, Image *out);
 CUresult module_load(CUmodule *out, const void *image);
 bool function_is(CUfunction f);
 void module_drop(CUmodule m);
-/* Most dynamic shared memory that a kernel may opt in to. */
+/* The most dynamic shared memory that a kernel may opt in to. */
 unsigned shared_optin(void);
 
 #endif

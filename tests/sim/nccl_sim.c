@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_sim.c: NCCL on the simulated GPU; ranks are processes that share a file.
 
-   A collective is work on a stream.  When it comes up, after a random number of
-   refusals, it leaves a copy of its buffer in the file and fills the buffer
-   with NaN, so that who reads it too early sees that; when all ranks have left
-   theirs, it checks that nobody has written to the buffer meanwhile and stores
-   the result, added in an order that differs from call to call and is the same
-   for all ranks; with AMPC_SIM_NCCL_ORDER=ranks always in that of ranks.  The
-   file has room for two collectives in turn: who leaves the next one has seen
-   the one before, so all have left that.
+   A collective is work on a stream.  When the collective is due, after a random
+   number of refusals, it writes a copy of its buffer to the file and fills the
+   buffer with NaN, so that reading it too early shows. When all ranks have
+   written theirs, it checks that the buffer was not changed meanwhile and
+   stores the result. The sum is added in an order that differs from call to
+   call and is the same for all ranks; with AMPC_SIM_NCCL_ORDER=ranks always in
+   that of ranks. The file has room for two collectives in turn: a rank that
+   writes the next one has read the one before, so all ranks have written that.
 
    Violations: collectives of one communicator that run in another order than
-   they were called in (streams did not order them), buffers outside the device,
-   ranks that call different things.  A call beside a capture is refused as
-   cudaMalloc is, and capture itself tells of what is not joined.            */
+   they were called in (streams did not order them), buffers outside the
+   device's memory, ranks whose calls differ. A call during a capture
+   elsewhere is refused like cudaMalloc; the capture itself reports streams
+   that were not joined. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
@@ -38,7 +39,8 @@ enum { ROOM = 4 << 20, RANKS = 8, QUEUE = 4096, POISON = 0xff };
 
 /* The facts of a call on which two ranks must agree. */
 typedef struct Call {
-    int kind, type, root, pad; /* 0: a sum, 1: from root, 2: a sum for root */
+    int kind, type, root, pad; /* 0: a sum, 1: a broadcast from root, 2: a
+                                  sum for root */
     size_t n;
 } Call;
 
@@ -57,9 +59,9 @@ struct NcclComm_st {
     Shared *shared;
     char *rooms; /* ROOM bytes: rank * 2 + turn */
     uint64_t seed, done;
-    uint64_t called, ran;  /* eager ones, in order */
+    uint64_t called, ran;  /* eager calls, in order */
     uintptr_t capture;     /* of the last call */
-    struct Op *last, *was; /* captured: called, run */
+    struct Op *last, *was; /* captured calls: called, run */
     struct Op *under_way;
 };
 
@@ -304,7 +306,8 @@ static void *map(int fd, size_t n, off_t at) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Goes on by itself until all have come: CommGetAsyncError tells. */
+/* Continues asynchronously until all ranks have arrived: CommGetAsyncError
+   tells. */
 NcclResult nccl_CommInitRankConfig(NcclComm *out, int world, NcclId id,
                                    int rank, NcclConfig *config) {
     int code = sim_entered("ncclCommInitRankConfig");

@@ -17,7 +17,7 @@ SimConfig sim_config;
 static Object *objects;
 static int numbers;
 static char twins[1024];
-static char leaks[8192]; /* found when their context went */
+static char leaks[8192]; /* found when their context was destroyed */
 static char all_leaks[16384];
 
 static struct {
@@ -157,7 +157,7 @@ static void fail_by_setting(void) {
         sim_fail(entry, nth, code, !strcmp(sticky, "sticky"));
 }
 
-/* For programs that know nothing of the simulator. */
+/* For programs that do not know the simulator. */
 __attribute__((destructor)) static void report(void) {
     const char *path = getenv("AMPC_SIM_REPORT");
     FILE *f = path ? fopen(path, "a") : NULL;

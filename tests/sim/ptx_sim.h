@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ptx_sim.h: the functions of runtime/cuda/ptx.cuh for the simulator.
 
-   The tensor-core product is a warp collective: lanes deposit registers, the
-   last one computes all outputs.  Map of m16n8k16, g = lane / 4, t = lane % 4,
-   two 16-bit values per register, the lower index in the low half:
+   The tensor-core product is a warp collective: lanes store their registers,
+   and the last lane computes all outputs. Map of m16n8k16, g = lane / 4, t =
+   lane % 4, two 16-bit values per register, the lower index in the low half:
      A0 (row g, k 2t)  A1 (g + 8, 2t)  A2 (g, 2t + 8)  A3 (g + 8, 2t + 8)
      B0 (k 2t, col g)  B1 (2t + 8, g)
      C0, C1 (row g, col 2t, 2t + 1)    C2, C3 (row g + 8)                    */
@@ -118,7 +118,7 @@ SIM_OUT void sim_do_ldmatrix_trans(void **request, uint32_t) {
                 (uint32_t)x[i][lane % 4 * 2 + 1][lane / 4] << 16;
 }
 
-/* Four 8 x 8 matrices: lane l gives row l % 8 of matrix l / 8 and receives
+/* Four 8 x 8 matrices: lane l passes row l % 8 of matrix l / 8 and receives
    elements 2t, 2t + 1 of row g of each. */
 SIM_INLINE void ampc_ldmatrix_x4(uint32_t *r, const void *row) {
     SimMatrix m = {r, row};
@@ -129,7 +129,7 @@ SIM_INLINE void ampc_ldmatrix_x4_trans(uint32_t *r, const void *row) {
     sim_engine->warp(0xffffffffu, "ldmatrix", sim_do_ldmatrix_trans, &m);
 }
 
-/* Copies of a thread that are under way: they come as late as they may, when it
+/* A thread's copies in progress: they are done as late as allowed, when it
    waits, or when there are too many. */
 struct SimAsync {
     uint64_t block;

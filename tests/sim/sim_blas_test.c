@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_blas_test.c: the cuBLASLt look-alike, called as the runtime calls it.
+/* sim_blas_test.c: the simulated cuBLASLt, called like the runtime calls it.
 
-   Results of every algorithm beside a plain loop, what its heuristic offers,
-   what it refuses, and that products run when their stream does.            */
+   Compares the results of every algorithm with a plain loop; tests what its
+   heuristic offers, what it refuses, and that products run when their stream
+   does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
@@ -93,7 +94,7 @@ static void from_device(const Gpu *g, void *to, CUdeviceptr p, size_t n) {
 
 typedef struct Shape {
     int in, out;             /* LT_R_* */
-    int m, n, k, batch, pad; /* pad: of the leading dimensions, elements */
+    int m, n, k, batch, pad; /* pad: elements added to the leading dimensions */
     bool ta, tb, device_scalars;
     uint32_t epilogue;
     float beta;
@@ -192,7 +193,7 @@ static void set_workspace(Problem *p, uint64_t bytes, uint32_t mask) {
     REQUIRE(!lt.PrefSet(p->pref, LT_PREF_REDUCTION_MASK, &mask, 4));
 }
 
-/* Values that f16 and bf16 hold exactly or not, in [-1, 1]. */
+/* Values in [-1, 1] that f16 and bf16 represent exactly, or not. */
 static void fill(Problem *p, int buf, int type) {
     static uint32_t seed = 1;
     for (size_t i = 0; i < p->bytes[buf] / size_of(type); i++) {
@@ -531,7 +532,7 @@ TEST_CASE(sim_blas, a_saved_algorithm_is_checked) {
 
 /* ---- what is refused ----------------------------------------------------- */
 
-/* Replaces one layout, asks, and puts a legal one back. */
+/* Replaces one layout, asks, and restores a legal one. */
 static void check_layout_refused(const Gpu *g, Problem *p, int which, int rows,
                                  int cols, int ld, int batch) {
     REQUIRE(!lt.LayoutDestroy(p->layout[which]));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim_driver_test.c: the simulated driver keeps the rules of a real one, and
-   what breaks them is seen.                                                 */
+   reports violations. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <elf.h>
@@ -17,7 +17,7 @@
 
 /* ---- the driver ---------------------------------------------------------- */
 
-/* libcuda as a program opens it. */
+/* libcuda, opened like a program does. */
 typedef struct Cuda {
 #define CU(member, symbol, params) CUresult(*member) params;
 #include "runtime/cuda/driver.def"
@@ -37,7 +37,7 @@ static void open_driver(void) {
 
 #define OK(call) CHECK_EQ_INT(call, 0)
 
-/* PTX of kernels without parameters to speak of: the twin has the code. */
+/* PTX of kernels with hardly any parameters: the twin has the code. */
 static const char ptx[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
                           ".visible .entry add(\n)\n.maxntid 256, 1, 1\n{\n}\n"
                           ".visible .entry fill(\n)\n{\n}\n"
@@ -86,7 +86,7 @@ static Rig begin(uint64_t seed) {
     return r;
 }
 
-/* Everything is given back: nothing is left. */
+/* Everything is released: nothing is left. */
 static void end(Rig *r) {
     cu.MemFree(r->x);
     cu.MemFree(r->y);
@@ -246,7 +246,7 @@ TEST_CASE(sim_driver, capture_rules) {
     CHECK_EQ_INT(cu.EventQuery(r.e), CUDA_CAPTURED_EVENT);
     CHECK_EQ_INT(cu.StreamEndCapture(r.s, &g), 901);
 
-    OK(cu.EventRecord(r.e, r.t)); /* outside: must not come in */
+    OK(cu.EventRecord(r.e, r.t)); /* outside: must not join the capture */
     OK(cu.StreamBeginCapture(r.s, CUDA_CAPTURE_THREAD_LOCAL));
     CHECK_EQ_INT(cu.StreamWaitEvent(r.s, r.e, 0), 905);
     CHECK_EQ_INT(cu.StreamEndCapture(r.s, &g), 901);
@@ -282,7 +282,7 @@ TEST_CASE(sim_driver, capture_and_other_threads) {
         REQUIRE(!pthread_create(&t, NULL, in_other_thread, &o));
         pthread_join(t, NULL);
         CHECK_EQ_INT(o.end, CUDA_STREAM_CAPTURE_WRONG_THREAD);
-        CHECK_EQ_INT(o.alloc, mode ? 0 : 900); /* global: not there either */
+        CHECK_EQ_INT(o.alloc, mode ? 0 : 900); /* global: not even there */
         CHECK_EQ_INT(cu.StreamEndCapture(r.s, &g), mode ? 0 : 901);
         if (mode) OK(cu.GraphDestroy(g));
     }
@@ -571,8 +571,8 @@ TEST_CASE(sim_driver, a_graph_does_not_outlive_its_module) {
     end(&r);
 }
 
-/* Bytes beside an allocation: found when it is freed, if no page or sanitizer
-   was in the way. */
+/* Bytes beside an allocation: checked when it is freed, if no page or
+   sanitizer has caught the access. */
 #ifndef __SANITIZE_ADDRESS__
 TEST_CASE(sim_driver, writes_beside_an_allocation_show) {
     int seen = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_nccl_test.c: mistakes that the simulated NCCL notices, with two ranks in
-   one process. */
+/* sim_nccl_test.c: mistakes that the simulated NCCL detects, with two ranks
+   in one process. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <math.h>
@@ -152,7 +152,7 @@ TEST_CASE(sim_nccl, beside_a_capture_or_not_joined) {
     close_pair(&r);
 }
 
-/* How many of the seeds show it. */
+/* The number of seeds that show it. */
 static int seen(const char *what, void (*wrong)(Pair *r)) {
     int n = 0;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_test.c: simulated kernels keep the rules of real ones, and what breaks
-   them is seen.                                                             */
+/* sim_test.c: simulated kernels follow the rules of real ones, and
+   violations are reported. */
 #define _DEFAULT_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -76,7 +76,7 @@ TEST_CASE(sim, a_removed_barrier_shows) {
     sim()->twin_close(t);
 }
 
-/* Runs `kernel` of one float buffer; the errors must have `needle`. */
+/* Runs `kernel` with one float buffer; the errors must contain `needle`. */
 static void check_fault(const char *text, unsigned threads, int code,
                         const char *needle) {
     SimTwin *t = twin_of(text);
@@ -85,7 +85,7 @@ static void check_fault(const char *text, unsigned threads, int code,
     sim()->reset(NULL);
     CHECK_EQ_INT(sim()->run(t, "k0", 1, threads, 0, params), code);
     CHECK_HAS(sim()->errors(), needle);
-    /* and the next launch is as good as ever */
+    /* and the next launch works again */
     CHECK_EQ_INT(sim()->run(t, "good", 1, threads, 0, params), 0);
     sim()->twin_close(t);
 }
@@ -154,7 +154,7 @@ typedef struct Bad {
     unsigned shared;
 } Bad;
 
-/* 32 floats up to the end of the allocation. */
+/* 32 floats at the end of the allocation. */
 static float *edge(void) {
 #ifdef __SANITIZE_ADDRESS__
     return calloc(32, sizeof(float));
@@ -228,7 +228,7 @@ TEST_CASE(sim, one_past_shared_memory_is_reported) {
 
 /* ---- tensor cores -------------------------------------------------------- */
 
-/* Elements as 16-bit floats that are exact in both formats: small integers. */
+/* 16-bit floats that are exact in both formats: small integers. */
 static const char mma[] =
     "static __device__ unsigned two(const unsigned short *p, int step) {\n"
     "    return p[0] | (unsigned)p[step] << 16;\n"
@@ -245,7 +245,7 @@ static const char mma[] =
     "    for (int i = 0; i < 4; i++)\n"
     "        d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = rd[i];\n"
     "}\n"
-    /* the same product, A through ldmatrix */
+    /* the same product, with A loaded by ldmatrix */
     K "k1(float *d, const unsigned short *a, const unsigned short *b) {\n"
     "    alignas(16) __shared__ unsigned short s[16][16];\n"
     "    int g = threadIdx.x / 4, t = threadIdx.x % 4;\n"

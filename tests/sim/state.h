@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* state.h: declarations that the files of the simulated driver share.
 
-   Work is a graph of its own: every queued operation knows what it waits for
-   (the stream's previous one, events, nodes of a CUDA graph) and nothing runs
-   before something waits.  Then ready work is drawn at random until what was
-   waited for is done.  All of this is under one lock.                       */
+   Work is a separate graph: every queued operation knows its predecessors (the
+   stream's previous one, events, nodes of a CUDA graph), and nothing runs
+   before something waits for it. Then ready work is drawn at random until
+   the awaited work is done. All of this is protected by one lock. */
 #ifndef AMPC_TESTS_SIM_STATE_H
 #define AMPC_TESTS_SIM_STATE_H
 
 #include "tests/sim/engine.h"
 
-/* Entry points by the names of driver.def: drv_Init is cuInit. */
+/* Entry points with the names of driver.def: drv_Init is cuInit. */
 #define CU(member, symbol, params)                                             \
     SIM_API CUresult drv_##member params __asm__(symbol);
 #include "runtime/cuda/driver.def"
@@ -36,7 +36,7 @@ typedef enum ObjectKind {
 } ObjectKind;
 extern const char *const object_name[OBJ_NKIND];
 
-/* The first member of everything that a handle names. */
+/* The first member of everything that has a handle. */
 typedef struct Object {
     ObjectKind kind;
     int number;
@@ -44,10 +44,11 @@ typedef struct Object {
     struct Object *next;
 } Object;
 
-/* A zeroed object of the current context, listed; NULL: out of memory. */
+/* A zeroed object of the current context, added to the list; NULL: out of
+   memory. */
 void *object_new(ObjectKind kind, size_t size);
 bool object_is(ObjectKind kind, const void *handle);
-void object_free(void *o); /* takes it off the list */
+void object_free(void *o); /* removes it from the list */
 Object *object_first(void);
 
 struct CUctx_st {
@@ -64,11 +65,11 @@ typedef struct Job {
     int refs;
     const char *name;
     int (*run)(void *data);
-    void (*release)(void *data); /* may be NULL; data itself included */
+    void (*release)(void *data); /* may be NULL; includes data itself */
     void *data;
 } Job;
 
-/* Takes over data, also when it fails (NULL). */
+/* Takes ownership of data, also if it fails (NULL). */
 Job *job_new(const char *name, int (*run)(void *data), void *data,
              void (*release)(void *data));
 void job_drop(Job *j);
@@ -81,7 +82,7 @@ typedef struct Work {
     CUcontext context;
     Job *job;           /* NULL: a marker */
     int waits;          /* for so many others */
-    struct Work **next; /* who waits for this one */
+    struct Work **next; /* work that waits for this one */
     int nnext, room;
     double time; /* when it was done, in ms */
 } Work;
@@ -94,12 +95,13 @@ typedef struct WorkList {
 Work *work_add(CUcontext c, Job *j, const WorkList *after);
 Work *work_keep(Work *w);
 void work_drop(Work *w);             /* may be NULL */
-bool list_add(WorkList *l, Work *w); /* borrowed; skips NULL and done work */
+bool list_add(WorkList *l, Work *w); /* borrowed; skips NULL and finished
+                                        work */
 void list_free(WorkList *l);
 /* Runs work until w is done; NULL: all work. Returns the result of the context.
  */
 CUresult work_wait(CUcontext c, Work *w);
-void work_some(void); /* runs one piece, if there is any */
+void work_some(void); /* runs one piece of work, if there is any */
 void work_forget(void);
 
 /* ---- streams, events, capture -------------------------------------------- */
@@ -113,10 +115,10 @@ typedef struct NodeSet {
 
 struct CUstream_st {
     Object o;
-    bool blocking; /* with regard to the legacy stream */
+    bool blocking; /* with respect to the legacy stream */
     Work *tail;
     Capture *capture;
-    NodeSet front; /* nodes that the next one follows */
+    NodeSet front; /* nodes that precede the next one */
 };
 
 struct CUevent_st {
@@ -142,12 +144,12 @@ struct CUgraphExec_st {
     Object o;
     Node *node;
     int n;
-    Work *last; /* launches of one exec follow each other */
+    Work *last; /* launches of one exec run one after the other */
 };
 
-/* The stream that a handle of the caller means (NULL: the legacy one). */
+/* The stream that the caller's handle means (NULL: the legacy one). */
 CUresult stream_of(CUstream s, CUstream *out);
-/* Queues a job or adds it to the capture; takes the job over. */
+/* Queues a job or adds it to the capture; takes ownership of the job. */
 CUresult stream_add(CUstream s, Job *j);
 CUresult stream_launch(CUfunction f, SimDim g, SimDim b, unsigned shared,
                        CUstream s, void **params, void **extra);
@@ -194,9 +196,10 @@ void memory_forget(void);
 
 extern SimConfig sim_config;
 CUcontext context_current(void);
-void context_drop(CUcontext c); /* with all that belongs to it */
+void context_drop(CUcontext c); /* with everything that belongs to it */
 void driver_forget(void);
 void leak(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-int call_enter(const char *entry); /* counts; a failure asked for, or 0 */
+int call_enter(const char *entry); /* counts calls; returns a requested
+                                      failure, or 0 */
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.c: what streams do: kernels, copies, fills, callbacks, events. */
+/* stream.c: operations of streams: kernels, copies, fills, callbacks,
+   events. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,7 @@ static bool same_context(const Object *o, CUcontext c) {
     return o->kind == OBJ_STREAM && o->context == c;
 }
 
-/* Collects the work that new work in s has to wait for. The legacy stream and
+/* Collects the work for which new work in s must wait. The legacy stream and
    blocking streams wait for each other. */
 static bool collect(CUstream s, WorkList *l) {
     CUcontext c = s->o.context;
@@ -43,7 +44,7 @@ static void set_tail(CUstream s, Work *w) {
     s->tail = work_keep(w);
 }
 
-/* Queues a job behind all that s waits for, and `extra`; borrowed. */
+/* Queues a job after all work that s waits for, and after `extra`; borrowed. */
 static Work *append(CUstream s, Job *j, Work *extra) {
     WorkList l = {NULL, 0, 0};
     Work *w = NULL;
@@ -54,7 +55,7 @@ static Work *append(CUstream s, Job *j, Work *extra) {
     return w;
 }
 
-/* Work in the legacy stream would wait for a stream that is capturing. */
+/* Work in the legacy stream would wait for a capturing stream. */
 static bool implicit(CUstream s) {
     if (s != s->o.context->legacy) return false;
     for (Object *o = object_first(); o; o = o->next) {
@@ -119,13 +120,13 @@ static void free_kernel(void *data) {
     free(k);
 }
 
-enum { SLOT = 16 }; /* parameters are aligned to it */
+enum { SLOT = 16 }; /* parameters are aligned to this */
 
 static size_t slot(const SimKernel *k, unsigned i) {
     return (k->param_size[i] + SLOT - 1) / SLOT * SLOT;
 }
 
-/* Parameters are copied at the call. */
+/* Parameters are copied when the call is made. */
 static bool copy_params(KernelJob *j, const SimKernel *k, void **params) {
     size_t bytes = 0;
     for (unsigned i = 0; i < k->nparam; i++) bytes += slot(k, i);
@@ -195,7 +196,7 @@ CUresult stream_launch(CUfunction f, SimDim g, SimDim b, unsigned shared,
 typedef struct CopyJob {
     CUdeviceptr to, from; /* 0: the host's side */
     void *host;
-    char *staged; /* a copy of pageable memory made at the call */
+    char *staged; /* a copy of pageable memory, made when the call is made */
     size_t bytes;
     unsigned char value;
 } CopyJob;
@@ -215,7 +216,7 @@ static int side(CUdeviceptr p, const CopyJob *c, void **out) {
     return CUDA_ILLEGAL_ADDRESS;
 }
 
-/* Whether fewer than half of the first words are different. */
+/* True if fewer than half of the first words differ. */
 static bool is_dull(const void *p, size_t bytes) {
     enum { WORDS = 64 };
     uint16_t word[WORDS];
@@ -264,7 +265,8 @@ static bool in_device(CUdeviceptr p, size_t bytes, const char *what) {
     return false;
 }
 
-/* Pageable memory is staged on its way in, and waited for on its way out. */
+/* Pageable memory is staged on its way to the device, and waited for on its
+   way back. */
 CUresult stream_copy(CUstream s, CUdeviceptr to, CUdeviceptr from, void *host,
                      size_t bytes) {
     bool pageable = host && !pinned_has(host, bytes);
@@ -332,7 +334,7 @@ static bool add_nodes(CUgraphExec x, CUstream s, Work *begin, Work **w,
     return true;
 }
 
-/* A marker before the nodes, the nodes, a marker behind all of them. */
+/* A marker before the nodes, the nodes, a marker after all of them. */
 CUresult stream_graph(CUgraphExec x, CUstream s) {
     WorkList all = {NULL, 0, 0};
     Work **w = calloc((size_t)x->n + 1, sizeof *w);
@@ -353,7 +355,7 @@ CUresult stream_graph(CUgraphExec x, CUstream s) {
 
 /* ---- ends ---------------------------------------------------------------- */
 
-/* Work queued in it goes on. */
+/* Work queued in it continues. */
 void stream_drop(CUstream s) {
     if (s->capture) {
         sim_violation("a stream that is capturing was destroyed");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* twin.h: what a twin library and the engine that runs it know of each other.
+/* twin.h: the interface between a twin library and the engine that runs it.
    C for the engine, C++ for the twin (device_sim.h).                        */
 #ifndef AMPC_TESTS_SIM_TWIN_H
 #define AMPC_TESTS_SIM_TWIN_H
@@ -18,7 +18,7 @@ typedef struct SimDim {
     unsigned x, y, z;
 } SimDim;
 
-/* The built-in variables of the thread that runs. */
+/* The built-in variables of the running thread. */
 typedef struct SimNow {
     SimDim thread, block, block_dim, grid_dim;
     void *dynamic; /* dynamic shared memory */
@@ -51,7 +51,7 @@ typedef struct SimKernel {
 
 typedef struct SimTwinTable {
     int version;
-    const SimEngine **engine; /* the engine puts itself here */
+    const SimEngine **engine; /* the engine stores itself here */
     SimNow *now;
     char *shared, *shared_end; /* all static shared arrays of the unit */
     const SimKernel *kernels;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* work.c: queued work, run late and in random order. */
+/* work.c: queued work, which runs late and in random order. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <time.h>
@@ -125,7 +125,7 @@ void work_some(void) {
     memory_open(false);
 }
 
-/* Drops work that is ready, and the work that waits for it, without running it.
+/* Drops ready work, and the work that waits for it, without running it.
  */
 void work_forget(void) {
     while (ready.n) {

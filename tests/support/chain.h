@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chain.h: models as long as wanted, to see what compiling costs.
+/* chain.h: models of any length, to measure compilation.
 
-   A chain of `layers` times matmul, add, tanh on f32[4,width], whose weights
-   are all different, as ONNX or as text.                                   */
+   A chain of `layers` times matmul, add, tanh on f32[4,width], with
+   different weights, as ONNX or as text. */
 #ifndef AMPC_TESTS_SUPPORT_CHAIN_H
 #define AMPC_TESTS_SUPPORT_CHAIN_H
 

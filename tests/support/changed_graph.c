@@ -13,7 +13,7 @@ typedef struct Remake {
     const Graph *from;
     Graph *g;
     ValueId *now;          /* the new value, by ValueId.i of `from` */
-    int64_t size, instead; /* an axis of this size becomes `instead` everywhere;
+    int64_t size, instead; /* axes of this size become `instead` everywhere;
                               size 0: none */
     size_t edits, steps;   /* number of edits, and of steps that they take */
 } Remake;
@@ -66,7 +66,7 @@ static void remake_input(Remake *r, ValueId v) {
                          : graph_input(r->g, x->name, t);
 }
 
-/* All elements or one of them may be others. */
+/* All elements or one of them may change. */
 static void remake_const(Remake *r, ValueId v) {
     const Value *x = value_get(r->from, v);
     TypeId t = retyped(r, x->type);
@@ -103,7 +103,7 @@ static void remake_leaves(Remake *r) {
 
 /* ---- nodes --------------------------------------------------------------- */
 
-/* One of the values made so far, of this type if one exists; else any. */
+/* One of the values made so far, of this type if one exists, else any. */
 static ValueId some_value(const Remake *r, TypeId t) {
     size_t n = (size_t)r->g->values.len - 1;
     ValueId any = NO_VALUE;
@@ -149,7 +149,7 @@ static bool one_result(const OpInfo *info) {
     return info->out_min == 1 && info->out_max == 1;
 }
 
-/* An op that takes as many operands. */
+/* Another op with as many operands. */
 static OpCode other_op(const Remake *r, int nin) {
     for (;;) {
         OpCode op = (OpCode)r->below(NUM_OPS);
@@ -181,7 +181,7 @@ static bool now_edit(Remake *r) {
     return yes;
 }
 
-/* A node more, of one or two values; it may stand for the first from now on. */
+/* Inserts a node of one or two values; it may replace the first from now on. */
 static void insert_node(Remake *r) {
     ValueId in[2];
     NodeId made;

@@ -28,7 +28,7 @@ static char *text_file(const char *text) {
     return path;
 }
 
-/* `setting` stands before the command. */
+/* `setting` precedes the command. */
 static void compile(Compiled *c, const char *setting, const char *model,
                     const char *options) {
     char *out = NULL, err[256];
@@ -50,7 +50,7 @@ static Compiled new_module(void) {
     return c;
 }
 
-/* Without NVRTC there is one target less to compile for, and a warning. */
+/* Without NVRTC there is one target less, and a warning. */
 Compiled compile_defaults(const char *model, const char *options) {
     Compiled c = new_module();
     compile(&c, "AMPC_LIBNVRTC=none", model, options);
@@ -105,10 +105,10 @@ typedef struct Memory {
     _Atomic long blocks, bytes;
     struct Memory *next;
 } Memory;
-static Memory *memories; /* memory of the modules that are loaded */
+static Memory *memories; /* memory of the loaded modules */
 static pthread_mutex_t memories_lock = PTHREAD_MUTEX_INITIALIZER;
 
-enum { FRONT = 64 }; /* in front of a block: its bytes */
+enum { FRONT = 64 }; /* before a block: its size in bytes */
 
 static void *ones_alloc(void *ctx, size_t bytes, size_t align) {
     Memory *m = ctx;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compiled.h: models compiled by the `ampc` binary, driven through ampc.h, as
-   a user does; and the tensors of a safetensors file, read independently.   */
+/* compiled.h: models compiled by the `ampc` binary and used through ampc.h,
+   like a user does; and the tensors of a safetensors file, read
+   independently. */
 #ifndef AMPC_TESTS_SUPPORT_COMPILED_H
 #define AMPC_TESTS_SUPPORT_COMPILED_H
 
@@ -9,33 +10,34 @@
 
 typedef struct Compiled {
     char path[512];     /* of the module */
-    char cuda_dir[512]; /* compile_file_cuda: the emitted CUDA text */
+    char cuda_dir[512]; /* compile_file_cuda: folder of the emitted CUDA text */
     void *handle;
     const ampc_api *api;
 } Compiled;
 
 /* Compiles a file (absolute path) with those options into the test's folder;
-   a failure ends the test case with ampc's messages.  Without --target for this
-   machine's CPU level alone. */
+   a failure ends the test case with ampc's messages.  Without --target, only
+   for this machine's CPU level. */
 Compiled compile_file(const char *model, const char *options);
 #define ALL_LEVELS "--target cpu " /* code for every CPU level */
 /* The same for the targets that ampc chooses. */
 Compiled compile_defaults(const char *model, const char *options);
 /* Compiles IR text in the same way. */
 Compiled compile_text(const char *text, const char *options);
-/* `from` with a dtype for each $T. */
+/* `from` with a dtype in place of each $T. */
 void text_in_dtype(char *text, size_t size, const char *from,
                    const char *dtype);
 /* With GPU code for `archs`, "cuda:sm_80,cuda:ptx" (NULL: the default ones),
-   beside code for one CPU level; without NVRTC the test case is skipped. */
+   and code for one CPU level; without NVRTC the test case is skipped. */
 Compiled compile_file_cuda(const char *model, const char *options,
                            const char *archs);
 Compiled compile_text_cuda(const char *text, const char *options,
                            const char *archs);
 void require_nvrtc(void); /* else the test case is skipped */
-/* The session's memory is full of ones when given and when taken back. */
+/* The session's memory is filled with ones when it is allocated and when it
+   is freed. */
 ampc_session *open_threads(const Compiled *c, int threads);
-/* Sessions of open_threads must be closed, and have left no memory. */
+/* Sessions of open_threads must be closed, and must have freed their memory. */
 void compiled_close(Compiled *c);
 
 /* Shorthands that end the test case with the session's message. */
@@ -46,9 +48,9 @@ void read_var(const Compiled *c, ampc_session *s, const char *name, void *data,
 void write_var(const Compiled *c, ampc_session *s, const char *name,
                const void *data, size_t bytes, ampc_dtype dtype);
 
-/* Every variable of the kinds in `kinds` (bit per ampc_kind), one after the
-   other, but for the scaler's and counters' own scalars (ampc.* of no
-   parameter): for comparing whole states.  For free(). */
+/* Every variable of the kinds in `kinds` (a bit per ampc_kind), one after
+   the other, except scalars of the scaler and counters (ampc. without a
+   parameter): for comparing whole states. For free(). */
 void *read_all(const Compiled *c, ampc_session *s, unsigned kinds,
                size_t *bytes);
 

@@ -54,7 +54,7 @@ void array_set(void *p, int64_t dtype, int64_t i, double x) {
     }
 }
 
-/* Blocks in use, and memory of former ones for others of as many pages. */
+/* Blocks in use, and freed memory for reuse by blocks with as many pages. */
 static struct {
     char *at, *map; /* at: NULL: not in use */
     size_t mapped;

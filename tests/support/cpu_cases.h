@@ -10,35 +10,35 @@ extern uint64_t rng; /* the state of rnd */
 uint32_t rnd(void);
 int64_t rnd_in(int64_t lo, int64_t hi);
 double rnd_value(void);
-/* A dtype of floating point; bf16 alone while only_bf16 is set. */
+/* A floating-point dtype; only bf16 while only_bf16 is set. */
 int64_t rnd_float(void);
 extern int only_bf16;
 
 size_t size_of(int64_t dtype);
-/* Rounding of a result of this dtype, relative. */
+/* Relative rounding error of a result of this dtype. */
 double unit(int64_t dtype);
 double array_get(const void *p, int64_t dtype, int64_t i);
 void array_set(void *p, int64_t dtype, int64_t i, double x);
-/* Bytes of ones (of floats: NaN) that nobody has written, right before memory
-   that nobody may touch; of block_free alone. */
+/* Bytes of ones (for floats: NaN) that nothing has written, directly before
+   an inaccessible page; only block_free frees them. */
 void *block(size_t bytes);
 void block_free(void *p);
 /* A block of exactly n elements. */
 void *array(int64_t dtype, int64_t n);
 double *zeros(int64_t n);
-/* Checks that each element is near the wanted one, within floor_ and the
-   rounding of dtype. */
+/* Checks that each element is close to the expected one, within floor_ and
+   the rounding of dtype. */
 void array_close(const char *what, const void *got, int64_t dtype,
                  const double *want, double floor_, int64_t n);
 
-/* Above 4: v4 without vdpbf16ps, on machines that have it, and v4+amx, with the
-   tiles of the machine or an emulator's.                                     */
+/* Above 4: v4 without vdpbf16ps, on machines that have it, and v4+amx, with
+   the machine's tiles or an emulator's. */
 int top_level(void);
 const AmpcCpuLib *lib_of(int level);
 
-/* Scratch of exactly that size, full of NaN. */
+/* Scratch memory of exactly that size, full of NaN. */
 void *scratch_of(size_t bytes);
-/* Checks that nothing behind p's bytes was written; frees p. */
+/* Checks that nothing after p's bytes was written; frees p. */
 void scratch_check(void *p, size_t bytes);
 
 extern const int thread_counts[3];
@@ -46,7 +46,7 @@ extern AmpcPool *pools[3];
 void pools_open(void);
 void pools_close(void);
 
-/* out[batch][row][col] = acc, and counts how often each was written. */
+/* out[batch][row][col] = acc; counts how often each was written. */
 typedef struct Record {
     float *out;
     unsigned char *count;

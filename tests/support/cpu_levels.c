@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_levels.c: tables of all routines (cpu_levels.h).  A row of isa.def that
-   has none here is an error of the compiler's, or of the linker's.          */
+/* cpu_levels.c: tables of all routines (cpu_levels.h).  A row of isa.def
+   without a table here is an error of the compiler or the linker. */
 #include "tests/support/cpu_levels.h"
 
 #define LIB(E, name, S, operands, shape, scratch, tiles, cuda, threads)        \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_levels.h: every routine of every level, which no module has. */
+/* cpu_levels.h: every routine of every level, which no module contains. */
 #ifndef AMPC_TESTS_CPU_LEVELS_H
 #define AMPC_TESTS_CPU_LEVELS_H
 

@@ -9,7 +9,7 @@
 
 int64_t cuda_volume(const int64_t *v) { return v[0] * v[1] * v[2]; }
 
-/* Product of the batch dims that a stride moves along. */
+/* Product of the batch dims along which a stride moves. */
 static int64_t gemm_span(const LibGemm *g, const int64_t *stride,
                          int64_t matrix) {
     int64_t last = matrix - 1;
@@ -26,7 +26,8 @@ static void gemm_bufs(const LibGemm *g, CudaBuf *b) {
     b[2] = (CudaBuf){g->c_dtype, batch * g->m * g->n, NULL};
 }
 
-/* Codes of int8: the magnitudes of 4-bit codes are not those of their levels.
+/* Codes of int8: the magnitudes of 4-bit codes differ from those of their
+   levels.
  */
 static void gemm_quantized_bufs(const LibGemmQuantized *g, CudaBuf *b) {
     b[0] = (CudaBuf){g->a_dtype, g->m * g->k, NULL};
@@ -471,7 +472,7 @@ const LibPool cuda_pools[] = {
      .pad_end = {0, 2, 2},
      .dtype = F32,
      .idx_dtype = AMPC_I32}, /* empty windows */
-    /* neighbours that are stored at once, from here on */
+    /* neighbours that are stored together, from here on */
     {.planes = 3,
      .in = {1, 9, 16},
      .out = {1, 5, 8},
@@ -511,7 +512,7 @@ const LibPool cuda_pools[] = {
      .pad = {0, 0, 3},
      .pad_end = {0, 0, 5},
      .dtype = BF16,
-     .idx_dtype = AMPC_I32}, /* windows that reach nothing */
+     .idx_dtype = AMPC_I32}, /* windows without any input */
     {.planes = 2,
      .in = {1, 1, 8},
      .out = {1, 1, 16},
@@ -542,7 +543,7 @@ const PlanLib cuda_conv_libs[3] = {PLAN_LIB_CONV_FWD, PLAN_LIB_CONV_DGRAD,
         }                                                                      \
     }
 
-/* Exact: the terms of a sum come in the CPU's order. */
+/* Exact: the terms of a sum are added in the CPU's order. */
 static const CudaCase scatter_cases[] = {
     SCATTER("f32", 1, 50, 200, 30, F32, AMPC_I64, F32),
     SCATTER("more rows than blocks", 1, 700, 900, 3, BF16, AMPC_I32, F32),
@@ -619,13 +620,13 @@ const CudaCases cuda_argsort_cases = {argsort_cases, COUNT(argsort_cases)};
 #define SIZES_OF(g, t_, u_, d_, e_)                                            \
     .group = g, .t = t_, .u = u_, .d = d_, .e = e_
 #define SIZES(g, t_, u_, d_, e_) SIZES_OF(g, t_, u_, d_, e_), ATTEND_APART
-/* 4 / n samples of n heads beside their rows; first and number of heads that
-   are there. */
+/* 4 / n samples of n heads beside their rows; first head and number of
+   heads. */
 #define BESIDE(n, g, q0, q, k0, k, v0, v)                                      \
     .trans_b = 1, .q_heads = n, .q_width = q, .q_first = q0,                   \
     .kv_heads = (n) / (g), .k_width = k, .k_first = k0, .v_width = v,          \
     .v_first = v0
-/* Bits of a number that is small enough for scores of d numbers. */
+/* Bits of a number that is small enough for scores over d features. */
 #define TENTH   0x3dcccccd
 #define QUARTER 0x3e800000
 

@@ -7,7 +7,7 @@
 #include "codegen/cuda/cuda.h"
 #include "runtime/cpu/kernels.h"
 
-/* Matrices of an attention that follow each other. */
+/* Matrices of an attention, one after the other. */
 #define ATTEND_APART                                                           \
     .q_heads = 1, .q_width = 1, .kv_heads = 1, .k_width = 1, .v_width = 1
 
@@ -30,12 +30,12 @@ typedef struct CudaCase {
 enum { CUDA_MAX_BUFS = 11 };
 
 typedef struct CudaBuf {
-    int64_t dtype, count; /* -1: an operand that there is not */
+    int64_t dtype, count; /* -1: an absent operand */
     void *data;
 } CudaBuf;
 
 int64_t cuda_volume(const int64_t *v);
-/* The case's buffers in the order of refs; returns how many. */
+/* The case's buffers in the order of refs; returns their number. */
 int cuda_case_bufs(const CudaCase *c, CudaBuf *b);
 /* Points into the case. */
 LoweredStep cuda_case_step(const CudaCase *c);
@@ -46,9 +46,9 @@ typedef struct CudaCases {
 } CudaCases;
 extern const CudaCases cuda_gemm_cases, cuda_scatter_cases, cuda_argmax_cases,
     cuda_argsort_cases, cuda_attend_cases;
-/* Whether one of these tables, or of those below, tests the routine. */
+/* True if one of these tables, or of those below, tests the routine. */
 bool cuda_has_cases(PlanLib lib);
-/* The tiles that only large products take. */
+/* Tiles that only large products use. */
 extern const CudaCases cuda_large_cases;
 
 typedef struct CudaGeometry {
@@ -58,7 +58,7 @@ typedef struct CudaGeometry {
 extern const CudaGeometry cuda_geometries[];
 extern const int cuda_ngeometry;
 
-/* Each is good for the four routines. */
+/* Each suits the four routines. */
 extern const LibPool cuda_pools[];
 extern const int cuda_npool;
 extern const PlanLib cuda_pool_libs[4], cuda_conv_libs[3];

@@ -7,14 +7,14 @@
 #include "tests/support/device_check.h"
 #include "tests/support/simulate.h"
 
-/* Compiles the twins of c's kernels and points the runtime at a fresh
-   simulated GPU of compute capability 8.0 that uses them. */
+/* Compiles the twins of c's kernels and makes the runtime use a fresh
+   simulated GPU of compute capability 8.0 with them. */
 void gpu_for(const Compiled *c, uint64_t seed);
-/* Resets the same GPU, as a reboot does, with another order of threads. */
+/* Resets the same GPU, like a reboot, with another order of threads. */
 void gpu_reset(const Compiled *c, uint64_t seed);
 /* Opens a session there; a failure ends the test case. */
 ampc_session *gpu_open(const Compiled *c);
-/* No violation, nothing left alive. */
+/* Checks that there was no violation and that nothing is left alive. */
 void gpu_clean(const char *what);
 
 #endif

@@ -27,7 +27,7 @@ static void say(DcReport *r, const char *fmt, ...) {
     strcat(r->text, "\n");
 }
 
-/* An error of `off` where `allowed` is; NaN is always wrong. */
+/* An error of `off` if `allowed` is the limit; NaN is always wrong. */
 static void judge(DcReport *r, const char *name, int step, double off,
                   double allowed) {
     double part = off == 0 ? 0 : off / allowed;

@@ -136,8 +136,8 @@ void dc_random_free(DcRandom *f) {
 
 /* ---- files --------------------------------------------------------------- */
 
-/* "ampc-feed STEPS INPUTS\n", per input "DTYPE BYTES NAME\n", then per step
-   the inputs' bytes.                                                         */
+/* "ampc-feed STEPS INPUTS\n"; for each input "DTYPE BYTES NAME\n"; for each
+   step the inputs' bytes. */
 struct DcFile {
     Inputs inputs;
     FILE *file;

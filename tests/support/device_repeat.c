@@ -34,7 +34,7 @@ static bool step(const ampc_api *api, ampc_session *s, const DcTraining *t,
 
 /* ---- the same bits ------------------------------------------------------- */
 
-/* Per step a hash of the metrics, then one of every variable. */
+/* For each step a hash of the metrics, then one of every variable. */
 typedef struct Record {
     uint64_t *hash;
     size_t columns;
@@ -97,7 +97,7 @@ static void compare_records(const ampc_api *api, const Record *a,
     }
 }
 
-/* Runs `record` with a variable of the environment set. */
+/* Runs `record` with an environment variable set. */
 static bool record_with(const ampc_api *api, const char *device,
                         const char *name, const char *value,
                         const DcTraining *t, Record *rec, DcReport *r) {

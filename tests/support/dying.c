@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dying.c: for LD_PRELOAD.  The process ends, with status 9, instead of its
-   renaming number $DIE_AT, counted from 1, to a name that has $DIE_NAME in it.
-   Its children are left alone.                                              */
+/* dying.c: for LD_PRELOAD.  The process ends with status 9 instead of making
+   call $DIE_AT (counted from 1) that renames to a name containing $DIE_NAME.
+   Its children are not affected. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

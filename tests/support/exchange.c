@@ -14,7 +14,7 @@
 #include "runtime/program/dtype.h"
 #include "runtime/api/session.h"
 
-/* A piece of the engine holds 2^20 numbers of fp32. */
+/* A piece of the engine has 2^20 fp32 numbers. */
 static const size_t sizes[] = {
     0, 1, 2, 3, 5, 1000, (1 << 20) - 1, (1 << 20) + 1, 3000001};
 enum { NSIZE = sizeof sizes / sizeof *sizes };
@@ -73,7 +73,7 @@ static bool broadcasts(ampc_comm *c, size_t n, char *data) {
     return true;
 }
 
-/* Rank r has r + 1 shares of n, but the second, which has none. */
+/* Rank r has r + 1 shares of n, except the second rank, which has none. */
 static bool gathers(ampc_comm *c, size_t n) {
     uint64_t at[9] = {0};
     if (!c->gather) return true;
@@ -90,8 +90,8 @@ static bool gathers(ampc_comm *c, size_t n) {
     return ok;
 }
 
-/* Each rank gets the sum of its share; the share of one of the first two is
-   empty. */
+/* Each rank gets the sum of its share; one of the first two ranks has an
+   empty share. */
 static bool scatters(ampc_comm *c, size_t n, uint32_t dtype) {
     uint64_t at[9] = {0}, each = dtype_bytes(dtype);
     if (!c->scatter) return true;
@@ -130,7 +130,7 @@ static bool start_own(const char *lib) {
     return own && OWN(InitFn, "MPI_Init")(NULL, NULL) == 0;
 }
 
-/* Nobody else has ended it. */
+/* Only the program ends it. */
 static bool end_own(void) {
     int ended = 1;
     return OWN(FinalizedFn, "MPI_Finalized")(&ended) == 0 && !ended &&
@@ -153,7 +153,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     bool ok = true;
-    for (int i = 0; i < NSIZE && ok; i++) { /* exactly as much as is given */
+    for (int i = 0; i < NSIZE && ok; i++) { /* exactly as much as is passed */
         size_t n = sizes[i];
         void *data = malloc(n * sizeof(double));
         ok = sums(c, n, data, true) &&

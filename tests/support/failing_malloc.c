@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failing_malloc.c: for LD_PRELOAD.  Allocation number $FAIL_AT of the process,
-   counted from 1, gets no memory, and with $FAIL_ON all after it; how many
-   there were goes to the file $FAIL_COUNT in the end.  Children are left alone.
+/* failing_malloc.c: for LD_PRELOAD.  Allocation $FAIL_AT of the process,
+   counted from 1, fails, and with $FAIL_ON all later ones, too; at the end the
+   number of allocations is written to the file $FAIL_COUNT. Children are not
+   affected.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -18,10 +18,11 @@ extern Model accumulating; /* bf16, two micro-batches */
 extern Model scaled;       /* fp16, its first steps overflow */
 const Model *model(Model *m);
 
-/* A simulated machine as new; NULL: the usual one.  Returns m's table. */
+/* A simulated machine in its initial state; NULL: the usual one. Returns m's
+   table. */
 const ampc_api *machine(const Model *m, const SimConfig *config);
 void cache_in(char dir[600], const char *name); /* below the test's folder */
-/* Nothing is left on the machine, and nothing was done wrong. */
+/* Nothing is left on the machine, and there was no violation. */
 void check_clean(void);
 
 extern char open_text[1200]; /* try_open: the message of a failure */

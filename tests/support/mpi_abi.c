@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi_abi.c: a library with the ABI of MPI 5 over Open MPI, whose constants are
-   other: what a program must say to one that has no other interface.        */
+/* mpi_abi.c: a library with the ABI of MPI 5 over Open MPI, whose constants
+   differ: tests programs that use a library with only that interface. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -18,7 +18,7 @@ static void *real(const char *name) {
     return p;
 }
 
-/* A handle of ours to one of Open MPI's; numbers of this ABI are below 4096. */
+/* Converts our handle to Open MPI's; numbers of this ABI are below 4096. */
 static Handle there(Handle h) {
     if (h == COMM_WORLD) return (Handle)real("ompi_mpi_comm_world");
     if (h == ERRORS_RETURN) return (Handle)real("ompi_mpi_errors_return");

@@ -7,8 +7,8 @@
 #include "tests/support/compiled.h"
 
 /* Compiled once per process (by the address of the text, the device and the
-   options, which are base and more together); for "cuda" the simulated machine
-   is as new after every call.                                               */
+   options, which are base and more together); for "cuda" every call resets
+   the simulated machine. */
 const Compiled *compile_on(const char *device, const char *text,
                            const char *base, const char *more);
 /* With two threads; max_skipped as in ampc_options; a failure ends the test

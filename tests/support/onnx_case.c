@@ -130,7 +130,7 @@ static bool is_known(const Onnx__TensorProto *t, int i, Known known) {
     return known == KNOWN_ALL || (known == KNOWN_BUT_FIRST && i > 0);
 }
 
-/* The packed model; inputs that are known stand in it as initializers. */
+/* The packed model; it contains known inputs as initializers. */
 static uint8_t *packed(OnnxCase *c, Known known, size_t *n) {
     Onnx__GraphProto *g = c->model->graph;
     size_t had = g->n_initializer;
@@ -182,8 +182,8 @@ static const char *bind_inputs(OnnxCase *c, const Graph *g, Evaluator *e) {
     return NULL;
 }
 
-/* As newer reference runners have it: the stored bfloat16 was truncated.  Of
-   binary16 two units in the last place: sums were rounded elsewhere. */
+/* Compares like newer reference runners: the stored bfloat16 was truncated.
+   binary16: two units in the last place, since sums were rounded elsewhere. */
 static double rtol_of(const EvalTensor *want) {
     DType d = type_get(want->type)->dtype;
     return d == DT_BF16 ? 0x1p-6 : d == DT_F16 ? 0x1p-9 : 1e-3;

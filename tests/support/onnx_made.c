@@ -38,7 +38,8 @@ static void append(Made *m, void *list, size_t *n, void *item) {
     *(void ***)list = fresh;
 }
 
-/* Calls with each comma-separated part; returns how many. */
+/* Calls a function with each comma-separated part; returns the number of
+   parts. */
 static int split_names(Made *m, const char *s, char ***out) {
     int n = 0;
     *out = NEW_ARRAY(m->a, char *, strlen(s) + 1);

@@ -22,9 +22,9 @@ bool expected_read(Arena *a, const char *path, ExpectedList *out);
 const EvalTensor *expected_find(const ExpectedList *e, const char *kind,
                                 const char *name);
 
-/* Describes a place where two tensors differ by more than atol + rtol |want|
-   (NaN equals NaN only, integers exactly); NULL when they agree. Types must be
-   equal, dtypes only when `strict`. */
+/* Describes a position where two tensors differ by more than atol + rtol
+   |want| (NaN equals only NaN, integers must be exact); NULL if they agree.
+   Shapes must be equal, dtypes only if `strict`. */
 const char *tensor_differs(Arena *a, const EvalTensor *got,
                            const EvalTensor *want, double rtol, double atol,
                            bool strict);
@@ -76,11 +76,11 @@ void made_mark(Made *m, const char *name, const char *key, const char *value);
 void made_metadata(Made *m, Onnx__StringStringEntryProto ***list, size_t *n,
                    const char *key, const char *value);
 char *made_text(Made *m, const char *s);
-/* Whole models: relu(x), x of such dims; and (x W + b + val_7) ^ half, its
-   parameters named as exporters do.                                         */
+/* Whole models: relu(x), with x of those dims; and (x W + b + val_7) ^ half,
+   with its parameters named as exporters do. */
 void made_relu(Made *m, const char *dims);
 void made_linear(Made *m);
-/* NULL when refused; the message is m->d.text. */
+/* NULL if refused; the message is m->d.text. */
 Module *made_import(Made *m);
 const char *made_message(const Made *m);
 

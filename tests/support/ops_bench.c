@@ -61,7 +61,7 @@ static OpsRange range_of(const OpsFile *f, Str name) {
     return (OpsRange){"", -2, 2};
 }
 
-/* The function of a call, and those that its body calls. */
+/* The function of a call, and the functions that its body calls. */
 static void mark_fn(const Graph *g, const Node *n, bool *seen) {
     const Type *types[MAX_FN_OPERANDS];
     if (!n->fn) return;

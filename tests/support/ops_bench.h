@@ -30,23 +30,23 @@ typedef struct OpsData {
     int nin, nout;
 } OpsData;
 
-/* A file's text in that dtype, or in the first that it has instead; for
-   free(). */
+/* A file's text in that dtype, or in the first dtype that the file lists;
+   the caller frees it. */
 char *ops_with_dtype(const char *text, const char *dtype);
 OpsBench ops_bench_new(void);
-/* The glob in AMPC_OPS that limits the files taken, for the loop of one who
-   adds an op (--test_env=AMPC_OPS='soft*'); NULL: all. */
+/* The glob in AMPC_OPS limits the files, for someone who adds an op
+   (--test_env=AMPC_OPS='soft '); NULL: all. */
 const char *ops_bench_only(void); /* arena_free(b.a) ends it */
-/* The program's text, of b's arena. */
+/* The program's text, in b's arena. */
 const char *ops_text(const OpsBench *b);
-/* Random inputs, bound in the evaluator too (may be NULL), and room for the
+/* Random inputs, also bound in the evaluator (may be NULL), and room for the
    outputs. */
 OpsData ops_data_new(OpsBench *b, Evaluator *e);
 /* Runs "predict" and reads all outputs into d. */
 void ops_run(const Compiled *c, ampc_session *s, OpsData *d);
-/* Runs it in a session of its own, with this number of threads. */
+/* Runs it in a new session with this number of threads. */
 void ops_run_with(const Compiled *c, OpsData *d, int threads);
-/* The interpreter's outputs, which passes over the graph do not change. */
+/* The interpreter's outputs, which passes over the graph must not change. */
 const EvalTensor **ops_wanted(const OpsBench *b, const Evaluator *e);
 void ops_compare(const OpsBench *b, const EvalTensor **want, const OpsData *d);
 /* All outputs' bytes one after the other, for free(). */

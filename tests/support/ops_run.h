@@ -5,9 +5,9 @@
 
 #include "tests/support/ops_bench.h"
 
-/* more: options beside the precision. */
+/* more: further options, after the precision. */
 void ops_on_cpu(const char *text, const char *more, OpsData *d);
-/* On the simulated GPU, which is left clean. */
+/* Runs on the simulated GPU, which is reset afterwards. */
 void ops_on_gpu(const char *text, uint64_t seed, OpsData *d);
 
 #endif

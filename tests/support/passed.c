@@ -105,8 +105,9 @@ void expect_equal(const Results *x, const Results *y, double tol,
 typedef struct Memory {
     const Graph *g;
     ValueId *root;   /* root below views, by ValueId.i */
-    uint32_t *owner; /* the root in each 64 bytes of the arena */
-    uint32_t *var;   /* by variable: 0 = old content, else the root in it */
+    uint32_t *owner; /* the root stored in each 64 bytes of the arena */
+    uint32_t *var;   /* by variable: 0 = old value, else the root stored in
+                        it */
     const char *what;
 } Memory;
 
@@ -121,7 +122,7 @@ static void find_roots(Memory *m, Arena *a) {
     }
 }
 
-/* Whether v's bytes are still v's. */
+/* True if v's bytes are still v's. */
 static bool holds(const Memory *m, ValueId v) {
     ValueId r = m->root[v.i];
     const Value *x = value_get(m->g, r);
@@ -182,8 +183,8 @@ static bool run_group(Memory *m, int group) {
     return true;
 }
 
-/* Groups of one launch run in any order: in theirs, or backwards; then those
-   that stand after others. */
+/* Groups of one launch run in any order: forwards or backwards; then groups
+   that run after others. */
 static void run_in_order(Arena *a, const Graph *g, const char *what,
                          bool backwards) {
     Memory m = {.g = g, .what = what};

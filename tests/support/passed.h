@@ -8,7 +8,7 @@
 
 Module *parsed(Arena *a, const char *text);
 
-/* Flags: an option and its value, another and its; NULL ends them. */
+/* Flags: options and their values in turn; NULL ends them. */
 #define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 extern const char *const no_flags[], *const for_gpus[];
 Options options_of(Arena *a, const char *const *flags);
@@ -16,20 +16,20 @@ void passed(Arena *a, Module *m, const char *passes, const char *const *flags);
 void staged(Arena *a, Module *m, Stage stage, const char *const *flags);
 /* From inline to memplan. */
 void lowered(Arena *a, Module *m, const char *const *flags);
-/* In which the result of that name is made. */
+/* The group that computes the result of that name. */
 int group_of(const Graph *g, const char *name);
 
-/* Outputs and new contents of variables, for inputs that are always the same.
+/* Outputs and new values of variables, for inputs that are always the same.
  */
 typedef VEC(const EvalTensor *) Results;
 Results results(Arena *a, const Graph *g, EvalMode mode);
-/* Within tol, relative where they are above 1. */
+/* Within tol, relative if they are above 1. */
 void expect_equal(const Results *x, const Results *y, double tol,
                   const char *what);
 
-/* Executes the planned graph, groups of one launch in their order and
-   backwards, where every 64 bytes of the arena and every variable remember
-   whose content they hold: what overwrites something still needed is caught
+/* Executes the planned graph, with groups of one launch forwards and
+   backwards. Every 64 bytes of the arena and every variable remember whose
+   value they hold: overwriting a value that is still needed is detected
    whatever the numbers are. */
 void run_in_memory(Arena *a, const Graph *g, const char *what);
 

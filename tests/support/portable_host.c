@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* portable_host.c [STEPS [THREADS]]: trains a module on random numbers and
-   prints the bits of each loss and a hash of all variables.  With -DMODULE it
-   loads that file, else it is linked with what --target c wrote; with
-   -DOWN_MEMORY all memory comes from one array. */
+   prints the bits of each loss and a hash of all variables.  With -DMODULE
+   it loads that file, else it is linked with the code that --target c wrote;
+   with -DOWN_MEMORY all memory comes from one array. */
 #ifdef MODULE
 #include "ampc.h"
 #else

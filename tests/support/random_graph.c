@@ -39,7 +39,7 @@ static bool broadcasts(const Type *a, const Type *b) {
     return true;
 }
 
-/* A value that goes with x; x itself if none is found. */
+/* A value that can be combined with x; x itself if none is found. */
 static ValueId partner(const RandomGraph *p, ValueId x, int among) {
     for (int tries = 0; tries < 20; tries++) {
         ValueId y = p->v[random_below(among)];
@@ -59,7 +59,7 @@ static bool is_tame(OpCode op) {
     return true;
 }
 
-/* A tame op of floats without attributes. */
+/* A well-conditioned op of floats without attributes. */
 static OpCode some_unary(void) {
     static OpCode tame[NUM_OPS];
     static int n, next;
@@ -72,7 +72,7 @@ static OpCode some_unary(void) {
     return tame[random_below(n)];
 }
 
-/* Times about `by`: a power of two, which no type rounds. */
+/* Multiplies by about `by`: a power of two, so that no type rounds. */
 static ValueId scaled(RandomGraph *p, ValueId v, double by) {
     ValueId c = b_scalar(&p->b, DT_F32, exp2(nearbyint(log2(by))));
     return b2(&p->b, OP_MUL, v, c, DT_DEFAULT);
@@ -164,7 +164,7 @@ static void make_concat(RandomGraph *p) {
     random_keep(p, build(&p->b, OP_CONCAT, pair, 2, &a, 1, DT_DEFAULT, NULL));
 }
 
-/* x times itself, transposed, or an equal one. */
+/* x times itself, transposed, or an equal value. */
 static void make_matmul(RandomGraph *p) {
     ValueId x = any(p);
     Type t = *type_of(p, x);
@@ -186,7 +186,7 @@ static ValueId param(RandomGraph *p, int rank, int64_t a, int64_t b) {
     return p->param(p, rank, (int64_t[]){a, b});
 }
 
-/* x times weights as they lie or turned, and perhaps a line. */
+/* x times weights, transposed or not, possibly plus a vector. */
 static void make_dense(RandomGraph *p) {
     static const int64_t widths[] = {1, 3, 5, 8, 16, 17};
     ValueId x = any(p);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random_graph.h: nodes drawn at random, so that ops meet in groups that nobody
-   thought of.  Values stay within a few units: products pass through tanh, sums
-   are scaled.  Operands of comparisons are leaves, so that no rounding decides
-   a branch. */
+/* random_graph.h: random nodes, so that ops occur in unforeseen groups.
+   Values stay within a few units: products are followed by tanh, sums are
+   scaled. Operands of comparisons are leaves, so that no rounding decides a
+   branch. */
 #ifndef AMPC_TESTS_SUPPORT_RANDOM_GRAPH_H
 #define AMPC_TESTS_SUPPORT_RANDOM_GRAPH_H
 
@@ -12,8 +12,9 @@ enum { RANDOM_VALUES = 128, RANDOM_ELEMENTS = 512 /* of a parameter */ };
 
 typedef struct RandomGraph {
     Builder b;
-    ValueId v[RANDOM_VALUES]; /* inputs, and what was made of them */
-    int n, nleaf;             /* values; the first of them, the inputs */
+    ValueId v[RANDOM_VALUES]; /* inputs, and values computed from them */
+    int n, nleaf;             /* number of values; of the first ones, the
+                                 inputs */
     bool low;                 /* 16-bit values too */
     /* A parameter of that shape, for layers; NULL: there are none. */
     ValueId (*param)(struct RandomGraph *p, int rank, const int64_t *dim);
@@ -25,7 +26,7 @@ int random_below(int n);
 double random_number(void); /* in [-1, 1) */
 DType random_dtype(const RandomGraph *p);
 void random_keep(RandomGraph *p, ValueId v);
-/* Until there are that many values. */
+/* Adds nodes until there are that many values. */
 void random_nodes(RandomGraph *p, int values);
 
 #endif

@@ -48,8 +48,8 @@ static ValueId mean_of(Builder *b, ValueId v) {
     return b_reduce(b, OP_REDUCE_MEAN, v, axes, rank, false, DT_DEFAULT);
 }
 
-/* Means of v (v + 1) or v v, over values without readers and some others: their
-   gradients are not constants, which 16 bits would round once and for all. */
+/* Means of v (v + 1) or v v, over values without readers and some others:
+   their gradients are not constants, which 16 bits would always round alike. */
 static ValueId loss_of(RandomGraph *p, Arena *a) {
     ValueId loss = NO_VALUE;
     int *uses = graph_use_counts(p->b.g, a);
@@ -106,7 +106,7 @@ static ValueId build_part(Part *part, Graph *g, uint64_t seed) {
     return loss_of(&p, m->a);
 }
 
-/* The parameter whose gradient that is; -1: an input's. */
+/* The parameter of the gradient; -1: an input's. */
 static int gradient_of(const Part *p, Str output) {
     const char *name = output + strlen("grad.");
     int k = p->first;
@@ -207,7 +207,7 @@ static double part_loss(const Part *p, const UpdateOracle *o, const Batch *b) {
     return loss;
 }
 
-/* The loss where every parameter is moved by h times random numbers. */
+/* The loss with every parameter moved by h times random numbers. */
 static double loss_beside(const Part *p, const UpdateOracle *o, const Batch *b,
                           double h) {
     static UpdateOracle moved;
@@ -219,7 +219,7 @@ static double loss_beside(const Part *p, const UpdateOracle *o, const Batch *b,
     return part_loss(p, &moved, b);
 }
 
-/* Adds the part's gradient, which is checked in one direction. */
+/* Adds the part's gradient, and checks it in one direction. */
 static void add_gradient(const Part *p, UpdateOracle *o, const Batch *b) {
     const double h = 1e-6;
     const EvalTensor *grad[UPDATE_PARAMS] = {0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* random_model.h: a model of several random graphs with parameters, whose
-   losses are added up, data for it, and its gradients in double by the
-   interpreter, held against differences of the loss. */
+   losses are added, data for it, and its gradients in double by the
+   interpreter, compared with differences of the loss. */
 #ifndef AMPC_TESTS_SUPPORT_RANDOM_MODEL_H
 #define AMPC_TESTS_SUPPORT_RANDOM_MODEL_H
 
@@ -20,7 +20,7 @@ typedef struct Part {
                           the model */
     int nparam;
     Module
-        *alone; /* the part alone: its parameters are inputs behind the data */
+        *alone;   /* the part alone: its parameters are inputs after the data */
     Graph *grads; /* its gradients */
 } Part;
 

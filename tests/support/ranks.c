@@ -10,7 +10,7 @@
 #include "runtime/program/plan.h"
 #include "tests/harness.h"
 
-/* One of the threads that met counts the call. */
+/* One of the threads at the barrier counts the call. */
 static int met(Ranks *r) {
     if (pthread_barrier_wait(&r->meet) == PTHREAD_BARRIER_SERIAL_THREAD)
         r->calls++;
@@ -19,7 +19,8 @@ static int met(Ranks *r) {
            (r->once ? r->calls == r->fail_in : r->calls >= r->fail_in);
 }
 
-/* Added in double, float where the numbers are narrower, in order of ranks. */
+/* Added in double, or in float if the numbers are narrower, in order of
+   ranks. */
 static void add_all(Ranks *r, size_t count, uint32_t dtype) {
     size_t each = dtype_bytes(dtype);
     for (size_t i = 0; i < count; i++) {
@@ -50,7 +51,7 @@ static int allreduce(void *ctx, void *data, size_t count, int32_t dtype) {
     return 0;
 }
 
-/* Nobody reads the others' numbers. */
+/* No rank reads the others' numbers. */
 static int scatter(void *ctx, void *data, const uint64_t *at, int32_t dtype) {
     struct RankOf *of = ctx;
     size_t each = dtype_bytes((uint32_t)dtype), n = at[of->all->world];

@@ -5,8 +5,8 @@
 
 #include "tests/support/compiled.h"
 
-/* Options that leave out nothing that decides about a step: clipping, a
-   schedule, and with the first a loss scale that overflows fp16.            */
+/* Options for everything that decides a step: clipping, a schedule, and with
+   the first a loss scale that overflows fp16. */
 #define OVERFLOWS "--loss-scale dynamic,init=16777216,interval=4,max=1e9 "
 #define FOR_MLP                                                                \
     "--clip-norm 0.3 --optimizer adamw,lr=0.01 "                               \
@@ -28,19 +28,19 @@ void samples_write_bad(const Compiled *c);
 /* Writes NAME.all.npy: n samples; one has an infinite number. */
 void samples_write_inf(const Compiled *c, int n, int where);
 
-/* The small MLP with another number in a weight, in a file of the same name. */
+/* The small MLP with another number in one weight, in a file of the same
+   name. */
 const char *samples_other_mlp(void);
 
-/* A model of batch normalisation alone: of rows of three numbers, [batch,3]. */
+/* A model with only batch normalisation: rows of three numbers, [batch,3]. */
 const char *samples_norm(void);
 
 /* In 0..1. */
 double samples_random(uint32_t *state);
 
-/* Enough elements that ranks can share each update, and of the first parameter
-   the sum of its gradient, whose rows are longer than what a kernel of updates
-   takes at once.  In a file, always of one name, which is in
-   checkpoints.                                                              */
+/* Enough elements that ranks can share each update; the rows of the first
+   parameter's gradient are longer than an update kernel's unit. The file
+   always has the same name, which checkpoints contain. */
 enum {
     SAMPLES_WIDE_ROW = 2048,
     SAMPLES_WIDE_SUM = 67 * SAMPLES_WIDE_ROW,

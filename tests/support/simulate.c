@@ -108,7 +108,7 @@ char *sim_last_words(void (*fn)(void *), void *arg) {
 
 /* ---- twins --------------------------------------------------------------- */
 
-/* The kernel declared at p, behind `extern "C" __global__`: its name, and its
+/* The kernel declared at p, after `extern "C" __global__`: its name, and its
    launch bound if that is a number. */
 static const char *read_kernel(const char *p, char name[128], int *bound) {
     for (*bound = 0;; p++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulate.h: the simulated GPU of tests/sim for a test.  Its libraries are
-   built by Bazel, or here when they are not found beside the test.          */
+/* simulate.h: the simulated GPU of tests/sim for a test.  Bazel builds its
+   libraries, or this file does if they are not beside the test. */
 #ifndef AMPC_TESTS_SUPPORT_SIMULATE_H
 #define AMPC_TESTS_SUPPORT_SIMULATE_H
 
@@ -31,15 +31,16 @@ const Sim *sim(void);
    next call. */
 const char *sim_without(const char *symbol);
 
-/* Runs fn in a process of its own and gives back its standard error, for
-   free(): faults and sanitizers may end the process. */
+/* Runs fn in a separate process and returns its standard error (the caller
+   frees it): faults and sanitizers may end the process. */
 char *sim_last_words(void (*fn)(void *), void *arg);
 
 /* Compiles DIR/unit<i>.cu into DIR/unit<i>.so for every i from 0, with the
-   sanitizers of the test binary; headers are looked for in DIR, runtime/cuda
-   and runtime/cpu.  Returns how many; an error ends the test case. */
+   sanitizers of the test binary; headers are searched in DIR, runtime/cuda
+   and runtime/cpu. Returns the number of units; an error ends the test case. */
 int sim_build_twins(const char *dir);
-/* Builds one text in the same way, in a folder of its own (for free()). */
+/* Builds one text in the same way, in a new folder (the caller frees its
+   name). */
 char *sim_build_text(const char *text);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* standin_nvrtc.c: libnvrtc's functions as `ampc` calls them.  What they make
-   of a text tells the text and the options; each compilation is a line in the
-   file $STANDIN_RUNS.  $STANDIN_REFUSES is an architecture that fails, and
-   $STANDIN_BUILTINS a library that must be there first.                    */
+/* standin_nvrtc.c: libnvrtc's functions that `ampc` calls. Their results
+   contain the text and the options; each compilation appends a line to the
+   file $STANDIN_RUNS. $STANDIN_REFUSES is an architecture that fails, and
+   $STANDIN_BUILTINS a library that must be loaded first. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -59,8 +59,8 @@ int nvrtcDestroyProgram(Program **p) {
     return 0;
 }
 
-/* As ptxas with -v: 40 registers and 100 bytes for the first kernel of a text,
-   one and ten more for each that follows; shared memory none for sm_90.     */
+/* Like ptxas with -v: 40 registers and 100 bytes for the first kernel of a
+   text, one and ten more for each later one; no shared memory for sm_90. */
 static void write_log(Program *p) {
     size_t size = 0;
     FILE *f = open_memstream(&p->log, &size);
@@ -127,7 +127,7 @@ int nvrtcGetPTX(Program *p, char *to) {
     return give(p->ptx, strlen(p->ptx) + 1, to);
 }
 
-/* None of a virtual architecture. */
+/* None for a virtual architecture. */
 int nvrtcGetCUBINSize(Program *p, size_t *n) {
     *n = strncmp(p->arch, "compute_", 8) ? (size_t)p->n : 0;
     return 0;

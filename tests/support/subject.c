@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* subject.c: graphs as C beside the interpreter (subject.h). */
+/* subject.c: graphs as C compared with the interpreter (subject.h). */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/subject.h"
 
@@ -32,7 +32,7 @@ static double random_number(DType d) {
 
 static void *buffer_new(const Type *t) {
     size_t n = (size_t)type_bytes(t);
-    char *p = malloc(n ? n : 1); /* exact: sanitizers see overruns */
+    char *p = malloc(n ? n : 1); /* exactly sized: sanitizers see overruns */
     memset(p, 0x7f, n ? n : 1);
     return p;
 }
@@ -190,7 +190,7 @@ static void compare_output(Subject *s, ValueId v, const EvalTensor *want) {
     }
 }
 
-/* The bytes of all outputs, which are then spoilt. */
+/* The bytes of all outputs, which are then overwritten. */
 static void **take_outputs(Subject *s) {
     void **r = NEW_ARRAY(s->a, void *, s->g->outputs.len);
     for (int i = 0; i < s->g->outputs.len; i++) {
@@ -237,14 +237,14 @@ static void check_subject(Subject *s, void *lib, void *other, int graph) {
 
 /* ---- a batch of graphs --------------------------------------------------- */
 
-/* Under sanitizers the generated code is checked too. */
+/* Under sanitizers the generated code is checked, too. */
 #ifdef __SANITIZE_ADDRESS__
 #define SANITIZE                                                               \
     " -fsanitize=address,undefined -fno-sanitize-recover=undefined "
 enum { LEVELS = 0 };
 #else
 #define SANITIZE " "
-enum { LEVELS = 1 }; /* compare the bits of two ISA levels */
+enum { LEVELS = 1 }; /* compares the bits of two ISA levels */
 #endif
 
 void *compile_source(const char *text, size_t n, const char *flags) {
@@ -267,7 +267,7 @@ void *compile_source(const char *text, size_t n, const char *flags) {
 
 void check_batch(Subject *s, int n, const char *flags) {
     StrBuf sb = {0};
-    random_state = 1; /* equal data, whichever cases run */
+    random_state = 1; /* the same data, whichever cases run */
     for (int i = 0; i < n; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "g%d_", i);

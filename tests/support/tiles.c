@@ -36,7 +36,7 @@ int tiles_are_the_machines(void) {
 
 /* ---- what an instruction does -------------------------------------------- */
 
-/* Subnormal numbers are zero, in and out. */
+/* Subnormal numbers count as zero, as operands and as results. */
 static float normal(float x) { return fabsf(x) < 0x1p-126f ? x * 0.0f : x; }
 
 static float half(uint32_t bits) {
@@ -86,7 +86,7 @@ static uint64_t gpr(const ucontext_t *u, int i) {
     return (uint64_t)u->uc_mcontext.gregs[where[i]];
 }
 
-/* ModRM, SIB and displacement at p. */
+/* Decodes ModRM, SIB and displacement at p. */
 static void decode_memory(Insn *x, const ucontext_t *u, const uint8_t *p,
                           int mod, int index_high, int base_high) {
     int32_t far = 0;
@@ -128,8 +128,8 @@ static uint8_t *row_at(const Insn *x, int row) {
     return (uint8_t *)(uintptr_t)(x->base + x->index * (uint64_t)row);
 }
 
-/* Configures tiles; tests accept only the configuration that amx_isa.c asks
-   for. */
+/* Configures tiles; tests accept only the configuration that amx_isa.c
+   requests. */
 static int configure(const uint8_t *p) {
     if (p[0] != 1 || p[1] != 0) return 0;
     for (int i = 0; i < TILES; i++) {
@@ -179,13 +179,14 @@ static void on_sigill(int sig, siginfo_t *info, void *context) {
     }
     atomic_fetch_add(&count, done);
     if (!done)
-        signal(sig, SIG_DFL); /* the signal comes again, and ends the process */
+        signal(sig, SIG_DFL); /* the signal is raised again, and ends the
+                                 process */
 }
 
 /* ---- installing -----------------------------------------------------------
  */
 
-/* Modules look for it (runtime/cpu/isa.c). */
+/* Modules look for this symbol (runtime/cpu/isa.c). */
 extern const int ampc_tiles;
 __attribute__((visibility("default"))) const int ampc_tiles = 1;
 

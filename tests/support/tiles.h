@@ -3,9 +3,9 @@
 
    tiles_emulate makes SIGILL of a tile instruction do what the Intel SDM says
    of it, in whatever code of the process it stands: what ships in a module is
-   tested as it is.  Each thread has tiles of its own.  On machines that have
-   the instructions they are left to them.  The library libamx.so does so for
-   a program that it is preloaded into; AMPC_ISA=v4-amx then takes them.      */
+   tested as it is.  Each thread has its own tiles. Machines that have the
+   instructions execute them. The library libamx.so does the same for a
+   program into which it is preloaded; AMPC_ISA=v4-amx then uses them. */
 #ifndef AMPC_TESTS_SUPPORT_TILES_H
 #define AMPC_TESTS_SUPPORT_TILES_H
 
@@ -13,8 +13,8 @@
 
 void tiles_emulate(void);
 
-/* Instructions that were emulated in this process so far.  None are where the
-   machine has tiles and the kernel lets this process use them.              */
+/* Number of instructions emulated in this process. It is 0 if the machine
+   has tiles and the kernel lets this process use them. */
 int64_t tiles_count(void);
 int tiles_are_the_machines(void);
 

@@ -41,7 +41,7 @@ static void k_loss(void *const *buf, const int64_t *par, int64_t lo,
     *loss = sum / (B * O);
 }
 
-/* buf x, dy, gw, gb; par[0] = 1: add */
+/* buf x, dy, gw, gb; par[0] = 1: adds */
 static void k_wgrad(void *const *buf, const int64_t *par, int64_t lo,
                     int64_t hi) {
     const float *x = buf[0], *dy = buf[1];
@@ -282,7 +282,7 @@ enum {
     R_ACCURACY = 77,
     R_COPY = 81,
     R_FORWARD_W = 83,
-    R_OUT = 87, /* places of outputs: of tensor 2 and the tensors behind it */
+    R_OUT = 87, /* refs of outputs: of tensor 2 and later tensors */
     R_COUNT = 105
 };
 

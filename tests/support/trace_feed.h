@@ -5,7 +5,7 @@
 
 #include "tests/support/compiled.h"
 
-/* Bytes of one step's part: everything behind the first dim. */
+/* Bytes of one step's part: all dims except the first. */
 size_t trace_slice_bytes(const TraceTensor *t);
 const char *trace_slice(const TraceTensor *t, long step);
 

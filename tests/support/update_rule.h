@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update_rule.h: updates as PyTorch has them (torch/optim/{sgd,adam,adamw}.py,
-   lr_scheduler.py, clip_grad.py, grad_scaler.py), in double: what tests hold a
-   compiled step against.                                                     */
+/* update_rule.h: updates by PyTorch's formulas
+   (torch/optim/{sgd,adam,adamw}.py, lr_scheduler.py, clip_grad.py,
+   grad_scaler.py), in double, with which tests compare a compiled step. */
 #ifndef AMPC_TESTS_SUPPORT_UPDATE_RULE_H
 #define AMPC_TESTS_SUPPORT_UPDATE_RULE_H
 
@@ -23,7 +23,8 @@ typedef struct UpdateRule {
     double warmup, total, every, min, gamma;
     double init, growth, backoff, scale_min, scale_max; /* init 0: no scaler */
     int interval, hysteresis;                           /* interval 0: static */
-    bool blames_loss; /* as GradScaler: whatever is not finite backs off */
+    bool blames_loss; /* like GradScaler: any non-finite number lowers the
+                         scale */
 } UpdateRule;
 
 typedef double UpdateTensors[UPDATE_PARAMS][UPDATE_ELEMENTS];
@@ -31,18 +32,18 @@ typedef double UpdateTensors[UPDATE_PARAMS][UPDATE_ELEMENTS];
 typedef struct UpdateOracle {
     const UpdateRule *r;
     int nparam, count[UPDATE_PARAMS];
-    UpdateTensors p, m, v, g; /* g: a sum over micro-batches, as loss is */
+    UpdateTensors p, m, v, g; /* g: sums over micro-batches, like loss */
     double lr, scale, loss;
     int step, tried, skipped, bad_forward, good, tolerated;
-    bool overflow; /* set by the one who adds to g and loss */
+    bool overflow; /* set by the code that adds to g and loss */
 } UpdateOracle;
 
-/* Parameters, counts and tensors are for the caller to fill. */
+/* The caller sets parameters, counts and tensors. */
 void update_begin(UpdateOracle *o, const UpdateRule *r);
-int update_windows(const UpdateRule *r); /* micro-batches a step */
+int update_windows(const UpdateRule *r); /* micro-batches per step */
 double update_rate(const UpdateOracle *o);
 double update_norm(const UpdateOracle *o); /* before clipping */
-/* A step with what was added to g and loss, which are zero then. */
+/* Makes a step with the sums in g and loss, and sets them to zero. */
 void update_step(UpdateOracle *o);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* accumulate_test.c: a step of several micro-batches is that of all their
-   samples in one batch, whatever their labels weigh, and samples that fill no
-   batch train. models/accumulate.py wrote tests/accumulate/expected.csv.     */
+/* accumulate_test.c: a step of several micro-batches equals one with all
+   their samples in one batch, whatever the weights of their labels, and
+   samples that do not fill a batch train. models/accumulate.py wrote
+   tests/accumulate/expected.csv. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ enum { BATCH = 4, SAMPLES = 22, T = 3, IN = 5, H = 6, C = 4, MOST = 12 };
 #define CPU    " --target cpu:x86-64-v2 "
 #define BY_SGD " --loss auto --optimizer sgd,lr=0.2" CPU
 
-/* As those of models/accumulate.py. */
+/* Like those of models/accumulate.py. */
 static struct Data {
     float x[SAMPLES * T * IN], r[SAMPLES * T * C], m[SAMPLES * T];
     int64_t t[SAMPLES * T];
@@ -168,7 +169,7 @@ TEST_CASE(accumulate, means_of_means_on_request) {
     compiled_close(&c);
 }
 
-/* A message names a loss other than the mean of a batch. */
+/* A message names a loss that is not a mean over a batch. */
 TEST_CASE(accumulate, other_losses_are_said) {
     static const struct {
         const char *loss, *options, *says;
@@ -203,7 +204,7 @@ TEST_CASE(accumulate, other_losses_are_said) {
 
 /* ---- steps without labels ------------------------------------------------ */
 
-/* Nothing changes but the counters; the scale does not back off. */
+/* Only the counters change; the scale is not reduced. */
 static void skips_alone(const char *options, int a) {
     Compiled c = compiled("labels", options);
     ampc_session *s = opened(&c);
@@ -254,7 +255,8 @@ TEST_CASE(accumulate, nothing_but_steps_without_labels_ends) {
     compiled_close(&c);
 }
 
-/* fp16: the same step as fp32's up to rounding, labels or not. */
+/* fp16: the same step as in fp32 up to rounding, with or without labels that
+   count. */
 TEST_CASE(accumulate, scaled_losses_weigh_the_same) {
     double want = loss_of("--precision fp32 --accumulate 3" BY_SGD, 0, 3);
     double got = loss_of("--precision fp16 --accumulate 3" BY_SGD, 0, 3);
@@ -384,7 +386,7 @@ static void write_csv(const char *path, int n, int columns) {
     fclose(f);
 }
 
-/* Steps that the run logs, and what it says. */
+/* The number of steps in the run's log, and its messages. */
 static int run_steps(const char *model, const char *options, int width,
                      char **says) {
     int steps = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batches_test.c: --batch-sizes: a module evaluates and predicts batches of
-   other sizes than it trains, with the same weights.  The oracle is the program
-   for its own batch, row by row.                                            */
+/* batches_test.c: --batch-sizes: a module evaluates and predicts with other
+   batch sizes than it trains with, using the same weights. The oracle is the
+   program for the module's own batch, row by row. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,7 +121,7 @@ TEST_CASE(batches, rows_are_those_of_the_own_batch_cuda) { check_rows("cuda"); }
 TEST_CASE(batches, evaluation_adds_up) { check_sums("cpu"); }
 TEST_CASE(batches, evaluation_adds_up_cuda) { check_sums("cuda"); }
 
-/* 16-bit copies of weights are the same ones, also after they were written. */
+/* 16-bit copies of weights are shared, also after weights were written. */
 TEST_CASE(batches, weights_are_shared) {
     Compiled c = compile_text(MODEL, OPTIONS "--target cpu:x86-64-v2");
     Data d = data();
@@ -149,7 +149,8 @@ TEST_CASE(batches, programs_and_sizes) {
     ampc_tensor_info t = {.size = sizeof t};
     ampc_program_info p = {.size = sizeof p};
     REQUIRE(!c.api->describe(c.api->module, &info));
-    CHECK_EQ_INT(info.batch, BATCH); /* the largest, since nothing binds B */
+    CHECK_EQ_INT(info.batch, BATCH); /* the largest one, since no option sets
+                                        B */
     CHECK_HAS(info.info, "\"batch_sizes\":[1,6,4]");
     CHECK_EQ_INT(c.api->input(c.api->module, "predict@4", 0, &t), AMPC_OK);
     CHECK_EQ_INT(t.shape[0], 4);
@@ -172,7 +173,7 @@ TEST_CASE(batches, programs_and_sizes) {
     compiled_close(&c);
 }
 
-/* --dim replaces the batch that the module trains; for an ONNX file alike. */
+/* --dim replaces the batch size for training; the same for an ONNX file. */
 TEST_CASE(batches, of_an_onnx_model) {
     Compiled c =
         compile_file(test_data_path("models/mnist_cnn.onnx"),

@@ -21,7 +21,7 @@ typedef struct Row {
     double predicted[KINDS], measured[KINDS], worst[KINDS];
 } Row;
 
-/* Rows of the table; *n: how many. */
+/* Rows of the table; *n: their number. */
 static Row *read_rows(int *n) {
     char *all = test_read_file(test_data_path("tests/losses/budget.csv"), NULL);
     REQUIRE(all);
@@ -50,7 +50,7 @@ static Row *read_rows(int *n) {
     return rows;
 }
 
-/* Within a factor of two; fp32 alone has errors of 2^-22. */
+/* Within a factor of two; fp32 itself has errors of 2^-22. */
 static bool near(double predicted, double measured) {
     double low = fmin(predicted, measured), high = fmax(predicted, measured);
     return high <= TOL_BUDGET * fmax(low, 0x1p-22);
@@ -58,9 +58,9 @@ static bool near(double predicted, double measured) {
 
 /* ---- the table ----------------------------------------------------------- */
 
-/* Without a limit of the gradient, its error in these small models comes from
-   one or two relus that a draw moves past their kink, or none: a root mean
-   square of 12 draws says little. */
+/* Without a limit on the gradient, its error in these small models comes
+   from one or two relus whose kink a repetition crosses, or from none: a
+   root mean square of 12 repetitions says little. */
 TEST_CASE(budget, nine_of_ten_recorded_predictions_are_within_a_factor_of_2) {
     int n, models[2] = {0}, good[2][KINDS] = {{0}};
     Row *rows = read_rows(&n);
@@ -125,7 +125,7 @@ static const char *with_weights(const char *name) {
     return path;
 }
 
-/* "--calibrate NAME=FILE" of an input, whose file is written. */
+/* "--calibrate NAME=FILE" for an input; writes the file. */
 static void add_data(StrBuf *options, const ampc_tensor_info *t, int64_t rows) {
     StrBuf sb = {0};
     char file[140], path[600];
@@ -270,7 +270,7 @@ static void kept(const char *model, const char *dims, int classes) {
                   is, want);
         differs |= is != want;
     }
-    CHECK(differs); /* some values are of 16 bits */
+    CHECK(differs); /* some values have 16 bits */
     compiled_close(&wide);
     compiled_close(&c);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* changed_test.c: the graphs of tests/ops, changed at random (changed_graph.h),
-   so that every op meets operands, attributes and neighbours that nobody
-   thought of.  As in random_test.c all are parts of one program; the CPU and
-   the simulated GPU are held against the interpreter.
+   so that every op gets unforeseen operands, attributes and neighbours. As in
+   random_test.c all are parts of one program; the CPU and the simulated GPU are
+   compared with the interpreter.
 
-   Changed graphs overflow, divide by next to nothing and stand on the edges of
-   steps: an element is as good as its numbers in double precision, with
-   operands as they are and a little moved, say, and not compared where one of
-   these is not finite.                                                      */
+   Changed graphs overflow, divide by tiny numbers and are close to steps:
+   the allowed error of an element follows from its values in double
+   precision with unchanged and with slightly moved operands; elements are
+   not compared if one of these is not finite. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -22,14 +22,17 @@
 #include "tests/support/random_graph.h"
 #include "tests/tolerance.h"
 
-enum { NUMBERS = 1 << 13 }; /* the most elements of a changed graph's values */
+enum {
+    NUMBERS = 1 << 13
+}; /* largest number of elements in a changed
+      graph's values */
 
 static size_t below(size_t n) { return n ? (size_t)random_below((int)n) : 0; }
 
 /* ---- which of them ------------------------------------------------------- */
 
-/* Whether it is compiled for both targets; *checked: rows or classes that
-   inputs name are. */
+/* True if it is compiled for both targets; *checked: row or class numbers in
+   inputs are checked. */
 static bool compiles(Arena *a, const char *text, bool *checked) {
     Module *m;
     Diag d = {0};
@@ -49,7 +52,7 @@ static bool compiles(Arena *a, const char *text, bool *checked) {
     return s == OK;
 }
 
-/* Division of integers by what may be 0 is an error. */
+/* Dividing integers by numbers that may be 0 is an error. */
 static bool divides_integers(const Graph *g) {
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
@@ -151,7 +154,7 @@ static Wanted wanted(const OpsBench *b, const OpsData *d, bool low) {
     return w;
 }
 
-/* How far element k may be off; INFINITY: it is not compared. */
+/* The allowed error of element k; INFINITY: it is not compared. */
 static double good_to(const Wanted *w, int i, int64_t k) {
     double far = 0;
     for (int way = 0; way < WAYS; way++) {
@@ -221,7 +224,7 @@ static void check_gpu(uint64_t seed, const char *dtype, bool low) {
     arena_free(b.a);
 }
 
-/* More of them with script/test --slow. */
+/* script/test --slow runs more of them. */
 static void for_seeds(void (*check)(uint64_t, const char *, bool),
                       const char *dtype, bool low) {
     for (uint64_t seed = 1; seed <= (test_slow() ? 10 : 1); seed++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cost_test.c: what compiling a long model costs, up to the C compiler, and how
-   large a module is.
+/* cost_test.c: the cost of compiling a long model, up to the C compiler, and
+   the size of modules.
 
-   Processor time and memory of `ampc check` on chains (chain.h), four times as
-   long from one to the next.  Time is noisy, so the bound lies in the middle
-   between what linear and what quadratic growth would show; memory is not. */
+   Processor time and memory of `ampc check` on chains (chain.h), each four
+   times as long as the one before. Time is noisy, so the bound is halfway
+   between linear and quadratic growth; memory is not noisy. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static Cost run_ampc(const char *const *arguments) {
     struct rusage r;
     pid_t pid = fork();
     REQUIRE(pid >= 0);
-    if (!pid) { /* a list of thousands of parameters is of no use here */
+    if (!pid) { /* a list of thousands of parameters would not help here */
         if (!freopen("/dev/null", "w", stdout)) _exit(126);
         execv(test_ampc(), (char *const *)arguments);
         _exit(127);
@@ -66,7 +66,7 @@ static Cost run_check(const char *path) {
     return run_ampc(arguments);
 }
 
-/* The least of some runs: whoever else is there only adds. */
+/* The smallest of several runs: other processes only add time. */
 static Cost cost_of(const char *end, ChainFn *chain, int layers, int runs) {
     char path[700];
     snprintf(path, sizeof path, "%s/chain%d.%s", test_tmpdir(), layers, end);
@@ -82,8 +82,8 @@ static Cost cost_of(const char *end, ChainFn *chain, int layers, int runs) {
     return best;
 }
 
-/* Work that grows with the square, though by a small factor, shows at the
-   fourth length, once. */
+/* Quadratic work, even with a small factor, shows at the fourth length,
+   which is run once. */
 static void check_growth(const char *end, ChainFn *chain, int lengths) {
     Cost c[LENGTHS];
     for (int i = 0, layers = SHORT; i < lengths; i++, layers *= STEP)
@@ -113,8 +113,8 @@ static long file_size(const char *path) {
 enum { BIG_LAYERS = 11, BIG_WIDTH = 1024 };
 enum { ROOM = SANITIZED ? 1 << 20 : 810000 };
 
-/* As many bytes of weights as ResNet-18 has.  All routines of all levels would
-   take more than the room; products alone do not.                           */
+/* As many bytes of weights as ResNet-18. All routines of all levels would
+   exceed the limit; products alone do not. */
 TEST_CASE(cost, a_module_stores_each_weight_once) {
     char path[700], module[700], *out;
     snprintf(path, sizeof path, "%s/big.onnx", test_tmpdir());
@@ -131,8 +131,8 @@ TEST_CASE(cost, a_module_stores_each_weight_once) {
     unlink(module);
 }
 
-/* Weights made from a seed are not in the module: routines of three levels and
-   the kernels are.                                                          */
+/* Weights from a seed are not in the module: routines of three levels and
+   the kernels are. */
 static void check_code(const char *model, long most) {
     char module[700], *out;
     snprintf(module, sizeof module, "%s/code.so", test_tmpdir());
@@ -154,10 +154,11 @@ TEST_CASE(cost, code_of_networks_is_small) {
 
 /* ---- plans of real size for a GPU ---------------------------------------- */
 
-/* Limits from README, and a little more. */
+/* Limits from README, plus a margin. */
 static const struct {
     const char *model, *dims[2];
-    long launches, bytes; /* most: of a step, of a module for sm_90 */
+    long launches, bytes; /* largest number of bytes: of a step; of a module
+                             for sm_90 */
     double ms, gigabytes;
     double sorts; /* processor time in units of sort_seconds */
 } plans[] = {{"models/gpt.amp", {"B=64", "T=1024"}, 425, 2200000, 145, 189, 15},
@@ -168,8 +169,8 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Processor time that the C library takes to sort four million numbers: what a
-   second is worth on this machine, and beside what else runs on it now. */
+/* Processor time that the C library takes to sort four million numbers: the
+   unit of time for this machine and its present load. */
 static double sort_seconds(void) {
     enum { COUNT = 1 << 22 };
     uint32_t *x = malloc(COUNT * sizeof *x), state = 1;

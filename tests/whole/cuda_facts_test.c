@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_facts_test.c: facts of GPUs that small models seldom meet, on the
-   simulated GPU beside the CPU: values of a row stored over what other threads
-   still read, more reductions than shared memory has room for, one value
-   written to several variables.                                             */
+/* cuda_facts_test.c: properties of GPUs that small models rarely test, on
+   the simulated GPU compared with the CPU: row values stored over data that
+   other threads still read, more reductions than shared memory can hold, one
+   value written to several variables. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include "runtime/program/plan.h"
 #include "tests/support/cuda_gpu.h"
 
-/* The last operand of both readers of %a dies in the kernel that makes %r,
-   which takes its place: thread 0 may not store it before all have read. */
+/* The last operand of both readers of %a is last used in the kernel of %r,
+   which overwrites it: thread 0 must not store it before all have read. */
 static const char in_place[] =
     "graph forward(%x: f32[48,1500], %v: f32[48,3], %u: f32[3,1]) {\n"
     "  %a = matmul %v, %u : f32[48,1]\n"
@@ -48,7 +48,7 @@ TEST_CASE(cuda_facts, a_row_is_stored_when_all_have_read_it) {
     check_predict(in_place, "--precision fp32 --loss none");
 }
 
-/* More than 48 KB if every sum had sixteen slices. */
+/* It would take more than 48 KB if every sum had sixteen slices. */
 TEST_CASE(cuda_facts, many_sums_share_the_memory_of_a_block) {
     enum { SUMS = 14 };
     char text[4000];
@@ -68,10 +68,10 @@ TEST_CASE(cuda_facts, many_sums_share_the_memory_of_a_block) {
     check_predict(text, "--precision fp32 --loss none");
 }
 
-/* Square matrices: only the axis tells the direction of the bias. cuBLASLt adds
-   the first's bias itself, not the second's. */
-/* Rows whose columns are added up as well hold those sums in shared memory: of
-   13,000, 52 KB, a bit more than a block has unasked. */
+/* Square matrices: only the axis shows the direction of the bias. cuBLASLt
+   adds the first product's bias itself, not the second's. */
+/* Rows whose columns are also summed hold these sums in shared memory: for
+   13,000 columns 52 KB, slightly more than a block's default limit. */
 TEST_CASE(cuda_facts, sums_of_columns_ask_for_their_memory) {
     static const char text[] =
         "graph forward(%x: f32[256,13000]) {\n"
@@ -102,7 +102,8 @@ TEST_CASE(cuda_facts, a_bias_of_columns_and_one_of_rows) {
     CHECK_EQ_INT(sim()->calls("cublasLtMatmul"), 2);
 }
 
-/* Convolutions that are products: several images, other channels out than in.
+/* Convolutions that are matrix products: several images, different numbers of
+   channels.
  */
 TEST_CASE(cuda_facts, points_of_several_images) {
     check_predict("graph forward(%x: f32[3,5,4,4], %k: f32[7,5,1,1]) {\n"
@@ -112,7 +113,7 @@ TEST_CASE(cuda_facts, points_of_several_images) {
                   "--precision fp32 --loss none");
 }
 
-/* Rows and columns that align.c makes longer, seen through a view. */
+/* Rows and columns that align.c lengthens, seen through a view. */
 TEST_CASE(cuda_facts, both_sides_of_a_product_are_odd) {
     check_predict("graph forward(%x: f32[8,1030], %z: f32[8,1027]) {\n"
                   "  %g = matmul %x, %z {trans_a=1} : f32[1030,1027]\n"
@@ -157,8 +158,8 @@ TEST_CASE(cuda_facts, one_value_goes_to_several_variables) {
     compiled_close(&c);
 }
 
-/* How many values of that type are stored, and where in the arena the first
-   `most` of them are. */
+/* The number of stored values of that type, and the arena offsets of the
+   first `most` of them. */
 static int stored_at(const char *plan, const char *type, char at[][32],
                      int most) {
     int n = 0;
@@ -171,9 +172,9 @@ static int stored_at(const char *plan, const char *type, char at[][32],
     return n;
 }
 
-/* The loss and the logit gradient, of products and of a bias, are one kernel
-   that reads logits and writes the gradient over them, each padded by align.c;
-   some labels are left out. */
+/* The loss and the logits' gradient, of a product with a bias, are one
+   kernel that reads logits and overwrites them with the gradient, each
+   padded by align.c; some labels are ignored. */
 TEST_CASE(cuda_facts, a_loss_and_its_gradient_are_one_kernel_in_place) {
     Compiled c = compile_text_cuda(
         "graph forward(%x: f32[256,16]) {\n"
@@ -214,9 +215,9 @@ TEST_CASE(cuda_facts, a_loss_and_its_gradient_are_one_kernel_in_place) {
     compiled_close(&c);
 }
 
-/* Rows of gradients are folded, and the last of their blocks folds the results,
-   in whatever order the blocks run; the trials, which write to all memory, come
-   before. */
+/* Rows of gradients are folded, and the last of their blocks folds the
+   results, in any order of the blocks; the measuring trials, which write to
+   all memory, come before. */
 TEST_CASE(cuda_facts, the_norm_of_all_gradients) {
     enum { STEPS = 4 };
     Compiled c = compile_text_cuda(
@@ -268,8 +269,8 @@ TEST_CASE(cuda_facts, the_norm_of_all_gradients) {
 
 /* ---- every image --------------------------------------------------------- */
 
-/* Calls check on GPUs that take the module's cubins and on two that take only
-   its PTX; one of these has a driver of CUDA 12.0. */
+/* Runs check on GPUs that use the module's cubins and on two that use only
+   its PTX; one of these has a CUDA 12.0 driver. */
 static void on_every_image(const Compiled *c, void check(const Compiled *c)) {
     static const struct {
         int cc, driver;
@@ -305,8 +306,8 @@ static void predicts_as_the_cpu(const Compiled *c) {
     dc_random_free(feed);
 }
 
-/* Few rows, or few columns, of odd numbers of elements: cut into pieces, folded
-   by one launch or several. */
+/* Few rows, or few columns, with odd numbers of elements: cut into pieces,
+   folded by one launch or several. */
 TEST_CASE(cuda_facts, few_rows_are_split_on_every_image) {
     Compiled c = compile_text_cuda(
         "graph forward(%x: f32[3,70001], %y: f32[20011,5], %z: "
@@ -337,8 +338,8 @@ static void trains_as_the_cpu(const Compiled *c) {
     dc_random_free(t.feed_ctx);
 }
 
-/* 197 tokens, as a ViT has, and 1027 classes: rows of scores and logits that
-   begin at 2 bytes, padded or not. */
+/* 197 tokens, as in a ViT, and 1027 classes: rows of scores and logits are
+   aligned to 2 bytes, padded or not. */
 TEST_CASE(cuda_facts, odd_tokens_and_classes_on_every_image) {
     static const char head[] = "{shape=[2,197,2,16]} : f32[2,197,2,16]\n";
     char text[2000];

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_ops_test.c: every op of the table, in every dtype, with its gradients,
-   on the simulated GPU: the whole path of the product, from NVRTC's cubins
-   through the runtime's driver calls, beside the CPU back end.              */
+/* cuda_ops_test.c: every op of the table, in every dtype, with its
+   gradients, on the simulated GPU: the product's whole path, from NVRTC's
+   cubins through the runtime's driver calls, compared with the CPU back end. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/cuda_gpu.h"
 #include "tests/support/ops_bench.h"
 
-/* Outputs that are the compiler's, such as what its checks of indices found. */
+/* Outputs of the compiler, such as results of its index checks. */
 static int metrics_of(const ampc_api *api) {
     ampc_program_info p = {.size = sizeof p};
     int n = 0;
@@ -32,7 +32,7 @@ TEST_CASE(cuda_ops, every_op_agrees_with_the_cpu_in_every_dtype) {
               r.text);
     CHECK_EQ_INT(r.compared, d.nout + metrics_of(c.api));
     gpu_clean("predict");
-    /* eager, captured, replayed: the same bits, whatever the order */
+    /* eager, captured, replayed: the same bits, whatever the order of blocks */
     char *bits = NULL;
     size_t n;
     for (uint64_t seed = 1; seed <= 3; seed++) {

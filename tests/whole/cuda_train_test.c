@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_train_test.c: whole training steps on the simulated GPU beside the CPU
-   back end: perceptron, convolutional and residual network, transformer, in
-   fp32, bf16 and fp16; graphs, asynchronous steps, failures.                */
+/* cuda_train_test.c: whole training steps on the simulated GPU compared with
+   the CPU back end: perceptron, convolutional and residual network,
+   transformer, in fp32, bf16 and fp16; graphs, asynchronous steps, failures. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 typedef struct Subject {
     const char *name, *trace; /* folder of tests/traces */
     const char *precision;
-    const char *options; /* beside the trace's own */
+    const char *options; /* options besides the trace's own */
     int steps;
     bool forced;
 } Subject;
@@ -29,8 +29,8 @@ typedef struct Run {
     DcTraining t;
 } Run;
 
-/* The trace's inputs, over and over; every call shuffles threads and blocks
-   anew, so that runs whose bits must agree run in other orders. */
+/* The trace's inputs, repeated; every call shuffles threads and blocks
+   again, so that runs whose bits must agree run in different orders. */
 static const ampc_input *next_input(void *ctx, int step, size_t *nin) {
     static uint64_t order;
     Run *r = ctx;

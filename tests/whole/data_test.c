@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data_test.c: data that must not train: class numbers and rows that are not
-   there, on the CPU and on the simulated GPU.
+/* data_test.c: data that must not train: class and row numbers out of range, on
+   the CPU and on the simulated GPU.
 
-   The oracle is a session that never saw the bad batch: every variable but the
-   counters of bad and tried steps has the same bits.                        */
+   The oracle is a session that never got the bad batch: every variable
+   except the counters of bad and tried steps has the same bits. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 enum { BATCH = 4, WORDS = 3, ROWS = 7, CLASSES = 5 };
 
-/* The model reads two of three words; running statistics must not move. */
+/* The model reads two of three words; running statistics must not change. */
 #define MODEL                                                                  \
     "graph forward(%ids: i32[4,3]) {\n"                                        \
     "  param %t: f32[7,8] = normal(1, 0.5), %w: f32[8,5] = normal(2, 0.5)\n"   \
@@ -81,7 +81,7 @@ static void found(const Compiled *c, ampc_session *s, const char *input,
 
 /* ---- training ------------------------------------------------------------ */
 
-/* One number of a batch, and whether it may be there. */
+/* One number of a batch, and whether it is legal. */
 static const struct Number {
     int target; /* else: in ids */
     int64_t index, value;
@@ -211,7 +211,7 @@ static void labels_above_127(const char *device) {
 TEST_CASE(data, labels_above_127_cpu) { labels_above_127("cpu"); }
 TEST_CASE(data, labels_above_127_gpu) { labels_above_127("cuda"); }
 
-/* Both micro-batches of a step go when one of them is bad. */
+/* If one micro-batch of a step is bad, both are skipped. */
 static void accumulation(const char *device) {
     const Compiled *c = compile(device, "--accumulate 2");
     for (int which = 0; which < 2; which++) {
@@ -240,7 +240,7 @@ static void accumulation(const char *device) {
 TEST_CASE(data, a_bad_micro_batch_spoils_its_step_cpu) { accumulation("cpu"); }
 TEST_CASE(data, a_bad_micro_batch_spoils_its_step_gpu) { accumulation("cuda"); }
 
-/* Nobody asks for metrics for some steps: sync tells, once. */
+/* No metrics are requested for some steps: sync reports the error, once. */
 TEST_CASE(data, steps_that_nobody_waits_for) {
     const Compiled *c = compile("cuda", "");
     ampc_session *s = open_on(c, "cuda", 0), *never = open_on(c, "cuda", 0);
@@ -288,7 +288,7 @@ static void inference(const char *device) {
 }
 
 /* Positions count from the start of the call's inputs, not of a batch; rows
-   that are not valid may hold anything. */
+   that are not valid may contain anything. */
 TEST_CASE(data, calls_of_several_batches_name_the_position) {
     const Compiled *c = compile("cpu", "");
     ampc_session *s = open_on(c, "cpu", 0);
@@ -317,7 +317,7 @@ TEST_CASE(data, calls_of_several_batches_name_the_position) {
 TEST_CASE(data, evaluation_and_prediction_refuse_cpu) { inference("cpu"); }
 TEST_CASE(data, evaluation_and_prediction_refuse_gpu) { inference("cuda"); }
 
-/* Readers inside a function that the model defines, which names them anew. */
+/* Ops inside a function of the model that read inputs under other names. */
 TEST_CASE(data, functions_of_the_model_are_looked_into) {
     static const char text[] =
         "def row(t, i: int) -> y class any {\n"

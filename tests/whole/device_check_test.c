@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_check_test.c: the comparison of devices, with the CPU on both sides,
-   and with differences that it must see.                                    */
+/* device_check_test.c: the comparison of devices, with the CPU on both
+   sides, and with deliberate differences. */
 #include <stdio.h>
 
 #include "tests/support/compiled.h"
@@ -49,7 +49,7 @@ TEST_CASE(device_check, a_device_agrees_with_itself) {
     }
 }
 
-/* Gives the second session of every step other inputs. */
+/* Gives the second session other inputs at every step. */
 static int calls;
 static const ampc_input *other_inputs(void *random, int step, size_t *nin) {
     return dc_random_feed(random, step + 100 * (calls++ & 1), nin);

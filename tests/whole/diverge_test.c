@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* diverge_test.c: runs none of whose steps is applied any more, on the CPU and
-   on the simulated GPU.
+/* diverge_test.c: runs whose steps are all skipped, on the CPU and on the
+   simulated GPU.
 
-   Each case spoils one thing and knows what must be named.                  */
+   Each case breaks one thing and knows what must be named. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 enum { BATCH = 4, WIDTH = 3, FAR = 5003 };
 
-/* %c and %far do not train, and %far is larger than the part that is compared
-   at a time; the forward pass writes %mean. */
+/* %c and %far do not train, and %far is larger than the part that is
+   examined at a time; the forward pass writes %mean. */
 static const char model[] =
     "graph forward(%x: f32[4,3]) {\n"
     "  param %w: f32[3,2] = 0.5\n"
@@ -66,7 +66,7 @@ static void named(const Compiled *c, ampc_session *s, const char *text,
 /* One element of an input or a variable. */
 static const struct Fault {
     const char *name;
-    int bytes, index; /* number of a variable; bytes 0: it is an input */
+    int bytes, index; /* index of a variable; bytes 0: it is an input */
     float value;
     const char *text;
     ampc_origin origin;
@@ -143,7 +143,7 @@ TEST_CASE(diverge, the_first_that_is_not_finite_is_named_gpu) {
 
 /* ---- when ---------------------------------------------------------------- */
 
-/* An applied step begins the count anew. */
+/* An applied step restarts the count. */
 static void recovery(const char *device) {
     const Compiled *c = compile(device, "--loss-scale static=1");
     ampc_session *s = open_on(c, device, 2);
@@ -209,7 +209,8 @@ static void accumulation(const char *device) {
 TEST_CASE(diverge, accumulated_steps_cpu) { accumulation("cpu"); }
 TEST_CASE(diverge, accumulated_steps_gpu) { accumulation("cuda"); }
 
-/* Nobody asks for metrics: sync tells, and no longer knows the inputs. */
+/* No metrics are requested: sync reports the error, and no longer knows the
+   inputs. */
 TEST_CASE(diverge, steps_that_nobody_waits_for) {
     const Compiled *c = compile("cuda", "--loss-scale static=1");
     ampc_session *s = open_on(c, "cuda", 4);
@@ -244,7 +245,8 @@ TEST_CASE(diverge, the_count_is_in_checkpoints) {
 
 /* ---- --debug-nonfinite --------------------------------------------------- */
 
-/* The masks' infinities are meant; x below 0 has no root, 0 no slope. */
+/* The masks' infinities are intended; the root of x is NaN below 0, and its
+   slope infinite at 0. */
 static const char deep[] = "graph forward(%x: f32[4,3]) {\n"     /* line 1 */
                            "  param %w: f32[3,2] = 0.5\n"        /* 2 */
                            "  const %mask: f32[2] = [0, -inf]\n" /* 3 */
@@ -264,9 +266,9 @@ static const char deep[] = "graph forward(%x: f32[4,3]) {\n"     /* line 1 */
                            "  return %y\n"
                            "}\n";
 
-/* A row of x is set to one number, or w[1, 0] to another. */
+/* Sets a row of x to one number, or w[1, 0] to another. */
 static const struct Place {
-    float row, w; /* 0: as it is; NaN: row is three zeros */
+    float row, w; /* 0: unchanged; NaN: the row is three zeros */
     ampc_origin origin;
     const char *name, *op, *source; /* NULL: any */
     int64_t index;                  /* -1: any */
@@ -344,7 +346,7 @@ TEST_CASE(diverge, debug_names_the_value_gpu) {
     locating("cuda", DEBUG "--precision bf16");
 }
 
-/* Either micro-batch of a step may be the one. */
+/* Either micro-batch of a step may be the cause. */
 static void locating_micro(const char *device) {
     const Compiled *c =
         compile_on(device, deep, OPTIONS, DEBUG "--accumulate 2");
@@ -367,8 +369,8 @@ TEST_CASE(diverge, debug_names_the_value_of_a_micro_batch_gpu) {
     locating_micro("cuda");
 }
 
-/* A result of a function is named, and nothing inside it, though the function
-   ends with a cast where precision is mixed. */
+/* The message names a function's result and nothing inside the function,
+   even if it ends with a cast in mixed precision. */
 static const char scores[] =
     "graph forward(%x: f32[4,3], %target: f32[1,1,4,4]) {\n"
     "  param %w: f32[3] = 1\n"
@@ -467,7 +469,7 @@ TEST_CASE(diverge, debug_knows_where_what_norms_divide_ends) {
     check_where_fp16_ends(divided);
 }
 
-/* Good steps, bad steps and a checkpoint of the module without it. */
+/* Good steps, bad steps and a checkpoint of the module without the option. */
 static void same_bits(const char *device, const char *with,
                       const char *without) {
     const unsigned kinds = 1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_BUFFER |
@@ -506,8 +508,9 @@ TEST_CASE(diverge, debug_changes_no_bit_gpu) {
 
 /* ---- --count-underflow --------------------------------------------------- */
 
-/* x = 1, 1, 0: y = 1, so that row 2 of w has no gradient, and column 1 gets the
-   gradient 2^-25 of a target 2^-23 below 1: the largest that fp16 makes 0. */
+/* x = 1, 1, 0: y = 1, so that row 2 of w has no gradient, and the gradient
+   of column 1 is 2^-25, since its target is 2^-23 below 1: the largest
+   number that fp16 rounds to 0. */
 static const char flat[] = "graph forward(%x: f32[4,3]) {\n"
                            "  param %w: f32[3,2] = 0.5, %b: f32[2] = 0\n"
                            "  %h = matmul %x, %w : f32[4,2]\n"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* emit_onnx_test.c: --emit-onnx.  What is written is imported again, and the
-   interpreter finds the same values in it: every op of tests/ops that ONNX has,
-   in every dtype, and whole models with their casts.  models/check_emit.py
-   holds such files against the ONNX checker and ONNX Runtime.               */
+/* emit_onnx_test.c: --emit-onnx.  Written files are imported again, and the
+   interpreter must find the same values: every op of tests/ops that ONNX
+   has, in every dtype, and whole models with their casts.
+   models/check_emit.py checks such files with the ONNX checker and ONNX
+   Runtime. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -59,8 +60,8 @@ static bool attribute_is_whole(const Onnx__AttributeProto *p) {
     }
 }
 
-/* The first of the operands that must be of one type with those behind, -1:
-   there are none. */
+/* The first of the consecutive operands that must have one type; -1: there
+   are none. */
 static int first_of_one_type(const char *op) {
     static const char *const ops[] = {
         "Add",    "Sub",     "Mul",   "Div",
@@ -97,7 +98,7 @@ static void check_operands(Arena *a, const Onnx__GraphProto *g) {
     }
 }
 
-/* Arithmetic is fp32; what has 16 bits is only moved. */
+/* Arithmetic is fp32; 16-bit values are only moved. */
 static bool may_be_short(const char *op) {
     static const char *const ops[] = {"Cast",   "Reshape", "Transpose", "Slice",
                                       "Concat", "Gather",  "Identity"};
@@ -143,9 +144,9 @@ static bool reads_short_weight(const Onnx__GraphProto *g,
     return false;
 }
 
-/* Types of the file's results, where the imported graph has one of that name
-   from that node: its own are inferred anew.  (Initializers of 16 bits are
-   widened there.) */
+/* Types of the file's results, if the imported graph has a result with that
+   name from that node: its own types are inferred again. (Initializers of 16
+   bits are widened there.) */
 static void check_infos(Arena *a, const Onnx__GraphProto *g,
                         const Graph *imported) {
     StrMap infos = {0}, makers = {0};
@@ -177,8 +178,8 @@ static void check_infos(Arena *a, const Onnx__GraphProto *g,
               g->n_value_info);
 }
 
-/* Names are unique and defined before they are read; a value with a type in the
-   file has the type of the imported graph. */
+/* Names are unique and defined before use; a value with a type in the file
+   has that type in the imported graph. */
 static void check_file(Arena *a, const Graph *imported) {
     Onnx__ModelProto *p = message();
     const Onnx__GraphProto *g = p->graph;
@@ -211,7 +212,8 @@ static void check_file(Arena *a, const Graph *imported) {
     onnx__model_proto__free_unpacked(p, NULL);
 }
 
-/* Imports the file that onnx_emit writes of g; gives its message if it refuses.
+/* Imports the file that onnx_emit writes for g; returns its message if it
+   refuses.
  */
 static Module *again(Arena *a, const Graph *g, Diag *d) {
     const char *path = test_tmp("emitted.onnx");
@@ -235,7 +237,7 @@ static Module *again(Arena *a, const Graph *g, Diag *d) {
 
 /* ---- every op ------------------------------------------------------------ */
 
-/* Random numbers, updates, and gradients that are not ONNX ops. */
+/* Random numbers, updates, and gradients without an ONNX op. */
 static bool has_form(const Node *n) {
     switch (n->op) {
     case OP_CALL:
@@ -254,7 +256,7 @@ static bool has_form(const Node *n) {
     }
 }
 
-/* Keeps and counts outputs that can be written; outputs of f64 do not count,
+/* Keeps and counts outputs that can be written; f64 outputs do not count,
    because f64 constants are imported as f32. */
 static int keep_outputs(Graph *g, Arena *a) {
     bool *without = NEW_ARRAY(a, bool, g->values.len);
@@ -274,8 +276,8 @@ static int keep_outputs(Graph *g, Arena *a) {
     return g->outputs.len = kept;
 }
 
-/* Elements that are not the same: parts of an op are rounded to fp32, and that
-   may bring a rounding to 16 bits to the other side. */
+/* Number of differing elements: parts of an op are rounded to fp32, which
+   may change the direction of a rounding to 16 bits. */
 static void compare(const char *name, const Type *t, const EvalTensor *want,
                     const EvalTensor *got, int64_t *same, int64_t *other) {
     double unit = dc_output_tolerance((ampc_dtype)t->dtype), scale = 0;
@@ -294,9 +296,9 @@ static void compare(const char *name, const Type *t, const EvalTensor *want,
     }
 }
 
-/* One line of IR and the numbers of %y by hand, before and after; %x are nan,
-   inf, -inf, 1.5, -0.25, 0, %i are 0, 1, 2 .. of i64, %k the same as i32, %h is
-   %x in bf16 and %p a little more in f32. */
+/* One line of IR and the values of %y by hand, before and after; %x are nan,
+   inf, -inf, 1.5, -0.25, 0, %i are 0, 1, 2 .. in i64, %k the same in i32, %h
+   is %x in bf16 and %p is slightly more, in f32. */
 TEST_CASE(emit_onnx, lines_by_value) {
     static const struct {
         const char *line;
@@ -440,7 +442,7 @@ TEST_CASE(emit_onnx, every_op_that_onnx_has) {
 
 /* ---- names --------------------------------------------------------------- */
 
-/* "label: Op(in, in) -> out", one a line. */
+/* "label: Op(in, in) -> out", one per line. */
 static const char *nodes_text(Arena *a) {
     Onnx__ModelProto *p = message();
     StrBuf sb = {0};
@@ -457,8 +459,8 @@ static const char *nodes_text(Arena *a) {
     return text;
 }
 
-/* Users' names that this would give to values of its own, results with several
-   names, and outputs that are inputs or parameters. */
+/* Users' names that the writer might use itself, results with several names,
+   and outputs that are inputs or parameters. */
 TEST_CASE(emit_onnx, names) {
     static const char text[] =
         "graph predict(%x: f32[2,3], %number: f32[3], %k: i32[2]) {\n"
@@ -528,7 +530,7 @@ TEST_CASE(emit_onnx, names) {
     arena_free(a);
 }
 
-/* Operations that ONNX cannot express and that a user's output needs. */
+/* Operations that ONNX lacks and a user's output needs. */
 TEST_CASE(emit_onnx, refusals) {
     static const struct {
         const char *sizes, *output, *why; /* NULL: it can */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_test.c: the file that `ampc export` writes reads back, and predicts
-   the trained session's results, bit for bit. */
+/* export_test.c: the file that `ampc export` writes can be read back, and
+   predicts the trained session's results bit for bit. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ static void data_free(Data *d) {
     for (size_t i = 0; i < d->n; i++) free(d->bytes[i]);
 }
 
-/* The logits, for free(). */
+/* The logits; the caller frees them. */
 static float *predict(const Compiled *c, ampc_session *s, size_t *n) {
     ampc_tensor_info t = {.size = sizeof t};
     Data d = data_for(c->api, "predict");
@@ -137,8 +137,8 @@ TEST_CASE(export, an_empty_tensor) {
 
 TEST_CASE(export, gpt) { round_trip("gpt.dyn.onnx", ""); }
 
-/* The exported weights hold the adapters: the file predicts what the trained
-   session does, but for the order of sums. */
+/* The exported weights contain the adapters: the file predicts like the
+   trained session, up to the order of sums. */
 TEST_CASE(export, adapters_are_merged) {
     char words[1400];
     size_t n, k;
@@ -185,7 +185,7 @@ static bool file_has(const char *path, const char *text) {
     return has;
 }
 
-/* BatchNormalization in training mode there, in inference mode here. */
+/* BatchNormalization is in training mode there, and in inference mode here. */
 TEST_CASE(export, resnet_exported_for_training) {
     CHECK(
         file_has(test_data_path("tests/onnx/resnet.ts.onnx"), "training_mode"));
@@ -197,8 +197,8 @@ TEST_CASE(export, weights_beside_the_module) {
     round_trip("mlp.dyn.onnx", "--weights sidecar");
 }
 
-/* As after a compilation that ended before they had their name; gzip tells the
-   CRC.                                                                      */
+/* Like after a compilation that ended before the files had their names; gzip
+   gives the CRC. */
 TEST_CASE(export, weights_that_wait_beside_the_module) {
     char words[1400], *out;
     Compiled c = compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"),
@@ -222,7 +222,7 @@ TEST_CASE(export, weights_that_wait_beside_the_module) {
 
 /* ---- mistakes ------------------------------------------------------------ */
 
-/* The file of a module is not trusted: this one claims that its weights have 0
+/* A module's file is not trusted: this one claims that its weights have 0
    bytes and checksum 0. */
 TEST_CASE(export, weights_that_end_early) {
     char words[1400];
@@ -261,7 +261,7 @@ static const char text_model[] =
     "}\n"
     "train m { loss = nll }\n";
 
-/* Trains the text; its predictions, its checkpoint "w". */
+/* Trains the text; returns its predictions, and writes its checkpoint "w". */
 static float *trained_text(Compiled *c, const char *precision, size_t *n) {
     char options[200];
     snprintf(options, sizeof options, "--precision %s --target cpu:x86-64-v2",
@@ -278,8 +278,8 @@ static float *trained_text(Compiled *c, const char *precision, size_t *n) {
     return y;
 }
 
-/* Ops of a text may be rounded in another order than those of the file; so do
-   its module that predicts alone, and merged adapters. */
+/* Ops of a text may be rounded in another order than those of the file; so
+   may the predict-only module and merged adapters. */
 static void text_as_onnx(const char *options) {
     char words[1400];
     size_t n, k;

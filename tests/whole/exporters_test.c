@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exporters_test.c: files of each exporter, trained for 5 steps beside what
-   the framework's own model became (models/exporters.py, which says what a
-   line of tests/exporters/NAME.txt means).                                  */
+/* exporters_test.c: files of each exporter, trained for 5 steps and compared
+   with the framework's own training (models/exporters.py explains the lines
+   of tests/exporters/NAME.txt). */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ typedef struct Case {
     char path[512], name[128], options[256]; /* path: of the model */
     ampc_input in[MOST];
     int nin;
-    bool compiles, started; /* it is compiled; else interpreted */
+    bool compiles, started; /* true: it is compiled; else interpreted */
     Compiled m;             /* compiled */
     ampc_session *s;
     Interpreted x; /* interpreted */
@@ -104,7 +104,7 @@ static int kind_in_module(const Compiled *m, const char *name) {
     return -1;
 }
 
-/* The kind of a variable; -1: there is none of that name. */
+/* The kind of a variable; -1: unknown name. */
 static int kind_of(const Case *c, const char *name) {
     if (c->compiles) return kind_in_module(&c->m, name);
     const Var *v = interpreted_find(&c->x, name);
@@ -148,7 +148,7 @@ static void check_losses(Case *c, char **rest) {
     }
 }
 
-/* A statistic that nothing updates may be frozen. */
+/* A statistic without updates may be frozen. */
 static void check_values(const Case *c, int kind, char **rest) {
     static double want[NUMBERS];
     static float got[NUMBERS];
@@ -211,8 +211,8 @@ static void run_case(void *arg) {
 enum { MOST_CASES = 1024, COMPILED_OF = 12 };
 
 static void add_case(const char *path, const char *name, bool compiles) {
-    static Case cases[MOST_CASES]; /* as long as the process: the harness
-                                      keeps c */
+    static Case cases[MOST_CASES]; /* lives as long as the process: the
+                                      harness keeps c */
     static int count;
     REQUIRE(count < MOST_CASES);
     Case *c = &cases[count++];
@@ -224,8 +224,8 @@ static void add_case(const char *path, const char *name, bool compiles) {
                      run_case, c);
 }
 
-/* The interpreter reads every file; the C compiler takes nearly all the time
-   of a compiled one, so that one file of twelve is compiled, all with --slow.
+/* The interpreter reads every file. Compiling takes nearly all of the time, so
+   that one file of twelve is compiled, and all with --slow.
  */
 static void add_file(const char *path, const char *name, void *arg) {
     int *nfile = arg;

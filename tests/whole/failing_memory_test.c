@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failing_memory_test.c: `ampc` and a module in it, while allocations fail, one
-   alone or with all that follow: a message and status 1, or it was not needed;
-   what was there stays whole, and nothing is left behind.                   */
+/* failing_memory_test.c: `ampc`, and a module in it, while allocations fail,
+   one alone or with all later ones. Each run ends with a message and status
+   1, or did not need the memory; existing files stay complete, and nothing
+   is left behind. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static void must(const char *command) {
     free(out);
 }
 
-/* `ampc ARGS` in the test's folder; at = 0: nothing fails. */
+/* `ampc ARGS` in the test's folder; at = 0: no failure. */
 static int ampc(const char *args, long at, bool all, char **out) {
     return test_command(
         out,
@@ -33,7 +34,7 @@ static int ampc(const char *args, long at, bool all, char **out) {
         args);
 }
 
-/* How many allocations it takes. */
+/* Number of its allocations. */
 static long allocations(const char *args) {
     char *out;
     int rc = ampc(args, 0, false, &out);
@@ -46,12 +47,12 @@ static long allocations(const char *args) {
     return n;
 }
 
-/* One failure; whether it was refused. */
+/* One failure; returns whether it was refused. */
 static bool refused(const char *args, long at, bool all) {
     char *out;
     int rc = ampc(args, at, all, &out);
     CHECK_MSG(rc == 0 || rc == 1, "allocation %ld: status %d\n%s", at, rc, out);
-    /* the loader's own words are others */
+    /* the loader has its own messages */
     if (rc == 1)
         CHECK_MSG(strstr(out, "emory") || strstr(out, "shared object"),
                   "allocation %ld: %s", at, out);
@@ -65,7 +66,8 @@ typedef struct Count {
     long allocations, failed, refused;
 } Count;
 
-/* Evenly chosen, at most `places`, each alone and with all after it; `before`
+/* At most `places` evenly chosen failures, each alone and with all later ones;
+   `before`
    and `after` are commands around each.                                     */
 static void sweep(const char *args, long places, const char *before,
                   const char *after, Count *c) {
@@ -87,7 +89,7 @@ static void print(const Count *c) {
     CHECK(c->refused > c->failed / 2);
 }
 
-/* The compiler works once; later its module is taken again. */
+/* The compiler runs once; later its module is reused. */
 static void put_model(void) {
     char text[3000];
     const char *linked = test_tmp("linked.so");
@@ -158,7 +160,7 @@ TEST_CASE(failing_memory, open_step_and_save) {
     put_npy("t.npy", 2, 64);
     allocations(COMPILE);
     allocations(RUN "--steps 1 --save former.st");
-    /* the run resumes from the saved state, the new or the old */
+    /* the run resumes from the saved state, the new or the old one */
     snprintf(after, sizeof after,
              "test $(ls -A save | wc -l) -le 6 && '%s' " RUN
              "--resume --steps 4 --save save/w.st",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* functions_test.c: what an op gains by being one function: its arithmetic is
-   wide in 16-bit modules; and functions that a model's file defines.        */
+/* functions_test.c: advantages of an op as one function: its arithmetic is
+   fp32 in 16-bit modules; and functions that a model's file defines. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,8 +21,8 @@ static void predict(const char *text, const char *options, float *x, float *y) {
     compiled_close(&c);
 }
 
-/* Largest error in fp16 of a norm of h = x w, |h| about 300, against fp32,
-   relative to the largest result. */
+/* Largest error in fp16 of a norm of h = x w, |h| about 300, compared with
+   fp32, relative to the largest result. */
 static double error_of(const char *norm) {
     static float x[N], y[2][N];
     char text[1000];
@@ -77,8 +77,8 @@ TEST_CASE(functions, a_model_defines_its_own) {
     }
 }
 
-/* A product rounds its operands; operands that may have any dtype stay as they
-   are: 1 + 2^-12 has more digits than bf16. */
+/* A matrix product rounds its operands; operands that may have any dtype are
+   unchanged: 1 + 2^-12 has more digits than bf16. */
 TEST_CASE(functions, operands_of_any_dtype_are_not_narrowed) {
     static const char text[] = "def scaled(x, w, by: any) -> y class low {\n"
                                "  y = matmul(x, w) * by\n}\n"
@@ -98,7 +98,8 @@ TEST_CASE(functions, operands_of_any_dtype_are_not_narrowed) {
     }
 }
 
-/* Whether x[a] comes before x[b]: NaN is the greatest, of equal ones the first.
+/* True if x[a] is sorted before x[b]: NaN is the greatest; among equal ones the
+   first comes first.
  */
 static bool comes_before(const float *x, int a, int b, bool largest) {
     if (isnan(x[a]) != isnan(x[b])) return isnan(x[a]) == largest;
@@ -106,7 +107,7 @@ static bool comes_before(const float *x, int a, int b, bool largest) {
     return largest ? x[a] > x[b] : x[a] < x[b];
 }
 
-/* Values, then places, twice. */
+/* Values, then positions, twice. */
 static void check_topk(bool largest) {
     enum { K = PIXELS / 4 };
     static float x[N], y[N];
@@ -144,8 +145,8 @@ TEST_CASE(functions, few_of_many_are_the_first_in_order) {
     check_topk(false);
 }
 
-/* The first numbers of each sample's spectrum beside sums in double: `read` of
-   its numbers, `parts` each, as a signal of n. */
+/* The first numbers of each sample's spectrum, compared with sums in double:
+   `read` of its numbers, `parts` each, as a signal of length n. */
 static void check_dft(int parts, int n, bool inverse, bool one_sided) {
     enum { HAS = N / ROWS };
     static float x[N], y[N];
@@ -182,8 +183,8 @@ static void check_dft(int parts, int n, bool inverse, bool one_sided) {
         }
 }
 
-/* Lengths: primes, products of two primes, and lengths too short for them; cut
-   and padded. */
+/* Lengths: primes, products of two primes, and shorter ones; truncated and
+   padded. */
 TEST_CASE(functions, spectra_are_sums) {
     check_dft(1, 512, false, true);
     check_dft(1, 600, false, true);

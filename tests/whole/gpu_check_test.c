@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_check_test.c: the program that script/gpu-check takes to a machine with a
-   GPU, here on the simulated one.                                           */
+/* gpu_check_test.c: the program that script/gpu-check takes to a machine
+   with a GPU, run on the simulated one. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static const char *checker(void) {
     return path;
 }
 
-/* Runs it on the simulated GPU; its output, for free(). */
+/* Runs it on the simulated GPU; returns its output, which the caller frees. */
 static char *run(int want, const char *env, const char *arguments) {
     char *out = NULL;
     int rc = test_command(&out,
@@ -60,7 +60,7 @@ TEST_CASE(gpu_check, tells_what_the_machine_has) {
     check_run(2, "", "devices", "usage");
 }
 
-/* As drivers name them; MFU is told of whole GPUs. */
+/* Names as drivers give them; MFU is printed only for whole GPUs. */
 TEST_CASE(gpu_check, peaks_go_by_the_name) {
     CHECK(peak_of("NVIDIA H100 80GB HBM3") == 989e12);
     CHECK(peak_of("NVIDIA H100 PCIe") == 756e12);
@@ -81,7 +81,7 @@ static int lines_with(const char *text, const char *what) {
     return n;
 }
 
-/* A folder of the loader with cuBLASLt 13 alone. */
+/* A folder of the loader that has only cuBLASLt 13. */
 TEST_CASE(gpu_check, passes_over_a_library_too_new_for_the_driver) {
     char env[700], *out = NULL;
     const char *dir = test_tmp("libraries");
@@ -113,7 +113,7 @@ TEST_CASE(gpu_check, lists_what_cublaslt_supports) {
     free(out);
 }
 
-/* Whether {a,b,c} behind `list` has the word of n characters. */
+/* True if {a,b,c} after `list` contains the word of n characters. */
 static bool has_word(const char *list, const char *word, size_t n) {
     for (const char *p = list; *p && *p != '}';) {
         size_t len = strcspn(++p, ",}");
@@ -123,7 +123,7 @@ static bool has_word(const char *list, const char *word, size_t n) {
     return false;
 }
 
-/* `name` is defined in the text of a module in Python, or imported there. */
+/* `name` is defined in the text of a Python module, or imported there. */
 static bool has_definition(const char *text, const char *name) {
     static const char *const forms[] = {"\ndef %s(", "\nclass %s(",
                                         "\nclass %s:", "\n%s = "};
@@ -135,7 +135,7 @@ static bool has_definition(const char *text, const char *name) {
     return false;
 }
 
-/* A line "from MODULE import A, B" with a module of ours. */
+/* A line "from MODULE import A, B" with one of our modules. */
 static void check_names(const char *path, const char *line) {
     char *text = test_read_file(test_data_path(path), NULL), name[64];
     const char *p = strstr(line, " import ");
@@ -195,7 +195,8 @@ static void write_facts(const char *module) {
     arena_free(a);
 }
 
-/* All products of a step, equal ones once: a layer's has its bias. */
+/* All matrix products of a step, equal ones once; a layer's product has its
+   bias. */
 static void check_products(const char *module, int want) {
     char arguments[600];
     int products = 0, lines = 0;
@@ -212,7 +213,7 @@ static void check_products(const char *module, int want) {
     free(out);
 }
 
-/* Each step appears once, and the totals hold all its bytes and FLOPs. */
+/* Each step occurs once, and the totals contain all its bytes and FLOPs. */
 static void check_steps(const char *module, const char *env) {
     char arguments[600];
     snprintf(arguments, sizeof arguments, "steps '%s' 2 y=3", module);
@@ -293,7 +294,8 @@ TEST_CASE(gpu_check, checks_a_module) {
 
 /* ---- the script ---------------------------------------------------------- */
 
-/* PyTorch: of one network another than the module, of one too slow a step. */
+/* PyTorch: one line for another network than the module's, one for a step
+   that is too slow. */
 static const char python[] =
     "#!/bin/sh\n"
     "case $2 in *sys.prefix*) echo \"${0%/*}/prefix\" ;; esac\n"
@@ -415,7 +417,7 @@ TEST_CASE(gpu_check, the_script_prints_tables_beside_pytorch) {
     free(out);
 }
 
-/* ncu and nvidia-smi, as they print. */
+/* ncu and nvidia-smi, with their output formats. */
 static const char ncu[] =
     "#!/bin/sh\n"
     "line() { echo \"\\\"$1\\\",\\\"9\\\",\\\"$2\\\",\\\"$3\\\",\\\"$4\\\"\"; "
@@ -448,7 +450,7 @@ static const char folding_model[] =
     "  %l = reduce_mean %g {axes=[0,1], keepdims=0} : f32[]\n"
     "  return %l\n}\n";
 
-/* Launches until the first step ends, which is not captured. */
+/* Number of launches until the first step ends, which is not captured. */
 static int launches_of_a_step(const char *dir) {
     char *out = NULL;
     int n = 0;
@@ -465,8 +467,8 @@ static int launches_of_a_step(const char *dir) {
     return n;
 }
 
-/* What stands for a card with a mistake in it: kernels that compute something
-   else, a launch that a capture misses, barriers that do nothing. */
+/* Imitates a faulty card: kernels that compute something else, a launch that
+   a capture misses, barriers that do nothing. */
 TEST_CASE(gpu_check, the_first_minute_finds_planted_mistakes) {
     static const struct {
         const char *what, *prepare, *env;
@@ -523,8 +525,8 @@ static const char sanitizer[] =
     "\"$@\" || exit\n"
     "[ $tool != racecheck ] || { echo a race; exit 9; }\n";
 
-/* Pieces that no other test runs; "leaks" looks at memory that the address
-   sanitizer keeps. */
+/* Pieces that no other test runs; "leaks" would examine memory that the
+   address sanitizer keeps. */
 TEST_CASE(gpu_check, every_piece_of_the_script_runs) {
     char dir[512], path[600], *out = NULL;
     const char *leaks = "--piece leaks";

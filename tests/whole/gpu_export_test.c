@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_export_test.c: what script/gpu-check takes to a machine with a GPU: the
-   ops as one module's text, and inputs as files that plain C reads.  They go
-   to $AMPC_EXPORT, a folder, else to the test's own.                         */
+/* gpu_export_test.c: the files that script/gpu-check takes to a machine with a
+   GPU: the ops as one module's text, and inputs as files that plain C reads.
+   They go to the folder $AMPC_EXPORT, else to the test's own folder. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static const char *export_path(const char *name, const char *suffix) {
     return path;
 }
 
-/* Reads the file back beside what was written. */
+/* Reads the file back and compares it with what was written. */
 static void check_feed(const char *path, int steps, DcFeed *feed, void *ctx) {
     DcFile *f = dc_file_open(path);
     REQUIRE(f && dc_file_steps(f) == steps);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_loss_test.c: --loss host beside the same loss inside the module: a mean
-   of squares, which the host differentiates here, over a model with running
-   statistics and dropout.                                                   */
+/* host_loss_test.c: --loss host compared with the same loss inside the
+   module: a mean of squares, which the host differentiates here, over a
+   model with running statistics and dropout. */
 #include <math.h>
 #include <stdio.h>
 
@@ -89,7 +89,7 @@ TEST_CASE(host_loss, trains_as_the_same_loss_inside_fp32) {
                1e-6);
 }
 
-/* A scale that fp16 needs is the module's own business. */
+/* The module itself handles the scale that fp16 needs. */
 TEST_CASE(host_loss, trains_as_the_same_loss_inside_fp16) {
     train_both("--precision fp16 --optimizer sgd,lr=0.1 --clip-norm 0.5 "
                "--target cpu:x86-64-v2",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_thread_test.c: the thread of a host that calls a module: how it rounds,
-   what traps in it and how much stack it has change nothing, and it has its
-   ways again after each call.                                               */
+/* host_thread_test.c: the rounding mode, traps and stack size of a host's
+   thread do not change a module's results, and each call restores the
+   thread's mode. */
 #define _GNU_SOURCE
 #include <fenv.h>
 #include <math.h>
@@ -24,13 +24,15 @@ static const char model[] =
 
 /* ---- every call, one after the other ------------------------------------- */
 
-/* Results of the calls, as bytes in their order. */
+/* Results of the calls, as bytes in order. */
 typedef struct Played {
     const Compiled *c;
     const char *folder;
-    void (*set)(void);  /* the host's way; NULL: as processes start */
+    void (*set)(void);  /* the host's floating-point mode; NULL: the mode in
+                           which processes start */
     const char *failed; /* the first call with a wrong result */
-    const char *lost;   /* the first after which the host's way was another */
+    const char *lost;   /* the first call after which the host's mode had
+                           changed */
     char bytes[8192];
     size_t n;
 } Played;
@@ -41,7 +43,8 @@ static void put(Played *p, const void *data, size_t n) {
     p->n += n;
 }
 
-/* Between these two the thread is the host's: nothing but the call computes. */
+/* Between these two the thread is in the host's mode: only the call
+   computes. */
 typedef struct Way {
     fenv_t plain, own;
 } Way;
@@ -85,7 +88,7 @@ static void put_file(Played *p, const char *path) {
     put(p, part, n);
 }
 
-/* f64, which has more digits than the module keeps. */
+/* f64, which has more digits than the module stores. */
 static void write_weights(const char *path) {
     static const char header[] = "{\"b.bias\":{\"dtype\":\"F64\",\"shape\":[3],"
                                  "\"data_offsets\":[0,24]}}   ";
@@ -246,7 +249,7 @@ TEST_CASE(thread, the_hosts_way_to_compute_changes_nothing) {
 
 /* ---- stack --------------------------------------------------------------- */
 
-/* The stack size that ampc.h promises is enough. */
+/* The stack size that ampc.h promises is sufficient. */
 TEST_CASE(thread, a_small_stack_is_enough) {
 #ifdef __SANITIZE_ADDRESS__
     SKIP("instrumented code takes more stack");

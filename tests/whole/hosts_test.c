@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hosts_test.c: hosts in other languages train a compiled module as C does.
-   runtime/python: its structs equal ampc.h's, too, and python_host.py has more
-   cases; runtime/cpp; runtime/rust
-   and runtime/go where the compilers are installed. */
+/* hosts_test.c: hosts in other languages train a compiled module like C
+   does. runtime/python: its structs equal ampc.h's, too, and python_host.py
+   has more cases; runtime/cpp; runtime/rust and runtime/go if the compilers
+   are installed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static const char model[] = "dim B = 4\n"
                             "  param w: f32[3,2] = normal(0.5)\n"
                             "  return y = x @ w\n}\n";
 
-/* The folder that Python imports the package from. */
+/* The folder from which Python imports the package. */
 static const char *package(void) {
     static char path[512];
     snprintf(path, sizeof path, "%s",
@@ -26,7 +26,7 @@ static const char *package(void) {
     return path;
 }
 
-/* The output of a script that has imported the package; for free(). */
+/* The output of a script that has imported the package; the caller frees it. */
 static char *run_script(const char *body) {
     char path[600], text[4000], *out;
     snprintf(path, sizeof path, "%s/script.py", test_tmpdir());
@@ -179,7 +179,7 @@ TEST_CASE(python, batches_of_other_sizes) {
     compiled_close(&c);
 }
 
-/* Shapes are known here: arrays of other element counts are refused. */
+/* Shapes are known here: arrays with other numbers of elements are refused. */
 TEST_CASE(python, mistakes_of_careless_hosts) {
 #ifdef __SANITIZE_ADDRESS__
     SKIP("instrumented modules load into instrumented programs only");
@@ -241,7 +241,7 @@ TEST_CASE(python, mistakes_of_careless_hosts) {
     compiled_close(&c);
 }
 
-/* Cases of python_host.py, which says what they are. */
+/* Cases of python_host.py, which explains them. */
 static void python_case(const char *name, int nmodule, Compiled *modules) {
     char command[4000], *out;
     const char *ampc = test_ampc();
@@ -308,7 +308,7 @@ TEST_CASE(python, compiles) {
     python_case("compiling", 0, NULL);
 }
 
-/* pip calls the same function; the sources stay as they were. */
+/* pip calls the same function; the sources stay unchanged. */
 TEST_CASE(python, makes_a_wheel) {
     char *out, body[1500];
     snprintf(body, sizeof body,
@@ -337,8 +337,8 @@ TEST_CASE(python, makes_a_wheel) {
 
 /* ---- hosts that are built ------------------------------------------------ */
 
-/* Checks the output of a program that was built there, with C's module and its
-   own weights. */
+/* Checks the output of a program built there, with C's module and its own
+   weights. */
 static void check_host(const char *program, const char *build) {
     char want[200], *out;
     if (test_command(&out, "%s", build) != 0) FAIL("%s", out);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kept_test.c: products keep the packed form of a parameter, and within a run
-   the packed form of a value that several products read. A session that has run
-   predicts the same as one that was opened just now and resumes from it. */
+/* kept_test.c: matrix products keep the packed form of a parameter, and
+   within a run the packed form of a value that several products read. A
+   session that has run predicts the same as a newly opened one that resumes
+   from it. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 
 enum { N = 3, X = 40, CLASSES = 5 };
 
-/* %u is read twice by each program. */
+/* Each program reads %u twice. */
 static const char text[] = "graph forward(%x: f32[3,40], %y: i64[3]) {\n"
                            "  param %u: f32[40,40] = normal(0, 0.2)\n"
                            "  param %w: f32[40,5] = normal(0, 0.2)\n"
@@ -38,7 +39,8 @@ static const char convolves[] =
     "  return loss=%loss, z=%z\n"
     "}\n";
 
-/* %m is a running product, written behind it, by which others multiply. */
+/* %m is a running product, written afterwards, by which other operands are
+   multiplied. */
 static const char runs[] = "graph forward(%x: f32[3,40], %y: i64[3]) {\n"
                            "  param %u: f32[40,40] = normal(0, 0.2)\n"
                            "  param %w: f32[40,5] = normal(0, 0.2)\n"
@@ -88,7 +90,7 @@ static Says says(const Compiled *c, ampc_session *s) {
     return r;
 }
 
-/* As one that never ran; and not as before. */
+/* The same as a session that never ran; and different from before. */
 static void check_news(const Compiled *c, ampc_session *s, Says *before,
                        const char *what) {
     const char *path = test_tmp("kept.ckpt");
@@ -156,7 +158,7 @@ TEST_CASE(kept, predictions_follow_16_bit_copies) {
 }
 
 /* Also for a parameter that a step uses twice: 5 steps of one session equal
-   five sessions that each resume where the one before ended. */
+   five sessions that each resume where the previous one ended. */
 TEST_CASE(kept, steps_follow_parameters) {
     Compiled c = compile_text(
         text, "--target cpu:x86-64-v2 --precision fp32 --optimizer sgd,lr=0.5 "
@@ -181,8 +183,8 @@ TEST_CASE(kept, steps_follow_parameters) {
 
 /* ---- values of the arena ------------------------------------------------- */
 
-/* Two values of one shape, the second where the first has been, each read by
-   two products. */
+/* Two values of one shape, the second in the memory of the first, each read
+   by two products. */
 static const char in_a_run[] = "graph forward(%x: f32[3,40]) {\n"
                                "  param %u: f32[40,40] = normal(0, 0.2)\n"
                                "  %t = tanh %u : f32[40,40]\n"
@@ -205,7 +207,8 @@ static void product(double *z, const double *x, const double *w) {
         }
 }
 
-/* Largest difference of a prediction from its formula, over its largest value.
+/* Largest difference of a prediction from its formula, relative to its largest
+   value.
  */
 static double off(const Compiled *c, ampc_session *s, const float *u) {
     static double t[X * X], r[X * X], x[2][N * X];
@@ -246,8 +249,9 @@ TEST_CASE(kept, values_of_a_run) {
     compiled_close(&c);
 }
 
-/* Each product has packed panels of its own parameter, though all else is
-   equal: results with twice the parameter are exactly twice as large. */
+/* Each product has packed panels of its own parameter, though everything
+   else is equal: results with twice the parameter are exactly twice as
+   large. */
 TEST_CASE(kept, parameters_of_one_shape) {
     Compiled c = compile_text("graph forward(%x: f32[3,40]) {\n"
                               "  param %u: f32[40,40] = normal(0, 0.2)\n"
@@ -289,11 +293,11 @@ static void given_back(void *ctx, void *p, size_t bytes) {
 }
 
 typedef struct Reader {
-    const char *op, *attrs, *x, *u; /* shapes of %x, as its result, and of %u */
+    const char *op, *attrs, *x, *u; /* shapes of %x, of its result, and of %u */
 } Reader;
 
-/* Bytes that a session holds after a prediction with a model whose n ops read
-   the one parameter. */
+/* Bytes that a session holds after a prediction with a model whose n ops
+   read the same parameter. */
 static size_t held_after(const Reader *r, int n) {
     char *model = NULL;
     size_t size, bytes = 0;

@@ -3,10 +3,10 @@
 
    What a chain computes is kept here as the matrix of its ops' definitions, of
    whole numbers: its values are that matrix times x, and the gradient of
-   sum(y * value) is its transpose times y, both exact in f32.  Gathers by known
-   and by given rows, pads of every mode and side, steps in both directions,
-   permutations, triangles, sums, running sums, products with operands that are
-   turned or not meet as nobody thought of.                                   */
+   sum(y * value) is its transpose times y, both exact in f32.  Gathers by
+   known and by given rows, pads of every mode and side, steps in both
+   directions, permutations, triangles, sums, running sums, and products with
+   transposed or plain operands occur in unforeseen combinations. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,7 +228,7 @@ static Val pad(Made *m, const Val *x) {
     return v;
 }
 
-/* Rows that the program knows, or that it is given. */
+/* Row numbers that the program knows, or that are given to it. */
 static Val gather(Made *m, const Val *x) {
     int axis = below(x->rank), n = 1 + below(x->dim[axis] * 2), dim[RANK];
     bool known = below(2) != 0;
@@ -292,7 +292,7 @@ static Val expand(Made *m, const Val *x) {
     return v;
 }
 
-/* x and twice x, one behind the other. */
+/* x and twice x, concatenated. */
 static Val concat(Made *m, const Val *x) {
     int axis = below(x->rank), dim[RANK];
     memcpy(dim, x->dim, sizeof dim);
@@ -374,7 +374,7 @@ static Val cumsum(Made *m, const Val *x) {
     return v;
 }
 
-/* With a matrix of the host's, either operand turned or not. */
+/* With a matrix from the host, either operand transposed or not. */
 static Val matmul(Made *m, const Val *x) {
     if (x->rank != 2) return transpose(m, x);
     int left = below(2), ta = below(2), tb = below(2), other = 1 + below(9);
@@ -389,7 +389,8 @@ static Val matmul(Made *m, const Val *x) {
                 int turned = left ? tb : ta;
                 int at = (left ? !turned : turned) ? k * x->dim[1] + i
                                                    : i * x->dim[1] + k;
-                /* w is [inner, other] on the right, [other, inner] left */
+                /* w is [inner, other] on the right, [other, inner] on the
+                   left */
                 int in_rows = left ? ta : !tb;
                 float c = w->f[in_rows ? k * other + j : j * inner + k];
                 row_add(&v.row[left ? j * free + i : i * other + j],
@@ -546,7 +547,7 @@ static void check_slopes(const Made *m, const Compiled *c, ampc_session *s) {
     }
 }
 
-/* A step at rate 1 takes the gradient off. */
+/* A step with learning rate 1 subtracts the gradient. */
 static void check(const Made *m, const Compiled *c, ampc_session *s) {
     ampc_input in[INPUTS];
     for (int i = 0; i < m->ngiven; i++) {
@@ -592,7 +593,7 @@ static void on_the_cpu(uint64_t seed) {
     made_free(m);
 }
 
-/* More of them with script/test --slow. */
+/* script/test --slow runs more of them. */
 TEST_CASE(linear, chains_on_the_cpu) {
     for (uint64_t seed = 1; seed <= (test_slow() ? 20 : 1); seed++)
         on_the_cpu(seed);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lora_test.c: adapters (--lora) beside PEFT's in PyTorch over 10 steps
-   (tests/optimizers/lora.txt, which make_lora.py there recorded in f64), what
-   they leave frozen, in which dtype, their files, and their dropout.        */
+/* lora_test.c: adapters (--lora) compared with PEFT's in PyTorch over 10
+   steps (tests/optimizers/lora.txt, which make_lora.py there recorded in
+   f64), the weights that stay frozen, their dtype, their files, and their
+   dropout. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,7 +103,7 @@ static void check_near(const Case *x, const char *what, const float *got,
                   (double)got[i], want[i]);
 }
 
-/* Every parameter that trains is one of PEFT's, and has its numbers. */
+/* Every parameter that trains is one of PEFT's, and has its values. */
 static void check_trained(const Compiled *c, ampc_session *s, const Case *x) {
     ampc_variable_info t = {.size = sizeof t};
     for (uint32_t i = 0; c->api->variable(c->api->module, i, &t) == AMPC_OK;
@@ -159,8 +160,8 @@ TEST_REGISTRAR(read_cases);
 
 /* ---- the rest ------------------------------------------------------------ */
 
-/* What freezes is in the module once, in the 16 bits of the precision; it is no
-   operand of an update, and small parameters keep fp32. */
+/* A frozen weight is in the module once, in the 16 bits of the precision; it
+   is not an operand of an update, and small parameters stay fp32. */
 TEST_CASE(lora, frozen_weights_are_kept_once) {
     static const char text[] =
         "model net(x: f32[4,64]) {\n"
@@ -185,9 +186,9 @@ TEST_CASE(lora, frozen_weights_are_kept_once) {
 
 #define SMALL " --loss mse --precision fp32 --target cpu:x86-64-v2"
 
-/* Steps with dropout before the adapters differ from steps without from the
-   second on, since B begins as 0. A run that a checkpoint cuts in two ends with
-   the same bits. */
+/* With dropout before the adapters, steps differ from those without from the
+   second on, since B begins as 0. A run that a checkpoint cuts in two ends
+   with the same bits. */
 TEST_CASE(lora, dropout_and_checkpoints) {
     Compiled with = compile_text(model, "--lora fc,dropout=0.5" SMALL),
              none = compile_text(model, "--lora fc" SMALL);
@@ -247,7 +248,7 @@ TEST_CASE(lora, adapters_alone_as_peft_has_them) {
     free(config);
     const char *file = test_tmp("adapter/adapter_model.safetensors");
     Trace t = trace_read(file);
-    for (int i = 0; i < t.n; i++) /* nothing that is frozen */
+    for (int i = 0; i < t.n; i++) /* nothing frozen */
         CHECK(!strstr(t.t[i].name, ".fc.weight") &&
               !strstr(t.t[i].name, ".bias") ==
                   !strstr(t.t[i].name, "head.bias"));
@@ -279,8 +280,8 @@ static void write_zeros(void) {
     REQUIRE(test_write_file(test_tmp("x.npy"), file, sizeof file));
 }
 
-/* adapter_config.json has the scale that the tensors lack: the module's is
-   compared, whoever wrote the file. */
+/* adapter_config.json has the scale that the tensor file lacks: it is
+   compared with the module's, whoever wrote the file. */
 TEST_CASE(lora, another_scale_than_beside_the_file) {
     static const struct {
         int status;
@@ -327,7 +328,7 @@ TEST_CASE(lora, another_scale_than_beside_the_file) {
     compiled_close(&c);
 }
 
-/* What --train names trains itself, without an adapter. */
+/* A layer named by --train trains itself, without an adapter. */
 TEST_CASE(lora, a_head_trains_itself) {
     REQUIRE(test_write_file(test_tmp("head.amp"), model, strlen(model)));
     check_ampc(0, "'head.weight' trains itself",
@@ -382,8 +383,8 @@ static const struct {
 
 enum { CODED = 3, MOST_CODED = 6400, MOST_SCALES = 100 };
 
-/* The weight that codes of blocks of 64 stand for, by its definition: the
-   nearest level, by distance, of the largest magnitude. */
+/* The weight for which codes in blocks of 64 stand, by the definition: the
+   nearest level, relative to the largest magnitude. */
 static void round_coded(const char *dtype, float *x, int n) {
     static const float nf4[16] = {
         -1.0f,        -0.6961928f,  -0.52507305f, -0.3949175f,
@@ -427,8 +428,8 @@ static void *read_codes(const Compiled *c, ampc_session *s, size_t *n) {
     return read_all(c, s, 1u << AMPC_KIND_FROZEN, n);
 }
 
-/* Weights that are rounded when the model is compiled, when a file is loaded
-   and by the definition are the same; they train as the rounded weights do. */
+/* Weights rounded when the model is compiled, when a file is loaded, and by
+   the definition are the same; they train as the rounded weights do. */
 static void run_coded(const char *dtype) {
     char options[300];
     static float w[MOST_CODED];
@@ -468,7 +469,7 @@ TEST_CASE(lora, int8_weights_train_as_their_values) { run_coded("int8"); }
 TEST_CASE(lora, int4_weights_train_as_their_values) { run_coded("int4"); }
 TEST_CASE(lora, nf4_weights_train_as_their_values) { run_coded("nf4"); }
 
-/* A checkpoint holds codes and scales: it resumes, and loads as weights. */
+/* A checkpoint contains codes and scales: it resumes, and loads as weights. */
 TEST_CASE(lora, codes_in_checkpoints) {
     size_t n[2];
     const char *file = test_tmp("coded.ckpt");
@@ -540,7 +541,7 @@ static void run_widened(const char *dtype) {
 TEST_CASE(lora, int8_weights_leave_as_numbers) { run_widened("int8"); }
 TEST_CASE(lora, nf4_weights_leave_as_numbers) { run_widened("nf4"); }
 
-/* Weights that other ops read have no codes, which a note says. */
+/* Weights that other ops read have no codes, as a note says. */
 TEST_CASE(lora, what_has_no_codes) {
     static const char text[] =
         "model net(x: f32[4,64]) {\n"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loss_test.c: every loss of --loss and its options, in training and in
-   evaluation, beside PyTorch's definitions written here in double.
+   evaluation, compared with PyTorch's definitions written here in double.
 
    The model is y = x * w, so that the gradient that reaches w comes from the
    loss alone; the wanted one is a central difference of the loss written here.
-   In evaluation the rows beyond the valid ones hold rubbish.                */
+   In evaluation the rows beyond the valid ones contain garbage. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +24,9 @@ typedef struct Loss {
         inner; /* dimensions of a sample [outer, classes, inner]; 0: one */
     int outer;
     double smoothing, delta;
-    int ignored;      /* this class is; 0: none */
-    int rejected;     /* one in this number of targets is ignored; 1: all */
-    double weight[5]; /* weight of each class; the first 0: all are 1 */
+    int ignored;      /* this class is ignored; 0: none */
+    int rejected;     /* one target in this many is ignored; 1: all */
+    double weight[5]; /* weight of each class; if the first is 0, all are 1 */
     int top_k;        /* top_k of the options, or 0 */
 } Loss;
 
@@ -79,7 +79,7 @@ typedef struct Sums {
 
 typedef struct Data {
     const Loss *l;
-    int share, targets; /* elements and targets of a sample */
+    int share, targets; /* numbers of elements and targets per sample */
     float x[MAX_X], w[MAX_SHARE];
     int64_t label[MAX_X];
     float value[MAX_X];
@@ -92,7 +92,7 @@ static double class_weight(const Loss *l, int64_t k) {
     return l->weight[0] != 0 ? l->weight[k] : 1;
 }
 
-/* One target: its classes lie `step` apart from y on. */
+/* One target: its classes are `step` apart, from y on. */
 static void add_class(Sums *s, const Loss *l, const double *y, int step,
                       int64_t label) {
     double most = y[0], sum = 0, smooth = 0, own = y[label * step];
@@ -209,7 +209,7 @@ static void check_training(const Compiled *c, ampc_session *s, Data *d) {
     float grad[MAX_SHARE], shares;
     for (int i = 0; i < d->share; i++) w[i] = (double)d->w[i];
     inputs(d, in);
-    if (d->l->rejected == 1) { /* 0 / 0 and no gradient: no step */
+    if (d->l->rejected == 1) { /* 0 / 0 and no gradient: the step is skipped */
         ampc_metrics m = step_ok(c, s, in, 2);
         CHECK_NEAR(m.loss, 0, 0);
         CHECK_EQ_INT(m.applied, 0);
@@ -311,8 +311,8 @@ TEST_CASE(loss, a_mean_of_the_models_own_is_split_by_samples) {
     compiled_close(&c);
 }
 
-/* If the loss is not a mean over samples, a partly valid batch reports nothing,
-   and no later batch makes up for it. */
+/* If the loss is not a mean over samples, a partly valid batch reports
+   nothing, and no later batch compensates for it. */
 TEST_CASE(loss, what_no_part_has_stays_left_out) {
     Compiled c = compile_text("graph forward(%x: f32[4,3]) {\n"
                               "  param %w: f32[3] = [0.5, -2, 4]\n"

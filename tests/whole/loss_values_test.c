@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loss_values_test.c: losses of --loss and sums of them beside values and
-   gradients that models/loss_values.py records with PyTorch in fp64: one step,
-   and evaluation of parts of a batch, whose other rows hold rubbish.         */
+/* loss_values_test.c: losses of --loss and sums of them compared with values
+   and gradients that models/loss_values.py records with PyTorch in fp64: one
+   step, and evaluation of parts of a batch, whose other rows contain
+   garbage. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static void put_model(const Case *c, char *text, size_t size) {
     snprintf(text + n, size - n, "\n}\n");
 }
 
-/* The inputs, rows behind `valid` as rubbish. */
+/* The inputs, with garbage in rows after `valid`. */
 typedef struct Inputs {
     ampc_input in[2 * MOST];
     size_t n;
@@ -119,7 +120,7 @@ static void check_part(const Compiled *m, ampc_session *s, const Case *c,
     Inputs in;
     snprintf(part, sizeof part, "part.%d", valid);
     snprintf(hits, sizeof hits, "hits.%d", valid);
-    if (!tensor(c, part)) return; /* all of it is ignored */
+    if (!tensor(c, part)) return; /* everything is ignored */
     put_inputs(c, valid, &in);
     if (m->api->evaluate(s, in.in, in.n, valid, &e))
         FAIL("%s", m->api->error(s));
@@ -145,7 +146,7 @@ static void run(void *arg) {
     write_var(&m, s, "w", aligned, w->bytes, AMPC_DTYPE_F32);
     free(aligned);
     check_step(&m, s, c);
-    if (strncmp(c->option, "info_nce", 8)) { /* no mean over samples */
+    if (strncmp(c->option, "info_nce", 8)) { /* not a mean over samples */
         check_part(&m, s, c, 1);
         check_part(&m, s, c, 3);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* losses_test.c: loss and first gradient of many losses and heads in 16 bits
-   are at most as far from fp64 as those of torch.autocast (models/losses.py,
-   which made the models, the gradients in fp64 and autocast's distances). */
+   are at most as far from fp64 as those of torch.autocast (models/losses.py
+   made the models, the gradients in fp64 and autocast's distances). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,14 +19,14 @@ typedef struct Draw {
 
 typedef struct Row {
     char name[40];
-    int draws; /* more than FEW_DRAWS: of a model that selects              */
+    int draws; /* more than FEW_DRAWS, for a model that selects elements */
     Draw draw[MOST_DRAWS];
 } Row;
 
-/* Losses of few draws with one above TOL_AUTOCAST_DRAW.  Both round the
-   operands of the same products, and that is nearly all of the distance; what
-   else autocast rounds cancels some of it in this draw and adds to it in
-   others. */
+/* Losses with few repetitions of which one exceeds TOL_AUTOCAST_DRAW. Both
+   round the operands of the same products, and that gives nearly all of the
+   distance; autocast's other roundings cancel some of it in this repetition
+   and add to it in others. */
 static const struct {
     const char *name;
     double most;
@@ -36,7 +36,7 @@ static const struct {
     {"affine_flow", 1.2},
 };
 
-/* Losses whose numbers come near fp16's range or leave it. */
+/* Losses whose numbers come near the limits of fp16's range or exceed them. */
 static const char *const wide_range[] = {"ctc_by_hand",
                                          "crf",
                                          "giou",
@@ -124,7 +124,8 @@ static void distances(const Compiled *c, const Row *row, int draw,
 /* ---- beside autocast ----------------------------------------------------- */
 
 static double most_in_a_draw(const Row *row) {
-    /* one rounding moves the largest element: of autocast's, or of ours */
+    /* a rounding of autocast's, or of ours, changes which element is the
+       largest */
     if (row->draws > FEW_DRAWS) return INFINITY;
     for (size_t i = 0; i < sizeof chances / sizeof *chances; i++)
         if (!strcmp(chances[i].name, row->name)) return chances[i].most;
@@ -132,9 +133,9 @@ static double most_in_a_draw(const Row *row) {
 }
 
 /* Compiling takes nearly all of the time.  One of three losses is compiled in
-   fp16 and the others in bf16, whose placement has the same rules but those for
-   fp16's range; losses that need these, in both.  All in both with script/test
-   --slow. */
+   fp16 and the others in bf16, whose placement has the same rules except those
+   for fp16's range; losses that need these rules, in both. All losses are
+   compiled in both with script/test --slow. */
 static bool tries(const Row *row, bool fp16) {
     for (size_t i = 0; i < sizeof wide_range / sizeof *wide_range; i++)
         if (!strcmp(wide_range[i], row->name)) return true;
@@ -220,7 +221,7 @@ TEST_CASE(losses, samples_of_ops_are_within_the_limit) {
         int n = sscanf(line, "%99[^,],%7[^,],%lf,%lf,%lf,%lf,%lf,%lf", name,
                        precision, &theirs[0], &ours[0], &theirs[1], &ours[1],
                        &ratio[0], &ratio[1]);
-        if (n < 6) continue; /* the header, a sample that does not run */
+        if (n < 6) continue; /* the header; a sample that does not run */
         double floor = strcmp(precision, "bf16") ? 4 * 0x1p-12 : 4 * 0x1p-9;
         for (int k = 0; k < 2; k++)
             CHECK_MSG(ours[k] <= fmax(2 * theirs[k], floor) ||

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* modes_test.c: what training does and evaluation does not: batch statistics
+/* modes_test.c: behaviour in training that evaluation lacks: batch statistics
    and their running averages, dropout.
 
-   Models are ONNX files, since momentum, the unbiased variance and the random
-   streams are decided by the import.  Wanted values follow from
-   torch.nn.BatchNorm1d's definition, in double.                             */
+   Models are ONNX files, since the import decides about momentum, the unbiased
+   variance and the random streams. Expected values follow from
+   torch.nn.BatchNorm1d's definition, in double. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static Compiled compile_made(Made *m, const char *options) {
 
 enum { N = 4, C = 3, L = 2, X = N * C * L };
 #define EPSILON  0.3
-#define MOMENTUM 0.7 /* share of the old value, as ONNX counts */
+#define MOMENTUM 0.7 /* share of the old value, as in ONNX */
 
 typedef struct Norm {
     double mean[C], var[C];             /* running */
@@ -101,7 +101,7 @@ static void batch_fill(Batch *b, uint64_t seed) {
     b->in[1] = ampc_in("target", b->target, sizeof b->target, AMPC_DTYPE_F32);
 }
 
-/* Evaluation normalises by the running statistics and leaves them alone. */
+/* Evaluation normalises by the running statistics and does not change them. */
 static void check_inference(const Compiled *c, ampc_session *s, const Norm *b,
                             Batch *data) {
     ampc_eval e = {.size = sizeof e};
@@ -368,9 +368,9 @@ static double entropy_of(const float *y, const int64_t *target) {
     return all / SAMPLES;
 }
 
-/* The model rounds the same in each program, wherever its casts are placed: a
-   prediction has the loss that evaluation and training report, and samples in
-   another order, or alone among others, get the same predictions. */
+/* The model rounds the same in each program, wherever its casts are: a
+   prediction has the loss that evaluation and training report, and samples
+   in another order, or in other batches, get the same predictions. */
 TEST_CASE(modes, programs_agree) {
     static const char *const options[] = {"fp32",
                                           "bf16",

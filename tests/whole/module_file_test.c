@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module_file_test.c: a module as a file that hosts meet: replaced or removed
-   while it is loaded, under odd names, beside its weights; and what its bytes
-   do not depend on.                                                         */
+/* module_file_test.c: a module as a file: replaced or removed while it is
+   loaded, under odd names, beside its weights; and what does not affect its
+   bytes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 enum { WEIGHTS = 64 };
 #define OPTIONS "--loss mse --target cpu:x86-64-v2 "
 
-/* Other seeds, other weights. */
+/* Other seeds give other weights. */
 static void compile_to(int status, const char *name, int seed,
                        const char *setting, const char *options) {
     char text[2000], list[1500], *out;
@@ -89,8 +89,8 @@ static double number(ampc_dtype dtype, const void *p, int i) {
     return (double)h;
 }
 
-/* The same formula in Python gives these numbers, in every storage dtype; they
-   take no room in the module. */
+/* The same formula in Python gives these numbers, in every storage dtype;
+   they take no space in the module. */
 TEST_CASE(module_file, random_values_are_made_when_opened) {
     static const char text[] =
         "graph forward(%x: f32[4096,160]) {\n"
@@ -172,7 +172,7 @@ static void hook_free(void *ctx, void *p, size_t bytes) {
     free(p);
 }
 
-/* Some numbers are made and others read: no session opens without either. */
+/* Some numbers are generated and others read: no session opens without both. */
 TEST_CASE(module_file, every_allocation_of_open_may_fail) {
     static const char text[] = "graph forward(%x: f32[4,2]) {\n"
                                "  param %w: f32[4,2] = normal(7, 2)\n"
@@ -247,7 +247,7 @@ static int descriptor_of(const char *name) {
     FAIL("%s is not open", name);
 }
 
-/* The descriptor that a loaded module keeps goes with it, and only that. */
+/* The descriptor that a loaded module keeps is closed with it, and no other. */
 TEST_CASE(module_file, descriptors_are_given_back) {
     void *lib;
     compile("kept.so", 1, "", "");
@@ -270,8 +270,9 @@ TEST_CASE(module_file, descriptors_are_given_back) {
     close(own);
 }
 
-/* A host that closes unknown descriptors leaves the path alone: either the file
-   there is still the module, or sessions report why they cannot begin. */
+/* A host that closes unknown descriptors does not change the path: either
+   the file there is still the module, or sessions report why they cannot
+   open. */
 TEST_CASE(module_file, another_file_in_its_place_is_refused) {
     void *lib;
     float first[WEIGHTS];
@@ -326,7 +327,7 @@ TEST_CASE(module_file, weights_beside_it_belong_to_it) {
     size_t n;
     char *own = test_read_file(beside, &n);
     REQUIRE(own && n > sizeof first);
-    CHECK_EQ_INT(own[0] % 8, 0); /* length of the header: data begin aligned */
+    CHECK_EQ_INT(own[0] % 8, 0); /* length of the header: data are aligned */
     CHECK_MEM(own + n - sizeof first, first, sizeof first);
     own[n - 2] ^= 1;
     REQUIRE(test_write_file(beside, own, n));
@@ -343,8 +344,9 @@ TEST_CASE(module_file, weights_beside_it_belong_to_it) {
     dlclose(lib);
 }
 
-/* One renaming each: the weights wait, the module is there, the weights too.
-   The compilation after an end ends itself, in every order of the three.    */
+/* One renaming each: the weights wait, the module is in place, the weights too.
+   If a compilation ended early, the next one ends early, too, in every order
+   of the three. */
 TEST_CASE(module_file, an_interrupted_compilation_leaves_a_pair) {
     enum { DIED = 9 };
     static const int ends[] = {1, 1, 2, 1, 3, 2, 2, 3, 3, 1};
@@ -391,8 +393,8 @@ TEST_CASE(module_file, the_environment_is_not_in_it) {
     free(out);
 }
 
-/* If a program has more rights than its user, the user's environment has no
-   effect. */
+/* In a program with more rights than its user (setuid), the user's
+   environment has no effect. */
 TEST_CASE(module_file, the_environment_is_read_with_care) {
     char *out;
     compile("plain.so", 1, "", "");

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* moves_test.c: ops that move elements, with no attribute at its default.
 
-   Permutations that are no involution, slices at odd offsets, backwards and to
-   the very start, negative indices off axis 0, operands that are transposed
-   already, products that are added up, grouped heads; epsilons and axes of
-   one's own.  The wanted results are computed here by plain loops over the
-   input. */
+   Permutations that are not involutions, slices at odd offsets, backwards
+   and to the very start, negative indices along axes other than 0, operands
+   that are already transposed, sums of products, grouped heads; non-default
+   epsilons and axes. The expected results are computed here by plain loops
+   over the input. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -247,7 +247,8 @@ enum { LENGTH = 3, HEADS = 6, KEYS = 2, SIZE = 2 };
 static float Q[LENGTH][HEADS][SIZE], K[LENGTH][KEYS][SIZE],
     V[LENGTH][KEYS][SIZE];
 
-/* Query heads 0..2 read key head 0, heads 3..5 key head 1; of `seen` keys. */
+/* Query heads 0..2 read key head 0, heads 3..5 key head 1; `seen` keys are
+   visible. */
 static double attended(int t, int head, int e, double scale, int seen) {
     int key = head / (HEADS / KEYS);
     double sum = 0, y = 0;
@@ -315,8 +316,8 @@ TEST_CASE(moves, a_narrow_mask_hides_what_it_lacks) { grouped(0, 2); }
 
 /* ---- rows known at compile time ------------------------------------------ */
 
-/* Rows of [4,4], along either axis: every run of rows, indices from the end and
-   runs across it, forwards and backwards, and each row alone. */
+/* Rows of [4,4], along either axis: every run of rows, negative indices and
+   runs across the end, forwards and backwards, and each row alone. */
 TEST_CASE(moves, known_rows_are_taken_from_where_they_count) {
     enum { SIDE = 4, MOST = 3, CASES = 2 * 2 * SIDE * 2 * MOST };
     struct Rows {
@@ -388,7 +389,7 @@ TEST_CASE(moves, comparisons_choose) {
         "--precision fp32 --loss none --target cpu:x86-64-v2");
     static const struct {
         const char *name;
-        float want[N]; /* results for less, equal and more */
+        float want[N]; /* results for less, equal and greater */
     } rows[] = {{"eq", {0, 1, 0}}, {"ne", {1, 0, 1}}, {"lt", {1, 0, 0}},
                 {"le", {1, 1, 0}}, {"gt", {0, 0, 1}}, {"ge", {0, 1, 1}}};
     ampc_session *s = open_threads(&c, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* objectives_test.c: modules that train several objectives beside PyTorch's
-   GradScaler with as many optimizers (torch/amp/grad_scaler.py: step of each,
-   then one update), written here in plain C.
+/* objectives_test.c: modules that train several objectives, compared with
+   PyTorch's GradScaler with as many optimizers (torch/amp/grad_scaler.py: step
+   of each, then one update), written here in plain C.
 
    The losses are sum(x*a) and sum(z*b): their gradients are the inputs.     */
 #include <math.h>
@@ -32,8 +32,8 @@ static const char model[] =
 
 static const char options[] = OBJECTIVES GRAD_SCALER;
 
-/* With bounds a loss that is not finite says nothing about the scale, but the
-   step is a bad one. */
+/* With bounds a loss that is not finite does not affect the scale, but the
+   step counts as bad. */
 static const struct Rule {
     const char *text;
     double growth, backoff, least, most;
@@ -55,7 +55,7 @@ typedef struct Scaler {
     bool stepped[2], found_inf, blamed;
     float p[2][N], buf[N];
     const struct Rule *rule;
-    int left; /* bad steps until it backs off */
+    int left; /* bad steps until the scale is reduced */
 } Scaler;
 
 static void update(Scaler *s) {
@@ -72,7 +72,7 @@ static void update(Scaler *s) {
     s->found_inf = s->blamed = s->stepped[0] = s->stepped[1] = false;
 }
 
-/* Whether the optimizer's step is made. */
+/* True if the optimizer's step is made. */
 static bool step(Scaler *s, int which, const float *grad) {
     bool finite = true;
     if (s->stepped[which]) update(s);
@@ -92,8 +92,8 @@ static bool step(Scaler *s, int which, const float *grad) {
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* A letter a step: of objective one (a, c) or two (b, d); in capitals one that
-   overflows, of c and d in the loss already. */
+/* One letter per step: objective one (a, c) or two (b, d); a capital
+   overflows, for c and d in the loss already. */
 static bool is_two(char letter) { return (letter | 32) % 2 == 0; }
 
 static void gradient(char letter, int i, float *g) {
@@ -229,7 +229,7 @@ TEST_CASE(objectives, have_learning_rates_of_their_own) {
     compiled_close(&c);
 }
 
-/* --lr of ampc run is for all of them. */
+/* --lr of ampc run applies to all of them. */
 TEST_CASE(objectives, take_the_rate_of_ampc_run) {
     char *out;
     Compiled c = compile_text(model, options);
@@ -283,8 +283,8 @@ TEST_CASE(objectives, train_as_they_do_alone) {
     compiled_close(&c);
 }
 
-/* Scale, checks of data and predictions are of the module, whichever objective
-   steps are for. */
+/* Scale, checks of data and predictions belong to the module, whichever
+   objective makes steps. */
 TEST_CASE(objectives, share_scale_checks_and_predictions) {
     static const char table[] =
         "graph forward(%i: i32[2], %j: i32[2]) {\n"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_nodes_test.c: the ONNX backend tests through compiled code.
+/* onnx_nodes_test.c: the ONNX backend tests in compiled code.
 
    Two sets: those that Debian ships (libonnx-testdata, release 1.12) and the
    node tests that the pinned onnx package generates (make_nodes.py, a folder
@@ -10,17 +10,17 @@
 
    script/test compiles every fourth of Debian's set, --slow all of it.
 
-   Gradients: of every model with an input and a result of floats, moved a
-   little away from the kinks that round numbers hit.  Autodiff's, exact,
+   Gradients: for every model with a floating-point input and result, at inputs
+   moved slightly away from the kinks at round numbers. Autodiff's, exact,
    against differences along a random direction; the compiled one against
    autodiff's.
 
    tests/onnx/conformance.skip lists what is out of scope, by name or SET/NAME,
    with the reason.  A model of an op without a row in onnx_ops.def is refused.
-   Neither is a case of its own: one case checks that all of them fail still,
-   and the last one prints a table by operator, which counts them.
+   Neither is a separate case: one case checks that all of them still fail, and
+   the last one prints a table by operator, which counts them.
 
-   AMPC_NODES=GLOB takes some tests only, for the loop of one who mends.      */
+   AMPC_NODES=GLOB runs only some tests, while one fixes them. */
 #define _GNU_SOURCE
 #include <fnmatch.h>
 #include <math.h>
@@ -35,7 +35,7 @@
 #include "tests/support/parts.h"
 #include "tests/tolerance.h"
 
-enum { BATCH = 256 }; /* models in one module */
+enum { BATCH = 256 }; /* number of models in one module */
 
 typedef enum Verdict { PASSED, REFUSED, EXCLUDED, WRONG } Verdict;
 
@@ -50,23 +50,23 @@ typedef struct Item {
     Verdict verdict;
     char why[300];
     Str op;
-    const Graph *back; /* graph of its gradients, NULL: none */
+    const Graph *back; /* graph of its gradients; NULL: none */
     Fed fed, moved;
     bool counts;       /* a case of its own */
     bool chosen;       /* to be compiled */
-    int out, back_out; /* offset of its results, -1: not compiled */
+    int out, back_out; /* offset of its results; -1: not compiled */
 } Item;
 
 static struct {
     VEC(Item) items;
     Arena *a;
     bool ran;
-    int slopes, rough; /* compared with differences; not finite */
+    int slopes, rough; /* numbers of: compared with differences; not finite */
 } all;
 
 /* ---- numbers ------------------------------------------------------------- */
 
-/* Whether an input only stands where no gradient flows. */
+/* True if an input is only used where no gradient flows. */
 static bool is_fixed(const Item *t, Str name) {
     const Onnx__GraphProto *g = t->c.model->graph;
     for (size_t i = 0; i < g->n_node; i++) {
@@ -84,8 +84,9 @@ static double uniform(uint64_t *s) {
     return (double)(*s >> 11) * 0x1p-53;
 }
 
-/* Towards zero and a little aside, by fresh amounts: no ties, no exact bounds
-   of a domain.  tame: no infinities either, and nothing that swallows a step.
+/* Scales inputs towards zero and moves them by random amounts: no ties, no
+   exact bounds of a domain. tame: no infinities either, and no numbers so large
+   that a step is lost.
  */
 static void move(EvalTensor *t, bool tame, uint64_t *seed) {
     const Type *type = type_get(t->type);
@@ -123,7 +124,7 @@ static Evaluator *evaluator(Item *t, Arena *a, const Graph *g, EvalMode mode,
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* A direction of all inputs that gradients flow to. */
+/* A random direction for all inputs that get gradients. */
 static Fed direction(Item *t) {
     const Graph *g = t->c.g;
     Fed f = {NEW_ARRAY(t->c.a, EvalTensor *, g->inputs.len + 1)};
@@ -200,8 +201,8 @@ static void wrong(Item *t, const char *fmt, ...) {
     t->verdict = WRONG;
 }
 
-/* A long step crosses kinks of the one that has many, a short one is less
-   exact: one of them has to agree. */
+/* A long step crosses kinks if there are many, and a short one is less
+   exact: one of them must agree. */
 static void check_slope(Item *t, const Fed *way) {
     const double steps[] = {1e-4, 1e-6, 1e-7};
     double scale, got = slope(t, way, &scale), want = 0;
@@ -383,7 +384,7 @@ static void report(void *arg) {
     if (t->chosen && t->out < 0) FAIL("its module was not compiled");
 }
 
-/* One of `every` is compiled. */
+/* One of `every` models is compiled. */
 static void register_kind(const char *set, int every, const char *root,
                           const char *kind) {
     int n;
@@ -491,7 +492,7 @@ TEST_CASE(onnx_compiled, an_output_declared_as_binary16_leaves_as_such) {
 typedef struct Row {
     Str op;
     int count[4];
-    const Item *example; /* examples of the models that did not pass */
+    const Item *example; /* examples of models that did not pass */
 } Row;
 
 static int by_op(const void *a, const void *b) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops_test.c: every op of the table, compiled, in every dtype, values and
-   gradients, beside the interpreter.
+   gradients, compared with the interpreter.
 
-   The files of tests/ops hold small graphs with $T for a dtype.  Lines before
+   The files of tests/ops contain small graphs with $T for a dtype. Lines before
    them: # dtypes f32 bf16 f16 f64     instances to make (default: these four)
      # input NAME LO HI            uniform values of an input (default -2 2;
                                    integers: LO <= v < HI)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizer_test.c: one update after the other beside PyTorch's formulas
+/* optimizer_test.c: consecutive updates compared with PyTorch's formulas
    (tests/support/update_rule.h).
 
-   The loss is sum(x*a) + sum(z*b): its gradients are the inputs, so that each
-   case feeds the gradients that its rule needs, of any size.  SGD wherever the
-   scale of a gradient matters: Adam is blind to it.                         */
+   The loss is sum(x a) + sum(z b): its gradients are the inputs, so that each
+   case can choose gradients of any size. Cases in which the scale of a
+   gradient matters use SGD, since Adam does not depend on it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ typedef struct Rule {
     const char *micro; /* a letter per micro-batch: '.' an ordinary one, 'o'
                           one that overflows when scaled, 'n' one with a NaN */
     UpdateRule u;
-    double size;   /* size of the gradients; 0: 1 */
+    double size;   /* size of the gradients; 0 means 1 */
     double new_lr; /* set_hyper half-way */
 } Rule;
 
@@ -237,7 +237,7 @@ typedef struct Feed {
     ampc_input in[2];
 } Feed;
 
-/* Values in [-1, 1) times the rule's size, and smaller and larger in turns. */
+/* Values in [-1, 1) times the rule's size, alternately smaller and larger. */
 static void feed_fill(Feed *f, const Rule *r, int i) {
     static const double turn[] = {1, 0.05, 4, 0.4};
     uint64_t state = 77 + (uint64_t)i;
@@ -292,7 +292,7 @@ static void check_state(const Compiled *c, ampc_session *s,
     }
 }
 
-/* Checks the metrics of a step; `o` has not updated yet. */
+/* Checks the metrics of a step; `o` has not been updated yet. */
 static void check_metrics(const ampc_metrics *m, const UpdateOracle *o) {
     double loss = o->loss / update_windows(o->r);
     bool ok = isfinite(loss) && !o->overflow;
@@ -314,7 +314,7 @@ static void check_metrics(const ampc_metrics *m, const UpdateOracle *o) {
         CHECK(!isfinite(m->grad_norm));
 }
 
-/* As an output of the program, too. */
+/* Also as an output of the program. */
 static void check_step_output(const Compiled *c, ampc_session *s,
                               const ampc_metrics *m) {
     int64_t step = -1;
@@ -420,8 +420,8 @@ static void deep_feed(DeepFeed *f, int step) {
 #define ALL_STATE (1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_STATE)
 #define DEEP      "--loss mse --gradient clip_each,norm=0.5 --clip-value 0.01 "
 
-/* Parts of an update in the middle of backward give the bits, and the norm, of
-   one update at the end. */
+/* Updates of parts during the backward pass give the same bits, and the same
+   norm, as one update at the end. */
 TEST_CASE(optimizer, in_backward_computes_the_same_bits) {
     static const char *const options[] = {DEEP "--ema 0.9",
                                           DEEP "--ema 0.9 "
@@ -458,7 +458,7 @@ static void changed(const Compiled *c, ampc_session *s, const char *name,
               name, want ? "is as before" : "changed");
 }
 
-/* Where the gradients of the first layer alone overflow, the layers behind it
+/* If only the gradients of the first layer overflow, the layers after it
    keep their updates; the step counts as skipped. A loss that is NaN changes
    nothing. */
 TEST_CASE(optimizer, in_backward_keeps_the_parts_before_a_bad_gradient) {
@@ -522,9 +522,10 @@ static double mean_of(const Compiled *c, ampc_session *s, const char *name,
     return sum / FLAT;
 }
 
-/* Each update is a 16th of a unit in the last place, which rounding to nearest
-   would lose: stochastic rounding moves the mean by all of them, within five
-   standard deviations; a remainder, or fp32 masters, move each element. */
+/* Each update is a 16th of a unit in the last place, which rounding to
+   nearest would lose: stochastic rounding moves the mean by their sum,
+   within five standard deviations; a remainder, or fp32 masters, move each
+   element. */
 TEST_CASE(optimizer, small_updates_of_bf16_weights_are_not_lost) {
     static const char *const masters[] = {"fp32", "kahan", "none"};
     const double want = 1 - FLAT_STEPS * 0x1p-12;
@@ -555,8 +556,8 @@ TEST_CASE(optimizer, small_updates_of_bf16_weights_are_not_lost) {
     }
 }
 
-/* A mean of squares that decays by a thousandth a step, and nothing added: bf16
-   to nearest would stay as it is. */
+/* A mean of squares that decays by a thousandth per step, with nothing
+   added: bf16 rounded to nearest would not change. */
 TEST_CASE(optimizer, bf16_state_decays) {
     static float x[FLAT];
     double first = 0, least;

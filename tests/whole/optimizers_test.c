@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizers_test.c: every optimizer beside its source, over 20 steps
+/* optimizers_test.c: every optimizer compared with its source, over 20 steps
    (tests/optimizers/reference.txt, which make.py there recorded in f64),
-   averages of parameters beside theirs (averages.txt, make_averages.py), and
-   what a user's own may do.
+   averages of parameters (averages.txt, make_averages.py), and optimizers
+   written by users.
 
    The loss is the sum of x*p over parameters p: the inputs are the gradients.
  */
@@ -34,7 +34,7 @@ static const char model[] =
     "  return %loss\n"
     "}\n";
 
-/* A case of the file: its line, and the lines of numbers behind it. */
+/* A case of the file: its line, and the following lines of numbers. */
 typedef struct Case {
     char name[64], letters[STEPS + 1], options[300];
     const char *numbers;
@@ -124,7 +124,7 @@ static void check_params(const Compiled *c, ampc_session *s, const Case *x,
         check_var(c, s, x, step, name_of[k], count[k]);
 }
 
-/* A run that was cut in two by a checkpoint ends with the same bits. */
+/* A run cut in two by a checkpoint ends with the same bits. */
 static void check_resume(const Compiled *c, ampc_session *whole,
                          const Case *x) {
     const char *path = test_tmp("half.ckpt");
@@ -285,8 +285,8 @@ TEST_CASE(optimizers, a_user_writes_one) {
     compiled_close(&c);
 }
 
-/* Ranks share the state of those that work on each element by itself; the
-   others are refused. */
+/* Ranks share the state of optimizers that work element by element; others
+   are refused. */
 TEST_CASE(optimizers, ranks_share_what_they_can) {
     for (const Fn *f = NULL; (f = optimizer_next(f));) {
         static const char *const whole[] = {"lars",      "lamb",
@@ -318,7 +318,7 @@ TEST_CASE(optimizers, ranks_share_what_they_can) {
     free(out);
 }
 
-/* Updates in the backward pass come before the last gradient. */
+/* Updates in the backward pass run before the last gradient is complete. */
 TEST_CASE(optimizers, in_backward_refuses_what_needs_all_gradients) {
     static const char *const with[][2] = {
         {"--clip-norm 1", "--clip-norm needs the norm of all gradients"},
@@ -353,8 +353,8 @@ static void use_averages(const Compiled *c, ampc_session *s, double yes) {
     REQUIRE(c->api->set_hyper(s, "averaged", yes) == AMPC_OK);
 }
 
-/* Evaluation and save_weights have the averages when the host asks for them;
-   load takes those of a checkpoint. */
+/* Evaluation and save_weights use the averages if the host asks for them;
+   load reads those of a checkpoint. */
 TEST_CASE(averages, are_what_evaluation_and_files_have_when_asked) {
     Compiled c = compile_text(model, "--precision fp32 --ema 0.9 --optimizer "
                                      "sgd,lr=0.1 --target cpu:x86-64-v2");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* outlives_test.c: a checkpoint outlives the compiler: a module of the same
-   model and options goes on from it whatever graphs another build has made.
-   Another graph is made here by an option that changes no training (--top-k);
-   tests/whole/old keeps files of older builds, one of each format.          */
+   model and options continues from it, whatever graphs another build has made.
+   Another graph is made here by an option that does not affect training
+   (--top-k); tests/whole/old has files of older builds, one of each format. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +67,7 @@ TEST_CASE(outlives, the_same_model_and_options) {
     double want = train(&a, s, 5);
     a.api->close(s);
     compiled_close(&a);
-    /* other graphs, and the text laid out in another way */
+    /* other graphs, and another layout of the text */
     Compiled b = compile_text("# words\ndim B=4\nmodel m(x: f32[B,6]) {\n"
                               "  return logits = Linear(tanh(x), units = 3)\n}"
                               "\ntrain m { loss=cross_entropy }\n",
@@ -88,7 +88,7 @@ TEST_CASE(outlives, the_same_model_and_options) {
             OPTIONS, path, "another model");
 }
 
-/* 1: 2026-11-28, graph_hash and neither model nor options. */
+/* 1: 2026-11-28, graph_hash without model and options. */
 TEST_CASE(outlives, files_of_older_builds) {
     static const char *const files[] = {"first"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* portable_test.c: what `ampc --target c` writes: no warning, the bits of the
-   x86-64-v2 module, and nothing asked of the system that was not wanted.
-   portable_slow_test.c has other machines.                                  */
+/* portable_test.c: code from `ampc --target c`: no warnings, the bits of the
+   x86-64-v2 module, and no unwanted system calls. portable_slow_test.c tests
+   other machines. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +29,8 @@ TEST_CASE(portable, clang_has_no_warning) {
     CHECK_MSG(rc == 0, "%s", out);
 }
 
-/* Memory from an array, no file, no thread: what is left of the system. */
+/* Memory from an array, no files, no threads: checks which system functions
+   remain. */
 TEST_CASE(portable, asks_for_nothing_that_is_not_wanted) {
     static const char flags[] =
         "-std=c11 -O0 -DAMPC_NO_FILES -DAMPC_NO_MALLOC -DOWN_MEMORY";
@@ -55,7 +56,7 @@ TEST_CASE(portable, asks_for_nothing_that_is_not_wanted) {
     }
 }
 
-/* The module's text, and its header and that of the API in a folder. */
+/* The module's text, its header, and the API's header in a folder. */
 TEST_CASE(portable, one_file_is_the_text_of_the_folder) {
     int rc =
         test_command(NULL,

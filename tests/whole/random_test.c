@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random_test.c: random graphs, so that ops meet in groups that nobody thought
-   of.  Every graph is a part of one program "predict":
+/* random_test.c: random graphs, so that ops occur in unforeseen groups. Every
+   graph is a part of one program "predict":
      - shuffled versions have the same bits; unfused ones may sum in another
        order;
      - the CPU agrees with the interpreter, the simulated GPU with the CPU.  */
@@ -116,7 +116,7 @@ static void check_random(uint64_t seed, bool low) {
     arena_free(b.a);
 }
 
-/* More of them with script/test --slow. */
+/* script/test --slow runs more of them. */
 static void for_seeds(void (*check)(uint64_t seed, bool low), bool low) {
     for (uint64_t seed = 1; seed <= (test_slow() ? 20 : 1); seed++)
         check(seed, low);

@@ -2,14 +2,14 @@
 /* random_train_test.c: random graphs that train, under random options.
 
    A model is several random graphs with parameters
-   (tests/support/random_graph.h) whose losses are added up; options, data and
-   numbers of threads are random, too.  In fp32 each step has an oracle of its
-   own: gradients of the model's text in double by the interpreter, held against
-   differences of the loss, then PyTorch's formulas of the update
-   (tests/support/update_rule.h).  In 16 bits the programs, as they are before
-   targets part, are interpreted with every value rounded to its type: what
-   follows must compute just that.  A run that stops and resumes has the bits of
-   one that does not.                                  */
+   (tests/support/random_graph.h) whose losses are added; options, data and
+   numbers of threads are random, too. In fp32 each step has an independent
+   oracle: gradients of the model's text in double by the interpreter, checked
+   by differences of the loss, then PyTorch's formulas for the update
+   (tests/support/update_rule.h). In 16 bits the programs common to all targets
+   are interpreted with every value rounded to its type; the compiled module
+   must compute the same. A run that stops and resumes has the same bits as
+   one that does not. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -228,7 +228,8 @@ static void check_metrics(const Run *r, const ampc_metrics *m,
     CHECK_REL(m->grad_norm, update_norm(o), tolerance);
 }
 
-/* As many micro-batches as a step takes: of the oracle, and of the programs. */
+/* As many micro-batches as a step takes: for the oracle, and for the
+   programs. */
 static void feed_oracle(const Run *r, UpdateOracle *o, int step) {
     int windows = update_windows(&r->o->u);
     for (int i = 0; i < windows; i++) {
@@ -291,8 +292,8 @@ static void take_params(const Run *r, const Interpreted *x, UpdateOracle *o) {
                (size_t)random_model_elements(r->m, k) * sizeof *o->p[k]);
 }
 
-/* Without roundings the programs make the oracle's steps; with them the
-   module's. */
+/* Without roundings the programs must agree with the oracle's steps; with
+   roundings, with the module's. */
 static void train_low(Run *r) {
     static UpdateOracle o, stored_at;
     const char *path = test_tmp("stopped");
@@ -350,7 +351,7 @@ static void check_low(uint64_t seed, bool gpu) {
     check_random(seed + 100, precision[seed % 5], gpu, train_low);
 }
 
-/* More of them with script/test --slow. */
+/* script/test --slow runs more of them. */
 static void for_seeds(void (*check)(uint64_t seed, bool gpu), bool gpu, int n) {
     uint64_t many = test_slow() ? 40 : (uint64_t)n;
     for (uint64_t seed = 1; seed <= many; seed++) check(seed, gpu);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* range_test.c: numbers that 16 bits cannot hold, in models that PyTorch's
-   autocast trains: masks of huge constants, rows that are masked wholly, and
-   values that are computed from positions.                                  */
+/* range_test.c: numbers out of 16 bits' range, in models that PyTorch's
+   autocast trains: masks with huge constants, fully masked rows, and values
+   computed from positions. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static const char *const precisions[] = {"bf16", "fp16"};
 enum { BATCH = 4, TOKENS = 5, WIDTH = 8, STEPS = 6 };
 enum { NX = BATCH * TOKENS * WIDTH };
 
-/* How the scores %s are masked by %m (1 where the mask is) times a constant. */
+/* How %m (1 where the mask is), times a constant, masks the scores %s. */
 static const char *const masks[] = {
     "  const %%mask: f32[5,5] = %s\n  %%z = add %%s, %%mask",
     "  frozen %%mask: f32[5,5] = %s\n  %%z = add %%s, %%mask",
@@ -24,7 +24,7 @@ static const char *const masks[] = {
     "  %%z = where %%h, %g, %%s",
 };
 
-/* Later tokens are masked; of row 2 all are. */
+/* Later tokens are masked; in row 2 all are. */
 static void mask_text(char *out, size_t size, double value) {
     size_t n = 0;
     for (int i = 0; i < TOKENS * TOKENS; i++) {

@@ -16,7 +16,7 @@
 
 /* ---- as one rank --------------------------------------------------------- */
 
-/* Sums of sums: in another order than one rank adds. */
+/* Sums of sums: added in another order than on one rank. */
 static void check_near(const Run *got, const Run *want) {
     for (int i = 0; i < got->steps; i++)
         CHECK_REL(got->metrics[1][i].loss, want->metrics[0][i].loss, TOL_RANKS);
@@ -28,7 +28,8 @@ static Compiled in_small_buckets(const char *model, const char *options) {
     return compile_for(model, all, 1);
 }
 
-/* Four ranks of `one` beside one rank that accumulates four micro-batches. */
+/* Four ranks of `one` compared with one rank that accumulates four
+   micro-batches. */
 static void check_four(const Compiled *one, const char *model,
                        const char *options, bool skips,
                        void (*spoil)(int rank, int step, Batch *b)) {
@@ -51,7 +52,8 @@ static void four_as_one(const char *model, const char *options, bool skips,
     compiled_close(&one);
 }
 
-/* .. two ranks beside one that accumulates two, and two that do beside four. */
+/* .. two ranks compared with one that accumulates two, and two ranks that
+   accumulate two with one that accumulates four. */
 static void as_one_rank(const char *model, const char *options, bool skips) {
     Compiled one = in_small_buckets(model, options);
     Compiled two = compile_for(model, options, 2);
@@ -79,8 +81,8 @@ TEST_CASE(ranks, gpt_as_one_rank) {
     four_as_one("gpt.dyn.onnx", "--precision bf16 " FOR_GPT, false, NULL);
 }
 
-/* In turns, each with its own optimizer, one scale for both; the second's loss
-   overflows now and then.                                                   */
+/* In turns, each with its own optimizer and one scale for both; the second's
+   loss occasionally overflows. */
 static const char two_losses[] =
     "graph forward(%x: f32[2,4]) {\n"
     "  param %a: f32[4,3] = normal(1, 0.5), %b: f32[3,4] = normal(2, 0.5)\n"
@@ -107,8 +109,8 @@ TEST_CASE(ranks, objectives_as_one_rank) {
     as_one_rank(two_losses, options, true);
 }
 
-/* One bucket, some, or one a gradient: the same bits; all but the last are
-   summed beside backward.                                                   */
+/* One bucket, several, or one per gradient: the same bits; all but the last
+   are summed during backward. */
 TEST_CASE(ranks, buckets_change_no_bit) {
     static const char *const sizes[] = {"26214400", "420", "1"};
     Run *r[3];
@@ -166,7 +168,7 @@ TEST_CASE(ranks, gradients_in_16_bits) {
     for (int i = 0; i < 3; i++) run_free(r[i]);
 }
 
-/* Each micro-step has its own mask, whoever makes it. */
+/* Each micro-step has its own mask, whichever rank makes it. */
 static const char dropping[] =
     "graph forward(%x: f32[2,8], %t: i64[2]) {\n"
     "  param %w: f32[8,5]\n"
@@ -181,8 +183,8 @@ TEST_CASE(ranks, dropout_as_one_rank) {
     as_one_rank(dropping, "--precision fp32 --optimizer sgd,lr=0.1", false);
 }
 
-/* A number drawn from the batch's first element, which is equal whoever trains
-   the batch. */
+/* A random number that depends on the batch's first element, so that it is
+   equal whichever rank trains the batch. */
 static uint32_t drawn(const Batch *b) {
     uint32_t x;
     memcpy(&x, b->in[0].data, sizeof x);
@@ -220,7 +222,7 @@ TEST_CASE(ranks, labels_that_do_not_count_as_one_rank) {
     four_as_one("mlp.dyn.onnx", "--precision fp16 " FOR_MLP, true, some_labels);
 }
 
-/* A step without its inputs: ampc.rng before and after. */
+/* A step without inputs: ampc.rng before and after. */
 static void step_in_vain(void *ctx, int rank) {
     Run *r = ctx;
     const ampc_api *api = r->of[0]->api;

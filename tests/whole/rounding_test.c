@@ -3,11 +3,11 @@
 
    Each case computes a model in double and marks every place where a value
    could be rounded with a letter: at(r, 'p', v).  It lists the letters that are
-   rounded to the 16-bit type and those that are not (the rules at the head of
-   passes/common/placement.c).  The compiled
-   model must agree with that.  The data are chosen so that they tell, the case
-   would fail with any one letter changed over, and so that no rounding is a
-   close call that the order of a sum in f32 could turn.                     */
+   rounded to the 16-bit type and those that are not (the rules are at the head
+   of passes/common/placement.c). The compiled
+   model must agree with that.  The data are chosen so that the case would
+   fail if any one letter changed, and so that no rounding is so close to a
+   tie that the order of an f32 sum could turn it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,11 +58,11 @@ static void data_fill(uint64_t seed) {
 typedef struct Rounder {
     char letters[32]; /* the rounded operands */
     int bits;         /* bits of the significand: 8 bf16, 11 fp16 */
-    double *closest;  /* distance of the rounding nearest to a tie, in units of
-                         the last place */
-    const char *fp16; /* letters that are so of a 64th of the number, whatever
-                         the others are; or NULL                              */
-    int shift; /* the model computes with 2^shift of these numbers           */
+    double *closest;  /* distance from a tie of the closest rounding, in
+                         units of the last place */
+    const char *fp16; /* letters rounded after division by 64, whatever the
+                         others are; or NULL */
+    int shift;        /* the model computes with 2^shift times these numbers */
 } Rounder;
 
 static double at(const Rounder *r, char letter, double v) {
@@ -78,7 +78,7 @@ static double at(const Rounder *r, char letter, double v) {
     return ldexp(whole, e - bits);
 }
 
-/* y[m,n] = a[m,k] b[k,n]; 't' a term, 's' a sum so far */
+/* y[m,n] = a[m,k] b[k,n]; 't' a term, 's' a partial sum */
 static void product(const Rounder *r, const double *a, const double *b, int m,
                     int k, int n, double *y) {
     for (int i = 0; i < m; i++)
@@ -206,7 +206,7 @@ static void softmaxed(const Rounder *r, double *y) {
     }
 }
 
-/* ... and another product of the value that the reader sees */
+/* ... and another product of the value that the reader reads */
 static void times_v(const Rounder *r, double *x, double *y) {
     double b[N * P], a[M * N];
     memcpy(a, x, sizeof a);
@@ -235,8 +235,8 @@ static void biased_by_one(const Rounder *r, double *y) {
     times_v(r, n, y);
 }
 
-/* A product that is small beside others and whose result no other product
-   reads. */
+/* A product that is small compared with others and whose result no other
+   product reads. */
 static void head(const Rounder *r, double *y) {
     double n[M * N];
     plain(r, n);
@@ -270,8 +270,8 @@ static void averaged(const Rounder *r, double *y) {
     for (int j = 0; j < N; j++) y[j] = at(r, 'y', y[j] / ROWS);
 }
 
-/* ... and beside that product the same value as it is stored; a third product
-   reads both */
+/* ... and besides that product the same value as it is stored; a third
+   product reads both */
 static void stream_kept(const Rounder *r, double *y) {
     double x[M * N], copy[M * N], t[M * P], v[N * P], vt[P * N];
     x_times(r, data.w, 'w', M, x);
@@ -303,8 +303,8 @@ static void sum_kept(const Rounder *r, double *y) {
 
 static double eps; /* of normed_columns */
 
-/* x w, perhaps plus b, each column less its mean, divided by the root of its
-   mean square; and another product of the result */
+/* x w, possibly plus b, with each column's mean subtracted, divided by the
+   root of its mean square; and another product of the result */
 static void normed_columns(const Rounder *r, bool bias, double *y) {
     double p[M * N];
     x_times(r, data.w, 'w', M, p);
@@ -331,7 +331,7 @@ static void biased_conv_normed(const Rounder *r, double *y) {
     normed_columns(r, true, y);
 }
 
-/* The user's own cast down and up: a rounding in every precision. */
+/* The user's own casts down and up: a rounding in every precision. */
 static void cast_by_user(const Rounder *r, double *y) {
     for (int i = 0; i < M * K; i++)
         y[i] = at(r, 'y', at(r, 'x', (double)data.x[i]) * 3);
@@ -393,7 +393,7 @@ static void input_gradient(const Rounder *r, const double *d, const float *w,
     each(r, result, y, rows * k);
 }
 
-/* Many rows of the table's few: long sums. */
+/* Many rows read the table's few rows: long sums. */
 static void grad_table(const Rounder *r, double *y) {
     static double d[ROWS * N], e[ROWS * K];
     dy(r, ROWS, d);
@@ -405,7 +405,7 @@ static void grad_table(const Rounder *r, double *y) {
     }
 }
 
-/* y = x w read by three products: their gradients meet in dy. */
+/* y = x w read by three products: their gradients are summed in dy. */
 static void grad_fan_in(const Rounder *r, double *y) {
     const float *const w[] = {data.v, data.t, data.q};
     double d[M * P], part[3][M * N], sum[M * N];
@@ -419,7 +419,7 @@ static void grad_fan_in(const Rounder *r, double *y) {
     weight_gradient(r, sum, M, y);
 }
 
-/* y = x w read by such a product as has f32. */
+/* y = x w read by a product that stays f32. */
 static void grad_head(const Rounder *r, double *y) {
     double d[M * P], e[M * N];
     widen(r, 'd', data.c, M * P, d);
@@ -463,7 +463,8 @@ static void grad_of_16_bits(const Rounder *r, double *y) {
     "  %k = matmul %t, %v {trans_b=1} : f32[11,12]\n"                          \
     "  %o = mul %k, " part " : f32[11,12]\n  return %o\n}\n"
 
-/* 7.1 million multiply-adds and 110592 numbers beside 924 and 293 of %o */
+/* 7.1 million multiply-adds and 110592 elements, compared with 924 and 293
+   for %o */
 #define HEAD(inputs)                                                           \
     "graph forward(" inputs ") {\n"                                            \
     "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0\n"                           \
@@ -472,7 +473,7 @@ static void grad_of_16_bits(const Rounder *r, double *y) {
     "  %d = tanh %b : f32[192,192]\n  %e = tanh %d : f32[192,192]\n" PRODUCT   \
     "  %o = matmul %y, %v : f32[11,7]\n"
 
-/* x w as a convolution of %i by %k, and a norm of %r */
+/* x w as a convolution of %i with %k, and a norm of %r */
 #define CONVOLVED(i, k, r, eps)                                                \
     "graph forward(%x: f32[11,6]) {\n"                                         \
     "  param %w: f32[6,12] = 0, %v: f32[12,7] = 0, %b: f32[12] = 0\n"          \
@@ -716,7 +717,7 @@ static size_t inputs(const Case *k, ampc_input *in) {
     return n;
 }
 
-/* placement: NULL: as it is */
+/* placement: NULL: the default */
 static void compiled_result(const Case *k, const char *precision,
                             const char *placement, float *got) {
     char options[256], text[2000];
@@ -747,7 +748,7 @@ static void compiled_result(const Case *k, const char *precision,
     compiled_close(&c);
 }
 
-/* The largest difference, as a part of the largest magnitude. */
+/* The largest difference, relative to the largest magnitude. */
 static double distance(const double *a, const double *b, int n) {
     double most = 0, size = 0;
     for (int i = 0; i < n; i++) {
@@ -757,7 +758,7 @@ static double distance(const double *a, const double *b, int n) {
     return most / size;
 }
 
-/* `all` with `letter` if it was without, and the other way round. */
+/* `all` with `letter` added, or removed if it has it. */
 static Rounder changed(const Rounder *all, char letter) {
     Rounder r = {"", all->bits, all->closest, all->fp16, all->shift};
     size_t n = 0;
@@ -767,7 +768,7 @@ static Rounder changed(const Rounder *all, char letter) {
     return r;
 }
 
-/* Whether no rounding is a close call and every letter makes a difference. */
+/* True if no rounding is close to a tie and every letter makes a difference. */
 static bool data_tell(const Case *k, const Rounder *r, double *want) {
     double other[MOST];
     *r->closest = 1;
@@ -783,7 +784,7 @@ static bool data_tell(const Case *k, const Rounder *r, double *want) {
     return true;
 }
 
-/* The letters with which the oracle comes to `got`, one changed over. */
+/* The letters with which the oracle gives `got`, with at most one changed. */
 static void explain(const Case *k, const Rounder *r, const double *got) {
     double other[MOST];
     for (int list = 0; list < 2; list++)
@@ -795,7 +796,7 @@ static void explain(const Case *k, const Rounder *r, const double *got) {
         }
 }
 
-/* fp16, placement: letters that are of fp16 where that is asked for, or NULL */
+/* fp16, placement: letters stored as fp16 if that is requested, or NULL */
 static void run_in(const Case *k, const char *precision, int bits,
                    const char *fp16, int shift, const char *placement) {
     float got32[MOST];
@@ -825,9 +826,9 @@ static void add_cases(void) {
 }
 TEST_REGISTRAR(add_cases);
 
-/* Numbers this small have no bits that a product's copy, 'm', could lose; a
-   copy in fp16 does not help either, because fp16 holds other factors of that
-   size no better. */
+/* Numbers this small have no bits that rounding the product's copy, 'm',
+   could lose; nor does a copy in fp16 help, because fp16 represents the
+   other factors, of that size, no better. */
 TEST_CASE(rounding, residual_streams_are_fp16) {
     static const struct {
         const char *text, *rounded;
@@ -854,9 +855,9 @@ TEST_CASE(rounding, residual_streams_may_be_f32) {
     run_in(&k, "fp16", 11, NULL, 0, "exact,residuals=inf");
 }
 
-/* With automatic placement, bf16 stores the operand of a norm as fp16 of a
-   64th, whose steps the norm's eps bounds; not behind a product that a library
-   may compute. */
+/* With automatic placement, bf16 stores the operand of a norm as fp16 after
+   division by 64, where the norm's eps bounds the effect; but not after a
+   product that a library may compute. */
 TEST_CASE(rounding, what_norms_divide_is_fp16) {
     static const struct {
         const char *text, *placement;
@@ -901,9 +902,9 @@ TEST_CASE(rounding, a_small_last_product_may_be_of_16_bits) {
     run_in(&k, "fp16", 11, NULL, 0, "exact,head=0");
 }
 
-/* The last product behind convolutions, too large for f32, with few results:
-   its weight is the sum of two bf16 numbers, the second rounding the remainder
-   of the first. With fp16, or if the user asks, it is one number. */
+/* The last product after convolutions, too large for f32, with few results:
+   its weight is the sum of two bf16 numbers; the second is the rounding
+   error of the first. With fp16, or if the user asks, it is one number. */
 TEST_CASE(rounding, a_weight_near_the_loss_is_two_numbers_of_bf16) {
     enum { ROWS_HERE = 16, DEPTH = 12 };
     static const struct {
@@ -957,10 +958,10 @@ TEST_CASE(rounding, a_weight_near_the_loss_is_two_numbers_of_bf16) {
 
 /* ---- slopes -------------------------------------------------------------- */
 
-/* With equal v and one row that is not 0, the gradients of biases are slopes of
-   rounded numbers times one: their quotients by the ones in double differ by
-   the rounding of the gradient (bf16) and of the kept value (fp16). If that
-   were bf16, they would differ by twice as much. */
+/* With equal v and only one row that is not 0, the gradients of biases are
+   slopes of rounded numbers times one: their quotients by the ones in double
+   differ by the rounding of the gradient (bf16) and of the stored value
+   (fp16). If the stored value were bf16, they would differ by twice as much. */
 TEST_CASE(rounding, slopes_are_kept_as_fp16) {
     enum { DEEP = 8, TALL = 64, WIDE = 1024 };
     static float w[DEEP][WIDE], b[WIDE], x[TALL][DEEP], target[TALL][4];
@@ -1034,7 +1035,7 @@ static void copies_open(Copies *k, const char *options) {
     k->in[1] = ampc_in("target", k->target, sizeof k->target, AMPC_DTYPE_F32);
 }
 
-/* The model computes with the parameter as it is now, rounded. */
+/* The model computes with the parameter's present value, rounded. */
 static void check_copy(Copies *k, const char *after) {
     static double closest;
     Rounder r = {"w", 8, &closest, NULL, 0};

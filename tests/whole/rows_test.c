@@ -3,8 +3,9 @@
 
    out = z + sum of z's row, z = x*g + b; the gradients of sum(y * out) for g
    and b are sums of columns beside sums of rows, as in a normalisation.  All
-   numbers are whole and small, so that every order of the sums gives what the
-   loops here do, and what is read behind a row, or left out, shows. */
+   numbers are small integers, so that every order of the sums gives the
+   result of the loops here, and reading beyond a row, or leaving something
+   out, shows. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +45,7 @@ static int length(int most) {
     return n < 1 ? 1 : n > most ? most : n;
 }
 
-/* A whole number from -3 to 3 in 16 bits. */
+/* A random integer from -3 to 3 in 16 bits. */
 static uint16_t narrow(ampc_dtype dtype, float x) {
     static const uint16_t bf16[] = {0, 0x3f80, 0x4000, 0x4040},
                           f16[] = {0, 0x3c00, 0x4000, 0x4200};
@@ -177,7 +178,7 @@ static ampc_input input(const Shape *s, const char *name) {
     return ampc_in(name, x ? s->x16 : s->y16, n * sizeof *s->x16, s->dtype);
 }
 
-/* A step at rate 1 takes the gradient off. */
+/* A step with learning rate 1 subtracts the gradient. */
 static void check(const Shape *all, const Compiled *c, ampc_session *t) {
     static char names[2 * SHAPES][16];
     ampc_input in[2 * SHAPES];

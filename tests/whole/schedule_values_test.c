@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule_values_test.c: the learning rate of each step of every schedule
-   beside those that models/schedule_values.py records with PyTorch and
-   transformers. */
+/* schedule_values_test.c: the learning rate of each step of every schedule,
+   compared with the rates that models/schedule_values.py records with
+   PyTorch and transformers. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sizes_test.c: batches, outputs and parameters of more than the runtime moves
-   or adds at once, beside plain C, on both devices.                          */
+/* sizes_test.c: batches, outputs and parameters larger than what the runtime
+   moves or adds at once, compared with plain C, on both devices. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +17,8 @@ static double scramble(int64_t i) {
 
 /* ---- many samples -------------------------------------------------------- */
 
-/* Target is as large as x; prediction has x alone, and two rows a sample in one
-   of its outputs. */
+/* Target is as large as x; prediction has only x, and one of its outputs has
+   two rows per sample. */
 enum { MANY = 1100, WIDTH = 2, MOST = MANY * WIDTH };
 
 static const char many[] = "graph forward(%x: f32[1100,2]) {\n"
@@ -60,7 +60,8 @@ static const Compiled *compile_many(const char *device) {
                       "--optimizer sgd,lr=0.25");
 }
 
-/* Nobody waits for the steps, and each step's data are gone when it returns. */
+/* The host does not wait for the steps, and overwrites each step's data when
+   the call returns. */
 static void trains_many(const char *device, uint64_t seed) {
     const Compiled *c = compile_many(device);
     sim()->reset(&(SimConfig){.seed = seed, .twins = c->cuda_dir});
@@ -113,8 +114,8 @@ static void evaluates_many(const char *device) {
 TEST_CASE(sizes, many_samples_evaluate_cpu) { evaluates_many("cpu"); }
 TEST_CASE(sizes, many_samples_evaluate_gpu) { evaluates_many("cuda"); }
 
-/* For an output with several rows a sample, predict gives the rows of the valid
-   samples, and needs room for them alone. */
+/* For an output with several rows per sample, predict returns the rows of
+   the valid samples, and needs room only for them. */
 static void predicts_rows(const char *device) {
     const Compiled *c = compile_many(device);
     ampc_session *s = open_on(c, device, 0);
@@ -137,8 +138,8 @@ TEST_CASE(sizes, rows_of_valid_samples_gpu) { predicts_rows("cuda"); }
 
 /* ---- programs of unequal inputs ------------------------------------------ */
 
-/* Two objectives; the last reads nearly nothing: its inputs are all zeros, so
-   that its parameter stays. */
+/* Two objectives; the last one reads hardly anything: its inputs are all
+   zeros, so that its parameter does not change. */
 static const char unequal[] =
     "graph forward(%x: f32[1100,2], %z: f32[2]) {\n"
     "  param %w: f32[2] = [0.5, -2], %v: f32[2] = [3, 4]\n"
@@ -180,8 +181,8 @@ TEST_CASE(sizes, programs_of_unequal_inputs_gpu) { trains_unequal("cuda"); }
 
 /* ---- tables of unequal length -------------------------------------------- */
 
-/* Scratch memory of their gradients grows with the table's length: the middle
-   one is the longest, in whatever order. */
+/* Scratch memory for their gradients grows with the table's length: the
+   middle one is the longest, in any order. */
 enum { IDS = 3, EACH = 4, LONG = 4000 };
 
 static const char tables[] =
@@ -231,8 +232,8 @@ TEST_CASE(sizes, tables_of_unequal_length_gpu) { steps_tables("cuda"); }
 
 /* ---- a large parameter --------------------------------------------------- */
 
-/* One element more than fills a mebibyte, and than any number of full blocks
-   has. */
+/* One element more than fits a mebibyte, and more than any number of full
+   blocks. */
 enum { LARGE = (1 << 18) + 1 };
 
 static const char large[] = "graph forward(%x: f32[1,262145]) {\n"
@@ -286,7 +287,7 @@ TEST_CASE(sizes, a_large_parameter_gpu) { steps_large("cuda"); }
 /* ---- what a program computes ----------------------------------------------
  */
 
-/* Two for each multiply-add of a product and of a convolution; sums and
+/* Two per multiply-add of a matrix product or convolution; sums and
    element-wise work are not counted. */
 TEST_CASE(sizes, flops_are_those_of_products_and_convolutions) {
     static const char text[] =

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state_test.c: what training does beside gradients, as PyTorch does it
-   (models/state.py wrote tests/onnx/state): modes of BatchNorm, means over all
-   batches, running statistics of InstanceNorm, dropouts that a file has in
-   parts; frozen weights, which keep all their bits; and a warning.           */
+/* state_test.c: state that changes in training besides parameters, compared
+   with PyTorch (models/state.py wrote tests/onnx/state): modes of BatchNorm,
+   means over all batches, running statistics of InstanceNorm, dropouts that
+   a file contains in parts; frozen weights, which keep all their bits; and a
+   warning. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 enum { STEPS = 4, NX = 4 * 2 * 5 * 5, NT = 4 * 2 * 3 * 3 };
 #define FP32 "--loss auto --precision fp32 --target cpu:x86-64-v2 "
 
-/* As numbers() of models/state.py. */
+/* Like numbers() of models/state.py. */
 typedef struct Batch {
     float x[NX], t[NT];
     ampc_input in[2];
@@ -53,7 +54,7 @@ static void check_buffer(const Compiled *c, ampc_session *s,
         CHECK_NEAR(got[i], want->t->f[i], TOL_STATE);
 }
 
-/* The steps' losses, the loss evaluated behind them, and all buffers. */
+/* The steps' losses, the loss evaluated after them, and all buffers. */
 static void trains_as(const char *model, const char *options) {
     Arena *a = arena_new();
     ExpectedList e = {{0}};
@@ -96,7 +97,7 @@ TEST_CASE(state, dropout_of_channels_off) {
 
 TEST_CASE(state, alpha_dropout_off) { trains_as("alpha", "--dropout off"); }
 
-/* The modes are said, and the option trains all. */
+/* Messages name the modes, and the option trains all. */
 TEST_CASE(state, the_user_trains_all) {
     static const struct {
         const char *option;
@@ -204,7 +205,7 @@ static void check_file(const char *path, const float *want) {
     free(file);
 }
 
-/* Products read the weight as bf16; files hold the model's values. */
+/* Products read the weight as bf16; files have the model's values. */
 TEST_CASE(state, frozen_weights_leave_with_all_their_bits) {
     Arena *a = arena_new();
     Batch b;
@@ -215,7 +216,7 @@ TEST_CASE(state, frozen_weights_leave_with_all_their_bits) {
     uint32_t low = 0, bits;
     for (int i = 0; i < NW; i++)
         memcpy(&bits, &want[i], sizeof bits), low |= bits & 0xffff;
-    CHECK(low != 0); /* bits that bf16 has not */
+    CHECK(low != 0); /* bits that bf16 does not have */
     Compiled c = compile_file(file_of(a, "dropout2d", ".onnx"),
                               "--loss auto --precision bf16 --target "
                               "cpu:x86-64-v2 --freeze 'conv.*'");
@@ -281,7 +282,8 @@ TEST_CASE(state, probabilities_before_a_loss_of_logits) {
     }
 }
 
-/* A loss of probabilities equals the loss of the logits they came from. */
+/* A loss of probabilities equals the loss of the logits from which they were
+   computed. */
 TEST_CASE(state, losses_of_probabilities) {
     static const struct {
         const char *output, *loss, *of_logits;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stopped_test.c: `ampc run` that a signal ends while it reads, in its first
+/* stopped_test.c: `ampc run` ended by a signal while it reads, in its first
    step, between steps, while it saves and while it evaluates: there is a
-   checkpoint, and what goes on from it ends with the bits of a run that nobody
-   stopped.                                                                  */
+   checkpoint, and a run that continues from it ends with the bits of an
+   uninterrupted run. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -116,7 +116,7 @@ static void pause_us(long us) {
     nanosleep(&t, NULL);
 }
 
-/* Whether the process has the file open. */
+/* True if the process has the file open. */
 static bool reads(pid_t pid, const char *file) {
     char folder[64], path[400], to[700];
     bool found = false;
@@ -143,8 +143,8 @@ typedef enum Phase {
     PHASES
 } Phase;
 
-/* Whether the run is there; lines of the log are written after the step or the
-   evaluation. */
+/* Whether the run has reached that point; lines of the log are written after
+   the step or the evaluation. */
 static bool has_come(pid_t pid, const char *save, Phase phase, int i) {
     switch (phase) {
     case READING: return reads(pid, "x.csv") || log_lines(save) >= 0;
@@ -211,7 +211,7 @@ TEST_CASE(stopped, goes_on_to_the_same_bits) {
     compiled_close(&c);
 }
 
-/* A second signal ends the run at once: what was saved before stays. */
+/* A second signal ends the run at once: the earlier checkpoint stays. */
 TEST_CASE(stopped, twice_ends) {
     Compiled c = prepare();
     pid_t pid = start(&c, "twice", false);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace_test.c: training beside PyTorch 2.11 (models/gen_traces.py).
+/* trace_test.c: training compared with PyTorch 2.11 (models/gen_traces.py).
 
    Every folder of tests/traces is one case: free-running loss and gradient
-   norm in fp32, or, with parameters given before every step, loss and every
-   gradient; and the free-running loss in bf16.                              */
+   norm in fp32, or, with parameters set before every step, loss and every
+   gradient; and the free-running loss in bf16. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -136,7 +136,8 @@ static ampc_input trace_input(const Trace *t, const char *name) {
     return ampc_in(name, copy, trace_slice_bytes(x), AMPC_DTYPE_F32);
 }
 
-/* Each objective's loss and gradients beside PyTorch's with create_graph. */
+/* Each objective's loss and gradients compared with PyTorch's with
+   create_graph. */
 TEST_CASE(trace, wgan_with_a_gradient_penalty) {
     static const char *const nets[] = {"D", "G"};
     Trace t = trace_read("tests/traces/wgan_gp/trace.safetensors");
@@ -197,7 +198,8 @@ static void run_level(char *line) {
     trace_free(&t);
 }
 
-/* O2 and O3 beside an emulation of them in PyTorch (models/gen_autocast.py). */
+/* O2 and O3 compared with an emulation of them in PyTorch
+   (models/gen_autocast.py). */
 TEST_CASE(trace, apex_levels_train_as_apex_does) {
     size_t size;
     char *all = test_read_file("tests/traces/levels.txt", &size), *save;
@@ -211,7 +213,8 @@ TEST_CASE(trace, apex_levels_train_as_apex_does) {
 
 static void add_case(const char *path, const char *name, void *arg) {
     (void)arg;
-    static Case cases[64]; /* as long as the process: the harness keeps k */
+    static Case cases[64]; /* lives as long as the process: the harness keeps
+                              k */
     static int count;
     REQUIRE(count < 64);
     Case *k = &cases[count++];

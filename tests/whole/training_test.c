@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* training_test.c: what a whole training run promises, through the C API.
+/* training_test.c: promises about a whole training run, through the C API.
 
    Skipped steps change nothing; loss scale, counters and schedules follow their
    rules; the same bits for any number of threads and across save and resume;
@@ -15,7 +15,8 @@
 
 enum { BATCH = 16, FEATURES = 20, CLASSES = 10 };
 
-/* The 16-bit copies follow from the parameters, at the next step at latest. */
+/* The 16-bit copies follow from the parameters, at the next step at the
+   latest. */
 #define STATE_KINDS                                                            \
     (1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_BUFFER | 1u << AMPC_KIND_STATE)
 
@@ -248,7 +249,8 @@ static void image_fill(Image *b, uint64_t seed) {
     b->in[1] = ampc_in("target", b->t, sizeof b->t, AMPC_DTYPE_I64);
 }
 
-/* Trains `steps` steps from step `from`; the whole state for free(). */
+/* Trains `steps` steps from step `from`; returns the whole state, which the
+   caller frees. */
 static void *train(const Compiled *c, ampc_session *s, int from, int steps,
                    size_t *bytes) {
     Image b;
@@ -315,7 +317,7 @@ TEST_CASE(training, every_isa_level_trains_alike) {
     Image b;
     tiles_emulate();
     for (int i = 0; i < 4; i++) {
-        setenv("AMPC_ISA", levels[i], 1); /* only lowers: harmless beyond */
+        setenv("AMPC_ISA", levels[i], 1); /* only lowers it: harmless beyond */
         ampc_session *s = open_threads(&c, 2);
         for (int k = 0; k < 4; k++) {
             image_fill(&b, 900 + (uint64_t)k);
@@ -330,9 +332,9 @@ TEST_CASE(training, every_isa_level_trains_alike) {
     compiled_close(&c);
 }
 
-/* Code for SSE, of libm as of the host, takes several times as long behind code
-   for AVX that leaves something in the upper half of a register (vzeroupper).
-   A thread's registers are read behind a call that ran kernels.             */
+/* SSE code, in libm or the host, takes several times as long after AVX code
+   that leaves data in the upper half of a register (vzeroupper is missing).
+   Reads a thread's registers after a call that ran kernels. */
 static bool upper_halves_are_clean(void) {
     float high[16][4];
 #define READ_HIGH(n) "vextractf128 $1, %%ymm" #n ", 16*" #n "(%0)\n"
@@ -375,8 +377,8 @@ TEST_CASE(training, the_host_gets_its_vector_registers_back_clean) {
     compiled_close(&c);
 }
 
-/* With products on AMX tiles, of the machine or emulated: as above for threads
-   and resume, and one more level that a module can be made for.             */
+/* With products on AMX tiles, of the machine or emulated: as above for
+   threads and resume, and one more level that a module can have. */
 TEST_CASE(training, same_bits_for_any_threads_and_across_resume_on_tiles) {
     if (!__builtin_cpu_supports("x86-64-v4")) SKIP("no AVX-512 here");
     tiles_emulate();
@@ -466,7 +468,7 @@ TEST_CASE(training, resumes_in_the_same_programs_only) {
                  "other options: --accumulate was");
 }
 
-/* The one name that the file format keeps for itself. */
+/* The only name that the file format reserves. */
 TEST_CASE(training, a_parameter_may_have_any_name) {
     static const char text[] = "graph forward(%x: f32[4,8]) {\n"
                                "  param %__metadata__: f32[8,3] = 0.5\n"
@@ -492,7 +494,7 @@ TEST_CASE(training, a_parameter_may_have_any_name) {
 }
 
 /* Each parameter is larger than the part written at a time: a constant, and
-   values from the file, i / 8 at place i. */
+   values from the file, i / 8 at index i. */
 TEST_CASE(training, large_parameters_begin_as_given) {
     enum { ROWS = 300, COLS = 257, ELEMENTS = ROWS * COLS };
     static char text[16 * ELEMENTS];
@@ -594,7 +596,8 @@ TEST_CASE(training, a_frozen_weight_that_is_returned_is_not_rounded) {
     "  %loss = reduce_mean %a {axes=[0,1], keepdims=0} : f32[]\n"              \
     "  return %loss\n}\n"
 
-/* A run goes on in what computes the same; weights may go anywhere. */
+/* A run continues only in modules that compute the same; weights load
+   anywhere. */
 TEST_CASE(training, a_run_goes_on_in_its_own_model_only) {
     static const char plain[] = "--precision fp32 --target cpu:x86-64-v2 "
                                 "--optimizer sgd,lr=0.1,momentum=0.5";

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* traps_test.c: models at which mixed precision commonly goes wrong, compiled
-   in 16 bits, compared with double.  Their numbers fit both 16-bit
-   types where a careful compiler stores them, so that only a careless one is
-   off. tests/traps.txt lists all traps, and the tests of the others. */
+/* traps_test.c: models at which mixed precision often goes wrong, compiled
+   in 16 bits, compared with double. Their numbers fit both 16-bit types in
+   the places where a careful compiler stores them, so that only a careless
+   one gives wrong results. tests/traps.txt lists all traps, and the tests of
+   the others. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ enum { MOST = 16384 };
 
 typedef struct Trap {
     const char *name, *text; /* $T: the 16-bit type */
-    int rows, in, out;       /* and numbers of a row of %x and of %y */
+    int rows, in, out;       /* and numbers in a row of %x and of %y */
     float (*x)(int i);
     void (*oracle)(const float *x, double *y);
     double tolerance; /* relative to the largest result */
@@ -95,7 +96,7 @@ static void unchanged(const float *x, double *y) {
     for (int i = 0; i < 64; i++) y[i] = (double)x[i];
 }
 
-/* 0.999 ^ 16 x, and what 1e-7 beside 0 leaves */
+/* 0.999 ^ 16 x, and the effect of 1e-7 beside 0 */
 static void decayed(const float *x, double *y) {
     for (int i = 0; i < 64; i++)
         y[i] = (double)x[i] * pow(0.9990000128746033, 8);
@@ -246,8 +247,9 @@ TEST_REGISTRAR(add_cases);
 
 enum { ROWS = 256, COLUMNS = 4 };
 
-/* The gradient of a weight is 256 times 300, more than fp16 has; a second
-   micro-batch adds 64, less than bf16 sees beside it. */
+/* The gradient of a weight is 256 times 300, more than fp16's largest
+   number; a second micro-batch adds 64, less than half a unit in bf16's last
+   place. */
 TEST_CASE(traps, gradients_of_weights_are_summed_in_f32) {
     static const char *const precisions[] = {"bf16", "fp16"};
     for (int p = 0; p < 2; p++) {
@@ -278,7 +280,7 @@ TEST_CASE(traps, gradients_of_weights_are_summed_in_f32) {
     }
 }
 
-/* A bf16 parameter of 1 stays where it is when less than 1/512 is taken away.
+/* A bf16 parameter of 1 does not change when less than 1/512 is subtracted.
  */
 TEST_CASE(traps, updates_too_small_for_16_bits_add_up) {
     enum { UPDATES = 64 };
@@ -301,8 +303,8 @@ TEST_CASE(traps, updates_too_small_for_16_bits_add_up) {
     compiled_close(&c);
 }
 
-/* The mean square of 29999 and 30001 less the square of their mean is 0 or 64
-   in f32; after a norm the mean square is 1. */
+/* The mean square of 29999 and 30001 minus the square of their mean is 0 or
+   64 in f32; after a norm the mean square is 1. */
 TEST_CASE(traps, variances_do_not_cancel) {
     static const char *const precisions[] = {"bf16", "fp16"};
     for (int p = 0; p < 2; p++) {
@@ -331,8 +333,8 @@ TEST_CASE(traps, variances_do_not_cancel) {
     }
 }
 
-/* A step that is skipped leaves running statistics, too, whatever they are
-   declared as. */
+/* A skipped step does not change running statistics, whatever type they are
+   declared with. */
 static void skipped_step_leaves(const char *kind) {
     float x[64 * 8], before[8], after[8];
     char text[700];

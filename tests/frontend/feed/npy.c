@@ -43,7 +43,7 @@ TEST_CASE(npy, layouts) {
     array_close(&a);
 }
 
-/* Byte for byte what numpy.save puts in front of the data. */
+/* The bytes that numpy.save writes before the data. */
 TEST_CASE(npy, headers_are_numpys) {
     static const struct {
         int dtype;
@@ -104,7 +104,7 @@ TEST_CASE(npy, damaged) {
     }
 }
 
-/* A scalar needs nothing of them but that they are there. */
+/* A scalar's header must contain them, with any values. */
 TEST_CASE(npy, each_member_is_needed) {
     static const char *const members[] = {
         "'descr': '<f4', ", "'fortran_order': False, ", "'shape': (), "};
@@ -124,7 +124,8 @@ TEST_CASE(npy, each_member_is_needed) {
     }
 }
 
-/* Any cut and any one byte changed: an error or an array, never a crash. */
+/* Any truncation and any changed byte gives an error or an array, never a
+   crash. */
 TEST_CASE(npy, truncated) {
     float data[6] = {1, 2, 3, 4, 5, 6};
     char idx[16 + 4] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3, 4};
@@ -181,8 +182,8 @@ TEST_CASE(npy, truncated_gzip) {
     free(file);
 }
 
-/* One number of the array's, gzipped: `more` bytes behind it, and one of the
-   checksum's turned or not. */
+/* One number of the array's, gzipped, with `more` bytes after it, and with
+   or without a flipped bit in the checksum. */
 static Status read_gzipped(const char *file, size_t n, size_t more, bool turn,
                            Diag *d) {
     char zeros[8] = {0}, *packed;
@@ -201,7 +202,7 @@ static Status read_gzipped(const char *file, size_t n, size_t more, bool turn,
     return s;
 }
 
-/* However large the array is. */
+/* For arrays of any size. */
 TEST_CASE(npy, gzip_ends_where_the_array_does) {
     for (int64_t count = 1; count < 1 << 23; count *= 16) {
         size_t n;
@@ -221,8 +222,8 @@ TEST_CASE(npy, gzip_ends_where_the_array_does) {
     }
 }
 
-/* Each type of IDX, numbers and sizes of more than one byte, and where it is
-   refused. */
+/* Each type of IDX, with numbers and sizes of more than one byte, and the
+   refused ones. */
 TEST_CASE(idx, types_and_ranks) {
     static const struct {
         unsigned char type, bytes[8];
@@ -272,7 +273,7 @@ TEST_CASE(idx, types_and_ranks) {
     sb_free(&d.text);
 }
 
-/* The length of the header has two bytes, from version 2 on four. */
+/* The length of the header has two bytes; from version 2 on, four. */
 TEST_CASE(npy, versions) {
     static const char dict[] =
         "{'descr': '<i2', 'fortran_order': False, 'shape': (1,), }\n";

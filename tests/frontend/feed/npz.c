@@ -53,10 +53,10 @@ TEST_CASE(npz, arrays_by_name) {
     pick_fails("model.pt", NULL, "t", "a zip file without .npy arrays");
 }
 
-/* Arrays that are not read: their entries in the directory. */
+/* Arrays that cannot be read, from their directory entries. */
 TEST_CASE(npz, packed_in_other_ways) {
     static const struct {
-        size_t at; /* in the entry of the directory */
+        size_t at; /* in the directory entry */
         char byte;
         const char *why;
     } rows[] = {{8, 1, "the array is encrypted"},
@@ -91,8 +91,8 @@ TEST_CASE(npz, packed_in_other_ways) {
     pick_fails("t.bin", NULL, "x", "gzipped tokens are not read");
 }
 
-/* Any cut, any byte changed: an error or an array, never a crash; and no
-   change of a deflated array goes unseen. */
+/* Any truncation and any changed byte gives an error or an array, never a
+   crash; every change of a deflated array is noticed. */
 TEST_CASE(npz, damaged) {
     float x[16];
     for (int i = 0; i < 16; i++) x[i] = (float)i;
@@ -118,8 +118,8 @@ TEST_CASE(npz, damaged) {
     }
 }
 
-/* The extension is cut in front of its last number, which then stands in none:
-   read all the same it would be right. */
+/* The extension is truncated before its last number; reading on would find
+   the right number. */
 TEST_CASE(npz, sizes_behind_their_extension) {
     float x[2] = {1, 2};
     Zip z = {.wide = true};

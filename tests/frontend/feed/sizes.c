@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sizes.c: sizes that lie, and memory that large files take. */
+/* sizes.c: false sizes, and the memory that large files take. */
 #define _GNU_SOURCE
 #include "tests/frontend/feed/files.h"
 
@@ -25,7 +25,7 @@ static void refused(const char *name, const char *why) {
     sb_free(&d.text);
 }
 
-/* A header alone, or with that many bytes behind it. */
+/* A header alone, or with that many bytes after it. */
 static void put_header(const char *name, const char *shape, size_t n) {
     char file[1024] = "\x93NUMPY\1", data[64] = {0};
     int len = snprintf(file + 10, 512,
@@ -37,7 +37,7 @@ static void put_header(const char *name, const char *shape, size_t n) {
     REQUIRE(test_write_file(test_tmp(name), file, 10 + (size_t)len + n));
 }
 
-/* An array with an axis of 0 holds no elements, however long its other axes
+/* An array with an axis of length 0 has no elements, whatever its other axes
    are. */
 TEST_CASE(feed, empty_shapes_with_huge_axes) {
     static const char *const shapes[] = {"(4611686018427387904, 0)",
@@ -83,7 +83,7 @@ TEST_CASE(feed, a_header_without_end) {
 
 TEST_CASE(feed, what_is_no_file) {
     REQUIRE(mkfifo(test_tmp("fifo"), 0600) == 0);
-    alarm(20); /* nobody will write to it */
+    alarm(20); /* no process writes to it */
     refused("fifo", "is not a regular file");
     alarm(0);
     refused(".", "is a folder");
@@ -100,7 +100,8 @@ static long peak_kb(void) {
     return u.ru_maxrss;
 }
 
-/* fn in a process of its own: its peak is not another case's. */
+/* Runs fn in a separate process, so that its peak memory does not include
+   other cases. */
 static void in_child(int (*fn)(void)) {
     int status = -1;
     pid_t pid = fork();
@@ -185,7 +186,7 @@ static int read_text(void) {
     return peak_kb() - before > 8 << 10 ? 4 : 0;
 }
 
-/* As large files are: read in windows, whatever their packing and order. */
+/* Like large files: read in windows, whatever their packing and order. */
 TEST_CASE(feed, large_files_are_not_held_in_memory) {
     enum { ROWS = 1 << 20, PER = LARGE / ROWS };
     size_t n = 0;
@@ -221,8 +222,8 @@ TEST_CASE(feed, large_files_are_not_held_in_memory) {
     in_child(read_columns);
 }
 
-/* An array of a x b x c numbers in every order, byte order and packing has the
-   same elements, in memory and where it is too large to be kept there.      */
+/* An array of a x b x c numbers in every order, byte order and packing has
+   the same elements, both in memory and when too large for it. */
 static void check_layout(const int64_t dim[3], bool columns, bool big,
                          int packing) {
     static const char *const names[] = {"l.npy", "l.npy.gz", "l.npz", "l.npz"};

@@ -68,7 +68,7 @@ static void check_tokens(const char *part, int dtype, int64_t n, int first) {
     array_close(&a);
 }
 
-/* The last token only ever is a target. */
+/* The last token is only a target. */
 TEST_CASE(tokens, bytes_of_a_text) {
     Diag d = {0};
     Array a;
@@ -229,7 +229,8 @@ TEST_CASE(csv, mistakes) {
         put_text("a.csv", i ? "1,2\n3,-1e400\n" : "1,2\n3,1e400\n");
         pick_fails("a.csv", NULL, "x", "1e400' is beyond every type");
     }
-    put_text("a.csv", "1,2\n-inf,1e-400\n"); /* the data say so; it rounds */
+    put_text("a.csv", "1,2\n-inf,1e-400\n"); /* the data contain it; it is
+                                                rounded */
     REQUIRE(pick("a.csv", NULL, "x", false, &a, &d) == OK);
     array_close(&a);
     put_text("a.csv", "1,2\n3,-9223372036854775808\n");
@@ -237,7 +238,7 @@ TEST_CASE(csv, mistakes) {
     array_close(&a);
     put_text("a.csv", "1,\n");
     pick_fails("a.csv", NULL, "x", "line 1, column 2: '' is not a number");
-    /* mistyped, and no line of names */
+    /* a typing error, not a line of names */
     put_text("a.csv", "1,2.5.1\n3,4\n");
     pick_fails("a.csv", NULL, "x", "line 1, column 2: '2.5.1' is not a number");
     pick_fails("a.csv", "1", "x", "line 1, column 2: '2.5.1' is not a number");

@@ -315,7 +315,7 @@ TEST_CASE(onnx_bounds, arithmetic) {
         {14, "f32[1,1,1] f32[1,3,1] f32[1,3,1]",
          "GRU(a,b,c)>y activations=('Relu','Relu','Relu')",
          "3 activations, needs 2"},
-        /* every dimension of an equation in another place */
+        /* every dimension of an equation at another position */
         {12, "f32[2,3,2]", "Einsum(a)>y equation='iji->ij'",
          "=f32[2,3] 0 2 4 7 9 11"},
         {12, "f32[2,2,2]", "Einsum(a)>y equation='iii->i'", "=f32[2] 0 7"},
@@ -357,4 +357,4 @@ TEST_CASE(onnx_bounds, arithmetic) {
     CHECK_ROWS(rows);
 }
 
-/* A sum that goes on, and each of its values. */
+/* A running sum, and each of its values. */

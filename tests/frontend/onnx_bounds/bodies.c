@@ -106,7 +106,8 @@ TEST_CASE(onnx_bounds, bodies) {
          "Equal(a,a)>k; If(k)>y then_branch={|Neg(b)>t|t,t} "
          "else_branch={|Abs(b)>t|t}",
          "a branch gives 2 results"},
-        /* operands from outside a body are made first, in whatever order */
+        /* operands from outside a body are computed first, whatever the
+           order */
         {11, "i64:1 f32[2]",
          "Equal(a,a)>k; If(k)>y then_branch={||z} else_branch={||z}; Neg(b)>z",
          "=f32[2] -100 -101"},

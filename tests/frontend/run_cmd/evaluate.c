@@ -42,10 +42,10 @@ TEST_CASE(run, evaluates_every_sample) {
     array_close(&t);
 }
 
-/* At the end of each epoch, and of a run that ends within one. */
+/* At the end of each epoch, and of a run that ends within an epoch. */
 TEST_CASE(run, evaluates_as_the_epoch_it_is_in) {
     static const int lines[] = {
-        10, 21, 25}; /* line numbers: of 23 steps and of the other lines */
+        10, 21, 25}; /* line numbers: of the 23 steps and of the other lines */
     write_data(40);
     char *out = good(&tiny_module, FEEDS EVAL_FEEDS "--steps 23");
     CHECK_EQ_INT(count_lines(out), 26);
@@ -82,7 +82,7 @@ TEST_CASE(run, keeps_the_best) {
     free(y);
 }
 
-/* The first number of that key. */
+/* The first number with that key. */
 static double number(const char *text, const char *key) {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\":", key);
@@ -110,7 +110,7 @@ TEST_CASE(run, augments_and_resumes_with_the_same_bits) {
     char *out = good(&tiny_module, FEEDS "--shuffle --epochs 3 --save @whole "
                                          "--augment x=mixup:0.4");
     free(out);
-    for (int i = 0; i < 2; i++) /* the first ends within an epoch */
+    for (int i = 0; i < 2; i++) /* the first run ends within an epoch */
         free(good(&tiny_module,
                   i ? FEEDS "--shuffle --epochs 3 --save @parts --resume "
                             "--augment x=mixup:0.4"
@@ -149,7 +149,7 @@ TEST_CASE(run, normalizes_what_it_evaluates_too) {
 
 TEST_CASE(run, keeps_the_best_by_a_metric) {
     write_data(40);
-    /* diverges: the loss is best in the first epoch, and rmse with it */
+    /* diverges: the loss is best in the first epoch, and so is rmse */
     char *out = good(&tiny_module,
                      FEEDS EVAL_FEEDS "--epochs 4 --lr 9 --metric rmse "
                                       "--best-by rmse --patience 2 --save @c");

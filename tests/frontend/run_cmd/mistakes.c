@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mistakes.c: data and weights of users, and what they get wrong. */
+/* mistakes.c: users' data and weights, and their mistakes. */
 #define _GNU_SOURCE
 #include "tests/frontend/run_cmd/ran.h"
 
@@ -59,7 +59,7 @@ TEST_CASE(run, data_from_text_and_tokens) {
 
 /* ---- weights ------------------------------------------------------------- */
 
-/* The one tensor `name`, f32[2], of another program. */
+/* A file with the single tensor `name`, f32[2], of another program. */
 static void write_tensor(const char *file, const char *name) {
     char text[200] = {0};
     uint64_t n = (uint64_t)snprintf(text + 8, 150,
@@ -100,8 +100,8 @@ TEST_CASE(run, loads_and_saves_weights_of_others) {
 
 /* ---- mistakes ------------------------------------------------------------ */
 
-/* Options that are refused, with their messages, and options that are accepted
-   beside them. */
+/* Options that are refused, with their messages; and similar options that
+   are accepted. */
 TEST_CASE(run, usage_errors) {
     static const struct {
         const char *refused, *why, *taken;
@@ -197,7 +197,7 @@ TEST_CASE(run, data_errors) {
     write_npy("w.npy", AMPC_DTYPE_F32, 2, (int64_t[]){0, 3}, w);
     write_npy("v.npy", AMPC_DTYPE_F32, 2, (int64_t[]){0, 2}, w);
     bad(&tiny_module, "--feed x=@w.npy --feed target=@v.npy", 1, "0 samples");
-    /* the place is the empty file, whose long path may be cut */
+    /* the place is the empty file, whose long path may be shortened */
     bad(&tiny_module, "--feed x=@w.npy --feed target=@t.npy", 1,
         ": error: the file has 0 samples");
     bad(&tiny_module, "--feed x=@x.npy --feed target=@v.npy", 1,
@@ -244,7 +244,7 @@ TEST_CASE(run, floating_numbers_of_other_widths) {
     }
 }
 
-/* An axis of 2^62 samples of nothing must not become 0 samples of something. */
+/* An axis of 2^62 empty samples must not become 0 samples of another size. */
 TEST_CASE(run, shapes_that_wrap) {
     static const int64_t shapes[][2] = {
         {INT64_C(1) << 62, 0}, {0, INT64_C(1) << 62}, {INT64_MAX, 0}};
@@ -259,7 +259,7 @@ TEST_CASE(run, shapes_that_wrap) {
     }
 }
 
-/* Reading and writing one file would destroy its data. */
+/* Reading and writing the same file would destroy its data. */
 TEST_CASE(run, no_file_is_read_and_written) {
     write_data(8);
     free(good(&tiny_module, FEEDS "--save @kept"));
@@ -292,7 +292,7 @@ TEST_CASE(run, what_is_no_file_is_not_written) {
     bad(&tiny_module, FEEDS "--save @pipe", 1, "not a regular file");
     bad(&tiny_module, FEEDS "--profile @pipe", 1, "not a regular file");
     bad(&tiny_module, FEEDS "--save @sink", 1, "symbolic link");
-    free(good(&tiny_module, FEEDS "--log @sink")); /* a device takes lines */
+    free(good(&tiny_module, FEEDS "--log @sink")); /* a device accepts lines */
     bad(&tiny_module, FEEDS "--fetch @pipe", 1, "not a folder");
     alarm(0);
     CHECK(lstat(test_tmp("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));

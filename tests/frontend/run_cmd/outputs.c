@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* outputs.c: what a run prints and keeps: summary, page, checkpoints, events
-   for TensorBoard. */
+/* outputs.c: what a run prints and writes: summary, page, checkpoints,
+   events for TensorBoard. */
 #define _GNU_SOURCE
 #include "tests/frontend/run_cmd/ran.h"
 
@@ -33,8 +33,8 @@ TEST_CASE(run, ends_with_a_summary) {
     ran_free(&r);
 }
 
-/* The point that a curve has for these losses, so far from its first step to
-   its last: the page's numbers read back. */
+/* The point of a curve for these losses at that distance from its first to
+   its last step: reads the page's numbers back. */
 static void check_point(const char *page, const char *point, double part,
                         double want) {
     double x, y, left, width, top, height, hi, lo;
@@ -50,10 +50,11 @@ static void check_point(const char *page, const char *point, double part,
     REQUIRE(sscanf(frame + used, " <text x=\"%*f\" y=\"%*f\">%lf<", &lo) == 1);
     REQUIRE(sscanf(point, "%lf,%lf", &x, &y) == 2);
     CHECK_NEAR(hi - (y - top) / height * (hi - lo), want, (hi - lo) / 500);
-    CHECK_NEAR(x, left + part * width, 0.06); /* as the page has it: 0.1 */
+    CHECK_NEAR(x, left + part * width, 0.06); /* as the page shows it: 0.1 */
 }
 
-/* A run longer than a curve has points: means of several steps, all of them. */
+/* A run longer than a curve has points: each point is a mean of several
+   steps, and no step is missing. */
 TEST_CASE(run, a_page_of_curves) {
     write_data(40);
     char *log = good(&tiny_module,
@@ -93,7 +94,7 @@ TEST_CASE(run, a_page_of_curves) {
     bad(&tiny_module, FEEDS "--report @no/such/page", 1, "No such file");
 }
 
-/* A learning rate of 0: no evaluation is better than the first. */
+/* With a learning rate of 0 no evaluation is better than the first. */
 TEST_CASE(run, patience_ends_it) {
     write_data(40);
     Ran r = run_module(&tiny_module,
@@ -130,7 +131,7 @@ TEST_CASE(run, keeps_the_last_checkpoints) {
         "--keep would overwrite --feed");
 }
 
-/* The end alone makes no NAME.step-STEP. */
+/* The end of a run alone makes no NAME.step-STEP. */
 TEST_CASE(run, saves_by_the_clock) {
     glob_t found;
     write_data(40);
@@ -142,7 +143,7 @@ TEST_CASE(run, saves_by_the_clock) {
     globfree(&found);
 }
 
-/* A file system with one name for a file, such as FAT: link() fails. */
+/* A file system with one name per file, such as FAT: link() fails. */
 TEST_CASE(run, keeps_copies_where_there_are_no_links) {
     write_data(40);
     no_links = true;
@@ -202,7 +203,7 @@ static uint32_t masked(const unsigned char *p, size_t n) {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* The value of `tag` in an event that holds it, by its bytes. */
+/* The value of `tag` in an event that contains it, by its bytes. */
 static bool event_value(const unsigned char *p, size_t n, const char *tag,
                         float *x) {
     size_t k = strlen(tag);
@@ -212,8 +213,9 @@ static bool event_value(const unsigned char *p, size_t n, const char *tag,
     return true;
 }
 
-/* Read with the format's description, not with our writer: framing, checksums
-   (RFC 3720's test vector), the first message, every loss of the log. */
+/* Reads it by the format's description, not with our writer: framing,
+   checksums (RFC 3720's test vector), the first message, every loss of the
+   log. */
 TEST_CASE(run, tensorboard_events) {
     CHECK_EQ_INT(crc32c((const unsigned char *)"123456789", 9), 0xe3069283u);
     write_data(40);
@@ -256,7 +258,7 @@ TEST_CASE(run, tensorboard_events) {
         }
     }
     CHECK(evaluated);
-    CHECK_EQ_INT(events, 12); /* the version, 10 steps, an evaluation */
+    CHECK_EQ_INT(events, 12); /* the version, 10 steps, one evaluation */
     free(file);
     free(names);
     free(out);

@@ -16,7 +16,8 @@
 
 bool no_links;
 
-/* Instead of the library's, as a file system without links answers. */
+/* Replaces the library's function, and answers like a file system without
+   links. */
 int link(const char *from, const char *to) {
     if (!no_links) return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
     errno = EPERM;
@@ -75,7 +76,7 @@ static void restore(FILE *f, FILE *to, int saved) {
     fclose(to);
 }
 
-/* Nothing is told a person twice. */
+/* No message is printed twice. */
 static void check_lines_differ(const char *text) {
     for (const char *a = text, *b; *a; a += strcspn(a, "\n") + 1) {
         size_t n = strcspn(a, "\n") + 1;

@@ -11,17 +11,18 @@
 #define FEEDS      "--feed x=@x.npy --feed target=@t.npy "
 #define EVAL_FEEDS "--eval-feed x=@x.npy --eval-feed target=@t.npy "
 
-extern bool no_links; /* link() fails as where a file system has no links */
+extern bool no_links; /* link() fails like on a file system without links */
 
 void write_npy(const char *name, int dtype, int rank, const int64_t *dim,
                const void *data);
-/* n samples of x and target as x.npy and t.npy. */
+/* Writes n samples of x and target as x.npy and t.npy. */
 void write_data(int n);
 
 ampc_api api_for(const AmpcModule *m);
 
-/* Runs "run tiny.so WORDS..."; words beginning with '@' name files of the
-   test's folder, FEED=@NAME too.  Standard output and error are kept.       */
+/* Runs "run tiny.so WORDS..."; words that begin with '@' name files of the
+   test's folder, also in FEED=@NAME. Keeps standard output and standard
+   error. */
 typedef struct Ran {
     int status;
     char *out, *err;
@@ -36,7 +37,7 @@ char *good(const AmpcModule *m, const char *words);
 void bad(const AmpcModule *m, const char *words, int status, const char *why);
 
 int count_lines(const char *text);
-/* The number behind `key` in line i of a log. */
+/* The number after `key` in line i of a log. */
 double field(const char *log, int line, const char *key);
 void same_files(const char *a, const char *b);
 

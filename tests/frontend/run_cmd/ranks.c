@@ -56,8 +56,8 @@ TEST_CASE(run, ranks_whose_number_nobody_knows) {
     unsetenv("PMI_RANK");
 }
 
-/* Rank 1 of two is played: it has what rank 0 had in the run before, or the
-   same as rank 0 now, until the run has nothing more to compare. */
+/* Simulates rank 1 of two: it sends what rank 0 sent in the run before, or
+   the same as rank 0 now, until the run has nothing more to compare. */
 enum { FACTS = 64 };
 static struct Played {
     double before[FACTS];
@@ -175,7 +175,8 @@ TEST_CASE(run, ranks_that_differ_say_in_what) {
     }
 }
 
-/* A launcher that starts no MPI says both where rank 0 is and who this is. */
+/* A launcher that does not start MPI sets both the address of rank 0 and
+   this rank's number. */
 TEST_CASE(run, who_adds_for_the_ranks) {
     static const struct {
         const char *address, *rank, *words, *engine;
@@ -211,8 +212,8 @@ static ampc_status refused_open(const ampc_comm_options *o, ampc_comm **out,
     return AMPC_ERR_COMM;
 }
 
-/* No launcher says that it has started this process: MPI is asked, since a rank
-   that trains alone would train another model, without a word. */
+/* No launcher's variables are set: MPI is asked, since a rank that trains
+   alone would silently train another model. */
 TEST_CASE(run, mpi_is_asked_how_many_there_are) {
     ampc_api a = api_for(&tiny_module);
     a.comm_open = played_open;

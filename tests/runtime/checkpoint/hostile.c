@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hostile.c: files that are refused without a change. */
+/* hostile.c: files that are refused without any change. */
 #define _GNU_SOURCE
 #include "tests/runtime/checkpoint/saved.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- hostile files ------------------------------------------------------- */
 
-/* Makes the checksum right again. */
+/* Corrects the checksum. */
 static void sum(char *file, size_t n) {
     static const char key[] = "\"ampc.crc32\":\"";
     char *at = memmem(file, n, key, sizeof key - 1), digits[9];
@@ -53,7 +53,7 @@ static void victim_free(Victim *v) {
     tiny_api()->close(v->s);
 }
 
-/* Neither load nor resume may take the file or change anything. */
+/* Neither load nor resume may accept the file or change anything. */
 static void refused(Victim *v, const char *data, size_t n, const char *why) {
     const ampc_api *a = tiny_api();
     REQUIRE(test_write_file(v->path, data, n));
@@ -83,8 +83,8 @@ TEST_CASE(checkpoint, truncated_anywhere) {
     victim_free(&v);
 }
 
-/* Each byte of the header changed, the checksum made right: taken or refused,
-   never half of it. */
+/* Each byte of the header is changed, with a correct checksum: the file is
+   accepted or refused, never half of it. */
 TEST_CASE(checkpoint, damaged_headers) {
     Victim v = victim_new();
     uint64_t header;
@@ -172,7 +172,7 @@ static void replaced(Victim *v, const char *from, const char *to,
     free(copy);
 }
 
-/* Checkpoints of other graphs, but with the variables of this one. */
+/* Checkpoints of other graphs with the same variables. */
 TEST_CASE(checkpoint, another_build_may_have_made_it) {
     const ampc_api *a = tiny_api();
     Victim v = victim_new();
@@ -189,7 +189,7 @@ TEST_CASE(checkpoint, another_build_may_have_made_it) {
     victim_free(&v);
 }
 
-/* The good file with another text in its header, and zeros behind its data. */
+/* The good file with another text in its header, and zeros after its data. */
 static ampc_status exchanged(Victim *v, const char *from, const char *to,
                              size_t more) {
     uint64_t header;
@@ -214,7 +214,7 @@ static ampc_status exchanged(Victim *v, const char *from, const char *to,
     return tiny_api()->resume(v->s, v->path);
 }
 
-/* Numbers up to the ends of their types, and nothing of another width. */
+/* Numbers up to the limits of their types, and none of another width. */
 TEST_CASE(checkpoint, numbers_of_files_fit_their_types) {
     static const struct {
         const char *from, *to;

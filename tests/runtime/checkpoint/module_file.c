@@ -12,7 +12,8 @@
 
 /* ---- the module's own file ----------------------------------------------- */
 
-/* A shared object with a plan of two variables; weights lie in its tail. */
+/* A shared object with a plan of two variables; the weights are before its
+   tail. */
 static const char module_source[] =
     "#include \"runtime/program/plan.h\"\n"
     "static const PlanVar vars[] = {\n"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* saved.h: sessions that are saved, and all that they hold. */
+/* saved.h: saves sessions and compares their whole content. */
 #ifndef AMPC_TESTS_RUNTIME_CHECKPOINT_SAVED_H
 #define AMPC_TESTS_RUNTIME_CHECKPOINT_SAVED_H
 
@@ -21,7 +21,7 @@ Snapshot snapshot(ampc_session *s);
 void check_same(const Snapshot *a, const Snapshot *b);
 void check_ok(ampc_session *s, ampc_status status);
 
-/* The sum of a file, bit by bit. */
+/* The checksum of a file, computed bit by bit. */
 uint32_t crc32_slow(const uint8_t *p, size_t n);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights.c: weights from elsewhere, and weights alone. */
+/* weights.c: weights from other programs, and files of weights alone. */
 #define _GNU_SOURCE
 #include "tests/runtime/checkpoint/saved.h"
 
@@ -44,7 +44,7 @@ static ampc_status load_from(ampc_session *s, const char *const *paths,
     return tiny_api()->load_weights(s, &from);
 }
 
-/* 2.5, -0.75 and 2^100 are exact in every width that holds them. */
+/* 2.5, -0.75 and 2^100 are exact in every width that can represent them. */
 TEST_CASE(weights, other_widths_are_converted) {
     static const char header[] =
         "{\"w\":{\"dtype\":\"F16\",\"shape\":[3,2],\"data_offsets\":[0,12]},"
@@ -74,8 +74,8 @@ TEST_CASE(weights, other_widths_are_converted) {
     tiny_api()->close(s);
 }
 
-/* Dtypes that the format has and ampc does not: they matter only if a wanted
-   tensor has one. */
+/* Dtypes that the format allows and ampc does not: they matter only if a
+   wanted tensor has one. */
 TEST_CASE(weights, dtypes_that_are_not_read) {
     static const char *const dtypes[] = {"C64", "F4", "F6_E2M3"};
     char header[400], data[40 + 24] = {0};
@@ -127,7 +127,7 @@ static void count_line(void *ctx, const char *line) {
     *(int *)ctx += strstr(line, "weights loaded") != NULL;
 }
 
-/* A refused load does not report the tensors that it had loaded. */
+/* A refused load does not report tensors as loaded. */
 TEST_CASE(weights, a_refused_load_tells_of_none_loaded) {
     const ampc_api *a = tiny_api();
     float data[] = {1, 2, 3, 4, 5, 6};
@@ -249,8 +249,7 @@ TEST_CASE(weights, names_are_renamed_by_prefix) {
     a->close(s);
 }
 
-/* The first fitting one of several renamings counts, and each must fit a
-   tensor. */
+/* The first matching renaming counts, and each must match a tensor. */
 TEST_CASE(weights, every_renaming_renames) {
     static const struct {
         const char *renames[3], *unused; /* NULL: "b" is found */
@@ -289,8 +288,9 @@ TEST_CASE(weights, every_renaming_renames) {
     a->close(s);
 }
 
-/* A variable larger than any block in which one is read, written, drawn or
-   converted, from files of every width: each number is at its place.        */
+/* A variable larger than any block in which variables are read, written,
+   drawn or converted, from files of every width: each number is at its
+   position. */
 TEST_CASE(weights, larger_than_any_block) {
     enum { COUNT = 600011 };
     static const struct {
@@ -380,7 +380,7 @@ TEST_CASE(weights, what_torch_save_writes_is_named) {
     tiny_api()->close(s);
 }
 
-/* Parameters and buffers, nothing else, and a mark of the format. */
+/* Parameters and buffers only, and the format's mark. */
 TEST_CASE(weights, saved_alone) {
     const ampc_api *a = tiny_api();
     const char *path = test_tmp("alone.safetensors");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arguments.c: what the host may hand over, and messages where it may not. */
+/* arguments.c: arguments that the host may pass, and messages for those it
+   may not. */
 #define _GNU_SOURCE
 #include "tests/runtime/runtime/opened.h"
 
@@ -68,8 +69,8 @@ TEST_CASE(runtime, wrong_inputs_have_messages) {
     a->close(s);
 }
 
-/* Variables of every type begin with their number, past the part that is
-   written at once. */
+/* Variables of every type begin with their number, also beyond the part that
+   is written at once. */
 TEST_CASE(runtime, variables_of_every_type_begin_as_given) {
     enum { COUNT = 33001 };
     static const struct {
@@ -116,7 +117,7 @@ TEST_CASE(runtime, variables_of_every_type_begin_as_given) {
     }
 }
 
-/* Impossible arguments: each call reports them and changes nothing. A refused
+/* Invalid arguments: each call reports them and changes nothing. A refused
    call leaves its message in the session; a successful one leaves none. */
 TEST_CASE(runtime, wrong_arguments_have_messages) {
     const ampc_api *a = tiny_api();
@@ -315,7 +316,7 @@ TEST_CASE(runtime, gradients_can_be_read) {
     a->close(s);
 }
 
-/* With a learning rate of 0 every round of micro-steps is alike. */
+/* With a learning rate of 0 all rounds of micro-steps are equal. */
 TEST_CASE(runtime, gradients_start_from_zero) {
     const ampc_api *a = tiny_api();
     ampc_session *s = open_module(&tiny_accumulating, 1);
@@ -360,7 +361,8 @@ TEST_CASE(runtime, one_input_may_move_alone) {
 }
 
 #ifdef __SSE__
-/* Zeros for subnormals, towards zero: kernels compute otherwise. */
+/* Flushing of subnormals, rounding towards zero: kernels compute in another
+   mode. */
 TEST_CASE(runtime, the_host_keeps_its_way_to_round) {
     enum { OWN = 0xffc0, FLAGS = 0x3f };
     ampc_session *s = open_module(&tiny_module, 2);

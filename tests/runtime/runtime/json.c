@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json.c: JSON as checkpoints and logs are read. */
+/* json.c: JSON in checkpoints and logs. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>

@@ -33,8 +33,8 @@ static void hook_free(void *ctx, void *p, size_t bytes) {
     free(p);
 }
 
-/* Everything an accumulating session can allocate; false when some call gave
-   AMPC_ERR_MEMORY.                                                          */
+/* All allocations of an accumulating session; false if some call returned
+   AMPC_ERR_MEMORY. */
 static bool use_all(Hook *h, const char *path) {
     const ampc_api *a = tiny_api();
     ampc_options o = {.size = sizeof o,
@@ -105,8 +105,8 @@ static ampc_status call(Call c, ampc_session *s, const char *path, int i) {
                           : a->resume(s, path);
 }
 
-/* Allocation number `at` of a call fails, alone or with the rest; false: it
-   makes fewer.  i: which module, how many threads. */
+/* Allocation number `at` of a call fails, alone or with all later ones;
+   false: there are fewer. i: which module, how many threads. */
 static bool fails_at(Call c, int at, int i, const char *path) {
     static const AmpcModule *const modules[] = {
         &tiny_module, &tiny_accumulating, &tiny_other};
@@ -150,7 +150,7 @@ static bool fails_at(Call c, int at, int i, const char *path) {
     return st != AMPC_OK;
 }
 
-/* Bytes of the host's allocator without the session itself. */
+/* Bytes from the host's allocator, without the session itself. */
 TEST_CASE(runtime, memory_by_kind) {
     enum { SESSION = 64 << 10 };
     Hook h = {.fail_at = -1};

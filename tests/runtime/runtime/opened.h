@@ -12,7 +12,7 @@ typedef struct Batch {
     ampc_input in[2];
 } Batch;
 
-/* Batch i in *b, as step() takes it. */
+/* Batch i in *b, in the form that step() takes. */
 const ampc_input *batch(Batch *b, int i);
 
 ampc_session *open_module(const AmpcModule *m, int threads);

@@ -48,7 +48,7 @@ static void plain_free(void *ctx, void *p, size_t bytes) {
     free(p);
 }
 
-/* Values that options cannot have, beside values that they can. */
+/* Illegal values of options, beside legal ones. */
 TEST_CASE(runtime, options_have_bounds) {
     const ampc_api *a = tiny_api();
     const struct {
@@ -185,7 +185,7 @@ TEST_CASE(runtime, open_refuses_a_damaged_library_step) {
     }
 }
 
-/* A module that wants weights from a file that has none: the test binary. */
+/* A module that needs weights from a file without any: the test binary. */
 TEST_CASE(runtime, open_refuses_a_module_without_its_tail) {
     AmpcModule m = tiny_module;
     PlanVar vars[32];
@@ -195,6 +195,6 @@ TEST_CASE(runtime, open_refuses_a_module_without_its_tail) {
     vars[0].init = 0;
     m.vars = vars;
     CHECK_EQ_INT(tiny_api()->open(tiny_handle(&m), NULL, &s, err, sizeof err),
-                 AMPC_ERR_FILE); /* a plan on the stack lies in no file */
+                 AMPC_ERR_FILE); /* a plan on the stack belongs to no file */
     CHECK(s == NULL);
 }

@@ -33,7 +33,7 @@ static void meet(void *ctx, int rank) {
     tiny_api()->close(s);
 }
 
-/* Both ranks say how their modules differ; "": they do not. */
+/* Both ranks say how their modules differ; "": they are equal. */
 static void meets(const AmpcModule *other, const char *why) {
     Met t = {.of = {&tiny_module, other}};
     ranks_open(&t.ranks, 2);

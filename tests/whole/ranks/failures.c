@@ -95,7 +95,7 @@ TEST_CASE(ranks, another_module_is_named) {
     }
 }
 
-/* Whichever of its allocations fails, but for the session itself. */
+/* Any one of its allocations fails, except the session's own. */
 TEST_CASE(ranks, one_that_cannot_open_is_named) {
     const Compiled *c = small();
     Run *all = run_new(c);
@@ -120,7 +120,8 @@ TEST_CASE(ranks, one_that_cannot_open_is_named) {
     run_free(all);
 }
 
-/* An engine that fails fails every rank, and no step is half made. */
+/* A communicator that fails makes every rank fail, and no step is applied
+   partly. */
 static void engine_fails(size_t table, const char *why) {
     const Compiled *c = small();
     Run *before = run_new(c), *r = run_new(c);
@@ -145,8 +146,8 @@ TEST_CASE(ranks, an_engine_that_fails) {
     engine_fails(offsetof(ampc_comm, error), "the communicator failed");
 }
 
-/* Whichever of a step's sums it is, beside backward or behind it, and though
-   those that follow are made. */
+/* Any of a step's sums, during backward or after it, even if later ones
+   succeed. */
 TEST_CASE(ranks, one_sum_that_fails) {
     Compiled c = compile_for("mlp.dyn.onnx", SMALL "--comm-bucket 1", 1);
     Run *one = run_new(&c), *two = run_new(&c);
@@ -173,7 +174,7 @@ TEST_CASE(ranks, one_sum_that_fails) {
     compiled_close(&c);
 }
 
-/* One process alone may save there. */
+/* A single process may save there. */
 TEST_CASE(ranks, a_checkpoint_between_micro_steps) {
     Compiled c = compile_for("mlp.dyn.onnx", SMALL, 2);
     const char *path = test_tmp("between.ckpt");
@@ -195,8 +196,8 @@ TEST_CASE(ranks, a_checkpoint_between_micro_steps) {
     compiled_close(&c);
 }
 
-/* One of the functions that all tables have is missing, or a rank is not in the
-   world. */
+/* A required function is missing, or a rank is not below the number of
+   ranks. */
 TEST_CASE(ranks, half_a_communicator) {
     const Compiled *c = small();
     Ranks ranks;
@@ -269,7 +270,7 @@ TEST_CASE(ranks, nobody_answers) {
     close(fd);
 }
 
-/* Variables of launchers hold a number or are ignored. */
+/* Variables of launchers contain a number or are ignored. */
 TEST_CASE(ranks, variables_that_say_no_number) {
     static const struct {
         const char *rank, *world, *port, *why;
@@ -301,10 +302,10 @@ TEST_CASE(ranks, variables_that_say_no_number) {
     unsetenv("MASTER_PORT");
 }
 
-/* Ranks that say what rank 0 says, four in a sum. */
+/* Ranks that send what rank 0 sends; sums of four. */
 typedef struct Alike {
     double said[16];
-    size_t each; /* numbers of a rank; 0: rank 0 has not spoken */
+    size_t each; /* count of numbers from a rank; 0: rank 0 has not sent */
 } Alike;
 
 static int as_rank_0(void *ctx, void *data, size_t count, int32_t dtype) {
@@ -357,8 +358,8 @@ TEST_CASE(ranks, micro_steps_of_all_have_a_bound) {
 
 /* ---- checkpoints --------------------------------------------------------- */
 
-/* Four ranks, then two that make twice the micro-steps, from a file that rank 0
-   alone can see: the same samples in the same order. */
+/* Four ranks, then two that make twice as many micro-steps, from a file that
+   only rank 0 can read: the same samples in the same order. */
 TEST_CASE(ranks, other_ranks_resume) {
     const Compiled *one = small();
     const char *saved = test_tmp("ranks.ckpt");

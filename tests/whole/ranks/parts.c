@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parts.c: optimizer state in parts. */
+/* parts.c: optimizer state divided into parts. */
 #define _GNU_SOURCE
 #include "tests/whole/ranks/ranks_run.h"
 
@@ -31,7 +31,7 @@ static Run *shard_run(const Compiled *c, int world, const char *save,
     return r;
 }
 
-/* Compares bits, checkpoints included, with 1/N of the state and of the
+/* Compares bits, including checkpoints, with 1/N of the state and of the
    parameters that are read in 16 bits; the traffic equals that of gradients. */
 static void sharded(const char *options, double states) {
     char all[300];
@@ -43,7 +43,8 @@ static void sharded(const char *options, double states) {
         Run *a = shard_run(&plain, world, test_tmp("a"), AMPC_KIND_SHADOW);
         Run *b = shard_run(&split, world, test_tmp("b"), AMPC_KIND_SHADOW);
         check_same(b, a);
-        CHECK(b->ranks.cut > 0); /* whole rows of the one gradient in parts */
+        CHECK(b->ranks.cut > 0); /* whole rows of the only gradient that is
+                                    divided */
         CHECK_EQ_INT(b->ranks.cut % SAMPLES_WIDE_ROW, 0);
         test_same_files("a", "b");
         test_same_files("a.weights", "b.weights");
@@ -78,8 +79,9 @@ TEST_CASE(ranks, momentum_in_parts_with_overflows) {
             2);
 }
 
-/* One process that accumulates, with all that decides about a step; and where
-   the host's table can only sum all, is of an older interface or a newer one.
+/* Compared with one process that accumulates, with everything that decides a
+   step; also if the host's table can only sum, or has an older or newer
+   interface.
  */
 TEST_CASE(ranks, parts_as_one_process) {
 #define DECIDED                                                                \
@@ -107,7 +109,7 @@ TEST_CASE(ranks, parts_as_one_process) {
     compiled_close(&two);
 }
 
-/* Two ranks, and what sharding must not change. */
+/* Two ranks, and results that sharding must not change. */
 static void sharding_changes_nothing(const char *text, const char *options,
                                      ampc_kind kind) {
     Compiled of[2];
@@ -126,7 +128,7 @@ static void sharding_changes_nothing(const char *text, const char *options,
     }
 }
 
-/* Without state all ranks update all parameters, from whole sums. */
+/* Without state all ranks update all parameters, from complete sums. */
 TEST_CASE(ranks, nothing_in_parts) {
     sharding_changes_nothing(
         samples_wide_text,
@@ -134,7 +136,7 @@ TEST_CASE(ranks, nothing_in_parts) {
         AMPC_KIND_PARAMETER);
 }
 
-/* Averages, which evaluation reads, are whole on all ranks. */
+/* Averages, which evaluation reads, are complete on all ranks. */
 TEST_CASE(ranks, averages_in_parts) {
     static const char *const options[] = {
         "--precision fp32 --ema 0.5 --optimizer adamw,lr=0.01",
@@ -155,7 +157,8 @@ TEST_CASE(ranks, averages_in_parts) {
     }
 }
 
-/* %w is read in 16 bits and in fp32: it is handed out, and copied by all. */
+/* %w is read in 16 bits and in fp32: it is exchanged, and every rank makes
+   the copy. */
 static const char two_ways[] =
     "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
     "  param %u: f32[80,720] = normal(0, 0.1)\n"
@@ -175,7 +178,8 @@ TEST_CASE(ranks, parts_of_what_is_read_two_ways) {
                              AMPC_KIND_SHADOW);
 }
 
-/* All ranks hold the short vectors %b and %k whole; sums over %v are cut. */
+/* All ranks have the short vectors %b and %k completely; sums over %v are
+   divided. */
 TEST_CASE(ranks, short_and_long_vectors_in_parts) {
     sharding_changes_nothing(
         "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
@@ -199,7 +203,7 @@ TEST_CASE(ranks, short_and_long_vectors_in_parts) {
         AMPC_KIND_PARAMETER);
 }
 
-/* Less than a vector, and one number, which has no parts. */
+/* Less than a vector, and a single number, which cannot be divided. */
 static const char few_elements[] =
     "graph forward(%x: f32[2,80], %y: i64[2]) {\n"
     "  param %w: f32[80,5] = normal(0, 0.1), %b: f32[5] = 0.5\n"
@@ -222,7 +226,7 @@ TEST_CASE(ranks, parts_of_few_elements) {
                              AMPC_KIND_PARAMETER);
 }
 
-/* A result that is a parameter is all of it. */
+/* A result that is a parameter is complete. */
 static void predict_parameter(void *ctx, int rank) {
     Run *r = ctx;
     const ampc_api *api = r->of[0]->api;
@@ -270,7 +274,7 @@ TEST_CASE(ranks, a_result_in_parts) {
     compiled_close(&c);
 }
 
-/* Parameters are handed out through the host's memory; then once more after
+/* Parameters are exchanged through the host's memory; then again after
    resuming. */
 TEST_CASE(ranks, parts_on_a_gpu) {
     const char *more[] = {"", "--shard-optimizer"};
@@ -294,15 +298,16 @@ TEST_CASE(ranks, parts_on_a_gpu) {
         }
         check_same(r[1], r[0]);
         CHECK_EQ_INT(r[0]->metrics[0][1].step, resumes ? 4 : 2);
-        /* Each of two has half of the moments and of the parameters; one kernel
-           updates all. */
+        /* Each of two ranks has half of the moments and of the parameters;
+           one kernel updates all. */
         CHECK_REL(peak[0] - peak[1], 2 * 0.5 * 3 * 4.0 * SAMPLES_WIDE, 0.01);
         run_free(r[0]);
         run_free(r[1]);
     }
 }
 
-/* Saved by four, resumed by two and by one, whether state is spread or not. */
+/* Saved by four ranks, resumed by two and by one, whether state is divided
+   or not. */
 TEST_CASE(ranks, other_ranks_resume_parts) {
     Compiled plain = wide(SMALL);
     Compiled split = wide(SMALL "--shard-optimizer");

@@ -14,7 +14,7 @@
 Batch batch_new(const ampc_api *api, int64_t index, int parts) {
     Batch b = {.n = 0};
     const char *objective = api->objective_name(api->module, 0);
-    char program[40] = "micro"; /* all objectives read the same */
+    char program[40] = "micro"; /* all objectives read the same inputs */
     if (objective && *objective)
         snprintf(program, sizeof program, "micro:%s", objective);
     ampc_tensor_info t = {.size = sizeof t};
@@ -94,11 +94,11 @@ static ampc_status make_copies(const Run *r, ampc_session *s, int64_t batch) {
     return status;
 }
 
-/* Sums of rank 0 as profiles tell them: those beside backward, which are over,
-   before those that the update waited for. */
+/* Sums of rank 0 in profiles: those during backward, which are complete,
+   before those for which the update waited. */
 typedef struct Told {
     Run *run;
-    uint64_t from, to; /* since the session was opened, of the last sum */
+    uint64_t from, to; /* since the session was opened, by the last sum */
 } Told;
 
 static void on_profile(void *ctx, const char *program, const char *step,

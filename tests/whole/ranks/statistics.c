@@ -45,7 +45,7 @@ static double apart(const Run *a, const Run *b) {
     return most;
 }
 
-/* Two ranks with two samples each are one with four. */
+/* Two ranks with two samples each equal one rank with four. */
 TEST_CASE(ranks, batch_norm_over_ranks_as_one_batch) {
     Run *one = norm_run("", 1, 2);
     Run *synced = norm_run("--sync-batchnorm --comm-bucket 300", 2, 1);
@@ -79,8 +79,8 @@ TEST_CASE(ranks, batch_norm_of_one_sample_each) {
     run_free(alone);
 }
 
-/* Two sums in one message; the second is read first. (h keeps a from making
-   room for sb before sa, and depends on a rank's own samples.) */
+/* Two sums in one message; the second is read first. (h prevents sa from
+   coming after sb, and depends on a rank's own samples.) */
 static Run *two_sums_run(int world, int parts) {
     char text[800];
     const char *path = test_tmp("sums.amp");
@@ -115,7 +115,7 @@ TEST_CASE(ranks, sums_end_before_any_is_read) {
     run_free(two);
 }
 
-/* Without that, all have what rank 0 made of its own batch. */
+/* Without the option, all ranks have the statistics of rank 0's batch. */
 TEST_CASE(ranks, running_statistics_are_those_of_rank_0) {
     Compiled c = compile_for("cnn.dyn.onnx",
                              "--precision fp32 --optimizer sgd,lr=0.05", 1);
