@@ -37,6 +37,8 @@ int rewrite_graph(Graph *g, Arena *scratch, RewriteRule *rule, void *user);
 
 /* ---- helpers for rules --------------------------------------------------- */
 
+enum { FOLD_LIMIT = 1 << 20 }; /* largest folded constant, in elements */
+
 /* The node that computes v if its op is `op`, else NULL. A move that also
    rounds does not count, nor does a value with respect to which an op grad
    differentiates. */

@@ -71,6 +71,14 @@ static uint32_t fits_of_bounds(const KInst *x) {
     return m;
 }
 
+/* The dtypes that have 0 and 1: powers of two have no 0. */
+static uint32_t fits_of_bool(void) {
+    uint32_t m = ~0u;
+    for (DType d = 0; d < NUM_DTYPES; d++)
+        if (dtype_is_low(d) && round_to_dtype(0, d) != 0) m &= ~(1u << d);
+    return m;
+}
+
 static uint32_t fits_of(const Kernel *k, const KInst *in) {
     uint32_t m = fits_of_dtype(dtype_of_ktype(in->type)), all = ~0u;
     const KInst *x = in->in[0] ? kinst_at(k, in->in[0]) : NULL;
@@ -94,7 +102,7 @@ static uint32_t fits_of(const Kernel *k, const KInst *in) {
             if (in->in[j]) all &= kinst_at(k, in->in[j])->fits;
         return m | all;
     case K_CVT:
-        if (x->type == KT_B8) return ~0u; /* 0 and 1 */
+        if (x->type == KT_B8) return fits_of_bool();
         if (in->type == KT_I64) return m | fits_of_bounds(x);
         return x->type == KT_I64 ? m : m | x->fits;
     default: return m;

@@ -215,8 +215,9 @@ static Str *called(const Emit *e, ValueId v, DType d) {
 
 /* Declares `to` as a value of type t, but with dtype d. */
 static Str cast_to(Emit *e, Str from, const Type *t, DType d, Str to) {
-    put_int(e, put_emit_node(e, "Cast", &from, 1, to), "to",
-            dtype_info[d].onnx);
+    Onnx__NodeProto *p = put_emit_node(e, "Cast", &from, 1, to);
+    put_int(e, p, "to", dtype_info[d].onnx);
+    if (dtype_info[d].stored) put_int(e, p, "saturate", 0);
     put_info(e, to, t, d);
     return to;
 }
@@ -711,6 +712,14 @@ static bool find_form(OpCode op, Form *f) {
     return false;
 }
 
+/* Opset 20 has no powers of two. */
+static bool is_power_of_two(const Graph *g, const Node *n) {
+    bool is = false;
+    for (int k = 0; k < n->nout; k++)
+        is |= value_dtype(g, n->out[k]) == DT_E8M0;
+    return is;
+}
+
 /* Finds the nodes that the user's outputs need. Reports every op that ONNX
    lacks, once. */
 static Status check_forms(Emit *e) {
@@ -729,7 +738,9 @@ static Status check_forms(Emit *e) {
             only_first &= !k || !e->needed[n->out[k].i];
         }
         for (int k = 0; k < n->nin && read; k++) e->needed[n->in[k].i] = true;
-        if (!read || (only_first && find_form(n->op, &f))) continue;
+        if (!read ||
+            (only_first && find_form(n->op, &f) && !is_power_of_two(g, n)))
+            continue;
         Str name = intern(node_info(n)->text);
         if (str_map_get(&told, name) < 0) emit_fail(e, "has no form in ONNX");
         str_map_put(e->a, &told, name, 1);

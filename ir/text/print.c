@@ -86,7 +86,8 @@ static void put_element(StrBuf *sb, const Tensor *t, int64_t i) {
 static bool all_equal(const Tensor *t, int64_t n) {
     size_t size = (size_t)dtype_info[type_get(t->type)->dtype].bytes;
     for (int64_t i = 1; i < n; i++)
-        if (memcmp(t->data, (char *)t->data + (size_t)i * size, size) != 0)
+        if (memcmp(t->data, (char *)t->data + (size_t)i * size, size) != 0 &&
+            !(isnan(tensor_get(t, 0)) && isnan(tensor_get(t, i))))
             return false;
     return true;
 }
@@ -173,7 +174,8 @@ static void put_init(StrBuf *sb, const Var *v) {
                  (n <= INIT_SHOWN || all_equal(v->init, n));
     if (v->init_text) {
         sb_puts(&text, v->init_text);
-    } else if (!v->init) { /* the number in the variable's dtype */
+    } else if (!v->init && (v->fill != 0 || signbit(v->fill))) {
+        /* the number in the variable's dtype */
         tensor_set(&one, 0, v->fill);
         put_element(&text, &one, 0);
     } else if (shown) {

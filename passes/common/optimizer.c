@@ -714,7 +714,9 @@ static Status make_steps(Graph *train, PassCtx *cx) {
 /* ---- 16-bit copies ------------------------------------------------------- */
 
 ValueId shadow_of(Graph *g, ValueId v, DType d) {
-    if (value_get(g, v)->kind != VK_VAR || !dtype_is_low(d)) return NO_VALUE;
+    if (value_get(g, v)->kind != VK_VAR || !dtype_is_low(d) ||
+        dtype_info[d].stored)
+        return NO_VALUE;
     const Var *var = value_var(g, v);
     if (var->kind != VAR_PARAM && var->kind != VAR_FROZEN) return NO_VALUE;
     if (type_get(var->type)->dtype == d) return v;

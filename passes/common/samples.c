@@ -638,15 +638,22 @@ ValueId samples_weigh(Graph *g) {
     return share;
 }
 
-/* Ones of that type, from the first node of the graph: a constant would take
-   memory and time in proportion to the batch. */
-static ValueId ones_first(Graph *g, TypeId type) {
+/* Ones of that type: a constant, with which simplify folds what reads them,
+   unless they are more elements than it folds. Then a node makes them, the
+   first of the graph: time and memory of the compiler do not grow with them. */
+static ValueId ones(Graph *g, TypeId type) {
+    if (type_count(type_get(type)) <= FOLD_LIMIT) {
+        Tensor *t = tensor_new(g->arena, type);
+        tensor_set(t, 0, 1);
+        tensor_repeat(t);
+        return graph_const(g, "ampc.rows", t);
+    }
     Builder b = {.g = g};
-    ValueId ones = b_full(&b, type, 1);
-    NodeId *order = g->order.data, made = order[g->order.len - 1];
+    ValueId made = b_full(&b, type, 1);
+    NodeId *order = g->order.data, last = order[g->order.len - 1];
     memmove(order + 1, order, (size_t)(g->order.len - 1) * sizeof *order);
-    order[0] = made;
-    return ones;
+    order[0] = last;
+    return made;
 }
 
 bool samples_all(Graph *g) {
@@ -654,7 +661,7 @@ bool samples_all(Graph *g) {
     bool labels = share.i && reads_inputs(g, share);
     put_own(g, OWN_SHARES, graph_scalar(g, DT_F32, 1));
     if (!rows.i) return labels;
-    put_samples(g, rows, ones_first(g, value_get(g, rows)->type));
+    put_samples(g, rows, ones(g, value_get(g, rows)->type));
     /* the divisor for an incomplete batch */
     int64_t batch = value_type(g, rows)->dim[0];
     put_own(g, OWN_VALID, graph_scalar_int(g, DT_I32, batch));

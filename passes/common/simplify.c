@@ -11,7 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { FOLD_LIMIT = 1 << 20 }; /* limit of elements of a folded constant */
 #define SQRT_2 1.41421356237309505
 
 static TypeId type_of(const Rewriter *rw, ValueId v) {
