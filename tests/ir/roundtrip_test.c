@@ -92,7 +92,10 @@ static void add_vars(Rng *r, Module *m) {
         const char *name = internf("%s%d", random_name(r), i);
         bool data = below(r, 2);
         double fill = below(r, 2) ? random_number(r) : 0;
-        if (type_get(t)->dtype == DT_U64) fill = fabs(fill);
+        DType d = type_get(t)->dtype;
+        if (d == DT_U64) fill = fabs(fill);
+        if (dtype_is_int(d) && !(fabs(fill) < (d == DT_U64 ? 0x1p64 : 0x1p63)))
+            fill = 0; /* the type has no such number */
         int v = module_var(m, (VarKind)below(r, 7), name, t,
                            data ? random_tensor(r, m->arena, t) : NULL, fill);
         Var *x = &m->vars.data[v];

@@ -95,6 +95,8 @@ static ValueId weighted_sum(Builder *b, ValueId v) {
     for (int64_t i = 0; i < n; i++) tensor_set(w, i, parts_weight(i));
     for (int i = 0; i < t.rank; i++) axes[i] = i;
     DType d = t.dtype == DT_F64 ? DT_F64 : DT_F32;
+    if (dtype_info[t.dtype].stored)
+        v = b_cast(b, v, d); /* no other op reads it */
     ValueId x = b2(b, OP_MUL, v, graph_const(b->g, "weights", w), d);
     return t.rank ? b_reduce(b, OP_REDUCE_SUM, x, axes, t.rank, false, d) : x;
 }
@@ -111,9 +113,11 @@ Status parts_to_gradients(Graph *g, Diag *d) {
         ValueId s = weighted_sum(&b, v);
         loss = loss.i ? b2(&b, OP_ADD, loss, s, DT_DEFAULT) : s;
     }
-    for (int i = 0; i < g->inputs.len; i++)
-        if (dtype_is_float(value_dtype(g, g->inputs.data[i])))
+    for (int i = 0; i < g->inputs.len; i++) {
+        DType dtype = value_dtype(g, g->inputs.data[i]);
+        if (dtype_is_float(dtype) && !dtype_info[dtype].stored)
             want[n++] = g->inputs.data[i];
+    }
     g->outputs.len = 0;
     if (!loss.i || !n) return OK;
     TRY(autodiff(g, d, g->arena, NODE_BACKWARD, loss, NO_VALUE, want, n,

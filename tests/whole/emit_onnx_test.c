@@ -257,13 +257,14 @@ static bool has_form(const Node *n) {
 }
 
 /* Keeps and counts outputs that can be written; f64 outputs do not count,
-   because f64 constants are imported as f32. */
+   because f64 constants are imported as f32. e8m0 is younger than opset 20. */
 static int keep_outputs(Graph *g, Arena *a) {
     bool *without = NEW_ARRAY(a, bool, g->values.len);
     int kept = 0;
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_get(g, g->order.data[i]);
-        bool bad = !has_form(n) || value_dtype(g, n->out[0]) == DT_F64;
+        DType d = value_dtype(g, n->out[0]);
+        bool bad = !has_form(n) || d == DT_F64 || d == DT_E8M0;
         for (int k = 0; k < n->nin; k++) bad |= without[n->in[k].i];
         for (int k = 0; k < n->nout; k++) without[n->out[k].i] = bad || k > 0;
     }

@@ -61,7 +61,8 @@ static struct {
     VEC(Item) items;
     Arena *a;
     bool ran;
-    int slopes, rough; /* numbers of: compared with differences; not finite */
+    int slopes, rough; /* numbers of: compared with differences; not finite, or
+                          with differences that do not converge */
 } all;
 
 /* ---- numbers ------------------------------------------------------------- */
@@ -132,7 +133,9 @@ static Fed direction(Item *t) {
     for (int i = 0; i < g->inputs.len; i++) {
         const Value *v = value_get(g, g->inputs.data[i]);
         f.in[i] = eval_tensor_new(t->c.a, v->type);
-        if (is_fixed(t, v->name) || !f.in[i]->f) continue;
+        if (is_fixed(t, v->name) || !f.in[i]->f ||
+            dtype_info[type_get(v->type)->dtype].stored)
+            continue;
         for (int64_t k = 0; k < type_count(type_get(v->type)); k++)
             f.in[i]->f[k] = uniform(&seed) - 0.5;
     }
@@ -205,12 +208,17 @@ static void wrong(Item *t, const char *fmt, ...) {
    exact: one of them must agree. */
 static void check_slope(Item *t, const Fed *way) {
     const double steps[] = {1e-4, 1e-6, 1e-7};
-    double scale, got = slope(t, way, &scale), want = 0;
+    double scale, got = slope(t, way, &scale), want[3];
     for (int i = 0; i < 3; i++) {
-        want = difference(t, way, steps[i]);
-        if (fabs(got - want) <= TOL_SLOPE * scale + 1e-8) return;
+        want[i] = difference(t, way, steps[i]);
+        if (fabs(got - want[i]) <= TOL_SLOPE * scale + 1e-8) return;
     }
-    wrong(t, "slope %.12g, difference %.12g, terms %.3g", got, want, scale);
+    if (fabs(want[1] - want[2]) > 0.01 * scale) { /* jumps at every step */
+        all.slopes--;
+        all.rough++;
+        return;
+    }
+    wrong(t, "slope %.12g, difference %.12g, terms %.3g", got, want[2], scale);
 }
 
 static void differentiate(Item *t) {

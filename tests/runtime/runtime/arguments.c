@@ -141,7 +141,8 @@ TEST_CASE(runtime, wrong_arguments_have_messages) {
                           ampc_out(NULL, y, sizeof y, AMPC_DTYPE_F32)};
     more.bytes++, less.bytes--, wide.dtype = AMPC_DTYPE_F64;
     flat.rank = 1, flat.shape = shape, deep.rank = 2, deep.shape = NULL;
-    turned.rank = 2, turned.shape = other, short_in.size--, nothing.data = NULL;
+    turned.rank = 2, turned.shape = other,
+    short_in.size = offsetof(ampc_input, place) - 1, nothing.data = NULL;
     number.data = one, number.bytes = sizeof one;
     unsized.size = 0, small.bytes--, none.data = NULL, odd.dtype = 0;
     batch(&b, 0);
