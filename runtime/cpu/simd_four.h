@@ -30,8 +30,6 @@ INLINE vf vselect(vi take, vf a, vf b) {
     return (vf)((take & (vi)a) | (~take & (vi)b));
 }
 
-INLINE float sfma(float a, float b, float c) { return c + a * b; }
-
 /* half.h, lane by lane. */
 OUTLINE vf vload_f16(const uint16_t *p) {
     vu h = vload_u16(p), mag = h & 0x7fffu;

@@ -40,8 +40,6 @@ INLINE vf vselect(vi take, vf a, vf b) {
     return (vf)vbslq_f32((uint32x4_t)take, (float32x4_t)a, (float32x4_t)b);
 }
 
-INLINE float sfma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-
 INLINE vu vload_u16(const uint16_t *p) { return (vu)vmovl_u16(vld1_u16(p)); }
 
 INLINE void vstore_u16(uint16_t *p, vu v) {

@@ -26,6 +26,14 @@ INLINE vf vload(const float *p) { return *(const vf_any *)p; }
 INLINE void vstore(float *p, vf v) { *(vf_any *)p = v; }
 INLINE vf vset(float x) { return x - (vf){0}; } /* keeps -0 and NaN */
 
+INLINE float sfma(float a, float b, float c) {
+#if HAS_FMA
+    return __builtin_fmaf(a, b, c);
+#else
+    return c + a * b;
+#endif
+}
+
 INLINE int dtype_is16(int dtype) {
     return dtype == AMPC_F16 || dtype == AMPC_BF16;
 }

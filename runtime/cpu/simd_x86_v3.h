@@ -39,8 +39,6 @@ INLINE vf vselect(vi take, vf a, vf b) {
     return (vf)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)take);
 }
 
-INLINE float sfma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-
 INLINE vu vload_u16(const uint16_t *p) {
     const void *q = p;
     return (vu)_mm256_cvtepu16_epi32(_mm_loadu_si128(q));

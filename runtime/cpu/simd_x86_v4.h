@@ -43,8 +43,6 @@ INLINE vf vselect(vi take, vf a, vf b) {
     return (vf)((take & (vi)a) | (~take & (vi)b));
 }
 
-INLINE float sfma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-
 INLINE vu vload_u16(const uint16_t *p) {
     const void *q = p;
     return (vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256(q));

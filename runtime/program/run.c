@@ -177,8 +177,8 @@ ampc_status place_check(ampc_session *s, const char *name, int32_t place) {
 }
 
 /* The host cannot convert what lies in a device. */
-static ampc_status input_place_check(ampc_session *s, const PlanTensor *t,
-                                     const ampc_input *in) {
+static ampc_status device_input_check(ampc_session *s, const PlanTensor *t,
+                                      const ampc_input *in) {
     if (!input_in_device(in)) return AMPC_OK;
     ampc_status status = place_check(s, t->name, in->place);
     if (status != AMPC_OK || (uint32_t)in->dtype == t->dtype) return status;
@@ -228,7 +228,7 @@ static ampc_status input_check(ampc_session *s, const PlanTensor *t,
         return session_fail(s, AMPC_ERR_ARGUMENT,
                             "input '%.200s': the data pointer is %s", t->name,
                             in->data ? "not aligned to its elements" : "NULL");
-    return input_place_check(s, t, in);
+    return device_input_check(s, t, in);
 }
 
 /* The program input to which an argument belongs; -1 if there is none. */
