@@ -255,6 +255,11 @@ class TiedHead(nn.Module):
     def __init__(s): super().__init__(); torch.manual_seed(0); s.e = nn.Embedding(7, 4); s.l = nn.Linear(4, 4); s.out = nn.Linear(4, 7, bias=False); s.out.weight = s.e.weight
     def forward(s, i): return s.out(torch.tanh(s.l(s.e(i))))
 
+class TiedDecoder(Two):
+    """A transposed weight, which the code names, beside a bias of zeros, which the exporter drops."""
+    def more(s): s.b = nn.Parameter(torch.zeros(4))
+    def forward(s, x): return s.m(F.linear(torch.tanh(s.l(x)), s.l.weight.t(), s.b))
+
 class TiedAcross(nn.Module):
     def __init__(s): super().__init__(); torch.manual_seed(0); s.a = nn.Linear(4, 3); s.bias = nn.Parameter(randn(4))
     def forward(s, x): return F.linear(torch.tanh(s.a(x)), s.a.weight.t(), s.bias)
@@ -805,7 +810,7 @@ def kinds():
     ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
     return ([(m, x4) for m in (PlainRow, PlainMatrix, GlobalMatrix, BufferMatrix, BufferNamedWeight, BufferHidden, ListMatrix, ListWeights, Cosines, Triangle, FromNumpy, Lazy,
                                Doubles, ScalarBuffer, FourierFeatures, RopeCached, Bins, ClassWeights, PosWeights, Temperature, Thresholds, NamedLikeBuffers, InputNormalised, InTuple,
-                               InNested, InObject, Lists, Constants, EqualParts, LayerScale, Unused, LazyLayers, FrozenBias, TiedAcross, TiedModule, TiedMasked, Lora, Mixture, Hyper,
+                               InNested, InObject, Lists, Constants, EqualParts, LayerScale, Unused, LazyLayers, FrozenBias, TiedAcross, TiedDecoder, TiedModule, TiedMasked, Lora, Mixture, Hyper,
                                OldWeightNorm, Spectral, OldSpectral, Parametrized, Pruned,
                                TargetClone, CloneDetach, TargetOwnName, Data, DetachedWeight, GradDisabled, GradNested, Decorated, NoGradNoParams, Teacher, ByolDetach, SameTwice,
                                SameBranch, SameInBlock, SameSoftmax, MaxShift, DetachView, DetachSame, DetachThenSame, DetachInputs, DetachCat, DetachPart, DetachLoop, DetachAgain, Focal,

@@ -93,26 +93,36 @@ static void read_model(Unfold *u) {
 
 /* Ops of PyTorch whose parameters ONNX reads in the same order, and the form
    in which the exporter folds them. */
-static const struct {
+typedef struct Ordered {
     const char *op;
     Form form;
-    bool drops; /* its bias, if that is 0 */
-} in_order[] = {
-    {"aten.linear", FORM_TRANSPOSED, true},
-    {"aten.layer_norm", FORM_NONE, false},
-    {"aten.native_layer_norm", FORM_NONE, false},
-    {"aten.rms_norm", FORM_NONE, false},
-    {"aten.group_norm", FORM_VECTOR, false},
-    {"aten.native_group_norm", FORM_VECTOR, false},
-    {"aten.instance_norm", FORM_VECTOR, false},
-    {"aten.prelu", FORM_VECTOR, false},
-    {"aten._prelu_kernel", FORM_VECTOR, false},
-    {"aten.batch_norm", FORM_NONE, false},
-    {"aten._native_batch_norm", FORM_NONE, false},
-    {"aten.native_batch_norm", FORM_NONE, false},
-    {"aten.conv", FORM_NONE, true},
-    {"aten.embedding", FORM_NONE, false},
+    bool drops;       /* its bias, if that is 0 */
+    int first, count; /* the arguments that may be parameters */
+} Ordered;
+
+static const Ordered in_order[] = {
+    {"aten.linear", FORM_TRANSPOSED, true, 1, 2},
+    {"aten.layer_norm", FORM_NONE, false, 2, 2},
+    {"aten.native_layer_norm", FORM_NONE, false, 2, 2},
+    {"aten.rms_norm", FORM_NONE, false, 2, 1},
+    {"aten.group_norm", FORM_VECTOR, false, 2, 2},
+    {"aten.native_group_norm", FORM_VECTOR, false, 1, 2},
+    {"aten.prelu", FORM_VECTOR, false, 1, 1},
+    {"aten._prelu_kernel", FORM_VECTOR, false, 1, 1},
+    {"aten.batch_norm", FORM_NONE, false, 1, 4},
+    {"aten._native_batch_norm", FORM_NONE, false, 1, 4},
+    {"aten.native_batch_norm", FORM_NONE, false, 1, 4},
+    {"aten.conv", FORM_NONE, true, 1, 2},
+    {"aten.embedding", FORM_NONE, false, 0, 1},
 };
+
+static const Ordered *ordered(Str text) {
+    const char *op = unfold_op(text);
+    for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++)
+        if (!strncmp(op, in_order[i].op, strlen(in_order[i].op)))
+            return &in_order[i];
+    return NULL;
+}
 
 static bool is_vector(const Onnx__TensorProto *t) {
     int wide = 0;
@@ -196,26 +206,75 @@ static bool all_there(const Unfold *u, const int *at, int nat, const Slot *s,
     return ns == nat;
 }
 
+/* Lines of the parameters in their places among the arguments; -1: another
+   node's result, such as a weight that the model's code transposes. */
+static int in_places(const Unfold *u, const Onnx__NodeProto *node,
+                     const Ordered *o, int *at) {
+    const OxNode n = {.proto = node};
+    int nat = 0;
+    for (int i = 0; i < o->count; i++) {
+        Str a = ox_torch_argument(&n, o->first + i);
+        if (!a || *a != '%') continue;
+        at[nat++] = str_map_get(&u->arguments, intern(a + 1));
+    }
+    return nat;
+}
+
+/* The number of samples for which an InstanceNorm in eval() repeats its
+   vectors: the first length of the shape that the group's last node restores;
+   0: unknown. */
+static Status repeats(const Unfold *u, const Onnx__NodeProto *last,
+                      int64_t *times) {
+    const Tensor *shape;
+    int init = onnx_is_op(last, "Reshape") && last->n_input > 1
+                   ? str_map_get(&u->inits, ox_text(last->input[1]))
+                   : -1;
+    *times = 0;
+    if (init < 0 || init >= u->ninits) return OK;
+    TRY(ox_tensor(u->ox, u->g->initializer[init], last->input[1], &shape));
+    const Type *type = type_get(shape->type);
+    if (type->dtype == DT_I64 && type->rank == 1 && type->dim[0] > 2)
+        *times = ((const int64_t *)shape->data)[0];
+    return OK;
+}
+
+/* InstanceNorm with running statistics, in eval(): a BatchNormalization over
+   all channels of all samples. */
+static Status restore_instance_norm(Unfold *u, size_t first, size_t end) {
+    static const Ordered vectors = {"", FORM_NONE, false, 1, 4};
+    int at[4];
+    int64_t times;
+    if (in_places(u, u->g->node[first], &vectors, at) != 4) return OK;
+    TRY(repeats(u, u->g->node[end - 1], &times));
+    for (size_t i = first; i < end && times > 0; i++) {
+        Onnx__NodeProto *n = u->g->node[i];
+        if (!onnx_is_op(n, "BatchNormalization") || n->n_input != 5) continue;
+        for (size_t k = 0; k < 4; k++) {
+            int init = str_map_get(&u->inits, ox_text(n->input[k + 1]));
+            Slot s = {n, k + 1, init};
+            if (init >= 0 && init < u->ninits && u->folded[init] && at[k] >= 0)
+                TRY(unfold_repeated(u, &s, at[k], times));
+        }
+    }
+    return OK;
+}
+
 static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
+    if (!strncmp(unfold_op(text), "aten.instance_norm", 18))
+        return restore_instance_norm(u, first, end);
     int at[MOST], nat = unfold_arguments(u, text, at);
     Slot s[MOST];
     int ns = parameter_slots(u, first, end, s);
     if (all_there(u, at, nat, s, ns)) return OK;
-    const char *op = unfold_op(text);
-    Form folds = FORM_NONE;
-    bool ordered = false, drops = false;
-    for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++) {
-        if (strncmp(op, in_order[i].op, strlen(in_order[i].op))) continue;
-        ordered = true;
-        folds = in_order[i].form;
-        drops = in_order[i].drops;
-        break;
-    }
-    if (!ordered) ns = nat = nat && ns ? unmatched(u, at, nat, s, ns) : 0;
-    if (ns != nat && !(drops && ns == 1 && nat == 2)) return OK;
+    const Ordered *o = ordered(text);
+    int places[MOST], n = o ? in_places(u, u->g->node[first], o, places) : 0;
+    if (n > nat) memcpy(at, places, (size_t)(nat = n) * sizeof *at);
+    if (!o) ns = nat = nat && ns ? unmatched(u, at, nat, s, ns) : 0;
+    if (ns != nat && !(o && o->drops && ns == 1 && nat == 2)) return OK;
     for (int i = 0; i < ns; i++) {
-        Form form = unfold_form_of(u, &s[i], folds);
-        if (form == FORM_NONE || is_itself(u, &s[i], at[i])) continue;
+        Form form = unfold_form_of(u, &s[i], o ? o->form : FORM_NONE);
+        if (form == FORM_NONE || at[i] < 0 || is_itself(u, &s[i], at[i]))
+            continue;
         TRY(unfold_operand(u, &s[i], at[i], form));
     }
     return OK;
@@ -280,15 +339,19 @@ static void find_reads(Unfold *u) {
         }
 }
 
+static bool names_value(Str text, Str name) {
+    for (Str found; (found = ox_torch_next_name(&text));)
+        if (found == name) return true;
+    return false;
+}
+
 /* True if all readers name the constant, which means that no equal one was
    merged into it. */
 static bool all_name_it(const Unfold *u, int init) {
-    Str name = ox_text(u->g->initializer[init]->name);
-    for (int i = u->last[init]; i >= 0; i = u->before.data[i]) {
-        const char *text = ox_torch_text(u->reads.data[i].node);
-        const char *at = strstr(text, internf("%%%s", name));
-        if (!at || ox_torch_in_name(at[1 + strlen(name)])) return false;
-    }
+    Str name = intern(u->g->initializer[init]->name);
+    for (int i = u->last[init]; i >= 0; i = u->before.data[i])
+        if (!names_value(ox_torch_text(u->reads.data[i].node), name))
+            return false;
     return u->last[init] >= 0;
 }
 

@@ -86,6 +86,8 @@ Status unfold_values(Unfold *u, int at, const Onnx__TensorProto *from,
                      size_t rank);
 /* Makes the operand read the parameter of line `at`. */
 Status unfold_operand(Unfold *u, const Slot *s, int at, Form form);
+/* The same for a vector that stands in the operand `times` times. */
+Status unfold_repeated(Unfold *u, const Slot *s, int at, int64_t times);
 /* The same for the parameters of node i, which has no record, from the
    module that reads its result. */
 Status unfold_scope(Unfold *u, size_t i);

@@ -171,6 +171,42 @@ Status unfold_operand(Unfold *u, const Slot *s, int at, Form form) {
     return OK;
 }
 
+/* True if the bytes are the first `part` of them again and again. */
+static bool repeat(const uint8_t *p, size_t bytes, size_t part) {
+    for (size_t i = part; i < bytes; i += part)
+        if (memcmp(p, p + i, part)) return false;
+    return true;
+}
+
+Status unfold_repeated(Unfold *u, const Slot *s, int at, int64_t times) {
+    const Onnx__TensorProto *t = u->g->initializer[s->init];
+    Str target = u->ox->signature.data[at].target;
+    Str result = internf("%s.repeated", target);
+    const Tensor *data;
+    TRY(ox_tensor(u->ox, t, ox_text(t->name), &data));
+    const Type *type = type_get(data->type);
+    int64_t length = type_count(type) / times;
+    size_t bytes = (size_t)type_bytes(type), part = bytes / (size_t)times;
+    if (type->rank != 1 || length * times != type->dim[0] || !length ||
+        !repeat(data->data, bytes, part))
+        return OK;
+    TRY(unfold_values(u, at, t, arena_dup(u->a, data->data, part), part,
+                      &length, 1));
+    if (str_map_get(&u->made, result) < 0) {
+        Onnx__NodeProto *n = unfold_node(u, "Tile", s->node, 2, 1);
+        str_map_put(u->a, &u->made, result, 1);
+        n->input[0] = unfold_copy(u, target);
+        n->input[1] =
+            unfold_integers(u, internf("%s.times", result), &times, 1);
+        n->name = unfold_copy(u, internf("node_%s", result));
+        n->output[0] = unfold_copy(u, result);
+        vec_push(u->a, &u->nodes, n);
+    }
+    s->node->input[s->k] = unfold_copy(u, result);
+    u->changes++;
+    return OK;
+}
+
 /* ---- biases of zeros, which the exporter drops --------------------------- */
 
 static int64_t integer(const Onnx__NodeProto *n, const char *name,
