@@ -120,6 +120,9 @@ static Status bad_module(Diag *d, const char *path, const char *what) {
     return fail(d, (Loc){.file = intern(path)}, "%s", what);
 }
 
+static const char no_module[] =
+    "not a module made by ampc; ampc MODEL -o OUT.so makes one";
+
 static bool read_at(FILE *f, uint64_t offset, void *buf, size_t n) {
     return fseeko(f, (off_t)offset, SEEK_SET) == 0 && fread(buf, 1, n, f) == n;
 }
@@ -128,7 +131,7 @@ static Status read_directory(Arena *a, Diag *d, uint64_t size, SectionFile *f) {
     PlanTail t;
     if (size < sizeof t || !read_at(f->file, size - sizeof t, &t, sizeof t) ||
         t.magic != AMPC_TAIL_MAGIC)
-        return bad_module(d, f->path, "not a module made by ampc");
+        return bad_module(d, f->path, no_module);
     uint64_t room = size - sizeof t;
     if (t.nsection > MAX_SECTIONS || t.directory > room ||
         t.nsection * sizeof(PlanSection) > room - t.directory)
@@ -160,7 +163,7 @@ Status sections_open(Arena *a, Diag *d, const char *path, SectionFile *f) {
     }
     Status s = S_ISREG(st.st_mode)
                    ? read_directory(a, d, (uint64_t)st.st_size, f)
-                   : bad_module(d, path, "not a module made by ampc");
+                   : bad_module(d, path, no_module);
     if (s != OK) sections_close(f);
     return s;
 }

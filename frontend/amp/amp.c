@@ -76,8 +76,10 @@ static Status choose_trained(const Amp *x) {
             v->why = internf("%s %s", option, r->glob);
         }
         if (used) continue;
-        fail(x->d, x->loc, "%s '%s' matches no parameter of the model", option,
-             r->glob);
+        fail(x->d, x->loc,
+             "%s '%s' matches no parameter of the model (ampc inspect MODEL "
+             "--params lists them)",
+             option, r->glob);
         return ERR_USAGE;
     }
     return OK;

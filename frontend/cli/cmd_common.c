@@ -91,6 +91,7 @@ static Status unknown_own(Session *s, const char *arg) {
     for (size_t i = 0; i < sizeof own_rows / sizeof *own_rows; i++)
         if (!strcmp(own_rows[i].command, s->command))
             near_offer(&near, own_rows[i].flag);
+    if (!s->own_only) return options_unknown(&s->opt, &s->diag, arg, near);
     fail(&s->diag, (Loc){0}, "unknown option '%s'%s (see ampc --help)", arg,
          near_text(&near, text));
     return ERR_USAGE;
@@ -113,7 +114,7 @@ static Status take_cmd_arg(Session *s, char **argv, int left,
     bool took = false;
     *used = 1;
     s->compile_option = arg;
-    if (s->own_only) return unknown_own(s, arg);
+    if (s->own_only || !options_known(arg)) return unknown_own(s, arg);
     TRY(options_set(&s->opt, &s->diag, arg, next, &took));
     if (took) *used = 2;
     return OK;

@@ -316,7 +316,10 @@ int cmd_compile(int argc, char **argv) {
     session_init(&s);
     Status st = session_args(&s, argc, argv, "ampc", &model);
     if (st == OK && !s.own.out) {
-        fail(&s.diag, (Loc){0}, "-o OUT.so is missing (see ampc --help)");
+        fail(&s.diag, (Loc){0}, "-o OUT.so is missing%s (see ampc --help)",
+             has_suffix(model, ".so")
+                 ? "; ampc run and ampc inspect take a module"
+                 : "");
         st = ERR_USAGE;
     }
     if (st == OK) st = compile(&s, model, s.own.out);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "frontend/cli/cmd.h"
+#include "ir/base/near.h"
 #include "ir/fn/fn.h"
 
 static void put_ops_row(const OpInfo *o) {
@@ -66,10 +67,16 @@ static bool put_named(const char *name) {
         put_op(&op_info[op]);
         return true;
     }
+    char text[NEAR_TEXT];
+    Near near = near_to(name);
+    for (int i = 0; i < NUM_OPS; i++)
+        if (i != OP_CALL) near_offer(&near, op_info[i].text);
+    for (int i = 0; i < fn_std_count(); i++)
+        near_offer(&near, fn_std_at(i)->info.text);
     fprintf(stderr,
-            "ampc: error: no op is called '%.200s'; ampc --list-ops prints "
+            "ampc: error: no op is called '%.200s'%s; ampc --list-ops prints "
             "all\n",
-            name);
+            name, near_text(&near, text));
     return false;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "frontend/cli/cmd.h"
+#include "ir/base/near.h"
 #include "ir/fn/optimizer.h"
 #include "passes/options.h"
 
@@ -40,10 +41,14 @@ int cmd_list_optimizers(int argc, char **argv) {
             printf("%.*s\n", (int)f->size, f->text);
             continue;
         }
+        char text[NEAR_TEXT];
+        Near near = near_to(argv[i]);
+        for (f = NULL; (f = optimizer_next(f));)
+            near_offer(&near, f->info.text);
         fprintf(stderr,
-                "ampc: error: no optimizer is called '%.200s'; ampc "
+                "ampc: error: no optimizer is called '%.200s'%s; ampc "
                 "--list-optimizers prints all\n",
-                argv[i]);
+                argv[i], near_text(&near, text));
         status = ERR_USER;
     }
     arena_free(a);

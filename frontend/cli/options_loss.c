@@ -210,7 +210,10 @@ static Status start_objective(Options *o, const Spec *s, const char *name) {
                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
     if (!*name || name[ok])
         return spec_error(
-            s, "'%s': a name is letters, digits, '_', '-' and '.'", name);
+            s,
+            "'%s': a name is letters, digits, '_', '-' and '.'; keys follow "
+            "it: NAME,loss=L,params=GLOB",
+            name);
     if (o->only_given)
         return spec_error(s, "cannot be combined with options for a single "
                              "objective; make them keys of each --objective");

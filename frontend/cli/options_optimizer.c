@@ -133,8 +133,12 @@ Status set_schedule(Options *o, Spec *s) {
         TRY(resolve_share(s, schedule_keys[key].name, c->key[KEY_TOTAL],
                           share[key], &c->key[key]));
         if (isnan(c->key[key]))
-            return spec_error(s, "%s needs %s=", row->word,
-                              schedule_keys[key].name);
+            return spec_error(
+                s, "%s needs %s=%s", row->word, schedule_keys[key].name,
+                key == KEY_TOTAL ? ", the number of the optimizer's steps; "
+                                   "ampc run --hyper total=100% makes it "
+                                   "that of the run"
+                                 : "");
     }
     if (c->key[KEY_TOTAL] != 0 && c->key[KEY_TOTAL] <= c->key[KEY_WARMUP])
         return spec_error(s, "total= must exceed warmup=");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options_precision.c: options of precision, placement and memory. */
 #include "frontend/cli/options_spec.h"
+#include "ir/base/near.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,12 +24,18 @@ Status set_precision(Options *o, Spec *s) {
     }
     if (colon) *colon = 0;
     level = spec_word(levels, word);
-    if (level < 0 || (colon && (!level || strcmp(colon + 1, "bf16"))))
+    if (level < 0 || (colon && (!level || strcmp(colon + 1, "bf16")))) {
+        char text[NEAR_TEXT];
+        Near near = near_to(word);
+        for (int i = 0; precision_words[i]; i++)
+            near_offer(&near, precision_words[i]);
         return spec_error(
             s,
             "'%s%s%s' is not one of fp32, bf16, fp16, O0, O1, O2, O3, "
-            "O1:bf16, O2:bf16, O3:bf16",
-            word, colon ? ":" : "", colon ? colon + 1 : "");
+            "O1:bf16, O2:bf16, O3:bf16%s",
+            word, colon ? ":" : "", colon ? colon + 1 : "",
+            near_text(&near, text));
+    }
     o->precision = !level ? PREC_FP32 : colon ? PREC_BF16 : PREC_FP16;
     o->half_model = level >= 2;
     o->keep_batchnorm = o->master_weights = level == 2;

@@ -88,8 +88,13 @@ Status spec_assign(const Spec *s, const SpecKey *k, char *value) {
                           k->hi, k->open ? ')' : ']');
     if (k->list) vec_push(s->arena, k->list, v);
     if (more) return spec_assign(s, k, more + 1);
-    if ((k->integer || k->whole) && v != floor(v))
-        return spec_error(s, "%s=%s is not an integer", k->name, value);
+    bool whole = (k->integer || k->whole) && v != floor(v);
+    if (whole && k->share && v > 0 && v < 1)
+        return spec_error(s,
+                          "%s=%s is not an integer; a share of total= is "
+                          "%s=%g%%",
+                          k->name, value, k->name, v * 100);
+    if (whole) return spec_error(s, "%s=%s is not an integer", k->name, value);
     if (k->real) *k->real = v;
     if (k->integer) *k->integer = (int64_t)v;
     if (k->flag) *k->flag = v != 0;
@@ -102,7 +107,11 @@ static Status unknown_key(const Spec *s, const SpecKey *keys,
     sb_puts(&all, keys->name ? "; its keys are " : "; it has no keys");
     for (const SpecKey *k = keys; k->name; k++)
         sb_printf(&all, "%s%s", k > keys ? ", " : "", k->name);
-    Status st = spec_error(s, "unknown key '%s'%s", piece, all.data);
+    char text[NEAR_TEXT];
+    Near near = near_to(piece);
+    for (const SpecKey *k = keys; k->name; k++) near_offer(&near, k->name);
+    Status st = spec_error(s, "unknown key '%s'%s%s", piece, all.data,
+                           near_text(&near, text));
     sb_free(&all);
     return st;
 }

@@ -54,16 +54,37 @@ static const struct {
     {"--weight-decay", "--optimizer O,weight_decay=X"},
 };
 
-static Status unknown_option(const Spec *s) {
-    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+static const struct OptionRow *find_row(const char *name) {
+    const struct OptionRow *r = option_rows;
+    for (size_t i = 0; i < sizeof option_rows / sizeof *r; i++)
+        if (!strcmp(r[i].name, name)) return &r[i];
+    return NULL;
+}
+
+bool options_known(const char *name) { return find_row(name) != NULL; }
+
+/* `near` has compared the name with the options of the command alone. */
+static Status unknown_option(const Spec *s, Near near) {
+    const size_t words = sizeof elsewhere / sizeof *elsewhere;
+    for (size_t i = 0; i < words; i++) {
         if (!strcmp(elsewhere[i].word, s->option))
             return spec_error(s, "unknown option; use %s", elsewhere[i].here);
-    char text[NEAR_TEXT];
-    Near near = near_to(s->option);
+        near_offer(&near, elsewhere[i].word);
+    }
     for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++)
         near_offer(&near, option_rows[i].name);
+    char text[NEAR_TEXT];
+    for (size_t i = 0; i < words; i++)
+        if (near.best == elsewhere[i].word)
+            return spec_error(s, "unknown option%s: use %s",
+                              near_text(&near, text), elsewhere[i].here);
     return spec_error(s, "unknown option%s (see ampc --help)",
                       near_text(&near, text));
+}
+
+Status options_unknown(Options *o, Diag *d, const char *name, Near near) {
+    Spec s = {name, false, {0}, d, o->arena, NULL};
+    return unknown_option(&s, near);
 }
 
 static Status add_path(Options *o, const Spec *s, Strs *to, const char *value) {
@@ -77,10 +98,8 @@ static Status add_path(Options *o, const Spec *s, Strs *to, const char *value) {
 
 static Status apply_option(Options *o, Spec *s, const char *value,
                            bool *used_value) {
-    const struct OptionRow *r = option_rows, *end = r;
-    for (end += sizeof option_rows / sizeof *r; r < end; r++)
-        if (!strcmp(r->name, s->option)) break;
-    if (r == end) return unknown_option(s);
+    const struct OptionRow *r = find_row(s->option);
+    if (!r) return unknown_option(s, near_to(s->option));
     *used_value = r->kind != FLAG;
     if (*used_value && !value) return spec_error(s, "needs a value");
     uint64_t row = UINT64_C(1) << (r - option_rows);
@@ -163,10 +182,8 @@ void options_second_source(Options *o) {
 /* ---- said again ---------------------------------------------------------- */
 
 static bool names_file(const char *option) {
-    for (size_t i = 0; i < sizeof option_rows / sizeof *option_rows; i++)
-        if (!strcmp(option_rows[i].name, option))
-            return option_rows[i].kind == PATH || option_rows[i].kind == PATHS;
-    return false;
+    const struct OptionRow *r = find_row(option);
+    return r && (r->kind == PATH || r->kind == PATHS);
 }
 
 /* Leaves out file names, which do not change any bit of a module. */

@@ -3,12 +3,18 @@
 #ifndef AMPC_FRONTEND_DRIVER_OPTIONS_TEXT_H
 #define AMPC_FRONTEND_DRIVER_OPTIONS_TEXT_H
 
+#include "ir/base/near.h"
 #include "passes/options.h"
 
 /* One option "--name" with its value (NULL for flags). *used_value tells the
    caller whether the value was consumed.  Returns ERR_USAGE with a message. */
 Status options_set(Options *o, Diag *d, const char *name, const char *value,
                    bool *used_value);
+/* True for an option of the compiler. */
+bool options_known(const char *name);
+/* Refuses a name that is not known. `near` may have compared it with further
+   options. */
+Status options_unknown(Options *o, Diag *d, const char *name, Near near);
 /* "name = value" or "flag" of a `train` block; - and _ are the same there.
    A model may not name files. */
 Status options_set_line(Options *o, Diag *d, const Setting *line);

@@ -318,6 +318,22 @@ static Status mix_labels(Diag *d, FeedSet *fs) {
                        "--augment LABELS=mixup:ALPHA");
 }
 
+static Status no_input(Diag *d, const char *spec, const FeedSet *fs,
+                       const FeedSet *known) {
+    char text[NEAR_TEXT], *name = strdup(spec);
+    if (!name) out_of_memory();
+    name[strcspn(name, "=")] = 0;
+    Near near = near_to(name);
+    for (int i = 0; i < fs->n; i++) near_offer(&near, fs->feed[i].want.name);
+    for (int i = 0; known && i < known->n; i++)
+        near_offer(&near, known->feed[i].want.name);
+    Status st =
+        fail(d, (Loc){0}, "--augment %s: the module has no such input%s", spec,
+             near_text(&near, text));
+    free(name);
+    return st;
+}
+
 Status augment_open(Diag *d, const RunList *specs, const FeedSet *known,
                     bool training, int64_t seed, FeedSet *fs) {
     Augment a = {.training = training};
@@ -326,9 +342,7 @@ Status augment_open(Diag *d, const RunList *specs, const FeedSet *known,
         TRY(read_spec(d, specs->at[i], &a));
         Feed *f = find_feed(fs, specs->at[i]);
         if (!f && !find_feed(known, specs->at[i]))
-            return fail(d, (Loc){0},
-                        "--augment %s: the module has no such input",
-                        specs->at[i]);
+            return no_input(d, specs->at[i], fs, known);
         if (f) TRY(give(d, fs, f, &a));
     }
     return training ? mix_labels(d, fs) : OK;

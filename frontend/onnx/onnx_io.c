@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
+#include "ir/base/near.h"
 
 /* ---- dimensions ---------------------------------------------------------- */
 
@@ -144,6 +145,19 @@ static bool has_symbols(const Ox *ox) {
     return false;
 }
 
+/* "; did you mean 'batch'?", or "". */
+static Str meant_dim(Ox *ox, Str name) {
+    char text[NEAR_TEXT];
+    Near near = near_to(name);
+    for (size_t i = 0; i < ox->graph->n_input; i++) {
+        const Onnx__TensorShapeProto *s = shape_of(ox->graph->input[i]);
+        for (size_t k = 0; s && k < s->n_dim; k++)
+            near_offer(&near, dim_name(s->dim[k]));
+    }
+    if (near.best) near.best = ox_quote(ox, near.best);
+    return intern(near_text(&near, text));
+}
+
 /* The batch is the first dimension of the first input that has one. */
 static const Dim *batch_dim(const Ox *ox) {
     for (size_t i = 0; i < ox->graph->n_input; i++) {
@@ -158,10 +172,10 @@ static Status bind_batch(Dims *dims) {
     Ox *ox = dims->ox;
     const Dim *d = batch_dim(ox);
     int64_t n = ox->opt->batch;
-    bool one = d && dim_known(d) && d->dim_value == 1;
-    if (!n && one && ox->is_torch && options_train(ox->opt))
-        ox_warn_model(ox, "the file fixes the batch at 1; for another: %s",
-                      export_again(ox, 0));
+    if (!n && d && dim_known(d) && ox->is_torch && options_train(ox->opt))
+        fail_note(ox->d, (Loc){.file = ox->file},
+                  "the file fixes the batch at %" PRId64 "; for another: %s",
+                  d->dim_value, export_again(ox, 0));
     if (!n) return OK;
     if (!d) return ox_fail_model(ox, "--batch-sizes: no input has a batch");
     if (dim_known(d) && d->dim_value != n)
@@ -200,8 +214,9 @@ static Status bind_dims(Dims *dims) {
         if (!found)
             return ox_fail_model(ox,
                                  "--dim %s: the model's symbolic "
-                                 "dimensions are: %s",
-                                 ox_quote(ox, b->name), known_dims(ox));
+                                 "dimensions are: %s%s",
+                                 ox_quote(ox, b->name), known_dims(ox),
+                                 meant_dim(ox, b->name));
     }
     return OK;
 }

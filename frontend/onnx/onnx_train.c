@@ -590,7 +590,9 @@ Status ox_decide(Ox *ox) {
     for (int i = 0; i < ox->opt->train_rules.len; i++) {
         const GlobRule *r = &ox->opt->train_rules.data[i];
         if (used[i]) continue;
-        ox_fail_model(ox, "%s '%s' matches no initializer of the model",
+        ox_fail_model(ox,
+                      "%s '%s' matches no initializer of the model (ampc "
+                      "inspect MODEL --params lists them)",
                       r->train ? "--train" : "--freeze", ox_quote(ox, r->glob));
         return ERR_USAGE;
     }

@@ -41,7 +41,11 @@ const char *val_kind(const Val *v) {
 }
 
 Status run_wants(Run *r, const Expr *at, const char *what, const Val *v) {
-    return run_fail(r, at, "%s expected, found %s", what, val_kind(v));
+    return run_fail(r, at, "%s expected, found %s%s", what, val_kind(v),
+                    v->kind == V_TENSOR
+                        ? " (the compiler does not know its values; gather "
+                          "and where read positions from data)"
+                        : "");
 }
 
 /* ---- values -------------------------------------------------------------- */

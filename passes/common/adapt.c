@@ -194,7 +194,8 @@ static Status add_adapters(Adapt *x, const LoraSpec *spec) {
         fail(d, loc, "--lora '%s' %s%s%s", spec->glob,
              matched ? "matches no weight that a matrix product alone reads"
              : named ? "is left with no weight by the --lora after it"
-                     : "matches no parameter of the model",
+                     : "matches no parameter of the model (ampc inspect "
+                       "MODEL --params lists them)",
              left.len ? ": " : "", left.len ? left.data : "");
         st = ERR_USAGE;
     } else if (st == OK && left.len) {

@@ -450,11 +450,12 @@ static Status nothing_trains(const Graph *g, Diag *d, ValueId loss) {
         }
     }
     sb_put_more(&names, n);
-    Status s = fail(d, (Loc){.file = g->module->file},
-                    "the loss%s%s%s depends on no trained parameter%s%s%s",
-                    name ? " '" : "", name ? name : "", name ? "'" : "",
-                    n ? "; there are " : "", n ? names.data : "",
-                    frozen ? "; --train '*' trains all that can" : "");
+    Status s = fail(
+        d, (Loc){.file = g->module->file},
+        "the loss%s%s%s depends on no trained parameter%s%s%s",
+        name ? " '" : "", name ? name : "", name ? "'" : "",
+        n ? "; there are " : "; the model has none (param NAME: TYPE = ..)",
+        n ? names.data : "", frozen ? "; --train '*' trains all that can" : "");
     sb_free(&names);
     return s;
 }
@@ -507,7 +508,8 @@ static Status check_writes(const Graph *g, Diag *d) {
         if (v->kind == VAR_PARAM)
             return fail(d, (Loc){.file = g->module->file},
                         "parameter '%s' is written by the model: freeze it, "
-                        "or make it a buffer",
+                        "or make it a buffer; an update rule of your own is "
+                        "an optimizer in a text (--optimizer FILE.amp)",
                         v->name);
     }
     return OK;
