@@ -214,6 +214,8 @@ typedef struct Options {
     Masters masters;
     DType state_dtype;          /* of the optimizer's state: DT_F32, DT_BF16, or
                                    codes of blocks: DT_I8, DT_F8E4M3 */
+    bool clip_previous;         /* clip_norm limits by the norm of the last
+                                   applied step */
     bool optimizer_in_backward; /* true: updates do not wait for all
                                    gradients */
     bool equal_batches;         /* true: the mean of the micro-batches' means */

@@ -181,12 +181,17 @@ static void without_labels(Step *s, bool last) {
     if (last) set_loss(s, b_where(&s->b, none, f32c(s, 0), s->loss));
 }
 
+/* The factor that divides gradients by scale and shares; 0: there is none. */
+static ValueId unscale(Step *s) {
+    ValueId by = scale_of(s);
+    if (s->shares.i) by = by.i ? bin(s, OP_MUL, by, s->shares) : s->shares;
+    return by.i ? b1(&s->b, OP_RECIPROCAL, by, DT_F32) : NO_VALUE;
+}
+
 /* Gradients divided by scale and shares, and the sum of their squares. */
 static ValueId sum_squares(Step *s, EarlyPart part) {
-    ValueId by = scale_of(s), inv = NO_VALUE, total = f64c(s, 0), sq;
+    ValueId inv = unscale(s), total = f64c(s, 0), sq;
     int64_t axes[MAX_RANK];
-    if (s->shares.i) by = by.i ? bin(s, OP_MUL, by, s->shares) : s->shares;
-    if (by.i) inv = b1(&s->b, OP_RECIPROCAL, by, DT_F32);
     for (int i = 0; i < MAX_RANK; i++) axes[i] = i;
     for (int i = 0; i < part.n; i++) {
         ValueId *g = &s->grads.data[part.which[i]];
@@ -239,9 +244,11 @@ static void emit_check(Step *s, EarlyPart part, bool last) {
 static void emit_clip(Step *s, EarlyPart part) {
     double most = s->objective->clip_norm, lim = s->objective->clip_value;
     Attr bounds[] = {attr_f(AK_min, -lim), attr_f(AK_max, lim)};
-    Attr norm = attr_named_f("most", most);
-    ValueId f;
-    if (most > 0) call(&s->b, "clip_factor", &s->norm, 1, &norm, 1, &f, 1);
+    Attr limit = attr_named_f("most", most);
+    ValueId f, norm = s->opt->clip_previous
+                          ? graph_own_var(s->g, OWN_LAST_NORM, 0)
+                          : s->norm;
+    if (most > 0) call(&s->b, "clip_factor", &norm, 1, &limit, 1, &f, 1);
     for (int i = 0; i < part.n; i++) {
         ValueId *g = &s->grads.data[part.which[i]];
         if (most > 0) *g = bin(s, OP_MUL, *g, f);
@@ -467,10 +474,35 @@ static void count(Step *s, OwnVar counter, ValueId more) {
     write_var(s, c, bin(s, OP_ADD, c, b_cast(&s->b, more, DT_I64)));
 }
 
+/* The check of all gradients, which then are computed again. Parts of the
+   second pass have numbers of their own. */
+static void emit_first_pass(Step *s, const EarlyParts *parts) {
+    int n = s->grads.len;
+    Builder b = s->b;
+    ValueId *first = NEW_ARRAY(s->g->arena, ValueId, n);
+    b.flags = NODE_BACKWARD;
+    memcpy(first, s->grads.data, (size_t)n * sizeof *first);
+    for (int i = 0; i < parts->len; i++) {
+        s->b.loc.chunk = parts->data[i].chunk;
+        emit_check(s, parts->data[i], i + 1 == parts->len);
+    }
+    ValueId inv = unscale(s);
+    for (int i = 0; i < parts->len; i++) {
+        EarlyPart *part = &parts->data[i];
+        part->chunk += parts->len;
+        s->b.loc.chunk = part->chunk;
+        for (int k = 0; k < part->n; k++) {
+            ValueId *g = &s->grads.data[part->which[k]];
+            *g = early_again(&b, first[part->which[k]], s->ok);
+            if (inv.i) *g = bin(s, OP_MUL, *g, inv);
+        }
+    }
+    s->b.loc.chunk = 0;
+}
+
 /* Updates the parameters of a part. */
-static Status emit_part(Step *s, EarlyPart part, bool last) {
+static Status emit_part(Step *s, EarlyPart part) {
     s->b.loc.chunk = part.chunk;
-    emit_check(s, part, last);
     emit_clip(s, part);
     TRY(emit_transforms(s, part));
     s->b.loc.chunk = 0;
@@ -495,8 +527,17 @@ static Status emit_update(Step *s) {
     parts = early_parts(s->g, s->opt, s->grads.data, n);
     emit_lr(s);
     keep_definition(s->m, s->objective->optimizer.fn);
-    for (int i = 0; i < parts.len; i++)
-        TRY(emit_part(s, parts.data[i], i + 1 == parts.len));
+    bool twice = early_needs_norm(s->g, s->opt);
+    if (twice) emit_first_pass(s, &parts);
+    for (int i = 0; i < parts.len; i++) {
+        s->b.loc.chunk = parts.data[i].chunk;
+        if (!twice) emit_check(s, parts.data[i], i + 1 == parts.len);
+        TRY(emit_part(s, parts.data[i]));
+    }
+    if (s->opt->clip_previous) {
+        ValueId last = graph_own_var(s->g, OWN_LAST_NORM, 0);
+        write_var(s, last, b_where(&s->b, s->ok, s->norm, last));
+    }
     ValueId scale = scale_of(s), step = graph_own_var(s->g, OWN_STEP, 0);
     output(s, OUT_GRAD_NORM, s->norm);
     output(s, OUT_SCALE, scale.i ? b_cast(&s->b, scale, DT_F32) : f32c(s, 1));

@@ -237,8 +237,8 @@ static void dump(const Options *o, StrBuf *sb) {
     INT(scale.hysteresis), INT(comm_bucket), INT(dims.len);
     TEXT_OF(comm_dtype, dtype_info[o->comm_dtype].text);
     TEXT_OF(state_dtype, dtype_info[o->state_dtype].text), INT(masters);
-    INT(shard_optimizer), INT(optimizer_in_backward), INT(sync_batchnorm),
-        INT(heads.len);
+    INT(shard_optimizer), INT(clip_previous), INT(optimizer_in_backward),
+        INT(sync_batchnorm), INT(heads.len);
     INT(train_rules.len), INT(batchnorm_train), INT(batchnorm_unbiased),
         INT(batchnorm_cumulative);
     INT(batchnorm_frozen.len), INT(dropout), INT(accept_folded);
@@ -460,6 +460,7 @@ static const struct {
     {"--comm-dtype", "fp16", "comm_dtype=f16"},
     {"--comm-dtype", "fp32", ""},
     {"--shard-optimizer", NULL, "shard_optimizer=1"},
+    {"--clip-previous", NULL, "clip_previous=1"},
     {"--optimizer-in-backward", NULL, "optimizer_in_backward=1"},
     {"--state-dtype", "fp32", ""},
     {"--state-dtype", "bf16", "state_dtype=bf16"},

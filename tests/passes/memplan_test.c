@@ -66,6 +66,13 @@ TEST_CASE(memplan, early_updates_free_gradients) {
     CHECK_MSG(early <= 9 << 20, "%lld", (long long)early);
 }
 
+/* .. also if the norm of all gradients comes first: they are computed again. */
+TEST_CASE(memplan, a_first_pass_for_the_norm_frees_gradients) {
+    int64_t first = train_arena(
+        FLAGS("--loss", "mse", "--clip-norm", "1", "--optimizer-in-backward"));
+    CHECK_MSG(first <= 9 << 20, "%lld", (long long)first);
+}
+
 /* %v may take the memory of %s, whose last use is there; %w must not, though
    %v's lifetime ends with the same launch. */
 TEST_CASE(memplan, a_place_is_taken_once) {

@@ -87,7 +87,9 @@ void update_step(UpdateOracle *o) {
     const UpdateRule *r = o->r;
     double total = update_norm(o), lr = update_rate(o), clip = 1;
     bool forward = isfinite(o->loss), ok = forward && !o->overflow;
-    if (r->clip_norm != 0) clip = fmin(1, r->clip_norm / (total + 1e-6));
+    double norm = r->clip_previous ? o->last_norm : total;
+    if (r->clip_norm != 0) clip = fmin(1, r->clip_norm / (norm + 1e-6));
+    if (ok) o->last_norm = total;
     for (int k = 0; k < o->nparam && ok; k++)
         for (int i = 0; i < o->count[k]; i++) {
             double g = o->g[k][i] / update_windows(r) * clip;

@@ -18,7 +18,8 @@ typedef struct UpdateRule {
     bool nesterov;
     double decay[UPDATE_PARAMS], lr_scale[UPDATE_PARAMS]; /* 0: 1 */
     double clip_norm, clip_value;
-    int accumulate; /* 0: 1 */
+    bool clip_previous; /* by the norm of the last applied step */
+    int accumulate;     /* 0: 1 */
     UpdateDecay schedule;
     double warmup, total, every, min, gamma;
     double init, growth, backoff, scale_min, scale_max; /* init 0: no scaler */
@@ -33,7 +34,7 @@ typedef struct UpdateOracle {
     const UpdateRule *r;
     int nparam, count[UPDATE_PARAMS];
     UpdateTensors p, m, v, g; /* g: sums over micro-batches, like loss */
-    double lr, scale, loss;
+    double lr, scale, loss, last_norm;
     int step, tried, skipped, bad_forward, good, tolerated;
     bool overflow; /* set by the code that adds to g and loss */
 } UpdateOracle;

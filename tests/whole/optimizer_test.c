@@ -47,6 +47,19 @@ static const Rule rules[] = {
      "--precision fp32 --optimizer sgd,lr=0.1,momentum=0.9 "
      "--optimizer-in-backward",
      ".n..n.....", .u = {.lr = 0.1, .momentum = 0.9}},
+    {"in_backward_clips_by_the_norm_of_a_first_pass",
+     "--precision fp16 --loss-scale static=512 --clip-norm 0.7 "
+     "--optimizer sgd,lr=0.1 --optimizer-in-backward",
+     "..o..n....", .u = {.lr = 0.1, .clip_norm = 0.7, .init = 512}},
+    {"clip_norm_may_be_of_the_step_before",
+     "--precision fp32 --optimizer sgd,lr=0.1,momentum=0.5 --clip-norm 0.7 "
+     "--clip-previous --accumulate 2",
+     "....n.........",
+     .u = {.lr = 0.1,
+           .momentum = 0.5,
+           .clip_norm = 0.7,
+           .accumulate = 2,
+           .clip_previous = true}},
     {"sgd", "--precision fp32 --optimizer sgd,lr=0.1", "........",
      .u = {.lr = 0.1}},
     {"sgd_momentum_and_decay",
@@ -420,18 +433,16 @@ static void deep_feed(DeepFeed *f, int step) {
 #define ALL_STATE (1u << AMPC_KIND_PARAMETER | 1u << AMPC_KIND_STATE)
 #define DEEP      "--loss mse --gradient clip_each,norm=0.5 --clip-value 0.01 "
 
-/* Updates of parts during the backward pass give the same bits, and the same
-   norm, as one update at the end. */
-TEST_CASE(optimizer, in_backward_computes_the_same_bits) {
-    static const char *const options[] = {DEEP "--ema 0.9",
-                                          DEEP "--ema 0.9 "
-                                               "--optimizer-in-backward"};
+static void check_in_backward(const char *options) {
     static DeepFeed f;
     void *state[2];
     size_t bytes[2];
     double norm[2][3];
     for (int i = 0; i < 2; i++) {
-        Compiled c = compile_text(deep, options[i]);
+        char all[300];
+        snprintf(all, sizeof all, "%s%s", options,
+                 i ? " --optimizer-in-backward" : "");
+        Compiled c = compile_text(deep, all);
         ampc_session *s = open_threads(&c, 2);
         for (int k = 0; k < 3; k++) {
             deep_feed(&f, k);
@@ -450,6 +461,13 @@ TEST_CASE(optimizer, in_backward_computes_the_same_bits) {
     free(state[1]);
 }
 
+/* Updates of parts during the backward pass give the same bits, and the same
+   norm, as one update at the end; also after a first pass for the norm. */
+TEST_CASE(optimizer, in_backward_computes_the_same_bits) {
+    check_in_backward(DEEP "--ema 0.9");
+    check_in_backward("--loss mse --clip-norm 0.001 --precision fp16");
+}
+
 static void changed(const Compiled *c, ampc_session *s, const char *name,
                     size_t n, const float *before, bool want) {
     static float now[1024 * 1024];
@@ -458,16 +476,14 @@ static void changed(const Compiled *c, ampc_session *s, const char *name,
               name, want ? "is as before" : "changed");
 }
 
-/* If only the gradients of the first layer overflow, the layers after it
-   keep their updates; the step counts as skipped. A loss that is NaN changes
-   nothing. */
-TEST_CASE(optimizer, in_backward_keeps_the_parts_before_a_bad_gradient) {
+/* Of three layers only the first has gradients that overflow: the others
+   change if `later` says so, and the step counts as skipped. A loss that is
+   NaN changes nothing. */
+static void check_bad_gradient(const char *options, bool later) {
     enum { NU = 64 * 1024, NW = 1024 * 1024 };
     static float u[NU], v[NW], w[NW];
     static DeepFeed f;
-    Compiled c =
-        compile_text(deep, "--loss mse --precision fp32 --optimizer sgd,lr=0.1 "
-                           "--optimizer-in-backward");
+    Compiled c = compile_text(deep, options);
     ampc_session *s = open_threads(&c, 2);
     read_var(&c, s, "u", u, sizeof u, AMPC_DTYPE_F32);
     read_var(&c, s, "v", v, sizeof v, AMPC_DTYPE_F32);
@@ -486,11 +502,23 @@ TEST_CASE(optimizer, in_backward_keeps_the_parts_before_a_bad_gradient) {
     CHECK_EQ_INT(m.applied, 0);
     CHECK_EQ_INT(m.skipped, 2);
     CHECK_EQ_INT(m.step, 0);
-    changed(&c, s, "w", NW, w, true);
-    changed(&c, s, "v", NW, v, true);
+    changed(&c, s, "w", NW, w, later);
+    changed(&c, s, "v", NW, v, later);
     changed(&c, s, "u", NU, u, false);
     c.api->close(s);
     compiled_close(&c);
+}
+
+TEST_CASE(optimizer, in_backward_keeps_the_parts_before_a_bad_gradient) {
+    check_bad_gradient("--loss mse --precision fp32 --optimizer sgd,lr=0.1 "
+                       "--optimizer-in-backward",
+                       true);
+}
+
+TEST_CASE(optimizer, a_first_pass_skips_a_step_whole) {
+    check_bad_gradient("--loss mse --precision fp32 --optimizer sgd,lr=0.1 "
+                       "--optimizer-in-backward --clip-norm 1",
+                       false);
 }
 
 /* ---- weights and state of 16 bits ---------------------------------------- */

@@ -321,8 +321,10 @@ TEST_CASE(optimizers, ranks_share_what_they_can) {
 /* Updates in the backward pass run before the last gradient is complete. */
 TEST_CASE(optimizers, in_backward_refuses_what_needs_all_gradients) {
     static const char *const with[][2] = {
-        {"--clip-norm 1", "--clip-norm needs the norm of all gradients"},
+        {"--clip-previous", "--clip-previous needs --clip-norm X"},
         {"--precision fp16", "loss scaling leaves all parameters"},
+        {"--precision fp16 --clip-norm 1 --clip-previous",
+         "loss scaling leaves all parameters"},
         {"--accumulate 2", "--accumulate keeps the sums"},
         {"--debug-nonfinite", "--debug-nonfinite repeats a skipped step"}};
     const char *path = own_file("early.amp", model);
