@@ -2,6 +2,7 @@
 /* place_test.c: the promises of pass place, checked in planned graphs of a
    transformer block that trains. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "passes/common/traffic.h"
@@ -749,6 +750,56 @@ TEST_CASE(place, what_autocast_has_in_fp32_is_rounded_where_nothing_grows) {
         sb_free(&sb);
         arena_free(a);
     }
+}
+
+/* ---- positions ----------------------------------------------------------- */
+
+/* v is f32, and so is what it is computed from element by element. */
+static void check_position(const Graph *g, ValueId v, bool *seen,
+                           const char *file) {
+    const Node *n = v.i ? maker(g, v) : NULL;
+    if (!n || seen[v.i] || !dtype_is_float(value_dtype(g, v))) return;
+    seen[v.i] = true;
+    CHECK_MSG(!dtype_is_low(value_dtype(g, v)), "%s: %s", file,
+              value_get(g, v)->name);
+    OpKind kind = node_kind(n);
+    if (kind != KIND_ELEM && kind != KIND_VIEW && kind != KIND_MOVE) return;
+    for (int k = 0; k < n->nin; k++) check_position(g, n->in[k], seen, file);
+}
+
+/* An index, a bin or a cell of a grid is a number that floor or a cast to
+   integers takes: rounded to 16 bits it is another one. */
+static void check_positions(const char *path, const char *file, void *arg) {
+    static const char *const low[] = {"bf16", "fp16"};
+    char *text = test_read_file(path, NULL);
+    int *found = arg;
+    REQUIRE(text);
+    for (int p = 0; p < 2; p++) {
+        Arena *a = arena_new();
+        Module *m = parsed(a, text);
+        staged(a, m, STAGE_PRIMITIVE, FLAGS("--precision", low[p]));
+        for (int i = 0; i < m->graphs.len; i++) {
+            const Graph *g = m->graphs.data[i];
+            bool *seen = NEW_ARRAY(a, bool, g->values.len);
+            for (int k = 0; k < g->order.len; k++) {
+                const Node *n = node_at(g, k);
+                bool whole = n->op == OP_CAST &&
+                             dtype_is_float(value_dtype(g, n->in[0])) &&
+                             dtype_is_int(value_dtype(g, n->out[0]));
+                if (n->flags || !(whole || n->op == OP_FLOOR)) continue;
+                check_position(g, n->in[0], seen, file);
+                ++*found;
+            }
+        }
+        arena_free(a);
+    }
+    free(text);
+}
+
+TEST_CASE(place, positions_in_all_recorded_losses_are_f32) {
+    int found = 0;
+    test_each_file("tests/losses", ".amp", check_positions, &found);
+    CHECK(found > 10);
 }
 
 /* ---- against all labelings ------------------------------------------------
