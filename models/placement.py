@@ -25,9 +25,10 @@ fp32 before each step.
 Runs that begin 1e-6 apart round alike, so a row of that table is nearly one
 sample.  --draws repeats it over N data sets and weights and prints the ratios of
 each placement: geometric mean, range, how many are at most 1, and all.  --starts
-prints the root mean square of the distances over N starts with data of their own,
-each step from the weights of PyTorch's fp32, and the geometric mean of the ratios
-of ampc and autocast from the same start, with its standard error."""
+prints, for each placement, the root mean square of the distances over N starts
+with data of their own, each step from the weights of PyTorch's fp32, and the
+geometric mean of the ratios of ampc and autocast from the same start, with its
+standard error."""
 import argparse
 import json
 import os
@@ -528,11 +529,11 @@ def draws(name, program, runs, n, precision, placements):
                       "| " + " ".join(f"{x:.2f}" for x in r) + " |", flush=True)
 
 
-def starts(name, program, n, precision, placement):
+def starts(name, program, n, precision, placements):
     """Both from the same weights before each step, over n data sets and weights;
     the ratio of each, whose logarithms have a mean and its standard error."""
     make, data, rate = MODELS[name]
-    ours, theirs = [], []
+    ours, theirs = {p: [] for p in placements}, []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(n):
             batches = data(torch.Generator().manual_seed(seed))
@@ -540,24 +541,31 @@ def starts(name, program, n, precision, placement):
             model = WithLoss(make()).train()
             if not seed:
                 export(model, batches, folder, True)
-                so = [module(program, folder, name, p, placement)
-                      for p in ("fp32", precision)]
+                fp32 = module(program, folder, name, "fp32")
+                so = {p: module(program, folder, name, precision, p)
+                      for p in placements}
             start = {k: v.clone() for k, v in model.state_dict().items()}
             want, states = torch_trace(make, start, batches, rate)
             low, _ = torch_trace(make, start, batches, rate, LOW[precision],
                                  states)
-            full, got = (module_trace(program, f, folder, batches, start,
-                                      states) for f in so)
-            ours.append((got - full) / full)
-            theirs.append((low - want) / want)
-    ours, theirs = (np.sqrt(np.mean(np.square(x), 1)) for x in (ours, theirs))
-    log = np.log(ours / theirs)
-    error = log.std(ddof=1) / n**.5 if n > 1 else np.nan
-    ours, theirs = (np.sqrt(np.mean(x**2)) for x in (ours, theirs))
-    print(f"{name:9} {precision} ampc {ours:.2e}  autocast {theirs:.2e}  "
-          f"ratio {ours / theirs:.2f}; of pairs {np.exp(log.mean()):.2f} "
-          f"(+- {np.exp(log.mean()) * error:.2f}), {(log <= 0).sum()} of {n} "
-          "at most 1", flush=True)
+            theirs.append(far(low, want))
+            full = module_trace(program, fp32, folder, batches, start, states)
+            for p, f in so.items():
+                ours[p].append(far(module_trace(program, f, folder, batches,
+                                                start, states), full))
+    for p in placements:
+        log = np.log(np.divide(ours[p], theirs))
+        error = log.std(ddof=1) / n**.5 if n > 1 else np.nan
+        a, b = (np.sqrt(np.mean(np.square(x))) for x in (ours[p], theirs))
+        print(f"{name:9} {precision} {p:20} ampc {a:.2e}  autocast {b:.2e}  "
+              f"ratio {a / b:.2f}; of pairs {np.exp(log.mean()):.2f} "
+              f"(+- {np.exp(log.mean()) * error:.2f}), {(log <= 0).sum()} of "
+              f"{n} at most 1", flush=True)
+
+
+def far(low, full):
+    """Root mean square of the relative distances of a run's losses."""
+    return np.sqrt(np.mean(np.square((low - full) / full)))
 
 
 def main():
@@ -584,7 +592,7 @@ def main():
     if a.starts:
         for name in a.names or MODELS:
             starts(name, os.path.abspath(a.ampc), a.starts, a.precision,
-                   placements[0])
+                   placements)
         return
     if a.table:
         print("| model | precision | ampc apart | autocast apart | ratio "
