@@ -3,9 +3,11 @@
    (JSON). */
 #include "frontend/report/report.h"
 #include "passes/passes.h"
+#include "passes/common/bounds.h"
 #include "passes/device/flow.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 static void put_json_string(StrBuf *sb, const char *s) {
@@ -30,6 +32,7 @@ typedef struct Storage {
     const bool *saved;   /* flow_kept                                       */
     int *var_reads;      /* per variable: number of groups that read it */
     const Node **reader; /* per value: its first reader; NULL: none */
+    const double *most;  /* bounds_find */
 } Storage;
 
 static const char *report_part_of(const Node *n) {
@@ -45,7 +48,8 @@ static Storage storage_new(Graph *g, Arena *a) {
                  NEW_ARRAY(a, int, n),
                  flow_kept(f, a),
                  NEW_ARRAY(a, int, g->module->vars.len + 1),
-                 NEW_ARRAY(a, const Node *, n)};
+                 NEW_ARRAY(a, const Node *, n),
+                 bounds_find(g, a)};
     for (int i = 0; i < g->order.len; i++) {
         const Node *x = node_at(g, i);
         for (int k = 0; k < x->nin; k++)
@@ -175,6 +179,8 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
                   report_part_of(n), (long long)moved(l, id),
                   l->saved[id.i] ? "true" : "false");
         sb_printf(sb, ",\"why\":\"%s\"", why);
+        if (isfinite(l->most[id.i]))
+            sb_printf(sb, ",\"at_most\":%.4g", l->most[id.i]);
         put_adds(v, true, sb);
         sb_puts(sb, "}");
         return;
@@ -187,6 +193,8 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
               (long long)moved(l, id),
               l->saved[id.i] ? ", kept for backward" : "",
               *why ? "; f32: " : "", why);
+    if (isfinite(l->most[id.i]))
+        sb_printf(sb, ", proven: at most %.4g", l->most[id.i]);
     put_adds(v, false, sb);
     sb_puts(sb, "\n");
 }

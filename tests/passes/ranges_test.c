@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ranges_test.c: warnings of pass `ranges`, and no warning if numbers fit.
    Types come from the texts: autocast's decisions are not tested here. */
+#include <math.h>
 #include <string.h>
 
+#include "passes/common/bounds.h"
 #include "tests/harness.h"
 #include "tests/support/passed.h"
 
@@ -153,4 +155,63 @@ static void check(const struct Case *c) {
 
 TEST_CASE(ranges, each_finding_is_told_once) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check(&cases[i]);
+}
+
+/* ---- proven magnitudes --------------------------------------------------- */
+
+/* %s: a factor of the input. */
+#define BOUNDED                                                                \
+    "graph predict(%%x: f32[8,8]) {\n"                                         \
+    "  %%s = mul %%x, %s : f32[8,8]\n"                                         \
+    "  %%m = reduce_max %%s {axes=[1], keepdims=1} : f32[8,1]\n"               \
+    "  %%d = sub %%s, %%m : f32[8,8]\n  %%e = exp %%d : f32[8,8]\n"            \
+    "  %%t = reduce_sum %%e {axes=[1], keepdims=1} : f32[8,1]\n"               \
+    "  %%softmax = div %%e, %%t : f32[8,8]\n"                                  \
+    "  %%q = mul %%s, %%s : f32[8,8]\n"                                        \
+    "  %%v = reduce_mean %%q {axes=[1], keepdims=1} : f32[8,1]\n"              \
+    "  %%w = add %%v, 1e-5 : f32[8,1]\n  %%r = rsqrt %%w : f32[8,1]\n"         \
+    "  %%norm = mul %%s, %%r : f32[8,8]\n"                                     \
+    "  %%sigmoid = sigmoid %%s : f32[8,8]\n"                                   \
+    "  %%tanh = tanh %%s : f32[8,8]\n"                                         \
+    "  %%clip = clip %%s {min=-2, max=3} : f32[8,8]\n"                         \
+    "  %%both = mul %%tanh, %%clip : f32[8,8]\n"                               \
+    "  %%low = cast %%both : bf16[8,8]\n"                                      \
+    "  %%all = reduce_sum %%sigmoid {axes=[0], keepdims=1} : f32[1,8]\n"       \
+    "  %%relu = relu %%s : f32[8,8]\n"                                         \
+    "  %%turned = reshape %%m {shape=[1,8]} : f32[1,8]\n"                      \
+    "  %%f = sub %%s, %%turned : f32[8,8]\n  %%other = exp %%f : f32[8,8]\n"   \
+    "  %%columns = reduce_sum %%e {axes=[0], keepdims=1} : f32[1,8]\n"         \
+    "  %%ratio = div 1, %%columns : f32[1,8]\n"                                \
+    "  return %%softmax, %%norm, %%sigmoid, %%tanh, %%clip, %%both, %%low, "   \
+    "%%all, %%relu, %%other, %%ratio\n}\n"
+
+/* A bound that does not depend on inputs holds for inputs of every size; an
+   axis that is not the reduced one, or another row's maximum, proves nothing.
+ */
+TEST_CASE(bounds, hold_for_inputs_of_every_size) {
+    static const char *const factors[] = {"1e-6", "1", "-50", "1e15"};
+    static const double want[] = {1, 2.8284271, 1,        1,        3,       3,
+                                  3, 8,         INFINITY, INFINITY, INFINITY};
+    enum { N = sizeof want / sizeof *want };
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+        Arena *a = arena_new();
+        Module *m = parsed(a, arena_printf(a, BOUNDED, factors[i]));
+        const Graph *g = m->graphs.data[0];
+        const double *most = bounds_find(g, a);
+        Results r = results(a, g, EVAL_STORAGE);
+        REQUIRE(r.len == N && g->outputs.len == N);
+        for (int k = 0; k < N; k++) {
+            double bound = most[g->outputs.data[k].value.i];
+            CHECK_MSG(isinf(want[k]) ? isinf(bound)
+                                     : fabs(bound / want[k] - 1) < 0.02,
+                      "%s: %g, not %g", g->outputs.data[k].name, bound,
+                      want[k]);
+            for (int e = 0;
+                 e < (int)type_count(value_type(g, g->outputs.data[k].value));
+                 e++)
+                CHECK_MSG(fabs(r.data[k]->f[e]) <= bound, "%s: %g above %g",
+                          g->outputs.data[k].name, r.data[k]->f[e], bound);
+        }
+        arena_free(a);
+    }
 }

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bounds.c: see bounds.h.  Interval arithmetic over primitives, and three
+   facts that intervals alone do not show:
+     x - max(x) is at most 0
+     a sum of exp(x - max(x)) is at least 1, since one term is
+     |d| / sqrt(mean(d * d) + eps) is at most sqrt(n) for n elements
+   Rounding keeps order, so that a bound that its type represents holds for
+   rounded values; the third fact gets room for the rounding of d. */
+#include "passes/common/bounds.h"
+
+#include <math.h>
+
+#include "passes/rewrite.h"
+
+/* A norm's elements may be rounded to 8 bits after its sum. */
+#define NORM_ROOM (1 + 1.0 / 64)
+
+typedef struct Interval {
+    double lo, hi;
+} Interval;
+
+typedef struct Bounds {
+    const Graph *g;
+    Interval *of; /* per value */
+} Bounds;
+
+static const Interval anything = {-INFINITY, INFINITY};
+
+static Interval hull(Interval x, Interval y) {
+    return (Interval){fmin(x.lo, y.lo), fmax(x.hi, y.hi)};
+}
+
+/* A product of corners, in which 0 times infinity is 0. */
+static double corner(double x, double y) {
+    return x == 0 || y == 0 ? 0 : x * y;
+}
+
+static Interval interval_product(Interval x, Interval y) {
+    double c[] = {corner(x.lo, y.lo), corner(x.lo, y.hi), corner(x.hi, y.lo),
+                  corner(x.hi, y.hi)};
+    return hull((Interval){fmin(c[0], c[1]), fmax(c[0], c[1])},
+                (Interval){fmin(c[2], c[3]), fmax(c[2], c[3])});
+}
+
+static Interval sum(Interval x, Interval y) {
+    return (Interval){x.lo + y.lo, x.hi + y.hi};
+}
+
+static Interval negative(Interval x) { return (Interval){-x.hi, -x.lo}; }
+
+static Interval square(Interval x) {
+    double most = fmax(fabs(x.lo), fabs(x.hi));
+    return (Interval){0, corner(most, most)};
+}
+
+static Interval inverse(Interval x) {
+    if (x.lo > 0 || x.hi < 0) return (Interval){1 / x.hi, 1 / x.lo};
+    return anything;
+}
+
+/* ---- the three facts ----------------------------------------------------- */
+
+/* The value of which v is a cast or an expansion. */
+static ValueId behind(const Graph *g, ValueId v) {
+    const Node *n;
+    while ((n = value_maker(g, v)) && !n->fn &&
+           (n->op == OP_CAST || n->op == OP_EXPAND))
+        v = n->in[0];
+    return v;
+}
+
+static const Node *maker_behind(const Graph *g, ValueId v, OpCode op) {
+    const Node *n = value_maker(g, behind(g, v));
+    return n && !n->fn && n->op == op ? n : NULL;
+}
+
+static bool same_behind(const Graph *g, ValueId x, ValueId y) {
+    return same_value(behind(g, x), behind(g, y));
+}
+
+/* The reduction that computes v and keeps its reduced axes as 1. */
+static const Node *reduction_behind(const Graph *g, ValueId v, OpCode op) {
+    const Node *n = maker_behind(g, v, op);
+    bool keeps =
+        n && value_type(g, n->in[0])->rank == value_type(g, n->out[0])->rank;
+    return keeps ? n : NULL;
+}
+
+/* The reduce_max of x if v is x - reduce_max(x). */
+static const Node *largest_taken(const Graph *g, ValueId v) {
+    const Node *n = value_maker(g, v);
+    if (!n || n->fn || n->op != OP_SUB) return NULL;
+    const Node *most = reduction_behind(g, n->in[1], OP_REDUCE_MAX);
+    return most && same_value(most->in[0], n->in[0]) ? most : NULL;
+}
+
+/* The number of elements of which v is the mean of squares of d; 0: it is
+   something else. */
+static double squares_in_mean(const Graph *g, ValueId v, ValueId d) {
+    const Node *mean = reduction_behind(g, v, OP_REDUCE_MEAN);
+    const Node *squares = mean ? maker_behind(g, mean->in[0], OP_MUL) : NULL;
+    if (!squares || !same_behind(g, squares->in[0], d) ||
+        !same_behind(g, squares->in[1], d))
+        return 0;
+    return (double)value_count(g, mean->in[0]) /
+           (double)value_count(g, mean->out[0]);
+}
+
+/* d * rsqrt(mean(d * d) + eps), eps above 0: the largest magnitude. */
+static double norm_bound(const Bounds *b, ValueId d, ValueId r) {
+    const Node *root = maker_behind(b->g, r, OP_RSQRT);
+    const Node *shifted = root ? maker_behind(b->g, root->in[0], OP_ADD) : NULL;
+    double eps, n = 0;
+    for (int k = 0; shifted && k < 2; k++)
+        if (value_is_splat(b->g, shifted->in[1 - k], &eps) && eps > 0)
+            n = squares_in_mean(b->g, shifted->in[k], d);
+    return n > 0 ? sqrt(n) * NORM_ROOM : INFINITY;
+}
+
+static Interval multiplied(const Bounds *b, const Node *n) {
+    ValueId x = n->in[0], y = n->in[1];
+    double most = fmin(norm_bound(b, x, y), norm_bound(b, y, x));
+    if (isfinite(most)) return (Interval){-most, most};
+    if (same_behind(b->g, x, y)) return square(b->of[x.i]);
+    return interval_product(b->of[x.i], b->of[y.i]);
+}
+
+static Interval interval_of_sum(const Bounds *b, const Node *n) {
+    Interval x = b->of[n->in[0].i];
+    const Node *e = maker_behind(b->g, n->in[0], OP_EXP);
+    double count = (double)value_count(b->g, n->in[0]) /
+                   (double)value_count(b->g, n->out[0]);
+    Interval all = {corner(count, x.lo), corner(count, x.hi)};
+    const Node *most = e ? largest_taken(b->g, e->in[0]) : NULL;
+    if (most && shape_equal(value_type(b->g, most->out[0]),
+                            value_type(b->g, n->out[0])))
+        all.lo = fmax(all.lo, 1);
+    return all;
+}
+
+/* ---- ops ----------------------------------------------------------------- */
+
+static Interval attr_bounds(const Node *n, Interval x) {
+    if (attr_find(n, AK_min)) x.lo = fmax(x.lo, attr_float(n, AK_min));
+    if (attr_find(n, AK_max)) x.hi = fmin(x.hi, attr_float(n, AK_max));
+    return x;
+}
+
+static Interval exponential(const Bounds *b, const Node *n, Interval x) {
+    double most = largest_taken(b->g, n->in[0]) ? 0 : x.hi;
+    return (Interval){exp(x.lo), exp(most)};
+}
+
+static Interval of_one(const Bounds *b, const Node *n, Interval x) {
+    Interval positive = {fmax(x.lo, 0), fmax(x.hi, 0)};
+    switch (n->op) {
+    case OP_SIGMOID: return (Interval){0, 1};
+    case OP_TANH:
+    case OP_ERF:
+    case OP_SIN:
+    case OP_COS: return (Interval){-1, 1};
+    case OP_EXP: return exponential(b, n, x);
+    case OP_RELU: return positive;
+    case OP_CLIP: return attr_bounds(n, x);
+    case OP_NEG: return negative(x);
+    case OP_ABS:
+        return (Interval){fmax(positive.lo, -x.hi),
+                          fmax(fabs(x.lo), fabs(x.hi))};
+    case OP_RECIPROCAL: return inverse(x);
+    case OP_SQRT: return (Interval){sqrt(positive.lo), sqrt(positive.hi)};
+    case OP_RSQRT:
+        return x.lo > 0 ? (Interval){1 / sqrt(x.hi), 1 / sqrt(x.lo)} : anything;
+    case OP_REDUCE_SUM: return interval_of_sum(b, n);
+    case OP_CAST:
+    case OP_RESHAPE:
+    case OP_TRANSPOSE:
+    case OP_EXPAND:
+    case OP_SLICE:
+    case OP_SPLIT:
+    case OP_REDUCE_MAX:
+    case OP_REDUCE_MEAN: return x;
+    default: return anything;
+    }
+}
+
+static Interval of_two(const Bounds *b, const Node *n, Interval x, Interval y) {
+    switch (n->op) {
+    case OP_ADD: return sum(x, y);
+    case OP_SUB: return sum(x, negative(y));
+    case OP_MUL: return multiplied(b, n);
+    case OP_DIV: return interval_product(x, inverse(y));
+    case OP_MIN: return (Interval){fmin(x.lo, y.lo), fmin(x.hi, y.hi)};
+    case OP_MAX: return (Interval){fmax(x.lo, y.lo), fmax(x.hi, y.hi)};
+    case OP_GATHER: return x;
+    case OP_CONCAT: return hull(x, y);
+    default: return anything;
+    }
+}
+
+static Interval interval_of(const Bounds *b, const Node *n) {
+    Interval first = n->nin ? b->of[n->in[0].i] : anything;
+    if (n->fn) return anything;
+    if (n->op == OP_WHERE) return hull(b->of[n->in[1].i], b->of[n->in[2].i]);
+    if (n->op == OP_RAND_UNIFORM) return (Interval){0, 1};
+    if (n->nin == 1) return of_one(b, n, first);
+    return n->nin == 2 ? of_two(b, n, first, b->of[n->in[1].i]) : anything;
+}
+
+static Interval or_anything(Interval x) { return x.lo <= x.hi ? x : anything; }
+
+static Interval of_leaf(const Graph *g, ValueId v) {
+    double c;
+    if (value_is_splat(g, v, &c) && isfinite(c)) return (Interval){c, c};
+    return value_dtype(g, v) == DT_BOOL ? (Interval){0, 1} : anything;
+}
+
+const double *bounds_find(const Graph *g, Arena *a) {
+    Bounds b = {g, NEW_ARRAY(a, Interval, g->values.len)};
+    double *most = NEW_ARRAY(a, double, g->values.len);
+    for (uint32_t v = 0; v < (uint32_t)g->values.len; v++)
+        b.of[v] = v ? of_leaf(g, (ValueId){v}) : anything;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        for (int k = 0; k < n->nout; k++)
+            if (value_dtype(g, n->out[k]) != DT_BOOL)
+                b.of[n->out[k].i] = or_anything(interval_of(&b, n));
+    }
+    for (int v = 0; v < g->values.len; v++)
+        most[v] = fmax(fabs(b.of[v].lo), fabs(b.of[v].hi));
+    return most;
+}
