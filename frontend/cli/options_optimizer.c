@@ -28,7 +28,7 @@ static Status optimizer_text(Options *o, Spec *s, const char *word,
     *text = arena_dup(o->arena, read, n + 1);
     free(read);
     if (strlen(*text) != n)
-        return spec_error(s, "%s is no text: byte %zu is 0", path,
+        return spec_error(s, "%s is binary: byte %zu is 0", path,
                           strlen(*text));
     vec_push(o->arena, &o->texts, (OptionFile){intern(word), *text});
     return OK;
