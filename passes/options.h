@@ -185,6 +185,12 @@ typedef struct Target {
 /* Errors that `--max-loss-error` and `--max-gradient-error` limit. */
 typedef enum ErrorKind { ERROR_LOSS, ERROR_GRADIENT, NUM_ERRORS } ErrorKind;
 
+/* A file that an option names, and its text. */
+typedef struct OptionFile {
+    Str name;
+    const char *text;
+} OptionFile;
+
 typedef struct Options {
     Arena *arena;
     Precision precision;
@@ -263,6 +269,9 @@ typedef struct Options {
     VEC(Str)
     said; /* each option given and its value, "" for a flag; two "" separate
              sources */
+    VEC(OptionFile)
+    texts;                   /* the files that options read, by their words:
+                                a module keeps them */
     struct FileGuard *guard; /* keeps outputs apart from inputs; may be NULL */
     Str symbol;              /* "ampc_module" */
     int64_t seed;

@@ -19,7 +19,7 @@ typedef struct OwnOptions {
     const char *out, *load, *ir, *passes, *scaling, *link, *step_ms;
     const char *batches, *policy, *objective, *steps, *tolerance;
     bool casts, kernels, memory, params, nodes, json, cuda, roofline, expand,
-        averaged, adapter, module;
+        averaged, adapter, module, decode;
 } OwnOptions;
 
 /* Everything a command needs until it ends. */

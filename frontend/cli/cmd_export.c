@@ -15,7 +15,9 @@
 #include "frontend/cli/options_text.h"
 #include "frontend/cli/progress.h"
 #include "ir/base/files.h"
+#include "passes/common/decode.h"
 #include "passes/common/frozen.h"
+#include "passes/common/rows.h"
 
 /* ---- as ONNX ------------------------------------------------------------- */
 
@@ -102,28 +104,74 @@ static Status keep_sources(Weights *w, Module *m) {
     return OK;
 }
 
-static Status compile_predictions(Weights *w, const char *out) {
+/* The programs of the IR of pass `pass` that a module for predictions has. */
+static Status programs_of(Weights *w, const char *pass, Module **m) {
     static const ProgramKind kinds[] = {PROGRAM_PREDICT, PROGRAM_REFRESH};
     Session *s = w->s;
-    Module *m;
     TRY(kept_options(s, w->module, &s->opt));
     s->opt.accumulate = 1;
     s->opt.sidecar_weights = false;
     for (int k = 0; k < NUM_ERRORS; k++) s->opt.max_error[k] = 0;
-    TRY(kept_ir(s, w->module, "place", &m));
-    TRY(kept_programs(s, kinds, 2, &m));
-    if (!module_graph(m, "predict"))
-        return fail(&s->diag, (Loc){.file = w->module->path},
-                    "it cannot predict");
-    TRY(set_weights(w, m));
+    TRY(kept_ir(s, w->module, pass, m));
+    TRY(kept_programs(s, kinds, 2, m));
+    return module_graph(*m, "predict")
+               ? set_weights(w, *m)
+               : fail(&s->diag, (Loc){.file = w->module->path},
+                      "it cannot predict");
+}
+
+static Status compile_predictions(Weights *w, const char *out) {
+    Session *s = w->s;
+    Module *m;
+    TRY(programs_of(w, "place", &m));
     TRY(run_between(m, &s->diag, &s->opt, "remat", "remat"));
     TRY(keep_sources(w, m));
     return compile_module(s, m, w->module->path, out);
 }
 
+/* ---- as a module for one token at a time --------------------------------- */
+
+/* Keeps the program with the smallest batch, as program predict. */
+static void smallest_batch(Module *m) {
+    Graph *best = module_graph(m, "predict");
+    for (int i = 0; i < m->graphs.len; i++) {
+        Graph *g = m->graphs.data[i];
+        if (g->program == PROGRAM_PREDICT && g->batch &&
+            g->batch < graph_samples(best))
+            best = g;
+    }
+    m->graphs.data[0] = best;
+    m->graphs.len = 1;
+    best->name = intern("predict");
+    best->batch = 0;
+}
+
+static Status compile_decode(Weights *w, const char *out) {
+    Session *s = w->s;
+    Module *m;
+    TRY(programs_of(w, "policy", &m));
+    smallest_batch(m);
+    PassCtx cx = {arena_new(), &s->diag, &s->opt};
+    Status st = decode_program(m->graphs.data[0], &cx);
+    arena_free(cx.scratch);
+    TRY(st);
+    options_second_source(&s->opt);
+    TRY(option(s, "--loss", "none"));
+    s->opt.batch_sizes.len = 0;
+    TRY(run_between(m, &s->diag, &s->opt, "checks", "remat"));
+    StrBuf text = {0};
+    print_module(m, &text);
+    s->model = arena_dup(s->arena, text.data, text.len + 1);
+    s->model_bytes = text.len;
+    s->is_text = true;
+    sb_free(&text);
+    return compile_module(s, m, w->module->path, out);
+}
+
 static Status write_module(Weights *w, const char *out) {
     progress_begin();
-    Status st = compile_predictions(w, out);
+    Status st =
+        w->s->own.decode ? compile_decode(w, out) : compile_predictions(w, out);
     progress_end();
     return weights_close(w, st);
 }
@@ -156,6 +204,10 @@ int cmd_export(int argc, char **argv) {
     if (st == OK && module && s.own.adapter) {
         fail(&s.diag, (Loc){0},
              "--adapter and --module: one file is written at a time");
+        st = ERR_USAGE;
+    }
+    if (st == OK && s.own.decode && !module) {
+        fail(&s.diag, (Loc){0}, "--decode needs --module");
         st = ERR_USAGE;
     }
     FileGuard *g = s.opt.guard;

@@ -8,19 +8,38 @@
 
 #include "ir/fn/optimizer.h"
 
-static Status read_optimizer(Options *o, Spec *s, const char *path,
-                             const Fn **out) {
+/* The text of a module's own copy of the file, or of the file. */
+static Status optimizer_text(Options *o, Spec *s, const char *word,
+                             const char **text) {
     const char *slash = s->loc.file ? strrchr(s->loc.file, '/') : NULL;
+    const char *path = word;
     size_t n;
+    for (int i = o->texts.len - 1; i >= 0; i--)
+        if (!strcmp(o->texts.data[i].name, word)) {
+            *text = o->texts.data[i].text;
+            return OK;
+        }
     if (slash && *path != '/') /* files that a model names are looked up beside
                                   the model */
         path = arena_printf(o->arena, "%.*s/%s", (int)(slash - s->loc.file),
                             s->loc.file, path);
-    char *text = read_file(s->d, path, &n);
-    if (!text) return ERR_USER;
-    const char *kept = arena_dup(o->arena, text, n + 1);
-    free(text);
-    return optimizer_read(module_new(o->arena, ""), s->d, path, kept, n, out);
+    char *read = read_file(s->d, path, &n);
+    if (!read) return ERR_USER;
+    *text = arena_dup(o->arena, read, n + 1);
+    free(read);
+    if (strlen(*text) != n)
+        return spec_error(s, "%s is binary: byte %zu is 0", path,
+                          strlen(*text));
+    vec_push(o->arena, &o->texts, (OptionFile){intern(word), *text});
+    return OK;
+}
+
+static Status read_optimizer(Options *o, Spec *s, const char *word,
+                             const Fn **out) {
+    const char *text;
+    TRY(optimizer_text(o, s, word, &text));
+    return optimizer_read(module_new(o->arena, ""), s->d, word, text,
+                          strlen(text), out);
 }
 
 /* An optimizer of the library, or one from a file. */

@@ -181,6 +181,9 @@ void options_second_source(Options *o) {
 
 /* ---- said again ---------------------------------------------------------- */
 
+/* "text:FILE" and the file's text stand before the options. */
+#define TEXT_OF "text:"
+
 static bool names_file(const char *option) {
     const struct OptionRow *r = find_row(option);
     return r && (r->kind == PATH || r->kind == PATHS);
@@ -188,6 +191,12 @@ static bool names_file(const char *option) {
 
 /* Leaves out file names, which do not change any bit of a module. */
 void options_words(const Options *o, StrBuf *sb) {
+    for (int i = 0; i < o->texts.len; i++) {
+        const OptionFile *t = &o->texts.data[i];
+        sb_puts(sb, TEXT_OF);
+        sb_putn(sb, t->name, strlen(t->name) + 1);
+        sb_putn(sb, t->text, strlen(t->text) + 1);
+    }
     for (int i = 0; i + 1 < o->said.len; i += 2)
         for (int k = 0; k < 2 && !names_file(o->said.data[i]); k++)
             sb_putn(sb, o->said.data[i + k], strlen(o->said.data[i + k]) + 1);
@@ -240,6 +249,10 @@ Status options_again(Options *o, Diag *d, const char *words, size_t n) {
         p = value + (value < end ? strlen(value) + 1 : 0);
         if (!*name)
             options_second_source(o);
+        else if (!strncmp(name, TEXT_OF, strlen(TEXT_OF)))
+            vec_push(o->arena, &o->texts,
+                     (OptionFile){intern(name + strlen(TEXT_OF)),
+                                  value < end ? value : ""});
         else if (!names_file(name))
             TRY(options_set(o, d, name, value < end ? value : NULL, &used));
     }

@@ -6,7 +6,10 @@
    text's last position give the next token. The model must be causal, which is
    tested once. A text that is longer than the
    window loses its beginning.  Keys and values are not kept: each token
-   computes the whole window again. */
+   computes the whole window again.
+
+   A module of `ampc export --module --decode` reads one token and its position
+   instead, keeps keys and values, and says how many positions it has. */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/generate.h"
 
@@ -24,7 +27,12 @@ enum { INPUTS = 8 };
 
 /* Inputs besides the tokens, with the names that exporters of language
    models give them. */
-typedef enum Role { ROLE_TOKENS, ROLE_MASK, ROLE_PLACES } Role;
+typedef enum Role {
+    ROLE_TOKENS,
+    ROLE_MASK,
+    ROLE_PLACES,
+    ROLE_POSITION /* of a module that keeps keys and values */
+} Role;
 
 typedef struct Generate {
     Arena *a;
@@ -38,6 +46,9 @@ typedef struct Generate {
     Role role[INPUTS];
     char *data[INPUTS];   /* of one sample */
     int64_t window, size; /* positions; tokens of the vocabulary */
+    bool keeps;           /* keys and values: reads one position at a time */
+    int64_t seen;         /* tokens that it has read */
+    int64_t most;         /* positions that it has */
     char *raw;            /* logits of one sample, in the module's dtype */
     double *logits;       /* of one position */
     int64_t *order;
@@ -48,6 +59,7 @@ typedef struct Generate {
 static Role role_of(const char *name) {
     return !strcmp(name, "attention_mask") ? ROLE_MASK
            : !strcmp(name, "position_ids") ? ROLE_PLACES
+           : !strcmp(name, "position")     ? ROLE_POSITION
                                            : ROLE_TOKENS;
 }
 
@@ -71,6 +83,13 @@ static Status find_inputs(Generate *g) {
             AMPC_OK)
             break;
         Role role = role_of(t.name);
+        g->role[g->nin] = role;
+        g->input[g->nin] = t;
+        if (role == ROLE_POSITION && t.dtype == AMPC_DTYPE_I64 && !t.rank) {
+            g->keeps = true;
+            g->data[g->nin] = arena_alloc(g->a, t.bytes);
+            continue;
+        }
         if (g->nin == INPUTS || t.rank != 2 || t.shape[1] < 1 ||
             t.shape[0] != g->info.batch || is_generate_float(&t))
             return unfit(g, t.name,
@@ -83,8 +102,6 @@ static Status find_inputs(Generate *g) {
         if (g->nin && t.shape[1] != g->window)
             return unfit(g, t.name, "has another window than the others");
         g->window = t.shape[1];
-        g->input[g->nin] = t;
-        g->role[g->nin] = role;
         g->data[g->nin] = arena_alloc(g->a, t.bytes / (size_t)t.shape[0] + 1);
     }
     return tokens ? OK
@@ -130,26 +147,39 @@ static void put_generate_number(const ampc_tensor_info *t, char *data,
     memcpy(data + (size_t)i * n, &v, n); /* little-endian */
 }
 
+/* What a role's input has at place i of the window, which begins at position
+   `first` with the n tokens from `text` on, then `fill`. */
+static int64_t number_at(Role role, int64_t first, int64_t i,
+                         const int64_t *text, int64_t n, int64_t fill) {
+    switch (role) {
+    case ROLE_PLACES:
+    case ROLE_POSITION: return first + i;
+    case ROLE_MASK: return i < n;
+    case ROLE_TOKENS: break;
+    }
+    return i < n ? text[i] : fill;
+}
+
 /* The n tokens from `text` on, then `fill`; the logits at the last of the n
    tokens. */
-static Status predict(Generate *g, const int64_t *text, int64_t n,
-                      int64_t fill) {
+static Status predict(Generate *g, int64_t first, const int64_t *text,
+                      int64_t n, int64_t fill) {
     ampc_input in[INPUTS];
     size_t rows = (size_t)g->info.batch, bytes = g->output.bytes / rows;
     for (int k = 0; k < g->nin; k++) {
         const ampc_tensor_info *t = &g->input[k];
-        for (int64_t i = 0; i < g->window; i++)
+        size_t size = t->rank ? t->bytes / rows : t->bytes;
+        for (int64_t i = 0; i < g->window && t->rank; i++)
             put_generate_number(t, g->data[k], i,
-                                g->role[k] == ROLE_PLACES ? i
-                                : g->role[k] == ROLE_MASK ? i < n
-                                : i < n                   ? text[i]
-                                                          : fill);
-        in[k] =
-            ampc_in(t->name, g->data[k], t->bytes / rows, (ampc_dtype)t->dtype);
+                                number_at(g->role[k], first, i, text, n, fill));
+        if (!t->rank) memcpy(g->data[k], &first, sizeof first);
+        in[k] = ampc_in(t->name, g->data[k], size, (ampc_dtype)t->dtype);
     }
-    ampc_output out =
-        ampc_out(g->output.name, g->raw, bytes, (ampc_dtype)g->output.dtype);
-    if (g->api->predict(g->s, in, (size_t)g->nin, 1, &out, 1) != AMPC_OK)
+    ampc_output out[] = {
+        ampc_out(g->output.name, g->raw, bytes, (ampc_dtype)g->output.dtype),
+        ampc_out("window", &g->most, sizeof g->most, AMPC_DTYPE_I64)};
+    if (g->api->predict(g->s, in, (size_t)g->nin, 1, out, 1 + g->keeps) !=
+        AMPC_OK)
         return fail(g->d, (Loc){0}, "--generate: %s", g->api->error(g->s));
     numbers_of(g->output.dtype, g->raw, (n - 1) * g->size, g->size, g->logits);
     for (int64_t i = 0; i < g->size; i++)
@@ -164,10 +194,10 @@ static Status predict(Generate *g, const int64_t *text, int64_t n,
 static Status check_causal(Generate *g, const int64_t *text, int64_t n) {
     double most = 0, off = 0;
     if (n == g->window) return OK;
-    TRY(predict(g, text, n, g->size - 1));
+    TRY(predict(g, 0, text, n, g->size - 1));
     double *other = NEW_ARRAY(g->a, double, g->size);
     memcpy(other, g->logits, (size_t)g->size * sizeof *other);
-    TRY(predict(g, text, n, 0));
+    TRY(predict(g, 0, text, n, 0));
     for (int64_t i = 0; i < g->size; i++) {
         most = fmax(most, fabs(g->logits[i]));
         off = fmax(off, fabs(g->logits[i] - other[i]));
@@ -178,6 +208,32 @@ static Status check_causal(Generate *g, const int64_t *text, int64_t n) {
                       "--generate: the model is not causal: what stands "
                       "behind position %lld changes its logits there",
                       (long long)n - 1);
+}
+
+/* The logits behind the text. */
+static Status predict_next(Generate *g, const Tokens *text) {
+    int64_t n = text->at.len < g->window ? text->at.len : g->window;
+    if (!g->keeps) return predict(g, 0, text->at.data + text->at.len - n, n, 0);
+    for (; g->seen < text->at.len; g->seen++)
+        TRY(predict(g, g->seen, text->at.data + g->seen, 1, 0));
+    return OK;
+}
+
+/* A module that keeps keys and values has a place for each token but the
+   last. */
+static Status check_room(Generate *g, const Tokens *text) {
+    int64_t n = text->at.len;
+    TRY(predict(g, 0, text->at.data, 1, 0));
+    if (n + g->how.tokens - 1 <= g->most) return OK;
+    if (n > g->most)
+        return fail(g->d, (Loc){0},
+                    "--generate: the prompt has %lld tokens, the module keeps "
+                    "%lld",
+                    (long long)n, (long long)g->most);
+    return fail(g->d, (Loc){0},
+                "--generate: the module keeps %lld tokens: behind this prompt "
+                "--sample tokens=%lld is the most",
+                (long long)g->most, (long long)(g->most - n + 1));
 }
 
 /* ---- the text ------------------------------------------------------------ */
@@ -204,14 +260,21 @@ static void generate_tell(const Generate *g, double s, StrBuf *told) {
     ampc_program_info p = {.size = sizeof p};
     bool one = g->info.batch == 1 ||
                g->api->program(g->api->module, "predict@1", &p) == AMPC_OK;
-    sb_printf(told,
-              "generated %lld tokens in %.3g s, %.3g ms each: each computes "
-              "all %lld positions again, as no keys and values are kept",
-              (long long)g->how.tokens, s, 1e3 * s / (double)g->how.tokens,
-              (long long)g->window);
+    sb_printf(told, "generated %lld tokens in %.3g s, %.3g ms each: ",
+              (long long)g->how.tokens, s, 1e3 * s / (double)g->how.tokens);
+    if (g->keeps)
+        sb_puts(told, "keys and values of earlier positions are kept");
+    else
+        sb_printf(told,
+                  "each computes all %lld positions again, as no keys and "
+                  "values are kept",
+                  (long long)g->window);
     if (!one)
         sb_printf(told, ", and a batch of %lld (compile with --batch-sizes 1)",
                   (long long)g->info.batch);
+    if (!g->keeps)
+        sb_puts(told, "; ampc export --module --decode makes a module that "
+                      "keeps them");
 }
 
 static Status write_all(Generate *g, const Vocabulary *v, Tokens *text,
@@ -220,12 +283,13 @@ static Status write_all(Generate *g, const Vocabulary *v, Tokens *text,
     uint64_t seed = (uint64_t)(g->how.seed < 0 ? g->info.seed : g->how.seed);
     int64_t n = text->at.len;
     for (int64_t i = 0; i < n; i++) vocabulary_decode(v, text->at.data[i], &sb);
-    Status st = check_causal(g, text->at.data, n < g->window ? n : g->window);
+    Status st = g->keeps ? check_room(g, text)
+                         : check_causal(g, text->at.data,
+                                        n < g->window ? n : g->window);
     if (st == OK) st = write_text(g, out, &sb);
     double begin = seconds();
     for (int64_t i = 0; i < g->how.tokens && st == OK; i++) {
-        n = text->at.len < g->window ? text->at.len : g->window;
-        st = predict(g, text->at.data + text->at.len - n, n, 0);
+        st = predict_next(g, text);
         if (st != OK) break;
         int64_t next =
             sampling_pick(&g->how, g->logits, g->size,

@@ -212,17 +212,23 @@ static Rows of_node(const Walk *w, const Node *n) {
     return mixed;
 }
 
-static void walk(const Walk *w) {
-    for (int i = 0; i < w->g->order.len; i++) {
-        const Node *n = node_at(w->g, i);
-        if (n->fn) {
-            call(w, n);
-            continue;
-        }
-        Rows r = of_node(w, n);
-        for (int k = 0; k < n->nout; k++)
-            if (n->out[k].i) w->of[n->out[k].i] = r;
+static void node(const Walk *w, const Node *n) {
+    if (n->fn) {
+        call(w, n);
+        return;
     }
+    Rows r = of_node(w, n);
+    for (int k = 0; k < n->nout; k++)
+        if (n->out[k].i) w->of[n->out[k].i] = r;
+}
+
+static void walk(const Walk *w) {
+    for (int i = 0; i < w->g->order.len; i++) node(w, node_at(w->g, i));
+}
+
+void rows_step(const Graph *g, Arena *a, int64_t batch, Rows *of,
+               const Node *n) {
+    node(&(Walk){g, a, batch, of}, n);
 }
 
 int64_t graph_samples(const Graph *g) {

@@ -17,6 +17,9 @@ typedef struct Rows {
 /* The number of samples in a batch: the first axis of the first input with
    axes; 0 if there is none. */
 int64_t graph_samples(const Graph *g);
+/* Sets the axes of n's results from those of its operands. */
+void rows_step(const Graph *g, Arena *a, int64_t batch, Rows *of,
+               const Node *n);
 /* Per value of g. A value is mixed, too, if an unknown op changes the axis. */
 Rows *rows_find(const Graph *g, Arena *a, int64_t batch);
 

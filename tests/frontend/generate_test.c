@@ -167,3 +167,140 @@ TEST_CASE(generate, what_is_not_causal_is_refused) {
     check_says(1, cyclic, "--generate abc",
                "the model is not causal: what stands behind position 2");
 }
+
+/* ---- keys and values kept ------------------------------------------------ */
+
+#define HEAD                                                                   \
+    "dim B = 2, T = 24, D = 16, V = 128\n"                                     \
+    "def body(x) -> y { y = x + Linear(gelu(Linear(LayerNorm(x), units=32)), " \
+    "units=16, scope=\"out\") }\n"
+
+/* A table of positions, fused projections and the layer of the library. */
+static const char with_table[] =
+    HEAD "model m(tokens: i64[B,T]) {\n"
+         "  param places: f32[T,D] = normal(1)\n"
+         "  x = Embedding(tokens, size=V, width=D, std=1) + places\n"
+         "  x = body(x + Attention(LayerNorm(x, scope=\"n\"), heads=4, "
+         "causal=true), scope=\"a\")\n"
+         "  x = body(x + Attention(x, heads=2, causal=true, scope=\"c\"), "
+         "scope=\"b\")\n"
+         "  return logits = Linear(x, units=V, scope=\"head\")\n"
+         "}\n";
+
+/* Angles by position, heads that share keys, a window of keys. */
+static const char rotary[] = HEAD
+    "model m(tokens: i64[B,T]) {\n"
+    "  x = Embedding(tokens, size=V, width=D, std=1)\n"
+    "  t = iota(shape=[1,T,2], axis=1, dtype=f32)\n"
+    "  c = cos(t * 0.3)\n"
+    "  s = sin(t * 0.3)\n"
+    "  q = rotary_embedding(Linear(x, units=D, scope=\"q\"), c, s, "
+    "heads=4)\n"
+    "  k = rotary_embedding(Linear(x, units=8, scope=\"k\"), c, s, "
+    "heads=2)\n"
+    "  v = Linear(x, units=8, scope=\"v\")\n"
+    "  x = body(x + attention(q, k, v, q_heads=4, kv_heads=2, causal=true, "
+    "left=6))\n"
+    "  return logits = Linear(x, units=V, scope=\"head\")\n"
+    "}\n";
+
+/* Scores written out, samples and positions in one axis, and the inputs that
+   exporters write. */
+static const char written_out[] =
+    HEAD "model m(input_ids: i64[B,T], attention_mask: i64[B,T],\n"
+         "        position_ids: i64[B,T]) {\n"
+         "  param places: f32[T,D] = normal(1)\n"
+         "  x = Embedding(input_ids, size=V, width=D, std=1) +\n"
+         "      gather(places, position_ids, axis=0)\n"
+         "  q, k, v = split(Linear(x, units=3 * D, scope=\"qkv\"), axis=2, "
+         "sizes=[D,D,D])\n"
+         "  i = iota(shape=[T,T], axis=0, dtype=i32)\n"
+         "  j = iota(shape=[T,T], axis=1, dtype=i32)\n"
+         "  hide = (1 - cast(attention_mask, f32)) * -10000\n"
+         "  s = matmul(q, transpose(k, perm=[0,2,1])) * 0.25\n"
+         "  s = s + where(j <= i, 0, -10000) + reshape(hide, shape=[B,1,T])\n"
+         "  x = x + matmul(softmax(s, axis=2), v)\n"
+         "  flat = body(reshape(x, shape=[B * T, D]))\n"
+         "  y = Linear(flat, units=V, scope=\"head\")\n"
+         "  return logits = reshape(y, shape=[B,T,V])\n"
+         "}\n";
+
+static char *in_folder(const char *words, int status) {
+    char *out;
+    int rc = test_command(&out, "cd '%s' && export AMPC_LIBNVRTC=none && %s",
+                          test_tmpdir(), words);
+    CHECK_MSG(rc == status, "%s: status %d\n%s", words, rc, out);
+    return out;
+}
+
+static void compile_decoder(const char *text, const char *options, int status,
+                            const char *says) {
+    char words[9000];
+    REQUIRE(test_write_file(test_tmp("m.amp"), text, strlen(text)));
+    snprintf(words, sizeof words,
+             "'%s' m.amp -o m.so --loss none --target cpu:x86-64-v2 %s 2>&1 && "
+             "'%s' export m.so --module --decode -o step.so 2>&1",
+             test_ampc(), options, test_ampc());
+    char *out = in_folder(words, status);
+    CHECK_HAS(out, says);
+    free(out);
+}
+
+static char *generated(const char *module, const char *sample) {
+    char words[4600];
+    snprintf(words, sizeof words,
+             "'%s' run %s --device cpu --generate 'a model' --sample %s "
+             "2> told; rc=$?; cat told; exit $rc",
+             test_ampc(), module, sample);
+    return in_folder(words, 0);
+}
+
+/* The first line, without what follows of the times. */
+static char *text_of(char *told) {
+    told[strcspn(told, "\n")] = 0;
+    return told;
+}
+
+static void check_same_text(const char *text, const char *options) {
+    compile_decoder(text, options, 0, "");
+    for (int seed = 1; seed < 3; seed++) {
+        char sample[80];
+        snprintf(sample, sizeof sample, "tokens=17,seed=%d", seed);
+        char *whole = generated("m.so", sample);
+        char *kept = generated("step.so", sample);
+        CHECK_HAS(whole, "ampc export --module --decode makes a module");
+        CHECK_HAS(kept, "keys and values of earlier positions are kept");
+        CHECK_STR(text_of(kept), text_of(whole));
+        free(whole);
+        free(kept);
+    }
+}
+
+TEST_CASE(decode, the_text_is_that_of_the_whole_window) {
+    check_same_text(with_table, "--precision fp32");
+    check_same_text(rotary, "--precision fp32 --batch-sizes 1");
+    check_same_text(written_out, "--precision fp32");
+}
+
+TEST_CASE(decode, positions_are_limited) {
+    compile_decoder(with_table, "--precision bf16", 0, "");
+    char words[4200];
+    snprintf(words, sizeof words,
+             "'%s' run step.so --generate 'a model' --sample tokens=19 2>&1",
+             test_ampc());
+    char *out = in_folder(words, 1);
+    CHECK_HAS(out, "the module keeps 24 tokens: behind this prompt --sample "
+                   "tokens=18 is the most");
+    free(out);
+    free(generated("step.so", "tokens=18"));
+}
+
+TEST_CASE(decode, what_reads_later_positions_is_refused) {
+    char text[2048];
+    compile_decoder(cyclic, "", 1, "combines positions of the text");
+    snprintf(text, sizeof text, "%s", with_table);
+    memcpy(strstr(text, "causal=true"), "bias=true  ", 11);
+    compile_decoder(text, "", 1, "reads later positions: neither causal nor");
+    compile_decoder("model m(x: f32[2,3]) { return y = relu(x) }\n", "", 1,
+                    "the model has no input of tokens");
+}

@@ -16,6 +16,9 @@ A
 data.py array x.npy f4 16x784
 data.py array t.npy i8 16
 ampc "$MODELS/mlp.onnx" -o m.so --dim batch=8 --loss cross_entropy --optimizer signs.amp,lr=1e-4
-ampc run m.so --feed input=x.npy --feed target=t.npy
+ampc run m.so --feed input=x.npy --feed target=t.npy --save w.safetensors
+rm signs.amp # the module keeps what export needs
+ampc export m.so --load w.safetensors --module -o small.so
+ampc export m.so --load w.safetensors -o trained.onnx
 refused ampc check "$MODELS/mlp.onnx" --dim batch=8 --loss cross_entropy --optimizer rmspop
 grep "did you mean 'rmsprop'" said

@@ -4,7 +4,8 @@
 
 usage: data.py array FILE.npy DTYPE SHAPE [MOST]   DTYPE f4, i8 or u1; SHAPE 60x1x28x28
        data.py tensors FILE.safetensors NAME=SHAPE..
-       data.py photos FOLDER CLASS..               eight PNG pictures of each class
+       data.py photos FOLDER CLASS[=N]..           N PNG pictures of each class (8),
+                                                   each class with a tint of its own
        data.py text FILE BYTES
 Numbers are drawn anew by the name of the file; integers are below MOST.
 """
@@ -70,9 +71,12 @@ def chunk(kind, data):
             struct.pack(">I", zlib.crc32(kind + data)))
 
 
-def photo(path, size=40):
+def photo(path, tint, size=40):
     draw = random.Random(path)
-    rows = b"".join(b"\0" + draw.randbytes(3 * size) for _ in range(size))
+    rows = b"".join(
+        b"\0" + bytes((b >> 1) + tint[i % 3] for i, b in
+                      enumerate(draw.randbytes(3 * size)))
+        for _ in range(size))
     with open(path, "wb") as f:
         f.write(b"\x89PNG\r\n\x1a\n" +
                 chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0,
@@ -81,10 +85,12 @@ def photo(path, size=40):
 
 
 def photos(folder, *classes):
-    for name in classes:
+    for spec in classes:
+        name, _, n = spec.partition("=")
+        tint = numbers(name, "u1", 3, 128)
         os.makedirs(f"{folder}/{name}")
-        for i in range(8):
-            photo(f"{folder}/{name}/{i}.png")
+        for i in range(int(n or 8)):
+            photo(f"{folder}/{name}/{i}.png", tint)
 
 
 def text(path, n):
