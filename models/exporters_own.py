@@ -161,6 +161,73 @@ def kept():
             h = torch.tanh(s.l(x))[x[:, 2] > 0]
             return (torch.softmax(h @ s.m.weight[:1].t(), 0).t() @ h).pow(2).sum() + s.m.bias.sum() * 0.1
 
+    class Masked(Base):
+        """A mask selects no rows, all, or some."""
+        own_loss, kind = True, ""
+        def mask(s, x): return x[:, 0] > {"none": 99., "all": -99., "some": 0.}[s.kind]
+
+    class LanguageModel(Masked):
+        def __init__(s): super().__init__(); s.n = nn.LayerNorm(4)
+        def forward(s, x):
+            mask, t = s.mask(x), torch.tensor([0, 1, 2, 0, 1, 2])
+            h = s.n(torch.tanh(s.l(x)))[mask]
+            return F.cross_entropy(s.m(h), t[mask], reduction="sum") / mask.sum().clamp(min=1)
+
+    class Detector(Masked):
+        """Focal loss of anchors that are not ignored, boxes of those with an object."""
+        def forward(s, x):
+            some, used = s.mask(x), x[:, 1] > -0.7
+            h = torch.tanh(s.l(x)); y = s.m(h)
+            hot = F.one_hot(torch.tensor([0, 1, 2, 0, 1, 2]), 3).float() * some[:, None].float()
+            p, z = y[used], hot[used]
+            each = F.binary_cross_entropy_with_logits(p, z, reduction="none")
+            sure = torch.exp(-each)
+            focal = ((0.25 * z + 0.75 * (1 - z)) * (1 - sure) ** 2 * each).sum()
+            box = F.smooth_l1_loss(h[some], x[some] * 0.3, reduction="sum")
+            return (focal + box) / some.sum().clamp(min=1)
+
+    class Nodes(Masked):
+        """Two graph convolutions; a loss of the nodes that have a label."""
+        def forward(s, x):
+            a = torch.eye(6) * 0.5 + torch.roll(torch.eye(6), 1, 0) * 0.3 + torch.roll(torch.eye(6), 2, 1) * 0.2
+            y, t, mask = a @ s.m(torch.relu(a @ s.l(x))), torch.tensor([2, 1, 0, 0, 1, 2]), s.mask(x)
+            return F.nll_loss(torch.log_softmax(y, 1)[mask], t[mask], reduction="sum") / mask.sum().clamp(min=1)
+
+    class PointerNet(Masked):
+        def forward(s, x):
+            h = torch.tanh(s.l(x)); own = h[s.mask(x)]
+            return (torch.softmax(own @ s.m.weight.t(), 0).t() @ own).pow(2).sum() + s.m.bias.sum() * 0.1
+
+    def kinds(c): return [type(c.__name__ + k.title(), (c,), {"kind": k}) for k in ("none", "all", "some")]
+
+    class GaussianProcess(nn.Module):
+        """The negative log likelihood, by Cholesky."""
+        own_loss = True
+        def __init__(s):
+            super().__init__(); torch.manual_seed(0)
+            s.size = nn.Parameter(torch.zeros(4)); s.gain = nn.Parameter(torch.tensor(0.2)); s.noise = nn.Parameter(torch.tensor(-1.0))
+        def forward(s, x):
+            y = torch.tensor([[.3], [-1.1], [.8], [.1], [1.4], [-.6]]); z = x * torch.exp(s.size)
+            k = torch.exp(s.gain - 0.5 * (z[:, None] - z[None]).pow(2).sum(-1)) + torch.exp(s.noise) * torch.eye(6)
+            root = torch.linalg.cholesky(k)
+            half = torch.linalg.solve_triangular(root, y, upper=False)
+            return (0.5 * (half * half).sum() + torch.log(torch.diagonal(root)).sum() + 0.1 * (y.t() @ torch.cholesky_solve(y, root)).sum()) / 6
+
+    class FourierOperator(Base):
+        """A layer of a Fourier neural operator: weights of two modes, and a path beside them."""
+        def __init__(s): super().__init__(); s.re = nn.Parameter(torch.randn(2) * .5); s.im = nn.Parameter(torch.randn(2) * .5)
+        def forward(s, x):
+            h = s.l(x); f = torch.view_as_real(torch.fft.rfft(h, dim=1))[:, :2]; re, im = f[..., 0], f[..., 1]
+            f = torch.stack([re * s.re - im * s.im, re * s.im + im * s.re], -1)
+            return s.m(F.gelu(h + torch.fft.irfft(torch.view_as_complex(F.pad(f, (0, 0, 0, 1))), n=4, dim=1)))
+
+    class Solved(Base):
+        """Solves, inverses, determinants, QR and LU of small matrices."""
+        def forward(s, x):
+            a = s.l.weight + 2 * torch.eye(4); q, r = torch.linalg.qr(torch.tanh(s.l(x))); p, low, up = torch.linalg.lu(a)
+            h = torch.linalg.solve(a, x.t()).t() + q @ r[:, :1] + x @ torch.linalg.inv(a) + torch.linalg.slogdet(a)[1]
+            return s.m(torch.tanh(0.3 * h + 0.1 * x @ low @ up.tanh() + 0.1 * x @ torch.linalg.pinv(s.m.weight)[:, :1]))
+
     class Spelled(Base):
         own_loss = True
         def forward(s, x):
@@ -193,4 +260,5 @@ def kept():
     x4 = (lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))])
     return [(c, x4) for c in (Spiking, TwoResults, Binarised, Modes, AllFrozen, FrozenPart, NoGradPlain, Gammas, Erfinv, Running, Ranked,
                               Distances, Renorm, ScatterMean, Hardtanh, Smoothed, Checkpoint, Buffered, PickedMean, PickedRows, PickedElements, Pointer, Spelled,
-                              Special, Decomposed, Rare)]
+                              Special, Decomposed, Rare, GaussianProcess, FourierOperator, Solved,
+                              *kinds(LanguageModel), *kinds(Detector), *kinds(Nodes), *kinds(PointerNet))]

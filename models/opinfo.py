@@ -195,8 +195,10 @@ def trained(program, makes, wants, w, path, plain):
         f.write('#!/bin/sh\nexec cc "$@" -O0\n')
     os.chmod(cc, 0o755)
     rate = rate_of(net, wants)
+    import onnx
+    there = {t.name for t in onnx.load(path).graph.initializer}
     parts = [x for n in wanted for x in ("--train", n)] + [
-        x for n, _ in net.named_parameters() if n not in wanted
+        x for n in there - set(wanted) if n.startswith("nets.")
         for x in ("--freeze", n)]
     done = subprocess.run(
         [program, path, "-o", path + ".so", "--precision", "fp32", "--optimizer",
@@ -368,6 +370,7 @@ def main():
         child = os.fork()
         if not child:  # an exporter that crashes ends one op
             signal.alarm(SECONDS)
+            torch.set_num_threads(1)  # before autograd's threads: a new pool
             with os.fdopen(write, "w", buffering=1, encoding="utf-8") as f:
                 to = csv.writer(f, lineterminator="\n")
                 one(os.path.abspath(a.ampc), samples, w_of, a.plain,

@@ -9,8 +9,7 @@ from typing import Any, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
-from . import _torch_linear as linear
-from ._torch_ops import node, nodes
+from ._torch_ops import node
 
 # ---- scalars and axes -------------------------------------------------------
 
@@ -57,6 +56,96 @@ def column_stack(tensors: Sequence[Any]) -> Any:
                       for t in tensors], 1)
 
 
+def hstack(tensors: Sequence[Any]) -> Any:
+    tensors = [t.reshape(1) if t.dim() == 0 else t for t in tensors]
+    return torch.cat(list(tensors), 0 if tensors[0].dim() == 1 else 1)
+
+
+def vstack(tensors: Sequence[Any]) -> Any:
+    return torch.cat([t.reshape(1, t.numel()) if t.dim() < 2 else t
+                      for t in tensors], 0)
+
+
+def dstack(tensors: Sequence[Any]) -> Any:
+    return torch.cat([t.reshape(1, t.numel(), 1) if t.dim() < 2 else
+                      t.unsqueeze(2) if t.dim() == 2 else t
+                      for t in tensors], 2)
+
+
+def _scattered(view: Any) -> Any:
+    """x with src in the elements that a view of x has."""
+    def scatter(x: Any, src: Any, *args: Any, **options: Any) -> Any:
+        if not all(isinstance(n, int) for n in x.shape):
+            return NotImplemented
+        v = view(torch.empty(x.shape, device="meta"), *args, **options)
+        at = torch.full([1] * v.dim(), v.storage_offset(), dtype=torch.int64)
+        for k, (n, step) in enumerate(zip(v.shape, v.stride())):
+            shape = [n if i == k else 1 for i in range(v.dim())]
+            at = at + (torch.arange(n) * step).reshape(shape)
+        flat = x.reshape(-1).scatter(0, at.reshape(-1), src.reshape(-1))
+        return flat.reshape(x.shape)
+    return scatter
+
+
+def _copied(most: int) -> Any:
+    """An operator that returns its input if that has up to `most` axes, which
+    torch.onnx cannot name."""
+    return lambda x, *_: x.clone() if x.dim() <= most else NotImplemented
+
+
+def diff(x: Any, n: int = 1, dim: int = -1, prepend: Any = None,
+         append: Any = None) -> Any:
+    return NotImplemented if n else x.clone()
+
+
+# ---- resizing with antialiasing ---------------------------------------------
+
+def _triangle(u: Any) -> Any:
+    return (1 - u).clamp(min=0)
+
+
+def _cubic(u: Any) -> Any:
+    near = (1.5 * u - 2.5) * u * u + 1
+    far = -0.5 * (((u - 5) * u + 8) * u - 4)
+    return torch.where(u < 1, near, torch.where(u < 2, far, 0.0))
+
+
+def _rows(n: int, out: int, align: bool, factor: Any, kind: Any,
+          reach: float) -> Any:
+    """[out, n]: the share of each element in each result."""
+    if align:
+        scale = (n - 1) / (out - 1) if out > 1 else 0.0
+    else:
+        scale = 1 / factor if factor else n / out
+    wide = max(scale, 1.0)
+    center = (torch.arange(out, dtype=torch.float64) + 0.5) * scale
+    center = center.reshape(out, 1)
+    j = torch.arange(n, dtype=torch.float64).reshape(1, n)
+    low = torch.floor((center - reach * wide + 0.5).clamp(min=0))
+    high = torch.floor(center + reach * wide + 0.5)
+    share = kind((j + 0.5 - center).abs() / wide)
+    share = torch.where((j >= low) & (j < high), share, 0.0)
+    return share / share.sum(1, keepdim=True)
+
+
+def _resized(kind: Any, reach: float) -> Any:
+    """A matrix for each of the two axes."""
+    def resize(x: Any, size: Any, align: bool, *factors: Any) -> Any:
+        if len(factors) == 1:  # .vec: a list of them
+            factors = tuple(factors[0] or ())
+        factors = factors or (None, None)
+        for k in (0, 1):
+            n = x.shape[2 + k]
+            if not isinstance(n, int):
+                return NotImplemented
+            out = size[k] if size else int(n * factors[k])
+            m = _rows(n, out, align, factors[k], kind, reach).to(x.dtype)
+            x = (x.transpose(2 + k, -1) @ m.transpose(0, 1)).transpose(
+                2 + k, -1)
+        return x
+    return resize
+
+
 # ---- elements ---------------------------------------------------------------
 
 def copysign(x: Any, sign: Any) -> Any:
@@ -64,6 +153,70 @@ def copysign(x: Any, sign: Any) -> Any:
     below = (sign < 0) | ((sign == 0) & (1 / sign < 0))
     size = x.abs()
     return torch.where(below, -size, size)
+
+
+def clamp_min(x: Any, low: Any) -> Any:
+    return torch.where(x < low, low, x)
+
+
+def clamp_max(x: Any, high: Any) -> Any:
+    return torch.where(x > high, high, x)
+
+
+def clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+    """With bounds that train."""
+    if high is not None:
+        return torch.where(x > high, high, x if low is None else
+                           torch.where(x < low, torch.minimum(low, high), x))
+    return clamp_min(x, low)
+
+
+def frexp(x: Any) -> Any:
+    size = x.detach().abs()
+    there = size > 0
+    e = torch.floor(torch.log2(torch.where(there, size, 1.0))) + 1
+    part = size * torch.exp2(-e)
+    e = e + torch.where(part >= 1, 1.0, 0.0) - \
+        torch.where(there & (part < 0.5), 1.0, 0.0)
+    e = torch.where(there, e, 0.0)
+    return x * torch.exp2(-e), e.to(torch.int32)
+
+
+def segment_reduce(x: Any, reduce: str, *, lengths: Any = None,
+                   indices: Any = None, offsets: Any = None, axis: int = 0,
+                   unsafe: bool = False, initial: Any = None) -> Any:
+    """Each segment along axis; the axes before it have segments of their own."""
+    if lengths is not None:
+        ends = torch.cumsum(lengths, -1)
+        starts = ends - lengths
+    else:
+        starts, ends = offsets[..., :-1], offsets[..., 1:]
+    n, after = x.shape[axis], x.dim() - axis - 1
+    place = torch.arange(n).reshape([n] + [1] * after)
+    starts, ends = (t.reshape(*t.shape, *[1] * (after + 1))
+                    for t in (starts, ends))
+    inside = (place >= starts) & (place < ends)
+    neutral = {"sum": 0.0, "mean": 0.0, "max": -math.inf, "min": math.inf,
+               "prod": 1.0}[reduce]
+    y = torch.where(inside, x.unsqueeze(axis), neutral)
+    along = axis + 1
+    count = inside.to(x.dtype).sum(along)
+    if reduce in ("sum", "mean"):
+        y = y.sum(along)
+        if initial is not None:
+            y = y + initial
+        if reduce == "mean":
+            y = torch.where(count > 0, y / count.clamp(min=1), y if initial
+                            is not None else math.nan)
+        return y
+    if reduce == "prod":
+        y = y.prod(along)
+        return y if initial is None else y * initial
+    y = (y.amax if reduce == "max" else y.amin)(along)
+    if initial is None:
+        return y
+    start = torch.full_like(y, initial)
+    return torch.where(y > start if reduce == "max" else y < start, y, start)
 
 
 def fmax(x: Any, y: Any) -> Any:
@@ -131,6 +284,17 @@ def index_add(x: Any, dim: int, index: Any, src: Any, *,
     return torch.index_add(x, dim, index, src * torch.full_like(src, alpha))
 
 
+def scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
+                   include_self: bool = True) -> Any:
+    if reduce != "mean":
+        return NotImplemented
+    hits = torch.zeros_like(x).scatter_add(dim, index, torch.ones_like(src))
+    if include_self:
+        return x.scatter_add(dim, index, src) / (hits + 1)
+    sums = torch.zeros_like(x).scatter_add(dim, index, src)
+    return torch.where(hits > 0, sums / hits.clamp(min=1), x)
+
+
 def index_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
                  include_self: bool = True) -> Any:
     if x.dim() == 0:
@@ -140,9 +304,8 @@ def index_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
     shape = [1] * x.dim()
     shape[dim] = index.numel()
     at = index.reshape(shape).expand(src.shape)
-    names = {"amax": "amax", "amin": "amin", "prod": "prod", "mean": "mean"}
-    return torch.scatter_reduce(x, dim, at, src, names[reduce],
-                                include_self=include_self)
+    op = scatter_reduce if reduce == "mean" else torch.scatter_reduce
+    return op(x, dim, at, src, reduce, include_self=include_self)
 
 
 def max_pool_slope(dy: Any, x: Any, kernel_size: Any, stride: Any, padding: Any,
@@ -273,37 +436,6 @@ def grid_sample_3d(x: Any, grid: Any, mode: int, padding: int,
     return out.reshape(n, c, *grid.shape[1:4])
 
 
-# ---- linear algebra ---------------------------------------------------------
-
-def eigh(a: Any, uplo: str = "L", compute_v: bool = True) -> Any:
-    if uplo.upper() == "U":
-        a = a.transpose(-1, -2)
-    return nodes("Eigh", [a], [a.shape[:-1], a.shape])
-
-
-def svd(a: Any, full_matrices: bool = False, compute_uv: bool = True, *,
-        driver: Any = None) -> Any:
-    m, n = a.shape[-2:]
-    if full_matrices and compute_uv and m != n:
-        return NotImplemented
-    k, batch = min(m, n), list(a.shape[:-2])
-    u, s, v = nodes("Svd", [a], [batch + [m, k], batch + [k], batch + [n, k]])
-    return u, s, v.transpose(-1, -2)
-
-
-def pinv(a: Any, *, atol: Any = None, rtol: Any = None,
-         hermitian: bool = False) -> Any:
-    """Of matrices with full rank."""
-    if a.shape[-2] < a.shape[-1]:
-        return pinv(a.transpose(-1, -2)).transpose(-1, -2)
-    q, r = linear.qr(a)
-    return linear.solve_triangular(r, q.transpose(-1, -2), upper=True)
-
-
-def matrix_exp(a: Any) -> Any:
-    return node("MatrixExp", [a], a.shape)
-
-
 def table() -> dict[Any, Any]:
     """{operator of torch: its formula}"""
     aten = torch.ops.aten
@@ -318,6 +450,21 @@ def table() -> dict[Any, Any]:
         if x.dim() == 0 else NotImplemented,
         aten.squeeze.dim: squeeze, aten.squeeze.dims: squeeze,
         aten.column_stack.default: column_stack,
+        aten.hstack.default: hstack, aten.vstack.default: vstack,
+        aten.dstack.default: dstack,
+        aten.diagonal_scatter.default: _scattered(torch.diagonal),
+        aten.as_strided_scatter.default: _scattered(torch.as_strided),
+        **{getattr(getattr(aten, name), kind): _resized(*how)
+           for name, how in (("_upsample_bilinear2d_aa", (_triangle, 1.0)),
+                             ("_upsample_bicubic2d_aa", (_cubic, 2.0)))
+           for kind in ("default", "vec")},
+        aten.t.default: _copied(1), aten.t_copy.default: _copied(1),
+        aten.transpose.int: _copied(0), aten.transpose_copy.int: _copied(0),
+        aten.diff.default: diff,
+        aten.clamp.Tensor: clamp, aten.clamp_min.Tensor: clamp_min,
+        aten.clamp_max.Tensor: clamp_max,
+        aten.frexp.Tensor: frexp,
+        aten.segment_reduce.default: segment_reduce,
         aten.copysign.Tensor: copysign, aten.copysign.Scalar: copysign,
         aten.fmax.default: fmax, aten.fmin.default: fmin,
         aten.nansum.default: nansum, aten.polygamma.default: polygamma,
@@ -327,6 +474,7 @@ def table() -> dict[Any, Any]:
         aten.nanmedian.dim: nanmedian_dim, aten.nanmedian.default: nanmedian,
         aten.index_add.default: index_add,
         aten.index_reduce.default: index_reduce,
+        aten.scatter_reduce.two: scatter_reduce,
         aten.max_pool2d_with_indices_backward.default: max_pool_slope,
         aten.adaptive_max_pool2d.default: adaptive_max_pool,
         aten.adaptive_max_pool3d.default: adaptive_max_pool,
@@ -336,11 +484,5 @@ def table() -> dict[Any, Any]:
         aten.replication_pad1d.default: edge_pad,
         aten.replication_pad2d.default: edge_pad,
         aten.replication_pad3d.default: edge_pad,
-        aten.grid_sampler_3d.default: grid_sample_3d,
-        aten._linalg_eigh.default: eigh, aten.linalg_eigh.default: eigh,
-        aten.linalg_eigvalsh.default: lambda a, uplo="L": eigh(a, uplo)[0],
-        aten._linalg_svd.default: svd, aten.linalg_svd.default: svd,
-        aten.linalg_svdvals.default: lambda a, *, driver=None: svd(a)[1],
-        aten.linalg_pinv.atol_rtol_tensor: pinv,
-        aten.linalg_matrix_exp.default: matrix_exp})
+        aten.grid_sampler_3d.default: grid_sample_3d})
     return found

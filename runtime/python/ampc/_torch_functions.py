@@ -356,17 +356,6 @@ def renorm(x: Any, p: float, dim: int, maxnorm: float) -> Any:
     return x * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)
 
 
-def scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
-                   include_self: bool = True) -> Any:
-    if reduce != "mean":
-        return NotImplemented
-    hits = torch.zeros_like(x).scatter_add(dim, index, torch.ones_like(src))
-    if include_self:
-        return x.scatter_add(dim, index, src) / (hits + 1)
-    sums = torch.zeros_like(x).scatter_add(dim, index, src)
-    return torch.where(hits > 0, sums / hits.clamp(min=1), x)
-
-
 def table() -> dict[Any, Callable[..., Any]]:
     """{operator of torch: its formula}"""
     aten = torch.ops.aten
@@ -380,5 +369,4 @@ def table() -> dict[Any, Callable[..., Any]]:
             aten.special_i1.default: i1, aten.special_i1e.default: i1e,
             aten.cummax.default: cummax, aten.cummin.default: cummin,
             aten.hypot.default: hypot, **linear.table(),
-            **forms.table(),
-            aten.scatter_reduce.two: scatter_reduce}
+            **forms.table()}

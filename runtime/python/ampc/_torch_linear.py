@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear algebra of small matrices in operators that ONNX has.
-
-A result is computed without a gradient, one column after the other.  To that is
-added its differential at A - value(A), which is 0: gradients are PyTorch's, and
-where the differential holds the residual instead, it refines the result, too.
-Gradients of gradients are not kept."""
+"""Linear algebra of small matrices: nodes of domain ampc, whose functions and
+gradients are in ir/fn/linalg.amp, and what torch composes of them."""
 from __future__ import annotations
 
 from typing import Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
+
+from ._torch_ops import node, nodes
 
 
 def _eye(n: int, like: Any) -> Any:
@@ -20,59 +18,25 @@ def _flip(x: Any) -> Any:
     return x.transpose(-1, -2)
 
 
-def _place(n: int, k: int, like: Any, axis: int) -> Any:
-    """1 at place k of n, else 0."""
-    at = (torch.arange(n, device=like.device) == k).to(like.dtype)
-    return at.reshape((n, 1) if axis == -2 else (1, n))
+def _info(a: Any) -> Any:
+    return torch.zeros(a.shape[:-2], dtype=torch.int32)
 
 
-def _eliminated(a: Any, b: Any) -> tuple[Any, Any, Any]:
-    """Gauss and Jordan with row pivots: inverse(a) b, log |det a|, its sign."""
-    n = a.shape[-1]
-    ab = torch.cat([a, b], -1)
-    logs, sign = 0.0, 1.0
-    rows = torch.arange(n, device=a.device).reshape(n, 1)
-    for k in range(n):
-        column = ab.narrow(-1, k, 1)
-        size = torch.where(rows >= k, column.abs(), -1.0)
-        best = size.argmax(-2, keepdim=True)
-        chosen = (rows == best).to(ab.dtype)  # of the pivot's row
-        here = _place(n, k, ab, -2)
-        pivot_row = (ab * chosen).sum(-2, keepdim=True)
-        own_row = (ab * here).sum(-2, keepdim=True)
-        moved = ab + chosen * (own_row - pivot_row)
-        moved = moved * (1 - here) + here * pivot_row
-        pivot = pivot_row.narrow(-1, k, 1)
-        logs = logs + torch.log(pivot.abs()).squeeze(-1).squeeze(-1)
-        swapped = torch.where(best == k, 1.0, -1.0).to(ab.dtype)
-        sign = sign * (torch.sign(pivot) * swapped).squeeze(-1).squeeze(-1)
-        row = pivot_row / pivot
-        ab = moved - (moved.narrow(-1, k, 1) - here) * row
-        ab = ab * (1 - here) + here * row
-    return ab.narrow(-1, n, b.shape[-1]), logs, sign
-
-
-def _inverse(a: Any) -> Any:
-    """Without a gradient."""
-    a = a.detach()
-    eye = _eye(a.shape[-1], a).expand(a.shape)
-    x = _eliminated(a, eye)[0]
-    return (x + x @ (eye - a @ x)).detach()
-
+# ---- solves -----------------------------------------------------------------
 
 def inverse(a: Any) -> Any:
-    x = _inverse(a)
-    return x + x @ (_eye(a.shape[-1], a) - a @ x)
+    return node("Inverse", [a], a.shape)
 
 
 def inv_ex(a: Any, *, check_errors: bool = False) -> Any:
-    return inverse(a), torch.zeros(a.shape[:-2], dtype=torch.int32)
+    return inverse(a), _info(a)
 
 
-def _solved(a: Any, x: Any, b: Any) -> Any:
-    """a^-1 b, x: the inverse."""
-    y = (x @ b.detach()).detach()
-    return y + x @ (b - a @ y)
+def _solved(name: str, a: Any, b: Any, **attributes: Any) -> Any:
+    """Batches are broadcast to each other."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (x.expand(*batch, *x.shape[-2:]) for x in (a, b))
+    return node(name, [a, b], b.shape, **attributes)
 
 
 def solve(a: Any, b: Any, *, left: bool = True) -> Any:
@@ -80,27 +44,24 @@ def solve(a: Any, b: Any, *, left: bool = True) -> Any:
                               b.shape == a.shape[:-1])
     if vector:
         b = b.unsqueeze(-1)
-    if left:
-        y = _solved(a, _inverse(a), b)
-    else:
-        y = _flip(_solved(_flip(a), _flip(_inverse(a)), _flip(b)))
+    y = _solved("Solve", a, b) if left else \
+        _flip(_solved("Solve", _flip(a), _flip(b)))
     return y.squeeze(-1) if vector else y
 
 
 def solve_ex(a: Any, b: Any, *, left: bool = True,
              check_errors: bool = False) -> Any:
     """_linalg_solve_ex: result, LU, pivots, info."""
-    info = torch.zeros(a.shape[:-2], dtype=torch.int32)
-    return solve(a, b, left=left), a, info, info
+    return solve(a, b, left=left), a, _info(a), _info(a)
 
 
 def solve_triangular(a: Any, b: Any, *, upper: bool, left: bool = True,
                      unitriangular: bool = False) -> Any:
-    t = a.triu(1 if unitriangular else 0) if upper else \
-        a.tril(-1 if unitriangular else 0)
-    if unitriangular:
-        t = t + _eye(a.shape[-1], a)
-    return solve(t, b, left=left)
+    if not left:
+        return _flip(solve_triangular(_flip(a), _flip(b), upper=not upper,
+                                      unitriangular=unitriangular))
+    return _solved("SolveTriangular", a, b, upper=int(upper),
+                   unit=int(unitriangular))
 
 
 def triangular_solve(b: Any, a: Any, upper: bool = True,
@@ -113,32 +74,14 @@ def triangular_solve(b: Any, a: Any, upper: bool = True,
 
 def slogdet(a: Any) -> Any:
     """_linalg_slogdet: sign, log |det|, LU, pivots."""
-    n, own = a.shape[-1], a.detach()
-    eye = _eye(n, a).expand(a.shape)
-    _, logs, sign = _eliminated(own, eye)
-    slope = _flip(_inverse(a))
-    logs = logs.detach() + (slope * (a - own)).sum((-2, -1))
-    return sign.detach(), logs, own, torch.zeros(a.shape[:-1],
-                                                 dtype=torch.int32)
+    sign, logs = nodes("Slogdet", [a], [a.shape[:-2]] * 2)
+    return sign, logs, a.detach(), _info(a)
 
+
+# ---- decompositions ---------------------------------------------------------
 
 def cholesky(a: Any, upper: bool = False) -> Any:
-    n, low = a.shape[-1], (_flip(a) if upper else a).detach().tril()
-    own = low + _flip(low.tril(-1))
-    rest, columns = own, []
-    for k in range(n):
-        column = rest.narrow(-1, k, 1)
-        column = column / torch.sqrt(column.narrow(-2, k, 1))
-        column = column * (torch.arange(n) >= k).to(a.dtype).reshape(n, 1)
-        columns.append(column)
-        rest = rest - column @ _flip(column)
-    root = torch.cat(columns, -1).detach()
-    x = _inverse(root)
-    even = (a + _flip(a)) * 0.5
-    even = even - even.detach() + own - root @ _flip(root)
-    inner = x @ even @ _flip(x)
-    inner = inner.tril(-1) + inner * _eye(n, a) * 0.5
-    y = root + root @ inner
+    y = node("Cholesky", [_flip(a) if upper else a], a.shape)
     return _flip(y) if upper else y
 
 
@@ -148,7 +91,7 @@ def linalg_cholesky(a: Any, *, upper: bool = False) -> Any:
 
 def cholesky_ex(a: Any, *, upper: bool = False,
                 check_errors: bool = False) -> Any:
-    return cholesky(a, upper), torch.zeros(a.shape[:-2], dtype=torch.int32)
+    return cholesky(a, upper), _info(a)
 
 
 def _product(root: Any, upper: bool) -> Any:
@@ -159,42 +102,132 @@ def _product(root: Any, upper: bool) -> Any:
 
 
 def cholesky_inverse(root: Any, upper: bool = False) -> Any:
-    a = _product(root, upper)
-    return inverse(a)
+    return inverse(_product(root, upper))
 
 
 def cholesky_solve(b: Any, root: Any, upper: bool = False) -> Any:
-    a = _product(root, upper)
-    return solve(a, b)
+    return solve(_product(root, upper), b)
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """Householder's, with LAPACK's signs; of matrices with full column rank."""
     m, n = a.shape[-2:]
     if mode != "reduced" and m > n:
         return NotImplemented
     if m < n:
         q, r = qr(a.narrow(-1, 0, m))
         return q, torch.cat([r, _flip(q) @ a.narrow(-1, m, n - m)], -1)
-    r = a.detach()
-    q = _eye(m, a).expand(*a.shape[:-2], m, m)
+    return tuple(nodes("Qr", [a], [a.shape, [*a.shape[:-2], n, n]]))
+
+
+def householder_product(a: Any, tau: Any) -> Any:
+    m, n = a.shape[-2:]
+    y = _eye(m, a).narrow(-1, 0, n).expand(a.shape)
     rows = torch.arange(m).reshape(m, 1)
-    for k in range(n if m > n else n - 1):
-        column = r.narrow(-1, k, 1) * (rows >= k).to(a.dtype)
-        head = column.narrow(-2, k, 1)
-        norm = torch.sqrt((column * column).sum(-2, keepdim=True))
-        v = column + torch.where(head < 0, -norm, norm) * _place(m, k, a, -2)
-        v = v / torch.sqrt((v * v).sum(-2, keepdim=True))
-        r = r - 2 * v @ (_flip(v) @ r)
-        q = q - 2 * (q @ v) @ _flip(v)
-    q, r = q.narrow(-1, 0, n).detach(), r.narrow(-2, 0, n).triu().detach()
-    x = _inverse(r)
-    change = a - a.detach()
-    inner = _flip(q) @ change
-    low = (inner @ x).tril(-1)
-    skew = low - _flip(low)
-    return (q + q @ skew + (change - q @ inner) @ x,
-            r + (inner - skew @ r).triu())
+    for k in reversed(range(tau.shape[-1])):
+        v = torch.where(rows > k, a.narrow(-1, k, 1), 0.0) + \
+            (rows == k).to(a.dtype)
+        y = y - tau.narrow(-1, k, 1).unsqueeze(-1) * v @ (_flip(v) @ y)
+    return y
+
+
+def lu(a: Any) -> Any:
+    """Both factors in one matrix, pivots, and P of P a = L U."""
+    m, n = a.shape[-2:]
+    batch = list(a.shape[:-2])
+    y, at, p = nodes("Lu", [a], [a.shape, batch + [min(m, n)], batch + [m, m]],
+                     dtypes=[a.dtype, torch.int64, a.dtype])
+    return y, at.to(torch.int32), p.detach()
+
+
+def lu_factor_ex(a: Any, *, pivot: bool = True,
+                 check_errors: bool = False) -> Any:
+    if not pivot:
+        return NotImplemented
+    y, at, _ = lu(a)
+    return y, at, _info(a)
+
+
+def _parts(y: Any) -> Any:
+    """L and U of both in one matrix."""
+    m, n = y.shape[-2:]
+    k = min(m, n)
+    return (y.narrow(-1, 0, k).tril(-1) + _eye(m, y).narrow(-1, 0, k),
+            y.narrow(-2, 0, k).triu())
+
+
+def linalg_lu(a: Any, *, pivot: bool = True) -> Any:
+    if not pivot:
+        return NotImplemented
+    y, _, p = lu(a)
+    return (_flip(p), *_parts(y))
+
+
+def _permutation(at: Any, m: int, like: Any) -> Any:
+    """P of P a = L U from pivots."""
+    rows = torch.arange(m).reshape(m, 1)
+    p = _eye(m, like).expand(*at.shape[:-1], m, m)
+    for k in range(at.shape[-1]):
+        other = rows == (at.narrow(-1, k, 1).unsqueeze(-1) - 1)
+        here = rows == k
+        own = p.narrow(-2, k, 1)
+        best = torch.where(other, p, 0.0).sum(-2, keepdim=True)
+        p = torch.where(here, best, torch.where(other, own, p))
+    return p
+
+
+def lu_unpack(y: Any, at: Any, unpack_data: bool = True,
+              unpack_pivots: bool = True) -> Any:
+    none = y.new_zeros(0)
+    p = _flip(_permutation(at, y.shape[-2], y)) if unpack_pivots else none
+    return (p, *(_parts(y) if unpack_data else (none, none)))
+
+
+def linalg_lu_solve(y: Any, at: Any, b: Any, *, left: bool = True,
+                    adjoint: bool = False) -> Any:
+    if not left:
+        return _flip(linalg_lu_solve(y, at, _flip(b), adjoint=not adjoint))
+    low, high = _parts(y)
+    p = _permutation(at, y.shape[-2], y)
+    if adjoint:
+        b = solve_triangular(_flip(high), b, upper=False)
+        b = solve_triangular(_flip(low), b, upper=True, unitriangular=True)
+        return _flip(p) @ b
+    b = solve_triangular(low, p @ b, upper=False, unitriangular=True)
+    return solve_triangular(high, b, upper=True)
+
+
+def lu_solve(b: Any, y: Any, at: Any) -> Any:
+    return linalg_lu_solve(y, at, b)
+
+
+def eigh(a: Any, uplo: str = "L", compute_v: bool = True) -> Any:
+    return tuple(nodes("Eigh", [_flip(a) if uplo.upper() == "U" else a],
+                       [a.shape[:-1], a.shape]))
+
+
+def svd(a: Any, full_matrices: bool = False, compute_uv: bool = True, *,
+        driver: Any = None) -> Any:
+    m, n = a.shape[-2:]
+    if full_matrices and compute_uv and m != n:
+        return NotImplemented
+    k, batch = min(m, n), list(a.shape[:-2])
+    u, s, v = nodes("Svd", [a], [batch + [m, k], batch + [k], batch + [n, k]])
+    return u, s, _flip(v)
+
+
+def pinv(a: Any, *, atol: Any = None, rtol: Any = None,
+         hermitian: bool = False) -> Any:
+    if isinstance(atol, torch.Tensor) or isinstance(rtol, torch.Tensor):
+        return NotImplemented
+    if rtol is None:
+        rtol = 0.0 if atol else max(a.shape[-2:]) * torch.finfo(a.dtype).eps
+    return node("Pinv", [a], [*a.shape[:-2], a.shape[-1], a.shape[-2]],
+                absolute=float(atol or 0), relative=float(rtol),
+                hermitian=int(hermitian))
+
+
+def matrix_exp(a: Any) -> Any:
+    return node("MatrixExp", [a], a.shape)
 
 
 def table() -> dict[Any, Any]:
@@ -214,4 +247,19 @@ def table() -> dict[Any, Any]:
             aten.linalg_cholesky_ex.default: cholesky_ex,
             aten.cholesky_inverse.default: cholesky_inverse,
             aten.cholesky_solve.default: cholesky_solve,
-            aten.linalg_qr.default: qr}
+            aten.linalg_qr.default: qr,
+            aten.linalg_householder_product.default: householder_product,
+            aten.linalg_lu.default: linalg_lu,
+            aten.linalg_lu_factor_ex.default: lu_factor_ex,
+            aten.linalg_lu_factor.default: lambda a, pivot=True:
+                lu_factor_ex(a)[:2] if pivot else NotImplemented,
+            aten.lu_unpack.default: lu_unpack,
+            aten.linalg_lu_solve.default: linalg_lu_solve,
+            aten.lu_solve.default: lu_solve,
+            aten._linalg_eigh.default: eigh, aten.linalg_eigh.default: eigh,
+            aten.linalg_eigvalsh.default: lambda a, uplo="L": eigh(a, uplo)[0],
+            aten._linalg_svd.default: svd, aten.linalg_svd.default: svd,
+            aten.linalg_svdvals.default: lambda a, *, driver=None: svd(a)[1],
+            aten.linalg_pinv.atol_rtol_tensor: pinv,
+            aten.linalg_pinv.atol_rtol_float: pinv,
+            aten.linalg_matrix_exp.default: matrix_exp}

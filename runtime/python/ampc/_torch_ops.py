@@ -3,6 +3,7 @@
 rows are in frontend/onnx/onnx_ampc.def."""
 from __future__ import annotations
 
+import itertools
 from typing import Any, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -21,11 +22,11 @@ def node(name: str, inputs: Sequence[Any], shape: Sequence[Any],
 
 
 def nodes(name: str, inputs: Sequence[Any], shapes: Sequence[Any],
-          **attributes: Any) -> Any:
-    """A node with several results of the first input's dtype."""
+          dtypes: Any = None, **attributes: Any) -> Any:
+    """A node with several results, of the first input's dtype by default."""
     return torch.onnx.ops.symbolic_multi_out(
         f"ampc::{name}", inputs, attributes,
-        dtypes=[inputs[0].dtype] * len(shapes), shapes=shapes, version=VERSION)
+        dtypes=dtypes or [inputs[0].dtype] * len(shapes), shapes=shapes, version=VERSION)
 
 
 def _numbers(n: Any) -> Any:
@@ -112,12 +113,46 @@ def _corrcoef(x: Any) -> Any:
     return y.reshape(()) if y.numel() == 1 else y
 
 
+def _cov(x: Any, *, correction: int = 1, fweights: Any = None,
+         aweights: Any = None) -> Any:
+    x = x.reshape(1, -1) if x.dim() < 2 else x
+    w = fweights if aweights is None else aweights if fweights is None \
+        else fweights * aweights
+    if w is None:
+        n = float(x.shape[1])
+        d = x - x.mean(1, keepdim=True)
+        y = d @ d.transpose(0, 1) / max(n - correction, 0.0)
+    else:
+        w = w.to(x.dtype)
+        total = w.sum()
+        d = x - ((x * w).sum(1, keepdim=True) / total)
+        part = (w * aweights).sum() / total if aweights is not None else 1.0
+        y = (d * w) @ d.transpose(0, 1) / (
+            total - correction * part).clamp(min=0)
+    return y.reshape(()) if y.numel() == 1 else y
+
+
+def _combinations(x: Any, r: int = 2, with_replacement: bool = False) -> Any:
+    of = itertools.combinations_with_replacement if with_replacement \
+        else itertools.combinations
+    found = list(of(range(x.shape[0]), r))
+    if not found or not r:
+        return x.new_zeros(len(found) if r else 0, r)
+    return x.index_select(0, torch.tensor(found).reshape(-1)).reshape(-1, r)
+
+
 def _lstsq(a: Any, b: Any, rcond: Any = None, *, driver: Any = None) -> Any:
     """Of matrices with full rank."""
     vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and
                               b.shape == a.shape[:-1])
     b = b.unsqueeze(-1) if vector else b
-    y = torch.linalg.pinv(a) @ b
+    if a.shape[-2] >= a.shape[-1]:
+        q, r = torch.linalg.qr(a)
+        y = torch.linalg.solve_triangular(r, q.transpose(-1, -2) @ b, upper=True)
+    else:
+        q, r = torch.linalg.qr(a.transpose(-1, -2))
+        y = q @ torch.linalg.solve_triangular(r.transpose(-1, -2), b,
+                                              upper=False)
     none = rest = a.new_zeros(0)
     if a.shape[-2] > a.shape[-1] and driver not in (None, "gelsy"):
         rest = (a @ y - b).square().sum(-2)
@@ -147,6 +182,8 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.take: _take, torch.Tensor.take: _take,
             torch.corrcoef: _corrcoef, torch.Tensor.corrcoef: _corrcoef,
             torch.linalg.lstsq: _lstsq,
+            torch.cov: _cov, torch.Tensor.cov: _cov,
+            torch.combinations: _combinations,
             torch.masked_select: self._masked_select,
             torch.Tensor.masked_select: self._masked_select,
             torch.Tensor.__getitem__: self._item}
