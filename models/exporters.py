@@ -210,6 +210,7 @@ def torch_models():
     from exporters_kinds import kinds
     from exporters_more import MODELS as more
     from exporters_plain import plain
+    from exporters_tables import MODELS as tables
     image = (lambda r: [torch.tensor(r.rand(4, 3, 6, 6), dtype=torch.float32)])
     sequence = (lambda r: [torch.tensor(r.randn(3, 5, 4), dtype=torch.float32)])
     ids = (lambda r: [torch.tensor(r.randint(0, 7, (3, 5)))])
@@ -217,7 +218,7 @@ def torch_models():
             (StraightThrough, x4), (Detached, x4), (NoGrad, x4), (OwnLoss, x4), (BatchNorm, image), (Norms, x4),
             (Attention, sequence), (Embedding, ids), (Rotary, x4), (Codebook, x4), (Gates, x4), (Transposed, x4),
             (Recurrent, sequence), (Literals, x4), (Lstm, sequence), (Equal, x4), (Ones, x4), (Positions, ids),
-            *edges(), *kinds(), *plain(), *more]
+            *edges(), *kinds(), *plain(), *more, *tables]
 
 
 def torch_case(folder, make, data, mode):
@@ -253,7 +254,7 @@ def torch_case(folder, make, data, mode):
     optimizer = torch.optim.SGD([p for _, p in named if p.requires_grad], lr=RATE)
     target, losses = None, []
     for _ in range(STEPS):
-        y = m(*inputs)
+        y = getattr(m, "unrolled", m)(*inputs)
         if not own and target is None: target = torch.tensor(np.random.RandomState(2).randn(*y.shape), dtype=torch.float32)
         loss = y if own else (y - target).square().mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step(); losses.append(loss.item())

@@ -177,12 +177,20 @@ class Scan(Two):
         def f(c,xt): n=torch.tanh(s.l(xt)+c*.5); return n,n.clone()
         c,ys=scan(f,torch.zeros(3,4),x.transpose(0,1),dim=0)
         return s.m(ys.mean(0))
+    def unrolled(s,x):
+        """What trains the model in PyTorch, whose loops lose the gradient of what they carry."""
+        c=torch.zeros(3,4); ys=[]
+        for t in range(5): c=torch.tanh(s.l(x[:,t])+c*.5); ys.append(c)
+        return s.m(torch.stack(ys).mean(0))
 @k()
 class While(Two):
     def forward(s,x):
         from torch._higher_order_ops.while_loop import while_loop
         i,h=while_loop(lambda i,h:i<3,lambda i,h:(i+1,torch.tanh(s.l(h))),(torch.tensor(0),x))
         return s.m(h)
+    def unrolled(s,x):
+        for _ in range(3): x=torch.tanh(s.l(x))
+        return s.m(x)
 
 @k()
 class SortTop(Two):

@@ -341,6 +341,9 @@ Status ox_check_picked(Ox *ox, Str output);
 bool ox_stops(const Ox *ox, const OxNode *n, int result);
 Str ox_metadata(Onnx__StringStringEntryProto *const *p, size_t n,
                 const char *key);
+/* ampc.torch.export wrote the file: it has each module's mode, and which
+   parameters train. */
+bool ox_by_ampc(const Ox *ox);
 /* The tool that rewrote the exporter's file and dropped its metadata; NULL:
    no such tool is visible. */
 Str ox_rewritten_by(const Ox *ox);

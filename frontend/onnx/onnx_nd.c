@@ -283,15 +283,35 @@ static Status combine(Ox *ox, const Reduction *how, ValueId x, ValueId row,
     return ox2(ox, how->op, x, up, y);
 }
 
-/* TorchScript writes index_put(accumulate=True) as a scatter over zeros
-   followed by an addition, which loses that rows named twice are summed.
- */
-static bool lost_sum(const Ox *ox) {
+static bool scatters_into_zeros(Ox *ox) {
+    const Tensor *t = ox_data(ox, ox_in(ox, 0));
+    const uint8_t *bytes = t ? t->data : NULL;
+    int64_t size = t ? type_bytes(type_get(t->type)) : 0;
+    for (int64_t i = 0; i < size; i++)
+        if (bytes[i]) return false;
+    return t != NULL;
+}
+
+/* index_add(): the indices are repeated along the other axes by the updates'
+   shape. */
+static bool repeats_indices(const Ox *ox) {
+    const OxNode *n = ox->node, *rows = ox_maker(ox, n->in[1], "Expand");
+    const OxNode *shape = rows ? ox_maker(ox, rows->in[1], "Shape") : NULL;
+    return shape && shape->in[0] == n->in[2] &&
+           ox_maker(ox, n->in[2], "Expand");
+}
+
+/* TorchScript writes index_put(accumulate=True) and index_add() as a scatter
+   over zeros followed by an addition, which loses that rows named twice are
+   summed. */
+static bool lost_sum(Ox *ox) {
     const OxNode *n = ox->node;
     const OxNode *zeros = ox_maker(ox, n->in[0], "ConstantOfShape");
-    if (!ox->is_torch || ox->has_signature || strcmp(n->type, "ScatterND") ||
-        !zeros || !ox_maker(ox, zeros->in[0], "Shape") ||
-        ox_uses(ox, n->out[0]) != 1)
+    bool puts = !strcmp(n->type, "ScatterND") && zeros &&
+                ox_maker(ox, zeros->in[0], "Shape");
+    if (!ox->is_torch || ox->has_signature || ox_uses(ox, n->out[0]) != 1 ||
+        (!puts && (strcmp(n->type, "ScatterElements") != 0 ||
+                   !repeats_indices(ox) || !scatters_into_zeros(ox))))
         return false;
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *sum = &ox->nodes.data[ox->order.data[i]];

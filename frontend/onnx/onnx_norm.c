@@ -63,12 +63,6 @@ static bool in_training(const Ox *ox, const OxNode *n) {
     return file_trains(ox, n);
 }
 
-/* ampc.torch.export writes each module in its current mode. */
-static bool modes_are_meant(const Ox *ox) {
-    return ox_metadata(ox->model->metadata_props, ox->model->n_metadata_props,
-                       "ampc.torch.export");
-}
-
 /* Statistics of each sample and channel, repeated: an InstanceNorm. */
 static bool is_instance_norm(const Ox *ox, const OxNode *n) {
     return ox_statistics(ox, n, 3) != n->in[3];
@@ -136,7 +130,7 @@ static void find_mixed_modes(Ox *ox) {
         if (!t && !frozen) first = n;
         t ? trains++ : frozen++;
     }
-    bool all = !trains && !modes_are_meant(ox);
+    bool all = !trains && !ox_by_ampc(ox);
     if (all || !frozen || !options_train(ox->opt) ||
         !ox->opt->batchnorm_train || ox->opt->batchnorm_said)
         return;

@@ -38,6 +38,11 @@ bool ox_signed_as(const OxSigned *x, const char *kind) {
     return !strcmp(x->kind, kind) && *x->target;
 }
 
+bool ox_by_ampc(const Ox *ox) {
+    return ox_metadata(ox->model->metadata_props, ox->model->n_metadata_props,
+                       "ampc.torch.export");
+}
+
 Str ox_rewritten_by(const Ox *ox) {
     const Onnx__ModelProto *m = ox->model;
     for (size_t i = 0; i < m->n_metadata_props; i++)

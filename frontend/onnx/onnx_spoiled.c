@@ -99,6 +99,10 @@ static bool changes_nothing(Str name) {
     return !strncmp(name, "sym_", 4);
 }
 
+static bool is_missing(const Ox *ox, const Told *t, Str name) {
+    return str_map_get(&t->defined, name) < 0 && !ox_name_of(ox, name);
+}
+
 /* A node of PyTorch's graph that something reads but the file lacks, such as
    a product with a parameter of ones. */
 static bool lacks_node(Ox *ox, const Told *t) {
@@ -106,9 +110,7 @@ static bool lacks_node(Ox *ox, const Told *t) {
         const char *s =
             strstr(ox_torch_text(ox->nodes.data[i].proto), "(args = ");
         for (Str name; s && (name = ox_torch_next_name(&s));)
-            if (str_map_get(&t->defined, name) < 0 && !ox_name_of(ox, name) &&
-                !changes_nothing(name))
-                return true;
+            if (is_missing(ox, t, name) && !changes_nothing(name)) return true;
     }
     for (int k = 0; k < ox->signature.len; k++) {
         const OxSigned *p = &ox->signature.data[k];
@@ -127,15 +129,73 @@ static bool perhaps_read(const Told *t, Str parameter) {
     return end && str_map_get(&t->untold, intern(end)) >= 0;
 }
 
+/* What a node reads in PyTorch's graph. */
+typedef struct Read {
+    bool missing;  /* a name that the file lacks */
+    bool argument; /* the parameter that was asked for */
+} Read;
+
+static Read read_of(const Ox *ox, const Told *t, const OxNode *n,
+                    Str argument) {
+    const char *s = strstr(ox_torch_text(n->proto), "(args = ");
+    Read r = {0};
+    for (Str name; s && (name = ox_torch_next_name(&s));) {
+        r.missing |= is_missing(ox, t, name);
+        r.argument |= name == argument;
+    }
+    return r;
+}
+
+static bool lacks_any_node(const Ox *ox, const Told *t) {
+    for (int i = 0; i < ox->nodes.len; i++)
+        if (read_of(ox, t, &ox->nodes.data[i], NULL).missing) return true;
+    return false;
+}
+
+/* A node reads a parameter that its record does not name, and the record
+   names something that the file lacks: the view of an equal parameter. */
+static bool reads_another(const Ox *ox, const Told *t, const OxSigned *p) {
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const OxNode *n = &ox->nodes.data[i];
+        bool reads = false;
+        for (int k = 0; k < n->nin; k++) reads |= n->in[k] == p->target;
+        if (!reads) continue;
+        Read r = read_of(ox, t, n, p->argument);
+        if (r.missing && !r.argument) return true;
+    }
+    return false;
+}
+
+static bool views_merged(const Ox *ox, const Told *t) {
+    for (int k = 0; k < ox->signature.len; k++)
+        if (ox_signed_as(&ox->signature.data[k], "PARAMETER") &&
+            reads_another(ox, t, &ox->signature.data[k]))
+            return true;
+    return false;
+}
+
 /* The node is in the file and is read there. */
 static bool is_held(const Ox *ox, Str name) {
     const OxName *n = ox_name_of(ox, name);
     return n && n->kind == OX_INIT && ox->inits.data[n->index].live;
 }
 
+static void warn_missing(Ox *ox, Lost *l) {
+    if (!l->count || !options_train(ox->opt)) return;
+    sb_put_more(&l->names, l->count);
+    ox_warn_model(ox,
+                  "the file lacks parameters of its signature: %s; either the "
+                  "model does not read them, or the exporter merged what they "
+                  "compute with an equal value; if the model reads them, "
+                  "export with optimize=False",
+                  l->names.data);
+    sb_free(&l->names);
+}
+
 /* A parameter that is missing was not read (or has a second name), unless a
    node's record names it, or a node is missing or has no record. */
 static void merged_parameters(Ox *ox, Lost *lost) {
+    Lost unread = {0};
     Told t = {0};
     int missing = 0;
     for (int k = 0; k < ox->signature.len; k++) {
@@ -145,14 +205,18 @@ static void merged_parameters(Ox *ox, Lost *lost) {
     if (!missing) return;
     read_told(ox, &t);
     bool optimised = was_optimised(ox);
-    bool lacks = t.any ? lacks_node(ox, &t) : optimised;
+    bool lacks = t.any ? lacks_node(ox, &t) || views_merged(ox, &t) : optimised;
+    bool any = t.any && lacks_any_node(ox, &t);
     for (int k = 0; k < ox->signature.len; k++) {
         const OxSigned *p = &ox->signature.data[k];
         if (!ox_signed_as(p, "PARAMETER") || is_held(ox, p->target)) continue;
         if (lacks || str_map_get(&t.read, p->argument) >= 0 ||
             (t.any && optimised && perhaps_read(&t, p->target)))
             lose(ox, lost, p->target, NULL);
+        else if (any)
+            lose(ox, &unread, p->target, NULL);
     }
+    warn_missing(ox, &unread);
 }
 
 static bool lost_batch_norm(const Ox *ox) {

@@ -95,12 +95,42 @@ static bool touches(const Flow *f, const OxNode *n) {
     return trained && matters;
 }
 
-/* A line of the stack trace is a call F.apply(..). */
+static int count_text(const char *s, const char *text) {
+    int n = 0;
+    for (; (s = strstr(s, text)); s += strlen(text)) n++;
+    return n;
+}
+
+static Str torch_told(const OxNode *n, const char *what) {
+    return ox_text(ox_metadata(n->proto->metadata_props,
+                               n->proto->n_metadata_props,
+                               internf("pkg.torch.onnx.%s", what)));
+}
+
+/* The stack trace enters more forward() than there are modules around the node
+   (the last class is the op's), and the last one reads no self: it is the
+   static forward() of a function, which a helper may have applied. Blocks and
+   loops have frames of their own, and one forward() may call another. */
+static bool enters_function(Str trace, Str classes) {
+    static const char frame[] = ", in forward\n";
+    int modules = count_text(classes, "'") / 2 - 1;
+    if (modules < 1 || count_text(trace, frame) <= modules ||
+        strstr(trace, "<eval_with_key>") || strstr(trace, ".forward("))
+        return false;
+    const char *last = trace;
+    for (const char *s = trace; (s = strstr(s, frame));)
+        last = s += strlen(frame);
+    return !strstr(last, "self.");
+}
+
+/* A line of the stack trace is a call F.apply(..), or the forward of one. */
 static bool is_function(const Flow *f, const OxNode *n) {
-    Str trace =
-        ox_metadata(n->proto->metadata_props, n->proto->n_metadata_props,
-                    "pkg.torch.onnx.stack_trace");
-    return trace && strstr(trace, ".apply(") && touches(f, n);
+    Str trace = torch_told(n, "stack_trace");
+    if (!strstr(trace, ".apply(") &&
+        (ox_by_ampc(f->ox) ||
+         !enters_function(trace, torch_told(n, "class_hierarchy"))))
+        return false;
+    return touches(f, n);
 }
 
 /* The first node for which `is` holds, and the number of such nodes. */
@@ -144,7 +174,7 @@ void ox_warn_steps(Ox *ox) {
     if (function)
         ox_warn_node(
             ox, function,
-            "part of a torch.autograd.Function (its line says .apply()), of "
+            "part of a torch.autograd.Function (by its stack trace), of "
             "which a file has the forward alone: the gradient is that of the "
             "forward's ops, not its backward(); write the function with "
             "detach(), as x + (f(x) - x).detach() for one that passes the "

@@ -10,6 +10,7 @@
    ox_stops (onnx_names.c) handles the other exporters' marks. */
 #include <ctype.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -31,6 +32,7 @@ typedef struct Line {
     int says;   /* how often the line says detach() */
     int named;  /* detach() nodes that its nodes name */
     int copies; /* dropped copies that its nodes name */
+    int merged; /* other nodes that they name and the file lacks */
     int times;  /* upper bound of how often the line ran */
     Copied copied;
 } Line;
@@ -53,6 +55,7 @@ typedef struct Stops {
     StrMap stopped;   /* a value's name to the node of its stop */
     StrMap kinds;     /* a block's name to its Block */
     StrMap read;      /* names read by nodes in PyTorch's graph */
+    StrMap inputs;    /* names of inputs and initializers in that graph */
     StrMap lines;     /* a trace that says detach(), to its Line */
     StrMap counted;   /* names that a line has counted already */
     StrMap placed;    /* lines of PyTorch's graph that got their stops */
@@ -61,6 +64,7 @@ typedef struct Stops {
     Doubt unknown;  /* reads a block of unknown kind */
     Doubt merged;   /* reads a node that an equal node replaced */
     Doubt unplaced; /* reads a detached value through an unknown operand */
+    Doubt in_place; /* its line says detach_(), which leaves no node */
 } Stops;
 
 static Fx fx_of(const OxNode *n) {
@@ -150,12 +154,19 @@ static void read_nodes(Stops *s) {
         const OxSigned *x = &ox->signature.data[i];
         str_map_put(ox->scratch, &s->arguments,
                     *x->target ? x->target : x->argument, i);
+        str_map_put(ox->scratch, &s->inputs, x->argument, i);
     }
 }
 
+/* A node of PyTorch's graph that the file lacks. */
+static bool is_dropped(const Stops *s, Str name) {
+    return str_map_get(&s->known, name) < 0 &&
+           (str_map_get(&s->inputs, name) < 0 || is_of(name, "detach"));
+}
+
 static bool is_copy(Str name) {
-    static const char *const copies[] = {"clone", "_to_copy", "alias", "view",
-                                         "expand"};
+    static const char *const copies[] = {"clone", "_to_copy", "alias",
+                                         "view",  "expand",   "copy"};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
         if (is_of(name, copies[i])) return true;
     return false;
@@ -224,10 +235,11 @@ static void read_lines(Stops *s) {
         const char *text = strstr(s->fx[i].all, "(args = ");
         for (Str name; text && (name = ox_torch_next_name(&text));) {
             bool detach = is_of(name, "detach");
-            bool lost = is_copy(name) && str_map_get(&s->known, name) < 0;
+            bool lost = is_dropped(s, name), copy = is_copy(name);
             if ((!detach && !lost) || !count_once(s, line, name)) continue;
             s->list.data[line].named += detach;
-            s->list.data[line].copies += lost;
+            s->list.data[line].copies += lost && copy;
+            s->list.data[line].merged += lost && !copy && !detach;
         }
         count_times(s, line, i);
     }
@@ -446,6 +458,69 @@ static int unnamed(const Stops *s, int node, const Reads *r, Str name) {
     return count;
 }
 
+/* The number of nodes of PyTorch's graph that read the node's result and whose
+   record the file lacks. */
+static int unseen_users(Stops *s, int node) {
+    const char *at = strstr(ox_text(s->fx[node].all), "[num_users=");
+    int users = at ? atoi(at + strlen("[num_users=")) : 0;
+    StrMap seen = {0};
+    for (int i = 0; i < s->nodes; i++) {
+        const char *text = strstr(ox_text(s->fx[i].all), "(args = ");
+        if (!text || !s->fx[i].name || str_map_get(&seen, s->fx[i].name) >= 0)
+            continue;
+        bool reads = false;
+        for (Str name; (name = ox_torch_next_name(&text));)
+            reads |= name == s->fx[node].name;
+        if (!reads) continue;
+        str_map_put(s->ox->scratch, &seen, s->fx[i].name, 0);
+        users--;
+    }
+    return users;
+}
+
+/* The only operand that trains, if a node computed it; else NULL. */
+static Str only_trained(const Stops *s, const OxNode *n) {
+    Str of = NULL;
+    for (int k = 0; k < n->nin; k++) {
+        if (!is_trained(s, n->in[k]) || n->in[k] == of) continue;
+        if (of || !maker(s, n->in[k])) return NULL;
+        of = n->in[k];
+    }
+    return of;
+}
+
+/* The value is computed, from node to node of one operand that trains, from a
+   value that was read once more: there an equal computation began, and
+   wherever it detached, no gradient passed it. */
+static bool is_function_of_one(Stops *s, Str value) {
+    const OxNode *n = maker(s, value);
+    for (int i = 0; n && i < s->nodes; i++) { /* a file may hold a circle */
+        Str of = only_trained(s, n);
+        const OxNode *by = of ? maker(s, of) : NULL;
+        if (!by) return false;
+        int node = (int)(by - s->ox->nodes.data);
+        bool inside = s->fx[node].all == s->fx[n - s->ox->nodes.data].all;
+        if (!inside && unseen_users(s, node) > 0) return true;
+        n = by;
+    }
+    return false;
+}
+
+/* The node's line says detach() as often as its nodes name values that were
+   merged with equal ones: each of those is one of a detached value. The index
+   of the operand that is argument k; -1: the line does not tell. */
+static int stopped_operand(Stops *s, int node, const Reads *r, int k, int i) {
+    const OxNode *n = &s->ox->nodes.data[node];
+    int at = str_map_get(&s->lines, trace_of(n));
+    const Line *l = at < 0 ? NULL : &s->list.data[at];
+    int operand = r->nouter == r->nargs ? r->outer[k] : r->outer[i];
+    if (!l || l->copies ||
+        (int64_t)l->times * l->says - l->named != l->merged ||
+        !is_function_of_one(s, n->in[r->outer[i]]))
+        return -1;
+    return n->in[operand] == n->in[r->outer[i]] ? operand : -1;
+}
+
 /* f(h) and f(h.detach()) are equal, and the exporter keeps one of them.
    leave_block() knows which one if it is in a block. */
 static void find_merged(Stops *s, int node) {
@@ -462,7 +537,11 @@ static void find_merged(Stops *s, int node) {
         for (int k = 0; k < r.nargs; k++)
             if (str_map_get(&s->known, r.args[k]) < 0 && !is_copy(r.args[k]) &&
                 of_one_op(r.args[k], c)) {
-                doubt(&s->merged, n);
+                int at = stopped_operand(s, node, &r, k, i);
+                if (at >= 0)
+                    stop(s, node, at);
+                else
+                    doubt(&s->merged, n);
                 return;
             }
     }
@@ -563,6 +642,9 @@ static void warn_doubts(const Stops *s) {
          "node '%s' reads a detached value, but the file does not tell by "
          "which operand: the gradient must stop, and passes here; export "
          "with optimize=False, which keeps the node of detach()"},
+        {&s->in_place,
+         "node '%s': its line says detach_(), which the exporter drops: the "
+         "gradient passes; write detach() and export again"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         StrBuf sb = {0};
@@ -589,6 +671,8 @@ void ox_restore_stops(Ox *ox) {
     find_trained(&s);
     for (int i = 0; i < n; i++) {
         if (s.fx[i].all && !s.fx[i].name) s.fx[i].all = NULL;
+        if (strstr(trace_of(&s.ox->nodes.data[i]), ".detach_("))
+            doubt(&s.in_place, &s.ox->nodes.data[i]);
         if (s.fx[i].all) find_merged(&s, i);
         if (s.fx[i].all) find_copies(&s, i);
         if (s.fx[i].all) restore_detach(&s, i);

@@ -264,21 +264,36 @@ static bool behind_buffer(Case *c) {
 }
 
 /* The last part of a module's path. */
+static Str last_part(Str name) {
+    const char *dot = strrchr(name, '.');
+    return intern(dot ? dot + 1 : name);
+}
+
+/* A tensor with that last part in the initializer's module; NULL: none. */
+static const OxInit *beside(const Case *c, const char *last) {
+    const OxInit *end = c->ox->inits.data + c->ox->inits.len;
+    for (const OxInit *x = c->ox->inits.data; x < end; x++)
+        if (same_module(x->name, c->x->name) &&
+            !strcmp(last_part(x->name), last))
+            return x;
+    return NULL;
+}
+
 static bool named_like_buffer(Case *c) {
     static const char *const globs[] = {
-        "mean",       "std",           "var",        "variance",
-        "pixel_mean", "pixel_std",     "running_*",  "*mask",
-        "pe",         "inv_freq",      "freqs",      "freqs_*",
-        "cos",        "sin",           "cos_cached", "sin_cached",
-        "*_cos",      "*_sin",         "anchor*",    "grid",
-        "*_grid",     "stride",        "strides",    "eps",
-        "epsilon",    "class_weight*", "pos_weight", "window",
-        "ema",        "*_ema",         "ema_*",      "cluster_size",
-        "embed_avg",  "*position_ids", "weight_u",   "weight_v",
-        NULL};
-    const char *dot = strrchr(c->x->name, '.');
+        "mean",         "std",           "var",        "variance",
+        "pixel_mean",   "pixel_std",     "running_*",  "*mask",
+        "pe",           "inv_freq",      "freqs",      "freqs_*",
+        "cos",          "sin",           "cos_cached", "sin_cached",
+        "*_cos",        "*_sin",         "anchor*",    "grid",
+        "*_grid",       "stride",        "strides",    "eps",
+        "epsilon",      "class_weight*", "pos_weight", "window",
+        "ema",          "*_ema",         "ema_*",      "cluster_size",
+        "embed_avg",    "*position_ids", "weight_u",   "weight_v",
+        "action_scale", "action_bias",   NULL};
     return (!c->role || ox_elementwise(c->role)) &&
-           matches(intern(dot ? dot + 1 : c->x->name), globs);
+           matches(last_part(c->x->name), globs) &&
+           !beside(c, "weight_g"); /* of weight_norm, not of spectral_norm */
 }
 
 /* sin and cos of 0 alternate in the first row of a table of positions, or
@@ -315,18 +330,6 @@ static bool is_module_path(Str s) {
 
 static bool weight(Case *c) { return c->role && is_module_path(c->x->name); }
 
-/* A tensor with that last part in the initializer's module; NULL: none. */
-static const OxInit *beside(const Case *c, const char *last) {
-    const OxInit *end = c->ox->inits.data + c->ox->inits.len;
-    for (const OxInit *x = c->ox->inits.data; x < end; x++) {
-        const char *dot = strrchr(x->name, '.');
-        if (same_module(x->name, c->x->name) &&
-            !strcmp(dot ? dot + 1 : x->name, last))
-            return x;
-    }
-    return NULL;
-}
-
 /* Gain and offset of a frozen BatchNorm in plain arithmetic, as in
    torchvision, and class weights of a loss: buffers that are named weight. */
 static bool with_buffer(Case *c) {
@@ -339,14 +342,22 @@ static bool with_buffer(Case *c) {
     return true;
 }
 
-/* True if layers do not use such a name. */
+/* True if PyTorch's layers and parametrizations do not use such a name. */
 static bool unlayered(Case *c) {
+    static const char *const globs[] = {
+        "weight",    "bias",          "weight_*",  "bias_*",
+        "in_proj_*", "?_proj_weight", "original*", NULL};
+    return weight(c) && !matches(last_part(c->x->name), globs);
+}
+
+/* True if it is not named like a weight; flax numbers tensors. */
+static bool unweighted(Case *c) {
     static const char *const globs[] = {"*weight*", "*bias*", NULL};
     return weight(c) && !matches(c->x->name, globs);
 }
 
 static bool doubtful(Case *c) {
-    return unlayered(c) && ox_elementwise(c->role);
+    return unweighted(c) && ox_elementwise(c->role);
 }
 
 static bool unnamed(Case *c) { return c->role; }
@@ -560,6 +571,12 @@ static Status decide(Ox *ox, OxInit *x, bool *used) {
 
 Str ox_keeps_no_stops(const Ox *ox) {
     switch (exporter_of(ox)) {
+    case DYNAMO:
+        return ox_by_ampc(ox)
+                   ? NULL
+                   : intern("torch.onnx.export does not write "
+                            "requires_grad=False (--freeze GLOB) or the "
+                            "backward() of an autograd.Function");
     case SCRIPT:
         return intern("TorchScript keeps no detach(), no_grad() or "
                       "autograd.Function, and does not tell a buffer from a "

@@ -242,3 +242,42 @@ TEST_CASE(onnx_lost, metadata_that_a_simplifier_dropped) {
         made_end(&m);
     }
 }
+
+/* v is not in the file: the model may not read it, or the exporter merged it.
+   told: refused, or a warning. */
+TEST_CASE(onnx_lost, parameters_that_equal_others) {
+    static const struct {
+        const char *args, *refused, *warned;
+    } rows[] = {
+        {"(args = (%x, %p_u), kwargs = {})", NULL, NULL},
+        {"(args = (%x, %p_v), kwargs = {})", "dropped parameters: 'v'", NULL},
+        {"(args = (%x, %unsqueeze_1), kwargs = {})", "dropped parameters: 'v'",
+         NULL},
+        {"(args = (%detach, %p_u), kwargs = {})", NULL,
+         "lacks parameters of its signature: 'v'"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, "pytorch");
+        made_input(&m, "x", DT_F32, "2,3");
+        made_f32(&m, "u", "3", 1);
+        made_mark(&m, "u", "pkg.torch.export.graph_signature.InputSpec.kind",
+                  "PARAMETER");
+        made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                      "pkg.torch.export.ExportedProgram.graph_signature",
+                      "p_u: PARAMETER target='u'\np_v: PARAMETER "
+                      "target='v'\nx: USER_INPUT\n\ny: USER_OUTPUT\n");
+        told(&m, made_node(&m, "Mul", "x,u", "y"),
+             arena_printf(m.a, "mul.Tensor]%s", rows[i].args));
+        made_output(&m, "y");
+        const Module *mod = made_import(&m);
+        CHECK_MSG(!mod == !!rows[i].refused, "row %zu", i);
+        CHECK_HAS(made_message(&m), rows[i].refused  ? rows[i].refused
+                                    : rows[i].warned ? rows[i].warned
+                                                     : "");
+        CHECK_MSG(rows[i].warned || !strstr(made_message(&m), "lacks"),
+                  "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}

@@ -169,6 +169,58 @@ TEST_CASE(onnx_stops, equal_nodes_that_were_merged) {
     }
 }
 
+/* u stands for f(t) and for f(t.detach()): the line of Python that reads both
+   says detach() once more than its nodes, and t has a reader that is gone. */
+TEST_CASE(onnx_stops, merged_values_of_a_line_that_detaches) {
+#define LINE "File \"m.py\", line 3\n    y = "
+    static const struct {
+        const char *line, *op, *from; /* of u */
+        int users, stops;             /* users: readers of s */
+        bool told;
+    } rows[] = {
+        {LINE "tanh(s) / tanh(s.detach())", "Tanh", "s", 2, 1, false},
+        {LINE "tanh(s) / tanh(s.detach())", "Tanh", "s", 1, 0, true},
+        {LINE "tanh(s) / tanh(s)", "Tanh", "s", 2, 0, true},
+        {LINE "f(s.detach()) * f(s.detach()) * f(s)", "Tanh", "s", 2, 0, true},
+        {LINE "(s @ w) / (s.detach() @ w)", "MatMul", "s,w", 2, 0, true},
+        {LINE "(s * a) / (s.detach() * a)", "Mul", "s,a", 2, 0, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        start(&m, NULL);
+        Onnx__NodeProto *shared = made_node(&m, "Sigmoid", "t", "s");
+        made_metadata(
+            &m, &shared->metadata_props, &shared->n_metadata_props,
+            "pkg.torch.onnx.fx_node",
+            arena_printf(m.a,
+                         "%%s : [num_users=%d] = call_function[target=torch."
+                         "ops.aten.sigmoid](args = (%%t,), kwargs = {})",
+                         rows[i].users));
+        fx_node(&m, rows[i].op, rows[i].from, "u", "tanh", "%s", rows[i].line);
+        fx_node(&m, "Div", "u,u", "y", "div", "%tanh, %tanh_1", rows[i].line);
+        made_output(&m, "y");
+        int n = stops(&m);
+        CHECK_MSG(n == rows[i].stops, "row %zu: %d", i, n);
+        CHECK_MSG(!!strstr(made_message(&m), "'y' reads one of two equal") ==
+                      rows[i].told,
+                  "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+#undef LINE
+}
+
+/* The exporter drops detach_(). */
+TEST_CASE(onnx_stops, detach_in_place) {
+    Made m;
+    start(&m, NULL);
+    fx_node(&m, "Mul", "t,a", "y", "mul", "%t, %a",
+            "File \"m.py\", line 3, in forward\n    t.detach_() * a");
+    made_output(&m, "y");
+    CHECK_EQ_INT(stops(&m), 0);
+    CHECK_HAS(made_message(&m), "'y': its line says detach_()");
+    made_end(&m);
+}
+
 /* Results of a node without a record; several nodes of one line that share
    the difference. */
 TEST_CASE(onnx_stops, detach_of_what_does_not_tell_its_name) {
@@ -205,19 +257,41 @@ TEST_CASE(onnx_stops, detach_within_a_stack) {
 
 /* The backward of a user's own function is not in any file. */
 TEST_CASE(onnx_stops, functions_of_autograd) {
-    static const char *const lines[] = {
-        "File \"m.py\", line 3, in forward\n    q = Round.apply(t)\n"
-        "  File \"m.py\", line 1, in forward\n    return torch.round(x)",
-        "File \"m.py\", line 3, in forward\n    q = torch.round(t)"};
-    for (size_t i = 0; i < 2; i++) {
+    static const struct {
+        const char *trace, *classes;
+        bool told;
+    } rows[] = {
+        {"File \"m.py\", line 3, in forward\n    q = Round.apply(t)\n"
+         "  File \"m.py\", line 1, in forward\n    return torch.round(x)",
+         "['m.Net', 'aten.round.default']", true},
+        {"File \"m.py\", line 3, in forward\n    q = rounded(t)\n"
+         "  File \"m.py\", line 1, in forward\n    return torch.round(x)",
+         "['m.Net', 'aten.round.default']", true},
+        {"File \"m.py\", line 3, in forward\n    q = self.round(t)\n"
+         "  File \"m.py\", line 1, in forward\n    return torch.round(x)",
+         "['m.Net', 'm.Round', 'aten.round.default']", false},
+        {"File \"m.py\", line 3, in forward\n    q = super().forward(t)\n"
+         "  File \"m.py\", line 1, in forward\n    return torch.round(x)",
+         "['m.Net', 'aten.round.default']", false},
+        {"File \"m.py\", line 3, in forward\n    q = self.parts[0](t)\n"
+         "  File \"m.py\", line 1, in forward\n    return x.round(self.n)",
+         "['m.Net', 'aten.round.default']", false},
+        {"File \"m.py\", line 3, in forward\n    q = torch.round(t)",
+         "['m.Net', 'aten.round.default']", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
         start(&m, NULL);
-        fx_node(&m, "Round", "t", "u", "round_1", "%t", lines[i]);
+        fx_node(&m, "Round", "t", "u", "round_1", "%t", rows[i].trace);
+        Onnx__NodeProto *n = m.graph.node[m.graph.n_node - 1];
+        made_metadata(&m, &n->metadata_props, &n->n_metadata_props,
+                      "pkg.torch.onnx.class_hierarchy", rows[i].classes);
         fx_node(&m, "Add", "u,a", "y", "add", "%round_1, %a", NULL);
         made_output(&m, "y");
         CHECK(stops(&m) == 0);
-        CHECK_MSG(!!strstr(made_message(&m), "torch.autograd.Function") == !i,
-                  "%s", made_message(&m));
+        CHECK_MSG(!!strstr(made_message(&m), "torch.autograd.Function") ==
+                      rows[i].told,
+                  "row %zu: %s", i, made_message(&m));
         made_end(&m);
     }
 }

@@ -233,7 +233,8 @@ def matrix_exp(a: Any) -> Any:
 def table() -> dict[Any, Any]:
     """{operator of torch: its formula}"""
     aten = torch.ops.aten
-    return {aten.linalg_inv.default: inverse, aten.inverse.default: inverse,
+    old = {aten.cholesky.default: cholesky} if hasattr(aten, "cholesky") else {}
+    return {**old, aten.linalg_inv.default: inverse, aten.inverse.default: inverse,
             aten.linalg_inv_ex.default: inv_ex,
             aten.linalg_solve.default: solve,
             aten.linalg_slogdet.default: lambda a: slogdet(a)[:2],
@@ -243,7 +244,6 @@ def table() -> dict[Any, Any]:
             aten.linalg_solve_triangular.default: solve_triangular,
             aten.triangular_solve.default: triangular_solve,
             aten._linalg_slogdet.default: slogdet,
-            aten.cholesky.default: cholesky,
             aten.linalg_cholesky_ex.default: cholesky_ex,
             aten.cholesky_inverse.default: cholesky_inverse,
             aten.cholesky_solve.default: cholesky_solve,
