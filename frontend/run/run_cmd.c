@@ -40,11 +40,12 @@ static Status take_count(Diag *d, const char *name, const char *text,
     return OK;
 }
 
-static Status take_lr(Diag *d, const char *text, double *out) {
+static Status take_rate(Diag *d, const char *name, const char *text,
+                        double *out) {
     char *end;
     *out = strtod(text, &end);
     if (end != text && !*end && isfinite(*out) && *out >= 0) return OK;
-    fail(d, (Loc){0}, "--lr: '%s' is not a number >= 0", text);
+    fail(d, (Loc){0}, "%s: '%s' is not a number >= 0", name, text);
     return ERR_USAGE;
 }
 
@@ -99,7 +100,7 @@ static Status take_option(const struct RunOption *o, RunOptions *to, Diag *d,
     case RUN_FILE: *(const char **)field = value; return OK;
     case RUN_COUNT: return take_count(d, o->name, value, o->least, field);
     case RUN_PERIOD: return take_period(d, o->name, value, field);
-    case RUN_RATE: return take_lr(d, value, field);
+    case RUN_RATE: return take_rate(d, o->name, value, field);
     case RUN_LIST:
     case RUN_PAIRS: break;
     }
@@ -129,6 +130,8 @@ static Status check_untrained(const RunOptions *o, Diag *d) {
                 {o->patience, "--patience"},
                 {o->hyper.n, "--hyper"},
                 {o->plateau, "--reduce-on-plateau"},
+                {o->update_ratios, "--update-ratios"},
+                {o->noise_scale, "--noise-scale"},
                 {o->save_best, "--save-best"},
                 {o->best_by, "--best-by"},
                 {o->eval_feed.n && !o->eval, "--eval-feed"}};
@@ -166,6 +169,9 @@ static Status check_options(const RunOptions *o, Diag *d) {
     if (o->resume && !o->save)
         return run_usage(
             d, "--resume needs the checkpoint to go on from:", "--save");
+    if (o->auto_resume && !o->save)
+        return run_usage(
+            d, "--auto-resume needs the checkpoint to go on from:", "--save");
     if (o->resume && o->load.n)
         return run_usage(
             d, "--resume restores everything and cannot be combined with",
@@ -204,7 +210,7 @@ static Status check_options(const RunOptions *o, Diag *d) {
 }
 
 void run_options_init(RunOptions *o) {
-    *o = (RunOptions){.steps = -1, .epochs = -1, .lr = NAN};
+    *o = (RunOptions){.steps = -1, .epochs = -1, .lr = NAN, .spikes = 6};
 }
 
 Status run_arg(RunOptions *o, Diag *d, char **argv, int left, int *used) {
@@ -240,7 +246,12 @@ static Status parse_args(RunOptions *o, Diag *d, int argc, char **argv) {
             o->module = argv[i];
         }
     }
-    return check_options(o, d);
+    TRY(check_options(o, d));
+    if (o->auto_resume && run_can_resume(o)) {
+        o->resume = true;
+        o->load.n = 0; /* the checkpoint has these weights, trained further */
+    }
+    return OK;
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -320,6 +331,9 @@ Status run_load(Run *r) {
     if (o->load.n && r->api->load_weights(r->s, &from) != AMPC_OK)
         return run_api_fail(r, "--load");
     if (o->resume) TRY(run_resume(r));
+    if (o->auto_resume && !o->resume && !o->quiet && !r->rank)
+        log_note(r, "--auto-resume: %s does not exist: starting at step 1",
+                 o->save);
     run_print_notice(r);
     if (o->resume) TRY(choose_averages(r));
     for (uint32_t i = 0; !isnan(o->lr) && (i == 0 || run_objective(r, i));
@@ -545,6 +559,7 @@ int run_cmd(int argc, char **argv, const ampc_api *api) {
     free(r.order);
     free(r.underflow.of);
     metrics_close(&r);
+    watch_close(&r);
     file_guard_free(r.guard);
     if (r.s) r.api->close(r.s);
     st = ranks_close(&r, st);

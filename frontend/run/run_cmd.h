@@ -50,7 +50,10 @@ typedef struct RunOptions {
     const char *generate, *sample; /* a prompt, and how to sample
                                       (generate.h) */
     bool shuffle, eval, resume, quiet, averaged;
-    double lr; /* NaN: the module's */
+    bool auto_resume; /* resume is set if there is a checkpoint */
+    double lr;        /* NaN: the module's */
+    double spikes;    /* standard deviations; 0: not reported */
+    int64_t update_ratios, noise_scale; /* measured every N steps; 0: never */
 } RunOptions;
 
 /* State of the log, and of the terminal's last line. */
@@ -143,6 +146,7 @@ typedef struct Run {
     RunCursor at;
     bool stopped; /* by a signal, between two steps or during an evaluation */
     RunUnderflow underflow;
+    struct RunWatch *watch;     /* NULL: not training */
     struct RunMetrics *metrics; /* NULL: not asked for */
     struct Fetch *fetch; /* NULL: outputs are not requested, or another rank
                             writes them */
@@ -220,6 +224,8 @@ Status run_predict(Run *r, FeedSet *fs);
 /* Resumes from the --save file; if it cannot be read, from the newest
    readable checkpoint of --keep, with a note. */
 Status run_resume(Run *r);
+/* True if there is a checkpoint that run_resume would read. */
+bool run_can_resume(const RunOptions *o);
 /* Restores the position that a resumed checkpoint holds. */
 void run_cursor_read(Run *r);
 
@@ -265,8 +271,25 @@ Status run_underflow_open(Run *r);
 Status run_underflow_look(Run *r);
 void run_underflow_close(Run *r);
 
+/* ---- run_watch.c --------------------------------------------------------- */
+
+Status watch_open(Run *r);
+/* Call these around a step of the first objective, which trains `samples`
+   samples from r->at.done on, and after each of its micro-batches. */
+Status watch_before(Run *r);
+Status watch_micro(Run *r, int64_t micro);
+Status watch_after(Run *r, const ampc_metrics *m, int64_t samples);
+/* What the page tells of spikes and ratios. */
+void watch_text(const Run *r, StrBuf *sb);
+void watch_close(Run *r);
+
 /* ---- run_log.c ----------------------------------------------------------- */
 
+/* Writes a line, which it frees. */
+void log_line(Run *r, StrBuf *sb);
+void log_number(StrBuf *sb, double x); /* null if it is not finite */
+/* Numbers for the curves and --tensorboard. */
+void log_scalars(Run *r, int64_t step, const RunScalar *s, int n);
 Status log_open(Run *r);
 Status log_close(Run *r); /* gives the profile its name */
 void log_abort(Run *r);

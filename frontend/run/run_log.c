@@ -29,7 +29,7 @@ static void put_f32(StrBuf *sb, double x) {
     sb_puts(sb, text);
 }
 
-static void put_double(StrBuf *sb, double x) {
+void log_number(StrBuf *sb, double x) {
     if (isfinite(x))
         sb_printf(sb, "%.9g", x);
     else
@@ -160,7 +160,8 @@ void log_abort(Run *r) {
 
 /* ---- lines --------------------------------------------------------------- */
 
-static void put_line(RunLog *log, StrBuf *sb) {
+void log_line(Run *r, StrBuf *sb) {
+    RunLog *log = &r->log;
     sb_puts(sb, "\n");
     if (log->mixed) bar_clear(log);
     if (log->out) { /* NULL: only rank 0 logs */
@@ -170,7 +171,7 @@ static void put_line(RunLog *log, StrBuf *sb) {
     sb_free(sb);
 }
 
-static void put_scalars(Run *r, int64_t step, const RunScalar *s, int n) {
+void log_scalars(Run *r, int64_t step, const RunScalar *s, int n) {
     events_scalars(r, step, s, n);
     curves_add(r->log.curves, step, s, n);
 }
@@ -191,14 +192,14 @@ void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms) {
               (long long)m->skipped, (long long)m->skip_streak);
     put_f32(&sb, m->lr);
     sb_printf(&sb, ",\"ms\":%.4g}", ms);
-    put_line(&r->log, &sb);
+    log_line(r, &sb);
     if (objective) return;
     const RunScalar scalars[] = {{"train/loss", m->loss},
                                  {"train/grad_norm", m->grad_norm},
                                  {"train/lr", m->lr},
                                  {"train/scale", m->scale},
                                  {"train/skipped", (double)m->skipped}};
-    put_scalars(r, m->tried, scalars, 5);
+    log_scalars(r, m->tried, scalars, 5);
     if (r->log.steps++ == 0) r->log.first_loss = m->loss;
     r->log.loss = m->loss;
     r->log.step = m->tried;
@@ -211,7 +212,7 @@ static void put_metrics(Run *r, StrBuf *sb) {
         sb_puts(sb, i ? ",\"" : ",\"metrics\":{\"");
         sb_put_json(sb, metric_label(r, i));
         sb_puts(sb, "\":");
-        put_double(sb, metric_last(r, i));
+        log_number(sb, metric_last(r, i));
     }
     if (r->metrics) sb_puts(sb, "}");
 }
@@ -227,27 +228,27 @@ void log_eval(Run *r, uint32_t objective, int64_t epoch, const ampc_eval *e) {
     if (epoch >= 0) sb_printf(&sb, "\"epoch\":%lld,", (long long)epoch);
     if (*name) sb_printf(&sb, "\"objective\":\"%s\",", name);
     sb_puts(&sb, "\"eval_loss\":");
-    put_double(&sb, loss);
+    log_number(&sb, loss);
     sb_puts(&sb, ",\"accuracy\":");
-    put_double(&sb, accuracy);
+    log_number(&sb, accuracy);
     if (e->top_k) {
         snprintf(key, sizeof r->log.top_key, "eval/accuracy_top%d", e->top_k);
         sb_printf(&sb, ",\"accuracy_top%d\":", e->top_k);
-        put_double(&sb, top);
+        log_number(&sb, top);
     }
     if (!objective) put_metrics(r, &sb);
     sb_printf(&sb, ",\"samples\":%lld}", (long long)e->samples);
-    put_line(&r->log, &sb);
+    log_line(r, &sb);
     if (objective) return;
     const RunScalar scalars[] = {
         {"eval/loss", loss}, {"eval/accuracy", accuracy}, {key, top}};
-    put_scalars(r, r->log.step, scalars,
+    log_scalars(r, r->log.step, scalars,
                 isfinite(top)        ? 3
                 : isfinite(accuracy) ? 2
                                      : 1);
     for (int i = 0; metric_label(r, i); i++) {
         RunScalar one = {metric_tag(r, i), metric_last(r, i)};
-        if (isfinite(one.value)) put_scalars(r, r->log.step, &one, 1);
+        if (isfinite(one.value)) log_scalars(r, r->log.step, &one, 1);
     }
     r->log.evaluated = true;
     r->log.eval_loss = loss;
@@ -265,10 +266,10 @@ void log_underflow(Run *r) {
         sb_puts(&sb, i ? ",\"" : "\"");
         sb_put_json(&sb, u->of[i].parameter);
         sb_puts(&sb, "\":");
-        put_double(&sb, u->of[i].nonzero > 0
+        log_number(&sb, u->of[i].nonzero > 0
                             ? u->of[i].flushed / u->of[i].nonzero
                             : 0);
     }
     sb_puts(&sb, "}}");
-    put_line(&r->log, &sb);
+    log_line(r, &sb);
 }

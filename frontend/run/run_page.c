@@ -10,7 +10,7 @@
 
 /* ---- curves -------------------------------------------------------------- */
 
-enum { POINTS = 1024, CURVES = 8 };
+enum { POINTS = 1024, CURVES = 16 };
 
 /* Means of `stride` numbers each, at most POINTS of them. */
 typedef struct Curve {
@@ -149,6 +149,7 @@ static void put_page(Run *r, FILE *f) {
     put_html(f, r->opt->module);
     fputs("</h1>\n<pre>", f);
     log_summary_text(r, true, &summary);
+    watch_text(r, &summary);
     put_html(f, summary.data ? summary.data : "");
     sb_free(&summary);
     fputs("</pre>\n", f);

@@ -249,6 +249,7 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
     FeedSet *fs = i ? &r->others[i - 1] : &r->train;
     double begin = now_seconds();
     TRY(run_choose(r, i));
+    if (i == 0) TRY(watch_before(r));
     for (int64_t k = 0; k < n; k++) {
         int64_t first = r->at.done + (r->rank * n + k) * batch;
         int64_t left = trained_samples(r) - first;
@@ -260,10 +261,13 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
         ampc_status status = r->api->step(r->s, fs->in, (size_t)fs->n, m);
         if (status != AMPC_OK)
             return batch_fail(r, (Batch){fs, r->order, first}, status, "step");
+        if (i == 0) TRY(watch_micro(r, k));
     }
     run_print_notice(r);
     log_step(r, i, m, (now_seconds() - begin) * 1e3);
-    return OK;
+    if (i) return OK;
+    int64_t left = trained_samples(r) - r->at.done, all = step_samples(r);
+    return watch_after(r, m, left < all ? left : all);
 }
 
 bool run_may_stop(const Run *r) { return r->opt->save || r->opt->save_weights; }
@@ -359,6 +363,19 @@ Status run_resume(Run *r) {
     sb_free(&dir);
     sb_free(&path);
     return st;
+}
+
+bool run_can_resume(const RunOptions *o) {
+    StrBuf dir = {0}, prev = {0};
+    int64_t count;
+    const char *name = kept_beside(o->save, &dir);
+    sb_printf(&prev, "%s.prev", o->save);
+    bool found =
+        access(o->save, F_OK) == 0 || access(prev.data, F_OK) == 0 ||
+        (o->keep && end_of_kept(dir.data, name, true, INT64_MAX, &count) >= 0);
+    sb_free(&dir);
+    sb_free(&prev);
+    return found;
 }
 
 static Status keep_failed(Run *r, const char *path) {
@@ -591,6 +608,7 @@ Status run_training(Run *r) {
         r, (RunLength){sc.step + steps, r->train.samples / step_samples(r)}));
     tell_plan(r, steps);
     TRY(run_underflow_open(r));
+    TRY(watch_open(r));
     double begin = now_seconds();
     TRY(train_loop(r, steps));
     r->log.trained = now_seconds() - begin;

@@ -152,7 +152,8 @@ TEST_CASE(run, keeps_the_best_by_a_metric) {
     /* diverges: the loss is best in the first epoch, and so is rmse */
     char *out = good(&tiny_module,
                      FEEDS EVAL_FEEDS "--epochs 4 --lr 9 --metric rmse "
-                                      "--best-by rmse --patience 2 --save @c");
+                                      "--best-by rmse --patience 2 --spikes 0 "
+                                      "--save @c");
     CHECK_EQ_INT(count_lines(out), 33); /* 3 epochs */
     free(out);
     Ran r = run_module(&tiny_module,
