@@ -4,6 +4,7 @@
    print_cuda.c       heads, parameters, launches of many tensors, epilogues
    print_cuda_any.c   forms flat and fold
    print_cuda_rows.c  the other forms
+   print_cuda_columns.c  a thread's elements of a row
 
    Blocks and threads compute their rows or elements at the top; a thread then
    runs the loop nest of print.h, each loop printed according to its kind.
@@ -90,5 +91,36 @@ void cp_rows(KPrint *p);
 /* k<i>_2: a warp sums 32 neighbouring columns of one of the sums. */
 void cp_finish(KPrint *p);
 void cp_sweep(KPrint *p, const KSweep *s);
+
+/* ---- print_cuda_columns.c ------------------------------------------------ */
+
+/* The columns of a row are divided into slices; each warp of the block has
+   one. */
+bool cp_is_sliced(const KPrint *p);
+/* Rows of a lane side by side; w<id>[u] holds the fold of row u. 1: one row,
+   in v<id>. */
+int cp_lane_rows(const KPrint *p);
+/* The rows of a block that adds up columns; NULL: the kernel has no such
+   sums. */
+const KLoop *cp_sum_rows(const KPrint *p);
+/* Some teams are past the last row. */
+bool cp_has_idle(const KPrint *p);
+/* True if a sweep before s has copied load `id` to shared memory. */
+bool cp_is_copied(const KPrint *p, const KSweep *s, int id);
+/* Types of a row's columns: as counts and as indices. */
+const char *cp_columns_unsigned(const KPrint *p);
+/* The last vector of n elements in a row may be incomplete. */
+bool cp_has_cut(const KPrint *p, int n);
+/* The loop over a thread's columns c, of known length; returns the blocks that
+   it opens.  index: c is mentioned. */
+int cp_enter_columns(KPrint *p, bool index);
+/* q<i>[j]: elements of the row that the thread loads before anything is
+   stored. */
+void cp_fetched(KPrint *p);
+void cp_take_own_values(KPrint *p, bool sweep);
+/* Computes the row values for n rows from i<vec> on, before the sweep. */
+void cp_own_values(KPrint *p, int n);
+/* Prints the sweep for n neighbours along dim vec from i<vec> on. */
+void cp_neighbours(KPrint *p, const KSweep *s, int n, const char *first);
 
 #endif

@@ -3,35 +3,7 @@
    elements, and the rows that threads fold (print_cuda.h).                  */
 #include "codegen/cuda/print_cuda.h"
 
-#include <stdio.h>
-
-/* ---- rows of a thread -----------------------------------------------------
- */
-
-/* The columns of a row are divided into slices; each warp of the block has
-   one. */
-static bool is_sliced(const KPrint *p) { return p->k->form == KF_ROWS; }
-
-/* Rows of a lane side by side; w<id>[u] holds the fold of row u. 1: one row,
-   in v<id>. */
-static int lane_rows(const KPrint *p) {
-    return is_sliced(p) ? cuda_pack(p->k) : 1;
-}
-
-/* The rows of a block that adds up columns; NULL: the kernel has no such
-   sums. */
-static const KLoop *sum_rows(const KPrint *p) {
-    return kernel_column_sums(p->k) ? kernel_loop(p->k, LOOP_SERIAL, LOOP_ROWS)
-                                    : NULL;
-}
-
-/* Some teams are past the last row. */
-static bool has_idle(const KPrint *p) {
-    const KLoop *some = sum_rows(p);
-    if (some) return p->nrows % some->extent != 0;
-    int64_t n = is_sliced(p) ? p->k->dim[p->k->vec].extent : p->nrows;
-    return p->threads && n % p->threads->extent != 0;
-}
+/* ---- rows of a thread ---------------------------------------------------- */
 
 /* The lane selects the row along dim `vec`, the block selects the other
    dims. */
@@ -45,9 +17,9 @@ static void put_rows_of_lanes(KPrint *p) {
         sb_printf(p->sb, "%s %% " I64 " * " I64 " + ", p->block, nb,
                   block->step);
     sb_printf(p->sb, "threadIdx.x %% " I64, loop_steps(p->threads));
-    if (lane_rows(p) > 1) sb_printf(p->sb, " * %d", lane_rows(p));
+    if (cp_lane_rows(p) > 1) sb_printf(p->sb, " * %d", cp_lane_rows(p));
     sb_puts(p->sb, ";\n");
-    if (has_idle(p)) {
+    if (cp_has_idle(p)) {
         kp_line(p, "const bool live = r < " I64 ";", block->extent);
         kp_line(p, "const %s i%d = live ? r : " I64 ";", kp_signed(p), vec,
                 block->extent - 1);
@@ -60,8 +32,8 @@ static void put_rows_of_lanes(KPrint *p) {
 
 static void put_rows_of_teams(KPrint *p) {
     const char *u = cp_unsigned(p);
-    const KLoop *some = sum_rows(p);
-    bool used = cp_any_used(p, p->rows, p->nrow), idle = has_idle(p);
+    const KLoop *some = cp_sum_rows(p);
+    bool used = cp_any_used(p, p->rows, p->nrow), idle = cp_has_idle(p);
     bool teams = p->threads && p->threads->extent > 1;
     int64_t each = some ? some->extent : teams ? p->threads->extent : 1;
     if (!used && !idle) return;
@@ -78,357 +50,8 @@ static void put_rows_of_teams(KPrint *p) {
 
 /* ---- sweeps -------------------------------------------------------------- */
 
-/* True if a sweep before s has copied load `id` to shared memory. */
-static bool is_copied(const KPrint *p, const KSweep *s, int id) {
-    if (kinst_at(p->k, id)->keep != KEEP_SHARED) return false;
-    for (const KSweep *x = p->sweeps.data; x < s; x++)
-        if (kernel_need(p->k, x, NULL, p->arena)[id]) return true;
-    return false;
-}
-
-/* Types of a row's columns: as counts and as indices. */
-static const char *columns_unsigned(const KPrint *p) {
-    return p->narrow_cols ? "unsigned" : cp_unsigned(p);
-}
-
-static const char *neighbours_signed(const KPrint *p) {
-    return p->narrow_cols && p->k->dim[p->k->vec].col ? "int" : kp_signed(p);
-}
-
-/* If `in` compares a column index with a number that is constant in a row,
-   returns the number's instruction and sets *index; else returns 0. */
-static int compared_column(const KPrint *p, const KInst *in, int *index) {
-    const Kernel *k = p->k;
-    if (in->op != K_OP || in->code != OP_EQUAL || in->compute != KT_I64 ||
-        !p->narrow_cols)
-        return 0;
-    for (int j = 0; j < 2; j++) {
-        const KInst *x = kinst_at(k, in->in[j]);
-        const KInst *y = kinst_at(k, in->in[!j]);
-        bool columns = x->op == K_INDEX && !x->at.inst && x->at.c == 0;
-        for (int d = 0; d < k->ndim; d++)
-            columns &= k->dim[d].col || x->at.k[d] == 0;
-        *index = in->in[j];
-        if (columns && !y->full) return in->in[!j];
-    }
-    return 0;
-}
-
-/* The last vector of n elements in a row may be incomplete. */
-static bool has_cut(const KPrint *p, int n) {
-    return !is_sliced(p) && p->ncols % n != 0;
-}
-
-/* The loop over a thread's columns c, of known length; returns the blocks that
-   it opens.  index: c is mentioned. */
-static int enter_columns(KPrint *p, bool index) {
-    int pack = cuda_pack(p->k);
-    int64_t lanes = p->lanes->step, step = lanes * pack;
-    bool tail = p->ncols % step != 0;
-    kp_line(p, "UNROLL");
-    kp_enter(p, "for (int j = 0; j < " I64 "; j++)",
-             (p->ncols + step - 1) / step);
-    if (index || tail) {
-        kp_text(p, "const %s c = (j * " I64 " + t)", columns_unsigned(p),
-                lanes);
-        if (pack > 1) sb_printf(p->sb, " * %d", pack);
-        sb_puts(p->sb, ";\n");
-    }
-    if (tail && p->ncols < step)
-        kp_enter(p, "if (c < " I64 ")", p->ncols);
-    else if (tail) /* only the last vector needs a check */
-        kp_enter(p, "if (j < " I64 " || c < " I64 ")", p->ncols / step,
-                 p->ncols);
-    return 1 + tail;
-}
-
-/* q<i>[j]: elements of the row that the thread loads before anything is
-   stored. */
-static void put_fetched(KPrint *p) {
-    int n = cuda_pack(p->k), found = 0;
-    int64_t step = p->lanes->step * n, loops = (p->ncols + step - 1) / step;
-    bool used[MAX_RANK] = {0};
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (!cuda_fetched(p->k, id)) continue;
-        found++;
-        cp_mark_used(in, used);
-        const char *type = cp_type(p->k, in->buf);
-        if (n > 1)
-            kp_text(p, "Pack<%d, %s> q%d", n, type, id);
-        else
-            kp_text(p, "%s q%d", type, id);
-        sb_printf(p->sb, "[" I64 "]%s;\n", loops,
-                  p->ncols % step ? " = {}" : "");
-    }
-    if (!found) return;
-    int open = enter_columns(p, true);
-    kp_dims(p, "c", p->cols, p->ncol, used);
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (!cuda_fetched(p->k, id)) continue;
-        if (n > 1)
-            kp_text(p, "q%d[j] = pack_load<%d>(b%d + (", id, n, in->buf);
-        else
-            kp_text(p, "q%d[j] = b%d[", id, in->buf);
-        sb_put_index(p->sb, p->k, &in->at, NULL);
-        sb_puts(p->sb, n > 1 ? "));\n" : "];\n");
-    }
-    while (open--) kp_leave(p);
-}
-
-/* Vectors along dim vec at index i<vec: loads those that are read before the
-   elements are computed, and declares those that are written. */
-static void put_pack_loads(KPrint *p, const KSweep *s, const bool *need,
-                           int n) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (!need[id] || !cuda_packed(p->k, in, n)) continue;
-        if (in->op == K_ADD_UP) {
-            kp_line(p, "Pack<%d, float> p%d = pack_load<%d>(a%d + c);", n, id,
-                    n, id);
-            continue;
-        }
-        const char *type = cp_type(p->k, in->buf);
-        if (in->op == K_STORE) {
-            kp_line(p, "Pack<%d, %s> p%d%s;", n, type, id,
-                    has_cut(p, n) ? " = {}" : "");
-            continue;
-        }
-        if (cuda_fetched(p->k, id)) {
-            kp_line(p, "const Pack<%d, %s> p%d = q%d[j];", n, type, id, id);
-            continue;
-        }
-        bool copied = is_copied(p, s, id);
-        kp_text(p, "const Pack<%d, %s> p%d = ", n, type, id);
-        if (in->guard) {
-            sb_put_operand(p->sb, p->k, in->guard);
-            sb_puts(p->sb, " ? ");
-        }
-        sb_printf(p->sb, "pack_load<%d>(", n);
-        if (copied) {
-            sb_printf(p->sb, "s%d + c)", id);
-        } else {
-            sb_printf(p->sb, "b%d + (", in->buf);
-            sb_put_index(p->sb, p->k, &in->at, NULL);
-            sb_puts(p->sb, "))");
-        }
-        if (in->guard) sb_printf(p->sb, " : Pack<%d, %s>{}", n, type);
-        sb_puts(p->sb, ";\n");
-        if (in->keep == KEEP_SHARED && !copied)
-            kp_line(p, "pack_keep(s%d + c, p%d);", id, id);
-    }
-}
-
-/* Stores the vectors that are written, after the elements. */
-static void put_pack_stores(KPrint *p, const bool *need, int n) {
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (!need[id] || !cuda_packed(p->k, in, n) || !kinst_stores(in))
-            continue;
-        if (in->op == K_ADD_UP) {
-            kp_line(p, "pack_keep(a%d + c, p%d);", id, id);
-            continue;
-        }
-        kp_text(p, "pack_store(b%d + (", in->buf);
-        sb_put_index(p->sb, p->k, &in->at, NULL);
-        sb_printf(p->sb, "), p%d);\n", id);
-    }
-}
-
-/* Per instruction: true if a vector load of a sweep needs it (address,
-   guard), so that it is computed before the loads. */
-static bool *before_packs(const KPrint *p, const bool *need, int n) {
-    bool *early = NEW_ARRAY(p->arena, bool, p->k->insts.len);
-    for (int id = p->k->insts.len - 1; id > 0; id--) {
-        const KInst *in = kinst_at(p->k, id);
-        if (!need[id]) continue;
-        if (early[id])
-            for (int j = 0; j < KINST_READS; j++)
-                early[kinst_read(in, j)] = true;
-        else if (in->op == K_LOAD && cuda_packed(p->k, in, n))
-            early[in->guard] = early[in->at.inst] = true;
-    }
-    for (int id = 0; id < p->k->insts.len; id++) early[id] &= id && need[id];
-    return early;
-}
-
-/* ---- values of rows side by side ----------------------------------------- */
-
-/* Per instruction: values of single rows that are read by the sweep or by
-   the instructions after the sweep; r<id>[u] holds the value of row u. */
-static bool *own_values(const KPrint *p, bool sweep) {
-    const Kernel *k = p->k;
-    bool *reads = NEW_ARRAY(p->arena, bool, k->insts.len);
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = kinst_at(k, id);
-        bool inside = in->full || in->op == K_REDUCE;
-        if (inside == sweep && (inside || in->depth || kinst_stores(in)))
-            for (int j = 0; j < KINST_READS; j++)
-                reads[kinst_read(in, j)] = true;
-    }
-    for (int id = 0; id < k->insts.len; id++)
-        reads[id] = id && reads[id] && cuda_own_value(k, kinst_at(k, id));
-    return reads;
-}
-
-static void take_own_values(KPrint *p, bool sweep) {
-    const bool *reads = own_values(p, sweep);
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (reads[id])
-            kp_line(p, "const %s v%d = r%d[u];",
-                    ktype_c[kinst_at(p->k, id)->type], id, id);
-}
-
-/* Computes the row values for n rows from i<vec> on, before the sweep. */
-static void put_own_values(KPrint *p, int n) {
-    const Kernel *k = p->k;
-    const bool *inside = own_values(p, true), *behind = own_values(p, false);
-    bool any = false, index = false;
-    char place[32];
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = kinst_at(k, id);
-        if (kinst_is_row_value(in) && in->depth == 0 && cuda_uniform(k, in))
-            kp_inst(p, id, NULL);
-        if (!cuda_own_value(k, in)) continue;
-        any = true;
-        index |= in->op != K_LOAD && in->at.k[k->vec];
-        if (inside[id] || behind[id])
-            kp_line(p, "%s r%d[%d];", ktype_c[in->type], id, n);
-        if (in->op != K_LOAD) continue;
-        kp_text(p, "const Pack<%d, %s> p%d = ", n, cp_type(k, in->buf), id);
-        sb_printf(p->sb, "pack_load<%d>(b%d + (", n, in->buf);
-        sb_put_index(p->sb, k, &in->at, NULL);
-        sb_puts(p->sb, "));\n");
-    }
-    if (!any) return;
-    kp_line(p, "UNROLL");
-    kp_enter(p, "for (int u = 0; u < %d; u++)", n);
-    if (index) kp_line(p, "const %s i%d = r + u;", kp_signed(p), k->vec);
-    for (int id = 1; id < k->insts.len; id++) {
-        const KInst *in = kinst_at(k, id);
-        if (!cuda_own_value(k, in)) continue;
-        snprintf(place, sizeof place, "p%d.v[u]", id);
-        kp_inst(p, id, in->op == K_LOAD ? place : NULL);
-        if (inside[id] || behind[id]) kp_line(p, "r%d[u] = v%d;", id, id);
-    }
-    kp_leave(p);
-}
-
-/* ---- elements ------------------------------------------------------------ */
-
-/* Computes a sweep's values at one position of the columns; `place` is the
-   position's number among the thread's columns. early (may be NULL): values
-   that are computed already. */
-static void put_cuda_values(KPrint *p, const KSweep *s, int n,
-                            const char *place, const bool *early) {
-    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
-    bool *need = kernel_need(p->k, s, held, p->arena);
-    bool live = p->lanes && has_idle(p);
-    char pack[32];
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        if (!need[id] || (early && early[id])) continue;
-        bool fetched = cuda_fetched(p->k, id);
-        if (held && held[id] && !fetched) {
-            kp_line(p, "const %s v%d = h%d[%s];", ktype_c[in->type], id, id,
-                    place);
-            continue;
-        }
-        bool packed = n > 1 && cuda_packed(p->k, in, n);
-        bool shared = !packed && in->keep == KEEP_SHARED;
-        if (shared)
-            snprintf(pack, sizeof pack, n > 1 ? "s%d[c + u]" : "s%d[c]", id);
-        else if (fetched && !packed)
-            snprintf(pack, sizeof pack, "q%d[j]", id);
-        else
-            snprintf(pack, sizeof pack, "p%d.v[u]", id);
-        if (shared && !is_copied(p, s, id)) {
-            kp_text(p, "%s = b%d[", pack, in->buf);
-            sb_put_index(p->sb, p->k, &in->at, NULL);
-            sb_puts(p->sb, "];\n");
-        }
-        int column, number = compared_column(p, in, &column);
-        if (number) {
-            kp_text(p, "const uint8_t v%d = (int)v%d == column_of(", id,
-                    column);
-            sb_put_operand(p->sb, p->k, number);
-            sb_puts(p->sb, ");\n");
-        } else {
-            kp_inst(p, id, packed || shared || fetched ? pack : NULL);
-        }
-        if (in->keep == KEEP_ROW && !fetched)
-            kp_line(p, "h%d[%s] = v%d;", id, place, id);
-    }
-    for (int j = 0; j < s->nfold; j++) {
-        int id = s->roots.data[j];
-        kp_text(p,
-                lane_rows(p) > 1 ? "w%d[u] = f%d(w%d[u], " : "v%d = f%d(v%d, ",
-                id, id, id);
-        sb_put_operand(p->sb, p->k, kinst_at(p->k, id)->in[0]);
-        sb_puts(p->sb, ");\n");
-    }
-    for (int store = 0; store < 2; store++) { /* vectors are stored first */
-        bool begun = false;
-        for (int j = s->nfold; j < s->roots.len; j++) {
-            int id = s->roots.data[j];
-            bool packed = n > 1 && cuda_packed(p->k, kinst_at(p->k, id), n);
-            if (packed == store) continue;
-            if (!packed && live && !begun) kp_enter(p, "if (live)");
-            begun |= !packed;
-            snprintf(pack, sizeof pack, packed ? "p%d.v[u]" : "a%d[c]", id);
-            if (kinst_at(p->k, id)->op == K_ADD_UP)
-                kp_add_up(p, id, pack);
-            else
-                kp_store(p, id, packed ? pack : NULL);
-        }
-        if (live && begun) kp_leave(p);
-    }
-}
-
-/* Prints the sweep for n neighbours along dim vec from i<vec> on. */
-static void put_neighbours(KPrint *p, const KSweep *s, int n,
-                           const char *first) {
-    const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
-    bool *need = kernel_need(p->k, s, held, p->arena), index = false;
-    bool live = p->lanes && has_idle(p), stores = false;
-    char place[48];
-    if (n == 1) {
-        put_cuda_values(p, s, 1, first, NULL);
-        return;
-    }
-    for (int id = 1; held && id < p->k->insts.len; id++)
-        if (held[id] && !cuda_fetched(p->k, id)) need[id] = false;
-    for (int j = s->nfold; j < s->roots.len; j++) need[s->roots.data[j]] = true;
-    for (int id = 1; id < p->k->insts.len; id++) {
-        const KInst *in = kinst_at(p->k, id);
-        bool packed = cuda_packed(p->k, in, n);
-        stores |= need[id] && packed && kinst_stores(in);
-        index |= need[id] && !packed && in->at.k[p->k->vec];
-    }
-    bool *early = before_packs(p, need, n);
-    for (int id = 1; id < p->k->insts.len; id++)
-        if (early[id]) kp_inst(p, id, NULL);
-    put_pack_loads(p, s, need, n);
-    if (index)
-        kp_line(p, "const %s first = i%d;", neighbours_signed(p), p->k->vec);
-    kp_line(p, "UNROLL");
-    kp_enter(p, "for (int u = 0; u < %d; u++)", n);
-    if (has_cut(p, n)) kp_line(p, "if (u >= left) break;");
-    if (index)
-        kp_line(p, "const %s i%d = first + u;", neighbours_signed(p),
-                p->k->vec);
-    if (lane_rows(p) > 1) take_own_values(p, true);
-    snprintf(place, sizeof place, "%s + u", first);
-    put_cuda_values(p, s, n, place, early);
-    kp_leave(p);
-    if (live && stores) kp_enter(p, "if (live)");
-    put_pack_stores(p, need, n);
-    if (live && stores) kp_leave(p);
-}
-
 static void put_cuda_element(Nest *n) {
-    put_neighbours(n->p, n->s, n->p->lanes ? 1 : cuda_pack(n->p->k), "");
+    cp_neighbours(n->p, n->s, n->p->lanes ? 1 : cuda_pack(n->p->k), "");
 }
 
 /* Prints the end of part<depth>, and the vectors that a thread stores
@@ -456,7 +79,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
     const bool *held = kernel_held(p->k, &p->sweeps, s, p->arena);
     bool *need = kernel_need(p->k, s, held, p->arena), used[MAX_RANK] = {0};
     bool holds = held != NULL, sums = false;
-    int side = lane_rows(p), pack = cuda_pack(p->k) / side; /* of columns */
+    int side = cp_lane_rows(p), pack = cuda_pack(p->k) / side; /* of columns */
     int64_t step = l->step * pack, loops = (p->ncols + step - 1) / step;
     char place[32];
     for (int j = 0; j < s->nfold; j++) {
@@ -480,7 +103,7 @@ static void put_lanes(Nest *n, const KLoop *l) {
         if (!need[id]) continue;
         bool fetched = cuda_fetched(p->k, id);
         sums |= in->op == K_ADD_UP;
-        if ((!held || !held[id]) && !fetched && !is_copied(p, s, id) &&
+        if ((!held || !held[id]) && !fetched && !cp_is_copied(p, s, id) &&
             in->op != K_ADD_UP)
             cp_mark_used(in, used);
         holds |= fetched;
@@ -490,14 +113,14 @@ static void put_lanes(Nest *n, const KLoop *l) {
             kp_line(p, "%s h%d[" I64 "];", ktype_c[in->type], id, loops * pack);
     }
     if (p->ncols > 0) {
-        const char *u = columns_unsigned(p);
-        bool cut = !holds && has_cut(p, pack * side);
+        const char *u = cp_columns_unsigned(p);
+        bool cut = !holds && cp_has_cut(p, pack * side);
         int open = 1;
         snprintf(place, sizeof place, pack > 1 ? "j * %d" : "j", pack);
         if (holds) {
             bool index = sums;
             for (int i = 0; i < p->ncol; i++) index |= used[p->cols[i]];
-            open = enter_columns(p, index);
+            open = cp_enter_columns(p, index);
         } else if (cut) { /* the last vector is printed separately */
             kp_enter(p, "const auto part%d = [&](%s c, int left)", s->depth, u);
         } else if (pack > 1) {
@@ -508,9 +131,9 @@ static void put_lanes(Nest *n, const KLoop *l) {
                      p->ncols, step);
         }
         kp_dims(p, "c", p->cols, p->ncol, used);
-        if (holds && has_cut(p, pack * side))
+        if (holds && cp_has_cut(p, pack * side))
             kp_line(p, "const int left = (int)(" I64 " - c);", p->ncols);
-        put_neighbours(p, s, pack * side, place);
+        cp_neighbours(p, s, pack * side, place);
         if (cut)
             put_parts(p, s, u, pack, step);
         else
@@ -524,9 +147,9 @@ static void put_lanes(Nest *n, const KLoop *l) {
                 side > 1 ? "w%d[u] = fold_%s<" I64 ">(w%d[u], f%d);"
                          : "v%d = fold_%s<" I64 ">(v%d, f%d);",
                 id,
-                is_sliced(p) ? "slices"
-                : p->threads ? "lanes"
-                             : "block",
+                cp_is_sliced(p) ? "slices"
+                : p->threads    ? "lanes"
+                                : "block",
                 l->step, id, id);
         if (side > 1) kp_leave(p);
     }
@@ -661,7 +284,7 @@ void cp_finish(KPrint *p) {
    instructions of each (row_neighbours). */
 static void put_side_by_side(KPrint *p, int n) {
     const KSweep *s = p->sweeps.data;
-    put_own_values(p, n);
+    cp_own_values(p, n);
     cp_sweep(p, s);
     kp_line(p, "__syncthreads();");
     kp_line(p, "if (t != 0) return;");
@@ -673,7 +296,7 @@ static void put_side_by_side(KPrint *p, int n) {
         kp_line(p, "const %s v%d = w%d[u];",
                 ktype_c[kinst_at(p->k, id)->compute], id, id);
     }
-    take_own_values(p, false);
+    cp_take_own_values(p, false);
     for (int depth = 1; depth <= kp_last_depth(p); depth++)
         kp_row_insts(p, depth);
     kp_stores(p, false);
@@ -682,22 +305,22 @@ static void put_side_by_side(KPrint *p, int n) {
 
 /* A team's work on one row. */
 static void put_cuda_row(KPrint *p) {
-    bool idle = has_idle(p), shared = p->lanes->step > 1;
-    if (is_sliced(p))
+    bool idle = cp_has_idle(p), shared = p->lanes->step > 1;
+    if (cp_is_sliced(p))
         put_rows_of_lanes(p);
     else
         put_rows_of_teams(p);
     kp_dims(p, "row", p->rows, p->nrow, p->used);
-    if (lane_rows(p) > 1) {
-        put_side_by_side(p, lane_rows(p));
+    if (cp_lane_rows(p) > 1) {
+        put_side_by_side(p, cp_lane_rows(p));
         return;
     }
-    if (p->ncols > 0) put_fetched(p);
+    if (p->ncols > 0) cp_fetched(p);
     kp_sweeps(p, kp_row_insts, cp_sweep);
     if (!kp_has_stores(p, false)) return;
     if (shared)
-        kp_line(p, p->threads && !is_sliced(p) ? "__syncwarp();"
-                                               : "__syncthreads();");
+        kp_line(p, p->threads && !cp_is_sliced(p) ? "__syncwarp();"
+                                                  : "__syncthreads();");
     if (shared || idle)
         kp_enter(p, "if (%s%s%s)", shared ? "t == 0" : "",
                  shared && idle ? " && " : "", idle ? "live" : "");
@@ -706,12 +329,13 @@ static void put_cuda_row(KPrint *p) {
 }
 
 void cp_rows(KPrint *p) {
-    const KLoop *some = sum_rows(p);
+    const KLoop *some = cp_sum_rows(p);
     if (p->ncols > 0) {
         kp_text(p, "const unsigned t = threadIdx.x");
         if (p->threads)
-            sb_printf(p->sb, is_sliced(p) ? " / " I64 : " %% " I64,
-                      is_sliced(p) ? loop_steps(p->threads) : p->lanes->step);
+            sb_printf(p->sb, cp_is_sliced(p) ? " / " I64 : " %% " I64,
+                      cp_is_sliced(p) ? loop_steps(p->threads)
+                                      : p->lanes->step);
         sb_puts(p->sb, ";\n");
     }
     for (int b = 0; p->ncols == 0 && b < p->k->bufs.len; b++)
@@ -724,7 +348,7 @@ void cp_rows(KPrint *p) {
     put_sums(p);
     kp_enter(p, "for (unsigned at = 0; at < " I64 "; at += " I64 ")",
              some->extent, some->step);
-    if (has_idle(p))
+    if (cp_has_idle(p))
         kp_line(p, "if (%s%s * " I64 " + at >= " I64 ") break;",
                 p->wide ? "(uint64_t)" : "", p->block, some->extent, p->nrows);
     put_cuda_row(p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parse_impl.h: shared by parse.c and parse_data.c.                        */
+/* parse_impl.h: shared by parse.c, parse_node.c and parse_data.c. */
 #ifndef AMPC_IR_TEXT_PARSE_IMPL_H
 #define AMPC_IR_TEXT_PARSE_IMPL_H
 
@@ -32,5 +32,21 @@ Status parse_scalar(Parser *p, ValueId *out);
 Status parse_block(Lexer *lx, Module *m, Token *name);
 /* lx is at the `=` of a model or a definition; *end: end of the text. */
 Status parse_import(Lexer *lx, Str *file, size_t *end);
+
+/* A type, and the memory plan's place of the value. */
+typedef struct Placed {
+    TypeId type;
+    int64_t offset;
+    int home;
+} Placed;
+
+/* ---- parse_node.c -------------------------------------------------------- */
+
+void parse_put_place(Graph *g, ValueId v, const Placed *place);
+/* %x: type */
+Status parse_declared(Parser *p, Token *at, Placed *out);
+Status parse_present(Parser *p, ValueId *out);
+Status parse_node(Parser *p);
+Status parse_group(Parser *p);
 
 #endif

@@ -8,17 +8,12 @@
    notice says so. Loading takes weights by name, from any files: shards,
    other widths of floating numbers, other prefixes. */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "runtime/api/session.h"
-#include "runtime/files/checkpoint.h"
-#include "runtime/files/infile.h"
+#include "runtime/files/load.h"
 
 #include "runtime/base/glibc.h" /* last */
 
@@ -71,197 +66,7 @@ static bool take_value(JsonSpan value, const PlanVar *v, char *p) {
 /* ---- loading ------------------------------------------------------------- */
 
 #define NOT_STAGED UINT64_MAX
-enum { RENAMES_MAX = 64, INDEX_MAX = 64 << 20, LOAD_PART = 8 << 10 };
-
-typedef struct LoadFile {
-    StFile st;
-    char *path; /* own copy */
-    size_t path_bytes;
-} LoadFile;
-
-/* Source of a variable's value. */
-typedef struct LoadSource {
-    LoadFile *file;
-    const StTensor *t; /* NULL: no file contains it */
-    bool average;      /* .. of the variable */
-} LoadSource;
-
-/* Names for a message: their number, and the first few. */
-typedef struct LoadNames {
-    size_t count, n;
-    char text[300];
-} LoadNames;
-
-/* A load in progress. */
-typedef struct Load {
-    ampc_session *s;
-    const ampc_weights *from;
-    LoadFile **files; /* in the order given */
-    size_t nfile, room;
-    char *text; /* the metadata JSON of a checkpoint, decoded */
-    size_t text_bytes;
-    JsonSpan meta;
-    bool resume, torn;
-    bool other; /* resume: another build of the compiler made the checkpoint */
-    bool told;  /* and it names its model and options */
-    int64_t micro;
-    const char *summed; /* ":OBJECTIVE" that the scalars belong to, or NULL */
-    uint64_t used;      /* bit per renaming: it has renamed a tensor */
-    size_t want;        /* number of tensors that the module has, too */
-    LoadNames left, missing;
-    LoadNames fresh;     /* number of other shapes, in layers that
-                            --replace-head made */
-    LoadSource *sources; /* per variable */
-    uint64_t *at;        /* per variable: offset in `stage` */
-    char *stage;
-    size_t stage_bytes;
-    char *cursor; /* NULL: leave it */
-} Load;
-
-static const char *load_path(const Load *l) { return l->from->paths[0]; }
-
-static ampc_status load_memory(Load *l) {
-    return session_fail(l->s, AMPC_ERR_MEMORY, "%s: out of memory",
-                        load_path(l));
-}
-
-static ampc_status load_foreign(Load *l, const char *why) {
-    return session_fail(l->s, AMPC_ERR_FORMAT,
-                        "%s: not a checkpoint of ampc: %s", load_path(l), why);
-}
-
-/* ---- the files */
-
-static ampc_status st_failed(Load *l, const StFile *f, ampc_status status) {
-    l->torn |= f->torn;
-    return session_fail(l->s, status, "%s", f->why);
-}
-
-static void file_free(Load *l, LoadFile *f) {
-    st_close(&f->st);
-    mem_free(l->s, f->path, f->path_bytes);
-    mem_free(l->s, f, sizeof *f);
-}
-
-static bool files_room(Load *l) {
-    if (l->nfile < l->room) return true;
-    size_t room = l->room ? 2 * l->room : 4;
-    LoadFile **files = mem_alloc(l->s, room * sizeof *files);
-    if (!files) return false;
-    if (l->nfile) memcpy(files, l->files, l->nfile * sizeof *files);
-    mem_free(l->s, l->files, l->room * sizeof *files);
-    l->files = files;
-    l->room = room;
-    return true;
-}
-
-/* Files written by ampc have a checksum; if it is missing, the file was
-   damaged. */
-static ampc_status file_verify(Load *l, StFile *f) {
-    JsonSpan v;
-    bool there;
-    ampc_status status = st_verify(f, &there);
-    if (status != AMPC_OK) return st_failed(l, f, status);
-    if (there || !f->metadata.n || !json_get(f->metadata, "ampc", &v))
-        return AMPC_OK;
-    l->torn = true;
-    return load_foreign(l, "it has no checksum");
-}
-
-/* Adds file NAME in the folder of `beside` (which may be empty). *json: the
-   file is not a safetensors file but may be an index of several. */
-static ampc_status add_file(Load *l, const char *beside, const char *name,
-                            bool *json) {
-    const char *slash = strrchr(beside, '/');
-    size_t dir = slash ? (size_t)(slash + 1 - beside) : 0, n = strlen(name);
-    LoadFile *f = files_room(l) ? mem_alloc(l->s, sizeof *f) : NULL;
-    if (!f) return load_memory(l);
-    *f = (LoadFile){.path_bytes = dir + n + 1, .st.fd = -1};
-    f->path = mem_alloc(l->s, f->path_bytes);
-    if (!f->path) {
-        mem_free(l->s, f, sizeof *f);
-        return load_memory(l);
-    }
-    memcpy(f->path, beside, dir);
-    memcpy(f->path + dir, name, n + 1);
-    ampc_status status = st_open(&l->s->opt, f->path, &f->st);
-    *json = status != AMPC_OK && f->st.json;
-    if (status != AMPC_OK) status = st_failed(l, &f->st, status);
-    if (status == AMPC_OK) status = file_verify(l, &f->st);
-    if (status == AMPC_OK)
-        l->files[l->nfile++] = f;
-    else
-        file_free(l, f);
-    return status;
-}
-
-static bool opened_for(const Load *l, size_t first, JsonSpan name) {
-    for (size_t i = first; i < l->nfile; i++) {
-        const char *slash = strrchr(l->files[i]->path, '/');
-        if (json_equals(name, slash ? slash + 1 : l->files[i]->path))
-            return true;
-    }
-    return false;
-}
-
-/* Files that "weight_map" names, in the folder of the index. */
-static ampc_status add_shards(Load *l, const char *path, JsonSpan index) {
-    JsonSpan map, key, v;
-    char name[256];
-    bool json;
-    size_t first = l->nfile;
-    if (!json_get(index, "weight_map", &map) || !json_is_object(map))
-        return session_fail(l->s, AMPC_ERR_FORMAT,
-                            "%s: neither a safetensors file nor an index of "
-                            "some (no weight_map)",
-                            path);
-    for (JsonIter it = json_iter(map); json_next(&it, &key, &v);) {
-        if (opened_for(l, first, v)) continue;
-        if (json_text(v, name, sizeof name) <= 0 || strchr(name, '/'))
-            return session_fail(l->s, AMPC_ERR_FORMAT,
-                                "%s: its weight_map names no file beside it: "
-                                "%.*s",
-                                path, (int)(v.n < 100 ? v.n : 100), v.p);
-        ampc_status status = add_file(l, path, name, &json);
-        if (status != AMPC_OK) return status;
-    }
-    return AMPC_OK;
-}
-
-static ampc_status add_index(Load *l, const char *path) {
-    struct stat st;
-    JsonSpan index;
-    ampc_status status = AMPC_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &st) != 0 || st.st_size > INDEX_MAX) {
-        if (fd >= 0) close(fd);
-        return session_fail(l->s, AMPC_ERR_FORMAT, "%s: not a safetensors file",
-                            path);
-    }
-    size_t n = (size_t)st.st_size;
-    char *text = mem_alloc(l->s, n);
-    if (!text) status = load_memory(l);
-    if (text && (!infile_whole(fd, text, n, 0) || !json_parse(text, n, &index)))
-        status = session_fail(l->s, AMPC_ERR_FORMAT,
-                              "%s: neither a safetensors file nor JSON", path);
-    if (status == AMPC_OK) status = add_shards(l, path, index);
-    mem_free(l->s, text, n);
-    close(fd);
-    return status;
-}
-
-static ampc_status load_open(Load *l) {
-    for (size_t i = 0; i < l->from->npath; i++) {
-        const char *path = l->from->paths[i];
-        bool json = false;
-        if (!path || !*path)
-            return session_fail(l->s, AMPC_ERR_ARGUMENT, "no path given");
-        ampc_status status = add_file(l, "", path, &json);
-        if (json && !l->resume) status = add_index(l, path);
-        if (status != AMPC_OK) return status;
-    }
-    return AMPC_OK;
-}
+enum { RENAMES_MAX = 64, LOAD_PART = 8 << 10 };
 
 /* ---- a checkpoint's own facts */
 
@@ -350,298 +155,6 @@ static ampc_status load_metadata(Load *l) {
     return l->other ? load_other(l) : AMPC_OK;
 }
 
-/* ---- which tensor is which variable */
-
-static void names_add(LoadNames *l, const char *name) {
-    size_t room = sizeof l->text - l->n;
-    if (l->count++ < 4)
-        l->n += (size_t)snprintf(l->text + l->n, room, "%s'%.60s'",
-                                 l->n ? ", " : "", name);
-    else if (l->count == 5)
-        snprintf(l->text + l->n, room, ", ...");
-}
-
-/* The tensor's name in this module, after the first renaming that applies. */
-static bool meant_name(Load *l, JsonSpan name, char *buf, size_t cap) {
-    int64_t n = json_text(name, buf, cap);
-    if (n < 0) return false;
-    for (size_t i = 0; i < l->from->nrename; i++) {
-        const char *from = l->from->renames[i], *to = strchr(from, '=') + 1;
-        size_t old = (size_t)(to - 1 - from), new = strlen(to);
-        if (strncmp(buf, from, old) != 0) continue;
-        if ((size_t)n - old + new >= cap) return false;
-        memmove(buf + new, buf + old, (size_t)n - old + 1);
-        memcpy(buf, to, new);
-        l->used |= UINT64_C(1) << i;
-        break;
-    }
-    return true;
-}
-
-/* PyTorch counts batches beside every running mean; no graph reads that
-   counter. */
-static bool is_batch_count(const char *name) {
-    static const char end[] = "num_batches_tracked";
-    size_t n = strlen(name), k = sizeof end - 1;
-    return n >= k && strcmp(name + n - k, end) == 0;
-}
-
-static bool load_wants(const Load *l, const PlanVar *v) {
-    return l->resume ? is_saved(v, l->micro) : is_weight(v);
-}
-
-/* What evaluation reads are the weights of a checkpoint. */
-static void resolve_average(Load *l, LoadFile *f, const StTensor *t,
-                            bool asked) {
-    char name[1024], of[1024];
-    if (!meant_name(l, t->name, name, sizeof name) ||
-        !evaluated_for(name, asked, of, sizeof of))
-        return;
-    int v = find_var(l->s->m, of);
-    if (v >= 0 && load_wants(l, &l->s->m->vars[v]))
-        l->sources[v] = (LoadSource){f, t, true};
-}
-
-static ampc_status resolve_averages(Load *l) {
-    bool asked = false;
-    ampc_status status = averages_asked(l->s, &asked);
-    for (size_t i = 0; i < l->nfile && !l->resume; i++) {
-        const StFile *f = &l->files[i]->st;
-        for (size_t k = 0; k < f->ntensor; k++)
-            if (f->tensors[k].name.n)
-                resolve_average(l, l->files[i], &f->tensors[k], asked);
-    }
-    return status;
-}
-
-/* PEFT's adapter files put this prefix before every name. */
-static int find_meant(const Load *l, const char *name) {
-    static const char peft[] = "base_model.model.";
-    int v = find_var(l->s->m, st_name_of_tensor(name));
-    if (v >= 0 || strncmp(name, peft, sizeof peft - 1) != 0) return v;
-    return find_var(l->s->m, name + sizeof peft - 1);
-}
-
-static ampc_status resolve_one(Load *l, LoadFile *f, const StTensor *t) {
-    char name[1024];
-    bool fits = meant_name(l, t->name, name, sizeof name);
-    int v = fits ? find_meant(l, name) : -1;
-    if (v < 0) {
-        if (!fits) snprintf(name, sizeof name, "?");
-        if (l->resume)
-            return session_fail(l->s, AMPC_ERR_FORMAT,
-                                "%s: its tensor '%.100s' is unknown to this "
-                                "module",
-                                f->path, name);
-        if (!own_name(name) && !is_batch_count(name)) names_add(&l->left, name);
-        return AMPC_OK;
-    }
-    if (!load_wants(l, &l->s->m->vars[v])) return AMPC_OK;
-    if (l->sources[v].average) return AMPC_OK;
-    if (l->sources[v].t)
-        return session_fail(l->s, AMPC_ERR_FORMAT,
-                            "%s: a second tensor for '%.200s'; the first is in "
-                            "%s",
-                            f->path, name, l->sources[v].file->path);
-    l->sources[v] = (LoadSource){f, t, false};
-    return AMPC_OK;
-}
-
-static ampc_status check_renames(Load *l) {
-    for (size_t i = 0; i < l->from->nrename; i++)
-        if (!(l->used >> i & 1))
-            return session_fail(l->s, AMPC_ERR_ARGUMENT,
-                                "renaming '%.200s': no tensor of the files has "
-                                "a name that begins so",
-                                l->from->renames[i]);
-    return AMPC_OK;
-}
-
-/* True if weight i is rounded to codes while it is loaded: then no file has
-   its scales. */
-static bool load_quantizes(const Load *l, int i) {
-    return i >= 0 && l->sources[i].t &&
-           is_float_dtype(l->sources[i].t->dtype) &&
-           !is_float_dtype(l->s->m->vars[i].dtype);
-}
-
-/* True if a file must have the variable: scales only if the file has their
-   codes.
- */
-static bool load_needs(const Load *l, uint32_t i) {
-    const PlanVar *v = &l->s->m->vars[i];
-    int weight = weight_of_scales(l->s->m, v);
-    return load_wants(l, v) && !section_of(v) &&
-           (weight < 0 || l->resume ||
-            (l->sources[weight].t && !load_quantizes(l, weight)));
-}
-
-static bool load_lacks(const Load *l, uint32_t i) {
-    return load_needs(l, i) && !l->sources[i].t;
-}
-
-/* Length of the common end of both names, from a dot or the beginning on. */
-static size_t common_end(const char *a, const char *b) {
-    size_t n = strlen(a), k = strlen(b), whole = 0;
-    for (size_t i = 1; i <= n && i <= k && a[n - i] == b[k - i]; i++)
-        if ((i == n || a[n - i - 1] == '.') && (i == k || b[k - i - 1] == '.'))
-            whole = i;
-    return whole;
-}
-
-/* A renaming of prefixes, and the number of missing variables that it would
-   find. */
-typedef struct Renaming {
-    char old[200], new[200];
-    size_t found;
-} Renaming;
-
-/* The name of tensor k in a file; false for metadata and for names that are
-   not text. */
-static bool tensor_name(const StFile *f, size_t k, char *name, size_t cap) {
-    JsonSpan s = f->tensors[k].name;
-    return s.n && json_text(s, name, cap) >= 0;
-}
-
-static void count_found(const Load *l, Renaming *r) {
-    char name[1024], meant[1300];
-    size_t n = strlen(r->old);
-    for (size_t i = 0; i < l->nfile; i++)
-        for (size_t k = 0; k < l->files[i]->st.ntensor; k++) {
-            if (!tensor_name(&l->files[i]->st, k, name, sizeof name) ||
-                strncmp(name, r->old, n) != 0)
-                continue;
-            snprintf(meant, sizeof meant, "%s%s", r->new, name + n);
-            int v = find_var(l->s->m, meant);
-            r->found += v >= 0 && load_lacks(l, (uint32_t)v);
-        }
-}
-
-/* A renaming derived from the tensor whose name has the longest common end
-   with a missing variable's name. */
-static Renaming renaming_for(const Load *l, const char *missing) {
-    Renaming r = {.found = 0};
-    char name[1024];
-    size_t most = 0, n = strlen(missing);
-    for (size_t i = 0; i < l->nfile; i++)
-        for (size_t k = 0; k < l->files[i]->st.ntensor; k++) {
-            if (!tensor_name(&l->files[i]->st, k, name, sizeof name)) continue;
-            size_t same = common_end(name, missing), old = strlen(name) - same;
-            if (same <= most || old >= sizeof r.old || n - same >= sizeof r.new)
-                continue;
-            most = same;
-            snprintf(r.old, sizeof r.old, "%.*s", (int)old, name);
-            snprintf(r.new, sizeof r.new, "%.*s", (int)(n - same), missing);
-        }
-    if (most) count_found(l, &r);
-    return r;
-}
-
-/* Suggests the --load-map that would find most missing variables; tries only
-   the first ones. "" if there is none, or if the caller already renames. */
-static const char *load_hint(const Load *l, char *buf, size_t cap) {
-    Renaming best = {.found = 0};
-    uint32_t nvar = l->from->nrename ? 0 : l->s->m->nvar;
-    for (uint32_t i = 0, tries = 0; i < nvar && tries < 8; i++) {
-        if (!load_lacks(l, i)) continue;
-        Renaming r = renaming_for(l, l->s->m->vars[i].name);
-        if (r.found > best.found) best = r;
-        tries++;
-    }
-    *buf = 0;
-    if (best.found)
-        snprintf(buf, cap, "; --load-map '%s=%s' would find %zu", best.old,
-                 best.new, best.found);
-    return buf;
-}
-
-/* No tensor matches: most likely the file is another model's, or has other
-   prefixes. */
-static ampc_status load_strange(Load *l) {
-    char hint[500];
-    return session_fail(l->s, AMPC_ERR_FORMAT,
-                        "%s: none of its names is one of this module.  There: "
-                        "%s; here: %s%s",
-                        load_path(l), l->left.count ? l->left.text : "none",
-                        l->missing.text, load_hint(l, hint, sizeof hint));
-}
-
-static ampc_status check_missing(Load *l) {
-    const LoadNames *missing = &l->missing;
-    if (missing->count && missing->count == l->want) return load_strange(l);
-    if (missing->count && !l->from->partial)
-        return session_fail(l->s, AMPC_ERR_FORMAT,
-                            "%s: %zu of %zu tensors are missing, among them "
-                            "%s: saved by another model or with other "
-                            "options",
-                            load_path(l), missing->count, l->want,
-                            missing->text);
-    return AMPC_OK;
-}
-
-/* Reports that another build made the checkpoint. */
-static void report_other(Load *l) {
-    JsonSpan v;
-    char version[40];
-    if (!json_get(l->meta, "made_by", &v) ||
-        json_text(v, version, sizeof version) < 0)
-        snprintf(version, sizeof version, "before 0.1.0");
-    session_notice(l->s, "%.300s: made by another build of ampc (%s)%s",
-                   load_path(l), version,
-                   l->told ? "; model, options and variables are the same"
-                           : ", which did not note model and options; the "
-                             "variables are the same");
-}
-
-/* Reports on a successful load: missing variables and unused tensors. */
-static void load_report(Load *l) {
-    if (l->other) report_other(l);
-    const LoadNames *left = &l->left, *missing = &l->missing;
-    char lost[400] = "", extra[400] = "", hint[500] = "", fresh[400] = "";
-    if (missing->count)
-        snprintf(lost, sizeof lost, "; %zu missing, left as they were: %s",
-                 missing->count, missing->text);
-    if (left->count)
-        snprintf(extra, sizeof extra,
-                 "; %zu tensors are not in this module: "
-                 "%s",
-                 left->count, left->text);
-    if (missing->count && left->count) load_hint(l, hint, sizeof hint);
-    if (l->fresh.count)
-        snprintf(fresh, sizeof fresh,
-                 "; %s: of another shape in the file, as --replace-head made "
-                 "%s",
-                 l->fresh.text, l->fresh.count > 1 ? "them" : "it");
-    if (missing->count || left->count || l->fresh.count)
-        session_notice(l->s, "%.300s: %zu of %zu weights loaded%s%s%s%s",
-                       load_path(l), l->want - missing->count - l->fresh.count,
-                       l->want, fresh, lost, extra, hint);
-}
-
-static ampc_status load_resolve(Load *l) {
-    size_t bytes = l->s->m->nvar * sizeof *l->sources;
-    l->sources = mem_alloc(l->s, bytes);
-    if (!l->sources) return load_memory(l);
-    memset(l->sources, 0, bytes);
-    ampc_status status = resolve_averages(l);
-    if (status != AMPC_OK) return status;
-    for (size_t i = 0; i < l->nfile; i++) {
-        const StFile *f = &l->files[i]->st;
-        for (size_t k = 0; k < f->ntensor; k++) {
-            if (!f->tensors[k].name.n) continue;
-            status = resolve_one(l, l->files[i], &f->tensors[k]);
-            if (status != AMPC_OK) return status;
-        }
-    }
-    status = check_renames(l);
-    if (status != AMPC_OK) return status;
-    for (uint32_t i = 0; i < l->s->m->nvar; i++) {
-        l->want += load_needs(l, i);
-        if (load_lacks(l, i)) names_add(&l->missing, l->s->m->vars[i].name);
-    }
-    return check_missing(l);
-}
-
 /* ---- where they are staged */
 
 static bool same_shape(const StTensor *t, const PlanVar *v) {
@@ -712,7 +225,7 @@ static ampc_status load_layout(Load *l) {
             if (!l->sources[i].t) continue;
             if (!l->resume && !same_shape(l->sources[i].t, v) &&
                 is_fresh(l->s, v)) {
-                names_add(&l->fresh, v->name);
+                load_names_add(&l->fresh, v->name);
                 continue;
             }
             ampc_status status = check_tensor(l, &l->sources[i], v);
@@ -761,7 +274,7 @@ static ampc_status stage_converted(Load *l, LoadFile *f, const StTensor *t,
     for (uint64_t at = 0; at < bytes; at += LOAD_PART) {
         uint64_t n = bytes - at < LOAD_PART ? bytes - at : LOAD_PART;
         ampc_status status = st_read(&f->st, t, at, n, part);
-        if (status != AMPC_OK) return st_failed(l, &f->st, status);
+        if (status != AMPC_OK) return load_failed(l, &f->st, status);
         for (uint64_t i = 0; i < n; i += a, to += b) {
             double x = float_at(t->dtype, part + i);
             if (float_put(v->dtype, x, to)) continue;
@@ -790,7 +303,7 @@ static ampc_status stage_tensor(Load *l, uint32_t i) {
     } else {
         status = st_read(&f->st, t, 0, v->bytes, to);
     }
-    return status == AMPC_OK ? status : st_failed(l, &f->st, status);
+    return status == AMPC_OK ? status : load_failed(l, &f->st, status);
 }
 
 static ampc_status load_stage(Load *l) {
@@ -872,7 +385,7 @@ static ampc_status load_apply(Load *l) {
 }
 
 static void load_free(Load *l) {
-    for (size_t i = 0; i < l->nfile; i++) file_free(l, l->files[i]);
+    for (size_t i = 0; i < l->nfile; i++) load_close(l, l->files[i]);
     mem_free(l->s, l->files, l->room * sizeof *l->files);
     mem_free(l->s, l->text, l->text_bytes);
     mem_free(l->s, l->sources, l->s->m->nvar * sizeof *l->sources);
@@ -974,7 +487,7 @@ ampc_status checkpoint_sidecar(ampc_session *s, const char *path,
     Load l = {.s = s, .from = &from, .resume = true};
     ampc_status status = st_open(&s->opt, path, &f.st);
     if (status == AMPC_OK) status = st_match(&f.st, want->bytes, want->crc);
-    if (status != AMPC_OK) status = st_failed(&l, &f.st, status);
+    if (status != AMPC_OK) status = load_failed(&l, &f.st, status);
     for (uint32_t i = 0; i < s->m->nvar && status == AMPC_OK; i++) {
         const PlanVar *v = &s->m->vars[i];
         const StTensor *t = is_weight(v) ? st_find(&f.st, v->name) : NULL;

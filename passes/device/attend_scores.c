@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend_scores.c: finds the scores of an attention: softmax, masks, scale,
+   dropout. */
+#include "passes/device/attend.h"
+#include "passes/rewrite.h"
+
+#include <math.h>
+
+const Node *attend_takes(Attend *a, ValueId v, OpCode op) {
+    const Node *n = def_of(a->g, v, op);
+    if (n) vec_push(a->scratch, &a->nodes, value_get(a->g, v)->def);
+    return n;
+}
+
+bool attend_folds(Attend *a, ValueId v, OpCode op, ValueId x) {
+    const int64_t *axes;
+    const Node *n = attend_takes(a, v, op);
+    return n && same_value(n->in[0], x) && attr_ints(n, AK_axes, &axes) == 1 &&
+           axes[0] == value_type(a->g, x)->rank - 1;
+}
+
+bool attend_again(const Graph *g, ValueId x, ValueId y, int depth) {
+    if (same_value(x, y)) return true;
+    const Value *vx = value_get(g, x), *vy = value_get(g, y);
+    if (!depth || vx->kind != VK_RESULT || vy->kind != VK_RESULT ||
+        vx->type.i != vy->type.i)
+        return false;
+    const Node *a = node_get(g, vx->def), *b = node_get(g, vy->def);
+    if (!node_same_work(a, b) || a->nin != b->nin) return false;
+    for (int i = 0; i < a->nin; i++)
+        if (!attend_again(g, a->in[i], b->in[i], depth - 1)) return false;
+    return true;
+}
+
+/* True if operand `at` of the node that defines v has the shape of v, so it
+   is not broadcast. */
+static bool as_large(const Graph *g, ValueId v, int at) {
+    const Node *n = node_get(g, value_get(g, v)->def);
+    return shape_equal(value_type(g, v), value_type(g, n->in[at]));
+}
+
+bool attend_scaled(const Graph *g, ValueId v, ValueId *x, double *c) {
+    const Node *n = def_of(g, v, OP_MUL), *d = def_of(g, v, OP_DIV);
+    for (int i = 0; n && i < 2; i++)
+        if (value_is_splat(g, n->in[i], c) && as_large(g, v, 1 - i))
+            return *x = n->in[1 - i], true;
+    if (!d || !value_is_splat(g, d->in[1], c) || !as_large(g, v, 0))
+        return false;
+    *c = 1 / *c;
+    return *x = d->in[0], true;
+}
+
+/* ---- masks --------------------------------------------------------------- */
+
+/* True if constant m, with the rows and columns of v, is `seen` up to
+   `offset` after the diagonal and `hidden` (or less, for a number) beyond
+   it. */
+static bool is_triangle(const Graph *g, ValueId m, ValueId v, double seen,
+                        double hidden, int64_t *offset) {
+    const Type *t = value_type(g, v), *tm = value_type(g, m);
+    const Tensor *data = value_get(g, m)->data;
+    int64_t rows = t->dim[t->rank - 2], cols = t->dim[t->rank - 1], first = 0;
+    if (value_get(g, m)->kind != VK_CONST || tm->rank < 2 ||
+        type_count(tm) != rows * cols || tm->dim[tm->rank - 1] != cols ||
+        tm->dim[tm->rank - 2] != rows)
+        return false;
+    while (first < cols && tensor_get(data, first) == seen) first++;
+    *offset = first - 1;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        double x = tensor_get(data, i);
+        if (i % cols < first + i / cols ? x != seen : !(x <= hidden))
+            return false;
+    }
+    return first > 0;
+}
+
+/* True if v is the number of the row (from_end 2) or the column (1), plus
+ *more, and no addition in it wraps. */
+static bool is_place(const Graph *g, ValueId v, int rank, int from_end,
+                     double *more) {
+    const Node *n = def_of(g, v, OP_ADD);
+    DType d = value_dtype(g, v);
+    *more = 0;
+    if (d != DT_I32 && d != DT_I64) return false;
+    for (int i = 0; n && i < 2; i++)
+        if (value_is_splat(g, n->in[i], more)) {
+            v = n->in[1 - i];
+            break;
+        }
+    n = def_of(g, v, OP_IOTA);
+    int own = value_type(g, v)->rank;
+    return n && own == rank && attr_int(n, AK_axis) == own - from_end &&
+           fabs(*more) <= 1 << 30;
+}
+
+/* True if c is true where a column is at most `offset` after its row; *seen:
+   or false there. */
+static bool is_order(const Graph *g, ValueId c, ValueId v, bool *seen,
+                     int64_t *offset) {
+    static const OpCode ops[] = {OP_LESS_EQUAL, OP_LESS, OP_GREATER,
+                                 OP_GREATER_EQUAL};
+    const Type *t = value_type(g, v);
+    int r = value_type(g, c)->rank;
+    *seen = true;
+    for (int k = 0; r >= 2 && k < 4; k++) {
+        const Node *n = def_of(g, c, ops[k]);
+        double i, j;
+        if (!n) continue;
+        for (int x = 0; x < 2; x++) {
+            if (!is_place(g, n->in[x], r, 1, &j) ||
+                !is_place(g, n->in[1 - x], r, 2, &i))
+                continue;
+            /* column + j .. row + i, or with both sides swapped */
+            bool less = (k < 2) != (x == 1), strict = k == 1 || k == 2;
+            *seen = less;
+            int64_t none = -t->dim[t->rank - 2], all = t->dim[t->rank - 1];
+            int64_t at = (int64_t)(i - j) - (less == strict);
+            *offset = at < none ? none : at > all ? all : at;
+            return true;
+        }
+    }
+    return is_triangle(g, c, v, 1, 0, offset);
+}
+/* True if u is the dropout factor of a tensor of type t (one random number
+   per element). *o: the random state. */
+static bool is_kept(const Graph *g, ValueId u, const Type *t, Operand *o,
+                    double *ratio, int64_t *salt) {
+    double keep, zero;
+    const Node *w = def_of(g, u, OP_WHERE);
+    const Node *c = w ? def_of(g, w->in[0], OP_GREATER_EQUAL) : NULL;
+    const Node *r = c ? def_of(g, c->in[0], OP_RAND_UNIFORM) : NULL;
+    if (!r || !shape_equal(value_type(g, r->out[0]), t) ||
+        !value_is_splat(g, c->in[1], ratio) ||
+        !value_is_splat(g, w->in[1], &keep) ||
+        !value_is_splat(g, w->in[2], &zero) || zero != 0 || *ratio < 0 ||
+        *ratio >= 1 || fabs(keep * (1 - *ratio) - 1) > 1e-6)
+        return false;
+    *o = (Operand){value_get(g, c->in[0])->def, 0};
+    *salt = attr_int(r, AK_salt);
+    return true;
+}
+
+ValueId attend_undropped(Attend *a, Attention *t, ValueId v) {
+    const Graph *g = a->g;
+    const Node *n = def_of(g, v, OP_MUL);
+    for (int i = 0; n && i < 2; i++) {
+        Operand o;
+        double ratio;
+        int64_t salt;
+        if (!as_large(g, v, 1 - i) ||
+            !is_kept(g, n->in[i], value_type(g, v), &o, &ratio, &salt))
+            continue;
+        if (t->rng.node.i &&
+            (salt != t->salt || ratio != t->ratio ||
+             !same_value(attend_operand(g, o), attend_operand(g, t->rng))))
+            continue;
+        if (!t->rng.node.i) t->rng = o, t->ratio = ratio, t->salt = salt;
+        attend_takes(a, v, OP_MUL);
+        return n->in[1 - i];
+    }
+    return v;
+}
+
+ValueId attend_softmax_of(Attend *a, ValueId p, bool zeros) {
+    const Graph *g = a->g;
+    double c;
+    const Node *n = attend_takes(a, p, zeros ? OP_DIV : OP_MUL);
+    const Node *e = n ? attend_takes(a, n->in[0], OP_EXP) : NULL;
+    const Node *w =
+        e ? attend_takes(a, n->in[1], zeros ? OP_WHERE : OP_DIV) : NULL;
+    const Node *x = w ? attend_takes(a, e->in[0], OP_SUB) : NULL;
+    if (!x) return NO_VALUE;
+    ValueId sum = w->in[1], top = x->in[1];
+    if (zeros) {
+        const Node *some = attend_takes(a, w->in[0], OP_GREATER);
+        const Node *t = attend_takes(a, top, OP_WHERE);
+        const Node *seen = t ? attend_takes(a, t->in[0], OP_GREATER) : NULL;
+        if (!some || !seen || !is_number(g, some->in[1], 0) ||
+            !is_number(g, w->in[2], 1) || !is_number(g, t->in[2], 0) ||
+            !same_value(some->in[0], sum) ||
+            !same_value(seen->in[0], t->in[1]) ||
+            !value_is_splat(g, seen->in[1], &c) || c != -INFINITY)
+            return NO_VALUE;
+        top = t->in[1];
+    } else if (!is_number(g, w->in[0], 1)) {
+        return NO_VALUE;
+    }
+    return attend_folds(a, sum, OP_REDUCE_SUM, n->in[0]) &&
+                   attend_folds(a, top, OP_REDUCE_MAX, x->in[0])
+               ? x->in[0]
+               : NO_VALUE;
+}
+
+ValueId attend_not_nan(Attend *a, ValueId v, ValueId *scores) {
+    const Graph *g = a->g;
+    const Node *w = def_of(g, v, OP_WHERE);
+    const Node *nan = w ? def_of(g, w->in[0], OP_ISNAN) : NULL;
+    *scores = NO_VALUE;
+    if (!nan || !is_number(g, w->in[1], 0)) return v;
+    attend_takes(a, v, OP_WHERE);
+    attend_takes(a, w->in[0], OP_ISNAN);
+    *scores = attend_softmax_of(a, nan->in[0], false);
+    return w->in[2];
+}
+
+bool attend_find_scores(Attend *a, Attention *t, ValueId v, const char **why) {
+    const Graph *g = a->g;
+    const double hidden = -1e30;
+    const Node *n;
+    double c;
+    ValueId x;
+    if (attend_takes(a, v, OP_MATMUL)) {
+        t->scores = value_get(g, v)->def;
+        return true;
+    }
+    if (attend_scaled(g, v, &x, &c)) {
+        attend_takes(a, v, def_of(g, v, OP_MUL) ? OP_MUL : OP_DIV);
+        if (!attend_find_scores(a, t, x, why)) return false;
+        if (t->mask.node.i) *why = "a factor of masked scores";
+        t->scale *= c;
+        return true;
+    }
+    if ((n = attend_takes(a, v, OP_ADD))) {
+        int len = a->nodes.len;
+        for (int i = 0; i < 2; i++) {
+            a->nodes.len = len;
+            if (value_is_splat(g, n->in[i], &c) || !as_large(g, v, i) ||
+                !attend_find_scores(a, t, n->in[i], why))
+                continue;
+            ValueId m = n->in[1 - i];
+            int64_t offset;
+            if (!t->causal && is_triangle(g, m, v, 0, hidden, &offset)) {
+                bool all = is_triangle(g, m, v, 0, -INFINITY, &offset);
+                t->causal = true;
+                t->offset = offset;
+                t->fill = all ? -INFINITY : hidden;
+                return true;
+            }
+            if (t->mask.node.i) *why = "several masks";
+            t->mask = (Operand){value_get(g, v)->def, 1 - i};
+            return true;
+        }
+        return false;
+    }
+    if (!(n = attend_takes(a, v, OP_WHERE))) return false;
+    for (int i = 1; i < 3; i++) { /* 1: hides keys where the condition is
+                                     false */
+        bool seen;
+        int64_t offset;
+        if (!value_is_splat(g, n->in[3 - i], &c) || !(c <= hidden) ||
+            !as_large(g, v, i))
+            continue;
+        if (!attend_find_scores(a, t, n->in[i], why)) return false;
+        bool order = is_order(g, n->in[0], v, &seen, &offset);
+        Operand at = {value_get(g, v)->def, 0};
+        if (order && seen == (i == 1) && !t->causal) {
+            t->causal = true;
+            t->offset = offset;
+            t->fill = c;
+        } else if (t->mask.node.i) {
+            *why = "several masks";
+        } else if (c != -INFINITY) {
+            *why = "a mask that puts a number";
+        } else {
+            t->mask = at;
+            t->hide_seen = i == 1;
+            t->hide = at;
+        }
+        return true;
+    }
+    return false;
+}
