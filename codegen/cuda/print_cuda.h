@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* print_cuda.h: kernels as CUDA C++.
 
-   print_cuda.c       heads, parameters, launches of many tensors, epilogues
+   print_cuda.c       kernels, launches of many tensors, epilogues
+   print_cuda_parts.c launch shapes, parameters, heads
    print_cuda_any.c   forms flat and fold
    print_cuda_rows.c  the other forms
    print_cuda_columns.c  a thread's elements of a row
@@ -48,7 +49,7 @@
 #include "codegen/cuda/cuda.h"
 #include "codegen/kernel/print.h"
 
-/* ---- print_cuda.c -------------------------------------------------------- */
+/* ---- print_cuda_parts.c -------------------------------------------------- */
 
 /* Notes the dims that an instruction's index mentions. */
 void cp_mark_used(const KInst *in, bool *used);

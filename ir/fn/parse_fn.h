@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parse_fn.h: parts of the reader of definitions that its files share:
-   parse_expr.c (expressions), parse_fn.c (the rest) and optimizer.c. */
+/* parse_fn.h: parts of the reader of definitions (parse_fn.c) that the
+   reader of optimizers (optimizer.c) uses, too. */
 #ifndef AMPC_IR_FN_PARSE_FN_H
 #define AMPC_IR_FN_PARSE_FN_H
 
@@ -36,17 +36,5 @@ Status def_number(Lexer *lx, double *out);
 Status def_open_block(DefParser *p, Block *b);
 void def_add_operand(Fn *f, FnOperand o);
 void def_add_result(Fn *f, FnResult r);
-
-/* ---- parse_expr.c -------------------------------------------------------- */
-
-Status def_take_word(DefParser *p, const char *word, bool *taken);
-Status def_expect_word(DefParser *p, const char *word);
-Status def_expect_arrow(DefParser *p);
-/* Enters one more expression or block; the caller decrements the depth
-   afterwards. */
-Status def_deeper(DefParser *p);
-/* Reads an expression without `if`: operators of this level, 0 to 6, and of
-   those that bind closer. */
-Status def_binary(DefParser *p, int level, const Expr **out);
 
 #endif
