@@ -57,6 +57,11 @@ const OpInfo op_info[NUM_OPS] = {
 #include "ir/op/ops.def"
 };
 
+const OpBound op_bound[NUM_OPS] = {
+#define BOUND(E, how) [OP_##E] = BOUND_##how,
+#include "ir/op/ops.def"
+};
+
 const OpGrowth op_growth[NUM_OPS] = {
 #define GROWTH(E, how) [OP_##E] = GROWTH_##how,
 #include "ir/op/ops.def"

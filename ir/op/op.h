@@ -179,6 +179,32 @@ typedef struct OpNumeric {
 } OpNumeric;
 extern const OpNumeric op_numeric[NUM_OPS];
 
+/* Rows BOUND of ops.def. */
+typedef enum OpBound {
+    BOUND_ANYTHING,
+    BOUND_UNIT,
+    BOUND_SIGNED,
+    BOUND_FIRST,
+    BOUND_ALL,
+    BOUND_CHOICE,
+    BOUND_EXP,
+    BOUND_POSITIVE,
+    BOUND_CLIP,
+    BOUND_NEGATIVE,
+    BOUND_MAGNITUDE,
+    BOUND_INVERSE,
+    BOUND_ROOT,
+    BOUND_INVERSE_ROOT,
+    BOUND_SUM_OF_ALL,
+    BOUND_SUM,
+    BOUND_DIFFERENCE,
+    BOUND_PRODUCT,
+    BOUND_QUOTIENT,
+    BOUND_LEAST,
+    BOUND_MOST
+} OpBound;
+extern const OpBound op_bound[NUM_OPS];
+
 /* Rows GROWTH of ops.def. */
 typedef enum OpGrowth {
     GROWTH_MORE,

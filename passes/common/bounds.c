@@ -151,59 +151,47 @@ static Interval exponential(const Bounds *b, const Node *n, Interval x) {
     return (Interval){exp(x.lo), exp(most)};
 }
 
-static Interval of_one(const Bounds *b, const Node *n, Interval x) {
-    Interval positive = {fmax(x.lo, 0), fmax(x.hi, 0)};
-    switch (n->op) {
-    case OP_SIGMOID: return (Interval){0, 1};
-    case OP_TANH:
-    case OP_ERF:
-    case OP_SIN:
-    case OP_COS: return (Interval){-1, 1};
-    case OP_EXP: return exponential(b, n, x);
-    case OP_RELU: return positive;
-    case OP_CLIP: return attr_bounds(n, x);
-    case OP_NEG: return negative(x);
-    case OP_ABS:
-        return (Interval){fmax(positive.lo, -x.hi),
-                          fmax(fabs(x.lo), fabs(x.hi))};
-    case OP_RECIPROCAL: return inverse(x);
-    case OP_SQRT: return (Interval){sqrt(positive.lo), sqrt(positive.hi)};
-    case OP_RSQRT:
-        return x.lo > 0 ? (Interval){1 / sqrt(x.hi), 1 / sqrt(x.lo)} : anything;
-    case OP_REDUCE_SUM: return interval_of_sum(b, n);
-    case OP_CAST:
-    case OP_RESHAPE:
-    case OP_TRANSPOSE:
-    case OP_EXPAND:
-    case OP_SLICE:
-    case OP_SPLIT:
-    case OP_REDUCE_MAX:
-    case OP_REDUCE_MEAN: return x;
-    default: return anything;
-    }
+static Interval of_all(const Bounds *b, const Node *n, int first) {
+    Interval x = b->of[n->in[first].i];
+    for (int k = first + 1; k < n->nin; k++) x = hull(x, b->of[n->in[k].i]);
+    return x;
 }
 
-static Interval of_two(const Bounds *b, const Node *n, Interval x, Interval y) {
-    switch (n->op) {
-    case OP_ADD: return sum(x, y);
-    case OP_SUB: return sum(x, negative(y));
-    case OP_MUL: return multiplied(b, n);
-    case OP_DIV: return interval_product(x, inverse(y));
-    case OP_MIN: return (Interval){fmin(x.lo, y.lo), fmin(x.hi, y.hi)};
-    case OP_MAX: return (Interval){fmax(x.lo, y.lo), fmax(x.hi, y.hi)};
-    case OP_GATHER: return x;
-    case OP_CONCAT: return hull(x, y);
-    default: return anything;
-    }
+static Interval inverse_root(Interval x) {
+    return x.lo > 0 ? (Interval){1 / sqrt(x.hi), 1 / sqrt(x.lo)} : anything;
 }
 
 static Interval interval_of(const Bounds *b, const Node *n) {
-    Interval first = n->nin ? b->of[n->in[0].i] : anything;
+    Interval x = n->nin > 0 ? b->of[n->in[0].i] : anything;
+    Interval y = n->nin > 1 ? b->of[n->in[1].i] : anything;
+    Interval positive = {fmax(x.lo, 0), fmax(x.hi, 0)};
     if (n->fn) return anything;
-    if (n->op == OP_WHERE) return hull(b->of[n->in[1].i], b->of[n->in[2].i]);
-    if (n->op == OP_RAND_UNIFORM) return (Interval){0, 1};
-    if (n->nin == 1) return of_one(b, n, first);
-    return n->nin == 2 ? of_two(b, n, first, b->of[n->in[1].i]) : anything;
+    switch (op_bound[n->op]) {
+    case BOUND_ANYTHING: return anything;
+    case BOUND_UNIT: return (Interval){0, 1};
+    case BOUND_SIGNED: return (Interval){-1, 1};
+    case BOUND_FIRST: return x;
+    case BOUND_ALL: return of_all(b, n, 0);
+    case BOUND_CHOICE: return of_all(b, n, 1);
+    case BOUND_EXP: return exponential(b, n, x);
+    case BOUND_POSITIVE: return positive;
+    case BOUND_CLIP: return attr_bounds(n, x);
+    case BOUND_NEGATIVE: return negative(x);
+    case BOUND_MAGNITUDE:
+        return (Interval){fmax(positive.lo, -x.hi),
+                          fmax(fabs(x.lo), fabs(x.hi))};
+    case BOUND_INVERSE: return inverse(x);
+    case BOUND_ROOT: return (Interval){sqrt(positive.lo), sqrt(positive.hi)};
+    case BOUND_INVERSE_ROOT: return inverse_root(x);
+    case BOUND_SUM_OF_ALL: return interval_of_sum(b, n);
+    case BOUND_SUM: return sum(x, y);
+    case BOUND_DIFFERENCE: return sum(x, negative(y));
+    case BOUND_PRODUCT: return multiplied(b, n);
+    case BOUND_QUOTIENT: return interval_product(x, inverse(y));
+    case BOUND_LEAST: return (Interval){fmin(x.lo, y.lo), fmin(x.hi, y.hi)};
+    case BOUND_MOST: return (Interval){fmax(x.lo, y.lo), fmax(x.hi, y.hi)};
+    }
+    return anything;
 }
 
 static Interval or_anything(Interval x) { return x.lo <= x.hi ? x : anything; }
