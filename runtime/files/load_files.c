@@ -10,6 +10,8 @@
 #include "runtime/files/infile.h"
 #include "runtime/files/load.h"
 
+#include "runtime/base/glibc.h" /* last */
+
 enum { INDEX_MAX = 64 << 20 };
 
 const char *load_path(const Load *l) { return l->from->paths[0]; }
