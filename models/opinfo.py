@@ -166,8 +166,8 @@ def rate_of(net, wants):
     difference of parameters has all digits of the gradient."""
     import numpy as np
     most = [max(np.abs(v).max() for v in x[2].values() if v.size) for x in wants]
-    size = 1 + max(p.detach().abs().max().item() for p in net.parameters()
-                   if p.numel())
+    size = 1 + max(p.detach().nan_to_num().abs().max().item()
+                   for p in net.parameters() if p.numel())
     most = [m for m in most if m] or [1.0]
     rate = np.log2(size / min(most)) + 24
     return float(2 ** np.floor(min(rate, 100 - np.log2(max(most)), 100)))
@@ -217,7 +217,8 @@ def trained(program, makes, wants, w, path, plain):
     found = [{} for _ in makes]
     for n, v in start.items():
         _, k, own = n.split(".", 2)
-        found[int(k)][own] = (v - s[n].astype("f8")) / rate
+        step = np.where(np.isnan(v), 0, v - s[n].astype("f8"))
+        found[int(k)][own] = step / rate
     return r["loss"], found
 
 

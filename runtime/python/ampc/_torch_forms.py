@@ -9,6 +9,7 @@ from typing import Any, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
+from . import _torch_images as images
 from ._torch_ops import node
 
 # ---- scalars and axes -------------------------------------------------------
@@ -93,57 +94,13 @@ def _copied(most: int) -> Any:
     return lambda x, *_: x.clone() if x.dim() <= most else NotImplemented
 
 
+def repeat(x: Any, counts: Sequence[int]) -> Any:
+    return NotImplemented if counts else x.clone()
+
+
 def diff(x: Any, n: int = 1, dim: int = -1, prepend: Any = None,
          append: Any = None) -> Any:
     return NotImplemented if n else x.clone()
-
-
-# ---- resizing with antialiasing ---------------------------------------------
-
-def _triangle(u: Any) -> Any:
-    return (1 - u).clamp(min=0)
-
-
-def _cubic(u: Any) -> Any:
-    near = (1.5 * u - 2.5) * u * u + 1
-    far = -0.5 * (((u - 5) * u + 8) * u - 4)
-    return torch.where(u < 1, near, torch.where(u < 2, far, 0.0))
-
-
-def _rows(n: int, out: int, align: bool, factor: Any, kind: Any,
-          reach: float) -> Any:
-    """[out, n]: the share of each element in each result."""
-    if align:
-        scale = (n - 1) / (out - 1) if out > 1 else 0.0
-    else:
-        scale = 1 / factor if factor else n / out
-    wide = max(scale, 1.0)
-    center = (torch.arange(out, dtype=torch.float64) + 0.5) * scale
-    center = center.reshape(out, 1)
-    j = torch.arange(n, dtype=torch.float64).reshape(1, n)
-    low = torch.floor((center - reach * wide + 0.5).clamp(min=0))
-    high = torch.floor(center + reach * wide + 0.5)
-    share = kind((j + 0.5 - center).abs() / wide)
-    share = torch.where((j >= low) & (j < high), share, 0.0)
-    return share / share.sum(1, keepdim=True)
-
-
-def _resized(kind: Any, reach: float) -> Any:
-    """A matrix for each of the two axes."""
-    def resize(x: Any, size: Any, align: bool, *factors: Any) -> Any:
-        if len(factors) == 1:  # .vec: a list of them
-            factors = tuple(factors[0] or ())
-        factors = factors or (None, None)
-        for k in (0, 1):
-            n = x.shape[2 + k]
-            if not isinstance(n, int):
-                return NotImplemented
-            out = size[k] if size else int(n * factors[k])
-            m = _rows(n, out, align, factors[k], kind, reach).to(x.dtype)
-            x = (x.transpose(2 + k, -1) @ m.transpose(0, 1)).transpose(
-                2 + k, -1)
-        return x
-    return resize
 
 
 # ---- elements ---------------------------------------------------------------
@@ -258,7 +215,38 @@ def logcumsumexp(x: Any, dim: int) -> Any:
         x.clone()
 
 
+def divide(x: Any, y: Any) -> Any:
+    """Of two kinds of numbers."""
+    if x.dtype == y.dtype:
+        return NotImplemented
+    dtype = torch.result_type(x, y)
+    return x.to(dtype) / y.to(dtype)
+
+
+def norm_of_scalar(x: Any, ord: float = 2, *_: Any, **__: Any) -> Any:
+    if x.dim():
+        return NotImplemented
+    return x.abs() if ord else (x != 0).to(x.dtype)
+
+
+def native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any,
+                      eps: float) -> Any:
+    """PyTorch's gradient does not pass the mean and the factor."""
+    axes = list(range(x.dim() - len(shape), x.dim()))
+    mean = x.mean(axes, keepdim=True)
+    d = x - mean
+    factor = torch.rsqrt((d * d).mean(axes, keepdim=True) + eps)
+    y = d * factor
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias, mean.detach(), factor.detach()
+
+
 # ---- order, places ----------------------------------------------------------
+
+def stable_sort(x: Any, *, stable: Any = None, dim: int = -1,
+                descending: bool = False) -> Any:
+    return torch.sort(x, dim, descending)
+
 
 def nanmedian_dim(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
     if x.dim() == 0:
@@ -275,6 +263,27 @@ def nanmedian_dim(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
 
 def nanmedian(x: Any) -> Any:
     return nanmedian_dim(x.reshape(-1), 0)[0]
+
+
+def mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """The least of the most frequent elements."""
+    if x.dim() == 0:
+        return extreme_of_scalar(x, dim)
+    dim = dim % x.dim()
+    other = x.movedim(dim, -1)
+    same = other.unsqueeze(-1) == other.unsqueeze(-2)
+    often = same.to(torch.int64).sum(-1).movedim(-1, dim)
+    first = torch.where(often == often.amax(dim, keepdim=True), x, math.inf)
+    at = first.argmin(dim, keepdim=True)
+    y = x.gather(dim, at)
+    return (y, at) if keepdim else (y.squeeze(dim), at.squeeze(dim))
+
+
+def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    flat, at = x.reshape(-1), index.reshape(-1)
+    at = torch.where(at < 0, at + x.numel(), at)
+    fill = flat.scatter_add if accumulate else flat.scatter
+    return fill(0, at, source.reshape(-1)).reshape(x.shape)
 
 
 def index_add(x: Any, dim: int, index: Any, src: Any, *,
@@ -308,134 +317,6 @@ def index_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str, *,
     return op(x, dim, at, src, reduce, include_self=include_self)
 
 
-def max_pool_slope(dy: Any, x: Any, kernel_size: Any, stride: Any, padding: Any,
-                   dilation: Any, ceil_mode: bool, indices: Any) -> Any:
-    flat = torch.zeros_like(x).flatten(-2)
-    return flat.scatter_add(-1, indices.flatten(-2),
-                            dy.flatten(-2)).reshape(x.shape)
-
-
-def adaptive_max_pool(x: Any, size: Sequence[int]) -> Any:
-    """Axis after axis; values and places in the plane."""
-    n = len(size)
-    plane = x.shape[-n:]
-    at = torch.arange(math.prod(plane)).reshape(plane).expand(x.shape)
-    for k, out in enumerate(size):
-        axis, length = x.dim() - n + k, plane[k]
-        parts, places = [], []
-        for i in range(out):
-            first = i * length // out
-            span = -(-(i + 1) * length // out) - first
-            y, place = x.narrow(axis, first, span).max(axis, keepdim=True)
-            parts.append(y)
-            places.append(at.narrow(axis, first, span).gather(axis, place))
-        x, at = torch.cat(parts, axis), torch.cat(places, axis)
-    return x, at
-
-
-def fractional_max_pool(x: Any, kernel: Sequence[int], size: Sequence[int],
-                        samples: Any) -> Any:
-    """Windows of each plane begin where its random samples say."""
-    n = len(size)
-    if x.dim() == n + 1:
-        return tuple(y.squeeze(0) for y in fractional_max_pool(
-            x.unsqueeze(0), kernel, size, samples))
-    plane = x.shape[2:]
-    at = torch.arange(math.prod(plane)).reshape(plane).expand(x.shape)
-    for k, (span, out) in enumerate(zip(kernel, size)):
-        axis, length = 2 + k, plane[k]
-        u = samples[:, :, n - 1 - k if n == 2 else k].unsqueeze(-1)
-        step = (length - span) / max(out - 1, 1)
-        i = torch.arange(out)
-        first = torch.floor((i + u) * step) - torch.floor(u * step)
-        first = torch.where(i == out - 1, float(length - span), first)
-        index = first.to(torch.int64).unsqueeze(-1) + torch.arange(span)
-        shape = [1] * x.dim()
-        shape[axis] = out * span
-        index = index.reshape(*x.shape[:2], *shape[2:])
-        full = list(x.shape)
-        full[axis] = out * span
-        index = index.expand(full)
-        window = full[:axis] + [out, span] + full[axis + 1:]
-        x, place = x.gather(axis, index).reshape(window).max(axis + 1)
-        at = at.gather(axis, index).reshape(window).gather(
-            axis + 1, place.unsqueeze(axis + 1)).squeeze(axis + 1)
-    return x, at
-
-
-def avg_pool(x: Any, kernel: Sequence[int], stride: Sequence[int] = (),
-             padding: Sequence[int] = (0,), ceil_mode: bool = False,
-             count_include_pad: bool = True, divisor: Any = None) -> Any:
-    """With a divisor of its own."""
-    if not divisor:
-        return NotImplemented
-    kernel, n = list(kernel), len(kernel)
-    stride = list(stride) or kernel
-    padding = list(padding) * (n if len(padding) == 1 else 1)
-    pads = []
-    for length, k, s, p in zip(x.shape[-n:], kernel, stride, padding):
-        room = length + 2 * p - k
-        count = (-(-room // s) if ceil_mode else room // s) + 1
-        if ceil_mode and (count - 1) * s >= length + p:
-            count -= 1
-        pads.append((p, max((count - 1) * s + k - length - p, -length)))
-    flat = [v for pair in reversed(pads) for v in pair]
-    pool = torch.nn.functional.avg_pool2d if n == 2 else \
-        torch.nn.functional.avg_pool3d
-    y = pool(torch.nn.functional.pad(x, flat), kernel, stride)
-    return y * (math.prod(kernel) / divisor)
-
-
-def edge_pad(x: Any, padding: Sequence[int]) -> Any:
-    """Pads below 0 cut, which ONNX has no mode for."""
-    if min(padding) >= 0:
-        return NotImplemented
-    for k in range(0, len(padding), 2):
-        axis, cut = x.dim() - 1 - k // 2, [max(-p, 0) for p in padding[k:k + 2]]
-        x = x.narrow(axis, cut[0], x.shape[axis] - sum(cut))
-    rest = [max(p, 0) for p in padding]
-    return torch.nn.functional.pad(x, rest, mode="replicate") if any(rest) \
-        else x.clone()
-
-
-def _grid_place(g: Any, size: int, padding: int, align: bool) -> Any:
-    x = (g + 1) / 2 * (size - 1) if align else ((g + 1) * size - 1) / 2
-    if padding == 2:
-        low, span = (0.0, size - 1.0) if align else (-0.5, float(size))
-        if span == 0:
-            return torch.zeros_like(x)
-        far = (x - low).abs()
-        turns = torch.floor(far / span)
-        rest = far - turns * span
-        odd = turns - 2 * torch.floor(turns / 2)
-        x = torch.where(odd == 0, rest, span - rest) + low
-    return x.clamp(0, size - 1) if padding else x
-
-
-def grid_sample_3d(x: Any, grid: Any, mode: int, padding: int,
-                   align: bool) -> Any:
-    n, c = x.shape[:2]
-    sizes = list(x.shape[2:])
-    at = [_grid_place(grid[..., 2 - k], sizes[k], padding, align)
-          for k in range(3)]
-    flat, out = x.reshape(n, c, -1), 0.0
-    low = [torch.round(a) if mode == 1 else torch.floor(a) for a in at]
-    for corner in range(1 if mode == 1 else 8):
-        weight, index, inside = 1.0, 0, True
-        for k in range(3):
-            up = corner >> k & 1
-            i = low[k] + up
-            if mode == 0:
-                share = at[k] - low[k]
-                weight = weight * (share if up else 1 - share)
-            inside = (i >= 0) & (i < sizes[k]) & inside
-            index = index * sizes[k] + i.clamp(0, sizes[k] - 1).to(torch.int64)
-        y = flat.gather(2, index.reshape(n, 1, -1).expand(n, c, -1))
-        y = torch.where(inside.reshape(n, 1, -1), y, torch.zeros_like(y))
-        out = out + (y if mode == 1 else y * weight.reshape(n, 1, -1))
-    return out.reshape(n, c, *grid.shape[1:4])
-
-
 def table() -> dict[Any, Any]:
     """{operator of torch: its formula}"""
     aten = torch.ops.aten
@@ -449,18 +330,15 @@ def table() -> dict[Any, Any]:
         aten.topk.default: lambda x, *a, **k: topk_of_scalar(x, *a, **k)
         if x.dim() == 0 else NotImplemented,
         aten.squeeze.dim: squeeze, aten.squeeze.dims: squeeze,
+        aten.squeeze_copy.dim: squeeze, aten.squeeze_copy.dims: squeeze,
         aten.column_stack.default: column_stack,
         aten.hstack.default: hstack, aten.vstack.default: vstack,
         aten.dstack.default: dstack,
         aten.diagonal_scatter.default: _scattered(torch.diagonal),
         aten.as_strided_scatter.default: _scattered(torch.as_strided),
-        **{getattr(getattr(aten, name), kind): _resized(*how)
-           for name, how in (("_upsample_bilinear2d_aa", (_triangle, 1.0)),
-                             ("_upsample_bicubic2d_aa", (_cubic, 2.0)))
-           for kind in ("default", "vec")},
         aten.t.default: _copied(1), aten.t_copy.default: _copied(1),
         aten.transpose.int: _copied(0), aten.transpose_copy.int: _copied(0),
-        aten.diff.default: diff,
+        aten.diff.default: diff, aten.repeat.default: repeat,
         aten.clamp.Tensor: clamp, aten.clamp_min.Tensor: clamp_min,
         aten.clamp_max.Tensor: clamp_max,
         aten.frexp.Tensor: frexp,
@@ -469,20 +347,17 @@ def table() -> dict[Any, Any]:
         aten.fmax.default: fmax, aten.fmin.default: fmin,
         aten.nansum.default: nansum, aten.polygamma.default: polygamma,
         aten.special_polygamma.default: polygamma,
-        aten.mvlgamma.default: mvlgamma,
+        aten.mvlgamma.default: mvlgamma, aten.sort.stable: stable_sort,
         aten.logcumsumexp.default: logcumsumexp,
         aten.nanmedian.dim: nanmedian_dim, aten.nanmedian.default: nanmedian,
         aten.index_add.default: index_add,
         aten.index_reduce.default: index_reduce,
         aten.scatter_reduce.two: scatter_reduce,
-        aten.max_pool2d_with_indices_backward.default: max_pool_slope,
-        aten.adaptive_max_pool2d.default: adaptive_max_pool,
-        aten.adaptive_max_pool3d.default: adaptive_max_pool,
-        aten.fractional_max_pool2d.default: fractional_max_pool,
-        aten.fractional_max_pool3d.default: fractional_max_pool,
-        aten.avg_pool2d.default: avg_pool, aten.avg_pool3d.default: avg_pool,
-        aten.replication_pad1d.default: edge_pad,
-        aten.replication_pad2d.default: edge_pad,
-        aten.replication_pad3d.default: edge_pad,
-        aten.grid_sampler_3d.default: grid_sample_3d})
+        aten.logsumexp.default: lambda x, *_: x.clone()
+        if x.dim() == 0 else NotImplemented,
+        aten.linalg_vector_norm.default: norm_of_scalar,
+        aten.divide.Tensor: divide, aten.mode.default: mode,
+        aten.put.default: put,
+        aten.native_layer_norm.default: native_layer_norm})
+    found.update(images.table())
     return found

@@ -119,15 +119,27 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     return tuple(nodes("Qr", [a], [a.shape, [*a.shape[:-2], n, n]]))
 
 
-def householder_product(a: Any, tau: Any) -> Any:
-    m, n = a.shape[-2:]
-    y = _eye(m, a).narrow(-1, 0, n).expand(a.shape)
+def _reflected(a: Any, tau: Any) -> Any:
+    """The product [.., m, m] of the reflections in a's columns."""
+    m = a.shape[-2]
+    y = _eye(m, a).expand(*a.shape[:-1], m)
     rows = torch.arange(m).reshape(m, 1)
     for k in reversed(range(tau.shape[-1])):
         v = torch.where(rows > k, a.narrow(-1, k, 1), 0.0) + \
             (rows == k).to(a.dtype)
         y = y - tau.narrow(-1, k, 1).unsqueeze(-1) * v @ (_flip(v) @ y)
     return y
+
+
+def householder_product(a: Any, tau: Any) -> Any:
+    return _reflected(a, tau).narrow(-1, 0, a.shape[-1])
+
+
+def ormqr(a: Any, tau: Any, other: Any, left: bool = True,
+          transpose: bool = False) -> Any:
+    q = _reflected(a, tau)
+    q = _flip(q) if transpose else q
+    return q @ other if left else other @ q
 
 
 def lu(a: Any) -> Any:
@@ -249,6 +261,7 @@ def table() -> dict[Any, Any]:
             aten.cholesky_solve.default: cholesky_solve,
             aten.linalg_qr.default: qr,
             aten.linalg_householder_product.default: householder_product,
+            aten.ormqr.default: ormqr,
             aten.linalg_lu.default: linalg_lu,
             aten.linalg_lu_factor_ex.default: lu_factor_ex,
             aten.linalg_lu_factor.default: lambda a, pivot=True:

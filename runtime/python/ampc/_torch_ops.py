@@ -4,13 +4,14 @@ rows are in frontend/onnx/onnx_ampc.def."""
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
-VERSION = 1  # of the domain: OX_AMPC_OPSET
+from ._torch_losses import REDUCTIONS, gaussian_nll
 
-_REDUCTIONS = ("none", "mean", "sum")
+VERSION = 1  # of the domain: OX_AMPC_OPSET
 
 
 def node(name: str, inputs: Sequence[Any], shape: Sequence[Any],
@@ -40,7 +41,7 @@ def ctc_loss(x: Any, target: Any, steps: Any, labels: Any, blank: int = 0,
         x, target = x.unsqueeze(1), target.reshape(1, -1)
     y = node("CtcLoss", [x, target, _numbers(steps), _numbers(labels)],
              () if reduction else (x.shape[1],), blank=blank,
-             reduction=_REDUCTIONS[reduction], zero_infinity=int(zero_infinity))
+             reduction=REDUCTIONS[reduction], zero_infinity=int(zero_infinity))
     return y.squeeze(0) if one and not reduction else y
 
 
@@ -48,7 +49,7 @@ def _functional_ctc_loss(x: Any, target: Any, steps: Any, labels: Any,
                          blank: int = 0, reduction: str = "mean",
                          zero_infinity: bool = False) -> Any:
     return ctc_loss(x, target, steps, labels, blank,
-                    _REDUCTIONS.index(reduction), zero_infinity)
+                    REDUCTIONS.index(reduction), zero_infinity)
 
 
 def _cross_entropy(x: Any, target: Any, weight: Any = None,
@@ -56,6 +57,11 @@ def _cross_entropy(x: Any, target: Any, weight: Any = None,
                    reduce: Any = None, reduction: str = "mean",
                    label_smoothing: float = 0.0) -> Any:
     """That of probabilities has no translation."""
+    if x.dim() == 1 and not target.is_floating_point():
+        y = _cross_entropy(x.unsqueeze(0), target.reshape(1), weight,
+                           size_average, ignore_index, reduce, reduction,
+                           label_smoothing)
+        return y.squeeze(0) if reduction == "none" else y
     if not target.is_floating_point():
         return torch.nn.functional.cross_entropy(
             x, target, weight, size_average, ignore_index, reduce, reduction,
@@ -74,12 +80,20 @@ def _cross_entropy(x: Any, target: Any, weight: Any = None,
 
 
 def _quantile(x: Any, q: Any, dim: Any = None, keepdim: bool = False, *,
-              interpolation: str = "linear", out: Any = None) -> Any:
+              interpolation: str = "linear", out: Any = None,
+              skip_nan: bool = False) -> Any:
     shape = x.shape
     if dim is None:
         x, dim = x.reshape(-1), 0
     one = not isinstance(q, torch.Tensor) or q.dim() == 0
-    place = torch.as_tensor(q, dtype=x.dtype).reshape(-1) * (x.shape[dim] - 1)
+    x = x.movedim(dim, -1)
+    last: Any = x.shape[-1] - 1
+    if skip_nan:
+        nan = torch.isnan(x)
+        x = torch.where(nan, math.inf, x)
+        last = ((~nan).to(x.dtype).sum(-1, keepdim=True) - 1).clamp(min=0)
+    x = torch.sort(x, -1)[0]
+    place = torch.as_tensor(q, dtype=x.dtype).reshape(-1) * last
     if interpolation == "lower":
         place = torch.floor(place)
     if interpolation in ("higher", "nearest"):
@@ -87,14 +101,18 @@ def _quantile(x: Any, q: Any, dim: Any = None, keepdim: bool = False, *,
     low = torch.floor(place)
     part = place - low if interpolation == "linear" else (
         torch.ceil(place) - low) * 0.5
-    x = torch.sort(x, dim)[0].movedim(dim, -1)
-    a = x.index_select(-1, low.to(torch.int64))
-    b = x.index_select(-1, torch.ceil(place).to(torch.int64))
+    where = [p.to(torch.int64).expand(*x.shape[:-1], p.shape[-1])
+             for p in (low, torch.ceil(place))]
+    a, b = (x.gather(-1, p) for p in where)
     y = (a + part * (b - a)).movedim(-1, 0)
     if keepdim:
         y = y.unsqueeze(dim % len(shape) + 1) if y.dim() == len(shape) and \
             len(shape) else y.reshape([-1] + [1] * len(shape))
     return y.squeeze(0) if one else y
+
+
+def _nanquantile(*args: Any, **options: Any) -> Any:
+    return _quantile(*args, skip_nan=True, **options)
 
 
 def _take(x: Any, index: Any) -> Any:
@@ -179,6 +197,9 @@ class Captured(torch.overrides.TorchFunctionMode):
             torch.nn.functional.ctc_loss: _functional_ctc_loss,
             torch.nn.functional.cross_entropy: _cross_entropy,
             torch.quantile: _quantile, torch.Tensor.quantile: _quantile,
+            torch.nanquantile: _nanquantile,
+            torch.Tensor.nanquantile: _nanquantile,
+            torch.nn.functional.gaussian_nll_loss: gaussian_nll,
             torch.take: _take, torch.Tensor.take: _take,
             torch.corrcoef: _corrcoef, torch.Tensor.corrcoef: _corrcoef,
             torch.linalg.lstsq: _lstsq,

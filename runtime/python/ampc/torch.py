@@ -6,7 +6,7 @@ The file is an ordinary one of torch.onnx.export(dynamo=True, optimize=False).
 Before it is written, the exported program is changed where that exporter loses
 what training needs: _prepare says what.  _torch_functions.py has autograd
 Functions and operators that become several others, _torch_ops.py operators that
-become one of domain ampc.
+become one of domain ampc.  _torch_losses.py is for what torch.onnx fails at.
 """
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from . import _torch_functions as functions
+from . import _torch_losses as losses
 from . import _torch_ops as ops
 from ._c import Error, Status
 from ._checks import Path
@@ -198,11 +199,16 @@ def _stop_without_grad(graph_module: Any) -> None:
     graph_module.recompile()
 
 
+def _with(program: Any, table: Mapping[Any, Any]) -> Any:
+    """The operators that the program has, by their formulas."""
+    present = {n.target for n in program.graph.nodes}
+    table = {op: f for op, f in table.items() if op in present}
+    return program.run_decompositions(table) if table else program
+
+
 def _prepare(program: Any) -> Any:
     _stop_without_grad(program.graph_module)
-    present = {n.target for n in program.graph.nodes}
-    table = {op: f for op, f in functions.table().items() if op in present}
-    return program.run_decompositions(table) if table else program
+    return _with(program, functions.table())
 
 
 def _registry() -> Any:
@@ -215,6 +221,7 @@ def _prepare_composites(program: Any) -> Any:
     """Also operators inside of those without a translation, which torch composes
     of others."""
     registry, ours = _registry(), functions.table()
+    program = _with(program, losses.table())
     every = torch.export.default_decompositions()
     before: set[Any] = set()
     while True:
@@ -267,6 +274,10 @@ def _unfit_program(program: Any) -> list[str]:
             found.append(f"{_line(node.meta.get('stack_trace'))}: BatchNorm "
                          "without running statistics, which torch.onnx writes "
                          "with fixed ones: track_running_stats=True keeps them")
+        if node.target is torch.ops.aten.embedding_bag.padding_idx and \
+                node.args[3]:
+            found.append(f"{_line(node.meta.get('stack_trace'))}: "
+                         "scale_grad_by_freq=True, which the file does not keep")
         buffer = signature.inputs_to_buffers.get(node.name)
         value = node.meta.get("val")
         if buffer and value is not None and not value.is_floating_point():
