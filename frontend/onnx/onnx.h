@@ -317,6 +317,8 @@ void ox_warn_steps(Ox *ox);
 Str ox_torch_text(const Onnx__NodeProto *n);
 /* The next %name of such a line, without '%'; NULL after the last one. */
 Str ox_torch_next_name(const char **s);
+/* True if such a line has the value among its arguments. */
+bool ox_torch_reads(Str text, Str name);
 bool ox_torch_in_name(char c);
 /* True if the name is an op's, possibly numbered: permute, permute_1. */
 bool ox_torch_counts(Str name, const char *op);

@@ -234,12 +234,10 @@ static bool lost_batch_norm(const Ox *ox) {
 
 /* PyTorch's InstanceNorm reads the buffer. */
 static bool has_reader(const Ox *ox, Str argument) {
-    Str name = internf("%%%s", argument);
     for (int i = 0; i < ox->order.len; i++) {
         const OxNode *n = &ox->nodes.data[ox->order.data[i]];
-        const char *at = ox_torch_node(n, "aten.instance_norm");
-        at = at ? strstr(at, name) : NULL;
-        if (at && !ox_torch_in_name(at[strlen(name)])) return true;
+        Str text = ox_torch_node(n, "aten.instance_norm");
+        if (text && ox_torch_reads(text, argument)) return true;
     }
     return false;
 }

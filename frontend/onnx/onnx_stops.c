@@ -465,14 +465,11 @@ static int unseen_users(Stops *s, int node) {
     int users = at ? atoi(at + strlen("[num_users=")) : 0;
     StrMap seen = {0};
     for (int i = 0; i < s->nodes; i++) {
-        const char *text = strstr(ox_text(s->fx[i].all), "(args = ");
-        if (!text || !s->fx[i].name || str_map_get(&seen, s->fx[i].name) >= 0)
+        const Fx *fx = &s->fx[i];
+        if (!fx->all || !fx->name || str_map_get(&seen, fx->name) >= 0 ||
+            !ox_torch_reads(fx->all, s->fx[node].name))
             continue;
-        bool reads = false;
-        for (Str name; (name = ox_torch_next_name(&text));)
-            reads |= name == s->fx[node].name;
-        if (!reads) continue;
-        str_map_put(s->ox->scratch, &seen, s->fx[i].name, 0);
+        str_map_put(s->ox->scratch, &seen, fx->name, 0);
         users--;
     }
     return users;
@@ -611,10 +608,7 @@ static void leave_block(Stops *s, int node) {
         /* equal values inside and outside of the block are one value in the
            file */
         Str reads = s->fx[node].all;
-        if (name && reads && !strstr(reads, internf("%%%s,", name)) &&
-            !strstr(reads, internf("%%%s)", name)) &&
-            !strstr(reads, internf("%%%s]", name)))
-            continue;
+        if (name && reads && !ox_torch_reads(reads, name)) continue;
         if (kind == NO_GRAD) stop(s, node, k);
         if (kind == UNKNOWN) doubt(&s->unknown, &s->ox->nodes.data[node]);
     }

@@ -25,6 +25,13 @@ Str ox_torch_next_name(const char **s) {
     return intern_n(p + 1, n);
 }
 
+bool ox_torch_reads(Str text, Str name) {
+    const char *s = strstr(text, "(args = ");
+    for (Str found; s && (found = ox_torch_next_name(&s));)
+        if (!strcmp(found, name)) return true;
+    return false;
+}
+
 bool ox_torch_counts(Str name, const char *op) {
     size_t n = strlen(op);
     if (strncmp(name, op, n)) return false;

@@ -260,7 +260,8 @@ static Status restore_instance_norm(Unfold *u, size_t first, size_t end) {
 }
 
 static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
-    if (!strncmp(unfold_op(text), "aten.instance_norm", 18))
+    static const char instance_norm[] = "aten.instance_norm";
+    if (!strncmp(unfold_op(text), instance_norm, strlen(instance_norm)))
         return restore_instance_norm(u, first, end);
     int at[MOST], nat = unfold_arguments(u, text, at);
     Slot s[MOST];
@@ -339,18 +340,12 @@ static void find_reads(Unfold *u) {
         }
 }
 
-static bool names_value(Str text, Str name) {
-    for (Str found; (found = ox_torch_next_name(&text));)
-        if (found == name) return true;
-    return false;
-}
-
 /* True if all readers name the constant, which means that no equal one was
    merged into it. */
 static bool all_name_it(const Unfold *u, int init) {
-    Str name = intern(u->g->initializer[init]->name);
+    Str name = ox_text(u->g->initializer[init]->name);
     for (int i = u->last[init]; i >= 0; i = u->before.data[i])
-        if (!names_value(ox_torch_text(u->reads.data[i].node), name))
+        if (!ox_torch_reads(ox_torch_text(u->reads.data[i].node), name))
             return false;
     return u->last[init] >= 0;
 }
