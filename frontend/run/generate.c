@@ -143,7 +143,7 @@ static Status find_output(Generate *g) {
 
 static void put_generate_number(const ampc_tensor_info *t, char *data,
                                 int64_t i, int64_t v) {
-    size_t n = t->bytes / (size_t)(t->shape[0] * t->shape[1]);
+    size_t n = t->bytes / (t->rank ? (size_t)(t->shape[0] * t->shape[1]) : 1);
     memcpy(data + (size_t)i * n, &v, n); /* little-endian */
 }
 
@@ -169,10 +169,9 @@ static Status predict(Generate *g, int64_t first, const int64_t *text,
     for (int k = 0; k < g->nin; k++) {
         const ampc_tensor_info *t = &g->input[k];
         size_t size = t->rank ? t->bytes / rows : t->bytes;
-        for (int64_t i = 0; i < g->window && t->rank; i++)
+        for (int64_t i = 0; i < (t->rank ? g->window : 1); i++)
             put_generate_number(t, g->data[k], i,
                                 number_at(g->role[k], first, i, text, n, fill));
-        if (!t->rank) memcpy(g->data[k], &first, sizeof first);
         in[k] = ampc_in(t->name, g->data[k], size, (ampc_dtype)t->dtype);
     }
     ampc_output out[] = {

@@ -64,6 +64,12 @@ static Status refuse(const Decode *d, const Node *n, const char *why) {
     return fail(d->cx->diag, loc, "--decode: %s %s", node_info(n)->text, why);
 }
 
+static Status refuse_mixed(const Decode *d, NodeId id) {
+    return refuse(d, node_get(d->g, id),
+                  "combines positions of the text otherwise than attention to "
+                  "earlier ones does");
+}
+
 /* ---- values of one and of all positions ---------------------------------- */
 
 static bool is_one(const Rows *r) { return r->outer == 1 && r->inner == 1; }
@@ -283,10 +289,7 @@ static Status plain(Decode *d, NodeId id) {
     rows_step(d->g, d->cx->scratch, d->window, d->of, &n);
     if (d->of[n.out[0].i].mixed) { /* with all positions of an operand */
         int k = kept_operand(d, &n);
-        if (k < 0 || !is_one(&d->of[old[k].i]))
-            return refuse(d, node_get(d->g, id),
-                          "combines positions of the text otherwise than "
-                          "attention to earlier ones does");
+        if (k < 0 || !is_one(&d->of[old[k].i])) return refuse_mixed(d, id);
         ValueId all = keep(d, old[k]);
         d->of[all.i] = (Rows){0};
         d->now[all.i] = all;
@@ -295,11 +298,7 @@ static Status plain(Decode *d, NodeId id) {
     }
     Rows r = d->of[n.out[0].i];
     int rank = value_type(d->g, n.out[0])->rank;
-    if (r.mixed)
-        return refuse(
-            d, node_get(d->g, id),
-            "combines positions of the text otherwise than attention to "
-            "earlier ones does");
+    if (r.mixed) return refuse_mixed(d, id);
     for (int i = 0; i < n.nin; i++) {
         in[i] = old[i].i ? d->now[old[i].i] : old[i];
         if (cuts && r.has && is_one(&r)) in[i] = meets(d, old[i], r.axis, rank);
