@@ -199,7 +199,7 @@ def plain(struct: Any) -> dict[str, Any]:
 _files: dict[str, list[tuple[int, int]]] = {}
 
 
-def library(path: str) -> Any:
+def open_library(path: str) -> Any:
     """The file that is there now.  dlopen takes a name that it knows for the
     file that it has loaded, so a later file gets another name."""
     path = os.path.abspath(path)

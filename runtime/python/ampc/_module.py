@@ -66,7 +66,7 @@ class Module:
         self.path, self.messages = path, ""
         self._keep: Any = None  # a folder that lives as long
         try:
-            self._lib = _c.library(path)
+            self._lib = _c.open_library(path)
             entry = getattr(self._lib, symbol)
         except (OSError, AttributeError) as e:
             raise Error(Status.FILE, str(e)) from None
