@@ -2,6 +2,7 @@
 /* report.c: the compiler's decisions, for people (text) and for tools
    (JSON). */
 #include "frontend/report/report.h"
+#include "frontend/report/report_names.h"
 #include "passes/passes.h"
 #include "passes/common/bounds.h"
 #include "passes/device/flow.h"
@@ -114,6 +115,14 @@ static const char *kernel_of(const Storage *l, const Node *n) {
     return alone ? NULL : value_get(l->g, last->out[0])->name;
 }
 
+/* JSON member: the layer, or the node of the model, that a node belongs to. */
+static void put_of(const Node *n, StrBuf *sb) {
+    sb_puts(sb, ",\"of\":");
+    put_json_string(sb, n->loc.layer   ? n->loc.layer
+                        : n->loc.named ? n->loc.named
+                                       : "");
+}
+
 static void put_adds(const Value *v, bool json, StrBuf *sb) {
     if (v->adds[0] == 0 && v->adds[1] == 0) return;
     sb_printf(sb,
@@ -142,6 +151,7 @@ static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
         sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", report_part_of(n));
         put_json_string(sb, kernel ? kernel : "");
         sb_printf(sb, ",\"bytes\":%lld,\"without\":%lld", bytes, more);
+        put_of(n, sb);
         put_adds(value_get(g, n->out[0]), true, sb);
         sb_puts(sb, "}");
         return;
@@ -181,6 +191,7 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
         sb_printf(sb, ",\"why\":\"%s\"", why);
         if (isfinite(l->most[id.i]))
             sb_printf(sb, ",\"at_most\":%.4g", l->most[id.i]);
+        put_of(n, sb);
         put_adds(v, true, sb);
         sb_puts(sb, "}");
         return;
@@ -389,6 +400,7 @@ static void kernel_line(const Flow *f, int group, bool json, const char *note,
     const Node *end = node_at(g, last);
     const char *kind = group_kind_text[g->groups.data[end->group].kind];
     const Value *v = value_get(g, end->out[0]);
+    StrBuf name = {0};
     if (json)
         sb_printf(sb, "{\"kind\":\"%s\",\"part\":\"%s\",\"ops\":[", kind,
                   report_part_of(end));
@@ -409,13 +421,23 @@ static void kernel_line(const Flow *f, int group, bool json, const char *note,
         sb_put_escaped(sb, v->name);
     sb_puts(sb, json ? ",\"type\":" : " ");
     put_type(sb, json, v->type);
-    if (json) put_buffers(f, group, sb);
+    report_kernel_name(f, group, &name);
+    if (json) {
+        sb_puts(sb, ",\"name\":");
+        put_json_string(sb, name.data);
+        put_buffers(f, group, sb);
+    }
     while (*note) {
         size_t n = json ? strlen(note) : strcspn(note, "\n");
         sb_puts(sb, json ? "," : "\n          ");
         sb_putn(sb, note, n);
         note += n + (note[n] == '\n');
     }
+    if (!json) {
+        sb_puts(sb, "\n          for: ");
+        sb_put_escaped(sb, name.data);
+    }
+    sb_free(&name);
     sb_puts(sb, json ? "}" : "\n");
 }
 

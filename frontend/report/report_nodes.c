@@ -14,9 +14,8 @@ static void put_json_text(StrBuf *sb, const char *key, const char *text) {
 /* One op of a node; a node of the model may become several ops. */
 static void put_report_node(const Graph *g, const Node *n, bool json,
                             StrBuf *sb) {
-    const char *op =
-        n->loc.types && *n->loc.types ? *n->loc.types : node_info(n)->text;
-    Str layer = node_layer(g, n);
+    const char *op = n->loc.does ? n->loc.does : node_info(n)->text;
+    Str layer = n->loc.layer;
     const char *class = amp_class_text[node_class(n)];
     TypeId type = value_get(g, n->out[0])->type;
     if (json) {

@@ -125,6 +125,8 @@ typedef struct Loc {
                    kernel belongs to two regions; 0: none */
     Str named;  /* the node's name in policy lines: `node`, else its first
                    result; set from pass policy on */
+    Str does;   /* with `named`, for reports: the node's op, */
+    Str layer;  /* and the layer that its parameters name; may be NULL */
     const Str
         *types; /* op types of the model's node and of the functions around it,
                    the innermost first; NULL at the end; NULL: not known */

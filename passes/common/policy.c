@@ -147,18 +147,6 @@ static int region_of(Rules *rules, const char *glob, Str name, Arena *a) {
     return 0;
 }
 
-/* The name of a node in policy lines, which later passes copy to all nodes made
-   from it.
- */
-static void name_nodes(const Graph *g) {
-    for (int k = 0; k < g->order.len; k++) {
-        Node *n = node_at(g, k);
-        if (!n->loc.named)
-            n->loc.named =
-                n->loc.node ? n->loc.node : value_get(g, n->out[0])->name;
-    }
-}
-
 /* The variable that a node reads, possibly reshaped or permuted. */
 static const Var *variable_of(const Graph *g, ValueId v) {
     enum { STEPS = 4 };
@@ -181,6 +169,21 @@ Str node_layer(const Graph *g, const Node *n) {
             return intern_n(v->name, (size_t)(dot - v->name));
     }
     return NULL;
+}
+
+/* The name of a node in policy lines, and what reports say of it; later passes
+   copy them to all nodes made from it. */
+static void name_nodes(const Graph *g) {
+    for (int k = 0; k < g->order.len; k++) {
+        Node *n = node_at(g, k);
+        if (n->loc.named) continue;
+        n->loc.named =
+            n->loc.node ? n->loc.node : value_get(g, n->out[0])->name;
+        n->loc.does = n->loc.types && *n->loc.types
+                          ? *n->loc.types
+                          : intern(node_info(n)->text);
+        n->loc.layer = node_layer(g, n);
+    }
 }
 
 static void apply(const Graph *g, Node *n, Rules *rules, Arena *a) {
