@@ -9,10 +9,12 @@
 #include "frontend/cli/cmd_measure.h"
 #include "frontend/cli/options_text.h"
 #include "frontend/cli/progress.h"
+#include "frontend/page/page.h"
 #include "frontend/report/report.h"
 #include "ir/fn/fn.h"
 #include "ir/base/files.h"
 #include "passes/common/budget.h"
+#include "runtime/ampc.h"
 
 /* Reports inside a module, and for --report: each as text and as JSON. */
 enum { SUMMARY, PARAMS, NODES, CASTS, KERNELS, MEMORY, NREPORT };
@@ -39,6 +41,13 @@ static void put_json(const Compile *c, StrBuf *sb) {
     report_summary(c->m, &line);
     sb_puts(sb, "{\"module\":\"");
     sb_put_json(sb, *c->m->name ? c->m->name : c->m->file);
+    sb_puts(sb, "\",\"version\":\"" AMPC_VERSION "\",\"said\":\"");
+    for (int i = 0; i + 1 < c->s->opt.said.len; i += 2) {
+        sb_puts(sb, i ? " " : "");
+        sb_put_json(sb, c->s->opt.said.data[i]);
+        sb_puts(sb, " ");
+        sb_put_json(sb, c->s->opt.said.data[i + 1]);
+    }
     sb_puts(sb, "\",\"text\":\"");
     sb_put_json(sb, line.data ? line.data : "");
     sb_puts(sb, "\"");
@@ -49,29 +58,12 @@ static void put_json(const Compile *c, StrBuf *sb) {
     sb_free(&line);
 }
 
-/* Writes the page with the JSON in it. "<" occurs only in strings and must
-   not end the element that contains them. */
-static void put_compile_page(const Compile *c, StrBuf *sb) {
-    StrBuf json = {0};
-    put_json(c, &json);
-    for (const char *const *line = report_page_lines; *line; line++) {
-        const char *hole = strstr(*line, "@DATA@");
-        sb_putn(sb, *line, hole ? (size_t)(hole - *line) : strlen(*line));
-        if (!hole) continue;
-        for (const char *p = json.data, *next; *p; p = next) {
-            size_t n = strcspn(p, "<");
-            sb_putn(sb, p, n);
-            if (p[n]) sb_puts(sb, "\\u003c");
-            next = p + n + (p[n] == '<');
-        }
-        sb_puts(sb, hole + strlen("@DATA@"));
-    }
-    sb_free(&json);
-}
-
 static void put_report(const Compile *c, const char *path, StrBuf *sb) {
     if (has_suffix(path, ".html")) {
-        put_compile_page(c, sb);
+        StrBuf json = {0};
+        put_json(c, &json);
+        page_put(page_compile, json.data, sb);
+        sb_free(&json);
     } else if (has_suffix(path, ".json")) {
         put_json(c, sb);
     } else {

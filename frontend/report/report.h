@@ -28,7 +28,4 @@ void report_summary(const Module *m, StrBuf *sb);
 /* PLANNED: the bytes that one step moves. */
 int64_t report_bytes(const Module *m);
 
-/* The page (report_page.html), one string a line; the last is NULL. */
-extern const char *const report_page_lines[];
-
 #endif

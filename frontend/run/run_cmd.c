@@ -441,19 +441,10 @@ static Status open_feeds(Run *r, const Work *w, FeedSet *predict) {
                       w->predict ? predict->samples : r->eval.samples);
 }
 
-/* Lists the conversions of the data, once for each input that is read. */
-static void tell_data(Run *r, const FeedSet *const *sets, int n) {
+static void tell_data(Run *r, const FeedSet *predict) {
     StrBuf all = {0};
-    for (int k = 0; k < n; k++)
-        for (int i = 0; i < sets[k]->n; i++) {
-            StrBuf line = {0};
-            Fed fed = feed_facts(&sets[k]->feed[i], sets[k]->samples);
-            fed_tells(&fed, &line);
-            if (line.len && (!all.len || !strstr(all.data, line.data)))
-                sb_putn(&all, line.data, line.len);
-            sb_free(&line);
-        }
-    augment_tells(&r->opt->augment, &all);
+    run_tell_data(r, (const FeedSet *[]){&r->train, &r->eval, predict}, 3,
+                  &all);
     if (all.len && !r->opt->quiet && !r->rank)
         log_note(r, "%.*s", (int)all.len - 1, all.data);
     sb_free(&all);
@@ -530,7 +521,7 @@ static Status run_all(Run *r, FeedSet *predict) {
     TRY(plan_work(r, &w));
     TRY(open_feeds(r, &w, predict));
     TRY(ranks_agree(r));
-    tell_data(r, (const FeedSet *[]){&r->train, &r->eval, predict}, 3);
+    tell_data(r, predict);
     TRY(run_load(r));
     TRY(log_open(r));
     TRY(do_work(r, &w, predict));

@@ -10,7 +10,7 @@
    run_train.c the training loop, evaluation, position in the data
    run_log.c   log lines, notes, summary;  run_bar.c  bar, lines of epochs
    run_events.c  the same numbers for TensorBoard;  run_page.c  as curves
-   run_fetch.c outputs to .npy files
+   run_fetch.c outputs to .npy files;  run_data.c  what is said of data
    generate.c  text, with sample.c and vocabulary.c
    run_metric.c  --metric, over metric.h
    run_underflow.c  what fp16 flushes to zero                                */
@@ -95,6 +95,7 @@ typedef struct RunLog {
     int32_t top_k;
     char top_key[40];   /* name of accuracy_top among the scalars */
     int64_t best_epoch; /* 0: none */
+    int64_t best_step;  /* the step after which it was evaluated */
 } RunLog;
 
 /* One number at one step. */
@@ -194,6 +195,10 @@ void bar_clear(RunLog *log);
 
 /* run_open.c: sets lib and api from opt->module. */
 Status run_open_code(Run *r);
+
+/* run_data.c: lists the conversions of the data, once for each input that is
+   read. */
+void run_tell_data(const Run *r, const FeedSet *const *sets, int n, StrBuf *sb);
 
 /* ---- run_ranks.c --------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
    else (--report), and a line of the summary.                               */
 #define _POSIX_C_SOURCE 200809L
 #include "frontend/run/run_cmd.h"
+#include "frontend/page/page.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -97,65 +98,96 @@ void curves_line(const RunCurves *all, int most, StrBuf *sb) {
 
 /* ---- the page ------------------------------------------------------------ */
 
-enum { PAGE_WIDTH = 860, PAGE_HEIGHT = 220, MARGIN = 70 };
-
-static void put_html(FILE *f, const char *text) {
-    for (; *text; text++) switch (*text) {
-        case '<': fputs("&lt;", f); break;
-        case '>': fputs("&gt;", f); break;
-        case '&': fputs("&amp;", f); break;
-        default: putc(*text, f);
-        }
+static void put_quoted(StrBuf *sb, const char *text) {
+    sb_puts(sb, "\"");
+    sb_put_json(sb, text ? text : "");
+    sb_puts(sb, "\"");
 }
 
-static void put_curve(FILE *f, const Curve *c) {
-    double lo, hi, width = PAGE_WIDTH - MARGIN - 10, height = PAGE_HEIGHT - 40;
-    bounds(c, &lo, &hi);
-    double from = (double)c->step[0], to = (double)c->step[c->n - 1];
-    fprintf(f, "<h2>%s</h2>\n<svg viewBox=\"0 0 %d %d\">\n", c->tag, PAGE_WIDTH,
-            PAGE_HEIGHT);
-    fprintf(f,
-            "<rect x=\"%d\" y=\"10\" width=\"%g\" height=\"%g\" "
-            "class=\"frame\"/>\n<text x=\"%d\" y=\"20\">%.4g</text>\n"
-            "<text x=\"%d\" y=\"%g\">%.4g</text>\n",
-            MARGIN, width, height, MARGIN - 6, hi, MARGIN - 6, 10 + height, lo);
-    fprintf(f,
-            "<text x=\"%d\" y=\"%d\" class=\"step\">step %.0f</text>\n"
-            "<text x=\"%d\" y=\"%d\">%.0f</text>\n<polyline points=\"",
-            MARGIN, PAGE_HEIGHT - 10, from, PAGE_WIDTH - 10, PAGE_HEIGHT - 10,
-            to);
+static void put_curve(StrBuf *sb, const Curve *c) {
+    sb_puts(sb, "{\"tag\":");
+    put_quoted(sb, c->tag);
+    sb_puts(sb, ",\"steps\":[");
+    for (int i = 0; i < c->n; i++)
+        sb_printf(sb, "%s%lld", i ? "," : "", (long long)c->step[i]);
+    sb_puts(sb, "],\"means\":[");
     for (int i = 0; i < c->n; i++) {
-        double x = to > from ? ((double)c->step[i] - from) / (to - from) : 0.5;
-        double y = hi > lo ? (hi - c->mean[i]) / (hi - lo) : 0.5;
-        fprintf(f, "%s%.1f,%.1f", i ? " " : "", MARGIN + x * width,
-                10 + y * height);
+        sb_puts(sb, i ? "," : "");
+        log_number(sb, c->mean[i]);
     }
-    fputs("\"/>\n</svg>\n", f);
+    sb_puts(sb, "]}");
 }
 
-static void put_page(Run *r, FILE *f) {
+static void put_best(const Run *r, StrBuf *sb) {
+    const RunLog *log = &r->log;
+    const char *tag = "eval/loss";
+    if (!log->best_epoch) {
+        sb_puts(sb, "null");
+        return;
+    }
+    for (int i = 0; metric_label(r, i); i++)
+        if (r->opt->best_by && !strcmp(metric_label(r, i), r->opt->best_by))
+            tag = metric_tag(r, i);
+    sb_printf(sb, "{\"epoch\":%lld,\"step\":%lld,\"tag\":",
+              (long long)log->best_epoch, (long long)log->best_step);
+    put_quoted(sb, tag);
+    sb_puts(sb, "}");
+}
+
+/* What --feed and --eval-feed say, and how the files are read. */
+static void put_data(const Run *r, StrBuf *sb) {
+    const struct {
+        const char *option;
+        const RunList *list;
+        const FeedSet *set;
+    } rows[] = {{"--feed", &r->opt->feed, &r->train},
+                {"--eval-feed", &r->opt->eval_feed, &r->eval}};
+    StrBuf told = {0};
+    for (int k = 0; k < 2; k++) {
+        if (!rows[k].list->n) continue;
+        sb_puts(sb, k ? "\\n" : "");
+        for (int i = 0; i < rows[k].list->n; i++) {
+            sb_printf(sb, "%s ", rows[k].option);
+            sb_put_json(sb, rows[k].list->at[i]);
+            sb_puts(sb, " ");
+        }
+        if (rows[k].set->samples > 0)
+            sb_printf(sb, "(%lld samples)", (long long)rows[k].set->samples);
+    }
+    run_tell_data(r, (const FeedSet *[]){&r->train, &r->eval}, 2, &told);
+    if (told.len) sb_puts(sb, "\\n");
+    if (told.len) sb_put_json(sb, told.data);
+    sb_free(&told);
+}
+
+static void put_page(Run *r, StrBuf *sb) {
     const RunCurves *all = r->log.curves;
-    StrBuf summary = {0};
-    fputs("<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>",
-          f);
-    put_html(f, r->opt->module);
-    fputs("</title>\n<style>\nbody { font: 15px sans-serif; max-width: 900px; "
-          "margin: 2em auto; }\nh2 { font-size: 15px; margin: 1.5em 0 0; }\n"
-          "svg { width: 100%; }\npolyline { fill: none; stroke: #15c; "
-          "stroke-width: 1.5; }\n.frame { fill: none; stroke: #ccc; }\n"
-          "text { font-size: 12px; fill: #666; text-anchor: end; }\n"
-          ".step { text-anchor: start; }\n</style>\n<h1>",
-          f);
-    put_html(f, r->opt->module);
-    fputs("</h1>\n<pre>", f);
-    log_summary_text(r, true, &summary);
-    watch_text(r, &summary);
-    put_html(f, summary.data ? summary.data : "");
-    sb_free(&summary);
-    fputs("</pre>\n", f);
-    for (int i = 0; i < all->n; i++)
-        if (all->of[i].n) put_curve(f, &all->of[i]);
-    fputs("</html>\n", f);
+    StrBuf text = {0};
+    bool first = true;
+    log_summary_text(r, true, &text);
+    watch_text(r, &text);
+    sb_puts(sb, "{\"module\":");
+    put_quoted(sb, r->opt->module);
+    sb_puts(sb, ",\"model\":");
+    put_quoted(sb, r->info.model);
+    sb_printf(sb, ",\"info\":%s,\"device\":",
+              r->info.info && *r->info.info ? r->info.info : "{}");
+    put_quoted(sb, r->gpu ? r->gpu : "CPU");
+    sb_puts(sb, ",\"data\":\"");
+    put_data(r, sb);
+    sb_puts(sb, "\",\"best\":");
+    put_best(r, sb);
+    sb_puts(sb, ",\"text\":");
+    put_quoted(sb, text.data);
+    sb_puts(sb, ",\"curves\":[");
+    for (int i = 0; i < all->n; i++) {
+        if (!all->of[i].n) continue;
+        sb_puts(sb, first ? "\n" : ",\n");
+        put_curve(sb, &all->of[i]);
+        first = false;
+    }
+    sb_puts(sb, "]}");
+    sb_free(&text);
 }
 
 /* The file is created when the run begins, so that a mistake shows at once. */
@@ -168,7 +200,12 @@ Status page_open(Run *r) {
 }
 
 Status page_close(Run *r) {
-    put_page(r, r->log.page.stream);
+    StrBuf json = {0}, page = {0};
+    put_page(r, &json);
+    page_put(page_run, json.data, &page);
+    fwrite(page.data, 1, page.len, r->log.page.stream);
+    sb_free(&json);
+    sb_free(&page);
     return outfile_commit(&r->log.page)
                ? OK
                : file_failed(&r->diag, r->opt->report, &r->log.page);

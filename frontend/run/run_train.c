@@ -297,6 +297,7 @@ static Status end_epoch(Run *r, int64_t epoch) {
     r->at.best = score;
     r->at.stale = 0;
     r->log.best_epoch = epoch;
+    r->log.best_step = r->log.step;
     return r->opt->save_best ? run_save(r, r->opt->save_best) : OK;
 }
 

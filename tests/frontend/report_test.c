@@ -144,29 +144,58 @@ TEST_CASE(report, page_holds_names_as_text) {
     free(text);
 }
 
-/* In a real browser: the document after the page's script has run. */
-TEST_CASE(report, page_in_a_browser) {
-    char *out, *text = report("r.html");
-    if (test_command(&out, "chromium --version 2>/dev/null | grep Chromium")) {
-        free(out);
-        free(text);
-        printf("browser: none, a case is skipped\n");
-        SKIP("no chromium");
-    }
-    printf("browser: %s", out); /* script/test runs it again */
-    free(out);
+/* Chromium's version; NULL: there is none, and the case is skipped. */
+static bool has_browser(void) {
+    char *out;
+    int rc = test_command(&out, "chromium --version 2>/dev/null | grep Chrom");
+    printf("browser: %s", rc ? "none, a case is skipped\n" : out);
+    free(out); /* script/test runs it again */
+    return rc == 0;
+}
+
+/* The document of a page after its script has run, in a window of that
+   width, and how wide its contents are. */
+static char *in_browser(const char *page, int width, int *wide) {
+    char *out, frame[1024];
+    snprintf(frame, sizeof frame,
+             "<body><iframe id=f src='%s' style='width:%dpx;height:900px'>"
+             "</iframe><script>f.onload = () => {\n"
+             "  const e = f.contentDocument.documentElement;\n"
+             "  document.body.innerHTML = '<i>wide ' + e.scrollWidth + '</i>' "
+             "+ e.outerHTML;\n};</script>",
+             page, width);
+    REQUIRE(test_write_file(test_tmp("frame.html"), frame, strlen(frame)));
     int rc = test_command(
         &out,
         "cd '%s' && HOME=$PWD timeout 60 chromium --headless --no-sandbox "
-        "--disable-gpu --user-data-dir=$PWD/profile --enable-logging=stderr "
-        "--dump-dom \"file://$PWD/r.html\"",
+        "--disable-gpu --allow-file-access-from-files "
+        "--user-data-dir=$PWD/profile --enable-logging=stderr "
+        "--window-size=1400,1000 --dump-dom \"file://$PWD/frame.html\"",
         test_tmpdir());
     CHECK_MSG(rc == 0, "status %d: %s", rc, out);
     CHECK_EQ_INT(0, count(out, "Uncaught"));
+    const char *at = strstr(out, "<i>wide ");
+    *wide = at ? atoi(at + 8) : -1;
+    return out;
+}
+
+/* In a real browser, on a screen and on a phone: the document after the page's
+   script has run. */
+TEST_CASE(report, page_in_a_browser) {
+    if (!has_browser()) SKIP("no chromium");
+    char *out, *text = report("r.html");
+    int wide;
+    free(in_browser("r.html", 420, &wide));
+    CHECK(wide > 0 && wide <= 420);
+    out = in_browser("r.html", 1280, &wide);
+    CHECK(wide > 420 && wide <= 1280);
     CHECK_HAS(out, "<h1 id=\"title\">m.amp</h1>");
     CHECK_HAS(out, ">w&lt;/script&gt;&lt;b&gt;&amp;</td>");
     CHECK_HAS(out, ">one/two</td>"); /* a part of the model */
     CHECK_HAS(out, ">train on cpu</option>");
+    CHECK_HAS(out, ">gradient of v</text>");
+    CHECK_HAS(out, ">adamw v</text>");
+    CHECK_HAS(out, "<dd>--loss mse --precision bf16");
     /* a box for every kernel of the training program */
     char *train = strstr(text, "{\"program\":\"train\",\"target\":\"cpu\","
                                "\"kernels\"");
@@ -180,4 +209,38 @@ TEST_CASE(report, page_in_a_browser) {
     CHECK(count(out, "<path ") > 3);
     free(out);
     free(text);
+}
+
+/* Three epochs with an evaluation after each: one chart of both losses, and
+   what did not change in a line. */
+TEST_CASE(report, page_of_a_run_in_a_browser) {
+    if (!has_browser()) SKIP("no chromium");
+    static const char x[] = "0,1,2,3,4,5,6,7\n7,6,5,4,3,2,1,0\n";
+    static const char t[] = "0,1,0\n1,0,1\n";
+    char *out;
+    int wide;
+    free(report("r.html")); /* for m.so */
+    REQUIRE(test_write_file(test_tmp("x.csv"), x, strlen(x)) &&
+            test_write_file(test_tmp("t.csv"), t, strlen(t)));
+    int rc = test_command(
+        &out,
+        "cd '%s' && '%s' run m.so --feed x=x.csv --feed target=t.csv "
+        "--eval-feed x=x.csv --eval-feed target=t.csv --epochs 3 --lr 1e-3 "
+        "--report run.html",
+        test_tmpdir(), test_ampc());
+    CHECK_MSG(rc == 0, "%s", out);
+    free(out);
+    free(in_browser("run.html", 420, &wide));
+    CHECK(wide > 0 && wide <= 420);
+    out = in_browser("run.html", 1280, &wide);
+    CHECK(wide > 420 && wide <= 1280);
+    CHECK_HAS(out, ">loss <small");
+    CHECK_HAS(out, ">train </small><small");
+    CHECK_HAS(out, ">eval </small>");
+    CHECK_HAS(out, ">best: epoch 1</small>");
+    CHECK_HAS(out, "Unchanged in the whole run: grad_norm 0, lr 0.001, "
+                   "scale 1, skipped 0.");
+    CHECK_HAS(out, "<dd>--feed x=x.csv --feed target=t.csv (2 samples)\n");
+    CHECK_EQ_INT(2, count(out, "<polyline ")); /* the weights begin at 0 */
+    free(out);
 }

@@ -33,24 +33,11 @@ TEST_CASE(run, ends_with_a_summary) {
     ran_free(&r);
 }
 
-/* The point of a curve for these losses at that distance from its first to
-   its last step: reads the page's numbers back. */
-static void check_point(const char *page, const char *point, double part,
-                        double want) {
-    double x, y, left, width, top, height, hi, lo;
-    int used = 0;
-    const char *frame = strstr(page, "train/loss</h2>");
-    REQUIRE(frame && (frame = strstr(frame, "<rect ")));
-    REQUIRE(sscanf(frame,
-                   "<rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\"",
-                   &left, &top, &width, &height) == 4);
-    REQUIRE((frame = strstr(frame, "<text ")) &&
-            sscanf(frame, "<text x=\"%*f\" y=\"%*f\">%lf</text>%n", &hi,
-                   &used) == 1);
-    REQUIRE(sscanf(frame + used, " <text x=\"%*f\" y=\"%*f\">%lf<", &lo) == 1);
-    REQUIRE(sscanf(point, "%lf,%lf", &x, &y) == 2);
-    CHECK_NEAR(hi - (y - top) / height * (hi - lo), want, (hi - lo) / 500);
-    CHECK_NEAR(x, left + part * width, 0.06); /* as the page shows it: 0.1 */
+/* Behind `name`:[ of the page's curve of training losses. */
+static const char *numbers_behind(const char *page, const char *name) {
+    const char *at = strstr(page, "{\"tag\":\"train/loss\"");
+    REQUIRE(at && (at = strstr(at, name)));
+    return at + strlen(name);
 }
 
 /* A run longer than a curve has points: each point is a mean of several
@@ -61,19 +48,15 @@ TEST_CASE(run, a_page_of_curves) {
                      FEEDS "--steps 3001 --report @page.html "
                            "--eval-feed x=@x.npy --eval-feed target=@t.npy");
     size_t n = 0;
-    char *page = test_read_file(test_tmp("page.html"), &n);
+    char *page = test_read_file(test_tmp("page.html"), &n), *end;
     REQUIRE(page);
-    CHECK_HAS(page, "<pre>trained 3,001 steps in ");
-    CHECK_HAS(page, "<h2>train/loss</h2>");
-    CHECK_HAS(page, "<h2>eval/loss</h2>");
-    CHECK_HAS(page, ">step 4</text>"); /* the last of the first four */
-    CHECK_HAS(page, ">3000</text>");
+    CHECK_HAS(page, "\"text\":\"trained 3,001 steps in ");
+    CHECK_HAS(page, "{\"tag\":\"eval/loss\"");
     CHECK_HAS(page, "</html>");
     CHECK(!strstr(page, "http") && !strstr(page, "src=") &&
           !strstr(page, "nan"));
-    char *curve = strstr(strstr(page, "train/loss"), "points=\"");
-    REQUIRE(curve);
-    curve += 8;
+    const char *step = numbers_behind(page, "\"steps\":[");
+    const char *mean = numbers_behind(page, "\"means\":[");
     const char *line = log;
     for (int i = 0; i < 3001 / 4; i++) {
         double sum = 0;
@@ -82,11 +65,12 @@ TEST_CASE(run, a_page_of_curves) {
                 sum += field(line, 0, "loss");
                 k++;
             }
-        check_point(page, curve, i / 749.0, sum / 4);
-        curve += strcspn(curve, " \"");
-        curve += *curve == ' ';
+        CHECK_EQ_INT(strtol(step, &end, 10), 4 * i + 4);
+        step = end + (*end == ',');
+        CHECK_NEAR(strtod(mean, &end), sum / 4, 1e-6 * sum);
+        mean = end + (*end == ',');
     }
-    CHECK(*curve == '"');
+    CHECK(*step == ']' && *mean == ']');
     free(log);
     free(page);
     bad(&tiny_module, FEEDS "--report @x.npy", 1,
