@@ -356,3 +356,32 @@ class Contrastive(Two):
     own_loss=True
     def more(s): s.t=nn.Parameter(torch.tensor(1.))
     def forward(s,x): a=F.normalize(s.l(x)); b=F.normalize(s.m(x)@torch.eye(3,4)); z=a@b.t()*s.t.exp(); return (F.cross_entropy(z,torch.arange(6))+F.cross_entropy(z.t(),torch.arange(6)))/2
+
+@k(seq)
+class EqualTransposed(nn.Module):
+    """A layer's weight is another's, transposed, when training begins."""
+    def __init__(s): super().__init__(); torch.manual_seed(0); s.a=nn.Linear(4,4); s.b=nn.Linear(4,4); s.m=nn.Linear(4,2); s.b.weight.data.copy_(s.a.weight.data.t())
+    def forward(s,x): return s.m(torch.tanh(s.b(torch.tanh(s.a(x)))@s.a.weight)).mean(1)
+@k()
+class EqualSymmetric(Two):
+    """A symmetric weight, read by a layer and as a matrix."""
+    def more(s): nn.init.eye_(s.l.weight)
+    def forward(s,x): return s.m(torch.tanh(torch.tanh(s.l(x))@s.l.weight))
+@k()
+class Exponent(Two):
+    def more(s): s.p=nn.Parameter(torch.tensor(1.5)); s.low=nn.Parameter(torch.zeros(4))
+    def forward(s,x): return s.m(torch.maximum(torch.tanh(s.l(x)),s.low).abs().add(.2)**s.p)
+@k()
+class Pact(Two):
+    """Clipping at a learned bound."""
+    def more(s): s.alpha=nn.Parameter(torch.tensor(.4))
+    def forward(s,x): return s.m(torch.clamp(torch.tanh(s.l(x)),-s.alpha,s.alpha))
+@k()
+class GatesOfOne(Two):
+    """A gate of 1, which an optimiser drops, and one of 0, of one parameter."""
+    def more(s): s.g=nn.Parameter(torch.tensor([1.,0.]))
+    def forward(s,x): return s.m(s.g[0]*torch.tanh(s.l(x))+s.g[1]*x)
+@k()
+class EqualLiteral(Two):
+    def more(s): s.b=nn.Parameter(torch.full((4,),.5))
+    def forward(s,x): return s.m(torch.tanh(s.l(x))*torch.tensor([.5,.5,.5,.5])+s.b)

@@ -13,7 +13,7 @@
      onnx_signature.c  the exporter's description of the program
      onnx_torch.c   what nodes were in PyTorch's graph
      onnx_dtypes.c  element types that do not fit each other
-     onnx_stops.c   detach() and no_grad() that no node says
+     onnx_stops*.c  detach() and no_grad() that no node says (onnx_stops.h)
      onnx_mutation.c  buffers that the forward writes
      onnx_use.c     how initializers are used
      onnx_train.c   which of them train: the table of rules

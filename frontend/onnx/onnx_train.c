@@ -360,6 +360,12 @@ static bool doubtful(Case *c) {
     return unweighted(c) && ox_elementwise(c->role);
 }
 
+/* TorchScript writes the code's numbers as Constant nodes: a module's tensor is
+   no number, even as an exponent or as the bound of a clamp. */
+static bool reached(Case *c) {
+    return c->name->reaches && is_module_path(c->x->name);
+}
+
 static bool unnamed(Case *c) { return c->role; }
 static bool unreached(Case *c) { return !c->name->reaches; }
 
@@ -416,6 +422,7 @@ static const struct {
     {JAX, doubtful, GUESSED, "operand of %s"},
     {JAX, bare_product, GUESSED, "operand of %s, not of a layer"},
     {ANY, weight, TRAINS, "operand of %s"},
+    {SCRIPT, reached, GUESSED, "a gradient reaches it"},
     {ANY, one_element, CODE,
      "one element, in no weight's place: --train overrides"},
     {ANY, unreached, TOLD, "no gradient reaches it"},

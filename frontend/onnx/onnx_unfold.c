@@ -130,9 +130,22 @@ static bool is_vector(const Onnx__TensorProto *t) {
     return wide <= 1;
 }
 
-static Form unfold_form_of(const Unfold *u, const Slot *s, Form folds) {
+/* The node reads the transposed weight of its layer, whatever the name of the
+   operand: equal tensors became one. */
+static bool reads_transposed(const Unfold *u, const Slot *s, const Ordered *o) {
+    if (!o || o->form != FORM_TRANSPOSED || s->k != 1 ||
+        u->g->initializer[s->init]->n_dims != 2)
+        return false;
+    return onnx_is_op(s->node, "MatMul") ||
+           (onnx_is_op(s->node, "Gemm") &&
+            !unfold_integer(s->node, "transB", 0));
+}
+
+static Form unfold_form_of(const Unfold *u, const Slot *s, const Ordered *o) {
     const Onnx__TensorProto *t = u->g->initializer[s->init];
-    if (!u->folded[s->init]) return FORM_ITSELF;
+    Form folds = o ? o->form : FORM_NONE;
+    if (!u->folded[s->init])
+        return reads_transposed(u, s, o) ? FORM_TRANSPOSED : FORM_ITSELF;
     if (folds == FORM_TRANSPOSED && t->n_dims == 2 &&
         u->with[s->init] == BESIDE_NOTHING)
         return folds;
@@ -171,8 +184,9 @@ static int parameter_slots(const Unfold *u, size_t first, size_t end, Slot *s) {
     return n;
 }
 
-static bool is_itself(const Unfold *u, const Slot *s, int at) {
-    return !u->folded[s->init] &&
+static bool is_itself(const Unfold *u, const Slot *s, const Ordered *o,
+                      int at) {
+    return !u->folded[s->init] && !reads_transposed(u, s, o) &&
            !strcmp(ox_text(u->g->initializer[s->init]->name),
                    u->ox->signature.data[at].target);
 }
@@ -183,12 +197,12 @@ static int unmatched(const Unfold *u, int *at, int nat, Slot *s, int ns) {
     int left = 0, open = 0;
     for (int i = 0; i < nat; i++) {
         bool there = false;
-        for (int k = 0; k < ns; k++) there |= is_itself(u, &s[k], at[i]);
+        for (int k = 0; k < ns; k++) there |= is_itself(u, &s[k], NULL, at[i]);
         if (!there) at[left++] = at[i];
     }
     for (int k = 0; k < ns; k++) {
         bool there = false;
-        for (int i = 0; i < nat; i++) there |= is_itself(u, &s[k], at[i]);
+        for (int i = 0; i < nat; i++) there |= is_itself(u, &s[k], NULL, at[i]);
         if (!there) s[open++] = s[k];
     }
     return left == 1 && open == 1;
@@ -196,11 +210,11 @@ static int unmatched(const Unfold *u, int *at, int nat, Slot *s, int ns) {
 
 /* Nothing was folded or merged: ONNX may read the parameters in another
    order. */
-static bool all_there(const Unfold *u, const int *at, int nat, const Slot *s,
-                      int ns) {
+static bool all_there(const Unfold *u, const Ordered *o, const int *at, int nat,
+                      const Slot *s, int ns) {
     for (int i = 0; i < nat; i++) {
         bool there = false;
-        for (int k = 0; k < ns; k++) there |= is_itself(u, &s[k], at[i]);
+        for (int k = 0; k < ns; k++) there |= is_itself(u, &s[k], o, at[i]);
         if (!there) return false;
     }
     return ns == nat;
@@ -266,15 +280,15 @@ static Status restore_group(Unfold *u, size_t first, size_t end, Str text) {
     int at[MOST], nat = unfold_arguments(u, text, at);
     Slot s[MOST];
     int ns = parameter_slots(u, first, end, s);
-    if (all_there(u, at, nat, s, ns)) return OK;
     const Ordered *o = ordered(text);
+    if (all_there(u, o, at, nat, s, ns)) return OK;
     int places[MOST], n = o ? in_places(u, u->g->node[first], o, places) : 0;
     if (n > nat) memcpy(at, places, (size_t)(nat = n) * sizeof *at);
     if (!o) ns = nat = nat && ns ? unmatched(u, at, nat, s, ns) : 0;
     if (ns != nat && !(o && o->drops && ns == 1 && nat == 2)) return OK;
     for (int i = 0; i < ns; i++) {
-        Form form = unfold_form_of(u, &s[i], o ? o->form : FORM_NONE);
-        if (form == FORM_NONE || at[i] < 0 || is_itself(u, &s[i], at[i]))
+        Form form = unfold_form_of(u, &s[i], o);
+        if (form == FORM_NONE || at[i] < 0 || is_itself(u, &s[i], o, at[i]))
             continue;
         TRY(unfold_operand(u, &s[i], at[i], form));
     }
@@ -350,6 +364,21 @@ static bool all_name_it(const Unfold *u, int init) {
     return u->last[init] >= 0;
 }
 
+/* A node reads the result of arithmetic that the exporter dropped, such as a
+   multiplication by a gate that is 1 now. */
+static bool lacks_arithmetic(const Unfold *u) {
+    static const char *const ops[] = {"mul", "add", "sub", "div", "pow"};
+    for (size_t i = 0; i < u->g->n_node; i++) {
+        const char *s = strstr(ox_torch_text(u->g->node[i]), "(args = ");
+        for (Str name; s && (name = ox_torch_next_name(&s));)
+            for (size_t k = 0; k < sizeof ops / sizeof *ops; k++)
+                if (ox_torch_counts(name, ops[k]) &&
+                    str_map_get(&u->defined, name) < 0)
+                    return true;
+    }
+    return false;
+}
+
 static Status restore_named(Unfold *u, int init) {
     Form form = form_by_name(u, init);
     int at = u->source[init];
@@ -357,7 +386,8 @@ static Status restore_named(Unfold *u, int init) {
     Str target = u->ox->signature.data[at].target;
     if (form != FORM_TRANSPOSED && str_map_get(&u->inits, target) >= 0)
         return OK;
-    if (!all_name_it(u, init)) return OK;
+    if (!all_name_it(u, init) || (form == FORM_PART && lacks_arithmetic(u)))
+        return OK;
     for (int i = u->last[init]; i >= 0; i = u->before.data[i])
         TRY(unfold_operand(u, &u->reads.data[i], at, form));
     if (form == FORM_PART || form == FORM_ROWS)

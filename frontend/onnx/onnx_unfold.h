@@ -69,6 +69,9 @@ const char *unfold_op(Str text);
    MOST; returns their number. */
 int unfold_arguments(const Unfold *u, Str text, int *at);
 
+/* The node's attribute of that name. */
+int64_t unfold_integer(const Onnx__NodeProto *n, const char *name,
+                       int64_t otherwise);
 char *unfold_copy(const Unfold *u, Str s);
 /* A node that was part of `of` in PyTorch's graph; the caller fills its
    operands and results, and inserts it. */

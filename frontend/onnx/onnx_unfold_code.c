@@ -58,6 +58,30 @@ static bool is_parameter(const Unfold *u, Str name) {
            ox_signed_as(&u->ox->signature.data[line], "PARAMETER");
 }
 
+/* torch.tensor(..) inside a forward is a constant of the signature and a copy
+   of it; true if the file lacks such a constant. */
+static bool lacks_literal(const Unfold *u) {
+    for (int i = 0; i < u->ox->signature.len; i++) {
+        const OxSigned *x = &u->ox->signature.data[i];
+        if (!ox_signed_as(x, "CONSTANT_TENSOR") ||
+            str_map_get(&u->inits, x->target) >= 0)
+            continue;
+        Str quoted = internf("'%s'", x->target);
+        bool folded = false;
+        for (int k = 0; k < u->ninits; k++)
+            folded |= u->folded[k] && strstr(u->folded[k], quoted);
+        if (!folded) return true;
+    }
+    return false;
+}
+
+/* The file lacks the argument, and the model's code made it. */
+static bool was_constant(const Unfold *u, Str name) {
+    return str_map_get(&u->defined, name) < 0 &&
+           (makes_constant(name) ||
+            (ox_torch_counts(name, "clone") && lacks_literal(u)));
+}
+
 /* The name of each operand, in order; -1: unknown. */
 static int argument_of(const Args *a, const Onnx__NodeProto *n, size_t k,
                        bool alone) {
@@ -86,8 +110,7 @@ Status unfold_code(Unfold *u, size_t first, size_t end, Str text) {
         for (size_t k = 0; k < n->n_input; k++) {
             if (!is_parameter(u, ox_text(n->input[k]))) continue;
             int at = argument_of(&a, n, k, end == first + 1);
-            bool told = at >= 0 && makes_constant(a.name[at]) &&
-                        str_map_get(&u->defined, a.name[at]) < 0;
+            bool told = at >= 0 && was_constant(u, a.name[at]);
             if (told || (at < 0 && !a.parameters && !a.copies))
                 become_constant(u, n, k);
         }

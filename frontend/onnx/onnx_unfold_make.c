@@ -209,7 +209,7 @@ Status unfold_repeated(Unfold *u, const Slot *s, int at, int64_t times) {
 
 /* ---- biases of zeros, which the exporter drops --------------------------- */
 
-static int64_t integer(const Onnx__NodeProto *n, const char *name,
+int64_t unfold_integer(const Onnx__NodeProto *n, const char *name,
                        int64_t otherwise) {
     for (size_t i = 0; i < n->n_attribute; i++)
         if (n->attribute[i]->name && !strcmp(n->attribute[i]->name, name))
@@ -221,9 +221,9 @@ static int64_t integer(const Onnx__NodeProto *n, const char *name,
    none. */
 static int64_t bias_length(const Onnx__NodeProto *n,
                            const Onnx__TensorProto *w) {
-    int64_t groups = integer(n, "group", 1);
+    int64_t groups = unfold_integer(n, "group", 1);
     if (n->n_input != 2 || w->n_dims < 2) return -1;
-    if (onnx_is_op(n, "Gemm")) return w->dims[!integer(n, "transB", 0)];
+    if (onnx_is_op(n, "Gemm")) return w->dims[!unfold_integer(n, "transB", 0)];
     if (onnx_is_op(n, "Conv")) return w->dims[0];
     if (!onnx_is_op(n, "ConvTranspose") || groups < 1) return -1;
     return w->dims[1] > MOST_BIAS / groups ? -1 : w->dims[1] * groups;

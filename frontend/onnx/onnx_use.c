@@ -75,6 +75,11 @@ static void find_roles_inside(Ox *ox, const OxNode *n) {
     }
 }
 
+/* The bound of a clamp may train (PACT), but it is in no weight's place. */
+static bool is_bound(const OxNode *n, int operand) {
+    return n->op->handler == OX_clip && operand > 0;
+}
+
 /* Goes backwards over the live nodes: marks everything that reaches an
    output through differentiable operands, and the operands used as weights. */
 static void find_roles(Ox *ox) {
@@ -94,6 +99,7 @@ static void find_roles(Ox *ox) {
             OxName *in = ox_name_of(ox, n->in[k]);
             if (!in || bit(n->op->nd, k)) continue;
             in->reaches = true;
+            if (is_bound(n, k)) continue;
             if (bit(n->op->weight, k) && (!in->role || !ox_elementwise(n)))
                 in->role = n;
             else if (n->op->weight >> 31 && !in->role)

@@ -189,6 +189,13 @@ TEST_CASE(onnx_rules, other_exporters) {
          "by guess: operand of MatMul"},
         {"pytorch", "proj", "4,4", "MatMul", TRAINS,
          "by guess: operand of MatMul"},
+        {"pytorch", "p", "", "Pow", TRAINS, "by guess: a gradient reaches it"},
+        {"pytorch", "floor", "4", "Max", TRAINS,
+         "by guess: a gradient reaches it"},
+        {"pytorch", "alpha", "", "Clip", TRAINS,
+         "by guess: a gradient reaches it"},
+        {"", "alpha", "", "Clip", CONSTANT,
+         "one element, in no weight's place: --train overrides"},
         /* jax2onnx numbers its tensors */
         {"jax2onnx", "const_0", "4,4", "MatMul", TRAINS, "operand of MatMul"},
         {"jax2onnx", "const_7", "", "Add", CONSTANT,
