@@ -205,6 +205,7 @@ typedef struct StageText {
 typedef struct Adapter {
     Str module, weight; /* "fc", fc.weight */
     Str a, b;           /* parameters [rank, in] and [out, rank] */
+    Str magnitude;      /* DoRA's parameter [out], else NULL */
     int64_t rank;
     double alpha, dropout;
     bool columns; /* true: the weight is [in, out], else [out, in] */

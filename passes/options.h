@@ -146,6 +146,7 @@ typedef struct LoraSpec {
     int64_t rank;
     double alpha, dropout;
     LoraBias bias;
+    bool dora; /* a trained norm for each output */
 } LoraSpec;
 
 /* How frozen weights are stored (--frozen-dtype). */

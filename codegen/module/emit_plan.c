@@ -126,7 +126,8 @@ static void find_overlaps(Emit *e, const Graph *g, const LoweredStep *s) {
 }
 
 /* PlanStep.split of a step that ranks may share: in program update a step that
-   writes optimizer state, in refresh one that copies parameters. A step of
+   writes optimizer state, in refresh one that copies parameters, not one that
+   writes a parameter. A step of
    few elements is not worth a kernel of its own or a cut: every rank
    computes all of it. */
 static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
@@ -142,6 +143,8 @@ static Status split_of(Emit *e, const Graph *g, const LoweredStep *s,
         const Var *v = x->home >= 0 ? &e->m->vars.data[x->home] : NULL;
         state |= v && family_has(FAMILY_OPT, v->name) && !is_average(v->name) &&
                  !is_evaluated(v->name);
+        if (v && v->kind == VAR_PARAM && g->program == PROGRAM_REFRESH)
+            return OK;
         int64_t n = type_count(type_get(x->type));
         whole |= !v && n > 1;
         if (n > most) most = n;

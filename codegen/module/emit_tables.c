@@ -257,14 +257,18 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path ? path : "";
 }
 
-/* The adapters' alpha and rank: their files do not contain them. */
+/* What the files of adapters do not contain: alpha and rank; and the weight
+   whose norms a magnitude begins with. */
 static void put_lora(const Module *m, StrBuf *js) {
     for (int i = 0; i < m->adapters.len; i++) {
         const Adapter *a = &m->adapters.data[i];
         sb_puts(js, i ? ",\"" : ",\"lora\":{\"");
         sb_put_json(js, a->module);
-        sb_printf(js, "\":{\"rank\":%lld,\"alpha\":%.17g}", (long long)a->rank,
-                  a->alpha);
+        sb_printf(js, "\":{\"rank\":%lld,\"alpha\":%.17g,\"dora\":%d,",
+                  (long long)a->rank, a->alpha, a->magnitude != NULL);
+        sb_puts(js, "\"weight\":\"");
+        sb_put_json(js, a->weight);
+        sb_puts(js, "\"}");
     }
     if (m->adapters.len) sb_puts(js, "}");
 }

@@ -2,6 +2,7 @@
 /* adapters.c: see adapters.h.                                               */
 #include "frontend/cli/adapters.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "ir/base/files.h"
@@ -32,6 +33,7 @@ static bool read_adapters_one(Arena *a, JsonSpan v, Adapter *x) {
               number_at(v, "dropout", &x->dropout) &&
               number_at(v, "columns", &columns) && rank >= 1 && rank <= 65536;
     if (!ok) return false;
+    text_at(a, v, "magnitude", &x->magnitude);
     x->rank = (int64_t)rank;
     x->columns = columns != 0;
     return true;
@@ -65,47 +67,82 @@ static const Adapter *adapter_of(const Adapters *x, const char *weight) {
     return NULL;
 }
 
-/* The module with its two matrices' names. */
+/* An adapter's numbers, beside its weight of `type`. */
 typedef struct Parts {
-    int64_t in, out, rank;
-    float *a, *b;
+    const Adapter *of;
+    const Type *type;
+    int64_t in, out;
+    float *a, *b, *magnitude; /* NULL: without DoRA */
 } Parts;
 
-static double delta(const Parts *p, int64_t out, int64_t in) {
+static Status read_part(const Adapters *x, Str name, int rank, int64_t rows,
+                        int64_t columns, AdapterPart *part, void *ctx,
+                        float **out) {
+    Type t = {.dtype = DT_F32, .rank = rank, .dim = {rows, columns}};
+    *out = NEW_ARRAY(x->arena, float, (size_t)(rows * columns));
+    return part(ctx, name, &t, *out);
+}
+
+/* Row `out` of the weight with its adapter. */
+static void add_delta(const Parts *p, const char *data, int64_t out,
+                      double *row) {
+    const Adapter *a = p->of;
+    size_t size = dtype_bytes((uint32_t)p->type->dtype);
+    for (int64_t in = 0; in < p->in; in++) {
+        int64_t at = a->columns ? in * p->out + out : out * p->in + in;
+        double sum = 0;
+        for (int64_t r = 0; r < a->rank; r++)
+            sum +=
+                (double)p->b[out * a->rank + r] * (double)p->a[r * p->in + in];
+        row[in] = float_at((uint32_t)p->type->dtype, data + (size_t)at * size) +
+                  a->alpha / (double)a->rank * sum;
+    }
+}
+
+/* The factor that gives the row its trained norm. */
+static double norm_factor(const Parts *p, int64_t out, const double *row) {
     double sum = 0;
-    for (int64_t r = 0; r < p->rank; r++)
-        sum += (double)p->b[out * p->rank + r] * (double)p->a[r * p->in + in];
-    return sum;
+    if (!p->magnitude) return 1;
+    for (int64_t in = 0; in < p->in; in++) sum += row[in] * row[in];
+    return (double)p->magnitude[out] / sqrt(sum);
+}
+
+/* False: a number is beyond the weight's type. */
+static bool merge_row(const Parts *p, int64_t out, double *row, char *data) {
+    size_t size = dtype_bytes((uint32_t)p->type->dtype);
+    bool fits = true;
+    add_delta(p, data, out, row);
+    double factor = norm_factor(p, out, row);
+    for (int64_t in = 0; in < p->in; in++) {
+        int64_t at = p->of->columns ? in * p->out + out : out * p->in + in;
+        fits &= float_put((uint32_t)p->type->dtype, factor * row[in],
+                          data + (size_t)at * size);
+    }
+    return fits;
 }
 
 Status adapters_merge(const Adapters *x, const char *weight, const Type *type,
                       void *data, AdapterPart *part, void *ctx) {
     const Adapter *a = adapter_of(x, weight);
     if (!a) return OK;
-    size_t size = dtype_bytes((uint32_t)type->dtype);
-    Parts p = {.rank = a->rank};
     if (type->rank != 2)
         return fail(x->diag, (Loc){0},
                     "damaged module: '%s' has an adapter and is not a matrix",
                     weight);
-    p.in = type->dim[a->columns ? 0 : 1];
-    p.out = type->dim[a->columns ? 1 : 0];
-    p.a = NEW_ARRAY(x->arena, float, (size_t)(p.rank * p.in));
-    p.b = NEW_ARRAY(x->arena, float, (size_t)(p.out * p.rank));
-    TRY(part(ctx, a->a, p.rank, p.in, p.a));
-    TRY(part(ctx, a->b, p.out, p.rank, p.b));
-    for (int64_t i = 0; i < type->dim[0]; i++)
-        for (int64_t k = 0; k < type->dim[1]; k++) {
-            char *at = (char *)data + (size_t)(i * type->dim[1] + k) * size;
-            double add = a->columns ? delta(&p, k, i) : delta(&p, i, k);
-            double sum = float_at((uint32_t)type->dtype, at) +
-                         a->alpha / (double)a->rank * add;
-            if (!float_put((uint32_t)type->dtype, sum, at))
-                return fail(x->diag, (Loc){0},
-                            "'%s' with its adapter is beyond the model's own "
-                            "type",
-                            weight);
-        }
+    Parts p = {.of = a,
+               .type = type,
+               .in = type->dim[a->columns ? 0 : 1],
+               .out = type->dim[a->columns ? 1 : 0]};
+    TRY(read_part(x, a->a, 2, a->rank, p.in, part, ctx, &p.a));
+    TRY(read_part(x, a->b, 2, p.out, a->rank, part, ctx, &p.b));
+    if (a->magnitude)
+        TRY(read_part(x, a->magnitude, 1, p.out, 1, part, ctx, &p.magnitude));
+    double *row = NEW_ARRAY(x->arena, double, p.in + 1);
+    for (int64_t out = 0; out < p.out; out++)
+        if (!merge_row(&p, out, row, data))
+            return fail(x->diag, (Loc){0},
+                        "'%s' with its adapter is beyond the model's own type",
+                        weight);
     return OK;
 }
 
@@ -170,8 +207,8 @@ static void put_config(const Adapters *x, StrBuf *sb) {
     sb_puts(sb, "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": null,\n"
                 "  \"base_model_name_or_path\": null,\n"
                 "  \"inference_mode\": true,\n  \"fan_in_fan_out\": false,\n"
-                "  \"init_lora_weights\": true,\n  \"use_rslora\": false,\n"
-                "  \"use_dora\": false,\n");
+                "  \"init_lora_weights\": true,\n  \"use_rslora\": false,\n");
+    sb_printf(sb, "  \"use_dora\": %s,\n", x->at->magnitude ? "true" : "false");
     sb_printf(sb, "  \"r\": %lld,\n  \"lora_alpha\": %.17g,\n",
               (long long)x->at->rank, x->at->alpha);
     sb_printf(sb, "  \"lora_dropout\": %.17g,\n  \"bias\": \"%s\",\n",
@@ -211,20 +248,11 @@ static Status put_adapters_tensor(PeftFile *p, Str name) {
     if (!t || t->foreign || !is_float_dtype(t->dtype) || t->rank > 2)
         return fail(d, (Loc){.file = p->f->path},
                     "'%s' is not in it as a parameter of an adapter", name);
-    int64_t rows = t->rank == 2 ? t->dim[0] : 1, columns = 1;
-    if (t->rank) columns = t->dim[t->rank - 1];
-    size_t bytes = (size_t)(rows * columns) * sizeof(float);
+    Type type = {.dtype = DT_F32, .rank = (int)t->rank};
+    for (uint32_t i = 0; i < t->rank; i++) type.dim[i] = t->dim[i];
+    size_t bytes = (size_t)type_count(&type) * sizeof(float);
     float *x = arena_alloc(p->x->arena, bytes + 1);
-    if (t->rank == 2) {
-        TRY(p->part(p->ctx, name, rows, columns, x));
-    } else {
-        char *raw = arena_alloc(p->x->arena, t->end - t->begin + 1);
-        if (st_read(p->f, t, 0, t->end - t->begin, raw) != AMPC_OK)
-            return fail(d, (Loc){0}, "%s", p->f->why);
-        for (int64_t i = 0; i < columns; i++)
-            x[i] = (float)float_at(t->dtype,
-                                   raw + (size_t)i * dtype_bytes(t->dtype));
-    }
+    TRY(p->part(p->ctx, name, &type, x));
     sb_puts(&p->header, ",\"base_model.model.");
     sb_put_json(&p->header, name);
     sb_puts(&p->header, "\":{\"dtype\":\"F32\",\"shape\":[");
@@ -241,6 +269,8 @@ static Status put_tensors(PeftFile *p) {
     for (int i = 0; i < p->x->n; i++) {
         TRY(put_adapters_tensor(p, p->x->at[i].a));
         TRY(put_adapters_tensor(p, p->x->at[i].b));
+        if (p->x->at[i].magnitude)
+            TRY(put_adapters_tensor(p, p->x->at[i].magnitude));
     }
     for (int i = 0; i < p->x->trained.len; i++)
         TRY(put_adapters_tensor(p, p->x->trained.data[i]));
@@ -263,10 +293,23 @@ static Status write_tensors(const PeftFile *p, const char *path,
     return st;
 }
 
+/* PEFT has one use_dora for all modules. */
+static Status check_alike(const Adapters *x) {
+    for (int i = 1; i < x->n; i++)
+        if (!x->at[i].magnitude != !x->at->magnitude)
+            return fail(x->diag, (Loc){0},
+                        "--adapter: PEFT's files have dora for all layers or "
+                        "for none, and one of '%s' and '%s' lacks it; ampc "
+                        "export without --adapter merges both",
+                        x->at->module, x->at[i].module);
+    return OK;
+}
+
 Status adapters_write(const Adapters *x, StFile *f, const char *folder,
                       FileGuard *guard, AdapterPart *part, void *ctx) {
     PeftFile p = {.x = x, .part = part, .ctx = ctx, .f = f};
     StrBuf config = {0};
+    TRY(check_alike(x));
     const char *path =
         arena_printf(x->arena, "%s/adapter_model.safetensors", folder);
     Status st = put_tensors(&p);

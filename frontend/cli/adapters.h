@@ -2,7 +2,8 @@
 /* adapters.h: what `ampc export` does with the adapters of --lora, which the
    module lists in section "adapters" (passes/passes.h: adapters_put).
 
-   W + alpha / rank * b a goes into the weights of an exported model; --adapter
+   W + alpha / rank * b a goes into the weights of an exported model, with DoRA
+   after its outputs have the trained norms; --adapter
    writes them alone, in the two files that PEFT reads.                       */
 #ifndef AMPC_FRONTEND_CLI_ADAPTERS_H
 #define AMPC_FRONTEND_CLI_ADAPTERS_H
@@ -19,9 +20,9 @@ typedef struct Adapters {
     VEC(Str) trained; /* other parameters that train */
 } Adapters;
 
-/* Reads a parameter [rows, columns] of an adapter. */
-typedef Status AdapterPart(void *ctx, const char *name, int64_t rows,
-                           int64_t columns, float *out);
+/* Reads a parameter of an adapter as f32. */
+typedef Status AdapterPart(void *ctx, const char *name, const Type *type,
+                           float *out);
 
 /* False: the text is not what adapters_put wrote. */
 bool adapters_read(Arena *a, Diag *d, const char *text, size_t n,

@@ -257,14 +257,12 @@ static const StTensor *find_tensor(Weights *w, const char *name) {
     return w->file && !t ? st_find(w->file, name) : t;
 }
 
-/* Reads a parameter of an adapter as f32. */
-static Status part_of(void *ctx, const char *name, int64_t rows,
-                      int64_t columns, float *out) {
+static Status part_of(void *ctx, const char *name, const Type *type,
+                      float *out) {
     Weights *w = ctx;
-    Type type = {.dtype = DT_F32, .rank = 2, .dim = {rows, columns}};
     const StTensor *t = find_tensor(w, name);
     if (!t) return misfit(w, w->file->path, name, "is not in it");
-    return from_file(w, w->file, t, name, &type, (char *)out);
+    return from_file(w, w->file, t, name, type, (char *)out);
 }
 
 /* Names as in PEFT's adapter files. */

@@ -120,7 +120,8 @@ void options_lines(const Options *o, StrBuf *sb) {
         const LoraSpec *l = &o->lora.data[i];
         sb_printf(sb, "lora        %s, rank %lld, alpha %g, dropout %g, ",
                   l->glob, (long long)l->rank, l->alpha, l->dropout);
-        sb_printf(sb, "bias %s\n", lora_biases[l->bias]);
+        sb_printf(sb, "bias %s%s\n", lora_biases[l->bias],
+                  l->dora ? ", trained norms (DoRA)" : "");
     }
     if (o->frozen_dtype)
         sb_printf(sb, "frozen      weights in %s\n",

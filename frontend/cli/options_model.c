@@ -210,6 +210,7 @@ Status add_lora(Options *o, Spec *s) {
         {"alpha", .real = &l.alpha, .lo = LEAST, .hi = MOST},
         {"dropout", .real = &l.dropout, .hi = 1, .open = true},
         {"bias", .words = lora_biases, .choice = &bias},
+        {"dora", .flag = &l.dora, .hi = 1},
         {0}};
     TRY(spec_keys(s, keys));
     l.bias = (LoraBias)bias;

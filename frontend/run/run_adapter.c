@@ -71,6 +71,16 @@ static Status check_module(const Config *c, const char *module, JsonSpan mine) {
     TRY(adapter_number_of(c, "r", "rank_pattern", module, &r));
     TRY(adapter_number_of(c, "lora_alpha", "alpha_pattern", module, &a));
     if (json_get(c->all, "use_rslora", &v) && is_true(v)) a *= sqrt(r);
+    bool dora = json_get(mine, "dora", &v) && v.n == 1 && *v.p == '1',
+         theirs = json_get(c->all, "use_dora", &v) && is_true(v);
+    if (dora != theirs)
+        return source_bad(&c->source,
+                          "the adapter of '%s' is trained %s DoRA, and this "
+                          "module has it %s: compile with --lora "
+                          "'%s,rank=%g,alpha=%.9g%s'",
+                          module, theirs ? "with" : "without",
+                          dora ? "with" : "without", module, rank, a,
+                          theirs ? ",dora" : "");
     if (r != rank) return OK; /* the shapes differ, which loading reports */
     if (fabs(a - alpha) <= 1e-6 * fabs(a)) return OK;
     return source_bad(&c->source,

@@ -27,7 +27,7 @@
        the finite flag, which is an output
    13  every attempt is counted; micro-batches and their losses are summed
    14  a program that writes a variable also writes its 16-bit copies
-   15  refresh writes copies only
+   15  refresh writes copies only, and parameters that begin as NaN
    From INLINED on (verify_stage.c)
    16  only calls of whole functions are left; from FUSED on none
    From PRIMITIVE on (verify_stage.c)

@@ -11,6 +11,8 @@
             %a = matmul (dropout %x), %fc.lora_A.weight {trans_b=1}
             %b = matmul %a, %fc.lora_B.weight {trans_b=1}
             %z = add %y, (mul %b, alpha/rank)        read in the place of %y
+   With dora each output of the adapted layer has a trained norm
+   (dora.h), and %z is multiplied by it.
    A weight [in,out], without trans_b or through a transposition, has the same
    adapter. Everything else freezes but what --train names, new heads and the
    biases that bias= asks for. What freezes here is kept once, in the 16 bits
@@ -20,6 +22,7 @@
    requires     stage TYPED, graph forward and its copies for other batches
    establishes  the module's list of adapters                               */
 #include "ir/fn/fn.h"
+#include "passes/common/dora.h"
 #include "passes/common/frozen.h"
 #include "passes/rewrite.h"
 
@@ -124,25 +127,26 @@ static Str part_name(Str module, const char *part) {
 
 /* ---- the variables ------------------------------------------------------- */
 
-static Status add_part(Adapt *x, const Use *u, Str name, int64_t rows,
-                       int64_t columns, double bound) {
+static Status add_part(Adapt *x, const Use *u, Str name, TypeId t, Var **out) {
     Module *m = x->m;
     if (module_find_var(m, name) >= 0)
         return fail(x->cx->diag, (Loc){.file = m->file},
                     "--lora '%s': the model has a variable '%s' already",
                     u->spec->glob, name);
-    TypeId t = type_make(DT_F32, 2, (int64_t[]){rows, columns});
     int i = module_var(m, VAR_PARAM, name, t, NULL, 0);
-    Var *v = &m->vars.data[i];
-    v->why = internf("--lora %s", u->spec->glob);
-    if (bound > 0)
-        v->draw = (Draw){
-            .kind = DRAW_UNIFORM,
-            .seed =
-                hash_bytes((uint64_t)x->cx->opt->seed, name, strlen(name)) >> 1,
-            .a = -bound,
-            .b = bound};
+    *out = &m->vars.data[i];
+    (*out)->why = internf("--lora %s", u->spec->glob);
     return OK;
+}
+
+/* Kaiming's uniform distribution with a = sqrt(5) */
+static Draw kaiming(const Adapt *x, Str name, int64_t in) {
+    double bound = 1 / sqrt((double)in);
+    return (Draw){
+        .kind = DRAW_UNIFORM,
+        .seed = hash_bytes((uint64_t)x->cx->opt->seed, name, strlen(name)) >> 1,
+        .a = -bound,
+        .b = bound};
 }
 
 static Status add_adapter(Adapt *x, int var) {
@@ -159,9 +163,16 @@ static Status add_adapter(Adapt *x, int var) {
                  .alpha = spec->alpha,
                  .dropout = spec->dropout,
                  .columns = u->columns};
-    /* Kaiming's uniform distribution with a = sqrt(5) */
-    TRY(add_part(x, u, a.a, a.rank, in, 1 / sqrt((double)in)));
-    TRY(add_part(x, u, a.b, out, a.rank, 0));
+    const int64_t down[] = {a.rank, in}, up[] = {out, a.rank};
+    Var *v;
+    TRY(add_part(x, u, a.a, type_make(DT_F32, 2, down), &v));
+    v->draw = kaiming(x, a.a, in);
+    TRY(add_part(x, u, a.b, type_make(DT_F32, 2, up), &v));
+    if (spec->dora) {
+        a.magnitude = internf("%s.lora_magnitude_vector", module);
+        TRY(add_part(x, u, a.magnitude, type_make(DT_F32, 1, &out), &v));
+        v->fill = NAN; /* until program refresh has run (dora.h) */
+    }
     u->adapter = x->m->adapters.len;
     vec_push(x->m->arena, &x->m->adapters, a);
     return OK;
@@ -282,13 +293,17 @@ static void adapt_product(Walk *w, const Node *n, const Adapter *a) {
     double scale = a->alpha / (double)a->rank;
     ValueId y = n->out[0];
     b->loc = n->loc;
-    ValueId x = dropped(w, b_cast(b, n->in[0], DT_F32), a->dropout);
+    ValueId whole = b_cast(b, n->in[0], DT_F32),
+            x = dropped(w, whole, a->dropout);
     ValueId low = b_matmul(b, x, var_named(w, a->a),
                            attr_int(n, AK_trans_a) != 0, true, DT_F32);
     ValueId add = b_matmul(b, low, var_named(w, a->b), false, true, DT_F32);
     if (scale != 1)
         add = b2(b, OP_MUL, add, b_scalar(b, DT_F32, scale), DT_F32);
-    w->reads.map[y.i] = b2(b, OP_ADD, y, add, d);
+    ValueId z = b2(b, OP_ADD, y, add, d);
+    if (a->magnitude)
+        z = dora_result(b, a, n, x.i == whole.i ? NO_VALUE : x, add, z);
+    w->reads.map[y.i] = z;
     b->loc = (Loc){0};
 }
 
@@ -388,6 +403,11 @@ void adapters_put(const Module *m, StrBuf *sb) {
         }
         sb_printf(sb, "\"rank\":%lld,\"alpha\":%.17g,\"dropout\":%.17g,",
                   (long long)a->rank, a->alpha, a->dropout);
+        if (a->magnitude) {
+            sb_puts(sb, "\"magnitude\":\"");
+            sb_put_json(sb, a->magnitude);
+            sb_puts(sb, "\",");
+        }
         sb_printf(sb, "\"columns\":%d}", a->columns);
     }
     sb_puts(sb, "],\n\"trained\":[");
@@ -397,7 +417,8 @@ void adapters_put(const Module *m, StrBuf *sb) {
         bool part = false;
         for (int k = 0; k < m->adapters.len; k++)
             part |= v->name == m->adapters.data[k].a ||
-                    v->name == m->adapters.data[k].b;
+                    v->name == m->adapters.data[k].b ||
+                    v->name == m->adapters.data[k].magnitude;
         if (part) continue;
         sb_puts(sb, n++ ? ",\"" : "\"");
         sb_put_json(sb, v->name);

@@ -165,8 +165,20 @@ static ValueId widened(Builder *b, ValueId q, ValueId scale, int code) {
                  NULL);
 }
 
+Stored frozen_stored(const Module *m, int var) {
+    Stored s = {.narrow =
+                    dtype_is_low(type_get(m->vars.data[var].type)->dtype)};
+    for (int code = 0; code < QUANTIZED_CODES; code++) {
+        Str name =
+            family_name((Family)(FAMILY_INT8 + code), m->vars.data[var].name);
+        int scale = module_find_var(m, name);
+        if (scale >= 0) s = (Stored){.scale = scale, .code = code};
+    }
+    return s;
+}
+
 ValueId frozen_read(Builder *b, const Stored *s, int var) {
-    ValueId v = graph_find_var(b->g, var);
+    ValueId v = graph_var(b->g, var);
     if (s->scale) return widened(b, v, graph_var(b->g, s->scale), s->code);
     return s->narrow ? b_cast(b, v, DT_F32) : v;
 }

@@ -22,6 +22,8 @@ typedef struct Stored {
 /* Stores the frozen variables among the first n in that dtype; ours: those
    that --lora or --freeze froze. Returns an entry for each. */
 Stored *frozen_store(Module *m, PassCtx *cx, const bool *ours, int n);
+/* How frozen_store stored it. */
+Stored frozen_stored(const Module *m, int var);
 /* What a reader of variable `var` must read instead. */
 ValueId frozen_read(Builder *b, const Stored *s, int var);
 /* If node n looks up rows of codes: the value that replaces its result. */

@@ -18,6 +18,7 @@
 #include "passes/passes.h"
 #include "passes/common/average.h"
 #include "passes/common/compact.h"
+#include "passes/common/dora.h"
 #include "passes/common/early.h"
 #include "passes/rewrite.h"
 
@@ -833,7 +834,7 @@ Status pass_optimizer(Module *m, PassCtx *cx) {
     average_read(m, cx->scratch);
     for (int i = 0; i < m->graphs.len; i++)
         rewrite_graph(m->graphs.data[i], cx->scratch, shadow_rule, NULL);
-    graph_new(m, program_name(PROGRAM_REFRESH, intern("")));
+    dora_begin(graph_new(m, program_name(PROGRAM_REFRESH, intern(""))));
     for (int i = 0; i < m->graphs.len; i++)
         shadows_write(m->graphs.data[i], cx->scratch);
     /* A hash of everything that decides how a run continues from a

@@ -340,9 +340,16 @@ static bool uses_files(const ampc_session *s) {
     return !s->opt.comm || s->opt.comm->rank == 0;
 }
 
+/* Files need the first values that program refresh gives to parameters. With
+   shards it runs whenever weights were read. */
+static ampc_status before_saving(ampc_session *s, const char *path) {
+    ampc_status status = need_path(s, path);
+    return status == AMPC_OK && !s->shards ? session_refresh(s) : status;
+}
+
 static ampc_status api_save(ampc_session *s, const char *path) {
     ENTER(s);
-    ampc_status status = need_path(s, path);
+    ampc_status status = before_saving(s, path);
     if (status == AMPC_OK && s->opt.comm && s->micro > 0)
         status = session_fail(s, AMPC_ERR_ARGUMENT,
                               "between micro-steps other ranks hold a part of "
@@ -380,7 +387,7 @@ static ampc_status api_load_weights(ampc_session *s, const ampc_weights *from) {
 
 static ampc_status api_save_weights(ampc_session *s, const char *path) {
     ENTER(s);
-    ampc_status status = shards_gather(s, need_path(s, path), true);
+    ampc_status status = shards_gather(s, before_saving(s, path), true);
     if (status == AMPC_OK && uses_files(s))
         status = checkpoint_save_weights(s, path);
     return api_leave(s, shards_part(s, status));

@@ -222,13 +222,15 @@ static ampc_status load_layout(Load *l) {
         l->at[i] = NOT_STAGED;
         if (!load_wants(l, v)) continue;
         if (!section_of(v) && !load_quantizes(l, weight_of_scales(m, v))) {
-            if (!l->sources[i].t) continue;
-            if (!l->resume && !same_shape(l->sources[i].t, v) &&
+            bool begins = load_begins(l, i);
+            if (!l->sources[i].t && !begins) continue;
+            if (!l->resume && !begins && !same_shape(l->sources[i].t, v) &&
                 is_fresh(l->s, v)) {
                 load_names_add(&l->fresh, v->name);
                 continue;
             }
-            ampc_status status = check_tensor(l, &l->sources[i], v);
+            ampc_status status =
+                begins ? AMPC_OK : check_tensor(l, &l->sources[i], v);
             if (status != AMPC_OK) return status;
         }
         l->at[i] = total;
@@ -293,6 +295,10 @@ static ampc_status stage_tensor(Load *l, uint32_t i) {
     char *to = l->stage + l->at[i];
     ampc_status status;
     int code;
+    if (load_begins(l, i)) {
+        memset(to, 0xff, v->bytes); /* NaN, which program refresh replaces */
+        return AMPC_OK;
+    }
     if (!t) return AMPC_OK; /* scales, which follow from their weight */
     if (load_quantizes(l, (int)i)) {
         int scale = scales_of(l->s->m, v, &code);

@@ -67,6 +67,9 @@ bool load_wants(const Load *l, const PlanVar *v);
 /* True if weight i is rounded to codes while it is loaded: then no file has
    its scales. */
 bool load_quantizes(const Load *l, int i);
+/* True if weight i is a magnitude of DoRA that no file has while one has the
+   weight whose norms it begins with: it begins again. */
+bool load_begins(const Load *l, uint32_t i);
 /* Reports on a successful load: missing variables and unused tensors. */
 void load_report(Load *l);
 ampc_status load_resolve(Load *l);

@@ -119,6 +119,27 @@ bool load_quantizes(const Load *l, int i) {
            !is_float_dtype(l->s->m->vars[i].dtype);
 }
 
+bool load_begins(const Load *l, uint32_t i) {
+    static const char end[] = ".lora_magnitude_vector";
+    const PlanVar *v = &l->s->m->vars[i];
+    const char *json = l->s->m->info;
+    char module[1024], weight[1024];
+    JsonSpan info, lora, of, text;
+    size_t n = strlen(v->name), k = sizeof end - 1;
+    if (l->resume || l->sources[i].t || n <= k || n - k >= sizeof module ||
+        strcmp(v->name + n - k, end) != 0)
+        return false;
+    memcpy(module, v->name, n - k);
+    module[n - k] = 0;
+    if (!json || !json_parse(json, strlen(json), &info) ||
+        !json_get(info, "lora", &lora) || !json_get(lora, module, &of) ||
+        !json_get(of, "weight", &text) ||
+        json_text(text, weight, sizeof weight) < 0)
+        return false;
+    int w = find_var(l->s->m, weight);
+    return w >= 0 && l->sources[w].t;
+}
+
 /* True if a file must have the variable: scales only if the file has their
    codes.
  */

@@ -52,6 +52,7 @@ def batch(step):
 
 def plain(name):
     return (name.replace("base_model.model.", "").replace(".base_layer", "")
+            .replace("_vector.default.weight", "_vector")
             .replace(".default", "").replace(".modules_to_save", ""))
 
 
@@ -66,6 +67,11 @@ def case(name, options, **config):
         for n, p in net.named_parameters():
             if plain(n) in NAMES:
                 p.copy_(values(p.shape, NAMES.index(plain(n))))
+        for m in net.modules():
+            if getattr(m, "lora_magnitude_vector", None):
+                w = m.base_layer.weight
+                m.lora_magnitude_vector["default"].weight.copy_(
+                    w.norm(dim=0 if m.fan_in_fan_out else 1))
     print(f"case {name} {options}")
     trained = {plain(n): p for n, p in net.named_parameters()
                if p.requires_grad}
@@ -95,6 +101,7 @@ def main():
     case("all_biases", both.format(",bias=all"), r=2, lora_alpha=4, bias="all")
     case("head", both.format("") + " --train head", r=2, lora_alpha=4,
          modules_to_save=["head"])
+    case("dora", both.format(",dora"), r=2, lora_alpha=4, use_dora=True)
     case("ranks", "--lora fc,rank=1 --lora proj,rank=3,alpha=2", r=1,
          lora_alpha=8, rank_pattern={"proj": 3}, alpha_pattern={"proj": 2})
 

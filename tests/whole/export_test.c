@@ -139,11 +139,11 @@ TEST_CASE(export, gpt) { round_trip("gpt.dyn.onnx", ""); }
 
 /* The exported weights contain the adapters: the file predicts like the
    trained session, up to the order of sums. */
-TEST_CASE(export, adapters_are_merged) {
+static void run_merged(const char *options) {
     char words[1400];
     size_t n, k;
-    Compiled c = compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"),
-                              OPTIONS "--lora 'fc?,rank=2,alpha=16'");
+    Compiled c =
+        compile_file(test_data_path("tests/onnx/mlp.dyn.onnx"), options);
     ampc_session *s = open_threads(&c, 1);
     float *first = predict(&c, s, &n);
     Data d = data_for(c.api, "train");
@@ -174,6 +174,13 @@ TEST_CASE(export, adapters_are_merged) {
     m.api->close(s);
     compiled_close(&m);
     compiled_close(&c);
+}
+
+TEST_CASE(export, adapters_are_merged) {
+    run_merged(OPTIONS "--lora 'fc?,rank=2,alpha=16'");
+}
+TEST_CASE(export, magnitudes_are_merged) {
+    run_merged(OPTIONS "--lora 'fc?,rank=2,alpha=16,dora'");
 }
 
 static bool file_has(const char *path, const char *text) {

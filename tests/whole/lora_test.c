@@ -269,6 +269,78 @@ TEST_CASE(lora, adapters_alone_as_peft_has_them) {
     compiled_close(&c);
 }
 
+/* With dora, magnitudes are in both files, and begin again beside weights that
+   are loaded without them. */
+TEST_CASE(lora, magnitudes_in_files) {
+    char words[1400];
+    float want[8], got[8];
+    size_t n;
+    Compiled c = compile_text(model, "--lora '*,rank=2,dora'" SMALL);
+    ampc_session *s = begin(&c);
+    for (int i = 0; i < 3; i++) step(&c, s, i);
+    REQUIRE(c.api->save(s, test_tmp("trained")) == AMPC_OK);
+    read_var(&c, s, "fc.lora_magnitude_vector", want, sizeof want,
+             AMPC_DTYPE_F32);
+    snprintf(words, sizeof words,
+             "export '%s' --load trained --adapter -o adapter", c.path);
+    check_ampc(0, "", words);
+    char *config = test_read_file(test_tmp("adapter/adapter_config.json"), &n);
+    REQUIRE(config);
+    CHECK_HAS(config, "\"use_dora\": true");
+    free(config);
+    const char *file = test_tmp("adapter/adapter_model.safetensors"),
+               *base = test_tmp("base.safetensors");
+    Trace t = trace_read(file);
+    CHECK(trace_find(&t, "base_model.model.fc.lora_magnitude_vector"));
+    trace_free(&t);
+    ampc_weights from = {
+        .size = sizeof from, .paths = &file, .npath = 1, .partial = 1};
+    ampc_session *u = open_threads(&c, 1);
+    if (c.api->load_weights(u, &from)) FAIL("load: %s", c.api->error(u));
+    read_var(&c, u, "fc.lora_magnitude_vector", got, sizeof got,
+             AMPC_DTYPE_F32);
+    CHECK_MEM(got, want, sizeof want);
+    c.api->close(u);
+    c.api->close(s);
+    Compiled plain = compile_text(model, SMALL);
+    s = begin(&plain);
+    REQUIRE(plain.api->save_weights(s, base) == AMPC_OK);
+    plain.api->close(s);
+    compiled_close(&plain);
+    u = open_threads(&c, 1);
+    step(&c, u, 0);
+    from.paths = &base;
+    if (c.api->load_weights(u, &from)) FAIL("load: %s", c.api->error(u));
+    REQUIRE(c.api->save(u, test_tmp("again")) == AMPC_OK);
+    read_var(&c, u, "fc.lora_magnitude_vector", got, sizeof got,
+             AMPC_DTYPE_F32);
+    for (int i = 0; i < 8; i++) { /* the norms of the weights in begin() */
+        double sum = 0;
+        for (int k = 6 * i; k < 6 * i + 6; k++)
+            sum += pow(((37 * k + 11) % 64 - 32) / 64.0, 2);
+        CHECK_REL(got[i], sqrt(sum), TOL_LORA);
+    }
+    c.api->close(u);
+    compiled_close(&c);
+}
+
+/* PEFT has one use_dora for all layers. */
+TEST_CASE(lora, magnitudes_of_some_layers) {
+    char words[1400];
+    Compiled c =
+        compile_text(model, "--lora fc,rank=2 --lora proj,rank=2,dora" SMALL);
+    ampc_session *s = begin(&c);
+    REQUIRE(c.api->save(s, test_tmp("trained")) == AMPC_OK);
+    c.api->close(s);
+    snprintf(words, sizeof words,
+             "export '%s' --load trained --adapter -o adapter", c.path);
+    check_ampc(1, "PEFT's files have dora for all layers or for none", words);
+    snprintf(words, sizeof words, "export '%s' --load trained -o w.onnx",
+             c.path);
+    check_ampc(0, "", words);
+    compiled_close(&c);
+}
+
 /* x.npy: 4 samples. */
 static void write_zeros(void) {
     char file[128 + 24 * 4] = "\x93NUMPY\x01\x00\x76\x00"
@@ -299,6 +371,9 @@ TEST_CASE(lora, another_scale_than_beside_the_file) {
          "2 of 8 weights loaded"},
         {1, "{\"r\":2,\"lora_alpha\":4,\"alpha_pattern\":{\"f.*\":4}}",
          "'alpha_pattern' has a regular expression"},
+        {1, "{\"r\":2,\"lora_alpha\":4,\"use_dora\":true}",
+         "with DoRA, and this module has it without: compile with --lora "
+         "'fc,rank=2,alpha=4,dora'"},
         {1, "{\"r\":2,\"lora_alpha\":\"4\"}", "'lora_alpha' is not a number"},
         {1, "{\"r\":1e400,\"lora_alpha\":4}", "'r' is not a number"},
         {1, "[", "not a JSON object"},
@@ -381,7 +456,7 @@ static const struct {
     int n;
 } coded[] = {{"table", 6400}, {"fc.weight", 6144}, {"head.weight", 4608}};
 
-enum { CODED = 3, MOST_CODED = 6400, MOST_SCALES = 100 };
+enum { NCODED = 3, MOST_CODED = 6400, MOST_SCALES = 100 };
 
 /* The weight for which codes in blocks of 64 stand, by the definition: the
    nearest level, relative to the largest magnitude. */
@@ -419,20 +494,42 @@ static double coded_step(const Compiled *c, ampc_session *s, int i) {
     return step_ok(c, s, in, 2).loss;
 }
 
-#define CODED_OPTIONS                                                          \
-    "--lora fc,rank=4 --loss mse --precision fp32 --optimizer adamw,lr=0.02 "  \
-    "--target cpu:x86-64-v2"
+#define CODED(adapter)                                                         \
+    "--lora " adapter " --loss mse --precision fp32 --optimizer "              \
+    "adamw,lr=0.02 --target cpu:x86-64-v2"
+#define CODED_OPTIONS CODED("fc,rank=4")
 
 /* All codes and scales. */
 static void *read_codes(const Compiled *c, ampc_session *s, size_t *n) {
     return read_all(c, s, 1u << AMPC_KIND_FROZEN, n);
 }
 
+/* Gives a session without codes the numbers that codes stand for. */
+static void write_rounded(const Compiled *plain, ampc_session *t,
+                          const char *dtype) {
+    static float w[MOST_CODED];
+    for (int i = 0; i < NCODED; i++) {
+        size_t bytes = (size_t)coded[i].n * sizeof *w;
+        read_var(plain, t, coded[i].name, w, bytes, AMPC_DTYPE_F32);
+        round_coded(dtype, w, coded[i].n);
+        write_var(plain, t, coded[i].name, w, bytes, AMPC_DTYPE_F32);
+    }
+}
+
+static void check_same_losses(const Compiled *c, ampc_session *s,
+                              const Compiled *plain, ampc_session *t,
+                              const char *dtype) {
+    for (int i = 0; i < STEPS; i++) {
+        double got = coded_step(c, s, i), want = coded_step(plain, t, i);
+        CHECK_MSG(fabs(got - want) <= TOL_LORA * want,
+                  "%s, step %d: loss %.9g, not %.9g", dtype, i, got, want);
+    }
+}
+
 /* Weights rounded when the model is compiled, when a file is loaded, and by
    the definition are the same; they train as the rounded weights do. */
 static void run_coded(const char *dtype) {
     char options[300];
-    static float w[MOST_CODED];
     size_t n[2];
     const char *file = test_tmp("whole.safetensors");
     Compiled plain = compile_text(coded_model, CODED_OPTIONS);
@@ -446,17 +543,8 @@ static void run_coded(const char *dtype) {
     if (c.api->load_weights(s, &from)) FAIL("load: %s", c.api->error(s));
     void *then = read_codes(&c, s, &n[1]);
     CHECK(n[0] == n[1] && n[0] < 4 * MOST_CODED && !memcmp(first, then, n[0]));
-    for (int i = 0; i < CODED; i++) {
-        size_t bytes = (size_t)coded[i].n * sizeof *w;
-        read_var(&plain, t, coded[i].name, w, bytes, AMPC_DTYPE_F32);
-        round_coded(dtype, w, coded[i].n);
-        write_var(&plain, t, coded[i].name, w, bytes, AMPC_DTYPE_F32);
-    }
-    for (int i = 0; i < STEPS; i++) {
-        double got = coded_step(&c, s, i), want = coded_step(&plain, t, i);
-        CHECK_MSG(fabs(got - want) <= TOL_LORA * want,
-                  "%s, step %d: loss %.9g, not %.9g", dtype, i, got, want);
-    }
+    write_rounded(&plain, t, dtype);
+    check_same_losses(&c, s, &plain, t, dtype);
     free(first);
     free(then);
     c.api->close(s);
@@ -468,6 +556,20 @@ static void run_coded(const char *dtype) {
 TEST_CASE(lora, int8_weights_train_as_their_values) { run_coded("int8"); }
 TEST_CASE(lora, int4_weights_train_as_their_values) { run_coded("int4"); }
 TEST_CASE(lora, nf4_weights_train_as_their_values) { run_coded("nf4"); }
+
+/* Magnitudes begin as the norms of the rounded weights. */
+TEST_CASE(lora, magnitudes_beside_codes) {
+    Compiled plain = compile_text(coded_model, CODED("fc,dora"));
+    Compiled c =
+        compile_text(coded_model, CODED("fc,dora") " --frozen-dtype int8");
+    ampc_session *s = open_threads(&c, 2), *t = open_threads(&plain, 1);
+    write_rounded(&plain, t, "int8");
+    check_same_losses(&c, s, &plain, t, "int8");
+    c.api->close(s);
+    plain.api->close(t);
+    compiled_close(&c);
+    compiled_close(&plain);
+}
 
 /* A checkpoint contains codes and scales: it resumes, and loads as weights. */
 TEST_CASE(lora, codes_in_checkpoints) {
@@ -507,7 +609,7 @@ static void run_widened(const char *dtype) {
     coded_step(&c, s, 0);
     REQUIRE(c.api->save_weights(s, file) == AMPC_OK);
     Trace w = trace_read(file);
-    for (int i = 0; i < CODED; i++) {
+    for (int i = 0; i < NCODED; i++) {
         size_t bytes = (size_t)coded[i].n * sizeof *want;
         read_var(&plain, t, coded[i].name, want, bytes, AMPC_DTYPE_F32);
         round_coded(dtype, want, coded[i].n);
