@@ -271,9 +271,10 @@ static bool first_time(const char *mark) {
 /* Logs the device in use, and why another is not used. */
 static void take_note(void *ctx, const char *line) {
     Run *r = ctx;
+    bool missing = !strncmp(line, "no GPU", 6);
+    if (!missing) snprintf(r->device, sizeof r->device, "%s", line);
     if (r->opt->quiet) return;
-    if (strncmp(line, "no GPU", 6) || first_time("no-gpu-was-told"))
-        log_note(r, "%s", line);
+    if (!missing || first_time("no-gpu-was-told")) log_note(r, "%s", line);
 }
 
 static void ask_device(Run *r) {

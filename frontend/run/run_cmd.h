@@ -137,8 +137,9 @@ typedef struct Run {
     void *lib;
     ampc_module_info info;
     ampc_session *s;
-    const char *gpu; /* name of the GPU; NULL: the CPU is used */
-    ampc_comm *comm; /* NULL: a single process */
+    const char *gpu;  /* name of the GPU; NULL: the CPU is used */
+    char device[200]; /* the session's line about what it runs on, or "" */
+    ampc_comm *comm;  /* NULL: a single process */
     int rank, world;
     FeedSet train, eval;
     FeedSet *others; /* data of the second and further objectives */

@@ -172,7 +172,7 @@ static void put_page(Run *r, StrBuf *sb) {
     put_quoted(sb, r->info.model);
     sb_printf(sb, ",\"info\":%s,\"device\":",
               r->info.info && *r->info.info ? r->info.info : "{}");
-    put_quoted(sb, r->gpu ? r->gpu : "CPU");
+    put_quoted(sb, *r->device ? r->device : r->gpu ? r->gpu : "CPU");
     sb_puts(sb, ",\"data\":\"");
     put_data(r, sb);
     sb_puts(sb, "\",\"best\":");

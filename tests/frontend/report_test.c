@@ -240,6 +240,7 @@ TEST_CASE(report, page_of_a_run_in_a_browser) {
     CHECK_HAS(out, ">best: epoch 1</small>");
     CHECK_HAS(out, "Unchanged in the whole run: grad_norm 0, lr 0.001, "
                    "scale 1, skipped 0.");
+    CHECK_HAS(out, "<dd>m.amp: x86-64-v2, ");
     CHECK_HAS(out, "<dd>--feed x=x.csv --feed target=t.csv (2 samples)\n");
     CHECK_EQ_INT(2, count(out, "<polyline ")); /* the weights begin at 0 */
     free(out);
