@@ -29,18 +29,19 @@
    operand is then rounded only once.
    Before:  %k = mul %h, 0.6     %s = matmul %q, %k
    After:   %p = matmul %q, %h   %s = mul %p, 0.6
-   A dot product of two vectors, an outer product and the product of a matrix
-   and a vector read f32, unless the user says otherwise: 16 bits do not speed
-   them up. 64-bit floats, integers and the user's own casts are left alone.
-   requires     stage TYPED
-   establishes  stage CAST: a LOW op reads 16 bits where autocast is on, or
-                f32 through all operands                                     */
+   The products of wide_products.h read f32, and so do, unless the user says
+   otherwise, a dot product of two vectors, an outer product and the product of
+   a matrix and a vector: 16 bits do not speed them up. 64-bit floats, integers
+   and the user's own casts are left alone. requires     stage TYPED establishes
+   stage CAST: a LOW op reads 16 bits where autocast is on, or f32 through all
+   operands                                     */
 #include <math.h>
 
 #include "ir/fn/fn.h"
 #include "passes/common/origin.h"
 #include "passes/rewrite.h"
 #include "passes/common/wide.h"
+#include "passes/common/wide_products.h"
 #include "passes/passes.h"
 
 typedef struct Autocast {
@@ -49,6 +50,7 @@ typedef struct Autocast {
     Builder b;
     Origins origins;
     ValueId *low_of; /* per value: its 16-bit copy; 0: none yet */
+    bool *wide;      /* per value: result of a product of wide_products.h */
     bool *head;      /* per value: result of a last product that reads f32 */
     bool *rest;      /* per value: result of a last product whose weight has two
                         parts */
@@ -238,7 +240,8 @@ static void autocast_node(Autocast *ac, NodeId id) {
     Graph *g = ac->g;
     Node n = *node_get(g, id); /* building may move the pool */
     bool product = node_info(&n)->amp == AMP_LOW;
-    bool apart = ac->head[n.out[0].i] || is_of_vectors(g, &n);
+    bool apart =
+        ac->head[n.out[0].i] || ac->wide[n.out[0].i] || is_of_vectors(g, &n);
     bool wide = product && (node_class(&n) == AMP_FULL || apart);
     /* the user's choice also holds for positions */
     bool low = node_class(&n) == AMP_LOW && !apart &&
@@ -286,6 +289,7 @@ static void autocast_graph(Graph *g, DType low, bool head, Arena *scratch) {
     rewrite_graph(g, scratch, factor_behind, NULL);
     ac.origins = origins_of(g, scratch);
     ac.low_of = NEW_ARRAY(scratch, ValueId, g->values.len);
+    ac.wide = wide_products(g, scratch);
     ac.head = NEW_ARRAY(scratch, bool, g->values.len);
     ac.rest = NEW_ARRAY(scratch, bool, g->values.len);
     ac.limit = (uint32_t)g->values.len;

@@ -123,7 +123,7 @@ static const char *demand(const Place *p, const Node *reader, ValueId v) {
     if (op_numeric[reader->op].reads) return op_numeric[reader->op].reads;
     if (reader->op == OP_RANK_SUM) return "a sum";
     if (op_info[reader->op].amp == AMP_LOW && dtype_of(p->g, v) == DT_F32)
-        return "a product near the loss";
+        return "a product that reads fp32";
     if (dtype_is_short(p->low) && !reader->flags &&
         def_of(p->g, v, OP_MATMUL) && takes_a_part(p->g, reader, v))
         return "range of fp16";

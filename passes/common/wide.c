@@ -26,6 +26,7 @@
    computed from values that must be exact. */
 #include "passes/common/wide.h"
 
+#include "passes/common/wide_products.h"
 #include "passes/rewrite.h"
 
 static const char near_loss[] = "fp32 in autocast, no product reads it";
@@ -51,10 +52,6 @@ bool shares_type(const Node *n) {
     return node_kind(n) == KIND_VIEW || n->op == OP_MAX_POOL ||
            n->op == OP_MAX_POOL_GRAD || n->op == OP_AVG_POOL ||
            n->op == OP_AVG_POOL_GRAD;
-}
-
-static bool moves(const Node *n) {
-    return node_kind(n) == KIND_VIEW || node_kind(n) == KIND_MOVE;
 }
 
 static bool is_float(const Graph *g, ValueId v) {
@@ -98,15 +95,16 @@ static bool *find_computed_constants(const Graph *g, Arena *a) {
     return fixed;
 }
 
-/* Matrix products that read f32 (autocast.c) and their gradients, which
-   autocast has in fp32, too: products with a vector (a linear layer with one
-   output is not one), and with a computed constant, such as the matrix of a
-   Fourier transform. */
+/* Matrix products that read f32 (autocast.c) and their gradients: those of
+   wide_products.h, products with a vector (a linear layer with one output is
+   not one), and with a computed constant, such as the matrix of a Fourier
+   transform. */
 static void note_wide_products(Facts *f, Arena *a) {
     enum { FEW = 2048 };
     const Graph *g = f->g;
     bool *line = NEW_ARRAY(a, bool, g->values.len); /* read as a vector */
     const bool *fixed = find_computed_constants(g, a);
+    f->wide = wide_products(g, a);
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         if (n->op == OP_RESHAPE && n->flags &&
@@ -116,7 +114,7 @@ static void note_wide_products(Facts *f, Arena *a) {
         if (n->op != OP_MATMUL || dtype_of(g, n->in[0]) != DT_F32 ||
             dtype_of(g, n->in[1]) != DT_F32)
             continue;
-        f->wide[n->out[0].i] =
+        f->wide[n->out[0].i] |=
             fixed[n->in[0].i] || fixed[n->in[1].i] ||
             (value_count(g, n->out[0]) <= FEW &&
              (line[n->out[0].i] || is_vector_view(g, n->in[0]) ||
@@ -158,7 +156,7 @@ static void note_few(Facts *f, const Node *n) {
 static bool is_product(const Facts *f, ValueId v) {
     const Graph *g = f->g;
     const Node *n = value_maker(g, v);
-    while (n && moves(n) && n->nin == 1) n = value_maker(g, n->in[0]);
+    while (n && node_moves(n) && n->nin == 1) n = value_maker(g, n->in[0]);
     return n && is_low_product(f, n);
 }
 
@@ -170,7 +168,7 @@ static bool is_normed(const Graph *g, ValueId v) {
         if (!n || n->op != OP_MUL) return false;
         for (int k = 0; k < 2; k++) {
             const Node *root = value_maker(g, n->in[k]);
-            while (root && moves(root)) root = value_maker(g, root->in[0]);
+            while (root && node_moves(root)) root = value_maker(g, root->in[0]);
             if (root && root->op == OP_RSQRT &&
                 value_count(g, n->in[k]) < value_count(g, v))
                 return true;
@@ -253,7 +251,8 @@ static void note_streams(Facts *f) {
         const Node *n = node_at(g, i);
         bool sum = n->op == OP_ADD, two = sum;
         bool *high = &f->stream[n->out[0].i];
-        if (n->flags || n->loc.amp || f->few[n->out[0].i] || !(sum || moves(n)))
+        if (n->flags || n->loc.amp || f->few[n->out[0].i] ||
+            !(sum || node_moves(n)))
             continue;
         for (int k = 0; k < n->nin; k++) two &= is_activation(g, n, n->in[k]);
         if (two && !f->half[n->out[0].i]) *high = true;
@@ -277,7 +276,7 @@ static void note_copied(Facts *f) {
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
         for (int k = 0; k < n->nin; k++)
-            if (!is_copy(f, n) && !(moves(n) && f->copied[n->out[0].i]))
+            if (!is_copy(f, n) && !(node_moves(n) && f->copied[n->out[0].i]))
                 f->copied[n->in[k].i] = false;
     }
 }
@@ -295,7 +294,7 @@ typedef struct Growth {
 /* True if o is the mean of v that a norm subtracts from v. */
 static bool is_mean_of(const Graph *g, ValueId o, ValueId v) {
     const Node *n = value_maker(g, o);
-    while (n && moves(n)) n = value_maker(g, n->in[0]);
+    while (n && node_moves(n)) n = value_maker(g, n->in[0]);
     return n && n->op == OP_REDUCE_MEAN && same_value(n->in[0], v);
 }
 
@@ -321,7 +320,7 @@ static bool reader_is_safe(const Growth *w, const Node *n, ValueId v) {
     if (is_copy(f, n) || is_low_product(f, n)) return true;
     if (f->wide[n->out[0].i]) return next;
     if (n->flags & NODE_UPDATE) return true;
-    if (moves(n))
+    if (node_moves(n))
         return n->op == OP_GATHER && same_value(n->in[1], v) ? false : next;
     switch (op_growth[n->op]) {
     case GROWTH_NONE: return true;
@@ -367,7 +366,7 @@ static void find_products(Growth *w) {
     }
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);
-        bool moved = moves(n) && n->nin == 1 && w->read[n->out[0].i];
+        bool moved = node_moves(n) && n->nin == 1 && w->read[n->out[0].i];
         if (moved || is_copy(w->f, n)) w->read[n->in[0].i] = true;
     }
     for (int i = g->order.len - 1; i >= 0; i--) {
@@ -396,8 +395,8 @@ static void note_positions(Facts *f) {
             n->op == OP_FLOOR || (n->op == OP_CAST && is_float(g, n->in[0]) &&
                                   dtype_is_int(value_dtype(g, n->out[0])));
         if (n->flags) continue;
-        whole |= (kind == KIND_ELEM || moves(n)) && is_float(g, n->out[0]) &&
-                 f->exact[n->out[0].i] == position;
+        whole |= (kind == KIND_ELEM || node_moves(n)) &&
+                 is_float(g, n->out[0]) && f->exact[n->out[0].i] == position;
         for (int k = 0; k < n->nin && whole; k++)
             if (is_float(g, n->in[k]) && !is_leaf(g, n->in[k]))
                 f->exact[n->in[k].i] = position;
@@ -409,7 +408,7 @@ static ValueId softmax_operand(const Graph *g, const Node *n) {
     const Node *sub = n->op == OP_EXP ? value_maker(g, n->in[0]) : NULL;
     if (!sub || sub->op != OP_SUB) return NO_VALUE;
     const Node *max = value_maker(g, sub->in[1]);
-    while (max && moves(max)) max = value_maker(g, max->in[0]);
+    while (max && node_moves(max)) max = value_maker(g, max->in[0]);
     bool fits =
         max && max->op == OP_REDUCE_MAX && same_value(max->in[0], sub->in[0]);
     return fits ? sub->in[0] : NO_VALUE;
@@ -424,7 +423,8 @@ static void note_scores(const Growth *w) {
         ValueId v = n->out[0];
         if (n->flags) continue;
         if (w->ahead[v.i]) f->scores[softmax_operand(g, n).i] = true;
-        bool from = f->scores[v.i] && (node_kind(n) == KIND_ELEM || moves(n));
+        bool from =
+            f->scores[v.i] && (node_kind(n) == KIND_ELEM || node_moves(n));
         for (int k = 0; k < n->nin && from; k++)
             if (f->half[n->in[k].i] && is_activation(g, n, n->in[k]))
                 f->scores[n->in[k].i] = true;
@@ -466,7 +466,6 @@ Facts facts_of(const Graph *g, Arena *a) {
     f.uses = graph_use_counts(g, a);
     f.cast = NEW_ARRAY(a, ValueId, n);
     f.half = NEW_ARRAY(a, bool, n);
-    f.wide = NEW_ARRAY(a, bool, n);
     f.few = NEW_ARRAY(a, bool, n);
     f.own = NEW_ARRAY(a, bool, n);
     f.copied = NEW_ARRAY(a, bool, n);

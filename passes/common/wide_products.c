@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wide_products.c: see wide_products.h. */
+#include "passes/common/wide_products.h"
+
+#include "passes/rewrite.h"
+
+bool node_moves(const Node *n) {
+    return node_kind(n) == KIND_VIEW || node_kind(n) == KIND_MOVE;
+}
+
+static bool is_product(const Node *n) {
+    return n && !n->fn && !n->loc.amp && op_info[n->op].amp == AMP_LOW;
+}
+
+/* A product that reads f32, or of which pass autocast has not decided. */
+static bool reads_f32(const Graph *g, const Node *n) {
+    return is_product(n) && n->nin == 2 && value_dtype(g, n->in[0]) == DT_F32 &&
+           value_dtype(g, n->in[1]) == DT_F32;
+}
+
+/* The value of which v is a move, a multiple by a number, or the opposite. */
+static ValueId unscaled(const Graph *g, ValueId v) {
+    for (const Node *n; (n = value_maker(g, v)) && !n->fn;) {
+        double c;
+        int k = n->op == OP_MUL && value_is_splat(g, n->in[0], &c);
+        bool scales = (n->op == OP_MUL || n->op == OP_DIV) &&
+                      value_is_splat(g, n->in[1 - k], &c);
+        if (!scales && n->op != OP_NEG && !(node_moves(n) && n->nin == 1))
+            return v;
+        v = n->in[scales ? k : 0];
+    }
+    return v;
+}
+
+/* ---- terms that cancel --------------------------------------------------- */
+
+/* True if v is x or y, the square of one of them, or x times y. */
+static bool is_term_of(const Graph *g, ValueId v, ValueId x, ValueId y) {
+    ValueId term = unscaled(g, v);
+    const Node *n = value_maker(g, term);
+    if (same_value(term, x) || same_value(term, y)) return true;
+    if (!n || n->fn || (n->op != OP_MUL && n->op != OP_POW)) return false;
+    ValueId p = unscaled(g, n->in[0]), q = unscaled(g, n->in[1]);
+    if (n->op == OP_POW)
+        return is_number(g, n->in[1], 2) &&
+               (same_value(p, x) || same_value(p, y));
+    return (same_value(p, x) || same_value(p, y)) &&
+           (same_value(q, x) || same_value(q, y));
+}
+
+/* True if v is computed element by element from sums over x and y alone. */
+static bool is_of_sums(const Graph *g, ValueId v, ValueId x, ValueId y,
+                       int depth) {
+    double c;
+    ValueId of = unscaled(g, v);
+    const Node *n = value_maker(g, of);
+    if (!n || depth == 0) return false;
+    if (node_kind(n) == KIND_REDUCE || n->op == OP_REDUCE_MEAN)
+        return is_term_of(g, n->in[0], x, y);
+    if (n->op == OP_SQRT || call_of(g, of, "reduce_l2")) /* a norm, squared */
+        return n->fn ? is_term_of(g, n->in[0], x, y)
+                     : is_of_sums(g, n->in[0], x, y, depth - 1);
+    if (n->op == OP_POW && is_number(g, n->in[1], 2))
+        return is_of_sums(g, n->in[0], x, y, depth - 1);
+    if (n->fn || (n->op != OP_ADD && n->op != OP_SUB && n->op != OP_MUL))
+        return false;
+    for (int k = 0; k < 2; k++)
+        if (!value_is_splat(g, n->in[k], &c) &&
+            !is_of_sums(g, n->in[k], x, y, depth - 1))
+            return false;
+    return true;
+}
+
+/* Marks the product that operand k of the sum or difference n is, if the other
+   operand is made of sums over the product's operands. */
+static void note_cancelled(const Graph *g, const Node *n, int k, bool *wide) {
+    enum { DEPTH = 6 };
+    ValueId v = unscaled(g, n->in[k]);
+    const Node *product = value_maker(g, v);
+    if (!product || product->op != OP_MATMUL || !reads_f32(g, product)) return;
+    ValueId x = unscaled(g, product->in[0]), y = unscaled(g, product->in[1]);
+    if (is_of_sums(g, n->in[1 - k], x, y, DEPTH)) wide[v.i] = true;
+}
+
+/* ---- filters and small matrices ------------------------------------------ */
+
+static bool is_constant(const Graph *g, ValueId v) {
+    return value_get(g, unscaled(g, v))->kind == VK_CONST;
+}
+
+static bool is_filter(const Graph *g, const Node *n) {
+    return (n->op == OP_CONV || n->op == OP_CONV_DGRAD) &&
+           value_type(g, n->in[1])->dim[1] == 1 && is_constant(g, n->in[1]);
+}
+
+static bool is_weight(const Graph *g, ValueId v) {
+    ValueKind kind = value_get(g, unscaled(g, v))->kind;
+    return kind == VK_VAR || kind == VK_CONST;
+}
+
+static bool is_small(const Graph *g, ValueId v) {
+    enum { MOST = 6 };
+    const Type *t = value_type(g, v);
+    return t->rank > 1 && t->dim[t->rank - 1] <= MOST &&
+           t->dim[t->rank - 2] <= MOST;
+}
+
+static bool has_small_matrix(const Graph *g, const Node *n) {
+    if (n->op != OP_MATMUL || is_weight(g, n->in[0]) || is_weight(g, n->in[1]))
+        return false;
+    return is_small(g, n->in[0]) || is_small(g, n->in[1]);
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+/* A product in backward that reads an operand of one of the forward
+   products. */
+static void note_gradients(const Graph *g, const bool *of, bool *wide) {
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if (!(n->flags & NODE_BACKWARD) || !reads_f32(g, n)) continue;
+        for (int k = 0; k < 2; k++)
+            if (of[unscaled(g, n->in[k]).i]) wide[n->out[0].i] = true;
+    }
+}
+
+bool *wide_products(const Graph *g, Arena *a) {
+    bool *wide = NEW_ARRAY(a, bool, g->values.len);
+    bool *of = NEW_ARRAY(a, bool, g->values.len);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if (reads_f32(g, n) &&
+            (is_filter(g, n) || (!n->flags && has_small_matrix(g, n))))
+            wide[n->out[0].i] = true;
+        if (n->flags || n->fn || (n->op != OP_ADD && n->op != OP_SUB)) continue;
+        for (int k = 0; k < 2; k++) note_cancelled(g, n, k, wide);
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        for (int k = 0; k < n->nin && wide[n->out[0].i] && !n->flags; k++)
+            of[unscaled(g, n->in[k]).i] = true;
+    }
+    note_gradients(g, of, wide);
+    return wide;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* wide_products.h: matrix products and convolutions that read f32 where
+   torch.autocast reads 16 bits, because their rounding errors would be the
+   result or because 16 bits do not make them faster. */
+#ifndef AMPC_PASSES_COMMON_WIDE_PRODUCTS_H
+#define AMPC_PASSES_COMMON_WIDE_PRODUCTS_H
+
+#include "ir/ir.h"
+
+/* True if n only moves elements. */
+bool node_moves(const Node *n);
+/* By ValueId.i, results of products in forward whose operands are f32:
+   - a sum or difference of the product and of sums over its own operands:
+     squared distances by expansion, |a|^2 + |b|^2 - 2 a b, and moments,
+     E[a b] - E[a] E[b]. The terms cancel; torch.cdist is fp32, too.
+   - a convolution of one input channel a group with a constant filter, such as
+     the windows of SSIM: it computes local means, of which differences are
+     taken.
+   - products of computed values of which one is matrices of at most 6 rows and
+     columns, such as rotations and rigid motions.
+   And in backward the products that compute the gradients of these. */
+bool *wide_products(const Graph *g, Arena *a);
+
+#endif
