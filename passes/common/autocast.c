@@ -32,9 +32,11 @@
    The products of wide_products.h read f32, and so do, unless the user says
    otherwise, a dot product of two vectors, an outer product and the product of
    a matrix and a vector: 16 bits do not speed them up. 64-bit floats, integers
-   and the user's own casts are left alone. requires     stage TYPED establishes
-   stage CAST: a LOW op reads 16 bits where autocast is on, or f32 through all
-   operands                                     */
+   and the user's own casts are left alone.
+
+   requires     stage TYPED
+   establishes  stage CAST: a LOW op reads 16 bits where autocast is on, or
+                f32 through all operands                                     */
 #include <math.h>
 
 #include "ir/fn/fn.h"
