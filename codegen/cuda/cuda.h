@@ -80,11 +80,13 @@ typedef struct CudaLib {
    cuBLASLt cannot do it (emit_cuda.c decides).                              */
 void print_cuda_lib(const LoweredStep *s, int number, StrBuf *sb, CudaLib *out);
 /* l<number> computes any product with those dtypes that was planned for
-   cuBLASLt, with its epilogue. If nothing is rounded between product and
-   epilogue, l<number>_2 applies the epilogue alone to a product of cuBLASLt
-   (product.c). */
-void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
-                        StrBuf *sb, CudaLib *out);
+   cuBLASLt, with its epilogue; or the epilogue alone, for a product of cuBLASLt
+   (product.c).  The last parameter tells which epilogue. */
+void print_cuda_product(const LibGemm *p, bool epilogue, int number, StrBuf *sb,
+                        CudaLib *out);
+/* True if cuBLASLt may compute the product without its epilogue: nothing is
+   rounded between the two. */
+bool cuda_product_parts(const LibGemm *p, PlanProduct how);
 /* l<number>(const float *from, T *to, long long n): converts fp32 gradients to
    the dtype that is sent; l<number>_2 converts them back. */
 void print_cuda_sum(DType sent, int number, StrBuf *sb, CudaLib *out);

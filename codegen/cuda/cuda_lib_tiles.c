@@ -234,38 +234,34 @@ void print_gemm_quantized(LibPrint *p, const LibGemmQuantized *g) {
     cl_put_body(p, "", "", "");
 }
 
-void print_cuda_product(const LibGemm *p, PlanProduct how, int number,
-                        StrBuf *sb, CudaLib *out) {
-    static const char shape[] =
-        "long long m, long long n, long long k,\n    long long batch, long "
-        "long "
-        "a_bs, long long b_bs, long long a_rs, long long a_cs,\n    long long "
-        "b_rs, long long b_cs)\n{\n    const ProductShape s = {m, n, k, batch, "
-        "a_bs, b_bs, a_rs, a_cs, b_rs, b_cs};\n";
+bool cuda_product_parts(const LibGemm *p, PlanProduct how) {
+    return p->c_dtype == DT_F32 &&
+           (how == PLAN_PRODUCT_BIAS || how == PLAN_PRODUCT_SCALE);
+}
+
+void print_cuda_product(const LibGemm *p, bool epilogue, int number, StrBuf *sb,
+                        CudaLib *out) {
     const char *acc = p->a_dtype == DT_F64 ? "double" : "float";
-    const char *c = dtype_info[p->c_dtype].cuda,
-               *a = dtype_info[p->a_dtype].cuda;
-    const char *more = how == PLAN_PRODUCT_SCALE ? "float" : c;
+    const char *a = dtype_info[p->a_dtype].cuda;
+    const char *c = dtype_info[p->c_dtype].cuda;
     LibPrint lp = {sb, NULL, NULL, number, out};
-    *out = (CudaLib){.weight = 8};
+    *out = (CudaLib){.weight = epilogue ? 1 : 8};
     sb_printf(sb,
-              "/* any product of %s that cuBLASLt refuses */\nstruct L%d {\n"
-              "    typedef %s A;\n    typedef %s C;\n    typedef %s More;\n"
-              "    typedef %s Acc;\n    static constexpr int how = %d;\n",
-              a, number, a, c, more, acc, (int)how);
-    for (int second = 0; second < 2; second++) {
-        if (second && (how == PLAN_PRODUCT_PLAIN || how == PLAN_PRODUCT_ADD ||
-                       p->c_dtype != DT_F32))
-            break;
-        cl_kernel(&lp, second, EACH_THREADS, GPU_BLOCKS);
-        sb_printf(sb,
-                  "const %s *__restrict__ a, const %s *__restrict__ b, %s *c, "
-                  "const %s *more,\n    %s"
-                  "    %s<L%d>(%sc, more, s);\n}\n",
-                  a, a, c, more, shape,
-                  second ? "product_after" : "product_any", number,
-                  second ? "" : "a, b, ");
-    }
+              "/* %s of %s that cuBLASLt refuses */\nstruct L%d {\n"
+              "    typedef %s A;\n    typedef %s C;\n    typedef %s Acc;\n",
+              epilogue ? "the epilogue of a product" : "any product", a, number,
+              a, c, acc);
+    cl_kernel(&lp, false, EACH_THREADS, GPU_BLOCKS);
+    sb_printf(sb,
+              "const %s *__restrict__ a, const %s *__restrict__ b, %s *c, "
+              "const void *more,\n    long long m, long long n, long long k, "
+              "long long batch, long long a_bs,\n    long long b_bs, long long "
+              "a_rs, long long a_cs, long long b_rs,\n    long long b_cs, long "
+              "long how)\n{\n    const ProductShape s = {m, n, k, batch, a_bs, "
+              "b_bs, a_rs, a_cs, b_rs, b_cs};\n    %s<L%d>(%sc, s, {how, "
+              "more});\n}\n",
+              a, a, c, epilogue ? "product_after" : "product_any", number,
+              epilogue ? "" : "a, b, ");
 }
 
 /* ---- convolution --------------------------------------------------------- */

@@ -19,7 +19,7 @@ struct CudaItem {
     const LoweredStep *step; /* l: the first of its steps */
     const LibGemm *product;  /* l: printed by print_cuda_product */
     const DType *sent;       /* l: printed by print_cuda_sum */
-    uint32_t how;            /* PlanProduct                                  */
+    bool epilogue;           /* l: of the product, alone */
     int number;              /* l<number>                                    */
     double weight;
     CudaWork work;
@@ -76,7 +76,7 @@ static Item *item_of_kernel(Arena *a, CudaSource *c, const Kernel *k,
 static char *lib_text(Arena *a, const Item *x, int number, CudaLib *out) {
     StrBuf sb = {0};
     if (x->product)
-        print_cuda_product(x->product, x->how, number, &sb, out);
+        print_cuda_product(x->product, x->epilogue, number, &sb, out);
     else if (x->sent)
         print_cuda_sum(*x->sent, number, &sb, out);
     else
@@ -164,10 +164,12 @@ bool cuda_step(Arena *a, CudaSource *c, const LoweredStep *s, int n,
     out->fn = out->nep_ref = 0;
     if (route == CUDA_ROUTE_product && cuda_product(a, s, out)) {
         const LibGemm *p = (const void *)out->pars;
-        const Item *own =
-            item_of_lib(a, c, (Item){.product = p, .how = out->fn});
-        out->second = own->first;
-        out->after = own->second;
+        out->second = item_of_lib(a, c, (Item){.product = p})->first;
+        out->after = 0;
+        if (cuda_product_parts(p, (PlanProduct)out->fn))
+            out->after =
+                item_of_lib(a, c, (Item){.product = p, .epilogue = true})
+                    ->first;
         return true;
     }
     int behind = 0; /* operands of the `after` step */

@@ -77,7 +77,7 @@ typedef struct Counts {
     uint64_t scratch;
 } Counts;
 
-enum { PRODUCT_NUMBERS = 10 };
+enum { PRODUCT_NUMBERS = 11 };
 
 static uint64_t inputs_bytes(const AmpcModule *m, const PlanProgram *p) {
     uint64_t total = 0, bytes = 0;
@@ -283,7 +283,7 @@ static ampc_status bind_own(Binder *b, GpuStep *out) {
     const int64_t numbers[PRODUCT_NUMBERS] = {
         g->m,       g->n,       g->k,    g->nbatch_dim ? g->batch_dim[0] : 1,
         g->a_bs[0], g->b_bs[0], g->a_rs, g->a_cs,
-        g->b_rs,    g->b_cs};
+        g->b_rs,    g->b_cs,    t->fn};
     const PlanCudaKernel *k = b->s->m->cuda->kernels;
     ampc_status status = AMPC_OK;
     out->first.params = out->second.params = b->d->params;

@@ -81,26 +81,32 @@ __device__ void gemm(const typename P::A *a, const typename P::B *b,
 #define PRODUCT_SCALE 2
 #define PRODUCT_ADD   3
 
-/* The epilogue of element i, in column col, of a product of P; rounds once. */
-template <class P, class Acc>
-__device__ typename P::C product_finish(Acc acc, const typename P::More *more,
-                                        long long i, long long col) {
-    if constexpr (P::how == PRODUCT_BIAS) acc = acc + (Acc)widen(more[col]);
-    if constexpr (P::how == PRODUCT_ADD) acc = acc + (Acc)widen(more[i]);
-    if constexpr (P::how == PRODUCT_SCALE) acc = acc * (Acc)widen(more[0]);
-    return narrow<typename P::C>(acc);
-}
+/* What follows a product: `more` has elements of C, for PRODUCT_SCALE one
+   float. */
+struct ProductAfter {
+    long long how;
+    const void *more;
+    /* The epilogue of element i, in column col; rounds once. */
+    template <class C, class Acc>
+    __device__ C finish(Acc acc, long long i, long long col) const {
+        const C *c = (const C *)more;
+        if (how == PRODUCT_BIAS) acc = acc + (Acc)widen(c[col]);
+        if (how == PRODUCT_ADD) acc = acc + (Acc)widen(c[i]);
+        if (how == PRODUCT_SCALE) acc = acc * (Acc) * (const float *)more;
+        return narrow<C>(acc);
+    }
+};
 
 template <class P> struct StoreAny {
     static constexpr int near = 1;
     typename P::C *c;
-    const typename P::More *more;
+    const ProductAfter &after;
     long long at, ld; /* offset of the matrix; leading dimension */
     template <class Acc>
     __device__ void operator()(long long m, long long n,
                                const Pack<1, Acc> &acc) const {
         long long i = at + m * ld + n;
-        c[i] = product_finish<P>(acc.v[0], more, i, n);
+        c[i] = after.template finish<typename P::C>(acc.v[0], i, n);
     }
 };
 
@@ -122,11 +128,11 @@ struct ProductShape {
     long long m, n, k, batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs;
 };
 
-/* P: A (and B), C, More (the operand's), how, Acc. */
+/* P: A (and B), C, Acc. */
 template <class P>
 __device__ void product_any(const typename P::A *a, const typename P::A *b,
-                            typename P::C *c, const typename P::More *more,
-                            const ProductShape &s) {
+                            typename P::C *c, const ProductShape &s,
+                            const ProductAfter &after) {
     typedef FmaTile<typename P::Acc, 64, 64, 4, 4> T;
     long long mt = up_div(s.m, T::m), nt = up_div(s.n, T::n);
     UNROLL_1
@@ -134,7 +140,7 @@ __device__ void product_any(const typename P::A *a, const typename P::A *b,
         long long batch = t / (mt * nt);
         AnyMatrix<typename P::A> la = {a + batch * s.a_bs, s.a_rs, s.a_cs};
         AnyMatrix<typename P::A> lb = {b + batch * s.b_bs, s.b_cs, s.b_rs};
-        StoreAny<P> out = {c, more, batch * s.m * s.n, s.n};
+        StoreAny<P> out = {c, after, batch * s.m * s.n, s.n};
         Part<long long> part = {t % mt * T::m, s.m, t / mt % nt * T::n,
                                 s.n,           0,   s.k};
         T::run(la, lb, out, part);
@@ -144,13 +150,13 @@ __device__ void product_any(const typename P::A *a, const typename P::A *b,
 
 /* The product is in c: applies what follows it. */
 template <class P>
-__device__ void product_after(typename P::C *c, const typename P::More *more,
-                              const ProductShape &s) {
+__device__ void product_after(typename P::C *c, const ProductShape &s,
+                              const ProductAfter &after) {
     long long count = s.m * s.n * s.batch;
     long long step = (long long)gridDim.x * blockDim.x;
     for (long long i = flat_index<long long>(); i < count; i += step)
-        c[i] =
-            product_finish<P>((typename P::Acc)widen(c[i]), more, i, i % s.n);
+        c[i] = after.template finish<typename P::C>(
+            (typename P::Acc)widen(c[i]), i, i % s.n);
 }
 
 #endif
