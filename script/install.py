@@ -13,6 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COPIES = {
     "include/ampc.h": "runtime/ampc.h",
     "include/ampc.hpp": "runtime/cpp/ampc.hpp",
+    "share/javascript/ampc/ampc.js": "runtime/js/ampc.js",
     "share/doc/ampc/CHANGELOG.md": "CHANGELOG.md",
     "share/doc/ampc/NOTICE": "NOTICE",
     "share/doc/ampc/copyright": "LICENSE",

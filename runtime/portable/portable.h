@@ -27,6 +27,10 @@
 #if defined __FAST_MATH__
 #error "-ffast-math changes results: leave it out"
 #endif
+#if __FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2 ||                    \
+    __FLT_EVAL_METHOD__ == -1
+#error "floats are computed in higher precision: use -msse2 -mfpmath=sse"
+#endif
 #if defined __clang__
 #pragma STDC FP_CONTRACT OFF
 #pragma clang diagnostic ignored "-Wunknown-pragmas"

@@ -5,13 +5,35 @@
 #define AMPC_TESTS_SUPPORT_PORTABLE_H
 
 typedef struct PortableCompiler {
-    const char *name, *cc, *run; /* run: a command before the program, or "" */
-    const char *packages;        /* of Debian */
+    const char *name, *cc, *link; /* link: flags that only linking takes */
+    const char *run;              /* a command before the program, or "" */
+    const char *packages;         /* of Debian */
 } PortableCompiler;
 
 #define PORTABLE_STRICT "-std=c11 -Wall -Wextra -pedantic -Werror"
 
-extern const PortableCompiler portable_compilers[]; /* ends with cc NULL     */
+/* The rows of portable_compilers. */
+typedef enum PortableMachine {
+    BY_GCC,
+    BY_CLANG,
+    WITH_MUSL,
+    ON_I386,
+    ON_ARM64,
+    ON_ARMV7,
+    ON_RISCV64,
+    ON_WASM32,
+} PortableMachine;
+
+extern const PortableCompiler portable_compilers[];
+
+/* What the host prints when it saves a module without files. */
+#define PORTABLE_SAVES_NOTHING                                                 \
+    "save: the module was compiled with AMPC_NO_FILES: read and write its "    \
+    "variables (read_variable, write_variable)\n"
+
+/* Skips the case unless that compiler links a program and its runner is
+   there. */
+void portable_needs(const PortableCompiler *c);
 
 /* Writes models/MODEL.amp with those options as C (once per folder), and the
    output of its x86-64-v2 module in 20 steps. */
@@ -21,8 +43,8 @@ typedef struct Portable {
 } Portable;
 Portable portable_write(const char *model, const char *options);
 
-/* Compiles it without warnings by that compiler, which is skipped if it is
-   missing, and compares the output of 20 steps. */
+/* Compiles it without warnings by that compiler, and compares the output of
+   20 steps; skipped as portable_needs says. */
 void portable_check(const Portable *p, const PortableCompiler *c);
 
 /* The output of the host compiled by `cc flags`, run with `args`; train.o in

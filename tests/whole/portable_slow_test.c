@@ -34,9 +34,11 @@ static const Portable *gpt(void) {
     TEST_CASE(portable, gpt_##machine) {                                       \
         portable_check(gpt(), &portable_compilers[i]);                         \
     }
-ON(by_gcc, 0)
-ON(by_clang, 1)
-ON(with_musl, 2)
-ON(on_arm64, 3)
-ON(on_armv7, 4)
-ON(on_riscv64, 5)
+ON(by_gcc, BY_GCC)
+ON(by_clang, BY_CLANG)
+ON(with_musl, WITH_MUSL)
+ON(on_i386, ON_I386)
+ON(on_arm64, ON_ARM64)
+ON(on_armv7, ON_ARMV7)
+ON(on_riscv64, ON_RISCV64)
+ON(on_wasm32, ON_WASM32)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* portable_test.c: code from `ampc --target c`: no warnings, the bits of the
-   x86-64-v2 module, and no unwanted system calls. portable_slow_test.c tests
-   other machines. */
+   x86-64-v2 module, and no unwanted system calls; ampc.js.
+   portable_slow_test.c tests other machines. */
+#define _GNU_SOURCE
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/harness.h"
@@ -41,10 +43,7 @@ TEST_CASE(portable, asks_for_nothing_that_is_not_wanted) {
         "pthread_create", "sysconf", "mmap",          "exit",
         "abort",          "printf",  "aligned_alloc", "pthread_mutex_lock"};
     char want[4000], *out = portable_run(mlp(), portable_compilers, flags, "");
-    snprintf(want, sizeof want,
-             "%ssave: the module was compiled with AMPC_NO_FILES: read and "
-             "write its variables (read_variable, write_variable)\n",
-             mlp()->wanted);
+    snprintf(want, sizeof want, "%s" PORTABLE_SAVES_NOTHING, mlp()->wanted);
     CHECK_STR(out, want);
     int rc = test_command(&out, "cd '%s' && nm -u train.o", mlp()->dir);
     CHECK_EQ_INT(rc, 0);
@@ -54,6 +53,49 @@ TEST_CASE(portable, asks_for_nothing_that_is_not_wanted) {
         snprintf(name, sizeof name, "U %s\n", never[i]);
         CHECK_MSG(!strstr(out, name), "the text asks for %s", never[i]);
     }
+}
+
+/* Sizes of ampc.h's structs and their last fields that ampc.js has, in the
+   order of its STRUCTS. */
+static const char struct_sizes[] =
+    "#define AMPC_NO_LOADER\n"
+    "#include \"ampc.h\"\n"
+    "#define OF(type, last) sizeof(type), offsetof(type, last)\n"
+    "const size_t *struct_sizes(void) {\n"
+    "    static const size_t sizes[] = {\n"
+    "        OF(ampc_module_info, reserved0), OF(ampc_program_info, flops),\n"
+    "        OF(ampc_tensor_info, bytes), OF(ampc_variable_info, bytes),\n"
+    "        OF(ampc_input, reserved0), OF(ampc_output, place),\n"
+    "        OF(ampc_metrics, skip_streak), OF(ampc_eval, correct_top),\n"
+    "        OF(ampc_api, write_variable)};\n"
+    "    return sizes;\n"
+    "}\n";
+
+/* portable_host.mjs does in JavaScript what the host in C does. */
+TEST_CASE(portable, javascript_trains_as_c_does) {
+    static const char link[] =
+        "-mexec-model=reactor -Wl,--export=ampc_module,--export=malloc,"
+        "--export=free,--export-table,--stack-first,-z,stack-size=131072";
+    char *out, *want;
+    const PortableCompiler *c = &portable_compilers[ON_WASM32];
+    char *script = strdup(test_data_path("runtime/js/ampc.js"));
+    portable_needs(c);
+    REQUIRE(asprintf(&want, "%s/sizes.c", mlp()->dir) > 0);
+    REQUIRE(test_write_file(want, struct_sizes, sizeof struct_sizes - 1));
+    free(want);
+    int rc = test_command(
+        &out,
+        "cd '%s' && cp '%s' ampc.mjs && %s -std=c11 %s "
+        "-Wl,--export=struct_sizes sizes.c train.c -o train.wasm && "
+        "node '%s' $PWD/ampc.mjs train.wasm 20",
+        mlp()->dir, script, c->cc, link,
+        test_data_path("tests/support/portable_host.mjs"));
+    if (rc) FAIL("status %d\n%s", rc, out);
+    REQUIRE(asprintf(&want, "%sok\n", mlp()->wanted) > 0);
+    CHECK_STR(out, want);
+    free(want);
+    free(out);
+    free(script);
 }
 
 /* The module's text, its header, and the API's header in a folder. */
