@@ -264,7 +264,7 @@ def torch_case(folder, make, data, mode):
                   and (k in in_file or not torch.equal(b, first.get(k, b)))}
     still = [k for k, b in m.named_buffers() if b.is_floating_point() and k not in statistics]
     still += [k for k, p in named if not p.requires_grad]
-    options = [] if "own" in mode else getattr(make, "options", [])
+    options = getattr(make, "own_options" if "own" in mode else "options", [])
     batch = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0].dim_param
     if batch: options = ["--dim", f"{batch}={inputs[0].shape[0]}", *options]
     return Case(name, path, ["--loss", "auto" if own else "mse", *options], feed, losses,
@@ -278,10 +278,14 @@ def name_in(in_file, m, name, p):
 
 
 def torch_cases(folder):
+    import torch
+    from exporters_flow import flow, scripted
     from exporters_own import kept
     modes = "raw-train default-train script-train raw-eval default-eval script-eval own-train own-eval"
     for mode in os.environ.get("MODES", modes).split():
-        for make, data in torch_models() + (kept() if "own" in mode else []):
+        x4 = lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))]
+        more = flow() if "own" in mode else scripted() if "script" in mode else []
+        for make, data in torch_models() + (kept() if "own" in mode else []) + [(m, x4) for m in more]:
             if not any(fnmatch.fnmatch(make.__name__, g) for g in os.environ.get("MODELS", "*").split()): continue
             try: yield torch_case(folder, make, data, mode)
             except Exception as e: print(f"{mode} {make.__name__}: not exported: {str(e).splitlines()[0][:100] if str(e) else e}")

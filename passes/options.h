@@ -192,6 +192,15 @@ typedef struct OptionFile {
     const char *text;
 } OptionFile;
 
+/* Turns of a loop are nodes of their own. */
+enum { MOST_TRIPS = 4096 };
+
+/* --max-trips [GLOB=]N */
+typedef struct TripBound {
+    Str glob; /* of Loop nodes; NULL: all */
+    int64_t most;
+} TripBound;
+
 typedef struct Options {
     Arena *arena;
     Precision precision;
@@ -254,6 +263,7 @@ typedef struct Options {
                                   None: -1 by mode, 0 the number, 1 None */
     VEC(Str) batchnorm_frozen; /* globs; "*" when frozen without a glob */
     bool dropout;
+    VEC(TripBound) max_trips; /* if several match a loop, the last counts */
     bool accept_folded;
     VEC(Target) targets; /* empty: default */
     bool sidecar_weights;

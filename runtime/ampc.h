@@ -71,7 +71,8 @@ typedef enum ampc_status {
     AMPC_ERR_DEVICE = 8,      /* the GPU or its driver failed; the session
                                  can only be closed */
     AMPC_ERR_DATA = 9,        /* an input has a class or a row number out of
-                                 range: see bad_data */
+                                 range, or a loop makes more trips than
+                                 --max-trips says: see bad_data */
     AMPC_ERR_DIVERGED = 10,   /* max_skipped steps in a row were skipped
                                  (ampc_options): see nonfinite */
     AMPC_ERR_COMM = 11        /* another rank is gone, late or different, or
@@ -337,10 +338,11 @@ typedef struct ampc_memory_info {
 /* Details of AMPC_ERR_DATA. */
 typedef struct ampc_bad_data {
     size_t size;
-    const char *input;   /* its name                                          */
+    const char *input;   /* its name; for trips: of the loop's node           */
     int64_t index;       /* position in the input, as an index over all its
                             elements */
-    int64_t value;       /* the value at that position */
+    int64_t value;       /* the value at that position; trips, counted up to
+                            one too many */
     int64_t least, most; /* legal range; --loss may allow one more value,
                             ignore_index */
     int64_t count;       /* ampc_metrics.bad_data                           */

@@ -104,6 +104,17 @@ Status set_freeze(Options *o, Spec *s) {
     return OK;
 }
 
+Status set_max_trips(Options *o, Spec *s) {
+    TripBound b = {0};
+    char *is = strrchr(s->text, '=');
+    if (is) b.glob = intern_n(s->text, (size_t)(is - s->text));
+    if (is == s->text)
+        return spec_error(s, "the name of the loop before '=' is missing");
+    TRY(spec_integer(s, is ? is + 1 : s->text, 1, MOST_TRIPS, &b.most));
+    vec_push(o->arena, &o->max_trips, b);
+    return OK;
+}
+
 Status set_batchnorm(Options *o, Spec *s) {
     enum { POPULATION, UNBIASED, MOMENTUM, CUMULATIVE, PLAIN };
     static const char *const words[] = {

@@ -83,6 +83,19 @@ static Status check_frozen(Ox *ox) {
     return OK;
 }
 
+static Status check_trips(Ox *ox) {
+    for (int i = 0; i < ox->opt->max_trips.len; i++) {
+        Str glob = ox->opt->max_trips.data[i].glob;
+        if (!glob || ox->trips_used[i]) continue;
+        ox_fail_model(ox,
+                      "--max-trips %s: no loop of that name has a number of "
+                      "trips that depends on data",
+                      ox_quote(ox, glob));
+        return ERR_USAGE;
+    }
+    return OK;
+}
+
 static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     TRY(ox_check_model(ox));
     ox->is_torch = ox->model->producer_name &&
@@ -96,6 +109,7 @@ static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     TRY(ox_check_nodes(ox, ox->order.data, ox->order.len));
     TRY(ox_check_spoiled(ox));
     ox->frozen_used = NEW_ARRAY(ox->a, bool, ox->opt->batchnorm_frozen.len + 1);
+    ox->trips_used = NEW_ARRAY(ox->a, bool, ox->opt->max_trips.len + 1);
     TRY(ox_decide(ox));
     TRY(ox_check_dtypes(ox));
     ox_warn_steps(ox);
@@ -105,6 +119,7 @@ static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     make_inits(ox);
     TRY(ox_make_nodes(ox, ox->order.data, ox->order.len));
     TRY(check_frozen(ox));
+    TRY(check_trips(ox));
     TRY(ox_write_mutations(ox));
     TRY(ox_make_outputs(ox));
     if (ox->dropouts_enabled)

@@ -28,8 +28,8 @@
      onnx_norm.c, onnx_reduce.c, onnx_loss.c, onnx_einsum.c, onnx_sequence.c
                     handlers of the ops whose form in ONNX differs from ours
      onnx_picked.c  rows that a mask selects
-     onnx_flow.c    If, Loop, Scan with known conditions and trip counts: their
-                    bodies become nodes */
+     onnx_flow.c    If, Loop, Scan: their bodies become nodes
+     onnx_taken.c   .. of branches and turns that count only where data says */
 #ifndef AMPC_FRONTEND_ONNX_ONNX_H
 #define AMPC_FRONTEND_ONNX_ONNX_H
 
@@ -192,6 +192,7 @@ struct Ox {
     bool has_signature, is_torch;
     OxKinks kinks;
     bool *frozen_used; /* for each glob of opt->batchnorm_frozen */
+    bool *trips_used;  /* for each entry of opt->max_trips */
 
     /* onnx_model.c, onnx_names.c: the file in one list of nodes, and names */
     StrMap functions; /* domain, name and overload to index */
@@ -336,8 +337,31 @@ Status ox_torch_whole(Ox *ox, bool *done);
 /* Builds the node with its handler if a mask selects rows in it, or if it
    reads such rows. */
 Status ox_make_picked(Ox *ox, OxBuild *run, bool *done);
+/* Result i is `rows`, [n, ..], of which those count that `valid`, bool[n] with
+   the true ones first, says. */
+Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid);
 /* Refuses an output with such rows. */
 Status ox_check_picked(Ox *ox, Str output);
+/* onnx_taken.c: while a body is built that counts only where `taken` (bool[];
+   NO_VALUE: everywhere), these names have values that are safe to read. */
+typedef struct OxShield {
+    ValueId taken;
+    const Str *name;
+    OxName *meant; /* the names before */
+    int n;
+    Write *writes; /* to buffers, before */
+    int nwrites;
+} OxShield;
+Status ox_shield(Ox *ox, ValueId taken, const Str *name, int n, OxShield *s);
+/* The names have their values again; buffers that the body writes keep theirs
+   where it does not count. */
+Status ox_unshield(Ox *ox, const OxShield *s);
+/* "f32[2,3]", for messages. */
+const char *ox_type_text(const Ox *ox, ValueId v);
+/* The operand as bool[], or a message that it is not one condition. */
+Status ox_condition(Ox *ox, ValueId v, ValueId *y);
+/* `then` where `taken`, else `otherwise`: names of results of bodies. */
+Status ox_select(Ox *ox, ValueId taken, Str then, Str otherwise, ValueId *y);
 /* True if no gradient flows through that result: an Identity for x.detach()
    or stop_gradient in files of dynamo and jax2onnx, or OxName.stops. */
 bool ox_stops(const Ox *ox, const OxNode *n, int result);

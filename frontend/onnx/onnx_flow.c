@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* onnx_flow.c: If, Loop, Scan.  The branch that is taken and the number of
-   iterations are known when the model is compiled, so bodies become nodes,
-   with new names each time. */
+/* onnx_flow.c: If, Loop, Scan: bodies become nodes, with new names each time.
+   A branch or a number of trips that is known when the model is compiled takes
+   what runs; else both branches, and as many turns as --max-trips says, are
+   there, and results are selected (onnx_taken.c). */
 #include <inttypes.h>
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
-
-enum { MAX_TURNS = 4096 };
 
 /* Names for a body's initializers, whose values are constants. */
 static Status body_constants(Ox *ox, const Onnx__GraphProto *g, Str *name) {
@@ -24,8 +23,8 @@ static Status body_constants(Ox *ox, const Onnx__GraphProto *g, Str *name) {
 
 /* Builds the nodes of a body; in: names of its operands, out: names of its
    results. */
-static Status run_body(Ox *ox, const Onnx__GraphProto *g, const Str *in,
-                       int nin, Str *out) {
+static Status build_body(Ox *ox, const Onnx__GraphProto *g, const Str *in,
+                         int nin, Str *out) {
     const OxNode *self = ox->node;
     int first = ox->nodes.len, n;
     Str *inits = NEW_ARRAY(ox->scratch, Str, g->n_initializer + 1);
@@ -57,6 +56,19 @@ static Status run_body(Ox *ox, const Onnx__GraphProto *g, const Str *in,
     return OK;
 }
 
+/* A body that counts only where `taken`; NO_VALUE: everywhere. */
+static Status run_body(Ox *ox, ValueId taken, const Onnx__GraphProto *g,
+                       const Str *in, int nin, Str *out) {
+    const OxNode *n = ox->node;
+    Str *read = NEW_ARRAY(ox->scratch, Str, n->nin + nin + 1);
+    OxShield shield;
+    for (int i = 0; i < n->nin; i++) read[i] = n->in[i];
+    for (int i = 0; i < nin; i++) read[n->nin + i] = in[i];
+    TRY(ox_shield(ox, taken, read, n->nin + nin, &shield));
+    TRY(build_body(ox, g, in, nin, out));
+    return ox_unshield(ox, &shield);
+}
+
 static Status body_of(Ox *ox, const char *attr, const Onnx__GraphProto **g) {
     const Onnx__AttributeProto *p = ox_attr(ox, attr);
     if (!p) return ox_fail(ox, "attribute '%s' is missing", attr);
@@ -68,18 +80,36 @@ static ValueId value_of(const Ox *ox, Str name) {
     return ox_name_of(ox, name)->value;
 }
 
-Status onnx_if(Ox *ox) {
+static Status branch(Ox *ox, const char *attr, ValueId taken, Str **out) {
     const Onnx__GraphProto *g;
-    double which;
-    if (!ox_const_scalar(ox, ox_in(ox, 0), &which))
-        return ox_fail(ox, "its condition depends on data");
-    TRY(body_of(ox, which != 0 ? "then_branch" : "else_branch", &g));
+    TRY(body_of(ox, attr, &g));
     if ((int)g->n_output != ox->node->nout)
         return ox_fail(ox, "a branch gives %zu results", g->n_output);
-    Str *out = NEW_ARRAY(ox->a, Str, g->n_output + 1);
-    TRY(run_body(ox, g, NULL, 0, out));
-    for (size_t i = 0; i < g->n_output; i++)
-        TRY(ox_out_name(ox, (int)i, out[i]));
+    *out = NEW_ARRAY(ox->a, Str, g->n_output + 1);
+    return run_body(ox, taken, g, NULL, 0, *out);
+}
+
+static Status both_branches(Ox *ox) {
+    ValueId taken, other, y;
+    Str *then, *otherwise;
+    TRY(ox_condition(ox, ox_in(ox, 0), &taken));
+    TRY(ox1(ox, OP_NOT, taken, &other));
+    TRY(branch(ox, "then_branch", taken, &then));
+    TRY(branch(ox, "else_branch", other, &otherwise));
+    for (int i = 0; i < ox->node->nout; i++) {
+        if (!ox_has_out(ox, i)) continue;
+        TRY(ox_select(ox, taken, then[i], otherwise[i], &y));
+        TRY(ox_out(ox, i, y));
+    }
+    return OK;
+}
+
+Status onnx_if(Ox *ox) {
+    double which;
+    Str *out;
+    if (!ox_const_scalar(ox, ox_in(ox, 0), &which)) return both_branches(ox);
+    TRY(branch(ox, which != 0 ? "then_branch" : "else_branch", NO_VALUE, &out));
+    for (int i = 0; i < ox->node->nout; i++) TRY(ox_out_name(ox, i, out[i]));
     return OK;
 }
 
@@ -112,52 +142,199 @@ static Status stacked(Ox *ox, Stack *s, int64_t axis, bool backward,
     return ox_concat(ox, s->turn.data, n, at, true, y);
 }
 
-/* The condition of the loop, which must be known. */
-static Status goes_on(Ox *ox, ValueId cond, bool *yes) {
-    double v;
-    if (!ox_const_scalar(ox, cond, &v))
-        return ox_fail(ox, "its trip count is not known at compile time");
-    *yes = v != 0;
+/* A loop whose turns are being built. */
+typedef struct Turns {
+    int64_t made;
+    bool stops;          /* no further turn runs */
+    ValueId go;          /* the next turn counts; NO_VALUE: for certain */
+    ValueId count;       /* i64[]: turns that count */
+    ValueId limit;       /* operand M where it depends on data */
+    double most;         /* else its number */
+    VEC(ValueId) counts; /* per turn: its `go` */
+    Str *result;   /* names of the states after the last turn that counts */
+    bool too_many; /* `count` may exceed `bound` */
+    int64_t bound;
+} Turns;
+
+/* The next turn counts only if this condition holds, too. */
+static Status also(Ox *ox, Turns *t, ValueId cond) {
+    double known;
+    if (!is_value(cond)) return OK;
+    if (ox_const_scalar(ox, cond, &known)) {
+        t->stops |= known == 0;
+        return OK;
+    }
+    TRY(ox_condition(ox, cond, &cond));
+    if (!is_value(t->go))
+        t->go = cond;
+    else
+        TRY(ox2(ox, OP_AND, t->go, cond, &t->go));
     return OK;
 }
 
-Status onnx_loop(Ox *ox) {
-    const OxNode *n = ox->node;
-    int nstate = n->nin - n->captured - 2;
-    const Onnx__GraphProto *g;
-    double most = MAX_TURNS + 1;
-    bool go = true;
-    TRY(body_of(ox, "body", &g));
-    int nstack = (int)g->n_output - 1 - nstate;
-    if (nstack < 0 || n->nout != nstate + nstack)
-        return ox_fail(ox, "its body gives %zu results", g->n_output);
-    Str *in = NEW_ARRAY(ox->a, Str, nstate + 2);
-    Str *out = NEW_ARRAY(ox->a, Str, g->n_output);
-    Stack *stack = NEW_ARRAY(ox->a, Stack, nstack + 1);
-    memcpy(in + 2, n->in + 2, (size_t)nstate * sizeof *in);
-    if (is_value(ox_in(ox, 0)) && !ox_const_scalar(ox, ox_in(ox, 0), &most))
-        return ox_fail(ox, "its trip count is not known at compile time");
-    if (is_value(ox_in(ox, 1))) TRY(goes_on(ox, ox_in(ox, 1), &go));
-    for (int64_t turn = 0; go && (double)turn < most; turn++) {
-        ValueId number;
-        if (turn == MAX_TURNS)
-            return ox_fail(ox, "more than %d iterations", MAX_TURNS);
-        TRY(ox_const_i64(ox, &turn, 0, 1, &number));
-        TRY(ox_define_value(ox, number, &in[0]));
-        TRY(ox_define_value(ox, ox_scalar(ox, DT_BOOL, 1), &in[1]));
-        TRY(run_body(ox, g, in, nstate + 2, out));
-        TRY(goes_on(ox, value_of(ox, out[0]), &go));
-        memcpy(in + 2, out + 1, (size_t)nstate * sizeof *in);
-        TRY(push_results(ox, stack, nstack, out + 1 + nstate));
+/* The option that holds for this loop; 0: none. */
+static int64_t max_trips(Ox *ox) {
+    int64_t most = 0;
+    for (int i = 0; i < ox->opt->max_trips.len; i++) {
+        const TripBound *b = &ox->opt->max_trips.data[i];
+        if (b->glob && !glob_match(b->glob, ox->node->name)) continue;
+        ox->trips_used[i] = true;
+        most = b->most;
     }
-    for (int i = 0; i < nstate; i++) TRY(ox_out_name(ox, i, in[2 + i]));
-    for (int i = 0; i < nstack; i++) {
+    return most;
+}
+
+/* Decides whether another turn is built. */
+static Status next_turn(Ox *ox, Turns *t) {
+    ValueId number, below;
+    if ((double)t->made >= t->most) t->stops = true;
+    if (is_value(t->limit)) {
+        TRY(ox_const_i64(ox, &t->made, 0, 1, &number));
+        TRY(ox2(ox, OP_LESS, number, t->limit, &below));
+        TRY(also(ox, t, below));
+    }
+    if (t->stops) return OK;
+    if (is_value(t->go) && !t->bound) {
+        t->bound = max_trips(ox);
+        if (!t->bound && t->most > MOST_TRIPS)
+            return ox_fail(ox,
+                           "its number of trips depends on data: say the most "
+                           "that there are with --max-trips N, or --max-trips "
+                           "'%s=N'",
+                           ox_quote(ox, ox->node->name));
+        if (!t->bound) t->bound = MOST_TRIPS;
+    }
+    t->too_many = is_value(t->go) && t->made >= t->bound;
+    t->stops = t->too_many;
+    if (t->made == MOST_TRIPS && !t->stops)
+        return ox_fail(ox, "more than %d iterations", MOST_TRIPS);
+    return OK;
+}
+
+/* The turn that is decided on counts where `go` says. */
+static Status count_turn(Ox *ox, Turns *t) {
+    ValueId one = ox_scalar(ox, DT_I64, 1);
+    if (is_value(t->go)) TRY(ox_cast(ox, t->go, DT_I64, false, &one));
+    return ox2(ox, OP_ADD, t->count, one, &t->count);
+}
+
+/* The states after a turn. */
+static Status keep_states(Ox *ox, Turns *t, int n, const Str *state) {
+    for (int i = 0; i < n; i++) {
         ValueId y;
-        if (!ox_has_out(ox, nstate + i)) continue;
-        TRY(stacked(ox, &stack[i], 0, false, &y));
-        TRY(ox_out(ox, nstate + i, y));
+        if (!is_value(t->go)) {
+            t->result[i] = state[i];
+            continue;
+        }
+        TRY(ox_select(ox, t->go, state[i], t->result[i], &y));
+        TRY(ox_define_value(ox, y, &t->result[i]));
     }
     return OK;
+}
+
+/* v, where more turns than the bound are an error of the step. */
+static Status checked(Ox *ox, const Turns *t, ValueId v, ValueId *y) {
+    Attr attr[] = {attr_named_i("most", t->bound),
+                   attr_s(attr_key("loop", ATTR_STR), ox->node->name)};
+    *y = v;
+    if (!t->too_many) return OK;
+    return ox_call(ox, "ended", (ValueId[]){v, t->count}, 2, attr, 2, 1, y);
+}
+
+static Status loop_states(Ox *ox, const Turns *t, int n) {
+    for (int i = 0; i < n; i++) {
+        ValueId v = value_of(ox, t->result[i]);
+        if (!is_value(v)) {
+            TRY(ox_out_name(ox, i, t->result[i]));
+            continue;
+        }
+        TRY(checked(ox, t, v, &v));
+        TRY(ox_out(ox, i, v));
+    }
+    return OK;
+}
+
+/* bool[turns]: which of them count; NO_VALUE: all. */
+static Status turns_that_count(Ox *ox, Turns *t, ValueId *valid) {
+    bool all = true;
+    *valid = NO_VALUE;
+    for (int i = 0; i < t->counts.len; i++) {
+        ValueId *v = &t->counts.data[i];
+        all &= !is_value(*v);
+        if (!is_value(*v)) *v = ox_scalar(ox, DT_BOOL, 1);
+    }
+    if (all) return OK;
+    return ox_concat(ox, t->counts.data, t->counts.len, 0, true, valid);
+}
+
+static Status loop_stacks(Ox *ox, Turns *t, int first, int n, Stack *stack) {
+    ValueId valid, y;
+    TRY(turns_that_count(ox, t, &valid));
+    for (int i = 0; i < n; i++) {
+        if (!ox_has_out(ox, first + i)) continue;
+        TRY(stacked(ox, &stack[i], 0, false, &y));
+        TRY(checked(ox, t, y, &y));
+        TRY(is_value(valid) ? ox_out_rows(ox, first + i, y, valid)
+                            : ox_out(ox, first + i, y));
+    }
+    return OK;
+}
+
+/* What a turn reads and gives. */
+typedef struct LoopBody {
+    const Onnx__GraphProto *g;
+    int nstate, nstack;
+    Str *in, *out; /* names of operands, of results */
+    Stack *stack;
+} LoopBody;
+
+static Status loop_body(Ox *ox, LoopBody *b) {
+    const OxNode *n = ox->node;
+    b->nstate = n->nin - n->captured - 2;
+    TRY(body_of(ox, "body", &b->g));
+    b->nstack = (int)b->g->n_output - 1 - b->nstate;
+    if (b->nstack < 0 || n->nout != b->nstate + b->nstack)
+        return ox_fail(ox, "its body gives %zu results", b->g->n_output);
+    b->in = NEW_ARRAY(ox->a, Str, b->nstate + 2);
+    b->out = NEW_ARRAY(ox->a, Str, b->g->n_output);
+    b->stack = NEW_ARRAY(ox->a, Stack, b->nstack + 1);
+    memcpy(b->in + 2, n->in + 2, (size_t)b->nstate * sizeof *b->in);
+    return OK;
+}
+
+static Status turn(Ox *ox, Turns *t, const LoopBody *b) {
+    size_t states = (size_t)b->nstate * sizeof *b->in;
+    ValueId number;
+    TRY(ox_const_i64(ox, &t->made, 0, 1, &number));
+    TRY(ox_define_value(ox, number, &b->in[0]));
+    TRY(ox_define_value(ox, ox_scalar(ox, DT_BOOL, 1), &b->in[1]));
+    TRY(run_body(ox, t->go, b->g, b->in, b->nstate + 2, b->out));
+    TRY(count_turn(ox, t));
+    TRY(keep_states(ox, t, b->nstate, b->out + 1));
+    TRY(push_results(ox, b->stack, b->nstack, b->out + 1 + b->nstate));
+    vec_push(ox->a, &t->counts, t->go);
+    memcpy(b->in + 2, b->out + 1, states);
+    t->made++;
+    return also(ox, t, value_of(ox, b->out[0]));
+}
+
+Status onnx_loop(Ox *ox) {
+    Turns t = {.most = MOST_TRIPS + 1, .count = ox_scalar(ox, DT_I64, 0)};
+    ValueId most = ox_in(ox, 0);
+    LoopBody b;
+    TRY(loop_body(ox, &b));
+    t.result = arena_dup(ox->a, b.in + 2, (size_t)b.nstate * sizeof *b.in);
+    if (is_value(most) && !ox_const_scalar(ox, most, &t.most))
+        TRY(ox_reshape(ox, most, 0, NULL, &t.limit));
+    TRY(also(ox, &t, ox_in(ox, 1)));
+    TRY(next_turn(ox, &t));
+    while (!t.stops) {
+        TRY(turn(ox, &t, &b));
+        TRY(next_turn(ox, &t));
+    }
+    if (t.too_many) TRY(count_turn(ox, &t));
+    TRY(loop_states(ox, &t, b.nstate));
+    return loop_stacks(ox, &t, b.nstate, b.nstack, b.stack);
 }
 
 /* Entry i of a list attribute that may be absent. */
@@ -226,9 +403,9 @@ Status onnx_scan(Ox *ox) {
     memcpy(in, n->in, (size_t)nstate * sizeof *in);
     for (int64_t turn = 0; turn == 0 || turn < turns; turn++) {
         TRY(scan_operands(ox, nstate, (int)nscan, turn, &turns, in));
-        if (turns == 0 || turns > MAX_TURNS)
+        if (turns == 0 || turns > MOST_TRIPS)
             return ox_fail(ox, "%" PRId64 " turns", turns);
-        TRY(run_body(ox, g, in, own, out));
+        TRY(run_body(ox, NO_VALUE, g, in, own, out));
         memcpy(in, out, (size_t)nstate * sizeof *in);
         TRY(push_results(ox, stack, nstack, out + nstate));
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_picked.c: axes whose length depends on data, as in x[mask], bounded by
-   the size of the mask.
+   the size of the mask, and the rows that the turns of a loop give.
    Before:  i = NonZero(mask), y = GatherND(x, Transpose(i)),
             loss = ReduceMean(y)
    After:   y has a row for each element of the mask, in order;
@@ -148,6 +148,28 @@ static Status compress(Ox *ox, Plan *p) {
     p->axis = axis;
     p->done = true;
     return ox_out(ox, 0, y);
+}
+
+Status ox_out_rows(Ox *ox, int i, ValueId rows, ValueId valid) {
+    int64_t start[MAX_RANK] = {0}, size[MAX_RANK], step[MAX_RANK];
+    Type t = ox_type(ox, rows);
+    ValueId first, counts, y;
+    int pick;
+    for (int k = 0; k < t.rank; k++) {
+        size[k] = k ? t.dim[k] : 1;
+        step[k] = 1;
+    }
+    TRY(find_pick(ox, valid, &pick));
+    TRY(ox_slice(ox, rows, start, size, step, &first));
+    for (int k = 0; k < t.rank; k++) size[k] = k ? 1 : t.dim[0];
+    TRY(ox_reshape(ox, valid, t.rank, size, &counts));
+    TRY(ox3(ox, OP_WHERE, counts, rows, first, &y));
+    TRY(zero_if_none(ox, pick, y, &y));
+    TRY(ox_out(ox, i, y));
+    OxName *out = ox_name_of(ox, ox->node->out[i]);
+    out->pick = pick;
+    out->pick_axis = 0;
+    return OK;
 }
 
 /* x, with `fill` in rows that do not count. */

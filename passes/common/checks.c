@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checks.c: checks integer inputs that are class or row indices.
+/* checks.c: checks integer inputs that are class or row indices, and the number
+   of turns of loops.
    Before:  %y = gather %table, %ids
    After:   %bad = %ids < -4 or %ids > 3            element by element
             %at = the first such position, or -1;  %value = its element
@@ -12,6 +13,8 @@
    ampc.bad_at and ampc.bad_value.  It returns ampc.bad, by which the optimizer
    skips the step.  The model's kernels contain no checks: an index out of range
    reads zeros, which are not used.  Constants are refused here.
+   A loop that wants more than its bound of turns (function `ended`) is checked
+   in the same way: ampc.trips/0/0/8/LOOP is 0 if it does, or -1.
    A graph that has such outputs was checked, and stays unchanged.
    requires     stage TYPED, one graph per program */
 #include "ir/fn/fn.h"
@@ -34,6 +37,7 @@ typedef struct Check {
     int64_t least, most; /* legal numbers                                   */
     bool ignores;        /* true: `ignore` is legal, too */
     int64_t ignore;
+    Str loop; /* whose turns are checked, or NULL */
     Loc loc;
 } Check;
 typedef VEC(Check) Checks;
@@ -63,6 +67,7 @@ static ValueId only_operand(const Graph *g, const Node *n) {
 static bool keeps_elements(const Graph *g, const Node *n, ValueId from) {
     OpKind kind = node_kind(n);
     if (n->nout != 1) return false;
+    if (is_call(n, "read_if")) return true;
     if (kind == KIND_ELEM)
         return shape_equal(value_type(g, from), value_type(g, n->out[0]));
     return n->op == OP_RESHAPE || n->op == OP_TRANSPOSE || n->op == OP_SLICE ||
@@ -75,6 +80,11 @@ static bool is_fed(const Cx *cx, ValueId v) {
     return cx->fed.data[v.i];
 }
 
+/* The value from which a node computes or takes its elements; 0: several. */
+static ValueId origin_of(const Graph *g, const Node *n) {
+    return is_call(n, "read_if") ? n->in[0] : only_operand(g, n);
+}
+
 /* Follows v back to the input from which it is computed element by element;
    v itself if there is none. */
 static ValueId find_root(const Graph *g, ValueId v) {
@@ -84,7 +94,7 @@ static ValueId find_root(const Graph *g, ValueId v) {
             return at;
         if (val->kind != VK_RESULT) return v;
         const Node *n = node_get(g, val->def);
-        ValueId from = only_operand(g, n);
+        ValueId from = origin_of(g, n);
         if (!from.i || !keeps_elements(g, n, from)) return v;
         at = from;
     }
@@ -138,6 +148,20 @@ static Status add_check(Cx *cx, const Node *n) {
     return OK;
 }
 
+/* The turns of a loop, which are no element of an input. */
+static void add_trips(Cx *cx, const Node *n) {
+    Attr most, loop;
+    bool has = call_attr(cx->g, n, "most", &most) &&
+               call_attr(cx->g, n, "loop", &loop);
+    ASSERT(has);
+    Check c = {.checked = n->in[1],
+               .root = n->in[1],
+               .most = most.u.i,
+               .loop = loop.u.s,
+               .loc = n->loc};
+    if (!known(cx, &c)) vec_push(cx->pass->scratch, &cx->checks, c);
+}
+
 /* Appends the body of a function that the model defines, because its nodes
    may read inputs, too; nodes that no check needs are dead. */
 static void open_call(Cx *cx, const Node *n) {
@@ -159,6 +183,7 @@ static Status find_checks(Cx *cx) {
             vec_push(cx->pass->scratch, &cx->fed, false);
         for (int k = 0; k < n.nout; k++) cx->fed.data[n.out[k].i] = fed;
         if (reads_indices(&n)) TRY(add_check(cx, &n));
+        if (is_call(&n, "ended")) add_trips(cx, &n);
         if (n.fn && !is_call(&n, n.fn->info.text)) open_call(cx, &n);
     }
     return OK;
@@ -191,9 +216,9 @@ static ValueId positions(Cx *cx, ValueId v, ValueId root) {
     while (!same_value(v, root)) {
         NodeId id = value_get(cx->g, v)->def;
         const Node *move = node_get(cx->g, id);
-        if (node_kind(move) != KIND_ELEM)
+        if (node_kind(move) != KIND_ELEM && !is_call(move, "read_if"))
             vec_push(cx->pass->scratch, &moves, id);
-        v = only_operand(cx->g, move);
+        v = origin_of(cx->g, move);
     }
     while (moves.len > 0) {
         Node m = *node_get(cx->g, moves.data[--moves.len]);
@@ -225,7 +250,7 @@ static ValueId first_bad(Cx *cx, const Check *c) {
 static void output(Cx *cx, Family f, const Check *c, ValueId v) {
     Str of = internf("%d/%lld/%lld/%s", (int)(c - cx->checks.data),
                      (long long)c->least, (long long)c->most,
-                     value_get(cx->g, c->root)->name);
+                     c->loop ? c->loop : value_get(cx->g, c->root)->name);
     graph_add_output(cx->g, family_name(f, of), v);
 }
 
@@ -249,7 +274,7 @@ static void emit(Cx *cx, bool trains) {
         value[i] =
             build(&cx->b, OP_GATHER, (ValueId[]){flat(cx, c->root), at[i]}, 2,
                   &axis, 1, DT_DEFAULT, NULL);
-        output(cx, FAMILY_CHECK, c, at[i]);
+        output(cx, c->loop ? FAMILY_TRIPS : FAMILY_CHECK, c, at[i]);
         output(cx, FAMILY_CHECKED, c, value[i]);
     }
     if (!trains) return;
@@ -270,10 +295,10 @@ static void emit(Cx *cx, bool trains) {
 
 static bool is_checked(const Graph *g) {
     int number;
-    for (int i = 0; i < g->outputs.len; i++)
-        if (family_of(g->module, g->outputs.data[i].name, &number) ==
-            FAMILY_CHECK)
-            return true;
+    for (int i = 0; i < g->outputs.len; i++) {
+        Family f = family_of(g->module, g->outputs.data[i].name, &number);
+        if (f == FAMILY_CHECK || f == FAMILY_TRIPS) return true;
+    }
     return false;
 }
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data.c: class and row indices in the inputs that are out of range.
+/* data.c: class and row indices in the inputs that are out of range, and loops
+   that want more trips than the module has room for.
 
    Every program returns, per check of the compiler (passes/common/checks.c),
    ampc.check/NUMBER/LEAST/MOST/INPUT, the position in the input of the first
    such number or -1, and ampc.checked/NUMBER/LEAST/MOST/INPUT, that number.
+   For a loop the first name is ampc.trips/NUMBER/0/MOST/LOOP.
    Programs that train count bad batches in ampc.bad_data and keep the
    details of the last one, since a device may be several steps ahead when
    the host reads them. */
@@ -12,12 +14,20 @@
 
 #include "runtime/api/session.h"
 
+/* The text behind the prefix, or NULL. */
+static const char *behind(const char *name, const char *prefix) {
+    size_t n = strlen(prefix);
+    return strncmp(name, prefix, n) ? NULL : name + n;
+}
+
 /* A check, from the name of its output. */
-static bool check_read(const char *name, ampc_bad_data *b) {
-    static const char prefix[] = "ampc.check/";
+static bool check_read(const char *name, ampc_bad_data *b, bool *loop) {
+    const char *rest = behind(name, "ampc.check/");
     char *end;
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
-    strtoll(name + sizeof prefix - 1, &end, 10); /* its number */
+    *loop = !rest;
+    if (!rest) rest = behind(name, "ampc.trips/");
+    if (!rest) return false;
+    strtoll(rest, &end, 10); /* its number */
     if (*end != '/') return false;
     b->least = strtoll(end + 1, &end, 10);
     if (*end != '/') return false;
@@ -26,8 +36,15 @@ static bool check_read(const char *name, ampc_bad_data *b) {
     return *end == '/';
 }
 
-static ampc_status data_fail(ampc_session *s, const ampc_bad_data *b) {
+static ampc_status data_fail(ampc_session *s, const ampc_bad_data *b,
+                             bool loop) {
     s->bad = *b;
+    if (loop)
+        return session_fail(s, AMPC_ERR_DATA,
+                            "loop '%.200s' makes more than %lld trips, the "
+                            "most that the module was compiled for: compile it "
+                            "with a larger --max-trips",
+                            b->input, (long long)b->most);
     return session_fail(
         s, AMPC_ERR_DATA,
         "input '%.200s': %lld at position %lld is outside %lld..%lld", b->input,
@@ -45,34 +62,37 @@ static ampc_status kept(ampc_session *s, KnownVar which, int64_t *out) {
 }
 
 /* Check k of the training programs. */
-static bool check_at(const ampc_session *s, int64_t k, ampc_bad_data *b) {
+static bool check_at(const ampc_session *s, int64_t k, ampc_bad_data *b,
+                     bool *loop) {
     int program = s->program[PROG_TRAIN] >= 0 ? s->program[PROG_TRAIN]
                                               : s->program[PROG_MICRO];
     if (program < 0) return false;
     const PlanProgram *p = &s->m->programs[program];
     for (uint32_t i = 0; i < p->nout; i++)
-        if (check_read(s->m->tensors[p->out0 + i].name, b) && k-- == 0)
+        if (check_read(s->m->tensors[p->out0 + i].name, b, loop) && k-- == 0)
             return true;
     return false;
 }
 
 ampc_status data_trained(ampc_session *s, int64_t count) {
     ampc_bad_data b = {.size = sizeof b, .count = count};
+    bool loop = false;
     int64_t k;
     if (count <= s->bad.count) return AMPC_OK;
     if (s->bad_rank >= 0) {
         s->bad = b;
         return session_fail(s, AMPC_ERR_DATA,
                             "rank %d got a class or row index that is out of "
-                            "range; its own message names it",
+                            "range, or a loop of too many trips; its own "
+                            "message names it",
                             s->bad_rank);
     }
     ampc_status status = kept(s, VAR_BAD_CHECK, &k);
     if (status == AMPC_OK) status = kept(s, VAR_BAD_AT, &b.index);
     if (status == AMPC_OK) status = kept(s, VAR_BAD_VALUE, &b.value);
     if (status != AMPC_OK) return status;
-    if (!check_at(s, k, &b)) b.input = "";
-    return data_fail(s, &b);
+    if (!check_at(s, k, &b, &loop)) b.input = "";
+    return data_fail(s, &b, loop);
 }
 
 /* ---- evaluation and prediction ------------------------------------------- */
@@ -99,14 +119,15 @@ ampc_status data_ran(ampc_session *s, int64_t valid) {
     for (uint32_t i = 0; i + 1 < p->nout; i++) {
         const PlanTensor *t = &s->m->tensors[p->out0 + i];
         ampc_bad_data b = {.size = sizeof b, .count = s->bad.count};
-        if (!check_read(t->name, &b)) continue;
+        bool loop;
+        if (!check_read(t->name, &b, &loop)) continue;
         ampc_status status =
             s->backend->get(s, output_ref(s, s->last, (int)i), &b.index, 8);
         if (status != AMPC_OK) return status;
-        if (b.index < 0 || !counts(s, p, &b, valid)) continue;
+        if (b.index < 0 || (!loop && !counts(s, p, &b, valid))) continue;
         status =
             s->backend->get(s, output_ref(s, s->last, (int)i + 1), &b.value, 8);
-        return status == AMPC_OK ? data_fail(s, &b) : status;
+        return status == AMPC_OK ? data_fail(s, &b, loop) : status;
     }
     return AMPC_OK;
 }

@@ -358,6 +358,64 @@ TEST_CASE(data, functions_of_the_model_are_looked_into) {
     compiled_close(&c);
 }
 
+/* ---- loops and branches ---------------------------------------------------
+ */
+
+#define TRIPS                                                                  \
+    "graph forward(%x: f32[4,2], %n: i64[4]) {\n"                              \
+    "  param %w: f32[2,5] = normal(1, 0.5), %t: f32[3,5] = normal(2, 0.5)\n"   \
+    "  const %few: i64[] = 3\n"                                                \
+    "  %y = matmul %x, %w : f32[4,5]\n"                                        \
+    "  %turns = reduce_max %n {axes=[0], keepdims=0} : i64[]\n"                \
+    "  %e = ended %y, %turns {loop=\"again\", most=5} : f32[4,5]\n"            \
+    "  %c = less %n, %few : bool[4]\n"                                         \
+    "  %i = read_if %n, %c : i64[4]\n"                                         \
+    "  %r = gather %t, %i {axis=0} : f32[4,5]\n"                               \
+    "  %z = add %e, %r : f32[4,5]\n"                                           \
+    "  return %z\n"                                                            \
+    "}\n"
+
+/* More than 5 turns do not train; row 4 is read only where n is below 3, so
+   that 3 to 5 are no rows out of range, but -9 is. */
+static void turns(const char *device) {
+    const Compiled *c = compile_on(device, TRIPS, OPTIONS, "");
+    ampc_session *s = open_on(c, device, 0), *never = open_on(c, device, 0);
+    float x[8] = {1, -1, 2, 3, 0, -2, 1, 1};
+    int64_t n[4] = {0, 5, 3, 2}, target[4] = {0, 1, 4, 2};
+    ampc_input in[] = {
+        ampc_in("x", x, sizeof x, AMPC_DTYPE_F32),
+        ampc_in("n", n, sizeof n, AMPC_DTYPE_I64),
+        ampc_in("target", target, sizeof target, AMPC_DTYPE_I64)};
+    ampc_bad_data b = {.size = sizeof b};
+    ampc_metrics m = {.size = sizeof m};
+    ampc_eval e = {.size = sizeof e};
+    step_ok(c, s, in, 3);
+    step_ok(c, never, in, 3);
+    n[1] = 6;
+    CHECK_EQ_INT(c->api->step(s, in, 3, &m), AMPC_ERR_DATA);
+    CHECK_HAS(c->api->error(s), "loop 'again' makes more than 5 trips");
+    CHECK_EQ_INT(m.applied, 0);
+    CHECK_EQ_INT(m.bad_data, 1);
+    CHECK_EQ_INT(c->api->bad_data(s, &b), AMPC_OK);
+    CHECK_STR(b.input, "again");
+    CHECK_EQ_INT(b.value, 6);
+    CHECK_EQ_INT(b.most, 5);
+    same_states(c, s, never);
+    CHECK_EQ_INT(c->api->evaluate(s, in, 3, 4, &e), AMPC_ERR_DATA);
+    CHECK_EQ_INT(c->api->predict(s, in, 2, 4, NULL, 0), AMPC_ERR_DATA);
+    CHECK_HAS(c->api->error(s), "--max-trips");
+    n[1] = -9;
+    CHECK_EQ_INT(c->api->step(s, in, 3, &m), AMPC_ERR_DATA);
+    CHECK_HAS(c->api->error(s), "'n': -9 at position 1 is outside -3..2");
+    n[1] = 4;
+    step_ok(c, s, in, 3);
+    c->api->close(s);
+    c->api->close(never);
+}
+
+TEST_CASE(data, loops_of_too_many_trips_do_not_train_cpu) { turns("cpu"); }
+TEST_CASE(data, loops_of_too_many_trips_do_not_train_gpu) { turns("cuda"); }
+
 /* ---- checkpoints, constants, the driver ---------------------------------- */
 
 /* Counts reported before a checkpoint are not reported again after it. */

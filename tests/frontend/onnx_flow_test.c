@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_flow_test.c: If and Loop whose course depends on data. The interpreter
+   evaluates what they become; the oracles are the loops and branches in C.
+   Gradients: tests/exporters has training recorded from PyTorch. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/harness.h"
+#include "tests/support/onnx_util.h"
+
+enum { WIDTH = 3 };
+
+static void put_body(Made *m, Onnx__NodeProto *n, const char *name,
+                     Made *body) {
+    made_attr(m, n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)->g =
+        &body->graph;
+}
+
+/* The only output, where the inputs are x and the integer n. */
+static double *outputs(Made *m, const double *x, int64_t n, Arena *a) {
+    Module *mod = made_import(m);
+    REQUIRE(CHECK_MSG(mod != NULL, "%s", made_message(m)));
+    const Graph *g = mod->graphs.data[0];
+    Evaluator *e = eval_new(g, a, EVAL_EXACT);
+    Diag d = {0};
+    for (int i = 0; i < g->inputs.len; i++) {
+        ValueId v = g->inputs.data[i];
+        EvalTensor *t = eval_tensor_new(a, value_get(g, v)->type);
+        for (int k = 0; t->f && k < WIDTH; k++) t->f[k] = x[k];
+        if (t->i) t->i[0] = n;
+        eval_bind(e, v, t);
+    }
+    REQUIRE(CHECK_MSG(eval_run(e, &d) == OK, "%s", d.text.data));
+    return eval_get(e, g->outputs.data[0].value)->f;
+}
+
+static void refused(Made *m, const char *why) {
+    Module *mod = made_import(m);
+    CHECK(mod == NULL);
+    CHECK_HAS(made_message(m), why);
+}
+
+static void trips(Made *m, const char *glob, int64_t most) {
+    vec_push(m->a, &m->opt.max_trips,
+             (TripBound){glob ? intern(glob) : NULL, most});
+}
+
+/* ---- If ------------------------------------------------------------------ */
+
+/* y = then(x) if n > 0, else otherwise(x). */
+static void branches(Made *m, Made *then, Made *otherwise, const char *op,
+                     const char *other) {
+    Made *all[] = {then, otherwise};
+    for (int i = 0; i < 2; i++) {
+        made_start(all[i], 17);
+        made_node(all[i], i ? other : op, "x", "z");
+        made_output(all[i], "z");
+    }
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, "3");
+    made_input(m, "n", DT_I64, "");
+    made_i64(m, "none", 1, (int64_t[]){0});
+    made_node(m, "Greater", "n,none", "c");
+    Onnx__NodeProto *n = made_node(m, "If", "c", "y");
+    put_body(m, n, "then_branch", then);
+    put_body(m, n, "else_branch", otherwise);
+    made_output(m, "y");
+}
+
+TEST_CASE(onnx_flow, the_branch_that_data_says) {
+    static const double x[WIDTH] = {-4, 0.25, 9};
+    for (int64_t n = 0; n < 2; n++) {
+        Made m, then, otherwise;
+        Arena *a = arena_new();
+        branches(&m, &then, &otherwise, "Sqrt", "Neg");
+        const double *y = outputs(&m, x, n, a);
+        for (int i = 0; i < WIDTH; i++)
+            CHECK_MSG(n ? isnan(y[i]) ? x[i] < 0 : y[i] == sqrt(x[i])
+                        : y[i] == -x[i],
+                      "%d: %g", i, y[i]);
+        arena_free(a);
+        made_end(&m), made_end(&then), made_end(&otherwise);
+    }
+}
+
+TEST_CASE(onnx_flow, branches_of_two_types_are_refused) {
+    Made m, then, otherwise;
+    branches(&m, &then, &otherwise, "Neg", "ReduceSum");
+    refused(&m, "a result is f32[3] or f32[1]: both must have one type");
+    made_end(&then), made_end(&otherwise);
+}
+
+/* ---- Loop ---------------------------------------------------------------- */
+
+/* h = x / 2 again and again, n times, or while max(h) > 1 where `asks`; a row
+   of each turn: its h. */
+static void halve(Made *m, Made *body, const char *count, bool asks) {
+    made_start(body, 17);
+    made_input(body, "i", DT_I64, "");
+    made_input(body, "go", DT_BOOL, "");
+    made_input(body, "h", DT_F32, "3");
+    made_node(body, "Mul", "h,half", "next");
+    made_node(body, "ReduceMax", "next", "top");
+    made_node(body, "Greater", "top,one", "more");
+    made_node(body, "Identity", asks ? "more" : "go", "on");
+    made_node(body, "Identity", "next", "row");
+    made_output(body, "on");
+    made_output(body, "next");
+    made_output(body, "row");
+    made_start(m, 17);
+    made_input(m, "x", DT_F32, "3");
+    made_input(m, "n", DT_I64, "");
+    made_f32(m, "half", "", 0.5f);
+    made_f32(m, "one", "", 1);
+    made_i64(m, "four", 1, (int64_t[]){4});
+    Onnx__NodeProto *n =
+        made_node(m, "Loop", internf("%s,,x", count), "last,rows");
+    n->name = made_text(m, "halving");
+    put_body(m, n, "body", body);
+}
+
+TEST_CASE(onnx_flow, as_many_turns_as_data_says) {
+    static const double x[WIDTH] = {8, -3, 1};
+    for (int64_t n = 0; n <= 4; n++) {
+        Made m, body;
+        Arena *a = arena_new();
+        double sum = 0;
+        halve(&m, &body, "n", false);
+        made_node(&m, "ReduceSum", "rows", "sum");
+        made_node(&m, "Add", "sum,last", "y");
+        made_output(&m, "y");
+        trips(&m, NULL, 4);
+        const double *y = outputs(&m, x, n, a);
+        for (int64_t i = 1; i <= n; i++) sum += 6 / exp2((double)i);
+        for (int i = 0; i < WIDTH; i++)
+            CHECK_NEAR(y[i], sum + x[i] / exp2((double)n), 1e-12);
+        arena_free(a);
+        made_end(&m), made_end(&body);
+    }
+}
+
+/* A loop of four turns at most needs no bound of its own. */
+TEST_CASE(onnx_flow, turns_until_data_ends_them) {
+    static const double x[][WIDTH] = {{8, -3, 1}, {1, 1, 0}, {99, 0, 0}};
+    static const double turns[] = {3, 1, 4};
+    for (int k = 0; k < 3; k++) {
+        Made m, body;
+        Arena *a = arena_new();
+        halve(&m, &body, "four", true);
+        made_node(&m, "ReduceMean", "rows", "mean");
+        made_node(&m, "Mul", "last,mean", "y");
+        made_output(&m, "y");
+        const double *y = outputs(&m, x[k], 0, a);
+        double sum = x[k][0] + x[k][1] + x[k][2], mean = 0;
+        for (double i = 1; i <= turns[k]; i++)
+            mean += sum / exp2(i) / turns[k] / WIDTH;
+        for (int i = 0; i < WIDTH; i++)
+            CHECK_NEAR(y[i], mean * x[k][i] / exp2(turns[k]), 1e-12);
+        arena_free(a);
+        made_end(&m), made_end(&body);
+    }
+}
+
+TEST_CASE(onnx_flow, bounds_of_turns) {
+    static const struct Row {
+        const char *glob;
+        int64_t most;
+        const char *why;
+    } rows[] = {
+        {NULL, 0,
+         "say the most that there are with --max-trips N, or "
+         "--max-trips 'halving=N'"},
+        {"other", 2, "node 'halving'"},
+        {"halv*", 2, NULL},
+        {NULL, 2, NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m, body;
+        halve(&m, &body, "n", false);
+        made_output(&m, "last");
+        if (rows[i].most) trips(&m, rows[i].glob, rows[i].most);
+        if (rows[i].why)
+            refused(&m, rows[i].why);
+        else
+            CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+        made_end(&body);
+    }
+}
+
+TEST_CASE(onnx_flow, a_bound_for_no_loop) {
+    Made m, body;
+    halve(&m, &body, "four", false);
+    made_output(&m, "last");
+    trips(&m, "halving", 2);
+    refused(&m, "--max-trips halving: no loop of that name has a number of "
+                "trips that depends on data");
+    made_end(&body);
+}
