@@ -31,9 +31,14 @@ static const struct {
     const char *name;
     double most;
 } chances[] = {
-    {"squashed_gaussian", 1.6}, {"soft_rank", 1.6}, {"warp", 1.55},
-    {"transport", 1.4},         {"von_mises", 1.4}, {"six_d", 1.25},
-    {"affine_flow", 1.2},       {"running_spread", 1.45},
+    {"squashed_gaussian", 1.6},
+    {"soft_rank", 1.6},
+    {"warp", 1.55},
+    {"transport", 1.4},
+    {"von_mises", 1.4},
+    {"six_d", 1.25},
+    {"affine_flow", 1.2},
+    {"running_spread", 1.45},
     {"fourier_features", 1.25},
 };
 
