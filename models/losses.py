@@ -38,6 +38,7 @@ import ampc  # noqa: E402
 import drawn  # noqa: E402
 from loss_table import BATCH, LOSSES, loss  # noqa: E402
 import loss_heads  # noqa: E402, F401
+import loss_practice  # noqa: E402, F401
 
 FEATURES, HIDDEN = 8, 16
 LOW = {"bf16": (torch.bfloat16, 2.0**-7), "fp16": (torch.float16, 2.0**-10)}

@@ -3,11 +3,13 @@
    model and options continues from it, whatever graphs another build has made.
    Another graph is made here by an option that does not affect training
    (--top-k); tests/whole/old has files of older builds, one of each format. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/compiled.h"
+#include "tests/tolerance.h"
 
 static const char model[] = "dim B = 4\n"
                             "model m(x: f32[B,6]) {\n"
@@ -88,33 +90,59 @@ TEST_CASE(outlives, the_same_model_and_options) {
             OPTIONS, path, "another model");
 }
 
-/* 1: 2026-11-28, graph_hash without model and options. */
-TEST_CASE(outlives, files_of_older_builds) {
-    static const char *const files[] = {"first"};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char name[100];
-        float w[12];
-        Compiled c = compile_file(test_data_path("tests/whole/old/model.amp"),
-                                  "--target cpu:x86-64-v2");
-        snprintf(name, sizeof name, "tests/whole/old/%s.safetensors", files[i]);
-        const char *path = test_data_path(name);
-        ampc_session *s = resumed(&c, path, NULL);
-        ampc_scaler sc = {.size = sizeof sc};
-        CHECK_EQ_INT(c.api->scaler(s, &sc), AMPC_OK);
-        CHECK_EQ_INT(sc.step, 3);
-        size_t n;
-        char *file = test_read_file(path, &n);
-        uint64_t header;
-        memcpy(&header, file, 8);
-        const char *tensors = file + 8 + header; /* w, b, their momenta */
-        REQUIRE(n == 8 + header + 128);
-        read_var(&c, s, "fc.weight", w, sizeof w, AMPC_DTYPE_F32);
-        CHECK_MEM(w, tensors, sizeof w);
-        read_var(&c, s, "ampc.opt/fc.weight/momentum_buffer", w, sizeof w,
-                 AMPC_DTYPE_F32);
-        CHECK_MEM(w, tensors + 64, sizeof w);
-        free(file);
-        c.api->close(s);
-        compiled_close(&c);
+/* Resumes NAME.safetensors and compares the losses that follow with those of
+   the build that wrote it (old/README.md). */
+static void check_old(const char *name) {
+    char path[100], options[400];
+    snprintf(path, sizeof path, "tests/whole/old/%s.txt", name);
+    char *text = test_read_file(test_data_path(path), NULL);
+    REQUIRE(text != NULL);
+    char *line = strtok(text, "\n");
+    snprintf(options, sizeof options, "--target cpu:x86-64-v2 %s", line);
+    Compiled c =
+        compile_file(test_data_path("tests/whole/old/dropout.amp"), options);
+    snprintf(path, sizeof path, "tests/whole/old/%s.safetensors", name);
+    ampc_session *s = resumed(&c, test_data_path(path), NULL);
+    int calls = atoi(strtok(NULL, "\n"));
+    while ((line = strtok(NULL, "\n"))) {
+        double want = strtod(line, NULL), got = train(&c, s, 1);
+        CHECK_MSG(fabs(got - want) <= TOL_LOSS * fabs(want),
+                  "%s, call %d: loss %.9g, expected %.9g", name, ++calls, got,
+                  want);
     }
+    c.api->close(s);
+    compiled_close(&c);
+    free(text);
+}
+
+TEST_CASE(outlives, files_of_older_builds) {
+    static const char *const files[] = {"options", "between", "compact"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        check_old(files[i]);
+}
+
+/* The first format names neither model nor options. */
+TEST_CASE(outlives, the_first_format) {
+    float w[12];
+    Compiled c = compile_file(test_data_path("tests/whole/old/model.amp"),
+                              "--target cpu:x86-64-v2");
+    const char *path = test_data_path("tests/whole/old/first.safetensors");
+    ampc_session *s = resumed(&c, path, NULL);
+    ampc_scaler sc = {.size = sizeof sc};
+    CHECK_EQ_INT(c.api->scaler(s, &sc), AMPC_OK);
+    CHECK_EQ_INT(sc.step, 3);
+    size_t n;
+    char *file = test_read_file(path, &n);
+    uint64_t header;
+    memcpy(&header, file, 8);
+    const char *tensors = file + 8 + header; /* w, b, their momenta */
+    REQUIRE(n == 8 + header + 128);
+    read_var(&c, s, "fc.weight", w, sizeof w, AMPC_DTYPE_F32);
+    CHECK_MEM(w, tensors, sizeof w);
+    read_var(&c, s, "ampc.opt/fc.weight/momentum_buffer", w, sizeof w,
+             AMPC_DTYPE_F32);
+    CHECK_MEM(w, tensors + 64, sizeof w);
+    free(file);
+    c.api->close(s);
+    compiled_close(&c);
 }
