@@ -317,7 +317,7 @@ TEST_CASE(ranks, a_strangers_optimizer) {
     REQUIRE(test_write_file(path, strangers, sizeof strangers - 1));
     snprintf(options, sizeof options,
              "--precision bf16 --optimizer %s,keep=0.75", path);
-    sharded(options, 2);
+    sharded(options, 3);
     cut_in_two("cpu", options, "--target cpu:x86-64-v2");
     cut_in_two("cuda", options, "");
 }
