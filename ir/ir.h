@@ -201,11 +201,15 @@ typedef struct StageText {
     size_t size;
 } StageText;
 
-/* Matrix products of x with a frozen weight add alpha / rank (x a^T) b^T. */
+/* Matrix products of x with a frozen weight add alpha / rank (x a^T) b^T, or
+   have their inputs or outputs multiplied by a vector. */
 typedef struct Adapter {
     Str module, weight; /* "fc", fc.weight */
-    Str a, b;           /* parameters [rank, in] and [out, rank] */
+    Str a, b;           /* parameters [rank, in] and [out, rank], or NULL */
     Str magnitude;      /* DoRA's parameter [out], else NULL */
+    Str factor;         /* IA3's parameter [out,1] or [1,in], else NULL */
+    Str bias;           /* the bias that factors multiply, too, or NULL */
+    bool feedforward;   /* factors of inputs */
     int64_t rank;
     double alpha, dropout;
     bool columns; /* true: the weight is [in, out], else [out, in] */

@@ -21,7 +21,7 @@ import sys
 import numpy as np
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from gpt2 import (Logits, apart, call, export, in_folder, make, onnx_logits,
@@ -33,6 +33,7 @@ LAYERS = ["c_attn", "c_proj"]
 
 LORA = [["--lora", f"*{n},rank=8,alpha=16"] for n in LAYERS]
 DORA = [["--lora", f"*{n},rank=8,alpha=16,dora"] for n in LAYERS]
+IA3 = [["--ia3", "*c_attn"], ["--ia3", "*mlp.c_proj,feedforward"]]
 
 
 def lora_config(**more):
@@ -43,12 +44,16 @@ def lora_config(**more):
 CASES = [
     ("lora", LORA, lora_config(), True),
     ("dora", DORA, lora_config(use_dora=True), True),
+    ("ia3", IA3, IA3Config(target_modules=["c_attn", "mlp.c_proj"],
+                           feedforward_modules=["mlp.c_proj"]), True),
     ("biases", [["--freeze", "*"], ["--train", "*.bias"]], None, False),
 ] + [(f"{name} {dtype}", options + [["--frozen-dtype", dtype]], config, False)
      for dtype in ("bf16", "int8", "int4", "nf4")
      for name, options, config in (
          ("lora", LORA, lora_config()),
          ("dora", DORA, lora_config(use_dora=True)),
+         ("ia3", IA3, IA3Config(target_modules=["c_attn", "mlp.c_proj"],
+                                feedforward_modules=["mlp.c_proj"])),
          ("biases", [["--freeze", "*"], ["--train", "*.bias"]], None))]
 
 

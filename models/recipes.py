@@ -357,7 +357,7 @@ def pinn(g):
     u = net(x, t)
     ux, ut = torch.autograd.grad(u.sum(), (x, t), create_graph=True)
     uxx, = torch.autograd.grad(ux.sum(), x, create_graph=True)
-    known = net(g.input("x0", 3, 1), g.input("t0", 3, 1)) - g.input("u0", 3, 1)
+    known = net(g.input("x0", 5, 1), g.input("t0", 5, 1)) - g.input("u0", 5, 1)
     off = ut + u * ux - 0.01 / math.pi * uxx
     return off.square().mean() + known.square().mean()
 
@@ -391,7 +391,7 @@ RECIPES = [
     (graph, adam(0.01, weight_decay=5e-4), "N=6 X=5 H=4 C=3"),
     (series, adamw(1e-3), "B=3 T=6 F=2 P=4 D=8 HEADS=2 L=1"),
     (qat, sgd(0.01), "B=4 X=12 H=6 C=5"),
-    (pinn, adam(1e-3), "N=5 M=3 H=6"),
+    (pinn, adam(1e-3), "N=5 M=5 H=6"),
 ]
 
 

@@ -135,19 +135,21 @@ typedef struct AverageSpec {
     bool buffers; /* true: buffers have averages, too */
 } AverageSpec;
 
-/* Adapters for the weights that match `glob` (--lora). */
+/* Adapters for the weights that match `glob` (--lora, --ia3). */
 typedef enum LoraBias {
     LORA_BIAS_NONE,
     LORA_BIAS_ADAPTED, /* true: biases of layers with an adapter train */
     LORA_BIAS_ALL      /* all biases train */
 } LoraBias;
-typedef struct LoraSpec {
+typedef struct AdapterSpec {
+    const char *option; /* "--lora" */
     Str glob;
     int64_t rank;
     double alpha, dropout;
     LoraBias bias;
-    bool dora; /* a trained norm for each output */
-} LoraSpec;
+    bool dora;             /* a trained norm for each output */
+    bool ia3, feedforward; /* --ia3: a factor for each output, or input */
+} AdapterSpec;
 
 /* How frozen weights are stored (--frozen-dtype). */
 typedef enum FrozenDtype {
@@ -237,7 +239,7 @@ typedef struct Options {
     bool equal_batches;         /* true: the mean of the micro-batches' means */
     AverageSpec average;
     FrozenDtype frozen_dtype;
-    VEC(LoraSpec) lora; /* if several match a weight, the last counts */
+    VEC(AdapterSpec) adapters; /* if several match a weight, the last counts */
     ScaleSpec scale;
     int64_t comm_bucket; /* bytes of gradients, counted as f32, that ranks
                             sum together, and the dtype in which they send */

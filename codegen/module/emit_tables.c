@@ -260,9 +260,11 @@ static const char *base_name(const char *path) {
 /* What the files of adapters do not contain: alpha and rank; and the weight
    whose norms a magnitude begins with. */
 static void put_lora(const Module *m, StrBuf *js) {
+    int n = 0;
     for (int i = 0; i < m->adapters.len; i++) {
         const Adapter *a = &m->adapters.data[i];
-        sb_puts(js, i ? ",\"" : ",\"lora\":{\"");
+        if (a->factor) continue;
+        sb_puts(js, n++ ? ",\"" : ",\"lora\":{\"");
         sb_put_json(js, a->module);
         sb_printf(js, "\":{\"rank\":%lld,\"alpha\":%.17g,\"dora\":%d,",
                   (long long)a->rank, a->alpha, a->magnitude != NULL);
@@ -270,7 +272,7 @@ static void put_lora(const Module *m, StrBuf *js) {
         sb_put_json(js, a->weight);
         sb_puts(js, "\"}");
     }
-    if (m->adapters.len) sb_puts(js, "}");
+    if (n) sb_puts(js, "}");
 }
 
 static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {

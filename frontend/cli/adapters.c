@@ -25,18 +25,22 @@ static bool number_at(JsonSpan object, const char *key, double *out) {
 }
 
 static bool read_adapters_one(Arena *a, JsonSpan v, Adapter *x) {
-    double rank, columns;
+    double rank, columns, feedforward;
     bool ok = text_at(a, v, "module", &x->module) &&
               text_at(a, v, "weight", &x->weight) &&
-              text_at(a, v, "a", &x->a) && text_at(a, v, "b", &x->b) &&
               number_at(v, "rank", &rank) && number_at(v, "alpha", &x->alpha) &&
               number_at(v, "dropout", &x->dropout) &&
-              number_at(v, "columns", &columns) && rank >= 1 && rank <= 65536;
+              number_at(v, "columns", &columns) &&
+              number_at(v, "feedforward", &feedforward) && rank >= 0 &&
+              rank <= 65536;
     if (!ok) return false;
-    text_at(a, v, "magnitude", &x->magnitude);
     x->rank = (int64_t)rank;
     x->columns = columns != 0;
-    return true;
+    x->feedforward = feedforward != 0;
+    text_at(a, v, "magnitude", &x->magnitude);
+    text_at(a, v, "bias", &x->bias);
+    if (text_at(a, v, "factor", &x->factor)) return true;
+    return rank >= 1 && text_at(a, v, "a", &x->a) && text_at(a, v, "b", &x->b);
 }
 
 bool adapters_read(Arena *a, Diag *d, const char *text, size_t n,
@@ -61,9 +65,13 @@ bool adapters_read(Arena *a, Diag *d, const char *text, size_t n,
 
 /* ---- merging ------------------------------------------------------------- */
 
-static const Adapter *adapter_of(const Adapters *x, const char *weight) {
-    for (int i = 0; i < x->n; i++)
-        if (!strcmp(x->at[i].weight, weight)) return &x->at[i];
+/* The adapter that changes that weight or bias; NULL: none. */
+static const Adapter *adapter_of(const Adapters *x, const char *name) {
+    for (int i = 0; i < x->n; i++) {
+        const Adapter *a = &x->at[i];
+        if (!strcmp(a->weight, name) || (a->bias && !strcmp(a->bias, name)))
+            return a;
+    }
     return NULL;
 }
 
@@ -121,14 +129,37 @@ static bool merge_row(const Parts *p, int64_t out, double *row, char *data) {
     return fits;
 }
 
+/* Multiplies a weight or bias by IA3's factors. */
+static Status merge_factors(const Adapters *x, const Adapter *a,
+                            const char *name, const Type *type, char *data,
+                            AdapterPart *part, void *ctx) {
+    uint32_t d = (uint32_t)type->dtype;
+    int axis = type->rank == 2 && a->columns != a->feedforward;
+    int64_t n = type->dim[axis],
+            last = axis || type->rank == 1 ? 1 : type->dim[1];
+    float *f;
+    TRY(read_part(x, a->factor, 2, a->feedforward ? 1 : n,
+                  a->feedforward ? n : 1, part, ctx, &f));
+    for (int64_t i = 0; i < type_count(type); i++) {
+        char *at = data + (size_t)i * dtype_bytes(d);
+        double sum = float_at(d, at) * (double)f[i / last % n];
+        if (!float_put(d, sum, at))
+            return fail(x->diag, (Loc){0},
+                        "'%s' with its adapter is beyond the model's own type",
+                        name);
+    }
+    return OK;
+}
+
 Status adapters_merge(const Adapters *x, const char *weight, const Type *type,
                       void *data, AdapterPart *part, void *ctx) {
     const Adapter *a = adapter_of(x, weight);
     if (!a) return OK;
-    if (type->rank != 2)
+    if (type->rank != (a->bias && !strcmp(a->bias, weight) ? 1 : 2))
         return fail(x->diag, (Loc){0},
                     "damaged module: '%s' has an adapter and is not a matrix",
                     weight);
+    if (a->factor) return merge_factors(x, a, weight, type, data, part, ctx);
     Parts p = {.of = a,
                .type = type,
                .in = type->dim[a->columns ? 0 : 1],
@@ -201,13 +232,9 @@ static const char *bias_word(const Adapters *x, bool *layers) {
     return !adapted ? "none" : others && !*layers ? "all" : "lora_only";
 }
 
-static void put_config(const Adapters *x, StrBuf *sb) {
-    bool layers;
-    const char *bias = bias_word(x, &layers), *before = "";
-    sb_puts(sb, "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": null,\n"
-                "  \"base_model_name_or_path\": null,\n"
-                "  \"inference_mode\": true,\n  \"fan_in_fan_out\": false,\n"
-                "  \"init_lora_weights\": true,\n  \"use_rslora\": false,\n");
+/* The settings that LoRA has alone. */
+static void put_lora_config(const Adapters *x, const char *bias, StrBuf *sb) {
+    sb_puts(sb, "  \"init_lora_weights\": true,\n  \"use_rslora\": false,\n");
     sb_printf(sb, "  \"use_dora\": %s,\n", x->at->magnitude ? "true" : "false");
     sb_printf(sb, "  \"r\": %lld,\n  \"lora_alpha\": %.17g,\n",
               (long long)x->at->rank, x->at->alpha);
@@ -215,6 +242,23 @@ static void put_config(const Adapters *x, StrBuf *sb) {
               x->at->dropout, bias);
     put_pattern(x, "rank_pattern", true, sb);
     put_pattern(x, "alpha_pattern", false, sb);
+}
+
+/* feedforward: only modules whose inputs have factors. */
+static void put_modules(const Adapters *x, const char *key, bool feedforward,
+                        StrBuf *sb) {
+    const char *before = "";
+    sb_printf(sb, "  \"%s\": [", key);
+    for (int i = 0; i < x->n; i++) {
+        if (feedforward && !x->at[i].feedforward) continue;
+        put_adapters_text(sb, before, x->at[i].module);
+        before = ", ";
+    }
+    sb_puts(sb, "]");
+}
+
+static void put_layers(const Adapters *x, bool layers, StrBuf *sb) {
+    const char *before = "";
     sb_puts(sb, "  \"modules_to_save\": ");
     sb_puts(sb, layers ? "[" : "null,\n");
     for (int i = 0; layers && i < x->trained.len; i++) {
@@ -227,10 +271,26 @@ static void put_config(const Adapters *x, StrBuf *sb) {
         before = ", ";
     }
     if (layers) sb_puts(sb, "],\n");
-    sb_puts(sb, "  \"target_modules\": [");
-    for (int i = 0; i < x->n; i++)
-        put_adapters_text(sb, i ? ", " : "", x->at[i].module);
-    sb_puts(sb, "]\n}\n");
+}
+
+static void put_config(const Adapters *x, StrBuf *sb) {
+    bool layers, ia3 = x->at->factor != NULL;
+    const char *bias = bias_word(x, &layers);
+    sb_printf(sb, "{\n  \"peft_type\": \"%s\",\n", ia3 ? "IA3" : "LORA");
+    sb_puts(sb, "  \"task_type\": null,\n"
+                "  \"base_model_name_or_path\": null,\n"
+                "  \"inference_mode\": true,\n"
+                "  \"fan_in_fan_out\": false,\n");
+    if (ia3) {
+        sb_puts(sb, "  \"init_ia3_weights\": true,\n");
+        put_modules(x, "feedforward_modules", true, sb);
+        sb_puts(sb, ",\n");
+    } else {
+        put_lora_config(x, bias, sb);
+    }
+    put_layers(x, layers, sb);
+    put_modules(x, "target_modules", false, sb);
+    sb_puts(sb, "\n}\n");
 }
 
 /* A file that is being written: header and data. */
@@ -267,10 +327,10 @@ static Status put_adapters_tensor(PeftFile *p, Str name) {
 static Status put_tensors(PeftFile *p) {
     sb_puts(&p->header, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = 0; i < p->x->n; i++) {
-        TRY(put_adapters_tensor(p, p->x->at[i].a));
-        TRY(put_adapters_tensor(p, p->x->at[i].b));
-        if (p->x->at[i].magnitude)
-            TRY(put_adapters_tensor(p, p->x->at[i].magnitude));
+        const Adapter *a = &p->x->at[i];
+        const Str parts[] = {a->a, a->b, a->magnitude, a->factor};
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            if (parts[k]) TRY(put_adapters_tensor(p, parts[k]));
     }
     for (int i = 0; i < p->x->trained.len; i++)
         TRY(put_adapters_tensor(p, p->x->trained.data[i]));
@@ -293,15 +353,27 @@ static Status write_tensors(const PeftFile *p, const char *path,
     return st;
 }
 
-/* PEFT has one use_dora for all modules. */
+/* PEFT's files have one kind for all layers. */
+static const char *kind_of(const Adapter *a) {
+    return a->factor ? "IA3" : a->magnitude ? "LoRA with dora" : "LoRA";
+}
+
 static Status check_alike(const Adapters *x) {
     for (int i = 1; i < x->n; i++)
-        if (!x->at[i].magnitude != !x->at->magnitude)
+        if (kind_of(&x->at[i]) != kind_of(x->at))
             return fail(x->diag, (Loc){0},
-                        "--adapter: PEFT's files have dora for all layers or "
-                        "for none, and one of '%s' and '%s' lacks it; ampc "
-                        "export without --adapter merges both",
-                        x->at->module, x->at[i].module);
+                        "--adapter: PEFT's files have one kind of adapter; "
+                        "'%s' has %s and '%s' has %s. ampc export without "
+                        "--adapter merges both",
+                        x->at->module, kind_of(x->at), x->at[i].module,
+                        kind_of(&x->at[i]));
+    for (int i = 0; x->at->factor && i < x->trained.len; i++)
+        if (is_bias(x->trained.data[i]) && is_beside(x, x->trained.data[i]))
+            return fail(x->diag, (Loc){0},
+                        "--adapter: PEFT's files of IA3 cannot have '%s', the "
+                        "bias of an adapted layer; ampc export without "
+                        "--adapter merges both",
+                        x->trained.data[i]);
     return OK;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapters.h: what `ampc export` does with the adapters of --lora, which the
-   module lists in section "adapters" (passes/passes.h: adapters_put).
+/* adapters.h: what `ampc export` does with the adapters of --lora and --ia3,
+   which the module lists in section "adapters" (passes/passes.h: adapters_put).
 
    W + alpha / rank * b a goes into the weights of an exported model, with DoRA
-   after its outputs have the trained norms; --adapter
+   after its outputs have the trained norms; IA3's factors multiply weight and
+   bias; --adapter
    writes them alone, in the two files that PEFT reads.                       */
 #ifndef AMPC_FRONTEND_CLI_ADAPTERS_H
 #define AMPC_FRONTEND_CLI_ADAPTERS_H
@@ -27,7 +28,7 @@ typedef Status AdapterPart(void *ctx, const char *name, const Type *type,
 /* False: the text is not what adapters_put wrote. */
 bool adapters_read(Arena *a, Diag *d, const char *text, size_t n,
                    Adapters *out);
-/* Adds the weight's adapter, if it has one, to its elements. */
+/* Merges the adapter of a weight or bias, if it has one, into its elements. */
 Status adapters_merge(const Adapters *x, const char *weight, const Type *type,
                       void *data, AdapterPart *part, void *ctx);
 /* The two files, from checkpoint f, in a folder. */

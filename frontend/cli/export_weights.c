@@ -319,9 +319,10 @@ static Status read_adapters(Weights *w) {
 Status weights_adapters(Weights *w, const char *out) {
     Session *s = w->s;
     if (!w->adapters.n)
-        return fail(&s->diag, (Loc){.file = w->module->path},
-                    "--adapter: compiled without --lora or written by ampc "
-                    "export --module, the module has no adapters");
+        return fail(
+            &s->diag, (Loc){.file = w->module->path},
+            "--adapter: compiled without --lora and --ia3 or written by ampc "
+            "export --module, the module has no adapters");
     if (!w->file || !s->own.load) {
         fail(&s->diag, (Loc){0}, "--adapter needs --load CKPT");
         return ERR_USAGE;

@@ -116,8 +116,13 @@ void options_lines(const Options *o, StrBuf *sb) {
                       o->average.keys[i].value);
         sb_puts(sb, o->average.buffers ? ", buffers averaged\n" : "\n");
     }
-    for (int i = 0; i < o->lora.len; i++) {
-        const LoraSpec *l = &o->lora.data[i];
+    for (int i = 0; i < o->adapters.len; i++) {
+        const AdapterSpec *l = &o->adapters.data[i];
+        if (l->ia3) {
+            sb_printf(sb, "ia3         %s, factors of %s\n", l->glob,
+                      l->feedforward ? "inputs" : "outputs");
+            continue;
+        }
         sb_printf(sb, "lora        %s, rank %lld, alpha %g, dropout %g, ",
                   l->glob, (long long)l->rank, l->alpha, l->dropout);
         sb_printf(sb, "bias %s%s\n", lora_biases[l->bias],

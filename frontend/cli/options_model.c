@@ -213,8 +213,16 @@ Status set_target(Options *o, Spec *s) {
 
 const char *const lora_biases[] = {"none", "lora_only", "all", NULL};
 
+static Status add_adapter(Options *o, const Spec *s, AdapterSpec a) {
+    vec_push(o->arena, &o->adapters, a);
+    return *a.glob ? OK : spec_error(s, "the names of weights are missing");
+}
+
 Status add_lora(Options *o, Spec *s) {
-    LoraSpec l = {.glob = intern(spec_next(s)), .rank = 8, .alpha = 8};
+    AdapterSpec l = {.option = s->option,
+                     .glob = intern(spec_next(s)),
+                     .rank = 8,
+                     .alpha = 8};
     int bias = LORA_BIAS_NONE;
     const SpecKey keys[] = {
         {"rank", .integer = &l.rank, .lo = 1, .hi = 65536},
@@ -225,8 +233,16 @@ Status add_lora(Options *o, Spec *s) {
         {0}};
     TRY(spec_keys(s, keys));
     l.bias = (LoraBias)bias;
-    vec_push(o->arena, &o->lora, l);
-    return *l.glob ? OK : spec_error(s, "the names of weights are missing");
+    return add_adapter(o, s, l);
+}
+
+Status add_ia3(Options *o, Spec *s) {
+    AdapterSpec a = {
+        .option = s->option, .glob = intern(spec_next(s)), .ia3 = true};
+    const SpecKey keys[] = {{"feedforward", .flag = &a.feedforward, .hi = 1},
+                            {0}};
+    TRY(spec_keys(s, keys));
+    return add_adapter(o, s, a);
 }
 
 const char *const frozen_dtypes[] = {"bf16", "int8", "int4", "nf4", NULL};

@@ -391,8 +391,11 @@ Status optimizer_call(Builder *b, const Fn *fn, ValueId *in, int nin,
     for (int i = 0; want && i < n.nout; i++) {
         const Type *x = value_type(b->g, node_get(b->g, *out)->out[i]);
         if (!want[i].i || shape_equal(type_get(want[i]), x)) continue;
-        snprintf(msg, MSG_TEXT, "'%s' becomes %s, was %s (%s:%d)",
+        bool kept = type_count(x) == type_count(type_get(want[i]));
+        snprintf(msg, MSG_TEXT, "'%s' becomes %s, was %s%s (%s:%d)",
                  fn->results.data[i].name, TXT(x), TXT(type_get(want[i])),
+                 kept ? "; reductions keep dimensions of 1 unless keepdims=0"
+                      : "",
                  fn->file, fn->line);
         return ERR_USER;
     }

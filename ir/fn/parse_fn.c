@@ -666,7 +666,11 @@ Status def_title(DefParser *p, const char *what) {
     /* a model's own function may be named like a loss */
     const Fn *other = fn_find(p->m, name, n);
     if (other && !(p->m && other->loss && other == fn_find(NULL, name, n)))
-        return lex_fail(lx, &at, "a function '%.60s' exists already", name);
+        return lex_fail(lx, &at, "a function '%.60s' exists already%s", name,
+                        other == fn_find(NULL, name, n)
+                            ? ", in ampc's library: call it, or choose "
+                              "another name"
+                            : "");
     p->fn->info.text = name;
     return OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapt.c: low-rank adapters beside frozen weights (--lora), with the names,
+/* adapt.c: adapters beside frozen weights (--lora, --ia3), with the names,
    shapes, initial values and scaling of PEFT, and how frozen weights are stored
    (frozen.h).
    Before:  param %fc.weight: f32[out,in]
@@ -13,6 +13,8 @@
             %z = add %y, (mul %b, alpha/rank)        read in the place of %y
    With dora each output of the adapted layer has a trained norm
    (dora.h), and %z is multiplied by it.
+   With --ia3 %z = (%y + bias) * %fc.ia3_l, whose factors begin as 1, or with
+   feedforward the product reads %x * %fc.ia3_l.
    A weight [in,out], without trans_b or through a transposition, has the same
    adapter. Everything else freezes but what --train names, new heads and the
    biases that bias= asks for. What freezes here is kept once, in the 16 bits
@@ -31,13 +33,13 @@
 
 /* The uses of a variable in the graphs. */
 typedef struct Use {
-    const LoraSpec *spec;  /* the last matching --lora; NULL: none */
-    bool product, columns; /* the matrix product has it on the right, as
-                              [in,out] */
-    const char *other;     /* NULL, or the reason why it cannot have an
-                              adapter */
-    int adapter;           /* index in m->adapters; -1: none */
-    bool whole;            /* it trains itself */
+    const AdapterSpec *spec; /* the last that matches; NULL: none */
+    bool product, columns;   /* the matrix product has it on the right, as
+                                [in,out] */
+    const char *other;       /* NULL, or the reason why it cannot have an
+                                adapter */
+    int adapter;             /* index in m->adapters; -1: none */
+    bool whole;              /* it trains itself */
 } Use;
 
 typedef struct Adapt {
@@ -88,9 +90,9 @@ static void find_uses(Adapt *x) {
         u->adapter = -1;
         u->whole = is_named(o, x->m->vars.data[i].name);
         if (!is_weight(&x->m->vars.data[i])) continue;
-        for (int k = 0; k < o->lora.len; k++)
-            if (glob_layer(o->lora.data[k].glob, x->m->vars.data[i].name))
-                u->spec = &o->lora.data[k];
+        for (int k = 0; k < o->adapters.len; k++)
+            if (glob_layer(o->adapters.data[k].glob, x->m->vars.data[i].name))
+                u->spec = &o->adapters.data[k];
     }
     for (int i = 0; i < x->m->graphs.len; i++) {
         const Graph *g = x->m->graphs.data[i];
@@ -131,11 +133,11 @@ static Status add_part(Adapt *x, const Use *u, Str name, TypeId t, Var **out) {
     Module *m = x->m;
     if (module_find_var(m, name) >= 0)
         return fail(x->cx->diag, (Loc){.file = m->file},
-                    "--lora '%s': the model has a variable '%s' already",
-                    u->spec->glob, name);
+                    "%s '%s': the model has a variable '%s' already",
+                    u->spec->option, u->spec->glob, name);
     int i = module_var(m, VAR_PARAM, name, t, NULL, 0);
     *out = &m->vars.data[i];
-    (*out)->why = internf("--lora %s", u->spec->glob);
+    (*out)->why = internf("%s %s", u->spec->option, u->spec->glob);
     return OK;
 }
 
@@ -149,38 +151,105 @@ static Draw kaiming(const Adapt *x, Str name, int64_t in) {
         .b = bound};
 }
 
+static Status add_lora_parts(Adapt *x, const Use *u, Adapter *a, int64_t in,
+                             int64_t out) {
+    const int64_t down[] = {u->spec->rank, in}, up[] = {out, u->spec->rank};
+    Var *v;
+    a->rank = u->spec->rank;
+    a->alpha = u->spec->alpha;
+    a->dropout = u->spec->dropout;
+    a->a = part_name(a->module, "A");
+    a->b = part_name(a->module, "B");
+    TRY(add_part(x, u, a->a, type_make(DT_F32, 2, down), &v));
+    v->draw = kaiming(x, a->a, in);
+    TRY(add_part(x, u, a->b, type_make(DT_F32, 2, up), &v));
+    if (!u->spec->dora) return OK;
+    a->magnitude = internf("%s.lora_magnitude_vector", a->module);
+    TRY(add_part(x, u, a->magnitude, type_make(DT_F32, 1, &out), &v));
+    v->fill = NAN; /* until program refresh has run (dora.h) */
+    return OK;
+}
+
+/* The node that adds a parameter [out] to the result of matrix product n, and
+   to nothing else; NULL: none. */
+static const Node *bias_add(const Graph *g, const Node *n, int *bias) {
+    const Node *found = NULL;
+    int uses = 0;
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *r = node_at(g, i);
+        for (int k = 0; k < r->nin; k++) {
+            if (r->in[k].i != n->out[0].i) continue;
+            uses++;
+            if (r->fn || r->op != OP_ADD) continue;
+            const Value *v = value_get(g, r->in[1 - k]);
+            if (v->kind == VK_VAR && type_get(v->type)->rank == 1 &&
+                value_get(g, r->out[0])->type.i ==
+                    value_get(g, n->out[0])->type.i) {
+                found = r;
+                *bias = v->var;
+            }
+        }
+    }
+    return uses == 1 ? found : NULL;
+}
+
+static int readers_of_var(const Graph *g, int var) {
+    int n = 0;
+    for (int i = 0; i < g->order.len; i++)
+        for (int k = 0; k < node_at(g, i)->nin; k++) {
+            const Value *v = value_get(g, node_at(g, i)->in[k]);
+            n += v->kind == VK_VAR && v->var == var;
+        }
+    return n;
+}
+
+/* The bias is merged with the factors, therefore nothing else may read it. */
+static Status find_bias(const Adapt *x, int weight, Adapter *a) {
+    const Graph *g = module_graph(x->m, FORWARD);
+    for (int i = 0; i < g->order.len; i++) {
+        bool columns;
+        int bias;
+        const Node *n = node_at(g, i);
+        if (weight_of(g, n, &columns) != weight || !bias_add(g, n, &bias))
+            continue;
+        a->bias = x->m->vars.data[bias].name;
+        if (readers_of_var(g, bias) == 1) continue;
+        return fail(x->cx->diag, (Loc){.file = x->m->file},
+                    "--ia3: the factors of '%s' multiply its bias '%s', too, "
+                    "which other nodes read: leave the layer out",
+                    a->weight, a->bias);
+    }
+    return OK;
+}
+
+static Status add_ia3_parts(Adapt *x, const Use *u, int var, Adapter *a,
+                            int64_t in, int64_t out) {
+    const int64_t inputs[] = {1, in}, outputs[] = {out, 1};
+    Var *v;
+    a->feedforward = u->spec->feedforward;
+    a->factor = internf("%s.ia3_l", a->module);
+    TypeId t = type_make(DT_F32, 2, a->feedforward ? inputs : outputs);
+    TRY(add_part(x, u, a->factor, t, &v));
+    v->fill = 1;
+    return a->feedforward ? OK : find_bias(x, var, a);
+}
+
 static Status add_adapter(Adapt *x, int var) {
     Use *u = &x->use[var];
-    const LoraSpec *spec = u->spec;
     Type t = *type_get(x->m->vars.data[var].type);
     int64_t in = t.dim[u->columns ? 0 : 1], out = t.dim[u->columns ? 1 : 0];
-    Str weight = x->m->vars.data[var].name, module = module_of(weight);
-    Adapter a = {.module = module,
-                 .weight = weight,
-                 .a = part_name(module, "A"),
-                 .b = part_name(module, "B"),
-                 .rank = spec->rank,
-                 .alpha = spec->alpha,
-                 .dropout = spec->dropout,
-                 .columns = u->columns};
-    const int64_t down[] = {a.rank, in}, up[] = {out, a.rank};
-    Var *v;
-    TRY(add_part(x, u, a.a, type_make(DT_F32, 2, down), &v));
-    v->draw = kaiming(x, a.a, in);
-    TRY(add_part(x, u, a.b, type_make(DT_F32, 2, up), &v));
-    if (spec->dora) {
-        a.magnitude = internf("%s.lora_magnitude_vector", module);
-        TRY(add_part(x, u, a.magnitude, type_make(DT_F32, 1, &out), &v));
-        v->fill = NAN; /* until program refresh has run (dora.h) */
-    }
+    Adapter a = {.weight = x->m->vars.data[var].name, .columns = u->columns};
+    a.module = module_of(a.weight);
+    TRY(u->spec->ia3 ? add_ia3_parts(x, u, var, &a, in, out)
+                     : add_lora_parts(x, u, &a, in, out));
     u->adapter = x->m->adapters.len;
     vec_push(x->m->arena, &x->m->adapters, a);
     return OK;
 }
 
-/* Each --lora adapts at least one weight; the matrices that it skips are
+/* Each option adapts at least one weight; the matrices that it skips are
    listed. */
-static Status add_adapters(Adapt *x, const LoraSpec *spec) {
+static Status add_adapters(Adapt *x, const AdapterSpec *spec) {
     Diag *d = x->cx->diag;
     Loc loc = {.file = x->m->file};
     bool exact = !strpbrk(spec->glob, "*?["), named = false;
@@ -202,16 +271,16 @@ static Status add_adapters(Adapt *x, const LoraSpec *spec) {
         }
     }
     if (st == OK && (!adapted || (exact && matrix >= 0))) {
-        fail(d, loc, "--lora '%s' %s%s%s", spec->glob,
+        fail(d, loc, "%s '%s' %s%s%s", spec->option, spec->glob,
              matched ? "matches no weight that a matrix product alone reads"
-             : named ? "is left with no weight by the --lora after it"
+             : named ? "is left with no weight by the options after it"
                      : "matches no parameter of the model (ampc inspect "
                        "MODEL --params lists them)",
              left.len ? ": " : "", left.len ? left.data : "");
         st = ERR_USAGE;
     } else if (st == OK && left.len) {
-        fail_note(d, loc, "--lora '%s': without an adapter: %s", spec->glob,
-                  left.data);
+        fail_note(d, loc, "%s '%s': without an adapter: %s", spec->option,
+                  spec->glob, left.data);
     }
     sb_free(&left);
     return st;
@@ -227,8 +296,8 @@ static bool is_bias(Str name) {
 static bool bias_trains(const Adapt *x, Str name) {
     const Options *o = x->cx->opt;
     if (!is_bias(name)) return false;
-    for (int i = 0; i < o->lora.len; i++)
-        if (o->lora.data[i].bias == LORA_BIAS_ALL) return true;
+    for (int i = 0; i < o->adapters.len; i++)
+        if (o->adapters.data[i].bias == LORA_BIAS_ALL) return true;
     for (int i = 0; i < x->nvar; i++) {
         const Use *u = &x->use[i];
         if (u->adapter < 0 || u->spec->bias != LORA_BIAS_ADAPTED) continue;
@@ -246,16 +315,17 @@ static bool is_left_out(const Options *o, Str name) {
     return out;
 }
 
-/* ours: per variable, whether --lora froze it or, with --frozen-dtype,
+/* ours: per variable, whether an adapter's option froze it or, with
+   --frozen-dtype,
    --freeze did. */
 static void freeze(const Adapt *x, bool *ours) {
     const Options *o = x->cx->opt;
     for (int i = 0; i < x->nvar; i++) {
         Var *v = &x->m->vars.data[i];
-        if (o->lora.len && v->kind == VAR_PARAM && !x->use[i].whole &&
+        if (o->adapters.len && v->kind == VAR_PARAM && !x->use[i].whole &&
             !bias_trains(x, v->name)) {
             v->kind = VAR_FROZEN;
-            v->why = intern("--lora");
+            v->why = intern(o->adapters.data[0].option);
             ours[i] = true;
         }
         ours[i] |= x->use[i].adapter >= 0 ||
@@ -285,6 +355,31 @@ static ValueId dropped(Walk *w, ValueId v, double ratio) {
 
 static ValueId var_named(const Walk *w, Str name) {
     return graph_var(w->g, module_find_var(w->x->m, name));
+}
+
+/* The factors beside a value whose axis `axis` from the end is theirs. */
+static ValueId times_factors(Walk *w, ValueId v, const Adapter *a, int axis) {
+    Builder *b = &w->reads.b;
+    ValueId f = var_named(w, a->factor);
+    int64_t dim[] = {value_count(w->g, f), 1};
+    f = b_reshape(b, f, axis, dim);
+    return b2(b, OP_MUL, v, f, value_dtype(w->g, v));
+}
+
+/* n: the product with feedforward, else the node whose result has factors. */
+static void multiply_factors(Walk *w, const Node *n, const Adapter *a) {
+    Builder *b = &w->reads.b;
+    ValueId y = n->out[0], *z = &w->reads.map[y.i];
+    b->loc = n->loc;
+    if (a->feedforward) {
+        bool turned = attr_int(n, AK_trans_a) != 0;
+        ValueId x = times_factors(w, n->in[0], a, turned ? 2 : 1);
+        *z = b_matmul(b, x, n->in[1], turned, attr_int(n, AK_trans_b) != 0,
+                      value_dtype(w->g, y));
+    } else {
+        *z = times_factors(w, y, a, 1);
+    }
+    b->loc = (Loc){0};
 }
 
 static void adapt_product(Walk *w, const Node *n, const Adapter *a) {
@@ -330,14 +425,26 @@ static ValueId read_stored(Builder *b, int var, const void *user) {
     return s->narrow || s->scale ? frozen_read(b, s, var) : NO_VALUE;
 }
 
-/* Makes the adapter of each node in order, while weights still have their
-   own types. */
+/* The place of the node whose result an adapter of product `at` changes. */
+static int changed_by(const Graph *g, int at, const Adapter *a) {
+    int bias;
+    const Node *n = node_at(g, at), *add;
+    if (!a->factor || a->feedforward || !(add = bias_add(g, n, &bias)))
+        return at;
+    while (node_at(g, at) != add) at++;
+    return at;
+}
+
+/* Finds the adapter of each node in order, or -1, while weights still have
+   their own types. */
 static int *adapters_of(const Adapt *x, const Graph *g) {
     int *adapter = NEW_ARRAY(x->cx->scratch, int, g->order.len + 1);
+    for (int i = 0; i < g->order.len; i++) adapter[i] = -1;
     for (int i = 0; i < g->order.len; i++) {
         bool columns;
         int v = weight_of(g, node_at(g, i), &columns);
-        adapter[i] = v < 0 ? -1 : x->use[v].adapter;
+        int k = v < 0 ? -1 : x->use[v].adapter;
+        if (k >= 0) adapter[changed_by(g, i, &x->m->adapters.data[k])] = k;
     }
     return adapter;
 }
@@ -357,8 +464,12 @@ static void adapt_graph(const Adapt *x, Graph *g, const int *adapter,
             continue;
         }
         reads_keep(r, r->old[i]);
-        if (adapter[i] >= 0)
-            adapt_product(&w, &old, &x->m->adapters.data[adapter[i]]);
+        if (adapter[i] < 0) continue;
+        const Adapter *a = &x->m->adapters.data[adapter[i]];
+        if (a->factor)
+            multiply_factors(&w, &old, a);
+        else
+            adapt_product(&w, &old, a);
     }
     reads_end(r);
 }
@@ -368,15 +479,17 @@ static void adapt_graph(const Adapt *x, Graph *g, const int *adapter,
 Status pass_adapt(Module *m, PassCtx *cx) {
     const Options *o = cx->opt;
     Adapt x = {.m = m, .cx = cx, .nvar = m->vars.len};
-    if ((!o->lora.len && !o->frozen_dtype) || m->adapters.len) return OK;
+    if ((!o->adapters.len && !o->frozen_dtype) || m->adapters.len) return OK;
     if (!module_graph(m, FORWARD))
         return fail(cx->diag, (Loc){.file = m->file},
                     "%s: no graph of the file is a model, called '%s'",
-                    o->lora.len ? "--lora" : "--frozen-dtype", FORWARD);
+                    o->adapters.len ? o->adapters.data[0].option
+                                    : "--frozen-dtype",
+                    FORWARD);
     x.use = NEW_ARRAY(cx->scratch, Use, x.nvar + 1);
     find_uses(&x);
-    for (int i = 0; i < o->lora.len; i++)
-        TRY(add_adapters(&x, &o->lora.data[i]));
+    for (int i = 0; i < o->adapters.len; i++)
+        TRY(add_adapters(&x, &o->adapters.data[i]));
     bool *ours = NEW_ARRAY(cx->scratch, bool, x.nvar + 1);
     int **adapter = NEW_ARRAY(cx->scratch, int *, m->graphs.len);
     for (int i = 0; i < m->graphs.len; i++)
@@ -389,36 +502,43 @@ Status pass_adapt(Module *m, PassCtx *cx) {
     return OK;
 }
 
+static bool adapter_has(const Adapter *a, Str name) {
+    const Str parts[] = {a->a, a->b, a->magnitude, a->factor};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (name && parts[i] == name) return true;
+    return false;
+}
+
+static void put_adapter(const Adapter *a, StrBuf *sb) {
+    static const char *const keys[] = {"module",    "weight", "a",   "b",
+                                       "magnitude", "factor", "bias"};
+    const Str texts[] = {a->module,    a->weight, a->a,   a->b,
+                         a->magnitude, a->factor, a->bias};
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+        if (!texts[k]) continue;
+        sb_printf(sb, "\"%s\":\"", keys[k]);
+        sb_put_json(sb, texts[k]);
+        sb_puts(sb, "\",");
+    }
+    sb_printf(sb, "\"rank\":%lld,\"alpha\":%.17g,\"dropout\":%.17g,",
+              (long long)a->rank, a->alpha, a->dropout);
+    sb_printf(sb, "\"columns\":%d,\"feedforward\":%d}", a->columns,
+              a->feedforward);
+}
+
 void adapters_put(const Module *m, StrBuf *sb) {
     sb_puts(sb, "{\"adapters\":[");
     for (int i = 0; i < m->adapters.len; i++) {
-        const Adapter *a = &m->adapters.data[i];
-        const Str texts[] = {a->module, a->weight, a->a, a->b};
-        static const char *const keys[] = {"module", "weight", "a", "b"};
         sb_puts(sb, i ? ",\n{" : "{");
-        for (int k = 0; k < 4; k++) {
-            sb_printf(sb, "\"%s\":\"", keys[k]);
-            sb_put_json(sb, texts[k]);
-            sb_puts(sb, "\",");
-        }
-        sb_printf(sb, "\"rank\":%lld,\"alpha\":%.17g,\"dropout\":%.17g,",
-                  (long long)a->rank, a->alpha, a->dropout);
-        if (a->magnitude) {
-            sb_puts(sb, "\"magnitude\":\"");
-            sb_put_json(sb, a->magnitude);
-            sb_puts(sb, "\",");
-        }
-        sb_printf(sb, "\"columns\":%d}", a->columns);
+        put_adapter(&m->adapters.data[i], sb);
     }
     sb_puts(sb, "],\n\"trained\":[");
     for (int i = 0, n = 0; i < m->vars.len; i++) {
         const Var *v = &m->vars.data[i];
-        if (v->kind != VAR_PARAM) continue;
         bool part = false;
+        if (v->kind != VAR_PARAM) continue;
         for (int k = 0; k < m->adapters.len; k++)
-            part |= v->name == m->adapters.data[k].a ||
-                    v->name == m->adapters.data[k].b ||
-                    v->name == m->adapters.data[k].magnitude;
+            part |= adapter_has(&m->adapters.data[k], v->name);
         if (part) continue;
         sb_puts(sb, n++ ? ",\"" : "\"");
         sb_put_json(sb, v->name);

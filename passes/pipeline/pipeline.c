@@ -15,7 +15,7 @@ const PassRow pipeline[] = {
     {"simplify", pass_simplify, PASS_COMMON, STAGE_TYPED,
      "fold constants, drop no-ops"},
     {"adapt", pass_adapt, PASS_COMMON, STAGE_TYPED,
-     "low-rank adapters for --lora; how frozen weights are stored"},
+     "adapters for --lora and --ia3; how frozen weights are stored"},
     {"loss", pass_loss, PASS_COMMON, STAGE_TYPED, "the scalar loss of --loss"},
     {"programs", pass_programs, PASS_COMMON, STAGE_TYPED,
      "one graph per program"},

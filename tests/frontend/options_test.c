@@ -93,6 +93,7 @@ static const Bound bounds[] = {
     {"--ema", "0.9,every=2", "0.9,every=1.5"},
     {"--lora", "*attn*,rank=4", "fc,rank=0"},
     {"--lora", "fc,bias=all", "fc,bias=some"},
+    {"--ia3", "fc,feedforward", "fc,rank=2"},
     {"--swa", "start=1", "every=2"},
     {"--swa", "start=1", "start=0"},
     {"--accumulate", "1", "0"},
@@ -256,8 +257,9 @@ static void dump(const Options *o, StrBuf *sb) {
     }
     INT(average.buffers);
     TEXT_OF(average, o->average.fn ? o->average.fn : "-");
-    for (int i = 0; i < o->lora.len; i++) {
-        const LoraSpec *l = &o->lora.data[i];
+    for (int i = 0; i < o->adapters.len; i++) {
+        const AdapterSpec *l = &o->adapters.data[i];
+        sb_printf(sb, "%s.feedforward=%d\n", l->option, l->feedforward);
         sb_printf(sb, "lora=%s\nlora.rank=%lld\nlora.alpha=%.17g\n", l->glob,
                   (long long)l->rank, l->alpha);
         sb_printf(sb, "lora.dropout=%.17g\nlora.bias=%d\n", l->dropout,
@@ -440,7 +442,11 @@ static const struct {
      "average.buffers=1; average=average_ema; average.decay=0.5; "
      "average.warmup=2; average.power=0.5; average.every=4; average.after=3"},
     {"--lora", "fc,rank=2,bias=lora_only,alpha=3,dropout=0.5",
-     "lora=fc; lora.rank=2; lora.alpha=3; lora.dropout=0.5; lora.bias=1"},
+     "--lora.feedforward=0; lora=fc; lora.rank=2; lora.alpha=3; "
+     "lora.dropout=0.5; lora.bias=1"},
+    {"--ia3", "fc,feedforward",
+     "--ia3.feedforward=1; lora=fc; lora.rank=0; lora.alpha=0; "
+     "lora.dropout=0; lora.bias=0"},
     {"--swa", "start=7,every=2,buffers=copy",
      "average=average_swa; average.start=7; average.every=2"},
     {"--accumulate", "3", "accumulate=3"},

@@ -13,13 +13,14 @@ merge_and_unload leaves.
 from importlib import metadata
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import IA3Config, LoraConfig, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 STEPS = 10
 NAMES = ["fc.weight", "fc.bias", "proj.weight", "proj.bias", "head.weight",
-         "head.bias", "fc.lora_A.weight", "proj.lora_A.weight"]
+         "head.bias", "fc.lora_A.weight", "proj.lora_A.weight", "fc.ia3_l",
+         "proj.ia3_l"]
 
 
 class Net(nn.Module):
@@ -60,9 +61,9 @@ def show(key, name, tensor):
     print(key, name, " ".join(f"{v:.17g}" for v in tensor.flatten().tolist()))
 
 
-def case(name, options, **config):
-    net = get_peft_model(Net().double(), LoraConfig(
-        target_modules=["fc", "proj"], **config)).double()
+def case(name, options, config=None, **lora):
+    net = get_peft_model(Net().double(), config or LoraConfig(
+        target_modules=["fc", "proj"], **lora)).double()
     with torch.no_grad():
         for n, p in net.named_parameters():
             if plain(n) in NAMES:
@@ -102,6 +103,8 @@ def main():
     case("head", both.format("") + " --train head", r=2, lora_alpha=4,
          modules_to_save=["head"])
     case("dora", both.format(",dora"), r=2, lora_alpha=4, use_dora=True)
+    case("factors", "--ia3 fc --ia3 proj,feedforward", IA3Config(
+        target_modules=["fc", "proj"], feedforward_modules=["proj"]))
     case("ranks", "--lora fc,rank=1 --lora proj,rank=3,alpha=2", r=1,
          lora_alpha=8, rank_pattern={"proj": 3}, alpha_pattern={"proj": 2})
 

@@ -166,7 +166,7 @@ static void run_merged(const char *options) {
     CHECK(moved > 100 * (float)TOL_LORA * largest);
     snprintf(words, sizeof words, "'%s' --load trained --adapter -o adapter",
              m.path);
-    check_export(1, "compiled without --lora", words);
+    check_export(1, "compiled without --lora and --ia3", words);
     free(first);
     free(want);
     free(got);
@@ -178,6 +178,9 @@ static void run_merged(const char *options) {
 
 TEST_CASE(export, adapters_are_merged) {
     run_merged(OPTIONS "--lora 'fc?,rank=2,alpha=16'");
+}
+TEST_CASE(export, factors_are_merged) {
+    run_merged(OPTIONS "--ia3 fc1 --ia3 fc2,feedforward");
 }
 TEST_CASE(export, magnitudes_are_merged) {
     run_merged(OPTIONS "--lora 'fc?,rank=2,alpha=16,dora'");

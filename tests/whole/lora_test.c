@@ -32,7 +32,8 @@ static const struct Given {
 } given[] = {{"fc.weight", 48},       {"fc.bias", 8},
              {"proj.weight", 40},     {"proj.bias", 5},
              {"head.weight", 15},     {"head.bias", 3},
-             {"fc.lora_A.weight", 0}, {"proj.lora_A.weight", 0}};
+             {"fc.lora_A.weight", 0}, {"proj.lora_A.weight", 0},
+             {"fc.ia3_l", 0},         {"proj.ia3_l", 0}};
 
 typedef struct Case {
     char name[64], options[300];
@@ -334,7 +335,9 @@ TEST_CASE(lora, magnitudes_of_some_layers) {
     c.api->close(s);
     snprintf(words, sizeof words,
              "export '%s' --load trained --adapter -o adapter", c.path);
-    check_ampc(1, "PEFT's files have dora for all layers or for none", words);
+    check_ampc(
+        1, "one kind of adapter; 'fc' has LoRA and 'proj' has LoRA with dora",
+        words);
     snprintf(words, sizeof words, "export '%s' --load trained -o w.onnx",
              c.path);
     check_ampc(0, "", words);
@@ -425,7 +428,11 @@ TEST_CASE(lora, refusals) {
         {"--lora nowhere", "matches no parameter of the model"},
         {"--lora fc.bias", "matches no weight that a matrix product alone"},
         {"--lora fc --train fc", "'fc.weight' trains itself"},
-        {"--lora 'f*' --lora fc", "is left with no weight by the --lora after"},
+        {"--lora 'f*' --lora fc",
+         "is left with no weight by the options after"},
+        {"--lora fc --ia3 fc", "--lora 'fc' is left with no weight"},
+        {"--ia3 table", "--ia3 'table' matches no weight"},
+        {"--ia3 fc,rank=2", "its keys are feedforward"},
         {"--lora fc,bais=all", "its keys are rank, alpha, dropout, bias"},
         {"--lora fc,rank=0", "--lora: rank=0 is not in"},
         {"--lora fc,bias=some", "not one of none, lora_only, all"},

@@ -274,6 +274,54 @@ TEST_CASE(ranks, a_result_in_parts) {
     compiled_close(&c);
 }
 
+/* ---- an optimizer that a stranger wrote ---------------------------------- */
+
+static const char strangers[] =
+    "# The mean of gradients divided by the mean of their sizes.\n"
+    "optimizer mine(p, g; lr = 0.01 \"learning rate\", keep = 0.9 below 1)\n"
+    "  source \"a stranger\"\n"
+    "  state mean\n"
+    "  state size\n"
+    "{\n"
+    "  mean = mean * keep + g * (1 - keep)\n"
+    "  size = size * keep + abs(g) * (1 - keep)\n"
+    "  p = p - mean / (size + 1e-6) * lr\n"
+    "}\n";
+
+/* A run that a checkpoint cuts in two ends with the bits of a whole run. */
+static void cut_in_two(const char *device, const char *options,
+                       const char *more) {
+    const Compiled *c = compile_on(device, samples_wide_text, options, more);
+    const char *half = test_tmp("half");
+    Run *r[3];
+    for (int i = 0; i < 3; i++) {
+        r[i] = run_new(c);
+        r[i]->device = device;
+        r[i]->steps = i ? 2 : 4;
+    }
+    r[1]->save = half;
+    r[2]->load[0] = half;
+    r[2]->from = 2;
+    for (int i = 0; i < 3; i++) run_ok(r[i], 1);
+    REQUIRE(r[0]->bytes[0] > 0 && r[0]->bytes[0] == r[2]->bytes[0]);
+    CHECK(memcmp(r[0]->state[0], r[2]->state[0], r[0]->bytes[0]) == 0);
+    CHECK(memcmp(r[0]->state[0], r[1]->state[0], r[0]->bytes[0]) != 0);
+    for (int i = 0; i < 3; i++) run_free(r[i]);
+}
+
+/* It trains on both devices, resumes with the same bits, and is divided among
+   ranks. */
+TEST_CASE(ranks, a_strangers_optimizer) {
+    char options[400];
+    const char *path = test_tmp("mine.amp");
+    REQUIRE(test_write_file(path, strangers, sizeof strangers - 1));
+    snprintf(options, sizeof options,
+             "--precision bf16 --optimizer %s,keep=0.75", path);
+    sharded(options, 3);
+    cut_in_two("cpu", options, "--target cpu:x86-64-v2");
+    cut_in_two("cuda", options, "");
+}
+
 /* Parameters are exchanged through the host's memory; then again after
    resuming. */
 TEST_CASE(ranks, parts_on_a_gpu) {
