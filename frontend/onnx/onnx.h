@@ -214,7 +214,9 @@ struct Ox {
     Module *m;
     Graph *g;
     Builder b;
-    const OxNode *node;               /* being imported */
+    const OxNode *node; /* being imported */
+    ValueId taken; /* bool[]: whether the body being built counts; NO_VALUE: it
+                      does */
     uint32_t first_node, first_value; /* of its handler */
     OxFolds folds;
     VEC(OxPick) picks;
@@ -345,7 +347,7 @@ Status ox_check_picked(Ox *ox, Str output);
 /* onnx_taken.c: while a body is built that counts only where `taken` (bool[];
    NO_VALUE: everywhere), these names have values that are safe to read. */
 typedef struct OxShield {
-    ValueId taken;
+    ValueId taken, outer; /* outer: Ox.taken before */
     const Str *name;
     OxName *meant; /* the names before */
     int n;
@@ -358,6 +360,9 @@ Status ox_shield(Ox *ox, ValueId taken, const Str *name, int n, OxShield *s);
 Status ox_unshield(Ox *ox, const OxShield *s);
 /* "f32[2,3]", for messages. */
 const char *ox_type_text(const Ox *ox, ValueId v);
+/* v, where the body being built counts: no gradient comes from elsewhere, and
+   integers are 0 there. */
+Status ox_read_if_taken(Ox *ox, ValueId v, ValueId *y);
 /* The operand as bool[], or a message that it is not one condition. */
 Status ox_condition(Ox *ox, ValueId v, ValueId *y);
 /* `then` where `taken`, else `otherwise`: names of results of bodies. */

@@ -194,6 +194,12 @@ Status ox_make(Ox *ox, Callee callee, const ValueId *in, int nin,
                const Attr *attrs, int nattr, int nout, const TypeId *types,
                const char *const *names, ValueId *out) {
     NodeId id;
+    ValueId rows[2];
+    if (callee.op == OP_GATHER && is_value(ox->taken)) { /* see checks.c */
+        rows[0] = in[0];
+        TRY(ox_read_if_taken(ox, in[1], &rows[1]));
+        in = rows;
+    }
     TRY(build_checked(&ox->b, ox->d, callee, in, nin, attrs, nattr, nout, types,
                       names, &id));
     const Node *n = node_get(ox->g, id);

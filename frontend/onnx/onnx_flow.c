@@ -332,7 +332,10 @@ Status onnx_loop(Ox *ox) {
         TRY(turn(ox, &t, &b));
         TRY(next_turn(ox, &t));
     }
-    if (t.too_many) TRY(count_turn(ox, &t));
+    if (t.too_many) {
+        TRY(count_turn(ox, &t));
+        TRY(ox_read_if_taken(ox, t.count, &t.count));
+    }
     TRY(loop_states(ox, &t, b.nstate));
     return loop_stacks(ox, &t, b.nstate, b.nstack, b.stack);
 }

@@ -24,9 +24,18 @@ static Status read_if(Ox *ox, ValueId v, ValueId taken, ValueId *y) {
     return ox_call(ox, "read_if", (ValueId[]){v, taken}, 2, NULL, 0, 1, y);
 }
 
+Status ox_read_if_taken(Ox *ox, ValueId v, ValueId *y) {
+    *y = v;
+    return is_value(ox->taken) ? read_if(ox, v, ox->taken, y) : OK;
+}
+
 Status ox_shield(Ox *ox, ValueId taken, const Str *name, int n, OxShield *s) {
-    *s = (OxShield){.taken = taken, .name = name};
+    *s = (OxShield){.taken = taken, .outer = ox->taken, .name = name};
     if (!is_value(taken)) return OK;
+    if (is_value(s->outer))
+        TRY(ox2(ox, OP_AND, s->outer, taken, &ox->taken));
+    else
+        ox->taken = taken;
     s->n = n;
     s->meant = NEW_ARRAY(ox->scratch, OxName, n + 1);
     s->nwrites = ox->g->writes.len;
@@ -54,6 +63,7 @@ static ValueId written_before(const OxShield *s, ValueId buffer) {
 }
 
 Status ox_unshield(Ox *ox, const OxShield *s) {
+    ox->taken = s->outer;
     for (int i = s->n; i-- > 0;) {
         if (!s->meant[i].name) continue;
         OxName *x = ox_name_of(ox, s->name[i]);

@@ -16,11 +16,12 @@ static void put_body(Made *m, Onnx__NodeProto *n, const char *name,
         &body->graph;
 }
 
-/* The only output, where the inputs are x and the integer n. */
-static double *outputs(Made *m, const double *x, int64_t n, Arena *a) {
+/* The model's values where the inputs are x and the integer n. */
+static Evaluator *evaluated(Made *m, const double *x, int64_t n, Arena *a,
+                            const Graph **graph) {
     Module *mod = made_import(m);
     REQUIRE(CHECK_MSG(mod != NULL, "%s", made_message(m)));
-    const Graph *g = mod->graphs.data[0];
+    const Graph *g = *graph = mod->graphs.data[0];
     Evaluator *e = eval_new(g, a, EVAL_EXACT);
     Diag d = {0};
     for (int i = 0; i < g->inputs.len; i++) {
@@ -31,6 +32,13 @@ static double *outputs(Made *m, const double *x, int64_t n, Arena *a) {
         eval_bind(e, v, t);
     }
     REQUIRE(CHECK_MSG(eval_run(e, &d) == OK, "%s", d.text.data));
+    return e;
+}
+
+/* The only output. */
+static double *outputs(Made *m, const double *x, int64_t n, Arena *a) {
+    const Graph *g;
+    Evaluator *e = evaluated(m, x, n, a, &g);
     return eval_get(e, g->outputs.data[0].value)->f;
 }
 
@@ -158,6 +166,59 @@ TEST_CASE(onnx_flow, turns_until_data_ends_them) {
             CHECK_NEAR(y[i], mean * x[k][i] / exp2(turns[k]), 1e-12);
         arena_free(a);
         made_end(&m), made_end(&body);
+    }
+}
+
+/* Operand 1 of the op or function, as pass checks sees it: the number of turns,
+   a row. */
+static int64_t seen_by_checks(Made *m, const char *callee, const double *x,
+                              int64_t n) {
+    Arena *a = arena_new();
+    const Graph *g;
+    Evaluator *e = evaluated(m, x, n, a, &g);
+    int64_t seen = -1;
+    for (int i = 0; i < g->order.len; i++)
+        if (!strcmp(callee_info(node_callee(node_at(g, i)))->text, callee))
+            seen = eval_get(e, node_at(g, i)->in[1])->i[0];
+    arena_free(a);
+    return seen;
+}
+
+/* A loop in the branch that is not taken wants no turns. */
+TEST_CASE(onnx_flow, loops_that_do_not_count) {
+    static const double x[WIDTH] = {1e6, 0, 0};
+    for (int64_t n = 0; n < 2; n++) {
+        Made m, then, otherwise, body, unused;
+        branches(&m, &then, &otherwise, "Neg", "Neg");
+        halve(&unused, &body, "", true);
+        made_end(&then);
+        made_start(&then, 17);
+        Onnx__NodeProto *loop = made_node(&then, "Loop", ",,x", "z,rows");
+        put_body(&then, loop, "body", &body);
+        made_output(&then, "z");
+        made_f32(&m, "half", "", 0.5f);
+        made_f32(&m, "one", "", 1);
+        trips(&m, NULL, 2);
+        CHECK_EQ_INT(seen_by_checks(&m, "ended", x, n), n ? 3 : 0);
+        made_end(&m), made_end(&then), made_end(&otherwise);
+        made_end(&body), made_end(&unused);
+    }
+}
+
+/* The row is computed inside the branch. */
+TEST_CASE(onnx_flow, rows_that_do_not_count) {
+    static const double x[WIDTH] = {7, 8, 9};
+    for (int64_t n = 0; n < 2; n++) {
+        Made m, then, otherwise;
+        branches(&m, &then, &otherwise, "Neg", "Neg");
+        made_end(&then);
+        made_start(&then, 17);
+        made_int(&then, made_node(&then, "Cast", "x", "row"), "to",
+                 ONNX__TENSOR_PROTO__DATA_TYPE__INT64);
+        made_node(&then, "Gather", "x,row", "z");
+        made_output(&then, "z");
+        CHECK_EQ_INT(seen_by_checks(&m, "gather", x, n), n ? 7 : 0);
+        made_end(&m), made_end(&then), made_end(&otherwise);
     }
 }
 
