@@ -129,6 +129,7 @@ static bool read_at(FILE *f, uint64_t offset, void *buf, size_t n) {
 
 static Status read_directory(Arena *a, Diag *d, uint64_t size, SectionFile *f) {
     PlanTail t;
+    if (!size) return bad_module(d, f->path, "the file is empty, not a module");
     if (size < sizeof t || !read_at(f->file, size - sizeof t, &t, sizeof t) ||
         t.magic != AMPC_TAIL_MAGIC)
         return bad_module(d, f->path, no_module);

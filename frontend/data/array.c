@@ -156,6 +156,7 @@ static bool has_end(const char *path, const char *end) {
 static Status unknown_format(const Source *s, const unsigned char *p,
                              size_t n) {
     StrBuf text = {0};
+    if (!n) return source_bad(s, "the file is empty");
     if (!foreign_tell(p, n, s->path, &text)) {
         sb_puts(&text, "has no format that can be read: ");
         for (int i = 0; i < FORMATS; i++)

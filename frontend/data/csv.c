@@ -235,6 +235,15 @@ static bool is_mistyped(const char *text) {
            text[strspn(text, "+-.")] >= '0' && text[strspn(text, "+-.")] <= '9';
 }
 
+/* True for text that stands for a missing number, not for a name. */
+static bool is_missing(const char *text) {
+    static const char *const words[] = {"NA",   "N/A",  "#N/A", "n/a", "null",
+                                        "NULL", "None", "?",    "-"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(text, words[i])) return true;
+    return false;
+}
+
 /* Reads the first line. It holds names if a chosen field is not a number.
    But if other fields are numbers and no field is a word, that field is an
    error. */
@@ -246,7 +255,7 @@ static Status first_line(Csv *c) {
         const char *text = c->first.data[i];
         bool number = is_csv_number(text, &x);
         numbers |= number;
-        words |= *text && !number && !is_mistyped(text);
+        words |= *text && !number && !is_mistyped(text) && !is_missing(text);
         names |= *text && !number && c->wanted[i];
     }
     if (names && (words || !numbers)) return OK;

@@ -113,6 +113,7 @@ static Status import_model(Ox *ox, const TypeId *given, int ngiven) {
     TRY(ox_decide(ox));
     TRY(ox_check_dtypes(ox));
     ox_warn_steps(ox);
+    ox_warn_epsilons(ox);
     ox_find_drops(ox);
     start_module(ox);
     TRY(ox_make_inputs(ox, given, ngiven));

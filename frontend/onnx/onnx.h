@@ -14,6 +14,7 @@
      onnx_torch.c   what nodes were in PyTorch's graph
      onnx_dtypes.c  element types that do not fit each other
      onnx_stops*.c  detach() and no_grad() that no node says (onnx_stops.h)
+     onnx_epsilon.c  epsilons that the exporter dropped
      onnx_mutation.c  buffers that the forward writes
      onnx_use.c     how initializers are used
      onnx_train.c   which of them train: the table of rules
@@ -315,6 +316,8 @@ Str ox_keeps_no_stops(const Ox *ox);
 void ox_restore_stops(Ox *ox);
 /* Warns if an exporter that drops stops has probably dropped one. */
 void ox_warn_steps(Ox *ox);
+/* Warns if the exporter dropped additions of epsilons (onnx_epsilon.c). */
+void ox_warn_epsilons(Ox *ox);
 /* onnx_torch.c: the node as a line of PyTorch's graph; "": the file does not
    say. */
 Str ox_torch_text(const Onnx__NodeProto *n);

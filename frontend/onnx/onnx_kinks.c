@@ -76,6 +76,21 @@ static bool is_activation(const Ox *ox, double min, double max) {
     return (min == 0 && max == 6) || !bounds_are_cast(ox);
 }
 
+/* A squared distance, which cdist clamps at 0 below its root: there the root's
+   slope is infinite, and PyTorch's distance has gradient 0. */
+static bool is_distance(const Ox *ox) {
+    const OxNode *n = ox->node;
+    if (!ox->is_torch || !ox_maker(ox, n->in[0], "MatMul") ||
+        ox_uses(ox, n->out[0]) != 1)
+        return false;
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *reader = &ox->nodes.data[ox->order.data[i]];
+        if (reader->nin == 1 && reader->in[0] == n->out[0])
+            return !strcmp(reader->type, "Sqrt");
+    }
+    return false;
+}
+
 /* Selects x if it is not below (above) the bound; otherwise the bound, which
    gets the gradient. */
 static Status pass_at_bound(Ox *ox, OpCode op, ValueId x, ValueId bound,
@@ -112,9 +127,9 @@ Status onnx_clip(Ox *ox) {
     if (is_value(vmin)) known &= ox_const_scalar(ox, vmin, &min);
     if (is_value(vmax)) known &= ox_const_scalar(ox, vmax, &max);
     if (known && !isnan(min) && !isnan(max) && !ox->kinks.clamp_shares) {
-        TRY(clip_to(ox, x, min, max,
-                    ox->kinks.clamp_passes && !is_activation(ox, min, max),
-                    &y));
+        bool passes = ox->kinks.clamp_passes && !is_activation(ox, min, max) &&
+                      !(min == 0 && is_distance(ox));
+        TRY(clip_to(ox, x, min, max, passes, &y));
     } else {
         TRY(bound_by(ox, OP_MAX, vmin, min, &y));
         TRY(bound_by(ox, OP_MIN, vmax, max, &y));
@@ -177,6 +192,12 @@ Status onnx_extreme(Ox *ox) {
     bool inclusive = false;
     const OxNode *max = jax_max(ox, &inclusive);
     bool clamp = ox->node->nin == 2 && ox_torch_node(ox->node, "aten.clamp");
+    double k;
+    if (op == OP_MAX && ox->node->nin == 2 &&
+        ox_const_scalar(ox, ox_in(ox, 1), &k) && k == 0 && is_distance(ox)) {
+        TRY(clip_to(ox, y, 0, INFINITY, false, &y));
+        return ox_out(ox, 0, y);
+    }
     for (int i = 1; i < ox->node->nin; i++) {
         ValueId x = y, z = ox_in(ox, i);
         if (max)

@@ -35,16 +35,16 @@ Status onnx_elem(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* The result has the base's type; the exponent may have another. */
-/* True if the node takes the p-th root of the sum of |x|^p: a norm. */
-static bool is_norm(const Ox *ox, ValueId sum, double root) {
-    const Node *n;
-    double p;
+/* The sum of powers whose p-th root the node takes, a norm; or NULL. */
+static const Node *norm_of(const Ox *ox, ValueId sum, double root, double *p) {
+    const Node *n, *power;
     while ((n = ox_def(ox, sum, OP_RESHAPE))) sum = n->in[0];
     n = ox_def(ox, sum, OP_REDUCE_SUM);
-    n = n ? ox_def(ox, n->in[0], OP_POW) : NULL;
-    return n && ox_const_scalar(ox, n->in[1], &p) && p > 0 &&
-           fabs(root * p - 1) < 1e-5;
+    power = n ? ox_def(ox, n->in[0], OP_POW) : NULL;
+    return power && ox_const_scalar(ox, power->in[1], p) && *p > 0 &&
+                   (fabs(root * *p - 1) < 1e-5 || (isinf(*p) && !root))
+               ? n
+               : NULL;
 }
 
 /* The gradient at 0 is 0: there the power's gradient is infinite, and
@@ -58,17 +58,55 @@ static Status root_of_norm(Ox *ox, ValueId a, ValueId b, ValueId *y) {
                y);
 }
 
+/* TorchScript writes cdist() and pairwise_distance() as the root 1 / (p + eps)
+   of a sum of powers of differences, without their absolute values: wrong for
+   every p that is not even. */
+static Status distance(Ox *ox, const Node *sum, double root, double p,
+                       ValueId *a) {
+    const Node *power = ox_def(ox, sum->in[0], OP_POW);
+    bool root_is_theirs = isinf(p) || 1 - root * p > 1e-7;
+    if (!ox->is_torch || ox->has_signature || !root_is_theirs ||
+        fmod(p, 2) == 0 || !ox_def(ox, power->in[0], OP_SUB))
+        return OK;
+    if (isinf(p))
+        return ox_fail(ox, "TorchScript loses the maximum of a distance with "
+                           "p=inf: export with dynamo=True");
+    ox_warn_node(ox, ox->node,
+                 "TorchScript loses the absolute values of a distance with "
+                 "p=%g: they are taken here; ONNX Runtime does not",
+                 p);
+    ValueId x = power->in[0], exponent = power->in[1], kept = *a;
+    const int64_t *axes;
+    int64_t copy[MAX_RANK];
+    int n = attr_ints(sum, AK_axes, &axes);
+    for (int i = 0; i < n; i++) copy[i] = axes[i];
+    Type t = ox_type(ox, kept);
+    TRY(ox1(ox, OP_ABS, x, &x));
+    TRY(ox2(ox, OP_POW, x, exponent, &x));
+    TRY(ox_reduce(ox, OP_REDUCE_SUM, x, copy, n, false, &x));
+    return ox_reshape(ox, x, t.rank, t.dim, a);
+}
+
+/* A power whose slope at 0 PyTorch takes for 0: the root of a norm, and the
+   elements of a norm with p below 1. */
+static Status float_power(Ox *ox, ValueId a, ValueId b, ValueId *y) {
+    double k, p;
+    bool known = ox_const_scalar(ox, b, &k);
+    const Node *sum = known ? norm_of(ox, a, k, &p) : NULL;
+    if (sum) TRY(distance(ox, sum, k, p, &a));
+    if (sum || (known && k > 0 && k < 1 && ox_def(ox, a, OP_ABS)))
+        return root_of_norm(ox, a, b, y);
+    return ox2(ox, OP_POW, a, b, y);
+}
+
+/* The result has the base's type; the exponent may have another. */
 Status onnx_pow(Ox *ox) {
     ValueId a = ox_in(ox, 0), b = ox_in(ox, 1), y;
-    double root;
     TRY(align(ox, a, &b));
     DType da = ox_type(ox, a).dtype, db = ox_type(ox, b).dtype;
     if (dtype_is_float(da) || !dtype_is_float(db)) {
         TRY(ox_cast(ox, b, da, false, &b));
-        if (ox_const_scalar(ox, b, &root) && is_norm(ox, a, root))
-            TRY(root_of_norm(ox, a, b, &y));
-        else
-            TRY(ox2(ox, OP_POW, a, b, &y));
+        TRY(float_power(ox, a, b, &y));
     } else {
         TRY(ox_cast(ox, a, db, false, &a));
         TRY(ox2(ox, OP_POW, a, b, &y));
@@ -240,11 +278,27 @@ static void hide_keys(Ox *ox, ValueId *in) {
         in[2] = ox_scalar(ox, ox_type(ox, in[2]).dtype, -INFINITY);
 }
 
+/* xlogy(x, y), which the file has as Where(x == 0, x, Where(isnan(y), y,
+   x log y)): its gradient at x = 0 is log y where that is finite, else 0. */
+static Status where_of_xlogy(Ox *ox, ValueId in[3]) {
+    const OxNode *inner = ox_maker(ox, ox->node->in[2], "Where");
+    ValueId y, below, beyond;
+    if (!inner || !ox_torch_node(ox->node, "aten.xlogy")) return OK;
+    y = ox_name_of(ox, inner->in[1])->value;
+    TRY(ox2k(ox, OP_LESS_EQUAL, y, 0, &below));
+    TRY(ox1(ox, OP_ISINF, y, &beyond));
+    TRY(ox2(ox, OP_OR, below, beyond, &below));
+    TRY(ox2(ox, OP_AND, in[0], below, &in[0]));
+    in[1] = ox_scalar(ox, ox_type(ox, in[1]).dtype, 0);
+    return OK;
+}
+
 Status onnx_where(Ox *ox) {
     ValueId in[3] = {ox_in(ox, 0), ox_in(ox, 1), ox_in(ox, 2)}, y;
     const Node *p = softmax_of(ox, in[2]);
     double k;
     hide_keys(ox, in);
+    TRY(where_of_xlogy(ox, in));
     if (p && value_is_splat(ox->g, in[1], &k) && k == 0) {
         Node copy = *p; /* creating nodes may move the pool */
         TRY(guarded_softmax(ox, &copy, in));

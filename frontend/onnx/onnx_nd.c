@@ -279,8 +279,17 @@ static Status combine(Ox *ox, const Reduction *how, ValueId x, ValueId row,
     TRY(ox_reshape(ox, hit, 2 + r->inner, one, &hit));
     TRY(ox_reshape(ox, up, 2 + r->inner, dim, &up));
     TRY(ox3(ox, OP_WHERE, hit, up, ox_scalar(ox, t.dtype, how->none), &up));
-    TRY(ox_reduce(ox, how->fold, up, &first, 1, false, &up));
-    return ox2(ox, how->op, x, up, y);
+    if (how->op == OP_MUL) {
+        TRY(ox_reduce(ox, how->fold, up, &first, 1, false, &up));
+        return ox2(ox, how->op, x, up, y);
+    }
+    /* equal elements share the gradient of a maximum, x like the updates */
+    ValueId all_of[2] = {x, up};
+    dim[0] = 1;
+    dim[1] = rows;
+    TRY(ox_reshape(ox, x, 2 + r->inner, dim, &all_of[0]));
+    TRY(ox_concat(ox, all_of, 2, 0, false, &up));
+    return ox_reduce(ox, how->fold, up, &first, 1, false, y);
 }
 
 static bool scatters_into_zeros(Ox *ox) {

@@ -86,8 +86,9 @@ Status run_open_code(Run *r) {
     if (fd < 0 || fstat(fd, &st) != 0) {
         s = fail(&r->diag, (Loc){.file = path}, "%s", strerror(errno));
     } else if (!S_ISREG(st.st_mode) || st.st_size == 0) {
-        s = fail(&r->diag, (Loc){.file = path},
-                 "not a module of ampc, or truncated");
+        s = fail(&r->diag, (Loc){.file = path}, "%s",
+                 S_ISREG(st.st_mode) ? "the file is empty, not a module of ampc"
+                                     : "not a module of ampc");
     } else {
         size_t n = (size_t)st.st_size;
         char *file = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -270,7 +270,7 @@ static ampc_status api_read_variable(ampc_session *s, const char *name,
 
 static ampc_status write_check(ampc_session *s, const PlanVar *v,
                                const ampc_input *in) {
-    char want[160], order[160];
+    char want[160], given[160], order[160];
     shape_text(want, v->dtype, v->rank, v->dim);
     if (v->kind > PLAN_STATE)
         return session_fail(s, AMPC_ERR_ARGUMENT,
@@ -289,11 +289,17 @@ static ampc_status write_check(ampc_session *s, const PlanVar *v,
     for (uint32_t i = 0; same && in->rank > 0 && i < v->rank; i++)
         same = in->shape && in->shape[i] == v->dim[i];
     if (same) return AMPC_OK;
-    bool known = in->rank > 0 && in->shape;
+    bool known = in->rank > 0 && in->rank <= AMPC_RANK_LIMIT && in->shape;
+    const char *got = dtype_name((uint32_t)in->dtype);
+    if (known)
+        got = shape_text(given, (uint32_t)in->dtype, (uint32_t)in->rank,
+                         in->shape);
     return session_fail(
         s, AMPC_ERR_ARGUMENT,
-        "variable '%.200s' is %s, %llu bytes: the data given differ%s", v->name,
-        want, (unsigned long long)v->bytes,
+        "variable '%.200s' is %s, %llu bytes: the data given differ: %s, %llu "
+        "bytes%s",
+        v->name, want, (unsigned long long)v->bytes, got,
+        (unsigned long long)in->bytes,
         known ? axes_hint(order, (uint32_t)in->rank, in->shape, v->rank, v->dim,
                           false)
               : "");

@@ -173,6 +173,7 @@ static ampc_status st_read_header(StFile *f) {
     if (!S_ISREG(st.st_mode))
         return st_fail(f, AMPC_ERR_FORMAT, "not a regular file");
     f->size = (uint64_t)st.st_size;
+    if (!f->size) return st_bad(f, "the file is empty");
     if (f->size < 10) return st_bad(f, "not a safetensors file");
     ampc_status status = st_pread(f, &n, 8, 0);
     if (status != AMPC_OK) return status;

@@ -119,6 +119,8 @@ TEST_CASE(data, kinds_that_are_not_read_have_a_command) {
     REQUIRE(test_write_file(test_tmp("$(no)\".gif"), "GIF89a\0\0", 8));
     refused("$(no)\".gif", NULL, "Image.open('FILE').convert('RGB')");
     refused("$(no)\".gif", NULL, "rename it to FILE first");
+    REQUIRE(test_write_file(test_tmp("odd"), "", 0));
+    refused("odd", NULL, "the file is empty");
     REQUIRE(test_write_file(test_tmp("odd"), "what?", 5));
     refused("odd", NULL,
             "has no format that can be read: .npy, .npz, IDX, "

@@ -156,6 +156,63 @@ TEST_CASE(onnx_lost, rms_norm_without_weight) {
     made_end(&m);
 }
 
+/* x + 1e-8 of PyTorch's default export: the addition is gone. */
+TEST_CASE(onnx_lost, epsilons) {
+    static const struct {
+        const char *type, *args, *code;
+        bool sum, warned;
+    } rows[] = {
+        {"Log", "log.default](args = (%add,)", NULL, false, true},
+        {"Sqrt", "sqrt.default](args = (%sub_1,)", NULL, false, true},
+        {"Div", "div.Tensor](args = (%x, %add)", NULL, false, true},
+        {"Div", "div.Tensor](args = (%add, %h)", NULL, false, false},
+        {"Log", "log.default](args = (%h,)", NULL, false, false},
+        {"Log", "log.default](args = (%x,)", NULL, false, false},
+        {"Exp", "exp.default](args = (%add,)", NULL, false, false},
+        /* an equal sum replaced it, or it adds to a sum */
+        {"Log", "log.default](args = (%add,)", "y = (a + b).log()", true,
+         false},
+        {"Log", "log.default](args = (%add,)", "y = (h + 1e-8).log()", true,
+         true},
+        {"Log", "log.default](args = (%add,)", "y = (h + s.eps).log()", true,
+         true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Made m;
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, "pytorch");
+        made_metadata(&m, &m.graph.metadata_props, &m.graph.n_metadata_props,
+                      "pkg.torch.export.ExportedProgram.graph_signature", "");
+        made_input(&m, "x", DT_F32, "2,3");
+        Onnx__NodeProto *h =
+            made_node(&m, rows[i].sum ? "Add" : "Mul", "x,x", "h");
+        made_metadata(&m, &h->metadata_props, &h->n_metadata_props,
+                      "pkg.torch.onnx.fx_node",
+                      rows[i].sum ? "%h : [num_users=1] = call_function["
+                                    "target=torch.ops.aten.add.Tensor](args = "
+                                    "(%x, %x), kwargs = {})"
+                                  : "%h : [num_users=1] = call_function["
+                                    "target=torch.ops.aten.mul.Tensor](args = "
+                                    "(%x, %x), kwargs = {})");
+        Onnx__NodeProto *n = made_node(
+            &m, rows[i].type, !strcmp(rows[i].type, "Div") ? "x,h" : "h", "y");
+        told(&m, n, rows[i].args);
+        if (rows[i].code)
+            made_metadata(&m, &n->metadata_props, &n->n_metadata_props,
+                          "pkg.torch.onnx.stack_trace",
+                          arena_printf(m.a,
+                                       "File \"m.py\", line 3, in forward"
+                                       "\n    %s",
+                                       rows[i].code));
+        made_output(&m, "y");
+        CHECK_MSG(made_import(&m) != NULL, "%s", made_message(&m));
+        CHECK_MSG((strstr(made_message(&m), "an epsilon, to 'h'") != NULL) ==
+                      rows[i].warned,
+                  "row %zu: %s", i, made_message(&m));
+        made_end(&m);
+    }
+}
+
 /* padding_idx of TorchScript: its row of the table is zeros, and trains. */
 TEST_CASE(onnx_lost, row_of_padding) {
     static const int64_t ids[] = {0, 2};

@@ -111,6 +111,8 @@ TEST_CASE(output, models_are_files) {
     check(1, "is not a regular file", "timeout 20 $AMPC check pipe.onnx");
     check(1, "is not a regular file", "timeout 20 $AMPC check zero.onnx");
     check(1, "is a folder", "$AMPC check . 2>&1");
+    check(1, "the file is empty", ": > e.so; $AMPC inspect e.so");
+    check(1, "the file is empty", "$AMPC run e.so");
     check(1, "not a module", "timeout 20 $AMPC inspect pipe.so");
     check(1, "not a module", "timeout 20 $AMPC run pipe.so");
 }

@@ -170,6 +170,14 @@ def arrays(path):
             lambda: s.predict(x=Strided(x, (3, 4), None)))
     refused(E, "its axes in the order (1, 0) would fit",
             lambda: s.__setitem__("w", Strided(range(6), (2, 3), None)))
+    masked = Strided(x, (4, 3), None)
+    masked.mask, masked.filled = True, None
+    refused(E, "x.filled(VALUE)", lambda: s.predict(x=masked))
+    minus = Strided([-v for v in x], (4, 3), None)
+    minus.resolve_neg = lambda: dense  # as torch's imag(x.conj())
+    assert s.predict(x=minus)["y"] == s.predict(x=dense)["y"]
+    refused(E, "the data given differ: i64",
+            lambda: s.__setitem__("w", Strided(range(6), (3, 2), None, 0, 0, 64)))
     refused(E, "'x' is a object; arrays have", lambda: s.predict(x=object()))
     refused(E, "'x': elements of format", lambda: s.predict(x=b"".join([
         b"abc"]) and memoryview(b"abc").cast("c")))
@@ -216,6 +224,8 @@ def fit(path, accumulating, classes):
         e = s.evaluate(Loader())
         assert e["samples"] == 10 and e["exact"] == 1
         assert abs(e["loss"] - s.evaluate(x=x, target=t)["loss"]) < 1e-6
+        refused(ampc.Error, "'x': shape [3, 10] given, [10, 3] needed",
+                lambda: s.fit({"x": Strided(x, (3, 10), None), "target": t}))
         refused(ampc.Error, "'x': dtype f64 given, f32[4,3] needed",
                 lambda: s.fit({"x": array.array("d", x), "target": t}))
         refused(ampc.Error, "data is an iterator",

@@ -131,6 +131,8 @@ def _from_dlpack(array: Any, name: str, cuda: bool) -> \
         tuple[int, memoryview, Any]:
     if getattr(array, "requires_grad", False):
         array = array.detach()
+    if hasattr(array, "resolve_neg"):  # torch's lazy minus, which DLPack loses
+        array = array.resolve_neg()
     # What made the array is done before what follows on the legacy stream.
     capsule = array.__dlpack__(stream=_LEGACY_STREAM) if cuda \
         else array.__dlpack__()
@@ -208,6 +210,10 @@ class Given:
     def __init__(self, array: Any, name: str) -> None:
         keep: Any = None
         self.cuda = False  # in the memory of a GPU: its view is not for Python
+        if hasattr(array, "mask") and hasattr(array, "filled"):
+            raise Error(Status.ARGUMENT,
+                        f"'{name}' is a masked array: choose what its masked "
+                        "elements are with x.filled(VALUE)")
         try:
             view = memoryview(array)
             shape: Sequence[int] = view.shape or ()
@@ -240,9 +246,11 @@ class Given:
         for i, row in enumerate(DTYPES):
             if row[1] == code and row[0] != "bf16":
                 return i
+        swapped = view.format[:1] in (">", "!") and view.format[1:] in "hHiIlLqQefd"
         raise Error(Status.ARGUMENT,
-                    f"'{name}': elements of format '{view.format}' are not "
-                    "known")
+                    f"'{name}': elements of format '{view.format}' are "
+                    + ("big-endian: x.astype(x.dtype.newbyteorder('<')) "
+                       "swaps them" if swapped else "not known"))
 
     def rows(self, first: int, last: int, each: int) -> Given:
         """Samples first to last, of `each` bytes."""

@@ -52,6 +52,10 @@ class _Arrays:
             shape = (self.n, *shape_of(t)[1:])
             if each and same_elements(a.shape, shape):
                 a.shape = shape
+            elif each and a.shape[:1] != (self.n,):
+                raise Error(Status.ARGUMENT,
+                            f"input '{a.name}': shape {list(a.shape)} given, "
+                            f"{list(shape)} needed")
 
     def batches(self, size: int, order: list[int] | None,
                 parts: bool) -> Iterator[tuple[int, dict[str, Given]]]:

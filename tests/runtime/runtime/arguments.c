@@ -195,8 +195,10 @@ TEST_CASE(runtime, wrong_arguments_have_messages) {
           "is f32[3,2], 24 bytes: the data given differ");
     WRONG(write_variable(s, "w", &deep),
           "is f32[3,2], 24 bytes: the data given differ");
-    WRONG(write_variable(s, "w", &turned),
-          "the data given differ; its axes in the order (1, 0) would fit");
+    WRONG(
+        write_variable(s, "w", &turned),
+        "the data given differ: f32[2,3], 24 bytes; its axes in the order (1, "
+        "0) would fit");
     WRONG(write_variable(s, "w", &nothing),
           "is f32[3,2], 24 bytes: the data given differ");
     one[0] = -1;

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* onnx_epsilon.c: warns of epsilons that PyTorch's default export dropped.
+
+   Its optimiser takes a number of at most 1e-8 for 0 and drops the addition:
+   log(h + 1e-8) becomes log(h), whose gradient at h = 0 is not finite. The
+   node's fx_node still names the sum,
+       %log : [..] = call_function[target=..aten.log.default](args = (%add,),
+   ..) while its operand is h. The number itself is lost. Only ops that are
+   singular at 0 matter. */
+#include <string.h>
+
+#include "frontend/onnx/onnx.h"
+
+/* The operand at which an op is singular; -1: none. */
+static int singular_operand(const OxNode *n) {
+    static const struct {
+        const char *type;
+        int operand;
+    } ops[] = {
+        {"Log", 0}, {"Sqrt", 0}, {"Reciprocal", 0}, {"Pow", 0}, {"Div", 1}};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (!strcmp(n->type, ops[i].type)) return ops[i].operand;
+    return -1;
+}
+
+/* The names of PyTorch's graph that the file has. */
+static void read_known(const Ox *ox, StrMap *known) {
+    for (int i = 0; i < ox->nodes.len; i++) {
+        const char *s = ox_torch_text(ox->nodes.data[i].proto);
+        Str name = *s == '%' ? ox_torch_next_name(&s) : NULL;
+        if (name) str_map_put(ox->scratch, known, name, i);
+    }
+}
+
+/* The line of code has a number so small, or the name of one. */
+static bool says_epsilon(const OxNode *n) {
+    Str trace = ox_text(ox_metadata(n->proto->metadata_props,
+                                    n->proto->n_metadata_props,
+                                    "pkg.torch.onnx.stack_trace"));
+    static const char *const words[] = {"eps", "EPS", "e-8", "e-08",
+                                        "e-9", "e-1", "tiny"};
+    const char *last = strrchr(trace, '\n');
+    for (size_t i = 0; last && i < sizeof words / sizeof *words; i++)
+        if (strstr(last, words[i])) return true;
+    return false;
+}
+
+/* The sum that the node read and the file lacks, or NULL. A sum that an equal
+   one replaced is no such: its operand is a sum, too. */
+static Str dropped_sum(const Ox *ox, const StrMap *known, const OxNode *n) {
+    int operand = singular_operand(n);
+    Str argument =
+        operand >= 0 && operand < n->nin ? ox_torch_argument(n, operand) : NULL;
+    if (!argument || *argument != '%') return NULL;
+    const char *s = argument;
+    Str name = ox_torch_next_name(&s);
+    const OxName *x = ox_name_of(ox, n->in[operand]);
+    if (!(ox_torch_counts(name, "add") || ox_torch_counts(name, "sub")) ||
+        str_map_get(known, name) >= 0 || !x || x->kind == OX_INIT)
+        return NULL;
+    const OxNode *from =
+        x->kind == OX_RESULT ? &ox->nodes.data[x->index] : NULL;
+    bool sum = from && (ox_torch_node(from, "aten.add") ||
+                        ox_torch_node(from, "aten.sub"));
+    return !sum || says_epsilon(n) ? name : NULL;
+}
+
+void ox_warn_epsilons(Ox *ox) {
+    StrMap known = {0};
+    const OxNode *first = NULL;
+    Str sum = NULL;
+    int count = 0;
+    if (!ox->has_signature || ox_by_ampc(ox)) return;
+    read_known(ox, &known);
+    for (int i = 0; i < ox->order.len; i++) {
+        const OxNode *n = &ox->nodes.data[ox->order.data[i]];
+        Str dropped = dropped_sum(ox, &known, n);
+        if (dropped && !count++) first = n, sum = dropped;
+    }
+    if (first)
+        ox_warn_node(
+            ox, first,
+            "the exporter dropped '%s', which adds a number of at "
+            "most 1e-8, an epsilon, to '%s'%s: where that is 0, the "
+            "loss or its gradient is not finite; export with "
+            "optimize=False, which keeps it",
+            ox_quote(ox, sum), ox_quote(ox, first->in[singular_operand(first)]),
+            count > 1 ? arena_printf(ox->scratch,
+                                     " (the first of %d such sums)", count)
+                      : "");
+}
