@@ -385,3 +385,7 @@ class GatesOfOne(Two):
 class EqualLiteral(Two):
     def more(s): s.b=nn.Parameter(torch.full((4,),.5))
     def forward(s,x): return s.m(torch.tanh(s.l(x))*torch.tensor([.5,.5,.5,.5])+s.b)
+@k(seq)
+class LstmProjected(nn.Module):
+    def __init__(s): super().__init__(); torch.manual_seed(0); s.r=nn.LSTM(4,4,proj_size=3,batch_first=True); s.l=nn.Linear(3,2)
+    def forward(s,x): return s.l(s.r(x)[0].mean(1))

@@ -219,6 +219,22 @@ static void merged_parameters(Ox *ox, Lost *lost) {
     warn_missing(ox, &unread);
 }
 
+/* The exporter writes LSTM(proj_size=..) as an LSTM without a projection. */
+static Status check_projection(Ox *ox) {
+    for (int k = 0; k < ox->signature.len; k++) {
+        const OxSigned *p = &ox->signature.data[k];
+        if (!glob_match("*weight_hr_l*", p->target) ||
+            !ox_signed_as(p, "PARAMETER") || is_held(ox, p->target))
+            continue;
+        return ox_fail_model(ox,
+                             "PyTorch's exporter dropped '%s', the projection "
+                             "of an LSTM with proj_size, which ONNX lacks: "
+                             "write the cell in Python",
+                             ox_quote(ox, p->target));
+    }
+    return OK;
+}
+
 static bool lost_batch_norm(const Ox *ox) {
     for (int i = 0; i < ox->nodes.len; i++)
         if (!strcmp(ox->nodes.data[i].type, "BatchNormalization")) return false;
@@ -481,6 +497,7 @@ Status ox_check_spoiled(Ox *ox) {
                    "the exporter fused BatchNormalization into the "
                    "convolutions before it",
                    &(Lost){.count = lost_batch_norm(ox)}));
+    TRY(check_projection(ox));
     folded_parameters(ox, &folded);
     TRY(object(ox, "the exporter folded parameters: ", &folded));
     merged_parameters(ox, &merged);

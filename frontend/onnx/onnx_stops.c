@@ -105,9 +105,9 @@ static void warn_doubts(const Stops *s) {
          "passes; where it must stop, write .detach() and export again"},
         {&s->merged,
          "node '%s' reads one of two equal nodes that the exporter merged; if "
-         "the model computes one of them from a detached value or under "
-         "torch.no_grad(), the gradient must stop, and passes here: "
-         "optimize=False keeps both nodes"},
+         "the model computes one of them from a detached value, under "
+         "torch.no_grad(), or by a layer whose weights only begin as equal, "
+         "its gradient differs here: optimize=False keeps both nodes"},
         {&s->unplaced,
          "node '%s' reads a detached value, but the file does not tell by "
          "which operand: the gradient must stop, and passes here; export "

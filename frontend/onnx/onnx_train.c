@@ -582,7 +582,8 @@ Str ox_keeps_no_stops(const Ox *ox) {
         return ox_by_ampc(ox)
                    ? NULL
                    : intern("torch.onnx.export does not write "
-                            "requires_grad=False (--freeze GLOB) or the "
+                            "requires_grad=False (--freeze GLOB), "
+                            "inference_mode(), gradient hooks or the "
                             "backward() of an autograd.Function");
     case SCRIPT:
         return intern("TorchScript keeps no detach(), no_grad() or "
