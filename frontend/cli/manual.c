@@ -7,8 +7,9 @@
 
 static const char targets_text[] =
     "Machines to make code for: cpu (all levels of this kind of processor), "
-    "cpu:LEVEL, cuda (sm_80, sm_90 "
-    "and PTX), cuda:sm_NN, cuda:ptx. A session chooses the best level that its "
+    "cpu:LEVEL, cpu:native (the best level of this machine: compiles in less "
+    "time), cuda (sm_80, sm_90 and PTX), cuda:sm_NN, cuda:ptx. A session "
+    "chooses the best level that its "
     "machine runs. Levels:"
 #define ISA(E, number, name, prefix, arch, vectors, flags) " " name
 #include "runtime/cpu/isa.def"

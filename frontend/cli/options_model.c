@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* options_model.c: options of the model, its ranks and the module. */
 #include "frontend/cli/options_spec.h"
+#include "runtime/cpu/kernels.h"
 
 #include <string.h>
 
@@ -164,23 +165,36 @@ static void add_cuda_target(Options *o, const char *arch) {
     vec_push(o->arena, &o->targets, t);
 }
 
+typedef struct LevelWord {
+    const char *word, *arch, *prefix;
+    int isa;
+} LevelWord;
+
+static const LevelWord level_words[] = {
+#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
+    {"cpu:" name, arch, prefix, number},
+#define ISA_SOURCE(E, number, name, prefix, vectors) {name, "", "", number},
+#include "runtime/cpu/isa.def"
+};
+enum { LEVEL_WORDS = sizeof level_words / sizeof *level_words };
+
+/* True for the level at which a session runs here, and for those that have
+   the same kernels: which of these is faster can change from run to run. */
+static bool is_native(const LevelWord *l) {
+    int isa = cpu_isa_level(), i = 0;
+    while (i < LEVEL_WORDS - 1 && level_words[i].isa != isa) i++;
+    return !strcmp(l->prefix, level_words[i].prefix);
+}
+
 /* Adds the targets that `word` names: one level, or for `cpu` all of the
    processors that `ampc` runs on, lowest first. */
 static bool add_cpu_targets(Options *o, const char *word) {
-    static const struct {
-        const char *word, *arch;
-        int isa;
-    } levels[] = {
-#define ISA(E, number, name, prefix, arch, vectors, flags)                     \
-    {"cpu:" name, arch, number},
-#define ISA_SOURCE(E, number, name, prefix, vectors) {name, "", number},
-#include "runtime/cpu/isa.def"
-    };
     int before = o->targets.len;
-    for (size_t i = sizeof levels / sizeof *levels; i-- > 0;)
-        if ((!strcmp(word, "cpu") && !strcmp(levels[i].arch, AMPC_ARCH)) ||
-            !strcmp(word, levels[i].word))
-            vec_push(o->arena, &o->targets, (Target){.isa = levels[i].isa});
+    bool all = !strcmp(word, "cpu"), native = !strcmp(word, "cpu:native");
+    for (const LevelWord *l = level_words + LEVEL_WORDS; l-- > level_words;)
+        if ((all && !strcmp(l->arch, AMPC_ARCH)) || (native && is_native(l)) ||
+            !strcmp(word, l->word))
+            vec_push(o->arena, &o->targets, (Target){.isa = l->isa});
     return o->targets.len > before;
 }
 
@@ -203,7 +217,7 @@ Status set_target(Options *o, Spec *s) {
         } else {
             return spec_error(
                 s,
-                "this build makes code for cpu, %scuda, cuda:sm_NN "
+                "this build makes code for cpu, cpu:native, %scuda, cuda:sm_NN "
                 "and cuda:ptx, not for '%s' (c is C11 for every machine)",
                 levels, piece);
         }

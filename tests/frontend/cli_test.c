@@ -156,6 +156,10 @@ TEST_CASE(cli, a_module_is_for_every_level_by_default) {
               "targets     cpu:x86-64-v4+amx, cpu:x86-64-v4, cpu:x86-64-v3, "
               "cpu:x86-64-v2\n",
               "inspect plain.so");
+    REQUIRE(setenv("AMPC_ISA", "v2", 1) == 0);
+    check_run(0, "", "plain.amp -o plain.so --loss mse --target cpu:native");
+    REQUIRE(unsetenv("AMPC_ISA") == 0);
+    check_run(0, "targets     cpu:x86-64-v2\n", "inspect plain.so");
 }
 
 /* Types of ONNX nodes are given by the names that the model's author knows. */
