@@ -31,7 +31,7 @@ typedef enum SensitivityForm {
                      (dL/dv_i d_i), whose squares tell if the errors are
                      independent.  Inputs SIGNS/PARAMETER are u.  Without a
                      limit of the gradient's error, only what is for the
-                     loss: the gradient takes two thirds of the time        */
+                     loss                                                   */
     SENSITIVITY_SWITCHES /* the step in fp32 that rounds at a site if the input
                       ROUND/SITE is 1: "loss" and "grad/PARAMETER"           */
 } SensitivityForm;
