@@ -42,6 +42,7 @@ void tensor_repeat(const Tensor *t); /* element 0 is repeated for all
                                         elements */
 void tensor_set_int(const Tensor *t, int64_t i, int64_t v);
 /* Random numbers, rounded to the type (runtime/program/draw.h). */
+void tensor_draw(const Tensor *t, const Draw *d);
 Tensor *tensor_drawn(Arena *a, TypeId t, const Draw *d);
 /* An upper bound of such random numbers. */
 double draw_bound(const Draw *d);

@@ -19,6 +19,8 @@ typedef struct ReplicaGrad {
 typedef struct Replica {
     RunOptions opt;
     Run run;
+    bool unfused; /* set before it is loaded: one kernel for each node. These
+                     run longer than fused ones, but compile faster */
     TwinSites sites;
     VEC(ReplicaGrad) grads;
     int64_t count;  /* elements of all gradients together */

@@ -71,15 +71,16 @@ Status audit_bytes(Session *s, const SectionFile *f, const Settings *lines,
 /* ---- compiled ------------------------------------------------------------ */
 
 static Status compile_at(Session *s, Module *m, const char *first,
-                         const char *path) {
+                         const Replica *r) {
     StrBuf info = {0};
     Options o;
     options_init(&o, s->arena);
     o.guard = s->opt.guard;
     o.cache = s->opt.cache;
+    o.no_fuse = r->unfused;
     only_this_cpu(&o);
     options_json(&o, &info);
-    EmitInput in = {.path = path,
+    EmitInput in = {.path = r->opt.module,
                     .model_path = m->file,
                     .options = info.data,
                     .brief = true};
@@ -102,11 +103,10 @@ static const char *temporary_name(Session *s) {
 
 /* The file is deleted as soon as the module is loaded. */
 static Status load_code(Session *s, Module *m, const char *first, Replica *r) {
-    const char *path = temporary_name(s);
-    TRY(compile_at(s, m, first, path));
-    r->opt.module = path;
+    r->opt.module = temporary_name(s);
+    TRY(compile_at(s, m, first, r));
     Status st = run_open_code(&r->run);
-    unlink(path);
+    unlink(r->opt.module);
     return st;
 }
 

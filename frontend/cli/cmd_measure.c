@@ -33,6 +33,7 @@ typedef struct Program {
     ampc_input *in; /* the model's inputs, then signs or switches */
     char **own;     /* data of the inputs that --calibrate does not feed */
     int nmodel, nin;
+    int weights; /* the repetition whose random weights it has */
 } Program;
 
 typedef struct Measure {
@@ -46,12 +47,11 @@ typedef struct Measure {
     double *sum[2 * NUM_ERRORS]; /* per site: sum of squared relative errors */
     int draws;                   /* number of repetitions in these sums */
     double fp32[NUM_ERRORS];
-    VEC(int) used;       /* repetitions whose loss and gradient are finite */
-    int kept;            /* .. and the first of these, whose gradients are
-                            kept */
+    int *used, kept;     /* repetitions whose gradients in fp32 are kept */
     double *loss, *norm; /* in fp32, per kept repetition */
     float *ref, *grad;   /* gradients of the kept repetitions; of the present
                             one */
+    void *weight;        /* room for the largest random weight */
 } Measure;
 
 typedef VEC(Measure *) Measures;
@@ -122,19 +122,24 @@ static void put_measure_number(Tensor *t, DType d, double v) {
     }
 }
 
+static void fill_signs(const ampc_tensor_info *t, float *to, int draw) {
+    uint64_t seed = seed_of(t->name, draw), bits = 0;
+    for (size_t i = 0; i < t->bytes / sizeof *to; i++, bits >>= 1) {
+        if (i % 64 == 0) bits = draw_next(&seed);
+        to[i] = bits & 1 ? 1 : -1;
+    }
+}
+
 static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
                        int draw) {
     DType d = (DType)t->dtype;
     uint64_t seed = seed_of(t->name, draw);
     Range r = range_of(x, t->name);
     size_t size = (size_t)dtype_info[d].bytes;
-    bool signs = is_own(t->name);
     Tensor one = {type_scalar(d), to};
     for (size_t i = 0; i < t->bytes / size; i++) {
         double v = uniform(&seed);
-        if (signs)
-            v = v < 0.5 ? -1 : 1;
-        else if (!dtype_is_float(d))
+        if (!dtype_is_float(d))
             v = floor((double)r.least + v * ((double)(r.most - r.least) + 1));
         else if (x->floats == FLOATS_NORMAL)
             v = normal(&seed);
@@ -143,23 +148,37 @@ static void fill_input(const Measure *x, const ampc_tensor_info *t, char *to,
     }
 }
 
-/* Random initial weights are drawn anew in each repetition. */
-static Status draw_weights(const Measure *x, const Program *p, int draw) {
-    const Run *r = &p->r.run;
+static bool is_random_weight(const Var *v) {
+    return v->draw.kind && (v->kind == VAR_PARAM || v->kind == VAR_FROZEN);
+}
+
+static Status make_room(Measure *x) {
+    size_t most = 1;
     for (int i = 0; i < x->m->vars.len; i++) {
-        Var v = x->m->vars.data[i];
-        if (!v.draw.kind || (v.kind != VAR_PARAM && v.kind != VAR_FROZEN))
-            continue;
-        Arena *a = arena_new();
-        v.draw.seed += (uint64_t)draw * 0x9e3779b97f4a7c15u;
-        const Tensor *t = tensor_drawn(a, v.type, &v.draw);
-        const Type *type = type_get(v.type);
-        ampc_input in = ampc_in(v.name, t->data, (size_t)type_bytes(type),
-                                (ampc_dtype)type->dtype);
-        bool ok = r->api->write_variable(r->s, v.name, &in) == AMPC_OK;
-        arena_free(a);
-        if (!ok) return api_fail(x, p, v.name);
+        const Var *v = &x->m->vars.data[i];
+        size_t bytes = (size_t)type_bytes(type_get(v->type));
+        if (is_random_weight(v) && bytes > most) most = bytes;
     }
+    x->weight = malloc(most);
+    return x->weight ? OK : no_memory(x, most);
+}
+
+/* Random initial weights are drawn anew in each repetition; those of the first
+   one are the module's own. */
+static Status draw_weights(const Measure *x, Program *p, int draw) {
+    const Run *r = &p->r.run;
+    for (int i = 0; i < x->m->vars.len && p->weights != draw; i++) {
+        Var v = x->m->vars.data[i];
+        if (!is_random_weight(&v)) continue;
+        v.draw.seed += (uint64_t)draw * 0x9e3779b97f4a7c15u;
+        tensor_draw(&(Tensor){v.type, x->weight}, &v.draw);
+        const Type *type = type_get(v.type);
+        ampc_input in = ampc_in(v.name, x->weight, (size_t)type_bytes(type),
+                                (ampc_dtype)type->dtype);
+        if (r->api->write_variable(r->s, v.name, &in) != AMPC_OK)
+            return api_fail(x, p, v.name);
+    }
+    p->weights = draw;
     return OK;
 }
 
@@ -197,17 +216,17 @@ static bool input_of(const Program *p, const char *spec) {
 static Status open_data(Measure *x) {
     const Options *o = &x->s->opt;
     RunList specs = {.option = "--calibrate"};
-    ampc_api api = *x->slopes.r.run.api;
+    ampc_api api = *x->step.r.run.api;
     bool one = o->objectives.len == 1; /* otherwise other inputs may read it */
     if (!o->calibrate.len) return OK;
     for (int i = 0; i < o->calibrate.len; i++) {
-        if (!one && !input_of(&x->slopes, o->calibrate.data[i])) continue;
+        if (!one && !input_of(&x->step, o->calibrate.data[i])) continue;
         if (specs.n == RUN_MAX_LIST)
             return fail(&x->s->diag, (Loc){0},
                         "--calibrate: more than %d inputs", RUN_MAX_LIST);
         specs.at[specs.n++] = o->calibrate.data[i];
     }
-    whole = x->slopes.r.run.api;
+    whole = x->step.r.run.api;
     api.input = model_input;
     api.program = model_program;
     return feeds_open(&x->s->diag, o->guard, &api, "predict", &specs, &x->feed);
@@ -274,7 +293,10 @@ static Status fill_inputs(Measure *x, Program *p, int draw) {
     for (int i = 0; i < p->nin; i++) {
         if (!p->own[i]) continue;
         api->input(api->module, "predict", (uint32_t)i, &t);
-        if (strncmp(t.name, "round/", 6)) fill_input(x, &t, p->own[i], draw);
+        if (!is_own(t.name))
+            fill_input(x, &t, p->own[i], draw);
+        else if (p == &x->slopes)
+            fill_signs(&t, (float *)p->own[i], draw);
     }
     return OK;
 }
@@ -302,18 +324,80 @@ static Status run_program(const Measure *x, Program *p) {
 /* A loss near 0 is compared with 1e-6. */
 static double size_of_loss(double loss) { return fmax(fabs(loss), 1e-6); }
 
-/* Sums the squares of loss and gradient; *finite is false if one of them is
-   not finite. */
-static Status run_slopes(Measure *x, int draw, double *size, bool *finite) {
+static Status not_finite(const Measure *x) {
+    return fail(&x->s->diag, (Loc){.file = x->m->file},
+                x->feed.n
+                    ? "--calibrate: loss or gradient are not finite in fp32"
+                    : "the error budget is measured on random numbers, and "
+                      "loss or gradient are not finite there; --calibrate "
+                      "INPUT=FILE gives data");
+}
+
+/* ---- the step with some roundings ---------------------------------------- */
+
+static Status run_step(Measure *x, int draw, double *loss) {
+    Program *p = &x->step;
+    TRY(fill_inputs(x, p, draw));
+    TRY(run_program(x, p));
+    TRY(read_number(x, p, "loss", loss));
+    for (int i = 0; i < p->r.grads.len; i++)
+        TRY(replica_grad(x->s, &p->r, &p->r.grads.data[i], x->grad));
+    return OK;
+}
+
+/* Runs a repetition in fp32 and keeps its results if they are finite. */
+static Status keep_step(Measure *x, int draw) {
+    int64_t n = x->step.r.count;
+    double loss, norm = 0;
+    TRY(run_step(x, draw, &loss));
+    for (int64_t i = 0; i < n; i++)
+        norm += (double)x->grad[i] * (double)x->grad[i];
+    if (!isfinite(loss) || !isfinite(norm)) return OK;
+    memcpy(x->ref + x->kept * n, x->grad, (size_t)n * sizeof *x->ref);
+    x->used[x->kept] = draw;
+    x->loss[x->kept] = loss;
+    x->norm[x->kept++] = norm;
+    return OK;
+}
+
+/* The step in fp32, for as many repetitions as fit. */
+static Status keep_fp32(Measure *x) {
+    const int64_t room = INT64_C(1) << 28; /* elements of all gradients
+                                              together */
+    int64_t n = x->step.r.count;
+    int draws = all_draws(x), most = draws;
+    if (most == LEAST_DRAWS) most = 2; /* of a long step */
+    while (most > 1 && most * n > room) most--;
+    size_t bytes = (size_t)(n + 1) * sizeof(float);
+    x->grad = malloc(bytes);
+    x->ref = malloc(bytes * (size_t)most);
+    x->used = NEW_ARRAY(x->s->arena, int, most);
+    x->loss = NEW_ARRAY(x->s->arena, double, most);
+    x->norm = NEW_ARRAY(x->s->arena, double, most);
+    if (!x->grad || !x->ref) return no_memory(x, bytes * (size_t)most);
+    for (int d = 0; d < draws && x->kept < most; d++) {
+        TRY(keep_step(x, d));
+        if (x->kept || x->feed.n || x->floats == FLOATS_UNIT) continue;
+        x->floats = FLOATS_UNIT;
+        d--;
+    }
+    return x->kept ? OK : not_finite(x);
+}
+
+/* ---- the slopes ---------------------------------------------------------- */
+
+/* The squares of loss and gradient. */
+static Status run_slopes(Measure *x, int draw, double *size) {
     double loss;
     Program *p = &x->slopes;
     TRY(fill_inputs(x, p, draw));
     TRY(run_program(x, p));
     TRY(read_number(x, p, "loss", &loss));
-    TRY(read_number(x, p, "norm", &size[ERROR_GRADIENT]));
     size[ERROR_LOSS] = size_of_loss(loss) * size_of_loss(loss);
-    *finite = isfinite(loss) && isfinite(size[ERROR_GRADIENT]);
-    return OK;
+    size[ERROR_GRADIENT] = 0;
+    return x->s->opt.max_error[ERROR_GRADIENT] > 0
+               ? read_number(x, p, "norm", &size[ERROR_GRADIENT])
+               : OK;
 }
 
 static Status add_draw(Measure *x, const double *size) {
@@ -336,63 +420,16 @@ static Status add_draw(Measure *x, const double *size) {
 }
 
 static Status run_draws(Measure *x) {
-    bool finite = false;
     for (int d = 0, n = all_draws(x); d < n; d++) {
         double size[NUM_ERRORS];
-        TRY(run_slopes(x, d, size, &finite));
-        if (!finite && !x->feed.n && x->floats == FLOATS_NORMAL && !x->draws) {
-            x->floats = FLOATS_UNIT;
-            d--;
-            continue;
-        }
-        if (!finite) continue;
-        vec_push(x->s->arena, &x->used, d);
-        TRY(add_draw(x, size));
+        TRY(run_slopes(x, d, size));
+        if (isfinite(size[ERROR_LOSS]) && isfinite(size[ERROR_GRADIENT]))
+            TRY(add_draw(x, size));
     }
-    if (x->draws) return OK;
-    return fail(&x->s->diag, (Loc){.file = x->m->file},
-                x->feed.n
-                    ? "--calibrate: loss or gradient are not finite in fp32"
-                    : "the error budget is measured on random numbers, and "
-                      "loss or gradient are not finite there; --calibrate "
-                      "INPUT=FILE gives data");
+    return x->draws ? OK : not_finite(x);
 }
 
-/* ---- the step with some roundings ---------------------------------------- */
-
-static Status run_step(Measure *x, int draw, double *loss) {
-    Program *p = &x->step;
-    TRY(fill_inputs(x, p, draw));
-    TRY(run_program(x, p));
-    TRY(read_number(x, p, "loss", loss));
-    for (int i = 0; i < p->r.grads.len; i++)
-        TRY(replica_grad(x->s, &p->r, &p->r.grads.data[i], x->grad));
-    return OK;
-}
-
-/* The step in fp32, for as many repetitions as fit. */
-static Status keep_fp32(Measure *x) {
-    const int64_t most = INT64_C(1) << 28; /* elements of all gradients
-                                              together */
-    int64_t n = x->step.r.count;
-    x->kept = x->used.len;
-    if (x->kept == LEAST_DRAWS) x->kept = 2; /* of a long step */
-    while (x->kept > 1 && x->kept * n > most) x->kept--;
-    size_t bytes = (size_t)(n + 1) * sizeof(float);
-    x->grad = malloc(bytes);
-    x->ref = malloc(bytes * (size_t)x->kept);
-    x->loss = NEW_ARRAY(x->s->arena, double, x->kept);
-    x->norm = NEW_ARRAY(x->s->arena, double, x->kept);
-    if (!x->grad || !x->ref) return no_memory(x, bytes * (size_t)x->kept);
-    for (int d = 0; d < x->kept; d++) {
-        float *ref = x->ref + d * n;
-        TRY(run_step(x, x->used.data[d], &x->loss[d]));
-        memcpy(ref, x->grad, (size_t)n * sizeof *ref);
-        for (int64_t i = 0; i < n; i++)
-            x->norm[d] += (double)ref[i] * (double)ref[i];
-    }
-    return OK;
-}
+/* ---- the step with roundings --------------------------------------------- */
 
 static Measure *measure_of(const Measures *all, Str objective) {
     for (int i = 0; i < all->len; i++)
@@ -420,7 +457,7 @@ static Status simulate(void *ctx, Str objective, const uint64_t *on, int n,
     for (int d = 0; d < x->kept; d++) {
         const float *ref = x->ref + d * count;
         double loss, square = 0;
-        TRY(run_step(x, x->used.data[d], &loss));
+        TRY(run_step(x, x->used[d], &loss));
         for (int64_t i = 0; i < count; i++) {
             double far = (double)x->grad[i] - (double)ref[i];
             square += far * far;
@@ -495,25 +532,27 @@ static Status make_program(Measure *x, SensitivityForm form, Program *p) {
     Status st = sensitivity_make(copy, &cx, form, &p->sensitivity);
     arena_free(cx.scratch);
     TRY(st);
+    p->r.unfused = true;
     return replica_load(s, &aside, "inline", 0, &p->r);
 }
 
 static Status measure_steps(Measure *x, Errors *e) {
     const Graph *g = module_program(x->m, PROGRAM_MICRO, x->objective);
     find_ranges(x, g);
+    TRY(make_room(x));
+    TRY(make_program(x, SENSITIVITY_SWITCHES, &x->step));
+    TRY(replica_grads(x->s, &x->step.r));
     TRY(make_program(x, SENSITIVITY_SLOPES, &x->slopes));
     TRY(open_data(x));
+    TRY(open_inputs(x, &x->step));
     TRY(open_inputs(x, &x->slopes));
+    TRY(keep_fp32(x));
     for (int k = 0; k < 2 * NUM_ERRORS; k++)
         x->sum[k] =
             NEW_ARRAY(x->s->arena, double, x->slopes.sensitivity.of.len + 1);
     TRY(run_draws(x));
     add_errors(x, e);
-    TRY(check_limits(x, e));
-    TRY(make_program(x, SENSITIVITY_SWITCHES, &x->step));
-    TRY(replica_grads(x->s, &x->step.r));
-    TRY(open_inputs(x, &x->step));
-    return keep_fp32(x);
+    return check_limits(x, e);
 }
 
 static void close_program(Program *p) {
@@ -531,6 +570,7 @@ static void close_all(Session *s) {
         close_program(&x->step);
         free(x->ref);
         free(x->grad);
+        free(x->weight);
     }
     if (e) e->ctx = NULL;
 }

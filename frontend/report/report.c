@@ -123,13 +123,15 @@ static void put_of(const Node *n, StrBuf *sb) {
                                        : "");
 }
 
+/* An error budget measures the gradient only if it limits its error. */
 static void put_adds(const Value *v, bool json, StrBuf *sb) {
-    if (v->adds[0] == 0 && v->adds[1] == 0) return;
-    sb_printf(sb,
-              json ? ",\"adds_loss\":%.2e,\"adds_gradient\":%.2e"
-                   : ", adds %.1e to the error of the loss, %.1e to the "
-                     "gradient's",
-              (double)v->adds[0], (double)v->adds[1]);
+    static const char *const text[NUM_ERRORS][2] = {
+        [ERROR_LOSS] = {", adds %.1e to the error of the loss",
+                        ",\"adds_loss\":%.2e"},
+        [ERROR_GRADIENT] = {", adds %.1e to the error of the gradient",
+                            ",\"adds_gradient\":%.2e"}};
+    for (int k = 0; k < NUM_ERRORS; k++)
+        if (v->adds[k] > 0) sb_printf(sb, text[k][json], (double)v->adds[k]);
 }
 
 static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {

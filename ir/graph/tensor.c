@@ -88,15 +88,26 @@ void tensor_repeat(const Tensor *t) {
     }
 }
 
-Tensor *tensor_drawn(Arena *a, TypeId type, const Draw *d) {
-    Tensor *t = tensor_new(a, type);
-    DType dtype = type_get(type)->dtype;
+/* f32 is by far the commonest and needs no call. */
+void tensor_draw(const Tensor *t, const Draw *d) {
+    DType dtype = type_get(t->type)->dtype;
     DrawType as = !dtype_is_float(dtype) ? DRAW_INTEGER
                   : dtype == DT_F64      ? DRAW_DOUBLE
                                          : DRAW_FLOAT;
-    int64_t n = type_count(type_get(type));
-    for (int64_t i = 0; i < n; i++)
-        tensor_set(t, i, draw_at(d, as, (uint64_t)i));
+    int64_t n = type_count(type_get(t->type));
+    float *f = dtype == DT_F32 ? t->data : NULL;
+    for (int64_t i = 0; i < n; i++) {
+        double v = draw_at(d, as, (uint64_t)i);
+        if (f)
+            f[i] = (float)v;
+        else
+            tensor_set(t, i, v);
+    }
+}
+
+Tensor *tensor_drawn(Arena *a, TypeId type, const Draw *d) {
+    Tensor *t = tensor_new(a, type);
+    tensor_draw(t, d);
     return t;
 }
 

@@ -213,9 +213,12 @@ Status sensitivity_make(Graph *g, PassCtx *cx, SensitivityForm form,
     m.b = (Builder){.g = g, .flags = NODE_BACKWARD};
     loss = widened(&m, loss);
     graph_add_output(g, intern("loss"), loss);
-    ValueId q = add_gradients(&m, writes, n);
     if (form == SENSITIVITY_SLOPES) TRY(add_sums(&m, ERROR_LOSS, loss));
-    if (q.i) TRY(add_sums(&m, ERROR_GRADIENT, q));
+    if (form == SENSITIVITY_SWITCHES ||
+        cx->opt->max_error[ERROR_GRADIENT] > 0) {
+        ValueId q = add_gradients(&m, writes, n);
+        if (q.i) TRY(add_sums(&m, ERROR_GRADIENT, q));
+    }
     VEC(ValueId) roots = {0};
     for (int i = 0; graph_root(g, i); i++)
         vec_push(m.a, &roots, *graph_root(g, i));

@@ -29,7 +29,9 @@ typedef enum SensitivityForm {
                      gradient's 2-norm; "0/SITE" and "1/SITE", the sums for loss
                      and gradient; "2/SITE" and "3/SITE", the sums of
                      (dL/dv_i d_i), whose squares tell if the errors are
-                     independent.  Inputs SIGNS/PARAMETER are u              */
+                     independent.  Inputs SIGNS/PARAMETER are u.  Without a
+                     limit of the gradient's error, only what is for the
+                     loss                                                   */
     SENSITIVITY_SWITCHES /* the step in fp32 that rounds at a site if the input
                       ROUND/SITE is 1: "loss" and "grad/PARAMETER"           */
 } SensitivityForm;

@@ -342,7 +342,16 @@ TEST_CASE(budget, a_train_block_has_the_limits_and_casts_show_errors) {
                           test_tmp("m.so"));
     CHECK(rc == 0);
     CHECK_MSG(strstr(out, "adds ") &&
-                  strstr(out, " to the error of the loss, "),
+                  strstr(out, " to the error of the loss\n") &&
+                  !strstr(out, " to the error of the gradient"),
+              "%s", out);
+    free(out);
+    said(text_model(""), "--max-gradient-error 1", 0);
+    rc = test_command(&out, "'%s' inspect '%s' --casts", test_ampc(),
+                      test_tmp("m.so"));
+    CHECK(rc == 0);
+    CHECK_MSG(strstr(out, " to the error of the loss, adds ") &&
+                  strstr(out, " to the error of the gradient\n"),
               "%s", out);
     free(out);
 }
