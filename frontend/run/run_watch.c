@@ -67,15 +67,18 @@ static void recent_moments(const Recent *w, double *mean, double *deviation) {
 
 /* Takes the value of a step; true if it spikes. A spike counts as the limit
    that it exceeds, so that it hides no other one, and a new level becomes the
-   usual one. */
-static bool is_spike(Recent *w, double x, double deviations, double *mean) {
+   usual one. `part` of a batch scatters more, by 1 / sqrt(part), a norm that is
+   mostly noise as a whole, and is not among the values of whole batches. */
+static bool is_spike(Recent *w, double x, double part, double deviations,
+                     double *mean) {
     double deviation, most = INFINITY;
     if (!isfinite(x)) return false;
     if (w->n >= LEAST) {
         recent_moments(w, mean, &deviation);
         most = *mean + fmax(deviations * deviation, LEAST_RISE * fabs(*mean));
+        most += (1 / sqrt(part) - 1) * fabs(most);
     }
-    w->x[w->n++ % WINDOW] = fmin(x, most);
+    if (part == 1) w->x[w->n++ % WINDOW] = fmin(x, most);
     return x > most;
 }
 
@@ -116,11 +119,13 @@ static void tell_spike(Run *r, const ampc_metrics *m, int64_t samples,
 
 static void look_for_spike(Run *r, const ampc_metrics *m, int64_t samples) {
     struct RunWatch *w = r->watch;
+    int64_t all = r->info.batch * r->info.accumulate * r->world;
+    double part = all > 0 ? (double)samples / (double)all : 1;
     double usual = 0, most = r->opt->spikes;
     if (!(most > 0)) return;
-    if (is_spike(&w->loss, m->loss, most, &usual))
+    if (is_spike(&w->loss, m->loss, part, most, &usual))
         tell_spike(r, m, samples, "loss", m->loss, usual);
-    if (is_spike(&w->norm, m->grad_norm, most, &usual))
+    if (is_spike(&w->norm, m->grad_norm, part, most, &usual))
         tell_spike(r, m, samples, "grad_norm", m->grad_norm, usual);
 }
 

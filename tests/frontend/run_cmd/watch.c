@@ -57,6 +57,24 @@ TEST_CASE(watch, a_spike_is_told_with_its_samples) {
     bad(&tiny_module, FEEDS "--spikes -1", 2, "--spikes: '-1' is not a number");
 }
 
+/* 30 steps of 8 samples and one of 4 that has the loss of step 25, a spike. */
+TEST_CASE(watch, a_short_step_may_scatter_more) {
+    enum { ALL = 30 * 2 * TINY_BATCH + TINY_BATCH, HIGH = 24 * 2 * TINY_BATCH };
+    static float x[ALL * TINY_IN], t[ALL * TINY_OUT];
+    for (int i = 0; i < ALL * TINY_OUT; i++) {
+        int sample = i / TINY_OUT;
+        bool high = (sample >= HIGH && sample < HIGH + 2 * TINY_BATCH) ||
+                    sample >= ALL - TINY_BATCH;
+        t[i] = high ? 112 : 100;
+    }
+    write_npy("x.npy", AMPC_DTYPE_F32, 2, (int64_t[]){ALL, TINY_IN}, x);
+    write_npy("t.npy", AMPC_DTYPE_F32, 2, (int64_t[]){ALL, TINY_OUT}, t);
+    char *out = good(&tiny_accumulating, FEEDS "--lr 1e-30");
+    CHECK_HAS(out, "\"spike\":\"loss\",\"step\":25,");
+    CHECK_EQ_INT(count(out, "\"step\":31,"), 1);
+    free(out);
+}
+
 /* Steps of the usual losses are no spikes. */
 TEST_CASE(watch, a_falling_loss_does_not_spike) {
     write_data(40);
