@@ -316,8 +316,7 @@ static bool is_left_out(const Options *o, Str name) {
 }
 
 /* ours: per variable, whether an adapter's option froze it or, with
-   --frozen-dtype,
-   --freeze did. */
+   --frozen-dtype, --freeze did. */
 static void freeze(const Adapt *x, bool *ours) {
     const Options *o = x->cx->opt;
     for (int i = 0; i < x->nvar; i++) {
