@@ -341,7 +341,7 @@ def main():
         for case in cases(folder):
             try: bad, refused, out = beside(case, binary) if binary else ([], None, "")
             except ampc_error() as e: bad, refused, out = [str(e)], None, ""
-            said = "guess" in out or "warning" in out or "keeps no" in out
+            said = any(word in out for word in ("guess", "warning", "keeps no", "; not "))
             state = "refused" if refused else "right" if not bad else "differs, said" if said else "WRONG"
             print(f"{case.name}: {state}", *(bad if bad else [refused or ""]), sep=" | ")
             if bad: print("   ", out.replace("\n", "\n    "))

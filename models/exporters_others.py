@@ -113,7 +113,7 @@ def jax_models():
             for _ in range(2): h, _y = s.g(h, x)
             return s.m(h)
     class Attention(Base):
-        def more(s): s.a = nnx.MultiHeadAttention(2, 4, qkv_features=4, rngs=nnx.Rngs(2), decode=False)
+        def more(s): s.a = nnx.MultiHeadAttention(2, 4, qkv_features=4, rngs=nnx.Rngs(2), decode=False, bias_init=init())
         def __call__(s, x): return s.m(s.a(s.l(x)[None])[0])
     class Embedded(nnx.Module):
         ids = True
@@ -232,6 +232,9 @@ def tensorflow_cases(folder):
     class Plain(Base):
         def call(s, x): return s.m(tf.tanh(s.l(x)) * 2.0 + 0.5)
     class Constants(Base):
+        def call(s, x): return s.m(tf.tanh(s.l(x) @ tf.constant(draw(7, 4, 4)) + draw(8, 4)))
+    class Captured(Base):
+        """Tensors that exist before the call become inputs of the file."""
         def more(s): s.t = tf.constant(draw(7, 4, 4)); s.r = tf.constant(draw(8, 4))
         def call(s, x): return s.m(tf.tanh(s.l(x) @ s.t + s.r))
     class Untrained(Base):
@@ -262,7 +265,7 @@ def tensorflow_cases(folder):
         def more(s): s.e = tf.Variable(draw(9, 7, 4), name="e")
         def call(s, x): return s.m(tf.tanh(s.l(x) + tf.gather(s.e, [0, 1, 1, 5, 6, 2])))
 
-    for make in (Plain, Constants, Untrained, Stopped, Straight, Scalars, Tied, Normalised, LayerNorm, Kinks, Conv, Rows):
+    for make in (Plain, Constants, Captured, Untrained, Stopped, Straight, Scalars, Tied, Normalised, LayerNorm, Kinks, Conv, Rows):
         name = f"tf2onnx-{make.__name__.lower()}"; path = f"{folder}/{name}.onnx"
         m = make(); x = draw(1, 6, 4); target = draw(2, 6, 3)
         try: tf2onnx.convert.from_function(tf.function(m.call), [tf.TensorSpec((6, 4), tf.float32, name="x")], opset=18, output_path=path)
@@ -275,7 +278,9 @@ def tensorflow_cases(folder):
             losses.append(float(loss))
             for a, d in zip(v, t.gradient(loss, v)):
                 if d is not None: a.assign_sub(RATE * tf.convert_to_tensor(d))
-        yield Case(name, path, ["--loss", "mse"], {**first_input(path, [x]), "target": target}, losses,
+        captured = {i.name: t.numpy() for i in onnx.load(path).graph.input[1:] for t in vars(m).values()
+                    if isinstance(t, tf.Tensor) and t.shape == [d.dim_value for d in i.type.tensor_type.shape.dim]}
+        yield Case(name, path, ["--loss", "mse"], {**first_input(path, [x]), **captured, "target": target}, losses,
                    *named_by_content(path, first, [a.numpy() for a in v]))
 
 
