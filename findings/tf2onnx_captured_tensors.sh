@@ -33,7 +33,7 @@ functions = {
 }
 seen = {}
 for name, f in functions.items():
-    f = tf.function(f, input_signature=[tf.TensorSpec((2, 4), tf.float32, name="x")])
+    f = tf.function(f, input_signature=[tf.TensorSpec((2, 4), tf.float32, name="x")], autograph=False)
     model, _ = tf2onnx.convert.from_function(f, f.input_signature, opset=18)
     signature = f.get_concrete_function().structured_input_signature
     assert len(signature[0]) == 1 and not signature[1]

@@ -242,6 +242,8 @@ TEST_CASE(csv, mistakes) {
     put_text("a.csv", "1,2.5.1\n3,4\n");
     pick_fails("a.csv", NULL, "x", "line 1, column 2: '2.5.1' is not a number");
     pick_fails("a.csv", "1", "x", "line 1, column 2: '2.5.1' is not a number");
+    put_text("a.csv", "NA,1,2\n3,4,5\n"); /* a missing number, no name */
+    pick_fails("a.csv", NULL, "x", "line 1, column 1: 'NA' is not a number");
     enum { MOST = 1 << 20 }; /* columns */
     char *row = malloc(2 * (MOST + 1) + 1);
     for (int i = 0; i <= MOST; i++) memcpy(row + 2 * i, "1,", 3);
