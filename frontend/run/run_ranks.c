@@ -16,13 +16,14 @@
 /* ---- which one ----------------------------------------------------------- */
 
 /* Variables in which launchers say how many they have started, and which of
-   them this one is. */
+   them, and of those on this machine, this one is. */
 static const struct Launcher {
-    const char *size, *rank;
-} launchers[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-                 {"PMI_SIZE", "PMI_RANK"},
-                 {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
-                 {"WORLD_SIZE", "RANK"}};
+    const char *size, *rank, *local;
+} launchers[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+                  "OMPI_COMM_WORLD_LOCAL_RANK"},
+                 {"PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"},
+                 {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"},
+                 {"WORLD_SIZE", "RANK", "LOCAL_RANK"}};
 enum { NLAUNCHER = sizeof launchers / sizeof *launchers, RANKS_MOST = 65536 };
 
 /* A number up to RANKS_MOST; -1 for other texts. */
@@ -52,6 +53,10 @@ static Status read_launcher(Run *r, const struct Launcher *l, int *world) {
         return fail(&r->diag, (Loc){0},
                     "$%s is '%s': no number of processes from 1 to %d", l->size,
                     size, RANKS_MOST);
+    const char *local = *world > 1 ? getenv(l->local) : NULL;
+    if (local && read_count(local) < 0) /* several would share a GPU */
+        return fail(&r->diag, (Loc){0}, "$%s is '%s': no number of a process",
+                    l->local, local);
     if (*world > 1 || rank == 0) return OK;
     return fail(&r->diag, (Loc){0}, "$%s is '%s', of $%s = 1 process", l->rank,
                 text, l->size);

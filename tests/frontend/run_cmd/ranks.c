@@ -51,6 +51,13 @@ TEST_CASE(run, ranks_whose_number_nobody_knows) {
         unsetenv("RANK");
         unsetenv("MASTER_ADDR");
     }
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("RANK", "1", 1);
+    setenv("LOCAL_RANK", "x", 1); /* its GPU */
+    bad(&tiny_module, FEEDS, 1, "$LOCAL_RANK is 'x': no number of a process");
+    unsetenv("LOCAL_RANK");
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
     setenv("PMI_RANK", "1", 1);
     bad(&tiny_module, FEEDS, 1, "$PMI_SIZE does not say of how many");
     unsetenv("PMI_RANK");
