@@ -108,8 +108,7 @@ static double mean_loss(const RunLog *log) {
 static void add_rate(const Run *r, Row *row, int rank, double steps,
                      double seconds) {
     char text[UNIT_TEXT];
-    double samples =
-        steps * (double)(r->info.batch * r->info.accumulate * r->world);
+    double samples = steps * (double)run_step_samples(r);
     if (steps > 0 && seconds > 0 && samples > 0)
         bar_add(row, rank, "", "%s samples/s",
                 unit_count(text, samples / seconds));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_call.c: calls of the module that all parts of a run share. */
+/* run_call.c: calls and facts of the module that all parts of a run share. */
 #include "frontend/run/run_cmd.h"
 
 #include <stddef.h>
@@ -26,4 +26,8 @@ Status run_choose(Run *r, uint32_t objective) {
     if (r->api->objective(r->s, run_objective(r, objective)) == AMPC_OK)
         return OK;
     return run_api_fail(r, "objective");
+}
+
+int64_t run_step_samples(const Run *r) {
+    return r->info.batch * r->info.accumulate * r->world;
 }

@@ -181,6 +181,8 @@ void run_print_notice(Run *r);
 const char *run_objective(const Run *r, uint32_t i);
 /* Selects the objective of the next calls. */
 Status run_choose(Run *r, uint32_t objective);
+/* Samples of one optimizer step, of all ranks. */
+int64_t run_step_samples(const Run *r);
 
 /* run_adapter.c: scales the adapters of an adapter_model.safetensors
    (--load) for the module's --lora, if there is an adapter_config.json

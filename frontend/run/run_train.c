@@ -216,22 +216,17 @@ static Status batch_fail(Run *r, Batch b, ampc_status status,
 
 /* ---- one step ------------------------------------------------------------ */
 
-/* Samples of one step on all ranks together. */
-static int64_t step_samples(const Run *r) {
-    return r->info.batch * r->info.accumulate * r->world;
-}
-
 /* The number of an epoch's samples that train. An incomplete batch is filled
    up if the module can mask samples. Otherwise only whole batches train, and
    all ranks take equally many, since they may sum statistics. */
 static int64_t trained_samples(const Run *r) {
     int64_t n = r->train.samples;
     if (r->info.parts) return n;
-    return n - n % (r->world > 1 ? step_samples(r) : r->info.batch);
+    return n - n % (r->world > 1 ? run_step_samples(r) : r->info.batch);
 }
 
 static int64_t steps_for(const Run *r, int64_t samples) {
-    int64_t need = step_samples(r);
+    int64_t need = run_step_samples(r);
     return need > 0 ? (samples + need - 1) / need : 0;
 }
 
@@ -266,7 +261,7 @@ static Status step_objective(Run *r, uint32_t i, ampc_metrics *m) {
     run_print_notice(r);
     log_step(r, i, m, (now_seconds() - begin) * 1e3);
     if (i) return OK;
-    int64_t left = trained_samples(r) - r->at.done, all = step_samples(r);
+    int64_t left = trained_samples(r) - r->at.done, all = run_step_samples(r);
     return watch_after(r, m, left < all ? left : all);
 }
 
@@ -458,7 +453,7 @@ static Status plan_steps(Run *r, int64_t *steps) {
         return fail(
             &r->diag, (Loc){0}, "%lld samples: one optimizer step needs %lld",
             (long long)r->train.samples,
-            (long long)(r->world > 1 ? step_samples(r) : r->info.batch));
+            (long long)(r->world > 1 ? run_step_samples(r) : r->info.batch));
     if (r->at.done >= most) {
         r->at.epoch++; /* other ranks made the checkpoint: too few samples
                           are left */
@@ -492,7 +487,7 @@ static Status evaluate_epoch(Run *r, bool *ends) {
 
 /* Prints which samples do not fill a step. */
 static void tell_left(Run *r) {
-    long long need = step_samples(r), all = r->train.samples;
+    long long need = run_step_samples(r), all = r->train.samples;
     long long lost = all - trained_samples(r), part = (all - lost) % need;
     if (part)
         log_note(
@@ -569,8 +564,8 @@ static Status train_loop(Run *r, int64_t steps) {
         /* every objective in turn on the same samples */
         for (uint32_t i = 0; run_objective(r, i); i++)
             TRY(step_objective(r, i, &m));
-        r->log.samples += step_samples(r);
-        r->at.done += step_samples(r);
+        r->log.samples += run_step_samples(r);
+        r->at.done += run_step_samples(r);
         if (r->at.done > trained_samples(r))
             r->log.samples -= r->at.done - trained_samples(r);
         TRY(run_choose(r, 0));
@@ -605,8 +600,8 @@ Status run_training(Run *r) {
     }
     ampc_scaler sc = {.size = sizeof sc};
     if (r->api->scaler(r->s, &sc) != AMPC_OK) return run_api_fail(r, "step");
-    TRY(hyper_apply(
-        r, (RunLength){sc.step + steps, r->train.samples / step_samples(r)}));
+    TRY(hyper_apply(r, (RunLength){sc.step + steps,
+                                   r->train.samples / run_step_samples(r)}));
     tell_plan(r, steps);
     TRY(run_underflow_open(r));
     TRY(watch_open(r));

@@ -119,7 +119,7 @@ static void tell_spike(Run *r, const ampc_metrics *m, int64_t samples,
 
 static void look_for_spike(Run *r, const ampc_metrics *m, int64_t samples) {
     struct RunWatch *w = r->watch;
-    int64_t all = r->info.batch * r->info.accumulate * r->world;
+    int64_t all = run_step_samples(r);
     double part = all > 0 ? (double)samples / (double)all : 1;
     double usual = 0, most = r->opt->spikes;
     if (!(most > 0)) return;
