@@ -264,9 +264,9 @@ static void put_price(const char *name, const Price *p, StrBuf *sb) {
 static void put_roofline_json(const Table *all, bool gpu, StrBuf *sb) {
     for (int i = 0; i < all->len; i++) {
         const Line *l = &all->data[i];
-        sb_puts(sb, i ? ",\n{\"name\":\"" : "\n{\"name\":\"");
-        sb_put_json(sb, l->c.name);
-        sb_printf(sb, "\",\"how\":\"%s\"", l->c.how);
+        sb_puts(sb, i ? ",\n{" : "\n{");
+        sb_put_json_field(sb, "name", l->c.name);
+        sb_printf(sb, ",\"how\":\"%s\"", l->c.how);
 #define FIELD(f) sb_printf(sb, ",\"" #f "\":%.12g", l->c.f);
         COST_FIELDS(FIELD)
 #undef FIELD

@@ -264,13 +264,12 @@ static void put_lora(const Module *m, StrBuf *js) {
     for (int i = 0; i < m->adapters.len; i++) {
         const Adapter *a = &m->adapters.data[i];
         if (a->factor) continue;
-        sb_puts(js, n++ ? ",\"" : ",\"lora\":{\"");
-        sb_put_json(js, a->module);
-        sb_printf(js, "\":{\"rank\":%lld,\"alpha\":%.17g,\"dora\":%d,",
+        sb_puts(js, n++ ? "," : ",\"lora\":{");
+        sb_put_json_string(js, a->module);
+        sb_printf(js, ":{\"rank\":%lld,\"alpha\":%.17g,\"dora\":%d,",
                   (long long)a->rank, a->alpha, a->magnitude != NULL);
-        sb_puts(js, "\"weight\":\"");
-        sb_put_json(js, a->weight);
-        sb_puts(js, "\"}");
+        sb_put_json_field(js, "weight", a->weight);
+        sb_puts(js, "}");
     }
     if (n) sb_puts(js, "}");
 }
@@ -279,13 +278,13 @@ static void put_info(StrBuf *sb, const Emit *e, const EmitInput *in) {
     static const char *const precision[] = {"fp32", "bf16", "fp16"};
     const Module *m = e->m;
     StrBuf js = {0};
-    sb_puts(&js, "{\"model\":\"");
-    sb_put_json(&js, base_name(in->model_path));
-    sb_puts(&js, "\",\"graph\":\"");
-    sb_put_json(&js, m->name ? m->name : "");
-    sb_puts(&js, "\",\"producer\":\"");
-    sb_put_json(&js, m->producer ? m->producer : "");
-    sb_printf(&js, "\",\"class_axis\":%d,\"batch\":%lld,\"accumulate\":%lld",
+    sb_puts(&js, "{");
+    sb_put_json_field(&js, "model", base_name(in->model_path));
+    sb_puts(&js, ",");
+    sb_put_json_field(&js, "graph", m->name);
+    sb_puts(&js, ",");
+    sb_put_json_field(&js, "producer", m->producer);
+    sb_printf(&js, ",\"class_axis\":%d,\"batch\":%lld,\"accumulate\":%lld",
               m->class_axis, (long long)batch_size(m),
               (long long)e->opt->accumulate);
     sb_printf(&js, ",\"masks\":%d", m->masks);

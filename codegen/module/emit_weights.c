@@ -65,11 +65,11 @@ char *weights_sidecar_path(Arena *a, const char *module) {
 
 void weights_entry(StrBuf *sb, const Var *v, int64_t at) {
     const Type *t = type_get(v->type);
-    sb_puts(sb, sb->len > 1 ? ",\"" : "{\"");
+    sb_puts(sb, sb->len > 1 ? "," : "{");
     bool reserved =
         !strcmp(v->name, "__metadata__"); /* as in st_name_in_file */
-    sb_put_json(sb, reserved ? "ampc.__metadata__" : v->name);
-    sb_puts(sb, "\":{\"dtype\":\"");
+    sb_put_json_string(sb, reserved ? "ampc.__metadata__" : v->name);
+    sb_puts(sb, ":{\"dtype\":\"");
     for (const char *c = dtype_info[t->dtype].text; *c; c++)
         sb_printf(sb, "%c", toupper((unsigned char)*c));
     sb_puts(sb, "\",\"shape\":[");

@@ -179,12 +179,6 @@ Status adapters_merge(const Adapters *x, const char *weight, const Type *type,
 
 /* ---- PEFT's files -------------------------------------------------------- */
 
-static void put_adapters_text(StrBuf *sb, const char *before, Str text) {
-    sb_printf(sb, "%s\"", before);
-    sb_put_json(sb, text);
-    sb_puts(sb, "\"");
-}
-
 /* "^a" also excludes modules with another number than the first; PEFT
    understands "a" as b.a, too. */
 static void put_pattern(const Adapters *x, const char *key, bool rank,
@@ -194,7 +188,8 @@ static void put_pattern(const Adapters *x, const char *key, bool rank,
     for (int i = 1; i < x->n; i++) {
         const Adapter *a = &x->at[i], *first = x->at;
         if (rank ? a->rank == first->rank : a->alpha == first->alpha) continue;
-        put_adapters_text(sb, before, internf("^%s", a->module));
+        sb_puts(sb, before);
+        sb_put_json_string(sb, internf("^%s", a->module));
         sb_printf(sb, ": %.17g", rank ? (double)a->rank : a->alpha);
         before = ", ";
     }
@@ -251,7 +246,8 @@ static void put_modules(const Adapters *x, const char *key, bool feedforward,
     sb_printf(sb, "  \"%s\": [", key);
     for (int i = 0; i < x->n; i++) {
         if (feedforward && !x->at[i].feedforward) continue;
-        put_adapters_text(sb, before, x->at[i].module);
+        sb_puts(sb, before);
+        sb_put_json_string(sb, x->at[i].module);
         before = ", ";
     }
     sb_puts(sb, "]");
@@ -267,7 +263,8 @@ static void put_layers(const Adapters *x, bool layers, StrBuf *sb) {
         for (int k = 0; k < i; k++)
             told |= layer_of(x->trained.data[k]) == layer;
         if (told) continue;
-        put_adapters_text(sb, before, layer);
+        sb_puts(sb, before);
+        sb_put_json_string(sb, layer);
         before = ", ";
     }
     if (layers) sb_puts(sb, "],\n");

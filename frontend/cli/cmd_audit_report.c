@@ -126,12 +126,6 @@ void audit_put_text(const Audit *a, StrBuf *sb) {
     put_lines(a, sb);
 }
 
-static void put_json_text(StrBuf *sb, const char *key, const char *text) {
-    sb_printf(sb, "\"%s\":\"", key);
-    sb_put_json(sb, text ? text : "");
-    sb_puts(sb, "\"");
-}
-
 static void put_audit_number(StrBuf *sb, const char *key, double v) {
     if (isfinite(v))
         sb_printf(sb, ",\"%s\":%.9g", key, v);
@@ -147,7 +141,7 @@ static void put_apart(StrBuf *sb, const Apart *x) {
 void audit_put_json(const Audit *a, StrBuf *sb) {
     const int *order = audit_order(a, false);
     sb_puts(sb, "{");
-    put_json_text(sb, "module", a->file.path);
+    sb_put_json_field(sb, "module", a->file.path);
     sb_printf(sb, ",\"batches\":%lld", (long long)a->batches);
     put_apart(sb, &a->all);
     put_audit_number(sb, "own_loss", a->own);
@@ -162,7 +156,7 @@ void audit_put_json(const Audit *a, StrBuf *sb) {
     sb_puts(sb, ",\n\"parameters\":[");
     for (int i = 0; i < a->step.grads.len; i++) {
         sb_puts(sb, i ? ",\n{" : "{");
-        put_json_text(sb, "name", a->step.grads.data[i].name);
+        sb_put_json_field(sb, "name", a->step.grads.data[i].name);
         put_audit_number(sb, "gradient", a->param[i]);
         sb_puts(sb, "}");
     }
@@ -170,9 +164,9 @@ void audit_put_json(const Audit *a, StrBuf *sb) {
     for (int i = 0; i < a->step.sites.len; i++) {
         const TwinSite *s = &a->step.sites.data[order[i]];
         sb_puts(sb, i ? ",\n{" : "{");
-        put_json_text(sb, "value", s->value);
+        sb_put_json_field(sb, "value", s->value);
         sb_puts(sb, ",");
-        put_json_text(sb, "node", s->node);
+        sb_put_json_field(sb, "node", s->node);
         sb_printf(sb, ",\"dtype\":\"%s\",\"part\":\"%s\",\"bytes\":%lld",
                   dtype_info[s->dtype].text, audit_part_of(s),
                   (long long)s->bytes);
@@ -181,9 +175,8 @@ void audit_put_json(const Audit *a, StrBuf *sb) {
     }
     sb_puts(sb, "],\n\"policy\":[");
     for (int i = 0; i < a->lines.len; i++) {
-        sb_puts(sb, i ? ",\"" : "\"");
-        sb_put_json(sb, a->lines.data[i].text);
-        sb_puts(sb, "\"");
+        sb_puts(sb, i ? "," : "");
+        sb_put_json_string(sb, a->lines.data[i].text);
     }
     sb_puts(sb, "]");
     if (a->lines.len) {

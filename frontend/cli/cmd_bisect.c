@@ -370,9 +370,8 @@ static void put_bisect_text(const Bisect *b, StrBuf *sb) {
 }
 
 static void put_field(StrBuf *sb, const char *key, const char *text) {
-    sb_printf(sb, ",\"%s\":\"", key);
-    sb_put_json(sb, text ? text : "");
-    sb_puts(sb, "\"");
+    sb_puts(sb, ",");
+    sb_put_json_field(sb, key, text);
 }
 
 static void put_bisect_json(const Bisect *b, StrBuf *sb) {

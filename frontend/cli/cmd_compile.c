@@ -39,18 +39,17 @@ typedef struct Compile {
 static void put_json(const Compile *c, StrBuf *sb) {
     StrBuf line = {0};
     report_summary(c->m, &line);
-    sb_puts(sb, "{\"module\":\"");
-    sb_put_json(sb, *c->m->name ? c->m->name : c->m->file);
-    sb_puts(sb, "\",\"version\":\"" AMPC_VERSION "\",\"said\":\"");
+    sb_puts(sb, "{");
+    sb_put_json_field(sb, "module", *c->m->name ? c->m->name : c->m->file);
+    sb_puts(sb, ",\"version\":\"" AMPC_VERSION "\",\"said\":\"");
     for (int i = 0; i + 1 < c->s->opt.said.len; i += 2) {
         sb_puts(sb, i ? " " : "");
         sb_put_json(sb, c->s->opt.said.data[i]);
         sb_puts(sb, " ");
         sb_put_json(sb, c->s->opt.said.data[i + 1]);
     }
-    sb_puts(sb, "\",\"text\":\"");
-    sb_put_json(sb, line.data ? line.data : "");
-    sb_puts(sb, "\"");
+    sb_puts(sb, "\",");
+    sb_put_json_field(sb, "text", line.data);
     for (int i = 0; i < NREPORT; i++)
         sb_printf(sb, ",\n\"%s\":%s", report_names[i][1] + strlen("json:"),
                   c->reports[i][1].data);

@@ -37,11 +37,12 @@ static void put_text(const Session *s, const Question *q, const char *kind,
         put(text, n);
         return;
     }
-    sb_printf(&sb, "{\"%s\":\"", kind);
-    sb_put_json(&sb, name);
-    sb_puts(&sb, "\",\"text\":\"");
-    sb_put_json(&sb, arena_printf(s->arena, "%.*s", (int)n, text));
-    sb_puts(&sb, "\"}\n");
+    sb_puts(&sb, "{");
+    sb_put_json_field(&sb, kind, name);
+    sb_puts(&sb, ",");
+    sb_put_json_field(&sb, "text",
+                      arena_printf(s->arena, "%.*s", (int)n, text));
+    sb_puts(&sb, "}\n");
     put(sb.data, sb.len);
     sb_free(&sb);
 }

@@ -12,9 +12,9 @@ static void put_summary_tensor(StrBuf *sb, bool json, int i, const char *name,
                                TypeId type) {
     sb_puts(sb, i ? ", " : "");
     if (json) {
-        sb_puts(sb, "{\"name\":\"");
-        sb_put_json(sb, name);
-        sb_puts(sb, "\",\"type\":\"");
+        sb_puts(sb, "{");
+        sb_put_json_field(sb, "name", name);
+        sb_puts(sb, ",\"type\":\"");
         sb_put_type(sb, type);
         sb_puts(sb, "\"}");
         return;
@@ -91,9 +91,9 @@ static void put_kinds(const Module *m, bool json, StrBuf *sb) {
 }
 
 static void summary_json(const Module *m, const Options *o, StrBuf *sb) {
-    sb_puts(sb, "{\"model\":\"");
-    sb_put_json(sb, m->name ? m->name : "");
-    sb_puts(sb, "\",\"inputs\":[");
+    sb_puts(sb, "{");
+    sb_put_json_field(sb, "model", m->name);
+    sb_puts(sb, ",\"inputs\":[");
     put_inputs(m, true, sb);
     sb_puts(sb, "],\"outputs\":[");
     put_outputs(m, true, sb);

@@ -74,9 +74,9 @@ void options_json(const Options *o, StrBuf *sb) {
     if (o->average.fn)
         sb_printf(sb, ",\"average\":\"%s\"", average_word(&o->average));
     for (int i = 0; i < o->fresh.len; i++) {
-        sb_puts(sb, i ? ",\"" : ",\"fresh\":[\"");
-        sb_put_json(sb, o->fresh.data[i]);
-        sb_puts(sb, i + 1 < o->fresh.len ? "\"" : "\"]");
+        sb_puts(sb, i ? "," : ",\"fresh\":[");
+        sb_put_json_string(sb, o->fresh.data[i]);
+        sb_puts(sb, i + 1 < o->fresh.len ? "" : "]");
     }
     sb_printf(sb, ",\"shard_optimizer\":%d,\"top_k\":%lld}", o->shard_optimizer,
               (long long)o->top_k);

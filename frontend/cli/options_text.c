@@ -233,9 +233,8 @@ void options_said(const Options *o, uint64_t model, StrBuf *sb) {
         StrBuf value = {0};
         if (option_rows[i].resume == SAME &&
             said_of(o, &option_rows[i], &value)) {
-            sb_printf(sb, ",\"%s\":\"", option_rows[i].name);
-            sb_put_json(sb, value.len ? value.data : "");
-            sb_puts(sb, "\"");
+            sb_puts(sb, ",");
+            sb_put_json_field(sb, option_rows[i].name, value.data);
         }
         sb_free(&value);
     }

@@ -11,12 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-static void put_json_string(StrBuf *sb, const char *s) {
-    sb_puts(sb, "\"");
-    sb_put_json(sb, s);
-    sb_puts(sb, "\"");
-}
-
 static void put_type(StrBuf *sb, bool json, TypeId t) {
     if (json) sb_puts(sb, "\"");
     sb_put_type(sb, t);
@@ -118,9 +112,9 @@ static const char *kernel_of(const Storage *l, const Node *n) {
 /* JSON member: the layer, or the node of the model, that a node belongs to. */
 static void put_of(const Node *n, StrBuf *sb) {
     sb_puts(sb, ",\"of\":");
-    put_json_string(sb, n->loc.layer   ? n->loc.layer
-                        : n->loc.named ? n->loc.named
-                                       : "");
+    sb_put_json_string(sb, n->loc.layer   ? n->loc.layer
+                           : n->loc.named ? n->loc.named
+                                          : "");
 }
 
 /* An error budget measures the gradient only if it limits its error. */
@@ -145,13 +139,13 @@ static void cast_line(const Storage *l, const Node *n, bool json, StrBuf *sb) {
     long long bytes = moved(l, n->out[0]), more = without(l, n);
     if (json) {
         sb_puts(sb, "{\"value\":");
-        put_json_string(sb, name);
+        sb_put_json_string(sb, name);
         sb_puts(sb, ",\"from\":");
         put_type(sb, true, from->type);
         sb_printf(sb, ",\"to\":\"%s\",\"for\":\"%s\",\"why\":\"%s\"", to,
                   reader, why);
         sb_printf(sb, ",\"part\":\"%s\",\"kernel\":", report_part_of(n));
-        put_json_string(sb, kernel ? kernel : "");
+        sb_put_json_string(sb, kernel ? kernel : "");
         sb_printf(sb, ",\"bytes\":%lld,\"without\":%lld", bytes, more);
         put_of(n, sb);
         put_adds(value_get(g, n->out[0]), true, sb);
@@ -184,7 +178,7 @@ static void value_line(const Storage *l, ValueId id, bool json, StrBuf *sb) {
     if (low && type_get(v->type)->dtype == DT_F32) why = why_f32(l, id);
     if (json) {
         sb_puts(sb, "{\"value\":");
-        put_json_string(sb, v->name);
+        sb_put_json_string(sb, v->name);
         sb_printf(sb, ",\"op\":\"%s\",\"type\":", op_info[n->op].text);
         put_type(sb, true, v->type);
         sb_printf(sb, ",\"part\":\"%s\",\"bytes\":%lld,\"saved\":%s",
@@ -371,7 +365,7 @@ void report_summary(const Module *m, StrBuf *sb) {
 static void put_names(const Graph *g, const ValueId *v, int n, StrBuf *sb) {
     for (int i = 0; i < n; i++) {
         sb_puts(sb, i ? "," : "");
-        put_json_string(sb, value_get(g, v[i])->name);
+        sb_put_json_string(sb, value_get(g, v[i])->name);
     }
 }
 
@@ -418,7 +412,7 @@ static void kernel_line(const Flow *f, int group, bool json, const char *note,
     }
     sb_puts(sb, json ? "],\"result\":" : " -> ");
     if (json)
-        put_json_string(sb, v->name);
+        sb_put_json_string(sb, v->name);
     else
         sb_put_escaped(sb, v->name);
     sb_puts(sb, json ? ",\"type\":" : " ");
@@ -426,7 +420,7 @@ static void kernel_line(const Flow *f, int group, bool json, const char *note,
     report_kernel_name(f, group, &name);
     if (json) {
         sb_puts(sb, ",\"name\":");
-        put_json_string(sb, name.data);
+        sb_put_json_string(sb, name.data);
         put_buffers(f, group, sb);
     }
     while (*note) {

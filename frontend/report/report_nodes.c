@@ -6,9 +6,8 @@
 #include "passes/passes.h"
 
 static void put_json_text(StrBuf *sb, const char *key, const char *text) {
-    sb_printf(sb, ",\"%s\":\"", key);
-    sb_put_json(sb, text ? text : "");
-    sb_puts(sb, "\"");
+    sb_puts(sb, ",");
+    sb_put_json_field(sb, key, text);
 }
 
 /* One op of a node; a node of the model may become several ops. */
@@ -19,9 +18,8 @@ static void put_report_node(const Graph *g, const Node *n, bool json,
     const char *class = amp_class_text[node_class(n)];
     TypeId type = value_get(g, n->out[0])->type;
     if (json) {
-        sb_puts(sb, "{\"node\":\"");
-        sb_put_json(sb, n->loc.named);
-        sb_puts(sb, "\"");
+        sb_puts(sb, "{");
+        sb_put_json_field(sb, "node", n->loc.named);
         put_json_text(sb, "op", op);
         put_json_text(sb, "layer", layer);
         put_json_text(sb, "class", class);

@@ -39,13 +39,13 @@ static bool row_at(const Module *m, int i, Row *r) {
 
 static void put_row(const Row *r, bool json, StrBuf *sb) {
     if (json) {
-        sb_puts(sb, "{\"name\":\"");
-        sb_put_json(sb, r->name);
-        sb_printf(sb, "\",\"kind\":\"%s\",\"type\":\"", r->kind);
+        sb_puts(sb, "{");
+        sb_put_json_field(sb, "name", r->name);
+        sb_printf(sb, ",\"kind\":\"%s\",\"type\":\"", r->kind);
         sb_put_type(sb, r->type);
-        sb_puts(sb, "\",\"why\":\"");
-        sb_put_json(sb, r->why);
-        sb_puts(sb, "\"}");
+        sb_puts(sb, "\",");
+        sb_put_json_field(sb, "why", r->why);
+        sb_puts(sb, "}");
     } else {
         sb_printf(sb, "%-7s", r->kind);
         sb_put_escaped(sb, r->name);

@@ -209,9 +209,9 @@ void log_step(Run *r, uint32_t objective, const ampc_metrics *m, double ms) {
 /* ,"metrics":{"f1":0.9} */
 static void put_metrics(Run *r, StrBuf *sb) {
     for (int i = 0; metric_label(r, i); i++) {
-        sb_puts(sb, i ? ",\"" : ",\"metrics\":{\"");
-        sb_put_json(sb, metric_label(r, i));
-        sb_puts(sb, "\":");
+        sb_puts(sb, i ? "," : ",\"metrics\":{");
+        sb_put_json_string(sb, metric_label(r, i));
+        sb_puts(sb, ":");
         log_number(sb, metric_last(r, i));
     }
     if (r->metrics) sb_puts(sb, "}");
@@ -263,9 +263,9 @@ void log_underflow(Run *r) {
     if (!u->looks) return;
     sb_puts(&sb, "{\"underflow\":{");
     for (int i = 0; i < u->n; i++) {
-        sb_puts(&sb, i ? ",\"" : "\"");
-        sb_put_json(&sb, u->of[i].parameter);
-        sb_puts(&sb, "\":");
+        sb_puts(&sb, i ? "," : "");
+        sb_put_json_string(&sb, u->of[i].parameter);
+        sb_puts(&sb, ":");
         log_number(&sb, u->of[i].nonzero > 0
                             ? u->of[i].flushed / u->of[i].nonzero
                             : 0);

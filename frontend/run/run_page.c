@@ -98,15 +98,9 @@ void curves_line(const RunCurves *all, int most, StrBuf *sb) {
 
 /* ---- the page ------------------------------------------------------------ */
 
-static void put_quoted(StrBuf *sb, const char *text) {
-    sb_puts(sb, "\"");
-    sb_put_json(sb, text ? text : "");
-    sb_puts(sb, "\"");
-}
-
 static void put_curve(StrBuf *sb, const Curve *c) {
     sb_puts(sb, "{\"tag\":");
-    put_quoted(sb, c->tag);
+    sb_put_json_string(sb, c->tag);
     sb_puts(sb, ",\"steps\":[");
     for (int i = 0; i < c->n; i++)
         sb_printf(sb, "%s%lld", i ? "," : "", (long long)c->step[i]);
@@ -130,7 +124,7 @@ static void put_best(const Run *r, StrBuf *sb) {
             tag = metric_tag(r, i);
     sb_printf(sb, "{\"epoch\":%lld,\"step\":%lld,\"tag\":",
               (long long)log->best_epoch, (long long)log->best_step);
-    put_quoted(sb, tag);
+    sb_put_json_string(sb, tag);
     sb_puts(sb, "}");
 }
 
@@ -167,18 +161,18 @@ static void put_page(Run *r, StrBuf *sb) {
     log_summary_text(r, true, &text);
     watch_text(r, &text);
     sb_puts(sb, "{\"module\":");
-    put_quoted(sb, r->opt->module);
+    sb_put_json_string(sb, r->opt->module);
     sb_puts(sb, ",\"model\":");
-    put_quoted(sb, r->info.model);
+    sb_put_json_string(sb, r->info.model);
     sb_printf(sb, ",\"info\":%s,\"device\":",
               r->info.info && *r->info.info ? r->info.info : "{}");
-    put_quoted(sb, *r->device ? r->device : r->gpu ? r->gpu : "CPU");
+    sb_put_json_string(sb, *r->device ? r->device : r->gpu ? r->gpu : "CPU");
     sb_puts(sb, ",\"data\":\"");
     put_data(r, sb);
     sb_puts(sb, "\",\"best\":");
     put_best(r, sb);
     sb_puts(sb, ",\"text\":");
-    put_quoted(sb, text.data);
+    sb_put_json_string(sb, text.data);
     sb_puts(sb, ",\"curves\":[");
     for (int i = 0; i < all->n; i++) {
         if (!all->of[i].n) continue;

@@ -33,12 +33,12 @@ static void profile_event(void *ctx, const char *program, const char *step,
     if (log->events == PROFILE_EVENTS) return;
     if (log->events == 0) log->profile_zero = begin;
     StrBuf sb = {0};
-    sb_puts(&sb, log->events++ ? ",\n{\"name\":\"" : "\n{\"name\":\"");
-    sb_put_json(&sb, step);
-    sb_puts(&sb, "\",\"cat\":\"");
-    sb_put_json(&sb, program);
+    sb_puts(&sb, log->events++ ? ",\n{" : "\n{");
+    sb_put_json_field(&sb, "name", step);
+    sb_puts(&sb, ",");
+    sb_put_json_field(&sb, "cat", program);
     sb_printf(&sb,
-              "\",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,"
+              ",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,"
               "\"dur\":%.3f}",
               (double)(begin - log->profile_zero) / 1e3,
               (double)(end - begin) / 1e3);

@@ -48,9 +48,8 @@ static void begin_epoch(Run *r) {
 /* ,"KEY":"TEXT", or nothing for NULL. */
 static void put_said(StrBuf *sb, const char *key, const char *text) {
     if (!text) return;
-    sb_printf(sb, ",\"%s\":\"", key);
-    sb_put_json(sb, text);
-    sb_puts(sb, "\"");
+    sb_puts(sb, ",");
+    sb_put_json_field(sb, key, text);
 }
 
 /* All texts of --augment; NULL: none. For free(). */

@@ -182,9 +182,9 @@ static void log_ratios(Run *r, double all) {
     log_number(&sb, all);
     sb_puts(&sb, ",\"update_ratios\":{");
     for (int i = 0; i < w->n; i++) {
-        sb_puts(&sb, i ? ",\"" : "\"");
-        sb_put_json(&sb, w->of[i].v.name);
-        sb_puts(&sb, "\":");
+        sb_puts(&sb, i ? "," : "");
+        sb_put_json_string(&sb, w->of[i].v.name);
+        sb_puts(&sb, ":");
         log_number(&sb, w->of[i].ratio);
         least = fmin(least, w->of[i].ratio);
         most = fmax(most, w->of[i].ratio);

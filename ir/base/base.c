@@ -439,6 +439,17 @@ void sb_put_json(StrBuf *sb, const char *s) {
     }
 }
 
+void sb_put_json_string(StrBuf *sb, const char *s) {
+    sb_puts(sb, "\"");
+    if (s) sb_put_json(sb, s);
+    sb_puts(sb, "\"");
+}
+
+void sb_put_json_field(StrBuf *sb, const char *key, const char *text) {
+    sb_printf(sb, "\"%s\":", key);
+    sb_put_json_string(sb, text);
+}
+
 void sb_put_quoted(StrBuf *sb, const char *s) {
     sb_puts(sb, "\"");
     while (*s) {

@@ -157,8 +157,11 @@ bool sb_put_next(StrBuf *sb, int i);
 void sb_put_more(StrBuf *sb, int n);
 /* The whole text in double quotes, with escapes that the parser understands. */
 void sb_put_quoted(StrBuf *sb, const char *s);
-/* The inside of a JSON string. */
+/* The inside of a JSON string; all of one, in its quotes (NULL: an empty one);
+   and "KEY":"TEXT". */
 void sb_put_json(StrBuf *sb, const char *s);
+void sb_put_json_string(StrBuf *sb, const char *s);
+void sb_put_json_field(StrBuf *sb, const char *key, const char *text);
 /* Shortest text that strtod reads back as v; as_f32: as (float)v.          */
 void sb_put_double(StrBuf *sb, double v, bool as_f32);
 

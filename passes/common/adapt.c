@@ -515,9 +515,8 @@ static void put_adapter(const Adapter *a, StrBuf *sb) {
                          a->magnitude, a->factor, a->bias};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
         if (!texts[k]) continue;
-        sb_printf(sb, "\"%s\":\"", keys[k]);
-        sb_put_json(sb, texts[k]);
-        sb_puts(sb, "\",");
+        sb_put_json_field(sb, keys[k], texts[k]);
+        sb_puts(sb, ",");
     }
     sb_printf(sb, "\"rank\":%lld,\"alpha\":%.17g,\"dropout\":%.17g,",
               (long long)a->rank, a->alpha, a->dropout);
@@ -539,9 +538,8 @@ void adapters_put(const Module *m, StrBuf *sb) {
         for (int k = 0; k < m->adapters.len; k++)
             part |= adapter_has(&m->adapters.data[k], v->name);
         if (part) continue;
-        sb_puts(sb, n++ ? ",\"" : "\"");
-        sb_put_json(sb, v->name);
-        sb_puts(sb, "\"");
+        sb_puts(sb, n++ ? "," : "");
+        sb_put_json_string(sb, v->name);
     }
     sb_puts(sb, "]}\n");
 }
