@@ -902,6 +902,25 @@ TEST_CASE(grad_kinks, finite_slopes_in_front_of_a_slice_are_not_guarded) {
 #undef GUARDS
 }
 
+/* 1 - p is e^-8 / (1 + e^-8); beside a logit of 60, fp32 has six digits less
+   than that needs. */
+TEST_CASE(grad_dtypes, a_sure_class_keeps_its_gradient_beside_large_logits) {
+    static const char text[] =
+        "graph train(%x: f32[1,2]) {\n  param %w: f32[1,2] = 0\n"
+        "  const %t: i64[1] = [0]\n  %z = add %x, %w\n"
+        "  %l, %e = softmax_cross_entropy %z, %t\n  return ampc.loss=%l\n}\n";
+    Arena *a = arena_new();
+    Graph *g = train_graph(a, text);
+    Evaluator *e = eval_new(g, a, EVAL_STORAGE);
+    EvalTensor *x = eval_tensor_new(a, value_get(g, g->inputs.data[0])->type);
+    x->f[0] = 60, x->f[1] = 52;
+    eval_bind(e, g->inputs.data[0], x);
+    double want = -exp(-8) / (1 + exp(-8));
+    ValueId grad = output(g, "ampc.grad/w");
+    CHECK_NEAR(value_of(e, grad), want, -want / 1000);
+    arena_free(a);
+}
+
 static int count_ops(const Graph *g, OpCode op, bool backward) {
     int n = 0;
     for (int k = 0; k < g->order.len; k++) {
