@@ -81,20 +81,6 @@ bool is_vector_view(const Graph *g, ValueId v) {
            value_type(g, n->in[0])->rank == 1;
 }
 
-/* Computed values that do not change from step to step. */
-static bool *find_computed_constants(const Graph *g, Arena *a) {
-    bool *fixed = NEW_ARRAY(a, bool, g->values.len);
-    for (int i = 0; i < g->order.len; i++) {
-        const Node *n = node_at(g, i);
-        bool all = n->nout == 1 && (n->op == OP_IOTA || n->nin > 0);
-        for (int k = 0; k < n->nin; k++)
-            all &= n->in[k].i == 0 || fixed[n->in[k].i] ||
-                   value_get(g, n->in[k])->kind == VK_CONST;
-        if (all) fixed[n->out[0].i] = true;
-    }
-    return fixed;
-}
-
 /* Matrix products that read f32 (autocast.c) and their gradients: those of
    wide_products.h, products with a vector (a linear layer with one output is
    not one), and with a computed constant, such as the matrix of a Fourier
@@ -103,7 +89,7 @@ static void note_wide_products(Facts *f, Arena *a) {
     enum { FEW = 2048 };
     const Graph *g = f->g;
     bool *line = NEW_ARRAY(a, bool, g->values.len); /* read as a vector */
-    const bool *fixed = find_computed_constants(g, a);
+    const bool *fixed = fixed_values(g, false, a);
     f->wide = wide_products(g, a);
     for (int i = g->order.len - 1; i >= 0; i--) {
         const Node *n = node_at(g, i);

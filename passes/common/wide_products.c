@@ -84,13 +84,59 @@ static void note_cancelled(const Graph *g, const Node *n, int k, bool *wide) {
 
 /* ---- filters and small matrices ------------------------------------------ */
 
-static bool is_constant(const Graph *g, ValueId v) {
-    return value_get(g, unscaled(g, v))->kind == VK_CONST;
+bool *fixed_values(const Graph *g, bool variables, Arena *a) {
+    bool *fixed = NEW_ARRAY(a, bool, g->values.len);
+    for (int v = 1; v < g->values.len; v++) {
+        const Value *x = value_get(g, (ValueId){(uint32_t)v});
+        VarKind kind =
+            x->kind == VK_VAR ? g->module->vars.data[x->var].kind : VAR_PARAM;
+        fixed[v] = x->kind == VK_CONST ||
+                   (variables && (kind == VAR_FROZEN || kind == VAR_BUFFER));
+    }
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        bool all = n->nout == 1 && (n->op == OP_IOTA || n->nin > 0);
+        for (int k = 0; k < n->nin; k++)
+            all &= n->in[k].i == 0 || fixed[n->in[k].i];
+        if (all) fixed[n->out[0].i] = true;
+    }
+    return fixed;
 }
 
-static bool is_filter(const Graph *g, const Node *n) {
-    return (n->op == OP_CONV || n->op == OP_CONV_DGRAD) &&
-           value_type(g, n->in[1])->dim[1] == 1 && is_constant(g, n->in[1]);
+/* A convolution of one input channel a group with a filter of fixed values. */
+static bool is_filter(const Graph *g, const Node *n, const bool *fixed) {
+    return n && reads_f32(g, n) &&
+           (n->op == OP_CONV || n->op == OP_CONV_DGRAD) &&
+           value_type(g, n->in[1])->dim[1] == 1 && fixed[n->in[1].i];
+}
+
+/* True if n combines operand k with another value of as many elements, or takes
+   its absolute value, power or root. A bias, a norm and an activation do not.
+ */
+static bool is_measured(const Graph *g, const Node *n, int k) {
+    if (!n->fn && node_kind(n) != KIND_ELEM) return false;
+    for (int j = 0; j < n->nin; j++)
+        if (j != k && n->in[j].i &&
+            value_count(g, n->in[j]) == value_count(g, n->in[k]))
+            return true;
+    return !n->fn && (n->op == OP_ABS || n->op == OP_POW || n->op == OP_SQRT);
+}
+
+/* Marks filters of constants; and filters that do not train but are variables,
+   as frozen depthwise layers are, if their results are measured. */
+static void note_filters(const Graph *g, Arena *a, bool *wide) {
+    const bool *numbers = fixed_values(g, false, a),
+               *fixed = fixed_values(g, true, a);
+    for (int i = 0; i < g->order.len; i++) {
+        const Node *n = node_at(g, i);
+        if (n->flags) continue;
+        if (is_filter(g, n, numbers)) wide[n->out[0].i] = true;
+        for (int k = 0; k < n->nin; k++) {
+            ValueId v = unscaled(g, n->in[k]);
+            if (is_filter(g, value_maker(g, v), fixed) && is_measured(g, n, k))
+                wide[v.i] = true;
+        }
+    }
 }
 
 static bool is_weight(const Graph *g, ValueId v) {
@@ -127,10 +173,10 @@ static void note_gradients(const Graph *g, const bool *of, bool *wide) {
 bool *wide_products(const Graph *g, Arena *a) {
     bool *wide = NEW_ARRAY(a, bool, g->values.len);
     bool *of = NEW_ARRAY(a, bool, g->values.len);
+    note_filters(g, a, wide);
     for (int i = 0; i < g->order.len; i++) {
         const Node *n = node_at(g, i);
-        if (reads_f32(g, n) &&
-            (is_filter(g, n) || (!n->flags && has_small_matrix(g, n))))
+        if (reads_f32(g, n) && !n->flags && has_small_matrix(g, n))
             wide[n->out[0].i] = true;
         if (n->flags || n->fn || (n->op != OP_ADD && n->op != OP_SUB)) continue;
         for (int k = 0; k < 2; k++) note_cancelled(g, n, k, wide);

@@ -12,6 +12,12 @@ static const char begin[] =
     "  param %w: f32[16,16] = normal(1, 0.1), %e: f32[32,16] = normal(2, 1)\n"
     "  param %k: f32[3,1,3,3] = normal(3, 1), %s: f32[3,3] = normal(4, 1)\n"
     "  const %box: f32[3,1,3,3] = 0.11111111\n"
+    "  frozen %edge: f32[3,3] = normal(5, 1)\n"
+    "  frozen %deep: f32[3,1,3,3] = normal(6, 1), %shift: f32[3,1,1] = 1\n"
+    "  %third = div %edge, 3\n"
+    "  %turned = transpose %third {perm=[1,0]}\n"
+    "  %both = concat %third, %turned, %third {axis=0}\n"
+    "  %filters = reshape %both {shape=[3,1,3,3]}\n"
     "  %x = matmul %a, %w\n"
     "  %x2 = mul %x, %x\n"
     "  %xx = reduce_sum %x2 {axes=[1], keepdims=1}\n"
@@ -79,6 +85,18 @@ static const struct {
      "  %t = tanh %xx\n  %u = reduce_sum %t {axes=[0,1], keepdims=0}\n"
      "  %d = mul %f, %u\n",
      1},
+    {"filters computed from a buffer, whose results are squared",
+     "  %p = conv %i, %filters {group=3}\n  %g = mul %p, %p\n"
+     "  %f = reshape %g {shape=[12,196]}\n"
+     "  %t = tanh %xx\n  %u = reduce_sum %t {axes=[0,1], keepdims=0}\n"
+     "  %d = mul %f, %u\n",
+     1},
+    {"a frozen layer of depthwise convolutions",
+     "  %p = conv %i, %deep {group=3}\n  %g = add %p, %shift\n"
+     "  %h = relu %g\n  %f = reshape %h {shape=[12,196]}\n"
+     "  %t = tanh %xx\n  %u = reduce_sum %t {axes=[0,1], keepdims=0}\n"
+     "  %d = mul %f, %u\n",
+     0},
     {"a filter that trains",
      "  %p = conv %i, %k {group=3}\n  %d = reshape %p {shape=[12,196]}\n", 0},
     {"rotations",
