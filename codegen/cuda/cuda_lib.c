@@ -25,8 +25,8 @@ void print_cuda_head(StrBuf *sb) {
         sb_printf(sb, "#include \"%s\"\n", files[i]);
 }
 
-/* Adds the files of runtime/cuda, kmath.h and quantized.h that `text` includes,
-   and their own includes. */
+/* Adds the files of runtime/cuda, kmath*.h and quantized.h that `text`
+   includes, and their own includes. */
 static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
     static const char include[] = "#include \"";
     for (const char *p = text; (p = strstr(p, include));) {
@@ -37,7 +37,7 @@ static void add_includes(Arena *a, const char *text, CudaHeaders *to) {
             const char *base = strrchr(f->name, '/') + 1;
             bool wanted = strlen(base) == n && !strncmp(base, p, n) &&
                           (!strncmp(f->name, "runtime/cuda/", 13) ||
-                           !strcmp(f->name, "runtime/cpu/kmath.h") ||
+                           !strncmp(f->name, "runtime/cpu/kmath", 17) ||
                            !strcmp(f->name, "runtime/program/quantized.h"));
             for (int k = 0; k < to->len; k++)
                 wanted &= to->data[k].text != f->data;

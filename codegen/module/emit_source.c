@@ -64,9 +64,13 @@ static void put_source(Text *t, const EmbedFile *f) {
 }
 
 static void put_file(Text *t, const char *name, size_t n) {
-    static const char kmath[] = "runtime/cpu/kmath.h";
-    bool beside = n == 7 && !memcmp(name, "kmath.h", 7);
-    size_t i = beside ? find_file(kmath, strlen(kmath)) : find_file(name, n);
+    char path[64];
+    if (!memchr(name, '/', n)) { /* beside kmath.h */
+        n = (size_t)snprintf(path, sizeof path, "runtime/cpu/%.*s", (int)n,
+                             name);
+        name = path;
+    }
+    size_t i = find_file(name, n);
     bool header = has_suffix(embed_files[i].name, ".h");
     if (header && t->seen[i]) return;
     t->seen[i] = true;

@@ -31,7 +31,7 @@ typedef struct DTypeInfo {
     bool low;           /* low: computed in fp32, rounded when stored */
     bool stored;        /* a low one that only casts read or write */
     bool shuffled;      /* shuffled: vectors are converted in another order;
-                           kmath.h has PACK_E, and GET_E, PUT_E, STORE_E for
+                           kmath_narrow.h has PACK_E, and GET_E, PUT_E, STORE_E for
                            memory order */
     AmpcDtype compute;  /* type of arithmetic on it */
     int mantissa;       /* significant bits */

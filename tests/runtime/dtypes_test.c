@@ -114,20 +114,21 @@ TEST_CASE(dtypes, codes_of_libraries) {
    its text. `macros`: what may stand there instead. */
 static const struct {
     const char *file, *macro, *text, *macros;
-} functions[] = {{"runtime/ampc.h", "AMPC_DTYPE_%s ", NULL, NULL},
-                 {"runtime/program/half.h", NULL, " %s_to_f32(", NULL},
-                 {"runtime/program/half.h", NULL, " f32_to_%s(", NULL},
-                 {"ir/graph/tensor.c", NULL, " %s_to_double(", "CODEC(%s, "},
-                 {"ir/graph/tensor.c", NULL, " double_to_%s(", "CODEC(%s, "},
-                 {"runtime/cpu/kmath.h", " %s_TO_F32(", NULL, NULL},
-                 {"runtime/cpu/kmath.h", " F32_TO_%s(", NULL, NULL},
-                 {"runtime/cpu/kmath.h", " ROUND_%s(", NULL, NULL},
-                 {"runtime/cpu/kmath.h", " EXACT_%s(", NULL, NULL},
-                 {"runtime/cpu/kmath.h", " WIDEN_%s(", NULL, "KM_BYTES(%s)"},
-                 {"runtime/cpu/kmath.h", " NARROW_%s(", NULL, "KM_BYTES(%s)"},
-                 {"runtime/cuda/device.cuh", NULL, "struct %s {", NULL},
-                 {"runtime/cuda/device.cuh", NULL, "widen(%s ", NULL},
-                 {"runtime/cuda/device.cuh", NULL, "Narrow<%s>", NULL}};
+} functions[] = {
+    {"runtime/ampc.h", "AMPC_DTYPE_%s ", NULL, NULL},
+    {"runtime/program/half.h", NULL, " %s_to_f32(", NULL},
+    {"runtime/program/half.h", NULL, " f32_to_%s(", NULL},
+    {"ir/graph/tensor.c", NULL, " %s_to_double(", "CODEC(%s, "},
+    {"ir/graph/tensor.c", NULL, " double_to_%s(", "CODEC(%s, "},
+    {"runtime/cpu/kmath_narrow.h", " %s_TO_F32(", NULL, NULL},
+    {"runtime/cpu/kmath_narrow.h", " F32_TO_%s(", NULL, NULL},
+    {"runtime/cpu/kmath_narrow.h", " ROUND_%s(", NULL, NULL},
+    {"runtime/cpu/kmath_narrow.h", " EXACT_%s(", NULL, NULL},
+    {"runtime/cpu/kmath_narrow.h", " WIDEN_%s(", NULL, "KM_BYTES(%s)"},
+    {"runtime/cpu/kmath_narrow.h", " NARROW_%s(", NULL, "KM_BYTES(%s)"},
+    {"runtime/cuda/device.cuh", NULL, "struct %s {", NULL},
+    {"runtime/cuda/device.cuh", NULL, "widen(%s ", NULL},
+    {"runtime/cuda/device.cuh", NULL, "Narrow<%s>", NULL}};
 
 static void missing_functions(const char *macro, const char *text, char *list) {
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kmath_narrow.h: the part of kmath.h that converts numbers of 16 and 8
+   bits: one by one, and in C whole arrays. */
+#ifndef AMPC_KMATH_NARROW_H
+#define AMPC_KMATH_NARROW_H
+
+/* ---- 16-bit floats: nearest even, overflow to infinity, NaN stays NaN ---- */
+
+KM_INLINE float BF16_TO_F32(uint16_t h) { return km_float((uint32_t)h << 16); }
+
+#if defined KM_GPU && defined __CUDACC_RTC__
+/* One instruction each; the same values, except the bits of NaN. */
+KM_INLINE uint16_t F32_TO_BF16(float f) {
+    uint16_t h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+KM_INLINE uint16_t F32_TO_F16(float f) {
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+KM_INLINE float F16_TO_F32(uint16_t h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+KM_INLINE float ROUND_BF16(float f) { return BF16_TO_F32(F32_TO_BF16(f)); }
+KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
+KM_INLINE float ROUND_F16(float f) { return F16_TO_F32(F32_TO_F16(f)); }
+KM_INLINE uint16_t EXACT_F16(float f) { return F32_TO_F16(f); }
+#else
+/* A mask selects NaN and sets all its bits: gcc would merge a select with
+   neighbouring selects and duplicate the code after them. */
+KM_INLINE float ROUND_BF16(float f) {
+    uint32_t u = km_bits(f), nan = 0u - (uint32_t)(f != f);
+    return km_float(((u + 0x7fffu + (u >> 16 & 1u)) | nan) & 0xffff0000u);
+}
+
+/* f must be a value of the 16-bit format */
+KM_INLINE uint16_t EXACT_BF16(float f) { return (uint16_t)(km_bits(f) >> 16); }
+KM_INLINE uint16_t F32_TO_BF16(float f) { return EXACT_BF16(ROUND_BF16(f)); }
+
+/* Floats are compared with floats, which gives masks of the right width. */
+KM_INLINE float F16_TO_F32(uint16_t h) {
+    uint32_t mag = h & 0x7fffu, sign = (uint32_t)h << 16 & 0x80000000u;
+    float normal = km_float((mag << 13) + (112u << 23)), r;
+    /* subnormal: treated as if it had a leading one, which is then
+       subtracted */
+    float tiny = km_float(km_bits(normal) + (1u << 23)) - 0x1p-14f;
+    float special = km_float(km_bits(normal) + (112u << 23));
+    r = normal < 0x1p-14f ? tiny : normal;
+    r = normal >= 0x1p16f ? special : r; /* infinity, NaN */
+    return km_float(km_bits(r) | sign);
+}
+
+/* Adding and subtracting 2^13 times the power of two below f rounds f to the
+   format's last bit; below 2^-14, to that of subnormal numbers. */
+KM_INLINE float ROUND_F16(float f) {
+    uint32_t u = km_bits(f), mag = u & 0x7fffffffu;
+    int32_t e = (int32_t)(u & 0x7f800000u), least = 113 << 23;
+    float a = km_float(mag);
+    float by = km_float((uint32_t)(e > least ? e : least) + (13u << 23));
+    float r = (a + by) - by;
+    r = a >= 65520.0f ? INFINITY : r;
+    return km_float(km_bits(r) | (u & 0x80000000u));
+}
+
+KM_INLINE uint16_t EXACT_F16(float f) {
+    uint32_t u = km_bits(f), mag = u & 0x7fffffffu, r;
+    float a = km_float(mag);
+    uint32_t tiny = km_bits(a + 0.5f) - 0x3f000000u;
+    r = a < 0x1p-14f ? tiny : (mag - (112u << 23)) >> 13;
+    r = a < INFINITY ? r : (mag >> 13 & 0x3ffu) | 0x7c00u;
+    return (uint16_t)(r | (u >> 16 & 0x8000u));
+}
+
+KM_INLINE uint16_t F32_TO_F16(float f) { return EXACT_F16(ROUND_F16(f)); }
+#endif
+
+/* ---- 8-bit floats: see runtime/program/half.h ---------------------------- */
+
+/* Less its last exponent, f8e4m3 is f16 of 256 times less; f8e5m2 is the upper
+   half of f16. */
+KM_INLINE float F8E4M3_TO_F32(uint8_t h) {
+    uint32_t u = h;
+    float r = F16_TO_F32((uint16_t)((u & 0x80u) << 8 | (u & 0x7fu) << 7)) * 256;
+    return (u & 0x7fu) == 0x7fu ? NAN : r;
+}
+
+KM_INLINE float F8E5M2_TO_F32(uint8_t h) {
+    return F16_TO_F32((uint16_t)((uint32_t)h << 8));
+}
+
+/* As ROUND_F16, for exponents from `least` on and `stored` bits; what exceeds
+   `most` becomes `over`. */
+KM_INLINE float km_round8(float f, int stored, int least, float most,
+                          float over) {
+    uint32_t u = km_bits(f);
+    int32_t e = (int32_t)(u & 0x7f800000u), low = (127 + least) << 23;
+    float a = km_float(u & 0x7fffffffu);
+    float by = km_float((uint32_t)(e > low ? e : low) +
+                        ((uint32_t)(23 - stored) << 23));
+    float r = (a + by) - by;
+    r = a > most ? over : r;
+    return km_float(km_bits(r) | (u & 0x80000000u));
+}
+
+/* f must be a value of the format */
+KM_INLINE uint8_t km_exact8(float f, int stored, int least, uint32_t inf) {
+    uint32_t u = km_bits(f), mag = u & 0x7fffffffu, r;
+    uint32_t big = (uint32_t)(127 + least + 23 - stored) << 23;
+    float a = km_float(mag);
+    uint32_t tiny = km_bits(a + km_float(big)) - big;
+    r = a < km_float((uint32_t)(127 + least) << 23)
+            ? tiny
+            : (mag - ((uint32_t)(126 + least) << 23)) >> (23 - stored);
+    r = a < INFINITY ? r : a == INFINITY ? inf : 0x7fu;
+    return (uint8_t)(r | (u >> 24 & 0x80u));
+}
+
+KM_INLINE float ROUND_F8E4M3(float f) {
+    return km_round8(f, 3, -6, 464.0f, NAN);
+}
+KM_INLINE uint8_t EXACT_F8E4M3(float f) { return km_exact8(f, 3, -6, 0x7f); }
+KM_INLINE uint8_t F32_TO_F8E4M3(float f) {
+    return EXACT_F8E4M3(ROUND_F8E4M3(f));
+}
+
+KM_INLINE float ROUND_F8E5M2(float f) {
+    return km_round8(f, 2, -14, 61439.996f, INFINITY);
+}
+KM_INLINE uint8_t EXACT_F8E5M2(float f) { return km_exact8(f, 2, -14, 0x7c); }
+KM_INLINE uint8_t F32_TO_F8E5M2(float f) {
+    return EXACT_F8E5M2(ROUND_F8E5M2(f));
+}
+
+KM_INLINE float E8M0_TO_F32(uint8_t h) {
+    uint32_t u = (uint32_t)h << 23;
+    u = h == 0 ? 0x400000u : u; /* 2^-127 is subnormal */
+    return km_float(h == 0xff ? 0x7fc00000u : u);
+}
+KM_INLINE uint8_t EXACT_E8M0(float f) {
+    uint32_t mag = km_bits(f) & 0x7fffffffu, r = (mag + 0x400000u) >> 23;
+    r = mag < 0x800000u ? (uint32_t)(mag > 0x400000u) : r;
+    return (uint8_t)(mag > 0x7f800000u ? 0xffu : r);
+}
+KM_INLINE uint8_t F32_TO_E8M0(float f) { return EXACT_E8M0(f); }
+KM_INLINE float ROUND_E8M0(float f) { return E8M0_TO_F32(EXACT_E8M0(f)); }
+
+#ifndef __cplusplus
+/* ---- arrays of 16-bit floats (C only) ------------------------------------ */
+
+/* <NAME>16: for a block of 16, which stays in registers; inlined. */
+#define KM_VECTOR static inline __attribute__((always_inline, unused))
+
+/* Two neighbours. */
+typedef uint32_t km_pair __attribute__((aligned(2), may_alias));
+
+/* Writes the 8 elements at even positions of 16 first, then the others: a
+   conversion without shuffles. The remainder (n % 16) stays in order. */
+KM_VECTOR void WIDEN16_BF16(float *to, const uint16_t *from) {
+    for (int i = 0; i < 8; i++) {
+        uint32_t x = ((const km_pair *)from)[i];
+        to[i] = km_float(x << 16);
+        to[i + 8] = km_float(x & 0xffff0000u);
+    }
+}
+
+KM_CALLED void WIDEN_BF16(float *restrict to, const uint16_t *restrict from,
+                          int64_t n) {
+    for (; n >= 16; n -= 16, to += 16, from += 16) WIDEN16_BF16(to, from);
+    for (int64_t i = 0; i < n; i++) to[i] = BF16_TO_F32(from[i]);
+}
+
+/* from[] must contain values that the 16-bit format can represent. */
+KM_VECTOR void PACK16_BF16(uint16_t *to, const float *from) {
+    for (int i = 0; i < 8; i++)
+        ((km_pair *)to)[i] =
+            km_bits(from[i]) >> 16 | (km_bits(from[i + 8]) & 0xffff0000u);
+}
+
+KM_CALLED void PACK_BF16(uint16_t *restrict to, const float *restrict from,
+                         int64_t n) {
+    for (; n >= 16; n -= 16, to += 16, from += 16) PACK16_BF16(to, from);
+    for (int64_t i = 0; i < n; i++) to[i] = EXACT_BF16(from[i]);
+}
+
+/* NARROW_BF16 for short arrays and for arrays with NaN. */
+KM_VECTOR void km_narrow16_each(uint16_t *to, const float *from) {
+    for (int i = 0; i < 8; i++)
+        ((km_pair *)to)[i] = km_bits(ROUND_BF16(from[i])) >> 16 |
+                             km_bits(ROUND_BF16(from[i + 8]));
+}
+
+KM_CALLED void km_narrow_each(uint16_t *restrict to, const float *restrict from,
+                              int64_t n) {
+    for (; n >= 16; n -= 16, to += 16, from += 16) km_narrow16_each(to, from);
+    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
+}
+
+/* Narrows n elements in order. */
+KM_CALLED void km_put_each(uint16_t *restrict to, const float *restrict from,
+                           int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_BF16(from[i]);
+}
+
+/* STORE_BF16 rounds in the same loop, or leaves a piece of values for a
+   later PUT_BF16: with short vectors there are too few registers to round in
+   the loop. */
+#ifdef __AVX512F__
+#define STORE_BF16(to, at, x) (to) = F32_TO_BF16(x)
+#define PUT_BF16(to, from, n) (void)(from)
+#else
+#define STORE_BF16(to, at, x) (at) = (x)
+#endif
+
+#if defined __AVX2__ && !defined __clang__
+typedef short km_short16 __attribute__((vector_size(32)));
+#endif
+
+/* Conversions of 16 elements in order. */
+#if defined __AVX512F__ && !defined __clang__
+typedef uint32_t km_word16 __attribute__((vector_size(64)));
+typedef int km_int16 __attribute__((vector_size(64)));
+
+KM_VECTOR void GET16_BF16(float *to, const uint16_t *from) {
+    km_short16 h;
+    __builtin_memcpy(&h, from, sizeof h);
+    km_word16 u =
+        (km_word16)__builtin_ia32_pmovzxwd512_mask(h, (km_int16){0}, -1) << 16;
+    __builtin_memcpy(to, &u, sizeof u);
+}
+#else
+KM_VECTOR void GET16_BF16(float *to, const uint16_t *from) {
+    for (int i = 0; i < 16; i++) to[i] = BF16_TO_F32(from[i]);
+}
+#endif
+
+#if defined __AVX2__ && !defined __clang__
+/* Sixteen elements at once, as pairs of halves. Rounding adds half of the
+   lower 16 bits' range, less one if the upper half is even; the carry then
+   rounds. */
+typedef uint32_t km_word8 __attribute__((vector_size(32)));
+typedef char km_char32 __attribute__((vector_size(32)));
+typedef float km_real8 __attribute__((vector_size(32)));
+typedef long long km_long4 __attribute__((vector_size(32)));
+
+KM_VECTOR km_short16 km_interleave(km_word8 a, km_word8 b) {
+    return __builtin_shufflevector((km_short16)a, (km_short16)b, 0, 17, 2, 19,
+                                   4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31);
+}
+
+KM_VECTOR km_short16 km_round_pairs(km_word8 a, km_word8 b) {
+    km_short16 upper = km_interleave(a >> 16, b),
+               lower = km_interleave(a, b << 16);
+    return upper - (__builtin_ia32_psubusw256(lower, ~upper & 1) >> 15);
+}
+
+/* All bits set in each lane where a or b is NaN. */
+KM_VECTOR km_word8 km_unordered(km_word8 a, km_word8 b) {
+    return (km_word8)__builtin_ia32_cmpps256((km_real8)a, (km_real8)b, 3);
+}
+
+KM_VECTOR km_char32 km_round16(const float *from) {
+    km_word8 a, b;
+#ifdef __AVX512F__ /* must be loaded as it was stored: else it is not taken    \
+                      from a register */
+    km_word16 u;
+    __builtin_memcpy(&u, from, sizeof u);
+    a = __builtin_shufflevector(u, u, 0, 1, 2, 3, 4, 5, 6, 7);
+    b = __builtin_shufflevector(u, u, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    __builtin_memcpy(&a, from, sizeof a);
+    __builtin_memcpy(&b, from + 8, sizeof b);
+#endif
+    km_short16 h = km_round_pairs(a, b);
+    if (__builtin_expect(
+            __builtin_ia32_movmskps256((km_real8)km_unordered(a, b)), 0))
+        h |= km_interleave(km_unordered(a, a), km_unordered(b, b));
+    return (km_char32)h;
+}
+
+/* Interleaves groups of four numbers with the groups eight further on, in
+   order. */
+KM_VECTOR km_char32 km_deinterleave(km_char32 h) {
+    return __builtin_shufflevector(h, h, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7,
+                                   10, 11, 14, 15, 16, 17, 20, 21, 24, 25, 28,
+                                   29, 18, 19, 22, 23, 26, 27, 30, 31);
+}
+
+KM_VECTOR void NARROW16_BF16(uint16_t *to, const float *from) {
+    km_char32 h = km_round16(from);
+    __builtin_memcpy(to, &h, sizeof h);
+}
+
+KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
+    km_long4 h = (km_long4)km_deinterleave(km_round16(from));
+    h = __builtin_shufflevector(h, h, 0, 2, 1, 3);
+    __builtin_memcpy(to, &h, sizeof h);
+}
+#else
+#define NARROW16_BF16 km_narrow16_each
+
+KM_VECTOR void PUT16_BF16(uint16_t *to, const float *from) {
+    for (int i = 0; i < 16; i++) to[i] = F32_TO_BF16(from[i]);
+}
+#endif
+
+#if defined __AVX2__ && !defined __AVX512F__ && !defined __clang__
+typedef uint32_t km_word4 __attribute__((vector_size(16)));
+
+KM_VECTOR km_word8 km_words(const float *low, const float *high) {
+    km_word4 a, b;
+    __builtin_memcpy(&a, low, sizeof a);
+    __builtin_memcpy(&b, high, sizeof b);
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+
+/* Returns the number converted; 0 if the piece has a NaN. NaN is rare: the
+   whole piece is searched for one before any is replaced. */
+KM_VECTOR int64_t km_round_all(uint16_t *to, const float *from, int64_t n,
+                               int in_order) {
+    km_word8 nan = {0}, a, b;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        if (in_order) {
+            a = km_words(from + i, from + i + 8);
+            b = km_words(from + i + 4, from + i + 12);
+        } else {
+            __builtin_memcpy(&a, from + i, sizeof a);
+            __builtin_memcpy(&b, from + i + 8, sizeof b);
+        }
+        km_char32 h = (km_char32)km_round_pairs(a, b);
+        nan |= km_unordered(a, b);
+        if (in_order) h = km_deinterleave(h);
+        __builtin_memcpy(to + i, &h, sizeof h);
+    }
+    return __builtin_ia32_movmskps256((km_real8)nan) ? 0 : i;
+}
+
+KM_CALLED void NARROW_BF16(uint16_t *restrict to, const float *restrict from,
+                           int64_t n) {
+    int64_t i = km_round_all(to, from, n, 0);
+    km_narrow_each(to + i, from + i, n - i);
+}
+
+KM_CALLED void PUT_BF16(uint16_t *restrict to, const float *restrict from,
+                        int64_t n) {
+    int64_t i = km_round_all(to, from, n, 1);
+    km_put_each(to + i, from + i, n - i);
+}
+#else
+#define NARROW_BF16 km_narrow_each
+#ifndef __AVX512F__
+#define PUT_BF16 km_put_each
+#endif
+#endif
+
+#ifdef __F16C__
+typedef short km_half8 __attribute__((vector_size(16)));
+typedef float km_float8 __attribute__((vector_size(32)));
+typedef long long km_long2 __attribute__((vector_size(16)));
+KM_VECTOR void km_widen8(float *to, const uint16_t *from) {
+    km_half8 h;
+    __builtin_memcpy(&h, from, sizeof h);
+    km_float8 x = __builtin_ia32_vcvtph2ps256(h);
+    __builtin_memcpy(to, &x, sizeof x);
+}
+
+KM_VECTOR void km_narrow8(uint16_t *to, const float *from) {
+    km_float8 x;
+    __builtin_memcpy(&x, from, sizeof x);
+    km_half8 h = __builtin_ia32_vcvtps2ph256(x, 0); /* nearest even */
+    __builtin_memcpy(to, &h, sizeof h);
+}
+
+#ifdef __AVX512F__
+typedef short km_half16 __attribute__((vector_size(32)));
+typedef float km_float16 __attribute__((vector_size(64)));
+
+KM_VECTOR void WIDEN16_F16(float *to, const uint16_t *from) {
+    km_half16 h;
+    __builtin_memcpy(&h, from, sizeof h);
+    km_float16 x = __builtin_ia32_vcvtph2ps512_mask(h, (km_float16){0}, -1, 4);
+    __builtin_memcpy(to, &x, sizeof x);
+}
+
+KM_VECTOR void NARROW16_F16(uint16_t *to, const float *from) {
+    km_float16 x;
+    __builtin_memcpy(&x, from, sizeof x);
+    km_half16 h = __builtin_ia32_vcvtps2ph512_mask(x, 0, (km_half16){0}, -1);
+    __builtin_memcpy(to, &h, sizeof h);
+}
+#else
+KM_VECTOR void WIDEN16_F16(float *to, const uint16_t *from) {
+    km_widen8(to, from);
+    km_widen8(to + 8, from + 8);
+}
+
+KM_VECTOR void NARROW16_F16(uint16_t *to, const float *from) {
+    km_narrow8(to, from);
+    km_narrow8(to + 8, from + 8);
+}
+#endif
+
+/* Converts the last n % 16 elements: the last vector may overlap the
+   previous one. */
+KM_CALLED void km_widen_rest(float *to, const uint16_t *from, int64_t n) {
+    float wide[8];
+    uint16_t half[8] = {0};
+    int64_t i = n & -16;
+    if (i + 8 < n) km_widen8(to + i, from + i);
+    if (n >= 8) {
+        km_widen8(to + n - 8, from + n - 8);
+    } else {
+        __builtin_memcpy(half, from, 2 * (uint64_t)n);
+        km_widen8(wide, half);
+        __builtin_memcpy(to, wide, 4 * (uint64_t)n);
+    }
+}
+
+KM_CALLED void km_narrow_rest(uint16_t *to, const float *from, int64_t n) {
+    float wide[8] = {0};
+    uint16_t half[8];
+    int64_t i = n & -16;
+    if (i + 8 < n) km_narrow8(to + i, from + i);
+    if (n >= 8) {
+        km_narrow8(to + n - 8, from + n - 8);
+    } else {
+        __builtin_memcpy(wide, from, 4 * (uint64_t)n);
+        km_narrow8(half, wide);
+        __builtin_memcpy(to, half, 2 * (uint64_t)n);
+    }
+}
+
+/* Converts n < 16 elements; n is mostly a constant. */
+KM_VECTOR void WIDEN_REST_F16(float *to, const uint16_t *from, int64_t n) {
+    km_float8 x;
+    if (n & 8) km_widen8(to, from);
+    if (n & 4) {
+        uint64_t four;
+        __builtin_memcpy(&four, from + (n & 8), sizeof four);
+        x = __builtin_ia32_vcvtph2ps256((km_half8)(km_long2){(long long)four});
+        __builtin_memcpy(to + (n & 8), &x, 16);
+    }
+    for (int64_t i = n & 12; i < n; i++) {
+        x = __builtin_ia32_vcvtph2ps256((km_half8){(short)from[i]});
+        to[i] = x[0];
+    }
+}
+
+KM_VECTOR void NARROW_REST_F16(uint16_t *to, const float *from, int64_t n) {
+    if (n & 8) km_narrow8(to, from);
+    for (int64_t i = n & 8; i < n; i++)
+        to[i] =
+            (uint16_t)__builtin_ia32_vcvtps2ph256((km_float8){from[i]}, 0)[0];
+}
+
+/* Pieces are often short: a call would cost as much as the conversion. */
+KM_VECTOR void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
+    for (int64_t i = 0; i + 16 <= n; i += 16) WIDEN16_F16(to + i, from + i);
+    if (n & 15) km_widen_rest(to, from, n);
+}
+
+KM_VECTOR void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i + 16 <= n; i += 16) NARROW16_F16(to + i, from + i);
+    if (n & 15) km_narrow_rest(to, from, n);
+}
+#else
+/* Long functions are called for a block or for a piece. */
+#define WIDEN16_F16(to, from)  WIDEN_F16(to, from, 16)
+#define NARROW16_F16(to, from) NARROW_F16(to, from, 16)
+#define WIDEN_REST_F16         WIDEN_F16
+#define NARROW_REST_F16        NARROW_F16
+
+KM_CALLED void WIDEN_F16(float *to, const uint16_t *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = F16_TO_F32(from[i]);
+}
+
+KM_CALLED void NARROW_F16(uint16_t *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = F32_TO_F16(from[i]);
+}
+#endif
+
+/* Arrays of 8-bit floats. */
+#define KM_BYTES(E)                                                            \
+    KM_CALLED void WIDEN_##E(float *restrict to, const uint8_t *restrict from, \
+                             int64_t n) {                                      \
+        for (int64_t i = 0; i < n; i++) to[i] = E##_TO_F32(from[i]);           \
+    }                                                                          \
+    KM_CALLED void NARROW_##E(uint8_t *restrict to,                            \
+                              const float *restrict from, int64_t n) {         \
+        for (int64_t i = 0; i < n; i++) to[i] = F32_TO_##E(from[i]);           \
+    }                                                                          \
+    KM_VECTOR void WIDEN16_##E(float *to, const uint8_t *from) {               \
+        WIDEN_##E(to, from, 16);                                               \
+    }                                                                          \
+    KM_VECTOR void NARROW16_##E(uint8_t *to, const float *from) {              \
+        NARROW_##E(to, from, 16);                                              \
+    }                                                                          \
+    KM_VECTOR void WIDEN_REST_##E(float *to, const uint8_t *from, int64_t n) { \
+        WIDEN_##E(to, from, n);                                                \
+    }                                                                          \
+    KM_VECTOR void NARROW_REST_##E(uint8_t *to, const float *from,             \
+                                   int64_t n) {                                \
+        NARROW_##E(to, from, n);                                               \
+    }
+KM_BYTES(F8E4M3)
+KM_BYTES(F8E5M2)
+KM_BYTES(E8M0)
+#endif
+
+#endif
