@@ -403,6 +403,12 @@ int module_own_var(Module *m, OwnVar v, Str objective, double fill);
 /* The compiler's variable for the graph's objective, as a value. */
 ValueId graph_own_var(Graph *g, OwnVar v, double fill);
 const char *own_var_text(OwnVar v);
+/* The legal values of a scalar. */
+typedef struct OwnRange {
+    double least, most;
+    bool whole;
+} OwnRange;
+OwnRange own_var_range(OwnVar v);
 int module_find_own_var(const Module *m, OwnVar v, Str objective); /* -1 */
 /* State that evaluation reads in the place of its variable, complete on all
    ranks: the average of --ema and --swa, when averages are asked for, or what

@@ -100,8 +100,7 @@ double loss_key(const LossSpec *l, const char *name, double other) {
 }
 
 const ScheduleKeyRow schedule_keys[SCHEDULE_KEYS] = {
-#define SCHEDULE_KEY(id, name, least, most, whole)                             \
-    {name, least, most, whole, OWN_##id},
+#define SCHEDULE_KEY(id, name) {name, OWN_##id},
 #include "passes/schedules.def"
 };
 

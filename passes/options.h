@@ -75,7 +75,7 @@ typedef struct ParamGroup {
 } ParamGroup;
 
 typedef enum ScheduleKey {
-#define SCHEDULE_KEY(id, name, least, most, whole) KEY_##id,
+#define SCHEDULE_KEY(id, name) KEY_##id,
 #include "passes/schedules.def"
     SCHEDULE_KEYS
 } ScheduleKey;
@@ -83,8 +83,6 @@ typedef enum ScheduleKey {
 /* A key, the same for all schedules. */
 typedef struct ScheduleKeyRow {
     const char *name;
-    double least, most;
-    bool whole;
     OwnVar variable;
 } ScheduleKeyRow;
 extern const ScheduleKeyRow schedule_keys[SCHEDULE_KEYS];

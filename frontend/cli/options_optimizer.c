@@ -142,8 +142,9 @@ Status set_schedule(Options *o, Spec *s) {
         ScheduleKey key = row->keys[i].key;
         const ScheduleKeyRow *k = &schedule_keys[key];
         share[key] = NAN;
-        keys[i] = (SpecKey){k->name, .real = &c->key[key], .lo = k->least,
-                            .hi = k->most, .whole = k->whole};
+        OwnRange range = own_var_range(k->variable);
+        keys[i] = (SpecKey){k->name, .real = &c->key[key], .lo = range.least,
+                            .hi = range.most, .whole = range.whole};
         if (key == KEY_WARMUP || key == KEY_EVERY) keys[i].share = &share[key];
     }
     TRY(spec_keys(s, keys));
@@ -158,9 +159,9 @@ Status set_schedule(Options *o, Spec *s) {
                                    "ampc run --hyper total=100% makes it "
                                    "that of the run"
                                  : "");
+        if (key == KEY_TOTAL && c->key[key] <= c->key[KEY_WARMUP])
+            return spec_error(s, "total= must exceed 0 and warmup=");
     }
-    if (c->key[KEY_TOTAL] != 0 && c->key[KEY_TOTAL] <= c->key[KEY_WARMUP])
-        return spec_error(s, "total= must exceed warmup=");
     return OK;
 }
 

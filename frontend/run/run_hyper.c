@@ -29,15 +29,14 @@ static Status read_value(Run *r, const char *given, const char *text,
     bool share = !strcmp(end, "%");
     bool epochs = !strcmp(end, "epochs") || !strcmp(end, "epoch");
     if (*end && !share && !epochs) return bad_value(r, given);
-    *out = share    ? ceil(x / 100 * (double)length->all - 1e-9)
-           : epochs ? ceil(x * (double)length->epoch - 1e-9)
+    *out = share    ? ceil(x / 100 * (double)length->all - 1e-9) + 0.0
+           : epochs ? ceil(x * (double)length->epoch - 1e-9) + 0.0
                     : x;
     return OK;
 }
 
-/* Sets the key in each objective that has it. */
-/* The reason why the module does not accept `key`. */
-static void put_refusal(const Run *r, const char *key, StrBuf *sb) {
+/* The reason why the module does not have `key`. */
+static void put_unknown(const Run *r, const char *key, StrBuf *sb) {
     char text[NEAR_TEXT];
     Near near = near_to(key);
     ampc_variable_info v = {.size = sizeof v};
@@ -48,17 +47,20 @@ static void put_refusal(const Run *r, const char *key, StrBuf *sb) {
     sb_printf(sb, "%s%s", r->api->error(r->s), near_text(&near, text));
 }
 
+/* Sets the key in each objective that has it. */
 static Status set_all(Run *r, const char *key, double value, const char *what) {
     StrBuf why = {0};
     bool any = false;
     double old;
     for (uint32_t i = 0; run_objective(r, i); i++) {
         if (run_choose(r, i) != OK) break;
-        if (r->api->get_hyper(r->s, key, &old) == AMPC_OK &&
-            r->api->set_hyper(r->s, key, value) == AMPC_OK)
+        bool known = r->api->get_hyper(r->s, key, &old) == AMPC_OK;
+        if (known && r->api->set_hyper(r->s, key, value) == AMPC_OK)
             any = true;
+        else if (known && !why.len)
+            sb_puts(&why, r->api->error(r->s));
         else if (!why.len)
-            put_refusal(r, key, &why);
+            put_unknown(r, key, &why);
     }
     if (!any) fail(&r->diag, (Loc){0}, "%s: %s", what, why.data);
     sb_free(&why);

@@ -4,6 +4,8 @@
 #include "ir/graph/ir_impl.h"
 #include "runtime/program/quantized.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 static const struct OwnVarRow {
@@ -12,11 +14,12 @@ static const struct OwnVarRow {
     DType dtype;
     int64_t elements;
     bool each; /* objective has one */
+    OwnRange range;
 } own_rows[] = {
 #define OBJECTIVE true
 #define MODULE    false
 #define VARIABLE(id, text, kind, dtype, n, each, section, least, most)         \
-    {text, VAR_##kind, DT_##dtype, n, each},
+    {text, VAR_##kind, DT_##dtype, n, each, {least, most, (most) == COUNT_MAX}},
 #include "runtime/program/names.def"
 #undef OBJECTIVE
 #undef MODULE
@@ -35,6 +38,11 @@ static Str own_name(OwnVar v, Str objective) {
 const char *own_var_text(OwnVar v) {
     ASSERT(v < NUM_OWN_VARS);
     return own_rows[v].text;
+}
+
+OwnRange own_var_range(OwnVar v) {
+    ASSERT(v < NUM_OWN_VARS);
+    return own_rows[v].range;
 }
 
 int module_own_var(Module *m, OwnVar v, Str objective, double fill) {

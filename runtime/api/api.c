@@ -197,6 +197,15 @@ static ampc_status api_get_hyper(ampc_session *s, const char *name,
     return api_leave(s, var_number(s, v, 0, value));
 }
 
+static ampc_status bad_hyper(ampc_session *s, const char *name,
+                             const PlanVar *v, double x) {
+    char range[80];
+    known_range_text(v->name, range, sizeof range);
+    return session_fail(s, AMPC_ERR_ARGUMENT,
+                        "hyper-parameter '%.200s' (%s) cannot be %g%s", name,
+                        dtype_name(v->dtype), x, range);
+}
+
 static ampc_status do_set_hyper(ampc_session *s, const char *name, double x) {
     uint64_t value = 0;
     int i = name ? find_hyper(s, name) : -1;
@@ -204,9 +213,7 @@ static ampc_status do_set_hyper(ampc_session *s, const char *name, double x) {
     const PlanVar *v = &s->m->vars[i];
     if (!isfinite(x) || !known_in_range(v->name, x) || v->rank != 0 ||
         !scalar_encode(v->dtype, x, &value))
-        return session_fail(s, AMPC_ERR_ARGUMENT,
-                            "hyper-parameter '%.200s' (%s) cannot be %g", name,
-                            dtype_name(v->dtype), x);
+        return bad_hyper(s, name, v, x);
     return s->backend->put(s, var_ref((uint32_t)i, 0), &value, v->bytes);
 }
 

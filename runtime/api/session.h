@@ -155,8 +155,10 @@ int find_output(const AmpcModule *m, int program, const char *name);
 int find_known_output(const ampc_session *s, int program, KnownOutput o);
 /* True if the name is that of this variable for some objective. */
 bool is_known(const char *name, KnownVar v);
-/* True if x is a legal value of that variable in a checkpoint. */
+/* True if x is a legal value of that variable; "; it is a number from .. to
+   ..", or "" where any is. */
 bool known_in_range(const char *name, double x);
+void known_range_text(const char *name, char *text, size_t n);
 /* IN_COUNT: in no section; it is stored as a tensor. */
 Section section_of_name(const char *name);
 

@@ -8,8 +8,6 @@
 
 #include "runtime/api/session.h"
 
-#define COUNT_MAX 9007199254740992.0 /* exact as a double */
-
 const char *const program_names[PROG_COUNT] = {
 #define PROGRAM(id, text) text,
 #include "runtime/program/names.def"
@@ -24,9 +22,10 @@ static const struct KnownRow {
     const char *name;
     Section section;
     double least, most;
+    bool whole;
 } known_rows[VAR_KNOWN] = {
 #define VARIABLE(id, text, kind, dtype, n, each, section, least, most)         \
-    {text, IN_##section, least, most},
+    {text, IN_##section, least, most, (most) == COUNT_MAX},
 #include "runtime/program/names.def"
 };
 
@@ -115,7 +114,16 @@ bool is_known(const char *name, KnownVar v) {
 
 bool known_in_range(const char *name, double x) {
     const struct KnownRow *r = row_of(name);
-    return !r || isinf(r->least) || (x >= r->least && x <= r->most);
+    return !r || isinf(r->least) ||
+           (x >= r->least && x <= r->most && !(r->whole && x != floor(x)));
+}
+
+void known_range_text(const char *name, char *text, size_t n) {
+    const struct KnownRow *r = row_of(name);
+    *text = 0;
+    if (r && !isinf(r->least))
+        snprintf(text, n, "; it is a %snumber from %g to %g",
+                 r->whole ? "whole " : "", r->least, r->most);
 }
 
 Section section_of_name(const char *name) {

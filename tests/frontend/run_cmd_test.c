@@ -53,6 +53,8 @@ TEST_CASE(run, changes_keys_of_the_schedule) {
     free(out);
     bad(&tiny_module, FEEDS "--hyper warmup=5%", 1, "the module has: lr");
     bad(&tiny_module, FEEDS "--hyper lr=5x", 2, "'lr=5x': a value is");
+    bad(&tiny_module, FEEDS "--hyper lr=-1", 1,
+        "cannot be -1; it is a number from 0 to 1e+38\n");
     bad(&tiny_module, FEEDS "--hyper lr", 2, "KEY=VALUE is needed");
     bad(&tiny_module, FEEDS "--hyper lr=1 --eval", 2, "no effect: '--hyper'");
 }

@@ -184,7 +184,8 @@ TEST_CASE(training, a_host_changes_the_schedule) {
     CHECK_EQ_INT(c.api->set_hyper(s, "total", 0), AMPC_OK); /* long over */
     CHECK_REL(step_ok(&c, s, b.in, 2).lr, 0.04, 1e-6);
     CHECK_EQ_INT(c.api->set_hyper(s, "total", -1), AMPC_ERR_ARGUMENT);
-    CHECK_HAS(c.api->error(s), "'total' (f64) cannot be -1");
+    CHECK_HAS(c.api->error(s), "'total' (f64) cannot be -1; it is a whole");
+    CHECK_EQ_INT(c.api->set_hyper(s, "total", 1.5), AMPC_ERR_ARGUMENT);
     CHECK_EQ_INT(c.api->set_hyper(s, "gamma", 1), AMPC_ERR_ARGUMENT);
     CHECK_HAS(c.api->error(s), "the module has: lr warmup");
     const char *path = test_tmp("schedule.safetensors");

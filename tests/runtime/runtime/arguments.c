@@ -209,6 +209,8 @@ TEST_CASE(runtime, wrong_arguments_have_messages) {
     WRONG(set_hyper(s, NULL, 1),
           "unknown hyper-parameter ''; the module has: lr");
     WRONG(set_hyper(s, "lr", INFINITY), "'lr' (f32) cannot be inf");
+    WRONG(set_hyper(s, "lr", -1),
+          "'lr' (f32) cannot be -1; it is a number from 0 to 1e+38");
     WRONG(set_hyper(s, "seed", 2.5), "'seed' (i64) cannot be 2.5");
     WRONG(get_hyper(s, "z", &x), "unknown hyper-parameter 'z'");
     WRONG(get_hyper(s, "lr", NULL), "unknown hyper-parameter 'lr'");
