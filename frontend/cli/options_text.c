@@ -40,6 +40,7 @@ static const struct {
     const char *word, *here;
 } elsewhere[] = {
     {"--amp", "--precision fp32|bf16|fp16"},
+    {"--batch", "--dim NAME=N"},
     {"--batch-size", "--dim NAME=N"},
     {"--bf16", "--precision bf16"},
     {"--device", "--target; ampc run has --device"},

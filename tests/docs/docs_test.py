@@ -157,6 +157,20 @@ def check_complete():
             failed("docs/index.md", f"does not lead to {path}")
 
 
+def check_python():
+    """python.md names everything that the package gives."""
+    sys.path.insert(0, "runtime/python")
+    sys.dont_write_bytecode = True
+    import ampc
+    names = set(ampc.__all__) - {"DTYPES"}
+    for kind in (ampc.Module, ampc.Session, ampc.Communicator):
+        names |= {name for name in vars(kind) if name[0] != "_"}
+    with open("docs/reference/python.md") as f:
+        said = set(re.findall(r"\w+", f.read()))
+    for name in sorted(names - said):
+        failed("docs/reference/python.md", f"has no word of {name}")
+
+
 def check_sources(path):
     """Sources that a page names are there."""
     for name in re.findall(
@@ -309,6 +323,7 @@ def main():
         check_generated(ampc)
         check_complete()
         check_messages()
+        check_python()
     with tempfile.TemporaryDirectory() as folder:
         if not sys.argv[2:]:
             check_completions(ampc, folder)

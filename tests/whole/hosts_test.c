@@ -215,7 +215,7 @@ TEST_CASE(python, mistakes_of_careless_hosts) {
         "refused(ampc.Error, 'order (1, 0) would fit',\n"
         "        lambda: s.__setitem__('w', arr(2, 3)))\n"
         "s['w'] = arr(3, 2)\n"
-        "refused(ampc.Error, 'numpy.asarray(x)',\n"
+        "refused(ampc.Error, 'numpy.asarray(x, ',\n"
         "        lambda: s.step(x=[[1.0] * 3] * 4, target=t))\n"
         "refused(ampc.Error, 'f64',\n"
         "        lambda: s.step(x=memoryview(array.array('d', [0.0] * 12))\n"

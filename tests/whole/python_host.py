@@ -8,14 +8,19 @@ import array
 import ctypes as c
 import gc
 import itertools
+import json
 import os
 import pickle
+import re
+import signal
 import sys
 import threading
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1])
 import ampc
+from ampc import _arrays
 
 FOLDER = sys.argv[3]
 
@@ -94,6 +99,17 @@ class Library:
 
 
 
+class Shy(Strided):
+    def __dlpack__(self, stream=None):
+        raise BufferError("too shy")
+
+
+def no_view(x):
+    if isinstance(x, Strided):
+        raise BufferError("of bf16")
+    return memoryview(x)
+
+
 def floats(values):
     return array.array("f", values)
 
@@ -105,6 +121,36 @@ def refused(kind, words, call):
         assert words in str(e), e
         return e
     raise AssertionError(f"taken: {words}")
+
+
+def interrupt_often(call, seconds):
+    """Ctrl-C at any instruction of Python: how many came out of it."""
+    def at(_, frame):
+        if frame.f_code.co_filename.startswith(os.path.dirname(ampc.__file__)):
+            raise KeyboardInterrupt  # elsewhere it would end this loop
+    before = signal.signal(signal.SIGALRM, at)
+    seen, end = 0, time.monotonic() + seconds
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1.3e-4)
+    while time.monotonic() < end:
+        try:
+            call()
+        except KeyboardInterrupt:
+            seen += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    return seen
+
+
+def in_child(call):
+    """What it returns in a process that this one forks."""
+    ends = os.pipe()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        os.write(ends[1], json.dumps(call()).encode())
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    return json.loads(os.read(ends[0], 1000))
 
 
 # ---- cases ------------------------------------------------------------------
@@ -179,6 +225,15 @@ def arrays(path):
     refused(E, "the data given differ: i64",
             lambda: s.__setitem__("w", Strided(range(6), (3, 2), None, 0, 0, 64)))
     refused(E, "'x' is a object; arrays have", lambda: s.predict(x=object()))
+    dense.__class__ = Shy
+    refused(E, "'x' has no elements in memory that can be read: too shy",
+            lambda: s.predict(x=dense))
+    dense.__class__ = Strided
+    # JAX's arrays of bf16 have a buffer that cannot be had
+    same = s.predict(x=dense)["y"]
+    _arrays.memoryview = no_view
+    assert s.predict(x=dense)["y"] == same
+    _arrays.memoryview = memoryview
     refused(E, "'x': elements of format", lambda: s.predict(x=b"".join([
         b"abc"]) and memoryview(b"abc").cast("c")))
     refused(E, "inputs are ['x'], given are []", lambda: s.predict())
@@ -187,6 +242,15 @@ def arrays(path):
     assert e.status is ampc.Status.ARGUMENT and e.details == {}
     del seven, shape, values
     gc.collect()
+
+
+class Numbered:
+    """Samples by number."""
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return floats([i] * 3), floats([i] * 2)
 
 
 def fit(path, accumulating, classes):
@@ -220,6 +284,27 @@ def fit(path, accumulating, classes):
         def __iter__(self):
             return iter(batches)
     assert weights(data=data, shuffle=False) == weights(data=Loader())
+    assert weights(data=batches) == weights(data=Loader())
+    # what fills no batch, where samples cannot be masked
+    m.parts = False
+    assert weights(data=batches) == weights(data=batches[:2])
+    m.parts = True
+    with m.session("cpu", 1) as s:
+        assert len(s.fit(data, epochs=9, callbacks=lambda *_: True)) == 1
+        refused(ampc.Error, "data is a Numbered: give batches of it",
+                lambda: s.fit(Numbered()))
+        refused(ampc.Error, "a array given; inputs are ['x', 'target']: a dict",
+                lambda: s.fit(x))
+        refused(TypeError, "epochs is a whole number, not array",
+                lambda: s.fit(x, t))
+        refused(ampc.Error, "samples: 'x' has 4, 'target' has 3",
+                lambda: s.step(x=x[:12], target=t[:6]))
+        refused(ampc.Error, "10 samples given: a step takes up to 4",
+                lambda: s.step(x=x, target=t))
+        n = s.scaler()["step"]
+        refused(KeyboardInterrupt, "", lambda: s.fit(
+            data, 9, callbacks=lambda *_: signal.raise_signal(signal.SIGINT)))
+        assert s.scaler()["step"] == n + 3 and s.step(x=x[:12], target=t[:8])
     with m.session("cpu", 1) as s:
         e = s.evaluate(Loader())
         assert e["samples"] == 10 and e["exact"] == 1
@@ -245,8 +330,24 @@ def fit(path, accumulating, classes):
         assert 0 <= h[0]["val_accuracy"] <= 1
 
 
+def table():
+    """Every function of ampc_api stands in the class, and is called."""
+    folder = sys.argv[1]
+    with open(os.path.join(folder, "..", "ampc.h")) as f:
+        body = re.search(r"struct ampc_api \{(.*?)\n\}", f.read(), re.S)[1]
+    inside = [name for name, kind in ampc._c.Api._fields_
+              if issubclass(kind, c._CFuncPtr)]
+    assert inside == re.findall(r"\(\*(\w+)\)\(", body), inside
+    package = os.path.join(folder, "ampc")
+    text = "".join(open(os.path.join(package, name)).read()
+                   for name in os.listdir(package) if name.endswith(".py"))
+    unused = {name for name in inside if not re.search(rf"api\.{name}\b", text)}
+    assert unused == {"load"}, unused  # load_weights of one file
+
+
 def calls(path, host, accumulating, classes):
     """Every function of the table does what its name says."""
+    table()
     x, t = floats(i / 8 for i in range(12)), floats(i % 3 for i in range(8))
     m = ampc.Module(path)
     assert m.trains and m.evaluates and m.predicts and m.parts
@@ -304,6 +405,24 @@ def calls(path, host, accumulating, classes):
         refused(ampc.Error, "", lambda: s.objective("none"))
         refused(ampc.Error, "no input 'z'", lambda: s.stage("z"))
         refused(ampc.Error, "no output 'z'", lambda: s.read_output("z"))
+        assert "w" in s and "v" not in s and 3 not in s
+        refused(TypeError, "not iterable", lambda: list(s))
+        refused(TypeError, "variable is a str, not int", lambda: s[3])
+        s.save_weights(path)
+        with open(path, "rb") as f:
+            head = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        assert set(s.weights()) == set(head) - {"__metadata__"}, head
+        assert bytes(s.weights()["w"]) == bytes(s["w"])
+        assert " of batch 4, trains" in repr(m) and "on cpu" in repr(s)
+        refused(TypeError, "ampc.Module(PATH) loads another",
+                lambda: pickle.dumps(m))
+        s.save(path)
+        there = in_child(lambda: s.step(x=x, target=t))
+        assert there == s.step(x=x, target=t)
+        seen = interrupt_often(lambda: s.step(x=x, target=t), 0.5)
+        assert seen > 5, seen
+    refused(ampc.Error, "the session is closed", lambda: s.step(x=x, target=t))
+    assert "closed" in repr(s)
     with ampc.Module(accumulating).session("cpu", 1) as s:
         one = s.micro_step(x=x, target=t)
         two = s.micro_step(x=x, target=t)
@@ -357,11 +476,21 @@ def compiling(_):
     again = ampc.compile(source, dim=["B=2"], output=stays, **fast)
     assert (m.batch, again.batch, ampc.Module(stays).batch) == (4, 2, 2)
     E = ampc.Error
-    refused(TypeError, "no option 'o'; did you mean output?",
+    refused(TypeError, "no option 'o': output=PATH",
             lambda: ampc.compile(source, o="x", **fast))
     refused(E, "--dim", lambda: ampc.compile(source, **fast))
-    refused(TypeError, "no option 'precison'; did you mean precision?",
+    refused(TypeError, "no option 'precison': did you mean '--precision'?",
             lambda: ampc.compile(source, precison="fp32", **fast))
+    refused(TypeError, "no option 'lr': use --optimizer O,lr=X",
+            lambda: ampc.compile(source, lr=0.1, **fast))
+    refused(TypeError, "no option 'batch': use --dim NAME=N",
+            lambda: ampc.compile(source, batch=4, **fast))
+    refused(TypeError, "a path or a torch.nn.Module, not <class 'list'>",
+            lambda: ampc.compile([source], **fast))
+    refused(E, "compiler /nowhere: No such file",
+            lambda: ampc.compile(source, compiler="/nowhere"))
+    refused(E, "not an ampc module (no symbol 'none')",
+            lambda: ampc.Module(stays, "none"))
     refused(TypeError, "debug_nonfinite is True or False",
             lambda: ampc.compile(source, debug_nonfinite="yes", **fast))
     refused(TypeError, "precision is a text",

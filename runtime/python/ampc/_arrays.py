@@ -2,8 +2,9 @@
 """Arrays of other libraries, without numpy: the buffer protocol and DLPack.
 
 What a caller gives becomes a memoryview of the caller's memory; only an array
-that is not dense is copied.  An array in a GPU's memory stays there.  What a call returns is an array of the library
-whose arrays were given: numpy's, an array of the array API, a torch tensor.
+that is not dense is copied.  An array in a GPU's memory stays there.  What a
+call returns is an array of the library whose arrays were given: numpy's, an
+array of the array API, a torch tensor.
 """
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from typing import Any, Sequence
 
 from . import _c
 from ._c import DTYPES, Error, Status
-
 
 
 def count(shape: Sequence[int]) -> int:
@@ -218,15 +218,20 @@ class Given:
             view = memoryview(array)
             shape: Sequence[int] = view.shape or ()
             dtype = self._format(view, name)
-        except TypeError:
+        except (BufferError, TypeError):  # JAX's bf16: a BufferError
             if not hasattr(array, "__dlpack__"):
                 raise Error(
                     Status.ARGUMENT,
                     f"'{name}' is a {type(array).__name__}; arrays have "
-                    "Python's buffer protocol or DLPack: numpy.asarray(x) "
-                    "makes one") from None
-            self.cuda = _on_cuda(array, name)
-            dtype, view, (shape, keep) = _from_dlpack(array, name, self.cuda)
+                    "Python's buffer protocol or DLPack: numpy.asarray(x, "
+                    "'float32') makes one") from None
+            try:
+                self.cuda = _on_cuda(array, name)
+                dtype, view, (shape, keep) = _from_dlpack(array, name,
+                                                          self.cuda)
+            except (BufferError, TypeError, ValueError, AttributeError) as e:
+                raise Error(Status.ARGUMENT, f"'{name}' has no elements in "
+                            f"memory that can be read: {e}") from None
         if not view.c_contiguous:
             if self.cuda:
                 raise Error(Status.ARGUMENT,

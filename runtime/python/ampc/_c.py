@@ -219,7 +219,8 @@ class Calls:
     none of them runs."""
 
     def __init__(self, api: Any) -> None:
-        self._api, self._lock, self._running = api, threading.Lock(), 0
+        self._api, self._lock = api, threading.Lock()
+        self._running: set[object] = set()
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._api, name)
@@ -227,13 +228,13 @@ class Calls:
             return function
 
         def call(*args: Any) -> Any:
-            with self._lock:
-                self._running += 1
-            try:
+            this = object()
+            try:  # a KeyboardInterrupt anywhere leaves nothing running
+                with self._lock:
+                    self._running.add(this)
                 return function(*args)
             finally:
-                with self._lock:
-                    self._running -= 1
+                self._running.discard(this)
         return call
 
     def end(self, session: Any) -> None:

@@ -17,6 +17,8 @@ def whole(raw: bytes, what: str) -> bytes:
 
 
 def text(name: str, what: str) -> bytes:
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a str, not {type(name).__name__}")
     return whole(name.encode(), what)
 
 
@@ -26,6 +28,11 @@ def path_bytes(path: Path) -> bytes:
 
 def number(value: Any, least: int, most: int, what: str) -> int:
     """C would take a number of more bits for another one."""
-    if isinstance(value, bool) or not least <= operator.index(value) <= most:
+    try:
+        n = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is a whole number, not "
+                        f"{type(value).__name__}") from None
+    if isinstance(value, bool) or not least <= n <= most:
         raise ValueError(f"{what} is {value}, not in {least} .. {most}")
-    return operator.index(value)
+    return n

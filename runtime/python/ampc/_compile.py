@@ -34,9 +34,12 @@ def find_compiler(path: Path | None = None) -> str:
 def _options(program: str) -> dict[str, tuple[str, str, bool]]:
     """{keyword: (flag, form of its value, may be repeated)}, as `ampc manual
     options` lists them."""
-    done = subprocess.run([program, "manual", "options"],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, check=False)
+    try:
+        done = subprocess.run([program, "manual", "options"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, check=False)
+    except OSError as e:
+        raise Error(Status.FILE, f"compiler {program}: {e.strerror}") from None
     if done.returncode:
         raise Error(Status.UNSUPPORTED, f"{program} is of another version: "
                     f"{done.stderr.strip()}")
@@ -70,22 +73,29 @@ def _words(name: str, flag: str, form: str, many: bool,
     return [flag, str(value)]
 
 
+def _unknown(program: str, name: str) -> TypeError:
+    """With what `ampc` says to that option: one of the same meaning or alike."""
+    flag = "--" + name.replace("_", "-")
+    said = subprocess.run([program, "check", flag], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False)
+    hint = "output=PATH" if name == "o" else \
+        said.stdout.partition("unknown option")[2].strip("; \n") or \
+        "ampc.options() lists them"
+    return TypeError(f"ampc has no option '{name}': {hint}")
+
+
 def _arguments(program: str, given: Mapping[str, Any]) -> list[str]:
     known, words = _options(program), []
     for name, value in given.items():
         if name not in known or name == "o":
-            near = ["output"] if name == "o" else difflib.get_close_matches(
-                name, [k for k in known if k != "o"], 1)
-            hint = f"; did you mean {near[0]}?" if near else \
-                "; ampc.options() lists them"
-            raise TypeError(f"ampc has no option '{name}'{hint}")
+            raise _unknown(program, name)
         if value is not None:
             words += _words(name, *known[name], value)
     return words
 
 
 def _is_torch_module(model: Any) -> bool:
-    return hasattr(model, "named_parameters") and callable(model)
+    return hasattr(model, "named_parameters") and not isinstance(model, type)
 
 
 def compile(model: Any, args: Any = None, *, output: Path | None = None,
@@ -107,8 +117,12 @@ def compile(model: Any, args: Any = None, *, output: Path | None = None,
     such option, or not in its form."""
     program = find_compiler(compiler)
     words = _arguments(program, options)
+    torch = _is_torch_module(model)
+    if not torch and not isinstance(model, (str, os.PathLike)):
+        raise TypeError("model is a path or a torch.nn.Module, not "
+                        f"{model if isinstance(model, type) else type(model)}")
     folder = tempfile.TemporaryDirectory(prefix="ampc-")
-    if _is_torch_module(model):
+    if torch:
         from .torch import export
         path = os.path.join(folder.name, type(model).__name__ + ".onnx")
         export(model, () if args is None else args, path)

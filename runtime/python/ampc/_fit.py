@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, Mappi
 
 from ._arrays import Given, same_elements, shape_of
 from ._c import Error, Status
-from ._inputs import count_samples, given_arrays, has_dtype, sample_bytes
+from ._inputs import (count_samples, different, given_arrays, has_dtype,
+                      sample_bytes)
 
 if TYPE_CHECKING:
     from ._session import Evaluation, Session
@@ -17,10 +18,20 @@ Callback = Callable[["Session", Dict[str, Any]], Any]
 
 
 def is_loader(data: Any) -> bool:
-    """Whether it gives batches one after the other: no dict, no arrays."""
+    """Whether it gives batches one after the other: no dict, no arrays; a list
+    of batches does."""
+    if isinstance(data, (list, tuple)):
+        return len(data) > 0 and all(isinstance(batch, (Mapping, list, tuple))
+                                     for batch in data)
+    return not isinstance(data, Mapping) and hasattr(data, "__iter__") and \
+        not hasattr(data, "__dlpack__") and not _is_buffer(data)
+
+
+def _is_dataset(data: Any) -> bool:
+    """Samples by number, torch's Dataset: neither batches nor arrays."""
     return not isinstance(data, (Mapping, list, tuple)) and \
-        hasattr(data, "__iter__") and not hasattr(data, "__dlpack__") and \
-        not _is_buffer(data)
+        hasattr(data, "__getitem__") and not hasattr(data, "__iter__") and \
+        not hasattr(data, "__dlpack__") and not _is_buffer(data)
 
 
 def _is_buffer(data: Any) -> bool:
@@ -46,8 +57,7 @@ class _Arrays:
         sizes = {a.name: a.bytes / each
                  for a, each in zip(self.given, self.each) if each}
         if len(set(sizes.values())) > 1:
-            raise Error(Status.ARGUMENT, "samples: " + ", ".join(
-                f"'{name}' has {n:g}" for name, n in sizes.items()))
+            raise different(sizes)
         for t, a, each in zip(wanted, self.given, self.each):
             shape = (self.n, *shape_of(t)[1:])
             if each and same_elements(a.shape, shape):
@@ -103,11 +113,12 @@ def _from_arrays(session: Session, data: _Arrays, shuffle: bool, seed: str,
 
 
 def _from_loader(session: Session, loader: Iterable[Any], sums: _Sums) -> None:
-    wanted = session._wanted(session._training())
+    wanted, m = session._wanted(session._training()), session.module
     for batch in loader:
         given = given_arrays(wanted, batch, {})
-        n = count_samples(session.module.batch, wanted, given)
-        sums.add(session.step({a.name: a for a in given}), n)
+        n = count_samples(m.batch, wanted, given)
+        if n >= m.batch or m.parts:
+            sums.add(session.step({a.name: a for a in given}), n)
 
 
 def _logs(epoch: int, sums: _Sums, skipped: int, seconds: float,
@@ -125,17 +136,20 @@ def _logs(epoch: int, sums: _Sums, skipped: int, seconds: float,
 
 
 def fit(session: Session, data: Any, epochs: int, validation: Any,
-        callbacks: Iterable[Callback], shuffle: bool,
+        callbacks: Iterable[Callback] | Callback, shuffle: bool,
         seed: int) -> list[dict[str, Any]]:
     loader = is_loader(data)
     for what, given in (("data", data), ("validation", validation)):
+        if _is_dataset(given):
+            raise Error(Status.ARGUMENT, f"{what} is a {type(given).__name__}: "
+                        "give batches of it (torch.utils.data.DataLoader)")
         if epochs > 1 and is_loader(given) and iter(given) is given:
             raise Error(Status.ARGUMENT, f"{what} is an iterator, which gives "
                         "one epoch; give a list, or an object whose __iter__ "
                         "begins again")
     arrays = None if loader else _Arrays(session, data)
     history: list[dict[str, Any]] = []
-    callbacks = list(callbacks)
+    callbacks = [callbacks] if callable(callbacks) else list(callbacks)
     for epoch in range(1, epochs + 1):
         sums, begin = _Sums(), time.monotonic()
         skipped = session.scaler()["skipped"]

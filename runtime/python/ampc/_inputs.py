@@ -24,7 +24,11 @@ def by_name(wanted: Sequence[Any], data: Data,
                         f"inputs are {names}")
         arrays = {**dict(zip(names, data)), **arrays}
     elif data is not None:
-        arrays = {names[0] if names else "": data, **arrays}
+        if len(names) != 1 + len(arrays):
+            raise Error(Status.ARGUMENT, f"a {type(data).__name__} given; "
+                        f"inputs are {names}: a dict, or a list in that order")
+        arrays = {next((n for n in names if n not in arrays), ""): data,
+                  **arrays}
     if set(names) != set(arrays):
         raise Error(Status.ARGUMENT, f"inputs are {sorted(names)}, given "
                                      f"are {sorted(arrays)}")
@@ -55,17 +59,28 @@ def sample_bytes(batch: int, t: Any, a: Given) -> int:
     return item_size(dtype) * count(shape_of(t)[1:])
 
 
+def different(samples: Mapping[str, float]) -> Error:
+    """Arrays with different numbers of samples."""
+    return Error(Status.ARGUMENT, "samples: " + ", ".join(
+        f"'{name}' has {n:g}" for name, n in samples.items()))
+
+
 def count_samples(batch: int, wanted: Sequence[Any],
                   given: Sequence[Given]) -> int:
-    """How many samples were given; a batch where the arrays differ, so that
-    C says which one is wrong."""
-    found = set()
+    """How many samples were given; a batch where an array is of another dtype or
+    no whole number of samples, so that C says which one is wrong."""
+    found = {}
     for t, a in zip(wanted, given):
         each = sample_bytes(batch, t, a)
+        if each and a.bytes % each:
+            return batch
         if each:
-            found.add(a.bytes // each if a.bytes % each == 0 else -1)
-    n = found.pop() if len(found) == 1 else -1
-    return batch if n < 0 else n
+            found[a.name] = a.bytes // each
+    if len(set(found.values())) <= 1:
+        return next(iter(found.values()), batch)
+    if all(map(has_dtype, wanted, given)):
+        raise different(found)
+    return batch
 
 
 def structs(batch: int, wanted: Sequence[Any], data: Data,

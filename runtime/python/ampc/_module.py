@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 Tensors = Dict[str, Tuple[str, Tuple[int, ...]]]
 
 
+def neither_copied(self: Any, _: Any) -> Any:
+    """__reduce_ex__ of what is one thing of the module's library."""
+    kind = type(self).__name__
+    raise TypeError(f"an ampc.{kind} is neither copied nor pickled: " + {
+        "Module": "ampc.Module(PATH) loads another",
+        "Session": "save and resume make two",
+        "Communicator": "every rank opens its own"}[kind])
+
+
 class Communicator:
     """Ranks that train one model together (ampc_comm): engine "mpi", "nccl" or
     "tcp", deadline in seconds.  All ranks make it at the same time, pass it to
@@ -25,6 +34,7 @@ class Communicator:
 
     def __init__(self, module: Module, engine: str = "mpi",
                  deadline: float = 0) -> None:
+        self._module = module  # as long as its code runs
         self._api, self._comm = module.api, c.c_void_p()
         why = c.create_string_buffer(512)
         options = _c.CommOptions(engine=text(engine, "engine"),
@@ -33,6 +43,8 @@ class Communicator:
                                      len(why))
         if status != Status.OK:
             raise Error(status, why.value.decode())
+
+    __reduce_ex__ = neither_copied
 
     def close(self) -> None:
         if self._comm:
@@ -68,8 +80,11 @@ class Module:
         try:
             self._lib = _c.open_library(path)
             entry = getattr(self._lib, symbol)
-        except (OSError, AttributeError) as e:
+        except OSError as e:
             raise Error(Status.FILE, str(e)) from None
+        except AttributeError:
+            raise Error(Status.FILE, f"{path}: not an ampc module (no symbol "
+                        f"'{symbol}')") from None
         entry.restype, entry.argtypes = c.POINTER(_c.Api), [c.c_uint32]
         api = entry(_c.ABI_VERSION)
         if not api:
@@ -100,6 +115,15 @@ class Module:
             if not name:
                 break
             self.objectives.append(name.decode())
+
+    __reduce_ex__ = neither_copied
+
+    def __repr__(self) -> str:
+        does = [what for what, can in (("trains", self.trains),
+                                       ("evaluates", self.evaluates),
+                                       ("predicts", self.predicts)) if can]
+        return f"<ampc.Module {self.path}: {self.model} of batch " \
+            f"{self.batch}, {', '.join(does)}>"
 
     def tensors(self, call: Any, program: str) -> list[Any]:
         """Without the metrics among them."""

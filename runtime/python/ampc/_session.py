@@ -11,7 +11,7 @@ from ._arrays import Given, Returned
 from ._c import DTYPES, ORIGINS, Error, Status
 from ._checks import Path, number, path_bytes, text
 from ._inputs import Data, structs
-from ._module import Communicator, Module
+from ._module import Communicator, Module, neither_copied
 
 
 class Evaluation(Dict[str, Any]):
@@ -71,9 +71,12 @@ class Session:
 
     __del__ = close
 
-    def __reduce_ex__(self, _: Any) -> Any:
-        raise TypeError("an ampc.Session is neither copied nor pickled: it has "
-                        "one session of the module (save and resume make two)")
+    __reduce_ex__ = neither_copied
+    __iter__ = None  # __getitem__ alone would make it a sequence
+
+    def __repr__(self) -> str:
+        state = f"on {self.device()['kind']}" if self._s else "closed"
+        return f"<ampc.Session of {self.module.path}, {state}>"
 
     def __enter__(self) -> Session:
         return self
@@ -87,6 +90,8 @@ class Session:
             raise raised
         if status == Status.OK:
             return
+        if not self._s:
+            raise Error(status, "the session is closed")
         if status == Status.BUSY:
             raise Error(status, "another thread uses the session: one thread "
                         "at a time")
@@ -113,6 +118,15 @@ class Session:
 
     def _training(self) -> tuple[str, str]:
         return "train" + self._objective, "micro" + self._objective
+
+    def _batch(self, programs: Sequence[str], data: Data,
+               arrays: Mapping[str, Any]) -> tuple[Any, int, Any]:
+        """The inputs of a step: at most a batch of samples."""
+        inputs, nin, n, keep = self._structs(programs, data, arrays)
+        if n > self.module.batch:
+            raise Error(Status.ARGUMENT, f"{n} samples given: a step takes up "
+                        f"to {self.module.batch}, as compiled")
+        return inputs, nin, keep
 
     @staticmethod
     def _like(given: Sequence[Given]) -> Any:
@@ -142,7 +156,7 @@ class Session:
         bad_forward, bad_data, skip_streak (ampc_metrics).  Of a module that
         accumulates, a micro-batch: `updated` is 1 with the last one."""
         m = _c.Metrics()
-        inputs, n, _, keep = self._structs(self._training(), data, arrays)
+        inputs, n, keep = self._batch(self._training(), data, arrays)
         self._check(self._api.step(self._s, inputs, n, m))
         return _c.plain(m)
 
@@ -155,7 +169,7 @@ class Session:
     def micro_step(self, data: Data = None, /, **arrays: Any) -> float:
         """Adds the gradients of a micro-batch; its loss.  `update` follows."""
         loss = c.c_double()
-        inputs, n, _, keep = self._structs(self._training()[::-1], data, arrays)
+        inputs, n, keep = self._batch(self._training()[::-1], data, arrays)
         self._check(self._api.micro_step(self._s, inputs, n, c.byref(loss)))
         return loss.value
 
@@ -175,7 +189,7 @@ class Session:
         """Adds the gradients of a loss of the host's own (--loss host): the
         model's inputs and, as "gradient:OUTPUT", that loss's gradient with
         respect to each output, f32 of the output's shape."""
-        inputs, n, _, keep = self._structs(self._training()[::-1], data, arrays)
+        inputs, n, keep = self._batch(self._training()[::-1], data, arrays)
         self._check(self._api.vjp(self._s, inputs, n))
 
     def objective(self, name: str) -> None:
@@ -185,23 +199,25 @@ class Session:
         self._objective = ":" + name
 
     def fit(self, data: Data, epochs: int = 1, *, validation: Data = None,
-            callbacks: Iterable[_fit.Callback] = (), shuffle: bool = True,
+            callbacks: Iterable[_fit.Callback] | _fit.Callback = (),
+            shuffle: bool = True,
             seed: int = 0) -> list[dict[str, Any]]:
         """Trains; returns a dict for each epoch: epoch, loss (mean over
         samples), samples, steps, skipped, seconds, lr and, with `validation`,
         val_loss, val_accuracy and val_samples.
 
         data        a dict {input: array} of all samples, cut into batches here;
-                    or an iterable of batches (dicts, tuples; a DataLoader)
+                    or batches (dicts, tuples) in a list or another iterable
+                    (a DataLoader)
         validation  the same, for evaluate, behind each epoch
-        callbacks   functions (session, logs), called behind each epoch with its
-                    dict; one that returns True ends training
+        callbacks   a function (session, logs) or several, called behind each
+                    epoch with its dict; one that returns True ends training
         shuffle     the order of samples of a dict, another in each epoch, by
                     `seed`
 
         Samples that fill no batch are trained, too, where Module.parts; else
-        they are left out of that epoch.  Saving and the schedule are yours:
-        `save` in a callback."""
+        they are left out of that epoch.  Saving is yours: `save` in a callback.
+        Ctrl-C ends it between two steps; the session keeps what it learned."""
         epochs = number(epochs, 0, 2**63 - 1, "epochs")
         return _fit.fit(self, data, epochs, validation, callbacks, shuffle,
                         seed)
@@ -247,7 +263,7 @@ class Session:
         def put(_: Any, name: bytes, flushed: float, nonzero: float) -> None:
             found[name.decode()] = flushed, nonzero
 
-        inputs, n, _, keep = self._structs(self._training()[::-1], data, arrays)
+        inputs, n, keep = self._batch(self._training()[::-1], data, arrays)
         self._check(self._api.underflow(self._s, inputs, n,
                                         _c.UNDERFLOW(put), None))
         return found
@@ -274,6 +290,17 @@ class Session:
         memoryview."""
         return self._read(self._api.read_variable, self._variable(name))
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a variable."""
+        return name in self.module.variables()
+
+    def weights(self) -> dict[str, Any]:
+        """Copies of what save_weights writes: parameters, frozen weights and
+        buffers by name; numpy's arrays, else memoryviews."""
+        kinds = "parameter", "frozen", "buffer"
+        return {name: self[name] for name, (kind, _, _) in
+                self.module.variables().items() if kind in kinds}
+
     def __setitem__(self, name: str, array: Any) -> None:
         """Writes a parameter, frozen weight, buffer or state."""
         given = Given(array, name)
@@ -285,7 +312,7 @@ class Session:
         """Reads a hyper-parameter ("lr"), or sets it."""
         key = text(name, "hyper-parameter")
         if value is not None:
-            self._check(self._api.set_hyper(self._s, key, value))
+            self._check(self._api.set_hyper(self._s, key, float(value)))
         x = c.c_double()
         self._check(self._api.get_hyper(self._s, key, x))
         return x.value

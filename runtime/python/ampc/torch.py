@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import itertools
 import logging
 import os
@@ -95,12 +96,18 @@ def _capture(module: Any, args: Any, kwargs: Any, any_batch: bool,
             a, k = torch.utils._pytree.tree_map(
                 lambda x: x.detach().clone() if isinstance(x, torch.Tensor)
                 else x, (args, kwargs))
-            with ops.Captured():
-                return export(module, a, k, dynamic_shapes=shape, **options)
+            with ops.Captured(), _reporting():
+                program = export(module, a, k, dynamic_shapes=shape, **options)
         except Exception as e:  # torch has many kinds of them
             first = first or e
-        for buffer, value in state:
-            buffer.data.copy_(value)
+            for buffer, value in state:
+                buffer.data.copy_(value)
+            continue
+        if _decided(program):
+            _refuse([f"{_line(str(first))}: depends on the values of a tensor; "
+                     "the file would keep what follows from the example's "
+                     "(torch.cond keeps both branches)"])
+        return program
     assert first is not None
     raise first
 
@@ -265,6 +272,13 @@ def _unfit_modules(module: Any) -> list[str]:
     return found
 
 
+def _decided(program: Any) -> bool:
+    """Whether draft_export took a number out of the example's data."""
+    report = getattr(program, "_report", None)
+    return report is not None and any(
+        f.failure_type.name == "DATA_DEPENDENT_ERROR" for f in report.failures)
+
+
 def _unfit_program(program: Any) -> list[str]:
     """What torch.onnx would write as something else."""
     found, signature = [], program.graph_signature
@@ -370,6 +384,43 @@ def _output_names(program: Any) -> list[str] | None:
     return None
 
 
+def _examples(module: Any, args: Any,
+              kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments of forward, arrays as tensors."""
+    if isinstance(args, Mapping):
+        args, kwargs = (), {**args, **kwargs}
+    if not isinstance(args, (tuple, list)):
+        args = args,
+    args, kwargs = torch.utils._pytree.tree_map(
+        lambda x: torch.as_tensor(x) if hasattr(x, "__array__") else x,
+        (tuple(args), dict(kwargs)))
+    try:
+        inspect.signature(module.forward).bind(*args, **kwargs)
+    except TypeError as e:
+        raise TypeError(f"args are example inputs of forward: {e}") from None
+    return args, kwargs
+
+
+@contextlib.contextmanager
+def _reporting() -> Iterator[None]:
+    """draft_export reads its report out of a log, and prints it, too."""
+    level = logging.root.manager.disable
+    loud = [logging.getLogger(f"torch.{name}") for name in
+            ("export._draft_export", "fx.experimental.symbolic_shapes")]
+    levels = [log.level for log in loud]
+    for log in loud:
+        log.setLevel(logging.ERROR)
+    logging.disable(logging.NOTSET)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), \
+                contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(level)
+        for log, before in zip(loud, levels):
+            log.setLevel(before)
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """torch's hints are for inference."""
@@ -394,7 +445,8 @@ def export(module: Any, args: Any, path: Path, *,
 
     module         a torch.nn.Module; .train() for dropout and for the batch's
                    statistics, module by module
-    args, kwargs   example inputs of its forward, a tensor or a tuple of them
+    args, kwargs   example inputs of its forward: a tensor, a tuple of them, or
+                   a dict by the names of its parameters
     input_names    by default those of forward's parameters
     output_names   by default the keys of a dict, else torch's
     dynamic_shapes as of torch.export.export; by default axis 0 of all inputs
@@ -408,8 +460,11 @@ def export(module: Any, args: Any, path: Path, *,
 
     ampc.Error names all that cannot be exported at once, with its line of
     Python."""
-    args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
-    kwargs = dict(kwargs or {})
+    module = getattr(module, "_orig_mod", module)  # torch.compile's
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError("a ScriptModule is not exported: give the "
+                        "torch.nn.Module that it was made from")
+    args, kwargs = _examples(module, args, kwargs or {})
     _refuse(_unfit_modules(module))
     with _quiet():
         any_batch = False
