@@ -8,7 +8,8 @@ Run it with the Python of one framework (PyTorch 2.11 or 2.15, or jax2onnx with 
 tf2onnx, or skl2onnx with scikit-learn, or Paddle with paddle2onnx).  It exports every model in every mode of that framework,
 trains the framework's own model for 5 steps, writes FOLDER/NAME.onnx and FOLDER/NAME.txt, and
 with AMPC (a binary of `ampc`, whose Python package must be importable) trains each file and prints
-the comparison.  tests/exporters holds what tests/whole/exporters_test.c checks without a framework.
+the comparison.  FOLDER/results.csv collects the rows "case,state,reason": a sweep that was stopped goes on with
+the cases that are not there.  tests/exporters holds what tests/whole/exporters_test.c checks without a framework.
 
 Lines of NAME.txt:
     options OPTIONS             of `ampc`
@@ -18,7 +19,7 @@ Lines of NAME.txt:
     param|buffer NAME VALUES..  after the steps
     still NAME                  does not train
 """
-import contextlib, copy, fnmatch, io, logging, os, subprocess, sys, tempfile, warnings
+import contextlib, copy, csv, fnmatch, functools, io, logging, os, subprocess, sys, tempfile, warnings
 import numpy as np
 import onnx
 from exporters_case import Case, RATE, STEPS, held, neutral_paths
@@ -221,10 +222,14 @@ def torch_models():
             *edges(), *kinds(), *plain(), *more, *tables]
 
 
-def torch_case(folder, make, data, mode):
+def keep_translations():
+    """PyTorch reads the sources of all its translations to ONNX anew for each export, which takes half of the time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+
+
+def torch_case(folder, make, data, mode, name):
     import torch
-    version = ".".join(torch.__version__.split(".")[:2])
-    name = f"torch-{version}-{mode}-{make.__name__.lower()}"
     path = f"{folder}/{name}.onnx"
     inputs = data(np.random.RandomState(1))
     m = make(); m.train("eval" not in mode)
@@ -277,18 +282,21 @@ def name_in(in_file, m, name, p):
     return names[0] if names else name
 
 
-def torch_cases(folder):
+def torch_cases(folder, done):
     import torch
     from exporters_flow import flow, scripted
     from exporters_own import kept
+    keep_translations(); version = ".".join(torch.__version__.split(".")[:2])
     modes = "raw-train default-train script-train raw-eval default-eval script-eval own-train own-eval"
     for mode in os.environ.get("MODES", modes).split():
         x4 = lambda r: [torch.tensor(r.randn(6, 4).astype(np.float32))]
         more = flow() if "own" in mode else scripted() if "script" in mode else []
         for make, data in torch_models() + (kept() if "own" in mode else []) + [(m, x4) for m in more]:
             if not any(fnmatch.fnmatch(make.__name__, g) for g in os.environ.get("MODELS", "*").split()): continue
-            try: yield torch_case(folder, make, data, mode)
-            except Exception as e: print(f"{mode} {make.__name__}: not exported: {str(e).splitlines()[0][:100] if str(e) else e}")
+            name = f"torch-{version}-{mode}-{make.__name__.lower()}"
+            if name in done: continue
+            try: yield torch_case(folder, make, data, mode, name)
+            except Exception as e: yield name, "not exported", (str(e) or type(e).__name__).splitlines()[0][:100]
 
 
 # ---- beside ampc -------------------------------------------------------------
@@ -330,22 +338,33 @@ def ampc_error():
     return ampc.Error
 
 
+def compared(case, binary):
+    """The state of a case, what differs or the reason, and what ampc says."""
+    try: bad, refused, out = beside(case, binary) if binary else ([], None, "")
+    except ampc_error() as e: bad, refused, out = [str(e)], None, ""
+    if not bad: put(case, refused)
+    said = any(word in out for word in ("guess", "warning", "keeps no", "; not "))
+    state = "refused" if refused else "right" if not bad else "differs, said" if said else "WRONG"
+    return state, " | ".join(bad) or refused or "", out
+
+
 def main():
     folder, binary = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
     os.makedirs(folder, exist_ok=True)
-    for module, cases in (("torch", torch_cases), ("jax2onnx", jax_cases), ("keras", keras_cases), ("tf2onnx", tensorflow_cases),
-                          ("skl2onnx", sklearn_cases), ("paddle2onnx", paddle_cases)):
-        if os.environ.get("ONLY", module) != module: continue
-        try: __import__(module)
-        except ImportError: continue
-        for case in cases(folder):
-            try: bad, refused, out = beside(case, binary) if binary else ([], None, "")
-            except ampc_error() as e: bad, refused, out = [str(e)], None, ""
-            said = any(word in out for word in ("guess", "warning", "keeps no", "; not "))
-            state = "refused" if refused else "right" if not bad else "differs, said" if said else "WRONG"
-            print(f"{case.name}: {state}", *(bad if bad else [refused or ""]), sep=" | ")
-            if bad: print("   ", out.replace("\n", "\n    "))
-            if not bad: put(case, refused)
+    with open(f"{folder}/results.csv", "a+", newline="") as f:
+        f.seek(0); done, rows = {row[0] for row in csv.reader(f)}, csv.writer(f, lineterminator="\n")
+        for module, cases in (("torch", torch_cases), ("jax2onnx", jax_cases), ("keras", keras_cases), ("tf2onnx", tensorflow_cases),
+                              ("skl2onnx", sklearn_cases), ("paddle2onnx", paddle_cases)):
+            if os.environ.get("ONLY", module) != module: continue
+            try: __import__(module)
+            except ImportError:
+                if "ONLY" in os.environ: raise
+                continue
+            for case in cases(folder, done):
+                name, state, reason, out = (*case, "") if isinstance(case, tuple) else (case.name, *compared(case, binary))
+                print(f"{name}: {state} | {reason}")
+                if state in ("WRONG", "differs, said"): print("   ", out.replace("\n", "\n    "))
+                rows.writerow([name, state, reason]); f.flush()
 
 
 if __name__ == "__main__": main()

@@ -119,20 +119,47 @@ def jax_models():
         ids = True
         def __init__(s): s.e = nnx.Embed(7, 4, rngs=nnx.Rngs(0)); s.p = nnx.Param(jnp.array(draw(2, 5, 4))); s.m = linear(4, 3)
         def __call__(s, i): return s.m(jnp.tanh(s.e(i) + s.p[...])).mean(1)
-    return [Numbers, Norm, Normalised, Stopped, Gains, Clipped, Scalar, Buffer, Literal, LiteralBatch, Tied, FrozenPart, Target, Rms, Dropped, Masked, Kinks, Conv, Lora, Gru, Attention, Embedded]
+    class ScanStop(Base):
+        def more(s): s.c = linear(4, 4, 3)
+        def __call__(s, x):
+            w, b = s.c.kernel[...], s.c.bias[...]
+            def step(h, i): h = jnp.tanh(jax.lax.stop_gradient(h) @ w + b + i); return h, h
+            return s.m(jax.lax.scan(step, jnp.zeros((6, 4)), jnp.stack([x, x * 2, x - 1]))[1].sum(0) + s.l(x))
+    class Exponent(Base):
+        def more(s): s.p = nnx.Param(jnp.array([1.5, 2., 1., .7]))
+        def __call__(s, x): return s.m((jnp.abs(s.l(x)) + .2) ** s.p[...])
+    class ClipLearned(Base):
+        def more(s): s.a = nnx.Param(jnp.array([.4, .3, .5, .2]))
+        def __call__(s, x): return s.m(jnp.clip(jnp.tanh(s.l(x)), -s.a[...], s.a[...]))
+    class MaxParam(Base):
+        def more(s): s.a = nnx.Param(jnp.array([.1, -.3, .2, 0.]))
+        def __call__(s, x): return s.m(jnp.maximum(jnp.tanh(s.l(x)), s.a[...]))
+
+    @jax.custom_vjp
+    def rounded(x): return jnp.round(x)
+    rounded.defvjp(lambda x: (jnp.round(x), None), lambda _, g: (g,))
+    @jax.custom_vjp
+    def backwards(x): return x
+    backwards.defvjp(lambda x: (x, None), lambda _, g: (-g,))
+    class CustomRound(Base):
+        def __call__(s, x): return s.m(rounded(jnp.tanh(s.l(x)) * 3) / 3)
+    class CustomVjp(Base):
+        def __call__(s, x): return s.m(backwards(jnp.tanh(s.l(x))))
+    return [ScanStop, Exponent, ClipLearned, MaxParam, CustomRound, CustomVjp, Numbers, Norm, Normalised, Stopped, Gains, Clipped, Scalar, Buffer, Literal, LiteralBatch, Tied, FrozenPart, Target, Rms, Dropped, Masked, Kinks, Conv, Lora, Gru, Attention, Embedded]
 
 
-def jax_cases(folder):
+def jax_cases(folder, done):
     import jax
     from flax import nnx
     from jax2onnx import to_onnx
     for make in jax_models():
         name = f"jax2onnx-{make.__name__.lower()}"; path = f"{folder}/{name}.onnx"
+        if name in done: continue
         try:
             m = make(); x = IDS.astype(np.int32) if hasattr(make, "ids") else draw(1, 6, 4); target = draw(2, *m(x).shape)
             to_onnx(m, [jax.ShapeDtypeStruct(x.shape, x.dtype)], model_name=name, return_mode="file", output_path=path)
         except Exception as e:
-            print(f"{name}: not exported: {str(e)[:150]}"); continue
+            yield name, "not exported", str(e)[:150]; continue
         neutral_paths(path)
         g, params, rest = nnx.split(m, nnx.Param, ...)
         first, losses = params, []
@@ -189,12 +216,13 @@ def keras_models():
     return [numbers, norm, normalised, rescaled, convolved, stopped, buffer, table, frozen, shared, dropped, zeros, batchnorm, attention, recurrent, prelu, embedded]
 
 
-def keras_cases(folder):
+def keras_cases(folder, done):
     """With the backend of KERAS_BACKEND; most biases are not 0, which tf2onnx drops."""
     import keras
     backend = keras.backend.backend()
     for make in keras_models():
         name = f"keras-{backend}-{make.__name__}"; path = f"{folder}/{name}.onnx"
+        if name in done: continue
         try:
             ids = hasattr(make, "ids")
             i = keras.Input((5,), batch_size=6, dtype="int32") if ids else keras.Input((4,), batch_size=6)
@@ -202,7 +230,7 @@ def keras_cases(folder):
             m(x)
             with contextlib.redirect_stdout(io.StringIO()): m.export(path, format="onnx", verbose=False)
         except Exception as e:
-            print(f"{name}: not exported: {str(e)[:150]}"); continue
+            yield name, "not exported", str(e)[:150]; continue
         neutral_paths(path)
         m.compile(keras.optimizers.SGD(RATE), "mse"); first = [np.array(v) for v in m.trainable_variables]
         losses = [float(m.train_on_batch(x, target)) for _ in range(STEPS)] if backend == "jax" else \
@@ -216,7 +244,7 @@ def keras_cases(folder):
 
 # ---- TensorFlow --------------------------------------------------------------
 
-def tensorflow_cases(folder):
+def tensorflow_cases(folder, done):
     """Functions over tf.Variable, by tf2onnx alone."""
     import tensorflow as tf, tf2onnx
     if hasattr(tf2onnx, "absent"): return
@@ -267,10 +295,11 @@ def tensorflow_cases(folder):
 
     for make in (Plain, Constants, Captured, Untrained, Stopped, Straight, Scalars, Tied, Normalised, LayerNorm, Kinks, Conv, Rows):
         name = f"tf2onnx-{make.__name__.lower()}"; path = f"{folder}/{name}.onnx"
+        if name in done: continue
         m = make(); x = draw(1, 6, 4); target = draw(2, 6, 3)
         try: tf2onnx.convert.from_function(tf.function(m.call), [tf.TensorSpec((6, 4), tf.float32, name="x")], opset=18, output_path=path)
         except Exception as e:
-            print(f"{name}: not exported: {str(e)[:150]}"); continue
+            yield name, "not exported", str(e)[:150]; continue
         neutral_paths(path)
         v = m.trainable_variables; first, losses = [a.numpy() for a in v], []
         for _ in range(STEPS):
@@ -286,7 +315,7 @@ def tensorflow_cases(folder):
 
 # ---- scikit-learn ------------------------------------------------------------
 
-def sklearn_cases(folder):
+def sklearn_cases(folder, done):
     """Its models after a fit, trained on by gradients in double of what they compute."""
     from sklearn.neural_network import MLPRegressor
     from sklearn.linear_model import LinearRegression, Ridge, SGDRegressor, Lasso
@@ -320,19 +349,20 @@ def sklearn_cases(folder):
     models = {"regressor": mlp(), "relu": mlp("relu", (5, 3)), "logistic": mlp("logistic"), "identity": mlp("identity"), "linear": LinearRegression(), "ridge": Ridge(), "lasso": Lasso(.01),
               "sgd": SGDRegressor(max_iter=2, tol=None, random_state=0), "scaled": make_pipeline(StandardScaler(), mlp()), "minmax": make_pipeline(MinMaxScaler(), Ridge()), "pca": make_pipeline(StandardScaler(), PCA(3), mlp())}
     for k, m in models.items():
-        path = f"{folder}/sklearn-{k}.onnx"
+        name = f"sklearn-{k}"; path = f"{folder}/{name}.onnx"
+        if name in done: continue
         try:
             m.fit(x, target[:, 0]); proto = to_onnx(m, x)
         except Exception as e:
-            print(f"sklearn-{k}: not exported: {str(e)[:150]}"); continue
+            yield name, "not exported", str(e)[:150]; continue
         del proto.metadata_props[:]; proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 6
         onnx.save(proto, path); losses, first, last = trained(m, x)
-        yield Case(f"sklearn-{k}", path, ["--loss", "mse"], {"X": x, "target": target}, losses, *named_by_content(path, first, last))
+        yield Case(name, path, ["--loss", "mse"], {"X": x, "target": target}, losses, *named_by_content(path, first, last))
 
 
 # ---- Paddle ------------------------------------------------------------------
 
-def paddle_cases(folder):
+def paddle_cases(folder, done):
     import paddle, paddle.nn as nn, paddle.nn.functional as F
     paddle.seed(0)
     T = lambda seed, *d: paddle.to_tensor(draw(seed, *d))
@@ -387,13 +417,14 @@ def paddle_cases(folder):
 
     for make in (Numbers, Buffers, Norm, Normalised, Stopped, Straight, Frozen, Tied, Transposed, Scalars, Dropped, Kinks, Conv, Embedded, Attention):
         name = f"paddle-{make.__name__.lower()}"; path = f"{folder}/{name}"
+        if name in done: continue
         ids = hasattr(make, "ids"); x = IDS if ids else draw(1, 6, 4); target = draw(2, 6, 3)
         m = make(); m.train()
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 paddle.onnx.export(m, path, [paddle.static.InputSpec(x.shape, "int64" if ids else "float32", "x")], opset_version=17, training=False)
         except Exception as e:
-            print(f"{name}: not exported: {str(e)[:150]}"); continue
+            yield name, "not exported", str(e)[:150]; continue
         path += ".onnx"; neutral_paths(path); m.train()
         v = [p for p in m.parameters() if not p.stop_gradient]; first, losses = [p.numpy().copy() for p in v], []
         o = paddle.optimizer.SGD(RATE, parameters=v)

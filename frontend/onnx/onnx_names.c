@@ -148,7 +148,7 @@ static Status check_defined(Ox *ox) {
 static bool named_stop(const Ox *ox, const OxNode *n) {
     static const struct {
         const char *producer, *glob;
-    } rows[] = {{"jax2onnx", "stop_out_*"}, {"tf2onnx", "*StopGradient*"}};
+    } rows[] = {{"jax2onnx", "*stop_out_*"}, {"tf2onnx", "*StopGradient*"}};
     const char *by = ox->model->producer_name;
     for (size_t i = 0; by && i < sizeof rows / sizeof *rows; i++)
         if (!strncmp(by, rows[i].producer, strlen(rows[i].producer)) &&

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* onnx_steps.c: warnings about a file that has a model's forward but whose
    gradient is known to differ. Two causes: step functions in what trains,
-   beside which most models have a detach() that the exporter drops; and
-   functions of torch.autograd.Function, whose backward no exporter keeps. */
+   beside which most models have a detach() that the exporter drops, or which
+   have a gradient of their own in JAX; and functions of
+   torch.autograd.Function, whose backward no exporter keeps. */
 #include <string.h>
 
 #include "frontend/onnx/onnx.h"
@@ -51,7 +52,7 @@ static void find_flow(const Flow *f) {
         for (int k = 0; k < n->nin; k++)
             trained |= steps_marked(f, f->trained, n->in[k]);
         for (int r = 0; r < n->nout && trained; r++)
-            steps_mark(f, f->trained, n->out[r]);
+            if (!ox_stops(ox, n, r)) steps_mark(f, f->trained, n->out[r]);
     }
     for (size_t i = 0; i < ox->graph->n_output; i++) {
         const Onnx__ValueInfoProto *v = ox->graph->output[i];
@@ -84,6 +85,13 @@ static bool is_step(const Flow *f, const OxNode *n) {
     const OxName *x = ox_name_of(f->ox, n->in[0]);
     return n->op->handler == OX_cast && x && x->kind == OX_RESULT &&
            compares(&f->ox->nodes.data[x->index]);
+}
+
+/* jax2onnx keeps stop_gradient: a step to which a gradient comes may have one
+   of its own, by custom_vjp; choices such as argmax have none in JAX either. */
+static bool is_step_of_jax(const Flow *f, const OxNode *n) {
+    const OxName *out = n->nout ? ox_name_of(f->ox, n->out[0]) : NULL;
+    return n->op->handler == OX_elem && out && out->reaches && is_step(f, n);
 }
 
 static bool touches(const Flow *f, const OxNode *n) {
@@ -146,31 +154,42 @@ static const OxNode *steps_first_of(const Flow *f,
     return first;
 }
 
+/* What the file lacks beside a step function. */
+static const char *lost_at_step(const Ox *ox, bool jax) {
+    if (jax)
+        return "the file lacks a gradient that jax.custom_vjp or "
+               "jax.custom_jvp defines; if the model does so, write x + "
+               "stop_gradient(f(x) - x), which jax2onnx keeps";
+    return ox->is_torch
+               ? "a detach(), no_grad() or stop_gradient beside it (a "
+                 "straight-through estimator, a codebook) is not in files of "
+                 "this exporter, and the gradient passes; export with "
+                 "dynamo=True, optimize=False, which keeps it"
+               : "a detach(), no_grad() or stop_gradient beside it (a "
+                 "straight-through estimator, a codebook) is not in files of "
+                 "this exporter, and the gradient passes; jax2onnx and "
+                 "PyTorch's dynamo=True keep it";
+}
+
 void ox_warn_steps(Ox *ox) {
     const char *by = ox->model->producer_name;
-    bool known = ox->has_signature || (by && !strncmp(by, "jax2onnx", 8));
+    bool jax = by && !strncmp(by, "jax2onnx", 8);
     if (!options_train(ox->opt) || !ox->inits.len || !by || !*by) return;
     Arena *tmp = arena_new();
     Flow f = {ox, NEW_ARRAY(tmp, bool, ox->names.len + 1),
               NEW_ARRAY(tmp, bool, ox->names.len + 1)};
     int count, functions;
     find_flow(&f);
-    const OxNode *step = steps_first_of(&f, is_step, &count);
+    const OxNode *step =
+        steps_first_of(&f, jax ? is_step_of_jax : is_step, &count);
     const OxNode *function = steps_first_of(&f, is_function, &functions);
     arena_free(tmp);
-    if (step && !known)
-        ox_warn_node(
-            ox, step,
-            "a step function (gradient 0) of trained tensors%s%s: a detach(), "
-            "no_grad() "
-            "or stop_gradient beside it (a straight-through estimator, a "
-            "codebook) is not in files of this exporter, and the gradient "
-            "passes; %s",
-            count > 1 ? ", the first of " : "",
-            count > 1 ? arena_printf(ox->scratch, "%d", count) : "",
-            ox->is_torch
-                ? "export with dynamo=True, optimize=False, which keeps it"
-                : "jax2onnx and PyTorch's dynamo=True keep it");
+    if (step && !ox->has_signature)
+        ox_warn_node(ox, step,
+                     "a step function (gradient 0) of trained tensors%s%s: %s",
+                     count > 1 ? ", the first of " : "",
+                     count > 1 ? arena_printf(ox->scratch, "%d", count) : "",
+                     lost_at_step(ox, jax));
     if (function)
         ox_warn_node(
             ox, function,

@@ -360,8 +360,9 @@ static bool doubtful(Case *c) {
     return unweighted(c) && ox_elementwise(c->role);
 }
 
-/* TorchScript writes the code's numbers as Constant nodes: a module's tensor is
-   no number, even as an exponent or as the bound of a clamp. */
+/* TorchScript writes the code's numbers as Constant nodes, jax2onnx as tensors
+   of rank 0: a tensor with a module's name or of higher rank is no number, even
+   as an exponent or as the bound of a clamp. */
 static bool reached(Case *c) {
     return c->name->reaches && is_module_path(c->x->name);
 }
@@ -422,7 +423,7 @@ static const struct {
     {JAX, doubtful, GUESSED, "operand of %s"},
     {JAX, bare_product, GUESSED, "operand of %s, not of a layer"},
     {ANY, weight, TRAINS, "operand of %s"},
-    {SCRIPT, reached, GUESSED, "a gradient reaches it"},
+    {SCRIPT | JAX, reached, GUESSED, "a gradient reaches it"},
     {ANY, one_element, CODE,
      "one element, in no weight's place: --train overrides"},
     {ANY, unreached, TOLD, "no gradient reaches it"},
@@ -593,7 +594,9 @@ Str ox_keeps_no_stops(const Ox *ox) {
         return intern("without PyTorch's metadata no detach() is left");
     case TF:
         return intern("tf2onnx keeps no stop_gradient and no trainable=False");
-    case JAX: return intern("jax2onnx does not tell what trains");
+    case JAX:
+        return intern("jax2onnx keeps no custom_vjp or custom_jvp, and does "
+                      "not tell what trains");
     default: return NULL;
     }
 }

@@ -203,6 +203,10 @@ TEST_CASE(onnx_rules, other_exporters) {
         {"jax2onnx", "eps_0", "", "Add", CONSTANT,
          "a number, of the code or a parameter"},
         {"jax2onnx", "const_2", "4", "Mul", TRAINS, "by guess: operand of Mul"},
+        {"jax2onnx", "const_3", "4", "Pow", TRAINS,
+         "by guess: a gradient reaches it"},
+        {"jax2onnx", "const_4", "1,4", "Max", TRAINS,
+         "by guess: a gradient reaches it"},
         /* tf2onnx uses the names of TensorFlow's nodes */
         {"tf2onnx 1.17.0", "m/dense/MatMul/ReadVariableOp:0", "4,4", "MatMul",
          TRAINS, "operand of MatMul"},

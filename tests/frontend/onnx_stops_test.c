@@ -361,6 +361,7 @@ TEST_CASE(onnx_stops, identities_that_exporters_name) {
         const char *by, *out;
         int stops;
     } rows[] = {{"jax2onnx", "stop_out_0", 1},
+                {"jax2onnx", "scan_loop_0/stop_out_0", 1},
                 {"jax2onnx", "copy_out_0", 0},
                 {"tf2onnx 1.17", "m/StopGradient:0", 1},
                 {"other", "stop_out_0", 0}};
@@ -383,7 +384,8 @@ TEST_CASE(onnx_stops, identities_that_exporters_name) {
     }
 }
 
-/* Step functions in a trained path: TorchScript keeps no detach() for them. */
+/* Step functions in a trained path: TorchScript keeps no detach() for them, and
+   jax2onnx no custom_vjp. */
 TEST_CASE(onnx_stops, steps_where_no_stop_is_left) {
     static const struct {
         const char *by, *op, *in;
@@ -392,7 +394,7 @@ TEST_CASE(onnx_stops, steps_where_no_stop_is_left) {
         {"pytorch", "Round", "a", true},  {"pytorch", "Sign", "a", true},
         {"pytorch", "Floor", "a", true},  {"tf2onnx", "Round", "a", true},
         {"pytorch", "Round", "x", false}, {"pytorch", "Relu", "a", false},
-        {"jax2onnx", "Round", "a", false}};
+        {"jax2onnx", "Round", "a", true}, {"jax2onnx", "Round", "x", false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Made m;
         made_start(&m, 18);
@@ -410,6 +412,27 @@ TEST_CASE(onnx_stops, steps_where_no_stop_is_left) {
                       rows[i].told,
                   "%s %s: %s", rows[i].by, rows[i].op, says);
         if (rows[i].told) CHECK_HAS(says, "[/m.py(6): forward]");
+        made_end(&m);
+    }
+}
+
+/* h + stop_gradient(round(h)), and h * round(stop_gradient(h)). */
+TEST_CASE(onnx_stops, steps_beside_a_stop_of_jax) {
+    for (int before = 0; before < 2; before++) {
+        Made m;
+        made_start(&m, 18);
+        m.model.producer_name = made_text(&m, "jax2onnx");
+        made_input(&m, "x", DT_F32, "2,4");
+        made_f32(&m, "const_0", "4,4", 0);
+        made_node(&m, "MatMul", "x,const_0", "a");
+        if (before) made_node(&m, "Identity", "a", "stop_out_0");
+        made_node(&m, "Round", before ? "stop_out_0" : "a", "q");
+        if (!before) made_node(&m, "Identity", "q", "stop_out_0");
+        made_node(&m, "Mul", before ? "a,q" : "a,stop_out_0", "y");
+        made_output(&m, "y");
+        REQUIRE(made_import(&m) != NULL);
+        CHECK_MSG(!strstr(made_message(&m), "step function"), "%s",
+                  made_message(&m));
         made_end(&m);
     }
 }
