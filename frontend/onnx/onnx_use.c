@@ -250,6 +250,20 @@ static void follow_statistics(const Uses *u, const OxNode *n, const Operands *o,
     }
 }
 
+/* Running statistics and a deviation of the data are read as they are stored,
+   up to shape, sign, an epsilon and a root. A mean or a square of a tensor, as
+   weight standardisation has it, is no statistic of the data. */
+static bool keeps_source(const OxNode *n) {
+    static const OpCode kept[] = {OP_ADD, OP_SUB,  OP_MUL,       OP_DIV,
+                                  OP_NEG, OP_SQRT, OP_RECIPROCAL};
+    if (n->op->handler == OX_reduce) return false;
+    if (n->op->handler != OX_elem) return true;
+    if (n->nin > 1 && n->in[0] == n->in[1]) return false;
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (n->op->core == kept[i]) return true;
+    return false;
+}
+
 /* Goes forwards: computes the origin of each result. */
 static void find_sources(Ox *ox) {
     Arena *tmp = arena_new();
@@ -260,7 +274,7 @@ static void find_sources(Ox *ox) {
         if (!name || !n->nin || n->captured) continue;
         Made *out = &u.made[name - ox->names.data];
         Operands o = operands_of(&u, n);
-        if (o.source && !o.raw && !o.other && !o.deviation)
+        if (o.source && !o.raw && !o.other && !o.deviation && keeps_source(n))
             out->source = o.source;
         if (o.raw) follow_data(&u, n, &o, out);
         follow_statistics(&u, n, &o, out);

@@ -369,6 +369,31 @@ TEST_CASE(onnx_rules, statistics_in_arithmetic) {
     }
 }
 
+/* Weight standardisation, a weight divided by its own length, and a gain that
+   is learned as a logarithm: none is a running statistic. */
+TEST_CASE(onnx_rules, weights_that_normalise_themselves) {
+    static const char *const forms[] = {
+        "ReduceMean w m; Sub w,m c; Mul c,c s; ReduceMean s v; Add v,eps e; "
+        "Sqrt e d; Div c,d n; MatMul x,n y;",
+        "Mul w,w s; ReduceSum s v; Add v,eps e; Sqrt e d; Div w,d n; "
+        "MatMul x,n y;",
+        "Exp w s; Add s,eps e; Sqrt e d; Div one,d n; MatMul x,n y;"};
+    static const char *const by[] = {"pytorch", "jax2onnx", "Spox"};
+    for (int i = 0; i < 9; i++) {
+        Made m;
+        begin_model(&m, by[i % 3]);
+        weights(&m, "w 4,4;");
+        made_f32(&m, "eps", "", 1e-4f);
+        made_f32(&m, "one", "", 1);
+        nodes(&m, forms[i / 3]);
+        Module *mod = made_import(&m);
+        REQUIRE(mod != NULL);
+        const Var *v = var_named(mod, "w");
+        CHECK_MSG(v && v->kind == VAR_PARAM, "%d: %s", i, v ? v->why : "none");
+        made_end(&m);
+    }
+}
+
 TEST_CASE(onnx_rules, a_table_of_sines_and_cosines) {
     for (int halves = 0; halves < 2; halves++) {
         Made m;
