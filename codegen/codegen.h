@@ -50,6 +50,7 @@ typedef struct LoweredStep {
     int nref, nep_ref;
     int64_t *pars;
     int npar;
+    AmpcFactors factors; /* PLAN_LIB on a GPU, of f32 operands */
     int64_t units, grain;
     uint64_t scratch;
     const char *name;

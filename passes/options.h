@@ -215,6 +215,7 @@ typedef struct Options {
     Strs calibrate;               /* --calibrate INPUT=FILE */
     struct Errors *errors;        /* measurements for these limits (budget.h);
                                      NULL: not yet measured */
+    AmpcFactors factors;          /* of f32 products on GPUs */
     bool wide_head; /* PLACE_EXACT: a small product nearest the loss reads
                        fp32, or a weight in two parts */
     Remat remat;

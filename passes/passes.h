@@ -38,6 +38,7 @@ ValueId samples_weigh(Graph *g);
 bool samples_all(Graph *g);
 PassFn pass_policy;    /* classes from --amp-policy */
 PassFn pass_rules;     /* types by PyTorch's or Apex's rule                */
+PassFn pass_factors;   /* f32 products that GPUs may round           */
 PassFn pass_autocast;  /* casts by class                                    */
 PassFn pass_ranges;    /* warns of constants that change in 16 bits */
 PassFn pass_autodiff;  /* train: loss -> gradients of trained parameters    */

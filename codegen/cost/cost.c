@@ -290,6 +290,12 @@ static double part_read(const LoweredStep *s, int i) {
     return (double)heads[i] / (double)width[i];
 }
 
+/* of fp32 operands; TF32 has a sign, 8 bits of the exponent, 10 of the
+   mantissa */
+static const int factor_bits[AMPC_NFACTORS] = {[AMPC_FACTORS_F32] = 32,
+                                               [AMPC_FACTORS_TF32] = 19,
+                                               [AMPC_FACTORS_BF16] = 16};
+
 static void add_routine(const Graph *g, const LoweredStep *s, bool library,
                         StepCost *c) {
     const LibInfo *lib = lib_info(s->lib);
@@ -324,7 +330,9 @@ static void add_routine(const Graph *g, const LoweredStep *s, bool library,
     default: add_visits(c, 60);
     }
     for (int i = 0; i < 2 && c->mma > 0; i++) { /* factors */
-        int bits = 8 * dtype_info[s->pars[lib->operands[i].dtype_at]].bytes;
+        int64_t dtype = s->pars[lib->operands[i].dtype_at];
+        int bits = 8 * dtype_info[dtype].bytes;
+        if (dtype == DT_F32) bits = factor_bits[s->factors];
         if (bits > c->bits) c->bits = bits;
     }
     c->l2 = c->bytes;

@@ -74,8 +74,11 @@ static double filled(double blocks, int sms) {
     return waves / (double)(int64_t)(waves + 0.999999);
 }
 
+/* True if tensor cores do it. */
+static bool on_tensor(const StepCost *c) { return c->bits < 32; }
+
 static double peak_for(const GpuSheet *m, const StepCost *c) {
-    if (c->bits == 16) return m->tensor;
+    if (on_tensor(c)) return c->bits == 16 ? m->tensor : m->tensor / 2;
     return c->bits == 64 ? m->single / 2 : m->single;
 }
 
@@ -103,10 +106,11 @@ static double library(const GpuSheet *m, const StepCost *c, Guess g) {
     } tile[] = {{256, 128, 1},   {128, 256, 1},   {128, 128, 0.93},
                 {128, 64, 0.75}, {64, 128, 0.75}, {64, 64, 0.55}};
     enum { MOST_PARTS = 16, LEAST_DEPTH = 512 };
-    double top = rates[RATE_PRODUCT].share[g] * peak_for(m, c);
+    RateName rate = c->bits == 19 ? RATE_TF32_PRODUCT : RATE_PRODUCT;
+    double top = rates[rate].share[g] * peak_for(m, c);
     double odd = rates[RATE_ODD_PRODUCT].share[g] * peak_for(m, c);
     double time = INFINITY;
-    if (c->bits != 16) odd = rates[RATE_ODD_SINGLE].share[g] * top;
+    if (!on_tensor(c)) odd = rates[RATE_ODD_SINGLE].share[g] * top;
     for (size_t i = 0; i < sizeof tile / sizeof *tile && c->depth > 0; i++)
         for (int n = 1;
              n == 1 || (n <= MOST_PARTS && c->depth / n >= LEAST_DEPTH); n++)
@@ -118,7 +122,7 @@ static double library(const GpuSheet *m, const StepCost *c, Guess g) {
 
 /* FLOPs a second that a kernel of this compiler reaches. */
 static double own_speed(const GpuSheet *m, const StepCost *c, Guess g) {
-    double peak = peak_for(m, c) * (c->bits == 16 ? m->mma : 1);
+    double peak = peak_for(m, c) * (on_tensor(c) ? m->mma : 1);
     if (!strcmp(c->how, "attend")) peak *= rates[RATE_FLASH].share[g];
     if (!strcmp(c->how, "attend_grad")) peak *= rates[RATE_FLASH_GRAD].share[g];
     return c->rate > 0 ? peak * c->rate / 100 : peak;
@@ -167,7 +171,7 @@ static Price price_gpu(const GpuSheet *m, const StepCost *c) {
         if (g == LIKELY) p.bound = bound;
     }
     double byte = c->bytes / m->bandwidth;
-    p.flops = c->mma / (c->bits == 16 ? m->tensor : m->single);
+    p.flops = c->mma / (on_tensor(c) ? peak_for(m, c) : m->single);
     p.floor = most(p.flops / rates[RATE_BEST_PRODUCT].share[LIKELY],
                    byte / rates[RATE_BEST_COPY].share[LIKELY]);
     p.roof = most(p.flops, byte) / p.seconds[LIKELY];

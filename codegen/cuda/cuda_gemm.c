@@ -6,6 +6,8 @@
 #include "codegen/cuda/cuda.h"
 #include "runtime/program/lib.h"
 
+#include <string.h>
+
 bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
     LibGemm *p = arena_dup(a, s->pars, sizeof *p);
     ASSERT(s->npar * sizeof(int64_t) == sizeof *p);
@@ -25,6 +27,11 @@ bool cuda_product(Arena *a, const LoweredStep *s, LoweredStep *out) {
     }
     out->kind = PLAN_PRODUCT;
     out->pars = (int64_t *)(void *)p;
+    if (p->a_dtype == DT_F32 && s->factors) {
+        out->pars = NEW_ARRAY(a, int64_t, out->npar + 1);
+        memcpy(out->pars, p, sizeof *p);
+        out->pars[out->npar++] = s->factors;
+    }
     return true;
 }
 

@@ -16,7 +16,8 @@ typedef struct TileShape {
 } TileShape;
 
 typedef struct TilePick {
-    bool mma;
+    const char *mma; /* type of the factors of tensor cores; NULL: none */
+    bool converts;   /* these are rounded fp32 operands */
     const TileShape *shape;
     int64_t tiles; /* number of tiles of one product */
 } TilePick;
@@ -30,9 +31,14 @@ static const TileShape mma_shapes[] = {{32, 128, 16, 32, 256, 1},
 static const TileShape fma_shapes[] = {
     {32, 128, 4, 4, 256, 1}, {64, 64, 4, 4, 256, 1}, {128, 128, 8, 8, 256, 1}};
 
-static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
-                          int64_t products) {
-    TilePick t = {.mma = a == b && dtype_is_low((DType)a)};
+static const char *const factor_type[AMPC_NFACTORS] = {
+    [AMPC_FACTORS_TF32] = "tf32", [AMPC_FACTORS_BF16] = "bf16"};
+
+static TilePick tile_pick(const LibPrint *p, int64_t a, int64_t b, int64_t m,
+                          int64_t n, int64_t products) {
+    TilePick t = {.converts = a == DT_F32 && p->s->factors};
+    if (a == b && dtype_is_low((DType)a)) t.mma = dtype_info[a].cuda;
+    if (a == b && t.converts) t.mma = factor_type[p->s->factors];
     const TileShape *shapes = t.mma ? mma_shapes : fma_shapes;
     for (int size = t.mma ? 3 : 2;; size = size > 2 ? 2 : m > 32) {
         t.shape = &shapes[size];
@@ -43,7 +49,7 @@ static TilePick tile_pick(int64_t a, int64_t b, int64_t m, int64_t n,
     }
 }
 
-/* How an operand reaches shared memory (struct Pairs of tile.cuh). */
+/* How an operand reaches shared memory (struct Factors of tile.cuh). */
 typedef enum Staging {
     STAGE_VECTORS, /* vectors of several elements */
     STAGE_ROWS,    /* single elements, adjacent along rows, addresses from a
@@ -130,7 +136,9 @@ static StoreRun run_of_cells(int64_t dtype, int64_t line,
 static CudaWork tile_work(const TilePick *t, TileOperands in, StoreRun r,
                           int64_t depth, int64_t blocks) {
     const TileShape *s = t->shape;
-    double warps = s->threads / 32., steps = ceil((double)depth / TILE_K_MMA);
+    bool tf32 = t->mma == factor_type[AMPC_FACTORS_TF32];
+    double warps = s->threads / 32.;
+    double steps = ceil((double)depth / (tf32 ? TILE_K_MMA / 2 : TILE_K_MMA));
     double loads = 2 * (s->sub_m / 16 + s->sub_n / 16);
     double products = 2. * (s->sub_m / 16) * (s->sub_n / 8);
     double each = TILE_K_MMA / 8 * 1. / s->threads; /* per 8 elements of a
@@ -156,9 +164,7 @@ static void put_tile(LibPrint *p, const TilePick *t, int64_t dtype,
     else
         p->out->work.rate =
             FMA_RATE * fmin(1, sqrt(s->m * s->n / (128. * 128)));
-    const char *of = t->mma            ? dtype_info[dtype].cuda
-                     : dtype == DT_F64 ? "double"
-                                       : "float";
+    const char *of = t->mma ? t->mma : dtype == DT_F64 ? "double" : "float";
     sb_printf(p->sb, "    typedef %s<%s, %d, %d, %d, %d> Tile;\n",
               t->mma ? "MmaTile" : "FmaTile", of, s->m, s->n, s->sub_m,
               s->sub_n);
@@ -199,7 +205,7 @@ void print_gemm(LibPrint *p, const LibGemm *g) {
     int64_t batch = 1;
     for (int64_t i = 0; i < g->nbatch_dim; i++) batch *= g->batch_dim[i];
     if (g->m * g->n * batch == 0) return;
-    TilePick t = tile_pick(g->a_dtype, g->b_dtype, g->m, g->n, batch);
+    TilePick t = tile_pick(p, g->a_dtype, g->b_dtype, g->m, g->n, batch);
     cl_begin(p,
              (Shape[]){{g->a_dtype, {batch, g->m, g->k}, 3, NULL},
                        {g->b_dtype, {batch, g->k, g->n}, 3, NULL}},
@@ -221,7 +227,7 @@ void print_gemm(LibPrint *p, const LibGemm *g) {
 
 void print_gemm_quantized(LibPrint *p, const LibGemmQuantized *g) {
     if (g->m * g->n == 0) return;
-    TilePick t = tile_pick(g->a_dtype, g->a_dtype, g->m, g->n, 1);
+    TilePick t = tile_pick(p, g->a_dtype, g->a_dtype, g->m, g->n, 1);
     cl_begin(p,
              (Shape[]){{g->a_dtype, {g->m, g->k}, 2, NULL},
                        {g->q_dtype, {g->k, g->n}, 2, NULL}},
@@ -280,7 +286,7 @@ static void begin_conv(LibPrint *p, const LibConv *c) {
 static void put_conv(LibPrint *p, const LibConv *c, DType x, int64_t m,
                      int64_t n, int64_t products, int64_t results,
                      TileOperands in, StoreRun r, int64_t depth) {
-    TilePick t = tile_pick(x, c->w_dtype, m, n, products);
+    TilePick t = tile_pick(p, x, c->w_dtype, m, n, products);
     bool direct = m <= DIRECT_CHANNELS;
     if (results == 0) return;
     begin_conv(p, c);
@@ -348,7 +354,8 @@ void print_conv_wgrad(LibPrint *p, const LibConv *c) {
     int64_t times = c->n * lib_volume(c->out) / SLICE_STEPS;
     if (times > SCRATCH_MAX / (size * 4)) times = SCRATCH_MAX / (size * 4);
     if (times < 1) times = 1;
-    TilePick t = tile_pick(c->x_dtype, c->y_dtype, kg, cols, c->group * times);
+    TilePick t =
+        tile_pick(p, c->x_dtype, c->y_dtype, kg, cols, c->group * times);
     begin_conv(p, c);
     if (kg <= DIRECT_CHANNELS && cg <= DIRECT_CHANNELS) {
         cl_kernel(p, false, DIRECT_THREADS, size);

@@ -72,6 +72,12 @@ static void put_kernel(StrBuf *sb, bool json, const CudaSource *c, uint32_t fn,
     if (json) sb_puts(sb, "}}");
 }
 
+/* Of a product by cuBLASLt that reads fp32. */
+static AmpcFactors product_factors(const EmitGroup *g) {
+    bool exact = g->step.npar == lib_info(PLAN_LIB_GEMM)->npar;
+    return exact ? AMPC_FACTORS_F32 : g->s->factors;
+}
+
 void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
                    const EmitGroup *g) {
     static const char *const op[] = {[PLAN_LAUNCH] = "launch",
@@ -83,6 +89,8 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
     const PlanStep *s = &g->step;
     bool runs = !g->idle && !g->part;
     uint32_t tensors = plan_tensors(s);
+    bool rounds = runs && s->kind == PLAN_PRODUCT && product_factors(g);
+    const char *factors = rounds ? factors_text[product_factors(g)] : NULL;
     if (json) {
         sb_printf(sb, "{\"op\":\"%s\"",
                   g->idle   ? "none"
@@ -91,6 +99,7 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
         if (runs && tensors) sb_printf(sb, ",\"count\":%u", tensors);
         if (runs && s->kind == PLAN_PRODUCT)
             sb_printf(sb, ",\"fused\":\"%s\"", product[s->fn]);
+        if (rounds) sb_printf(sb, ",\"factors\":\"%s\"", factors);
         sb_printf(sb, ",\"scratch\":%llu,\"kernels\":[",
                   (unsigned long long)(runs ? s->scratch : 0));
     } else if (!runs) {
@@ -99,6 +108,7 @@ void put_cuda_note(StrBuf *sb, bool json, const CudaSource *c,
         sb_printf(sb, "%u steps in ", tensors);
     } else if (s->kind == PLAN_PRODUCT) {
         sb_puts(sb, "cuBLASLt");
+        if (rounds) sb_printf(sb, " of %s", factors);
         if (s->fn == PLAN_PRODUCT_ADD)
             sb_puts(sb, ", added to what is there");
         else if (s->fn)

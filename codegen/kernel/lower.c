@@ -276,7 +276,10 @@ static Status lower_group(const Graph *g, const GroupFacts *f, KernelSet *ks,
         value_get(g, f->leave.len ? f->leave.data[0] : first->out[0])->name;
     if (!out->name) out->name = op_info[first->op].text;
     if (anchor || (lib && lower_has_routine(lib->op))) {
-        TRY(lower_lib_call(g, anchor ? anchor : lib, ks->arena, d, out));
+        const Node *called = anchor ? anchor : lib;
+        TRY(lower_lib_call(g, called, ks->arena, d, out));
+        if (g->target == TARGET_CUDA)
+            out->factors = (AmpcFactors)called->loc.factors;
         drop_refs(out, LIB_ROLE_OPT_OUT, f);
         if (f->nodes.len == 1) return OK;
         if (pool && f->nodes.len == 2)

@@ -80,6 +80,17 @@ Status set_masters(Options *o, Spec *s) {
     return OK;
 }
 
+Status set_matmul_precision(Options *o, Spec *s) {
+    static const char *const words[] = {[AMPC_FACTORS_F32] = "highest",
+                                        [AMPC_FACTORS_TF32] = "high",
+                                        [AMPC_FACTORS_BF16] = "medium",
+                                        NULL};
+    int i;
+    TRY(spec_pick(s, words, s->text, &i));
+    o->factors = (AmpcFactors)i;
+    return OK;
+}
+
 Status set_placement(Options *o, Spec *s) {
     static const char *const words[] = {"exact", "pytorch", NULL};
     const SpecKey none[] = {{0}},

@@ -118,6 +118,7 @@ typedef struct Loc {
     bool inside;       /* computed inside a function that the node calls; not a
                           result of it */
     unsigned char amp; /* 1 + the AmpClass that the user chose; 0: the op's */
+    unsigned char factors; /* AmpcFactors of f32 products (pass factors) */
     int region; /* checkpoint region, whose values backward recomputes; 0: none
                  */
     int chunk;  /* chunks of rows run one after the other (pass stream), and

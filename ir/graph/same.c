@@ -46,7 +46,7 @@ uint64_t node_hash(const Graph *g, const Node *n) {
 
 bool node_same(const Graph *g, const Node *a, const Node *b) {
     if (!node_same_work(a, b) || a->loc.amp != b->loc.amp ||
-        (a->flags ^ b->flags) & NODE_AGAIN)
+        a->loc.factors != b->loc.factors || (a->flags ^ b->flags) & NODE_AGAIN)
         return false;
     if (a->loc.chunk != b->loc.chunk &&
         (!a->nin || (a->flags | b->flags) & NODE_UPDATE))

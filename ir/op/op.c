@@ -33,6 +33,8 @@
 const char *const amp_class_text[AMP_NONE + 1] = {
     "low", "full", "fullout", "widest", "follow", "any", "none"};
 
+const char *const factors_text[AMPC_NFACTORS] = {"fp32", "tf32", "bf16"};
+
 const char *const torch_rule_text[TORCH_FIRST + 1] = {"low", "wide", "result",
                                                       "promote", "first"};
 

@@ -24,6 +24,8 @@ typedef enum AmpClass {
 } AmpClass;
 extern const char *const amp_class_text[AMP_NONE + 1]; /* "low", "full", ... */
 
+extern const char *const factors_text[AMPC_NFACTORS]; /* "fp32", "tf32", ... */
+
 /* The rule of torch.autocast for an op: column torch of ops.def. */
 typedef enum TorchRule {
     TORCH_LOW,

@@ -154,8 +154,8 @@ typedef struct NodeText {
     VEC(Attr) attrs;
     VEC(Placed) types;
     uint32_t flags;
-    unsigned char amp; /* as Loc.amp, .region, .named */
-    int region, chunk;
+    unsigned char amp, factors;
+    int region, chunk; /* as in Loc */
     Str named;
 } NodeText;
 
@@ -197,6 +197,14 @@ static Status parse_call(Parser *p, NodeText *t) {
     return OK;
 }
 
+static Status parse_factors(Lexer *lx, NodeText *t) {
+    int i = 0;
+    while (i < AMPC_NFACTORS && !lex_is_word(lx, factors_text[i])) i++;
+    if (i == AMPC_NFACTORS) return lex_fail(lx, &lx->tok, "fp32, tf32 or bf16");
+    t->factors = (unsigned char)i;
+    return lex_next(lx);
+}
+
 /* Behind a `!`. */
 static Status parse_mark(Parser *p, NodeText *t) {
     static const struct {
@@ -217,16 +225,19 @@ static Status parse_mark(Parser *p, NodeText *t) {
     else if (i < MARKS)
         t->flags |= marks[i].flags;
     else if (!lex_is_word(lx, "checkpoint") && !lex_is_word(lx, "chunk") &&
-             !lex_is_word(lx, "of"))
+             !lex_is_word(lx, "of") && !lex_is_word(lx, "factors"))
         return lex_fail(lx, &lx->tok,
                         "!backward, !update, !again, !checkpoint=N, "
-                        "!chunk=N, !of=\"NODE\", or a class as !full");
+                        "!chunk=N, !of=\"NODE\", !factors=tf32, or a class "
+                        "as !full");
     bool valued = class == AMP_NONE && i == MARKS, of = lex_is_word(lx, "of");
     bool chunk = lex_is_word(lx, "chunk");
+    bool factors = lex_is_word(lx, "factors");
     TRY(lex_next(lx));
     if (!valued) return OK;
     TRY(lex_expect(lx, '='));
     if (of) return lex_expect_string(lx, &t->named);
+    if (factors) return parse_factors(lx, t);
     Token at = lx->tok;
     TRY(lex_expect_int(lx, &region));
     if (region < 1 || region >= INT32_MAX)
@@ -300,6 +311,7 @@ Status parse_node(Parser *p) {
     }
     Builder b = {.g = p->g, .flags = t.flags, .loc = lex_loc(&p->lx, &t.op)};
     b.loc.amp = t.amp ? t.amp : p->model.amp;
+    b.loc.factors = t.factors;
     b.loc.region = t.region ? t.region : p->model.region;
     b.loc.chunk = t.chunk;
     b.loc.named = t.named;

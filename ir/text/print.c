@@ -305,6 +305,8 @@ void print_node(const Graph *g, const Node *n, StrBuf *sb) {
         put_typed(sb, g, value_get(g, n->out[i]));
     }
     if (n->loc.amp) sb_printf(sb, " !%s", amp_class_text[n->loc.amp - 1]);
+    if (n->loc.factors)
+        sb_printf(sb, " !factors=%s", factors_text[n->loc.factors]);
     if (n->loc.region) sb_printf(sb, " !checkpoint=%d", n->loc.region);
     if (n->loc.chunk) sb_printf(sb, " !chunk=%d", n->loc.chunk);
     if (n->flags & NODE_BACKWARD) sb_puts(sb, " !backward");

@@ -32,6 +32,8 @@ const PassRow pipeline[] = {
     {"dce", pass_dce, PASS_COMMON, STAGE_TYPED, "drop dead nodes"},
     {"policy", pass_policy, PASS_COMMON, STAGE_TYPED,
      "classes of --amp-policy"},
+    {"factors", pass_factors, PASS_COMMON, STAGE_TYPED,
+     "fp32 products that GPUs may compute from TF32 or bf16"},
     {"rules", pass_rules, PASS_COMMON, STAGE_CAST,
      "types as --placement pytorch and O2, O3 have them"},
     {"autocast", pass_autocast, PASS_COMMON, STAGE_CAST,

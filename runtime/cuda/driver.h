@@ -105,7 +105,9 @@ enum { /* cudaDataType_t */
 
 enum { /* cublasComputeType_t */
        LT_COMPUTE_32F = 68,
-       LT_COMPUTE_64F = 70
+       LT_COMPUTE_64F = 70,
+       LT_COMPUTE_32F_FAST_16BF = 75,
+       LT_COMPUTE_32F_FAST_TF32 = 77
 };
 
 enum {

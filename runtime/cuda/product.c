@@ -81,6 +81,10 @@ static ampc_status cannot(ampc_session *s, const PlanStep *t,
 static ampc_status make_key(ampc_session *s, const PlanStep *t,
                             const GpuProduct *p, CUdeviceptr bias,
                             ProductKey *k) {
+    static const int32_t compute[AMPC_NFACTORS] = {
+        [AMPC_FACTORS_F32] = LT_COMPUTE_32F,
+        [AMPC_FACTORS_TF32] = LT_COMPUTE_32F_FAST_TF32,
+        [AMPC_FACTORS_BF16] = LT_COMPUTE_32F_FAST_16BF};
     const LibGemm *g = (const void *)(s->plan->pars + t->par0);
     k->m = g->n;
     k->n = g->m;
@@ -89,7 +93,7 @@ static ampc_status make_key(ampc_session *s, const PlanStep *t,
     k->type_a = type_code(g->b_dtype);
     k->type_b = type_code(g->a_dtype);
     k->type_o = type_code(g->c_dtype);
-    k->compute = p->f64 ? LT_COMPUTE_64F : LT_COMPUTE_32F;
+    k->compute = p->f64 ? LT_COMPUTE_64F : compute[plan_factors(s->plan, t)];
     k->epilogue = bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_DEFAULT;
     k->pointer = p->alpha ? LT_POINTER_DEVICE : LT_POINTER_HOST;
     k->align_a = align_of(p->a);

@@ -35,6 +35,28 @@ ampc_mma_f16_16816(float d[4], const unsigned a[4], const unsigned b[2]) {
                    "r"(b[1]));
 }
 
+/* D += A B in fp32, operands TF32, one in each register, 16 x 8 and 8 x 8:
+     A  a[0] (g, t)  a[1] (g + 8, t)  a[2] (g, t + 4)  a[3] (g + 8, t + 4)
+     B  b[0] (k t, column g)  b[1] (k t + 4, column g)
+   The instruction ignores the 13 bits below TF32's. */
+static __device__ __forceinline__ void
+ampc_mma_tf32_1688(float d[4], const unsigned a[4], const unsigned b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
+                   "r"(b[1]));
+}
+
+/* x as TF32: rounded to 11 significant bits, ties away from zero. Each lane
+   calls it by itself. */
+static __device__ __forceinline__ unsigned ampc_tf32(float x) {
+    unsigned y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return y;
+}
+
 /* Four 8 x 8 matrices of 16-bit values from shared memory.  Lane l passes the
    16-byte aligned address of row l % 8 of matrix l / 8; r[i] becomes elements
    2t, 2t + 1 of row g of matrix i.                                          */

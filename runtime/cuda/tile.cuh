@@ -92,8 +92,28 @@ template <int ROWS, int COLS, int THREADS, bool ALONG_K> struct Unit {
     }
 };
 
-/* Pairs of 16-bit values that are adjacent in k, W words at a time. */
+/* W words of 32 bits. */
 template <int W> struct alignas(4 * W) Words { unsigned v[W]; };
+
+struct tf32 {};
+
+/* Factors of type E: `per` of them, adjacent in k, in a word; word(x): of as
+   many fp32 elements x. */
+template <class E> struct Factor { static constexpr int per = 2; };
+template <> struct Factor<tf32> {
+    static constexpr int per = 1;
+    static __device__ unsigned word(const unsigned *x) {
+        return ampc_tf32(__uint_as_float(x[0]));
+    }
+};
+template <> struct Factor<bf16> {
+    static constexpr int per = 2;
+    static __device__ unsigned word(const unsigned *x) {
+        unsigned low = F32_TO_BF16(__uint_as_float(x[0]));
+        unsigned high = F32_TO_BF16(__uint_as_float(x[1]));
+        return low | high << 16;
+    }
+};
 
 /* Position in shared memory of word `word` of a row's TILE_K_MMA / 2 words.
    A row has four pieces of 16 bytes; rows exchange theirs, so that the eight
@@ -103,44 +123,69 @@ __device__ inline int tile_word(int row, int word) {
     return word ^ row / 2 % 4 * 4;
 }
 
-/* to[row][tile_word(row, k / 2)].  A thread gathers enough values to fill 16
-   bytes if its neighbours have the same k of other rows. */
-template <class L, int ROWS, int THREADS> struct Pairs {
-    static constexpr int most = ROWS * (TILE_K_MMA / 2) / THREADS;
-    static constexpr int words = L::near > 1 ? L::near / 2 : L::along_k ? 1 : 4;
+/* to[row][tile_word(row, k / per)], factors of type E.  A thread gathers enough
+   values to fill 16 bytes if its neighbours have the same k of other rows.
+   Values are converted when they are stored: a conversion waits for the
+   load. */
+template <class E, class L, int ROWS, int THREADS> struct Factors {
+    typedef typename L::Element Element;
+    static constexpr int per = Factor<E>::per, pitch = TILE_K_MMA / 2;
+    static constexpr bool converts = sizeof(Element) == 4;
+    static constexpr int most = ROWS * pitch / THREADS;
+    static constexpr int words = L::near > 1  ? L::near / per
+                                 : L::along_k ? 1
+                                              : 4;
     static constexpr int width = words < most ? words : most;
-    static constexpr int cols = TILE_K_MMA / 2 / width;
-    static constexpr int pitch = TILE_K_MMA / 2;
+    static constexpr int loaded = converts ? width * per : width;
+    static constexpr int each = converts ? 1 : 2; /* elements of a word */
+    static constexpr int cols = pitch / width;
     typedef Unit<ROWS, cols, THREADS, L::along_k> U;
-    typedef Table<L, ROWS, TILE_K_MMA, L::table> Places;
+    typedef Table<L, ROWS, pitch * per, L::table> Places;
     typedef typename L::I I;
-    Words<width> v[U::count];
+    Words<loaded> v[U::count];
 
     template <bool ROWS_WHOLE, bool K_WHOLE>
     __device__ void load(const L &in, const Places &t, I row0, I rows, I k0,
                          I k1) {
         UNROLL
         for (int u = 0; u < U::count; u++) {
-            int r = U::row(u), c = 2 * width * U::col(u);
+            int r = U::row(u), c = per * width * U::col(u);
             auto row = t.row(in, row0, r);
             bool here = ROWS_WHOLE || row0 + r < rows;
             if constexpr (L::near > 1) {
                 bool in_k = here & (K_WHOLE || k0 + c < k1);
                 auto p = in.place(row, t.col(in, k0, c));
-                v[u] = in_k ? *reinterpret_cast<const Words<width> *>(p)
-                            : Words<width>{};
+                v[u] = in_k ? *reinterpret_cast<const Words<loaded> *>(p)
+                            : Words<loaded>{};
             } else {
                 UNROLL
-                for (int w = 0; w < width; w++) {
-                    int k = c + 2 * w;
+                for (int w = 0; w < loaded; w++) {
+                    int k = c + each * w;
                     bool first = here & (K_WHOLE || k0 + k < k1);
-                    bool second = here & (K_WHOLE || k0 + k + 1 < k1);
-                    unsigned low = in.load(row, t.col(in, k0, k), first).bits;
-                    unsigned high =
-                        in.load(row, t.col(in, k0, k + 1), second).bits;
-                    v[u].v[w] = low | high << 16;
+                    Element x = in.load(row, t.col(in, k0, k), first);
+                    if constexpr (converts) {
+                        v[u].v[w] = __float_as_uint(x);
+                    } else {
+                        bool second = here & (K_WHOLE || k0 + k + 1 < k1);
+                        unsigned low = x.bits;
+                        unsigned high =
+                            in.load(row, t.col(in, k0, k + 1), second).bits;
+                        v[u].v[w] = low | high << 16;
+                    }
                 }
             }
+        }
+    }
+
+    __device__ Words<width> factors(int u) const {
+        if constexpr (converts) {
+            Words<width> x;
+            UNROLL
+            for (int w = 0; w < width; w++)
+                x.v[w] = Factor<E>::word(&v[u].v[w * per]);
+            return x;
+        } else {
+            return v[u];
         }
     }
 
@@ -148,7 +193,8 @@ template <class L, int ROWS, int THREADS> struct Pairs {
         UNROLL
         for (int u = 0; u < U::count; u++)
             *reinterpret_cast<Words<width> *>(
-                &to[U::row(u)][tile_word(U::row(u), width * U::col(u))]) = v[u];
+                &to[U::row(u)][tile_word(U::row(u), width * U::col(u))]) =
+                factors(u);
     }
 };
 
@@ -239,15 +285,21 @@ __device__ inline void mma(f16, float d[4], const unsigned a[4],
     ampc_mma_f16_16816(d, a, b);
 }
 
-/* E x E products with fp32 sums: BM x BN of C per block, WM x WN per warp. */
+__device__ inline void mma(tf32, float d[4], const unsigned a[4],
+                           const unsigned b[2]) {
+    ampc_mma_tf32_1688(d, a, b);
+}
+
+/* Products of factors E, to which fp32 elements are rounded, with fp32 sums:
+   BM x BN of C per block, WM x WN per warp. */
 template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
-    static constexpr int m = BM, n = BN, k = TILE_K_MMA;
+    static constexpr int m = BM, n = BN, k = TILE_K_MMA / 2 * Factor<E>::per;
     static constexpr int threads = BM / WM * (BN / WN) * 32;
     static constexpr int pitch = TILE_K_MMA / 2;
     static constexpr int mt = WM / 16, nt = WN / 8;
     static_assert(nt % 2 == 0, "ldmatrix brings two columns of B");
 
-    /* 16 steps of k, from word kw of each row on; lane and row must be equal
+    /* Eight words of each row, from word kw on; lane and row must be equal
        modulo 8, as tile_word needs. */
     static __device__ void step(const unsigned (*as)[pitch],
                                 const unsigned (*bs)[pitch], int kw,
@@ -321,11 +373,11 @@ template <class E, int BM, int BN, int WM, int WN> struct MmaTile {
                                const P &p) {
         alignas(16) __shared__ Shared s;
         float acc[mt][nt][4] = {};
-        tile_loop<MmaTile, Pairs<A, BM, threads>, Pairs<B, BN, threads>>(
-            a, b, p, s.in.a, s.in.b, [&] {
-                step(s.in.a + warp_row(), s.in.b + warp_col(), 0, acc);
-                step(s.in.a + warp_row(), s.in.b + warp_col(), 8, acc);
-            });
+        tile_loop<MmaTile, Factors<E, A, BM, threads>,
+                  Factors<E, B, BN, threads>>(a, b, p, s.in.a, s.in.b, [&] {
+            step(s.in.a + warp_row(), s.in.b + warp_col(), 0, acc);
+            step(s.in.a + warp_row(), s.in.b + warp_col(), 8, acc);
+        });
         store(out, p, acc, s.slice);
     }
 };

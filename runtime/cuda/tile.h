@@ -4,7 +4,8 @@
 #ifndef AMPC_CUDA_TILE_H
 #define AMPC_CUDA_TILE_H
 
-/* Steps of the contracted dimension that a block keeps in shared memory. */
+/* Steps of the contracted dimension that a block keeps in shared memory; of
+   TF32 half as many. */
 #define TILE_K_MMA 32
 #define TILE_K_FMA 16
 

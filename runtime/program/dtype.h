@@ -19,6 +19,15 @@ typedef enum AmpcDtype {
     AMPC_NDTYPE
 } AmpcDtype;
 
+/* How a GPU reads the fp32 operands of a product (--matmul-precision); sums
+   are fp32. */
+typedef enum AmpcFactors {
+    AMPC_FACTORS_F32,
+    AMPC_FACTORS_TF32, /* rounded to 11 significant bits */
+    AMPC_FACTORS_BF16, /* rounded to bf16 */
+    AMPC_NFACTORS
+} AmpcFactors;
+
 typedef enum DKind { DK_B, DK_U, DK_I, DK_F } DKind; /* bool, unsigned, ... */
 
 typedef struct DTypeInfo {

@@ -27,6 +27,12 @@ typedef union LibParams {
 #include "runtime/program/lib.def"
 } LibParams;
 
+/* The AmpcFactors of a PLAN_PRODUCT. */
+static inline int64_t plan_factors(const PlanTarget *p, const PlanStep *t) {
+    const uint32_t exact = sizeof(LibGemm) / sizeof(int64_t);
+    return t->npar > exact ? p->pars[t->par0 + exact] : AMPC_FACTORS_F32;
+}
+
 /* A number of 4 bytes is a parameter through its bits. */
 static inline float lib_float(int64_t bits) {
     union {

@@ -107,7 +107,8 @@ typedef enum PlanStepKind {
                      block of a tensor whose last refs are not PLAN_NONE does
                      something more */
     PLAN_PRODUCT, /* fn = PlanProduct, by cuBLASLt: refs a, b, result and the
-                     operand that fn names; par: LibGemm.  Where it refuses,
+                     operand that fn names; par: LibGemm and, if they are not
+                     AMPC_FACTORS_F32, the AmpcFactors.  Where it refuses,
                      by `second`: kernel(a, b, result, operand or NULL, m, n, k,
                      batch, a_bs, b_bs, a_rs, a_cs, b_rs, b_cs); or where it
                      refuses fn alone, the product and then `epilogue`, a kernel

@@ -187,9 +187,15 @@ static bool plan_step_ok(const RunCheck *c, const PlanStep *t) {
     case PLAN_ROWS:
         return !cpu && t->npar > 0 && t->npar % 2 == 0 && !t->split &&
                t->nref % (t->npar / 2) == 0;
-    case PLAN_PRODUCT:
-        return !cpu && t->fn <= PLAN_PRODUCT_ADD &&
-               plan_lib_ok(c->t, t, PLAN_LIB_GEMM, t->fn > PLAN_PRODUCT_PLAIN);
+    case PLAN_PRODUCT: {
+        PlanStep exact = *t;
+        int64_t factors = plan_factors(c->t, t);
+        exact.npar -= factors != AMPC_FACTORS_F32;
+        return !cpu && t->fn <= PLAN_PRODUCT_ADD && factors >= 0 &&
+               factors < AMPC_NFACTORS &&
+               plan_lib_ok(c->t, &exact, PLAN_LIB_GEMM,
+                           t->fn > PLAN_PRODUCT_PLAIN);
+    }
     case PLAN_COPY: return !cpu && plan_lib_ok(c->t, t, PLAN_LIB_COPY, 0);
     case PLAN_SUM: return plan_sum_ok(c, t);
     case PLAN_SUM_NOW:

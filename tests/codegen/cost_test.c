@@ -541,7 +541,8 @@ TEST_CASE(cost, each_bound_has_its_formula) {
         {"copy", 0, 0, 0, 0, 0, 5.5e9, 0, 0, 0, 0, 0, 0, 1, 1.0011},
         {"copy", 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 500, 0.55},
         {"copy", 0, 0, 0, 3.35e9, 0, 0, 0, 0, 0, 0, 0, 0, 250, 1.5637},
-        /* products of the library in fp32 and f64 */
+        /* products of the library in TF32, fp32 and f64 */
+        {"cublaslt", 321.4e9, 19, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.0011},
         {"cublaslt", 46.9e9, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1.0011},
         {"cublaslt", 46.9e9, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2.0011},
         /* our own products in whole waves, at half the rate, and with one

@@ -24,12 +24,17 @@ static void unit_end(Units *u) {
     u->count = 0;
 }
 
-static void unit_add(Units *u, const CudaCase *c) {
+static void unit_add_of(Units *u, const CudaCase *c, AmpcFactors factors) {
     CudaLib lib;
     LoweredStep s = cuda_case_step(c);
+    s.factors = factors;
     if (!u->count) print_cuda_head(&u->text);
     print_cuda_lib(&s, u->count++, &u->text, &lib);
     if (u->count == CASES_PER_UNIT) unit_end(u);
+}
+
+static void unit_add(Units *u, const CudaCase *c) {
+    unit_add_of(u, c, AMPC_FACTORS_F32);
 }
 
 static void units_build(Units *u) {
@@ -79,6 +84,26 @@ static void add_pools(Units *u) {
         }
 }
 
+/* fp32 operands that are rounded, in tiles of every size. */
+static void add_factors(Units *u, AmpcFactors factors) {
+    static const CudaCases *const tables[] = {&cuda_gemm_cases,
+                                              &cuda_large_cases};
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < tables[t]->len; i++) {
+            CudaCase c = tables[t]->data[i];
+            bool fp32 = c.lib == PLAN_LIB_GEMM && c.p.gemm.a_dtype == AMPC_F32;
+            if ((t == 0 && !fp32) || !c.p.gemm.m) continue;
+            c.p.gemm.a_dtype = c.p.gemm.b_dtype = AMPC_F32;
+            unit_add_of(u, &c, factors);
+        }
+    for (int i = 0; i < 3; i++) {
+        CudaCase c = {.lib = cuda_conv_libs[i]};
+        c.p.conv = cuda_geometries[1].c;
+        c.p.conv.x_dtype = c.p.conv.w_dtype = c.p.conv.y_dtype = AMPC_F32;
+        unit_add_of(u, &c, factors);
+    }
+}
+
 static void compile(void (*add)(Units *u)) {
     NvrtcFacts f;
     Units u = {.a = arena_new()};
@@ -97,6 +122,40 @@ static void convolutions(Units *u) {
     for (int i = 0; i < 3; i++) add_convs(u, cuda_conv_libs[i]);
 }
 
+static void factors(Units *u) {
+    add_factors(u, AMPC_FACTORS_TF32);
+    add_factors(u, AMPC_FACTORS_BF16);
+}
+
+/* The PTX of a product of fp32 operands. */
+static const char *ptx_of(Units *u, AmpcFactors factors) {
+    static const char *const arch[] = {"compute_80"};
+    const CudaCase *c = cuda_gemm_cases.data;
+    Diag d = {0};
+    CudaBuild b = {0};
+    while (strcmp(c->name, "f32")) c++;
+    u->units.len = 0;
+    unit_add_of(u, c, factors);
+    unit_end(u);
+    Status st = nvrtc_build(&d, u->a, NULL, u->units.data, 1, arch, 1, &b);
+    REQUIRE(st == OK);
+    return b.image->data;
+}
+
+TEST_CASE(cuda_compile, factors_are_of_tensor_cores) {
+    static const char round[] = "cvt.rna.tf32.f32",
+                      tf32[] = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32",
+                      bf16[] = "mma.sync.aligned.m16n8k16.row.col.f32.bf16";
+    NvrtcFacts f;
+    Units u = {.a = arena_new()};
+    if (!nvrtc_facts(u.a, &f)) SKIP("%s", f.why);
+    CHECK(!strstr(ptx_of(&u, AMPC_FACTORS_F32), "mma.sync"));
+    CHECK_HAS(ptx_of(&u, AMPC_FACTORS_TF32), round);
+    CHECK_HAS(ptx_of(&u, AMPC_FACTORS_TF32), tf32);
+    CHECK_HAS(ptx_of(&u, AMPC_FACTORS_BF16), bf16);
+    arena_free(u.a);
+}
+
 static void others(Units *u) {
     add_all(u, &cuda_scatter_cases);
     add_all(u, &cuda_argmax_cases);
@@ -107,4 +166,5 @@ static void others(Units *u) {
 
 TEST_CASE(cuda_compile, products) { compile(products); }
 TEST_CASE(cuda_compile, convolutions) { compile(convolutions); }
+TEST_CASE(cuda_compile, factors) { compile(factors); }
 TEST_CASE(cuda_compile, others) { compile(others); }

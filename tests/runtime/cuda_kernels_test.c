@@ -9,6 +9,7 @@
 #include "runtime/program/dtype.h"
 #include "tests/support/cpu_levels.h"
 #include "tests/support/cuda_cases.h"
+#include "tests/support/factor.h"
 #include "tests/support/simulate.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -273,6 +274,18 @@ static CudaBuf magnitudes(const CudaCase *c, const CudaBuf *b, int out) {
     return r;
 }
 
+/* ---- factors ------------------------------------------------------------- */
+
+/* A copy of an operand as the kernel multiplies it. */
+static void *rounded(const CudaBuf *b, AmpcFactors factors) {
+    float *x = blank(b);
+    const float *from = b->data;
+    REQUIRE(b->dtype == AMPC_F32);
+    for (int64_t i = 0; i < b->count; i++)
+        x[i] = (float)factor_of(factors, (double)from[i]);
+    return x;
+}
+
 /* ---- one case ------------------------------------------------------------ */
 
 static bool is_exact(const CudaCase *c) {
@@ -295,8 +308,9 @@ static void compare(const CudaCase *c, const CudaBuf *b, int n, int first,
     free(size.data);
 }
 
+/* factors: to which the kernel rounds its operands. */
 static void run_case(SimTwin *t, int number, const CudaCase *c,
-                     const CudaLib *lib) {
+                     const CudaLib *lib, AmpcFactors factors) {
     CudaBuf b[CUDA_MAX_BUFS];
     void *want[CUDA_MAX_BUFS], *got[CUDA_MAX_BUFS];
     int n = cuda_case_bufs(c, b);
@@ -304,7 +318,9 @@ static void run_case(SimTwin *t, int number, const CudaCase *c,
     while (!lib_writes(lib_info(c->lib), first)) first++;
     fill(c, b, n, first);
     for (int i = 0; i < n; i++) {
-        want[i] = i < first ? b[i].data : blank(&b[i]);
+        want[i] = i >= first ? blank(&b[i])
+                  : factors  ? rounded(&b[i], factors)
+                             : b[i].data;
         got[i] = b[i].data;
     }
     cpu_run(c, want);
@@ -317,24 +333,37 @@ static void run_case(SimTwin *t, int number, const CudaCase *c,
         gpu_run(t, number, lib, got, n);
         compare(c, b, n, first, want, got);
     }
-    for (int i = first; i < n; i++) free(want[i]);
+    for (int i = factors ? 0 : first; i < n; i++) free(want[i]);
     for (int i = 0; i < n; i++) free(b[i].data);
 }
 
-/* All cases of a table as one unit. */
-static void run_cases(const CudaCase *c, int n) {
+/* All cases of a table as one unit. Kernels without tensor cores do not
+   round; returns the number of the others. */
+static int run_factors(const CudaCase *c, int n, AmpcFactors factors) {
     StrBuf sb = {0};
     CudaLib *lib = calloc((size_t)n, sizeof *lib);
+    AmpcFactors *rounds = calloc((size_t)n, sizeof *rounds);
+    int count = 0;
     print_cuda_head(&sb);
     for (int i = 0; i < n; i++) {
+        size_t from = sb.len;
         LoweredStep s = cuda_case_step(&c[i]);
+        s.factors = factors;
         print_cuda_lib(&s, i, &sb, &lib[i]);
+        if (strstr(sb.data + from, "MmaTile")) rounds[i] = factors;
+        count += rounds[i] != AMPC_FACTORS_F32;
     }
     SimTwin *t = twin_of(sb.data);
-    for (int i = 0; i < n; i++) run_case(t, i, &c[i], &lib[i]);
+    for (int i = 0; i < n; i++) run_case(t, i, &c[i], &lib[i], rounds[i]);
     sim()->twin_close(t);
+    free(rounds);
     free(lib);
     sb_free(&sb);
+    return count;
+}
+
+static void run_cases(const CudaCase *c, int n) {
+    run_factors(c, n, AMPC_FACTORS_F32);
 }
 
 /* Routines that choose tiles or threads by shape need special shapes; the
@@ -355,6 +384,40 @@ TEST_CASE(cuda_kernels, gemm) {
 
 TEST_CASE(cuda_kernels, large_tiles) {
     run_cases(cuda_large_cases.data, cuda_large_cases.len);
+}
+
+/* ---- products of rounded fp32 operands ----------------------------------- */
+
+static bool reads_fp32(const CudaCase *c) {
+    return c->lib == PLAN_LIB_GEMM && c->p.gemm.a_dtype == AMPC_F32 &&
+           c->p.gemm.b_dtype == AMPC_F32;
+}
+
+static void gemm_factors(CudaCases all) {
+    VEC(CudaCase) c = {0};
+    Arena *a = arena_new();
+    for (int i = 0; i < all.len; i++)
+        if (reads_fp32(&all.data[i])) vec_push(a, &c, all.data[i]);
+    for (int f = AMPC_FACTORS_TF32; f < AMPC_NFACTORS; f++)
+        CHECK(run_factors(c.data, c.len, (AmpcFactors)f) > 0);
+    arena_free(a);
+}
+
+TEST_CASE(cuda_kernels, gemm_factors) { gemm_factors(cuda_gemm_cases); }
+
+TEST_CASE(cuda_kernels, conv_factors) {
+    CudaCase *c = calloc(3 * (size_t)cuda_ngeometry, sizeof *c);
+    for (int i = 0; i < 3 * cuda_ngeometry; i++) {
+        const CudaGeometry *g = &cuda_geometries[i / 3];
+        c[i].name = g->name;
+        c[i].lib = cuda_conv_libs[i % 3];
+        c[i].p.conv = g->c;
+        c[i].p.conv.x_dtype = c[i].p.conv.w_dtype = c[i].p.conv.y_dtype =
+            AMPC_F32;
+    }
+    for (int f = AMPC_FACTORS_TF32; f < AMPC_NFACTORS; f++)
+        CHECK(run_factors(c, 3 * cuda_ngeometry, (AmpcFactors)f) > 0);
+    free(c);
 }
 
 /* ---- convolution --------------------------------------------------------- */

@@ -12,11 +12,13 @@
 
 #include "runtime/api/session.h"
 #include "runtime/program/dtype.h"
+#include "tests/support/factor.h"
 #include "tests/support/tiny_module.h"
 #include "tests/tolerance.h"
 
 enum { CASES = 160, ELEMENTS = 4096, REFS = 4 };
-enum { PARS = sizeof(LibGemm) / sizeof(int64_t) };
+/* LibGemm, and an AmpcFactors. */
+enum { PARS = sizeof(LibGemm) / sizeof(int64_t) + 1 };
 
 /* For each dtype, operands A and B and a bias; then the scale. */
 enum { V_A, V_B, V_BIAS, V_PER_TYPE, V_SCALE = 4 * V_PER_TYPE, V_COUNT };
@@ -140,11 +142,13 @@ static void make_case(Products *p, uint32_t i, uint64_t *arena) {
     int64_t batch;
     LibGemm g = make_gemm(&type, &batch);
     uint32_t fused = make_fused(&g), r = i * REFS;
+    int64_t factors = g.a_dtype == AMPC_F32 ? random_below(AMPC_NFACTORS) : 0;
     uint32_t out = (uint32_t)g.c_dtype;
     uint64_t bytes = (uint64_t)(batch * g.m * g.n) * dtype_bytes(out);
     PlanRef at = {PLAN_ARENA, 0, *arena + shift(out)};
     snprintf(p->names[V_COUNT + i], 16, "case%u", i);
     memcpy(&p->pars[i * PARS], &g, sizeof g);
+    p->pars[i * PARS + PARS - 1] = factors;
     int bias = fused == PLAN_PRODUCT_SCALE ? V_SCALE : var_of(out, V_BIAS);
     p->refs[r] = var_ref((uint32_t)var_of((uint32_t)g.a_dtype, V_A),
                          shift((uint32_t)g.a_dtype));
@@ -157,7 +161,7 @@ static void make_case(Products *p, uint32_t i, uint64_t *arena) {
                              .ref0 = r,
                              .nref = 3 + (fused != PLAN_PRODUCT_PLAIN),
                              .par0 = i * PARS,
-                             .npar = PARS,
+                             .npar = PARS - (factors == AMPC_FACTORS_F32),
                              .name = p->names[V_COUNT + i]};
     p->tensors[i] = (PlanTensor){.name = p->names[V_COUNT + i],
                                  .dtype = out,
@@ -205,7 +209,7 @@ static void write_values(Products *p, ampc_session *s) {
         int64_t n = var->rank ? ELEMENTS : 1;
         for (int64_t i = 0; i < n; i++) {
             put_element(var->dtype, data, i,
-                        (double)(random_below(200) - 100) / 64);
+                        (double)(random_below(1 << 16) - (1 << 15)) / 20000);
             p->value[v][i] = element(var->dtype, data, i);
         }
         ampc_input in = ampc_in(NULL, data, var->bytes, (ampc_dtype)var->dtype);
@@ -229,9 +233,10 @@ static double expected(const Products *p, uint32_t i, int64_t e) {
         a0 += b % g.batch_dim[d] * g.a_bs[d];
         b0 += b % g.batch_dim[d] * g.b_bs[d];
     }
+    AmpcFactors f = (AmpcFactors)p->pars[i * PARS + PARS - 1];
     for (int64_t k = 0; k < g.k; k++)
-        sum += value_at(p, r[0], a0 + m * g.a_rs + k * g.a_cs) *
-               value_at(p, r[1], b0 + k * g.b_rs + n * g.b_cs);
+        sum += factor_of(f, value_at(p, r[0], a0 + m * g.a_rs + k * g.a_cs)) *
+               factor_of(f, value_at(p, r[1], b0 + k * g.b_rs + n * g.b_cs));
     if (fused == PLAN_PRODUCT_SCALE) sum *= p->value[V_SCALE][0];
     if (fused == PLAN_PRODUCT_BIAS) sum += value_at(p, r[3], n);
     if (fused == PLAN_PRODUCT_ADD) sum += value_at(p, r[3], e);
@@ -332,6 +337,26 @@ TEST_CASE(cuda_product, refuses_what_has_no_algorithm) {
     CHECK_HAS(err,
               "step 'case0': cuBLASLt cannot do this product: its strides");
     CHECK_STR(sim()->leaks(), "");
+}
+
+TEST_CASE(cuda_product, refuses_unknown_factors) {
+    static const int64_t wrong[] = {AMPC_FACTORS_F32, AMPC_NFACTORS, -1};
+    static Products p;
+    ampc_options o = {.size = sizeof o, .device = "cuda"};
+    setenv("AMPC_LIBCUDA", sim()->path, 1);
+    setenv("AMPC_LIBCUBLASLT", sim()->cublaslt, 1);
+    for (int i = 0; i < 3; i++) {
+        char err[600] = "";
+        ampc_session *s = NULL;
+        state = 1;
+        make_plan(&p);
+        p.steps[0].npar = PARS;
+        p.pars[PARS - 1] = wrong[i];
+        sim()->reset(NULL);
+        CHECK_EQ_INT(
+            tiny_api()->open(tiny_handle(&p.m), &o, &s, err, sizeof err),
+            AMPC_ERR_INTERNAL);
+    }
 }
 
 /* Operands of two types, and an f32 factor in memory for a product in f64. */

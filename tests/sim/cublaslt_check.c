@@ -36,6 +36,11 @@ uint64_t lt_extent(const struct LtLayout_st *m) {
     return last * lt_type_size(m->type);
 }
 
+bool lt_is_fast(int compute) {
+    return compute == LT_COMPUTE_32F_FAST_TF32 ||
+           compute == LT_COMPUTE_32F_FAST_16BF;
+}
+
 static int check_types(const LtProblem *p, const char **why) {
     int in = p->m[0].type, out = p->m[3].type;
     bool wide = in == LT_R_64F;
@@ -44,7 +49,9 @@ static int check_types(const LtProblem *p, const char **why) {
                                  "f64");
     if (p->m[1].type != in) REFUSE(LT_NOT_SUPPORTED, "A and B differ in type");
     if (p->m[2].type != out) REFUSE(LT_NOT_SUPPORTED, "C and D differ in type");
-    if (p->desc.compute != (wide ? LT_COMPUTE_64F : LT_COMPUTE_32F) ||
+    bool fast = in == LT_R_32F && lt_is_fast(p->desc.compute);
+    if ((!fast &&
+         p->desc.compute != (wide ? LT_COMPUTE_64F : LT_COMPUTE_32F)) ||
         p->desc.scale != (wide ? LT_R_64F : LT_R_32F))
         REFUSE(LT_NOT_SUPPORTED, "compute or scale type does not go with the "
                                  "matrices");

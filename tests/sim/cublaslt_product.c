@@ -3,8 +3,10 @@
    after the other from the definition.
 
    Accumulation is in fp32 (f64 for f64), in the order of the algorithm's
-   kind; alpha, beta, bias and activation are applied to the sum, and the
-   only rounding to D's type comes last. */
+   kind; fp32 operands are rounded first if the compute type asks; alpha, beta,
+   bias and activation are applied to the sum, and the only rounding to D's type
+   comes last. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +36,16 @@ static void store(int type, char *at, int64_t i, double v) {
         memcpy(at + 4 * i, &f, 4);
     else
         memcpy(at + 8 * i, &v, 8);
+}
+
+/* An fp32 operand as tensor cores read it: nearest, ties away from zero in
+   TF32. A NaN stays one. */
+static float factor(int compute, float x) {
+    if (compute == LT_COMPUTE_32F_FAST_16BF) return bf16_to_f32(f32_to_bf16(x));
+    if (compute != LT_COMPUTE_32F_FAST_TF32 || !isfinite(x)) return x;
+    int exponent = ilogbf(x) < -126 ? -126 : ilogbf(x);
+    double unit = scalbn(1, exponent - 10);
+    return (float)(round(x / unit) * unit);
 }
 
 static double rounded(int type, double v) {
@@ -103,6 +115,7 @@ static void *along_k(const LtCall *c, int which, int64_t batch, uint64_t n,
             int64_t row = (int64_t)(k_is_row ? j : i);
             int64_t col = (int64_t)(k_is_row ? i : j);
             double v = load(m->type, at, batch * m->stride + col * m->ld + row);
+            if (size == 4) v = factor(c->p.desc.compute, (float)v);
             store(size == 8 ? LT_R_64F : LT_R_32F, out, (int64_t)(i * k + j),
                   v);
         }

@@ -56,6 +56,8 @@ typedef enum LtKind {
 } LtKind;
 
 size_t lt_type_size(int type);
+/* True if fp32 operands are rounded before they are multiplied. */
+bool lt_is_fast(int compute);
 static inline int lt_is_half(int type) {
     return type == LT_R_16F || type == LT_R_16BF;
 }

@@ -23,16 +23,29 @@ SIM_INLINE float sim_f16(uint32_t half) {
     return half & 0x8000u ? -f : f;
 }
 
+/* What tensor cores read of a register. */
+SIM_INLINE float sim_tf32(uint32_t bits) {
+    return sim_bits<float>(bits & ~UINT32_C(0x1fff));
+}
+
 typedef float SimRow __attribute__((vector_size(32))); /* 8 columns */
 
-/* 16 x 8 sums of 16 products, each in order of k. */
+/* 16 x 8 sums of K products, each in order of k. */
+template <int K>
 __attribute__((no_sanitize("address", "undefined"))) static inline void
-sim_product(SimRow *d, const float (*a)[16], const SimRow *b) {
+sim_product(SimRow *d, const float (*a)[K], const SimRow *b) {
     for (int i = 0; i < 16; i++) {
         SimRow sum = {};
-        for (int k = 0; k < 16; k++) sum += a[i][k] * b[k];
+        for (int k = 0; k < K; k++) sum += a[i][k] * b[k];
         d[i] = sum;
     }
+}
+
+SIM_INLINE void sim_add_product(void **request, const SimRow *d) {
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            ((const SimMma *)request[lane])->d[i] +=
+                d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }
 
 template <typename ToFloat>
@@ -51,10 +64,24 @@ SIM_INLINE void sim_mma(void **request, ToFloat to_float) {
                 b[2 * t + r * 8 + h][g] = to_float(m->b[r] >> 16 * h & 0xffffu);
     }
     sim_product(d, a, b);
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 4; i++)
-            ((const SimMma *)request[lane])->d[i] +=
-                d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+    sim_add_product(request, d);
+}
+
+/* m16n8k8, one value per register:
+     A0 (row g, k t)  A1 (g + 8, t)  A2 (g, t + 4)  A3 (g + 8, t + 4)
+     B0 (k t, col g)  B1 (t + 4, g)                                          */
+SIM_OUT void sim_do_mma_tf32(void **request, uint32_t) {
+    float a[16][8];
+    SimRow b[8], d[16];
+    for (int lane = 0; lane < 32; lane++) {
+        const SimMma *m = (const SimMma *)request[lane];
+        int g = lane / 4, t = lane % 4;
+        for (int r = 0; r < 4; r++)
+            a[g + r % 2 * 8][t + r / 2 * 4] = sim_tf32(m->a[r]);
+        for (int r = 0; r < 2; r++) b[t + r * 4][g] = sim_tf32(m->b[r]);
+    }
+    sim_product(d, a, b);
+    sim_add_product(request, d);
 }
 
 SIM_OUT void sim_do_mma_bf16(void **request, uint32_t) {
@@ -74,6 +101,19 @@ SIM_INLINE void ampc_mma_f16_16816(float *d, const uint32_t *a,
                                    const uint32_t *b) {
     SimMma m = {d, a, b};
     sim_engine->warp(0xffffffffu, "mma.f16", sim_do_mma_f16, &m);
+}
+
+SIM_INLINE void ampc_mma_tf32_1688(float *d, const uint32_t *a,
+                                   const uint32_t *b) {
+    SimMma m = {d, a, b};
+    sim_engine->warp(0xffffffffu, "mma.tf32", sim_do_mma_tf32, &m);
+}
+
+/* Nearest, ties away from zero; the lower bits are zeros. */
+SIM_INLINE uint32_t ampc_tf32(float x) {
+    uint32_t bits = sim_bits<uint32_t>(x);
+    bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    return (finite ? bits + 0x1000u : bits) & ~UINT32_C(0x1fff);
 }
 
 struct SimMatrix {

@@ -11,6 +11,7 @@
 
 #include "runtime/program/plan.h"
 #include "tests/support/cuda_gpu.h"
+#include "tests/support/factor.h"
 
 /* The last operand of both readers of %a is last used in the kernel of %r,
    which overwrites it: thread 0 must not store it before all have read. */
@@ -367,4 +368,106 @@ TEST_CASE(cuda_facts, odd_tokens_and_classes_on_every_image) {
         every_image);
     on_every_image(&c, trains_as_the_cpu);
     compiled_close(&c);
+}
+
+/* ---- --matmul-precision -------------------------------------------------- */
+
+enum { ROWS = 8, INNER = 40, COLS = 16, IMAGES = ROWS * 8 * 5 * 5 };
+
+typedef struct Products {
+    float x[ROWS * INNER], image[IMAGES], w[INNER * COLS];
+    float h[ROWS * COLS], exact[ROWS * COLS], image_out[IMAGES];
+} Products;
+
+/* The same weight twice: one product that a policy line keeps. */
+static const char products_text[] =
+    "graph forward(%x: f32[8,40], %i: f32[8,8,5,5]) {\n"
+    "  param %w: f32[40,16] = normal(0, 1), %k: f32[8,8,3,3] = normal(0, 1)\n"
+    "  %h = matmul %x, %w : f32[8,16]\n"
+    "  %exact = matmul %x, %w : f32[8,16] !full\n"
+    "  %o = conv %i, %k {pads=[1,1,1,1]} : f32[8,8,5,5]\n"
+    "  return h=%h, exact=%exact, o=%o\n"
+    "}\n";
+
+static void predict_products(const Compiled *c, const char *device,
+                             Products *p) {
+    char err[600];
+    ampc_options o = {.size = sizeof o, .device = device};
+    ampc_session *s;
+    ampc_input in[] = {ampc_in("x", p->x, sizeof p->x, AMPC_DTYPE_F32),
+                       ampc_in("i", p->image, sizeof p->image, AMPC_DTYPE_F32)};
+    ampc_output out[] = {
+        ampc_out("h", p->h, sizeof p->h, AMPC_DTYPE_F32),
+        ampc_out("exact", p->exact, sizeof p->exact, AMPC_DTYPE_F32),
+        ampc_out("o", p->image_out, sizeof p->image_out, AMPC_DTYPE_F32)};
+    for (int i = 0; i < ROWS * INNER; i++)
+        p->x[i] = (float)sin(0.37 * i) * 1.7f;
+    for (int i = 0; i < IMAGES; i++) p->image[i] = (float)cos(0.91 * i);
+    if (c->api->open(c->api->module, &o, &s, err, sizeof err))
+        FAIL("open: %s", err);
+    read_var(c, s, "w", p->w, sizeof p->w, AMPC_DTYPE_F32);
+    REQUIRE(!c->api->predict(s, in, 2, ROWS, out, 3));
+    c->api->close(s);
+}
+
+/* Element e of the product of rounded factors, and the sum of magnitudes. */
+static double product_of(const Products *p, AmpcFactors f, int e,
+                         double *size) {
+    double sum = *size = 0;
+    for (int k = 0; k < INNER; k++) {
+        double term = factor_of(f, (double)p->x[e / COLS * INNER + k]) *
+                      factor_of(f, (double)p->w[k * COLS + e % COLS]);
+        sum += term;
+        *size += fabs(term);
+    }
+    return sum;
+}
+
+static void check_products(const Products *p, AmpcFactors f) {
+    const double sums = INNER * 0x1p-24;
+    for (int e = 0; e < ROWS * COLS; e++) {
+        double size, h = product_of(p, f, e, &size);
+        CHECK_NEAR(p->h[e], h, sums * size);
+        double exact = product_of(p, AMPC_FACTORS_F32, e, &size);
+        CHECK_NEAR(p->exact[e], exact, sums * size);
+    }
+}
+
+/* Relative to the largest result of the convolution. */
+static double conv_differs(const Products *p, const Products *q) {
+    double most = 0, differs = 0;
+    for (int i = 0; i < IMAGES; i++) {
+        double a = (double)p->image_out[i], b = (double)q->image_out[i];
+        most = fmax(most, fabs(a));
+        differs = fmax(differs, fabs(a - b));
+    }
+    return differs / most;
+}
+
+TEST_CASE(cuda_facts, matmul_precision_rounds_on_gpus_alone) {
+    static const struct {
+        const char *word;
+        AmpcFactors factors;
+        double least, most; /* differences of the convolution */
+    } rows[] = {{"highest", AMPC_FACTORS_F32, 0, 1e-6},
+                {"high", AMPC_FACTORS_TF32, 1e-5, 0x1p-10},
+                {"medium", AMPC_FACTORS_BF16, 1e-4, 0x1p-7}};
+    for (int i = 0; i < 3; i++) {
+        static Products cpu, gpu;
+        char options[100];
+        snprintf(options, sizeof options,
+                 "--loss none --precision fp32 --matmul-precision %s",
+                 rows[i].word);
+        Compiled c = compile_text_cuda(products_text, options, "cuda:sm_80");
+        gpu_for(&c, 1);
+        predict_products(&c, "cpu", &cpu);
+        check_products(&cpu, AMPC_FACTORS_F32);
+        predict_products(&c, "cuda", &gpu);
+        check_products(&gpu, rows[i].factors);
+        double differs = conv_differs(&cpu, &gpu);
+        CHECK_MSG(differs >= rows[i].least && differs <= rows[i].most, "%s: %g",
+                  rows[i].word, differs);
+        gpu_clean(rows[i].word);
+        compiled_close(&c);
+    }
 }
