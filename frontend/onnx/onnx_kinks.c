@@ -210,14 +210,17 @@ Status onnx_extreme(Ox *ox) {
     return ox_out(ox, 0, y);
 }
 
-/* x.max(dim), not x.amax(dim), which shares the gradient. */
+/* x.max(dim) or the maximum of an EmbeddingBag, not x.amax(dim), which shares
+   the gradient. */
 bool ox_picks_element(const Ox *ox, DType d, int naxes) {
     OpCode op = ox->node->op->core;
     if (ox->node->op->fn || (op != OP_REDUCE_MAX && op != OP_REDUCE_MIN) ||
         naxes != 1 || !dtype_is_float(d))
         return false;
     return ox_torch_node(ox->node, "aten.max.dim") ||
-           ox_torch_node(ox->node, "aten.min.dim") || ox->kinks.max_is_element;
+           ox_torch_node(ox->node, "aten.min.dim") ||
+           ox_torch_node(ox->node, "aten.embedding_bag") ||
+           ox->kinks.max_is_element;
 }
 
 /* ---- others -------------------------------------------------------------- */
